@@ -1,7 +1,9 @@
-# The trainer's image: what runs in the pods of a job. Targets: cpu (the default, last) and cuda.
+# The trainer's image: what runs in the pods of a job. Targets: cpu (the default, last) and cuda. The target controller is the
+# image of the controller, without torch.
 #
 #   docker build --target cpu --tag ddp-trainer:0.1.0 .
 #   docker build --target cuda --tag ddp-trainer:0.1.0-cuda .
+#   docker build --target controller --tag ddp-controller:0.1.0 .
 #
 # Layers from the heaviest and steadiest to the lightest: system, torch, other dependencies, our code. A changed line of
 # ours ships kilobytes. Each layer holds only what its stage added, so nothing is stored twice.
@@ -68,7 +70,7 @@ FROM base AS project
 COPY --from=wheel /dist /dist
 RUN python -m venv --without-pip /opt/ddp && touch /before && mkdir /added \
  && pip --python /opt/ddp/bin/python install --no-deps --no-cache-dir /dist/*.whl \
- && rm -r /opt/ddp/lib/python3*/site-packages/kubectl_ddp /opt/ddp/bin/kubectl* \
+ && rm -r /opt/ddp/lib/python3*/site-packages/kubectl_ddp /opt/ddp/lib/python3*/site-packages/ddp_controller /opt/ddp/bin/kubectl* \
  && find /opt/ddp -cnewer /before ! -type d -exec cp --archive --parents --target-directory=/added {} +
 
 # --- What is shipped: no pip, a numeric user, a root file system that may be read-only. ---
@@ -108,6 +110,22 @@ ENV NVIDIA_DRIVER_CAPABILITIES=compute,utility
 COPY --from=torch-cuda /opt/ddp /opt/ddp
 COPY --from=dependencies-cuda /added/opt/ddp /opt/ddp
 COPY --from=project /added/opt/ddp /opt/ddp
+
+# --- controller: the plugin without torch. ---
+FROM base AS dependencies-controller
+COPY locks/plugin.txt /locks/
+RUN --mount=type=cache,target=/var/cache/pip \
+    python -m venv --without-pip /opt/ddp \
+ && pip --python /opt/ddp/bin/python install --no-deps --require-hashes --requirement /locks/plugin.txt
+COPY --from=wheel /dist /dist
+RUN pip --python /opt/ddp/bin/python install --no-deps --no-cache-dir /dist/*.whl
+
+FROM runtime AS controller
+LABEL org.opencontainers.image.title="ddp-controller" \
+      org.opencontainers.image.description="Moves pods of training jobs before their node goes, and resizes elastic jobs"
+COPY --from=dependencies-controller /opt/ddp /opt/ddp
+ENTRYPOINT ["python", "-m", "ddp_controller"]
+CMD []
 
 FROM runtime AS cpu
 COPY --from=torch-cpu /opt/ddp /opt/ddp

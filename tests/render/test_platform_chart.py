@@ -56,6 +56,7 @@ EVERYTHING = {
     "limitRange": {"enabled": True, "max": {"memory": "8Gi"}},
     "presets": {"small": {"summary": "Small.", "settings": {"cpu": {"value": 1, "reason": "it is enough"}}}},
     "prePull": {"enabled": True},
+    "controller": {"enabled": True},
     "policies": {"imageDigest": "Warn"},
 }
 
@@ -96,10 +97,10 @@ def test_every_pod_meets_pod_security_restricted(helm: Helm) -> None:
         for item in helm.template(PLATFORM, EVERYTHING, serves=(*KUEUE, *PROMETHEUS))
         if item["kind"] in {"Job", "DaemonSet", "Deployment", "StatefulSet"}
     ]
-    assert {name for name, _ in specs} == {"ddp-helm-test", "ddp-pre-pull"}
-    for _, spec in specs:
+    assert {name for name, _ in specs} == {"ddp-helm-test", "ddp-pre-pull", "ddp-controller"}
+    for name, spec in specs:
         assert beyond_restricted(spec) == []
-        assert spec["automountServiceAccountToken"] is False
+        assert spec.get("automountServiceAccountToken", True) is (name == "ddp-controller")
         for container in spec["containers"]:
             assert container["securityContext"]["readOnlyRootFilesystem"] is True
             assert container["resources"]["limits"]["memory"] == container["resources"]["requests"]["memory"]

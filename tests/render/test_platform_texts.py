@@ -33,7 +33,12 @@ FREE: Final = {
     ),
     *(
         f"{place}/[]/{key}"
-        for place in ("prePull/tolerations", "queues/flavors/[]/tolerations", "test/tolerations")
+        for place in (
+            "controller/tolerations",
+            "prePull/tolerations",
+            "queues/flavors/[]/tolerations",
+            "test/tolerations",
+        )
         for key in ("key", "value")
     ),
     *("queues/flavors/[]/nodeTaints/[]/key", "queues/flavors/[]/nodeTaints/[]/value"),

@@ -216,7 +216,8 @@ class ApiServer:
         folder = path.rpartition("/")[0]
         if "/namespaces/" not in request.path and folder != request.path:  # of all namespaces
             version, _, plural = request.path.rpartition("/")
-            if not (folder.startswith(f"{version}/namespaces/") and folder.endswith(f"/{plural}")):
+            is_within = folder.startswith(f"{version}/namespaces/") and folder.endswith(f"/{plural}")
+            if not is_within and folder != request.path:  # else of no namespace
                 return False
         elif folder != request.path:
             return False

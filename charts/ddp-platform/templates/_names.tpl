@@ -37,14 +37,18 @@ annotations:
 {{- toYaml (merge dict $standard (.labels | default dict) .root.Values.commonLabels) -}}
 {{- end }}
 
-{{/* The trainer image: a digest wins over a tag. */}}
+{{/* The trainer image. */}}
 {{- define "ddp-platform.image" -}}
-{{- $image := .Values.image -}}
-{{- $repository := list $image.registry $image.repository | compact | join "/" -}}
-{{- if $image.digest -}}
-{{ $repository }}@{{ $image.digest }}
+{{- include "ddp-platform.image-of" (dict "registry" .Values.image.registry "image" .Values.image "version" .Chart.AppVersion) -}}
+{{- end }}
+
+{{/* An image: a digest wins over a tag. Call with (dict "registry" REGISTRY "image" VALUES "version" DEFAULT-TAG). */}}
+{{- define "ddp-platform.image-of" -}}
+{{- $repository := list .registry .image.repository | compact | join "/" -}}
+{{- if .image.digest -}}
+{{ $repository }}@{{ .image.digest }}
 {{- else -}}
-{{ $repository }}:{{ $image.tag | default .Chart.AppVersion }}
+{{ $repository }}:{{ .image.tag | default .version }}
 {{- end -}}
 {{- end }}
 

@@ -171,6 +171,11 @@ class Annotation(StrEnum):
     """Unix time of the submission, in seconds. ``creationTimestamp`` has no fractions."""
     SUMMARY = f"{GROUP}/summary"
     """Summary of a finished run as JSON, copied from a pod in the same way."""
+    SIZE = f"{GROUP}/size"
+    """Last change of the size by the controller, as JSON: ``wanted`` and ``granted`` nodes, ``reason``, and ``since``,
+    a Unix time."""
+    MOVE = f"{GROUP}/move"
+    """Move of pods by the controller, as JSON: ``size``, the number of pods before it, and ``since``, a Unix time."""
 
 
 class Path(StrEnum):

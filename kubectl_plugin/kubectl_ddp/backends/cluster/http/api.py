@@ -159,6 +159,18 @@ class Api:
         options = {"propagationPolicy": "Background", "preconditions": {"uid": uid}}
         self._send("DELETE", path, {}, body=options)
 
+    def evict(self, pod: Object) -> None:
+        """Evict a pod by the eviction API. Raises Unreachable if a PodDisruptionBudget forbids it now."""
+        about = pod["metadata"]
+        body = {
+            "apiVersion": "policy/v1",
+            "kind": "Eviction",
+            "metadata": {"name": about["name"]},
+            "deleteOptions": {"preconditions": {"uid": about["uid"]}},
+        }
+        path = f"/api/v1/namespaces/{about['namespace']}/pods/{about['name']}/eviction"
+        self._send("POST", path, {}, body=body, tries=1)
+
     def stream(self, path: str, *, silence_seconds: float, **query: str) -> BaseHTTPResponse:
         """Return a streaming response, which the caller must close. Reading it raises urllib3's errors."""
         patience = Timeouts(connect=self._patience.connect, read=silence_seconds)

@@ -1,0 +1,94 @@
+"""PodDisruptionBudget of a running job, so that a drain waits until a replacement is ready. Pure functions."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from typing import Final
+
+from ddp_controller.decisions import SetBudget, Timing
+from ddp_controller.moves import is_overdue
+from ddp_controller.running_job import RunningJob
+from ddp_trainer.common.constants import Label, Role
+from kubectl_ddp.kube.objects import Object
+from kubectl_ddp.lint.network_policy import selects
+
+MANAGER: Final = "ddp-controller"
+"""Value of the label ``app.kubernetes.io/managed-by`` of the controller's PodDisruptionBudgets."""
+
+
+def budget_size(job: RunningJob, now: float, timing: Timing) -> int | None:
+    """Return the number of ready pods that an eviction must leave; None if the job has no PodDisruptionBudget.
+
+    A job whose pods can be moved keeps all pods until a spare or a temporary pod is ready, and then its whole group. A
+    job that can only lose a pod keeps its minimum. A job that cannot lose one has no budget: a drain would never end.
+    """
+    if not job.is_active or not job.pods:
+        return None
+    floor = job.low if job.low < job.world else None
+    if job.has_spares or (job.can_surge and not is_overdue(job, now, timing)):
+        return job.world if job.settled(now, timing.settle) > job.world else job.size
+    return floor
+
+
+def decide_budget(job: RunningJob, budgets: Sequence[Object], now: float, timing: Timing) -> SetBudget | None:
+    """Return the change of a job's PodDisruptionBudget; None if it is as it should be.
+
+    Args:
+        job: Job.
+        budgets: All PodDisruptionBudgets of its namespace.
+        now: Unix time.
+        timing: Limits of time.
+    """
+    labels = pod_labels(job)
+    others = [
+        each for each in budgets if not is_own(each) and selects((each.get("spec") or {}).get("selector"), labels)
+    ]
+    # The eviction API refuses pods that two budgets select.
+    wanted = None if others else budget_size(job, now, timing)
+    mine = next((each for each in budgets if is_own(each) and each["metadata"]["name"] == budget_name(job)), None)
+    found = mine["spec"].get("minAvailable") if mine else None
+    return SetBudget(job=job, min_available=wanted) if wanted != found else None
+
+
+def orphans(budgets: Iterable[Object], jobs: Iterable[RunningJob]) -> list[Object]:
+    """Return the controller's PodDisruptionBudgets without a job."""
+    known = {(job.root["metadata"].get("namespace"), budget_name(job)) for job in jobs}
+    place = ((each["metadata"].get("namespace"), each["metadata"]["name"]) for each in budgets)
+    return [each for each, where in zip(budgets, place, strict=False) if is_own(each) and where not in known]
+
+
+def budget_of(job: RunningJob, min_available: int) -> Object:
+    """Return the PodDisruptionBudget of a job. It is deleted with the job."""
+    about = job.root["metadata"]
+    owner = {"apiVersion": job.engine.api_version, "kind": job.engine.kind, "name": about["name"], "uid": about["uid"]}
+    return {
+        "apiVersion": "policy/v1",
+        "kind": "PodDisruptionBudget",
+        "metadata": {
+            "name": budget_name(job),
+            "labels": {Label.JOB: about["name"], Label.MANAGED_BY: MANAGER},
+            "ownerReferences": [owner],
+        },
+        "spec": {
+            "minAvailable": min_available,
+            "unhealthyPodEvictionPolicy": "AlwaysAllow",
+            "selector": {"matchLabels": pod_labels(job)},
+        },
+    }
+
+
+def pod_labels(job: RunningJob) -> dict[str, str]:
+    """Return the labels that select the worker pods of this run."""
+    labels = job.root["metadata"].get("labels") or {}
+    run = {Label.RUN_ID.value: str(labels[Label.RUN_ID])} if Label.RUN_ID in labels else {}
+    return {Label.JOB.value: str(job.root["metadata"]["name"]), Label.ROLE.value: Role.WORKER.value, **run}
+
+
+def budget_name(job: RunningJob) -> str:
+    """Return the name of the job's PodDisruptionBudget."""
+    return f"ddp-{job.root['metadata']['name']}"
+
+
+def is_own(budget: Object) -> bool:
+    """Return whether the controller made a PodDisruptionBudget."""
+    return bool((budget["metadata"].get("labels") or {}).get(Label.MANAGED_BY) == MANAGER)

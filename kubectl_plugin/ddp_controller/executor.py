@@ -1,0 +1,81 @@
+"""Execution of decisions on the API server. Each request names the version or the uid that was decided on.
+
+The API server refuses a decision on an old version, so a controller that was paused or cut off cannot change a job
+twice for one reason.
+"""
+
+from __future__ import annotations
+
+from ddp_controller.budgets import budget_name, budget_of
+from ddp_controller.decisions import Decision, Evict, Resize, SetBudget
+from kubectl_ddp.backends.cluster.http.api import Api
+from kubectl_ddp.backends.cluster.read.jobs import path
+from kubectl_ddp.errors import AlreadyExists, NotFound
+from kubectl_ddp.kube import job_kinds
+from kubectl_ddp.kube.objects import Object
+
+
+def execute(api: Api, decision: Decision) -> None:
+    """Carry out one decision. Raises the errors of the API server; Conflict if the object has changed meanwhile."""
+    match decision:
+        case Resize():
+            _resize(api, decision)
+        case Evict():
+            about = {"name": decision.pod.name, "uid": decision.pod.uid, "namespace": _namespace(decision)}
+            api.evict({"metadata": about})
+        case SetBudget():
+            _set_budget(api, decision)
+
+
+def delete_budgets(api: Api, budgets: list[Object]) -> None:
+    """Delete PodDisruptionBudgets of the controller."""
+    for each in budgets:
+        about = each["metadata"]
+        _delete(api, _budget_path(about["namespace"], about["name"]), about["uid"])
+
+
+def _resize(api: Api, decision: Resize) -> None:
+    job = decision.job
+    about = job.root["metadata"]
+    patch: Object = {
+        "metadata": {
+            "uid": about["uid"],
+            "resourceVersion": about["resourceVersion"],
+            "annotations": dict(decision.annotations),
+        }
+    }
+    for where in job.engine.nodes:
+        job_kinds.put(patch, where, decision.size)
+    api.merge(f"{path(job.engine, _namespace(decision))}/{about['name']}", patch)
+
+
+def _set_budget(api: Api, decision: SetBudget) -> None:
+    job, namespace = decision.job, _namespace(decision)
+    where = _budget_path(namespace, budget_name(job))
+    if decision.min_available is None:
+        try:
+            found = api.get(where)
+        except NotFound:
+            return
+        _delete(api, where, found["metadata"]["uid"])
+        return
+    wanted = budget_of(job, decision.min_available)
+    try:
+        api.create(f"/apis/policy/v1/namespaces/{namespace}/poddisruptionbudgets", wanted)
+    except AlreadyExists:
+        api.merge(where, {"metadata": {"labels": wanted["metadata"]["labels"]}, "spec": wanted["spec"]})
+
+
+def _delete(api: Api, where: str, uid: str) -> None:
+    try:
+        api.delete(where, uid=uid)
+    except NotFound:
+        return
+
+
+def _budget_path(namespace: str, name: str) -> str:
+    return f"/apis/policy/v1/namespaces/{namespace}/poddisruptionbudgets/{name}"
+
+
+def _namespace(decision: Decision) -> str:
+    return str(decision.job.root["metadata"]["namespace"])

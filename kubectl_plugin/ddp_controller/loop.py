@@ -1,0 +1,176 @@
+"""Loop of the controller: read the watched objects, decide, act, and wait for a change or for the next tick.
+
+Nothing is remembered between two passes but the Lease, so the process can end at any moment.
+"""
+
+from __future__ import annotations
+
+import json
+import queue
+import sys
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from typing import Any, Final
+
+from ddp_controller.budgets import decide_budget, is_own, orphans
+from ddp_controller.decisions import Decision, Evict, Resize, SetBudget, Timing
+from ddp_controller.executor import delete_budgets, execute
+from ddp_controller.lease import Lease
+from ddp_controller.metrics import ControllerMetrics
+from ddp_controller.moves import decide_move
+from ddp_controller.quota import decide_sizes
+from ddp_controller.running_job import RunningJob
+from ddp_controller.world import World
+from kubectl_ddp.backends.cluster.http.api import Api
+from kubectl_ddp.backends.cluster.http.api_errors import Conflict
+from kubectl_ddp.errors import DdpError
+from kubectl_ddp.kube.objects import Object
+from kubectl_ddp.util.stop import Stop
+
+TICK_SECONDS: Final = 1.0
+"""Longest wait between two passes: some decisions depend on time."""
+PAUSE_SECONDS: Final = 5.0
+"""Pause of a job after a refused decision, in seconds."""
+
+
+@dataclass(kw_only=True)
+class Controller:
+    """One controller process."""
+
+    api: Api
+    world: World
+    lease: Lease
+    timing: Timing
+    metrics: ControllerMetrics
+    stop: Stop
+    _paused: dict[str, float] = field(default_factory=dict)
+    """Key of a job → time until which it is left alone after a refusal."""
+    _told: dict[str, str] = field(default_factory=dict)
+
+    def run(self) -> None:
+        """Run until the stop is requested. Raises the error that ended a watch."""
+        self.world.start()
+        try:
+            with self.stop.waking(lambda: self.world.changes.put(None)):
+                while not self.stop.is_requested:
+                    self.run_once()
+                    self.metrics.pass_done()
+                    _wait(self.world)
+        finally:
+            self.world.stop()
+            self._leave()
+
+    def run_once(self) -> None:
+        """Renew the Lease, and carry out all decisions of this moment if this process holds it."""
+        is_leader = self.lease.try_hold()
+        self.metrics.is_leader.set(is_leader)
+        jobs, malformed = self.world.jobs()
+        self.metrics.jobs.set(len(jobs))
+        self.metrics.doomed.set(sum(bool(pod.doom) for job in jobs for pod in job.pods))
+        for key, why in malformed.items():
+            if self._told.get(key) != why:
+                self._told[key] = why
+                log("skipped", job=key, reason=why)
+        if not is_leader:
+            return
+        budgets = self.world.budgets()
+        for decision in self._decide(jobs, budgets):
+            if not self.lease.is_held:
+                return
+            self._carry_out(decision)
+        self._delete(orphans(budgets, jobs))
+
+    def _decide(self, jobs: list[RunningJob], budgets: list[Object]) -> Iterator[Decision]:
+        now, clock = time.time(), time.monotonic()
+        by_namespace: dict[str, list[Object]] = {}
+        for each in budgets:
+            by_namespace.setdefault(str(each["metadata"].get("namespace")), []).append(each)
+        for job in jobs:
+            if self._paused.get(job.key, 0) > clock:
+                continue
+            mine = by_namespace.get(str(job.root["metadata"].get("namespace")), [])
+            budget = decide_budget(job, mine, now, self.timing)
+            move = decide_move(job, now, self.timing)
+            yield from (each for each in (budget, move) if each is not None)
+        states = self.world.cluster_queues(jobs)
+        self.metrics.waiting.set(sum(len(state.waiting) for state in states))
+        resizes = [each for state in states for each in decide_sizes(state, now, self.timing)]
+        yield from (each for each in resizes if self._paused.get(each.job.key, 0) <= clock)
+
+    def _carry_out(self, decision: Decision) -> None:
+        action = action_of(decision)
+        facts = facts_of(decision)
+        pause = 0.0 if isinstance(decision, SetBudget) else TICK_SECONDS  # until the watches show the change
+        try:
+            execute(self.api, decision)
+        except Conflict:  # decided on an old copy of the object
+            self.metrics.refusals.labels(action).inc()
+        except DdpError as error:
+            self.metrics.refusals.labels(action).inc()
+            pause = PAUSE_SECONDS
+            log("refused", action=action, **facts, error=str(error))
+        else:
+            self.metrics.decisions.labels(action).inc()
+            log(action, **facts)
+        self._paused[decision.job.key] = time.monotonic() + pause
+
+    def _delete(self, budgets: list[Object]) -> None:
+        try:
+            delete_budgets(self.api, budgets)
+        except DdpError as error:
+            log("refused", action="budget", error=str(error))
+
+    def _leave(self) -> None:
+        """Delete the PodDisruptionBudgets, which would block drains without a controller, and release the Lease."""
+        if not self.lease.is_held:
+            return
+        self._delete([each for each in self.world.budgets() if is_own(each)])
+        try:
+            self.lease.release()
+        except DdpError as error:
+            log("refused", action="release", error=str(error))
+
+
+def action_of(decision: Decision) -> str:
+    """Return the word for a decision in logs and metrics."""
+    match decision:
+        case Resize():
+            return decision.action
+        case Evict():
+            return "evict"
+        case SetBudget():
+            return "budget"
+
+
+def facts_of(decision: Decision) -> dict[str, Any]:
+    """Return the facts of a decision for its log line."""
+    match decision:
+        case Resize():
+            return {
+                "job": decision.job.key,
+                "size": decision.size,
+                "before": decision.job.size,
+                "reason": decision.reason,
+            }
+        case Evict():
+            return {"job": decision.job.key, "pod": decision.pod.name, "reason": decision.reason}
+        case SetBudget():
+            return {"job": decision.job.key, "minAvailable": decision.min_available}
+
+
+def log(event: str, **facts: Any) -> None:
+    """Print one line of JSON to stderr."""
+    print(json.dumps({"time": round(time.time(), 3), "event": event, **facts}), file=sys.stderr, flush=True)
+
+
+def _wait(world: World) -> None:
+    """Wait for a change or a tick, and combine all changes. Raises the error that ended a watch."""
+    try:
+        news = world.changes.get(timeout=TICK_SECONDS)
+        while True:
+            if news is not None:
+                raise news
+            news = world.changes.get_nowait()
+    except queue.Empty:
+        return

@@ -1,0 +1,61 @@
+"""Move of pods before their node goes: first a replacement, then the eviction. Pure functions.
+
+A job with spares has its replacement already. Another job that can be scaled gets one temporary pod, which the
+annotation ``ddp.dev/move`` on its root object records. After the move the job returns to its size. A job that can do
+neither gives up one pod at a time, as long as its minimum remains.
+"""
+
+from __future__ import annotations
+
+import json
+
+from ddp_controller.decisions import Evict, Resize, Timing
+from ddp_controller.running_job import RunningJob
+from ddp_trainer.common.constants import Annotation
+
+
+def decide_move(job: RunningJob, now: float, timing: Timing) -> Resize | Evict | None:
+    """Return the next step of moving the pods of one job; None if there is nothing to do now."""
+    if not job.is_active:
+        return None
+    doomed = [pod for pod in job.pods if pod.doom and not pod.is_leaving]
+    if not doomed:
+        return _return_to_size(job, now, timing) if job.move else None
+    settled = job.settled(now, timing.settle)
+    if settled > least_members(job, now, timing):
+        return Evict(job=job, pod=doomed[0], reason=doomed[0].doom)
+    if job.move or job.has_spares or not job.can_surge:
+        return None
+    move = json.dumps({"size": job.size, "since": int(now)})
+    return Resize(
+        job=job, size=job.size + 1, annotations={Annotation.MOVE: move}, action="surge", reason=doomed[0].doom
+    )
+
+
+def least_members(job: RunningJob, now: float, timing: Timing) -> int:
+    """Return the number of settled pods that must remain after an eviction.
+
+    It is the whole group while a replacement can be expected, and else the minimum of the job.
+    """
+    is_replaceable = job.has_spares or (job.can_surge and not is_overdue(job, now, timing))
+    return job.world if is_replaceable else min(job.low, job.world)
+
+
+def is_overdue(job: RunningJob, now: float, timing: Timing) -> bool:
+    """Return whether a temporary pod was not ready in time, for example because no node has room for it."""
+    return bool(job.move) and now - float(job.move.get("since") or 0) > timing.patience
+
+
+def _return_to_size(job: RunningJob, now: float, timing: Timing) -> Resize | None:
+    """Return the change that ends a move, once all pods have settled or the patience is over."""
+    before = int(job.move.get("size") or 0)
+    was_scaled_meanwhile = before != job.size - 1 or not before >= 1
+    if was_scaled_meanwhile:
+        size = job.size
+    elif job.settled(now, timing.settle) >= job.size or is_overdue(job, now, timing):
+        size = before
+    else:
+        return None
+    return Resize(
+        job=job, size=size, annotations={Annotation.MOVE: None}, action="settle", reason="its pods have moved"
+    )

@@ -1,0 +1,275 @@
+"""Sizes of elastic jobs by the quota of Kueue's queues. Pure functions.
+
+Rule: the first job that waits in a ClusterQueue, in Kueue's order, gets room from running jobs of lower priority, if it
+then fits. The lowest priority gives first; among equals, the job with the most replicas above its minimum, then the
+youngest. If no job waits, free nominal quota goes to the highest priority first; among equals, to the job with the
+smallest share of its range, then the oldest. Sizes are whole replicas, and never below the minimum.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+
+from ddp_controller.decisions import Resize, Timing
+from ddp_controller.running_job import RunningJob
+from ddp_trainer.common.constants import Annotation
+from kubectl_ddp.kube.conditions import holds
+from kubectl_ddp.kube.kueue_queue import in_line, owner_of
+from kubectl_ddp.kube.objects import Object
+from kubectl_ddp.preflight.kueue import inactive_reason
+from kubectl_ddp.preflight.kueue_quota import cohort_of, shares_of
+from kubectl_ddp.preflight.quantities import PODS, Amounts, added, requests_of, subtract, times, total
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class QueuedJob:
+    """Elastic job in a ClusterQueue, with its Workload."""
+
+    job: RunningJob
+    priority: int
+    one: Amounts
+    """Resources of one pod."""
+    granted: int | None
+    """Number of pods for which Kueue has reserved quota; None while the job waits."""
+    sizes: Sequence[int]
+
+    @property
+    def nodes(self) -> int:
+        """Number of nodes without spares."""
+        return min(self.job.size, self.job.high)
+
+    def lower(self, nodes: int) -> int | None:
+        """Return the next smaller size; None at the minimum."""
+        return max((size for size in self.sizes if size < nodes), default=None)
+
+    def higher(self, nodes: int) -> int | None:
+        """Return the next larger size; None at the maximum."""
+        return min((size for size in self.sizes if size > nodes), default=None)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ClusterQueueState:
+    """One ClusterQueue at one moment."""
+
+    name: str
+    free: Amounts
+    """Quota that a new job can use, with what can be borrowed."""
+    own: Amounts
+    """Unused nominal quota."""
+    most: Amounts
+    """Quota that the queue has if no job runs."""
+    waiting: Sequence[Object] = ()
+    """Workloads that wait and can fit, in Kueue's order."""
+    is_awaited: bool = False
+    """True if a job waits in this queue or in its cohort."""
+    jobs: Sequence[QueuedJob] = field(default=())
+
+
+def decide_sizes(queue: ClusterQueueState, now: float, timing: Timing) -> list[Resize]:
+    """Return the changes of size in one ClusterQueue; none within the cool-down of the last change."""
+    last = max((float(each.job.granted.get("since") or 0) for each in queue.jobs), default=0.0)
+    if now - last < timing.cooldown:
+        return []
+    running = [each for each in queue.jobs if each.granted is not None and each.job.is_active and not each.job.move]
+    refused = [each for each in running if each.granted is not None and each.job.size > each.granted >= each.job.low]
+    if refused:
+        why = "Kueue has no quota for the larger size"
+        return [_resize(each, each.granted or 0, "withdraw", why, now) for each in refused]
+    if any(each.job.size != each.granted for each in running):
+        return []  # Kueue has not followed yet
+    if queue.waiting:
+        return _make_room(queue, running, now)
+    return [] if queue.is_awaited else _grow(queue, running, now)
+
+
+def _make_room(queue: ClusterQueueState, running: Sequence[QueuedJob], now: float) -> list[Resize]:
+    head = queue.waiting[0]
+    need = needs(head, queue.free)
+    if _fits(need, queue.free):
+        return []  # Kueue admits it
+    elastic = next((each for each in queue.jobs if each.job.uid == owner_of(head) and each.granted is None), None)
+    if elastic is not None:
+        fitting = [
+            size
+            for size in elastic.sizes
+            if size < elastic.nodes and _fits(times(elastic.one, elastic.job.pod_count(size)), queue.free)
+        ]
+        if fitting:
+            pods = elastic.job.pod_count(max(fitting))
+            return [_resize(elastic, pods, "start", "there is no quota for more", now)]
+        need = times(elastic.one, elastic.job.pod_count(min(elastic.sizes, default=elastic.nodes)))
+    owner = next((each.get("name", "") for each in head["metadata"].get("ownerReferences") or ()), "")
+    why = f"{head['metadata'].get('namespace')}/{owner} waits and has a higher priority"
+    priority = int(head["spec"].get("priority") or 0)
+    plan = _shrink_plan([each for each in running if each.priority < priority], need, queue.free)
+    return [_resize(each, each.job.pod_count(nodes), "shrink", why, now) for each, nodes in plan]
+
+
+def _shrink_plan(running: Sequence[QueuedJob], need: Amounts, free: Amounts) -> list[tuple[QueuedJob, int]]:
+    """Return the smaller sizes with which ``need`` fits; empty if it does not fit even then."""
+    by_age = sorted(running, key=lambda each: str(each.job.root["metadata"].get("creationTimestamp")), reverse=True)
+    nodes = {each.job.uid: each.nodes for each in by_age}
+    room = dict(free)
+    while not _fits(need, room):
+        lacking = {name for name, amount in need.items() if amount > room.get(name, 0)}
+        givers = [
+            each for each in by_age if each.lower(nodes[each.job.uid]) is not None and lacking & _used_by(each.one)
+        ]
+        if not givers:
+            return []
+        giver = min(givers, key=lambda each: (each.priority, -_steps_above_minimum(each, nodes[each.job.uid])))
+        smaller = giver.lower(nodes[giver.job.uid]) or 0
+        given = giver.job.pod_count(nodes[giver.job.uid]) - giver.job.pod_count(smaller)
+        room = added(room, {k: v for k, v in times(giver.one, given).items() if k in room})
+        nodes[giver.job.uid] = smaller
+    return [(each, nodes[each.job.uid]) for each in by_age if nodes[each.job.uid] != each.nodes]
+
+
+def _grow(queue: ClusterQueueState, running: Sequence[QueuedJob], now: float) -> list[Resize]:
+    by_age = sorted(running, key=lambda each: str(each.job.root["metadata"].get("creationTimestamp")))
+    nodes = {each.job.uid: each.nodes for each in by_age}
+    room: Amounts = queue.own
+
+    def step(each: QueuedJob) -> dict[str, int] | None:
+        """Return what the next larger size needs; None if it does not fit."""
+        larger = each.higher(nodes[each.job.uid])
+        if larger is None:
+            return None
+        wanted = times(each.one, each.job.pod_count(larger) - each.job.pod_count(nodes[each.job.uid]))
+        return wanted if _fits(wanted, room) else None
+
+    while takers := [each for each in by_age if step(each) is not None]:
+        taker = min(takers, key=lambda each: (-each.priority, _share_of_range(each, nodes[each.job.uid])))
+        room = subtract(room, step(taker) or {})
+        nodes[taker.job.uid] = taker.higher(nodes[taker.job.uid]) or 0
+    grown = [each for each in by_age if nodes[each.job.uid] != each.nodes]
+    return [_resize(each, each.job.pod_count(nodes[each.job.uid]), "grow", "quota is free", now) for each in grown]
+
+
+def cluster_queues(
+    jobs: Sequence[RunningJob], workloads: Sequence[Object], local_queues: Sequence[Object], clusters: Sequence[Object]
+) -> Iterator[ClusterQueueState]:
+    """Yield the state of each ClusterQueue with elastic jobs.
+
+    A queue that is not active is left out, and one with several flavors of a resource: which of them a job would get
+    cannot be predicted.
+    """
+    leads = {_place(each): str(each["spec"]["clusterQueue"]) for each in local_queues}
+    clusters = with_reservations(clusters, workloads)
+    elastic = [job for job in jobs if job.is_resized_by_slices and job.low < job.high and not job.is_ended]
+    for cluster in clusters:
+        name = str(cluster["metadata"]["name"])
+        shares = [*shares_of(cluster, clusters)]
+        free = {share.resource: share.free for share in shares}
+        mine = [job for job in elastic if leads.get(job.place) == name]
+        if not mine or inactive_reason(cluster) or len(free) != len(shares):
+            continue
+        most = {share.resource: share.free + share.used for share in shares}
+        own = {share.resource: max(0, share.quota - share.used) for share in shares}
+        found = [queued for job in mine if (queued := _queued(job, workloads, free))]
+        running = {each.job.uid for each in found if each.granted is not None}
+        cohort = {str(each["metadata"]["name"]) for each in clusters if cohort_of(each) == cohort_of(cluster) != ""}
+        waiting = [
+            (leads.get((str(each["metadata"].get("namespace")), str(each["spec"].get("queueName")))), each)
+            for each in in_line(workloads)
+            if owner_of(each) not in running
+        ]
+        fitting = [each for queue, each in waiting if queue == name and _fits(_least(each, found, most), most)]
+        is_awaited = bool(fitting) or any(queue in cohort - {name} for queue, _ in waiting)
+        yield ClusterQueueState(
+            name=name, free=free, own=own, most=most, waiting=fitting, is_awaited=is_awaited, jobs=found
+        )
+
+
+def with_reservations(clusters: Sequence[Object], workloads: Sequence[Object]) -> list[Object]:
+    """Return the ClusterQueues with the use of quota that the Workloads show now.
+
+    Their own status is seconds late. With it, the quota of a job that was just admitted would seem to be free.
+    """
+    used: dict[str, dict[tuple[str, str], int]] = {}
+    for each in workloads:
+        admission = (each.get("status") or {}).get("admission") or {}
+        if not holds(each, "QuotaReserved") or holds(each, "Finished"):
+            continue
+        mine = used.setdefault(str(admission.get("clusterQueue")), {})
+        flavors = {
+            str(pods.get("name")): pods.get("flavors") or {} for pods in admission.get("podSetAssignments") or ()
+        }
+        for pods in each["spec"].get("podSets") or ():
+            for resource, flavor in flavors.get(str(pods.get("name")), {}).items():
+                amount = _one(pods, {resource: 0}).get(resource, 0) * int(pods.get("count") or 1)
+                mine[flavor, resource] = mine.get((flavor, resource), 0) + amount
+    return [_with_use(cluster, used.get(str(cluster["metadata"]["name"]), {})) for cluster in clusters]
+
+
+def _with_use(cluster: Object, used: Mapping[tuple[str, str], int]) -> Object:
+    reserved = [
+        {"name": flavor, "resources": [{"name": resource, "total": f"{amount}m"}]}
+        for (flavor, resource), amount in used.items()
+    ]
+    return cluster | {"status": {**(cluster.get("status") or {}), "flavorsReservation": reserved}}
+
+
+def needs(workload: Object, covered: Amounts) -> dict[str, int]:
+    """Return the resources of all pods of a Workload. Pods count only where the quota covers them."""
+    return total(
+        times(_one(pods, covered), int(pods.get("count") or 1)) for pods in workload["spec"].get("podSets") or ()
+    )
+
+
+def _least(workload: Object, jobs: Sequence[QueuedJob], covered: Amounts) -> dict[str, int]:
+    """Return the least resources with which the job of a Workload can start."""
+    elastic = next((each for each in jobs if each.job.uid == owner_of(workload)), None)
+    if elastic is None or not elastic.sizes:
+        return needs(workload, covered)
+    return times(elastic.one, elastic.job.pod_count(min(elastic.sizes)))
+
+
+def _one(pods: Mapping[str, object], covered: Amounts) -> dict[str, int]:
+    template: Object = pods["template"]  # type: ignore[assignment]
+    return {name: each for name, each in requests_of(template["spec"]).items() if name in covered or name != PODS}
+
+
+def _queued(job: RunningJob, workloads: Sequence[Object], covered: Amounts) -> QueuedJob | None:
+    """Return a job with its Workload; None if it has none yet."""
+    mine = [each for each in workloads if owner_of(each) == job.uid and not holds(each, "Finished")]
+    reserved = [each for each in mine if holds(each, "QuotaReserved")]
+    newest = max(reserved or mine, key=lambda each: str(each["metadata"].get("creationTimestamp")), default=None)
+    if newest is None or len(newest["spec"]["podSets"]) != 1:
+        return None
+    pods = newest["spec"]["podSets"][0]
+    return QueuedJob(
+        job=job,
+        priority=int(newest["spec"].get("priority") or 0),
+        one=_one(pods, covered),
+        granted=int(pods["count"]) if reserved else None,
+        sizes=job.sizes(),
+    )
+
+
+def _resize(each: QueuedJob, pods: int, action: str, reason: str, now: float) -> Resize:
+    told = {"wanted": each.job.high, "granted": min(pods, each.job.high), "reason": reason, "since": round(now, 1)}
+    annotations: dict[str, str | None] = {Annotation.SIZE: json.dumps(told)}
+    return Resize(job=each.job, size=pods, annotations=annotations, action=action, reason=reason)
+
+
+def _fits(wanted: Amounts, room: Amounts) -> bool:
+    return all(amount <= room.get(name, 0) for name, amount in wanted.items())
+
+
+def _used_by(one: Amounts) -> set[str]:
+    return {name for name, amount in one.items() if amount}
+
+
+def _steps_above_minimum(each: QueuedJob, nodes: int) -> int:
+    return sum(size < nodes for size in each.sizes)
+
+
+def _share_of_range(each: QueuedJob, nodes: int) -> float:
+    return (nodes - each.job.low) / max(1, each.job.high - each.job.low)
+
+
+def _place(item: Object) -> tuple[str, str]:
+    return str(item["metadata"].get("namespace")), str(item["metadata"]["name"])

@@ -1,0 +1,44 @@
+"""Rights that the controller needs, from which the chart's ClusterRole and Role are tested."""
+
+from __future__ import annotations
+
+from typing import Final
+
+from kubectl_ddp.backends.cluster.http.api import Api
+from kubectl_ddp.backends.cluster.http.resources import Discovery
+from kubectl_ddp.backends.cluster.read.access_review import missing
+from kubectl_ddp.engines.registry import ENGINES
+from kubectl_ddp.errors import Forbidden
+from kubectl_ddp.rbac.model import EVERYWHERE, OWN, Right, summarize_permissions
+
+RIGHTS: Final = (
+    *(
+        Right.of(verb, kind, EVERYWHERE)
+        for kind in ("pods", "nodes", *(engine.collection for engine in ENGINES.values()))
+        for verb in ("list", "watch")
+    ),
+    *(Right.of("patch", engine.collection, EVERYWHERE) for engine in ENGINES.values() if engine.is_scalable),
+    *(
+        Right.of(verb, "poddisruptionbudgets.policy", EVERYWHERE)
+        for verb in ("get", "list", "watch", "create", "patch", "delete")
+    ),
+    Right.of("create", "pods/eviction", EVERYWHERE),
+    *(
+        Right.of(verb, f"{kind}.kueue.x-k8s.io", EVERYWHERE)
+        for kind in ("workloads", "localqueues", "clusterqueues")
+        for verb in ("list", "watch")
+    ),
+    *(Right.of(verb, "leases.coordination.k8s.io", OWN) for verb in ("get", "create", "patch")),
+)
+"""All rights. ``OWN`` is the namespace of the Lease."""
+
+
+def check_rights(api: Api, namespace: str) -> None:
+    """Raise Forbidden with one sentence if a right is missing. Kinds that the cluster does not serve need none."""
+    served = Discovery(api).filter_served({right.kind for right in RIGHTS})
+    lacking = missing(api, namespace, [right for right in RIGHTS if right.kind in served])
+    if lacking:
+        raise Forbidden(
+            f"The controller may not {summarize_permissions(lacking)}.",
+            hint="Grant this to its service account; the chart ddp-platform does with controller.enabled=true.",
+        )

@@ -1,0 +1,187 @@
+"""A job as the controller sees it: its size, its bounds and its pods. Pure functions."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from typing import Any, Final
+
+from ddp_trainer.common.constants import Annotation
+from ddp_trainer.common.layout_range import LayoutRange
+from ddp_trainer.common.parallel_dims import LayoutError
+from kubectl_ddp.engines.engine_kind import EngineKind
+from kubectl_ddp.kube import job_kinds
+from kubectl_ddp.kube.conditions import condition_of
+from kubectl_ddp.kube.kueue_queue import KUEUE_ELASTIC, KUEUE_QUEUE
+from kubectl_ddp.kube.objects import Object, Snapshot
+from kubectl_ddp.kube.timestamps import epoch
+from kubectl_ddp.status.termination_message import workers
+
+OVER: Final = frozenset({"Succeeded", "Failed"})
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Member:
+    """One worker pod."""
+
+    name: str
+    uid: str
+    ready_since: float | None
+    """Unix time since which the pod has been ready; None if it is not."""
+    is_leaving: bool
+    """True if the pod is being deleted or has ended."""
+    doom: str
+    """Why the pod should move; empty if it can stay."""
+
+    def is_settled(self, now: float, settle_seconds: float) -> bool:
+        """Return whether the pod has been ready for long enough to have joined the group or to be a warm spare."""
+        return not self.is_leaving and self.ready_since is not None and now - self.ready_since >= settle_seconds
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RunningJob:
+    """One job and its worker pods."""
+
+    root: Object
+    engine: EngineKind
+    size: int
+    """Number of worker pods in its specification, with spares and with the temporary pod of a move."""
+    low: int
+    """Minimum number of nodes."""
+    high: int
+    """Maximum number of nodes."""
+    spares: int
+    """Spares that it asks for, which exist beside the maximum of nodes only."""
+    move: Mapping[str, Any]
+    """Move in progress (annotation ``ddp.dev/move``): ``size`` before it and ``since``; empty if there is none."""
+    granted: Mapping[str, Any]
+    """Last change of its size by quota (annotation ``ddp.dev/size``); empty if there was none."""
+    pods: tuple[Member, ...]
+    is_ended: bool
+    """True if it is over or being deleted."""
+    is_suspended: bool
+    """True if it has no pods: it was suspended, or Kueue has not admitted it."""
+
+    @property
+    def is_active(self) -> bool:
+        """True if the job runs."""
+        return not self.is_ended and not self.is_suspended
+
+    @property
+    def key(self) -> str:
+        """Namespace and name."""
+        return f"{self.root['metadata'].get('namespace', '')}/{self.root['metadata']['name']}"
+
+    @property
+    def uid(self) -> str:
+        """Uid of its root object."""
+        return str(self.root["metadata"].get("uid", ""))
+
+    @property
+    def queue(self) -> str:
+        """Name of its LocalQueue; empty if Kueue does not manage it."""
+        return str((self.root["metadata"].get("labels") or {}).get(KUEUE_QUEUE, ""))
+
+    @property
+    def place(self) -> tuple[str, str]:
+        """Namespace and name of its LocalQueue."""
+        return str(self.root["metadata"].get("namespace", "")), self.queue
+
+    @property
+    def is_resized_by_slices(self) -> bool:
+        """True if Kueue accepts a change of its size while it runs. In Kueue 0.18, that is the batch Job."""
+        annotations = self.root["metadata"].get("annotations") or {}
+        return self.engine.kind == "Job" and annotations.get(KUEUE_ELASTIC) == "true"
+
+    @property
+    def world(self) -> int:
+        """Number of pods that train, without spares and without the temporary pod of a move."""
+        return max(1, min(self.size - bool(self.move), self.high))
+
+    @property
+    def has_spares(self) -> bool:
+        """True if some of its pods wait as spares."""
+        return self.size - bool(self.move) > self.high
+
+    def pod_count(self, nodes: int) -> int:
+        """Return the number of worker pods for a number of nodes."""
+        return nodes + self.spares if nodes == self.high else nodes
+
+    @property
+    def can_surge(self) -> bool:
+        """True if the controller may add a temporary pod."""
+        return self.engine.is_scalable and (not self.queue or self.is_resized_by_slices)
+
+    def settled(self, now: float, settle_seconds: float) -> int:
+        """Return the number of settled pods."""
+        return sum(pod.is_settled(now, settle_seconds) for pod in self.pods)
+
+    def sizes(self) -> list[int]:
+        """Return the sizes that the job can have, ascending: whole replicas of its layout, within its bounds."""
+        text = str(job_kinds.submitted_spec(self.root).get("parallel") or "")
+        per_node = job_kinds.processes_per_node(self.root)
+        every = range(self.low, self.high + 1)
+        try:
+            layouts = LayoutRange.parse(text) if text else None
+        except LayoutError:  # one of a newer version
+            layouts = None
+        if layouts is None:
+            return [*every]
+        return [nodes for nodes in every if _fills(layouts, nodes * per_node)]
+
+
+def running_job(snapshot: Snapshot, doomed: Mapping[str, str]) -> RunningJob:
+    """Return a job from its objects.
+
+    Args:
+        snapshot: Root object and pods.
+        doomed: Name of a node → why its pods should move.
+
+    Raises:
+        ValueError, KeyError, TypeError: If the specification in its annotation is malformed.
+    """
+    job = snapshot.job
+    low, high = job_kinds.bounds(job)
+    about = job["metadata"]
+    is_over = bool(OVER & job_kinds.conditions(job).keys())
+    return RunningJob(
+        root=job,
+        engine=job_kinds.engine_of(job),
+        size=job_kinds.desired_nodes(job),
+        low=low,
+        high=high,
+        spares=job_kinds.spares(job),
+        move=_annotation(job, Annotation.MOVE),
+        granted=_annotation(job, Annotation.SIZE),
+        pods=tuple(_members(workers(snapshot.pods), doomed)),
+        is_ended=is_over or "deletionTimestamp" in about,
+        is_suspended=job_kinds.is_suspend_requested(job),
+    )
+
+
+def _fills(layouts: LayoutRange, ranks: int) -> bool:
+    try:
+        return layouts.choose(ranks).world == ranks
+    except LayoutError:
+        return False
+
+
+def _members(pods: Iterable[Object], doomed: Mapping[str, str]) -> Iterable[Member]:
+    for pod in pods:
+        ready = condition_of(pod, "Ready")
+        yield Member(
+            name=str(pod["metadata"]["name"]),
+            uid=str(pod["metadata"].get("uid", "")),
+            ready_since=epoch(ready.get("lastTransitionTime")) if ready.get("status") == "True" else None,
+            is_leaving="deletionTimestamp" in pod["metadata"] or pod["status"].get("phase") in OVER,
+            doom=doomed.get(str(pod["spec"].get("nodeName", "")), ""),
+        )
+
+
+def _annotation(job: Object, name: Annotation) -> Mapping[str, Any]:
+    try:
+        found = json.loads((job["metadata"].get("annotations") or {}).get(name, "{}"))
+    except ValueError:
+        return {}
+    return found if isinstance(found, dict) else {}

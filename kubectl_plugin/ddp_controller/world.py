@@ -1,0 +1,112 @@
+"""Current objects of the cluster that decisions need, watched: jobs, pods, nodes, budgets and queues."""
+
+from __future__ import annotations
+
+import queue
+import threading
+from collections.abc import Collection, Mapping, Sequence
+from typing import Final
+
+from ddp_controller.node_health import doom_reason
+from ddp_controller.quota import ClusterQueueState, cluster_queues
+from ddp_controller.running_job import RunningJob, running_job
+from ddp_trainer.common.constants import Label, Role
+from kubectl_ddp.backends.cluster.http.api import Api
+from kubectl_ddp.backends.cluster.http.resources import Discovery, collection
+from kubectl_ddp.backends.cluster.read.jobs import path, with_type_meta
+from kubectl_ddp.backends.cluster.read.reflector import Reflector
+from kubectl_ddp.backends.cluster.read.snapshots import of_all
+from kubectl_ddp.backends.cluster.read.watch_queue import watch_into_queue
+from kubectl_ddp.engines.registry import ENGINES
+from kubectl_ddp.kube import job_kinds
+from kubectl_ddp.kube.objects import Object
+
+KUEUE_VERSIONS: Final = ("v1beta2", "v1beta1")
+KUEUE_KINDS: Final = {"Workload": "workloads", "LocalQueue": "localqueues", "ClusterQueue": "clusterqueues"}
+
+Malformed = dict[str, str]
+"""Job → why it could not be read."""
+
+
+class World:
+    """Watched copy of all objects. :attr:`changes` receives an entry for each change."""
+
+    def __init__(self, api: Api, *, taints: Mapping[str, str], namespaces: Collection[str] = ()) -> None:
+        """Create a copy of the objects.
+
+        Args:
+            api: API server.
+            taints: Further taints or conditions of nodes that will go, with their meaning.
+            namespaces: Namespaces of the jobs to manage; empty for all.
+        """
+        discovery = Discovery(api)
+        self.changes: queue.SimpleQueue[Exception | None] = queue.SimpleQueue()
+        self._taints = taints
+        self._namespaces = frozenset(namespaces)
+        self._roots = [
+            (kind, Reflector(api, path(kind, None), labelSelector=Label.JOB))
+            for kind in ENGINES.values()
+            if discovery.resource_for_kind(kind.api_version, kind.kind)
+        ]
+        self._pods = Reflector(api, "/api/v1/pods", labelSelector=f"{Label.ROLE}={Role.WORKER}")
+        self._nodes = Reflector(api, "/api/v1/nodes")
+        self._budgets = Reflector(api, "/apis/policy/v1/poddisruptionbudgets")
+        self._kueue: dict[str, Reflector] = {}
+        served = discovery.served_versions("kueue.x-k8s.io")
+        version = next((each for each in KUEUE_VERSIONS if each in served), None)
+        if version is not None:
+            root = f"kueue.x-k8s.io/{version}"
+            self._kueue = {kind: Reflector(api, collection(root, plural, None)) for kind, plural in KUEUE_KINDS.items()}
+        self._all = [*(each for _, each in self._roots), self._pods, self._nodes, self._budgets, *self._kueue.values()]
+
+    def start(self) -> None:
+        """Read all objects, and watch them in threads. Raises the errors of the API server."""
+        for reflector in self._all:
+            reflector.read()
+        for reflector in self._all:
+            threading.Thread(target=watch_into_queue, args=(reflector, self.changes), daemon=True).start()
+
+    def stop(self) -> None:
+        """End all watches."""
+        for reflector in self._all:
+            reflector.stop()
+
+    def jobs(self) -> tuple[list[RunningJob], Malformed]:
+        """Return all jobs, and those whose objects are malformed, which the controller leaves alone."""
+        doomed = {
+            node["metadata"]["name"]: why for node in self._nodes.objects() if (why := doom_reason(node, self._taints))
+        }
+        roots = [
+            job
+            for kind, reflector in self._roots
+            for each in reflector.objects()
+            if self._is_managed(each) and job_kinds.kind_of(job := with_type_meta(kind, each)) and not _is_made(job)
+        ]
+        found: list[RunningJob] = []
+        malformed: Malformed = {}
+        for snapshot in of_all(roots, self._pods.objects(), lambda _: None):
+            about = snapshot.job["metadata"]
+            try:
+                found.append(running_job(snapshot, doomed))
+            except (ValueError, KeyError, TypeError, AttributeError) as error:
+                malformed[f"{about.get('namespace')}/{about['name']}"] = f"{type(error).__name__}: {error}"
+        return found, malformed
+
+    def budgets(self) -> list[Object]:
+        """Return all PodDisruptionBudgets of the managed namespaces."""
+        return [each for each in self._budgets.objects() if self._is_managed(each)]
+
+    def cluster_queues(self, jobs: Sequence[RunningJob]) -> list[ClusterQueueState]:
+        """Return the queues with elastic jobs; empty without Kueue."""
+        if not self._kueue:
+            return []
+        workloads, local_queues, clusters = (self._kueue[kind].objects() for kind in KUEUE_KINDS)
+        return [*cluster_queues(jobs, workloads, local_queues, clusters)]
+
+    def _is_managed(self, item: Object) -> bool:
+        return not self._namespaces or item["metadata"].get("namespace") in self._namespaces
+
+
+def _is_made(job: Object) -> bool:
+    """Return whether an operator created this object for another one."""
+    return any(owner.get("controller") for owner in job["metadata"].get("ownerReferences") or ())

@@ -1,0 +1,57 @@
+"""The controller in the chart: exactly the rights that its code needs, and a pod for Pod Security `restricted`."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from ddp_controller.__main__ import _parser
+from ddp_controller.rights import RIGHTS
+from kubectl_ddp.rbac.model import EVERYWHERE, OWN, Right
+from tests.support.helm import CHARTS, Helm
+from tests.support.pod_security import beyond_restricted
+
+PLATFORM = CHARTS / "ddp-platform"
+
+
+def made(helm: Helm, **values: Any) -> dict[str, Any]:
+    found = helm.template(PLATFORM, {"controller": {"enabled": True, **values}})
+    return {item["kind"]: item for item in found if item["metadata"]["name"] == "ddp-controller"}
+
+
+def granted(role: dict[str, Any], where: str) -> set[Right]:
+    return {
+        Right(verb, group, resource, where)
+        for rule in role["rules"]
+        for group in rule["apiGroups"]
+        for resource in rule["resources"]
+        for verb in rule["verbs"]
+    }
+
+
+def test_it_is_off_by_default(helm: Helm) -> None:
+    assert made(helm, enabled=False) == {}
+
+
+def test_the_roles_have_exactly_the_rights_that_the_controller_checks_at_its_start(helm: Helm) -> None:
+    found = made(helm)
+    assert granted(found["ClusterRole"], EVERYWHERE) | granted(found["Role"], OWN) == set(RIGHTS)
+
+
+def test_both_roles_are_bound_to_its_service_account(helm: Helm) -> None:
+    found = made(helm)
+    account = found["ServiceAccount"]["metadata"]
+    for kind, role in (("ClusterRoleBinding", "ClusterRole"), ("RoleBinding", "Role")):
+        assert found[kind]["roleRef"]["kind"] == role
+        [subject] = found[kind]["subjects"]
+        assert (subject["name"], subject["namespace"]) == (account["name"], account["namespace"])
+    assert found["Deployment"]["spec"]["template"]["spec"]["serviceAccountName"] == account["name"]
+
+
+def test_its_pod_passes_pod_security_restricted_and_its_arguments_are_flags_of_the_program(helm: Helm) -> None:
+    template = made(helm, namespaces=["a", "b"], taints=["example.com/repair"])["Deployment"]["spec"]["template"]
+    assert beyond_restricted(template["spec"]) == []
+    [container] = template["spec"]["containers"]
+    given = _parser().parse_args(container["args"])
+    assert (given.only_namespace, given.taint) == (["a", "b"], ["example.com/repair"])
+    assert (given.settle, given.patience, given.cooldown) == (10, 120, 3)
+    assert given.port == container["ports"][0]["containerPort"]

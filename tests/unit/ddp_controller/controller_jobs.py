@@ -1,0 +1,91 @@
+"""Jobs as the controller sees them, for its tests."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from typing import Any
+
+from ddp_controller.decisions import Timing
+from ddp_controller.running_job import RunningJob, running_job
+from kubectl_ddp.engines.registry import ENGINES
+from kubectl_ddp.kube import job_kinds
+from kubectl_ddp.kube.objects import Object, Snapshot
+from kubectl_ddp.kube.timestamps import timestamp
+
+NOW = 1_800_000_000.0
+TIMING = Timing(settle=10, patience=120, cooldown=3)
+DOOMED = "doomed"
+FINE = "fine"
+
+
+def root(
+    size: int = 2,
+    *,
+    nnodes: str = "2",
+    engine: str = "job",
+    queue: str = "",
+    elastic: bool = False,
+    name: str = "digits",
+    annotations: dict[str, str] | None = None,
+    suspended: bool = False,
+    **spec: Any,
+) -> Object:
+    """A root object of ``size`` pods."""
+    kind = ENGINES[engine]
+    job: Object = {
+        "apiVersion": kind.api_version,
+        "kind": kind.kind,
+        "metadata": {
+            "name": name,
+            "namespace": "team",
+            "uid": f"uid-{name}",
+            "resourceVersion": "7",
+            "creationTimestamp": "2026-01-02T03:04:05Z",
+            "labels": {"ddp.dev/job": name, "ddp.dev/run-id": "r1"}
+            | ({"kueue.x-k8s.io/queue-name": queue} if queue else {}),
+            "annotations": {
+                "ddp.dev/spec": json.dumps({"nnodes": nnodes, **spec}),
+                **({"kueue.x-k8s.io/elastic-job": "true"} if elastic else {}),
+                **(annotations or {}),
+            },
+        },
+        "spec": {},
+        "status": {},
+    }
+    for path in kind.nodes:
+        _put(job, path, size)
+    _put(job, kind.suspend, suspended)
+    return job
+
+
+def _put(item: Object, path: Sequence[str | int], value: Any) -> None:
+    """Set a value, also below lists that do not exist yet, as those of a JobSet."""
+    lists = [index for index, key in enumerate(path) if isinstance(key, int)]
+    if lists and job_kinds.at(item, tuple(path[: lists[0] + 1])) is None:
+        job_kinds.put(item, tuple(path[: lists[0]]), [{}])
+    job_kinds.put(item, tuple(path), value)
+
+
+def pod(
+    index: int, node: str = FINE, *, ready: float | None = 60, leaving: bool = False, name: str = "digits"
+) -> Object:
+    """A worker pod that has been ready for some seconds; None if it is not."""
+    since = timestamp(NOW - (ready or 0))
+    about: Object = {"name": f"{name}-{index}", "namespace": "team", "uid": f"{name}-{index}"}
+    about["labels"] = {"ddp.dev/job": name, "ddp.dev/role": "worker", "ddp.dev/run-id": "r1"}
+    if leaving:
+        about["deletionTimestamp"] = since
+    condition = {"type": "Ready", "status": "False" if ready is None else "True", "lastTransitionTime": since}
+    status = {"phase": "Running", "conditions": [condition]}
+    return {"metadata": about, "spec": {"nodeName": node, "containers": [{"name": "pytorch"}]}, "status": status}
+
+
+def seen(job: Object, *pods: Object) -> RunningJob:
+    """The job with its pods; the node ``doomed`` is cordoned."""
+    return running_job(Snapshot(job, pods), {DOOMED: "cordoned"})
+
+
+def moving(size: int, *, seconds_ago: float = 20) -> dict[str, str]:
+    """The annotation of a move that began with this size."""
+    return {"ddp.dev/move": json.dumps({"size": size, "since": NOW - seconds_ago})}

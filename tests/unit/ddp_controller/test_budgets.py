@@ -1,0 +1,81 @@
+"""PodDisruptionBudgets: a drain waits for a replacement, and never for ever."""
+
+from __future__ import annotations
+
+import pytest
+
+from ddp_controller.budgets import budget_of, budget_size, decide_budget, orphans
+from kubectl_ddp.kube.objects import Object
+from tests.unit.ddp_controller.controller_jobs import DOOMED, NOW, TIMING, moving, pod, root, seen
+
+TWO = (pod(0), pod(1))
+THREE = (*TWO, pod(2))
+
+
+@pytest.mark.parametrize(
+    ("job", "pods", "left"),
+    [
+        pytest.param(root(), TWO, 2, id="no replacement yet: no eviction"),
+        pytest.param(root(3, annotations=moving(2)), TWO, 3, id="the temporary pod is not there"),
+        pytest.param(root(3, annotations=moving(2)), (*TWO, pod(2, ready=5)), 3, id="it has not settled"),
+        pytest.param(root(3, annotations=moving(2)), THREE, 2, id="it has: one pod may leave"),
+        pytest.param(root(3, spares=1), THREE, 2, id="a spare is ready"),
+        pytest.param(root(3, spares=1), TWO, 3, id="the spare is missing"),
+        pytest.param(root(3, nnodes="1:3", queue="team"), THREE, 1, id="cannot be enlarged: its minimum remains"),
+        pytest.param(root(queue="team"), TWO, None, id="can neither grow nor shrink: a drain must not wait for ever"),
+        pytest.param(root(3, annotations=moving(2, seconds_ago=121)), TWO, None, id="no room for a replacement"),
+        pytest.param(
+            root(3, nnodes="1:2", annotations=moving(2, seconds_ago=121)), TWO, 1, id="the same, with a range"
+        ),
+        pytest.param(root(suspended=True), TWO, None, id="suspended"),
+        pytest.param(root(), (), None, id="no pods yet"),
+    ],
+)
+def test_an_eviction_must_leave_so_many_pods(job: Object, pods: tuple[Object, ...], left: int | None) -> None:
+    assert budget_size(seen(job, *pods), NOW, TIMING) == left
+
+
+def stored(size: int, namespace: str = "team") -> Object:
+    made = budget_of(seen(root(), *TWO), size)
+    return made | {"metadata": made["metadata"] | {"namespace": namespace, "uid": "b"}}
+
+
+def test_the_budget_is_changed_only_where_it_differs() -> None:
+    job = seen(root(), *TWO)
+    made = decide_budget(job, [], NOW, TIMING)
+    assert made is not None
+    assert made.min_available == 2
+    assert decide_budget(job, [stored(2)], NOW, TIMING) is None
+    assert decide_budget(job, [stored(1)], NOW, TIMING) == made
+    gone = decide_budget(seen(root(suspended=True), pod(0, DOOMED)), [stored(2)], NOW, TIMING)
+    assert gone is not None
+    assert gone.min_available is None
+
+
+def test_a_budget_of_somebody_else_over_the_same_pods_comes_first() -> None:
+    """The eviction API refuses a pod that two budgets select."""
+    job = seen(root(), *TWO)
+    theirs: Object = {"metadata": {"name": "own", "namespace": "team"}}
+    theirs["spec"] = {"selector": {"matchLabels": {"ddp.dev/job": "digits"}}}
+    assert decide_budget(job, [theirs], NOW, TIMING) is None
+    gone = decide_budget(job, [theirs, stored(2)], NOW, TIMING)
+    assert gone is not None
+    assert gone.min_available is None
+    theirs["spec"] = {"selector": {"matchLabels": {"app": "other"}}}
+    assert decide_budget(job, [theirs, stored(2)], NOW, TIMING) is None
+
+
+def test_a_budget_selects_the_pods_of_one_run_and_ends_with_its_job() -> None:
+    made = budget_of(seen(root(), *TWO), 2)
+    assert made["spec"]["selector"]["matchLabels"] == {
+        "ddp.dev/job": "digits",
+        "ddp.dev/role": "worker",
+        "ddp.dev/run-id": "r1",
+    }
+    assert made["metadata"]["ownerReferences"][0]["uid"] == "uid-digits"
+
+
+def test_budgets_without_a_job_are_orphans() -> None:
+    theirs: Object = {"metadata": {"name": "ddp-x", "namespace": "team"}}
+    assert orphans([stored(2), theirs], [seen(root(), *TWO)]) == []
+    assert [each["metadata"]["namespace"] for each in orphans([stored(2, "other"), theirs], [])] == ["other"]

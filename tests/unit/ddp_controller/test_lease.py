@@ -1,0 +1,111 @@
+"""The Lease: one holder, a takeover after its expiry, and a holder that stops in time."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from ddp_controller.lease import DEADLINE_SECONDS, LEASE_SECONDS, NAME, RENEW_SECONDS, Lease
+from kubectl_ddp.backends.cluster.http.api import Api
+from kubectl_ddp.backends.cluster.http.connection import connect
+from tests.support.api_server import Answer, ApiServer, kubeconfig, serving, status
+
+LEASES = "/apis/coordination.k8s.io/v1/namespaces/team/leases"
+PATH = f"{LEASES}/{NAME}"
+
+
+class Clock:
+    """Time of one process."""
+
+    def __init__(self) -> None:
+        self.now = 100.0
+
+    def __call__(self) -> float:
+        return self.now
+
+
+@pytest.fixture
+def server() -> Iterator[ApiServer]:
+    with serving(ApiServer({"/apis/coordination.k8s.io/v1": {"Lease": "leases"}})) as running:
+        yield running
+
+
+@pytest.fixture
+def api(server: ApiServer, tmp_path: Path) -> Api:
+    return Api(connect(kubeconfig=str(kubeconfig(tmp_path, server.url))), sleep=lambda _: None)
+
+
+def holder(server: ApiServer) -> str:
+    return str(server.objects[PATH]["spec"]["holderIdentity"])
+
+
+def test_the_first_candidate_holds_it_and_the_second_waits(server: ApiServer, api: Api) -> None:
+    one, two = Lease(api, "team", "one"), Lease(api, "team", "two")
+    assert one.try_hold()
+    assert not two.try_hold()
+    assert holder(server) == "one"
+
+
+def test_a_dead_holder_is_replaced_after_the_lease_by_the_clock_of_the_candidate(server: ApiServer, api: Api) -> None:
+    clock = Clock()
+    assert Lease(api, "team", "one").try_hold()
+    two = Lease(api, "team", "two", clock=clock)
+    assert not two.try_hold()
+    clock.now += LEASE_SECONDS - 1
+    assert not two.try_hold()
+    clock.now += 2
+    assert two.try_hold()
+    assert holder(server) == "two"
+    assert server.objects[PATH]["spec"]["leaseTransitions"] == 1
+
+
+def test_a_holder_that_renews_is_not_replaced(api: Api) -> None:
+    clock = Clock()
+    one, two = Lease(api, "team", "one", clock=clock), Lease(api, "team", "two", clock=clock)
+    for _ in range(10):
+        assert one.try_hold()
+        assert not two.try_hold()
+        clock.now += RENEW_SECONDS
+
+
+def test_a_holder_that_cannot_renew_stops_before_its_lease_ends(server: ApiServer, api: Api) -> None:
+    clock = Clock()
+    one = Lease(api, "team", "one", clock=clock)
+    assert one.try_hold()
+    server.next(f"GET {PATH}", *(Answer(500, status(500, "InternalError", "down")) for _ in range(6)))
+    clock.now += RENEW_SECONDS
+    assert one.try_hold()
+    clock.now += DEADLINE_SECONDS - RENEW_SECONDS
+    assert not one.is_held
+
+
+def test_a_holder_that_was_paused_and_replaced_does_not_decide(server: ApiServer, api: Api) -> None:
+    clock, later = Clock(), Clock()
+    one, two = Lease(api, "team", "one", clock=clock), Lease(api, "team", "two", clock=later)
+    assert one.try_hold()
+    assert not two.try_hold()
+    later.now += LEASE_SECONDS + 1
+    assert two.try_hold()
+    clock.now += LEASE_SECONDS + 1
+    assert not one.is_held
+    assert not one.try_hold()
+    assert holder(server) == "two"
+
+
+def test_a_released_lease_is_taken_over_at_once(server: ApiServer, api: Api) -> None:
+    clock = Clock()
+    one, two = Lease(api, "team", "one"), Lease(api, "team", "two", clock=clock)
+    assert one.try_hold()
+    assert not two.try_hold()
+    one.release()
+    clock.now += 2
+    assert two.try_hold()
+    assert not one.is_held
+
+
+def test_of_two_that_write_at_once_one_is_refused(server: ApiServer, api: Api) -> None:
+    one = Lease(api, "team", "one")
+    server.next(f"POST {LEASES}", Answer(409, status(409, "AlreadyExists", "exists", name=NAME)))
+    assert not one.try_hold()

@@ -1,0 +1,130 @@
+"""One pass of the loop over an API server: only the holder of the Lease acts, and it leaves no budget behind."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from ddp_controller.lease import NAME, Lease
+from ddp_controller.loop import Controller
+from ddp_controller.metrics import ControllerMetrics
+from ddp_controller.world import World
+from kubectl_ddp.backends.cluster.http.api import Api
+from kubectl_ddp.backends.cluster.http.connection import connect
+from kubectl_ddp.kube.objects import Object
+from kubectl_ddp.util.stop import Stop
+from tests.support.api_server import Answer, ApiServer, kubeconfig, serving, status
+from tests.unit.ddp_controller.controller_jobs import DOOMED, TIMING, pod, root
+
+JOB = "/apis/batch/v1/namespaces/team/jobs/digits"
+BUDGET = "/apis/policy/v1/namespaces/team/poddisruptionbudgets/ddp-digits"
+LEASE = f"/apis/coordination.k8s.io/v1/namespaces/team/leases/{NAME}"
+GROUPS = {
+    "/api/v1": {"Pod": "pods", "Node": "nodes"},
+    "/apis/batch/v1": {"Job": "jobs"},
+    "/apis/policy/v1": {"PodDisruptionBudget": "poddisruptionbudgets"},
+    "/apis/coordination.k8s.io/v1": {"Lease": "leases"},
+}
+
+
+@pytest.fixture
+def server() -> Iterator[ApiServer]:
+    with serving(ApiServer(GROUPS)) as running:
+        running.put(JOB, root())
+        for index in range(2):
+            running.put(f"/api/v1/namespaces/team/pods/digits-{index}", pod(index, DOOMED if index == 0 else "fine"))
+        running.put(f"/api/v1/nodes/{DOOMED}", {"spec": {"unschedulable": True}, "status": {}})
+        yield running
+
+
+def made(server: ApiServer, folder: Path, *, namespaces: tuple[str, ...] = ()) -> Controller:
+    api = Api(connect(kubeconfig=str(kubeconfig(folder, server.url))), sleep=lambda _: None)
+    world = World(api, taints={}, namespaces=namespaces)
+    lease = Lease(api, "team", "me")
+    return Controller(api=api, world=world, lease=lease, timing=TIMING, metrics=ControllerMetrics(), stop=Stop())
+
+
+@pytest.fixture
+def controller(server: ApiServer, tmp_path: Path) -> Iterator[Controller]:
+    found = made(server, tmp_path)
+    found.world.start()
+    yield found
+    found.world.stop()
+
+
+def size(server: ApiServer) -> int:
+    return int(server.objects[JOB]["spec"]["parallelism"])
+
+
+def test_the_holder_of_the_lease_protects_a_job_and_starts_its_replacement(
+    server: ApiServer, controller: Controller, capsys: pytest.CaptureFixture[str]
+) -> None:
+    controller.run_once()
+    assert server.objects[BUDGET]["spec"]["minAvailable"] == 2
+    assert size(server) == 3
+    assert json.loads(server.objects[JOB]["metadata"]["annotations"]["ddp.dev/move"])["size"] == 2
+    lines = [json.loads(line) for line in capsys.readouterr().err.splitlines()]
+    assert [(line["event"], line["job"]) for line in lines] == [("budget", "team/digits"), ("surge", "team/digits")]
+    sent = [request for request in server.requests if str(request) == f"PATCH {JOB}"]
+    assert {"uid", "resourceVersion"} <= sent[0].body["metadata"].keys(), "a stale decision must be refused"
+
+
+def test_without_the_lease_nothing_changes(server: ApiServer, controller: Controller) -> None:
+    held = {"holderIdentity": "other", "renewTime": "2026-01-01T00:00:00.000000Z", "leaseDurationSeconds": 15}
+    server.put(LEASE, {"spec": held})
+    controller.run_once()
+    assert BUDGET not in server.objects
+    assert size(server) == 2
+
+
+def test_a_decision_on_an_old_copy_is_not_an_error(
+    server: ApiServer, controller: Controller, capsys: pytest.CaptureFixture[str]
+) -> None:
+    server.next(f"PATCH {JOB}", Answer(409, status(409, "Conflict", "the object has been modified", name="digits")))
+    controller.run_once()
+    server.wait_until_answered(f"PATCH {JOB}")
+    assert size(server) == 2
+    assert "refused" not in capsys.readouterr().err
+
+
+def test_a_malformed_job_is_skipped_and_reported_once(
+    server: ApiServer, controller: Controller, capsys: pytest.CaptureFixture[str]
+) -> None:
+    bad: Object = root(name="bad", nnodes="many")
+    server.put("/apis/batch/v1/namespaces/team/jobs/bad", bad)
+    controller.world.stop()
+    again = World(controller.api, taints={})
+    again.start()
+    controller.world = again
+    for _ in range(2):
+        controller.run_once()
+    told = [line for line in capsys.readouterr().err.splitlines() if "skipped" in line]
+    assert len(told) == 1
+    assert "team/bad" in told[0]
+    assert size(server) == 3, "the other job is managed"
+
+
+def test_jobs_of_other_namespaces_are_left_alone(server: ApiServer, tmp_path: Path) -> None:
+    other = made(server, tmp_path, namespaces=("another",))
+    other.world.start()
+    other.run_once()
+    other.world.stop()
+    assert BUDGET not in server.objects
+    assert size(server) == 2
+
+
+def test_at_its_end_it_deletes_its_budgets_and_releases_the_lease(server: ApiServer, tmp_path: Path) -> None:
+    first = made(server, tmp_path)
+    first.world.start()
+    first.run_once()
+    first.world.stop()
+    assert BUDGET in server.objects
+    last = made(server, tmp_path)
+    last.stop.request()
+    last.lease.try_hold()
+    last.run()
+    assert BUDGET not in server.objects
+    assert server.objects[LEASE]["spec"]["holderIdentity"] == ""

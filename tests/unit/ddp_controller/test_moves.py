@@ -1,0 +1,115 @@
+"""Moves: a replacement first, then the eviction, one pod at a time, and the old size again."""
+
+from __future__ import annotations
+
+import pytest
+
+from ddp_controller.decisions import Evict, Resize
+from ddp_controller.moves import decide_move
+from ddp_controller.running_job import RunningJob
+from tests.unit.ddp_controller.controller_jobs import DOOMED, FINE, NOW, TIMING, moving, pod, root, seen
+
+
+def decided(job: RunningJob) -> Resize | Evict | None:
+    return decide_move(job, NOW, TIMING)
+
+
+def evicted(job: RunningJob) -> str:
+    found = decided(job)
+    assert isinstance(found, Evict), found
+    return found.pod.name
+
+
+def test_nothing_moves_while_all_nodes_are_fine() -> None:
+    assert decided(seen(root(), pod(0), pod(1))) is None
+
+
+@pytest.mark.parametrize("engine", ["job", "pytorchjob"])
+def test_a_job_without_spares_gets_one_more_pod_before_any_pod_leaves(engine: str) -> None:
+    found = decided(seen(root(engine=engine), pod(0, DOOMED), pod(1)))
+    assert isinstance(found, Resize)
+    assert (found.size, found.action, found.reason) == (3, "surge", "cordoned")
+    assert f'"size": 2, "since": {int(NOW)}' in str(found.annotations["ddp.dev/move"])
+
+
+def test_the_pod_leaves_only_once_its_replacement_has_settled() -> None:
+    job = root(3, annotations=moving(2))
+    assert decided(seen(job, pod(0, DOOMED), pod(1))) is None
+    assert decided(seen(job, pod(0, DOOMED), pod(1), pod(2, ready=None))) is None
+    assert decided(seen(job, pod(0, DOOMED), pod(1), pod(2, ready=5))) is None
+    assert evicted(seen(job, pod(0, DOOMED), pod(1), pod(2))) == "digits-0"
+
+
+def test_pods_of_one_node_leave_one_after_the_other() -> None:
+    job = root(3, annotations=moving(2))
+    leaves = pod(0, DOOMED, leaving=True)
+    assert decided(seen(job, leaves, pod(1, DOOMED), pod(2))) is None
+    assert decided(seen(job, pod(0, ready=1), pod(1, DOOMED), pod(2))) is None
+    assert evicted(seen(job, pod(0), pod(1, DOOMED), pod(2))) == "digits-1"
+
+
+def test_after_the_move_the_job_returns_to_its_size() -> None:
+    job = root(3, annotations=moving(2))
+    assert decided(seen(job, pod(0, ready=None), pod(1), pod(2))) is None
+    found = decided(seen(job, pod(0), pod(1), pod(2)))
+    assert isinstance(found, Resize)
+    assert (found.size, found.annotations) == (2, {"ddp.dev/move": None})
+
+
+def test_a_size_that_a_person_set_during_the_move_stays() -> None:
+    found = decided(seen(root(4, nnodes="1:4", annotations=moving(2)), *(pod(index) for index in range(4))))
+    assert isinstance(found, Resize)
+    assert (found.size, found.annotations) == (4, {"ddp.dev/move": None})
+
+
+def test_a_ready_spare_is_the_replacement() -> None:
+    job = root(3, spares=1)
+    assert evicted(seen(job, pod(0, DOOMED), pod(1), pod(2))) == "digits-0"
+    assert decided(seen(job, pod(0, DOOMED), pod(1), pod(2, ready=None))) is None
+
+
+def test_a_job_in_a_queue_is_not_enlarged_unless_kueue_resizes_it() -> None:
+    pods = pod(0, DOOMED), pod(1)
+    assert decided(seen(root(queue="team"), *pods)) is None
+    assert isinstance(decided(seen(root(queue="team", elastic=True), *pods)), Resize)
+
+
+@pytest.mark.parametrize("engine", ["jobset", "trainjob"])
+def test_an_engine_that_cannot_be_scaled_gives_up_pods_down_to_its_minimum(engine: str) -> None:
+    pods = pod(0, DOOMED), pod(1), pod(2)
+    assert evicted(seen(root(3, nnodes="2:3", engine=engine), *pods)) == "digits-0"
+    assert decided(seen(root(3, nnodes="3", engine=engine), *pods)) is None
+    assert decided(seen(root(3, nnodes="2:3", engine=engine), pod(0, DOOMED), pod(1))) is None
+
+
+def test_without_room_for_a_replacement_a_pod_leaves_after_the_patience_if_the_minimum_remains() -> None:
+    pods = pod(0, DOOMED), pod(1), pod(2, "", ready=None)
+    late = moving(2, seconds_ago=121)
+    assert decided(seen(root(3, nnodes="1:2", annotations=moving(2)), *pods)) is None
+    assert evicted(seen(root(3, nnodes="1:2", annotations=late), *pods)) == "digits-0"
+    assert decided(seen(root(3, nnodes="2", annotations=late), *pods)) is None
+
+
+def test_a_move_whose_pods_never_settle_ends_after_the_patience() -> None:
+    found = decided(seen(root(3, annotations=moving(2, seconds_ago=121)), pod(0), pod(1), pod(2, ready=None)))
+    assert isinstance(found, Resize)
+    assert found.size == 2
+
+
+def test_a_suspended_job_and_one_that_is_over_are_left_alone() -> None:
+    assert decided(seen(root(suspended=True), pod(0, DOOMED), pod(1))) is None
+    over = root() | {"status": {"conditions": [{"type": "Complete", "status": "True"}]}}
+    assert decided(seen(over, pod(0, DOOMED), pod(1))) is None
+
+
+def test_no_order_of_events_takes_the_group_below_its_world() -> None:
+    """Every state of three pods: an eviction always leaves two that have settled."""
+    states = [(node, ready) for node in (FINE, DOOMED) for ready in (None, 5.0, 60.0)]
+    for first in states:
+        for second in states:
+            for third in states:
+                pods = [pod(index, node, ready=ready) for index, (node, ready) in enumerate((first, second, third))]
+                found = decided(seen(root(3, annotations=moving(2)), *pods))
+                if isinstance(found, Evict):
+                    rest = [each for each in seen(root(), *pods).pods if each.name != found.pod.name]
+                    assert sum(each.is_settled(NOW, TIMING.settle) for each in rest) >= 2

@@ -1,0 +1,196 @@
+"""Sizes by quota: room for the first that waits, growth where nobody waits, whole replicas, within bounds and quota."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+
+from ddp_controller.quota import ClusterQueueState, cluster_queues, decide_sizes
+from ddp_controller.running_job import RunningJob
+from kubectl_ddp.kube.objects import Object
+from tests.unit.ddp_controller.controller_jobs import NOW, TIMING, root, seen
+
+
+def cluster_queue(cpu: int, *, name: str = "cq", cohort: str = "", flavors: int = 1) -> Object:
+    spec: Object = {
+        "resourceGroups": [
+            {
+                "coveredResources": ["cpu"],
+                "flavors": [
+                    {"name": f"f{index}", "resources": [{"name": "cpu", "nominalQuota": str(cpu)}]}
+                    for index in range(flavors)
+                ],
+            }
+        ]
+    }
+    if cohort:
+        spec["cohortName"] = cohort
+    # What Kueue's own status shows is late, so nothing may depend on it.
+    late = {"flavorsReservation": [{"name": "f0", "resources": [{"name": "cpu", "total": "1000"}]}]}
+    return {"metadata": {"name": name}, "spec": spec, "status": late}
+
+
+def workload(
+    name: str, count: int, *, priority: int = 0, reserved: bool = True, cpu: int = 1, owner: str = "", queue: str = "q"
+) -> Object:
+    containers = [{"resources": {"requests": {"cpu": str(cpu)}}}]
+    conditions = [{"type": "QuotaReserved", "status": "True" if reserved else "False"}]
+    about = {"name": name, "namespace": "team", "creationTimestamp": "2026-01-02T03:04:05Z"}
+    about["ownerReferences"] = [{"uid": owner or f"uid-{name}", "name": owner or name}]  # type: ignore[assignment]
+    pods = [{"name": "main", "count": count, "template": {"spec": {"containers": containers}}}]
+    leads = {"q": "cq", "q2": "cq2"}[queue]
+    assigned = [{"name": "main", "count": 99, "flavors": {"cpu": "f0"}}]  # as admitted, before it was shrunk
+    admission = {"admission": {"clusterQueue": leads, "podSetAssignments": assigned}} if reserved else {}
+    return {
+        "metadata": about,
+        "spec": {"queueName": queue, "priority": priority, "podSets": pods},
+        "status": {"conditions": conditions, **admission},
+    }
+
+
+def elastic(name: str, size: int, nnodes: str, *, since: float | None = None, **more: Any) -> RunningJob:
+    size_note = {"ddp.dev/size": json.dumps({"since": since})} if since is not None else {}
+    notes = {**size_note, **more.pop("annotations", {})}
+    return seen(root(size, name=name, nnodes=nnodes, queue="q", elastic=True, annotations=notes, **more))
+
+
+def state(
+    cpu: int, jobs: list[RunningJob], workloads: list[Object], *others: Object, cohort: str = ""
+) -> list[ClusterQueueState]:
+    locals_ = [
+        {"metadata": {"name": queue, "namespace": "team"}, "spec": {"clusterQueue": leads}}
+        for queue, leads in (("q", "cq"), ("q2", "cq2"))
+    ]
+    return [*cluster_queues(jobs, workloads, locals_, [cluster_queue(cpu, cohort=cohort), *others])]
+
+
+def decided(
+    cpu: int, jobs: list[RunningJob], workloads: list[Object], *others: Object, cohort: str = ""
+) -> dict[str, tuple[str, int]]:
+    return {
+        each.job.root["metadata"]["name"]: (each.action, each.size)
+        for queue in state(cpu, jobs, workloads, *others, cohort=cohort)
+        for each in decide_sizes(queue, NOW, TIMING)
+    }
+
+
+def waits(count: int, *, priority: int = 10, **more: Any) -> Object:
+    return workload("new", count, priority=priority, reserved=False, **more)
+
+
+def test_a_running_job_of_lower_priority_gives_as_much_as_the_waiting_one_needs() -> None:
+    assert decided(4, [elastic("a", 4, "1:4")], [workload("a", 4), waits(1)]) == {"a": ("shrink", 3)}
+    assert decided(4, [elastic("a", 4, "1:4")], [workload("a", 4), waits(3)]) == {"a": ("shrink", 1)}
+
+
+def test_nobody_gives_where_the_waiting_one_would_not_fit_even_then() -> None:
+    assert decided(4, [elastic("a", 4, "2:4")], [workload("a", 4), waits(3)]) == {}
+
+
+def test_a_waiting_job_that_never_fits_holds_nobody_up() -> None:
+    assert decided(4, [elastic("a", 2, "1:4")], [workload("a", 2), waits(9)]) == {"a": ("grow", 4)}
+
+
+@pytest.mark.parametrize("priority", [0, -5])
+def test_jobs_of_equal_or_higher_priority_do_not_give(priority: int) -> None:
+    assert decided(4, [elastic("a", 4, "1:4")], [workload("a", 4), waits(1, priority=priority)]) == {}
+
+
+def test_kueue_is_left_to_admit_what_fits_already() -> None:
+    assert decided(4, [elastic("a", 3, "1:4")], [workload("a", 3), waits(1)]) == {}
+
+
+def test_the_lowest_priority_gives_first_then_the_job_with_most_above_its_minimum() -> None:
+    jobs = [elastic("a", 3, "1:3"), elastic("b", 3, "1:3"), elastic("c", 2, "1:3")]
+    held = [workload("a", 3, priority=5), workload("b", 3), workload("c", 2)]
+    assert decided(8, jobs, [*held, waits(1)]) == {"b": ("shrink", 2)}
+    assert decided(8, jobs, [*held, waits(3)]) == {"b": ("shrink", 1), "c": ("shrink", 1)}
+    assert decided(8, jobs, [*held, waits(4)]) == {"b": ("shrink", 1), "c": ("shrink", 1), "a": ("shrink", 2)}
+
+
+def test_only_whole_replicas_come_and_go() -> None:
+    job = elastic("a", 4, "2:6", parallel="replicate=1:3,shard=2")
+    assert decided(4, [job], [workload("a", 4), waits(1)]) == {"a": ("shrink", 2)}
+    assert decided(5, [job], [workload("a", 4)]) == {}
+    assert decided(7, [job], [workload("a", 4)]) == {"a": ("grow", 6)}
+
+
+def test_free_quota_is_spread_by_priority_and_by_the_share_of_the_range() -> None:
+    jobs = [elastic("a", 1, "1:3"), elastic("b", 2, "1:3")]
+    held = [workload("a", 1), workload("b", 2)]
+    assert decided(4, jobs, held) == {"a": ("grow", 2)}
+    assert decided(5, jobs, held) == {"a": ("grow", 3)}  # equal shares: the name of the older one decides
+    assert decided(9, jobs, held) == {"a": ("grow", 3), "b": ("grow", 3)}
+    first = [workload("a", 1), workload("b", 2, priority=1)]
+    assert decided(4, jobs, first) == {"b": ("grow", 3)}
+
+
+def test_nobody_grows_into_what_is_borrowed_or_while_another_waits_in_the_cohort() -> None:
+    job, mine = elastic("a", 2, "1:4"), workload("a", 2)
+    lender = cluster_queue(4, name="cq2", cohort="all")
+    assert decided(2, [job], [mine], lender, cohort="all") == {}
+    assert decided(4, [job], [mine], lender, cohort="all") == {"a": ("grow", 4)}
+    other = workload("other", 1, reserved=False, queue="q2")
+    assert decided(4, [job], [mine, other], lender, cohort="all") == {}
+
+
+def test_within_the_cool_down_of_a_queue_nothing_changes() -> None:
+    held = [workload("a", 4), workload("b", 1), waits(1)]
+    for ago, expected in ((1, {}), (4, {"a": ("shrink", 3)})):
+        jobs = [elastic("a", 4, "1:4"), elastic("b", 1, "1:2", since=NOW - ago)]
+        assert decided(5, jobs, held) == expected
+
+
+def test_nothing_changes_until_kueue_has_followed_the_last_change() -> None:
+    assert decided(4, [elastic("a", 3, "1:4")], [workload("a", 4), waits(2)]) == {}
+
+
+def test_a_growth_that_kueue_does_not_grant_is_withdrawn() -> None:
+    slices = [workload("a", 2), workload("a-2", 4, reserved=False, owner="uid-a")]
+    assert decided(4, [elastic("a", 4, "1:4")], slices) == {"a": ("withdraw", 2)}
+
+
+def test_an_elastic_job_that_waits_begins_with_what_is_free_or_gets_room_for_its_minimum() -> None:
+    new = elastic("new", 4, "2:4", suspended=True)
+    assert decided(5, [new, elastic("a", 2, "1:2")], [workload("a", 2), waits(4)]) == {"new": ("start", 3)}
+    assert decided(4, [new, elastic("a", 3, "1:3")], [workload("a", 3), waits(4)]) == {"a": ("shrink", 2)}
+
+
+def test_spares_are_part_of_the_quota_and_exist_beside_the_maximum_only() -> None:
+    job = elastic("a", 4, "1:3", spares=1)
+    assert decided(4, [job], [workload("a", 4), waits(2)]) == {"a": ("shrink", 2)}
+    assert decided(4, [job], [workload("a", 4), waits(3)]) == {"a": ("shrink", 1)}
+    assert decided(4, [job], [workload("a", 4), waits(4)]) == {}
+
+
+def test_a_job_that_moves_keeps_its_size_and_static_ones_and_other_engines_are_not_touched() -> None:
+    held = [workload("a", 3), waits(1)]
+    moving = {"ddp.dev/move": json.dumps({"size": 2, "since": NOW})}
+    assert decided(3, [elastic("a", 3, "1:3", annotations=moving)], held) == {}
+    assert decided(3, [elastic("a", 3, "3")], held) == {}
+    assert decided(3, [elastic("a", 3, "1:3", engine="pytorchjob")], held) == {}
+
+
+def test_a_queue_with_several_flavors_is_left_alone() -> None:
+    job, held = elastic("a", 2, "1:4"), workload("a", 2)
+    locals_ = [{"metadata": {"name": "q", "namespace": "team"}, "spec": {"clusterQueue": "cq"}}]
+    assert [*cluster_queues([job], [held], locals_, [cluster_queue(4, flavors=2)])] == []
+
+
+def test_no_size_ever_leaves_its_bounds_or_the_quota() -> None:
+    """Every size of two jobs and every need of a third."""
+    for first in range(1, 5):
+        for second in range(1, 5):
+            for need in range(5):
+                jobs = [elastic("a", first, "1:4"), elastic("b", second, "2:4")]
+                held = [workload("a", first), workload("b", second)] + ([waits(need)] if need else [])
+                sizes = {"a": first, "b": second}
+                made = decided(8, jobs, held)
+                sizes |= {name: size for name, (_, size) in made.items()}
+                assert 1 <= sizes["a"] <= 4
+                assert min(second, 2) <= sizes["b"] <= 4
+                assert sum(sizes.values()) <= 8
+                if any(action == "shrink" for action, _ in made.values()):
+                    assert sum(sizes.values()) + need <= 8
