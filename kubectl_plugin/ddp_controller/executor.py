@@ -6,8 +6,8 @@ twice for one reason.
 
 from __future__ import annotations
 
-from ddp_controller.budgets import budget_name, budget_of
 from ddp_controller.decisions import Decision, Evict, Resize, SetBudget
+from ddp_controller.disruption_budget import budget_name, budget_of
 from kubectl_ddp.backends.cluster.http.api import Api
 from kubectl_ddp.backends.cluster.read.jobs import path
 from kubectl_ddp.errors import AlreadyExists, NotFound

@@ -13,12 +13,12 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Any, Final
 
-from ddp_controller.budgets import decide_budget, is_own, orphans
 from ddp_controller.decisions import Decision, Evict, Resize, SetBudget, Timing
+from ddp_controller.disruption_budget import decide_budget, is_own, orphans
 from ddp_controller.executor import delete_budgets, execute
 from ddp_controller.lease import Lease
 from ddp_controller.metrics import ControllerMetrics
-from ddp_controller.moves import decide_move
+from ddp_controller.pod_migration import decide_move
 from ddp_controller.quota import decide_sizes
 from ddp_controller.running_job import RunningJob
 from ddp_controller.world import World

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from ddp_controller.__main__ import _parser
-from ddp_controller.rights import RIGHTS
+from ddp_controller.rbac_rules import RIGHTS
 from kubectl_ddp.rbac.model import EVERYWHERE, OWN, Right
 from tests.support.helm import CHARTS, Helm
 from tests.support.pod_security import beyond_restricted

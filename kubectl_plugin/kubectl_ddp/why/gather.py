@@ -23,7 +23,7 @@ from kubectl_ddp.status.termination_message import stores, workers
 from kubectl_ddp.util.concurrency import each
 from kubectl_ddp.util.future import Future
 from kubectl_ddp.why.facts import Facts, has_label, is_step_overdue
-from kubectl_ddp.why.workloads import admission_of
+from kubectl_ddp.why.kueue_workload import admission_of
 
 LINES: Final = 200
 """Number of last log lines to read per pod."""

@@ -16,8 +16,8 @@ from kubectl_ddp.util.invocation import location_flags, program
 from kubectl_ddp.util.text_table import pluralize
 from kubectl_ddp.why.admission import PATIENCE_SECONDS, state_of
 from kubectl_ddp.why.facts import Facts, has_label, line_of
+from kubectl_ddp.why.kueue_workload import cluster_queue_of, local_queue_of, named, workload_of, workloads_ahead
 from kubectl_ddp.why.model import Cause, CauseFinding, diagnosis
-from kubectl_ddp.why.workloads import cluster_queue_of, local_queue_of, named, workload_of, workloads_ahead
 
 _MOST: Final = 5
 _OTHER_LEVELS: Final = ("is above the podset topology", "does not contain the requested level")

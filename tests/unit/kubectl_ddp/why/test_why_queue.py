@@ -16,9 +16,9 @@ from kubectl_ddp.kube.objects import Object, Queued, Snapshot
 from kubectl_ddp.kube.related_objects import RelatedKind
 from kubectl_ddp.why.facts import Facts
 from kubectl_ddp.why.gather import gather
+from kubectl_ddp.why.kueue_workload import admission_of
 from kubectl_ddp.why.model import Cause
 from kubectl_ddp.why.printer import diagnosis_to_dict
-from kubectl_ddp.why.workloads import admission_of
 from tests.support.diagnosed import facts, first
 from tests.support.kube_objects import job, job_metrics, pod, pod_metrics, rank_metrics
 from tests.support.scripted_backend import ScriptedBackend
