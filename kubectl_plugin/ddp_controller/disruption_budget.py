@@ -6,7 +6,7 @@ from collections.abc import Iterable, Sequence
 from typing import Final
 
 from ddp_controller.decisions import SetBudget, Timing
-from ddp_controller.pod_migration import is_overdue
+from ddp_controller.pod_migration import has_store, is_overdue
 from ddp_controller.running_job import RunningJob
 from ddp_trainer.common.constants import Label, Role
 from kubectl_ddp.kube.objects import Object
@@ -19,14 +19,16 @@ MANAGER: Final = "ddp-controller"
 def budget_size(job: RunningJob, now: float, timing: Timing) -> int | None:
     """Return the number of ready pods that an eviction must leave; None if the job has no PodDisruptionBudget.
 
-    A job whose pods can be moved keeps all pods until a spare or a temporary pod is ready, and then its whole group. A
-    job that can only lose a pod keeps its minimum. A job that cannot lose one has no budget: a drain would never end.
+    A job whose pods can be moved keeps all pods until a spare or a temporary pod and its store are ready, and then its
+    whole group. A job that can only lose a pod keeps its minimum. A job that cannot lose one has no budget: a drain
+    would never end.
     """
     if not job.is_active or not job.pods:
         return None
     floor = job.low if job.low < job.world else None
     if job.has_spares or (job.can_surge and not is_overdue(job, now, timing)):
-        return job.world if job.settled(now, timing.settle) > job.world else job.size
+        can_leave = job.settled(now, timing.settle) > job.world and has_store(job, now)
+        return job.world if can_leave else job.size
     return floor
 
 

@@ -3,15 +3,21 @@
 A job with spares has its replacement already. Another job that can be scaled gets one temporary pod, which the
 annotation ``ddp.dev/move`` on its root object records. After the move the job returns to its size. A job that can do
 neither gives up one pod at a time, as long as its minimum remains.
+
+The rendezvous store moves first, because a group re-forms through it. Training continues without it meanwhile.
 """
 
 from __future__ import annotations
 
 import json
+from typing import Final
 
 from ddp_controller.decisions import Evict, Resize, Timing
 from ddp_controller.running_job import RunningJob
 from ddp_trainer.common.constants import Annotation
+
+STORE_SETTLE_SECONDS: Final = 3.0
+"""Time that a store must run before a group relies on it: launchers connect to it again within a second or two."""
 
 
 def decide_move(job: RunningJob, now: float, timing: Timing) -> Resize | Evict | None:
@@ -19,17 +25,24 @@ def decide_move(job: RunningJob, now: float, timing: Timing) -> Resize | Evict |
     if not job.is_active:
         return None
     doomed = [pod for pod in job.pods if pod.doom and not pod.is_leaving]
+    if job.store is not None and job.store.doom:
+        return Evict(job=job, pod=job.store, reason=job.store.doom)
     if not doomed:
         return _return_to_size(job, now, timing) if job.move else None
     settled = job.settled(now, timing.settle)
     if settled > least_members(job, now, timing):
-        return Evict(job=job, pod=doomed[0], reason=doomed[0].doom)
+        return Evict(job=job, pod=doomed[0], reason=doomed[0].doom) if has_store(job, now) else None
     if job.move or job.has_spares or not job.can_surge:
         return None
     move = json.dumps({"size": job.size, "since": int(now)})
     return Resize(
         job=job, size=job.size + 1, annotations={Annotation.MOVE: move}, action="surge", reason=doomed[0].doom
     )
+
+
+def has_store(job: RunningJob, now: float) -> bool:
+    """Return whether the group can re-form: its store has settled on a node that stays."""
+    return job.store is not None and not job.store.doom and job.store.is_settled(now, STORE_SETTLE_SECONDS)
 
 
 def least_members(job: RunningJob, now: float, timing: Timing) -> int:

@@ -16,7 +16,7 @@ from kubectl_ddp.kube.conditions import condition_of
 from kubectl_ddp.kube.kueue_queue import KUEUE_ELASTIC, KUEUE_QUEUE
 from kubectl_ddp.kube.objects import Object, Snapshot
 from kubectl_ddp.kube.timestamps import epoch
-from kubectl_ddp.status.termination_message import workers
+from kubectl_ddp.status.termination_message import stores, workers
 
 OVER: Final = frozenset({"Succeeded", "Failed"})
 
@@ -58,6 +58,8 @@ class RunningJob:
     granted: Mapping[str, Any]
     """Last change of its size by quota (annotation ``ddp.dev/size``); empty if there was none."""
     pods: tuple[Member, ...]
+    store: Member | None
+    """Pod of its rendezvous store; None if it has none now. It is ready once its container runs."""
     is_ended: bool
     """True if it is over or being deleted."""
     is_suspended: bool
@@ -155,6 +157,7 @@ def running_job(snapshot: Snapshot, doomed: Mapping[str, str]) -> RunningJob:
         move=_annotation(job, Annotation.MOVE),
         granted=_annotation(job, Annotation.SIZE),
         pods=tuple(_members(workers(snapshot.pods), doomed)),
+        store=next((each for each in _stores(snapshot.pods, doomed) if not each.is_leaving), None),
         is_ended=is_over or "deletionTimestamp" in about,
         is_suspended=job_kinds.is_suspend_requested(job),
     )
@@ -170,13 +173,24 @@ def _fills(layouts: LayoutRange, ranks: int) -> bool:
 def _members(pods: Iterable[Object], doomed: Mapping[str, str]) -> Iterable[Member]:
     for pod in pods:
         ready = condition_of(pod, "Ready")
-        yield Member(
-            name=str(pod["metadata"]["name"]),
-            uid=str(pod["metadata"].get("uid", "")),
-            ready_since=epoch(ready.get("lastTransitionTime")) if ready.get("status") == "True" else None,
-            is_leaving="deletionTimestamp" in pod["metadata"] or pod["status"].get("phase") in OVER,
-            doom=doomed.get(str(pod["spec"].get("nodeName", "")), ""),
-        )
+        yield _member(pod, epoch(ready.get("lastTransitionTime")) if ready.get("status") == "True" else None, doomed)
+
+
+def _stores(pods: Iterable[Object], doomed: Mapping[str, str]) -> Iterable[Member]:
+    """Yield the pods of the store. A readiness gate keeps them from ever being ready."""
+    for pod in stores(pods):
+        status: Mapping[str, Any] = next(iter(pod["status"].get("containerStatuses") or ()), {})
+        yield _member(pod, epoch(((status.get("state") or {}).get("running") or {}).get("startedAt")), doomed)
+
+
+def _member(pod: Object, ready_since: float | None, doomed: Mapping[str, str]) -> Member:
+    return Member(
+        name=str(pod["metadata"]["name"]),
+        uid=str(pod["metadata"].get("uid", "")),
+        ready_since=ready_since,
+        is_leaving="deletionTimestamp" in pod["metadata"] or pod["status"].get("phase") in OVER,
+        doom=doomed.get(str(pod["spec"].get("nodeName", "")), ""),
+    )
 
 
 def _annotation(job: Object, name: Annotation) -> Mapping[str, Any]:

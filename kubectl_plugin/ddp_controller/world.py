@@ -10,7 +10,7 @@ from typing import Final
 from ddp_controller.node_health import doom_reason
 from ddp_controller.quota import ClusterQueueState, cluster_queues
 from ddp_controller.running_job import RunningJob, running_job
-from ddp_trainer.common.constants import Label, Role
+from ddp_trainer.common.constants import Label
 from kubectl_ddp.backends.cluster.http.api import Api
 from kubectl_ddp.backends.cluster.http.resources import Discovery, collection
 from kubectl_ddp.backends.cluster.read.jobs import path, with_type_meta
@@ -48,7 +48,7 @@ class World:
             for kind in ENGINES.values()
             if discovery.resource_for_kind(kind.api_version, kind.kind)
         ]
-        self._pods = Reflector(api, "/api/v1/pods", labelSelector=f"{Label.ROLE}={Role.WORKER}")
+        self._pods = Reflector(api, "/api/v1/pods", labelSelector=Label.JOB)
         self._nodes = Reflector(api, "/api/v1/nodes")
         self._budgets = Reflector(api, "/apis/policy/v1/poddisruptionbudgets")
         self._kueue: dict[str, Reflector] = {}

@@ -81,9 +81,19 @@ def pod(
     return {"metadata": about, "spec": {"nodeName": node, "containers": [{"name": "pytorch"}]}, "status": status}
 
 
+def store(node: str = FINE, *, runs: float | None = 60, name: str = "digits") -> Object:
+    """The pod of the store, whose container has run for some seconds; None if it does not."""
+    made = pod(0, node, ready=None, name=f"{name}-store")
+    made["metadata"]["labels"] |= {"ddp.dev/job": name, "ddp.dev/role": "store"}
+    state = {"waiting": {}} if runs is None else {"running": {"startedAt": timestamp(NOW - runs)}}
+    made["status"]["containerStatuses"] = [{"state": state}]
+    return made
+
+
 def seen(job: Object, *pods: Object) -> RunningJob:
-    """The job with its pods; the node ``doomed`` is cordoned."""
-    return running_job(Snapshot(job, pods), {DOOMED: "cordoned"})
+    """The job with its pods, and a store if they have none; the node ``doomed`` is cordoned."""
+    has_store = any(each["metadata"]["labels"]["ddp.dev/role"] == "store" for each in pods)
+    return running_job(Snapshot(job, pods if has_store else (*pods, store())), {DOOMED: "cordoned"})
 
 
 def moving(size: int, *, seconds_ago: float = 20) -> dict[str, str]:

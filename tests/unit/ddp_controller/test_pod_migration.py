@@ -7,7 +7,7 @@ import pytest
 from ddp_controller.decisions import Evict, Resize
 from ddp_controller.pod_migration import decide_move
 from ddp_controller.running_job import RunningJob
-from tests.unit.ddp_controller.controller_jobs import DOOMED, FINE, NOW, TIMING, moving, pod, root, seen
+from tests.unit.ddp_controller.controller_jobs import DOOMED, FINE, NOW, TIMING, moving, pod, root, seen, store
 
 
 def decided(job: RunningJob) -> Resize | Evict | None:
@@ -46,6 +46,15 @@ def test_pods_of_one_node_leave_one_after_the_other() -> None:
     assert decided(seen(job, leaves, pod(1, DOOMED), pod(2))) is None
     assert decided(seen(job, pod(0, ready=1), pod(1, DOOMED), pod(2))) is None
     assert evicted(seen(job, pod(0), pod(1, DOOMED), pod(2))) == "digits-1"
+
+
+def test_the_store_moves_first_and_no_worker_leaves_before_its_successor_has_settled() -> None:
+    job, pods = root(spares=1, size=3), (pod(0, DOOMED), pod(1), pod(2))
+    assert evicted(seen(job, *pods, store(DOOMED))) == "digits-store-0"
+    assert decided(seen(job, *pods, store(runs=None))) is None
+    assert decided(seen(job, *pods, store(runs=1))) is None
+    assert evicted(seen(job, *pods, store())) == "digits-0"
+    assert evicted(seen(job, pod(0), pod(1), pod(2), store(DOOMED))) == "digits-store-0"
 
 
 def test_after_the_move_the_job_returns_to_its_size() -> None:
