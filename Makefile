@@ -40,7 +40,7 @@ test-unit: $(READY) ## Tests without long-lived processes, on all cores
 	@$(BIN)/python -m pytest -q -n auto tests/unit tests/render
 
 test-local: $(READY) ## Tests with real processes, four files at a time, and every command of the documents
-	@$(BIN)/python -m pytest -q -n 4 --dist loadfile tests/local tests/docs
+	@$(BIN)/python -m pytest -q -n 4 --dist loadfile --no-loadscope-reorder tests/local tests/docs
 
 test-cluster: $(READY) ## Tests on the cluster that KUBECONFIG names; skipped without one
 	@$(MAKE) --no-print-directory test-cluster-shared

@@ -17,18 +17,26 @@ if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
 
 
 LONGEST = (
+    "test_documents",
+    "test_train_strategies",
+    "test_train_exact",
+    "test_bench_gpu_checks",
+    "test_object_stores",
     "test_train_replicas",
     "test_launch_reform",
+    "test_train_own_loop",
     "test_train_stream_model",
     "test_collectives_pairs",
-    "test_train_own_loop",
+    "test_train_guards",
+    "test_train_data",
 )
-"""Files of tests/local that take two minutes and more. One process runs a file, so they begin first."""
+"""Files of tests/local and tests/docs that take minutes, the longest first. One process runs a file."""
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Run the longest files first, so that no process is left with one of them at the end."""
-    items.sort(key=lambda item: item.path.stem not in LONGEST)
+    """Begin with the longest files, so that no process is left with one of them at the end."""
+    order = {name: index for index, name in enumerate(LONGEST)}
+    items.sort(key=lambda item: order.get(item.path.stem, len(LONGEST)))
 
 
 @pytest.fixture(scope="session")
