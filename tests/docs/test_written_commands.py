@@ -18,7 +18,7 @@ import pytest
 from kubectl_ddp.cli.registry import COMMANDS
 from tests.docs.test_documents import ROOT, blocks
 from tests.render.platform_values import KUEUE, PROMETHEUS
-from tests.support.helm import Helm, objects_of
+from tests.support.helm import KUBERNETES, Helm, objects_of
 
 OURS: Final = re.compile(r"(?:charts|manifests|locks|docs)/[\w./-]+")
 BLOCKS: Final = blocks("sh", "")
@@ -62,7 +62,7 @@ def test_a_chart_takes_the_values_that_an_installation_gives_it(
     written = ROOT / chart / "ci" / "digits-values.yaml"  # values that a command before it has written
     (tmp_path / READERS_OWN).write_text(written.read_text() if written.exists() else "")
     flags = [_found(word, tmp_path) for word in rest if word != "--create-namespace"]
-    asked = [f"--api-versions={each}" for each in SERVES]
+    asked = [f"--kube-version={KUBERNETES}", *(f"--api-versions={each}" for each in SERVES)]
     path = ROOT / Path(chart)
     assert objects_of(each_helm.run("template", release, str(path), *flags, *asked).ok().out)
 
