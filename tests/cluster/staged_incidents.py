@@ -38,7 +38,8 @@ import signal, time
 signal.signal(signal.SIGTERM, signal.SIG_IGN)
 time.sleep(3600)
 """
-"""A pod that ends at once leaves no trace of an eviction but its event, which does not name one."""
+"""A pod that ends at once is replaced in two seconds, and its end is no cause any more."""
+_LEAVING_LATE: Final = ("--nnodes", "2", "--grace", "1m")
 _TWO_RANKS: Final = ("--nproc", "2", "--memory", "1Gi")
 _TWO_NODES: Final = ("--nnodes", "2", "--command", "sleep 3600")
 
@@ -117,7 +118,8 @@ INCIDENTS: Final[Mapping[str, Stage]] = {
         cause=Cause.POD_DELETED,
         code=11,
         says="pod-deleted-worker-1 was deleted",
-        words=_TWO_NODES,
+        words=_LEAVING_LATE,
+        script=_LEAVES_LATE,
         fault=delete_pod,
         runs=True,
     ),
@@ -125,7 +127,7 @@ INCIDENTS: Final[Mapping[str, Stage]] = {
         cause=Cause.EVICTED,
         code=11,
         says="pod-evicted-worker-1 was evicted",
-        words=("--nnodes", "2", "--grace", "1m"),
+        words=_LEAVING_LATE,
         script=_LEAVES_LATE,
         fault=evict_pod,
         runs=True,
@@ -134,7 +136,8 @@ INCIDENTS: Final[Mapping[str, Stage]] = {
         cause=Cause.EVICTED,
         code=11,
         says="node-drained-worker-1 was evicted",
-        words=_TWO_NODES,
+        words=_LEAVING_LATE,
+        script=_LEAVES_LATE,
         fault=drain_node,
         runs=True,
     ),
