@@ -251,11 +251,12 @@ class TrainerRun(Run):
                 yield Seen(moment, world, began)
 
     def _world(self) -> int:
-        """Return the size of a group that formed before the lines that were read."""
+        """Return the size of a group that formed before the lines that were read. A spare does not report it."""
         for pod in self.pods():
             if pod["spec"].get("nodeName") not in self.lost:
                 with contextlib.suppress(DdpError):
-                    return int(parse(self.backend.metrics(pod)).value(Metric.WORLD_SIZE) or 0)
+                    if world := int(parse(self.backend.metrics(pod)).value(Metric.WORLD_SIZE) or 0):
+                        return world
         return 0
 
 

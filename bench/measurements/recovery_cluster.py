@@ -23,7 +23,7 @@ from dataclasses import dataclass, field
 from typing import Final
 
 from bench.drivers import cluster_runs as runs
-from bench.drivers import deleted_pods, drained_nodes
+from bench.drivers import deleted_pods
 from bench.drivers.agent_recovery import RecoveryStats
 from bench.drivers.cluster_runs import (
     BaselineRun,
@@ -301,7 +301,6 @@ PARTS: Final[Mapping[str, tuple[type[Run], Callable[[Bench, type[Run]], None]]]]
     },
     **{f"{engine}-crashes".replace("_", "-"): (kind, crashes(f"script_{engine}_")) for engine, kind in SCRIPTS.items()},
     "stock-crashes": (BaselineRun, crashes("script_")),
-    "ours-drained": (TrainerRun, drained_nodes.drained),
     "ours-scaled": (TrainerRun, scaled),
     "stock-scaled": (BaselineRun, scaled),
     "ours-machines": (TrainerRun, node_faults),
@@ -339,11 +338,6 @@ def report_results(report: Report, ours: RecoveryStats, stock: RecoveryStats) ->
     """Figures of ours with their bars, and baselines."""
     for name, tries in ours.tries.items():
         seconds = ours.seconds(name)
-        if name.startswith("drain_"):
-            spread = report.figure(f"{name}_seconds" if name == "drain_pause" else name, seconds)
-            most = drained_nodes.PAUSE_BAR_SECONDS if name == "drain_pause" else 0
-            report.at_most(f"largest of {len(seconds)}, {name.replace('_', ' ')}", spread.maximum, most)
-            continue
         if name.endswith("pods_replaced"):
             report.at_most(name.replace("_", " "), sum(seconds), 0)
             continue
