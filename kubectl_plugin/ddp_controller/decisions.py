@@ -1,4 +1,4 @@
-"""What the controller does next: :class:`Resize`, :class:`Evict` and :class:`SetBudget`, and the limits of time."""
+"""Decisions of the controller, :class:`Resize`, :class:`Evict` and :class:`SetBudget`, and their limits of time."""
 
 from __future__ import annotations
 

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Sequence
 from typing import Final
 
 from ddp_controller.decisions import SetBudget, Timing
-from ddp_controller.pod_migration import has_store, is_overdue
+from ddp_controller.pod_move import has_store, is_overdue
 from ddp_controller.running_job import RunningJob
 from ddp_trainer.common.constants import Label, Role
 from kubectl_ddp.kube.objects import Object

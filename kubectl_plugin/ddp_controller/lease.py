@@ -55,7 +55,7 @@ class Lease:
         return self.is_held
 
     def release(self) -> None:
-        """Give the lease back, so that another controller can take over at once."""
+        """Give the lease back, so that another controller can take over immediately."""
         if self.is_held:
             current = self._api.get(self._path)
             if current["spec"].get("holderIdentity") == self._identity:

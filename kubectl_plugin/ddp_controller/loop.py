@@ -18,7 +18,7 @@ from ddp_controller.disruption_budget import decide_budget, is_own, orphans
 from ddp_controller.executor import delete_budgets, execute
 from ddp_controller.lease import Lease
 from ddp_controller.metrics import ControllerMetrics
-from ddp_controller.pod_migration import decide_move
+from ddp_controller.pod_move import decide_move
 from ddp_controller.quota import decide_sizes
 from ddp_controller.running_job import RunningJob
 from ddp_controller.world import World

@@ -19,7 +19,7 @@ from kubectl_ddp.kube.conditions import holds
 from kubectl_ddp.kube.kueue_queue import in_line, owner_of
 from kubectl_ddp.kube.objects import Object
 from kubectl_ddp.preflight.kueue import inactive_reason
-from kubectl_ddp.preflight.kueue_quota import cohort_of, shares_of
+from kubectl_ddp.preflight.kueue_quota import Usage, cohort_of, shares_of
 from kubectl_ddp.preflight.quantities import PODS, Amounts, added, requests_of, subtract, times, total
 
 
@@ -58,8 +58,6 @@ class ClusterQueueState:
     """Quota that a new job can use, with what can be borrowed."""
     own: Amounts
     """Unused nominal quota."""
-    most: Amounts
-    """Quota that the queue has if no job runs."""
     waiting: Sequence[Object] = ()
     """Workloads that wait and can fit, in Kueue's order."""
     is_awaited: bool = False
@@ -98,7 +96,7 @@ def _make_room(queue: ClusterQueueState, running: Sequence[QueuedJob], now: floa
         ]
         if fitting:
             pods = elastic.job.pod_count(max(fitting))
-            return [_resize(elastic, pods, "start", "there is no quota for more", now)]
+            return [_resize(elastic, pods, "start", "the quota is too small for more", now)]
         need = times(elastic.one, elastic.job.pod_count(min(elastic.sizes, default=elastic.nodes)))
     owner = next((each.get("name", "") for each in head["metadata"].get("ownerReferences") or ()), "")
     why = f"{head['metadata'].get('namespace')}/{owner} waits and has a higher priority"
@@ -157,11 +155,11 @@ def cluster_queues(
     cannot be predicted.
     """
     leads = {_place(each): str(each["spec"]["clusterQueue"]) for each in local_queues}
-    clusters = with_reservations(clusters, workloads)
+    usage = reserved_quota(clusters, workloads)
     elastic = [job for job in jobs if job.is_resized_by_slices and job.low < job.high and not job.is_ended]
     for cluster in clusters:
         name = str(cluster["metadata"]["name"])
-        shares = [*shares_of(cluster, clusters)]
+        shares = shares_of(cluster, clusters, usage)
         free = {share.resource: share.free for share in shares}
         mine = [job for job in elastic if leads.get(job.place) == name]
         if not mine or inactive_reason(cluster) or len(free) != len(shares):
@@ -178,17 +176,15 @@ def cluster_queues(
         ]
         fitting = [each for queue, each in waiting if queue == name and _fits(_least(each, found, most), most)]
         is_awaited = bool(fitting) or any(queue in cohort - {name} for queue, _ in waiting)
-        yield ClusterQueueState(
-            name=name, free=free, own=own, most=most, waiting=fitting, is_awaited=is_awaited, jobs=found
-        )
+        yield ClusterQueueState(name=name, free=free, own=own, waiting=fitting, is_awaited=is_awaited, jobs=found)
 
 
-def with_reservations(clusters: Sequence[Object], workloads: Sequence[Object]) -> list[Object]:
-    """Return the ClusterQueues with the use of quota that the Workloads show now.
+def reserved_quota(clusters: Sequence[Object], workloads: Sequence[Object]) -> Usage:
+    """Return the quota that the Workloads reserve now.
 
-    Their own status is seconds late. With it, the quota of a job that was just admitted would seem to be free.
+    The status of ClusterQueues is seconds late: by it, the quota of a job that was just admitted would seem to be free.
     """
-    used: dict[str, dict[tuple[str, str], int]] = {}
+    used: dict[str, dict[tuple[str, str], int]] = {str(each["metadata"]["name"]): {} for each in clusters}
     for each in workloads:
         admission = (each.get("status") or {}).get("admission") or {}
         if not holds(each, "QuotaReserved") or holds(each, "Finished"):
@@ -201,15 +197,7 @@ def with_reservations(clusters: Sequence[Object], workloads: Sequence[Object]) -
             for resource, flavor in flavors.get(str(pods.get("name")), {}).items():
                 amount = _one(pods, {resource: 0}).get(resource, 0) * int(pods.get("count") or 1)
                 mine[flavor, resource] = mine.get((flavor, resource), 0) + amount
-    return [_with_use(cluster, used.get(str(cluster["metadata"]["name"]), {})) for cluster in clusters]
-
-
-def _with_use(cluster: Object, used: Mapping[tuple[str, str], int]) -> Object:
-    reserved = [
-        {"name": flavor, "resources": [{"name": resource, "total": f"{amount}m"}]}
-        for (flavor, resource), amount in used.items()
-    ]
-    return cluster | {"status": {**(cluster.get("status") or {}), "flavorsReservation": reserved}}
+    return used
 
 
 def needs(workload: Object, covered: Amounts) -> dict[str, int]:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any, Final
@@ -52,7 +51,7 @@ class RunningJob:
     high: int
     """Maximum number of nodes."""
     spares: int
-    """Spares that it asks for, which exist beside the maximum of nodes only."""
+    """Requested spares. They exist only if the job has its maximum of nodes."""
     move: Mapping[str, Any]
     """Move in progress (annotation ``ddp.dev/move``): ``size`` before it and ``since``; empty if there is none."""
     granted: Mapping[str, Any]
@@ -154,8 +153,8 @@ def running_job(snapshot: Snapshot, doomed: Mapping[str, str]) -> RunningJob:
         low=low,
         high=high,
         spares=job_kinds.spares(job),
-        move=_annotation(job, Annotation.MOVE),
-        granted=_annotation(job, Annotation.SIZE),
+        move=job_kinds.json_annotation(job, Annotation.MOVE),
+        granted=job_kinds.json_annotation(job, Annotation.SIZE),
         pods=tuple(_members(workers(snapshot.pods), doomed)),
         store=next((each for each in _stores(snapshot.pods, doomed) if not each.is_leaving), None),
         is_ended=is_over or "deletionTimestamp" in about,
@@ -191,11 +190,3 @@ def _member(pod: Object, ready_since: float | None, doomed: Mapping[str, str]) -
         is_leaving="deletionTimestamp" in pod["metadata"] or pod["status"].get("phase") in OVER,
         doom=doomed.get(str(pod["spec"].get("nodeName", "")), ""),
     )
-
-
-def _annotation(job: Object, name: Annotation) -> Mapping[str, Any]:
-    try:
-        found = json.loads((job["metadata"].get("annotations") or {}).get(name, "{}"))
-    except ValueError:
-        return {}
-    return found if isinstance(found, dict) else {}

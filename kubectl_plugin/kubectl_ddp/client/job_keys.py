@@ -77,7 +77,7 @@ class JobKeys(TypedDict, total=False):
     queue_priority: str
     """Priority class in Kueue's queue; --priority is that of the pods."""
     queue_resize: Literal["start", "running"]
-    """When Kueue allows another number of nodes: at the 'start' (default), or by 'scale' while it runs."""
+    """Time at which a job in a queue can be resized: at its 'start' (default), or while it is 'running'."""
     gang: Literal["none", "auto", "kueue", "volcano", "scheduler-plugins", "kai", "native"]
     """Scheduler that starts either the minimum number of nodes together or none."""
     scheduler: str

@@ -128,7 +128,12 @@ def put(item: Object, path: Path, value: Any) -> None:
 
 def submitted_spec(job: Object) -> Mapping[str, Any]:
     """Return the specification with which the job was submitted; empty if missing."""
-    text = (job["metadata"].get("annotations") or {}).get(Annotation.SPEC, "")
+    return json_annotation(job, Annotation.SPEC)
+
+
+def json_annotation(job: Object, name: Annotation) -> Mapping[str, Any]:
+    """Return the JSON object in an annotation of a root object; empty if missing or malformed."""
+    text = (job["metadata"].get("annotations") or {}).get(name, "")
     try:
         document = json.loads(text)
     except ValueError:

@@ -29,7 +29,7 @@ STRICT: Final = "StrictFIFO"
 
 @dataclass(frozen=True, slots=True)
 class HolderProgress:
-    """What a job that holds quota reports of its end and its size."""
+    """Expected end and minimum size of a job that holds quota."""
 
     eta_seconds: float | None
     least: int | None

@@ -201,7 +201,7 @@ class JobSpec:
     )
     queue_resize: QueueResize | None = key(
         "queueResize", Group.QUEUE, v.Choice(QueueResize, tuple(QueueResize)),
-        "When Kueue allows another number of nodes: at the 'start' (default), or by 'scale' while it runs.", "WHEN",
+        "Time at which a job in a queue can be resized: at its 'start' (default), or while it is 'running'.", "WHEN",
         example="running", default=None,
     )
     gang: Gang = key(

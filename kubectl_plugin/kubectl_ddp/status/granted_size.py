@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Final
 
+from ddp_trainer.common.constants import Annotation
 from kubectl_ddp.kube import job_kinds
 from kubectl_ddp.kube.conditions import condition_of
 from kubectl_ddp.kube.kueue_queue import is_partially_admitted
@@ -35,7 +36,19 @@ def granted_size(job: Object, workers: Iterable[Object], queue: Queued | None) -
         return granted, wanted, f"{gated} {'wait' if gated > 1 else 'waits'} for quota"
     if without_machine:
         return granted, wanted, f"{without_machine} {'find' if without_machine > 1 else 'finds'} no machine"
-    return granted, wanted, "less quota at its start" if granted < wanted else ""
+    if granted < wanted:
+        return granted, wanted, "less quota at its start"
+    wanted, reason = _size_before_controller(job, desired)
+    return granted, wanted, reason
+
+
+def _size_before_controller(job: Object, desired: int) -> tuple[int, str]:
+    """Return the size that the job would have without the platform's controller, and why the controller reduced it."""
+    told = job_kinds.json_annotation(job, Annotation.SIZE)
+    wanted = told.get("wanted")
+    if told.get("granted") == desired and isinstance(wanted, int) and wanted > desired:
+        return wanted, str(told.get("reason", ""))
+    return desired, ""
 
 
 def _unscheduled_reason(pod: Object) -> str:

@@ -24,9 +24,9 @@ class Gang(StrEnum):
 
 
 class QueueResize(StrEnum):
-    """When Kueue may change the number of nodes of a job in its queue."""
+    """Time at which a job in a queue of Kueue may get another number of nodes."""
 
     START = "start"
-    """At the start: with too little quota, the job starts with fewer nodes and keeps them."""
+    """With too little quota, the job starts with fewer nodes and keeps them."""
     RUNNING = "running"
-    """While it runs: the job starts with its minimum, and can be scaled."""
+    """The job starts with its minimum, and can be scaled while it runs."""

@@ -40,7 +40,7 @@ def queued(facts: Facts) -> Iterator[CauseFinding]:
     if finished.get("reason") == "FailedToStart" and job_kinds.is_suspend_requested(facts.job):
         yield diagnosis(
             Cause.QUEUED,
-            "Kueue admitted it and failed to start it, so it waits for ever.",
+            "Kueue admitted it, failed to start it, and does not try again.",
             f"'{program()} resume {facts.name}{location_flags()}' queues it again.",
             (f"Workload {mine['metadata']['name']}: {line_of(finished.get('message'))}",),
         )

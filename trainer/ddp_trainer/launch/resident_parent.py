@@ -1,7 +1,7 @@
 """Resident parent of the launcher: the main process of a worker pod, which starts the launcher and starts it again in
 place when it crashes.
 
-:func:`run` is the entry point. A crash is a death by a signal, or an internal error, that nobody requested. Before the
+:func:`run` is the entry point. A crash is a death by a signal that was not forwarded, or an internal error. Before the
 next launcher starts, all processes of the last one are dead. Any exit code of the launcher ends the parent, and so the
 pod, with the same code: controllers see what they see without a parent. The store counts the crash as a failure, so
 ``--max-restarts`` limits the restarts of a launcher that has joined the run. A launcher that dies before is started a

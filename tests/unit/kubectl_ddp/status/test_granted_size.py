@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+from ddp_trainer.common.constants import Annotation
 from kubectl_ddp.kube.kueue_queue import KUEUE_MIN_PARALLELISM
 from kubectl_ddp.kube.objects import Object, Queued, Snapshot
 from kubectl_ddp.status.job_state import Nodes, job_state
@@ -44,6 +45,7 @@ def nodes(job: Object, *reasons: str, queue: Queued | None = ADMITTED) -> Nodes:
 
 
 PARTIAL: dict[str, Any] = {KUEUE_MIN_PARALLELISM: "1"}
+SHRUNK: dict[str, Any] = {Annotation.SIZE: json.dumps({"wanted": 4, "granted": 2, "reason": "team/high waits"})}
 
 
 @pytest.mark.parametrize(
@@ -55,6 +57,9 @@ PARTIAL: dict[str, Any] = {KUEUE_MIN_PARALLELISM: "1"}
         (nodes(indexed_job(3), "", "SchedulingGated", "SchedulingGated"), (1, 3, "2 wait for quota")),
         (nodes(indexed_job(2), "", "Unschedulable", queue=None), (1, 2, "1 finds no machine")),
         (nodes(indexed_job(2), "", "", queue=None), (2, 2, "")),
+        (nodes(indexed_job(2, **SHRUNK), "", ""), (2, 4, "team/high waits")),
+        (nodes(indexed_job(3, **SHRUNK), "", "", ""), (3, 3, "")),
+        (nodes(indexed_job(2, **{Annotation.SIZE: "{"}), "", ""), (2, 2, "")),
         (nodes(indexed_job(2, suspend=True), queue=None), (0, 2, "")),
     ],
 )

@@ -26,7 +26,7 @@ class Predecessor:
         Args:
             node: Name of this node.
             environ: Environment of this launcher.
-            is_recorded: False if nobody starts this launcher again: there is no record then.
+            is_recorded: True if a resident parent starts this launcher again, so that a record is kept.
         """
         self._file = LauncherRecordFile(environ if is_recorded else {})
         self._record = self._file.read()

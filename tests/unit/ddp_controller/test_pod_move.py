@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from ddp_controller.decisions import Evict, Resize
-from ddp_controller.pod_migration import decide_move
+from ddp_controller.pod_move import decide_move
 from ddp_controller.running_job import RunningJob
 from tests.unit.ddp_controller.controller_jobs import DOOMED, FINE, NOW, TIMING, moving, pod, root, seen, store
 
