@@ -100,6 +100,6 @@ def test_a_peer_that_vanishes_is_named_in_one_sentence_and_in_the_error_file(tmp
 
 
 def test_a_peer_that_dies_before_ddps_second_forward_pass_is_lost_and_no_error_of_the_task(tmp_path: Path) -> None:
-    codes, said = fail(tmp_path, ["--batch-slices", "2"], task="DyingDigits")
+    codes, said = fail(tmp_path, ["--batch-slices", "2"], task="DyingDigits", env={"FATAL_BATCH": "2"})
     assert codes == [Exit.RENDEZVOUS_LOST, -signal.SIGKILL], said
     assert said.startswith("error: Rank 0 lost a peer in step 1: ")

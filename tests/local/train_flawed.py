@@ -124,13 +124,13 @@ class FlawedStatistics(NormalizedDigits):
 class _Deadly(LabeledImages):
     def batch(self, ids: Tensor) -> tuple[Tensor, Tensor]:
         self.fetched = getattr(self, "fetched", 0) + 1
-        if self.fetched == 2 and os.environ["RANK"] == "1":
+        if self.fetched == int(os.environ.get("FATAL_BATCH", "0")) and os.environ["RANK"] == "1":
             os.kill(os.getpid(), signal.SIGKILL)
         return super().batch(ids)
 
 
 class DyingDigits(PlainDigits):
-    """Rank 1 dies while it fetches its second batch."""
+    """Rank 1 dies while it fetches the batch whose number is in ``FATAL_BATCH``, if it is set."""
 
     def __init__(self) -> None:
         super().__init__()

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import json
 import os
-import subprocess
-import sys
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Self
 
+from tests.support import fork_server
+from tests.support.fork_server import ForkedProcess
 from tests.support.ports import free_port
 
 ENTRY = "import sys; from ddp_trainer.train.cli import main; sys.exit(main(sys.argv[1:]))"
@@ -41,13 +41,13 @@ class WorkerGroup:
             "DDP_RUN_ID": "test",
             **(env or {}),
         }
-        command = [sys.executable, *program, "--log-json", *flags]
+        command = [*program, "--log-json", *flags]
         self.ranks = [self._start(rank, command, {**common, **self._place(rank, world, pods)}) for rank in range(world)]
 
-    def _start(self, rank: int, command: list[str], env: dict[str, str]) -> subprocess.Popen[str]:
+    def _start(self, rank: int, command: list[str], env: dict[str, str]) -> ForkedProcess:
         named = {**env, "TORCHELASTIC_ERROR_FILE": str(self.error_file(rank))}
         with (self._directory / f"stderr.{rank}").open("w") as stderr:
-            return subprocess.Popen(command, env=named, stdout=subprocess.PIPE, stderr=stderr, text=True)
+            return fork_server.start(command, env=named, stderr=stderr)
 
     @staticmethod
     def _place(rank: int, world: int, pods: Sequence[Mapping[str, str]]) -> dict[str, str]:
@@ -72,7 +72,6 @@ class WorkerGroup:
     def events(self) -> Iterator[dict[str, Any]]:
         """JSON lines of rank 0, as they come, until it ends."""
         stream = self.ranks[0].stdout
-        assert stream is not None
         for line in stream:
             yield json.loads(line)
 
@@ -101,5 +100,4 @@ class WorkerGroup:
         for rank in self.ranks:
             rank.kill()
             rank.wait()
-            if rank.stdout is not None:
-                rank.stdout.close()
+            rank.stdout.close()

@@ -37,16 +37,20 @@ def train(
     program: Sequence[str] = ("-c", ENTRY),
     env: Mapping[str, str] | None = None,
     kill_at: int | None = None,
+    fatal_batch: int | None = None,
 ) -> Ended:
-    """Train to the end; with ``kill_at``, rank 1 is killed after that step, and a new group goes on."""
+    """Train to the end. If rank 1 is killed after a step, or dies in a batch of DyingDigits, a new group goes on."""
     directory.mkdir(parents=True, exist_ok=True)
     every = [*COMMON, "--task", TASKS + task, "--log-steps", "1", "--summary", str(directory / "summary"), *flags]
-    if kill_at is not None:
-        with WorkerGroup(world, every, directory=directory, program=program, env=env) as group:
-            group.wait_for_step(kill_at)
-            group.ranks[1].kill()
+    is_killed = kill_at is not None or fatal_batch is not None
+    if is_killed:
+        fatal = {**(env or {}), "FATAL_BATCH": str(fatal_batch or 0)}
+        with WorkerGroup(world, every, directory=directory, program=program, env=fatal) as group:
+            if kill_at is not None:
+                group.wait_for_step(kill_at)
+                group.ranks[1].kill()
             assert group.finish()[1] == -9
-    generation = 0 if kill_at is None else 1
+    generation = int(is_killed)
     with WorkerGroup(world, every, directory=directory, program=program, env=env, generation=generation) as group:
         events = list(group.events())
         assert group.finish() == [0] * world, group.stderr()
@@ -61,9 +65,16 @@ def train(
     )
 
 
-def fail(directory: Path, flags: Sequence[str], *, task: str = "PlainDigits", world: int = 2) -> tuple[list[int], str]:
+def fail(
+    directory: Path,
+    flags: Sequence[str],
+    *,
+    task: str = "PlainDigits",
+    world: int = 2,
+    env: Mapping[str, str] | None = None,
+) -> tuple[list[int], str]:
     """Exit codes of all ranks, and what rank 0 said."""
     every = [*COMMON, "--task", TASKS + task, *flags]
-    with WorkerGroup(world, every, directory=directory) as group:
+    with WorkerGroup(world, every, directory=directory, env=env) as group:
         codes = group.finish()
         return codes, group.stderr()

@@ -1,0 +1,185 @@
+"""Processes forked from one that has imported torch and the trainer already.
+
+An import of torch costs more processor time than most runs of a test. The launcher starts its workers in the same way.
+Run as a program, this module is that process: it takes orders from the socket whose descriptor is its argument.
+"""
+
+from __future__ import annotations
+
+import array
+import atexit
+import contextlib
+import functools
+import gc
+import importlib
+import json
+import os
+import random
+import runpy
+import select
+import selectors
+import signal
+import socket
+import subprocess
+import sys
+import types
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import IO, Any, Final, cast
+
+from kubectl_ddp.backends.local.prctl import set_parent_death_signal
+
+PRELOADED: Final = (
+    "ddp_trainer.metrics.attach",
+    "ddp_trainer.train.cli",
+    "ddp_trainer.train.evaluation.sharded_evaluation",
+    "ddp_trainer.train.parallel.fully_shard",
+    "ddp_trainer.train.parallel.apply_tp",
+    "ddp_trainer.train.parallel.pp.pp_state",
+    "ddp_trainer.train.parallel.pipeline",
+)
+ORDER_BYTES: Final = 1 << 17
+
+
+class ForkedProcess:
+    """As much of :class:`subprocess.Popen` as tests use, of a process that the fork server started."""
+
+    def __init__(self, control: socket.socket, stdout: IO[str]) -> None:
+        self._control = control
+        self.stdout = stdout
+        self.pid = int(control.recv(32))
+        self.returncode: int | None = None
+
+    def poll(self) -> int | None:
+        """Return the exit code, negative for a signal, or None while the process runs."""
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            self.wait(timeout=0)
+        return self.returncode
+
+    def wait(self, timeout: float | None = None) -> int:
+        """Wait until the process ends, and return its exit code. Raises subprocess.TimeoutExpired."""
+        if self.returncode is None:
+            if not select.select([self._control], [], [], timeout)[0]:
+                raise subprocess.TimeoutExpired("a forked process", timeout or 0)
+            said = self._control.recv(32)
+            if not said:
+                raise RuntimeError("The fork server has ended before its process did.")
+            self._control.close()
+            self.returncode = int(said)
+        return self.returncode
+
+    def communicate(self, timeout: float | None = None) -> tuple[str, None]:
+        """Read stdout to its end, then wait."""
+        said = self.stdout.read()
+        self.wait(timeout)
+        return said, None
+
+    def send_signal(self, number: int) -> None:
+        """Send a signal, unless the process has ended."""
+        if self.poll() is None:
+            os.kill(self.pid, number)
+
+    def kill(self) -> None:
+        """Send SIGKILL, unless the process has ended."""
+        self.send_signal(signal.SIGKILL)
+
+
+def start(program: Sequence[str], *, env: Mapping[str, str], stderr: IO[Any]) -> ForkedProcess:
+    """Start what ``python PROGRAM…`` would, for a program ``-m MODULE …`` or ``-c CODE …``; its stdout is a pipe."""
+    order = json.dumps({"argv": list(program), "env": dict(env), "cwd": str(Path.cwd())}).encode()
+    ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+    reader, writer = os.pipe()
+    try:
+        descriptors = array.array("i", [writer, stderr.fileno(), theirs.fileno()])
+        _server().sendmsg([order], [(socket.SOL_SOCKET, socket.SCM_RIGHTS, descriptors)])
+    finally:
+        os.close(writer)
+        theirs.close()
+    return ForkedProcess(ours, os.fdopen(reader))
+
+
+@functools.cache
+def _server() -> socket.socket:
+    """The socket of a fork server that ends with this process."""
+    ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+    with theirs:
+        environment = {name: value for name, value in os.environ.items() if not name.startswith(("DDP_", "OMP_"))}
+        command = [sys.executable, "-m", __name__, str(theirs.fileno())]
+        process = subprocess.Popen(command, env=environment, pass_fds=[theirs.fileno()], stdout=subprocess.DEVNULL)
+    atexit.register(_end, process, ours)
+    return ours
+
+
+def _end(process: subprocess.Popen[bytes], orders: socket.socket) -> None:
+    """End the fork server, and with it all that it has forked."""
+    orders.close()
+    process.wait()
+
+
+def serve(orders: socket.socket) -> Callable[[], None] | None:
+    """Fork a process for each order. Returns what it has to run in each of them, and None in the server at the end."""
+    watched = selectors.DefaultSelector()
+    watched.register(orders, selectors.EVENT_READ)
+    while True:
+        for key, _ in watched.select():
+            if key.data is not None:
+                pid, control = key.data
+                watched.unregister(key.fd)
+                os.close(key.fd)
+                with control, contextlib.suppress(OSError):
+                    control.send(str(os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])).encode())
+                continue
+            order, descriptors, *_ = socket.recv_fds(orders, ORDER_BYTES, 3)
+            if not order:
+                return None
+            server = os.getpid()
+            pid = os.fork()
+            if not pid:
+                _close_all(watched)
+                return functools.partial(_become, json.loads(order), descriptors, server)
+            stdout, stderr, control_descriptor = descriptors
+            os.close(stdout)
+            os.close(stderr)
+            control = socket.socket(fileno=control_descriptor)
+            control.send(str(pid).encode())
+            watched.register(os.pidfd_open(pid), selectors.EVENT_READ, (pid, control))
+
+
+def _close_all(watched: selectors.BaseSelector) -> None:
+    """Close, in a forked process, what the server watches."""
+    for key in watched.get_map().values():
+        if key.data is None:
+            cast("socket.socket", key.fileobj).close()
+        else:
+            os.close(key.fd)
+            key.data[1].close()
+    watched.close()
+
+
+def _become(order: Mapping[str, Any], descriptors: Sequence[int], server: int) -> None:
+    """Run the program of an order in this process."""
+    set_parent_death_signal(server)
+    for source, target in zip(descriptors, (1, 2), strict=False):
+        os.dup2(source, target)
+    for descriptor in descriptors:
+        os.close(descriptor)
+    os.chdir(order["cwd"])
+    os.environ.clear()
+    os.environ.update(order["env"])
+    random.seed()
+    option, program, *arguments = order["argv"]
+    sys.argv = [program if option == "-m" else option, *arguments]
+    if option == "-m":
+        runpy.run_module(program, run_name="__main__", alter_sys=True)
+    else:
+        main = sys.modules["__main__"] = types.ModuleType("__main__")
+        exec(program, main.__dict__)
+
+
+if __name__ == "__main__":
+    for module in PRELOADED:
+        importlib.import_module(module)
+    gc.freeze()
+    become = serve(socket.socket(fileno=int(sys.argv[1])))
+    if become is not None:
+        become()
