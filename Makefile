@@ -15,7 +15,7 @@ BENCH  ?= --list
 BASE   ?= main
 
 .DEFAULT_GOAL := help
-.PHONY: help demo demo-text picture test test-unit test-local test-cluster test-cluster-shared test-cluster-alone peers test-peers stores clients tools charts lint check bench gpu-report docs manifests image lock release-check sbom checkov site site-check clean
+.PHONY: help demo demo-text picture test test-unit test-local test-cluster test-cluster-shared test-cluster-alone test-cluster-quiet peers test-peers stores clients tools charts lint check bench gpu-report docs manifests image lock release-check sbom checkov site site-check clean
 
 help: ## Show the verbs
 	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/  make \1\t\2/p' $(MAKEFILE_LIST) | expand -t 24
@@ -35,6 +35,7 @@ test: $(READY) ## Run every test that this machine can run
 	@$(MAKE) --no-print-directory test-unit
 	@$(MAKE) --no-print-directory --jobs 2 test-local test-cluster-alone
 	@$(MAKE) --no-print-directory test-cluster-shared
+	@$(MAKE) --no-print-directory test-cluster-quiet
 
 test-unit: $(READY) ## Tests without long-lived processes, on all cores
 	@$(BIN)/python -m pytest -q -n auto tests/unit tests/render
@@ -45,12 +46,16 @@ test-local: $(READY) ## Tests with real processes, four files at a time, and eve
 test-cluster: $(READY) ## Tests on the cluster that KUBECONFIG names; skipped without one
 	@$(MAKE) --no-print-directory test-cluster-shared
 	@$(MAKE) --no-print-directory test-cluster-alone
+	@$(MAKE) --no-print-directory test-cluster-quiet
 
 test-cluster-shared: $(READY) ## Those that share the cluster, three at a time
-	@$(BIN)/python -m pytest -q -n 3 --dist loadgroup -m 'not alone' tests/cluster
+	@$(BIN)/python -m pytest -q -n 3 --dist loadgroup -m 'not alone and not quiet' tests/cluster
 
 test-cluster-alone: $(READY) ## Those that need the cluster for themselves, such as lost machines; they mostly wait
 	@$(BIN)/python -m pytest -q -m alone tests/cluster
+
+test-cluster-quiet: $(READY) ## Those that compare how long ranks take, and so need the machine for themselves
+	@$(BIN)/python -m pytest -q -m quiet tests/cluster
 
 peers: $(PEERS)/.ready ## Install Lightning, Accelerate, transformers, W&B and MLflow in build/peers, beside what .venv has
 

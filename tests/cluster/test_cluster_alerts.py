@@ -18,7 +18,7 @@ from tests.cluster.knocking import knock
 from tests.cluster.live_cluster import Namespace, until
 from tests.support.helm import Helm
 
-pytestmark = [pytest.mark.alone, pytest.mark.timeout(400)]
+pytestmark = [pytest.mark.quiet, pytest.mark.timeout(400)]
 
 LATE: Final = {"data": "0", "forward": "1", "backward": "2"}
 """Job, and place where a rank of it is late → which one."""
