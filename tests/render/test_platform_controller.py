@@ -20,7 +20,7 @@ def made(helm: Helm, **values: Any) -> dict[str, Any]:
 
 def granted(role: dict[str, Any], where: str) -> set[Right]:
     return {
-        Right(verb, group, resource, where)
+        Right(verb, group, resource, where, tuple(rule.get("resourceNames") or ()))
         for rule in role["rules"]
         for group in rule["apiGroups"]
         for resource in rule["resources"]

@@ -8,6 +8,9 @@ from pathlib import Path
 
 import pytest
 
+from ddp_controller.decisions import SetBudget
+from ddp_controller.disruption_budget import OWN_ROLE
+from ddp_controller.executor import execute
 from ddp_controller.lease import NAME, Lease
 from ddp_controller.loop import Controller
 from ddp_controller.metrics import ControllerMetrics
@@ -21,12 +24,14 @@ from tests.unit.ddp_controller.controller_jobs import DOOMED, TIMING, pod, root
 
 JOB = "/apis/batch/v1/namespaces/team/jobs/digits"
 BUDGET = "/apis/policy/v1/namespaces/team/poddisruptionbudgets/ddp-digits"
+ROLE = f"/apis/rbac.authorization.k8s.io/v1/clusterroles/{OWN_ROLE}"
 LEASE = f"/apis/coordination.k8s.io/v1/namespaces/team/leases/{NAME}"
 GROUPS = {
     "/api/v1": {"Pod": "pods", "Node": "nodes"},
     "/apis/batch/v1": {"Job": "jobs"},
     "/apis/policy/v1": {"PodDisruptionBudget": "poddisruptionbudgets"},
     "/apis/coordination.k8s.io/v1": {"Lease": "leases"},
+    "/apis/rbac.authorization.k8s.io/v1": {"ClusterRole": "clusterroles"},
 }
 
 
@@ -70,6 +75,28 @@ def test_the_holder_of_the_lease_protects_a_job_and_starts_its_replacement(
     assert [(line["event"], line["job"]) for line in lines] == [("budget", "team/digits"), ("surge", "team/digits")]
     sent = [request for request in server.requests if str(request) == f"PATCH {JOB}"]
     assert {"uid", "resourceVersion"} <= sent[0].body["metadata"].keys(), "a stale decision must be refused"
+
+
+def test_a_budget_ends_with_the_rights_of_the_controller_or_without_them_with_its_job(
+    server: ApiServer, controller: Controller
+) -> None:
+    def owner() -> Object:
+        [found] = server.objects[BUDGET]["metadata"]["ownerReferences"]
+        return {key: found[key] for key in ("kind", "name", "uid")}
+
+    controller.run_once()
+    assert owner() == {"kind": "Job", "name": "digits", "uid": "uid-digits"}
+    server.put(ROLE, {"metadata": {"uid": "of-the-role"}})
+    [job] = controller.world.jobs()[0]
+    execute(controller.api, SetBudget(job=job, min_available=1))
+    assert owner() == {"kind": "ClusterRole", "name": OWN_ROLE, "uid": "of-the-role"}
+
+
+def test_a_budget_of_an_earlier_run_is_taken_over(server: ApiServer, controller: Controller) -> None:
+    earlier = {"ddp.dev/job": "digits", "ddp.dev/run-id": "r0"}
+    server.put(BUDGET, {"metadata": {"uid": "b"}, "spec": {"minAvailable": 2, "selector": {"matchLabels": earlier}}})
+    controller.run_once()
+    assert server.objects[BUDGET]["spec"]["selector"]["matchLabels"]["ddp.dev/run-id"] == "r1"
 
 
 def test_without_the_lease_nothing_changes(server: ApiServer, controller: Controller) -> None:
