@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
@@ -45,11 +45,14 @@ def server() -> Iterator[ApiServer]:
         yield running
 
 
-def made(server: ApiServer, folder: Path, *, namespaces: tuple[str, ...] = ()) -> Controller:
+def made(
+    server: ApiServer, folder: Path, *, namespaces: tuple[str, ...] = (), review: Callable[[], None] = lambda: None
+) -> Controller:
     api = Api(connect(kubeconfig=str(kubeconfig(folder, server.url))), sleep=lambda _: None)
     world = World(api, taints={}, namespaces=namespaces)
     lease = Lease(api, "team", "me")
-    return Controller(api=api, world=world, lease=lease, timing=TIMING, metrics=ControllerMetrics(), stop=Stop())
+    parts = {"api": api, "world": world, "lease": lease, "timing": TIMING, "metrics": ControllerMetrics()}
+    return Controller(**parts, stop=Stop(), check_rights=review)
 
 
 @pytest.fixture
@@ -115,6 +118,20 @@ def test_a_decision_on_an_old_copy_is_not_an_error(
     server.wait_until_answered(f"PATCH {JOB}")
     assert size(server) == 2
     assert "refused" not in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(("code", "reviews"), [(403, 1), (500, 0)])
+def test_a_denied_request_makes_it_review_its_rights(
+    server: ApiServer, tmp_path: Path, code: int, reviews: int
+) -> None:
+    """A policy may deny it as well: then no right is missing, and it continues."""
+    reviewed: list[int] = []
+    mine = made(server, tmp_path, review=lambda: reviewed.append(1))
+    server.next(f"PATCH {JOB}", *[Answer(code, status(code, "Forbidden", "no", name="digits"))] * 9)
+    mine.world.start()
+    mine.run_once()
+    mine.world.stop()
+    assert len(reviewed) == reviews
 
 
 def test_a_malformed_job_is_skipped_and_reported_once(
