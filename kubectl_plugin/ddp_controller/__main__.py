@@ -8,6 +8,7 @@ import signal
 import socket
 import sys
 from dataclasses import replace
+from functools import partial
 
 from ddp_controller.decisions import Timing
 from ddp_controller.lease import Lease
@@ -36,13 +37,16 @@ def main(argv: list[str] | None = None) -> int:
         connection = connect()
         api = Api(replace(connection, request_seconds=REQUEST_SECONDS))
         namespace = given.namespace or connection.namespace
-        check_rights(api, namespace)
+        review = partial(check_rights, api, namespace)
+        review()
         end = metrics.serve(given.port)
         world = World(api, taints=dict.fromkeys(given.taint, "configured"), namespaces=given.only_namespace)
         identity = f"{os.environ.get('HOSTNAME') or socket.gethostname()}_{os.getpid()}"
         log("started", identity=identity, server=connection.server)
         lease = Lease(api, namespace, identity)
-        Controller(api=api, world=world, lease=lease, timing=timing, metrics=metrics, stop=stop).run()
+        Controller(
+            api=api, world=world, lease=lease, timing=timing, metrics=metrics, stop=stop, check_rights=review
+        ).run()
         end()
     except DdpError as error:
         print(f"error: {error}", file=sys.stderr)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Final
 
 from ddp_controller.decisions import SetBudget, Timing
@@ -14,6 +14,8 @@ from kubectl_ddp.lint.network_policy import selects
 
 MANAGER: Final = "ddp-controller"
 """Value of the label ``app.kubernetes.io/managed-by`` of the controller's PodDisruptionBudgets."""
+OWN_ROLE: Final = "ddp-controller"
+"""ClusterRole of the chart that grants the controller's rights. It owns the PodDisruptionBudgets."""
 
 
 def budget_size(job: RunningJob, now: float, timing: Timing) -> int | None:
@@ -47,7 +49,7 @@ def decide_budget(job: RunningJob, budgets: Sequence[Object], now: float, timing
     ]
     # The eviction API refuses pods that two budgets select.
     wanted = None if others else budget_size(job, now, timing)
-    mine = next((each for each in budgets if is_own(each) and each["metadata"]["name"] == budget_name(job)), None)
+    mine = next((each for each in budgets if is_own(each) and _is_of_run(each, job, labels)), None)
     found = mine["spec"].get("minAvailable") if mine else None
     return SetBudget(job=job, min_available=wanted) if wanted != found else None
 
@@ -59,16 +61,26 @@ def orphans(budgets: Iterable[Object], jobs: Iterable[RunningJob]) -> list[Objec
     return [each for each, where in zip(budgets, place, strict=False) if is_own(each) and where not in known]
 
 
-def budget_of(job: RunningJob, min_available: int) -> Object:
-    """Return the PodDisruptionBudget of a job. It is deleted with the job."""
+def _is_of_run(budget: Object, job: RunningJob, labels: Mapping[str, str]) -> bool:
+    """Return whether this is the budget of this run, and not of an earlier job of the same name."""
+    selector = (budget.get("spec") or {}).get("selector") or {}
+    return bool(budget["metadata"]["name"] == budget_name(job) and selector.get("matchLabels") == labels)
+
+
+def job_owner(job: RunningJob) -> Object:
+    """Return the reference to a job as the owner of its budget."""
     about = job.root["metadata"]
-    owner = {"apiVersion": job.engine.api_version, "kind": job.engine.kind, "name": about["name"], "uid": about["uid"]}
+    return {"apiVersion": job.engine.api_version, "kind": job.engine.kind, "name": about["name"], "uid": about["uid"]}
+
+
+def budget_of(job: RunningJob, min_available: int, owner: Object) -> Object:
+    """Return the PodDisruptionBudget of a job. Kubernetes deletes it with its owner."""
     return {
         "apiVersion": "policy/v1",
         "kind": "PodDisruptionBudget",
         "metadata": {
             "name": budget_name(job),
-            "labels": {Label.JOB: about["name"], Label.MANAGED_BY: MANAGER},
+            "labels": {Label.JOB: job.root["metadata"]["name"], Label.MANAGED_BY: MANAGER},
             "ownerReferences": [owner],
         },
         "spec": {

@@ -7,7 +7,9 @@ twice for one reason.
 from __future__ import annotations
 
 from ddp_controller.decisions import Decision, Evict, Resize, SetBudget
-from ddp_controller.disruption_budget import budget_name, budget_of
+from ddp_controller.disruption_budget import OWN_ROLE, budget_name, budget_of, job_owner
+from ddp_controller.running_job import RunningJob
+from ddp_trainer.common.constants import Label
 from kubectl_ddp.backends.cluster.http.api import Api
 from kubectl_ddp.backends.cluster.read.jobs import path
 from kubectl_ddp.errors import AlreadyExists, NotFound
@@ -59,11 +61,25 @@ def _set_budget(api: Api, decision: SetBudget) -> None:
             return
         _delete(api, where, found["metadata"]["uid"])
         return
-    wanted = budget_of(job, decision.min_available)
+    wanted = budget_of(job, decision.min_available, _owner(api, job))
     try:
         api.create(f"/apis/policy/v1/namespaces/{namespace}/poddisruptionbudgets", wanted)
     except AlreadyExists:
-        api.merge(where, {"metadata": {"labels": wanted["metadata"]["labels"]}, "spec": wanted["spec"]})
+        labels = {Label.RUN_ID.value: None, **wanted["spec"]["selector"]["matchLabels"]}
+        api.merge(where, {**wanted, "spec": {**wanted["spec"], "selector": {"matchLabels": labels}}})
+
+
+def _owner(api: Api, job: RunningJob) -> Object:
+    """Return the owner of a budget: the controller's ClusterRole, so that no budget outlives the right to manage it.
+
+    A controller that was not installed by the chart has none; then it is the job.
+    """
+    role = f"/apis/rbac.authorization.k8s.io/v1/clusterroles/{OWN_ROLE}"
+    try:
+        uid = api.get(role)["metadata"]["uid"]
+    except NotFound:
+        return job_owner(job)
+    return {"apiVersion": "rbac.authorization.k8s.io/v1", "kind": "ClusterRole", "name": OWN_ROLE, "uid": uid}
 
 
 def _delete(api: Api, where: str, uid: str) -> None:

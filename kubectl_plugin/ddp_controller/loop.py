@@ -9,7 +9,7 @@ import json
 import queue
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from typing import Any, Final
 
@@ -24,7 +24,7 @@ from ddp_controller.running_job import RunningJob
 from ddp_controller.world import World
 from kubectl_ddp.backends.cluster.http.api import Api
 from kubectl_ddp.backends.cluster.http.api_errors import Conflict
-from kubectl_ddp.errors import DdpError
+from kubectl_ddp.errors import DdpError, Forbidden
 from kubectl_ddp.kube.objects import Object
 from kubectl_ddp.util.stop import Stop
 
@@ -44,6 +44,8 @@ class Controller:
     timing: Timing
     metrics: ControllerMetrics
     stop: Stop
+    check_rights: Callable[[], None]
+    """Raises Forbidden if a right is missing. It is called when a request was denied."""
     _paused: dict[str, float] = field(default_factory=dict)
     """Key of a job → time until which it is left alone after a refusal."""
     _told: dict[str, str] = field(default_factory=dict)
@@ -110,6 +112,8 @@ class Controller:
             self.metrics.refusals.labels(action).inc()
             pause = PAUSE_SECONDS
             log("refused", action=action, **facts, error=str(error))
+            if isinstance(error, Forbidden):
+                self.check_rights()
         else:
             self.metrics.decisions.labels(action).inc()
             log(action, **facts)

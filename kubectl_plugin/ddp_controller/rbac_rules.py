@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Final
 
+from ddp_controller.disruption_budget import OWN_ROLE
 from kubectl_ddp.backends.cluster.http.api import Api
 from kubectl_ddp.backends.cluster.http.resources import Discovery
 from kubectl_ddp.backends.cluster.read.access_review import missing
@@ -22,6 +23,7 @@ RIGHTS: Final = (
         Right.of(verb, "poddisruptionbudgets.policy", EVERYWHERE)
         for verb in ("get", "list", "watch", "create", "patch", "delete")
     ),
+    Right.of("get", "clusterroles.rbac.authorization.k8s.io", EVERYWHERE, (OWN_ROLE,)),
     Right.of("create", "pods/eviction", EVERYWHERE),
     *(
         Right.of(verb, f"{kind}.kueue.x-k8s.io", EVERYWHERE)

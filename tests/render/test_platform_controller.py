@@ -6,6 +6,7 @@ from typing import Any
 
 from ddp_controller.__main__ import _parser
 from ddp_controller.rbac_rules import RIGHTS
+from kubectl_ddp.preflight.controller import CONTROLLER_SELECTOR
 from kubectl_ddp.rbac.model import EVERYWHERE, OWN, Right
 from tests.support.helm import CHARTS, Helm
 from tests.support.pod_security import beyond_restricted
@@ -20,7 +21,7 @@ def made(helm: Helm, **values: Any) -> dict[str, Any]:
 
 def granted(role: dict[str, Any], where: str) -> set[Right]:
     return {
-        Right(verb, group, resource, where)
+        Right(verb, group, resource, where, tuple(rule.get("resourceNames") or ()))
         for rule in role["rules"]
         for group in rule["apiGroups"]
         for resource in rule["resources"]
@@ -55,3 +56,10 @@ def test_its_pod_passes_pod_security_restricted_and_its_arguments_are_flags_of_t
     assert (given.only_namespace, given.taint) == (["a", "b"], ["example.com/repair"])
     assert (given.settle, given.patience, given.cooldown) == (10, 120, 3)
     assert given.port == container["ports"][0]["containerPort"]
+
+
+def test_preflight_finds_its_pods_and_the_reason_of_their_end(helm: Helm) -> None:
+    template = made(helm)["Deployment"]["spec"]["template"]
+    labels = dict(each.split("=") for each in CONTROLLER_SELECTOR.split(","))
+    assert labels.items() <= template["metadata"]["labels"].items()
+    assert template["spec"]["containers"][0]["terminationMessagePolicy"] == "FallbackToLogsOnError"

@@ -72,6 +72,8 @@ class Facts:
     """Kinds that Kueue is configured to manage, as in ``batch/job``."""
     has_scheduling_group: bool | Unknown = Unknown()
     """True if the engine's pods may name the group of ``--gang native``."""
+    controller: Sequence[Object] | Unknown = Unknown()
+    """Pods of the controller, which is optional."""
     rights: Sequence[Right] | Unknown = Unknown()
     """Rights that submit requires and the user lacks."""
     rights_hint: str = ""

@@ -81,7 +81,7 @@ def summarize_permissions(rights: Iterable[Right]) -> str:
 
 
 OF_NO_NAMESPACE: Final = frozenset(
-    {("", "nodes"), ("scheduling.k8s.io", "priorityclasses")}
+    {("", "nodes"), ("scheduling.k8s.io", "priorityclasses"), ("rbac.authorization.k8s.io", "clusterroles")}
     | {("kueue.x-k8s.io", "clusterqueues"), ("kueue.x-k8s.io", "workloadpriorityclasses")}
 )
 """Cluster-scoped kinds."""

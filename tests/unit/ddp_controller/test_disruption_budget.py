@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from ddp_controller.disruption_budget import budget_of, budget_size, decide_budget, orphans
+from ddp_controller.disruption_budget import budget_of, budget_size, decide_budget, job_owner, orphans
 from kubectl_ddp.kube.objects import Object
 from tests.unit.ddp_controller.controller_jobs import DOOMED, NOW, TIMING, moving, pod, root, seen
 
@@ -36,7 +36,8 @@ def test_an_eviction_must_leave_so_many_pods(job: Object, pods: tuple[Object, ..
 
 
 def stored(size: int, namespace: str = "team") -> Object:
-    made = budget_of(seen(root(), *TWO), size)
+    job = seen(root(), *TWO)
+    made = budget_of(job, size, job_owner(job))
     return made | {"metadata": made["metadata"] | {"namespace": namespace, "uid": "b"}}
 
 
@@ -65,14 +66,21 @@ def test_a_budget_of_somebody_else_over_the_same_pods_comes_first() -> None:
     assert decide_budget(job, [theirs, stored(2)], NOW, TIMING) is None
 
 
-def test_a_budget_selects_the_pods_of_one_run_and_ends_with_its_job() -> None:
-    made = budget_of(seen(root(), *TWO), 2)
-    assert made["spec"]["selector"]["matchLabels"] == {
+def test_a_budget_of_an_earlier_job_of_the_same_name_protects_nothing() -> None:
+    job = seen(root(), *TWO)
+    earlier = stored(2)
+    earlier["spec"]["selector"]["matchLabels"]["ddp.dev/run-id"] = "r0"
+    made = decide_budget(job, [earlier], NOW, TIMING)
+    assert made is not None
+    assert made.min_available == 2
+
+
+def test_a_budget_selects_the_pods_of_one_run() -> None:
+    assert stored(2)["spec"]["selector"]["matchLabels"] == {
         "ddp.dev/job": "digits",
         "ddp.dev/role": "worker",
         "ddp.dev/run-id": "r1",
     }
-    assert made["metadata"]["ownerReferences"][0]["uid"] == "uid-digits"
 
 
 def test_budgets_without_a_job_are_orphans() -> None:

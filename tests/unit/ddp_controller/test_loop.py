@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
 
+from ddp_controller.decisions import SetBudget
+from ddp_controller.disruption_budget import OWN_ROLE
+from ddp_controller.executor import execute
 from ddp_controller.lease import NAME, Lease
 from ddp_controller.loop import Controller
 from ddp_controller.metrics import ControllerMetrics
@@ -21,12 +24,14 @@ from tests.unit.ddp_controller.controller_jobs import DOOMED, TIMING, pod, root
 
 JOB = "/apis/batch/v1/namespaces/team/jobs/digits"
 BUDGET = "/apis/policy/v1/namespaces/team/poddisruptionbudgets/ddp-digits"
+ROLE = f"/apis/rbac.authorization.k8s.io/v1/clusterroles/{OWN_ROLE}"
 LEASE = f"/apis/coordination.k8s.io/v1/namespaces/team/leases/{NAME}"
 GROUPS = {
     "/api/v1": {"Pod": "pods", "Node": "nodes"},
     "/apis/batch/v1": {"Job": "jobs"},
     "/apis/policy/v1": {"PodDisruptionBudget": "poddisruptionbudgets"},
     "/apis/coordination.k8s.io/v1": {"Lease": "leases"},
+    "/apis/rbac.authorization.k8s.io/v1": {"ClusterRole": "clusterroles"},
 }
 
 
@@ -40,11 +45,14 @@ def server() -> Iterator[ApiServer]:
         yield running
 
 
-def made(server: ApiServer, folder: Path, *, namespaces: tuple[str, ...] = ()) -> Controller:
+def made(
+    server: ApiServer, folder: Path, *, namespaces: tuple[str, ...] = (), review: Callable[[], None] = lambda: None
+) -> Controller:
     api = Api(connect(kubeconfig=str(kubeconfig(folder, server.url))), sleep=lambda _: None)
     world = World(api, taints={}, namespaces=namespaces)
     lease = Lease(api, "team", "me")
-    return Controller(api=api, world=world, lease=lease, timing=TIMING, metrics=ControllerMetrics(), stop=Stop())
+    parts = {"api": api, "world": world, "lease": lease, "timing": TIMING, "metrics": ControllerMetrics()}
+    return Controller(**parts, stop=Stop(), check_rights=review)
 
 
 @pytest.fixture
@@ -72,6 +80,28 @@ def test_the_holder_of_the_lease_protects_a_job_and_starts_its_replacement(
     assert {"uid", "resourceVersion"} <= sent[0].body["metadata"].keys(), "a stale decision must be refused"
 
 
+def test_a_budget_ends_with_the_rights_of_the_controller_or_without_them_with_its_job(
+    server: ApiServer, controller: Controller
+) -> None:
+    def owner() -> Object:
+        [found] = server.objects[BUDGET]["metadata"]["ownerReferences"]
+        return {key: found[key] for key in ("kind", "name", "uid")}
+
+    controller.run_once()
+    assert owner() == {"kind": "Job", "name": "digits", "uid": "uid-digits"}
+    server.put(ROLE, {"metadata": {"uid": "of-the-role"}})
+    [job] = controller.world.jobs()[0]
+    execute(controller.api, SetBudget(job=job, min_available=1))
+    assert owner() == {"kind": "ClusterRole", "name": OWN_ROLE, "uid": "of-the-role"}
+
+
+def test_a_budget_of_an_earlier_run_is_taken_over(server: ApiServer, controller: Controller) -> None:
+    earlier = {"ddp.dev/job": "digits", "ddp.dev/run-id": "r0"}
+    server.put(BUDGET, {"metadata": {"uid": "b"}, "spec": {"minAvailable": 2, "selector": {"matchLabels": earlier}}})
+    controller.run_once()
+    assert server.objects[BUDGET]["spec"]["selector"]["matchLabels"]["ddp.dev/run-id"] == "r1"
+
+
 def test_without_the_lease_nothing_changes(server: ApiServer, controller: Controller) -> None:
     held = {"holderIdentity": "other", "renewTime": "2026-01-01T00:00:00.000000Z", "leaseDurationSeconds": 15}
     server.put(LEASE, {"spec": held})
@@ -88,6 +118,20 @@ def test_a_decision_on_an_old_copy_is_not_an_error(
     server.wait_until_answered(f"PATCH {JOB}")
     assert size(server) == 2
     assert "refused" not in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(("code", "reviews"), [(403, 1), (500, 0)])
+def test_a_denied_request_makes_it_review_its_rights(
+    server: ApiServer, tmp_path: Path, code: int, reviews: int
+) -> None:
+    """A policy may deny it as well: then no right is missing, and it continues."""
+    reviewed: list[int] = []
+    mine = made(server, tmp_path, review=lambda: reviewed.append(1))
+    server.next(f"PATCH {JOB}", *[Answer(code, status(code, "Forbidden", "no", name="digits"))] * 9)
+    mine.world.start()
+    mine.run_once()
+    mine.world.stop()
+    assert len(reviewed) == reviews
 
 
 def test_a_malformed_job_is_skipped_and_reported_once(

@@ -11,6 +11,7 @@ from kubectl_ddp.engines.registry import ENGINES
 from kubectl_ddp.kube.conditions import holds
 from kubectl_ddp.kube.kueue_queue import KUEUE
 from kubectl_ddp.kube.objects import Object
+from kubectl_ddp.preflight.controller import CONTROLLER_SELECTOR, controller_trouble, fix_of, managing_pods
 from kubectl_ddp.preflight.doctor.features import ClusterFeatures, check_features
 from kubectl_ddp.preflight.doctor.permissions import check_permissions as judge_rights
 from kubectl_ddp.rbac.model import Right
@@ -75,6 +76,7 @@ def run_checks(facts: ClusterFacts) -> Iterator[Finding]:
     yield _namespace(facts)
     yield from _check_engine_kinds(facts)
     yield _queue(facts)
+    yield from _controller(facts)
     yield from check_features(facts.features, facts.engines, has_kueue=KUEUE_GROUP in facts.groups)
     yield _nodes(facts)
     yield _network_policy(facts)
@@ -141,6 +143,18 @@ def _queue(facts: ClusterFacts) -> Finding:
         names = ", ".join(facts.local_queues) or "none"
         found = replace(found, message=f"{found.message}; LocalQueues of '{facts.namespace}': {names}")
     return replace(found, severity=Severity.WARNING) if found.severity is Severity.ERROR else found
+
+
+def _controller(facts: ClusterFacts) -> Iterator[Finding]:
+    found = facts.operators.get(CONTROLLER_SELECTOR)
+    if found is None:
+        return
+    pods = managing_pods(found, facts.namespace)
+    if trouble := controller_trouble(pods):
+        yield warning(trouble, fix_of(pods), subject="controller")
+    else:
+        ready = sum(holds(pod, "Ready") for pod in pods)
+        yield ok(f"runs ({ready} ready)" if pods else "not installed; it is optional", subject="controller")
 
 
 def _nodes(facts: ClusterFacts) -> Finding:

@@ -20,6 +20,7 @@ from kubectl_ddp.kube.conditions import holds
 from kubectl_ddp.kube.kueue_queue import KUEUE
 from kubectl_ddp.kube.objects import Object
 from kubectl_ddp.kube.related_objects import RelatedKind
+from kubectl_ddp.preflight.controller import CONTROLLER_SELECTOR
 from kubectl_ddp.preflight.doctor.cluster import ClusterFacts
 from kubectl_ddp.preflight.nodes import parse_nodes
 from kubectl_ddp.rbac.table import KINDS, permissions_to_check
@@ -37,7 +38,8 @@ def inspect_cluster(api: Api, namespace: str) -> ClusterFacts:
     discovery = Discovery(api)
     engines = _served_engine_names(discovery)
     served = discovery.filter_served(KINDS)
-    selectors = {who.selector for who in (*(ENGINES[name].operator for name in engines), KUEUE) if who.selector}
+    operators = (*(ENGINES[name].operator for name in engines), KUEUE)
+    selectors = {CONTROLLER_SELECTOR, *(who.selector for who in operators if who.selector)}
     with ExitStack() as stack:
 
         def submit(read: Callable[[], T]) -> Future[T]:

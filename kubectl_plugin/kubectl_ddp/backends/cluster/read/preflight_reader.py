@@ -26,6 +26,7 @@ from kubectl_ddp.kube import job_kinds
 from kubectl_ddp.kube.objects import Object
 from kubectl_ddp.kube.related_objects import RelatedKind
 from kubectl_ddp.preflight import subject as of
+from kubectl_ddp.preflight.controller import CONTROLLER_SELECTOR
 from kubectl_ddp.preflight.model import Facts, Subject, Unknown
 from kubectl_ddp.preflight.needs import pull_secrets
 from kubectl_ddp.rbac.model import Right
@@ -85,6 +86,7 @@ class PreflightReader:
             "nodes": unknown_if_forbidden(partial(objects, self.api, RelatedKind.NODES, None)),
             "pods": unknown_if_forbidden(partial(self._all, RelatedKind.BOUND)),
             "autoscaler": unknown_if_forbidden(partial(self._get, AUTOSCALER)),
+            "controller": self._controller_pods,
             "quotas": unknown_if_forbidden(partial(objects, self.api, RelatedKind.QUOTAS, subject.namespace)),
             "account": unknown_if_forbidden(partial(self._get, account)),
             "rights": self._missing_permissions,
@@ -164,6 +166,13 @@ class PreflightReader:
         if autoscaler is None or isinstance(nodes, Unknown):
             return False
         return any(label in (node["metadata"].get("labels") or {}) for node in nodes for label in NODE_POOLS)
+
+    def _controller_pods(self) -> list[Object] | Unknown:
+        """Return the controller's pods. Who may not list pods of all namespaces learns nothing, as it is optional."""
+        try:
+            return objects(self.api, RelatedKind.OPERATOR, None, CONTROLLER_SELECTOR)
+        except Forbidden:
+            return Unknown()
 
     def _pending(self) -> list[Object] | Unknown:
         versions = self.discovery.served_versions(VISIBILITY)

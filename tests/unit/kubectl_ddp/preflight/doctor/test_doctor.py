@@ -11,6 +11,7 @@ import pytest
 from kubectl_ddp.cli.run import run
 from kubectl_ddp.cli.setup import client
 from kubectl_ddp.engines.registry import ENGINES
+from kubectl_ddp.preflight.controller import CONTROLLER_SELECTOR
 from kubectl_ddp.preflight.doctor import cluster
 from kubectl_ddp.preflight.doctor.features import ClusterFeatures, check_features
 from kubectl_ddp.rbac.model import EVERYWHERE, Right
@@ -19,6 +20,7 @@ from kubectl_ddp.values.engine import Gang
 
 READY = {"status": {"conditions": [{"type": "Ready", "status": "True"}]}, "metadata": {"name": "p", "namespace": "ops"}}
 SICK = READY | {"status": {}}
+CONTROLLER = SICK | {"spec": {"containers": [{"args": ["--settle=10"]}]}}
 OPERATOR = "control-plane=kubeflow-training-operator"
 FACTS = cluster.ClusterFacts(
     where="lab",
@@ -69,6 +71,9 @@ def test_where_all_is_well_nothing_is_marked() -> None:
         ({"operators": {OPERATOR: []}}, "engine pytorchjob", Severity.ERROR),
         ({"operators": {OPERATOR: [SICK]}}, "engine pytorchjob", Severity.ERROR),
         ({"operators": {OPERATOR: None}}, "engine pytorchjob", Severity.WARNING),
+        ({"operators": {CONTROLLER_SELECTOR: [CONTROLLER]}}, "controller", Severity.WARNING),
+        ({"operators": {CONTROLLER_SELECTOR: [CONTROLLER, CONTROLLER | READY]}}, "controller", Severity.OK),
+        ({"operators": {CONTROLLER_SELECTOR: []}}, "controller", Severity.OK),
         ({"daemons": []}, "NetworkPolicy", Severity.WARNING),
         ({"daemons": None}, "NetworkPolicy", Severity.WARNING),
         ({"version": "v1.29.0"}, "API server", Severity.WARNING),
