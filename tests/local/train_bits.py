@@ -10,7 +10,6 @@ import itertools
 import os
 import signal
 import sys
-import time
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -25,6 +24,7 @@ from ddp_trainer.train.checkpoint.torch_zip_writer import Archive
 from ddp_trainer.train.checkpoint.write_lease import WriteLease
 from ddp_trainer.train.optim.optimizer import OptimizerWrapper
 from ddp_trainer.train.parallel.bitwise_ddp import Exact
+from ddp_trainer.train.parallel.load_balancer import LoadBalancer
 from ddp_trainer.train.tasks.digits import Digits, LabeledImages
 from ddp_trainer.train.transforms import precision
 from ddp_trainer.train.utils.value_digest import sha256
@@ -55,23 +55,6 @@ class SmallDigits(Digits):
             nn.Dropout(0.1),
             nn.Linear(33, 10),
         )
-
-
-class SlowImages(LabeledImages):
-    """Rank 1 reads them slowly."""
-
-    def batch(self, ids: Tensor) -> tuple[Tensor, Tensor]:
-        if os.environ["RANK"] == "1":
-            time.sleep(0.002 * len(ids))
-        return super().batch(ids)
-
-
-class UnevenDigits(SmallDigits):
-    """The same samples, of which one rank gets fewer in the course of time."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self._train = SlowImages(self._train.images, self._train.labels)
 
 
 class _Unreadable(LabeledImages):
@@ -210,6 +193,12 @@ def _die_at(place: str, before: int) -> None:
     setattr(owner, name, fatal)
 
 
+def _balance_by(seconds: Sequence[float]) -> None:
+    """Draw the map of slices from these times of the ranks, which do not depend on the load of this machine."""
+    rebalance = LoadBalancer.rebalance
+    LoadBalancer.rebalance = lambda self, _: rebalance(self, seconds)  # type: ignore[method-assign]
+
+
 def main() -> int:
     # Where a processor has no fp16 arithmetic torch imitates it, slowly.
     precision._cpu_has_fp16 = lambda: True
@@ -217,6 +206,8 @@ def main() -> int:
     place, _, calls = os.environ["DIE_AT"].partition(":")
     if place and rank == "0":
         _die_at(place, int(calls))
+    if "--balance" in sys.argv:
+        _balance_by([1.0, 4.0])
     unlike = ["--threads", "2"] if rank == os.environ["UNLIKE_RANK"] else []
     return cli.main([*sys.argv[1:], *unlike])
 
