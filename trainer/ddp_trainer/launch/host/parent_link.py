@@ -25,7 +25,7 @@ from ddp_trainer.common.constants import Env
 from ddp_trainer.process.process_tree import children_of
 
 _NUMBER: Final = struct.Struct("!Q")
-_REPLY_SECONDS: Final = 5.0
+_REPLY_SECONDS: Final = 2.0
 
 
 @dataclass(frozen=True, slots=True)

@@ -228,15 +228,14 @@ def execute(request: dict, descriptors: list, environment: dict) -> None:  # typ
 
 
 def start_agent(parent: socket.socket, bootstrap) -> tuple[int, socket.socket] | None:  # type: ignore[no-untyped-def] # noqa: ANN001
-    """Start the next agent at the request of the resident parent.
+    """Start the next agent at the request of the resident parent, whose end closes the connection.
 
     Returns:
-        In the fork server of the new agent, its process id and the socket to it; None in this process, which ends.
+        In the fork server of the new agent, the agent's process id and the socket to it. None if the parent is gone.
     """
-    bootstrap.set_parent_death_signal(os.getppid())
     for request, descriptors in requests(parent, STANDARD_STREAMS):
         if not double_fork(parent):
-            return None
+            os._exit(0)  # Python's own end would take the processors from the agent
         try:
             begin_session(request["parent"], bootstrap)
             agent = os.getpid()
