@@ -193,6 +193,28 @@ def is_alive(pid: int) -> bool:
         return False
 
 
+def fork_servers(launcher: int) -> list[int]:
+    """The fork server of a launcher, if it has one. Forks bear its command line; the one that began first is it."""
+    try:
+        children = Path(f"/proc/{launcher}/task/{launcher}/children").read_text().split()
+    except OSError:
+        return []
+    return [pid for pid in sorted(map(int, children)) if "fork_server_process.py" in _text(pid, "cmdline")][:1]
+
+
+def has_fork_server(launcher: int) -> bool:
+    """Its fork server waits for a request: asleep in a read of its socket."""
+    places = [_text(pid, "wchan") for pid in fork_servers(launcher)]
+    return any("unix" in place or "recv" in place for place in places)
+
+
+def _text(pid: int, file: str) -> str:
+    try:
+        return Path(f"/proc/{pid}/{file}").read_text()
+    except OSError:
+        return ""
+
+
 def worker_pid(launcher: int, rank: int) -> int:
     """The first worker of this rank, by what the kernel keeps of its first environment."""
     for task in Path(f"/proc/{launcher}/task").iterdir():

@@ -11,9 +11,31 @@ from pathlib import Path
 import pytest
 
 from ddp_trainer.common.constants import Env, File
-from tests.local.launch_harness import LOOP, Running, Stage, is_alive, stage_of, wait_until
+from ddp_trainer.process.process_tree import children_of
+from tests.local.launch_harness import (
+    LOOP,
+    Running,
+    Stage,
+    fork_servers,
+    has_fork_server,
+    is_alive,
+    stage_of,
+    wait_until,
+)
 
 IN_PLACE = {Env.RESTART_IN_PLACE: "1"}
+TORCH = """
+from types import SimpleNamespace
+cuda = SimpleNamespace(is_initialized=bool)
+default_generator = SimpleNamespace(seed=int)
+"""
+"""Stands for torch, which a fork server imports; a file beside it is mapped by workers as torch's library is."""
+MAPPED = """
+import mmap, os, sys
+with open(os.path.join(os.environ["PYTHONPATH"], "libtorch.so"), "rb") as library:
+    mapped = mmap.mmap(library.fileno(), 0, access=mmap.ACCESS_READ)
+os.write(1, f"generation={os.environ['DDP_GENERATION']} is_forked={'torch' in sys.modules}\\n".encode())
+"""
 
 
 @pytest.fixture
@@ -27,11 +49,11 @@ def launcher_of(parent: Running) -> int:
     return int(pid)
 
 
-def pod(stage: Stage, index: int, *arguments: str, restarts: int) -> tuple[Running, dict[str, str]]:
+def pod(stage: Stage, index: int, *arguments: str, restarts: int, **more: str) -> tuple[Running, dict[str, str]]:
     """A launcher as in a worker pod, and its variables."""
     run_dir = stage.folder / f"pod-{index}"
     files = {Env.RUN_DIR: str(run_dir), Env.TERMINATION_LOG: str(run_dir / "termination"), Env.RUN_ID: "run"}
-    env = {**IN_PLACE, **files, Env.METRICS_PORT: "0"}
+    env = {**IN_PLACE, **files, Env.METRICS_PORT: "0", **more}
     return stage.agent(index, *arguments, restarts=restarts, **env), files
 
 
@@ -59,6 +81,54 @@ def test_a_launcher_that_crashes_is_back_in_its_place_until_the_budget_is_spent(
     told = json.loads(Path(files[Env.TERMINATION_LOG]).read_text())
     assert (told["reason"], told["exit_code"], told["restarts"]["failure"]) == ("launcher_crash", 137, 2)
     assert not (Path(files[Env.RUN_DIR]) / File.LAUNCHER).exists()
+
+
+@pytest.fixture
+def with_fork_server(stage: Stage, tmp_path: Path) -> tuple[Running, str]:
+    """A pod whose workers are worth a fork server, and its run directory."""
+    (tmp_path / "libtorch.so").write_text("code")
+    (tmp_path / "torch.py").write_text(TORCH)
+    stage.store("--run-id", "run")
+    env = {"PYTHONPATH": str(tmp_path), "DDP_ZYGOTE": "0.02"}
+    parent, files = pod(stage, 0, "--nnodes=1", stage.script(MAPPED + LOOP), stage.done(), restarts=3, **env)
+    parent.line("generation=1 is_forked=False")
+    return parent, files[Env.RUN_DIR]
+
+
+def forked(parent: Running, generation: int) -> list[int]:
+    """Kill a launcher whose fork server is ready; the processes of the next one, whose worker was forked."""
+    launcher = launcher_of(parent)
+    wait_until(lambda: has_fork_server(launcher), "the fork server does not get ready")
+    before = [launcher, *fork_servers(launcher)]
+    os.kill(launcher, signal.SIGKILL)
+    parent.line(f"generation={generation} is_forked=True")
+    assert not any(is_alive(pid) for pid in before)
+    launcher = launcher_of(parent)
+    return [launcher, *children_of(launcher)]
+
+
+def test_the_fork_server_outlives_a_crash_and_forks_the_next_workers(with_fork_server: tuple[Running, str]) -> None:
+    parent, run_dir = with_fork_server
+    for generation in (2, 3):
+        living = forked(parent, generation)
+        assert fork_servers(living[0])
+    os.kill(fork_servers(living[0])[0], signal.SIGSTOP)  # one that does not answer is given up
+    os.kill(living[0], signal.SIGKILL)
+    parent.line("generation=4 is_forked=False")
+    assert not any(is_alive(pid) for pid in living)
+    assert json.loads((Path(run_dir) / File.LAUNCHER).read_text())["crashes"] == 3
+    living = [launcher_of(parent), *children_of(launcher_of(parent))]
+    os.kill(launcher_of(parent), signal.SIGKILL)  # the budget is spent
+    assert parent.code() == 93
+    assert not any(is_alive(pid) for pid in living)
+
+
+def test_nothing_outlives_a_parent_that_is_killed(with_fork_server: tuple[Running, str]) -> None:
+    parent, _ = with_fork_server
+    living = forked(parent, 2)
+    parent.send(signal.SIGKILL)
+    parent.code()
+    wait_until(lambda: not any(is_alive(pid) for pid in living), "something outlived the parent")
 
 
 def test_sigterm_gives_workers_their_grace_and_no_other_launcher(stage: Stage) -> None:

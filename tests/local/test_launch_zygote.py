@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from launch_harness import Running, Stage, is_alive, stage_of, wait_until
+from launch_harness import Running, Stage, fork_servers, has_fork_server, is_alive, stage_of, wait_until
 
 
 @pytest.fixture
@@ -59,33 +59,11 @@ def forked(run: Running) -> tuple[dict, dict]:
     first = now = told(run, 1)
     while not now["is_forked"]:
         # The zygote needs about as long as a worker to import torch; a kill before that only begins it again.
-        wait_until(lambda: zygotes(run) or not is_alive(run.pid), "no zygote was started")
-        wait_until(lambda: any(is_idle(pid) for pid in zygotes(run)), "the zygote does not get ready")
+        wait_until(lambda: fork_servers(run.pid) or not is_alive(run.pid), "no zygote was started")
+        wait_until(lambda: has_fork_server(run.pid), "the zygote does not get ready")
         os.kill(now["pid"], signal.SIGKILL)
         now = told(run, now["generation"] + 1)
     return first, now
-
-
-def zygotes(run: Running) -> list[int]:
-    """The zygote of a launcher, if it has one. Forks bear its command line; the one that began first is it."""
-    children = Path(f"/proc/{run.pid}/task/{run.pid}/children")
-    pids = [int(pid) for pid in children.read_text().split()] if children.exists() else []
-    return [pid for pid in sorted(pids) if "fork_server_process.py" in command_of(pid)][:1]
-
-
-def command_of(pid: int) -> str:
-    try:
-        return Path(f"/proc/{pid}/cmdline").read_text()
-    except OSError:
-        return ""
-
-
-def is_idle(pid: int) -> bool:
-    """It waits for a request: asleep in a read of its socket."""
-    try:
-        return "unix" in Path(f"/proc/{pid}/wchan").read_text() or "recv" in Path(f"/proc/{pid}/wchan").read_text()
-    except OSError:
-        return False
 
 
 def test_a_fork_looks_like_a_fresh_process(stage: Stage) -> None:
@@ -132,7 +110,7 @@ def test_a_spare_has_imported_before_it_takes_the_place_of_a_lost_node(stage: St
     told(member, 1)
     spare = stage.agent(1, script, nnodes="1", DDP_ZYGOTE="0.1")
     spare.line("the group is full, waiting as a spare")
-    wait_until(lambda: any(is_idle(pid) for pid in zygotes(spare)), "the spare's zygote does not get ready")
+    wait_until(lambda: has_fork_server(spare.pid), "the spare's zygote does not get ready")
     member.send(signal.SIGKILL)
     assert told(spare, 2)["is_forked"]
     assert spare.code() == 0
@@ -156,7 +134,7 @@ def test_the_exit_code_of_a_fork_passes_through(stage: Stage, ending: str, code:
 def test_forks_die_with_a_launcher_that_is_killed(stage: Stage) -> None:
     run = start(stage, "time.sleep(600)")
     _, fork = forked(run)
-    (zygote,) = zygotes(run)
+    (zygote,) = fork_servers(run.pid)
     run.send(signal.SIGKILL)
     run.code()
     wait_until(lambda: not is_alive(fork["pid"]) and not is_alive(zygote), "something outlived its launcher")
@@ -165,7 +143,7 @@ def test_forks_die_with_a_launcher_that_is_killed(stage: Stage) -> None:
 def test_a_zygote_that_is_killed_is_done_without(stage: Stage) -> None:
     run = start(stage, "time.sleep(600)")
     _, fork = forked(run)
-    (zygote,) = zygotes(run)
+    (zygote,) = fork_servers(run.pid)
     os.kill(zygote, signal.SIGKILL)
     wait_until(lambda: not is_alive(zygote), "the zygote lives")
     os.kill(fork["pid"], signal.SIGKILL)
@@ -184,7 +162,7 @@ def test_output_of_forks_is_carried_as_that_of_others(stage: Stage, tmp_path: Pa
 def test_nothing_is_left_when_the_run_ends(stage: Stage) -> None:
     run = start(stage, "time.sleep(600)")
     forked(run)
-    (zygote,) = zygotes(run)
+    (zygote,) = fork_servers(run.pid)
     run.send(signal.SIGTERM)
     assert run.code() == 143
     wait_until(lambda: not is_alive(zygote), "the zygote outlived the run")
@@ -195,7 +173,7 @@ def test_it_can_be_turned_off(stage: Stage, flags: list[str], env: dict[str, str
     script = stage.script("import torch, time\nprint('runs', flush=True)\ntime.sleep(1)")
     run = stage.launch(*flags, script, **{"DDP_ZYGOTE": "0.01", **env} if flags else env)
     run.line("^runs")
-    assert zygotes(run) == []
+    assert fork_servers(run.pid) == []
     assert run.code() == 0
 
 
@@ -205,4 +183,4 @@ def test_a_script_without_torch_pays_for_no_zygote(stage: Stage) -> None:
     )
     run = stage.launch(script, DDP_ZYGOTE="0.01")
     run.line("^still")
-    assert zygotes(run) == []
+    assert fork_servers(run.pid) == []

@@ -19,6 +19,7 @@ from ddp_trainer.process import startup_times
 from ddp_trainer.process.stdio import open_closed, run_for_a_reader
 
 if TYPE_CHECKING:
+    from ddp_trainer.launch.host.parent_link import ParentLink
     from ddp_trainer.launch.workers.worker_group import Program
 
 Command = Callable[[Sequence[str]], int]
@@ -33,15 +34,15 @@ def _launch(argv: Sequence[str]) -> int:
     if os.environ.get(Env.RESTART_IN_PLACE) == "1":
         from ddp_trainer.launch import resident_parent  # noqa: PLC0415
 
-        return resident_parent.run(lambda: _start_launcher(argv, has_parent=True))
+        return resident_parent.run(lambda parent: _start_launcher(argv, parent))
     return _start_launcher(argv)
 
 
-def _start_launcher(argv: Sequence[str], *, has_parent: bool = False) -> int:
+def _start_launcher(argv: Sequence[str], parent: ParentLink | None = None) -> int:
     from ddp_trainer.launch.cli import main  # noqa: PLC0415
     from ddp_trainer.metrics.attach import agent_recorder  # noqa: PLC0415
 
-    return main(argv, recorder=agent_recorder, preload=PRELOAD, prepares=_is_reference_trainer, has_parent=has_parent)
+    return main(argv, recorder=agent_recorder, preload=PRELOAD, prepares=_is_reference_trainer, parent=parent)
 
 
 def _is_reference_trainer(program: Program) -> bool:

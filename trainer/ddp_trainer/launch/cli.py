@@ -25,6 +25,7 @@ from ddp_trainer.launch.env_lint import lint_environment
 from ddp_trainer.launch.flags import parse
 from ddp_trainer.launch.host.endpoint import Endpoint, is_this_host
 from ddp_trainer.launch.host.environment import Launch
+from ddp_trainer.launch.host.parent_link import ParentLink
 from ddp_trainer.launch.host.run_dirs import prepare_run_dirs
 from ddp_trainer.launch.launch_plan import Plan, make_plan
 from ddp_trainer.launch.protocol.console import log_line
@@ -57,7 +58,7 @@ def main(
     recorder: MakeRecorder | None = None,
     preload: Mapping[str, Sequence[str]] = NOTHING,
     prepares: Callable[[Program], bool] = lambda _: False,
-    has_parent: bool = False,
+    parent: ParentLink | None = None,
 ) -> int:
     """Run the launcher, and return its exit code (:mod:`ddp_trainer.launch.protocol.exit_codes`).
 
@@ -66,7 +67,8 @@ def main(
         recorder: Makes the recorder of this agent if metrics are enabled, which also starts an aggregator.
         preload: Script → modules that the fork server imports for it.
         prepares: Returns whether a program can get ready, and wait, before it has a place in a group.
-        has_parent: Whether a :mod:`~ddp_trainer.launch.resident_parent` starts the launcher again after a crash.
+        parent: Connection to the :mod:`~ddp_trainer.launch.resident_parent` that starts the launcher again after a
+            crash; None for none.
     """
     environ = dict(os.environ)
     try:
@@ -80,7 +82,7 @@ def main(
             for sentence in lint_environment(environ, nodes=plan.policy.max_nodes, nproc=nproc, endpoint=host):
                 log_line(sentence)
         with prepare_run_dirs(arguments, environ, plan.node.local_world_size, log_line) as (log_dir, metrics_dir):
-            predecessor = _predecessor(plan, environ, has_parent=has_parent)
+            predecessor = _predecessor(plan, environ, parent)
             return asyncio_utils.run(
                 _run(plan, environ, log_dir, metrics_dir, recorder, preload, prepares, predecessor)
             )
@@ -177,9 +179,10 @@ def _setup(
     )
 
 
-def _predecessor(plan: Plan, environ: Mapping[str, str], *, has_parent: bool) -> Predecessor:
+def _predecessor(plan: Plan, environ: Mapping[str, str], parent: ParentLink | None) -> Predecessor:
     """Return the launcher that ran before in this pod. Without a store, no crash is counted, and so none recorded."""
-    return Predecessor(plan.node.name, environ, is_recorded=has_parent and plan.has_store)
+    is_recorded = parent is not None and plan.has_store
+    return Predecessor(plan.node.name, environ, is_recorded=is_recorded, parent=parent)
 
 
 def _registration_message(plan: Plan, environ: Mapping[str, str], predecessor: Predecessor) -> Hello:

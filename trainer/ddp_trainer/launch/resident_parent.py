@@ -2,7 +2,8 @@
 place when it crashes.
 
 :func:`run` is the entry point. A crash is a death by a signal that was not forwarded, or an internal error. Before the
-next launcher starts, all processes of the last one are dead. Any exit code of the launcher ends the parent, and so the
+next launcher starts, all processes of the last one are dead but its fork server, which starts the next launcher if it
+can (:mod:`~ddp_trainer.launch.host.parent_link`). Any exit code of the launcher ends the parent, and so the
 pod, with the same code: controllers see what they see without a parent. The store counts the crash as a failure, so
 ``--max-restarts`` limits the restarts of a launcher that has joined the run. A launcher that dies before is started a
 few times only. The parent has no event loop and one thread, and imports little.
@@ -16,10 +17,12 @@ import os
 import signal
 import time
 from collections.abc import Callable, Iterable
+from functools import partial
 from typing import Final
 
 from ddp_trainer.common.constants import Env, Exit
 from ddp_trainer.launch.host.launcher_record import LauncherRecordFile
+from ddp_trainer.launch.host.parent_link import ParentLink, ParentSocket
 from ddp_trainer.launch.protocol.console import log_line
 from ddp_trainer.launch.protocol.exit_codes import of_wait_status
 from ddp_trainer.process.process_tree import become_subreaper, children_of
@@ -34,34 +37,46 @@ _STOPS: Final = frozenset({signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.
 _PR_SET_PDEATHSIG: Final = 1
 
 
-def run(launch: Callable[[], int]) -> int:
+def run(launch: Callable[[ParentLink], int]) -> int:
     """Run the launcher in a child process, again after each crash, and return its exit code.
 
     The function returns in the parent, and in each child: there, with the result of ``launch``.
     """
+    if link := ParentLink.from_environ(os.environ):
+        os.environ.pop(Env.RESTART_IN_PLACE, None)
+        return _abort_on_error(partial(launch, link))
     record = LauncherRecordFile(os.environ)
     # The container itself may have died and restarted, for example of a lack of memory.
     record.record_crash(KILLED, time.time())
     become_subreaper()
     mask = signal.pthread_sigmask(signal.SIG_BLOCK, _STOPS | {signal.SIGCHLD})
-    early_crashes = 0
+    early_crashes = launcher = 0
+    parent = os.getpid()
     while True:
-        parent = os.getpid()
-        launcher = os.fork()
         if not launcher:
-            _become_launcher(parent, mask)
-            return _abort_on_error(launch)
+            connection = ParentSocket()
+            launcher = os.fork()
+            if not launcher:
+                _become_launcher(parent, mask)
+                return _abort_on_error(partial(launch, connection.become_link()))
         code, was_stopped = _wait_for(launcher)
-        _kill_descendants()
-        if code >= 0 or was_stopped:
+        is_crash = code < 0 and not was_stopped
+        fork_server = connection.fork_server() if is_crash else 0
+        _kill_descendants(spared=fork_server)
+        if not is_crash:
             return of_wait_status(code)
         exit_code = of_wait_status(code)
         early_crashes = 0 if record.record_crash(exit_code, time.time()) else early_crashes + 1
         died = f"The launcher died of {signal.Signals(-code).name}"
         if early_crashes >= MOST_EARLY_CRASHES:
             log_line(f"{died}, {early_crashes} times in a row before it had joined the run; exit code {exit_code}.")
+            _kill_descendants()
             return exit_code
         log_line(f"{died}. It is started again in this pod.")
+        launcher = connection.start_launcher() if fork_server and not early_crashes else 0
+        if not launcher:
+            _kill_descendants()
+            connection.close()
 
 
 def _become_launcher(parent: int, mask: Iterable[int]) -> None:
@@ -115,11 +130,14 @@ def _reap(flags: int) -> tuple[int, int] | None:
     return (pid, os.waitstatus_to_exitcode(status)) if pid else None
 
 
-def _kill_descendants() -> None:
+def _kill_descendants(spared: int = 0) -> None:
     """Kill all processes that the launcher has left, and wait until they are dead. Each becomes a child of this process
     when its own parent ends.
+
+    Args:
+        spared: Process id of a child that stays; 0 for none.
     """
-    while left := children_of(os.getpid()):
+    while left := [pid for pid in children_of(os.getpid()) if pid != spared]:
         while left:
             pid = left.pop()
             left += children_of(pid)

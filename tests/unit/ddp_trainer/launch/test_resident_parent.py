@@ -18,7 +18,7 @@ import os, pathlib, signal, subprocess, sys
 from ddp_trainer.launch import resident_parent
 from ddp_trainer.launch.host.launcher_record import LauncherRecord, LauncherRecordFile
 
-def launch():
+def launch(_):
     record = LauncherRecordFile(os.environ)
     crashes = record.read().crashes
     print("crashes", crashes, "wanted", os.environ.get("DDP_RESTART_IN_PLACE"), flush=True)

@@ -122,7 +122,7 @@ class Agent:
             environment=environment,
             zygote=None
             if setup.preload is None
-            else ForkServer(children, setup.program.python, setup.preload, environment),
+            else ForkServer(children, setup.program.python, setup.preload, environment, setup.predecessor.parent),
             exited=self._on_worker_exit,
             pulse_of=self._guard.prepare,
             said=self._on_worker_message,

@@ -12,6 +12,7 @@ from dataclasses import replace
 from ddp_trainer.common.constants import Env, FailureReason, RestartCause
 from ddp_trainer.launch.failures.failure_reason import describe_exit_code
 from ddp_trainer.launch.host.launcher_record import LauncherRecordFile
+from ddp_trainer.launch.host.parent_link import ParentLink
 from ddp_trainer.launch.protocol.generation import Assignment
 from ddp_trainer.launch.protocol.messages import Failure
 from ddp_trainer.process.recorder import AgentRecorder
@@ -20,14 +21,19 @@ from ddp_trainer.process.recorder import AgentRecorder
 class Predecessor:
     """Predecessor of one launcher."""
 
-    def __init__(self, node: str, environ: Mapping[str, str], *, is_recorded: bool) -> None:
+    def __init__(
+        self, node: str, environ: Mapping[str, str], *, is_recorded: bool, parent: ParentLink | None = None
+    ) -> None:
         """Read the record.
 
         Args:
             node: Name of this node.
             environ: Environment of this launcher.
             is_recorded: True if a resident parent starts this launcher again, so that a record is kept.
+            parent: Connection to that parent; None for none.
         """
+        self.parent = parent
+        """Connection to the resident parent, with the fork server that the last launcher has left."""
         self._file = LauncherRecordFile(environ if is_recorded else {})
         self._record = self._file.read()
         self.crash = self._crash(node, environ) if self._record.exit_code else None

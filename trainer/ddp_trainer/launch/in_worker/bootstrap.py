@@ -51,10 +51,10 @@ channel: tuple[int, int] | None = None
 """Descriptor and inode of the socket to the launcher. The inode shows whether the script closed the descriptor."""
 
 
-def set_parent_death_signal(parent: int) -> None:
-    """Have the kernel kill this process when its parent ends for any reason."""
+def set_parent_death_signal(parent: int, which: int = signal.SIGKILL) -> None:
+    """Have the kernel send this process a signal, 0 for none, when its parent ends for any reason."""
     try:
-        ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
+        ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, which)
     except (OSError, AttributeError):
         return  # not Linux: the launcher kills orphans
     if os.getppid() != parent:

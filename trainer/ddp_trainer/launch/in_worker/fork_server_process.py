@@ -1,13 +1,16 @@
 """Process of the fork server (zygote): it imports torch once and becomes a worker by forking, so that a restart does
 not import again.
 
-``python fork_server_process.py AGENT_PID SOCKET_FD MODULES [FILE]``
+``python fork_server_process.py AGENT_PID SOCKET_FD[,PARENT_FD] MODULES [FILE]``
 
 The interpreter of the workers runs this file by path in their environment. FILE contains more modules, one per line; of
 a Python script, the modules of its import statements count.
 The process forks only while it has a single thread and has not initialized CUDA. Otherwise it exits, and workers start
 the usual way. A fork looks like a fresh process: session, environment, arguments, working directory, streams, random
 state and ``__main__``. Its parent is the agent.
+
+With PARENT_FD, the socket of a resident parent, the process outlives an agent that crashes. Then it forks the next
+agent, which begins with a fork server of its own: :mod:`ddp_trainer.launch.host.parent_link`.
 """
 
 from __future__ import annotations
@@ -23,11 +26,15 @@ import importlib  # noqa: E402
 import importlib.util  # noqa: E402
 import json  # noqa: E402
 import os  # noqa: E402
+import signal  # noqa: E402
 import socket  # noqa: E402
 import struct  # noqa: E402
 import time  # noqa: E402
 
 LENGTH = struct.Struct("!Q")
+STANDARD_STREAMS = 3
+"""Number of descriptors in the request of a resident parent: stdin, stdout and stderr of the agent."""
+
 READY = LENGTH.pack(0)
 """Sent once, when all modules are imported; later numbers are process ids."""
 
@@ -38,6 +45,9 @@ channel.
 
 CHANNEL = "DDP_CHANNEL"
 """Name of ``Env.CHANNEL``, which this file, run by path, cannot import."""
+
+PARENT_LINK = "DDP_PARENT_LINK"
+"""Name of ``Env.PARENT_LINK``, which this file, run by path, cannot import."""
 
 GO = b"g"
 PATIENCE_SECONDS = 2.0
@@ -123,11 +133,14 @@ def is_cuda_lost() -> bool:
     return bool(cuda.is_initialized() or in_bad_fork())
 
 
-def requests(control: socket.socket):  # type: ignore[no-untyped-def] # noqa: ANN201 - a generator of JSON
-    """Yield the agent's requests with their descriptors, until the agent closes the connection."""
+def requests(control: socket.socket, count: int):  # type: ignore[no-untyped-def] # noqa: ANN201 - a generator of JSON
+    """Yield the requests with their ``count`` descriptors, until the other side closes the connection."""
     while True:
-        head, descriptors, _, _ = socket.recv_fds(control, LENGTH.size, DESCRIPTORS)
-        if len(head) < LENGTH.size or len(descriptors) != DESCRIPTORS:
+        try:
+            head, descriptors, _, _ = socket.recv_fds(control, LENGTH.size, count)
+        except ConnectionError:  # it has not read everything
+            return
+        if len(head) < LENGTH.size or len(descriptors) != count:
             return
         (length,) = LENGTH.unpack(head)
         body = control.recv(length, socket.MSG_WAITALL)
@@ -137,7 +150,9 @@ def requests(control: socket.socket):  # type: ignore[no-untyped-def] # noqa: AN
 
 
 def double_fork(control: socket.socket) -> bool:
-    """Fork a grandchild, which the agent inherits as the subreaper. Return True in the grandchild."""
+    """Fork a grandchild, which the agent or the resident parent inherits as the subreaper, and send its process id.
+    Return True in the grandchild.
+    """
     child = os.fork()
     if child:
         os.waitpid(child, 0)
@@ -157,13 +172,18 @@ def reseed_rngs() -> None:
         sys.modules["torch"].default_generator.seed()
 
 
-def run_worker(request: dict, descriptors: list, agent: int, bootstrap) -> None:  # type: ignore[no-untyped-def, type-arg] # noqa: ANN001
-    """Turn a fork into the equivalent of a fresh process, and run the program."""
+def begin_session(parent: int, bootstrap) -> None:  # type: ignore[no-untyped-def] # noqa: ANN001
+    """Begin a session as a child of ``parent``, and die with it."""
     os.setsid()
     deadline = time.monotonic() + PATIENCE_SECONDS
-    while os.getppid() != agent and time.monotonic() < deadline:
+    while os.getppid() != parent and time.monotonic() < deadline:
         time.sleep(0.0002)  # the intermediate process is about to exit
-    bootstrap.set_parent_death_signal(agent)
+    bootstrap.set_parent_death_signal(parent)
+
+
+def run_worker(request: dict, descriptors: list, agent: int, bootstrap) -> None:  # type: ignore[no-untyped-def, type-arg] # noqa: ANN001
+    """Turn a fork into the equivalent of a fresh process, and run the program."""
+    begin_session(agent, bootstrap)
     out, err, gate, channel = descriptors
     if os.read(gate, 1) != GO:
         os._exit(0)  # the agent gave this one up
@@ -180,10 +200,65 @@ def run_worker(request: dict, descriptors: list, agent: int, bootstrap) -> None:
     bootstrap.run(request["kind"], request["target"], request["arguments"])
 
 
+def serve(agent: int, control: socket.socket, parent, bootstrap) -> bool:  # type: ignore[no-untyped-def] # noqa: ANN001
+    """Fork workers until the agent is gone. Return True in a worker whose program is over."""
+    control.sendall(READY)
+    if parent:
+        bootstrap.set_parent_death_signal(agent, 0)
+        parent.sendall(LENGTH.pack(os.getpid()))
+    for request, descriptors in requests(control, DESCRIPTORS):
+        if double_fork(control):
+            for connection in filter(None, (control, parent)):
+                connection.close()
+            run_worker(request, descriptors, agent, bootstrap)
+            return True
+        for descriptor in descriptors:
+            os.close(descriptor)
+    control.close()
+    return False
+
+
+def execute(request: dict, descriptors: list, environment: dict) -> None:  # type: ignore[type-arg]
+    """Replace this process by the agent."""
+    for number, descriptor in enumerate(descriptors):
+        os.dup2(descriptor, number)
+        os.close(descriptor)
+    os.chdir(request["cwd"])
+    os.execve(request["command"][0], request["command"], environment)  # noqa: S606 - no shell is wanted
+
+
+def start_agent(parent: socket.socket, bootstrap) -> tuple[int, socket.socket] | None:  # type: ignore[no-untyped-def] # noqa: ANN001
+    """Start the next agent at the request of the resident parent, whose end closes the connection.
+
+    Returns:
+        In the fork server of the new agent, the agent's process id and the socket to it. None if the parent is gone.
+    """
+    for request, descriptors in requests(parent, STANDARD_STREAMS):
+        if not double_fork(parent):
+            os._exit(0)  # Python's own end would take the processors from the agent
+        try:
+            begin_session(request["parent"], bootstrap)
+            agent = os.getpid()
+            ours, theirs = socket.socketpair()
+            fork_server = os.fork()
+            if not fork_server:
+                os.setsid()
+                for descriptor in (*descriptors, ours.detach()):
+                    os.close(descriptor)
+                return agent, theirs
+            ours.set_inheritable(True)
+            link = f"{parent.fileno()},{fork_server},{ours.fileno()}"
+            execute(request, descriptors, {**request["environment"], PARENT_LINK: link})
+        except Exception:  # noqa: BLE001 - an exit code would be one of the agent, and end the parent
+            os.kill(os.getpid(), signal.SIGKILL)
+    return None
+
+
 def main() -> None:
-    """Serve requests until the agent is gone; in a fork, run the worker's program."""
+    """Serve requests until the agent is gone, and then those of the next one; in a fork, run the worker's program."""
     agent = int(sys.argv[1])
-    control = socket.socket(fileno=int(sys.argv[2]))
+    control, *others = [socket.socket(fileno=int(number)) for number in sys.argv[2].split(",")]
+    parent = others[0] if others else None
     names = [name for name in sys.argv[3].split(",") if name]
     bootstrap = load_bootstrap()  # type: ignore[no-untyped-call]
     bootstrap.set_parent_death_signal(agent)
@@ -192,14 +267,9 @@ def main() -> None:
     gc.freeze()  # keeps a fork's garbage collector from touching, and so copying, shared pages
     if not is_safe_to_fork():
         return
-    control.sendall(READY)
-    for request, descriptors in requests(control):
-        if double_fork(control):
-            control.close()
-            run_worker(request, descriptors, agent, bootstrap)
-            return
-        for descriptor in descriptors:
-            os.close(descriptor)
+    next_agent: tuple[int, socket.socket] | None = (agent, control)
+    while next_agent and not serve(*next_agent, parent, bootstrap):
+        next_agent = start_agent(parent, bootstrap) if parent else None
 
 
 if __name__ == "__main__":

@@ -14,9 +14,11 @@ import socket
 import struct
 import subprocess
 from collections.abc import Mapping, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Final
 
+from ddp_trainer.launch.host.parent_link import ParentLink
 from ddp_trainer.launch.workers.children import Children, kill
 
 PROCESS: Final = Path(__file__).parents[1] / "in_worker" / "fork_server_process.py"
@@ -47,7 +49,23 @@ it.
 class ForkServer:
     """Fork server of one agent, with at most one process. :meth:`fork` returns None while no process is ready."""
 
-    def __init__(self, children: Children, python: str, modules: Sequence[str], environment: Mapping[str, str]) -> None:
+    def __init__(
+        self,
+        children: Children,
+        python: str,
+        modules: Sequence[str],
+        environment: Mapping[str, str],
+        parent: ParentLink | None = None,
+    ) -> None:
+        """Initialize the fork server, with the process that the last launcher has left, if any.
+
+        Args:
+            children: Child processes of this launcher.
+            python: Interpreter of the workers.
+            modules: Modules to import besides :data:`MODULES`.
+            environment: Environment of the process.
+            parent: Connection to the resident parent. With one, the process outlives a crash of this launcher.
+        """
         self._children = children
         self._python = python
         self._modules = tuple(dict.fromkeys((*MODULES, *modules)))
@@ -60,6 +78,12 @@ class ForkServer:
         self._has_given_way = False
         self._learns = True
         """True to import what workers have imported; False once such an import has made forks unsafe."""
+        self._parent = () if parent is None else (parent.descriptor,)
+        if parent and parent.fork_server:
+            self._pid, descriptor = parent.fork_server
+            control = socket.socket(fileno=descriptor)
+            self._use(control)
+            children.add_child_handler(self._pid, partial(self._ended, control, has_learnt=False))
 
     def start(self, imports: Path | None = None) -> None:
         """Start the process in the background, if there is none.
@@ -71,24 +95,28 @@ class ForkServer:
             return
         self._starts += 1
         ours, theirs = socket.socketpair()
-        ours.settimeout(_REPLY_SECONDS)
         with theirs:
-            number = str(theirs.fileno())
+            passed = (theirs.fileno(), *self._parent)
+            numbers = ",".join(map(str, passed))
             learnt = [str(imports)] if imports and self._learns else []
-            command = [self._python, "-u", str(PROCESS), str(os.getpid()), number, ",".join(self._modules), *learnt]
+            command = [self._python, "-u", str(PROCESS), str(os.getpid()), numbers, ",".join(self._modules), *learnt]
             try:
                 self._pid = self._children.start(
                     command,
                     self._environment,
-                    lambda returncode: self._ended(ours, returncode, has_learnt=bool(learnt)),
+                    partial(self._ended, ours, has_learnt=bool(learnt)),
                     stdout=subprocess.DEVNULL,
                     stderr=subprocess.DEVNULL,  # the workers have already printed the warnings of imports
-                    pass_fds=(theirs.fileno(),),
+                    pass_fds=passed,
                 )
             except OSError:
                 ours.close()
                 return
-        self._control = ours
+        self._use(ours)
+
+    def _use(self, control: socket.socket) -> None:
+        control.settimeout(_REPLY_SECONDS)
+        self._control = control
 
     def stop_if_importing(self, *, has_time: bool) -> None:
         """Stop a process that is still importing, since workers start now and it would slow them down.
