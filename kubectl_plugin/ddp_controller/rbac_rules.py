@@ -23,6 +23,7 @@ RIGHTS: Final = (
         for verb in ("get", "list", "watch", "create", "patch", "delete")
     ),
     Right.of("create", "pods/eviction", EVERYWHERE),
+    Right.of("get", "pods/proxy", EVERYWHERE),
     *(
         Right.of(verb, f"{kind}.kueue.x-k8s.io", EVERYWHERE)
         for kind in ("workloads", "localqueues", "clusterqueues")

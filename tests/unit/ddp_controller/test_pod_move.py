@@ -6,7 +6,8 @@ import pytest
 
 from ddp_controller.decisions import Evict, Resize
 from ddp_controller.pod_move import decide_move
-from ddp_controller.running_job import RunningJob
+from ddp_controller.running_job import RunningJob, running_job
+from kubectl_ddp.kube.objects import Snapshot
 from tests.unit.ddp_controller.controller_jobs import DOOMED, FINE, NOW, TIMING, moving, pod, root, seen, store
 
 
@@ -109,6 +110,21 @@ def test_a_suspended_job_and_one_that_is_over_are_left_alone() -> None:
     assert decided(seen(root(suspended=True), pod(0, DOOMED), pod(1))) is None
     over = root() | {"status": {"conditions": [{"type": "Complete", "status": "True"}]}}
     assert decided(seen(over, pod(0, DOOMED), pod(1))) is None
+
+
+@pytest.mark.parametrize(("has_joined", "ready", "leaves"), [(True, 20, True), (False, 90, False), (None, 20, False)])
+def test_a_ready_replacement_that_has_not_joined_is_none(has_joined: bool | None, ready: float, leaves: bool) -> None:
+    pods = (pod(0, DOOMED), pod(1), pod(2, ready=ready), store())
+    snapshot = Snapshot(root(3, annotations=moving(2)), pods)
+    job = running_job(snapshot, {DOOMED: "cordoned"}, lambda uid: has_joined if uid == "digits-2" else True)
+    assert isinstance(decided(job), Evict) == leaves
+    assert [each.name for each in job.unjoined(NOW)] == ([] if leaves else ["digits-2"])
+
+
+def test_a_replacement_whose_metrics_cannot_be_read_counts_after_a_minute() -> None:
+    pods = (pod(0, DOOMED), pod(1), pod(2, ready=61), store())
+    job = running_job(Snapshot(root(3, annotations=moving(2)), pods), {DOOMED: "cordoned"}, lambda _: None)
+    assert isinstance(decided(job), Evict)
 
 
 def test_no_order_of_events_takes_the_group_below_its_world() -> None:
