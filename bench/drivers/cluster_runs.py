@@ -161,6 +161,8 @@ class TrainerRun(Run):
     """The reference trainer, submitted by the command line."""
 
     engine = "pytorchjob"
+    cpu = ""
+    """CPU of each node; empty for one that lets two nodes fit, or three beside spares."""
     program: tuple[str, ...] = (
         *("--module", "ddp_trainer", "--", "train", "--task", "digits", "--epochs", "1000000"),
         *("--checkpoint-seconds", "1", "--log-json", "--log-steps", "1"),
@@ -174,7 +176,7 @@ class TrainerRun(Run):
     def submit(self, least: int, most: int, *, apart: bool) -> None:
         """See :class:`Run`."""
         where = ("--topology", f"spread={MACHINE}:required") if apart else ()
-        cpu = CPU_BESIDE_SPARES if self.spares else CPU
+        cpu = self.cpu or (CPU_BESIDE_SPARES if self.spares else CPU)
         self.ddp(
             *("submit", "--name", self.name, "--image", self.image, "--engine", self.engine, *where),
             *("--nnodes", f"{least}:{most}", "--nproc", "1", "--cpu", cpu, "--memory", "1Gi", "--shm", "64Mi"),

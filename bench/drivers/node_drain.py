@@ -7,7 +7,7 @@ import subprocess
 import time
 from typing import TYPE_CHECKING, Any, Final
 
-from bench.drivers.cluster_runs import IndexedJobRun, TrainerRun
+from bench.drivers.cluster_runs import TrainerRun
 from bench.drivers.controller_process import controller
 from bench.drivers.step_recorder import StepRecorder, longest_pause, repeated_steps
 from bench.harness import CannotMeasure
@@ -27,14 +27,23 @@ DRAINS: Final = 15
 WAIT_SECONDS: Final = 300.0
 CALM_SECONDS: Final = 5.0
 """Time of training before a drain, whose longest pause is the baseline."""
-KINDS: Final[dict[str, tuple[type[TrainerRun], int]]] = {"spare": (TrainerRun, 1), "temporary_pod": (IndexedJobRun, 0)}
-"""Replacement of an evicted pod → the engine, and the number of spares."""
+SPARES: Final = {"spare": 1, "temporary_pod": 0}
+"""Replacement of an evicted pod → number of spares of the job.
+
+Both jobs are PyTorchJobs: a Kubernetes Job waits longer with each pod that it replaces.
+"""
+
+
+class SmallRun(TrainerRun):
+    """A job of which four pods fit on one machine of two processors. Less CPU would make each change slow."""
+
+    cpu = "400m"
 
 
 def drained_nodes(bench: Bench) -> None:
     """Drain the node of a member of a group of two, again and again, once with a spare and once without."""
-    for name, (kind, spares) in KINDS.items():
-        run = kind(bench.backend, bench.api, bench.image, f"drain-{name.replace('_', '-')}", spares=spares)
+    for name, spares in SPARES.items():
+        run = SmallRun(bench.backend, bench.api, bench.image, f"drain-{name.replace('_', '-')}", spares=spares)
         with StepRecorder(run) as recorder, controller(run.backend.namespace):
             run.submit(LEAST, WORLD, apart=False)
             recorder.wait_for_step(0.0, WAIT_SECONDS, world=WORLD)

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
-from bench.drivers.cluster_runs import IndexedJobRun
+from bench.drivers.cluster_runs import POLL_SECONDS, IndexedJobRun
 from bench.drivers.controller_process import controller
 from bench.drivers.object_history import ObjectHistory, Version
 from bench.drivers.step_recorder import StepRecorder, longest_pause, repeated_steps
@@ -173,20 +173,32 @@ def _measure_round(bench: Bench, jobs: QuotaJobs, name: str) -> None:
     jobs.run.backend.delete(name)
     freed = jobs.wait_until_freed(uid, WAIT_SECONDS).time
     granted = jobs.wait_until_granted(freed, WAIT_SECONDS).time
+    sized = _wait_until_all_run(jobs.run)
     whole = recorder.wait_for_step(freed, WAIT_SECONDS, world=MOST).time
     time.sleep(CALM_SECONDS)
     steps = recorder.steps_until(time.time(), WAIT_SECONDS)
-    pauses = {
-        "shrink": longest_pause(steps, begun, left).seconds,
-        "grow": longest_pause(steps, left, whole + CALM_SECONDS).seconds,
+    values = {
+        "shrink_pause": longest_pause(steps, begun, left).seconds,
+        "grow_pause": longest_pause(steps, left, whole + CALM_SECONDS).seconds,
+        "admitted": admitted - begun,
+        "granted": granted - freed,
+        "full_size": sized - freed,
+        "full_world": whole - freed,
     }
-    for change, pause in pauses.items():
-        bench.add(f"quota_{change}_pause_seconds", pause)
+    for what, seconds in values.items():
+        bench.add(f"quota_{what}_seconds", seconds)
     bench.add("calm_pause_seconds", longest_pause(steps, begun - CALM_SECONDS, begun).seconds)
-    bench.add("quota_admitted_seconds", admitted - begun)
-    bench.add("quota_granted_seconds", granted - freed)
-    bench.add("quota_full_size_seconds", whole - freed)
-    bench.options.progress(
-        f"{name}: admitted {admitted - begun:.1f} s, granted {granted - freed:.1f} s, whole {whole - freed:.1f} s,"
-        f" pauses {pauses['shrink']:.2f} and {pauses['grow']:.2f} s"
-    )
+    bench.options.progress(f"{name}: {', '.join(f'{what} {seconds:.2f} s' for what, seconds in values.items())}")
+
+
+def _wait_until_all_run(run: ElasticRun) -> float:
+    """Return the Unix time at which the containers of all pods run. Raises CannotMeasure."""
+    deadline = time.monotonic() + WAIT_SECONDS
+    while time.monotonic() < deadline:
+        states = [
+            each.get("state") or {} for pod in run.pods() for each in pod["status"].get("containerStatuses") or ()
+        ]
+        if sum("running" in state for state in states) == MOST:
+            return time.time()
+        time.sleep(POLL_SECONDS)
+    raise CannotMeasure(f"{run.name} did not have {MOST} running pods within {WAIT_SECONDS:g} s.")
