@@ -8,8 +8,8 @@ import time
 from collections.abc import Collection, Mapping, Sequence
 from typing import Final
 
-from ddp_controller.joined_pods import JoinedPods
 from ddp_controller.node_health import doom_reason
+from ddp_controller.pod_membership import PodMembership
 from ddp_controller.quota import ClusterQueueState, cluster_queues
 from ddp_controller.running_job import RunningJob, running_job
 from ddp_trainer.common.constants import Label
@@ -43,7 +43,7 @@ class World:
         """
         discovery = Discovery(api)
         self.changes: queue.SimpleQueue[Exception | None] = queue.SimpleQueue()
-        self._joined = JoinedPods(api, lambda: self.changes.put(None))
+        self._membership = PodMembership(api, lambda: self.changes.put(None))
         self._taints = taints
         self._namespaces = frozenset(namespaces)
         self._roots = [
@@ -73,7 +73,7 @@ class World:
         """End all watches."""
         for reflector in self._all:
             reflector.stop()
-        self._joined.stop()
+        self._membership.stop()
 
     def jobs(self) -> tuple[list[RunningJob], Malformed]:
         """Return all jobs, and those whose objects are malformed, which the controller leaves alone."""
@@ -89,12 +89,12 @@ class World:
         found: list[RunningJob] = []
         malformed: Malformed = {}
         pods = {str(pod["metadata"]["uid"]): pod for pod in self._pods.objects()}
-        self._joined.forget_others(pods)
+        self._membership.keep_only(pods)
         for snapshot in of_all(roots, list(pods.values()), lambda _: None):
             about = snapshot.job["metadata"]
             try:
-                running = running_job(snapshot, doomed, self._joined.has_joined)
-                self._joined.check(pods[each.uid] for each in running.unjoined(time.time()))
+                running = running_job(snapshot, doomed, self._membership.has_joined)
+                self._membership.check(pods[each.uid] for each in running.unjoined(time.time()))
                 found.append(running)
             except (ValueError, KeyError, TypeError, AttributeError) as error:
                 malformed[f"{about.get('namespace')}/{about['name']}"] = f"{type(error).__name__}: {error}"

@@ -1,7 +1,7 @@
 """Pods that have joined their run, by the state in their metrics.
 
 Kubernetes has no sign of this: a pod is ready as soon as its container runs, and its workers import for seconds after
-that. :class:`JoinedPods` reads the metrics of pods in threads, through the API server.
+that. :class:`PodMembership` reads the metrics of pods in threads, through the API server.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ AT_ONCE: Final = 8
 """Largest number of requests at a time."""
 
 
-class JoinedPods:
+class PodMembership:
     """Answers of pods that were asked whether they have joined."""
 
     def __init__(self, api: Api, changed: Callable[[], None], *, clock: Callable[[], float] = time.monotonic) -> None:
@@ -61,7 +61,7 @@ class JoinedPods:
                     self._due[uid] = float("inf")
                     self._pool.submit(self._read, pod, uid)
 
-    def forget_others(self, uids: Collection[str]) -> None:
+    def keep_only(self, uids: Collection[str]) -> None:
         """Drop the answers of all pods but these."""
         with self._lock:
             for record in (self._answers, self._due):

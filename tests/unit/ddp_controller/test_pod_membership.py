@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from ddp_controller.joined_pods import JoinedPods
+from ddp_controller.pod_membership import PodMembership
 from ddp_trainer.common.metric_names import Metric
 from kubectl_ddp.backends.cluster.http.api import Api
 from kubectl_ddp.backends.cluster.http.connection import connect
@@ -32,10 +32,10 @@ def changes() -> queue.SimpleQueue[None]:
 
 
 @pytest.fixture
-def joined(server: ApiServer, tmp_path: Path, changes: queue.SimpleQueue[None]) -> Iterator[JoinedPods]:
+def joined(server: ApiServer, tmp_path: Path, changes: queue.SimpleQueue[None]) -> Iterator[PodMembership]:
     clock = itertools.count()  # each look at the clock is a second later
     api = Api(connect(kubeconfig=str(kubeconfig(tmp_path, server.url))), sleep=lambda _: None)
-    found = JoinedPods(api, lambda: changes.put(None), clock=lambda: float(next(clock)))
+    found = PodMembership(api, lambda: changes.put(None), clock=lambda: float(next(clock)))
     yield found
     found.stop()
 
@@ -46,7 +46,7 @@ def state(name: str) -> Answer:
 
 @pytest.mark.parametrize("name", ["spare", "running"])
 def test_a_spare_and_a_member_have_joined(
-    server: ApiServer, joined: JoinedPods, changes: queue.SimpleQueue[None], name: str
+    server: ApiServer, joined: PodMembership, changes: queue.SimpleQueue[None], name: str
 ) -> None:
     server.next(READ, state(name))
     joined.check([pod(0)])
@@ -55,7 +55,7 @@ def test_a_spare_and_a_member_have_joined(
 
 
 def test_a_pod_that_imports_is_asked_again_until_it_has_joined(
-    server: ApiServer, joined: JoinedPods, changes: queue.SimpleQueue[None]
+    server: ApiServer, joined: PodMembership, changes: queue.SimpleQueue[None]
 ) -> None:
     server.next(READ, Answer(503), state("starting"), state("spare"))
     assert joined.has_joined("digits-0") is None
@@ -66,10 +66,10 @@ def test_a_pod_that_imports_is_asked_again_until_it_has_joined(
 
 
 def test_a_pod_that_is_gone_is_forgotten(
-    server: ApiServer, joined: JoinedPods, changes: queue.SimpleQueue[None]
+    server: ApiServer, joined: PodMembership, changes: queue.SimpleQueue[None]
 ) -> None:
     server.next(READ, state("spare"))
     joined.check([pod(0)])
     changes.get(timeout=20)
-    joined.forget_others(["digits-1"])
+    joined.keep_only(["digits-1"])
     assert joined.has_joined("digits-0") is None
