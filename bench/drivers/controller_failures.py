@@ -230,8 +230,7 @@ def controller_killed(bench: Bench) -> None:
         steps = jobs.recorder.steps_until(time.time(), WAIT_SECONDS)
         bench.add("failures_without_step_seconds", longest_pause(steps, begun, time.time()).seconds)
         _check_history(bench, jobs)
-        jobs.run.delete()
-        bench.add_samples("failures", jobs.recorder.wait_until_ended(WAIT_SECONDS))
+        bench.add_samples("failures", jobs.recorder.suspended_summary(WAIT_SECONDS))
         bench.add("failures_repeated_steps", float(repeated_steps(jobs.recorder.steps())))
 
 

@@ -49,8 +49,7 @@ def drained_nodes(bench: Bench) -> None:
             recorder.wait_for_step(0.0, WAIT_SECONDS, world=WORLD)
             for _ in range(2 if bench.options.quick else DRAINS):
                 _measure_drain(bench, run, recorder, name)
-            run.delete()
-            bench.add_samples(f"drain_{name}", recorder.wait_until_ended(WAIT_SECONDS))
+            bench.add_samples(f"drain_{name}", recorder.suspended_summary(WAIT_SECONDS))
             bench.add(f"drain_{name}_repeated_steps", float(repeated_steps(recorder.steps())))
 
 

@@ -22,7 +22,7 @@ from kubectl_ddp.errors import DdpError
 from kubectl_ddp.util.stop import Stop
 
 if TYPE_CHECKING:
-    from bench.drivers.cluster_runs import Run
+    from bench.drivers.cluster_runs import TrainerRun
 
 Json = dict[str, Any]
 
@@ -91,7 +91,7 @@ def repeated_steps(steps: Iterable[Seen]) -> int:
 class StepRecorder:
     """All steps of one job, and the summaries that its pods print at their end."""
 
-    def __init__(self, run: Run) -> None:
+    def __init__(self, run: TrainerRun) -> None:
         self._run = run
         self._stop = Stop()
         pods = collection("v1", "pods", run.backend.namespace)
@@ -161,11 +161,15 @@ class StepRecorder:
         wanted = "" if world is None else f" in a world of {world}"
         raise CannotMeasure(f"{self._run.name} took no step{wanted} within {seconds:g} s.")
 
-    def wait_until_ended(self, seconds: float) -> Json:
-        """Return the last summary once all pods have ended. Raises CannotMeasure."""
+    def suspended_summary(self, seconds: float) -> Json:
+        """Suspend the job, and return the summary that it prints. Raises CannotMeasure.
+
+        The store outlives the workers of a suspended job, but not of one that is deleted. So all ranks end in order.
+        """
+        self._run.ddp("suspend", self._run.name)
         deadline = time.monotonic() + seconds
         for thread in list(self._threads.values()):
             thread.join(max(0.0, deadline - time.monotonic()))
         if not self.summaries:
-            raise CannotMeasure(f"{self._run.name} printed no summary.")
+            raise CannotMeasure(f"{self._run.name} printed no summary. Logs that were not read: {self.failures}")
         return max(self.summaries, key=lambda each: int(each["steps"]))
