@@ -16,8 +16,12 @@ from ddp_controller.decisions import Evict, Resize, Timing
 from ddp_controller.running_job import RunningJob
 from ddp_trainer.common.constants import Annotation
 
-STORE_SETTLE_SECONDS: Final = 3.0
-"""Time that a store must run before a group relies on it: launchers connect to it again within a second or two."""
+STORE_SETTLE_SECONDS: Final = 15.0
+"""Time that a store must run before a group relies on it.
+
+Until then, launchers may still connect to the address of its predecessor. Resolvers keep that for 5 s, and an attempt
+to connect and the pause after it take up to 4 s, twice at worst.
+"""
 
 
 def decide_move(job: RunningJob, now: float, timing: Timing) -> Resize | Evict | None:
