@@ -59,8 +59,15 @@ def least_members(job: RunningJob, now: float, timing: Timing) -> int:
 
 
 def is_overdue(job: RunningJob, now: float, timing: Timing) -> bool:
-    """Return whether a temporary pod was not ready in time, for example because no node has room for it."""
-    return bool(job.move) and now - float(job.move.get("since") or 0) > timing.patience
+    """Return whether no pod became ready in time during a move, for example because no node has room for one.
+
+    A node with many pods takes longer than the patience, but each replacement starts the time again.
+    """
+    if not job.move:
+        return False
+    pods = job.pods if job.store is None else (*job.pods, job.store)
+    progress = max([float(job.move.get("since") or 0), *(pod.ready_since or 0.0 for pod in pods)])
+    return now - progress > timing.patience
 
 
 def _return_to_size(job: RunningJob, now: float, timing: Timing) -> Resize | None:

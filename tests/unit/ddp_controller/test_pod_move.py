@@ -100,6 +100,13 @@ def test_without_room_for_a_replacement_a_pod_leaves_after_the_patience_if_the_m
     assert decided(seen(root(3, nnodes="2", annotations=late), *pods)) is None
 
 
+def test_each_replacement_that_gets_ready_starts_the_patience_again() -> None:
+    job = root(3, nnodes="1:2", annotations=moving(2, seconds_ago=300))
+    assert decided(seen(job, pod(0, DOOMED), pod(1, ready=119), pod(2, "", ready=None))) is None
+    assert decided(seen(job, pod(0, DOOMED), pod(1), pod(2, "", ready=None), store(runs=119))) is None
+    assert evicted(seen(job, pod(0, DOOMED), pod(1, ready=121), pod(2, "", ready=None))) == "digits-0"
+
+
 def test_a_move_whose_pods_never_settle_ends_after_the_patience() -> None:
     found = decided(seen(root(3, annotations=moving(2, seconds_ago=121)), pod(0), pod(1), pod(2, ready=None)))
     assert isinstance(found, Resize)
