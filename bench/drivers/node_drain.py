@@ -22,35 +22,38 @@ Json = dict[str, Any]
 WORLD: Final = 2
 LEAST: Final = 1
 """The job may shrink, so a drain that takes a member without a replacement shows as a smaller world."""
-DRAINS: Final = 15
-"""Drains of each of the two jobs."""
+JOBS: Final = 5
+"""Jobs of each kind."""
+DRAINS: Final = 3
+"""Drains of each job. A store is a Kubernetes Job, which waits twice as long with each pod that it replaces."""
 WAIT_SECONDS: Final = 300.0
 CALM_SECONDS: Final = 5.0
 """Time of training before a drain, whose longest pause is the baseline."""
 SPARES: Final = {"spare": 1, "temporary_pod": 0}
-"""Replacement of an evicted pod → number of spares of the job.
-
-Both jobs are PyTorchJobs: a Kubernetes Job waits longer with each pod that it replaces.
-"""
+"""Replacement of an evicted pod → number of spares of the job."""
 
 
 class SmallRun(TrainerRun):
-    """A job of which four pods fit on one machine of two processors. Less CPU would make each change slow."""
+    """A PyTorchJob of which four pods fit on one machine of two processors. Less CPU would make each change slow."""
 
     cpu = "400m"
 
 
 def drained_nodes(bench: Bench) -> None:
-    """Drain the node of a member of a group of two, again and again, once with a spare and once without."""
-    for name, spares in SPARES.items():
-        run = SmallRun(bench.backend, bench.api, bench.image, f"drain-{name.replace('_', '-')}", spares=spares)
-        with StepRecorder(run) as recorder, controller(run.backend.namespace):
-            run.submit(LEAST, WORLD, apart=False)
-            recorder.wait_for_step(0.0, WAIT_SECONDS, world=WORLD)
-            for _ in range(2 if bench.options.quick else DRAINS):
-                _measure_drain(bench, run, recorder, name)
-            bench.add_samples(f"drain_{name}", recorder.suspended_summary(WAIT_SECONDS))
-            bench.add(f"drain_{name}_repeated_steps", float(repeated_steps(recorder.steps())))
+    """Drain the node of a member of a group of two, again and again, with a spare and without."""
+    jobs, drains = (1, 2) if bench.options.quick else (JOBS, DRAINS)
+    for number in range(jobs):
+        for name, spares in SPARES.items():
+            words = f"{name.replace('_', '-')}-{number}"
+            run = SmallRun(bench.backend, bench.api, bench.image, words, spares=spares)
+            with StepRecorder(run) as recorder, controller(run.backend.namespace):
+                run.submit(LEAST, WORLD, apart=False)
+                recorder.wait_for_step(0.0, WAIT_SECONDS, world=WORLD)
+                for _ in range(drains):
+                    _measure_drain(bench, run, recorder, name)
+                bench.add_samples(f"drain_{name}", recorder.suspended_summary(WAIT_SECONDS))
+                bench.add(f"drain_{name}_repeated_steps", float(repeated_steps(recorder.steps())))
+            run.delete()
 
 
 def _measure_drain(bench: Bench, run: TrainerRun, recorder: StepRecorder, name: str) -> None:
