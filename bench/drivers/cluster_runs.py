@@ -9,7 +9,6 @@ from __future__ import annotations
 import contextlib
 import datetime as dt
 import itertools
-import json
 import os
 import secrets
 import subprocess
@@ -22,6 +21,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from bench.drivers.jobs import ROOT
+from bench.drivers.step_recorder import Seen, events_of, unix_time
 from bench.harness import CannotMeasure
 from ddp_trainer.common.constants import GroupState, Label, Role
 from ddp_trainer.common.metric_names import Metric
@@ -50,17 +50,6 @@ CPU: Final = "900m"
 """CPU request of each node. Two on two cores leave some capacity for the cluster itself."""
 CPU_BESIDE_SPARES: Final = "250m"
 """CPU request of each node of a job with spares, which has imported before it must be fast."""
-
-
-@dataclass(frozen=True, slots=True)
-class Seen:
-    """One step, as a rank reported it."""
-
-    time: float
-    """Unix time of the line."""
-    world: int
-    began: float
-    """Unix time at which its worker group told that it began."""
 
 
 @dataclass(slots=True)
@@ -113,7 +102,7 @@ class Run(ABC):
     def latest_container_start(self) -> float:
         """Return the start time of the container of the latest pod, in whole seconds."""
         states = [pod["status"]["containerStatuses"][0]["state"]["running"]["startedAt"] for pod in self.pods()]
-        return max(map(_unix, states))
+        return max(map(unix_time, states))
 
     def _pods(self) -> str:
         return collection("v1", "pods", self.backend.namespace)
@@ -131,11 +120,7 @@ class Run(ABC):
 
     def _events(self, pod: Json, since: float) -> Iterator[tuple[float, Json]]:
         moment = dt.datetime.fromtimestamp(since - 1, dt.UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
-        for line in self.backend.logs(pod, timestamps=True, since=moment):
-            stamp, _, text = line.partition(" ")
-            begins = text.find('{"event"')
-            if begins >= 0:
-                yield _unix(stamp), json.loads(text[begins:])
+        return events_of(self.backend.logs(pod, timestamps=True, since=moment))
 
     def first(self, fault: float, seconds: float, *, world: int | None = None) -> float | None:
         """Return when a group formed after a fault, of size ``world`` if given, committed its first step."""
@@ -176,6 +161,8 @@ class TrainerRun(Run):
     """The reference trainer, submitted by the command line."""
 
     engine = "pytorchjob"
+    cpu = ""
+    """CPU of each node; empty for one that lets two nodes fit, or three beside spares."""
     program: tuple[str, ...] = (
         *("--module", "ddp_trainer", "--", "train", "--task", "digits", "--epochs", "1000000"),
         *("--checkpoint-seconds", "1", "--log-json", "--log-steps", "1"),
@@ -189,7 +176,7 @@ class TrainerRun(Run):
     def submit(self, least: int, most: int, *, apart: bool) -> None:
         """See :class:`Run`."""
         where = ("--topology", f"spread={MACHINE}:required") if apart else ()
-        cpu = CPU_BESIDE_SPARES if self.spares else CPU
+        cpu = self.cpu or (CPU_BESIDE_SPARES if self.spares else CPU)
         self.ddp(
             *("submit", "--name", self.name, "--image", self.image, "--engine", self.engine, *where),
             *("--nnodes", f"{least}:{most}", "--nproc", "1", "--cpu", cpu, "--memory", "1Gi", "--shm", "64Mi"),
@@ -248,7 +235,7 @@ class TrainerRun(Run):
                 world, began = int(event["world_size"]), moment
             elif event["event"] == "step":
                 world = world or self._world()
-                yield Seen(moment, world, began)
+                yield Seen(moment, world, began, int(event["step"]))
 
     def _world(self) -> int:
         """Return the size of a group that formed before the lines that were read. A spare does not report it."""
@@ -291,7 +278,7 @@ class _OfScript(Run):
     def read(self, lines: Iterator[tuple[float, Json]]) -> Iterator[Seen]:
         """See :class:`Run`."""
         for moment, event in lines:
-            yield Seen(moment, int(event["world"]), float(event["began"]))
+            yield Seen(moment, int(event["world"]), float(event["began"]), int(event["step"]))
 
 
 class ScriptRun(_OfScript, TrainerRun):
@@ -382,10 +369,6 @@ def active_pods(pods: Iterable[Json]) -> list[Json]:
         if "deletionTimestamp" not in pod["metadata"] and pod["status"].get("phase") not in {"Failed", "Succeeded"}
     ]
     return sorted(found, key=lambda pod: str(pod["metadata"]["name"]))
-
-
-def _unix(stamp: str) -> float:
-    return dt.datetime.fromisoformat(stamp).timestamp()
 
 
 @contextlib.contextmanager

@@ -13,7 +13,7 @@ class Timing:
     """Limits of time, in seconds."""
 
     settle: float = 10.0
-    """Time that a pod must be ready before the group relies on it. Kubernetes has no sign that a pod has joined."""
+    """Least time that a pod must be ready before the group relies on it."""
     patience: float = 120.0
     """Time to wait for a replacement before a pod may leave without one."""
     cooldown: float = 3.0

@@ -46,8 +46,8 @@ class Controller:
     stop: Stop
     check_rights: Callable[[], None]
     """Raises Forbidden if a right is missing. It is called when a request was denied."""
-    _paused: dict[str, float] = field(default_factory=dict)
-    """Key of a job → time until which it is left alone after a refusal."""
+    _paused: dict[tuple[str, bool], float] = field(default_factory=dict)
+    """Key of a job, and whether its budget is meant → time until which that is left alone after a decision."""
     _told: dict[str, str] = field(default_factory=dict)
 
     def run(self) -> None:
@@ -89,16 +89,15 @@ class Controller:
         for each in budgets:
             by_namespace.setdefault(str(each["metadata"].get("namespace")), []).append(each)
         for job in jobs:
-            if self._paused.get(job.key, 0) > clock:
-                continue
             mine = by_namespace.get(str(job.root["metadata"].get("namespace")), [])
-            budget = decide_budget(job, mine, now, self.timing)
-            move = decide_move(job, now, self.timing)
-            yield from (each for each in (budget, move) if each is not None)
+            if self._paused.get((job.key, True), 0) <= clock and (budget := decide_budget(job, mine, now, self.timing)):
+                yield budget
+            if self._paused.get((job.key, False), 0) <= clock and (move := decide_move(job, now, self.timing)):
+                yield move
         states = self.world.cluster_queues(jobs)
         self.metrics.waiting.set(sum(len(state.waiting) for state in states))
         resizes = [each for state in states for each in decide_sizes(state, now, self.timing)]
-        yield from (each for each in resizes if self._paused.get(each.job.key, 0) <= clock)
+        yield from (each for each in resizes if self._paused.get((each.job.key, False), 0) <= clock)
 
     def _carry_out(self, decision: Decision) -> None:
         action = action_of(decision)
@@ -117,7 +116,7 @@ class Controller:
         else:
             self.metrics.decisions.labels(action).inc()
             log(action, **facts)
-        self._paused[decision.job.key] = time.monotonic() + pause
+        self._paused[decision.job.key, isinstance(decision, SetBudget)] = time.monotonic() + pause
 
     def _delete(self, budgets: list[Object]) -> None:
         try:

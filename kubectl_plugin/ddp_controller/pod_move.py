@@ -16,8 +16,12 @@ from ddp_controller.decisions import Evict, Resize, Timing
 from ddp_controller.running_job import RunningJob
 from ddp_trainer.common.constants import Annotation
 
-STORE_SETTLE_SECONDS: Final = 3.0
-"""Time that a store must run before a group relies on it: launchers connect to it again within a second or two."""
+STORE_SETTLE_SECONDS: Final = 15.0
+"""Time that a store must run before a group relies on it.
+
+Until then, launchers may still connect to the address of its predecessor. Resolvers keep that for 5 s, and an attempt
+to connect and the pause after it take up to 4 s, twice at worst.
+"""
 
 
 def decide_move(job: RunningJob, now: float, timing: Timing) -> Resize | Evict | None:
@@ -55,8 +59,15 @@ def least_members(job: RunningJob, now: float, timing: Timing) -> int:
 
 
 def is_overdue(job: RunningJob, now: float, timing: Timing) -> bool:
-    """Return whether a temporary pod was not ready in time, for example because no node has room for it."""
-    return bool(job.move) and now - float(job.move.get("since") or 0) > timing.patience
+    """Return whether no pod became ready in time during a move, for example because no node has room for one.
+
+    A node with many pods takes longer than the patience, but each replacement starts the time again.
+    """
+    if not job.move:
+        return False
+    pods = job.pods if job.store is None else (*job.pods, job.store)
+    progress = max([float(job.move.get("since") or 0), *(pod.ready_since or 0.0 for pod in pods)])
+    return now - progress > timing.patience
 
 
 def _return_to_size(job: RunningJob, now: float, timing: Timing) -> Resize | None:

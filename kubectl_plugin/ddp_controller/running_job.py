@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, replace
 from typing import Any, Final
 
 from ddp_trainer.common.constants import Annotation
@@ -18,6 +18,8 @@ from kubectl_ddp.kube.timestamps import epoch
 from kubectl_ddp.status.termination_message import stores, workers
 
 OVER: Final = frozenset({"Succeeded", "Failed"})
+SILENT_SECONDS: Final = 60.0
+"""Time after which a ready pod counts as joined if its metrics cannot be read."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -32,10 +34,18 @@ class Member:
     """True if the pod is being deleted or has ended."""
     doom: str
     """Why the pod should move; empty if it can stay."""
+    has_joined: bool | None = True
+    """True if its launcher is in the group or waits as a spare; None if it did not answer."""
 
     def is_settled(self, now: float, settle_seconds: float) -> bool:
-        """Return whether the pod has been ready for long enough to have joined the group or to be a warm spare."""
-        return not self.is_leaving and self.ready_since is not None and now - self.ready_since >= settle_seconds
+        """Return whether the group can rely on the pod: it is a member or a warm spare.
+
+        A pod that does not answer counts after :data:`SILENT_SECONDS`.
+        """
+        if self.is_leaving or self.ready_since is None or self.has_joined is False:
+            return False
+        least = settle_seconds if self.has_joined else max(settle_seconds, SILENT_SECONDS)
+        return now - self.ready_since >= least
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -114,6 +124,13 @@ class RunningJob:
         """True if the controller may add a temporary pod."""
         return self.engine.is_scalable and (not self.queue or self.is_resized_by_slices)
 
+    def unjoined(self, now: float) -> list[Member]:
+        """Return the ready pods of which a move depends on whether they have joined."""
+        if not (self.move or self.has_spares or any(pod.doom for pod in self.pods)):
+            return []
+        ready = [pod for pod in self.pods if pod.ready_since is not None and not pod.is_leaving]
+        return [pod for pod in ready if not pod.has_joined and not pod.is_settled(now, 0.0)]
+
     def settled(self, now: float, settle_seconds: float) -> int:
         """Return the number of settled pods."""
         return sum(pod.is_settled(now, settle_seconds) for pod in self.pods)
@@ -132,12 +149,15 @@ class RunningJob:
         return [nodes for nodes in every if _fills(layouts, nodes * per_node)]
 
 
-def running_job(snapshot: Snapshot, doomed: Mapping[str, str]) -> RunningJob:
+def running_job(
+    snapshot: Snapshot, doomed: Mapping[str, str], has_joined: Callable[[str], bool | None] = lambda _: True
+) -> RunningJob:
     """Return a job from its objects.
 
     Args:
         snapshot: Root object and pods.
         doomed: Name of a node → why its pods should move.
+        has_joined: Returns whether the launcher of a pod, by its uid, has joined the run; None if unknown.
 
     Raises:
         ValueError, KeyError, TypeError: If the specification in its annotation is malformed.
@@ -155,7 +175,7 @@ def running_job(snapshot: Snapshot, doomed: Mapping[str, str]) -> RunningJob:
         spares=job_kinds.spares(job),
         move=job_kinds.json_annotation(job, Annotation.MOVE),
         granted=job_kinds.json_annotation(job, Annotation.SIZE),
-        pods=tuple(_members(workers(snapshot.pods), doomed)),
+        pods=tuple(_members(workers(snapshot.pods), doomed, has_joined)),
         store=next((each for each in _stores(snapshot.pods, doomed) if not each.is_leaving), None),
         is_ended=is_over or "deletionTimestamp" in about,
         is_suspended=job_kinds.is_suspend_requested(job),
@@ -169,10 +189,13 @@ def _fills(layouts: LayoutRange, ranks: int) -> bool:
         return False
 
 
-def _members(pods: Iterable[Object], doomed: Mapping[str, str]) -> Iterable[Member]:
+def _members(
+    pods: Iterable[Object], doomed: Mapping[str, str], has_joined: Callable[[str], bool | None]
+) -> Iterable[Member]:
     for pod in pods:
         ready = condition_of(pod, "Ready")
-        yield _member(pod, epoch(ready.get("lastTransitionTime")) if ready.get("status") == "True" else None, doomed)
+        since = epoch(ready.get("lastTransitionTime")) if ready.get("status") == "True" else None
+        yield replace(_member(pod, since, doomed), has_joined=has_joined(str(pod["metadata"].get("uid", ""))))
 
 
 def _stores(pods: Iterable[Object], doomed: Mapping[str, str]) -> Iterable[Member]:

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import queue
 import threading
+import time
 from collections.abc import Collection, Mapping, Sequence
 from typing import Final
 
 from ddp_controller.node_health import doom_reason
+from ddp_controller.pod_membership import PodMembership
 from ddp_controller.quota import ClusterQueueState, cluster_queues
 from ddp_controller.running_job import RunningJob, running_job
 from ddp_trainer.common.constants import Label
@@ -41,6 +43,7 @@ class World:
         """
         discovery = Discovery(api)
         self.changes: queue.SimpleQueue[Exception | None] = queue.SimpleQueue()
+        self._membership = PodMembership(api, lambda: self.changes.put(None))
         self._taints = taints
         self._namespaces = frozenset(namespaces)
         self._roots = [
@@ -70,6 +73,7 @@ class World:
         """End all watches."""
         for reflector in self._all:
             reflector.stop()
+        self._membership.stop()
 
     def jobs(self) -> tuple[list[RunningJob], Malformed]:
         """Return all jobs, and those whose objects are malformed, which the controller leaves alone."""
@@ -84,10 +88,14 @@ class World:
         ]
         found: list[RunningJob] = []
         malformed: Malformed = {}
-        for snapshot in of_all(roots, self._pods.objects(), lambda _: None):
+        pods = {str(pod["metadata"]["uid"]): pod for pod in self._pods.objects()}
+        self._membership.keep_only(pods)
+        for snapshot in of_all(roots, list(pods.values()), lambda _: None):
             about = snapshot.job["metadata"]
             try:
-                found.append(running_job(snapshot, doomed))
+                running = running_job(snapshot, doomed, self._membership.has_joined)
+                self._membership.check(pods[each.uid] for each in running.unjoined(time.time()))
+                found.append(running)
             except (ValueError, KeyError, TypeError, AttributeError) as error:
                 malformed[f"{about.get('namespace')}/{about['name']}"] = f"{type(error).__name__}: {error}"
         return found, malformed

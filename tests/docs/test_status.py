@@ -15,7 +15,7 @@ STATUS = ROOT / "docs" / "status.md"
 PAGE = STATUS.read_text()
 KINDS = {"unit": "unit", "render": "unit", "local": "local", "docs": "local", "peers": "local", "cluster": "cluster"}
 """Folder of tests → what its tests run on."""
-ON_A_CLUSTER = {"why", "list", "startup", "recovery-cluster"}
+ON_A_CLUSTER = {"why", "list", "startup", "recovery-cluster", "controller"}
 """Measurements that need one."""
 PROMISES = "Promises about GPUs"
 OWN = {"docs/status.md", "CHANGELOG.md"}

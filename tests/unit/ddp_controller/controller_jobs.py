@@ -68,7 +68,7 @@ def _put(item: Object, path: Sequence[str | int], value: Any) -> None:
 
 
 def pod(
-    index: int, node: str = FINE, *, ready: float | None = 60, leaving: bool = False, name: str = "digits"
+    index: int, node: str = FINE, *, ready: float | None = 600, leaving: bool = False, name: str = "digits"
 ) -> Object:
     """A worker pod that has been ready for some seconds; None if it is not."""
     since = timestamp(NOW - (ready or 0))
@@ -81,7 +81,7 @@ def pod(
     return {"metadata": about, "spec": {"nodeName": node, "containers": [{"name": "pytorch"}]}, "status": status}
 
 
-def store(node: str = FINE, *, runs: float | None = 60, name: str = "digits") -> Object:
+def store(node: str = FINE, *, runs: float | None = 600, name: str = "digits") -> Object:
     """The pod of the store, whose container has run for some seconds; None if it does not."""
     made = pod(0, node, ready=None, name=f"{name}-store")
     made["metadata"]["labels"] |= {"ddp.dev/job": name, "ddp.dev/role": "store"}

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -20,12 +21,14 @@ from kubectl_ddp.backends.cluster.http.connection import connect
 from kubectl_ddp.kube.objects import Object
 from kubectl_ddp.util.stop import Stop
 from tests.support.api_server import Answer, ApiServer, kubeconfig, serving, status
-from tests.unit.ddp_controller.controller_jobs import DOOMED, TIMING, pod, root
+from tests.unit.ddp_controller.controller_jobs import DOOMED, NOW, TIMING, moving, pod, root, store
 
 JOB = "/apis/batch/v1/namespaces/team/jobs/digits"
 BUDGET = "/apis/policy/v1/namespaces/team/poddisruptionbudgets/ddp-digits"
 ROLE = f"/apis/rbac.authorization.k8s.io/v1/clusterroles/{OWN_ROLE}"
 LEASE = f"/apis/coordination.k8s.io/v1/namespaces/team/leases/{NAME}"
+SETTLED = NOW - time.time() + 3600
+"""Seconds before the time of the tests' objects: an hour before the present."""
 GROUPS = {
     "/api/v1": {"Pod": "pods", "Node": "nodes"},
     "/apis/batch/v1": {"Job": "jobs"},
@@ -132,6 +135,27 @@ def test_a_denied_request_makes_it_review_its_rights(
     mine.run_once()
     mine.world.stop()
     assert len(reviewed) == reviews
+
+
+def test_a_refused_eviction_does_not_delay_the_budget(server: ApiServer, tmp_path: Path) -> None:
+    """A drain may have evicted a pod first: the budget must grow before the replacement is ready."""
+    server.put(JOB, root(3, annotations=moving(2)))
+    for index in range(3):
+        settled = pod(index, DOOMED if index == 0 else "fine", ready=SETTLED)
+        server.put(f"/api/v1/namespaces/team/pods/digits-{index}", settled)
+    server.put("/api/v1/namespaces/team/pods/digits-store-0", store(runs=SETTLED))
+    refusal = status(429, "TooManyRequests", "Cannot evict pod as it would violate the pod's disruption budget.")
+    server.next("POST /api/v1/namespaces/team/pods/digits-0/eviction", Answer(429, refusal))
+    controller = made(server, tmp_path)
+    controller.world.start()
+    controller.run_once()
+    assert server.objects[BUDGET]["spec"]["minAvailable"] == 2
+    server.put("/api/v1/namespaces/team/pods/digits-0", pod(0, DOOMED, leaving=True))
+    while not any(each.is_leaving for each in controller.world.jobs()[0][0].pods):
+        controller.world.changes.get(timeout=20)
+    controller.run_once()
+    assert server.objects[BUDGET]["spec"]["minAvailable"] == 3
+    controller.world.stop()
 
 
 def test_a_malformed_job_is_skipped_and_reported_once(

@@ -6,7 +6,8 @@ import pytest
 
 from ddp_controller.decisions import Evict, Resize
 from ddp_controller.pod_move import decide_move
-from ddp_controller.running_job import RunningJob
+from ddp_controller.running_job import RunningJob, running_job
+from kubectl_ddp.kube.objects import Snapshot
 from tests.unit.ddp_controller.controller_jobs import DOOMED, FINE, NOW, TIMING, moving, pod, root, seen, store
 
 
@@ -52,7 +53,7 @@ def test_the_store_moves_first_and_no_worker_leaves_before_its_successor_has_set
     job, pods = root(spares=1, size=3), (pod(0, DOOMED), pod(1), pod(2))
     assert evicted(seen(job, *pods, store(DOOMED))) == "digits-store-0"
     assert decided(seen(job, *pods, store(runs=None))) is None
-    assert decided(seen(job, *pods, store(runs=1))) is None
+    assert decided(seen(job, *pods, store(runs=14))) is None
     assert evicted(seen(job, *pods, store())) == "digits-0"
     assert evicted(seen(job, pod(0), pod(1), pod(2), store(DOOMED))) == "digits-store-0"
 
@@ -99,6 +100,13 @@ def test_without_room_for_a_replacement_a_pod_leaves_after_the_patience_if_the_m
     assert decided(seen(root(3, nnodes="2", annotations=late), *pods)) is None
 
 
+def test_each_replacement_that_gets_ready_starts_the_patience_again() -> None:
+    job = root(3, nnodes="1:2", annotations=moving(2, seconds_ago=300))
+    assert decided(seen(job, pod(0, DOOMED), pod(1, ready=119), pod(2, "", ready=None))) is None
+    assert decided(seen(job, pod(0, DOOMED), pod(1), pod(2, "", ready=None), store(runs=119))) is None
+    assert evicted(seen(job, pod(0, DOOMED), pod(1, ready=121), pod(2, "", ready=None))) == "digits-0"
+
+
 def test_a_move_whose_pods_never_settle_ends_after_the_patience() -> None:
     found = decided(seen(root(3, annotations=moving(2, seconds_ago=121)), pod(0), pod(1), pod(2, ready=None)))
     assert isinstance(found, Resize)
@@ -109,6 +117,21 @@ def test_a_suspended_job_and_one_that_is_over_are_left_alone() -> None:
     assert decided(seen(root(suspended=True), pod(0, DOOMED), pod(1))) is None
     over = root() | {"status": {"conditions": [{"type": "Complete", "status": "True"}]}}
     assert decided(seen(over, pod(0, DOOMED), pod(1))) is None
+
+
+@pytest.mark.parametrize(("has_joined", "ready", "leaves"), [(True, 20, True), (False, 90, False), (None, 20, False)])
+def test_a_ready_replacement_that_has_not_joined_is_none(has_joined: bool | None, ready: float, leaves: bool) -> None:
+    pods = (pod(0, DOOMED), pod(1), pod(2, ready=ready), store())
+    snapshot = Snapshot(root(3, annotations=moving(2)), pods)
+    job = running_job(snapshot, {DOOMED: "cordoned"}, lambda uid: has_joined if uid == "digits-2" else True)
+    assert isinstance(decided(job), Evict) == leaves
+    assert [each.name for each in job.unjoined(NOW)] == ([] if leaves else ["digits-2"])
+
+
+def test_a_replacement_whose_metrics_cannot_be_read_counts_after_a_minute() -> None:
+    pods = (pod(0, DOOMED), pod(1), pod(2, ready=61), store())
+    job = running_job(Snapshot(root(3, annotations=moving(2)), pods), {DOOMED: "cordoned"}, lambda _: None)
+    assert isinstance(decided(job), Evict)
 
 
 def test_no_order_of_events_takes_the_group_below_its_world() -> None:

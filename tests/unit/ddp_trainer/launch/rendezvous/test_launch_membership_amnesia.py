@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from ddp_trainer.launch.protocol.messages import Stop, Verdict, WorkerState
+from ddp_trainer.launch.protocol.messages import Stop, Verdict, Waiting, WorkerState
 from tests.support.launch_simulation import SimulatedRun, a_policy
 
 
@@ -55,6 +55,7 @@ def test_a_store_that_forgot_everything_does_not_start_newcomers_beside_a_group_
     run.reconnect(other)
     run.wait(100)
     assert (old.runs, other.runs, new.runs) == (1, 1, None)
+    assert new.last == Waiting(nodes=1, spare=True)
 
 
 def test_a_store_that_forgot_everything_lets_the_younger_of_two_groups_stand_because_the_other_is_fenced_off() -> None:

@@ -1,0 +1,280 @@
+"""Part of ``bench controller``: two controllers are killed, paused and cut off while jobs share a quota.
+
+The history of the objects shows what the controllers did: :func:`resizes_of`, :func:`above_quota` and
+:func:`repeated_resizes` read it.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import itertools
+import random
+import signal
+import tempfile
+import threading
+import time
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final
+
+from bench.drivers.controller_process import ControllerProcess, TcpProxy, kubeconfig_through, server_address
+from bench.drivers.object_history import Version
+from bench.drivers.shared_quota import LEAST, MOST, WAIT_SECONDS, QuotaJobs, quota_jobs
+from bench.drivers.step_recorder import longest_pause, repeated_steps
+from bench.harness import CannotMeasure, Options
+from ddp_controller.lease import NAME
+from ddp_trainer.common.constants import Annotation
+from kubectl_ddp.backends.cluster.http.resources import collection
+from kubectl_ddp.kube import job_kinds
+from kubectl_ddp.kube.conditions import holds
+from kubectl_ddp.kube.kueue_queue import owner_of
+
+if TYPE_CHECKING:
+    from bench.measurements.controller import Bench
+
+Json = dict[str, Any]
+
+SECONDS: Final = 1200.0
+QUICK_SECONDS: Final = 60.0
+BETWEEN_SECONDS: Final = (2.0, 12.0)
+"""Time between two failures."""
+DOWN_SECONDS: Final = (1.0, 30.0)
+"""Duration of a failure: shorter and longer than the Lease, which lasts 15 s."""
+STAY_SECONDS: Final = (1.0, 8.0)
+"""Time that the other job has its quota, and that it is away."""
+STALE_SECONDS: Final = 1.0
+"""Age of the state on which a controller may decide: its watches are not immediate."""
+
+
+# ------------------------------------------------------------------------------------------------------------- history
+
+
+@dataclass(frozen=True, slots=True)
+class SizeChange:
+    """One change of a job by the controller."""
+
+    version: Version
+    before: int
+    size: int
+    reason: str
+
+
+def resizes_of(versions: Sequence[Version], name: str) -> list[SizeChange]:
+    """Return all changes of a Job that have a new annotation ``ddp.dev/size``, also those to the same size."""
+    mine = [each for each in versions if each.item["metadata"]["name"] == name and not each.is_deleted]
+    found = []
+    for sooner, later in itertools.pairwise(mine):
+        told = [job_kinds.json_annotation(each.item, Annotation.SIZE) for each in (sooner, later)]
+        if told[0] != told[1]:
+            before, size = (int(each.item["spec"]["parallelism"]) for each in (sooner, later))
+            found.append(SizeChange(later, before, size, str(told[1].get("reason"))))
+    return found
+
+
+def above_quota(changes: Sequence[SizeChange], workloads: Sequence[Version], uid: str, quota: int) -> list[SizeChange]:
+    """Return the changes to a larger size than other jobs had left free.
+
+    Args:
+        changes: Changes of the size of one job.
+        workloads: History of all Workloads, whose pods have one size.
+        uid: Uid of the job.
+        quota: Number of pods for which there is quota.
+    """
+
+    def taken(change: SizeChange) -> int:
+        newest = {each.item["metadata"]["uid"]: each for each in workloads if each.number <= change.version.number}
+        return sum(
+            int(each.item["spec"]["podSets"][0]["count"])
+            for each in newest.values()
+            if _reserves(each) and owner_of(each.item) != uid and _reserved_for(each, workloads, change) > STALE_SECONDS
+        )
+
+    return [change for change in changes if change.size > change.before and change.size + taken(change) > quota]
+
+
+def _reserves(version: Version) -> bool:
+    over = version.is_deleted or "deletionTimestamp" in version.item["metadata"] or holds(version.item, "Finished")
+    return holds(version.item, "QuotaReserved") and not over
+
+
+def _reserved_for(version: Version, workloads: Sequence[Version], change: SizeChange) -> float:
+    """Return for how many seconds a Workload had its quota before a change."""
+    uid = version.item["metadata"]["uid"]
+    return change.version.time - min(
+        each.time for each in workloads if each.item["metadata"]["uid"] == uid and _reserves(each)
+    )
+
+
+def repeated_resizes(changes: Sequence[SizeChange], workloads: Sequence[Version], uid: str) -> list[SizeChange]:
+    """Return the changes for which there was no new reason.
+
+    A reason is new once another job has come or gone since the last change in the same direction.
+    """
+    reasons = _arrivals_and_ends([each for each in workloads if owner_of(each.item) != uid])
+    found = []
+    for sooner, later in itertools.pairwise(changes):
+        is_same = (later.size > later.before) == (sooner.size > sooner.before)
+        is_new = any(sooner.version.number < number < later.version.number for number in reasons)
+        if later.size == later.before or (is_same and not is_new):
+            found.append(later)
+    return found
+
+
+def _arrivals_and_ends(workloads: Sequence[Version]) -> list[int]:
+    """Return the resource versions at which a Workload came, and at which it began to end."""
+    found: dict[str, tuple[bool, int]] = {}
+    numbers = []
+    for each in workloads:
+        about = each.item["metadata"]
+        is_over = each.is_deleted or "deletionTimestamp" in about or holds(each.item, "Finished")
+        if about["uid"] not in found or found[about["uid"]][0] != is_over:
+            numbers.append(each.number)
+        found[about["uid"]] = (is_over, each.number)
+    return numbers
+
+
+# ------------------------------------------------------------------------------------------------------------ failures
+
+
+@dataclass(frozen=True, slots=True)
+class Candidate:
+    """One of the controllers, with its connection to the API server."""
+
+    process: ControllerProcess
+    proxy: TcpProxy
+
+    def kill(self, down: Callable[[], object]) -> None:
+        """Kill the process, and start another one."""
+        self.process.stop(signal.SIGKILL)
+        down()
+        self.process.start()
+
+    def pause(self, down: Callable[[], object]) -> None:
+        """Pause the process, and let it continue."""
+        self.process.send(signal.SIGSTOP)
+        down()
+        self.process.send(signal.SIGCONT)
+
+    def cut(self, down: Callable[[], object]) -> None:
+        """Cut the process off from the API server, and let both meet again."""
+        self.proxy.cut()
+        down()
+        self.proxy.join()
+
+
+FAILURES: Final = (Candidate.kill, Candidate.pause, Candidate.cut)
+
+
+@contextlib.contextmanager
+def _candidates(namespace: str) -> Iterator[list[Candidate]]:
+    """Yield two running controllers. Raises CannotMeasure."""
+    found: list[Candidate] = []
+    with tempfile.TemporaryDirectory(prefix="ddp-bench-") as folder:
+        try:
+            for number in range(2):
+                proxy = TcpProxy(*server_address())
+                process = ControllerProcess(namespace, kubeconfig_through(proxy, Path(folder) / str(number)))
+                found.append(Candidate(process, proxy))
+                process.start()
+                process.wait_until_ready()
+            yield found
+        finally:
+            for each in found:
+                each.process.stop()
+                each.proxy.close()
+
+
+@contextlib.contextmanager
+def _failing(candidates: Sequence[Candidate], options: Options) -> Iterator[list[str]]:
+    """Let one controller after the other fail at random, in a thread; yields the names of the failures."""
+    chance, ended, done = random.Random(options.seed), threading.Event(), []
+
+    def fail() -> None:
+        while not ended.wait(chance.uniform(*BETWEEN_SECONDS)):
+            number, failure, seconds = chance.randrange(2), chance.choice(FAILURES), chance.uniform(*DOWN_SECONDS)
+            options.progress(f"controller {number}: {failure.__name__} for {seconds:.1f} s")
+            failure(candidates[number], partial(ended.wait, seconds))
+            done.append(failure.__name__)
+            for each in candidates:  # as a Deployment does
+                if each.process.exit_code is not None:
+                    options.progress(f"a controller ended with {each.process.exit_code}: {each.process.decisions[-1:]}")
+                    each.process.start()
+
+    thread = threading.Thread(target=fail, daemon=True)
+    thread.start()
+    try:
+        yield done
+    finally:
+        ended.set()
+        thread.join()
+
+
+def controller_killed(bench: Bench) -> None:
+    """Let the other job come and go while the controllers fail, and check all that they did."""
+    bench.options.progress(f"seed of the failures: {bench.options.seed}")
+    chance = random.Random(bench.options.seed + 1)
+    with _candidates(bench.backend.namespace) as candidates, quota_jobs(bench) as jobs:
+        begun = time.time()
+        end = begun + (QUICK_SECONDS if bench.options.quick else SECONDS)
+        with _failing(candidates, bench.options) as failures:
+            for number in itertools.count():
+                if time.time() >= end:
+                    break
+                bench.add(
+                    "failures_stuck_rounds_count", float(not _is_round_done(bench, jobs, f"other-{number}", chance))
+                )
+        bench.add("failures_count", float(len(failures)))
+        jobs.recorder.wait_for_step(time.time(), WAIT_SECONDS, world=MOST)
+        steps = jobs.recorder.steps_until(time.time(), WAIT_SECONDS)
+        bench.add("failures_without_step_seconds", longest_pause(steps, begun, time.time()).seconds)
+        _check_history(bench, jobs)
+        bench.add_samples("failures", jobs.recorder.suspended_summary(WAIT_SECONDS))
+        bench.add("failures_repeated_steps", float(repeated_steps(jobs.recorder.steps())))
+
+
+def _is_round_done(bench: Bench, jobs: QuotaJobs, name: str, chance: random.Random) -> bool:
+    """Let the other job come and go. Returns False if it was not admitted, or the elastic job did not grow again."""
+    begun = time.time()
+    uid = jobs.submit_other(name)
+    try:
+        admitted = jobs.wait_until_admitted(uid, WAIT_SECONDS).time
+        time.sleep(chance.uniform(*STAY_SECONDS))
+    except CannotMeasure as error:
+        bench.options.progress(f"{name}: {error}")
+        return False
+    finally:
+        jobs.run.backend.delete(name)
+        freed = jobs.wait_until_freed(uid, WAIT_SECONDS).time
+    try:
+        granted = jobs.wait_until_granted(freed, WAIT_SECONDS).time
+    except CannotMeasure as error:
+        bench.options.progress(f"{name}: {error}")
+        return False
+    bench.options.progress(f"{name}: admitted {admitted - begun:.1f} s, granted {granted - freed:.1f} s")
+    time.sleep(chance.uniform(*STAY_SECONDS))
+    return True
+
+
+def _check_history(bench: Bench, jobs: QuotaJobs) -> None:
+    versions, workloads = jobs.jobs.versions(), jobs.workloads.versions()
+    mine = [each.item for each in versions if each.item["metadata"]["name"] == jobs.run.name]
+    uid = str(mine[0]["metadata"]["uid"])
+    changes = resizes_of(versions, jobs.run.name)
+    wrong = {
+        "failures_below_minimum_count": [change for change in changes if change.size < LEAST],
+        "failures_above_quota_count": above_quota(changes, workloads, uid, MOST),
+        "failures_resized_twice_count": repeated_resizes(changes, workloads, uid),
+    }
+    for figure, found in wrong.items():
+        bench.add(figure, float(len(found)))
+        for change in found:
+            bench.options.progress(
+                f"{figure}: {change.before} to {change.size} at {change.version.time:.1f}: {change.reason}"
+            )
+    bench.add("failures_resizes_count", float(len(changes)))
+    started = next((index for index, item in enumerate(mine) if not item["spec"]["suspend"]), len(mine))
+    bench.add("failures_suspended_count", float(sum(item["spec"]["suspend"] for item in mine[started:])))
+    lease = bench.api.get(f"{collection('coordination.k8s.io/v1', 'leases', bench.backend.namespace)}/{NAME}")
+    bench.add("failures_takeovers_count", float(lease["spec"].get("leaseTransitions") or 0))

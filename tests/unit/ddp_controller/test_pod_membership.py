@@ -1,0 +1,75 @@
+"""Pods that are asked by their metrics whether they have joined their run."""
+
+from __future__ import annotations
+
+import itertools
+import queue
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from ddp_controller.pod_membership import PodMembership
+from ddp_trainer.common.metric_names import Metric
+from kubectl_ddp.backends.cluster.http.api import Api
+from kubectl_ddp.backends.cluster.http.connection import connect
+from kubectl_ddp.status.metrics_parser import metrics_path
+from tests.support.api_server import Answer, ApiServer, kubeconfig, serving
+from tests.unit.ddp_controller.controller_jobs import pod
+
+READ = f"GET /api/v1/namespaces/team/pods/digits-0:9464/proxy{metrics_path([Metric.GROUP_STATE]).partition('?')[0]}"
+
+
+@pytest.fixture
+def server() -> Iterator[ApiServer]:
+    with serving(ApiServer({})) as running:
+        yield running
+
+
+@pytest.fixture
+def changes() -> queue.SimpleQueue[None]:
+    return queue.SimpleQueue()
+
+
+@pytest.fixture
+def joined(server: ApiServer, tmp_path: Path, changes: queue.SimpleQueue[None]) -> Iterator[PodMembership]:
+    clock = itertools.count()  # each look at the clock is a second later
+    api = Api(connect(kubeconfig=str(kubeconfig(tmp_path, server.url))), sleep=lambda _: None)
+    found = PodMembership(api, lambda: changes.put(None), clock=lambda: float(next(clock)))
+    yield found
+    found.stop()
+
+
+def state(name: str) -> Answer:
+    return Answer(200, f'{Metric.GROUP_STATE}{{state="{name}"}} 1\n')
+
+
+@pytest.mark.parametrize("name", ["spare", "running"])
+def test_a_spare_and_a_member_have_joined(
+    server: ApiServer, joined: PodMembership, changes: queue.SimpleQueue[None], name: str
+) -> None:
+    server.next(READ, state(name))
+    joined.check([pod(0)])
+    changes.get(timeout=20)
+    assert joined.has_joined("digits-0")
+
+
+def test_a_pod_that_imports_is_asked_again_until_it_has_joined(
+    server: ApiServer, joined: PodMembership, changes: queue.SimpleQueue[None]
+) -> None:
+    server.next(READ, Answer(503), state("starting"), state("spare"))
+    assert joined.has_joined("digits-0") is None
+    while not joined.has_joined("digits-0"):
+        joined.check([pod(0)])
+    changes.get(timeout=20)
+    assert [str(request) for request in server.requests] == [READ] * 3
+
+
+def test_a_pod_that_is_gone_is_forgotten(
+    server: ApiServer, joined: PodMembership, changes: queue.SimpleQueue[None]
+) -> None:
+    server.next(READ, state("spare"))
+    joined.check([pod(0)])
+    changes.get(timeout=20)
+    joined.keep_only(["digits-1"])
+    assert joined.has_joined("digits-0") is None
