@@ -219,11 +219,11 @@ class Membership:
         self._inspection.review(self.roster)
         # An agent without workers has seen the group end. The others must still stop, or report that they have.
         self.phase = RunPhase.STOPPING if has_ended else RunPhase.RUNNING
-        for waiting in self.roster.ready().values():
-            self._roll_call.record_arrival(waiting)  # it came before the group, and may be a spare now
         for intruder, why in rejected_agents(hello, self.roster):
             self._send_to_agent(intruder, messages.Rejected(why=why, exit_code=Exit.RENDEZVOUS_LOST))
             self.roster.remove(intruder.node.token)
+        for waiting in self.roster.ready().values():
+            self._roll_call.record_arrival(waiting)  # it came before the group, and may be a spare now
 
     def _resume(self, agent: Agent, hello: messages.Hello) -> None:
         """Process a reconnect with workers of the current generation, or of one that is over."""
