@@ -15,6 +15,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Self
 
+from ddp_trainer.common.constants import Env
 from tests.support.ports import free_port
 
 LAUNCH = [sys.executable, "-m", "ddp_trainer", "launch"]
@@ -40,13 +41,13 @@ say(f"rank={rank} generation={generation} done restarts={os.environ['DDP_RESTART
 
 
 class Running:
-    """One process, and every line it has written so far."""
+    """One process, and every line it has written so far. Launchers have no fork server, unless a test asks for it."""
 
     def __init__(self, command: list[str], env: dict[str, str] | None = None, cwd: Path | None = None) -> None:
         clean = {name: value for name, value in os.environ.items() if not name.startswith(("PET_", "DDP_", "TORCHEL"))}
         self.process = subprocess.Popen(
             command,
-            env={**clean, **(env or {})},
+            env={**clean, Env.ZYGOTE: "0", **(env or {})},
             cwd=cwd,
             stdin=subprocess.DEVNULL,
             stdout=subprocess.PIPE,
