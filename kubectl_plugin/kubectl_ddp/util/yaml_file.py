@@ -13,4 +13,9 @@ LOADER: Final = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
 
 def read_yaml(path: Path) -> Any:
     """Return the document of a file. Raises OSError and yaml.YAMLError."""
-    return yaml.load(path.read_bytes(), Loader=LOADER)  # noqa: S506 - both are safe loaders
+    return parse_yaml(path.read_bytes())
+
+
+def parse_yaml(content: bytes) -> Any:
+    """Return the document. Raises yaml.YAMLError."""
+    return yaml.load(content, Loader=LOADER)  # noqa: S506 - both are safe loaders
