@@ -18,16 +18,14 @@ if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
 
 LONGEST = (
     "test_documents",
-    "test_train_strategies",
-    "test_train_exact",
+    "test_train_replicas",
     "test_bench_gpu_checks",
     "test_object_stores",
-    "test_train_replicas",
     "test_launch_reform",
-    "test_train_own_loop",
     "test_train_stream_model",
     "test_collectives_pairs",
-    "test_train_guards",
+    "test_train_strategies",
+    "test_train_loaded",
     "test_train_data",
 )
 """Files of tests/local and tests/docs that take minutes, the longest first. One process runs a file."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 import signal
 import subprocess
@@ -15,6 +16,7 @@ from ddp_trainer.common.constants import Exit
 from tests.local import train_own_loop
 from tests.local.train_group import WorkerGroup
 from tests.local.train_logged import surviving_steps
+from tests.support import fork_server
 
 STEPS_PER_EPOCH = 19
 EPOCHS = 2
@@ -97,11 +99,14 @@ with elastic.run(model, torch.optim.SGD(model.parameters(), lr=0.1), torch.ones(
         ("step.backward(model(batch).mean() / 0)", "The loss of step 0 is "),
     ],
 )
-def test_a_loop_that_forgets_a_batch_is_told_so(body: str, sentence: str) -> None:
-    program = FORGETFUL.format(body=body)
-    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=60, check=False)
-    assert done.returncode == Exit.FAILURE
-    assert sentence in done.stderr
+def test_a_loop_that_forgets_a_batch_is_told_so(body: str, sentence: str, tmp_path: Path) -> None:
+    said = tmp_path / "stderr"
+    with said.open("w") as stderr:
+        process = fork_server.start(("-c", FORGETFUL.format(body=body)), env=os.environ, stderr=stderr)
+    with process.stdout:
+        process.communicate(timeout=120)
+    assert process.returncode == Exit.FAILURE
+    assert sentence in said.read_text()
 
 
 def test_importing_the_package_and_the_module_costs_nothing() -> None:
