@@ -13,7 +13,7 @@ from kubectl_ddp.why.model import Cause
 from tests.cluster import staged_changes as to
 from tests.cluster.live_cluster import Namespace, until
 from tests.cluster.staged_changes import CUDA_OOM, EARLY_EXIT, HANG, NOWHERE, RAISE
-from tests.cluster.staging import AT_ONCE, IDLE, TAINT, Stage, Staging
+from tests.cluster.staging import AT_ONCE, HALF, IDLE, TAINT, Stage, Staging
 
 STAGES: Final[Mapping[str, Stage]] = {
     # Those that take longest come first.
@@ -51,14 +51,14 @@ STAGES: Final[Mapping[str, Stage]] = {
         cause=Cause.ERROR,
         code=10,
         says="ended with code 0 before the others; rank 0 then failed",
-        words=("--nnodes", "2", "--memory", "1Gi", "--max-restarts", "0"),
+        words=("--nnodes", "2", *HALF, "--memory", "1Gi", "--max-restarts", "0"),
         script=EARLY_EXIT,
         runs=True,
     ),
     "rendezvous": Stage(
         cause=Cause.RENDEZVOUS,
         says="pod rendezvous-worker-1 not",
-        words=("--nnodes", "2", *IDLE),
+        words=("--nnodes", "2", *HALF, *IDLE),
         runs=True,
         change=to.second_is_mute,
     ),

@@ -11,7 +11,7 @@ from typing import Final
 
 from kubectl_ddp.status.termination_message import stores, workers
 from kubectl_ddp.why.model import Cause
-from tests.cluster.staging import Json, Stage, Staging
+from tests.cluster.staging import HALF, Json, Stage, Staging
 
 BEGINS: Final = "the failure begins"
 CORDON_SECONDS: Final = 15.0
@@ -39,9 +39,9 @@ signal.signal(signal.SIGTERM, signal.SIG_IGN)
 time.sleep(3600)
 """
 """A pod that ends at once is replaced in two seconds, and its end is no cause any more."""
-_LEAVING_LATE: Final = ("--nnodes", "2", "--grace", "1m")
+_LEAVING_LATE: Final = ("--nnodes", "2", *HALF, "--grace", "1m")
 _TWO_RANKS: Final = ("--nproc", "2", "--memory", "1Gi")
-_TWO_NODES: Final = ("--nnodes", "2", "--command", "sleep 3600")
+_TWO_NODES: Final = ("--nnodes", "2", *HALF, "--command", "sleep 3600")
 
 
 def delete_pod(staging: Staging, name: str) -> None:

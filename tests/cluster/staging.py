@@ -34,6 +34,8 @@ Json = dict[str, Any]
 Change = Callable[[list[Json]], None]
 
 SMALL: Final = ("--nnodes", "1", "--nproc", "1", "--cpu", "1", "--memory", "512Mi", "--shm", "32Mi")
+HALF: Final = ("--cpu", "500m")
+"""For jobs of two pods: with a whole core for each, two jobs could each hold a node and wait for the other's."""
 IDLE: Final = ("--command", "sleep 3600")
 KUEUE: Final = "kueue.x-k8s.io/v1beta2"
 TAINT: Final = "why.example.com/staged"

@@ -34,6 +34,7 @@ def kubeconfig_of(space: Namespace) -> Path:
     return path
 
 
+@pytest.mark.xdist_group("one core each")  # as in the examples that they submit
 @pytest.mark.parametrize("block", blocks("console", "cluster"))
 def test_a_command_in_a_document_works_on_a_cluster(block: str, space: Namespace, tmp_path: Path) -> None:
     shutil.copytree(ROOT / "manifests", tmp_path / "manifests")

@@ -12,6 +12,9 @@ from tests.cluster.live_cluster import Namespace, until
 from tests.support.examples import RUN_ANYWHERE
 from tools.docs.examples import targets
 
+# Two jobs of two such pods would each hold a node, and wait for the other's.
+pytestmark = pytest.mark.xdist_group("one core each")
+
 
 @pytest.mark.timeout(600)
 @pytest.mark.parametrize("job_file", RUN_ANYWHERE, ids=lambda path: path.name)

@@ -9,6 +9,9 @@ import pytest
 
 from tests.cluster.live_cluster import Json, Namespace, until
 
+# Two jobs of two such pods would each hold a node, and wait for the other's.
+pytestmark = pytest.mark.xdist_group("one core each")
+
 WORDS = ("quick", "brown", "fox", "jumps", "over", "lazy", "dog", "and", "runs", "from", "what", "it", "has", "seen")
 SIZE = ("--nnodes", "2", "--nproc", "2", "--cpu", "1", "--memory", "2Gi", "--shm", "128Mi")
 TRAIN = (

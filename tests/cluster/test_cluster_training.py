@@ -12,6 +12,9 @@ from ddp_trainer.common.constants import Label
 from tests.cluster.live_cluster import Namespace, until
 
 DIGITS = ("--module", "ddp_trainer", "--", "train", "--task", "digits", "--global-batch", "64", "--seed", "0")
+# Two jobs of two such pods would each hold a node, and wait for the other's.
+pytestmark = pytest.mark.xdist_group("one core each")
+
 SIZE = ("--nnodes", "2", "--nproc", "2", "--cpu", "1", "--memory", "2Gi", "--shm", "256Mi")
 
 
