@@ -268,6 +268,6 @@ def test_a_job_that_kueue_resizes_grows_when_there_is_quota_and_shrinks_at_once(
     grown.ok()
     until("that the new pod waits", lambda: jobs(space)["wide"]["nodes"]["shortage"] == "1 waits for quota")
     assert jobs(space)["wide"]["nodes"]["granted"] == 1
-    assert "to grow to 2 nodes" in space.ddp("why", "wide").out
+    until("that it is told why", lambda: "to grow to 2 nodes" in space.ddp("why", "wide").out)
     space.ddp("scale", "wide", "--nnodes", "1", "--no-wait").ok()
     until("that none waits", lambda: jobs(space)["wide"]["nodes"]["shortage"] == "")
