@@ -108,7 +108,7 @@ def _reserved_for(version: Version, workloads: Sequence[Version], change: SizeCh
 
 
 def repeated_resizes(changes: Sequence[SizeChange], workloads: Sequence[Version], uid: str) -> list[SizeChange]:
-    """Return the changes for which there was no new reason.
+    """Return the changes without a new reason.
 
     A reason is new once another job has come or gone since the last change in the same direction.
     """
@@ -212,7 +212,7 @@ def _failing(candidates: Sequence[Candidate], options: Options) -> Iterator[list
 
 
 def controller_killed(bench: Bench) -> None:
-    """Let the other job come and go while the controllers fail, and check all that they did."""
+    """Check all changes of the controllers, which fail while other jobs come and go."""
     bench.options.progress(f"seed of the failures: {bench.options.seed}")
     chance = random.Random(bench.options.seed + 1)
     with _candidates(bench.backend.namespace) as candidates, quota_jobs(bench) as jobs:
@@ -235,7 +235,7 @@ def controller_killed(bench: Bench) -> None:
 
 
 def _is_round_done(bench: Bench, jobs: QuotaJobs, name: str, chance: random.Random) -> bool:
-    """Let the other job come and go. Returns False if it was not admitted, or the elastic job did not grow again."""
+    """Submit and delete another job. Returns False if it was not admitted, or the elastic job did not grow again."""
     begun = time.time()
     uid = jobs.submit_other(name)
     try:

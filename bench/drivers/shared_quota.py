@@ -18,6 +18,7 @@ from bench.drivers.controller_process import controller
 from bench.drivers.object_history import ObjectHistory, Version
 from bench.drivers.step_recorder import StepRecorder, longest_pause, repeated_steps
 from bench.harness import CannotMeasure
+from kubectl_ddp.backends.cluster.http.api import Api
 from kubectl_ddp.backends.cluster.http.api_errors import NotServed
 from kubectl_ddp.backends.cluster.http.resources import collection
 from kubectl_ddp.kube.conditions import holds
@@ -125,11 +126,25 @@ def quota_jobs(bench: Bench) -> Iterator[QuotaJobs]:
         yield QuotaJobs(run=run, recorder=recorder, jobs=jobs, workloads=workloads, script=script)
 
 
+def _queue(bench: Bench) -> contextlib.AbstractContextManager[str]:
+    """Return a queue with quota for the elastic job's maximum."""
+    return local_queue(bench.api, bench.backend.namespace, cpu=f"{MOST * CPU_MILLIS}m", memory="1Ti")
+
+
 @contextlib.contextmanager
-def _queue(bench: Bench) -> Iterator[str]:
-    """Yield the name of a LocalQueue and of a priority class, with quota for the elastic job's maximum."""
-    name = bench.backend.namespace
-    quota = [{"name": "cpu", "nominalQuota": f"{MOST * CPU_MILLIS}m"}, {"name": "memory", "nominalQuota": "1Ti"}]
+def local_queue(api: Api, name: str, *, cpu: str, memory: str) -> Iterator[str]:
+    """Yield the name of a LocalQueue, of its quota, and of a priority class: that of the namespace.
+
+    Args:
+        api: API server.
+        name: Name of the namespace.
+        cpu: Quota of CPU.
+        memory: Quota of memory.
+
+    Raises:
+        CannotMeasure: If the cluster has no Kueue.
+    """
+    quota = [{"name": "cpu", "nominalQuota": cpu}, {"name": "memory", "nominalQuota": memory}]
     group = {"coveredResources": ["cpu", "memory"], "flavors": [{"name": name, "resources": quota}]}
     selector = {"matchLabels": {"kubernetes.io/metadata.name": name}}
     specs: dict[tuple[str, str], Json] = {
@@ -142,17 +157,17 @@ def _queue(bench: Bench) -> Iterator[str]:
             path = collection(KUEUE, plural, None)
             body = {"apiVersion": KUEUE, "kind": kind, "metadata": {"name": name}, **item}
             try:
-                uid = bench.api.create(path, body)["metadata"]["uid"]
+                uid = api.create(path, body)["metadata"]["uid"]
             except NotServed as error:
                 raise CannotMeasure("The cluster has no Kueue.") from error
-            undo.callback(bench.api.delete, f"{path}/{name}", uid=uid)
+            undo.callback(api.delete, f"{path}/{name}", uid=uid)
         local = {"apiVersion": KUEUE, "kind": "LocalQueue", "metadata": {"name": name}, "spec": {"clusterQueue": name}}
-        bench.api.create(collection(KUEUE, "localqueues", name), local)
+        api.create(collection(KUEUE, "localqueues", name), local)
         yield name
 
 
 def shared_quota(bench: Bench) -> None:
-    """Let the other job come and go, and time both changes of the elastic job."""
+    """Time both changes of the elastic job while another job comes and goes."""
     with controller(bench.backend.namespace), quota_jobs(bench) as jobs:
         for number in range(3 if bench.options.quick else ROUNDS):
             _measure_round(bench, jobs, f"other-{number}")

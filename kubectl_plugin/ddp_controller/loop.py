@@ -47,7 +47,7 @@ class Controller:
     check_rights: Callable[[], None]
     """Raises Forbidden if a right is missing. It is called when a request was denied."""
     _paused: dict[tuple[str, bool], float] = field(default_factory=dict)
-    """Key of a job, and whether its budget is meant → time until which that is left alone after a decision."""
+    """Key of a job, and True for its budget → time until which nothing is decided about it again."""
     _told: dict[str, str] = field(default_factory=dict)
 
     def run(self) -> None:

@@ -29,7 +29,7 @@ AT_ONCE: Final = 8
 
 
 class PodMembership:
-    """Answers of pods that were asked whether they have joined."""
+    """Record of the pods that have joined their run, by the answers of their launchers."""
 
     def __init__(self, api: Api, changed: Callable[[], None], *, clock: Callable[[], float] = time.monotonic) -> None:
         """Create an empty record.

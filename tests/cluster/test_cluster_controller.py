@@ -12,14 +12,14 @@ from typing import Any
 
 import pytest
 
+from bench.drivers.shared_quota import local_queue
+from bench.harness import CannotMeasure
 from kubectl_ddp.backends.cluster.http.api import Api
-from kubectl_ddp.backends.cluster.http.api_errors import Conflict, NotServed
-from kubectl_ddp.backends.cluster.http.resources import collection
+from kubectl_ddp.backends.cluster.http.api_errors import Conflict
 from kubectl_ddp.errors import Unreachable
 from tests.cluster.live_cluster import RESTRICTED, Json, Namespace, until
 from tests.support.ports import free_port
 
-KUEUE = "kueue.x-k8s.io/v1beta2"
 BUDGETS = ("policy/v1", "poddisruptionbudgets")
 
 
@@ -153,24 +153,9 @@ def create_job(space: Namespace, queue: str, name: str, size: int, **about: Any)
 @pytest.fixture
 def queue(space: Namespace) -> Iterator[str]:
     """A LocalQueue with quota for three pods, and a priority class, all named like the test's namespace."""
-    name = space.name
-    quota = [{"name": "cpu", "nominalQuota": "60m"}, {"name": "memory", "nominalQuota": "1Gi"}]
-    group = {"coveredResources": ["cpu", "memory"], "flavors": [{"name": name, "resources": quota}]}
-    selector = {"matchLabels": {"kubernetes.io/metadata.name": name}}
-    specs: dict[tuple[str, str], Json] = {
-        ("ResourceFlavor", "resourceflavors"): {"spec": {}},
-        ("ClusterQueue", "clusterqueues"): {"spec": {"namespaceSelector": selector, "resourceGroups": [group]}},
-        ("WorkloadPriorityClass", "workloadpriorityclasses"): {"value": 2000},
-    }
-    with contextlib.ExitStack() as undo:
-        for (kind, plural), item in specs.items():
-            path = collection(KUEUE, plural, None)
-            body = {"apiVersion": KUEUE, "kind": kind, "metadata": {"name": name}, **item}
-            try:
-                uid = space.api.create(path, body)["metadata"]["uid"]
-            except NotServed:
-                pytest.skip("This cluster has no Kueue.")
-            undo.callback(space.api.delete, f"{path}/{name}", uid=uid)
-        local = {"apiVersion": KUEUE, "kind": "LocalQueue", "metadata": {"name": name}, "spec": {"clusterQueue": name}}
-        space.api.create(space.path(KUEUE, "localqueues"), local)
+    with contextlib.ExitStack() as stack:
+        try:
+            name = stack.enter_context(local_queue(space.api, space.name, cpu="60m", memory="1Gi"))
+        except CannotMeasure as error:
+            pytest.skip(str(error))
         yield name

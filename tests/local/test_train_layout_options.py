@@ -3,16 +3,13 @@
 from __future__ import annotations
 
 import json
-import os
-import subprocess
-import sys
-from collections.abc import Iterator
 from itertools import combinations
 from pathlib import Path
 
 import pytest
 import torch
 
+from tests.local.train_forked import Run, losses_of
 from tests.local.train_layouts import Numbers
 
 save_file = pytest.importorskip("safetensors.torch").save_file
@@ -42,26 +39,6 @@ def save_weights(directory: Path) -> Path:
     return index
 
 
-def learn_all(*runs: str) -> list[list[float]]:
-    """Losses of the first steps of each of several runs, by their flags, on as many ranks as their layouts have."""
-    every = [json.dumps([2 if "--parallel" in flags else 1, [*FLAGS, *flags.split()]]) for flags in runs]
-    environment = {name: value for name, value in os.environ.items() if not name.startswith(("DDP_", "PET_", "OMP_"))}
-    program = [sys.executable, "-m", "tests.local.train_forked", *every]
-    done = subprocess.run(program, env=environment, capture_output=True, text=True, check=False)
-    assert done.returncode == 0, done.stderr
-    return list(by_run(done.stdout))
-
-
-def by_run(said: str) -> Iterator[list[float]]:
-    losses: list[float] = []
-    for event in map(json.loads, said.splitlines()):
-        if event["event"] == "step":
-            losses.append(event["loss"])
-        if event["event"] == "summary":
-            yield losses
-            losses = []
-
-
 WEIGHTS = "--init-from INDEX"
 STAGES_AGAIN, IN_ROUND = f"{DROPPING} {STAGES} {AGAIN} all", f"{DROPPING} {STAGES} --pipeline-schedule gpipe"
 RUNS = {
@@ -86,7 +63,9 @@ RUNS = {
 
 def test_models_in_pieces_compute_as_the_options_say(tmp_path: Path) -> None:
     index = save_weights(tmp_path)
-    found = dict(zip(RUNS, learn_all(*(run.replace("INDEX", str(index)) for run in RUNS)), strict=True))
+    flags = [[*FLAGS, *run.replace("INDEX", str(index)).split()] for run in RUNS]
+    runs = [Run(2 if "--parallel" in each else 1, each) for each in flags]
+    found = dict(zip(RUNS, losses_of(tmp_path, *runs), strict=True))
     for run, (like, off) in RUNS.items():
         assert found[run] == pytest.approx(found[like], rel=off), run
     kinds = [found[each] for each in (WEIGHTS, "--precision fp16", OUTSIDE, STAGES_AGAIN)]

@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 import json
-import os
-import subprocess
-import sys
 from collections.abc import Sequence
+from itertools import chain
 from pathlib import Path
 
 import pytest
@@ -16,6 +14,7 @@ from ddp_trainer.common.metric_names import Metric, cell
 from ddp_trainer.common.parallel_dims import Layout
 from ddp_trainer.common.time_classes import Phase, Wait
 from ddp_trainer.metrics.storage.mmap_store import RANK, read
+from tests.local.train_forked import Run, losses_of
 
 FLAGS = (
     *("--task", "tests.local.train_layouts:Numbers", "--log-steps", "1", "--threads", "1", "--device", "cpu"),
@@ -32,21 +31,10 @@ EACH = 2
 """Steps of a layout."""
 
 
-def run(directory: Path, steps: int, flags: Sequence[str], *, world: int) -> str:
-    """A run that goes on from what is in the directory, as ``train_forked`` takes it."""
+def run(directory: Path, steps: int, flags: Sequence[str], *, world: int) -> Run:
+    """A run that goes on from what is in the directory."""
     kept = ("--checkpoint-dir", str(directory), "--summary", str(directory.with_suffix(".json")))
-    return json.dumps([world, [*FLAGS, *kept, "--max-steps", str(steps), *flags]])
-
-
-def trained(*runs: str, told: Path | None = None) -> list[float]:
-    """Losses of all steps of all runs, whose metrics are told to a directory."""
-    environment = {name: value for name, value in os.environ.items() if not name.startswith(("DDP_", "PET_", "OMP_"))}
-    environment |= {} if told is None else {Env.METRICS_DIR: str(told)}
-    program = [sys.executable, "-m", "tests.local.train_forked", *runs]
-    done = subprocess.run(program, env=environment, capture_output=True, text=True, check=False)
-    assert done.returncode == 0, done.stderr
-    events = [json.loads(line) for line in done.stdout.splitlines()]
-    return [event["loss"] for event in events if event["event"] == "step"]
+    return Run(world, [*FLAGS, *kept, "--max-steps", str(steps), *flags])
 
 
 def test_each_product_goes_on_where_another_one_ended_and_learns_what_one_process_does(tmp_path: Path) -> None:
@@ -56,7 +44,7 @@ def test_each_product_goes_on_where_another_one_ended_and_learns_what_one_proces
         runs.append(
             run(cut, EACH * number, ["--parallel", layout, *flags], world=Layout.parse(layout).world),
         )
-    losses = trained(*runs, told=tmp_path)
+    losses = list(chain(*losses_of(tmp_path, *runs, env={Env.METRICS_DIR: str(tmp_path)})))
     assert losses[steps:] == pytest.approx(losses[:steps], rel=1e-4)
     wanted, last = (json.loads(kept.with_suffix(".json").read_text()) for kept in (alone, cut))
     assert last["metrics"] == pytest.approx(wanted["metrics"], rel=1e-4)
@@ -81,6 +69,6 @@ def test_weights_that_each_rank_has_drawn_by_itself_are_those_of_the_first_that_
         run(tmp_path / layout, EACH, [*unseeded, "--parallel", layout], world=Layout.parse(layout).world)
         for layout in layouts
     ]
-    alone, sliced, staged = (losses[at : at + EACH] for losses in [trained(*runs)] for at in (0, EACH, 2 * EACH))
+    alone, sliced, staged = losses_of(tmp_path, *runs)
     assert sliced == pytest.approx(alone, rel=1e-4)
     assert staged == pytest.approx(alone, rel=1e-4)

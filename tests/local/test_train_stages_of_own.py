@@ -3,9 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
-import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +10,7 @@ import pytest
 import torch
 
 from ddp_trainer.train.checkpoint.checkpoint_files import directories, read, unpack
+from tests.local.train_forked import Run, losses_of
 
 COMMON = (
     *("--log-steps", "1", "--threads", "1", "--device", "cpu", "--global-batch", "8", "--batch-slices", "2"),
@@ -21,25 +19,10 @@ COMMON = (
 STAGES = ("--parallel", "pp=2", "--micro-batch", "2")
 
 
-def run(task: str, *flags: str) -> str:
-    """One, as ``train_forked`` takes it."""
+def run(task: str, *flags: str) -> Run:
+    """One, on two ranks if it is laid out."""
     world = 2 if "--parallel" in flags else 1
-    return json.dumps([world, ["--task", f"tests.local.train_layouts:{task}", *COMMON, *flags]])
-
-
-def learn(*runs: str) -> list[list[float]]:
-    """Losses of the steps of each."""
-    environment = {name: value for name, value in os.environ.items() if not name.startswith(("DDP_", "PET_", "OMP_"))}
-    program = [sys.executable, "-m", "tests.local.train_forked", *runs]
-    done = subprocess.run(program, env=environment, capture_output=True, text=True, check=False)
-    assert done.returncode == 0, done.stderr
-    losses: list[list[float]] = [[]]
-    for event in map(json.loads, done.stdout.splitlines()):
-        if event["event"] == "step":
-            losses[-1].append(event["loss"])
-        if event["event"] == "summary":
-            losses.append([])
-    return losses[:-1]
+    return Run(world, ["--task", f"tests.local.train_layouts:{task}", *COMMON, *flags])
 
 
 def optimizer_in(directory: Path) -> dict[str, Any]:
@@ -55,7 +38,8 @@ def test_stages_learn_and_are_evaluated_as_a_person_meant_them(tmp_path: Path) -
     task, numbers = "FrozenAndGrouped", [tmp_path / "alone.json", tmp_path / "staged.json"]
     half, still = ("--precision", "fp16", "--max-steps", "2"), ("--learning-rate", "1e-12", "--max-steps", "1")
     by_one_rank = ("--checkpoint-dir", str(whole), "--checkpoint-scope", "pod")
-    losses = learn(
+    losses = losses_of(
+        tmp_path,
         run(task, "--max-steps", "2", "--checkpoint-dir", str(one)),
         run(task, "--max-steps", "2", "--checkpoint-dir", str(two), *STAGES),
         run(task, "--max-steps", "2", *by_one_rank, *STAGES),

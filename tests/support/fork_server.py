@@ -22,6 +22,7 @@ import signal
 import socket
 import subprocess
 import sys
+import threading
 import types
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
@@ -69,10 +70,15 @@ class ForkedProcess:
         return self.returncode
 
     def communicate(self, timeout: float | None = None) -> tuple[str, None]:
-        """Read stdout to its end, then wait."""
-        said = self.stdout.read()
+        """Read stdout to its end, then wait. Raises subprocess.TimeoutExpired."""
+        said: list[str] = []
+        reader = threading.Thread(target=lambda: said.append(self.stdout.read()), daemon=True)
+        reader.start()
+        reader.join(timeout)
+        if reader.is_alive():
+            raise subprocess.TimeoutExpired("a forked process", timeout or 0)
         self.wait(timeout)
-        return said, None
+        return "".join(said), None
 
     def send_signal(self, number: int) -> None:
         """Send a signal, unless the process has ended."""

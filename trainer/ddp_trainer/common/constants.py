@@ -82,7 +82,7 @@ class Env(StrEnum):
     """``1`` in every worker pod: ``ddp-launch`` starts the launcher as a child process, and again when it crashes, see
     ``ddp_trainer.launch.resident_parent``. Unset or ``0``: a crash of the launcher ends the container."""
     PARENT_LINK = "DDP_PARENT_LINK"
-    """What a launcher gets from the fork server that started it, see :mod:`ddp_trainer.launch.host.parent_link`."""
+    """Sockets that a fork server passes to the launcher it starts: :mod:`ddp_trainer.launch.host.parent_link`."""
     ZYGOTE = "DDP_ZYGOTE"
     """Seconds between a start of workers and the start of the fork server from which later workers are forked; 0 for no
     fork server."""

@@ -1,4 +1,4 @@
-"""Connection between a resident parent and its launchers, by which a fork server outlives a launcher that crashes.
+"""Connection between a resident parent and the fork server of its launcher, which outlives a crash of the launcher.
 
 1. A fork server that is ready sends its process id to the parent.
 2. The launcher crashes. The parent keeps the fork server, and sends it a request (:meth:`ParentSocket.start_launcher`).

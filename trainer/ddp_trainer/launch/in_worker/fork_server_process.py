@@ -10,7 +10,7 @@ the usual way. A fork looks like a fresh process: session, environment, argument
 state and ``__main__``. Its parent is the agent.
 
 With PARENT_FD, the socket of a resident parent, the process outlives an agent that crashes. Then it forks the next
-agent, which begins with a fork server of its own: :mod:`ddp_trainer.launch.host.parent_link`.
+agent together with the fork server of that agent: :mod:`ddp_trainer.launch.host.parent_link`.
 """
 
 from __future__ import annotations

@@ -10,6 +10,7 @@ from __future__ import annotations
 import json
 import os
 from collections.abc import Iterable, Iterator, Mapping
+from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final
@@ -83,17 +84,16 @@ def _load_file(path: Path) -> Entry:
 
 def _parse(content: bytes) -> Any:
     """Return the document in JSON or YAML. Raises ValueError."""
-    try:
+    with suppress(ValueError):
         return json.loads(content)
-    except ValueError:
-        import yaml  # noqa: PLC0415 - slow
+    import yaml  # noqa: PLC0415 - slow
 
-        from kubectl_ddp.util.yaml_file import parse_yaml  # noqa: PLC0415 - imports yaml
+    from kubectl_ddp.util.yaml_file import parse_yaml  # noqa: PLC0415 - imports yaml
 
-        try:
-            return parse_yaml(content)
-        except yaml.YAMLError as error:
-            raise ValueError(str(error)) from error
+    try:
+        return parse_yaml(content)
+    except yaml.YAMLError as error:
+        raise ValueError(str(error)) from error
 
 
 def _entries(document: Entry, kind: str, path: Path) -> Iterator[Entry]:

@@ -168,7 +168,7 @@ class PreflightReader:
         return any(label in (node["metadata"].get("labels") or {}) for node in nodes for label in NODE_POOLS)
 
     def _controller_pods(self) -> list[Object] | Unknown:
-        """Return the controller's pods. Who may not list pods of all namespaces learns nothing, as it is optional."""
+        """Return the controller's pods. Without the right to list pods of all namespaces, the check is left out."""
         try:
             return objects(self.api, RelatedKind.OPERATOR, None, CONTROLLER_SELECTOR)
         except Forbidden:
