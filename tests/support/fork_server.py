@@ -97,7 +97,7 @@ def start(program: Sequence[str], *, env: Mapping[str, str], stderr: IO[Any]) ->
     reader, writer = os.pipe()
     try:
         descriptors = array.array("i", [writer, stderr.fileno(), theirs.fileno()])
-        _server().sendmsg([order], [(socket.SOL_SOCKET, socket.SCM_RIGHTS, descriptors)])
+        _server(env.get("PYTHONPATH")).sendmsg([order], [(socket.SOL_SOCKET, socket.SCM_RIGHTS, descriptors)])
     finally:
         os.close(writer)
         theirs.close()
@@ -105,11 +105,12 @@ def start(program: Sequence[str], *, env: Mapping[str, str], stderr: IO[Any]) ->
 
 
 @functools.cache
-def _server() -> socket.socket:
-    """The socket of a fork server that ends with this process."""
+def _server(python_path: str | None) -> socket.socket:
+    """The socket of the fork server that imports from this ``PYTHONPATH`` and ends with this process."""
     ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
     with theirs:
         environment = {name: value for name, value in os.environ.items() if not name.startswith(("DDP_", "OMP_"))}
+        environment |= {} if python_path is None else {"PYTHONPATH": python_path}
         command = [sys.executable, "-m", __name__, str(theirs.fileno())]
         process = subprocess.Popen(command, env=environment, pass_fds=[theirs.fileno()], stdout=subprocess.DEVNULL)
     atexit.register(_end, process, ours)
