@@ -15,9 +15,11 @@ from typing import TYPE_CHECKING, Any, Final
 
 from bench.drivers.cluster_runs import POLL_SECONDS, IndexedJobRun
 from bench.drivers.controller_process import controller
+from bench.drivers.jobs import ROOT
 from bench.drivers.object_history import ObjectHistory, Version
 from bench.drivers.step_recorder import StepRecorder, longest_pause, repeated_steps
 from bench.harness import CannotMeasure
+from ddp_trainer.common.constants import Env
 from kubectl_ddp.backends.cluster.http.api import Api
 from kubectl_ddp.backends.cluster.http.api_errors import NotServed
 from kubectl_ddp.backends.cluster.http.resources import collection
@@ -33,17 +35,23 @@ KUEUE: Final = "kueue.x-k8s.io/v1beta2"
 ROUNDS: Final = 30
 LEAST, MOST = 1, 3
 """Range of the elastic job. The quota is for its maximum."""
-CPU_MILLIS: Final = 400
-"""CPU of each pod, in thousandths."""
+CPU_MILLIS: Final = 900
+"""CPU of each pod, in thousandths. Less of it makes the import of torch longer than the bar."""
 WAIT_SECONDS: Final = 180.0
+READY_SECONDS: Final = 10.0
+"""Time of training before a change. In its first half, fork servers of new pods import torch."""
 CALM_SECONDS: Final = 5.0
-"""Time of training before a change, and of the other job in its quota."""
+"""Time of the other job in its quota, and of training whose longest pause is the baseline."""
 SLEEP: Final = "import time\ntime.sleep(86400)\n"
 
 
 class ElasticRun(IndexedJobRun):
-    """The reference trainer as an elastic job in a queue of Kueue."""
+    """The digits as an elastic job in a queue of Kueue, at a pace that leaves processors to pods that start."""
 
+    program = (
+        *(str(ROOT / "tests/scripts/paced.py"), "--", "--epochs", "1000000"),
+        *("--checkpoint-seconds", "1", "--log-json", "--log-steps", "1"),
+    )
     queue = ""
     """LocalQueue, and the priority class of the other jobs."""
 
@@ -73,7 +81,8 @@ class QuotaJobs:
 
     def submit_other(self, name: str) -> str:
         """Submit a job of higher priority, and return the uid of its root object. Raises CannotMeasure."""
-        self.run.submit_in_queue(name, "1:2", "--queue-priority", self.run.queue, "--grace", "5s", str(self.script))
+        words = ("--queue-priority", self.run.queue, "--grace", "5s", "--env", f"{Env.ZYGOTE}=0", str(self.script))
+        self.run.submit_in_queue(name, "1:2", *words)
         return str(self.run.backend.job(name).job["metadata"]["uid"])
 
     def wait_until_admitted(self, uid: str, seconds: float) -> Version:
@@ -178,7 +187,7 @@ def shared_quota(bench: Bench) -> None:
 def _measure_round(bench: Bench, jobs: QuotaJobs, name: str) -> None:
     recorder = jobs.recorder
     recorder.wait_for_step(time.time(), WAIT_SECONDS, world=MOST)
-    time.sleep(CALM_SECONDS)
+    time.sleep(READY_SECONDS)
     begun = time.time()
     uid = jobs.submit_other(name)
     admitted = jobs.wait_until_admitted(uid, WAIT_SECONDS).time

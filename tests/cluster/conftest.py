@@ -14,6 +14,7 @@ from kubectl_ddp.backends.cluster.http.connection import connect
 from kubectl_ddp.errors import DdpError
 from tests.cluster.cluster_prometheus import ClusterPrometheus
 from tests.cluster.live_cluster import Namespace, namespace
+from tests.support.no_fork_server import without_fork_servers  # noqa: F401
 
 IMAGE = "DDP_TEST_IMAGE"
 """Image that the cluster's nodes can start. Where it is set, a cluster is meant to be there, and nothing is skipped."""

@@ -14,7 +14,8 @@ from typing import Any
 import pytest
 
 from bench.drivers.node_access import NODE_COMMAND, NodeAccess, node_command, without
-from ddp_trainer.common.constants import Role
+from ddp_trainer.common.constants import Env, Role
+from ddp_trainer.launch.config import ZYGOTE_DELAY_SECONDS
 from tests.cluster.live_cluster import Namespace, until
 from tests.cluster.test_cluster_engines import need
 
@@ -23,8 +24,14 @@ Json = dict[str, Any]
 NAME = "digits"
 SIZE = ("--nproc", "1", "--cpu", "500m", "--memory", "1Gi", "--shm", "64Mi", "--max-restarts", "100")
 PACED = Path(__file__).parents[1] / "scripts" / "paced.py"
-TRAIN = (str(PACED), "--", "--global-batch", "64", "--seed", "0")
+HURRY = "/tmp/hurry"
+TRAIN = (
+    *("--env", f"HURRY={HURRY}", "--env", f"{Env.ZYGOTE}={ZYGOTE_DELAY_SECONDS:g}", str(PACED)),
+    *("--", "--global-batch", "64", "--seed", "0", "--epochs", "100000", "--early-stop", "clock:1"),
+)
 STEPS_PER_EPOCH = 23
+LEARNED = 700
+"""Steps after which the model is as good as it gets."""
 BETWEEN = 50
 """Steps that are made after a fault before the next one."""
 
@@ -37,9 +44,9 @@ class Job:
     reach: NodeAccess
     befell: list[str] = field(default_factory=list)
 
-    def submit(self, engine: str, nnodes: str, epochs: int, *more: str) -> None:
+    def submit(self, engine: str, nnodes: str, *more: str) -> None:
         flags = ("--name", NAME, "--image", self.space.image, "--engine", engine, "--nnodes", nnodes, *more, *SIZE)
-        self.space.ddp("submit", *flags, *TRAIN, "--epochs", str(epochs)).ok()
+        self.space.ddp("submit", *flags, *TRAIN).ok()
 
     def wait(self, goal: str) -> None:
         done = self.space.ddp("wait", NAME, f"--for={goal}", "--timeout", "2m")
@@ -124,40 +131,43 @@ class Job:
             every[fault]()
             self.go_on()
 
-    def succeeds(self, epochs: int) -> Json:
+    def succeeds(self) -> Json:
+        """Let it end after the epoch that it is in."""
+        self.wait(f"step={LEARNED}")
+        self.space.ddp("exec", NAME, "--", "touch", HURRY).ok()
         done = self.space.ddp("wait", NAME, "--for=complete", "--timeout", "4m", seconds=300)
         assert done.code == 0, done.err + self.space.ddp("logs", NAME).out[-3000:]
         state = self.space.ddp("status", NAME, "-o", "json").ok().json
         summary: Json = state["summary"]
         assert (state["state"], summary["result"]) == ("Succeeded", "succeeded")
         assert (summary["samples_lost"], summary["samples_repeated"]) == (0, 0)
-        assert summary["steps"] == epochs * STEPS_PER_EPOCH
+        assert summary["steps"] == summary["epochs"] * STEPS_PER_EPOCH
         assert summary["accuracy"] >= 0.97
         return summary
 
 
 @pytest.mark.timeout(400)
 @pytest.mark.parametrize(
-    ("engine", "nnodes", "faults", "epochs"),
+    ("engine", "nnodes", "faults"),
     [
-        ("pytorchjob", "1:3", ("pod", "container", "launcher", "store", "scale"), 150),
-        ("job", "1:3", ("container", "launcher", "scale"), 100),
-        ("jobset", "1:2", ("pod", "launcher"), 60),
-        ("trainjob", "1:2", ("container", "launcher"), 60),
+        ("pytorchjob", "1:3", ("pod", "container", "launcher", "store", "scale")),
+        ("job", "1:3", ("container", "launcher", "scale")),
+        ("jobset", "1:2", ("pod", "launcher")),
+        ("trainjob", "1:2", ("container", "launcher")),
     ],
 )
 def test_a_job_outlives_pods_containers_its_store_and_a_change_of_scale(
-    space: Namespace, reach: NodeAccess, engine: str, nnodes: str, faults: tuple[str, ...], epochs: int
+    space: Namespace, reach: NodeAccess, engine: str, nnodes: str, faults: tuple[str, ...]
 ) -> None:
     need(space, engine)
     job = Job(space, reach)
-    job.submit(engine, nnodes, epochs)
+    job.submit(engine, nnodes)
     if nnodes == "1:3":
         space.ddp("scale", NAME, "--nnodes", "2").ok()
     job.wait("world-size=2")
     job.go_on()
     job.befall(*faults)
-    summary = job.succeeds(epochs)
+    summary = job.succeeds()
     assert sum(summary["restarts"].values()) >= len(faults)
 
 
@@ -167,14 +177,14 @@ def test_a_spare_takes_the_place_of_a_deleted_pod_whose_successor_is_the_next_sp
 ) -> None:
     need(space, "pytorchjob")
     job = Job(space, reach)
-    job.submit("pytorchjob", "2", 60, "--spares", "1")
+    job.submit("pytorchjob", "2", "--spares", "1")
     job.wait("world-size=2")
     spare = until("a spare", job.spare)
     lost = next(pod for pod in reversed(space.pods()) if pod["metadata"]["name"] != spare)
     job.delete(lost)
     until("the spare in the group", lambda: spare in {rank["pod"] for rank in job.ranks()})
     assert until("the next spare", job.spare) == lost["metadata"]["name"]
-    job.succeeds(60)
+    job.succeeds()
     assert "Failed" not in {pod["status"]["phase"] for pod in space.pods()}
 
 
@@ -185,7 +195,7 @@ def test_a_job_outlives_the_loss_of_a_machine(space: Namespace, reach: NodeAcces
     if node_command() is None:
         pytest.skip(f"{NODE_COMMAND} names no command that takes machines down.")
     job = Job(space, reach)
-    job.submit("pytorchjob", "1:2", 100, "--topology", "spread=kubernetes.io/hostname:required")
+    job.submit("pytorchjob", "1:2", "--topology", "spread=kubernetes.io/hostname:required")
     job.wait("world-size=2")
     job.go_on()
     [store] = space.pods(Role.STORE)
@@ -194,5 +204,5 @@ def test_a_job_outlives_the_loss_of_a_machine(space: Namespace, reach: NodeAcces
         until("one rank alone", lambda: len(job.ranks()) == 1)
         job.go_on()
     job.wait("world-size=2")
-    summary = job.succeeds(100)
+    summary = job.succeeds()
     assert sum(summary["restarts"].values()) >= 1

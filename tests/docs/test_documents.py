@@ -10,6 +10,8 @@ from pathlib import Path
 import pytest
 from _pytest.mark import ParameterSet
 
+from tests.support import no_fork_server
+
 ROOT = Path(__file__).resolve().parents[2]
 DOCUMENTS = sorted(
     path
@@ -45,6 +47,7 @@ def desk(tmp_path: Path) -> Path:
     shutil.copy(ROOT / "tests/docs/train.py", tmp_path)
     [task] = [match[3] for match in FENCE.finditer((ROOT / "docs/trainer.md").read_text()) if "class Xor" in match[3]]
     (tmp_path / "xor.py").write_text(task)
+    no_fork_server.configure(tmp_path / "config")
     return tmp_path
 
 

@@ -55,9 +55,9 @@ def test_a_layout_is_read_written_and_chosen_with_the_new_dimension(packages: Pa
         packages,
         """
         import json
-        from ddp_trainer.common.metric_names import PLACE_LABELS
         from ddp_trainer.common.layout_range import LayoutRange
-        from ddp_trainer.common.parallel_dims import Layout, LayoutError
+        from ddp_trainer.common.parallel_dims import DIMENSION_NAMES, Layout, LayoutError
+        from ddp_trainer.metrics.families.registry import FAMILIES
 
         layout = Layout.parse("mirror=2,replicate=2,shard=2")
         try:
@@ -72,7 +72,7 @@ def test_a_layout_is_read_written_and_chosen_with_the_new_dimension(packages: Pa
             "counts": [rank for rank in range(layout.world) if layout.place(rank).has_losses],
             "told": layout.describe(3),
             "chosen": str(LayoutRange.parse("replicate=1:4,mirror=1:2").choose(5)),
-            "labels": PLACE_LABELS,
+            "labels": [each.labels for each in FAMILIES if each.name == "ddp_rank_info"][0][-len(DIMENSION_NAMES):],
             "refused": refused,
         }))
         """,

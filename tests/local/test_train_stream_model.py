@@ -20,6 +20,7 @@ import test_launch_reform as reform
 from launch_harness import Running, Stage, stage_of
 
 from tests.local import train_on_stream_model
+from tests.local.train_group import WorkerGroup
 from tests.local.train_on_stream_model import EvenNumbers
 
 KILLS = int(os.environ.get("DDP_STANDIN_KILLS", "3"))
@@ -41,30 +42,46 @@ def stage(tmp_path: Path) -> Iterator[Stage]:
     yield from stage_of(tmp_path)
 
 
-def start(
-    stage: Stage, name: str, layout: str, *flags: str, kills: int, steps: int, **env: str
-) -> tuple[Running, Path]:
-    """A run, and where its processes note what they do."""
-    ranks, cut, operations = LAYOUTS[layout]
-    log = stage.folder / name
+def flags_of(layout: str, log: Path, steps: int) -> tuple[str, ...]:
+    """Flags of the trainer."""
+    return (
+        *("--task", f"{train_on_stream_model.__name__}:EvenNumbers", "--global-batch", str(BATCH)),
+        *("--batch-slices", "4", "--epochs", "100000", "--max-steps", str(steps), "--schedule", "constant"),
+        *("--optimizer", "sgd", "--evaluate-every", "100000", "--checkpoint-dir", str(log / "kept")),
+        *("--checkpoint-steps", "5", *LAYOUTS[layout][1]),
+    )
+
+
+def variables_of(layout: str, log: Path, kills: int) -> dict[str, str]:
+    """What the processes of a run read."""
+    seeds = {"SEED": SEED, "STREAM_MODEL_SEED": SEED}
+    about = {"LOG": str(log), "KILLS": str(kills), "OPERATIONS": str(LAYOUTS[layout][2])}
+    return {"OMP_NUM_THREADS": "1", **seeds, **about}
+
+
+def start(stage: Stage, layout: str, *flags: str, kills: int, steps: int) -> tuple[Running, Path]:
+    """A run whose ranks die, and where its processes note what they do."""
+    log = stage.folder / "killed"
     log.mkdir()
     run = stage.launch(
-        *("--nproc-per-node", str(ranks), "--max-restarts", "100000", "-m", train_on_stream_model.__name__),
-        *("--task", f"{train_on_stream_model.__name__}:EvenNumbers", "--global-batch", str(BATCH)),
-        *("--batch-slices", "4"),
-        *("--epochs", "100000", "--max-steps", str(steps), "--log-json", "--schedule", "constant"),
-        *("--optimizer", "sgd", "--evaluate-every", "100000", "--checkpoint-dir", str(log / "kept")),
-        *("--checkpoint-steps", "5", *cut, *flags),
-        OMP_NUM_THREADS="1",
+        *("--nproc-per-node", str(LAYOUTS[layout][0]), "--max-restarts", "100000"),
+        *("-m", train_on_stream_model.__name__, "--log-json", *flags_of(layout, log, steps), *flags),
+        **variables_of(layout, log, kills),
         DDP_ZYGOTE="0.5",
-        LOG=str(log),
-        SEED=SEED,
-        STREAM_MODEL_SEED=SEED,
-        KILLS=str(kills),
-        OPERATIONS=str(operations),
-        **env,
     )
     return run, log
+
+
+def undisturbed(folder: Path, layout: str, steps: int) -> tuple[Noted, dict[str, Any]]:
+    """What the processes of a run on gloo note in which nobody dies, and its evaluation."""
+    log = folder / "undisturbed"
+    log.mkdir()
+    variables = {**variables_of(layout, log, kills=0), "PLAIN": "1"}
+    program, flags = ("-m", train_on_stream_model.__name__), flags_of(layout, log, steps)
+    with WorkerGroup(LAYOUTS[layout][0], flags, directory=log, program=program, env=variables) as group:
+        [evaluated] = [event for event in group.events() if event["event"] == "evaluated"]
+        assert set(group.finish()) == {0}, group.stderr()
+    return Noted.of(log), evaluated
 
 
 @dataclass
@@ -134,11 +151,8 @@ def test_ranks_that_die_anywhere_in_a_step_leave_no_garbage_in_what_the_others_g
 ) -> None:
     print(f"DDP_STANDIN_SEED={SEED}")
     steps = 4 * (KILLS + 2)  # at most four in each group before a rank dies, and whole epochs
-    undisturbed, log = start(stage, "undisturbed", layout, kills=0, steps=steps, PLAIN="1")
-    undisturbed.process.wait(240 + 60 * KILLS)
-    assert undisturbed.code() == 0, undisturbed.output
-    expected = Noted.of(log).losses
-    run, log = start(stage, "killed", layout, "--survive-on-nccl", kills=KILLS, steps=steps)
+    expected, evaluated = undisturbed(stage.folder, layout, steps)
+    run, log = start(stage, layout, "--survive-on-nccl", kills=KILLS, steps=steps)
     run.process.wait(240 + 60 * KILLS)
     assert run.code() == 0, run.output
     noted = Noted.of(log)
@@ -147,14 +161,14 @@ def test_ranks_that_die_anywhere_in_a_step_leave_no_garbage_in_what_the_others_g
     demand_every_sample_once(noted, steps)
     # One step with gradients that were not reduced would show in the losses of all later ones.
     found = {step: sorted(losses) for step, losses in noted.losses.items()}
-    assert found == {step: pytest.approx(sorted(losses), rel=1e-6) for step, losses in expected.items()}
-    assert told(run, "evaluated")["metrics"] == pytest.approx(told(undisturbed, "evaluated")["metrics"], rel=1e-6)
+    assert found == {step: pytest.approx(sorted(losses), rel=1e-6) for step, losses in expected.losses.items()}
+    assert told(run, "evaluated")["metrics"] == pytest.approx(evaluated["metrics"], rel=1e-6)
     assert noted.stayed_in_vain == []
     assert [line for line in run.lines if "error: " in line.lower() and not is_of_a_lost_peer(line)] == []
 
 
 def test_without_being_asked_to_no_process_outlives_a_group_whose_collectives_run_on_streams(stage: Stage) -> None:
-    run, log = start(stage, "killed", "ddp", kills=1, steps=12)
+    run, log = start(stage, "ddp", kills=1, steps=12)
     assert run.code() == 0, run.output
     assert len((log / "kills").read_text().splitlines()) == 1
     noted = Noted.of(log)

@@ -25,7 +25,7 @@ class Paced(Digits):
         found = super().metrics(model, batch)
         if "HURRY" not in os.environ:
             return found
-        clock = 0.0 if HURRY.exists() else time.monotonic()
+        clock = 0.0 if HURRY.exists() else time.time()
         return {**found, "clock": found["loss"].double().new_tensor(clock * len(batch[0]))}
 
 

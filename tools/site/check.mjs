@@ -30,7 +30,7 @@ let errors = 0;
 mkdirSync(pictures, { recursive: true });
 const loads = new Set();
 
-for (const scheme of ["light", "dark"]) {
+async function check(scheme) {
   const context = await browser.createBrowserContext(); // the site stores its scheme
   const page = await context.newPage();
   await page.setBypassCSP(true);
@@ -56,6 +56,7 @@ for (const scheme of ["light", "dark"]) {
     }
   }
 }
+await Promise.all(["light", "dark"].map(check)); // each in a process of its own
 await browser.close();
 server.close();
 for (const url of loads) console.log(`loaded from the network: ${url}`);

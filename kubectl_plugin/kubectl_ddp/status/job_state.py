@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from ddp_trainer.common.constants import GroupState
 from ddp_trainer.common.metric_names import Metric, MetricLabel
@@ -20,11 +20,13 @@ from kubectl_ddp.status.job_progress import progress_fields
 from kubectl_ddp.status.metrics_parser import Samples
 from kubectl_ddp.status.rank_status import RankActivity, RankState, rank_states
 from kubectl_ddp.status.stalled_group import StalledGroup, find_stalled_group
-from kubectl_ddp.status.startup import Startup, startup
 from kubectl_ddp.status.termination_message import FirstError
 from kubectl_ddp.util.invocation import location_flags, program
 
-__all__ = ["FirstError", "JobState", "Nodes", "RankActivity", "RankState", "Startup", "State", "failure", "job_state"]
+if TYPE_CHECKING:
+    from kubectl_ddp.status.startup import Startup
+
+__all__ = ["FirstError", "JobState", "Nodes", "RankActivity", "RankState", "State", "failure", "job_state"]
 
 ENGINE_LOST: Final = "EngineLost"
 """Reason of the condition Failed if the local engine has died."""
@@ -229,9 +231,13 @@ def job_state(
     has_succeeded = state is State.SUCCEEDED
     is_over = has_succeeded or state is State.FAILED
     summary = run_summary.outcome(job, workers, has_succeeded=has_succeeded) if is_over else None
-    started = startup(job, workers, told, snapshot.events, summary) if with_startup else None
-    if summary is not None and started is not None and started.is_over:
-        summary |= {"startup": started.to_summary()}
+    started = None
+    if with_startup:
+        from kubectl_ddp.status.startup import startup  # noqa: PLC0415 - a list of jobs does not need it
+
+        started = startup(job, workers, told, snapshot.events, summary)
+        if summary is not None and started is not None and started.is_over:
+            summary |= {"startup": started.to_summary()}
     error = _first_error(state, job, workers)
     running = {str(pod["metadata"]["name"]) for pod in workers if _runs(pod)}
     status = job.get("status") or {}

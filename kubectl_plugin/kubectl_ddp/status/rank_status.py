@@ -10,7 +10,7 @@ from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from typing import Final
 
-from ddp_trainer.common.metric_names import PLACE_LABELS, Metric, MetricLabel
+from ddp_trainer.common.metric_names import Metric, MetricLabel
 from ddp_trainer.common.time_classes import Phase
 from kubectl_ddp.status.metrics_parser import RANK_STOPPED, Samples
 
@@ -111,8 +111,15 @@ def _rank(rank: int, pod: str, node: str, said: Samples, before: Samples) -> Ran
         busy_seconds=busy / sampled if sampled > 0 else _step_seconds_without_comm(phases, steps),
         phases={phase: value / seconds for phase, value in phases.items() if value > 0} if seconds > 0 else {},
         last_step=said.value(Metric.LAST_STEP_TIMESTAMP),
-        place=" ".join(f"{label[0]}{info[label]}" for label in PLACE_LABELS if info.get(label)),
+        place=_place(info) if info else "",
     )
+
+
+def _place(info: Mapping[str, str]) -> str:
+    """Return the position in the layout from the labels of ``RANK_INFO``."""
+    from ddp_trainer.common.parallel_dims import DIMENSION_NAMES  # noqa: PLC0415 - a list of jobs does not need it
+
+    return " ".join(f"{label[0]}{info[label]}" for label in DIMENSION_NAMES if info.get(label))
 
 
 def _step_seconds_without_comm(phases: Mapping[str, float], steps: float) -> float | None:

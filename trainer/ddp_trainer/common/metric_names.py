@@ -6,9 +6,6 @@ The pods export these names, and the plugin and the charts query them. Standard 
 from __future__ import annotations
 
 from enum import StrEnum
-from typing import Final
-
-from ddp_trainer.common.parallel_dims import DIMENSION_NAMES
 
 
 class MetricLabel(StrEnum):
@@ -35,11 +32,6 @@ class MetricLabel(StrEnum):
     PRECISION = "precision"
     PARALLELISM = "parallelism"
     VERSION = "version"
-
-
-PLACE_LABELS: Final = DIMENSION_NAMES
-"""Labels of a rank's coordinates in the layout of its job, from the outermost dimension to the innermost. A
-dimension of size 1 has an empty value. Without a layout, all values are empty."""
 
 
 class Metric(StrEnum):

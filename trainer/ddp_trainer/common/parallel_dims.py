@@ -51,7 +51,8 @@ DIMENSIONS: Final = (
 hold the same state, and the only one that grows and shrinks while a job runs."""
 
 DIMENSION_NAMES: Final = tuple(each.name for each in DIMENSIONS)
-"""Names of the dimensions, from the outermost to the innermost."""
+"""Names of the dimensions, from the outermost to the innermost. They also name the metric labels of a
+rank's coordinates, which are empty for a dimension of size 1 and without a layout."""
 
 BATCH_NAMES: Final = tuple(each.name for each in DIMENSIONS if each.splits_batch)
 """Names of the dimensions that divide a batch, from the outermost to the innermost."""

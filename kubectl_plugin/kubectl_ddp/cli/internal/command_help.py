@@ -51,6 +51,12 @@ class HelpfulCommand(click.Command):
                 )
             )
 
+    def make_parser(self, ctx: click.Context) -> Any:
+        """Return a parser that finds a short flag among the long ones, before click looks for flags that are similar."""
+        parser = super().make_parser(ctx)
+        parser._long_opt.update(parser._short_opt)
+        return parser
+
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
         """Parse the words, with kubectl's ``-n=NAME`` and ``TYPE NAME`` as ``-n NAME`` and ``NAME``."""
         return super().parse_args(ctx, self._without_type(_split_short_flags(args), ctx.command_path))

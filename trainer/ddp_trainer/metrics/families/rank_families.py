@@ -7,7 +7,8 @@ from __future__ import annotations
 from functools import partial
 from typing import Final
 
-from ddp_trainer.common.metric_names import PLACE_LABELS, Metric, MetricLabel
+from ddp_trainer.common.metric_names import Metric, MetricLabel
+from ddp_trainer.common.parallel_dims import DIMENSION_NAMES
 from ddp_trainer.common.time_classes import IN_POD, JobTime, Phase, Wait
 from ddp_trainer.metrics.families.family import Family, Scope, Source
 from ddp_trainer.process.nvml_library import CLOCK_EVENTS
@@ -216,7 +217,7 @@ RANKS: Final = (
         labels=(
             *(MetricLabel.LOCAL_RANK, MetricLabel.NODE_RANK, MetricLabel.BACKEND),
             *(MetricLabel.DEVICE, MetricLabel.DEVICE_NAME, MetricLabel.GPU_UUID),
-            *PLACE_LABELS,
+            *DIMENSION_NAMES,
         ),
     ),
     _job(

@@ -20,8 +20,8 @@ from typing import Final
 from ddp_trainer.common.constants import Env
 from ddp_trainer.common.goodput import JobAccount
 from ddp_trainer.common.layout_range import LayoutRange
-from ddp_trainer.common.metric_names import PLACE_LABELS, Metric, MetricLabel, cell
-from ddp_trainer.common.parallel_dims import LayoutError
+from ddp_trainer.common.metric_names import Metric, MetricLabel, cell
+from ddp_trainer.common.parallel_dims import DIMENSION_NAMES, LayoutError
 from ddp_trainer.common.time_classes import JobTime, Phase, StartupPhase, Wait
 from ddp_trainer.metrics.collect.gpu import identity_of, nccl_version, peak_flops
 from ddp_trainer.metrics.families.rank_families import STEP_SECONDS
@@ -62,7 +62,7 @@ def _place(parallel: LayoutRange | None, rank: int, world_size: int) -> dict[str
         coordinates = layouts.coordinates(rank, world_size)
     except LayoutError:  # there is no layout, or the trainer will refuse it
         coordinates = {}
-    return {label: str(coordinates.get(label, "")) for label in PLACE_LABELS}
+    return {label: str(coordinates.get(label, "")) for label in DIMENSION_NAMES}
 
 
 class BoardRankRecorder(RankRecorder):

@@ -7,7 +7,8 @@ from pathlib import Path
 import pytest
 
 from ddp_trainer.common.constants import Port
-from ddp_trainer.common.metric_names import PLACE_LABELS, Metric, MetricLabel
+from ddp_trainer.common.metric_names import Metric, MetricLabel
+from ddp_trainer.common.parallel_dims import DIMENSION_NAMES
 from ddp_trainer.common.time_classes import Phase
 from ddp_trainer.metrics.families.family import Family, Kind, Scope, Source
 from ddp_trainer.metrics.families.registry import FAMILIES
@@ -39,7 +40,7 @@ def test_a_name_follows_the_conventions(family: Family) -> None:
 
 @pytest.mark.parametrize("family", FAMILIES, ids=ids)
 def test_a_label_is_one_of_the_contract(family: Family) -> None:
-    assert {*family.labels} <= {*MetricLabel, *PLACE_LABELS}
+    assert {*family.labels} <= {*MetricLabel, *DIMENSION_NAMES}
     # ddp_job and rank are put on by the exposition.
     assert not {MetricLabel.JOB, MetricLabel.RANK} & set(family.labels)
     assert (len(family.labels) == 1) if family.values else (not family.labels or family.kind is Kind.INFO)

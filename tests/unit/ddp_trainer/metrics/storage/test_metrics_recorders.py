@@ -15,7 +15,8 @@ from hypothesis import strategies as some
 from ddp_trainer.common.constants import Env, FailureReason, GroupState, RestartCause
 from ddp_trainer.common.goodput import JobAccount
 from ddp_trainer.common.layout_range import LayoutRange
-from ddp_trainer.common.metric_names import PLACE_LABELS, Metric, cell
+from ddp_trainer.common.metric_names import Metric, cell
+from ddp_trainer.common.parallel_dims import DIMENSION_NAMES
 from ddp_trainer.common.time_classes import IN_POD, JobTime, Phase, StartupPhase, Wait
 from ddp_trainer.metrics.record import suppress_errors
 from ddp_trainer.metrics.record.agent_recorder import BoardAgentRecorder
@@ -212,7 +213,7 @@ def test_an_identity_keeps_what_the_environment_told(rank: Rank) -> None:
         "device": "x" * 128,
         "device_name": "",
         "gpu_uuid": "",
-        **dict.fromkeys(PLACE_LABELS, ""),
+        **dict.fromkeys(DIMENSION_NAMES, ""),
     }
 
 
@@ -220,7 +221,9 @@ def test_the_place_of_a_rank_is_that_in_the_layout_of_its_group(rank: Rank, monk
     def place_at(number: int, world_size: int, parallel: LayoutRange | None = None) -> str:
         who = {"local_rank": 0, "backend": "gloo", "device": "cpu", "parallel": parallel}
         rank.recorder.identity(rank=number, world_size=world_size, **who)
-        return " ".join(f"{label}={rank.board.identity[label]}" for label in PLACE_LABELS if rank.board.identity[label])
+        return " ".join(
+            f"{label}={rank.board.identity[label]}" for label in DIMENSION_NAMES if rank.board.identity[label]
+        )
 
     assert place_at(3, 4) == ""
     monkeypatch.setenv(Env.PARALLEL, "replicate=1:2,shard=2")

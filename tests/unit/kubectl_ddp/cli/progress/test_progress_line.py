@@ -9,7 +9,8 @@ import pytest
 from ddp_trainer.common.time_classes import StartupPhase
 from kubectl_ddp.cli.progress.progress_line import ProgressLine, end_line, progress_line, start_line
 from kubectl_ddp.kube.objects import Object, Queued, Snapshot
-from kubectl_ddp.status.job_state import JobState, Nodes, Startup, State, job_state
+from kubectl_ddp.status.job_state import JobState, Nodes, State, job_state
+from kubectl_ddp.status.startup import Startup
 from tests.support.kube_objects import CREATED, CREATED_EPOCH, job, pod, waiting
 
 TRAINING = JobState(
