@@ -18,6 +18,7 @@ from ddp_controller.disruption_budget import decide_budget, is_own, orphans
 from ddp_controller.executor import delete_budgets, execute
 from ddp_controller.lease import Lease
 from ddp_controller.metrics import ControllerMetrics
+from ddp_controller.node_health import CORDONED
 from ddp_controller.pod_move import decide_move
 from ddp_controller.quota import decide_sizes
 from ddp_controller.running_job import RunningJob
@@ -32,6 +33,8 @@ TICK_SECONDS: Final = 1.0
 """Longest wait between two passes: some decisions depend on time."""
 PAUSE_SECONDS: Final = 5.0
 """Pause of a job after a refused decision, in seconds."""
+DRAIN_SECONDS: Final = 15.0
+"""Time in which a drain evicts a pod that may leave. A drain that was refused tries again after 5 to 10 s."""
 
 
 @dataclass(kw_only=True)
@@ -46,9 +49,13 @@ class Controller:
     stop: Stop
     check_rights: Callable[[], None]
     """Raises Forbidden if a right is missing. It is called when a request was denied."""
+    clock: Callable[[], float] = time.monotonic
+    """Monotonic time in seconds."""
     _paused: dict[tuple[str, bool], float] = field(default_factory=dict)
     """Key of a job, and True for its budget → time until which nothing is decided about it again."""
     _told: dict[str, str] = field(default_factory=dict)
+    _may_leave: dict[str, float] = field(default_factory=dict)
+    """Uid of a pod on a cordoned node → time since which it may leave."""
 
     def run(self) -> None:
         """Run until the stop is requested. Raises the error that ended a watch."""
@@ -84,20 +91,33 @@ class Controller:
         self._delete(orphans(budgets, jobs))
 
     def _decide(self, jobs: list[RunningJob], budgets: list[Object]) -> Iterator[Decision]:
-        now, clock = time.time(), time.monotonic()
+        now, clock = time.time(), self.clock()
         by_namespace: dict[str, list[Object]] = {}
         for each in budgets:
             by_namespace.setdefault(str(each["metadata"].get("namespace")), []).append(each)
+        pods = {pod.uid for job in jobs for pod in job.pods}
+        self._may_leave = {uid: since for uid, since in self._may_leave.items() if uid in pods}
         for job in jobs:
             mine = by_namespace.get(str(job.root["metadata"].get("namespace")), [])
             if self._paused.get((job.key, True), 0) <= clock and (budget := decide_budget(job, mine, now, self.timing)):
                 yield budget
-            if self._paused.get((job.key, False), 0) <= clock and (move := decide_move(job, now, self.timing)):
+            move = decide_move(job, now, self.timing) if self._paused.get((job.key, False), 0) <= clock else None
+            if move and not self._is_left_to_drain(move, clock):
                 yield move
         states = self.world.cluster_queues(jobs)
         self.metrics.waiting.set(sum(len(state.waiting) for state in states))
         resizes = [each for state in states for each in decide_sizes(state, now, self.timing)]
         yield from (each for each in resizes if self._paused.get((each.job.key, False), 0) <= clock)
+
+    def _is_left_to_drain(self, move: Resize | Evict, clock: float) -> bool:
+        """Return whether a drain may still evict the pod itself.
+
+        A drain evicts pods by name. If the controller evicts a pod first and its successor gets the same name, as in a
+        PyTorchJob, the drain waits until it has evicted the successor.
+        """
+        if not isinstance(move, Evict) or move.reason != CORDONED or move.pod == move.job.store:
+            return False
+        return clock - self._may_leave.setdefault(move.pod.uid, clock) < DRAIN_SECONDS
 
     def _carry_out(self, decision: Decision) -> None:
         action = action_of(decision)
@@ -116,7 +136,7 @@ class Controller:
         else:
             self.metrics.decisions.labels(action).inc()
             log(action, **facts)
-        self._paused[decision.job.key, isinstance(decision, SetBudget)] = time.monotonic() + pause
+        self._paused[decision.job.key, isinstance(decision, SetBudget)] = self.clock() + pause
 
     def _delete(self, budgets: list[Object]) -> None:
         try:

@@ -28,6 +28,9 @@ k8s-node-termination-handler ``deploy/k8s.yaml``; learn.microsoft.com ``azure/ak
 ``--taint``.
 """
 
+CORDONED: Final = "cordoned"
+"""Reason of a node that was cordoned, which is how a drain begins."""
+
 CONDITIONS: Final[Mapping[str, str]] = {
     "KernelDeadlock": "its kernel is deadlocked",
     "ReadonlyFilesystem": "a file system is read-only",
@@ -66,4 +69,4 @@ def doom_reason(node: Object, more: Mapping[str, str] = MappingProxyType({})) ->
         why = {**CONDITIONS, **more}.get(str(condition.get("type")))
         if why and condition.get("status") == "True":
             return f"condition {condition['type']}: {why}"
-    return "cordoned" if spec.get("unschedulable") else ""
+    return CORDONED if spec.get("unschedulable") else ""

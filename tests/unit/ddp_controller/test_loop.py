@@ -13,7 +13,7 @@ from ddp_controller.decisions import SetBudget
 from ddp_controller.disruption_budget import OWN_ROLE
 from ddp_controller.executor import execute
 from ddp_controller.lease import NAME, Lease
-from ddp_controller.loop import Controller
+from ddp_controller.loop import DRAIN_SECONDS, Controller
 from ddp_controller.metrics import ControllerMetrics
 from ddp_controller.world import World
 from kubectl_ddp.backends.cluster.http.api import Api
@@ -137,13 +137,40 @@ def test_a_denied_request_makes_it_review_its_rights(
     assert len(reviewed) == reviews
 
 
-def test_a_refused_eviction_does_not_delay_the_budget(server: ApiServer, tmp_path: Path) -> None:
-    """A drain may have evicted a pod first: the budget must grow before the replacement is ready."""
+@pytest.fixture
+def replaced(server: ApiServer) -> ApiServer:
+    """A job whose replacement for the pod on the doomed node has settled."""
     server.put(JOB, root(3, annotations=moving(2)))
     for index in range(3):
         settled = pod(index, DOOMED if index == 0 else "fine", ready=SETTLED)
         server.put(f"/api/v1/namespaces/team/pods/digits-{index}", settled)
     server.put("/api/v1/namespaces/team/pods/digits-store-0", store(runs=SETTLED))
+    return server
+
+
+@pytest.mark.parametrize(
+    ("spec", "seconds"),
+    [({"unschedulable": True}, DRAIN_SECONDS), ({"taints": [{"key": "karpenter.sh/disrupted"}]}, 0.0)],
+)
+def test_a_drain_has_time_to_evict_a_pod_itself(
+    replaced: ApiServer, controller: Controller, spec: Object, seconds: float
+) -> None:
+    replaced.put(f"/api/v1/nodes/{DOOMED}", {"spec": spec, "status": {}})
+    while not all(each.doom for each in controller.world.jobs()[0][0].pods[:1]):
+        controller.world.changes.get(timeout=20)
+    clock = [100.0]
+    controller.clock = lambda: clock[0]
+    for now, evictions in ((100.0, int(not seconds)), (100.0 + seconds, 1)):
+        clock[0] = now
+        controller.run_once()
+        assert sum(path.endswith("/digits-0/eviction") for path in replaced.asked("POST")) == evictions
+        assert replaced.objects[BUDGET]["spec"]["minAvailable"] == 2
+
+
+def test_a_refused_eviction_does_not_delay_the_budget(replaced: ApiServer, tmp_path: Path) -> None:
+    """A drain may have evicted a pod first: the budget must grow before the replacement is ready."""
+    server = replaced
+    server.put(f"/api/v1/nodes/{DOOMED}", {"spec": {"taints": [{"key": "karpenter.sh/disrupted"}]}, "status": {}})
     refusal = status(429, "TooManyRequests", "Cannot evict pod as it would violate the pod's disruption budget.")
     server.next("POST /api/v1/namespaces/team/pods/digits-0/eviction", Answer(429, refusal))
     controller = made(server, tmp_path)

@@ -52,9 +52,9 @@ class HelpfulCommand(click.Command):
             )
 
     def make_parser(self, ctx: click.Context) -> Any:
-        """Return a parser that finds a short flag among the long ones, before click looks for flags that are similar."""
+        """Return a parser that finds short flags at once. click's own first looks for long flags that are similar."""
         parser = super().make_parser(ctx)
-        parser._long_opt.update(parser._short_opt)
+        parser._long_opt.update(parser._short_opt)  # noqa: SLF001 - click has no public way
         return parser
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
