@@ -55,7 +55,7 @@ class Controller:
     """Key of a job, and True for its budget → time until which nothing is decided about it again."""
     _told: dict[str, str] = field(default_factory=dict)
     _may_leave: dict[str, float] = field(default_factory=dict)
-    """Uid of a pod on a cordoned node → time since which it may leave."""
+    """Uid of a pod on a cordoned node → time since which it may leave, if it could at each pass since."""
 
     def run(self) -> None:
         """Run until the stop is requested. Raises the error that ended a watch."""
@@ -95,29 +95,21 @@ class Controller:
         by_namespace: dict[str, list[Object]] = {}
         for each in budgets:
             by_namespace.setdefault(str(each["metadata"].get("namespace")), []).append(each)
-        pods = {pod.uid for job in jobs for pod in job.pods}
-        self._may_leave = {uid: since for uid, since in self._may_leave.items() if uid in pods}
+        before, self._may_leave = self._may_leave, {}
         for job in jobs:
             mine = by_namespace.get(str(job.root["metadata"].get("namespace")), [])
             if self._paused.get((job.key, True), 0) <= clock and (budget := decide_budget(job, mine, now, self.timing)):
                 yield budget
             move = decide_move(job, now, self.timing) if self._paused.get((job.key, False), 0) <= clock else None
-            if move and not self._is_left_to_drain(move, clock):
+            if isinstance(move, Evict) and _may_be_drained(move):
+                since = self._may_leave[move.pod.uid] = before.get(move.pod.uid, clock)
+                move = move if clock - since >= DRAIN_SECONDS else None
+            if move:
                 yield move
         states = self.world.cluster_queues(jobs)
         self.metrics.waiting.set(sum(len(state.waiting) for state in states))
         resizes = [each for state in states for each in decide_sizes(state, now, self.timing)]
         yield from (each for each in resizes if self._paused.get((each.job.key, False), 0) <= clock)
-
-    def _is_left_to_drain(self, move: Resize | Evict, clock: float) -> bool:
-        """Return whether a drain may still evict the pod itself.
-
-        A drain evicts pods by name. If the controller evicts a pod first and its successor gets the same name, as in a
-        PyTorchJob, the drain waits until it has evicted the successor.
-        """
-        if not isinstance(move, Evict) or move.reason != CORDONED or move.pod == move.job.store:
-            return False
-        return clock - self._may_leave.setdefault(move.pod.uid, clock) < DRAIN_SECONDS
 
     def _carry_out(self, decision: Decision) -> None:
         action = action_of(decision)
@@ -153,6 +145,15 @@ class Controller:
             self.lease.release()
         except DdpError as error:
             log("refused", action="release", error=str(error))
+
+
+def _may_be_drained(move: Evict) -> bool:
+    """Return whether a drain may want to evict the pod, too.
+
+    A drain evicts pods by name. If the controller evicts a pod first and its successor gets the same name, as in a
+    PyTorchJob, the drain goes on until it has evicted the successor.
+    """
+    return move.reason == CORDONED and move.pod != move.job.store
 
 
 def action_of(decision: Decision) -> str:
