@@ -13,7 +13,7 @@ import json
 from typing import Final
 
 from ddp_controller.decisions import Evict, Resize, Timing
-from ddp_controller.running_job import RunningJob
+from ddp_controller.running_job import Move, RunningJob
 from ddp_trainer.common.constants import Annotation
 
 STORE_SETTLE_SECONDS: Final = 15.0
@@ -32,7 +32,7 @@ def decide_move(job: RunningJob, now: float, timing: Timing) -> Resize | Evict |
     if job.store is not None and job.store.doom:
         return Evict(job=job, pod=job.store, reason=job.store.doom)
     if not doomed:
-        return _return_to_size(job, now, timing) if job.move else None
+        return _return_to_size(job, job.move, now, timing) if job.move else None
     settled = job.settled(now, timing.settle)
     if settled > least_members(job, now, timing):
         return Evict(job=job, pod=doomed[0], reason=doomed[0].doom) if has_store(job, now) else None
@@ -66,18 +66,17 @@ def is_overdue(job: RunningJob, now: float, timing: Timing) -> bool:
     if not job.move:
         return False
     pods = job.pods if job.store is None else (*job.pods, job.store)
-    progress = max([float(job.move.get("since") or 0), *(pod.ready_since or 0.0 for pod in pods)])
+    progress = max([job.move.since, *(pod.ready_since or 0.0 for pod in pods)])
     return now - progress > timing.patience
 
 
-def _return_to_size(job: RunningJob, now: float, timing: Timing) -> Resize | None:
+def _return_to_size(job: RunningJob, move: Move, now: float, timing: Timing) -> Resize | None:
     """Return the change that ends a move, once all pods have settled or the patience is over."""
-    before = int(job.move.get("size") or 0)
-    was_scaled_meanwhile = before != job.size - 1 or not before >= 1
+    was_scaled_meanwhile = move.size != job.size - 1
     if was_scaled_meanwhile:
         size = job.size
     elif job.settled(now, timing.settle) >= job.size or is_overdue(job, now, timing):
-        size = before
+        size = move.size
     else:
         return None
     return Resize(

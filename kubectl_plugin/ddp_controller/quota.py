@@ -67,8 +67,7 @@ class ClusterQueueState:
 
 def decide_sizes(queue: ClusterQueueState, now: float, timing: Timing) -> list[Resize]:
     """Return the changes of size in one ClusterQueue; none within the cool-down of the last change."""
-    last = max((float(each.job.granted.get("since") or 0) for each in queue.jobs), default=0.0)
-    if now - last < timing.cooldown:
+    if any(abs(now - each.job.resized_at) < timing.cooldown for each in queue.jobs):
         return []
     running = [each for each in queue.jobs if each.granted is not None and each.job.is_active and not each.job.move]
     refused = [each for each in running if each.granted is not None and each.job.size > each.granted >= each.job.low]

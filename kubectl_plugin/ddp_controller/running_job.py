@@ -16,10 +16,13 @@ from kubectl_ddp.kube.kueue_queue import KUEUE_ELASTIC, KUEUE_QUEUE
 from kubectl_ddp.kube.objects import Object, Snapshot
 from kubectl_ddp.kube.timestamps import epoch
 from kubectl_ddp.status.termination_message import stores, workers
+from kubectl_ddp.values.quantity import Nodes
 
 OVER: Final = frozenset({"Succeeded", "Failed"})
 SILENT_SECONDS: Final = 60.0
 """Time after which a ready pod counts as joined if its metrics cannot be read."""
+LARGEST_NUMBER: Final = 10**12
+"""Largest number that an annotation of the controller can have."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -49,6 +52,16 @@ class Member:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Move:
+    """Move in progress."""
+
+    size: int
+    """Number of worker pods before it."""
+    since: float
+    """Unix time of its start."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class RunningJob:
     """One job and its worker pods."""
 
@@ -62,10 +75,10 @@ class RunningJob:
     """Maximum number of nodes."""
     spares: int
     """Requested spares. They exist only if the job has its maximum of nodes."""
-    move: Mapping[str, Any]
-    """Move in progress (annotation ``ddp.dev/move``): ``size`` before it and ``since``; empty if there is none."""
-    granted: Mapping[str, Any]
-    """Last change of its size by quota (annotation ``ddp.dev/size``); empty if there was none."""
+    move: Move | None
+    """Move in progress (annotation ``ddp.dev/move``); None without one, or if the annotation is malformed."""
+    resized_at: float
+    """Unix time of its last change of size by quota (annotation ``ddp.dev/size``); 0 if there was none."""
     pods: tuple[Member, ...]
     store: Member | None
     """Pod of its rendezvous store; None if it has none now. It is ready once its container runs."""
@@ -163,23 +176,35 @@ def running_job(
         ValueError, KeyError, TypeError: If the specification in its annotation is malformed.
     """
     job = snapshot.job
-    low, high = job_kinds.bounds(job)
+    nodes = Nodes(*job_kinds.bounds(job))
     about = job["metadata"]
     is_over = bool(OVER & job_kinds.conditions(job).keys())
     return RunningJob(
         root=job,
         engine=job_kinds.engine_of(job),
         size=job_kinds.desired_nodes(job),
-        low=low,
-        high=high,
+        low=nodes.minimum,
+        high=nodes.maximum,
         spares=job_kinds.spares(job),
-        move=job_kinds.json_annotation(job, Annotation.MOVE),
-        granted=job_kinds.json_annotation(job, Annotation.SIZE),
+        move=_move(job),
+        resized_at=_number(job_kinds.json_annotation(job, Annotation.SIZE), "since"),
         pods=tuple(_members(workers(snapshot.pods), doomed, has_joined)),
         store=next((each for each in _stores(snapshot.pods, doomed) if not each.is_leaving), None),
         is_ended=is_over or "deletionTimestamp" in about,
         is_suspended=job_kinds.is_suspend_requested(job),
     )
+
+
+def _move(job: Object) -> Move | None:
+    note = job_kinds.json_annotation(job, Annotation.MOVE)
+    size = int(_number(note, "size"))
+    return Move(size=size, since=_number(note, "since")) if size else None
+
+
+def _number(note: Mapping[str, Any], key: str) -> float:
+    """Return a number of an annotation; 0 if it is missing or malformed. JSON has ``NaN`` and ``Infinity``, too."""
+    value = note.get(key)
+    return value if isinstance(value, int | float) and 0 <= value <= LARGEST_NUMBER else 0
 
 
 def _fills(layouts: LayoutRange, ranks: int) -> bool:

@@ -138,7 +138,8 @@ def test_nobody_grows_into_what_is_borrowed_or_while_another_waits_in_the_cohort
 
 def test_within_the_cool_down_of_a_queue_nothing_changes() -> None:
     held = [workload("a", 4), workload("b", 1), waits(1)]
-    for ago, expected in ((1, {}), (4, {"a": ("shrink", 3)})):
+    shrinks = {"a": ("shrink", 3)}
+    for ago, expected in ((1, {}), (-0.05, {}), (4, shrinks), (-1e6, shrinks)):  # the last one is in the future
         jobs = [elastic("a", 4, "1:4"), elastic("b", 1, "1:2", since=NOW - ago)]
         assert decided(5, jobs, held) == expected
 
