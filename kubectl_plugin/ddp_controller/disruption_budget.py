@@ -6,7 +6,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Final
 
 from ddp_controller.decisions import SetBudget, Timing
-from ddp_controller.pod_move import has_store, is_overdue
+from ddp_controller.pod_move import has_store, is_replaceable
 from ddp_controller.running_job import RunningJob
 from ddp_trainer.common.constants import Label, Role
 from kubectl_ddp.kube.objects import Object
@@ -28,7 +28,7 @@ def budget_size(job: RunningJob, now: float, timing: Timing) -> int | None:
     if not job.is_active or not job.pods:
         return None
     floor = job.low if job.low < job.world else None
-    if job.has_spares or (job.can_surge and not is_overdue(job, now, timing)):
+    if is_replaceable(job, now, timing):
         can_leave = job.settled(now, timing.settle) > job.world and has_store(job, now)
         return job.world if can_leave else job.size
     return floor

@@ -33,6 +33,8 @@ class Member:
     uid: str
     ready_since: float | None
     """Unix time since which the pod has been ready; None if it is not."""
+    changed_at: float
+    """Unix time at which the pod became ready or not ready, or at which it was created."""
     is_leaving: bool
     """True if the pod is being deleted or has ended."""
     doom: str
@@ -86,6 +88,8 @@ class RunningJob:
     """True if it is over or being deleted."""
     is_suspended: bool
     """True if it has no pods: it was suspended, or Kueue has not admitted it."""
+    missing_since: float | None = None
+    """Unix time since which as many pods as now have been missing; None if it is unknown."""
 
     @property
     def is_active(self) -> bool:
@@ -131,6 +135,16 @@ class RunningJob:
     def pod_count(self, nodes: int) -> int:
         """Return the number of worker pods for a number of nodes."""
         return nodes + self.spares if nodes == self.high else nodes
+
+    @property
+    def missing(self) -> int:
+        """Number of pods that its engine has not created, or not created again."""
+        return max(0, self.size - sum(not pod.is_leaving for pod in self.pods))
+
+    @property
+    def doomed(self) -> list[Member]:
+        """Pods that should move and have not begun to."""
+        return [pod for pod in self.pods if pod.doom and not pod.is_leaving]
 
     @property
     def can_surge(self) -> bool:
@@ -219,8 +233,9 @@ def _members(
 ) -> Iterable[Member]:
     for pod in pods:
         ready = condition_of(pod, "Ready")
-        since = epoch(ready.get("lastTransitionTime")) if ready.get("status") == "True" else None
-        yield replace(_member(pod, since, doomed), has_joined=has_joined(str(pod["metadata"].get("uid", ""))))
+        changed = epoch(ready.get("lastTransitionTime"))
+        member = _member(pod, changed if ready.get("status") == "True" else None, doomed)
+        yield replace(member, changed_at=changed or member.changed_at, has_joined=has_joined(member.uid))
 
 
 def _stores(pods: Iterable[Object], doomed: Mapping[str, str]) -> Iterable[Member]:
@@ -235,6 +250,7 @@ def _member(pod: Object, ready_since: float | None, doomed: Mapping[str, str]) -
         name=str(pod["metadata"]["name"]),
         uid=str(pod["metadata"].get("uid", "")),
         ready_since=ready_since,
+        changed_at=epoch(pod["metadata"].get("creationTimestamp")) or 0.0,
         is_leaving="deletionTimestamp" in pod["metadata"] or pod["status"].get("phase") in OVER,
         doom=doomed.get(str(pod["spec"].get("nodeName", "")), ""),
     )

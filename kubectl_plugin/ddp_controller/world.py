@@ -6,6 +6,7 @@ import queue
 import threading
 import time
 from collections.abc import Collection, Mapping, Sequence
+from dataclasses import replace
 from typing import Final
 
 from ddp_controller.node_health import doom_reason
@@ -46,6 +47,8 @@ class World:
         self._membership = PodMembership(api, lambda: self.changes.put(None))
         self._taints = taints
         self._namespaces = frozenset(namespaces)
+        self._missing: dict[str, tuple[int, float]] = {}
+        """Uid of a job → number of its missing pods, and the time at which this process first saw that number."""
         self._roots = [
             (kind, Reflector(api, path(kind, None), labelSelector=Label.JOB))
             for kind in ENGINES.values()
@@ -98,7 +101,17 @@ class World:
                 found.append(running)
             except (ValueError, KeyError, TypeError, AttributeError) as error:
                 malformed[f"{about.get('namespace')}/{about['name']}"] = f"{type(error).__name__}: {error}"
-        return found, malformed
+        return self._with_missing_since(found, time.time()), malformed
+
+    def _with_missing_since(self, jobs: Sequence[RunningJob], now: float) -> list[RunningJob]:
+        """Return the jobs with the time since which pods have been missing, which no object has."""
+        known, self._missing = self._missing, {}
+        for job in jobs:
+            if job.is_active and job.pods and job.missing:
+                count, since = known.get(job.uid, (0, now))
+                self._missing[job.uid] = (job.missing, since if count == job.missing else now)
+        since_of = {uid: since for uid, (_, since) in self._missing.items()}
+        return [replace(job, missing_since=since_of.get(job.uid)) for job in jobs]
 
     def budgets(self) -> list[Object]:
         """Return all PodDisruptionBudgets of the managed namespaces."""

@@ -68,10 +68,16 @@ def _put(item: Object, path: Sequence[str | int], value: Any) -> None:
 
 
 def pod(
-    index: int, node: str = FINE, *, ready: float | None = 600, leaving: bool = False, name: str = "digits"
+    index: int,
+    node: str = FINE,
+    *,
+    ready: float | None = 600,
+    waits: float = 0,
+    leaving: bool = False,
+    name: str = "digits",
 ) -> Object:
-    """A worker pod that has been ready for some seconds; None if it is not."""
-    since = timestamp(NOW - (ready or 0))
+    """A worker pod that has been ready for some seconds; None if it is not, since ``waits`` seconds."""
+    since = timestamp(NOW - (waits if ready is None else ready))
     about: Object = {"name": f"{name}-{index}", "namespace": "team", "uid": f"{name}-{index}"}
     about["labels"] = {"ddp.dev/job": name, "ddp.dev/role": "worker", "ddp.dev/run-id": "r1"}
     if leaving:

@@ -10,6 +10,12 @@ from tests.unit.ddp_controller.controller_jobs import DOOMED, NOW, TIMING, movin
 
 TWO = (pod(0), pod(1))
 THREE = (*TWO, pod(2))
+DRAINED = (pod(0, DOOMED), pod(1), pod(2))
+
+
+def waiting(seconds: float) -> Object:
+    """A spare for which no node has had room for so long."""
+    return pod(3, "", ready=None, waits=seconds)
 
 
 @pytest.mark.parametrize(
@@ -27,6 +33,13 @@ THREE = (*TWO, pod(2))
         pytest.param(
             root(3, nnodes="1:2", annotations=moving(2, seconds_ago=121)), TWO, 1, id="the same, with a range"
         ),
+        pytest.param(root(4, spares=1, nnodes="3"), (*DRAINED, pod(3)), 3, id="a drain, and a spare is ready"),
+        pytest.param(root(4, spares=1, nnodes="3"), (*DRAINED, waiting(119)), 4, id="a drain, and a spare is expected"),
+        pytest.param(
+            root(4, spares=1, nnodes="3"), (*DRAINED, waiting(121)), None, id="no room for it: the drain ends"
+        ),
+        pytest.param(root(4, spares=1, nnodes="2:3"), (*DRAINED, waiting(121)), 2, id="the same, with a range"),
+        pytest.param(root(4, spares=1, nnodes="3"), (*THREE, waiting(121)), 4, id="no room for it, and no drain"),
         pytest.param(root(suspended=True), TWO, None, id="suspended"),
         pytest.param(root(), (), None, id="no pods yet"),
     ],

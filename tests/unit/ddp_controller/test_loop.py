@@ -158,6 +158,30 @@ def test_a_refused_eviction_does_not_delay_the_budget(server: ApiServer, tmp_pat
     controller.world.stop()
 
 
+def test_a_missing_pod_is_missing_since_it_was_first_seen_to_be(server: ApiServer, controller: Controller) -> None:
+    def missing_since() -> float | None:
+        return controller.world.jobs()[0][0].missing_since
+
+    def change(pods: int) -> None:
+        server.put(JOB, root(pods))
+        while controller.world.jobs()[0][0].size != pods:
+            controller.world.changes.get(timeout=20)
+
+    assert missing_since() is None
+    began = time.time()
+    change(3)
+    since = missing_since()
+    assert since is not None
+    assert began <= since
+    assert missing_since() == since
+    change(4)
+    again = missing_since()
+    assert again is not None
+    assert again > since, "another one is missing"
+    change(2)
+    assert missing_since() is None
+
+
 def test_a_malformed_job_is_skipped_and_reported_once(
     server: ApiServer, controller: Controller, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
 from ddp_controller.decisions import Evict, Resize
@@ -76,6 +78,30 @@ def test_a_ready_spare_is_the_replacement() -> None:
     job = root(3, spares=1)
     assert evicted(seen(job, pod(0, DOOMED), pod(1), pod(2))) == "digits-0"
     assert decided(seen(job, pod(0, DOOMED), pod(1), pod(2, ready=None))) is None
+
+
+def test_without_room_for_a_spare_a_pod_leaves_after_the_patience_if_the_minimum_remains() -> None:
+    pods = pod(0, DOOMED), pod(1), pod(2)
+    assert decided(seen(root(4, nnodes="2:3", spares=1), *pods, pod(3, "", ready=None, waits=119))) is None
+    assert evicted(seen(root(4, nnodes="2:3", spares=1), *pods, pod(3, "", ready=None, waits=121))) == "digits-0"
+    assert decided(seen(root(4, nnodes="3", spares=1), *pods, pod(3, "", ready=None, waits=121))) is None
+    ready_just_now = pod(0, DOOMED), pod(1), pod(2, ready=60)
+    assert decided(seen(root(4, nnodes="2:3", spares=1), *ready_just_now, pod(3, "", ready=None, waits=121))) is None
+
+
+def test_the_patience_begins_when_the_last_spare_is_gone() -> None:
+    job, pods = root(5, nnodes="2:3", spares=2), (pod(0, DOOMED), pod(1), pod(2))
+    lost_long_ago = pod(3, "", ready=None, waits=3600)
+    assert decided(seen(job, *pods, lost_long_ago, pod(4, "", ready=None, waits=20))) is None
+    assert evicted(seen(job, *pods, lost_long_ago, pod(4, "", ready=None, waits=121))) == "digits-0"
+    assert decided(seen(job, *pods, lost_long_ago, pod(4, leaving=True))) is None
+
+
+def test_a_spare_that_its_engine_does_not_create_is_awaited_as_long() -> None:
+    job = seen(root(4, nnodes="2:3", spares=1), pod(0, DOOMED), pod(1), pod(2))
+    assert decided(job) is None
+    assert decided(replace(job, missing_since=NOW - 119)) is None
+    assert evicted(replace(job, missing_since=NOW - 121)) == "digits-0"
 
 
 def test_a_job_in_a_queue_is_not_enlarged_unless_kueue_resizes_it() -> None:

@@ -7,6 +7,7 @@ import pytest
 from ddp_controller.disruption_budget import budget_size
 from ddp_controller.pod_move import decide_move
 from ddp_controller.running_job import Move
+from kubectl_ddp.kube.timestamps import timestamp
 from tests.unit.ddp_controller.controller_jobs import DOOMED, NOW, TIMING, moving, pod, root, seen
 
 MALFORMED = [
@@ -37,3 +38,13 @@ def test_a_move_whose_start_is_malformed_is_a_move_since_ever() -> None:
 def test_a_job_with_an_impossible_number_of_nodes_is_malformed(nnodes: str) -> None:
     with pytest.raises(ValueError, match=nnodes.partition(":")[0]):
         seen(root(nnodes=nnodes))
+
+
+def test_a_pod_that_has_no_node_has_waited_since_its_creation() -> None:
+    """The kubelet of a node sets the condition Ready first."""
+    pending = pod(0, "", ready=None)
+    pending["status"] = {"phase": "Pending"}
+    pending["metadata"]["creationTimestamp"] = timestamp(NOW - 90)
+    lost = pod(1, ready=None, waits=30)
+    lost["metadata"]["creationTimestamp"] = timestamp(NOW - 900)
+    assert [each.changed_at for each in seen(root(), pending, lost).pods] == [NOW - 90, NOW - 30]
