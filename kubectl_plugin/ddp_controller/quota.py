@@ -11,6 +11,7 @@ from __future__ import annotations
 import json
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from typing import Any
 
 from ddp_controller.decisions import Resize, Timing
 from ddp_controller.running_job import RunningJob
@@ -192,18 +193,30 @@ def reserved_quota(clusters: Sequence[Object], workloads: Sequence[Object]) -> U
         flavors = {
             str(pods.get("name")): pods.get("flavors") or {} for pods in admission.get("podSetAssignments") or ()
         }
-        for pods in each["spec"].get("podSets") or ():
+        for pods, count in _pod_counts(each):
             for resource, flavor in flavors.get(str(pods.get("name")), {}).items():
-                amount = _one(pods, {resource: 0}).get(resource, 0) * int(pods.get("count") or 1)
+                amount = _one(pods, {resource: 0}).get(resource, 0) * count
                 mine[flavor, resource] = mine.get((flavor, resource), 0) + amount
     return used
 
 
 def needs(workload: Object, covered: Amounts) -> dict[str, int]:
     """Return the resources of all pods of a Workload. Pods count only where the quota covers them."""
-    return total(
-        times(_one(pods, covered), int(pods.get("count") or 1)) for pods in workload["spec"].get("podSets") or ()
-    )
+    return total(times(_one(pods, covered), count) for pods, count in _pod_counts(workload))
+
+
+def _pod_counts(workload: Object) -> Iterator[tuple[Mapping[str, Any], int]]:
+    """Yield each pod set with the number of its pods that use quota, as Kueue counts them.
+
+    These are the pods of its specification without those that have ended, and not more than Kueue has admitted.
+    """
+    status = workload.get("status") or {}
+    assigned = (status.get("admission") or {}).get("podSetAssignments") or ()
+    admitted = {each["name"]: int(each["count"]) for each in assigned if each.get("count") is not None}
+    ended = {each["name"]: int(each["count"]) for each in status.get("reclaimablePods") or ()}
+    for pods in workload["spec"].get("podSets") or ():
+        count = int(pods.get("count", 1)) - ended.get(pods["name"], 0)
+        yield pods, max(0, min(count, admitted.get(pods["name"], count)))
 
 
 def _least(workload: Object, jobs: Sequence[QueuedJob], covered: Amounts) -> dict[str, int]:

@@ -174,6 +174,22 @@ def test_a_job_that_moves_keeps_its_size_and_static_ones_and_other_engines_are_n
     assert decided(3, [elastic("a", 3, "1:3", engine="pytorchjob")], held) == {}
 
 
+def test_the_quota_of_pods_that_have_ended_or_were_not_admitted_is_free() -> None:
+    job, mine = elastic("a", 2, "1:4"), workload("a", 2)
+    other = workload("other", 4)
+    assert decided(6, [job], [mine, other]) == {}
+    other["status"]["reclaimablePods"] = [{"name": "main", "count": 1}]
+    assert decided(6, [job], [mine, other]) == {"a": ("grow", 3)}
+    other["status"]["admission"]["podSetAssignments"][0]["count"] = 2
+    assert decided(6, [job], [mine, other]) == {"a": ("grow", 4)}
+    other["status"]["reclaimablePods"][0]["count"] = 4
+    assert decided(4, [job], [mine, other]) == {"a": ("grow", 4)}
+
+
+def test_a_workload_without_pods_uses_no_quota() -> None:
+    assert decided(4, [elastic("a", 2, "1:4")], [workload("a", 2), workload("other", 0)]) == {"a": ("grow", 4)}
+
+
 def test_a_queue_with_several_flavors_is_left_alone() -> None:
     job, held = elastic("a", 2, "1:4"), workload("a", 2)
     locals_ = [{"metadata": {"name": "q", "namespace": "team"}, "spec": {"clusterQueue": "cq"}}]
