@@ -58,7 +58,7 @@ class ClusterQueueState:
     free: Amounts
     """Quota that a new job can use, with what can be borrowed."""
     own: Amounts
-    """Unused nominal quota."""
+    """Nominal quota that neither this queue nor its cohort uses."""
     waiting: Sequence[Object] = ()
     """Workloads that wait and can fit, in Kueue's order."""
     is_awaited: bool = False
@@ -165,7 +165,7 @@ def cluster_queues(
         if not mine or inactive_reason(cluster) or len(free) != len(shares):
             continue
         most = {share.resource: share.free + share.used for share in shares}
-        own = {share.resource: max(0, share.quota - share.used) for share in shares}
+        own = {share.resource: share.unused for share in shares}
         found = [queued for job in mine if (queued := _queued(job, workloads, free))]
         running = {each.job.uid for each in found if each.granted is not None}
         cohort = {str(each["metadata"]["name"]) for each in clusters if cohort_of(each) == cohort_of(cluster) != ""}

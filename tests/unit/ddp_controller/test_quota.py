@@ -136,6 +136,15 @@ def test_nobody_grows_into_what_is_borrowed_or_while_another_waits_in_the_cohort
     assert decided(4, [job], [mine, other], lender, cohort="all") == {}
 
 
+def test_quota_that_the_cohort_has_borrowed_is_not_free() -> None:
+    job, mine = elastic("a", 2, "1:4"), workload("a", 2)
+    borrower = cluster_queue(0, name="cq2", cohort="all")
+    assert decided(4, [job], [mine, workload("other", 1, queue="q2")], borrower, cohort="all") == {"a": ("grow", 3)}
+    assert decided(4, [job], [mine, workload("other", 2, queue="q2")], borrower, cohort="all") == {}
+    held = [mine, workload("other", 1, queue="q2"), waits(2)]
+    assert decided(4, [job], held, borrower, cohort="all") == {"a": ("shrink", 1)}
+
+
 def test_within_the_cool_down_of_a_queue_nothing_changes() -> None:
     held = [workload("a", 4), workload("b", 1), waits(1)]
     shrinks = {"a": ("shrink", 3)}
