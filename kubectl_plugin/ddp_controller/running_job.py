@@ -12,7 +12,7 @@ from ddp_trainer.common.parallel_dims import LayoutError
 from kubectl_ddp.engines.engine_kind import EngineKind
 from kubectl_ddp.kube import job_kinds
 from kubectl_ddp.kube.conditions import condition_of
-from kubectl_ddp.kube.kueue_queue import KUEUE_ELASTIC, KUEUE_QUEUE
+from kubectl_ddp.kube.kueue_queue import KUEUE_QUEUE, is_resizable
 from kubectl_ddp.kube.objects import Object, Snapshot
 from kubectl_ddp.kube.timestamps import epoch
 from kubectl_ddp.status.termination_message import stores, workers
@@ -119,8 +119,7 @@ class RunningJob:
     @property
     def is_resized_by_slices(self) -> bool:
         """True if Kueue accepts a change of its size while it runs. In Kueue 0.18, that is the batch Job."""
-        annotations = self.root["metadata"].get("annotations") or {}
-        return self.engine.kind == "Job" and annotations.get(KUEUE_ELASTIC) == "true"
+        return self.engine.kind == "Job" and is_resizable(self.root)
 
     @property
     def world(self) -> int:

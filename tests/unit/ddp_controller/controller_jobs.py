@@ -26,12 +26,13 @@ def root(
     engine: str = "job",
     queue: str = "",
     elastic: bool = False,
+    gated: bool = True,
     name: str = "digits",
     annotations: dict[str, str] | None = None,
     suspended: bool = False,
     **spec: Any,
 ) -> Object:
-    """A root object of ``size`` pods."""
+    """A root object of ``size`` pods. Kueue has gated the pods of an elastic one unless its feature gate is off."""
     kind = ENGINES[engine]
     job: Object = {
         "apiVersion": kind.api_version,
@@ -56,6 +57,8 @@ def root(
     for path in kind.nodes:
         _put(job, path, size)
     _put(job, kind.suspend, suspended)
+    if elastic and gated:
+        _put(job, ("spec", "template", "spec", "schedulingGates"), [{"name": "kueue.x-k8s.io/elastic-job"}])
     return job
 
 

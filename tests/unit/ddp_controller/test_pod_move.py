@@ -107,6 +107,7 @@ def test_a_spare_that_its_engine_does_not_create_is_awaited_as_long() -> None:
 def test_a_job_in_a_queue_is_not_enlarged_unless_kueue_resizes_it() -> None:
     pods = pod(0, DOOMED), pod(1)
     assert decided(seen(root(queue="team"), *pods)) is None
+    assert decided(seen(root(queue="team", elastic=True, gated=False), *pods)) is None
     assert isinstance(decided(seen(root(queue="team", elastic=True), *pods)), Resize)
 
 

@@ -180,6 +180,7 @@ def test_a_job_that_moves_keeps_its_size_and_static_ones_and_other_engines_are_n
     moving = {"ddp.dev/move": json.dumps({"size": 2, "since": NOW})}
     assert decided(3, [elastic("a", 3, "1:3", annotations=moving)], held) == {}
     assert decided(3, [elastic("a", 3, "3")], held) == {}
+    assert decided(3, [elastic("a", 3, "1:3", gated=False)], held) == {}, "Kueue's feature gate is off"
     assert decided(3, [elastic("a", 3, "1:3", engine="pytorchjob")], held) == {}
 
 
