@@ -9,7 +9,7 @@ smallest share of its range, then the oldest. Sizes are whole replicas, and neve
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -20,7 +20,7 @@ from kubectl_ddp.kube.conditions import holds
 from kubectl_ddp.kube.kueue_queue import in_line, owner_of
 from kubectl_ddp.kube.objects import Object
 from kubectl_ddp.preflight.kueue import inactive_reason
-from kubectl_ddp.preflight.kueue_quota import Usage, cohort_of, shares_of
+from kubectl_ddp.preflight.kueue_quota import Share, Usage, cohort_of, shares_of
 from kubectl_ddp.preflight.quantities import PODS, Amounts, added, requests_of, subtract, times, total
 
 
@@ -62,7 +62,7 @@ class ClusterQueueState:
     waiting: Sequence[Object] = ()
     """Workloads that wait and can fit, in Kueue's order."""
     is_awaited: bool = False
-    """True if a job waits in this queue or in its cohort."""
+    """True if a job that can fit waits in this queue or in its cohort."""
     jobs: Sequence[QueuedJob] = field(default=())
 
 
@@ -154,29 +154,45 @@ def cluster_queues(
     A queue that is not active is left out, and one with several flavors of a resource: which of them a job would get
     cannot be predicted.
     """
-    leads = {_place(each): str(each["spec"]["clusterQueue"]) for each in local_queues}
+    leads = {_place(each): str(each["spec"]["clusterQueue"]) for each in local_queues if not inactive_reason(each)}
+    active = {str(each["metadata"]["name"]): each for each in clusters if not inactive_reason(each)}
     usage = reserved_quota(clusters, workloads)
-    elastic = [job for job in jobs if job.is_resized_by_slices and job.low < job.high and not job.is_ended]
-    for cluster in clusters:
-        name = str(cluster["metadata"]["name"])
-        shares = shares_of(cluster, clusters, usage)
-        free = {share.resource: share.free for share in shares}
-        mine = [job for job in elastic if leads.get(job.place) == name]
-        if not mine or inactive_reason(cluster) or len(free) != len(shares):
+    shares = {name: shares_of(each, clusters, usage) for name, each in active.items()}
+    most = {name: _most(each) for name, each in shares.items()}
+    found: dict[str, list[QueuedJob]] = {name: [] for name in active}
+    for job in jobs:
+        name = leads.get(job.place, "")
+        is_elastic = job.is_resized_by_slices and job.low < job.high and not job.is_ended
+        if is_elastic and name in active and (queued := _queued(job, workloads, most[name])):
+            found[name].append(queued)
+    running = {each.job.uid for mine in found.values() for each in mine if each.granted is not None}
+    waiting: dict[str, list[Object]] = {name: [] for name in active}
+    for each in in_line(workloads):
+        name = leads.get((str(each["metadata"].get("namespace")), str(each["spec"].get("queueName"))), "")
+        if (
+            name in active
+            and owner_of(each) not in running
+            and _fits(_least(each, found[name], most[name]), most[name])
+        ):
+            waiting[name].append(each)
+    for name, cluster in active.items():
+        free = {share.resource: share.free for share in shares[name]}
+        own = {share.resource: share.unused for share in shares[name]}
+        if not found[name] or len(free) != len(shares[name]):
             continue
-        most = {share.resource: share.free + share.used for share in shares}
-        own = {share.resource: share.unused for share in shares}
-        found = [queued for job in mine if (queued := _queued(job, workloads, free))]
-        running = {each.job.uid for each in found if each.granted is not None}
-        cohort = {str(each["metadata"]["name"]) for each in clusters if cohort_of(each) == cohort_of(cluster) != ""}
-        waiting = [
-            (leads.get((str(each["metadata"].get("namespace")), str(each["spec"].get("queueName")))), each)
-            for each in in_line(workloads)
-            if owner_of(each) not in running
-        ]
-        fitting = [each for queue, each in waiting if queue == name and _fits(_least(each, found, most), most)]
-        is_awaited = bool(fitting) or any(queue in cohort - {name} for queue, _ in waiting)
-        yield ClusterQueueState(name=name, free=free, own=own, waiting=fitting, is_awaited=is_awaited, jobs=found)
+        cohort = [other for other, each in active.items() if cohort_of(each) == cohort_of(cluster) != ""]
+        is_awaited = any(waiting[other] for other in (name, *cohort))
+        yield ClusterQueueState(
+            name=name, free=free, own=own, waiting=waiting[name], is_awaited=is_awaited, jobs=found[name]
+        )
+
+
+def _most(shares: Iterable[Share]) -> dict[str, int]:
+    """Return the quota that a queue could use if all its jobs ended, of the flavor with most of each resource."""
+    found: dict[str, int] = {}
+    for share in shares:
+        found[share.resource] = max(found.get(share.resource, 0), share.free + share.used)
+    return found
 
 
 def reserved_quota(clusters: Sequence[Object], workloads: Sequence[Object]) -> Usage:
