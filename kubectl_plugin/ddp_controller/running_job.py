@@ -39,6 +39,7 @@ class Member:
     """True if the pod is being deleted or has ended."""
     doom: str
     """Why the pod should move; empty if it can stay."""
+    labels: Mapping[str, str]
     has_joined: bool | None = True
     """True if its launcher is in the group or waits as a spare; None if it did not answer."""
 
@@ -252,4 +253,5 @@ def _member(pod: Object, ready_since: float | None, doomed: Mapping[str, str]) -
         changed_at=epoch(pod["metadata"].get("creationTimestamp")) or 0.0,
         is_leaving="deletionTimestamp" in pod["metadata"] or pod["status"].get("phase") in OVER,
         doom=doomed.get(str(pod["spec"].get("nodeName", "")), ""),
+        labels=pod["metadata"].get("labels") or {},
     )

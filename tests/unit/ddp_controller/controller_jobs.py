@@ -82,7 +82,7 @@ def pod(
     """A worker pod that has been ready for some seconds; None if it is not, since ``waits`` seconds."""
     since = timestamp(NOW - (waits if ready is None else ready))
     about: Object = {"name": f"{name}-{index}", "namespace": "team", "uid": f"{name}-{index}"}
-    about["labels"] = {"ddp.dev/job": name, "ddp.dev/role": "worker", "ddp.dev/run-id": "r1"}
+    about["labels"] = {"ddp.dev/job": name, "ddp.dev/role": "worker", "ddp.dev/run-id": "r1", "job-name": name}
     if leaving:
         about["deletionTimestamp"] = since
     condition = {"type": "Ready", "status": "False" if ready is None else "True", "lastTransitionTime": since}

@@ -66,17 +66,25 @@ def test_the_budget_is_changed_only_where_it_differs() -> None:
     assert gone.min_available is None
 
 
-def test_a_budget_of_somebody_else_over_the_same_pods_comes_first() -> None:
+@pytest.mark.parametrize("labels", [{"ddp.dev/job": "digits"}, {"job-name": "digits"}, {"index": "1"}])
+def test_a_budget_of_somebody_else_over_the_same_pods_comes_first(labels: dict[str, str]) -> None:
     """The eviction API refuses a pod that two budgets select."""
-    job = seen(root(), *TWO)
+    pods = pod(0), pod(1)
+    pods[1]["metadata"]["labels"]["index"] = "1"
+    job = seen(root(), *pods)
     theirs: Object = {"metadata": {"name": "own", "namespace": "team"}}
-    theirs["spec"] = {"selector": {"matchLabels": {"ddp.dev/job": "digits"}}}
+    theirs["spec"] = {"selector": {"matchLabels": labels}}
     assert decide_budget(job, [theirs], NOW, TIMING) is None
     gone = decide_budget(job, [theirs, stored(2)], NOW, TIMING)
     assert gone is not None
     assert gone.min_available is None
     theirs["spec"] = {"selector": {"matchLabels": {"app": "other"}}}
     assert decide_budget(job, [theirs, stored(2)], NOW, TIMING) is None
+
+
+def test_a_budget_of_somebody_else_keeps_its_name() -> None:
+    job, theirs = seen(root(), *TWO), {"metadata": {"name": "ddp-digits", "namespace": "team"}}
+    assert decide_budget(job, [theirs], NOW, TIMING) is None
 
 
 def test_a_budget_of_an_earlier_job_of_the_same_name_protects_nothing() -> None:

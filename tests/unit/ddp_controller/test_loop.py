@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import time
 from collections.abc import Callable, Iterator
@@ -18,6 +19,7 @@ from ddp_controller.metrics import ControllerMetrics
 from ddp_controller.world import World
 from kubectl_ddp.backends.cluster.http.api import Api
 from kubectl_ddp.backends.cluster.http.connection import connect
+from kubectl_ddp.errors import AlreadyExists
 from kubectl_ddp.kube.objects import Object
 from kubectl_ddp.util.stop import Stop
 from tests.support.api_server import Answer, ApiServer, kubeconfig, serving, status
@@ -100,9 +102,23 @@ def test_a_budget_ends_with_the_rights_of_the_controller_or_without_them_with_it
 
 def test_a_budget_of_an_earlier_run_is_taken_over(server: ApiServer, controller: Controller) -> None:
     earlier = {"ddp.dev/job": "digits", "ddp.dev/run-id": "r0"}
-    server.put(BUDGET, {"metadata": {"uid": "b"}, "spec": {"minAvailable": 2, "selector": {"matchLabels": earlier}}})
+    about = {"uid": "b", "labels": {"app.kubernetes.io/managed-by": "ddp-controller"}}
+    server.put(BUDGET, {"metadata": about, "spec": {"minAvailable": 2, "selector": {"matchLabels": earlier}}})
     controller.run_once()
     assert server.objects[BUDGET]["spec"]["selector"]["matchLabels"]["ddp.dev/run-id"] == "r1"
+
+
+@pytest.mark.parametrize("wanted", [1, None])
+def test_a_budget_of_somebody_else_is_not_changed(
+    server: ApiServer, controller: Controller, wanted: int | None
+) -> None:
+    """Its creation may not have been seen when the decision was made."""
+    [job] = controller.world.jobs()[0]
+    theirs = {"minAvailable": 2, "selector": {"matchLabels": {"app": "theirs"}}}
+    server.put(BUDGET, {"metadata": {"uid": "b"}, "spec": theirs})
+    with contextlib.suppress(AlreadyExists):
+        execute(controller.api, SetBudget(job=job, min_available=wanted))
+    assert server.objects[BUDGET]["spec"] == theirs
 
 
 def test_without_the_lease_nothing_changes(server: ApiServer, controller: Controller) -> None:
