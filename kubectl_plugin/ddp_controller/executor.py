@@ -1,7 +1,8 @@
-"""Execution of decisions on the API server. Each request names the version or the uid that was decided on.
+"""Execution of decisions on the API server.
 
-The API server refuses a decision on an old version, so a controller that was paused or cut off cannot change a job
-twice for one reason.
+A resize names the version of the job that was decided on, and an eviction the uid of the pod. The API server refuses
+them if another controller has acted meanwhile, so a controller that was paused or cut off cannot change a job twice for
+one reason. The size of a PodDisruptionBudget has no version: the controller that decides sets it again.
 """
 
 from __future__ import annotations

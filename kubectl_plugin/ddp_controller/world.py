@@ -13,7 +13,7 @@ from ddp_controller.node_health import doom_reason
 from ddp_controller.pod_membership import PodMembership
 from ddp_controller.quota import ClusterQueueState, cluster_queues
 from ddp_controller.running_job import RunningJob, running_job
-from ddp_trainer.common.constants import Label
+from ddp_trainer.common.constants import Annotation, Label
 from kubectl_ddp.backends.cluster.http.api import Api
 from kubectl_ddp.backends.cluster.http.resources import Discovery, collection
 from kubectl_ddp.backends.cluster.read.jobs import path, with_type_meta
@@ -21,7 +21,6 @@ from kubectl_ddp.backends.cluster.read.reflector import Reflector
 from kubectl_ddp.backends.cluster.read.snapshots import of_all
 from kubectl_ddp.backends.cluster.read.watch_queue import watch_into_queue
 from kubectl_ddp.engines.registry import ENGINES
-from kubectl_ddp.kube import job_kinds
 from kubectl_ddp.kube.objects import Object
 
 KUEUE_VERSIONS: Final = ("v1beta2", "v1beta1")
@@ -84,10 +83,10 @@ class World:
             node["metadata"]["name"]: why for node in self._nodes.objects() if (why := doom_reason(node, self._taints))
         }
         roots = [
-            job
+            with_type_meta(kind, each)
             for kind, reflector in self._roots
             for each in reflector.objects()
-            if self._is_managed(each) and job_kinds.kind_of(job := with_type_meta(kind, each)) and not _is_made(job)
+            if self._is_managed(each) and _is_submitted(each)
         ]
         found: list[RunningJob] = []
         malformed: Malformed = {}
@@ -128,6 +127,8 @@ class World:
         return not self._namespaces or item["metadata"].get("namespace") in self._namespaces
 
 
-def _is_made(job: Object) -> bool:
-    """Return whether an operator created this object for another one."""
-    return any(owner.get("controller") for owner in job["metadata"].get("ownerReferences") or ())
+def _is_submitted(job: Object) -> bool:
+    """Return whether an object has the specification of a job, and was not created for another object."""
+    about = job["metadata"]
+    is_made = any(owner.get("controller") for owner in about.get("ownerReferences") or ())
+    return Annotation.SPEC in (about.get("annotations") or {}) and not is_made

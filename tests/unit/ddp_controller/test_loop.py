@@ -34,6 +34,7 @@ SETTLED = NOW - time.time() + 3600
 GROUPS = {
     "/api/v1": {"Pod": "pods", "Node": "nodes"},
     "/apis/batch/v1": {"Job": "jobs"},
+    "/apis/kubeflow.org/v1": {"PyTorchJob": "pytorchjobs"},
     "/apis/policy/v1": {"PodDisruptionBudget": "poddisruptionbudgets"},
     "/apis/coordination.k8s.io/v1": {"Lease": "leases"},
     "/apis/rbac.authorization.k8s.io/v1": {"ClusterRole": "clusterroles"},
@@ -213,6 +214,17 @@ def test_a_malformed_job_is_skipped_and_reported_once(
     assert len(told) == 1
     assert "team/bad" in told[0]
     assert size(server) == 3, "the other job is managed"
+
+
+def test_a_job_that_has_only_the_label_is_left_alone(server: ApiServer, tmp_path: Path) -> None:
+    theirs, ours = root(name="theirs", engine="pytorchjob"), root(name="ours", engine="pytorchjob")
+    del theirs["metadata"]["annotations"]["ddp.dev/spec"]
+    for job in (theirs, ours):
+        server.put(f"/apis/kubeflow.org/v1/namespaces/team/pytorchjobs/{job['metadata']['name']}", job)
+    controller = made(server, tmp_path)
+    controller.world.start()
+    assert {job.key for job in controller.world.jobs()[0]} == {"team/digits", "team/ours"}
+    controller.world.stop()
 
 
 def test_jobs_of_other_namespaces_are_left_alone(server: ApiServer, tmp_path: Path) -> None:

@@ -116,6 +116,7 @@ def test_an_engine_that_cannot_be_scaled_gives_up_pods_down_to_its_minimum(engin
     pods = pod(0, DOOMED), pod(1), pod(2)
     assert evicted(seen(root(3, nnodes="2:3", engine=engine), *pods)) == "digits-0"
     assert decided(seen(root(3, nnodes="3", engine=engine), *pods)) is None
+    assert evicted(seen(root(3, nnodes="3", engine=engine), *pods, store(DOOMED))) == "digits-store-0", "it may move"
     assert decided(seen(root(3, nnodes="2:3", engine=engine), pod(0, DOOMED), pod(1))) is None
 
 
