@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from typing import Final
 
 from ddp_controller.decisions import SetBudget, Timing
-from ddp_controller.pod_move import has_store, is_overdue
+from ddp_controller.pod_move import has_store, is_replaceable
 from ddp_controller.running_job import RunningJob
 from ddp_trainer.common.constants import Label, Role
 from kubectl_ddp.kube.objects import Object
@@ -28,7 +28,7 @@ def budget_size(job: RunningJob, now: float, timing: Timing) -> int | None:
     if not job.is_active or not job.pods:
         return None
     floor = job.low if job.low < job.world else None
-    if job.has_spares or (job.can_surge and not is_overdue(job, now, timing)):
+    if is_replaceable(job, now, timing):
         can_leave = job.settled(now, timing.settle) > job.world and has_store(job, now)
         return job.world if can_leave else job.size
     return floor
@@ -43,13 +43,9 @@ def decide_budget(job: RunningJob, budgets: Sequence[Object], now: float, timing
         now: Unix time.
         timing: Limits of time.
     """
-    labels = pod_labels(job)
-    others = [
-        each for each in budgets if not is_own(each) and selects((each.get("spec") or {}).get("selector"), labels)
-    ]
-    # The eviction API refuses pods that two budgets select.
-    wanted = None if others else budget_size(job, now, timing)
-    mine = next((each for each in budgets if is_own(each) and _is_of_run(each, job, labels)), None)
+    is_taken = any(not is_own(each) and _concerns(each, job) for each in budgets)
+    wanted = None if is_taken else budget_size(job, now, timing)
+    mine = next((each for each in budgets if is_own(each) and _is_of_run(each, job)), None)
     found = mine["spec"].get("minAvailable") if mine else None
     return SetBudget(job=job, min_available=wanted) if wanted != found else None
 
@@ -61,10 +57,19 @@ def orphans(budgets: Iterable[Object], jobs: Iterable[RunningJob]) -> list[Objec
     return [each for each, where in zip(budgets, place, strict=False) if is_own(each) and where not in known]
 
 
-def _is_of_run(budget: Object, job: RunningJob, labels: Mapping[str, str]) -> bool:
+def _concerns(budget: Object, job: RunningJob) -> bool:
+    """Return whether a budget selects a pod of the job or has the name of the job's budget.
+
+    The eviction API refuses a pod that two budgets select.
+    """
+    selector = (budget.get("spec") or {}).get("selector")
+    return budget["metadata"]["name"] == budget_name(job) or any(selects(selector, pod.labels) for pod in job.pods)
+
+
+def _is_of_run(budget: Object, job: RunningJob) -> bool:
     """Return whether this is the budget of this run, and not of an earlier job of the same name."""
     selector = (budget.get("spec") or {}).get("selector") or {}
-    return bool(budget["metadata"]["name"] == budget_name(job) and selector.get("matchLabels") == labels)
+    return bool(budget["metadata"]["name"] == budget_name(job) and selector.get("matchLabels") == pod_labels(job))
 
 
 def job_owner(job: RunningJob) -> Object:

@@ -1,13 +1,14 @@
-"""Execution of decisions on the API server. Each request names the version or the uid that was decided on.
+"""Execution of decisions on the API server.
 
-The API server refuses a decision on an old version, so a controller that was paused or cut off cannot change a job
-twice for one reason.
+A resize names the version of the job that was decided on, and an eviction the uid of the pod. The API server refuses
+them if another controller has acted meanwhile, so a controller that was paused or cut off cannot change a job twice for
+one reason. The size of a PodDisruptionBudget has no version: the controller that decides sets it again.
 """
 
 from __future__ import annotations
 
 from ddp_controller.decisions import Decision, Evict, Resize, SetBudget
-from ddp_controller.disruption_budget import OWN_ROLE, budget_name, budget_of, job_owner
+from ddp_controller.disruption_budget import OWN_ROLE, budget_name, budget_of, is_own, job_owner
 from ddp_controller.running_job import RunningJob
 from ddp_trainer.common.constants import Label
 from kubectl_ddp.backends.cluster.http.api import Api
@@ -59,12 +60,15 @@ def _set_budget(api: Api, decision: SetBudget) -> None:
             found = api.get(where)
         except NotFound:
             return
-        _delete(api, where, found["metadata"]["uid"])
+        if is_own(found):
+            _delete(api, where, found["metadata"]["uid"])
         return
     wanted = budget_of(job, decision.min_available, _owner(api, job))
     try:
         api.create(f"/apis/policy/v1/namespaces/{namespace}/poddisruptionbudgets", wanted)
     except AlreadyExists:
+        if not is_own(api.get(where)):
+            raise
         labels = {Label.RUN_ID.value: None, **wanted["spec"]["selector"]["matchLabels"]}
         api.merge(where, {**wanted, "spec": {**wanted["spec"], "selector": {"matchLabels": labels}}})
 

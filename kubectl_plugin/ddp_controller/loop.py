@@ -1,6 +1,6 @@
 """Loop of the controller: read the watched objects, decide, act, and wait for a change or for the next tick.
 
-Nothing is remembered between two passes but the Lease, so the process can end at any moment.
+The process can end at any moment: what it remembers between two passes, its successor reads or measures again.
 """
 
 from __future__ import annotations

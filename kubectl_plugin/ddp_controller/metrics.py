@@ -6,9 +6,11 @@ import threading
 import time
 from collections.abc import Callable
 from typing import Any, Final
-from wsgiref.simple_server import WSGIRequestHandler, make_server
+from wsgiref.simple_server import WSGIRequestHandler, WSGIServer, make_server
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, make_wsgi_app
+
+from ddp_trainer.common.listener import listen
 
 STUCK_SECONDS: Final = 60.0
 """Time without a pass of the loop after which ``/healthz`` fails."""
@@ -49,9 +51,24 @@ class ControllerMetrics:
             respond("200 OK" if is_well else "503 Service Unavailable", [("Content-Type", "text/plain")])
             return [b"ok\n" if is_well else b"the loop has not run\n"]
 
-        server = make_server("", port, app, handler_class=_Quiet)
+        server = make_server("", port, app, server_class=_Server, handler_class=_Quiet)
         threading.Thread(target=server.serve_forever, daemon=True).start()
-        return server.shutdown
+
+        def end() -> None:
+            server.shutdown()
+            server.server_close()
+
+        return end
+
+
+class _Server(WSGIServer):
+    """Server on all addresses, of IPv6 and of IPv4. That of the standard library has only IPv4."""
+
+    def server_bind(self) -> None:
+        self.socket.close()
+        self.server_name, self.server_port = "", self.server_address[1]
+        self.socket = listen("", self.server_port)
+        self.setup_environ()
 
 
 class _Quiet(WSGIRequestHandler):

@@ -13,7 +13,7 @@ import json
 from typing import Final
 
 from ddp_controller.decisions import Evict, Resize, Timing
-from ddp_controller.running_job import RunningJob
+from ddp_controller.running_job import Move, RunningJob
 from ddp_trainer.common.constants import Annotation
 
 STORE_SETTLE_SECONDS: Final = 15.0
@@ -28,11 +28,11 @@ def decide_move(job: RunningJob, now: float, timing: Timing) -> Resize | Evict |
     """Return the next step of moving the pods of one job; None if there is nothing to do now."""
     if not job.is_active:
         return None
-    doomed = [pod for pod in job.pods if pod.doom and not pod.is_leaving]
+    doomed = job.doomed
     if job.store is not None and job.store.doom:
         return Evict(job=job, pod=job.store, reason=job.store.doom)
     if not doomed:
-        return _return_to_size(job, now, timing) if job.move else None
+        return _return_to_size(job, job.move, now, timing) if job.move else None
     settled = job.settled(now, timing.settle)
     if settled > least_members(job, now, timing):
         return Evict(job=job, pod=doomed[0], reason=doomed[0].doom) if has_store(job, now) else None
@@ -54,30 +54,45 @@ def least_members(job: RunningJob, now: float, timing: Timing) -> int:
 
     It is the whole group while a replacement can be expected, and else the minimum of the job.
     """
-    is_replaceable = job.has_spares or (job.can_surge and not is_overdue(job, now, timing))
-    return job.world if is_replaceable else min(job.low, job.world)
+    return job.world if is_replaceable(job, now, timing) else min(job.low, job.world)
+
+
+def is_replaceable(job: RunningJob, now: float, timing: Timing) -> bool:
+    """Return whether a replacement for a pod exists or can be expected: a spare or a temporary pod."""
+    return (job.has_spares or job.can_surge) and not is_overdue(job, now, timing)
 
 
 def is_overdue(job: RunningJob, now: float, timing: Timing) -> bool:
-    """Return whether no pod became ready in time during a move, for example because no node has room for one.
+    """Return whether a move waits for a replacement that did not come in time, for example because no node has room.
 
-    A node with many pods takes longer than the patience, but each replacement starts the time again.
+    A node with many pods takes longer than the patience, but each pod that becomes ready starts the time again.
     """
-    if not job.move:
+    since = job.move.since if job.move else _without_spare_since(job, now, timing)
+    if since is None:
         return False
     pods = job.pods if job.store is None else (*job.pods, job.store)
-    progress = max([float(job.move.get("since") or 0), *(pod.ready_since or 0.0 for pod in pods)])
-    return now - progress > timing.patience
+    return now - max([since, *(pod.ready_since or 0.0 for pod in pods)]) > timing.patience
 
 
-def _return_to_size(job: RunningJob, now: float, timing: Timing) -> Resize | None:
+def _without_spare_since(job: RunningJob, now: float, timing: Timing) -> float | None:
+    """Return the time since which a job with spares has had none to replace a pod that should move; None if it has one.
+
+    Its last spare was gone when as many pods as it has spares had left, or were not ready.
+    """
+    if not job.has_spares or not job.doomed or job.settled(now, timing.settle) > job.world:
+        return None
+    waiting = [pod.changed_at for pod in job.pods if not pod.is_leaving and not pod.is_settled(now, timing.settle)]
+    gone = sorted([*waiting, *[job.missing_since or now] * job.missing])
+    return gone[job.size - job.world - 1]
+
+
+def _return_to_size(job: RunningJob, move: Move, now: float, timing: Timing) -> Resize | None:
     """Return the change that ends a move, once all pods have settled or the patience is over."""
-    before = int(job.move.get("size") or 0)
-    was_scaled_meanwhile = before != job.size - 1 or not before >= 1
+    was_scaled_meanwhile = move.size != job.size - 1
     if was_scaled_meanwhile:
         size = job.size
     elif job.settled(now, timing.settle) >= job.size or is_overdue(job, now, timing):
-        size = before
+        size = move.size
     else:
         return None
     return Resize(

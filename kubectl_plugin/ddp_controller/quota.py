@@ -9,8 +9,9 @@ smallest share of its range, then the oldest. Sizes are whole replicas, and neve
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from typing import Any
 
 from ddp_controller.decisions import Resize, Timing
 from ddp_controller.running_job import RunningJob
@@ -19,7 +20,7 @@ from kubectl_ddp.kube.conditions import holds
 from kubectl_ddp.kube.kueue_queue import in_line, owner_of
 from kubectl_ddp.kube.objects import Object
 from kubectl_ddp.preflight.kueue import inactive_reason
-from kubectl_ddp.preflight.kueue_quota import Usage, cohort_of, shares_of
+from kubectl_ddp.preflight.kueue_quota import Share, Usage, cohort_of, shares_of
 from kubectl_ddp.preflight.quantities import PODS, Amounts, added, requests_of, subtract, times, total
 
 
@@ -57,18 +58,17 @@ class ClusterQueueState:
     free: Amounts
     """Quota that a new job can use, with what can be borrowed."""
     own: Amounts
-    """Unused nominal quota."""
+    """Nominal quota that neither this queue nor its cohort uses."""
     waiting: Sequence[Object] = ()
     """Workloads that wait and can fit, in Kueue's order."""
     is_awaited: bool = False
-    """True if a job waits in this queue or in its cohort."""
+    """True if a job that can fit waits in this queue or in its cohort."""
     jobs: Sequence[QueuedJob] = field(default=())
 
 
 def decide_sizes(queue: ClusterQueueState, now: float, timing: Timing) -> list[Resize]:
     """Return the changes of size in one ClusterQueue; none within the cool-down of the last change."""
-    last = max((float(each.job.granted.get("since") or 0) for each in queue.jobs), default=0.0)
-    if now - last < timing.cooldown:
+    if any(abs(now - each.job.resized_at) < timing.cooldown for each in queue.jobs):
         return []
     running = [each for each in queue.jobs if each.granted is not None and each.job.is_active and not each.job.move]
     refused = [each for each in running if each.granted is not None and each.job.size > each.granted >= each.job.low]
@@ -154,29 +154,45 @@ def cluster_queues(
     A queue that is not active is left out, and one with several flavors of a resource: which of them a job would get
     cannot be predicted.
     """
-    leads = {_place(each): str(each["spec"]["clusterQueue"]) for each in local_queues}
+    leads = {_place(each): str(each["spec"]["clusterQueue"]) for each in local_queues if not inactive_reason(each)}
+    active = {str(each["metadata"]["name"]): each for each in clusters if not inactive_reason(each)}
     usage = reserved_quota(clusters, workloads)
-    elastic = [job for job in jobs if job.is_resized_by_slices and job.low < job.high and not job.is_ended]
-    for cluster in clusters:
-        name = str(cluster["metadata"]["name"])
-        shares = shares_of(cluster, clusters, usage)
-        free = {share.resource: share.free for share in shares}
-        mine = [job for job in elastic if leads.get(job.place) == name]
-        if not mine or inactive_reason(cluster) or len(free) != len(shares):
+    shares = {name: shares_of(each, clusters, usage) for name, each in active.items()}
+    most = {name: _most(each) for name, each in shares.items()}
+    found: dict[str, list[QueuedJob]] = {name: [] for name in active}
+    for job in jobs:
+        name = leads.get(job.place, "")
+        is_elastic = job.is_resized_by_slices and job.low < job.high and not job.is_ended
+        if is_elastic and name in active and (queued := _queued(job, workloads, most[name])):
+            found[name].append(queued)
+    running = {each.job.uid for mine in found.values() for each in mine if each.granted is not None}
+    waiting: dict[str, list[Object]] = {name: [] for name in active}
+    for each in in_line(workloads):
+        name = leads.get((str(each["metadata"].get("namespace")), str(each["spec"].get("queueName"))), "")
+        if (
+            name in active
+            and owner_of(each) not in running
+            and _fits(_least(each, found[name], most[name]), most[name])
+        ):
+            waiting[name].append(each)
+    for name, cluster in active.items():
+        free = {share.resource: share.free for share in shares[name]}
+        own = {share.resource: share.unused for share in shares[name]}
+        if not found[name] or len(free) != len(shares[name]):
             continue
-        most = {share.resource: share.free + share.used for share in shares}
-        own = {share.resource: max(0, share.quota - share.used) for share in shares}
-        found = [queued for job in mine if (queued := _queued(job, workloads, free))]
-        running = {each.job.uid for each in found if each.granted is not None}
-        cohort = {str(each["metadata"]["name"]) for each in clusters if cohort_of(each) == cohort_of(cluster) != ""}
-        waiting = [
-            (leads.get((str(each["metadata"].get("namespace")), str(each["spec"].get("queueName")))), each)
-            for each in in_line(workloads)
-            if owner_of(each) not in running
-        ]
-        fitting = [each for queue, each in waiting if queue == name and _fits(_least(each, found, most), most)]
-        is_awaited = bool(fitting) or any(queue in cohort - {name} for queue, _ in waiting)
-        yield ClusterQueueState(name=name, free=free, own=own, waiting=fitting, is_awaited=is_awaited, jobs=found)
+        cohort = [other for other, each in active.items() if cohort_of(each) == cohort_of(cluster) != ""]
+        is_awaited = any(waiting[other] for other in (name, *cohort))
+        yield ClusterQueueState(
+            name=name, free=free, own=own, waiting=waiting[name], is_awaited=is_awaited, jobs=found[name]
+        )
+
+
+def _most(shares: Iterable[Share]) -> dict[str, int]:
+    """Return the quota that a queue could use if all its jobs ended, of the flavor with most of each resource."""
+    found: dict[str, int] = {}
+    for share in shares:
+        found[share.resource] = max(found.get(share.resource, 0), share.free + share.used)
+    return found
 
 
 def reserved_quota(clusters: Sequence[Object], workloads: Sequence[Object]) -> Usage:
@@ -193,18 +209,30 @@ def reserved_quota(clusters: Sequence[Object], workloads: Sequence[Object]) -> U
         flavors = {
             str(pods.get("name")): pods.get("flavors") or {} for pods in admission.get("podSetAssignments") or ()
         }
-        for pods in each["spec"].get("podSets") or ():
+        for pods, count in _pod_counts(each):
             for resource, flavor in flavors.get(str(pods.get("name")), {}).items():
-                amount = _one(pods, {resource: 0}).get(resource, 0) * int(pods.get("count") or 1)
+                amount = _one(pods, {resource: 0}).get(resource, 0) * count
                 mine[flavor, resource] = mine.get((flavor, resource), 0) + amount
     return used
 
 
 def needs(workload: Object, covered: Amounts) -> dict[str, int]:
     """Return the resources of all pods of a Workload. Pods count only where the quota covers them."""
-    return total(
-        times(_one(pods, covered), int(pods.get("count") or 1)) for pods in workload["spec"].get("podSets") or ()
-    )
+    return total(times(_one(pods, covered), count) for pods, count in _pod_counts(workload))
+
+
+def _pod_counts(workload: Object) -> Iterator[tuple[Mapping[str, Any], int]]:
+    """Yield each pod set with the number of its pods that use quota, as Kueue counts them.
+
+    These are the pods of its specification without those that have ended, and not more than Kueue has admitted.
+    """
+    status = workload.get("status") or {}
+    assigned = (status.get("admission") or {}).get("podSetAssignments") or ()
+    admitted = {each["name"]: int(each["count"]) for each in assigned if each.get("count") is not None}
+    ended = {each["name"]: int(each["count"]) for each in status.get("reclaimablePods") or ()}
+    for pods in workload["spec"].get("podSets") or ():
+        count = int(pods.get("count", 1)) - ended.get(pods["name"], 0)
+        yield pods, max(0, min(count, admitted.get(pods["name"], count)))
 
 
 def _least(workload: Object, jobs: Sequence[QueuedJob], covered: Amounts) -> dict[str, int]:

@@ -12,14 +12,17 @@ from ddp_trainer.common.parallel_dims import LayoutError
 from kubectl_ddp.engines.engine_kind import EngineKind
 from kubectl_ddp.kube import job_kinds
 from kubectl_ddp.kube.conditions import condition_of
-from kubectl_ddp.kube.kueue_queue import KUEUE_ELASTIC, KUEUE_QUEUE
+from kubectl_ddp.kube.kueue_queue import KUEUE_QUEUE, is_resizable
 from kubectl_ddp.kube.objects import Object, Snapshot
 from kubectl_ddp.kube.timestamps import epoch
 from kubectl_ddp.status.termination_message import stores, workers
+from kubectl_ddp.values.quantity import Nodes
 
 OVER: Final = frozenset({"Succeeded", "Failed"})
 SILENT_SECONDS: Final = 60.0
 """Time after which a ready pod counts as joined if its metrics cannot be read."""
+LARGEST_NUMBER: Final = 10**12
+"""Largest number that an annotation of the controller can have."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -30,10 +33,13 @@ class Member:
     uid: str
     ready_since: float | None
     """Unix time since which the pod has been ready; None if it is not."""
+    changed_at: float
+    """Unix time at which the pod became ready or not ready, or at which it was created."""
     is_leaving: bool
     """True if the pod is being deleted or has ended."""
     doom: str
     """Why the pod should move; empty if it can stay."""
+    labels: Mapping[str, str]
     has_joined: bool | None = True
     """True if its launcher is in the group or waits as a spare; None if it did not answer."""
 
@@ -46,6 +52,16 @@ class Member:
             return False
         least = settle_seconds if self.has_joined else max(settle_seconds, SILENT_SECONDS)
         return now - self.ready_since >= least
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Move:
+    """Move in progress."""
+
+    size: int
+    """Number of worker pods before it."""
+    since: float
+    """Unix time of its start."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -62,10 +78,10 @@ class RunningJob:
     """Maximum number of nodes."""
     spares: int
     """Requested spares. They exist only if the job has its maximum of nodes."""
-    move: Mapping[str, Any]
-    """Move in progress (annotation ``ddp.dev/move``): ``size`` before it and ``since``; empty if there is none."""
-    granted: Mapping[str, Any]
-    """Last change of its size by quota (annotation ``ddp.dev/size``); empty if there was none."""
+    move: Move | None
+    """Move in progress (annotation ``ddp.dev/move``); None without one, or if the annotation is malformed."""
+    resized_at: float
+    """Unix time of its last change of size by quota (annotation ``ddp.dev/size``); 0 if there was none."""
     pods: tuple[Member, ...]
     store: Member | None
     """Pod of its rendezvous store; None if it has none now. It is ready once its container runs."""
@@ -73,6 +89,8 @@ class RunningJob:
     """True if it is over or being deleted."""
     is_suspended: bool
     """True if it has no pods: it was suspended, or Kueue has not admitted it."""
+    missing_since: float | None = None
+    """Unix time since which as many pods as now have been missing; None if it is unknown."""
 
     @property
     def is_active(self) -> bool:
@@ -102,8 +120,7 @@ class RunningJob:
     @property
     def is_resized_by_slices(self) -> bool:
         """True if Kueue accepts a change of its size while it runs. In Kueue 0.18, that is the batch Job."""
-        annotations = self.root["metadata"].get("annotations") or {}
-        return self.engine.kind == "Job" and annotations.get(KUEUE_ELASTIC) == "true"
+        return self.engine.kind == "Job" and is_resizable(self.root)
 
     @property
     def world(self) -> int:
@@ -118,6 +135,16 @@ class RunningJob:
     def pod_count(self, nodes: int) -> int:
         """Return the number of worker pods for a number of nodes."""
         return nodes + self.spares if nodes == self.high else nodes
+
+    @property
+    def missing(self) -> int:
+        """Number of pods that its engine has not created, or not created again."""
+        return max(0, self.size - sum(not pod.is_leaving for pod in self.pods))
+
+    @property
+    def doomed(self) -> list[Member]:
+        """Pods that should move and have not begun to."""
+        return [pod for pod in self.pods if pod.doom and not pod.is_leaving]
 
     @property
     def can_surge(self) -> bool:
@@ -163,23 +190,35 @@ def running_job(
         ValueError, KeyError, TypeError: If the specification in its annotation is malformed.
     """
     job = snapshot.job
-    low, high = job_kinds.bounds(job)
+    nodes = Nodes(*job_kinds.bounds(job))
     about = job["metadata"]
     is_over = bool(OVER & job_kinds.conditions(job).keys())
     return RunningJob(
         root=job,
         engine=job_kinds.engine_of(job),
         size=job_kinds.desired_nodes(job),
-        low=low,
-        high=high,
+        low=nodes.minimum,
+        high=nodes.maximum,
         spares=job_kinds.spares(job),
-        move=job_kinds.json_annotation(job, Annotation.MOVE),
-        granted=job_kinds.json_annotation(job, Annotation.SIZE),
+        move=_move(job),
+        resized_at=_number(job_kinds.json_annotation(job, Annotation.SIZE), "since"),
         pods=tuple(_members(workers(snapshot.pods), doomed, has_joined)),
         store=next((each for each in _stores(snapshot.pods, doomed) if not each.is_leaving), None),
         is_ended=is_over or "deletionTimestamp" in about,
         is_suspended=job_kinds.is_suspend_requested(job),
     )
+
+
+def _move(job: Object) -> Move | None:
+    note = job_kinds.json_annotation(job, Annotation.MOVE)
+    size = int(_number(note, "size"))
+    return Move(size=size, since=_number(note, "since")) if size else None
+
+
+def _number(note: Mapping[str, Any], key: str) -> float:
+    """Return a number of an annotation; 0 if it is missing or malformed. JSON has ``NaN`` and ``Infinity``, too."""
+    value = note.get(key)
+    return value if isinstance(value, int | float) and 0 <= value <= LARGEST_NUMBER else 0
 
 
 def _fills(layouts: LayoutRange, ranks: int) -> bool:
@@ -194,8 +233,9 @@ def _members(
 ) -> Iterable[Member]:
     for pod in pods:
         ready = condition_of(pod, "Ready")
-        since = epoch(ready.get("lastTransitionTime")) if ready.get("status") == "True" else None
-        yield replace(_member(pod, since, doomed), has_joined=has_joined(str(pod["metadata"].get("uid", ""))))
+        changed = epoch(ready.get("lastTransitionTime"))
+        member = _member(pod, changed if ready.get("status") == "True" else None, doomed)
+        yield replace(member, changed_at=changed or member.changed_at, has_joined=has_joined(member.uid))
 
 
 def _stores(pods: Iterable[Object], doomed: Mapping[str, str]) -> Iterable[Member]:
@@ -210,6 +250,8 @@ def _member(pod: Object, ready_since: float | None, doomed: Mapping[str, str]) -
         name=str(pod["metadata"]["name"]),
         uid=str(pod["metadata"].get("uid", "")),
         ready_since=ready_since,
+        changed_at=epoch(pod["metadata"].get("creationTimestamp")) or 0.0,
         is_leaving="deletionTimestamp" in pod["metadata"] or pod["status"].get("phase") in OVER,
         doom=doomed.get(str(pod["spec"].get("nodeName", "")), ""),
+        labels=pod["metadata"].get("labels") or {},
     )

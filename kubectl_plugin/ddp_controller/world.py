@@ -6,13 +6,14 @@ import queue
 import threading
 import time
 from collections.abc import Collection, Mapping, Sequence
+from dataclasses import replace
 from typing import Final
 
 from ddp_controller.node_health import doom_reason
 from ddp_controller.pod_membership import PodMembership
 from ddp_controller.quota import ClusterQueueState, cluster_queues
 from ddp_controller.running_job import RunningJob, running_job
-from ddp_trainer.common.constants import Label
+from ddp_trainer.common.constants import Annotation, Label
 from kubectl_ddp.backends.cluster.http.api import Api
 from kubectl_ddp.backends.cluster.http.resources import Discovery, collection
 from kubectl_ddp.backends.cluster.read.jobs import path, with_type_meta
@@ -20,7 +21,6 @@ from kubectl_ddp.backends.cluster.read.reflector import Reflector
 from kubectl_ddp.backends.cluster.read.snapshots import of_all
 from kubectl_ddp.backends.cluster.read.watch_queue import watch_into_queue
 from kubectl_ddp.engines.registry import ENGINES
-from kubectl_ddp.kube import job_kinds
 from kubectl_ddp.kube.objects import Object
 
 KUEUE_VERSIONS: Final = ("v1beta2", "v1beta1")
@@ -46,6 +46,8 @@ class World:
         self._membership = PodMembership(api, lambda: self.changes.put(None))
         self._taints = taints
         self._namespaces = frozenset(namespaces)
+        self._missing: dict[str, tuple[int, float]] = {}
+        """Uid of a job → number of its missing pods, and the time at which this process first saw that number."""
         self._roots = [
             (kind, Reflector(api, path(kind, None), labelSelector=Label.JOB))
             for kind in ENGINES.values()
@@ -81,10 +83,10 @@ class World:
             node["metadata"]["name"]: why for node in self._nodes.objects() if (why := doom_reason(node, self._taints))
         }
         roots = [
-            job
+            with_type_meta(kind, each)
             for kind, reflector in self._roots
             for each in reflector.objects()
-            if self._is_managed(each) and job_kinds.kind_of(job := with_type_meta(kind, each)) and not _is_made(job)
+            if self._is_managed(each) and _is_submitted(each)
         ]
         found: list[RunningJob] = []
         malformed: Malformed = {}
@@ -98,7 +100,17 @@ class World:
                 found.append(running)
             except (ValueError, KeyError, TypeError, AttributeError) as error:
                 malformed[f"{about.get('namespace')}/{about['name']}"] = f"{type(error).__name__}: {error}"
-        return found, malformed
+        return self._with_missing_since(found, time.time()), malformed
+
+    def _with_missing_since(self, jobs: Sequence[RunningJob], now: float) -> list[RunningJob]:
+        """Return the jobs with the time since which pods have been missing, which no object has."""
+        known, self._missing = self._missing, {}
+        for job in jobs:
+            if job.is_active and job.pods and job.missing:
+                count, since = known.get(job.uid, (0, now))
+                self._missing[job.uid] = (job.missing, since if count == job.missing else now)
+        since_of = {uid: since for uid, (_, since) in self._missing.items()}
+        return [replace(job, missing_since=since_of.get(job.uid)) for job in jobs]
 
     def budgets(self) -> list[Object]:
         """Return all PodDisruptionBudgets of the managed namespaces."""
@@ -115,6 +127,8 @@ class World:
         return not self._namespaces or item["metadata"].get("namespace") in self._namespaces
 
 
-def _is_made(job: Object) -> bool:
-    """Return whether an operator created this object for another one."""
-    return any(owner.get("controller") for owner in job["metadata"].get("ownerReferences") or ())
+def _is_submitted(job: Object) -> bool:
+    """Return whether an object has the specification of a job, and was not created for another object."""
+    about = job["metadata"]
+    is_made = any(owner.get("controller") for owner in about.get("ownerReferences") or ())
+    return Annotation.SPEC in (about.get("annotations") or {}) and not is_made

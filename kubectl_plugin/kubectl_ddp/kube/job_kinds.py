@@ -136,6 +136,6 @@ def json_annotation(job: Object, name: Annotation) -> Mapping[str, Any]:
     text = (job["metadata"].get("annotations") or {}).get(name, "")
     try:
         document = json.loads(text)
-    except ValueError:
+    except (ValueError, RecursionError):
         return {}
     return document if isinstance(document, dict) else {}

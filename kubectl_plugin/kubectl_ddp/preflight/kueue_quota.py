@@ -24,8 +24,8 @@ class Share:
     quota: int
     used: int
     """Use of the nominal quota and of borrowed quota."""
-    borrowable: int
-    """Maximum that the cohort's unused quota allows to borrow."""
+    lent: int
+    """Quota that the cohort lends to this queue, within its limits; negative if it uses quota of this queue."""
     borrowing_limit: int | None = None
     """Maximum above the nominal quota; ``None`` if only the cohort limits it."""
     cohort: str = ""
@@ -33,7 +33,17 @@ class Share:
     @property
     def free(self) -> int:
         """Amount that a new job can use now."""
-        return max(0, self.quota - self.used) + self.borrowable
+        return max(0, self.quota - self.used + self.lent)
+
+    @property
+    def unused(self) -> int:
+        """Nominal quota that neither this queue nor its cohort uses."""
+        return max(0, self.quota - self.used + min(0, self.lent))
+
+    @property
+    def borrowable(self) -> int:
+        """Amount above the nominal quota that a new job can use now."""
+        return self.free - self.unused
 
     @property
     def ceiling(self) -> int | None:
@@ -60,10 +70,9 @@ def shares_of(cluster: Object, clusters: Sequence[Object], usage: Usage | None =
     for flavor, resource in _flavor_resources(cluster):
         quota, name = milli_values(resource), str(resource["name"])
         mine, limit = used.get((flavor, name), 0), quota.get("borrowingLimit")
-        borrowed = max(0, mine - quota["nominalQuota"])
-        lent = _lendable_quota(cluster, clusters, reserved, (flavor, name)) - borrowed
-        lent = lent if limit is None else min(lent, limit - borrowed)
-        found.append(Share(flavor, name, quota["nominalQuota"], mine, max(0, lent), limit, cohort))
+        lent = _lendable_quota(cluster, clusters, reserved, (flavor, name))
+        lent = lent if limit is None else min(lent, limit)
+        found.append(Share(flavor, name, quota["nominalQuota"], mine, lent, limit, cohort))
     return found
 
 
@@ -82,7 +91,10 @@ def _reserved(cluster: Object) -> dict[tuple[str, str], int]:
 
 
 def _lendable_quota(cluster: Object, clusters: Sequence[Object], usage: Usage, which: tuple[str, str]) -> int:
-    """Return the unused quota of the other queues in the cohort, less the quota that they have borrowed."""
+    """Return the unused quota of the other queues in the cohort, less the quota that they have borrowed.
+
+    It is negative if they have borrowed from this queue.
+    """
     found = 0
     for other in cohort_members(cluster, clusters):
         for flavor, resource in _flavor_resources(other):
@@ -150,6 +162,7 @@ def describe_share(share: Share, wanted: int | None = None) -> str:
     if share.cohort:
         limit = "" if share.borrowing_limit is None else f", limit {number(name, share.borrowing_limit)}"
         told.append(f"{number(name, share.borrowable)} to borrow from cohort '{share.cohort}'{limit}")
+        told += [f"{number(name, -share.lent)} lent to it"] if share.lent < 0 else []
     told.append(f"{number(name, share.free)} free")
     return ", ".join(told + ([f"{number(name, wanted)} requested"] if wanted is not None else []))
 

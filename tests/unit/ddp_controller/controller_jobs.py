@@ -26,12 +26,13 @@ def root(
     engine: str = "job",
     queue: str = "",
     elastic: bool = False,
+    gated: bool = True,
     name: str = "digits",
     annotations: dict[str, str] | None = None,
     suspended: bool = False,
     **spec: Any,
 ) -> Object:
-    """A root object of ``size`` pods."""
+    """A root object of ``size`` pods. Kueue has gated the pods of an elastic one unless its feature gate is off."""
     kind = ENGINES[engine]
     job: Object = {
         "apiVersion": kind.api_version,
@@ -56,6 +57,8 @@ def root(
     for path in kind.nodes:
         _put(job, path, size)
     _put(job, kind.suspend, suspended)
+    if elastic and gated:
+        _put(job, ("spec", "template", "spec", "schedulingGates"), [{"name": "kueue.x-k8s.io/elastic-job"}])
     return job
 
 
@@ -68,12 +71,18 @@ def _put(item: Object, path: Sequence[str | int], value: Any) -> None:
 
 
 def pod(
-    index: int, node: str = FINE, *, ready: float | None = 600, leaving: bool = False, name: str = "digits"
+    index: int,
+    node: str = FINE,
+    *,
+    ready: float | None = 600,
+    waits: float = 0,
+    leaving: bool = False,
+    name: str = "digits",
 ) -> Object:
-    """A worker pod that has been ready for some seconds; None if it is not."""
-    since = timestamp(NOW - (ready or 0))
+    """A worker pod that has been ready for some seconds; None if it is not, since ``waits`` seconds."""
+    since = timestamp(NOW - (waits if ready is None else ready))
     about: Object = {"name": f"{name}-{index}", "namespace": "team", "uid": f"{name}-{index}"}
-    about["labels"] = {"ddp.dev/job": name, "ddp.dev/role": "worker", "ddp.dev/run-id": "r1"}
+    about["labels"] = {"ddp.dev/job": name, "ddp.dev/role": "worker", "ddp.dev/run-id": "r1", "job-name": name}
     if leaving:
         about["deletionTimestamp"] = since
     condition = {"type": "Ready", "status": "False" if ready is None else "True", "lastTransitionTime": since}

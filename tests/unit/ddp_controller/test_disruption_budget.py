@@ -10,6 +10,12 @@ from tests.unit.ddp_controller.controller_jobs import DOOMED, NOW, TIMING, movin
 
 TWO = (pod(0), pod(1))
 THREE = (*TWO, pod(2))
+DRAINED = (pod(0, DOOMED), pod(1), pod(2))
+
+
+def waiting(seconds: float) -> Object:
+    """A spare for which no node has had room for so long."""
+    return pod(3, "", ready=None, waits=seconds)
 
 
 @pytest.mark.parametrize(
@@ -27,6 +33,13 @@ THREE = (*TWO, pod(2))
         pytest.param(
             root(3, nnodes="1:2", annotations=moving(2, seconds_ago=121)), TWO, 1, id="the same, with a range"
         ),
+        pytest.param(root(4, spares=1, nnodes="3"), (*DRAINED, pod(3)), 3, id="a drain, and a spare is ready"),
+        pytest.param(root(4, spares=1, nnodes="3"), (*DRAINED, waiting(119)), 4, id="a drain, and a spare is expected"),
+        pytest.param(
+            root(4, spares=1, nnodes="3"), (*DRAINED, waiting(121)), None, id="no room for it: the drain ends"
+        ),
+        pytest.param(root(4, spares=1, nnodes="2:3"), (*DRAINED, waiting(121)), 2, id="the same, with a range"),
+        pytest.param(root(4, spares=1, nnodes="3"), (*THREE, waiting(121)), 4, id="no room for it, and no drain"),
         pytest.param(root(suspended=True), TWO, None, id="suspended"),
         pytest.param(root(), (), None, id="no pods yet"),
     ],
@@ -53,17 +66,25 @@ def test_the_budget_is_changed_only_where_it_differs() -> None:
     assert gone.min_available is None
 
 
-def test_a_budget_of_somebody_else_over_the_same_pods_comes_first() -> None:
+@pytest.mark.parametrize("labels", [{"ddp.dev/job": "digits"}, {"job-name": "digits"}, {"index": "1"}])
+def test_a_budget_of_somebody_else_over_the_same_pods_comes_first(labels: dict[str, str]) -> None:
     """The eviction API refuses a pod that two budgets select."""
-    job = seen(root(), *TWO)
+    pods = pod(0), pod(1)
+    pods[1]["metadata"]["labels"]["index"] = "1"
+    job = seen(root(), *pods)
     theirs: Object = {"metadata": {"name": "own", "namespace": "team"}}
-    theirs["spec"] = {"selector": {"matchLabels": {"ddp.dev/job": "digits"}}}
+    theirs["spec"] = {"selector": {"matchLabels": labels}}
     assert decide_budget(job, [theirs], NOW, TIMING) is None
     gone = decide_budget(job, [theirs, stored(2)], NOW, TIMING)
     assert gone is not None
     assert gone.min_available is None
     theirs["spec"] = {"selector": {"matchLabels": {"app": "other"}}}
     assert decide_budget(job, [theirs, stored(2)], NOW, TIMING) is None
+
+
+def test_a_budget_of_somebody_else_keeps_its_name() -> None:
+    job, theirs = seen(root(), *TWO), {"metadata": {"name": "ddp-digits", "namespace": "team"}}
+    assert decide_budget(job, [theirs], NOW, TIMING) is None
 
 
 def test_a_budget_of_an_earlier_job_of_the_same_name_protects_nothing() -> None:

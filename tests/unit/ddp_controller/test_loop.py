@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import time
 from collections.abc import Callable, Iterator
@@ -18,6 +19,7 @@ from ddp_controller.metrics import ControllerMetrics
 from ddp_controller.world import World
 from kubectl_ddp.backends.cluster.http.api import Api
 from kubectl_ddp.backends.cluster.http.connection import connect
+from kubectl_ddp.errors import AlreadyExists
 from kubectl_ddp.kube.objects import Object
 from kubectl_ddp.util.stop import Stop
 from tests.support.api_server import Answer, ApiServer, kubeconfig, serving, status
@@ -32,6 +34,7 @@ SETTLED = NOW - time.time() + 3600
 GROUPS = {
     "/api/v1": {"Pod": "pods", "Node": "nodes"},
     "/apis/batch/v1": {"Job": "jobs"},
+    "/apis/kubeflow.org/v1": {"PyTorchJob": "pytorchjobs"},
     "/apis/policy/v1": {"PodDisruptionBudget": "poddisruptionbudgets"},
     "/apis/coordination.k8s.io/v1": {"Lease": "leases"},
     "/apis/rbac.authorization.k8s.io/v1": {"ClusterRole": "clusterroles"},
@@ -100,9 +103,23 @@ def test_a_budget_ends_with_the_rights_of_the_controller_or_without_them_with_it
 
 def test_a_budget_of_an_earlier_run_is_taken_over(server: ApiServer, controller: Controller) -> None:
     earlier = {"ddp.dev/job": "digits", "ddp.dev/run-id": "r0"}
-    server.put(BUDGET, {"metadata": {"uid": "b"}, "spec": {"minAvailable": 2, "selector": {"matchLabels": earlier}}})
+    about = {"uid": "b", "labels": {"app.kubernetes.io/managed-by": "ddp-controller"}}
+    server.put(BUDGET, {"metadata": about, "spec": {"minAvailable": 2, "selector": {"matchLabels": earlier}}})
     controller.run_once()
     assert server.objects[BUDGET]["spec"]["selector"]["matchLabels"]["ddp.dev/run-id"] == "r1"
+
+
+@pytest.mark.parametrize("wanted", [1, None])
+def test_a_budget_of_somebody_else_is_not_changed(
+    server: ApiServer, controller: Controller, wanted: int | None
+) -> None:
+    """Its creation may not have been seen when the decision was made."""
+    [job] = controller.world.jobs()[0]
+    theirs = {"minAvailable": 2, "selector": {"matchLabels": {"app": "theirs"}}}
+    server.put(BUDGET, {"metadata": {"uid": "b"}, "spec": theirs})
+    with contextlib.suppress(AlreadyExists):
+        execute(controller.api, SetBudget(job=job, min_available=wanted))
+    assert server.objects[BUDGET]["spec"] == theirs
 
 
 def test_without_the_lease_nothing_changes(server: ApiServer, controller: Controller) -> None:
@@ -185,6 +202,30 @@ def test_a_refused_eviction_does_not_delay_the_budget(replaced: ApiServer, tmp_p
     controller.world.stop()
 
 
+def test_a_missing_pod_is_missing_since_it_was_first_seen_to_be(server: ApiServer, controller: Controller) -> None:
+    def missing_since() -> float | None:
+        return controller.world.jobs()[0][0].missing_since
+
+    def change(pods: int) -> None:
+        server.put(JOB, root(pods))
+        while controller.world.jobs()[0][0].size != pods:
+            controller.world.changes.get(timeout=20)
+
+    assert missing_since() is None
+    began = time.time()
+    change(3)
+    since = missing_since()
+    assert since is not None
+    assert began <= since
+    assert missing_since() == since
+    change(4)
+    again = missing_since()
+    assert again is not None
+    assert again > since, "another one is missing"
+    change(2)
+    assert missing_since() is None
+
+
 def test_a_malformed_job_is_skipped_and_reported_once(
     server: ApiServer, controller: Controller, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -200,6 +241,17 @@ def test_a_malformed_job_is_skipped_and_reported_once(
     assert len(told) == 1
     assert "team/bad" in told[0]
     assert size(server) == 3, "the other job is managed"
+
+
+def test_a_job_that_has_only_the_label_is_left_alone(server: ApiServer, tmp_path: Path) -> None:
+    theirs, ours = root(name="theirs", engine="pytorchjob"), root(name="ours", engine="pytorchjob")
+    del theirs["metadata"]["annotations"]["ddp.dev/spec"]
+    for job in (theirs, ours):
+        server.put(f"/apis/kubeflow.org/v1/namespaces/team/pytorchjobs/{job['metadata']['name']}", job)
+    controller = made(server, tmp_path)
+    controller.world.start()
+    assert {job.key for job in controller.world.jobs()[0]} == {"team/digits", "team/ours"}
+    controller.world.stop()
 
 
 def test_jobs_of_other_namespaces_are_left_alone(server: ApiServer, tmp_path: Path) -> None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
 from ddp_controller.decisions import Evict, Resize
@@ -78,9 +80,34 @@ def test_a_ready_spare_is_the_replacement() -> None:
     assert decided(seen(job, pod(0, DOOMED), pod(1), pod(2, ready=None))) is None
 
 
+def test_without_room_for_a_spare_a_pod_leaves_after_the_patience_if_the_minimum_remains() -> None:
+    pods = pod(0, DOOMED), pod(1), pod(2)
+    assert decided(seen(root(4, nnodes="2:3", spares=1), *pods, pod(3, "", ready=None, waits=119))) is None
+    assert evicted(seen(root(4, nnodes="2:3", spares=1), *pods, pod(3, "", ready=None, waits=121))) == "digits-0"
+    assert decided(seen(root(4, nnodes="3", spares=1), *pods, pod(3, "", ready=None, waits=121))) is None
+    ready_just_now = pod(0, DOOMED), pod(1), pod(2, ready=60)
+    assert decided(seen(root(4, nnodes="2:3", spares=1), *ready_just_now, pod(3, "", ready=None, waits=121))) is None
+
+
+def test_the_patience_begins_when_the_last_spare_is_gone() -> None:
+    job, pods = root(5, nnodes="2:3", spares=2), (pod(0, DOOMED), pod(1), pod(2))
+    lost_long_ago = pod(3, "", ready=None, waits=3600)
+    assert decided(seen(job, *pods, lost_long_ago, pod(4, "", ready=None, waits=20))) is None
+    assert evicted(seen(job, *pods, lost_long_ago, pod(4, "", ready=None, waits=121))) == "digits-0"
+    assert decided(seen(job, *pods, lost_long_ago, pod(4, leaving=True))) is None
+
+
+def test_a_spare_that_its_engine_does_not_create_is_awaited_as_long() -> None:
+    job = seen(root(4, nnodes="2:3", spares=1), pod(0, DOOMED), pod(1), pod(2))
+    assert decided(job) is None
+    assert decided(replace(job, missing_since=NOW - 119)) is None
+    assert evicted(replace(job, missing_since=NOW - 121)) == "digits-0"
+
+
 def test_a_job_in_a_queue_is_not_enlarged_unless_kueue_resizes_it() -> None:
     pods = pod(0, DOOMED), pod(1)
     assert decided(seen(root(queue="team"), *pods)) is None
+    assert decided(seen(root(queue="team", elastic=True, gated=False), *pods)) is None
     assert isinstance(decided(seen(root(queue="team", elastic=True), *pods)), Resize)
 
 
@@ -89,6 +116,7 @@ def test_an_engine_that_cannot_be_scaled_gives_up_pods_down_to_its_minimum(engin
     pods = pod(0, DOOMED), pod(1), pod(2)
     assert evicted(seen(root(3, nnodes="2:3", engine=engine), *pods)) == "digits-0"
     assert decided(seen(root(3, nnodes="3", engine=engine), *pods)) is None
+    assert evicted(seen(root(3, nnodes="3", engine=engine), *pods, store(DOOMED))) == "digits-store-0", "it may move"
     assert decided(seen(root(3, nnodes="2:3", engine=engine), pod(0, DOOMED), pod(1))) is None
 
 

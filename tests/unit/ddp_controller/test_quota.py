@@ -12,6 +12,9 @@ from ddp_controller.running_job import RunningJob
 from kubectl_ddp.kube.objects import Object
 from tests.unit.ddp_controller.controller_jobs import NOW, TIMING, root, seen
 
+LEADS = {"q": "cq", "q2": "cq2", "stopped": "cq"}
+"""LocalQueue → ClusterQueue. The last one is stopped."""
+
 
 def cluster_queue(cpu: int, *, name: str = "cq", cohort: str = "", flavors: int = 1) -> Object:
     spec: Object = {
@@ -40,7 +43,7 @@ def workload(
     about = {"name": name, "namespace": "team", "creationTimestamp": "2026-01-02T03:04:05Z"}
     about["ownerReferences"] = [{"uid": owner or f"uid-{name}", "name": owner or name}]  # type: ignore[assignment]
     pods = [{"name": "main", "count": count, "template": {"spec": {"containers": containers}}}]
-    leads = {"q": "cq", "q2": "cq2"}[queue]
+    leads = LEADS[queue]
     assigned = [{"name": "main", "count": 99, "flavors": {"cpu": "f0"}}]  # as admitted, before it was shrunk
     admission = {"admission": {"clusterQueue": leads, "podSetAssignments": assigned}} if reserved else {}
     return {
@@ -56,13 +59,19 @@ def elastic(name: str, size: int, nnodes: str, *, since: float | None = None, **
     return seen(root(size, name=name, nnodes=nnodes, queue="q", elastic=True, annotations=notes, **more))
 
 
+def stopped(queue: Object) -> Object:
+    """The queue with ``stopPolicy: Hold``."""
+    return queue | {"status": {"conditions": [{"type": "Active", "status": "False", "message": "It is stopped."}]}}
+
+
 def state(
     cpu: int, jobs: list[RunningJob], workloads: list[Object], *others: Object, cohort: str = ""
 ) -> list[ClusterQueueState]:
     locals_ = [
         {"metadata": {"name": queue, "namespace": "team"}, "spec": {"clusterQueue": leads}}
-        for queue, leads in (("q", "cq"), ("q2", "cq2"))
+        for queue, leads in LEADS.items()
     ]
+    locals_[-1] = stopped(locals_[-1])
     return [*cluster_queues(jobs, workloads, locals_, [cluster_queue(cpu, cohort=cohort), *others])]
 
 
@@ -91,6 +100,23 @@ def test_nobody_gives_where_the_waiting_one_would_not_fit_even_then() -> None:
 
 def test_a_waiting_job_that_never_fits_holds_nobody_up() -> None:
     assert decided(4, [elastic("a", 2, "1:4")], [workload("a", 2), waits(9)]) == {"a": ("grow", 4)}
+
+
+def test_a_job_of_the_cohort_that_does_not_fit_holds_nobody_up() -> None:
+    job, mine = elastic("a", 2, "1:4"), workload("a", 2)
+    lender = cluster_queue(4, name="cq2", cohort="all")
+    for count, expected in ((6, {}), (7, {"a": ("grow", 4)})):
+        other = workload("other", count, reserved=False, queue="q2")
+        assert decided(4, [job], [mine, other], lender, cohort="all") == expected
+
+
+def test_jobs_that_wait_in_a_stopped_queue_hold_nobody_up() -> None:
+    job, mine = elastic("a", 3, "1:4"), workload("a", 3)
+    assert decided(4, [job], [mine, waits(2)]) == {"a": ("shrink", 2)}
+    assert decided(4, [job], [mine, waits(2, queue="stopped")]) == {"a": ("grow", 4)}
+    other, lender = waits(1, queue="q2"), cluster_queue(4, name="cq2", cohort="all")
+    assert decided(4, [job], [mine, other], lender, cohort="all") == {}
+    assert decided(4, [job], [mine, other], stopped(lender), cohort="all") == {"a": ("grow", 4)}
 
 
 @pytest.mark.parametrize("priority", [0, -5])
@@ -136,9 +162,19 @@ def test_nobody_grows_into_what_is_borrowed_or_while_another_waits_in_the_cohort
     assert decided(4, [job], [mine, other], lender, cohort="all") == {}
 
 
+def test_quota_that_the_cohort_has_borrowed_is_not_free() -> None:
+    job, mine = elastic("a", 2, "1:4"), workload("a", 2)
+    borrower = cluster_queue(0, name="cq2", cohort="all")
+    assert decided(4, [job], [mine, workload("other", 1, queue="q2")], borrower, cohort="all") == {"a": ("grow", 3)}
+    assert decided(4, [job], [mine, workload("other", 2, queue="q2")], borrower, cohort="all") == {}
+    held = [mine, workload("other", 1, queue="q2"), waits(2)]
+    assert decided(4, [job], held, borrower, cohort="all") == {"a": ("shrink", 1)}
+
+
 def test_within_the_cool_down_of_a_queue_nothing_changes() -> None:
     held = [workload("a", 4), workload("b", 1), waits(1)]
-    for ago, expected in ((1, {}), (4, {"a": ("shrink", 3)})):
+    shrinks = {"a": ("shrink", 3)}
+    for ago, expected in ((1, {}), (-0.05, {}), (4, shrinks), (-1e6, shrinks)):  # the last one is in the future
         jobs = [elastic("a", 4, "1:4"), elastic("b", 1, "1:2", since=NOW - ago)]
         assert decided(5, jobs, held) == expected
 
@@ -170,7 +206,24 @@ def test_a_job_that_moves_keeps_its_size_and_static_ones_and_other_engines_are_n
     moving = {"ddp.dev/move": json.dumps({"size": 2, "since": NOW})}
     assert decided(3, [elastic("a", 3, "1:3", annotations=moving)], held) == {}
     assert decided(3, [elastic("a", 3, "3")], held) == {}
+    assert decided(3, [elastic("a", 3, "1:3", gated=False)], held) == {}, "Kueue's feature gate is off"
     assert decided(3, [elastic("a", 3, "1:3", engine="pytorchjob")], held) == {}
+
+
+def test_the_quota_of_pods_that_have_ended_or_were_not_admitted_is_free() -> None:
+    job, mine = elastic("a", 2, "1:4"), workload("a", 2)
+    other = workload("other", 4)
+    assert decided(6, [job], [mine, other]) == {}
+    other["status"]["reclaimablePods"] = [{"name": "main", "count": 1}]
+    assert decided(6, [job], [mine, other]) == {"a": ("grow", 3)}
+    other["status"]["admission"]["podSetAssignments"][0]["count"] = 2
+    assert decided(6, [job], [mine, other]) == {"a": ("grow", 4)}
+    other["status"]["reclaimablePods"][0]["count"] = 4
+    assert decided(4, [job], [mine, other]) == {"a": ("grow", 4)}
+
+
+def test_a_workload_without_pods_uses_no_quota() -> None:
+    assert decided(4, [elastic("a", 2, "1:4")], [workload("a", 2), workload("other", 0)]) == {"a": ("grow", 4)}
 
 
 def test_a_queue_with_several_flavors_is_left_alone() -> None:

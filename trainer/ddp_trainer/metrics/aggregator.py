@@ -30,6 +30,7 @@ from prometheus_client.openmetrics import exposition as openmetrics
 from prometheus_client.registry import Collector
 
 from ddp_trainer.common.constants import HANG_PATH, HISTORY_PATH, Env, Exit, Port
+from ddp_trainer.common.listener import listen
 from ddp_trainer.metrics.collect.collectives import Collectives
 from ddp_trainer.metrics.collect.gpu_sampler import GpuSampler
 from ddp_trainer.metrics.serve import hang_proxy, history_format
@@ -37,7 +38,7 @@ from ddp_trainer.metrics.serve.collector import Exposition
 from ddp_trainer.metrics.serve.final_scrape import ScrapeTracker, max_wait_seconds
 from ddp_trainer.metrics.serve.history import History
 from ddp_trainer.metrics.serve.name_filter import Selection, families_in
-from ddp_trainer.metrics.serve.server import HttpRequest, Response, Server, error_response, listen
+from ddp_trainer.metrics.serve.server import HttpRequest, Response, Server, error_response
 from ddp_trainer.metrics.serve.unreadable_files import UnreadableFiles
 from ddp_trainer.net import asyncio_utils
 from ddp_trainer.net.addresses import port_argument

@@ -12,6 +12,7 @@ from kubectl_ddp.capacity.report import Capacity, best, capacity_to_dict, larges
 from kubectl_ddp.cli.setup.capacity_run import CapacityOptions, count
 from kubectl_ddp.errors import Forbidden, NotFound
 from kubectl_ddp.kube.objects import Object
+from kubectl_ddp.preflight.kueue_quota import describe_share
 from kubectl_ddp.preflight.model import Unknown
 from kubectl_ddp.util.text_table import Style
 from tests.support.cluster_facts import GPU, a_node, a_pod
@@ -143,6 +144,18 @@ def test_what_a_cohort_leaves_unused_can_be_borrowed_up_to_the_limits() -> None:
     assert share(a_queue("lab", "8", "9", cohort="all", borrowingLimit="3"), other).borrowable == 2_000
     assert share(mine, other, a_queue("third", "0", "7", cohort="all")).borrowable == 3_000, "the third has borrowed 7"
     assert share(a_queue("lab", "8", "8"), other).borrowable == 0
+
+
+def test_quota_that_the_cohort_has_borrowed_is_not_free() -> None:
+    """Of 4 that are nominal, 2 are used and the cohort has borrowed the rest."""
+    mine = a_queue("lab", "4", "2", cohort="all")
+    found = share(mine, a_queue("other", "0", "2", cohort="all"))
+    assert (found.free, found.unused, found.borrowable) == (0, 0, 0)
+    assert describe_share(found).endswith("2 used, 0 to borrow from cohort 'all', 2 lent to it, 0 free")
+    found = share(mine, a_queue("other", "0", "1", cohort="all"))
+    assert (found.free, found.unused, found.borrowable) == (1_000, 1_000, 0)
+    found = share(mine, a_queue("other", "0", "1", cohort="all"), a_queue("third", "5", cohort="all", lendingLimit="3"))
+    assert (found.free, found.unused, found.borrowable) == (4_000, 2_000, 2_000)
 
 
 def test_a_queue_that_takes_no_jobs_admits_none() -> None:

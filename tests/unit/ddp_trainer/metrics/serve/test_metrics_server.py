@@ -20,9 +20,10 @@ from prometheus_client.core import (
 )
 from prometheus_client.registry import Collector
 
+from ddp_trainer.common.listener import listen
 from ddp_trainer.metrics.aggregator import FRESH_SECONDS, MOST_PAGES, PageRouter, argument_parser
 from ddp_trainer.metrics.serve.history import History
-from ddp_trainer.metrics.serve.server import MOST_CONNECTIONS, HttpRequest, Response, Server, listen, parse
+from ddp_trainer.metrics.serve.server import MOST_CONNECTIONS, HttpRequest, Response, Server, parse
 
 NOWHERE = Path("/nonexistent")
 NOWHERE = Path("/nonexistent")
