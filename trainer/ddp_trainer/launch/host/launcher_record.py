@@ -1,6 +1,6 @@
 """Record of a pod's launcher, which outlives the launcher and its container: its place in the run, and its crashes.
 
-The launcher writes it when it has joined the run, and removes it when it ends on purpose. So a launcher that finds a
+The launcher writes it when it has joined a group, and removes it when it ends on purpose. So a launcher that finds a
 record follows one that has crashed. Standard library only, and little of it, since the resident parent imports it.
 """
 
@@ -22,7 +22,7 @@ class LauncherRecord:
 
     run_id: str
     has_joined: bool = False
-    """The launcher has reached the store, which counts its crash."""
+    """The launcher has been in a group, so its crash counts as a failure. That of a spare ends no group."""
     generation: int = 0
     """Number of its last generation; 0 before the first."""
     first_rank: int = 0
@@ -61,7 +61,7 @@ class LauncherRecordFile:
                     draft.write_text(json.dumps(asdict(record)))
 
     def record_crash(self, exit_code: int, now: float) -> bool:
-        """Record the crash of the launcher if it had joined the run, and return whether it had.
+        """Record the crash of the launcher if it had joined a group, and return whether it had.
 
         Args:
             exit_code: Exit code of the launcher, as a shell shows it.
