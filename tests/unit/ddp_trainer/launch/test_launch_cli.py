@@ -30,7 +30,7 @@ def test_crashes_are_recorded_for_a_store_that_outlives_them(
     secret = tmp_path / "secret"
     secret.write_text("0123456789abcdef" * 4)
     secret.chmod(0o600)
-    environ = {Env.RUN_DIR: str(tmp_path), Env.RUN_ID: "run", Env.SECRET_FILE: str(secret)}
+    environ: dict[str, str] = {Env.RUN_DIR: str(tmp_path), Env.RUN_ID: "run", Env.SECRET_FILE: str(secret)}
     arguments = parse(["--nnodes=2", "--rdzv-id=run", *flags, "-m", "http"], environ)
     LauncherRecordFile(environ).write(LauncherRecord(run_id="run", exit_code=137))
     predecessor = cli._predecessor(make_plan(arguments, environ), environ, ParentLink(0))

@@ -83,3 +83,13 @@ def test_a_damaged_record_is_none(tmp_path: Path, text: str) -> None:
     (tmp_path / File.LAUNCHER).write_text(text)
     environ = {Env.RUN_DIR: str(tmp_path), Env.RUN_ID: "r"}
     assert LauncherRecordFile(environ).read() == LauncherRecord(run_id="r")
+
+
+@pytest.mark.parametrize("missing", [Env.RUN_DIR, Env.RUN_ID])
+def test_without_a_run_and_its_directory_there_is_no_record(tmp_path: Path, missing: Env) -> None:
+    environ: dict[str, str] = {Env.RUN_DIR: str(tmp_path), Env.RUN_ID: "r"}
+    environ[missing] = ""
+    file = LauncherRecordFile(environ)
+    file.write(LauncherRecord(run_id=environ[Env.RUN_ID], has_joined=True))
+    assert not file.record_crash(137, 50.0)
+    assert list(tmp_path.iterdir()) == []

@@ -36,12 +36,14 @@ class LauncherRecord:
 
 
 class LauncherRecordFile:
-    """File of the record in the run directory of the pod. A record of another run does not count."""
+    """File of the record in the run directory of the pod. A record of another run does not count.
+
+    Without a run id there is no record, since the next run in the same directory would take it for its own.
+    """
 
     def __init__(self, environ: Mapping[str, str]) -> None:
-        folder = environ.get(Env.RUN_DIR, "")
-        self._file = Path(folder) / File.LAUNCHER if folder else None
-        self._run_id = environ.get(Env.RUN_ID, "")
+        folder, self._run_id = environ.get(Env.RUN_DIR, ""), environ.get(Env.RUN_ID, "")
+        self._file = Path(folder) / File.LAUNCHER if folder and self._run_id else None
 
     def read(self) -> LauncherRecord:
         """Return the record; an empty one if there is none of this run."""
