@@ -7,6 +7,7 @@ same for all ranks. If anything fails, workers start the usual way: the fork ser
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import signal
@@ -154,8 +155,9 @@ class ForkServer:
         return int(pid)
 
     def release(self) -> None:
-        """Let the last fork run."""
-        os.write(self._gate, _GO)
+        """Let the last fork run. One that has died already is reported like any other child."""
+        with contextlib.suppress(BrokenPipeError):
+            os.write(self._gate, _GO)
         os.close(self._gate)
 
     def stop(self) -> None:
