@@ -32,8 +32,12 @@ MOST_EARLY_CRASHES: Final = 3
 
 KILLED: Final = Exit.SIGNAL_BASE + signal.SIGKILL
 
-_STOPS: Final = frozenset({signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGQUIT})
-"""Signals that the parent forwards. A launcher that dies after one of them is not started again."""
+_STOPS: Final = frozenset(
+    {signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGQUIT, signal.SIGUSR1, signal.SIGUSR2}
+)
+"""Signals that the parent forwards, since ``--signals-to-handle`` may name them. A launcher that dies after one of them
+is not started again.
+"""
 _PR_SET_PDEATHSIG: Final = 1
 
 

@@ -61,6 +61,14 @@ def test_crashes_before_it_has_joined_end_the_pod_with_the_code_of_the_signal(tm
     assert not (tmp_path / File.LAUNCHER).exists()
 
 
+@pytest.mark.parametrize("which", ["SIGTERM", "SIGHUP", "SIGUSR1", "SIGUSR2"])
+def test_a_signal_that_the_launcher_may_handle_is_forwarded_to_it(tmp_path: Path, which: str) -> None:
+    awaited = f"{{signal.{which}}}"
+    block = f"signal.pthread_sigmask(signal.SIG_BLOCK, {awaited})"
+    done = run(tmp_path, block, f"os.kill(os.getppid(), signal.{which})", f"signal.sigwait({awaited})", "return 5")
+    assert done.returncode == 5
+
+
 def test_processes_that_left_the_group_of_a_dead_launcher_are_dead_before_the_next_one(tmp_path: Path) -> None:
     marker = tmp_path / "pid"
     look = f"marker = pathlib.Path({str(marker)!r})"
