@@ -95,7 +95,10 @@ class ForkServer:
         if self._control or self._starts >= _MOST_STARTS:
             return
         self._starts += 1
-        ours, theirs = socket.socketpair()
+        try:
+            ours, theirs = socket.socketpair()
+        except OSError:
+            return
         with theirs:
             passed = (theirs.fileno(), *self._parent)
             numbers = ",".join(map(str, passed))
@@ -197,6 +200,6 @@ class ForkServer:
 def has_torch(pid: int) -> bool:
     """Return whether a process has loaded torch."""
     try:
-        return "libtorch" in Path(f"/proc/{pid}/maps").read_text()
+        return "libtorch" in Path(f"/proc/{pid}/maps").read_text(errors="replace")
     except OSError:
         return False
