@@ -41,15 +41,19 @@ is not started again.
 _PR_SET_PDEATHSIG: Final = 1
 
 
-def run(launch: Callable[[ParentLink], int]) -> int:
+def run(launch: Callable[[ParentLink | None], int]) -> int:
     """Run the launcher in a child process, again after each crash, and return its exit code.
 
-    The function returns in the parent, and in each child: there, with the result of ``launch``.
+    The function returns in the parent, and in each child: there, with the result of ``launch``. A second launcher in
+    the same pod, for example for a measurement, gets no parent, since the record of crashes belongs to the first one.
     """
     if link := ParentLink.from_environ(os.environ):
         os.environ.pop(Env.RESTART_IN_PLACE, None)
         return _abort_on_error(partial(launch, link))
     record = LauncherRecordFile(os.environ)
+    if not record.lock():
+        os.environ.pop(Env.RESTART_IN_PLACE, None)
+        return launch(None)
     # The container itself may have died and restarted, for example of a lack of memory.
     record.record_crash(KILLED, time.time())
     become_subreaper()

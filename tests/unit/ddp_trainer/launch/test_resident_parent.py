@@ -86,6 +86,15 @@ def test_a_container_that_died_with_its_launcher_counts_as_a_crash_in_the_same_r
     assert run(tmp_path, "return crashes").returncode == crashes
 
 
+def test_a_second_launcher_in_the_pod_has_no_parent_and_leaves_the_record_of_the_first(tmp_path: Path) -> None:
+    second = (
+        "from ddp_trainer.launch import resident_parent as p; raise SystemExit(p.run(lambda link: 4 if link else 3))"
+    )
+    start = f"code = subprocess.run([sys.executable, '-c', {second!r}], env=os.environ).returncode"
+    wanted = "os.environ['DDP_RESTART_IN_PLACE'] = '1'"
+    assert run(tmp_path, JOINED, wanted, start, "return code if record.read().has_joined else 9").returncode == 3
+
+
 @pytest.mark.parametrize("text", ["", "[]", "{}", '{"run_id": "r", "later": 1}'])
 def test_a_damaged_record_is_none(tmp_path: Path, text: str) -> None:
     (tmp_path / File.LAUNCHER).write_text(text)

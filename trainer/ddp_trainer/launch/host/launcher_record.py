@@ -7,7 +7,9 @@ record follows one that has crashed. Standard library only, and little of it, si
 from __future__ import annotations
 
 import contextlib
+import fcntl
 import json
+import os
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
@@ -44,6 +46,19 @@ class LauncherRecordFile:
     def __init__(self, environ: Mapping[str, str]) -> None:
         folder, self._run_id = environ.get(Env.RUN_DIR, ""), environ.get(Env.RUN_ID, "")
         self._file = Path(folder) / File.LAUNCHER if folder and self._run_id else None
+
+    def lock(self) -> bool:
+        """Lock the directory of the record until this process ends. Return False if another resident parent has it."""
+        if self._file:
+            with contextlib.suppress(OSError):  # a file system without locks
+                self._file.parent.mkdir(parents=True, exist_ok=True)
+                folder = os.open(self._file.parent, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+                try:
+                    fcntl.flock(folder, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                except BlockingIOError:
+                    os.close(folder)
+                    return False
+        return True
 
     def read(self) -> LauncherRecord:
         """Return the record; an empty one if there is none of this run."""
