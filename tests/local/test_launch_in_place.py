@@ -153,7 +153,7 @@ def test_a_launcher_that_dies_before_it_has_joined_is_started_three_times(stage:
         os.kill(launcher, signal.SIGKILL)
         wait_until(lambda gone=launcher: not is_alive(gone), "killed")
     assert parent.code() == 137
-    assert "3 times in a row before it had joined the run; exit code 137" in parent.output
+    assert "3 times in a row before it had joined a group; exit code 137" in parent.output
 
 
 def wait_for_launcher(parent: Running) -> int:

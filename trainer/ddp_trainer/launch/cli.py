@@ -23,7 +23,7 @@ from ddp_trainer.launch.agent.preflight_policy import PreflightPolicy
 from ddp_trainer.launch.agent.termination_report import TerminationReport
 from ddp_trainer.launch.env_lint import lint_environment
 from ddp_trainer.launch.flags import parse
-from ddp_trainer.launch.host.endpoint import Endpoint, is_this_host
+from ddp_trainer.launch.host.endpoint import Endpoint
 from ddp_trainer.launch.host.environment import Launch
 from ddp_trainer.launch.host.parent_link import ParentLink
 from ddp_trainer.launch.host.run_dirs import prepare_run_dirs
@@ -117,7 +117,7 @@ async def _run(
             del environ[Env.METRICS_DIR]  # it has printed why, and each worker would print the same
     if plan.conf.secret_file:
         environ[Env.SECRET_FILE] = plan.conf.secret_file
-    if plan.endpoint and not plan.is_static and _hosts_store(plan, plan.endpoint):
+    if plan.endpoint and plan.hosts_store:
         store = Sidecar(children, _store_flags(plan, plan.endpoint), environ)
     try:
         modules = config.preload_of(plan.arguments, environ, preload)
@@ -180,8 +180,10 @@ def _setup(
 
 
 def _predecessor(plan: Plan, environ: Mapping[str, str], parent: ParentLink | None) -> Predecessor:
-    """Return the launcher that ran before in this pod. Without a store, no crash is counted, and so none recorded."""
-    is_recorded = parent is not None and plan.has_store
+    """Return the launcher that ran before in this pod. Without a store that outlives a launcher, no crash is counted,
+    and so none recorded.
+    """
+    is_recorded = parent is not None and plan.has_store and not plan.hosts_store
     return Predecessor(plan.node.name, environ, is_recorded=is_recorded, parent=parent)
 
 
@@ -230,16 +232,6 @@ def _static_assignment(plan: Plan, endpoint: Endpoint) -> Assignment:
         master_address=endpoint.host,
         master_port=endpoint.port,
     )
-
-
-def _hosts_store(plan: Plan, endpoint: Endpoint) -> bool:
-    """Return whether this node hosts the store, by torchrun's rule.
-
-    The rule is ``is_host`` in --rdzv-conf, else whether the c10d endpoint is this host.
-    """
-    if plan.conf.is_host is not None:
-        return plan.conf.is_host
-    return plan.arguments.rdzv_backend == "c10d" and is_this_host(endpoint.host)
 
 
 def _store_flags(plan: Plan, endpoint: Endpoint) -> list[str]:

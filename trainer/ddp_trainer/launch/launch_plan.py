@@ -48,6 +48,8 @@ class Plan:
     without one.
     """
     is_static: bool
+    hosts_store: bool
+    """True if this launcher starts the store, which then dies with it."""
     limits: Limits
     program: Program
     logs: LogSpec
@@ -98,6 +100,7 @@ def make_plan(arguments: argparse.Namespace, environ: Mapping[str, str]) -> Plan
         slices=slices,
         secret=_secret(secret_path, arguments.rdzv_id, is_static=is_static) if endpoint else None,
         is_static=is_static,
+        hosts_store=endpoint is not None and not is_static and _hosts_store(arguments, conf, endpoint),
         limits=config.limits_of(arguments, conf, environ),
         program=config.program_of(arguments, environ),
         logs=config.logs_of(arguments, environ),
@@ -116,6 +119,16 @@ def _needs_no_store(arguments: argparse.Namespace, conf: config.Conf, *, has_sec
         return True
     is_c10d = arguments.rdzv_backend == "c10d" and conf.is_host is not False
     return not has_secret and is_c10d and is_this_host(parse_endpoint(arguments.rdzv_endpoint).host)
+
+
+def _hosts_store(arguments: argparse.Namespace, conf: config.Conf, endpoint: Endpoint) -> bool:
+    """Return whether this node hosts the store, by torchrun's rule.
+
+    The rule is ``is_host`` in --rdzv-conf, else whether the c10d endpoint is this host.
+    """
+    if conf.is_host is not None:
+        return conf.is_host
+    return arguments.rdzv_backend == "c10d" and is_this_host(endpoint.host)
 
 
 def _secret(path: str, run_id: str, *, is_static: bool) -> RunSecret | None:

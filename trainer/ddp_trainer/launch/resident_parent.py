@@ -5,7 +5,7 @@ place when it crashes.
 next launcher starts, all processes of the last one are dead but its fork server, which starts the next launcher if it
 can (:mod:`~ddp_trainer.launch.host.parent_link`). Any exit code of the launcher ends the parent, and so the
 pod, with the same code: controllers see what they see without a parent. The store counts the crash as a failure, so
-``--max-restarts`` limits the restarts of a launcher that has joined the run. A launcher that dies before is started a
+``--max-restarts`` limits the restarts of a launcher that has joined a group. A launcher that dies before is started a
 few times only. The parent has no event loop and one thread, and imports little.
 """
 
@@ -28,24 +28,32 @@ from ddp_trainer.launch.protocol.exit_codes import of_wait_status
 from ddp_trainer.process.process_tree import become_subreaper, children_of
 
 MOST_EARLY_CRASHES: Final = 3
-"""Crashes in a row of launchers that had not joined the run. After the last one, the parent exits with its code."""
+"""Crashes in a row of launchers that had not joined a group. After the last one, the parent exits with its code."""
 
 KILLED: Final = Exit.SIGNAL_BASE + signal.SIGKILL
 
-_STOPS: Final = frozenset({signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGQUIT})
-"""Signals that the parent forwards. A launcher that dies after one of them is not started again."""
+_STOPS: Final = frozenset(
+    {signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGQUIT, signal.SIGUSR1, signal.SIGUSR2}
+)
+"""Signals that the parent forwards, since ``--signals-to-handle`` may name them. A launcher that dies after one of them
+is not started again.
+"""
 _PR_SET_PDEATHSIG: Final = 1
 
 
-def run(launch: Callable[[ParentLink], int]) -> int:
+def run(launch: Callable[[ParentLink | None], int]) -> int:
     """Run the launcher in a child process, again after each crash, and return its exit code.
 
-    The function returns in the parent, and in each child: there, with the result of ``launch``.
+    The function returns in the parent, and in each child: there, with the result of ``launch``. A second launcher in
+    the same pod, for example for a measurement, gets no parent, since the record of crashes belongs to the first one.
     """
     if link := ParentLink.from_environ(os.environ):
         os.environ.pop(Env.RESTART_IN_PLACE, None)
         return _abort_on_error(partial(launch, link))
     record = LauncherRecordFile(os.environ)
+    if not record.lock():
+        os.environ.pop(Env.RESTART_IN_PLACE, None)
+        return launch(None)
     # The container itself may have died and restarted, for example of a lack of memory.
     record.record_crash(KILLED, time.time())
     become_subreaper()
@@ -69,7 +77,7 @@ def run(launch: Callable[[ParentLink], int]) -> int:
         early_crashes = 0 if record.record_crash(exit_code, time.time()) else early_crashes + 1
         died = f"The launcher died of {signal.Signals(-code).name}"
         if early_crashes >= MOST_EARLY_CRASHES:
-            log_line(f"{died}, {early_crashes} times in a row before it had joined the run; exit code {exit_code}.")
+            log_line(f"{died}, {early_crashes} times in a row before it had joined a group; exit code {exit_code}.")
             _kill_descendants()
             return exit_code
         log_line(f"{died}. It is started again in this pod.")

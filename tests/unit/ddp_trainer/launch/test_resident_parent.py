@@ -61,6 +61,14 @@ def test_crashes_before_it_has_joined_end_the_pod_with_the_code_of_the_signal(tm
     assert not (tmp_path / File.LAUNCHER).exists()
 
 
+@pytest.mark.parametrize("which", ["SIGTERM", "SIGHUP", "SIGUSR1", "SIGUSR2"])
+def test_a_signal_that_the_launcher_may_handle_is_forwarded_to_it(tmp_path: Path, which: str) -> None:
+    awaited = f"{{signal.{which}}}"
+    block = f"signal.pthread_sigmask(signal.SIG_BLOCK, {awaited})"
+    done = run(tmp_path, block, f"os.kill(os.getppid(), signal.{which})", f"signal.sigwait({awaited})", "return 5")
+    assert done.returncode == 5
+
+
 def test_processes_that_left_the_group_of_a_dead_launcher_are_dead_before_the_next_one(tmp_path: Path) -> None:
     marker = tmp_path / "pid"
     look = f"marker = pathlib.Path({str(marker)!r})"
@@ -78,8 +86,27 @@ def test_a_container_that_died_with_its_launcher_counts_as_a_crash_in_the_same_r
     assert run(tmp_path, "return crashes").returncode == crashes
 
 
+def test_a_second_launcher_in_the_pod_has_no_parent_and_leaves_the_record_of_the_first(tmp_path: Path) -> None:
+    second = (
+        "from ddp_trainer.launch import resident_parent as p; raise SystemExit(p.run(lambda link: 4 if link else 3))"
+    )
+    start = f"code = subprocess.run([sys.executable, '-c', {second!r}], env=os.environ).returncode"
+    wanted = "os.environ['DDP_RESTART_IN_PLACE'] = '1'"
+    assert run(tmp_path, JOINED, wanted, start, "return code if record.read().has_joined else 9").returncode == 3
+
+
 @pytest.mark.parametrize("text", ["", "[]", "{}", '{"run_id": "r", "later": 1}'])
 def test_a_damaged_record_is_none(tmp_path: Path, text: str) -> None:
     (tmp_path / File.LAUNCHER).write_text(text)
     environ = {Env.RUN_DIR: str(tmp_path), Env.RUN_ID: "r"}
     assert LauncherRecordFile(environ).read() == LauncherRecord(run_id="r")
+
+
+@pytest.mark.parametrize("missing", [Env.RUN_DIR, Env.RUN_ID])
+def test_without_a_run_and_its_directory_there_is_no_record(tmp_path: Path, missing: Env) -> None:
+    environ: dict[str, str] = {Env.RUN_DIR: str(tmp_path), Env.RUN_ID: "r"}
+    environ[missing] = ""
+    file = LauncherRecordFile(environ)
+    file.write(LauncherRecord(run_id=environ[Env.RUN_ID], has_joined=True))
+    assert not file.record_crash(137, 50.0)
+    assert list(tmp_path.iterdir()) == []

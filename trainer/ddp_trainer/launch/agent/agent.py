@@ -11,7 +11,7 @@ import socket
 import time
 from collections.abc import Awaitable, Callable, Collection, Sequence
 from dataclasses import replace
-from typing import Final
+from typing import Any, Final
 
 from ddp_trainer.common.constants import Exit, FailureReason, GroupState, LifecycleEvent, RestartCause
 from ddp_trainer.launch.agent.agent_config import AgentConfig
@@ -154,9 +154,8 @@ class Agent:
         )
 
     async def run(self) -> int:
-        """Run until the run is over for this pod, and return the exit code
-        (:class:`~ddp_trainer.common.constants.Exit`).
-        """
+        """Run until the run is over for this pod, and return the exit code. Raise the first error of a callback."""
+        self._loop.set_exception_handler(self._on_loop_error)
         for which in self._setup.signals:
             self._loop.add_signal_handler(which, self._on_signal, which)
         self._setup.predecessor.report(self._setup.recorder)
@@ -223,6 +222,15 @@ class Agent:
         self._setup.predecessor.store_reached()
         self._core.hello = replace(self._core.hello, crash=None)
         self._do(self._core.on_message(message))
+
+    def _on_loop_error(self, loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
+        """End the launcher with the error of a callback: the state machine has lost an event and might wait for it
+        forever. Errors of tasks, each of which serves one request, and errors after the end are only printed.
+        """
+        if "handle" in context and "exception" in context and not self._finished.done():
+            self._finished.set_exception(context["exception"])
+        else:
+            loop.default_exception_handler(context)
 
     def _on_signal(self, which: signal.Signals) -> None:
         self._parting.stop_waiting()

@@ -58,16 +58,16 @@ class Predecessor:
             recorder.failed(FailureReason.LAUNCHER_CRASH, self.crash.rank, self.crash.timestamp)
 
     def store_reached(self) -> None:
-        """Record that the store has counted the crash, and would count one of this launcher."""
-        if not self._record.has_joined:
-            self._write(has_joined=True, exit_code=0)
+        """Record that the store has counted the crash."""
+        if self._record.exit_code:
+            self._write(exit_code=0)
 
     def group_formed(self, generation: Assignment, recorder: AgentRecorder) -> None:
-        """Record the place of this launcher, and count the restart that follows the crash."""
+        """Record the place of this launcher, whose crash counts from now on. Count the restart after the last crash."""
         if self.crash:
             recorder.count_restart(RestartCause.FAILURE)
             self.crash = None
-        self._write(generation=generation.number, first_rank=generation.first_rank)
+        self._write(has_joined=True, generation=generation.number, first_rank=generation.first_rank)
 
     def launcher_ended(self) -> None:
         """Remove the record, because this launcher ends on purpose."""

@@ -1,13 +1,15 @@
 """Record of a pod's launcher, which outlives the launcher and its container: its place in the run, and its crashes.
 
-The launcher writes it when it has joined the run, and removes it when it ends on purpose. So a launcher that finds a
+The launcher writes it when it has joined a group, and removes it when it ends on purpose. So a launcher that finds a
 record follows one that has crashed. Standard library only, and little of it, since the resident parent imports it.
 """
 
 from __future__ import annotations
 
 import contextlib
+import fcntl
 import json
+import os
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
@@ -22,7 +24,7 @@ class LauncherRecord:
 
     run_id: str
     has_joined: bool = False
-    """The launcher has reached the store, which counts its crash."""
+    """The launcher has been in a group, so its crash counts as a failure. That of a spare ends no group."""
     generation: int = 0
     """Number of its last generation; 0 before the first."""
     first_rank: int = 0
@@ -36,12 +38,27 @@ class LauncherRecord:
 
 
 class LauncherRecordFile:
-    """File of the record in the run directory of the pod. A record of another run does not count."""
+    """File of the record in the run directory of the pod. A record of another run does not count.
+
+    Without a run id there is no record, since the next run in the same directory would take it for its own.
+    """
 
     def __init__(self, environ: Mapping[str, str]) -> None:
-        folder = environ.get(Env.RUN_DIR, "")
-        self._file = Path(folder) / File.LAUNCHER if folder else None
-        self._run_id = environ.get(Env.RUN_ID, "")
+        folder, self._run_id = environ.get(Env.RUN_DIR, ""), environ.get(Env.RUN_ID, "")
+        self._file = Path(folder) / File.LAUNCHER if folder and self._run_id else None
+
+    def lock(self) -> bool:
+        """Lock the directory of the record until this process ends. Return False if another resident parent has it."""
+        if self._file:
+            with contextlib.suppress(OSError):  # a file system without locks
+                self._file.parent.mkdir(parents=True, exist_ok=True)
+                folder = os.open(self._file.parent, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+                try:
+                    fcntl.flock(folder, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                except BlockingIOError:
+                    os.close(folder)
+                    return False
+        return True
 
     def read(self) -> LauncherRecord:
         """Return the record; an empty one if there is none of this run."""
@@ -61,7 +78,7 @@ class LauncherRecordFile:
                     draft.write_text(json.dumps(asdict(record)))
 
     def record_crash(self, exit_code: int, now: float) -> bool:
-        """Record the crash of the launcher if it had joined the run, and return whether it had.
+        """Record the crash of the launcher if it had joined a group, and return whether it had.
 
         Args:
             exit_code: Exit code of the launcher, as a shell shows it.

@@ -61,13 +61,12 @@ def prepare_run_dirs(
             log_dir = log_dir or base / File.ATTEMPTS
             log_dir.mkdir(parents=True, exist_ok=True)
             tell = say if asked or run_dir else lambda _: None
-            yield (
-                log_dir,
-                _prepare_board_dir(Path(asked or base / File.METRICS), ROOM_BYTES * (1 + processes), tell, stack),
-            )
+            room = ROOM_BYTES * (1 + processes)
+            board_dir = _prepare_board_dir(Path(asked or base / File.METRICS), room, tell, stack)
         except OSError as error:
             where = f"folder {error.filename}" if error.filename else "folder"
             raise LaunchError(f"The log {where} cannot be used: {error.strerror}.") from error
+        yield log_dir, board_dir
 
 
 def _scratch(arguments: argparse.Namespace, stack: ExitStack, log_dir: Path | None) -> Path:

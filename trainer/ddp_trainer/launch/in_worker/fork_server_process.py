@@ -135,18 +135,24 @@ def is_cuda_lost() -> bool:
 
 def requests(control: socket.socket, count: int):  # type: ignore[no-untyped-def] # noqa: ANN201 - a generator of JSON
     """Yield the requests with their ``count`` descriptors, until the other side closes the connection."""
-    while True:
-        try:
-            head, descriptors, _, _ = socket.recv_fds(control, LENGTH.size, count)
-        except ConnectionError:  # it has not read everything
-            return
-        if len(head) < LENGTH.size or len(descriptors) != count:
-            return
+    while request := receive_request(control, count):
+        yield request
+
+
+def receive_request(control: socket.socket, count: int) -> tuple[dict, list] | None:  # type: ignore[type-arg] # JSON
+    """Return the next request; None if the other side has closed the connection, also within a request."""
+    descriptors: list[int] = []
+    try:
+        head, descriptors, _, _ = socket.recv_fds(control, LENGTH.size, count)
         (length,) = LENGTH.unpack(head)
         body = control.recv(length, socket.MSG_WAITALL)
-        if len(body) < length:
-            return
-        yield json.loads(body), descriptors
+        if len(body) == length and len(descriptors) == count:
+            return json.loads(body), descriptors
+    except (ConnectionError, struct.error):
+        pass  # it has not read everything, or has sent no length
+    for descriptor in descriptors:
+        os.close(descriptor)
+    return None
 
 
 def double_fork(control: socket.socket) -> bool:

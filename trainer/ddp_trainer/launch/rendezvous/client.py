@@ -64,6 +64,7 @@ class TcpLink:
     def start(self, listener: LinkCallbacks) -> None:
         """See :class:`Link`."""
         self._task = asyncio.get_running_loop().create_task(self._keep_connected(listener))
+        self._task.add_done_callback(_raise_error)
 
     def send(self, message: messages.FromAgent) -> None:
         """See :class:`Link`."""
@@ -78,8 +79,7 @@ class TcpLink:
                 await asyncio.wait_for(writer.drain(), self._heartbeat.timeout)
         if self._task:
             self._task.cancel()
-            with contextlib.suppress(asyncio.CancelledError):
-                await self._task
+            await asyncio.wait({self._task})
 
     async def _keep_connected(self, listener: LinkCallbacks) -> None:
         tries = 0
@@ -96,10 +96,6 @@ class TcpLink:
                 connected_at = asyncio.get_running_loop().time()
                 try:
                     await self._exchange_messages(reader, writer, listener)
-                except TimeoutError:
-                    listener.link_failed("the store no longer answers")
-                except OSError:
-                    pass  # the store closed the connection and may be back soon
                 finally:
                     self._writer = None
                     await hang_up(writer)
@@ -157,6 +153,7 @@ class TcpLink:
             if self._source:
                 opened.bind((self._source, 0))
             await asyncio.get_running_loop().sock_connect(opened, address)
+            tune(opened, self._heartbeat.timeout)
             streams: _Streams = await asyncio.open_connection(sock=opened, limit=messages.LINE_BYTES)
         except BaseException:
             opened.close()
@@ -166,32 +163,44 @@ class TcpLink:
     async def _exchange_messages(
         self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter, listener: LinkCallbacks
     ) -> None:
-        """Exchange messages until the connection breaks or the store falls silent."""
-        tune(writer.get_extra_info("socket"), self._heartbeat.timeout)
+        """Exchange messages until the connection breaks or the store falls silent. Raise the listener's errors."""
         for message in listener.initial_messages(str(writer.get_extra_info("sockname")[0])):
             writer.write(_line(message))
         self._writer = writer
         beating = asyncio.get_running_loop().create_task(self._send_heartbeats(writer))
         try:
-            while True:
-                async with asyncio.timeout(self._heartbeat.timeout):
-                    line = await reader.readline()
-                if not line:
-                    return
-                told = messages.decode(line)
+            while told := await self._next_message(reader, listener):
                 # Another attempt would look like a newer pod of this name, and would replace the successor of this pod.
                 self._is_refused = isinstance(told, messages.Rejected)
                 listener.on_message(told)  # type: ignore[arg-type] # the listener ignores messages that a store never sends
+        finally:
+            beating.cancel()
+
+    async def _next_message(self, reader: asyncio.StreamReader, listener: LinkCallbacks) -> messages.Message | None:
+        """Return the next message of the store; None if there is none, after the listener has received the reason."""
+        try:
+            async with asyncio.timeout(self._heartbeat.timeout):
+                line = await reader.readline()
+            return messages.decode(line) if line else None
+        except TimeoutError:
+            listener.link_failed("the store no longer answers")
+        except OSError:
+            pass  # the store closed the connection and may be back soon
         except (messages.ProtocolError, ValueError):
             # The store may take the port over later.
             listener.link_failed("the server there is not a store; choose another port")
-        finally:
-            beating.cancel()
+        return None
 
     async def _send_heartbeats(self, writer: asyncio.StreamWriter) -> None:
         while True:
             await asyncio.sleep(self._heartbeat.interval)
             writer.write(messages.encode(messages.Ping()))
+
+
+def _raise_error(task: asyncio.Task[None]) -> None:
+    """Raise the error that has ended a task, which the event loop passes to its handler."""
+    if not task.cancelled():
+        task.result()
 
 
 def _most_specific_error(errors: list[Exception]) -> Exception:

@@ -7,6 +7,7 @@ same for all ranks. If anything fails, workers start the usual way: the fork ser
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import signal
@@ -94,7 +95,10 @@ class ForkServer:
         if self._control or self._starts >= _MOST_STARTS:
             return
         self._starts += 1
-        ours, theirs = socket.socketpair()
+        try:
+            ours, theirs = socket.socketpair()
+        except OSError:
+            return
         with theirs:
             passed = (theirs.fileno(), *self._parent)
             numbers = ",".join(map(str, passed))
@@ -154,8 +158,9 @@ class ForkServer:
         return int(pid)
 
     def release(self) -> None:
-        """Let the last fork run."""
-        os.write(self._gate, _GO)
+        """Let the last fork run. One that has died already is reported like any other child."""
+        with contextlib.suppress(BrokenPipeError):
+            os.write(self._gate, _GO)
         os.close(self._gate)
 
     def stop(self) -> None:
@@ -195,6 +200,6 @@ class ForkServer:
 def has_torch(pid: int) -> bool:
     """Return whether a process has loaded torch."""
     try:
-        return "libtorch" in Path(f"/proc/{pid}/maps").read_text()
+        return "libtorch" in Path(f"/proc/{pid}/maps").read_text(errors="replace")
     except OSError:
         return False

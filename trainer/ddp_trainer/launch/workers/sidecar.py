@@ -22,7 +22,7 @@ _LAST_WORDS_SECONDS: Final = 1.0
 
 
 class Sidecar:
-    """Sidecar process ``python -m ddp_trainer COMMAND``, restarted when a signal kills it.
+    """Sidecar process ``python -m ddp_trainer COMMAND``, restarted when a signal kills it, until that succeeds.
 
     It is not restarted after an exit: then its work is done, or it has printed why it cannot work here. Training
     continues without it. It dies with the agent.
@@ -73,5 +73,14 @@ class Sidecar:
         self._pid = None
         self._is_gone.set()
         if self._is_wanted and returncode < 0:
-            asyncio.get_running_loop().call_later(self._pause, self._start)
-            self._pause = min(2 * self._pause, _LONGEST_PAUSE)
+            self._start_later()
+
+    def _start_later(self) -> None:
+        asyncio.get_running_loop().call_later(self._pause, self._start_again)
+        self._pause = min(2 * self._pause, _LONGEST_PAUSE)
+
+    def _start_again(self) -> None:
+        try:
+            self._start()
+        except OSError:  # no process or descriptor is free
+            self._start_later()

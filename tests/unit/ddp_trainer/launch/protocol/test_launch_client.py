@@ -122,6 +122,28 @@ def test_strangers_at_other_addresses_of_the_stores_name_keep_no_agent_away(
     assert isinstance(asyncio.run(join()), Start)
 
 
+@pytest.mark.parametrize("error", [OSError, TimeoutError, ValueError, RuntimeError])
+def test_an_error_of_the_agent_is_no_lost_connection(error: type[Exception]) -> None:
+    class Failing(Listener):
+        def on_message(self, message: FromStore) -> None:
+            raise error(message)
+
+    async def raised() -> Exception:
+        loop = asyncio.get_running_loop()
+        found: asyncio.Future[Exception] = loop.create_future()
+        loop.set_exception_handler(lambda _, context: found.set_result(context["exception"]))
+        with contextlib.closing(Store(SECRET, patience=Timeouts(first=0.0))) as store:
+            listener, link = Failing(), TcpLink(Endpoint(STORE, store.listen(STORE, 0)), SECRET)
+            link.start(listener)
+            async with asyncio.timeout(60):
+                result = await found
+            await link.close()
+            assert listener.troubles.empty()
+        return result
+
+    assert type(asyncio.run(raised())) is error
+
+
 @pytest.mark.parametrize(
     ("answer", "why"),
     [(silent, "does not answer"), (old_store, "not a store of this run"), (impostor, "another secret")],

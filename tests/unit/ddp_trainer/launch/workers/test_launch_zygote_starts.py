@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import os
+import signal
 import subprocess
 import sys
 from collections.abc import Callable
@@ -19,7 +20,7 @@ EMPTY_TORCH = "class cuda: is_initialized = staticmethod(bool)"
 THREAD = "import threading; threading.Thread(target=threading.Event().wait, daemon=True).start()"
 
 AGENT = """
-import asyncio, os, pathlib, sys
+import asyncio, os, pathlib, select, signal, sys
 from ddp_trainer.launch.workers.children import Children
 from ddp_trainer.launch.workers.fork_server import ForkServer
 
@@ -77,6 +78,24 @@ def test_an_importing_zygote_gives_way_to_workers_once(tmp_path: Path) -> None:
     """
     told = agent(tmp_path, body, torch="import time; time.sleep(100)")
     assert told.split() == ["False", "True", "True"]
+
+
+def test_a_fork_that_is_killed_before_its_release_is_reported_as_dead(tmp_path: Path) -> None:
+    body = """
+    zygote.start()
+    while not zygote._poll_ready():
+        await asyncio.sleep(0.01)
+    ended = asyncio.get_running_loop().create_future()
+    pid = zygote.fork({}, 1, 2, 1)
+    children.add_child_handler(pid, ended.set_result)
+    os.kill(pid, signal.SIGKILL)
+    gate = select.poll()
+    gate.register(zygote._gate, 0)  # until the fork server has closed its copy too
+    gate.poll()
+    zygote.release()
+    print(await ended)
+    """
+    assert agent(tmp_path, body).split() == [str(-signal.SIGKILL)]
 
 
 class Importing:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import socket
 import subprocess
@@ -60,6 +61,16 @@ def test_a_look_for_gpus_does_not_touch_cuda_in_a_zygote() -> None:
 
     ForkServer(Recorder(), sys.executable, [], {"A": "b"}).start()  # type: ignore[arg-type] # all that is called
     assert environments == [{NVML_CHECK: "1", "A": "b"}]
+
+
+def test_an_agent_without_a_free_descriptor_does_without_a_zygote(monkeypatch: pytest.MonkeyPatch) -> None:
+    def fail() -> None:
+        raise OSError(errno.EMFILE, "Too many open files")
+
+    monkeypatch.setattr(socket, "socketpair", fail)
+    zygote = ForkServer(None, sys.executable, [], {})  # type: ignore[arg-type] # not called
+    zygote.start()
+    assert zygote.fork({}, 1, 2, 1) is None
 
 
 def test_the_zygote_of_a_spare_takes_the_imports_of_its_script_that_do_not_read_the_rank(tmp_path: Path) -> None:
