@@ -29,8 +29,8 @@ def budget_size(job: RunningJob, now: float, timing: Timing) -> int | None:
         return None
     floor = job.low if job.low < job.world else None
     if is_replaceable(job, now, timing):
-        can_leave = job.settled(now, timing.settle) > job.world and has_store(job, now)
-        return job.world if can_leave else job.size
+        keeps_store = has_store(job, now) and (bool(job.doomed) or not job.shares_store_node)
+        return job.world if keeps_store and job.settled(now, timing.settle) > job.world else job.size
     return floor
 
 

@@ -37,6 +37,8 @@ class Member:
     """Unix time at which the pod became ready or not ready, or at which it was created."""
     is_leaving: bool
     """True if the pod is being deleted or has ended."""
+    node: str
+    """Name of its node; empty before it has one."""
     doom: str
     """Why the pod should move; empty if it can stay."""
     labels: Mapping[str, str]
@@ -147,6 +149,11 @@ class RunningJob:
         return [pod for pod in self.pods if pod.doom and not pod.is_leaving]
 
     @property
+    def shares_store_node(self) -> bool:
+        """True if the store runs on the node of one of its workers, so that a drain evicts both at once."""
+        return self.store is not None and any(pod.node == self.store.node for pod in self.pods)
+
+    @property
     def can_surge(self) -> bool:
         """True if the controller may add a temporary pod."""
         return self.engine.is_scalable and (not self.queue or self.is_resized_by_slices)
@@ -252,6 +259,7 @@ def _member(pod: Object, ready_since: float | None, doomed: Mapping[str, str]) -
         ready_since=ready_since,
         changed_at=epoch(pod["metadata"].get("creationTimestamp")) or 0.0,
         is_leaving="deletionTimestamp" in pod["metadata"] or pod["status"].get("phase") in OVER,
-        doom=doomed.get(str(pod["spec"].get("nodeName", "")), ""),
+        node=(node := str(pod["spec"].get("nodeName", ""))),
+        doom=doomed.get(node, ""),
         labels=pod["metadata"].get("labels") or {},
     )

@@ -49,7 +49,7 @@ class JobKeys(TypedDict, total=False):
     env_from: Sequence[str]
     """Secret or ConfigMap whose entries all become variables."""
     max_restarts: int | str
-    """Maximum restarts after failures, over the whole job."""
+    """Maximum restarts after failures, over the whole job (default 10)."""
     grace: int | str
     """Time from SIGTERM to SIGKILL, to finish a step and save."""
     checkpoint_claim: str

@@ -142,8 +142,8 @@ class JobSpec:
         example="[configmap/defaults]", default=[],
     )
     max_restarts: int = key(
-        "maxRestarts", Group.LIFETIME, v.IntRange(0, 10_000), "Maximum restarts after failures, over the whole job.",
-        "N", example="3", default=10,
+        "maxRestarts", Group.LIFETIME, v.IntRange(0, 10_000),
+        "Maximum restarts after failures, over the whole job (default 10).", "N", example="3", default=10,
     )
     grace_seconds: int = key(
         "grace", Group.LIFETIME, _SECONDS, "Time from SIGTERM to SIGKILL, to finish a step and save.", "TIME",

@@ -39,13 +39,13 @@ class MeshDimension:
 
 DIMENSIONS: Final = (
     MeshDimension("replicate", "each hold a copy of the model, and learn from different samples", splits_batch=True),
-    MeshDimension("pp", "have consecutive layers each, of the same samples", splits_layers=True),
+    MeshDimension("pp", "each have consecutive layers, for the same samples", splits_layers=True),
     MeshDimension(
         "shard",
-        "keep a share each of weights, gradients and optimizer, and learn from different samples",
+        "each keep a share of weights, gradients and optimizer, and learn from different samples",
         splits_batch=True,
     ),
-    MeshDimension("tp", "compute a slice each of every layer, of the same samples", is_used_in_layers=True),
+    MeshDimension("tp", "each compute a slice of every layer, for the same samples", is_used_in_layers=True),
 )
 """The mesh dimensions, from the outermost to the innermost. The first one, ``replicate``, is the only one whose ranks
 hold the same state, and the only one that grows and shrinks while a job runs."""

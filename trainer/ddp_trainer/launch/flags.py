@@ -66,7 +66,7 @@ TORCHRUN: Final = (
     Flag("--rdzv-id", "none", "name of the run; agents of another are refused"),
     Flag("--rdzv-conf", "", "KEY=VALUE,...: join_timeout, last_call_timeout, settle_timeout, heartbeat_timeout"),
     Flag("--standalone", None, "one node, no store process", None),
-    Flag("--max-restarts", 0, "restarts after failures, over the whole run", _parse_int),
+    Flag("--max-restarts", 0, "restarts after failures, over the whole run (default 0)", _parse_int),
     Flag("--monitor-interval", 0.1, "accepted, no effect: ends of workers are events here", float),
     Flag(
         "--start-method", "spawn", "accepted, no effect: workers are commands", choices=("spawn", "fork", "forkserver")

@@ -31,7 +31,7 @@ def init(
 ) -> None:
     """Write a job file and a Dockerfile for SCRIPT into the current directory.
 
-    Asks for the script, the image and the size, unless flags give them. 'submit -f NAME.ddp.yaml --build' builds the
+    Prompts for the script, the image and the size, unless flags set them. 'submit -f NAME.ddp.yaml --build' builds the
     image, pushes it, and submits the job.
     """
     from kubectl_ddp.cli.setup.init_run import Answers, write_files  # noqa: PLC0415 - not needed for help and completion
