@@ -17,6 +17,7 @@ NOW = 1_800_000_000.0
 TIMING = Timing(settle=10, patience=120, cooldown=3)
 DOOMED = "doomed"
 FINE = "fine"
+APART = "apart"
 
 
 def root(
@@ -90,7 +91,7 @@ def pod(
     return {"metadata": about, "spec": {"nodeName": node, "containers": [{"name": "pytorch"}]}, "status": status}
 
 
-def store(node: str = FINE, *, runs: float | None = 600, name: str = "digits") -> Object:
+def store(node: str = APART, *, runs: float | None = 600, name: str = "digits") -> Object:
     """The pod of the store, whose container has run for some seconds; None if it does not."""
     made = pod(0, node, ready=None, name=f"{name}-store")
     made["metadata"]["labels"] |= {"ddp.dev/job": name, "ddp.dev/role": "store"}

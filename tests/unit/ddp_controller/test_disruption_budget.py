@@ -6,7 +6,7 @@ import pytest
 
 from ddp_controller.disruption_budget import budget_of, budget_size, decide_budget, job_owner, orphans
 from kubectl_ddp.kube.objects import Object
-from tests.unit.ddp_controller.controller_jobs import DOOMED, NOW, TIMING, moving, pod, root, seen
+from tests.unit.ddp_controller.controller_jobs import DOOMED, FINE, NOW, TIMING, moving, pod, root, seen, store
 
 TWO = (pod(0), pod(1))
 THREE = (*TWO, pod(2))
@@ -26,6 +26,11 @@ def waiting(seconds: float) -> Object:
         pytest.param(root(3, annotations=moving(2)), (*TWO, pod(2, ready=5)), 3, id="it has not settled"),
         pytest.param(root(3, annotations=moving(2)), THREE, 2, id="it has: one pod may leave"),
         pytest.param(root(3, spares=1), THREE, 2, id="a spare is ready"),
+        pytest.param(root(3, spares=1), (*THREE, store(FINE)), 3, id="a drain would evict a pod and the store at once"),
+        pytest.param(
+            root(4, spares=1, nnodes="3"), (*DRAINED, pod(3), store(FINE)), 3, id="a drain, but not of the store"
+        ),
+        pytest.param(root(4, spares=1, nnodes="3"), (*DRAINED, pod(3), store(DOOMED)), 4, id="the store moves first"),
         pytest.param(root(3, spares=1), TWO, 3, id="the spare is missing"),
         pytest.param(root(3, nnodes="1:3", queue="team"), THREE, 1, id="cannot be enlarged: its minimum remains"),
         pytest.param(root(queue="team"), TWO, None, id="can neither grow nor shrink: a drain must not wait for ever"),
