@@ -311,6 +311,16 @@ class TestLines:
         os.close(write)
         lines.close()
 
+    def test_it_ends_whenever_its_last_pipe_is_closed(self, tmp_path: Path) -> None:
+        for number in range(200):
+            pump = LogForwarder()
+            sink = pump.add(console=None, prefix=Prefix("", 0), file=tmp_path / f"log{number}")
+            os.write(sink, b"last\n")
+            os.close(sink)
+            pump.close(timeout=5)
+            assert not pump.is_running
+            assert (tmp_path / f"log{number}").read_bytes() == b"last\n"
+
     def test_a_line_without_an_end_is_broken_before_it_fills_the_memory(self, tmp_path: Path) -> None:
         out = os.open(tmp_path / "out", os.O_WRONLY | os.O_CREAT)
         pump = LogForwarder()

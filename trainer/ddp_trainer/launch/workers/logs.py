@@ -207,10 +207,16 @@ class LogForwarder:
         os.write(self._wake_write, b".")
         self._thread.join(timeout)
 
+    @property
+    def is_running(self) -> bool:
+        """True until the thread has ended."""
+        return self._thread.is_alive()
+
     def _run(self) -> None:
-        while not (self._closing and not self._copy_available(timeout=0)):
-            self._copy_available(timeout=None)
+        is_closing = False
+        while self._copy_available(timeout=0 if is_closing else None) or not is_closing:
             self._drain_if_requested()
+            is_closing = self._closing
         for key in list(self._selector.get_map().values()):
             if isinstance(key.data, _Stream):
                 key.data.close()
