@@ -103,10 +103,7 @@ finally:
 
 def test_a_process_whose_gpu_failed_ends_though_its_end_hangs(tmp_path: Path) -> None:
     file = tmp_path / "error.json"
-    script = (
-        "import ddp_trainer.train.distributed.collective_errors as e; e.EXIT_SECONDS = 0.2\n"
-        + HANGS_AT_THE_END
-    )
+    script = "import ddp_trainer.train.distributed.collective_errors as e; e.EXIT_SECONDS = 0.2\n" + HANGS_AT_THE_END
     began = time.monotonic()
     done = subprocess.run(
         [sys.executable, "-c", script],
