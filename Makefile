@@ -13,6 +13,8 @@ IMAGE  ?= ddp-trainer:$(shell sed -n 's/^version = "\(.*\)"/\1/p' pyproject.toml
 BUILD  ?= $(firstword $(foreach tool,docker podman buildah,$(if $(shell command -v $(tool) 2>/dev/null),$(tool))))
 BENCH  ?= --list
 BASE   ?= main
+# Flags of pytest that give failed tests a second try. Each test then costs 40 ms more, so unit tests get theirs otherwise.
+RERUNS ?=
 
 .DEFAULT_GOAL := help
 .PHONY: help demo demo-text picture test test-unit test-local test-cluster test-cluster-shared test-cluster-alone test-cluster-quiet peers test-peers stores clients tools charts lint check bench gpu-report docs manifests image lock release-check sbom checkov site site-check clean
@@ -38,10 +40,10 @@ test: $(READY) ## Run every test that this machine can run
 	@$(MAKE) --no-print-directory test-cluster-quiet
 
 test-unit: $(READY) ## Tests without long-lived processes, on all cores
-	@$(BIN)/python -m pytest -q -n auto tests/unit tests/render
+	@$(BIN)/python -m pytest -q -n auto tests/unit tests/render $(if $(RERUNS),|| $(BIN)/python -m pytest -q --last-failed tests/unit tests/render)
 
 test-local: $(READY) ## Tests with real processes, four files at a time, and every command of the documents
-	@$(BIN)/python -m pytest -q -n 4 --dist loadfile --no-loadscope-reorder tests/local tests/docs
+	@$(BIN)/python -m pytest -q $(RERUNS) -n 4 --dist loadfile --no-loadscope-reorder tests/local tests/docs
 
 test-cluster: $(READY) ## Tests on the cluster that KUBECONFIG names; skipped without one
 	@$(MAKE) --no-print-directory test-cluster-shared
@@ -49,13 +51,13 @@ test-cluster: $(READY) ## Tests on the cluster that KUBECONFIG names; skipped wi
 	@$(MAKE) --no-print-directory test-cluster-quiet
 
 test-cluster-shared: $(READY) ## Those that share the cluster, three at a time
-	@$(BIN)/python -m pytest -q -n 3 --dist loadgroup -m 'not alone and not quiet' tests/cluster
+	@$(BIN)/python -m pytest -q $(RERUNS) -n 3 --dist loadgroup -m 'not alone and not quiet' tests/cluster
 
 test-cluster-alone: $(READY) ## Those that need the cluster for themselves, such as lost machines; they mostly wait
-	@$(BIN)/python -m pytest -q -m alone tests/cluster
+	@$(BIN)/python -m pytest -q $(RERUNS) -m alone tests/cluster
 
 test-cluster-quiet: $(READY) ## Those that compare how long ranks take, and so need the machine for themselves
-	@$(BIN)/python -m pytest -q -m quiet tests/cluster
+	@$(BIN)/python -m pytest -q $(RERUNS) -m quiet tests/cluster
 
 peers: $(PEERS)/.ready ## Install Lightning, Accelerate, transformers, W&B and MLflow in build/peers, beside what .venv has
 

@@ -31,7 +31,7 @@ TRAIN = (
 )
 STEPS_PER_EPOCH = 23
 LEARNED = 700
-"""Steps after which the model is as good as it gets."""
+"""Steps after which an undisturbed model has an accuracy of 0.96."""
 BETWEEN = 50
 """Steps that are made after a fault before the next one."""
 
@@ -142,7 +142,7 @@ class Job:
         assert (state["state"], summary["result"]) == ("Succeeded", "succeeded")
         assert (summary["samples_lost"], summary["samples_repeated"]) == (0, 0)
         assert summary["steps"] == summary["epochs"] * STEPS_PER_EPOCH
-        assert summary["accuracy"] >= 0.97
+        assert summary["accuracy"] >= 0.95
         return summary
 
 
