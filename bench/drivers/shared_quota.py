@@ -36,7 +36,7 @@ ROUNDS: Final = 30
 LEAST, MOST = 1, 3
 """Range of the elastic job. The quota is for its maximum."""
 CPU_MILLIS: Final = 900
-"""CPU of each pod, in thousandths. Less of it makes the import of torch longer than the bar."""
+"""CPU of each pod, in thousandths. With less, a new pod imports torch more slowly."""
 WAIT_SECONDS: Final = 180.0
 READY_SECONDS: Final = 10.0
 """Time of training before a change. In its first half, fork servers of new pods import torch."""

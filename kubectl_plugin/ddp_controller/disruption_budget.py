@@ -22,8 +22,9 @@ def budget_size(job: RunningJob, now: float, timing: Timing) -> int | None:
     """Return the number of ready pods that an eviction must leave; None if the job has no PodDisruptionBudget.
 
     A job whose pods can be moved keeps all pods until a spare or a temporary pod and its store are ready, and then its
-    whole group. A job that can only lose a pod keeps its minimum. A job that cannot lose one has no budget: a drain
-    would never end.
+    whole group. If its store shares a node with a worker, it also keeps all pods until a node has a sign: a drain would
+    evict store and worker together. A job that can only lose a pod keeps its minimum. A job that cannot lose one has no
+    budget: a drain would never end.
     """
     if not job.is_active or not job.pods:
         return None

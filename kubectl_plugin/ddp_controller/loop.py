@@ -150,8 +150,8 @@ class Controller:
 def _may_be_drained(move: Evict) -> bool:
     """Return whether a drain may want to evict the pod, too.
 
-    A drain evicts pods by name. If the controller evicts a pod first and its successor gets the same name, as in a
-    PyTorchJob, the drain goes on until it has evicted the successor.
+    A drain evicts pods by name. If the controller evicts a pod first, its successor in a PyTorchJob has the same name.
+    The drain then does not end before it has evicted the successor.
     """
     return move.reason == CORDONED and move.pod != move.job.store
 

@@ -150,7 +150,7 @@ class RunningJob:
 
     @property
     def shares_store_node(self) -> bool:
-        """True if the store runs on the node of one of its workers, so that a drain evicts both at once."""
+        """True if the store runs on the node of a worker. A drain of that node evicts both at the same time."""
         return self.store is not None and any(pod.node == self.store.node for pod in self.pods if not pod.is_leaving)
 
     @property

@@ -184,6 +184,29 @@ def test_a_drain_has_time_to_evict_a_pod_itself(
         assert replaced.objects[BUDGET]["spec"]["minAvailable"] == 2
 
 
+def test_the_time_of_a_drain_starts_again_when_the_pod_may_not_leave_for_a_while(
+    replaced: ApiServer, controller: Controller
+) -> None:
+    place, clock = "/api/v1/namespaces/team/pods/digits-store-0", [100.0]
+    controller.clock = lambda: clock[0]
+    controller.run_once()
+    kept = replaced.objects[place]
+    replaced.drop(place)
+    while controller.world.jobs()[0][0].store:
+        controller.world.changes.get(timeout=20)
+    clock[0] += 1
+    controller.run_once()
+    replaced.put(place, kept)
+    while not controller.world.jobs()[0][0].store:
+        controller.world.changes.get(timeout=20)
+    clock[0] += DRAIN_SECONDS
+    controller.run_once()
+    assert not [path for path in replaced.asked("POST") if path.endswith("/eviction")]
+    clock[0] += DRAIN_SECONDS
+    controller.run_once()
+    assert [path for path in replaced.asked("POST") if path.endswith("/eviction")]
+
+
 def test_a_refused_eviction_does_not_delay_the_budget(replaced: ApiServer, tmp_path: Path) -> None:
     """A drain may have evicted a pod first: the budget must grow before the replacement is ready."""
     server = replaced

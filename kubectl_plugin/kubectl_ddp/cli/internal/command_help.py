@@ -52,7 +52,7 @@ class HelpfulCommand(click.Command):
             )
 
     def make_parser(self, ctx: click.Context) -> Any:
-        """Return a parser that finds short flags at once. click's own first looks for long flags that are similar."""
+        """Return a parser that finds short flags first. click's own compares them with all long flags before."""
         parser = super().make_parser(ctx)
         parser._long_opt.update(parser._short_opt)  # noqa: SLF001 - click has no public way
         return parser

@@ -40,7 +40,7 @@ class LauncherRecord:
 class LauncherRecordFile:
     """File of the record in the run directory of the pod. A record of another run does not count.
 
-    Without a run id there is no record, since the next run in the same directory would take it for its own.
+    A record needs a run id. Without one, the next run in the same directory would take over the record.
     """
 
     def __init__(self, environ: Mapping[str, str]) -> None:

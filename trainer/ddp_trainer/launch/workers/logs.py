@@ -207,11 +207,6 @@ class LogForwarder:
         os.write(self._wake_write, b".")
         self._thread.join(timeout)
 
-    @property
-    def is_running(self) -> bool:
-        """True until the thread has ended."""
-        return self._thread.is_alive()
-
     def _run(self) -> None:
         is_closing = False
         while self._copy_available(timeout=0 if is_closing else None) or not is_closing:
