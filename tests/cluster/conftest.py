@@ -20,6 +20,14 @@ IMAGE = "DDP_TEST_IMAGE"
 """Image that the cluster's nodes can start. Where it is set, a cluster is meant to be there, and nothing is skipped."""
 
 
+@pytest.fixture(scope="session", autouse=True)
+def groups_are_kept(request: pytest.FixtureRequest) -> None:
+    """Fails if xdist spreads the tests of a group over its workers: their jobs would hold each other's machines."""
+    if getattr(request.config.option, "loadgroup", False):
+        names = [item.nodeid for item in request.session.items if item.get_closest_marker("xdist_group")]
+        assert all("@" in name for name in names), "This pytest and xdist ignore groups; see pyproject.toml."
+
+
 @pytest.fixture(scope="session")
 def api() -> Api:
     """The cluster's API server."""
