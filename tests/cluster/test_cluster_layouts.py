@@ -50,7 +50,7 @@ def test_models_in_pieces_and_in_slices_are_trained_and_slices_survive_the_loss_
     assert succeeded(space, "pieces", 20)["restarts"] == {}
     space.ddp("delete", "pieces").ok()
 
-    submit(space, corpus, "slices", "replicate=2,tp=2", steps=300)
+    submit(space, corpus, "slices", "replicate=2,tp=2", steps=100)
     space.ddp("wait", "slices", "--for=step=5", "--timeout", "4m").ok()
     ranks = space.ddp("status", "slices", "--ranks", "-o", "json").ok().json["ranks"]
     places = [(rank["place"], rank["pod"]) for rank in ranks]
@@ -66,4 +66,4 @@ def test_models_in_pieces_and_in_slices_are_trained_and_slices_survive_the_loss_
         return len(uids) == 2 and victim["uid"] not in uids
 
     until("a new pod in the place of the deleted one", has_successor)
-    assert sum(succeeded(space, "slices", 300)["restarts"].values()) >= 1
+    assert sum(succeeded(space, "slices", 100)["restarts"].values()) >= 1

@@ -20,6 +20,7 @@ from kubectl_ddp.engines.registry import ENGINES
 from tests.cluster.live_cluster import Namespace, namespace, until
 from tests.support.policy_cases import CASES, KINDS, RULES, Case, Kind, name_of, policies
 
+pytestmark = pytest.mark.xdist_group("policies")  # one set of namespaces for all
 Json = dict[str, Any]
 ADMISSION: Final = "/apis/admissionregistration.k8s.io/v1"
 PLURALS: Final = {
@@ -179,12 +180,12 @@ def test_jobs_of_every_engine_run_under_the_policies_as_the_chart_comes(places: 
     space = places.default
     served = [engine for engine, root in ENGINES.items() if _serves(space, root)]
 
-    def ran(engine: str) -> int:
+    def run(engine: str) -> None:
         words = ("--image", image, *SIZE, "--engine", engine, "--preflight=strict", "--command", "true")
-        return space.ddp("submit", "--name", engine, *words, "--wait").code
+        space.ddp("submit", "--name", engine, *words, "--wait").ok()
 
     with ThreadPoolExecutor(len(served)) as pool:
-        assert dict(zip(served, pool.map(ran, served), strict=True)) == dict.fromkeys(served, 0)
+        list(pool.map(run, served))
 
 
 def _serves(space: Namespace, root: EngineKind) -> bool:

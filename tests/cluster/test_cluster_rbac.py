@@ -32,6 +32,7 @@ from tests.cluster.api_proxy import ApiProxy, Asked, Fault, api_proxy
 from tests.cluster.live_cluster import PREFLIGHT, Namespace, Result, namespace, until
 from tests.cluster.test_cluster_engines import need
 
+pytestmark = pytest.mark.xdist_group("rbac")  # one stage for all
 Json = dict[str, Any]
 RBAC: Final = "/apis/rbac.authorization.k8s.io/v1"
 ANYBODY_MAY: Final = re.compile(r"/version|/api(/v1)?|/apis(/[^/]+){0,2}|/apis/auth(entic|oriz)ation\.k8s\.io/.*")
