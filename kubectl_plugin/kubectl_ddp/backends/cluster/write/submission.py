@@ -38,16 +38,10 @@ INCOMPLETE: Final = f"{GROUP}/incomplete"
 OPTIONAL: Final[Mapping[str, str]] = {"PodMonitor": "Prometheus will not find the job by itself"}
 """Optional kind → consequence of its absence."""
 
-TRIES: Final = 20
-"""Maximum number of attempts for a name that only remains of a deleted job use. The garbage collector soon deletes
-them.
-"""
-
 PAUSE_SECONDS: Final = 0.25
-
-UNREAD_TRIES: Final = 120
-"""Maximum number of attempts for a Secret's name: 30 s of waiting for the garbage collector, since Secrets are not
-read.
+TRIES: Final = 120
+"""Maximum number of attempts to create an object, in 30 s: the garbage collector may not have deleted an object of this
+name yet, or a webhook may not have seen the object before it.
 """
 
 PLATFORM_MONITOR: Final = "ddp-workers"
@@ -257,7 +251,7 @@ class Submission:
         The name contains the run id, so only an interrupted submission of the same run can have left it. The garbage
         collector deletes it after its root.
         """
-        for tried in range(UNREAD_TRIES):
+        for tried in range(TRIES):
             self._sleep(PAUSE_SECONDS if tried else 0)
             with contextlib.suppress(AlreadyExists):
                 self._api.create(self._collection(item), item)
