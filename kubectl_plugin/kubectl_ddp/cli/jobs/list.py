@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 import click
 
@@ -18,13 +19,15 @@ from kubectl_ddp.cli.internal.shared_flags import shared_options
 from kubectl_ddp.errors import DdpError, Interrupted, NotFound
 from kubectl_ddp.kube.objects import Object, Snapshot
 from kubectl_ddp.observe.job_list import observe_jobs
-from kubectl_ddp.observe.list_watch import JobKey, JobListChange, key_of, watch_list
 from kubectl_ddp.status.job_state import JobState
 from kubectl_ddp.status.job_tables import job_table
 from kubectl_ddp.status.json_output import job_list_to_dict, job_to_dict
 from kubectl_ddp.util.gc_tuning import at_rest
 from kubectl_ddp.util.nearest import suggest_close_match
 from kubectl_ddp.util.text_table import Table
+
+if TYPE_CHECKING:
+    from kubectl_ddp.observe.list_watch import JobKey, JobListChange
 
 Found = tuple[Backend, Snapshot]
 
@@ -154,6 +157,8 @@ class _Reader:
 
 def _watch(options: Options, backends: Sequence[Backend], listing: _Listing) -> None:
     """Print the jobs, and those that change, until Ctrl-C."""
+    from kubectl_ddp.observe.list_watch import key_of, watch_list  # noqa: PLC0415 - for -w only
+
     resources: dict[JobKey, str] = {}
     reader = _Reader(options)
 
