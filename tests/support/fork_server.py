@@ -83,7 +83,8 @@ class ForkedProcess:
     def send_signal(self, number: int) -> None:
         """Send a signal, unless the process has ended."""
         if self.poll() is None:
-            os.kill(self.pid, number)
+            with contextlib.suppress(ProcessLookupError):  # it has just ended, and its exit code is on its way
+                os.kill(self.pid, number)
 
     def kill(self) -> None:
         """Send SIGKILL, unless the process has ended."""
