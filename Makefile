@@ -13,6 +13,8 @@ IMAGE  ?= ddp-trainer:$(shell sed -n 's/^version = "\(.*\)"/\1/p' pyproject.toml
 BUILD  ?= $(firstword $(foreach tool,docker podman buildah,$(if $(shell command -v $(tool) 2>/dev/null),$(tool))))
 BENCH  ?= --list
 BASE   ?= main
+# Flags of pip where most of what is installed is never imported: Python compiles what is.
+PIP_FLAGS := --disable-pip-version-check --quiet --no-compile
 # Flags of pytest that give failed tests a second try. Each test then costs 40 ms more, so unit tests get theirs otherwise.
 RERUNS ?=
 
@@ -134,33 +136,33 @@ $(PEERS)/.ready: $(READY) constraints-peers.txt
 	@$(BIN)/python -m venv --without-pip --clear $(PEERS)
 	@echo "import site; site.addsitedir('$$($(BIN)/python -c 'import sysconfig; print(sysconfig.get_path("purelib"))')')" \
 		> "$$($(PEERS)/bin/python -c 'import sysconfig; print(sysconfig.get_path("purelib"))')/venv_of_ours.pth"
-	@$(BIN)/python -m pip --python $(PEERS)/bin/python install --disable-pip-version-check --quiet \
+	@$(BIN)/python -m pip --python $(PEERS)/bin/python install $(PIP_FLAGS) \
 		--constraint constraints.txt --constraint constraints-peers.txt --group bench
 	@touch $@
 
 $(STORES)/.ready: pyproject.toml
 	@$(PYTHON) -m venv --clear $(STORES)
-	@$(STORES)/bin/python -m pip install --disable-pip-version-check --quiet 'pip>=25.1'
-	@$(STORES)/bin/python -m pip install --disable-pip-version-check --quiet --group stores
+	@$(STORES)/bin/python -m pip install $(PIP_FLAGS) 'pip>=25.1'
+	@$(STORES)/bin/python -m pip install $(PIP_FLAGS) --group stores
 	@touch $@
 
 $(SCAN)/.ready: locks/scan.txt
 	@$(PYTHON) -m venv --clear $(SCAN)
-	@$(SCAN)/bin/python -m pip install --disable-pip-version-check --quiet --require-hashes --requirement locks/scan.txt
+	@$(SCAN)/bin/python -m pip install $(PIP_FLAGS) --require-hashes --requirement locks/scan.txt
 	@touch $@
 
 $(SITE)/.ready: locks/site.txt
 	@$(PYTHON) -m venv --clear $(SITE)
-	@$(SITE)/bin/python -m pip install --disable-pip-version-check --quiet --require-hashes --requirement locks/site.txt
+	@$(SITE)/bin/python -m pip install $(PIP_FLAGS) --require-hashes --requirement locks/site.txt
 	@touch $@
 
 $(RELEASE)/.ready: locks/release.txt
 	@$(PYTHON) -m venv --clear $(RELEASE)
-	@$(RELEASE)/bin/python -m pip install --disable-pip-version-check --quiet --require-hashes --requirement locks/release.txt
+	@$(RELEASE)/bin/python -m pip install $(PIP_FLAGS) --require-hashes --requirement locks/release.txt
 	@touch $@
 
 build/clients/%/.ready: | $(READY)
-	@$(BIN)/python -m pip install --disable-pip-version-check --quiet --target build/clients/$* kubernetes==$*
+	@$(BIN)/python -m pip install $(PIP_FLAGS) --target build/clients/$* kubernetes==$*
 	@touch $@
 
 build/tools/.ready: tests/support/tools.py | $(READY)

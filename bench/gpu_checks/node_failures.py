@@ -20,6 +20,7 @@ from bench.gpu_checks.tasks import PAUSE, SUMS_FLAGS
 from bench.harness import CannotMeasure
 
 PAUSE_SECONDS: Final = 0.02
+"""Pause of a step on a GPU. In a rehearsal it is five times as long, so that other processes can use the processors."""
 START_SECONDS: Final = 60.0
 RECOVERY_SECONDS: Final = 40.0
 FAULTS: Final = ("killed", "left", "stopped")
@@ -54,6 +55,11 @@ class RecoveryStats:
             self.seconds.setdefault(fault, []).append(stepped - begun)
 
 
+def pause_seconds(bench: Bench) -> float:
+    """Return the pause of each step, in seconds."""
+    return PAUSE_SECONDS if bench.is_gpu else 5 * PAUSE_SECONDS
+
+
 def nodes_of(
     bench: Bench, name: str, backend: str, more: tuple[str, ...], variables: dict[str, str], count: int
 ) -> Nodes:
@@ -65,7 +71,7 @@ def nodes_of(
         (*TRAIN, *flags, *endless, *more),
         least=1,
         most=count,
-        variables=variables | {PAUSE: str(PAUSE_SECONDS), "DDP_HANG_FLOOR": str(HANG_FLOOR_SECONDS)},
+        variables=variables | {PAUSE: str(pause_seconds(bench)), "DDP_HANG_FLOOR": str(HANG_FLOOR_SECONDS)},
         flags=("--on-hang", "act"),
     )
 
@@ -88,7 +94,7 @@ def inject_faults(bench: Bench, nodes: Nodes, end: float, *, seed: int, most: in
             break
         fault = FAULTS[number % len(FAULTS)] if number < len(FAULTS) or outcomes.agreed >= agreed else QUICKEST
         before = nodes.agents[0].worker()
-        time.sleep(chance.uniform(0, 4 * PAUSE_SECONDS))  # the moment within a step is what is varied
+        time.sleep(chance.uniform(0, 4 * pause_seconds(bench)))  # the moment within a step is what is varied
         struck = time.monotonic()
         inject_fault(nodes, fault, bench.timeout_factor * RECOVERY_SECONDS)
         stepped = nodes.wait_for_step(struck, bench.timeout_factor * RECOVERY_SECONDS, world=nodes.most, steps=5)

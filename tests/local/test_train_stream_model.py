@@ -23,7 +23,7 @@ from tests.local import train_on_stream_model
 from tests.local.train_group import WorkerGroup
 from tests.local.train_on_stream_model import EvenNumbers
 
-KILLS = int(os.environ.get("DDP_STANDIN_KILLS", "3"))
+KILLS = int(os.environ.get("DDP_STANDIN_KILLS", "2"))
 SEED = os.environ.get("DDP_STANDIN_SEED") or str(random.randrange(1 << 30))
 ROOT = Path(__file__).parents[2]
 BATCH = 16
