@@ -24,7 +24,7 @@ from ddp_trainer.launch.agent.preflight_policy import PreflightPolicy
 from ddp_trainer.launch.host import numa
 from ddp_trainer.launch.protocol.errors import LaunchError
 from ddp_trainer.launch.protocol.messages import Identity, Policy
-from ddp_trainer.launch.protocol.timeouts import HeartbeatTimeouts
+from ddp_trainer.launch.protocol.timeouts import HEARTBEAT, HeartbeatTimeouts
 from ddp_trainer.launch.workers.logs import LogSpec, parse_std
 from ddp_trainer.launch.workers.worker_group import Program
 from ddp_trainer.net.arguments import node_range
@@ -48,7 +48,7 @@ _CONF_KEYS: Final = {
     "timeout": 600.0,
     "last_call_timeout": 30.0,
     "settle_timeout": 1.0,
-    "heartbeat_timeout": 5.0,
+    "heartbeat_timeout": HEARTBEAT.timeout,
     "keep_alive_interval": 1.0,
     "keep_alive_max_attempt": 5.0,
     "close_timeout": 30.0,
