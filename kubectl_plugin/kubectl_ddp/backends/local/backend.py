@@ -24,7 +24,6 @@ from kubectl_ddp.errors import DdpError, Forbidden, NotFound, Unreachable, Usage
 from kubectl_ddp.kube.job_kinds import pod_count
 from kubectl_ddp.kube.objects import Object, Snapshot
 from kubectl_ddp.kube.related_objects import RelatedKind, RelatedObjects
-from kubectl_ddp.spec.model import JobSpec
 from kubectl_ddp.status.metrics_parser import metrics_path
 from kubectl_ddp.status.termination_message import is_running
 from kubectl_ddp.util.invocation import program
@@ -34,6 +33,7 @@ from kubectl_ddp.values.node_bounds import validate_node_count
 if TYPE_CHECKING:
     from kubectl_ddp.backends.local.submission import Machine
     from kubectl_ddp.capacity.model import Inventory
+    from kubectl_ddp.spec.model import JobSpec
 
 HANG_SECONDS: Final = 5.0
 """Timeout of a hang report; a launcher queries its ranks first and waits for those that do not answer."""
