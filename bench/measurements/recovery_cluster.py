@@ -64,7 +64,7 @@ BARS: Final[Mapping[str, float]] = {
     "pod_of_worker_0_deleted": 2.0,
     "pod_of_worker_0_deleted_until_whole": 10.0,
     "scaled_up_after_pod_runs": 6.0,
-    "node_killed": 5.0,
+    "node_killed": 1.0,
     "node_cut": 5.0,
     "store_and_worker_lost": 30.0,
     "pause_while_store_is_lost": 1.0,
