@@ -174,9 +174,12 @@ class Submission:
         raise self._already_exists_error(self._root)
 
     def _is_too_early(self, refusal: Forbidden) -> bool:
-        """Return whether a webhook of the root's operator has not yet seen the objects created just before."""
+        """Return whether a webhook of the root's operator has not yet seen the objects created just before.
+
+        Kubeflow Trainer 2.3 has two sentences for it, with different quotation marks.
+        """
         names = (item["metadata"]["name"] for item in self._before)
-        return any(f'"{name}" not found' in str(refusal) for name in names)
+        return any(f"{quote}{name}{quote} not found" in str(refusal) for name in names for quote in "\"'")
 
     def _is_ready_for_root(self) -> bool:
         """Create the objects that must precede the root. Returns false while those of an earlier job are being deleted.

@@ -193,26 +193,31 @@ TRAINER_GROUPS = {TRAINER: {"TrainJob": "trainjobs", "TrainingRuntime": "trainin
 TRAIN_JOBS = f"{TRAINER}/namespaces/team/trainjobs"
 
 
-def unheard_of(name: str) -> Answer:
-    """As Trainer 2's webhook words it."""
-    said = (
-        'admission webhook "validator.trainjob.trainer.kubeflow.org" denied the request: spec.runtimeRef: '
-        f'Invalid value: {{"name":"{name}"}}: TrainingRuntime.trainer.kubeflow.org "{name}" not found: '
-        "specified trainingRuntime must be created before the TrainJob is created"
-    )
-    return Answer(403, status(403, "Forbidden", said))
+UNHEARD_OF = (
+    (
+        'admission webhook "validator.trainjob.trainer.kubeflow.org" denied the request: spec.runtimeRef: Invalid '
+        'value: {{"name":"{name}"}}: TrainingRuntime.trainer.kubeflow.org "{name}" not found: specified '
+        "trainingRuntime must be created before the TrainJob is created"
+    ),
+    "admission webhook \"vtrainjob.kb.io\" denied the request: runtime '{name}' not found",
+)
+"""As the webhooks of Kubeflow Trainer 2.3 word it."""
 
 
-def test_a_webhook_that_has_not_heard_of_the_runtime_yet_is_asked_again(tmp_path: Path, notices: list[str]) -> None:
+@pytest.mark.parametrize("sentence", UNHEARD_OF)
+def test_a_webhook_that_has_not_heard_of_the_runtime_yet_is_asked_again(
+    tmp_path: Path, notices: list[str], sentence: str
+) -> None:
+    unheard_of = Answer(403, status(403, "Forbidden", sentence.format(name="digits")))
     with serving(ApiServer({**GROUPS, **TRAINER_GROUPS})) as server:
-        server.next(f"POST {TRAIN_JOBS}", unheard_of("digits"), unheard_of("digits"))
+        server.next(f"POST {TRAIN_JOBS}", unheard_of, unheard_of)
         backend_of(server, tmp_path, notices).submit(digits(engine=Engine.TRAINJOB))
         assert INCOMPLETE not in server.objects[f"{TRAIN_JOBS}/digits"]["metadata"]["annotations"]
 
 
 def test_a_runtime_of_somebody_else_that_is_missing_is_told_at_once(tmp_path: Path, notices: list[str]) -> None:
     with serving(ApiServer({**GROUPS, **TRAINER_GROUPS})) as server:
-        server.next(f"POST {TRAIN_JOBS}", unheard_of("other"))
+        server.next(f"POST {TRAIN_JOBS}", Answer(403, status(403, "Forbidden", UNHEARD_OF[0].format(name="other"))))
         with pytest.raises(Forbidden, match='"other" not found'):
             backend_of(server, tmp_path, notices).submit(digits(engine=Engine.TRAINJOB))
 
