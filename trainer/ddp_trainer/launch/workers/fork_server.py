@@ -30,7 +30,6 @@ MODULES: Final = (
     "torch.nn.parallel",
     "torch.optim",
     "torch.utils.data",
-    "torch.distributed.optim",
 )
 """Modules that nearly every distributed script imports first; ``--preload`` adds more."""
 
