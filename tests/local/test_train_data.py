@@ -66,7 +66,7 @@ def test_what_was_read_ahead_is_not_lost_with_a_rank_and_its_readers_end_with_it
     flags = ["--epochs", "2", "--checkpoint-dir", str(tmp_path / "c"), "--checkpoint-steps", "10"]
     alone, _, _ = trained(1, flags[:2], tmp_path)
     with WorkerGroup(2, [*FLAGS, *flags, "--loader-workers", "1"], directory=tmp_path) as group:
-        group.wait_for_step(15)
+        group.wait_for_step(21)  # the second save has waited for the first
         readers = [reader for rank in group.ranks for reader in children(rank.pid)]
         watched = [os.pidfd_open(reader) for reader in readers]
         assert len(readers) == 2
@@ -75,7 +75,6 @@ def test_what_was_read_ahead_is_not_lost_with_a_rank_and_its_readers_end_with_it
         group.finish()
     for descriptor in watched:
         # Readable once the process has ended.
-
         assert select.select([descriptor], [], [], 60)[0]
         os.close(descriptor)
     losses, _, events = trained(3, [*flags, "--loader-workers", "2", "--prefetch", "4"], tmp_path, generation=1)

@@ -7,6 +7,7 @@ directory by S3 and ignores the condition, as other small servers do. Both start
 from __future__ import annotations
 
 import os
+import re
 import socket
 import subprocess
 import threading
@@ -25,6 +26,8 @@ import pytest
 BIN: Final = Path(__file__).parents[2] / "build/stores/bin"
 BUCKET: Final = "bucket"
 _START_SECONDS: Final = 60
+_STARTED: Final = re.compile(r"Starting s3 server on \[(http://[^/\]]+)/?\]")
+"""What rclone says once it listens."""
 
 
 @dataclass(frozen=True)
@@ -74,14 +77,13 @@ def swift(directory: Path) -> Iterator[Store]:
 def rclone(directory: Path) -> Iterator[Store]:
     """Run rclone's server, with the bucket. It has no conditional writes."""
     (directory / "files" / BUCKET).mkdir(parents=True, exist_ok=True)
-    with socket.create_server(("127.0.0.1", 0)) as free:
-        port = free.getsockname()[1]
-    key, secret = "rclone-tester", "rclone-testing"
-    options = ["--config", "", "--auth-key", f"{key},{secret}", "--addr", f"127.0.0.1:{port}"]
+    key, secret, log = "rclone-tester", "rclone-testing", directory / "log"
+    options = ["--config", "", "--auth-key", f"{key},{secret}", "--addr", "127.0.0.1:0"]
     command = [str(BIN / "rclone"), "serve", "s3", *options, str(directory / "files")]
-    with _run(command, directory / "log") as process:
-        _wait_for(process, lambda: _listens(port), directory / "log")
-        yield Store(f"http://127.0.0.1:{port}", key, secret)
+    with _run(command, log) as process:
+        _wait_for(process, lambda: _STARTED.search(log.read_text()) is not None, log)
+        (endpoint,) = _STARTED.findall(log.read_text())
+        yield Store(endpoint, key, secret)
 
 
 def make_bucket(store: Store, name: str = BUCKET) -> None:
@@ -115,12 +117,6 @@ def _wait_for(process: subprocess.Popen[bytes], is_ready: Callable[[], bool], lo
         if process.poll() is not None or time.monotonic() > until:
             raise RuntimeError(f"{process.args!r} did not start: {log.read_text()[-2000:]}")
         time.sleep(0.02)
-
-
-def _listens(port: int) -> bool:
-    with suppress(OSError), socket.create_connection(("127.0.0.1", port), timeout=1):
-        return True
-    return False
 
 
 class Fault(Enum):
