@@ -19,7 +19,7 @@ PIP_FLAGS := --disable-pip-version-check --quiet --no-compile
 RERUNS ?=
 
 .DEFAULT_GOAL := help
-.PHONY: help demo demo-text picture test test-unit test-local test-cluster test-cluster-shared test-cluster-alone test-cluster-quiet peers test-peers stores clients tools charts lint check bench gpu-report docs manifests image lock release-check sbom checkov site site-check clean
+.PHONY: help demo demo-text picture test test-unit test-processes test-local test-cluster test-cluster-shared test-cluster-alone test-cluster-quiet peers test-peers stores clients tools charts lint check bench gpu-report docs manifests image lock release-check sbom checkov site site-check clean
 
 help: ## Show the verbs
 	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/  make \1\t\2/p' $(MAKEFILE_LIST) | expand -t 24
@@ -37,12 +37,15 @@ picture: $(READY) ## Take the pictures of the documentation again, of a real run
 
 test: $(READY) ## Run every test that this machine can run
 	@$(MAKE) --no-print-directory test-unit
+	@$(MAKE) --no-print-directory test-processes
+
+test-processes: $(READY) ## Those with real processes, and those on a cluster
 	@$(MAKE) --no-print-directory --jobs 2 test-local test-cluster-alone
 	@$(MAKE) --no-print-directory test-cluster-shared
 	@$(MAKE) --no-print-directory test-cluster-quiet
 
-test-unit: $(READY) ## Tests without long-lived processes, on all cores
-	@$(BIN)/python -m pytest -q -n auto tests/unit tests/render $(if $(RERUNS),|| $(BIN)/python -m pytest -q --last-failed tests/unit tests/render)
+test-unit: $(READY) ## Tests without long-lived processes, on all cores, and one process more, since some of them wait
+	@$(BIN)/python -m pytest -q -n $$(($$(nproc) + 1)) tests/unit tests/render $(if $(RERUNS),|| $(BIN)/python -m pytest -q --last-failed tests/unit tests/render)
 
 test-local: $(READY) ## Tests with real processes, four files at a time, and every command of the documents
 	@$(BIN)/python -m pytest -q $(RERUNS) -n 4 --dist loadfile --no-loadscope-reorder tests/local tests/docs
