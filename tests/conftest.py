@@ -1,6 +1,8 @@
 """What holds for all tests, wherever they are started from."""
 
+import gc
 import signal
+import sys
 
 import pytest
 from hypothesis import settings
@@ -35,6 +37,16 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Begin with the longest files, so that no process is left with one of them at the end."""
     order = {name: index for index, name in enumerate(LONGEST)}
     items.sort(key=lambda item: order.get(item.path.stem, len(LONGEST)))
+
+
+def pytest_collection_finish() -> None:
+    """Spare the processors: the garbage collector need not look at thousands of tests again and again, and threads of
+    torch in several test processes would wait for each other in loops.
+    """
+    gc.collect()
+    gc.freeze()
+    if torch := sys.modules.get("torch"):
+        torch.set_num_threads(1)
 
 
 @pytest.fixture(scope="session")

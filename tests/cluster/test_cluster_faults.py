@@ -30,7 +30,7 @@ TRAIN = (
     *("--", "--global-batch", "64", "--seed", "0", "--epochs", "100000", "--early-stop", "clock:1"),
 )
 STEPS_PER_EPOCH = 23
-LEARNED = 700
+LEARNED = 300
 """Steps after which an undisturbed model has an accuracy of 0.96."""
 BETWEEN = 50
 """Steps that are made after a fault before the next one."""

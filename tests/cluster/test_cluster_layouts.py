@@ -20,9 +20,9 @@ TRAIN = (
 )
 
 
-def submit(space: Namespace, corpus: Path, name: str, parallel: str, steps: int) -> None:
-    travels = ("--code", str(corpus), "--image", space.image)
-    space.ddp("submit", "--name", name, "--parallel", parallel, *travels, *SIZE, *TRAIN, "--max-steps", str(steps)).ok()
+def submit(space: Namespace, corpus: Path, name: str, parallel: str, *flags: str, steps: int) -> None:
+    travels, train = ("--code", str(corpus), "--image", space.image), (*TRAIN, *flags, "--max-steps", str(steps))
+    space.ddp("submit", "--name", name, "--parallel", parallel, *travels, *SIZE, *train).ok()
 
 
 def succeeded(space: Namespace, name: str, steps: int) -> Json:
@@ -50,7 +50,7 @@ def test_models_in_pieces_and_in_slices_are_trained_and_slices_survive_the_loss_
     assert succeeded(space, "pieces", 20)["restarts"] == {}
     space.ddp("delete", "pieces").ok()
 
-    submit(space, corpus, "slices", "replicate=2,tp=2", steps=100)
+    submit(space, corpus, "slices", "replicate=2,tp=2", "--batch-slices", "2", steps=60)
     space.ddp("wait", "slices", "--for=step=5", "--timeout", "4m").ok()
     ranks = space.ddp("status", "slices", "--ranks", "-o", "json").ok().json["ranks"]
     places = [(rank["place"], rank["pod"]) for rank in ranks]
@@ -66,4 +66,4 @@ def test_models_in_pieces_and_in_slices_are_trained_and_slices_survive_the_loss_
         return len(uids) == 2 and victim["uid"] not in uids
 
     until("a new pod in the place of the deleted one", has_successor)
-    assert sum(succeeded(space, "slices", 100)["restarts"].values()) >= 1
+    assert sum(succeeded(space, "slices", 60)["restarts"].values()) >= 1

@@ -39,14 +39,7 @@ def bars(found: dict[str, Any]) -> dict[str, bool]:
         ("C", 3, set()),
         ("D", 6, {"stuck_seconds", "device_used_again_seconds"}),
         ("E", 3, {"cycles_count"}),
-        (
-            "F",
-            13,
-            {
-                *(f"sockets_{fault}_until_all_step_count" for fault in ("killed", "stopped", "left")),
-                *("handling_3_killed_until_all_step_count", "four_ranks_killed_until_all_step_count"),
-            },
-        ),
+        ("F", 5, {f"sockets_{fault}_until_all_step_count" for fault in ("killed", "stopped", "left")}),
         ("G", 4, set()),
         ("I", 8, set()),
         ("J", 1, {"50mb_warm_stall_seconds", "resume_bytes_per_second"}),

@@ -69,14 +69,13 @@ def made(stage: Stage) -> int:
     return len((stage.folder / "made").read_text().splitlines())
 
 
-@pytest.mark.parametrize("cut", ["shard=2", "tp=2", "pp=2"])
+@pytest.mark.parametrize(("cut", "slices"), [("shard=2", 4), ("tp=2", 2), ("pp=2", 4)])
 def test_a_lost_rank_and_a_lost_verdict_cost_two_replicas_of_two_ranks_no_step(
-    stage: Stage, undisturbed: dict[int, float], cut: str
+    stage: Stage, undisturbed: dict[int, float], cut: str, slices: int
 ) -> None:
     env = watched(stage, pause="0.3")
-    run = stage.launch(
-        "--nproc-per-node", "4", "--max-restarts", "9", *FLAGS, "--parallel", f"replicate=2,{cut}", **env
-    )
+    layout = ("--parallel", f"replicate=2,{cut}", "--batch-slices", str(slices))
+    run = stage.launch("--nproc-per-node", "4", "--max-restarts", "9", *FLAGS, *layout, **env)
     # After the verdict that rank 1 did not hear.
     run.line(f'"event": "started".*"resumed_step": {train_half_voted.UNHEARD + 1}')
     seen = len(run.lines)
@@ -96,7 +95,7 @@ def test_a_lost_rank_and_a_lost_verdict_cost_two_replicas_of_two_ranks_no_step(
 def test_a_replica_goes_with_its_node_and_comes_back_healed_while_the_other_one_trains(stage: Stage) -> None:
     """In slices, of which torch remembers the most: the grid of the ranks is another one each time."""
     env = {**watched(stage, pause="1"), "DDP_ZYGOTE": "0"}
-    program = ("--nproc-per-node", "2", *FLAGS, "--parallel", "replicate=1:2,tp=2")
+    program = ("--nproc-per-node", "2", *FLAGS, "--parallel", "replicate=1:2,tp=2", "--batch-slices", "2")
     stage.store()
     first, second = (stage.agent(index, *program, nnodes="1:2", **env) for index in (0, 1))
     first.line('"event": "started".*"world_size": 4')

@@ -29,10 +29,10 @@ ROOT = Path(__file__).parents[2]
 BATCH = 16
 STEPS_PER_EPOCH = EvenNumbers.rows // BATCH
 LAYOUTS = {
-    "ddp": (2, (), 700),
-    "shard": (4, ("--parallel", "replicate=2,shard=2"), 1600),
-    "tp": (4, ("--parallel", "replicate=2,tp=2"), 3000),
-    "pp": (4, ("--parallel", "replicate=2,pp=2"), 2500),
+    "ddp": (2, ("--batch-slices", "4"), 700),
+    "shard": (4, ("--parallel", "replicate=2,shard=2", "--batch-slices", "4"), 1600),
+    "tp": (4, ("--parallel", "replicate=2,tp=2", "--batch-slices", "2"), 1500),
+    "pp": (4, ("--parallel", "replicate=2,pp=2", "--batch-slices", "4"), 2500),
 }
 """Ranks, flags, and about as many operations as a step has."""
 
@@ -46,7 +46,7 @@ def flags_of(layout: str, log: Path, steps: int) -> tuple[str, ...]:
     """Flags of the trainer."""
     return (
         *("--task", f"{train_on_stream_model.__name__}:EvenNumbers", "--global-batch", str(BATCH)),
-        *("--batch-slices", "4", "--epochs", "100000", "--max-steps", str(steps), "--schedule", "constant"),
+        *("--epochs", "100000", "--max-steps", str(steps), "--schedule", "constant"),
         *("--optimizer", "sgd", "--evaluate-every", "100000", "--checkpoint-dir", str(log / "kept")),
         *("--checkpoint-steps", "5", *LAYOUTS[layout][1]),
     )

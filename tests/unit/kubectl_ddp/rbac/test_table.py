@@ -66,7 +66,7 @@ STATES: Final[Mapping[str, tuple[str, ...]]] = {
 }
 """What the job of a command is doing; it runs, where nothing else is said."""
 
-WAITING: Final = ("--wait", "--timeout", "3s")
+WAITING: Final = ("--wait", "--timeout", "1s")
 ASKS_MUCH: Final = LARGE[LARGE.index("--mount") :]
 TAKEN: Final = "taken"
 """A name whose Service is somebody else's already."""
