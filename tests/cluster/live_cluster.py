@@ -7,8 +7,6 @@ import contextlib
 import json
 import os
 import secrets
-import subprocess
-import sys
 import time
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
@@ -20,6 +18,7 @@ from kubectl_ddp.backends.cluster.http.api import Api
 from kubectl_ddp.backends.cluster.http.api_errors import NotServed
 from kubectl_ddp.backends.cluster.http.kubeconfig import read_context
 from kubectl_ddp.backends.cluster.http.resources import collection
+from tests.support import fork_server
 
 Json = dict[str, Any]
 T = TypeVar("T")
@@ -81,20 +80,11 @@ class Namespace:
     def ddp(self, *words: str, seconds: float = 240, environ: Mapping[str, str] | None = None) -> Result:
         """Run ``python -m kubectl_ddp WORDS`` as a person would, in this namespace."""
         command, *rest = words
-        done = subprocess.run(
-            [sys.executable, "-m", "kubectl_ddp", command, "-n", self.name, *rest],
-            capture_output=True,
-            text=True,
-            check=False,
-            stdin=subprocess.DEVNULL,
+        done = fork_server.run(
+            ["-m", "kubectl_ddp", command, "-n", self.name, *rest],
+            env={**os.environ, "HOME": str(self.home), **PREFLIGHT, **self.environ, **(environ or {})},
             timeout=seconds,
-            env={
-                **os.environ,
-                "HOME": str(self.home),
-                **PREFLIGHT,
-                **self.environ,
-                **(environ or {}),
-            },
+            imported=fork_server.COMMAND_LINE,
         )
         assert "Traceback" not in done.stderr, done.stderr
         return Result(done.returncode, done.stdout, done.stderr)

@@ -1,7 +1,7 @@
-"""Processes forked from one that has imported torch and the trainer already.
+"""Processes forked from one that has imported the trainer with torch, or the command line, already.
 
-An import of torch costs more processor time than most runs of a test. The launcher starts its workers in the same way.
-Run as a program, this module is that process: it takes orders from the socket whose descriptor is its argument.
+The imports cost more processor time than most runs of a test. The launcher starts its workers in the same way.
+Run as a program, this module is that process: its arguments are the descriptor of a socket with orders, and modules.
 """
 
 from __future__ import annotations
@@ -14,6 +14,7 @@ import gc
 import importlib
 import json
 import os
+import pkgutil
 import random
 import runpy
 import select
@@ -22,6 +23,7 @@ import signal
 import socket
 import subprocess
 import sys
+import tempfile
 import threading
 import types
 from collections.abc import Callable, Mapping, Sequence
@@ -30,7 +32,7 @@ from typing import IO, Any, Final, cast
 
 from kubectl_ddp.backends.local.prctl import set_parent_death_signal
 
-PRELOADED: Final = (
+TRAINER: Final = (
     "ddp_trainer.metrics.attach",
     "ddp_trainer.train.cli",
     "ddp_trainer.train.evaluation.sharded_evaluation",
@@ -39,7 +41,11 @@ PRELOADED: Final = (
     "ddp_trainer.train.parallel.pp.pp_state",
     "ddp_trainer.train.parallel.pipeline",
 )
+COMMAND_LINE: Final = ("kubectl_ddp.*",)
+"""All modules of the package."""
 ORDER_BYTES: Final = 1 << 17
+
+_starting = threading.Lock()
 
 
 class ForkedProcess:
@@ -91,14 +97,38 @@ class ForkedProcess:
         self.send_signal(signal.SIGKILL)
 
 
-def start(program: Sequence[str], *, env: Mapping[str, str], stderr: IO[Any]) -> ForkedProcess:
-    """Start what ``python PROGRAM…`` would, for a program ``-m MODULE …`` or ``-c CODE …``; its stdout is a pipe."""
+def run(
+    program: Sequence[str], *, env: Mapping[str, str], timeout: float, imported: Sequence[str]
+) -> subprocess.CompletedProcess[str]:
+    """Run what :func:`start` starts to its end. Raises subprocess.TimeoutExpired."""
+    with tempfile.TemporaryFile("w+") as stderr:
+        process = start(program, env=env, stderr=stderr, imported=imported)
+        with process.stdout:
+            try:
+                out, _ = process.communicate(timeout)
+            except subprocess.TimeoutExpired:
+                process.kill()
+                process.wait()
+                raise
+        stderr.seek(0)
+        return subprocess.CompletedProcess(list(program), process.wait(), out, stderr.read())
+
+
+def start(
+    program: Sequence[str], *, env: Mapping[str, str], stderr: IO[Any], imported: Sequence[str] = TRAINER
+) -> ForkedProcess:
+    """Start what ``python PROGRAM…`` would, for a program ``-m MODULE …`` or ``-c CODE …``; its stdout is a pipe.
+
+    ``imported`` is :data:`TRAINER` or :data:`COMMAND_LINE`.
+    """
     order = json.dumps({"argv": list(program), "env": dict(env), "cwd": str(Path.cwd())}).encode()
     ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
     reader, writer = os.pipe()
     try:
         descriptors = array.array("i", [writer, stderr.fileno(), theirs.fileno()])
-        _server(env.get("PYTHONPATH")).sendmsg([order], [(socket.SOL_SOCKET, socket.SCM_RIGHTS, descriptors)])
+        with _starting:
+            server = _server(env.get("PYTHONPATH"), tuple(imported))
+        server.sendmsg([order], [(socket.SOL_SOCKET, socket.SCM_RIGHTS, descriptors)])
     finally:
         os.close(writer)
         theirs.close()
@@ -106,14 +136,15 @@ def start(program: Sequence[str], *, env: Mapping[str, str], stderr: IO[Any]) ->
 
 
 @functools.cache
-def _server(python_path: str | None) -> socket.socket:
-    """The socket of the fork server that imports from this ``PYTHONPATH`` and ends with this process."""
+def _server(python_path: str | None, imported: tuple[str, ...]) -> socket.socket:
+    """The socket of the fork server that imports these modules from this ``PYTHONPATH`` and ends with this process."""
     ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
     with theirs:
         environment = {name: value for name, value in os.environ.items() if not name.startswith(("DDP_", "OMP_"))}
         environment |= {} if python_path is None else {"PYTHONPATH": python_path}
-        command = [sys.executable, "-m", __name__, str(theirs.fileno())]
-        process = subprocess.Popen(command, env=environment, pass_fds=[theirs.fileno()], stdout=subprocess.DEVNULL)
+        command = [sys.executable, "-m", __name__, str(theirs.fileno()), *imported]
+        nothing = subprocess.DEVNULL
+        process = subprocess.Popen(command, env=environment, pass_fds=[theirs.fileno()], stdin=nothing, stdout=nothing)
     atexit.register(_end, process, ours)
     return ours
 
@@ -184,9 +215,17 @@ def _become(order: Mapping[str, Any], descriptors: Sequence[int], server: int) -
         exec(program, main.__dict__)
 
 
+def _import(name: str) -> None:
+    package = importlib.import_module(name.removesuffix(".*"))
+    if name.endswith(".*"):
+        for module in pkgutil.walk_packages(package.__path__, f"{package.__name__}."):
+            if not module.name.endswith(".__main__"):
+                importlib.import_module(module.name)
+
+
 if __name__ == "__main__":
-    for module in PRELOADED:
-        importlib.import_module(module)
+    for name in sys.argv[2:]:
+        _import(name)
     gc.freeze()
     become = serve(socket.socket(fileno=int(sys.argv[1])))
     if become is not None:
