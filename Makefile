@@ -15,8 +15,10 @@ BENCH  ?= --list
 BASE   ?= main
 # Flags of pip where most of what is installed is never imported: Python compiles what is.
 PIP_FLAGS := --disable-pip-version-check --quiet --no-compile
-# Flags of pytest that give failed tests a second try. Each test then costs 40 ms more, so unit tests get theirs otherwise.
+# Flags of pytest that give failed tests a second try. Each test then costs 40 ms more, so where there are thousands, a
+# second run has those that failed.
 RERUNS ?=
+AGAIN := --last-failed --last-failed-no-failures none
 
 .DEFAULT_GOAL := help
 .PHONY: help demo demo-text picture test test-unit test-processes test-local test-cluster test-cluster-shared test-cluster-alone test-cluster-quiet peers test-peers stores clients tools charts lint check bench gpu-report docs manifests image lock release-check sbom checkov site site-check clean
@@ -45,18 +47,18 @@ test-processes: $(READY) ## Those with real processes, and those on a cluster
 	@$(MAKE) --no-print-directory test-cluster-quiet
 
 test-unit: $(READY) ## Tests without long-lived processes, on all cores, and one process more, since some of them wait
-	@$(BIN)/python -m pytest -q -n $$(($$(nproc) + 1)) tests/unit tests/render $(if $(RERUNS),|| $(BIN)/python -m pytest -q --last-failed tests/unit tests/render)
+	@$(BIN)/python -m pytest -q -n $$(($$(nproc) + 1)) tests/unit tests/render $(if $(RERUNS),|| $(BIN)/python -m pytest -q $(AGAIN) tests/unit tests/render)
 
 test-local: $(READY) ## Tests with real processes, four files at a time, and every command of the documents
-	@$(BIN)/python -m pytest -q $(RERUNS) -n 4 --dist loadfile --no-loadscope-reorder tests/local tests/docs
+	@$(BIN)/python -m pytest -q -n 4 --dist loadfile --no-loadscope-reorder tests/local tests/docs $(if $(RERUNS),|| $(BIN)/python -m pytest -q $(AGAIN) tests/local tests/docs)
 
 test-cluster: $(READY) ## Tests on the cluster that KUBECONFIG names; skipped without one
 	@$(MAKE) --no-print-directory test-cluster-shared
 	@$(MAKE) --no-print-directory test-cluster-alone
 	@$(MAKE) --no-print-directory test-cluster-quiet
 
-test-cluster-shared: $(READY) ## Those that share the cluster, three at a time
-	@$(BIN)/python -m pytest -q $(RERUNS) -n 3 --dist loadgroup -m 'not alone and not quiet' tests/cluster
+test-cluster-shared: $(READY) ## Those that share the cluster, four at a time
+	@$(BIN)/python -m pytest -q $(RERUNS) -n 4 --dist loadgroup -m 'not alone and not quiet' tests/cluster
 
 test-cluster-alone: $(READY) ## Those that need the cluster for themselves, such as lost machines; they mostly wait
 	@$(BIN)/python -m pytest -q $(RERUNS) -m alone tests/cluster

@@ -121,12 +121,12 @@ class Running:
 
 
 def train_single_rank(*flags: str, seconds: float, launch: Sequence[str] = (), **more: str) -> Running:
-    """Run the trainer with one rank to its end, under the launcher.
+    """Run the trainer with one rank to its end, under the launcher, and without a fork server beside it.
 
     Raises:
         CannotMeasure: It did not end in time, or not with 0.
     """
-    with Running([*LAUNCH, *ALONE, *launch, *TRAIN, "--log-json", *flags], **more) as run:
+    with Running([*LAUNCH, *ALONE, "--no-zygote", *launch, *TRAIN, "--log-json", *flags], **more) as run:
         code = run.wait(seconds)
     if code != 0:
         raise CannotMeasure(f"the trainer ended with {code} {' '.join(flags)}: {run.output[-800:]}")

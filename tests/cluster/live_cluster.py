@@ -156,7 +156,7 @@ def until(what: str, check: Callable[[], T], *, seconds: float = 120) -> T:
         now = time.monotonic()
         assert now < end, f"{what} did not happen within {seconds:g} s"
         # Most checks are commands: tests that wait leave the processors to the pods.
-        time.sleep(max(0.2, 2 * (now - begun)))
+        time.sleep(max(0.4, 2 * (now - begun)))
 
 
 @contextlib.contextmanager

@@ -24,13 +24,14 @@ HEADING = re.compile(r"^#+ (.+)$", re.MULTILINE)
 
 
 def blocks(language: str, word: str) -> list[ParameterSet]:
-    """Fenced blocks of a language whose info string has exactly this second word."""
-    return [
-        pytest.param(match[3], id=f"{path.name}:{path.read_text()[: match.start()].count(chr(10)) + 1}")
-        for path in DOCUMENTS
-        for match in FENCE.finditer(path.read_text())
-        if match[1] == language and match[2].strip() == word
-    ]
+    """Fenced blocks of a language whose info string has exactly this second word, each text once."""
+    found: dict[str, ParameterSet] = {}
+    for path in DOCUMENTS:
+        for match in FENCE.finditer(path.read_text()):
+            if match[1] == language and match[2].strip() == word:
+                line = path.read_text()[: match.start()].count(chr(10)) + 1
+                found.setdefault(match[3], pytest.param(match[3], id=f"{path.name}:{line}"))
+    return list(found.values())
 
 
 def typed(block: str) -> str:
