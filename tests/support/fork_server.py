@@ -215,6 +215,15 @@ def _become(order: Mapping[str, Any], descriptors: Sequence[int], server: int) -
         exec(program, main.__dict__)
 
 
+def _exit(code: int) -> None:
+    """End as multiprocessing ends its forks: to take the modules apart would copy what is shared with the server."""
+    threading._shutdown()  # type: ignore[attr-defined]
+    atexit._run_exitfuncs()
+    sys.stdout.flush()
+    sys.stderr.flush()
+    os._exit(code)
+
+
 def _import(name: str) -> None:
     package = importlib.import_module(name.removesuffix(".*"))
     if name.endswith(".*"):
@@ -229,4 +238,9 @@ if __name__ == "__main__":
     gc.freeze()
     become = serve(socket.socket(fileno=int(sys.argv[1])))
     if become is not None:
-        become()
+        try:
+            become()
+        except SystemExit as end:
+            if isinstance(end.code, str):
+                raise
+            _exit(end.code or 0)
