@@ -93,7 +93,7 @@ def test_following_through_a_killed_worker_and_a_deleted_pod_no_line_comes_twice
     for rank in ("1", "0"):
         space.ddp("exec", "count", "--rank", rank, "--", "touch", "/tmp/enough").ok()
     space.ddp("wait", "count", "--timeout", "2m").ok()
-    assert following.wait(timeout=30) == 0
+    assert following.wait(timeout=120) == 0
 
     processes = _counted(told.read_text())
     for process, (numbers, _) in processes.items():
