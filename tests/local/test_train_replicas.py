@@ -17,7 +17,7 @@ from test_launch_reform import QUICKLY, hurry, workers_of
 from ddp_trainer.common.constants import Env
 from tests.local import train_half_voted, train_handed_on, train_slow_disk
 
-STEPS = 40
+STEPS = 60
 SAVED_EVERY = 5
 TASK = (
     *("--task", f"{train_half_voted.__name__}:SlowNumbers", "--global-batch", "16", "--batch-slices", "4"),
