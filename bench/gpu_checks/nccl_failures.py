@@ -99,9 +99,6 @@ def fault_scenarios(bench: Bench, version: tuple[int, ...], *, stays: bool) -> l
     """Return what is disturbed, the most important first; a rehearsal on gloo, which reads no variable of NCCL, needs
     one of them.
     """
-    many = SHARED_MEMORY if version >= FIRST_WITH_MANY_RANKS else SOCKETS
-    if many is SOCKETS:
-        bench.findings.mark_unsupported("shared memory", f"NCCL {nccl_version() or 'none'} is older than 2.30")
     sockets = FaultScenario(
         name="sockets",
         variables=SOCKETS,
@@ -112,6 +109,9 @@ def fault_scenarios(bench: Bench, version: tuple[int, ...], *, stays: bool) -> l
     )
     if not bench.is_gpu:
         return [sockets]
+    many = SHARED_MEMORY if version >= FIRST_WITH_MANY_RANKS else SOCKETS
+    if many is SOCKETS:
+        bench.findings.mark_unsupported("shared memory", f"NCCL {nccl_version()} is older than 2.30")
     return [
         sockets,
         FaultScenario(

@@ -241,6 +241,6 @@ if __name__ == "__main__":
         try:
             become()
         except SystemExit as end:
-            if isinstance(end.code, str):
-                raise
+            if not isinstance(end.code, int | None):
+                raise  # the interpreter prints it
             _exit(end.code or 0)
