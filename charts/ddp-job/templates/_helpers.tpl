@@ -88,6 +88,13 @@
 {{- mustToJson $texts -}}
 {{- end -}}
 
+{{/* Those entries of a dict that are neither empty nor zero, as YAML. */}}
+{{- define "ddp-job.given" -}}
+{{- $given := dict -}}
+{{- range $key, $value := . -}}{{- if $value -}}{{- $_ := set $given $key $value -}}{{- end -}}{{- end -}}
+{{- with $given -}}{{- toYaml . -}}{{- end -}}
+{{- end -}}
+
 {{/* Text that the kubelet's $(NAME) expansion returns unchanged. */}}
 {{- define "ddp-job.literal" -}}
 {{- if or (contains "$$" .) (contains "$(" .) -}}{{- replace "$" "$$" . -}}{{- else -}}{{- . -}}{{- end -}}
@@ -141,12 +148,7 @@ ddp.dev/job: {{ .root.Values._run.name | quote }}{{ with .role }}, ddp.dev/role:
 {{/* Metadata of the root object, which kubectl ddp reads the run from. */}}
 {{- define "ddp-job.rootMetadata" -}}
 {{ include "ddp-job.metadata" (dict "root" . "name" .Values._run.name) }}
-  {{- with .Values.kueue.queue }}
-  kueue.x-k8s.io/queue-name: {{ quote . }}
-  {{- end }}
-  {{- with .Values.kueue.priorityClass }}
-  kueue.x-k8s.io/priority-class: {{ quote . }}
-  {{- end }}
+  {{- include "ddp-job.given" (dict "kueue.x-k8s.io/queue-name" .Values.kueue.queue "kueue.x-k8s.io/priority-class" .Values.kueue.priorityClass) | nindent 2 }}
   {{- with .Values.jobLabels }}
   {{- toYaml . | nindent 2 }}
   {{- end }}

@@ -16,17 +16,10 @@ metadata:
     {{- toYaml . | nindent 4 }}
     {{- end }}
 spec:
-  {{- with $run.kind.restartPolicy }}
-  restartPolicy: {{ . }}
-  {{- end }}
+  {{- include "ddp-job.given" (dict "restartPolicy" $run.kind.restartPolicy "schedulerName" .Values.schedulerName "serviceAccountName" .Values.serviceAccountName "priorityClassName" .Values.priorityClassName "nodeSelector" .Values.nodeSelector) | nindent 2 }}
+  {{- include "ddp-job.given" (dict "affinity" (include "ddp-job.affinity" . | fromYaml) "topologySpreadConstraints" (include "ddp-job.spread" . | fromYamlArray)) | nindent 2 }}
   {{- if $run.kind.subdomain }}
   subdomain: {{ $run.name | quote }}
-  {{- end }}
-  {{- with .Values.schedulerName }}
-  schedulerName: {{ . | quote }}
-  {{- end }}
-  {{- with .Values.serviceAccountName }}
-  serviceAccountName: {{ . | quote }}
   {{- end }}
   {{- if hasPrefix "scheduling.k8s.io/" (default "" .Values.podGroup.apiVersion) }}
   schedulingGroup: {podGroupName: {{ $run.name | quote }}}
@@ -34,21 +27,6 @@ spec:
   automountServiceAccountToken: false
   enableServiceLinks: false
   terminationGracePeriodSeconds: {{ int64 .Values.terminationGracePeriodSeconds }}
-  {{- with .Values.priorityClassName }}
-  priorityClassName: {{ . | quote }}
-  {{- end }}
-  {{- with .Values.nodeSelector }}
-  nodeSelector:
-    {{- toYaml . | nindent 4 }}
-  {{- end }}
-  {{- with include "ddp-job.affinity" . | fromYaml }}
-  affinity:
-    {{- toYaml . | nindent 4 }}
-  {{- end }}
-  {{- with include "ddp-job.spread" . | fromYamlArray }}
-  topologySpreadConstraints:
-    {{- toYaml . | nindent 4 }}
-  {{- end }}
   tolerations:
     # A node that is gone is given up after this time; with the default of 300 s every other GPU would wait for it.
     - {key: node.kubernetes.io/not-ready, operator: Exists, effect: NoExecute, tolerationSeconds: 30}
@@ -125,10 +103,7 @@ spec:
         - {{ get $users . | include "ddp-job.quoted" }}
         {{- end }}
         {{- end }}
-      {{- with .Values.envFrom }}
-      envFrom:
-        {{- toYaml . | nindent 8 }}
-      {{- end }}
+      {{- include "ddp-job.given" (dict "envFrom" .Values.envFrom) | nindent 6 }}
       ports:
         - {name: pytorchjob-port, containerPort: 23456}
         - {name: metrics, containerPort: 9464}
@@ -245,10 +220,8 @@ spec:
 {{- $preferred = dict "weight" 100 "podAffinityTerm" $term | append $preferred -}}
 {{- end -}}
 {{- end -}}
-{{- $pods := dict -}}
-{{- with $required -}}{{- $_ := set $pods "requiredDuringSchedulingIgnoredDuringExecution" . -}}{{- end -}}
-{{- with $preferred -}}{{- $_ := set $pods "preferredDuringSchedulingIgnoredDuringExecution" . -}}{{- end -}}
-{{- toYaml (merge (ternary (dict "podAffinity" $pods) dict (gt (len $pods) 0)) .Values.affinity) -}}
+{{- $pods := include "ddp-job.given" (dict "requiredDuringSchedulingIgnoredDuringExecution" $required "preferredDuringSchedulingIgnoredDuringExecution" $preferred) | fromYaml -}}
+{{- include "ddp-job.given" (merge (dict "podAffinity" $pods) .Values.affinity) -}}
 {{- end -}}
 
 {{- define "ddp-job.spread" -}}
