@@ -88,7 +88,7 @@ def distance(wanted: Sequence[float], found: Sequence[float]) -> float:
 
 
 def run(task: str, steps: int, flags: Sequence[str]) -> str:
-    """One run as :mod:`tests.local.train_forked` takes it."""
+    """One run as :mod:`tests.local.workloads.train_forked` takes it."""
     world = Layout.parse(flags[1]).world if flags else 1
     return json.dumps([world, ["--task", task, "--max-steps", str(steps), *COMMON, *flags]])
 
@@ -106,7 +106,7 @@ def losses(runs: Sequence[str], steps: int) -> Iterator[list[float]]:
     with (
         tempfile.TemporaryFile("w+") as log,
         subprocess.Popen(
-            [sys.executable, "-m", "tests.local.train_forked", *runs],
+            [sys.executable, "-m", "tests.local.workloads.train_forked", *runs],
             stdout=subprocess.PIPE,
             stderr=log,
             text=True,

@@ -7,7 +7,7 @@ from typing import Any
 
 from torch import nn
 
-from tests.local import train_layouts
+from tests.local.workloads import train_layouts
 
 
 class Numbers(train_layouts.Numbers):

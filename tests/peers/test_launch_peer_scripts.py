@@ -9,7 +9,8 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from launch_harness import Stage, check_recovered, run_and_kill, stage_of
+
+from tests.support.launch_harness import Stage, check_recovered, run_and_kill, stage_of
 
 
 @pytest.fixture

@@ -7,11 +7,11 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from launch_harness import SCRIPTS, Stage, stage_of
-from metrics_processes import Scrape
 from prometheus_client import generate_latest
 
 from ddp_trainer.metrics.serve.collector import Exposition
+from tests.support.launch_harness import SCRIPTS, Stage, stage_of
+from tests.support.metrics_processes import Scrape
 
 
 @pytest.fixture

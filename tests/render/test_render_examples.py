@@ -62,7 +62,7 @@ ROW = re.compile(r"^\| ([^|]+) \| \[([\w-]+)\]\(\2\.ddp\.yaml\) \| (?:`([^`]+)`)
 def test_the_table_shows_every_thing_that_people_look_for_and_where_an_example_says_it() -> None:
     rows = ROW.findall((EXAMPLES / "README.md").read_text())
     assert {stem for _, stem, _ in rows} == {path.name.removesuffix(JOB_FILE) for path in JOB_FILES}
-    seeds = ast.get_docstring(ast.parse((ROOT / "tests" / "local" / "test_train_seeds.py").read_text())) or ""
+    seeds = ast.get_docstring(ast.parse((ROOT / "tests" / "local" / "train" / "test_train_seeds.py").read_text())) or ""
     looked_for = {line[:36].strip() for line in seeds.splitlines() if line[36:38] == "  " and line[:1].isalpha()}
     assert len(looked_for) > 8
     assert {what for what, _, _ in rows} == looked_for | {"a trainer of one's own"}

@@ -15,8 +15,8 @@ from pathlib import Path
 from typing import Final
 
 from bench.drivers.jobs import ROOT, LocalJobs
-from tests.local.prometheus_server import prometheus
 from tests.support.browser import browser
+from tests.support.prometheus_server import prometheus
 from tests.support.rule_files import records, written
 from tools.pictures import local_run
 from tools.pictures.dashboard_panels import Recorded, shorten_window

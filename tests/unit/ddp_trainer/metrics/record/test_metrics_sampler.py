@@ -15,7 +15,7 @@ from ddp_trainer.metrics.record.sampler import Watch
 
 
 class Model:
-    """Has DDP's timer, as torch's bindings show it; ``tests/local/test_metrics_hooks.py`` asks torch's own."""
+    """Has DDP's timer, as torch's bindings show it; ``tests/local/metrics/test_metrics_hooks.py`` asks torch's own."""
 
     def __init__(self, exposed: float = 0.25, passes: int = 1) -> None:
         self.rate = STOCK_RATE

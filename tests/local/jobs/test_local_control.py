@@ -1,0 +1,160 @@
+"""Suspending, resuming, scaling and deleting local jobs."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from kubectl_ddp.backends.local.liveness import engine_of, remove_orphans, wait_until_gone
+from kubectl_ddp.errors import AlreadyExists, DdpError, NotFound, UsageError
+from tests.support.local_place import Place, a_place, all_run, condition, seen_in_log, workers
+
+POLITE = "trap 'echo bye; exit 143' TERM; echo ready; while :; do sleep 0.05; done"
+
+
+@pytest.fixture
+def place(tmp_path: Path) -> Iterator[Place]:
+    with a_place(tmp_path / "state") as found:
+        yield found
+
+
+def uids(place: Place) -> list[str]:
+    return [pod["metadata"]["uid"] for pod in workers(place.job("digits"))]
+
+
+def test_a_suspended_job_has_no_pods_and_a_resumed_one_has_new_ones(place: Place) -> None:
+    place.run(POLITE)
+    for index in (0, 1):
+        seen_in_log(place, "ready", index)
+    before = uids(place)
+    place.suspend("digits", suspended=True)
+    place.until(lambda shown: condition("Suspended")(shown) and not shown.pods)
+    assert not condition("Running")(place.job("digits"))
+    place.suspend("digits", suspended=False)
+    place.until(all_run(2))
+    assert set(uids(place)).isdisjoint(before)
+    assert place.lines()[:2] == ["ready", "bye"]
+
+
+def test_scaling_up_adds_pods_and_scaling_down_takes_the_highest(place: Place) -> None:
+    place.run(POLITE)
+    place.until(all_run(2))
+    first_two = uids(place)
+    place.scale("digits", 4)
+    place.until(all_run(4))
+    assert uids(place)[:2] == first_two
+    place.scale("digits", 1)
+    shown = place.until(lambda one: len(one.pods) == 1)
+    assert [pod["metadata"]["name"] for pod in shown.pods] == ["digits-worker-0"]
+    assert uids(place) == first_two[:1]
+
+
+@pytest.mark.parametrize("nodes", [0, 5])
+def test_scaling_out_of_bounds_is_refused_with_the_bounds(place: Place, nodes: int) -> None:
+    place.run(POLITE)
+    with pytest.raises(UsageError, match=f"cannot have {nodes} nodes: it was submitted for between 1 and 4 nodes"):
+        place.scale("digits", nodes)
+    assert len(place.until(all_run(2)).pods) == 2
+
+
+def test_a_job_that_is_over_cannot_be_changed(place: Place) -> None:
+    place.run("exit 0", replicas=1)
+    place.ended()
+    for change in (lambda: place.scale("digits", 1), lambda: place.suspend("digits", suspended=True)):
+        with pytest.raises(UsageError, match="is over and cannot be changed"):
+            change()
+
+
+def test_a_deleted_job_leaves_nothing(place: Place) -> None:
+    place.run(POLITE)
+    place.until(all_run(2))
+    engine = engine_of(place.files())
+    assert engine is not None
+    place.delete("digits")
+    assert engine.is_gone
+    assert [*(place.state / "kubectl-ddp" / "jobs").iterdir()] == []
+    with pytest.raises(NotFound, match="no job 'digits' on this machine"):
+        place.job("digits")
+
+
+def test_watching_ends_with_the_job(place: Place) -> None:
+    place.run(POLITE)
+    watching = place.watch("digits")
+    next(watching)
+    place.delete("digits")
+    assert [snapshot for snapshot in watching if snapshot.pods == ()] == []
+
+
+def test_a_name_is_taken_until_its_job_is_deleted(place: Place) -> None:
+    place.run("exit 0", replicas=1)
+    place.ended()
+    with pytest.raises(
+        AlreadyExists, match=r"a job 'digits' on this machine already.*kubectl-ddp delete digits.*--name"
+    ):
+        place.run("exit 0", replicas=1)
+    place.delete("digits")
+    place.run("exit 0", replicas=1)
+
+
+def test_an_engine_ends_by_itself_and_the_job_can_still_be_read(place: Place) -> None:
+    place.run("echo done", replicas=1)
+    shown = place.ended()
+    assert condition("Succeeded")(shown)
+    assert place.lines() == ["done"]
+    assert place.files().engine_log.read_text() == ""
+
+
+def test_jobs_are_listed_oldest_first(place: Place) -> None:
+    for name in ("b", "a"):
+        place.run("exit 0", name=name, replicas=1)
+        place.ended(name)
+    created = [snapshot.job["metadata"]["creationTimestamp"] for snapshot in place.jobs()]
+    assert created == sorted(created)
+    assert sorted(place.names()) == ["a", "b"]
+
+
+def test_an_engine_does_not_need_the_command_that_started_it(place: Place) -> None:
+    place.run(POLITE)
+    engine = engine_of(place.files())
+    assert engine is not None
+    engine.identity.signal(signal.SIGKILL)
+    wait_until_gone(engine.identity)
+    remove_orphans(place.files())
+    reading, nobody_reads = os.pipe()
+    os.close(reading)
+    command = [sys.executable, "-P", "-m", "kubectl_ddp.backends.local.engine", place.files().path]
+    flags = [f"--python={sys.executable}", "--directory=/", f"--ready={nobody_reads}"]
+    again = subprocess.Popen([*command, *flags], pass_fds=[nobody_reads], start_new_session=True)
+    os.close(nobody_reads)
+    place.until(all_run(2))
+    place.delete("digits")
+    assert again.wait(timeout=60) == 0
+
+
+def test_a_job_whose_engine_cannot_start_is_not_there(tmp_path: Path) -> None:
+    (tmp_path / "broken").mkdir()
+    (tmp_path / "broken" / "asyncio.py").write_text("raise SystemExit('no engine today')\n")
+    place = Place(tmp_path / "state", PYTHONPATH=str(tmp_path / "broken"))
+    with pytest.raises(DdpError, match="engine of 'digits' did not start: no engine today"):
+        place.run(POLITE)
+    assert place.jobs() == []
+    assert list((tmp_path / "state/kubectl-ddp/jobs").iterdir()) == []
+
+
+@pytest.mark.parametrize("name", ["", "../digits", ".digits", "no-such-job"])
+def test_a_job_that_is_not_there_is_not_found(place: Place, name: str) -> None:
+    for ask in (place.job, place.delete, lambda one: place.scale(one, 1), lambda one: next(place.watch(one))):
+        with pytest.raises(NotFound, match="There is no job"):
+            ask(name)
+
+
+def test_a_deadline_ends_the_job(place: Place) -> None:
+    place.run("exec sleep 100", replicas=1, run_policy={"activeDeadlineSeconds": 1})
+    shown = place.ended()
+    assert condition("Failed")(shown)

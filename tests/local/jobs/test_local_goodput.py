@@ -1,0 +1,169 @@
+"""Where the time of a real job goes, over three kills, a suspension and a resize, as metrics and ``status`` tell."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from ddp_trainer.common.metric_names import Metric, MetricLabel
+from ddp_trainer.common.time_classes import JobTime
+from ddp_trainer.train.checkpoint.progress_file import _COUNTS, _RECORD, FILE
+from kubectl_ddp.errors import Unreachable
+from kubectl_ddp.observe.scrape import observe, scrape
+from kubectl_ddp.observe.waiting import parse_wait_condition, wait_for
+from kubectl_ddp.status import termination_message
+from kubectl_ddp.status.metrics_parser import Samples, parse
+from tests.support.local_place import Place, a_place, all_run, condition, workers
+
+TRAIN = (
+    *("train", "--task", "digits", "--epochs", "4000", "--global-batch", "64", "--batch-slices", "4"),
+    "--checkpoint-steps",
+)
+STEPS_AT_ONCE = 30
+
+
+@pytest.fixture
+def place(tmp_path: Path) -> Iterator[Place]:
+    with a_place(tmp_path / "state", HOME=str(tmp_path)) as found:
+        found.environ.pop("KUBECONFIG", None)
+        yield found
+
+
+def person(place: Place, *words: str) -> str:
+    program = str(Path(sys.executable).with_name("kubectl-ddp"))
+    done = subprocess.run(
+        [program, words[0], "--local", *words[1:]],
+        env=place.environ,
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=120,
+    )
+    assert done.returncode == 0, done.stderr
+    return done.stdout
+
+
+def processes(place: Place) -> dict[int, int]:
+    """Of the ranks that live."""
+    said = [one for pod in scrape(place, place.job("digits")).values() for one in pod.split(MetricLabel.RANK).items()]
+    return {int(rank): int(one.value(Metric.RANK_PID) or 0) for rank, one in said if one.value(Metric.RANK_UP)}
+
+
+def kill(*pids: int) -> None:
+    for pid in pids:
+        os.kill(pid, signal.SIGKILL)
+
+
+def parent(pid: int) -> int:
+    return int(Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[1])
+
+
+def all_told(place: Place) -> Iterator[Samples]:
+    """Everything that pods which run tell, and not only what commands read."""
+    for pod in termination_message.workers(place.job("digits").pods):
+        if termination_message.is_running(pod):
+            with suppress(Unreachable):
+                yield parse(place.metrics(pod))
+
+
+def lost_in(ledger: bytes) -> int:
+    """Lost steps by the later one of the two places in which the trainer counts them."""
+    later = max((ledger[place:] for place in (0, 64)), key=lambda record: _RECORD.unpack_from(record)[-1])
+    _, lost, _ = _COUNTS.unpack_from(later, _RECORD.size)
+    return int(lost)
+
+
+class Watched:
+    """What the metrics have told of the job's time so far; no state of it may ever fall."""
+
+    def __init__(self, place: Place) -> None:
+        self._place = place
+        self._spent: dict[str, float] = {}
+
+    def look(self) -> Samples | None:
+        """What is told now by rank 0's pod, or by the later one where it has moved."""
+        said = max(all_told(self._place), key=lambda pod: pod.total(Metric.JOB_TIME), default=None)
+        if said is None or not said.value(Metric.JOB_START):
+            return None
+        spent = said.by(MetricLabel.STATE, Metric.JOB_TIME)
+        assert {state for state, before in self._spent.items() if spent[state] < before} == set()
+        self._spent = spent
+        return said
+
+    def goes_on(self, generation: int) -> Samples:
+        """Once a later group has trained for some steps."""
+        first: int | None = None
+        while True:
+            said, state = self.look(), observe(self._place, self._place.job("digits"))
+            if said is not None and (state.generation or 0) > generation and state.step is not None:
+                first = state.step if first is None else first
+                if state.step >= first + STEPS_AT_ONCE:
+                    return said
+            time.sleep(0.1)
+
+    def catches_up(self) -> Samples:
+        """Once what is told is all but 1 % of the time that has passed; it is never more."""
+        while True:
+            said = self.look()
+            assert said is not None
+            told, elapsed = said.total(Metric.JOB_TIME), time.time() - (said.value(Metric.JOB_START) or 0.0)
+            assert told <= elapsed
+            if told >= 0.99 * elapsed:
+                return said
+
+    @property
+    def generation(self) -> int:
+        return observe(self._place, self._place.job("digits")).generation or 0
+
+
+@pytest.mark.timeout(300)
+def test_the_states_of_a_jobs_time_add_up_over_three_kills_a_suspension_and_a_resize(place: Place) -> None:
+    submitted = time.time()
+    person(place, "submit", "--module", "ddp_trainer", "--name", "digits", "--nnodes", "1:3", "--nproc", "1", "--",
+           *TRAIN, "100")  # fmt: skip
+    wait_for(place, "digits", parse_wait_condition("step=50"), timeout=120)
+    watched, trained = Watched(place), time.time()
+
+    generation = watched.generation
+    person(place, "scale", "digits", "--nnodes", "2")
+    place.until(all_run(2))
+    watched.goes_on(generation)
+
+    def after_killing(*pids: int) -> Samples:
+        before = watched.generation
+        kill(*pids)
+        return watched.goes_on(before)
+
+    after_killing(processes(place)[max(processes(place))])
+    after_killing(*processes(place).values())
+    after_killing(parent(processes(place)[0]))
+
+    person(place, "suspend", "digits")
+    place.until(lambda shown: condition("Suspended")(shown) and not workers(shown))
+    person(place, "resume", "digits")
+    said = watched.goes_on(0)
+
+    assert submitted <= (said.value(Metric.JOB_START) or 0.0) <= trained
+    said = watched.catches_up()
+    spent = said.by(MetricLabel.STATE, Metric.JOB_TIME)
+    assert {state for state, seconds in spent.items() if seconds > 0} >= {
+        *(JobTime.PRODUCTIVE, JobTime.STARTUP, JobTime.RENDEZVOUS, JobTime.CHECKPOINT_LOAD),
+        *(JobTime.RESTART, JobTime.ELASTIC_RESIZE, JobTime.SUSPENDED),
+    }
+    lost = said.value(Metric.LOST_STEPS)
+    (odometer,) = place.files().volumes.rglob(FILE)
+    assert lost == lost_in(odometer.read_bytes())
+    assert lost > 0
+    state: dict[str, Any] = json.loads(person(place, "status", "digits", "-o", "json"))
+    productive = spent[JobTime.PRODUCTIVE] - (said.value(Metric.LOST_PROGRESS) or 0.0)
+    assert state["goodput"] == pytest.approx(productive / (sum(spent.values()) - spent[JobTime.SUSPENDED]), abs=0.1)

@@ -1,0 +1,157 @@
+"""Beside a rank of a local job: commands, addresses, what happened, a restart and what scaling means."""
+
+from __future__ import annotations
+
+import json
+import time
+import urllib.request
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.local.jobs.test_local_commands import Typed
+from tests.support.local_place import Place, a_place
+from tests.support.terminals import typed_into
+
+ENDLESS = """\
+import signal, time
+signal.signal(signal.SIGTERM, lambda *_: exit(143))
+print('ready', flush=True)
+from ddp_trainer.metrics import attach
+meter = attach.meter()
+while True: time.sleep(0.05)
+"""
+PATIENCE_SECONDS = 120.0
+"""For ranks that must be heard of; a machine under load is slow, not wrong."""
+
+
+def begin(place: Place, name: str) -> None:
+    """A job of two nodes of two ranks each, all of which can be heard of."""
+    script = place.state.parent / "endless.py"
+    script.write_text(ENDLESS)
+    typed = person(place)
+    assert typed("submit", str(script), "--local", "--name", name, "-j", "1:2x2").returncode == 0
+    assert typed("wait", name, "--for=world-size=4", "--timeout", "100s").returncode == 0
+    await_ranks(typed, name)
+
+
+def ranks(typed: Typed, name: str) -> list[dict[str, Any]]:
+    """What is known of each rank so far."""
+    found: list[dict[str, Any]] = json.loads(typed("status", name, "-o", "json").stdout)["ranks"]
+    return found
+
+
+def await_ranks(typed: Typed, name: str, counts: Callable[[dict[str, Any]], object] = bool) -> None:
+    """Until four ranks count by what is known of them; by default, if anything is."""
+    deadline = time.monotonic() + PATIENCE_SECONDS
+    seen = ranks(typed, name)
+    while len([rank for rank in seen if counts(rank)]) < 4:
+        assert time.monotonic() < deadline, f"of {name}, status told this last: {seen}"
+        seen = ranks(typed, name)
+
+
+def person(place: Place) -> Typed:
+    """Who types in a place, in a shell of their own."""
+    found = Typed.__new__(Typed)
+    unset = {"KUBECONFIG", "NO_COLOR", "KUBERNETES_SERVICE_HOST"}
+    found.environ = {name: value for name, value in place.environ.items() if name not in unset}
+    found.environ |= {"HOME": str(place.state.parent / "home"), "COLUMNS": "300"}
+    return found
+
+
+@pytest.fixture(scope="module")
+def place(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Place]:
+    """A place with a job that nobody changes."""
+    with a_place(tmp_path_factory.mktemp("reach") / "state") as found:
+        begin(found, "digits")
+        yield found
+
+
+@pytest.fixture
+def typed(place: Place) -> Typed:
+    return person(place)
+
+
+def test_a_command_runs_beside_its_rank_and_its_exit_code_is_ours(typed: Typed) -> None:
+    asked = 'echo "$RANK $LOCAL_RANK $DDP_POD_NAME"; cat; grep -zo "^RANK=3" /proc/$RANK_PID/environ; exit 7'
+    done = typed("exec", "digits", "--rank", "3", "-i", "--", "sh", "-c", asked, stdin="piped\n")
+    assert done.returncode == 7, done.stderr
+    assert done.stdout.startswith("3 1 digits-worker-1\npiped\n")
+    assert done.stderr.startswith("Rank 3: pod digits-worker-1, local rank 1, process ")
+
+
+def test_the_environment_of_a_pod_and_its_directory_are_there(typed: Typed) -> None:
+    asked = 'echo "$DDP_POD_NAME $(pwd -P) ${RANK-none}"'
+    done = typed("exec", "digits", "--pod", "worker-1", "--", "sh", "-c", asked)
+    assert done.stdout == f"digits-worker-1 {Path.cwd()} none\n"
+
+
+@pytest.mark.parametrize(
+    ("words", "code", "sentence"),
+    [
+        (("--rank", "9", "--", "true"), 3, "The pod of rank 9 of job 'digits' is unknown"),
+        (("--pod", "worker-7", "--", "true"), 3, "has no pod 'worker-7'"),
+        (("--rank", "1", "--pod", "worker-1", "--", "true"), 2, "both say where"),
+        (("--pod", "worker-0", "--", "no-such-program"), 3, "Program 'no-such-program' was not found"),
+        ((), 2, "No command is given"),
+    ],
+)
+def test_what_cannot_be_run_is_one_sentence(typed: Typed, words: tuple[str, ...], code: int, sentence: str) -> None:
+    done = typed("exec", "digits", *words)
+    assert (done.returncode, done.stdout) == (code, "")
+    assert sentence in done.stderr
+
+
+def test_without_a_command_there_is_a_shell_on_the_terminal(typed: Typed) -> None:
+    command = typed.command("exec", "digits", "--rank", "2")
+    code, said = typed_into(command, b"echo from-$((40 + RANK)); tty; exit 5\n", typed.environ)
+    assert code == 5
+    assert b"from-42" in said
+    assert b"/dev/pts/" in said
+
+
+def test_port_forward_says_the_address_of_a_rank(typed: Typed) -> None:
+    done = typed("port-forward", "digits", "--rank", "2")
+    address = done.stdout.strip()
+    with urllib.request.urlopen(f"http://{address}/metrics") as answer:
+        assert b'ddp_rank_up{ddp_job="digits",rank="2"} 1' in answer.read()
+    document = json.loads(typed("port-forward", "digits", "8:metrics", "--pod", "worker-1", "-o", "json").stdout)
+    assert (document["kind"], document["pod"], document["addresses"]) == ("Addresses", "digits-worker-1", [address])
+    refused = typed("port-forward", "digits", "--pod", "store", "metrics")
+    assert refused.returncode == 2
+    assert "It has rendezvous." in refused.stderr
+
+
+def test_events_tell_what_happened_and_logs_fold_what_all_say(typed: Typed) -> None:
+    told = typed("events", "digits")
+    assert told.stdout.splitlines()[0].split()[:2] == ["LAST", "SEEN"]
+    items = json.loads(typed("events", "digits", "-o", "json").stdout)["items"]
+    assert {"SuccessfulCreatePod", "PyTorchJobRunning"} <= {one["reason"] for one in items}
+    assert typed("events", "digits", "--warnings").stdout == ""
+    folded = typed("logs", "digits", "--rank", "0-3", "--dedup").stdout
+    assert sum(" ready" in line for line in folded.splitlines()) < 4
+    lines = [json.loads(line) for line in typed("logs", "digits", "--rank", "3", "-o", "json").stdout.splitlines()]
+    assert {(one["kind"], one["text"], *one["ranks"]) for one in lines} == {("LogLine", "ready", 3)}
+    assert typed("logs", "digits", "--rank", "all", "--since", "0s").stdout == ""
+
+
+def test_restart_and_scale_say_the_effect_and_are_confirmed(typed: Typed, place: Place) -> None:
+    begin(place, "small")
+    uids = {pod["metadata"]["uid"] for pod in place.job("small").pods}
+    told = typed("restart", "small")
+    assert (told.returncode, told.stdout) == (0, "job small restarted on this machine\n")
+    assert "All pods of job small (2 nodes) end and start again, from its last checkpoint." in told.stderr
+    assert typed("wait", "small", "--for=world-size=4", "--timeout", "100s").returncode == 0
+    workers = {pod["metadata"]["uid"] for pod in place.job("small").pods if "worker" in pod["metadata"]["name"]}
+    assert len(workers) == 2
+    assert not workers & uids
+
+    planned = typed("scale", "small", "--nnodes", "1", "--dry-run")
+    assert planned.stdout == "job small scaled to 1 node (dry run) on this machine\n"
+    assert "2 → 1 nodes, 4 → 2 ranks" in planned.stderr
+    assert place.job("small").job["spec"]["pytorchReplicaSpecs"]["Worker"]["replicas"] == 2
+    scaled = json.loads(typed("scale", "small", "--nnodes", "1", "--timeout", "100s", "-o", "json").stdout)
+    assert (scaled["nodes"], scaled["nodesBefore"], scaled["ranks"]) == (1, 2, 2)
+    assert scaled["confirmedAfterSeconds"] > 0

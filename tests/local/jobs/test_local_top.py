@@ -1,0 +1,110 @@
+"""``top`` on a terminal of its own, with a job whose ranks step."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pytest
+
+from tests.local.jobs.test_local_commands import Typed
+from tests.local.jobs.test_local_reach import await_ranks, person
+from tests.support.local_place import a_place
+from tests.support.terminals import Terminal
+
+STEPPING = """\
+import os, signal, time
+signal.signal(signal.SIGTERM, lambda *_: exit(143))
+from ddp_trainer.metrics import attach
+meter = attach.meter()
+slow = os.environ["RANK"] == "2"
+while True:
+    time.sleep(0.06 if slow else 0.02)
+    meter.end_phase("forward")
+    time.sleep(0.02 if slow else 0.06)
+    meter.end_phase("comm_exposed")
+    meter.step(samples=8)
+"""
+LEFT = "\x1b[?25h\x1b[?1049l"
+"""The cursor and the screen of before."""
+
+
+@pytest.fixture(scope="module")
+def typed(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Typed]:
+    """A person with a job of two nodes of two ranks, of which rank 2 is slow."""
+    with a_place(tmp_path_factory.mktemp("top") / "state") as place:
+        script = place.state.parent / "stepping.py"
+        script.write_text(STEPPING)
+        typed = person(place)
+        assert typed("submit", str(script), "--local", "--name", "digits", "-j", "2x2").returncode == 0
+        await_ranks(typed, "digits", lambda rank: rank["step"])
+        yield typed
+
+
+def watching(typed: Typed, job: str = "digits", *, columns: int = 140, rows: int = 30, **environ: str) -> Terminal:
+    """``top`` on a terminal of this size."""
+    shell = {name: value for name, value in typed.environ.items() if name not in {"COLUMNS", "LINES", "LC_ALL"}}
+    shell |= {"TERM": "xterm-256color", "LANG": "C.UTF-8", **environ}
+    return Terminal(typed.command("top", job), shell, columns=columns, rows=rows)
+
+
+def row(picture: list[str], ranks: str = "2") -> list[str]:
+    """The fields of the line that begins with these ranks; empty where there is none."""
+    return next((line.split() for line in picture if line.startswith(f"{ranks} ")), [])
+
+
+def test_the_view_is_live_marks_the_straggler_follows_the_windows_size_and_leaves_at_q(typed: Typed) -> None:
+    with watching(typed) as terminal:
+        marked = terminal.shows(
+            lambda picture: (
+                row(picture)[1:3] == ["digits-worker-1", "up"]
+                and any(line.startswith("stragglers: rank 2 ") for line in picture)
+            )
+        )
+        assert terminal.said.startswith("\x1b[?1049h")
+        step = row(marked)[3]
+        later = terminal.shows(lambda picture: row(picture)[3:4] not in ([], [step]))
+        assert any("█" in line and line.startswith("throughput") for line in later)
+
+        # Four ranks do not fit any more: two pods do.
+        terminal.resize(60, 9)
+        small = terminal.shows(lambda picture: row(picture, "2-3"))
+        assert max(map(len, small)) <= 60
+        assert len(small) <= 9
+
+        terminal.type(b"q")
+        assert terminal.ended() == 0
+        assert terminal.said.endswith(LEFT)
+        assert terminal.is_as_before
+
+
+def test_ctrl_c_gives_the_terminal_back_and_says_that_the_job_goes_on(typed: Typed) -> None:
+    with watching(typed, NO_COLOR="1", LC_ALL="C") as terminal:
+        terminal.shows(lambda picture: any("SEC/STEP" in line for line in picture))
+        assert "\x1b[3" not in terminal.said
+        assert terminal.said.isascii()
+        terminal.type(b"\x03")
+        assert terminal.ended() == 130
+        before, _, after = terminal.said.partition(LEFT)
+        assert before
+        assert after == "error: Stopped watching; job digits continues.\r\n"
+        assert terminal.is_as_before
+
+
+def test_in_a_pipe_there_is_one_table_and_no_escape_code(typed: Typed) -> None:
+    told = typed("top", "digits")
+    assert told.returncode == 0
+    assert "\x1b" not in told.stdout
+    assert [line.split()[0] for line in told.stdout.splitlines() if "digits-worker-" in line] == ["0", "1", "2", "3"]
+    assert "cccccc" in told.stdout
+    refused = "error: Option '-n' requires an argument. Run 'kubectl-ddp top --help' for its flags.\n"
+    assert typed("top", "-n").stderr == refused
+
+
+def test_a_job_that_is_deleted_ends_the_view_with_a_sentence(typed: Typed) -> None:
+    assert typed("submit", "--local", "--name", "gone", "-j", "1x1", "--command", "sleep", "--", "60").returncode == 0
+    with watching(typed, "gone") as terminal:
+        terminal.shows(lambda picture: picture[0].startswith("gone  "))
+        assert typed("delete", "gone", "--yes").returncode == 0
+        assert terminal.ended() == 3
+        assert terminal.said.partition(LEFT)[2].startswith("error: There is no job 'gone'")
+        assert terminal.is_as_before

@@ -1,0 +1,39 @@
+"""What a worker says of its end is the same wherever the launcher puts it: without secrets and terminal controls."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+from pathlib import Path
+
+from tests.support.launch_harness import LAUNCH
+from tests.support.secret_corpus import CONTROLS, SECRETS, WORD, raw_controls
+
+FAILS = """
+import json, os, sys, pathlib
+text = pathlib.Path(sys.argv[1]).read_text(newline="")
+said = {"message": text, "extraInfo": {"py_callstack": text, "timestamp_ns": "1"}}
+pathlib.Path(os.environ["TORCHELASTIC_ERROR_FILE"]).write_text(json.dumps({"message": said}))
+os._exit(3)
+"""
+
+
+def test_error_file_termination_message_and_log_agree_and_keep_no_secret(tmp_path: Path) -> None:
+    controls, last = "".join(CONTROLS.values()), SECRETS["PEM without an end"]
+    secrets = [each for each in SECRETS.values() if each != last]
+    (tmp_path / "fails.py").write_text(FAILS)
+    (tmp_path / "said").write_text(f"ValueError: {controls}\n" + "\n\n".join([*secrets, last]), newline="")
+    told = tmp_path / "told"
+    ended = subprocess.run(
+        [*LAUNCH, "--standalone", "--max-restarts", "0", str(tmp_path / "fails.py"), str(tmp_path / "said")],
+        env={"PATH": "/usr/bin:/bin", "DDP_RUN_DIR": str(tmp_path / "run"), "DDP_TERMINATION_LOG": str(told)},
+        check=False, capture_output=True, timeout=120,
+    )  # fmt: skip
+    log = ended.stderr.decode()
+    error = json.loads((tmp_path / "run" / "error.json").read_text())
+    message = json.loads(told.read_text())
+    assert (error["message"][:60], error["type"]) == (message["message"][:60], message["type"])
+    assert error["message"].partition("\n")[0] in log
+    for text in (log, told.read_text(), error["message"], error["stack"], message["message"], message["stack"]):
+        assert WORD not in text
+        assert raw_controls(text) == set()

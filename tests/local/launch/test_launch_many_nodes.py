@@ -1,0 +1,285 @@
+"""Several launchers and a store: what happens when any of them dies."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import signal
+import socket
+import subprocess
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.support.launch_harness import LOOP, STORE, Running, Stage, is_alive, stage_of, wait_until
+from tests.support.ports import free_port
+
+HOST = socket.gethostname()
+
+
+@pytest.fixture
+def stage(tmp_path: Path) -> Iterator[Stage]:
+    yield from stage_of(tmp_path)
+
+
+def running(agent: Running, generation: int, world: int) -> list[int]:
+    """Process ids of the workers of an agent, when they run in this generation."""
+    return [int(agent.line(rf"generation={generation} world={world} pid=(\d+) runs")[1])]
+
+
+def start(stage: Stage, *indices: int, nnodes: str = "2", **env: str) -> list[Running]:
+    # Those that come together are one group from the start, however far apart a busy machine lets them arrive.
+    program = ["--rdzv-conf", f"settle_timeout={20 if len(indices) > 1 else 1}", stage.script(LOOP), stage.done()]
+    return [stage.agent(index, *program, nnodes=nnodes, **env) for index in indices]
+
+
+def test_ranks_follow_the_pods_and_not_who_came_first(stage: Stage) -> None:
+    stage.store()
+    (late,) = start(stage, 10)
+    late.line(r"1 node ready \(worker-10\), missing: worker-0, worker-1, waiting")
+    (early,) = start(stage, 2)
+    early.line("rank=0 generation=1 world=2")
+    late.line("rank=1 generation=1 world=2")
+
+
+def test_a_killed_worker_restarts_every_node_once(stage: Stage) -> None:
+    stage.store()
+    agents = start(stage, 0, 1)
+    (victim,) = running(agents[0], 1, 2)
+    running(agents[1], 1, 2)
+    subprocess.run(["kill", "-9", str(victim)], check=True)
+    for agent in agents:
+        running(agent, 2, 2)
+    stage.finish()
+    assert [agent.code() for agent in agents] == [0, 0]
+    assert all('restarts={"failure": 1}' in agent.output for agent in agents)
+
+
+def test_a_killed_node_leaves_a_smaller_world_and_comes_back_to_it(stage: Stage) -> None:
+    store = stage.store("--linger-seconds", "0.2")
+    survivor, victim = start(stage, 0, 1, nnodes="1:2")
+    (orphan,) = running(victim, 1, 2)
+    running(survivor, 1, 2)
+    victim.send(signal.SIGKILL)
+    running(survivor, 2, 1)
+    assert not is_alive(orphan)
+    (again,) = start(stage, 1, nnodes="1:2")
+    running(survivor, 3, 2)
+    running(again, 3, 2)
+    stage.finish()
+    assert [survivor.code(), again.code()] == [0, 0]
+    assert 'restarts={"membership": 2}' in survivor.output
+    assert store.code() == 0
+
+
+def test_a_second_node_joins_a_running_world_and_workers_stop_in_good_order(stage: Stage) -> None:
+    stage.store()
+    (first,) = start(stage, 0, nnodes="1:2")
+    running(first, 1, 1)
+    (second,) = start(stage, 1, nnodes="1:2")
+    running(first, 2, 2)
+    running(second, 2, 2)
+    assert "rank=0 generation=1 stops" in first.lines
+
+
+def test_a_node_that_is_told_to_stop_lets_everybody_finish_and_go_on_without_it(stage: Stage) -> None:
+    stage.store()
+    first, second = start(stage, 0, 1, nnodes="1:2")
+    running(first, 1, 2)
+    running(second, 1, 2)
+    second.send(signal.SIGTERM)
+    assert second.code() == 143
+    running(first, 2, 1)
+    assert "rank=0 generation=1 stops" in first.lines
+    assert "rank=1 generation=1 stops" in second.lines
+
+
+def test_a_killed_store_disturbs_nobody_and_its_successor_knows_the_run(stage: Stage) -> None:
+    store = stage.store()
+    agents = start(stage, 0, 1)
+    workers = [running(agent, 1, 2)[0] for agent in agents]
+    store.send(signal.SIGKILL)
+    store.code()
+    stage.store()
+    # A worker that is killed now is only replaced when both agents have found the new store.
+    subprocess.run(["kill", "-9", str(workers[1])], check=True)
+    for agent in agents:
+        running(agent, 2, 2)
+    assert not any("generation=1 stops" in line for line in agents[1].lines)
+    stage.finish()
+    assert [agent.code() for agent in agents] == [0, 0]
+
+
+def test_a_worker_that_dies_while_the_store_is_away_is_replaced_when_it_is_back(stage: Stage) -> None:
+    store = stage.store()
+    agents = start(stage, 0, 1)
+    workers = [running(agent, 1, 2)[0] for agent in agents]
+    store.send(signal.SIGKILL)
+    store.code()
+    subprocess.run(["kill", "-9", str(workers[0])], check=True)
+    wait_until(lambda: not is_alive(workers[0]), "the worker lives")
+    assert is_alive(workers[1])
+    stage.store()
+    for agent in agents:
+        running(agent, 2, 2)
+
+
+def test_a_run_completes_although_the_store_is_restarted_at_the_end(stage: Stage) -> None:
+    store = stage.store()
+    agents = start(stage, 0, 1)
+    for agent in agents:
+        running(agent, 1, 2)
+    store.send(signal.SIGKILL)
+    store.code()
+    stage.finish()
+    for agent in agents:
+        agent.line("generation=1 done")
+    stage.store("--linger-seconds", "0.2")
+    assert [agent.code() for agent in agents] == [0, 0]
+
+
+def test_a_silent_network_is_noticed(stage: Stage) -> None:
+    """A stopped process is what a cut cable looks like from the other end: no word, and no goodbye."""
+    stage.store("--heartbeat-timeout", "2", "--first-seconds", "20")
+    program = ["--rdzv-conf", "keep_alive_interval=0.1,settle_timeout=20", stage.script(LOOP), stage.done()]
+    survivor, silent = (stage.agent(index, *program, nnodes="1:2") for index in (0, 1))
+    running(survivor, 1, 2)
+    running(silent, 1, 2)
+    silent.send(signal.SIGSTOP)
+    running(survivor, 2, 1)
+    silent.send(signal.SIGCONT)
+    running(survivor, 3, 2)
+    running(silent, 3, 2)
+    assert "rank=1 generation=1 stops" in silent.lines
+
+
+def test_a_node_that_comes_after_the_end_hears_how_it_ended(stage: Stage) -> None:
+    stage.store("--linger-seconds", "600")
+    agents = start(stage, 0, 1)
+    stage.finish()
+    assert [agent.code() for agent in agents] == [0, 0]
+    (late,) = start(stage, 2)
+    assert late.code() == 0
+    assert "ddp-launch: The run was complete before this pod came." in late.lines
+
+
+def test_a_node_that_comes_after_the_run_was_given_up_does_not_try_again(stage: Stage) -> None:
+    stage.store("--linger-seconds", "600")
+    script = stage.script(
+        "import os\nif os.environ['RANK'] == '1': raise ValueError('the cause')\nimport time\ntime.sleep(600)"
+    )
+    agents = [stage.agent(index, script, restarts=0) for index in (0, 1)]
+    assert [agent.code() for agent in agents] == [1, 1]
+    for agent in agents:
+        assert (
+            f"Rank 1 on worker-1 ({HOST}) failed first, it exited with code 1: ValueError: the cause." in agent.output
+        )
+        # The stack of a rank of another pod is in no log of this one, so it is told; the own one is there already.
+        told = [line for line in agent.lines if line.startswith("ddp-launch: rank 1 | ")]
+        assert bool(told) == (agent is agents[0])
+        assert agent.output.count("ValueError: the cause\n") == 1
+    late = stage.agent(2, script, restarts=0)
+    assert late.code() == 93
+    assert "ValueError: the cause" in late.output
+
+
+def test_an_agent_of_another_run_is_refused(stage: Stage) -> None:
+    stage.store("--run-id", "other")
+    (agent,) = start(stage, 0)
+    assert agent.code() == 170
+    assert "'run'" in agent.output
+    assert "serves run" not in agent.output
+
+
+def test_a_store_that_is_not_there_is_named_when_patience_ends(stage: Stage, tmp_path: Path) -> None:
+    log = tmp_path / "log"
+    agent = stage.agent(
+        0, "--rdzv-conf", "join_timeout=1", stage.script(LOOP), stage.done(), DDP_TERMINATION_LOG=str(log),
+        DDP_RUN_DIR=str(tmp_path / "run"), DDP_METRICS_PORT="0",
+    )  # fmt: skip
+    assert agent.code() == 170
+    assert f"The store at 127.0.0.1:{stage.port} could not be reached for 1 s" in agent.output
+    told = json.loads(log.read_text())
+    assert (told["pod_exit_code"], told["goodput"], told["steps"]) == (170, 0.0, 0)
+    assert told["spent"]["rendezvous"] >= 0.9
+    assert told["largest_badput"] == "rendezvous"
+
+
+def test_too_few_nodes_are_counted_when_patience_ends(stage: Stage) -> None:
+    stage.store()
+    agent = stage.agent(0, "--rdzv-conf", "join_timeout=1", stage.script(LOOP), stage.done())
+    assert agent.code() == 170
+    assert "No group of at least 2 nodes was formed" in agent.output
+    assert "1 node ready (worker-0), missing: worker-1" in agent.output
+
+
+def test_garbage_on_the_port_of_the_store_harms_nobody(stage: Stage) -> None:
+    store = stage.store()
+    agents = start(stage, 0, 1)
+    running(agents[0], 1, 2)
+    lines = [
+        b"GET / HTTP/1.1\r\nHost: x\r\n\r\n",
+        b"\x16\x03\x01\x02\x00\x01\x00" * 99,
+        b"{}\n",
+        b"[" * 70_000 + b"\n",
+        b"[" * 900_000 + b"\n",
+    ]
+    lines += [b'{"is":"hello"}\n', b'{"is":"ping"}\n', b"x" * (3 << 20), b"\n", b""]
+    for line in lines:
+        with socket.create_connection(("127.0.0.1", stage.port)) as connection:
+            try:
+                connection.sendall(line)
+                with contextlib.suppress(OSError):  # the store may have hung up already
+                    connection.shutdown(socket.SHUT_WR)
+                assert connection.recv(1 << 16) == b""
+            except (ConnectionResetError, BrokenPipeError):
+                pass
+    assert store.process.poll() is None
+    stage.finish()
+    assert [agent.code() for agent in agents] == [0, 0]
+    assert "Traceback" not in store.output
+
+
+def test_a_port_in_use_is_named(stage: Stage) -> None:
+    stage.store()
+    second = stage.run([*STORE, "--port", str(stage.port)])
+    assert second.code() == 2
+    assert f"Port {stage.port} of this host is in use" in second.output
+    assert len([line for line in second.lines if line]) == 1
+
+
+def test_a_store_that_is_told_to_stop_before_its_run_is_over_has_not_succeeded(stage: Stage) -> None:
+    store = stage.store()
+    store.send(signal.SIGTERM)
+    assert store.code() == 128 + signal.SIGTERM
+
+
+def test_a_c10d_endpoint_on_this_host_needs_no_store_of_its_own(stage: Stage) -> None:
+    script = stage.script(LOOP)
+    flags = ["--nnodes", "2", "--rdzv-backend", "c10d", "--rdzv-endpoint", f"localhost:{stage.port}", "--rdzv-id", "x"]
+    agents = [stage.launch(*flags, script, stage.done(), DDP_POD_NAME=f"w-{index}") for index in (0, 1)]
+    for agent in agents:
+        running(agent, 1, 2)
+    stage.finish()
+    assert [agent.code() for agent in agents] == [0, 0]
+
+
+def test_a_static_launch_needs_no_store_at_all(stage: Stage) -> None:
+    script = stage.script(LOOP + "say(f\"{os.environ['MASTER_ADDR']} {os.environ['MASTER_PORT']}\")")
+    stage.finish()
+    port = str(free_port())
+    flags = ["--nnodes", "2", "--nproc-per-node", "2", "--master-addr", "127.0.0.1", "--master-port", port]
+    agents = [stage.launch(*flags, "--node-rank", str(rank), script, stage.done()) for rank in (0, 1)]
+    assert [agent.code() for agent in agents] == [0, 0]
+    for agent, ranks in zip(agents, [(0, 1), (2, 3)], strict=True):
+        for rank in ranks:
+            agent.line(rf"rank={rank} generation=1 world=4")
+        assert f"127.0.0.1 {port}" in agent.lines
+
+
+def test_a_static_launch_says_that_it_cannot_restart(stage: Stage) -> None:
+    script = stage.script("raise SystemExit(5)")
+    run = stage.launch("--nnodes", "2", "--node-rank", "1", "--master-addr", "localhost", "--max-restarts", "3", script)
+    assert run.code() == 5
+    assert "--max-restarts 3 has no effect in a static launch" in run.output

@@ -1,0 +1,455 @@
+"""ddp-launch on one node, where torchrun users begin: no store, no endpoint."""
+
+from __future__ import annotations
+
+import json
+import re
+import signal
+import socket
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.support.launch_harness import LAUNCH, LOOP, Stage, is_alive, stage_of, wait_until
+from tests.support.ports import free_port
+
+
+@pytest.fixture
+def stage(tmp_path: Path) -> Iterator[Stage]:
+    yield from stage_of(tmp_path)
+
+
+def test_workers_get_the_environment_of_torchrun(stage: Stage) -> None:
+    names = (
+        "RANK LOCAL_RANK WORLD_SIZE LOCAL_WORLD_SIZE GROUP_RANK GROUP_WORLD_SIZE ROLE_RANK ROLE_NAME ROLE_WORLD_SIZE "
+        "MASTER_ADDR TORCHELASTIC_RESTART_COUNT TORCHELASTIC_MAX_RESTARTS "
+        "TORCHELASTIC_USE_AGENT_STORE OMP_NUM_THREADS DDP_GENERATION TORCH_DISABLE_SHARE_RDZV_TCP_STORE"
+    )
+    script = stage.script(f"import os\nprint('env', *(os.environ.get(n) for n in '{names}'.split()))")
+    whole_lines = ["--tee", "1", "--log-line-prefix-template", ""]
+    run = stage.launch("--nproc-per-node", "2", "--max-restarts", "4", *whole_lines, script)
+    assert run.code() == 0
+    told = sorted(line for line in run.lines if line.startswith("env"))
+    assert told == [
+        "env 0 0 2 2 0 1 0 default 2 127.0.0.1 0 4 False 1 1 1",
+        "env 1 1 2 2 0 1 1 default 2 127.0.0.1 0 4 False 1 1 1",
+    ]
+
+
+WHAT_A_SCRIPT_SEES = """
+import sys, os, json, pickle
+class Here: pass
+print(json.dumps({"argv": sys.argv, "path0": sys.path[0], "name": __name__, "file": __file__,
+    "spec": __spec__ and [__spec__.name, __spec__.origin],
+    "package": __package__, "doc": __doc__, "main": sys.modules["__main__"].__dict__ is globals(),
+    "pickled": pickle.dumps(Here).hex(), "globals": sorted(globals()), "orig_argv": sys.orig_argv[1:],
+    "annotations": __annotations__, "flags": str(sys.flags), "cached": __cached__}))
+"""
+
+
+def seen_by(command: list[str], cwd: Path) -> dict[str, object]:
+    told = subprocess.run(command, cwd=cwd, check=True, capture_output=True, text=True).stdout
+    return json.loads(told)
+
+
+def test_a_script_sees_what_python_would_show_it(tmp_path: Path) -> None:
+    (tmp_path / "folder").mkdir()
+    (tmp_path / "folder" / "script.py").write_text(WHAT_A_SCRIPT_SEES)
+    rest = ["folder/script.py", "--nnodes", "x"]
+    assert seen_by([*LAUNCH, *rest], tmp_path) == seen_by([sys.executable, "-u", *rest], tmp_path)
+
+
+def test_a_module_sees_what_python_m_would_show_it(tmp_path: Path) -> None:
+    package = tmp_path / "package"
+    package.mkdir()
+    (package / "__init__.py").touch()
+    (package / "part.py").write_text(WHAT_A_SCRIPT_SEES)
+    rest = ["-m", "package.part", "--nnodes", "x"]
+    assert seen_by([*LAUNCH, *rest], tmp_path) == seen_by([sys.executable, "-u", *rest], tmp_path)
+
+
+def test_a_folder_with_a_main_runs_as_with_python(tmp_path: Path) -> None:
+    (tmp_path / "app").mkdir()
+    (tmp_path / "app" / "__main__.py").write_text(WHAT_A_SCRIPT_SEES)
+    ours, pythons = (seen_by([*command, "app"], tmp_path) for command in (LAUNCH, [sys.executable, "-u"]))
+    assert ours == pythons
+
+
+def test_any_program_runs_without_python(stage: Stage) -> None:
+    run = stage.launch(
+        "--no-python", "--nproc-per-node", "2", "sh", "-c", "echo rank=$RANK local=${local_rank}x; exit 0"
+    )
+    assert run.code() == 0
+    assert {line for line in run.lines if line.startswith("rank")} == {"rank=0 local=0x", "rank=1 local=1x"}
+
+
+@pytest.mark.parametrize(
+    ("ending", "code"),
+    [
+        ("sys.exit(0)", 0),
+        ("sys.exit(1)", 1),
+        ("sys.exit(42)", 42),
+        ("sys.exit(127)", 127),
+        ("os._exit(7)", 7),
+        ("raise SystemExit('words')", 1),
+        ("raise ValueError('boom')", 1),
+    ],
+)
+def test_the_exit_code_of_the_script_passes_through(stage: Stage, ending: str, code: int) -> None:
+    assert stage.launch(stage.script(f"import os, signal, sys\n{ending}")).code() == code
+
+
+@pytest.mark.parametrize("restarts", [0, 2])
+@pytest.mark.parametrize(
+    ("ending", "code"),
+    [
+        ("os.kill(os.getpid(), signal.SIGKILL)", 137),
+        ("os.kill(os.getpid(), signal.SIGSEGV)", 139),
+        ("os.abort()", 134),
+        ("os._exit(171)", 171),
+    ],
+)
+def test_a_spent_budget_ends_with_a_code_that_no_controller_retries_and_keeps_the_workers_own(
+    stage: Stage, tmp_path: Path, ending: str, code: int, restarts: int
+) -> None:
+    script = stage.script(f"import os, signal\nprint('runs', flush=True)\n{ending}")
+    log = tmp_path / "termination"
+    files = {"DDP_RUN_DIR": str(tmp_path), "DDP_TERMINATION_LOG": str(log), "DDP_METRICS_PORT": "0"}
+    run = stage.launch("--max-restarts", str(restarts), script, **files)
+    assert run.code() == 93, run.output
+    assert run.lines.count("runs") == 1 + restarts
+    message = json.loads(log.read_text())
+    assert (message["exit_code"], message["pod_exit_code"]) == (code, 93)
+    assert sum(message["restarts"].values()) == restarts
+    assert json.loads((tmp_path / "error.json").read_text())["exit_code"] == code
+
+
+def test_a_worker_that_the_watchdog_of_nccl_ends_failed_of_what_the_watchdog_printed(
+    stage: Stage, tmp_path: Path
+) -> None:
+    sample = Path(__file__).parents[2] / "samples" / "nccl_watchdog_cuda.txt"
+    script = stage.script(f"import os, sys\nsys.stderr.write(open({str(sample)!r}).read())\nos.abort()")
+    log = tmp_path / "termination"
+    run = stage.launch("--tee", "3", script, DDP_TERMINATION_LOG=str(log), DDP_METRICS_PORT="0")
+    assert run.code() == 93
+    message = json.loads(log.read_text())
+    assert (message["reason"], message["exit_code"]) == ("gpu_fault", 134)
+    assert message["message"].startswith("CUDA error: uncorrectable ECC error encountered")
+
+
+def test_a_script_that_raises_is_reported_in_files_and_in_one_sentence(stage: Stage, tmp_path: Path) -> None:
+    script = stage.script("import os, time\nif os.environ['RANK'] == '1': raise KeyError('the cause')\ntime.sleep(600)")
+    log = tmp_path / "termination"
+    run = stage.launch(
+        "--nproc-per-node", "2", script, DDP_RUN_DIR=str(tmp_path / "run"), DDP_TERMINATION_LOG=str(log),
+        DDP_POD_NAME="w-0", DDP_METRICS_PORT="0",
+    )  # fmt: skip
+    assert run.code() == 1
+    error = json.loads((tmp_path / "run" / "error.json").read_text())
+    assert error["rank"] == 1
+    assert error["pod"] == "w-0"
+    assert error["exit_code"] == 1
+    assert error["message"] == "KeyError: 'the cause'"
+    assert error["stack"].splitlines()[1].endswith('script.py", line 2, in <module>')
+    message = log.read_bytes()
+    assert len(message) <= 4096
+    assert json.loads(message)["reason"] == "python_exception"
+    sentence = f"Rank 1 on w-0 ({socket.gethostname()}) failed first, it exited with code 1: KeyError: 'the cause'."
+    assert run.lines[-3:-1] == ["ddp-launch: Restarts by cause: none.", f"ddp-launch: {sentence}"]
+    assert (error["host"], error["type"]) == (socket.gethostname(), "KeyError")
+    assert "bootstrap.py" not in run.output
+
+
+UNSTEPPED = "raise ValueError('no data')"
+STEPPED = """
+from ddp_trainer.metrics.attach import rank_recorder
+rank_recorder().step(7, 0, 1, *[0.1] * 8)
+raise ValueError('no more data')
+"""
+
+
+@pytest.mark.parametrize(
+    ("script", "hooks", "known"),
+    [(UNSTEPPED, "1", True), (UNSTEPPED, "0", False), (STEPPED, "1", False)],
+    ids=["fails before its first step", "is not listened to", "fails after a step and keeps no ledger"],
+)
+def test_a_run_that_fails_before_its_first_step_tells_that_none_of_its_time_was_productive(
+    stage: Stage, tmp_path: Path, *, script: str, hooks: str, known: bool
+) -> None:
+    log, run_dir = tmp_path / "log", tmp_path / "run"
+    run = stage.launch(
+        stage.script(script), DDP_RUN_DIR=str(run_dir), DDP_TERMINATION_LOG=str(log), DDP_METRICS_PORT="0",
+        DDP_METRICS_HOOKS=hooks,
+    )  # fmt: skip
+    assert run.code() == 1
+    told = json.loads(log.read_text())
+    assert told["type"] == "ValueError"
+    if not known:
+        assert not told.keys() & {"goodput", "spent", "seconds"}
+        assert told.get("steps") == (7 if script == STEPPED else None)
+        return
+    assert (told["steps"], told["goodput"], told["lost_steps"]) == (0, 0.0, 0)
+    assert told["spent"].keys() <= {"startup", "rendezvous"}
+    assert sum(told["spent"].values()) == pytest.approx(told["seconds"], abs=0.01)
+    assert told["seconds"] > 0
+
+
+def test_an_import_that_fails_is_named_so(stage: Stage, tmp_path: Path) -> None:
+    run = stage.launch(stage.script("import no_such_thing"), DDP_TERMINATION_LOG=str(tmp_path / "log"))
+    assert run.code() == 1
+    assert json.loads((tmp_path / "log").read_text())["reason"] == "import_error"
+
+
+def test_an_error_file_of_the_scripts_own_record_is_left_as_it_is(stage: Stage, tmp_path: Path) -> None:
+    script = stage.script(
+        "import json, os\n"
+        "told = {'message': {'message': 'mine', 'extraInfo': {'py_callstack': 's', 'timestamp': '1'}}}\n"
+        "json.dump(told, open(os.environ['TORCHELASTIC_ERROR_FILE'], 'w'))\nraise ValueError('other')"
+    )
+    run = stage.launch(script, DDP_TERMINATION_LOG=str(tmp_path / "log"))
+    assert run.code() == 1
+    assert json.loads((tmp_path / "log").read_text())["message"] == "mine"
+
+
+def test_a_killed_worker_is_replaced_and_the_summary_says_so(stage: Stage, tmp_path: Path) -> None:
+    log = tmp_path / "log"
+    run = stage.launch(
+        "--nproc-per-node", "2", "--max-restarts", "2", stage.script(LOOP), stage.done(), DDP_TERMINATION_LOG=str(log)
+    )
+    run.line("rank=0 generation=1 .*runs")
+    victim = int(run.line(r"rank=1 generation=1 .*pid=(\d+)")[1])
+    subprocess.run(["kill", "-9", str(victim)], check=True)
+    run.line("rank=0 generation=2 .*runs")
+    run.line("rank=1 generation=2 .*runs")
+    stage.finish()
+    assert run.code() == 0
+    summary = json.loads(log.read_text())
+    assert summary["restarts"] == {"failure": 1}
+    assert "ddp-launch: Restarts by cause: failure 1." in run.lines
+    assert summary["result"] == "succeeded"
+
+
+def test_the_summary_of_the_script_is_kept_and_completed(stage: Stage, tmp_path: Path) -> None:
+    script = stage.script(
+        "import json, os\njson.dump({'accuracy': 0.98, 'result': 'succeeded'}, "
+        "open(os.path.join(os.environ['DDP_RUN_DIR'], 'summary.json'), 'w'))"
+    )
+    run = stage.launch(
+        script, DDP_RUN_DIR=str(tmp_path / "run"), DDP_TERMINATION_LOG=str(tmp_path / "log"), DDP_METRICS_PORT="0"
+    )
+    assert run.code() == 0
+    for path in (tmp_path / "run" / "summary.json", tmp_path / "log"):
+        summary = json.loads(path.read_text())
+        assert (summary["accuracy"], summary["restarts"]) == (0.98, {})
+
+
+def test_a_budget_that_is_spent_on_signals_means_do_not_restart(stage: Stage) -> None:
+    script = stage.script("import os, signal\nos.kill(os.getpid(), signal.SIGKILL)")
+    run = stage.launch("--max-restarts", "2", script)
+    assert run.code() == 93
+    assert "All 2 restarts are spent." in run.output
+    run.line("generation 3:")
+
+
+def test_a_budget_that_is_spent_on_errors_passes_the_code_on(stage: Stage) -> None:
+    run = stage.launch("--max-restarts", "1", stage.script("import sys; sys.exit(9)"))
+    assert run.code() == 9
+
+
+@pytest.mark.parametrize("which", [signal.SIGTERM, signal.SIGINT, signal.SIGHUP])
+def test_a_signal_reaches_the_workers_and_is_waited_for(stage: Stage, which: signal.Signals) -> None:
+    script = stage.script(
+        "import os, signal, sys, time\n"
+        "def stop(number, _):\n    time.sleep(0.3)\n    print('saved after', number, flush=True)\n    sys.exit(0)\n"
+        "for each in (1, 2, 15): signal.signal(each, stop)\nprint('ready', flush=True)\ntime.sleep(600)"
+    )
+    run = stage.launch(script)
+    run.line("^ready")
+    run.send(which)
+    assert run.code() == 143
+    assert f"saved after {int(which)}" in run.lines
+
+
+def test_a_worker_that_does_not_listen_is_killed_after_the_shutdown_timeout(stage: Stage) -> None:
+    script = stage.script(
+        "import signal, time, os\nsignal.signal(signal.SIGTERM, signal.SIG_IGN)\n"
+        "print('pid', os.getpid(), flush=True)\ntime.sleep(600)"
+    )
+    run = stage.launch("--shutdown-timeout", "1", script)
+    worker = int(run.line(r"pid (\d+)")[1])
+    run.send(signal.SIGTERM)
+    assert run.code() == 143
+    assert not is_alive(worker)
+
+
+def test_a_second_signal_does_not_wait(stage: Stage) -> None:
+    script = stage.script(
+        "import signal, time\nsignal.signal(signal.SIGTERM, signal.SIG_IGN)\n"
+        "print('ready', flush=True)\ntime.sleep(600)"
+    )
+    run = stage.launch("--shutdown-timeout", "600", script)
+    run.line("^ready")
+    run.send(signal.SIGTERM)
+    run.send(signal.SIGINT)
+    assert run.code() == 143
+
+
+def test_workers_die_with_a_launcher_that_is_killed(stage: Stage) -> None:
+    run = stage.launch("--nproc-per-node", "2", stage.script(LOOP), stage.done())
+    workers = [int(run.line(rf"rank={rank} .*pid=(\d+)")[1]) for rank in (0, 1)]
+    run.send(signal.SIGKILL)
+    run.code()
+    wait_until(lambda: not any(map(is_alive, workers)), "workers outlived their launcher")
+
+
+def test_children_of_a_dead_worker_do_not_outlive_it(stage: Stage) -> None:
+    script = stage.script(
+        "import os, subprocess, sys, time\n"
+        "child = subprocess.Popen(['sleep', '600'])\nprint('child', child.pid, flush=True)\nos._exit(3)"
+    )
+    run = stage.launch(script)
+    child = int(run.line(r"child (\d+)")[1])
+    assert run.code() == 3
+    wait_until(lambda: not is_alive(child), "a child of the worker still runs")
+
+
+def test_a_program_that_ends_well_may_leave_something_running(stage: Stage) -> None:
+    script = stage.script("import subprocess\nprint('child', subprocess.Popen(['sleep', '600']).pid, flush=True)")
+    run = stage.launch(script)
+    child = int(run.line(r"child (\d+)")[1])
+    assert run.process.wait(60) == 0
+    assert is_alive(child)
+    subprocess.run(["kill", "-9", str(child)], check=True)
+
+
+def test_one_rank_that_ends_early_waits_for_the_others(stage: Stage) -> None:
+    script = stage.script(LOOP.replace("while", "while rank == '1' and "))
+    run = stage.launch("--nproc-per-node", "2", script, stage.done())
+    run.line("rank=0 .*done")
+    run.line("rank=1 .*runs")
+    stage.finish()
+    assert run.code() == 0
+
+
+def test_processes_of_multiprocessing_find_their_functions(stage: Stage) -> None:
+    script = stage.script(
+        "import multiprocessing as mp\n"
+        "def work(n): return n * n\n"
+        "if __name__ == '__main__':\n"
+        "    for method in ('spawn', 'fork', 'forkserver'):\n"
+        "        with mp.get_context(method).Pool(2) as pool: print(method, pool.map(work, [1, 2, 3]), flush=True)\n"
+    )
+    run = stage.launch(script)
+    assert run.code() == 0
+    assert [f"{method} [1, 4, 9]" in run.lines for method in ("spawn", "fork", "forkserver")] == [True] * 3
+
+
+def test_lines_are_whole_marked_and_kept_in_files(stage: Stage, tmp_path: Path) -> None:
+    script = stage.script(
+        "import os, sys\nfor n in range(300): print('x' * 2000, n)\n"
+        "print('error line', file=sys.stderr)\nsys.stdout.write('no end')"
+    )
+    run = stage.launch(
+        "--nproc-per-node", "2", "--tee", "3", "--log-dir", str(tmp_path / "logs"), "--rdzv-id", "id",
+        "--log-line-prefix-template", "[${role_name} ${local_rank}/${rank}] ", script,
+    )  # fmt: skip
+    assert run.code() == 0
+    for rank in (0, 1):
+        mark = f"[default {rank}/{rank}] "
+        ours = [line.removeprefix(mark) for line in run.lines if line.startswith(mark)]
+        assert [line for line in ours if line.startswith("x")] == [f"{'x' * 2000} {n}" for n in range(300)]
+        assert "no end" in ours
+        assert "error line" in ours
+        (folder,) = (tmp_path / "logs").glob(f"id_*/attempt_0/{rank}")
+        assert (folder / "stdout.log").read_text().endswith("no end")
+        assert (folder / "stderr.log").read_text() == "error line\n"
+    assert not [line for line in run.lines if line and not re.match(r"\[default|ddp-launch", line)]
+
+
+def test_redirected_streams_stay_off_the_console(stage: Stage, tmp_path: Path) -> None:
+    script = stage.script("import sys\nprint('to file')\nprint('to console', file=sys.stderr)")
+    run = stage.launch("-r", "1", "--rdzv-id", "id", "--log-dir", str(tmp_path), script)
+    assert run.code() == 0
+    assert "to console" in run.lines
+    assert "to file" not in run.lines
+    (file,) = tmp_path.glob("id_*/attempt_0/0/stdout.log")
+    assert file.read_text() == "to file\n"
+
+
+def test_the_filter_shows_the_ranks_that_were_asked_for(stage: Stage) -> None:
+    script = stage.script("import os\nprint('rank ' + os.environ['RANK'])")
+    run = stage.launch("--nproc-per-node", "3", "--local-ranks-filter", "0,2", "--tee", "1", script)
+    assert run.code() == 0
+    assert sorted(line for line in run.lines if "rank" in line) == ["[default0]:rank 0", "[default2]:rank 2"]
+
+
+def test_no_temporary_folder_is_left_behind(stage: Stage, tmp_path: Path) -> None:
+    run = stage.launch(stage.script("raise ValueError"), TMPDIR=str(tmp_path))
+    assert run.code() == 1
+    assert [path.name for path in tmp_path.iterdir()] == ["script.py"]
+
+
+def test_metrics_that_have_no_port_do_not_stop_training(stage: Stage, tmp_path: Path) -> None:
+    import socket
+
+    with socket.socket() as taken:
+        taken.bind(("0.0.0.0", 0))
+        taken.listen()
+        port = str(taken.getsockname()[1])
+        script = stage.script("import time\ntime.sleep(4)\nprint('trained')")
+        run = stage.launch("--metrics-port", port, script, DDP_RUN_DIR=str(tmp_path / "run"))
+        assert run.code() == 0
+    assert "trained" in run.lines
+    run.line(rf"port {port} of 127\.0\.0\.1 is in use")
+
+
+@pytest.mark.parametrize("by_flag", [True, False])
+def test_the_agent_and_its_workers_are_scraped(stage: Stage, *, by_flag: bool) -> None:
+    from urllib.request import urlopen
+
+    port = free_port()
+    flags = ["--metrics-port", str(port)] if by_flag else []
+    environment = {} if by_flag else {"DDP_METRICS_PORT": str(port)}
+    run = stage.launch(*flags, stage.script(LOOP), stage.done(), DDP_JOB="digits", **environment)
+    run.line("rank=0 .*runs")
+    run.line("/metrics")
+    with urlopen(f"http://127.0.0.1:{port}/metrics") as page:
+        text = page.read().decode()
+    assert re.search(r'ddp_world_size\{ddp_job="digits"\} 1(\.0)?\n', text)
+    assert re.search(r'ddp_worker_group_state\{.*state="running".*\} 1', text)
+    stage.finish()
+    assert run.code() == 0
+
+
+@pytest.mark.parametrize(
+    ("arguments", "sentence"),
+    [
+        (["nothing.py"], "There is no script 'nothing.py'"),
+        (["."], "'.' is a directory without __main__.py; name the script in it."),
+        (["-m", "no_such_module"], "There is no module 'no_such_module'"),
+        (["--no-python", "no-such-program"], "There is no program 'no-such-program'"),
+        (["--max-restart", "-1", "x.py"], "--max-restarts -1 is less than 0."),
+        (["--nodes", "2", "x.py"], "Unknown flag --nodes; did you mean --nnodes?"),
+        (["--nnodes", "3:2", "x.py"], "--nnodes '3:2'"),
+        (["--rdzv-backend", "etcd-v2", "x.py"], "use --rdzv-backend c10d"),
+        (["--nproc-per-node", "gpus", "x.py"], "--nproc-per-node 'gpus'"),
+        ([], "No script was given"),
+    ],
+)  # fmt: skip
+def test_what_cannot_be_meant_is_said_in_one_sentence(stage: Stage, arguments: list[str], sentence: str) -> None:
+    run = stage.launch(*arguments)
+    assert run.code() == 2
+    lines = [line for line in run.lines if line]
+    assert len(lines) == 1
+    assert lines[0].startswith("ddp-launch: ")
+    assert sentence in lines[0]
+
+
+def test_a_launch_on_one_node_by_torchruns_usual_endpoint_needs_no_secret(stage: Stage) -> None:
+    flags = ["--nnodes", "1", "--rdzv-backend", "c10d", "--rdzv-endpoint", "localhost:0"]
+    run = stage.launch(*flags, stage.script("print('trained')"), DDP_SECRET_FILE="")
+    assert run.code() == 0
+    assert "trained" in run.lines

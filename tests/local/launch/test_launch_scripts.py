@@ -1,0 +1,20 @@
+"""Scripts that know nothing of us, as their authors would write them: unchanged, and under a fault."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.support.launch_harness import Stage, check_recovered, run_and_kill, stage_of
+
+
+@pytest.fixture
+def stage(tmp_path: Path) -> Iterator[Stage]:
+    yield from stage_of(tmp_path)
+
+
+@pytest.mark.parametrize("script", ["plain_ddp.py", "horovod_style.py"])
+def test_a_script_whose_rank_is_killed_goes_on_from_its_own_checkpoint(stage: Stage, script: str) -> None:
+    check_recovered(run_and_kill(stage, script, 10), 10)

@@ -1,0 +1,187 @@
+"""Restarts by fork: a worker that comes from the zygote is like one that Python started, only sooner."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import signal
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.support.launch_harness import Running, Stage, fork_servers, has_fork_server, is_alive, stage_of, wait_until
+
+
+@pytest.fixture
+def stage(tmp_path: Path) -> Iterator[Stage]:
+    yield from stage_of(tmp_path)
+
+
+SCRIPT = """
+import sys
+is_forked = "torch" in sys.modules
+import json, os, random, signal, threading, time
+import numpy, torch
+def handlers(): return {n: str(signal.getsignal(n)) for n in (1, 2, 3, 13, 15, 17)}
+os.write(1, json.dumps({  # in one piece, which a pipe keeps apart from what other ranks write
+    "is_forked": is_forked, "pid": os.getpid(), "generation": int(os.environ["DDP_GENERATION"]),
+    "draws": [random.random(), float(numpy.random.rand()), float(torch.rand(1))],
+    "same": {
+        "argv": sys.argv, "orig_argv": sys.orig_argv, "path": sys.path, "cwd": os.getcwd(), "file": __file__,
+        "main": sys.modules["__main__"].__dict__ is globals(), "name": __name__, "threads": threading.active_count(),
+        "tasks": len(os.listdir("/proc/self/task")) if not numpy.__name__ else 0, "handlers": handlers(),
+        "flags": str(sys.flags), "stdin": os.readlink("/proc/self/fd/0"), "leader": os.getsid(0) == os.getpid(),
+        "parent": os.getppid(), "stdout": [sys.stdout.encoding, sys.stdout.line_buffering, sys.stdout.write_through],
+        "torch_threads": torch.get_num_threads(), "children": os.path.exists("/proc/self/task/x"), "mask": os.umask(18),
+        "names": sorted(set(os.environ) - {"DDP_FENCE"}), "affinity": sorted(os.sched_getaffinity(0)),
+        "blocked": sorted(signal.pthread_sigmask(signal.SIG_BLOCK, [])), "extra": sorted(
+            os.readlink(f"/proc/self/fd/{n}").partition(":[")[0] for n in os.listdir("/proc/self/fd") if int(n) > 2
+            and os.path.exists(f"/proc/self/fd/{n}") and "/proc/" not in os.readlink(f"/proc/self/fd/{n}")),
+    },
+}).encode() + b"\\n")
+BODY
+"""
+
+
+def told(run: Running, generation: int) -> dict:
+    """What the worker of a generation printed."""
+    return json.loads(run.line(rf'^\{{.*"generation": {generation}, .*')[0])
+
+
+def start(stage: Stage, body: str, *flags: str, **env: str) -> Running:
+    script = stage.script(SCRIPT.replace("BODY", body))
+    return stage.launch("--max-restarts", "1000", *flags, script, "argument", DDP_ZYGOTE="0.1", **env)
+
+
+def forked(run: Running) -> tuple[dict, dict]:
+    """Kill workers until one comes from a zygote; the first worker of all, and that one."""
+    first = now = told(run, 1)
+    while not now["is_forked"]:
+        # The zygote needs about as long as a worker to import torch; a kill before that only begins it again.
+        wait_until(lambda: fork_servers(run.pid) or not is_alive(run.pid), "no zygote was started")
+        wait_until(lambda: has_fork_server(run.pid), "the zygote does not get ready")
+        os.kill(now["pid"], signal.SIGKILL)
+        now = told(run, now["generation"] + 1)
+    return first, now
+
+
+def test_a_fork_looks_like_a_fresh_process(stage: Stage) -> None:
+    run = start(stage, "time.sleep(600)")
+    fresh, fork = forked(run)
+    assert fork["same"] == fresh["same"]
+    assert all(mine != theirs for mine, theirs in zip(fork["draws"], fresh["draws"], strict=True))
+
+
+def test_forks_do_not_share_their_random_numbers(stage: Stage) -> None:
+    run = start(stage, "time.sleep(600)", "--nproc-per-node", "2")
+    _, fork = forked(run)
+    again = re.compile(rf'^\{{.*"generation": {fork["generation"]}, .*')
+    wait_until(lambda: sum(bool(again.match(line)) for line in run.lines) == 2, "the other fork is missing")
+    one, other = (json.loads(line)["draws"] for line in run.lines if again.match(line))
+    assert all(mine != theirs for mine, theirs in zip(one, other, strict=True))
+
+
+def test_a_fork_can_do_what_a_fresh_process_can(stage: Stage) -> None:
+    body = (
+        "import multiprocessing as mp\n"
+        "from torch.utils.data import DataLoader\n"
+        "def square(n): return n * n\n"
+        "if __name__ == '__main__' and is_forked:\n"
+        "    for method in ('spawn', 'fork', 'forkserver'):\n"
+        "        with mp.get_context(method).Pool(1) as pool: print(method, pool.map(square, [1, 2, 3]), flush=True)\n"
+        "    print('loaded', sum(DataLoader(range(10), num_workers=1)).item(), flush=True)\n"
+        "    torch.mm(torch.ones(300, 300), torch.ones(300, 300)); numpy.ones((300, 300)) @ numpy.ones((300, 300))\n"
+        "    raise ValueError('after all')\n"
+        "if __name__ == '__main__': time.sleep(600)"
+    )
+    run = start(stage, body)
+    forked(run)
+    for line in ("spawn [1, 4, 9]", "fork [1, 4, 9]", "forkserver [1, 4, 9]", "loaded 45", "ValueError: after all"):
+        run.line(re.escape(line))
+    assert "fork_server_process.py" not in run.output
+    assert "bootstrap.py" not in run.output
+
+
+def test_a_spare_has_imported_before_it_takes_the_place_of_a_lost_node(stage: Stage) -> None:
+    stage.store()
+    script = stage.script(SCRIPT.replace("BODY", "if not is_forked: time.sleep(600)"))
+    member = stage.agent(0, script, nnodes="1", DDP_ZYGOTE="0.1")
+    told(member, 1)
+    spare = stage.agent(1, script, nnodes="1", DDP_ZYGOTE="0.1")
+    spare.line("the group is full, waiting as a spare")
+    wait_until(lambda: has_fork_server(spare.pid), "the spare's zygote does not get ready")
+    member.send(signal.SIGKILL)
+    assert told(spare, 2)["is_forked"]
+    assert spare.code() == 0
+
+
+@pytest.mark.parametrize(("ending", "code"), [("sys.exit(0)", 0), ("os._exit(41)", 41), ("sys.exit(7)", 7)])
+def test_the_exit_code_of_a_fork_passes_through(stage: Stage, ending: str, code: int) -> None:
+    # A budget that allows just the kills of `forked` is not known before, so the last run is one of its own.
+    run = start(stage, f"if is_forked and os.path.exists({str(stage.folder / 'end')!r}): {ending}\ntime.sleep(600)")
+    _, fork = forked(run)
+    (stage.folder / "end").touch()
+    os.kill(fork["pid"], signal.SIGKILL)
+    if code == 0:
+        assert run.code() == 0
+    else:
+        told(run, fork["generation"] + 2)  # it was seen to fail, and started again
+        run.send(signal.SIGTERM)
+        assert run.code() == 143
+
+
+def test_forks_die_with_a_launcher_that_is_killed(stage: Stage) -> None:
+    run = start(stage, "time.sleep(600)")
+    _, fork = forked(run)
+    (zygote,) = fork_servers(run.pid)
+    run.send(signal.SIGKILL)
+    run.code()
+    wait_until(lambda: not is_alive(fork["pid"]) and not is_alive(zygote), "something outlived its launcher")
+
+
+def test_a_zygote_that_is_killed_is_done_without(stage: Stage) -> None:
+    run = start(stage, "time.sleep(600)")
+    _, fork = forked(run)
+    (zygote,) = fork_servers(run.pid)
+    os.kill(zygote, signal.SIGKILL)
+    wait_until(lambda: not is_alive(zygote), "the zygote lives")
+    os.kill(fork["pid"], signal.SIGKILL)
+    assert not told(run, fork["generation"] + 1)["is_forked"]
+
+
+def test_output_of_forks_is_carried_as_that_of_others(stage: Stage, tmp_path: Path) -> None:
+    run = start(
+        stage, "time.sleep(600)", "--tee", "3", "--log-line-prefix-template", "", "--log-dir", str(tmp_path / "l")
+    )
+    _, fork = forked(run)
+    (log,) = (tmp_path / "l").glob(f"*/attempt_{fork['generation'] - 1}/0/stdout.log")
+    assert json.loads(log.read_text()) == fork
+
+
+def test_nothing_is_left_when_the_run_ends(stage: Stage) -> None:
+    run = start(stage, "time.sleep(600)")
+    forked(run)
+    (zygote,) = fork_servers(run.pid)
+    run.send(signal.SIGTERM)
+    assert run.code() == 143
+    wait_until(lambda: not is_alive(zygote), "the zygote outlived the run")
+
+
+@pytest.mark.parametrize(("flags", "env"), [(["--no-zygote"], {}), ([], {"DDP_ZYGOTE": "0"})])
+def test_it_can_be_turned_off(stage: Stage, flags: list[str], env: dict[str, str]) -> None:
+    script = stage.script("import torch, time\nprint('runs', flush=True)\ntime.sleep(1)")
+    run = stage.launch(*flags, script, **{"DDP_ZYGOTE": "0.01", **env} if flags else env)
+    run.line("^runs")
+    assert fork_servers(run.pid) == []
+    assert run.code() == 0
+
+
+def test_a_script_without_torch_pays_for_no_zygote(stage: Stage) -> None:
+    script = stage.script(
+        "import time\nprint('runs', flush=True)\ntime.sleep(2)\nprint('still', flush=True)\ntime.sleep(9)"
+    )
+    run = stage.launch(script, DDP_ZYGOTE="0.01")
+    run.line("^still")
+    assert fork_servers(run.pid) == []

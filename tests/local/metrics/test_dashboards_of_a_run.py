@@ -1,0 +1,78 @@
+"""The dashboards over a job that runs: what its pods really tell is what the panels ask for."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+import time
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+
+import pytest
+
+from ddp_trainer.common.constants import Port
+from kubectl_ddp.observe.waiting import parse_wait_condition, wait_for
+from kubectl_ddp.status import termination_message
+from tests.support.dashboards import Question, filled, questions
+from tests.support.local_place import Place, a_place
+from tests.support.metrics_processes import DEADLINE_SECONDS
+from tests.support.prometheus import Prometheus
+from tests.support.prometheus_server import prometheus
+from tests.support.rule_files import exported, records, written
+
+TRAIN = ["--", "train", "--task", "digits", "--epochs", "100000", "--checkpoint-seconds", "1"]
+CHOSEN = {"namespace": "training", "namespaces": "training", "ddp_job": "digits", "rank": ".*"}
+DID_NOT_HAPPEN = {
+    *("ddp_worker_restarts_total", "ddp_worker_failures_total", "ddp_rendezvous_round", "ALERTS"),
+    *("ddp_rendezvous_duration_seconds_sum", "ddp_lost_progress_seconds_total", "ddp_skipped_steps_total"),
+    *("ddp_collective_timeouts_total", "ddp_collective_errors_total", "ddp_rendezvous_failures_total"),
+}
+IS_NOT_HERE = {"ddp_peak_flops_per_second", "ddp_container_memory_limit_bytes", "ddp_step_wait_seconds_total"}
+IS_NOT_COMPUTED = {"ddp_gradient_norm", "ddp_loss_scale"}
+OF_GPUS = ("DCGM_", "ddp_gpu_")
+RECORDS = records()
+
+
+@pytest.fixture
+def place(tmp_path: Path) -> Iterator[Place]:
+    with a_place(tmp_path / "state", HOME=str(tmp_path)) as found:
+        found.environ.pop("KUBECONFIG", None)
+        yield found
+
+
+def silent(ask: Prometheus, asked: Iterable[Question]) -> list[Question]:
+    """The questions that nothing answers now."""
+    return [each for each in asked if not ask.now(filled(each.expr, CHOSEN))]
+
+
+def is_excused(question: Question) -> bool:
+    """Whether a short run without a mishap, on a machine without a GPU, has nothing to answer."""
+    read = exported(question.expr, RECORDS)
+    return bool(read & (DID_NOT_HAPPEN | IS_NOT_HERE | IS_NOT_COMPUTED)) or any(map(_is_of_gpus, read))
+
+
+def _is_of_gpus(metric: str) -> bool:
+    return metric.startswith(OF_GPUS)
+
+
+def test_a_job_that_runs_answers_what_the_dashboards_ask(place: Place, tmp_path: Path) -> None:
+    shape = ["--name", "digits", "--nnodes", "2", "--nproc", "2", "--module", "ddp_trainer"]
+    program = str(Path(sys.executable).with_name("kubectl-ddp"))
+    subprocess.run([program, "submit", "--local", *shape, *TRAIN], env=place.environ, check=True, capture_output=True)
+    wait_for(place, "digits", parse_wait_condition("step=1"), timeout=120)
+    targets = {
+        f"{pod['status']['podIP']}:{Port.METRICS.value}": {"namespace": "training", "pod": pod["metadata"]["name"]}
+        for pod in termination_message.workers(place.job("digits").pods)
+    }
+    rules = [{"record": name, "expr": expression} for name, expression in RECORDS.items()]
+    file = written(tmp_path, "records.json", {"groups": [{"name": "records", "rules": rules}]})
+    with prometheus(tmp_path, {address: told | {"node": "here"} for address, told in targets.items()}, file) as running:
+        deadline = time.monotonic() + DEADLINE_SECONDS
+        while not running.query("ddp_job:ddp_goodput:ratio1h"):
+            assert time.monotonic() < deadline, "no record of a goodput"
+            time.sleep(0.1)
+        asked, deadline = list(questions()), time.monotonic() + DEADLINE_SECONDS
+        while unanswered := [each for each in asked if not is_excused(each)]:
+            assert time.monotonic() < deadline, [str(each) for each in unanswered]
+            time.sleep(0.2)
+            asked = silent(Prometheus(running.address, time.time()), asked)

@@ -1,0 +1,213 @@
+"""The aggregator as a process: how it starts, how it ends, and what it takes from its clients."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import signal
+import socket
+import subprocess
+import sys
+import time
+import urllib.request
+from pathlib import Path
+
+import pytest
+
+from ddp_trainer.metrics.serve.server import LINES_PER_MINUTE, MOST_CONNECTIONS
+from ddp_trainer.net.network_interfaces import list_interfaces
+from tests.support.metrics_processes import (
+    DEADLINE_SECONDS,
+    Aggregator,
+    Rank,
+    aggregate,
+    aggregator,
+    announced_port,
+    started,
+)
+
+
+def test_it_ends_on_sigterm_with_exit_code_0(tmp_path: Path) -> None:
+    with aggregator(tmp_path) as running:
+        running.process.send_signal(signal.SIGTERM)
+        assert running.process.wait(DEADLINE_SECONDS) == 0
+
+
+def test_it_ends_when_its_parent_is_killed(tmp_path: Path) -> None:
+    """The write end of the pipe lives as long as the aggregator, so that the end of file is its end."""
+    starts_one = (
+        "import subprocess, sys; "
+        f"subprocess.Popen({aggregate(tmp_path, '--port', '0', '--address', '127.0.0.1')!r}); "
+        "sys.stdin.read()"
+    )
+    with subprocess.Popen(
+        [sys.executable, "-c", starts_one], stdin=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+    ) as parent:
+        announced_port(parent)
+        parent.kill()
+        assert parent.stderr is not None
+        assert parent.stderr.read() == ""
+
+
+def test_a_taken_port_is_one_sentence_with_the_port_and_the_way_out(tmp_path: Path) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = taken.getsockname()[1]
+        done = subprocess.run(
+            aggregate(tmp_path, "--address", "127.0.0.1", "--port", str(port)),
+            capture_output=True,
+            text=True,
+            check=False,
+        )
+    assert done.returncode == 1
+    assert done.stderr == (
+        f"aggregate: port {port} of 127.0.0.1 is in use, so this pod has no metrics; training continues: "
+        "choose another with --port or $DDP_METRICS_PORT.\n"
+    )
+
+
+def test_it_takes_over_the_port_of_the_one_before(tmp_path: Path) -> None:
+    """A launcher that is started again starts an aggregator before the former one has noticed its end."""
+    with aggregator(tmp_path) as former:
+        same_port = aggregate(tmp_path, "--address", "127.0.0.1", "--port", str(former.port))
+        with started(same_port) as successor:
+            assert former.process.poll() is None
+            former.process.terminate()
+            assert announced_port(successor) == former.port
+
+
+@pytest.mark.parametrize(
+    ("arguments", "sentence"),
+    [
+        (["--address", "203.0.113.7", "--port", "0"], "give an address of this host with --address"),
+        (["--address", "no.such.host.invalid", "--port", "0"], "give an address of this host with --address"),
+    ],
+)
+def test_an_address_that_is_not_here_is_one_sentence(tmp_path: Path, arguments: list[str], sentence: str) -> None:
+    done = subprocess.run(aggregate(tmp_path, *arguments), capture_output=True, text=True, check=False)
+    assert done.returncode == 1
+    assert sentence in done.stderr
+    assert done.stderr.count("\n") == 1
+
+
+def test_idle_clients_do_not_keep_a_scrape_out(tmp_path: Path) -> None:
+    with aggregator(tmp_path) as running, Rank(tmp_path, 0) as rank:
+        rank.tell("step 2")
+        idle = [socket.create_connection(("127.0.0.1", running.port)) for _ in range(200)]
+        for client in idle[::2]:
+            client.sendall(b"GET /metr")
+        assert running.scrape().value("ddp_steps_total", rank="0") == 2
+        for client in idle:
+            client.close()
+
+
+def resident_kib(pid: int) -> int:
+    line = next(line for line in Path(f"/proc/{pid}/status").read_text().splitlines() if line.startswith("VmRSS:"))
+    return int(line.split()[1])
+
+
+def test_hostile_clients_cost_the_pod_neither_its_metrics_nor_its_memory(tmp_path: Path) -> None:
+    """Requests without an end, requests one after another on many connections, and answers that nobody reads."""
+    with aggregator(tmp_path) as running, Rank(tmp_path, 0) as rank, contextlib.ExitStack() as crowd:
+        rank.tell("step 2")
+        running.scrape()
+        before = resident_kib(running.process.pid)
+        for _ in range(20):
+            client = socket.create_connection(("127.0.0.1", running.port), timeout=DEADLINE_SECONDS)
+            with client, contextlib.suppress(ConnectionError):
+                client.sendall(b"GET /" + b"x" * (8 << 20))
+        for _ in range(150):
+            client = crowd.enter_context(socket.create_connection(("127.0.0.1", running.port)))
+            with contextlib.suppress(ConnectionError):
+                client.sendall(b"GET /metrics HTTP/1.1\r\n\r\n" * 20)
+        assert running.scrape().value("ddp_steps_total", rank="0") == 2
+        assert resident_kib(running.process.pid) - before < 32 << 10
+        rank.tell("step 1")
+        running.scrape_until(lambda scrape: scrape.value("ddp_steps_total", rank="0") == 3)
+
+
+def sockets(pid: int) -> int:
+    """The number of open sockets. Files come and go: the aggregator reads the boards of ranks meanwhile."""
+    found = 0
+    for descriptor in Path(f"/proc/{pid}/fd").iterdir():
+        with contextlib.suppress(FileNotFoundError):
+            found += str(descriptor.readlink()).startswith("socket:")
+    return found
+
+
+def test_1500_clients_hold_64_connections_under_256_descriptors_and_128_mib(tmp_path: Path) -> None:
+    limits = f"ulimit -n 256; ulimit -d {128 << 10}; exec "
+    command = ["sh", "-c", limits + '"$@"', "sh", *aggregate(tmp_path, "--port", "0", "--address", "127.0.0.1")]
+    with (
+        Rank(tmp_path, 0) as rank,
+        contextlib.ExitStack() as crowd,
+        started(command) as process,
+    ):
+        rank.tell("step 2")
+        running = Aggregator(process, announced_port(process))
+        running.scrape()
+        idle, most = sockets(process.pid), 0
+        for number in range(1500):
+            address = ("127.0.0.1", running.port)
+            client = crowd.enter_context(socket.create_connection(address, timeout=DEADLINE_SECONDS))
+            with contextlib.suppress(ConnectionError):
+                client.sendall(b"GET /metrics" if number % 2 else b"x" * (1 << 16))
+            most = max(most, sockets(process.pid) - idle)
+        # The crowd may fill the queue of connections, where the kernel tries again after 1, 3 and 7 seconds.
+        assert running.scrape(seconds=DEADLINE_SECONDS).value("ddp_steps_total", rank="0") == 2
+        assert 1 < most <= MOST_CONNECTIONS
+        process.terminate()
+        assert process.stderr is not None
+        assert len(process.stderr.read().splitlines()) <= LINES_PER_MINUTE + 1
+
+
+def own_address() -> str:
+    """An address of this machine that is not the loopback."""
+    found = [
+        each for one in list_interfaces() if one.is_up and not one.is_loopback for each in one.addresses if "." in each
+    ]
+    if not found:
+        pytest.skip("this machine has no address but the loopback")
+    return found[0]
+
+
+def without_places() -> dict[str, str]:
+    """This environment, as on a machine that is no pod."""
+    told = ("DDP_METRICS_ADDRESS", "DDP_POD_IP", "KUBERNETES_SERVICE_HOST")
+    return {name: value for name, value in os.environ.items() if name not in told}
+
+
+@pytest.mark.parametrize("told", [{"KUBERNETES_SERVICE_HOST": "10.0.0.1"}, {"DDP_METRICS_ADDRESS": "0.0.0.0"}])
+def test_in_a_pod_or_where_it_is_told_so_it_listens_on_every_address(tmp_path: Path, told: dict[str, str]) -> None:
+    command = aggregate(tmp_path, "--port", "0")
+    with started(command, without_places() | told) as process:
+        port = announced_port(process)
+        for address in ("127.0.0.1", own_address()):
+            socket.create_connection((address, port), timeout=DEADLINE_SECONDS).close()
+
+
+def test_outside_of_pods_only_this_machine_reaches_it(tmp_path: Path) -> None:
+    command = aggregate(tmp_path, "--port", "0")
+    with started(command, without_places()) as process:
+        port = announced_port(process)
+        socket.create_connection(("127.0.0.1", port), timeout=DEADLINE_SECONDS).close()
+        with pytest.raises(ConnectionRefusedError):
+            socket.create_connection((own_address(), port), timeout=DEADLINE_SECONDS)
+
+
+def test_when_the_run_is_over_a_regular_scraper_is_waited_for_and_nobody_else(tmp_path: Path) -> None:
+    with aggregator(tmp_path) as running:
+        running.scrape()
+        running.process.send_signal(signal.SIGUSR1)
+        assert running.process.wait(DEADLINE_SECONDS) == 0, "only a person has looked"
+    with aggregator(tmp_path) as running:
+        address = f"http://127.0.0.1:{running.port}/metrics"
+        as_prometheus = urllib.request.Request(address, headers={"User-Agent": "Prometheus/3.5.0"})
+        for pause in (1.5, 0.0):
+            urllib.request.urlopen(as_prometheus, timeout=2).close()
+            time.sleep(pause)  # the interval is what it has to learn
+        running.process.send_signal(signal.SIGUSR1)
+        with pytest.raises(subprocess.TimeoutExpired):
+            running.process.wait(1.0)
+        with urllib.request.urlopen(as_prometheus, timeout=2) as answer:
+            assert b"ddp_exporter_scrapes_total" in answer.read()
+        assert running.process.wait(DEADLINE_SECONDS) == 0

@@ -1,0 +1,161 @@
+"""What a scrape tells of ranks that are blocked, loop, are stopped, hold the GIL or are dead, with a real group."""
+
+from __future__ import annotations
+
+import os
+import signal
+import stat
+import urllib.request
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from ddp_trainer.common.constants import FailureReason
+from ddp_trainer.common.metric_names import Metric
+from kubectl_ddp.hang.analysis import HangState, Verdict, analyze
+from kubectl_ddp.hang.collector import HangSnapshot, PodReport, read
+from tests.support.launch_harness import Running, Stage, stage_of, wait_until, worker_pid
+from tests.support.metrics_processes import Scrape
+
+SCRIPT = Path(__file__).with_name("hanging_metered.py")
+
+
+@pytest.fixture
+def stage(tmp_path: Path) -> Iterator[Stage]:
+    yield from stage_of(tmp_path)
+
+
+class Pod:
+    """A launcher with two ranks, and its metrics."""
+
+    def __init__(self, stage: Stage) -> None:
+        self.folder = stage.folder
+        self.boards = stage.folder / "boards"
+        flags = ["--metrics-port", "0", "--nproc-per-node", "2", "--max-restarts", "3", str(SCRIPT)]
+        told = {"TROUBLE": str(stage.folder), "DDP_METRICS_DIR": str(self.boards)}
+        self.run: Running = stage.launch(*flags, **told, DDP_METRICS_ADDRESS="127.0.0.1")
+        self.address = self.run.line(r"(http://127\.0\.0\.1:\d+/metrics)")[1]
+
+    def hang_page(self) -> str:
+        with urllib.request.urlopen(self.address.replace("/metrics", "/hang"), timeout=5) as answer:
+            return str(answer.read().decode())
+
+    def scrape(self) -> Scrape:
+        with urllib.request.urlopen(self.address, timeout=2) as answer:
+            return Scrape(answer.read().decode())
+
+    def until(self, holds: Callable[[Scrape], object], what: str) -> Scrape:
+        """Scrape again and again until it shows what must come; every one is answered within two seconds."""
+        seen = [self.scrape()]
+
+        def is_so() -> bool:
+            seen.append(self.scrape())
+            return bool(holds(seen[-1]))
+
+        wait_until(is_so, what)
+        return seen[-1]
+
+    def order(self, kind: str) -> None:
+        unread = self.folder / "unread"
+        unread.write_text(kind)
+        unread.replace(self.folder / "rank-1")
+
+    def inject_fault(self, kind: str) -> None:
+        """Have rank 1 get into trouble."""
+        self.order(kind)
+        self.run.line(f"trouble: rank=1 kind={kind}")
+
+
+def begun(scrape: Scrape, rank: int) -> float | None:
+    return scrape.value(Metric.ENQUEUED, rank=str(rank), process_group="default")
+
+
+def is_behind(scrape: Scrape) -> bool:
+    """Rank 0 is in the collective that rank 1 has not entered, and no step is made."""
+    first, second = begun(scrape, 0), begun(scrape, 1)
+    return first is not None and second is not None and first == second + 1
+
+
+def verdict_of(page: str) -> Verdict | None:
+    shown = read("worker-0", page)
+    assert isinstance(shown, PodReport), shown
+    return analyze(HangSnapshot(pods=(shown,)))
+
+
+def test_the_metrics_port_names_a_rank_that_hangs_and_shows_neither_code_nor_processes(stage: Stage) -> None:
+    before = os.umask(0)
+    try:
+        pod = Pod(stage)
+    finally:
+        os.umask(before)
+    pod.until(lambda seen: (begun(seen, 0) or 0) > 5, "it trains")
+    pod.inject_fault("loop")
+    pages = [pod.hang_page()]
+
+    def is_named() -> bool:
+        pages.append(pod.hang_page())
+        verdict = verdict_of(pages[-1])
+        return verdict is not None and verdict.answer is HangState.HANGS
+
+    wait_until(is_named, "it is named")
+    verdict = verdict_of(pages[-1])
+    assert verdict is not None
+    assert [culprit.look.rank for culprit in verdict.culprits] == [1]
+    pids = [str(worker_pid(pod.run.pid, rank)) for rank in range(2)]
+    secrets = (SCRIPT.name, "Thread", "0x", "stack", "pid", *(f" {pid}," for pid in pids))
+    assert [word for word in secrets for page in pages if word in page] == []
+    assert not list(stage.folder.rglob("answer.json")), "no worker was asked to write its stacks"
+
+    modes = {each.name: stat.S_IMODE(each.lstat().st_mode) for each in pod.boards.iterdir()}
+    assert {"launcher.sock", "rank-0.sock", "rank-0.pulse"} <= modes.keys()
+    # Others hold the number of a signal, names of imports, and numbers, in a folder that only this user enters.
+    others = {name for name, mode in modes.items() if mode & 0o077}
+    assert {name for name in others if not name.endswith((".imports", ".signal")) and name != "history.json"} == set()
+    assert stat.S_IMODE(pod.boards.lstat().st_mode) == 0o700
+
+
+def test_every_kind_of_sick_rank_is_told_of(stage: Stage) -> None:
+    pod = Pod(stage)
+    pod.until(lambda seen: (begun(seen, 0) or 0) > 5 and (seen.value(Metric.STEP, rank="1") or 0) > 5, "it trains")
+
+    # Rank 1 in a loop of Python, rank 0 blocked in the collective with the GIL free.
+    pod.inject_fault("loop")
+    looping = pod.until(is_behind, "rank 0 waits for rank 1")
+    stood = looping.value(Metric.LAST_STEP_TIMESTAMP, rank="0")
+    again = pod.until(is_behind, "it stays so")
+    assert again.value(Metric.LAST_STEP_TIMESTAMP, rank="0") == stood
+    assert [again.value(Metric.RANK_UP, rank=rank) for rank in "01"] == [1, 1]
+    pod.order("go on")
+    pod.until(lambda seen: (seen.value(Metric.LAST_STEP_TIMESTAMP, rank="0") or 0) > (stood or 0), "it goes on")
+
+    # Stopped: its own numbers stay, and the kernel's word is told.
+    pid = worker_pid(pod.run.pid, 1)
+    os.kill(pid, signal.SIGSTOP)
+    stopped = pod.until(lambda seen: seen.value("ddp_rank_stopped", rank="1") == 1, "it is stopped")
+    done = stopped.value(Metric.STEPS, rank="1")
+    assert done is not None
+    assert (begun(stopped, 1) or 0) <= (begun(stopped, 0) or 0)
+    os.kill(pid, signal.SIGCONT)
+    going = pod.until(lambda seen: (seen.value(Metric.STEPS, rank="1") or 0) > done + 1, "it goes on")
+    assert going.value("ddp_rank_stopped", rank="1") == 0
+
+    # The GIL is held inside a collective that the rank has entered: only torch's own threads can know.
+    pod.inject_fault("gil")
+    held = pod.until(lambda seen: begun(seen, 0) == (begun(seen, 1) or 0) + 1, "rank 1 is where its recorder says")
+    assert held.value(Metric.RANK_UP, rank="1") == 1
+    steps = held.value(Metric.STEPS, rank="1")
+
+    # Killed: the reason is counted, the group is formed anew, and its counters go on in the same series.
+    os.kill(pid, signal.SIGKILL)
+    back = pod.until(lambda seen: (seen.value(Metric.STEPS, rank="1") or 0) > (steps or 0) + 3, "it steps again")
+    assert back.value(Metric.FAILURES, reason=FailureReason.SIGKILL) == 1
+    assert back.value(Metric.RANK_UP, rank="1") == 1
+    assert (begun(back, 1) or 0) < (begun(held, 1) or 0)
+    assert {series for series in held.series() if "process_group" not in dict(series[1])} <= back.series()
+
+    # C code that holds the GIL without a system call.
+    pod.inject_fault("regex")
+    matching = pod.until(is_behind, "it is in a regular expression")
+    assert matching.value("ddp_rank_stopped", rank="1") == 0
+    assert (matching.value("ddp_rank_cpu_seconds_total", rank="1") or 0) > 0

@@ -1,0 +1,192 @@
+"""A dimension that is added to the table of mesh dimensions, and nowhere else, works wherever layouts do.
+
+The tests run a copy of both packages with one row more: ``mirror``, along which ranks compute the same as one another.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import subprocess
+import sys
+from itertools import chain
+from pathlib import Path
+from textwrap import dedent
+from typing import Any, Final
+
+import pytest
+
+from ddp_trainer.common.parallel_dims import DIMENSION_NAMES, WRITTEN
+from tests.local.train.test_train_products import run
+from tests.local.workloads.train_forked import losses_of
+
+ROOT: Final = Path(__file__).parents[3]
+TABLE: Final = Path("ddp_trainer/common/parallel_dims.py")
+BEFORE: Final = '    MeshDimension("tp"'
+ROW: Final = '    MeshDimension("mirror", "compute the same, of the same samples"),\n'
+
+
+@pytest.fixture(scope="module")
+def packages(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Both packages, with one row more in one file."""
+    copy = tmp_path_factory.mktemp("packages")
+    for package in ("trainer/ddp_trainer", "kubectl_plugin/kubectl_ddp"):
+        source = ROOT / package
+        shutil.copytree(source, copy / source.name, ignore=shutil.ignore_patterns("__pycache__"))
+    text = (copy / TABLE).read_text()
+    assert text.count(BEFORE) == 1
+    (copy / TABLE).write_text(text.replace(BEFORE, ROW + BEFORE))
+    return copy
+
+
+def printed(packages: Path, program: str) -> Any:
+    """What a program with the copied packages prints as JSON."""
+    found = [sys.executable, "-c", dedent(program)]
+    done = subprocess.run(
+        found, env={**os.environ, "PYTHONPATH": str(packages)}, capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 0, done.stderr
+    return json.loads(done.stdout)
+
+
+def test_a_layout_is_read_written_and_chosen_with_the_new_dimension(packages: Path) -> None:
+    assert printed(
+        packages,
+        """
+        import json
+        from ddp_trainer.common.layout_range import LayoutRange
+        from ddp_trainer.common.parallel_dims import DIMENSION_NAMES, Layout, LayoutError
+        from ddp_trainer.metrics.families.registry import FAMILIES
+
+        layout = Layout.parse("mirror=2,replicate=2,shard=2")
+        try:
+            Layout.parse("dp=2")
+        except LayoutError as error:
+            refused = "tp, mirror" in str(error)
+        print(json.dumps({
+            "text": str(layout),
+            "sizes": [layout.world, layout.replica, layout.data_size],
+            "ranks": all(layout.rank(layout.place(rank)) == rank for rank in range(layout.world)),
+            "data": [layout.place(rank).data_rank for rank in range(layout.world)],
+            "counts": [rank for rank in range(layout.world) if layout.place(rank).has_losses],
+            "told": layout.describe(3),
+            "chosen": str(LayoutRange.parse("replicate=1:4,mirror=1:2").choose(5)),
+            "labels": [each.labels for each in FAMILIES if each.name == "ddp_rank_info"][0][-len(DIMENSION_NAMES):],
+            "refused": refused,
+        }))
+        """,
+    ) == {
+        "text": "replicate=2,shard=2,mirror=2",
+        "sizes": [8, 4, 4],
+        "ranks": True,
+        "data": [0, 0, 1, 1, 2, 2, 3, 3],
+        "counts": [0, 2, 4, 6],
+        "told": "replicate 0, shard 1, mirror 1",
+        "chosen": "replicate=2,mirror=2",
+        "labels": [*DIMENSION_NAMES[:-1], "mirror", "tp"],
+        "refused": True,
+    }
+
+
+def test_the_plugin_takes_a_job_with_it_and_plans_without_it(packages: Path) -> None:
+    found = printed(
+        packages,
+        """
+        import json
+        from kubectl_ddp.errors import UsageError
+        from kubectl_ddp.plan.choice import layouts
+        from kubectl_ddp.plan.traffic import PLANNED
+        from kubectl_ddp.spec.fields import FIELDS
+        from kubectl_ddp.spec.layout import layout_of
+        from kubectl_ddp.values.layout import parse_layouts
+        from kubectl_ddp.values.quantity import Nodes
+        from tests.support.jobs import a_job
+
+        layouts_of_job = parse_layouts("replicate=1:2,mirror=2")
+        job = a_job(parallel=layouts_of_job, nnodes=Nodes(1, 2), nproc=2)
+        try:
+            a_job(parallel=layouts_of_job, nnodes=Nodes(1, 2), nproc=3)
+        except UsageError as error:
+            refused = error.message
+        print(json.dumps({
+            "flag": FIELDS["parallel"].metavar,
+            "layout": str(layout_of(job)),
+            "refused": refused,
+            "planned": sorted({str(each) for each in layouts(2, PLANNED)}),
+        }))
+        """,
+    )
+    assert found == {
+        "flag": ",".join(f"{name}=N" for name in WRITTEN).replace("tp=N", "tp=N,mirror=N"),
+        "layout": "replicate=2,mirror=2",
+        "refused": "parallel 'replicate=1:2,mirror=2' has no layout of 6 ranks, which 2 nodes of 3 processes make.",
+        "planned": ["pp=2", "replicate=2", "shard=2", "tp=2"],
+    }
+
+
+def test_a_mesh_has_a_group_for_it_and_a_state_is_written_once(packages: Path) -> None:
+    found = printed(
+        packages,
+        """
+        import json
+        import torch
+        import torch.distributed as dist
+        from torch.distributed.tensor import distribute_tensor, Shard
+        from torch.testing._internal.distributed.fake_pg import FakeStore
+        from ddp_trainer.common.parallel_dims import Layout
+        from ddp_trainer.train.checkpoint.dcp_chunks import TENSORS, local_state_dict
+        from ddp_trainer.train.distributed.group import Group
+        from ddp_trainer.train.mesh.device_mesh import Mesh
+        from ddp_trainer.train.mesh.sharded_state import ShardedState
+
+        layout, found = Layout.parse("replicate=2,shard=2,mirror=2"), []
+        for rank in range(4):
+            dist.init_process_group("fake", rank=rank, world_size=layout.world, store=FakeStore())
+            group = Group(rank, layout.world, "fake", torch.device("cpu"))
+            group.set_layout(layout)
+            mesh = Mesh.of(layout, group, timeout_seconds=60)
+            model = torch.nn.Linear(2, 2, bias=False)
+            model.weight = torch.nn.Parameter(
+                distribute_tensor(model.weight, mesh.along("shard"), [Shard(0)], src_data_rank=None)
+            )
+            state = ShardedState(mesh, group)
+            written = local_state_dict(model, torch.optim.SGD(model.parameters()), state)[TENSORS]
+            found.append({
+                "names": list(mesh.names),
+                "mirror": dist.get_process_group_ranks(mesh.along("mirror").get_group()),
+                "data": group.data_rank,
+                "holders": state._num_replicas(model.weight),
+                "written": {name: [offset for offset, _ in each["chunks"]] for name, each in written.items()},
+            })
+            mesh.release_groups()
+            dist.destroy_process_group()
+        print(json.dumps(found))
+        """,
+    )
+    assert [each["mirror"] for each in found] == [[0, 1], [0, 1], [2, 3], [2, 3]]
+    assert [each["data"] for each in found] == [0, 0, 1, 1]
+    assert [each["written"] for each in found] == [
+        {"model.weight": [[0, 0]]},
+        {},
+        {"model.weight": [[1, 0]]},
+        {},
+    ]
+    assert all(each["names"] == ["replicate", "shard", "mirror"] and each["holders"] == 4 for each in found)
+
+
+def test_a_run_along_it_learns_what_one_process_does_and_goes_on_in_another_layout(
+    packages: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("PYTHONPATH", str(packages))
+    alone, cut = tmp_path / "alone", tmp_path / "cut"
+    layouts = {"shard=2,mirror=2": 4, "mirror=2": 2}
+    runs = [
+        run(cut, 2 * number, ["--parallel", layout], world=world)
+        for number, (layout, world) in enumerate(layouts.items(), start=1)
+    ]
+    wanted_losses, *parts = losses_of(tmp_path, run(alone, 4, (), world=1), *runs)
+    assert list(chain(*parts)) == pytest.approx(wanted_losses, rel=1e-4)
+    wanted, last = (json.loads(kept.with_suffix(".json").read_text()) for kept in (alone, cut))
+    assert last["metrics"] == pytest.approx(wanted["metrics"], rel=1e-4)
+    assert {"steps": 4, "samples_lost": 0, "samples_repeated": 0}.items() <= last.items()

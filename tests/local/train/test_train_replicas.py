@@ -1,0 +1,206 @@
+"""Ranks of a spread model die, and the others go on with what they hold: nothing is lost, nor read or drawn anew."""
+
+from __future__ import annotations
+
+import json
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from ddp_trainer.common.constants import Env
+from tests.local.launch.test_launch_reform import QUICKLY, hurry, workers_of
+from tests.local.workloads import train_half_voted, train_handed_on, train_slow_disk
+from tests.support.launch_harness import Running, Stage, stage_of
+
+STEPS = 60
+SAVED_EVERY = 5
+TASK = (
+    *("--task", f"{train_half_voted.__name__}:SlowNumbers", "--global-batch", "16", "--batch-slices", "4"),
+    *("--epochs", "90"),
+)
+PROGRAM = ("-m", train_half_voted.__name__, *TASK, "--max-steps", str(STEPS), "--log-steps", "1", "--log-json")
+FLAGS = (*PROGRAM, "--clip-norm", "0.2", "--schedule", "constant", "--evaluate-every", "99")
+
+
+@pytest.fixture
+def stage(tmp_path: Path) -> Iterator[Stage]:
+    yield from stage_of(tmp_path)
+
+
+@pytest.fixture(scope="module")
+def undisturbed(tmp_path_factory: pytest.TempPathFactory) -> dict[int, float]:
+    """Losses of one process that nothing happens to."""
+    for stage in stage_of(tmp_path_factory.mktemp("alone")):
+        alone = stage.launch("--nproc-per-node", "1", *FLAGS, **QUICKLY, HURRY=str(stage.folder))
+        assert alone.code() == 0, alone.output
+        found = losses(alone)
+    return found
+
+
+def losses(running: Running) -> dict[int, float]:
+    """Of each step that was told, the last of each."""
+    told = [json.loads(line) for line in running.lines if '"event": "step"' in line]
+    return {each["step"]: each["loss"] for each in told}
+
+
+def summary(running: Running) -> dict[str, Any]:
+    (ended,) = (json.loads(line) for line in running.lines if '"event": "summary"' in line)
+    return dict(ended["summary"])
+
+
+def saved_slowly(stage: Stage) -> tuple[str, ...]:
+    """The program, which saves when a group ends by agreement, and not before."""
+    kept = ("--checkpoint-dir", str(stage.folder / "kept"), "--checkpoint-seconds", "inf")
+    return ("-m", train_slow_disk.__name__, *FLAGS[2:], *kept)
+
+
+def watched(stage: Stage, *, pause: str) -> dict[str, str]:
+    """For a task that takes its time until it is told to hurry, and tells what it makes."""
+    return {**QUICKLY, "HURRY": str(stage.folder / "hurry"), "MADE": str(stage.folder / "made"), "PAUSE": pause}
+
+
+def made(stage: Stage) -> int:
+    """How often the first group of ranks and all later ones have made the weight that tells of it."""
+    return len((stage.folder / "made").read_text().splitlines())
+
+
+@pytest.mark.parametrize(("cut", "slices"), [("shard=2", 4), ("tp=2", 2), ("pp=2", 4)])
+def test_a_lost_rank_and_a_lost_verdict_cost_two_replicas_of_two_ranks_no_step(
+    stage: Stage, undisturbed: dict[int, float], cut: str, slices: int
+) -> None:
+    env = watched(stage, pause="0.3")
+    layout = ("--parallel", f"replicate=2,{cut}", "--batch-slices", str(slices))
+    run = stage.launch("--nproc-per-node", "4", "--max-restarts", "9", *FLAGS, *layout, **env)
+    # After the verdict that rank 1 did not hear.
+    run.line(f'"event": "started".*"resumed_step": {train_half_voted.UNHEARD + 1}')
+    seen = len(run.lines)
+    run.line('"event": "step"', after=seen)
+    survivors, victim = workers_of(run)[:3], workers_of(run)[3]
+    subprocess.run(["kill", "-9", str(victim)], check=True)
+    run.line('"event": "started"', after=seen)
+    assert workers_of(run)[:3] == survivors
+    hurry(stage)
+    assert run.code() == 0, run.output
+    assert made(stage) == 1
+    assert {"samples_lost": 0, "samples_repeated": 0, "lost_steps": 0, "steps": STEPS}.items() <= summary(run).items()
+    assert losses(run) == pytest.approx(undisturbed, rel=1e-4)
+    assert sorted(losses(run)) == list(range(1, STEPS + 1))
+
+
+def test_a_replica_goes_with_its_node_and_comes_back_healed_while_the_other_one_trains(stage: Stage) -> None:
+    """In slices, of which torch remembers the most: the grid of the ranks is another one each time."""
+    env = {**watched(stage, pause="1"), "DDP_ZYGOTE": "0"}
+    program = ("--nproc-per-node", "2", *FLAGS, "--parallel", "replicate=1:2,tp=2", "--batch-slices", "2")
+    stage.store()
+    first, second = (stage.agent(index, *program, nnodes="1:2", **env) for index in (0, 1))
+    first.line('"event": "started".*"world_size": 4')
+    survivors, seen = workers_of(first), len(first.lines)
+    first.line('"event": "step"', after=seen)
+    second.send(signal.SIGKILL)
+    first.line('"event": "started".*"world_size": 2', after=seen)
+    seen = len(first.lines)
+    second = stage.agent(1, *program, nnodes="1:2", **env)
+    first.line('"event": "started".*"world_size": 4', after=seen)
+    assert workers_of(first) == survivors
+    hurry(stage)
+    assert [first.code(), second.code()] == [0, 0], first.output
+    assert made(stage) == 1
+    assert {"samples_lost": 0, "samples_repeated": 0, "lost_steps": 0}.items() <= summary(first).items()
+
+
+def test_two_shards_go_on_from_the_disk_where_two_of_four_are_gone_for_good(
+    stage: Stage, undisturbed: dict[int, float]
+) -> None:
+    """There is no replica that holds what was lost, and the range of layouts allows a smaller one."""
+    env = {**watched(stage, pause="0.4"), "DDP_ZYGOTE": "0"}
+    kept = ("--checkpoint-dir", str(stage.folder / "kept"), "--checkpoint-steps", str(SAVED_EVERY))
+    program = ("--nproc-per-node", "2", *FLAGS, *kept, "--parallel", "shard=2:4")
+    stage.store()
+    first, second = (stage.agent(index, *program, nnodes="1:2", **env) for index in (0, 1))
+    first.line('"event": "started".*"world_size": 4')
+    first.line(f'"event": "step", "step": {2 * SAVED_EVERY + 1},')  # the second save has waited for the first
+    survivors, seen = workers_of(first), len(first.lines)
+    second.send(signal.SIGKILL)
+    went_on = first.line('"event": "started".*"world_size": 2,.*"resumed_step": ([0-9]+)', after=seen)
+    assert int(went_on[1]) >= SAVED_EVERY
+    assert workers_of(first) == survivors
+    hurry(stage)
+    assert first.code() == 0, first.output
+    assert made(stage) == 1
+    assert {"samples_lost": 0, "samples_repeated": 0, "steps": STEPS, "world_size": 2}.items() <= summary(first).items()
+    assert losses(first) == pytest.approx(undisturbed, rel=1e-4)
+    assert sorted(losses(first)) == list(range(1, STEPS + 1))
+
+
+def test_a_group_of_other_pieces_goes_on_from_the_last_save_of_a_rank_that_writes_no_more(stage: Stage) -> None:
+    """Which is under way when the group has met in which another rank is the first one."""
+    env = {**QUICKLY, "DDP_ZYGOTE": "0", "HURRY": str(stage.folder / "hurry"), "PAUSE": "1"}
+    flags = (*saved_slowly(stage), "--parallel", "shard=2:4")
+    stage.store()
+    early = stage.agent(1, "--nproc-per-node", "2", *flags, nnodes="1:2", **env)
+    early.line('"event": "step"')
+    survivors = workers_of(early)
+    first = stage.agent(0, "--nproc-per-node", "2", *flags, nnodes="1:2", **env)
+    first.line('"event": "started".*"world_size": 4,.*"resumed_step": [1-9]')
+    assert workers_of(early) == survivors
+    hurry(stage)
+    assert [first.code(), early.code()] == [0, 0], first.output
+    assert {"samples_lost": 0, "samples_repeated": 0, "lost_steps": 0, "steps": STEPS}.items() <= summary(first).items()
+
+
+def test_a_rank_that_somebody_tells_to_end_takes_its_piece_to_the_disk_before_the_others_go_on(stage: Stage) -> None:
+    """The first rank waits for it, though it is still about to leave the group when that is over."""
+    env = {**QUICKLY, "HURRY": str(stage.folder / "hurry"), "PAUSE": "0.3"}
+    run = stage.launch("--nproc-per-node", "2", *saved_slowly(stage), "--parallel", "shard=2", **env)
+    run.line('"event": "step"')
+    survivor, told = workers_of(run)
+    subprocess.run(["kill", str(told)], check=True)
+    run.line('"event": "started".*"resumed_step": [1-9]')
+    assert workers_of(run)[0] == survivor
+    hurry(stage)
+    assert run.code() == 0, run.output
+    assert {"samples_lost": 0, "samples_repeated": 0, "lost_steps": 0, "steps": STEPS}.items() <= summary(run).items()
+
+
+def test_the_first_error_names_the_place_in_the_layout_that_its_rank_was_given_by_a_flag(stage: Stage) -> None:
+    """That of the environment is another one, which the flag replaces."""
+    env = {**QUICKLY, "HURRY": str(stage.folder / "hurry"), "PAUSE": "0.3", Env.PARALLEL.value: "pp=2"}
+    run = stage.launch("--nproc-per-node", "2", "--max-restarts", "0", *FLAGS, "--parallel", "shard=2", **env)
+    run.line('"event": "step"')
+    subprocess.run(["kill", "-9", str(workers_of(run)[1])], check=True)
+    assert run.code() != 0
+    assert "ddp-launch: Rank 1 (shard 1) on " in run.output
+
+
+def test_spares_that_have_given_what_they_held_go_on_from_the_disk_when_the_others_are_gone(stage: Stage) -> None:
+    env = {**QUICKLY, "DDP_ZYGOTE": "0", "HURRY": str(stage.folder / "hurry"), "PAUSE": "0.5"}
+    kept = ("--checkpoint-dir", str(stage.folder / "kept"), "--checkpoint-steps", str(SAVED_EVERY))
+    program = ("--nproc-per-node", "2", *FLAGS, *kept, "--parallel", "shard=2")
+    stage.store()
+    spare = stage.agent(1, *program, nnodes="1:2", **env)
+    spare.line('"event": "step"')
+    first = stage.agent(0, *program, nnodes="1:2", **env)
+    given = int(first.line('"event": "started".*"resumed_step": ([0-9]+)')[1])
+    seen = len(spare.lines)
+    first.line(f'"event": "step", "step": {given + 3 * SAVED_EVERY},')  # a save waits for the one before
+    first.send(signal.SIGKILL)
+    went_on = spare.line('"event": "started".*"resumed_step": ([0-9]+)', after=seen)
+    assert int(went_on[1]) > given
+    hurry(stage)
+    assert spare.code() == 0, spare.output
+    assert {"samples_lost": 0, "samples_repeated": 0, "steps": STEPS}.items() <= summary(spare).items()
+
+
+def test_of_three_ranks_left_the_spare_gives_what_it_holds_and_is_released_when_the_others_are_done() -> None:
+    run = subprocess.run([sys.executable, "-m", train_handed_on.__name__], capture_output=True, text=True, check=False)
+    assert run.returncode == 0, run.stdout + run.stderr
+    assert sorted(line for line in run.stdout.splitlines() if line) == [
+        "rank 0 of [0, 1] has slot 0 after 5 and 5",
+        "rank 1 of [0, 1] has slot 1 after 5 and 5",
+        "spare 2 heard the end",
+    ]

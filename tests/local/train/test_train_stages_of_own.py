@@ -1,0 +1,65 @@
+"""What a person brings to stages keeps its meaning: frozen layers, an optimizer with groups, modules of a stage."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from ddp_trainer.train.checkpoint.checkpoint_files import directories, read, unpack
+from tests.local.workloads.train_forked import Run, losses_of
+
+COMMON = (
+    *("--log-steps", "1", "--threads", "1", "--device", "cpu", "--global-batch", "8", "--batch-slices", "2"),
+    *("--warmup-steps", "0", "--schedule", "constant", "--clip-norm", "0.5", "--checkpoint-seconds", "inf"),
+)
+STAGES = ("--parallel", "pp=2", "--micro-batch", "2")
+
+
+def run(task: str, *flags: str) -> Run:
+    """One, on two ranks if it is laid out."""
+    world = 2 if "--parallel" in flags else 1
+    return Run(world, ["--task", f"tests.local.workloads.train_layouts:{task}", *COMMON, *flags])
+
+
+def optimizer_in(directory: Path) -> dict[str, Any]:
+    """Of its newest checkpoint."""
+    found: dict[str, Any] = unpack(read(next(iter(directories(directory)))))["optimizer"]
+    return found
+
+
+@pytest.mark.timeout(600)
+def test_stages_learn_and_are_evaluated_as_a_person_meant_them(tmp_path: Path) -> None:
+    """One process and two stages go on from each other's checkpoints, in pieces or written by one rank."""
+    one, two, whole = tmp_path / "one", tmp_path / "two", tmp_path / "whole"
+    task, numbers = "FrozenAndGrouped", [tmp_path / "alone.json", tmp_path / "staged.json"]
+    half, still = ("--precision", "fp16", "--max-steps", "2"), ("--learning-rate", "1e-12", "--max-steps", "1")
+    by_one_rank = ("--checkpoint-dir", str(whole), "--checkpoint-scope", "pod")
+    losses = losses_of(
+        tmp_path,
+        run(task, "--max-steps", "2", "--checkpoint-dir", str(one)),
+        run(task, "--max-steps", "2", "--checkpoint-dir", str(two), *STAGES),
+        run(task, "--max-steps", "2", *by_one_rank, *STAGES),
+        run(task, "--max-steps", "3", "--checkpoint-dir", str(one), *STAGES),
+        run(task, "--max-steps", "3", "--checkpoint-dir", str(two)),
+        run(task, "--max-steps", "3", *by_one_rank),
+        run("Frozen", *half),
+        run("Frozen", *half, *STAGES),
+        run("Numbers", *still, "--summary", str(numbers[0])),
+        run("DroppedBetween", *still, *STAGES, "--summary", str(numbers[1])),
+    )
+    for like, other in ((0, 1), (0, 2), (3, 4), (3, 5)):
+        assert losses[other] == pytest.approx(losses[like], rel=1e-5)
+    kept = optimizer_in(one)
+    assert [len(group["params"]) for group in kept["param_groups"]] == [5, 12]
+    assert len(kept["state"]) == 17
+    for other in map(optimizer_in, (two, whole)):
+        assert other["param_groups"] == kept["param_groups"]
+        torch.testing.assert_close(other["state"], kept["state"], rtol=1e-4, atol=1e-7)
+    assert losses[7] == pytest.approx(losses[6], rel=1e-4), "a stage without gradients scales losses, too"
+    assert losses[9] != pytest.approx(losses[8], rel=1e-3), "it drops out while it learns"
+    alone, staged = (json.loads(number.read_text())["metrics"] for number in numbers)
+    assert staged == pytest.approx(alone, rel=1e-6)

@@ -1,0 +1,167 @@
+"""Ranks that save and load one state under several layouts, one after the other, without training.
+
+Prints, as JSON lines, the digest of what each layout loads of what each has saved, and what becomes of damage.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import resource
+import sys
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from ddp_trainer.common.layout_range import LayoutRange
+from ddp_trainer.process.recorder import NoopRankRecorder
+from ddp_trainer.train.api import make_progress
+from ddp_trainer.train.checkpoint.checkpoint_broadcast import broadcast_latest_checkpoint
+from ddp_trainer.train.checkpoint.checkpoint_factory import make_saver
+from ddp_trainer.train.checkpoint.checkpoint_manager import CheckpointManager
+from ddp_trainer.train.config.config import Config
+from ddp_trainer.train.config.option_values import KernelName
+from ddp_trainer.train.config.worker_env import Environment
+from ddp_trainer.train.distributed.group import Group
+from ddp_trainer.train.distributed.stop_signals import StopRequest, exit_immediately
+from ddp_trainer.train.loop.build_components import build_state
+from ddp_trainer.train.loop.goodput_tracker import GoodputTracker
+from ddp_trainer.train.loop.process_context import ProcessContext
+from ddp_trainer.train.loop.run_context import build_context
+from ddp_trainer.train.loop.train_state import TrainState
+from ddp_trainer.train.utils.value_digest import sha256
+from tests.local.workloads.train_layouts import Numbers
+
+LAYOUTS = ("replicate=2", "shard=2", "tp=2", "pp=2")
+FIRST, LATER, LAST = 3, 4, 5
+
+
+class OddNumbers(Numbers):
+    """With a table of an odd number of rows, of which ranks have unlike shares."""
+
+    window = 9
+
+
+@dataclass(frozen=True, slots=True)
+class Stand:
+    """A run under a layout that has built what it keeps, and takes no step."""
+
+    state: TrainState
+    config: Config
+    around: ProcessContext
+
+    @classmethod
+    def under(cls, layout: str, around: ProcessContext, path: Path, *, loads: bool = False) -> Stand:
+        """With a state that one step has moved; or with none, where it ``loads`` one."""
+        config = Config(
+            checkpoint_dir=path,
+            parallel=LayoutRange.parse(layout),
+            optimizer_kernel=KernelName.LOOP,
+            global_batch=8,
+            device="cpu",
+        )
+        ground = build_context(config, OddNumbers(), around)
+        state = build_state(ground, GoodputTracker(ground.timer), None, loads=loads)
+        optimizer = state.optimizer.optimizer
+        if not loads:
+            for group in optimizer.param_groups:
+                for weight in group["params"]:
+                    if not weight.is_meta:  # of another stage
+                        weight.grad = weight.detach().clone()
+            optimizer.step()
+        return cls(state, config, around)
+
+    def save(self, step: int) -> int | None:
+        """The step that became durable, as this rank knows."""
+        saver = self._saver()
+        saver.open()
+        self.state.step = step
+        self.state.save(saver, None, None)
+        saver.wait_for_save()
+        self.around.group.gather(0)  # until all are through
+        return saver.durable_step
+
+    def load(self) -> int:
+        """Go on from the newest checkpoint; its step."""
+        found = broadcast_latest_checkpoint(
+            self._saver().latest_checkpoint(self.around.group), self.around.group, lambda _: None
+        )
+        assert found is not None
+        self.state.load_checkpoint(found.checkpoint)
+        return self.state.step
+
+    def digest(self) -> str:
+        """Of the whole state, on the ranks that gather it."""
+        whole = self.state.state_dict(keeps=self.around.group.rank == 0)
+        return sha256(list(tensors(whole["model"]))) + sha256(list(tensors(whole["optimizer"]["state"])))
+
+    def _saver(self) -> CheckpointManager:
+        around = self.around
+        return make_saver(self.config, around.env, around.group, around.recorder, around.progress)
+
+
+def tensors(tree: Mapping[Any, Any]) -> Any:
+    """In the order of their names."""
+    for name in sorted(tree):
+        value = tree[name]
+        if isinstance(value, Tensor):
+            yield value
+        elif isinstance(value, Mapping):
+            yield from tensors(value)
+
+
+def tell(**what: object) -> None:
+    if os.environ["RANK"] == "0":
+        print(json.dumps(what), flush=True)
+
+
+def main(arguments: Sequence[str]) -> None:
+    torch.set_num_threads(1)
+    path = Path(arguments[-1])
+    env = Environment.from_environ(os.environ)
+    around = ProcessContext(
+        env=env,
+        group=Group.join(env, torch.device("cpu"), 60.0),
+        recorder=NoopRankRecorder(),
+        progress=make_progress(Config(), env),
+        stop=StopRequest(grace_seconds=30.0, leave=exit_immediately),
+        began=time.time(),
+    )
+    for layout in LAYOUTS:
+        stand = Stand.under(layout, around, path / layout)
+        tell(saved=layout, digest=stand.digest(), durable=stand.save(FIRST))
+    for before in LAYOUTS:
+        for after in LAYOUTS:
+            stand = Stand.under(after, around, path / before, loads=True)
+            stand.load()
+            tell(saved=before, loaded=after, digest=stand.digest())
+    meet_damage(Stand.under("shard=2", around, path / "shard=2"), path / "shard=2")
+    around.group.close()
+
+
+def meet_damage(stand: Stand, path: Path) -> None:
+    """One bit of what the other rank has written is another one; then its disk takes no more than a little."""
+    rank = stand.around.group.rank
+    tell(durable=stand.save(LATER))
+    if rank == 1:
+        flip_a_bit(path / f"step-{LATER:08d}" / "pieces-00001.pt")
+    stand.around.group.gather(0)
+    tell(loaded=stand.load())
+    if rank == 1:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (1000, resource.RLIM_INFINITY))
+    tell(durable=stand.save(LAST))
+
+
+def flip_a_bit(file: Path) -> None:
+    content = bytearray(file.read_bytes())
+    content[len(content) // 2] ^= 1
+    file.write_bytes(content)
+
+
+if __name__ == "__main__":
+    main(sys.argv)
