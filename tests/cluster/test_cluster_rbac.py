@@ -194,7 +194,8 @@ def _play(stage: Stage) -> None:
     stage.do("preflight", ("preflight", *submit(space, stage.script, "count")[1:-1]))
     stage.do("submit", submit(space, stage.script, "count"))
     stage.do("wait", READS["wait"])
-    until("a rank that tells of itself", lambda: space.ddp("status", "count", "-o", "json").ok().json["ranks"])
+    # Both, since `hang` takes a rank alone, beside a pod that cannot be read, for one that hangs.
+    until("two ranks", lambda: len(space.ddp("status", "count", "-o", "json").ok().json["ranks"]) == 2)
     for command in ("list", "status", "why", "hang", "bundle", "logs", "events", "top", "report", "capacity", "doctor"):
         stage.do(command, READS[command])
     stage.do("dashboard", ("dashboard", "count", "--print"))

@@ -264,7 +264,8 @@ def test_a_signal_reaches_the_workers_and_is_waited_for(stage: Stage, which: sig
     script = stage.script(
         "import os, signal, sys, time\n"
         "def stop(number, _):\n    time.sleep(0.3)\n    print('saved after', number, flush=True)\n    sys.exit(0)\n"
-        "for each in (1, 2, 15): signal.signal(each, stop)\nprint('ready', flush=True)\ntime.sleep(600)"
+        "for each in (1, 2, 15): signal.signal(each, stop)\nprint('ready', flush=True)\n"
+        "while True: time.sleep(0.05)"  # a signal just before a sleep does not end it, and its handler runs after it
     )
     run = stage.launch(script)
     run.line("^ready")
