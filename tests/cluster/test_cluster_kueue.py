@@ -10,6 +10,7 @@ from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
+from ddp_trainer.common.constants import Label
 from kubectl_ddp.backends.access import Access
 from kubectl_ddp.backends.cluster.http.api import Api
 from kubectl_ddp.backends.cluster.http.api_errors import AgainstPolicy, NotServed
@@ -181,16 +182,22 @@ def test_a_job_that_kueue_has_admitted_is_suspended_stays_so_and_is_resumed_on_e
         kind = ENGINES[engine]
         return not job_kinds.at(space.api.get(f"{space.path(kind.api_version, kind.plural)}/{engine}"), kind.suspend)
 
+    def runs(engine: str) -> bool:
+        """Whether its container runs: one that is stopped while it starts fails its job (docs/exit-codes.md)."""
+        pods = [pod for pod in space.pods() if pod["metadata"]["labels"][Label.JOB] == engine]
+        left = [pod for pod in pods if "deletionTimestamp" not in pod["metadata"]]
+        return any("running" in each["state"] for pod in left for each in pod["status"].get("containerStatuses", []))
+
     for engine in ENGINES:  # there is quota for one, so each is admitted because the one before has given it back
         submit(space, queue, engine, engine)
-        until(f"that the {engine} is admitted", functools.partial(is_let_go, engine))
+        until(f"that the {engine} is admitted and runs", functools.partial(runs, engine))
         assert f"resume {engine} -n {space.name}" in space.ddp("suspend", engine).ok().err
     until("that none runs", lambda: {job["state"] for job in jobs(space).values()} == {"Suspended"})
     workloads, _ = space.api.items(space.path(KUEUE, "workloads"))
     assert [each["spec"]["active"] for each in workloads] == [False] * len(ENGINES)
     for engine in ENGINES:
         assert "when Kueue admits it to the queue 'team'" in space.ddp("resume", engine).ok().err
-        until(f"that the {engine} is admitted again", functools.partial(is_let_go, engine))
+        until(f"that the {engine} is admitted again and runs", functools.partial(runs, engine))
         assert not any(is_let_go(other) for other in ENGINES if other != engine)
         space.ddp("suspend", engine).ok()
 
