@@ -194,7 +194,7 @@ def _play(stage: Stage) -> None:
     stage.do("preflight", ("preflight", *submit(space, stage.script, "count")[1:-1]))
     stage.do("submit", submit(space, stage.script, "count"))
     stage.do("wait", READS["wait"])
-    # Both, since `hang` takes a rank alone, beside a pod that cannot be read, for one that hangs.
+    # Both: `hang` reports a rank that waits beside a pod without metrics.
     until("two ranks", lambda: len(space.ddp("status", "count", "-o", "json").ok().json["ranks"]) == 2)
     for command in ("list", "status", "why", "hang", "bundle", "logs", "events", "top", "report", "capacity", "doctor"):
         stage.do(command, READS[command])

@@ -14,7 +14,7 @@ from typing import Final
 from ddp_trainer.metrics.families.family import Family, Kind, Scope
 from ddp_trainer.metrics.families.pod_families import SUMMED, of_pod
 from ddp_trainer.metrics.families.registry import FAMILIES
-from tests.support.prometheus import STEP_SECONDS
+from tests.support.prometheus_history import STEP_SECONDS
 
 SECONDS: Final = 4500
 KILLED: Final = 3000

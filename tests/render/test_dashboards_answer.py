@@ -13,9 +13,9 @@ import pytest
 from ddp_trainer.common.metric_names import Metric
 from kubectl_ddp.report.prometheus import TimeRange, query_series
 from tests.render import dashboard_history as history
-from tests.support import dashboards, prometheus
+from tests.support import dashboards, prometheus_history
 from tests.support.dashboards import DASHBOARDS, RANGE_SECONDS, Question, filled, panels, questions
-from tests.support.prometheus import Found, Prometheus, remembering
+from tests.support.prometheus_history import Found, Prometheus, remembering
 from tests.support.rule_files import records
 
 CHOSEN = {
@@ -31,7 +31,7 @@ ASKED = list(questions())
 @pytest.fixture(scope="module")
 def remembered(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Prometheus]:
     """One that has seen both jobs."""
-    end = int(time.time()) // prometheus.STEP_SECONDS * prometheus.STEP_SECONDS
+    end = int(time.time()) // prometheus_history.STEP_SECONDS * prometheus_history.STEP_SECONDS
     with remembering(tmp_path_factory.mktemp("history"), history.lines(end), records(), end) as found:
         yield found
 
@@ -54,7 +54,7 @@ def shown(remembered: Prometheus, asker: str) -> Sequence[Found]:
 
 def test_examples_in_docstrings_hold() -> None:
     assert doctest.testmod(dashboards).failed == 0
-    assert doctest.testmod(prometheus).failed == 0
+    assert doctest.testmod(prometheus_history).failed == 0
 
 
 @pytest.mark.parametrize("question", ASKED, ids=str)

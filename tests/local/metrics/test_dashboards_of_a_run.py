@@ -16,7 +16,7 @@ from kubectl_ddp.status import termination_message
 from tests.support.dashboards import Question, filled, questions
 from tests.support.local_place import Place, a_place
 from tests.support.metrics_processes import DEADLINE_SECONDS
-from tests.support.prometheus import Prometheus
+from tests.support.prometheus_history import Prometheus
 from tests.support.prometheus_server import prometheus
 from tests.support.rule_files import exported, records, written
 

@@ -16,16 +16,8 @@ from tests.local.workloads.train_layouts import Numbers
 
 STEPS, BATCH = 4, 8
 FLAGS = (
-    *(
-        "--task",
-        "tests.local.workloads.train_layouts:Numbers",
-        "--threads",
-        "1",
-        "--device",
-        "cpu",
-        "--batch-slices",
-        "2",
-    ),
+    *("--task", "tests.local.workloads.train_layouts:Numbers"),
+    *("--threads", "1", "--device", "cpu", "--batch-slices", "2"),
     *("--global-batch", str(BATCH), "--max-steps", str(STEPS), "--checkpoint-seconds", "inf"),
 )
 

@@ -40,9 +40,8 @@ def test_a_signal_to_a_single_process_is_obeyed_with_its_code(number: int, code:
 def test_a_rank_that_waits_for_peers_leaves_at_once_when_told(tmp_path: Path) -> None:
     # The second rank never comes, so the first one is inside a call that Python cannot interrupt.
     alone = {"RANK": "0", "WORLD_SIZE": "2"}
-    with WorkerGroup(
-        1, ["--task", "tests.local.workloads.train_waiting:Digits"], directory=tmp_path, pods=[alone]
-    ) as group:
+    flags = ["--task", "tests.local.workloads.train_waiting:Digits"]
+    with WorkerGroup(1, flags, directory=tmp_path, pods=[alone]) as group:
         group.wait_until_ready()
         group.ranks[0].send_signal(signal.SIGTERM)
         assert group.finish() == [Exit.TERMINATED]
