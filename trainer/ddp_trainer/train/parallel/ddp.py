@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from contextlib import AbstractContextManager
+from inspect import signature
+from typing import Any, Final
 
 from torch import Tensor
 from torch.nn.parallel import DistributedDataParallel
@@ -11,6 +13,13 @@ from ddp_trainer.train.data.task import Batch
 from ddp_trainer.train.parallel.strategy import Parts, Strategy
 from ddp_trainer.train.utils.dynamo_stub import uncompiled
 from ddp_trainer.train.utils.errors import BadConfig, BadTask
+
+_NO_BUFFER_SYNC: Final[dict[str, Any]] = {
+    "forward_sync_buffers"
+    if "forward_sync_buffers" in signature(DistributedDataParallel).parameters
+    else "broadcast_buffers": False
+}
+"""Argument of DDP that keeps a forward pass from broadcasting buffers. torch 2.13 renamed it."""
 
 
 class Ddp(Strategy):
@@ -27,12 +36,12 @@ class Ddp(Strategy):
             self._ddp = DistributedDataParallel(
                 parts.module(),
                 device_ids=[self._group.device] if self._group.device.type == "cuda" else None,
-                # The step synchronizes buffers itself, in all modes: see ddp_trainer.train.exact.buffer_sync.
-                forward_sync_buffers=False,
                 bucket_cap_mb=parts.config.bucket_mb,
                 find_unused_parameters=parts.config.find_unused_parameters,
                 static_graph=parts.config.static_graph,
                 gradient_as_bucket_view=parts.config.gradient_as_bucket_view,
+                # The step synchronizes buffers itself, in all modes: see ddp_trainer.train.exact.buffer_sync.
+                **_NO_BUFFER_SYNC,
             )
 
     def begin(self, step: int) -> None:  # noqa: ARG002 - the same for all
