@@ -132,15 +132,14 @@ _BUGS: Final = re.compile(r"(?i)device-side assert triggered")
 """A failed assertion of a kernel, usually an invalid index of the model's input; not a fault of a GPU."""
 
 _NETWORK: Final = re.compile(r"network (.+?) not found|Failed to initialize any NET plugin")
-_TWICE: Final = re.compile(r"Duplicate GPU detected ?: (.+)")
+_TWICE: Final = re.compile(r"Duplicate GPU detected ?: (?P<which>.+)|(?:Multiple Ranks are using the same GPU.*)")
+"""Texts of NCCL before 2.30, and from 2.30 on."""
 _VERSIONS: Final = re.compile(r"Mismatched NCCL version detected ?: (.+)")
 _USAGE: Final = re.compile(r"ncclInvalidUsage|ncclInvalidArgument|NCCL error[^\n]*invalid (?:usage|argument)")
 
 
 def fault_in(message: str) -> GpuFault | None:
     """Return the GPU fault that a message reports, or None.
-
-    A GPU without free memory is not faulty, nor is one whose kernel failed an assertion.
 
     A GPU that has no memory left is not faulty, nor is one whose kernel failed an assertion.
 
@@ -174,7 +173,7 @@ def nccl_config_error(message: str, network: str = "") -> NcclProblem | None:
             "start at most one rank per GPU; from NCCL 2.30 on, NCCL_MULTI_RANK_GPU_ENABLE=1 allows several, at a loss "
             "of speed"
         )
-        return NcclProblem(f"refuses two ranks on one GPU ({match[1].strip()})", fix)
+        return NcclProblem(f"refuses two ranks on one GPU ({(match['which'] or match[0]).strip()})", fix)
     if match := _VERSIONS.search(message):
         return NcclProblem(f"has different versions on two ranks ({match[1].strip()})", "use one image for all pods")
     if match := _NETWORK.search(message):

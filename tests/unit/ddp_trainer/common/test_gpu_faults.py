@@ -63,3 +63,12 @@ def test_the_network_that_was_asked_for_is_named() -> None:
     assert named is not None
     assert named.what == "finds no network 'IB'"
     assert "unset NCCL_NET" in named.fix
+
+
+@pytest.mark.parametrize(
+    "last", ["Duplicate GPU detected : rank 1 and rank 0", "Multiple Ranks are using the same GPU/Partition"]
+)
+def test_two_ranks_on_one_gpu_are_named_in_the_words_of_every_nccl(last: str) -> None:
+    problem = nccl_config_error(f"NCCL ncclInvalidUsage\nLast error:\n{last}")
+    assert problem is not None
+    assert problem.what.startswith("refuses two ranks on one GPU")
