@@ -16,9 +16,11 @@ from typing import Any, Final
 
 from ddp_trainer.process.socket_address import short_address
 
-HANDLERS: Final = ("dump_nccl_trace_json", "fr_trace_json")
-"""Paths of torch's two recorders: that of NCCL, which exists only in builds with CUDA, and that of the other
-backends."""
+HANDLERS: Final = ("dump_nccl_trace_json", "fr_trace_json", "fr_trace_json?backend=nccl2")
+"""Paths of torch's recorders: that of NCCL, which exists only in builds with CUDA, that of gloo, and that of nccl2.
+
+A torch without nccl2 ignores the parameter and returns the record of gloo again.
+"""
 MOST_BYTES: Final = 1 << 26
 """Largest response in bytes. It fits two thousand collectives, the most that torch keeps."""
 MOST_TOLD: Final = 64
@@ -108,8 +110,11 @@ def read(*bodies: bytes) -> Record:
         FlightRecorderError: If a document is not that of a flight recorder.
     """
     try:
-        recorders = [_recorder(json.loads(body)) for body in bodies]
-        return _merged([each for each in recorders if each.statuses])
+        recorders: list[_Recorder] = []
+        for recorder in [_recorder(json.loads(body)) for body in bodies]:
+            if recorder.statuses and not any(recorder.is_same(other) for other in recorders):
+                recorders.append(recorder)
+        return _merged(recorders)
     except (ValueError, KeyError, TypeError, AttributeError, IndexError) as error:
         raise FlightRecorderError(f"no record: {error!r}") from error
 
@@ -122,6 +127,17 @@ class _Recorder:
     """Status of each group, by the group's number."""
     default: int | None
     """Number of the default group; None where none of its collectives is recorded."""
+
+    def is_same(self, other: _Recorder) -> bool:
+        """Return whether two documents come from one recorder, read at different times."""
+        if self.entries and other.entries:
+            return not self._creation_times().isdisjoint(other._creation_times())
+        return self.statuses == other.statuses
+
+    def _creation_times(self) -> set[tuple[int, int]]:
+        return {
+            (int(each["pg_id"]), int(each["time_created_ns"])) for each in self.entries if "time_created_ns" in each
+        }
 
 
 def _recorder(told: dict[str, Any]) -> _Recorder:

@@ -65,6 +65,20 @@ def test_groups_of_both_backends_are_told_and_a_common_default_group_is_that_of_
     assert flight_recorder.read(nccl, common).groups["default"] == Position(5, 4, name="0")
 
 
+def test_the_recorder_of_nccl2_is_read_beside_that_of_gloo(tmp_path: Path) -> None:
+    gloo, nccl2 = record({0: (9, 9)}, entry(9)), record({0: (5, 4)}, entry(5, "nccl:all_reduce", over=False))
+    handlers = {"fr_trace_json": gloo, "fr_trace_json?backend=nccl2": nccl2}
+    with recorder_at(tmp_path / "rank-0.sock", handlers):
+        assert flight_recorder.fetch_record(tmp_path / "rank-0.sock", 5).waits_in == "all_reduce[[4]]"
+
+
+def test_a_torch_without_nccl2_that_answers_for_gloo_twice_is_read_once() -> None:
+    first = record({0: (3, 2), 4: (1, 1)}, entry(3) | {"time_created_ns": 7})
+    later = record({0: (4, 3), 4: (1, 1)}, entry(3) | {"time_created_ns": 7}, entry(4) | {"time_created_ns": 9})
+    assert flight_recorder.read(first, later) == flight_recorder.read(first)
+    assert flight_recorder.read(record({0: (3, 2)}), record({0: (3, 2)})) == flight_recorder.read(record({0: (3, 2)}))
+
+
 def test_a_look_has_the_positions_of_groups_by_names_that_all_ranks_share(tmp_path: Path) -> None:
     body = record({0: (3, 2), 4: (1, 1), 5: (9, 9)}, entry(3), entry(1, "nccl:all_gather", group=4))
     look = RankStatus(rank=0, local_rank=0, node="w-0", state=RankState.ALIVE, seconds=1.0, limit=None)
