@@ -337,8 +337,8 @@ class ModelMark:
 class ModelStreams(Streams):
     """Of the model."""
 
-    def disable_watchdog(self, environ: MutableMapping[str, str]) -> bool:
-        return True
+    def disable_watchdog(self, environ: MutableMapping[str, str]) -> str:
+        return ""
 
     def mark(self) -> ModelMark:
         return ModelMark()

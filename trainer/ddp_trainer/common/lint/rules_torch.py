@@ -9,18 +9,18 @@ from ddp_trainer.common.constants import Env
 from ddp_trainer.common.lint import sources
 from ddp_trainer.common.lint.model import Environment, Facts, Found, Rule, Severity, where
 from ddp_trainer.common.lint.values import is_no, is_one, is_yes, number, split_list
+from ddp_trainer.common.nccl_variables import DESYNC_DEBUG, DISTRIBUTED_DEBUG, USE_NCCL2, undoes_survival
 
-_DETAIL: Final = "TORCH_DISTRIBUTED_DEBUG"
 _HANDLING: Final = "TORCH_NCCL_ASYNC_ERROR_HANDLING"
 _BUFFERS: Final = ("TORCH_FR_BUFFER_SIZE", "TORCH_NCCL_TRACE_BUFFER_SIZE")
 _DUMP_FILES: Final = ("TORCH_FR_DUMP_TEMP_FILE", "TORCH_NCCL_DEBUG_INFO_TEMP_FILE")
 _DUMP_SWITCHES: Final = ("TORCH_FR_DUMP_ON_TIMEOUT", "TORCH_NCCL_DUMP_ON_TIMEOUT")
-_LEFT_ON: Final = ("TORCH_NCCL_NAN_CHECK", "TORCH_NCCL_DESYNC_DEBUG", "PYTORCH_NO_CUDA_MEMORY_CACHING")
+_LEFT_ON: Final = ("TORCH_NCCL_NAN_CHECK", DESYNC_DEBUG, "PYTORCH_NO_CUDA_MEMORY_CACHING")
 _LEAST_HEARTBEAT: Final = 60
 
 
 _DEBUG_DETAIL: Final = Rule(
-    when=where(lambda value: value.upper() == "DETAIL", _DETAIL),
+    when=where(lambda value: value.upper() == "DETAIL", DISTRIBUTED_DEBUG),
     id="T01",
     looks_for="`TORCH_DISTRIBUTED_DEBUG=DETAIL`",
     message="{name}={value} adds a second collective before every collective, to compare what the ranks do.",
@@ -31,9 +31,10 @@ _DEBUG_DETAIL: Final = Rule(
 
 @Rule(
     id="T02",
-    looks_for="`TORCH_NCCL_ASYNC_ERROR_HANDLING` of 0, 1 or 2; with `DDP_SURVIVE_ON_NCCL=1`, any but 0",
+    looks_for="`TORCH_NCCL_ASYNC_ERROR_HANDLING` of 0, 1 or 2; with `DDP_SURVIVE_ON_NCCL=1`, any but 0, and "
+    "`TORCH_DISTRIBUTED_DEBUG=DETAIL`, `TORCH_NCCL_DESYNC_DEBUG` and `TORCH_DIST_USE_NCCL2=1`, which undo it",
     message="{name}={value}: {detail}.",
-    fix="Use 3, which is torch's default; leave it out with DDP_SURVIVE_ON_NCCL=1.",
+    fix="Use torch's default; leave it out with DDP_SURVIVE_ON_NCCL=1.",
     source=sources.issue("pytorch/pytorch", 121055),
 )
 def _handling(environment: Environment, _: Facts) -> Iterator[Found]:
@@ -42,6 +43,11 @@ def _handling(environment: Environment, _: Facts) -> Iterator[Found]:
         # Then the launcher's hang watch is the timeout. The trainer itself sets 0 where that watch kills ranks.
         if told:
             yield Found(_HANDLING, str(told), "torch ends a process that could outlive its group")
+        for name in (DISTRIBUTED_DEBUG, DESYNC_DEBUG):
+            if undoes_survival(name, value := environment.get(name, "")):
+                yield Found(name, value, "torch ends a process that could outlive its group")
+        if is_yes(value := environment.get(USE_NCCL2, "")):
+            yield Found(USE_NCCL2, value, "nccl2 refuses DDP_SURVIVE_ON_NCCL=1")
     elif told in {0, 1, 2}:
         why = "a lost peer becomes an endless hang" if told == 0 else "the flight recorder's dump is lost"
         yield Found(_HANDLING, str(told), why)
@@ -174,7 +180,7 @@ def _one_thread(environment: Environment, facts: Facts) -> Iterator[Found]:
 
 
 _UNKNOWN_DEBUG_LEVEL: Final = Rule(
-    when=where(lambda value: value.upper() not in {"", "OFF", "INFO", "DETAIL"}, _DETAIL),
+    when=where(lambda value: value.upper() not in {"", "OFF", "INFO", "DETAIL"}, DISTRIBUTED_DEBUG),
     id="T20",
     severity=Severity.ERROR,
     looks_for="`TORCH_DISTRIBUTED_DEBUG` with another word than OFF, INFO, DETAIL",

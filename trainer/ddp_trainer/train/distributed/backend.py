@@ -54,6 +54,19 @@ def backend_of_group(backend: str, *, offloads: bool) -> str:
     return f"cpu:gloo,cuda:{backend}" if offloads and backend in STREAMS else backend
 
 
+def is_nccl2(backend: str) -> bool:
+    """Return whether torch implements a backend by nccl2, its second NCCL backend, which has other variables.
+
+    torch's registry decides. The version alone does not: ``TORCH_DIST_USE_NCCL2`` changes the meaning of ``nccl`` when
+    torch is imported. Before torch 2.14 the registry has no NCCL backend.
+
+    Args:
+        backend: Name of a backend, for example ``nccl``, ``nccl-legacy`` or ``nccl2``.
+    """
+    plugin = dist.Backend._plugins.get(backend.upper())  # noqa: SLF001 - torch has no public way
+    return plugin is not None and "nccl2" in getattr(plugin.creator_fn, "__name__", "")
+
+
 _KEY: Final = "device"
 
 

@@ -6,21 +6,25 @@
 
 from __future__ import annotations
 
+import logging
 import os
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from datetime import timedelta
+from functools import cache
 from typing import Final
 
 import torch
 import torch.distributed as dist
 
+from ddp_trainer.common.nccl_variables import USE_NCCL2
 from ddp_trainer.train.config.worker_env import Environment
+from ddp_trainer.train.distributed.backend import is_nccl2
 from ddp_trainer.train.distributed.gloo_sockets import GlooSockets
 from ddp_trainer.train.distributed.group_store import GroupStore
 from ddp_trainer.train.distributed.stream_abort import STREAMS, StreamAbort
 from ddp_trainer.train.utils.error_file import end_for_lost_peer
-from ddp_trainer.train.utils.errors import PeerLost, TrainError
+from ddp_trainer.train.utils.errors import BadConfig, PeerLost, TrainError
 
 REFORM: Final = "The launcher has to form a new group."
 
@@ -122,11 +126,31 @@ def abort_of(backend: str, env: Environment, device: torch.device) -> StreamAbor
         backend: Name of the backend of the collectives.
         env: Environment of this worker.
         device: Device of this rank.
+
+    Raises:
+        BadConfig: The backend is nccl2. How its groups are aborted is not known.
     """
     streams = STREAMS.get(backend)
-    if streams is None or not streams.disable_watchdog(os.environ):
+    if streams is None:
+        return None
+    if is_nccl2(backend):
+        raise BadConfig(
+            f"--survive-on-nccl does not work with nccl2, which torch {torch.__version__} uses for the backend "
+            f"{backend!r}.",
+            hint=f"Leave --survive-on-nccl out, or set {USE_NCCL2}=0 for torch's older NCCL backend.",
+        )
+    if obstacle := streams.disable_watchdog(os.environ):
+        _warn_of_restart(obstacle)
         return None
     return StreamAbort(streams, device, lambda sentence: end_for_lost_peer(sentence, env.error_file))
+
+
+@cache
+def _warn_of_restart(obstacle: str) -> None:
+    """Log once per process that it will not survive its group."""
+    logging.getLogger(__name__).warning(
+        "--survive-on-nccl has no effect, because %s: this process restarts when its group ends.", obstacle
+    )
 
 
 def call_off(connections: GlooSockets, abort: StreamAbort | None) -> None:

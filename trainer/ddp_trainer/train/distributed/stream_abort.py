@@ -28,9 +28,21 @@ import torch
 import torch.distributed as dist
 
 from ddp_trainer.common.constants import Env
+from ddp_trainer.common.nccl_variables import DESYNC_DEBUG, DISTRIBUTED_DEBUG, undoes_survival
 
 _WATCHDOG: Final = ("TORCH_NCCL_ASYNC_ERROR_HANDLING", "TORCH_NCCL_RETHROW_CUDA_ERRORS")
 """Variables that, set to 0, stop torch's watchdog from ending this process or destroying groups during the abort."""
+
+_WHILE_SURVIVING: Final = {
+    # After an error, the watchdog sleeps four times this long, and holds a lock that the abort needs (default: 60 s).
+    "TORCH_NCCL_WAIT_TIMEOUT_DUMP_MILSEC": "1",
+    # The monitor thread dumps its records after an error, waits 480 s, and ends the process (pytorch#155916).
+    "TORCH_NCCL_DUMP_ON_TIMEOUT": "0",
+    "TORCH_NCCL_ENABLE_MONITORING": "0",
+}
+"""Variables that a process needs to survive its NCCL group, whatever the job sets: the launcher reads the records of
+the flight recorder itself. Source: ``ProcessGroupNCCL.cpp``, ``Watchdog::runLoop`` and ``HeartbeatMonitor::runLoop``.
+"""
 
 _HEAD_START_SECONDS: Final = 0.2
 """Maximum wait for the abort of the communicator of all ranks, before the aborts of the others start.
@@ -58,15 +70,22 @@ class Mark(Protocol):
 class Streams:
     """Interface to the CUDA streams on which NCCL's collectives run."""
 
-    def disable_watchdog(self, environ: MutableMapping[str, str]) -> bool:
+    def disable_watchdog(self, environ: MutableMapping[str, str]) -> str:
         """Disable torch's watchdog, only if the launcher ends hanging ranks, because no other timeout remains.
 
         Returns:
-            True if the watchdog is disabled.
+            Why the watchdog stays on, as a clause; empty if it is disabled.
         """
         if environ.get(Env.ON_HANG) != "act":
-            return False
-        return all(environ.setdefault(name, "0").strip() == "0" for name in _WATCHDOG)
+            return "the launcher does not end hanging ranks (--on-hang act)"
+        for name in (DESYNC_DEBUG, DISTRIBUTED_DEBUG):
+            if undoes_survival(name, environ.get(name, "")):
+                return f"torch's watchdog ends the process with {name}={environ[name]}"
+        for name in _WATCHDOG:
+            if environ.setdefault(name, "0").strip() != "0":
+                return f"torch's watchdog stays on with {name}={environ[name]}"
+        environ.update(_WHILE_SURVIVING)
+        return ""
 
     def mark(self) -> Mark:
         """Return a CUDA event, which records on the current stream."""

@@ -1,11 +1,13 @@
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 import torch
 import torch.distributed as dist
 
 from ddp_trainer.train.config.option_values import BackendName
-from ddp_trainer.train.distributed.backend import backend_of_group, choose_backend
+from ddp_trainer.train.distributed.backend import backend_of_group, choose_backend, is_nccl2
 from ddp_trainer.train.utils.errors import BadConfig
 
 CPU, GPU = torch.device("cpu"), torch.device("cuda", 0)
@@ -52,3 +54,22 @@ def test_nccl_without_a_gpu_is_a_sentence() -> None:
     with pytest.raises(BadConfig) as caught:
         choose_backend(BackendName.NCCL, CPU)
     assert "this rank computes on cpu" in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("creator", "answer"),
+    [("_create_nccl_process_group", False), ("_create_nccl2_process_group", True), (None, False)],
+    ids=["torch 2.14, or TORCH_DIST_USE_NCCL2=0", "torch 2.15", "torch 2.13, without an entry"],
+)
+def test_the_registry_of_torch_decides_what_nccl_is(
+    monkeypatch: pytest.MonkeyPatch, creator: str | None, answer: bool
+) -> None:
+    plugins: dict[str, Any] = {}
+    if creator:
+
+        def create() -> None: ...
+
+        create.__name__ = creator
+        plugins["NCCL"] = dist.Backend._BackendPlugin(create, True)
+    monkeypatch.setattr(dist.Backend, "_plugins", plugins)
+    assert is_nccl2("nccl") is answer

@@ -16,14 +16,15 @@ from torch import nn
 from torch.distributed import ProcessGroupGloo
 
 from ddp_trainer.common.constants import Exit
-from ddp_trainer.train.distributed import stream_abort
+from ddp_trainer.train.config.worker_env import Environment
+from ddp_trainer.train.distributed import group_teardown, stream_abort
 from ddp_trainer.train.distributed.group import Group
 from ddp_trainer.train.distributed.group_store import GroupStore
 from ddp_trainer.train.distributed.stream_abort import StreamAbort, Streams
 from ddp_trainer.train.exact.buffer_sync import FirstRanksBuffers, SharedBuffers
 from ddp_trainer.train.utils import error_file
 from ddp_trainer.train.utils.error_file import end_for_lost_peer
-from ddp_trainer.train.utils.errors import BadData, PeerLost
+from ddp_trainer.train.utils.errors import BadConfig, BadData, PeerLost
 from tests.support import stream_model
 from tests.support.ports import free_port
 from tests.support.stream_model import HostWaits, ModelStreams, StreamModel
@@ -277,22 +278,58 @@ def test_a_group_is_not_outlived_before_its_first_step_counts(monkeypatch: pytes
 
 
 @pytest.mark.parametrize(
-    ("given", "is_left", "set_to"),
+    ("given", "obstacle"),
     [
-        ({"DDP_ON_HANG": "act"}, True, ["0", "0"]),
-        ({"DDP_ON_HANG": "warn"}, False, [None, None]),
-        ({}, False, [None, None]),
-        ({"DDP_ON_HANG": "act", "TORCH_NCCL_ASYNC_ERROR_HANDLING": "3"}, False, ["3", None]),
+        ({"DDP_ON_HANG": "warn"}, "the launcher does not end hanging ranks (--on-hang act)"),
+        ({}, "the launcher does not end hanging ranks (--on-hang act)"),
+        (
+            {"DDP_ON_HANG": "act", "TORCH_NCCL_ASYNC_ERROR_HANDLING": "3"},
+            "torch's watchdog stays on with TORCH_NCCL_ASYNC_ERROR_HANDLING=3",
+        ),
+        (
+            {"DDP_ON_HANG": "act", "TORCH_NCCL_DESYNC_DEBUG": "1"},
+            "torch's watchdog ends the process with TORCH_NCCL_DESYNC_DEBUG=1",
+        ),
+        (
+            {"DDP_ON_HANG": "act", "TORCH_DISTRIBUTED_DEBUG": "detail"},
+            "torch's watchdog ends the process with TORCH_DISTRIBUTED_DEBUG=detail",
+        ),
     ],
-    ids=["act", "warn", "no launcher of ours", "somebody wants torch's"],
 )
-def test_torchs_watchdog_is_switched_off_where_that_of_the_launcher_ends_ranks(
-    given: dict[str, str], is_left: bool, set_to: list[str | None]
-) -> None:
+def test_the_watchdog_stays_on_and_the_reason_is_returned(given: dict[str, str], obstacle: str) -> None:
     environ = dict(given)
-    assert Streams().disable_watchdog(environ) is is_left
-    names = ("TORCH_NCCL_ASYNC_ERROR_HANDLING", "TORCH_NCCL_RETHROW_CUDA_ERRORS")
-    assert [environ.get(name) for name in names] == set_to
+    assert Streams().disable_watchdog(environ) == obstacle
+    assert environ.keys() <= {*given, "TORCH_NCCL_ASYNC_ERROR_HANDLING", "TORCH_NCCL_RETHROW_CUDA_ERRORS"}
+
+
+def test_a_process_that_survives_overrides_what_would_hold_up_or_end_it() -> None:
+    environ = {"DDP_ON_HANG": "act", "TORCH_NCCL_DUMP_ON_TIMEOUT": "1", "TORCH_NCCL_ENABLE_MONITORING": "1"}
+    assert Streams().disable_watchdog(environ) == ""
+    assert environ == {
+        "DDP_ON_HANG": "act",
+        "TORCH_NCCL_ASYNC_ERROR_HANDLING": "0",
+        "TORCH_NCCL_RETHROW_CUDA_ERRORS": "0",
+        "TORCH_NCCL_WAIT_TIMEOUT_DUMP_MILSEC": "1",
+        "TORCH_NCCL_DUMP_ON_TIMEOUT": "0",
+        "TORCH_NCCL_ENABLE_MONITORING": "0",
+    }
+
+
+def test_a_process_that_cannot_survive_logs_it_once(caplog: pytest.LogCaptureFixture) -> None:
+    group_teardown._warn_of_restart.cache_clear()
+    env = Environment.from_environ({})
+    for _ in range(2):
+        assert group_teardown.abort_of("nccl", env, CPU) is None
+    [logged] = caplog.records
+    assert "because the launcher does not end hanging ranks (--on-hang act)" in logged.getMessage()
+
+
+def test_surviving_on_nccl2_is_refused_with_the_way_out(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(group_teardown, "is_nccl2", lambda backend: backend == "nccl")
+    with pytest.raises(BadConfig, match="does not work with nccl2") as caught:
+        group_teardown.abort_of("nccl", Environment.from_environ({}), CPU)
+    assert "TORCH_DIST_USE_NCCL2=0" in str(caught.value)
+    assert group_teardown.abort_of("gloo", Environment.from_environ({}), CPU) is None
 
 
 def test_ranks_that_agreed_to_end_wait_for_each_other_before_they_abort(monkeypatch: pytest.MonkeyPatch) -> None:
