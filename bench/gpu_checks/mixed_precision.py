@@ -1,4 +1,4 @@
-"""M: precisions against 32 bits, overflow in 16 bits, the same bits after a resume, and the speed of 8 bits."""
+"""M: precisions against 32 bits, and the same bits after a resume."""
 
 from __future__ import annotations
 
@@ -11,16 +11,12 @@ from typing import Any, Final
 
 from bench.gpu_checks.check_report import Bench
 from bench.gpu_checks.launches import checkpoint_weights, train_single_rank
-from bench.gpu_checks.throughput import timed
 from bench.harness import CannotMeasure
 
 STEPS: Final = (40, 10)
 """Steps of a full check and of a small one."""
 OFF_BY: Final = {"tf32": 0.01, "bf16": 0.03, "fp16": 0.03}
 """Precision → how far the last loss may be off from that in 32 bits."""
-LEAST_CAPABILITY: Final = (8, 9)
-"""Least compute capability with matrix products in 8 bits."""
-SIDE: Final = 4096
 
 
 def run(bench: Bench) -> None:
@@ -38,7 +34,6 @@ def run(bench: Bench) -> None:
                 off = abs(future.result() / exact - 1)
                 bench.findings.at_most(f"{name}: last loss, off from that in fp32", off, OFF_BY[name])
         bench.findings.at_most("weights with other bits after a resume", resumed.result(), 0)
-    _time_fp8(bench)
 
 
 @contextlib.contextmanager
@@ -85,19 +80,3 @@ def _weights_after(bench: Bench, folder: Path, parts: tuple[int, ...]) -> dict[s
         more = ("--deterministic", "--checkpoint-dir", str(saved))
         train_single_rank(*_flags(bench, folder, steps), *more, seconds=bench.seconds_left)
     return checkpoint_weights(saved, bench.directory / f"{name}.pt")
-
-
-def _time_fp8(bench: Bench) -> None:
-    """The speed of a product of 8 bits, as a figure alone: the trainer has no such precision."""
-    import torch
-
-    if not bench.is_gpu or torch.cuda.get_device_capability() < LEAST_CAPABILITY:
-        bench.findings.mark_unsupported("fp8", "this hardware does not multiply numbers of 8 bits")
-        return
-    numbers = torch.randn(SIDE, SIDE, device=bench.device).to(torch.float8_e4m3fn)
-    scale = torch.ones((), device=bench.device)
-    multiply = torch._scaled_mm  # noqa: SLF001 - torch has no public way
-    seconds = timed(
-        bench, lambda: multiply(numbers, numbers.t(), scale_a=scale, scale_b=scale, out_dtype=torch.bfloat16), 20
-    )
-    bench.findings.add("fp8_flops_per_second", 2 * SIDE**3 / min(seconds))
