@@ -12,6 +12,7 @@ CLIENTS := 33.1.0 35.0.0 36.0.3 37.0.2
 IMAGE  ?= ddp-trainer:$(shell sed -n 's/^version = "\(.*\)"/\1/p' pyproject.toml)
 BUILD  ?= $(firstword $(foreach tool,docker podman buildah,$(if $(shell command -v $(tool) 2>/dev/null),$(tool))))
 BENCH  ?= --list
+TORCH  ?= 2.14.1
 BASE   ?= main
 # Flags of pip where most of what is installed is never imported: Python compiles what is.
 PIP_FLAGS := --disable-pip-version-check --quiet --no-compile
@@ -21,7 +22,7 @@ RERUNS ?=
 AGAIN := --last-failed --last-failed-no-failures none
 
 .DEFAULT_GOAL := help
-.PHONY: help demo demo-text picture test test-unit test-processes test-local test-cluster test-cluster-shared test-cluster-alone test-cluster-quiet peers test-peers stores clients tools charts lint check bench gpu-report docs manifests image lock release-check sbom checkov site site-check clean
+.PHONY: help demo demo-text picture test test-unit test-processes test-local test-cluster test-cluster-shared test-cluster-alone test-cluster-quiet peers test-peers test-torch torch-table stores clients tools charts lint check bench gpu-report docs manifests image lock release-check sbom checkov site site-check clean
 
 help: ## Show the verbs
 	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/  make \1\t\2/p' $(MAKEFILE_LIST) | expand -t 24
@@ -70,6 +71,12 @@ peers: $(PEERS)/.ready ## Install Lightning, Accelerate, transformers, W&B and M
 
 test-peers: $(PEERS)/.ready ## Tests with other libraries, after `make peers`
 	@$(PEERS)/bin/python -m pytest -q tests/peers
+
+test-torch: build/torch-$(TORCH)/.ready ## One run, fault, resize, checkpoint and each layout on another torch: make test-torch TORCH=2.14.1
+	@build/torch-$(TORCH)/bin/python -m pytest -q -n 2 -m any_torch tests/local
+
+torch-table: $(READY) ## Write tests/torch_api/VERSION.json, the signatures of a torch that the trainer uses: make torch-table TORCH=2.15.0
+	@$(BIN)/python -m tools.torch_api $(TORCH)
 
 stores: $(STORES)/.ready ## Install S3 servers (OpenStack Swift, rclone) in build/stores, for tests and bench of object stores
 
@@ -143,6 +150,14 @@ $(PEERS)/.ready: $(READY) constraints-peers.txt
 		> "$$($(PEERS)/bin/python -c 'import sysconfig; print(sysconfig.get_path("purelib"))')/venv_of_ours.pth"
 	@$(BIN)/python -m pip --python $(PEERS)/bin/python install $(PIP_FLAGS) \
 		--constraint constraints.txt --constraint constraints-peers.txt --group bench
+	@touch $@
+
+build/torch-%/.ready: pyproject.toml constraints.txt
+	@echo "make: installing torch $* in $(@D); a CUDA build takes 5 GB" >&2
+	@test -x $(@D)/bin/python || $(PYTHON) -m venv $(@D)
+	@$(@D)/bin/python -m pip install $(PIP_FLAGS) 'pip>=25.1'
+	@grep -v -e '^torch==' -e '^setuptools==' constraints.txt > $(@D)/constraints.txt
+	@$(@D)/bin/python -m pip install $(PIP_FLAGS) --constraint $(@D)/constraints.txt torch==$* --group test --editable '.[trainer]'
 	@touch $@
 
 $(STORES)/.ready: pyproject.toml

@@ -58,6 +58,7 @@ def demand_every_sample_once(stage: Stage) -> None:
         assert counts == dict.fromkeys(range(SAMPLES), 1)
 
 
+@pytest.mark.any_torch
 def test_a_loop_of_ones_own_survives_a_lost_node_a_joining_and_a_leaving_one_in_its_process(stage: Stage) -> None:
     stage.store()
     first, second = (agent(stage, index, OWN_LOOP) for index in (0, 1))
@@ -79,6 +80,7 @@ def test_a_loop_of_ones_own_survives_a_lost_node_a_joining_and_a_leaving_one_in_
     demand_every_sample_once(stage)
 
 
+@pytest.mark.any_torch
 def test_a_killed_worker_is_replaced_and_its_peers_keep_their_processes(stage: Stage) -> None:
     stage.store()
     first, second = (agent(stage, index, OWN_LOOP, nnodes="2") for index in (0, 1))
@@ -179,6 +181,7 @@ def digest_of(running: Running) -> str:
     return running.line(r"SHA-256 ([0-9a-f]{64})")[1]
 
 
+@pytest.mark.any_torch
 def test_a_spare_steps_in_and_exact_training_has_the_bits_of_a_run_without_a_fault(stage: Stage) -> None:
     stage.store()
     first, second = (agent(stage, index, TRAINER, nnodes="2") for index in (0, 1))
@@ -245,6 +248,7 @@ def sockets_and_threads(pid: int) -> tuple[int, int]:
     return sum(link.startswith("socket:") for link in links), len(list(Path(f"/proc/{pid}/task").iterdir()))
 
 
+@pytest.mark.any_torch
 def test_a_compiled_model_holds_no_more_of_its_groups_the_more_there_were(stage: Stage) -> None:
     program = (*TRAINER[:5], "--global-batch", "16", "--batch-slices", "4", "--epochs", "900", "--log-steps", "1")
     compiled = (*program, "--compile", "--compile-backend", "eager")

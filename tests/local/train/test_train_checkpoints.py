@@ -24,6 +24,7 @@ def steps(directory: Path) -> list[int]:
     return sorted(int(path.name.removeprefix("step-")) for path in directory.glob("step-*"))
 
 
+@pytest.mark.any_torch
 def test_the_newest_checkpoint_of_any_pod_is_where_all_go_on(tmp_path: Path) -> None:
     volumes = [tmp_path / name for name in ("a", "b", "c")]
     flags = ["--max-steps", "6", "--checkpoint-steps", "2", "--global-batch", "32"]

@@ -37,6 +37,7 @@ def run(directory: Path, steps: int, flags: Sequence[str], *, world: int) -> Run
     return Run(world, [*FLAGS, *kept, "--max-steps", str(steps), *flags])
 
 
+@pytest.mark.any_torch
 def test_each_product_goes_on_where_another_one_ended_and_learns_what_one_process_does(tmp_path: Path) -> None:
     alone, cut, steps = tmp_path / "alone", tmp_path / "cut", EACH * len(LAYOUTS)
     runs = [run(alone, steps, (), world=1)]

@@ -69,6 +69,7 @@ def made(stage: Stage) -> int:
     return len((stage.folder / "made").read_text().splitlines())
 
 
+@pytest.mark.any_torch
 @pytest.mark.parametrize(("cut", "slices"), [("shard=2", 4), ("tp=2", 2), ("pp=2", 4)])
 def test_a_lost_rank_and_a_lost_verdict_cost_two_replicas_of_two_ranks_no_step(
     stage: Stage, undisturbed: dict[int, float], cut: str, slices: int

@@ -7,6 +7,8 @@ import signal
 from collections import Counter
 from pathlib import Path
 
+import pytest
+
 from ddp_trainer.common.constants import Exit
 from tests.local.workloads import train_logged
 from tests.local.workloads.train_group import WorkerGroup
@@ -30,6 +32,7 @@ def start(world: int, generation: int, directory: Path, checkpoints: Path, logs:
     )
 
 
+@pytest.mark.any_torch
 def test_two_kills_in_one_epoch_lose_and_repeat_no_sample(tmp_path: Path) -> None:
     checkpoints, logs = tmp_path / "checkpoints", tmp_path / "logs"
     reference, reference_logs = tmp_path / "reference", tmp_path / "reference-logs"

@@ -20,6 +20,7 @@ def ddp(tmp_path_factory: pytest.TempPathFactory) -> Ended:
     return train(tmp_path_factory.mktemp("ddp"), [])
 
 
+@pytest.mark.any_torch
 @pytest.mark.parametrize(
     "flags",
     [

@@ -27,6 +27,7 @@ def alone(tmp_path_factory: pytest.TempPathFactory) -> tuple[list[float], dict[s
     return losses_at(1, tmp_path_factory.mktemp("alone"))
 
 
+@pytest.mark.any_torch
 @pytest.mark.parametrize("world", [2, 3])
 def test_every_loss_equals_that_of_one_rank_up_to_rounding(
     world: int, alone: tuple[list[float], dict[str, float]], tmp_path: Path
