@@ -14,6 +14,7 @@ import pkgutil
 import sys
 import time
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Protocol, cast
 
 from bench import measurements
@@ -41,13 +42,17 @@ def load(name: str) -> BenchmarkModule:
 
 
 @contextlib.contextmanager
-def redirect_stdout_to_stderr() -> Iterator[None]:
-    """Lead file descriptor 1 to stderr, so that no child of a measurement can spoil the JSON line."""
+def redirect_stdout_to_stderr() -> Iterator[int]:
+    """Lead file descriptor 1 to stderr, so that no child of a measurement can spoil the lines of JSON.
+
+    Yields:
+        The descriptor of stdout.
+    """
     sys.stdout.flush()
     stdout = os.dup(1)
     os.dup2(2, 1)
     try:
-        yield
+        yield stdout
     finally:
         sys.stdout.flush()
         os.dup2(stdout, 1)
@@ -79,9 +84,14 @@ def _to_json_number(value: float) -> float | None:
 def run(name: str, options: Options) -> int:
     """Take one measurement and print it; 1 where a bar does not hold."""
     begun = time.monotonic()
-    with redirect_stdout_to_stderr():
+    with redirect_stdout_to_stderr() as stdout:
         measurement = load(name)
         options.parts(getattr(measurement, "PARTS", ()))  # before it takes its time
+        if (options.budget_seconds or options.out) and not getattr(measurement, "HAS_BUDGET", False):
+            raise CannotMeasure("It has no --budget and no --out.")
+        options = dataclasses.replace(
+            options, emit=lambda line: cast("None", os.write(stdout, f"{json.dumps(line)}\n".encode()))
+        )
         report = measurement.measure(options)
     for bar in report.bars:
         options.progress(f"{'holds' if bar.holds else 'FAILS'}: {bar.what}: {bar.figure:.4g} (bar {bar.bar:.4g})")
@@ -98,13 +108,17 @@ def parser() -> argparse.ArgumentParser:
     described.add_argument(
         "--only", default="", metavar="PARTS", help="parts of a measurement that has some, with commas"
     )
+    described.add_argument("--budget", type=float, metavar="SECONDS", help="wall time of gpu (default 480)")
+    described.add_argument("--out", type=Path, metavar="DIR", help="folder for the files of gpu (default build/gpu)")
     described.add_argument("--seed", type=int, default=0, help="of schedules and the order of turns (default 0)")
     return described
 
 
 def _options(arguments: argparse.Namespace) -> Options:
     only = frozenset(filter(None, map(str.strip, arguments.only.split(","))))
-    return Options(quick=arguments.quick, seed=arguments.seed, only=only)
+    return Options(
+        quick=arguments.quick, seed=arguments.seed, only=only, budget_seconds=arguments.budget, out=arguments.out
+    )
 
 
 def main(argv: list[str] | None = None) -> int:

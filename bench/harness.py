@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib.metadata
+import json
 import math
 import os
 import platform
@@ -36,6 +37,10 @@ def _to_stderr(line: str) -> None:
     print(line, file=sys.stderr, flush=True)
 
 
+def _to_stdout(line: Mapping[str, Any]) -> None:
+    print(json.dumps(line), flush=True)
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Options:
     """Options of a measurement from the command line."""
@@ -46,8 +51,14 @@ class Options:
     """Seed of ``random``. The same seed gives the same order of turns and the same schedules."""
     only: frozenset[str] = frozenset()
     """Selected parts of a measurement that has ``PARTS``; empty for all."""
+    budget_seconds: float | None = None
+    """Wall time of a measurement that can shorten itself."""
+    out: Path | None = None
+    """Folder for the files of a measurement that writes some."""
     progress: Callable[[str], None] = _to_stderr
     """Prints one line of progress."""
+    emit: Callable[[Mapping[str, Any]], None] = _to_stdout
+    """Prints one line of JSON before the last one, while the measurement runs."""
     random: random.Random = field(init=False)
     """The only random generator of the measurement."""
 

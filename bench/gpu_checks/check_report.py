@@ -18,10 +18,14 @@ class Status(StrEnum):
     """End of a check."""
 
     PASSED = "passed"
+    PARTIAL = "partial"
+    """All that ran passed, and a part was left out. It proves no promise."""
     FAILED = "failed"
     TIMED_OUT = "timed out"
     CRASHED = "crashed"
     NOT_SUPPORTED = "not supported"
+    STUCK = "stuck in the driver"
+    """Its processes cannot be killed."""
     NOT_RUN = "not run"
 
 

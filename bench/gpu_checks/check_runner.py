@@ -1,31 +1,40 @@
-"""Run checks, each in a separate process with a time limit.
+"""Run checks in phases, each in a separate process with a time limit, within one budget.
 
 Standard library only: torch is imported by the checks, so that no fault of theirs, and no fault of the GPU, ends this
-process. What a killed check leaves behind is killed too.
+process. What a killed check leaves behind is killed too. No wait is without a limit, because a process that waits for
+the driver cannot be killed.
 """
 
 from __future__ import annotations
 
 import contextlib
-import ctypes
 import json
 import os
 import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor, as_completed
 from pathlib import Path
 from typing import Any, Final
 
 from bench.gpu_checks.check_report import Status
-from bench.gpu_checks.registry import BUDGET_SECONDS, LEAST_SECONDS, Check
+from bench.gpu_checks.registry import Check
 
 ROOT: Final = Path(__file__).resolve().parents[2]
-_PR_SET_CHILD_SUBREAPER: Final = 36
+OWNER: Final = "BENCH_GPU_OWNER"
+"""Variable of all processes of a check, those in sessions of their own too."""
+SUMMARY_SECONDS: Final = 10.0
+"""Part of the budget that no check gets."""
+KILL_SECONDS: Final = 5.0
+"""Time limit for killing the processes of a check."""
+STUCK: Final[list[subprocess.Popen[bytes]]] = []
+"""Processes that could not be killed; nothing waits for them."""
 _LONGEST_REASON: Final = 300
-_CLEAN_UP_SECONDS: Final = 10.0
-"""Time limit for killing orphaned processes. A process that waits for a driver may die late."""
+
+Command = Callable[[Check, float, Path], Sequence[str]]
+"""The command line of a check that has so many seconds and writes this file."""
 
 
 def environment() -> dict[str, str]:
@@ -53,17 +62,19 @@ def command_of(check: Check, *, device: str, is_small: bool, seconds: float, fil
     ]
 
 
-def run_check(check: Check, command: Sequence[str], seconds: float, file: Path) -> dict[str, Any]:
+def run_check(
+    check: Check, command: Sequence[str], seconds: float, file: Path, *, kill_seconds: float = KILL_SECONDS
+) -> dict[str, Any]:
     """Run one check to its end or its limit, and return its part of the report."""
     begun = time.monotonic()
     file.unlink(missing_ok=True)
     log = file.with_suffix(".log")
-    others = set(children(os.getpid()))
-    with subreaper(), log.open("wb") as output:
+    owner = f"{os.getpid()}-{check.letter}-{file}"
+    with log.open("wb") as output:
         process = subprocess.Popen(
             command,
             cwd=ROOT,
-            env=environment(),
+            env=environment() | {OWNER: owner},
             stdin=subprocess.DEVNULL,
             stdout=output,
             stderr=output,
@@ -73,18 +84,53 @@ def run_check(check: Check, command: Sequence[str], seconds: float, file: Path) 
             code: int | None = process.wait(seconds)
         except subprocess.TimeoutExpired:
             code = None
-        finally:
-            clean_up(process, others)
+        is_gone = end_processes(process, owner, kill_seconds)
     found = _read(file)
     status, reason = _check_status(code, found, seconds, log)
+    if not is_gone:
+        STUCK.append(process)
+        status, reason = Status.STUCK, f"its processes are alive {kill_seconds:g} s after SIGKILL"
     return {
         "check": check.letter,
         "title": check.title,
         "status": status,
         "reason": reason,
         "seconds": round(time.monotonic() - begun, 1),
+        "log": last_line(log),
         **_parts_of(found),
     }
+
+
+def end_processes(process: subprocess.Popen[bytes], owner: str, seconds: float) -> bool:
+    """Kill all processes of a check, and return whether they are gone after so many seconds."""
+    deadline = time.monotonic() + seconds
+    while True:
+        process.poll()
+        alive = processes_of(owner)
+        if not alive and process.returncode is not None:
+            return True
+        if time.monotonic() > deadline:
+            return False
+        for pid in {*alive, *([] if process.returncode is not None else [process.pid])}:
+            with contextlib.suppress(ProcessLookupError):
+                kill_process(pid)
+        time.sleep(0.02)
+
+
+def kill_process(pid: int) -> None:
+    """Send SIGKILL."""
+    os.kill(pid, signal.SIGKILL)
+
+
+def processes_of(owner: str) -> list[int]:
+    """Return the processes that a check has started, directly or not."""
+    found = []
+    for entry in Path("/proc").iterdir():
+        if entry.name.isdigit():
+            with contextlib.suppress(OSError):
+                if f"{OWNER}={owner}".encode() in (entry / "environ").read_bytes().split(b"\0"):
+                    found.append(int(entry.name))
+    return found
 
 
 def not_run(check: Check, reason: str) -> dict[str, Any]:
@@ -95,6 +141,7 @@ def not_run(check: Check, reason: str) -> dict[str, Any]:
         "status": Status.NOT_RUN,
         "reason": reason,
         "seconds": 0.0,
+        "log": "",
         **_parts_of({}),
     }
 
@@ -104,36 +151,80 @@ def _parts_of(found: Mapping[str, Any]) -> dict[str, Any]:
     return {part: found.get(part, nothing) for part, nothing in empty.items()}
 
 
-def run_all(
+def limits_of(checks: Sequence[Check], seconds: float) -> dict[str, float]:
+    """Return how long each check may take, so that all phases together fit into so many seconds.
+
+    Where they do not fit, the phase whose most valuable check has the least value gets less: first the least with which
+    its checks start, and then nothing.
+    """
+    phases = {check.phase: [each for each in checks if each.phase == check.phase] for check in checks}
+    room = {phase: max(check.limit_seconds for check in group) for phase, group in phases.items()}
+    least = {phase: max(check.least_seconds for check in group) for phase, group in phases.items()}
+    worst_first = sorted(phases, key=lambda phase: -min(check.value for check in phases[phase]))
+    for floors in (least, dict.fromkeys(phases, 0.0)):
+        for phase in worst_first:
+            excess = sum(room.values()) - seconds
+            if excess > 0:
+                room[phase] = max(min(floors[phase], room[phase]), room[phase] - excess)
+    return {check.letter: min(check.limit_seconds, room[check.phase]) for check in checks}
+
+
+def run_phases(
     checks: Sequence[Check],
-    command: Callable[[Check, float, Path], Sequence[str]],
+    command: Command,
     directory: Path,
     *,
-    tell: Callable[[dict[str, Any]], None],
-    budget_seconds: float = BUDGET_SECONDS,
-) -> list[dict[str, Any]]:
-    """Run the checks in their order, each with the rest of the budget at most.
+    emit: Callable[[dict[str, Any]], None],
+    end: float,
+    answers: Callable[[], bool] = lambda: True,
+) -> None:
+    """Run phase after phase, the checks of a phase at the same time.
 
     Args:
         checks: What to run.
-        command: The command line of a check that has so many seconds and this file.
+        command: Command line of a check.
         directory: Where files and logs of checks go.
-        tell: Called with the result of each check when the check has ended.
-        budget_seconds: Wall time of all checks.
+        emit: Called when a check starts and with its result, from this thread alone.
+        end: Time by ``time.monotonic`` at which the budget is used up.
+        answers: Returns whether the GPU computes. Called before the phases that need it.
     """
-    directory.mkdir(parents=True, exist_ok=True)
-    end = time.monotonic() + budget_seconds
-    results = []
-    for check in checks:
-        seconds = min(check.limit_seconds, end - time.monotonic())
-        if seconds < min(LEAST_SECONDS, check.limit_seconds):
-            result = not_run(check, f"the {budget_seconds:g} s of this bench were used up")
-        else:
-            file = directory / f"{check.letter}.json"
-            result = run_check(check, command(check, seconds, file), seconds, file)
-        results.append(result)
-        tell(result)
-    return results
+    status_of: dict[str, str] = {}
+    is_answering = True
+    letters = {check.letter for check in checks}
+    for phase in sorted({check.phase for check in checks}):
+        group = [check for check in checks if check.phase == phase]
+        if is_answering and any(check.probes for check in group):
+            is_answering = answers()
+        rest = [check for check in checks if check.phase >= phase]
+        limits = limits_of(rest, end - SUMMARY_SECONDS - time.monotonic())
+        started: list[Check] = []
+        for check in group:
+            reason = _obstacle(check, limits[check.letter], status_of if check.after in letters else None)
+            if not is_answering:
+                reason = "the GPU does not answer"
+            if reason:
+                status_of[check.letter] = Status.NOT_RUN
+                emit(not_run(check, reason))
+            else:
+                started.append(check)
+                emit({"check": check.letter, "status": "started"})
+        with ThreadPoolExecutor(max(1, len(started))) as pool:
+            running = [
+                pool.submit(run_check, check, command(check, limits[check.letter], file), limits[check.letter], file)
+                for check in started
+                for file in [directory / f"{check.letter}.json"]
+            ]
+            for future in as_completed(running):
+                result = future.result()
+                status_of[result["check"]] = result["status"]
+                emit(result)
+
+
+def _obstacle(check: Check, seconds: float, status_of: Mapping[str, str] | None) -> str:
+    """Why a check is not started; empty if it is. Without statuses it depends on no other check."""
+    if status_of is not None and status_of.get(check.after) not in {Status.PASSED, Status.PARTIAL}:
+        return f"check {check.after} did not pass"
+    return "" if seconds >= check.least_seconds else f"{max(seconds, 0.0):.0f} s of the budget were left for it"
 
 
 def _check_status(code: int | None, found: Mapping[str, Any], seconds: float, log: Path) -> tuple[Status, str]:
@@ -147,9 +238,10 @@ def _check_status(code: int | None, found: Mapping[str, Any], seconds: float, lo
     if not found.get("bars"):
         return Status.CRASHED, "it ended without a result"
     broken = [bar["what"] for bar in found["bars"] if not bar["holds"]]
-    if broken:
-        return Status.FAILED, "; ".join(broken)[:_LONGEST_REASON]
-    return Status.PASSED, ""
+    skipped = found.get("unsupported")
+    status = Status.FAILED if broken else Status.PARTIAL if skipped else Status.PASSED
+    reason = "; ".join(broken) if broken or not skipped else f"without {'; '.join(skipped)}"
+    return status, reason[:_LONGEST_REASON]
 
 
 def last_line(log: Path) -> str:
@@ -164,35 +256,6 @@ def _read(file: Path) -> dict[str, Any]:
     except (OSError, ValueError):
         return {}
     return found if isinstance(found, dict) else {}
-
-
-@contextlib.contextmanager
-def subreaper() -> Iterator[None]:
-    """Be the parent of processes whose own parent is killed, so that they can be found and killed too."""
-    prctl = ctypes.CDLL(None).prctl
-    prctl(_PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
-    try:
-        yield
-    finally:
-        prctl(_PR_SET_CHILD_SUBREAPER, 0, 0, 0, 0)
-
-
-def clean_up(process: subprocess.Popen[bytes], others: set[int]) -> None:
-    """Kill a process and all below it, workers with sessions of their own too: who loses its parent becomes our child.
-
-    Args:
-        process: What was started.
-        others: Children of this process that have nothing to do with it.
-    """
-    process.kill()
-    process.wait()
-    deadline = time.monotonic() + _CLEAN_UP_SECONDS
-    while (orphans := set(children(os.getpid())) - others) and time.monotonic() < deadline:
-        for each in orphans:
-            with contextlib.suppress(ProcessLookupError, ChildProcessError):
-                os.kill(each, signal.SIGKILL)
-                os.waitpid(each, os.WNOHANG)
-        time.sleep(0.01)
 
 
 def children(pid: int) -> list[int]:

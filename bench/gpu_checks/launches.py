@@ -175,6 +175,7 @@ class Nodes:
     most: int
     variables: dict[str, str] = field(default_factory=dict)
     flags: tuple[str, ...] = ()
+    command: tuple[str, ...] = LAUNCH
     port: int = field(default_factory=free_port)
     store: Running | None = None
     agents: dict[int, Running] = field(default_factory=dict)
@@ -199,7 +200,15 @@ class Nodes:
         folder = self.directory / f"run-{place}"
         folder.mkdir(exist_ok=True)
         command = [
-            *(*LAUNCH, "--nnodes", f"{self.least}:{self.most}", "--nproc-per-node", "1", "--max-restarts", "1000"),
+            *(
+                *self.command,
+                "--nnodes",
+                f"{self.least}:{self.most}",
+                "--nproc-per-node",
+                "1",
+                "--max-restarts",
+                "1000",
+            ),
             *("--rdzv-backend", "ddp", "--rdzv-endpoint", f"127.0.0.1:{self.port}", "--rdzv-id", "bench-gpu"),
             *("--no-lint", *self.flags, *self.program),
         ]

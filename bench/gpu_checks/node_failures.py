@@ -9,7 +9,6 @@ import signal
 import subprocess
 import time
 from dataclasses import dataclass, field
-from itertools import pairwise
 from pathlib import Path
 from typing import Final
 
@@ -23,10 +22,29 @@ PAUSE_SECONDS: Final = 0.02
 """Pause of a step on a GPU. In a rehearsal it is five times as long, so that other processes can use the processors."""
 START_SECONDS: Final = 60.0
 RECOVERY_SECONDS: Final = 40.0
-FAULTS: Final = ("killed", "left", "stopped")
-QUICKEST: Final = "killed"
-"""Fault with the fastest recovery. The group of the survivors ends by agreement when the rank is back."""
+FAULTS: Final = ("killed", "killed", "left", "stopped")
+"""Faults that come first; the first of them, which recovers fastest, is repeated until the time is up."""
 HANG_FLOOR_SECONDS: Final = 3
+END_SECONDS: Final = 12.0
+"""Time to stop the run and to repeat its steps undisturbed."""
+WATCHDOG: Final = re.compile("watchdog thread terminated|Terminating the process")
+"""Words of torch when it ends a process."""
+SOCKETS: Final = {
+    "NCCL_P2P_DISABLE": "1",
+    "NCCL_SHM_DISABLE": "1",
+    "NCCL_IB_DISABLE": "1",
+    "NCCL_NVLS_ENABLE": "0",
+    "NCCL_MNNVL_ENABLE": "0",
+    "NCCL_MAX_CTAS": "2",
+    "NCCL_DEBUG": "WARN",
+}
+"""Variables with which NCCL connects the nodes by sockets, as hosts with one GPU each.
+
+It refuses two ranks on one GPU of one host. The nodes have different values of ``NCCL_HOSTID``. This shows nothing of
+NVLink, NVLS or InfiniBand, or of how long anything takes there.
+
+Source: NCCL, src/init.cc (duplicate GPUs) and src/misc/utils.cc (``getHostHash``).
+"""
 
 
 @dataclass(slots=True)
@@ -38,11 +56,8 @@ class RecoveryStats:
     tries: int = 0
     recovered: int = 0
     kept: int = 0
-    """Faults after which the first survivor had the process that it had before."""
-    left: int = 0
-    """Nodes that left by SIGTERM, and came back."""
-    agreed: int = 0
-    """Groups that all their ranks left together, since a node came or left."""
+    """Killed ranks after which the survivor had the process that it had before."""
+    killed: int = 0
     last_words: str = ""
 
     def add(self, fault: str, begun: float, stepped: float | None, *, kept: bool) -> None:
@@ -50,8 +65,8 @@ class RecoveryStats:
         self.tries += 1
         if stepped is not None:
             self.recovered += 1
-            self.kept += kept
-            self.left += fault == "left"
+            self.killed += fault == "killed"
+            self.kept += kept and fault == "killed"
             self.seconds.setdefault(fault, []).append(stepped - begun)
 
 
@@ -76,15 +91,19 @@ def nodes_of(
     )
 
 
-def inject_faults(bench: Bench, nodes: Nodes, end: float, *, seed: int, most: int, agreed: int = 0) -> RecoveryStats:
+def inject_faults(bench: Bench, nodes: Nodes, end: float, *, most: int) -> RecoveryStats:
     """Let faults happen to the second node at random moments of a step, one after the other, until ``end``.
 
-    Each fault comes once; then the quickest until there were ``agreed`` regroups that all ranks agreed on; then all.
+    Args:
+        bench: The check.
+        nodes: Two nodes that train.
+        end: Time by ``time.monotonic`` after which no fault starts.
+        most: Largest number of faults.
 
     Raises:
         CannotMeasure: The undisturbed nodes do not train.
     """
-    outcomes, chance = RecoveryStats(), random.Random(seed)
+    outcomes, chance = RecoveryStats(), random.Random(0)
     begun = time.monotonic()
     patience = min(bench.timeout_factor * START_SECONDS, end - begun)
     if nodes.wait_for_step(begun, patience, world=nodes.most, steps=30) is None:
@@ -92,14 +111,14 @@ def inject_faults(bench: Bench, nodes: Nodes, end: float, *, seed: int, most: in
     for number in range(most):
         if time.monotonic() > end:
             break
-        fault = FAULTS[number % len(FAULTS)] if number < len(FAULTS) or outcomes.agreed >= agreed else QUICKEST
+        fault = FAULTS[number] if number < len(FAULTS) else FAULTS[0]
         before = nodes.agents[0].worker()
         time.sleep(chance.uniform(0, 4 * pause_seconds(bench)))  # the moment within a step is what is varied
         struck = time.monotonic()
         inject_fault(nodes, fault, bench.timeout_factor * RECOVERY_SECONDS)
-        stepped = nodes.wait_for_step(struck, bench.timeout_factor * RECOVERY_SECONDS, world=nodes.most, steps=5)
+        patience = min(bench.timeout_factor * RECOVERY_SECONDS, bench.seconds_left - END_SECONDS / 2)
+        stepped = nodes.wait_for_step(struck, patience, world=nodes.most, steps=5)
         outcomes.add(fault, struck, stepped, kept=before == nodes.agents[0].worker())
-        outcomes.agreed = count_scale_ups(nodes.agents[0].output) + outcomes.left
         if stepped is None:
             outcomes.last_words = nodes.tail()
             break
@@ -120,17 +139,7 @@ def inject_fault(nodes: Nodes, fault: str, seconds: float) -> None:
         nodes.start_agent(1)
 
 
-def count_scale_ups(output: str) -> int:
-    r"""Return how often a group ended for a node that came, by the launcher's output on a node that stayed.
-
-    >>> count_scale_ups("generation 1: 2 workers, node 0\ngeneration 2: 1 worker, node 0\ngeneration 3: 2 workers, n")
-    1
-    """
-    sizes = [int(size) for size in re.findall(r"generation \d+: (\d+) worker", output)]
-    return sum(after > before for before, after in pairwise(sizes))
-
-
-def report_results(bench: Bench, name: str, nodes: Nodes, outcomes: RecoveryStats, *, stays: bool, agreed: int) -> None:
+def report_results(bench: Bench, name: str, nodes: Nodes, outcomes: RecoveryStats, *, stays: bool) -> None:
     """Turn outcomes into figures and bars, and end the run.
 
     Args:
@@ -138,30 +147,43 @@ def report_results(bench: Bench, name: str, nodes: Nodes, outcomes: RecoveryStat
         name: Of the run.
         nodes: That were disturbed.
         outcomes: Of the faults.
-        stays: Survivors are to keep their processes.
-        agreed: Least number of agreed regroups, 0 for any.
+        stays: Survivors of a killed rank are to keep their processes.
     """
     found = bench.findings
     for fault, seconds in outcomes.seconds.items():
         found.figure(f"{name}_{fault}_until_all_step_seconds", seconds)
-    found.add(f"{name}_kept_ratio", share(outcomes.kept, outcomes))
-    found.add(f"{name}_agreed_regroups_count", outcomes.agreed)
+    found.add(f"{name}_faults_count", outcomes.tries)
     if outcomes.last_words:
-        found.mark_unsupported(f"{name}: after a fault that was not recovered", outcomes.last_words)
-    found.at_least(
-        f"{name}: share of {outcomes.tries} faults that were recovered", share(outcomes.recovered, outcomes), 1
-    )
+        found.details[f"{name}: after a fault that was not recovered"] = outcomes.last_words
+    recovered = outcomes.recovered / outcomes.tries if outcomes.tries else 0.0
+    found.at_least(f"{name}: share of {outcomes.tries} faults that were recovered", recovered, 1)
     if stays:
-        found.at_least(f"{name}: share of survivors that kept their process", share(outcomes.kept, outcomes), 1)
-    if agreed:
-        found.at_least(f"{name}: regroups that all ranks agreed on", outcomes.agreed, agreed)
-    codes = nodes.stop(bench.timeout_factor * RECOVERY_SECONDS)
+        kept = outcomes.kept / outcomes.killed if outcomes.killed else 0.0
+        found.at_least(f"{name}: share of survivors of a killed rank that kept their process", kept, 1)
+        output = "\n".join(agent.output for agent in [*nodes.ended, *nodes.agents.values()])
+        found.at_most(f"{name}: processes that torch's watchdog has ended", len(WATCHDOG.findall(output)), 0)
+    codes = nodes.stop(max(bench.seconds_left, 5.0))
     found.at_most(f"{name}: agents that did not stop in good order", sum(code != 143 for code in codes), 0)
 
 
-def share(count: int, outcomes: RecoveryStats) -> float:
-    """Return the part of all faults; 0 where there was none."""
-    return count / outcomes.tries if outcomes.tries else 0.0
+def disturb(bench: Bench, name: str, flags: tuple[str, ...], *, stays: bool) -> None:
+    """Train on two nodes, let faults happen until the time is up, and compare the weights with undisturbed ones.
+
+    Args:
+        bench: The check.
+        name: Of the run, for figures and bars.
+        flags: More flags of the trainer.
+        stays: Survivors of a killed rank are to keep their processes.
+    """
+    backend, variables = ("nccl", SOCKETS) if bench.is_gpu else ("gloo", {})
+    nodes = nodes_of(bench, name, backend, flags, variables, 2)
+    with nodes:
+        end = time.monotonic() + bench.seconds_left - END_SECONDS
+        outcomes = inject_faults(bench, nodes, end, most=bench.size(60, 4))
+        report_results(bench, name, nodes, outcomes, stays=stays)
+        differing, steps = compare_weights(bench, name, nodes)
+    bench.findings.add(f"{name}_steps_count", steps)
+    bench.findings.at_most(f"{name}: weights unlike those of an undisturbed run", differing, 0)
 
 
 def compare_weights(bench: Bench, name: str, nodes: Nodes) -> tuple[int, int]:

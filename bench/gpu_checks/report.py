@@ -37,10 +37,12 @@ def merge_reports(kept: Mapping[str, Any], report: Mapping[str, Any]) -> dict[st
     """Return what is kept after a report, by the letter of the check; a report without a GPU changes nothing.
 
     Raises:
-        Refused: The report is of a rehearsal or of small sizes.
+        InvalidReport: The report is of a rehearsal, of small sizes, or of an unknown commit.
     """
     if report["device"] != "cuda" or report["is_small"]:
         raise InvalidReport("it is of a rehearsal or of small sizes, and shows nothing about GPUs.")
+    if not report["commit"]:
+        raise InvalidReport("it names no commit: set DDP_BENCH_COMMIT where bench gpu runs without .git.")
     ran = [check for check in report["checks"] if check["status"] != Status.NOT_RUN and report["machine"]["gpu"]]
     where = {"date": report["date"], "commit": report["commit"], "machine": report["machine"]}
     return dict(kept) | {check["check"]: check | where for check in ran}

@@ -1,9 +1,10 @@
-"""Thirteen checks on one GPU in at most ten minutes, each in a separate process with a time limit.
+"""Checks of one GPU within a budget, each in a separate process with a time limit.
 
-``python -m bench gpu`` needs a checkout, Python with torch, and no network. It writes ``build/gpu/report.json`` after
-every check (``DDP_BENCH_GPU_DIR`` names another folder), and one line of JSON with all of them at the end. Without a
-GPU, every check is reported as not run, and the exit code is 0. ``--only A,C`` runs some of the checks, and
-``--quick`` takes small sizes. ``make gpu-report`` puts the report into docs/status.md.
+``python -m bench gpu --budget 480 --out DIR`` needs a checkout, Python with torch, and no network. It prints a line of
+JSON when a check starts and when it ends, and a line with ``summary`` at the end. ``DIR`` (``build/gpu``) holds
+``report.json`` and ``logs.tar``, replaced after each check, and ``all.log``. Without a GPU, every check is reported as
+not run, and the exit code is 0. ``--only A,C`` runs some of the checks, and ``--quick`` takes small sizes. Where no
+``.git`` is, ``DDP_BENCH_COMMIT`` names the commit. ``make gpu-report`` puts the report into docs/status.md.
 
 ``DDP_BENCH_GPU_DEVICE=cpu`` rehearses the checks on a machine without a GPU: CPU tensors and gloo take the place of
 CUDA and NCCL. Such a report proves nothing about GPUs, and ``make gpu-report`` refuses it.
@@ -11,57 +12,194 @@ CUDA and NCCL. Such a report proves nothing about GPUs, and ``make gpu-report`` 
 
 from __future__ import annotations
 
+import io
 import json
 import os
 import subprocess
 import sys
+import tarfile
+import tempfile
+import threading
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final
 
 from bench.gpu_checks.check_report import Status
-from bench.gpu_checks.check_runner import ROOT, command_of, environment, not_run, run_all
-from bench.gpu_checks.registry import CHECKS, check_of
-from bench.harness import Bar, CannotMeasure, Options, Report
+from bench.gpu_checks.check_runner import ROOT, command_of, environment, not_run, run_phases
+from bench.gpu_checks.registry import BUDGET_SECONDS, CHECKS, Check, check_of
+from bench.harness import CannotMeasure, Options, Report
+from ddp_trainer.process import gpu_probe
 
-SUMMARY = "thirteen checks on one NVIDIA GPU in ten minutes; without one, all are reported as not run"
+SUMMARY = "checks on one NVIDIA GPU in eight minutes; without one, all are reported as not run"
 PARTS: Final = tuple(check.letter for check in CHECKS)
+HAS_BUDGET: Final = True
 
 DEVICES: Final = Path("/dev")
 PROBE_SECONDS: Final = 60.0
+ANSWER_SECONDS: Final = 10.0
+"""Time limit of a small copy on the GPU between checks."""
+OVERTIME_SECONDS: Final = 15.0
+"""Time after the budget at which this process ends, whatever hangs."""
+MOST_FIGURES: Final = 12
+LINE_LETTERS: Final = 700
 REHEARSAL: Final = "rehearsal without a GPU: this shows nothing about GPUs"
 
 
 def measure(options: Options) -> Report:
     """Run the checks and write the report."""
-    directory = Path(os.environ.get("DDP_BENCH_GPU_DIR", ROOT / "build" / "gpu"))
-    directory.mkdir(parents=True, exist_ok=True)
-    checks = [check_of(letter) for letter in options.parts(PARTS)]
-    machine = probe()
+    begun = time.monotonic()
+    budget = options.budget_seconds or BUDGET_SECONDS
     device = os.environ.get("DDP_BENCH_GPU_DEVICE", "cuda")
-    results: list[dict[str, Any]] = []
-
-    def report_result(result: dict[str, Any]) -> None:
-        results.append(result)
-        options.progress(result_line(result))
-        write(directory / "report.json", report_to_dict(machine, results, device=device, is_small=options.quick))
-
+    run = GpuRun(options, options.out or ROOT / "build" / "gpu", device)
+    overtime = threading.Timer(budget + OVERTIME_SECONDS, run.give_up)
+    overtime.daemon = True
+    overtime.start()
+    run.machine = probe()
+    checks = [check_of(letter) for letter in options.parts(PARTS)]
     if device == "cpu":
-        options.progress(REHEARSAL)
-    if device == "cuda" and not machine["gpu"]:
+        run.log(REHEARSAL)
+    if device == "cuda" and not run.machine["gpu"]:
         for check in checks:
-            report_result(not_run(check, reason_for_none(machine)))
-        return report_of(results, machine, device, is_broken=has_device_files())
-    run_all(
-        checks,
-        lambda check, seconds, file: command_of(
-            check, device=device, is_small=options.quick, seconds=seconds, file=file
-        ),
-        directory,
-        tell=report_result,
-    )
-    return report_of(results, machine, device, is_broken=False)
+            run.take(not_run(check, reason_for_none(run.machine)))
+        return run.report(is_broken=has_device_files())
+    with tempfile.TemporaryDirectory(prefix="bench-gpu-", ignore_cleanup_errors=True) as name:
+        run.files = Path(name)
+
+        def command(check: Check, seconds: float, file: Path) -> list[str]:
+            return command_of(check, device=device, is_small=options.quick, seconds=seconds, file=file)
+
+        run_phases(
+            checks,
+            command,
+            run.files,
+            emit=run.take,
+            end=begun + budget,
+            answers=gpu_answers if device == "cuda" else lambda: True,
+        )
+    overtime.cancel()
+    return run.report(is_broken=False)
+
+
+@dataclass(slots=True)
+class GpuRun:
+    """Results of the checks that have ended, and the files that hold them."""
+
+    options: Options
+    folder: Path
+    device: str
+    machine: dict[str, Any] = field(default_factory=dict)
+    files: Path | None = None
+    """Folder of the logs of checks."""
+    results: list[dict[str, Any]] = field(default_factory=list)
+    exit_now: Callable[[int], Any] = os._exit
+
+    def __post_init__(self) -> None:
+        self.folder.mkdir(parents=True, exist_ok=True)
+        (self.folder / "all.log").write_text("", encoding="utf-8")
+
+    def log(self, line: str) -> None:
+        """Print a line to stderr and to ``all.log``."""
+        self.options.progress(line)
+        with (self.folder / "all.log").open("a", encoding="utf-8") as file:
+            file.write(line + "\n")
+
+    def take(self, result: dict[str, Any]) -> None:
+        """Report a check that has started or ended, and replace the files after its end."""
+        if result["status"] == "started":
+            self.options.emit(result)
+            return
+        self.results.append(result)
+        self.options.emit(short_result(result))
+        self.log(result_line(result))
+        _replace(self.folder / "report.json", (json.dumps(self.as_dict(), indent=1) + "\n").encode())
+        _replace(self.folder / "logs.tar", self._packed_logs())
+
+    def _packed_logs(self) -> bytes:
+        packed = io.BytesIO()
+        with tarfile.open(fileobj=packed, mode="w") as archive:
+            for file in sorted(self.files.glob("*.log")) if self.files else []:
+                archive.add(file, file.name)
+        return packed.getvalue()
+
+    def as_dict(self) -> dict[str, Any]:
+        """Return the report as :mod:`bench.gpu_checks.report` reads it."""
+        return {
+            "date": time.strftime("%Y-%m-%d", time.gmtime()),
+            "commit": current_commit(),
+            "device": self.device,
+            "is_small": self.options.quick,
+            "machine": self.machine,
+            "checks": self.results,
+        }
+
+    def summary(self) -> dict[str, str]:
+        """Return the status of each check that has ended."""
+        return {result["check"]: str(result["status"]) for result in self.results}
+
+    def give_up(self) -> None:
+        """End this process at once: something in it hangs."""
+        self.log("The budget was used up, and a check does not end.")
+        self.options.emit({"bench": "gpu", "summary": self.summary(), "ended": "the budget was used up"})
+        self.exit_now(1)
+
+    def report(self, *, is_broken: bool) -> Report:
+        """Return one bar for each check that ran, and a broken one if CUDA cannot use the GPU."""
+        report = Report(details={"summary": self.summary(), "gpu": self.machine.get("gpu", ""), "device": self.device})
+        for result in self.results:
+            if result["status"] not in {Status.NOT_RUN, Status.NOT_SUPPORTED}:
+                passed = result["status"] in {Status.PASSED, Status.PARTIAL}
+                report.at_least(f"{result['check']}: {result['status']}", float(passed), 1.0)
+        if is_broken:
+            report.at_least("GPUs that CUDA can use", 0.0, 1.0)
+        return report
+
+
+def short_result(result: Mapping[str, Any]) -> dict[str, Any]:
+    """Return what one line of JSON holds of a result: at most 700 characters."""
+    short: dict[str, Any] = {
+        "check": result["check"],
+        "status": result["status"],
+        "seconds": result["seconds"],
+        "figures": {},
+        "failed": [bar["what"][:80] for bar in result["bars"] if not bar["holds"]][:3],
+        "log": (result["reason"] or result["log"])[-120:],
+    }
+    for name, value in list(result["figures"].items())[:MOST_FIGURES]:
+        figures = short["figures"] | {name: None if value is None else float(f"{value:.4g}")}
+        if len(json.dumps(short | {"figures": figures})) > LINE_LETTERS:
+            break
+        short["figures"] = figures
+    return short
+
+
+def gpu_answers() -> bool:
+    """Return whether a process of its own computes on the GPU within 10 s."""
+    process = subprocess.Popen(gpu_probe.command(), stdout=subprocess.PIPE, text=True, start_new_session=True)
+    try:
+        output, _ = process.communicate(timeout=ANSWER_SECONDS)
+    except subprocess.TimeoutExpired:
+        process.kill()  # without a wait: it may be stuck in the driver
+        return False
+    return not gpu_probe.probe_error(process.returncode, output)
+
+
+def current_commit() -> str:
+    """Return the commit of the checkout, or that which ``DDP_BENCH_COMMIT`` names; empty where neither is known."""
+    if named := os.environ.get("DDP_BENCH_COMMIT"):
+        return named
+    try:
+        done = subprocess.run(["git", "rev-parse", "HEAD"], cwd=ROOT, capture_output=True, text=True, check=False)
+    except OSError:  # no git
+        return ""
+    return done.stdout.strip() if done.returncode == 0 else ""
+
+
+def _replace(file: Path, content: bytes) -> None:
+    draft = file.with_suffix(".new")
+    draft.write_bytes(content)
+    draft.rename(file)
 
 
 def probe() -> dict[str, Any]:
@@ -107,45 +245,3 @@ def result_line(result: Mapping[str, Any]) -> str:
     seconds = f" ({result['seconds']} s)" if result["seconds"] else ""
     why = f": {result['reason']}" if result["reason"] else ""
     return f"{result['check']} {result['title']}: {result['status']}{why}{seconds}"
-
-
-def write(file: Path, report: Mapping[str, Any]) -> None:
-    """Replace the report whole."""
-    draft = file.with_suffix(".new")
-    draft.write_text(json.dumps(report, indent=1) + "\n", encoding="utf-8")
-    draft.rename(file)
-
-
-def report_to_dict(
-    machine: Mapping[str, Any], results: Sequence[Mapping[str, Any]], *, device: str, is_small: bool
-) -> dict[str, Any]:
-    """Return the report as :mod:`bench.gpu_checks.report` reads it."""
-    try:
-        commit = subprocess.run(["git", "rev-parse", "HEAD"], cwd=ROOT, capture_output=True, text=True, check=False)
-    except OSError:  # no git, as where the checkout alone was copied
-        commit = subprocess.CompletedProcess([], 1, stdout="")
-    return {
-        "date": time.strftime("%Y-%m-%d", time.gmtime()),
-        "commit": commit.stdout.strip(),
-        "device": device,
-        "is_small": is_small,
-        "machine": dict(machine),
-        "checks": list(results),
-    }
-
-
-def report_of(
-    results: Sequence[Mapping[str, Any]], machine: Mapping[str, Any], device: str, *, is_broken: bool
-) -> Report:
-    """Return all checks as one report: their bars, and a broken one for each check that did not end."""
-    report = Report(details={"checks": list(results), "gpu": dict(machine), "device": device})
-    for result in results:
-        letter = result["check"]
-        for bar in result["bars"]:
-            figure = float("nan") if bar["figure"] is None else bar["figure"]
-            report.bars.append(Bar(f"{letter}: {bar['what']}", figure, bar["bar"], bar["holds"], bar["relation"]))
-        if result["status"] in {Status.TIMED_OUT, Status.CRASHED}:
-            report.at_least(f"{letter}: came to its end ({result['reason']})", 0.0, 1.0)
-    if is_broken:
-        report.at_least("GPUs that CUDA can use", 0.0, 1.0)
-    return report

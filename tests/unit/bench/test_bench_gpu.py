@@ -6,20 +6,29 @@ import json
 import os
 import subprocess
 import sys
+import tarfile
 import time
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from bench.gpu_checks import check_runner
 from bench.gpu_checks.check_report import Bench, CheckReport
-from bench.gpu_checks.check_runner import ROOT, run_all, run_check
-from bench.gpu_checks.registry import BUDGET_SECONDS, CHECKS, Check
+from bench.gpu_checks.check_runner import ROOT, limits_of, run_check, run_phases
+from bench.gpu_checks.registry import CHECKS, Check
 from bench.measurements import gpu
 
 HOLDS = {"what": "a thing", "figure": 1.0, "bar": 1.0, "holds": True, "relation": ">="}
 BREAKS = HOLDS | {"what": "another thing", "holds": False, "figure": 0.0}
-ALONE = Check(letter="X", module="none", title="a check", limit_seconds=20)
+
+
+def a_check(letter: str, phase: int = 0, limit: float = 20.0, **more: Any) -> Check:
+    given = {"value": 1, "least_seconds": 0.5, **more}
+    return Check(letter=letter, module="none", title="a check", phase=phase, limit_seconds=limit, **given)
+
+
+ALONE = a_check("X")
 
 
 def script(body: str) -> list[str]:
@@ -42,6 +51,11 @@ def test_a_check_whose_bars_hold_passed_and_one_with_a_broken_bar_failed(tmp_pat
     assert (passed["status"], passed["reason"], passed["figures"]) == ("passed", "", {"some_seconds": 2.0})
     failed = ran(tmp_path, f"save(bars=[{HOLDS!r}, {BREAKS!r}])")
     assert (failed["status"], failed["reason"]) == ("failed", "another thing")
+
+
+def test_a_check_of_which_a_part_was_left_out_is_partial_and_not_passed(tmp_path: Path) -> None:
+    found = ran(tmp_path, f"save(bars=[{HOLDS!r}], unsupported={{'compiled': 'no time'}})")
+    assert (found["status"], found["reason"]) == ("partial", "without compiled")
 
 
 def test_a_check_that_the_hardware_does_not_support_is_reported_with_its_reason(tmp_path: Path) -> None:
@@ -74,6 +88,12 @@ def test_what_an_earlier_run_has_left_counts_for_nothing(tmp_path: Path) -> None
     assert ran(tmp_path, "pass")["status"] == "crashed"
 
 
+def is_running(pid: str) -> bool:
+    """Whether a process computes; init has not yet waited for some that do not."""
+    stat = Path(f"/proc/{pid}/stat")
+    return stat.exists() and stat.read_text().rpartition(")")[2].split()[0] != "Z"
+
+
 def test_a_check_past_its_limit_is_killed_with_the_processes_that_have_sessions_and_parents_of_their_own(
     tmp_path: Path,
 ) -> None:
@@ -96,7 +116,7 @@ def test_a_check_past_its_limit_is_killed_with_the_processes_that_have_sessions_
     assert found["bars"] == [HOLDS]
     started = pids.read_text().split()
     assert len(started) == 2
-    assert [pid for pid in started if Path(f"/proc/{pid}").exists()] == []
+    assert [pid for pid in started if is_running(pid)] == []
 
 
 def test_children_that_have_nothing_to_do_with_a_check_are_left_alone(tmp_path: Path) -> None:
@@ -106,83 +126,187 @@ def test_children_that_have_nothing_to_do_with_a_check_are_left_alone(tmp_path: 
         mine.kill()
 
 
-def test_checks_run_in_their_order_and_a_failure_does_not_end_the_others(tmp_path: Path) -> None:
-    bodies = {
-        "A": "sys.exit(1)",
-        "B": "time.sleep(600)",
-        "C": f"save(bars=[{BREAKS!r}])",
-        "D": f"save(bars=[{HOLDS!r}])",
-    }
-    checks = [Check(letter=letter, module="none", title="t", limit_seconds=2) for letter in "BCAD"]
+def run(tmp_path: Path, checks: list[Check], bodies: dict[str, str], budget: float, **more: Any) -> list[str]:
+    """Run checks in phases, and return what was reported, in its order."""
     told: list[str] = []
-    run_all(
-        checks,
-        lambda check, _, file: [*script(bodies[check.letter]), str(file)],
-        tmp_path,
-        tell=lambda result: told.append(f"{result['check']} {result['status']}"),
-    )
-    assert told == ["B timed out", "C failed", "A crashed", "D passed"]
+
+    def emit(result: dict[str, Any]) -> None:
+        told.append(" ".join(filter(None, (result["check"], result["status"], result.get("reason", "")))))
+
+    def command(check: Check, _: float, file: Path) -> list[str]:
+        return [*script(bodies[check.letter]), str(file)]
+
+    end = time.monotonic() + budget + check_runner.SUMMARY_SECONDS
+    run_phases(checks, command, tmp_path, emit=emit, end=end, **more)
+    return told
+
+
+PASSES = f"save(bars=[{HOLDS!r}])"
+
+
+def test_checks_of_a_phase_run_at_once_and_a_failure_ends_no_other(tmp_path: Path) -> None:
+    """A waits for a file that B makes; they can only pass together."""
+    file = tmp_path / "made"
+    bodies = {
+        "A": f"open({str(file)!r}, 'w')\n{PASSES}",
+        "B": f"while not os.path.exists({str(file)!r}): time.sleep(0.01)\n{PASSES}",
+        "C": "sys.exit(1)",
+        "D": PASSES,
+    }
+    told = run(tmp_path, [a_check("A"), a_check("B"), a_check("C", 1), a_check("D", 2)], bodies, 100.0)
+    assert sorted(told[:4]) == ["A passed", "A started", "B passed", "B started"]
+    assert told[4:] == ["C started", "C crashed exit code 1: no output", "D started", "D passed"]
+
+
+def test_a_stopped_check_costs_its_limit_and_no_other_line(tmp_path: Path) -> None:
+    bodies = {"A": "os.kill(os.getpid(), signal.SIGSTOP)", "B": PASSES, "C": PASSES}
+    told = run(tmp_path, [a_check("A", limit=3.0), a_check("B"), a_check("C", 1)], bodies, 100.0)
+    assert {"A timed out it did not end within 3 s", "B passed", "C passed"} <= set(told)
+
+
+def test_a_check_that_cannot_be_killed_is_named_and_the_others_go_on_within_the_budget(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    spared: list[int] = []
+    monkeypatch.setattr(check_runner, "kill_process", spared.append)
+    begun = time.monotonic()
+    told = run(tmp_path, [a_check("A", limit=1.0), a_check("B", 1)], {"A": "time.sleep(600)", "B": PASSES}, 20.0)
+    assert time.monotonic() - begun < 20.0 + 15.0
+    assert told[1] == "A stuck in the driver its processes are alive 5 s after SIGKILL"
+    assert told[-1] == "B passed"
+    monkeypatch.undo()
+    [stuck] = check_runner.STUCK
+    assert set(spared) == {stuck.pid}
+    stuck.kill()
+    stuck.wait()
+    check_runner.STUCK.clear()
+
+
+def test_a_check_waits_for_the_one_that_must_pass_first(tmp_path: Path) -> None:
+    checks = [a_check("P"), a_check("F", 1, after="P")]
+    assert run(tmp_path, checks, {"P": f"save(bars=[{BREAKS!r}])"}, 50.0)[-1] == "F not run check P did not pass"
+    assert run(tmp_path, checks, {"P": PASSES, "F": PASSES}, 50.0)[-1] == "F passed"
+    assert run(tmp_path, checks[1:], {"F": PASSES}, 50.0) == ["F started", "F passed"], "with --only F"
+
+
+def test_after_a_gpu_that_does_not_answer_nothing_is_started(tmp_path: Path) -> None:
+    answers = iter([True, False])
+    checks = [a_check("A", 0, probes=True), a_check("B", 1, probes=True), a_check("C", 2)]
+    told = run(tmp_path, checks, {"A": PASSES}, 50.0, answers=lambda: next(answers))
+    assert told[2:] == ["B not run the GPU does not answer", "C not run the GPU does not answer"]
+
+
+def test_a_short_budget_takes_from_the_checks_of_the_least_value() -> None:
+    checks = [a_check("A", 0, 20.0, value=1), a_check("B", 1, 40.0, value=3), a_check("C", 2, 40.0, value=2)]
+    assert limits_of(checks, 100.0) == {"A": 20.0, "B": 40.0, "C": 40.0}
+    assert limits_of(checks, 90.0) == {"A": 20.0, "B": 30.0, "C": 40.0}
+    assert limits_of(checks, 50.5) == {"A": 20.0, "B": 0.5, "C": 30.0}
+    assert limits_of(checks, 10.5) == {"A": 9.5, "B": 0.5, "C": 0.5}
+    assert limits_of(checks, 0.75) == {"A": 0.5, "B": 0.0, "C": 0.25}
 
 
 def test_a_check_for_which_no_time_is_left_is_not_started_and_named(tmp_path: Path) -> None:
-    checks = [Check(letter=letter, module="none", title="t", limit_seconds=3) for letter in "AB"]
-    started: list[tuple[str, float]] = []
-
-    def command(check: Check, seconds: float, file: Path) -> list[str]:
-        started.append((check.letter, seconds))
-        return [*script("time.sleep(600)"), str(file)]
-
-    first, second = run_all(checks, command, tmp_path, tell=lambda _: None, budget_seconds=4.0)
-    assert started == [("A", 3)]
-    assert first["status"] == "timed out"
-    assert (second["status"], second["reason"]) == ("not run", "the 4 s of this bench were used up")
+    checks = [a_check("A", 0, 3.0, value=1, least_seconds=3.0), a_check("B", 1, 3.0, value=2, least_seconds=2.0)]
+    told = run(tmp_path, checks, {"A": "time.sleep(600)"}, 4.0)
+    assert told[1:] == ["A timed out it did not end within 3 s", "B not run 1 s of the budget were left for it"]
 
 
-def test_the_budget_and_the_limits_leave_ten_minutes() -> None:
-    assert BUDGET_SECONDS < 600
-    assert [check.letter for check in CHECKS] == list("ACFDHIEJKGLBM")
-    assert all(check.limit_seconds <= 120 for check in CHECKS)
+def test_limits_and_values_of_the_checks() -> None:
+    assert sorted(check.value for check in CHECKS) == list(range(1, len(CHECKS) + 1))
+    assert [check.phase for check in CHECKS] == sorted(check.phase for check in CHECKS)
+    assert all(check.after in {"", "P"} for check in CHECKS)
     assert all((ROOT / "bench" / "gpu_checks" / f"{check.module}.py").is_file() for check in CHECKS)
-
-
-def command(tmp_path: Path, *words: str, **more: str) -> subprocess.CompletedProcess[str]:
-    return subprocess.run(
-        [sys.executable, "-m", "bench", "gpu", *words],
-        cwd=ROOT,
-        env=os.environ | {"DDP_BENCH_GPU_DIR": str(tmp_path)} | more,
-        capture_output=True,
-        text=True,
-        check=False,
-    )
 
 
 def test_without_a_gpu_every_check_is_reported_as_not_run_and_the_exit_code_is_0(tmp_path: Path) -> None:
     if gpu.has_device_files():
         pytest.skip("there is a GPU")
-    done = command(tmp_path)
+    done = subprocess.run(
+        [sys.executable, "-m", "bench", "gpu", "--out", str(tmp_path)],
+        cwd=ROOT,
+        env=os.environ | {"DDP_BENCH_COMMIT": "abc"},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
     assert done.returncode == 0, done.stderr
-    told = json.loads(done.stdout)
-    assert told["bars"] == []
-    assert [(each["check"], each["status"], each["reason"]) for each in told["checks"]] == [
+    *lines, last = map(json.loads, done.stdout.splitlines())
+    assert [(line["check"], line["status"], line["log"]) for line in lines] == [
         (check.letter, "not run", "no GPU") for check in CHECKS
     ]
+    assert last["summary"] == {check.letter: "not run" for check in CHECKS}
     report = json.loads((tmp_path / "report.json").read_text())
-    assert report["checks"] == told["checks"]
-    assert report["machine"]["gpu"] == ""
-    assert done.stderr.splitlines()[0] == "A driver, versions, compiler and limits: not run: no GPU"
+    assert [check["check"] for check in report["checks"]] == [check.letter for check in CHECKS]
+    assert (report["machine"]["gpu"], report["commit"]) == ("", "abc")
+    assert (tmp_path / "all.log").read_text() == done.stderr
+
+
+def test_a_measurement_without_a_budget_refuses_one() -> None:
+    done = subprocess.run(
+        [sys.executable, "-m", "bench", "plan", "--budget", "3"], cwd=ROOT, capture_output=True, text=True, check=False
+    )
+    assert (done.returncode, done.stderr) == (
+        2,
+        "bench: plan cannot be measured here: It has no --budget and no --out.\n",
+    )
+
+
+def result_of(letter: str, **more: Any) -> dict[str, Any]:
+    empty = {"title": "t", "status": "passed", "reason": "", "seconds": 1.0, "log": "", "figures": {}, "bars": []}
+    return {"check": letter, **empty, **more}
+
+
+def test_a_line_of_a_check_has_at_most_700_characters_and_twelve_figures() -> None:
+    figures = {f"figure_{number}_of_this_check_seconds": 1.23456789 for number in range(40)}
+    bars = [BREAKS | {"what": "w" * 300}] * 9
+    line = gpu.short_result(result_of("K", figures=figures, bars=bars, reason="r" * 900))
+    assert len(json.dumps(line)) <= 700
+    assert 0 < len(line["figures"]) <= 12
+    assert len(gpu.short_result(result_of("K", figures=figures))["figures"]) == 12
+    assert gpu.short_result(result_of("K", figures={"a_seconds": 1.23456789}))["figures"] == {"a_seconds": 1.235}
+
+
+def a_run(tmp_path: Path) -> tuple[gpu.GpuRun, list[dict[str, Any]], list[int]]:
+    emitted: list[dict[str, Any]] = []
+    codes: list[int] = []
+    options = gpu.Options(progress=lambda _: None, emit=lambda line: emitted.append(dict(line)))
+    made = gpu.GpuRun(options, tmp_path / "out", "cuda", exit_now=codes.append)
+    made.files = tmp_path
+    return made, emitted, codes
+
+
+def test_report_and_logs_are_replaced_after_every_check(tmp_path: Path) -> None:
+    made, emitted, _ = a_run(tmp_path)
+    for letter in "AB":
+        (tmp_path / f"{letter}.log").write_text(letter)
+        made.take({"check": letter, "status": "started"})
+        made.take(result_of(letter))
+        with tarfile.open(made.folder / "logs.tar") as logs:
+            assert logs.getnames() == [f"{each}.log" for each in "AB"[: "AB".index(letter) + 1]]
+        assert json.loads((made.folder / "report.json").read_text())["checks"][-1]["check"] == letter
+    assert [(line["check"], line["status"]) for line in emitted] == [
+        *(("A", "started"), ("A", "passed")),
+        *(("B", "started"), ("B", "passed")),
+    ]
+
+
+def test_past_budget_and_overtime_the_summary_is_printed_and_the_process_ends(tmp_path: Path) -> None:
+    made, emitted, codes = a_run(tmp_path)
+    made.take(result_of("A"))
+    made.give_up()
+    assert (emitted[-1]["summary"], codes) == ({"A": "passed"}, [1])
 
 
 def test_a_gpu_that_cuda_cannot_use_is_no_success(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "dev").mkdir()
     (tmp_path / "dev" / "nvidia0").touch()
     monkeypatch.setattr(gpu, "DEVICES", tmp_path / "dev")
-    monkeypatch.setenv("DDP_BENCH_GPU_DIR", str(tmp_path))
-    report = gpu.measure(gpu.Options(progress=lambda _: None, only=frozenset("A")))
-    assert not report.holds
-    [check] = report.details["checks"]
+    options = gpu.Options(progress=lambda _: None, emit=lambda _: None, only=frozenset("A"), out=tmp_path)
+    assert not gpu.measure(options).holds
+    report = json.loads((tmp_path / "report.json").read_text())
+    [check] = report["checks"]
     assert check["status"] == "not run"
-    assert check["reason"].startswith("a GPU is there, and CUDA cannot use it: ")
-    assert check["reason"].endswith(report.details["gpu"]["trouble"])
+    assert check["reason"] == f"a GPU is there, and CUDA cannot use it: {report['machine']['trouble']}"
 
 
 def test_findings_are_on_the_disk_as_soon_as_they_are_made(tmp_path: Path) -> None:

@@ -55,8 +55,8 @@ def test_a_check_that_never_ran_says_so_and_all_checks_have_a_row() -> None:
 
 
 def test_a_failure_and_what_was_left_out_stay_visible() -> None:
-    found = check("F", "failed", reason="weights *unlike*", unsupported={"shared memory": "NCCL is old"})
-    line = row(table_of(merge_reports({}, made(found))), "F")
+    found = check("F1", "failed", reason="weights *unlike*", unsupported={"shared memory": "NCCL is old"})
+    line = row(table_of(merge_reports({}, made(found))), "F1")
     assert "failed: weights \\*unlike\\*<br>left out: shared memory (NCCL is old)" in line
 
 
@@ -73,6 +73,7 @@ def test_a_later_report_replaces_the_checks_that_it_ran_and_no_others() -> None:
     [
         (made(check("A"), device="cpu"), "rehearsal"),
         (made(check("A"), is_small=True), "small sizes"),
+        (made(check("A"), commit=""), "DDP_BENCH_COMMIT"),
     ],
 )
 def test_a_report_that_shows_nothing_about_a_gpu_is_refused(told: dict[str, Any], why: str) -> None:

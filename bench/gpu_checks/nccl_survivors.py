@@ -1,0 +1,11 @@
+"""F1: two ranks on NCCL, one of which is killed, stopped or leaves; the other one keeps its process and its state."""
+
+from __future__ import annotations
+
+from bench.gpu_checks.check_report import Bench
+from bench.gpu_checks.node_failures import disturb
+
+
+def run(bench: Bench) -> None:
+    """Disturb a run with ``--survive-on-nccl``."""
+    disturb(bench, "survivors", ("--survive-on-nccl",), stays=True)

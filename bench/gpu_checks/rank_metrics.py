@@ -1,0 +1,81 @@
+"""N: the metrics of a rank that trains on a GPU, as Prometheus reads them from the launcher."""
+
+from __future__ import annotations
+
+import re
+import time
+import urllib.request
+from typing import Final
+
+from prometheus_client.parser import text_string_to_metric_families
+
+from bench.gpu_checks.check_report import Bench
+from bench.gpu_checks.launches import ALONE, LAUNCH, TRAIN, Running, free_port
+from bench.gpu_checks.probe import query_nvidia_smi
+from ddp_trainer.metrics.families.rank_families import RANKS
+
+BETWEEN_SECONDS: Final = 5.0
+"""Time between two scrapes, as in a ServiceMonitor."""
+SCRAPE_SECONDS: Final = 5.0
+WARM_STEPS: Final = 5
+GIGAHERTZ: Final = 1e9
+
+Scrape = dict[str, float]
+"""Name → value of the series of rank 0."""
+
+
+def run(bench: Bench) -> None:
+    """Train a GPT, and scrape twice."""
+    folder, port = bench.folder("text"), free_port()
+    (folder / "text.txt").write_text("".join(f"{n} times {n} is {n * n}.\n" for n in range(20_000)), encoding="utf-8")
+    size = (
+        ("gpt:layers=24,heads=16,width=1024", "1024", "8")
+        if bench.is_gpu
+        else ("gpt:layers=2,heads=2,width=64", "64", "8")
+    )
+    flags = (
+        *("--task", "text", "--data", str(folder), "--model", size[0], "--window", size[1], "--global-batch", size[2]),
+        *("--device", bench.device, "--precision", "bf16" if bench.is_gpu else "fp32", "--epochs", "100000"),
+        *("--log-json", "--log-steps", "1", "--checkpoint-seconds", "inf", "--evaluate-every", "1000000"),
+    )
+    with Running([*LAUNCH, *ALONE, "--no-zygote", "--metrics-port", str(port), *TRAIN, *flags]) as training:
+        begun = training.wait_for(
+            rf'"event": "step", "step": {WARM_STEPS}\b', bench.seconds_left - BETWEEN_SECONDS - 5.0
+        )
+        bench.findings.require("a rank trains", begun is not None)
+        if begun is None:
+            bench.findings.details["printed"] = training.output[-800:]
+            return
+        time.sleep(BETWEEN_SECONDS)  # the launcher reads the driver now and then
+        first, _ = scrape(port)
+        time.sleep(BETWEEN_SECONDS)
+        second, uuids = scrape(port)
+    found = bench.findings
+    found.at_least("steps between two scrapes", second.get("ddp_step", 0.0) - first.get("ddp_step", 0.0), 1)
+    found.add("metrics_count", len(second))
+    if bench.is_gpu:
+        _compare_with_driver(bench, second, uuids)
+
+
+def scrape(port: int) -> tuple[Scrape, set[str]]:
+    """Return the series of rank 0, and the UUIDs of GPUs in any label."""
+    with urllib.request.urlopen(f"http://127.0.0.1:{port}/metrics", timeout=SCRAPE_SECONDS) as answer:
+        text = answer.read().decode()
+    samples = [sample for family in text_string_to_metric_families(text) for sample in family.samples]
+    uuids = {sample.labels["gpu_uuid"] for sample in samples if sample.labels.get("gpu_uuid")}
+    return {sample.name: sample.value for sample in samples if sample.labels.get("rank", "0") == "0"}, uuids
+
+
+def _compare_with_driver(bench: Bench, told: Scrape, uuids: set[str]) -> None:
+    found = bench.findings
+    expected = {family.name for family in RANKS if re.match("ddp_gpu_", family.name)}
+    missing = sorted(name for name in expected if name not in told)
+    found.at_most(f"metrics of GPUs that are missing ({', '.join(missing)})", len(missing), 0)
+    allocated, used, limit = (told.get(f"ddp_gpu_memory_{name}_bytes", -1.0) for name in ("allocated", "used", "limit"))
+    found.require(
+        f"allocated {allocated:.4g} <= used {used:.4g} <= limit {limit:.4g} bytes", 0 < allocated <= used <= limit
+    )
+    found.at_least("utilization of the GPU", told.get("ddp_gpu_utilization_ratio", 0.0), 0.5)
+    found.at_least("clock of the multiprocessors in hertz", told.get("ddp_gpu_sm_clock_hertz", 0.0), GIGAHERTZ)
+    known = set(query_nvidia_smi("uuid"))
+    found.require(f"UUID of the metrics ({', '.join(uuids)}) as of nvidia-smi", bool(uuids) and uuids <= known)
