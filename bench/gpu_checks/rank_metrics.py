@@ -12,6 +12,7 @@ from prometheus_client.parser import text_string_to_metric_families
 from bench.gpu_checks.check_report import Bench
 from bench.gpu_checks.launches import ALONE, LAUNCH, TRAIN, Running, free_port
 from bench.gpu_checks.probe import query_nvidia_smi
+from ddp_trainer.common.gpu_specs import find_gpu_specs
 from ddp_trainer.metrics.families.rank_families import RANKS
 
 BETWEEN_SECONDS: Final = 5.0
@@ -19,6 +20,8 @@ BETWEEN_SECONDS: Final = 5.0
 SCRAPE_SECONDS: Final = 5.0
 WARM_STEPS: Final = 5
 GIGAHERTZ: Final = 1e9
+OFF_BY: Final = 0.03
+"""MFU is the rate of the counted operations over the peak of the GPU."""
 
 Scrape = dict[str, float]
 """Name → value of the series of rank 0."""
@@ -53,6 +56,10 @@ def run(bench: Bench) -> None:
     found = bench.findings
     found.at_least("steps between two scrapes", second.get("ddp_step", 0.0) - first.get("ddp_step", 0.0), 1)
     found.add("metrics_count", len(second))
+    [(_, started), *_] = training.events("started")
+    operations, steps = (second.get(name, 0.0) - first.get(name, 0.0) for name in ("ddp_model_flops_total", "ddp_step"))
+    expected = float(started["flops_per_sample"]) * float(started["global_batch"]) * steps
+    found.at_most("operations between two scrapes, off from those of the steps", abs(operations / expected - 1), OFF_BY)
     if bench.is_gpu:
         _compare_with_driver(bench, second, uuids)
 
@@ -75,6 +82,12 @@ def _compare_with_driver(bench: Bench, told: Scrape, uuids: set[str]) -> None:
     found.require(
         f"allocated {allocated:.4g} <= used {used:.4g} <= limit {limit:.4g} bytes", 0 < allocated <= used <= limit
     )
+    specs = find_gpu_specs("".join(query_nvidia_smi("name")))
+    if specs is None:
+        found.mark_unsupported("MFU", "the peak of this GPU is not known")
+    else:
+        peak = told.get("ddp_peak_flops_per_second", 0.0)
+        found.at_most("peak of the GPU, off from the data sheet", abs(peak / specs.bf16_flops - 1), OFF_BY)
     found.at_least("utilization of the GPU", told.get("ddp_gpu_utilization_ratio", 0.0), 0.5)
     found.at_least("clock of the multiprocessors in hertz", told.get("ddp_gpu_sm_clock_hertz", 0.0), GIGAHERTZ)
     known = set(query_nvidia_smi("uuid"))
