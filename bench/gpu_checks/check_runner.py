@@ -222,7 +222,7 @@ def run_phases(
 
 def _obstacle(check: Check, seconds: float, status_of: Mapping[str, str] | None) -> str:
     """Why a check is not started; empty if it is. Without statuses it depends on no other check."""
-    if status_of is not None and status_of.get(check.after) not in {Status.PASSED, Status.PARTIAL}:
+    if status_of is not None and status_of.get(check.after) != Status.PASSED:
         return f"check {check.after} did not pass"
     return "" if seconds >= check.least_seconds else f"{max(seconds, 0.0):.0f} s of the budget were left for it"
 

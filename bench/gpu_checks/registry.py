@@ -23,7 +23,7 @@ class Check:
     value: int
     """1 for the check that is kept longest where the budget is short."""
     after: str = ""
-    """Letter of a check that must pass first."""
+    """Letter of a check that must pass first, unless ``--only`` leaves it out."""
     probes: bool = False
     """True if the GPU must answer first, because the check measures, or because a check before it injects faults."""
 
@@ -110,7 +110,13 @@ CHECKS: Final = (
         probes=True,
     ),
     Check(
-        letter="M", module="mixed_precision", title="precisions and bitwise resume", phase=9, limit_seconds=40, value=13
+        letter="M",
+        module="mixed_precision",
+        title="precisions and bitwise resume",
+        phase=9,
+        limit_seconds=40,
+        value=13,
+        probes=True,
     ),
     Check(
         letter="L",

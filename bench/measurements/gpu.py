@@ -21,7 +21,7 @@ import tarfile
 import tempfile
 import threading
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final
@@ -52,12 +52,12 @@ def measure(options: Options) -> Report:
     begun = time.monotonic()
     budget = options.budget_seconds or BUDGET_SECONDS
     device = os.environ.get("DDP_BENCH_GPU_DEVICE", "cuda")
-    run = GpuRun(options, options.out or ROOT / "build" / "gpu", device)
+    checks = [check_of(letter) for letter in options.parts(PARTS)]
+    run = GpuRun(options, options.out or ROOT / "build" / "gpu", device, checks)
     overtime = threading.Timer(budget + OVERTIME_SECONDS, run.give_up)
     overtime.daemon = True
     overtime.start()
     run.machine = probe()
-    checks = [check_of(letter) for letter in options.parts(PARTS)]
     if device == "cpu":
         run.log(REHEARSAL)
     if device == "cuda" and not run.machine["gpu"]:
@@ -89,6 +89,7 @@ class GpuRun:
     options: Options
     folder: Path
     device: str
+    checks: Sequence[Check] = ()
     machine: dict[str, Any] = field(default_factory=dict)
     files: Path | None = None
     """Folder of the logs of checks."""
@@ -141,6 +142,9 @@ class GpuRun:
     def give_up(self) -> None:
         """End this process at once: something in it hangs."""
         self.log("The budget was used up, and a check does not end.")
+        for check in self.checks:
+            if check.letter not in self.summary():
+                self.take(not_run(check, "it or a check before it did not end"))
         self.options.emit({"bench": "gpu", "summary": self.summary(), "ended": "the budget was used up"})
         self.exit_now(1)
 
@@ -209,16 +213,18 @@ def probe() -> dict[str, Any]:
         CannotMeasure: The probe does not end or prints no JSON, as with a driver in trouble.
     """
     command = [sys.executable, "-m", "bench.gpu_checks.probe"]
+    process = subprocess.Popen(
+        command, cwd=ROOT, env=environment(), stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+    )
     try:
-        done = subprocess.run(
-            command, cwd=ROOT, env=environment(), capture_output=True, text=True, timeout=PROBE_SECONDS, check=False
-        )
-        found = json.loads(done.stdout.splitlines()[-1])
+        output, errors = process.communicate(timeout=PROBE_SECONDS)
+        found = json.loads(output.splitlines()[-1])
     except subprocess.TimeoutExpired:
+        process.kill()  # without a wait: it may be stuck in the driver
         raise CannotMeasure(f"The probe of the GPU did not end within {PROBE_SECONDS:g} s.") from None
     except (ValueError, IndexError):
-        last = (done.stderr.strip().splitlines() or ["no output"])[-1]
-        raise CannotMeasure(f"The probe of the GPU ended with {done.returncode}: {last}") from None
+        last = (errors.strip().splitlines() or ["no output"])[-1]
+        raise CannotMeasure(f"The probe of the GPU ended with {process.returncode}: {last}") from None
     return dict(found)
 
 

@@ -292,9 +292,11 @@ def test_report_and_logs_are_replaced_after_every_check(tmp_path: Path) -> None:
 
 def test_past_budget_and_overtime_the_summary_is_printed_and_the_process_ends(tmp_path: Path) -> None:
     made, emitted, codes = a_run(tmp_path)
+    made.checks = [a_check("A"), a_check("B")]
     made.take(result_of("A"))
     made.give_up()
-    assert (emitted[-1]["summary"], codes) == ({"A": "passed"}, [1])
+    assert (emitted[-1]["summary"], codes) == ({"A": "passed", "B": "not run"}, [1])
+    assert [line["check"] for line in emitted[:-1]] == ["A", "B"]
 
 
 def test_a_gpu_that_cuda_cannot_use_is_no_success(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
