@@ -51,7 +51,7 @@ test-unit: $(READY) ## Tests without long-lived processes, on all cores, and one
 	@$(BIN)/python -m pytest -q -n $$(($$(nproc) + 1)) tests/unit tests/render $(if $(RERUNS),|| $(BIN)/python -m pytest -q $(AGAIN) tests/unit tests/render)
 
 test-local: $(READY) ## Tests with real processes, four files at a time, and every command of the documents
-	@$(BIN)/python -m pytest -q -n 4 --dist loadfile --no-loadscope-reorder tests/local tests/docs $(if $(RERUNS),|| $(BIN)/python -m pytest -q $(AGAIN) tests/local tests/docs)
+	@$(BIN)/python -m pytest -q -n 4 --dist loadfile --no-loadscope-reorder -m 'not long' tests/local tests/docs $(if $(RERUNS),|| $(BIN)/python -m pytest -q $(AGAIN) tests/local tests/docs)
 
 test-cluster: $(READY) ## Tests on the cluster that KUBECONFIG names; skipped without one
 	@$(MAKE) --no-print-directory test-cluster-shared

@@ -95,10 +95,10 @@ class Running:
     def send(self, which: signal.Signals) -> None:
         self.process.send_signal(which)
 
-    def code(self) -> int:
+    def code(self, seconds: float = PATIENCE_SECONDS) -> int:
         """Its return code, when it has ended and all was read."""
         try:
-            code = self.process.wait(PATIENCE_SECONDS)
+            code = self.process.wait(seconds)
         except subprocess.TimeoutExpired:
             raise AssertionError(f"did not end:\n{self.output}") from None
         self._reader.join(PATIENCE_SECONDS)
