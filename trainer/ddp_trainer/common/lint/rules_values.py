@@ -38,7 +38,7 @@ _RANGES: Final[Mapping[str, tuple[int, int]]] = {
 }
 _DEFAULTS: Final[Mapping[str, int]] = {
     **dict.fromkeys(("NCCL_P2P_DISABLE", "NCCL_SHM_DISABLE", "NCCL_IB_DISABLE", "NCCL_PXN_DISABLE"), 0),
-    **dict.fromkeys(("NCCL_COLLNET_ENABLE", "NCCL_IGNORE_CPU_AFFINITY"), 0),
+    "NCCL_IGNORE_CPU_AFFINITY": 0,
     **dict.fromkeys(("NCCL_IB_MERGE_NICS", "NCCL_RAS_ENABLE", "NCCL_RUNTIME_CONNECT", "NCCL_IGNORE_NET_MISMATCH"), 1),
     **dict.fromkeys(("NCCL_NVLS_ENABLE", "NCCL_MNNVL_ENABLE", "NCCL_CROSS_NIC", "NCCL_IB_PCI_RELAXED_ORDERING"), 2),
     "NCCL_IB_QPS_PER_CONNECTION": 1,
