@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterator
 from contextlib import ExitStack, closing
 from dataclasses import replace
 from types import TracebackType
-from typing import NoReturn, Self
+from typing import Final, NoReturn, Self
 
 import torch
 from torch import Tensor, nn
@@ -92,6 +92,7 @@ class ElasticLoop:
         self._open.enter_context(closing(process.progress))
         try:
             _require_unsharded_model(config)
+            _require_plain_model(self._task.model())
             limit_threads(process.env)
             with torch.random.fork_rng(devices=[]):  # the trainer seeds it to build a model
                 trainer = Trainer(replace(config, parallel=None), self._task, process)
@@ -203,6 +204,26 @@ class ElasticLoop:
             tensor: Any shape and dtype that the group can reduce.
         """
         return self._process.group.sum(tensor.detach().clone().to(self.device))
+
+
+_WRAPPERS: Final = {"DistributedDataParallel", "FSDPModule", "FullyShardedDataParallel"}
+
+
+def _require_plain_model(model: nn.Module) -> None:
+    """Refuse a model that holds state of a process group.
+
+    After a fault such an object computes wrong gradients without an error: DDP divides a step by the size of the old
+    group, and FSDP2 does not reduce it.
+
+    Raises:
+        BadConfig: A module is wrapped.
+    """
+    names = {base.__name__ for module in model.modules() for base in type(module).__mro__}
+    if wrapped := sorted(names & _WRAPPERS):
+        raise BadConfig(
+            f"elastic.run got a model with {wrapped[0]}, whose state does not survive a change of the group.",
+            hint="Give it the plain model: elastic.run reduces the gradients itself.",
+        )
 
 
 def _require_unsharded_model(config: Config) -> None:
