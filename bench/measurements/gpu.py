@@ -30,13 +30,14 @@ from bench.gpu_checks.check_report import Status
 from bench.gpu_checks.check_runner import ROOT, command_of, environment, not_run, run_phases
 from bench.gpu_checks.registry import BUDGET_SECONDS, CHECKS, Check, check_of
 from bench.harness import CannotMeasure, Options, Report
-from ddp_trainer.process import gpu_probe
 
 SUMMARY = "checks on one NVIDIA GPU in eight minutes; without one, all are reported as not run"
 PARTS: Final = tuple(check.letter for check in CHECKS)
 HAS_BUDGET: Final = True
 
 DEVICES: Final = Path("/dev")
+GPU_PROBE: Final = ROOT / "trainer" / "ddp_trainer" / "process" / "gpu_probe.py"
+"""Run by its path: the packages of the checkout need not be installed."""
 PROBE_SECONDS: Final = 60.0
 ANSWER_SECONDS: Final = 10.0
 """Time limit of a small copy on the GPU between checks."""
@@ -180,13 +181,12 @@ def short_result(result: Mapping[str, Any]) -> dict[str, Any]:
 
 def gpu_answers() -> bool:
     """Return whether a process of its own computes on the GPU within 10 s."""
-    process = subprocess.Popen(gpu_probe.command(), stdout=subprocess.PIPE, text=True, start_new_session=True)
+    process = subprocess.Popen([sys.executable, "-I", str(GPU_PROBE), "libcuda.so.1"], start_new_session=True)
     try:
-        output, _ = process.communicate(timeout=ANSWER_SECONDS)
+        return process.wait(ANSWER_SECONDS) == 0
     except subprocess.TimeoutExpired:
         process.kill()  # without a wait: it may be stuck in the driver
         return False
-    return not gpu_probe.probe_error(process.returncode, output)
 
 
 def current_commit() -> str:

@@ -328,3 +328,14 @@ def test_a_folder_of_a_part_is_new(tmp_path: Path) -> None:
     with pytest.raises(FileExistsError):
         bench.folder("part")
     assert bench.size(full=2, small=1) == 1
+
+
+def test_the_frame_needs_no_installed_package() -> None:
+    program = (
+        "import sys; sys.path[:] = [p for p in sys.path if 'site-packages' not in p]; import bench.measurements.gpu"
+    )
+    blank = {"PATH": os.environ["PATH"]}
+    command = [sys.executable, "-S", "-c", program]
+    done = subprocess.run(command, cwd=ROOT, env=blank, capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stderr) == (0, "")
+    assert gpu.GPU_PROBE.is_file()
