@@ -10,6 +10,7 @@ from torch import Tensor
 from torch.nn.parallel import DistributedDataParallel
 
 from ddp_trainer.train.data.task import Batch
+from ddp_trainer.train.parallel.rank_collectives import send_from_first
 from ddp_trainer.train.parallel.strategy import Parts, Strategy
 from ddp_trainer.train.utils.dynamo_stub import uncompiled
 from ddp_trainer.train.utils.errors import BadConfig, BadTask
@@ -19,7 +20,10 @@ _NO_BUFFER_SYNC: Final[dict[str, Any]] = {
     if "forward_sync_buffers" in signature(DistributedDataParallel).parameters
     else "broadcast_buffers": False
 }
-"""Argument of DDP that keeps a forward pass from broadcasting buffers. torch 2.13 renamed it."""
+"""Argument of DDP that keeps a forward pass from broadcasting buffers.
+
+Before torch 2.13 it is ``broadcast_buffers``, which keeps the constructor from broadcasting them too.
+"""
 
 
 class Ddp(Strategy):
@@ -43,6 +47,8 @@ class Ddp(Strategy):
                 # The step synchronizes buffers itself, in all modes: see ddp_trainer.train.exact.buffer_sync.
                 **_NO_BUFFER_SYNC,
             )
+        if "broadcast_buffers" in _NO_BUFFER_SYNC:
+            send_from_first([*self.model.buffers()], self._group)
 
     def begin(self, step: int) -> None:  # noqa: ARG002 - the same for all
         """Start a step in which no gradient has been exchanged."""

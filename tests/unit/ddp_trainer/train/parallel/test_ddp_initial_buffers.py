@@ -1,0 +1,46 @@
+"""Ranks start with the buffers of rank 0, whichever argument of DDP leaves later synchronization to the step."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+
+import pytest
+
+from tests.support.ports import free_port
+
+PROGRAM = """
+import sys, warnings
+from types import SimpleNamespace
+from contextlib import nullcontext
+import torch, torch.distributed as dist
+from torch import nn
+from ddp_trainer.train.parallel import ddp
+warnings.simplefilter("ignore")
+rank, port, name = int(sys.argv[1]), int(sys.argv[2]), sys.argv[3]
+dist.init_process_group("gloo", init_method=f"tcp://127.0.0.1:{port}", rank=rank, world_size=2)
+ddp._NO_BUFFER_SYNC.clear()
+ddp._NO_BUFFER_SYNC[name] = False
+model = nn.Sequential(nn.Linear(2, 2), nn.BatchNorm1d(2))
+model[1].running_mean.fill_(rank + 1.0)
+group = SimpleNamespace(device=torch.device("cpu"), convert_errors=nullcontext)
+config = SimpleNamespace(
+    static_graph=False, bucket_mb=25, find_unused_parameters=False, gradient_as_bucket_view=False
+)
+def prepare(self, parts):
+    self.model, self._group = model, group
+ddp.Strategy.__init__ = prepare
+ddp.Ddp(SimpleNamespace(config=config, module=lambda: model))
+print(model[1].running_mean.tolist())
+dist.destroy_process_group()
+"""
+
+
+@pytest.mark.parametrize("name", ["forward_sync_buffers", "broadcast_buffers"])
+def test_both_ranks_have_the_buffers_of_rank_0(name: str) -> None:
+    port = str(free_port())
+    ranks = [
+        subprocess.Popen([sys.executable, "-c", PROGRAM, str(rank), port, name], stdout=subprocess.PIPE, text=True)
+        for rank in range(2)
+    ]
+    assert [rank.communicate(timeout=120)[0].strip() for rank in ranks] == ["[1.0, 1.0]"] * 2
