@@ -13,9 +13,9 @@ import os
 import pkgutil
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
-from typing import Protocol, cast
+from typing import Any, Protocol, cast
 
 from bench import measurements
 from bench.harness import CannotMeasure, Options, Report, machine
@@ -87,16 +87,25 @@ def run(name: str, options: Options) -> int:
     with redirect_stdout_to_stderr() as stdout:
         measurement = load(name)
         options.parts(getattr(measurement, "PARTS", ()))  # before it takes its time
-        if (options.budget_seconds or options.out) and not getattr(measurement, "HAS_BUDGET", False):
+        if (options.budget_seconds is not None or options.out) and not getattr(measurement, "HAS_BUDGET", False):
             raise CannotMeasure("It has no --budget and no --out.")
-        options = dataclasses.replace(
-            options, emit=lambda line: cast("None", os.write(stdout, f"{json.dumps(line)}\n".encode()))
-        )
+
+        def emit(line: Mapping[str, Any]) -> None:
+            os.write(stdout, f"{json.dumps(line)}\n".encode())
+
+        options = dataclasses.replace(options, emit=emit)
         report = measurement.measure(options)
     for bar in report.bars:
         options.progress(f"{'holds' if bar.holds else 'FAILS'}: {bar.what}: {bar.figure:.4g} (bar {bar.bar:.4g})")
     print(as_json(name, report, options, time.monotonic() - begun), flush=True)
     return 0 if report.holds else 1
+
+
+def _seconds(text: str) -> float:
+    seconds = float(text)
+    if not 0 < seconds < math.inf:
+        raise argparse.ArgumentTypeError(f"{text} is no positive number of seconds")
+    return seconds
 
 
 def parser() -> argparse.ArgumentParser:
@@ -108,7 +117,7 @@ def parser() -> argparse.ArgumentParser:
     described.add_argument(
         "--only", default="", metavar="PARTS", help="parts of a measurement that has some, with commas"
     )
-    described.add_argument("--budget", type=float, metavar="SECONDS", help="wall time of gpu (default 480)")
+    described.add_argument("--budget", type=_seconds, metavar="SECONDS", help="wall time of gpu (default 480)")
     described.add_argument("--out", type=Path, metavar="DIR", help="folder for the files of gpu (default build/gpu)")
     described.add_argument("--seed", type=int, default=0, help="of schedules and the order of turns (default 0)")
     return described

@@ -62,9 +62,7 @@ def command_of(check: Check, *, device: str, is_small: bool, seconds: float, fil
     ]
 
 
-def run_check(
-    check: Check, command: Sequence[str], seconds: float, file: Path, *, kill_seconds: float = KILL_SECONDS
-) -> dict[str, Any]:
+def run_check(check: Check, command: Sequence[str], seconds: float, file: Path) -> dict[str, Any]:
     """Run one check to its end or its limit, and return its part of the report."""
     begun = time.monotonic()
     file.unlink(missing_ok=True)
@@ -84,12 +82,12 @@ def run_check(
             code: int | None = process.wait(seconds)
         except subprocess.TimeoutExpired:
             code = None
-        is_gone = end_processes(process, owner, kill_seconds)
+        is_gone = end_processes(process, owner)
     found = _read(file)
     status, reason = _check_status(code, found, seconds, log)
     if not is_gone:
         STUCK.append(process)
-        status, reason = Status.STUCK, f"its processes are alive {kill_seconds:g} s after SIGKILL"
+        status, reason = Status.STUCK, f"its processes are alive {KILL_SECONDS:g} s after SIGKILL"
     return {
         "check": check.letter,
         "title": check.title,
@@ -101,9 +99,9 @@ def run_check(
     }
 
 
-def end_processes(process: subprocess.Popen[bytes], owner: str, seconds: float) -> bool:
-    """Kill all processes of a check, and return whether they are gone after so many seconds."""
-    deadline = time.monotonic() + seconds
+def end_processes(process: subprocess.Popen[bytes], owner: str) -> bool:
+    """Kill all processes of a check, and return whether they are gone within the time limit."""
+    deadline = time.monotonic() + KILL_SECONDS
     while True:
         process.poll()
         alive = processes_of(owner)
@@ -209,11 +207,10 @@ def run_phases(
                 started.append(check)
                 emit({"check": check.letter, "status": "started"})
         with ThreadPoolExecutor(max(1, len(started))) as pool:
-            running = [
-                pool.submit(run_check, check, command(check, limits[check.letter], file), limits[check.letter], file)
-                for check in started
-                for file in [directory / f"{check.letter}.json"]
-            ]
+            running = []
+            for check in started:
+                seconds, file = limits[check.letter], directory / f"{check.letter}.json"
+                running.append(pool.submit(run_check, check, command(check, seconds, file), seconds, file))
             for future in as_completed(running):
                 result = future.result()
                 status_of[result["check"]] = result["status"]

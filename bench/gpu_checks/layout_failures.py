@@ -57,6 +57,7 @@ class Outcome:
     lost: float
     """Samples that were lost or repeated."""
     words: str
+    backends: set[str]
 
 
 def _train_layout(bench: Bench, name: str, data: Path) -> Outcome:
@@ -70,7 +71,8 @@ def _train_layout(bench: Bench, name: str, data: Path) -> Outcome:
         struck = name in KILLED and _kill_at(nodes, end)
         codes = [agent.wait(end - time.monotonic()) for agent in nodes.agents.values()]
         steps = [event for agent in nodes.agents.values() for event in agent.events("step")]
-        return Outcome(struck, codes, _last_loss(steps), _lost(nodes), nodes.tail())
+        backends = {str(event["backend"]) for agent in nodes.agents.values() for _, event in agent.events("started")}
+        return Outcome(struck, codes, _last_loss(steps), _lost(nodes), nodes.tail(), backends)
 
 
 def _report_outcome(bench: Bench, name: str, outcome: Outcome, expected: float) -> None:
@@ -80,6 +82,10 @@ def _report_outcome(bench: Bench, name: str, outcome: Outcome, expected: float) 
         return
     if name in KILLED:
         found.require(f"{name}: a worker was killed", outcome.struck)
+    if bench.is_gpu:
+        found.require(
+            f"{name}: NCCL is the backend ({', '.join(sorted(outcome.backends))})", outcome.backends == {"nccl"}
+        )
     failed = [code for code in outcome.codes if code != 0]
     found.at_most(f"{name}: agents that did not end with 0 ({failed})", len(failed), 0)
     found.at_most(f"{name}: samples lost or repeated", outcome.lost, 0)

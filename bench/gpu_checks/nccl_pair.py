@@ -15,12 +15,13 @@ DEBUG: Final = {"NCCL_DEBUG": "INFO", "NCCL_DEBUG_SUBSYS": "INIT,NET"}
 def run(bench: Bench) -> None:
     """Train 40 steps, stop, and compare the weights."""
     found = bench.findings
-    nodes = nodes_of(bench, "pair", "auto", (), SOCKETS | DEBUG if bench.is_gpu else {}, 2)
+    nodes = nodes_of(bench, "pair", "auto", (), SOCKETS | DEBUG if bench.is_gpu else {}, 2, least=2)
     with nodes:
         begun = time.monotonic()
         patience = bench.timeout_factor * START_SECONDS if not bench.is_gpu else bench.seconds_left - 8.0
         ended = nodes.wait_for_step(begun, patience, world=2, steps=STEPS)
-        print(nodes.tail())  # the log of this check has what NCCL printed
+        for agent in nodes.agents.values():
+            print(agent.output)  # the log of this check has what NCCL printed
         found.require(f"two ranks committed {STEPS} steps", ended is not None)
         if ended is None:
             found.details["printed"] = nodes.tail()

@@ -27,6 +27,8 @@ FAULTS: Final = ("killed", "killed", "left", "stopped")
 HANG_FLOOR_SECONDS: Final = 3
 END_SECONDS: Final = 12.0
 """Time to stop the run and to repeat its steps undisturbed."""
+LAST_FAULT_SECONDS: Final = 12.0
+"""Time that a fault has at least: a restarted worker imports torch and makes a CUDA context."""
 WATCHDOG: Final = re.compile("watchdog thread terminated|Terminating the process")
 """Words of torch when it ends a process."""
 SOCKETS: Final = {
@@ -76,7 +78,14 @@ def pause_seconds(bench: Bench) -> float:
 
 
 def nodes_of(
-    bench: Bench, name: str, backend: str, more: tuple[str, ...], variables: dict[str, str], count: int
+    bench: Bench,
+    name: str,
+    backend: str,
+    more: tuple[str, ...],
+    variables: dict[str, str],
+    count: int,
+    *,
+    least: int = 1,
 ) -> Nodes:
     """Return nodes, not started, that train ``Sums`` until SIGTERM."""
     flags = ("--task", f"{TASKS}:Sums", *SUMS_FLAGS, "--device", bench.device, "--backend", backend)
@@ -84,7 +93,7 @@ def nodes_of(
     return Nodes(
         bench.folder(name),
         (*TRAIN, *flags, *endless, *more),
-        least=1,
+        least=least,
         most=count,
         variables=variables | {PAUSE: str(pause_seconds(bench)), "DDP_HANG_FLOOR": str(HANG_FLOOR_SECONDS)},
         flags=("--on-hang", "act"),
@@ -115,8 +124,8 @@ def inject_faults(bench: Bench, nodes: Nodes, end: float, *, most: int) -> Recov
         before = nodes.agents[0].worker()
         time.sleep(chance.uniform(0, 4 * pause_seconds(bench)))  # the moment within a step is what is varied
         struck = time.monotonic()
-        inject_fault(nodes, fault, bench.timeout_factor * RECOVERY_SECONDS)
-        patience = min(bench.timeout_factor * RECOVERY_SECONDS, bench.seconds_left - END_SECONDS / 2)
+        patience = min(bench.timeout_factor * RECOVERY_SECONDS, bench.seconds_left - END_SECONDS)
+        inject_fault(nodes, fault, patience)
         stepped = nodes.wait_for_step(struck, patience, world=nodes.most, steps=5)
         outcomes.add(fault, struck, stepped, kept=before == nodes.agents[0].worker())
         if stepped is None:
@@ -178,7 +187,7 @@ def disturb(bench: Bench, name: str, flags: tuple[str, ...], *, stays: bool) -> 
     backend, variables = ("nccl", SOCKETS) if bench.is_gpu else ("gloo", {})
     nodes = nodes_of(bench, name, backend, flags, variables, 2)
     with nodes:
-        end = time.monotonic() + bench.seconds_left - END_SECONDS
+        end = time.monotonic() + bench.seconds_left - END_SECONDS - LAST_FAULT_SECONDS
         outcomes = inject_faults(bench, nodes, end, most=bench.size(60, 4))
         report_results(bench, name, nodes, outcomes, stays=stays)
         differing, steps = compare_weights(bench, name, nodes)

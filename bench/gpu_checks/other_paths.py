@@ -37,7 +37,7 @@ def run(bench: Bench) -> None:
 
 
 def _trouble(bench: Bench, flags: tuple[str, ...], launch: tuple[str, ...]) -> str:
-    """What went wrong with a run of one rank; empty if it trained to its end."""
+    """Reason why a run of one rank failed; empty if it trained to its end."""
     task = ("--task", f"{TASKS}:Sums", *SUMS_FLAGS, "--device", bench.device, "--max-steps", str(STEPS))
     try:
         train_single_rank(*task, *flags, seconds=bench.seconds_left, launch=launch)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 import time
 import urllib.request
 from typing import Final
@@ -21,7 +20,7 @@ SCRAPE_SECONDS: Final = 5.0
 WARM_STEPS: Final = 5
 GIGAHERTZ: Final = 1e9
 OFF_BY: Final = 0.03
-"""MFU is the rate of the counted operations over the peak of the GPU."""
+"""Largest relative difference of the operations and of the peak, whose quotient over time is MFU."""
 
 Scrape = dict[str, float]
 """Name → value of the series of rank 0."""
@@ -54,10 +53,12 @@ def run(bench: Bench) -> None:
         time.sleep(BETWEEN_SECONDS)
         second, uuids = scrape(port)
     found = bench.findings
-    found.at_least("steps between two scrapes", second.get("ddp_step", 0.0) - first.get("ddp_step", 0.0), 1)
+    operations, steps = (second.get(name, 0.0) - first.get(name, 0.0) for name in ("ddp_model_flops_total", "ddp_step"))
+    found.at_least("steps between two scrapes", steps, 1)
+    if not steps:
+        return
     found.add("metrics_count", len(second))
     [(_, started), *_] = training.events("started")
-    operations, steps = (second.get(name, 0.0) - first.get(name, 0.0) for name in ("ddp_model_flops_total", "ddp_step"))
     expected = float(started["flops_per_sample"]) * float(started["global_batch"]) * steps
     found.at_most("operations between two scrapes, off from those of the steps", abs(operations / expected - 1), OFF_BY)
     if bench.is_gpu:
@@ -75,7 +76,7 @@ def scrape(port: int) -> tuple[Scrape, set[str]]:
 
 def _compare_with_driver(bench: Bench, told: Scrape, uuids: set[str]) -> None:
     found = bench.findings
-    expected = {family.name for family in RANKS if re.match("ddp_gpu_", family.name)}
+    expected = {family.name for family in RANKS if family.name.startswith("ddp_gpu_")}
     missing = sorted(name for name in expected if name not in told)
     found.at_most(f"metrics of GPUs that are missing ({', '.join(missing)})", len(missing), 0)
     allocated, used, limit = (told.get(f"ddp_gpu_memory_{name}_bytes", -1.0) for name in ("allocated", "used", "limit"))

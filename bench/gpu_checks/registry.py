@@ -19,7 +19,7 @@ class Check:
     limit_seconds: float
     """Wall time after which it is killed."""
     least_seconds: float = 10.0
-    """With less of the budget it is not started."""
+    """Least wall time: the check does not start if less of the budget is left."""
     value: int
     """1 for the check that is kept longest where the budget is short."""
     after: str = ""
@@ -38,7 +38,7 @@ CHECKS: Final = (
     ),
     Check(letter="B", module="worker_fork", title="restart by fork with CUDA", phase=1, limit_seconds=40, value=12),
     Check(letter="C", module="recorder", title="flight recorder of NCCL", phase=1, limit_seconds=25, value=14),
-    Check(letter="P", module="nccl_pair", title="two ranks that train on NCCL", phase=2, limit_seconds=35, value=2),
+    Check(letter="P", module="nccl_pair", title="two ranks that train on NCCL", phase=2, limit_seconds=45, value=2),
     Check(
         letter="F1",
         module="nccl_survivors",

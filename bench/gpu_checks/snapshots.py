@@ -54,7 +54,7 @@ def _why_not(bench: Bench, size_bytes: int) -> str:
 
 
 def host_bytes() -> int:
-    """Return the memory of the host. Free memory is no measure: a virtual machine may get more while it uses more."""
+    """Return the memory of the host. Free memory would be too small: a virtual machine may grow while it is used."""
     return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
 
 

@@ -58,28 +58,30 @@ def measure(options: Options) -> Report:
     overtime = threading.Timer(budget + OVERTIME_SECONDS, run.give_up)
     overtime.daemon = True
     overtime.start()
+    try:
+        return _run_checks(run, begun + budget)
+    finally:
+        overtime.cancel()
+        overtime.join()
+
+
+def _run_checks(run: GpuRun, end: float) -> Report:
+    """Run all checks until ``end``, a time by ``time.monotonic``."""
     run.machine = probe()
-    if device == "cpu":
+    if run.device == "cpu":
         run.log(REHEARSAL)
-    if device == "cuda" and not run.machine["gpu"]:
-        for check in checks:
+    if run.device == "cuda" and not run.machine["gpu"]:
+        for check in run.checks:
             run.take(not_run(check, reason_for_none(run.machine)))
         return run.report(is_broken=has_device_files())
     with tempfile.TemporaryDirectory(prefix="bench-gpu-", ignore_cleanup_errors=True) as name:
         run.files = Path(name)
 
         def command(check: Check, seconds: float, file: Path) -> list[str]:
-            return command_of(check, device=device, is_small=options.quick, seconds=seconds, file=file)
+            return command_of(check, device=run.device, is_small=run.options.quick, seconds=seconds, file=file)
 
-        run_phases(
-            checks,
-            command,
-            run.files,
-            emit=run.take,
-            end=begun + budget,
-            answers=gpu_answers if device == "cuda" else lambda: True,
-        )
-    overtime.cancel()
+        answers = gpu_answers if run.device == "cuda" else lambda: True
+        run_phases(run.checks, command, run.files, emit=run.take, end=end, answers=answers)
     return run.report(is_broken=False)
 
 
@@ -141,7 +143,7 @@ class GpuRun:
         return {result["check"]: str(result["status"]) for result in self.results}
 
     def give_up(self) -> None:
-        """End this process at once: something in it hangs."""
+        """End this process immediately, because a check does not end."""
         self.log("The budget was used up, and a check does not end.")
         for check in self.checks:
             if check.letter not in self.summary():
@@ -180,7 +182,7 @@ def short_result(result: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def gpu_answers() -> bool:
-    """Return whether a process of its own computes on the GPU within 10 s."""
+    """Return whether another process can compute on the GPU within 10 s."""
     process = subprocess.Popen([sys.executable, "-I", str(GPU_PROBE), "libcuda.so.1"], start_new_session=True)
     try:
         return process.wait(ANSWER_SECONDS) == 0

@@ -1,1 +1,1 @@
-"""Which names and keywords of torch this project uses, and whether each version of torch has them."""
+"""Names and keywords of torch that this project uses, compared with each version of torch."""

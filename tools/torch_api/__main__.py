@@ -8,6 +8,7 @@ from __future__ import annotations
 import subprocess
 import sys
 import tempfile
+import zipfile
 from pathlib import Path
 from typing import Final
 
@@ -39,6 +40,9 @@ def main(argv: list[str]) -> int:
             wheel = Path(argv[0]) if argv[0].endswith(".whl") else download_wheel(argv[0], Path(name))
         except subprocess.CalledProcessError:
             print(f"torch_api: pip cannot download torch {argv[0]}; give another version or a wheel.", file=sys.stderr)
+            return 1
+        if not zipfile.is_zipfile(wheel):
+            print(f"torch_api: {wheel} is not a wheel; give the path of one, or a version.", file=sys.stderr)
             return 1
         version = ".".join(wheel.name.split("-")[1].split(".")[:2])
         print(write_table(version, table_of(read_layer(wheel), find_uses())))

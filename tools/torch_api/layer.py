@@ -7,7 +7,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Final
 
-Node = ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef | ast.Module | None
+Node = ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef | None
 """Definition of a name; None for a value, whose own attributes are not looked up."""
 
 ANY: Final = "**"
@@ -19,7 +19,7 @@ _MOST_STEPS: Final = 30
 
 @dataclass(slots=True)
 class Definition:
-    """Where a name is defined."""
+    """Place and syntax trees of the definition of a name."""
 
     module: str
     nodes: list[Node]

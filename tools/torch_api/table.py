@@ -49,7 +49,7 @@ def read_tables() -> dict[str, Table]:
 
 
 def is_private(path: str) -> bool:
-    """Return whether torch promises a name to nobody: a part of it begins with an underscore.
+    """Return whether a name is private in torch: a part of it begins with an underscore.
 
     >>> [is_private(path) for path in ("torch._C.Node", "torch.nn.Module.__init__", "torch.ones")]
     [True, False, False]

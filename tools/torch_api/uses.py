@@ -1,7 +1,7 @@
 """Names of torch in our sources, and the keywords of calls to them, found by reading the sources.
 
-A name is a dotted path such as ``torch.distributed.all_reduce``. Text in ``getattr(torch, "name", None)`` is no use:
-such code works without the name.
+A name is a dotted path such as ``torch.distributed.all_reduce``. Text in ``getattr(torch, "name", None)`` is not
+collected, because such code works without the name. Methods of instances are not collected either.
 """
 
 from __future__ import annotations

@@ -7,6 +7,7 @@ import os
 import subprocess
 import sys
 import tarfile
+import threading
 import time
 from pathlib import Path
 from typing import Any
@@ -239,6 +240,21 @@ def test_without_a_gpu_every_check_is_reported_as_not_run_and_the_exit_code_is_0
     assert [check["check"] for check in report["checks"]] == [check.letter for check in CHECKS]
     assert (report["machine"]["gpu"], report["commit"]) == ("", "abc")
     assert (tmp_path / "all.log").read_text() == done.stderr
+
+
+def test_a_run_that_has_ended_leaves_no_timer_behind(tmp_path: Path) -> None:
+    before = threading.active_count()
+    gpu.measure(gpu.Options(progress=lambda _: None, emit=lambda _: None, only=frozenset("A"), out=tmp_path))
+    assert not [thread for thread in threading.enumerate() if isinstance(thread, threading.Timer) and thread.is_alive()]
+    assert threading.active_count() == before
+
+
+@pytest.mark.parametrize("budget", ["0", "-3", "inf", "nan"])
+def test_a_budget_is_a_positive_time(budget: str) -> None:
+    command = [sys.executable, "-m", "bench", "gpu", f"--budget={budget}"]
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
+    assert done.returncode == 2
+    assert f"{budget} is no positive number of seconds" in done.stderr
 
 
 def test_a_measurement_without_a_budget_refuses_one() -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import zipfile
+from functools import cache
 from pathlib import Path
 
 import pytest
@@ -12,27 +13,27 @@ from tools.torch_api.table import Table, find_faults, is_private, read_layer, re
 from tools.torch_api.uses import Use, find_uses
 
 VERSIONS = ("2.10", "2.11", "2.12", "2.13", "2.14", "2.15")
-TABLES = read_tables()
-USES = find_uses()
+tables = cache(read_tables)
+uses = cache(find_uses)  # reads all sources, 3 s, so not while tests are collected
 
 
 def test_each_version_has_a_table() -> None:
-    assert sorted(TABLES) == sorted(VERSIONS)
+    assert sorted(tables()) == sorted(VERSIONS)
 
 
 @pytest.mark.parametrize("version", VERSIONS)
 def test_no_name_and_no_keyword_is_missing(version: str) -> None:
-    faults = find_faults(TABLES[version], USES)
+    faults = find_faults(tables()[version], uses())
     assert not faults, f"torch {version}; after a new name: make torch-table TORCH={version}.0\n" + "\n".join(faults)
 
 
 def test_the_tables_hold_nothing_that_is_not_used() -> None:
-    used = {use.path for use in USES}
-    assert {name for table in TABLES.values() for name in table} - used == set()
+    used = {use.path for use in uses()}
+    assert {name for table in tables().values() for name in table} - used == set()
 
 
 def test_each_private_name_has_a_reason() -> None:
-    private = {use.path for use in USES if is_private(use.path)} - {"torch._C"}
+    private = {use.path for use in uses() if is_private(use.path)} - {"torch._C"}
     assert private == set(REASONS)
 
 
@@ -64,13 +65,13 @@ def test_names_are_found_through_imports_stubs_and_base_classes(table: Table) ->
 
 
 def test_a_missing_name_and_a_missing_keyword_are_faults_with_their_place(table: Table) -> None:
-    uses = [
+    found = [
         Use("torch.ones", ("dtype", "layout"), "a.py:1"),
         Use("torch.gone", (), "a.py:2"),
         Use("torch.New.grow", ("anything",), "a.py:3"),
         Use("torch.pi", ("unknown",), "a.py:4"),
     ]
-    assert find_faults(table, uses) == ["a.py:1: torch.ones has no 'layout'", "a.py:2: torch.gone does not exist"]
+    assert find_faults(table, found) == ["a.py:1: torch.ones has no 'layout'", "a.py:2: torch.gone does not exist"]
 
 
 def test_uses_are_found_through_every_form_of_import(tmp_path: Path) -> None:

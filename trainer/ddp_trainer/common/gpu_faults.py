@@ -132,7 +132,7 @@ _BUGS: Final = re.compile(r"(?i)device-side assert triggered")
 """A failed assertion of a kernel, usually an invalid index of the model's input; not a fault of a GPU."""
 
 _NETWORK: Final = re.compile(r"network (.+?) not found|Failed to initialize any NET plugin")
-_TWICE: Final = re.compile(r"Duplicate GPU detected ?: (?P<which>.+)|(?:Multiple Ranks are using the same GPU.*)")
+_TWICE: Final = re.compile(r"Duplicate GPU detected ?: (?P<which>.+)|Multiple Ranks are using the same GPU.*")
 """Texts of NCCL before 2.30, and from 2.30 on."""
 _VERSIONS: Final = re.compile(r"Mismatched NCCL version detected ?: (.+)")
 _USAGE: Final = re.compile(r"ncclInvalidUsage|ncclInvalidArgument|NCCL error[^\n]*invalid (?:usage|argument)")

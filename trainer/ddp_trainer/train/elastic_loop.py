@@ -44,6 +44,9 @@ from ddp_trainer.train.trainer import Trainer
 from ddp_trainer.train.utils.error_file import exit_without_teardown
 from ddp_trainer.train.utils.errors import BadConfig, BadTask, PeerLost
 
+_WRAPPERS: Final = {"DistributedDataParallel", "FSDPModule", "FullyShardedDataParallel"}
+"""Names of the classes that a model may not have. An import of FSDP would cost each start."""
+
 
 class ElasticLoop:
     """One process's part of a run: a context manager, and inside it an iterable of steps."""
@@ -204,9 +207,6 @@ class ElasticLoop:
             tensor: Any shape and dtype that the group can reduce.
         """
         return self._process.group.sum(tensor.detach().clone().to(self.device))
-
-
-_WRAPPERS: Final = {"DistributedDataParallel", "FSDPModule", "FullyShardedDataParallel"}
 
 
 def _require_plain_model(model: nn.Module) -> None:

@@ -9,7 +9,7 @@ from ddp_trainer.common.constants import Env
 from ddp_trainer.common.lint import sources
 from ddp_trainer.common.lint.model import Environment, Facts, Found, Rule, Severity, where
 from ddp_trainer.common.lint.values import is_no, is_one, is_yes, number, split_list
-from ddp_trainer.common.nccl_variables import DESYNC_DEBUG, DISTRIBUTED_DEBUG, USE_NCCL2, undoes_survival
+from ddp_trainer.common.nccl_variables import DESYNC_DEBUG, DISTRIBUTED_DEBUG, USE_NCCL2, variables_against_survival
 
 _HANDLING: Final = "TORCH_NCCL_ASYNC_ERROR_HANDLING"
 _BUFFERS: Final = ("TORCH_FR_BUFFER_SIZE", "TORCH_NCCL_TRACE_BUFFER_SIZE")
@@ -43,11 +43,10 @@ def _handling(environment: Environment, _: Facts) -> Iterator[Found]:
         # Then the launcher's hang watch is the timeout. The trainer itself sets 0 where that watch kills ranks.
         if told:
             yield Found(_HANDLING, str(told), "torch ends a process that could outlive its group")
-        for name in (DISTRIBUTED_DEBUG, DESYNC_DEBUG):
-            if undoes_survival(name, value := environment.get(name, "")):
-                yield Found(name, value, "torch ends a process that could outlive its group")
+        for name in variables_against_survival(environment):
+            yield Found(name, environment[name], "torch ends a process that could outlive its group")
         if is_yes(value := environment.get(USE_NCCL2, "")):
-            yield Found(USE_NCCL2, value, "nccl2 refuses DDP_SURVIVE_ON_NCCL=1")
+            yield Found(USE_NCCL2, value, "nccl2 refuses DDP_SURVIVE_ON_NCCL=1, and 0 selects the older backend")
     elif told in {0, 1, 2}:
         why = "a lost peer becomes an endless hang" if told == 0 else "the flight recorder's dump is lost"
         yield Found(_HANDLING, str(told), why)

@@ -28,7 +28,7 @@ import torch
 import torch.distributed as dist
 
 from ddp_trainer.common.constants import Env
-from ddp_trainer.common.nccl_variables import DESYNC_DEBUG, DISTRIBUTED_DEBUG, undoes_survival
+from ddp_trainer.common.nccl_variables import variables_against_survival
 
 _WATCHDOG: Final = ("TORCH_NCCL_ASYNC_ERROR_HANDLING", "TORCH_NCCL_RETHROW_CUDA_ERRORS")
 """Variables that, set to 0, stop torch's watchdog from ending this process or destroying groups during the abort."""
@@ -78,9 +78,8 @@ class Streams:
         """
         if environ.get(Env.ON_HANG) != "act":
             return "the launcher does not end hanging ranks (--on-hang act)"
-        for name in (DESYNC_DEBUG, DISTRIBUTED_DEBUG):
-            if undoes_survival(name, environ.get(name, "")):
-                return f"torch's watchdog ends the process with {name}={environ[name]}"
+        for name in variables_against_survival(environ):
+            return f"torch's watchdog ends the process with {name}={environ[name]}"
         for name in _WATCHDOG:
             if environ.setdefault(name, "0").strip() != "0":
                 return f"torch's watchdog stays on with {name}={environ[name]}"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from contextlib import AbstractContextManager
 from inspect import signature
 from typing import Any, Final
@@ -15,15 +16,17 @@ from ddp_trainer.train.parallel.strategy import Parts, Strategy
 from ddp_trainer.train.utils.dynamo_stub import uncompiled
 from ddp_trainer.train.utils.errors import BadConfig, BadTask
 
-_NO_BUFFER_SYNC: Final[dict[str, Any]] = {
-    "forward_sync_buffers"
-    if "forward_sync_buffers" in signature(DistributedDataParallel).parameters
-    else "broadcast_buffers": False
-}
-"""Argument of DDP that keeps a forward pass from broadcasting buffers.
 
-Before torch 2.13 it is ``broadcast_buffers``, which keeps the constructor from broadcasting them too.
-"""
+def buffer_argument(constructor: Callable[..., Any]) -> str:
+    """Return the argument of DDP's constructor that, if False, keeps a forward pass from broadcasting buffers.
+
+    Before torch 2.13 it is ``broadcast_buffers``, which keeps the constructor from broadcasting them too.
+    """
+    is_known = "forward_sync_buffers" in signature(constructor).parameters
+    return "forward_sync_buffers" if is_known else "broadcast_buffers"
+
+
+_BUFFER_ARGUMENT: Final = buffer_argument(DistributedDataParallel)
 
 
 class Ddp(Strategy):
@@ -45,9 +48,9 @@ class Ddp(Strategy):
                 static_graph=parts.config.static_graph,
                 gradient_as_bucket_view=parts.config.gradient_as_bucket_view,
                 # The step synchronizes buffers itself, in all modes: see ddp_trainer.train.exact.buffer_sync.
-                **_NO_BUFFER_SYNC,
+                **{_BUFFER_ARGUMENT: False},  # type: ignore[arg-type] # a name of a bool argument
             )
-        if "broadcast_buffers" in _NO_BUFFER_SYNC:
+        if _BUFFER_ARGUMENT == "broadcast_buffers":
             send_from_first([*self.model.buffers()], self._group)
 
     def begin(self, step: int) -> None:  # noqa: ARG002 - the same for all

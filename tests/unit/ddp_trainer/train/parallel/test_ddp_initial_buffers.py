@@ -19,8 +19,7 @@ from ddp_trainer.train.parallel import ddp
 warnings.simplefilter("ignore")
 rank, port, name = int(sys.argv[1]), int(sys.argv[2]), sys.argv[3]
 dist.init_process_group("gloo", init_method=f"tcp://127.0.0.1:{port}", rank=rank, world_size=2)
-ddp._NO_BUFFER_SYNC.clear()
-ddp._NO_BUFFER_SYNC[name] = False
+ddp._BUFFER_ARGUMENT = name
 model = nn.Sequential(nn.Linear(2, 2), nn.BatchNorm1d(2))
 model[1].running_mean.fill_(rank + 1.0)
 group = SimpleNamespace(device=torch.device("cpu"), convert_errors=nullcontext)
