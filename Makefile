@@ -73,7 +73,7 @@ test-peers: $(PEERS)/.ready ## Tests with other libraries, after `make peers`
 	@$(PEERS)/bin/python -m pytest -q tests/peers
 
 test-torch: build/torch-$(TORCH)/.ready ## One run, fault, resize, checkpoint and each layout on another torch: make test-torch TORCH=2.14.1
-	@build/torch-$(TORCH)/bin/python -m pytest -q -n 2 -m any_torch tests/local
+	@build/torch-$(TORCH)/bin/python -m pytest -q -n 2 -m any_torch tests/local tests/unit/ddp_trainer/train/distributed
 
 torch-table: $(READY) ## Write tests/torch_api/VERSION.json, the signatures of a torch that the trainer uses: make torch-table TORCH=2.15.0
 	@$(BIN)/python -m tools.torch_api $(TORCH)

@@ -57,14 +57,19 @@ def backend_of_group(backend: str, *, offloads: bool) -> str:
 def is_nccl2(backend: str) -> bool:
     """Return whether torch implements a backend by nccl2, its second NCCL backend, which has other variables.
 
-    torch's registry decides. The version alone does not: ``TORCH_DIST_USE_NCCL2`` changes the meaning of ``nccl`` when
-    torch is imported. Before torch 2.14 the registry has no NCCL backend.
+    torch's registry decides. The version alone does not: ``TORCH_DIST_USE_NCCL2`` changes the meaning of ``nccl``.
+    torch 2.14 and newer enter a backend when the first group needs it, so it is entered here. Before torch 2.14 the
+    registry has no NCCL backend.
 
     Args:
-        backend: Name of a backend, for example ``nccl``, ``nccl-legacy`` or ``nccl2``.
+        backend: Name of a backend, for example ``nccl``, ``nccl-legacy``, ``nccl2`` or ``nccl-lazy``, a form of nccl2.
     """
+    enter = getattr(dist.Backend, "_ensure_backend_registered", None)
+    if enter is not None:
+        enter(backend)
     plugin = dist.Backend._plugins.get(backend.upper())  # noqa: SLF001 - torch has no public way
-    return plugin is not None and "nccl2" in getattr(plugin.creator_fn, "__name__", "")
+    name = "" if plugin is None else getattr(plugin.creator_fn, "__name__", "")
+    return "nccl2" in name or "nccl_lazy" in name
 
 
 _KEY: Final = "device"

@@ -58,18 +58,34 @@ def test_nccl_without_a_gpu_is_a_sentence() -> None:
 
 @pytest.mark.parametrize(
     ("creator", "answer"),
-    [("_create_nccl_process_group", False), ("_create_nccl2_process_group", True), (None, False)],
-    ids=["torch 2.14, or TORCH_DIST_USE_NCCL2=0", "torch 2.15", "torch 2.13, without an entry"],
+    [
+        ("_create_nccl_process_group", False),
+        ("_create_nccl2_process_group", True),
+        ("_create_nccl_lazy_process_group", True),
+        (None, False),
+    ],
+    ids=["torch 2.14, or TORCH_DIST_USE_NCCL2=0", "torch 2.15", "nccl-lazy", "torch 2.13, without an entry"],
 )
 def test_the_registry_of_torch_decides_what_nccl_is(
     monkeypatch: pytest.MonkeyPatch, creator: str | None, answer: bool
 ) -> None:
     plugins: dict[str, Any] = {}
-    if creator:
 
+    def enter(name: str) -> None:
         def create() -> None: ...
 
-        create.__name__ = creator
-        plugins["NCCL"] = dist.Backend._BackendPlugin(create, True)
+        if creator:
+            create.__name__ = creator
+            plugins[name.upper()] = dist.Backend._BackendPlugin(create, True)
+
     monkeypatch.setattr(dist.Backend, "_plugins", plugins)
+    monkeypatch.setattr(dist.Backend, "_ensure_backend_registered", enter, raising=False)
     assert is_nccl2("nccl") is answer
+
+
+@pytest.mark.any_torch
+@pytest.mark.skipif(not dist.is_nccl_available(), reason="this build of torch has no NCCL")
+@pytest.mark.skipif(not hasattr(dist, "ProcessGroupNCCL2"), reason="this torch has no nccl2")
+def test_torchs_own_entries_tell_its_nccl_backends_apart() -> None:
+    found = {name: is_nccl2(name) for name in ("nccl2", "nccl-lazy", "nccl-legacy", "gloo")}
+    assert found == {"nccl2": True, "nccl-lazy": True, "nccl-legacy": False, "gloo": False}
