@@ -9,7 +9,13 @@ from ddp_trainer.common.constants import Env
 from ddp_trainer.common.lint import sources
 from ddp_trainer.common.lint.model import Environment, Facts, Found, Rule, Severity, where
 from ddp_trainer.common.lint.values import is_no, is_one, is_yes, number, split_list
-from ddp_trainer.common.nccl_variables import DESYNC_DEBUG, DISTRIBUTED_DEBUG, USE_NCCL2, variables_against_survival
+from ddp_trainer.common.nccl_variables import (
+    DESYNC_DEBUG,
+    DISTRIBUTED_DEBUG,
+    IGNORED_BY_NCCL2,
+    USE_NCCL2,
+    variables_against_survival,
+)
 
 _HANDLING: Final = "TORCH_NCCL_ASYNC_ERROR_HANDLING"
 _BUFFERS: Final = ("TORCH_FR_BUFFER_SIZE", "TORCH_NCCL_TRACE_BUFFER_SIZE")
@@ -212,4 +218,19 @@ _DEBUGGING_LEFT_ON: Final = Rule(
     message="{name}={value} is a debugging switch that every step pays for.",
     fix="Delete it when the mistake is found.",
     source=sources.TORCH_NCCL,
+)
+
+
+_IGNORED_BY_NCCL2: Final = Rule(
+    when=where(
+        lambda value: value != "",
+        *IGNORED_BY_NCCL2,
+        given=lambda environment, _: is_yes(environment.get(USE_NCCL2, "")),
+    ),
+    id="T24",
+    severity=Severity.INFO,
+    looks_for="variables that nccl2 ignores, with `TORCH_DIST_USE_NCCL2=1`",
+    message="{name}={value} has no effect on nccl2, which has no such part.",
+    fix="Delete it, or set TORCH_DIST_USE_NCCL2=0.",
+    source="https://github.com/pytorch/pytorch/blob/main/torch/csrc/distributed/c10d/nccl2/ProcessGroupNCCL.hpp",
 )

@@ -148,6 +148,12 @@ SPEAKS: list[Case] = [
     ("T20", {"TORCH_DISTRIBUTED_DEBUG": "TRACE"}, {}, "TORCH_DISTRIBUTED_DEBUG=TRACE is refused"),
     ("T21", {"CUDA_VISIBLE_DEVICES": "0,1"}, {"nproc": 4}, "fewer devices than this node has workers (4 workers)"),
     ("T22", {"TORCH_NCCL_NAN_CHECK": "1"}, {}, "TORCH_NCCL_NAN_CHECK=1 is a debugging switch"),
+    (
+        "T24",
+        {"TORCH_DIST_USE_NCCL2": "1", "TORCH_NCCL_DUMP_ON_TIMEOUT": "1"},
+        {},
+        "TORCH_NCCL_DUMP_ON_TIMEOUT=1 has no effect on nccl2",
+    ),
 ]
 
 SILENT: list[Case] = [
@@ -169,6 +175,8 @@ SILENT: list[Case] = [
     ("T23", {"GLOO_SOCKET_IFNAME": "eth0"}, ETH | {"route": "eth0"}, ""),
     ("T23", {"GLOO_SOCKET_IFNAME": "eth1"}, ETH | {"route": "eth0", "nodes": 1}, ""),
     ("T23", {"GLOO_SOCKET_IFNAME": "eth1"}, ETH, ""),
+    ("T24", {"TORCH_NCCL_DUMP_ON_TIMEOUT": "1"}, {}, ""),
+    ("T24", {"TORCH_DIST_USE_NCCL2": "1", "TORCH_NCCL_ASYNC_ERROR_HANDLING": "1"}, {}, ""),
     ("N08", {"GLOO_SOCKET_IFNAME": "lo"}, {"nodes": 2, "is_one_machine": True}, ""),
     ("N09", {"NCCL_IB_HCA": "=mlx5_1"}, {}, ""),
     ("N09", {"NCCL_IB_HCA": "mlx5_0,mlx5"}, {}, ""),
