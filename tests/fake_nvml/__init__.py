@@ -21,6 +21,7 @@ SOURCE = Path(__file__).with_name("nvml.c")
 HEALTHY: Mapping[str, str] = {
     "nvmlDeviceGetName": "NVIDIA H100 80GB HBM3",
     "nvmlDeviceGetUUID": "GPU-5d6e",
+    "nvmlDeviceGetCudaComputeCapability": "9 0",
     "nvmlDeviceGetMemoryInfo": f"{81559 << 20} {556 << 20}",
     "nvmlDeviceGetUtilizationRates": "97 40",
     "nvmlDeviceGetClockInfo:1": "1755",

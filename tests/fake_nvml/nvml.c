@@ -194,6 +194,13 @@ nvmlReturn_t nvmlDeviceGetUtilizationRates(nvmlDevice_t device, nvmlUtilization_
 nvmlReturn_t nvmlDeviceGetTotalEccErrors(nvmlDevice_t device, int type, int counter, unsigned long long *value) {
     return type == 1 && counter == 0 ? number("nvmlDeviceGetTotalEccErrors", device, "", value) : 2;
 }
+nvmlReturn_t nvmlDeviceGetCudaComputeCapability(nvmlDevice_t device, int *major, int *minor) {
+    char text[256];
+    nvmlReturn_t result = of_gpu("nvmlDeviceGetCudaComputeCapability", device, "", text);
+    if (!result)
+        sscanf(text, "%d %d", major, minor);
+    return result;
+}
 nvmlReturn_t nvmlDeviceGetRemappedRows(nvmlDevice_t device, unsigned *corrected, unsigned *uncorrected, unsigned *pending,
                                        unsigned *failed) {
     char text[256];

@@ -23,6 +23,7 @@ WHOLE_GPU = Gpu(
     index=0,
     name="H100",
     bus_id="00000000:10:00.0",
+    compute_capability=(9, 0),
     memory_mib=81559,
     memory_used_mib=556,
     uncorrected_errors=0,

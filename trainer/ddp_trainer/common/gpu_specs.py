@@ -49,7 +49,6 @@ FIGURES: Final = (
     _gpu_specs("NVIDIA A10G", 70, 0.6),
     _gpu_specs("NVIDIA L40S", 362, 0.864),
     _gpu_specs("NVIDIA L4", 121, 0.3),
-    _gpu_specs("Tesla V100", 125, 0.9),
     _gpu_specs("Tesla T4", 65, 0.3),
     _gpu_specs("AMD Instinct MI300X", 1307, 5.3),
 )

@@ -182,6 +182,7 @@ READERS: Final[Mapping[str, Reader]] = {
     "name": lambda nvml, device: nvml.text("nvmlDeviceGetName", device),
     "uuid": lambda nvml, device: nvml.text("nvmlDeviceGetUUID", device),
     "bus_id": lambda nvml, device: nvml.bus_id(device),
+    "compute_capability": lambda nvml, device: tuple(nvml.numbers("nvmlDeviceGetCudaComputeCapability", device, 2)),
     "memory_mib": lambda nvml, device: nvml.memory(device)[0] >> 20,
     "memory_used_mib": lambda nvml, device: nvml.memory(device)[1] >> 20,
     "uncorrected_errors": lambda nvml, device: _count(

@@ -51,6 +51,8 @@ class Gpu:
     name: str
     uuid: str = ""
     bus_id: str = ""
+    compute_capability: tuple[int, ...] = ()
+    """Major and minor version, as ``(9, 0)``."""
     memory_mib: int = 0
     memory_used_mib: int | None = None
     """MiB in use by all processes and by the driver."""

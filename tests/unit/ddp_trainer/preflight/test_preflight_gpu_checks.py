@@ -108,6 +108,23 @@ def test_fatal_xids_are_those_of_azures_health_check() -> None:
 
 
 @pytest.mark.parametrize(
+    ("capability", "cuda", "fails"),
+    [
+        ((7, 0), "13.0", True),
+        ((7, 0), "12.9", False),
+        ((7, 5), "13.2", False),
+        ((10, 3), "13.0", False),
+        ((), "13.0", False),
+    ],
+)
+def test_torchs_cuda_must_have_code_for_the_gpu(capability: tuple[int, ...], cuda: str, fails: bool) -> None:
+    gpu = replace(WHOLE, name="Tesla V100-SXM2-32GB", compute_capability=capability)
+    found = bad(node_of(gpu, driver_cuda="13.2", cuda=cuda))
+    expected = "GPU 0 (Tesla V100-SXM2-32GB) has compute capability 7.0, and CUDA 13 needs 7.5"
+    assert [finding.message for finding in found if "capability" in finding.message] == [expected] * fails
+
+
+@pytest.mark.parametrize(
     ("cuda", "theirs", "fails"), [("12.4", "13.0", True), ("13.0", "13.2", False), ("13.1", "12.8", False)]
 )
 def test_a_driver_must_run_the_major_version_of_torchs_cuda(cuda: str, theirs: str, fails: bool) -> None:

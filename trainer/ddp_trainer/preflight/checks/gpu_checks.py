@@ -23,6 +23,11 @@ MOST_IDLE_MIB: Final = 2048
 """Memory in MiB up to which a GPU counts as idle. The driver keeps some hundred MiB; about 600 on GPUs with 141 GB and
 ECC.
 """
+LEAST_CAPABILITIES: Final = {13: (7, 5)}
+"""Major version of CUDA → lowest compute capability that its libraries and compiler support.
+
+Source: release notes of CUDA 13.0 (removed architectures), https://docs.nvidia.com/cuda/cuda-toolkit-release-notes.
+"""
 _FULL_SPEED: Final = 0
 _DRAIN: Final = "drain the node and reset the GPU: nvidia-smi --gpu-reset; replace it when they come back"
 _RESET_IT: Final = "drain the node, reset the GPU or reboot, and replace it when that does not help"
@@ -46,6 +51,7 @@ def gpus(facts: Facts) -> Iterator[Finding]:
             hint = "lower --nproc-per-node, or look for the missing GPU in the kernel's log (Xid)"
             yield Finding(Status.FAIL, report.name, message, hint)
         yield from _old_driver(report)
+        yield from _old_gpus(report)
         yield from _gpu_model_mismatch(facts, report.name, {gpu.name for gpu in report.gpus})
 
 
@@ -161,6 +167,17 @@ def _old_driver(report: Report) -> Iterator[Finding]:
         message = f"driver {versions.get('driver', '')} runs CUDA up to {ours}, and torch was built with {theirs}"
         hint = f"update the driver, or take an image whose torch has CUDA {ours.partition('.')[0]}"
         yield Finding(Status.FAIL, report.name, message, hint)
+
+
+def _old_gpus(report: Report) -> Iterator[Finding]:
+    """Check that CUDA has code for each GPU."""
+    cuda = report.software.versions.get("cuda", "").partition(".")[0]
+    least = LEAST_CAPABILITIES.get(int(cuda or 0), ())
+    for gpu in report.gpus:
+        if gpu.compute_capability and gpu.compute_capability < least:
+            have, need = (".".join(map(str, version)) for version in (gpu.compute_capability, least))
+            message = f"GPU {gpu.index} ({gpu.name}) has compute capability {have}, and CUDA {cuda} needs {need}"
+            yield Finding(Status.FAIL, report.name, message, "take an image whose torch has an older CUDA")
 
 
 def _without_gpus(report: Report, *, others_have: bool) -> Finding:
