@@ -22,7 +22,7 @@ from kubectl_ddp.spec.presets import PRESETS
 ROOT = Path(__file__).parents[4]
 OCI = {
     "NCCL_NET": "IB", "NCCL_IB_HCA": "mlx5", "NCCL_IB_GID_INDEX": "3", "NCCL_IB_TC": "41", "NCCL_IB_SL": "0",
-    "NCCL_IB_TIMEOUT": "22", "NCCL_IB_SPLIT_DATA_ON_QPS": "0", "NCCL_SOCKET_IFNAME": "eth0",
+    "NCCL_IB_TIMEOUT": "22", "NCCL_IB_SPLIT_DATA_ON_QPS": "0", "NCCL_NET_PLUGIN": "none", "NCCL_SOCKET_IFNAME": "eth0",
     "DDP_LINT_IGNORE": "N03,N10,N11,N36",
 }  # fmt: skip
 GIB = {"NCCL_NET": "gIB", "DDP_LINT_IGNORE": "N03,N10,N11,N30"}
