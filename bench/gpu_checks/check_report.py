@@ -116,6 +116,10 @@ class Bench:
         """Factor for the longest waits: a rehearsal measures no time, and its machine may be busy."""
         return 1.0 if self.is_gpu else 10.0
 
+    def bounded(self, seconds: float) -> float:
+        """Return the limit of a wait of so many seconds on a GPU: never beyond the deadline."""
+        return max(0.0, min(self.timeout_factor * seconds, self.seconds_left))
+
     def size(self, full: int, small: int) -> int:
         """One of two sizes."""
         return small if self.is_small else full

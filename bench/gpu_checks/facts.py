@@ -71,7 +71,7 @@ def _preflight(bench: Bench) -> None:
         env=environment(),
         capture_output=True,
         text=True,
-        timeout=bench.timeout_factor * PREFLIGHT_SECONDS,
+        timeout=bench.bounded(PREFLIGHT_SECONDS),
         check=False,
     )
     try:
@@ -80,4 +80,6 @@ def _preflight(bench: Bench) -> None:
         raise NotSupported(f"preflight printed no report: {done.stderr[-200:]}") from error
     if bench.is_gpu:
         bench.findings.at_least("GPUs that preflight reports", len(node["gpus"]), 1)
+        unread = sorted({name for gpu in node["gpus"] for name in gpu["unread"] if not name.startswith("fabric")})
+        bench.findings.at_most(f"fields that NVML does not answer ({', '.join(unread)})", len(unread), 0)
     bench.findings.require("preflight ends with 0 or 1", done.returncode in {0, 1})

@@ -21,7 +21,7 @@ from bench.gpu_checks.check_report import Bench
 from bench.gpu_checks.check_runner import ROOT, environment
 from bench.gpu_checks.launches import PYTHON
 
-STUCK_SECONDS: Final = 6.0
+STUCK_SECONDS: Final = 4.0
 BOUND_SECONDS: Final = 1.0
 CLOCK_HZ: Final = 2.0e9
 """No GPU's clock is far above; a kernel that ends later than planned changes nothing here."""
@@ -33,7 +33,7 @@ AFTER_SECONDS: Final = 30.0
 def run(bench: Bench) -> None:
     """Start a stuck process, read what it measured, kill another one, and use the device again."""
     found = bench.findings
-    told = json.loads(_run_child(bench, "measure", bench.timeout_factor * AFTER_SECONDS).stdout.splitlines()[-1])
+    told = json.loads(_run_child(bench, "measure", bench.bounded(AFTER_SECONDS)).stdout.splitlines()[-1])
     found.add("stuck_seconds", told["stuck"])
     found.at_least("seconds for which the main thread waited", told["stuck"], 0.5 * STUCK_SECONDS)
     found.at_most("seconds of the longest gap of a thread beside it", told["gap"], LONGEST_GAP_SECONDS)
@@ -66,7 +66,7 @@ def _kill(bench: Bench) -> None:
         process.wait()
     bench.findings.at_most("seconds until a killed process is gone", time.monotonic() - begun, KILL_SECONDS)
     begun = time.monotonic()
-    _run_child(bench, "use", bench.timeout_factor * AFTER_SECONDS)
+    _run_child(bench, "use", bench.bounded(AFTER_SECONDS))
     bench.findings.add("device_used_again_seconds", time.monotonic() - begun)
 
 

@@ -179,6 +179,7 @@ class Nodes:
     port: int = field(default_factory=free_port)
     store: Running | None = None
     agents: dict[int, Running] = field(default_factory=dict)
+    metrics_ports: dict[int, int] = field(default_factory=dict)
     ended: list[Running] = field(default_factory=list)
     """Agents that were replaced; what they printed counts."""
 
@@ -212,7 +213,9 @@ class Nodes:
             *("--rdzv-backend", "ddp", "--rdzv-endpoint", f"127.0.0.1:{self.port}", "--rdzv-id", "bench-gpu"),
             *("--no-lint", *self.flags, *self.program),
         ]
+        port = self.metrics_ports.setdefault(place, free_port())
         own = {
+            "DDP_METRICS_PORT": str(port),
             "DDP_SECRET_FILE": str(self.directory / "run-secret"),
             "DDP_POD_NAME": f"worker-{place}",
             "DDP_RUN_DIR": str(folder),
@@ -243,6 +246,10 @@ class Nodes:
                 return found[steps - 1]
             time.sleep(_POLL_SECONDS)
         return None
+
+    def worker_socket(self, place: int) -> Path:
+        """Return the socket of a node's worker, where the launcher reads its flight recorder."""
+        return self.directory / f"run-{place}" / "metrics" / f"rank-{place}.sock"
 
     def stop(self, seconds: float) -> list[int | None]:
         """Send SIGTERM to all agents and return their exit codes."""

@@ -7,14 +7,12 @@ from typing import Final
 from bench.drivers.tensor_memory import peak_bytes
 from bench.gpu_checks.check_report import Bench
 from bench.workloads.gpt_steps import Size, estimate_memory, train
-from kubectl_ddp.plan.recomputation import ALL, CHEAP
+from kubectl_ddp.plan.recomputation import ALL
 
 OFF_BY: Final = 0.10
 SIZES: Final = {
     "300m": Size(layers=24, width=1024, heads=16, window=512, samples=8),
     "300m_checkpointed": Size(layers=24, width=1024, heads=16, window=512, samples=16, again=ALL),
-    "300m_cheap": Size(layers=24, width=1024, heads=16, window=512, samples=8, again=CHEAP),
-    "300m_4_passes": Size(layers=24, width=1024, heads=16, window=512, samples=4, passes=4),
     "100m_large_vocabulary": Size(layers=12, width=768, heads=12, window=512, samples=8, vocabulary=50257),
     "1200m": Size(layers=24, width=2048, heads=16, window=512, samples=4),
 }

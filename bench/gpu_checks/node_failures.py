@@ -15,6 +15,7 @@ from typing import Final
 from bench.gpu_checks.check_report import Bench
 from bench.gpu_checks.check_runner import ROOT, environment
 from bench.gpu_checks.launches import PYTHON, TASKS, TRAIN, Nodes, checkpoint_weights, kill_worker, train_single_rank
+from bench.gpu_checks.probe import query_nvidia_smi
 from bench.gpu_checks.tasks import PAUSE, SUMS_FLAGS
 from bench.harness import CannotMeasure
 
@@ -29,6 +30,12 @@ END_SECONDS: Final = 12.0
 """Time to stop the run and to repeat its steps undisturbed."""
 LAST_FAULT_SECONDS: Final = 12.0
 """Time that a fault has at least: a restarted worker imports torch and makes a CUDA context."""
+CHECKPOINT_SECONDS: Final = 2.0
+NAMING_SECONDS: Final = 15.0
+NAMED: Final = "hang: rank 1 on worker-1 is stopped by a signal"
+"""Beginning of the launcher's message about a rank that got SIGSTOP."""
+MOST_GROWTH: Final = {"threads": 4, "descriptors": 4, "device_bytes": 300e6}
+"""What a process may take in addition over all groups that it lived through."""
 WATCHDOG: Final = re.compile("watchdog thread terminated|Terminating the process")
 """Words of torch when it ends a process."""
 SOCKETS: Final = {
@@ -60,6 +67,12 @@ class RecoveryStats:
     kept: int = 0
     """Killed ranks after which the survivor had the process that it had before."""
     killed: int = 0
+    naming_seconds: list[float] = field(default_factory=list)
+    """Seconds until the hang watch named a stopped rank, one for each that it named."""
+    repeated: list[int] = field(default_factory=list)
+    """Committed steps that each fault repeated, beyond those of one checkpoint interval."""
+    growth: dict[str, float] = field(default_factory=dict)
+    """What the first node's worker holds in addition after all faults, if it is the process of the start."""
     last_words: str = ""
 
     def add(self, fault: str, begun: float, stepped: float | None, *, kept: bool) -> None:
@@ -89,7 +102,7 @@ def nodes_of(
 ) -> Nodes:
     """Return nodes, not started, that train ``Sums`` until SIGTERM."""
     flags = ("--task", f"{TASKS}:Sums", *SUMS_FLAGS, "--device", bench.device, "--backend", backend)
-    endless = ("--epochs", "1000000", "--checkpoint-seconds", "2", "--log-json")
+    endless = ("--epochs", "1000000", "--checkpoint-seconds", f"{CHECKPOINT_SECONDS:g}", "--log-json")
     return Nodes(
         bench.folder(name),
         (*TRAIN, *flags, *endless, *more),
@@ -113,6 +126,7 @@ def inject_faults(bench: Bench, nodes: Nodes, end: float, *, most: int) -> Recov
         CannotMeasure: The undisturbed nodes do not train.
     """
     outcomes, chance = RecoveryStats(), random.Random(0)
+    first: dict[str, float] = {}
     begun = time.monotonic()
     patience = min(bench.timeout_factor * START_SECONDS, end - begun)
     if nodes.wait_for_step(begun, patience, world=nodes.most, steps=30) is None:
@@ -122,6 +136,7 @@ def inject_faults(bench: Bench, nodes: Nodes, end: float, *, most: int) -> Recov
             break
         fault = FAULTS[number] if number < len(FAULTS) else FAULTS[0]
         before = nodes.agents[0].worker()
+        first = first or resources(bench, before)
         time.sleep(chance.uniform(0, 4 * pause_seconds(bench)))  # the moment within a step is what is varied
         struck = time.monotonic()
         patience = min(bench.timeout_factor * RECOVERY_SECONDS, bench.seconds_left - END_SECONDS)
@@ -131,7 +146,32 @@ def inject_faults(bench: Bench, nodes: Nodes, end: float, *, most: int) -> Recov
         if stepped is None:
             outcomes.last_words = nodes.tail()
             break
+        if fault == "stopped":
+            named = [
+                line.time - struck for agent in nodes.agents.values() for line in agent.lines if NAMED in line.text
+            ]
+            outcomes.naming_seconds += [seconds for seconds in named if seconds > 0][:1]
+        outcomes.repeated.append(repeated_steps(nodes, struck))
+    last = resources(bench, nodes.agents[0].worker())
+    outcomes.growth = {thing: last[thing] - first[thing] for thing in MOST_GROWTH if thing in first and thing in last}
     return outcomes
+
+
+def repeated_steps(nodes: Nodes, struck: float) -> int:
+    """Return how many steps older than one checkpoint interval were committed again after a fault at this time."""
+    steps = nodes.committed_steps()
+    next_step = next((step for when, step, _ in steps if when > struck), 0)
+    return sum(step >= next_step for when, step, _ in steps if when < struck - CHECKPOINT_SECONDS - 1.0)
+
+
+def resources(bench: Bench, pid: int | None) -> dict[str, float]:
+    """Return what a process holds; nothing where it has ended."""
+    try:
+        threads, files = (len(list(Path(f"/proc/{pid}/{folder}").iterdir())) for folder in ("task", "fd"))
+    except OSError:
+        return {}
+    used = query_nvidia_smi("memory.used") if bench.is_gpu else []  # of all processes: their number stays the same
+    return {"threads": threads, "descriptors": files} | ({"device_bytes": float(used[0]) * 2**20} if used else {})
 
 
 def inject_fault(nodes: Nodes, fault: str, seconds: float) -> None:
@@ -169,10 +209,24 @@ def report_results(bench: Bench, name: str, nodes: Nodes, outcomes: RecoveryStat
     if stays:
         kept = outcomes.kept / outcomes.killed if outcomes.killed else 0.0
         found.at_least(f"{name}: share of survivors of a killed rank that kept their process", kept, 1)
+        for thing, grown in outcomes.growth.items():
+            found.at_most(f"{name}: {thing.replace('_', ' ')} more after all faults", grown, MOST_GROWTH[thing])
         output = "\n".join(agent.output for agent in [*nodes.ended, *nodes.agents.values()])
         found.at_most(f"{name}: processes that torch's watchdog has ended", len(WATCHDOG.findall(output)), 0)
+    else:
+        found.at_most(f"{name}: steps repeated beyond one checkpoint interval", max(outcomes.repeated, default=0), 0)
+    stopped = len(outcomes.seconds.get("stopped", ()))
+    found.at_least(
+        f"{name}: stopped ranks that the hang watch named, of {stopped}", len(outcomes.naming_seconds), stopped
+    )
+    for seconds in outcomes.naming_seconds:
+        found.at_most(f"{name}: seconds until a stopped rank was named", seconds, NAMING_SECONDS)
     codes = nodes.stop(max(bench.seconds_left, 5.0))
     found.at_most(f"{name}: agents that did not stop in good order", sum(code != 143 for code in codes), 0)
+    causes = next((event["summary"]["restarts"] for _, event in nodes.agents[0].events("summary")), {})
+    found.details[f"{name}: restarts by cause"] = json.dumps(causes)
+    found.at_least(f"{name}: killed ranks that count as failures", causes.get("failure", 0), outcomes.killed)
+    found.at_least(f"{name}: stopped ranks that count as hangs", causes.get("hang", 0), stopped)
 
 
 def disturb(bench: Bench, name: str, flags: tuple[str, ...], *, stays: bool) -> None:

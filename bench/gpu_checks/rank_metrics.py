@@ -11,6 +11,7 @@ from prometheus_client.parser import text_string_to_metric_families
 from bench.gpu_checks.check_report import Bench
 from bench.gpu_checks.launches import ALONE, LAUNCH, TRAIN, Running, free_port
 from bench.gpu_checks.probe import query_nvidia_smi
+from bench.gpu_checks.throughput import step_seconds
 from ddp_trainer.common.gpu_specs import find_gpu_specs
 from ddp_trainer.metrics.families.rank_families import RANKS
 
@@ -20,7 +21,7 @@ SCRAPE_SECONDS: Final = 5.0
 WARM_STEPS: Final = 5
 GIGAHERTZ: Final = 1e9
 OFF_BY: Final = 0.03
-"""Largest relative difference of the operations and of the peak, whose quotient over time is MFU."""
+"""Largest relative difference of the operations, of their rate and of the peak; MFU is rate over peak."""
 
 Scrape = dict[str, float]
 """Name → value of the series of rank 0."""
@@ -41,17 +42,19 @@ def run(bench: Bench) -> None:
         *("--log-json", "--log-steps", "1", "--checkpoint-seconds", "inf", "--evaluate-every", "1000000"),
     )
     with Running([*LAUNCH, *ALONE, "--no-zygote", "--metrics-port", str(port), *TRAIN, *flags]) as training:
-        begun = training.wait_for(
+        has_begun = training.wait_for(
             rf'"event": "step", "step": {WARM_STEPS}\b', bench.seconds_left - BETWEEN_SECONDS - 5.0
         )
-        bench.findings.require("a rank trains", begun is not None)
-        if begun is None:
+        bench.findings.require("a rank trains", has_begun is not None)
+        if has_begun is None:
             bench.findings.details["printed"] = training.output[-800:]
             return
         time.sleep(BETWEEN_SECONDS)  # the launcher reads the driver now and then
         first, _ = scrape(port)
+        begun = time.monotonic()
         time.sleep(BETWEEN_SECONDS)
         second, uuids = scrape(port)
+        seconds = time.monotonic() - begun
     found = bench.findings
     operations, steps = (second.get(name, 0.0) - first.get(name, 0.0) for name in ("ddp_model_flops_total", "ddp_step"))
     found.at_least("steps between two scrapes", steps, 1)
@@ -59,19 +62,26 @@ def run(bench: Bench) -> None:
         return
     found.add("metrics_count", len(second))
     [(_, started), *_] = training.events("started")
-    expected = float(started["flops_per_sample"]) * float(started["global_batch"]) * steps
-    found.at_most("operations between two scrapes, off from those of the steps", abs(operations / expected - 1), OFF_BY)
+    per_step = float(started["flops_per_sample"]) * float(started["global_batch"])
+    found.at_most(
+        "operations between two scrapes, off from those of the steps", abs(operations / (per_step * steps) - 1), OFF_BY
+    )
+    by_metrics, by_steps = operations / seconds, per_step / step_seconds(training, WARM_STEPS)
+    found.add("model_flops_per_second", by_metrics)
     if bench.is_gpu:
+        found.at_most(
+            "operations per second, off from those of the median step", abs(by_metrics / by_steps - 1), OFF_BY
+        )
         _compare_with_driver(bench, second, uuids)
 
 
-def scrape(port: int) -> tuple[Scrape, set[str]]:
-    """Return the series of rank 0, and the UUIDs of GPUs in any label."""
+def scrape(port: int, rank: int = 0) -> tuple[Scrape, set[str]]:
+    """Return the series of a rank, and the UUIDs of GPUs in any label."""
     with urllib.request.urlopen(f"http://127.0.0.1:{port}/metrics", timeout=SCRAPE_SECONDS) as answer:
         text = answer.read().decode()
     samples = [sample for family in text_string_to_metric_families(text) for sample in family.samples]
     uuids = {sample.labels["gpu_uuid"] for sample in samples if sample.labels.get("gpu_uuid")}
-    return {sample.name: sample.value for sample in samples if sample.labels.get("rank", "0") == "0"}, uuids
+    return {sample.name: sample.value for sample in samples if sample.labels.get("rank", str(rank)) == str(rank)}, uuids
 
 
 def _compare_with_driver(bench: Bench, told: Scrape, uuids: set[str]) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import time
 from collections.abc import Mapping
+from pathlib import Path
 from typing import Final
 
 import torch
@@ -18,6 +19,8 @@ PAUSE: Final = "BENCH_GPU_PAUSE"
 """Variable: seconds that reading a batch takes at least."""
 FAULT: Final = "BENCH_GPU_FAULT"
 """Variable: ``assert``, ``address``, ``memory``."""
+FAULT_ONCE: Final = "BENCH_GPU_FAULT_ONCE"
+"""Variable: file that shows that the fault has happened, so that it does not happen again; empty for none."""
 FAULT_STEP: Final = 5
 RATE: Final = 2.0**-7
 SUMS_FLAGS: Final = (
@@ -101,7 +104,10 @@ class Faulty(Sums):
     def losses(self, model: nn.Module, batch: Tensor) -> Tensor:
         """Start the fault and return the losses of ``Sums``. On a GPU the error surfaces where the host waits."""
         self._passes += 1
-        if self._passes == FAULT_STEP:
+        happened = os.environ.get(FAULT_ONCE, "")
+        if self._passes == FAULT_STEP and not (happened and Path(happened).exists()):
+            if happened:
+                Path(happened).touch()
             fail(os.environ[FAULT], batch.device)
         return super().losses(model, batch)
 

@@ -53,15 +53,13 @@ def _restarts(bench: Bench, flags: tuple[str, ...]) -> list[dict[str, Any]]:
     told: list[dict[str, Any]] = []
     with Running(command, DDP_ZYGOTE="0.1") as running:
         for number in range(1 + KILLS):
-            match = running.wait_for(
-                rf'^{{"worker": .*"generation": {number + 1},.*', bench.timeout_factor * PATIENCE_SECONDS
-            )
+            match = running.wait_for(rf'^{{"worker": .*"generation": {number + 1},.*', bench.bounded(PATIENCE_SECONDS))
             if match is None:
                 raise CannotMeasure(f"worker {number + 1} did not compute: {running.output[-500:]}")
             told.append(json.loads(match[0]))
             if number == KILLS:
                 break
-            _await_fork_server(running, bench.timeout_factor * ZYGOTE_WAITS_SECONDS)
+            _await_fork_server(running, bench.bounded(ZYGOTE_WAITS_SECONDS))
             os.kill(told[-1]["worker"], signal.SIGKILL)
     return told
 
