@@ -1,7 +1,7 @@
 """The trainer, one rank of which ends at chosen points of a step, once for each point, whenever it has trained a while.
 
-The rank of local rank ``VICTIM`` comes to all :data:`POINTS`; the file ``done`` in ``FOLDER`` has a line for each that
-came, and ``pids-N`` one for each process that was local rank N.
+The rank whose :func:`member` is ``VICTIM`` comes to all :data:`POINTS`; the file ``done`` in ``FOLDER`` has a line for
+each that came, and ``pids-MEMBER`` a line for each process of a member: how many points had come before it started.
 """
 
 from __future__ import annotations
@@ -9,6 +9,7 @@ from __future__ import annotations
 import os
 import signal
 import sys
+import time
 from pathlib import Path
 from typing import Any, Final
 
@@ -20,12 +21,32 @@ from ddp_trainer.train.cli import main
 from ddp_trainer.train.distributed.group import Group
 from ddp_trainer.train.loop import train_step
 from ddp_trainer.train.loop.step_consensus import StepDecision, StepReport
+from tests.local.workloads.train_layouts import DrawnWhole
 
 POINTS: Final = ("forward", "first bucket", "last bucket", "vote", "optimizer")
 VOTES_BEFORE: Final = 3
 """Steps of the whole group before the next fault, as many as are compared after one."""
+PAUSE_SECONDS: Final = 0.05
+PAUSE_GROWTH: Final = 1.15
+"""Steps of a smaller group become slower and slower, so that it takes few of them until the lost rank is back."""
+SCALED_STEP: Final = 20
+SCALE: Final = "SCALE"
+"""Variable: factor of the gradients of step :data:`SCALED_STEP`, as a wrong divisor would be one."""
 
 _decide = train_step.decide_step
+
+
+class Normalized(DrawnWhole):
+    """With buffers that the forward pass changes."""
+
+    def model(self) -> nn.Module:
+        """A GPT, and BatchNorm of its logits."""
+        return nn.Sequential(super().model(), nn.BatchNorm1d(self.window))
+
+
+def member() -> str:
+    """The node's name and the local rank."""
+    return f"{os.environ['DDP_POD_NAME']}-{os.environ['LOCAL_RANK']}"
 
 
 class Faults:
@@ -33,41 +54,53 @@ class Faults:
 
     def __init__(self) -> None:
         self.votes = 0
+        self.votes_of_fewer = 0
         self.world = int(os.environ["WHOLE_WORLD"])
-        folder, rank = Path(os.environ["FOLDER"]), os.environ["LOCAL_RANK"]
-        self.done = folder / "done"
-        self.is_victim = rank == os.environ["VICTIM"]
-        with (folder / f"pids-{rank}").open("a") as file:
-            file.write(f"{os.getpid()}\n")
+        self.done = Path(os.environ["FOLDER"], "done")
+        self.is_victim = member() == os.environ["VICTIM"]
+        with self.done.with_name(f"pids-{member()}").open("a") as file:
+            file.write(f"{self._count_done()}\n")
+
+    def _count_done(self) -> int:
+        return len(self.done.read_text().splitlines()) if self.done.exists() else 0
+
+    def count(self, world: int) -> None:
+        """Count the vote of a group of this size."""
+        if world == self.world:
+            self.votes += 1
+            self.votes_of_fewer = 0
+        else:
+            time.sleep(PAUSE_SECONDS * PAUSE_GROWTH**self.votes_of_fewer)
+            self.votes_of_fewer += 1
 
     def come_to(self, point: str) -> None:
-        """End this process if the next fault is at this point."""
-        if self.is_next(point):
+        """End this process if the next fault is at this point of this step."""
+        if not self.is_victim or self.votes < VOTES_BEFORE:
+            return
+        come = self._count_done()
+        if POINTS[come : come + 1] == (point,):
             with self.done.open("a") as file:
                 file.write(f"{point}\n")
             os.kill(os.getpid(), signal.SIGKILL)
-
-    def is_next(self, point: str) -> bool:
-        """Whether the next fault is at this point of this step."""
-        if not self.is_victim or self.votes < VOTES_BEFORE:
-            return False
-        come = len(self.done.read_text().splitlines()) if self.done.exists() else 0
-        return POINTS[come : come + 1] == (point,)
 
 
 def install(faults: Faults) -> None:
     """Look for each point where the trainer comes to it."""
     first_of_step: set[int] = set()
+    weights: dict[int, nn.Parameter] = {}
 
     def decide(report: StepReport, group: Group) -> StepDecision:
         faults.come_to("vote")
         decision = _decide(report, group)
         faults.come_to("optimizer")
-        faults.votes += group.world_size == faults.world
+        faults.count(group.world_size)
+        if faults.votes == SCALED_STEP and SCALE in os.environ:
+            torch._foreach_mul_([weight.grad for weight in weights.values()], float(os.environ[SCALE]))
         return decision
 
-    def before_forward(*_: object) -> None:
+    def before_forward(module: nn.Module, *_: object) -> None:
         if torch.is_grad_enabled():
+            weights.update({id(weight): weight for weight in module.parameters(recurse=False)})
             faults.come_to("forward")
 
     def after_forward(_: nn.Module, __: object, output: Any) -> None:

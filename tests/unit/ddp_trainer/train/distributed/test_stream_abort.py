@@ -112,15 +112,17 @@ def test_an_abort_frees_a_host_that_waits_for_a_lost_rank_and_what_it_reads_then
 ) -> None:
     leave_as_a_result(monkeypatch)
     abort, ends = aborting(monkeypatch, pair[0])
-    group, own = group_of(abort), torch.ones(3, dtype=torch.float64)
+    group, own, is_queued = group_of(abort), torch.ones(3, dtype=torch.float64), threading.Event()
 
     def read() -> list[float]:
         with HostWaits():
             pair[0].allreduce([own])  # the other rank never comes
+            is_queued.set()
             return group.read(own + 0)
 
     with ThreadPoolExecutor(1) as pool:
         found = pool.submit(read)
+        assert is_queued.wait(SOON)
         with pytest.raises(TimeoutError):
             found.result(0.5)
         abort.begin()
