@@ -133,9 +133,10 @@ class SimulatedAgent:
         self.run.membership.handle_and_tick(self.peer, hello)
         return self
 
-    def join(self) -> SimulatedAgent:
+    def join(self, *, is_before_first_step: bool = False) -> SimulatedAgent:
         self.standing, self.asked_to_stop = WorkerState.IDLE, None
-        self.run.membership.handle_and_tick(self.peer, Join(port=30000 + self.index))
+        join = Join(port=30000 + self.index, is_before_first_step=is_before_first_step)
+        self.run.membership.handle_and_tick(self.peer, join)
         return self
 
     def outlive(self) -> SimulatedAgent:

@@ -101,6 +101,12 @@ def spares(job: Object) -> int:
     return int(text) if text.isdecimal() else 0
 
 
+def max_restarts(job: Object) -> int | None:
+    """Return the number of restarts that the job may use; None if it was not submitted by this program."""
+    text = str(submitted_spec(job).get("maxRestarts", ""))
+    return int(text) if text.isdecimal() else None
+
+
 def processes_per_node(job: Object) -> int:
     """Return the number of training processes per pod. ``auto`` and other words, which we never write, count as 1."""
     text = str((job.get("spec") or {}).get("nprocPerNode") or submitted_spec(job).get("nproc") or 1)

@@ -55,6 +55,8 @@ def _facts(state: JobState, now: float, style: Style) -> Iterator[tuple[str, str
     yield "Throughput", f"{number(state.throughput)} samples/s" if state.throughput is not None else ""
     yield "Loss", number(state.loss) if state.loss is not None else ""
     yield "Restarts", restarts_text(state)
+    if state.early_failures is not None:
+        yield "Failing", style.apply_color(str(state.early_failures), "red")
     yield "Age", _age_text(state, now)
     if state.summary is not None:
         yield "Summary", summary_text(state.summary)

@@ -15,6 +15,7 @@ from kubectl_ddp.kube import job_kinds
 from kubectl_ddp.kube.objects import Object, Queued, Snapshot
 from kubectl_ddp.kube.timestamps import epoch
 from kubectl_ddp.status import run_summary, termination_message
+from kubectl_ddp.status.early_failures import EarlyFailures, find_early_failures
 from kubectl_ddp.status.granted_size import granted_size
 from kubectl_ddp.status.job_progress import progress_fields
 from kubectl_ddp.status.metrics_parser import Samples
@@ -52,6 +53,7 @@ class State(StrEnum):
     DELETING = "Deleting"
 
 
+_WITH_RANKS: Final = frozenset({State.RUNNING, State.STARTING, State.RESTARTING})
 TERMINAL: Final = frozenset({State.SUCCEEDED, State.FAILED, State.LOST})
 
 
@@ -119,6 +121,8 @@ class JobState:
     silent: tuple[str, ...] = ()
     """Running worker pods that returned no metrics."""
     first_error: FirstError | None = None
+    early_failures: EarlyFailures | None = None
+    """Failures of a running job that has not stepped."""
     failed_ranks: tuple[int, ...] = ()
     """Ranks that are known to have failed."""
     summary: dict[str, Any] | None = None
@@ -226,7 +230,7 @@ def job_state(
     facts = _facts(snapshot, workers, told, counted)
     state = next(state for state, holds in _DECISION if holds(facts))
     nodes_of = {str(pod["metadata"]["name"]): str(pod["spec"].get("nodeName", "")) for pod in workers}
-    stall = find_stalled_group(told) if state in {State.RUNNING, State.STARTING, State.RESTARTING} else None
+    stall = find_stalled_group(told) if state in _WITH_RANKS else None
     ranks = rank_states(told, nodes_of, before, awaited=stall.rank if stall else None)
     has_succeeded = state is State.SUCCEEDED
     is_over = has_succeeded or state is State.FAILED
@@ -239,6 +243,7 @@ def job_state(
         if summary is not None and started is not None and started.is_over:
             summary |= {"startup": started.to_summary()}
     error = _first_error(state, job, workers)
+    progress = progress_fields(told, ranks, summary, has_succeeded=has_succeeded)
     running = {str(pod["metadata"]["name"]) for pod in workers if _runs(pod)}
     status = job.get("status") or {}
     return JobState(
@@ -262,7 +267,8 @@ def job_state(
         summary=summary,
         queue=snapshot.queued,
         startup=started,
-        **progress_fields(told, ranks, summary, has_succeeded=has_succeeded),
+        early_failures=find_early_failures(told, counted, progress["step"]) if state in _WITH_RANKS else None,
+        **progress,
     )
 
 

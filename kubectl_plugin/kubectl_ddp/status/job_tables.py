@@ -102,10 +102,15 @@ def job_table(states: Sequence[JobState], now: float, *, wide: bool = False, nam
 
 
 def result_text(state: JobState, *, most: int = 40) -> str:
-    """Return the result of a finished job: its accuracy or loss, or the first error, in at most ``most`` characters."""
+    """Return the result of a finished job: its accuracy or loss, or the first error, in at most ``most`` characters.
+
+    Of a running job that fails before its first step again and again, it is the number of failures.
+    """
     if state.state is State.FAILED and state.first_error is not None:
         line = next(iter(state.first_error.message.splitlines()), "") or NOTHING
         return line if len(line) <= most else f"{line[: most - 3]}..."
+    if state.early_failures is not None:
+        return f"{state.early_failures.count} failures, no step"
     for name in ("accuracy", "loss"):
         value = (state.summary or {}).get(name)
         if isinstance(value, int | float):
@@ -130,7 +135,7 @@ def _job_row(state: JobState, now: float) -> list[str]:
 
 
 def _wide_row(state: JobState, *, namespaced: bool) -> list[str]:
-    reason = state.first_error.message if state.first_error is not None else state.reason
+    reason = state.first_error.message if state.first_error is not None else str(state.early_failures or state.reason)
     return [
         *([] if namespaced else [state.namespace or NOTHING]),
         count(state.world_size),

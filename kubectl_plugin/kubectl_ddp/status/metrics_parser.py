@@ -23,7 +23,7 @@ RANK_STOPPED: Final = "ddp_rank_stopped"
 TABLE: Final = (
     *(Metric.RANK_UP, Metric.STEP, Metric.STEPS, Metric.SAMPLES, Metric.PHASE_SECONDS, Metric.LAST_STEP_TIMESTAMP),
     *(Metric.STEPS_PLANNED, Metric.LOSS, Metric.JOB_TIME, Metric.LOST_PROGRESS),
-    *(Metric.GROUP_STATE, Metric.RESTARTS, Metric.RENDEZVOUS_ROUND, Metric.WORLD_SIZE),
+    *(Metric.GROUP_STATE, Metric.RESTARTS, Metric.RENDEZVOUS_ROUND, Metric.WORLD_SIZE, Metric.LAST_FAILURE),
 )
 """Metric families that a table of jobs shows."""
 
@@ -31,7 +31,7 @@ LIVE: Final = (
     *TABLE,
     *(Metric.RANK_INFO, Metric.RANK_PID, RANK_STOPPED, Metric.SAMPLED_STEPS, Metric.SAMPLED_BUSY),
     *(Metric.EPOCH, Metric.LEARNING_RATE, Metric.FIRST_RANK, Metric.STALLED, Metric.STALLED_BY),
-    *(Metric.STARTUP, Metric.AGENT_START, Metric.JOB_START),
+    *(Metric.STARTUP, Metric.AGENT_START, Metric.JOB_START, Metric.FAILURES, Metric.LAST_FAILED_RANK),
 )
 """Metric families that describe the state of a job and its ranks: half of those that a pod serves."""
 

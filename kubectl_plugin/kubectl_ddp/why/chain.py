@@ -31,6 +31,7 @@ CHECKS: Final[tuple[Check, ...]] = (
     failing.gpu_oom,
     failing.gpu_fault,
     failing.first_error,
+    failing.early_failures,
     training.hang,
     training.store,
     removal.store_killed,

@@ -22,13 +22,14 @@ from kubectl_ddp.status.termination_message import (
     load_first_error,
 )
 from kubectl_ddp.util.invocation import location_flags, program
-from kubectl_ddp.why.facts import Facts, format_event, line_of, message_of, names_of, subject
+from kubectl_ddp.why.facts import RECENT_SECONDS, Facts, format_event, line_of, message_of, names_of, subject
 from kubectl_ddp.why.model import Cause, CauseFinding, diagnosis
 
 _LOST: Final = frozenset({"DeletionByTaintManager", "DeletionByPodGC", "NodeLost"})
 _ENDED: Final = re.compile(r"Error pod (\S+) container \S+ exitCode: (\d+) terminated message: (.*)", re.DOTALL)
 """Pattern of the event in which Kubeflow's operator reports a failed pod; it deletes the pod immediately."""
 _FULL: Final = re.compile(r"No space left on device|Errno 28|Disk quota exceeded")
+_FAILED: Final = re.compile(r"\bddp-launch: failed: (.+)")
 _EVICTED: Final = frozenset({"EvictionByEvictionAPI", "TerminationByKubelet", "Evicted"})
 
 
@@ -160,6 +161,26 @@ def first_error(facts: Facts) -> Iterator[CauseFinding]:
         [_exit_text(error), *_last_call(error), source],
         is_aside=_is_over_it(facts, event),
         exit_code=JobFailed.exit_code if error.is_users else InfrastructureFailed.exit_code,
+    )
+
+
+def early_failures(facts: Facts) -> Iterator[CauseFinding]:
+    """Check whether a running job fails again and again before its first step."""
+    found = facts.state.early_failures
+    if found is None or facts.now - found.last > RECENT_SECONDS:
+        return
+    told = [match[1] for line in facts.lines.get(found.pod, ()) if (match := _FAILED.search(line))]
+    error = told[-1] if told else f"rank {found.rank} on {found.pod} failed with {found.reason}."
+    limit = job_kinds.max_restarts(facts.job)
+    of = f" of {limit}" if limit is not None else ""
+    same = sum(line == error for line in told)
+    yield diagnosis(
+        Cause.ERROR,
+        f"It restarts again and again and has made no step ({found.count}{of} restarts used): {line_of(error)}",
+        f"'{program()} logs {facts.name} --rank {found.rank}{location_flags()}' prints its stack; an error that comes "
+        "three times in the same words ends the run.",
+        [f"the last {same} failures of {found.pod} have these words" if same > 1 else ""],
+        exit_code=JobFailed.exit_code,
     )
 
 

@@ -12,6 +12,8 @@ from pathlib import Path
 
 import pytest
 
+from tests.support.launch_harness import wait_until
+
 EXECUTABLE = Path(sys.executable).with_name("kubectl-ddp")
 HELLO = "import os\nprint('hello from', os.environ['RANK'], 'of', os.environ['WORLD_SIZE'], flush=True)\n"
 BROKEN = "raise ValueError('no such data set')\n"
@@ -196,3 +198,27 @@ def test_a_finished_job_of_a_plain_script_keeps_its_last_step(person: Person, en
     assert (item["state"], item["step"]) == (state, 5)
     assert item["finished"] >= item["created"]
     assert "step 5" in person.types("status", "mine").stdout
+
+
+def test_an_error_at_every_start_is_shown_while_the_job_loops_and_ends_it_at_its_third_time(person: Person) -> None:
+    person.writes("repeat.py", """
+import os, sys, time
+tries = os.path.join(sys.argv[1], "tries")
+with open(tries, "a") as file: file.write("x")
+while os.path.getsize(tries) == 3 and not os.path.exists(os.path.join(sys.argv[1], "go")): time.sleep(0.1)
+raise RuntimeError("no such data set")
+""")  # fmt: skip
+    assert person.types("submit", "repeat.py", "--local", "--name", "r", "--", str(person.directory)).returncode == 0
+    tries = person.directory / "tries"
+    wait_until(lambda: tries.exists() and tries.stat().st_size == 3, "it did not start a third time")
+    wait_until(lambda: "Failing:" in person.types("status", "r", "--local").stdout, "status shows no failures")
+    why = person.types("why", "r", "--local")
+    assert why.returncode == 10
+    assert "(2 of 10 restarts used)" in why.stdout
+    assert "RuntimeError: no such data set" in why.stdout
+    assert "2 failures, no step" in person.types("list", "--local").stdout
+    (person.directory / "go").touch()
+    ended = person.types("wait", "r", "--local", "--timeout", "60s")
+    assert ended.returncode == 10
+    assert tries.stat().st_size == 3
+    assert "RuntimeError: no such data set" in person.types("list", "--local").stdout

@@ -86,6 +86,17 @@ def test_any_program_runs_without_python(stage: Stage) -> None:
     assert {line for line in run.lines if line.startswith("rank")} == {"rank=0 local=0x", "rank=1 local=1x"}
 
 
+STEPS_THEN_FAILS = """
+import torch
+weight = torch.nn.Parameter(torch.zeros(1))
+optimizer = torch.optim.SGD([weight])
+for _ in range(3):
+    weight.sum().backward()
+    optimizer.step()
+raise RuntimeError("the same every time")
+"""
+
+
 @pytest.mark.parametrize(
     ("ending", "code"),
     [
@@ -391,6 +402,29 @@ def test_no_temporary_folder_is_left_behind(stage: Stage, tmp_path: Path) -> Non
     run = stage.launch(stage.script("raise ValueError"), TMPDIR=str(tmp_path))
     assert run.code() == 1
     assert [path.name for path in tmp_path.iterdir()] == ["script.py"]
+
+
+@pytest.mark.parametrize(
+    ("text", "groups", "sentence"),
+    [
+        ("import no_such_module", 1, "No module named 'no_such_module'. No restart can heal this"),
+        ("def broken(:", 1, "No restart can heal this, so none was tried."),
+        (
+            "raise RuntimeError('the same every time')",
+            3,
+            "the same every time. It came 3 times in the same words",
+        ),
+        ("raise SystemExit(7)", 3, "exited with code 7. It came 3 times in the same words before the first step"),
+        ("import time\nraise RuntimeError(time.time_ns())", 5, "Restarts by cause: failure 4."),
+        (STEPS_THEN_FAILS, 5, "Restarts by cause: failure 4."),
+    ],
+)
+def test_an_error_that_cannot_heal_is_not_retried(stage: Stage, text: str, groups: int, sentence: str) -> None:
+    run = stage.launch("--max-restarts", "4", stage.script(text), DDP_ZYGOTE="0", DDP_RUN_DIR=str(stage.folder / "run"))
+    assert run.code() == (7 if "7" in text else 1)
+    assert sentence in run.output
+    assert len([line for line in run.lines if line.startswith("ddp-launch: generation")]) == groups
+    assert len([line for line in run.lines if line.startswith("ddp-launch: failed: Rank 0 on ")]) == groups
 
 
 def test_metrics_that_have_no_port_do_not_stop_training(stage: Stage, tmp_path: Path) -> None:

@@ -341,3 +341,17 @@ def test_a_failure_says_which_rank_where_and_what() -> None:
 )
 def test_a_job_that_does_not_run_says_why(held_up: Object, reason: str) -> None:
     assert job_state(snapshot(job("Created"), held_up), {}).reason == reason
+
+
+def test_failures_before_the_first_step_are_counted_in_status_and_list() -> None:
+    failures = """ddp_worker_failures_total{reason="import_error"} 1
+ddp_worker_failures_total{reason="python_exception"} 2
+ddp_last_failure_timestamp_seconds 90
+ddp_last_failed_rank 1
+"""
+    told = metrics(w0=pod_metrics(restarts=3), w1=pod_metrics(restarts=3) + failures)
+    state = job_state(snapshot(job("Created", "Running"), pod(0), pod(1)), told)
+    assert str(state.early_failures) == "3 failures before the first step, the last of rank 1: python_exception"
+    assert "3 failures before the first step" in header(state, CREATED_EPOCH, Style(color=False))
+    assert "3 failures, no step" in str(job_table([state], CREATED_EPOCH).rows)
+    assert job_state(snapshot(job("Created", "Failed"), pod(0), pod(1)), told).early_failures is None

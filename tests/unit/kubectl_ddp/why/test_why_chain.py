@@ -276,6 +276,45 @@ def test_events_of_an_earlier_job_of_the_same_name_are_not_this_jobs() -> None:
     )
 
 
+FAILED_LINE = "ddp-launch: failed: Rank 0 on digits-worker-0 failed first, it exited with code 1: KeyError: 'w'."
+
+
+def failing(seconds_ago: float = 3, count: int = 4) -> dict[str, str]:
+    failures = f"""ddp_worker_failures_total{{reason="python_exception"}} {count}
+ddp_worker_failures_total{{reason="import_error"}} 0
+ddp_last_failure_timestamp_seconds {NOW - seconds_ago}
+ddp_last_failed_rank 0
+"""
+    return {
+        "digits-worker-0": pod_metrics(restarts=count) + failures,
+        "digits-worker-1": pod_metrics(restarts=count),
+    }
+
+
+def test_an_error_that_comes_at_every_start_is_named_while_the_job_runs() -> None:
+    lines = {
+        "digits-worker-0": (f"{LATER} {FAILED_LINE}", f"{LATER} ddp-launch: generation 4", f"{LATER} {FAILED_LINE}")
+    }
+    found = first(facts(job("Created", "Running"), pod(0), pod(1), metrics=failing(), lines=lines))
+    assert (found.subject, found.exit_code, found.severity) == (Cause.ERROR, 10, Severity.ERROR)
+    assert "KeyError: 'w'." in found.message
+    assert "4 restarts used" in found.message
+    assert found.evidence == ("the last 2 failures of digits-worker-0 have these words",)
+
+
+@pytest.mark.parametrize(
+    "metrics",
+    [
+        failing(count=1),
+        failing(seconds_ago=600),
+        {name: text + rank_metrics(0, step=5, last_step=NOW - 1) for name, text in failing().items()},
+    ],
+    ids=["it failed once", "it has run since", "it has stepped"],
+)
+def test_failures_that_are_over_are_not(metrics: dict[str, str]) -> None:
+    assert first(facts(job("Created", "Running"), pod(0), pod(1), metrics=metrics)).subject is Cause.RUNNING
+
+
 def test_the_first_error_exits_with_whose_fault_it_was() -> None:
     told = {"rank": 3, "message": "ValueError: no", "reason": "python_exception", "timestamp": 1.0}
     users = facts(job("Created", "Failed"), pod(0, terminated(1, told)))

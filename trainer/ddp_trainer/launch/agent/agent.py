@@ -18,7 +18,7 @@ from ddp_trainer.launch.agent.agent_config import AgentConfig
 from ddp_trainer.launch.agent.agent_state import State
 from ddp_trainer.launch.agent.exit_barrier import ExitBarrier
 from ddp_trainer.launch.agent.failure_report import FailureBuilder
-from ddp_trainer.launch.agent.final_goodput import last_account, last_step, pod_startup
+from ddp_trainer.launch.agent.final_goodput import counts_steps, last_account, last_step, pod_startup
 from ddp_trainer.launch.agent.gpu_probes import GpuProbes
 from ddp_trainer.launch.agent.join_preflight import JoinPreflight
 from ddp_trainer.launch.agent.preflight_policy import PreflightPolicy
@@ -127,6 +127,7 @@ class Agent:
             pulse_of=self._guard.prepare,
             said=self._on_worker_message,
         )
+        self._core.is_before_first_step = lambda: counts_steps(setup) and setup.recorder.highest_step() == 0
         self._core.worker_stop.longest_step = self._guard.longest_step
         self._core.worker_stop.stuck = self._guard.unresponsive_ranks
         self._witness = FailureBuilder(
@@ -279,6 +280,7 @@ class Agent:
         if self._core.failure is not self._kept and self._core.failure:
             self._kept = self._core.failure
             self._setup.report.keep(self._kept)
+            log_line(f"failed: {final_report.describe_failure(self._kept)}")
 
     def _failure(self, local_rank: int, exit_code: int) -> Failure:
         failure = self._guard.failure_of(local_rank, self._witness.ended(local_rank, exit_code))

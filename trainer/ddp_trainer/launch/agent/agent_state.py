@@ -23,6 +23,7 @@ The link to the store may be down at any time, which has no effect on running wo
 from __future__ import annotations
 
 import signal
+from collections.abc import Callable
 from dataclasses import replace
 from enum import Enum, auto
 
@@ -79,6 +80,8 @@ class AgentStateMachine:
         self.generation: Assignment | None = None
         self.failure: messages.Failure | None = None
         """First failure of this agent's workers in this generation."""
+        self.is_before_first_step: Callable[[], bool] = lambda: False
+        """Whether steps are counted, and no worker of this node has taken one."""
         self.unfit = ""
         """Finding of the join preflight that keeps this node out of the run; empty if there is none."""
         self._workers = LocalWorkers(hello.node.local_world_size)
@@ -226,7 +229,11 @@ class AgentStateMachine:
         return [Enter(GroupState.RENDEZVOUS), SetTimer(Timer.JOIN, self.limits.join), Send(self._join())]
 
     def _join(self) -> messages.Join:
-        return messages.Join(port=self._port, is_prepared=self._workers.are_all_idle)
+        return messages.Join(
+            port=self._port,
+            is_prepared=self._workers.are_all_idle,
+            is_before_first_step=self.is_before_first_step(),
+        )
 
     def _start(self, generation: Assignment) -> list[Action]:
         if self.state is not State.JOINING or self._is_probing:

@@ -29,16 +29,20 @@ def last_account(setup: AgentConfig, moments: LifecycleTimes, failure: Failure |
     that no step was ever taken: it counts the steps of all Python programs, unless ``$DDP_METRICS_HOOKS`` is 0.
     """
     told, step = setup.recorder.job_account() or setup.report.account(), setup.recorder.highest_step()
-    hears = setup.program.kind != "command" and setup.environment.get(Env.METRICS_HOOKS) != "0"
     generation = setup.core.generation
     was_always_there = generation is None or generation.number == moments.groups
-    if step is None or (told is None and not (hears and step == 0 and was_always_there)):
+    if step is None or (told is None and not (counts_steps(setup) and step == 0 and was_always_there)):
         return _steps(setup.recorder, step)
     ending = JobTime.HANG if failure is not None and failure.reason == FailureReason.HANG else JobTime.RESTART
     account = account_at_the_end(told, moments.times, time.time(), ending)
     # Ranks that resumed from a checkpoint and took no step have not reported the number of earlier steps.
     steps = _steps(setup.recorder, step) or ({"steps": 0} if told is None else {})
     return {**steps, "started": round(account.started, 3), **account.summary()}
+
+
+def counts_steps(setup: AgentConfig) -> bool:
+    """Return whether the steps of this program are counted without its help."""
+    return setup.program.kind != "command" and setup.environment.get(Env.METRICS_HOOKS) != "0"
 
 
 def pod_startup(recorder: AgentRecorder) -> Mapping[str, object]:

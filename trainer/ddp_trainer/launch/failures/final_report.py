@@ -36,7 +36,7 @@ def lines(finish: Finish, *, restarts: Mapping[str, int], own_stack_shown: bool,
 
 def final_message(finish: Finish) -> str:
     """Describe the first failure and the end of the run; empty if there is nothing to report."""
-    parts = [_of_failure(finish.failure)] if finish.failure else []
+    parts = [describe_failure(finish.failure)] if finish.failure else []
     return " ".join(part for part in [*parts, finish.message] if part)
 
 
@@ -50,7 +50,8 @@ def by_cause(restarts: Mapping[str, int]) -> str:
     return ", ".join(f"{cause} {count}" for cause, count in ranked if count) or "none"
 
 
-def _of_failure(failure: Failure) -> str:
+def describe_failure(failure: Failure) -> str:
+    """Describe in one sentence which worker failed first, and how."""
     if failure.reason == FailureReason.LAUNCHER_CRASH:
         return f"{failure.message}, on {failure.node}."
     if failure.reason == FailureReason.HANG:

@@ -37,4 +37,13 @@ def finish_of(over: Over) -> Finish:
     if over.exit_code == Exit.DO_NOT_RESTART and not over.late and not is_hopeless:
         spent = sum(over.restarts.get(cause, 0) for cause in exit_codes.CHARGED)
         why = f"All {spent} restarts are spent." if spent else "The run allows no restarts."
+    if over.failure is not None and not over.late and over.repeats:
+        why = _why_hopeless(over.repeats)
     return Finish(over.exit_code, why, over.failure, over.restarts)
+
+
+def _why_hopeless(repeats: int) -> str:
+    """Return why an error before the first step ends a run that may still restart."""
+    if repeats == 1:
+        return "No restart can heal this, so none was tried."
+    return f"It came {repeats} times in the same words before the first step, so no further restart was tried."

@@ -130,6 +130,8 @@ class Join:
     """Port that the node reserves for the rendezvous of the ranks, in case it hosts rank 0."""
     is_prepared: bool = False
     """The workers are up and wait only for their ranks."""
+    is_before_first_step: bool = False
+    """Steps are counted on this node, and no worker has taken one since its launcher started."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -270,6 +272,8 @@ class Over:
     """The run was over before this node connected."""
     restarts: fields.Restarts = field(default_factory=dict)
     failure: Failure | None = None
+    repeats: fields.Number = 0
+    """Number of groups in a row that this failure ended before the first step, if no restart can help therefore."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

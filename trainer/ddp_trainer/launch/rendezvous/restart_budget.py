@@ -9,7 +9,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Final
 
-from ddp_trainer.common.constants import RestartCause
+from ddp_trainer.common.constants import FailureReason, RestartCause
+from ddp_trainer.launch.failures.failure_reason import type_of
 from ddp_trainer.launch.protocol import exit_codes
 from ddp_trainer.launch.protocol.messages import Failure, Policy
 
@@ -19,6 +20,14 @@ failure.
 
 Without this limit, a script that always exits with 143 would restart forever.
 """
+MOST_REPEATS: Final = 3
+"""Number of groups in a row that may end with the same error before the first step of the run."""
+REPEATABLE: Final = frozenset(
+    {FailureReason.PYTHON_EXCEPTION, FailureReason.IMPORT_ERROR, FailureReason.GPU_OOM, FailureReason.OTHER}
+)
+"""Reasons of failures that the program itself causes. A signal, a lost peer or a GPU may be gone the next time."""
+_INCURABLE: Final = ("ModuleNotFoundError", "SyntaxError", "IndentationError", "TabError")
+"""Exceptions before the first step that are the same at every start."""
 
 
 @dataclass(slots=True)
@@ -27,6 +36,13 @@ class Budget:
 
     restarts: dict[str, int] = field(default_factory=dict)
     """Cause → count over the run so far."""
+    has_stepped: bool = False
+    """A worker of the run has taken a step, or may have."""
+    hopeless_after: int = 0
+    """Number of groups in a row after whose equal error the run was given up; 0 if it was not."""
+    _repeats: int = 0
+    _repeated: tuple[int, str] = (0, "")
+    """Exit code and message of the last error before the first step."""
     _unexplained: int = 0
     _successors: set[str] = field(default_factory=set)
     """Tokens of the agents whose predecessors' crashes are counted."""
@@ -55,9 +71,22 @@ class Budget:
         self._unexplained = self._unexplained + 1 if cause is RestartCause.PREEMPTION else 0
         if first is None or cause not in exit_codes.CHARGED:
             return cause, 0
+        if self._cannot_heal(first):
+            self.hopeless_after = self._repeats
+            return cause, exit_codes.of_given_up_run(first.exit_code)
         if first.exit_code not in exit_codes.HOPELESS and self.left(policy) > 0:
             return cause, 0
         return cause, exit_codes.of_given_up_run(first.exit_code)
+
+    def _cannot_heal(self, first: Failure) -> bool:
+        """Return whether an error before the first step of the run would only come again."""
+        if self.has_stepped or first.reason not in REPEATABLE:
+            self._repeats = 0
+            return False
+        error = first.exit_code, first.message.partition("\n")[0]
+        self._repeats = self._repeats + 1 if error == self._repeated else 1
+        self._repeated = error
+        return self._repeats >= MOST_REPEATS or type_of(first.exit_code, first.message) in _INCURABLE
 
     def count_crash(self, token: str, crash: Failure, policy: Policy | None) -> int:
         """Count the crash of a launcher as a failure, and return the exit code of a run that is given up; 0 if it

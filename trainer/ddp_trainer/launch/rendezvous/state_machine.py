@@ -236,6 +236,7 @@ class Membership:
 
     def _on_join(self, agent: Agent, join: messages.Join) -> None:
         agent.port, agent.is_prepared, agent.is_aside = join.port, join.is_prepared, False
+        self._budget.has_stepped |= not join.is_before_first_step
         if self._has_running_workers(agent):
             self._change(graceful=False)  # its workers ended without a report of the reason
         elif not self._inspection.holds_up(agent, self.roster):
@@ -282,6 +283,7 @@ class Membership:
         if self._has_running_workers(agent):
             self._change(graceful=False)  # its workers ended without a report of the reason
         agent.is_prepared, agent.is_aside = False, True
+        self._budget.has_stepped = True  # only workers that have stepped outlive a group
 
     def _change(self, *, graceful: bool) -> None:
         """Stop the group for a change of membership, which does not use up the restart budget."""
@@ -317,7 +319,8 @@ class Membership:
             self._group.first_failure, self._policy, membership_changed=self._group.membership_changed
         )
         if code:
-            self._end(messages.Over(verdict=messages.Verdict.FAILED, exit_code=code, failure=self._group.first_failure))
+            over = messages.Over(verdict=messages.Verdict.FAILED, exit_code=code, failure=self._group.first_failure)
+            self._end(replace(over, repeats=self._budget.hopeless_after))
             return
         self._budget.count(cause)
         self.phase = RunPhase.FORMING

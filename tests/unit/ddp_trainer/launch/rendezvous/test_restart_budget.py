@@ -167,3 +167,65 @@ def test_a_crash_beyond_the_budget_ends_the_run_on_all_nodes(least: int) -> None
         assert (agent.last.verdict, agent.last.exit_code) == (Verdict.FAILED, 93)
         assert (agent.last.failure.node, agent.last.failure.reason) == ("worker-1", "launcher_crash")
         assert agent.last.restarts["failure"] == 1
+
+
+def groups_until_the_end(run: SimulatedRun, agent: SimulatedAgent, errors: list[tuple[int, str, str]]) -> int:
+    """How many groups a run of one node had, each of which ends before a step with the next of these errors."""
+    for exit_code, reason, message in errors:
+        if isinstance(agent.last, Over):
+            break
+        agent.fail(exit_code=exit_code, reason=reason, message=message).join(is_before_first_step=True)
+    return len(run.starts)
+
+
+def unstepped(max_restarts: int = 10) -> tuple[SimulatedRun, SimulatedAgent]:
+    run = SimulatedRun(a_policy(1, 1, max_restarts=max_restarts))
+    return run, run.agent(0).connect().join(is_before_first_step=True)
+
+
+BOOM = (1, "python_exception", "RuntimeError: boom")
+
+
+@pytest.mark.parametrize(
+    ("errors", "groups", "repeats"),
+    [
+        ([(1, "import_error", "ModuleNotFoundError: No module named 'mymodel'")], 1, 1),
+        ([(1, "python_exception", "SyntaxError: invalid syntax (train.py, line 3)")], 1, 1),
+        ([BOOM] * 11, 3, 3),
+        ([(3, "other", "exited with code 3")] * 11, 3, 3),
+        ([(1, "import_error", "ImportError: libcudart.so.13: cannot open shared object file")] * 11, 3, 3),
+        ([(1, "python_exception", f"RuntimeError: try {number}") for number in range(11)], 11, 0),
+        ([BOOM, BOOM, (1, "python_exception", "OSError: no route to host"), BOOM, BOOM, BOOM, BOOM], 6, 3),
+        ([(137, "sigkill", "died of SIGKILL")] * 11, 11, 0),
+        ([(1, "collective_error", "RuntimeError: Connection closed by peer")] * 11, 11, 0),
+        ([(173, "gpu_fault", "GpuFailed: cuInit")] * 11, 11, 0),
+    ],
+)
+def test_an_error_that_cannot_heal_ends_a_run_that_has_not_stepped(
+    errors: list[tuple[int, str, str]], groups: int, repeats: int
+) -> None:
+    run, agent = unstepped()
+    assert groups_until_the_end(run, agent, errors) == groups
+    assert isinstance(agent.last, Over)
+    assert agent.last.repeats == repeats
+    assert agent.last.restarts.get("failure", 0) == groups - 1
+
+
+def test_a_run_that_has_stepped_once_restarts_as_often_as_it_may() -> None:
+    run, agent = unstepped(max_restarts=6)
+    agent.fail(exit_code=137, reason="sigkill").join(is_before_first_step=False)
+    assert groups_until_the_end(run, agent, [BOOM] * 11) == 7
+    assert agent.last.repeats == 0
+
+
+def test_a_pod_that_cannot_start_does_not_end_a_run_that_another_node_has_stepped_in() -> None:
+    run = SimulatedRun(a_policy(2, 2, max_restarts=6))
+    first, second = run.joined(0, 1)
+    first.fail(exit_code=137, reason="sigkill")
+    first.join(is_before_first_step=False)
+    second.join(is_before_first_step=True)
+    for _ in range(4):
+        second.fail(message="ModuleNotFoundError: No module named 'apex'", reason="import_error")
+        first.join(is_before_first_step=True)
+        second.join(is_before_first_step=True)
+    assert second.runs == 6
