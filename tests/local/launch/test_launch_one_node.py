@@ -404,6 +404,40 @@ def test_no_temporary_folder_is_left_behind(stage: Stage, tmp_path: Path) -> Non
     assert [path.name for path in tmp_path.iterdir()] == ["script.py"]
 
 
+FAILS_ONCE = """
+import os, sys
+print("meets", os.environ["MASTER_PORT"], os.environ["TORCHELASTIC_MAX_RESTARTS"], flush=True)
+import torch.distributed as dist
+dist.init_process_group("gloo")
+if os.environ["RANK"] == "1" and os.environ["TORCHELASTIC_RESTART_COUNT"] == "0":
+    sys.exit(5)
+dist.barrier()
+dist.destroy_process_group()
+"""
+
+
+@pytest.mark.parametrize("form", ["--master-port={}", "--rdzv-endpoint=localhost:{}", "--rdzv-endpoint=127.0.0.1:{}"])
+def test_one_node_restarts_at_a_port_that_the_user_has_named(stage: Stage, form: str) -> None:
+    port = str(free_port())
+    flags = ["--nproc-per-node", "2", "--max-restarts", "2", form.format(port)]
+    run = stage.launch(*flags, stage.script(FAILS_ONCE))
+    assert run.code() == 0, run.output
+    assert [line for line in run.lines if line.startswith("meets")] == [f"meets {port} 2"] * 4
+    assert "ddp-launch: Restarts by cause: failure 1." in run.lines
+    assert "secret" not in run.output
+
+
+def test_a_port_of_the_user_that_is_in_use_ends_the_launch(stage: Stage) -> None:
+    with socket.socket() as taken:
+        taken.bind(("", 0))
+        taken.listen()
+        port = taken.getsockname()[1]
+        run = stage.launch("--max-restarts", "2", "--master-port", str(port), stage.script("print('started')"))
+        assert run.code() == 2
+    assert f"Port {port} of --master-port is not available" in run.output
+    assert "started" not in run.lines
+
+
 @pytest.mark.parametrize(
     ("text", "groups", "sentence"),
     [

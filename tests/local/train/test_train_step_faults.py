@@ -113,6 +113,7 @@ def undisturbed(tmp_path_factory: pytest.TempPathFactory) -> dict[type[DrawnWhol
 
 
 @pytest.mark.any_torch
+@pytest.mark.timeout(900)  # a compiled model is compiled again in each process after each fault
 @pytest.mark.parametrize(
     "name", [pytest.param(name, marks=() if name in ALWAYS else pytest.mark.long) for name in LAYOUTS]
 )

@@ -176,6 +176,7 @@ def _setup(
         hangs=plan.hangs,
         pulse_dir=pulse_dir,
         predecessor=predecessor,
+        fixed_port=plan.fixed_port,
     )
 
 

@@ -11,6 +11,7 @@ import os
 import re
 import shutil
 import signal
+import subprocess
 import sys
 import zlib
 from collections.abc import Mapping, Sequence
@@ -37,6 +38,8 @@ ZYGOTE_DELAY_SECONDS: Final = 5.0
 """Seconds from the start of workers to the fork server. By then workers have finished their imports and are not
 slowed.
 """
+_DEVICE_FILES: Final = {"xpu": "/dev/dri", "hpu": "/dev/accel"}
+"""Kind of device → folder that its driver makes. A laptop's graphics have one too, so torch counts."""
 
 BACKENDS: Final = ("static", "c10d", "ddp")
 
@@ -330,6 +333,8 @@ def local_world_size_of(text: str, environ: Mapping[str, str]) -> int:
     """
     if text.isdecimal() and int(text) >= 1:
         return int(text)
+    if text not in {"auto", "cpu", "gpu"}:
+        return device_count(text, environ)
     found = len(visible_gpus(environ))
     if text == "gpu":
         if not found:
@@ -338,10 +343,33 @@ def local_world_size_of(text: str, environ: Mapping[str, str]) -> int:
             )
         return found
     if text == "auto":
-        return found or _cpus()
-    if text == "cpu":
-        return _cpus()
-    raise LaunchError(f"--nproc-per-node {text!r} is neither a number from 1 nor auto, cpu or gpu.")
+        others = (_count_by_torch(kind, environ) for kind, files in _DEVICE_FILES.items() if Path(files).exists())
+        return found or next(filter(None, others), 0) or _cpus()
+    return _cpus()
+
+
+def device_count(kind: str, environ: Mapping[str, str]) -> int:
+    """Return the number of devices of a kind that only torch knows: ``xpu``, ``hpu``, or a private backend.
+
+    Raises:
+        LaunchError: torch knows no such device, or this node has none.
+    """
+    count = _count_by_torch(kind, environ) if kind.isidentifier() else None
+    if count is None:
+        raise LaunchError(
+            f"--nproc-per-node {kind!r} is neither a number from 1 nor auto, cpu, gpu or a device of this torch."
+        )
+    if not count:
+        raise LaunchError(f"--nproc-per-node {kind}: torch finds no device of this kind; use cpu, or a number.")
+    return count
+
+
+def _count_by_torch(kind: str, environ: Mapping[str, str]) -> int | None:
+    """Ask torch in another process, as the launcher does not import it; None if torch has no module of this name."""
+    ask = f"import torch; print(torch.{kind}.device_count())"
+    done = subprocess.run([sys.executable, "-c", ask], env=environ, capture_output=True, text=True, check=False)
+    *_, last = done.stdout.split() or [""]
+    return int(last) if done.returncode == 0 and last.isdecimal() else None
 
 
 def cpus_of(mode: str | None, workers: int, environ: Mapping[str, str]) -> tuple[frozenset[int], ...]:

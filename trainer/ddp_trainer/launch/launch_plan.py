@@ -48,6 +48,8 @@ class Plan:
     without one.
     """
     is_static: bool
+    fixed_port: int
+    """Port at which the ranks of a launch on one node meet; 0 for a new one in each generation."""
     hosts_store: bool
     """True if this launcher starts the store, which then dies with it."""
     limits: Limits
@@ -73,8 +75,7 @@ def make_plan(arguments: argparse.Namespace, environ: Mapping[str, str]) -> Plan
     policy = config.policy_of(arguments, conf)
     endpoint: Endpoint | None = None
     secret_path = conf.secret_file or environ.get(Env.SECRET_FILE, "")
-    may_be_alone = policy.max_nodes == 1 and arguments.master_port is None
-    is_alone = may_be_alone and _needs_no_store(arguments, conf, has_secret=bool(secret_path))
+    is_alone = policy.max_nodes == 1 and _needs_no_store(arguments, conf, has_secret=bool(secret_path))
     is_static = arguments.rdzv_backend == "static" and not is_alone and not arguments.standalone
     if arguments.standalone or is_alone:
         # As in torchrun, a launch without peers is a separate run.
@@ -86,6 +87,7 @@ def make_plan(arguments: argparse.Namespace, environ: Mapping[str, str]) -> Plan
         policy = _static_policy(policy)
     elif not is_alone:
         endpoint = _store_endpoint(arguments)
+    fixed_port = _named_endpoint(arguments).port if is_alone and arguments.rdzv_backend == "static" else 0
     node = _this_node(arguments, environ)
     workers, one_each = node.local_world_size, arguments.virtual_local_rank
     slices, doubt = slices_for(workers, environ, one_each=one_each)
@@ -100,6 +102,7 @@ def make_plan(arguments: argparse.Namespace, environ: Mapping[str, str]) -> Plan
         slices=slices,
         secret=_secret(secret_path, arguments.rdzv_id, is_static=is_static) if endpoint else None,
         is_static=is_static,
+        fixed_port=fixed_port,
         hosts_store=endpoint is not None and not is_static and _hosts_store(arguments, conf, endpoint),
         limits=config.limits_of(arguments, conf, environ),
         program=config.program_of(arguments, environ),
@@ -112,9 +115,12 @@ def make_plan(arguments: argparse.Namespace, environ: Mapping[str, str]) -> Plan
 def _needs_no_store(arguments: argparse.Namespace, conf: config.Conf, *, has_secret: bool) -> bool:
     """Return whether a launch on one node needs no store.
 
-    It needs none without an endpoint, or with a c10d endpoint on this host that no other node may join.
-    ``torchrun --nnodes 1 --rdzv-backend c10d --rdzv-endpoint localhost:0`` is usual, and has no secret.
+    It needs none without an endpoint, with the endpoint of a static group on this host, or with a c10d endpoint on this
+    host that no other node may join. ``torchrun --nnodes 1 --rdzv-backend c10d --rdzv-endpoint localhost:0`` is usual,
+    and has no secret.
     """
+    if arguments.rdzv_backend == "static":
+        return is_this_host(_named_endpoint(arguments).host)
     if not arguments.rdzv_endpoint:
         return True
     is_c10d = arguments.rdzv_backend == "c10d" and conf.is_host is not False
@@ -173,7 +179,13 @@ def _static_endpoint(arguments: argparse.Namespace, policy: Policy) -> Endpoint:
         raise LaunchError(f"--nnodes {arguments.nnodes}: a static launch has a fixed number; use --rdzv-backend c10d.")
     if not 0 <= arguments.node_rank < policy.max_nodes:
         raise LaunchError(f"--node-rank {arguments.node_rank} is not below --nnodes {policy.max_nodes}.")
-    port = _STATIC_PORT if arguments.master_port is None else arguments.master_port
+    endpoint = _named_endpoint(arguments)
+    return endpoint if endpoint.port or arguments.master_port == 0 else replace(endpoint, port=_STATIC_PORT)
+
+
+def _named_endpoint(arguments: argparse.Namespace) -> Endpoint:
+    """Return where the flags of a static group let its ranks meet; port 0 if they name none."""
+    port = arguments.master_port or 0
     if arguments.rdzv_endpoint:
         return parse_endpoint(arguments.rdzv_endpoint, port)
     if not arguments.master_addr.strip("[] "):

@@ -10,6 +10,7 @@ from __future__ import annotations
 import hashlib
 import hmac
 import os
+import re
 import secrets
 import stat
 from dataclasses import dataclass, field
@@ -19,6 +20,7 @@ LEAST_CHARACTERS: Final = 32
 """Shortest secret in a file, in characters; 64 hexadecimal digits are usual."""
 MOST_BYTES: Final = 4096
 HOW_TO_MAKE: Final = "write one with: (umask 077 && openssl rand -hex 32 >FILE)"
+_PRIVATE_KEY: Final = re.compile(r"-----BEGIN [A-Z ]*PRIVATE KEY-----")
 
 
 PUBLISHED_CHARACTERS: Final = 1
@@ -48,16 +50,21 @@ class RunSecret:
 
 
 def read_run_secret(path: str, run_id: str = "") -> RunSecret:
-    """Return the secret in a file of the form ``RUN_ID:SECRET`` or ``SECRET``.
+    """Return the secret in a file of the form ``RUN_ID:SECRET`` or ``SECRET``, or derived from a private key.
+
+    The secret that is derived does not reveal the key. Nodes that share a home directory have the same key.
 
     Args:
-        path: Path of the file.
+        path: Path of the file; ``~`` is the home directory.
         run_id: Id of this run; empty to accept any run.
 
     Raises:
         BadSecret: If the file is missing, empty, readable by others, malformed, or of another run.
     """
+    path = os.path.expanduser(path)  # noqa: PTH111 - not a path of ours
     text = _read(path)
+    if _PRIVATE_KEY.match(text):
+        return RunSecret(hashlib.sha256(f"ddp run secret\n{text}".encode()).digest())
     owner, colon, secret = text.rpartition(":")
     if colon and run_id and owner != run_id:
         raise BadSecret(f"secret file {path} is of another run; name the file of run {run_id!r}")

@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+from ddp_trainer.launch import config
 from ddp_trainer.launch.completion import script
 from ddp_trainer.launch.flags import ALL, LEGACY, OURS, TORCHRUN, Flag, parse, parser_for, remaining_args
 from ddp_trainer.launch.protocol.errors import LaunchError
@@ -245,3 +246,27 @@ def test_completion_of_other_shells_names_every_flag(shell: str) -> None:
     told = script(shell, {flag.long: True for flag in ALL})
     assert all(flag.long.removeprefix("--") in told for flag in ALL)
     assert "ddp-launch" in told
+
+
+TOY_BACKEND = """
+import torch, types
+def load():
+    torch.utils.rename_privateuse1_backend("toy")
+    module = types.ModuleType("torch.toy")
+    module.device_count = lambda: 3
+    torch._register_device_module("toy", module)
+"""
+
+
+def test_torch_counts_devices_that_only_it_knows(tmp_path: Path) -> None:
+    (tmp_path / "toy_backend.py").write_text(TOY_BACKEND)
+    package = tmp_path / "toy_backend-1.0.dist-info"
+    package.mkdir()
+    (package / "METADATA").write_text("Metadata-Version: 2.1\nName: toy-backend\nVersion: 1.0\n")
+    (package / "entry_points.txt").write_text("[torch.backends]\ntoy = toy_backend:load\n")
+    environ = dict(os.environ) | {"PYTHONPATH": str(tmp_path)}
+    assert config.local_world_size_of("toy", environ) == 3
+    with pytest.raises(LaunchError, match="'toy' is neither a number from 1 nor auto, cpu, gpu or a device"):
+        config.local_world_size_of("toy", dict(os.environ))
+    with pytest.raises(LaunchError, match="torch finds no device of this kind"):
+        config.local_world_size_of("xpu", dict(os.environ))

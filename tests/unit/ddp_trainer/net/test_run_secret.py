@@ -25,6 +25,25 @@ def test_a_file_holds_the_digits_alone_or_behind_the_run_id(tmp_path: Path) -> N
     assert alone.key("rendezvous") == with_id.key("rendezvous")
 
 
+KEY = """-----BEGIN OPENSSH PRIVATE KEY-----
+b3BlbnNzaC1rZXktdjEAAAAABG5vbmUAAAAEbm9uZQ
+-----END OPENSSH PRIVATE KEY-----
+"""
+
+
+def test_a_secret_is_derived_from_a_private_key_which_nodes_with_one_home_share(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("HOME", str(tmp_path))
+    path = secret_file(tmp_path, KEY)
+    first, again = read_run_secret(path, "run-7"), read_run_secret("~/secret", "run-8")
+    assert first.key("rendezvous") == again.key("rendezvous")
+    other = read_run_secret(secret_file(tmp_path, KEY.replace("b3Bl", "c3Bl")))
+    assert other.key("rendezvous") != first.key("rendezvous")
+    with pytest.raises(BadSecret, match="at least 32"):
+        read_run_secret(secret_file(tmp_path, KEY.replace("PRIVATE", "PUBLIC")))
+
+
 def test_each_purpose_and_each_secret_has_a_key_of_its_own() -> None:
     one, other = RunSecret.random(), RunSecret.random()
     keys = {one.key("rendezvous"), one.key("preflight"), other.key("rendezvous"), other.key("preflight")}

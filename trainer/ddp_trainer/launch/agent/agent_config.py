@@ -42,5 +42,7 @@ class AgentConfig:
     pulse_dir: Path
     predecessor: Predecessor
     """Launcher that ran before in this pod."""
+    fixed_port: int = 0
+    """Port that rank 0 is to use in every generation; 0 for a new one in each."""
     prepares: bool = False
     """True if workers get ready before there is a generation for them."""

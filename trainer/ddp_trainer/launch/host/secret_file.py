@@ -29,7 +29,7 @@ def required_secret(path: str, run_id: str) -> RunSecret:
     secret = optional_secret(path, run_id)
     if secret is None:
         raise LaunchError(
-            f"This run has no secret. Set {Env.SECRET_FILE}, or --rdzv-conf secret_file=FILE, to the same secret on "
-            f"all nodes; {HOW_TO_MAKE}."
+            f"This run has no secret. Set {Env.SECRET_FILE}, or --rdzv-conf secret_file=FILE, to a file that all nodes "
+            f"have: your private key ({Env.SECRET_FILE}=~/.ssh/id_ed25519), or {HOW_TO_MAKE}."
         )
     return secret
