@@ -16,6 +16,7 @@ from ddp_trainer.launch import config
 from ddp_trainer.launch.agent.agent_limits import Limits
 from ddp_trainer.launch.host.endpoint import Endpoint, is_this_host, parse_endpoint, pod_address
 from ddp_trainer.launch.host.mig import slices_for
+from ddp_trainer.launch.host.port_reservation import reserve_port
 from ddp_trainer.launch.host.secret_file import optional_secret, required_secret
 from ddp_trainer.launch.protocol.console import log_line
 from ddp_trainer.launch.protocol.errors import LaunchError
@@ -87,7 +88,7 @@ def make_plan(arguments: argparse.Namespace, environ: Mapping[str, str]) -> Plan
         policy = _static_policy(policy)
     elif not is_alone:
         endpoint = _store_endpoint(arguments)
-    fixed_port = _named_endpoint(arguments).port if is_alone and arguments.rdzv_backend == "static" else 0
+    fixed_port = _free_port_of(arguments) if is_alone and arguments.rdzv_backend == "static" else 0
     node = _this_node(arguments, environ)
     workers, one_each = node.local_world_size, arguments.virtual_local_rank
     slices, doubt = slices_for(workers, environ, one_each=one_each)
@@ -181,6 +182,22 @@ def _static_endpoint(arguments: argparse.Namespace, policy: Policy) -> Endpoint:
         raise LaunchError(f"--node-rank {arguments.node_rank} is not below --nnodes {policy.max_nodes}.")
     endpoint = _named_endpoint(arguments)
     return endpoint if endpoint.port or arguments.master_port == 0 else replace(endpoint, port=_STATIC_PORT)
+
+
+def _free_port_of(arguments: argparse.Namespace) -> int:
+    """Return the port that the user has named for the ranks of one node; 0 for none.
+
+    Raises:
+        LaunchError: The port is in use.
+    """
+    port = _named_endpoint(arguments).port
+    try:
+        reserve_port(port).close()
+    except OSError as error:
+        raise LaunchError(
+            f"Port {port}, at which the ranks are to meet, is not available: {error.strerror}; name another one."
+        ) from None
+    return port
 
 
 def _named_endpoint(arguments: argparse.Namespace) -> Endpoint:

@@ -351,26 +351,19 @@ class Agent:
         if self._port:
             self._port.close()
         self._children.kill_orphans()
-        if (port := self._reserve_port()) is None:
-            return
-        self._port = port
+        self._port = self._reserve_port()
         self._joined_at = time.monotonic()
         self._moments.reached(LifecycleEvent.JOINED)
         self._do(self._core.join(self._port.getsockname()[1]))
 
-    def _reserve_port(self) -> socket.socket | None:
-        """Return a socket of the port for the ranks. End the run if the user has named one that is in use."""
+    def _reserve_port(self) -> socket.socket:
         named = self._setup.fixed_port
         try:
             return reserve_port(named)
         except OSError as error:
             if not named:
                 raise
-            why = f"Port {named} of --master-port is not available: {error.strerror}"
-            if self._core.generation is None:
-                self._do_one(Finish(Exit.USAGE, f"{why}; name another one, or leave the flag out."))
-                return None
-            log_line(f"{why}, so the ranks of this generation meet at another one.")
+            log_line(f"Port {named} is not available ({error.strerror}), so the ranks meet at another one this time.")
             return reserve_port()
 
     def _record(self, generation: Assignment) -> None:
