@@ -87,6 +87,11 @@ class FirstError:
         return f"Pod {self.pod}" if self.rank is None else f"R{self.location[1:]}"
 
     @property
+    def headline(self) -> str:
+        """First line of the message, as a sentence."""
+        return f"{next(iter(self.message.splitlines()), '').rstrip('.') or 'no reason given'}."
+
+    @property
     def is_users(self) -> bool:
         """True if the user's code failed, false if the infrastructure did."""
         if self.reason in USER_REASONS:

@@ -29,6 +29,7 @@ _LOST: Final = frozenset({"DeletionByTaintManager", "DeletionByPodGC", "NodeLost
 _ENDED: Final = re.compile(r"Error pod (\S+) container \S+ exitCode: (\d+) terminated message: (.*)", re.DOTALL)
 """Pattern of the event in which Kubeflow's operator reports a failed pod; it deletes the pod immediately."""
 _FULL: Final = re.compile(r"No space left on device|Errno 28|Disk quota exceeded")
+_SHARED_MEMORY: Final = re.compile("shared memory")
 _FAILED: Final = re.compile(r"\bddp-launch: failed: (.+)")
 _EVICTED: Final = frozenset({"EvictionByEvictionAPI", "TerminationByKubelet", "Evicted"})
 
@@ -155,7 +156,9 @@ def first_error(facts: Facts) -> Iterator[CauseFinding]:
     yield diagnosis(
         Cause.HANG if error.reason == FailureReason.HANG else Cause.ERROR,
         f"{error.subject} {what}{line_of(error.message).rstrip('.')}.",
-        "A volume of the pod is full: write less to /tmp and /dev/shm (--shm), or mount a larger volume (--mount)."
+        "Shared memory of the pod is full: submit it again with more --shm, or with fewer data-loader workers."
+        if _SHARED_MEMORY.search(error.message)
+        else "A volume of the pod is full: write less to /tmp and /dev/shm (--shm), or mount a larger volume (--mount)."
         if _FULL.search(error.message)
         else f"'{program()} logs {facts.name} --first-error{location_flags()}' prints its stack.",
         [_exit_text(error), *_last_call(error), source],

@@ -222,3 +222,36 @@ raise RuntimeError("no such data set")
     assert ended.returncode == 10
     assert tries.stat().st_size == 3
     assert "RuntimeError: no such data set" in person.types("list", "--local").stdout
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        (
+            (
+                "from torch.utils.data import DataLoader, Dataset\n"
+                "class Broken(Dataset):\n"
+                "    def __len__(self): return 4\n"
+                "    def __getitem__(self, index): raise KeyError('no sample 7')\n"
+                "for _ in DataLoader(Broken(), num_workers=1): pass\n"
+            ),
+            "KeyError: 'no sample 7'",
+        ),
+        (
+            (
+                "import argparse\nparser = argparse.ArgumentParser('train.py')\n"
+                "parser.add_argument('--data', required=True)\nparser.parse_args()\n"
+            ),
+            "exited with code 2: train.py: error: the following arguments are required: --data",
+        ),
+    ],
+    ids=["a data loader's process", "argparse"],
+)
+def test_every_command_has_the_same_sentence_for_an_error(person: Person, text: str, expected: str) -> None:
+    person.writes("broken.py", text)
+    ended = person.types("submit", "broken.py", "--local", "--name", "b", "--max-restarts", "0", "--wait")
+    assert ended.returncode == 10
+    assert f"{expected}." in ended.stderr
+    assert expected in person.types("why", "b", "--local").stdout
+    assert expected in person.types("status", "b", "--local").stdout
+    assert expected[:37] in person.types("list", "--local").stdout

@@ -406,7 +406,8 @@ def test_no_temporary_folder_is_left_behind(stage: Stage, tmp_path: Path) -> Non
 
 FAILS_ONCE = """
 import os, sys
-print("meets", os.environ["MASTER_PORT"], os.environ["TORCHELASTIC_MAX_RESTARTS"], flush=True)
+sys.stdout.write("meets {MASTER_PORT} {TORCHELASTIC_MAX_RESTARTS}\\n".format(**os.environ))
+sys.stdout.flush()
 import torch.distributed as dist
 dist.init_process_group("gloo")
 if os.environ["RANK"] == "1" and os.environ["TORCHELASTIC_RESTART_COUNT"] == "0":

@@ -10,7 +10,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
-from ddp_trainer.common.constants import Env, FailureReason
+from ddp_trainer.common.constants import Env, Exit, FailureReason
 from ddp_trainer.common.layout_range import LayoutRange
 from ddp_trainer.common.parallel_dims import LayoutError
 from ddp_trainer.launch.agent.agent_state import AgentStateMachine
@@ -40,15 +40,22 @@ class FailureBuilder:
         number = self.core.generation.number if self.core.generation else 0
         note = failure_reason.read_error_file(self.error_file(number, local_rank))
         kills, self._oom_kills = self._oom_kills, failure_reason.oom_kill_count()
-        message = note.message if note else ""
+        message = failure_reason.innermost_error(note.message) if note else ""
         aborted = failure_reason.abort_in(self.last_lines(local_rank)) if exit_code == failure_reason.ABORTED else ""
         reason = failure_reason.reason_of(exit_code, message, oom_killed=self._oom_kills > kills, aborted=aborted)
         told = failure_reason.sanitize_text(aborted or message, MESSAGE_CHARACTERS)
-        failure = self._failure(local_rank, exit_code, reason, told or failure_reason.describe_exit_code(exit_code))
+        failure = self._failure(local_rank, exit_code, reason, told or self._describe_exit(local_rank, exit_code))
         if note is None:
             return failure
-        stack = failure_reason.sanitize_text(note.stack, STACK_CHARACTERS)
+        quoted = "" if message == note.message else f"{note.message}\n"
+        stack = failure_reason.sanitize_text(quoted + note.stack, STACK_CHARACTERS)
         return replace(failure, timestamp=note.timestamp, stack=stack)
+
+    def _describe_exit(self, local_rank: int, exit_code: int) -> str:
+        """Describe an exit without an exception: the code, and what the program printed last on stderr."""
+        how = failure_reason.describe_exit_code(exit_code)
+        printed = failure_reason.last_words(self.last_lines(local_rank)) if exit_code < Exit.SIGNAL_BASE else ""
+        return failure_reason.sanitize_text(f"{how}: {printed}" if printed else how, MESSAGE_CHARACTERS)
 
     def finished(self, local_rank: int) -> Failure:
         """Return the failure that counts for a worker that exited with 0, if another rank fails without it."""

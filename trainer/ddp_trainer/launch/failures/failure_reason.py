@@ -45,6 +45,7 @@ _ABORTS: Final = (
 )
 """Searched in this order, because collectives also time out after a CUDA error."""
 
+_TRACEBACK: Final = "Traceback (most recent call last):"
 _TYPE: Final = re.compile(r"([A-Za-z_][\w.]*)(?::|$)")
 """Matches the exception class at the start of Python's error line."""
 
@@ -94,6 +95,29 @@ def read_error_file(path: Path) -> ErrorFile | None:
         return ErrorFile(str(told["message"]), str(extra.get("py_callstack", "")), when)
     except (OSError, ValueError, KeyError, TypeError, AttributeError):
         return None
+
+
+def innermost_error(message: str) -> str:
+    r"""Return the error at the end of the last traceback that a message quotes, or the message if it quotes none.
+
+    A data loader, ``mp.spawn`` and pools of processes put the traceback of another process into their message.
+
+    >>> innermost_error("RuntimeError: in worker 0.\nTraceback (most recent call last):\n  File\nOSError: x")
+    'OSError: x'
+    """
+    _, found, quoted = message.rpartition(_TRACEBACK)
+    lines = quoted.strip("\n").splitlines() if found else []
+    begin = next((number for number, line in enumerate(lines) if line and not line[0].isspace()), None)
+    return message if begin is None else "\n".join(lines[begin:])
+
+
+def last_words(stderr: str) -> str:
+    r"""Return the last line that a program printed before it ended without an exception; empty if there is none.
+
+    >>> last_words("usage: train.py\ntrain.py: error: unrecognized arguments: --lr\n\n")
+    'train.py: error: unrecognized arguments: --lr'
+    """
+    return next((line.strip() for line in reversed(stderr.splitlines()) if line.strip()), "")
 
 
 def abort_in(stderr: str) -> str:

@@ -63,6 +63,6 @@ def describe_failure(failure: Failure) -> str:
     if failure.reason == FailureReason.EARLY_EXIT:
         return f"{who} {first_line}."
     how = failure_reason.describe_exit_code(failure.exit_code)
-    what = how if first_line == how else f"{how}: {first_line}"
+    what = first_line if first_line.startswith(how) else f"{how}: {first_line}"
     hint = " (out of memory)" if failure.reason == FailureReason.HOST_OOM else ""
     return f"{who} failed first, it {what}{hint}."

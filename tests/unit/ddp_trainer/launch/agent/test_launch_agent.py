@@ -28,7 +28,7 @@ def test_an_error_while_a_worker_is_reaped_ends_the_launcher() -> None:
     done = launch(
         """
 reserve = agent.reserve_port
-def reserve_once():
+def reserve_once(_port):
     agent.reserve_port = fail
     return reserve()
 agent.reserve_port = reserve_once

@@ -83,3 +83,37 @@ def test_the_crash_of_a_launcher_is_not_called_a_failure_of_its_rank() -> None:
     message = "The launcher died of SIGKILL, and its workers with it"
     failure = a_failure(1, exit_code=137, reason=FailureReason.LAUNCHER_CRASH, message=message)
     assert final_report.final_message(Finish(93, failure=failure)) == f"{message}, on worker-0."
+
+
+LOADER = """RuntimeError: Caught RuntimeError in DataLoader worker process 0.
+Original Traceback (most recent call last):
+  File "/x/worker.py", line 350, in _worker_loop
+    data = fetcher.fetch(index)
+RuntimeError: unable to allocate shared memory(shm) for file </torch_1>: No space left on device
+"""
+SPAWN = """torch.multiprocessing.spawn.ProcessRaisedException:
+
+-- Process 1 terminated with the following error:
+Traceback (most recent call last):
+  File "/x/spawn.py", line 90, in _wrap
+    fn(i, *args)
+ValueError: two lines
+of message
+"""
+
+
+@pytest.mark.parametrize(
+    ("message", "innermost"),
+    [
+        (
+            LOADER,
+            "RuntimeError: unable to allocate shared memory(shm) for file </torch_1_2>: No space left on device (28)",
+        ),
+        (SPAWN, "ValueError: two lines\nof message"),
+        (f"RemoteError: in a pool\n{LOADER}\n{SPAWN}", "ValueError: two lines\nof message"),
+        ("KeyError: 'w'", "KeyError: 'w'"),
+        ("RuntimeError: see Traceback (most recent call last):\n  cut off", None),
+    ],
+)
+def test_the_innermost_error_is_the_message(message: str, innermost: str | None) -> None:
+    assert failure_reason.innermost_error(message) == (message if innermost is None else innermost)
