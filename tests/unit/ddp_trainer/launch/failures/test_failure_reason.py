@@ -107,7 +107,7 @@ of message
     [
         (
             LOADER,
-            "RuntimeError: unable to allocate shared memory(shm) for file </torch_1_2>: No space left on device (28)",
+            "RuntimeError: unable to allocate shared memory(shm) for file </torch_1>: No space left on device",
         ),
         (SPAWN, "ValueError: two lines\nof message"),
         (f"RemoteError: in a pool\n{LOADER}\n{SPAWN}", "ValueError: two lines\nof message"),
