@@ -22,6 +22,7 @@ MIG: Final = "nvidia.com/mig-"
 PLACE_LABELS: Final = ("kubernetes.io/arch", "kubernetes.io/os", "topology.kubernetes.io/")
 """Node selector labels that also apply to the store; most others select GPU nodes, which it does not need."""
 
+USER_NAME: Final = "ddp"
 NEVER_READY: Final = f"{GROUP}/moves-at-once"
 """Readiness gate of the store that never becomes true."""
 UNPACK: Final = ("python", "-m", "tarfile", "--extract", f"{Path.CODE_ARCHIVE}/{ARCHIVE}", str(Path.CODE))
@@ -50,8 +51,11 @@ def names(spec: JobSpec) -> dict[str, str]:
 def view(spec: JobSpec, run_id: str, *, is_local: bool) -> dict[str, Any]:
     """Return the pod settings for the templates."""
     return {
-        "launch_arguments": [*_launch_arguments(spec, run_id), *_literal_args(_program(spec, is_local=is_local))],
-        "store_arguments": ["--port", str(int(Port.RENDEZVOUS))],
+        "launch_arguments": [
+            *_launch_arguments(spec, run_id, is_local=is_local),
+            *_literal_args(_program(spec, is_local=is_local)),
+        ],
+        "store_arguments": ["--port", str(int(_store_port(is_local=is_local)))],
         "worker_env": _worker_environment(spec, run_id, is_local=is_local),
         "store_env": [*_identity(spec, run_id), _variable("PYTHONUNBUFFERED", "1")],
         "env_from": [] if is_local else [_source(source) for source in spec.env_from],
@@ -67,13 +71,18 @@ def view(spec: JobSpec, run_id: str, *, is_local: bool) -> dict[str, Any]:
     }
 
 
-def _launch_arguments(spec: JobSpec, run_id: str) -> list[str]:
+def _store_port(*, is_local: bool) -> Port:
+    """Return the port of the store. On a machine with other programs, it is none that they take by default."""
+    return Port.LOCAL_RENDEZVOUS if is_local else Port.RENDEZVOUS
+
+
+def _launch_arguments(spec: JobSpec, run_id: str, *, is_local: bool) -> list[str]:
     nodes = spec.nnodes
     return [
         f"--nnodes={nodes.minimum}:{nodes.maximum}",
         f"--nproc-per-node={spec.nproc}",
         "--rdzv-backend=ddp",
-        f"--rdzv-endpoint={names(spec)['store']}:{Port.RENDEZVOUS:d}",
+        f"--rdzv-endpoint={names(spec)['store']}:{_store_port(is_local=is_local):d}",
         f"--rdzv-id={run_id}",
         f"--max-restarts={spec.max_restarts}",
         "--tee=3",
@@ -109,7 +118,9 @@ def _identity(spec: JobSpec, run_id: str) -> list[dict[str, Any]]:
 
 def _worker_environment(spec: JobSpec, run_id: str, *, is_local: bool) -> list[dict[str, Any]]:
     """Return our variables, then the user's; each name occurs once, since server-side apply rejects duplicates."""
-    home = [] if is_local else [_variable("HOME", Path.SCRATCH)]
+    # An image of the user's may have no entry for the number of the user, and Python then asks these variables.
+    person = {"HOME": str(Path.SCRATCH), "USER": USER_NAME, "LOGNAME": USER_NAME}
+    home = [] if is_local else [_variable(name, value) for name, value in person.items()]
     variables = [*_contract_env(spec, run_id), *home, *_users(spec, is_local=is_local)]
     return list({variable["name"]: variable for variable in variables}.values())
 

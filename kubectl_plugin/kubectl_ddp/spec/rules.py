@@ -36,6 +36,18 @@ TORCHRUN_NAMES: Final = frozenset(
     }
 )  # fmt: skip
 RESERVED_PREFIXES: Final = ("PET_", "TORCHELASTIC_", "DDP_")
+LAUNCHER_SETTINGS: Final = frozenset(
+    {
+        "PET_SIGNALS_TO_HANDLE", "PET_PASS_LOCAL_RANK", "PET_SHUTDOWN_TIMEOUT", "PET_LOG_DIR",
+        "PET_VIRTUAL_LOCAL_RANK", "PET_REDIRECTS", "PET_LOCAL_RANKS_FILTER",
+    }
+)  # fmt: skip
+"""Flags of the launcher that no key of a job has."""
+KEYS_OF_SETTINGS: Final = {
+    "PET_NNODES": "nnodes", "PET_NPROC_PER_NODE": "nproc", "PET_MAX_RESTARTS": "maxRestarts",
+    "PET_ROLE": "name", "PET_RDZV_ID": "name",
+}  # fmt: skip
+"""Flags of the launcher that follow from a key of the job."""
 
 
 def checked(spec: JobSpec) -> JobSpec:
@@ -86,7 +98,17 @@ def _processes_have_a_gpu_each(spec: JobSpec) -> None:
 
 def _variables_are_free(spec: JobSpec) -> None:
     names = [*spec.env, *spec.secret_env]
-    for name in (name for name in names if name not in SWITCHES):
+    for name in (name for name in names if name not in SWITCHES | LAUNCHER_SETTINGS):
+        if name in KEYS_OF_SETTINGS:
+            raise UsageError(
+                f"The environment variable {name} would contradict the job's key {KEYS_OF_SETTINGS[name]}.",
+                hint=f"Set {KEYS_OF_SETTINGS[name]} instead.",
+            )
+        if name.startswith("PET_"):
+            raise UsageError(
+                f"The environment variable {name} is a flag of the launcher that the job itself sets.",
+                hint=f"Leave it out; these can be set: {', '.join(sorted(LAUNCHER_SETTINGS))}.",
+            )
         if name in TORCHRUN_NAMES or name.startswith(RESERVED_PREFIXES) or name in set(Env):
             raise UsageError(
                 f"The environment variable {name} is set by the launcher for each rank.",

@@ -126,7 +126,7 @@ def test_the_exit_code_of_the_script_passes_through(stage: Stage, ending: str, c
 def test_a_spent_budget_ends_with_a_code_that_no_controller_retries_and_keeps_the_workers_own(
     stage: Stage, tmp_path: Path, ending: str, code: int, restarts: int
 ) -> None:
-    script = stage.script(f"import os, signal\nprint('runs', flush=True)\n{ending}")
+    script = stage.script(f"import os, signal\nos.write(1, b'runs\\n')\n{ending}")
     log = tmp_path / "termination"
     files = {"DDP_RUN_DIR": str(tmp_path), "DDP_TERMINATION_LOG": str(log), "DDP_METRICS_PORT": "0"}
     run = stage.launch("--max-restarts", str(restarts), script, **files)
@@ -415,6 +415,43 @@ if os.environ["RANK"] == "1" and os.environ["TORCHELASTIC_RESTART_COUNT"] == "0"
 dist.barrier()
 dist.destroy_process_group()
 """
+
+
+SAVES_ON_SIGNAL = """
+import os, signal, sys, time
+from pathlib import Path
+def say(text): os.write(1, f"{text}\\n".encode())
+signal.signal(signal.SIGUSR1, lambda *_: say("saving " + os.environ["RANK"]))
+say("ready " + os.environ["RANK"])
+while not Path(sys.argv[1]).exists(): time.sleep(0.05)
+"""
+
+
+def test_a_signal_that_means_nothing_to_the_launcher_reaches_the_workers_that_handle_it(stage: Stage) -> None:
+    run = stage.launch("--nproc-per-node", "2", stage.script(SAVES_ON_SIGNAL), stage.done())
+    run.line("ready 0")
+    run.line("ready 1")
+    run.send(signal.SIGUSR2)
+    run.line("SIGUSR2 was not passed on, because no worker handles it")
+    run.send(signal.SIGUSR1)
+    run.line("saving 0")
+    run.line("saving 1")
+    stage.finish()
+    assert run.code() == 0
+
+
+def test_a_launcher_that_a_script_starts_does_not_take_the_flags_of_its_own(stage: Stage) -> None:
+    inner = stage.script("import os\nprint('inner', os.environ['RANK'], 'of', os.environ['WORLD_SIZE'])", "inner.py")
+    words = ["-m", "torch.distributed.run", "--nproc-per-node=2", inner]
+    outer = stage.script(
+        "import os, subprocess, sys\n"
+        "print('flags', [name for name in os.environ if name.startswith('PET_')], flush=True)\n"
+        f"sys.exit(subprocess.call([sys.executable, *{words!r}]))"
+    )
+    run = stage.launch(outer, PET_NNODES="1", PET_RDZV_BACKEND="c10d", PET_MAX_RESTARTS="2")
+    assert run.code() == 0, run.output
+    assert "flags []" in run.lines
+    assert sorted(line for line in run.lines if line.startswith("inner")) == ["inner 0 of 2", "inner 1 of 2"]
 
 
 @pytest.mark.parametrize("form", ["--master-port={}", "--rdzv-endpoint=localhost:{}", "--rdzv-endpoint=127.0.0.1:{}"])

@@ -73,6 +73,8 @@ class Env(StrEnum):
     """``off``, ``warn`` or ``act``: default of ``--on-hang``. The launcher passes its own choice to its workers."""
     HANG_FLOOR = "DDP_HANG_FLOOR"
     """Default of ``--hang-floor``, in seconds."""
+    NUMA_BINDING = "DDP_NUMA_BINDING"
+    """Default of ``--numa-binding``."""
     SURVIVE_ON_NCCL = "DDP_SURVIVE_ON_NCCL"
     """``1``: worker processes survive the end of an NCCL group, as with ``--survive-on-nccl``. Not proven on GPUs."""
     LAST_SCRAPE = "DDP_LAST_SCRAPE"
@@ -102,6 +104,7 @@ SWITCHES: Final = frozenset(
         Env.PREFLIGHT,
         Env.ON_HANG,
         Env.HANG_FLOOR,
+        Env.NUMA_BINDING,
         Env.SURVIVE_ON_NCCL,
         Env.LAST_SCRAPE,
         Env.RESTART_IN_PLACE,
@@ -130,6 +133,8 @@ class Port(IntEnum):
     """Port numbers inside a pod."""
 
     RENDEZVOUS = 29400
+    LOCAL_RENDEZVOUS = 28571
+    """Store of a job on this machine. torchrun takes 29400 by default."""
     METRICS = 9464
     OPERATOR = 23456
     """Port number that the Kubeflow operator requires, under its port name, in every worker."""

@@ -373,11 +373,14 @@ def _count_by_torch(kind: str, environ: Mapping[str, str]) -> int | None:
 
 
 def cpus_of(mode: str | None, workers: int, environ: Mapping[str, str]) -> tuple[frozenset[int], ...]:
-    """Return the processors that each worker is bound to; empty without ``--numa-binding``.
+    """Return the processors that each worker is bound to; empty without ``--numa-binding`` or its variable.
 
     Raises:
-        LaunchError: The binding is not possible on this node.
+        LaunchError: The binding is not possible on this node, or there is none of this name.
     """
+    mode = mode or environ.get(Env.NUMA_BINDING)
+    if mode and mode not in numa.NAMES:
+        raise LaunchError(f"{Env.NUMA_BINDING}={mode!r} is none of {', '.join(numa.NAMES)}.")
     return numa.bindings(mode, workers, numa.this_machine(environ)) if mode else ()
 
 

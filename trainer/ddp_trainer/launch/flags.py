@@ -93,7 +93,13 @@ TORCHRUN: Final = (
     Flag("--master-port", None, "port of rank 0 in a static launch", port_argument),
     Flag("--local-addr", None, "address that peers reach this node at"),
     Flag("--logs-specs", None, "not supported", in_environment=False),
-    Flag("--numa-binding", None, "keep each worker near its GPU", in_environment=False, choices=numa.NAMES),
+    Flag(
+        "--numa-binding",
+        None,
+        f"keep each worker near its GPU; or ${Env.NUMA_BINDING}",
+        in_environment=False,
+        choices=numa.NAMES,
+    ),
     Flag("--signals-to-handle", "SIGTERM,SIGINT,SIGHUP,SIGQUIT", "signals that end the run, passed to workers"),
     Flag(
         "--shutdown-timeout", None, "seconds between asking workers to stop and killing them", _parse_int, since="2.13"

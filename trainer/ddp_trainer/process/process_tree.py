@@ -58,3 +58,8 @@ def status_of(pid: int | Literal["self"], proc: Path = PROC) -> dict[str, str]:
     except OSError:
         return {}
     return {name: value.strip() for name, _, value in (line.partition(":") for line in lines)}
+
+
+def handles_signal(pid: int, number: int) -> bool:
+    """Return whether a process has a handler for a signal."""
+    return bool(int(status_of(pid).get("SigCgt", "0"), 16) >> (number - 1) & 1)

@@ -7,8 +7,9 @@ from typing import Any
 import pytest
 
 from ddp_trainer.common.constants import SWITCHES, Env
+from ddp_trainer.launch.flags import ALL
 from kubectl_ddp.errors import UsageError
-from kubectl_ddp.spec.rules import warnings
+from kubectl_ddp.spec.rules import LAUNCHER_SETTINGS, warnings
 from kubectl_ddp.values.node_requirements import Topology
 from kubectl_ddp.values.parsers import SecretKey
 from kubectl_ddp.values.program import Module
@@ -54,7 +55,6 @@ def test_a_contradiction_is_one_sentence_with_the_values(changes: dict[str, Any]
         "RANK",
         "WORLD_SIZE",
         "MASTER_ADDR",
-        "PET_NNODES",
         "TORCHELASTIC_RUN_ID",
         "DDP_ANYTHING",
         *sorted(set(Env) - SWITCHES),
@@ -65,6 +65,26 @@ def test_variables_of_the_launcher_are_not_the_users(name: str) -> None:
         a_job(env={name: "1"})
     with pytest.raises(UsageError, match=f"The environment variable {name} is set by the launcher"):
         a_job(secret_env={name: SecretKey("s", "k")})
+
+
+@pytest.mark.parametrize(
+    ("name", "words"),
+    [
+        ("PET_NNODES", "would contradict the job's key nnodes"),
+        ("PET_MAX_RESTARTS", "would contradict the job's key maxRestarts"),
+        ("PET_RDZV_ENDPOINT", "is a flag of the launcher that the job itself sets"),
+        ("PET_STANDALONE", "is a flag of the launcher that the job itself sets"),
+    ],
+)
+def test_flags_of_the_launcher_that_the_job_sets_are_refused_with_what_to_use(name: str, words: str) -> None:
+    with pytest.raises(UsageError, match=f"The environment variable {name} {words}"):
+        a_job(env={name: "1"})
+
+
+@pytest.mark.parametrize("name", sorted(LAUNCHER_SETTINGS))
+def test_other_flags_of_the_launcher_can_be_set(name: str) -> None:
+    assert a_job(env={name: "x"}).env == {name: "x"}
+    assert name in {flag.variable for flag in ALL if flag.in_environment}
 
 
 @pytest.mark.parametrize(

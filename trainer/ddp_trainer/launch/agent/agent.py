@@ -159,6 +159,8 @@ class Agent:
         self._loop.set_exception_handler(self._on_loop_error)
         for which in self._setup.signals:
             self._loop.add_signal_handler(which, self._on_signal, which)
+        for which in {signal.SIGUSR1, signal.SIGUSR2}.difference(self._setup.signals):
+            self._loop.add_signal_handler(which, self._pass_on, which)
         self._setup.predecessor.report(self._setup.recorder)
         checks_health = self._setup.care is not PreflightPolicy.OFF
         is_suspect = self._setup.report.has_previous_failure(of_any_kind=checks_health)
@@ -236,6 +238,13 @@ class Agent:
     def _on_signal(self, which: signal.Signals) -> None:
         self._parting.stop_waiting()
         self._do(self._core.on_signal(which))
+
+    def _pass_on(self, which: signal.Signals) -> None:
+        """Send a signal that means nothing to the launcher to the workers that handle it; it would end the others."""
+        handling = self._workers.handling(which)
+        self._workers.signal(which, handling)
+        if not handling:
+            log_line(f"{which.name} was not passed on, because no worker handles it.")
 
     def _fire(self, timer: Timer) -> None:
         actions = self._core.on_timer(timer)

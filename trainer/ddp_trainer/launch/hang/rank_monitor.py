@@ -13,7 +13,7 @@ from ddp_trainer.common.hanging.rank_status import RankState, RankStatus
 from ddp_trainer.common.time_classes import Section
 from ddp_trainer.launch.rendezvous.hang_limits import NOTICE_SECONDS, StepTimeHistory
 from ddp_trainer.process import heartbeat_page
-from ddp_trainer.process.process_tree import status_of
+from ddp_trainer.process.process_tree import handles_signal, status_of
 
 SECTIONS: Final = ("", *Section)
 """Section names, indexed by the number that a rank writes to its heartbeat page."""
@@ -125,8 +125,7 @@ class RankWatch:
     def stack_dump_signal(self) -> int:
         """Return the signal at which the worker writes its stacks, if it still handles this signal; else 0."""
         number = int(self.cells[heartbeat_page.SIGNAL])
-        caught = int(status_of(self.pid).get("SigCgt", "0"), 16)
-        return number if number and caught >> (number - 1) & 1 else 0
+        return number if number and handles_signal(self.pid, number) else 0
 
 
 def with_response(look: RankStatus, path: Path) -> RankStatus:

@@ -87,12 +87,19 @@ def prepared_environment(base: Mapping[str, str], launch: Launch, local_rank: in
 
 
 def common_environment(base: Mapping[str, str], launch: Launch) -> dict[str, str]:
-    """Return the variables that all workers share. ``base`` is the launcher's environment."""
+    """Return the variables that all workers share.
+
+    Args:
+        base: Environment of the launcher. Its ``PET_`` variables are flags of this launcher. A launcher that the script
+            starts would take them for its own, and meet the ranks of this run.
+        launch: Settings of this pod.
+    """
     defaults = {str(Env.SHARE_STORE_OFF): "1"}
     if launch.local_world_size > 1:
         defaults["OMP_NUM_THREADS"] = "1"  # else every worker starts a thread per core; torchrun does the same
     told = {str(Env.NODES): launch.nodes, str(Env.ON_HANG): launch.on_hang}
-    return {**defaults, **base, **{name: value for name, value in told.items() if value}}
+    inherited = {name: value for name, value in base.items() if not name.startswith("PET_")}
+    return {**defaults, **inherited, **{name: value for name, value in told.items() if value}}
 
 
 def with_local_rank(arguments: tuple[str, ...], local_rank: int) -> list[str]:

@@ -27,6 +27,7 @@ from ddp_trainer.launch.workers.exit_limit import ExitLimit
 from ddp_trainer.launch.workers.fork_server import ForkServer, has_torch
 from ddp_trainer.launch.workers.logs import TAIL_LINES, LogForwarder, LogSpec, Prefix, Std
 from ddp_trainer.launch.workers.worker_channels import Channel
+from ddp_trainer.process.process_tree import handles_signal
 from ddp_trainer.process.worker_protocol import Begin, Ended, LeaveGroup, Message
 
 NOTHING: Final[Mapping[str, str]] = {}
@@ -146,6 +147,14 @@ class Workers:
             worker = self._living.get(local_rank)
             if worker and worker.channel:
                 worker.channel.send(LeaveGroup(generation=generation, graceful=graceful))
+
+    def handling(self, which: signal.Signals) -> set[int]:
+        """Return the local ranks whose process has a handler for a signal; of a command, all."""
+        return {
+            local_rank
+            for local_rank, worker in self._living.items()
+            if self.program.kind == "command" or handles_signal(worker.pid, which)
+        }
 
     def signal(self, which: signal.Signals, local_ranks: Collection[int] | None = None) -> None:
         """Send a signal to workers.
