@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import signal
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -113,3 +114,46 @@ def test_a_warning_kills_nobody(stage: Stage) -> None:
     run.line("hang: stack of rank 1")
     order(stage, 1, "wake")
     assert run.code() == Exit.SUCCESS
+
+
+LATE = """
+import os, sys, time
+from pathlib import Path
+import torch.distributed as dist
+if os.environ["RANK"] == "1":
+    while not Path(sys.argv[1]).exists():
+        time.sleep(0.2)
+dist.init_process_group("gloo")
+dist.barrier()
+dist.destroy_process_group()
+"""
+OTHER_WORLD = """
+import os, torch.distributed as dist
+dist.init_process_group("gloo", rank=int(os.environ["RANK"]), world_size=5)
+"""
+
+
+def test_a_rank_that_does_not_reach_the_first_group_is_named_with_its_line(stage: Stage) -> None:
+    run = stage.launch("--nproc-per-node", "3", "--hang-floor", "2", stage.script(LATE, "late.py"), stage.done())
+    where = r"late\.py:7 in <module> for \d+\.\d s"
+    run.line(rf"waiting: the others wait for rank 1 on \S+, which has not reached init_process_group; at {where}")
+    run.line(r'File ".*late\.py", line 7 in <module>')
+    stage.finish()
+    assert run.code() == 0
+
+
+def test_a_world_size_that_a_script_makes_up_is_named(stage: Stage) -> None:
+    run = stage.launch("--nproc-per-node", "2", "--hang-floor", "2", stage.script(OTHER_WORLD))
+    run.line("all 2 ranks that run wait in init_process_group for .* the script asks for a world of 5 ranks")
+
+
+def test_a_rank_that_computes_before_the_first_group_is_not_called_a_hang(stage: Stage) -> None:
+    busy = LATE.replace("time.sleep(0.2)", "sum(range(100_000))")
+    run = stage.launch("--nproc-per-node", "2", "--hang-floor", "1", stage.script(busy), stage.done())
+    page = stage.folder / "came"
+    watch = "import sys, time\ntime.sleep(8)\nopen(sys.argv[1], 'w')"  # eight times as long as a rank may be missing
+    stage.run([sys.executable, "-c", watch, str(page)]).code()
+    stage.finish()
+    assert run.code() == 0
+    assert "hang:" not in run.output
+    assert "waiting:" not in run.output

@@ -43,6 +43,12 @@ ANSWERED: Final = 8
 """Number of the last request that was answered."""
 SIGNAL: Final = 9
 """Signal on which the worker writes its stacks without the GIL; 0 where it has none."""
+MEETING: Final = 10
+"""Time at which the worker began to make its first default group; 0 before, and once it has the group."""
+WANTED: Final = 11
+"""World size that the worker asked torch for; 0 where it is not known."""
+HAS_MET: Final = 12
+"""1 once the worker has had a default group, of any size."""
 
 LAUNCHER: Final = "launcher.sock"
 """Name of the socket, in the folder of the pages, at which the launcher serves its view of the ranks to this user."""

@@ -18,11 +18,14 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Final
 
-from ddp_trainer.common.hanging.rank_status import RankState, RankStatus, is_long
+from ddp_trainer.common.hanging.rank_status import RankState, RankStatus, Stage, is_long
 from ddp_trainer.common.time_classes import Section
+
+MEETING_SECONDS: Final = 20.0
+"""Seconds that ranks wait in ``init_process_group`` before those that are not there are named."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,6 +58,8 @@ def find_culprits(looks: Sequence[RankStatus], stands_still: Judgement = is_long
     """Return the ranks without progress that all others wait for; empty where the looks do not show any."""
     if any(look.state is RankState.TRACED for look in looks):
         return []
+    if absent := _absent_ranks(looks):
+        return absent
     looks = _at_work(looks)
     named = next((found for rule in RULES if (found := rule(looks))), [])
     overdue = [culprit for culprit in named if stands_still(culprit.look)]
@@ -65,8 +70,35 @@ def find_culprits(looks: Sequence[RankStatus], stands_still: Judgement = is_long
     return overdue if all(look.seconds > since / 2 for look in looks) else []
 
 
+def _absent_ranks(looks: Sequence[RankStatus]) -> list[BlockingRank]:
+    """Return the ranks that have not begun to make the first group, for which others have long waited.
+
+    A rank that computes or reads may only be slow, and is not named.
+    """
+    meeting = [look for look in looks if look.stage == Stage.MEETING and is_long(look)]
+    waited = max((look.seconds for look in meeting), default=0.0)
+    apart = [replace(look, seconds=min(look.seconds, waited)) for look in looks if look.stage == Stage.APART]
+    if not meeting or any(look.is_busy or not look.stage for look in looks if look not in meeting):
+        return []
+    return [BlockingRank(look, f"has not reached init_process_group{_where(look)}") for look in apart]
+
+
+def _meeting_message(looks: Sequence[RankStatus]) -> str:
+    """Return a sentence if all ranks have long waited in ``init_process_group``, else an empty string."""
+    waited = min(look.seconds for look in looks)
+    if not all(look.stage == Stage.MEETING and is_long(look) for look in looks):
+        return ""
+    worlds = {look.world for look in looks} - {0, len(looks)}
+    why = "a rank cannot reach another at MASTER_ADDR and MASTER_PORT, or their rank numbers are not 0 to N-1"
+    if worlds:
+        why = f"the script asks for a world of {max(worlds)} ranks; use WORLD_SIZE and RANK of the environment"
+    return f"all {len(looks)} ranks that run wait in init_process_group for {waited:.1f} s: {why}"
+
+
 def all_waiting_message(looks: Sequence[RankStatus], stands_still: Judgement = is_long) -> str:
     """Return a sentence if all ranks have long waited in the same collective, else an empty string."""
+    if looks and all(look.stage for look in looks):
+        return _meeting_message(looks)
     looks = _at_work(looks)
     waited_in = {(look.sequence, look.waits_in) for look in looks}
     if len(looks) < 2 or len(waited_in) > 1 or not all(look.waits_in and stands_still(look) for look in looks):
@@ -80,7 +112,7 @@ def all_waiting_message(looks: Sequence[RankStatus], stands_still: Judgement = i
 
 
 def _at_work(looks: Sequence[RankStatus]) -> list[RankStatus]:
-    return [look for look in looks if look.section != Section.ASIDE]
+    return [look for look in looks if look.section != Section.ASIDE and not look.stage]
 
 
 def _stopped(looks: Sequence[RankStatus]) -> list[BlockingRank]:

@@ -31,6 +31,15 @@ class RankState(StrEnum):
     """No Python thread has run for a long time: something holds the GIL."""
 
 
+class Stage(StrEnum):
+    """Stage of a worker before it has its first default process group."""
+
+    APART = "apart"
+    """It has not begun to make the group: it imports, reads, or waits for something else."""
+    MEETING = "meeting"
+    """It waits in ``init_process_group`` for its peers."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GroupPosition:
     """Collective counts of one rank in one process group, from torch's flight recorder; -1 where it has none.
@@ -70,6 +79,12 @@ class RankStatus:
     """Last collectives begun in the default group, the latest last."""
     positions: Annotated[tuple[GroupPosition, ...], Bounds(0, MOST_GROUPS)] = ()
     """Positions in the process groups that have recorded collectives."""
+    stage: Annotated[str, Bounds(0, 16)] = ""
+    """A :class:`Stage`; empty once the rank has had a group."""
+    world: Annotated[int, Bounds(0, MOST_RANKS)] = 0
+    """World size that a rank in ``init_process_group`` waits for; 0 where it is not known."""
+    is_busy: bool = False
+    """The process computes or waits for a disk, so a rank that is apart makes progress."""
     place: Annotated[str, Bounds(0, 1000)] = ""
     """Line of the user's code that the main thread executes."""
     stack: Annotated[str, Bounds(0, 16_000)] = ""
@@ -97,11 +112,16 @@ def parse_rank_status(told: Mapping[str, Any]) -> RankStatus:
         return RankStatus(
             **known
             | {"state": RankState(known["state"]), "collectives": tuple(map(str, known.get("collectives", ())))}
-            | {name: int(known[name]) for name in ("rank", "local_rank", "sequence") if name in known}
+            | {name: int(known[name]) for name in ("rank", "local_rank", "sequence", "world") if name in known}
             | {"seconds": float(known["seconds"]), "limit": None if limit is None else float(limit)}
             | {"notice": None if known.get("notice") is None else float(known["notice"])}
             | {"positions": tuple(_position_of(each) for each in known.get("positions", ()))}
-            | {name: str(known[name]) for name in ("node", "section", "waits_in", "place", "stack") if name in known}
+            | {
+                name: str(known[name])
+                for name in ("node", "section", "waits_in", "stage", "place", "stack")
+                if name in known
+            }
+            | {"is_busy": bool(known.get("is_busy", False))}
         )
     except (KeyError, TypeError, ValueError) as error:
         raise ValueError(f"no look at a rank: {error!r}") from error

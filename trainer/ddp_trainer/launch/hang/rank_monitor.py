@@ -4,12 +4,18 @@ by the snapshots of :mod:`ddp_trainer.launch.hang.rank_snapshot`.
 
 from __future__ import annotations
 
+import asyncio
+import contextlib
 import json
-from dataclasses import dataclass, replace
+import os
+import re
+from collections import deque
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Final
 
-from ddp_trainer.common.hanging.rank_status import RankState, RankStatus
+from ddp_trainer.common.hanging.diagnosis import MEETING_SECONDS
+from ddp_trainer.common.hanging.rank_status import MOST_RANKS, RankState, RankStatus, Stage
 from ddp_trainer.common.time_classes import Section
 from ddp_trainer.launch.rendezvous.hang_limits import NOTICE_SECONDS, StepTimeHistory
 from ddp_trainer.process import heartbeat_page
@@ -24,8 +30,36 @@ DEAF_SECONDS: Final = 1.0
 """
 
 MOST_STACK_CHARACTERS: Final = 4000
+ACTIVITY_SECONDS: Final = 10.0
+BUSY_SHARE: Final = 0.005
+"""Share of one processor above which a process works. A loop that polls for a file ten times a second takes 0.05 %."""
+TICKS_PER_SECOND: Final = os.sysconf("SC_CLK_TCK")
+DUMP_SECONDS: Final = 0.3
+"""Seconds from the stack signal to the read of the stacks."""
+_FRAME: Final = re.compile(r'^  File "(.*)", line (\d+) in (.*)$', re.MULTILINE)
+_OF_LIBRARIES: Final = re.compile(r"site-packages|dist-packages|/lib/python3|^<|/ddp_trainer/launch/")
 MOST_SHAPE_CHARACTERS: Final = 160
 """Limit for one collective. Those over lists of tensors have many shapes, and a protocol line has a maximum length."""
+
+
+@dataclass(slots=True)
+class Activity:
+    """Processor time of a process, to tell work from a wait."""
+
+    _samples: deque[tuple[float, int]] = field(default_factory=deque)
+
+    def is_busy(self, pid: int, now: float) -> bool:
+        """Return whether a process has computed in the last seconds, or waits for a disk.
+
+        Importing, decompressing and receiving data all take processor time. Polling for a lock takes next to none.
+        """
+        state, ticks = cpu_ticks(pid)
+        self._samples.append((now, ticks))
+        while now - self._samples[0][0] > ACTIVITY_SECONDS and now - self._samples[1][0] >= ACTIVITY_SECONDS:
+            self._samples.popleft()
+        since, before = self._samples[0]
+        share = (ticks - before) / TICKS_PER_SECOND / max(now - since, ACTIVITY_SECONDS / 2)
+        return state == "D" or share > BUSY_SHARE
 
 
 @dataclass(slots=True)
@@ -46,6 +80,7 @@ class RankWatch:
     _position: tuple[float, ...] = ()
     _section: str = ""
     _may_hang: bool = False
+    _activity: Activity = field(default_factory=Activity)
 
     def observe(self, now: float) -> RankStatus:
         """Return the current state of the rank, from sources that cost the worker nothing.
@@ -54,6 +89,10 @@ class RankWatch:
             now: Monotonic time in seconds.
         """
         cells = self.cells
+        if not (self.is_in_group or cells[heartbeat_page.HAS_MET] or cells[heartbeat_page.SECTION]):
+            state = self._state(now, 0.0)
+            if state is RankState.ALIVE:
+                return self._observe_start(now)
         number = cells[heartbeat_page.SECTION]
         section = SECTIONS[int(number)] if 0 <= number < len(SECTIONS) else ""
         position = (number, cells[heartbeat_page.SINCE], cells[heartbeat_page.TOTAL], cells[heartbeat_page.HAS_GROUP])
@@ -76,6 +115,24 @@ class RankWatch:
             notice=self._report_delay(section),
             section=section,
             sequence=int(cells[heartbeat_page.SEQUENCE]) if self.is_in_group else -1,
+        )
+
+    def _observe_start(self, now: float) -> RankStatus:
+        """Return the state of a rank that has not had a group yet."""
+        since = self.cells[heartbeat_page.MEETING]
+        stage = Stage.MEETING if since else Stage.APART
+        return RankStatus(
+            rank=self.rank,
+            local_rank=self.local_rank,
+            node=self.node,
+            state=RankState.ALIVE,
+            seconds=round(now - (since or self.moved_at), 3),
+            limit=None,
+            notice=min(MEETING_SECONDS, self.pace.policy.floor or MEETING_SECONDS) if since else None,
+            waits_in="init_process_group" if since else "",
+            stage=stage,
+            world=min(MOST_RANKS, max(0, int(self.cells[heartbeat_page.WANTED]))),
+            is_busy=self._activity.is_busy(self.pid, now),
         )
 
     @property
@@ -122,6 +179,26 @@ class RankWatch:
             return RankState.DEAF
         return RankState.ALIVE
 
+    async def observe_from_signal(self, now: float) -> RankStatus:
+        """Return :meth:`observe` of a rank without a group, with the stack that it writes on a signal.
+
+        A signal does not end a wait of Python's own functions.
+        """
+        look = self.observe(now)
+        file = self.folder / "stacks.txt"
+        number = self.stack_dump_signal()
+        if not look.stage or not number or look.state is not RankState.ALIVE:
+            return look
+        before = file.stat().st_size if file.exists() else 0
+        with contextlib.suppress(ProcessLookupError):
+            os.kill(self.pid, number)
+        await asyncio.sleep(DUMP_SECONDS)
+        try:
+            stack = file.read_text(errors="replace")[before:]
+        except OSError:
+            return look
+        return replace(look, stack=stack[-MOST_STACK_CHARACTERS:], place=place_of_dump(stack)[:200])
+
     def stack_dump_signal(self) -> int:
         """Return the signal at which the worker writes its stacks, if it still handles this signal; else 0."""
         number = int(self.cells[heartbeat_page.SIGNAL])
@@ -148,6 +225,28 @@ def with_response(look: RankStatus, path: Path) -> RankStatus:
         )
     except (OSError, ValueError, KeyError, TypeError):
         return look
+
+
+def place_of_dump(stack: str) -> str:
+    r"""Return the innermost line outside of libraries in stacks of ``faulthandler``, as ``train.py:41 in step``.
+
+    >>> dump = '  File "/usr/lib/python3.11/socket.py", line 7 in read\n  File "/x/train.py", line 6 in load'
+    >>> place_of_dump(dump)
+    'train.py:6 in load'
+    """
+    frames = _FRAME.findall(stack.partition("Current thread")[2] or stack)
+    own = [frame for frame in frames if not _OF_LIBRARIES.search(frame[0])]
+    path, line, name = (own or frames or [("", "", "")])[0]
+    return f"{Path(path).name}:{line} in {name}" if path else ""
+
+
+def cpu_ticks(pid: int) -> tuple[str, int]:
+    """Return the state of a process, and the clock ticks that it and its ended children have computed."""
+    try:
+        fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+    except OSError:
+        return "", 0
+    return fields[0], sum(map(int, fields[11:15]))
 
 
 def kernel_stack(pid: int) -> str:

@@ -112,6 +112,10 @@ async def collect_snapshots(watches: Sequence[RankWatch]) -> list[RankStatus]:
         await asyncio.sleep(POLL_SECONDS)
         now = time.monotonic()
     looks = [watch.observe_with_response(now) for watch in watches]
+    from_signal = [watch.observe_from_signal(now) for watch, look in zip(watches, looks, strict=True) if look.stage]
+    if from_signal:
+        early = {look.rank: look for look in await asyncio.gather(*from_signal)}
+        return [early.get(look.rank, look) for look in looks]
     return list(await asyncio.gather(*(_with_record(watch, look) for watch, look in zip(watches, looks, strict=True))))
 
 

@@ -20,15 +20,13 @@ from ddp_trainer.common.hanging.diagnosis import waits_for
 from ddp_trainer.common.hanging.rank_status import RankState, RankStatus, is_long
 from ddp_trainer.common.safe_text import clean_text
 from ddp_trainer.launch.hang import rank_snapshot
-from ddp_trainer.launch.hang.rank_monitor import MOST_STACK_CHARACTERS, RankWatch, kernel_stack
+from ddp_trainer.launch.hang.rank_monitor import DUMP_SECONDS, MOST_STACK_CHARACTERS, RankWatch, kernel_stack
 from ddp_trainer.launch.hang.status_socket import FindingHistory, HangStatusServer
 from ddp_trainer.launch.protocol import messages
 from ddp_trainer.launch.protocol.generation import Assignment
 from ddp_trainer.launch.rendezvous.hang_limits import PATIENT, HangPolicy, OnHang, StepTimeHistory
 from ddp_trainer.process import heartbeat_page
 
-DUMP_SECONDS: Final = 0.3
-"""Seconds from the stack signal to the read of the stacks."""
 LONGEST_ALARM_PAUSE: Final = 15.0
 NO_RANK: Final = -1
 
@@ -290,6 +288,8 @@ class HangGuard:
         """Return the stack of a rank from the best available source, and append it to its file."""
         look = watch.observe_with_response(time.monotonic())
         file = watch.folder / "stacks.txt"
+        if look.stage:
+            look = await watch.observe_from_signal(time.monotonic())
         if look.state is RankState.ALIVE and look.stack:
             return clean_text(look.stack)
         before = file.stat().st_size if file.exists() else 0

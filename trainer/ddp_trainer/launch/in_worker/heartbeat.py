@@ -28,6 +28,9 @@ LEARNT = frozenset(
     | {"sympy", "mpmath", "networkx", "jinja2", "ddp_trainer"}
 )
 """Packages that import in the same way on every rank. Others, such as Lightning, read the rank while they import."""
+PAGE = os.path.join("..", "..", "process", "heartbeat_page.py")  # noqa: PTH118
+stacks: Any = None
+"""File to which the signal handler writes until there is a process group."""
 MOST_COLLECTIVES = 64
 """Maximum number of collectives in an answer, the last ones."""
 STACK_SIGNAL_BELOW_LAST = 7
@@ -36,8 +39,19 @@ STACK_SIGNAL_BELOW_LAST = 7
 
 def install(when_imported: Callable[[str, Callable[[Any], None]], None]) -> None:
     """Watch for a process group, if the launcher has set a heartbeat page."""
-    if os.environ.get(PULSE_VARIABLE):
+    if path := os.environ.get(PULSE_VARIABLE):
+        answer_from_start(path)
         when_imported(C10D, begin)
+
+
+def answer_from_start(path: str) -> None:
+    """Let the launcher see where this worker is before it has a process group, by a signal that costs it nothing."""
+    global stacks  # noqa: PLW0603 - a signal handler needs a file that stays open
+    try:
+        pulse = load(PAGE)
+        stacks = write_stacks_on_signal(pulse, pulse.open_page(path), answer_folder())
+    except Exception:  # noqa: BLE001, S110 - the script is what counts
+        pass
 
 
 def begin(c10d: Any) -> None:
@@ -67,6 +81,14 @@ def track_default_group(c10d: Any) -> Heartbeat | None:
             beat.go_on()
 
     c10d._update_default_pg = update  # noqa: SLF001 - the guard is above
+    meet = getattr(c10d, "rendezvous", None)
+    if meet is not None:
+
+        def rendezvous(url: Any, rank: int = -1, world_size: int = -1, **more: Any) -> Any:
+            beat.begin_meeting(world_size)
+            return meet(url, rank, world_size, **more)
+
+        c10d.rendezvous = rendezvous
     return beat
 
 
@@ -82,7 +104,23 @@ class Heartbeat:
         self._folder = ""
         self._stacks: Any = None
         self._learn_at = 0.0
-        self._pulse = load(os.path.join("..", "..", "process", "heartbeat_page.py"))  # noqa: PTH118
+        self._pulse = load(PAGE)
+
+    def begin_meeting(self, world_size: int) -> None:
+        """Mark that this worker waits for its peers to make the default group of this size; -1 for that of the job."""
+        import time  # noqa: PLC0415
+
+        try:
+            if os.getpid() == self._owner:
+                cells = self._pulse.open_page(self._path) if self._cells is None else self._cells
+                cells[self._pulse.WANTED] = float(world_size if world_size > 0 else os.environ.get("WORLD_SIZE", "0"))
+                cells[self._pulse.MEETING] = time.monotonic()
+        except Exception:  # noqa: BLE001, S110 - training does not fail because it is watched
+            pass
+
+    def _end_meeting(self) -> None:
+        cells = self._pulse.open_page(self._path) if self._cells is None else self._cells
+        cells[self._pulse.MEETING], cells[self._pulse.HAS_MET] = 0.0, 1.0
 
     def pause(self) -> None:
         """Mark that there is no default group, and so no wait for peers."""
@@ -92,8 +130,10 @@ class Heartbeat:
     def go_on(self) -> None:
         """Start the heartbeat for a new default group of more than one rank."""
         try:
-            if os.getpid() == self._owner and self._group_size() > 1:
-                self._start()
+            if os.getpid() == self._owner:
+                self._end_meeting()
+                if self._group_size() > 1:
+                    self._start()
         except Exception:  # noqa: BLE001, S110 - training does not fail because it is watched
             pass
 
@@ -129,31 +169,12 @@ class Heartbeat:
 
     def _find_folder(self) -> None:
         """Use the folder of the current group's files for answers, since a process may outlive its group."""
-        folder = os.path.dirname(os.environ.get("TORCHELASTIC_ERROR_FILE", "")) or os.devnull  # noqa: PTH120
+        folder = answer_folder()
         if folder != self._folder:
             self._folder = folder
-            self._register_signal()
-
-    def _register_signal(self) -> None:
-        """Have the stack signal write all stacks, unless the script uses this signal. The handler is in C and needs no
-        GIL.
-        """
-        import faulthandler  # noqa: PLC0415
-        import signal  # noqa: PLC0415
-
-        number = signal.SIGRTMAX - STACK_SIGNAL_BELOW_LAST
-        try:
-            if signal.getsignal(number) is not signal.SIG_DFL:
-                return
-            path = os.path.join(self._folder, "stacks.txt")  # noqa: PTH118
-            # Kept open, since a signal handler cannot open a file.
-            before, self._stacks = self._stacks, open(path, "a")  # noqa: PTH123, SIM115
-            faulthandler.register(number, self._stacks, all_threads=True, chain=False)
+            before, self._stacks = self._stacks, write_stacks_on_signal(self._pulse, self._cells, folder)
             if before is not None:
                 before.close()
-        except (OSError, ValueError, RuntimeError):
-            return
-        self._cells[self._pulse.SIGNAL] = float(number)
 
     def _run(self) -> None:
         pulse, cells = self._pulse, self._cells
@@ -208,6 +229,32 @@ class Heartbeat:
                 file.write("\n".join(text for text, _ in stacks) + "\n")
         except Exception:  # noqa: BLE001, S110 - the launcher then knows less
             pass
+
+
+def answer_folder() -> str:
+    """Return the folder of this worker's files in the current group."""
+    return os.path.dirname(os.environ.get("TORCHELASTIC_ERROR_FILE", "")) or os.devnull  # noqa: PTH120
+
+
+def write_stacks_on_signal(pulse: Any, cells: Any, folder: str) -> Any:
+    """Have the stack signal write all stacks, unless the script uses this signal. The handler is in C and needs no GIL.
+
+    Returns:
+        The file of the stacks, which must stay open, since a signal handler cannot open one; None without a handler.
+    """
+    import faulthandler  # noqa: PLC0415
+    import signal  # noqa: PLC0415
+
+    number = signal.SIGRTMAX - STACK_SIGNAL_BELOW_LAST
+    try:
+        if signal.getsignal(number) is not signal.SIG_DFL:
+            return None
+        file = open(os.path.join(folder, "stacks.txt"), "a")  # noqa: PTH118, PTH123, SIM115
+        faulthandler.register(number, file, all_threads=True, chain=False)
+    except (OSError, ValueError, RuntimeError):
+        return None
+    cells[pulse.SIGNAL] = float(number)
+    return file
 
 
 def write_imports(path: str) -> None:

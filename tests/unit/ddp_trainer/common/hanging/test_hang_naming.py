@@ -7,7 +7,7 @@ from dataclasses import asdict, replace
 import pytest
 
 from ddp_trainer.common.hanging.diagnosis import all_waiting_message, find_culprits
-from ddp_trainer.common.hanging.rank_status import GroupPosition, RankState, RankStatus, parse_rank_status
+from ddp_trainer.common.hanging.rank_status import GroupPosition, RankState, RankStatus, Stage, parse_rank_status
 from ddp_trainer.common.time_classes import Section
 
 EACH_STEP = ("all_reduce[[10]]", "all_reduce[[]]")
@@ -204,3 +204,62 @@ def test_gpus_that_are_behind_their_hosts_are_named(looks: list[RankStatus], nam
 def test_positions_travel_in_a_look() -> None:
     look = on_nccl(1, ("", 40, -1, 39), ("tp", 7, 7, 6))
     assert parse_rank_status(asdict(look)) == look
+
+
+def meeting(rank: int, seconds: float = 25.0, world: int = 4) -> RankStatus:
+    """A rank that has waited in ``init_process_group`` for some time."""
+    return waiting(
+        rank,
+        sequence=-1,
+        collectives=(),
+        limit=None,
+        notice=20.0,
+        seconds=seconds,
+        world=world,
+        stage=Stage.MEETING,
+        waits_in="init_process_group",
+    )
+
+
+def apart(rank: int, seconds: float = 90.0, **changes: object) -> RankStatus:
+    """A rank that has not begun to make the group."""
+    start = {"sequence": -1, "collectives": (), "limit": None, "waits_in": "", "place": "train.py:6 in load"}
+    return waiting(rank, **start, stage=Stage.APART, seconds=seconds, **changes)
+
+
+@pytest.mark.parametrize(
+    ("looks", "named"),
+    [
+        ([meeting(0), meeting(2), apart(1)], [1]),
+        ([meeting(0), apart(1), apart(2)], [1, 2]),
+        ([meeting(0, 5.0), apart(1)], []),
+        ([meeting(0), apart(1, is_busy=True)], []),
+        ([meeting(0), apart(1), apart(2, is_busy=True)], []),
+        ([apart(0), apart(1)], []),
+        ([waiting(0), waiting(2), apart(1)], []),
+        ([meeting(0), waiting(1, state=RankState.STOPPED)], [1]),
+    ],
+    ids=[
+        "one is not there",
+        "two are not there",
+        "the others have just come",
+        "it computes or reads",
+        "one of two does",
+        "nobody is there",
+        "the others have a group without it",
+        "it is stopped by a signal",
+    ],
+)
+def test_a_rank_that_does_not_come_to_the_first_group_is_named(looks: list[RankStatus], named: list[int]) -> None:
+    found = find_culprits(looks)
+    assert [culprit.look.rank for culprit in found] == named
+    if named == [1] and looks[-1].stage:
+        message = "rank 1 on worker-0 has not reached init_process_group; at train.py:6 in load for 25.0 s"
+        assert found[0].message == message
+
+
+def test_a_group_that_never_becomes_whole_names_the_world_that_the_script_asks_for() -> None:
+    sentence = all_waiting_message([meeting(rank, world=8) for rank in range(4)])
+    assert "all 4 ranks that run wait in init_process_group for 25.0 s: the script asks for a world of 8" in sentence
+    assert "MASTER_ADDR" in all_waiting_message([meeting(rank) for rank in range(4)])
+    assert not all_waiting_message([*[meeting(rank) for rank in range(3)], meeting(3, 2.0)])
