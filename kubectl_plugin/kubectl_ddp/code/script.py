@@ -64,6 +64,21 @@ def script_warnings(script: Path) -> Iterator[Finding]:
         )
 
 
+def left_behind(script: Path) -> Iterator[Finding]:
+    """Yield a warning if a script that travels alone imports modules that lie beside it."""
+    beside = [name for name in sorted(imported_modules(_read(script))) if _is_module(script.parent, name)]
+    if beside:
+        names = ", ".join(beside)
+        yield warning(
+            f"'{script}' imports {names} from the files beside it, and only the script is sent.",
+            f"Add --code {script.parent} to send its directory, unless the image has {names}.",
+        )
+
+
+def _is_module(folder: Path, name: str) -> bool:
+    return (folder / f"{name}.py").is_file() or (folder / name / "__init__.py").is_file()
+
+
 def imported_modules(source: bytes) -> frozenset[str]:
     r"""Return the top-level modules that a Python source imports; empty if its syntax is invalid.
 

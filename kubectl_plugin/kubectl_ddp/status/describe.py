@@ -17,6 +17,7 @@ _SUMMARY: Final[Mapping[str, Callable[[Any], str]]] = {
     "steps": lambda value: pluralize(value, "step"),
     "samples_lost": lambda value: f"{pluralize(value, 'sample')} lost",
     "samples_repeated": lambda value: f"{value} repeated",
+    "ranks_together": lambda value: f"no process group held all ranks, at most {value}",
     "restarts": lambda value: pluralize(sum(value.values()), "restart"),
     "lost_steps": lambda value: f"{pluralize(value, 'step')} done again" if value else "no step done again",
     "goodput": lambda value: f"goodput {percent(value)}",

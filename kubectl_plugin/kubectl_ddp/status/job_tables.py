@@ -111,6 +111,8 @@ def result_text(state: JobState, *, most: int = 40) -> str:
         return line if len(line) <= most else f"{line[: most - 3]}..."
     if state.early_failures is not None:
         return f"{state.early_failures.count} failures, no step"
+    if "ranks_together" in (state.summary or {}):
+        return "ranks were apart"
     for name in ("accuracy", "loss"):
         value = (state.summary or {}).get(name)
         if isinstance(value, int | float):

@@ -34,9 +34,12 @@ def finished(facts: Facts) -> Iterator[CauseFinding]:
     """Check whether the job has succeeded."""
     if facts.state.state is State.SUCCEEDED:
         told = summary_text(facts.state.summary or {})
+        apart = "ranks_together" in (facts.state.summary or {})
         yield diagnosis(
             Cause.FINISHED,
-            "It has succeeded.",
+            "It has succeeded, but its ranks never worked together: each node may have done the same work."
+            if apart
+            else "It has succeeded.",
             f"'{program()} logs {facts.name}{location_flags()}' prints what it wrote.",
             (told,) if told else (),
         )

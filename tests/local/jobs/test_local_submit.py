@@ -255,3 +255,42 @@ def test_every_command_has_the_same_sentence_for_an_error(person: Person, text: 
     assert expected in person.types("why", "b", "--local").stdout
     assert expected in person.types("status", "b", "--local").stdout
     assert expected[:37] in person.types("list", "--local").stdout
+
+
+APART = """
+import os, torch, torch.distributed as dist, torch.multiprocessing as mp
+def run(rank, world):
+    os.environ["MASTER_ADDR"], os.environ["MASTER_PORT"] = "localhost", str(20000 + os.getppid() % 10000)
+    dist.init_process_group("gloo", rank=rank, world_size=world)
+    dist.barrier()
+    dist.destroy_process_group()
+if __name__ == "__main__":
+    mp.spawn(run, args=(2,), nprocs=2)
+"""
+TOGETHER = (
+    "import torch.distributed as dist\ndist.init_process_group('gloo')\ndist.barrier()\ndist.destroy_process_group()"
+)
+
+
+@pytest.mark.parametrize(("text", "apart"), [(APART, True), (TOGETHER, False)], ids=["apart", "together"])
+def test_a_success_of_ranks_that_never_worked_together_is_said_everywhere(
+    person: Person, text: str, *, apart: bool
+) -> None:
+    person.writes("spawn.py", text)
+    ended = person.types("submit", "spawn.py", "--local", "--name", "s", "--nnodes", "2", "--nproc", "1", "--wait")
+    assert ended.returncode == 0, ended.stderr
+    assert ("No process group held all 2 ranks" in person.types("logs", "s", "--local").stdout) is apart
+    assert ("no process group held all ranks" in person.types("status", "s", "--local").stdout) is apart
+    assert ("its ranks never worked together" in person.types("why", "s", "--local").stdout) is apart
+    assert ("ranks were apart" in person.types("list", "--local").stdout) is apart
+
+
+def test_the_log_of_a_suspended_job_is_not_an_empty_answer(person: Person) -> None:
+    person.writes("endless.py", ENDLESS)
+    assert person.types("submit", "endless.py", "--local", "--name", "e").returncode == 0
+    assert person.types("wait", "e", "--local", "--for=running", "--timeout", "60s").returncode == 0
+    assert person.types("suspend", "e", "--local").returncode == 0
+    assert person.types("wait", "e", "--local", "--for=suspended", "--timeout", "60s").returncode == 0
+    logs = person.types("logs", "e", "--local")
+    assert logs.returncode != 0
+    assert "is suspended, and the lines of its pods went with them" in logs.stderr

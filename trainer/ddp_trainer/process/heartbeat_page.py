@@ -48,7 +48,7 @@ MEETING: Final = 10
 WANTED: Final = 11
 """World size that the worker asked torch for; 0 where it is not known."""
 HAS_MET: Final = 12
-"""1 once the worker has had a default group, of any size."""
+"""Ranks of the largest default group that the worker has had; 0 before the first."""
 
 LAUNCHER: Final = "launcher.sock"
 """Name of the socket, in the folder of the pages, at which the launcher serves its view of the ranks to this user."""

@@ -18,7 +18,7 @@ from kubectl_ddp.errors import Interrupted, NotFound
 from kubectl_ddp.observe.log_folding import Folded, fold, iter_with_timeout
 from kubectl_ddp.observe.log_stream import follow_logs, rank_filter, read, seconds_ago
 from kubectl_ddp.observe.result_annotations import persist_result
-from kubectl_ddp.status.job_state import JobState, job_state
+from kubectl_ddp.status.job_state import JobState, State, job_state
 from kubectl_ddp.status.json_output import API_VERSION
 from kubectl_ddp.util.invocation import location_flags, program
 from kubectl_ddp.util.terminal import write_log_line
@@ -67,10 +67,15 @@ def logs(
     lines = (follow_logs if follows else read)(backend, name, ranks, tail=tail, since=begin)
     shown = fold(iter_with_timeout(lines) if follows else lines) if dedup else (Folded(line, [line]) for line in lines)
     try:
-        _print(shown, _writer(options, timestamps=timestamps), at_once=follows)
+        count = _print(shown, _writer(options, timestamps=timestamps), at_once=follows)
     except KeyboardInterrupt:
         hint = f"Return with '{program()} logs {name} -f{location_flags()}'."
         raise Interrupted(f"Stopped reading; job {name} continues.", hint=hint) from None
+    if not count and state.state is State.SUSPENDED:
+        raise NotFound(
+            f"Job '{name}' is suspended, and the lines of its pods went with them.",
+            hint="Look in the collector of your logs, or resume the job; next time '--follow' before the suspend.",
+        )
 
 
 def _writer(options: Options, *, timestamps: bool) -> Callable[[Folded], str]:
@@ -85,11 +90,14 @@ def _as_json(line: Folded) -> str:
     return json.dumps({"apiVersion": API_VERSION, "kind": "LogLine", **about, "text": line.first.message})
 
 
-def _print(lines: Iterable[Folded], written: Callable[[Folded], str], *, at_once: bool) -> None:
-    for line in lines:
+def _print(lines: Iterable[Folded], written: Callable[[Folded], str], *, at_once: bool) -> int:
+    """Print lines, and return how many there were."""
+    count = 0
+    for count, line in enumerate(lines, 1):  # noqa: B007 - the last number is the result
         write_log_line(sys.stdout, written(line))
         if at_once:
             sys.stdout.flush()
+    return count
 
 
 def _print_first_error(state: JobState, options: Options) -> None:

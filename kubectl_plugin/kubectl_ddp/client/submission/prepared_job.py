@@ -12,7 +12,7 @@ from typing import Any, Final
 from kubectl_ddp.backends.base import Backend
 from kubectl_ddp.backends.select import Where, check_place_of_new_job, is_local
 from kubectl_ddp.code import pack, script_inside
-from kubectl_ddp.code.script import check_is_python, check_script, read_script, script_warnings
+from kubectl_ddp.code.script import check_is_python, check_script, left_behind, read_script, script_warnings
 from kubectl_ddp.engines.registry import DEFAULT_ENGINE
 from kubectl_ddp.errors import PreflightFailed, UsageError
 from kubectl_ddp.fabrics.registry import NONE
@@ -117,7 +117,7 @@ def prepare_job(resolved: Resolved, where: Where, *, shown: bool = False, kept: 
         resolved = dataclasses.replace(resolved, warnings=(*resolved.warnings, *_image_warnings(resolved.spec)))
     code, spec = _with_code(resolved.spec, site, kept)
     if kept is None:
-        resolved = dataclasses.replace(resolved, warnings=(*resolved.warnings, *_script_warnings(spec)))
+        resolved = dataclasses.replace(resolved, warnings=(*resolved.warnings, *_script_warnings(spec, site)))
     if not shown:
         check_place_of_new_job(where)
     return Prepared(dataclasses.replace(resolved, spec=spec), where, site, code)
@@ -132,10 +132,13 @@ def _image_warnings(spec: JobSpec) -> Iterator[Finding]:
         )
 
 
-def _script_warnings(spec: JobSpec) -> Iterator[Finding]:
+def _script_warnings(spec: JobSpec, site: Site) -> Iterator[Finding]:
     """Yield warnings about a script of this machine. Its path is relative to the code, if a directory is sent."""
     if isinstance(spec.program, Script):
-        yield from script_warnings(Path(spec.code or "", spec.program.path))
+        script = Path(spec.code or "", spec.program.path)
+        yield from script_warnings(script)
+        if site is Site.CLUSTER and spec.code is None:
+            yield from left_behind(script)
 
 
 def _check_secrets(spec: JobSpec) -> None:

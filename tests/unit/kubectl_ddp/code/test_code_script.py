@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from kubectl_ddp.code.script import script_warnings
+from kubectl_ddp.code.script import left_behind, script_warnings
 
 
 @pytest.mark.parametrize(
@@ -26,3 +26,17 @@ def test_an_import_of_horovod_is_warned_of_with_the_page(text: str, is_warned: b
     pages = [found.hint.split()[0] for found in script_warnings(script)]
     assert pages == ["docs/howto/migrate-horovod.md"] * is_warned
     assert all((Path(__file__).parents[4] / page).is_file() for page in pages)
+
+
+def test_modules_beside_a_script_that_travels_alone_are_named(tmp_path: Path) -> None:
+    script = tmp_path / "train.py"
+    script.write_text("import os, mymodel.parts\nfrom blocks import Block\nimport torch, absent\n")
+    (tmp_path / "mymodel").mkdir()
+    (tmp_path / "mymodel" / "__init__.py").touch()
+    (tmp_path / "blocks.py").touch()
+    [found] = left_behind(script)
+    assert f"'{script}' imports blocks, mymodel from the files beside it" in str(found)
+    assert f"--code {tmp_path}" in str(found.hint)
+    (tmp_path / "blocks.py").unlink()
+    (tmp_path / "mymodel" / "__init__.py").unlink()
+    assert list(left_behind(script)) == []

@@ -398,6 +398,17 @@ class Agent:
 
     # ------------------------------------------------------------------ the end
 
+    def _ranks_apart(self, world: int) -> dict[str, int]:
+        """Return the size of the largest process group that a local rank had, if none held all ranks of the run."""
+        together = min(self._guard.largest_groups.values(), default=world)
+        if world < 2 or together >= world or self._setup.program.kind == "command":
+            return {}
+        log_line(
+            f"No process group held all {world} ranks, as far as was seen: the largest of this node had {together}. "
+            "Nodes may have done the same work; use RANK, WORLD_SIZE and MASTER_ADDR of the environment."
+        )
+        return {"ranks_together": together}
+
     def _report_outcome(self, finish: Finish) -> None:
         setup, moments, startup = self._setup, self._moments, pod_startup(self._setup.recorder)
         restarts = finish.restarts or self._restarts or {}
@@ -405,7 +416,7 @@ class Agent:
         if finish.code == Exit.SUCCESS:
             seconds = round(time.monotonic() - self._started_at, 3)
             world = generation.world_size if generation else 0
-            known = {**last_step(setup.recorder), **startup}
+            known = {**last_step(setup.recorder), **startup, **self._ranks_apart(world)}
             setup.report.succeeded(restarts, world_size=world, seconds=seconds, **known)
         elif finish.failure:
             account = {**last_account(setup, moments, finish.failure), **startup}

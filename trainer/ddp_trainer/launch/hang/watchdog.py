@@ -56,6 +56,8 @@ class HangGuard:
     """Records the seconds without progress and the rank that others wait for, as
     :meth:`ddp_trainer.process.recorder.AgentRecorder.stalled`.
     """
+    largest_groups: dict[int, int] = field(default_factory=dict)
+    """Local rank → ranks of the largest default process group that its last ended worker had; 0 for none."""
     _waits_for: tuple[float, int] | None = None
     """Monotonic time of the store's last report, and the rank that it names, -1 for none; None while ranks make
     progress.
@@ -177,7 +179,8 @@ class HangGuard:
 
     def gone(self, local_rank: int) -> None:
         """Stop watching a worker that has exited."""
-        self._watches.pop(local_rank, None)
+        if watch := self._watches.pop(local_rank, None):
+            self.largest_groups[local_rank] = int(watch.cells[heartbeat_page.HAS_MET])
         self._leaving.pop(local_rank, None)
 
     def page_server(self, environment: Mapping[str, str]) -> HangStatusServer:

@@ -120,7 +120,8 @@ class Heartbeat:
 
     def _end_meeting(self) -> None:
         cells = self._pulse.open_page(self._path) if self._cells is None else self._cells
-        cells[self._pulse.MEETING], cells[self._pulse.HAS_MET] = 0.0, 1.0
+        cells[self._pulse.MEETING] = 0.0
+        cells[self._pulse.HAS_MET] = max(cells[self._pulse.HAS_MET], float(self._group_size()))
 
     def pause(self) -> None:
         """Mark that there is no default group, and so no wait for peers."""
