@@ -14,6 +14,7 @@ from kubectl_ddp.errors import NotFound, UsageError
 from kubectl_ddp.util.finding import Finding, warning
 from kubectl_ddp.util.invocation import location_flags, program
 from kubectl_ddp.util.nearest import suggest_file
+from kubectl_ddp.values.program import LAUNCHERS
 
 NOTEBOOK: Final = ".ipynb"
 SHELLS: Final[Mapping[str, str]] = {".sh": "sh", ".bash": "bash", ".zsh": "zsh", ".ksh": "ksh", ".fish": "fish"}
@@ -62,6 +63,44 @@ def script_warnings(script: Path) -> Iterator[Finding]:
             f"'{script}' imports horovod, which does not run under ddp-launch.",
             "docs/howto/migrate-horovod.md lists the replacement of each call.",
         )
+
+
+def starts_launchers(script: Path) -> Iterator[Finding]:
+    """Yield a warning if a Python or shell script starts ranks itself, except with ``--standalone``."""
+    data = _read(script)
+    texts = _called_texts(data) if script.suffix == ".py" else _commands(data)
+    for text in texts:
+        words = text.split()
+        pairs = {" ".join(words[place : place + 2]) for place in range(len(words))}
+        for name in sorted(LAUNCHERS.intersection({PurePath(word).name for word in words} | pairs)):
+            if "--standalone" not in words:
+                yield warning(
+                    f"'{script}' starts {name}, and the launcher of the job starts the ranks already: each would start "
+                    "its own.",
+                    "Submit the program behind it, and set nnodes and nproc; or give it --standalone.",
+                )
+                return
+
+
+def _called_texts(source: bytes) -> list[str]:
+    """Return the texts in the arguments of each call of a Python source, those of one call together."""
+    import ast  # noqa: PLC0415 - only for sources that are looked at
+
+    try:
+        calls = [node for node in ast.walk(ast.parse(source)) if isinstance(node, ast.Call)]
+    except (SyntaxError, ValueError):
+        return []
+    inner = [
+        [node.value for argument in call.args for node in ast.walk(argument) if isinstance(node, ast.Constant)]
+        for call in calls
+    ]
+    return [" ".join(value for value in values if isinstance(value, str)) for values in inner]
+
+
+def _commands(source: bytes) -> list[str]:
+    """Return the commands of a shell script, without comments, each on one line."""
+    text = source.decode(errors="replace").replace("\\\n", " ")
+    return [line for line in text.splitlines() if not line.lstrip().startswith("#")]
 
 
 def left_behind(script: Path) -> Iterator[Finding]:

@@ -19,10 +19,7 @@ from kubectl_ddp.spec.plaintext_secrets import in_clear
 from kubectl_ddp.util.finding import Finding, warning
 from kubectl_ddp.util.text_table import pluralize
 from kubectl_ddp.values import volumes
-from kubectl_ddp.values.program import Command, Module
-
-LAUNCHERS: Final = frozenset({"torchrun", "ddp-launch", "torch.distributed.run", "torch.distributed.launch"})
-"""Programs and modules that start ranks."""
+from kubectl_ddp.values.program import LAUNCHERS, Command, Module
 
 STORE_POD_SUFFIX: Final = "-store-00000"
 """Suffix of the store's pod name from the Job controller: a dash and five characters after the Job's name."""
@@ -181,7 +178,8 @@ def _program_starts_no_ranks(spec: JobSpec) -> None:
             names = [name]
         case Command(words):
             modules = [word for flag, word in itertools.pairwise(words) if flag == "-m"]
-            names = [PurePath(words[0]).name, *modules[:1]]
+            first = PurePath(words[0]).name
+            names = [first, f"{first} {words[1]}" if len(words) > 1 else "", *modules[:1]]
         case _:
             return
     for name in LAUNCHERS.intersection(names):

@@ -9,6 +9,10 @@ from typing import Final, TypeAlias
 
 TRAINER: Final = "ddp_trainer"
 """Module of the reference trainer."""
+LAUNCHERS: Final = frozenset(
+    {"torchrun", "ddp-launch", "torch.distributed.run", "torch.distributed.launch", "accelerate launch", "deepspeed"}
+)
+"""Programs and modules that start ranks."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -6,13 +6,21 @@ import dataclasses
 import os
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-from pathlib import Path
+from pathlib import Path, PurePath
 from typing import Any, Final
 
 from kubectl_ddp.backends.base import Backend
 from kubectl_ddp.backends.select import Where, check_place_of_new_job, is_local
 from kubectl_ddp.code import pack, script_inside
-from kubectl_ddp.code.script import check_is_python, check_script, left_behind, read_script, script_warnings
+from kubectl_ddp.code.script import (
+    SHELLS,
+    check_is_python,
+    check_script,
+    left_behind,
+    read_script,
+    script_warnings,
+    starts_launchers,
+)
 from kubectl_ddp.engines.registry import DEFAULT_ENGINE
 from kubectl_ddp.errors import PreflightFailed, UsageError
 from kubectl_ddp.fabrics.registry import NONE
@@ -31,7 +39,7 @@ from kubectl_ddp.spec.value_source import Kind, Origin
 from kubectl_ddp.util.finding import Finding, warning
 from kubectl_ddp.util.text_table import pluralize
 from kubectl_ddp.values.engine import Engine, Gang
-from kubectl_ddp.values.program import Script
+from kubectl_ddp.values.program import Command, Script
 from kubectl_ddp.version import default_image
 
 LOCAL_CLAIM: Final = "checkpoints"
@@ -137,8 +145,13 @@ def _script_warnings(spec: JobSpec, site: Site) -> Iterator[Finding]:
     if isinstance(spec.program, Script):
         script = Path(spec.code or "", spec.program.path)
         yield from script_warnings(script)
+        yield from starts_launchers(script)
         if site is Site.CLUSTER and spec.code is None:
             yield from left_behind(script)
+    elif isinstance(spec.program, Command) and spec.code is not None:
+        named = [Path(spec.code, word) for word in spec.program.words if PurePath(word).suffix in {".py", *SHELLS}]
+        for script in (path for path in named if path.is_file()):
+            yield from starts_launchers(script)
 
 
 def _check_secrets(spec: JobSpec) -> None:

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from kubectl_ddp.code.script import left_behind, script_warnings
+from kubectl_ddp.code.script import left_behind, script_warnings, starts_launchers
 
 
 @pytest.mark.parametrize(
@@ -40,3 +40,31 @@ def test_modules_beside_a_script_that_travels_alone_are_named(tmp_path: Path) ->
     (tmp_path / "blocks.py").unlink()
     (tmp_path / "mymodel" / "__init__.py").unlink()
     assert list(left_behind(script)) == []
+
+
+@pytest.mark.parametrize(
+    ("name", "text", "launcher"),
+    [
+        (
+            "train.sh",
+            "#!/bin/bash\npython -m torch.distributed.run --nnodes=2 \\\n  t.py\n",
+            "torch.distributed.run",
+        ),
+        ("train.sh", "exec /opt/bin/torchrun --nnodes $N t.py\n", "torchrun"),
+        ("train.sh", "accelerate launch --config c.yaml t.py\n", "accelerate launch"),
+        ("train.sh", "# torchrun t.py\npython t.py\n", ""),
+        ("train.sh", "torchrun --standalone --nproc-per-node 2 evaluate.py\n", ""),
+        ("train.sh", "pip install deepspeed-kernels accelerate\n", ""),
+        ("train.py", "import subprocess\nsubprocess.run(['torchrun', '--nproc-per-node=2', 'inner.py'])\n", "torchrun"),
+        ("train.py", "import os\nos.system('deepspeed train.py --deepspeed')\n", "deepspeed"),
+        ("train.py", "'''Start me with torchrun --nproc-per-node 2 train.py.'''\nimport torch\n", ""),
+        ("train.py", "import subprocess\nsubprocess.run(['torchrun', '--standalone', 'evaluate.py'])\n", ""),
+    ],
+)
+def test_a_script_that_starts_ranks_itself_is_warned_of(name: str, text: str, launcher: str, tmp_path: Path) -> None:
+    script = tmp_path / name
+    script.write_text(text)
+    found = list(starts_launchers(script))
+    assert [f"'{script}' starts {launcher}, and the launcher of the job" in str(finding) for finding in found] == (
+        [True] if launcher else []
+    )
