@@ -47,6 +47,10 @@ MOST_UNSENT_BYTES: Final = 2 * messages.LINE_BYTES
 """Unread data above which a peer counts as lost."""
 LOG_LINES_PER_MINUTE: Final = 20
 _TICK_FACTOR: Final = 2.0
+MOST_FAILED_TICKS: Final = 10
+"""Steps of the run that may fail in a row before the store ends, so that another one takes its place."""
+FAILED_TICK_SECONDS: Final = 0.5
+"""Least time from a failed step to the next one."""
 """Least pause after a tick, as a multiple of its duration. After a slow tick, messages are thus processed together."""
 
 
@@ -72,7 +76,9 @@ class Store:
         loop = asyncio.get_running_loop()
         self.membership = Membership(self._send, loop.time, run_id=run_id, patience=patience)
         self.finished = asyncio.Event()
-        """Set some seconds after the run is over."""
+        """Set some seconds after the run is over, or when the store gives up."""
+        self.failure = ""
+        """Error that every step of the run ends with; empty if the store has not given up."""
         self.heartbeat = heartbeat
         self.key = secret.key(messages.KEY_PURPOSE)
         total = apply_fd_limit(MOST_CONNECTIONS)
@@ -90,6 +96,7 @@ class Store:
         self._tick_due: asyncio.TimerHandle | None = None
         self._tick_seconds = 0.0
         self._ticked_at = 0.0
+        self._failed_ticks = 0
         self._ending = False
         self._sweep = loop.call_later(heartbeat.interval, self._close_timed_out)
 
@@ -177,8 +184,13 @@ class Store:
         begun = self._loop.time()
         try:
             self.membership.tick()
-        except Exception as error:  # noqa: BLE001 - see hear
+            self._failed_ticks = 0
+        except Exception as error:  # noqa: BLE001 - an error that passes must not end the run
+            self._failed_ticks += 1
             self._log.write(f"a step of the run failed: {error!r}")
+            if self._failed_ticks == MOST_FAILED_TICKS:
+                self.failure = repr(error)
+                self.finished.set()
         self._watch()
         self._ticked_at = self._loop.time()
         self._tick_seconds = self._ticked_at - begun
@@ -188,7 +200,8 @@ class Store:
         if self._timer:
             self._timer.cancel()
         deadline = self.membership.deadline()
-        self._timer = None if deadline is None else self._loop.call_at(deadline, self._tick)
+        earliest = self._loop.time() + (FAILED_TICK_SECONDS if self._failed_ticks else 0.0)
+        self._timer = None if deadline is None else self._loop.call_at(max(deadline, earliest), self._tick)
         if self.membership.end.has_parted and not self._ending:
             self._ending = True
             is_awaited = self.membership.end.has_missing_member
@@ -247,6 +260,9 @@ async def _run(arguments: argparse.Namespace) -> tuple[messages.Over | None, int
         port = store.listen(arguments.host, arguments.port)
         print(f"ddp-store: listening on {arguments.host or '*'}:{port}", file=sys.stderr, flush=True)
         await store.finished.wait()
+    if store.failure:
+        why = f"The store gives up, because each step of the run fails: {store.failure}."
+        raise LaunchError(why, exit_code=Exit.RENDEZVOUS_LOST)
     return store.membership.end.over, signalled[0] if signalled else 0
 
 

@@ -30,7 +30,7 @@ from ddp_trainer.train.checkpoint.torch_zip_writer import pack
 from ddp_trainer.train.config.config import Config
 from ddp_trainer.train.config.option_values import CheckpointMode
 from ddp_trainer.train.distributed.group import Group
-from ddp_trainer.train.utils.errors import BadConfig, CheckpointNotWritten, StaleGeneration
+from ddp_trainer.train.utils.errors import BadConfig, CheckpointNotWritten, StaleGeneration, TrainError
 
 _LAST_WORDS_SECONDS: Final = 1.0
 """Time that a failing run waits for a save in progress. It is less than repeating the lost steps would take."""
@@ -106,7 +106,7 @@ class CheckpointManager:
         """Step of the last attempted save; the same on all ranks."""
         self.durable_step: int | None = None
         """Step of the last save on this rank's disk."""
-        self.failure: OSError | None = None
+        self.failure: Exception | None = None
         """Error of the last save; None if it succeeded."""
         self.is_open = False
         """True after :meth:`open`: the directory is claimed, if this rank writes to one."""
@@ -276,12 +276,12 @@ class CheckpointManager:
         if writing is None or not writing.is_over:
             return
         self.writing = None
-        if self._directory is None and isinstance(writing.error, OSError | None):
-            return  # only a part: the rank that publishes the checkpoint receives and reports the failure
-        if isinstance(writing.error, OSError):
-            self._failed(writing.error)
-        elif writing.error is not None:
+        if isinstance(writing.error, TrainError) or not isinstance(writing.error, Exception | None):
             raise writing.error
+        if self._directory is None:
+            return  # only a part: the rank that publishes the checkpoint receives and reports the failure
+        if writing.error is not None:
+            self._failed(writing.error)
         else:
             self.failure = None
             self.durable_step = writing.step
@@ -343,14 +343,19 @@ class CheckpointManager:
         if self.failure is None or self._directory is None:
             return None
         return CheckpointNotWritten(
-            f"The final state, of step {step}, could not be saved in {self._directory.place}: {self.failure.strerror}.",
+            f"The final state, of step {step}, could not be saved in {self._directory.place}: {_reason(self.failure)}.",
             hint="Free space and run again: the run continues from the last saved checkpoint.",
         )
 
-    def _failed(self, err: OSError) -> None:
+    def _failed(self, err: Exception) -> None:
         self.failure = err
         self._recorder.add(cell(Metric.CHECKPOINT_SAVES, "failure"))
         place = "" if self._directory is None else self._directory.place
         self._alarm(
-            f"No checkpoint could be saved in {place}: {err.strerror}. Training continues; older checkpoints are kept."
+            f"No checkpoint could be saved in {place}: {_reason(err)}. Training continues; older checkpoints are kept."
         )
+
+
+def _reason(err: Exception) -> str:
+    """Describe why a save failed: in the words of the system, or as Python does."""
+    return (err.strerror if isinstance(err, OSError) else "") or f"{type(err).__name__}: {err}".removesuffix(": ")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import itertools
 import socket
 from collections.abc import Awaitable, Callable, Sequence
 from typing import Any, Final
@@ -28,7 +29,7 @@ from ddp_trainer.launch.protocol.messages import (
 )
 from ddp_trainer.launch.protocol.timeouts import Timeouts
 from ddp_trainer.launch.rendezvous.client import TcpLink
-from ddp_trainer.launch.rendezvous.store import Store
+from ddp_trainer.launch.rendezvous.store import MOST_FAILED_TICKS, Store
 from ddp_trainer.net.handshake import ServerHandshake
 from ddp_trainer.net.run_secret import RunSecret
 
@@ -160,3 +161,29 @@ def test_why_no_address_is_the_stores_is_reported(monkeypatch: pytest.MonkeyPatc
             return trouble
 
     assert why in asyncio.run(reported())
+
+
+def test_a_store_each_of_whose_steps_fails_gives_up_instead_of_turning_for_ever(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    ticks: list[float] = []
+
+    async def run() -> str:
+        with contextlib.closing(Store(SECRET, patience=Timeouts(first=0.0))) as store:
+            loop = asyncio.get_running_loop()
+
+            def fail() -> None:
+                ticks.append(loop.time())
+                raise ValueError("a broken step")
+
+            monkeypatch.setattr(store.membership, "tick", fail)
+            monkeypatch.setattr(store.membership, "deadline", lambda: 0.0)
+            monkeypatch.setattr("ddp_trainer.launch.rendezvous.store.FAILED_TICK_SECONDS", 0.02)
+            store.listen("127.0.0.1", 0)
+            store._schedule_tick()
+            await asyncio.wait_for(store.finished.wait(), 10)
+            return store.failure
+
+    assert asyncio.run(run()) == "ValueError('a broken step')"
+    assert len(ticks) == MOST_FAILED_TICKS
+    assert min(later - sooner for sooner, later in itertools.pairwise(ticks)) > 0.015

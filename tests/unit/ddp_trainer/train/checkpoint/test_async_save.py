@@ -74,17 +74,21 @@ class Told(NoopRankRecorder):
 
     def __init__(self) -> None:
         super().__init__()
-        self.skipped = self.saved = 0
+        self.skipped = self.saved = self.failed = 0
 
     def add(self, metric: str, amount: float = 1.0) -> None:
         self.skipped += metric == cell(Metric.CHECKPOINT_SAVES, "skipped")
+        self.failed += metric == cell(Metric.CHECKPOINT_SAVES, "failure")
 
     def checkpoint_saved(self, step: int, seconds: float, blocking_seconds: float, size_bytes: int) -> None:
         self.saved += 1
 
 
 def a_saver(
-    directory: CheckpointDirectory, told: Told | None = None, clock: Callable[[], float] = time.monotonic
+    directory: CheckpointDirectory,
+    told: Told | None = None,
+    clock: Callable[[], float] = time.monotonic,
+    alarm: Callable[[str], object] = pytest.fail,
 ) -> CheckpointManager:
     """Of the first rank, which asks for a checkpoint every 10 seconds."""
     return CheckpointManager(
@@ -92,7 +96,7 @@ def a_saver(
         directory,
         keeps_time=True,
         recorder=told or Told(),
-        alarm=pytest.fail,
+        alarm=alarm,
         note=print,
         device=torch.device("cpu"),
         clock=clock,
@@ -113,6 +117,47 @@ def test_each_checkpoint_that_is_due_while_one_is_being_written_counts_as_skippe
     directory.let.set()
     saver.wait_for_save()
     assert (told.saved, saver.should_save()) == (1, True)
+
+
+class Failing(CheckpointDirectory):
+    """Fails to write as often as it has errors left."""
+
+    errors: list[BaseException]
+
+    def write(self, draft: Manifest, archive: Archive) -> Manifest:
+        if self.errors:
+            raise self.errors.pop()
+        return super().write(draft, archive)
+
+
+@pytest.mark.parametrize("error", [MemoryError(), OSError(28, "No space left on device"), RuntimeError("odd")])
+def test_a_save_that_fails_for_any_reason_is_counted_and_the_next_one_tries_again(
+    error: Exception, tmp_path: Path
+) -> None:
+    directory, told = (
+        Failing(tmp_path, keep=1, claim=WriteLease(tmp_path, generation=0, fence=0, run_id="run", token="a")),
+        Told(),
+    )
+    directory.errors = [error, error]
+    said: list[str] = []
+    saver = a_saver(directory, told, alarm=said.append)
+    saver.open()
+    for step in (1, 2, 3):
+        saver.save(step, lambda: {"step": 1}, lambda: a_manifest(1))
+        saver.wait_for_save()
+        assert saver.failure is (error if step < 3 else None)
+    assert (told.failed, told.saved, len(said)) == (2, 1, 2)
+    assert "Training continues; older checkpoints are kept." in said[0]
+
+
+def test_a_claim_of_a_newer_group_ends_training_as_before(tmp_path: Path) -> None:
+    directory = Failing(tmp_path, keep=1, claim=WriteLease(tmp_path, generation=0, fence=0, run_id="run", token="a"))
+    directory.errors = [StaleGeneration("a newer group")]
+    saver = a_saver(directory)
+    saver.open()
+    with pytest.raises(StaleGeneration):  # as soon as the writer has ended, and then at the latest
+        saver.save(1, lambda: {"step": 1}, lambda: a_manifest(1))
+        saver.wait_for_save()
 
 
 def saving(path: Path) -> tuple[Slow, CheckpointManager]:
