@@ -69,6 +69,8 @@ class Group(group_teardown.GroupTeardown):
         self.device = device
         self.activity = "while it started"
         """Current activity of the ranks, as used in the message about a lost peer."""
+        self.has_agreed_state = False
+        """True on all ranks if they hold the same weights and buffers, so that no strategy needs to send them."""
         self.spares = 0
         """Number of spare ranks, which joined the group and have no place in the layout."""
 

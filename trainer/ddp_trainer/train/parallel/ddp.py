@@ -47,10 +47,11 @@ class Ddp(Strategy):
                 find_unused_parameters=parts.config.find_unused_parameters,
                 static_graph=parts.config.static_graph,
                 gradient_as_bucket_view=parts.config.gradient_as_bucket_view,
+                init_sync=not self._group.has_agreed_state,
                 # The step synchronizes buffers itself, in all modes: see ddp_trainer.train.exact.buffer_sync.
                 **{_BUFFER_ARGUMENT: False},  # type: ignore[arg-type] # a name of a bool argument
             )
-        if _BUFFER_ARGUMENT == "broadcast_buffers":
+        if _BUFFER_ARGUMENT == "broadcast_buffers" and not self._group.has_agreed_state:
             send_from_first([*self.model.buffers()], self._group)
 
     def begin(self, step: int) -> None:  # noqa: ARG002 - the same for all

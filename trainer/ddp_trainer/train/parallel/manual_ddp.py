@@ -20,7 +20,8 @@ class Manual(Strategy):
 
     def __init__(self, parts: Parts) -> None:
         super().__init__(parts)
-        send_from_first([*self.model.parameters(), *self.model.buffers()], self._group)
+        if not self._group.has_agreed_state:
+            send_from_first([*self.model.parameters(), *self.model.buffers()], self._group)
 
     def reduce(self, samples: int) -> None:  # noqa: ARG002 - backward has used it
         """Average every gradient over ranks; a weight without a gradient on this rank contributes zeros."""

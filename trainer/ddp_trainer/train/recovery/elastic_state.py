@@ -108,11 +108,18 @@ class ElasticState:
             process.recorder.add(Metric.CHECKPOINT_LOAD_SECONDS, time.perf_counter() - began)
         elif restored is None and held is None:
             self._initialize()
+        self._record_agreement(has_state=restored is not None or held is not None)
         self.state.logger_run_id = self.state.logger_run_id or process.env.run_id or history.run_name
         group.confirm()
         self.is_whole, self._local_state = True, None
         history.end_restore(loaded=is_loaded)
         return restored
+
+    def _record_agreement(self, *, has_state: bool) -> None:
+        """Record on all ranks whether each of them has the state of the run, not only its own first one."""
+        if not self._context.config.is_model_sharded:
+            group = self._context.process.group
+            group.has_agreed_state = all(group.gather(int(has_state)))
 
     def _build(self, checkpoint: Checkpoint | None, *, is_void: bool) -> None:
         """Build a state to load into; if no rank keeps its state (``is_void``), also reset evaluation and guard."""

@@ -155,9 +155,13 @@ def test_a_claim_of_a_newer_group_ends_training_as_before(tmp_path: Path) -> Non
     directory.errors = [StaleGeneration("a newer group")]
     saver = a_saver(directory)
     saver.open()
-    with pytest.raises(StaleGeneration):  # as soon as the writer has ended, and then at the latest
+
+    def save() -> None:
         saver.save(1, lambda: {"step": 1}, lambda: a_manifest(1))
-        saver.wait_for_save()
+        saver.wait_for_save()  # it is reported as soon as the writer has ended, and here at the latest
+
+    with pytest.raises(StaleGeneration):
+        save()
 
 
 def saving(path: Path) -> tuple[Slow, CheckpointManager]:
