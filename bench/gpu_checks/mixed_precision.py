@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from bench.gpu_checks.check_report import Bench
-from bench.gpu_checks.launches import checkpoint_weights, train_single_rank
+from bench.gpu_checks.launches import TASKS, checkpoint_weights, train_single_rank
 from bench.harness import CannotMeasure
 
 STEPS: Final = (40, 10)
@@ -24,7 +24,9 @@ def run(bench: Bench) -> None:
     folder = bench.folder("text")
     (folder / "text.txt").write_text("".join(f"{n} times {n} is {n * n}.\n" for n in range(20_000)), encoding="utf-8")
     names = ("fp32", *(OFF_BY if bench.is_gpu else ()))
-    with ThreadPoolExecutor(len(names) + 1) as pool:
+    with ThreadPoolExecutor(len(names) + 3) as pool:
+        tasks = ("digits", f"{TASKS}:OverflowOnce") if bench.is_gpu else ()
+        skipped = [pool.submit(_count_skipped_steps, bench, task) for task in tasks]
         losses = {name: pool.submit(_last_loss, bench, folder, name) for name in names}
         resumed = pool.submit(_count_resume_differences, bench, folder)
         exact = losses.pop("fp32").result()
@@ -34,6 +36,19 @@ def run(bench: Bench) -> None:
                 off = abs(future.result() / exact - 1)
                 bench.findings.at_most(f"{name}: last loss, off from that in fp32", off, OFF_BY[name])
         bench.findings.at_most("weights with other bits after a resume", resumed.result(), 0)
+        if skipped:
+            usual, forced = (count.result() for count in skipped)
+            bench.findings.require(
+                f"fp16: an overflow skips one step ({forced - usual} more)", holds=forced - usual == 1
+            )
+
+
+def _count_skipped_steps(bench: Bench, task: str) -> int:
+    """Return the steps that a run in fp16 skips because of an overflow."""
+    flags = ("--task", task, "--device", bench.device, "--precision", "fp16", "--max-steps", "60", "--epochs", "100")
+    size = ("--global-batch", "64", "--batch-slices", "1", "--evaluate-every", "1000000")
+    run = train_single_rank(*flags, *size, "--checkpoint-seconds", "inf", seconds=bench.seconds_left)
+    return max((int(event["summary"]["skipped_steps"]) for _, event in run.events("summary")), default=0)
 
 
 @contextlib.contextmanager

@@ -12,6 +12,7 @@ import torch
 from torch import Tensor, nn
 
 from ddp_trainer.train.data.task import rowwise
+from ddp_trainer.train.tasks.digits import Digits
 
 SAMPLES: Final = 512
 WIDTH: Final = 4096
@@ -22,6 +23,8 @@ FAULT: Final = "BENCH_GPU_FAULT"
 FAULT_ONCE: Final = "BENCH_GPU_FAULT_ONCE"
 """Variable: file that shows that the fault has happened, so that it does not happen again; empty for none."""
 FAULT_STEP: Final = 5
+OVERFLOW_PASS: Final = 40
+"""By then the scale of the loss has settled."""
 RATE: Final = 2.0**-7
 SUMS_FLAGS: Final = (
     *("--optimizer", "sgd", "--momentum", "0", "--weight-decay", "0", "--learning-rate", str(RATE)),
@@ -110,6 +113,19 @@ class Faulty(Sums):
                 Path(happened).touch()
             fail(os.environ[FAULT], batch.device)
         return super().losses(model, batch)
+
+
+class OverflowOnce(Digits):
+    """Digits whose gradients are too large for float16 in one pass."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._passes = 0
+
+    def losses(self, model: nn.Module, batch: tuple[Tensor, Tensor]) -> Tensor:
+        """Return the losses of ``Digits``, times 1e30 in pass :data:`OVERFLOW_PASS`."""
+        self._passes += 1
+        return super().losses(model, batch) * (1e30 if self._passes == OVERFLOW_PASS else 1.0)
 
 
 def fail(kind: str, device: torch.device) -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from pathlib import Path, PurePath
 from typing import Final
 
@@ -14,7 +14,6 @@ from kubectl_ddp.errors import NotFound, UsageError
 from kubectl_ddp.util.finding import Finding, warning
 from kubectl_ddp.util.invocation import location_flags, program
 from kubectl_ddp.util.nearest import suggest_file
-from kubectl_ddp.values.program import LAUNCHERS
 
 NOTEBOOK: Final = ".ipynb"
 SHELLS: Final[Mapping[str, str]] = {".sh": "sh", ".bash": "bash", ".zsh": "zsh", ".ksh": "ksh", ".fish": "fish"}
@@ -65,14 +64,14 @@ def script_warnings(script: Path) -> Iterator[Finding]:
         )
 
 
-def starts_launchers(script: Path) -> Iterator[Finding]:
-    """Yield a warning if a Python or shell script starts ranks itself, except with ``--standalone``."""
+def starts_launchers(script: Path, launchers: Collection[str]) -> Iterator[Finding]:
+    """Yield a warning if a Python or shell script starts one of these launchers, except with ``--standalone``."""
     data = _read(script)
     texts = _called_texts(data) if script.suffix == ".py" else _commands(data)
     for text in texts:
         words = text.split()
         pairs = {" ".join(words[place : place + 2]) for place in range(len(words))}
-        for name in sorted(LAUNCHERS.intersection({PurePath(word).name for word in words} | pairs)):
+        for name in sorted(({PurePath(word).name for word in words} | pairs).intersection(launchers)):
             if "--standalone" not in words:
                 yield warning(
                     f"'{script}' starts {name}, and the launcher of the job starts the ranks already: each would start "

@@ -39,7 +39,7 @@ from kubectl_ddp.spec.value_source import Kind, Origin
 from kubectl_ddp.util.finding import Finding, warning
 from kubectl_ddp.util.text_table import pluralize
 from kubectl_ddp.values.engine import Engine, Gang
-from kubectl_ddp.values.program import Command, Script
+from kubectl_ddp.values.program import LAUNCHERS, Command, Script
 from kubectl_ddp.version import default_image
 
 LOCAL_CLAIM: Final = "checkpoints"
@@ -145,13 +145,13 @@ def _script_warnings(spec: JobSpec, site: Site) -> Iterator[Finding]:
     if isinstance(spec.program, Script):
         script = Path(spec.code or "", spec.program.path)
         yield from script_warnings(script)
-        yield from starts_launchers(script)
+        yield from starts_launchers(script, LAUNCHERS)
         if site is Site.CLUSTER and spec.code is None:
             yield from left_behind(script)
     elif isinstance(spec.program, Command) and spec.code is not None:
         named = [Path(spec.code, word) for word in spec.program.words if PurePath(word).suffix in {".py", *SHELLS}]
         for script in (path for path in named if path.is_file()):
-            yield from starts_launchers(script)
+            yield from starts_launchers(script, LAUNCHERS)
 
 
 def _check_secrets(spec: JobSpec) -> None:

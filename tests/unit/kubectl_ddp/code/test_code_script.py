@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 
 from kubectl_ddp.code.script import left_behind, script_warnings, starts_launchers
+from kubectl_ddp.values.program import LAUNCHERS
 
 
 @pytest.mark.parametrize(
@@ -64,7 +65,7 @@ def test_modules_beside_a_script_that_travels_alone_are_named(tmp_path: Path) ->
 def test_a_script_that_starts_ranks_itself_is_warned_of(name: str, text: str, launcher: str, tmp_path: Path) -> None:
     script = tmp_path / name
     script.write_text(text)
-    found = list(starts_launchers(script))
+    found = list(starts_launchers(script, LAUNCHERS))
     assert [f"'{script}' starts {launcher}, and the launcher of the job" in str(finding) for finding in found] == (
         [True] if launcher else []
     )
