@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import re
 import signal
 import socket
@@ -452,6 +453,20 @@ def test_a_launcher_that_a_script_starts_does_not_take_the_flags_of_its_own(stag
     assert run.code() == 0, run.output
     assert "flags []" in run.lines
     assert sorted(line for line in run.lines if line.startswith("inner")) == ["inner 0 of 2", "inner 1 of 2"]
+
+
+def test_a_script_that_is_edited_while_it_runs_is_named_when_workers_start_again(stage: Stage) -> None:
+    text = "import os, time\nos.write(1, f'pid={os.getpid()}\\n'.encode())\ntime.sleep(600)"
+    script = stage.script(text)
+    run = stage.launch("--max-restarts", "2", script, DDP_ZYGOTE="0")
+    first = int(run.line(r"pid=(\d+)")[1])
+    seen = len(run.lines)
+    os.kill(first, signal.SIGKILL)
+    second = int(run.line(r"pid=(\d+)", after=seen)[1])
+    assert "has changed" not in run.output
+    stage.script(f"# edited\n{text}")
+    os.kill(second, signal.SIGKILL)
+    run.line(r"script\.py has changed meanwhile: workers that start now run the new text")
 
 
 @pytest.mark.parametrize("form", ["--master-port={}", "--rdzv-endpoint=localhost:{}", "--rdzv-endpoint=127.0.0.1:{}"])

@@ -11,6 +11,7 @@ import socket
 import time
 from collections.abc import Awaitable, Callable, Collection, Sequence
 from dataclasses import replace
+from pathlib import Path
 from typing import Any, Final
 
 from ddp_trainer.common.constants import Exit, FailureReason, GroupState, LifecycleEvent, RestartCause
@@ -97,6 +98,7 @@ class Agent:
         self._port: socket.socket | None = None
         self._joined_at = self._started_at = time.monotonic()
         self._moments = LifecycleTimes()
+        self._script = _version_of(setup.program.target)
         self._troubles: set[str] = set()
         self._restarts: dict[str, int] | None = None
         self._kept: Failure | None = None
@@ -338,6 +340,7 @@ class Agent:
     ) -> None:
         match action:
             case StartWorkers():
+                self._warn_of_changed_script()
                 self._joining.end()
                 self._record(action.generation)
                 self._starting.start(action.generation)
@@ -351,6 +354,12 @@ class Agent:
             case SignalWorkers():
                 self._workers.signal(action.signal, action.local_ranks)
                 self._starting.preflight.stop()
+
+    def _warn_of_changed_script(self) -> None:
+        """Print one line if the script was edited since the last workers started: ranks may then run two programs."""
+        before, self._script = self._script, _version_of(self._setup.program.target)
+        if before != self._script and self._setup.program.kind == "script":
+            log_line(f"{self._setup.program.target} has changed meanwhile: workers that start now run the new text.")
 
     def _cancel_timer(self, timer: Timer) -> None:
         if handle := self._timers.pop(timer, None):
@@ -430,3 +439,12 @@ class Agent:
             told = [final_report.final_message(finish)]
         for line in filter(None, told):
             log_line(line)
+
+
+def _version_of(script: str) -> tuple[int, int]:
+    """Return size and time of the last change of a file; zeros if there is none."""
+    try:
+        status = Path(script).stat()
+    except OSError:
+        return 0, 0
+    return status.st_size, status.st_mtime_ns
