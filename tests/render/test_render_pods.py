@@ -15,6 +15,7 @@ from ddp_trainer.common.constants import (
     Path,
 )
 from ddp_trainer.launch import flags
+from kubectl_ddp.code.archive import Code
 from kubectl_ddp.kube.objects import Object
 from kubectl_ddp.render import Site, render
 from kubectl_ddp.spec.model import JobSpec
@@ -27,6 +28,14 @@ from tests.support.rendered import RUN, container, environment, expanded, templa
 
 ANY_JOB = settings(deadline=None, max_examples=50, suppress_health_check=[HealthCheck.too_slow])
 """A loaded machine draws jobs slowly, which says nothing about them."""
+
+
+def test_a_script_that_is_sent_alone_starts_where_it_may_write_and_a_program_of_the_image_where_the_image_says() -> (
+    None
+):
+    [sent] = worker_pod(a_job(program=Script("train.py"), args=()), code=Code("train.py", "print()"))["containers"]
+    assert sent["workingDir"] == "/tmp"
+    assert "workingDir" not in container(a_job(program=Module("mine.train")))
 
 
 def test_the_container_starts_the_launcher_with_everything_it_needs() -> None:

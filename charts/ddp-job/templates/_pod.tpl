@@ -79,6 +79,9 @@ spec:
         {{- end }}
       {{- if $isArchive }}
       workingDir: /var/run/ddp-code
+      {{- else if .Values.script }}
+      # A script that is sent alone expects nothing beside it, and may write here on every image.
+      workingDir: /tmp
       {{- end }}
       env:
         {{- include "ddp-job.identityEnv" . | nindent 8 }}
