@@ -134,7 +134,8 @@ def inject_faults(bench: Bench, nodes: Nodes, end: float, *, most: int) -> Recov
     for number in range(most):
         if time.monotonic() > end:
             break
-        fault = FAULTS[number] if number < len(FAULTS) else FAULTS[0]
+        faults = FAULTS[1:] if bench.is_small else FAULTS
+        fault = faults[number] if number < len(faults) else faults[0]
         before = nodes.agents[0].worker()
         first = first or resources(bench, before)
         time.sleep(chance.uniform(0, 4 * pause_seconds(bench)))  # the moment within a step is what is varied
@@ -242,7 +243,7 @@ def disturb(bench: Bench, name: str, flags: tuple[str, ...], *, stays: bool) -> 
     nodes = nodes_of(bench, name, backend, flags, variables, 2)
     with nodes:
         end = time.monotonic() + bench.seconds_left - END_SECONDS - LAST_FAULT_SECONDS
-        outcomes = inject_faults(bench, nodes, end, most=bench.size(60, 4))
+        outcomes = inject_faults(bench, nodes, end, most=bench.size(60, 3))
         report_results(bench, name, nodes, outcomes, stays=stays)
         differing, steps = compare_weights(bench, name, nodes)
     bench.findings.add(f"{name}_steps_count", steps)
