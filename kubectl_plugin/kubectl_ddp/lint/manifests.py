@@ -81,6 +81,21 @@ def without_pods(objects: Sequence[Object]) -> list[str]:
     ]
 
 
+def unknown_kinds(objects: Sequence[Object]) -> list[str]:
+    """Return the kinds, such as ``Job of batch.volcano.sh/v1alpha1``, that have containers in a form not known here."""
+    return [
+        f"{each['kind']} of {each['apiVersion']}"
+        for each in objects
+        if not any(pods.containers for pods in _pods(each, objects)) and _has_containers(each.get("spec"))
+    ]
+
+
+def _has_containers(item: object) -> bool:
+    if isinstance(item, Mapping):
+        return bool(item.get("containers")) or any(map(_has_containers, item.values()))
+    return isinstance(item, list) and any(map(_has_containers, item))
+
+
 def _runtime_of(train_job: Object) -> object:
     return mapping(mapping(train_job.get("spec")).get("runtimeRef")).get("name")
 

@@ -12,6 +12,11 @@ from kubectl_ddp.lint.container import Container
 from kubectl_ddp.lint.model import PodRule, Pods, Workload
 
 _NODE_RANK: Final = re.compile(r"--(?:node|machine)[-_]rank[ =]+[\"']?(\d+)\b")
+_LOOPBACK: Final = re.compile(
+    r"--(rdzv[-_]endpoint|master[-_]addr)[ =]+[\"']?((?:localhost|127\.\d+\.\d+\.\d+)(?::\d+)?)"
+)
+_LOCAL_HOSTS: Final = ("localhost", "127.")
+_ONE_NODE: Final = re.compile(r"--standalone\b|--nnodes[ =]+[\"']?1(?![\d:])")
 _ETCD: Final = re.compile(r"--rdzv[-_]backend[ =]+[\"']?(etcd\S*)")
 _OPERATORS: Final = ("MASTER_ADDR", "MASTER_PORT", "WORLD_SIZE", "RANK")
 _ALIKE: Final = ("NCCL_", "FI_", "UCX_", "GLOO_", "LD_LIBRARY_PATH")
@@ -26,12 +31,41 @@ def _multiple_masters(pods: Pods, workload: Workload) -> Iterator[Found]:
         yield Found("replicas", str(pods.count))
 
 
-def _one_rank_for_all(pods: Pods, _: Workload) -> Iterator[Found]:
-    for container in pods.training_containers if pods.count > 1 else ():
+def _one_rank_for_all(pods: Pods, workload: Workload) -> Iterator[Found]:
+    before = workload.training[: workload.training.index(pods)] if pods in workload.training else ()
+    earlier = {rank for other in before for _, rank in _node_ranks(other)}
+    for name, rank in _node_ranks(pods):
+        if pods.count > 1:
+            yield Found(name, rank, str(pods.count))
+        elif rank in earlier:
+            yield Found(name, rank, str(sum(each.count for each in workload.training)))
+
+
+def _node_ranks(pods: Pods) -> Iterator[tuple[str, str]]:
+    """Yield each node rank that a command or a variable sets, with what sets it."""
+    for container in pods.training_containers:
         if match := _NODE_RANK.search(_command_text(container)):
-            yield Found(match[0].split("=")[0].split()[0], match[1], str(pods.count))
+            yield match[0].split("=")[0].split()[0], match[1]
         elif (rank := container.environment.get("PET_NODE_RANK", "")).isdecimal():
-            yield Found("PET_NODE_RANK", rank, str(pods.count))
+            yield "PET_NODE_RANK", rank
+
+
+def _unnamed_container(pods: Pods, workload: Workload) -> Iterator[Found]:
+    names = [container.name for container in pods.containers]
+    if workload.kind == "PyTorchJob" and pods in workload.training and names and "pytorch" not in names:
+        yield Found("name", ", ".join(names))
+
+
+def _meets_at_itself(pods: Pods, workload: Workload) -> Iterator[Found]:
+    if pods not in workload.training or sum(each.count for each in workload.training) < 2:
+        return
+    for container in pods.training_containers:
+        text = _command_text(container)
+        if match := None if _ONE_NODE.search(text) else _LOOPBACK.search(text):
+            yield Found(f"--{match[1]}", match[2])
+        for name in ("PET_RDZV_ENDPOINT", "MASTER_ADDR"):
+            if (value := container.environment.get(name, "")).startswith(_LOCAL_HOSTS):
+                yield Found(name, value)
 
 
 def _overrides_operator_env(pods: Pods, workload: Workload) -> Iterator[Found]:
@@ -111,5 +145,23 @@ RULES: Final = (
         "collective.",
         fix="Give all replicas the same.",
         source=sources.issue("NVIDIA/nccl", 1328),
+    ),
+    PodRule(
+        id="K39",
+        severity=Severity.ERROR,
+        looks_for="pods of a PyTorchJob without a container named `pytorch`",
+        when=_unnamed_container,
+        message="No container has the {name} pytorch (only {value}), and the operator refuses the job.",
+        fix="Name the container that trains pytorch.",
+        source=sources.PYTORCHJOB,
+    ),
+    PodRule(
+        id="K40",
+        severity=Severity.ERROR,
+        looks_for="a rendezvous of several pods at a loopback address",
+        when=_meets_at_itself,
+        message="{name} {value} is another place in each pod, so each waits for the others at its own.",
+        fix="Name the first pod or a Service in front of it.",
+        source=sources.TORCHRUN,
     ),
 )

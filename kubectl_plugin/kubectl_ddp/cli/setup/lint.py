@@ -115,9 +115,14 @@ def _reject_flags(request: JobRequest, file: JobFile) -> None:
 
 
 def _lint_manifest(name: str, objects: Sequence[dict[str, Any]], ignored: str, options: Options) -> LintResult:
-    from kubectl_ddp.lint.manifests import find_workloads, without_pods  # noqa: PLC0415
+    from kubectl_ddp.lint.manifests import find_workloads, unknown_kinds, without_pods  # noqa: PLC0415
     from kubectl_ddp.lint.registry import check  # noqa: PLC0415 - not needed for help and completion
 
+    if unknown := unknown_kinds(objects):
+        raise UsageError(
+            f"{name} has a {unknown[0]}, whose pods lint does not know how to find.",
+            hint="Lint a Pod with the same containers, or leave the object out.",
+        )
     makers = find_workloads(objects)
     for lonely in without_pods(objects):
         options.print_message(

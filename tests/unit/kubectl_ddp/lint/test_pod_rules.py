@@ -10,7 +10,7 @@ import pytest
 import yaml
 
 from kubectl_ddp.errors import UsageError
-from kubectl_ddp.lint.manifests import find_workloads, parse_manifest, without_pods
+from kubectl_ddp.lint.manifests import find_workloads, parse_manifest, unknown_kinds, without_pods
 from kubectl_ddp.lint.registry import RULES, check, unknown_ids
 
 ROOT = Path(__file__).parents[4]
@@ -152,6 +152,24 @@ SPEAKS: list[Case] = [
     ),
     ("K32", [job(pod(container={"args": ["--machine-rank", "0"]}))], "--machine-rank 0 is the same in all 4 pods"),
     ("K32", [job(pod(**env(PET_NODE_RANK="1")))], "PET_NODE_RANK 1 is the same"),
+    (
+        "K32",
+        [
+            job(
+                pod(container={"args": ["--node_rank=0"]}),
+                master=pod(container={"args": ["--node_rank=0"]}),
+                worker_count=1,
+            )
+        ],
+        "--node_rank 0 is the same in all 2 pods",
+    ),
+    ("K39", [job(pod(container={"name": "trainer"}))], "No container has the name pytorch (only trainer)"),
+    (
+        "K40",
+        [job(pod(container={"args": ["torchrun --nnodes=4 --rdzv_endpoint=localhost:29500 train.py"]}))],
+        "--rdzv_endpoint localhost:29500 is another place in each pod",
+    ),
+    ("K40", [job(pod(**env(PET_RDZV_ENDPOINT="127.0.0.1:29400")))], "PET_RDZV_ENDPOINT 127.0.0.1:29400"),
     ("K33", [job(pod(**env(MASTER_ADDR="train-master-0")))], "MASTER_ADDR=train-master-0 is set by the operator"),
     ("K34", [job(pod(container={"args": ["--rdzv-backend", "etcd-v2"]}))], "--rdzv-backend etcd-v2 speaks only"),
     ("K34", [job(pod(**env(PET_RDZV_BACKEND="etcd")))], "--rdzv-backend etcd speaks only"),
@@ -227,6 +245,20 @@ SILENT: list[Case] = [
     ("K30", [service(selector={"app": "web"}), service(), job()], ""),
     ("K31", [job(pod(initContainers=[DAEMON | {"startupProbe": {}}]))], ""),
     ("K32", [job(pod(container={"args": ["--node_rank", "1"]}), worker_count=1)], ""),
+    (
+        "K32",
+        [
+            job(
+                pod(container={"args": ["--node_rank=1"]}),
+                master=pod(container={"args": ["--node_rank=0"]}),
+                worker_count=1,
+            )
+        ],
+        "",
+    ),
+    ("K39", [job(pod(container={"name": "pytorch"}))], ""),
+    ("K40", [job(pod(container={"args": ["torchrun --standalone --rdzv-endpoint=localhost:0 evaluate.py"]}))], ""),
+    ("K40", [job(pod(container={"args": ["--rdzv-endpoint=localhost:29500"]}), worker_count=1)], ""),
     ("K32", [job(pod(container={"args": ["--node-rank=$(JOB_COMPLETION_INDEX)"]}))], ""),
     ("K33", [made_by_job(pod(**env(MASTER_ADDR="j-0.nodes")))], ""),
     ("K34", [job(pod(container={"args": ["--rdzv-backend=c10d"]}))], ""),
@@ -347,3 +379,14 @@ def test_rules_are_left_out_by_name_and_all_at_once() -> None:
     assert "K01" not in {each.rule for each in check(found, "k01")}
     assert check(found, "all") == []
     assert unknown_ids("K01,n33,K99,all") == ["K99"]
+
+
+def test_a_kind_whose_pods_cannot_be_found_is_named_and_is_not_called_clean() -> None:
+    volcano = {
+        "apiVersion": "batch.volcano.sh/v1alpha1",
+        "kind": "Job",
+        "metadata": {"name": "train"},
+        "spec": {"tasks": [{"replicas": 2, "template": pod()}]},
+    }
+    assert unknown_kinds([volcano, job()]) == ["Job of batch.volcano.sh/v1alpha1"]
+    assert unknown_kinds([job(), {"apiVersion": "v1", "kind": "Service", "spec": {"ports": []}}]) == []
