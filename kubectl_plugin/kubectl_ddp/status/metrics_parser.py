@@ -38,7 +38,10 @@ LIVE: Final = (
 _WANTED: Final = frozenset([*(str(metric) for metric in Metric), RANK_STOPPED])
 _SAMPLE: Final = re.compile(r"^(ddp_\w+)(?:\{(.*)\})?[ \t]+(\S+)", re.MULTILINE)
 """Pattern of one sample. The labels end at the last brace, because their values may contain braces."""
-_LABEL: Final = re.compile(r'([a-zA-Z_]\w*)="((?:[^"\\]|\\.)*)"')
+_LABEL: Final = re.compile(r'(?:^|,)[ \t]*([a-zA-Z_]\w*)="((?:[^"\\]|\\.)*)"')
+"""Pattern of one label. It begins at a comma, so that text without one is read once, whatever a pod serves."""
+MOST_LABEL_CHARACTERS: Final = 4096
+"""Longest labels of a sample. Longer ones are no sample of ours, and are left out."""
 _ESCAPED: Final = re.compile(r"\\(.)")
 
 
@@ -97,7 +100,7 @@ def parse(text: str) -> Samples:
     families: dict[str, list[tuple[Labels, float]]] = {}
     known: dict[str, Labels] = {}  # labels of a rank repeat in every family
     for name, labels, value in _SAMPLE.findall(text):
-        if name not in _WANTED:
+        if name not in _WANTED or len(labels) > MOST_LABEL_CHARACTERS:
             continue
         try:
             number = float(value)
@@ -117,7 +120,8 @@ def iter_samples(text: str) -> Iterator[tuple[str, Labels, float]]:
     """
     for name, labels, value in _SAMPLE.findall(text):
         with contextlib.suppress(ValueError):
-            yield name, _labels(labels), float(value)
+            if len(labels) <= MOST_LABEL_CHARACTERS:
+                yield name, _labels(labels), float(value)
 
 
 def metrics_path(families: Collection[str] = ()) -> str:

@@ -32,6 +32,8 @@ PAUSE_SECONDS: Final = 0.25
 """Pause between two watches, in seconds; doubled while the server is unavailable."""
 
 LONGEST_PAUSE_SECONDS: Final = 10.0
+MOST_LINE_BYTES: Final = 4 << 20
+"""Longest line of a log or a watch. An object has at most 1.5 MiB; a pod may write a line without an end."""
 
 
 class Reflector:
@@ -168,10 +170,20 @@ def cut(response: BaseHTTPResponse) -> None:
 
 
 def lines(response: BaseHTTPResponse) -> Iterator[bytes]:
-    """Yield the lines of a response as they arrive, without line ends. A last line without an end is included."""
-    rest = b""
+    """Yield the lines of a response as they arrive, without line ends, each cut at :data:`MOST_LINE_BYTES`.
+
+    A last line without an end is included.
+    """
+    parts: list[bytes] = []
+    size = 0
     while chunk := response.read1(1 << 16):
-        *whole, rest = (rest + chunk).split(b"\n")
-        yield from whole
-    if rest:
-        yield rest
+        *whole, rest = chunk.split(b"\n")
+        if whole:
+            yield b"".join([*parts, whole[0]])
+            yield from whole[1:]
+            parts, size = [], 0
+        if rest and size < MOST_LINE_BYTES:
+            parts.append(rest)
+            size += len(rest)
+    if parts:
+        yield b"".join(parts)

@@ -504,3 +504,21 @@ def test_a_watch_that_is_left_leaves_no_thread_behind(server: ApiServer, backend
     for thread in watching:
         thread.join(timeout=20)
         assert not thread.is_alive()
+
+
+class Chunks:
+    """A response of these chunks."""
+
+    def __init__(self, *chunks: bytes) -> None:
+        self._chunks = [*chunks, b""]
+
+    def read1(self, _: int) -> bytes:
+        return self._chunks.pop(0)
+
+
+def test_a_line_without_an_end_is_cut_and_the_next_ones_are_whole() -> None:
+    piece = b"x" * (1 << 16)
+    found = list(reflector.lines(Chunks(b"one\ntw", b"o\n\n", *[piece] * 1000, b"\nthree\nfour")))
+    assert found[:3] == [b"one", b"two", b""]
+    assert reflector.MOST_LINE_BYTES <= len(found[3]) <= reflector.MOST_LINE_BYTES + len(piece)
+    assert found[4:] == [b"three", b"four"]
