@@ -61,6 +61,8 @@ def _parse_yaml(text: str) -> Mapping[str, Any]:
     import yaml  # noqa: PLC0415 - those without shared presets do without
 
     try:
+        if any(isinstance(event, yaml.AliasEvent) for event in yaml.parse(text, Loader=yaml.SafeLoader)):
+            raise ValueError("it has YAML aliases, which a few words can make endless")
         document = yaml.safe_load(text)
     except yaml.YAMLError as error:
         raise ValueError(f"it is not valid YAML ({' '.join(str(error).split())})") from None
@@ -71,7 +73,14 @@ def _parse_yaml(text: str) -> Mapping[str, Any]:
 
 def _parse_preset(name: str, document: Mapping[str, Any]) -> Preset:
     settings = {str(key): _setting(str(key), value) for key, value in document["settings"].items()}
-    return Preset(name, str(document.get("summary", "")), settings)
+    return Preset(name, _text(document, "summary"), settings)
+
+
+def _text(document: Mapping[str, Any], key: str) -> str:
+    text = document.get(key, "")
+    if not isinstance(text, str):
+        raise TypeError(f"its '{key}' is no text")
+    return text
 
 
 def _setting(key: str, value: Any) -> Setting:
@@ -80,4 +89,4 @@ def _setting(key: str, value: Any) -> Setting:
         raise ValueError(f"no preset sets '{key}'")
     if not isinstance(value, dict) or "value" not in value:
         raise TypeError(f"'{key}' has no 'value'")
-    return Setting(value["value"], str(value.get("reason", "")), str(value.get("source", "")))
+    return Setting(value["value"], _text(value, "reason"), _text(value, "source"))

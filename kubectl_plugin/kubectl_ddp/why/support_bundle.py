@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any, BinaryIO, Final
 
-from ddp_trainer.common.safe_text import clean_text, redact_object, redact_text
+from ddp_trainer.common.safe_text import clean_text, escape_log_line, redact_object, redact_text
 from kubectl_ddp.backends.base import Backend
 from kubectl_ddp.errors import DdpError
 from kubectl_ddp.kube.event_owner import distinct
@@ -166,7 +166,8 @@ def _pod_files(backend: Backend, facts: Facts, pod: Object) -> list[File]:
         lines = list(backend.logs(pod, tail=LOG_LINES, timestamps=True))
     except DdpError as error:
         lines = [f"(no lines: {error.message})"]
-    found = [File(f"logs/{name}.log", redact_text("\n".join(lines))[-LOG_BYTES:] + "\n")]
+    shown = "\n".join(map(escape_log_line, redact_text("\n".join(lines)).splitlines()))
+    found = [File(f"logs/{name}.log", shown[-LOG_BYTES:] + "\n")]
     if name in facts.samples:
         with contextlib.suppress(DdpError):  # the pod may have ended meanwhile
             found.append(File(f"metrics/{name}.prom", redact_text(backend.metrics(pod))))

@@ -43,6 +43,14 @@ def test_pods_that_answer_are_in_it_with_lines_and_metrics_and_others_without() 
     assert found["why.txt"].startswith("Job digits (scripted, namespace team) is ")
 
 
+def test_whoever_reads_the_lines_in_a_terminal_obeys_none_of_them() -> None:
+    lines = {"pod-worker-0/0": ["2026-01-02T03:04:06Z [rank0] \x1b]52;c;eA==\x07 step 1"]}
+    backend = ScriptedBackend([snapshot(job("Running"), pod(0))], logs=lines)
+    found = {file.name: file.content for file in files(backend, "digits", clock=lambda: CREATED_EPOCH)}
+    assert "\x07" not in found["logs/digits-worker-0.log"]
+    assert "\x1b]" not in found["logs/digits-worker-0.log"]
+
+
 def test_events_of_a_job_whose_name_begins_alike_stay_out() -> None:
     def about(kind: str, name: str) -> Object:
         return {"involvedObject": {"kind": kind, "name": name}, "metadata": {"uid": name}, "reason": "Any"}

@@ -14,6 +14,7 @@ import hashlib
 import io
 import re
 import shutil
+import stat
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
@@ -343,7 +344,10 @@ def verify_files(directory: Path, pieces: Sequence[CheckpointFile]) -> None:
 
 def _check_file_size(file: Path, wanted: int) -> None:
     """Check the size before the content is read, which may exceed the memory."""
-    size_bytes = file.stat().st_size
+    status = file.stat()
+    size_bytes = status.st_size
+    if not stat.S_ISREG(status.st_mode):  # reading a pipe would wait for its writer
+        raise CorruptCheckpoint(f"{file.name} is no regular file")
     if size_bytes != wanted:
         raise CorruptCheckpoint(f"{file.name} has {size_bytes} of {wanted} bytes")
 

@@ -13,8 +13,9 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
+from ddp_trainer.train.checkpoint import checkpoint_files
 from ddp_trainer.train.checkpoint.checkpoint_cli import main
-from ddp_trainer.train.checkpoint.checkpoint_files import CheckpointDirectory, digest, unpack
+from ddp_trainer.train.checkpoint.checkpoint_files import CheckpointDirectory, CorruptCheckpoint, digest, unpack
 from ddp_trainer.train.checkpoint.manifest import FORMAT, MANIFEST, PAYLOAD, SHARDED, CheckpointFile, Manifest
 from tests.support.train_builders import a_directory, a_manifest, a_state, sealed, write
 
@@ -173,3 +174,9 @@ def test_arbitrary_damage_is_harmless_or_noticed(
         assert name == MANIFEST or (newest / name).read_bytes() == old
     assert main(["verify", str(path)]) == (1 if said else 0)
     shutil.rmtree(path)
+
+
+def test_a_pipe_of_which_a_manifest_says_that_it_is_empty_is_not_read(tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / PAYLOAD)
+    with pytest.raises(CorruptCheckpoint, match="is no regular file"):
+        checkpoint_files._check_file_size(tmp_path / PAYLOAD, 0)

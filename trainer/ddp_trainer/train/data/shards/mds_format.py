@@ -69,6 +69,11 @@ def read_index(content: bytes, place: str) -> Index:
         raise BadData(
             f"{place}/{INDEX} is not an index of MDS shards: {err!r}.", hint="Write the shards again with write_shards."
         ) from None
+    if outside := [shard.key for shard in shards if "/" in shard.key or shard.key in {"", ".", ".."}]:
+        raise BadData(
+            f"{place}/{INDEX} names the shard {outside[0]!r}, which is no file beside it.",
+            hint="Write the shards again with write_shards.",
+        )
     if kinds - {("mds", False)}:
         written = ", ".join(sorted(f"compressed {kind}" if zipped else kind for kind, zipped in kinds))
         raise BadData(f"The shards of {place} are {written}.", hint="Write them as MDS without compression.")
