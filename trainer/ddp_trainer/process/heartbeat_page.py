@@ -49,7 +49,11 @@ WANTED: Final = 11
 """World size that the worker asked torch for; 0 where it is not known."""
 HAS_MET: Final = 12
 """Ranks of the largest default group that the worker has had; 0 before the first."""
+HAS_DISTRIBUTED: Final = 13
+"""1 once the worker has imported torch.distributed."""
 
+STACKS_BEFORE: Final = ".stacks"
+"""Suffix of the file beside a page to which a worker without a group writes its stacks on the signal."""
 LAUNCHER: Final = "launcher.sock"
 """Name of the socket, in the folder of the pages, at which the launcher serves its view of the ranks to this user."""
 OUTLINE: Final = b"outline\n"

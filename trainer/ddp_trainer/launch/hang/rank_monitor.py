@@ -185,18 +185,15 @@ class RankWatch:
         A signal does not end a wait of Python's own functions.
         """
         look = self.observe(now)
-        file = self.folder / "stacks.txt"
+        file = Path(f"{self.page}{heartbeat_page.STACKS_BEFORE}")
         number = self.stack_dump_signal()
         if not look.stage or not number or look.state is not RankState.ALIVE:
             return look
-        before = file.stat().st_size if file.exists() else 0
+        before = len(_text_in(file))
         with contextlib.suppress(ProcessLookupError):
             os.kill(self.pid, number)
         await asyncio.sleep(DUMP_SECONDS)
-        try:
-            stack = file.read_text(errors="replace")[before:]
-        except OSError:
-            return look
+        stack = _text_in(file)[before:]
         return replace(look, stack=stack[-MOST_STACK_CHARACTERS:], place=place_of_dump(stack)[:200])
 
     def stack_dump_signal(self) -> int:
@@ -225,6 +222,14 @@ def with_response(look: RankStatus, path: Path) -> RankStatus:
         )
     except (OSError, ValueError, KeyError, TypeError):
         return look
+
+
+def _text_in(file: Path) -> str:
+    """Return the text of a file; empty if it cannot be read."""
+    try:
+        return file.read_text(errors="replace")
+    except OSError:
+        return ""
 
 
 def place_of_dump(stack: str) -> str:

@@ -57,7 +57,9 @@ class HangGuard:
     :meth:`ddp_trainer.process.recorder.AgentRecorder.stalled`.
     """
     largest_groups: dict[int, int] = field(default_factory=dict)
-    """Local rank → ranks of the largest default process group that its last ended worker had; 0 for none."""
+    """Local rank → ranks of the largest default process group that its last ended worker had; 0 for none. Workers that
+    have not imported torch.distributed are left out.
+    """
     _waits_for: tuple[float, int] | None = None
     """Monotonic time of the store's last report, and the rank that it names, -1 for none; None while ranks make
     progress.
@@ -179,7 +181,8 @@ class HangGuard:
 
     def gone(self, local_rank: int) -> None:
         """Stop watching a worker that has exited."""
-        if watch := self._watches.pop(local_rank, None):
+        watch = self._watches.pop(local_rank, None)
+        if watch and watch.cells[heartbeat_page.HAS_DISTRIBUTED]:
             self.largest_groups[local_rank] = int(watch.cells[heartbeat_page.HAS_MET])
         self._leaving.pop(local_rank, None)
 
@@ -293,6 +296,8 @@ class HangGuard:
         file = watch.folder / "stacks.txt"
         if look.stage:
             look = await watch.observe_from_signal(time.monotonic())
+            with contextlib.suppress(OSError), file.open("a") as out:
+                out.write(look.stack)
         if look.state is RankState.ALIVE and look.stack:
             return clean_text(look.stack)
         before = file.stat().st_size if file.exists() else 0

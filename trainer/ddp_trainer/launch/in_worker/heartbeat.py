@@ -49,7 +49,7 @@ def answer_from_start(path: str) -> None:
     global stacks  # noqa: PLW0603 - a signal handler needs a file that stays open
     try:
         pulse = load(PAGE)
-        stacks = write_stacks_on_signal(pulse, pulse.open_page(path), answer_folder())
+        stacks = write_stacks_on_signal(pulse, pulse.open_page(path), path + pulse.STACKS_BEFORE)
     except Exception:  # noqa: BLE001, S110 - the script is what counts
         pass
 
@@ -73,6 +73,7 @@ def track_default_group(c10d: Any) -> Heartbeat | None:
     if inner is None:
         return None
     beat = Heartbeat(c10d, os.environ[PULSE_VARIABLE])
+    beat.mark_import()
 
     def update(group: Any) -> None:
         beat.pause()
@@ -105,6 +106,13 @@ class Heartbeat:
         self._stacks: Any = None
         self._learn_at = 0.0
         self._pulse = load(PAGE)
+
+    def mark_import(self) -> None:
+        """Mark that this worker can make process groups."""
+        try:  # noqa: SIM105 - contextlib would cost a worker a millisecond
+            self._pulse.open_page(self._path)[self._pulse.HAS_DISTRIBUTED] = 1.0
+        except Exception:  # noqa: BLE001, S110 - training does not fail because it is watched
+            pass
 
     def begin_meeting(self, world_size: int) -> None:
         """Mark that this worker waits for its peers to make the default group of this size; -1 for that of the job."""
@@ -173,7 +181,14 @@ class Heartbeat:
         folder = answer_folder()
         if folder != self._folder:
             self._folder = folder
-            before, self._stacks = self._stacks, write_stacks_on_signal(self._pulse, self._cells, folder)
+            before, self._stacks = (
+                self._stacks,
+                write_stacks_on_signal(
+                    self._pulse,
+                    self._cells,
+                    os.path.join(folder, "stacks.txt"),  # noqa: PTH118
+                ),
+            )
             if before is not None:
                 before.close()
 
@@ -237,7 +252,7 @@ def answer_folder() -> str:
     return os.path.dirname(os.environ.get("TORCHELASTIC_ERROR_FILE", "")) or os.devnull  # noqa: PTH120
 
 
-def write_stacks_on_signal(pulse: Any, cells: Any, folder: str) -> Any:
+def write_stacks_on_signal(pulse: Any, cells: Any, path: str) -> Any:
     """Have the stack signal write all stacks, unless the script uses this signal. The handler is in C and needs no GIL.
 
     Returns:
@@ -250,7 +265,7 @@ def write_stacks_on_signal(pulse: Any, cells: Any, folder: str) -> Any:
     try:
         if signal.getsignal(number) is not signal.SIG_DFL:
             return None
-        file = open(os.path.join(folder, "stacks.txt"), "a")  # noqa: PTH118, PTH123, SIM115
+        file = open(path, "a")  # noqa: PTH123, SIM115
         faulthandler.register(number, file, all_threads=True, chain=False)
     except (OSError, ValueError, RuntimeError):
         return None
