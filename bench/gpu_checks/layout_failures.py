@@ -38,7 +38,9 @@ def run(bench: Bench) -> None:
     """Run all layouts at the same time, and one undisturbed rank."""
     data = bench.folder("text")
     (data / "text.txt").write_text("".join(f"{number}: {TEXT}" for number in range(2000)), encoding="utf-8")
-    layouts = {"ddp": LAYOUTS["ddp"]} if bench.is_small else LAYOUTS
+    layouts = {"ddp": LAYOUTS["ddp"]} if bench.is_small else dict(LAYOUTS)
+    if not bench.is_gpu:
+        layouts.pop("offload", None)  # a CPU has nothing to offload from
     with ThreadPoolExecutor(1 + len(layouts)) as pool:
         alone = pool.submit(train_single_rank, *_flags(bench, data), seconds=bench.seconds_left)
         results = {name: pool.submit(_train_layout, bench, name, data) for name in layouts}

@@ -39,7 +39,7 @@ def bars(found: dict[str, Any]) -> dict[str, bool]:
         ("C", 3, set()),
         ("D", 6, {"stuck_seconds", "device_used_again_seconds"}),
         ("E", 3, {"cycles_count"}),
-        ("F1", 11, {f"survivors_{fault}_until_all_step_count" for fault in ("killed", "stopped", "left")}),
+        ("F1", 9, {f"survivors_{fault}_until_all_step_count" for fault in ("killed", "stopped", "left")}),
         ("F2", 8, {f"restarts_{fault}_until_all_step_count" for fault in ("killed", "stopped", "left")}),
         ("N", 3, {"metrics_count", "model_flops_per_second"}),
         ("P", 7, {"step_seconds"}),
