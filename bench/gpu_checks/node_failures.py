@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import random
 import re
 import signal
@@ -14,10 +15,12 @@ from typing import Final
 
 from bench.gpu_checks.check_report import Bench
 from bench.gpu_checks.check_runner import ROOT, environment
-from bench.gpu_checks.launches import PYTHON, TASKS, TRAIN, Nodes, checkpoint_weights, kill_worker, train_single_rank
+from bench.gpu_checks.launches import PYTHON, TASKS, TRAIN, Nodes, checkpoint_weights, train_single_rank
 from bench.gpu_checks.probe import query_nvidia_smi
+from bench.gpu_checks.rank_metrics import scrape
 from bench.gpu_checks.tasks import PAUSE, SUMS_FLAGS
 from bench.harness import CannotMeasure
+from ddp_trainer.common.metric_names import Metric
 
 PAUSE_SECONDS: Final = 0.02
 """Pause of a step on a GPU. In a rehearsal it is five times as long, so that other processes can use the processors."""
@@ -177,12 +180,11 @@ def resources(bench: Bench, pid: int | None) -> dict[str, float]:
 
 def inject_fault(nodes: Nodes, fault: str, seconds: float) -> None:
     """Let one fault happen to the second node; one that leaves may take so many seconds."""
-    if fault == "killed":
-        kill_worker(nodes.agents[1])
-    elif fault == "stopped":
-        pid = kill_worker(nodes.agents[1], signal.SIGSTOP)
-        if pid is None:
-            raise CannotMeasure("the second node has no worker to stop")
+    if fault in {"killed", "stopped"}:
+        series, _ = scrape(nodes.metrics_ports[1], rank=1)  # the environment of a forked worker does not tell its rank
+        if not (pid := int(series.get(Metric.RANK_PID, 0))):
+            raise CannotMeasure(f"the second node has no worker: {nodes.tail()}")
+        os.kill(pid, signal.SIGKILL if fault == "killed" else signal.SIGSTOP)
     else:
         nodes.agents[1].signal(signal.SIGTERM)
         nodes.agents[1].wait(seconds)
