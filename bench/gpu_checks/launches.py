@@ -20,6 +20,7 @@ from typing import Any, Final, NamedTuple, Self
 
 from bench.gpu_checks.check_runner import ROOT, children, environment
 from bench.harness import CannotMeasure
+from ddp_trainer.process.heartbeat_page import STACKS_BEFORE
 
 PYTHON: Final = sys.executable
 LAUNCH: Final = (PYTHON, "-m", "ddp_trainer", "launch")
@@ -93,12 +94,10 @@ class Running:
             time.sleep(_POLL_SECONDS)
 
     def worker(self) -> int | None:
-        """Return the process id of the first worker, by its environment; None while there is none."""
-        for pid in children(self.process.pid):
+        """Return the process id of the first worker, which has the file of its stacks open; None while there is none."""
+        for pid in sorted(children(self.process.pid)):
             with contextlib.suppress(OSError):
-                variables = Path(f"/proc/{pid}/environ").read_bytes().split(b"\0")
-                is_fork_server = b"fork_server_process" in Path(f"/proc/{pid}/cmdline").read_bytes()
-                if any(each.startswith(b"LOCAL_RANK=") for each in variables) and not is_fork_server:
+                if any(str(each.readlink()).endswith(STACKS_BEFORE) for each in Path(f"/proc/{pid}/fd").iterdir()):
                     return pid
         return None
 

@@ -133,9 +133,9 @@ class SimulatedAgent:
         self.run.membership.handle_and_tick(self.peer, hello)
         return self
 
-    def join(self, *, is_before_first_step: bool = False) -> SimulatedAgent:
+    def join(self, *, is_before_first_step: bool = False, is_importing: bool = False) -> SimulatedAgent:
         self.standing, self.asked_to_stop = WorkerState.IDLE, None
-        join = Join(port=30000 + self.index, is_before_first_step=is_before_first_step)
+        join = Join(port=30000 + self.index, is_before_first_step=is_before_first_step, is_importing=is_importing)
         self.run.membership.handle_and_tick(self.peer, join)
         return self
 

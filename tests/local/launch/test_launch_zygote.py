@@ -11,6 +11,7 @@ from pathlib import Path
 
 import pytest
 
+from ddp_trainer.launch.in_worker.profile import worker_of
 from tests.support.launch_harness import Running, Stage, fork_servers, has_fork_server, is_alive, stage_of, wait_until
 
 
@@ -116,6 +117,43 @@ def test_a_spare_has_imported_before_it_takes_the_place_of_a_lost_node(stage: St
     member.send(signal.SIGKILL)
     assert told(spare, 2)["is_forked"]
     assert spare.code() == 0
+
+
+FIRST = """
+import sys
+is_forked = "torch._dynamo" in sys.modules
+import torch
+import os, time
+from torch.nn.parallel import DistributedDataParallel
+print("generation", os.environ["DDP_GENERATION"], "forked", is_forked, os.getpid(), flush=True)
+time.sleep(600)
+"""
+
+
+def test_a_script_that_begins_with_torch_is_imported_once_and_forked_before_a_group_stops_for_it(stage: Stage) -> None:
+    stage.store()
+    script = stage.script(FIRST)
+    member = stage.agent(0, script, nnodes="1:2", DDP_ZYGOTE="5")
+    member.line("generation 1 forked True")
+    newcomer = stage.agent(1, script, nnodes="1:2", DDP_ZYGOTE="5")
+    workers = set()
+    for run in (member, newcomer):
+        run.line("ddp-launch: generation 2")
+        workers.add(int(run.line(r"^generation 2 forked True (\d+)")[1]))
+    # /proc shows the environment of the fork server for both
+    assert {worker_of(0, {"DDP_RUN_ID": "", "DDP_POD_NAME": f"worker-{index}"}).pid for index in (0, 1)} == workers
+
+
+def test_a_launcher_that_is_told_to_stop_does_not_wait_for_imports(stage: Stage) -> None:
+    (stage.folder / "torch.py").write_text("import sys, time\nprint('importing', file=sys.stderr)\ntime.sleep(600)")
+    run = stage.launch(
+        stage.script(FIRST),
+        DDP_ZYGOTE="5",
+        PYTHONPATH=os.pathsep.join([str(stage.folder), os.environ.get("PYTHONPATH", "")]),
+    )
+    run.line("importing")
+    run.send(signal.SIGTERM)
+    assert run.code() == 143
 
 
 @pytest.mark.parametrize(("ending", "code"), [("sys.exit(0)", 0), ("os._exit(41)", 41), ("sys.exit(7)", 7)])

@@ -354,6 +354,8 @@ class LifecycleEvent(StrEnum):
     """The worker group was formed."""
     STARTED = "started"
     """The process of the launcher started."""
+    IMPORTING = "importing"
+    """The start of workers began to wait for the imports of the fork server."""
 
 
 class Profile(IntEnum):

@@ -74,8 +74,10 @@ class StartupTimes:
         """Return the Unix time at which the launcher started, and the seconds of each phase that has ended.
 
         A launcher that started this process only after the group had formed spent the time before it in the rendezvous.
+        If it waited for its fork server then, that wait belongs to the imports.
         """
-        times, process = _launcher_times(environ), self._started()
+        times, started = _launcher_times(environ), self._started()
+        process = min(times.get(LifecycleEvent.IMPORTING, started), started)
         launched = min(times.get(LifecycleEvent.LAUNCHED, process), process)
         began = min(times.get(LifecycleEvent.STARTED, launched), launched)
         is_in_group = times.get(LifecycleEvent.FORMED, process + 1.0) <= process
@@ -83,7 +85,9 @@ class StartupTimes:
         waited = StartupPhase.RENDEZVOUS if has_waited else StartupPhase.INTERPRETER
         spent = {StartupPhase.INTERPRETER: launched - began}
         spent[waited] = spent.get(waited, 0.0) + process - launched
-        last = process
+        if process < started:
+            spent[StartupPhase.IMPORTS] = started - process
+        last = started
         for phase in IN_POD:
             if (end := self._ends.get(phase)) is not None:
                 spent[phase] = spent.get(phase, 0.0) + max(0.0, end - last)

@@ -48,6 +48,11 @@ def test_before_the_worker_the_launcher_has_the_time(
     assert seconds(started(process), moments) == before
 
 
+def test_the_wait_for_a_fork_server_belongs_to_the_imports() -> None:
+    moments = LAUNCHED | {LifecycleEvent.FORMED: 102.0, LifecycleEvent.IMPORTING: 102.0}
+    assert seconds(started(105.0), moments) == {"interpreter": 0.5, "rendezvous": 1.5, "imports": 3.0}
+
+
 @pytest.mark.usefixtures("no_compiler")
 def test_all_phases_are_there_after_the_first_step_and_add_up() -> None:
     times = started(103.0)

@@ -6,6 +6,7 @@ it returns.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import signal
 import socket
 import time
@@ -59,11 +60,12 @@ from ddp_trainer.launch.protocol.messages import (
     RunPreflight,
     Show,
     Waiting,
+    WorkerImports,
 )
 from ddp_trainer.launch.rendezvous import waiting_messages
 from ddp_trainer.launch.rendezvous.transport import Link
 from ddp_trainer.launch.workers.children import Children
-from ddp_trainer.launch.workers.fork_server import ForkServer
+from ddp_trainer.launch.workers.fork_server import ForkServer, read_modules
 from ddp_trainer.launch.workers.logs import Std
 from ddp_trainer.launch.workers.worker_group import Workers
 from ddp_trainer.process.worker_protocol import LayoutReport, Left, Message, Reusable
@@ -100,6 +102,8 @@ class Agent:
         self._moments = LifecycleTimes()
         self._script = _version_of(setup.program.target)
         self._troubles: set[str] = set()
+        self._imports: WorkerImports | None = None
+        """What workers of this node have imported, as the store has received it from node 0."""
         self._restarts: dict[str, int] | None = None
         self._kept: Failure | None = None
         self._guard = HangGuard(
@@ -144,7 +148,10 @@ class Agent:
             environment,
             self._on_worker_exit,
             lambda why: self._do_one(Finish(CANNOT_EXECUTE, why)),
+            lambda: self._do(self._core.on_imports_changed()),
+            self._send_imports,
         )
+        self._core.is_importing = lambda: self._starting.is_importing
         self._probes = GpuProbes(
             setup,
             children,
@@ -166,6 +173,7 @@ class Agent:
         self._setup.predecessor.report(self._setup.recorder)
         checks_health = self._setup.care is not PreflightPolicy.OFF
         is_suspect = self._setup.report.has_previous_failure(of_any_kind=checks_health)
+        self._starting.import_first()
         self._do(self._core.begin(prepares=self._setup.prepares, is_suspect=is_suspect, checks_health=checks_health))
         self._link.start(self)
         await self._hang_page.start()
@@ -190,7 +198,28 @@ class Agent:
     def initial_messages(self, address: str) -> list[FromAgent]:
         """Return the first messages to send when the link to the store is up."""
         first, *others = self._core.initial_messages(address)
-        return [replace(first, clock=time.time()) if isinstance(first, Hello) else first, *others]
+        known = [self._imports] if self._imports and self._hosts_rank_0 else []
+        return [replace(first, clock=time.time()) if isinstance(first, Hello) else first, *others, *known]
+
+    @property
+    def _hosts_rank_0(self) -> bool:
+        return self._core.generation is not None and self._core.generation.node_rank == 0
+
+    def _send_imports(self, file: Path) -> None:
+        """Have the store pass on what workers of this node have imported, for nodes that join later."""
+        known = WorkerImports(modules=read_modules(file))
+        if known != self._imports and self._hosts_rank_0:
+            self._link.send(known)
+        self._imports = known
+
+    def _import_as_members(self, modules: Sequence[str]) -> None:
+        """Import, before this node joins, what workers of the group have imported."""
+        file = self._setup.pulse_dir / "imports"
+        with contextlib.suppress(OSError):
+            file.write_text("\n".join(modules))
+            self._starting.start_fork_server(file)
+            if self._starting.is_importing:
+                self._do(self._core.on_imports_changed())
 
     def link_down(self) -> None:
         """Handle a lost link to the store."""
@@ -219,10 +248,12 @@ class Agent:
             log_line(waiting_messages.waiting_message(message, least, self._join_deadline_message()))
         if isinstance(message, Show | HangingRanks):
             self._guard.on_message(message)
-        if isinstance(message, Ping) and self._core.generation and self._core.generation.node_rank == 0:
+        if isinstance(message, Ping) and self._hosts_rank_0:
             self._setup.recorder.rejected_connections(message.refused)
         if isinstance(message, RunPreflight):
             self._joining.on_message(message)
+        if isinstance(message, WorkerImports):
+            self._import_as_members(message.modules)
         self._parting.on_message(message)
         self._setup.predecessor.store_reached()
         self._core.hello = replace(self._core.hello, crash=None)
@@ -354,6 +385,7 @@ class Agent:
             case SignalWorkers():
                 self._workers.signal(action.signal, action.local_ranks)
                 self._starting.preflight.stop()
+                self._loop.call_soon(self._starting.cancel)
 
     def _warn_of_changed_script(self) -> None:
         """Print one line if the script was edited since the last workers started: ranks may then run two programs."""

@@ -82,6 +82,8 @@ class AgentStateMachine:
         """First failure of this agent's workers in this generation."""
         self.is_before_first_step: Callable[[], bool] = lambda: False
         """Whether steps are counted, and no worker of this node has taken one."""
+        self.is_importing: Callable[[], bool] = lambda: False
+        """Whether the fork server still imports what the first workers need."""
         self.unfit = ""
         """Finding of the join preflight that keeps this node out of the run; empty if there is none."""
         self._workers = LocalWorkers(hello.node.local_world_size)
@@ -155,7 +157,12 @@ class AgentStateMachine:
             case messages.Waiting() | messages.Prepare():
                 return self._wait(message)
             case (
-                messages.Show() | messages.HangingRanks() | messages.RunPreflight() | messages.Ping() | messages.Part()
+                messages.Show()
+                | messages.HangingRanks()
+                | messages.RunPreflight()
+                | messages.WorkerImports()
+                | messages.Ping()
+                | messages.Part()
             ):
                 return []
 
@@ -233,7 +240,12 @@ class AgentStateMachine:
             port=self._port,
             is_prepared=self._workers.are_all_idle,
             is_before_first_step=self.is_before_first_step(),
+            is_importing=self.is_importing(),
         )
+
+    def on_imports_changed(self) -> list[Action]:
+        """Handle that the fork server imports more, or has imported everything: the store may wait for this."""
+        return [Send(self._join())] if self.state is State.JOINING and not self._is_probing else []
 
     def _start(self, generation: Assignment) -> list[Action]:
         if self.state is not State.JOINING or self._is_probing:

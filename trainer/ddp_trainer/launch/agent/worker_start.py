@@ -4,14 +4,16 @@
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import signal
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
+from typing import Final
 
-from ddp_trainer.common.constants import Exit
+from ddp_trainer.common.constants import Exit, LifecycleEvent
 from ddp_trainer.launch.agent.agent_config import AgentConfig
 from ddp_trainer.launch.agent.agent_state import State
 from ddp_trainer.launch.agent.preflight_policy import Preflight, Verdict, write_error
@@ -20,8 +22,12 @@ from ddp_trainer.launch.protocol.console import log_line
 from ddp_trainer.launch.protocol.generation import Assignment
 from ddp_trainer.launch.protocol.lifecycle_times import LifecycleTimes
 from ddp_trainer.launch.workers.children import Children
+from ddp_trainer.launch.workers.fork_server import begins_with_torch
 from ddp_trainer.launch.workers.fork_server_start import ZygoteWatch
 from ddp_trainer.launch.workers.worker_group import Workers
+
+LONGEST_IMPORT_SECONDS: Final = 120.0
+"""Limit for the imports of a fork server that workers wait for. After it, they import by themselves."""
 
 
 @dataclass(slots=True, eq=False)
@@ -44,28 +50,75 @@ class Starting:
     """Called with local rank and return code for workers that do not start, as if they had exited."""
     give_up: Callable[[str], None]
     """Called with the reason if no worker can be started."""
+    imported: Callable[[], None]
+    """Called when the fork server has imported what workers need."""
+    learnt: Callable[[Path], None]
+    """Called with the file of the modules that workers have imported."""
     preflight: Preflight = field(init=False)
     """Preflight of this node."""
     _zygote_watch: ZygoteWatch = field(init=False)
     _sockets: Mapping[str, str] = field(default_factory=dict)
     _told: set[str] = field(default_factory=set)
+    _held: Callable[[], None] | None = None
+    """Start of workers that waits for the fork server."""
 
     def __post_init__(self) -> None:
         setup, size = self.setup, self.setup.launch.local_world_size
         script = setup.program.target if setup.program.kind == "script" else ""
         self.preflight = Preflight(self.children, setup.care, size, script, setup.log_dir, self.environment)
-        self._zygote_watch = ZygoteWatch(self.workers, setup.zygote_delay / 2, self.guard.imports)
+        self._zygote_watch = ZygoteWatch(self.workers, setup.zygote_delay / 2, self.guard.imports, self.learnt)
 
     def prepare(self) -> None:
         """Start workers that get ready without a generation."""
-        self._try(partial(self.workers.prepare, self.moments.environment))
+        self._after_imports(partial(self._try, partial(self.workers.prepare, self.moments.environment)))
 
-    def start_fork_server(self) -> None:
-        """Start the fork server before there are workers, with the imports of their script."""
-        if self.workers.supports_fork_server and not self.workers.alive:
-            program = self.setup.program
+    @property
+    def is_importing(self) -> bool:
+        """True while the fork server imports what the first workers of this node need."""
+        zygote = self.workers.zygote
+        return zygote is not None and not self.workers.alive and zygote.is_importing
+
+    def import_first(self) -> None:
+        """Start the fork server before the first workers if their script begins with torch."""
+        program = self.setup.program
+        if program.kind == "script" and begins_with_torch(Path(program.target)):
+            self.start_fork_server()
+
+    def start_fork_server(self, imports: Path | None = None) -> None:
+        """Start the fork server before there are workers, with the imports of their script or of a list."""
+        zygote, program = self.workers.zygote, self.setup.program
+        if zygote and self.workers.supports_fork_server and not self.workers.alive:
             has_imports = program.kind == "script" and program.target.endswith(".py")
-            self.workers.prepare_restart(Path(program.target) if has_imports else None)
+            zygote.start(Path(program.target) if has_imports else imports, has_workers=False)
+            if imports:
+                zygote.learn(imports)
+            if zygote.is_importing:
+                zygote.when_imported(self.imported)
+
+    def cancel(self) -> None:
+        """Report workers as ended whose start waits for the fork server."""
+        if self._held:
+            self._held = None
+            for local_rank in set(range(self.setup.launch.local_world_size)).difference(self.workers.alive):
+                self.exited(local_rank, -signal.SIGTERM)
+
+    def _after_imports(self, start: Callable[[], None]) -> None:
+        """Start workers now, or when the fork server can fork them: its imports end before their own would."""
+        zygote = self.workers.zygote
+        if zygote is None or not zygote.is_importing:
+            start()
+            return
+        self.moments.reached(LifecycleEvent.IMPORTING)
+        self._held = start
+        limit = asyncio.get_running_loop().call_later(LONGEST_IMPORT_SECONDS, zygote.stop)
+
+        def imported() -> None:
+            limit.cancel()
+            if self._held is start:
+                self._held = None
+                self._after_imports(start)
+
+        zygote.when_imported(imported)
 
     def start(self, generation: Assignment) -> None:
         """Start the workers of this pod, after the preflight if they must wait for it."""
@@ -103,6 +156,9 @@ class Starting:
             self.give_up(f"The workers could not be started: {error}")
 
     def _start_now(self, generation: Assignment) -> None:
+        self._after_imports(partial(self._try, partial(self._start_workers, generation)))
+
+    def _start_workers(self, generation: Assignment) -> None:
         self._zygote_watch.begin(anew=not self.workers.alive)
         self.workers.start(generation, {**self._sockets, **self.moments.environment})
         first_rank = generation.first_rank

@@ -4,7 +4,7 @@ not import again.
 ``python fork_server_process.py AGENT_PID SOCKET_FD[,PARENT_FD] MODULES [FILE]``
 
 The interpreter of the workers runs this file by path in their environment. FILE contains more modules, one per line; of
-a Python script, the modules of its import statements count.
+a Python script, the modules of its import statements count. A later request can name another such file.
 The process forks only while it has a single thread and has not initialized CUDA. Otherwise it exits, and workers start
 the usual way. A fork looks like a fresh process: session, environment, arguments, working directory, streams, random
 state and ``__main__``. Its parent is the agent.
@@ -36,7 +36,13 @@ STANDARD_STREAMS = 3
 """Number of descriptors in the request of a resident parent: stdin, stdout and stderr of the agent."""
 
 READY = LENGTH.pack(0)
-"""Sent once, when all modules are imported; later numbers are process ids."""
+"""Sent when all modules are imported, also those of a request; other numbers are process ids."""
+
+IMPORTED_LATE = ("torch._dynamo",)
+"""Modules that torch imports when a script makes an optimizer or wraps its model: 2 s of processor time."""
+
+IMPORTS_LATE = ("optim", "DistributedDataParallel", "FullyShardedDataParallel", "fully_shard")
+"""Names in a script at which torch imports :data:`IMPORTED_LATE`."""
 
 DESCRIPTORS = 4
 """Number of descriptors in a request: stdout, stderr, the gate at which the fork waits, and the worker's end of its
@@ -66,21 +72,21 @@ def load_bootstrap():  # type: ignore[no-untyped-def] # noqa: ANN201 - a module 
 
 
 def names_in(files: list[str], packages: frozenset[str]) -> list[str]:
-    """Return the module names in these files: lists that workers wrote, or of scripts the modules of ``packages``."""
+    """Return the names of modules of ``packages`` in these files: lists that workers wrote, or scripts."""
     names = []
     for path in files:
         try:
             with open(path, encoding="utf-8") as file:  # noqa: PTH123 - pathlib costs 10 ms
                 text = file.read()
-            names += names_in_script(text, packages) if path.endswith(".py") else text.split()
+            names += names_in_script(text) if path.endswith(".py") else text.split()
         except (OSError, ValueError, SyntaxError):
             continue  # the worker will report what is wrong with its script
-    return names
+    return [name for name in names if name.partition(".")[0] in packages]
 
 
-def names_in_script(text: str, packages: frozenset[str]) -> list[str]:
-    """Return the modules of ``packages`` that a script imports when it starts."""
-    import ast  # noqa: PLC0415 - only a spare reads a script
+def names_in_script(text: str) -> list[str]:
+    """Return the modules that a script imports when it starts, or has torch import later."""
+    import ast  # noqa: PLC0415 - only for scripts
 
     names: list[str] = []
     left: list[ast.stmt] = list(ast.parse(text).body)
@@ -93,7 +99,7 @@ def names_in_script(text: str, packages: frozenset[str]) -> list[str]:
             names += [str(node.module), *(f"{node.module}.{alias.name}" for alias in node.names)]
         elif isinstance(node, (ast.If, ast.Try, ast.With)):
             left = [*node.body, *left]
-    return [name for name in names if name.partition(".")[0] in packages]
+    return [*names, *(IMPORTED_LATE if any(name in text for name in IMPORTS_LATE) else ())]
 
 
 def preload(names: list[str]) -> None:
@@ -134,7 +140,7 @@ def is_cuda_lost() -> bool:
 
 
 def requests(control: socket.socket, count: int):  # type: ignore[no-untyped-def] # noqa: ANN201 - a generator of JSON
-    """Yield the requests with their ``count`` descriptors, until the other side closes the connection."""
+    """Yield the requests with their ``count`` descriptors or none, until the other side closes the connection."""
     while request := receive_request(control, count):
         yield request
 
@@ -146,7 +152,7 @@ def receive_request(control: socket.socket, count: int) -> tuple[dict, list] | N
         head, descriptors, _, _ = socket.recv_fds(control, LENGTH.size, count)
         (length,) = LENGTH.unpack(head)
         body = control.recv(length, socket.MSG_WAITALL)
-        if len(body) == length and len(descriptors) == count:
+        if len(body) == length and len(descriptors) in {0, count}:
             return json.loads(body), descriptors
     except (ConnectionError, struct.error):
         pass  # it has not read everything, or has sent no length
@@ -207,6 +213,13 @@ def run_worker(request: dict, descriptors: list, agent: int, bootstrap) -> None:
     bootstrap.run(request["kind"], request["target"], request["arguments"])
 
 
+def is_safe_after_imports() -> bool:
+    """Return whether this process can fork workers, after its last import."""
+    gc.collect()
+    gc.freeze()  # keeps a fork's garbage collector from touching, and so copying, shared pages
+    return is_safe_to_fork()
+
+
 def serve(agent: int, control: socket.socket, parent, bootstrap) -> bool:  # type: ignore[no-untyped-def] # noqa: ANN001
     """Fork workers until the agent is gone. Return True in a worker whose program is over."""
     control.sendall(READY)
@@ -214,6 +227,13 @@ def serve(agent: int, control: socket.socket, parent, bootstrap) -> bool:  # typ
         bootstrap.set_parent_death_signal(agent, 0)
         parent.sendall(LENGTH.pack(os.getpid()))
     for request, descriptors in requests(control, DESCRIPTORS):
+        if not descriptors:
+            gc.disable()
+            preload(names_in([request["imports"]], bootstrap.alike_packages()))
+            if not is_safe_after_imports():
+                sys.exit()
+            control.sendall(READY)
+            continue
         if double_fork(control):
             for connection in filter(None, (control, parent)):
                 connection.close()
@@ -271,9 +291,7 @@ def main() -> None:
     bootstrap.set_parent_death_signal(agent)
     gc.disable()  # imports make no garbage, and the search takes a seventh of their time; see run_worker
     preload([*names, *names_in(sys.argv[4:], bootstrap.alike_packages())])
-    gc.collect()
-    gc.freeze()  # keeps a fork's garbage collector from touching, and so copying, shared pages
-    if not is_safe_to_fork():
+    if not is_safe_after_imports():
         return
     next_agent: tuple[int, socket.socket] | None = (agent, control)
     while next_agent and not serve(*next_agent, parent, bootstrap):

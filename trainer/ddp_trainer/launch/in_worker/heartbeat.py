@@ -20,8 +20,8 @@ if TYPE_CHECKING:  # typing itself would cost every worker a millisecond
 PULSE_VARIABLE = "DDP_PULSE"
 C10D = "torch.distributed.distributed_c10d"
 LEARN_SECONDS = 2.0
-"""Seconds from the first group to the list of imports. By then a script has built its model, wrapped it and taken a
-step.
+"""Seconds without an import, in a group, to the list of imports. By then a script has built its model, wrapped it and
+taken a step.
 """
 LEARNT = frozenset(
     {"torch", "torchvision", "torchaudio", "numpy", "scipy", "pandas", "sklearn", "PIL"}
@@ -105,6 +105,7 @@ class Heartbeat:
         self._folder = ""
         self._stacks: Any = None
         self._learn_at = 0.0
+        self._modules = 0
         self._pulse = load(PAGE)
 
     def mark_import(self) -> None:
@@ -198,13 +199,21 @@ class Heartbeat:
         while not self._end.wait(pulse.BEAT_SECONDS):
             if cells[pulse.HAS_GROUP]:
                 self._write_heartbeat()
-                if self._learn_at and cells[pulse.BEAT] > self._learn_at:
-                    self._learn_at = 0.0
-                    write_imports(self._path + pulse.IMPORTS)
+                if self._learn_at:
+                    self._learn_imports(cells[pulse.BEAT])
             asked = cells[pulse.ASKED]
             if asked != cells[pulse.ANSWERED]:
                 self._dump_stacks()
                 cells[pulse.ANSWERED] = asked
+
+    def _learn_imports(self, now: float) -> None:
+        """Write the list of imports once no module was imported for some time."""
+        count = len(sys.modules)
+        if count != self._modules:
+            self._modules, self._learn_at = count, now + LEARN_SECONDS
+        elif now > self._learn_at:
+            self._learn_at = 0.0
+            write_imports(self._path + self._pulse.IMPORTS)
 
     def _serve(self) -> None:
         """Start torch's flight recorder server, which answers even if this thread cannot run."""
@@ -265,7 +274,7 @@ def write_stacks_on_signal(pulse: Any, cells: Any, path: str) -> Any:
     try:
         if signal.getsignal(number) is not signal.SIG_DFL:
             return None
-        file = open(path, "a")  # noqa: PTH123, SIM115
+        file = open(path, "a", opener=lambda path, flags: os.open(path, flags, 0o600))  # noqa: SIM115
         faulthandler.register(number, file, all_threads=True, chain=False)
     except (OSError, ValueError, RuntimeError):
         return None

@@ -27,6 +27,7 @@ from typing import Final
 
 from ddp_trainer.common.constants import Env, Exit, Profile
 from ddp_trainer.launch.in_worker.ondemand_profiler import ASKED, READY, REFUSAL, TRACE
+from ddp_trainer.process.heartbeat_page import STACKS_BEFORE
 from ddp_trainer.process.process_tree import PROC, parent_of, status_of
 
 LOCK: Final = ".profile.lock"
@@ -85,14 +86,24 @@ def worker_of(local_rank: int, environ: dict[str, str]) -> Worker:
                 told = _variables(each / "environ")
                 is_ours = all(told.get(name, "") == value for name, value in same.items())
                 parent = parent_of(int(each.name))
-                if is_ours and told.get("LOCAL_RANK") == str(local_rank) and told.get(Env.PULSE) and parent is not None:
-                    found.append((int(each.name), parent, told[Env.PULSE]))
+                if is_ours and parent is not None and (pulse := _heartbeat_page(each, local_rank)):
+                    found.append((int(each.name), parent, pulse))
     numbers = {pid for pid, _, _ in found}
-    # Child processes of a worker, such as data loaders, inherit its environment.
+    # Child processes of a worker, such as data loaders, inherit its descriptors.
     for pid, parent, pulse in sorted(found):
         if parent not in numbers:
             return Worker(pid, pulse)
     raise NoTrace(f"No worker with local rank {local_rank} runs in this pod under ddp-launch.")
+
+
+def _heartbeat_page(process: Path, local_rank: int) -> str:
+    """Return the path of the heartbeat page of a worker with this local rank, which has a file beside it open.
+
+    The environment in ``/proc`` does not have it: that of a forked worker is the fork server's.
+    """
+    suffix = f"/rank-{local_rank}.pulse{STACKS_BEFORE}"
+    paths = (str(each.readlink()) for each in (process / "fd").iterdir())
+    return next((path.removesuffix(STACKS_BEFORE) for path in paths if path.endswith(suffix)), "")
 
 
 def _variables(path: Path) -> dict[str, str]:

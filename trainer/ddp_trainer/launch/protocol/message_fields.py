@@ -17,6 +17,10 @@ MOST_NAMED: Final = 8
 """Most nodes or ranks that a message names. The rest is a count."""
 MOST_MET: Final = 16
 """Most nodes in the preflight of a node that joins."""
+LONGEST_MODULE: Final = 128
+MOST_MODULES: Final = 4_096
+MOST_MODULE_BYTES: Final = 1 << 17
+"""Most bytes of the names of modules in a message, which is one line: half of the longest line."""
 MESSAGE_CHARACTERS: Final = 2_000
 STACK_CHARACTERS: Final = 16_000
 """Longer stacks are cut in the middle, because the call is at one end and the error at the other."""
@@ -24,6 +28,10 @@ STACK_CHARACTERS: Final = 16_000
 Token = Annotated[str, Bounds(1, 64), Matching("[0-9A-Za-z._-]+")]
 Name = Annotated[str, Bounds(0, 253), Matching("[^\\x00-\\x1f\\x7f-\\x9f]*")]
 """Name of a node, host, role or program, or other text that is printed within a line."""
+Modules = Annotated[
+    tuple[Annotated[str, Bounds(1, LONGEST_MODULE), Matching("[0-9A-Za-z_.]+")], ...], Bounds(0, MOST_MODULES)
+]
+"""Names of Python modules."""
 Address = Annotated[str, Bounds(0, 253), Matching("[0-9A-Za-z.:%_-]*")]
 """A host name or an IP address."""
 FilePath = Annotated[str, Bounds(0, 4096), Matching("[^\\x00-\\x1f\\x7f-\\x9f]*")]

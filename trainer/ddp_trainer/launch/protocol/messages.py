@@ -18,7 +18,7 @@ from ddp_trainer.launch.protocol import message_fields as fields
 from ddp_trainer.launch.protocol.generation import Assignment, Node
 from ddp_trainer.net import strict_json
 
-VERSION: Final = 6
+VERSION: Final = 7
 """Version of the protocol. It increases when the meaning of a message changes. The store refuses agents of another
 version."""
 
@@ -132,6 +132,8 @@ class Join:
     """The workers are up and wait only for their ranks."""
     is_before_first_step: bool = False
     """Steps are counted on this node, and no worker has taken one since its launcher started."""
+    is_importing: bool = False
+    """The fork server still imports what the workers need. A group that runs does not stop for this node yet."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -177,6 +179,15 @@ class ReusableWorkers:
     """Agent to store: from now on, the workers of this node can (or cannot) leave a group without ending."""
 
     able: bool = True
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WorkerImports:
+    """Agent to store, from node 0, and store to the agents outside of the group: modules that workers have imported
+    until their first steps. Fork servers of nodes that wait import them too.
+    """
+
+    modules: fields.Modules
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -339,12 +350,26 @@ FromAgent = (
     | Leave
     | StandBy
     | ReusableWorkers
+    | WorkerImports
     | SuspectHang
     | RankStates
     | PreflightResult
     | Ping
 )
-FromStore = Start | Prepare | Stop | Waiting | Over | Part | Rejected | Show | HangingRanks | RunPreflight | Ping
+FromStore = (
+    Start
+    | Prepare
+    | Stop
+    | Waiting
+    | WorkerImports
+    | Over
+    | Part
+    | Rejected
+    | Show
+    | HangingRanks
+    | RunPreflight
+    | Ping
+)
 Message = FromAgent | FromStore
 
 _MESSAGES: Final[dict[str, type]] = {kind.__name__.lower(): kind for kind in get_args(FromAgent) + get_args(FromStore)}

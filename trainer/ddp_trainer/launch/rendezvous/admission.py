@@ -85,6 +85,8 @@ def is_message_valid(agent: Agent, message: messages.FromAgent, roster: NodeRegi
             return roster.is_member(agent.node.token) and agent.has_rank(message.failure.rank)
         case messages.Succeeded() | messages.StandBy():
             return message.generation == roster.number and roster.is_member(agent.node.token)
+        case messages.WorkerImports():
+            return roster.is_member(agent.node.token) and agent.first_rank == 0
         case messages.SuspectHang() | messages.RankStates():
             return message.generation == roster.number
         case _:

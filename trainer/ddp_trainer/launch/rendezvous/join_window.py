@@ -36,7 +36,7 @@ class JoinWindow:
             policy: Settings of the run; None before the first agent.
             not_before: Earliest time for the first group, if it has less than ``max_nodes``.
         """
-        ready = roster.ready()
+        ready = roster.candidates(policy.min_nodes) if policy else {}
         if policy is None or len(ready) < policy.min_nodes:
             return math.inf
         if len(ready) >= policy.max_nodes:
@@ -54,7 +54,7 @@ class JoinWindow:
             policy: Settings of the run; None before the first agent.
             room: Number of nodes that the group can still take. Without room, new nodes wait as spares.
         """
-        ready = len(roster.ready())
+        ready = sum(not agent.is_importing for agent in roster.ready().values())
         has_absent = any(agent.peer is None for agent in roster.members())
         if policy is None or not ready or room <= 0 or has_absent:
             return math.inf

@@ -42,6 +42,8 @@ class Agent:
     """Port for the ranks. It is set when the agent has joined; none of its workers runs then."""
     is_prepared: bool = False
     """The workers are up and wait for their ranks. To add them stops the others only briefly."""
+    is_importing: bool = False
+    """The node is new, and its fork server still imports what the workers need: a running group would wait for it."""
     is_aside: bool = False
     """No worker belongs to the group, and the agent has not joined again, because a worker is being replaced."""
     outlive: bool = False
@@ -203,6 +205,17 @@ class NodeRegistry:
     def ready(self) -> dict[str, Agent]:
         """Return the agents that can be in the next group, by token."""
         return {token: agent for token, agent in self.agents.items() if agent.is_ready}
+
+    def candidates(self, min_nodes: int) -> dict[str, Agent]:
+        """Return the agents that the next group forms from, by token.
+
+        Members of the last group do not wait for a node that still imports, if they are enough without it.
+        """
+        ready = self.ready()
+        if not any(agent.is_importing for agent in ready.values()) or not any(map(self.is_member, ready)):
+            return ready
+        settled = {token: agent for token, agent in ready.items() if not agent.is_importing}
+        return settled if len(settled) >= min_nodes else ready
 
     def agents_with_same_name(self, node: Node) -> list[Agent]:
         """Return other agents of the same name, such as the agent of a pod before its recreation."""

@@ -86,6 +86,7 @@ class Membership:
         self._may_form_at = clock() + patience.first
         self._candidates = JoinWindow()
         self._inspection = JoinChecks()
+        self._imports: messages.WorkerImports | None = None
         self._reset_group_state()
 
     def _reset_group_state(self) -> None:
@@ -102,10 +103,11 @@ class Membership:
         agent = self.roster.of_peer(peer)
         if isinstance(message, messages.Hello):
             self._register_agent(peer, message)
+            self._pass_on_imports(self.roster.of_peer(peer))
         elif agent:
             if is_message_valid(agent, message, self.roster):
                 self._dispatch_message(agent, message)
-            if isinstance(message, messages.Join | messages.PreflightResult):
+            if isinstance(message, messages.Join | messages.PreflightResult) and not agent.is_importing:
                 self._roll_call.record_arrival(agent)
 
     def _dispatch_message(self, agent: Agent, message: messages.FromAgent) -> None:
@@ -120,6 +122,8 @@ class Membership:
                 self._leaves(agent, message)
             case messages.StandBy():
                 self._on_standby(agent)
+            case messages.WorkerImports():
+                self._learn_imports(message)
             case messages.ReusableWorkers():
                 agent.outlive = message.able
                 self._prepare_spares()
@@ -194,6 +198,16 @@ class Membership:
         if hello.standing is not messages.WorkerState.IDLE:
             self._resume(agent, hello)
 
+    def _learn_imports(self, imports: messages.WorkerImports) -> None:
+        self._imports = imports
+        for agent in self.roster.connected():
+            self._pass_on_imports(agent)
+
+    def _pass_on_imports(self, agent: Agent | None) -> None:
+        """Send a node outside of the group what the group's workers have imported."""
+        if agent and self._imports and not self.roster.is_member(agent.node.token):
+            self._send_to_agent(agent, self._imports)
+
     def _claim_name(self, agent: Agent) -> None:
         """Let a recreated pod wait for its name until the former pod is lost or leaves."""
         if (namesakes := claim_name(agent, self.roster)) is None:
@@ -236,6 +250,7 @@ class Membership:
 
     def _on_join(self, agent: Agent, join: messages.Join) -> None:
         agent.port, agent.is_prepared, agent.is_aside = join.port, join.is_prepared, False
+        agent.is_importing = join.is_importing and not self.roster.is_member(agent.node.token)
         self._budget.has_stepped |= not join.is_before_first_step
         if self._has_running_workers(agent):
             self._change(graceful=False)  # its workers ended without a report of the reason
@@ -246,7 +261,9 @@ class Membership:
         """Handle a node that a group may accept."""
         if self.phase is RunPhase.RUNNING and should_prepare(agent, self.roster):
             self._ask_to_prepare(agent)
-        elif not self.roster.is_member(agent.node.token):
+        elif not self.roster.is_member(agent.node.token) and (
+            self.phase is not RunPhase.RUNNING or not agent.is_importing
+        ):
             self._candidates.record_arrival(self._clock())
 
     def _prepare_spares(self) -> None:
@@ -364,7 +381,7 @@ class Membership:
     def _form_if_due(self) -> None:
         if self._policy is None or self._form_at() > self._clock():
             return
-        ready = self.roster.ready()
+        ready = self.roster.candidates(self._policy.min_nodes)
         number, now = self._highest_number + 1, self._clock()
         generation, starts = form_group(ready, self.roster, self._policy, self._budget, number=number, now=now)
         self._highest_number = generation.number

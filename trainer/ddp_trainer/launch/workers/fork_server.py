@@ -1,25 +1,29 @@
 """Agent's side of the fork server (zygote): :class:`ForkServer` starts its process and has it fork workers.
 
-It starts some seconds after the first workers, and only if these have loaded torch. So the first start of workers does
-not wait for it, and a script without torch does not pay for it. It imports those of the workers' imports that are the
-same for all ranks. If anything fails, workers start the usual way: the fork server only saves seconds.
+For a script that begins with the import of torch (:func:`begins_with_torch`), it starts with the launcher, and the
+first workers are forked too: each module is imported once in a pod, while the group still forms. For other programs,
+it starts some seconds after the first workers, if these have loaded torch. It imports those of the workers' imports
+that are the same for all ranks. If anything fails, workers start the usual way: the fork server only saves seconds.
 """
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import json
 import os
+import re
 import signal
 import socket
 import struct
 import subprocess
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Final
 
 from ddp_trainer.launch.host.parent_link import ParentLink
+from ddp_trainer.launch.protocol.message_fields import LONGEST_MODULE, MOST_MODULE_BYTES, MOST_MODULES
 from ddp_trainer.launch.workers.children import Children, kill
 
 PROCESS: Final = Path(__file__).parents[1] / "in_worker" / "fork_server_process.py"
@@ -38,6 +42,11 @@ _GO: Final = b"g"
 _REPLY_SECONDS: Final = 2.0
 _MOST_STARTS: Final = 3
 """Number of starts after which a fork server that keeps dying is not started again."""
+
+
+_TORCH_IMPORT: Final = re.compile(r"^(?:import|from) torch\b", re.MULTILINE)
+_MODULE: Final = re.compile(rf"[0-9A-Za-z_.]{{1,{LONGEST_MODULE}}}")
+_CHANGES_ENVIRONMENT: Final = re.compile(r"\b(?:environ|putenv)\b")
 
 
 NVML_CHECK: Final = "PYTORCH_NVML_BASED_CUDA_CHECK"
@@ -73,9 +82,11 @@ class ForkServer:
         self._control: socket.socket | None = None
         self._pid = 0
         self._gate = -1
-        self._is_ready = False
+        self._is_ready = self._has_learnt = False
+        self._later: Path | None = None
+        """File of the modules to import next."""
+        self._waiting: list[Callable[[], None]] = []
         self._starts = 0
-        self._has_given_way = False
         self._learns = True
         """True to import what workers have imported; False once such an import has made forks unsafe."""
         self._parent = () if parent is None else (parent.descriptor,)
@@ -83,13 +94,14 @@ class ForkServer:
             self._pid, descriptor = parent.fork_server
             control = socket.socket(fileno=descriptor)
             self._use(control)
-            children.add_child_handler(self._pid, partial(self._ended, control, has_learnt=False))
+            children.add_child_handler(self._pid, partial(self._ended, control))
 
-    def start(self, imports: Path | None = None) -> None:
+    def start(self, imports: Path | None = None, *, has_workers: bool = True) -> None:
         """Start the process in the background, if there is none.
 
         Args:
             imports: File with the names of the modules that a worker has imported, or the script of the workers.
+            has_workers: Workers have printed the warnings of these imports already.
         """
         if self._control or self._starts >= _MOST_STARTS:
             return
@@ -101,15 +113,16 @@ class ForkServer:
         with theirs:
             passed = (theirs.fileno(), *self._parent)
             numbers = ",".join(map(str, passed))
-            learnt = [str(imports)] if imports and self._learns else []
+            self._has_learnt = bool(imports and self._learns)
+            learnt = [str(imports)] if self._has_learnt else []
             command = [self._python, "-u", str(PROCESS), str(os.getpid()), numbers, ",".join(self._modules), *learnt]
             try:
                 self._pid = self._children.start(
                     command,
                     self._environment,
-                    partial(self._ended, ours, has_learnt=bool(learnt)),
+                    partial(self._ended, ours),
                     stdout=subprocess.DEVNULL,
-                    stderr=subprocess.DEVNULL,  # the workers have already printed the warnings of imports
+                    stderr=subprocess.DEVNULL if has_workers else None,
                     pass_fds=passed,
                 )
             except OSError:
@@ -119,17 +132,39 @@ class ForkServer:
 
     def _use(self, control: socket.socket) -> None:
         control.settimeout(_REPLY_SECONDS)
-        self._control = control
+        self._control, self._is_ready = control, False
+        self._loop = asyncio.get_running_loop()
+        self._loop.add_reader(control, self._poll_ready)
 
-    def stop_if_importing(self, *, has_time: bool) -> None:
-        """Stop a process that is still importing, since workers start now and it would slow them down.
+    def learn(self, imports: Path) -> None:
+        """Import the modules that a file lists as well, in the process that runs, or in a new one."""
+        if self._control is None:
+            self.start(imports)
+        elif self._learns:
+            self._later = imports
+            if self._is_ready:
+                self._request_imports()
 
-        It continues if it ``has_time``, and from the second time on: workers that start so often need it most.
-        """
-        if self._control and not self._poll_ready() and not has_time and not self._has_given_way:
-            self._has_given_way = True
-            self.stop()
-            self._starts -= 1
+    def _request_imports(self) -> None:
+        body = json.dumps({"imports": str(self._later)}).encode()
+        self._later, self._is_ready, self._has_learnt = None, False, True
+        if self._control:
+            try:
+                self._control.sendall(_LENGTH.pack(len(body)) + body)
+            except OSError:
+                self.stop()
+            else:
+                self._loop.add_reader(self._control, self._poll_ready)
+
+    @property
+    def is_importing(self) -> bool:
+        """Whether a process runs and is not ready to fork yet."""
+        return self._control is not None and not self._poll_ready()
+
+    def when_imported(self, then: Callable[[], None]) -> None:
+        """Call ``then`` once the process that is importing is ready, or gone."""
+        if then not in self._waiting:
+            self._waiting.append(then)
 
     def fork(self, request: Mapping[str, object], stdout: int, stderr: int, channel: int) -> int | None:
         """Return the process id of a new child that waits for :meth:`release`; None without a usable fork server.
@@ -140,7 +175,7 @@ class ForkServer:
             stderr: Descriptor of its stderr.
             channel: Descriptor of its channel to the agent.
         """
-        if self._control is None or not self._is_ready:
+        if self._control is None or not self._poll_ready():
             return None
         gate, self._gate = os.pipe()
         try:
@@ -173,27 +208,59 @@ class ForkServer:
         if self._control and not self._is_ready:
             self._control.setblocking(False)
             try:
-                self._is_ready = self._control.recv(_LENGTH.size) == _LENGTH.pack(0)
+                said = self._control.recv(_LENGTH.size)
             except OSError:
                 return False
             finally:
                 self._control.settimeout(_REPLY_SECONDS)
+            self._loop.remove_reader(self._control)  # its end is that of the process
+            self._is_ready = said == _LENGTH.pack(0)
+            if self._is_ready and self._later:
+                self._request_imports()
+            elif self._is_ready:
+                self._loop.call_soon(self._call_waiting)
         return self._is_ready
 
-    def _ended(self, control: socket.socket, returncode: int, *, has_learnt: bool) -> None:
+    def _call_waiting(self) -> None:
+        waiting, self._waiting = self._waiting, []
+        for then in waiting:
+            then()
+
+    def _ended(self, control: socket.socket, returncode: int) -> None:
         """Start a process without the workers' imports if this one exited by itself: an import may have started
         threads.
         """
         gave_up = control is self._control and not self._poll_ready() and returncode >= 0
         self._close_control(control)
-        if gave_up and has_learnt:
+        if gave_up and self._has_learnt:
             self._learns = False
             self.start()
 
     def _close_control(self, control: socket.socket) -> None:
-        control.close()
         if control is self._control:
-            self._control, self._is_ready = None, False
+            self._loop.remove_reader(control)
+            self._control, self._is_ready, self._later = None, False, None
+            self._loop.call_soon(self._call_waiting)
+        control.close()
+
+
+def read_modules(file: Path) -> tuple[str, ...]:
+    """Return the names of modules that a worker has written; none if there are too many for a message."""
+    try:
+        names = tuple(name for name in file.read_text().split() if re.fullmatch(_MODULE, name))
+    except (OSError, ValueError):
+        return ()
+    return names if len(names) <= MOST_MODULES and sum(map(len, names)) <= MOST_MODULE_BYTES else ()
+
+
+def begins_with_torch(script: Path) -> bool:
+    """Return whether a Python script imports torch before it can change what torch reads from the environment."""
+    try:
+        text = script.read_text(encoding="utf-8")
+    except (OSError, ValueError):
+        return False
+    found = _TORCH_IMPORT.search(text)
+    return script.suffix == ".py" and found is not None and not _CHANGES_ENVIRONMENT.search(text, 0, found.start())
 
 
 def has_torch(pid: int) -> bool:

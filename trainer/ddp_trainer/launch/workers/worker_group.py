@@ -110,8 +110,6 @@ class Workers:
             OSError: A process or a file cannot be created.
             LaunchError: Each worker must have a GPU, and this node has too few.
         """
-        if self.zygote:
-            self.zygote.stop_if_importing(has_time=bool(self._living))
         folder = self._create_folder(generation.number)
         self._number = generation.number
         for local_rank in range(self.launch.local_world_size):
@@ -134,8 +132,6 @@ class Workers:
             OSError: A process or a file cannot be created.
             LaunchError: Each worker must have a GPU, and this node has too few.
         """
-        if self.zygote:
-            self.zygote.stop_if_importing(has_time=bool(self._living))
         folder = self._create_folder(self._number + 1)
         for local_rank in sorted(set(range(self.launch.local_world_size)) - self._living.keys()):
             environment = {**prepared_environment(self.environment, self.launch, local_rank), **more}
@@ -204,9 +200,11 @@ class Workers:
         return self.supports_fork_server and any(has_torch(worker.pid) for worker in self._living.values())
 
     def prepare_restart(self, imports: Path | None) -> None:
-        """Start the fork server; see :meth:`ForkServer.start`."""
-        if self.zygote:
-            self.zygote.start(imports)
+        """Start the fork server, or have it import what workers have imported; see :meth:`ForkServer.start`."""
+        if self.zygote and imports:
+            self.zygote.learn(imports)
+        elif self.zygote:
+            self.zygote.start()
 
     def close(self) -> None:
         """Stop the fork server, and print the remaining output."""

@@ -31,6 +31,7 @@ from ddp_trainer.launch.protocol.messages import (
     Succeeded,
     SuspectHang,
     Verdict,
+    WorkerImports,
     WorkerState,
 )
 from tests.support.launch_simulation import SimulatedAgent, SimulatedRun, a_failure, a_policy
@@ -78,7 +79,12 @@ LOOKS = st.builds(
 )  # fmt: skip
 MESSAGES = st.one_of(
     HELLOS,
-    st.builds(lambda prepared: Join(port=1, is_prepared=prepared), st.booleans()),
+    st.builds(
+        lambda prepared, importing: Join(port=1, is_prepared=prepared, is_importing=importing),
+        st.booleans(),
+        st.booleans(),
+    ),
+    st.just(WorkerImports(modules=("torch",))),
     st.builds(lambda failure, agreed: Failed(failure=failure, agreed=agreed), FAILURES, st.booleans()),
     st.just(Leave(has_left=True)),
     st.builds(lambda number: Succeeded(generation=number), NUMBERS),

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from ddp_trainer.launch.protocol.messages import Prepare, Stop, Waiting
+from ddp_trainer.launch.protocol.messages import Prepare, Stop, Waiting, WorkerImports
 from tests.support.launch_simulation import SimulatedRun, a_policy
 
 
@@ -62,3 +62,66 @@ def test_a_spare_that_came_before_the_workers_could_stay_gets_ready_when_all_can
     assert spare.join_prepared().last == Waiting(nodes=1, spare=True)
     first.outlive()
     assert spare.heard.count(Prepare()) == 1
+
+
+def test_a_group_whose_workers_start_anew_stops_for_a_newcomer_only_when_that_has_imported() -> None:
+    run = SimulatedRun(a_policy(1, 2))
+    (first,) = run.joined(0)
+    run.wait(10)
+    second = run.agent(1).connect().join(is_importing=True)
+    run.wait(1000)
+    assert first.asked_to_stop is None
+    second.join()
+    run.wait(1)
+    assert first.asked_to_stop == Stop(graceful=True)
+    first.join()
+    assert first.runs == second.runs == 2
+
+
+def test_members_that_are_enough_do_not_wait_for_the_imports_of_another_node() -> None:
+    run = SimulatedRun(a_policy(1, 3))
+    first, second = run.joined(0, 1)
+    run.wait(10)
+    third = run.agent(2).connect().join(is_importing=True)
+    second.mark_disconnected()
+    run.wait(1)
+    first.join()
+    assert (first.runs, third.runs) == (2, None)
+
+
+def test_members_that_are_too_few_take_a_node_that_still_imports() -> None:
+    run = SimulatedRun(a_policy(2, 2))
+    first, second = run.joined(0, 1)
+    run.wait(10)
+    third = run.agent(2).connect().join(is_importing=True)
+    second.mark_disconnected()
+    run.wait(1)
+    first.join()
+    assert first.runs == third.runs == 2
+
+
+def test_a_member_is_in_the_next_group_although_its_fork_server_imports() -> None:
+    run = SimulatedRun(a_policy(1, 2))
+    first, second = run.joined(0, 1)
+    first.fail()
+    second.join()
+    first.join(is_importing=True)
+    assert first.runs == second.runs == 2
+
+
+def test_the_first_group_forms_while_its_nodes_import() -> None:
+    run = SimulatedRun(a_policy(2, 2))
+    first, second = (run.agent(index).connect().join(is_importing=True) for index in (0, 1))
+    assert first.runs == second.runs == 1
+
+
+def test_nodes_outside_of_the_group_get_the_imports_of_its_workers_from_node_0() -> None:
+    run = SimulatedRun(a_policy(1, 2))
+    first, second, spare = run.joined(0, 1, 2)
+    known = WorkerImports(modules=("torch", "torch._dynamo"))
+    run.membership.handle_and_tick(second.peer, known)
+    assert known not in spare.heard
+    run.membership.handle_and_tick(first.peer, known)
+    assert known in spare.heard
+    assert known not in [*first.heard, *second.heard]
+    assert known in run.agent(3).connect().heard

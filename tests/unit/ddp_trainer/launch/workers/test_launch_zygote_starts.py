@@ -13,6 +13,7 @@ from typing import Any, cast
 
 import pytest
 
+from ddp_trainer.launch.workers.fork_server import begins_with_torch
 from ddp_trainer.launch.workers.fork_server_start import MOST_LOOKS, ZygoteWatch
 from ddp_trainer.launch.workers.worker_group import Program, Workers
 
@@ -41,17 +42,19 @@ READY = """
 def agent(tmp_path: Path, body: str, torch: str = EMPTY_TORCH) -> str:
     """What an agent prints that does this with its zygote."""
     (tmp_path / "torch.py").write_text(torch)
-    (tmp_path / "starts_thread.py").write_text(f"print(file=open({str(tmp_path / 'asked')!r}, 'a'))\n{THREAD}")
+    (tmp_path / "networkx.py").write_text(f"print(file=open({str(tmp_path / 'asked')!r}, 'a'))\n{THREAD}")
     path = os.pathsep.join(filter(None, [str(tmp_path), os.environ.get("PYTHONPATH")]))
     command = [sys.executable, "-c", AGENT.replace("{body}", body.strip())]
     environment = {**os.environ, "PYTHONPATH": path}
-    done = subprocess.run(command, stdout=subprocess.PIPE, text=True, check=True, timeout=60, env=environment)
+    done = subprocess.run(
+        command, stdout=subprocess.PIPE, text=True, check=True, timeout=60, env=environment, cwd=tmp_path
+    )
     return done.stdout
 
 
 def test_where_what_was_learnt_starts_a_thread_the_next_zygote_does_without_it_at_once(tmp_path: Path) -> None:
     imports = tmp_path / "imports"
-    imports.write_text("starts_thread")
+    imports.write_text("networkx")
     agent(tmp_path, f"zygote.start(pathlib.Path({str(imports)!r}))" + READY)
     assert (tmp_path / "asked").read_text().count("\n") == 1
 
@@ -63,21 +66,62 @@ def test_a_zygote_that_keeps_dying_is_not_started_for_ever(tmp_path: Path) -> No
         print(zygote._control is not None)
         while zygote._control:
             await asyncio.sleep(0.01)
-        zygote.stop_if_importing(has_time=False)
     """
     told = agent(tmp_path, body, torch="raise SystemExit(1)")
     assert told.split() == ["True"] * 3 + ["False"] * 6
 
 
-def test_an_importing_zygote_gives_way_to_workers_once(tmp_path: Path) -> None:
-    body = """
-    for _ in range(3):
-        zygote.start()
-        zygote.stop_if_importing(has_time=False)
-        print(zygote._control is not None)
+def test_a_zygote_imports_a_later_list_too_and_forks_only_after_it(tmp_path: Path) -> None:
+    (tmp_path / "sklearn.py").write_text("print('imported', file=open('sklearn-was', 'w'))")
+    imports = tmp_path / "imports"
+    imports.write_text("sklearn not_learnt.by_anybody")
+    body = f"""
+    ready = asyncio.Event()
+    zygote.start()
+    zygote.learn(pathlib.Path({str(imports)!r}))
+    zygote.when_imported(ready.set)
+    await ready.wait()
+    print(zygote.is_importing, pathlib.Path("sklearn-was").read_text())
+    ready.clear()
+    zygote.learn(pathlib.Path({str(imports)!r}))
+    print(zygote.is_importing, zygote.fork({{}}, 1, 2, 1))
+    zygote.when_imported(ready.set)
+    await ready.wait()
+    print(zygote.fork({{}}, 1, 2, 1) is not None)
     """
-    told = agent(tmp_path, body, torch="import time; time.sleep(100)")
-    assert told.split() == ["False", "True", "True"]
+    assert agent(tmp_path, body).split() == ["False", "imported", "True", "None", "True"]
+
+
+def test_those_who_wait_for_imports_go_on_when_the_zygote_is_gone(tmp_path: Path) -> None:
+    body = """
+    ready = asyncio.Event()
+    zygote.start()
+    zygote.when_imported(ready.set)
+    zygote.stop()
+    await ready.wait()
+    print(zygote.is_importing)
+    """
+    assert agent(tmp_path, body, torch="import time; time.sleep(100)").split() == ["False"]
+
+
+@pytest.mark.parametrize(
+    ("script", "begins"),
+    [
+        ("import torch", True),
+        ("import sys\nfrom torch import nn", True),
+        ("import os\nos.environ['OMP_NUM_THREADS'] = '4'\nimport torch", False),
+        ("import os\nimport torch\nos.environ['OMP_NUM_THREADS'] = '4'", True),
+        ("import torchvision", False),
+        ("def main():\n    import torch", False),
+        ("", False),
+    ],
+)
+def test_torch_is_imported_first_where_a_script_does_so_before_it_can_change_the_environment(
+    tmp_path: Path, script: str, begins: bool
+) -> None:
+    file = tmp_path / "train.py"
+    file.write_text(script)
+    assert begins_with_torch(file) is begins
 
 
 def test_a_fork_that_is_killed_before_its_release_is_reported_as_dead(tmp_path: Path) -> None:
@@ -118,14 +162,14 @@ def looks_until_zygote(*, starts: int) -> int:
 
     async def begin() -> int:
         workers = Importing()
-        watch = ZygoteWatch(cast("Any", workers), 0.01, lambda: None)
+        watch = ZygoteWatch(cast("Any", workers), 0.01, lambda: None, lambda _: None)
         for _ in range(starts):
             watch.begin(anew=True)
         loop = asyncio.get_running_loop()
         assert isinstance(loop, Counting)
         before = loop.timers
         await workers.has_zygote.wait()
-        return loop.timers - before + 1
+        return loop.timers - before
 
     loop = Counting()
     try:
@@ -165,7 +209,7 @@ def test_where_no_zygote_is_wanted_nobody_looks_at_the_workers(pause: float, tmp
     )
 
     async def begin() -> None:
-        ZygoteWatch(workers, pause, lambda: None).begin(anew=True)
+        ZygoteWatch(workers, pause, lambda: None, lambda _: None).begin(anew=True)
         for _ in range(3):
             await asyncio.sleep(0)
 
