@@ -15,7 +15,7 @@ import shlex
 import subprocess
 import time
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Final
 
 from bench.harness import CannotMeasure
@@ -23,12 +23,13 @@ from kubectl_ddp.backends.cluster.http.api import Api
 from kubectl_ddp.backends.cluster.http.resources import collection
 from kubectl_ddp.backends.cluster.read.pod_logs import main_container
 from kubectl_ddp.errors import DdpError
+from kubectl_ddp.util.bounded_answer import POD_ANSWER
 
 Json = dict[str, Any]
 
 PORT: Final = 8000
 START_SECONDS: Final = 60.0
-ANSWER_SECONDS: Final = 10.0
+ANSWER: Final = replace(POD_ANSWER, most_seconds=10.0)
 NODE_COMMAND: Final = "DDP_TEST_NODE_COMMAND"
 """Variable that names a command; with ``kill``, ``start``, ``cut`` or ``join`` and a node's name it does just that."""
 
@@ -113,7 +114,7 @@ class NodeAccess:
 
     def _request(self, node: str, what: str) -> Json:
         path = f"{collection('v1', 'pods', self.namespace)}/hands-{node}:{PORT}/proxy/{what}"
-        answer: Json = json.loads(self.api.text(path, seconds=ANSWER_SECONDS))
+        answer: Json = json.loads(self.api.text(path, limits=ANSWER))
         return answer
 
 

@@ -7,6 +7,10 @@ one reason. The size of a PodDisruptionBudget has no version: the controller tha
 
 from __future__ import annotations
 
+import contextlib
+import hashlib
+import time
+
 from ddp_controller.decisions import Decision, Evict, Resize, SetBudget
 from ddp_controller.disruption_budget import OWN_ROLE, budget_name, budget_of, is_own, job_owner
 from ddp_controller.running_job import RunningJob
@@ -16,6 +20,7 @@ from kubectl_ddp.backends.cluster.read.jobs import path
 from kubectl_ddp.errors import AlreadyExists, NotFound
 from kubectl_ddp.kube import job_kinds
 from kubectl_ddp.kube.objects import Object
+from kubectl_ddp.kube.timestamps import timestamp
 
 
 def execute(api: Api, decision: Decision) -> None:
@@ -28,6 +33,34 @@ def execute(api: Api, decision: Decision) -> None:
             api.evict({"metadata": about})
         case SetBudget():
             _set_budget(api, decision)
+
+
+def report_skipped(api: Api, root: Object, reason: str) -> None:
+    """Create the event of a job that the controller leaves alone, unless one with this reason exists."""
+    about = root["metadata"]
+    now = timestamp(time.time())
+    event: Object = {
+        "apiVersion": "v1",
+        "kind": "Event",
+        "metadata": {"name": f"{about['name']}.{_digest(about['uid'], reason)}", "namespace": about["namespace"]},
+        "involvedObject": {
+            "apiVersion": root["apiVersion"],
+            "kind": root["kind"],
+            **{key: about[key] for key in ("namespace", "name", "uid")},
+        },
+        "type": "Warning",
+        "reason": "SkippedByController",
+        "message": f"ddp-controller leaves this job alone, because its specification is malformed: {reason}",
+        "source": {"component": "ddp-controller"},
+        **dict.fromkeys(("firstTimestamp", "lastTimestamp"), now),
+        "count": 1,
+    }
+    with contextlib.suppress(AlreadyExists):
+        api.create(f"/api/v1/namespaces/{about['namespace']}/events", event)
+
+
+def _digest(*texts: str) -> str:
+    return hashlib.sha256("\n".join(texts).encode()).hexdigest()[:16]
 
 
 def delete_budgets(api: Api, budgets: list[Object]) -> None:

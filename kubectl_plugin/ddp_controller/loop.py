@@ -15,14 +15,14 @@ from typing import Any, Final
 
 from ddp_controller.decisions import Decision, Evict, Resize, SetBudget, Timing
 from ddp_controller.disruption_budget import decide_budget, is_own, orphans
-from ddp_controller.executor import delete_budgets, execute
+from ddp_controller.executor import delete_budgets, execute, report_skipped
 from ddp_controller.lease import Lease
 from ddp_controller.metrics import ControllerMetrics
 from ddp_controller.node_health import CORDONED
 from ddp_controller.pod_move import decide_move
 from ddp_controller.quota import decide_sizes
 from ddp_controller.running_job import RunningJob
-from ddp_controller.world import World
+from ddp_controller.world import Malformed, World
 from kubectl_ddp.backends.cluster.http.api import Api
 from kubectl_ddp.backends.cluster.http.api_errors import Conflict
 from kubectl_ddp.errors import DdpError, Forbidden
@@ -35,6 +35,9 @@ PAUSE_SECONDS: Final = 5.0
 """Pause of a job after a refused decision, in seconds."""
 DRAIN_SECONDS: Final = 15.0
 """Time in which a drain evicts a pod that may leave. A drain that was refused tries again after 5 to 10 s."""
+
+MOST_REPORTS: Final = 10
+"""Most skipped jobs that one pass reports. The next pass reports the others."""
 
 
 @dataclass(kw_only=True)
@@ -53,7 +56,8 @@ class Controller:
     """Monotonic time in seconds."""
     _paused: dict[tuple[str, bool], float] = field(default_factory=dict)
     """Key of a job, and True for its budget → time until which nothing is decided about it again."""
-    _told: dict[str, str] = field(default_factory=dict)
+    _skipped: dict[str, str] = field(default_factory=dict)
+    """Uid of a job that is left alone → reason that its event has."""
     _may_leave: dict[str, float] = field(default_factory=dict)
     """Uid of a pod on a cordoned node → time since which it may leave, if it could at each pass since."""
 
@@ -77,18 +81,32 @@ class Controller:
         jobs, malformed = self.world.jobs()
         self.metrics.jobs.set(len(jobs))
         self.metrics.doomed.set(sum(bool(pod.doom) for job in jobs for pod in job.pods))
-        for key, why in malformed.items():
-            if self._told.get(key) != why:
-                self._told[key] = why
-                log("skipped", job=key, reason=why)
         if not is_leader:
             return
+        self._paused = {key: end for key, end in self._paused.items() if end > self.clock()}
         budgets = self.world.budgets()
         for decision in self._decide(jobs, budgets):
             if not self.lease.is_held:
                 return
             self._carry_out(decision)
         self._delete(orphans(budgets, jobs))
+        self._report_skipped(malformed)
+
+    def _report_skipped(self, malformed: Malformed) -> None:
+        """Report each job that is left alone once, in the log and in its events."""
+        reasons = {str(root["metadata"]["uid"]): reason for root, reason in malformed}
+        self._skipped = {uid: reason for uid, reason in self._skipped.items() if reasons.get(uid) == reason}
+        new = [(root, reason) for root, reason in malformed if root["metadata"]["uid"] not in self._skipped]
+        for root, reason in new[:MOST_REPORTS]:
+            about = root["metadata"]
+            self._skipped[about["uid"]] = reason
+            log("skipped", job=f"{about['namespace']}/{about['name']}", reason=reason)
+            try:
+                report_skipped(self.api, root, reason)
+            except DdpError as error:
+                log("refused", action="event", error=str(error))
+                if isinstance(error, Forbidden):
+                    self.check_rights()
 
     def _decide(self, jobs: list[RunningJob], budgets: list[Object]) -> Iterator[Decision]:
         now, clock = time.time(), self.clock()

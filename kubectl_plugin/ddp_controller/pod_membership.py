@@ -20,10 +20,13 @@ from kubectl_ddp.errors import DdpError
 from kubectl_ddp.kube.objects import Object
 from kubectl_ddp.status.job_state import group_state
 from kubectl_ddp.status.metrics_parser import metrics_path, parse
+from kubectl_ddp.util.bounded_answer import POD_STATE
 
 JOINED: Final = frozenset({GroupState.SPARE, GroupState.RUNNING})
 AGAIN_SECONDS: Final = 1.0
 """Least time between two requests to one pod."""
+SLOW_FACTOR: Final = 10
+"""Share of the time of its request for which a pod is left alone, so that slow pods do not take all threads."""
 AT_ONCE: Final = 8
 """Largest number of requests at a time."""
 
@@ -73,13 +76,15 @@ class PodMembership:
         self._pool.shutdown(wait=False, cancel_futures=True)
 
     def _read(self, pod: Object, uid: str) -> None:
+        began = self._clock()
         try:
-            state = group_state(parse(served(self._api, pod, metrics_path([Metric.GROUP_STATE]))))
+            state = group_state(parse(served(self._api, pod, metrics_path([Metric.GROUP_STATE]), POD_STATE)))
         except DdpError:  # it has not started to serve them, or a network policy forbids it
             state = ""
         with self._lock:
             if state:
                 self._answers[uid] = state in JOINED
-            self._due[uid] = self._clock() + AGAIN_SECONDS
+            now = self._clock()
+            self._due[uid] = now + AGAIN_SECONDS + SLOW_FACTOR * (now - began)
         if state in JOINED:
             self._changed()

@@ -9,9 +9,10 @@ smallest share of its range, then the oldest. Sizes are whole replicas, and neve
 from __future__ import annotations
 
 import json
+from bisect import bisect_left, bisect_right
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Final
 
 from ddp_controller.decisions import Resize, Timing
 from ddp_controller.running_job import RunningJob
@@ -22,6 +23,9 @@ from kubectl_ddp.kube.objects import Object
 from kubectl_ddp.preflight.kueue import inactive_reason
 from kubectl_ddp.preflight.kueue_quota import Share, Usage, cohort_of, shares_of
 from kubectl_ddp.preflight.quantities import PODS, Amounts, added, requests_of, subtract, times, total
+
+MOST_STEPS: Final = 500
+"""Most steps from one size to the next that one pass takes in a ClusterQueue. The next pass continues."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -34,7 +38,6 @@ class QueuedJob:
     """Resources of one pod."""
     granted: int | None
     """Number of pods for which Kueue has reserved quota; None while the job waits."""
-    sizes: Sequence[int]
 
     @property
     def nodes(self) -> int:
@@ -43,11 +46,18 @@ class QueuedJob:
 
     def lower(self, nodes: int) -> int | None:
         """Return the next smaller size; None at the minimum."""
-        return max((size for size in self.sizes if size < nodes), default=None)
+        index = bisect_left(self.job.sizes, nodes)
+        return self.job.sizes[index - 1] if index else None
 
     def higher(self, nodes: int) -> int | None:
         """Return the next larger size; None at the maximum."""
-        return min((size for size in self.sizes if size > nodes), default=None)
+        index = bisect_right(self.job.sizes, nodes)
+        return self.job.sizes[index] if index < len(self.job.sizes) else None
+
+    @property
+    def least(self) -> Amounts:
+        """Resources of the smallest size with which the job can start."""
+        return times(self.one, self.job.pod_count(self.job.sizes[0] if self.job.sizes else self.nodes))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -84,20 +94,23 @@ def decide_sizes(queue: ClusterQueueState, now: float, timing: Timing) -> list[R
 
 def _make_room(queue: ClusterQueueState, running: Sequence[QueuedJob], now: float) -> list[Resize]:
     head = queue.waiting[0]
-    need = needs(head, queue.free)
+    need: Amounts = needs(head, queue.free)
     if _fits(need, queue.free):
         return []  # Kueue admits it
     elastic = next((each for each in queue.jobs if each.job.uid == owner_of(head) and each.granted is None), None)
     if elastic is not None:
-        fitting = [
-            size
-            for size in elastic.sizes
-            if size < elastic.nodes and _fits(times(elastic.one, elastic.job.pod_count(size)), queue.free)
-        ]
+        sizes = elastic.job.sizes
+        smaller = bisect_left(sizes, elastic.nodes)
+        fitting = bisect_left(
+            sizes,
+            True,
+            hi=smaller,
+            key=lambda size: not _fits(times(elastic.one, elastic.job.pod_count(size)), queue.free),
+        )
         if fitting:
-            pods = elastic.job.pod_count(max(fitting))
+            pods = elastic.job.pod_count(sizes[fitting - 1])
             return [_resize(elastic, pods, "start", "the quota is too small for more", now)]
-        need = times(elastic.one, elastic.job.pod_count(min(elastic.sizes, default=elastic.nodes)))
+        need = elastic.least
     owner = next((each.get("name", "") for each in head["metadata"].get("ownerReferences") or ()), "")
     why = f"{head['metadata'].get('namespace')}/{owner} waits and has a higher priority"
     priority = int(head["spec"].get("priority") or 0)
@@ -106,23 +119,37 @@ def _make_room(queue: ClusterQueueState, running: Sequence[QueuedJob], now: floa
 
 
 def _shrink_plan(running: Sequence[QueuedJob], need: Amounts, free: Amounts) -> list[tuple[QueuedJob, int]]:
-    """Return the smaller sizes with which ``need`` fits; empty if it does not fit even then."""
+    """Return the smaller sizes with which ``need`` fits; empty if it does not fit even then.
+
+    After :data:`MOST_STEPS` it returns what it has; the next pass continues.
+    """
+    if not _fits(need, total([free, *(_can_give(each, free) for each in running)])):
+        return []
     by_age = sorted(running, key=lambda each: str(each.job.root["metadata"].get("creationTimestamp")), reverse=True)
     nodes = {each.job.uid: each.nodes for each in by_age}
     room = dict(free)
-    while not _fits(need, room):
+    for _ in range(MOST_STEPS):
+        if _fits(need, room):
+            break
         lacking = {name for name, amount in need.items() if amount > room.get(name, 0)}
         givers = [
             each for each in by_age if each.lower(nodes[each.job.uid]) is not None and lacking & _used_by(each.one)
         ]
-        if not givers:
-            return []
         giver = min(givers, key=lambda each: (each.priority, -_steps_above_minimum(each, nodes[each.job.uid])))
         smaller = giver.lower(nodes[giver.job.uid]) or 0
-        given = giver.job.pod_count(nodes[giver.job.uid]) - giver.job.pod_count(smaller)
-        room = added(room, {k: v for k, v in times(giver.one, given).items() if k in room})
+        room = added(room, _freed(giver, nodes[giver.job.uid], smaller, room))
         nodes[giver.job.uid] = smaller
     return [(each, nodes[each.job.uid]) for each in by_age if nodes[each.job.uid] != each.nodes]
+
+
+def _can_give(each: QueuedJob, room: Amounts) -> Amounts:
+    """Return what a job frees at its minimum, of the resources in ``room``."""
+    return _freed(each, each.nodes, each.job.sizes[0], room) if each.lower(each.nodes) is not None else {}
+
+
+def _freed(each: QueuedJob, nodes: int, smaller: int, room: Amounts) -> Amounts:
+    freed = times(each.one, each.job.pod_count(nodes) - each.job.pod_count(smaller))
+    return {name: amount for name, amount in freed.items() if name in room}
 
 
 def _grow(queue: ClusterQueueState, running: Sequence[QueuedJob], now: float) -> list[Resize]:
@@ -138,7 +165,10 @@ def _grow(queue: ClusterQueueState, running: Sequence[QueuedJob], now: float) ->
         wanted = times(each.one, each.job.pod_count(larger) - each.job.pod_count(nodes[each.job.uid]))
         return wanted if _fits(wanted, room) else None
 
-    while takers := [each for each in by_age if step(each) is not None]:
+    for _ in range(MOST_STEPS):
+        takers = [each for each in by_age if step(each) is not None]
+        if not takers:
+            break
         taker = min(takers, key=lambda each: (-each.priority, _share_of_range(each, nodes[each.job.uid])))
         room = subtract(room, step(taker) or {})
         nodes[taker.job.uid] = taker.higher(nodes[taker.job.uid]) or 0
@@ -160,11 +190,16 @@ def cluster_queues(
     shares = {name: shares_of(each, clusters, usage) for name, each in active.items()}
     most = {name: _most(each) for name, each in shares.items()}
     found: dict[str, list[QueuedJob]] = {name: [] for name in active}
+    elastic: dict[tuple[str, str], QueuedJob] = {}
+    by_owner: dict[str, list[Object]] = {}
+    for each in workloads:
+        by_owner.setdefault(owner_of(each), []).append(each)
     for job in jobs:
         name = leads.get(job.place, "")
         is_elastic = job.is_resized_by_slices and job.low < job.high and not job.is_ended
-        if is_elastic and name in active and (queued := _queued(job, workloads, most[name])):
+        if is_elastic and name in active and (queued := _queued(job, by_owner.get(job.uid, ()), most[name])):
             found[name].append(queued)
+            elastic[name, job.uid] = queued
     running = {each.job.uid for mine in found.values() for each in mine if each.granted is not None}
     waiting: dict[str, list[Object]] = {name: [] for name in active}
     for each in in_line(workloads):
@@ -172,7 +207,7 @@ def cluster_queues(
         if (
             name in active
             and owner_of(each) not in running
-            and _fits(_least(each, found[name], most[name]), most[name])
+            and _fits(_least(each, elastic.get((name, owner_of(each))), most[name]), most[name])
         ):
             waiting[name].append(each)
     for name, cluster in active.items():
@@ -235,12 +270,9 @@ def _pod_counts(workload: Object) -> Iterator[tuple[Mapping[str, Any], int]]:
         yield pods, max(0, min(count, admitted.get(pods["name"], count)))
 
 
-def _least(workload: Object, jobs: Sequence[QueuedJob], covered: Amounts) -> dict[str, int]:
+def _least(workload: Object, elastic: QueuedJob | None, covered: Amounts) -> Amounts:
     """Return the least resources with which the job of a Workload can start."""
-    elastic = next((each for each in jobs if each.job.uid == owner_of(workload)), None)
-    if elastic is None or not elastic.sizes:
-        return needs(workload, covered)
-    return times(elastic.one, elastic.job.pod_count(min(elastic.sizes)))
+    return elastic.least if elastic is not None and elastic.job.sizes else needs(workload, covered)
 
 
 def _one(pods: Mapping[str, object], covered: Amounts) -> dict[str, int]:
@@ -249,8 +281,8 @@ def _one(pods: Mapping[str, object], covered: Amounts) -> dict[str, int]:
 
 
 def _queued(job: RunningJob, workloads: Sequence[Object], covered: Amounts) -> QueuedJob | None:
-    """Return a job with its Workload; None if it has none yet."""
-    mine = [each for each in workloads if owner_of(each) == job.uid and not holds(each, "Finished")]
+    """Return a job with one of its Workloads; None if it has none yet."""
+    mine = [each for each in workloads if not holds(each, "Finished")]
     reserved = [each for each in mine if holds(each, "QuotaReserved")]
     newest = max(reserved or mine, key=lambda each: str(each["metadata"].get("creationTimestamp")), default=None)
     if newest is None or len(newest["spec"]["podSets"]) != 1:
@@ -261,7 +293,6 @@ def _queued(job: RunningJob, workloads: Sequence[Object], covered: Amounts) -> Q
         priority=int(newest["spec"].get("priority") or 0),
         one=_one(pods, covered),
         granted=int(pods["count"]) if reserved else None,
-        sizes=job.sizes(),
     )
 
 
@@ -280,7 +311,7 @@ def _used_by(one: Amounts) -> set[str]:
 
 
 def _steps_above_minimum(each: QueuedJob, nodes: int) -> int:
-    return sum(size < nodes for size in each.sizes)
+    return bisect_left(each.job.sizes, nodes)
 
 
 def _share_of_range(each: QueuedJob, nodes: int) -> float:

@@ -26,6 +26,7 @@ RIGHTS: Final = (
     Right.of("get", "clusterroles.rbac.authorization.k8s.io", EVERYWHERE, (OWN_ROLE,)),
     Right.of("create", "pods/eviction", EVERYWHERE),
     Right.of("get", "pods/proxy", EVERYWHERE),
+    Right.of("create", "events", EVERYWHERE),
     *(
         Right.of(verb, f"{kind}.kueue.x-k8s.io", EVERYWHERE)
         for kind in ("workloads", "localqueues", "clusterqueues")

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import lru_cache
 from typing import Any, Final
 
 from ddp_trainer.common.constants import Annotation
@@ -78,6 +79,8 @@ class RunningJob:
     """Minimum number of nodes."""
     high: int
     """Maximum number of nodes."""
+    sizes: Sequence[int]
+    """Numbers of nodes that the job can have, ascending: whole replicas of its layout, within its bounds."""
     spares: int
     """Requested spares. They exist only if the job has its maximum of nodes."""
     move: Move | None
@@ -169,19 +172,6 @@ class RunningJob:
         """Return the number of settled pods."""
         return sum(pod.is_settled(now, settle_seconds) for pod in self.pods)
 
-    def sizes(self) -> list[int]:
-        """Return the sizes that the job can have, ascending: whole replicas of its layout, within its bounds."""
-        text = str(job_kinds.submitted_spec(self.root).get("parallel") or "")
-        per_node = job_kinds.processes_per_node(self.root)
-        every = range(self.low, self.high + 1)
-        try:
-            layouts = LayoutRange.parse(text) if text else None
-        except LayoutError:  # one of a newer version
-            layouts = None
-        if layouts is None:
-            return [*every]
-        return [nodes for nodes in every if _fills(layouts, nodes * per_node)]
-
 
 def running_job(
     snapshot: Snapshot, doomed: Mapping[str, str], has_joined: Callable[[str], bool | None] = lambda _: True
@@ -206,6 +196,7 @@ def running_job(
         size=job_kinds.desired_nodes(job),
         low=nodes.minimum,
         high=nodes.maximum,
+        sizes=_sizes(job, nodes),
         spares=job_kinds.spares(job),
         move=_move(job),
         resized_at=_number(job_kinds.json_annotation(job, Annotation.SIZE), "since"),
@@ -214,6 +205,21 @@ def running_job(
         is_ended=is_over or "deletionTimestamp" in about,
         is_suspended=job_kinds.is_suspend_requested(job),
     )
+
+
+def _sizes(job: Object, nodes: Nodes) -> Sequence[int]:
+    text = str(job_kinds.submitted_spec(job).get("parallel") or "")
+    if not text or not nodes.is_elastic:
+        return range(nodes.minimum, nodes.maximum + 1)
+    return _sizes_of_layout(text, nodes.minimum, nodes.maximum, job_kinds.processes_per_node(job))
+
+
+@lru_cache(maxsize=32)
+def _sizes_of_layout(text: str, low: int, high: int, per_node: int) -> Sequence[int]:
+    try:
+        return LayoutRange.parse(text).node_counts(low, high, per_node)
+    except LayoutError:  # one of a newer version
+        return range(low, high + 1)
 
 
 def _move(job: Object) -> Move | None:
@@ -226,13 +232,6 @@ def _number(note: Mapping[str, Any], key: str) -> float:
     """Return a number of an annotation; 0 if it is missing or malformed. JSON has ``NaN`` and ``Infinity``, too."""
     value = note.get(key)
     return value if isinstance(value, int | float) and 0 <= value <= LARGEST_NUMBER else 0
-
-
-def _fills(layouts: LayoutRange, ranks: int) -> bool:
-    try:
-        return layouts.choose(ranks).world == ranks
-    except LayoutError:
-        return False
 
 
 def _members(

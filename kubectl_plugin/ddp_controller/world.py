@@ -14,6 +14,7 @@ from ddp_controller.pod_membership import PodMembership
 from ddp_controller.quota import ClusterQueueState, cluster_queues
 from ddp_controller.running_job import RunningJob, running_job
 from ddp_trainer.common.constants import Annotation, Label
+from ddp_trainer.common.safe_text.control_chars import escape_control_chars
 from kubectl_ddp.backends.cluster.http.api import Api
 from kubectl_ddp.backends.cluster.http.resources import Discovery, collection
 from kubectl_ddp.backends.cluster.read.jobs import path, with_type_meta
@@ -26,8 +27,11 @@ from kubectl_ddp.kube.objects import Object
 KUEUE_VERSIONS: Final = ("v1beta2", "v1beta1")
 KUEUE_KINDS: Final = {"Workload": "workloads", "LocalQueue": "localqueues", "ClusterQueue": "clusterqueues"}
 
-Malformed = dict[str, str]
-"""Job → why it could not be read."""
+MOST_REASON_CHARACTERS: Final = 500
+"""Longest reason of a skipped job. An error may quote a whole specification."""
+
+Malformed = list[tuple[Object, str]]
+"""Root objects of jobs that could not be read, each with the reason."""
 
 
 class World:
@@ -89,17 +93,17 @@ class World:
             if self._is_managed(each) and _is_submitted(each)
         ]
         found: list[RunningJob] = []
-        malformed: Malformed = {}
+        malformed: Malformed = []
         pods = {str(pod["metadata"]["uid"]): pod for pod in self._pods.objects()}
         self._membership.keep_only(pods)
         for snapshot in of_all(roots, list(pods.values()), lambda _: None):
-            about = snapshot.job["metadata"]
             try:
                 running = running_job(snapshot, doomed, self._membership.has_joined)
                 self._membership.check(pods[each.uid] for each in running.unjoined(time.time()))
                 found.append(running)
-            except (ValueError, KeyError, TypeError, AttributeError) as error:
-                malformed[f"{about.get('namespace')}/{about['name']}"] = f"{type(error).__name__}: {error}"
+            except (ValueError, LookupError, TypeError, AttributeError, ArithmeticError) as error:
+                reason = f"{type(error).__name__}: {error}"[:MOST_REASON_CHARACTERS]
+                malformed.append((snapshot.job, escape_control_chars(reason)))
         return self._with_missing_since(found, time.time()), malformed
 
     def _with_missing_since(self, jobs: Sequence[RunningJob], now: float) -> list[RunningJob]:

@@ -11,7 +11,7 @@ import json
 import threading
 import uuid
 from collections import deque
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from email.message import Message
@@ -48,6 +48,8 @@ class Answer:
     """Close the connection in the middle of the body."""
     silence: float = 0.0
     """Seconds without a word before that."""
+    raw: Callable[[], Iterator[bytes]] | None = None
+    """Bytes of the whole answer with its head, instead of the other fields. The connection ends after them."""
 
 
 @dataclass(frozen=True)
@@ -286,6 +288,11 @@ class _Handler(BaseHTTPRequestHandler):
             self.close_connection = True
 
     def _say(self, answer: Answer) -> None:
+        if answer.raw:
+            self.close_connection = True
+            for piece in answer.raw():
+                self.wfile.write(piece)
+            return
         text = answer.body if isinstance(answer.body, str) else json.dumps(answer.body)
         body = text.encode()
         self.send_response(answer.status)

@@ -114,8 +114,8 @@ def read(pod: str, text: str) -> PodReport | str:
             named=_named(told["findings"]),
             ras=str(told.get("ras", "")),
         )
-    except (ValueError, KeyError, TypeError) as error:
-        return f"What it shows of its ranks cannot be read ({error!r})."
+    except (ValueError, LookupError, TypeError, AttributeError, ArithmeticError, RecursionError) as error:
+        return f"What it shows of its ranks cannot be read ({repr(error)[:200]})."
 
 
 def _rank(pod: str, told: Mapping[str, Any]) -> RankReport:

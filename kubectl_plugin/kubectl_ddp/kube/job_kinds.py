@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping, Sequence
+from functools import lru_cache
 from typing import Any
 
 from ddp_trainer.common.constants import Annotation
@@ -110,7 +111,7 @@ def max_restarts(job: Object) -> int | None:
 def processes_per_node(job: Object) -> int:
     """Return the number of training processes per pod. ``auto`` and other words, which we never write, count as 1."""
     text = str((job.get("spec") or {}).get("nprocPerNode") or submitted_spec(job).get("nproc") or 1)
-    return int(text) if text.isdecimal() else 1
+    return max(1, int(text)) if text.isdecimal() else 1
 
 
 def at(item: Any, path: Path) -> Any:
@@ -139,7 +140,12 @@ def submitted_spec(job: Object) -> Mapping[str, Any]:
 
 def json_annotation(job: Object, name: Annotation) -> Mapping[str, Any]:
     """Return the JSON object in an annotation of a root object; empty if missing or malformed."""
-    text = (job["metadata"].get("annotations") or {}).get(name, "")
+    return _json_object((job["metadata"].get("annotations") or {}).get(name, ""))
+
+
+@lru_cache(maxsize=4)
+def _json_object(text: str) -> Mapping[str, Any]:
+    """Parse an annotation once for all fields of one job. Few are kept, because a text may have 256 KiB."""
     try:
         document = json.loads(text)
     except (ValueError, RecursionError):

@@ -187,7 +187,7 @@ class _Streams:
         self._stop = Stop()
         self._threads: list[threading.Thread] = []
         # Bounded, so that a pod that writes faster than this process prints is slowed down and not buffered.
-        self._arrivals: queue.Queue[Line | Snapshot | _Ended] = queue.Queue(maxsize=10_000)
+        self._arrivals: queue.Queue[Line | Snapshot | _Ended] = queue.Queue(maxsize=250)
         self._reading: set[str] = set()
         self._read: dict[str, str] = {}
         """Pod → id of the container that was read last."""

@@ -61,7 +61,7 @@ def read(text: str, pod: str) -> list[Series]:
             return []
         rising = [index for index, moment in enumerate(times) if index == 0 or moment > max(times[:index])]
         found = [_series(each, times, pod) for each in document["series"][:MOST_SERIES]]
-    except (ValueError, KeyError, TypeError, AttributeError, RecursionError):
+    except (ValueError, LookupError, TypeError, AttributeError, ArithmeticError, RecursionError):
         return []
     return [
         Series(each.name, [times[index] for index in rising], [each.values[index] for index in rising], each.labels)

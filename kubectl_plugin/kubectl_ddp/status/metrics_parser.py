@@ -5,7 +5,6 @@ Importing ``prometheus_client`` takes 80 ms.
 
 from __future__ import annotations
 
-import contextlib
 import re
 from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
@@ -119,9 +118,13 @@ def iter_samples(text: str) -> Iterator[tuple[str, Labels, float]]:
     [('ddp_step', {'rank': '0'}, 7.0)]
     """
     for name, labels, value in _SAMPLE.findall(text):
-        with contextlib.suppress(ValueError):
-            if len(labels) <= MOST_LABEL_CHARACTERS:
-                yield name, _labels(labels), float(value)
+        if len(labels) > MOST_LABEL_CHARACTERS:
+            continue
+        try:
+            number = float(value)
+        except ValueError:
+            continue
+        yield name, _labels(labels) if labels else {}, number
 
 
 def metrics_path(families: Collection[str] = ()) -> str:

@@ -14,7 +14,7 @@ from ddp_controller.decisions import SetBudget
 from ddp_controller.disruption_budget import OWN_ROLE
 from ddp_controller.executor import execute
 from ddp_controller.lease import NAME, Lease
-from ddp_controller.loop import DRAIN_SECONDS, Controller
+from ddp_controller.loop import DRAIN_SECONDS, MOST_REPORTS, Controller
 from ddp_controller.metrics import ControllerMetrics
 from ddp_controller.world import World
 from kubectl_ddp.backends.cluster.http.api import Api
@@ -32,7 +32,7 @@ LEASE = f"/apis/coordination.k8s.io/v1/namespaces/team/leases/{NAME}"
 SETTLED = NOW - time.time() + 3600
 """Seconds before the time of the tests' objects: an hour before the present."""
 GROUPS = {
-    "/api/v1": {"Pod": "pods", "Node": "nodes"},
+    "/api/v1": {"Pod": "pods", "Node": "nodes", "Event": "events"},
     "/apis/batch/v1": {"Job": "jobs"},
     "/apis/kubeflow.org/v1": {"PyTorchJob": "pytorchjobs"},
     "/apis/policy/v1": {"PodDisruptionBudget": "poddisruptionbudgets"},
@@ -260,10 +260,43 @@ def test_a_malformed_job_is_skipped_and_reported_once(
     controller.world = again
     for _ in range(2):
         controller.run_once()
+    controller._skipped.clear()  # as in its successor
+    controller.run_once()
     told = [line for line in capsys.readouterr().err.splitlines() if "skipped" in line]
-    assert len(told) == 1
+    assert len(told) == 2
     assert "team/bad" in told[0]
+    [event] = [item for path, item in server.objects.items() if "/events/" in path]
+    assert event["involvedObject"] == {
+        "apiVersion": "batch/v1",
+        "kind": "Job",
+        "namespace": "team",
+        "name": "bad",
+        "uid": "uid-bad",
+    }
+    assert "many" in event["message"]
     assert size(server) == 3, "the other job is managed"
+
+
+def test_many_malformed_jobs_are_reported_over_several_passes_and_forgotten_with_their_jobs(
+    server: ApiServer, controller: Controller
+) -> None:
+    paths = [f"/apis/batch/v1/namespaces/team/jobs/bad-{number}" for number in range(MOST_REPORTS + 1)]
+    for number, path in enumerate(paths):
+        server.put(path, root(name=f"bad-{number}", nnodes="9" * 100_000))
+    while len(controller.world.jobs()[1]) <= MOST_REPORTS:
+        controller.world.changes.get(timeout=20)
+    for reported in (MOST_REPORTS, MOST_REPORTS + 1):
+        controller.run_once()
+        events = [item for path, item in server.objects.items() if "/events/" in path]
+        assert len(events) == reported
+    assert max(len(event["message"]) for event in events) < 1024, "the API server refuses a longer one"
+    for path in (JOB, *paths):
+        server.drop(path)
+    while controller.world.jobs()[1]:
+        controller.world.changes.get(timeout=20)
+    controller.clock = lambda: time.monotonic() + 60
+    controller.run_once()
+    assert (controller._skipped, controller._paused) == ({}, {})
 
 
 def test_a_job_that_has_only_the_label_is_left_alone(server: ApiServer, tmp_path: Path) -> None:

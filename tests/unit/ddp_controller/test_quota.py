@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import math
+import time
 from typing import Any
 
 import pytest
@@ -247,3 +249,47 @@ def test_no_size_ever_leaves_its_bounds_or_the_quota() -> None:
                 assert sum(sizes.values()) <= 8
                 if any(action == "shrink" for action, _ in made.values()):
                     assert sum(sizes.values()) + need <= 8
+
+
+HOSTILE = (
+    {},
+    {"parallel": "replicate=1:1000000,shard=1:4096"},
+    {"parallel": "replicate=1:1000000,shard=1:64,tp=1:64", "nproc": "8"},
+    {"parallel": "replicate=1:1000000,shard=1:4096", "nproc": str(math.lcm(*range(1, 30)))},
+    {"unknown": [[]] * 80_000},
+)
+
+
+def of_size(name: str, size: int) -> Object:
+    """A Workload all of whose pods are admitted."""
+    found = workload(name, size)
+    found["status"]["admission"]["podSetAssignments"][0]["count"] = size
+    return found
+
+
+def hostile_jobs(size: int) -> tuple[list[RunningJob], list[Object]]:
+    names = [f"job-{index}" for index in range(20)]
+    jobs = [elastic(name, size, "1:100000", **HOSTILE[index % len(HOSTILE)]) for index, name in enumerate(names)]
+    return jobs, [of_size(name, size) for name in names]
+
+
+@pytest.mark.parametrize(("size", "waiting"), [(1, 0), (100_000, 1_000_000)])
+def test_a_pass_takes_little_time_whatever_specifications_say(size: int, waiting: int) -> None:
+    """Each of these took half a minute and more. A pass may take 20 ms for each job, and ten times as much here."""
+    before = time.process_time()
+    jobs, workloads = hostile_jobs(size)
+    changes = decided(20 * 100_000, jobs, [*workloads, *([waits(waiting)] if waiting else [])])
+    assert changes, "the next pass continues"
+    assert time.process_time() - before < 10 * 20 * 0.020
+
+
+def test_a_job_with_many_sizes_reaches_its_maximum_over_several_passes() -> None:
+    size, passes = 1, 0
+    while size < 1200:
+        changes = decided(1200, [elastic("a", size, "1:1200")], [of_size("a", size)])
+        size, passes = changes["a"][1], passes + 1
+    assert passes == 3
+    while size > 1:
+        changes = decided(1200, [elastic("a", size, "1:1200")], [of_size("a", size), waits(1199)])
+        size, passes = changes["a"][1], passes + 1
+    assert passes == 6

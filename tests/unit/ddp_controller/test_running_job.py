@@ -48,3 +48,13 @@ def test_a_pod_that_has_no_node_has_waited_since_its_creation() -> None:
     lost = pod(1, ready=None, waits=30)
     lost["metadata"]["creationTimestamp"] = timestamp(NOW - 900)
     assert [each.changed_at for each in seen(root(), pending, lost).pods] == [NOW - 90, NOW - 30]
+
+
+@pytest.mark.parametrize("nproc", ["0", "auto", 0, [1]])
+def test_an_impossible_number_of_processes_counts_as_one(nproc: object) -> None:
+    assert [*seen(root(nnodes="1:4", nproc=nproc, parallel="replicate=1:4,shard=2")).sizes] == [2, 4]
+
+
+def test_a_number_of_processes_that_python_does_not_read_is_malformed() -> None:
+    with pytest.raises(ValueError, match="digits"):
+        seen(root(nnodes="1:4", nproc="9" * 5000, parallel="replicate=1:4,shard=2"))

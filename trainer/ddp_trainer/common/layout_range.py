@@ -7,8 +7,10 @@ library only.
 from __future__ import annotations
 
 import math
+from array import array
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import compress
 from typing import Final
 
 from ddp_trainer.common.parallel_dims import (
@@ -137,6 +139,31 @@ class LayoutRange:
 
         sizes = max(_shapes([spans[name] for name in names], world // least), key=lambda s: (ranks(s), math.prod(s), s))
         return Layout(**{outermost: ranks(sizes) // math.prod(sizes)}, **dict(zip(names, sizes, strict=True)))
+
+    def node_counts(self, low: int, high: int, ranks_per_node: int) -> array[int]:
+        """Return the numbers of nodes from ``low`` to ``high`` that a layout of the range fills, ascending.
+
+        The time does not depend on the range: n nodes are full where n * ``ranks_per_node`` is a multiple of a
+        replica, so the numbers of one replica are a progression.
+
+        >>> list(LayoutRange.parse("replicate=1:4,shard=2").node_counts(1, 9, 1))
+        [2, 4, 6, 8]
+        """
+        (least, most), *spans = (self.size_ranges[name] for name in DIMENSION_NAMES)
+        replicas = {math.prod(sizes) for sizes in _shapes(spans, high * ranks_per_node // least)}
+        progressions = (
+            (replica // math.gcd(replica, ranks_per_node), -(-replica * least // ranks_per_node), replica)
+            for replica in replicas
+        )
+        fits = bytearray(high + 1)
+        ends: dict[int, int] = {}
+        for step, first, replica in sorted(progressions):
+            start = max(first, low, ends.get(step, 0) + 1)
+            last = min(high, replica * most // ranks_per_node)
+            numbers = range(-(-start // step) * step, last + 1, step)
+            fits[numbers.start : numbers.stop : step] = b"\x01" * len(numbers)
+            ends[step] = max(last, ends.get(step, 0))
+        return array("l", compress(range(high + 1), fits))
 
 
 def _shapes(spans: Sequence[tuple[int, int]], limit: int) -> Iterator[tuple[int, ...]]:

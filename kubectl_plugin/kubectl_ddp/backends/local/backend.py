@@ -26,6 +26,7 @@ from kubectl_ddp.kube.objects import Object, Snapshot
 from kubectl_ddp.kube.related_objects import RelatedKind, RelatedObjects
 from kubectl_ddp.status.metrics_parser import metrics_path
 from kubectl_ddp.status.termination_message import is_running
+from kubectl_ddp.util.bounded_answer import POD_ANSWER, RefusedAnswer, read_answer
 from kubectl_ddp.util.invocation import program
 from kubectl_ddp.util.stop import Stop
 from kubectl_ddp.values.node_bounds import validate_node_count
@@ -205,7 +206,9 @@ class LocalBackend:
         try:
             with socket.create_connection((address, port), timeout=seconds) as connection:
                 connection.sendall(request.encode())
-                answer = b"".join(iter(lambda: connection.recv(1 << 16), b""))
+                answer = read_answer(iter(lambda: connection.recv(1 << 16), b""), POD_ANSWER)
+        except RefusedAnswer as error:
+            raise Unreachable(f"The answer of pod '{name}' at {address}:{port} {error}.") from error
         except OSError as error:
             raise Unreachable(f"Pod '{name}' does not answer at {address}:{port}: {error}.") from error
         head, _, body = answer.partition(b"\r\n\r\n")

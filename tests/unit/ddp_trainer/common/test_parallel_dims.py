@@ -6,6 +6,8 @@ from itertools import pairwise, product
 from pathlib import Path
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from ddp_trainer.common import parallel_dims as module
 from ddp_trainer.common.layout_range import LayoutRange
@@ -190,3 +192,23 @@ def test_it_needs_nothing_but_the_standard_library() -> None:
     package = Path(module.__file__).parents[2]
     bare = [sys.executable, "-I", "-S", "-c", f"import sys; sys.path.append({str(package)!r}); {code}"]
     assert subprocess.run(bare, check=True, capture_output=True, text=True).stdout.strip() == "set()"
+
+
+@given(
+    st.tuples(*[st.tuples(st.integers(1, 6), st.integers(0, 5)) for _ in range(4)]),
+    st.integers(1, 10),
+    st.integers(0, 40),
+    st.integers(1, 12),
+)
+def test_the_sizes_of_a_layout_are_those_that_it_fills(
+    spans: tuple[tuple[int, int], ...], low: int, more: int, per_node: int
+) -> None:
+    names = ("replicate", "shard", "tp", "pp")
+    text = ",".join(f"{name}={least}:{least + extra}" for name, (least, extra) in zip(names, spans, strict=True))
+    layouts = LayoutRange.parse(text)
+
+    def is_filled(nodes: int) -> bool:
+        ranks = nodes * per_node
+        return ranks >= layouts.smallest.world and layouts.choose(ranks).world == ranks
+
+    assert [*layouts.node_counts(low, low + more, per_node)] == [*filter(is_filled, range(low, low + more + 1))]

@@ -13,7 +13,7 @@ from enum import Enum, auto
 from typing import Final, Self, TypeVar
 
 from ddp_trainer.launch.protocol.generation import Assignment, Generation, Node
-from ddp_trainer.launch.protocol.messages import Hello, Identity
+from ddp_trainer.launch.protocol.messages import Failure, Hello, Identity
 
 _PLACEHOLDER: Final = "unknown"
 """Prefix of the placeholder token of an unknown member, after a restart of the store. No agent has such a token."""
@@ -57,6 +57,8 @@ class Agent:
     lost_at: float = math.inf
     """Time at which the agent counts as lost. Set by :meth:`NodeRegistry.expire`."""
     leaving: bool = False
+    crash: Failure | None = None
+    """Crash of the launcher before it in its pod, as it has reported, until it has its name."""
     waits_for_name: bool = False
     """Another connection holds its name. This agent waits until that agent is lost."""
     first_rank: int = 0
@@ -82,6 +84,7 @@ class Agent:
             looks=hello.looks,
             # A node that was in a group has passed its preflight and needs no other one.
             fitness=PreflightState.FIT if hello.last else PreflightState.UNKNOWN,
+            crash=hello.crash or (known.crash if known else None),
             leaving=known is not None and known.leaving,
             first_rank=known.first_rank if known else hello.last.first_rank if hello.last else 0,
             clock_offset=hello.clock - now,

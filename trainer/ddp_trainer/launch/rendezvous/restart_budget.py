@@ -44,8 +44,8 @@ class Budget:
     _repeated: tuple[int, str] = (0, "")
     """Exit code and message of the last error before the first step."""
     _unexplained: int = 0
-    _successors: set[str] = field(default_factory=set)
-    """Tokens of the agents whose predecessors' crashes are counted."""
+    _lost: set[str] = field(default_factory=set)
+    """Names of lost members whose successors have not come. Their launchers may have crashed."""
 
     def left(self, policy: Policy | None) -> int:
         """Return the number of restarts that failures may still use; 0 without a policy."""
@@ -88,18 +88,27 @@ class Budget:
         self._repeated = error
         return self._repeats >= MOST_REPEATS or type_of(first.exit_code, first.message) in _INCURABLE
 
-    def count_crash(self, token: str, crash: Failure, policy: Policy | None) -> int:
-        """Count the crash of a launcher as a failure, and return the exit code of a run that is given up; 0 if it
-        continues.
+    def record_lost_member(self, name: str) -> None:
+        """Record that a member of the newest group was lost: its launcher may have crashed."""
+        self._lost.add(name)
+
+    def count_crash(self, name: str, crash: Failure | None, policy: Policy | None) -> int:
+        """Count the crash of a lost member's launcher as a failure. Returns the exit code of a run that is given up; 0
+        if it continues.
+
+        Each loss of a member is charged once, to the agent that has its name next. An agent outside of the group, such
+        as a spare, is charged nothing; its resident parent limits its crashes.
 
         Args:
-            token: Token of the agent that follows it in the same pod. Its crash counts once.
-            crash: The crash.
+            name: Name of the agent that follows in the same pod.
+            crash: Crash that it reports; None if there was none.
             policy: Settings of the run.
         """
-        if token in self._successors:
+        if name not in self._lost:
             return 0
-        self._successors.add(token)
+        self._lost.remove(name)
+        if crash is None:
+            return 0
         if self.left(policy) == 0:
             return exit_codes.of_given_up_run(crash.exit_code)
         self.count(RestartCause.FAILURE)

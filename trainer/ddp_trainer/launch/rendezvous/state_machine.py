@@ -182,12 +182,10 @@ class Membership:
         agent = Agent.of(hello, peer, self.roster.agents.get(hello.node.token), self._clock())
         self._claim_name(agent)
         self.roster.add(agent)
-        if hello.crash and (code := self._budget.count_crash(agent.node.token, hello.crash, self._policy)):
-            crash = replace(hello.crash, node=agent.node.name)
-            self._end(messages.Over(verdict=messages.Verdict.FAILED, exit_code=code, failure=crash))
-            return
         if agent.waits_for_name:
             self._send_to_agent(agent, name_is_taken(agent))
+        elif self._charge_crash(agent):
+            return
         if hello.last:
             if hello.last.number <= self._highest_number + MOST_AHEAD:
                 self._highest_number = max(self._highest_number, hello.last.number)
@@ -218,6 +216,15 @@ class Membership:
             self.roster.mark_disconnected(namesake)
             self.roster.set_deadline(namesake, -math.inf)
         self._remove_lost_agents()
+
+    def _charge_crash(self, agent: Agent) -> bool:
+        """Charge the crash that an agent reports of the lost member before it. Returns true if that ends the run."""
+        crash, agent.crash = agent.crash, None
+        code = self._budget.count_crash(agent.node.name, crash, self._policy)
+        if code and crash:
+            crash = replace(crash, node=agent.node.name)
+            self._end(messages.Over(verdict=messages.Verdict.FAILED, exit_code=code, failure=crash))
+        return bool(code)
 
     def _restore_generation(self, hello: messages.Hello, last: Assignment) -> None:
         """Adopt a generation that this store does not have, because the store is younger than the run."""
@@ -318,7 +325,11 @@ class Membership:
 
     def _remove_lost_agents(self) -> None:
         for agent in self.roster.take_lost(self._clock()):
+            if self.roster.is_member(agent.node.token) and not agent.leaving:
+                self._budget.record_lost_member(agent.node.name)
             heir = pass_on_name(agent, self.roster)
+            if heir is not None and self._charge_crash(heir):
+                return
             if heir is not None and heir.port is not None and not self._inspection.holds_up(heir, self.roster):
                 self._add_candidate(heir)
             if not self.roster.is_member(agent.node.token):

@@ -12,6 +12,7 @@ import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from copy import copy
+from dataclasses import replace
 from http import HTTPStatus
 from typing import TYPE_CHECKING, Any, Final
 from urllib.parse import urlencode
@@ -30,6 +31,7 @@ from kubectl_ddp.backends.cluster.http.http1_client import (
 from kubectl_ddp.backends.cluster.http.pagination import decode_json, iter_pages
 from kubectl_ddp.errors import Unreachable
 from kubectl_ddp.kube.objects import Object
+from kubectl_ddp.util.bounded_answer import AnswerLimits, RefusedAnswer
 from kubectl_ddp.version import version
 
 if TYPE_CHECKING:
@@ -134,11 +136,12 @@ class Api:
                 version = str((page.get("metadata") or {}).get("resourceVersion", ""))
         return found, version
 
-    def text(self, path: str, *, seconds: float) -> str:
-        """Return a response that is not JSON, after a single attempt of at most ``seconds`` seconds."""
-        limit = min(seconds, self.connection.request_seconds or seconds)
-        patience = Timeouts(connect=limit, read=limit, total=limit)
-        return self._send("GET", path, {}, patience=patience, tries=1).data.decode(errors="replace")
+    def text(self, path: str, *, limits: AnswerLimits) -> str:
+        """Return a response that is not JSON, after a single attempt. Raises Unreachable if it exceeds the limits."""
+        seconds = min(limits.most_seconds, self.connection.request_seconds or limits.most_seconds)
+        patience = Timeouts(connect=seconds, read=seconds, total=seconds)
+        limits = replace(limits, most_seconds=seconds)
+        return self._send("GET", path, {}, patience=patience, tries=1, limits=limits).data.decode(errors="replace")
 
     def create(self, path: str, body: Object, **query: str) -> Object:
         """Create an object in a collection. Raises AlreadyExists if one of that name exists."""
@@ -216,6 +219,7 @@ class Api:
         streams: bool = False,
         tries: int = TRIES,
         ask: Mapping[str, str] = NOTHING,
+        limits: AnswerLimits | None = None,
     ) -> Response:
         """Send a request until its response is final, at most ``tries`` times."""
         to = self.connection
@@ -225,7 +229,13 @@ class Api:
         sent = None if body is None else json.dumps(body).encode()
         for left in reversed(range(tries)):
             try:
-                answer = self._once(asked, method, target, headers, sent, patience or self._patience, streams=streams)
+                answer = self._once(
+                    asked, method, target, headers, sent, patience or self._patience, limits, streams=streams
+                )
+            except RefusedAnswer as error:
+                raise Unreachable(
+                    f"The answer of {to.server}{path} {error}.", hint="Check what serves it, and any proxy on the way."
+                ) from error
             except (IncompleteResponse, TooSlow) as error:
                 if isinstance(error, IncompleteResponse) and method in REPEATABLE and left:
                     if left < tries - 1:  # the first attempt may have used a stale pooled connection
@@ -251,6 +261,7 @@ class Api:
         headers: Mapping[str, str],
         body: bytes | None,
         patience: Timeouts,
+        limits: AnswerLimits | None,
         *,
         streams: bool,
     ) -> Response:
@@ -259,17 +270,27 @@ class Api:
         Raises:
             IncompleteResponse: If the connection ended within the answer.
             TooSlow: If the server took longer than the timeout.
+            RefusedAnswer: If the answer exceeds the limits.
             Unreachable: If the server cannot be reached.
         """
         to = self.connection
         headers = merge_headers(headers, to.authorization())
         if to.wire is not None and method == "GET" and not streams:
             with suppress(UnsupportedResponse):
-                return to.wire.get(target, headers, patience)
+                return to.wire.get(target, headers, patience, limits)
         from kubectl_ddp.backends.cluster.http.http_pool import send  # noqa: PLC0415 - imports urllib3, which takes 70 ms
 
-        url = f"{to.server}{target}"
-        return send(to.pool, method, url, headers=headers, body=body, patience=patience, asked=asked, streams=streams)
+        return send(
+            to.pool,
+            method,
+            f"{to.server}{target}",
+            headers=headers,
+            body=body,
+            patience=patience,
+            asked=asked,
+            streams=streams,
+            limits=limits,
+        )
 
     def _report_warnings(self, answer: Response) -> None:
         for header in answer.headers.get("warning", ()):

@@ -26,6 +26,8 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 from urllib.parse import urlsplit
 
+from kubectl_ddp.util.bounded_answer import AnswerLimits, check_coding, read_answer
+
 if TYPE_CHECKING:
     from urllib3 import BaseHTTPResponse
 
@@ -40,6 +42,7 @@ TARGET: Final = re.compile(r"/[!\"$-~]*")
 """Characters allowed in the request target: no spaces, control characters or fragments."""
 FIELD: Final = re.compile(r"[\t -~]*")
 """Characters allowed in the value of a header."""
+CHUNK_SIZE: Final = re.compile(rb"[0-9a-fA-F]{1,16}")
 FIRST_LINE: Final = re.compile(rb"HTTP/1\.1 ([2-5]\d\d)(?: [^\r\n]*)?")
 
 
@@ -107,8 +110,13 @@ class Wire:
         self._kept: deque[Link] = deque()
         weakref.finalize(self, _close_all, self._kept).atexit = False  # closed by Python's exit anyway
 
-    def get(self, target: str, headers: Mapping[str, str], patience: Timeouts) -> Response:
-        """Send a GET request below the server's URL. Raises UnsupportedResponse, IncompleteResponse and TooSlow."""
+    def get(
+        self, target: str, headers: Mapping[str, str], patience: Timeouts, limits: AnswerLimits | None = None
+    ) -> Response:
+        """Send a GET request below the server's URL.
+
+        Raises UnsupportedResponse, IncompleteResponse, TooSlow and RefusedAnswer.
+        """
         request = self._request(target, headers)
         end = time.monotonic() + patience.total if patience.total is not None else None
         link = self._link(patience, end)
@@ -116,7 +124,7 @@ class Wire:
             reading = _ResponseReader(link, patience.read, end)
             reading.wait()
             link.sendall(request)
-            answer, is_kept = reading.read_response()
+            answer, is_kept = reading.read_response(headers.get("Accept-Encoding", ""), limits)
         except TimeoutError as error:
             link.close()
             raise TooSlow(is_connecting=False) from error
@@ -211,15 +219,17 @@ class _ResponseReader:
             raise TimeoutError
         self._link.settimeout(left if self._seconds is None else min(left, self._seconds))
 
-    def read_response(self) -> tuple[Response, bool]:
-        """Return the response, and whether the connection can be reused."""
+    def read_response(self, requested: str, limits: AnswerLimits | None) -> tuple[Response, bool]:
+        """Return the response, and whether the connection can be reused.
+
+        Args:
+            requested: Content coding that was requested; empty for none.
+            limits: Limits of the body; None for none.
+        """
         status, headers = self._head()
-        data = self._body(status, headers)
-        packed = ", ".join(headers.get("content-encoding", ()))
-        if packed == "gzip":
-            data = zlib.decompress(data, wbits=16 + zlib.MAX_WBITS)
-        elif packed not in {"", "identity"}:
-            raise ValueError(packed)
+        coding = ", ".join(headers.get("content-encoding", ()))
+        check_coding(coding, requested)
+        data = read_answer(self._body(status, headers), limits, coding=coding)
         ends = "close" in ", ".join(headers.get("connection", ())).lower()
         return Response(status, headers, data), not ends and not self._buffer
 
@@ -234,13 +244,13 @@ class _ResponseReader:
             raise ValueError(first)
         return int(found[1]), _fields(lines)
 
-    def _body(self, status: int, headers: Mapping[str, tuple[str, ...]]) -> bytes:
+    def _body(self, status: int, headers: Mapping[str, tuple[str, ...]]) -> Iterable[bytes]:
         if coding := headers.get("transfer-encoding"):
             if coding != ("chunked",):
                 raise ValueError(coding)
-            return b"".join(self._chunks())
+            return self._chunks()
         if status in {204, 304}:
-            return b""
+            return ()
         lengths = set(headers.get("content-length", ()))
         (length,) = lengths  # without a length, it ends with the connection and may be incomplete
         if not length.isdecimal():
@@ -248,12 +258,18 @@ class _ResponseReader:
         return self._take(int(length))
 
     def _chunks(self) -> Iterable[bytes]:
-        while size := int(self._line().partition(b";")[0].strip(), 16):
-            yield self._take(size)
+        while size := self._chunk_size():
+            yield from self._take(size)
             if self._line():
                 raise ValueError("a chunk longer than it said")
         while self._line():  # trailers carry nothing that is used here
             pass
+
+    def _chunk_size(self) -> int:
+        digits = self._line().partition(b";")[0].strip()
+        if not CHUNK_SIZE.fullmatch(digits):
+            raise ValueError(digits)
+        return int(digits, 16)
 
     def _line(self) -> bytes:
         while (end := self._buffer.find(b"\r\n")) < 0:
@@ -264,14 +280,14 @@ class _ResponseReader:
         del self._buffer[: end + 2]
         return line
 
-    def _take(self, size: int) -> bytes:
-        if size < 0:
-            raise ValueError(size)
-        while len(self._buffer) < size:
-            self._more()
-        taken = bytes(self._buffer[:size])
-        del self._buffer[:size]
-        return taken
+    def _take(self, size: int) -> Iterable[bytes]:
+        while size:
+            if not self._buffer:
+                self._more()
+            taken = bytes(self._buffer[:size])
+            del self._buffer[:size]
+            size -= len(taken)
+            yield taken
 
     def _more(self) -> None:
         self.wait()

@@ -20,13 +20,12 @@ from kubectl_ddp.errors import DdpError, UsageError
 from kubectl_ddp.preflight.doctor.features import CONFIGURED_GATES, RESTART_ACTIONS, ClusterFeatures
 from kubectl_ddp.preflight.model import Unknown
 from kubectl_ddp.render.choose import GANG_KINDS
+from kubectl_ddp.util.bounded_answer import API_DOCUMENT
 from kubectl_ddp.util.concurrency import each, run_concurrently
 from kubectl_ddp.values.engine import Gang
 
 SCHEDULING_GROUP: Final = '"schedulingGroup"'
 """Field of a pod that names its PodGroup, as the OpenAPI schema of a kind with pods has it."""
-OPENAPI_SECONDS: Final = 30.0
-"""Time limit for a schema, which has up to 2 MB."""
 GIVEN_CODE: Final = 129
 """Exit code in the restart rule of the dry run; its value does not matter."""
 
@@ -34,7 +33,7 @@ GIVEN_CODE: Final = 129
 def passes_scheduling_group(api: Api, engine: EngineKind) -> bool | Unknown:
     """Return whether the pods of an engine keep ``spec.schedulingGroup``. CRDs drop fields that they do not know."""
     try:
-        return SCHEDULING_GROUP in api.text(f"/openapi/v3/apis/{engine.api_version}", seconds=OPENAPI_SECONDS)
+        return SCHEDULING_GROUP in api.text(f"/openapi/v3/apis/{engine.api_version}", limits=API_DOCUMENT)
     except DdpError as error:
         return Unknown(
             f"Whether pods of the engine {engine.name} can be in a native gang is not known: {error.message}"

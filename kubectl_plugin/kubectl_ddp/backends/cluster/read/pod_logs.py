@@ -1,4 +1,4 @@
-"""Log lines of one pod's container, each once, over connections that may break.
+"""Log lines of one pod's container, each once, over connections that may break. A pod writes them, so they have limits.
 
 Lines are requested with timestamps. A new connection starts at the time of the last line. The kubelet resolves that
 time only to the second, so the lines of that second are repeated and dropped by their full timestamp.
@@ -6,8 +6,11 @@ time only to the second, so the lines of that second are repeated and dropped by
 
 from __future__ import annotations
 
+import sys
 import time
-from collections.abc import Callable, Iterator
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator
+from itertools import islice
 from typing import Final
 
 from urllib3.exceptions import HTTPError, ReadTimeoutError
@@ -27,6 +30,15 @@ PATIENCE_SECONDS: Final = 300.0
 
 PAUSE_SECONDS: Final = 0.5
 """Pause between polls of a container that has not started, and before a new connection, in seconds."""
+
+MOST_LINE_BYTES: Final = 16 << 10
+"""Longest line; the rest of a longer one is left out. A container runtime writes records of at most 16 KiB."""
+
+MOST_TAIL_BYTES: Final = 4 << 20
+"""Largest size of the last lines that are kept together; older ones are left out."""
+
+MOST_TAIL_READ_BYTES: Final = 64 << 20
+"""Largest size of the last lines that the kubelet sends."""
 
 
 class PodLogs:
@@ -59,7 +71,8 @@ class PodLogs:
         if pod is None:
             raise NotFound(f"Pod '{self._name}' is gone, and its lines with it.")
         if _state(pod, self._container) != "waiting":
-            yield from self._stream(tail=tail, since=since)
+            found = self._stream(tail=tail, since=since)
+            yield from found if tail is None else _newest(islice(found, tail))
 
     def follow(self, *, tail: int | None, since: str | None) -> Iterator[str]:
         """Yield the existing lines and further ones, until the container ends or the stop is requested."""
@@ -93,12 +106,13 @@ class PodLogs:
         query = {"container": self._container, "timestamps": "true"}
         query |= {"follow": "true"} if follow else {}
         query |= {"sinceTime": self._last or since or ""} if self._last or since else {}
-        query |= {"tailLines": str(tail)} if tail is not None and not self._last else {}
+        if tail is not None and not self._last:
+            query |= {"tailLines": str(tail)} | ({} if follow else {"limitBytes": str(MOST_TAIL_READ_BYTES)})
         known, again = self._last, self._given_at_last
         response = self._api.stream(f"{self._path}/log", silence_seconds=SILENCE_SECONDS, **query)
         try:
             with self._stop.waking(lambda: cut(response)):
-                for raw in lines(response):
+                for raw in lines(response, MOST_LINE_BYTES):
                     line = raw.decode(errors="replace")
                     moment = line.partition(" ")[0]
                     if moment < known:
@@ -133,6 +147,18 @@ class PodLogs:
         if isinstance(error, Unreachable):
             return error
         return Unreachable(f"The lines of pod '{self._name}' stopped coming: {error}.")
+
+
+def _newest(lines: Iterable[str]) -> Iterator[str]:
+    """Return the last lines within :data:`MOST_TAIL_BYTES`, which callers keep in memory."""
+    kept: deque[str] = deque()
+    size = 0
+    for line in lines:
+        kept.append(line)
+        size += sys.getsizeof(line)
+        while size > MOST_TAIL_BYTES:
+            size -= sys.getsizeof(kept.popleft())
+    return iter(kept)
 
 
 def _state(pod: Object, container: str) -> str:

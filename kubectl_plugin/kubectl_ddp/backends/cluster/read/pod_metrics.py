@@ -2,22 +2,18 @@
 
 from __future__ import annotations
 
-from typing import Final
-
 from ddp_trainer.common.constants import Port, PortName
 from kubectl_ddp.backends.cluster.http.api import Api
 from kubectl_ddp.backends.cluster.http.resources import main_container, pod_path
 from kubectl_ddp.errors import DdpError, Forbidden, Unreachable
 from kubectl_ddp.kube.objects import Object
-
-PATIENCE_SECONDS: Final = 5.0
-"""Timeout for the response of a pod, in seconds."""
+from kubectl_ddp.util.bounded_answer import POD_ANSWER, AnswerLimits
 
 
-def served(api: Api, pod: Object, path: str) -> str:
+def served(api: Api, pod: Object, path: str, limits: AnswerLimits = POD_ANSWER) -> str:
     """Return the response of the pod's metrics port at a path. Raises Unreachable and Forbidden."""
     try:
-        return api.text(f"{pod_path(pod)}:{_port(pod)}/proxy{path}", seconds=PATIENCE_SECONDS)
+        return api.text(f"{pod_path(pod)}:{_port(pod)}/proxy{path}", limits=limits)
     except Forbidden:
         raise
     except DdpError as error:

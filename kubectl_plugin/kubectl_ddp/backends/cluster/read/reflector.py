@@ -19,6 +19,7 @@ from urllib3.exceptions import HTTPError
 
 from kubectl_ddp.backends.cluster.http.api import Api
 from kubectl_ddp.backends.cluster.http.api_errors import Expired, api_error, call
+from kubectl_ddp.backends.cluster.http.http1_client import CHUNK_BYTES
 from kubectl_ddp.errors import DdpError, Unreachable
 from kubectl_ddp.kube.objects import Object
 
@@ -32,8 +33,8 @@ PAUSE_SECONDS: Final = 0.25
 """Pause between two watches, in seconds; doubled while the server is unavailable."""
 
 LONGEST_PAUSE_SECONDS: Final = 10.0
-MOST_LINE_BYTES: Final = 4 << 20
-"""Longest line of a log or a watch. An object has at most 1.5 MiB; a pod may write a line without an end."""
+MOST_EVENT_BYTES: Final = 4 << 20
+"""Longest line of a watch. An object has at most 1.5 MiB."""
 
 
 class Reflector:
@@ -120,7 +121,7 @@ class Reflector:
             if self._stopped.is_set():
                 return
             yield False
-            for line in lines(response):
+            for line in lines(response, MOST_EVENT_BYTES):
                 event = _decode_event(line)
                 if event is None:
                     return
@@ -169,21 +170,21 @@ def cut(response: BaseHTTPResponse) -> None:
         response.shutdown()
 
 
-def lines(response: BaseHTTPResponse) -> Iterator[bytes]:
-    """Yield the lines of a response as they arrive, without line ends, each cut at :data:`MOST_LINE_BYTES`.
+def lines(response: BaseHTTPResponse, most_bytes: int) -> Iterator[bytes]:
+    """Yield the lines of a response as they arrive, without line ends, each cut after ``most_bytes``.
 
     A last line without an end is included.
     """
     parts: list[bytes] = []
-    size = 0
-    while chunk := response.read1(1 << 16):
+    room = most_bytes
+    while chunk := response.read1(CHUNK_BYTES):
         *whole, rest = chunk.split(b"\n")
         if whole:
-            yield b"".join([*parts, whole[0]])
-            yield from whole[1:]
-            parts, size = [], 0
-        if rest and size < MOST_LINE_BYTES:
-            parts.append(rest)
-            size += len(rest)
+            yield b"".join([*parts, whole[0][:room]])
+            yield from (line[:most_bytes] for line in whole[1:])
+            parts, room = [], most_bytes
+        if rest and room:
+            parts.append(rest[:room])
+            room -= len(parts[-1])
     if parts:
         yield b"".join(parts)

@@ -119,13 +119,16 @@ def test_a_worker_that_sigterm_stopped_is_not_charged_when_its_peer_failed_earli
     assert run.starts[-1].restarts == {"preemption": 1}
 
 
+def with_crash(agent: SimulatedAgent) -> SimulatedAgent:
+    agent.crash = a_failure(1, rank=agent.index, exit_code=137, reason="launcher_crash")
+    return agent
+
+
 def crashed(run: SimulatedRun, agent: SimulatedAgent) -> SimulatedAgent:
     """The launcher of an agent dies, and the pod has started the next one, which has not joined yet."""
     agent.mark_disconnected()
     run.wait(1)
-    successor = run.agent(agent.index)
-    successor.crash = a_failure(1, rank=agent.index, exit_code=137, reason="launcher_crash")
-    return successor
+    return with_crash(run.agent(agent.index))
 
 
 @pytest.mark.parametrize("least", [1, 2])
@@ -167,6 +170,55 @@ def test_a_crash_beyond_the_budget_ends_the_run_on_all_nodes(least: int) -> None
         assert (agent.last.verdict, agent.last.exit_code) == (Verdict.FAILED, 93)
         assert (agent.last.failure.node, agent.last.failure.reason) == ("worker-1", "launcher_crash")
         assert agent.last.restarts["failure"] == 1
+
+
+def test_crashes_outside_of_the_group_cost_no_restart_and_end_no_healthy_run() -> None:
+    run = SimulatedRun(a_policy(2, 2, max_restarts=0))
+    members = run.joined(0, 1)
+    for index in (0, 1, 2, 2, 3):  # two names of members that are connected, and those of spares
+        with_crash(run.agent(index)).connect().join()
+        run.wait(10)
+    assert [member.runs for member in members] == [1, 1]
+    for member in members:
+        member.succeed()
+    assert [(member.last.verdict, member.last.restarts) for member in members] == [(Verdict.SUCCEEDED, {})] * 2
+
+
+def test_a_lost_member_is_charged_for_one_crash_of_the_pod_that_takes_its_name() -> None:
+    run = SimulatedRun(a_policy(2, 2, max_restarts=3))
+    first, second = run.joined(0, 1)
+    early = with_crash(run.agent(1)).connect().join()  # before the store has noticed the loss
+    assert run.membership.deadline() is None
+    second.mark_disconnected()
+    run.wait(1)
+    first.join()
+    assert (first.runs, early.runs) == (2, 2)
+    assert run.starts[-1].restarts == {"failure": 1, "membership": 1}
+    again = with_crash(run.agent(1)).connect()
+    again.mark_disconnected()
+    run.wait(1)
+    first.fail()
+    first.join()
+    early.join()
+    assert run.starts[-1].restarts == {"failure": 2, "membership": 1}
+
+
+def test_a_new_pod_without_a_crash_leaves_none_to_charge() -> None:
+    run = SimulatedRun(a_policy(1, 2, max_restarts=3))
+    first, second = run.joined(0, 1)
+    second.mark_disconnected()
+    run.wait(1)
+    first.join()
+    run.wait(10)
+    replacement = run.agent(1).connect()
+    replacement.mark_disconnected()
+    run.wait(1)
+    with_crash(run.agent(1)).connect()
+    assert "failure" not in run.membership.roster.generation.restarts
+    first.fail()
+    first.join()
+    run.wait(10)
+    assert run.starts[-1].restarts["failure"] == 1
 
 
 def groups_until_the_end(run: SimulatedRun, agent: SimulatedAgent, errors: list[tuple[int, str, str]]) -> int:

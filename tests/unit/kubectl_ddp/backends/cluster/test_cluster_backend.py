@@ -13,7 +13,7 @@ from ddp_trainer.common.constants import HISTORY_MARK, Label
 from ddp_trainer.common.layout_range import LayoutRange
 from kubectl_ddp.backends.cluster import ClusterBackend
 from kubectl_ddp.backends.cluster.http.connection import connect
-from kubectl_ddp.backends.cluster.read import reflector
+from kubectl_ddp.backends.cluster.read import pod_logs, reflector
 from kubectl_ddp.engines.registry import ENGINES
 from kubectl_ddp.errors import Forbidden, NotFound, Unreachable, UsageError
 from kubectl_ddp.kube import job_kinds
@@ -518,7 +518,10 @@ class Chunks:
 
 def test_a_line_without_an_end_is_cut_and_the_next_ones_are_whole() -> None:
     piece = b"x" * (1 << 16)
-    found = list(reflector.lines(Chunks(b"one\ntw", b"o\n\n", *[piece] * 1000, b"\nthree\nfour")))
-    assert found[:3] == [b"one", b"two", b""]
-    assert reflector.MOST_LINE_BYTES <= len(found[3]) <= reflector.MOST_LINE_BYTES + len(piece)
-    assert found[4:] == [b"three", b"four"]
+    chunks = Chunks(b"one\ntw", b"o\n\n", *[piece] * 1000, b"\nthree\n" + piece + b"\nfour")
+    assert list(reflector.lines(chunks, 100_000)) == [b"one", b"two", b"", b"x" * 100_000, b"three", piece, b"four"]
+
+
+def test_the_last_lines_are_kept_within_their_limit() -> None:
+    lines = [f"{number} {'x' * 100_000}" for number in range(100)]
+    assert [*pod_logs._newest(iter(lines))] == lines[-41:]

@@ -1,0 +1,128 @@
+"""Pods that offer a gibibyte, or never end their answer: commands keep their memory, and the controller its work."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from ddp_controller.lease import NAME
+from tests.support.api_server import Answer, ApiServer, Request, kubeconfig, serving
+from tests.support.hostile_answers import hostile
+from tests.support.launch_harness import wait_until
+from tests.support.ports import free_port
+from tests.unit.ddp_controller.controller_jobs import DOOMED, NOW, moving, pod, root, store
+
+GROUPS = {
+    "/api/v1": {"Pod": "pods", "Node": "nodes", "Event": "events"},
+    "/apis/batch/v1": {"Job": "jobs"},
+    "/apis/policy/v1": {"PodDisruptionBudget": "poddisruptionbudgets"},
+    "/apis/coordination.k8s.io/v1": {"Lease": "leases"},
+    "/apis/rbac.authorization.k8s.io/v1": {"ClusterRole": "clusterroles"},
+}
+LEASE = f"/apis/coordination.k8s.io/v1/namespaces/team/leases/{NAME}"
+PODS = "/api/v1/namespaces/team/pods"
+HONEST = 'ddp_worker_group_state{state="running"} 1\n'
+SETTLED = NOW - time.time() + 30
+"""Seconds before the time of the tests' objects: half a minute before the present."""
+
+
+class HostileServer(ApiServer):
+    """An API server behind whose proxy some pods are hostile."""
+
+    def __init__(self) -> None:
+        super().__init__(GROUPS)
+        self.hostile: dict[str, str] = {}
+        """Pod → its answer, a key of ``HOSTILE``."""
+        self.evicted = threading.Event()
+        self.renewed: list[float] = []
+        self.read: dict[str, int] = {}
+
+    def answer(self, request: Request) -> Answer:
+        if "/proxy/" in request.path:
+            name = request.path.removeprefix(f"{PODS}/").partition(":")[0]
+            self.read[name] = self.read.get(name, 0) + 1
+            return hostile(self.hostile[name]) if name in self.hostile else Answer(200, HONEST)
+        if "/selfsubject" in request.path:  # every right is granted
+            every = {"verbs": ["*"], "apiGroups": ["*"], "resources": ["*"]}
+            return Answer(201, {"status": {"allowed": True, "resourceRules": [every]}})
+        if request.path == LEASE:
+            self.renewed.append(time.monotonic())
+        if request.path.endswith("/eviction"):
+            self.evicted.set()
+            return Answer(201)
+        return super().answer(request)
+
+
+@pytest.fixture
+def server() -> Iterator[HostileServer]:
+    with serving(HostileServer()) as running:
+        yield running
+
+
+@pytest.fixture
+def environ(server: HostileServer, tmp_path: Path) -> dict[str, str]:
+    return {**os.environ, "KUBECONFIG": str(kubeconfig(tmp_path, server.url))}
+
+
+def most_memory(process: subprocess.Popen[bytes]) -> int:
+    """Wait for the end of a process, and return its largest resident memory in KiB."""
+    _, status, usage = os.wait4(process.pid, 0)
+    process.returncode = os.waitstatus_to_exitcode(status)
+    return usage.ru_maxrss
+
+
+def test_a_command_takes_little_memory_for_a_pod_that_offers_a_gibibyte(
+    server: HostileServer, environ: dict[str, str]
+) -> None:
+    server.put("/apis/batch/v1/namespaces/team/jobs/digits", root(1, nnodes="1"))
+    running = {"name": "pytorch", "ready": True, "state": {"running": {"startedAt": "2026-01-02T03:04:05Z"}}}
+    found = pod(0)
+    found["status"]["containerStatuses"] = [running]
+    server.put(f"{PODS}/digits-0", found)
+    taken = []
+    for answers in ({}, {"digits-0": "a gibibyte"}):
+        server.hostile = answers
+        command = [sys.executable, "-m", "kubectl_ddp", "status", "digits"]
+        process = subprocess.Popen(command, env=environ, stdout=subprocess.DEVNULL)
+        taken.append(most_memory(process))
+        assert process.returncode == 0
+    assert server.read == {"digits-0": 2}
+    assert taken[1] - taken[0] < 16 << 10
+
+
+def test_a_controller_under_five_hostile_pods_keeps_its_lease_and_moves_another_job(
+    server: HostileServer, environ: dict[str, str]
+) -> None:
+    attacks = ("a gibibyte in chunks", "a gibibyte of empty lines", "chunks of a byte", "drops", "a bomb")
+    server.put(f"/api/v1/nodes/{DOOMED}", {"spec": {"taints": [{"key": "karpenter.sh/disrupted"}]}, "status": {}})
+    server.put("/apis/batch/v1/namespaces/team/jobs/evil", root(6, name="evil", annotations=moving(5), nnodes="5"))
+    server.hostile = {f"evil-{index}": attack for index, attack in enumerate(attacks)}
+    for name in server.hostile:
+        server.put(f"{PODS}/{name}", pod(int(name[-1]), ready=NOW - time.time(), name="evil"))
+    command = [sys.executable, "-m", "ddp_controller", "--namespace", "team", "--port", str(free_port())]
+    process = subprocess.Popen(command, env=environ, stderr=subprocess.DEVNULL)
+    try:
+        wait_until(lambda: all(server.read.get(name) for name in server.hostile), "hostile pods are not read")
+        server.put("/apis/batch/v1/namespaces/team/jobs/digits", root(3, annotations=moving(2)))
+        server.put(f"{PODS}/digits-store-0", store(runs=SETTLED))
+        for index in range(3):
+            server.put(f"{PODS}/digits-{index}", pod(index, DOOMED if index == 0 else "fine", ready=SETTLED))
+        began = time.monotonic()
+        assert server.evicted.wait(20), "the pod on the doomed node has to leave"
+        assert time.monotonic() - began < 5
+        wait_until(lambda: server.renewed[-1] - began > 5, "the Lease is not renewed")
+        gaps = [after - before for before, after in zip(server.renewed, server.renewed[1:], strict=False)]
+        assert max(gaps) < 8, "the Lease has to be renewed within 10 s"
+    finally:
+        os.kill(process.pid, signal.SIGTERM)
+        memory = most_memory(process)
+    assert process.returncode == 0
+    assert memory < 128 << 10
