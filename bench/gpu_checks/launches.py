@@ -94,7 +94,7 @@ class Running:
             time.sleep(_POLL_SECONDS)
 
     def worker(self) -> int | None:
-        """Return the process id of the first worker, which has the file of its stacks open; None while there is none."""
+        """Return the process id of the first worker, which has the file of its stacks open; None before it starts."""
         for pid in sorted(children(self.process.pid)):
             with contextlib.suppress(OSError):
                 if any(str(each.readlink()).endswith(STACKS_BEFORE) for each in Path(f"/proc/{pid}/fd").iterdir()):
