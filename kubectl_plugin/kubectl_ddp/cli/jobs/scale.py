@@ -58,9 +58,11 @@ def scale(
     if options.output is None:  # a rejected change has no effect to print
         options.print_message(effect(before, nnodes, per_node) + left_over(snapshot.job, nnodes * per_node))
     seconds_taken = None
-    told = f"scaled to {size}{' (dry run)' if dry_run else ''}"
+    action = "unchanged" if before.nodes.training == nnodes else "scaled"
+    told = f"{action} at {size}" if action == "unchanged" else f"{action} to {size}"
+    told += " (dry run)" if dry_run else ""
     if options.output is None:
-        changed(options, backend, name, "scaled", told)
+        changed(options, backend, name, action, told)
     waits = before.world_size is not None and before.state is State.RUNNING if waits is None else waits
     if waits and not dry_run:
         seconds_taken = _confirm(options, backend, before, nnodes * per_node, seconds)
@@ -68,7 +70,7 @@ def scale(
         options.print_message(f"The world has {pluralize(ranks, 'rank')} after {seconds_taken:.1f} s.")
     if options.output is not None:
         facts = {"nodes": nnodes, "nodesBefore": before.nodes.training, "ranks": nnodes * per_node, "dryRun": dry_run}
-        changed(options, backend, name, "scaled", told, **facts, confirmedAfterSeconds=seconds_taken)
+        changed(options, backend, name, action, told, **facts, confirmedAfterSeconds=seconds_taken)
 
 
 def effect(before: JobState, nodes: int, per_node: int) -> str:

@@ -28,14 +28,14 @@ def suspend(options: Options, job: str | None, *, waits: bool, timeout: str | No
     """Stop the pods of a job and keep the job (default: the newest job)."""
     seconds = seconds_of("--timeout", timeout)
     backend, name = target(options, job, changes=True)
+    if keeps_checkpoints_in_pods(backend.job(name).job):
+        options.print_message(
+            f"warning: Job {name} has no checkpoint claim, so its checkpoints go with its pods, and it will start from "
+            "the beginning. Submit with --checkpoint-claim to keep them."
+        )
     backend.suspend(name, suspended=True)
     changed(options, backend, name, "suspended")
     options.print_message(f"Resume it with '{program()} resume {name}{location_flags()}'.")
-    if keeps_checkpoints_in_pods(backend.job(name).job):
-        options.print_message(
-            "warning: It has no checkpoint claim, so its checkpoints go with its pods, and it will start from the "
-            "beginning. Submit with --checkpoint-claim to keep them."
-        )
     if waits:
         wait_after(options, backend, name, "suspended", seconds)
 
