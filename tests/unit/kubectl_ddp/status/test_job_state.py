@@ -279,6 +279,12 @@ def test_a_message_that_is_no_json_is_taken_as_it_is() -> None:
             93, {**EXCEPTION, "reason": "sigkill", "exit_code": 137}, InfrastructureFailed, id="used up by kills"
         ),
         pytest.param(93, "", InfrastructureFailed, id="used up, and nobody says by what"),
+        pytest.param(93, {**EXCEPTION, "reason": "sigsegv", "exit_code": 139}, JobFailed, id="used up by SIGSEGV"),
+        pytest.param(93, {**EXCEPTION, "reason": "sigabrt", "exit_code": 134}, JobFailed, id="used up by SIGABRT"),
+        pytest.param(93, {**EXCEPTION, "reason": "other", "exit_code": 136}, JobFailed, id="used up by SIGFPE"),
+        pytest.param(
+            93, {**EXCEPTION, "reason": "collective_timeout", "exit_code": 134}, InfrastructureFailed, id="NCCL aborts"
+        ),
         pytest.param(1, {**EXCEPTION, "reason": "gpu_oom"}, JobFailed, id="the model does not fit the GPU"),
         pytest.param(7, "", JobFailed, id="the user's own code"),
         pytest.param(7, {**EXCEPTION, "reason": "other"}, JobFailed, id="the user's own code, told by the launcher"),
