@@ -19,6 +19,7 @@ from kubectl_ddp.cli.jobs.suspend import wait_until_running
 from kubectl_ddp.errors import Cancelled, InfrastructureFailed, Interrupted, JobFailed, UsageError
 from kubectl_ddp.kube.helm_release import reject_helm_managed
 from kubectl_ddp.kube.objects import Object, Snapshot
+from kubectl_ddp.observe import result_annotations
 from kubectl_ddp.observe.waiting import parse_wait_condition, wait_for
 from kubectl_ddp.spec.checkpoint_place import keeps_checkpoints_in_pods
 from kubectl_ddp.status.job_state import JobState, State, job_state
@@ -153,7 +154,7 @@ def _suspend_and_resume(options: Options, backend: Backend, state: JobState, tim
     """Suspend the job until its pods have ended, and resume it. The run and its id do not change."""
     name = state.name
     if state.state not in {State.SUSPENDED, State.LOST}:
-        backend.suspend(name, suspended=True)
+        result_annotations.suspend(backend, name)
         goal = parse_wait_condition("suspended")
         try:
             with show_progress(backend, options) as display:

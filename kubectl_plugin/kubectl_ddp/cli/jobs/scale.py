@@ -18,6 +18,7 @@ from kubectl_ddp.cli.internal.shared_flags import shared_options
 from kubectl_ddp.errors import Interrupted
 from kubectl_ddp.kube import job_kinds
 from kubectl_ddp.kube.objects import Object
+from kubectl_ddp.observe.result_annotations import persist_result
 from kubectl_ddp.observe.scrape import observe
 from kubectl_ddp.observe.waiting import parse_wait_condition, wait_for
 from kubectl_ddp.spec.layout import spare_ranks
@@ -52,6 +53,7 @@ def scale(
     backend, name = target(options, job, changes=True)
     snapshot = backend.job(name)
     before = observe(backend, snapshot)
+    persist_result(backend, snapshot.job, before)
     per_node = job_kinds.processes_per_node(snapshot.job)
     size = pluralize(nnodes, "node")
     backend.scale(name, nnodes, dry_run=dry_run)

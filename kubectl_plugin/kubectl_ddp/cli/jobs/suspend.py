@@ -13,6 +13,7 @@ from kubectl_ddp.cli.internal.job_progress import print_start, show_progress
 from kubectl_ddp.cli.internal.options import Options
 from kubectl_ddp.cli.internal.shared_flags import shared_options
 from kubectl_ddp.errors import Interrupted
+from kubectl_ddp.observe import result_annotations
 from kubectl_ddp.observe.waiting import parse_wait_condition, wait_for
 from kubectl_ddp.spec.checkpoint_place import keeps_checkpoints_in_pods
 from kubectl_ddp.status.job_state import JobState
@@ -33,7 +34,7 @@ def suspend(options: Options, job: str | None, *, waits: bool, timeout: str | No
             f"warning: Job {name} has no checkpoint claim, so its checkpoints go with its pods, and it will start from "
             "the beginning. Submit with --checkpoint-claim to keep them."
         )
-    backend.suspend(name, suspended=True)
+    result_annotations.suspend(backend, name)
     changed(options, backend, name, "suspended")
     options.print_message(f"Resume it with '{program()} resume {name}{location_flags()}'.")
     if waits:
