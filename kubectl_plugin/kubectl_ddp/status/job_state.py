@@ -102,6 +102,8 @@ class JobState:
     epoch: int | None = None
     loss: float | None = None
     learning_rate: float | None = None
+    values: dict[str, float] = field(default_factory=dict)
+    """Values that the script reports under names of its own."""
     throughput: float | None = None
     """Samples per second of all ranks. Ranks that were not scraped are assumed to be as fast as the others."""
     eta_seconds: float | None = None

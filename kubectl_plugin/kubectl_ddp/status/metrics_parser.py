@@ -32,7 +32,7 @@ TABLE: Final = (
 LIVE: Final = (
     *TABLE,
     *(Metric.RANK_INFO, Metric.RANK_PID, RANK_STOPPED, Metric.SAMPLED_STEPS, Metric.SAMPLED_BUSY),
-    *(Metric.EPOCH, Metric.LEARNING_RATE, Metric.FIRST_RANK, Metric.STALLED, Metric.STALLED_BY),
+    *(Metric.EPOCH, Metric.USER_VALUE, Metric.LEARNING_RATE, Metric.FIRST_RANK, Metric.STALLED, Metric.STALLED_BY),
     *(Metric.STARTUP, Metric.AGENT_START, Metric.JOB_START, Metric.FAILURES, Metric.LAST_FAILED_RANK),
     GROUPS_JOINED,
 )

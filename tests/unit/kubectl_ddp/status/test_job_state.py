@@ -361,3 +361,13 @@ ddp_last_failed_rank 1
     assert "3 failures before the first step" in header(state, CREATED_EPOCH, Style(color=False))
     assert "3 failures, no step" in str(job_table([state], CREATED_EPOCH).rows)
     assert job_state(snapshot(job("Created", "Failed"), pod(0), pod(1)), told).early_failures is None
+
+
+def test_values_that_a_script_names_itself_are_shown_of_the_newest_group() -> None:
+    def told(generation: int, accuracy: float) -> Samples:
+        return parse(f'{pod_metrics(generation=generation)}ddp_user_value{{name="val/acc"}} {accuracy}\n')
+
+    samples = {"digits-worker-0": told(2, 0.75), "digits-worker-1": told(1, 0.5)}
+    state = job_state(snapshot(job("Running"), pod(0), pod(1)), samples)
+    assert state.values == {"val/acc": 0.75}
+    assert "val/acc 0.75" in header(state, 0.0, Style())
