@@ -11,7 +11,7 @@ import click
 from ddp_trainer.common.constants import Label
 from kubectl_ddp.backends.base import Backend
 from kubectl_ddp.cli.internal.command_help import HelpfulCommand
-from kubectl_ddp.cli.internal.job_lookup import changed, seconds_of, target
+from kubectl_ddp.cli.internal.job_lookup import changed, seconds_of, target, warn_of_changed_script
 from kubectl_ddp.cli.internal.job_progress import show_progress
 from kubectl_ddp.cli.internal.options import Options
 from kubectl_ddp.cli.internal.shared_flags import shared_options
@@ -76,6 +76,8 @@ def restart_job(options: Options, backend: Backend, name: str, seconds: float | 
     if state.state is State.FAILED:
         reject_helm_managed(snapshot.job)
     effect = _report_effect(options, state, backend, snapshot)
+    if backend.where == "local":
+        warn_of_changed_script(options, snapshot.job)
     _confirm(name, is_dangerous=_loses_progress(backend, snapshot, state), yes=yes)
     if state.state is State.FAILED:
         run = _renew(backend, name)

@@ -8,7 +8,7 @@ import click
 
 from kubectl_ddp.backends.base import Backend
 from kubectl_ddp.cli.internal.command_help import HelpfulCommand
-from kubectl_ddp.cli.internal.job_lookup import changed, seconds_of, target
+from kubectl_ddp.cli.internal.job_lookup import changed, seconds_of, target, warn_of_changed_script
 from kubectl_ddp.cli.internal.job_progress import print_start, show_progress
 from kubectl_ddp.cli.internal.options import Options
 from kubectl_ddp.cli.internal.shared_flags import shared_options
@@ -54,6 +54,8 @@ def resume(options: Options, job: str | None, *, waits: bool, timeout: str | Non
     """
     seconds = seconds_of("--timeout", timeout)
     backend, name = target(options, job, changes=True)
+    if backend.where == "local":
+        warn_of_changed_script(options, backend.job(name).job)
     queue = backend.suspend(name, suspended=False)
     changed(options, backend, name, "resumed")
     if queue is not None:
