@@ -12,7 +12,7 @@ from functools import partial
 
 from ddp_controller.decisions import Timing
 from ddp_controller.lease import Lease
-from ddp_controller.loop import Controller, log
+from ddp_controller.loop import Controller, log, until_reachable
 from ddp_controller.metrics import ControllerMetrics
 from ddp_controller.rbac_rules import check_rights
 from ddp_controller.world import World
@@ -37,16 +37,22 @@ def main(argv: list[str] | None = None) -> int:
         connection = connect()
         api = Api(replace(connection, request_seconds=REQUEST_SECONDS))
         namespace = given.namespace or connection.namespace
+        end = metrics.serve(given.port)  # a probe is answered while the API server is not
         review = partial(check_rights, api, namespace)
-        review()
-        end = metrics.serve(given.port)
-        world = World(api, taints=dict.fromkeys(given.taint, "configured"), namespaces=given.only_namespace)
-        identity = f"{os.environ.get('HOSTNAME') or socket.gethostname()}_{os.getpid()}"
-        log("started", identity=identity, server=connection.server)
-        lease = Lease(api, namespace, identity)
-        Controller(
-            api=api, world=world, lease=lease, timing=timing, metrics=metrics, stop=stop, check_rights=review
-        ).run()
+
+        def started() -> World:
+            review()
+            world = World(api, taints=dict.fromkeys(given.taint, "configured"), namespaces=given.only_namespace)
+            world.start()
+            return world
+
+        if (world := until_reachable(started, stop)) is not None:
+            identity = f"{os.environ.get('HOSTNAME') or socket.gethostname()}_{os.getpid()}"
+            log("started", identity=identity, server=connection.server)
+            lease = Lease(api, namespace, identity)
+            Controller(
+                api=api, world=world, lease=lease, timing=timing, metrics=metrics, stop=stop, check_rights=review
+            ).run()
         end()
     except DdpError as error:
         print(f"error: {error}", file=sys.stderr)

@@ -5,13 +5,14 @@ The process can end at any moment: what it remembers between two passes, its suc
 
 from __future__ import annotations
 
+import contextlib
 import json
 import queue
 import sys
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
-from typing import Any, Final
+from typing import Any, Final, TypeVar
 
 from ddp_controller.decisions import Decision, Evict, Resize, SetBudget, Timing
 from ddp_controller.disruption_budget import decide_budget, is_own, orphans
@@ -25,9 +26,12 @@ from ddp_controller.running_job import RunningJob
 from ddp_controller.world import Malformed, World
 from kubectl_ddp.backends.cluster.http.api import Api
 from kubectl_ddp.backends.cluster.http.api_errors import Conflict
-from kubectl_ddp.errors import DdpError, Forbidden
+from kubectl_ddp.backends.cluster.read import reflector
+from kubectl_ddp.errors import DdpError, Forbidden, Unreachable
 from kubectl_ddp.kube.objects import Object
 from kubectl_ddp.util.stop import Stop
+
+Result = TypeVar("Result")
 
 TICK_SECONDS: Final = 1.0
 """Longest wait between two passes: some decisions depend on time."""
@@ -62,8 +66,7 @@ class Controller:
     """Uid of a pod on a cordoned node → time since which it may leave, if it could at each pass since."""
 
     def run(self) -> None:
-        """Run until the stop is requested. Raises the error that ended a watch."""
-        self.world.start()
+        """Run until the stop is requested, in a world that has started. Raises the error that ended a watch."""
         try:
             with self.stop.waking(lambda: self.world.changes.put(None)):
                 while not self.stop.is_requested:
@@ -142,7 +145,8 @@ class Controller:
             pause = PAUSE_SECONDS
             log("refused", action=action, **facts, error=str(error))
             if isinstance(error, Forbidden):
-                self.check_rights()
+                with contextlib.suppress(Unreachable):
+                    self.check_rights()
         else:
             self.metrics.decisions.labels(action).inc()
             log(action, **facts)
@@ -204,6 +208,27 @@ def facts_of(decision: Decision) -> dict[str, Any]:
 def log(event: str, **facts: Any) -> None:
     """Print one line of JSON to stderr."""
     print(json.dumps({"time": round(time.time(), 3), "event": event, **facts}), file=sys.stderr, flush=True)
+
+
+def until_reachable(
+    act: Callable[[], Result], stop: Stop, *, clock: Callable[[], float] = time.monotonic
+) -> Result | None:
+    """Return the result of ``act``, which is repeated while the API server is unreachable; None after a stop.
+
+    Raises:
+        Unreachable: If the API server was unreachable for longer than a watch would wait.
+    """
+    began, pause = clock(), reflector.PAUSE_SECONDS
+    while not stop.is_requested:
+        try:
+            return act()
+        except Unreachable as error:
+            if clock() - began > reflector.PATIENCE_SECONDS:
+                raise
+            log("unreachable", error=str(error))
+        stop.wait(pause)
+        pause = min(2 * pause, reflector.LONGEST_PAUSE_SECONDS)
+    return None
 
 
 def _wait(world: World) -> None:

@@ -101,10 +101,10 @@ INCIDENTS: Final[Mapping[str, Stage]] = {
         runs=True,
     ),
     "segfault": Stage(
-        cause=Cause.ERROR, code=11, says="SIGSEGV", words=("--max-restarts", "0"), script=_SEGFAULT, runs=True
+        cause=Cause.ERROR, code=10, says="SIGSEGV", words=("--max-restarts", "0"), script=_SEGFAULT, runs=True
     ),
     "segfault-again": Stage(
-        cause=Cause.ERROR, code=11, says="SIGSEGV", words=("--max-restarts", "2"), script=_SEGFAULT, runs=True
+        cause=Cause.ERROR, code=10, says="SIGSEGV", words=("--max-restarts", "2"), script=_SEGFAULT, runs=True
     ),
     "disk-full": Stage(
         cause=Cause.ERROR,

@@ -132,6 +132,16 @@ EXPORTER: Final = (
         ({"namespace": "training", "pod": "digits-worker-0"},),
         belongs_to_job=False,
     ),
+    Case(
+        "DdpExporterDown",
+        "the pod and its own PodMonitor are gone, and no scrape marks the series as stale",
+        "6m",
+        {
+            f'up{{job="training/digits",{_POD}}}': "1 0 _x20",
+            f'up{{job="training/ddp-workers",{_POD}}}': "1 0 _x20",
+            of("ddp_build_info", version="0.1.0"): "1 _x20",
+        },
+    ),
     Case("DdpExporterDown", "a pod of others", "9m", {f'up{{job="training/shop",{_POD}}}': "0x20"}),
     Case("DdpExporterDown", "one scrape is missing", "9m", {f'up{{job="training/ddp-workers",{_POD}}}': "1x5 0 1x5"}),
     Case(

@@ -323,9 +323,9 @@ class _Handler(BaseHTTPRequestHandler):
 
 
 @contextmanager
-def serving(api: ApiServer) -> Iterator[ApiServer]:
-    """The server on a port of its own."""
-    server = ThreadingHTTPServer(("127.0.0.1", 0), type("Handler", (_Handler,), {"api": api}))
+def serving(api: ApiServer, port: int = 0) -> Iterator[ApiServer]:
+    """The server, on a port of its own unless one is given."""
+    server = ThreadingHTTPServer(("127.0.0.1", port), type("Handler", (_Handler,), {"api": api}))
     server.daemon_threads = True
     thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.02})
     thread.start()

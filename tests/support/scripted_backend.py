@@ -79,6 +79,11 @@ class ScriptedBackend:
     def metrics_history(self, pod: Object) -> None:
         """Nothing is kept."""
 
+    def past_pods(self, name: str) -> Sequence[Object]:
+        """None is kept."""
+        del name
+        return ()
+
     def logs(
         self,
         pod: Object,

@@ -116,6 +116,9 @@ class Backend(Protocol):
         The aggregator of a running pod serves it. An ended pod has written it to its log.
         """
 
+    def past_pods(self, name: str) -> Sequence[Object]:
+        """Return worker pods that are gone and whose lines :meth:`logs` still has."""
+
     def logs(
         self,
         pod: Object,

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Final
 from kubectl_ddp.backends.base import Backend
 from kubectl_ddp.backends.select import Where, backend_to_change
 from kubectl_ddp.errors import UsageError
+from kubectl_ddp.observe import result_annotations
 from kubectl_ddp.observe.log_stream import Line, RankFilter, follow_logs, rank_filter, read, seconds_ago
 from kubectl_ddp.observe.result_annotations import persist_result
 from kubectl_ddp.observe.scrape import observe
@@ -121,7 +122,7 @@ class Job:
         """Stop the pods and keep the job. Raises UsageError if it has ended."""
         with self._location():
             backend = self._to_change()
-            backend.suspend(self.name, suspended=True)
+            result_annotations.suspend(backend, self.name)
             if keeps_checkpoints_in_pods(backend.job(self.name, events=False).job):
                 _LOG.warning("Job %s has no checkpoint claim: it will start from the beginning.", self.name)
 

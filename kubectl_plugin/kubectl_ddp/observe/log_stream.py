@@ -126,9 +126,12 @@ def read(
 ) -> Iterator[Line]:
     """Return the existing lines, by time; with ``tail``, the last matching ones. Raises NotFound.
 
+    A suspended job of this machine has those of its ended pods.
+
     ``since`` is an RFC 3339 time: older lines are left out.
     """
-    lines = filter(ranks.matches, _merged(backend, workers(backend.job(name).pods), since))
+    pods = workers(backend.job(name).pods) or backend.past_pods(name)
+    lines = filter(ranks.matches, _merged(backend, pods, since))
     return lines if tail is None else iter(deque(lines, maxlen=tail))
 
 

@@ -1,21 +1,25 @@
-"""Copies of the first error and the summary in annotations of the job, which outlive its pods.
+"""Copies of the first error, the start and the summary in annotations of the job, which outlive its pods.
 
 Commands that read a single job write them: ``status``, ``logs``, ``wait``, ``why``, ``report``, ``bundle``, and
-``submit`` that waits. Lists of jobs write nothing, because that would be one write per job.
+``submit`` that waits. Lists of jobs write nothing, because that would be one write per job. Commands that stop the pods
+of a job keep its progress, too.
 """
 
 from __future__ import annotations
 
 import contextlib
 from collections.abc import Iterator
+from dataclasses import replace
 
 from ddp_trainer.common.constants import Annotation
 from kubectl_ddp.backends.base import Backend
 from kubectl_ddp.errors import DdpError
 from kubectl_ddp.kube.objects import Object
+from kubectl_ddp.observe.scrape import observe
+from kubectl_ddp.status.earlier_pods import EarlierPods
 from kubectl_ddp.status.job_state import JobState, State
 from kubectl_ddp.status.run_summary import text_to_keep
-from kubectl_ddp.status.termination_message import load_first_error, to_keep
+from kubectl_ddp.status.termination_message import load_first_error, to_keep, workers
 
 
 def persist_result(backend: Backend, job: Object, state: JobState) -> None:
@@ -27,7 +31,35 @@ def persist_result(backend: Backend, job: Object, state: JobState) -> None:
             backend.annotate(job, new)
 
 
+def suspend(backend: Backend, name: str) -> None:
+    """Suspend a job, after its start and progress were kept. Raises the errors of the backend."""
+    snapshot = backend.job(name)
+    state, pods = observe(backend, snapshot), workers(snapshot.pods)
+    persist_result(backend, snapshot.job, state)
+    if pods and state.state is not State.SUSPENDED and not state.is_terminal:
+        first = min(pods, key=lambda pod: str(pod["metadata"]["name"]))
+        known = replace(
+            _with_startup(snapshot.job, state),
+            uid=str(first["metadata"]["uid"]),
+            restarts=state.restarts,
+            step=state.step,
+        )
+        with contextlib.suppress(DdpError):
+            backend.annotate(snapshot.job, {Annotation.EARLIER: known.to_annotation()})
+    backend.suspend(name, suspended=True)
+
+
+def _with_startup(job: Object, state: JobState) -> EarlierPods:
+    """Return what is kept of earlier pods, with the start of the job once it is over."""
+    earlier, startup = EarlierPods.of(job), state.startup
+    if earlier.startup or startup is None or not startup.is_over:
+        return earlier
+    return replace(earlier, startup=startup.to_summary())
+
+
 def _result_annotations(job: Object, state: JobState) -> Iterator[tuple[Annotation, str]]:
+    if (known := _with_startup(job, state)) != EarlierPods.of(job):
+        yield Annotation.EARLIER, known.to_annotation()
     error = state.first_error
     if error is not None and (error.rank is not None or load_first_error(job) is None):
         yield Annotation.FIRST_ERROR, to_keep(error)

@@ -46,14 +46,23 @@ def _sentences(state: JobState, numbers: JobTimeSeries | None, error: FirstError
     if state.state is State.FAILED:
         yield _end_sentence(error, start)
     elif numbers is not None and not failures and not numbers.changes and numbers.worlds:
-        ranks = "The rank" if numbers.worlds[-1] == 1 else f"All {numbers.worlds[-1]} ranks"
-        yield (
-            f"{ranks} trained from start to end without a restart."
-            if state.state is State.SUCCEEDED
-            else f"{ranks} have trained without a restart so far."
-            if numbers.worlds[-1] > 1
-            else f"{ranks} has trained without a restart so far."
-        )
+        yield from _quiet_sentences(state, numbers.worlds[-1])
+
+
+def _quiet_sentences(state: JobState, size: int) -> Iterator[str]:
+    """Yield that nothing happened to the present pods. Their numbers do not show what happened to earlier ones."""
+    ranks, have = ("The rank", "has") if size == 1 else (f"All {size} ranks", "have")
+    restarts = sum(state.restarts.values())
+    if state.was_suspended:
+        if restarts:
+            yield f"The worker group restarted {pluralize(restarts, 'time')} before the job was resumed."
+        yield f"{ranks} {have} trained without a restart since the job was resumed."
+    elif restarts:
+        yield f"The worker group restarted {pluralize(restarts, 'time')}."
+    elif state.state is State.SUCCEEDED:
+        yield f"{ranks} trained from start to end without a restart."
+    else:
+        yield f"{ranks} {have} trained without a restart so far."
 
 
 def _failure_sentences(failures: Sequence[WorkerFailure], start: float) -> Iterator[str]:

@@ -55,6 +55,7 @@ def _facts(state: JobState, now: float, style: Style) -> Iterator[tuple[str, str
     yield "Startup", startup_text(state.startup, now) if state.startup is not None else ""
     yield "Throughput", f"{number(state.throughput)} samples/s" if state.throughput is not None else ""
     yield "Loss", number(state.loss) if state.loss is not None else ""
+    yield "Values", ", ".join(f"{name} {number(value)}" for name, value in state.values.items())
     yield "Restarts", restarts_text(state)
     if state.early_failures is not None:
         yield "Failing", style.apply_color(str(state.early_failures), "red")

@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import Any, Final
 
-from ddp_trainer.common.metric_names import Metric
+from ddp_trainer.common.metric_names import Metric, MetricLabel
+from ddp_trainer.common.safe_text import clean_text
 from kubectl_ddp.status import run_summary
 from kubectl_ddp.status.goodput import goodput
 from kubectl_ddp.status.metrics_parser import Samples
 from kubectl_ddp.status.rank_status import RankActivity, RankState
+
+MOST_NAMES: Final = 32
+"""Values with names of a script's own that are read. A pod of ours exports no more."""
 
 
 def progress_fields(
@@ -46,6 +50,7 @@ def _progress_of(told: Mapping[str, Samples], ranks: Sequence[RankState]) -> dic
         "epoch": _optional_int(latest.value(Metric.EPOCH)),
         "loss": latest.value(Metric.LOSS),
         "learning_rate": latest.value(Metric.LEARNING_RATE),
+        "values": latest.named_values(Metric.USER_VALUE),
         "throughput": sum(rates) * max(1.0, (world or 0) / len(ranks)) if rates else None,
         "eta_seconds": eta,
         "goodput": goodput(told.values()),
@@ -70,6 +75,12 @@ class _Latest:
         """Return the value of a family; None if no pod reports it."""
         values = [(order, value) for order, said in self._told if (value := said.value(family)) is not None]
         return max(values)[-1] if values else None
+
+    def named_values(self, family: str) -> dict[str, float]:
+        """Return the values of a family by the names that the script gave them; any program may have written them."""
+        newest_last = [said for _, said in sorted(self._told, key=lambda one: one[0])]
+        found = {name: value for said in newest_last for name, value in said.by(MetricLabel.NAME, family).items()}
+        return {clean_text(name): value for name, value in [*found.items()][:MOST_NAMES]}
 
 
 def _optional_int(number: float | None) -> int | None:

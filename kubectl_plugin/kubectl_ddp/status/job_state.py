@@ -15,6 +15,7 @@ from kubectl_ddp.kube import job_kinds
 from kubectl_ddp.kube.objects import Object, Queued, Snapshot
 from kubectl_ddp.kube.timestamps import epoch
 from kubectl_ddp.status import run_summary, termination_message
+from kubectl_ddp.status.earlier_pods import EarlierPods
 from kubectl_ddp.status.early_failures import EarlyFailures, find_early_failures
 from kubectl_ddp.status.granted_size import granted_size
 from kubectl_ddp.status.job_progress import progress_fields
@@ -101,6 +102,8 @@ class JobState:
     epoch: int | None = None
     loss: float | None = None
     learning_rate: float | None = None
+    values: dict[str, float] = field(default_factory=dict)
+    """Values that the script reports under names of its own."""
     throughput: float | None = None
     """Samples per second of all ranks. Ranks that were not scraped are assumed to be as fast as the others."""
     eta_seconds: float | None = None
@@ -112,6 +115,8 @@ class JobState:
     """Number of times that the group has formed."""
     restarts: dict[str, int] = field(default_factory=dict)
     """Restarts by cause, over the whole run."""
+    was_suspended: bool = False
+    """True if a suspension has stopped earlier pods of the job."""
     created: float | None = None
     """Creation time as Unix time."""
     started: float | None = None
@@ -239,11 +244,15 @@ def job_state(
     if with_startup:
         from kubectl_ddp.status.startup import startup  # noqa: PLC0415 - a list of jobs does not need it
 
-        started = startup(job, workers, told, snapshot.events, summary)
+        is_suspended = state is State.SUSPENDED or (facts.is_to_be_suspended and state is not State.QUEUED)
+        started = startup(job, workers, told, snapshot.events, summary, is_suspended=is_suspended)
         if summary is not None and started is not None and started.is_over:
             summary |= {"startup": started.to_summary()}
     error = _first_error(state, job, workers)
     progress = progress_fields(told, ranks, summary, has_succeeded=has_succeeded)
+    earlier, uids = EarlierPods.of(job), {str(pod["metadata"].get("uid")) for pod in workers}
+    if state is State.SUSPENDED and progress["step"] is None:
+        progress["step"] = earlier.step
     running = {str(pod["metadata"]["name"]) for pod in workers if _runs(pod)}
     status = job.get("status") or {}
     return JobState(
@@ -255,7 +264,8 @@ def job_state(
         reason=_reason(state, facts, [*workers, *termination_message.stores(snapshot.pods)]),
         nodes=_nodes(job, workers, told, snapshot.queued, is_over=state in TERMINAL),
         processes_per_node=job_kinds.processes_per_node(job),
-        restarts=counted or run_summary.restarts_of(summary or {}),
+        restarts=earlier.total_restarts(counted or run_summary.restarts_of(summary or {}), uids),
+        was_suspended=bool(earlier.uid) and earlier.uid not in uids,
         created=epoch(job["metadata"].get("creationTimestamp")),
         started=epoch(job_kinds.at(job, ("status", "startTime"))),
         finished=_finished(status, facts) if state in TERMINAL else None,

@@ -18,6 +18,8 @@ from ddp_trainer.common.metric_names import Metric
 Labels = Mapping[str, str]
 
 RANK_STOPPED: Final = "ddp_rank_stopped"
+GROUPS_JOINED: Final = "ddp_rendezvous_duration_seconds_count"
+"""Number of worker groups that a pod has been in."""
 
 TABLE: Final = (
     *(Metric.RANK_UP, Metric.STEP, Metric.STEPS, Metric.SAMPLES, Metric.PHASE_SECONDS, Metric.LAST_STEP_TIMESTAMP),
@@ -29,12 +31,13 @@ TABLE: Final = (
 LIVE: Final = (
     *TABLE,
     *(Metric.RANK_INFO, Metric.RANK_PID, RANK_STOPPED, Metric.SAMPLED_STEPS, Metric.SAMPLED_BUSY),
-    *(Metric.EPOCH, Metric.LEARNING_RATE, Metric.FIRST_RANK, Metric.STALLED, Metric.STALLED_BY),
+    *(Metric.EPOCH, Metric.USER_VALUE, Metric.LEARNING_RATE, Metric.FIRST_RANK, Metric.STALLED, Metric.STALLED_BY),
     *(Metric.STARTUP, Metric.AGENT_START, Metric.JOB_START, Metric.FAILURES, Metric.LAST_FAILED_RANK),
+    GROUPS_JOINED,
 )
 """Metric families that describe the state of a job and its ranks: half of those that a pod serves."""
 
-_WANTED: Final = frozenset([*(str(metric) for metric in Metric), RANK_STOPPED])
+_WANTED: Final = frozenset([*(str(metric) for metric in Metric), RANK_STOPPED, GROUPS_JOINED])
 _SAMPLE: Final = re.compile(r"^(ddp_\w+)(?:\{(.*)\})?[ \t]+(\S+)", re.MULTILINE)
 """Pattern of one sample. The labels end at the last brace, because their values may contain braces."""
 _LABEL: Final = re.compile(r'(?:^|,)[ \t]*([a-zA-Z_]\w*)="((?:[^"\\]|\\.)*)"')

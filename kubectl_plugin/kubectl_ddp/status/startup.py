@@ -15,10 +15,12 @@ from ddp_trainer.common.constants import Annotation, GroupState
 from ddp_trainer.common.metric_names import Metric, MetricLabel
 from ddp_trainer.common.time_classes import IN_POD, StartupPhase
 from kubectl_ddp.kube.conditions import condition_of
+from kubectl_ddp.kube.kueue_queue import KUEUE_QUEUE
 from kubectl_ddp.kube.objects import Object
 from kubectl_ddp.kube.timestamps import epoch
 from kubectl_ddp.status import termination_message
-from kubectl_ddp.status.metrics_parser import Labels, Samples
+from kubectl_ddp.status.earlier_pods import EarlierPods
+from kubectl_ddp.status.metrics_parser import GROUPS_JOINED, Labels, Samples
 
 _SAME_STEP_SECONDS: Final = 1.0
 """Pods whose first steps end within this time are of the same worker group."""
@@ -89,8 +91,12 @@ def startup(
     told: Mapping[str, Samples],
     events: Sequence[Object] = (),
     summary: Mapping[str, Any] | None = None,
+    *,
+    is_suspended: bool = False,
 ) -> Startup | None:
-    """Return the start of a job; None if it is unknown: its pods are gone without a summary, or did not measure it.
+    """Return the start of a job; None if it is unknown: its first pods are gone, or did not measure it.
+
+    A start that is over and that a command has kept stays, whatever pods there are now.
 
     Args:
         job: Root object.
@@ -98,26 +104,52 @@ def startup(
         told: Name of a pod → its metrics.
         events: Events of the pods. Without them, a pull is recognized by the pod's conditions from 2 s on.
         summary: Summary of the job, if it is over.
+        is_suspended: True if somebody has suspended the job, which then waits for no quota.
     """
+    if (first := Startup.from_summary({"startup": EarlierPods.of(job).startup})) is not None:
+        return first
     submitted, kept = submission_time(job), Startup.from_summary(summary)
     if submitted is None or (kept is not None and not told):
         return kept
+    if is_suspended or _was_resumed(job):
+        return None
+    if not workers:
+        return Startup(submitted=submitted, current=StartupPhase.QUEUE) if summary is None else None
+    return _of_pods(submitted, workers, told, events)
+
+
+def _of_pods(
+    submitted: float, workers: Sequence[Object], told: Mapping[str, Samples], events: Sequence[Object]
+) -> Startup | None:
+    """Return the start as the present pods saw it; None if those that made it are gone."""
     pulls = _pull_seconds(events)
     chains = [_Chain.of(pod, told.get(_name(pod)) or _last_samples(pod), pulls, submitted) for pod in workers]
-    if not chains:
-        return Startup(submitted=submitted, current=StartupPhase.QUEUE) if summary is None else None
+    late = {pod for pod, samples in told.items() if _joined_later(samples)}
     done = [chain for chain in chains if chain.current is None]
-    if not done:
-        if any(samples.value(Metric.STEP) is not None for samples in told.values()):
-            return None  # pods of a version that does not measure its start
+    ends = [chain.end for chain in done if chain.pod not in late]
+    if not ends:
+        are_gone = bool(told) and late == told.keys()
+        if are_gone or any(samples.value(Metric.STEP) is not None for samples in told.values()):
+            return None  # the first pods are gone, or of a version that does not measure its start
         slowest = min(chains, key=lambda chain: (chain.place, -chain.end))
         return replace(slowest.startup(submitted), image_bytes=_image_bytes(events))
-    first = min(chain.end for chain in done)
-    group = [chain for chain in done if chain.end <= first + _SAME_STEP_SECONDS]
+    group = [chain for chain in done if chain.end <= min(ends) + _SAME_STEP_SECONDS]
     job_starts = [moment for samples in told.values() if (moment := samples.value(Metric.JOB_START)) is not None]
     if job_starts and min(job_starts) < min(chain.launched for chain in group) - _SAME_STEP_SECONDS:
         return None  # the pods of the first start were replaced
     return max(group, key=lambda chain: chain.ready).startup(submitted)
+
+
+def _joined_later(samples: Samples) -> bool:
+    """Return whether a pod was not in the first worker group: it is a replacement, or was added."""
+    joined, number = samples.value(GROUPS_JOINED), samples.value(Metric.RENDEZVOUS_ROUND)
+    return joined is not None and number is not None and 0 < joined < number
+
+
+def _was_resumed(job: Object) -> bool:
+    """Return whether a job without a queue was suspended before: its pods are not those of its first start."""
+    suspended = condition_of(job, "Suspended")
+    return suspended.get("status") == "False" and KUEUE_QUEUE not in (job["metadata"].get("labels") or {})
 
 
 def submission_time(job: Object) -> float | None:

@@ -29,9 +29,13 @@ USER_REASONS: Final = frozenset(
         FailureReason.IMPORT_ERROR,
         FailureReason.GPU_OOM,
         FailureReason.EARLY_EXIT,
+        FailureReason.SIGSEGV,
+        FailureReason.SIGABRT,
     }
 )
 """Failures of the user's code, which another machine would not prevent."""
+_FAULTS: Final = frozenset(int(Exit.SIGNAL_BASE + each) for each in (signal.SIGILL, signal.SIGFPE))
+"""Codes of workers that died of a fault of their own and have no :class:`FailureReason`."""
 
 
 _ACCOUNT: Final = (
@@ -94,7 +98,7 @@ class FirstError:
     @property
     def is_users(self) -> bool:
         """True if the user's code failed, false if the infrastructure did."""
-        if self.reason in USER_REASONS:
+        if self.reason in USER_REASONS or (self.exit_code in _FAULTS and not self._has_known_reason):
             return True
         code = self.pod_exit_code if self.pod_exit_code is not None else self.exit_code
         return (

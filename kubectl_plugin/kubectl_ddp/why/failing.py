@@ -28,8 +28,21 @@ from kubectl_ddp.why.model import Cause, CauseFinding, diagnosis
 _LOST: Final = frozenset({"DeletionByTaintManager", "DeletionByPodGC", "NodeLost"})
 _ENDED: Final = re.compile(r"Error pod (\S+) container \S+ exitCode: (\d+) terminated message: (.*)", re.DOTALL)
 """Pattern of the event in which Kubeflow's operator reports a failed pod; it deletes the pod immediately."""
-_FULL: Final = re.compile(r"No space left on device|Errno 28|Disk quota exceeded")
-_SHARED_MEMORY: Final = re.compile("shared memory")
+_FIXES: Final = (
+    (
+        re.compile("shared memory"),
+        "Shared memory of the pod is full: submit it again with more --shm, or with fewer data-loader workers.",
+    ),
+    (
+        re.compile(r"No space left on device|Errno 28|Disk quota exceeded"),
+        "A volume of the pod is full: write less to /tmp and /dev/shm (--shm), or mount a larger volume (--mount).",
+    ),
+    (
+        re.compile(r"(?i)Read-only file system|Errno 30\b"),
+        "The image is read-only: write to /checkpoints (--checkpoint-claim), a --mount, or /tmp, lost with the pod.",
+    ),
+)
+"""Pattern of an error's message → its fix. The first match counts."""
 _FAILED: Final = re.compile(r"\bddp-launch: failed: (.+)")
 _EVICTED: Final = frozenset({"EvictionByEvictionAPI", "TerminationByKubelet", "Evicted"})
 
@@ -153,14 +166,11 @@ def first_error(facts: Facts) -> Iterator[CauseFinding]:
         return
     source = "kept in the job's annotation, since its pod is gone" if load_first_error(facts.job) == error else ""
     what = "" if error.reason == FailureReason.EARLY_EXIT else "failed first: "
+    stack = f"'{program()} logs {facts.name} --first-error{location_flags()}' prints its stack."
     yield diagnosis(
         Cause.HANG if error.reason == FailureReason.HANG else Cause.ERROR,
         f"{error.subject} {what}{line_of(error.message).rstrip('.')}.",
-        "Shared memory of the pod is full: submit it again with more --shm, or with fewer data-loader workers."
-        if _SHARED_MEMORY.search(error.message)
-        else "A volume of the pod is full: write less to /tmp and /dev/shm (--shm), or mount a larger volume (--mount)."
-        if _FULL.search(error.message)
-        else f"'{program()} logs {facts.name} --first-error{location_flags()}' prints its stack.",
+        next((fix for pattern, fix in _FIXES if pattern.search(error.message)), stack),
         [_exit_text(error), *_last_call(error), source],
         is_aside=_is_over_it(facts, event),
         exit_code=JobFailed.exit_code if error.is_users else InfrastructureFailed.exit_code,

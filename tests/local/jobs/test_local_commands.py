@@ -157,7 +157,7 @@ def test_suspend_warns_of_checkpoints_that_go_with_the_pods(place: Place, typed:
     for name, scope in (("kept", "job"), ("lost", "pod")):
         place.run(POLITE, name=name, container={"env": [{"name": "DDP_CHECKPOINT_SCOPE", "value": scope}]})
     assert "checkpoint" not in typed("suspend", "kept").stderr
-    assert "warning: It has no checkpoint claim" in typed("suspend", "lost").stderr
+    assert "warning: Job lost has no checkpoint claim" in typed("suspend", "lost").stderr
 
 
 def test_a_job_without_an_engine_cannot_be_changed_and_can_be_resumed(place: Place, typed: Typed) -> None:

@@ -285,12 +285,27 @@ def test_a_success_of_ranks_that_never_worked_together_is_said_everywhere(
     assert ("ranks were apart" in person.types("list", "--local").stdout) is apart
 
 
-def test_the_log_of_a_suspended_job_is_not_an_empty_answer(person: Person) -> None:
-    person.writes("endless.py", ENDLESS)
-    assert person.types("submit", "endless.py", "--local", "--name", "e").returncode == 0
+SAVES = """
+import signal, sys, time
+def save(*_):
+    print("saved", flush=True)
+    sys.exit(0)
+signal.signal(signal.SIGTERM, save)
+print("ready", flush=True)
+time.sleep(600)
+"""
+
+
+def test_the_log_of_a_suspended_job_shows_how_its_pods_ended(person: Person) -> None:
+    person.writes("saves.py", SAVES)
+    assert person.types("submit", "saves.py", "--local", "--name", "e").returncode == 0
     assert person.types("wait", "e", "--local", "--for=running", "--timeout", "60s").returncode == 0
-    assert person.types("suspend", "e", "--local").returncode == 0
-    assert person.types("wait", "e", "--local", "--for=suspended", "--timeout", "60s").returncode == 0
+    follower = person.starts("logs", "e", "--local", "-f")
+    assert follower.stdout is not None
+    assert any("ready" in line for line in follower.stdout)
+    follower.kill()
+    follower.communicate()
+    assert person.types("suspend", "e", "--local", "--wait", "--timeout", "60s").returncode == 0
     logs = person.types("logs", "e", "--local")
-    assert logs.returncode != 0
-    assert "is suspended, and the lines of its pods went with them" in logs.stderr
+    assert logs.returncode == 0
+    assert "saved" in logs.stdout

@@ -326,6 +326,7 @@ def test_at_its_end_it_deletes_its_budgets_and_releases_the_lease(server: ApiSer
     first.world.stop()
     assert BUDGET in server.objects
     last = made(server, tmp_path)
+    last.world.start()
     last.stop.request()
     last.lease.try_hold()
     last.run()

@@ -178,6 +178,8 @@ class Annotation(StrEnum):
     """Unix time of the submission, in seconds. ``creationTimestamp`` has no fractions."""
     SUMMARY = f"{GROUP}/summary"
     """Summary of a finished run as JSON, copied from a pod in the same way."""
+    EARLIER = f"{GROUP}/earlier"
+    """What is known of a job from pods that may be gone, as JSON: its start, and from suspended pods their progress."""
     SIZE = f"{GROUP}/size"
     """Last change of the size by the controller, as JSON: ``wanted`` and ``granted`` nodes, ``reason``, and ``since``,
     a Unix time."""

@@ -32,6 +32,7 @@ class MetricLabel(StrEnum):
     PRECISION = "precision"
     PARALLELISM = "parallelism"
     VERSION = "version"
+    NAME = "name"
 
 
 class Metric(StrEnum):
@@ -49,6 +50,7 @@ class Metric(StrEnum):
     STEPS_PLANNED = "ddp_steps_planned"
     EPOCH = "ddp_epoch"
     LAST_STEP_TIMESTAMP = "ddp_last_step_timestamp_seconds"
+    USER_VALUE = "ddp_user_value"
     LOSS = "ddp_loss"
     LEARNING_RATE = "ddp_learning_rate"
     GRADIENT_NORM = "ddp_gradient_norm"

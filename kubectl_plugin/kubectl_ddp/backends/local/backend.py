@@ -130,6 +130,11 @@ class LocalBackend:
         except (NotFound, FileNotFoundError):
             return
 
+    def past_pods(self, name: str) -> Sequence[Object]:
+        """Return the worker pods whose logs are kept: all that the job has had."""
+        logs = self._directory(name).path.glob(f"pods/{name}-worker-*/log")
+        return [{"metadata": {"name": log.parent.name, "labels": {Label.JOB: name}}} for log in sorted(logs)]
+
     def logs(
         self,
         pod: Object,

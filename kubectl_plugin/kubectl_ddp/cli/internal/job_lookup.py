@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Sequence
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import click
@@ -16,6 +18,7 @@ from kubectl_ddp.cli.internal.resource_types import JOB_TYPES, check_type
 from kubectl_ddp.errors import DdpError, NotFound, UsageError
 from kubectl_ddp.kube import job_kinds
 from kubectl_ddp.kube.objects import Object, Snapshot
+from kubectl_ddp.kube.timestamps import epoch
 from kubectl_ddp.observe.job_list import read_jobs
 from kubectl_ddp.status.json_output import API_VERSION
 from kubectl_ddp.util.invocation import program
@@ -120,6 +123,20 @@ def changed(options: Options, backend: Backend, name: str, action: str, what: st
         place = {"where": backend.where, "namespace": backend.namespace}
         document = {"apiVersion": API_VERSION, "kind": "JobChange", "name": name, "action": action, **place, **facts}
         print_output(document, options.output)
+
+
+def warn_of_changed_script(options: Options, job: Object) -> None:
+    """Print a warning if a job of this machine reads a script in place, and the script was edited since its submission.
+
+    Creation times have whole seconds, so an edit within a second of the submission is not seen.
+    """
+    spec, created = job_kinds.submitted_spec(job), epoch(job["metadata"].get("creationTimestamp"))
+    script = spec.get("script")
+    if created is None or not isinstance(script, str) or "code" in spec:
+        return
+    with contextlib.suppress(OSError, ValueError):
+        if Path(script).stat().st_mtime >= created + 1.0:
+            options.print_message(f"warning: '{script}' has changed since job {job['metadata']['name']} was submitted.")
 
 
 def seconds_of(flag: str, text: str | None) -> float | None:

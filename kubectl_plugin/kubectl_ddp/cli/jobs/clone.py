@@ -7,7 +7,7 @@ import dataclasses
 import click
 
 from kubectl_ddp.cli.internal.command_help import grouped_option
-from kubectl_ddp.cli.internal.job_lookup import target
+from kubectl_ddp.cli.internal.job_lookup import target, warn_of_changed_script
 from kubectl_ddp.cli.internal.job_options import (
     DRY_RUN,
     DRY_RUNS,
@@ -58,7 +58,10 @@ def clone(
     backend, name = target(options, job)
     if request.flags.get("name") in {None, name}:
         raise UsageError(f"The clone of '{name}' needs another name.", hint="Set it with --name NEW.")
-    spec = recover_spec(backend.job(name).job)
+    origin = backend.job(name).job
+    spec = recover_spec(origin)
+    if backend.where == "local" and not request.flags.keys() & {"script", "code", "module", "command"}:
+        warn_of_changed_script(options, origin)
     here = dataclasses.replace(options, local=backend.where == "local")
     kept = None if request.flags.keys() & {"code", "module", "command"} else code_of(backend, spec)
     prepared = prepare(here, request, under=minimal_layer(spec, origin_from_job(name)), kept=kept)

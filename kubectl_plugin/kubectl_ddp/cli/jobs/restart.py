@@ -11,7 +11,7 @@ import click
 from ddp_trainer.common.constants import Label
 from kubectl_ddp.backends.base import Backend
 from kubectl_ddp.cli.internal.command_help import HelpfulCommand
-from kubectl_ddp.cli.internal.job_lookup import changed, seconds_of, target
+from kubectl_ddp.cli.internal.job_lookup import changed, seconds_of, target, warn_of_changed_script
 from kubectl_ddp.cli.internal.job_progress import show_progress
 from kubectl_ddp.cli.internal.options import Options
 from kubectl_ddp.cli.internal.shared_flags import shared_options
@@ -19,6 +19,7 @@ from kubectl_ddp.cli.jobs.suspend import wait_until_running
 from kubectl_ddp.errors import Cancelled, InfrastructureFailed, Interrupted, JobFailed, UsageError
 from kubectl_ddp.kube.helm_release import reject_helm_managed
 from kubectl_ddp.kube.objects import Object, Snapshot
+from kubectl_ddp.observe import result_annotations
 from kubectl_ddp.observe.waiting import parse_wait_condition, wait_for
 from kubectl_ddp.spec.checkpoint_place import keeps_checkpoints_in_pods
 from kubectl_ddp.status.job_state import JobState, State, job_state
@@ -75,6 +76,8 @@ def restart_job(options: Options, backend: Backend, name: str, seconds: float | 
     if state.state is State.FAILED:
         reject_helm_managed(snapshot.job)
     effect = _report_effect(options, state, backend, snapshot)
+    if backend.where == "local":
+        warn_of_changed_script(options, snapshot.job)
     _confirm(name, is_dangerous=_loses_progress(backend, snapshot, state), yes=yes)
     if state.state is State.FAILED:
         run = _renew(backend, name)
@@ -153,7 +156,7 @@ def _suspend_and_resume(options: Options, backend: Backend, state: JobState, tim
     """Suspend the job until its pods have ended, and resume it. The run and its id do not change."""
     name = state.name
     if state.state not in {State.SUSPENDED, State.LOST}:
-        backend.suspend(name, suspended=True)
+        result_annotations.suspend(backend, name)
         goal = parse_wait_condition("suspended")
         try:
             with show_progress(backend, options) as display:

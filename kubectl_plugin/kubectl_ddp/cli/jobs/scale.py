@@ -18,6 +18,7 @@ from kubectl_ddp.cli.internal.shared_flags import shared_options
 from kubectl_ddp.errors import Interrupted
 from kubectl_ddp.kube import job_kinds
 from kubectl_ddp.kube.objects import Object
+from kubectl_ddp.observe.result_annotations import persist_result
 from kubectl_ddp.observe.scrape import observe
 from kubectl_ddp.observe.waiting import parse_wait_condition, wait_for
 from kubectl_ddp.spec.layout import spare_ranks
@@ -52,15 +53,18 @@ def scale(
     backend, name = target(options, job, changes=True)
     snapshot = backend.job(name)
     before = observe(backend, snapshot)
+    persist_result(backend, snapshot.job, before)
     per_node = job_kinds.processes_per_node(snapshot.job)
     size = pluralize(nnodes, "node")
     backend.scale(name, nnodes, dry_run=dry_run)
     if options.output is None:  # a rejected change has no effect to print
         options.print_message(effect(before, nnodes, per_node) + left_over(snapshot.job, nnodes * per_node))
     seconds_taken = None
-    told = f"scaled to {size}{' (dry run)' if dry_run else ''}"
+    action = "unchanged" if before.nodes.training == nnodes else "scaled"
+    told = f"{action} at {size}" if action == "unchanged" else f"{action} to {size}"
+    told += " (dry run)" if dry_run else ""
     if options.output is None:
-        changed(options, backend, name, "scaled", told)
+        changed(options, backend, name, action, told)
     waits = before.world_size is not None and before.state is State.RUNNING if waits is None else waits
     if waits and not dry_run:
         seconds_taken = _confirm(options, backend, before, nnodes * per_node, seconds)
@@ -68,7 +72,7 @@ def scale(
         options.print_message(f"The world has {pluralize(ranks, 'rank')} after {seconds_taken:.1f} s.")
     if options.output is not None:
         facts = {"nodes": nnodes, "nodesBefore": before.nodes.training, "ranks": nnodes * per_node, "dryRun": dry_run}
-        changed(options, backend, name, "scaled", told, **facts, confirmedAfterSeconds=seconds_taken)
+        changed(options, backend, name, action, told, **facts, confirmedAfterSeconds=seconds_taken)
 
 
 def effect(before: JobState, nodes: int, per_node: int) -> str:

@@ -8,11 +8,12 @@ import click
 
 from kubectl_ddp.backends.base import Backend
 from kubectl_ddp.cli.internal.command_help import HelpfulCommand
-from kubectl_ddp.cli.internal.job_lookup import changed, seconds_of, target
+from kubectl_ddp.cli.internal.job_lookup import changed, seconds_of, target, warn_of_changed_script
 from kubectl_ddp.cli.internal.job_progress import print_start, show_progress
 from kubectl_ddp.cli.internal.options import Options
 from kubectl_ddp.cli.internal.shared_flags import shared_options
 from kubectl_ddp.errors import Interrupted
+from kubectl_ddp.observe import result_annotations
 from kubectl_ddp.observe.waiting import parse_wait_condition, wait_for
 from kubectl_ddp.spec.checkpoint_place import keeps_checkpoints_in_pods
 from kubectl_ddp.status.job_state import JobState
@@ -28,14 +29,14 @@ def suspend(options: Options, job: str | None, *, waits: bool, timeout: str | No
     """Stop the pods of a job and keep the job (default: the newest job)."""
     seconds = seconds_of("--timeout", timeout)
     backend, name = target(options, job, changes=True)
-    backend.suspend(name, suspended=True)
-    changed(options, backend, name, "suspended")
-    options.print_message(f"Resume it with '{program()} resume {name}{location_flags()}'.")
     if keeps_checkpoints_in_pods(backend.job(name).job):
         options.print_message(
-            "warning: It has no checkpoint claim, so its checkpoints go with its pods, and it will start from the "
-            "beginning. Submit with --checkpoint-claim to keep them."
+            f"warning: Job {name} has no checkpoint claim, so its checkpoints go with its pods, and it will start from "
+            "the beginning. Submit with --checkpoint-claim to keep them."
         )
+    result_annotations.suspend(backend, name)
+    changed(options, backend, name, "suspended")
+    options.print_message(f"Resume it with '{program()} resume {name}{location_flags()}'.")
     if waits:
         wait_after(options, backend, name, "suspended", seconds)
 
@@ -53,6 +54,8 @@ def resume(options: Options, job: str | None, *, waits: bool, timeout: str | Non
     """
     seconds = seconds_of("--timeout", timeout)
     backend, name = target(options, job, changes=True)
+    if backend.where == "local":
+        warn_of_changed_script(options, backend.job(name).job)
     queue = backend.suspend(name, suspended=False)
     changed(options, backend, name, "resumed")
     if queue is not None:

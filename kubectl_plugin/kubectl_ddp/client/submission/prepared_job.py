@@ -30,6 +30,7 @@ from kubectl_ddp.render.choose import native_version, resolve_auto
 from kubectl_ddp.render.gang_scheduling import NATIVE_VERSIONS
 from kubectl_ddp.render.objects import placeholder_run_id
 from kubectl_ddp.spec import fabric, rules
+from kubectl_ddp.spec.checkpoint_place import object_store_url
 from kubectl_ddp.spec.fields import FIELDS
 from kubectl_ddp.spec.model import JobSpec
 from kubectl_ddp.spec.plaintext_secrets import in_clear
@@ -40,6 +41,7 @@ from kubectl_ddp.util.finding import Finding, warning
 from kubectl_ddp.util.text_table import pluralize
 from kubectl_ddp.values.engine import Engine, Gang
 from kubectl_ddp.values.program import LAUNCHERS, Command, Script
+from kubectl_ddp.values.volumes import Source
 from kubectl_ddp.version import default_image
 
 LOCAL_CLAIM: Final = "checkpoints"
@@ -122,7 +124,10 @@ def prepare_job(resolved: Resolved, where: Where, *, shown: bool = False, kept: 
         resolved = _without_fabric(_with_shared_disk(resolved))
     else:
         _check_secrets(resolved.spec)
-        resolved = dataclasses.replace(resolved, warnings=(*resolved.warnings, *_image_warnings(resolved.spec)))
+        warnings, notes = _image_warnings(resolved.spec), () if shown else _lost_files(resolved.spec)
+        resolved = dataclasses.replace(
+            resolved, warnings=(*resolved.warnings, *warnings), notes=(*resolved.notes, *notes)
+        )
     code, spec = _with_code(resolved.spec, site, kept)
     if kept is None:
         resolved = dataclasses.replace(resolved, warnings=(*resolved.warnings, *_script_warnings(spec, site)))
@@ -138,6 +143,13 @@ def _image_warnings(spec: JobSpec) -> Iterator[Finding]:
             f"No registry serves the image '{spec.image}': a node that does not have it cannot start the job.",
             f"Name an image of your registry with --image or ${IMAGE_VARIABLE}.",
         )
+
+
+def _lost_files(spec: JobSpec) -> Iterator[str]:
+    """Yield a note for a job without a place whose files outlive its pods."""
+    has_claim = spec.checkpoint_claim is not None or any(each.source is Source.CLAIM for each in spec.mounts)
+    if not has_claim and object_store_url(spec.args) is None:
+        yield "Files of a pod are lost with it; --checkpoint-claim CLAIM keeps those in /checkpoints."
 
 
 def _script_warnings(spec: JobSpec, site: Site) -> Iterator[Finding]:

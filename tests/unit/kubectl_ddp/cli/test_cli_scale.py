@@ -1,18 +1,22 @@
-"""What ``scale`` says about the ranks of a job with a layout."""
+"""What ``scale`` says about the ranks of a job with a layout, and that it does what it says."""
 
 from __future__ import annotations
 
+import json
 from typing import Any
 
 import pytest
 
 from ddp_trainer.common.constants import Annotation
 from ddp_trainer.common.layout_range import LayoutRange
+from kubectl_ddp.cli.jobs import scale as command
 from kubectl_ddp.cli.jobs.scale import left_over
 from kubectl_ddp.kube import job_kinds
 from kubectl_ddp.render import render
 from kubectl_ddp.values.quantity import Nodes
 from tests.support.jobs import a_job
+from tests.support.kube_objects import CREATED, condition, snapshot
+from tests.support.scripted_backend import ScriptedBackend
 
 
 def submitted(**changes: Any) -> Any:
@@ -34,3 +38,23 @@ def test_nothing_is_said_of_a_layout_that_is_not_known(parallel: str) -> None:
     assert left_over(job, 3) == ""
     job["metadata"]["annotations"][Annotation.SPEC] = f'{{"parallel": "{parallel}"}}'
     assert left_over(job, 3) == ""
+
+
+@pytest.mark.parametrize(
+    ("nodes", "action", "told"), [(4, "unchanged", "unchanged at 4 nodes"), (2, "scaled", "scaled to 2 nodes")]
+)
+def test_a_size_that_a_job_has_already_is_not_reported_as_a_change(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], nodes: int, action: str, told: str
+) -> None:
+    class Place(ScriptedBackend):
+        def scale(self, name: str, nodes: int, *, dry_run: bool = False) -> None:
+            pass
+
+    root = submitted()
+    root["metadata"]["creationTimestamp"] = CREATED
+    place = Place([snapshot(root | {"status": {"conditions": [condition("Running")]}})])
+    monkeypatch.setattr(command, "target", lambda *_, **__: (place, "digits"))
+    command.scale(["digits", "--nnodes", str(nodes), "--no-wait"], standalone_mode=False)
+    assert capsys.readouterr().out == f"job digits {told} in namespace 'team' of context 'scripted'\n"
+    command.scale(["digits", "--nnodes", str(nodes), "--no-wait", "-o", "json"], standalone_mode=False)
+    assert json.loads(capsys.readouterr().out)["action"] == action

@@ -71,7 +71,7 @@ WORKS: Final = {
     "wait --for=condition=Complete job/images --timeout=60s": "",
     "wait --for condition=complete jobs/images": "",
     "top job images": "images",
-    "scale job/digits --nnodes=2 --no-wait": "job digits scaled to 2 nodes",
+    "scale job/digits --nnodes=2 --no-wait": "job digits unchanged at 2 nodes",
     "explain job": "nnodes",
     "explain job.nnodes": "MIN:MAX",
     "explain env.HF_HOME": "--env",

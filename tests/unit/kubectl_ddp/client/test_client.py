@@ -101,6 +101,15 @@ def test_warnings_are_logged_and_not_printed(
     assert capsys.readouterr() == ("", "")
 
 
+@pytest.mark.parametrize("keys", [{}, {"checkpoint_claim": "shared"}, {"mounts": ["pvc=data:/data"]}])
+def test_a_job_without_a_volume_is_said_once_to_lose_its_files(
+    client: Client, caplog: pytest.LogCaptureFixture, keys: dict[str, Any]
+) -> None:
+    with caplog.at_level("INFO"):
+        client.submit("train.py", **SIZE, **keys)
+    assert sum("lost with it" in record.message for record in caplog.records) == (0 if keys else 1)
+
+
 @pytest.mark.parametrize(
     ("job", "keys", "named"),
     [

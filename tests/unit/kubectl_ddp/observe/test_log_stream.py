@@ -167,3 +167,16 @@ def test_a_line_knows_its_rank_and_keeps_its_text() -> None:
     )
     lines = list(read(backend, "digits", rank_filter("all", None)))
     assert [(line.rank, str(line)) for line in lines] == [(12, "[rank12] x"), (None, "no rank"), (None, "[rank] odd")]
+
+
+def test_a_suspended_job_has_the_lines_of_its_ended_pods_where_they_are_kept() -> None:
+    class Place(ScriptedBackend):
+        def past_pods(self, name: str) -> list[Object]:
+            return [pod(0)]
+
+    suspended = snapshot(job("Suspended", run_policy={"suspend": True}))
+    kept = {"pod-worker-0/0": ["2026-01-01T00:00:01Z [rank0] saved"]}
+    assert [line.text for line in read(Place([suspended], logs=kept), "digits", rank_filter("all", None))] == [
+        "[rank0] saved"
+    ]
+    assert list(read(ScriptedBackend([suspended], logs=kept), "digits", rank_filter("all", None))) == []

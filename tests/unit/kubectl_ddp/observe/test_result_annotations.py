@@ -1,4 +1,4 @@
-"""The first error outlives the pods that told it."""
+"""The first error, the start and the progress of a job outlive the pods that told them."""
 
 from __future__ import annotations
 
@@ -8,8 +8,9 @@ from typing import Any
 from ddp_trainer.common.constants import Annotation
 from kubectl_ddp.errors import Forbidden
 from kubectl_ddp.kube.objects import Object, Snapshot
-from kubectl_ddp.observe.result_annotations import persist_result
-from kubectl_ddp.status.job_state import failure, job_state
+from kubectl_ddp.observe.result_annotations import persist_result, suspend
+from kubectl_ddp.status.job_state import JobState, failure, job_state
+from kubectl_ddp.status.metrics_parser import parse
 from kubectl_ddp.status.termination_message import (
     KEPT_CHARACTERS,
     FirstError,
@@ -17,7 +18,7 @@ from kubectl_ddp.status.termination_message import (
     resolve_first_error,
     to_keep,
 )
-from tests.support.kube_objects import job, pod, terminated
+from tests.support.kube_objects import job, pod, pod_metrics, rank_metrics, terminated
 from tests.support.scripted_backend import ScriptedBackend
 
 TOLD = {"rank": 1, "pod": "digits-worker-0", "message": "ValueError: no", "reason": "python_exception", "generation": 2}
@@ -114,3 +115,41 @@ def test_a_secret_that_an_error_quotes_is_neither_shown_nor_kept() -> None:
         assert state.first_error is not None
         assert planted not in f"{state.first_error} {keep(snapshot)}"
         assert "(redacted)" in state.first_error.message
+
+
+class Suspended(ScriptedBackend):
+    """A job that can be suspended, and whose annotations stay."""
+
+    def suspend(self, name: str, *, suspended: bool) -> None:
+        """Nothing else happens."""
+
+
+def stopped(earlier: dict[str, str], uid: str, restarts: int, step: int) -> dict[str, str]:
+    """The annotations after a suspension of the job's one pod."""
+    one = pod(0)
+    one["metadata"]["uid"] = uid
+    page = pod_metrics(restarts=restarts) + rank_metrics(0, step=step)
+    seen = Snapshot(job("Running", metadata={"annotations": earlier}), [one])
+    backend = Suspended([seen], metrics=[{"digits-worker-0": page}])
+    suspend(backend, "digits")
+    return earlier | backend.annotations
+
+
+def test_restarts_and_step_outlive_suspensions() -> None:
+    def seen(annotations: dict[str, str], uid: str = "", restarts: int = 0) -> JobState:
+        made = job("Suspended", metadata={"annotations": annotations}, run_policy={"suspend": True})
+        if not uid:
+            return job_state(Snapshot(made, []), {})
+        one = pod(0)
+        one["metadata"]["uid"] = uid
+        made = job("Running", metadata={"annotations": annotations})
+        return job_state(Snapshot(made, [one]), {"digits-worker-0": parse(pod_metrics(restarts=restarts))})
+
+    once = stopped({}, "a", restarts=2, step=60)
+    assert seen(once, "a", restarts=2).restarts == {"failure": 2}, "the pods have not ended yet"
+    assert (seen(once).restarts, seen(once).step) == ({"failure": 2}, 60)
+    assert seen(once, "b").restarts == {"failure": 2}
+    assert seen(once, "b", restarts=1).restarts == {"failure": 3}
+    twice = stopped(once, "b", restarts=1, step=20)
+    assert (seen(twice).restarts, seen(twice).step) == ({"failure": 3}, 20)
+    assert seen(twice, "c", restarts=1).restarts == {"failure": 4}

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 
 import pytest
 
@@ -12,7 +13,7 @@ from ddp_trainer.common.metric_names import Metric
 from kubectl_ddp.report.event_marks import mark_events
 from kubectl_ddp.report.html_report import TEMPLATES, render_html
 from kubectl_ddp.report.series import POD, Series
-from kubectl_ddp.report.story import MOST_SENTENCES, worker_end
+from kubectl_ddp.report.story import MOST_SENTENCES, tell_story, worker_end
 from kubectl_ddp.report.time_series import Change, Kind
 from kubectl_ddp.report.timeline import Timeline
 from tests.support.report_cases import START, a_job, a_killed_worker, a_report, times
@@ -62,6 +63,9 @@ def test_failures_at_one_moment_are_one_and_later_ones_are_counted() -> None:
     )
 
 
+_SINCE = "All 4 ranks have trained without a restart since the job was resumed."
+
+
 @pytest.mark.parametrize(
     ("sizes", "story"),
     [
@@ -78,6 +82,22 @@ def test_a_job_without_failures_tells_of_its_size(sizes: list[float], story: str
 
 def test_a_run_without_an_event_ended_as_it_began() -> None:
     assert a_report(a_job(), summary=DONE).story == ("All 4 ranks trained from start to end without a restart.",)
+
+
+@pytest.mark.parametrize(
+    ("restarts", "was_suspended", "story"),
+    [
+        (2, True, ("The worker group restarted 2 times before the job was resumed.", _SINCE)),
+        (0, True, (_SINCE,)),
+        (1, False, ("The worker group restarted 1 time.",)),
+    ],
+)
+def test_what_happened_to_earlier_pods_is_not_denied(
+    restarts: int, was_suspended: bool, story: tuple[str, ...]
+) -> None:
+    report = a_report([Series(Metric.WORLD_SIZE, times(6), [4] * 6, {POD: "a"})])
+    state = replace(report.state, restarts={"failure": restarts}, was_suspended=was_suspended)
+    assert tell_story(state, report.measured, None) == story
 
 
 def test_a_failed_job_names_the_rank_that_ended_it() -> None:

@@ -279,6 +279,12 @@ def test_a_message_that_is_no_json_is_taken_as_it_is() -> None:
             93, {**EXCEPTION, "reason": "sigkill", "exit_code": 137}, InfrastructureFailed, id="used up by kills"
         ),
         pytest.param(93, "", InfrastructureFailed, id="used up, and nobody says by what"),
+        pytest.param(93, {**EXCEPTION, "reason": "sigsegv", "exit_code": 139}, JobFailed, id="used up by SIGSEGV"),
+        pytest.param(93, {**EXCEPTION, "reason": "sigabrt", "exit_code": 134}, JobFailed, id="used up by SIGABRT"),
+        pytest.param(93, {**EXCEPTION, "reason": "other", "exit_code": 136}, JobFailed, id="used up by SIGFPE"),
+        pytest.param(
+            93, {**EXCEPTION, "reason": "collective_timeout", "exit_code": 134}, InfrastructureFailed, id="NCCL aborts"
+        ),
         pytest.param(1, {**EXCEPTION, "reason": "gpu_oom"}, JobFailed, id="the model does not fit the GPU"),
         pytest.param(7, "", JobFailed, id="the user's own code"),
         pytest.param(7, {**EXCEPTION, "reason": "other"}, JobFailed, id="the user's own code, told by the launcher"),
@@ -355,3 +361,13 @@ ddp_last_failed_rank 1
     assert "3 failures before the first step" in header(state, CREATED_EPOCH, Style(color=False))
     assert "3 failures, no step" in str(job_table([state], CREATED_EPOCH).rows)
     assert job_state(snapshot(job("Created", "Failed"), pod(0), pod(1)), told).early_failures is None
+
+
+def test_values_that_a_script_names_itself_are_shown_of_the_newest_group() -> None:
+    def told(generation: int, accuracy: float) -> Samples:
+        return parse(f'{pod_metrics(generation=generation)}ddp_user_value{{name="val/acc"}} {accuracy}\n')
+
+    samples = {"digits-worker-0": told(2, 0.75), "digits-worker-1": told(1, 0.5)}
+    state = job_state(snapshot(job("Running"), pod(0), pod(1)), samples)
+    assert state.values == {"val/acc": 0.75}
+    assert "val/acc 0.75" in header(state, 0.0, Style())

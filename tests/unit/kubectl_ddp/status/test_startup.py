@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import datetime as dt
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -12,11 +13,13 @@ from ddp_trainer.common.constants import Annotation
 from ddp_trainer.common.metric_names import Metric, MetricLabel
 from ddp_trainer.common.time_classes import IN_POD, StartupPhase
 from kubectl_ddp.kube.objects import Object
+from kubectl_ddp.observe.result_annotations import persist_result
 from kubectl_ddp.status.describe import startup_text
 from kubectl_ddp.status.job_state import job_state
-from kubectl_ddp.status.metrics_parser import Samples, parse
+from kubectl_ddp.status.metrics_parser import GROUPS_JOINED, Samples, parse
 from kubectl_ddp.status.startup import Startup, startup
-from tests.support.kube_objects import CREATED_EPOCH, job, pod, pod_metrics, snapshot, terminated, waiting
+from tests.support.kube_objects import CREATED_EPOCH, condition, job, pod, pod_metrics, snapshot, terminated, waiting
+from tests.support.scripted_backend import ScriptedBackend
 
 SPENT = {
     StartupPhase.INTERPRETER: 0.5,
@@ -48,12 +51,20 @@ def a_pod(
     return made
 
 
-def told(spent: Mapping[str, float] = SPENT, *, began: float = 10.5, job_start: float | None = None) -> Samples:
-    """What a pod measured."""
+def told(
+    spent: Mapping[str, float] = SPENT,
+    *,
+    began: float = 10.5,
+    job_start: float | None = None,
+    groups: tuple[int, int] | None = None,
+) -> Samples:
+    """What a pod measured; ``groups`` are those that it was in, and the number of the last one."""
     phases = "".join(
         f'{Metric.STARTUP}{{{MetricLabel.PHASE}="{phase}"}} {seconds}\n' for phase, seconds in spent.items()
     )
     first = "" if job_start is None else f"{Metric.JOB_START} {CREATED_EPOCH + job_start}\n"
+    if groups is not None:
+        first += f"{GROUPS_JOINED} {groups[0]}\n{Metric.RENDEZVOUS_ROUND} {groups[1]}\n"
     return parse(f"{phases}{Metric.AGENT_START} {CREATED_EPOCH + began}\n{first}")
 
 
@@ -141,6 +152,65 @@ def test_pods_that_replaced_those_of_the_first_start_say_nothing_about_it() -> N
     pods = [a_pod(created=600, scheduled=601, started=602)]
     assert startup(job(), pods, {"digits-worker-0": told(began=602.5, job_start=10.5)}) is None
     assert startup(job(), pods, {"digits-worker-0": told(began=602.5, job_start=602.5)}) is not None
+
+
+REPLACED = a_pod(created=600, scheduled=601, started=602)
+
+
+def test_a_pod_that_was_not_in_the_first_group_says_nothing_about_the_start_of_a_script() -> None:
+    late = told(began=602.5, groups=(1, 2))
+    assert startup(job(), [REPLACED], {"digits-worker-0": late}) is None
+    survivor = {"digits-worker-0": late, "digits-worker-1": told(groups=(2, 2))}
+    found = startup(job(), [REPLACED, a_pod(1)], survivor)
+    assert found is not None
+    assert (found.pod, found.seconds["queue"]) == ("digits-worker-1", 2)
+
+
+def test_a_pod_that_joined_before_the_first_step_may_be_the_one_that_the_others_waited_for() -> None:
+    slow = SPENT | {StartupPhase.IMPORTS: 3.5, StartupPhase.RENDEZVOUS: 0.0}
+    waited = SPENT | {StartupPhase.RENDEZVOUS: 2.0}
+    both = {"w0": told(waited, groups=(2, 2)), "w1": told(slow, groups=(1, 2))}
+    assert of(a_pod(), a_pod(1), **both).pod == "digits-worker-1"
+    starting = {"w0": told({}, groups=(2, 2)), "w1": told({}, groups=(1, 2))}
+    assert of(a_pod(), a_pod(1), **starting).current is StartupPhase.INTERPRETER
+
+
+@pytest.mark.parametrize(
+    "made",
+    [
+        job("Created", "Suspended", run_policy={"suspend": True}),
+        job("Created", condition("Suspended", "False", reason="PyTorchJobResumed")),
+    ],
+    ids=["suspended", "resumed"],
+)
+@pytest.mark.parametrize("pods", [(), (REPLACED,)], ids=["without pods", "with pods"])
+def test_a_suspension_is_no_queue(made: Object, pods: tuple[Object, ...]) -> None:
+    assert job_state(snapshot(made, *pods), {}).startup is None
+    samples = {"digits-worker-0": told(began=602.5, groups=(1, 1))} if pods else {}
+    assert job_state(snapshot(made, *pods), samples).startup is None
+
+
+def test_a_start_that_was_kept_stays() -> None:
+    first = job_state(snapshot(job("Running"), a_pod()), {"digits-worker-0": told()})
+    backend = ScriptedBackend([])
+    persist_result(backend, job("Running"), first)
+    made = job("Running", metadata={"annotations": backend.annotations})
+    late = {"digits-worker-0": told(began=602.5, groups=(1, 1))}
+    assert job_state(snapshot(made, REPLACED), late).startup == replace(first.startup, pod="")
+    after = ScriptedBackend([])
+    persist_result(after, made, job_state(snapshot(made, REPLACED), late))
+    assert after.annotations == {}
+
+
+@pytest.mark.parametrize(
+    "text", ["", "[]", "{", '{"startup": 3, "restarts": [], "step": "x"}', '{"startup": {"queue": 1}}']
+)
+def test_a_kept_start_that_is_malformed_counts_as_missing(text: str) -> None:
+    made = job("Running", metadata={"annotations": {Annotation.EARLIER: text}})
+    state = job_state(snapshot(made, a_pod()), {"digits-worker-0": told()})
+    assert state.startup is not None
+    assert state.startup.is_over
+    assert state.restarts == {}
 
 
 def test_without_events_a_long_pull_is_seen_by_the_conditions() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from typing import Any
 
 import pytest
@@ -121,11 +122,11 @@ ENDED = "Error pod digits-worker-0 container pytorch exitCode: 139 terminated me
 TOLD = '{"rank":0,"pod":"digits-worker-0","exit_code":139,"reason":"sigsegv","message":"died of SIGSEGV"}'
 
 
-@pytest.mark.parametrize("message", [TOLD, TOLD[:60]], ids=["whole", "cut off"])
-def test_a_pod_that_failed_and_was_replaced_is_told_by_its_operators_event(message: str) -> None:
+@pytest.mark.parametrize(("message", "code"), [(TOLD, 10), (TOLD[:60], 11)], ids=["whole", "cut off"])
+def test_a_pod_that_failed_and_was_replaced_is_told_by_its_operators_event(message: str, code: int) -> None:
     ended = event("Error", ENDED + message, "digits", kind="PyTorchJob", uid="")
     found = first(known(pod(0), pod(1), events=(ended,)))
-    assert (found.subject, found.exit_code) == (Cause.ERROR, 11)
+    assert (found.subject, found.exit_code) == (Cause.ERROR, code)
     assert "SIGSEGV" in found.message
     late = KILLED + RECENT_SECONDS + 1
     assert first(known(pod(0), pod(1), events=(ended,), now=late)).subject is Cause.RUNNING
@@ -136,7 +137,15 @@ def test_a_pod_that_was_killed_for_memory_and_replaced_is_told_by_its_operators_
     assert first(known(pod(0), pod(1), events=(ended,))).subject is Cause.HOST_OOM
 
 
-def test_a_full_volume_gets_a_help_of_its_own() -> None:
-    told = ENDED.replace("139", "1") + '{"rank":0,"message":"OSError: [Errno 28] No space left on device"}'
+@pytest.mark.parametrize(
+    ("error", "fix"),
+    [
+        ("OSError: [Errno 28] No space left on device", "--shm"),
+        ("RuntimeError: open file failed with strerror: Read-only file system", "/tmp"),
+        ("OSError: [Errno 30] Read-only file system: 'out.pt'", "/checkpoints"),
+    ],
+)
+def test_a_volume_that_is_full_or_read_only_gets_a_help_of_its_own(error: str, fix: str) -> None:
+    told = ENDED.replace("139", "1") + json.dumps({"rank": 0, "message": error})
     ended = event("Error", told, "digits", kind="PyTorchJob", uid="")
-    assert "--shm" in first(known(pod(0), pod(1), events=(ended,))).hint
+    assert fix in first(known(pod(0), pod(1), events=(ended,))).hint

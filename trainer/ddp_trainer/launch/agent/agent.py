@@ -20,7 +20,7 @@ from ddp_trainer.launch.agent.agent_config import AgentConfig
 from ddp_trainer.launch.agent.agent_state import State
 from ddp_trainer.launch.agent.exit_barrier import ExitBarrier
 from ddp_trainer.launch.agent.failure_report import FailureBuilder
-from ddp_trainer.launch.agent.final_goodput import counts_steps, last_account, last_step, pod_startup
+from ddp_trainer.launch.agent.final_goodput import counts_steps, job_startup, last_account, last_step
 from ddp_trainer.launch.agent.gpu_probes import GpuProbes
 from ddp_trainer.launch.agent.join_preflight import JoinPreflight
 from ddp_trainer.launch.agent.preflight_policy import PreflightPolicy
@@ -451,7 +451,8 @@ class Agent:
         return {"ranks_together": together}
 
     def _report_outcome(self, finish: Finish) -> None:
-        setup, moments, startup = self._setup, self._moments, pod_startup(self._setup.recorder)
+        setup, moments = self._setup, self._moments
+        startup = job_startup(setup, moments)
         restarts = finish.restarts or self._restarts or {}
         generation = self._core.generation
         if finish.code == Exit.SUCCESS:

@@ -29,8 +29,7 @@ def last_account(setup: AgentConfig, moments: LifecycleTimes, failure: Failure |
     that no step was ever taken: it counts the steps of all Python programs, unless ``$DDP_METRICS_HOOKS`` is 0.
     """
     told, step = setup.recorder.job_account() or setup.report.account(), setup.recorder.highest_step()
-    generation = setup.core.generation
-    was_always_there = generation is None or generation.number == moments.groups
+    was_always_there = was_in_every_group(setup, moments)
     if step is None or (told is None and not (counts_steps(setup) and step == 0 and was_always_there)):
         return _steps(setup.recorder, step)
     ending = JobTime.HANG if failure is not None and failure.reason == FailureReason.HANG else JobTime.RESTART
@@ -45,9 +44,15 @@ def counts_steps(setup: AgentConfig) -> bool:
     return setup.program.kind != "command" and setup.environment.get(Env.METRICS_HOOKS) != "0"
 
 
-def pod_startup(recorder: AgentRecorder) -> Mapping[str, object]:
-    """Return the start of this pod as an entry of a summary; empty if it is not known."""
-    startup = recorder.startup()
+def was_in_every_group(setup: AgentConfig, moments: LifecycleTimes) -> bool:
+    """Return whether this pod has been in every group of the run: it neither replaced another nor was added."""
+    generation = setup.core.generation
+    return generation is None or generation.number == moments.groups
+
+
+def job_startup(setup: AgentConfig, moments: LifecycleTimes) -> Mapping[str, object]:
+    """Return the start of the job, as this pod saw it, as an entry of a summary; empty if it is not known."""
+    startup = setup.recorder.startup() if was_in_every_group(setup, moments) else {}
     return {"startup": startup} if startup else {}
 
 

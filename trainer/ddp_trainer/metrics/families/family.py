@@ -50,6 +50,8 @@ class Source(StrEnum):
     NVML = "NVML"
     """NVIDIA's management library, read by the aggregator."""
     AGGREGATOR = "aggregator"
+    SCRIPT = "script"
+    """The script itself, by ``attach.log()``: see :mod:`ddp_trainer.metrics.storage.user_values`."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -101,8 +103,8 @@ class Family:
         return last if last in UNITS else ""
 
     def series(self) -> tuple[Series, ...]:
-        """Return every series of this family that is known in advance; none for an info family."""
-        if self.kind is Kind.INFO:
+        """Return every series of this family that is known in advance; none for info, or of names of a script."""
+        if self.kind is Kind.INFO or self.source is Source.SCRIPT:
             return ()
         if self.kind in {Kind.SUMMARY, Kind.HISTOGRAM}:
             bounds = (*map(str, self.buckets), INFINITE) if self.buckets else ()

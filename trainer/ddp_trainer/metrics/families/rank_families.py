@@ -59,6 +59,13 @@ RANKS: Final = (
     _job(Metric.LEARNING_RATE, "Learning rate of the last step."),
     _job(Metric.GRADIENT_NORM, "Norm of the whole gradient of the last step, not clipped."),
     _job(Metric.LOSS_SCALE, "What the loss is multiplied with, so that half precision holds its gradients."),
+    Family(
+        Metric.USER_VALUE,
+        "Value that the script reports by `attach.log()` under a name of its own; at most 32 names.",
+        scope=Scope.JOB,
+        source=Source.SCRIPT,
+        labels=(MetricLabel.NAME,),
+    ),
     _job("ddp_eval_loss", "Mean loss of the last evaluation over all ranks."),
     _job("ddp_eval_accuracy_ratio", "Share of samples the last evaluation found classified rightly, 0 to 1."),
     _job(

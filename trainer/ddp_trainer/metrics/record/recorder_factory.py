@@ -26,6 +26,7 @@ from ddp_trainer.metrics.record.user_metrics import Log
 from ddp_trainer.metrics.storage.mmap_directory import LOCAL_WORLD_SIZE, agent_board_path, rank_board_path
 from ddp_trainer.metrics.storage.mmap_store import AGENT, RANK, Board
 from ddp_trainer.metrics.storage.process import ProcessId, is_ancestor, read_process_stats
+from ddp_trainer.metrics.storage.user_values import UserValues, user_values_path
 from ddp_trainer.process.heartbeat_page import marks
 from ddp_trainer.process.recorder import AgentRecorder, NoopAgentRecorder, NoopRankRecorder, RankRecorder
 from ddp_trainer.process.startup_times import STARTUP
@@ -96,7 +97,11 @@ def log(environment: Mapping[str, str] = os.environ) -> Log:
 
     See :class:`~ddp_trainer.metrics.record.user_metrics.Log`.
     """
-    return Log(open_rank_recorder(environment))
+    recorder, directory = open_rank_recorder(environment), environment.get(Env.METRICS_DIR)
+    if not directory or not isinstance(recorder, BoardRankRecorder):
+        return Log(recorder)
+    board = rank_board_path(Path(directory), int(environment.get("LOCAL_RANK", "0")))
+    return Log(recorder, own=UserValues(user_values_path(board)))
 
 
 def _claim(board: Board, process: ProcessId) -> None:

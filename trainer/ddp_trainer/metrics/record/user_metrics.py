@@ -1,12 +1,15 @@
-"""Values that only a script has: loss, tokens, FLOPs. :class:`Log` records them."""
+"""Values that only a script has: loss, tokens, FLOPs, and those that it names itself. :class:`Log` records them."""
 
 from __future__ import annotations
 
+import atexit
+import contextlib
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any, Final
 
 from ddp_trainer.metrics.record.suppress_errors import warn_once
+from ddp_trainer.metrics.storage.user_values import UserValues
 from ddp_trainer.process.recorder import RankRecorder
 
 COPY_SECONDS: Final = 1.0
@@ -40,6 +43,7 @@ class Log:
         recorder: RankRecorder,
         clock: Callable[[], float] = time.monotonic,
         fetch: Callable[[Any], tuple[Any, Any]] = fetch,
+        own: UserValues | None = None,
     ) -> None:
         """Create the log.
 
@@ -47,10 +51,14 @@ class Log:
             recorder: Recorder of this rank.
             clock: Returns monotonic seconds.
             fetch: Starts the copy of a value from a GPU.
+            own: Store of the values with names of the script's own (default: they are discarded).
         """
         self._recorder = recorder
         self._fetch = fetch
         self._clock = clock
+        self._own = own
+        if own is not None:
+            atexit.register(self._flush)
         self._copied_at = float("-inf")
         self._copy: tuple[Any, Any] | None = None
 
@@ -62,6 +70,8 @@ class Log:
         gradient_norm: float | None = None,
         tokens: float = 0,
         flops: float = 0,
+        extra: Mapping[str, Any] | None = None,
+        **values: Any,
     ) -> None:
         """Record the given values.
 
@@ -71,6 +81,9 @@ class Log:
             gradient_norm: Norm of the whole gradient before clipping.
             tokens: Tokens of this rank since the last call.
             flops: Floating-point operations of the model on this rank since the last call.
+            extra: Further values by name, for names that are no Python names, such as ``val/acc``. The metrics show
+                those of rank 0, at most 32 names.
+            values: Further values, such as ``val_accuracy=0.93``.
         """
         try:
             if tokens or flops:
@@ -83,6 +96,24 @@ class Log:
                 self._loss(loss)
         except Exception as error:  # noqa: BLE001 - training does not fail because of its metrics
             warn_once("log", error)
+        if self._own is not None and (extra or values):
+            self._put(self._own, {**(extra or {}), **values})
+
+    def _put(self, own: UserValues, values: Mapping[str, Any]) -> None:
+        for name, value in values.items():
+            try:
+                own.put(name, value)
+            except Exception as error:  # noqa: BLE001 - as above
+                warn_once(f"the value {name!r:.60}", error)
+        try:
+            own.write_if_due()
+        except Exception as error:  # noqa: BLE001 - as above
+            warn_once("log", error)
+
+    def _flush(self) -> None:
+        if self._own is not None:
+            with contextlib.suppress(Exception):
+                self._own.flush()
 
     def _loss(self, loss: Any) -> None:
         if not getattr(loss, "is_cuda", False):

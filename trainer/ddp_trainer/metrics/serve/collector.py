@@ -16,10 +16,11 @@ from ddp_trainer.common.time_classes import Phase
 from ddp_trainer.metrics.collect.collectives import Collectives
 from ddp_trainer.metrics.collect.gpu_sampler import GpuSampler
 from ddp_trainer.metrics.collect.pod_counters import PodCounters
-from ddp_trainer.metrics.families.family import Family, Kind, Scope
+from ddp_trainer.metrics.families.family import Family, Kind, Scope, Source
 from ddp_trainer.metrics.families.registry import FAMILIES
 from ddp_trainer.metrics.storage import container
-from ddp_trainer.metrics.storage.mmap_directory import PodSnapshot, Slot, read_pod_snapshot
+from ddp_trainer.metrics.storage.mmap_directory import PodSnapshot, Slot, rank_board_path, read_pod_snapshot
+from ddp_trainer.metrics.storage.user_values import read_user_values, user_values_path
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,6 +34,8 @@ class MetricSource:
     words: Mapping[str, Mapping[str, str]] = field(default_factory=dict)
     """Name of an info family → its labels."""
     rank: str = ""
+    own: Mapping[str, float] = field(default_factory=dict)
+    """Values of the script, by the names that it has given them."""
 
     def tell(self, family: Family, job: str, exposed: Exposed) -> None:
         """Add its samples of ``family`` to ``exposed``."""
@@ -43,6 +46,8 @@ class MetricSource:
             common[MetricLabel.RANK.value] = self.rank
         if family.name in self.words:
             exposed.add_sample(family.name, common | dict(self.words[family.name]), 1.0)
+        for name, value in self.own.items() if family.source is Source.SCRIPT else ():
+            exposed.add_sample(family.name, common | {MetricLabel.NAME.value: name}, value)
         for series in family.series():
             if series.key in self.values:
                 exposed.add_sample(series.sample, common | series.labels, self.values[series.key])
@@ -110,6 +115,7 @@ class Exposition(Collector):
                 family.name: words for family, known_by in _INFOS if (words := _slot_labels(slot, family))[known_by]
             },
             rank=str(slot.rank),
+            own=read_user_values(user_values_path(rank_board_path(self._directory, slot.local_rank))),
         )
 
     def _self(self, seen: PodSnapshot) -> MetricSource:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ssl
 from collections.abc import Iterator
 from urllib.parse import urlsplit
 
@@ -19,9 +20,18 @@ from urllib3.exceptions import (
 from kubectl_ddp.backends.cluster.http.api_errors import Call
 from kubectl_ddp.errors import Unreachable
 
-REASONS: tuple[tuple[type[HTTPError], str, str], ...] = (
+REASONS: tuple[tuple[type[Exception], str, str], ...] = (
     (ProxyError, "the proxy on the way to it fails ({cause})", "Check HTTPS_PROXY and NO_PROXY."),
-    (SSLError, "its certificate is not trusted ({cause})", "Check certificate-authority in the kubeconfig."),
+    (
+        ssl.SSLCertVerificationError,
+        "its certificate is not trusted ({cause})",
+        "Check certificate-authority in the kubeconfig.",
+    ),
+    (
+        SSLError,
+        "the TLS handshake fails ({cause})",
+        "Check address and port in the kubeconfig, and for a proxy or firewall in between.",
+    ),
     (NameResolutionError, "the name '{host}' is not known", "Check the address in the kubeconfig, and the VPN."),
     (
         NewConnectionError,
@@ -41,13 +51,12 @@ REASONS: tuple[tuple[type[HTTPError], str, str], ...] = (
     ),
     (HTTPError, "{cause}", "Try again. If the error persists, check for a proxy or firewall in between."),
 )
-"""Type of failure → description, hint. The first matching row is used."""
+"""Type of the failure or of one of its causes → description, hint. The first matching row is used."""
 
 
 def connection_error(error: HTTPError, asked: Call) -> Unreachable:
     """Return the error for a server that cannot be reached."""
-    kind, reason, hint = next(row for row in REASONS if isinstance(error, row[0]))
-    del kind
+    reason, hint = next(told for kind, *told in REASONS if any(isinstance(link, kind) for link in _chain(error)))
     words = reason.format(cause=_cause(error), host=urlsplit(asked.server).hostname)
     return Unreachable(
         f"The API server {asked.server} of context '{asked.context}' cannot be reached: {words}.", hint=hint

@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+from types import SimpleNamespace
+from typing import Any
+
 import pytest
 
 from ddp_trainer.common.constants import LifecycleEvent
 from ddp_trainer.common.goodput import JobAccount
 from ddp_trainer.common.time_classes import JobTime
-from ddp_trainer.launch.agent.final_goodput import account_at_the_end
+from ddp_trainer.launch.agent.final_goodput import account_at_the_end, job_startup
+from ddp_trainer.launch.protocol.lifecycle_times import LifecycleTimes
 
 LAUNCHED, JOINED, FORMED, NOW = 1000.0, 1004.0, 1014.0, 1074.0
 TIMES = {LifecycleEvent.LAUNCHED: LAUNCHED, LifecycleEvent.JOINED: JOINED, LifecycleEvent.FORMED: FORMED}
@@ -85,3 +89,15 @@ def test_an_account_survives_its_file_and_what_is_none_is_none() -> None:
     assert JobAccount.from_json(trained(900.0).to_json()) == trained(900.0)
     for text in ("", "{}", "[]", "7", "[1, 2]", '["a"]', trained(900.0).to_json().replace("100.0", "-1")):
         assert JobAccount.from_json(text) is None
+
+
+@pytest.mark.parametrize(("groups", "number", "is_known"), [(1, 1, True), (3, 3, True), (1, 3, False)])
+def test_only_a_pod_of_the_first_group_reports_the_start_of_the_job(
+    groups: int, number: int, *, is_known: bool
+) -> None:
+    moments = LifecycleTimes()
+    for _ in range(groups):
+        moments.reached(LifecycleEvent.FORMED)
+    core = SimpleNamespace(generation=SimpleNamespace(number=number))
+    setup: Any = SimpleNamespace(core=core, recorder=SimpleNamespace(startup=lambda: {"began": LAUNCHED}))
+    assert job_startup(setup, moments) == ({"startup": {"began": LAUNCHED}} if is_known else {})

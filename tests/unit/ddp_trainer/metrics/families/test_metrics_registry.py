@@ -43,7 +43,11 @@ def test_a_label_is_one_of_the_contract(family: Family) -> None:
     assert {*family.labels} <= {*MetricLabel, *DIMENSION_NAMES}
     # ddp_job and rank are put on by the exposition.
     assert not {MetricLabel.JOB, MetricLabel.RANK} & set(family.labels)
-    assert (len(family.labels) == 1) if family.values else (not family.labels or family.kind is Kind.INFO)
+    assert (
+        (len(family.labels) == 1)
+        if family.values
+        else (not family.labels or family.kind is Kind.INFO or family.source is Source.SCRIPT)
+    )
 
 
 def test_type_and_unit_follow_from_the_name() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import logging
 from pathlib import Path
 from typing import Any
@@ -14,6 +15,7 @@ from ddp_trainer.common.metric_names import Metric
 from ddp_trainer.metrics import attach
 from ddp_trainer.metrics.record import suppress_errors
 from ddp_trainer.metrics.record.user_metrics import Log
+from ddp_trainer.metrics.serve.collector import Exposition
 from ddp_trainer.metrics.storage.mmap_directory import rank_board_path
 from ddp_trainer.metrics.storage.mmap_store import RANK, read
 
@@ -54,6 +56,61 @@ def test_nonsense_is_warned_of_and_never_raised(
         log(**nonsense)
     (record,) = caplog.records
     assert record.getMessage().startswith("metrics: log is not recorded (")
+
+
+def exported(directory: Path) -> dict[str, float]:
+    """The script's own values, as Prometheus gets them."""
+    families = {family.name: family for family in Exposition(directory, "digits", directory).collect()}
+    found = families.get("ddp_user_value")
+    return {sample.labels["name"]: sample.value for sample in found.samples} if found else {}
+
+
+def test_values_with_names_of_their_own_are_exported_by_rank_0(tmp_path: Path) -> None:
+    now = [0.0]
+    log = attach.log({Env.METRICS_DIR: str(tmp_path)})
+    assert log._own is not None
+    log._own._clock = lambda: now[0]
+    log(loss=1.0, val_accuracy=0.5, extra={"val/top5": torch.tensor(0.75)})
+    assert exported(tmp_path) == {"val_accuracy": 0.5, "val/top5": 0.75}
+    log(val_accuracy=0.6)
+    assert exported(tmp_path)["val_accuracy"] == 0.5, "the file is not written at each step"
+    log._own.flush()
+    assert exported(tmp_path)["val_accuracy"] == 0.6
+    now[0] = 1.5
+    log(val_accuracy=0.7)
+    assert exported(tmp_path)["val_accuracy"] == 0.7
+    attach.log({Env.METRICS_DIR: str(tmp_path)})(f1=0.25)
+    assert exported(tmp_path) == {"val_accuracy": 0.7, "val/top5": 0.75, "f1": 0.25}, "a restarted worker goes on"
+    other = {Env.METRICS_DIR: str(tmp_path), "RANK": "1", "LOCAL_RANK": "1", "LOCAL_WORLD_SIZE": "2"}
+    attach.log(other)(mine=1.0)
+    assert "mine" not in exported(tmp_path)
+
+
+@pytest.mark.parametrize("name", ["", "1st", "a" * 49, "a b", 'a"b', "größe", "a\nb", "a{b}"])
+def test_a_name_that_is_not_allowed_is_refused_once_and_the_others_are_kept(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, name: str
+) -> None:
+    suppress_errors._warned.clear()
+    log = attach.log({Env.METRICS_DIR: str(tmp_path)})
+    with caplog.at_level(logging.WARNING):
+        log(extra={name: 1.0, "good": 2.0})
+        log(extra={name: 1.0})
+    (record,) = caplog.records
+    assert "begins with a letter" in record.getMessage()
+    assert exported(tmp_path) == {"good": 2.0}
+
+
+def test_a_job_has_32_names_whatever_the_file_holds(tmp_path: Path) -> None:
+    suppress_errors._warned.clear()
+    log = attach.log({Env.METRICS_DIR: str(tmp_path)})
+    log(extra={f"n{number}": number for number in range(40)})
+    assert len(exported(tmp_path)) == 32
+    file = rank_board_path(tmp_path, 0).with_suffix(".values")
+    for text in ("", "[1]", '{"a": "x", "b c": 1, "d": 2}', "{" * 9000, "[" * 8000):
+        file.write_text(text)
+        assert set(exported(tmp_path)) <= {"d"}
+    file.write_text(json.dumps({f"n{number}": number for number in range(40)}))
+    assert len(exported(tmp_path)) == 32
 
 
 class OnGpu:

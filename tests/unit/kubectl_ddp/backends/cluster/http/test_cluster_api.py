@@ -1,5 +1,10 @@
+import contextlib
 import logging
+import shutil
 import socket
+import ssl
+import subprocess
+import threading
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -156,7 +161,7 @@ def free_port() -> int:
     [
         ("http://127.0.0.1:{port}", r"connection refused\. Check that the cluster is up"),
         ("http://api.cluster.invalid", r"the name 'api\.cluster\.invalid' is not known"),
-        ("https://{server}", r"its certificate is not trusted"),
+        ("https://{server}", r"the TLS handshake fails \(.*\)\. Check address and port"),
     ],
 )
 def test_a_server_that_cannot_be_reached_is_named_with_its_address_and_the_way_out(
@@ -168,6 +173,49 @@ def test_a_server_that_cannot_be_reached_is_named_with_its_address_and_the_way_o
         api.get(PODS)
     assert url in str(caught.value)
     assert "Retrying" not in caplog.text
+
+
+@pytest.fixture(scope="module")
+def certificate(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A certificate that no authority has signed, with its key."""
+    path = tmp_path_factory.mktemp("tls") / "server.pem"
+    name = ["-subj", "/CN=127.0.0.1", "-addext", "subjectAltName=IP:127.0.0.1"]
+    made = ["openssl", "req", "-x509", "-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:prime256v1", "-nodes", *name]
+    subprocess.run([*made, "-keyout", path, "-out", path.with_suffix(".crt")], check=True, capture_output=True)
+    path.write_bytes(path.read_bytes() + path.with_suffix(".crt").read_bytes())
+    return path
+
+
+@pytest.mark.skipif(shutil.which("openssl") is None, reason="openssl makes the certificate")
+@pytest.mark.parametrize("peer", ["closes", "signed by nobody"])
+def test_a_peer_that_closes_the_connection_is_no_untrusted_certificate(
+    tmp_path: Path, certificate: Path, peer: str
+) -> None:
+    def answer() -> None:
+        connection, _ = listener.accept()
+        with connection, contextlib.suppress(OSError):
+            if peer == "closes":
+                connection.recv(1 << 14)
+                return
+            context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+            context.load_cert_chain(certificate)
+            context.wrap_socket(connection, server_side=True).close()
+
+    def serve() -> None:
+        with contextlib.suppress(OSError):  # the test closes the listener
+            while True:
+                answer()
+
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        thread = threading.Thread(target=serve)
+        thread.start()
+        api = Api(connect(kubeconfig=str(kubeconfig(tmp_path, f"https://127.0.0.1:{listener.getsockname()[1]}"))))
+        with pytest.raises(Unreachable) as caught:
+            api.get(PODS)
+        listener.shutdown(socket.SHUT_RDWR)
+        thread.join()
+    assert ("not trusted" in str(caught.value)) is (peer != "closes")
+    assert ("handshake fails" in str(caught.value)) is (peer == "closes")
 
 
 DENIED = (
