@@ -155,7 +155,12 @@ class AgentStateMachine:
             case messages.Waiting() | messages.Prepare():
                 return self._wait(message)
             case (
-                messages.Show() | messages.HangingRanks() | messages.RunPreflight() | messages.Ping() | messages.Part()
+                messages.OtherPolicy()
+                | messages.Show()
+                | messages.HangingRanks()
+                | messages.RunPreflight()
+                | messages.Ping()
+                | messages.Part()
             ):
                 return []
 

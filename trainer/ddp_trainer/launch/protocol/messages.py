@@ -290,6 +290,13 @@ class Rejected:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class OtherPolicy:
+    """Store to agent: the run has other settings than this node, because another node came first."""
+
+    policy: Policy
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Show:
     """Store to agent: a node raised a :class:`SuspectHang`, so the node reports the state of its workers."""
 
@@ -344,7 +351,9 @@ FromAgent = (
     | PreflightResult
     | Ping
 )
-FromStore = Start | Prepare | Stop | Waiting | Over | Part | Rejected | Show | HangingRanks | RunPreflight | Ping
+FromStore = (
+    Start | Prepare | Stop | Waiting | Over | Part | Rejected | OtherPolicy | Show | HangingRanks | RunPreflight | Ping
+)
 Message = FromAgent | FromStore
 
 _MESSAGES: Final[dict[str, type]] = {kind.__name__.lower(): kind for kind in get_args(FromAgent) + get_args(FromStore)}
