@@ -156,6 +156,7 @@ def _setup(
         role=arguments.role,
         virtual_local_rank=arguments.virtual_local_rank,
         slices=plan.slices,
+        signals=arguments.signals_to_handle,
         cpus=config.cpus_of(arguments.numa_binding, plan.node.local_world_size, environ),
     )
     return AgentConfig(

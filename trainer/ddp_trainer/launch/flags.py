@@ -250,7 +250,7 @@ def _split(parser: argparse.ArgumentParser, argv: Sequence[str]) -> tuple[list[s
     while rest and rest[0].startswith("-") and rest[0] != "-":
         flag = rest.pop(0)
         if flag == "--":
-            break
+            return own, rest, given
         name, action = _action(parser, flag)
         own.append(flag.replace(flag.partition("=")[0], name, 1) if flag.startswith("--") else flag)
         given.add(action.dest)
@@ -258,6 +258,8 @@ def _split(parser: argparse.ArgumentParser, argv: Sequence[str]) -> tuple[list[s
         has_value = "=" in flag or (not flag.startswith("--") and len(flag) > 2)
         if takes_value and not has_value and rest:
             own.append(rest.pop(0))
+    if rest[1:2] == ["--"]:
+        del rest[1]  # as torchrun's parser does; a second one is an argument of the script
     return own, rest, given
 
 

@@ -56,6 +56,7 @@ from ddp_trainer.launch.protocol.messages import (
     FromStore,
     HangingRanks,
     Hello,
+    OtherPolicy,
     Ping,
     RunPreflight,
     Show,
@@ -241,11 +242,18 @@ class Agent:
         left = self._core.limits.join - (time.monotonic() - self._joined_at)
         return waiting_messages.deadline_message(left, time.time())
 
+    def _log_once(self, sentence: str) -> None:
+        if sentence not in self._troubles:
+            self._troubles.add(sentence)
+            log_line(sentence)
+
     def on_message(self, message: FromStore) -> None:
         """Handle a message of the store."""
         if isinstance(message, Waiting):
             least = self._core.hello.policy.min_nodes
             log_line(waiting_messages.waiting_message(message, least, self._join_deadline_message()))
+        if isinstance(message, OtherPolicy):
+            self._log_once(waiting_messages.other_policy_message(self._core.hello.policy, message.policy))
         if isinstance(message, Show | HangingRanks):
             self._guard.on_message(message)
         if isinstance(message, Ping) and self._hosts_rank_0:

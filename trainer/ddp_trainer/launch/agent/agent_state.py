@@ -157,7 +157,8 @@ class AgentStateMachine:
             case messages.Waiting() | messages.Prepare():
                 return self._wait(message)
             case (
-                messages.Show()
+                messages.OtherPolicy()
+                | messages.Show()
                 | messages.HangingRanks()
                 | messages.RunPreflight()
                 | messages.WorkerImports()

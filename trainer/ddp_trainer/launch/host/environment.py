@@ -10,12 +10,16 @@ import json
 from collections.abc import Mapping
 from dataclasses import dataclass
 from string import Template
+from typing import Final
 
 from ddp_trainer.common.constants import Env
 from ddp_trainer.launch.protocol import exit_codes
 from ddp_trainer.launch.protocol.errors import LaunchError
 from ddp_trainer.launch.protocol.generation import Assignment
 from ddp_trainer.process.gpu_devices import VISIBLE
+
+_SIGNALS: Final = "TORCHELASTIC_SIGNALS_TO_HANDLE"
+"""torchrun's variable, which its workers inherit."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -34,6 +38,8 @@ class Launch:
     """UUIDs of the node's MIG slices, which replace GPU indices; empty for whole GPUs."""
     on_hang: str = ""
     """Reaction to a hanging rank, as ``--on-hang``."""
+    signals: str = ""
+    """Names of the signals that end the run, as ``--signals-to-handle``."""
     cpus: tuple[frozenset[int], ...] = ()
     """Processors of each worker; if empty, each may use all that the launcher may use."""
 
@@ -97,7 +103,7 @@ def common_environment(base: Mapping[str, str], launch: Launch) -> dict[str, str
     defaults = {str(Env.SHARE_STORE_OFF): "1"}
     if launch.local_world_size > 1:
         defaults["OMP_NUM_THREADS"] = "1"  # else every worker starts a thread per core; torchrun does the same
-    told = {str(Env.NODES): launch.nodes, str(Env.ON_HANG): launch.on_hang}
+    told = {str(Env.NODES): launch.nodes, str(Env.ON_HANG): launch.on_hang, _SIGNALS: launch.signals}
     inherited = {name: value for name, value in base.items() if not name.startswith("PET_")}
     return {**defaults, **inherited, **{name: value for name, value in told.items() if value}}
 

@@ -64,8 +64,9 @@ def set_parent_death_signal(parent: int, which: int = signal.SIGKILL) -> None:
 def exit_process() -> None:
     """Report the program's exit code to the launcher, and exit here if the process has used torch's process groups.
 
-    Python would next destroy its modules while threads of torch's groups still need the GIL. torch 2.13 then aborts in
-    about one of three plain gloo scripts, and a program that did all its work would count as failed.
+    Python would next destroy its modules while threads of torch's groups still need the GIL. torch then aborts in about
+    one of three plain gloo scripts, and a program that did all its work would count as failed. This does not depend on
+    the version, because torch 2.14.1 is no better than 2.13.
 
     Python's exit functions have run by now. C's exit functions run without the GIL: one of them may join a thread that
     needs it, as Arrow's thread pool does.

@@ -301,6 +301,13 @@ class Rejected:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class OtherPolicy:
+    """Store to agent: the run has other settings than this node, because another node came first."""
+
+    policy: Policy
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Show:
     """Store to agent: a node raised a :class:`SuspectHang`, so the node reports the state of its workers."""
 
@@ -365,6 +372,7 @@ FromStore = (
     | Over
     | Part
     | Rejected
+    | OtherPolicy
     | Show
     | HangingRanks
     | RunPreflight

@@ -1,8 +1,9 @@
 """Admission of agents to the run.
 
-:func:`rejection_reason` decides whether an agent may take part, :func:`is_newer_group` whether the store adopts its
-group. :func:`rejected_agents` finds agents of another job. :func:`should_prepare` decides whether a node prepares its
-workers before it joins a running group. :func:`is_message_valid` decides whether a message of an admitted agent counts.
+:func:`rejection_reason` decides whether an agent may take part, :func:`has_other_numbers` whether it is warned,
+:func:`is_newer_group` whether the store adopts its group. :func:`rejected_agents` finds agents of another job.
+:func:`should_prepare` decides whether a node prepares its workers before it joins a running group.
+:func:`is_message_valid` decides whether a message of an admitted agent counts.
 """
 
 from __future__ import annotations
@@ -40,6 +41,11 @@ def rejection_reason(hello: messages.Hello, run_id: str, roster: NodeRegistry) -
     others = _other_job_agents(hello, roster) if is_new else iter(())
     owner = next((agent for agent in others if roster.is_member(agent.node.token) or not has_group), None)
     return in_use(hello.run_id, owner.node, owner.identity, hello.identity) if owner else ""
+
+
+def has_other_numbers(own: messages.Policy, run: messages.Policy) -> bool:
+    """Return whether a node was started with another number of nodes or restarts than the run has."""
+    return (own.min_nodes, own.max_nodes, own.max_restarts) != (run.min_nodes, run.max_nodes, run.max_restarts)
 
 
 def is_newer_group(hello: messages.Hello, roster: NodeRegistry, now_ms: float) -> bool:

@@ -34,6 +34,7 @@ from ddp_trainer.launch.protocol.generation import Assignment
 from ddp_trainer.launch.protocol.timeouts import Timeouts
 from ddp_trainer.launch.rendezvous.admission import (
     MOST_AHEAD,
+    has_other_numbers,
     is_message_valid,
     is_newer_group,
     rejected_agents,
@@ -178,10 +179,10 @@ class Membership:
                 self._send(peer, message)
             return
         self.run_id = hello.run_id
-        self._policy = self._policy or hello.policy
         agent = Agent.of(hello, peer, self.roster.agents.get(hello.node.token), self._clock())
         self._claim_name(agent)
         self.roster.add(agent)
+        self._compare_policy(agent, hello.policy)
         if agent.waits_for_name:
             self._send_to_agent(agent, name_is_taken(agent))
         elif self._charge_crash(agent):
@@ -205,6 +206,12 @@ class Membership:
         """Send a node outside of the group what the group's workers have imported."""
         if agent and self._imports and not self.roster.is_member(agent.node.token):
             self._send_to_agent(agent, self._imports)
+
+    def _compare_policy(self, agent: Agent, policy: messages.Policy) -> None:
+        """Take the settings of the run from its first agent, and warn later ones that have others."""
+        self._policy = self._policy or policy
+        if has_other_numbers(policy, self._policy):
+            self._send_to_agent(agent, messages.OtherPolicy(policy=self._policy))
 
     def _claim_name(self, agent: Agent) -> None:
         """Let a recreated pod wait for its name until the former pod is lost or leaves."""

@@ -6,7 +6,7 @@ import time
 from collections.abc import Sequence
 from typing import Final
 
-from ddp_trainer.launch.protocol.messages import Waiting
+from ddp_trainer.launch.protocol.messages import Policy, Waiting
 
 WRONG_SECRET: Final = "the server there has another secret than this node; give all nodes the run's"  # noqa: S105 - a message
 
@@ -32,6 +32,21 @@ def waiting_message(waiting: Waiting, least: int, patience: str) -> str:
     if waiting.nodes >= least:
         return f"{_nodes(waiting.nodes)} ready, waiting for a group"
     return f"{describe_nodes(waiting)}, waiting for a group of at least {least}. {patience}"
+
+
+def other_policy_message(own: Policy, run: Policy) -> str:
+    """Return the warning for a node that was started with other numbers than the run has.
+
+    Args:
+        own: Settings of the node.
+        run: Settings of the run, from its first node.
+    """
+    flags = (
+        (f"--nnodes {each.min_nodes}:{each.max_nodes}", f"--max-restarts {each.max_restarts}") for each in (own, run)
+    )
+    differing = [pair for pair in zip(*flags, strict=True) if pair[0] != pair[1]]
+    mine, theirs = (" ".join(words) for words in zip(*differing, strict=True))
+    return f"This node has {mine}, and the run {theirs} from its first node, which counts; give all nodes the same."
 
 
 def describe_nodes(waiting: Waiting) -> str:

@@ -31,6 +31,8 @@ from ddp_trainer.process.process_tree import handles_signal
 from ddp_trainer.process.worker_protocol import Begin, Ended, LeaveGroup, Message
 
 NOTHING: Final[Mapping[str, str]] = {}
+KEPT_GENERATIONS = 100
+"""Generations whose files are kept. The others of a run that re-forms often would fill the disk."""
 BOOTSTRAP = Path(__file__).parents[1] / "in_worker" / "bootstrap.py"
 
 
@@ -54,6 +56,8 @@ class Program:
 class _Worker:
     """One worker process."""
 
+    folder: Path
+    """Folder of the generation that it was started for, which has its output."""
     pid: int = 0
     channel: Channel | None = None
     """Channel to the worker; None for a command, which need not be Python."""
@@ -94,8 +98,8 @@ class Workers:
     _pump: LogForwarder | None = None
     _number: int = 0
     """Number of the last generation that was started here."""
-    _folders: set[Path] = field(default_factory=set)
-    """Folders that this launcher made. Existing folders of other launchers are removed."""
+    _folders: list[Path] = field(default_factory=list)
+    """Folders that this launcher made and kept, oldest first. Existing folders of other launchers are removed."""
     _living: dict[int, _Worker] = field(default_factory=dict)
     _tails: dict[int, deque[bytes]] = field(default_factory=dict)
 
@@ -225,10 +229,18 @@ class Workers:
         folder = self.folder(generation)
         if folder not in self._folders:
             shutil.rmtree(folder, ignore_errors=True)
-            self._folders.add(folder)
+            self._remove_old_folders()
+            self._folders.append(folder)
         for local_rank in range(self.launch.local_world_size):
             (folder / str(local_rank)).mkdir(parents=True, exist_ok=True)
         return folder
+
+    def _remove_old_folders(self) -> None:
+        """Make room for a folder. Those that living workers write to are kept in addition."""
+        in_use = {worker.folder for worker in self._living.values()}
+        for folder in [each for each in self._folders if each not in in_use][: 1 - KEPT_GENERATIONS]:
+            shutil.rmtree(folder, ignore_errors=True)
+            self._folders.remove(folder)
 
     def error_file(self, generation: int, local_rank: int) -> Path:
         """Return the path of a worker's torch error file."""
@@ -242,7 +254,7 @@ class Workers:
             worker.channel.send(Begin(environment=place))
 
     def _start_one(self, local_rank: int, rank: int | None, environment: dict[str, str], folder: Path) -> None:
-        worker = _Worker(rank=rank)
+        worker = _Worker(folder=folder, rank=rank)
         if pulse := self.pulse_of(local_rank):
             environment = {**environment, Env.PULSE: pulse}
         with ExitStack() as ours:

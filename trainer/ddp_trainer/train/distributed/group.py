@@ -102,7 +102,7 @@ class Group(group_teardown.GroupTeardown):
             GroupEnded: The join was canceled before it started.
             PeerLost: The other ranks did not join within the timeout, or the master port cannot be used.
         """
-        connections = GlooSockets()
+        connections = GlooSockets(env.master_port)
         if env.world_size == 1:
             if control is not None:
                 control.mark_joining(connections.call_off)

@@ -23,9 +23,11 @@ from ddp_trainer.launch.protocol.messages import (
     Identity,
     Join,
     Leave,
+    OtherPolicy,
     Over,
     Part,
     Ping,
+    Policy,
     PreflightResult,
     ProtocolError,
     RankStates,
@@ -82,6 +84,7 @@ MESSAGES = [
     Waiting(nodes=1, spare=False),
     Over(verdict=Verdict.FAILED, exit_code=1, failure=a_failure(2), restarts={"hang": 1}),
     Rejected(why="é\n", exit_code=170),
+    OtherPolicy(policy=Policy(min_nodes=1, max_nodes=2, max_restarts=3)),
 ]
 
 

@@ -7,6 +7,7 @@ from ddp_trainer.launch.protocol.message_fields import MOST_NAMED
 from ddp_trainer.launch.protocol.messages import (
     Join,
     Leave,
+    OtherPolicy,
     Part,
     Rejected,
     Start,
@@ -16,6 +17,7 @@ from ddp_trainer.launch.protocol.messages import (
     WorkerState,
 )
 from ddp_trainer.launch.rendezvous.state_machine import RunPhase
+from ddp_trainer.launch.rendezvous.waiting_messages import other_policy_message
 from ddp_trainer.launch.rendezvous.waiting_notifications import MOST_TOLD
 from tests.support.launch_simulation import SimulatedAgent, SimulatedRun, a_policy
 
@@ -103,6 +105,18 @@ def test_a_node_too_many_waits_as_a_spare_and_steps_in() -> None:
     first.join()
     assert (first.runs, spare.runs) == (2, 2)
     assert [node.index for node in run.starts[-1].nodes] == [0, 2]
+
+
+def test_a_node_with_other_numbers_is_warned_and_those_of_the_first_node_count() -> None:
+    run = SimulatedRun(a_policy(1, 2, 3))
+    (first,) = run.joined(0)
+    run.policy = a_policy(2, 2, 3)
+    (second,) = run.joined(1)
+    assert not any(isinstance(each, OtherPolicy) for each in first.heard)
+    assert OtherPolicy(policy=a_policy(1, 2, 3)) in second.heard
+    sentence = other_policy_message(run.policy, a_policy(1, 2, 3))
+    assert "--nnodes 2:2, and the run --nnodes 1:2 " in sentence
+    assert "--max-restarts" not in sentence, "these agree"
 
 
 def test_a_newcomer_below_the_most_nodes_makes_the_group_stop_gracefully_and_grow() -> None:

@@ -47,3 +47,36 @@ def test_a_first_step_does_not_import_the_compiler_and_leaves_it_usable() -> Non
     # Fails when a new version of torch asks its compiler for more than the stand-in answers.
     done = subprocess.run([sys.executable, "-c", FIRST_STEP], check=False, capture_output=True, text=True, timeout=120)
     assert done.returncode == 0, done.stderr
+
+
+IMPORT_ELSEWHERE = """
+import sys, threading
+import torch
+from ddp_trainer.train.utils.dynamo_stub import uncompiled
+
+def compile_something():
+    import torch._dynamo.eval_frame
+    from torch._dynamo import config, utils
+    config.cache_size_limit = config.cache_size_limit
+    function = torch.compile(lambda given: given + 1, backend="eager")
+    found.extend([torch._dynamo.disable.__module__, utils.__file__, function(torch.ones(1)).item()])
+
+weight, found = torch.nn.Parameter(torch.ones(1)), []
+with uncompiled():
+    optimizer = torch.optim.SGD([weight])
+    optimizer.step()
+    assert "torch._dynamo" not in sys.modules
+    thread = threading.Thread(target=compile_something)
+    thread.start()
+    thread.join()
+    optimizer.step()
+assert found[0] == "torch._dynamo.decorators" and found[1] and found[2] == 2.0, found
+assert torch._dynamo is sys.modules["torch._dynamo"] and torch._dynamo.__file__
+"""
+
+
+def test_another_thread_imports_the_compiler_meanwhile_and_gets_the_real_one() -> None:
+    done = subprocess.run(
+        [sys.executable, "-c", IMPORT_ELSEWHERE], check=False, capture_output=True, text=True, timeout=120
+    )
+    assert done.returncode == 0, done.stderr
