@@ -37,7 +37,7 @@ def main(argv: list[str] | None = None) -> int:
         connection = connect()
         api = Api(replace(connection, request_seconds=REQUEST_SECONDS))
         namespace = given.namespace or connection.namespace
-        review = partial(check_rights, api, namespace)
+        review = partial(check_rights, api, namespace, given.only_namespace)
         review()
         end = metrics.serve(given.port)
         world = World(api, taints=dict.fromkeys(given.taint, "configured"), namespaces=given.only_namespace)
