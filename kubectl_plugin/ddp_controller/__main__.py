@@ -38,7 +38,7 @@ def main(argv: list[str] | None = None) -> int:
         api = Api(replace(connection, request_seconds=REQUEST_SECONDS))
         namespace = given.namespace or connection.namespace
         end = metrics.serve(given.port)  # a probe is answered while the API server is not
-        review = partial(check_rights, api, namespace)
+        review = partial(check_rights, api, namespace, given.only_namespace)
 
         def started() -> World:
             review()

@@ -1,7 +1,9 @@
-"""Rights that the controller needs, from which the chart's ClusterRole and Role are tested."""
+"""Rights that the controller needs, from which the chart's roles are tested."""
 
 from __future__ import annotations
 
+from collections.abc import Collection
+from dataclasses import replace
 from typing import Final
 
 from ddp_controller.disruption_budget import OWN_ROLE
@@ -12,10 +14,10 @@ from kubectl_ddp.engines.registry import ENGINES
 from kubectl_ddp.errors import Forbidden
 from kubectl_ddp.rbac.model import EVERYWHERE, OWN, Right, summarize_permissions
 
-RIGHTS: Final = (
+_OF_JOBS: Final = (
     *(
         Right.of(verb, kind, EVERYWHERE)
-        for kind in ("pods", "nodes", *(engine.collection for engine in ENGINES.values()))
+        for kind in ("pods", *(engine.collection for engine in ENGINES.values()))
         for verb in ("list", "watch")
     ),
     *(Right.of("patch", engine.collection, EVERYWHERE) for engine in ENGINES.values() if engine.is_scalable),
@@ -23,10 +25,14 @@ RIGHTS: Final = (
         Right.of(verb, "poddisruptionbudgets.policy", EVERYWHERE)
         for verb in ("get", "list", "watch", "create", "patch", "delete")
     ),
-    Right.of("get", "clusterroles.rbac.authorization.k8s.io", EVERYWHERE, (OWN_ROLE,)),
     Right.of("create", "pods/eviction", EVERYWHERE),
     Right.of("get", "pods/proxy", EVERYWHERE),
     Right.of("create", "events", EVERYWHERE),
+)
+"""Rights in the namespaces of the managed jobs."""
+_OF_THE_CLUSTER: Final = (
+    *(Right.of(verb, "nodes", EVERYWHERE) for verb in ("list", "watch")),
+    Right.of("get", "clusterroles.rbac.authorization.k8s.io", EVERYWHERE, (OWN_ROLE,)),
     *(
         Right.of(verb, f"{kind}.kueue.x-k8s.io", EVERYWHERE)
         for kind in ("workloads", "localqueues", "clusterqueues")
@@ -34,13 +40,30 @@ RIGHTS: Final = (
     ),
     *(Right.of(verb, "leases.coordination.k8s.io", OWN) for verb in ("get", "create", "patch")),
 )
-"""All rights. ``OWN`` is the namespace of the Lease."""
+"""Rights that do not depend on the namespaces. A queue is shared, so its Workloads of all namespaces are read."""
 
 
-def check_rights(api: Api, namespace: str) -> None:
-    """Raise Forbidden with one sentence if a right is missing. Kinds that the cluster does not serve need none."""
-    served = Discovery(api).filter_served({right.kind for right in RIGHTS})
-    lacking = missing(api, namespace, [right for right in RIGHTS if right.kind in served])
+def controller_rights(namespaces: Collection[str] = ()) -> tuple[Right, ...]:
+    """Return all rights. ``OWN`` is the namespace of the Lease.
+
+    Args:
+        namespaces: Namespaces of the managed jobs; empty for all.
+    """
+    places = namespaces or (EVERYWHERE,)
+    return (*_OF_THE_CLUSTER, *(replace(right, where=place) for place in places for right in _OF_JOBS))
+
+
+def check_rights(api: Api, namespace: str, namespaces: Collection[str] = ()) -> None:
+    """Raise Forbidden with one sentence if a right is missing. Kinds that the cluster does not serve need none.
+
+    Args:
+        api: API server.
+        namespace: Namespace of the Lease.
+        namespaces: Namespaces of the managed jobs; empty for all.
+    """
+    rights = controller_rights(namespaces)
+    served = Discovery(api).filter_served({right.kind for right in rights})
+    lacking = missing(api, namespace, [right for right in rights if right.kind in served])
     if lacking:
         raise Forbidden(
             f"The controller may not {summarize_permissions(lacking)}.",

@@ -49,24 +49,26 @@ class World:
         self.changes: queue.SimpleQueue[Exception | None] = queue.SimpleQueue()
         self._membership = PodMembership(api, lambda: self.changes.put(None))
         self._taints = taints
-        self._namespaces = frozenset(namespaces)
+        places: Sequence[str | None] = [*dict.fromkeys(namespaces)] or [None]
         self._missing: dict[str, tuple[int, float]] = {}
         """Uid of a job → number of its missing pods, and the time at which this process first saw that number."""
         self._roots = [
-            (kind, Reflector(api, path(kind, None), labelSelector=Label.JOB))
+            (kind, Reflector(api, path(kind, place), labelSelector=Label.JOB))
             for kind in ENGINES.values()
+            for place in places
             if discovery.resource_for_kind(kind.api_version, kind.kind)
         ]
-        self._pods = Reflector(api, "/api/v1/pods", labelSelector=Label.JOB)
+        self._pods = [Reflector(api, collection("v1", "pods", place), labelSelector=Label.JOB) for place in places]
         self._nodes = Reflector(api, "/api/v1/nodes")
-        self._budgets = Reflector(api, "/apis/policy/v1/poddisruptionbudgets")
+        self._budgets = [Reflector(api, collection("policy/v1", "poddisruptionbudgets", place)) for place in places]
         self._kueue: dict[str, Reflector] = {}
         served = discovery.served_versions("kueue.x-k8s.io")
         version = next((each for each in KUEUE_VERSIONS if each in served), None)
         if version is not None:
             root = f"kueue.x-k8s.io/{version}"
             self._kueue = {kind: Reflector(api, collection(root, plural, None)) for kind, plural in KUEUE_KINDS.items()}
-        self._all = [*(each for _, each in self._roots), self._pods, self._nodes, self._budgets, *self._kueue.values()]
+        jobs = (each for _, each in self._roots)
+        self._all = [*jobs, *self._pods, self._nodes, *self._budgets, *self._kueue.values()]
 
     def start(self) -> None:
         """Read all objects, and watch them in threads. Raises the errors of the API server."""
@@ -90,11 +92,11 @@ class World:
             with_type_meta(kind, each)
             for kind, reflector in self._roots
             for each in reflector.objects()
-            if self._is_managed(each) and _is_submitted(each)
+            if _is_submitted(each)
         ]
         found: list[RunningJob] = []
         malformed: Malformed = []
-        pods = {str(pod["metadata"]["uid"]): pod for pod in self._pods.objects()}
+        pods = {str(pod["metadata"]["uid"]): pod for each in self._pods for pod in each.objects()}
         self._membership.keep_only(pods)
         for snapshot in of_all(roots, list(pods.values()), lambda _: None):
             try:
@@ -118,7 +120,7 @@ class World:
 
     def budgets(self) -> list[Object]:
         """Return all PodDisruptionBudgets of the managed namespaces."""
-        return [each for each in self._budgets.objects() if self._is_managed(each)]
+        return [each for budgets in self._budgets for each in budgets.objects()]
 
     def cluster_queues(self, jobs: Sequence[RunningJob]) -> list[ClusterQueueState]:
         """Return the queues with elastic jobs; empty without Kueue."""
@@ -126,9 +128,6 @@ class World:
             return []
         workloads, local_queues, clusters = (self._kueue[kind].objects() for kind in KUEUE_KINDS)
         return [*cluster_queues(jobs, workloads, local_queues, clusters)]
-
-    def _is_managed(self, item: Object) -> bool:
-        return not self._namespaces or item["metadata"].get("namespace") in self._namespaces
 
 
 def _is_submitted(job: Object) -> bool:

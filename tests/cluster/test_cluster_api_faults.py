@@ -186,7 +186,7 @@ def test_submit_makes_one_job_whichever_change_goes_wrong_and_is_done_again(
             assert roots_named(still, name) == 1
             if first.code == DONE:
                 assert again["created"] is False
-        still.ddp("delete", name).ok()
+        still.ddp("delete", name, "--yes").ok()
         return first.code, first.err
 
     with ThreadPoolExecutor(4) as pool:
@@ -263,7 +263,7 @@ def test_a_watch_goes_on_after_its_connection_ended_and_neither_loses_nor_repeat
         watch.close()
     assert seen == ["", *steps], "each once, none after its successor"
     assert len(watches) >= 3
-    still.ddp("delete", name).ok()
+    still.ddp("delete", name, "--yes").ok()
 
 
 def test_a_wait_sees_the_end_through_a_server_that_goes_away_meanwhile(still: Namespace, proxy: ApiProxy) -> None:
@@ -274,5 +274,5 @@ def test_a_wait_sees_the_end_through_a_server_that_goes_away_meanwhile(still: Na
         waiting = pool.submit(through, still, proxy, "wait", "ends", "--for=deleted", "--timeout", "50s")
         # Three kinds are watched: three of the faults end a watch at once, the fourth cuts one off at its next event.
         until("three watches again", lambda: sum(asked.watches for asked in proxy.asked) >= 6)
-        still.ddp("delete", "ends").ok()
+        still.ddp("delete", "ends", "--yes").ok()
         waiting.result().ok()

@@ -79,5 +79,5 @@ def test_a_job_is_submitted_seen_and_deleted_with_credentials_that_the_client_ha
     [listed] = space.ddp("list", "-o", "json", environ=environ).ok().json["items"]
     assert listed["name"] == "job"
     space.ddp("suspend", "job", environ=environ).ok()
-    space.ddp("delete", "job", environ=environ).ok()
+    space.ddp("delete", "job", "--yes", environ=environ).ok()
     until("nothing left", lambda: not space.left())

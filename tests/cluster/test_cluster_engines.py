@@ -91,5 +91,5 @@ def test_a_job_of_each_engine_trains_to_its_end_and_leaves_nothing(space: Namesp
     assert (state["state"], state["summary"]["result"]) == ("Succeeded", "succeeded")
     assert (state["summary"]["samples_lost"], state["summary"]["samples_repeated"]) == (0, 0)
     assert [job["name"] for job in space.ddp("list", "-o", "json").ok().json["items"]] == ["digits"]
-    space.ddp("delete", "digits").ok()
+    space.ddp("delete", "digits", "--yes").ok()
     until("nothing left", lambda: not space.left())

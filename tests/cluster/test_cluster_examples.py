@@ -29,5 +29,5 @@ def test_an_example_runs_as_it_is(space: Namespace, job_file: Path) -> None:
     assert done.code == 0, done.err + space.ddp("status", name).out + space.ddp("logs", name).out
     item = space.ddp("list", name, "-o", "json").ok().json
     assert item["state"] == "Succeeded"
-    space.ddp("delete", name).ok()
+    space.ddp("delete", name, "--yes").ok()
     until("nothing left", lambda: not space.left())

@@ -75,7 +75,7 @@ def test_a_pod_of_a_gpu_job_has_the_count_the_variables_and_the_shared_memory(sp
     assert nccl, "a job with GPUs talks by NCCL"
     assert {name: inside.get(name) for name in nccl} == {name: given[name] for name in nccl}
     assert inside["OMP_NUM_THREADS"] == given["OMP_NUM_THREADS"]
-    space.ddp("delete", "gpus").ok()
+    space.ddp("delete", "gpus", "--yes").ok()
 
 
 def test_the_cuda_image_holds_the_packages_that_the_fabrics_demand(space: Namespace, tmp_path: Path) -> None:

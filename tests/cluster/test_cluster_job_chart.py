@@ -115,7 +115,7 @@ def test_an_upgrade_leaves_a_suspended_run_suspended_and_a_scaled_one_scaled(spa
     assert (before["parallelism"], before["suspend"]) == (2, True)
     helm_in(space, each_helm, "upgrade", "kept", values | OPEN).ok()
     assert space.api.get(path)["spec"] == before
-    assert f"'helm uninstall kept -n {space.name}'" in space.ddp("delete", "kept").ok().err
+    assert f"'helm uninstall kept -n {space.name}'" in space.ddp("delete", "kept", "--yes").ok().err
     until("the run gone", lambda: "jobs/kept" not in space.left())
     gone = " ".join(helm_in(space, each_helm, "upgrade", "kept", values).err.split())
     assert "The run 'kept' of this release is gone" in gone

@@ -48,7 +48,7 @@ def test_models_in_pieces_and_in_slices_are_trained_and_slices_survive_the_loss_
 
     submit(space, corpus, "pieces", "shard=4", steps=20)
     assert succeeded(space, "pieces", 20)["restarts"] == {}
-    space.ddp("delete", "pieces").ok()
+    space.ddp("delete", "pieces", "--yes").ok()
 
     submit(space, corpus, "slices", "replicate=2,tp=2", "--batch-slices", "2", steps=60)
     space.ddp("wait", "slices", "--for=step=5", "--timeout", "4m").ok()

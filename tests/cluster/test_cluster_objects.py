@@ -74,7 +74,7 @@ def test_a_job_lives_from_submit_to_delete_and_leaves_nothing(space: Namespace) 
     space.ddp("resume", "nap").ok()
     until("a worker again", lambda: states() == ["Running"])
 
-    space.ddp("delete", "nap").ok()
+    space.ddp("delete", "nap", "--yes").ok()
     until("nothing left", lambda: not space.left())
 
 
@@ -82,7 +82,7 @@ def test_a_name_that_is_free_again_can_be_used_at_once(space: Namespace) -> None
     submit = ("submit", "--name", "nap", "--image", space.image, *SLEEP)
     space.ddp(*submit).ok()
     until("the workers running", lambda: [pod["status"]["phase"] for pod in space.pods()] == ["Running"] * 2)
-    space.ddp("delete", "nap").ok()
+    space.ddp("delete", "nap", "--yes").ok()
     second = space.ddp(*submit, "-o", "json").ok().json
     until(
         "the workers of the second run running",

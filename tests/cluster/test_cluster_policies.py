@@ -119,7 +119,7 @@ def warnings(space: Namespace, item: Json, plural: str = "jobs") -> list[str]:
 def test_the_api_server_refuses_what_the_evaluator_of_this_machine_refuses(places: Places, kind: Kind) -> None:
     space = places.strict
     with contextlib.suppress(NotServed):
-        for case in CASES:
+        for case in (each for each in CASES if not each.needs_more):
             said = refusal(space, kind, case)
             if kind.plural == "pods" and not case.in_pods:  # admission has mounted the token, under a name of its own
                 assert said.startswith(f"spec.volumes[{MOUNTED}"), case.name

@@ -60,7 +60,7 @@ def test_a_gpu_job_that_can_never_fit_is_refused_before_anything_is_created(spac
     assert "warning: machines: The job can never fit" in warned.err
     again = submit(space, *words)
     assert (again.code, "was there already, unchanged" in again.err) == (0, True), "what is there is not refused"
-    space.ddp("delete", "job").ok()
+    space.ddp("delete", "job", "--yes").ok()
 
 
 def test_all_that_a_job_lacks_is_said_at_once(space: Namespace) -> None:
@@ -146,7 +146,7 @@ def test_with_exactly_the_role_that_it_asks_for_a_job_can_be_submitted(space: Na
     assert "warning" not in done.err, "what one may not read of the machines is no business of submit"
     root = space.api.get(space.path("batch/v1", "jobs", "job"))
     assert {Annotation.SPEC, Annotation.DIGEST} <= root["metadata"]["annotations"].keys()
-    space.ddp("delete", "job", "--kubeconfig", kubeconfig).ok()
+    space.ddp("delete", "job", "--yes", "--kubeconfig", kubeconfig).ok()
 
 
 def test_a_name_that_is_taken_and_a_namespace_that_is_not_there_are_said_by_preflight(space: Namespace) -> None:

@@ -59,7 +59,7 @@ def test_digits_survives_the_loss_of_a_pod_and_loses_no_sample(space: Namespace)
     lines = space.ddp("logs", "digits", "--rank", "all").ok().out.splitlines()
     assert all(pod["metadata"]["labels"][Label.RUN_ID] == run_id for pod in space.pods())
     assert lines, "the pod that is left keeps its lines"
-    space.ddp("delete", "digits").ok()
+    space.ddp("delete", "digits", "--yes").ok()
     until("nothing left", lambda: not space.left())
 
 

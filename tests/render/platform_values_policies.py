@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Final
 
 from tests.support.chart_values import ABSENT, Row
-from tests.support.policy_cases import DIGEST, RULES, WORKLOAD_PATCH, name_of
+from tests.support.policy_cases import DIGEST, OTHER_RULES, RULES, name_of
 
 _ISSUER: Final = "https://oidc.example.com/id/1"
 _PINNED: Final = {"image": {"digest": DIGEST.partition("@")[2]}}
@@ -18,7 +18,7 @@ ROWS: Final = (
             ["Audit"],
             given=_PINNED,
         )
-        for rule in (*RULES, WORKLOAD_PATCH)
+        for rule in (*RULES, *OTHER_RULES)
     ),
     *(
         Row(
@@ -28,7 +28,7 @@ ROWS: Final = (
             ABSENT,
             given={"policies": {rule: "Deny"}, **_PINNED},
         )
-        for rule in (*RULES, WORKLOAD_PATCH)
+        for rule in (*RULES, *OTHER_RULES)
     ),
     Row(
         "policies.apiAudiences",

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from ddp_controller.__main__ import _parser
-from ddp_controller.rbac_rules import RIGHTS
+from ddp_controller.rbac_rules import controller_rights
 from kubectl_ddp.preflight.controller import CONTROLLER_SELECTOR
 from kubectl_ddp.rbac.model import EVERYWHERE, OWN, Right
 from tests.support.helm import CHARTS, Helm
@@ -17,6 +17,11 @@ PLATFORM = CHARTS / "ddp-platform"
 def made(helm: Helm, **values: Any) -> dict[str, Any]:
     found = helm.template(PLATFORM, {"controller": {"enabled": True, **values}})
     return {item["kind"]: item for item in found if item["metadata"]["name"] == "ddp-controller"}
+
+
+def of_its_jobs(helm: Helm, *namespaces: str) -> list[dict[str, Any]]:
+    found = helm.template(PLATFORM, {"controller": {"enabled": True, "namespaces": namespaces}})
+    return [item for item in found if item["metadata"]["name"] == "ddp-controller-jobs"]
 
 
 def granted(role: dict[str, Any], where: str) -> set[Right]:
@@ -35,7 +40,23 @@ def test_it_is_off_by_default(helm: Helm) -> None:
 
 def test_the_roles_have_exactly_the_rights_that_the_controller_checks_at_its_start(helm: Helm) -> None:
     found = made(helm)
-    assert granted(found["ClusterRole"], EVERYWHERE) | granted(found["Role"], OWN) == set(RIGHTS)
+    assert granted(found["ClusterRole"], EVERYWHERE) | granted(found["Role"], OWN) == set(controller_rights())
+    assert of_its_jobs(helm) == []
+
+
+def test_a_controller_of_some_namespaces_has_rights_on_pods_and_jobs_there_alone(helm: Helm) -> None:
+    places = ["a", "b"]
+    found = made(helm, namespaces=places)
+    rights = granted(found["ClusterRole"], EVERYWHERE) | granted(found["Role"], OWN)
+    assert {right.kind for right in rights if right.where == EVERYWHERE} & {("", "pods"), ("batch", "jobs")} == set()
+    *_, binding = of_its_jobs(helm, *places)
+    roles = [each for each in of_its_jobs(helm, *places) if each["kind"] == "Role"]
+    for role in roles:
+        rights |= granted(role, role["metadata"]["namespace"])
+    assert [each["metadata"]["namespace"] for each in roles] == places
+    assert rights == set(controller_rights(places))
+    assert (binding["roleRef"]["name"], binding["metadata"]["namespace"]) == ("ddp-controller-jobs", "b")
+    assert binding["subjects"] == found["RoleBinding"]["subjects"]
 
 
 def test_both_roles_are_bound_to_its_service_account(helm: Helm) -> None:

@@ -16,6 +16,7 @@ from tests.support.policy_cases import (
     DIGEST,
     KINDS,
     MAY_UPDATE,
+    NETWORK_POLICY,
     PATCHES,
     RULES,
     WORKLOAD_PATCH,
@@ -147,6 +148,87 @@ def test_the_policy_for_workloads_holds_in_all_namespaces_and_can_be_turned_off(
     found = bindings(otherwise="Off", workloadPatch="Audit")
     assert found == {"ddp-workload-patch": {"policyName": "ddp-workload-patch", "validationActions": ["Audit"]}}
     assert policies(otherwise="Off", workloadPatch="off") == []
+
+
+EVERYWHERE = "update secrets. everywhere"
+
+
+def test_a_secret_for_a_token_is_refused_to_users_and_not_to_administrators() -> None:
+    judged = policy("apiToken")
+    secret = {"apiVersion": "v1", "kind": "Secret", "metadata": {"name": "t"}, "type": "Opaque"}
+    token = {**secret, "type": "kubernetes.io/service-account-token"}
+    said = judged.error_response("secrets", token, may=["create secrets.", "update secrets."])
+    assert said.startswith("type 'kubernetes.io/service-account-token': ")
+    assert judged.error_response("secrets", token, may=[EVERYWHERE]) == ""
+    assert judged.error_response("secrets", secret) == ""
+    del secret["type"]
+    assert judged.error_response("secrets", secret) == ""
+
+
+def of_the_platform(helm: Helm, **values: Any) -> list[Json]:
+    found = helm.template(PLATFORM, {"namespaces": [{"name": "training"}], **values})
+    return [item for item in found if item["kind"] == "NetworkPolicy"]
+
+
+MAY_CHANGE_A_NAMESPACE = [
+    f"{verb} networkpolicies.networking.k8s.io" for verb in ("update", "delete", "deletecollection")
+]
+
+
+def test_the_platforms_network_policies_are_changed_and_deleted_by_administrators_alone(helm: Helm) -> None:
+    judged = policy(NETWORK_POLICY, networkPolicy="Deny")
+    for item in of_the_platform(helm):
+        opened = {**item, "metadata": {**item["metadata"], "labels": {}}, "spec": {**item["spec"], "ingress": [{}]}}
+        for after in (opened, None):
+            said = judged.error_response("networkpolicies", after, item, may=MAY_CHANGE_A_NAMESPACE)
+            assert "administrator" in said
+            for right in MAY_CHANGE_A_NAMESPACE[::2]:
+                assert judged.error_response("networkpolicies", after, item, may=[f"{right} everywhere"]) == ""
+    own = a_network_policy([])
+    for after, before in ((own, None), (own, own), (None, own)):
+        assert judged.error_response("networkpolicies", after, before) == ""
+
+
+def a_network_policy(egress: list[Json]) -> Json:
+    spec = {"podSelector": {}, "policyTypes": ["Egress"], "egress": egress}
+    return {"apiVersion": "networking.k8s.io/v1", "kind": "NetworkPolicy", "metadata": {"name": "mine"}, "spec": spec}
+
+
+DNS_PORT: Json = {"port": 53, "protocol": "UDP"}
+DNS_ADDRESS: Json = {"ipBlock": {"cidr": "169.254.20.10/32"}}
+
+
+@pytest.mark.parametrize(
+    ("rule", "is_refused"),
+    [
+        ({}, True),
+        ({"ports": [DNS_PORT]}, True),
+        ({"to": [{"ipBlock": {"cidr": "0.0.0.0/0"}}]}, True),
+        ({"to": [{"podSelector": {}}, {"namespaceSelector": {}}]}, True),
+        ({"to": [DNS_ADDRESS]}, True),
+        ({"to": [DNS_ADDRESS], "ports": [DNS_PORT, {"port": 443}]}, True),
+        ({"to": [DNS_ADDRESS], "ports": [{"port": 53, "endPort": 443}]}, True),
+        ({"to": [DNS_ADDRESS], "ports": [DNS_PORT]}, False),
+        ({"to": [{"podSelector": {"matchLabels": {"a": "b"}}}]}, False),
+    ],
+)
+def test_in_a_closed_namespace_users_open_no_egress(rule: Json, *, is_refused: bool) -> None:
+    closed = {"networkPolicy": {"egress": "closed"}}
+    mine = a_network_policy([rule])
+    assert bool(policy(NETWORK_POLICY, networkPolicy="Deny", more=closed).error_response("networkpolicies", mine)) == (
+        is_refused
+    )
+    assert policy(NETWORK_POLICY, networkPolicy="Deny").error_response("networkpolicies", mine) == ""
+
+
+@pytest.mark.parametrize("dns", [(), ("--dns", "10.96.0.10")])
+def test_a_closed_job_is_admitted_to_a_closed_namespace(dns: tuple[str, ...]) -> None:
+    servers = [{"ipBlock": {"cidr": "10.96.0.10/32"}}]
+    judged = policy(NETWORK_POLICY, networkPolicy="Deny", more={"networkPolicy": {"egress": "closed", "dns": servers}})
+    words = ("render", "--module", "train", "--image", DIGEST, "--egress", "closed", *dns, "-o", "json")
+    done = CliRunner().invoke(root(), words)
+    [item] = [item for item in json.loads(done.stdout)["items"] if item["kind"] == "NetworkPolicy"]
+    assert judged.error_response("networkpolicies", item) == ""
 
 
 def test_what_is_older_than_a_policy_may_still_be_let_go_and_no_worse_thing_can_be_put_in_its_place() -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import ipaddress
 import json
 import re
 from typing import Any
@@ -211,11 +212,36 @@ def test_only_pods_of_the_same_job_reach_its_ports_and_prometheus_its_metrics() 
     policy = by_kind(a_job())["NetworkPolicy"]["spec"]
     mine = {"podSelector": {"matchLabels": {Label.JOB: "digits"}}}
     assert policy["podSelector"] == mine["podSelector"]
-    assert policy["policyTypes"] == ["Ingress"]
     monitoring = {"namespaceSelector": {"matchLabels": {"kubernetes.io/metadata.name": "monitoring"}}}
     metrics = {"ports": [{"port": Port.METRICS, "protocol": "TCP"}], "from": [monitoring]}
     assert policy["ingress"] == [{"from": [mine]}, metrics]
-    assert "egress" not in policy
+
+
+DNS_PORTS = [{"port": port, "protocol": kind} for port in (53, 5353) for kind in ("UDP", "TCP")]
+
+
+def test_open_egress_leaves_out_the_credentials_that_clouds_hand_to_machines_and_keeps_dns() -> None:
+    policy = by_kind(a_job())["NetworkPolicy"]["spec"]
+    assert policy["policyTypes"] == ["Ingress", "Egress"]
+    everywhere, dns = policy["egress"]
+    assert dns == {"ports": DNS_PORTS}
+    pods, *blocks = everywhere["to"]
+    assert pods == {"namespaceSelector": {}}, "some networks match no pod by an address"
+
+    def is_reached(address: str) -> bool:
+        where = ipaddress.ip_address(address)
+        return any(
+            where in ipaddress.ip_network(block["cidr"])
+            and not any(where in ipaddress.ip_network(each) for each in block["except"])
+            for block in (each["ipBlock"] for each in blocks)
+        )
+
+    refused = {"169.254.169.254", "fd00:ec2::254"}
+    reached = {"8.8.8.8", "10.0.0.1", "169.254.20.10", "169.254.170.23", "2001:db8::1"}
+    assert {each for each in refused | reached if is_reached(each)} == reached
+    unrestricted = by_kind(a_job(egress=Egress.UNRESTRICTED))["NetworkPolicy"]["spec"]
+    assert unrestricted["policyTypes"] == ["Ingress"]
+    assert "egress" not in unrestricted
 
 
 def test_metrics_open_to_whom_the_job_names_and_to_the_api_servers() -> None:
@@ -257,8 +283,7 @@ def test_closed_egress_leaves_the_job_and_dns_servers(servers: tuple[str, ...], 
     assert policy["policyTypes"] == ["Ingress", "Egress"]
     mine, dns = policy["egress"]
     assert mine == {"to": [{"podSelector": {"matchLabels": {Label.JOB: "digits"}}}]}
-    ports = [{"port": port, "protocol": kind} for port in (53, 5353) for kind in ("UDP", "TCP")]
-    assert dns == {"to": peers, "ports": ports}
+    assert dns == {"to": peers, "ports": DNS_PORTS}
 
 
 def test_prometheus_is_told_of_the_workers_and_of_their_machines() -> None:

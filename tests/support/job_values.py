@@ -296,7 +296,7 @@ def _network(draw: Draw) -> None:
         "0.0.0.0/0",
     )
     draw.some(0.4, "metricsFrom", lambda: draw.few(readers, 3))
-    draw.some(0.4, "egress", lambda: draw.one(["open", "closed"]))
+    draw.some(0.4, "egress", lambda: draw.one(["open", "closed", "unrestricted"]))
     servers = (
         "kube-system/k8s-app=kube-dns",
         "openshift-dns/dns.operator.openshift.io/daemonset-dns=default",

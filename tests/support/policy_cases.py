@@ -57,6 +57,8 @@ class Case:
     """Below the pod's spec."""
     in_pods: bool = True
     """Whether a Pod is refused, too; else a template alone."""
+    needs_more: bool = False
+    """Whether an API server demands further fields with these, or a feature that may be off."""
 
     @property
     def spec(self) -> Json:
@@ -107,6 +109,13 @@ CASES: Final = (
         )
         for field in ("hostNetwork", "hostPID", "hostIPC")
     ),
+    Case(
+        name="host-port",
+        rule="hostNamespaces",
+        change=_container(0, ports=[{"containerPort": 80}, {"containerPort": 81, "hostPort": 81}]),
+        fields=("containers[main].ports.hostPort",),
+    ),
+    Case(name="port-of-the-pod", rule="hostNamespaces", change=_container(0, ports=[{"containerPort": 80}])),
     Case(name="host-network-false", rule="hostNamespaces", change=lambda spec: spec.update(hostNetwork=False)),
     Case(
         name="privileged",
@@ -121,6 +130,38 @@ CASES: Final = (
         fields=("initContainers[first].securityContext.privileged",),
     ),
     Case(name="privileged-false", rule="privileged", change=_container(0, securityContext={"privileged": False})),
+    Case(
+        name="host-process",
+        rule="privileged",
+        change=lambda spec: spec.update(securityContext={"windowsOptions": {"hostProcess": True}}),
+        fields=("securityContext.windowsOptions.hostProcess",),
+        needs_more=True,
+    ),
+    Case(
+        name="host-process-of-a-container",
+        rule="privileged",
+        change=_container(1, securityContext={"windowsOptions": {"hostProcess": True}}),
+        fields=("containers[beside].securityContext.windowsOptions.hostProcess",),
+        needs_more=True,
+    ),
+    Case(
+        name="unmasked-proc",
+        rule="privileged",
+        change=_container(0, securityContext={"procMount": "Unmasked"}),
+        fields=("containers[main].securityContext.procMount",),
+        needs_more=True,
+    ),
+    Case(
+        name="capabilities",
+        rule="privileged",
+        change=_container(0, securityContext={"capabilities": {"add": ["SYS_ADMIN", "CHOWN", "NET_ADMIN"]}}),
+        fields=("containers[main].securityContext.capabilities.add SYS_ADMIN NET_ADMIN",),
+    ),
+    Case(
+        name="capabilities-of-the-pod-alone",
+        rule="privileged",
+        change=_container(0, securityContext={"capabilities": {"add": ["IPC_LOCK", "SYS_PTRACE"]}}),
+    ),
     Case(
         name="no-security-context", rule="privileged", change=lambda spec: spec["containers"][0].pop("securityContext")
     ),
@@ -197,6 +238,14 @@ CASES: Final = (
         change=lambda spec: spec["initContainers"][0].update(image=DIGEST[:-1]),
         fields=(f"initContainers[first].image '{DIGEST[:-1]}'",),
     ),
+    Case(
+        name="image-volume-by-tag",
+        rule="imageDigest",
+        change=_volume(image={"reference": "example.com/data:1"}),
+        fields=("volumes[more].image 'example.com/data:1'",),
+        needs_more=True,
+    ),
+    Case(name="image-volume", rule="imageDigest", change=_volume(image={"reference": DIGEST}), needs_more=True),
     Case(name="tag-and-digest", rule="imageDigest", change=_container(0, image=DIGEST.replace("@", ":1@"))),
 )
 """Of every rule, what it refuses and what comes near."""
@@ -204,7 +253,9 @@ CASES: Final = (
 RULES: Final = tuple(dict.fromkeys(case.rule for case in CASES))
 
 WORKLOAD_PATCH: Final = "workloadPatch"
-"""The rule that is not about pods."""
+NETWORK_POLICY: Final = "networkPolicy"
+OTHER_RULES: Final = (NETWORK_POLICY, WORKLOAD_PATCH)
+"""Rules that are not about pods."""
 
 MAY_UPDATE: Final = "update workloads.kueue.x-k8s.io"
 
@@ -356,9 +407,9 @@ def policies(
         namespace: of the jobs.
         otherwise: what becomes of what breaks a rule, unless ``actions`` say so for it.
         more: further values of the chart.
-        **actions: rule → ``Deny``, ``Warn``, ``Audit`` or ``Off``; the rule that is not about pods is off by default.
+        **actions: rule → ``Deny``, ``Warn``, ``Audit`` or ``Off``; rules that are not about pods are off by default.
     """
-    said = {WORKLOAD_PATCH: "Off"} | dict.fromkeys(RULES, otherwise) | actions
+    said = dict.fromkeys(OTHER_RULES, "Off") | dict.fromkeys(RULES, otherwise) | actions
     return deepcopy(list(_rendered(namespace, tuple(said.items()), json.dumps(more or {}))))
 
 

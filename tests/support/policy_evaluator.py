@@ -26,7 +26,8 @@ def _contains(text: str, part: str) -> celtypes.BoolType:
 
 
 def _check(authorizer: celtypes.MapType, verb: str) -> celtypes.BoolType:
-    return celtypes.BoolType(f"{verb} {authorizer['resource']}.{authorizer['group']}" in authorizer["may"])
+    where = "" if "namespace" in authorizer else " everywhere"
+    return celtypes.BoolType(f"{verb} {authorizer['resource']}.{authorizer['group']}{where}" in authorizer["may"])
 
 
 def _narrowed(authorizer: celtypes.MapType, key: str, value: str) -> celtypes.MapType:
@@ -56,21 +57,26 @@ class Policy:
 
     rendered: Json
 
-    def error_response(self, plural: str, item: Json, old: Json | None = None, *, may: Iterable[str] = ()) -> str:
+    def error_response(
+        self, plural: str, item: Json | None, old: Json | None = None, *, may: Iterable[str] = ()
+    ) -> str:
         """Return the message of the policy, empty if it admits the request.
 
         Args:
             plural: Resource of the object.
-            item: The object.
+            item: The object; None if it is deleted.
             old: The object before the change; None if it is created.
-            may: Rights of the requester in the namespace, as ``VERB RESOURCE.GROUP``.
+            may: Rights of the requester in the namespace, as ``VERB RESOURCE.GROUP``, and with `` everywhere`` in all.
         """
-        operation = "CREATE" if old is None else "UPDATE"
+        operation = "CREATE" if old is None else "UPDATE" if item is not None else "DELETE"
         spec = self.rendered["spec"]
-        if not any(self._matches(rule, operation, plural, item) for rule in spec["matchConstraints"]["resourceRules"]):
+        api_version = str((item or old or {})["apiVersion"])
+        if not any(
+            self._matches(rule, operation, plural, api_version) for rule in spec["matchConstraints"]["resourceRules"]
+        ):
             return ""
         known = {
-            "object": json_to_cel(item),
+            "object": None if item is None else json_to_cel(item),
             "oldObject": None if old is None else json_to_cel(old),
             "request": json_to_cel({"operation": operation, "namespace": "training"}),
             "authorizer": json_to_cel({"may": [*may]}),
@@ -81,10 +87,13 @@ class Policy:
         for each in spec["variables"]:
             known["variables"][celtypes.StringType(each["name"])] = _program(each["expression"]).evaluate(known)
         refused = [each for each in spec["validations"] if not _program(each["expression"]).evaluate(known)]
-        return " ".join(str(_program(each["messageExpression"]).evaluate(known)) for each in refused)
+        return " ".join(
+            each["message"] if "message" in each else str(_program(each["messageExpression"]).evaluate(known))
+            for each in refused
+        )
 
     @staticmethod
-    def _matches(rule: Json, operation: str, plural: str, item: Json) -> bool:
-        group, _, version = item["apiVersion"].rpartition("/")
+    def _matches(rule: Json, operation: str, plural: str, api_version: str) -> bool:
+        group, _, version = api_version.rpartition("/")
         asked = (("operations", operation), ("resources", plural), ("apiGroups", group), ("apiVersions", version))
         return all({word, "*"} & set(rule[field]) for field, word in asked)

@@ -14,6 +14,7 @@ from kubectl_ddp.errors import NotFound, Unreachable
 from kubectl_ddp.kube.objects import Object, Snapshot
 from kubectl_ddp.kube.related_objects import RelatedKind, RelatedObjects
 from kubectl_ddp.util.stop import Stop
+from kubectl_ddp.values.parsers import Egress
 
 
 class ScriptedBackend:
@@ -106,6 +107,10 @@ class ScriptedBackend:
     def api_servers(self) -> tuple[str, ...]:
         """There are none."""
         return ()
+
+    def effective_egress(self, egress: Egress) -> Egress:
+        """The job's own."""
+        return egress
 
     def preflight(self, spec: object, objects: Sequence[Object], *, is_thorough: bool) -> None:
         pass

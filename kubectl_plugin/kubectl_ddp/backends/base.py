@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from kubectl_ddp.preflight.model import Subject
     from kubectl_ddp.render.choose import Facts
     from kubectl_ddp.spec.model import JobSpec
+    from kubectl_ddp.values.parsers import Egress
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -61,6 +62,9 @@ class Backend(Protocol):
         """Return the addresses from which the API servers connect to pods; empty if there are none or reading them is
         denied.
         """
+
+    def effective_egress(self, egress: Egress) -> Egress:
+        """Return the egress to render a job with: closed if the job leaves it open and its namespace closes it."""
 
     def preflight(self, spec: JobSpec, objects: Sequence[Object], *, is_thorough: bool) -> tuple[Subject, Known] | None:
         """Read what the checks need to decide if a job can run here; ``None`` if the place has no checks."""

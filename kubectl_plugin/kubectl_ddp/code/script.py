@@ -145,6 +145,15 @@ def _interpreter(kind: str, first: bytes) -> str:
     return " ".join([PurePath(words[0]).name, *words[1:]]) if words else SHELLS.get(kind, "sh")
 
 
+def check_script_name(script: Path) -> None:
+    """Reject a file name that is not a valid key of a ConfigMap. Raises UsageError."""
+    if not re.fullmatch(r"[-._A-Za-z0-9]+", script.name):
+        raise UsageError(
+            f"'{script.name}' cannot travel under this name.",
+            hint="Rename it: letters, digits, '-', '_' and '.' are allowed.",
+        )
+
+
 def read_script(path: str) -> Code:
     """Return a single script as code to submit. Raises UsageError if it is too large, not UTF-8, or contains
     credentials.
@@ -157,11 +166,7 @@ def read_script(path: str) -> Code:
         raise UsageError(
             f"'{path}' has {len(data)} bytes, and at most {LARGEST_BYTES} can travel with a job.", hint=elsewhere
         )
-    if not re.fullmatch(r"[-._A-Za-z0-9]+", script.name):
-        raise UsageError(
-            f"'{script.name}' cannot travel under this name.",
-            hint="Rename it: letters, digits, '-', '_' and '.' are allowed.",
-        )
+    check_script_name(script)
     try:
         return Code(script.name, data.decode("utf-8"))
     except UnicodeDecodeError as error:

@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import ipaddress
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, Final
 
 from kubectl_ddp.spec.model import JobSpec
 from kubectl_ddp.values import dns
 from kubectl_ddp.values.dns import DnsServer
 from kubectl_ddp.values.metrics_ingress import NAMESPACE_NAME, Reader
+
+METADATA_SERVICES: Final = {"0.0.0.0/0": "169.254.169.254/32", "::/0": "fd00:ec2::254/128"}
+"""Block of all addresses → the address in it at which clouds hand out credentials of the machine."""
 
 
 def view(spec: JobSpec, api_servers: Sequence[str]) -> dict[str, Any]:
@@ -24,7 +27,8 @@ def view(spec: JobSpec, api_servers: Sequence[str]) -> dict[str, Any]:
     servers = [{"ipBlock": {"cidr": str(ipaddress.ip_network(address))}} for address in api_servers]
     return {
         "metrics_peers": [] if None in peers else [*peers, *servers],
-        "closed": spec.egress == "closed",
+        "egress": str(spec.egress),
+        "metadata_services": METADATA_SERVICES,
         "dns_peers": [_dns_peer(server) for server in spec.dns or dns.DEFAULT],
         "dns_ports": [{"port": port, "protocol": protocol} for port in dns.PORTS for protocol in ("UDP", "TCP")],
     }

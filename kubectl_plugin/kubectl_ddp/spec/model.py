@@ -247,7 +247,8 @@ class JobSpec:
         example="[monitoring, 10.0.0.0/24]", default=[str(MONITORING)],
     )
     egress: Egress = key(
-        "egress", Group.ACCESS, v.Choice(Egress, tuple(Egress)), "Allowed egress of the pods.", example="closed",
+        "egress", Group.ACCESS, v.Choice(Egress, tuple(Egress)),
+        "Allowed egress of the pods; open is all but the cloud's metadata service.", example="closed",
         default=Egress.OPEN.value,
     )
     dns: tuple[DnsServer, ...] = key(

@@ -54,7 +54,7 @@ class State(StrEnum):
     DELETING = "Deleting"
 
 
-_WITH_RANKS: Final = frozenset({State.RUNNING, State.STARTING, State.RESTARTING})
+WITH_RANKS: Final = frozenset({State.RUNNING, State.STARTING, State.RESTARTING})
 TERMINAL: Final = frozenset({State.SUCCEEDED, State.FAILED, State.LOST})
 
 
@@ -235,7 +235,7 @@ def job_state(
     facts = _facts(snapshot, workers, told, counted)
     state = next(state for state, holds in _DECISION if holds(facts))
     nodes_of = {str(pod["metadata"]["name"]): str(pod["spec"].get("nodeName", "")) for pod in workers}
-    stall = find_stalled_group(told) if state in _WITH_RANKS else None
+    stall = find_stalled_group(told) if state in WITH_RANKS else None
     ranks = rank_states(told, nodes_of, before, awaited=stall.rank if stall else None)
     has_succeeded = state is State.SUCCEEDED
     is_over = has_succeeded or state is State.FAILED
@@ -277,7 +277,7 @@ def job_state(
         summary=summary,
         queue=snapshot.queued,
         startup=started,
-        early_failures=find_early_failures(told, counted, progress["step"]) if state in _WITH_RANKS else None,
+        early_failures=find_early_failures(told, counted, progress["step"]) if state in WITH_RANKS else None,
         **progress,
     )
 

@@ -36,9 +36,13 @@ class Egress(StrEnum):
     """Allowed egress of a job's pods."""
 
     OPEN = "open"
-    """All destinations: data is in object stores, hubs and file servers whose addresses cannot be listed here."""
+    """All destinations but a cloud's metadata service: data is in object stores, hubs and file servers whose addresses
+    cannot be listed here.
+    """
     CLOSED = "closed"
     """Only pods of the same job, and DNS."""
+    UNRESTRICTED = "unrestricted"
+    """All destinations."""
 
 
 class Effect(StrEnum):

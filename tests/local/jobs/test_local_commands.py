@@ -149,7 +149,7 @@ def test_suspend_resume_scale_and_delete_say_what_they_did(place: Place, typed: 
         refused = typed("scale", "digits", "--nnodes", "9", *more)
         assert (refused.returncode, refused.stdout) == (2, "")
         assert refused.stderr.startswith("error: Job 'digits' cannot have 9 nodes: it was submitted for between 1")
-    assert typed("delete", "digits", "no-such-job").stdout == "job digits deleted on this machine\n"
+    assert typed("delete", "digits", "no-such-job", "--yes").stdout == "job digits deleted on this machine\n"
     assert typed("wait", "digits", "--for=deleted").returncode == 0
 
 
@@ -188,7 +188,7 @@ def test_delete_wants_names_or_all(place: Place, typed: Typed) -> None:
         place.run("exit 0", name=name, replicas=1)
     assert typed("delete").returncode == 2
     assert typed("delete", "one", "--all").returncode == 2
-    assert sorted(typed("delete", "--all").stdout.splitlines()) == [
+    assert sorted(typed("delete", "--all", "--yes").stdout.splitlines()) == [
         "job one deleted on this machine", "job two deleted on this machine",
     ]  # fmt: skip
     assert typed("delete", "--all").returncode == 0

@@ -317,6 +317,17 @@ def test_jobs_of_other_namespaces_are_left_alone(server: ApiServer, tmp_path: Pa
     other.world.stop()
     assert BUDGET not in server.objects
     assert size(server) == 2
+    whole = {f"{root}/{plural}" for root, kinds in GROUPS.items() for plural in kinds.values()}
+    assert {each.path for each in server.requests} & whole == {"/api/v1/nodes"}, "lists of all namespaces"
+
+
+def test_jobs_of_several_namespaces_are_managed(server: ApiServer, tmp_path: Path) -> None:
+    both = made(server, tmp_path, namespaces=("another", "team", "team"))
+    both.world.start()
+    both.run_once()
+    both.world.stop()
+    assert [job.key for job in both.world.jobs()[0]] == ["team/digits"]
+    assert size(server) == 3
 
 
 def test_at_its_end_it_deletes_its_budgets_and_releases_the_lease(server: ApiServer, tmp_path: Path) -> None:

@@ -24,7 +24,7 @@ from ddp_trainer.net.asyncio_utils import hang_up
 from ddp_trainer.net.handshake import MOST_BYTES, HandshakeError
 from ddp_trainer.net.strict_json import DecodeError
 from ddp_trainer.preflight import names
-from ddp_trainer.preflight.json_codec import Kind, decode, encode, read_line
+from ddp_trainer.preflight.json_codec import LINE_BYTES, Kind, decode, encode, read_line
 from ddp_trainer.preflight.listener import Banner, encode_banner, read_banner
 from ddp_trainer.preflight.port_probe import CONNECT_SECONDS, outcome_of
 from ddp_trainer.preflight.schema import Clock, Outcome, Probe, Report, Resolution
@@ -33,6 +33,8 @@ PROBE_SECONDS: Final = 15.0
 """Seconds that the host waits for the probes of the nodes that came."""
 MOST_TOLD_WHOLE: Final = 32
 """Nodes up to which all probes are distributed. Their number grows quadratically, so beyond it only failed ones are."""
+FIRST_LINE_BYTES: Final = 1 << 20
+"""Longest line of a client whose report the host does not have: without a secret it may be anyone."""
 _CLOCK_ROUNDS: Final = 5
 _PAUSE: Final = 0.2
 
@@ -120,7 +122,7 @@ class Host:
         """Serve one client until it disconnects. A connection without a request was a probe."""
         token = ""
         try:
-            while line := await read_line(reader):
+            while line := await read_line(reader, LINE_BYTES if self._reports.has(token) else FIRST_LINE_BYTES):
                 ask = decode(PreflightRequest, line)
                 if ask.report:
                     token = ask.report.token

@@ -38,11 +38,11 @@ def decode(kind: type[Kind], line: bytes) -> Kind:
     return message
 
 
-async def read_line(reader: asyncio.StreamReader) -> bytes:
+async def read_line(reader: asyncio.StreamReader, most_bytes: int = LINE_BYTES) -> bytes:
     """Return the next line, which may be longer than the reader's limit; empty at the end of the connection.
 
     Raises:
-        DecodeError: The line has more than :data:`LINE_BYTES`.
+        DecodeError: The line has more than ``most_bytes``.
         OSError: The connection broke.
     """
     line = bytearray()
@@ -53,6 +53,6 @@ async def read_line(reader: asyncio.StreamReader) -> bytes:
             line += await reader.readexactly(error.consumed)
         except asyncio.IncompleteReadError:
             return b""
-        if len(line) > LINE_BYTES:
-            raise strict_json.DecodeError(f"a line of more than {LINE_BYTES} bytes")
+        if len(line) > most_bytes:
+            raise strict_json.DecodeError(f"a line of more than {most_bytes} bytes")
     return bytes(line)

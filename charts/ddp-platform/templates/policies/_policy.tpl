@@ -20,7 +20,7 @@ dyn(object).kind == "Pod"
     .map(job, {
       "at": dyn(variables.jobsAt + "[" + job.name + "].template.spec.template.spec"),
       "it": job.template.spec.template.spec})
-: has(dyn(object).spec.template) && has(dyn(object).spec.template.spec)
+: has(dyn(object).spec) && has(dyn(object).spec.template) && has(dyn(object).spec.template.spec)
 ? [{"at": dyn("spec.template.spec"), "it": dyn(object).spec.template.spec}]
 : []
 {{- end }}
@@ -59,6 +59,7 @@ One rule as a policy and its binding.
   rule      key of .Values.policies
   refused   CEL: for each pod a list of the fields that break the rule; of variables.specs and variables.containers
   variables further variables by name, as CEL; none when left out
+  resources further resourceRules, of objects without pods; none when left out
   sentence  what is wrong and what to do, after the fields; without a dot
 
 Templates are looked at when they are created, so that a person is told at once; pods whenever what runs in them changes,
@@ -99,9 +100,12 @@ spec:
         apiVersions: ["*"]
         operations: ["CREATE"]
         resources: ["trainingruntimes"]
+      {{- with .resources }}
+      {{- toYaml . | nindent 6 }}
+      {{- end }}
   matchConditions:
     - name: changes-what-runs
-      expression: request.operation == "CREATE" || object.spec != oldObject.spec
+      expression: request.operation == "CREATE" || dyn(object).spec != dyn(oldObject).spec
   variables:
     - name: jobs
       expression: |-
@@ -157,4 +161,23 @@ spec:
 {{- define "ddp-platform.policy.action" -}}
 {{- $said := index .root.Values.policies .rule }}
 {{- if or (not $said) (eq (lower (toString $said)) "off") }}Off{{ else }}{{ $said }}{{ end }}
+{{- end }}
+
+{{/* A value as CEL. Every part is dyn, because literals of lists and maps need parts of one type. */}}
+{{- define "ddp-platform.policy.literal" -}}
+{{- if kindIs "map" . -}}
+{{- $entries := list -}}
+{{- range $key, $value := . -}}
+{{- $entries = append $entries (printf "%s: %s" (toJson $key) (include "ddp-platform.policy.literal" $value)) -}}
+{{- end -}}
+dyn({ {{- join ", " $entries -}} })
+{{- else if kindIs "slice" . -}}
+{{- $items := list -}}
+{{- range . -}}
+{{- $items = append $items (include "ddp-platform.policy.literal" .) -}}
+{{- end -}}
+dyn([ {{- join ", " $items -}} ])
+{{- else -}}
+dyn({{ toJson . }})
+{{- end -}}
 {{- end }}

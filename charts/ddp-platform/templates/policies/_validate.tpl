@@ -15,7 +15,7 @@
 
 {{/* Rules that are not enforced, for NOTES.txt; the one that is off by default is no news. */}}
 {{- define "ddp-platform.warnings.policies" -}}
-{{- range $rule := list "hostPath" "hostNamespaces" "privileged" "memoryLimit" "apiToken" "workloadPatch" }}
+{{- range $rule := list "hostPath" "hostNamespaces" "privileged" "memoryLimit" "apiToken" "networkPolicy" "workloadPatch" }}
 {{- $action := include "ddp-platform.policy.action" (dict "root" $ "rule" $rule) }}
 {{- if ne $action "Deny" }}
 - nothing refuses objects that break the rule {{ $rule }} (policies.{{ $rule }}: {{ $action }}).

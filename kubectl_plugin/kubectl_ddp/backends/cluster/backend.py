@@ -47,6 +47,7 @@ if TYPE_CHECKING:
     from kubectl_ddp.render.choose import Facts, Kind
     from kubectl_ddp.spec.model import JobSpec
     from kubectl_ddp.spec.shared_presets import SharedPresets
+    from kubectl_ddp.values.parsers import Egress
 
 
 def on_stderr(text: str) -> None:
@@ -109,6 +110,18 @@ class ClusterBackend:
         from kubectl_ddp.backends.cluster.read.apiserver_addresses import api_servers  # noqa: PLC0415 - only for submission
 
         return api_servers(self._api, self._notice)
+
+    def effective_egress(self, egress: Egress) -> Egress:
+        """Return closed for an open job in a closed namespace. NetworkPolicies add up, so the job's would open it."""
+        if egress != "open":
+            return egress
+        try:
+            policies = collection("networking.k8s.io/v1", "networkpolicies", self.namespace)
+            default = self._api.get(f"{policies}/ddp-default")
+        except (Forbidden, NotFound):
+            return egress
+        is_closed = "Egress" in default["spec"].get("policyTypes", ())
+        return type(egress)("closed") if is_closed else egress
 
     def job(self, name: str, *, events: bool = True, namespace: str | None = None) -> Snapshot:
         """Return one job, without its events if ``events`` is false. Raises NotFound."""

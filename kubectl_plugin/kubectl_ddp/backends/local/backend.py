@@ -35,6 +35,7 @@ if TYPE_CHECKING:
     from kubectl_ddp.backends.local.submission import Machine
     from kubectl_ddp.capacity.model import Inventory
     from kubectl_ddp.spec.model import JobSpec
+    from kubectl_ddp.values.parsers import Egress
 
 HANG_SECONDS: Final = 5.0
 """Timeout of a hang report; a launcher queries its ranks first and waits for those that do not answer."""
@@ -234,6 +235,10 @@ class LocalBackend:
     def api_servers(self) -> tuple[str, ...]:
         """Return no addresses: pods are queried without a proxy."""
         return ()
+
+    def effective_egress(self, egress: Egress) -> Egress:
+        """Return ``egress``: this machine has no network policies."""
+        return egress
 
     def preflight(self, spec: JobSpec, objects: Sequence[Object], *, is_thorough: bool) -> None:
         """Do nothing: this machine applies no admission checks."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import secrets
 import sys
 from typing import TYPE_CHECKING, Final
@@ -183,6 +184,7 @@ def _submit_new_run(backend: Backend, name: str, spec: JobSpec, code: Code | Non
     from kubectl_ddp.values.engine import Gang  # noqa: PLC0415
 
     site = Site.LOCAL if backend.where == "local" else Site.CLUSTER
+    spec = dataclasses.replace(spec, egress=backend.effective_egress(spec.egress))
     version = native_version(spec, backend.facts() if spec.gang is Gang.NATIVE else None)
     objects = render(spec, run_id, site=site, code=code, api_servers=backend.api_servers(), native_version=version)
     try:

@@ -14,7 +14,7 @@ from typing import Any, Final
 import click
 
 from kubectl_ddp.cli.internal.options import Options
-from kubectl_ddp.code.script import check_script, imported_modules
+from kubectl_ddp.code.script import check_script, check_script_name, imported_modules
 from kubectl_ddp.errors import DdpError, UsageError
 from kubectl_ddp.spec.fields import FILE_KEYS
 from kubectl_ddp.spec.job_schema import SCHEMA_FILE, schema_text
@@ -30,7 +30,7 @@ SIZE: Final = re.compile(r"(\d+(?::\d+)?)\s*x\s*(\d+)")
 
 JOB: Final = """\
 # yaml-language-server: $schema={schema}
-# Job of {script}. '{program} explain' describes all keys.
+# Job of {script_name}. '{program} explain' describes all keys.
 #
 #     {program} submit -f {file} --build --follow
 apiVersion: ddp.dev/v1
@@ -139,8 +139,10 @@ def _check_complete(answers: Answers) -> None:
 def _checked(answers: Answers) -> dict[str, Any]:
     """Return the values of the templates. Raises UsageError for an invalid one."""
     script = str(answers.script)
+    path = check_script(script)
+    check_script_name(path)
     values: dict[str, Any] = {
-        "script": os.path.relpath(check_script(script)),
+        "script": os.path.relpath(path),
         "name": answers.name or default_job_name(Script(script)),
         "image": answers.image,
         "nnodes": answers.nnodes,
@@ -172,6 +174,7 @@ def _job_text(values: dict[str, Any], file: str) -> str:
         file=file,
         program=program(),
         schema=SCHEMA_FILE,
+        script_name=script.name,
         script_value=json.dumps(values["script"]),
         code=f"{'' if sends_directory else '# '}code: {json.dumps(folder)}",
         processes=GPUS.format(gpus=values["gpus"]) if values["has_gpus"] else CPUS,

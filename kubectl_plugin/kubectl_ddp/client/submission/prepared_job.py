@@ -88,10 +88,12 @@ class Prepared:
         """
         is_open = self.spec.engine is Engine.AUTO or self.spec.gang in {Gang.AUTO, Gang.NATIVE}
         facts = backend.facts() if is_open and self.site is Site.CLUSTER else None
-        reached = dataclasses.replace(self, api_servers=backend.api_servers())
+        spec = dataclasses.replace(self.spec, egress=backend.effective_egress(self.spec.egress))
+        resolved = dataclasses.replace(self.resolved, spec=spec)
+        reached = dataclasses.replace(self, resolved=resolved, api_servers=backend.api_servers())
         if facts is None:
             return reached
-        spec, origins = resolve_auto(self.spec, facts), dict(self.resolved.origins)
+        spec, origins = resolve_auto(spec, facts), dict(self.resolved.origins)
         found = Origin(Kind.RULE, facts.where, "the first that the cluster serves")
         origins |= {key: found for key in ("engine", "gang") if getattr(spec, key) != getattr(self.spec, key)}
         resolved = dataclasses.replace(self.resolved, spec=spec, origins=origins)

@@ -15,6 +15,7 @@ from ddp_trainer.net.strict_json import DecodeError
 from ddp_trainer.preflight import formatter, names, software
 from ddp_trainer.preflight.checks.all_checks import run_all_checks
 from ddp_trainer.preflight.exchange import (
+    FIRST_LINE_BYTES,
     PROBE_SECONDS,
     ExchangeFailed,
     Host,
@@ -162,6 +163,31 @@ def test_a_guest_without_the_secret_is_neither_heard_nor_answered() -> None:
         return sorted(each.token for each in reports), answer
 
     assert asyncio.run(hold()) == (["token-0", "token-1"], b"")
+
+
+@pytest.mark.parametrize(("is_member", "answers"), [(False, 0), (True, 2)])
+def test_only_a_client_whose_report_the_host_has_may_send_longer_lines(*, is_member: bool, answers: int) -> None:
+    """Of a launch without a secret, in which anyone may connect."""
+
+    async def hold() -> bytes:
+        host = Host("token-0", 2, asyncio.get_running_loop().time() + 30)
+        listener = PreflightServer("token-0", "127.0.0.1", None, host.serve)
+        port = await listener.listen(0)
+        reader, writer = await asyncio.open_connection("127.0.0.1", port, limit=1 << 24)
+        own = asyncio.create_task(host.reports(a_report(0)))
+        await reader.readuntil(b"\n")
+        if is_member:
+            writer.write(encode(PreflightRequest(report=a_report(1))))
+            await own
+        writer.write(b" " * FIRST_LINE_BYTES + encode(PreflightRequest()))
+        writer.write_eof()
+        answered = await reader.read()
+        writer.close()
+        own.cancel()
+        await listener.aclose()
+        return answered
+
+    assert asyncio.run(hold()).count(b"\n") == answers
 
 
 def test_a_report_that_comes_too_late_is_late_for_everybody() -> None:

@@ -46,6 +46,18 @@ def test_flags_and_the_only_script_with_torch_make_a_job_that_submit_takes(capsy
     assert run(["submit", "-f", "train.ddp.yaml", "--dry-run=client"]) == 0
 
 
+def test_a_name_that_submit_refuses_is_refused_and_no_folder_writes_a_key(capsys: pytest.CaptureFixture[str]) -> None:
+    folder = Path("a\nimage: evil")
+    folder.mkdir()
+    for script in (Path("train\nimage: evil.py"), folder / "train.py"):
+        script.write_text("import torch\n")
+    assert init("train\nimage: evil.py", "--name", "x", *SIZE) == 2
+    assert "Rename it" in capsys.readouterr().err
+    assert init(str(folder / "train.py"), "--name", "x", *SIZE) == 0
+    keys = [line for line in Path("x.ddp.yaml").read_text().splitlines() if line.startswith("image")]
+    assert keys == [f"image: {IMAGE}"]
+
+
 def test_answers_on_a_terminal_take_the_place_of_flags(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("sys.stdin", Terminal(f"\n{IMAGE}\n2:4x0\n"))
     assert run(["init"]) == 0

@@ -174,7 +174,7 @@ def test_every_key_says_where_its_value_came_from(key: str) -> None:
         ({"command": "a 'b"}, "--command: 'a 'b' cannot be split into words: No closing quotation."),
         ({"preset": "gpu-ncl"}, "--preset: there is no preset 'gpu-ncl'. Did you mean 'gpu-nccl'?"),
         ({"preset": ["gpu-nccl"]}, "--preset: there is no preset '['gpu-nccl']'."),
-        ({"egress": "some"}, "--egress: 'some' is not one of open, closed."),
+        ({"egress": "some"}, "--egress: 'some' is not one of open, closed, unrestricted."),
         ({"metricsFrom": ["10.0.0.1/24"]}, "'10.0.0.1/24' is not a valid source of metrics requests. Name a namespace"),
         ({"dns": ["kube-dns"]}, "'kube-dns' names no DNS server. Write NAMESPACE/LABEL=VALUE"),
         ({"dns": ["10.0.0.1/24"]}, "'10.0.0.1/24' names no DNS server."),

@@ -40,6 +40,10 @@ _TYPES: Final[Mapping[str, torch.dtype]] = {
 }
 
 
+_MALFORMED: Final = (ValueError, KeyError, TypeError, AttributeError, RuntimeError, OverflowError, RecursionError)
+"""Errors of a header with other values than the format's, of torch's views among them."""
+
+
 class CorruptSafetensors(Exception):
     """The file violates the format; the message is the reason."""
 
@@ -94,7 +98,7 @@ def _weight_map(index: Path) -> Mapping[str, str]:
         foreign = next((each for each in places.values() if Path(each).name != each), None)
     except OSError as err:
         raise _unreadable(index, err) from None
-    except (ValueError, KeyError, TypeError, AttributeError):
+    except _MALFORMED:
         raise BadConfig(
             f"--init-from is {index}, which is not a safetensors index.", hint='It needs a "weight_map".'
         ) from None
@@ -113,7 +117,7 @@ def _mmap_file(file: Path) -> dict[str, Tensor]:
         return {name: _tensor(name, entry, content) for name, entry in header.items() if name != "__metadata__"}
     except OSError as err:
         raise _unreadable(file, err) from None
-    except (CorruptSafetensors, ValueError, KeyError, TypeError, AttributeError) as err:
+    except (CorruptSafetensors, *_MALFORMED) as err:
         why = str(err) if isinstance(err, CorruptSafetensors) else "its header is none of safetensors"
         raise BadConfig(f"--init-from is {file}, which is damaged: {why}.", hint="Give a whole file.") from None
 

@@ -80,6 +80,10 @@ def without_header(file: Path) -> None:
     file.write_bytes((2).to_bytes(8, "little") + b"[]")
 
 
+def of_header(file: Path, header: bytes) -> None:
+    file.write_bytes(len(header).to_bytes(8, "little") + header + bytes(8))
+
+
 def of_unknown_type(file: Path) -> None:
     file.write_bytes(file.read_bytes().replace(b'"F32"', b'"F31"'))
 
@@ -91,6 +95,22 @@ def of_unknown_type(file: Path) -> None:
         (lambda file: file.write_bytes(b"abc"), "which is damaged: its 3 bytes end before its header does"),
         (lambda file: file.write_bytes(b"a" * 20), "which is damaged: its 20 bytes end before its header does"),
         (without_header, "which is damaged: its header is none of safetensors"),
+        (lambda file: of_header(file, b"[" * 100_000), "which is damaged: its header is none of safetensors"),
+        *(
+            (lambda file, entry=entry: of_header(file, json.dumps({"a": entry}).encode()), "x.*, which is damaged: ")
+            for entry in (
+                {"dtype": "F32", "shape": [-1, -2], "data_offsets": [0, 8]},
+                {"dtype": "F32", "shape": [10**30], "data_offsets": [0, 8]},
+                {"dtype": "F32", "shape": [float("inf")], "data_offsets": [0, 8]},
+                {"dtype": "F32", "shape": [2.0], "data_offsets": [0, 8]},
+                {"dtype": "F32", "shape": "2", "data_offsets": [0, 8]},
+                {"dtype": "F32", "shape": [-1, 0], "data_offsets": [0, 0]},
+                {"dtype": "F32", "shape": [2], "data_offsets": [0.0, 8.0]},
+                {"dtype": "F32", "shape": [2], "data_offsets": [0]},
+                {"dtype": ["F32"], "shape": [2], "data_offsets": [0, 8]},
+                7,
+            )
+        ),
         (of_unknown_type, "which is damaged: a has numbers of the type 'F31', which is not known"),
         (Path.unlink, "which cannot be read: No such file"),
     ],
@@ -113,6 +133,8 @@ def test_a_damaged_file_is_refused(harm: Callable[[Path], object], sentence: str
         ('{"weight_map": {"a": "../1.safetensors"}}', r"which names the file '\.\./1\.safetensors'"),
         ('{"weight_map": ["a"]}', "which is not a safetensors index"),
         ("a", "which is not a safetensors index"),
+        ('{"weight_map": {"a": 7}}', "which is not a safetensors index"),
+        ("[" * 100_000, "which is not a safetensors index"),
     ],
 )
 def test_an_index_that_is_none_is_refused(index: str, sentence: str, tmp_path: Path) -> None:

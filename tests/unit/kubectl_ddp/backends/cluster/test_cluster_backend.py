@@ -22,6 +22,7 @@ from kubectl_ddp.render import render
 from kubectl_ddp.util.stop import Stop
 from kubectl_ddp.values.engine import Engine, Gang, QueueResize
 from kubectl_ddp.values.node_requirements import Topology
+from kubectl_ddp.values.parsers import Egress
 from kubectl_ddp.values.quantity import Nodes
 from tests.support import kube_objects
 from tests.support.api_server import Answer, ApiServer, kubeconfig, serving, status
@@ -282,6 +283,24 @@ def test_a_job_that_is_over_is_not_changed(server: ApiServer, backend: ClusterBa
         backend.scale("digits", 2)
     with pytest.raises(UsageError, match="is over"):
         backend.suspend("digits", suspended=False)
+
+
+@pytest.mark.parametrize(
+    ("types", "wanted", "rendered"),
+    [
+        (["Ingress", "Egress"], Egress.OPEN, Egress.CLOSED),
+        (["Ingress", "Egress"], Egress.UNRESTRICTED, Egress.UNRESTRICTED),
+        (["Ingress"], Egress.OPEN, Egress.OPEN),
+        (None, Egress.OPEN, Egress.OPEN),
+    ],
+)
+def test_an_open_job_does_not_open_a_namespace_whose_egress_is_closed(
+    server: ApiServer, backend: ClusterBackend, types: list[str] | None, wanted: Egress, rendered: Egress
+) -> None:
+    if types is not None:
+        path = "/apis/networking.k8s.io/v1/namespaces/team/networkpolicies/ddp-default"
+        server.put(path, {"spec": {"policyTypes": types}})
+    assert backend.effective_egress(wanted) is rendered
 
 
 def test_a_pods_metrics_come_through_the_api_servers_proxy(server: ApiServer, backend: ClusterBackend) -> None:

@@ -62,10 +62,12 @@ def read_index(content: bytes, place: str) -> Index:
     """
     try:
         entries = json.loads(content)["shards"]
-        kinds = {(entry["format"], bool(entry.get("zip_data"))) for entry in entries}
-        shards = [ObjectInfo(entry["raw_data"]["basename"], int(entry["raw_data"]["bytes"])) for entry in entries]
-        samples = [int(entry["samples"]) for entry in entries]
-    except (ValueError, KeyError, TypeError) as err:
+        kinds = {(str(entry["format"]), bool(entry.get("zip_data"))) for entry in entries}
+        raw = [entry["raw_data"] for entry in entries]
+        shards = [ObjectInfo(_text(each, "basename"), _count(each, "bytes")) for each in raw]
+        samples = [_count(entry, "samples") for entry in entries]
+        columns = _columns(entries[0]) if kinds == {("mds", False)} else []
+    except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as err:
         raise BadData(
             f"{place}/{INDEX} is not an index of MDS shards: {err!r}.", hint="Write the shards again with write_shards."
         ) from None
@@ -79,12 +81,42 @@ def read_index(content: bytes, place: str) -> Index:
         raise BadData(f"The shards of {place} are {written}.", hint="Write them as MDS without compression.")
     if not sum(samples):
         raise BadData(f"The stream {place} is empty: its {INDEX} has no samples.", hint="Write at least one sample.")
-    return Index(shards, samples, _columns(entries[0]))
+    return Index(shards, samples, columns)
+
+
+def _text(entry: Mapping[str, Any], key: str) -> str:
+    if not isinstance(entry[key], str):
+        raise TypeError(f"{key} is {entry[key]!r:.40}")
+    return str(entry[key])
+
+
+def _count(entry: Mapping[str, Any], key: str) -> int:
+    """Return an integer of an entry. Offsets in a shard have 32 bits, so neither bytes nor samples exceed them."""
+    if type(entry[key]) is not int or not 0 <= entry[key] < 1 << 8 * OFFSET_BYTES:
+        raise ValueError(f"{key} is {entry[key]!r:.40}")
+    return int(entry[key])
 
 
 def _columns(entry: Mapping[str, Any]) -> list[Column]:
     rows = zip(entry["column_names"], entry["column_encodings"], entry["column_sizes"], strict=True)
-    return [Column(*row) for row in rows]
+    keys = ("name", "encoding", "size")
+    return [_column(dict(zip(keys, row, strict=True))) for row in rows]
+
+
+def _column(row: Mapping[str, Any]) -> Column:
+    encoding = _text(row, "encoding")
+    if encoding.startswith(_NDARRAY) and encoding.count(":") == 2:
+        _array_type(encoding)
+    return Column(_text(row, "name"), encoding, None if row["size"] is None else _count(row, "size"))
+
+
+def _array_type(encoding: str) -> tuple[torch.dtype, list[int]]:
+    """Return type and shape of ``ndarray:TYPE:SHAPE``. Raises ValueError."""
+    _, name, shape = encoding.split(":")
+    sides = [int(side) for side in shape.split(",")]
+    if name not in _NUMBERS or min(sides) < 0:
+        raise ValueError(f"the encoding is {encoding!r:.40}")
+    return _NUMBERS[name], sides
 
 
 def parse_offsets(table: bytes) -> tuple[int, ...]:
@@ -121,8 +153,8 @@ def _decode(value: bytes, encoding: str) -> Any:
     if encoding in _NUMBERS:
         return torch.frombuffer(bytearray(value), dtype=_NUMBERS[encoding])[0]
     if encoding.startswith(_NDARRAY) and encoding.count(":") == 2:
-        _, name, shape = encoding.split(":")
-        return torch.frombuffer(bytearray(value), dtype=_NUMBERS[name]).view([int(side) for side in shape.split(",")])
+        dtype, shape = _array_type(encoding)
+        return torch.frombuffer(bytearray(value), dtype=dtype).view(shape)
     return value
 
 

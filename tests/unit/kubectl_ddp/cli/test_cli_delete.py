@@ -1,0 +1,97 @@
+"""When ``delete`` asks, and what it lists as lost."""
+
+from __future__ import annotations
+
+import io
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any, Final
+
+import pytest
+
+from ddp_trainer.common.constants import Label
+from kubectl_ddp.cli.run import run
+from kubectl_ddp.kube import job_kinds
+from kubectl_ddp.render import render
+from tests.support import kube_objects
+from tests.support.api_server import ApiServer, kubeconfig, serving
+from tests.support.jobs import a_job
+
+JOBS: Final = "/apis/kubeflow.org/v1/namespaces/team/pytorchjobs"
+CLAIM: Final = {"checkpoint_claim": "checkpoints"}
+STORE: Final = {"args": ("--checkpoint-dir", "s3://bucket/run")}
+
+
+@pytest.fixture
+def server(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[ApiServer]:
+    monkeypatch.setenv("HOME", str(tmp_path))
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "state"))
+    with serving(ApiServer()) as made:
+        monkeypatch.setenv("KUBECONFIG", str(kubeconfig(tmp_path, made.url)))
+        yield made
+
+
+def put(server: ApiServer, name: str, condition: str, **keys: Any) -> str:
+    root = job_kinds.root_of(render(a_job(name=name, **keys), "run1"))
+    root["metadata"]["creationTimestamp"] = kube_objects.CREATED
+    root["status"] = {"conditions": [kube_objects.condition(condition)]}
+    server.put(f"{JOBS}/{name}", root)
+    if condition == "Running":
+        labels = {Label.JOB: name, Label.ROLE: "worker", Label.RUN_ID: "run1"}
+        pod = kube_objects.pod() | {"metadata": {"labels": labels}}
+        server.put(f"/api/v1/namespaces/team/pods/{name}-worker-0", pod)
+    return f"{JOBS}/{name}"
+
+
+class Typing(io.StringIO):
+    """Standard input that is a terminal."""
+
+    def isatty(self) -> bool:
+        return True
+
+
+@pytest.mark.parametrize(
+    ("condition", "keys", "needs_yes"),
+    [("Running", {}, True), ("Running", CLAIM, False), ("Running", STORE, False), ("Succeeded", {}, False)],
+)
+def test_without_a_terminal_a_running_job_with_checkpoints_of_its_own_needs_yes(
+    server: ApiServer,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+    condition: str,
+    keys: dict[str, Any],
+    *,
+    needs_yes: bool,
+) -> None:
+    monkeypatch.setattr("sys.stdin", io.StringIO())
+    path = put(server, "digits", condition, **keys)
+    assert run(["delete", "digits"]) == (2 if needs_yes else 0)
+    assert (path in server.objects) == needs_yes
+    if needs_yes:
+        said = capsys.readouterr().err
+        assert "checkpoints are deleted with them: job digits in namespace 'team'" in said
+        assert "--yes" in said
+        assert run(["delete", "digits", "--yes"]) == 0
+        assert path not in server.objects
+
+
+def test_all_needs_yes_without_a_terminal_and_lists_the_jobs_that_lose_progress(
+    server: ApiServer, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr("sys.stdin", io.StringIO())
+    paths = {put(server, "ended", "Succeeded"), put(server, "kept", "Running", **CLAIM)}
+    assert run(["delete", "--all"]) == 2
+    assert "deletes 2 jobs. " in capsys.readouterr().err.replace("\n", " ")
+    paths.add(put(server, "lost", "Running"))
+    assert run(["delete", "--all"]) == 2
+    said = capsys.readouterr().err
+    assert "job lost " in said
+    assert "job kept " not in said
+    assert paths <= server.objects.keys()
+    monkeypatch.setattr("sys.stdin", Typing("n\n"))
+    assert run(["delete", "--all"]) != 0
+    assert "job lost " in capsys.readouterr().err
+    assert paths <= server.objects.keys()
+    monkeypatch.setattr("sys.stdin", Typing("y\n"))
+    assert run(["delete", "--all"]) == 0
+    assert not paths & server.objects.keys()
