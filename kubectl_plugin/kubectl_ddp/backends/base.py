@@ -134,8 +134,9 @@ class Backend(Protocol):
             pod: Pod to read.
             follow: Wait for further lines.
             tail: Number of last lines to start with (default: all).
-            timestamps: Prefix each line with its RFC 3339 time and a space, as ``kubectl logs --timestamps`` does.
-            since: RFC 3339 time. Earlier lines are left out; lines of that very second may be repeated.
+            timestamps: Prefix each line with its time in UTC (:func:`~kubectl_ddp.kube.timestamps.log_timestamp`) and a
+                space.
+            since: Time of the same form. Earlier lines are left out; lines of that very second may be repeated.
             stop: Request of another thread to end.
         """
 

@@ -18,6 +18,7 @@ from kubectl_ddp.engines.registry import ENGINES
 from kubectl_ddp.errors import Forbidden, NotFound, Unreachable, UsageError
 from kubectl_ddp.kube import job_kinds
 from kubectl_ddp.kube.objects import Snapshot
+from kubectl_ddp.observe import log_stream
 from kubectl_ddp.render import render
 from kubectl_ddp.util.stop import Stop
 from kubectl_ddp.values.engine import Engine, Gang, QueueResize
@@ -342,7 +343,26 @@ def test_nobody_is_shown_the_lines_that_hold_a_history(server: ApiServer, backen
     answer = Answer(200, f"2026-01-02T03:04:05Z step 1\n2026-01-02T03:04:06Z {PACKED}\n")
     server.next(f"GET {WORKER}/log", answer, answer)
     assert list(backend.logs(pod)) == ["step 1"]
-    assert list(backend.logs(pod, timestamps=True)) == ["2026-01-02T03:04:05Z step 1"]
+    assert list(backend.logs(pod, timestamps=True)) == ["2026-01-02T03:04:05.000000000Z step 1"]
+
+
+def test_lines_of_nodes_in_several_zones_come_by_time_and_since_a_time(
+    server: ApiServer, backend: ClusterBackend
+) -> None:
+    put_job(server)
+    for index, lines in enumerate(
+        (
+            ("2026-01-01T22:00:01.000000001-05:00 [rank0] a", "2026-01-01T22:00:03-05:00 [rank0] d"),
+            ("2026-01-02T03:00:01.000000002Z [rank1] b", "2026-01-02T08:45:02.5+05:45 [rank1] c"),
+        )
+    ):
+        put_pod(server, index)
+        answer = Answer(200, "".join(f"{line}\n" for line in lines))
+        server.next(f"GET {PODS}/digits-worker-{index}/log", answer, answer)
+    lines = list(log_stream.read(backend, "digits", log_stream.rank_filter("all", None)))
+    assert [line.message for line in lines] == ["a", "b", "c", "d"]
+    late = log_stream.read(backend, "digits", log_stream.rank_filter("all", None), since=lines[1].time)
+    assert [line.message for line in late] == ["c", "d"]
 
 
 class Watcher:
