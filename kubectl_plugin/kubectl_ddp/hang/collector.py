@@ -114,7 +114,7 @@ def read(pod: str, text: str) -> PodReport | str:
             named=_named(told["findings"]),
             ras=str(told.get("ras", "")),
         )
-    except (ValueError, KeyError, TypeError) as error:
+    except (ValueError, KeyError, TypeError, RecursionError) as error:
         return f"What it shows of its ranks cannot be read ({error!r})."
 
 
