@@ -83,10 +83,18 @@ class Backend(Protocol):
             namespace: Namespace of the job (default: that of this backend).
         """
 
-    def watch(self, name: str, *, stop: Stop | None = None) -> Iterator[Snapshot]:
-        """Yield the job now, and again after each change of the job or its pods.
+    def watch(
+        self, name: str, *, reasons: Collection[str] | None = None, stop: Stop | None = None
+    ) -> Iterator[Snapshot]:
+        """Yield the job now, and again after each change of the job, its pods, or these events of them.
 
-        Ends when the job is deleted, or when another thread requests the ``stop``.
+        Ends when the job is deleted.
+
+        Args:
+            name: Name of the job.
+            reasons: Reasons of the events of pods that are needed, none if empty (default: all events of the job). A
+                cluster sends those of all jobs of a namespace.
+            stop: Request of another thread to end.
         """
 
     def events(self, name: str) -> list[Object]:

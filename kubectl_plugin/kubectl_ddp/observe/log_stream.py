@@ -264,7 +264,7 @@ class _Streams:
     def _watch(self) -> None:
         error: BaseException | None = None
         try:
-            for snapshot in self._backend.watch(self._job, stop=self._stop):
+            for snapshot in self._backend.watch(self._job, reasons=(), stop=self._stop):
                 self._arrivals.put(snapshot)
         except BaseException as raised:  # noqa: BLE001 - raised again where lines are read
             error = raised

@@ -3,7 +3,7 @@ import copy
 import queue
 import threading
 import zlib
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -58,9 +58,9 @@ def put_pod(server: ApiServer, index: int = 0, *, run_id: str = "run1", job: str
     return server.put(f"{PODS}/{job}-worker-{index}", pod | {"metadata": {"labels": labels}})
 
 
-def put_event(server: ApiServer, name: str, about: dict[str, Any], moment: str) -> None:
-    involved = {"uid": about["metadata"]["uid"], "name": about["metadata"]["name"]}
-    server.put(f"{EVENTS}/{name}", {"involvedObject": involved, "lastTimestamp": moment})
+def put_event(server: ApiServer, name: str, about: dict[str, Any], moment: str, reason: str = "") -> None:
+    involved = {"uid": about["metadata"]["uid"], "name": about["metadata"]["name"], "kind": "Pod"}
+    server.put(f"{EVENTS}/{name}", {"involvedObject": involved, "lastTimestamp": moment, "reason": reason})
 
 
 def names(snapshot: Snapshot) -> list[str]:
@@ -368,10 +368,10 @@ def test_lines_of_nodes_in_several_zones_come_by_time_and_since_a_time(
 class Watcher:
     """A watch in a thread of its own; what it yields is read with a limit of time."""
 
-    def __init__(self, backend: ClusterBackend) -> None:
+    def __init__(self, backend: ClusterBackend, reasons: Collection[str] | None = None) -> None:
         self.seen: queue.Queue[Snapshot | BaseException | None] = queue.Queue()
         self.stop = Stop()
-        self._snapshots = backend.watch("digits", stop=self.stop)
+        self._snapshots = backend.watch("digits", reasons=reasons, stop=self.stop)
         threading.Thread(target=self._run, daemon=True).start()
 
     def _run(self) -> None:
@@ -411,6 +411,38 @@ def test_a_watch_shows_the_job_now_then_every_change_and_ends_with_the_job(
     watcher.until(lambda one: one.job["status"]["conditions"][0]["type"] == "Succeeded")
     server.drop(DIGITS)
     assert watcher.end() is None
+
+
+def test_a_watch_reads_the_events_that_its_caller_needs_and_no_others(
+    server: ApiServer, backend: ClusterBackend
+) -> None:
+    put_job(server)
+    pod = put_pod(server)
+    put_event(server, "before", pod, "2026-01-02T00:00:01Z", "Pulling")
+    put_event(server, "else", pod, "2026-01-02T00:00:01Z", "Scheduled")
+    watcher = Watcher(backend, ("Pulling", "Pulled"))
+    watcher.until(lambda one: len(one.events) == 1)
+    put_event(server, "after", pod, "2026-01-02T00:00:02Z", "Pulled")
+    seen = watcher.until(lambda one: len(one.events) == 2)
+    assert [event["reason"] for event in seen.events] == ["Pulling", "Pulled"]
+    asked = {one.query["fieldSelector"] for one in server.requests if one.path == EVENTS}
+    assert asked == {f"involvedObject.kind=Pod,reason={reason}" for reason in ("Pulling", "Pulled")}
+    watcher.stop.request()
+    server.requests.clear()
+    Watcher(backend, ()).until(lambda one: one.pods)
+    assert EVENTS not in server.asked("GET")
+
+
+def test_an_object_that_is_no_longer_selected_is_dropped(server: ApiServer, backend: ClusterBackend) -> None:
+    job, pod = put_job(server), put_pod(server)
+    watcher = Watcher(backend)
+    put_event(server, "e", pod, "2026-01-02T00:00:02Z")
+    watcher.until(lambda one: len(one.events) == 1)
+    put_event(
+        server, "e", job | {"metadata": {"name": "another", "uid": pod["metadata"]["uid"]}}, "2026-01-02T00:00:03Z"
+    )
+    watcher.until(lambda one: not one.events)
+    watcher.stop.request()
 
 
 def test_a_watch_goes_on_where_it_stood_when_its_connection_is_cut(server: ApiServer, backend: ClusterBackend) -> None:
