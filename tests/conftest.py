@@ -7,6 +7,7 @@ import sys
 import pytest
 from hypothesis import settings
 
+from bench.descendants import end_with_descendants
 from tests.support.helm import HOW, Helm, helms
 
 # How long an example takes is the machine's business.
@@ -31,6 +32,13 @@ LONGEST = (
     "test_train_data",
 )
 """Files of tests/local and tests/docs that take minutes, the longest first. One process runs a file."""
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_cmdline_main(config: pytest.Config) -> None:
+    """End what tests start together with pytest, also if it is killed: a job of a test would train for ever."""
+    if not hasattr(config, "workerinput"):  # of pytest-xdist, whose processes end with pytest
+        end_with_descendants()
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
