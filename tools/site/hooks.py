@@ -105,7 +105,7 @@ def _relative(there: str, page: str) -> str:
 
 
 def on_page_content(html: str, **_: Any) -> str:
-    """Let the keyboard scroll code, leave no header cell without text, and show escaped bars in tables as GitHub does."""
+    """Let the keyboard scroll code, leave no header cell without text, and show a table's escaped bars as bars."""
     html = html.replace("<pre>", '<pre tabindex="0">').replace("<th></th>", "<td></td>")
     return _CELL.sub(lambda cell: cell[0].replace("\\|", "|"), html)
 
