@@ -23,6 +23,7 @@ LONGEST = (
     "test_documents",
     "test_train_replicas",
     "test_bench_gpu_checks",
+    "test_bench_measurements",
     "test_object_stores",
     "test_launch_reform",
     "test_train_stream_model",
