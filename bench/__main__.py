@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import Any, Protocol, cast
 
 from bench import measurements
+from bench.descendants import end_with_descendants
 from bench.harness import CannotMeasure, Options, Report, machine
 
 
@@ -152,4 +153,5 @@ def main(argv: list[str] | None = None) -> int:
 
 
 if __name__ == "__main__":
+    end_with_descendants()
     sys.exit(main())

@@ -7,6 +7,7 @@ import sys
 import pytest
 from hypothesis import settings
 
+from bench.descendants import end_with_descendants
 from tests.support.helm import HOW, Helm, helms
 
 # How long an example takes is the machine's business.
@@ -22,6 +23,7 @@ LONGEST = (
     "test_documents",
     "test_train_replicas",
     "test_bench_gpu_checks",
+    "test_bench_measurements",
     "test_object_stores",
     "test_launch_reform",
     "test_train_stream_model",
@@ -31,6 +33,13 @@ LONGEST = (
     "test_train_data",
 )
 """Files of tests/local and tests/docs that take minutes, the longest first. One process runs a file."""
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_cmdline_main(config: pytest.Config) -> None:
+    """End what tests start together with pytest, also if it is killed: a job of a test would train for ever."""
+    if not hasattr(config, "workerinput"):  # of pytest-xdist, whose processes end with pytest
+        end_with_descendants()
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:

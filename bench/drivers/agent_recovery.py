@@ -21,7 +21,8 @@ from bench.peers.torchft_driver import is_installed, torchft
 from bench.peers.torchrun_driver import Step, Torchrun, torchrun
 
 PROGRAMS: Final[Mapping[str, tuple[str, ...]]] = {"train": TRAIN, "library": LOOP}
-PARTS: Final = (*PROGRAMS, "torchrun", "torchft")
+OTHERS: Final = ("torchrun", "torchft")
+PARTS: Final = (*PROGRAMS, *OTHERS)
 STOCK: Final = ("--max-restarts=1000",)
 
 BARS: Final = {
@@ -70,7 +71,7 @@ class RecoveryStats:
 def measure(directory: Path, report: Report, options: Options, parts: Collection[str]) -> None:
     """These of :data:`PARTS`, one after the other."""
     ours, stock = RecoveryStats(), RecoveryStats()
-    rounds = 2 if options.quick else 8
+    rounds = 1 if options.quick else 8
     for name in (name for name in PROGRAMS if name in parts):
         with two_agent_job(directory / f"ours-{name}", PROGRAMS[name]) as run:
             for number in range(1, rounds + 1):

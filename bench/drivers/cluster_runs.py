@@ -7,7 +7,6 @@ counts is the first step of a worker group that began after a fault; those that 
 from __future__ import annotations
 
 import contextlib
-import datetime as dt
 import itertools
 import os
 import secrets
@@ -21,7 +20,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from bench.drivers.jobs import ROOT
-from bench.drivers.step_recorder import Seen, events_of, unix_time
+from bench.drivers.step_recorder import Seen, events_of
 from bench.harness import CannotMeasure
 from ddp_trainer.common.constants import GroupState, Label, Role
 from ddp_trainer.common.metric_names import Metric
@@ -29,6 +28,7 @@ from kubectl_ddp.backends.cluster import ClusterBackend
 from kubectl_ddp.backends.cluster.http.api import Api
 from kubectl_ddp.backends.cluster.http.resources import collection
 from kubectl_ddp.errors import DdpError
+from kubectl_ddp.kube.timestamps import epoch, log_timestamp
 from kubectl_ddp.status.job_state import group_state
 from kubectl_ddp.status.metrics_parser import parse
 
@@ -102,7 +102,7 @@ class Run(ABC):
     def latest_container_start(self) -> float:
         """Return the start time of the container of the latest pod, in whole seconds."""
         states = [pod["status"]["containerStatuses"][0]["state"]["running"]["startedAt"] for pod in self.pods()]
-        return max(map(unix_time, states))
+        return max(epoch(state) or 0.0 for state in states)
 
     def _pods(self) -> str:
         return collection("v1", "pods", self.backend.namespace)
@@ -119,8 +119,7 @@ class Run(ABC):
         return sorted((seen for seen in found if seen.time > since), key=lambda seen: seen.time)
 
     def _events(self, pod: Json, since: float) -> Iterator[tuple[float, Json]]:
-        moment = dt.datetime.fromtimestamp(since - 1, dt.UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
-        return events_of(self.backend.logs(pod, timestamps=True, since=moment))
+        return events_of(self.backend.logs(pod, timestamps=True, since=log_timestamp(int((since - 1) * 1e9))))
 
     def first(self, fault: float, seconds: float, *, world: int | None = None) -> float | None:
         """Return when a group formed after a fault, of size ``world`` if given, committed its first step."""

@@ -59,7 +59,7 @@ def measure(directory: Path, report: Report, options: Options, parts: Sequence[s
 def _measure(name: str, directory: Path, report: Report, options: Options) -> None:
     layout, program = CASES[name]
     directory.mkdir(parents=True)
-    run, rounds = _Run(directory, layout, program), 3 if options.quick else 20
+    run, rounds = _Run(directory, layout, program), 1 if options.quick else 20
     seconds = []
     try:
         run.await_steps()

@@ -6,7 +6,6 @@ So it has the last steps of a pod that is deleted or evicted, whose log nothing 
 
 from __future__ import annotations
 
-import datetime as dt
 import itertools
 import json
 import threading
@@ -19,6 +18,7 @@ from bench.harness import CannotMeasure
 from kubectl_ddp.backends.cluster.http.resources import collection
 from kubectl_ddp.backends.cluster.read.reflector import Reflector
 from kubectl_ddp.errors import DdpError
+from kubectl_ddp.kube.timestamps import epoch
 from kubectl_ddp.util.stop import Stop
 
 if TYPE_CHECKING:
@@ -44,18 +44,13 @@ class Seen:
     """Number of the step."""
 
 
-def unix_time(stamp: str) -> float:
-    """Return the Unix time of a timestamp in the format of RFC 3339."""
-    return dt.datetime.fromisoformat(stamp).timestamp()
-
-
 def events_of(lines: Iterable[str]) -> Iterator[tuple[float, Json]]:
     """Yield the time and the content of each event in lines with timestamps."""
     for line in lines:
         stamp, _, text = line.partition(" ")
         begins = text.find('{"event"')
         if begins >= 0:
-            yield unix_time(stamp), json.loads(text[begins:])
+            yield epoch(stamp) or 0.0, json.loads(text[begins:])
 
 
 @dataclass(frozen=True, slots=True, order=True)

@@ -5,7 +5,8 @@ A model and its AdamW of 500 MB are saved by the trainer, by ``torch.save`` with
 saves do not overlap. The first save of each is a separate figure, because it allocates memory. Beside the
 writes of both asynchronous ways, small steps are computed, and compared with steps beside nothing.
 
-The part ``object-store`` repeats stalls and kills with uploads to Swift by S3, which ``make stores`` installs.
+The part ``object-store`` repeats stalls and kills with uploads to Swift by S3, which ``make stores`` installs. Without
+it the part is left out.
 
 The part ``layouts`` is about what is in a checkpoint: :mod:`bench.workloads.checkpoint_layouts`.
 """
@@ -23,7 +24,7 @@ from pathlib import Path
 from typing import Any
 
 from bench.drivers.kill_during_save import kill_at_random_times
-from bench.harness import Options, Report, interleaved, paired_ratio
+from bench.harness import CannotMeasure, Options, Report, interleaved, paired_ratio
 from bench.workloads.checkpoint_layouts import cross
 from ddp_trainer.train.utils.locations import StorageUrl
 
@@ -35,6 +36,7 @@ PARTS = ("stall", "kills", "object-store", "layouts")
 STATE_BYTES = 500_000_000
 QUICK_BYTES = 100_000_000
 """Size of the state for kills in a quick run, and of uploads that are killed: Swift is written in Python."""
+QUICK_KILLS = 10
 LAYERS = 12
 STALL_BAR_SECONDS = 0.060
 STEP_SECONDS = 0.25
@@ -96,9 +98,18 @@ def kill_in_directory(report: Report, options: Options) -> None:
 
 
 def measure_object_store(report: Report, options: Options) -> None:
-    """Measure stalls and kills with uploads to Swift."""
-    from tests.support.object_stores import BUCKET, swift
+    """Measure stalls and kills with uploads to Swift.
 
+    Raises:
+        CannotMeasure: Swift is not installed, and no other part was asked for.
+    """
+    from tests.support.object_stores import BIN, BUCKET, swift
+
+    if not (BIN / "swift-proxy-server").exists():
+        if options.only == {"object-store"}:
+            raise CannotMeasure("Swift is not installed: make stores.")
+        options.progress("Swift is not installed, and the part object-store is left out: make stores.")
+        return
     with tempfile.TemporaryDirectory(prefix="ddp-bench-") as name:
         directory = Path(name)
         with swift(directory / "store") as store, environment(store.environ | {"TMPDIR": name}):
@@ -122,7 +133,7 @@ def measure_upload_stall(place: StorageUrl, report: Report, options: Options) ->
 
 def kill(place: Path | StorageUrl, report: Report, options: Options, *, size_bytes: int) -> None:
     """Measure the state after kills at random moments."""
-    count, size = (10, QUICK_BYTES) if options.quick else (50, size_bytes)
+    count, size = (QUICK_KILLS, QUICK_BYTES) if options.quick else (50, size_bytes)
     kills = kill_at_random_times(place, count=count, size_bytes=size, chance=options.random)
     report.figure("kills_count", float(kills.count))
     report.figure("kills_mid_save_count", float(kills.mid_save))

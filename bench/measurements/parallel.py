@@ -8,14 +8,9 @@ it: it runs without a complaint, and must *not* pass.
 
 from __future__ import annotations
 
-import json
-import os
-import subprocess
-import sys
 import tempfile
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import closing
-from itertools import islice
+from collections.abc import Mapping, Sequence
+from pathlib import Path
 from typing import Final
 
 from bench.harness import CannotMeasure, Options, Report
@@ -63,11 +58,11 @@ def measure(options: Options) -> Report:
     report = Report()
     steps = QUICK_STEPS if options.quick else STEPS
     parts = options.parts(PARTS)
-    runs = [run(TASK, steps, ()), *(_run_of(part, steps) for part in parts)]
-    with closing(losses(runs, steps)) as found:
-        alone = next(found)
-        for part, those in zip(parts, found, strict=True):
-            worst = distance(alone, those)
+    with tempfile.TemporaryDirectory(prefix="ddp-bench-") as directory:
+        alone = losses(Path(directory, "alone"), TASK, steps, ())
+        for part in parts:
+            task, flags = (WRONG, LAYOUTS["tp2"]) if part == "wrong_plan" else (TASK, LAYOUTS[part])
+            worst = distance(alone, losses(Path(directory, part), task, steps, flags))
             options.progress(f"{part}: at the worst of {steps} steps {worst:.2e} away from one process")
             if part == "wrong_plan":
                 report.baseline("wrong_plan_worst_loss_difference_ratio", worst)
@@ -87,42 +82,18 @@ def distance(wanted: Sequence[float], found: Sequence[float]) -> float:
     return max(abs(ours - theirs) / theirs for ours, theirs in zip(found, wanted, strict=True))
 
 
-def run(task: str, steps: int, flags: Sequence[str]) -> str:
-    """One run as :mod:`tests.local.workloads.train_forked` takes it."""
-    world = Layout.parse(flags[1]).world if flags else 1
-    return json.dumps([world, ["--task", task, "--max-steps", str(steps), *COMMON, *flags]])
-
-
-def _run_of(part: str, steps: int) -> str:
-    return run(WRONG, steps, LAYOUTS["tp2"]) if part == "wrong_plan" else run(TASK, steps, LAYOUTS[part])
-
-
-def losses(runs: Sequence[str], steps: int) -> Iterator[list[float]]:
-    """Yield the losses of each step, run by run.
+def losses(directory: Path, task: str, steps: int, flags: Sequence[str]) -> list[float]:
+    """Return the losses of the steps of one run.
 
     Raises:
-        CannotMeasure: a run failed.
+        CannotMeasure: The run failed.
     """
-    with (
-        tempfile.TemporaryFile("w+") as log,
-        subprocess.Popen(
-            [sys.executable, "-m", "tests.local.workloads.train_forked", *runs],
-            stdout=subprocess.PIPE,
-            stderr=log,
-            text=True,
-            env=_environment(),
-        ) as group,
-    ):
-        events = map(json.loads, group.stdout or ())
-        steps_of_all = (event["loss"] for event in events if event["event"] == "step")
-        for _ in runs:
-            of_run = list(islice(steps_of_all, steps))
-            if len(of_run) < steps:
-                group.wait()
-                log.seek(0)
-                raise CannotMeasure(f"A run ended with step {len(of_run)}: {log.read()[-1000:].strip()}")
-            yield of_run
+    from tests.local.workloads.train_forked import Run, losses_of
 
-
-def _environment() -> dict[str, str]:
-    return {name: value for name, value in os.environ.items() if not name.startswith(("DDP_", "PET_", "OMP_"))}
+    directory.mkdir()
+    world = Layout.parse(flags[1]).world if flags else 1
+    try:
+        (found,) = losses_of(directory, Run(world, ["--task", task, "--max-steps", str(steps), *COMMON, *flags]))
+    except AssertionError as error:
+        raise CannotMeasure(f"A run failed: {error}") from None
+    return found

@@ -207,9 +207,10 @@ def trainer_job(directory: Path) -> Iterator[LocalTrainerJob]:
     """The job, until every rank of it trains, and its end."""
     jobs, letters = LocalJobs(directory / "state"), directory / "letters"
     letters.mkdir(parents=True)
+    path = os.pathsep.join(filter(None, [str(ROOT), os.environ.get("PYTHONPATH")]))
     jobs.run(
         *("submit", "--local", "--name", NAME, "--nnodes", f"1:{NODES}", "--nproc", str(NPROC)),
-        *("--max-restarts", "10000", "--env", f"{VARIABLE}={letters}", "--env", f"PYTHONPATH={ROOT}"),
+        *("--max-restarts", "10000", "--env", f"{VARIABLE}={letters}", "--env", f"PYTHONPATH={path}"),
         *HANGS,
         *("--module", "ddp_trainer", "--", *TRAIN, "--checkpoint-seconds", "1"),
         *("--checkpoint-dir", str(directory / "checkpoints"), "--checkpoint-scope", "job"),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import queue
 import threading
 import time
@@ -21,9 +22,14 @@ from kubectl_ddp.backends.cluster.read.jobs import path, with_type_meta
 from kubectl_ddp.backends.cluster.read.reflector import Reflector
 from kubectl_ddp.backends.cluster.read.snapshots import of_all
 from kubectl_ddp.backends.cluster.read.watch_queue import watch_into_queue
+from kubectl_ddp.engines.engine_kind import EngineKind
 from kubectl_ddp.engines.registry import ENGINES
+from kubectl_ddp.errors import DdpError
 from kubectl_ddp.kube.objects import Object
+from kubectl_ddp.util.stop import Stop
 
+DISCOVERY_SECONDS: Final = 60.0
+"""Time between two looks for kinds that were installed meanwhile."""
 KUEUE_VERSIONS: Final = ("v1beta2", "v1beta1")
 KUEUE_KINDS: Final = {"Workload": "workloads", "LocalQueue": "localqueues", "ClusterQueue": "clusterqueues"}
 
@@ -45,40 +51,77 @@ class World:
             taints: Further taints or conditions of nodes that will go, with their meaning.
             namespaces: Namespaces of the jobs to manage; empty for all.
         """
-        discovery = Discovery(api)
         self.changes: queue.SimpleQueue[Exception | None] = queue.SimpleQueue()
+        self._api = api
+        self._stop = Stop()
         self._membership = PodMembership(api, lambda: self.changes.put(None))
         self._taints = taints
-        places: Sequence[str | None] = [*dict.fromkeys(namespaces)] or [None]
+        self._places: Sequence[str | None] = [*dict.fromkeys(namespaces)] or [None]
         self._missing: dict[str, tuple[int, float]] = {}
         """Uid of a job → number of its missing pods, and the time at which this process first saw that number."""
-        self._roots = [
-            (kind, Reflector(api, path(kind, place), labelSelector=Label.JOB))
-            for kind in ENGINES.values()
-            for place in places
-            if discovery.resource_for_kind(kind.api_version, kind.kind)
+        self._roots: list[tuple[EngineKind, Reflector]] = []
+        self._pods = [
+            Reflector(api, collection("v1", "pods", place), labelSelector=Label.JOB) for place in self._places
         ]
-        self._pods = [Reflector(api, collection("v1", "pods", place), labelSelector=Label.JOB) for place in places]
         self._nodes = Reflector(api, "/api/v1/nodes")
-        self._budgets = [Reflector(api, collection("policy/v1", "poddisruptionbudgets", place)) for place in places]
+        self._budgets = [
+            Reflector(api, collection("policy/v1", "poddisruptionbudgets", place)) for place in self._places
+        ]
         self._kueue: dict[str, Reflector] = {}
-        served = discovery.served_versions("kueue.x-k8s.io")
-        version = next((each for each in KUEUE_VERSIONS if each in served), None)
-        if version is not None:
-            root = f"kueue.x-k8s.io/{version}"
-            self._kueue = {kind: Reflector(api, collection(root, plural, None)) for kind, plural in KUEUE_KINDS.items()}
-        jobs = (each for _, each in self._roots)
-        self._all = [*jobs, *self._pods, self._nodes, *self._budgets, *self._kueue.values()]
+        self._all: list[Reflector] = []
 
     def start(self) -> None:
-        """Read all objects, and watch them in threads. Raises the errors of the API server."""
-        for reflector in self._all:
+        """Read all objects, and watch them in threads. Raises the errors of the API server.
+
+        Kinds that are installed later are found within :data:`DISCOVERY_SECONDS`.
+        """
+        try:
+            self._watch_served_kinds()
+            self._watch([*self._pods, self._nodes, *self._budgets])
+        except DdpError:
+            self.stop()
+            raise
+        threading.Thread(target=self._discover, daemon=True).start()
+
+    def _discover(self) -> None:
+        self._stop.wait(DISCOVERY_SECONDS)
+        while not self._stop.is_requested:
+            with contextlib.suppress(DdpError):  # the server is away, or a right to read the kind is missing
+                self._watch_served_kinds()
+            self._stop.wait(DISCOVERY_SECONDS)
+
+    def _watch_served_kinds(self) -> None:
+        """Watch the kinds of jobs and queues that the cluster serves, and that are not watched yet."""
+        discovery, known = Discovery(self._api), {kind.name for kind, _ in self._roots}
+        roots = [
+            (kind, Reflector(self._api, path(kind, place), labelSelector=Label.JOB))
+            for kind in ENGINES.values()
+            for place in self._places
+            if kind.name not in known and discovery.resource_for_kind(kind.api_version, kind.kind)
+        ]
+        served = discovery.served_versions("kueue.x-k8s.io") if not self._kueue else ()
+        version = next((each for each in KUEUE_VERSIONS if each in served), None)
+        kinds = KUEUE_KINDS.items() if version else ()
+        kueue = {
+            kind: Reflector(self._api, collection(f"kueue.x-k8s.io/{version}", plural, None)) for kind, plural in kinds
+        }
+        self._watch([*(each for _, each in roots), *kueue.values()])
+        self._roots, self._kueue = [*self._roots, *roots], self._kueue or kueue
+        self.changes.put(None)
+
+    def _watch(self, reflectors: Sequence[Reflector]) -> None:
+        """Read and watch further objects. Raises the errors of the API server."""
+        for reflector in reflectors:
             reflector.read()
-        for reflector in self._all:
+        self._all = [*self._all, *reflectors]
+        for reflector in reflectors:
             threading.Thread(target=watch_into_queue, args=(reflector, self.changes), daemon=True).start()
+        if self._stop.is_requested:  # meanwhile
+            self.stop()
 
     def stop(self) -> None:
         """End all watches."""
+        self._stop.request()
         for reflector in self._all:
             reflector.stop()
         self._membership.stop()

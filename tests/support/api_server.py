@@ -225,8 +225,7 @@ class ApiServer:
             return False
         if not _has_labels(item, request.query.get("labelSelector", "")):
             return False
-        name = request.query.get("fieldSelector", "").removeprefix("metadata.name=")
-        return name in {"", item["metadata"]["name"]}
+        return _has_fields(item, request.query.get("fieldSelector", ""))
 
     def watch(self, request: Request, epoch: int) -> Iterator[Json]:
         """Events from the asked version on, until the watches of this epoch are cut or the server closes."""
@@ -256,6 +255,18 @@ def _has_labels(item: Json, selector: str) -> bool:
         return labels.get(label) in words.strip("()").split(",")
     label, _, value = selector.partition("=")
     return not label or (label in labels and value in {"", labels[label]})
+
+
+def _has_fields(item: Json, selector: str) -> bool:
+    """Whether a selector ``path=value,path=value`` means an object."""
+    for part in filter(None, selector.split(",")):
+        path, _, value = part.partition("=")
+        found: Any = item
+        for key in path.split("."):
+            found = found.get(key, {})
+        if found != value:
+            return False
+    return True
 
 
 def _merged(old: Any, change: Any) -> Any:

@@ -54,8 +54,11 @@ class ScriptedBackend:
             raise NotFound(f"There is no job '{name}'.")
         return self._moments[0]
 
-    def watch(self, name: str, *, stop: Stop | None = None) -> Iterator[Snapshot]:
+    def watch(
+        self, name: str, *, reasons: Collection[str] | None = None, stop: Stop | None = None
+    ) -> Iterator[Snapshot]:
         """All moments."""
+        del reasons
         self.job(name)
         yield from self._moments
         if not self._ends:

@@ -13,9 +13,6 @@ from html.parser import HTMLParser
 from pathlib import Path
 from typing import Any, Final
 
-from mkdocs.exceptions import PluginError
-from mkdocs.structure.files import File
-
 ROOT: Final = Path(__file__).resolve().parents[2]
 DOCS: Final = ROOT / "docs"
 OUTSIDE: Final = {
@@ -36,6 +33,7 @@ _LINK: Final = re.compile(r"(?<!!)\[((?:[^\[\]]|\[[^\]]*\])*)\]\(([^)#\s]+)((?:#
 _IMAGE: Final = re.compile(r"(!\[[^\]]*\])\(([^)\s]+)\)")
 _FENCE: Final = re.compile(r"^(\s*```\w+) .*$", re.MULTILINE)
 _IN_STYLES: Final = re.compile(r"""(?:url\(|@import\s+)["']?((?:https?:)?//[^"')]+)""")
+_CELL: Final = re.compile(r"<t[dh][ >].*?</t[dh]>", re.DOTALL)
 _CODE: Final = re.compile(r"^ *```.*?^ *```$", re.MULTILINE | re.DOTALL)
 
 
@@ -52,6 +50,8 @@ def on_config(config: Any) -> Any:
 
 def on_files(files: Any, config: Any) -> Any:
     """Add the pages that lie outside of ``docs/``."""
+    from mkdocs.structure.files import File  # noqa: PLC0415 - tests of this module have no MkDocs
+
     for path, page in OUTSIDE.items():
         files.append(File.generated(config, page, content=(ROOT / path).read_text(encoding="utf-8")))
     return files
@@ -105,8 +105,9 @@ def _relative(there: str, page: str) -> str:
 
 
 def on_page_content(html: str, **_: Any) -> str:
-    """Let the keyboard scroll code, and leave no header cell without text."""
-    return html.replace("<pre>", '<pre tabindex="0">').replace("<th></th>", "<td></td>")
+    """Let the keyboard scroll code, leave no header cell without text, and show a table's escaped bars as bars."""
+    html = html.replace("<pre>", '<pre tabindex="0">').replace("<th></th>", "<td></td>")
+    return _CELL.sub(lambda cell: cell[0].replace("\\|", "|"), html)
 
 
 def on_post_page(output: str, **_: Any) -> str:
@@ -145,6 +146,8 @@ def _network_loads(path: Path) -> list[str]:
 
 def on_post_build(config: Any) -> None:
     """Fail if a page or a style sheet loads from the network."""
+    from mkdocs.exceptions import PluginError  # noqa: PLC0415 - as above
+
     loads: dict[str, list[str]] = {}
     for folder, _, names in os.walk(config.site_dir):
         for path in (Path(folder, name) for name in names):

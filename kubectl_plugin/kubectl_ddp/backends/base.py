@@ -87,10 +87,18 @@ class Backend(Protocol):
             namespace: Namespace of the job (default: that of this backend).
         """
 
-    def watch(self, name: str, *, stop: Stop | None = None) -> Iterator[Snapshot]:
-        """Yield the job now, and again after each change of the job or its pods.
+    def watch(
+        self, name: str, *, reasons: Collection[str] | None = None, stop: Stop | None = None
+    ) -> Iterator[Snapshot]:
+        """Yield the job now, and again after each change of the job, its pods, or these events of them.
 
-        Ends when the job is deleted, or when another thread requests the ``stop``.
+        Ends when the job is deleted.
+
+        Args:
+            name: Name of the job.
+            reasons: Reasons of the events of pods that are needed, none if empty (default: all events of the job). A
+                cluster sends those of all jobs of a namespace.
+            stop: Request of another thread to end.
         """
 
     def events(self, name: str) -> list[Object]:
@@ -141,8 +149,9 @@ class Backend(Protocol):
             pod: Pod to read.
             follow: Wait for further lines.
             tail: Number of last lines to start with (default: all).
-            timestamps: Prefix each line with its RFC 3339 time and a space, as ``kubectl logs --timestamps`` does.
-            since: RFC 3339 time. Earlier lines are left out; lines of that very second may be repeated.
+            timestamps: Prefix each line with its time in UTC (:func:`~kubectl_ddp.kube.timestamps.log_timestamp`) and a
+                space.
+            since: Time of the same form. Earlier lines are left out; lines of that very second may be repeated.
             stop: Request of another thread to end.
         """
 

@@ -70,8 +70,8 @@ def fold(lines: Iterable[Line | None]) -> Iterator[Folded]:
             yield from _pop_pending(waiting)
             continue
         key = (line.rank is None, PREFIX.sub("", line.text))
-        now = parse_timestamp(line.time)
-        while waiting and now - parse_timestamp(next(iter(waiting.values())).first.time) > WINDOW_SECONDS:
+        now = epoch(line.time) or 0.0
+        while waiting and now - (epoch(next(iter(waiting.values())).first.time) or 0.0) > WINDOW_SECONDS:
             yield waiting.pop(next(iter(waiting)))
         found = waiting.get(key)
         who = (line.pod, line.rank)
@@ -93,16 +93,6 @@ def _pop_pending(waiting: dict[tuple[bool, str], Folded], through: tuple[bool, s
         yield waiting.pop(key)
         if key == through:
             return
-
-
-def parse_timestamp(time: str) -> float:
-    """Return the time of a line as Unix time, including fractions.
-
-    >>> parse_timestamp("1970-01-01T00:01:00.25Z")
-    60.25
-    """
-    fraction = time[19:].rstrip("Z").partition("+")[0]
-    return (epoch(time) or 0.0) + (float(f"0{fraction}") if fraction[:1] == "." else 0.0)
 
 
 def iter_with_timeout(lines: Iterable[Line], seconds: float = WINDOW_SECONDS) -> Iterator[Line | None]:

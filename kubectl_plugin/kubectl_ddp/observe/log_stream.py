@@ -21,6 +21,7 @@ from typing import Any, Final
 from kubectl_ddp.backends.base import Backend
 from kubectl_ddp.errors import DdpError, NotFound, Unreachable, UsageError
 from kubectl_ddp.kube.objects import Object, Snapshot
+from kubectl_ddp.kube.timestamps import log_timestamp
 from kubectl_ddp.status.job_state import TERMINAL, JobState, job_state
 from kubectl_ddp.status.termination_message import workers
 from kubectl_ddp.util.stop import THREAD_END_SECONDS, Stop
@@ -41,7 +42,7 @@ class Line:
     """One line of one pod."""
 
     time: str
-    """Timestamp as RFC 3339, with nanoseconds."""
+    """Timestamp as RFC 3339 in UTC, with nanoseconds."""
     pod: str
     rank: int | None
     """Rank that wrote the line; None for the launcher."""
@@ -89,8 +90,8 @@ class RankFilter:
 
 
 def seconds_ago(seconds: float) -> str:
-    """Return the time ``seconds`` ago, as RFC 3339."""
-    return time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime(time.time() - seconds))
+    """Return the time ``seconds`` ago, in the form of the times of lines."""
+    return log_timestamp(time.time_ns() - int(seconds * 1e9))
 
 
 def rank_filter(text: str | None, state: JobState | None) -> RankFilter:
@@ -128,7 +129,7 @@ def read(
 
     A suspended job of this machine has those of its ended pods.
 
-    ``since`` is an RFC 3339 time: older lines are left out.
+    ``since`` is a time in the form of :attr:`Line.time`: older lines are left out.
     """
     pods = workers(backend.job(name).pods) or backend.past_pods(name)
     lines = filter(ranks.matches, _merged(backend, pods, since))
@@ -150,7 +151,7 @@ def follow_logs(
 
     past = filter(record_time, _merged(backend, workers(backend.job(name).pods), since))
     yield from past if tail is None else deque(past, maxlen=tail)
-    with contextlib.closing(_Streams(backend, name, seen).lines()) as lines:
+    with contextlib.closing(_Streams(backend, name, seen, since).lines()) as lines:
         yield from filter(ranks.matches, lines)
 
 
@@ -183,10 +184,11 @@ def _lines(backend: Backend, pod: Object, *, since: str | None, live: bool, stop
 class _Streams:
     """Live log lines of a job: one thread watches the job and one reads each pod, all into one queue."""
 
-    def __init__(self, backend: Backend, job: str, seen: Mapping[str, str]) -> None:
+    def __init__(self, backend: Backend, job: str, seen: Mapping[str, str], since: str | None) -> None:
         self._backend = backend
         self._job = job
         self._seen = dict(seen)
+        self._since = since
         self._stop = Stop()
         self._threads: list[threading.Thread] = []
         # Bounded, so that a pod that writes faster than this process prints is slowed down and not buffered.
@@ -245,7 +247,7 @@ class _Streams:
 
     def _stream(self, pod: Object) -> None:
         name = str(pod["metadata"]["name"])
-        since = self._seen.get(name)
+        since = self._seen.get(name, self._since)
         while True:
             try:
                 for line in _lines(self._backend, pod, since=since, live=True, stop=self._stop):
@@ -265,7 +267,7 @@ class _Streams:
     def _watch(self) -> None:
         error: BaseException | None = None
         try:
-            for snapshot in self._backend.watch(self._job, stop=self._stop):
+            for snapshot in self._backend.watch(self._job, reasons=(), stop=self._stop):
                 self._arrivals.put(snapshot)
         except BaseException as raised:  # noqa: BLE001 - raised again where lines are read
             error = raised

@@ -21,6 +21,7 @@ from kubectl_ddp.observe.live_state import SCRAPE_SECONDS, LiveState
 from kubectl_ddp.observe.result_annotations import persist_result
 from kubectl_ddp.observe.scrape import observe
 from kubectl_ddp.status.job_state import JobState, State, failure, job_state
+from kubectl_ddp.status.startup import EVENT_REASONS
 from kubectl_ddp.util.invocation import location_flags, program
 from kubectl_ddp.util.stop import THREAD_END_SECONDS, Stop
 
@@ -255,7 +256,7 @@ def _watch(
     backend: Backend, name: str, arrivals: queue.SimpleQueue[Snapshot | BaseException | None], stop: Stop
 ) -> None:
     try:
-        for snapshot in backend.watch(name, stop=stop):
+        for snapshot in backend.watch(name, reasons=EVENT_REASONS, stop=stop):
             arrivals.put(snapshot)
         arrivals.put(None)
     except BaseException as error:  # noqa: BLE001 - raised again by the waiting thread

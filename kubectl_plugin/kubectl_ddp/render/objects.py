@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from enum import StrEnum
 from typing import Any, Final
 
@@ -10,6 +10,7 @@ from ddp_trainer.common import constants
 from kubectl_ddp.code.archive import Code, name_of
 from kubectl_ddp.engines.engine_kind import EngineKind
 from kubectl_ddp.engines.registry import DEFAULT_ENGINE, ENGINES
+from kubectl_ddp.errors import UsageError
 from kubectl_ddp.kube.objects import Object
 from kubectl_ddp.render import fabric, failures, gang_scheduling, network, placement, pod, secret, volumes
 from kubectl_ddp.render.gang_scheduling import NATIVE_VERSIONS
@@ -19,6 +20,8 @@ from kubectl_ddp.spec.serialization import compact, digest, spec_to_dict
 from kubectl_ddp.values.engine import Engine
 
 PLACEHOLDER_LENGTH: Final = 12
+MOST_ANNOTATION_BYTES: Final = 240 << 10
+"""Largest annotations of a new job. Kubernetes stores 256 KiB; results and moves of pods are added later."""
 
 
 class Site(StrEnum):
@@ -57,12 +60,17 @@ def render(
         api_servers: Addresses of the cluster's API servers, which proxy our metric requests.
         run_secret: 64 hexadecimal digits for the Secret of the run (random by default).
         native_version: Served version of Workload and PodGroup, for ``--gang native``.
+
+    Raises:
+        UsageError: If the job has more annotations than a cluster stores.
     """
     from kubectl_ddp.render.jinja_env import fill  # noqa: PLC0415 - Jinja2 and YAML, which help and completion do without
 
     engine = ENGINES[engine_of(spec, site)]
     # Kueue unsuspends the jobs in its queue; a job that is created unsuspended would be stopped immediately.
     view = _view(spec, run_id, code, engine, native_version) | {"suspended": suspended or is_kueue_managed(spec)}
+    if site is Site.CLUSTER:
+        _check_annotations(spec.name, view["root_metadata"]["annotations"])
     view |= pod.view(spec, run_id, is_local=site is Site.LOCAL) | volumes.view(spec)
     view |= fabric.view(spec, is_local=site is Site.LOCAL)
     view |= failures.view(spec, engine.container) | network.view(spec, api_servers)
@@ -88,6 +96,15 @@ def render(
 def engine_of(spec: JobSpec, site: Site = Site.CLUSTER) -> Engine:
     """Return the engine whose objects run ``spec``; this machine supports only one kind."""
     return DEFAULT_ENGINE if site is Site.LOCAL or spec.engine is Engine.AUTO else spec.engine
+
+
+def _check_annotations(job: str, annotations: Mapping[str, str]) -> None:
+    size = sum(len(text.encode()) for entry in annotations.items() for text in entry)
+    if size > MOST_ANNOTATION_BYTES:
+        raise UsageError(
+            f"The specification of job '{job}' has {size:,} bytes; a cluster stores at most {MOST_ANNOTATION_BYTES:,}.",
+            hint="Move long values into a ConfigMap (--env-from configmap/NAME) or into the code of the job (--code).",
+        )
 
 
 def _view(spec: JobSpec, run_id: str, code: Code | None, engine: EngineKind, native_version: str) -> dict[str, Any]:

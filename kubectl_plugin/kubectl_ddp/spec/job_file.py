@@ -110,6 +110,10 @@ def _root(file: JobFile) -> yaml.MappingNode:
         mark = error.problem_mark or error.context_mark
         where = f" line {mark.line + 1}" if mark else ""
         raise UsageError(f"{file.name}{where} is not valid YAML: {error.problem}.", hint="Correct the line.") from None
+    except RecursionError:
+        raise UsageError(
+            f"{file.name} is nested too deeply to be a job file.", hint="A job has keys with values, lists and maps."
+        ) from None
     except yaml.YAMLError as error:
         raise UsageError(
             f"{file.name} is not valid YAML: {str(error).splitlines()[0]}.", hint="Save it as text."

@@ -66,6 +66,8 @@ def _parse_yaml(text: str) -> Mapping[str, Any]:
         document = yaml.safe_load(text)
     except yaml.YAMLError as error:
         raise ValueError(f"it is not valid YAML ({' '.join(str(error).split())})") from None
+    except RecursionError:
+        raise ValueError("it is nested too deeply") from None
     if not isinstance(document, dict) or not isinstance(document.get("settings"), dict):
         raise TypeError("it has no 'settings'")
     return document

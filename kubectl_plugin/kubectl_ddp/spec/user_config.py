@@ -68,6 +68,8 @@ def read(file: Path) -> Layer:
     except yaml.MarkedYAMLError as error:
         where = f" line {error.problem_mark.line + 1}" if error.problem_mark else ""
         raise UsageError(f"{file}{where} is not valid YAML: {error.problem}.", hint="Correct the line.") from None
+    except (yaml.YAMLError, RecursionError):  # control characters, and thousands of brackets
+        root = None
     if not isinstance(root, yaml.MappingNode):
         raise UsageError(f"{file} holds no keys.", hint="Write one 'KEY: VALUE' to a line.")
     layer: dict[str, Given] = {}

@@ -29,6 +29,9 @@ _CREATION_SECONDS: Final = 2.0
 _BEFORE_MEETING: Final = (StartupPhase.INTERPRETER, StartupPhase.IMPORTS)
 """Phases of a pod that other pods wait for."""
 _PULL_REASONS: Final = frozenset({"ErrImagePull", "ImagePullBackOff", "InvalidImageName", "ErrImageNeverPull"})
+_PULL_BEGINS, _PULL_ENDS = "Pulling", "Pulled"
+EVENT_REASONS: Final = (_PULL_BEGINS, _PULL_ENDS)
+"""Reasons of the events from which a start is computed."""
 _PULLED: Final = re.compile(r"^Successfully pulled image .* in ([\d.hmsµu]+) \(([\d.hmsµu]+) including waiting\)")
 _SIZE: Final = re.compile(r"Image size: (\d+) bytes")
 _PART: Final = re.compile(r"([\d.]+)(h|ms|m|s|µs|us|ns)")
@@ -290,9 +293,9 @@ def _pull_seconds(events: Iterable[Object]) -> dict[str, float]:
     """Return the seconds that each pod has pulled images; 0 while its first pull runs."""
     seconds: dict[str, float] = {}
     for pod, reason, message in _pod_events(events):
-        if reason == "Pulling":
+        if reason == _PULL_BEGINS:
             seconds.setdefault(pod, 0.0)
-        elif reason == "Pulled" and (found := _PULLED.match(message)):
+        elif reason == _PULL_ENDS and (found := _PULLED.match(message)):
             seconds[pod] = seconds.get(pod, 0.0) + _duration(found[2])
     return seconds
 
@@ -300,7 +303,10 @@ def _pull_seconds(events: Iterable[Object]) -> dict[str, float]:
 def _image_bytes(events: Iterable[Object]) -> int | None:
     """Return the size of the largest image that a pod has pulled; None if unknown."""
     sizes = [
-        int(found[1]) for _, reason, told in _pod_events(events) if reason == "Pulled" for found in _SIZE.finditer(told)
+        int(found[1])
+        for _, reason, told in _pod_events(events)
+        if reason == _PULL_ENDS
+        for found in _SIZE.finditer(told)
     ]
     return max(sizes, default=None)
 

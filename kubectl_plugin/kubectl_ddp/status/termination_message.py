@@ -122,7 +122,7 @@ class _TerminatedContainer:
         """JSON object that the launcher wrote; empty if the message has another format."""
         try:
             document = json.loads(self.message)
-        except ValueError:
+        except (ValueError, RecursionError):
             return {}
         return document if isinstance(document, dict) else {}
 

@@ -14,7 +14,7 @@ from ddp_trainer.common.constants import Exit
 from ddp_trainer.common.safe_text import clean_text
 from kubectl_ddp.kube import job_kinds
 from kubectl_ddp.kube.objects import Object, Snapshot
-from kubectl_ddp.kube.timestamps import epoch
+from kubectl_ddp.kube.timestamps import epoch, timestamp
 from kubectl_ddp.status.termination_message import describe_exit_code
 
 NORMAL = "Normal"
@@ -114,4 +114,4 @@ def _clean(text: object) -> str:
 
 
 def _second(time: str) -> str:
-    return f"{str(time)[:19]}Z" if time else ""
+    return timestamp(epoch(time)) or ""

@@ -36,7 +36,7 @@ def test_following_goes_on_through_restarts_and_no_line_comes_twice_or_is_lost(
 
 def test_following_begins_with_the_last_lines_and_goes_on(place: Place) -> None:
     place.run(
-        f"echo old; echo new; touch {place.state}/said; while [ -e {place.state}/said ]; do sleep 0.05; done; echo end"
+        f"touch {place.state}/said; echo old; echo new; while [ -e {place.state}/said ]; do sleep 0.05; done; echo end"
     )
     pods = workers(place.until(lambda shown: len(workers(shown)) == 2))
     for pod in pods:

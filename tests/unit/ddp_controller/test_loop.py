@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 
+from ddp_controller import world
 from ddp_controller.decisions import SetBudget
 from ddp_controller.disruption_budget import OWN_ROLE
 from ddp_controller.executor import execute
@@ -297,6 +298,21 @@ def test_many_malformed_jobs_are_reported_over_several_passes_and_forgotten_with
     controller.clock = lambda: time.monotonic() + 60
     controller.run_once()
     assert (controller._skipped, controller._paused) == ({}, {})
+
+
+def test_a_kind_that_is_installed_later_is_found_without_a_restart(
+    server: ApiServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(world, "DISCOVERY_SECONDS", 0.01)
+    found = made(server, tmp_path).world
+    found.start()
+    server.groups = GROUPS | {"/apis/jobset.x-k8s.io/v1alpha2": {"JobSet": "jobsets"}}
+    server.put("/apis/jobset.x-k8s.io/v1alpha2/namespaces/team/jobsets/late", root(name="late", engine="jobset"))
+    try:
+        while {job.key for job in found.jobs()[0]} != {"team/digits", "team/late"}:
+            found.changes.get(timeout=20)
+    finally:
+        found.stop()
 
 
 def test_a_job_that_has_only_the_label_is_left_alone(server: ApiServer, tmp_path: Path) -> None:

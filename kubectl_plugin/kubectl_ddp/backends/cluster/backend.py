@@ -133,14 +133,16 @@ class ClusterBackend:
             found = of_one(job, pods.result(), recent_events(self._api, name, place) if events else ())
             return replace(found, queued=queue_state_lookup(self._api, [job])(job))
 
-    def watch(self, name: str, *, stop: Stop | None = None) -> Iterator[Snapshot]:
-        """Yield the job now, and after each change of it, its pods or its events.
+    def watch(
+        self, name: str, *, reasons: Collection[str] | None = None, stop: Stop | None = None
+    ) -> Iterator[Snapshot]:
+        """Yield the job now, and after each change of it, its pods or its events of these reasons (default: all).
 
         Ends when it is deleted or ``stop`` is requested.
         """
         from kubectl_ddp.backends.cluster.read.job_watch import watch  # noqa: PLC0415 - only for a watch
 
-        yield from watch(self._api, self._jobs.named(name), self.namespace, stop or Stop())
+        yield from watch(self._api, self._jobs.named(name), self.namespace, reasons, stop or Stop())
 
     def past_pods(self, name: str) -> Sequence[Object]:
         """Return none: a log goes with its pod."""

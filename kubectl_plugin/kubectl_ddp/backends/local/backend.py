@@ -111,8 +111,11 @@ class LocalBackend:
         del events, namespace
         return snapshot(self._directory(name))
 
-    def watch(self, name: str, *, stop: Stop | None = None) -> Iterator[Snapshot]:
+    def watch(
+        self, name: str, *, reasons: Collection[str] | None = None, stop: Stop | None = None
+    ) -> Iterator[Snapshot]:
         """Yield the job now and after every change, until it is deleted or ``stop`` is requested."""
+        del reasons  # a snapshot is one file
         from kubectl_ddp.backends.local.inotify import Watch, descriptors  # noqa: PLC0415 - loads libc, which a list does not need
 
         directory = self._directory(name)

@@ -12,18 +12,10 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Final
 
+from kubectl_ddp.kube.timestamps import log_timestamp
+
 _LONGEST: Final = 16 * 1024
 """Bytes after which an unterminated line is written in parts, as container runtimes do."""
-
-
-def rfc3339(nanoseconds: int) -> str:
-    """Format a time in nanoseconds as UTC.
-
-    >>> rfc3339(1_700_000_000_000_000_001)
-    '2023-11-14T22:13:20.000000001Z'
-    """
-    seconds, rest = divmod(nanoseconds, 1_000_000_000)
-    return f"{time.strftime('%Y-%m-%dT%H:%M:%S', time.gmtime(seconds))}.{rest:09d}Z"
 
 
 class LogWriter:
@@ -58,7 +50,7 @@ class LogWriter:
 
     def _entry(self, text: bytes, tag: bytes) -> bytes:
         self._last = max(self._clock(), self._last + 1)
-        return b"%s stdout %s %s\n" % (rfc3339(self._last).encode(), tag, text)
+        return b"%s stdout %s %s\n" % (log_timestamp(self._last).encode(), tag, text)
 
     def _write(self, data: bytes) -> None:
         with contextlib.suppress(OSError):  # disk full: training matters more than its log

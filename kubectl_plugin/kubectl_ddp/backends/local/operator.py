@@ -18,6 +18,7 @@ from kubectl_ddp.backends.local import pods as pod_states
 from kubectl_ddp.backends.local.conditions import is_finished, is_true, set_condition
 from kubectl_ddp.backends.local.environment import worker_replicas
 from kubectl_ddp.kube.objects import Object
+from kubectl_ddp.kube.timestamps import epoch
 
 Status = dict[str, Any]
 
@@ -180,14 +181,8 @@ def _exceeds_deadline(draft: _Draft) -> bool:
     seconds = deadline_seconds(draft.job)
     if seconds is None:
         return False
-    return _epoch(draft.now) - _epoch(draft.status["startTime"]) >= seconds
-
-
-def _epoch(moment: str) -> float:
-    import calendar  # noqa: PLC0415 - rarely needed, and the engine should start fast
-    import time  # noqa: PLC0415
-
-    return float(calendar.timegm(time.strptime(moment, "%Y-%m-%dT%H:%M:%SZ")))
+    started, now = epoch(draft.status["startTime"]), epoch(draft.now)
+    return started is not None and now is not None and now - started >= seconds
 
 
 def _count(draft: _Draft) -> None:

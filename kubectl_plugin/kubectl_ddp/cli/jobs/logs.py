@@ -36,7 +36,7 @@ from kubectl_ddp.util.terminal import write_log_line
 @click.option("--tail", type=click.IntRange(min=0), metavar="N", help="Begin with the last N of these lines.")
 @click.option("--since", metavar="TIME", help="Begin with what was written so long ago, as in 90s or 10m.")
 @click.option("--dedup", is_flag=True, help="Fold equal lines of several ranks into one that names the ranks.")
-@click.option("--timestamps", is_flag=True, help="Begin each line with its time.")
+@click.option("--timestamps", is_flag=True, help="Begin each line with its time in UTC.")
 @shared_options("json")
 def logs(
     options: Options,

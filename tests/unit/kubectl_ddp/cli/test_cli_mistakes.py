@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from pathlib import Path
 from typing import Any
 
@@ -191,6 +192,17 @@ def test_all_that_a_job_file_lacks_is_said_at_once(capsys: pytest.CaptureFixture
     told = refused(capsys, "render", "bare.yaml")
     assert "apiVersion: ddp.dev/v1" in told
     assert "kind: Job" in told
+
+
+@pytest.mark.parametrize("command", [("render",), ("render", "-o", "helm-values"), ("submit", "--dry-run=client")])
+def test_a_job_of_more_annotations_than_a_cluster_stores_is_refused_before_anything_is_created(
+    capsys: pytest.CaptureFixture[str], here: Path, command: tuple[str, ...]
+) -> None:
+    variables = "".join(f"  LONG_{number}: {'x' * 3000}\n" for number in range(100))
+    (here / "long.yaml").write_text(f"{JOB_FILE}env:\n{variables}")
+    told = refused(capsys, *command, "-f", "long.yaml")
+    assert re.search(r"'mine' has 30\d,\d{3} bytes; a cluster stores at most 245,760", told)
+    assert "--env-from" in told
 
 
 def some_jobs(*names: str) -> None:

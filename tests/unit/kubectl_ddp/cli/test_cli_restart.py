@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from typing import Any
 
 import pytest
@@ -35,8 +35,11 @@ class Failing(ScriptedBackend):
         del name, suspended
         self._moments = [seen("Failed")]
 
-    def watch(self, name: str, *, stop: Stop | None = None) -> Iterator[Snapshot]:
+    def watch(
+        self, name: str, *, reasons: Collection[str] | None = None, stop: Stop | None = None
+    ) -> Iterator[Snapshot]:
         """As it is."""
+        del reasons
         yield self.job(name)
 
     def code(self, name: str) -> None:

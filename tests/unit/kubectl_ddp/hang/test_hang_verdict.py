@@ -59,6 +59,7 @@ def test_a_launcher_of_a_later_version_may_tell_more() -> None:
         ("<html>", "cannot be read"),
         ("[]", "cannot be read"),
         ("{}", "cannot be read"),
+        pytest.param("[" * 9999, "cannot be read", id="brackets"),
         (page(shown(0)).replace(VERSION, "ddp.dev/hang/v9"), "in the form 'ddp.dev/hang/v9'"),
         (page(shown(0)).replace('"alive"', '"asleep"'), "cannot be read"),
         (page(shown(0)).replace("60.0", '"long"'), "cannot be read"),

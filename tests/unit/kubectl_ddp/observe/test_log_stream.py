@@ -137,6 +137,19 @@ def test_following_reads_each_container_once_and_drops_what_comes_again() -> Non
         assert len(texts) == len(set(texts))
 
 
+def test_following_since_a_time_leaves_out_the_older_lines_of_pods_that_are_silent_since() -> None:
+    logs = {
+        "pod-worker-0/0": stamped("[rank0] old"),
+        "pod-worker-1/0": stamped("[rank1] old") + stamped("[rank1] new", second=9),
+        "pod-worker-2/0": stamped("[rank2] old", first=5),  # in the second of the time, and before it
+    }
+    moments = [snapshot(job("Created", state), *(pod(at) for at in range(3))) for state in ("Running", "Succeeded")]
+    backend = ScriptedBackend(moments, logs=logs)
+    (since,) = (line.partition(" ")[0] for line in stamped("", first=500_000_000))
+    found = follow_logs(backend, "digits", rank_filter("all", None), since=since)
+    assert [line.text for line in found] == ["[rank1] new"]
+
+
 def test_following_ends_when_the_job_is_deleted() -> None:
     backend = ScriptedBackend(
         [snapshot(job("Created", "Running"), pod(0, running()))],

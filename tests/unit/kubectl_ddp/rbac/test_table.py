@@ -130,7 +130,7 @@ CALLS: Final[Mapping[str, tuple[tuple[str, ...], ...]]] = {
 
 NOT_PLAYED: Final = {
     # A pod that comes while a command follows or waits, which this server has none of.
-    *(("logs", "watch", resource) for resource in ("pods", "events")),
+    ("logs", "watch", "pods"),
     *((command, "get", "pods/log") for command in ("submit", "clone")),
     ("restart", "get", "pods/proxy"),
     # kubectl asks for it, where a rank hangs.

@@ -19,6 +19,11 @@ def test_aliases_are_refused_before_they_are_followed() -> None:
     assert time.process_time() - begun < 1.0
 
 
+def test_brackets_without_an_end_of_nesting_are_one_error() -> None:
+    with pytest.raises(ValueError, match="nested too deeply"):
+        _parse_yaml("settings: " + "[" * 5000 + "]" * 5000)
+
+
 def test_what_should_be_text_is_text() -> None:
     with pytest.raises(TypeError, match="'summary' is no text"):
         _parse_preset("fast", _parse_yaml("settings: {}\nsummary: [a, b]\n"))

@@ -86,6 +86,7 @@ def test_a_mistake_is_one_sentence_with_its_line(text: str, sentence: str) -> No
             "apiVersion is 'kubeflow.org/v1', and a job file says 'ddp.dev/v1'.",
         ),
         ("apiVersion: [a]\nkind: Job", "apiVersion is '...'"),
+        pytest.param("args: " + "[" * 5000 + "]" * 5000, "job.yaml is nested too deeply", id="brackets"),
     ],
 )
 def test_a_file_that_is_no_job_file_is_told_what_one_is(text: str, sentence: str) -> None:

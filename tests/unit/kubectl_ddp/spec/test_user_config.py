@@ -73,6 +73,8 @@ def test_defaults_stand_below_what_is_said_and_above_presets(file: Path) -> None
         ("env: x", "'env' takes no such value"),
         ("- a", "holds no keys"),
         ("a: [", "is not valid YAML"),
+        ("a: \x00", "holds no keys"),
+        pytest.param("a: " + "[" * 5000 + "]" * 5000, "holds no keys", id="brackets"),
         ("image:\n  b: c", "line 1 has no plain value"),
         ("image:", "line 1 has no plain value"),
     ],

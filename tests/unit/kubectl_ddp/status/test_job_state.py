@@ -268,6 +268,9 @@ def test_a_message_that_is_no_json_is_taken_as_it_is() -> None:
     assert error is not None
     assert error.message == "KeyError: 'a'"
     assert "File x" in error.stack
+    brackets = job_state(snapshot(job("Created", "Failed"), pod(0, terminated(1, "[" * 4096))), {}).first_error
+    assert brackets is not None
+    assert brackets.message.startswith("[[[")
 
 
 @pytest.mark.parametrize(

@@ -84,7 +84,7 @@ def _load_file(path: Path) -> Entry:
 
 def _parse(content: bytes) -> Any:
     """Return the document in JSON or YAML. Raises ValueError."""
-    with suppress(ValueError):
+    with suppress(ValueError, RecursionError):
         return json.loads(content)
     import yaml  # noqa: PLC0415 - slow
 
@@ -92,7 +92,7 @@ def _parse(content: bytes) -> Any:
 
     try:
         return parse_yaml(content)
-    except yaml.YAMLError as error:
+    except (yaml.YAMLError, RecursionError) as error:
         raise ValueError(str(error)) from error
 
 

@@ -14,6 +14,7 @@ from kubectl_ddp.backends.cluster.http.resources import collection
 from kubectl_ddp.backends.cluster.read.pod_transform import without_managers
 from kubectl_ddp.errors import Forbidden
 from kubectl_ddp.kube.objects import Object
+from kubectl_ddp.kube.timestamps import epoch, timestamp
 
 
 def events_of(api: Api, job: Object, jobs: Sequence[Object]) -> list[Object]:
@@ -67,7 +68,7 @@ def code_of(api: Api, job: Object) -> Object | None:
 def last_timestamp(event: Object) -> str:
     """Return the time of an event's last occurrence, to the second."""
     times = (event.get("lastTimestamp"), event.get("eventTime"), event["metadata"].get("creationTimestamp"))
-    return next((f"{str(time)[:19]}Z" for time in times if time), "")
+    return timestamp(epoch(next((str(time) for time in times if time), None))) or ""
 
 
 def _involves_job(event: Object, name: str, longer: Sequence[str]) -> bool:

@@ -1,11 +1,15 @@
-"""Watch of one job: three watches, of its object, its pods and its events, combined into a sequence of snapshots."""
+"""Watch of one job: watches of its object, its pods and its events, combined into a sequence of snapshots.
+
+A selector of events has no prefix of names, and one watch per pod would be too many. So a watch of events is limited to
+the reasons that its caller needs: the events of one reason are few.
+"""
 
 from __future__ import annotations
 
 import contextlib
 import queue
 import threading
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from dataclasses import replace
 from typing import Final
 
@@ -28,19 +32,25 @@ JOIN_SECONDS: Final = 2.0
 """Seconds to wait for a stopped watch to end. A watch that is connecting ends later by itself."""
 
 
-def watch(api: Api, job: Object, namespace: str, stop: Stop) -> Iterator[Snapshot]:
+def watch(api: Api, job: Object, namespace: str, reasons: Collection[str] | None, stop: Stop) -> Iterator[Snapshot]:
     """Yield the job now, and after each change of it, its pods or its events. Ends when it is deleted, or stopped."""
     name, kind = str(job["metadata"]["name"]), job_kinds.engine_of(job)
     jobs = Reflector(api, path(kind, namespace), fieldSelector=f"metadata.name={name}")
     pods = Reflector(api, collection("v1", "pods", namespace), labelSelector=f"{Label.JOB}={name}")
-    events = Reflector(api, collection("v1", "events", namespace), keep=lambda event: is_named_after(event, name))
+    selectors = [f"involvedObject.kind=Pod,reason={reason}" for reason in reasons or ()]
+    queries: list[dict[str, str]] = [{}] if reasons is None else [{"fieldSelector": each} for each in selectors]
+    events = [
+        Reflector(api, collection("v1", "events", namespace), keep=lambda event: is_named_after(event, name), **query)
+        for query in queries
+    ]
     changes: queue.SimpleQueue[Exception | None] = queue.SimpleQueue()
     reflectors = [jobs, pods]
     for reflector in (jobs, pods):
         reflector.read()
     with contextlib.suppress(Forbidden):
-        events.read()
-        reflectors.append(events)
+        for reflector in events:
+            reflector.read()
+            reflectors.append(reflector)
     threads = [
         threading.Thread(target=watch_into_queue, args=(reflector, changes), name=f"watch {name}", daemon=True)
         for reflector in reflectors
@@ -54,7 +64,8 @@ def watch(api: Api, job: Object, namespace: str, stop: Stop) -> Iterator[Snapsho
                 if not found:
                     return
                 now = with_type_meta(kind, found[0])
-                yield replace(of_one(now, pods.objects(), events.objects()), queued=_in_queue(api, now))
+                happened = [event for reflector in events for event in reflector.objects()]
+                yield replace(of_one(now, pods.objects(), happened), queued=_in_queue(api, now))
                 wait(changes)
     finally:
         for reflector in reflectors:

@@ -1,7 +1,8 @@
 """Log lines of one pod's container, each once, over connections that may break. A pod writes them, so they have limits.
 
-Lines are requested with timestamps. A new connection starts at the time of the last line. The kubelet resolves that
-time only to the second, so the lines of that second are repeated and dropped by their full timestamp.
+Lines are requested with timestamps, which are in the zone of the pod's node, and returned with them in UTC. A new
+connection starts at the time of the last line. The kubelet resolves that time only to the second, so the lines of that
+second are repeated and dropped by their full timestamp.
 """
 
 from __future__ import annotations
@@ -20,6 +21,7 @@ from kubectl_ddp.backends.cluster.http.resources import main_container
 from kubectl_ddp.backends.cluster.read.reflector import cut, lines
 from kubectl_ddp.errors import NotFound, Unreachable
 from kubectl_ddp.kube.objects import Object
+from kubectl_ddp.kube.timestamps import as_log_timestamp, log_timestamp
 from kubectl_ddp.util.stop import Stop
 
 SILENCE_SECONDS: Final = 240.0
@@ -113,8 +115,7 @@ class PodLogs:
         try:
             with self._stop.waking(lambda: cut(response)):
                 for raw in lines(response, MOST_LINE_BYTES):
-                    line = raw.decode(errors="replace")
-                    moment = line.partition(" ")[0]
+                    moment, text = self._timed(raw.decode(errors="replace"))
                     if moment < known:
                         continue
                     if moment == known and again > 0:
@@ -122,9 +123,16 @@ class PodLogs:
                         continue
                     self._given_at_last = self._given_at_last + 1 if moment == self._last else 1
                     self._last = moment
-                    yield line
+                    yield f"{moment} {text}"
         finally:
             response.close()
+
+    def _timed(self, line: str) -> tuple[str, str]:
+        """Return the time of a line in UTC, and its text. Errors of the kubelet have no time, and get the last one."""
+        moment, _, text = line.partition(" ")
+        if (found := as_log_timestamp(moment)) is not None:
+            return found, text
+        return self._last or log_timestamp(time.time_ns()), line
 
     def _started_pod(self) -> Object | None:
         """Return the pod once its container has started; ``None`` if the pod is deleted, or the stop is requested."""

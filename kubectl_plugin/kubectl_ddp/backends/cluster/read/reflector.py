@@ -139,9 +139,9 @@ class Reflector:
         about = item["metadata"]
         with self._lock:
             self._version = about["resourceVersion"]
-            if kind == "BOOKMARK" or not self._keep(item):
+            if kind == "BOOKMARK":
                 return False
-            if kind == "DELETED":
+            if kind == "DELETED" or not self._keep(item):
                 return self._objects.pop(about["uid"], None) is not None
             self._objects[about["uid"]] = item
             return True

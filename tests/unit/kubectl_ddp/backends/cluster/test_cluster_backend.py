@@ -3,7 +3,7 @@ import copy
 import queue
 import threading
 import zlib
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +18,7 @@ from kubectl_ddp.engines.registry import ENGINES
 from kubectl_ddp.errors import Forbidden, NotFound, Unreachable, UsageError
 from kubectl_ddp.kube import job_kinds
 from kubectl_ddp.kube.objects import Snapshot
+from kubectl_ddp.observe import log_stream
 from kubectl_ddp.render import render
 from kubectl_ddp.util.stop import Stop
 from kubectl_ddp.values.engine import Engine, Gang, QueueResize
@@ -58,9 +59,9 @@ def put_pod(server: ApiServer, index: int = 0, *, run_id: str = "run1", job: str
     return server.put(f"{PODS}/{job}-worker-{index}", pod | {"metadata": {"labels": labels}})
 
 
-def put_event(server: ApiServer, name: str, about: dict[str, Any], moment: str) -> None:
-    involved = {"uid": about["metadata"]["uid"], "name": about["metadata"]["name"]}
-    server.put(f"{EVENTS}/{name}", {"involvedObject": involved, "lastTimestamp": moment})
+def put_event(server: ApiServer, name: str, about: dict[str, Any], moment: str, reason: str = "") -> None:
+    involved = {"uid": about["metadata"]["uid"], "name": about["metadata"]["name"], "kind": "Pod"}
+    server.put(f"{EVENTS}/{name}", {"involvedObject": involved, "lastTimestamp": moment, "reason": reason})
 
 
 def names(snapshot: Snapshot) -> list[str]:
@@ -361,16 +362,35 @@ def test_nobody_is_shown_the_lines_that_hold_a_history(server: ApiServer, backen
     answer = Answer(200, f"2026-01-02T03:04:05Z step 1\n2026-01-02T03:04:06Z {PACKED}\n")
     server.next(f"GET {WORKER}/log", answer, answer)
     assert list(backend.logs(pod)) == ["step 1"]
-    assert list(backend.logs(pod, timestamps=True)) == ["2026-01-02T03:04:05Z step 1"]
+    assert list(backend.logs(pod, timestamps=True)) == ["2026-01-02T03:04:05.000000000Z step 1"]
+
+
+def test_lines_of_nodes_in_several_zones_come_by_time_and_since_a_time(
+    server: ApiServer, backend: ClusterBackend
+) -> None:
+    put_job(server)
+    for index, lines in enumerate(
+        (
+            ("2026-01-01T22:00:01.000000001-05:00 [rank0] a", "2026-01-01T22:00:03-05:00 [rank0] d"),
+            ("2026-01-02T03:00:01.000000002Z [rank1] b", "2026-01-02T08:45:02.5+05:45 [rank1] c"),
+        )
+    ):
+        put_pod(server, index)
+        answer = Answer(200, "".join(f"{line}\n" for line in lines))
+        server.next(f"GET {PODS}/digits-worker-{index}/log", answer, answer)
+    lines = list(log_stream.read(backend, "digits", log_stream.rank_filter("all", None)))
+    assert [line.message for line in lines] == ["a", "b", "c", "d"]
+    late = log_stream.read(backend, "digits", log_stream.rank_filter("all", None), since=lines[1].time)
+    assert [line.message for line in late] == ["c", "d"]
 
 
 class Watcher:
     """A watch in a thread of its own; what it yields is read with a limit of time."""
 
-    def __init__(self, backend: ClusterBackend) -> None:
+    def __init__(self, backend: ClusterBackend, reasons: Collection[str] | None = None) -> None:
         self.seen: queue.Queue[Snapshot | BaseException | None] = queue.Queue()
         self.stop = Stop()
-        self._snapshots = backend.watch("digits", stop=self.stop)
+        self._snapshots = backend.watch("digits", reasons=reasons, stop=self.stop)
         threading.Thread(target=self._run, daemon=True).start()
 
     def _run(self) -> None:
@@ -410,6 +430,38 @@ def test_a_watch_shows_the_job_now_then_every_change_and_ends_with_the_job(
     watcher.until(lambda one: one.job["status"]["conditions"][0]["type"] == "Succeeded")
     server.drop(DIGITS)
     assert watcher.end() is None
+
+
+def test_a_watch_reads_the_events_that_its_caller_needs_and_no_others(
+    server: ApiServer, backend: ClusterBackend
+) -> None:
+    put_job(server)
+    pod = put_pod(server)
+    put_event(server, "before", pod, "2026-01-02T00:00:01Z", "Pulling")
+    put_event(server, "else", pod, "2026-01-02T00:00:01Z", "Scheduled")
+    watcher = Watcher(backend, ("Pulling", "Pulled"))
+    watcher.until(lambda one: len(one.events) == 1)
+    put_event(server, "after", pod, "2026-01-02T00:00:02Z", "Pulled")
+    seen = watcher.until(lambda one: len(one.events) == 2)
+    assert [event["reason"] for event in seen.events] == ["Pulling", "Pulled"]
+    asked = {one.query["fieldSelector"] for one in server.requests if one.path == EVENTS}
+    assert asked == {f"involvedObject.kind=Pod,reason={reason}" for reason in ("Pulling", "Pulled")}
+    watcher.stop.request()
+    server.requests.clear()
+    Watcher(backend, ()).until(lambda one: one.pods)
+    assert EVENTS not in server.asked("GET")
+
+
+def test_an_object_that_is_no_longer_selected_is_dropped(server: ApiServer, backend: ClusterBackend) -> None:
+    job, pod = put_job(server), put_pod(server)
+    watcher = Watcher(backend)
+    put_event(server, "e", pod, "2026-01-02T00:00:02Z")
+    watcher.until(lambda one: len(one.events) == 1)
+    put_event(
+        server, "e", job | {"metadata": {"name": "another", "uid": pod["metadata"]["uid"]}}, "2026-01-02T00:00:03Z"
+    )
+    watcher.until(lambda one: not one.events)
+    watcher.stop.request()
 
 
 def test_a_watch_goes_on_where_it_stood_when_its_connection_is_cut(server: ApiServer, backend: ClusterBackend) -> None:

@@ -111,6 +111,22 @@ def test_following_reads_what_came_between_the_cut_and_the_end_of_the_container(
     assert found == [FIRST, SECOND, THIRD]
 
 
+def test_an_error_of_the_kubelet_has_no_time_and_reading_goes_on_from_the_line_before(
+    server: ApiServer, tmp_path: Path
+) -> None:
+    west = "2025-12-31T19:00:01.1-05:00 a"
+    logs = logs_of(server, tmp_path, put_pod(server))
+    server.next(LOG, lines(west, "unable to retrieve container logs", cut=True), lines(west, SECOND))
+    found = []
+    for line in logs.follow(tail=None, since=None):
+        found.append(line)
+        if line == SECOND:
+            put_pod(server, kube_objects.terminated(0))
+            server.next(LOG, lines(SECOND))
+    assert found == [FIRST, FIRST.replace(" a", " unable to retrieve container logs"), SECOND]
+    assert [query.get("sinceTime") for query in queries(server)][1:] == [line.split(" ")[0] for line in (FIRST, SECOND)]
+
+
 def test_following_a_silent_container_ends_when_another_thread_stops_it(server: ApiServer, tmp_path: Path) -> None:
     api, stop = Api(connect(kubeconfig=str(kubeconfig(tmp_path, server.url)))), Stop()
     server.next(LOG, Answer(200, f"{FIRST}\n", cut=True, silence=60))

@@ -1,0 +1,80 @@
+"""Whatever a measurement has started ends with ``python -m bench``, however that ends."""
+
+from __future__ import annotations
+
+import os
+import select
+import signal
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Final
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[3]
+MEASUREMENT: Final = """
+import os, sys
+from bench.harness import Report
+
+SUMMARY = "starts a process with a parent, a session and variables of its own"
+
+def measure(options):
+    reader, writer = os.pipe()
+    if os.fork() == 0:
+        os.setsid()
+        if os.fork() == 0:
+            os.write(writer, b"%d" % os.getpid())
+            os.execve("/bin/sleep", ["sleep", "600"], {})
+        os._exit(0)
+    os.wait()
+    options.progress(f"{os.getpid()} {os.getppid()} {int(os.read(reader, 20))}")
+    sys.stdin.read()
+    return Report()
+"""
+BENCH: Final = """
+import runpy, sys
+from bench import measurements
+measurements.__path__.append(sys.argv[1])
+sys.argv = ["bench", "detaching"]
+runpy.run_module("bench", run_name="__main__")
+"""
+
+
+def _nothing(*_: int) -> None:
+    """The measurement comes to its end."""
+
+
+@pytest.mark.parametrize(
+    ("end", "code"),
+    [
+        pytest.param(_nothing, 0, id="an orderly end"),
+        pytest.param(lambda command, *_: os.killpg(command, signal.SIGINT), 130, id="Ctrl-C"),
+        pytest.param(lambda command, *_: os.kill(command, signal.SIGKILL), -signal.SIGKILL, id="kill -9"),
+        pytest.param(
+            lambda command, *_: os.killpg(command, signal.SIGKILL), -signal.SIGKILL, id="kill -9 of its group"
+        ),
+        pytest.param(lambda _, measurement, __: os.kill(measurement, signal.SIGKILL), 137, id="out of memory"),
+        pytest.param(lambda _, __, guardian: os.kill(guardian, signal.SIGKILL), 137, id="its guardian is killed"),
+    ],
+)
+def test_a_detached_process_ends_with_its_bench(tmp_path: Path, end: Callable[..., None], code: int) -> None:
+    (tmp_path / "detaching.py").write_text(MEASUREMENT)
+    with subprocess.Popen(
+        [sys.executable, "-c", BENCH, str(tmp_path)],
+        cwd=ROOT,
+        stdin=subprocess.PIPE,
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.PIPE,
+        text=True,
+        start_new_session=True,
+    ) as command:
+        assert command.stderr is not None
+        measurement, guardian, detached = map(int, command.stderr.readline().split())
+        pidfd = os.pidfd_open(detached)
+        end(command.pid, measurement, guardian)
+        command.communicate(timeout=20)
+    assert command.returncode == code
+    assert select.select([pidfd], [], [], 20)[0], "it still runs"
+    os.close(pidfd)
