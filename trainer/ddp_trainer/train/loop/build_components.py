@@ -157,6 +157,7 @@ def _plan(context: RunContext, stored_batch_slices: int | None) -> BatchPlan:
         epochs=config.epochs,
         max_steps=config.max_steps,
         sequential=is_stream(samples),
+        order=context.identity.order,
         blocks=samples.blocks if isinstance(samples, BlockSamples) else None,
         endless=not known_count(samples) and is_stream(samples),
     )

@@ -8,6 +8,7 @@ one. It is used by :class:`~ddp_trainer.train.trainer.Trainer`. Parts of distrib
 from __future__ import annotations
 
 import time
+from dataclasses import replace
 from functools import partial
 
 from torch import nn
@@ -21,6 +22,7 @@ from ddp_trainer.train.checkpoint.manifest import Manifest, check_same_run
 from ddp_trainer.train.checkpoint.resume_source import ResumeSource, find_state, progress_key
 from ddp_trainer.train.checkpoint.sharded_writer import writes_sharded_checkpoint
 from ddp_trainer.train.checkpoint.weights_io import initialize
+from ddp_trainer.train.data.sample_order import order_of_new_run
 from ddp_trainer.train.evaluation.early_stopping import EvaluationTracker
 from ddp_trainer.train.loop.build_components import build_state
 from ddp_trainer.train.loop.goodput_tracker import GoodputTracker
@@ -95,6 +97,7 @@ class ElasticState:
             return None
         if taken is not None:
             self._local_state = to_local_state(taken, context)
+        self._set_order(None if checkpoint is None else checkpoint.manifest)
         odometer = make_progress_file(config, process.env, context.identity, process.progress.warn_rank)
         history.load(odometer, process.recorder, group, process.began, process.env)
         if not self.is_whole:
@@ -120,6 +123,14 @@ class ElasticState:
         if not self._context.config.is_model_sharded:
             group = self._context.process.group
             group.has_agreed_state = all(group.gather(int(has_state)))
+
+    def _set_order(self, stored: Manifest | None) -> None:
+        """Order the samples as the run did so far, or as a new run does if nothing is ``stored``."""
+        if self.is_whole:
+            return
+        identity = self._context.identity
+        order = order_of_new_run(identity.samples) if stored is None else stored.identity.order
+        self._context.identity = replace(identity, order=order)
 
     def _build(self, checkpoint: Checkpoint | None, *, is_void: bool) -> None:
         """Build a state to load into; if no rank keeps its state (``is_void``), also reset evaluation and guard."""
