@@ -224,7 +224,8 @@ def _allocate(outline: _Outline, device: torch.device, targets: Mapping[str, Any
             place = device if outline.on_device[number] else torch.device("cpu")
             target = given.get(id(tensor))
             if target is None or not _fits(target, tensor, place):
-                target = torch.empty_like(tensor, device=place)
+                # empty_like() of a meta tensor imports 500 modules, which takes half a second.
+                target = torch.empty_strided(tensor.size(), tensor.stride(), dtype=tensor.dtype, device=place)
             memory[number] = target
     return memory
 
