@@ -3,8 +3,7 @@
 The first two hold the same slot and a step more than the third, which holds the other slot, and had voted for that
 step. A line for each rank says what it goes on from; the spare tells what it heard when the others were done.
 
-The third one gives the second one its slot in small pieces, and each piece only when the first rank, which neither
-gives nor gets anything, has come back from its wait for the piece before.
+The third one gives the second one its slot in small pieces, while the first rank neither gives nor gets anything.
 """
 
 from __future__ import annotations
@@ -16,11 +15,11 @@ import torch
 
 from ddp_trainer.common.layout_range import LayoutRange
 from ddp_trainer.common.parallel_dims import Layout
-from ddp_trainer.train.checkpoint.checkpoint_files import Checkpoint, pack_checkpoint, unpack
+from ddp_trainer.train.checkpoint import state_transfer
+from ddp_trainer.train.checkpoint.checkpoint_files import Checkpoint, unpack
 from ddp_trainer.train.checkpoint.manifest import Identity, Manifest
 from ddp_trainer.train.checkpoint.resume_source import progress_key
 from ddp_trainer.train.config.worker_env import Environment
-from ddp_trainer.train.distributed import group as of_groups
 from ddp_trainer.train.distributed.group import Group
 from ddp_trainer.train.recovery.peer_recovery import LocalState, recover_from_peers
 from ddp_trainer.train.recovery.spare_ranks import select_active_ranks
@@ -34,24 +33,7 @@ STEP = 5
 NOW = LayoutRange.parse("replicate=1:2,shard=2")
 
 
-PIECE_BYTES = 64
-
-_came_back, _comes_back = os.pipe()
-
-
-class Watched(Group):
-    """Whose first rank tells that it waits anew, and whose source of pieces waits for that."""
-
-    def gather(self, number: int) -> list[int]:
-        """As ever."""
-        if self.rank == 0:
-            os.write(_comes_back, b".")
-        return super().gather(number)
-
-    def _hand_piece(self, buffer: bytes | bytearray, start: int, stop: int, pair: tuple[int, int]) -> None:
-        if self.rank == pair[0]:
-            assert os.read(_came_back, 1), "the first rank is gone"
-        super()._hand_piece(buffer, start, stop, pair)
+PIECE_BYTES = 8
 
 
 def beside(step: int) -> Checkpoint:
@@ -59,7 +41,7 @@ def beside(step: int) -> Checkpoint:
     identity = Identity(task="", model="", data="", samples=0, seed=0, global_batch=0, order="")
     rest = {"batch_slices": 4, "generation": 1, "run_id": "", "world_size": 4, "sha256": "", "size_bytes": 0}
     manifest = Manifest(identity=identity, step=step, epoch=0, written_at=0.0, torch="", **rest)
-    return pack_checkpoint({"skipped": 0, "step": step}, manifest)
+    return Checkpoint(manifest, state={"skipped": 0, "step": step})
 
 
 def holding(rank: int) -> LocalState:
@@ -86,10 +68,8 @@ def tell(line: str) -> None:
 
 def be(rank: int, port: int, done: tuple[int, int]) -> None:
     """Rank ``rank`` of those that are left; none leaves before all are ``done``, a pipe that ends when they are."""
-    if rank:
-        os.close(_comes_back)
     env = Environment(rank=rank, world_size=len(OLD_RANKS), master_port=port, generation=2)
-    group = Watched.join(env, torch.device("cpu"), 60)
+    group = Group.join(env, torch.device("cpu"), 60)
     layout = NOW.choose(group.world_size)
     taken = recover_from_peers(
         group,
@@ -116,7 +96,7 @@ def be(rank: int, port: int, done: tuple[int, int]) -> None:
 
 def main() -> int:
     """Fork the ranks; 0 where all of them ended well."""
-    of_groups._CHUNK_BYTES = PIECE_BYTES  # type: ignore[misc]
+    state_transfer._BUCKET_BYTES = PIECE_BYTES  # type: ignore[misc]
     port = free_port()
     done = os.pipe()
     parent = os.getpid()
@@ -132,8 +112,7 @@ def main() -> int:
             tell(repr(err))
             os._exit(1)
         os._exit(0)
-    for writer in (done[1], _comes_back):
-        os.close(writer)
+    os.close(done[1])
     return max(os.waitstatus_to_exitcode(os.waitpid(rank, 0)[1]) for rank in ranks)
 
 

@@ -17,6 +17,7 @@ from ddp_trainer.common.metric_names import Metric
 from ddp_trainer.common.time_classes import JobTime, Section
 from ddp_trainer.process.recorder import SECTION_NUMBERS, NoopRankRecorder
 from ddp_trainer.train import Config, run
+from ddp_trainer.train.data import sample_order
 from ddp_trainer.train.utils.errors import CheckpointMismatch, NonFiniteLoss
 from tests.support.train_builders import HERE, Lines
 
@@ -201,6 +202,18 @@ def test_a_finished_run_with_more_epochs_goes_on(tmp_path: Path) -> None:
 def test_slices_of_the_checkpoint_are_kept_when_none_are_asked_for(tmp_path: Path) -> None:
     run(a_config(tmp_path, batch_slices=2, epochs=1), Lines(), env=HERE)
     assert run(a_config(tmp_path), Lines(), env=HERE).summary.batch_slices == 2
+
+
+def test_a_run_keeps_the_order_of_its_checkpoint(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    whole = run(a_config(batch_slices=1), Lines(), env=HERE)
+    config = a_config(tmp_path, batch_slices=1, checkpoint_steps=4, checkpoint_seconds=None)
+    with pytest.raises(Killed):
+        run(config, Lines(kill_after(7)), env=HERE)
+    monkeypatch.setattr(sample_order, "_MOST_LISTED", 4)
+    resumed = run(config, Lines(), env=HERE)
+    computed = run(a_config(batch_slices=1), Lines(), env=HERE)
+    assert resumed.summary.loss == whole.summary.loss != computed.summary.loss
+    assert computed.summary.samples_repeated == computed.summary.samples_lost == 0
 
 
 def test_another_model_is_refused(tmp_path: Path) -> None:

@@ -1,27 +1,48 @@
 """Distribute the newest checkpoint of any rank to all ranks.
 
-:func:`broadcast_latest_checkpoint` finds the rank with the newest checkpoint, :func:`from_rank` broadcasts one, and
-:func:`sync_progress` merges the progress files. All use the collectives of
-:class:`~ddp_trainer.train.distributed.group.Group`.
+:func:`broadcast_latest_checkpoint` finds the rank with the newest checkpoint. :func:`from_rank` makes one available on
+all ranks: a rank reads it from the directory if it sees it, and receives it through
+:mod:`ddp_trainer.train.checkpoint.state_transfer` if not. :func:`sync_progress` merges the progress files.
 """
 
 from __future__ import annotations
 
-import os
-from collections.abc import Callable
+import platform
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import cast
+from typing import Any, Final, NamedTuple
 
 import torch
 
-from ddp_trainer.train.checkpoint.checkpoint_files import Checkpoint, manifest_if_complete, pack_checkpoint, unpack
-from ddp_trainer.train.checkpoint.manifest import Manifest
+from ddp_trainer.train.checkpoint.checkpoint_files import (
+    Checkpoint,
+    CorruptCheckpoint,
+    manifest_if_complete,
+    unpack,
+    verify_files,
+)
+from ddp_trainer.train.checkpoint.manifest import PAYLOAD, Manifest
 from ddp_trainer.train.checkpoint.progress_file import RunProgress
+from ddp_trainer.train.checkpoint.state_transfer import broadcast_state
 from ddp_trainer.train.config.goodput_account import Account
 from ddp_trainer.train.distributed.group import Group
 
 _NOTHING = -1
+_BOOT_ID: Final = Path("/proc/sys/kernel/random/boot_id")
+"""Random number of the running kernel, the same in all containers of a machine."""
+
+
+class Receive(NamedTuple):
+    """How a rank receives a state."""
+
+    is_wanted: bool
+    """False if it needs no state."""
+    targets: Callable[[], Mapping[str, Any]]
+    """Returns tensors to receive into, see :func:`.broadcast_state`; called only if a state is received."""
+
+
+NEW_MEMORY: Final = Receive(is_wanted=True, targets=dict)
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,46 +54,82 @@ class Found:
 
 
 def broadcast_latest_checkpoint(
-    own: Checkpoint | None, group: Group, demand: Callable[[Manifest], None]
+    own: Checkpoint | None, group: Group, demand: Callable[[Manifest], None], receive: Receive = NEW_MEMORY
 ) -> Found | None:
-    """Broadcast the newest checkpoint that any rank has; None without one. Every rank must call it.
+    """Return the newest checkpoint that any rank has, on every rank; None without one. Every rank must call it.
 
     Pods with separate volumes may hold different steps, and a new pod may hold none.
 
     Args:
         own: This rank's newest checkpoint, or None.
         group: The ranks.
-        demand: Called on every rank with the manifest before the payload is sent; raises to refuse it.
+        demand: Called on every rank with the manifest before the state is sent; raises to refuse it.
+        receive: How this rank receives the state, if it cannot read the checkpoint.
     """
     steps = group.gather(_NOTHING if own is None else own.manifest.step)
     if max(steps) == _NOTHING:
         return None
     holder = steps.index(max(steps))
-    return Found(from_rank(holder, own, group, demand), holder)
+    return Found(from_rank(holder, own, group, demand, receive), holder)
 
 
 def from_rank(
-    holder: int, own: Checkpoint | None, group: Group, demand: Callable[[Manifest], None] = lambda _: None
+    holder: int,
+    own: Checkpoint | None,
+    group: Group,
+    demand: Callable[[Manifest], None] = lambda _: None,
+    receive: Receive = NEW_MEMORY,
 ) -> Checkpoint:
-    """Return the holder's checkpoint on every rank; every rank must call it."""
+    """Return the holder's checkpoint on every rank; every rank must call it.
+
+    A rank that sees the directory of the checkpoint reads it there. The holder sends the state to the other ones.
+    """
     mine = own if group.rank == holder else None
-    text = group.broadcast(None if mine is None else mine.manifest.to_json().encode(), holder)
-    manifest = Manifest.from_json(text.decode())
+    manifest = Manifest.from_json(group.broadcast(_encode(mine, lambda it: it.manifest.to_json()), holder).decode())
     demand(manifest)
-    if manifest.pieces:
-        return _in_pieces(mine, manifest, holder, group)
-    payload = group.broadcast(None if mine is None else mine.payload, holder)
-    return Checkpoint(manifest, payload)
+    place = group.broadcast(_encode(mine, _place), holder).decode(errors="surrogateescape")
+    found = mine or (_find(manifest, place) if receive.is_wanted and place else None)
+    lacks = receive.is_wanted and found is None
+    if any(group.gather(int(lacks))):
+        state = None if mine is None else unpack(mine)
+        state = broadcast_state(state, holder, group, wanted=lacks, targets=receive.targets() if lacks else None)
+        found = found or Checkpoint(manifest, state=state)
+    return found or Checkpoint(manifest)
 
 
-def _in_pieces(mine: Checkpoint | None, manifest: Manifest, holder: int, group: Group) -> Checkpoint:
-    """Return the sharded checkpoint if every rank sees it; else the holder sends the complete state."""
-    place = group.broadcast(None if mine is None else bytes(cast("Path", mine.directory)), holder)
-    directory = Path(os.fsdecode(place))
-    if not sum(group.gather(int(manifest_if_complete(directory) != manifest))):
-        return Checkpoint(manifest, b"", directory)
-    whole = None if mine is None else pack_checkpoint(unpack(mine), manifest)
-    return Checkpoint(manifest, group.broadcast(None if whole is None else whole.payload, holder))
+def _encode(mine: Checkpoint | None, describe: Callable[[Checkpoint], str]) -> bytes | None:
+    return None if mine is None else describe(mine).encode(errors="surrogateescape")
+
+
+def _place(checkpoint: Checkpoint) -> str:
+    """Return the identity of a checkpoint's payload on this machine, and its directory; empty if it is in memory."""
+    directory = checkpoint.directory
+    return "" if directory is None else f"{_file_identity(directory)} {directory.absolute()}"
+
+
+def _file_identity(directory: Path) -> str:
+    """Return a text that is the same where the same version of a payload is read, by all processes of one machine."""
+    status = (directory / PAYLOAD).stat()
+    machine = _BOOT_ID.read_text().strip() if _BOOT_ID.exists() else platform.node()
+    return f"{machine}:{status.st_dev}:{status.st_ino}:{status.st_mtime_ns}"
+
+
+def _find(manifest: Manifest, place: str) -> Checkpoint | None:
+    """Return the holder's checkpoint if this rank sees it, else None.
+
+    The holder has verified it. If this rank does not read the very same file, it verifies its own.
+    """
+    identity, _, name = place.partition(" ")
+    directory = Path(name)
+    if manifest_if_complete(directory) != manifest:
+        return None
+    try:
+        # The ranks verify the files of a sharded checkpoint together.
+        if not manifest.pieces and _file_identity(directory) != identity:
+            verify_files(directory, manifest.files)
+    except (CorruptCheckpoint, OSError):
+        return None
+    return Checkpoint(manifest, directory)
 
 
 def sync_progress(own: RunProgress, group: Group, now: float) -> RunProgress:

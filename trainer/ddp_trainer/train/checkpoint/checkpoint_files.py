@@ -11,7 +11,6 @@ accepts only files whose digests match the manifest. Loading unpickles only tens
 from __future__ import annotations
 
 import hashlib
-import io
 import re
 import shutil
 import stat
@@ -24,7 +23,7 @@ from typing import Any, Final, TypeVar
 import torch
 
 from ddp_trainer.train.checkpoint.manifest import FORMAT, MANIFEST, PAYLOAD, SHARDED, CheckpointFile, Manifest
-from ddp_trainer.train.checkpoint.torch_zip_writer import Archive, pack
+from ddp_trainer.train.checkpoint.torch_zip_writer import Archive
 from ddp_trainer.train.checkpoint.write_lease import WriteLease
 from ddp_trainer.train.config.metric_goal import TargetMetric
 from ddp_trainer.train.utils.durable_files import FsyncStream, sync_directory, write_fsync
@@ -41,13 +40,18 @@ _MAX_MANIFEST_BYTES: Final = 64 << 20
 
 @dataclass(frozen=True, slots=True)
 class Checkpoint:
-    """A checkpoint whose digests were verified: in memory or, if sharded, on a disk."""
+    """A checkpoint on a disk whose digests were verified, or a state in memory."""
 
     manifest: Manifest
-    payload: bytes
-    """The state, serialized; empty if the checkpoint is sharded."""
     directory: Path | None = None
-    """Directory of a sharded checkpoint; None if the payload is the complete state."""
+    """Its directory; None if it is in memory."""
+    state: dict[str, Any] | None = None
+    """The complete state; None if it is on a disk."""
+
+    @property
+    def is_sharded(self) -> bool:
+        """True if it is on a disk, in one file for each rank that wrote it."""
+        return self.directory is not None and self.manifest.format == SHARDED
 
 
 class CorruptCheckpoint(Exception):
@@ -206,17 +210,23 @@ def best_of(manifests: Mapping[_Place, Manifest], goal: TargetMetric) -> _Place 
 
 
 def unpack(checkpoint: Checkpoint) -> dict[str, Any]:
-    """Return the complete state, on the CPU.
+    """Return the complete state. From a disk, its tensors are mapped from the file and read when they are used.
 
     Raises:
         CheckpointMismatch: The files are valid but contain objects that must not be loaded.
+        OSError: A file cannot be read.
     """
-    if checkpoint.directory is not None:
+    if checkpoint.state is not None:
+        return checkpoint.state
+    assert checkpoint.directory is not None  # noqa: S101 - one of both is set
+    if checkpoint.is_sharded:
         from ddp_trainer.train.checkpoint.dcp_reader import assemble_state  # noqa: PLC0415 - takes a second, rarely needed
 
         return assemble_state(checkpoint.directory, checkpoint.manifest)
     try:
-        state = torch.load(io.BytesIO(checkpoint.payload), map_location="cpu", weights_only=True)
+        state = torch.load(checkpoint.directory / PAYLOAD, map_location="cpu", mmap=True, weights_only=True)
+    except OSError:
+        raise
     except Exception as err:
         raise CheckpointMismatch(
             f"The checkpoint of step {checkpoint.manifest.step} holds what is not loaded for safety: "
@@ -232,24 +242,11 @@ def weights(checkpoint: Checkpoint) -> dict[str, Any]:
     Raises:
         CheckpointMismatch: As for :func:`unpack`.
     """
-    if checkpoint.directory is None:
+    if checkpoint.directory is None or not checkpoint.is_sharded:
         return unpack(checkpoint)["model"]  # type: ignore[no-any-return] # as above
     from ddp_trainer.train.checkpoint.dcp_reader import assemble_state  # noqa: PLC0415 - as above
 
     return assemble_state(checkpoint.directory, checkpoint.manifest, only="model")["model"]  # type: ignore[no-any-return]
-
-
-def pack_checkpoint(state: dict[str, Any], draft: Manifest) -> Checkpoint:
-    """Return a state as an in-memory checkpoint."""
-    buffer = io.BytesIO()
-    pack(state).write_to(buffer)
-    payload = buffer.getvalue()
-    return Checkpoint(replace(draft, sha256=digest(payload), size_bytes=len(payload)), payload)
-
-
-def digest(payload: bytes) -> str:
-    """Return the SHA-256 digest, in hexadecimal."""
-    return hashlib.sha256(payload).hexdigest()
 
 
 def read(directory: Path) -> Checkpoint:
@@ -274,14 +271,9 @@ def _read(directory: Path) -> Checkpoint:
     manifest = _read_manifest(directory)
     if manifest.format > FORMAT:
         # Fields of a later format are not trusted. check_same_run refuses to resume from it.
-        return Checkpoint(manifest, b"")
-    if manifest.pieces or manifest.format == SHARDED:
-        verify_files(directory, manifest.files)
-        return Checkpoint(manifest, b"", directory)
-    _check_file_size(directory / PAYLOAD, manifest.size_bytes)
-    payload = (directory / PAYLOAD).read_bytes()
-    check_digest(PAYLOAD, digest(payload), manifest.sha256)
-    return Checkpoint(manifest, payload)
+        return Checkpoint(manifest, directory)
+    verify_files(directory, manifest.files)
+    return Checkpoint(manifest, directory)
 
 
 def _read_manifest(directory: Path) -> Manifest:

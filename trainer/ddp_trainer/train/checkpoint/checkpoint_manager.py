@@ -26,7 +26,7 @@ from ddp_trainer.train.checkpoint.checkpoint_verify import verify_latest_checkpo
 from ddp_trainer.train.checkpoint.manifest import Manifest
 from ddp_trainer.train.checkpoint.sharded_writer import ShardedWriter, Write
 from ddp_trainer.train.checkpoint.snapshot import Snapshot
-from ddp_trainer.train.checkpoint.torch_zip_writer import pack
+from ddp_trainer.train.checkpoint.torch_zip_writer import Archive, pack
 from ddp_trainer.train.config.config import Config
 from ddp_trainer.train.config.option_values import CheckpointMode
 from ddp_trainer.train.distributed.group import Group
@@ -256,15 +256,25 @@ class CheckpointManager:
         if self._directory is not None:
             self._measure_interval(began)
         archive = pack(state())
-        if self._snapshot is None:
-            self.writing = Writing(write, draft(), archive, began)
+        copy = self._copy(archive)
+        self.writing = Writing(write, draft(), copy or archive, began)
+        if copy is None:
             self.writing.run()
         else:
-            self.writing = Writing(write, draft(), self._snapshot.take(archive), began)
             self.writing.start()
         self._last = self._clock()
         self.writing.blocking_seconds = self._last - began
         self.poll()
+
+    def _copy(self, archive: Archive) -> Archive | None:
+        """Return a copy of the state to write from while training continues; None to write the state itself."""
+        if self._snapshot is None:
+            return None
+        try:
+            return self._snapshot.take(archive)
+        except Exception as err:  # noqa: BLE001 - torch, mmap and CUDA each raise their own
+            self._alarm(f"The state cannot be copied for a save: {_reason(err)}. Training waits until it is written.")
+            return None
 
     def poll(self) -> None:
         """Report the save in progress if it has ended; called before every step.

@@ -61,7 +61,7 @@ def _verify_checkpoint(place: Path, here: Path | None, group: Group) -> Checkpoi
 
     def verify_local_files() -> Checkpoint:
         checkpoint_files.verify_files(place, manifest.files[group.rank :: group.world_size])
-        return Checkpoint(manifest, b"", place)
+        return Checkpoint(manifest, place)
 
     checkpoint = _agree_on_result(verify_local_files, group)
     return checkpoint if here is not None else None

@@ -17,6 +17,7 @@ from torch import nn
 from ddp_trainer.common.bounds import Bounds, Matching
 from ddp_trainer.net import strict_json
 from ddp_trainer.train.config.cli_fields import flag
+from ddp_trainer.train.data.sample_order import ORDERS
 from ddp_trainer.train.utils.errors import BadTask, CheckpointMismatch
 
 PAYLOAD: Final = "state.pt"
@@ -203,6 +204,8 @@ def check_same_run(manifest: Manifest, own: Identity, *, where: str, batch_slice
             hint="Continue with the version that wrote it, or give another --checkpoint-dir.",
         )
     pairs = [(name, getattr(manifest.identity, name), getattr(own, name)) for name in _COMPARED]
+    if manifest.identity.order in ORDERS:  # the run continues in the order of the checkpoint
+        pairs.remove(("order", manifest.identity.order, own.order))
     if batch_slices is not None:
         pairs.append(("batch_slices", manifest.batch_slices, batch_slices))
     different = [(name, theirs, ours) for name, theirs, ours in pairs if theirs != ours]

@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Final, NamedTuple
 
-from ddp_trainer.train.checkpoint.checkpoint_broadcast import broadcast_latest_checkpoint, from_rank
+from ddp_trainer.train.checkpoint.checkpoint_broadcast import Receive, broadcast_latest_checkpoint, from_rank
 from ddp_trainer.train.checkpoint.checkpoint_files import Checkpoint
 from ddp_trainer.train.checkpoint.manifest import Manifest
 from ddp_trainer.train.distributed.group import Group
@@ -41,7 +41,8 @@ def find_state(
     group: Group,
     held: int | None,
     *,
-    copy: Callable[[], Checkpoint],
+    own: Callable[[], Checkpoint],
+    receive: Receive,
     newest: Callable[[], Checkpoint | None],
     demand: Callable[[Manifest], None],
 ) -> ResumeSource:
@@ -50,17 +51,19 @@ def find_state(
     Args:
         group: The ranks.
         held: :func:`progress_key` of the state that this rank holds; None if it holds none.
-        copy: Returns that state; called on one rank if others lack it.
+        own: Returns that state; called on one rank if others lack it.
+        receive: How this rank receives a state that it does not hold.
         newest: Returns the newest checkpoint that this rank sees; called only if no rank holds a state.
         demand: Raises to refuse the state of another run.
     """
     all_held = group.gather(_NOTHING if held is None else held)
     furthest = max(all_held)
     if furthest == _NOTHING:
-        found = broadcast_latest_checkpoint(newest(), group, demand)
+        found = broadcast_latest_checkpoint(newest(), group, demand, receive)
         return ResumeSource(None if found is None else found.checkpoint, is_durable=True)
     if min(all_held) == furthest:
         return ResumeSource(None)
     source = all_held.index(furthest)
-    checkpoint = from_rank(source, copy() if group.rank == source else None, group, demand)
+    lacks = receive._replace(is_wanted=receive.is_wanted and held != furthest)
+    checkpoint = from_rank(source, own() if group.rank == source else None, group, demand, lacks)
     return ResumeSource(None if held == furthest else checkpoint)

@@ -25,7 +25,7 @@ from typing import Final, TypeAlias
 from ddp_trainer.common.constants import CheckpointScope
 from ddp_trainer.common.parallel_dims import Layout
 from ddp_trainer.net import strict_json
-from ddp_trainer.train.checkpoint.checkpoint_files import CheckpointDirectory
+from ddp_trainer.train.checkpoint.checkpoint_files import CheckpointDirectory, reason_of
 from ddp_trainer.train.checkpoint.manifest import CheckpointFile, Manifest
 from ddp_trainer.train.checkpoint.torch_zip_writer import Archive
 from ddp_trainer.train.config.config import Config
@@ -107,16 +107,17 @@ def write_pieces(place: Path, rank: int, draft: Manifest, archive: Archive) -> M
         archive: Pieces to write.
 
     Raises:
-        OSError: The disk is full or fails, or the first rank has given up and removed the directory.
+        OSError: The disk is full or fails, or the first rank has given up and removed the directory. Every other error
+            is raised too, after the note.
     """
     file = _file(rank)
     try:
         with FsyncStream(place / file) as stream:
             archive.write_to(stream)
-    except OSError as err:
+    except Exception as err:
         with suppress(OSError):
             (place / file).unlink()  # makes room for the note on a full disk
-        atomic_write(_result_path(place, rank), json.dumps({"failed": err.strerror or str(err)}).encode())
+        atomic_write(_result_path(place, rank), json.dumps({"failed": reason_of(err)}).encode())
         raise
     piece = CheckpointFile(file=file, sha256=stream.sha256, size_bytes=stream.size_bytes)
     atomic_write(_result_path(place, rank), json.dumps(asdict(piece)).encode())

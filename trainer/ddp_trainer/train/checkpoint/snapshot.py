@@ -8,6 +8,7 @@ There is memory for one snapshot, so a second save waits until the first is writ
 from __future__ import annotations
 
 import threading
+from collections.abc import Callable, Sequence
 from typing import Final
 
 import torch
@@ -53,14 +54,10 @@ class Snapshot:
             copies.append(self._arena[start : start + storage.numel()])
             start += storage.numel()
         pairs = list(zip(copies, archive.storages, strict=True))
-        for copy, storage in pairs:
-            if storage.device.type != "cpu":
-                copy.copy_(storage, non_blocking=self._locks is not None)
-        # Runs in parallel to the asynchronous copies from devices.
+        ready = copy_from_gpus([pair for pair in pairs if pair[1].device.type == "cuda"])
+        # Runs in parallel to the asynchronous copies from GPUs.
         copy_all([pair for pair in pairs if pair[1].device.type == "cpu"], torch.get_num_threads())
-        for device in {storage.device for storage in archive.storages if storage.device.type == "cuda"}:
-            torch.cuda.synchronize(device)
-        return Archive(archive.pickled, copies)
+        return Archive(archive.pickled, copies, ready)
 
     def _resize(self, size_bytes: int) -> None:
         # Free the old memory first, so that both never exist together.
@@ -71,6 +68,32 @@ class Snapshot:
         if self._growing is not None:
             self._growing.join()
             self._growing = None
+
+
+def copy_from_gpus(pairs: Sequence[tuple[Tensor, Tensor]]) -> Callable[[], None]:
+    """Start to copy from GPUs, on a stream beside the others, and return a function that waits for the copies.
+
+    The host does not wait. The kernels that it launches afterwards do, because they may change the state. Not verified
+    on GPUs.
+
+    Args:
+        pairs: (host memory, its source on a GPU); page-locked memory is copied asynchronously.
+    """
+    devices = {source.device for _, source in pairs}
+    streams = {device: torch.cuda.Stream(device) for device in devices}  # type: ignore[no-untyped-call] # torch's
+    for device, stream in streams.items():
+        stream.wait_stream(torch.cuda.current_stream(device))
+        with torch.cuda.stream(stream):
+            for copy, source in pairs:
+                if source.device == device:
+                    copy.copy_(source, non_blocking=True)
+        torch.cuda.current_stream(device).wait_stream(stream)
+
+    def wait() -> None:
+        for stream in streams.values():
+            stream.synchronize()
+
+    return wait
 
 
 def state_bytes(model: nn.Module, samples: int, *, here: bool = False) -> int:

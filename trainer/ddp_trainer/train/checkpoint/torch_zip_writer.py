@@ -16,6 +16,7 @@ import struct
 import sys
 import zipfile
 from collections import OrderedDict
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, Final, Protocol
 
@@ -48,6 +49,10 @@ class Sink(Protocol):
         """Write out buffered bytes."""
 
 
+def _is_ready() -> None:
+    """Do nothing: the storages have their content."""
+
+
 @dataclass(frozen=True, slots=True)
 class Archive:
     """A state that is ready to be written."""
@@ -56,6 +61,8 @@ class Archive:
     """The pickle, without the bytes of the tensors."""
     storages: list[Tensor]
     """Storages, uint8 of shape ``(n,)`` each; entry ``data/<position>``. A shared storage appears once."""
+    ready: Callable[[], None] = _is_ready
+    """Returns once the storages have their content."""
 
     @property
     def storage_bytes(self) -> int:
@@ -68,6 +75,7 @@ class Archive:
         Raises:
             OSError: The sink failed to write.
         """
+        self.ready()
         with zipfile.ZipFile(sink, "w") as archive:  # type: ignore[call-overload] # it needs no more than a Sink
             _add(archive, sink, "data.pkl", memoryview(self.pickled))
             _add(archive, sink, "byteorder", memoryview(sys.byteorder.encode()))

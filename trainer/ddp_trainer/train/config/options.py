@@ -162,7 +162,7 @@ class ComputeOptions(OptionGroup, heading="speed and memory"):
     """Precision, memory and speed of a step."""
 
     precision: PrecisionName = option(PrecisionName.FP32, "number format of the forward and backward pass")
-    micro_batch: int | None = option(None, "maximum samples in one pass: larger batch slices are cut", at_least(1))
+    micro_batch: int | None = option(None, "maximum samples in one pass, also of evaluations", at_least(1))
     activation_checkpointing: bool = option(False, "recompute activations in the backward pass, to save memory")
     recompute: Recompute | int = option(
         Recompute.ALL,

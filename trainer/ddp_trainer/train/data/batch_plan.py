@@ -10,19 +10,18 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass, field
-from functools import lru_cache
 
 import torch
 from torch import Tensor
 
 from ddp_trainer.train.data.block_order import BlockTable, block_order, step_positions
-from ddp_trainer.train.data.keyed_rng import mix, mix_all
+from ddp_trainer.train.data.keyed_rng import ALGORITHM, mix_all
+from ddp_trainer.train.data.sample_order import sample_ids
 from ddp_trainer.train.utils.errors import BadConfig
 
 DEFAULT_MAX_RANKS = 8
 """Number of ranks to leave room for if no launcher provides a maximum."""
 
-_ORDER_KEY = 0x6F72646572
 _HASH_KEY = 0x73616D706C65
 _HASH_BITS = 32
 
@@ -40,6 +39,9 @@ class BatchPlan:
     max_steps: int | None = None
     sequential: bool = False
     """Samples are used in order, without shuffling, as those of a stream."""
+
+    order: str = ALGORITHM
+    """Algorithm of the shuffled order, see :mod:`ddp_trainer.train.data.sample_order`."""
 
     blocks: BlockTable | None = None
     """Blocks in which the samples are stored. Batch slices then read whole blocks, in a shuffled order."""
@@ -89,7 +91,12 @@ class BatchPlan:
         if self.blocks is not None:
             ids = block_order(self.blocks, self.seed, epoch).samples_at(self._positions(range(start, stop), length))
         else:
-            ids = torch.arange(start, stop) if self.sequential else order(self.samples, self.seed, epoch)[start:stop]
+            taken = range(start, stop)
+            ids = (
+                torch.arange(start, stop)
+                if self.sequential
+                else sample_ids(taken, self.samples, self.seed, epoch, self.order)
+            )
         return ids.view(len(steps), length)
 
     def _positions(self, taken: range, length: int) -> Tensor:
@@ -121,16 +128,6 @@ class BatchPlan:
     def num_equal_steps(self, step: int) -> int:
         """Return how many consecutive steps of the same length start at this step in its epoch; at least 1."""
         return max(1, self.samples // self.global_batch - step % self.steps_per_epoch)
-
-
-@lru_cache(maxsize=2)
-def order(samples: int, seed: int, epoch: int) -> Tensor:
-    """Return a permutation of ``range(samples)``, a pure function of its arguments: int64, shape ``(samples,)``.
-
-    The permutation sorts mixed keys. torch's shuffle is not used because it may change between versions of torch.
-    """
-    keys = mix_all(torch.arange(samples), mix(_ORDER_KEY, seed, epoch))
-    return torch.argsort(keys, stable=True)
 
 
 def digest(ids: Tensor) -> int:

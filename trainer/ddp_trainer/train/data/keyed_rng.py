@@ -114,6 +114,17 @@ def mix_all(numbers: Tensor, key: int) -> Tensor:
     return state ^ _shift(state, 31)
 
 
+def hash_31_bits(numbers: Tensor, key: int) -> Tensor:
+    """Return a keyed hash of each number, below 2^31 and as int64: a shorter mixer than :func:`mix_all`, and faster.
+
+    Args:
+        numbers: int64, any shape.
+        key: Unsigned, at most 64 bits.
+    """
+    state = (numbers + _to_int64(key)) * _to_int64(_FIRST)
+    return _shift((state ^ _shift(state, 32)) * _to_int64(_SECOND), 33)
+
+
 def _shift(state: Tensor, bits: int) -> Tensor:
     """Logical right shift; torch's ``>>`` is arithmetic."""
     return (state >> bits) & ((1 << (64 - bits)) - 1)

@@ -11,16 +11,18 @@ from typing import Any, Final
 import torch
 from torch import Tensor
 
-_BITS = torch.tensor([1, 2, 4, 8, 16, 32, 64, 128], dtype=torch.uint8)
-
 _SAMPLES_AT_ONCE: Final = 4096
+_NUM_BITS: Final = torch.tensor([byte.bit_count() for byte in range(256)])
 
 
 class SampleTracker:
-    """Counts of samples over the whole run, and the samples seen in the current epoch."""
+    """Counts of samples over the whole run, and the samples seen in the current epoch, with one bit for each."""
 
     def __init__(self, samples: int) -> None:
-        self._seen = torch.zeros(samples, dtype=torch.bool)
+        self._samples = samples
+        self._seen = torch.zeros(-(-samples // 8), dtype=torch.uint8)
+        """Bit ``i % 8`` of byte ``i // 8`` is sample ``i``."""
+        self._num_seen = 0
         self._unread: list[Tensor] = []
         """Sample ids of committed steps that are not counted yet. Counting many costs hardly more than counting one."""
         self._repeated = 0
@@ -46,13 +48,19 @@ class SampleTracker:
             self._count()
 
     def _count(self) -> None:
+        """Record the ids of :attr:`_unread`, in time proportional to their number."""
         if not self._unread:
             return
         ids = torch.cat(self._unread)
         self._unread.clear()
-        before = int(self._seen.sum())
-        self._seen[ids] = True
-        self._repeated += len(ids) - (int(self._seen.sum()) - before)
+        distinct = torch.unique(ids)
+        places, bits = distinct >> 3, torch.bitwise_left_shift(1, distinct & 7).to(torch.uint8)
+        is_new = (self._seen[places] & bits) == 0
+        # Each of these bits occurs once and is not set, so adding it sets it.
+        self._seen.scatter_add_(0, places[is_new], bits[is_new])
+        new = int(is_new.sum())
+        self._num_seen += new
+        self._repeated += len(ids) - new
 
     @property
     def repeated(self) -> int:
@@ -63,59 +71,35 @@ class SampleTracker:
     def close_epoch(self) -> None:
         """End the epoch, and count the samples that it did not use as lost."""
         self._count()
-        self.lost += len(self._seen) - int(self._seen.sum())
+        self.lost += self._samples - self._num_seen
+        self._num_seen = 0
         self._seen.zero_()
 
     def state_dict(self) -> dict[str, Any]:
         """Return the state as tensors and numbers only, so that it loads with ``weights_only``.
 
-        ``seen`` is a bitset, as of :func:`pack`.
+        ``seen`` is a copy of the bitset: bit ``i % 8`` of byte ``i // 8`` is sample ``i``.
         """
         self._count()
         return {
-            "samples": len(self._seen),
-            "seen": pack(self._seen),
+            "samples": self._samples,
+            "seen": self._seen.clone(),
             "committed": self.committed,
-            "repeated": self.repeated,
+            "repeated": self._repeated,
             "lost": self.lost,
             "skipped": self.skipped,
         }
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Restore the counts from a checkpoint."""
-        seen = unpack(state["seen"], state["samples"])
+        seen = state["seen"]
         # A stream without end is as long as the run, and the user may have made the run longer.
-        self._seen = torch.zeros(max(len(seen), len(self._seen)), dtype=torch.bool)
+        self._samples = max(state["samples"], self._samples)
+        self._seen = torch.zeros(-(-self._samples // 8), dtype=torch.uint8)
         self._seen[: len(seen)] = seen
+        self._num_seen = int(torch.bincount(seen, minlength=len(_NUM_BITS)) @ _NUM_BITS)
         self.committed = state["committed"]
         self._unread.clear()
         self._repeated = state["repeated"]
         self.lost = state["lost"]
         self.skipped = state["skipped"]
-
-
-def pack(flags: Tensor) -> Tensor:
-    """Return boolean flags as a bitset.
-
-    Args:
-        flags: bool, shape ``(n,)``.
-
-    Returns:
-        uint8, shape ``(ceil(n / 8),)``. Bit ``i % 8`` of byte ``i // 8`` is flag ``i``.
-    """
-    padded = torch.zeros(-(-len(flags) // 8) * 8, dtype=torch.uint8)
-    padded[: len(flags)] = flags
-    return (padded.view(-1, 8) * _BITS).sum(1, dtype=torch.uint8)
-
-
-def unpack(packed: Tensor, length: int) -> Tensor:
-    """Return the first ``length`` flags of a bitset; the inverse of :func:`pack`.
-
-    Args:
-        packed: Bits, uint8, shape ``(ceil(length / 8),)``.
-        length: Number of flags.
-
-    Returns:
-        Flags, bool, shape ``(length,)``.
-    """
-    return (packed.unsqueeze(1) & _BITS).ne(0).view(-1)[:length].clone()

@@ -9,10 +9,9 @@ from __future__ import annotations
 
 import socket
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager, nullcontext, suppress
 from datetime import timedelta
-from functools import partial
 from typing import TYPE_CHECKING, Any, Final, NoReturn
 
 import torch
@@ -32,9 +31,6 @@ from ddp_trainer.train.utils.errors import PeerLost
 if TYPE_CHECKING:
     from ddp_trainer.common.parallel_dims import Layout
     from ddp_trainer.train.distributed.agent_channel import Control
-
-_CHUNK_BYTES: Final = 64 << 20
-"""Size of the pieces in which bytes are sent, so that a large checkpoint needs no second copy on the device."""
 
 _KNOCK_SECONDS: Final = 0.02
 """Interval between checks whether rank 0 listens."""
@@ -264,55 +260,17 @@ class Group(group_teardown.GroupTeardown):
         return [int(each) for each in self.read(self.sum(numbers))]
 
     def broadcast(self, payload: bytes | None, source: int) -> bytes:
-        """Return the bytes of rank ``source`` on every rank."""
+        """Return the bytes of rank ``source`` on every rank; states go by :mod:`.checkpoint.state_transfer`."""
         if self.world_size == 1:
             return payload or b""
         length = self.gather(len(payload or b""))[source]
-        received = payload if self.rank == source and payload is not None else bytearray(length)
-        with self.convert_errors():
-            for start in range(0, length, _CHUNK_BYTES):
-                self._transfer_chunk(received, start, length, partial(dist.broadcast, src=source))
-        return bytes(received)
-
-    def _transfer_chunk(
-        self, buffer: bytes | bytearray, start: int, length: int, move: Callable[[Tensor], object]
-    ) -> None:
-        """Send the next piece of ``bytes``, or receive it into a ``bytearray``."""
-        stop = min(start + _CHUNK_BYTES, length)
-        piece = torch.empty(stop - start, dtype=torch.uint8, device=self.device)
-        if isinstance(buffer, bytes):
-            piece.copy_(torch.frombuffer(bytearray(buffer[start:stop]), dtype=torch.uint8))
-        move(piece)
-        if isinstance(buffer, bytearray):
-            buffer[start:stop] = piece.cpu().numpy().tobytes()
-
-    def transfer(self, payload: bytes | None, pairs: Sequence[tuple[int, int]]) -> bytes | None:
-        """Send bytes from the first rank of each pair to the second. Every rank must call this.
-
-        All ranks synchronize after each piece of 64 MiB. So no rank waits longer than one piece takes, and a long
-        transfer does not run into the timeout of collectives.
-
-        Args:
-            payload: Bytes to send; used on the first rank of a pair.
-            pairs: (source, target) ranks. No rank is in two pairs.
-
-        Returns:
-            The received bytes on the second rank of a pair, None on all other ranks.
-        """
-        pair = next((pair for pair in pairs if self.rank in pair), None)
-        lengths = self.gather(len(payload or b""))
-        length = 0 if pair is None else lengths[pair[0]]
-        is_source = pair is not None and self.rank == pair[0]
-        buffer = payload if is_source and payload is not None else bytearray(length)
-        longest = max((lengths[source] for source, _ in pairs), default=0)
-        for start in range(0, longest, _CHUNK_BYTES):
-            if pair is not None and start < length:
-                with self.convert_errors():
-                    source, target = pair
-                    move = partial(dist.send, dst=target) if is_source else partial(dist.recv, src=source)
-                    self._transfer_chunk(buffer, start, length, move)
-            self.gather(0)
-        return None if pair is None or is_source else bytes(buffer)
+        packed = torch.empty(length, dtype=torch.uint8, device=self.device)
+        if self.rank == source and payload:
+            packed.copy_(torch.frombuffer(bytearray(payload), dtype=torch.uint8))
+        if length:
+            with self.convert_errors():
+                dist.broadcast(packed, source)
+        return payload if self.rank == source and payload is not None else packed.cpu().numpy().tobytes()
 
     @contextmanager
     def convert_errors(self) -> Iterator[None]:

@@ -23,8 +23,11 @@ from ddp_trainer.train.data.task import Batch, Task
 from ddp_trainer.train.distributed.group import Group
 from ddp_trainer.train.utils.errors import BadTask, WrongSamples
 
-BATCH: Final = 256
-"""Number of samples per pass."""
+MOST_SAMPLES: Final = 256
+"""Largest number of samples per pass."""
+
+Metrics = Callable[[nn.Module, Batch], Mapping[str, Tensor]]
+"""Returns sums of metrics over a batch, as :meth:`ddp_trainer.train.data.task.Task.metrics`."""
 
 
 class MetricSums(NamedTuple):
@@ -52,12 +55,23 @@ class Evaluation:
     mode: ClassVar[Callable[[], AbstractContextManager[object]]] = torch.inference_mode
     """Context manager for the model's forward passes."""
 
-    def __init__(self, task: Task, group: Group, *, on: EvaluateOn, skipped: Callable[[str], None] | None) -> None:
+    def __init__(
+        self,
+        task: Task,
+        group: Group,
+        metrics: Metrics,
+        *,
+        micro_batch: int | None,
+        on: EvaluateOn,
+        skipped: Callable[[str], None] | None,
+    ) -> None:
         """Prepare the evaluation of a task.
 
         Args:
-            task: Provides test samples and metrics.
+            task: Provides test samples.
             group: The ranks.
+            metrics: Metrics of the task, computed in the precision and memory layout of training.
+            micro_batch: Largest number of samples of a training pass; None if it is not limited.
             on: Ranks that evaluate. If only rank 0 does, the others wait and receive the result.
             skipped: Receives a sentence for each unreadable sample. If it is None, such a sample is an error.
 
@@ -70,7 +84,8 @@ class Evaluation:
                 f"The test samples of the task {task.name!r} are a stream.", hint="Let them have len() and an index."
             )
         self._skipped = skipped
-        self._metrics: Callable[[nn.Module, Batch], Mapping[str, Tensor]] = task.metrics
+        self._metrics = metrics
+        self._pass_samples = min(MOST_SAMPLES, micro_batch or MOST_SAMPLES)
         self._samples = samples
         self._group = group
         self._shared = on is EvaluateOn.ALL
@@ -104,8 +119,8 @@ class Evaluation:
         reader = SliceReader(self._samples, random, skips=self._skipped is not None)
         sums: dict[str, Tensor] = {}
         skipped = 0
-        for start in range(own.start, own.stop, BATCH):
-            ids = torch.arange(start, min(start + BATCH, own.stop))
+        for start in range(own.start, own.stop, self._pass_samples):
+            ids = torch.arange(start, min(start + self._pass_samples, own.stop))
             fetched = reader.read(Request(0, 0, 0, ids))
             for sentence in fetched.skipped:
                 skipped += 1

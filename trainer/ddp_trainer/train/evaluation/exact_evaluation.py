@@ -13,7 +13,7 @@ from ddp_trainer.train.config.option_values import EvaluateOn
 from ddp_trainer.train.data.batch_plan import cut, owned
 from ddp_trainer.train.data.task import Task
 from ddp_trainer.train.distributed.group import Group
-from ddp_trainer.train.evaluation.evaluate import Evaluation
+from ddp_trainer.train.evaluation.evaluate import Evaluation, Metrics
 from ddp_trainer.train.exact.tree_sum import TreeSum
 
 
@@ -21,9 +21,17 @@ class TreeEvaluation(Evaluation):
     """Evaluates the test samples in as many batch slices as a batch has, and adds up along a fixed tree."""
 
     def __init__(
-        self, task: Task, group: Group, batch_slices: int, *, on: EvaluateOn, skipped: Callable[[str], None] | None
+        self,
+        task: Task,
+        group: Group,
+        metrics: Metrics,
+        batch_slices: int,
+        *,
+        micro_batch: int | None,
+        on: EvaluateOn,
+        skipped: Callable[[str], None] | None,
     ) -> None:
-        super().__init__(task, group, on=on, skipped=skipped)
+        super().__init__(task, group, metrics, micro_batch=micro_batch, on=on, skipped=skipped)
         self._batch_slices = batch_slices
 
     def _local_ranges(self) -> list[range]:

@@ -20,7 +20,7 @@ from ddp_trainer.train.data.batch_reader import to_device
 from ddp_trainer.train.data.loaders.map_reader import first_batch
 from ddp_trainer.train.data.task import Batch, Task
 from ddp_trainer.train.distributed.group import Group
-from ddp_trainer.train.evaluation.evaluate import BATCH, Evaluation, MetricSums
+from ddp_trainer.train.evaluation.evaluate import Evaluation, Metrics, MetricSums
 
 
 class EvenEvaluation(Evaluation):
@@ -29,10 +29,19 @@ class EvenEvaluation(Evaluation):
     # Weights gathered in inference mode cannot be used in a backward pass.
     mode: ClassVar[Callable[[], AbstractContextManager[object]]] = torch.no_grad
 
-    def __init__(self, task: Task, group: Group, *, skipped: Callable[[str], None] | None) -> None:
-        super().__init__(task, group, on=EvaluateOn.ALL, skipped=skipped)
-        self._metrics = self._compute_metrics
-        self._task = task
+    def __init__(
+        self,
+        task: Task,
+        group: Group,
+        metrics: Metrics,
+        *,
+        micro_batch: int | None,
+        skipped: Callable[[str], None] | None,
+    ) -> None:
+        super().__init__(
+            task, group, self._compute_metrics, micro_batch=micro_batch, on=EvaluateOn.ALL, skipped=skipped
+        )
+        self._one_pass = metrics
         self._batch: Batch | None = None
         self._made = 0
 
@@ -48,14 +57,14 @@ class EvenEvaluation(Evaluation):
     def _compute_metrics(self, model: nn.Module, batch: Batch) -> Mapping[str, Tensor]:
         self._made += 1
         self._batch = batch
-        return self._task.metrics(model, batch)
+        return self._one_pass(model, batch)
 
     def _sum_metrics(self, model: nn.Module, own: range) -> MetricSums:
         self._made = 0
         sums = super()._sum_metrics(model, own)
         longest = cut(len(self._samples), self._group.data_size, 0)
-        for _ in range(-(-(longest.stop - longest.start) // BATCH) - self._made):
-            self._task.metrics(model, self._example() if self._batch is None else self._batch)
+        for _ in range(-(-(longest.stop - longest.start) // self._pass_samples) - self._made):
+            self._one_pass(model, self._example() if self._batch is None else self._batch)
         self._batch = None
         return sums
 

@@ -42,7 +42,7 @@ from ddp_trainer.train.parallel.comm_timing import measure_waits
 from ddp_trainer.train.parallel.factory import build
 from ddp_trainer.train.parallel.load_balancer import LoadBalancer
 from ddp_trainer.train.parallel.strategy import Parts, Strategy
-from ddp_trainer.train.transforms.model_transforms import prepare
+from ddp_trainer.train.transforms.model_transforms import in_training_format, prepare
 from ddp_trainer.train.utils.errors import BadTask
 
 if TYPE_CHECKING:
@@ -157,6 +157,7 @@ def _plan(context: RunContext, stored_batch_slices: int | None) -> BatchPlan:
         epochs=config.epochs,
         max_steps=config.max_steps,
         sequential=is_stream(samples),
+        order=context.identity.order,
         blocks=samples.blocks if isinstance(samples, BlockSamples) else None,
         endless=not known_count(samples) and is_stream(samples),
     )
@@ -249,12 +250,14 @@ def _evaluation(state: TrainState) -> Evaluation:
     context, plan = state.context, state.plan
     config, task, group = context.config, context.task, context.process.group
     skipped = context.on_skip if config.on_bad_sample is OnBadSample.SKIP else None
+    metrics, most = in_training_format(task.metrics, config, group.device), config.micro_batch
     if state.sharded is not None:
         from ddp_trainer.train.evaluation.sharded_evaluation import EvenEvaluation  # noqa: PLC0415 - on request
 
-        return EvenEvaluation(task, group, skipped=skipped)
+        return EvenEvaluation(task, group, metrics, micro_batch=most, skipped=skipped)
     if config.level is not Level.EXACT:
-        return Evaluation(task, group, on=config.evaluate_on, skipped=skipped)
+        return Evaluation(task, group, metrics, micro_batch=most, on=config.evaluate_on, skipped=skipped)
     from ddp_trainer.train.evaluation.exact_evaluation import TreeEvaluation  # noqa: PLC0415 - few runs need it
 
-    return TreeEvaluation(task, group, plan.batch_slices, on=config.evaluate_on, skipped=skipped)
+    slices, on = plan.batch_slices, config.evaluate_on
+    return TreeEvaluation(task, group, metrics, slices, micro_batch=most, on=on, skipped=skipped)

@@ -18,10 +18,11 @@ from ddp_trainer.train.checkpoint.manifest import Identity, architecture, signat
 from ddp_trainer.train.config.config import Config
 from ddp_trainer.train.config.option_values import BackendName, Level, StrategyName
 from ddp_trainer.train.data.batch_reader import data_digest, is_stream
-from ddp_trainer.train.data.keyed_rng import ALGORITHM, KeyedRng, Stream
+from ddp_trainer.train.data.keyed_rng import KeyedRng, Stream
 from ddp_trainer.train.data.loaders.bad_samples import Skips
 from ddp_trainer.train.data.loaders.base import Stateful
 from ddp_trainer.train.data.loaders.factory import known_count
+from ddp_trainer.train.data.sample_order import order_of_new_run
 from ddp_trainer.train.data.task import Samples, SupportsWeightInit, Task
 from ddp_trainer.train.evaluation.early_stopping import EvaluationTracker
 from ddp_trainer.train.loop.nonfinite_policy import Guard
@@ -117,7 +118,7 @@ def build_context(config: Config, task: Task, around: ProcessContext) -> RunCont
             samples=known_count(samples),
             seed=config.seed,
             global_batch=config.global_batch,
-            order=ALGORITHM,
+            order=order_of_new_run(known_count(samples)),
             architecture=architecture(model),
         ),
         timer=StepTimer(time.monotonic),

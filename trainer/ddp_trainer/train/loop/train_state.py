@@ -6,6 +6,7 @@
 
 from __future__ import annotations
 
+import copy
 import time
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -14,7 +15,7 @@ import torch
 from torch import Tensor
 
 from ddp_trainer.common.time_classes import Phase, Section
-from ddp_trainer.train.checkpoint.checkpoint_files import Checkpoint, pack_checkpoint, unpack
+from ddp_trainer.train.checkpoint.checkpoint_files import Checkpoint, unpack
 from ddp_trainer.train.checkpoint.checkpoint_manager import CheckpointManager, InPieces
 from ddp_trainer.train.checkpoint.manifest import Manifest
 from ddp_trainer.train.checkpoint.sharded_writer import ShardedWriter, writes_sharded_checkpoint
@@ -176,8 +177,8 @@ class TrainState:
         )
 
     def to_checkpoint(self) -> Checkpoint:
-        """Return the state as a checkpoint in memory, for ranks that lack it."""
-        return pack_checkpoint(self.state_dict(), self.manifest())
+        """Return the state for ranks that lack it. It shares the memory of weights and optimizer."""
+        return Checkpoint(self.manifest(), state=self.state_dict())
 
     def load_checkpoint(self, checkpoint: Checkpoint) -> RestoreResult:
         """Restore all components from a checkpoint."""
@@ -210,7 +211,7 @@ class TrainState:
     def _load_weights(self, checkpoint: Checkpoint) -> dict[str, Any]:
         """Restore model and optimizer, and return the state that contained them."""
         model, optimizer, sharded = self.context.model, self.optimizer, self.sharded
-        if sharded is not None and checkpoint.directory is not None:
+        if sharded is not None and checkpoint.directory is not None and checkpoint.is_sharded:
             from ddp_trainer.train.checkpoint.dcp_reader import take_pieces  # noqa: PLC0415 - as above
 
             state = take_pieces(checkpoint.directory, checkpoint.manifest, model, optimizer.optimizer)
@@ -223,7 +224,11 @@ class TrainState:
         else:
             sharded.load_weights(model, state["model"])
             optimizer.load_state_dict(sharded.optimizer_state(optimizer.optimizer, state["optimizer"]))
-        return state
+        if checkpoint.directory is None:
+            return state
+        # Nothing may refer to the mapped file: on a network file system, a read fails once the file is pruned.
+        optimizer.copy_host_tensors()
+        return copy.deepcopy({name: value for name, value in state.items() if name not in {"model", "optimizer"}})
 
     @property
     def _is_exact(self) -> bool:

@@ -210,6 +210,11 @@ class OptimizerWrapper:
         with uncompiled():
             self.optimizer.load_state_dict(state)
 
+    def copy_host_tensors(self) -> None:
+        """Replace the tensors of the state on the CPU by copies, after it was loaded from a mapped file."""
+        for state in self.optimizer.state.values():
+            state.update({name: value.clone() for name, value in state.items() if _is_on_host(value)})
+
     def scheduler_state(self) -> dict[str, Any] | None:
         """Return None: the learning rate is a function of the global step."""
         return None
@@ -225,6 +230,10 @@ class OptimizerWrapper:
         """Load a stored loss scale; with None, start with the initial one."""
         if self._loss_scale is not None:
             self._loss_scale.load_state_dict(state)
+
+
+def _is_on_host(value: Any) -> bool:
+    return isinstance(value, Tensor) and value.device.type == "cpu"
 
 
 def nonfinite_flag(gradients: Sequence[Tensor], norm: Tensor | None = None, zero: Tensor | None = None) -> Tensor:

@@ -8,12 +8,14 @@ one. It is used by :class:`~ddp_trainer.train.trainer.Trainer`. Parts of distrib
 from __future__ import annotations
 
 import time
+from dataclasses import replace
 from functools import partial
+from typing import Any
 
 from torch import nn
 
 from ddp_trainer.common.metric_names import Metric
-from ddp_trainer.train.checkpoint.checkpoint_broadcast import broadcast_latest_checkpoint
+from ddp_trainer.train.checkpoint.checkpoint_broadcast import Receive, broadcast_latest_checkpoint
 from ddp_trainer.train.checkpoint.checkpoint_factory import make_progress_file
 from ddp_trainer.train.checkpoint.checkpoint_files import Checkpoint
 from ddp_trainer.train.checkpoint.checkpoint_manager import CheckpointManager
@@ -21,6 +23,9 @@ from ddp_trainer.train.checkpoint.manifest import Manifest, check_same_run
 from ddp_trainer.train.checkpoint.resume_source import ResumeSource, find_state, progress_key
 from ddp_trainer.train.checkpoint.sharded_writer import writes_sharded_checkpoint
 from ddp_trainer.train.checkpoint.weights_io import initialize
+from ddp_trainer.train.config.option_rules import layout_of
+from ddp_trainer.train.data.sample_order import order_of_new_run
+from ddp_trainer.train.deferred_init.materialize import is_deferred
 from ddp_trainer.train.evaluation.early_stopping import EvaluationTracker
 from ddp_trainer.train.loop.build_components import build_state
 from ddp_trainer.train.loop.goodput_tracker import GoodputTracker
@@ -46,6 +51,8 @@ class ElasticState:
         self._history = history
         self._local_state: LocalState | None = None
         self._lacks_model = False
+        self._lacks_weights = False
+        """True if the weights were overwritten in part, by a transfer that may have failed."""
         self.is_whole = False
         """True if this process holds the whole state of its rank, ready to train."""
 
@@ -75,6 +82,7 @@ class ElasticState:
         config, process, group = context.config, context.process, context.process.group
         began = time.perf_counter()
         history.begin_restore()
+        self._restore_initial_weights()
         held = None
         if self.is_whole:
             held = progress_key(self.state.step, is_evaluated=context.watch.has_seen(self.state.step))
@@ -83,7 +91,10 @@ class ElasticState:
             self._local_state = None  # void for all ranks; a later group must not receive it
             saver.open(group if config.is_model_sharded else None)
             newest, demand = partial(self._latest_checkpoint, saver), self._require_same_run
-            checkpoint, is_durable = find_state(group, held, copy=self._copy, newest=newest, demand=demand)
+            receive = Receive(is_wanted=self._has_place(), targets=self._targets)
+            checkpoint, is_durable = find_state(
+                group, held, own=self._own_state, receive=receive, newest=newest, demand=demand
+            )
         else:
             saver.open(None)
             checkpoint, is_durable = ResumeSource(taken.beside)
@@ -95,6 +106,7 @@ class ElasticState:
             return None
         if taken is not None:
             self._local_state = to_local_state(taken, context)
+        self._set_order(None if checkpoint is None else checkpoint.manifest)
         odometer = make_progress_file(config, process.env, context.identity, process.progress.warn_rank)
         history.load(odometer, process.recorder, group, process.began, process.env)
         if not self.is_whole:
@@ -111,7 +123,7 @@ class ElasticState:
         self._record_agreement(has_state=restored is not None or held is not None)
         self.state.logger_run_id = self.state.logger_run_id or process.env.run_id or history.run_name
         group.confirm()
-        self.is_whole, self._local_state = True, None
+        self.is_whole, self._lacks_weights, self._local_state = True, False, None
         history.end_restore(loaded=is_loaded)
         return restored
 
@@ -120,6 +132,14 @@ class ElasticState:
         if not self._context.config.is_model_sharded:
             group = self._context.process.group
             group.has_agreed_state = all(group.gather(int(has_state)))
+
+    def _set_order(self, stored: Manifest | None) -> None:
+        """Order the samples as the run did so far, or as a new run does if nothing is ``stored``."""
+        if self.is_whole:
+            return
+        identity = self._context.identity
+        order = order_of_new_run(identity.samples) if stored is None else stored.identity.order
+        self._context.identity = replace(identity, order=order)
 
     def _build(self, checkpoint: Checkpoint | None, *, is_void: bool) -> None:
         """Build a state to load into; if no rank keeps its state (``is_void``), also reset evaluation and guard."""
@@ -162,8 +182,33 @@ class ElasticState:
         saver.saved_step = self.state.step
         return restored
 
-    def _copy(self) -> Checkpoint:
+    def _restore_initial_weights(self) -> None:
+        """Draw the model again if a transfer or a load of its weights was broken off."""
+        if self._lacks_weights:
+            context = self._context
+            context.model, self._lacks_weights = draw(context.config, context.task, context.process), False
+
+    def _own_state(self) -> Checkpoint:
         return self.state.to_checkpoint()
+
+    def _has_place(self) -> bool:
+        """Return True if this rank trains in the group, and is no spare."""
+        parallel, group = self._context.config.parallel, self._context.process.group
+        return parallel is None or group.rank < layout_of(parallel, group.world_size).world
+
+    def _targets(self) -> dict[str, Any]:
+        """Return the weights to receive a state into, which may be lost if the transfer fails.
+
+        There are none if the next group could need this rank's state, if the weights cannot be drawn again, or if the
+        model is cut later.
+        """
+        context = self._context
+        if self.is_whole or isinstance(context.task, UserTask) or context.config.is_model_sharded:
+            return {}
+        if not is_deferred(context.model):
+            context.model.to(context.process.group.device)
+        self._lacks_weights = True
+        return {"model": context.model.state_dict()}
 
     def _latest_checkpoint(self, saver: CheckpointManager) -> Checkpoint | None:
         return saver.latest_checkpoint(

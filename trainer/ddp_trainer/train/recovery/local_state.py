@@ -6,11 +6,12 @@
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Callable
 from typing import Final, TypeAlias
 
 from ddp_trainer.common.parallel_dims import Layout
-from ddp_trainer.train.checkpoint.checkpoint_files import Checkpoint, pack_checkpoint, unpack
+from ddp_trainer.train.checkpoint.checkpoint_files import Checkpoint, unpack
 from ddp_trainer.train.checkpoint.manifest import Manifest
 from ddp_trainer.train.checkpoint.resume_source import progress_key
 from ddp_trainer.train.config.option_rules import layout_of
@@ -36,8 +37,8 @@ def capture_state(state: TrainState, *, in_doubt: bool) -> LocalState:
     context, optimizer, step = state.context, state.optimizer, state.step
     if state.sharded is not None:
         state.sharded.break_off()
-    whole = {name: buffer.detach().clone() for name, buffer in context.model.named_buffers()}
-    beside = pack_checkpoint({**state.replicated(), _BUFFERS: whole}, state.manifest())
+    whole = {name: buffer.detach() for name, buffer in context.model.named_buffers()}
+    beside = Checkpoint(state.manifest(), state=copy.deepcopy({**state.replicated(), _BUFFERS: whole}))
     holdings = take_out(context.model, optimizer, copied=in_doubt)
     ahead = None
     if in_doubt:

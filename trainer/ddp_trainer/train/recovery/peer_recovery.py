@@ -17,7 +17,6 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from hashlib import sha256
-from io import BytesIO
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 import torch
@@ -26,7 +25,7 @@ from ddp_trainer.common.parallel_dims import Layout
 from ddp_trainer.train.checkpoint.checkpoint_broadcast import from_rank
 from ddp_trainer.train.checkpoint.checkpoint_files import Checkpoint
 from ddp_trainer.train.checkpoint.manifest import Manifest
-from ddp_trainer.train.checkpoint.torch_zip_writer import pack
+from ddp_trainer.train.checkpoint.state_transfer import exchange_states
 from ddp_trainer.train.distributed.group import Group
 
 if TYPE_CHECKING:
@@ -144,15 +143,12 @@ def recover_from_peers(
 def _exchange_shards(group: Group, layout: Layout, slots: Sequence[int], holdings: LocalShards | None) -> LocalShards:
     """Exchange shards with peers, and return those that this rank received; empty if it needed none.
 
-    Ranks that are in no pair of a round wait for the end of the round; see :meth:`Group.transfer`.
+    Ranks that are in no pair of a round wait for the end of the round; see :func:`.exchange_states`.
     """
     given: LocalShards = {}
     pairs = transfer_pairs(slots, layout.replica, layout.world)
-    packed = _packed(holdings) if group.rank in {source for source, _ in pairs} and holdings is not None else None
     for round_ in transfer_rounds(pairs):
-        received = group.transfer(packed, round_)
-        if received is not None:
-            given = torch.load(BytesIO(received), map_location="cpu", weights_only=True)
+        given = exchange_states(holdings, round_, group) or given
     return given
 
 
@@ -210,9 +206,3 @@ def _claims(group: Group, own: _Claim) -> list[_Claim]:
     table = torch.zeros(group.world_size, len(own), dtype=torch.int64, device=group.device)
     table[group.rank] = torch.tensor(own)
     return [_Claim(*row) for row in group.read(group.sum(table))]
-
-
-def _packed(holdings: LocalShards) -> bytes:
-    buffer = BytesIO()
-    pack(holdings).write_to(buffer)
-    return buffer.getvalue()

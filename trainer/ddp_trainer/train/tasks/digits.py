@@ -19,7 +19,7 @@ from typing import Final
 import torch
 from torch import Tensor, nn
 
-from ddp_trainer.train.data.batch_plan import order
+from ddp_trainer.train.data.sample_order import order
 from ddp_trainer.train.data.task import rowwise
 from ddp_trainer.train.models.registry import build
 from ddp_trainer.train.tasks.classification import Classification

@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Final
 import torch
 from torch import Tensor, nn
 
-from ddp_trainer.train.data.batch_plan import order
+from ddp_trainer.train.data.sample_order import order
 from ddp_trainer.train.models.registry import build
 from ddp_trainer.train.tasks.classification import Classification
 from ddp_trainer.train.utils.errors import BadData, BadSample

@@ -9,7 +9,7 @@ import os
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import nullcontext
 from pathlib import Path
-from typing import Any
+from typing import TypeVar
 
 import torch
 from torch import Tensor, nn
@@ -25,6 +25,7 @@ from ddp_trainer.train.utils.errors import BadConfig
 
 Losses = Callable[[nn.Module, Batch], Tensor]
 Alarm = Callable[[str], None]
+_Result = TypeVar("_Result")
 
 
 def prepare(model: nn.Module, losses: Losses, config: Config, group: Group, alarm: Alarm) -> Losses:
@@ -49,13 +50,26 @@ def prepare(model: nn.Module, losses: Losses, config: Config, group: Group, alar
         convert_sync_batchnorm(model, config, group)
     if config.channels_last:
         model.to(memory_format=torch.channels_last)  # type: ignore[call-overload] # torch's stub lacks this form
-        losses = _with_channels_last(losses)
     if config.compile and group.device.type == "cpu":
         _prepare_compile_cache()
     if config.activation_checkpointing or config.compile:
         losses = _of_blocks(model, losses, config, alarm)
-    context = precision_context(config.precision, group.device)
-    return losses if context is nullcontext else _within(context, losses)
+    return in_training_format(losses, config, group.device)
+
+
+def in_training_format(
+    function: Callable[[nn.Module, Batch], _Result], config: Config, device: torch.device
+) -> Callable[[nn.Module, Batch], _Result]:
+    """Return a function of model and batch that computes in the precision and memory layout of training."""
+    context, is_channels_last = precision_context(config.precision, device), config.channels_last
+    if context is nullcontext and not is_channels_last:
+        return function
+
+    def compute(model: nn.Module, batch: Batch) -> _Result:
+        with context():
+            return function(model, channels_last(batch) if is_channels_last else batch)
+
+    return compute
 
 
 def _of_blocks(model: nn.Module, losses: Losses, config: Config, alarm: Alarm) -> Losses:
@@ -105,18 +119,6 @@ def _blocks(model: nn.Module, config: Config, flag: str) -> Sequence[nn.Module]:
     if config.fsdp_blocks:
         return named_blocks(model, config.fsdp_blocks)
     return require_blocks(model, flag)
-
-
-def _within(context: Callable[[], Any], losses: Losses) -> Losses:
-    def compute(model: nn.Module, batch: Batch) -> Tensor:
-        with context():
-            return losses(model, batch)
-
-    return compute
-
-
-def _with_channels_last(losses: Losses) -> Losses:
-    return lambda model, batch: losses(model, channels_last(batch))
 
 
 def channels_last(batch: Batch) -> Batch:

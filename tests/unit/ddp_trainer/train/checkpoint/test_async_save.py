@@ -18,6 +18,7 @@ from ddp_trainer.train.checkpoint.async_save import Writing
 from ddp_trainer.train.checkpoint.checkpoint_files import CheckpointDirectory
 from ddp_trainer.train.checkpoint.checkpoint_manager import CheckpointManager
 from ddp_trainer.train.checkpoint.manifest import Manifest
+from ddp_trainer.train.checkpoint.snapshot import Snapshot
 from ddp_trainer.train.checkpoint.torch_zip_writer import Archive
 from ddp_trainer.train.checkpoint.write_lease import WriteLease
 from ddp_trainer.train.config.config import Config
@@ -148,6 +149,21 @@ def test_a_save_that_fails_for_any_reason_is_counted_and_the_next_one_tries_agai
         assert saver.failure is (error if step < 3 else None)
     assert (told.failed, told.saved, len(said)) == (2, 1, 2)
     assert "Training continues; older checkpoints are kept." in said[0]
+
+
+def test_a_state_that_cannot_be_copied_is_written_while_training_waits(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def take(*_: object) -> None:
+        raise MemoryError
+
+    monkeypatch.setattr(Snapshot, "take", take)
+    told, said = Told(), list[str]()
+    saver = a_saver(a_directory(tmp_path), told, alarm=said.append)
+    saver.open()
+    saver.save(1, lambda: {"step": 1}, lambda: a_manifest(1))
+    assert (saver.durable_step, told.failed) == (1, 0)
+    assert said == ["The state cannot be copied for a save: MemoryError. Training waits until it is written."]
 
 
 def test_a_claim_of_a_newer_group_ends_training_as_before(tmp_path: Path) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 import os
 import shutil
@@ -15,7 +16,7 @@ from hypothesis import strategies as st
 
 from ddp_trainer.train.checkpoint import checkpoint_files
 from ddp_trainer.train.checkpoint.checkpoint_cli import main
-from ddp_trainer.train.checkpoint.checkpoint_files import CheckpointDirectory, CorruptCheckpoint, digest, unpack
+from ddp_trainer.train.checkpoint.checkpoint_files import CheckpointDirectory, CorruptCheckpoint, unpack
 from ddp_trainer.train.checkpoint.manifest import FORMAT, MANIFEST, PAYLOAD, SHARDED, CheckpointFile, Manifest
 from tests.support.train_builders import a_directory, a_manifest, a_state, sealed, write
 
@@ -30,7 +31,7 @@ def two_checkpoints(path: Path, *, sharded: bool = False) -> tuple[CheckpointDir
     def others(place: Path) -> list[CheckpointFile]:
         content = b"piece"
         (place / PIECES).write_bytes(content)
-        return [CheckpointFile(file=PIECES, sha256=digest(content), size_bytes=len(content))]
+        return [CheckpointFile(file=PIECES, sha256=hashlib.sha256(content).hexdigest(), size_bytes=len(content))]
 
     directory.write(a_manifest(2, metrics={"accuracy": 0.7}), a_state(2), others if sharded else None)
     return directory, path / "step-00000002"

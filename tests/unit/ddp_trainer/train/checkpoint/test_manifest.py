@@ -8,6 +8,7 @@ import pytest
 from torch import nn
 
 from ddp_trainer.train.checkpoint.manifest import FORMAT, Manifest, architecture, check_same_run, signature
+from ddp_trainer.train.data.sample_order import COMPUTED, ORDERS
 from ddp_trainer.train.models.gpt import Gpt
 from ddp_trainer.train.utils.errors import BadTask, CheckpointMismatch
 from tests.support.train_builders import IDENTITY, a_manifest
@@ -56,6 +57,12 @@ def test_slices_must_agree_only_when_they_were_asked_for() -> None:
 def test_a_later_format_is_refused() -> None:
     with pytest.raises(CheckpointMismatch, match=f"has format {FORMAT + 1}, and this version reads format {FORMAT}"):
         check_same_run(replace(MANIFEST, format=FORMAT + 1), IDENTITY, where="in /c", batch_slices=None)
+
+
+def test_each_known_order_of_samples_is_accepted() -> None:
+    for order in ORDERS:
+        stored = replace(MANIFEST, identity=replace(IDENTITY, order=order))
+        check_same_run(stored, replace(IDENTITY, order=COMPUTED), where="in /c", batch_slices=None)
 
 
 def test_the_signature_tells_models_of_equal_size_apart() -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import threading
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 
@@ -74,6 +75,18 @@ def test_a_rank_that_fails_says_why_and_nothing_is_published(tmp_path: Path) -> 
     with pytest.raises(OSError, match="rank 1 could not write its pieces: Is a directory"):
         publish(directory)
     assert [entry.name for entry in tmp_path.iterdir()] == ["CLAIM"]
+
+
+def test_a_rank_without_memory_says_so_and_nobody_waits_for_it(tmp_path: Path) -> None:
+    def fail() -> None:
+        raise MemoryError
+
+    directory = a_directory(tmp_path)
+    place = directory.prepare(STEP)
+    with pytest.raises(MemoryError):
+        write_pieces(place, 1, a_manifest(STEP), replace(a_part(), ready=fail))
+    with pytest.raises(OSError, match="rank 1 could not write its pieces: MemoryError"):
+        publish(directory)
 
 
 def test_the_first_rank_waits_no_more_for_a_rank_that_the_launcher_says_is_gone(tmp_path: Path) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import io
 import threading
 import zipfile
+from dataclasses import replace
 
 import pytest
 import torch
@@ -102,6 +103,12 @@ def test_a_snapshot_keeps_what_was_while_the_originals_change() -> None:
     nn.init.zeros_(model.weight)
     assert torch.equal(loaded(taken)["model"]["weight"], before)  # type: ignore[call-overload]
     assert snapshot.capacity_bytes == capacity
+
+
+def test_an_archive_is_written_once_its_content_is_there() -> None:
+    weights = torch.zeros(3)
+    archive = replace(pack({"weights": weights}), ready=lambda: weights.fill_(1.0))
+    assert loaded(archive)["weights"].tolist() == [1.0] * 3
 
 
 def test_a_state_larger_than_was_thought_still_fits() -> None:

@@ -2,18 +2,21 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ddp_trainer.train.data.batch_plan import BatchPlan, choose_batch_slices, cut, digest, order, owned, shares
+from ddp_trainer.train.data.batch_plan import BatchPlan, choose_batch_slices, cut, digest, owned, shares
 from ddp_trainer.train.data.keyed_rng import mix, mix_all
+from ddp_trainer.train.data.sample_order import COMPUTED, order, permute
 from ddp_trainer.train.utils.errors import BadConfig
 
 
-def a_plan(**changes: int) -> BatchPlan:
-    values = {"samples": 10, "global_batch": 4, "batch_slices": 4, "seed": 0, "epochs": 2}
+def a_plan(**changes: Any) -> BatchPlan:
+    values: dict[str, Any] = {"samples": 10, "global_batch": 4, "batch_slices": 4, "seed": 0, "epochs": 2}
     return BatchPlan(**{**values, **changes})
 
 
@@ -43,6 +46,22 @@ PINNED = (
     [0, 9, 6, 8, 2, 7, 5, 3, 4, 1],
     [2, 8, 1, 7, 9, 6, 3, 5, 0, 4],
 )
+
+
+def test_the_computed_order_never_changes_between_versions() -> None:
+    assert permute(torch.arange(6), 2_000_003, 7).tolist() == [1627371, 755836, 1469236, 818707, 769691, 878255]
+
+
+@given(st.integers(1, 300), st.integers(0, 2**63 - 1))
+def test_the_computed_order_is_a_permutation(samples: int, key: int) -> None:
+    assert sorted(permute(torch.arange(samples), samples, key).tolist()) == list(range(samples))
+
+
+def test_a_batch_of_a_large_data_set_is_computed_without_the_rest() -> None:
+    plan = a_plan(samples=10**12, global_batch=1000, order=COMPUTED)
+    assert plan.batches(range(5, 7)).flatten().tolist() == [*plan.batch(5).tolist(), *plan.batch(6).tolist()]
+    assert len({*plan.batch(5).tolist(), *plan.batch(6).tolist()}) == 2000
+    assert plan.batch(5).tolist() != plan.batch(5 + plan.steps_per_epoch).tolist()
 
 
 @given(st.integers(1, 300), st.integers(0, 2**63 - 1), st.integers(0, 50))

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+from typing import Any, ClassVar
+
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
+from torch.utils._python_dispatch import TorchDispatchMode
 
-from ddp_trainer.train.data.sample_tracker import SampleTracker, pack, unpack
+from ddp_trainer.train.data.sample_tracker import SampleTracker
 
 
 def ids(*numbers: int) -> torch.Tensor:
@@ -53,11 +56,39 @@ def test_an_account_goes_on_where_it_was_stored() -> None:
     assert (restored.committed, restored.repeated, restored.lost) == (6, 2, 7)
 
 
-@given(st.lists(st.booleans(), min_size=1, max_size=70))
-def test_flags_survive_packing(flags: list[bool]) -> None:
-    packed = pack(torch.tensor(flags))
-    assert len(packed) == -(-len(flags) // 8)
-    assert unpack(packed, len(flags)).tolist() == flags
+@given(st.integers(1, 70), st.lists(st.lists(st.integers(0, 69), min_size=1, max_size=9), max_size=6))
+def test_the_account_equals_one_of_python_sets(samples: int, steps: list[list[int]]) -> None:
+    ledger, seen, repeated = SampleTracker(samples), set[int](), 0
+    for step in ([number % samples for number in taken] for taken in steps):
+        ledger.commit(ids(*step))
+        repeated += len(step) - len(set(step) - seen)
+        seen.update(step)
+    stored = ledger.state_dict()["seen"]
+    assert ledger.repeated == repeated
+    assert len(stored) == -(-samples // 8), "one bit for each sample"
+    assert {i for i in range(samples) if stored[i // 8] >> i % 8 & 1} == seen
+    restored = SampleTracker(samples)
+    restored.load_state_dict(ledger.state_dict())
+    restored.close_epoch()
+    assert restored.lost == samples - len(seen)
+
+
+def test_a_commit_only_indexes_the_whole_account() -> None:
+    class Whole(TorchDispatchMode):
+        """Names of the operations on tensors that are larger than the step."""
+
+        used: ClassVar[set[str]] = set()
+
+        def __torch_dispatch__(self, function: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+            if any(isinstance(arg, torch.Tensor) and arg.numel() > 4096 for arg in args):
+                self.used.add(function.overloadpacket.__name__)
+            return function(*args, **(kwargs or {}))
+
+    ledger = SampleTracker(10_000_000)
+    with Whole():
+        ledger.commit(torch.arange(0, 8_192_000, 2000))
+        assert ledger.repeated == 0
+    assert Whole.used <= {"index", "scatter_add_"}
 
 
 def test_the_account_is_the_same_whether_it_is_looked_at_after_every_step_or_at_the_end() -> None:

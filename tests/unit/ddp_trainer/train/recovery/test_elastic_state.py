@@ -1,0 +1,100 @@
+"""A new rank receives the state into its own weights; one whose source was lost begins with the first weights again."""
+
+from __future__ import annotations
+
+import os
+import time
+from dataclasses import replace
+from typing import Any
+
+import pytest
+import torch
+import torch.distributed as dist
+from torch import nn
+
+from ddp_trainer.process.recorder import NoopRankRecorder
+from ddp_trainer.train import Config
+from ddp_trainer.train.api import make_progress
+from ddp_trainer.train.checkpoint import state_transfer
+from ddp_trainer.train.checkpoint.checkpoint_factory import make_saver
+from ddp_trainer.train.distributed.group import Group
+from ddp_trainer.train.distributed.stop_signals import StopRequest, exit_immediately
+from ddp_trainer.train.loop.goodput_tracker import GoodputTracker
+from ddp_trainer.train.loop.process_context import ProcessContext
+from ddp_trainer.train.loop.run_context import build_context
+from ddp_trainer.train.recovery.elastic_state import ElasticState
+from ddp_trainer.train.utils.errors import PeerLost
+from tests.support.forked_ranks import LOST, run_ranks
+from tests.support.train_builders import ALONE, HERE, Lines
+
+STEP = 4
+
+
+class Wide(Lines):
+    def model(self) -> nn.Module:
+        return nn.Linear(1, 1000, bias=False)
+
+
+class Rank:
+    """A process of a run that takes no steps."""
+
+    def __init__(self) -> None:
+        self.config = Config(global_batch=4, epochs=4)
+        stop = StopRequest(grace_seconds=1, leave=exit_immediately)
+        process = ProcessContext.outside_groups(HERE, make_progress(self.config, HERE), stop, time.time(), None)
+        self.context = build_context(self.config, Wide(), process)
+        self.held = ElasticState(self.context, GoodputTracker(self.context.timer))
+
+    def resume(self, group: Group) -> None:
+        process = replace(self.context.process, group=group)
+        self.context.enter(process)
+        self.held.resume(make_saver(self.config, HERE, group, NoopRankRecorder(), process.progress))
+
+    @property
+    def weight(self) -> torch.Tensor:
+        return self.context.model.get_parameter("weight").detach()
+
+
+def a_rank_of(group: Group) -> Rank:
+    """Return the process of a rank; the first one has trained already."""
+    rank = Rank()
+    if group.rank == 0:
+        rank.resume(ALONE)
+        rank.weight.fill_(2.0)
+        rank.held.state.step = STEP
+    return rank
+
+
+def test_a_new_rank_receives_the_state_into_its_own_weights() -> None:
+    def receive(group: Group) -> object:
+        rank = a_rank_of(group)
+        address = rank.weight.data_ptr()
+        rank.resume(group)
+        return rank.weight.data_ptr() == address, rank.weight.unique().tolist(), rank.held.state.step
+
+    assert run_ranks(2, receive) == [(True, [2.0], STEP)] * 2
+
+
+def test_a_rank_whose_source_is_lost_begins_with_the_first_weights_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(state_transfer, "_SMALL_BYTES", 1)
+    monkeypatch.setattr(state_transfer, "_PIECE_BYTES", 1000)
+    send = dist.broadcast
+
+    def die_within_weights(tensor: Any, *args: Any, **kwargs: Any) -> Any:
+        work = send(tensor, *args, **kwargs)
+        if tensor.nbytes == 1000 and dist.get_rank() == 0:
+            work.wait()
+            os._exit(9)
+        return work
+
+    def receive(group: Group) -> object:
+        monkeypatch.setattr(dist, "broadcast", die_within_weights)
+        rank = a_rank_of(group)
+        first = rank.weight.clone()
+        with pytest.raises(PeerLost):
+            rank.resume(group)
+        is_torn = not torch.equal(rank.weight, first)
+        rank.resume(ALONE)
+        return is_torn, torch.equal(rank.weight, first), rank.held.state.step
+
+    assert run_ranks(2, receive) == [LOST, (True, True, 0)]

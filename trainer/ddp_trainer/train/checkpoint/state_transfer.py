@@ -1,0 +1,292 @@
+"""Transfer of a training state from one rank to others, tensor by tensor and in place.
+
+The source first sends the structure of the state, in which tensors have no content. Then it sends the memory of each
+tensor in pieces, directly from where it is, by the backend of the group: :func:`broadcast_state` to all ranks,
+:func:`exchange_states` within pairs of ranks. Small tensors, and those on another device than the group's, share a
+bucket. So neither side needs more memory than one piece beyond the state itself.
+
+If a rank is lost meanwhile, the state of the source is intact, and what a target received is incomplete. A target
+receives into new memory unless the caller gives it tensors to write to. Only a rank whose own state is of no use to the
+next group may give them.
+"""
+
+from __future__ import annotations
+
+import io
+import pickle
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from functools import partial
+from itertools import islice
+from typing import Any, Final, NamedTuple
+
+import torch
+import torch.distributed as dist
+from torch import Tensor
+
+from ddp_trainer.train.checkpoint.torch_zip_writer import Archive
+from ddp_trainer.train.distributed.group import Group
+
+_AT_ONCE: Final = 4
+"""Pieces in transfer at the same time, so that a rank need not wait for the start of each."""
+_PIECE_BYTES: Final = 32 << 20
+"""Largest size of a piece, so that its transfer takes much less than the timeout of a collective."""
+_BUCKET_BYTES: Final = 8 << 20
+_SMALL_BYTES: Final = 1 << 20
+"""Size below which tensors share a bucket."""
+_PROTOCOL: Final = 2
+"""Pickle protocol; ``weights_only`` loads no other."""
+
+
+class _Outline(NamedTuple):
+    """Structure of a state, which every rank has before the content arrives."""
+
+    state: Any
+    """The state; on all ranks but the source, its tensors are on the meta device."""
+    tensors: list[Tensor]
+    """All tensors in it, the same objects."""
+    memory_of: list[int]
+    """For each tensor, the number of the first one with the same memory, whose content is sent."""
+    on_device: list[bool]
+    """For each tensor, whether the source has it on the device of its group."""
+
+
+def broadcast_state(
+    state: Any, source: int, group: Group, *, wanted: bool = True, targets: Mapping[str, Any] | None = None
+) -> Any:
+    """Return the state of rank ``source``; every rank must call it.
+
+    Args:
+        state: State of tensors and plain values; used on the source.
+        source: Rank that has it.
+        group: The ranks.
+        wanted: False on a rank that needs no state. It takes part, and returns None.
+        targets: Tensors to receive into, at the same keys as in the state. Others are allocated.
+
+    Raises:
+        PeerLost: A rank was lost. Targets may be written in part.
+    """
+    if group.world_size == 1:
+        return state
+    is_source = group.rank == source
+    outline = _outline(state, group.device) if is_source else None
+    content = group.broadcast(None if outline is None else _dump(outline), source)
+    outline = outline or _load(content)
+    memory = _packed(outline) if is_source else _allocate(outline, group.device, targets or {}) if wanted else None
+    pieces = _pieces(outline, memory, group.device, sends=is_source)
+    with group.convert_errors():
+        while some := list(islice(pieces, _AT_ONCE)):
+            _move(some, partial(dist.broadcast, src=source, async_op=True))
+    if is_source:
+        return state
+    return None if memory is None else _filled(outline, memory)
+
+
+def exchange_states(state: Any, pairs: Sequence[tuple[int, int]], group: Group) -> Any:
+    """Send states from the first rank of each pair to the second; every rank must call it.
+
+    All ranks synchronize after each piece. So no rank waits longer than one piece takes, and a long transfer does not
+    run into the timeout of collectives.
+
+    Args:
+        state: State to send, of tensors and plain values; used on the first rank of a pair.
+        pairs: (source, target) ranks. No rank is in two pairs.
+        group: The ranks.
+
+    Returns:
+        The received state on the second rank of a pair, None on all other ranks.
+
+    Raises:
+        PeerLost: A rank was lost.
+    """
+    pair = next((pair for pair in pairs if group.rank in pair), None)
+    is_source = pair is not None and group.rank == pair[0]
+    outline = _outline(state, group.device) if is_source else None
+    content = b"" if outline is None else _dump(outline)
+    sizes = group.gather(len(content))
+    if pair is None:
+        while any(group.gather(0)):
+            pass
+        return None
+    move = partial(dist.isend, dst=pair[1]) if is_source else partial(dist.irecv, src=pair[0])
+    outline = outline or _Outline(None, [], [], [])
+    packed = torch.empty(sizes[pair[0]], dtype=torch.uint8, device=group.device)
+    if is_source:
+        packed.copy_(torch.frombuffer(bytearray(content), dtype=torch.uint8))
+    with group.convert_errors():
+        _move([_Piece(packed)], move)
+    if not is_source:
+        outline = _load(packed.cpu().numpy().tobytes())
+    memory = _packed(outline) if is_source else _allocate(outline, group.device, {})
+    pieces = _pieces(outline, memory, group.device, sends=is_source)
+    some = list(islice(pieces, _AT_ONCE))
+    while any(group.gather(len(some))):
+        with group.convert_errors():
+            _move(some, move)
+        some = list(islice(pieces, _AT_ONCE))
+    return None if is_source else _filled(outline, memory)
+
+
+class _Piece(NamedTuple):
+    """Part of the transfer that is sent at once."""
+
+    memory: Tensor
+    """Memory to send or to receive into: uint8, on the device of the group."""
+    parts: Sequence[Tensor] = ()
+    """Memory of the tensors to fill from it when it has arrived."""
+
+
+def _move(pieces: Sequence[_Piece], move: Callable[[Tensor], Any]) -> None:
+    """Send or receive pieces at the same time, and fill their parts."""
+    works = [move(piece.memory) for piece in pieces]
+    for piece, work in zip(pieces, works, strict=True):
+        work.wait()
+        start = 0
+        for part in piece.parts:
+            part.copy_(piece.memory[start : start + len(part)])
+            start += len(part)
+
+
+def _pieces(
+    outline: _Outline, memory: Mapping[int, Tensor] | None, device: torch.device, *, sends: bool
+) -> Iterator[_Piece]:
+    """Yield pieces to send or to receive into, of the same sizes in the same order on all ranks.
+
+    Args:
+        outline: Outline of the state.
+        memory: Number of a tensor → tensor to send or to receive into; None to drop what is received.
+        device: Device of the group.
+        sends: The tensors are sent, not received.
+    """
+    small, used = list[Tensor](), 0
+    scratch = torch.empty(0, dtype=torch.uint8, device=device)
+    for number, tensor in enumerate(outline.tensors):
+        if outline.memory_of[number] != number:
+            continue
+        flat = _flat(tensor if memory is None else memory[number])
+        if len(flat) < _SMALL_BYTES or not outline.on_device[number]:
+            for part in flat.split(_BUCKET_BYTES):  # type: ignore[no-untyped-call] # torch's
+                if used + len(part) > _BUCKET_BYTES:
+                    yield _bucket(small, device, sends=sends)
+                    small, used = [], 0
+                small.append(part)
+                used += len(part)
+            continue
+        for part in flat.split(_PIECE_BYTES):  # type: ignore[no-untyped-call] # as above
+            if part.is_meta and len(scratch) < len(part):
+                scratch = torch.empty(len(part), dtype=torch.uint8, device=device)
+            yield _Piece(scratch[: len(part)] if part.is_meta else part)
+    if small:
+        yield _bucket(small, device, sends=sends)
+
+
+def _bucket(parts: Sequence[Tensor], device: torch.device, *, sends: bool) -> _Piece:
+    """Return a piece with the content of the parts, or to receive it."""
+    if sends:
+        return _Piece(torch.cat([part.to(device) for part in parts]))
+    return _Piece(torch.empty(sum(map(len, parts)), dtype=torch.uint8, device=device), parts)
+
+
+def _flat(tensor: Tensor) -> Tensor:
+    """Return the memory of a tensor without gaps: uint8, shape ``(bytes,)``."""
+    return tensor.detach().as_strided((tensor.numel(),), (1,)).view(torch.uint8)
+
+
+def _outline(state: Any, device: torch.device) -> _Outline:
+    """Return the outline of a state of this rank."""
+    pickler = _Pickler(io.BytesIO())
+    pickler.dump(state)
+    first: dict[object, int] = {}
+    memory_of = [first.setdefault(_place(tensor), number) for number, tensor in enumerate(pickler.tensors)]
+    return _Outline(state, pickler.tensors, memory_of, [each.device.type == device.type for each in pickler.tensors])
+
+
+def _place(tensor: Tensor) -> object:
+    """Return a value that two tensors have in common that share all their memory, such as tied weights."""
+    address = tensor.data_ptr()  # 0 for empty tensors
+    return (tensor.device, address, tensor.dtype, tensor.size(), tensor.stride()) if address else id(tensor)
+
+
+def _packed(outline: _Outline) -> dict[int, Tensor]:
+    """Return the tensors of the source; one with gaps, such as a transposed part, is copied."""
+    return {
+        number: tensor if tensor.stride() == _on_meta(tensor).stride() else torch.empty_like(tensor).copy_(tensor)
+        for number, tensor in enumerate(outline.tensors)
+        if outline.memory_of[number] == number
+    }
+
+
+def _allocate(outline: _Outline, device: torch.device, targets: Mapping[str, Any]) -> dict[int, Tensor]:
+    """Return tensors to receive into: those of ``targets`` that fit, and new ones."""
+    given = dict(_paired(outline.state, targets))
+    memory: dict[int, Tensor] = {}
+    for number, tensor in enumerate(outline.tensors):
+        if outline.memory_of[number] == number:
+            place = device if outline.on_device[number] else torch.device("cpu")
+            target = given.get(id(tensor))
+            if target is None or not _fits(target, tensor, place):
+                # empty_like() of a meta tensor imports 500 modules, which takes half a second.
+                target = torch.empty_strided(tensor.size(), tensor.stride(), dtype=tensor.dtype, device=place)
+            memory[number] = target
+    return memory
+
+
+def _fits(target: Tensor, tensor: Tensor, place: torch.device) -> bool:
+    own, wanted = ((each.dtype, each.size(), each.stride()) for each in (target, tensor))
+    return target.device.type == place.type and own == wanted
+
+
+def _paired(state: Any, targets: Any) -> Iterator[tuple[int, Tensor]]:
+    """Yield the identity of each tensor of a state that has a tensor at the same keys in ``targets``, and that one."""
+    if isinstance(state, Tensor) and isinstance(targets, Tensor):
+        yield id(state), targets
+    elif isinstance(state, dict) and isinstance(targets, Mapping):
+        for name in state.keys() & targets.keys():
+            yield from _paired(state[name], targets[name])
+
+
+def _filled(outline: _Outline, memory: Mapping[int, Tensor]) -> Any:
+    """Return the state of an outline with the received tensors in it."""
+    content = {id(each): memory[outline.memory_of[number]] for number, each in enumerate(outline.tensors)}
+
+    def fill(value: Any) -> Any:
+        if isinstance(value, dict):
+            value.update({name: fill(each) for name, each in value.items()})
+        elif isinstance(value, list):
+            value[:] = map(fill, value)
+        elif isinstance(value, tuple) and type(value) is tuple:
+            return tuple(map(fill, value))
+        return content.get(id(value), value)
+
+    return fill(outline.state)
+
+
+def _dump(outline: _Outline) -> bytes:
+    """Return an outline in the file format of ``torch.load``, without the content of its tensors."""
+    buffer, file = io.BytesIO(), io.BytesIO()
+    _Pickler(buffer).dump(tuple(outline))
+    Archive(buffer.getvalue(), []).write_to(file)
+    return file.getvalue()
+
+
+def _load(content: bytes) -> _Outline:
+    return _Outline(*torch.load(io.BytesIO(content), weights_only=True))
+
+
+def _on_meta(tensor: Tensor) -> Tensor:
+    """Return a tensor without content of the same dtype and shape, and with the same strides if these have no gaps."""
+    return torch.empty_like(tensor.detach(), device="meta")
+
+
+class _Pickler(pickle.Pickler):
+    """Pickles tensors as tensors on the meta device, and remembers them in their order."""
+
+    def __init__(self, buffer: io.BytesIO) -> None:
+        super().__init__(buffer, _PROTOCOL)
+        self.tensors: list[Tensor] = []
+
+    def reducer_override(self, obj: object) -> Any:
+        """Return how ``torch.load`` rebuilds a tensor; all other objects are pickled as usual."""
+        if not isinstance(obj, Tensor):
+            return NotImplemented
+        self.tensors.append(obj)
+        return _on_meta(obj).__reduce_ex__(_PROTOCOL)  # type: ignore[no-untyped-call] # as above

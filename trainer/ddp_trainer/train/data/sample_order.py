@@ -1,0 +1,85 @@
+"""Order of the samples of an epoch: a permutation that depends only on (seed, epoch).
+
+Small data sets are shuffled as a list (:func:`order`). For large ones, :func:`permute` computes the samples at some
+positions alone, so neither memory nor time depends on the size of the data set. The algorithm is part of a run's
+identity: a run keeps the one that its checkpoint names.
+"""
+
+from __future__ import annotations
+
+import math
+from functools import lru_cache
+from typing import Final
+
+import torch
+from torch import Tensor
+
+from ddp_trainer.train.data.keyed_rng import ALGORITHM, hash_31_bits, mix, mix_all
+
+COMPUTED: Final = "splitmix64/2"
+"""Order of :func:`permute`."""
+ORDERS: Final = frozenset({ALGORITHM, COMPUTED})
+"""Orders that a run can resume with."""
+
+_MOST_LISTED: Final = 1 << 20
+"""Largest data set whose order is a list in new runs. Sorting it takes 0.1 s an epoch, and 8 MiB."""
+_ORDER_KEY: Final = 0x6F72646572
+_ROUNDS: Final = 6
+_HASH_BITS: Final = 31
+
+
+def order_of_new_run(samples: int) -> str:
+    """Return the name of the order in which a new run uses this number of samples."""
+    return COMPUTED if samples > _MOST_LISTED else ALGORITHM
+
+
+def sample_ids(positions: range, samples: int, seed: int, epoch: int, algorithm: str) -> Tensor:
+    """Return the samples at adjacent positions of an epoch: int64, shape ``(len(positions),)``."""
+    if algorithm == COMPUTED:
+        return permute(torch.arange(positions.start, positions.stop), samples, mix(_ORDER_KEY, seed, epoch))
+    return order(samples, seed, epoch)[positions.start : positions.stop]
+
+
+@lru_cache(maxsize=2)
+def order(samples: int, seed: int, epoch: int) -> Tensor:
+    """Return a permutation of ``range(samples)``, a pure function of its arguments: int64, shape ``(samples,)``.
+
+    The permutation sorts mixed keys. torch's shuffle is not used because it may change between versions of torch.
+    """
+    keys = mix_all(torch.arange(samples), mix(_ORDER_KEY, seed, epoch))
+    return torch.argsort(keys, stable=True)
+
+
+def permute(numbers: Tensor, size: int, key: int) -> Tensor:
+    """Return the images of numbers under a keyed permutation of ``range(size)``.
+
+    A number is a place in a rectangle of at least ``size`` places, about a square. A Feistel network, whose halves are
+    the two coordinates, permutes all places. A result beyond ``size`` is permuted again, which happens to about one in
+    ``sqrt(size)``.
+
+    Args:
+        numbers: Numbers below ``size``: int64, shape ``(n,)``.
+        size: Size of the range, at least 1.
+        key: Selects the permutation.
+
+    Returns:
+        Numbers below ``size``: int64, shape ``(n,)``.
+
+    Source: J. Black, P. Rogaway, "Ciphers with Arbitrary Finite Domains", CT-RSA 2002, section 5.
+    """
+    rows = math.isqrt(size - 1) + 1
+    sides = rows, -(-size // rows)
+    keys = [mix(key, number) for number in range(_ROUNDS)]
+    images = _permute_places(numbers, sides, keys)
+    while (beyond := (images >= size).nonzero().squeeze(1)).numel():
+        images[beyond] = _permute_places(images[beyond], sides, keys)
+    return images
+
+
+def _permute_places(places: Tensor, sides: tuple[int, int], keys: list[int]) -> Tensor:
+    halves = [places // sides[1], places % sides[1]]
+    for number, key in enumerate(keys):
+        changed, side = number % 2, sides[number % 2]
+        moved = halves[changed] + (hash_31_bits(halves[1 - changed], key) * side >> _HASH_BITS)
+        halves[changed] = moved - (moved >= side) * side  # a division takes ten times as long
+    return halves[0] * sides[1] + halves[1]
