@@ -35,6 +35,7 @@ CHECKS: Final[tuple[Check, ...]] = (
     training.hang,
     training.store,
     removal.store_killed,
+    training.outside_group,
     training.rendezvous,
     training.unhealthy_node,
     training.present,

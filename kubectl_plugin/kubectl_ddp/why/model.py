@@ -52,6 +52,8 @@ class Cause(StrEnum):
     """First error of any rank."""
     STORE = "store"
     """The rendezvous store does not run, so the ranks cannot connect."""
+    OUTSIDE_GROUP = "outside-group"
+    """A node that runs cannot join the group."""
     RENDEZVOUS = "rendezvous"
     STARTING = "starting"
     RUNNING = "running"

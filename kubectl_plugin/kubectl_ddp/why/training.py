@@ -15,6 +15,7 @@ from kubectl_ddp.kube.related_objects import RelatedKind
 from kubectl_ddp.kube.timestamps import epoch
 from kubectl_ddp.status.describe import no_progress_text, progress_text
 from kubectl_ddp.status.job_state import State, group_state
+from kubectl_ddp.status.outside_nodes import overdue
 from kubectl_ddp.status.rank_status import RankActivity
 from kubectl_ddp.status.stalled_group import is_reported
 from kubectl_ddp.status.termination_message import stores
@@ -119,6 +120,25 @@ def _store_pods(facts: Facts) -> str:
     pods = stores(facts.snapshot.pods)
     told = [f"pod {pod['metadata']['name']} is {pod.get('status', {}).get('phase')}" for pod in pods]
     return "; ".join(told) or "no pod has the role of the store"
+
+
+def outside_group(facts: Facts) -> Iterator[CauseFinding]:
+    """Check whether nodes run and cannot join the group. A job that trains does so without them."""
+    nodes = [node for node in overdue(facts.state.outside, facts.now) if node.is_fault]
+    if not nodes:
+        return
+    first = nodes[0]
+    trains = f" The job trains without {'it' if len(nodes) == 1 else 'them'}." if facts.is_training else ""
+    more = f"; so {'is' if len(nodes) == 2 else 'are'} {len(nodes) - 1} more" if len(nodes) > 1 else ""
+    lines = [line_of(line.partition(" ")[2]) for line in facts.lines.get(first.pod, ()) if _NO_STORE.search(line)]
+    evidence = [*(node.describe(facts.now) for node in nodes[:_MOST_ABSENT]), *lines[-1:]]
+    yield diagnosis(
+        Cause.OUTSIDE_GROUP,
+        f"A node is outside of the group, {first.describe(facts.now)}{more}.{trains}",
+        f"{first.fix} 'kubectl logs {first.pod}' shows its attempts.",
+        evidence,
+        exit_code=0 if facts.is_training else None,
+    )
 
 
 def rendezvous(facts: Facts) -> Iterator[CauseFinding]:
