@@ -11,7 +11,7 @@ from kubectl_ddp.kube.event_owner import event_timestamp
 from kubectl_ddp.kube.objects import Object
 from kubectl_ddp.kube.related_objects import RelatedKind
 from kubectl_ddp.kube.timestamps import epoch
-from kubectl_ddp.status.termination_message import stores, workers
+from kubectl_ddp.status.termination_message import STORE_NAME, stores, workers
 from kubectl_ddp.util.invocation import location_flags, program
 from kubectl_ddp.util.text_table import duration
 from kubectl_ddp.why.facts import RECENT_SECONDS, Facts, format_event, line_of, message_of, names_of, subject
@@ -24,7 +24,6 @@ _BY_CONTROLLER: Final = re.compile(r"Suspended$|^SuccessfulDelete")
 _OTHERWISE: Final = ("Preempted", "TaintManagerEviction", "Evicted", "NodeNotReady")
 """Event reasons with which another check explains the removal of a pod."""
 _SOON_SECONDS: Final = 5.0
-_STORE: Final = re.compile(r"-store(-[a-z0-9]+)*$")
 
 
 def pod_eviction(facts: Facts) -> Iterator[CauseFinding]:
@@ -78,7 +77,7 @@ def store_killed(facts: Facts) -> Iterator[CauseFinding]:
     pods = stores(facts.pods)
     running = [pod for pod in pods if (pod.get("status") or {}).get("phase") == "Running"]
     moments = [moment for pod in pods for moment in _restart_times(pod)]
-    events = [event for event in _gone(facts) if _STORE.search(str(event["involvedObject"]["name"]))]
+    events = [event for event in _gone(facts) if STORE_NAME.search(str(event["involvedObject"]["name"]))]
     moments += [moment for event in events if (moment := event_timestamp(event)) is not None]
     last = max(moments, default=0.0)
     if (running and facts.now - last > RECENT_SECONDS) or not (pods or last):
@@ -106,7 +105,7 @@ def _killed(facts: Facts) -> list[Object]:
     return [
         event
         for event in _gone(facts)
-        if not _STORE.search(str(event["involvedObject"]["name"]))
+        if not STORE_NAME.search(str(event["involvedObject"]["name"]))
         and event["involvedObject"].get("uid") not in excused
         and not any(abs((event_timestamp(event) or 0.0) - moment) < _SOON_SECONDS for moment in on_purpose)
     ]

@@ -447,6 +447,18 @@ def test_what_may_not_be_read_of_a_queue_is_said_and_the_queue_named() -> None:
     assert "'team'" in found[0].message
 
 
+def test_a_store_whose_pod_is_refused_has_the_reason_of_the_api_server() -> None:
+    text = 'Error creating: pods "digits-store-x2x4z" is forbidden: cpu max limit to request ratio is 4'
+    around = {RelatedKind.EVENTS: (event("FailedCreate", text, "digits-store", kind="Job"),)}
+    refused_store = facts(job("Created"), pod(0), pod(1), around=around)
+    assert first(refused_store).subject is Cause.ADMISSION
+    assert first(refused_store).message == (
+        "The API server refuses the pod of its rendezvous store: cpu max limit to request ratio is 4."
+    )
+    admitted = facts(job("Created"), pod(0), pod(1), pod(0, role="store"), around=around)
+    assert Cause.ADMISSION not in {found.subject for found in run_checks(admitted)}
+
+
 def test_an_operator_that_is_refused_is_not_called_absent() -> None:
     bare = job()
     bare["status"] = {}
