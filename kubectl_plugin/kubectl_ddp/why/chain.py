@@ -37,6 +37,7 @@ CHECKS: Final[tuple[Check, ...]] = (
     removal.store_killed,
     training.outside_group,
     training.rendezvous,
+    training.nested_launcher,
     training.unhealthy_node,
     training.present,
 )

@@ -55,6 +55,8 @@ class Cause(StrEnum):
     OUTSIDE_GROUP = "outside-group"
     """A node that runs cannot join the group."""
     RENDEZVOUS = "rendezvous"
+    NESTED_LAUNCHER = "nested-launcher"
+    """The script starts a launcher in every rank."""
     STARTING = "starting"
     RUNNING = "running"
 

@@ -27,6 +27,7 @@ from kubectl_ddp.why.model import Cause, CauseFinding, diagnosis
 _HUNG: Final = re.compile(r"\bhang: (?!stack of)(.+)")
 _MISSING: Final = re.compile(r"(\d+ nodes? ready.*?(?:missing: [^.]*?)?), waiting for a group")
 _NO_STORE: Final = re.compile(r"(The store at .* cannot be reached.*)")
+_NESTED: Final = re.compile(r"\bddp-launch: nested launcher: (.+)")
 _WAITING: Final = re.compile(r"\bddp-launch: waiting: (.+)")
 LONG_SECTIONS: Final = frozenset({Section.SETUP, Section.EVALUATION, Section.CHECKPOINT, Section.ASIDE})
 _WORKING: Final = frozenset({State.RUNNING, State.STARTING, State.RESTARTING})
@@ -181,6 +182,18 @@ def _is_in_rendezvous(facts: Facts) -> bool:
     if states:
         return bool(states & _FORMING) and GroupState.RUNNING not in states
     return facts.state.state is not State.RUNNING or not facts.is_training
+
+
+def nested_launcher(facts: Facts) -> Iterator[CauseFinding]:
+    """Check whether the script starts a launcher in every rank."""
+    _, told = _last_match(facts, _NESTED)
+    if told and facts.state.state in _WORKING:
+        yield diagnosis(
+            Cause.NESTED_LAUNCHER,
+            f"{subject(told.rstrip('.'))}.",
+            "Submit the program that it starts, with --nnodes and --nproc; the launcher of the job starts the ranks.",
+            exit_code=0,
+        )
 
 
 def _last_match(facts: Facts, pattern: re.Pattern[str]) -> tuple[float, str]:

@@ -447,6 +447,13 @@ def test_what_may_not_be_read_of_a_queue_is_said_and_the_queue_named() -> None:
     assert "'team'" in found[0].message
 
 
+def test_a_launcher_in_every_rank_is_named_while_the_job_runs() -> None:
+    line = f"{LATER} ddp-launch: nested launcher: rank 0 has started torchrun; where every rank does so, each fails"
+    known = facts(job("Created", "Running"), pod(0), pod(1), metrics=trains(), lines={"digits-worker-0": (line,)})
+    assert (first(known).subject, first(known).exit_code) == (Cause.NESTED_LAUNCHER, 0)
+    assert first(known).message.startswith("Rank 0 has started torchrun; where every rank does so")
+
+
 def test_a_store_whose_pod_is_refused_has_the_reason_of_the_api_server() -> None:
     text = 'Error creating: pods "digits-store-x2x4z" is forbidden: cpu max limit to request ratio is 4'
     around = {RelatedKind.EVENTS: (event("FailedCreate", text, "digits-store", kind="Job"),)}
