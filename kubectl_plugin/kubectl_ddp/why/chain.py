@@ -38,6 +38,7 @@ CHECKS: Final[tuple[Check, ...]] = (
     training.outside_group,
     training.rendezvous,
     training.nested_launcher,
+    training.full_disk,
     training.unhealthy_node,
     training.present,
 )

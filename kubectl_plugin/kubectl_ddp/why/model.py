@@ -57,6 +57,8 @@ class Cause(StrEnum):
     RENDEZVOUS = "rendezvous"
     NESTED_LAUNCHER = "nested-launcher"
     """The script starts a launcher in every rank."""
+    DISK_FULL = "disk-full"
+    """A running job cannot write its checkpoints or logs."""
     STARTING = "starting"
     RUNNING = "running"
 

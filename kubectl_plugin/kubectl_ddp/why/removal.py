@@ -6,6 +6,7 @@ import re
 from collections.abc import Iterator, Sequence
 from typing import Any, Final
 
+from ddp_trainer.common.constants import Path as ContractPath
 from kubectl_ddp.kube import job_kinds
 from kubectl_ddp.kube.event_owner import event_timestamp
 from kubectl_ddp.kube.objects import Object
@@ -23,6 +24,7 @@ _BY_CONTROLLER: Final = re.compile(r"Suspended$|^SuccessfulDelete")
 """Pattern of event reasons of controllers that remove pods intentionally: suspension, fewer nodes, failed pods."""
 _OTHERWISE: Final = ("Preempted", "TaintManagerEviction", "Evicted", "NodeNotReady")
 """Event reasons with which another check explains the removal of a pod."""
+_FULL_VOLUME: Final = re.compile(r'[Vv]olume "([^"]+)" exceeds')
 _SOON_SECONDS: Final = 5.0
 
 
@@ -41,10 +43,27 @@ def pod_eviction(facts: Facts) -> Iterator[CauseFinding]:
         f"{subject(names_of(pods))} {_was(pods)} evicted: {why.rstrip('.')}.",
         "Its node is drained, or the pod was evicted; it is recreated elsewhere, if there is room."
         if by_api
-        else "Request what the message names: more memory, or a larger volume in the job file.",
+        else _help_of_eviction(facts, why),
         [*map(disruption, told[:2]), *map(format_event, (events or drained)[-2:])],
         is_aside=_is_replaced(facts, told, [*events, *drained]) or (facts.is_over and not told),
     )
+
+
+def _help_of_eviction(facts: Facts, why: str) -> str:
+    """Return what helps a pod that the kubelet evicted, with the path of a volume that was full."""
+    if volume := _FULL_VOLUME.search(why):
+        mounts = [each for pod in workers(facts.snapshot.pods) for each in _mounts(pod) if each["name"] == volume[1]]
+        path = str(mounts[0]["mountPath"]) if mounts else ""
+        if path == ContractPath.SHARED_MEMORY:
+            return "Shared memory (/dev/shm) of the pod is full: submit it again with more --shm."
+        return f"Write less to {path or 'the volume'}, or mount a larger volume there (--mount)."
+    if "ephemeral" in why:
+        return "Write less to /tmp and to the container's own files, or mount a volume for them (--mount)."
+    return "Request what the message names: more memory, or a larger volume in the job file."
+
+
+def _mounts(pod: Object) -> list[Object]:
+    return [each for container in pod["spec"]["containers"] for each in container.get("volumeMounts") or ()]
 
 
 def deleted(facts: Facts) -> Iterator[CauseFinding]:

@@ -28,6 +28,9 @@ _HUNG: Final = re.compile(r"\bhang: (?!stack of)(.+)")
 _MISSING: Final = re.compile(r"(\d+ nodes? ready.*?(?:missing: [^.]*?)?), waiting for a group")
 _NO_STORE: Final = re.compile(r"(The store at .* cannot be reached.*)")
 _NESTED: Final = re.compile(r"\bddp-launch: nested launcher: (.+)")
+_NO_ROOM: Final = re.compile(r"(?:\bddp-launch: disk: |\b)((?:the log file|No checkpoint could be saved in) .+)")
+_DISK_SECONDS: Final = 600.0
+"""Seconds for which a failed write counts; the next checkpoint may take as long."""
 _WAITING: Final = re.compile(r"\bddp-launch: waiting: (.+)")
 LONG_SECTIONS: Final = frozenset({Section.SETUP, Section.EVALUATION, Section.CHECKPOINT, Section.ASIDE})
 _WORKING: Final = frozenset({State.RUNNING, State.STARTING, State.RESTARTING})
@@ -192,6 +195,22 @@ def nested_launcher(facts: Facts) -> Iterator[CauseFinding]:
             Cause.NESTED_LAUNCHER,
             f"{subject(told.rstrip('.'))}.",
             "Submit the program that it starts, with --nnodes and --nproc; the launcher of the job starts the ranks.",
+            exit_code=0,
+        )
+
+
+def full_disk(facts: Facts) -> Iterator[CauseFinding]:
+    """Check whether a running job could not write its checkpoints or logs in the last minutes."""
+    moment, told = _last_match(facts, _NO_ROOM)
+    if told and facts.state.state in _WORKING and facts.now - moment < _DISK_SECONDS:
+        is_log = told.startswith("the log file")
+        yield diagnosis(
+            Cause.DISK_FULL,
+            f"It runs, but {told if is_log else told[0].lower() + told[1:]}",
+            "The ranks keep training; the logs of the pods are complete."
+            if is_log
+            else "Make room there or enlarge the volume; a restart loses the work since the last checkpoint.",
+            (f"printed {duration(max(0.0, facts.now - moment))} ago",),
             exit_code=0,
         )
 
