@@ -11,7 +11,7 @@ from kubectl_ddp.kube import job_kinds
 from kubectl_ddp.status.termination_message import workers
 from tests.cluster.live_cluster import RESTRICTED, until
 from tests.cluster.staging import IDLE, Change, Json, Staging
-from tests.support.rendered import worker_template
+from tests.support.rendered import store_job, worker_template
 
 # -- what is done to objects ------------------------------------------------------------------------------------------
 
@@ -63,6 +63,11 @@ def fails_before(objects: list[Json]) -> None:
 
 def privileged(objects: list[Json]) -> None:
     pod_of(objects)["containers"][0]["securityContext"] = {"privileged": True}
+
+
+def store_is_privileged(objects: list[Json]) -> None:
+    """Its namespace refuses the pod of its store."""
+    store_job(objects)["spec"]["template"]["spec"]["containers"][0]["securityContext"] = {"privileged": True}
 
 
 def never_forgotten(objects: list[Json]) -> None:

@@ -215,6 +215,9 @@ STAGES: Final[Mapping[str, Stage]] = {
     ),
     "init": Stage(cause=Cause.INIT, says="no such bucket", change=to.fails_before),
     "start": Stage(cause=Cause.START, code=10, says="ddp-launch", words=("--image", "localhost/busybox:1", *IDLE)),
+    "store-refused": Stage(
+        cause=Cause.ADMISSION, says="the pod of its rendezvous store", runs=True, change=to.store_is_privileged
+    ),
     "store": Stage(cause=Cause.STORE, says="no pod has the role of the store", runs=True, change=to.without("Job")),
 }
 

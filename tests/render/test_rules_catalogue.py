@@ -27,6 +27,7 @@ REFERENCE = {
         "who wants to know it by rank; rules read what each pod has added up",
     ),
     "ddp_rendezvous_refused_connections_total": "who follows docs/security.md",
+    "ddp_outside_group_timestamp_seconds": "`kubectl ddp status`, `list` and `why`",
     **dict.fromkeys(("ddp_stalled_seconds", "ddp_stalled_by_rank"), "`kubectl ddp status`, `top` and `why`"),
     **dict.fromkeys(("ddp_last_failure_timestamp_seconds", "ddp_last_failed_rank"), "`kubectl ddp report`"),
     **dict.fromkeys(

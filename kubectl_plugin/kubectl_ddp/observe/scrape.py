@@ -8,12 +8,14 @@ import queue
 import threading
 import time
 from collections import deque
-from collections.abc import Collection, Iterable, Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final
 
+from ddp_trainer.common.metric_names import Metric
 from kubectl_ddp.backends.base import Backend
 from kubectl_ddp.errors import DdpError
+from kubectl_ddp.kube import job_kinds
 from kubectl_ddp.kube.objects import Object, Snapshot
 from kubectl_ddp.status.job_state import JobState, job_state
 from kubectl_ddp.status.metrics_parser import LIVE, TABLE, Samples, parse
@@ -54,7 +56,8 @@ def scrape_all(
     """Return the metrics of many jobs' running worker pods, one map of pod names per job.
 
     The first pod of every job is scraped before the second of any, and newer jobs before older ones. Thus the pods that
-    are left out are the least important ones.
+    are left out are the least important ones. If the group of a job has fewer nodes than the job has pods, more of its
+    pods are scraped, because one of them may be unable to join.
 
     Args:
         backend: Place where the jobs run.
@@ -68,10 +71,29 @@ def scrape_all(
     turns = [(turn, -index) for index, pods in enumerate(running) for turn, _ in enumerate(pods[:of_each])]
     asked = [(-index, running[-index][turn]) for turn, index in sorted(turns)[:in_all]]
     told: list[dict[str, Samples]] = [{} for _ in snapshots]
-    for index, name, samples in _ScrapePool(backend, asked, families).iter_results(patience):
-        if samples is not None:
-            told[index][name] = samples
+    for turn in (asked, None):
+        rest = turn if turn is not None else _pods_of_short_groups(snapshots, running, told, most)
+        for index, name, samples in _ScrapePool(backend, rest, families).iter_results(patience):
+            if samples is not None:
+                told[index][name] = samples
     return told
+
+
+def _pods_of_short_groups(
+    snapshots: Sequence[Snapshot],
+    running: Sequence[Sequence[Object]],
+    told: Sequence[Mapping[str, Samples]],
+    most: ScrapeLimit | None,
+) -> list[tuple[int, Object]]:
+    """Return the unscraped pods, with the index of their job, of jobs whose group has fewer nodes than the job pods."""
+    if most is None:
+        return []
+    found = []
+    for index, pods in enumerate(running):
+        size = max((said.value(Metric.NODES) or 0.0 for said in told[index].values()), default=0.0)
+        if 0 < size < len(pods) - job_kinds.spares(snapshots[index].job):
+            found += [(index, pod) for pod in pods[most.of_each :]]
+    return found[: most.in_all]
 
 
 class _ScrapePool:

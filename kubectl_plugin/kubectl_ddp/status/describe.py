@@ -9,6 +9,7 @@ from typing import Any, Final
 from kubectl_ddp.kube.objects import Queued
 from kubectl_ddp.status.job_state import JobState
 from kubectl_ddp.status.job_tables import bounds, granted_text, state_cell
+from kubectl_ddp.status.outside_nodes import overdue
 from kubectl_ddp.status.startup import Startup
 from kubectl_ddp.util.text_table import Style, duration, number, percent, pluralize
 
@@ -25,6 +26,7 @@ _SUMMARY: Final[Mapping[str, Callable[[Any], str]]] = {
     "seconds": lambda value: f"{duration(value)} in all",
 }
 """Key of a summary → its text, in the order of the summary line. ``-o json`` has all keys."""
+_MOST_OUTSIDE: Final = 8
 
 
 def header(state: JobState, now: float, style: Style) -> str:
@@ -46,6 +48,9 @@ def _facts(state: JobState, now: float, style: Style) -> Iterator[tuple[str, str
     yield "Where", state.where + (f", namespace {state.namespace}" if state.namespace else "")
     nodes = state.nodes
     yield "Pods", f"{nodes.ready} ready of {nodes.desired} (asked for {bounds(nodes)})"
+    outside = [node.describe(now) for node in overdue(state.outside, now)]
+    more = f" and {len(outside) - _MOST_OUTSIDE} more" if len(outside) > _MOST_OUTSIDE else ""
+    yield "Outside", style.apply_color("; ".join(outside[:_MOST_OUTSIDE]) + more, "yellow") if outside else ""
     yield "Granted", granted_text(nodes) if nodes.shortage else ""
     yield "Spares", f"{nodes.spares_ready} ready of {nodes.spares}" if nodes.spares else ""
     if state.world_size is not None:

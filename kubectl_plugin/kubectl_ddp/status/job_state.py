@@ -20,6 +20,7 @@ from kubectl_ddp.status.early_failures import EarlyFailures, find_early_failures
 from kubectl_ddp.status.granted_size import granted_size
 from kubectl_ddp.status.job_progress import progress_fields
 from kubectl_ddp.status.metrics_parser import Samples
+from kubectl_ddp.status.outside_nodes import OutsideNode, find_outside_nodes
 from kubectl_ddp.status.rank_status import RankActivity, RankState, rank_states
 from kubectl_ddp.status.stalled_group import StalledGroup, find_stalled_group
 from kubectl_ddp.status.termination_message import FirstError
@@ -125,6 +126,8 @@ class JobState:
     stall: StalledGroup | None = None
     silent: tuple[str, ...] = ()
     """Running worker pods that returned no metrics."""
+    outside: tuple[OutsideNode, ...] = ()
+    """Nodes that run and are in no worker group."""
     first_error: FirstError | None = None
     early_failures: EarlyFailures | None = None
     """Failures of a running job that has not stepped."""
@@ -272,6 +275,9 @@ def job_state(
         ranks=ranks,
         stall=stall,
         silent=tuple(sorted(running - told.keys())),
+        outside=find_outside_nodes(told, {pod: group_state(said) for pod, said in told.items()})
+        if state in WITH_RANKS
+        else (),
         first_error=error,
         failed_ranks=termination_message.failed_ranks(error, workers),
         summary=summary,

@@ -7,6 +7,7 @@ from typing import Final
 
 from kubectl_ddp.kube.objects import Queued
 from kubectl_ddp.status.job_state import JobState, Nodes, State
+from kubectl_ddp.status.outside_nodes import OutsideNode, overdue
 from kubectl_ddp.status.rank_status import RankActivity, RankState
 from kubectl_ddp.util.text_table import NOTHING, Cell, Table, count, duration, number, percent
 
@@ -69,7 +70,7 @@ def job_table(states: Sequence[JobState], now: float, *, wide: bool = False, nam
     """
     has_queues = any(state.queue for state in states)
     has_shortage = any(state.nodes.shortage for state in states)
-    has_results = any(result_text(state) != NOTHING for state in states)
+    has_results = any(result_text(state, now) != NOTHING for state in states)
     header = [
         *(("NAMESPACE",) if namespaced else ()),
         *("NAME", "STATUS", *(("QUEUE",) if has_queues else ())),
@@ -95,22 +96,26 @@ def job_table(states: Sequence[JobState], now: float, *, wide: bool = False, nam
         queue = [Cell(queue_text(state.queue))] if has_queues else []
         ready, *first = _job_row(state, now)
         first = [ready, *([granted_text(state.nodes)] if has_shortage else []), *first]
-        last = _wide_row(state, namespaced=namespaced) if wide else []
-        texts = [*first, *([result_text(state)] if has_results else []), *last]
+        last = _wide_row(state, now, namespaced=namespaced) if wide else []
+        texts = [*first, *([result_text(state, now)] if has_results else []), *last]
         rows.append([*space, Cell(state.name), state_cell(state.state), *queue, *map(Cell, texts)])
     return Table(header, rows)
 
 
-def result_text(state: JobState, *, most: int = 40) -> str:
+def result_text(state: JobState, now: float, *, most: int = 40) -> str:
     """Return the result of a finished job: its accuracy or loss, or the first error, in at most ``most`` characters.
 
-    Of a running job that fails before its first step again and again, it is the number of failures.
+    Of a running job that fails before its first step again and again, it is the number of failures; of one with nodes
+    outside of its group, these nodes and why.
     """
     if state.state is State.FAILED and state.first_error is not None:
         line = next(iter(state.first_error.message.splitlines()), "") or NOTHING
         return line if len(line) <= most else f"{line[: most - 3]}..."
     if state.early_failures is not None:
         return f"{state.early_failures.count} failures, no step"
+    if outside := _faulty_nodes(state, now):
+        who = outside[0].pod if len(outside) == 1 else f"{len(outside)} nodes"
+        return f"{who} outside: {outside[0].word}"
     if "ranks_together" in (state.summary or {}):
         return "ranks were apart"
     for name in ("accuracy", "loss"):
@@ -118,6 +123,10 @@ def result_text(state: JobState, *, most: int = 40) -> str:
         if isinstance(value, int | float):
             return f"{name} {number(value)}"
     return NOTHING
+
+
+def _faulty_nodes(state: JobState, now: float) -> list[OutsideNode]:
+    return [node for node in overdue(state.outside, now) if node.is_fault]
 
 
 def _job_row(state: JobState, now: float) -> list[str]:
@@ -136,15 +145,16 @@ def _job_row(state: JobState, now: float) -> list[str]:
     ]
 
 
-def _wide_row(state: JobState, *, namespaced: bool) -> list[str]:
-    reason = state.first_error.message if state.first_error is not None else str(state.early_failures or state.reason)
+def _wide_row(state: JobState, now: float, *, namespaced: bool) -> list[str]:
+    outside = "; ".join(node.describe(now) for node in _faulty_nodes(state, now))
+    reason = state.first_error.message if state.first_error is not None else str(state.early_failures or outside)
     return [
         *([] if namespaced else [state.namespace or NOTHING]),
         count(state.world_size),
         count(state.generation),
         percent(state.goodput),
         number(state.loss),
-        next(iter(reason.splitlines()), NOTHING),
+        next(iter((reason or state.reason).splitlines()), NOTHING),
     ]
 
 

@@ -25,6 +25,7 @@ TABLE: Final = (
     *(Metric.RANK_UP, Metric.STEP, Metric.STEPS, Metric.SAMPLES, Metric.PHASE_SECONDS, Metric.LAST_STEP_TIMESTAMP),
     *(Metric.STEPS_PLANNED, Metric.LOSS, Metric.JOB_TIME, Metric.LOST_PROGRESS),
     *(Metric.GROUP_STATE, Metric.RESTARTS, Metric.RENDEZVOUS_ROUND, Metric.WORLD_SIZE, Metric.LAST_FAILURE),
+    *(Metric.NODES, Metric.OUTSIDE_SINCE),
 )
 """Metric families that a table of jobs shows."""
 

@@ -8,6 +8,7 @@ messages disappear with the pods. Therefore annotations of the job keep the firs
 from __future__ import annotations
 
 import json
+import re
 import signal
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import asdict, dataclass
@@ -142,6 +143,10 @@ class _TerminatedContainer:
 def workers(pods: Iterable[Object]) -> list[Object]:
     """Return the worker pods."""
     return [pod for pod in pods if (pod["metadata"].get("labels") or {}).get(Label.ROLE) == Role.WORKER]
+
+
+STORE_NAME: Final = re.compile(r"-store(-[a-z0-9]+)*$")
+"""Pattern of the names of a rendezvous store's Job and pods."""
 
 
 def stores(pods: Iterable[Object]) -> list[Object]:

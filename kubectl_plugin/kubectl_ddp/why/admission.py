@@ -11,6 +11,7 @@ from kubectl_ddp.kube.conditions import holds
 from kubectl_ddp.kube.kueue_queue import KUEUE_QUEUE
 from kubectl_ddp.kube.objects import Object
 from kubectl_ddp.kube.related_objects import RelatedKind
+from kubectl_ddp.status.termination_message import STORE_NAME, stores
 from kubectl_ddp.util.invocation import location_flags, program
 from kubectl_ddp.why.facts import Facts, format_event, has_label, line_of, message_of
 from kubectl_ddp.why.model import Cause, CauseFinding, diagnosis
@@ -114,26 +115,40 @@ def job_suspension(facts: Facts) -> Iterator[CauseFinding]:
 
 def rejected_pods(facts: Facts) -> Iterator[CauseFinding]:
     """Check whether the API server rejects the job's pods, because of a quota, Pod Security, or a webhook."""
-    if not facts.has_missing_pods:
-        return
-    events = [event for event in facts.events("FailedCreate", "FailedCreatePod") if _REFUSED.search(message_of(event))]
+    events = [
+        event
+        for event in facts.events("FailedCreate", "FailedCreatePod")
+        if _REFUSED.search(message_of(event)) and _lacks_pod_of(facts, event)
+    ]
     if not events:
         return
     text = line_of(message_of(events[-1]))
+    pods = "the pod of its rendezvous store" if _is_of_store(events[-1]) else "its pods"
     if "exceeded quota" in text:
         yield diagnosis(
             Cause.QUOTA,
-            f"The namespace's quota does not allow its pods: {_after('exceeded quota:', text)}.",
+            f"The namespace's quota does not allow {pods}: {_after('exceeded quota:', text)}.",
             "'kubectl describe resourcequota' shows what is used; make the job smaller, or request more.",
             (format_event(events[-1]),),
         )
         return
     yield diagnosis(
         Cause.ADMISSION,
-        f"The API server refuses its pods: {_after('is forbidden:', text)}.",
+        f"The API server refuses {pods}: {_after('is forbidden:', text)}.",
         "What the message names has to change in the job, or in the namespace's labels and policies.",
         (format_event(events[-1]),),
     )
+
+
+def _lacks_pod_of(facts: Facts, event: Object) -> bool:
+    """Return True if pods are missing that the object of an event would have made."""
+    if _is_of_store(event):
+        return not (facts.is_over or job_kinds.is_suspend_requested(facts.job) or stores(facts.pods))
+    return facts.has_missing_pods
+
+
+def _is_of_store(event: Object) -> bool:
+    return STORE_NAME.search(str(event["involvedObject"]["name"])) is not None
 
 
 def _after(mark: str, text: str) -> str:

@@ -35,7 +35,10 @@ CHECKS: Final[tuple[Check, ...]] = (
     training.hang,
     training.store,
     removal.store_killed,
+    training.outside_group,
     training.rendezvous,
+    training.nested_launcher,
+    training.full_disk,
     training.unhealthy_node,
     training.present,
 )

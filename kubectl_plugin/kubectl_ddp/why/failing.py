@@ -30,11 +30,15 @@ _ENDED: Final = re.compile(r"Error pod (\S+) container \S+ exitCode: (\d+) termi
 """Pattern of the event in which Kubeflow's operator reports a failed pod; it deletes the pod immediately."""
 _FIXES: Final = (
     (
-        re.compile("shared memory"),
-        "Shared memory of the pod is full: submit it again with more --shm, or with fewer data-loader workers.",
+        re.compile(r"shared memory|/dev/shm\S* is full|SIGBUS|Bus error"),
+        "Shared memory (/dev/shm) of the pod is full: submit it again with more --shm, or fewer data-loader workers.",
     ),
     (
-        re.compile(r"No space left on device|Errno 28|Disk quota exceeded"),
+        re.compile(r"\(/checkpoints\S* is full"),
+        "The checkpoint volume is full: enlarge its claim, or keep fewer checkpoints (--keep of the trainer).",
+    ),
+    (
+        re.compile(r"No space left on device|Errno 28|Disk quota exceeded|failed writing file"),
         "A volume of the pod is full: write less to /tmp and /dev/shm (--shm), or mount a larger volume (--mount).",
     ),
     (

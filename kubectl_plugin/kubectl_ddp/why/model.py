@@ -52,7 +52,13 @@ class Cause(StrEnum):
     """First error of any rank."""
     STORE = "store"
     """The rendezvous store does not run, so the ranks cannot connect."""
+    OUTSIDE_GROUP = "outside-group"
+    """A node that runs cannot join the group."""
     RENDEZVOUS = "rendezvous"
+    NESTED_LAUNCHER = "nested-launcher"
+    """The script starts a launcher in every rank."""
+    DISK_FULL = "disk-full"
+    """A running job cannot write its checkpoints or logs."""
     STARTING = "starting"
     RUNNING = "running"
 

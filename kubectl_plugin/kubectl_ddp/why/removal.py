@@ -6,12 +6,13 @@ import re
 from collections.abc import Iterator, Sequence
 from typing import Any, Final
 
+from ddp_trainer.common.constants import Path as ContractPath
 from kubectl_ddp.kube import job_kinds
 from kubectl_ddp.kube.event_owner import event_timestamp
 from kubectl_ddp.kube.objects import Object
 from kubectl_ddp.kube.related_objects import RelatedKind
 from kubectl_ddp.kube.timestamps import epoch
-from kubectl_ddp.status.termination_message import stores, workers
+from kubectl_ddp.status.termination_message import STORE_NAME, stores, workers
 from kubectl_ddp.util.invocation import location_flags, program
 from kubectl_ddp.util.text_table import duration
 from kubectl_ddp.why.facts import RECENT_SECONDS, Facts, format_event, line_of, message_of, names_of, subject
@@ -23,8 +24,8 @@ _BY_CONTROLLER: Final = re.compile(r"Suspended$|^SuccessfulDelete")
 """Pattern of event reasons of controllers that remove pods intentionally: suspension, fewer nodes, failed pods."""
 _OTHERWISE: Final = ("Preempted", "TaintManagerEviction", "Evicted", "NodeNotReady")
 """Event reasons with which another check explains the removal of a pod."""
+_FULL_VOLUME: Final = re.compile(r'[Vv]olume "([^"]+)" exceeds')
 _SOON_SECONDS: Final = 5.0
-_STORE: Final = re.compile(r"-store(-[a-z0-9]+)*$")
 
 
 def pod_eviction(facts: Facts) -> Iterator[CauseFinding]:
@@ -42,10 +43,27 @@ def pod_eviction(facts: Facts) -> Iterator[CauseFinding]:
         f"{subject(names_of(pods))} {_was(pods)} evicted: {why.rstrip('.')}.",
         "Its node is drained, or the pod was evicted; it is recreated elsewhere, if there is room."
         if by_api
-        else "Request what the message names: more memory, or a larger volume in the job file.",
+        else _help_of_eviction(facts, why),
         [*map(disruption, told[:2]), *map(format_event, (events or drained)[-2:])],
         is_aside=_is_replaced(facts, told, [*events, *drained]) or (facts.is_over and not told),
     )
+
+
+def _help_of_eviction(facts: Facts, why: str) -> str:
+    """Return what helps a pod that the kubelet evicted, with the path of a volume that was full."""
+    if volume := _FULL_VOLUME.search(why):
+        mounts = [each for pod in workers(facts.snapshot.pods) for each in _mounts(pod) if each["name"] == volume[1]]
+        path = str(mounts[0]["mountPath"]) if mounts else ""
+        if path == ContractPath.SHARED_MEMORY:
+            return "Shared memory (/dev/shm) of the pod is full: submit it again with more --shm."
+        return f"Write less to {path or 'the volume'}, or mount a larger volume there (--mount)."
+    if "ephemeral" in why:
+        return "Write less to /tmp and to the container's own files, or mount a volume for them (--mount)."
+    return "Request what the message names: more memory, or a larger volume in the job file."
+
+
+def _mounts(pod: Object) -> list[Object]:
+    return [each for container in pod["spec"]["containers"] for each in container.get("volumeMounts") or ()]
 
 
 def deleted(facts: Facts) -> Iterator[CauseFinding]:
@@ -78,7 +96,7 @@ def store_killed(facts: Facts) -> Iterator[CauseFinding]:
     pods = stores(facts.pods)
     running = [pod for pod in pods if (pod.get("status") or {}).get("phase") == "Running"]
     moments = [moment for pod in pods for moment in _restart_times(pod)]
-    events = [event for event in _gone(facts) if _STORE.search(str(event["involvedObject"]["name"]))]
+    events = [event for event in _gone(facts) if STORE_NAME.search(str(event["involvedObject"]["name"]))]
     moments += [moment for event in events if (moment := event_timestamp(event)) is not None]
     last = max(moments, default=0.0)
     if (running and facts.now - last > RECENT_SECONDS) or not (pods or last):
@@ -106,7 +124,7 @@ def _killed(facts: Facts) -> list[Object]:
     return [
         event
         for event in _gone(facts)
-        if not _STORE.search(str(event["involvedObject"]["name"]))
+        if not STORE_NAME.search(str(event["involvedObject"]["name"]))
         and event["involvedObject"].get("uid") not in excused
         and not any(abs((event_timestamp(event) or 0.0) - moment) < _SOON_SECONDS for moment in on_purpose)
     ]

@@ -15,6 +15,7 @@ from kubectl_ddp.kube.related_objects import RelatedKind
 from kubectl_ddp.kube.timestamps import epoch
 from kubectl_ddp.status.describe import no_progress_text, progress_text
 from kubectl_ddp.status.job_state import State, group_state
+from kubectl_ddp.status.outside_nodes import overdue
 from kubectl_ddp.status.rank_status import RankActivity
 from kubectl_ddp.status.stalled_group import is_reported
 from kubectl_ddp.status.termination_message import stores
@@ -26,6 +27,10 @@ from kubectl_ddp.why.model import Cause, CauseFinding, diagnosis
 _HUNG: Final = re.compile(r"\bhang: (?!stack of)(.+)")
 _MISSING: Final = re.compile(r"(\d+ nodes? ready.*?(?:missing: [^.]*?)?), waiting for a group")
 _NO_STORE: Final = re.compile(r"(The store at .* cannot be reached.*)")
+_NESTED: Final = re.compile(r"\bddp-launch: nested launcher: (.+)")
+_NO_ROOM: Final = re.compile(r"(?:\bddp-launch: disk: |\b)((?:the log file|No checkpoint could be saved in) .+)")
+_DISK_SECONDS: Final = 600.0
+"""Seconds for which a failed write counts; the next checkpoint may take as long."""
 _WAITING: Final = re.compile(r"\bddp-launch: waiting: (.+)")
 LONG_SECTIONS: Final = frozenset({Section.SETUP, Section.EVALUATION, Section.CHECKPOINT, Section.ASIDE})
 _WORKING: Final = frozenset({State.RUNNING, State.STARTING, State.RESTARTING})
@@ -121,6 +126,25 @@ def _store_pods(facts: Facts) -> str:
     return "; ".join(told) or "no pod has the role of the store"
 
 
+def outside_group(facts: Facts) -> Iterator[CauseFinding]:
+    """Check whether nodes run and cannot join the group. A job that trains does so without them."""
+    nodes = [node for node in overdue(facts.state.outside, facts.now) if node.is_fault]
+    if not nodes:
+        return
+    first = nodes[0]
+    trains = f" The job trains without {'it' if len(nodes) == 1 else 'them'}." if facts.is_training else ""
+    more = f"; so {'is' if len(nodes) == 2 else 'are'} {len(nodes) - 1} more" if len(nodes) > 1 else ""
+    lines = [line_of(line.partition(" ")[2]) for line in facts.lines.get(first.pod, ()) if _NO_STORE.search(line)]
+    evidence = [*(node.describe(facts.now) for node in nodes[:_MOST_ABSENT]), *lines[-1:]]
+    yield diagnosis(
+        Cause.OUTSIDE_GROUP,
+        f"A node is outside of the group, {first.describe(facts.now)}{more}.{trains}",
+        f"{first.fix} 'kubectl logs {first.pod}' shows its attempts.",
+        evidence,
+        exit_code=0 if facts.is_training else None,
+    )
+
+
 def rendezvous(facts: Facts) -> Iterator[CauseFinding]:
     """Check whether some pods wait for others."""
     came = _arrived_pods(facts) if _is_in_rendezvous(facts) else []
@@ -161,6 +185,34 @@ def _is_in_rendezvous(facts: Facts) -> bool:
     if states:
         return bool(states & _FORMING) and GroupState.RUNNING not in states
     return facts.state.state is not State.RUNNING or not facts.is_training
+
+
+def nested_launcher(facts: Facts) -> Iterator[CauseFinding]:
+    """Check whether the script starts a launcher in every rank."""
+    _, told = _last_match(facts, _NESTED)
+    if told and facts.state.state in _WORKING:
+        yield diagnosis(
+            Cause.NESTED_LAUNCHER,
+            f"{subject(told.rstrip('.'))}.",
+            "Submit the program that it starts, with --nnodes and --nproc; the launcher of the job starts the ranks.",
+            exit_code=0,
+        )
+
+
+def full_disk(facts: Facts) -> Iterator[CauseFinding]:
+    """Check whether a running job could not write its checkpoints or logs in the last minutes."""
+    moment, told = _last_match(facts, _NO_ROOM)
+    if told and facts.state.state in _WORKING and facts.now - moment < _DISK_SECONDS:
+        is_log = told.startswith("the log file")
+        yield diagnosis(
+            Cause.DISK_FULL,
+            f"It runs, but {told if is_log else told[0].lower() + told[1:]}",
+            "The ranks keep training; the logs of the pods are complete."
+            if is_log
+            else "Make room there or enlarge the volume; a restart loses the work since the last checkpoint.",
+            (f"printed {duration(max(0.0, facts.now - moment))} ago",),
+            exit_code=0,
+        )
 
 
 def _last_match(facts: Facts, pattern: re.Pattern[str]) -> tuple[float, str]:

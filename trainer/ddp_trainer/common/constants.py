@@ -345,6 +345,25 @@ class GroupState(StrEnum):
     SUCCEEDED = "succeeded"
 
 
+class OutsideReason(StrEnum):
+    """Why a node that runs is in no worker group."""
+
+    NAME_RESOLUTION = "name_resolution"
+    """The name of the store does not resolve."""
+    CONNECTION = "connection"
+    """The store does not accept a connection."""
+    HANDSHAKE = "handshake"
+    """The server at the store's address is no store of this run."""
+    SECRET = "secret"  # noqa: S105 - a reason
+    """The store has another secret than the node."""
+    NAME_TAKEN = "name_taken"
+    """Another connection holds the node's name."""
+    PREFLIGHT = "preflight"
+    """The preflight of the node has failed."""
+    WAITING = "waiting"
+    """The store has not put the node into a group yet, or the group is full."""
+
+
 class LifecycleEvent(StrEnum):
     """Events whose time the launcher passes to its workers."""
 

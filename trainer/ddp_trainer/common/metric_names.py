@@ -89,6 +89,7 @@ class Metric(StrEnum):
     WORLD_SIZE = "ddp_world_size"
     FIRST_RANK = "ddp_first_rank"
     NODES = "ddp_nodes"
+    OUTSIDE_SINCE = "ddp_outside_group_timestamp_seconds"
     STALLED = "ddp_stalled_seconds"
     STALLED_BY = "ddp_stalled_by_rank"
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Final, Protocol
 
-from ddp_trainer.common.constants import FailureReason, GroupState, RestartCause
+from ddp_trainer.common.constants import FailureReason, GroupState, OutsideReason, RestartCause
 from ddp_trainer.common.goodput import JobAccount
 from ddp_trainer.common.layout_range import LayoutRange
 from ddp_trainer.common.time_classes import Section, Wait
@@ -162,6 +162,14 @@ class AgentRecorder:
 
     def rendezvous_failed(self) -> None:
         """Report a failed attempt to reach the store."""
+
+    def outside_group(self, reason: OutsideReason | None, since: float) -> None:
+        """Report that the pod is in no group.
+
+        Args:
+            reason: Why it is in none; None if it is in one.
+            since: Unix time at which it joined the rendezvous.
+        """
 
     def rejected_connections(self, count: int) -> None:
         """Report how many connections the store has refused since it started, for lack of the run's secret."""

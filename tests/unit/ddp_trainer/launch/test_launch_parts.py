@@ -322,6 +322,22 @@ class TestLines:
             assert "ddp-logs" not in {thread.name for thread in threading.enumerate()}
             assert (tmp_path / f"log{number}").read_bytes() == b"last\n"
 
+    def test_a_full_disk_of_the_log_files_is_reported_once_and_costs_no_line_of_the_console(
+        self, tmp_path: Path, capfd: pytest.CaptureFixture[str]
+    ) -> None:
+        out = os.open(tmp_path / "out", os.O_WRONLY | os.O_CREAT)
+        pump = LogForwarder()
+        sink = pump.add(console=out, prefix=Prefix("", 0), file=Path("/dev/full"))
+        os.write(sink, b"first\n")
+        pump.catch_up()
+        os.write(sink, b"second\n")
+        os.close(sink)
+        pump.close()
+        os.close(out)
+        assert (tmp_path / "out").read_bytes() == b"first\nsecond\n"
+        printed = "".join(capfd.readouterr())
+        assert printed.count("disk: the log file /dev/full misses output: No space left on device;") == 1
+
     def test_a_line_without_an_end_is_broken_before_it_fills_the_memory(self, tmp_path: Path) -> None:
         out = os.open(tmp_path / "out", os.O_WRONLY | os.O_CREAT)
         pump = LogForwarder()

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from ddp_trainer.common.constants import Env, GroupState
+from ddp_trainer.common.constants import Env, GroupState, OutsideReason
 from ddp_trainer.common.metric_names import Metric, cell
 from ddp_trainer.common.time_classes import Phase
 from ddp_trainer.metrics import attach
@@ -104,6 +104,20 @@ def read_only(_: Path) -> Mapping[str, str]:
 
 def no_number(directory: Path) -> Mapping[str, str]:
     return environment(directory, LOCAL_RANK="first")
+
+
+def test_a_pod_outside_of_the_group_has_one_reason_and_its_time_and_a_member_none(tmp_path: Path) -> None:
+    recorder = attach.agent_recorder(tmp_path, {})
+
+    def shown() -> dict[str, float]:
+        values = read(agent_board_path(tmp_path), AGENT).values
+        return {key: value for key, value in values.items() if key.startswith(Metric.OUTSIDE_SINCE) and value}
+
+    recorder.outside_group(OutsideReason.NAME_RESOLUTION, 90.0)
+    recorder.outside_group(OutsideReason.CONNECTION, 90.0)
+    assert shown() == {cell(Metric.OUTSIDE_SINCE, "connection"): 90.0}
+    recorder.outside_group(None, 90.0)
+    assert shown() == {}
 
 
 @pytest.mark.parametrize("trouble", [missing, a_file, read_only, no_number])

@@ -447,6 +447,40 @@ def test_what_may_not_be_read_of_a_queue_is_said_and_the_queue_named() -> None:
     assert "'team'" in found[0].message
 
 
+@pytest.mark.parametrize(
+    ("line", "says"),
+    [
+        ("ddp-launch: disk: the log file /logs/stdout.log misses output: No space left on device.", "/logs/stdout.log"),
+        ("[rank0] No checkpoint could be saved in /checkpoints: No space left on device.", "saved in /checkpoints"),
+    ],
+)
+def test_a_disk_that_is_full_while_ranks_train_is_named_with_its_path(line: str, says: str) -> None:
+    lines = {"digits-worker-0": (f"{LATER} {line}",)}
+    known = facts(job("Created", "Running"), pod(0), pod(1), metrics=trains(), lines=lines)
+    assert (first(known).subject, first(known).exit_code) == (Cause.DISK_FULL, 0)
+    assert says in first(known).message
+    assert first(replace(known, now=NOW + 1000)).subject is not Cause.DISK_FULL
+
+
+def test_a_launcher_in_every_rank_is_named_while_the_job_runs() -> None:
+    line = f"{LATER} ddp-launch: nested launcher: rank 0 has started torchrun; where every rank does so, each fails"
+    known = facts(job("Created", "Running"), pod(0), pod(1), metrics=trains(), lines={"digits-worker-0": (line,)})
+    assert (first(known).subject, first(known).exit_code) == (Cause.NESTED_LAUNCHER, 0)
+    assert first(known).message.startswith("Rank 0 has started torchrun; where every rank does so")
+
+
+def test_a_store_whose_pod_is_refused_has_the_reason_of_the_api_server() -> None:
+    text = 'Error creating: pods "digits-store-x2x4z" is forbidden: cpu max limit to request ratio is 4'
+    around = {RelatedKind.EVENTS: (event("FailedCreate", text, "digits-store", kind="Job"),)}
+    refused_store = facts(job("Created"), pod(0), pod(1), around=around)
+    assert first(refused_store).subject is Cause.ADMISSION
+    assert first(refused_store).message == (
+        "The API server refuses the pod of its rendezvous store: cpu max limit to request ratio is 4."
+    )
+    admitted = facts(job("Created"), pod(0), pod(1), pod(0, role="store"), around=around)
+    assert Cause.ADMISSION not in {found.subject for found in run_checks(admitted)}
+
+
 def test_an_operator_that_is_refused_is_not_called_absent() -> None:
     bare = job()
     bare["status"] = {}

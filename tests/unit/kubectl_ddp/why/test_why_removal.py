@@ -77,6 +77,24 @@ def test_an_eviction_is_named_while_its_pod_ends() -> None:
     assert "digits-worker-1 was evicted" in found.message
 
 
+@pytest.mark.parametrize(
+    ("message", "fix"),
+    [
+        ('Usage of EmptyDir volume "scratch" exceeds the limit "1Gi".', "Write less to /tmp"),
+        ('Usage of EmptyDir volume "shm" exceeds the limit "1Gi".', "more --shm"),
+        ("Pod ephemeral local storage usage exceeds the total limit of containers 1Gi.", "container's own files"),
+        ("The node was low on resource: ephemeral-storage.", "container's own files"),
+    ],
+)
+def test_a_pod_that_was_evicted_for_a_full_disk_gets_the_path_and_the_fix(message: str, fix: str) -> None:
+    full = pod(1, terminated(137))
+    full["status"] |= {"reason": "Evicted", "message": message}
+    mounts = [{"name": "scratch", "mountPath": "/tmp"}, {"name": "shm", "mountPath": "/dev/shm"}]
+    full["spec"]["containers"][0]["volumeMounts"] = mounts
+    (found,) = (found for found in run_checks(known(pod(0), full)) if found.subject is Cause.EVICTED)
+    assert fix in found.hint
+
+
 def test_a_pod_that_was_stopped_on_a_cordoned_node_was_evicted() -> None:
     around = {RelatedKind.NODES: (node("n1", unschedulable=True),)}
     found = first(known(pod(0), pod(1), events=(killing(),), around=around))
@@ -141,6 +159,10 @@ def test_a_pod_that_was_killed_for_memory_and_replaced_is_told_by_its_operators_
     ("error", "fix"),
     [
         ("OSError: [Errno 28] No space left on device", "--shm"),
+        ("OSError: [Errno 28] No space left on device (/dev/shm/x is full)", "with more --shm"),
+        ("OSError: [Errno 28] No space left on device (/checkpoints is full)", "enlarge its claim"),
+        ("died of SIGBUS, as where /dev/shm is full", "with more --shm"),
+        ("RuntimeError: PytorchStreamWriter failed writing file data/0: file write failed", "--mount"),
         ("RuntimeError: open file failed with strerror: Read-only file system", "/tmp"),
         ("OSError: [Errno 30] Read-only file system: 'out.pt'", "/checkpoints"),
     ],

@@ -63,7 +63,7 @@ def find_culprits(looks: Sequence[RankStatus], stands_still: Judgement = is_long
     looks = _at_work(looks)
     named = next((found for rule in RULES if (found := rule(looks))), [])
     overdue = [culprit for culprit in named if stands_still(culprit.look)]
-    if not overdue:
+    if not overdue or any(culprit.look.is_busy and not culprit.look.has_exceeded_limit(1.0) for culprit in overdue):
         return []
     # A rank that waits stopped soon after the one it waits for. One that stopped much later was busy with other work.
     since = max(culprit.look.seconds for culprit in overdue)

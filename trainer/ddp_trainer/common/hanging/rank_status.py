@@ -84,7 +84,7 @@ class RankStatus:
     world: Annotated[int, Bounds(0, MOST_RANKS)] = 0
     """World size that a rank in ``init_process_group`` waits for; 0 where it is not known."""
     is_busy: bool = False
-    """The process computes or waits for a disk, so a rank that is apart makes progress."""
+    """The process works although it is in no group yet, or moves data before its first steps: it makes progress."""
     place: Annotated[str, Bounds(0, 1000)] = ""
     """Line of the user's code that the main thread executes."""
     stack: Annotated[str, Bounds(0, 16_000)] = ""

@@ -15,7 +15,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any, Final
 
-from ddp_trainer.common.constants import Exit, FailureReason, GroupState, LifecycleEvent, RestartCause
+from ddp_trainer.common.constants import Exit, FailureReason, GroupState, LifecycleEvent, OutsideReason, RestartCause
 from ddp_trainer.launch.agent.agent_config import AgentConfig
 from ddp_trainer.launch.agent.agent_state import State
 from ddp_trainer.launch.agent.exit_barrier import ExitBarrier
@@ -100,6 +100,8 @@ class Agent:
         self._timers: dict[Timer, asyncio.TimerHandle] = {}
         self._port: socket.socket | None = None
         self._joined_at = self._started_at = time.monotonic()
+        self._joining_since = time.time()
+        self._outside: tuple[OutsideReason | None, float] | None = None
         self._moments = LifecycleTimes()
         self._script = _version_of(setup.program.target)
         self._troubles: set[str] = set()
@@ -227,9 +229,10 @@ class Agent:
         self._parting.stop_waiting()
         self._do(self._core.link_down())
 
-    def link_failed(self, why: str) -> None:
+    def link_failed(self, why: str, reason: OutsideReason) -> None:
         """Handle a failed attempt to reach the store."""
-        self._core.link_failed(why)
+        self._core.link_failed(why, reason)
+        self._report_outside()
         self._setup.recorder.rendezvous_failed()
         is_soon = time.monotonic() - self._joined_at < waiting_messages.SILENT_SECONDS
         if self._core.state is State.JOINING and not is_soon and why not in self._troubles:
@@ -344,6 +347,13 @@ class Agent:
     def _do(self, actions: Sequence[Action]) -> None:
         for action in actions:
             self._do_one(action)
+        self._report_outside()
+
+    def _report_outside(self) -> None:
+        """Report why this node is in no group, when that changes."""
+        if (outside := (self._core.outside_reason, self._joining_since)) != self._outside:
+            self._outside = outside
+            self._setup.recorder.outside_group(*outside)
 
     def _do_one(self, action: Action) -> None:
         match action:
@@ -410,7 +420,7 @@ class Agent:
             self._port.close()
         self._children.kill_orphans()
         self._port = self._reserve_port()
-        self._joined_at = time.monotonic()
+        self._joined_at, self._joining_since = time.monotonic(), time.time()
         self._moments.reached(LifecycleEvent.JOINED)
         self._do(self._core.join(self._port.getsockname()[1]))
 

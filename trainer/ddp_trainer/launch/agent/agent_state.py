@@ -27,7 +27,7 @@ from collections.abc import Callable
 from dataclasses import replace
 from enum import Enum, auto
 
-from ddp_trainer.common.constants import Exit, FailureReason, GroupState
+from ddp_trainer.common.constants import Exit, FailureReason, GroupState, OutsideReason
 from ddp_trainer.launch.agent.agent_limits import Limits
 from ddp_trainer.launch.agent.join_wait import JoinWait
 from ddp_trainer.launch.agent.local_workers import LocalWorkers
@@ -138,9 +138,14 @@ class AgentStateMachine:
             return []  # the peer was not a store of this run and must not extend the time limit
         return [SetTimer(Timer.JOIN, self.limits.join)] if self.state is State.JOINING else []
 
-    def link_failed(self, why: str) -> None:
-        """Record why an attempt to reach the store failed."""
-        self._join_wait.trouble = why
+    def link_failed(self, why: str, stage: OutsideReason) -> None:
+        """Record why an attempt to reach the store failed, and in which stage."""
+        self._join_wait.trouble, self._join_wait.failed_stage = why, stage
+
+    @property
+    def outside_reason(self) -> OutsideReason | None:
+        """Why this node, which joins, is in no group; None if it does not join."""
+        return self._join_wait.outside_reason(self.unfit) if self.state is State.JOINING else None
 
     def on_message(self, message: messages.FromStore) -> list[Action]:
         """Handle a message of the store."""

@@ -15,6 +15,7 @@ from ddp_trainer.common.layout_range import LayoutRange
 from ddp_trainer.common.parallel_dims import LayoutError
 from ddp_trainer.launch.agent.agent_state import AgentStateMachine
 from ddp_trainer.launch.failures import failure_reason
+from ddp_trainer.launch.hang.nested_launcher import launcher_in_stderr
 from ddp_trainer.launch.protocol.message_fields import MESSAGE_CHARACTERS, STACK_CHARACTERS
 from ddp_trainer.launch.protocol.messages import Failure
 from ddp_trainer.process.worker_protocol import Left
@@ -54,7 +55,8 @@ class FailureBuilder:
     def _describe_exit(self, local_rank: int, exit_code: int) -> str:
         """Describe an exit without an exception: the code, and what the program printed last on stderr."""
         how = failure_reason.describe_exit_code(exit_code)
-        printed = failure_reason.last_words(self.last_lines(local_rank)) if exit_code < Exit.SIGNAL_BASE else ""
+        lines = self.last_lines(local_rank) if exit_code < Exit.SIGNAL_BASE else ""
+        printed = launcher_in_stderr(lines) or failure_reason.last_words(lines)
         return failure_reason.sanitize_text(f"{how}: {printed}" if printed else how, MESSAGE_CHARACTERS)
 
     def finished(self, local_rank: int) -> Failure:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from ddp_trainer.common.constants import Exit
+from ddp_trainer.common.constants import Exit, OutsideReason
 from ddp_trainer.launch.protocol.actions import Finish
 from ddp_trainer.launch.protocol.messages import Waiting
 from ddp_trainer.launch.rendezvous import waiting_messages
@@ -17,6 +17,8 @@ class JoinWait:
         """Last reply of the store; None if it has not replied to this join."""
         self.trouble = ""
         """Why the last attempt to reach the store failed; empty if the store has sent a message since."""
+        self.failed_stage = OutsideReason.CONNECTION
+        """Stage of the last attempt that failed."""
         self._endpoint = endpoint
         self._limit_seconds = limit_seconds
         self._min_nodes = min_nodes
@@ -26,6 +28,14 @@ class JoinWait:
         was_up, self.is_link_up = self.is_link_up, False
         self.waiting = None if was_up else self.waiting
         return was_up
+
+    def outside_reason(self, unfit: str) -> OutsideReason:
+        """Return why this node is in no group. For ``unfit`` see :meth:`timed_out`."""
+        if self.trouble:
+            return self.failed_stage
+        if self.waiting and self.waiting.namesake:
+            return OutsideReason.NAME_TAKEN
+        return OutsideReason.PREFLIGHT if unfit else OutsideReason.WAITING
 
     def timed_out(self, unfit: str) -> Finish:
         """Return how the agent ends when the limit is over.

@@ -197,7 +197,8 @@ def is_primary_failure(reason: str) -> bool:
 def describe_exit_code(exit_code: int) -> str:
     """Describe an exit code in words."""
     if died_of := _signal(exit_code):
-        return f"died of {died_of.name}"
+        hint = ", as where /dev/shm is full" if died_of is signal.SIGBUS else ""
+        return f"died of {died_of.name}{hint}"
     return f"exited with code {exit_code}"
 
 

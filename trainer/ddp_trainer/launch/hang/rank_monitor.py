@@ -7,6 +7,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import json
+import mmap
 import os
 import re
 from collections import deque
@@ -19,7 +20,7 @@ from ddp_trainer.common.hanging.rank_status import MOST_RANKS, RankState, RankSt
 from ddp_trainer.common.time_classes import Section
 from ddp_trainer.launch.rendezvous.hang_limits import NOTICE_SECONDS, StepTimeHistory
 from ddp_trainer.process import heartbeat_page
-from ddp_trainer.process.process_tree import handles_signal, status_of
+from ddp_trainer.process.process_tree import children_of, handles_signal, status_of
 
 SECTIONS: Final = ("", *Section)
 """Section names, indexed by the number that a rank writes to its heartbeat page."""
@@ -33,6 +34,8 @@ MOST_STACK_CHARACTERS: Final = 4000
 ACTIVITY_SECONDS: Final = 10.0
 BUSY_SHARE: Final = 0.005
 """Share of one processor above which a process works. A loop that polls for a file ten times a second takes 0.05 %."""
+LEAST_BYTES_PER_SECOND: Final = 16 * 1024
+"""Data above which a process works. A log with ten lines a second has 2 KiB/s."""
 TICKS_PER_SECOND: Final = os.sysconf("SC_CLK_TCK")
 DUMP_SECONDS: Final = 0.3
 """Seconds from the stack signal to the read of the stacks."""
@@ -44,22 +47,26 @@ MOST_SHAPE_CHARACTERS: Final = 160
 
 @dataclass(slots=True)
 class Activity:
-    """Processor time of a process, to tell work from a wait."""
+    """Processor time and data of a process and its children, to tell work from a wait."""
 
-    _samples: deque[tuple[float, int]] = field(default_factory=deque)
+    _samples: deque[tuple[float, int, int]] = field(default_factory=deque)
+    is_computing: bool = False
+    """True if it has computed in the last seconds, or waits for a disk. Polling for a lock takes next to no time."""
+    is_moving_data: bool = False
+    """True if it has read, written or received data in the last seconds: a download may take next to no time."""
 
-    def is_busy(self, pid: int, now: float) -> bool:
-        """Return whether a process has computed in the last seconds, or waits for a disk.
-
-        Importing, decompressing and receiving data all take processor time. Polling for a lock takes next to none.
-        """
-        state, ticks = cpu_ticks(pid)
-        self._samples.append((now, ticks))
+    def update(self, pid: int, now: float) -> None:
+        """Look at a process and its children, such as a program that downloads."""
+        pids = [pid, *children_of(pid)]
+        used = [cpu_ticks(each) for each in pids]
+        self._samples.append((now, sum(ticks for _, ticks in used), sum(map(moved_bytes, pids))))
         while now - self._samples[0][0] > ACTIVITY_SECONDS and now - self._samples[1][0] >= ACTIVITY_SECONDS:
             self._samples.popleft()
-        since, before = self._samples[0]
-        share = (ticks - before) / TICKS_PER_SECOND / max(now - since, ACTIVITY_SECONDS / 2)
-        return state == "D" or share > BUSY_SHARE
+        (since, *before), (_, *after) = self._samples[0], self._samples[-1]
+        ticks, moved = (new - old for new, old in zip(after, before, strict=True))
+        seconds = max(now - since, ACTIVITY_SECONDS / 2)
+        self.is_computing = used[0][0] == "D" or ticks / TICKS_PER_SECOND / seconds > BUSY_SHARE
+        self.is_moving_data = moved / seconds > LEAST_BYTES_PER_SECOND
 
 
 @dataclass(slots=True)
@@ -104,6 +111,9 @@ class RankWatch:
         seconds = now - self.moved_at
         state = self._state(now, seconds)
         is_stopped = state is RankState.STOPPED  # so it is not busy with imports or other work
+        is_starting = self.is_in_group and not section and not self.pace.is_warmup_done
+        if is_starting:
+            self._activity.update(self.pid, now)
         limit = self.pace.limit(section, is_stopped=is_stopped) if self._may_hang or is_stopped else None
         return RankStatus(
             rank=self.rank,
@@ -115,11 +125,13 @@ class RankWatch:
             notice=self._report_delay(section),
             section=section,
             sequence=int(cells[heartbeat_page.SEQUENCE]) if self.is_in_group else -1,
+            is_busy=is_starting and self._activity.is_moving_data,
         )
 
     def _observe_start(self, now: float) -> RankStatus:
         """Return the state of a rank that has not had a group yet."""
         since = self.cells[heartbeat_page.MEETING]
+        self._activity.update(self.pid, now)
         stage = Stage.MEETING if since else Stage.APART
         return RankStatus(
             rank=self.rank,
@@ -132,7 +144,7 @@ class RankWatch:
             waits_in="init_process_group" if since else "",
             stage=stage,
             world=min(MOST_RANKS, max(0, int(self.cells[heartbeat_page.WANTED]))),
-            is_busy=self._activity.is_busy(self.pid, now),
+            is_busy=self._activity.is_computing or self._activity.is_moving_data,
         )
 
     @property
@@ -252,6 +264,19 @@ def cpu_ticks(pid: int) -> tuple[str, int]:
     except OSError:
         return "", 0
     return fields[0], sum(map(int, fields[11:15]))
+
+
+def moved_bytes(pid: int) -> int:
+    """Return the bytes that a process has read and written, and those of the memory that it has begun to use.
+
+    Linux does not count what is received from a socket, but a process that keeps it needs memory for it.
+    """
+    try:
+        counts = dict(line.split(":") for line in Path(f"/proc/{pid}/io").read_text().splitlines())
+        faults = int(Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[7])
+        return int(counts["rchar"]) + int(counts["wchar"]) + faults * mmap.PAGESIZE
+    except (OSError, ValueError, KeyError, IndexError):
+        return 0
 
 
 def kernel_stack(pid: int) -> str:

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import math
 import os
 import time
 from collections.abc import Callable, Mapping
@@ -20,6 +21,7 @@ from ddp_trainer.common.hanging.diagnosis import waits_for
 from ddp_trainer.common.hanging.rank_status import RankState, RankStatus, is_long
 from ddp_trainer.common.safe_text import clean_text
 from ddp_trainer.launch.hang import rank_snapshot
+from ddp_trainer.launch.hang.nested_launcher import nested_launcher
 from ddp_trainer.launch.hang.rank_monitor import DUMP_SECONDS, MOST_STACK_CHARACTERS, RankWatch, kernel_stack
 from ddp_trainer.launch.hang.status_socket import FindingHistory, HangStatusServer
 from ddp_trainer.launch.protocol import messages
@@ -30,6 +32,8 @@ from ddp_trainer.process import heartbeat_page
 LONGEST_ALARM_PAUSE: Final = 15.0
 NO_RANK: Final = -1
 
+LAUNCHER_SECONDS: Final = 5.0
+"""Seconds from the start of workers until they are searched for launchers of their own."""
 FIRST_STEP_SECONDS: Final = 30.0
 """Seconds that a worker may need to notice the end of its group while no step time is known."""
 STEP_FACTOR: Final = 2.0
@@ -80,6 +84,8 @@ class HangGuard:
     _condemned: dict[int, tuple[str, str]] = field(default_factory=dict)
     _timer: asyncio.TimerHandle | None = None
     _alarm_at: float = 0.0
+    _find_launchers_at: float = math.inf
+    """Monotonic time at which the workers are searched for launchers of their own."""
     _work: set[asyncio.Task[None]] = field(default_factory=set)
 
     def prepare(self, local_rank: int) -> str:
@@ -132,6 +138,7 @@ class HangGuard:
                     pace=StepTimeHistory(self.policy, first=self._first),
                     moved_at=now,
                 )
+        self._find_launchers_at = now + LAUNCHER_SECONDS if generation.world_size > 1 else math.inf
         if self.policy.on_hang is not OnHang.OFF:
             self._reschedule()
 
@@ -226,12 +233,25 @@ class HangGuard:
         now = time.monotonic()
         looks = [watch.observe(now) for watch in self._watches.values()]
         self._record(looks)
+        if now > self._find_launchers_at:
+            self._find_launchers_at = math.inf
+            self._report_launchers()
         overdue = [look for look in looks if is_long(look)]
         if overdue and now >= self._alarm_at:
             longest = max(look.seconds for look in overdue)
             self._alarm_at = now + min(LONGEST_ALARM_PAUSE, max(self.policy.poll_interval_seconds, longest / 8))
             self.send(messages.SuspectHang(generation=self._generation))
         self._reschedule()
+
+    def _report_launchers(self) -> None:
+        """Print which launcher the workers have started, if one has."""
+        for watch in self._watches.values():
+            if name := "" if watch.is_in_group else nested_launcher(watch.pid):
+                self.say(
+                    f"nested launcher: rank {watch.rank} has started {name}; where every rank does so, each starts "
+                    "ranks of its own, which do not work together"
+                )
+                return
 
     def _record(self, looks: list[RankStatus]) -> None:
         """Record for how long no local rank has made progress, until the first progress after the store's report."""

@@ -43,6 +43,11 @@ STACKS_AFTER_SECONDS = 7
 FLUSH_FAILED = 120
 """Python's exit code if it cannot flush stdout."""
 
+OF_FULL_DISKS = ("No space left", "Errno 28", "Disk quota exceeded", "failed writing file")
+"""Parts of the messages of Python, C++ and torch's writer where a file system is full."""
+LEAST_ROOM_BYTES = 64 * 1024
+"""Room below which a file system counts as full."""
+
 ended: tuple[int, int] | None = None
 """Process id that ran the program to its end, and its exit code; None before the end, and if Python decides the
 code.
@@ -278,6 +283,25 @@ def install_excepthook() -> None:
     sys.excepthook = hook_of_script
 
 
+def full_folders() -> list[str]:
+    """Return the folders without room among those that programs write to, and files without room that are open.
+
+    Frames of an error keep its files open, so a file system that is full because of them still is.
+    """
+    fixed = ("/dev/shm", os.environ.get("TMPDIR", "/tmp"), "/checkpoints", os.getcwd())  # noqa: PTH109, S108
+    opened = [f"/proc/self/fd/{number}" for number in os.listdir("/proc/self/fd")]  # noqa: PTH208
+    found: dict[int, str] = {}
+    for path in (*fixed, *opened):
+        try:
+            room, device = os.statvfs(path), os.stat(path).st_dev  # noqa: PTH116
+            target = os.readlink(path) if path in opened else path  # noqa: PTH115
+        except OSError:
+            continue
+        if room.f_blocks and not room.f_flag & os.ST_RDONLY and room.f_bavail * room.f_frsize < LEAST_ROOM_BYTES:
+            found.setdefault(device, target.removesuffix(" (deleted)"))
+    return list(found.values())
+
+
 def write_error_file(error: BaseException) -> None:
     """Write torch's error file, unless the script's own ``@record`` has written it."""
     path = os.environ.get("TORCHELASTIC_ERROR_FILE", "")
@@ -293,7 +317,10 @@ def write_error_file(error: BaseException) -> None:
         "timestamp": str(now // 1_000_000_000),
         "timestamp_ns": str(now),
     }
-    note = {"message": {"message": f"{type(error).__name__}: {error}", "extraInfo": extra}}
+    message = f"{type(error).__name__}: {error}"
+    if any(words in message for words in OF_FULL_DISKS) and (full := full_folders()):
+        message += f" ({', '.join(full)} is full)"
+    note = {"message": {"message": message, "extraInfo": extra}}
     try:
         with open(path, "w") as file:  # noqa: PTH123
             json.dump(note, file)

@@ -15,6 +15,7 @@ from dataclasses import replace
 from functools import partial
 from typing import Any, Final
 
+from ddp_trainer.common.constants import OutsideReason
 from ddp_trainer.launch.host.endpoint import Endpoint
 from ddp_trainer.launch.protocol import messages
 from ddp_trainer.launch.protocol.timeouts import HEARTBEAT, HeartbeatTimeouts
@@ -34,6 +35,10 @@ _NEXT_ADDRESS_SECONDS: Final = 0.25
 _BACKOFF: Final = (0.0, 0.05, 0.1, 0.2, 0.4, 0.8, 1.0)
 """Pauses between attempts, in seconds. The last one repeats. The first attempts are within the store's
 ``Timeouts.reconnect``."""
+
+
+class NameUnresolved(Exception):
+    """The name of the store has no address; the message ends a sentence."""
 
 
 class TcpLink:
@@ -59,6 +64,8 @@ class TcpLink:
         self._heartbeat = heartbeat
         self._writer: asyncio.StreamWriter | None = None
         self._task: asyncio.Task[None] | None = None
+        self._lookup: asyncio.Task[Any] | None = None
+        """Lookup of the store's name that is under way."""
         self._is_refused = False
 
     def start(self, listener: LinkCallbacks) -> None:
@@ -77,6 +84,8 @@ class TcpLink:
         if writer:
             with contextlib.suppress(OSError, TimeoutError):
                 await asyncio.wait_for(writer.drain(), self._heartbeat.timeout)
+        if self._lookup:
+            self._lookup.cancel()
         if self._task:
             self._task.cancel()
             await asyncio.wait({self._task})
@@ -87,11 +96,13 @@ class TcpLink:
             try:
                 reader, writer = await self._connect()
             except WrongSecret:
-                listener.link_failed(waiting_messages.WRONG_SECRET)
+                listener.link_failed(waiting_messages.WRONG_SECRET, OutsideReason.SECRET)
             except HandshakeError as error:
-                listener.link_failed(f"the server there is not a store of this run: {error}")
-            except (OSError, TimeoutError) as error:
-                listener.link_failed(connection_error_message(error))
+                listener.link_failed(f"the server there is not a store of this run: {error}", OutsideReason.HANDSHAKE)
+            except NameUnresolved as error:
+                listener.link_failed(str(error), OutsideReason.NAME_RESOLUTION)
+            except OSError as error:
+                listener.link_failed(connection_error_message(error), OutsideReason.CONNECTION)
             else:
                 connected_at = asyncio.get_running_loop().time()
                 try:
@@ -113,18 +124,38 @@ class TcpLink:
         Therefore the next address is tried when one has failed or is slow.
 
         Raises:
+            NameUnresolved: If the name has no address.
             HandshakeError: If servers answer, but none belongs to this run.
             OSError: If no server answers.
         """
-        loop = asyncio.get_running_loop()
-        async with asyncio.timeout(_CONNECT_SECONDS):
-            found = await loop.getaddrinfo(self._endpoint.host, self._endpoint.port, type=socket.SOCK_STREAM)
+        found = await self._resolve()
         tries = [partial(self._connect_and_authenticate, family, address) for family, _, _, _, address in found]
         streams: _Streams | None
         streams, _, errors = await staggered.staggered_race(tries, _NEXT_ADDRESS_SECONDS)
         if streams is None:
             raise _most_specific_error([error for error in errors if error])
         return streams
+
+    async def _resolve(self) -> list[Any]:
+        """Return the addresses of the store's name.
+
+        A slow lookup is continued by the next attempt: where a resolver first tries a name server that is gone, every
+        lookup takes 5 s.
+
+        Raises:
+            NameUnresolved: If the name has no address, or no name server answers in time.
+        """
+        loop, (host, port) = asyncio.get_running_loop(), (self._endpoint.host, self._endpoint.port)
+        self._lookup = self._lookup or loop.create_task(loop.getaddrinfo(host, port, type=socket.SOCK_STREAM))
+        done, _ = await asyncio.wait({self._lookup}, timeout=_CONNECT_SECONDS)
+        if not done:
+            raise NameUnresolved(f"its name does not resolve: no name server answers within {_CONNECT_SECONDS:g} s")
+        lookup, self._lookup = self._lookup, None
+        try:
+            found: list[Any] = lookup.result()
+        except OSError as error:
+            raise NameUnresolved(f"its name does not resolve ({error.strerror or error})") from None
+        return found
 
     async def _connect_and_authenticate(self, family: int, address: Any) -> _Streams:
         """Connect to one address and authenticate.
@@ -140,7 +171,7 @@ class TcpLink:
             await authenticate(reader, writer, self._key, messages.VERSION, _HANDSHAKE_SECONDS)
         except TimeoutError:
             await hang_up(writer)
-            raise HandshakeError("it does not answer") from None
+            raise HandshakeError(f"it does not answer the handshake within {_HANDSHAKE_SECONDS:g} s") from None
         except BaseException:
             await hang_up(writer)
             raise
@@ -183,12 +214,12 @@ class TcpLink:
                 line = await reader.readline()
             return messages.decode(line) if line else None
         except TimeoutError:
-            listener.link_failed("the store no longer answers")
+            listener.link_failed("the store no longer answers", OutsideReason.CONNECTION)
         except OSError:
             pass  # the store closed the connection and may be back soon
         except (messages.ProtocolError, ValueError):
             # The store may take the port over later.
-            listener.link_failed("the server there is not a store; choose another port")
+            listener.link_failed("the server there is not a store; choose another port", OutsideReason.HANDSHAKE)
         return None
 
     async def _send_heartbeats(self, writer: asyncio.StreamWriter) -> None:
@@ -224,10 +255,8 @@ def connection_error_message(error: OSError) -> str:
     >>> connection_error_message(ConnectionRefusedError(111, "Connect call failed ('10.0.0.7', 29400)"))
     'connection refused'
     """
-    if isinstance(error, socket.gaierror):
-        return f"its name does not resolve ({error.strerror})"
     if isinstance(error, TimeoutError) or error.errno == errno.ETIMEDOUT:
-        return f"no answer within {_CONNECT_SECONDS:g} s"
+        return f"its name resolves, and the connection is not accepted within {_CONNECT_SECONDS:g} s"
     if error.errno == errno.ECONNREFUSED or f"[Errno {errno.ECONNREFUSED}]" in str(error):  # one for each address
         return "connection refused"
     return error.strerror or str(error)

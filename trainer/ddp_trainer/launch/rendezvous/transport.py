@@ -12,7 +12,7 @@ import asyncio
 from dataclasses import replace
 from typing import Final, Protocol
 
-from ddp_trainer.common.constants import Exit
+from ddp_trainer.common.constants import Exit, OutsideReason
 from ddp_trainer.launch.host.endpoint import addresses_of
 from ddp_trainer.launch.protocol import exit_codes, messages
 from ddp_trainer.launch.protocol.generation import Assignment
@@ -38,8 +38,13 @@ class LinkCallbacks(Protocol):
     def link_down(self) -> None:
         """Handle a broken connection, which the link reopens."""
 
-    def link_failed(self, why: str) -> None:
-        """Handle a failed attempt to connect, of which there may be many. ``why`` ends a sentence."""
+    def link_failed(self, why: str, reason: OutsideReason) -> None:
+        """Handle a failed attempt to connect, of which there may be many.
+
+        Args:
+            why: What failed, as the end of a sentence.
+            reason: Stage of the attempt that failed.
+        """
 
     def on_message(self, message: messages.FromStore) -> None:
         """Process a message of the store."""

@@ -7,6 +7,7 @@ The thread lets a console block without blocking the agent's connection to the s
 from __future__ import annotations
 
 import contextlib
+import errno
 import os
 import re
 import selectors
@@ -19,6 +20,7 @@ from pathlib import Path
 from string import Template
 from typing import Final
 
+from ddp_trainer.launch.protocol.console import log_line
 from ddp_trainer.launch.protocol.errors import LaunchError
 
 LINE_BYTES: Final = 64 * 1024
@@ -104,10 +106,12 @@ class _Stream:
     console: int | None
     prefix: Prefix
     file: int | None
+    path: Path | None
     filters: tuple[bytes, ...]
     filtered: Path | None
     tail: deque[bytes] | None = None
     partial: bytearray = field(default_factory=bytearray)
+    is_file_incomplete: bool = False
 
     def write(self, lines: Sequence[bytes]) -> None:
         prefix = bytes(self.prefix)
@@ -121,8 +125,10 @@ class _Stream:
                 file.write(b"".join(prefix + line + b"\n" for line in matching))
 
     def take(self, chunk: bytes) -> None:
-        if self.file is not None:
-            _write(self.file, chunk)
+        trouble = _write(self.file, chunk) if self.file is not None else None
+        if trouble and not self.is_file_incomplete:
+            self.is_file_incomplete = True
+            log_line(incomplete_file_message(self.path, trouble))
         self.partial += chunk
         # A carriage return at the very end may be half of a line end.
         *lines, rest = _LINE_END.split(bytes(self.partial[:-1] if self.partial.endswith(b"\r") else self.partial))
@@ -178,13 +184,19 @@ class LogForwarder:
             tail: Receives the lines, for later reports.
 
         Raises:
-            OSError: The file or a pipe cannot be opened.
+            OSError: The file or a pipe cannot be opened, although the disk has room.
         """
-        target = os.open(file, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o644) if file else None
+        target = None
+        try:
+            target = os.open(file, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o644) if file else None
+        except OSError as trouble:
+            if trouble.errno not in {errno.ENOSPC, errno.EDQUOT}:
+                raise
+            log_line(incomplete_file_message(file, trouble))
         source, sink = os.pipe()
         words = tuple(word.encode() for word in filters)
         with self._lock:
-            self._new.append(_Stream(source, console, prefix, target, words, filtered, tail))
+            self._new.append(_Stream(source, console, prefix, target, file, words, filtered, tail))
         os.write(self._wake_write, b".")
         return sink
 
@@ -250,9 +262,19 @@ class LogForwarder:
             self._selector.register(stream.source, selectors.EVENT_READ, stream)
 
 
-def _write(target: int, data: bytes) -> None:
-    """Write all bytes in as few writes as possible. A closed console must not stop training."""
+def incomplete_file_message(path: Path | None, trouble: OSError) -> str:
+    """Return the line for a log file that cannot be written, which ``kubectl ddp why`` reads."""
+    return f"disk: the log file {path} misses output: {trouble.strerror}; make room there, or give another --log-dir."
+
+
+def _write(target: int, data: bytes) -> OSError | None:
+    """Write all bytes in as few writes as possible. Return the error of a closed console or a full disk, which must not
+    stop training.
+    """
     view = memoryview(data)
-    with contextlib.suppress(OSError):
+    try:
         while view:
             view = view[os.write(target, view) :]
+    except OSError as error:
+        return error
+    return None

@@ -6,7 +6,7 @@ from dataclasses import replace
 from functools import partial
 from typing import Final
 
-from ddp_trainer.common.constants import FailureReason, GroupState, RestartCause
+from ddp_trainer.common.constants import FailureReason, GroupState, OutsideReason, RestartCause
 from ddp_trainer.common.metric_names import Metric, MetricLabel
 from ddp_trainer.metrics.families.family import Family, Scope, Source
 from ddp_trainer.metrics.families.rank_families import RANKS
@@ -73,6 +73,12 @@ PODS: Final = (
     _agent(Metric.NODES, "Nodes in the group."),
     _agent("ddp_nodes_desired", "Nodes the group could have at most."),
     _agent("ddp_restarts_remaining", "What is left of the run's restart budget."),
+    _agent(
+        Metric.OUTSIDE_SINCE,
+        "Unix time since which this pod's launcher is in no group, under the reason; 0 for the others, and in a group.",
+        labels=(MetricLabel.REASON,),
+        values=tuple(OutsideReason),
+    ),
     _agent(
         Metric.STALLED,
         "Time since any rank of the pod made progress, while its ranks wait for another; 0 while they make progress.",

@@ -10,7 +10,7 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Final
 
-from ddp_trainer.common.constants import FailureReason, GroupState, RestartCause
+from ddp_trainer.common.constants import FailureReason, GroupState, OutsideReason, RestartCause
 from ddp_trainer.common.goodput import JobAccount
 from ddp_trainer.common.metric_names import Metric, cell
 from ddp_trainer.common.time_classes import IN_POD, JobTime
@@ -67,6 +67,13 @@ class BoardAgentRecorder(AgentRecorder):
     def rendezvous_failed(self) -> None:
         """Count a failed attempt to reach the store."""
         self._board.add({"ddp_rendezvous_failures_total": 1.0})
+
+    @suppress_errors
+    def outside_group(self, reason: OutsideReason | None, since: float) -> None:
+        """Record why this pod is in no group since a Unix time; None if it is in one."""
+        with self._board.atomic_update():
+            cells = {each: cell(Metric.OUTSIDE_SINCE, each) for each in OutsideReason}
+            self._board.put({name: since if each is reason else 0.0 for each, name in cells.items()})
 
     @suppress_errors
     def rejected_connections(self, count: int) -> None:

@@ -103,6 +103,11 @@ TABLE = {
     ),
     "nobody while one moves, however slow": ([waiting(0), waiting(2), behind(1, seconds=3.0)], {}),
     "nobody while another one moves": ([waiting(0, seconds=1.0), waiting(2), behind(1)], {}),
+    "nobody while the one that is behind moves data before its first steps": ([*WAITING, behind(1, is_busy=True)], {}),
+    "one that moves data beyond its limit": (
+        [*WAITING, behind(1, is_busy=True, limit=15.0)],
+        {1: "did not enter all_reduce #40"},
+    ),
     "nobody within half of the limit": ([waiting(0), waiting(2), behind(1, limit=50.0)], {}),
     "nobody where a rank may stay for ever": ([waiting(0), waiting(2), behind(1, limit=None)], {}),
     "nobody while a debugger holds a rank": ([*WAITING, behind(1, state=RankState.TRACED)], {}),

@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import pytest
 
-from ddp_trainer.common.constants import Exit, GroupState
+from ddp_trainer.common.constants import Exit, GroupState, OutsideReason
 from ddp_trainer.launch.agent.agent_limits import Limits
 from ddp_trainer.launch.agent.agent_state import AgentStateMachine, State
 from ddp_trainer.launch.failures.failure_reason import EARLY_EXIT
@@ -63,6 +63,21 @@ def joining() -> AgentStateMachine:
     core = AgentStateMachine(hello=a_hello(), limits=LIMITS, endpoint="store:29400")
     core.join(5000)
     return core
+
+
+def test_a_node_that_joins_knows_why_it_is_in_no_group() -> None:
+    core = joining()
+    core.link_failed("its name does not resolve", OutsideReason.NAME_RESOLUTION)
+    assert core.outside_reason is OutsideReason.NAME_RESOLUTION
+    core.initial_messages("10.0.0.7")
+    core.on_message(Waiting(nodes=1, spare=False, namesake="Another connection holds this name."))
+    assert core.outside_reason is OutsideReason.NAME_TAKEN
+    core.on_message(Waiting(nodes=1, spare=False))
+    assert core.outside_reason is OutsideReason.WAITING
+    core.unfit = "GPU 0 is slow"
+    assert core.outside_reason is OutsideReason.PREFLIGHT
+    core.on_message(Start(assignment=GENERATION))
+    assert core.outside_reason is None
 
 
 def running() -> AgentStateMachine:

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 import os
+import socket
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -68,6 +70,35 @@ class Rank:
 @pytest.fixture
 def rank(tmp_path: Path) -> Rank:
     return Rank(tmp_path)
+
+
+def receive(folder: Path) -> None:
+    """Keep what arrives at a socket: Linux counts no bytes of it."""
+    sender, receiver = socket.socketpair()
+    with sender, receiver:
+        kept = bytearray()
+        for _ in range(64):
+            sender.sendall(bytes(1 << 14))
+            kept += receiver.recv(1 << 14)
+
+
+def write(folder: Path) -> None:
+    (folder / "weights").write_bytes(bytes(1 << 20))
+
+
+@pytest.mark.parametrize("move", [receive, write])
+def test_data_that_moves_is_work_before_the_first_steps_and_not_after_them(
+    rank: Rank, tmp_path: Path, move: Callable[[Path], None]
+) -> None:
+    rank.step()
+    rank.look(20.0)
+    assert not rank.look(5.0).is_busy
+    move(tmp_path)
+    assert rank.look(5.0).is_busy
+    assert not rank.look(20.0).is_busy
+    rank.warm_up()
+    move(tmp_path)
+    assert not rank.look(5.0).is_busy
 
 
 def test_a_rank_that_has_begun_no_collective_may_wait_for_ever(rank: Rank) -> None:

@@ -11,6 +11,7 @@ from typing import Any, Final
 
 import pytest
 
+from ddp_trainer.common.constants import OutsideReason
 from ddp_trainer.launch.host.endpoint import Endpoint
 from ddp_trainer.launch.protocol.generation import Node
 from ddp_trainer.launch.protocol.messages import (
@@ -44,7 +45,7 @@ class Listener:
 
     def __init__(self) -> None:
         self.heard: asyncio.Future[FromStore] = asyncio.get_running_loop().create_future()
-        self.troubles: asyncio.Queue[str] = asyncio.Queue()
+        self.troubles: asyncio.Queue[tuple[str, OutsideReason]] = asyncio.Queue()
 
     def initial_messages(self, address: str) -> Sequence[FromAgent]:
         node = Node(token="t0", name="worker-0", index=0, local_world_size=1, address=address)
@@ -57,8 +58,8 @@ class Listener:
 
     def link_down(self) -> None: ...
 
-    def link_failed(self, why: str) -> None:
-        self.troubles.put_nowait(why)
+    def link_failed(self, why: str, reason: OutsideReason) -> None:
+        self.troubles.put_nowait((why, reason))
 
 
 async def silent(reader: asyncio.StreamReader, _: asyncio.StreamWriter) -> None:
@@ -146,11 +147,17 @@ def test_an_error_of_the_agent_is_no_lost_connection(error: type[Exception]) -> 
 
 
 @pytest.mark.parametrize(
-    ("answer", "why"),
-    [(silent, "does not answer"), (old_store, "not a store of this run"), (impostor, "another secret")],
+    ("answer", "why", "reason"),
+    [
+        (silent, "does not answer the handshake", OutsideReason.HANDSHAKE),
+        (old_store, "not a store of this run", OutsideReason.HANDSHAKE),
+        (impostor, "another secret", OutsideReason.SECRET),
+    ],
 )
-def test_why_no_address_is_the_stores_is_reported(monkeypatch: pytest.MonkeyPatch, answer: Answer, why: str) -> None:
-    async def reported() -> str:
+def test_why_no_address_is_the_stores_is_reported(
+    monkeypatch: pytest.MonkeyPatch, answer: Answer, why: str, reason: OutsideReason
+) -> None:
+    async def reported() -> tuple[str, OutsideReason]:
         async with stranger_beside(answer, has_store=False) as port:
             resolve(monkeypatch, STORE, STRANGER)
             listener, link = Listener(), TcpLink(Endpoint("store", port), SECRET)
@@ -160,7 +167,76 @@ def test_why_no_address_is_the_stores_is_reported(monkeypatch: pytest.MonkeyPatc
             await link.close()
             return trouble
 
-    assert why in asyncio.run(reported())
+    told, stage = asyncio.run(reported())
+    assert (why in told, stage) == (True, reason)
+
+
+@pytest.mark.parametrize(
+    ("found", "told"),
+    [
+        (
+            socket.gaierror(socket.EAI_NONAME, "Name or service not known"),
+            ("does not resolve (Name", "name_resolution"),
+        ),
+        (None, ("no name server answers within", "name_resolution")),
+        (NOBODY, ("connection refused", "connection")),
+    ],
+)
+def test_a_name_that_does_not_resolve_is_told_from_a_connection_that_fails(
+    monkeypatch: pytest.MonkeyPatch, found: str | Exception | None, told: tuple[str, str]
+) -> None:
+    async def reported() -> tuple[str, OutsideReason]:
+        async def lookup(_host: str, port: int, **_: Any) -> list[Any]:
+            if isinstance(found, Exception):
+                raise found
+            if found is None:
+                await asyncio.Event().wait()
+            return [(socket.AF_INET, socket.SOCK_STREAM, 6, "", (found, port))]
+
+        monkeypatch.setattr(asyncio.get_running_loop(), "getaddrinfo", lookup)
+        monkeypatch.setattr("ddp_trainer.launch.rendezvous.client._CONNECT_SECONDS", 0.1)
+        with socket.socket() as free:
+            free.bind((NOBODY, 0))
+            listener, link = Listener(), TcpLink(Endpoint("store", free.getsockname()[1]), SECRET)
+            link.start(listener)
+            trouble = await asyncio.wait_for(listener.troubles.get(), 60)
+            await link.close()
+        return trouble
+
+    why, reason = asyncio.run(reported())
+    assert (told[0] in why, reason) == (True, told[1])
+
+
+def test_a_lookup_that_takes_longer_than_an_attempt_is_used_when_it_ends(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A resolver whose first name server is gone takes 5 s for every lookup."""
+
+    async def join() -> tuple[FromStore, int]:
+        lookups = itertools.count()
+        is_answered = asyncio.Event()
+        with contextlib.closing(Store(SECRET, patience=Timeouts(first=0.0))) as store:
+            port = store.listen(STORE, 0)
+
+            async def lookup(_host: str, port: int, **_: Any) -> list[Any]:
+                next(lookups)
+                await is_answered.wait()
+                return [(socket.AF_INET, socket.SOCK_STREAM, 6, "", (STORE, port))]
+
+            monkeypatch.setattr(asyncio.get_running_loop(), "getaddrinfo", lookup)
+            monkeypatch.setattr("ddp_trainer.launch.rendezvous.client._CONNECT_SECONDS", 0.05)
+            listener, link = Listener(), TcpLink(Endpoint("store", port), SECRET)
+            link.start(listener)
+            async with asyncio.timeout(60):
+                for _ in range(2):
+                    await listener.troubles.get()
+                monkeypatch.undo()
+                is_answered.set()
+                message = await listener.heard
+            await link.close()
+        return message, next(lookups)
+
+    message, lookups = asyncio.run(join())
+    assert isinstance(message, Start)
+    assert lookups == 1
 
 
 def test_a_store_each_of_whose_steps_fails_gives_up_instead_of_turning_for_ever(
