@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, Final
 import click
 
 from kubectl_ddp.cli.internal.finding_output import fail_on_errors, print_findings
-from kubectl_ddp.cli.internal.job_options import JobRequest, ProgramCommand, job_options, prepare
+from kubectl_ddp.cli.internal.job_options import JobRequest, ProgramCommand, job_options, prepare, print_notes
 from kubectl_ddp.cli.internal.options import Options
 from kubectl_ddp.cli.internal.shared_flags import shared_options
 from kubectl_ddp.errors import UsageError
@@ -139,6 +139,7 @@ def _lint_manifest(name: str, objects: Sequence[dict[str, Any]], ignored: str, o
 
 def _of_job(options: Options, request: JobRequest, ignored: str) -> LintResult:
     from ddp_trainer.common.constants import Env  # noqa: PLC0415 - not needed for help and completion
+    from kubectl_ddp.client.submission.prepared_job import program_warnings  # noqa: PLC0415
     from kubectl_ddp.lint.registry import check_environment  # noqa: PLC0415
     from kubectl_ddp.render import Site  # noqa: PLC0415
 
@@ -147,7 +148,9 @@ def _of_job(options: Options, request: JobRequest, ignored: str) -> LintResult:
     left_out = ",".join(filter(None, (ignored, spec.env.get(Env.LINT_IGNORE, ""))))
     found = check_environment(spec, left_out, is_one_machine=prepared.site is Site.LOCAL)
     unseen = [*spec.secret_env, *map(str, spec.env_from)]
-    return LintResult(spec.name, [*found, *of_pods(prepared, left_out)], unseen)
+    print_notes(prepared.resolved, options)
+    doubts = program_warnings(spec, prepared.site)
+    return LintResult(spec.name, [*doubts, *found, *of_pods(prepared, left_out)], unseen)
 
 
 def of_pods(prepared: Prepared, ignored: str = "") -> list[Finding]:
