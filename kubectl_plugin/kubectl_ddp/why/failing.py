@@ -30,6 +30,10 @@ _ENDED: Final = re.compile(r"Error pod (\S+) container \S+ exitCode: (\d+) termi
 """Pattern of the event in which Kubeflow's operator reports a failed pod; it deletes the pod immediately."""
 _FIXES: Final = (
     (
+        re.compile("starts a launcher of its own"),
+        "The job has started the ranks already: submit the program behind the launcher, or give it --standalone.",
+    ),
+    (
         re.compile("shared memory"),
         "Shared memory of the pod is full: submit it again with more --shm, or with fewer data-loader workers.",
     ),

@@ -183,7 +183,10 @@ metadata: {{name: tune}}
 spec: {{runtimeRef: {{name: torch-distributed}}}}
 """)
     assert run(["lint", "both.yaml", "--ignore", "all"]) == 0
-    assert "warning: The pods of TrainJob/tune are in its runtime, which is not in both.yaml" in capsys.readouterr().err
+    assert (
+        "WARNING    The pods of TrainJob/tune are in its runtime, which is not in both.yaml" in capsys.readouterr().out
+    )
+    assert run(["lint", "both.yaml", "--ignore", "all", "--strict"]) == 4
 
 
 @pytest.mark.parametrize(

@@ -35,6 +35,10 @@ _REASON_OF_SIGNAL: Final = {
     signal.SIGTERM: FailureReason.SIGTERM,
 }
 
+NESTED_LAUNCHER: Final = "the program starts a launcher of its own, which cannot form a group"
+_RENDEZVOUS: Final = "torch/distributed/elastic/rendezvous/"
+"""Package that runs in the workers of this launcher only if they start torchrun."""
+
 ABORTED: Final = Exit.SIGNAL_BASE + signal.SIGABRT
 
 _ABORTS: Final = (
@@ -46,6 +50,8 @@ _ABORTS: Final = (
 """Searched in this order, because collectives also time out after a CUDA error."""
 
 _TRACEBACK: Final = "Traceback (most recent call last):"
+_DUMP: Final = "Fatal Python error:"
+"""First words of the stacks that Python's faulthandler appends to what a program prints before it aborts."""
 _TYPE: Final = re.compile(r"([A-Za-z_][\w.]*)(?::|$)")
 """Matches the exception class at the start of Python's error line."""
 
@@ -111,13 +117,23 @@ def innermost_error(message: str) -> str:
     return message if begin is None else "\n".join(lines[begin:])
 
 
+def name_nested_launcher(message: str, stack: str) -> str:
+    r"""Return the message with a launcher inside the program named, if its rendezvous failed.
+
+    >>> name_nested_launcher("E: x", 'File "/x/torch/distributed/elastic/rendezvous/static.py", line 6, in f')
+    'the program starts a launcher of its own, which cannot form a group: E: x'
+    """
+    return f"{NESTED_LAUNCHER}: {message}" if _RENDEZVOUS in stack else message
+
+
 def last_words(stderr: str) -> str:
     r"""Return the last line that a program printed before it ended without an exception; empty if there is none.
 
     >>> last_words("usage: train.py\ntrain.py: error: unrecognized arguments: --lr\n\n")
     'train.py: error: unrecognized arguments: --lr'
     """
-    return next((line.strip() for line in reversed(stderr.splitlines()) if line.strip()), "")
+    own = stderr.partition(_DUMP)[0]
+    return next((line.strip() for line in reversed(own.splitlines()) if line.strip()), "")
 
 
 def abort_in(stderr: str) -> str:
