@@ -22,7 +22,7 @@ RERUNS ?=
 AGAIN := --last-failed --last-failed-no-failures none
 
 .DEFAULT_GOAL := help
-.PHONY: help demo demo-text picture test test-unit test-processes test-local test-cluster test-cluster-shared test-cluster-alone test-cluster-quiet peers test-peers test-torch torch-table stores clients tools charts lint check bench gpu-report docs manifests image lock release-check sbom checkov site site-check clean
+.PHONY: help demo demo-text picture test test-unit test-processes test-local test-cluster test-cluster-shared test-cluster-alone test-cluster-quiet peers test-peers test-torch test-long torch-table stores clients tools charts lint check bench gpu-report docs manifests image lock release-check sbom checkov site site-check clean
 
 help: ## Show the verbs
 	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/  make \1\t\2/p' $(MAKEFILE_LIST) | expand -t 24
@@ -74,6 +74,9 @@ test-peers: $(PEERS)/.ready ## Tests with other libraries, after `make peers`
 
 test-torch: build/torch-$(TORCH)/.ready ## One run, fault, resize, checkpoint and each layout on another torch: make test-torch TORCH=2.14.1
 	@build/torch-$(TORCH)/bin/python -m pytest -q -n 2 -m any_torch tests/local tests/unit/ddp_trainer/train/distributed
+
+test-long: $(READY) ## Tests with real processes that take a minute each and repeat for other layouts and checks what `make test` shows for one
+	@$(BIN)/python -m pytest -q -n 2 -m long tests/local
 
 torch-table: $(READY) ## Write tests/torch_api/VERSION.json, the signatures of a torch that the trainer uses: make torch-table TORCH=2.15.0
 	@$(BIN)/python -m tools.torch_api $(TORCH)

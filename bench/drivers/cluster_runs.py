@@ -307,6 +307,8 @@ class TrainJobScriptRun(ScriptRun):
 class BaselineRun(_OfScript):
     """A plain DDP script under torchrun, as an elastic PyTorchJob of Kubeflow's operator."""
 
+    cpu = CPU
+
     @property
     def selector(self) -> str:
         """See :class:`Run`."""
@@ -337,7 +339,7 @@ class BaselineRun(_OfScript):
             "command": ["python", "-m", "torch.distributed.run", f"/code/{SCRIPT.name}"],
             "env": [{"name": "OMP_NUM_THREADS", "value": "1"}],
             "ports": [{"name": "pytorchjob-port", "containerPort": 23456}],
-            "resources": {"limits": {"cpu": CPU, "memory": "1Gi"}},
+            "resources": {"limits": {"cpu": self.cpu, "memory": "1Gi"}},
             "securityContext": RESTRICTED,
             "volumeMounts": [{"name": "code", "mountPath": "/code"}, {"name": "kept", "mountPath": "/kept"}],
         }

@@ -31,7 +31,7 @@ def with_spare(prefix: str) -> Callable[[Bench, type[Run]], None]:
             assert isinstance(run, TrainerRun)
             for _ in range(bench.round_count):
                 run.wait_for_spares(WAIT_SECONDS)
-                bench.fault(run, f"{prefix}pod_deleted_with_spare", 2, lambda _, its: _delete_member(its))
+                bench.fault(run, f"{prefix}pod_deleted_with_spare", 2, lambda _, its: delete_member(its))
 
     return part
 
@@ -48,6 +48,6 @@ def in_a_row(prefix: str) -> Callable[[Bench, type[Run]], None]:
     return part
 
 
-def _delete_member(run: Run) -> float:
+def delete_member(run: Run) -> float:
     assert isinstance(run, TrainerRun)
     return run.delete_pod(run.pods_in(GroupState.RUNNING)[-1])

@@ -7,7 +7,8 @@ figure contains one back-off of the Job controller. A time goes from the fault t
 began after it, by the container runtime's own stamps on the lines that the ranks print.
 
 The parts that end in ``crashes`` run the stock job's script under our launcher, on each engine. There a launcher or a
-worker crashes ten times in a row, and no pod may be replaced.
+worker crashes ten times in a row, and no pod may be replaced. The parts with ``cold-script`` run it in small pods: see
+:mod:`bench.drivers.cold_script`.
 
 It needs a KUBECONFIG, the variable ``DDP_TEST_IMAGE`` with a trainer image that the nodes can start, the training
 operator, and rights over namespaces. Machines are lost only where ``DDP_TEST_NODE_COMMAND`` names a command that takes
@@ -23,7 +24,7 @@ from dataclasses import dataclass, field
 from typing import Final
 
 from bench.drivers import cluster_runs as runs
-from bench.drivers import deleted_pods
+from bench.drivers import cold_script, deleted_pods
 from bench.drivers.agent_recovery import RecoveryStats
 from bench.drivers.cluster_runs import (
     BaselineRun,
@@ -301,6 +302,12 @@ PARTS: Final[Mapping[str, tuple[type[Run], Callable[[Bench, type[Run]], None]]]]
     },
     **{f"{engine}-crashes".replace("_", "-"): (kind, crashes(f"script_{engine}_")) for engine, kind in SCRIPTS.items()},
     "stock-crashes": (BaselineRun, crashes("script_")),
+    **{
+        f"{whose}-cold-script-{name}": (kind, part)
+        for whose, kind in (("ours", cold_script.ColdScriptRun), ("stock", cold_script.ColdBaselineRun))
+        for name, part in (("faults", cold_script.faults), ("scaled-up", cold_script.scaled_up))
+    },
+    "ours-cold-script-with-spare": (cold_script.ColdScriptRun, cold_script.with_spare),
     "ours-scaled": (TrainerRun, scaled),
     "stock-scaled": (BaselineRun, scaled),
     "ours-machines": (TrainerRun, node_faults),
@@ -351,6 +358,7 @@ def report_results(report: Report, ours: RecoveryStats, stock: RecoveryStats) ->
             if name.endswith("crashed"):
                 report.at_most(f"median seconds, {name.replace('_', ' ')}", spread.median, CRASH_MEDIAN_SECONDS)
                 report.at_most(f"longest seconds, {name.replace('_', ' ')}", max(seconds), CRASH_LIMIT_SECONDS)
+    cold_script.report_ratios(report, ours)
     for name, tries in stock.tries.items():
         report.baseline(f"stock_{name}_recovered_ratio", len(stock.seconds(name)) / len(tries))
         if stock.seconds(name):

@@ -27,6 +27,15 @@ HOSTILE: Final = (
         "login a password b ",
         "\x1b]0;",
         "\u202e",
+        "\u200b",
+        "\uff10 ",
+        "AB_KEY ",
+        "A1_TOKEN a",
+        "A_",
+        "sshpass -p ",
+        "mysql a -p",
+        "docker login x -a",
+        "api key: ",
     ),
 )
 LOG: Final = "2026-01-02T03:04:06Z [rank0] step 10: loss 0.5, 1,024 tokens/s, 12 checks passed, checkpoint saved\n"

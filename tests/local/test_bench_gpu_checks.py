@@ -39,10 +39,20 @@ def bars(found: dict[str, Any]) -> dict[str, bool]:
         ("C", 3, set()),
         ("D", 6, {"stuck_seconds", "device_used_again_seconds"}),
         ("E", 3, {"cycles_count"}),
-        ("F1", 9, {f"survivors_{fault}_until_all_step_count" for fault in ("killed", "stopped", "left")}),
-        ("F2", 8, {f"restarts_{fault}_until_all_step_count" for fault in ("killed", "stopped", "left")}),
+        pytest.param(
+            "F1",
+            9,
+            {f"survivors_{fault}_until_all_step_count" for fault in ("killed", "stopped", "left")},
+            marks=pytest.mark.long,
+        ),
+        pytest.param(
+            "F2",
+            8,
+            {f"restarts_{fault}_until_all_step_count" for fault in ("killed", "stopped", "left")},
+            marks=pytest.mark.long,
+        ),
         ("N", 3, {"metrics_count", "model_flops_per_second"}),
-        ("P", 7, {"step_seconds"}),
+        pytest.param("P", 7, {"step_seconds"}, marks=pytest.mark.long),
         ("Q", 3, set()),
         ("S", 4, set()),
         ("I", 8, set()),
@@ -80,6 +90,7 @@ def test_every_check_is_rehearsed() -> None:
     assert [check.letter for check in CHECKS if f'"{check.letter}"' not in text] == []
 
 
+@pytest.mark.long
 def test_a_weight_that_missed_a_gradient_is_seen(tmp_path: Path) -> None:
     """The comparison of checks P, F1 and F2: one step less, on one of the sides, changes almost every weight."""
     program = """

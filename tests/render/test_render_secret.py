@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import pathlib
 import re
 
 import pytest
@@ -9,6 +10,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from ddp_trainer.common.constants import SECRET_KEY, Env, Label, Path
+from ddp_trainer.common.safe_text import HIDDEN, redact_text
+from ddp_trainer.net.run_secret import read_run_secret
 from kubectl_ddp.engines.registry import ENGINES
 from kubectl_ddp.errors import UsageError
 from kubectl_ddp.kube.objects import Object
@@ -62,7 +65,7 @@ def test_the_value_is_the_run_and_256_bits_and_stands_in_the_secret_alone(engine
 def test_every_rendering_has_another_secret() -> None:
     values = [secret_of(render(a_job(), RUN))["stringData"][SECRET_KEY] for _ in range(2)]
     assert values[0] != values[1]
-    assert all(re.fullmatch(f"{RUN}:[0-9a-f]{{64}}", value) for value in values)
+    assert all(re.fullmatch(f"{RUN}:ddprunsecret[0-9a-f]{{64}}", value) for value in values)
 
 
 @given(st.from_regex(r"[A-Za-z0-9]([-A-Za-z0-9_.]{0,61}[A-Za-z0-9])?", fullmatch=True))
@@ -95,3 +98,12 @@ def test_a_release_makes_a_secret_of_its_own_each_time(helm: Helm) -> None:
     assert once == again
     assert texts[0] != texts[1]
     assert all(re.fullmatch(r"My_Run\.1:[0-9a-f]{64}", text) for text in texts)
+
+
+def test_a_secret_is_read_by_launchers_and_found_in_texts(tmp_path: pathlib.Path) -> None:
+    value = secret_of(render(a_job(), RUN))["stringData"][SECRET_KEY]
+    file = tmp_path / "run-secret"
+    file.write_text(value)
+    file.chmod(0o400)
+    assert not read_run_secret(str(file), RUN).is_published
+    assert redact_text(f"cat: {value}") == f"cat: {RUN}:{HIDDEN}"

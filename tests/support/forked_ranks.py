@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import faulthandler
 import os
 import pickle
+import sys
 import traceback
 from collections.abc import Callable
 from typing import Any
@@ -14,6 +16,7 @@ from ddp_trainer.train.config.worker_env import Environment
 from ddp_trainer.train.distributed.group import Group
 from tests.support.ports import free_port
 
+MOST_SECONDS = 120
 LOST = "lost"
 """Result of a rank that ended without one."""
 
@@ -48,6 +51,7 @@ def run_ranks(count: int, body: Callable[[Group], Any]) -> list[Any]:
 
 def _be(rank: int, count: int, port: int, body: Callable[[Group], Any], writer: int, done: int) -> None:
     result: Any = None
+    faulthandler.dump_traceback_later(MOST_SECONDS, exit=True, file=sys.__stderr__)
     try:
         torch.set_num_threads(1)  # a fork has no threads of OpenMP
         env = Environment(rank=rank, world_size=count, master_port=port, generation=1)

@@ -58,6 +58,18 @@ SECRETS: Final = {
     "kubeconfig": f"users:\n- name: me\n  user:\n    client-key-data: {WORD}",
     "kubeconfig token": f"    token: {WORD}",
     "docker config": f'{{"auths": {{"registry.example.com": {{"auth": "{WORD}"}}}}}}',
+    "printed by wandb": f"wandb: API key: {WORD}",
+    "variable and a space": f"env WANDB_API_KEY {WORD}a1",
+    "variable of one word": f"PGPASSWORD={WORD} psql",
+    "two words before a colon": f"Secret Key = {WORD}",
+    "Docker token": f"dckr_pat_{LONG}",
+    "NVIDIA token": f"nvapi-{LONG}{WORD}",
+    "sshpass": f"sshpass -p {WORD} ssh example.com",
+    "mysql": f"mysql -u root -p{WORD} train",
+    "docker login": f"docker login registry.example.com -u me -p {WORD}",
+    "redis-cli": f"redis-cli -h cache.example.com -a {WORD}",
+    "full-width letters": f"\uff50\uff41\uff53\uff53\uff57\uff4f\uff52\uff44\uff1d{WORD}",
+    "a name with an invisible character": f"pass\u200bword={WORD}",
     "netrc": f"machine example.com login me password {WORD}",
 }
 
@@ -88,6 +100,8 @@ HARMLESS: Final = (
     "emails: me@example.com, image registry.example.com/a@sha256:0123",
     "def f(token: str, secret: bytes) -> None",
     "passwords are not shown; password: ${DB_PASSWORD}",
+    "WANDB_API_KEY is not set, and HF_TOKEN needs a value; the key is a name, and a sort key: name",
+    "mysql is no tracker; docker login failed, see -p; ls -a /data; \uff46\uff55\uff4c\uff4c and zero\u200bwidth",
 )
 
 CONTROLS: Final = {

@@ -7,6 +7,7 @@ from collections.abc import Iterable, Sequence
 from fnmatch import fnmatchcase
 from typing import Final
 
+from ddp_trainer.common.safe_text import holds_token
 from kubectl_ddp.errors import UsageError
 
 SHOWN: Final = 5
@@ -16,12 +17,13 @@ _NAMES: Final = (
     *("id_rsa", "id_dsa", "id_ecdsa", "id_ed25519", "id_ecdsa_sk", "id_ed25519_sk", "*.ppk", ".htpasswd", ".boto"),
     *(".s3cfg", ".dockercfg", ".dockerconfigjson", "kubeconfig", "*.kubeconfig", ".vault-token", ".databrickscfg"),
     *("application_default_credentials.json", "credentials.tfrc.json", "kaggle.json", "*.p12", "*.pfx", "*.jks"),
-    *("*.keystore", "*.kdbx"),
+    *("*.keystore", "*.kdbx", "token.json", "secrets.json", "secrets.toml", "secrets.yaml", "secrets.yml"),
+    *("rclone.conf", ".passwd-s3fs", "*.tfstate", "*.tfstate.backup"),
 )
 """Patterns of file names, in any directory."""
 _PATHS: Final = (
     *(".aws/credentials", ".kube/config", ".ssh/*", "gcloud/*.db", "gcloud/legacy_credentials/*", ".azure/*.json"),
-    *("huggingface/token", ".huggingface/token", ".gnupg/*", "gh/hosts.yml"),
+    *("huggingface/token", ".huggingface/token", ".gnupg/*", "gh/hosts.yml", "wandb/settings"),
 )
 """Patterns of paths, below directories of such names."""
 _EXAMPLES: Final = ("*.example", "*.sample", "*.template", "*.dist", "*.pub", "known_hosts", "*/known_hosts")
@@ -74,6 +76,8 @@ def _is_inside(path: str, data: bytes) -> bool:
     if (b"aws_secret" in data or b"AWS_SECRET" in data) and _AWS.search(data.lower()):
         return True
     if b"client-key-data" in data and _KUBECONFIG.search(data):
+        return True
+    if holds_token(data.decode(errors="replace")):
         return True
     if path.endswith(".npmrc"):
         return _NPM.search(data) is not None

@@ -58,7 +58,7 @@ def render(
         code: Code to ship: the script if ``spec`` runs one on a cluster, or a directory.
         suspended: True if the root creates no pods until it is resumed.
         api_servers: Addresses of the cluster's API servers, which proxy our metric requests.
-        run_secret: 64 hexadecimal digits for the Secret of the run (random by default).
+        run_secret: Secret of the run (random by default).
         native_version: Served version of Workload and PodGroup, for ``--gang native``.
 
     Raises:

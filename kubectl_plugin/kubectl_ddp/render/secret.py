@@ -27,8 +27,8 @@ OWNER_READS: Final = 0o400
 
 
 def new_secret() -> str:
-    """Return 256 random bits as 64 hexadecimal digits."""
-    return secrets.token_hex(SECRET_BYTES)
+    """Return 256 random bits as 64 hexadecimal digits, after words by which logs and files are searched for it."""
+    return f"ddprunsecret{secrets.token_hex(SECRET_BYTES)}"
 
 
 def secret_name(job: str, run_id: str) -> str:
@@ -42,7 +42,7 @@ def view(job: str, run_id: str, secret: str) -> dict[str, Any]:
     Args:
         job: Name of the job.
         run_id: Id of the run.
-        secret: 64 hexadecimal digits.
+        secret: Secret of the run, from :func:`new_secret`.
     """
     name = secret_name(job, run_id)
     return {

@@ -90,7 +90,7 @@ def test_nodes_that_are_alike_are_not_suspected(started: list[Group], tmp_path: 
     assert [process.wait(30) for process in started[0].ranks] == [0] * NODES
 
 
-@pytest.mark.parametrize("signal_number", [signal.SIGSTOP, signal.SIGKILL])
+@pytest.mark.parametrize("signal_number", [signal.SIGSTOP, pytest.param(signal.SIGKILL, marks=pytest.mark.long)])
 def test_a_node_that_stops_or_dies_is_named_and_no_other(
     started: list[Group], tmp_path: Path, signal_number: signal.Signals
 ) -> None:

@@ -70,7 +70,10 @@ def made(stage: Stage) -> int:
 
 
 @pytest.mark.any_torch
-@pytest.mark.parametrize(("cut", "slices"), [("shard=2", 4), ("tp=2", 2), ("pp=2", 4)])
+@pytest.mark.parametrize(
+    ("cut", "slices"),
+    [("shard=2", 4), *(pytest.param(*each, marks=pytest.mark.long) for each in (("tp=2", 2), ("pp=2", 4)))],
+)
 def test_a_lost_rank_and_a_lost_verdict_cost_two_replicas_of_two_ranks_no_step(
     stage: Stage, undisturbed: dict[int, float], cut: str, slices: int
 ) -> None:

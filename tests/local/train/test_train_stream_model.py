@@ -145,7 +145,9 @@ def demand_every_sample_once(noted: Noted, steps: int) -> None:
 
 
 @pytest.mark.timeout(600 + 90 * KILLS)
-@pytest.mark.parametrize("layout", LAYOUTS)
+@pytest.mark.parametrize(
+    "layout", ["shard", *(pytest.param(each, marks=pytest.mark.long) for each in ("ddp", "tp", "pp"))]
+)
 def test_ranks_that_die_anywhere_in_a_step_leave_no_garbage_in_what_the_others_go_on_with(
     stage: Stage, layout: str
 ) -> None:

@@ -229,8 +229,8 @@ class File(StrEnum):
 
 
 SECRET_KEY: Final = "run-secret"  # noqa: S105 - a key of the object
-"""Key in the Secret of a run, and so the name of its file. Its value is ``RUN_ID:HEX``: the run id, a colon, and 256
-random bits as 64 hexadecimal digits. A file written by hand may hold the digits alone."""
+"""Key in the Secret of a run, and so the name of its file. Its value is ``RUN_ID:SECRET``, and the secret 256 random
+bits as 64 hexadecimal digits after ``ddprunsecret``. A file written by hand may hold the digits alone."""
 
 LOG_PREFIX: Final = "[rank${rank}] "
 """Value of torchrun's ``--log-line-prefix-template`` in every pod: each log line begins with its rank."""

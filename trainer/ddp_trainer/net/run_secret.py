@@ -17,7 +17,7 @@ from dataclasses import dataclass, field
 from typing import Final
 
 LEAST_CHARACTERS: Final = 32
-"""Shortest secret in a file, in characters; 64 hexadecimal digits are usual."""
+"""Shortest secret in a file, in characters; a random one has 64 hexadecimal digits."""
 MOST_BYTES: Final = 4096
 HOW_TO_MAKE: Final = "write one with: (umask 077 && openssl rand -hex 32 >FILE)"
 _PRIVATE_KEY: Final = re.compile(r"-----BEGIN [A-Z ]*PRIVATE KEY-----")

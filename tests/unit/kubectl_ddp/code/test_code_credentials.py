@@ -39,6 +39,15 @@ FILES = {
     "deploy.sh": f"export AWS_SECRET_ACCESS_KEY={SECRET}",
     "cluster.yaml": "users:\n- user:\n    client-key-data: LS0tLS1CRUdJTg==",
     "store.p12": "x",
+    "token.json": "{}",
+    "conf/secrets.yaml": "a: 1",
+    ".streamlit/secrets.toml": "a = 1",
+    ".config/wandb/settings": "[default]",
+    "rclone.conf": "[s3]",
+    ".passwd-s3fs": "a:b",
+    "terraform.tfstate": "{}",
+    "push.py": f"TOKEN = 'ghp_{'a1B2' * 9}'",
+    "pull.sh": f"docker login -u me -p dckr_pat_{'a1B2' * 6}",
 }
 HARMLESS = {
     ".env.example": "A=",
@@ -49,6 +58,7 @@ HARMLESS = {
     "keys.py": 'HEADER = "-----BEGIN PRIVATE KEY-----"\naws_secret_access_key = os.environ["X"]\n',
     "environment.yaml": "name: train",
     "tokenizer.json": "{}",
+    "wandb/settings.py": "KEY = 'ghp_...'",
 }
 
 
@@ -103,6 +113,6 @@ def test_a_script_with_a_key_is_refused_and_may_be_allowed_beside_it(project: Pa
 def test_many_files_are_one_sentence(project: Path) -> None:
     for name, content in FILES.items():
         given(project, name, content)
-    with pytest.raises(UsageError, match="and 17 more files") as refused:
+    with pytest.raises(UsageError, match=f"and {len(FILES) - 5} more files") as refused:
         pack(str(project))
     assert "\n" not in str(refused.value)

@@ -76,7 +76,7 @@ def is_secret_name(name: str) -> bool:
     words = [word.lower() for word in _WORD.findall(name)]
     if not words or words[-1] in _NOT_ITSELF:
         return False
-    if not _SECRET.isdisjoint(words):
+    if not _SECRET.isdisjoint(words) or words[-1].endswith("password"):
         return name not in {"PWD", "OLDPWD"} and not ("pwd" in words and words[-1] == "old")
     if "token" in words:
         return _OF_LANGUAGE.isdisjoint(words)

@@ -44,15 +44,19 @@ _FLAG, _ASSIGNMENT = 1, 2
 
 # "sk-" also ends "disk-" and "task-", so no letter may precede it, except the end of a colour code.
 _BORDER: Final = r"(?:(?<![\w-].)|(?<=\x1b\[[0-9]m.)|(?<=\x1b\[[0-9]{2}m.)|(?<=\x1b\[[0-9];[0-9]{2}m.))"
-_TOKEN: Final = (
+_ACCOUNT_TOKEN: Final = (
     r"g(?:h[pousr]_\w{20,255}+|ithub_pat_\w{20,255}+|l(?:pat|ptt|dt|soat)-[\w-]{16,255}+)"
     r"|h(?:f_[A-Za-z0-9]{20,255}+|vs\.[\w-]{20,255}+|ooks\.slack\.com/services/[\w/]{10,255}+)"
     r"|x(?:ox[abeoprs]-[\w-]{10,255}+|app-[\w-]{16,255}+)"
     r"|A(?:[KS]IA[0-9A-Z]{16}+|Iza[\w-]{30,255}+)"
     rf"|s(?:(?=k[-_]){_BORDER}k[-_][\w-]{{20,255}}+)"
-    rf"|e(?:(?=yJ){_BORDER}yJ[\w-]{{10,1024}}+\.[\w-]{{5,8192}}+(?:\.[\w-]{{0,4096}}+)?)"
-    r"|ya29\.[\w-]{20,2048}+|npm_\w{30,255}+|pypi-[\w-]{30,512}+|dop_v1_\w{32,255}+"
+    r"|ya29\.[\w-]{20,2048}+|n(?:pm_\w{30,255}+|vapi-[\w-]{30,255}+)|pypi-[\w-]{30,512}+|tskey-[\w-]{16,255}+"
+    r"|d(?:op_v1_\w{32,255}+|ckr_[po]at_[\w-]{16,255}+|dprunsecret[0-9a-f]{32,255}+)"
     r"|SG\.[\w-]{16,64}+\.[\w-]{16,128}+"
+)
+"""Tokens of accounts, which have a form of their own."""
+_TOKEN: Final = (
+    rf"{_ACCOUNT_TOKEN}|e(?:(?=yJ){_BORDER}yJ[\w-]{{10,1024}}+\.[\w-]{{5,8192}}+(?:\.[\w-]{{0,4096}}+)?)"
     r"|bearer[ \t]{1,4}+[\w.~+/=-]{12,8192}+|B(?:earer|EARER)[ \t]{1,4}+[\w.~+/=-]{12,8192}+"
 )
 _NAME_CHARACTERS: Final = "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789_.-"
@@ -86,6 +90,23 @@ _PEM: Final = (
 )
 _USER_OF_URL: Final = r"://[^/\s\"'<>@]{1,512}+@(?:[^/\s\"'<>@]{1,128}+@)?"
 _NETRC: Final = r"login\s{1,8}\S{1,128}+\s{1,8}password\s{1,8}\S{1,512}+"
+_RANDOM: Final = r"(?=[A-Za-z_/+-]{0,64}+[0-9])(?=[0-9_/+-]{0,64}+[A-Za-z])[\w+/=-]{12,512}+"
+"""Pattern of a value that is no word."""
+_BESIDE_VARIABLE: Final = (
+    rf"\b([A-Z][A-Z0-9]{{0,32}}+(?:_[A-Z0-9]{{1,32}}+){{0,6}}+(?<=KEY|ORD|KEN|RET)[ \t]{{1,4}}+){_RANDOM}"
+)
+"""Pattern of a variable with its value after a space."""
+_COMMAND: Final = (
+    r"\b((?:sshpass|mysql(?:dump|admin)?|mariadb|redis-cli|(?:docker|podman|registry|oras|crane|skopeo) login)\b"
+    r"(?:[ \t]{1,4}+(?!-[pa])[^\s|;&]{1,255}+){0,24}+[ \t]{1,4}+-[pa][ \t]{0,4}+)[^\s|;&]{1,512}+"
+)
+"""Pattern of a command with a password behind a flag of one letter."""
+_FOLDED: Final = {
+    **{code: code - 0xFEE0 for code in range(0xFF01, 0xFF5F)},
+    **dict.fromkeys((0x00AD, 0x180E, *range(0x200B, 0x2010), *range(0x2060, 0x2065), 0xFEFF)),
+}
+"""Full-width characters, which read like those of ASCII, and invisible ones, which a word may contain."""
+_FOLDABLE: Final = f"[{''.join(map(chr, _FOLDED))}]"
 _WITH_PASSWORD: Final = frozenset(["-u", "--user", "--proxy-user"])
 """Flags of curl whose value is ``user:password``."""
 
@@ -96,13 +117,35 @@ def redact_text(text: str) -> str:
     >>> redact_text("login --password hunter22 at https://me:pw@example.com")
     'login --password (redacted) at https://(redacted)@example.com'
     """
+    if not text.isascii() and re.search(_FOLDABLE, text):
+        plain = text.translate(_FOLDED)
+        if (hidden := _redact(plain)) != plain:
+            return hidden
+    return _redact(text)
+
+
+def holds_token(text: str) -> bool:
+    """Return whether a text has a token of an account.
+
+    >>> holds_token("ghp_" + "a1B2" * 9), holds_token("--password hunter22")
+    (True, False)
+    """
+    return re.search(_ACCOUNT_TOKEN, text) is not None
+
+
+def _redact(text: str) -> str:
     if "PRIVATE KEY" in text:
         text = re.sub(_PEM, HIDDEN, text)
     if "://" in text:
         text = re.sub(_USER_OF_URL, f"://{HIDDEN}@", text)
     if "login" in text:
         text = re.sub(_NETRC, f"login {HIDDEN} password {HIDDEN}", text)
-    return _Scan(re.sub(_TOKEN, HIDDEN, text)).redact()
+    text = re.sub(_TOKEN, HIDDEN, text)
+    if re.search(r"(?:KEY|ORD|KEN|RET)[ \t]", text):
+        text = re.sub(_BESIDE_VARIABLE, rf"\g<1>{HIDDEN}", text)
+    if " -p" in text or " -a" in text:
+        text = re.sub(_COMMAND, rf"\g<1>{HIDDEN}", text)
+    return _Scan(text).redact()
 
 
 def clean_text(text: str) -> str:
@@ -143,7 +186,10 @@ class _Scan:
         start, end = found.span()
         before = self._text[max(0, start - _LONGEST_NAME) : start]
         border = len(before.rstrip(_NAME_CHARACTERS))
-        key = (before[border - 1 : border] in {"?", "&"}, before[border:] + self._text[start:end])
+        name = before[border:] + self._text[start:end]
+        if name[:3].lower() == "key" and before[border - 1 : border] == " ":
+            name = "_".join([*before[: border - 1].split()[-1:], name])  # "API key: "
+        key = (before[border - 1 : border] in {"?", "&"}, name)
         verdict = self._verdicts.get(key)
         if verdict is None:
             if len(self._verdicts) > _MOST_VERDICTS:
