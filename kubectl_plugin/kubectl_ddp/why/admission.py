@@ -114,24 +114,29 @@ def job_suspension(facts: Facts) -> Iterator[CauseFinding]:
 
 def rejected_pods(facts: Facts) -> Iterator[CauseFinding]:
     """Check whether the API server rejects the job's pods, because of a quota, Pod Security, or a webhook."""
-    if not facts.has_missing_pods:
-        return
-    events = [event for event in facts.events("FailedCreate", "FailedCreatePod") if _REFUSED.search(message_of(event))]
+    refused = [event for event in facts.events("FailedCreate", "FailedCreatePod") if _REFUSED.search(message_of(event))]
+    events = refused if facts.has_missing_pods else []
+    if facts.has_no_store:
+        events = [event for event in refused if str(event["involvedObject"].get("name")).endswith("-store")] or events
     if not events:
         return
+    of_store = str(events[-1]["involvedObject"].get("name")).endswith("-store")
+    whose = "the pod of its rendezvous store" if of_store else "its pods"
     text = line_of(message_of(events[-1]))
     if "exceeded quota" in text:
         yield diagnosis(
             Cause.QUOTA,
-            f"The namespace's quota does not allow its pods: {_after('exceeded quota:', text)}.",
+            f"The namespace's quota does not allow {whose}: {_after('exceeded quota:', text)}.",
             "'kubectl describe resourcequota' shows what is used; make the job smaller, or request more.",
             (format_event(events[-1]),),
         )
         return
     yield diagnosis(
         Cause.ADMISSION,
-        f"The API server refuses its pods: {_after('is forbidden:', text)}.",
-        "What the message names has to change in the job, or in the namespace's labels and policies.",
+        f"The API server refuses {whose}: {_after('is forbidden:', text)}.",
+        "The store has the same size in every job: what the message names has to change in the namespace."
+        if of_store
+        else "What the message names has to change in the job, or in the namespace's labels and policies.",
         (format_event(events[-1]),),
     )
 

@@ -17,6 +17,7 @@ from kubectl_ddp.preflight.kueue_forecast import Forecast
 from kubectl_ddp.status import termination_message
 from kubectl_ddp.status.job_state import JobState, State
 from kubectl_ddp.status.metrics_parser import Samples
+from kubectl_ddp.status.termination_message import stores
 
 RECENT_SECONDS: Final = 120.0
 """Seconds without trouble after which a job without step metrics counts as recovered."""
@@ -144,6 +145,12 @@ class Facts:
         """True if there are fewer worker pods than requested."""
         is_wanted = not self.is_over and not job_kinds.is_suspend_requested(self.job)
         return is_wanted and len(self.workers) < self.state.nodes.desired
+
+    @property
+    def has_no_store(self) -> bool:
+        """True if the job should run and has no pod of a rendezvous store."""
+        is_wanted = self.is_on_cluster and not self.is_over and not job_kinds.is_suspend_requested(self.job)
+        return is_wanted and not stores(self.pods)
 
     def containers(self) -> Iterator[Container]:
         """Yield every container of the pods that has a status, init containers first in each pod."""
