@@ -131,7 +131,7 @@ def left_behind(script: Path) -> Iterator[Finding]:
 
 
 def _is_module(folder: Path, name: str) -> bool:
-    return (folder / f"{name}.py").is_file() or (folder / name / "__init__.py").is_file()
+    return (folder / f"{name}.py").is_file() or any((folder / name).glob("*.py"))
 
 
 def imported_modules(source: bytes) -> frozenset[str]:

@@ -39,7 +39,9 @@ def test_modules_beside_a_script_that_travels_alone_are_named(tmp_path: Path) ->
     assert f"'{script}' imports blocks, mymodel from the files beside it" in str(found)
     assert f"--code {tmp_path}" in str(found.hint)
     (tmp_path / "blocks.py").unlink()
-    (tmp_path / "mymodel" / "__init__.py").unlink()
+    (tmp_path / "mymodel" / "__init__.py").rename(tmp_path / "mymodel" / "parts.py")  # a namespace package
+    assert "imports mymodel from" in "".join(map(str, left_behind(script)))
+    (tmp_path / "mymodel" / "parts.py").unlink()
     assert list(left_behind(script)) == []
 
 
