@@ -132,7 +132,8 @@ def test_the_users_variables_win_over_those_that_are_only_a_default() -> None:
     assert environment(a_job(env={"HOME": "/data"}))["HOME"] == "/data"
     assert environment(a_job())["HOME"] == "/tmp"
     assert [environment(a_job())[name] for name in ("USER", "LOGNAME")] == ["ddp", "ddp"]
-    assert environment(a_job(env={"USER": "ada"}))["USER"] == "ada"
+    for said in ({"USER": "ada"}, {"LOGNAME": "ada"}):
+        assert [environment(a_job(env=said))[name] for name in ("USER", "LOGNAME")] == ["ada", "ada"]
     assert "HOME" not in environment(a_job(), site=Site.LOCAL)
 
 

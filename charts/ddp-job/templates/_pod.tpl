@@ -101,8 +101,9 @@ spec:
         {{- end }}
         # A name stands once: server-side apply refuses a second.
         - {{ get $users "HOME" | default (dict "name" "HOME" "value" "/tmp") | include "ddp-job.quoted" }}
-        - {{ get $users "USER" | default (dict "name" "USER" "value" "ddp") | include "ddp-job.quoted" }}
-        - {{ get $users "LOGNAME" | default (dict "name" "LOGNAME" "value" "ddp") | include "ddp-job.quoted" }}
+        {{- $name := .Values.env.LOGNAME | default .Values.env.USER | default "ddp" }}
+        - {{ get $users "USER" | default (dict "name" "USER" "value" $name) | include "ddp-job.quoted" }}
+        - {{ get $users "LOGNAME" | default (dict "name" "LOGNAME" "value" $name) | include "ddp-job.quoted" }}
         {{- range concat (keys .Values.env | sortAlpha) (keys .Values.secretEnv | sortAlpha) }}
         {{- if not (has . (list "HOME" "USER" "LOGNAME" "DDP_RESTART_IN_PLACE")) }}
         - {{ get $users . | include "ddp-job.quoted" }}

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from pathlib import Path, PurePath
 from typing import Final
 
@@ -19,6 +19,10 @@ NOTEBOOK: Final = ".ipynb"
 SHELLS: Final[Mapping[str, str]] = {".sh": "sh", ".bash": "bash", ".zsh": "zsh", ".ksh": "ksh", ".fish": "fish"}
 """Suffix of a shell script → the shell that runs it."""
 
+_STARTS: Final = re.compile(
+    r"(?i)(^|[._])(run|call|check_call|check_output|popen|system|getoutput|exec\w*|spawn\w*|\w*shell)$"
+)
+"""Pattern of the functions that start a program, as in subprocess, os, asyncio and pexpect."""
 LARGEST_BYTES: Final = 900 * 1024
 """Maximum size of a script. A ConfigMap holds 1 MiB, including its metadata."""
 
@@ -67,31 +71,44 @@ def script_warnings(script: Path) -> Iterator[Finding]:
 def starts_launchers(script: Path, launchers: Collection[str]) -> Iterator[Finding]:
     """Yield a warning if a Python or shell script starts one of these launchers, except with ``--standalone``."""
     data = _read(script)
-    texts = _called_texts(data) if script.suffix == ".py" else _commands(data)
+    texts = _started_texts(data) if script.suffix == ".py" else _commands(data)
+    yield from _launcher_warning(f"'{script}'", texts, launchers)
+
+
+def command_starts_launchers(words: Sequence[str], launchers: Collection[str]) -> Iterator[Finding]:
+    """Yield a warning if a word of a command is a shell's text, as after ``bash -c``, that starts a launcher."""
+    texts = [word for word in words if len(word.split()) > 1]
+    yield from _launcher_warning("The command", _commands("\n".join(texts).encode()), launchers)
+
+
+def _launcher_warning(what: str, texts: Sequence[str], launchers: Collection[str]) -> Iterator[Finding]:
     for text in texts:
         words = text.split()
         pairs = {" ".join(words[place : place + 2]) for place in range(len(words))}
-        for name in sorted(({PurePath(word).name for word in words} | pairs).intersection(launchers)):
-            if "--standalone" not in words:
-                yield warning(
-                    f"'{script}' starts {name}, and the launcher of the job starts the ranks already: each would start "
-                    "its own.",
-                    "Submit the program behind it, and set nnodes and nproc; or give it --standalone.",
-                )
-                return
+        names = sorted(({PurePath(word).name for word in words} | pairs).intersection(launchers))
+        if names and not {"--standalone", "install"}.intersection(words):
+            yield warning(
+                f"{what} starts {names[0]}, and the launcher of the job starts the ranks already: each would start "
+                "its own.",
+                "Submit the program behind it, and set nnodes and nproc; or give it --standalone.",
+            )
+            return
 
 
-def _called_texts(source: bytes) -> list[str]:
-    """Return the texts in the arguments of each call of a Python source, those of one call together."""
+def _started_texts(source: bytes) -> list[str]:
+    """Return the texts in each call that may start a program, and in each value that such a source assigns."""
     import ast  # noqa: PLC0415 - only for sources that are looked at
 
     try:
-        calls = [node for node in ast.walk(ast.parse(source)) if isinstance(node, ast.Call)]
+        nodes = list(ast.walk(ast.parse(source)))
     except (SyntaxError, ValueError):
         return []
+    calls = [node for node in nodes if isinstance(node, ast.Call) and _STARTS.search(ast.unparse(node.func))]
+    texts = (ast.List, ast.Tuple, ast.Constant, ast.JoinedStr, ast.BinOp)
+    assigned = [node.value for node in nodes if isinstance(node, ast.Assign) and isinstance(node.value, texts)]
     inner = [
-        [node.value for argument in call.args for node in ast.walk(argument) if isinstance(node, ast.Constant)]
-        for call in calls
+        [node.value for node in ast.walk(outer) if isinstance(node, ast.Constant)]
+        for outer in (*calls, *(assigned if calls else ()))
     ]
     return [" ".join(value for value in values if isinstance(value, str)) for values in inner]
 
@@ -114,7 +131,7 @@ def left_behind(script: Path) -> Iterator[Finding]:
 
 
 def _is_module(folder: Path, name: str) -> bool:
-    return (folder / f"{name}.py").is_file() or (folder / name / "__init__.py").is_file()
+    return (folder / f"{name}.py").is_file() or any((folder / name).glob("*.py"))
 
 
 def imported_modules(source: bytes) -> frozenset[str]:

@@ -29,6 +29,7 @@ class RelatedKind(StrEnum):
     """Pods of the operator of the job's engine."""
     QUEUE_CONTROLLER = "pods of Kueue"
     QUOTAS = "resourcequotas"
+    POLICIES = "networkpolicies"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -11,13 +11,12 @@ from kubectl_ddp.errors import UsageError
 from kubectl_ddp.kube.objects import Object
 from kubectl_ddp.lint.accessors import mapping, mappings, number
 from kubectl_ddp.lint.model import Pods, Workload
+from kubectl_ddp.lint.train_job import is_trainer, lay_over
 from kubectl_ddp.spec.serialization import API_VERSION, KIND
 
 _TEMPLATE_KINDS: Final = ("Job", "StatefulSet", "Deployment", "ReplicaSet", "DaemonSet")
 _REPLICAS: Final = "ReplicaSpecs"
 """Suffix of the keys under which Kubeflow's operators list templates by role, such as pytorchReplicaSpecs."""
-_TRAINER: Final = "node"
-"""Name of the job in a runtime whose pods are the nodes; the other jobs fetch data and models before it."""
 _RUNTIMES: Final = ("TrainingRuntime", "ClusterTrainingRuntime")
 
 
@@ -63,7 +62,7 @@ def is_job_file(objects: Sequence[Object]) -> bool:
 
 def find_workloads(objects: Sequence[Object]) -> list[Workload]:
     """Return the objects that create pods, each with the other objects of the file."""
-    found = [(each, tuple(_pods(each, objects))) for each in objects]
+    found = [(each, tuple(_pods(each, objects))) for each in objects if not _is_laid_under(each, objects)]
     return [
         Workload(document=document, pods=pods, beside=tuple(each for each in objects if each is not document))
         for document, pods in found
@@ -73,7 +72,7 @@ def find_workloads(objects: Sequence[Object]) -> list[Workload]:
 
 def without_pods(objects: Sequence[Object]) -> list[str]:
     """Return the TrainJobs, such as ``TrainJob/train``, whose runtime, which defines their pods, is not in the file."""
-    runtimes = {mapping(each.get("metadata")).get("name") for each in objects if each.get("kind") in _RUNTIMES}
+    runtimes = {_name_of(each) for each in objects if each.get("kind") in _RUNTIMES}
     return [
         f"TrainJob/{mapping(each.get('metadata')).get('name', '?')}"
         for each in objects
@@ -111,7 +110,9 @@ def _pods(document: Object, objects: Sequence[Object]) -> Iterator[Pods]:
     elif kind == "JobSet":
         yield from _of_job_set(spec)
     elif kind in _RUNTIMES:
-        yield from _of_job_set(mapping(mapping(spec.get("template")).get("spec")), _nodes_of(document, objects))
+        yield from _of_job_set(*_inside_runtime(document))
+    elif kind == "TrainJob":
+        yield from _of_train_job(document, objects)
     elif kind in _TEMPLATE_KINDS or mapping(mapping(spec.get("template")).get("spec")).get("containers"):
         yield _of_template("", spec)
     else:
@@ -125,21 +126,33 @@ def _of_job_set(spec: Mapping[str, Any], nodes: int | None = None) -> Iterator[P
     for each in jobs:
         inside = mapping(mapping(each.get("template")).get("spec"))
         role = str(each.get("name", "")) if len(jobs) > 1 else ""
-        trains = len(jobs) == 1 or each.get("name") == _TRAINER
-        yield _of_template(role, inside, number(each.get("replicas"), 1), nodes if trains else None)
+        yield _of_template(role, inside, number(each.get("replicas"), 1), nodes if is_trainer(each, jobs) else None)
 
 
-def _nodes_of(runtime: Object, objects: Sequence[Object]) -> int | None:
-    """Return the number of nodes set by a TrainJob of the file, else by the runtime."""
-    policy = mapping(mapping(runtime.get("spec")).get("mlPolicy"))
-    name = mapping(runtime.get("metadata")).get("name")
-    trainers = [
-        mapping(mapping(each.get("spec")).get("trainer"))
-        for each in objects
-        if each.get("kind") == "TrainJob" and _runtime_of(each) == name
-    ]
-    said = [each.get("numNodes") for each in (*trainers, policy)]
-    return next((number(each, 1) for each in said if each is not None), None)
+def _of_train_job(train_job: Object, objects: Sequence[Object]) -> Iterator[Pods]:
+    runtime = next((each for each in objects if _is_laid_under(each, [train_job])), None)
+    if runtime is not None:
+        inside, nodes = _inside_runtime(runtime)
+        own = mapping(mapping(train_job.get("spec")).get("trainer")).get("numNodes")
+        yield from _of_job_set(lay_over(inside, train_job), nodes if own is None else number(own, 1))
+
+
+def _is_laid_under(document: Object, objects: Sequence[Object]) -> bool:
+    """Return True for a runtime that a TrainJob of these objects uses: its pods are those of the TrainJob."""
+    return document.get("kind") in _RUNTIMES and any(
+        each.get("kind") == "TrainJob" and _runtime_of(each) == _name_of(document) for each in objects
+    )
+
+
+def _inside_runtime(runtime: Object) -> tuple[Mapping[str, Any], int | None]:
+    """Return the JobSet of a runtime, and its number of nodes."""
+    spec = mapping(runtime.get("spec"))
+    nodes = mapping(spec.get("mlPolicy")).get("numNodes")
+    return mapping(mapping(spec.get("template")).get("spec")), None if nodes is None else number(nodes, 1)
+
+
+def _name_of(document: Object) -> object:
+    return mapping(document.get("metadata")).get("name")
 
 
 def _of_template(role: str, spec: Mapping[str, Any], times: int = 1, nodes: int | None = None) -> Pods:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Final
 
-from kubectl_ddp.preflight import controller, gang, kueue, needs, queue_quota, quota, server, spec_checks
+from kubectl_ddp.preflight import controller, gang, kueue, needs, policies, queue_quota, quota, server, spec_checks
 from kubectl_ddp.preflight.model import Check, Facts, Subject
 from kubectl_ddp.util.finding import Finding
 
@@ -32,6 +32,7 @@ OF_THE_CLUSTER: Final[Sequence[Check]] = (
     Check("queue", ("local_queues", "pending"), kueue.check_pending_jobs),
     Check("controller", ("controller",), controller.check_controller),
     Check("quota", ("quotas",), quota.check_resource_quota),
+    Check("policies", ("policies",), policies.check_network_policies),
     Check("volumes", ("claims",), needs.check_volume_claims),
     Check("entries", ("secrets",), needs.check_secrets),
     Check("entries", ("config_maps",), needs.check_config_maps),

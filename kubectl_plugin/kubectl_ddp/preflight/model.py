@@ -54,6 +54,8 @@ class Facts:
     """PriorityClass of the job."""
     quotas: Sequence[Object] | Unknown = Unknown()
     """ResourceQuotas of the namespace."""
+    policies: Sequence[Object] | Unknown = Unknown()
+    """NetworkPolicies of the namespace."""
     local_queues: Sequence[Object] | Unknown = Unknown()
     """LocalQueues of the namespace; empty without Kueue."""
     has_kueue: bool = True

@@ -119,7 +119,8 @@ def _identity(spec: JobSpec, run_id: str) -> list[dict[str, Any]]:
 def _worker_environment(spec: JobSpec, run_id: str, *, is_local: bool) -> list[dict[str, Any]]:
     """Return our variables, then the user's; each name occurs once, since server-side apply rejects duplicates."""
     # An image of the user's may have no entry for the number of the user, and Python then asks these variables.
-    person = {"HOME": str(Path.SCRATCH), "USER": USER_NAME, "LOGNAME": USER_NAME}
+    name = spec.env.get("LOGNAME") or spec.env.get("USER") or USER_NAME  # getpass.getuser reads LOGNAME first
+    person = {"HOME": str(Path.SCRATCH), "USER": name, "LOGNAME": name}
     home = [] if is_local else [_variable(name, value) for name, value in person.items()]
     variables = [*_contract_env(spec, run_id), *home, *_users(spec, is_local=is_local)]
     return list({variable["name"]: variable for variable in variables}.values())

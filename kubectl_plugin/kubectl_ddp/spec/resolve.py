@@ -11,6 +11,7 @@ from kubectl_ddp.fabrics.registry import AUTO
 from kubectl_ddp.spec import fabric
 from kubectl_ddp.spec.defaults import RULES, DefaultingContext, Values
 from kubectl_ddp.spec.fields import DEFAULTS, FIELDS, FILE_KEYS, PRESET, PROGRAM_KEYS
+from kubectl_ddp.spec.launcher_command import take_over
 from kubectl_ddp.spec.model import JobSpec
 from kubectl_ddp.spec.presets import PRESETS, Preset
 from kubectl_ddp.spec.rules import checked, warnings
@@ -42,7 +43,7 @@ def resolve(layers: Sequence[Layer], surroundings: DefaultingContext) -> Resolve
     Raises:
         UsageError: If a value is invalid, or values contradict each other.
     """
-    said = merge(layers)
+    said, taken_over = take_over(merge(layers))
     said = merge([defaults(), _preset_layer(said, surroundings.shared), said])
     said.pop(PRESET, None)
     values = {key: _parse(key, given) for key, given in said.items()}
@@ -52,7 +53,7 @@ def resolve(layers: Sequence[Layer], surroundings: DefaultingContext) -> Resolve
         if rule.key not in values and (made := rule.make(values, surroundings)) is not None:
             values[rule.key], origins[rule.key] = made
     _add_fabric(values, origins)
-    notes = _resolve_layout(values, origins, surroundings)
+    notes = taken_over + _resolve_layout(values, origins, surroundings)
     spec = checked(JobSpec(**_attributes(values)))
     return Resolved(spec, {key: origins[key] for key in sorted(origins, key=_position)}, tuple(warnings(spec)), notes)
 

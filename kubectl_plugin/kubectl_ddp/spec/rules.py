@@ -185,7 +185,7 @@ def _program_starts_no_ranks(spec: JobSpec) -> None:
     for name in LAUNCHERS.intersection(names):
         raise UsageError(
             f"'{name}' starts ranks itself, and the launcher of the job starts them already.",
-            hint="Submit the script that it would start, and set nnodes and nproc.",
+            hint="Submit the script that it would start, and set nnodes and nproc; or give the whole line as command.",
         )
 
 

@@ -122,8 +122,8 @@ def rejected_pods(facts: Facts) -> Iterator[CauseFinding]:
     ]
     if not events:
         return
-    text = line_of(message_of(events[-1]))
-    pods = "the pod of its rendezvous store" if _is_of_store(events[-1]) else "its pods"
+    text, is_of_store = line_of(message_of(events[-1])), _is_of_store(events[-1])
+    pods = "the pod of its rendezvous store" if is_of_store else "its pods"
     if "exceeded quota" in text:
         yield diagnosis(
             Cause.QUOTA,
@@ -135,7 +135,9 @@ def rejected_pods(facts: Facts) -> Iterator[CauseFinding]:
     yield diagnosis(
         Cause.ADMISSION,
         f"The API server refuses {pods}: {_after('is forbidden:', text)}.",
-        "What the message names has to change in the job, or in the namespace's labels and policies.",
+        "The store has the same size in every job: what the message names has to change in the namespace."
+        if is_of_store
+        else "What the message names has to change in the job, or in the namespace's labels and policies.",
         (format_event(events[-1]),),
     )
 

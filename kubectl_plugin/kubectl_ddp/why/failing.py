@@ -34,6 +34,10 @@ _FIXES: Final = (
         "Shared memory (/dev/shm) of the pod is full: submit it again with more --shm, or fewer data-loader workers.",
     ),
     (
+        re.compile("which the script starts, failed"),
+        "The job has started the ranks already: submit the program behind the launcher, or give it --standalone.",
+    ),
+    (
         re.compile(r"\(/checkpoints\S* is full"),
         "The checkpoint volume is full: enlarge its claim, or keep fewer checkpoints (--keep of the trainer).",
     ),

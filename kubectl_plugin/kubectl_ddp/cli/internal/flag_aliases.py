@@ -64,7 +64,8 @@ def check_program(program: str, path: str) -> None:
     if name in LAUNCHERS:
         raise UsageError(
             f"'{name}' starts ranks itself, and the launcher of the job starts them already.",
-            hint=f"Submit the script: '{path} train.py --nproc 2 -- ARGS'.",
+            hint=f"Submit the script: '{path} train.py --nproc 2 -- ARGS'; or the whole line: "
+            f"'{path} --command \"{name} ...\"'.",
         )
     if name in INTERPRETERS:
         raise UsageError(

@@ -288,9 +288,14 @@ def _parse_job_size(word: str | None, layer: Layer) -> dict[str, Given]:
     return {"nnodes": Given(match[1], origin), "nproc": Given(match[2], origin)}
 
 
-def warn(resolved: Resolved, options: Options, more: Sequence[str] = ()) -> None:
-    """Print choices that were made automatically, and warnings, to stderr."""
+def print_notes(resolved: Resolved, options: Options) -> None:
+    """Print choices that were made automatically to stderr."""
     for note in resolved.notes:
         options.print_message(note)
+
+
+def warn(resolved: Resolved, options: Options, more: Sequence[str] = ()) -> None:
+    """Print choices that were made automatically, and warnings, to stderr."""
+    print_notes(resolved, options)
     for warning in [*map(str, resolved.warnings), *more]:
         options.print_message(f"warning: {warning}")

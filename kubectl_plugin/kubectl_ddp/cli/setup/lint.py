@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, Final
 import click
 
 from kubectl_ddp.cli.internal.finding_output import fail_on_errors, print_findings
-from kubectl_ddp.cli.internal.job_options import JobRequest, ProgramCommand, job_options, prepare
+from kubectl_ddp.cli.internal.job_options import JobRequest, ProgramCommand, job_options, prepare, print_notes
 from kubectl_ddp.cli.internal.options import Options
 from kubectl_ddp.cli.internal.shared_flags import shared_options
 from kubectl_ddp.errors import UsageError
@@ -25,6 +25,7 @@ if TYPE_CHECKING:
 MANIFESTS: Final = (".yaml", ".yml", ".json")
 LARGEST_BYTES: Final = 64 * 2**20
 """Maximum size of a manifest in bytes. A namespace as printed by kubectl fits."""
+_WITH_RUNTIME: Final = "Put the runtime into the file, as 'kubectl get clustertrainingruntime NAME -o yaml' prints it."
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,7 +86,7 @@ def _lint_request(options: Options, request: JobRequest, ignored: str) -> LintRe
     objects = parse_manifest(file.name, file.text)
     if not is_job_file(objects):
         _reject_flags(request, file)
-        return _lint_manifest(file.name, objects, ignored, options)
+        return _lint_manifest(file.name, objects, ignored)
     return _of_job(options, dataclasses.replace(request, file=file, script=script if request.file else None), ignored)
 
 
@@ -114,9 +115,10 @@ def _reject_flags(request: JobRequest, file: JobFile) -> None:
         raise UsageError(f"{file.name} is a manifest, to which the flags of a job add nothing.", hint="Leave them out.")
 
 
-def _lint_manifest(name: str, objects: Sequence[dict[str, Any]], ignored: str, options: Options) -> LintResult:
+def _lint_manifest(name: str, objects: Sequence[dict[str, Any]], ignored: str) -> LintResult:
     from kubectl_ddp.lint.manifests import find_workloads, unknown_kinds, without_pods  # noqa: PLC0415
     from kubectl_ddp.lint.registry import check  # noqa: PLC0415 - not needed for help and completion
+    from kubectl_ddp.util.finding import warning  # noqa: PLC0415
 
     if unknown := unknown_kinds(objects):
         raise UsageError(
@@ -124,21 +126,25 @@ def _lint_manifest(name: str, objects: Sequence[dict[str, Any]], ignored: str, o
             hint="Lint a Pod with the same containers, or leave the object out.",
         )
     makers = find_workloads(objects)
-    for lonely in without_pods(objects):
-        options.print_message(
-            f"warning: The pods of {lonely} are in its runtime, which is not in {name}, and were not looked at."
+    lonely = [
+        warning(
+            f"The pods of {each} are in its runtime, which is not in {name}, and were not looked at.", _WITH_RUNTIME
         )
+        for each in without_pods(objects)
+    ]
     if not makers:
         kinds = ", ".join(dict.fromkeys(str(each["kind"]) for each in objects))
-        raise UsageError(f"{name} holds nothing that makes pods, only {kinds}.", hint="Name the manifest of the job.")
+        hint = _WITH_RUNTIME if lonely else "Name the manifest of the job."
+        raise UsageError(f"{name} holds nothing that makes pods, only {kinds}.", hint=hint)
     unseen = [
         word for each in makers for pods in each.pods for one in pods.training_containers for word in one.unresolved_env
     ]
-    return LintResult(name, [placed for each in makers for placed in check(each, ignored)], unseen)
+    return LintResult(name, [*lonely, *(placed for each in makers for placed in check(each, ignored))], unseen)
 
 
 def _of_job(options: Options, request: JobRequest, ignored: str) -> LintResult:
     from ddp_trainer.common.constants import Env  # noqa: PLC0415 - not needed for help and completion
+    from kubectl_ddp.client.submission.prepared_job import program_warnings  # noqa: PLC0415
     from kubectl_ddp.lint.registry import check_environment  # noqa: PLC0415
     from kubectl_ddp.render import Site  # noqa: PLC0415
 
@@ -147,7 +153,9 @@ def _of_job(options: Options, request: JobRequest, ignored: str) -> LintResult:
     left_out = ",".join(filter(None, (ignored, spec.env.get(Env.LINT_IGNORE, ""))))
     found = check_environment(spec, left_out, is_one_machine=prepared.site is Site.LOCAL)
     unseen = [*spec.secret_env, *map(str, spec.env_from)]
-    return LintResult(spec.name, [*found, *of_pods(prepared, left_out)], unseen)
+    print_notes(prepared.resolved, options)
+    doubts = program_warnings(spec, prepared.site)
+    return LintResult(spec.name, [*doubts, *found, *of_pods(prepared, left_out)], unseen)
 
 
 def of_pods(prepared: Prepared, ignored: str = "") -> list[Finding]:

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from kubectl_ddp.backends.select import backend_for
 from kubectl_ddp.cli.internal.finding_output import fail_on_errors, print_findings
-from kubectl_ddp.cli.internal.job_options import JobRequest, prepare
+from kubectl_ddp.cli.internal.job_options import JobRequest, prepare, print_notes
 from kubectl_ddp.cli.internal.options import Options
 from kubectl_ddp.client.submission.preflight import finding_error, read_facts
+from kubectl_ddp.client.submission.prepared_job import program_warnings
 from kubectl_ddp.errors import UsageError
 from kubectl_ddp.preflight.chain import OF_THE_CLUSTER, OF_THE_JOB, RIGHTS, run_checks
 from kubectl_ddp.preflight.kueue_forecast import forecast_to_dict
@@ -26,7 +27,8 @@ def inspect_job(options: Options, request: JobRequest, *, is_strict: bool) -> No
     spec = prepared.spec
     told = read_facts(backend, spec, prepared.objects(prepared.placeholder), is_thorough=True)
     assert told is not None  # noqa: S101 - never None for a cluster
-    found = run_checks([*OF_THE_JOB, *OF_THE_CLUSTER], *told)
+    print_notes(prepared.resolved, options)
+    found = [*program_warnings(spec, prepared.site), *run_checks([*OF_THE_JOB, *OF_THE_CLUSTER], *told)]
     print_findings(
         options,
         "Preflight",

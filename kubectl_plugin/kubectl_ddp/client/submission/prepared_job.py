@@ -16,6 +16,7 @@ from kubectl_ddp.code.script import (
     SHELLS,
     check_is_python,
     check_script,
+    command_starts_launchers,
     left_behind,
     read_script,
     script_warnings,
@@ -132,7 +133,7 @@ def prepare_job(resolved: Resolved, where: Where, *, shown: bool = False, kept: 
         )
     code, spec = _with_code(resolved.spec, site, kept)
     if kept is None:
-        resolved = dataclasses.replace(resolved, warnings=(*resolved.warnings, *_script_warnings(spec, site)))
+        resolved = dataclasses.replace(resolved, warnings=(*resolved.warnings, *program_warnings(spec, site)))
     if not shown:
         check_place_of_new_job(where)
     return Prepared(dataclasses.replace(resolved, spec=spec), where, site, code)
@@ -154,18 +155,22 @@ def _lost_files(spec: JobSpec) -> Iterator[str]:
         yield "Files of a pod are lost with it; --checkpoint-claim CLAIM keeps those in /checkpoints."
 
 
-def _script_warnings(spec: JobSpec, site: Site) -> Iterator[Finding]:
-    """Yield warnings about a script of this machine. Its path is relative to the code, if a directory is sent."""
+def program_warnings(spec: JobSpec, site: Site) -> Iterator[Finding]:
+    """Yield warnings about the program, and about a script of this machine, whose path is relative to the code if a
+    directory is sent.
+    """
     if isinstance(spec.program, Script):
         script = Path(spec.code or "", spec.program.path)
         yield from script_warnings(script)
         yield from starts_launchers(script, LAUNCHERS)
         if site is Site.CLUSTER and spec.code is None:
             yield from left_behind(script)
-    elif isinstance(spec.program, Command) and spec.code is not None:
-        named = [Path(spec.code, word) for word in spec.program.words if PurePath(word).suffix in {".py", *SHELLS}]
-        for script in (path for path in named if path.is_file()):
-            yield from starts_launchers(script, LAUNCHERS)
+    elif isinstance(spec.program, Command):
+        yield from command_starts_launchers(spec.program.words, LAUNCHERS)
+        scripts = (word for word in spec.program.words if PurePath(word).suffix in {".py", *SHELLS})
+        for script in (Path(spec.code, word) for word in scripts if spec.code is not None):
+            if script.is_file():
+                yield from starts_launchers(script, LAUNCHERS)
 
 
 def _check_secrets(spec: JobSpec) -> None:

@@ -183,4 +183,30 @@ metadata: {{name: tune}}
 spec: {{runtimeRef: {{name: torch-distributed}}}}
 """)
     assert run(["lint", "both.yaml", "--ignore", "all"]) == 0
-    assert "warning: The pods of TrainJob/tune are in its runtime, which is not in both.yaml" in capsys.readouterr().err
+    assert (
+        "WARNING    The pods of TrainJob/tune are in its runtime, which is not in both.yaml" in capsys.readouterr().out
+    )
+    assert run(["lint", "both.yaml", "--ignore", "all", "--strict"]) == 4
+
+
+@pytest.mark.parametrize(
+    ("program", "told"),
+    [
+        (["--code", ".", "--command", "bash train.sh"], "'train.sh' starts torchrun"),
+        (["--command", "bash -c 'cd x; torchrun t.py'"], "The command starts torchrun"),
+        (["beside.py"], "'beside.py' imports helper from the files beside it"),
+    ],
+)
+def test_what_submit_warns_of_in_a_program_lint_finds_too(
+    program: list[str], told: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    Path("train.sh").write_text("torchrun --nnodes $N train.py\n")
+    Path("beside.py").write_text("import helper\n")
+    Path("helper.py").touch()
+    assert run(["lint", *program, "--image", "example.com/a:1"]) == 0
+    assert f"WARNING    {told}" in capsys.readouterr().out
+
+
+def test_lint_prints_what_a_launcher_s_command_becomes(capsys: pytest.CaptureFixture[str]) -> None:
+    assert run(["lint", "--command", "torchrun --nproc-per-node 2 train.py", "--image", "example.com/a:1"]) == 0
+    assert capsys.readouterr().err.startswith("The command of torchrun becomes nproc 2, script train.py.")

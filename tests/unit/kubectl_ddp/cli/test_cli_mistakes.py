@@ -91,9 +91,8 @@ def test_a_size_without_a_unit_is_refused(capsys: pytest.CaptureFixture[str], fl
     ("words", "way_out"),
     [
         (["--module", "train.py"], "script"),
-        (["--command", "torchrun --nproc_per_node 2 train.py"], "nproc"),
-        (["--command", "/opt/bin/torchrun train.py"], "nproc"),
-        (["--command", "python -m torch.distributed.run train.py"], "nproc"),
+        (["--command", "torchrun --nproc_per_node 2"], "script"),
+        (["--command", "accelerate launch --config_file a.yaml train.py"], "nproc"),
         (["--module", "torch.distributed.run"], "nproc"),
         (["torchrun", "train.py"], "train.py"),
         (["torchrun", "--nproc_per_node=2", "train.py", "--epochs", "3"], "train.py"),

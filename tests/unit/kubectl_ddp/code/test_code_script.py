@@ -39,7 +39,9 @@ def test_modules_beside_a_script_that_travels_alone_are_named(tmp_path: Path) ->
     assert f"'{script}' imports blocks, mymodel from the files beside it" in str(found)
     assert f"--code {tmp_path}" in str(found.hint)
     (tmp_path / "blocks.py").unlink()
-    (tmp_path / "mymodel" / "__init__.py").unlink()
+    (tmp_path / "mymodel" / "__init__.py").rename(tmp_path / "mymodel" / "parts.py")  # a namespace package
+    assert "imports mymodel from" in "".join(map(str, left_behind(script)))
+    (tmp_path / "mymodel" / "parts.py").unlink()
     assert list(left_behind(script)) == []
 
 
@@ -58,6 +60,9 @@ def test_modules_beside_a_script_that_travels_alone_are_named(tmp_path: Path) ->
         ("train.sh", "pip install deepspeed-kernels accelerate\n", ""),
         ("train.py", "import subprocess\nsubprocess.run(['torchrun', '--nproc-per-node=2', 'inner.py'])\n", "torchrun"),
         ("train.py", "import os\nos.system('deepspeed train.py --deepspeed')\n", "deepspeed"),
+        ("train.sh", "pip install deepspeed accelerate\n", ""),
+        ("run.py", "import subprocess\ncmd = ['torchrun', f'--nnodes={N}', 't.py']\nsubprocess.run(cmd)\n", "torchrun"),
+        ("run.py", "p.add_argument('--launcher', choices=['deepspeed', 'ddp'])\nsubprocess.run(['ls'])\n", ""),
         ("train.py", "'''Start me with torchrun --nproc-per-node 2 train.py.'''\nimport torch\n", ""),
         ("train.py", "import subprocess\nsubprocess.run(['torchrun', '--standalone', 'evaluate.py'])\n", ""),
     ],

@@ -343,8 +343,36 @@ def test_a_train_job_says_how_many_nodes_its_runtime_has() -> None:
     runtime = {"apiVersion": version, "kind": "TrainingRuntime", "metadata": {"name": "x"}, **body}
     spec = {"runtimeRef": {"name": "x"}, "trainer": {"numNodes": 12}}
     train = {"apiVersion": version, "kind": "TrainJob", "metadata": {"name": "t"}, "spec": spec}
-    assert [each.count for each in find_workloads([runtime, train])] == [12]
+    assert [(each.where, each.count) for each in find_workloads([runtime, train])] == [("TrainJob/t", 12)]
     assert (without_pods([runtime, train]), without_pods([train])) == ([], ["TrainJob/t"])
+
+
+def test_a_train_job_is_laid_over_its_runtime() -> None:
+    version, body, _ = KINDS["ClusterTrainingRuntime"]
+    runtime = {"apiVersion": version, "kind": "TrainingRuntime", "metadata": {"name": "x"}, **body}
+    patch = {"spec": {"nodeSelector": {"pool": "b"}, "volumes": [{"name": "more", "emptyDir": {}}]}}
+    inside = {"template": {"spec": {"template": {"spec": {"hostNetwork": True}}}}}
+    spec = {
+        "runtimeRef": {"name": "x"},
+        "trainer": {
+            "command": ["torchrun", "t.py"],
+            "env": [{"name": "NCCL_PROTO", "value": "LL128"}],
+            "resourcesPerNode": {"limits": {"nvidia.com/gpu": 2}},
+        },
+        "podTemplateOverrides": [
+            {"targetJobs": [{"name": "node"}], **patch},
+            {"targetJobs": [{"name": "y"}], "spec": {"nodeSelector": {"pool": "c"}}},
+        ],
+        "runtimePatches": [
+            {"trainingRuntimeSpec": {"template": {"spec": {"replicatedJobs": [{"name": "node", **inside}]}}}}
+        ],
+    }
+    train = {"apiVersion": version, "kind": "TrainJob", "metadata": {"name": "t"}, "spec": spec}
+    [found] = find_workloads([runtime, train])
+    [pods] = found.pods
+    assert (pods.count, pods.gpus, pods.node_selector, pods.is_on_host_network) == (7, 2, {"pool": "b"}, True)
+    assert (pods.volume("shm"), pods.volume("more")) == (SHM, {"name": "more", "emptyDir": {}})
+    assert "N33" in {each.rule for each in check(found)}
 
 
 ODD = [

@@ -489,3 +489,30 @@ def test_an_operator_that_is_refused_is_not_called_absent() -> None:
     found = run_checks(facts(bare, around={RelatedKind.EVENTS: (failed,), RelatedKind.OPERATOR: ()}))
     assert found[0].subject is Cause.QUOTA
     assert found[0].message == "The namespace's quota does not allow its pods: small, limited: pods=0."
+
+
+REFUSED = "The API server refuses the pod of its rendezvous store"
+RATIO = "cpu max limit to request ratio per Container is 2, but provided ratio is 4.000000"
+
+
+@pytest.mark.parametrize(
+    ("text", "cause", "message"),
+    [
+        (
+            f"pods is forbidden: {RATIO}",
+            Cause.ADMISSION,
+            f"{REFUSED}: {RATIO}.",
+        ),
+        (
+            "pods is forbidden: exceeded quota: small, limited: pods=2",
+            Cause.QUOTA,
+            "The namespace's quota does not allow the pod of its rendezvous store: small, limited: pods=2.",
+        ),
+    ],
+)
+def test_a_store_whose_pod_is_refused_is_named_with_the_reason(text: str, cause: Cause, message: str) -> None:
+    told = event("FailedCreate", f"Error creating: {text}", "digits-store", kind="Job", uid="u-9")
+    waits = facts(job("Created"), pod(0), pod(1), around={RelatedKind.EVENTS: (told,)})
+    found = first(waits)
+    assert (found.subject, found.message) == (cause, message)
+    assert "FailedCreate" in found.evidence[0]

@@ -164,10 +164,11 @@ def test_a_pod_that_was_killed_for_memory_and_replaced_is_told_by_its_operators_
         ("died of SIGBUS, as where /dev/shm is full", "with more --shm"),
         ("RuntimeError: PytorchStreamWriter failed writing file data/0: file write failed", "--mount"),
         ("RuntimeError: open file failed with strerror: Read-only file system", "/tmp"),
+        ("torchrun, which the script starts, failed: DistNetworkError: x", "--standalone"),
         ("OSError: [Errno 30] Read-only file system: 'out.pt'", "/checkpoints"),
     ],
 )
-def test_a_volume_that_is_full_or_read_only_gets_a_help_of_its_own(error: str, fix: str) -> None:
+def test_errors_with_a_known_fix_get_a_help_of_their_own(error: str, fix: str) -> None:
     told = ENDED.replace("139", "1") + json.dumps({"rank": 0, "message": error})
     ended = event("Error", told, "digits", kind="PyTorchJob", uid="")
     assert fix in first(known(pod(0), pod(1), events=(ended,))).hint

@@ -44,6 +44,8 @@ class FailureBuilder:
         message = failure_reason.innermost_error(note.message) if note else ""
         aborted = failure_reason.abort_in(self.last_lines(local_rank)) if exit_code == failure_reason.ABORTED else ""
         reason = failure_reason.reason_of(exit_code, message, oom_killed=self._oom_kills > kills, aborted=aborted)
+        if note and (nested := launcher_in_stderr(note.stack)):
+            message = f"{nested}: {message}"
         told = failure_reason.sanitize_text(aborted or message, MESSAGE_CHARACTERS)
         failure = self._failure(local_rank, exit_code, reason, told or self._describe_exit(local_rank, exit_code))
         if note is None:
@@ -55,7 +57,8 @@ class FailureBuilder:
     def _describe_exit(self, local_rank: int, exit_code: int) -> str:
         """Describe an exit without an exception: the code, and what the program printed last on stderr."""
         how = failure_reason.describe_exit_code(exit_code)
-        lines = self.last_lines(local_rank) if exit_code < Exit.SIGNAL_BASE else ""
+        has_words = exit_code < Exit.SIGNAL_BASE or exit_code == failure_reason.ABORTED
+        lines = self.last_lines(local_rank) if has_words else ""
         printed = launcher_in_stderr(lines) or failure_reason.last_words(lines)
         return failure_reason.sanitize_text(f"{how}: {printed}" if printed else how, MESSAGE_CHARACTERS)
 

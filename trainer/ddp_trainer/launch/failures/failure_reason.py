@@ -46,6 +46,8 @@ _ABORTS: Final = (
 """Searched in this order, because collectives also time out after a CUDA error."""
 
 _TRACEBACK: Final = "Traceback (most recent call last):"
+_DUMP: Final = "Fatal Python error:"
+"""First words of the stacks that Python's faulthandler appends to what a program prints before it aborts."""
 _TYPE: Final = re.compile(r"([A-Za-z_][\w.]*)(?::|$)")
 """Matches the exception class at the start of Python's error line."""
 
@@ -117,7 +119,8 @@ def last_words(stderr: str) -> str:
     >>> last_words("usage: train.py\ntrain.py: error: unrecognized arguments: --lr\n\n")
     'train.py: error: unrecognized arguments: --lr'
     """
-    return next((line.strip() for line in reversed(stderr.splitlines()) if line.strip()), "")
+    own = stderr.partition(_DUMP)[0]
+    return next((line.strip() for line in reversed(own.splitlines()) if line.strip()), "")
 
 
 def abort_in(stderr: str) -> str:

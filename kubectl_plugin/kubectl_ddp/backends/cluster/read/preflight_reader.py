@@ -13,7 +13,7 @@ from typing import Any, Final
 
 import yaml
 
-from ddp_trainer.common.constants import Annotation, Label
+from ddp_trainer.common.constants import Annotation, Label, Role
 from kubectl_ddp.backends.cluster.http.api import Api
 from kubectl_ddp.backends.cluster.http.api_errors import AgainstPolicy, NotServed
 from kubectl_ddp.backends.cluster.http.resources import Discovery, collection
@@ -52,6 +52,11 @@ NO_RIGHT: Final = "cannot create resource"
 NO_DRY_RUN: Final = "dry run"
 SAID_ELSEWHERE: Final = ("exceeded quota", "no PriorityClass with name")
 """Rejections that other checks report in more detail."""
+
+_CHECK: Final = "-check"
+"""End of the name of a pod in a dry run."""
+_PODS: Final = "Its pods"
+_STORE_POD: Final = "The pod of its store"
 
 Question = Callable[[], Any]
 
@@ -95,6 +100,10 @@ class PreflightReader:
             "secrets": unknown_if_forbidden(lambda: self._entries("secrets", of.secrets(subject))),
             "config_maps": unknown_if_forbidden(lambda: self._entries("configmaps", of.config_maps(subject))),
         }
+        if self.is_thorough:
+            found["policies"] = unknown_if_forbidden(
+                partial(objects, self.api, RelatedKind.POLICIES, subject.namespace)
+            )
         if spec.gang is Gang.NATIVE:
             found["has_scheduling_group"] = partial(passes_scheduling_group, self.api, ENGINES[spec.engine])
         if spec.priority is not None:
@@ -203,6 +212,8 @@ class PreflightReader:
         pods = (("worker", self.subject.worker), ("store", self.subject.store))
         items = [_pod(self.subject, role, template) for role, template in pods]
         answers = each(self._dry_run_error, items + (self._dry_run_objects() if self.is_thorough else []))
+        if answers[1] and answers[1] == str(answers[0]).replace(_PODS, _STORE_POD):
+            answers[1] = ""  # one reason for both
         if unread := [answer for answer in answers if isinstance(answer, Unknown)]:
             return unread[0]
         return {str(number): str(answer) for number, answer in enumerate(answers) if answer}
@@ -254,7 +265,7 @@ class PreflightReader:
 
 
 def _pod(subject: Subject, role: str, template: Mapping[str, Any]) -> Object:
-    metadata = {**template["metadata"], "name": f"{subject.spec.name}-{role}-check"}
+    metadata = {**template["metadata"], "name": f"{subject.spec.name}-{role}{_CHECK}"}
     return {"apiVersion": "v1", "kind": "Pod", "metadata": metadata, "spec": template["spec"]}
 
 
@@ -265,7 +276,10 @@ def _in_short(item: Object, refusal: str) -> str:
 
 
 def _describe(item: Object) -> str:
-    return "Its pods" if item["kind"] == "Pod" else f"The {item['kind']} '{item['metadata']['name']}'"
+    name = item["metadata"]["name"]
+    if item["kind"] != "Pod":
+        return f"The {item['kind']} '{name}'"
+    return _STORE_POD if name.endswith(f"-{Role.STORE}{_CHECK}") else _PODS
 
 
 def _keys(item: Object) -> frozenset[str]:

@@ -44,6 +44,7 @@ SOURCES: Final[Mapping[RelatedKind, Source]] = {
     RelatedKind.BOUND: Source(plural="pods", is_everywhere=True, fields=HELD, reduce=strip_scheduled_pod),
     RelatedKind.CLAIMS: Source(plural="persistentvolumeclaims"),
     RelatedKind.QUOTAS: Source(plural="resourcequotas"),
+    RelatedKind.POLICIES: Source(versions=("networking.k8s.io/v1",), plural="networkpolicies"),
     RelatedKind.WORKLOADS: Source(versions=_KUEUE, plural="workloads", is_everywhere=True),
     RelatedKind.LOCAL_QUEUES: Source(versions=_KUEUE, plural="localqueues", is_everywhere=True),
     RelatedKind.CLUSTER_QUEUES: Source(versions=_KUEUE, plural="clusterqueues", is_everywhere=True),

@@ -41,10 +41,19 @@ def ended(exit_code: int, stderr: str) -> Failure:
         ),
         (CUDA, FailureReason.GPU_FAULT, "CUDA error: uncorrectable ECC error encountered"),
         (TIMEOUT + CUDA, FailureReason.GPU_FAULT, "CUDA error: uncorrectable ECC error encountered"),
-        ("double free or corruption (out)\n", FailureReason.SIGABRT, "died of SIGABRT"),
+        (
+            "double free or corruption (out)\n",
+            FailureReason.SIGABRT,
+            "died of SIGABRT: double free or",
+        ),
+        (
+            'terminate called\n  what():  boom\nFatal Python error: Aborted\n\n  File "t.py", line 1 in <module>\n',
+            FailureReason.SIGABRT,
+            "died of SIGABRT: what():  boom",
+        ),
         ("", FailureReason.SIGABRT, "died of SIGABRT"),
     ],
-    ids=["timeout", "ECC", "both", "another abort", "silence"],
+    ids=["timeout", "ECC", "both", "another abort", "with Python's stacks", "silence"],
 )
 def test_an_abort_has_the_reason_that_stderr_gives(stderr: str, reason: FailureReason, begins: str) -> None:
     failure = ended(failure_reason.ABORTED, stderr)

@@ -1,0 +1,51 @@
+"""NetworkPolicies of the namespace beside the job's own."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from kubectl_ddp.kube.objects import Object
+from kubectl_ddp.preflight.chain import OF_THE_CLUSTER, run_checks
+from kubectl_ddp.util.finding import Severity
+from kubectl_ddp.values.parsers import Egress
+from tests.support.cluster_facts import a_subject, facts
+
+NOTHING = {"podSelector": {}, "policyTypes": ["Ingress", "Egress"]}
+INGRESS = {"podSelector": {}, "policyTypes": ["Ingress"]}
+OTHERS = {"podSelector": {"matchLabels": {"app": "web"}}, "policyTypes": ["Egress"]}
+ALL = {"podSelector": {}, "policyTypes": ["Egress"], "egress": [{}]}
+
+
+def policy(spec: Any, name: str = "default-deny") -> Object:
+    return {"kind": "NetworkPolicy", "metadata": {"name": name}, "spec": spec}
+
+
+@pytest.mark.parametrize(
+    ("egress", "spec", "severity"),
+    [
+        (Egress.CLOSED, NOTHING, Severity.OK),
+        (Egress.OPEN, NOTHING, Severity.WARNING),
+        (Egress.UNRESTRICTED, NOTHING, Severity.ERROR),
+        (Egress.UNRESTRICTED, INGRESS, Severity.OK),
+        (Egress.OPEN, INGRESS, Severity.OK),
+        (Egress.OPEN, OTHERS, None),
+        (Egress.UNRESTRICTED, ALL, None),
+    ],
+)
+def test_a_policy_that_isolates_the_pods_is_named_with_what_the_job_needs(
+    egress: Egress, spec: Any, severity: Severity | None
+) -> None:
+    known = facts(policies=[policy(spec)])
+    found = [each for each in run_checks(OF_THE_CLUSTER, a_subject(egress=egress), known) if each.subject == "policies"]
+    assert [each.severity for each in found] == ([] if severity is None else [severity])
+    for each in found:
+        assert "'default-deny'" in each.message
+        assert "--egress closed" in each.hint or severity is Severity.OK
+
+
+def test_the_policy_of_the_job_itself_is_none_of_the_namespace() -> None:
+    subject = a_subject(egress=Egress.UNRESTRICTED)
+    known = facts(policies=[policy(NOTHING, subject.spec.name)])
+    assert [each for each in run_checks(OF_THE_CLUSTER, subject, known) if each.subject == "policies"] == []
