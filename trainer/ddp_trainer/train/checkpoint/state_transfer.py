@@ -14,7 +14,8 @@ from __future__ import annotations
 
 import io
 import pickle
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import partial
 from itertools import islice
 from typing import Any, Final, NamedTuple
@@ -26,11 +27,11 @@ from torch import Tensor
 from ddp_trainer.train.checkpoint.torch_zip_writer import Archive
 from ddp_trainer.train.distributed.group import Group
 
-_AT_ONCE: Final = 4
+_AT_ONCE: Final = 8
 """Pieces in transfer at the same time, so that a rank need not wait for the start of each."""
 _PIECE_BYTES: Final = 32 << 20
 """Largest size of a piece, so that its transfer takes much less than the timeout of a collective."""
-_BUCKET_BYTES: Final = 8 << 20
+_BUCKET_BYTES: Final = 4 << 20
 _SMALL_BYTES: Final = 1 << 20
 """Size below which tensors share a bucket."""
 _PROTOCOL: Final = 2
@@ -74,8 +75,7 @@ def broadcast_state(
     memory = _packed(outline) if is_source else _allocate(outline, group.device, targets or {}) if wanted else None
     pieces = _pieces(outline, memory, group.device, sends=is_source)
     with group.convert_errors():
-        while some := list(islice(pieces, _AT_ONCE)):
-            _move(some, partial(dist.broadcast, src=source, async_op=True))
+        _move(pieces, partial(dist.broadcast, src=source, async_op=True))
     if is_source:
         return state
     return None if memory is None else _filled(outline, memory)
@@ -135,15 +135,24 @@ class _Piece(NamedTuple):
     """Memory of the tensors to fill from it when it has arrived."""
 
 
-def _move(pieces: Sequence[_Piece], move: Callable[[Tensor], Any]) -> None:
-    """Send or receive pieces at the same time, and fill their parts."""
-    works = [move(piece.memory) for piece in pieces]
-    for piece, work in zip(pieces, works, strict=True):
-        work.wait()
-        start = 0
-        for part in piece.parts:
-            part.copy_(piece.memory[start : start + len(part)])
-            start += len(part)
+def _move(pieces: Iterable[_Piece], move: Callable[[Tensor], Any]) -> None:
+    """Send or receive pieces, some at the same time, and fill their parts."""
+    moving: deque[tuple[_Piece, Any]] = deque()
+    for piece in pieces:
+        if len(moving) == _AT_ONCE:
+            _finish(*moving.popleft())
+        moving.append((piece, move(piece.memory)))
+    while moving:
+        _finish(*moving.popleft())
+
+
+def _finish(piece: _Piece, work: Any) -> None:
+    """Wait for a piece, and fill its parts."""
+    work.wait()
+    start = 0
+    for part in piece.parts:
+        part.copy_(piece.memory[start : start + len(part)])
+        start += len(part)
 
 
 def _pieces(
