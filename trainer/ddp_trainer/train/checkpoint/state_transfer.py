@@ -3,7 +3,7 @@
 The source first sends the structure of the state, in which tensors have no content. Then it sends the memory of each
 tensor in pieces, directly from where it is, by the backend of the group: :func:`broadcast_state` to all ranks,
 :func:`exchange_states` within pairs of ranks. Small tensors, and those on another device than the group's, share a
-bucket. So neither side needs more memory than one piece beyond the state itself.
+bucket. So neither side needs more memory than the pieces in transfer beyond the state itself.
 
 If a rank is lost meanwhile, the state of the source is intact, and what a target received is incomplete. A target
 receives into new memory unless the caller gives it tensors to write to. Only a rank whose own state is of no use to the
@@ -27,10 +27,10 @@ from torch import Tensor
 from ddp_trainer.train.checkpoint.torch_zip_writer import Archive
 from ddp_trainer.train.distributed.group import Group
 
-_AT_ONCE: Final = 8
+_AT_ONCE: Final = 6
 """Pieces in transfer at the same time, so that a rank need not wait for the start of each."""
-_PIECE_BYTES: Final = 32 << 20
-"""Largest size of a piece, so that its transfer takes much less than the timeout of a collective."""
+_PIECE_BYTES: Final = 8 << 20
+"""Largest size of a piece. A rank that needs no state has memory for the pieces in transfer."""
 _BUCKET_BYTES: Final = 4 << 20
 _SMALL_BYTES: Final = 1 << 20
 """Size below which tensors share a bucket."""
@@ -167,7 +167,6 @@ def _pieces(
         sends: The tensors are sent, not received.
     """
     small, used = list[Tensor](), 0
-    scratch = torch.empty(0, dtype=torch.uint8, device=device)
     for number, tensor in enumerate(outline.tensors):
         if outline.memory_of[number] != number:
             continue
@@ -181,9 +180,8 @@ def _pieces(
                 used += len(part)
             continue
         for part in flat.split(_PIECE_BYTES):  # type: ignore[no-untyped-call] # as above
-            if part.is_meta and len(scratch) < len(part):
-                scratch = torch.empty(len(part), dtype=torch.uint8, device=device)
-            yield _Piece(scratch[: len(part)] if part.is_meta else part)
+            # A rank that drops a piece passes it on to others, so pieces in transfer may not share their memory.
+            yield _Piece(torch.empty(len(part), dtype=torch.uint8, device=device) if part.is_meta else part)
     if small:
         yield _bucket(small, device, sends=sends)
 
