@@ -88,8 +88,11 @@ def run(name: str, options: Options) -> int:
     with redirect_stdout_to_stderr() as stdout:
         measurement = load(name)
         options.parts(getattr(measurement, "PARTS", ()))  # before it takes its time
-        if (options.budget_seconds is not None or options.out) and not getattr(measurement, "HAS_BUDGET", False):
-            raise CannotMeasure("It has no --budget and no --out.")
+        has_budget = getattr(measurement, "HAS_BUDGET", False)
+        if options.budget_seconds is not None and not has_budget:
+            raise CannotMeasure("It has no --budget.")
+        if options.out and not (has_budget or getattr(measurement, "HAS_OUT", False)):
+            raise CannotMeasure("It has no --out.")
 
         def emit(line: Mapping[str, Any]) -> None:
             os.write(stdout, f"{json.dumps(line)}\n".encode())
@@ -119,7 +122,9 @@ def parser() -> argparse.ArgumentParser:
         "--only", default="", metavar="PARTS", help="parts of a measurement that has some, with commas"
     )
     described.add_argument("--budget", type=_seconds, metavar="SECONDS", help="wall time of gpu (default 480)")
-    described.add_argument("--out", type=Path, metavar="DIR", help="folder for the files of gpu (default build/gpu)")
+    described.add_argument(
+        "--out", type=Path, metavar="DIR", help="folder for the files of gpu (default build/gpu) or scale"
+    )
     described.add_argument("--seed", type=int, default=0, help="of schedules and the order of turns (default 0)")
     return described
 

@@ -185,11 +185,11 @@ def small_step() -> Callable[[], None]:
     return step
 
 
-def make_state() -> dict[str, Any]:
-    """Weights and AdamW's two moments, 500 MB together."""
+def make_state(size_bytes: int = STATE_BYTES) -> dict[str, Any]:
+    """Weights and AdamW's two moments, of this size together."""
     import torch
 
-    side = int((STATE_BYTES / 3 / 4 / LAYERS) ** 0.5)
+    side = int((size_bytes / 3 / 4 / LAYERS) ** 0.5)
     model = torch.nn.Sequential(*(torch.nn.Linear(side, side) for _ in range(LAYERS)))
     optimizer = torch.optim.AdamW(model.parameters(), foreach=False)
     for weight in model.parameters():
@@ -199,13 +199,13 @@ def make_state() -> dict[str, Any]:
     return {"model": model.state_dict(), "optimizer": optimizer.state_dict()}
 
 
-def make_save_methods(directory: Path) -> dict[str, SaveMethod]:
+def make_save_methods(directory: Path, size_bytes: int = STATE_BYTES) -> dict[str, SaveMethod]:
     """Every way to save the same state."""
     import torch
     import torch.distributed as dist
     import torch.distributed.checkpoint as dcp
 
-    state = make_state()
+    state = make_state(size_bytes)
     if not dist.is_initialized():
         dist.init_process_group("gloo", store=dist.HashStore(), rank=0, world_size=1)
     steps = iter(range(1, 1 << 20))

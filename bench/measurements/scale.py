@@ -1,27 +1,41 @@
-"""Time and memory as the data set and the state grow.
+"""Time and memory as the data set and the state grow, beside stock torch in the same run.
 
-``samples``: the commit of a step, and samples per second of processor time of a whole run. ``transfer``: a state from
-one rank to another, against one raw broadcast of the same bytes. ``resume``: a state from a directory, against
-``torch.load(mmap=True)`` with ``load_state_dict``. Each has the exponent of its growth, 0 if the size does not matter.
-The page cache holds the files, so ``resume`` does not measure a disk.
+``transfer``: a state from one rank to another, against one raw broadcast of the same bytes. ``faults``: two agents with
+a rank each lose a worker and a node, get the node back, and start again from their checkpoint; beside them two ranks of
+stock torchrun, with ``torch.save`` and with ``dcp``. Most weights of these jobs are not trained
+(:mod:`bench.scripts.growing_task`), so the figures are those of the recovery and not of large steps. ``samples``: the
+commit of a step, and samples per second of processor time of a whole run. ``resume``: a state from a directory, against
+``torch.load(mmap=True)`` with ``load_state_dict``. ``save``: how long a save stops the training.
+
+Each figure has the exponent of its growth, 0 if the size does not matter. ``--out DIR`` writes a table and two plots.
+The page cache holds the files, so no part measures a disk. ``--quick`` takes at most four minutes, with a state of at
+most 1 GB and fewer sizes for stock torchrun.
 """
 
 from __future__ import annotations
 
-import math
+import os
+import signal
 import statistics
 import tempfile
 import time
 from collections.abc import Callable, Mapping
 from functools import partial
+from itertools import pairwise
 from pathlib import Path
 from typing import Any, Final
 
 import torch
 import torch.distributed as dist
-from torch import Tensor, nn
+from torch import nn
 
+from bench.drivers.two_agent_job import GIVEN_UP, two_agent_job
+from bench.growth import growth_exponent, plot, table
 from bench.harness import CannotMeasure, Options, Report, interleaved, paired_ratio
+from bench.measurements.checkpoint import environment, make_save_methods
+from bench.measurements.recovery import begin, torchrun_recovery
+from bench.peers.torchrun_driver import torchrun
+from bench.scripts.growing_task import STATE_MEGABYTES, Growing
 from ddp_trainer.train import Config, run
 from ddp_trainer.train.checkpoint.checkpoint_files import read
 from ddp_trainer.train.checkpoint.state_transfer import broadcast_state
@@ -32,17 +46,51 @@ from ddp_trainer.train.distributed.group import Group
 from tests.support.forked_ranks import run_ranks
 from tests.support.train_builders import a_directory, a_manifest
 
-SUMMARY = (
-    "commits, transfers and cold resumes at growing sizes of data set and state, and the exponents of their growth"
-)
-PARTS = ("transfer", "samples", "resume")
+SUMMARY = "steps, commits, saves, transfers, recoveries and resumes at growing sizes of data set and state"
+PARTS = ("transfer", "faults", "samples", "resume", "save")
+HAS_OUT = True
 
-SAMPLES: Final = {"100k": 10**5, "1m": 10**6, "10m": 10**7, "100m": 10**8}
-STATES: Final = {"10mb": 10, "100mb": 100, "1gb": 1000}
-"""Size of a state of weights and AdamW, in megabytes."""
+SAMPLES: Final = {"100k": 10**5, "1m": 10**6, "10m": 10**7, "100m": 10**8, "1b": 10**9}
+STATES: Final = {"10mb": 10, "100mb": 100, "1gb": 1000, "2gb": 2000}
+"""Size of a state, in megabytes."""
+QUICK_STATES: Final = ("10mb", "100mb", "1gb")
+QUICK_FAULTS: Final = ("10mb", "1gb")
+KILLS: Final = 3
+STOCK_KINDS: Final[Mapping[str, tuple[str, ...]]] = {"torch_save": (), "dcp": ("--dcp",)}
+STOCK_SAVE_STEPS: Final = 100
+TRAIN: Final = (
+    *("-m", "ddp_trainer", "train", "--task", "bench.scripts.growing_task:Growing", "--epochs", "1000000"),
+    *("--global-batch", "64", "--schedule", "constant", "--checkpoint-seconds", "5", "--log-json", "--log-steps", "1"),
+)
 WIDTH: Final = 1024
 BATCH: Final = 4096
 STEPS: Final = 100
+MOVES: Final = {
+    "raw broadcast": "raw_broadcast_{}",
+    "transfer": "transfer_{}",
+    "torch.load with mmap": "torch_load_{}",
+    "cold resume": "resume_{}",
+    "its digest": "resume_{}_digest",
+    "stall of a save": "save_stall_{}",
+    "stall of torch.save": "torch_save_stall_{}",
+    "stall of dcp.save": "dcp_save_stall_{}",
+    "stall of dcp.async_save": "dcp_async_stall_{}",
+}
+RECOVERY: Final = {
+    "a worker is killed: survivor": "survivor_{}",
+    "a worker is killed: all ranks": "worker_lost_{}",
+    "stock torchrun, torch.save": "torchrun_torch_save_{}",
+    "stock torchrun, dcp": "torchrun_dcp_{}",
+    "a node is lost": "node_lost_{}",
+    "a node joins": "join_{}",
+    "pause of a join": "join_gap_{}",
+    "both nodes start again": "cold_start_{}",
+    "step": "step_{}",
+}
+BY_SAMPLES: Final = {"commit of 4,096 samples": "commit_{}_samples"}
+"""Row of a table → name of its figures, with the size for ``{}``."""
+OURS: Final = ("survivor", "worker_lost", "node_lost", "join", "join_gap", "cold_start", "step")
+"""Times of ``faults``, in seconds."""
 
 
 def measure(options: Options) -> Report:
@@ -50,71 +98,29 @@ def measure(options: Options) -> Report:
     report = Report()
     parts: dict[str, Callable[[Report, Options], None]] = {
         "transfer": measure_transfer,
+        "faults": measure_faults,
         "samples": measure_samples,
         "resume": measure_resume,
+        "save": measure_save,
     }
     for part in options.parts(PARTS):
+        began = time.monotonic()
         parts[part](report, options)
+        options.progress(f"{part}: {time.monotonic() - began:.0f} s")
+    if options.out is not None:
+        write_pictures(report, options.out)
     return report
 
 
-def growth_exponent(sizes: Mapping[str, int], values: Mapping[str, float]) -> float:
-    """Return the exponent of the power law that fits the values best.
-
-    >>> growth_exponent({"a": 1, "b": 10, "c": 100}, {"a": 2.0, "b": 20.0, "c": 200.0})
-    1.0
-    """
-    points = [(math.log(sizes[name]), math.log(value)) for name, value in values.items()]
-    return round(statistics.linear_regression(*zip(*points, strict=True)).slope, 3)
+def states(options: Options) -> dict[str, int]:
+    """Return the sizes of state to measure, in megabytes."""
+    return {name: STATES[name] for name in QUICK_STATES} if options.quick else dict(STATES)
 
 
-class Numbers:
-    """Samples that cost nothing to read, of any number."""
-
-    rowwise = True
-
-    def __init__(self, count: int) -> None:
-        self._count = count
-
-    def __len__(self) -> int:
-        return self._count
-
-    def __getitem__(self, index: int) -> Tensor:
-        return self.batch(torch.tensor([index]))[0]
-
-    def batch(self, ids: Tensor) -> Tensor:
-        """Return the samples of these ids."""
-        return (ids % 7).float().unsqueeze(1)
-
-
-class Fit:
-    """Task with a small network."""
-
-    name = "fit"
-
-    def __init__(self, count: int) -> None:
-        self._count = count
-
-    def model(self) -> nn.Module:
-        """Return the network."""
-        return nn.Sequential(nn.Linear(1, 128), nn.ReLU(), nn.Linear(128, 128), nn.ReLU(), nn.Linear(128, 1))
-
-    def train_samples(self) -> Numbers:
-        """Return the samples."""
-        return Numbers(self._count)
-
-    def test_samples(self) -> tuple[()]:
-        """Return none."""
-        return ()
-
-    def losses(self, model: nn.Module, batch: Tensor) -> Tensor:
-        """Return the losses."""
-        losses: Tensor = (model(batch) - batch).square().squeeze(1)
-        return losses
-
-    def metrics(self, model: nn.Module, batch: Tensor) -> Mapping[str, Tensor]:
-        """Return the sum of the losses."""
-        return {"loss": self.losses(model, batch).sum()}
+def add_growth(report: Report, name: str, sizes: Mapping[str, int], values: Mapping[str, float]) -> None:
+    """Add the exponent with which the values grow, if there are several."""
+    if len(values) > 1:
+        report.figure(f"{name}_growth_ratio", growth_exponent(sizes, values))
 
 
 def measure_samples(report: Report, options: Options) -> None:
@@ -123,7 +129,9 @@ def measure_samples(report: Report, options: Options) -> None:
     commits = {name: partial(time_commit, trackers[name], count) for name, count in SAMPLES.items()}
     seconds = interleaved(commits, rounds=5 if options.quick else 20, options=options)
     medians = {name: report.figure(f"commit_{name}_samples_seconds", values).median for name, values in seconds.items()}
-    report.figure("commit_growth_ratio", growth_exponent(SAMPLES, medians))
+    add_growth(report, "commit", SAMPLES, medians)
+    for name, tracker in trackers.items():
+        report.figure(f"tracker_{name}_samples_bytes", tracker.state_dict()["seen"].nbytes)
     report.at_most("seconds to commit 4,096 of 100 million samples", min(seconds["100m"]), 0.001)
     runs = {name: partial(time_run, SAMPLES[name]) for name in ("100k", "10m")}
     seconds = interleaved(runs, rounds=3 if options.quick else 10, options=options)
@@ -145,7 +153,7 @@ def time_run(count: int) -> float:
     """Seconds of processor time of a run of :data:`STEPS` steps."""
     config = Config(epochs=100, max_steps=STEPS, global_batch=BATCH, warmup_steps=0, learning_rate=0.01, threads=1)
     began = time.process_time()
-    run(config, Fit(count), env=Environment())
+    run(config, Growing(count), env=Environment())
     return time.process_time() - began
 
 
@@ -165,7 +173,7 @@ def measure_transfer(report: Report, options: Options) -> None:
     """Measure raw broadcasts and transfers into the tensors of a rank, in turns, and the memory of both."""
     rounds = 3 if options.quick else 10
     medians: dict[str, float] = {}
-    for name, megabytes in STATES.items():
+    for name, megabytes in states(options).items():
         results = run_ranks(2, partial(time_transfers, megabytes=megabytes, rounds=rounds))
         if not all(isinstance(result, tuple) for result in results):
             raise CannotMeasure(f"A rank failed: {results}")
@@ -175,9 +183,10 @@ def measure_transfer(report: Report, options: Options) -> None:
         ratio = report.figure(f"transfer_{name}_ratio", paired_ratio(ours, raw)).median
         memory = report.figure(f"transfer_{name}_memory_bytes", [result[2] for result in results]).maximum
         options.progress(f"{name}: {ratio:.2f} of a raw broadcast")
-    report.figure("transfer_growth_ratio", growth_exponent(STATES, medians))
-    report.at_most("transfer of 1 GB over a raw broadcast", ratio, 1.3)
-    report.at_most("bytes of memory for a transfer of 1 GB", memory, 64 << 20)
+        if name == "1gb":
+            report.at_most("transfer of 1 GB over a raw broadcast", ratio, 1.3)
+            report.at_most("bytes of memory for a transfer of 1 GB", memory, 64 << 20)
+    add_growth(report, "transfer", STATES, medians)
 
 
 def time_transfers(group: Group, megabytes: int, rounds: int) -> tuple[list[float], list[float], int]:
@@ -204,16 +213,16 @@ def time_together(group: Group, work: Callable[[], object]) -> float:
     return time.perf_counter() - began
 
 
-def memory_bytes(entry: str) -> int:
-    """Return an entry of this process's status, in bytes."""
-    lines = Path("/proc/self/status").read_text(encoding="utf-8").splitlines()
+def memory_bytes(entry: str, process: int | str = "self") -> int:
+    """Return an entry of the status of a process, in bytes."""
+    lines = Path(f"/proc/{process}/status").read_text(encoding="utf-8").splitlines()
     return next(int(line.split()[1]) << 10 for line in lines if line.startswith(entry))
 
 
 def measure_resume(report: Report, options: Options) -> None:
     """Measure loads from a directory in turns."""
     medians: dict[str, float] = {}
-    for name, megabytes in STATES.items():
+    for name, megabytes in states(options).items():
         with tempfile.TemporaryDirectory(prefix="ddp-bench-") as directory:
             model, optimizer = make_model(megabytes)
             state = {"model": model.state_dict(), "optimizer": optimizer.state_dict()}
@@ -229,8 +238,9 @@ def measure_resume(report: Report, options: Options) -> None:
         report.figure(f"resume_{name}_digest_seconds", seconds["digest"])
         report.baseline(f"torch_load_{name}_seconds", seconds["torch"])
         ratio = report.figure(f"resume_{name}_ratio", paired_ratio(seconds["ours"], seconds["torch"])).median
-    report.figure("resume_growth_ratio", growth_exponent(STATES, medians))
-    report.at_most("cold resume of 1 GB over torch.load with mmap", ratio, 1.5)
+        if name == "1gb":
+            report.at_most("cold resume of 1 GB over torch.load with mmap", ratio, 1.5)
+    add_growth(report, "resume", STATES, medians)
 
 
 def time_load(place: Path, model: nn.Module, optimizer: torch.optim.Optimizer, *, is_ours: bool) -> float:
@@ -252,3 +262,132 @@ def time_digest(place: Path) -> float:
     began = time.perf_counter()
     read(place)
     return time.perf_counter() - began
+
+
+def measure_save(report: Report, options: Options) -> None:
+    """Measure how long saves stop the training, in turns."""
+    medians: dict[str, float] = {}
+    for name, megabytes in states(options).items():
+        with tempfile.TemporaryDirectory(prefix="ddp-bench-") as directory:
+            arms = make_save_methods(Path(directory), megabytes * 10**6)
+            for arm in arms.values():
+                arm.time_save()  # allocates the memory
+            rounds = 2 if options.quick else 5
+            stalls = interleaved({key: arm.time_save for key, arm in arms.items()}, rounds=rounds, options=options)
+        medians[name] = report.figure(f"save_stall_{name}_seconds", stalls.pop("ours")).median
+        for key, seconds in stalls.items():
+            report.baseline(f"{key}_stall_{name}_seconds", seconds)
+    add_growth(report, "save_stall", STATES, medians)
+
+
+def measure_faults(report: Report, options: Options) -> None:
+    """Measure faults of jobs with growing states and data sets, and the same of stock torchrun."""
+    sizes = {name: size for name, size in states(options).items() if name in QUICK_FAULTS or not options.quick}
+    times: dict[str, dict[str, float]] = {name: {} for name in OURS}
+    with tempfile.TemporaryDirectory(prefix="ddp-bench-") as directory:
+        for size, megabytes in sizes.items():
+            for name, seconds in run_faults(Path(directory) / size, megabytes, report, size).items():
+                times[name][size] = report.figure(f"{name}_{size}_seconds", seconds).median
+            options.progress(f"{size}: " + ", ".join(f"{name} {of[size]:.2f} s" for name, of in times.items()))
+        for size in ("1gb",) if options.quick else sizes:
+            for kind, arguments in STOCK_KINDS.items():
+                seconds = run_stock(
+                    Path(directory) / f"{kind}-{size}", sizes[size], arguments, report, f"{kind}_{size}"
+                )
+                options.progress(f"{size}: stock torchrun with {kind} {seconds:.2f} s")
+    for name, of in times.items():
+        add_growth(report, name, STATES, of)
+    first, whole = times["survivor"]["1gb"], times["worker_lost"]["1gb"]
+    stock = report.baselines["torchrun_torch_save_1gb_seconds"]
+    report.at_most("all ranks step after a worker with 1 GB is killed, over stock torchrun", whole / stock, 0.2)
+    if (raw := report.baselines.get("raw_broadcast_1gb_p50_seconds")) is not None:
+        report.at_most("first step of the survivor of 1 GB, over a raw broadcast", first / raw, 1.5)
+
+
+def run_faults(directory: Path, megabytes: int, report: Report, size: str) -> dict[str, list[float]]:
+    """Return the seconds of :data:`OURS` of a job with a state of this size.
+
+    Raises:
+        CannotMeasure: The job did not train again.
+    """
+    found: dict[str, list[float | None]] = {name: [] for name in OURS}
+    with environment({STATE_MEGABYTES: str(megabytes)}), two_agent_job(directory, TRAIN) as run:
+        run.train(world=2, steps=STEPS)
+        steady = [step.time for step in run.telling.steps][-STEPS:]
+        found["step"].append(statistics.median(after - before for before, after in pairwise(steady)))
+        for _ in range(KILLS):
+            for place in (0, 1):
+                run.warm(place)
+            worker, killed = run.worker(1), time.time()
+            os.kill(worker, signal.SIGKILL)
+            found["survivor"].append(_since(killed, run.next_group_first_step(killed)))
+            found["worker_lost"].append(_since(killed, run.next_group_first_step(killed, world=2)))
+            run.train(world=2)
+        report.figure(f"memory_{size}_bytes", [memory_bytes("VmRSS", run.worker(place)) for place in (0, 1)])
+        lost = run.kill(1)
+        found["node_lost"].append(_since(lost, run.first_step(lost, world=1)))
+        run.train(world=1)
+        begun = run.start(1)
+        joint = run.first_step(begun, world=2)
+        found["join"].append(_since(begun, joint))
+        found["join_gap"].append(None if joint is None else joint - run.last_step(joint))
+        run.train(world=2)
+        for place in (1, 0):
+            run.end(place)
+        begun = run.start(0)
+        run.start(1)
+        found["cold_start"].append(_since(begun, run.first_step(begun, world=2)))
+    measured = {name: [each for each in seconds if each is not None] for name, seconds in found.items()}
+    if failed := [name for name in OURS if len(measured[name]) < len(found[name])]:
+        raise CannotMeasure(f"With {megabytes} MB, the job did not train within {GIVEN_UP:g} s: {', '.join(failed)}.")
+    return measured
+
+
+def _since(began: float, stepped: float | None) -> float | None:
+    return None if stepped is None else stepped - began
+
+
+def run_stock(directory: Path, megabytes: int, arguments: tuple[str, ...], report: Report, name: str) -> float:
+    """Return the seconds until two ranks of stock torchrun step again after one was killed.
+
+    Raises:
+        CannotMeasure: They did not.
+    """
+    script = ("--save-steps", str(STOCK_SAVE_STEPS), *arguments)
+    with (
+        environment({STATE_MEGABYTES: str(megabytes)}),
+        torchrun(directory, nnodes="1", nproc=2, arguments=("--max-restarts=9",), script_arguments=script) as run,
+    ):
+        begin(run, 2)
+        if run.wait(lambda step: step.step > STOCK_SAVE_STEPS, timeout=GIVEN_UP, workers=2) is None:
+            raise CannotMeasure(f"Stock torchrun did not save {megabytes} MB within {GIVEN_UP:g} s.")
+        report.baseline(f"torchrun_{name}_memory_bytes", [memory_bytes("VmRSS", step.pid) for step in run.steps()[-2:]])
+        seconds = torchrun_recovery(run, run.kill_worker, 2)
+    if seconds is None:
+        raise CannotMeasure(f"Stock torchrun did not train again within {GIVEN_UP:g} s with {megabytes} MB.")
+    report.baseline(f"torchrun_{name}_seconds", seconds)
+    return seconds
+
+
+def write_pictures(report: Report, folder: Path) -> None:
+    """Write ``scale.md``, tables of all times by size, and two plots."""
+    every = {**report.baselines, **report.figures}
+
+    def series(sizes: Mapping[str, int], rows: Mapping[str, str]) -> dict[str, dict[int, float]]:
+        found: dict[str, dict[int, float]] = {}
+        for label, name in rows.items():
+            for size, number in sizes.items():
+                for key in (f"{name.format(size)}_p50_seconds", f"{name.format(size)}_seconds"):
+                    if key in every:
+                        found.setdefault(label, {})[number] = every[key]
+        return found
+
+    folder.mkdir(parents=True, exist_ok=True)
+    found = [(sizes, series(sizes, rows)) for sizes, rows in ((STATES, RECOVERY | MOVES), (SAMPLES, BY_SAMPLES))]
+    (folder / "scale.md").write_text("\n".join(table(sizes, rows) for sizes, rows in found if rows))
+    for file, title, rows in (
+        ("scale-recovery.svg", "From a fault to the next step", RECOVERY),
+        ("scale-state.svg", "Copies of the state", MOVES),
+    ):
+        if shown := series(STATES, rows):
+            (folder / file).write_text(plot(title, "MB of state", shown))

@@ -1,8 +1,9 @@
 """Random faults in a job of four ranks, without manual action, compared with stock torchrun under the same faults.
 
 Every ten seconds for ten minutes a fault hits a random rank, the store or an agent. ``STORM_FAULTS`` sets another
-number of faults, as 2000, and ``STORM_SECONDS`` another interval, as 3. With at least ten faults, the resource usage
-of the job's processes is also compared. ``--only ours`` leaves stock torchrun out, and ``stock`` ours.
+number of faults, as 2000, ``STORM_SECONDS`` another interval, as 3, and ``BENCH_STATE_MB`` a larger state, as 100. With
+at least ten faults, the resource usage of the job's processes is also compared. ``--only ours`` leaves stock torchrun
+out, and ``stock`` ours.
 
 Ours trains at the level ``exact``, so that the bits show any effect of the storm: at the end, a single
 process takes as many steps without faults, and must have the same weights and optimizer. A lost or a repeated sample
@@ -33,6 +34,7 @@ from bench.drivers.resource_usage import UsageSampler
 from bench.drivers.zygote import children
 from bench.harness import CannotMeasure, Options, Report
 from bench.peers.torchrun_driver import Torchrun, torchrun
+from bench.scripts.growing_task import STATE_MEGABYTES
 from bench.scripts.storm_faults import ORDERS, VARIABLE
 from ddp_trainer.common.constants import Env, Role
 from ddp_trainer.train.checkpoint.checkpoint_files import Checkpoint, directories, read, unpack
@@ -211,6 +213,7 @@ def trainer_job(directory: Path) -> Iterator[LocalTrainerJob]:
     jobs.run(
         *("submit", "--local", "--name", NAME, "--nnodes", f"1:{NODES}", "--nproc", str(NPROC)),
         *("--max-restarts", "10000", "--env", f"{VARIABLE}={letters}", "--env", f"PYTHONPATH={path}"),
+        *("--env", f"{STATE_MEGABYTES}={os.environ.get(STATE_MEGABYTES, '0')}"),
         *HANGS,
         *("--module", "ddp_trainer", "--", *TRAIN, "--checkpoint-seconds", "1"),
         *("--checkpoint-dir", str(directory / "checkpoints"), "--checkpoint-scope", "job"),

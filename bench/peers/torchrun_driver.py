@@ -64,6 +64,7 @@ class Torchrun:
     arguments: tuple[str, ...] = ()
     """More flags for torchrun, as ``--max-restarts=100``."""
     launcher: tuple[str, ...] = STOCK
+    script_arguments: tuple[str, ...] = ()
     port: int = field(default_factory=free_port)
     agents: list[subprocess.Popen[bytes]] = field(default_factory=list)
 
@@ -75,6 +76,7 @@ class Torchrun:
             *("--rdzv-backend=c10d", f"--rdzv-endpoint=127.0.0.1:{self.port}", "--rdzv-id=bench"),
             *(f"--local-addr=127.0.0.{number + 1}", *self.arguments, str(SCRIPT)),
             *(f"--trace={self.log}", f"--checkpoint={self.directory / 'checkpoint.pt'}"),
+            *self.script_arguments,
         ]
         environment = os.environ | {"OMP_NUM_THREADS": "1", "GLOO_SOCKET_IFNAME": "lo"}
         with (self.directory / f"agent-{number}.log").open("ab") as output:
@@ -146,11 +148,17 @@ class Torchrun:
 
 @contextlib.contextmanager
 def torchrun(
-    directory: Path, *, nnodes: str, nproc: int, arguments: tuple[str, ...] = (), launcher: tuple[str, ...] = STOCK
+    directory: Path,
+    *,
+    nnodes: str,
+    nproc: int,
+    arguments: tuple[str, ...] = (),
+    launcher: tuple[str, ...] = STOCK,
+    script_arguments: tuple[str, ...] = (),
 ) -> Iterator[Torchrun]:
     """A fresh run with one agent that is killed at the end, whatever happens."""
     directory.mkdir(parents=True)
-    run = Torchrun(directory, nnodes, nproc, arguments, launcher)
+    run = Torchrun(directory, nnodes, nproc, arguments, launcher, script_arguments)
     try:
         run.start_agent()
         run.await_store()

@@ -5,8 +5,9 @@ from __future__ import annotations
 import os
 import time
 
-from torch import Tensor
+from torch import Tensor, nn
 
+from bench.scripts.growing_task import add_ballast
 from bench.scripts.storm_faults import VARIABLE, run_requested_fault
 from ddp_trainer.train.tasks.digits import Digits, LabeledImages
 
@@ -22,6 +23,10 @@ class _FaultyImages(LabeledImages):
 
 class StormyDigits(Digits):
     """Digits; without a letter box they come at full speed, and are the same."""
+
+    def model(self) -> nn.Module:
+        """Return the network, with untrained weights of ``BENCH_STATE_MB``."""
+        return add_ballast(super().model())
 
     def train_samples(self) -> LabeledImages:
         return (_FaultyImages if VARIABLE in os.environ else LabeledImages)(self._train.images, self._train.labels)

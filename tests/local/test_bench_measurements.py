@@ -28,6 +28,10 @@ SMALLEST: Final = {
     "redaction": ("", "BYTES = 1000"),
     "rendezvous": ("", "QUICK_AGENTS, HANDSHAKES = (4,), 1"),
     "samples": ("--only worlds", "PEERS, COLUMNS = {}, {'one': ResizeSchedule(((1, None),), lambda _: 32)}"),
+    "scale": (
+        "--only samples,save",
+        "STEPS, SAMPLES, QUICK_STATES = 1, {'100k': 100, '10m': 200, '100m': 300}, ('10mb',)",
+    ),
     "sharding": ("--only memory", "QUICK_STEPS, MEMORY_STEPS, LAYOUTS = 1, 1, [Row('shard=2')]"),
     "storm": (
         "--only ours",

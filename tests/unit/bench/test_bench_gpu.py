@@ -257,14 +257,14 @@ def test_a_budget_is_a_positive_time(budget: str) -> None:
     assert f"{budget} is no positive number of seconds" in done.stderr
 
 
-def test_a_measurement_without_a_budget_refuses_one() -> None:
-    done = subprocess.run(
-        [sys.executable, "-m", "bench", "plan", "--budget", "3"], cwd=ROOT, capture_output=True, text=True, check=False
-    )
-    assert (done.returncode, done.stderr) == (
-        2,
-        "bench: plan cannot be measured here: It has no --budget and no --out.\n",
-    )
+@pytest.mark.parametrize(
+    ("name", "flag", "value"), [("plan", "budget", "3"), ("plan", "out", "x"), ("scale", "budget", "3")]
+)
+def test_a_measurement_without_a_budget_or_files_refuses_them(name: str, flag: str, value: str) -> None:
+    command = [sys.executable, "-m", "bench", name, f"--{flag}", value]
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
+    refused = f"bench: {name} cannot be measured here: It has no --{flag}.\n"
+    assert (done.returncode, done.stderr) == (2, refused)
 
 
 def result_of(letter: str, **more: Any) -> dict[str, Any]:

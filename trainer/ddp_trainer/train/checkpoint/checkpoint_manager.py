@@ -247,15 +247,20 @@ class CheckpointManager:
                 return
         elif write is None and together:
             state()
-        if write is not None:
-            self._start(write, state, draft, began)
-
-    def _start(
-        self, write: Write, state: Callable[[], dict[str, Any]], draft: Callable[[], Manifest], began: float
-    ) -> None:
+        if write is None:
+            return
         if self._directory is not None:
             self._measure_interval(began)
-        archive = pack(state())
+        try:
+            archive = pack(state())
+        except MemoryError as err:
+            if together or in_pieces is not None:
+                raise  # the other ranks wait for this one's part
+            self._failed(err)
+            return
+        self._start(write, archive, draft, began)
+
+    def _start(self, write: Write, archive: Archive, draft: Callable[[], Manifest], began: float) -> None:
         copy = self._copy(archive)
         self.writing = Writing(write, draft(), copy or archive, began)
         if copy is None:

@@ -3,7 +3,7 @@
 The source first sends the structure of the state, in which tensors have no content. Then it sends the memory of each
 tensor in pieces, directly from where it is, by the backend of the group: :func:`broadcast_state` to all ranks,
 :func:`exchange_states` within pairs of ranks. Small tensors, and those on another device than the group's, share a
-bucket. So neither side needs more memory than one piece beyond the state itself.
+bucket. So neither side needs more memory than the pieces in transfer beyond the state itself.
 
 If a rank is lost meanwhile, the state of the source is intact, and what a target received is incomplete. A target
 receives into new memory unless the caller gives it tensors to write to. Only a rank whose own state is of no use to the
@@ -14,7 +14,8 @@ from __future__ import annotations
 
 import io
 import pickle
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import partial
 from itertools import islice
 from typing import Any, Final, NamedTuple
@@ -26,11 +27,11 @@ from torch import Tensor
 from ddp_trainer.train.checkpoint.torch_zip_writer import Archive
 from ddp_trainer.train.distributed.group import Group
 
-_AT_ONCE: Final = 4
+_AT_ONCE: Final = 6
 """Pieces in transfer at the same time, so that a rank need not wait for the start of each."""
-_PIECE_BYTES: Final = 32 << 20
-"""Largest size of a piece, so that its transfer takes much less than the timeout of a collective."""
-_BUCKET_BYTES: Final = 8 << 20
+_PIECE_BYTES: Final = 8 << 20
+"""Largest size of a piece. A rank that needs no state has memory for the pieces in transfer."""
+_BUCKET_BYTES: Final = 4 << 20
 _SMALL_BYTES: Final = 1 << 20
 """Size below which tensors share a bucket."""
 _PROTOCOL: Final = 2
@@ -74,8 +75,7 @@ def broadcast_state(
     memory = _packed(outline) if is_source else _allocate(outline, group.device, targets or {}) if wanted else None
     pieces = _pieces(outline, memory, group.device, sends=is_source)
     with group.convert_errors():
-        while some := list(islice(pieces, _AT_ONCE)):
-            _move(some, partial(dist.broadcast, src=source, async_op=True))
+        _move(pieces, partial(dist.broadcast, src=source, async_op=True))
     if is_source:
         return state
     return None if memory is None else _filled(outline, memory)
@@ -135,15 +135,24 @@ class _Piece(NamedTuple):
     """Memory of the tensors to fill from it when it has arrived."""
 
 
-def _move(pieces: Sequence[_Piece], move: Callable[[Tensor], Any]) -> None:
-    """Send or receive pieces at the same time, and fill their parts."""
-    works = [move(piece.memory) for piece in pieces]
-    for piece, work in zip(pieces, works, strict=True):
-        work.wait()
-        start = 0
-        for part in piece.parts:
-            part.copy_(piece.memory[start : start + len(part)])
-            start += len(part)
+def _move(pieces: Iterable[_Piece], move: Callable[[Tensor], Any]) -> None:
+    """Send or receive pieces, some at the same time, and fill their parts."""
+    moving: deque[tuple[_Piece, Any]] = deque()
+    for piece in pieces:
+        if len(moving) == _AT_ONCE:
+            _finish(*moving.popleft())
+        moving.append((piece, move(piece.memory)))
+    while moving:
+        _finish(*moving.popleft())
+
+
+def _finish(piece: _Piece, work: Any) -> None:
+    """Wait for a piece, and fill its parts."""
+    work.wait()
+    start = 0
+    for part in piece.parts:
+        part.copy_(piece.memory[start : start + len(part)])
+        start += len(part)
 
 
 def _pieces(
@@ -158,7 +167,6 @@ def _pieces(
         sends: The tensors are sent, not received.
     """
     small, used = list[Tensor](), 0
-    scratch = torch.empty(0, dtype=torch.uint8, device=device)
     for number, tensor in enumerate(outline.tensors):
         if outline.memory_of[number] != number:
             continue
@@ -172,9 +180,8 @@ def _pieces(
                 used += len(part)
             continue
         for part in flat.split(_PIECE_BYTES):  # type: ignore[no-untyped-call] # as above
-            if part.is_meta and len(scratch) < len(part):
-                scratch = torch.empty(len(part), dtype=torch.uint8, device=device)
-            yield _Piece(scratch[: len(part)] if part.is_meta else part)
+            # A rank that drops a piece passes it on to others, so pieces in transfer may not share their memory.
+            yield _Piece(torch.empty(len(part), dtype=torch.uint8, device=device) if part.is_meta else part)
     if small:
         yield _bucket(small, device, sends=sends)
 

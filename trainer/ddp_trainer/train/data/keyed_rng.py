@@ -121,8 +121,9 @@ def hash_31_bits(numbers: Tensor, key: int) -> Tensor:
         numbers: int64, any shape.
         key: Unsigned, at most 64 bits.
     """
-    state = (numbers + _to_int64(key)) * _to_int64(_FIRST)
-    return _shift((state ^ _shift(state, 32)) * _to_int64(_SECOND), 33)
+    state = (numbers + _to_int64(key)).mul_(_to_int64(_FIRST))
+    state.bitwise_xor_(_shift(state, 32)).mul_(_to_int64(_SECOND))
+    return _shift(state, 33)
 
 
 def _shift(state: Tensor, bits: int) -> Tensor:

@@ -144,14 +144,18 @@ class ElasticState:
     def _build(self, checkpoint: Checkpoint | None, *, is_void: bool) -> None:
         """Build a state to load into; if no rank keeps its state (``is_void``), also reset evaluation and guard."""
         context, config = self._context, self._context.config
-        if self._lacks_model:
-            context.model, self._lacks_model = draw(config, context.task, context.process), False
+        self._draw_lacking_model()
         if is_void:
             context.watch = EvaluationTracker(config)
             context.guard = Guard(config, context.process.progress.log_message)
         stored_batch_slices = None if checkpoint is None else checkpoint.manifest.batch_slices
         loads = checkpoint is not None or config.init_from is not None
         self.state = build_state(context, self._history, stored_batch_slices, loads=loads)
+
+    def _draw_lacking_model(self) -> None:
+        context = self._context
+        if self._lacks_model:
+            context.model, self._lacks_model = draw(context.config, context.task, context.process), False
 
     def _load(self, checkpoint: Checkpoint, taken: RecoveredState | None) -> RestoreResult:
         return self.state.load_checkpoint(checkpoint) if taken is None else restore_state(taken, self.state)
@@ -205,6 +209,7 @@ class ElasticState:
         context = self._context
         if self.is_whole or isinstance(context.task, UserTask) or context.config.is_model_sharded:
             return {}
+        self._draw_lacking_model()
         if not is_deferred(context.model):
             context.model.to(context.process.group.device)
         self._lacks_weights = True

@@ -166,6 +166,19 @@ def test_a_state_that_cannot_be_copied_is_written_while_training_waits(
     assert said == ["The state cannot be copied for a save: MemoryError. Training waits until it is written."]
 
 
+def test_a_state_that_has_no_memory_is_a_failed_save_unless_other_ranks_wait_for_it(tmp_path: Path) -> None:
+    def state() -> dict[str, object]:
+        raise MemoryError
+
+    told = Told()
+    saver = a_saver(a_directory(tmp_path), told, alarm=print)
+    saver.open()
+    saver.save(1, state, lambda: a_manifest(1))
+    assert (type(saver.failure), told.failed) == (MemoryError, 1)
+    with pytest.raises(MemoryError):
+        saver.save(2, state, lambda: a_manifest(2), together=True)
+
+
 def test_a_claim_of_a_newer_group_ends_training_as_before(tmp_path: Path) -> None:
     directory = Failing(tmp_path, keep=1, claim=WriteLease(tmp_path, generation=0, fence=0, run_id="run", token="a"))
     directory.errors = [StaleGeneration("a newer group")]

@@ -155,3 +155,15 @@ def test_a_rank_that_wants_nothing_takes_part() -> None:
         return None if state is None else state["x"].tolist()
 
     assert run_ranks(3, receive) == [[0, 1, 2], None, [0, 1, 2]]
+
+
+def test_a_rank_that_needs_no_state_passes_on_the_right_content(monkeypatch: pytest.MonkeyPatch) -> None:
+    """With four ranks, gloo sends from rank 0 to 3 by way of 1, while later tensors arrive there already."""
+    monkeypatch.setattr(state_transfer, "_SMALL_BYTES", 1)
+    state = {str(number): torch.full((250_000,), float(number)) for number in range(40)}
+
+    def receive(group: Group) -> object:
+        received = broadcast_state(state if group.rank == 0 else None, 0, group, wanted=group.rank != 1)
+        return None if received is None else [name for name in state if not received[name].equal(state[name])]
+
+    assert run_ranks(4, receive) == [[], None, [], []]

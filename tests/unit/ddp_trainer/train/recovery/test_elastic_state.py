@@ -75,6 +75,26 @@ def test_a_new_rank_receives_the_state_into_its_own_weights() -> None:
     assert run_ranks(2, receive) == [(True, [2.0], STEP)] * 2
 
 
+def test_a_former_spare_receives_the_state_into_its_own_weights_too(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(state_transfer, "_SMALL_BYTES", 1)
+    send, moved = dist.broadcast, list[int]()
+
+    def remember(tensor: Any, *args: Any, **kwargs: Any) -> Any:
+        moved.append(tensor.data_ptr())
+        return send(tensor, *args, **kwargs)
+
+    monkeypatch.setattr(dist, "broadcast", remember)
+
+    def receive(group: Group) -> object:
+        rank = a_rank_of(group)
+        if group.rank == 1:
+            rank.held.capture(in_doubt=False)  # a spare holds no model
+        rank.resume(group)
+        return rank.weight.data_ptr() in moved, rank.weight.unique().tolist()
+
+    assert run_ranks(2, receive) == [(True, [2.0])] * 2
+
+
 def test_a_rank_whose_source_is_lost_begins_with_the_first_weights_again(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(state_transfer, "_SMALL_BYTES", 1)
     monkeypatch.setattr(state_transfer, "_PIECE_BYTES", 1000)
