@@ -27,7 +27,7 @@ from kubectl_ddp.errors import DdpError, Unreachable
 from kubectl_ddp.kube import job_kinds
 from kubectl_ddp.observe.scrape import observe
 from kubectl_ddp.why.model import Cause
-from tests.cluster.live_cluster import Namespace, until
+from tests.cluster.live_cluster import Namespace, Result, until
 from tests.support.rendered import store_job, worker_template
 
 Json = dict[str, Any]
@@ -64,6 +64,12 @@ class Stage:
     """What is done to it once all its workers run."""
     runs: bool = False
     """Whether its pods must run, and so need a store."""
+    is_local: bool = False
+    """Whether it must not run on a cluster, because it fills a disk of the node."""
+    is_honest: bool = False
+    """Whether it is only slow: no answer before the right one may be a hang."""
+    here: str = ""
+    """Shell commands before it starts on this machine, in mounts of its own."""
     code: int = 13
 
 
@@ -100,7 +106,7 @@ class Staging:
         """Whether the cluster has what a stage needs."""
         words = stage.words
         engine = words[words.index("--engine") + 1] if "--engine" in words else DEFAULT_ENGINE
-        return engine in self.served and ("--queue" not in words or "queues" in self.served)
+        return not stage.is_local and engine in self.served and ("--queue" not in words or "queues" in self.served)
 
     def make(self, path: str, body: Json) -> Json:
         """Create an object of the whole cluster, remembered for its end."""
@@ -238,6 +244,10 @@ class Staging:
     @property
     def backend(self) -> ClusterBackend:
         return ClusterBackend(Access(namespace=self.space.name), notice=lambda _: None)
+
+    def ddp(self, *words: str) -> Result:
+        """Run a command of ``kubectl ddp`` in the namespace."""
+        return self.space.ddp(*words)
 
     def render_objects(self, *words: str) -> list[Json]:
         """What ``kubectl ddp render`` prints."""

@@ -37,6 +37,7 @@ SMALLEST: Final = {
         "--only ours",
         "NODES = NPROC = 1; CALM_SECONDS, EVERY_SECONDS, os.environ['STORM_FAULTS'] = 0.1, 1.0, '1'",
     ),
+    "why": ("--only import-error", "import os; os.environ['KUBECONFIG'] = '/dev/null'"),
 }
 """Measurement → its flags, and changes of its module."""
 ELSEWHERE: Final = {
@@ -44,7 +45,6 @@ ELSEWHERE: Final = {
     "list": "needs a cluster",
     "recovery-cluster": "needs a cluster",
     "startup": "needs a cluster",
-    "why": "needs a cluster",
     "demo": "is `make demo`, which CI runs",
     "gpu": "is rehearsed by test_bench_gpu_checks.py",
     "rules": "needs a Prometheus and a minute; test_rules_fire.py evaluates the rules",
