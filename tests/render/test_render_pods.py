@@ -137,6 +137,11 @@ def test_the_users_variables_win_over_those_that_are_only_a_default() -> None:
     assert "HOME" not in environment(a_job(), site=Site.LOCAL)
 
 
+def test_the_store_of_a_local_job_leaves_torchruns_port_to_other_programs() -> None:
+    [endpoint] = [word for word in container(a_job(), site=Site.LOCAL)["args"] if word.startswith("--rdzv-endpoint=")]
+    assert not endpoint.endswith(":29400")
+
+
 def test_secrets_stay_where_they_are_on_a_cluster_and_are_inherited_here() -> None:
     spec = a_job(
         secret_env={"TOKEN": SecretKey("hub", "token")},

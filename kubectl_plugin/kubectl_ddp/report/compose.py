@@ -77,8 +77,7 @@ class Report:
         """Current samples per second while the job runs, else the mean over all intervals with samples."""
         if self.state.throughput is not None:
             return self.state.throughput
-        known = [value for value in self.measured.throughput if value] if self.measured is not None else []
-        return sum(known) / len(known) if known else None
+        return self.measured.mean_throughput if self.measured is not None else None
 
     @property
     def quality(self) -> Mapping[str, float]:

@@ -89,7 +89,7 @@ def _throughput(numbers: JobTimeSeries) -> Plot | None:
     if not any(known):
         return None
     scale = scale_of(known, from_zero=True)
-    low, high, mean = (format_number(each) for each in (min(known), max(known), sum(known) / len(known)))
+    low, high, mean = (format_number(each or 0.0) for each in (min(known), max(known), numbers.mean_throughput))
     described = f"Mean {mean} samples/s, from {low} to {high}."
     return Plot(
         id="throughput",

@@ -81,6 +81,12 @@ class JobTimeSeries:
     failures: tuple[WorkerFailure, ...] = ()
     changes: tuple[Change, ...] = field(default=())
 
+    @property
+    def mean_throughput(self) -> float | None:
+        """Mean samples per second over all intervals with samples; None without any."""
+        known = [value for value in self.throughput if value]
+        return sum(known) / len(known) if known else None
+
 
 def summarize_series(series: Sequence[Series]) -> JobTimeSeries | None:
     """Summarize the series; return None if no series has two samples."""

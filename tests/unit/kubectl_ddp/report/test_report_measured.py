@@ -4,14 +4,16 @@ from __future__ import annotations
 
 import json
 import math
+from dataclasses import replace
 
 import pytest
 
 from ddp_trainer.common.metric_names import Metric
 from ddp_trainer.common.time_classes import JobTime, Phase
+from kubectl_ddp.report.plot_data import build_plots
 from kubectl_ddp.report.series import MOST_READINGS, POD, Series, read
 from kubectl_ddp.report.time_series import Change, JobTimeSeries, Kind, summarize_series
-from tests.support.report_cases import START, a_job, counter, times
+from tests.support.report_cases import START, a_job, a_report, counter, times
 
 
 def of(series: list[Series]) -> JobTimeSeries:
@@ -140,3 +142,11 @@ def test_what_was_before_a_prometheus_began_to_look_is_no_change_and_no_peak() -
     found = of(series)
     assert {round(value, 6) for value in found.throughput if value is not None} == {1.0}
     assert found.changes == ()
+
+
+def test_the_plot_of_the_throughput_has_the_mean_of_the_tile() -> None:
+    report = a_report(a_job(4, readings=12))
+    assert report.measured is not None
+    idle = replace(report.measured, throughput=(0.0, 100.0, 300.0, None))
+    assert replace(report, measured=idle).throughput == 200.0
+    assert build_plots(idle)[0].caption.startswith("Mean 200 samples/s, from 0 to 300")
