@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import Any, Final
 from urllib.parse import quote
 
+from bench.drivers.node_access import ANSWER
 from kubectl_ddp.backends.cluster.http.api import Api
 from kubectl_ddp.errors import DdpError
 
@@ -31,6 +32,6 @@ class ClusterPrometheus:
 
     def query(self, expression: str) -> list[dict[str, Any]]:
         """The vector that an expression has now."""
-        answer = self.api.text(f"{SERVICE}:9090/proxy/api/v1/query?query={quote(expression)}", seconds=10)
+        answer = self.api.text(f"{SERVICE}:9090/proxy/api/v1/query?query={quote(expression)}", limits=ANSWER)
         found: list[dict[str, Any]] = json.loads(answer)["data"]["result"]
         return found

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Collection
 
+from bench.drivers.node_access import ANSWER
 from ddp_trainer.common.constants import Label
 from tests.cluster.live_cluster import RESTRICTED, Namespace, until
 
@@ -53,5 +54,5 @@ def knock(
     space.api.create(space.path("v1", "pods"), pod)
     path = space.path("v1", "pods", name)
     until("an answer", lambda: space.api.get(path)["status"]["phase"] in {"Succeeded", "Failed"})
-    answer: dict[str, bool] = json.loads(space.api.text(f"{path}/log", seconds=10))
+    answer: dict[str, bool] = json.loads(space.api.text(f"{path}/log", limits=ANSWER))
     return answer

@@ -10,6 +10,7 @@ import json
 from collections import Counter
 from typing import Any, Final
 
+from bench.drivers.node_access import ANSWER
 from ddp_trainer.common.constants import Label, Port, PortName, Role
 from ddp_trainer.launch.protocol.generation import Node
 from ddp_trainer.launch.protocol.messages import (
@@ -178,7 +179,7 @@ def start_stranger(space: Namespace, job: str, role: Role, machine: str) -> str:
 def _log(space: Namespace, name: str) -> str:
     path = space.path("v1", "pods", name)
     is_running = space.api.get(path)["status"]["phase"] == "Running"
-    text = space.api.text(f"{path}/log", seconds=10) if is_running else ""
+    text = space.api.text(f"{path}/log", limits=ANSWER) if is_running else ""
     return next((line for line in reversed(text.splitlines()) if line[:1] + line[-1:] == "{}"), "")
 
 

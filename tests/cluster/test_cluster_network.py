@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 
+from bench.drivers.node_access import ANSWER
 from ddp_trainer.common.constants import Port, Role
 from ddp_trainer.common.metric_names import Metric
 from kubectl_ddp.backends.cluster.http.api import Api
@@ -100,7 +101,7 @@ def metrics(space: Namespace) -> str | None:
     """What the first pod tells by now, through the API server; None before anybody listens there."""
     pod = space.path("v1", "pods", space.pods()[0]["metadata"]["name"])
     with contextlib.suppress(DdpError):
-        return space.api.text(f"{pod}:{Port.METRICS}/proxy/metrics", seconds=10)
+        return space.api.text(f"{pod}:{Port.METRICS}/proxy/metrics", limits=ANSWER)
     return None
 
 

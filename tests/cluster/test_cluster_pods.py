@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from bench.drivers.node_access import NodeAccess, workers
+from bench.drivers.node_access import ANSWER, NodeAccess, workers
 from ddp_trainer.common.constants import Exit
 from tests.cluster.live_cluster import Namespace, until
 
@@ -61,7 +61,7 @@ def test_the_first_process_of_a_pod_reaps_orphans_and_tells_every_rank_to_stop(
     path = space.path("v1", "pods", name)
     [container] = space.api.get(path)["status"]["containerStatuses"]
     assert container["state"]["terminated"]["exitCode"] == Exit.TERMINATED
-    log = space.api.text(f"{path}/log", seconds=10)
+    log = space.api.text(f"{path}/log", limits=ANSWER)
     assert {"0 zombies", "rank 0 was told to stop", "rank 1 was told to stop"} <= {
         line.partition("] ")[2] for line in log.splitlines()
     }

@@ -14,6 +14,7 @@ import pytest
 
 from ddp_trainer.common.constants import SECRET_KEY, Env, Label
 from kubectl_ddp.engines.registry import ENGINES
+from kubectl_ddp.render.secret import new_secret
 from tests.cluster.live_cluster import Namespace, until
 from tests.support.helm import program
 
@@ -145,7 +146,7 @@ def test_the_secret_of_a_run_is_read_by_its_pods_alone_and_goes_with_it(
     assert (owner["uid"], secret["immutable"]) == (job["metadata"]["uid"], True)
     run_id, _, value = base64.b64decode(secret["data"][SECRET_KEY]).decode().partition(":")
     # The kubelet makes 0440 of 0400, since the file is root's and the pod's group reads it.
-    assert f"secret of {run_id} 64 0o440 False" in ran.out
+    assert f"secret of {run_id} {len(new_secret())} 0o440 False" in ran.out
     bundle = tmp_path / "reading.tar.gz"
     told = [ran, *(space.ddp(*(word.replace("quoting", "reading") for word in words)) for words in READS)]
     told += [space.ddp("bundle", "reading", "--file", str(bundle)), space.ddp("logs", "reading")]

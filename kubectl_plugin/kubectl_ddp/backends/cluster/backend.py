@@ -16,6 +16,7 @@ from ddp_trainer.common.constants import HANG_PATH, HISTORY_PATH, Label
 from kubectl_ddp.backends.access import Access
 from kubectl_ddp.backends.base import Entry, ExecCommand
 from kubectl_ddp.backends.cluster.http.api import Api
+from kubectl_ddp.backends.cluster.http.api_errors import NotServed
 from kubectl_ddp.backends.cluster.http.connection import Connection, connection_to
 from kubectl_ddp.backends.cluster.http.resources import Discovery, collection, pod_path
 from kubectl_ddp.backends.cluster.kubectl import Kubectl
@@ -118,7 +119,7 @@ class ClusterBackend:
         try:
             policies = collection("networking.k8s.io/v1", "networkpolicies", self.namespace)
             default = self._api.get(f"{policies}/ddp-default")
-        except (Forbidden, NotFound):
+        except (Forbidden, NotFound, NotServed):
             return egress
         is_closed = "Egress" in default["spec"].get("policyTypes", ())
         return type(egress)("closed") if is_closed else egress
