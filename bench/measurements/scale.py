@@ -57,10 +57,11 @@ QUICK_STATES: Final = ("10mb", "100mb", "1gb")
 QUICK_FAULTS: Final = ("10mb", "1gb")
 KILLS: Final = 3
 STOCK_KINDS: Final[Mapping[str, tuple[str, ...]]] = {"torch_save": (), "dcp": ("--dcp",)}
+STOCK_STATES: Final = ("10mb", "1gb")
 STOCK_SAVE_STEPS: Final = 100
 TRAIN: Final = (
     *("-m", "ddp_trainer", "train", "--task", "bench.scripts.growing_task:Growing", "--epochs", "1000000"),
-    *("--global-batch", "64", "--schedule", "constant", "--checkpoint-seconds", "5", "--log-json", "--log-steps", "1"),
+    *("--global-batch", "64", "--schedule", "constant", "--checkpoint-seconds", "30", "--log-json", "--log-steps", "1"),
 )
 WIDTH: Final = 1024
 BATCH: Final = 4096
@@ -171,7 +172,7 @@ def make_model(megabytes: int) -> tuple[nn.Module, torch.optim.Optimizer]:
 
 def measure_transfer(report: Report, options: Options) -> None:
     """Measure raw broadcasts and transfers into the tensors of a rank, in turns, and the memory of both."""
-    rounds = 3 if options.quick else 10
+    rounds = 3 if options.quick else 6
     medians: dict[str, float] = {}
     for name, megabytes in states(options).items():
         results = run_ranks(2, partial(time_transfers, megabytes=megabytes, rounds=rounds))
@@ -233,7 +234,7 @@ def measure_resume(report: Report, options: Options) -> None:
                 "torch": partial(time_load, place, model, optimizer, is_ours=False),
                 "digest": partial(time_digest, place),
             }
-            seconds = interleaved(arms, rounds=3 if options.quick else 10, options=options)
+            seconds = interleaved(arms, rounds=3 if options.quick else 5, options=options)
         medians[name] = report.figure(f"resume_{name}_seconds", seconds["ours"]).median
         report.figure(f"resume_{name}_digest_seconds", seconds["digest"])
         report.baseline(f"torch_load_{name}_seconds", seconds["torch"])
@@ -272,7 +273,7 @@ def measure_save(report: Report, options: Options) -> None:
             arms = make_save_methods(Path(directory), megabytes * 10**6)
             for arm in arms.values():
                 arm.time_save()  # allocates the memory
-            rounds = 2 if options.quick else 5
+            rounds = 2 if options.quick else 3
             stalls = interleaved({key: arm.time_save for key, arm in arms.items()}, rounds=rounds, options=options)
         medians[name] = report.figure(f"save_stall_{name}_seconds", stalls.pop("ours")).median
         for key, seconds in stalls.items():
@@ -289,17 +290,17 @@ def measure_faults(report: Report, options: Options) -> None:
             for name, seconds in run_faults(Path(directory) / size, megabytes, report, size).items():
                 times[name][size] = report.figure(f"{name}_{size}_seconds", seconds).median
             options.progress(f"{size}: " + ", ".join(f"{name} {of[size]:.2f} s" for name, of in times.items()))
-        for size in ("1gb",) if options.quick else sizes:
+        for size in ("1gb",) if options.quick else STOCK_STATES:
             for kind, arguments in STOCK_KINDS.items():
-                seconds = run_stock(
-                    Path(directory) / f"{kind}-{size}", sizes[size], arguments, report, f"{kind}_{size}"
-                )
-                options.progress(f"{size}: stock torchrun with {kind} {seconds:.2f} s")
+                name = f"{kind}_{size}"
+                stock = run_stock(Path(directory) / name, sizes[size], arguments, report, name)
+                took = "did not recover" if stock is None else f"{stock:.2f} s"
+                options.progress(f"{size}: stock torchrun with {kind} {took}")
     for name, of in times.items():
         add_growth(report, name, STATES, of)
     first, whole = times["survivor"]["1gb"], times["worker_lost"]["1gb"]
-    stock = report.baselines["torchrun_torch_save_1gb_seconds"]
-    report.at_most("all ranks step after a worker with 1 GB is killed, over stock torchrun", whole / stock, 0.2)
+    limit = report.baselines.get("torchrun_torch_save_1gb_seconds", GIVEN_UP)
+    report.at_most("all ranks step after a worker with 1 GB is killed, over stock torchrun", whole / limit, 0.2)
     if (raw := report.baselines.get("raw_broadcast_1gb_p50_seconds")) is not None:
         report.at_most("first step of the survivor of 1 GB, over a raw broadcast", first / raw, 1.5)
 
@@ -347,11 +348,11 @@ def _since(began: float, stepped: float | None) -> float | None:
     return None if stepped is None else stepped - began
 
 
-def run_stock(directory: Path, megabytes: int, arguments: tuple[str, ...], report: Report, name: str) -> float:
-    """Return the seconds until two ranks of stock torchrun step again after one was killed.
+def run_stock(directory: Path, megabytes: int, arguments: tuple[str, ...], report: Report, name: str) -> float | None:
+    """Return the seconds until two ranks of stock torchrun step again after one was killed; None if they do not.
 
     Raises:
-        CannotMeasure: They did not.
+        CannotMeasure: They did not begin to train.
     """
     script = ("--save-steps", str(STOCK_SAVE_STEPS), *arguments)
     with (
@@ -363,9 +364,9 @@ def run_stock(directory: Path, megabytes: int, arguments: tuple[str, ...], repor
             raise CannotMeasure(f"Stock torchrun did not save {megabytes} MB within {GIVEN_UP:g} s.")
         report.baseline(f"torchrun_{name}_memory_bytes", [memory_bytes("VmRSS", step.pid) for step in run.steps()[-2:]])
         seconds = torchrun_recovery(run, run.kill_worker, 2)
-    if seconds is None:
-        raise CannotMeasure(f"Stock torchrun did not train again within {GIVEN_UP:g} s with {megabytes} MB.")
-    report.baseline(f"torchrun_{name}_seconds", seconds)
+    report.baseline(f"torchrun_{name}_recovered_ratio", float(seconds is not None))
+    if seconds is not None:
+        report.baseline(f"torchrun_{name}_seconds", seconds)
     return seconds
 
 
