@@ -80,9 +80,9 @@ def test_the_taint_of_gpu_machines_is_tolerated_by_workers_and_leaves_the_store_
 
 
 def test_the_store_needs_room_beside_the_workers() -> None:
-    """Two cores: the worker takes them all, and 125 thousandths are missing."""
+    """Two cores: the worker takes them all, and 50 thousandths are missing."""
     assert ever([a_node("a", cpu="2")], nnodes=Nodes(1, 1), cpu=Cpu(2000)).severity is Severity.ERROR
-    assert ever([a_node("a", cpu="2125m")], nnodes=Nodes(1, 1), cpu=Cpu(2000)).severity is Severity.OK
+    assert ever([a_node("a", cpu="2050m")], nnodes=Nodes(1, 1), cpu=Cpu(2000)).severity is Severity.OK
 
 
 def test_nodes_that_must_lie_in_one_rack_count_the_roomiest_rack() -> None:

@@ -90,7 +90,7 @@ def test_a_priority_is_there_or_not() -> None:
     ("hard", "used", "severity"),
     [
         ({"requests.cpu": "8"}, {}, Severity.OK),
-        ({"cpu": "4125m"}, {}, Severity.OK),
+        ({"cpu": "4050m"}, {}, Severity.OK),
         ({"requests.cpu": "4"}, {}, Severity.ERROR),
         ({"limits.memory": "8Gi"}, {"limits.memory": "5Gi"}, Severity.WARNING),
         ({"pods": "2"}, {}, Severity.ERROR),
