@@ -11,7 +11,7 @@ from kubectl_ddp.values import dns
 from kubectl_ddp.values.dns import DnsServer
 from kubectl_ddp.values.metrics_ingress import NAMESPACE_NAME, Reader
 
-METADATA_SERVICES: Final = {"0.0.0.0/0": "169.254.169.254/32", "::/0": "fd00:ec2::254/128"}
+METADATA_SERVICES: Final = {"0.0.0.0/0": "169.254.169.254/32"}
 """Block of all addresses → the address in it at which clouds hand out credentials of the machine."""
 
 
