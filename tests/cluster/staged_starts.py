@@ -148,8 +148,8 @@ def _hang(says: str, script: str) -> Stage:
     return Stage(cause=Cause.HANG, code=14, says=says, words=_TWO_RANKS, script=script, runs=True)
 
 
-def _full(says: str, script: str, here: str) -> Stage:
-    return Stage(cause=Cause.ERROR, code=10, says=says, words=_ONCE, script=script, here=here, runs=True)
+def _full(says: str, script: str, here: str, *, code: int = 10) -> Stage:
+    return Stage(cause=Cause.ERROR, code=code, says=says, words=_ONCE, script=script, here=here, runs=True)
 
 
 def _slow(*, before: str = "", after: str = "") -> Stage:
@@ -194,15 +194,7 @@ STARTS: Final[Mapping[str, Stage]] = {
         runs=True,
     ),
     "full-shm": _full("--shm", _SHARED, "mount -t tmpfs -o size=24m shm /dev/shm"),
-    "full-shm-mapped": Stage(
-        cause=Cause.ERROR,
-        code=11,
-        says="--shm",
-        words=_ONCE,
-        script=_MAPPED,
-        here="mount -t tmpfs -o size=24m shm /dev/shm",
-        runs=True,
-    ),
+    "full-shm-mapped": _full("--shm", _MAPPED, "mount -t tmpfs -o size=24m shm /dev/shm", code=11),
     "read-only": _full(
         "is read-only",
         _READ_ONLY,

@@ -97,7 +97,7 @@ class JobKeys(TypedDict, total=False):
     metrics_from: Sequence[str]
     """Additional sources that may scrape metrics."""
     egress: Literal["open", "closed", "unrestricted"]
-    """Allowed egress of the pods; open is all but the cloud's metadata service."""
+    """Allowed egress of the pods; open is the cluster, and IPv4 without the metadata service."""
     dns: Sequence[str]
     """DNS server that pods reach with closed egress (kube-system/k8s-app=kube-dns, 169.254.20.10/32)."""
     preset: str

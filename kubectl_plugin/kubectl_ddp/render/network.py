@@ -11,8 +11,8 @@ from kubectl_ddp.values import dns
 from kubectl_ddp.values.dns import DnsServer
 from kubectl_ddp.values.metrics_ingress import NAMESPACE_NAME, Reader
 
-METADATA_SERVICES: Final = {"0.0.0.0/0": "169.254.169.254/32"}
-"""Block of all addresses → the address in it at which clouds hand out credentials of the machine."""
+METADATA_SERVICE: Final = "169.254.169.254/32"
+"""Address at which clouds hand out credentials of the machine."""
 
 
 def view(spec: JobSpec, api_servers: Sequence[str]) -> dict[str, Any]:
@@ -28,7 +28,7 @@ def view(spec: JobSpec, api_servers: Sequence[str]) -> dict[str, Any]:
     return {
         "metrics_peers": [] if None in peers else [*peers, *servers],
         "egress": str(spec.egress),
-        "metadata_services": METADATA_SERVICES,
+        "metadata_service": METADATA_SERVICE,
         "dns_peers": [_dns_peer(server) for server in spec.dns or dns.DEFAULT],
         "dns_ports": [{"port": port, "protocol": protocol} for port in dns.PORTS for protocol in ("UDP", "TCP")],
     }

@@ -78,6 +78,8 @@ _FLAGS: Final = {
     "deepspeed": _DEEPSPEED,
 }
 """Launcher → its flags, each with the key that takes its value, or None for a switch."""
+LAUNCHERS: Final = frozenset(_FLAGS)
+"""Programs and modules that start ranks."""
 _SHORT: Final = {"-m": "module", "-r": "redirects", "-t": "tee"}
 _IN_GPU_COUNT: Final = frozenset({"auto", "gpu"})
 """Values of ``--nproc-per-node`` that mean one process per GPU, the default of a job with GPUs."""

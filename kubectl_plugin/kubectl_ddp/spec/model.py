@@ -248,7 +248,7 @@ class JobSpec:
     )
     egress: Egress = key(
         "egress", Group.ACCESS, v.Choice(Egress, tuple(Egress)),
-        "Allowed egress of the pods; open is all but the cloud's metadata service.", example="closed",
+        "Allowed egress of the pods; open is the cluster, and IPv4 without the metadata service.", example="closed",
         default=Egress.OPEN.value,
     )
     dns: tuple[DnsServer, ...] = key(

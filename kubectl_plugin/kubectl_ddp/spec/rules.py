@@ -14,12 +14,13 @@ from kubectl_ddp.errors import UsageError
 from kubectl_ddp.plan.reference_model import last_flag_value, runs_the_trainer
 from kubectl_ddp.plan.trainer_options import invalid_options
 from kubectl_ddp.spec import fabric, layout, node_rules, queues
+from kubectl_ddp.spec.launcher_command import LAUNCHERS
 from kubectl_ddp.spec.model import JobSpec
 from kubectl_ddp.spec.plaintext_secrets import in_clear
 from kubectl_ddp.util.finding import Finding, warning
 from kubectl_ddp.util.text_table import pluralize
 from kubectl_ddp.values import volumes
-from kubectl_ddp.values.program import LAUNCHERS, Command, Module
+from kubectl_ddp.values.program import Command, Module
 
 STORE_POD_SUFFIX: Final = "-store-00000"
 """Suffix of the store's pod name from the Job controller: a dash and five characters after the Job's name."""

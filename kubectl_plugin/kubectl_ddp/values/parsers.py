@@ -36,8 +36,8 @@ class Egress(StrEnum):
     """Allowed egress of a job's pods."""
 
     OPEN = "open"
-    """All destinations but a cloud's metadata service: data is in object stores, hubs and file servers whose addresses
-    cannot be listed here.
+    """The cluster, and all IPv4 addresses but a cloud's metadata service: data is in object stores, hubs and file
+    servers whose addresses cannot be listed here.
     """
     CLOSED = "closed"
     """Only pods of the same job, and DNS."""

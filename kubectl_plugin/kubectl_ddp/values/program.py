@@ -9,10 +9,6 @@ from typing import Final, TypeAlias
 
 TRAINER: Final = "ddp_trainer"
 """Module of the reference trainer."""
-LAUNCHERS: Final = frozenset(
-    {"torchrun", "ddp-launch", "torch.distributed.run", "torch.distributed.launch", "accelerate launch", "deepspeed"}
-)
-"""Programs and modules that start ranks."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -353,7 +353,7 @@ class OutsideReason(StrEnum):
     CONNECTION = "connection"
     """The store does not accept a connection."""
     HANDSHAKE = "handshake"
-    """The server at the store's address is no store of this run."""
+    """The server at the store's address is not a store of this run."""
     SECRET = "secret"  # noqa: S105 - a reason
     """The store has another secret than the node."""
     NAME_TAKEN = "name_taken"

@@ -33,6 +33,7 @@ from kubectl_ddp.render.objects import placeholder_run_id
 from kubectl_ddp.spec import fabric, rules
 from kubectl_ddp.spec.checkpoint_place import object_store_url
 from kubectl_ddp.spec.fields import FIELDS
+from kubectl_ddp.spec.launcher_command import LAUNCHERS
 from kubectl_ddp.spec.model import JobSpec
 from kubectl_ddp.spec.plaintext_secrets import in_clear
 from kubectl_ddp.spec.resolve import Resolved
@@ -41,7 +42,7 @@ from kubectl_ddp.spec.value_source import Kind, Origin
 from kubectl_ddp.util.finding import Finding, warning
 from kubectl_ddp.util.text_table import pluralize
 from kubectl_ddp.values.engine import Engine, Gang
-from kubectl_ddp.values.program import LAUNCHERS, Command, Script
+from kubectl_ddp.values.program import Command, Script
 from kubectl_ddp.values.volumes import Source
 from kubectl_ddp.version import default_image
 

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from kubectl_ddp.code.script import left_behind, script_warnings, starts_launchers
-from kubectl_ddp.values.program import LAUNCHERS
+from kubectl_ddp.spec.launcher_command import LAUNCHERS
 
 
 @pytest.mark.parametrize(

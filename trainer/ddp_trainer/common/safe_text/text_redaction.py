@@ -91,7 +91,7 @@ _PEM: Final = (
 _USER_OF_URL: Final = r"://[^/\s\"'<>@]{1,512}+@(?:[^/\s\"'<>@]{1,128}+@)?"
 _NETRC: Final = r"login\s{1,8}\S{1,128}+\s{1,8}password\s{1,8}\S{1,512}+"
 _RANDOM: Final = r"(?=[A-Za-z_/+-]{0,64}+[0-9])(?=[0-9_/+-]{0,64}+[A-Za-z])[\w+/=-]{12,512}+"
-"""Pattern of a value that is no word."""
+"""Pattern of a value with letters and digits: a secret, not a word of a sentence."""
 _BESIDE_VARIABLE: Final = (
     rf"\b([A-Z][A-Z0-9]{{0,32}}+(?:_[A-Z0-9]{{1,32}}+){{0,6}}+(?<=KEY|ORD|KEN|RET)[ \t]{{1,4}}+){_RANDOM}"
 )
@@ -105,7 +105,7 @@ _FOLDED: Final = {
     **{code: code - 0xFEE0 for code in range(0xFF01, 0xFF5F)},
     **dict.fromkeys((0x00AD, 0x180E, *range(0x200B, 0x2010), *range(0x2060, 0x2065), 0xFEFF)),
 }
-"""Full-width characters, which read like those of ASCII, and invisible ones, which a word may contain."""
+"""Full-width characters → the ASCII characters that they look like; invisible characters → None."""
 _FOLDABLE: Final = f"[{''.join(map(chr, _FOLDED))}]"
 _WITH_PASSWORD: Final = frozenset(["-u", "--user", "--proxy-user"])
 """Flags of curl whose value is ``user:password``."""

@@ -106,7 +106,7 @@ class Agent:
         self._script = _version_of(setup.program.target)
         self._troubles: set[str] = set()
         self._imports: WorkerImports | None = None
-        """What workers of this node have imported, as the store has received it from node 0."""
+        """Modules that workers of this node have imported. Node 0 sends them to the store."""
         self._restarts: dict[str, int] | None = None
         self._kept: Failure | None = None
         self._guard = HangGuard(

@@ -83,7 +83,7 @@ class AgentStateMachine:
         self.is_before_first_step: Callable[[], bool] = lambda: False
         """Whether steps are counted, and no worker of this node has taken one."""
         self.is_importing: Callable[[], bool] = lambda: False
-        """Whether the fork server still imports what the first workers need."""
+        """Returns true while the fork server imports modules that the first workers need."""
         self.unfit = ""
         """Finding of the join preflight that keeps this node out of the run; empty if there is none."""
         self._workers = LocalWorkers(hello.node.local_world_size)

@@ -1,4 +1,4 @@
-"""Launchers that a worker has started: each rank then starts ranks of its own, which do not work with the others'.
+"""Launchers that a worker has started. The ranks that such a launcher starts in one rank form a separate group.
 
 :func:`nested_launcher` finds one below a running worker, and :func:`launcher_in_stderr` in the output of a failed one.
 """

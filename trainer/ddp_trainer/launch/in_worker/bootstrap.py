@@ -70,8 +70,8 @@ def exit_process() -> None:
     """Report the program's exit code to the launcher, and exit here if the process has used torch's process groups.
 
     Python would next destroy its modules while threads of torch's groups still need the GIL. torch then aborts in about
-    one of three plain gloo scripts, and a program that did all its work would count as failed. This does not depend on
-    the version, because torch 2.14.1 is no better than 2.13.
+    one of three plain gloo scripts, and a program that did all its work would count as failed. Seen with torch
+    2.13 and 2.14.1.
 
     Python's exit functions have run by now. C's exit functions run without the GIL: one of them may join a thread that
     needs it, as Arrow's thread pool does.

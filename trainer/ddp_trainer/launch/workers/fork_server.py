@@ -158,7 +158,7 @@ class ForkServer:
 
     @property
     def is_importing(self) -> bool:
-        """Whether a process runs and is not ready to fork yet."""
+        """True while a process runs that is not ready to fork yet."""
         return self._control is not None and not self._poll_ready()
 
     def when_imported(self, then: Callable[[], None]) -> None:

@@ -34,7 +34,7 @@ _BOOT_ID: Final = Path("/proc/sys/kernel/random/boot_id")
 
 
 class Receive(NamedTuple):
-    """How a rank receives a state."""
+    """Way in which a rank receives a state."""
 
     is_wanted: bool
     """False if it needs no state."""
