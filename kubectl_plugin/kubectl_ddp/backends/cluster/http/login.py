@@ -16,6 +16,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
+from urllib.parse import unquote, urlsplit
 
 import urllib3
 from kubernetes.client.configuration import Configuration
@@ -26,12 +27,18 @@ from urllib3 import HTTPHeaderDict
 from ddp_trainer.common.safe_text import clean_text
 from kubectl_ddp.backends.cluster.http.exec_credential import Credential, run_program
 from kubectl_ddp.backends.cluster.http.kubeconfig import INVALID, Context, invalid_kubeconfig
-from kubectl_ddp.errors import Forbidden, UsageError
+from kubectl_ddp.errors import DdpError, Forbidden, UsageError
 
+OIDC: Final = "oidc"
+"""The only auth-provider that Kubernetes still has."""
 POOL_SIZE: Final = 64
 """Maximum number of connections kept: watches, log streams and pod metrics are concurrent."""
 FRESH_SECONDS: Final = 60.0
 """Seconds after which a token file is read again. Tokens of service accounts are renewed in the file."""
+RETRY_SECONDS: Final = 10.0
+"""Seconds after which a login is tried again that failed, or whose credentials the server refuses. The requests of one
+command share the outcome.
+"""
 RENEWED: Final = ("exec", "auth-provider", "tokenFile")
 """Keys of a user whose credentials can be renewed."""
 FIXED: Final = ("token", "tokenFile", "username")
@@ -46,6 +53,8 @@ class Session:
     """Connection pool with the certificates and the proxy."""
     headers: HTTPHeaderDict
     """Authentication headers."""
+    number: int
+    """Number of the login."""
 
 
 class Login:
@@ -76,6 +85,10 @@ class Login:
         self._pool: urllib3.PoolManager | None = None
         self._certificate: tuple[str | None, ...] = ()
         self._expires_at: float | None = None
+        self._failure: DdpError | None = None
+        self._tried_at = float("-inf")
+        """Time of the last login or failure."""
+        self._number = 0
 
     def session(self) -> Session:
         """Return the pool and the headers for the next request.
@@ -86,20 +99,36 @@ class Login:
         """
         with self._lock:
             if self._settings is None or (self._expires_at is not None and self._clock() >= self._expires_at):
-                self._settings = None
-                self._settings = self._log_in()
+                self._settings = self._try_to_log_in()
             assert self._pool is not None  # noqa: S101 - created by the login
-            return Session(self._pool, self._headers_of(self._settings))
+            return Session(self._pool, self._headers_of(self._settings), self._number)
 
     def discard(self, session: Session) -> bool:
         """Discard credentials that the server refused. Returns whether another session has a chance."""
         if not any(self._context.user.get(key) for key in RENEWED):
             return False
         with self._lock:
-            settings = self._settings
-            if settings and self._pool is session.pool and self._headers_of(settings) == session.headers:
-                self._settings = None
+            if self._settings is None or session.number != self._number:
+                return True
+            if self._clock() - self._tried_at < RETRY_SECONDS:
+                return False
+            self._settings = None
             return True
+
+    def _try_to_log_in(self) -> Configuration:
+        self._settings = None
+        if self._failure is not None and self._clock() - self._tried_at < RETRY_SECONDS:
+            raise self._failure
+        self._failure = None
+        try:
+            settings = self._log_in()
+        except DdpError as error:
+            self._failure = error
+            raise
+        finally:
+            self._tried_at = self._clock()
+        self._number += 1
+        return settings
 
     def _log_in(self) -> Configuration:
         """Get credentials, and create a pool if there is none for their client certificate."""
@@ -114,6 +143,12 @@ class Login:
 
     def _credential(self) -> Credential:
         user = self._context.user
+        provider = (user.get("auth-provider") or {}).get("name", OIDC)
+        if provider != OIDC:
+            raise UsageError(
+                f"The auth-provider '{provider}' of context '{self._context.name}' was removed from Kubernetes.",
+                hint="Use the credential plugin (exec) of your cluster's provider.",
+            )
         if path := user.get("tokenFile"):
             return Credential({**user, "token": _read_token(Path(path))}, self._clock() + FRESH_SECONDS)
         if user.get("exec") and not any(user.get(key) for key in FIXED):
@@ -137,9 +172,11 @@ class Login:
             }
             KubeConfigLoader(entries, name, config_persister=self._context.save).load_and_set(settings)
         if user.get("auth-provider") and not settings.auth_settings():
-            raise self._no_credentials("it has none, or none that is understood")
+            raise self._provider_error("its id-token is none")
         settings.connection_pool_maxsize = POOL_SIZE
         settings.proxy, settings.no_proxy = self._proxy or None, ""
+        if user_of_proxy := urlsplit(self._proxy).netloc.rpartition("@")[0]:
+            settings.proxy_headers = urllib3.make_headers(proxy_basic_auth=unquote(user_of_proxy))
         return settings
 
     def _headers_of(self, settings: Configuration) -> HTTPHeaderDict:
@@ -156,17 +193,16 @@ class Login:
             yield
         except INVALID as error:
             if self._context.user.get("auth-provider"):
-                raise self._no_credentials(str(error)) from error
+                raise self._provider_error(str(error)) from error
             raise invalid_kubeconfig(self._context.files, error) from error
         except Exception as error:
-            raise self._no_credentials(str(error)) from error
+            raise self._provider_error(str(error)) from error
 
-    def _no_credentials(self, reason: str) -> Forbidden:
-        provider = (self._context.user.get("auth-provider") or {}).get("name")
+    def _provider_error(self, reason: str) -> Forbidden:
         return Forbidden(
-            f"The auth-provider '{provider}' of context '{self._context.name}' gives no credentials: "
+            f"The auth-provider '{OIDC}' of context '{self._context.name}' failed: "
             f"{clean_text(' '.join(reason.split())).rstrip('.')}.",
-            hint="Log in again, or use the credential plugin of your cluster's provider (exec).",
+            hint="Log in again, or use a credential plugin (exec), such as kubelogin.",
         )
 
 
@@ -185,7 +221,9 @@ def _read_token(path: Path) -> str:
     try:
         return path.read_text(encoding="utf-8").strip()
     except (OSError, ValueError) as error:
-        raise Forbidden(f"The token file '{path}' cannot be read: {error}.") from error
+        raise Forbidden(
+            f"The token file '{path}' cannot be read: {getattr(error, 'strerror', None) or error}."
+        ) from error
 
 
 def _create_pool(settings: Configuration) -> urllib3.PoolManager:

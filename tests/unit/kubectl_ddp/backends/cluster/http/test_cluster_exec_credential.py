@@ -9,6 +9,7 @@ import shutil
 import subprocess
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -18,7 +19,7 @@ from kubectl_ddp.backends.cluster.http.api import Api
 from kubectl_ddp.backends.cluster.http.connection import connect
 from kubectl_ddp.backends.cluster.http.exec_credential import V1, run_program
 from kubectl_ddp.backends.cluster.http.kubeconfig import Context
-from kubectl_ddp.backends.cluster.http.login import Login
+from kubectl_ddp.backends.cluster.http.login import RETRY_SECONDS, Login
 from kubectl_ddp.errors import DdpError, Forbidden, UsageError
 from kubectl_ddp.kube.timestamps import timestamp
 from tests.support.api_server import Answer, ApiServer, kubeconfig, serving, status
@@ -88,17 +89,37 @@ def test_a_program_starts_once_for_all_threads_and_again_when_its_token_has_expi
     assert (tokens(), program.starts) == ({"Bearer second"}, 2)
 
 
-def test_a_token_that_the_server_refuses_is_replaced_once(server: ApiServer, tmp_path: Path, program: Program) -> None:
+def test_a_token_that_the_server_refuses_is_replaced_unless_it_is_new(
+    server: ApiServer, tmp_path: Path, program: Program
+) -> None:
     program.prints(token="t")
-    api = api_of(server, tmp_path, program.config())
+    now = [0.0]
+    context = Context(name="test", namespace="", cluster={"server": server.url}, user={"exec": program.config()})
+    connection = connect(kubeconfig=str(kubeconfig(tmp_path, server.url)))
+    api = Api(replace(connection, login=Login(context, clock=lambda: now[0])))
     refusal = Answer(401, status(401, "Unauthorized", "Unauthorized"))
+    server.next(f"GET {PODS}", refusal)
+    with pytest.raises(Forbidden, match="does not accept the credentials"):
+        api.items(PODS)
+    assert program.starts == 1
+    now[0] += RETRY_SECONDS
     server.next(f"GET {PODS}", refusal)
     assert api.items(PODS)[0] == []
     assert program.starts == 2
-    server.next(f"GET {PODS}", refusal, refusal)
-    with pytest.raises(Forbidden, match="does not accept the credentials"):
-        api.items(PODS)
-    assert program.starts == 3
+
+
+def test_the_requests_of_a_command_share_a_failure(program: Program) -> None:
+    now = [0.0]
+    program.prints()
+    context = Context(name="test", namespace="", cluster={"server": SERVER}, user={"exec": program.config()})
+    login = Login(context, clock=lambda: now[0])
+    for _ in range(3):
+        with pytest.raises(Forbidden, match="neither a token nor"):
+            login.session()
+    assert program.starts == 1
+    program.prints(token="t")
+    now[0] += RETRY_SECONDS
+    assert login.session().headers == {"authorization": "Bearer t"}
 
 
 FAILURES: dict[str, tuple[str, dict[str, Any], type[DdpError], str]] = {

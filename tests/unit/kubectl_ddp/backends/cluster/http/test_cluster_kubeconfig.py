@@ -1,6 +1,8 @@
+import base64
 import json
 import os
 import ssl
+import time
 from pathlib import Path
 from typing import Any
 
@@ -9,7 +11,7 @@ import urllib3
 
 from kubectl_ddp.backends.cluster.http.connection import connect
 from kubectl_ddp.backends.cluster.http.kubeconfig import Context, read_context
-from kubectl_ddp.backends.cluster.http.login import FRESH_SECONDS, Login
+from kubectl_ddp.backends.cluster.http.login import FRESH_SECONDS, RETRY_SECONDS, Login
 from kubectl_ddp.backends.cluster.http.proxies import environment_proxy
 from kubectl_ddp.errors import Forbidden, UsageError
 from tests.support.api_server import kubeconfig
@@ -74,6 +76,7 @@ def test_a_token_in_a_file_is_read_again_when_it_may_have_been_renewed_or_was_re
     login = Login(context, clock=lambda: now[0])
     with pytest.raises(Forbidden, match=r"token' cannot be read"):
         login.session()
+    now[0] += RETRY_SECONDS
     file.write_text("one\n")
     assert login.session().headers["authorization"] == "Bearer one"
     file.write_text("two")
@@ -82,6 +85,7 @@ def test_a_token_in_a_file_is_read_again_when_it_may_have_been_renewed_or_was_re
     refused = login.session()
     assert refused.headers["authorization"] == "Bearer two"
     file.write_text("three")
+    now[0] += RETRY_SECONDS
     assert login.discard(refused)
     assert login.session().headers["authorization"] == "Bearer three"
 
@@ -132,12 +136,13 @@ def test_the_kubeconfigs_own_proxy_comes_before_that_of_the_environment(
     monkeypatch.setenv("NO_PROXY", "other.example.com")
     file = kubeconfig(tmp_path, SERVER)
     document = json.loads(file.read_text())
-    document["clusters"][0]["cluster"]["proxy-url"] = "http://own.example.com"
+    document["clusters"][0]["cluster"]["proxy-url"] = "http://ada:p%40ss@own.example.com"
     file.write_text(json.dumps(document))
     pool = connect(kubeconfig=str(file)).login.session().pool
     assert isinstance(pool, urllib3.ProxyManager)
     assert pool.proxy is not None
     assert pool.proxy.host == "own.example.com"
+    assert pool.proxy_headers == {"proxy-authorization": "Basic YWRhOnBAc3M="}
 
 
 def test_a_proxy_of_an_unknown_kind_is_refused_in_a_sentence() -> None:
@@ -167,3 +172,21 @@ def test_certificates_are_checked_unless_the_kubeconfig_says_otherwise_and_a_nam
     assert checked["server_hostname"] == "kubernetes"
     blind = login({}, **{"insecure-skip-tls-verify": True}).session().pool.connection_pool_kw
     assert blind["ssl_context"].verify_mode is ssl.CERT_NONE
+
+
+def jwt(expires: float) -> str:
+    def part(document: dict[str, Any]) -> str:
+        return base64.urlsafe_b64encode(json.dumps(document).encode()).decode().rstrip("=")
+
+    return f"{part({'alg': 'none'})}.{part({'exp': int(expires), 'n': 1})}.x"
+
+
+def test_an_oidc_token_is_sent_and_other_providers_are_refused_as_kubectl_does() -> None:
+    token = jwt(time.time() + 3600)
+    user = {"auth-provider": {"name": "oidc", "config": {"id-token": token}}}
+    assert login(user).session().headers["authorization"] == f"Bearer {token}"
+    with pytest.raises(UsageError, match=r"auth-provider 'gcp' of context 'test' was removed from Kubernetes\."):
+        login({"auth-provider": {"name": "gcp"}}).session()
+    for config, text in ({}, "id-token"), ({"id-token": "x"}, "none"), ({"id-token": jwt(1)}, "idp-issuer-url"):
+        with pytest.raises(Forbidden, match=rf"auth-provider 'oidc' of context 'test' failed: .*{text}"):
+            login({"auth-provider": {"name": "oidc", "config": config}}).session()
