@@ -31,6 +31,8 @@ from kubectl_ddp.errors import DdpError, Forbidden, UsageError
 
 OIDC: Final = "oidc"
 """The only auth-provider that Kubernetes still has."""
+RENEWED_TOKENS: Final = ("id-token", "refresh-token")
+"""Keys of its configuration that are renewed."""
 POOL_SIZE: Final = 64
 """Maximum number of connections kept: watches, log streams and pod metrics are concurrent."""
 FRESH_SECONDS: Final = 60.0
@@ -165,12 +167,13 @@ class Login:
         name = self._context.name
         settings = Configuration()
         with self._provider_errors():
+            user, save = self._with_trusted_provider(user)
             entries = {
                 "contexts": [{"name": name, "context": {"cluster": name, "user": name}}],
                 "clusters": [{"name": name, "cluster": _data_as_files(self._context.cluster, folder)}],
                 "users": [{"name": name, "user": _data_as_files(user, folder)}],
             }
-            KubeConfigLoader(entries, name, config_persister=self._context.save).load_and_set(settings)
+            KubeConfigLoader(entries, name, config_persister=save).load_and_set(settings)
         if user.get("auth-provider") and not settings.auth_settings():
             raise self._provider_error("its id-token is none")
         settings.connection_pool_maxsize = POOL_SIZE
@@ -178,6 +181,25 @@ class Login:
         if user_of_proxy := urlsplit(self._proxy).netloc.rpartition("@")[0]:
             settings.proxy_headers = urllib3.make_headers(proxy_basic_auth=unquote(user_of_proxy))
         return settings
+
+    def _with_trusted_provider(self, user: Mapping[str, Any]) -> tuple[Mapping[str, Any], Callable[[], None] | None]:
+        """Return the user with the authority of its provider, and a function that saves renewed tokens.
+
+        Without an authority, the Kubernetes client asks anyone at the issuer's address where to send the refresh token.
+        """
+        provider = user.get("auth-provider")
+        if not provider:
+            return user, None
+        system = ssl.get_default_verify_paths()
+        authority = system.cafile or system.openssl_cafile
+        config = {"idp-certificate-authority": authority, **(provider.get("config") or {})}
+
+        def save() -> None:
+            provider["config"] |= {key: config[key] for key in RENEWED_TOKENS}
+            if self._context.save is not None:
+                self._context.save()
+
+        return {**user, "auth-provider": {**provider, "config": config}}, save
 
     def _headers_of(self, settings: Configuration) -> HTTPHeaderDict:
         """Return the headers for a request. The Kubernetes client renews those of an auth-provider here."""

@@ -1,8 +1,6 @@
-import base64
 import json
 import os
 import ssl
-import time
 from pathlib import Path
 from typing import Any
 
@@ -172,21 +170,3 @@ def test_certificates_are_checked_unless_the_kubeconfig_says_otherwise_and_a_nam
     assert checked["server_hostname"] == "kubernetes"
     blind = login({}, **{"insecure-skip-tls-verify": True}).session().pool.connection_pool_kw
     assert blind["ssl_context"].verify_mode is ssl.CERT_NONE
-
-
-def jwt(expires: float) -> str:
-    def part(document: dict[str, Any]) -> str:
-        return base64.urlsafe_b64encode(json.dumps(document).encode()).decode().rstrip("=")
-
-    return f"{part({'alg': 'none'})}.{part({'exp': int(expires), 'n': 1})}.x"
-
-
-def test_an_oidc_token_is_sent_and_other_providers_are_refused_as_kubectl_does() -> None:
-    token = jwt(time.time() + 3600)
-    user = {"auth-provider": {"name": "oidc", "config": {"id-token": token}}}
-    assert login(user).session().headers["authorization"] == f"Bearer {token}"
-    with pytest.raises(UsageError, match=r"auth-provider 'gcp' of context 'test' was removed from Kubernetes\."):
-        login({"auth-provider": {"name": "gcp"}}).session()
-    for config, text in ({}, "id-token"), ({"id-token": "x"}, "none"), ({"id-token": jwt(1)}, "idp-issuer-url"):
-        with pytest.raises(Forbidden, match=rf"auth-provider 'oidc' of context 'test' failed: .*{text}"):
-            login({"auth-provider": {"name": "oidc", "config": config}}).session()
