@@ -79,7 +79,7 @@ def _references(
     for each in pod.get("volumes") or ():
         if volume in each:
             yield str(each[volume][key]), frozenset()
-    for container in pod["containers"]:
+    for container in (*(pod.get("initContainers") or ()), *pod["containers"]):
         for source in container.get("envFrom") or ():
             if ref in source:
                 yield str(source[ref]["name"]), frozenset()

@@ -129,10 +129,10 @@ def sandbox(facts: Facts) -> Iterator[CauseFinding]:
 
 
 def init(facts: Facts) -> Iterator[CauseFinding]:
-    """Check whether an init container fails."""
+    """Check whether an init container fails that the job's container waits for. Sidecars end after it, often badly."""
     for each in facts.containers():
         ended = next((ending for ending in each.endings if ending.get("exitCode")), None)
-        if not each.is_init or ended is None or _has_passed(each):
+        if not (each.is_init and each.holds_job) or ended is None or _has_passed(each):
             continue
         name = each.status["name"]
         yield diagnosis(
