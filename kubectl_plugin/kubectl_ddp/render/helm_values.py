@@ -26,6 +26,7 @@ from kubectl_ddp.spec.queues import is_kueue_managed
 from kubectl_ddp.spec.serialization import spec_to_dict
 from kubectl_ddp.values.engine import Engine, QueueResize
 from kubectl_ddp.values.node_requirements import Placement
+from kubectl_ddp.values.pod import PullPolicy
 from kubectl_ddp.values.program import Command, Module, Script
 
 Values = dict[str, Any]
@@ -37,6 +38,8 @@ DEFAULTS: Final[Mapping[str, Any]] = {
     "gpus": 0,
     "gpuResource": pod.GPU,
     "launcher": [fabric.LAUNCHER],
+    "imagePullPolicy": PullPolicy.IF_NOT_PRESENT.value,
+    "podSecurityContext": {"runAsUser": pod.USER, "runAsGroup": pod.USER, "fsGroup": pod.USER},
     "networkPolicy": {
         "metricsFrom": [{"namespaceSelector": {"matchLabels": {NAMESPACE_LABEL: "monitoring"}}}],
         "egress": "open",
@@ -70,6 +73,7 @@ def helm_values(
             "name": spec.name,
             "engine": str(spec.engine),
             "image": spec.image,
+            **_identity(spec),
             **_program(spec, code),
             **_size(spec),
             **_environment(spec),
@@ -101,6 +105,17 @@ def _without_defaults(values: Values, defaults: Mapping[str, Any]) -> Values:
         if value != default and (not is_empty or (default and not isinstance(default, Mapping))):
             kept[key] = inner
     return kept
+
+
+def _identity(spec: JobSpec) -> Values:
+    return {
+        "imagePullSecrets": [{"name": name} for name in spec.image_pull_secrets],
+        "imagePullPolicy": str(_pod(spec)["pull_policy"]),
+        "serviceAccountName": spec.service_account,
+        "podSecurityContext": pod.unix_ids(spec),
+        "labels": dict(spec.labels),
+        "annotations": dict(spec.annotations),
+    }
 
 
 def _program(spec: JobSpec, code: Code | None) -> Values:
@@ -178,7 +193,11 @@ def _placement(spec: JobSpec) -> Values:
         "nodeSelector": view["node_selector"],
         "tolerations": _pod(spec)["tolerations"],
         # Affinity to the run's own pods is made by the chart, which knows the run id.
-        "affinity": {key: value for key, value in view["affinity"].items() if key == "nodeAffinity"},
+        "affinity": {
+            key: value
+            for key, value in view["affinity"].items()
+            if key != "podAffinity" or key in (spec.affinity or {})
+        },
         "topology": {str(place): wishes for place, wishes in topology.items() if wishes},
         "store": {"nodeSelector": store_selector} if store_selector else {},
     }

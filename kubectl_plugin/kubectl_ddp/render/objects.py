@@ -12,7 +12,7 @@ from kubectl_ddp.engines.engine_kind import EngineKind
 from kubectl_ddp.engines.registry import DEFAULT_ENGINE, ENGINES
 from kubectl_ddp.errors import UsageError
 from kubectl_ddp.kube.objects import Object
-from kubectl_ddp.render import fabric, failures, gang_scheduling, network, placement, pod, secret, volumes
+from kubectl_ddp.render import fabric, failures, gang_scheduling, metadata, network, placement, pod, secret, volumes
 from kubectl_ddp.render.gang_scheduling import NATIVE_VERSIONS
 from kubectl_ddp.spec.model import JobSpec
 from kubectl_ddp.spec.queues import is_kueue_managed, starting_pod_count
@@ -77,6 +77,7 @@ def render(
     view |= secret.view(spec.name, run_id, run_secret or secret.new_secret())
     mine = view["selector"](constants.Role.WORKER) | {constants.Label.RUN_ID: run_id}
     view |= placement.view(spec, mine, view["node_labels"])
+    view |= metadata.view(spec, view["labels"], view["together"], view["fabric_annotations"])
     templates = [
         *([engine.runtime.file] if engine.runtime else []),
         engine.file,
@@ -133,8 +134,8 @@ def _view(spec: JobSpec, run_id: str, code: Code | None, engine: EngineKind, nat
         "root_metadata": {
             "name": spec.name,
             **namespace,
-            "labels": labels() | together.labels,
-            "annotations": annotations | together.annotations,
+            "labels": metadata.chosen("labels", spec.labels, labels() | together.labels),
+            "annotations": metadata.chosen("annotations", spec.annotations, annotations | together.annotations),
         },
         "names": {**pod.names(spec), "code": name_of(spec.name, code)},
         "set_metadata": None

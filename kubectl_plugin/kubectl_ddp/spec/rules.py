@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterator, Sequence
 from pathlib import PurePath
 from typing import Final
 
-from ddp_trainer.common.constants import NAME_LENGTH, SWITCHES, Env
+from ddp_trainer.common.constants import GROUP, NAME_LENGTH, SWITCHES, Env
 from kubectl_ddp.engines.registry import ENGINES
 from kubectl_ddp.errors import UsageError
 from kubectl_ddp.plan.reference_model import last_flag_value, runs_the_trainer
@@ -19,6 +19,7 @@ from kubectl_ddp.spec.plaintext_secrets import in_clear
 from kubectl_ddp.util.finding import Finding, warning
 from kubectl_ddp.util.text_table import pluralize
 from kubectl_ddp.values import volumes
+from kubectl_ddp.values.node_requirements import Placement
 from kubectl_ddp.values.program import LAUNCHERS, Command, Module
 
 STORE_POD_SUFFIX: Final = "-store-00000"
@@ -33,6 +34,11 @@ TORCHRUN_NAMES: Final = frozenset(
     }
 )  # fmt: skip
 RESERVED_PREFIXES: Final = ("PET_", "TORCHELASTIC_", "DDP_")
+RESERVED_LABELS: Final = (
+    f"{GROUP}/", "batch.kubernetes.io/", "jobset.sigs.k8s.io/", "training.kubeflow.org/", "trainer.kubeflow.org/",
+    "app.kubernetes.io/managed-by",
+)  # fmt: skip
+"""Prefixes of labels and annotations that the job or an operator sets."""
 LAUNCHER_SETTINGS: Final = frozenset(
     {
         "PET_SIGNALS_TO_HANDLE", "PET_PASS_LOCAL_RANK", "PET_SHUTDOWN_TIMEOUT", "PET_LOG_DIR",
@@ -189,6 +195,22 @@ def _program_starts_no_ranks(spec: JobSpec) -> None:
         )
 
 
+def _labels_are_free(spec: JobSpec) -> None:
+    for key, names in (("labels", spec.labels), ("annotations", spec.annotations)):
+        for name in names:
+            if name.startswith(RESERVED_LABELS):
+                raise UsageError(f"{key}: '{name}' is set by the job itself or its operator.", hint="Leave it out.")
+
+
+def _affinity_is_free(spec: JobSpec) -> None:
+    packed = [str(wish) for wish in spec.topology if wish.placement is Placement.PACK]
+    if packed and "podAffinity" in (spec.affinity or {}):
+        raise UsageError(
+            f"affinity.podAffinity and the topology '{packed[0]}' set the same field of the pods.",
+            hint="Keep one of them.",
+        )
+
+
 def _mount_paths_are_free(spec: JobSpec) -> None:
     """Check that no two volumes share a path, and that none uses our paths."""
     seen: dict[str, str] = {}
@@ -230,6 +252,8 @@ RULES: Final[Sequence[Callable[[JobSpec], None]]] = (
     node_rules.gpu_type_is_of_a_gpu,
     node_rules.validate_unique_topology,
     _mount_paths_are_free,
+    _labels_are_free,
+    _affinity_is_free,
     queues.the_gang_has_a_queue,
     queues.the_priority_has_a_queue,
     queues.the_queue_can_resize,

@@ -29,7 +29,7 @@ _MISSING: Final = re.compile(
 _IMAGE_HELPS: Final = (
     (
         re.compile(r"unauthorized|denied|forbidden|authentication|40[13]", re.IGNORECASE),
-        "The registry wants credentials: give the namespace's service account an imagePullSecret.",
+        "The registry wants credentials: name their Secret with --image-pull-secret, or in the service account.",
     ),
     (re.compile(r"no match for platform|exec format", re.IGNORECASE), "Build the image for the nodes' architecture."),
     (re.compile(r"InvalidImageName|couldn't parse image", re.IGNORECASE), "Write it as registry/name:version."),
@@ -53,13 +53,16 @@ def image(facts: Facts) -> Iterator[CauseFinding]:
     reason, name = first.waiting.get("reason"), first.status.get("image")
     pulls = [event for event in facts.events("Failed", "InspectFailed") if "image" in message_of(event).lower()]
     words = [format_event(event) for event in pulls[-2:]]
+    lacking = [format_event(event) for event in facts.events("FailedToRetrieveImagePullSecret")[-1:]]
     text = f"{reason}: {line_of(first.waiting.get('message'))}"
     told = f"{text} {' '.join(words)}"
     yield diagnosis(
         Cause.IMAGE,
         f"The image '{name}' cannot be got for {_pod_names(held)}: {reason}.",
-        next((help_ for pattern, help_ in _IMAGE_HELPS if pattern.search(told)), "See the message of the registry."),
-        (f"{first.pod_name}: {text}", *words),
+        "Create the image pull secret that the job or its service account names."
+        if lacking
+        else next((hint for pattern, hint in _IMAGE_HELPS if pattern.search(told)), "See the message of the registry."),
+        (f"{first.pod_name}: {text}", *words, *lacking),
     )
 
 

@@ -53,9 +53,10 @@ GPU_DRIVERS: Final = (Path("/proc/driver/nvidia/gpus"), Path("/dev/kfd"), Path("
 
 ABOUT_MACHINES: Final = frozenset(
     {"gang", "queue", "queuePriority", "scheduler", "topology", "priority"}
-    | {"nodeSelector", "tolerations", "gpuType", "rdma", "networks"}
+    | {"nodeSelector", "tolerations", "affinity", "gpuType", "rdma", "networks"}
+    | {"serviceAccount", "imagePullSecrets", "imagePullPolicy", "runAsUser", "runAsGroup", "fsGroup"}
 )
-"""Keys that affect the choice of machines."""
+"""Keys that affect the choice of machines, and what only a cluster gives a pod."""
 
 
 @dataclass(frozen=True, slots=True)

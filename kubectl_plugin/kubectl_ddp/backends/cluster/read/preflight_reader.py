@@ -81,7 +81,7 @@ class PreflightReader:
 
     def _queries(self) -> dict[str, Question]:
         subject, spec = self.subject, self.subject.spec
-        account = self._in("v1", "serviceaccounts", "default")
+        account = self._in("v1", "serviceaccounts", spec.service_account or "default")
         found: dict[str, Question] = {
             "nodes": unknown_if_forbidden(partial(objects, self.api, RelatedKind.NODES, None)),
             "pods": unknown_if_forbidden(partial(self._all, RelatedKind.BOUND)),
