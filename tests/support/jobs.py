@@ -97,6 +97,9 @@ def extras(draw: st.DrawFn, gpus: int, nproc: int) -> dict[str, Any]:
         "run_as_user": draw(st.none() | st.just("none") | st.integers(1, 2**31 - 1)),
         "run_as_group": draw(st.none() | st.just("none") | st.integers(0, 2**31 - 1)),
         "fs_group": draw(st.none() | st.just("none") | st.integers(0, 2**31 - 1)),
+        "pod_template": draw(
+            st.sampled_from([None, {"spec": {"hostUsers": False, "priority": 5, "hostAliases": None}}])
+        ),
         "affinity": draw(st.none() | st.dictionaries(st.sampled_from(AFFINITY.keys[::2]), NESTED, min_size=1)),
     }
 

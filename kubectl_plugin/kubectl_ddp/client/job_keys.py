@@ -118,5 +118,7 @@ class JobKeys(TypedDict, total=False):
     """Group id of the pods."""
     fs_group: int | str
     """Group id of the files in volumes."""
+    pod_template: Mapping[str, Any] | str
+    """Strategic merge patch of the workers' pods, applied last."""
     preset: str
     """Preset of values that belong together."""

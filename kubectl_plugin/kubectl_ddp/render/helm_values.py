@@ -14,6 +14,7 @@ from typing import Any, Final
 import yaml
 
 from kubectl_ddp.code.archive import Code
+from kubectl_ddp.errors import UsageError
 from kubectl_ddp.kube import job_kinds
 from kubectl_ddp.kube.objects import Object
 from kubectl_ddp.render import fabric, failures, gang_scheduling, network, placement, pod, volumes
@@ -66,7 +67,15 @@ def helm_values(
         code: Code to ship.
         api_servers: Addresses of the cluster's API servers, which proxy our metric requests.
         native_version: Served version of Workload and PodGroup, for ``--gang native``.
+
+    Raises:
+        UsageError: If the job has a ``podTemplate``, which the chart cannot apply.
     """
+    if spec.pod_template is not None:
+        raise UsageError(
+            "podTemplate is a patch of rendered objects, and the chart ddp-job renders its own.",
+            hint="Print the objects with -o yaml, or use the values of the chart.",
+        )
     objects = render(spec, "run", code=code, run_secret=PLACEHOLDER, native_version=native_version)
     values = _without_defaults(
         {

@@ -17,7 +17,7 @@ from kubectl_ddp.values.layout import parse_layouts
 from kubectl_ddp.values.metrics_ingress import MONITORING, Reader
 from kubectl_ddp.values.node_requirements import MIG_PROFILE, Rdma, Topology
 from kubectl_ddp.values.parsers import Egress, EnvSource, SecretKey, Toleration, text_schema
-from kubectl_ddp.values.pod import AFFINITY, PullPolicy, UnixId
+from kubectl_ddp.values.pod import AFFINITY, POD_TEMPLATE, PullPolicy, UnixId
 from kubectl_ddp.values.program import Program
 from kubectl_ddp.values.quantity import DURATION, Cpu, Memory, Nodes, parse_seconds
 from kubectl_ddp.values.volumes import Mount, SecretFiles
@@ -294,6 +294,10 @@ class JobSpec:
     fs_group: int | str | None = key(
         "fsGroup", Group.POD, UnixId(0), "Group id of the files in volumes.", "ID|none", example="1000", default=None,
         otherwise="runAsGroup",
+    )
+    pod_template: Mapping[str, Any] | None = key(
+        "podTemplate", Group.POD, POD_TEMPLATE, "Strategic merge patch of the workers' pods, applied last.", "YAML",
+        example="{spec: {hostAliases: [{ip: 10.0.0.7, hostnames: [data]}]}}", default=None,
     )
     # fmt: on
 

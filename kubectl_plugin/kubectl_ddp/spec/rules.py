@@ -100,28 +100,34 @@ def _processes_have_a_gpu_each(spec: JobSpec) -> None:
 
 
 def _variables_are_free(spec: JobSpec) -> None:
-    names = [*spec.env, *spec.secret_env]
-    for name in (name for name in names if name not in SWITCHES | LAUNCHER_SETTINGS):
-        if name in KEYS_OF_SETTINGS:
-            raise UsageError(
-                f"The environment variable {name} would contradict the job's key {KEYS_OF_SETTINGS[name]}.",
-                hint=f"Set {KEYS_OF_SETTINGS[name]} instead.",
-            )
-        if name.startswith("PET_"):
-            raise UsageError(
-                f"The environment variable {name} is a flag of the launcher that the job itself sets.",
-                hint=f"Leave it out; these can be set: {', '.join(sorted(LAUNCHER_SETTINGS))}.",
-            )
-        if name in TORCHRUN_NAMES or name.startswith(RESERVED_PREFIXES) or name in set(Env):
-            raise UsageError(
-                f"The environment variable {name} is set by the launcher for each rank.",
-                hint="Leave it out, or rename it.",
-            )
+    for name in (*spec.env, *spec.secret_env):
+        check_variable(name)
     for name in spec.secret_env:
         if name in spec.env:
             raise UsageError(
                 f"The environment variable {name} is given twice, in env and in secretEnv.", hint="Keep one."
             )
+
+
+def check_variable(name: str) -> None:
+    """Check that a variable is not one that the job or the launcher sets. Raises UsageError."""
+    if name in SWITCHES | LAUNCHER_SETTINGS:
+        return
+    if name in KEYS_OF_SETTINGS:
+        raise UsageError(
+            f"The environment variable {name} would contradict the job's key {KEYS_OF_SETTINGS[name]}.",
+            hint=f"Set {KEYS_OF_SETTINGS[name]} instead.",
+        )
+    if name.startswith("PET_"):
+        raise UsageError(
+            f"The environment variable {name} is a flag of the launcher that the job itself sets.",
+            hint=f"Leave it out; these can be set: {', '.join(sorted(LAUNCHER_SETTINGS))}.",
+        )
+    if name in TORCHRUN_NAMES or name.startswith(RESERVED_PREFIXES) or name in set(Env):
+        raise UsageError(
+            f"The environment variable {name} is set by the launcher for each rank.",
+            hint="Leave it out, or rename it.",
+        )
 
 
 def _validate_trainer_args(spec: JobSpec) -> None:
@@ -215,14 +221,20 @@ def _mount_paths_are_free(spec: JobSpec) -> None:
     """Check that no two volumes share a path, and that none uses our paths."""
     seen: dict[str, str] = {}
     for said, path in _mount_paths(spec):
-        for taken in volumes.OURS:
-            if path == taken or path.startswith(f"{taken}/"):
-                raise UsageError(
-                    f"The mount '{said}' is in the way of {taken}, which every job has.", hint="Choose another path."
-                )
+        check_mount_path(path, said)
         if path in seen:
             raise UsageError(f"The mounts '{seen[path]}' and '{said}' have the same path.", hint="Keep one of them.")
         seen[path] = said
+
+
+def check_mount_path(path: str, said: str = "") -> None:
+    """Check that a mount is not in the way of the job's own. Raises UsageError."""
+    for taken in volumes.OURS:
+        if path == taken or path.startswith(f"{taken}/"):
+            raise UsageError(
+                f"The mount '{said or path}' is in the way of {taken}, which every job has.",
+                hint="Choose another path.",
+            )
 
 
 def _mount_paths(spec: JobSpec) -> Iterator[tuple[str, str]]:

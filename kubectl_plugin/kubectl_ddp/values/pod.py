@@ -91,6 +91,7 @@ class NestedObject:
 
 
 AFFINITY: Final = NestedObject(("nodeAffinity", "podAffinity", "podAntiAffinity"))
+POD_TEMPLATE: Final = NestedObject(("metadata", "spec"), has_null=True)
 
 
 def _from_yaml(text: str) -> Any:

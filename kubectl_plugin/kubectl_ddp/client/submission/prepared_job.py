@@ -267,6 +267,8 @@ def _left_out(spec: JobSpec) -> Iterator[str]:
     means_nothing = [key for key, field in FIELDS.items() if key in ABOUT_MACHINES and _is_set(spec, field.attribute)]
     if means_nothing:
         yield f"What is about many machines means nothing on one and is left aside: {', '.join(means_nothing)}."
+    if spec.pod_template is not None:
+        yield "Of podTemplate only variables of the container 'worker' are set; the rest needs a cluster."
     if spec.mig is not None:
         yield "A MIG slice is given by a cluster; here the job sees every GPU that the shell does."
 

@@ -144,6 +144,7 @@ def test_every_key_says_where_its_value_came_from(key: str) -> None:
         "dns": ["dns/app=coredns", "10.96.0.10"], "imagePullSecrets": ["registry"], "imagePullPolicy": "Always",
         "serviceAccount": "a", "labels": {"a.b/c": "d"}, "annotations": {"a.b/c": "any text"}, "runAsUser": "none",
         "runAsGroup": "0", "fsGroup": "1000", "affinity": "{podAntiAffinity: {a: [1, true, no]}}",
+        "podTemplate": "{spec: {dnsPolicy: Default, hostAliases: null}}",
     }  # fmt: skip
     raw = samples[key]
     given = {f"{key}.{name}": value for name, value in raw.items()} if isinstance(raw, dict) else {key: raw}
@@ -227,6 +228,7 @@ def test_every_key_says_where_its_value_came_from(key: str) -> None:
         ({"affinity": "{nodes: {}}"}, "'nodes' is not one of nodeAffinity, podAffinity, podAntiAffinity."),
         ({"affinity": "{nodeAffinity: }"}, "--affinity: nodeAffinity has no value. Give it one, or leave it out."),
         ({"affinity": "{a: 1, a: 2}"}, "--affinity: it is not valid YAML: 'a' is given twice. Write it as in a pod."),
+        ({"podTemplate": "{containers: []}"}, "--podTemplate: 'containers' is not one of metadata, spec."),
         ({"affinity": "{a: ["}, "--affinity: it is not valid YAML: "),
         ({"affinity": "none"}, "--affinity: 'none' is not a map of nodeAffinity, podAffinity, podAntiAffinity."),
         ({"affinity": f"{{podAffinity: {'[' * 99}{']' * 99}}}"}, "is nested too deeply"),
