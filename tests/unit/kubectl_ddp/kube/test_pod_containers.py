@@ -12,7 +12,7 @@ from kubectl_ddp.kube.pod_containers import main_container, main_status
 from kubectl_ddp.status.termination_message import crash_message, first_error, is_running
 from kubectl_ddp.why.model import Cause
 from tests.support.diagnosed import facts, first, trains
-from tests.support.kube_objects import job, pod, running, terminated, waiting
+from tests.support.kube_objects import CREATED_EPOCH, job, pod, running, terminated, waiting
 
 JOBS = sorted({engine.container for engine in ENGINES.values()} | {"store"})
 
@@ -55,6 +55,15 @@ def test_a_sidecar_that_was_killed_after_the_job_or_beside_it_is_no_cause() -> N
     oom = beside(pod(1), lastState=terminated(137) | {"terminated": {"reason": "OOMKilled", "exitCode": 137}})
     found = first(facts(job("Created", "Running"), made, oom, metrics=trains()))
     assert found.subject is Cause.RUNNING
+
+
+def test_a_container_that_keeps_the_pod_running_after_the_job_is_named() -> None:
+    ended = beside(pod(0, terminated(0)))
+    found = first(facts(job("Created", "Running"), ended, now=CREATED_EPOCH + 60))
+    assert found.subject is Cause.SIDECAR
+    assert "its container 'istio-proxy' keeps the pod running" in found.message
+    just_now = facts(job("Created", "Running"), ended, now=CREATED_EPOCH + 10)
+    assert first(just_now).subject is not Cause.SIDECAR
 
 
 def test_an_init_container_that_the_job_waits_for_is_the_cause() -> None:
