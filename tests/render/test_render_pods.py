@@ -20,8 +20,8 @@ from kubectl_ddp.engines.registry import ENGINES, Engine
 from kubectl_ddp.errors import UsageError
 from kubectl_ddp.kube.objects import Object
 from kubectl_ddp.render import Site, render
-from kubectl_ddp.render.placement import REQUIRED
 from kubectl_ddp.spec.model import JobSpec
+from kubectl_ddp.spec.rules import REQUIRED
 from kubectl_ddp.values.parsers import EnvSource, SecretKey, Toleration
 from kubectl_ddp.values.pod import PullPolicy
 from kubectl_ddp.values.program import Command, Module, Script

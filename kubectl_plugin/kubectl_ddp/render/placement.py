@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any, Final
+from typing import Any
 
 from kubectl_ddp.spec.model import JobSpec
+from kubectl_ddp.spec.rules import REQUIRED
 from kubectl_ddp.values.node_requirements import GPU_PRODUCT, Placement
-
-REQUIRED: Final = "requiredDuringSchedulingIgnoredDuringExecution"
 
 
 def view(spec: JobSpec, mine: Mapping[str, str], node_labels: Sequence[str] = ()) -> dict[str, Any]:
@@ -55,7 +54,7 @@ def _node_affinity(spec: JobSpec, labels: Sequence[str]) -> dict[str, Any]:
     if not labels:
         return {}
     chosen = (spec.affinity or {}).get("nodeAffinity") or {}
-    terms = (chosen.get(REQUIRED) or {}).get("nodeSelectorTerms") or [{}]
+    terms = (chosen.get(REQUIRED) or {"nodeSelectorTerms": [{}]})["nodeSelectorTerms"]
     exists = [{"key": label, "operator": "Exists"} for label in labels]
     combined = [{**term, "matchExpressions": [*(term.get("matchExpressions") or ()), *exists]} for term in terms]
     return {"nodeAffinity": {**chosen, REQUIRED: {"nodeSelectorTerms": combined}}}

@@ -81,13 +81,13 @@ def _with_container_name(patch: Mapping[str, Any], container: str) -> dict[str, 
 
 def _needs(template: Object, spec: JobSpec, container: str) -> Iterator[tuple[str, Any]]:
     """Yield path and value of the fields that a patch may not change; the user's own values may be changed."""
-    about = template.get("metadata") or {}
+    about = _map_of(template.get("metadata"))
     free = {"labels": {*spec.labels, *metadata.NO_PROXY}, "annotations": {*spec.annotations, *metadata.STAYS}}
     for kind, chosen in free.items():
-        for name, value in (about.get(kind) or {}).items():
+        for name, value in _map_of(about.get(kind)).items():
             if name not in chosen:
                 yield f"metadata.{kind}[{name}]", value
-    pod = template.get("spec") or {}
+    pod = _map_of(template.get("spec"))
     yield from ((f"spec.{field}", pod[field]) for field in OF_POD if field in pod)
     for kind in ("volumes", "initContainers", "resourceClaims"):
         yield from ((f"spec.{kind}[{each['name']}]", each) for each in pod.get(kind) or ())
@@ -96,13 +96,18 @@ def _needs(template: Object, spec: JobSpec, container: str) -> Iterator[tuple[st
             yield from _needs_of_container(each, f"spec.containers[{WORKER}]", {*spec.env, *spec.secret_env})
 
 
+def _map_of(value: Any) -> Mapping[str, Any]:
+    """Return a map of an object; empty if a patch has removed it or made it something else."""
+    return value if isinstance(value, Mapping) else {}
+
+
 def _needs_of_container(container: Object, path: str, users: set[str]) -> Iterator[tuple[str, Any]]:
     yield path, container["name"]
     for field in OF_CONTAINER:
         head, _, rest = field.partition(".")
         value = container.get(head)
         if rest:
-            yield from ((f"{path}.{field}[{name}]", size) for name, size in ((value or {}).get(rest) or {}).items())
+            yield from ((f"{path}.{field}[{name}]", size) for name, size in _map_of(_map_of(value).get(rest)).items())
         elif value is not None:
             yield f"{path}.{field}", value
     for kind, key in ENTRIES.items():

@@ -43,7 +43,7 @@ def merge(base: Any, patch: Any, path: str) -> Any:
     if not isinstance(patch, Mapping):
         raise UsageError(f"{path} is '{patch}', not a map.", hint="Write it as in a pod.")
     if patch.get(DIRECTIVE) == REPLACE:
-        return {key: value for key, value in patch.items() if key != DIRECTIVE}
+        return merge({}, {key: value for key, value in patch.items() if key != DIRECTIVE}, path)
     _check_directives(patch, path)
     merged = dict(base) if isinstance(base, Mapping) else {}
     for key, value in patch.items():
@@ -53,6 +53,8 @@ def merge(base: Any, patch: Any, path: str) -> Any:
             merged[key] = merge(merged.get(key), value, f"{path}.{key}")
         elif key in MERGE_KEYS:
             merged[key] = _merge_list(merged.get(key) or [], value, MERGE_KEYS[key], f"{path}.{key}")
+        elif isinstance(merged.get(key), Mapping):
+            raise UsageError(f"{path}.{key} is '{value}', not a map.", hint="Write it as in a pod.")
         elif key in SETS and isinstance(value, list):
             old = merged.get(key) or []
             merged[key] = [*old, *(item for item in value if item not in old)]

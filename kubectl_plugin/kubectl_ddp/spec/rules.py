@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import itertools
 import re
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import PurePath
 from typing import Final
 
@@ -34,6 +34,8 @@ TORCHRUN_NAMES: Final = frozenset(
     }
 )  # fmt: skip
 RESERVED_PREFIXES: Final = ("PET_", "TORCHELASTIC_", "DDP_")
+REQUIRED: Final = "requiredDuringSchedulingIgnoredDuringExecution"
+"""Field of affinity whose terms must hold."""
 RESERVED_LABELS: Final = (
     f"{GROUP}/", "batch.kubernetes.io/", "jobset.sigs.k8s.io/", "training.kubeflow.org/", "trainer.kubeflow.org/",
     "app.kubernetes.io/managed-by",
@@ -209,6 +211,16 @@ def _labels_are_free(spec: JobSpec) -> None:
 
 
 def _affinity_is_free(spec: JobSpec) -> None:
+    nodes = (spec.affinity or {}).get("nodeAffinity", {})
+    required = nodes.get(REQUIRED) if isinstance(nodes, Mapping) else 0
+    terms = required.get("nodeSelectorTerms") if isinstance(required, Mapping) else None
+    has_terms = isinstance(terms, list) and all(
+        isinstance(term, Mapping) and isinstance(term.get("matchExpressions", []), list) for term in terms
+    )
+    if required is not None and not has_terms:
+        raise UsageError(
+            f"affinity.nodeAffinity has no list of maps {REQUIRED}.nodeSelectorTerms.", hint="Write it as in a pod."
+        )
     packed = [str(wish) for wish in spec.topology if wish.placement is Placement.PACK]
     if packed and "podAffinity" in (spec.affinity or {}):
         raise UsageError(

@@ -110,6 +110,11 @@ def test_what_the_job_needs_cannot_be_removed_or_changed(patch: str, field: str)
             "spec: {containers: [{name: proxy, image: x}]}",
             "adds the container 'proxy' to spec.containers, which",
         ),
+        ("spec: 5", "podTemplate.spec is '5', not a map."),
+        ("metadata: {labels: x}", "podTemplate.metadata.labels is 'x', not a map."),
+        ("metadata: {$patch: replace, labels: x}", "podTemplate removes or changes metadata.labels["),
+        ("spec: {$patch: replace, containers: [5]}", "podTemplate.spec.containers[0] has no name."),
+        ("spec: {containers: [{name: worker, resources: {limits: 5}}]}", "resources.limits is '5', not a map."),
         ("spec: {containers: [{name: worker, env: [{name: RANK, value: '0'}]}]}", "RANK is set by the launcher"),
         ("spec: {containers: [{name: worker, env: [{name: PET_NNODES, value: '1'}]}]}", "Set nnodes instead."),
         (

@@ -226,6 +226,8 @@ def test_every_key_says_where_its_value_came_from(key: str) -> None:
         ),
         ({"annotations__ddp.dev/spec": "x"}, "annotations: 'ddp.dev/spec' is set by the job itself or its operator."),
         ({"affinity": "{nodes: {}}"}, "'nodes' is not one of nodeAffinity, podAffinity, podAntiAffinity."),
+        ({"affinity": "{nodeAffinity: 5}"}, "affinity.nodeAffinity has no list of maps requiredDuring"),
+        ({"affinity": "{nodeAffinity: {requiredDuringSchedulingIgnoredDuringExecution: []}}"}, "has no list of maps"),
         ({"affinity": "{nodeAffinity: }"}, "--affinity: nodeAffinity has no value. Give it one, or leave it out."),
         ({"affinity": "{a: 1, a: 2}"}, "--affinity: it is not valid YAML: 'a' is given twice. Write it as in a pod."),
         ({"podTemplate": "{containers: []}"}, "--podTemplate: 'containers' is not one of metadata, spec."),
