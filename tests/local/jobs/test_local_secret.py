@@ -57,7 +57,7 @@ def test_every_pod_reads_the_secret_which_stands_in_no_other_file_and_no_output(
     [file] = secret_files(person)
     run_id, _, value = file.read_text().partition(":")
     assert re.fullmatch("ddprunsecret[0-9a-f]{64}", value)
-    assert ran.stdout.count(f"run {run_id} 64") == 2, ran.stderr
+    assert ran.stdout.count(f"run {run_id} {len(value)}") == 2, ran.stderr
     assert f"run {run_id}" in ran.stderr
 
     assert stat.S_IMODE(file.stat().st_mode) == 0o400
