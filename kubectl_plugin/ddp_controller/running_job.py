@@ -15,6 +15,7 @@ from kubectl_ddp.kube import job_kinds
 from kubectl_ddp.kube.conditions import condition_of
 from kubectl_ddp.kube.kueue_queue import KUEUE_QUEUE, is_resizable
 from kubectl_ddp.kube.objects import Object, Snapshot
+from kubectl_ddp.kube.pod_containers import main_status
 from kubectl_ddp.kube.timestamps import epoch
 from kubectl_ddp.status.termination_message import stores, workers
 from kubectl_ddp.values.quantity import Nodes
@@ -247,8 +248,7 @@ def _members(
 def _stores(pods: Iterable[Object], doomed: Mapping[str, str]) -> Iterable[Member]:
     """Yield the pods of the store. A readiness gate keeps them from ever being ready."""
     for pod in stores(pods):
-        status: Mapping[str, Any] = next(iter(pod["status"].get("containerStatuses") or ()), {})
-        yield _member(pod, epoch(((status.get("state") or {}).get("running") or {}).get("startedAt")), doomed)
+        yield _member(pod, epoch(((main_status(pod).get("state") or {}).get("running") or {}).get("startedAt")), doomed)
 
 
 def _member(pod: Object, ready_since: float | None, doomed: Mapping[str, str]) -> Member:

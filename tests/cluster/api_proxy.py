@@ -121,11 +121,12 @@ class ApiProxy:
         """Ask the API server itself."""
         to = self.connection
         kept = {name: value for name, value in headers.items() if name.lower() not in HOP_BY_HOP}
-        return to.pool.request(
+        session = to.login.session()
+        return session.pool.request(
             method,
             f"{to.server}{target}",
             body=body,
-            headers={**kept, **to.authorization()},
+            headers={**kept, **session.headers},
             preload_content=False,
             retries=False,
             timeout=Timeout(connect=10, read=300),

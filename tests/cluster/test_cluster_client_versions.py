@@ -1,6 +1,5 @@
-"""The Kubernetes client, in every version that we say works: a program makes the credentials, and a job lives and goes.
-
-The client is loaded for such credentials alone. ``make clients`` puts the versions under build/clients.
+"""The Kubernetes client, in every version that we say works: with the certificate of the kubeconfig, and with one that
+a program prints, a job lives and goes. ``make clients`` puts the versions under build/clients.
 """
 
 from __future__ import annotations
@@ -66,7 +65,8 @@ def test_a_job_is_submitted_seen_and_deleted_with_credentials_that_the_client_ha
     folder = CLIENTS / version
     if not folder.is_dir():
         pytest.skip(f"Run 'make clients' to have version {version} of the Kubernetes client.")
-    environ = {"KUBECONFIG": str(made_by_a_program(tmp_path)), "PYTHONPATH": str(folder)}
+    plain = {"PYTHONPATH": str(folder)}
+    environ = {"KUBECONFIG": str(made_by_a_program(tmp_path)), **plain}
     code = "import kubernetes; print(kubernetes.__version__)"
     said = subprocess.run(
         [sys.executable, "-c", code], capture_output=True, text=True, check=True, env={**os.environ, **environ}
@@ -75,7 +75,7 @@ def test_a_job_is_submitted_seen_and_deleted_with_credentials_that_the_client_ha
 
     submit = ("submit", "--name", "job", *JOB, "--cpu", "100m", "--command", "true", "-o", "json")
     assert space.ddp(*submit, environ=environ).ok().json["created"] is True
-    assert space.ddp(*submit, environ=environ).ok().json["created"] is False
+    assert space.ddp(*submit, environ=plain).ok().json["created"] is False
     [listed] = space.ddp("list", "-o", "json", environ=environ).ok().json["items"]
     assert listed["name"] == "job"
     space.ddp("suspend", "job", environ=environ).ok()

@@ -44,7 +44,7 @@ YAML_IN_SCHEMAS: Final = (3, 18, 0)
 """The first Helm that does not read values as YAML once more for their schema, which may hold no control characters."""
 CONTROL: Final = re.compile(r"\\u(?:00[01789][0-9a-f]|feff)")
 APP_VERSION: Final = yaml.safe_load((CHART / "Chart.yaml").read_text())["appVersion"]
-BY_HAND: Final = frozenset({"podMonitor", "runId", "runSecret", "serviceAccountName"})
+BY_HAND: Final = frozenset({"podMonitor", "runId", "runSecret"})
 """Values without a key of the job file."""
 
 

@@ -76,7 +76,7 @@ def test_every_pod_meets_pod_security_restricted(spec: JobSpec) -> None:
     for template in templates(render(spec, RUN)):
         pod = template["spec"]
         assert pod["securityContext"]["runAsNonRoot"] is True
-        assert pod["securityContext"]["runAsUser"] > 0
+        assert pod["securityContext"].get("runAsUser", 1) > 0
         assert pod["securityContext"]["seccompProfile"] == {"type": "RuntimeDefault"}
         assert pod["automountServiceAccountToken"] is False
         assert not {"hostNetwork", "hostPID", "hostIPC"} & set(pod)

@@ -16,10 +16,14 @@ from ddp_trainer.common.constants import (
 )
 from ddp_trainer.launch import flags
 from kubectl_ddp.code.archive import Code
+from kubectl_ddp.engines.registry import ENGINES, Engine
+from kubectl_ddp.errors import UsageError
 from kubectl_ddp.kube.objects import Object
 from kubectl_ddp.render import Site, render
 from kubectl_ddp.spec.model import JobSpec
+from kubectl_ddp.spec.rules import REQUIRED
 from kubectl_ddp.values.parsers import EnvSource, SecretKey, Toleration
+from kubectl_ddp.values.pod import PullPolicy
 from kubectl_ddp.values.program import Command, Module, Script
 from kubectl_ddp.values.quantity import Memory
 from kubectl_ddp.values.volumes import Mount
@@ -223,3 +227,60 @@ def test_taints_that_the_job_does_not_mind_are_tolerated_by_all_its_pods(text: s
 def test_the_grace_period_is_the_promised_one() -> None:
     assert worker_pod(a_job(grace_seconds=77))["terminationGracePeriodSeconds"] == 77
     assert environment(a_job(grace_seconds=77))[Env.GRACE_SECONDS] == "77"
+
+
+def pods(engine: Engine, **changes: Any) -> list[Object]:
+    """The templates of the pods of a job: of the workers and of the store."""
+    return templates(render(a_job(engine=engine, **changes), RUN))
+
+
+@pytest.mark.parametrize("engine", list(ENGINES))
+def test_who_the_pods_are_and_where_their_image_comes_from_is_the_users(engine: Engine) -> None:
+    changes = {"service_account": "s3-reader", "image_pull_secrets": ("a", "b"), "image_pull_policy": PullPolicy.ALWAYS}
+    for template in pods(engine, **changes):
+        spec = template["spec"]
+        assert (spec["serviceAccountName"], spec["imagePullSecrets"]) == ("s3-reader", [{"name": "a"}, {"name": "b"}])
+        assert {each["imagePullPolicy"] for each in spec["containers"]} == {"Always"}
+    assert all("serviceAccountName" not in template["spec"] for template in pods(engine))
+
+
+@pytest.mark.parametrize(
+    ("given", "ids"),
+    [
+        ({}, {"runAsUser": 65532, "runAsGroup": 65532, "fsGroup": 65532}),
+        ({"run_as_user": 1000}, {"runAsUser": 1000, "runAsGroup": 1000, "fsGroup": 1000}),
+        ({"run_as_user": 1000, "run_as_group": 0}, {"runAsUser": 1000, "runAsGroup": 0, "fsGroup": 0}),
+        ({"run_as_user": "none"}, {}),
+        ({"run_as_user": "none", "fs_group": 7}, {"fsGroup": 7}),
+        ({"fs_group": "none"}, {"runAsUser": 65532, "runAsGroup": 65532}),
+    ],
+)
+def test_a_group_follows_the_user_and_none_is_left_to_the_platform(given: Any, ids: dict[str, int]) -> None:
+    for template in pods(Engine.JOB, **given):
+        security = template["spec"]["securityContext"]
+        assert {key: value for key, value in security.items() if key in {"runAsUser", "runAsGroup", "fsGroup"}} == ids
+        assert security["runAsNonRoot"]
+
+
+def test_labels_and_annotations_are_on_the_job_and_its_pods_over_defaults_and_under_the_jobs_own() -> None:
+    chosen = {"team": "vision", "sidecar.istio.io/inject": "true"}
+    notes = {"karpenter.sh/do-not-disrupt": "false", "note": "a: b"}
+    objects = render(a_job(labels=chosen, annotations=notes, engine=Engine.JOB), RUN)
+    for made in (objects[0], *templates(objects)):
+        assert chosen.items() <= made["metadata"]["labels"].items()
+        assert notes.items() <= made["metadata"]["annotations"].items()
+        assert made["metadata"]["labels"]["ddp.dev/job"] == "digits"
+    with pytest.raises(UsageError, match=r"labels: 'kueue.x-k8s.io/queue-name' is 'b', and the job itself sets it to"):
+        render(a_job(queue="a", labels={"kueue.x-k8s.io/queue-name": "b"}), RUN)
+
+
+def test_every_alternative_of_the_affinity_also_wants_what_the_fabric_does() -> None:
+    terms = [{"matchExpressions": [{"key": key, "operator": "Exists"}]} for key in ("a", "b")]
+    affinity = {"nodeAffinity": {REQUIRED: {"nodeSelectorTerms": terms}}, "podAntiAffinity": {"x": []}}
+    plain = worker_pod(a_job(affinity=affinity))
+    assert plain["affinity"] == affinity
+    fabric = worker_pod(a_job(affinity=affinity, gpus=4, nproc=4, fabric="gb200-mnnvl"))["affinity"]
+    found = fabric["nodeAffinity"][REQUIRED]["nodeSelectorTerms"]
+    assert [term["matchExpressions"][0]["key"] for term in found] == ["a", "b"]
+    assert all(len(term["matchExpressions"]) > 1 for term in found)
+    assert fabric["podAntiAffinity"] == {"x": []}

@@ -158,6 +158,7 @@ def scenario(seed: int, number: int) -> Scenario:
         _endings,
         _placement,
         _volumes,
+        _pods,
         _network,
         _layout,
     ):
@@ -281,6 +282,28 @@ def _volumes(draw: Draw) -> None:
     )
     draw.some(0.4, "mounts", lambda: draw.few(mounts, 4))
     draw.some(0.3, "secrets", lambda: draw.few(["hub:/secrets/hub", "s3.keys:/secrets/s3/"], 2))
+
+
+def _pods(draw: Draw) -> None:
+    draw.some(0.2, "serviceAccount", lambda: draw.one(["s3-reader", "a.b"]))
+    draw.some(0.2, "imagePullSecrets", lambda: draw.few(["registry", "mirror.v2"], 2))
+    draw.some(0.2, "imagePullPolicy", lambda: draw.one(["Always", "Never", "IfNotPresent"]))
+    keys = ("team", "sidecar.istio.io/inject", "example.com/cost-center")
+    draw.some(0.3, "labels", lambda: {key: draw.one(["vision", "true", "", 7]) for key in draw.few(keys, 3)})
+    notes = (*keys, "karpenter.sh/do-not-disrupt", "cluster-autoscaler.kubernetes.io/safe-to-evict")
+    draw.some(0.3, "annotations", lambda: {key: draw.one(WORDS) for key in draw.few(notes, 4)})
+    draw.some(0.2, "runAsUser", lambda: draw.one([1000, "none", 2147483647]))
+    draw.some(0.2, "runAsGroup", lambda: draw.one([0, "none", "1000"]))
+    draw.some(0.2, "fsGroup", lambda: draw.one([0, "none", 2000]))
+    terms = ({"key": "disk", "operator": "In", "values": ["ssd"]}, {"key": "gpu", "operator": "Exists"})
+    required = {"nodeSelectorTerms": [{"matchExpressions": [term]} for term in terms]}
+    pods = [{"weight": 5, "podAffinityTerm": {"topologyKey": "zone", "labelSelector": {"matchLabels": {"a": "b"}}}}]
+    affinities = {
+        "nodeAffinity": {"requiredDuringSchedulingIgnoredDuringExecution": required},
+        "podAffinity": {"preferredDuringSchedulingIgnoredDuringExecution": pods},
+        "podAntiAffinity": {"preferredDuringSchedulingIgnoredDuringExecution": pods},
+    }
+    draw.some(0.2, "affinity", lambda: {key: affinities[key] for key in draw.few(affinities, 3)})
 
 
 def _network(draw: Draw) -> None:

@@ -14,6 +14,7 @@ from kubectl_ddp.values.engine import Engine, Gang, QueueResize
 from kubectl_ddp.values.metrics_ingress import Reader
 from kubectl_ddp.values.node_requirements import Placement, Rdma, Topology
 from kubectl_ddp.values.parsers import Effect, Egress, EnvSource, SecretKey, Toleration
+from kubectl_ddp.values.pod import PullPolicy
 from kubectl_ddp.values.program import Command, Module, Program, Script
 from kubectl_ddp.values.quantity import Cpu, Memory, Nodes
 from kubectl_ddp.values.volumes import Mount, SecretFiles, Source
@@ -54,6 +55,14 @@ SECRET_PATH = st.builds("/s/{}".format, LABEL)
 TOPOLOGY = st.builds(Topology, st.sampled_from([Placement.PACK, Placement.SPREAD]), LABEL, st.booleans())
 
 
+NESTED = st.recursive(
+    TEXT | st.booleans() | st.integers(-(10**9), 10**9),
+    lambda inner: st.lists(inner, max_size=2) | st.dictionaries(LABEL, inner, max_size=2),
+    max_leaves=5,
+)
+"""Values of a nested object of Kubernetes."""
+
+
 @st.composite
 def mounts(draw: st.DrawFn) -> Mount:
     """Any volume beside the job's own."""
@@ -80,6 +89,18 @@ def extras(draw: st.DrawFn, gpus: int, nproc: int) -> dict[str, Any]:
         "rdma": rdma,
         "networks": tuple(draw(st.lists(LABEL, max_size=2))),
         "fabric": draw(st.sampled_from(["none", *fabrics])),
+        "image_pull_secrets": tuple(draw(st.lists(LABEL, max_size=2))),
+        "image_pull_policy": draw(st.none() | st.sampled_from(PullPolicy)),
+        "service_account": draw(st.none() | LABEL),
+        "labels": draw(st.dictionaries(LABEL, LABEL, max_size=2)),
+        "annotations": draw(st.dictionaries(LABEL, TEXT, max_size=2)),
+        "run_as_user": draw(st.none() | st.just("none") | st.integers(1, 2**31 - 1)),
+        "run_as_group": draw(st.none() | st.just("none") | st.integers(0, 2**31 - 1)),
+        "fs_group": draw(st.none() | st.just("none") | st.integers(0, 2**31 - 1)),
+        "pod_template": draw(
+            st.sampled_from([None, {"spec": {"hostUsers": False, "priority": 5, "hostAliases": None}}])
+        ),
+        "affinity": draw(st.none() | st.dictionaries(st.just("podAntiAffinity"), NESTED, min_size=1)),
     }
 
 

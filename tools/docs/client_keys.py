@@ -15,7 +15,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from os import PathLike
-from typing import Literal, TypedDict
+from typing import Any, Literal, TypedDict
 
 
 class JobKeys(TypedDict, total=False):
@@ -47,6 +47,8 @@ def _type_of(field: Field) -> str:
     kinds = field.schema["type"]
     if isinstance(kinds, str):
         return {"object": "Mapping[str, str]", "array": "Sequence[str]"}.get(kinds, "str")
+    if field.is_object:
+        return "Mapping[str, Any] | str"
     if "array" in kinds:
         return "str | Sequence[str]"
     other = "" if "boolean" in kinds else "".join(kind for kind in kinds if kind != "string")  # boolean: any text

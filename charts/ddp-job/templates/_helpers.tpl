@@ -124,12 +124,19 @@ labels:
   helm.sh/chart: {{ printf "%s-%s" .root.Chart.Name .root.Chart.Version | replace "+" "_" }}
 {{- end -}}
 
-{{/* Labels of pods: those that kubectl ddp gives them. */}}
+{{/* Labels of pods: those that kubectl ddp gives them, then "more" and `labels`, then a default: a proxy in front of the collectives' ports breaks them. */}}
 {{- define "ddp-job.podLabels" -}}
-{{- include "ddp-job.runLabels" . }}
-app.kubernetes.io/managed-by: kubectl-ddp
-# A proxy in front of the collectives' ports breaks them.
-sidecar.istio.io/inject: "false"
+{{- $own := include "ddp-job.runLabels" . | fromYaml | merge (dict "app.kubernetes.io/managed-by" "kubectl-ddp") -}}
+{{- list $own .more .root.Values.labels (dict "sidecar.istio.io/inject" "false") | include "ddp-job.entries" -}}
+{{- end -}}
+
+{{/* The entries of maps of texts, one on each line; the first of the maps wins. */}}
+{{- define "ddp-job.entries" -}}
+{{- $found := dict -}}
+{{- range . -}}{{- range $name, $text := . -}}{{- if not (hasKey $found $name) -}}{{- $_ := set $found $name $text -}}{{- end -}}{{- end -}}{{- end -}}
+{{- range $name, $text := $found }}
+{{ $name | quote }}: {{ include "ddp-job.quoted" $text }}
+{{- end -}}
 {{- end -}}
 
 {{- define "ddp-job.runLabels" -}}
@@ -149,14 +156,10 @@ ddp.dev/job: {{ .root.Values._run.name | quote }}{{ with .role }}, ddp.dev/role:
 {{- define "ddp-job.rootMetadata" -}}
 {{ include "ddp-job.metadata" (dict "root" . "name" .Values._run.name) }}
   {{- include "ddp-job.given" (dict "kueue.x-k8s.io/queue-name" .Values.kueue.queue "kueue.x-k8s.io/priority-class" .Values.kueue.priorityClass) | nindent 2 }}
-  {{- with .Values.jobLabels }}
-  {{- toYaml . | nindent 2 }}
-  {{- end }}
+  {{- list .Values.jobLabels .Values.labels | include "ddp-job.entries" | nindent 2 }}
 annotations:
   ddp.dev/digest: {{ .Values._run.digest | quote }}
   ddp.dev/spec: {{ include "ddp-job.quoted" .Values._run.document }}
   ddp.dev/rendered: {{ .Values._run.rendered | quote }}
-  {{- with .Values.jobAnnotations }}
-  {{- toYaml . | nindent 2 }}
-  {{- end }}
+  {{- list .Values.jobAnnotations .Values.annotations | include "ddp-job.entries" | nindent 2 }}
 {{- end -}}

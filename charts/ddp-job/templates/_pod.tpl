@@ -5,18 +5,12 @@
 {{- $claims := concat (ternary (list "rdma") list (not (empty .Values.deviceRequests))) (ternary (list "channel") list (not (empty .Values.computeDomain))) -}}
 metadata:
   labels:
-    {{- include "ddp-job.podLabels" (dict "root" . "role" "worker") | nindent 4 }}
-    {{- with .Values.podLabels }}
-    {{- toYaml . | nindent 4 }}
-    {{- end }}
+    {{- include "ddp-job.podLabels" (dict "root" . "role" "worker" "more" .Values.podLabels) | nindent 4 }}
   annotations:
-    cluster-autoscaler.kubernetes.io/safe-to-evict: "false"
-    karpenter.sh/do-not-disrupt: "true"
-    {{- with .Values.podAnnotations }}
-    {{- toYaml . | nindent 4 }}
-    {{- end }}
+    {{- $stays := dict "cluster-autoscaler.kubernetes.io/safe-to-evict" "false" "karpenter.sh/do-not-disrupt" "true" }}
+    {{- list .Values.podAnnotations .Values.annotations $stays | include "ddp-job.entries" | nindent 4 }}
 spec:
-  {{- include "ddp-job.given" (dict "restartPolicy" $run.kind.restartPolicy "schedulerName" .Values.schedulerName "serviceAccountName" .Values.serviceAccountName "priorityClassName" .Values.priorityClassName "nodeSelector" .Values.nodeSelector) | nindent 2 }}
+  {{- include "ddp-job.given" (dict "restartPolicy" $run.kind.restartPolicy "schedulerName" .Values.schedulerName "serviceAccountName" .Values.serviceAccountName "imagePullSecrets" .Values.imagePullSecrets "priorityClassName" .Values.priorityClassName "nodeSelector" .Values.nodeSelector) | nindent 2 }}
   {{- include "ddp-job.given" (dict "affinity" (include "ddp-job.affinity" . | fromYaml) "topologySpreadConstraints" (include "ddp-job.spread" . | fromYamlArray)) | nindent 2 }}
   {{- if $run.kind.subdomain }}
   subdomain: {{ $run.name | quote }}
@@ -49,7 +43,7 @@ spec:
     # A ConfigMap holds files, not directories, and is read-only: scripts write beside themselves.
     - name: unpack-code
       image: {{ $run.image | quote }}
-      imagePullPolicy: IfNotPresent
+      imagePullPolicy: {{ .Values.imagePullPolicy }}
       command: [python, -m, tarfile, --extract, /var/run/ddp-code-archive/code.tar.gz, /var/run/ddp-code]
       resources:
         requests: &unpack {cpu: {{ include "ddp-job.text" .Values.cpu | quote }}, memory: {{ .Values.memory | quote }}}
@@ -63,7 +57,7 @@ spec:
   containers:
     - name: {{ $run.kind.container }}
       image: {{ $run.image | quote }}
-      imagePullPolicy: IfNotPresent
+      imagePullPolicy: {{ .Values.imagePullPolicy }}
       command: {{ include "ddp-job.quoted" .Values.launcher }}
       args:
         - --nnodes={{ $run.minNodes }}:{{ $run.maxNodes }}
@@ -244,7 +238,7 @@ matchLabels: { {{- include "ddp-job.selector" (dict "root" . "role" "worker") -}
 {{- end -}}
 
 {{- define "ddp-job.podSecurityContext" -}}
-{runAsNonRoot: true, runAsUser: 65532, runAsGroup: 65532, fsGroup: 65532, fsGroupChangePolicy: OnRootMismatch, seccompProfile: {type: RuntimeDefault}}
+{runAsNonRoot: true{{ range $name, $id := .Values.podSecurityContext }}{{ if ne (toString $id) "none" }}, {{ $name }}: {{ int64 $id }}{{ end }}{{ end }}, fsGroupChangePolicy: OnRootMismatch, seccompProfile: {type: RuntimeDefault}}
 {{- end -}}
 
 {{- define "ddp-job.containerSecurityContext" -}}

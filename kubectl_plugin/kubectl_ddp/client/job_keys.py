@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from os import PathLike
-from typing import Literal, TypedDict
+from typing import Any, Literal, TypedDict
 
 
 class JobKeys(TypedDict, total=False):
@@ -42,6 +42,10 @@ class JobKeys(TypedDict, total=False):
     """Maximum size of /dev/shm, part of the memory."""
     image: str
     """Container image; $KUBECTL_DDP_IMAGE sets the default."""
+    image_pull_secrets: Sequence[str]
+    """Secret with credentials for the registry of the image."""
+    image_pull_policy: Literal["IfNotPresent", "Always", "Never"]
+    """Time at which nodes pull the image (IfNotPresent)."""
     env: Mapping[str, str]
     """Environment variable."""
     secret_env: Mapping[str, str]
@@ -66,6 +70,8 @@ class JobKeys(TypedDict, total=False):
     """Required label of nodes."""
     tolerations: Sequence[str]
     """Tolerated taint of nodes."""
+    affinity: Mapping[str, Any] | str
+    """Affinity of the workers, as in a pod."""
     engine: Literal["auto", "pytorchjob", "trainjob", "jobset", "job"]
     """Kind of the job object on a cluster."""
     mounts: Sequence[str]
@@ -100,5 +106,19 @@ class JobKeys(TypedDict, total=False):
     """Allowed egress of the pods; open is the cluster, and IPv4 without the metadata service."""
     dns: Sequence[str]
     """DNS server that pods reach with closed egress (kube-system/k8s-app=kube-dns, 169.254.20.10/32)."""
+    service_account: str
+    """Service account of the pods; its token is not mounted."""
+    labels: Mapping[str, str]
+    """Label of the job and its pods."""
+    annotations: Mapping[str, str]
+    """Annotation of the job and its pods."""
+    run_as_user: int | str
+    """User id of the pods (default 65532); 'none' leaves it to the platform."""
+    run_as_group: int | str
+    """Group id of the pods."""
+    fs_group: int | str
+    """Group id of the files in volumes."""
+    pod_template: Mapping[str, Any] | str
+    """Strategic merge patch of the workers' pods, applied last."""
     preset: str
     """Preset of values that belong together."""

@@ -21,6 +21,7 @@ from typing import Any, Final
 from kubectl_ddp.backends.base import Backend
 from kubectl_ddp.errors import DdpError, NotFound, Unreachable, UsageError
 from kubectl_ddp.kube.objects import Object, Snapshot
+from kubectl_ddp.kube.pod_containers import main_status
 from kubectl_ddp.kube.timestamps import log_timestamp
 from kubectl_ddp.status.job_state import TERMINAL, JobState, job_state
 from kubectl_ddp.status.termination_message import workers
@@ -284,8 +285,7 @@ class _Ended:
 
 def _container(pod: Object) -> str:
     """Return an id of the pod's current container; empty if none has started."""
-    statuses = pod.get("status", {}).get("containerStatuses") or [{}]
-    status = statuses[0]
+    status = main_status(pod)
     if not {"running", "terminated"}.intersection(status.get("state") or {}):
         return ""
     return f"{pod['metadata']['uid']}/{status.get('restartCount', 0)}"

@@ -105,12 +105,16 @@ def check_priority_class(subject: Subject, facts: Facts) -> Iterator[Finding]:
 
 def check_image_pull_secrets(subject: Subject, facts: Facts) -> Iterator[Finding]:
     """Check that the image pull secrets of the service account exist. The kubelet only logs a missing one."""
+    chosen = subject.spec.service_account
     account, found = read(facts.account), read(facts.secrets)
+    if account is None and chosen is not None:
+        yield _missing(subject, "ServiceAccount", chosen, "Create it, or leave serviceAccount out.")
     for name in pull_secrets(account):
         if found.get(name) is None:
             yield warning(
-                f"The service account 'default' of namespace '{subject.namespace}' names the image pull secret "
-                f"'{name}', which is not there: a private image such as '{subject.spec.image}' cannot be fetched.",
+                f"The service account '{chosen or 'default'}' of namespace '{subject.namespace}' names the image pull "
+                f"secret '{name}', which is not there: a private image such as '{subject.spec.image}' cannot be "
+                "fetched.",
                 "Create it: kubectl create secret docker-registry.",
             )
 

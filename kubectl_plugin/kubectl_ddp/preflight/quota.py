@@ -32,7 +32,8 @@ def pod_quota_usage(pod: Mapping[str, Any]) -> dict[str, int]:
     requests = requests_of(pod)
     found = {"pods": 1000, "count/pods": 1000} | {f"{REQUESTS}{name}": amount for name, amount in requests.items()}
     found |= {name: requests[name] for name in PLAIN if name in requests}
-    for container in pod["containers"]:
+    sidecars = [each for each in pod.get("initContainers") or () if each.get("restartPolicy") == "Always"]
+    for container in (*sidecars, *pod["containers"]):
         limits = milli_values((container.get("resources") or {}).get("limits"))
         found = added(found, {f"{LIMITS}{name}": amount for name, amount in limits.items()})
     return found

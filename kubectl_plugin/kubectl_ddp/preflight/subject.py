@@ -67,19 +67,21 @@ def config_maps(subject: Subject) -> dict[str, frozenset[str]]:
 def _named(subject: Subject, kind: str, volume: str, key: str, ref: str, key_ref: str) -> dict[str, frozenset[str]]:
     found: dict[str, frozenset[str]] = {}
     pod = subject.worker["spec"]
-    for source, entry in _references(pod, volume, key, ref, key_ref):
+    for source, entry in _references(pod, kind, volume, key, ref, key_ref):
         if (kind, source) not in subject.made:
             found[source] = found.get(source, frozenset()) | entry
     return found
 
 
 def _references(
-    pod: Mapping[str, Any], volume: str, key: str, ref: str, key_ref: str
+    pod: Mapping[str, Any], kind: str, volume: str, key: str, ref: str, key_ref: str
 ) -> Iterator[tuple[str, frozenset[str]]]:
+    for each in pod.get("imagePullSecrets") or () if kind == "Secret" else ():
+        yield str(each["name"]), frozenset()
     for each in pod.get("volumes") or ():
         if volume in each:
             yield str(each[volume][key]), frozenset()
-    for container in pod["containers"]:
+    for container in (*(pod.get("initContainers") or ()), *pod["containers"]):
         for source in container.get("envFrom") or ():
             if ref in source:
                 yield str(source[ref]["name"]), frozenset()

@@ -14,6 +14,7 @@ from typing import Any, Final
 import yaml
 
 from kubectl_ddp.code.archive import Code
+from kubectl_ddp.errors import UsageError
 from kubectl_ddp.kube import job_kinds
 from kubectl_ddp.kube.objects import Object
 from kubectl_ddp.render import fabric, failures, gang_scheduling, network, placement, pod, volumes
@@ -26,6 +27,7 @@ from kubectl_ddp.spec.queues import is_kueue_managed
 from kubectl_ddp.spec.serialization import spec_to_dict
 from kubectl_ddp.values.engine import Engine, QueueResize
 from kubectl_ddp.values.node_requirements import Placement
+from kubectl_ddp.values.pod import PullPolicy
 from kubectl_ddp.values.program import Command, Module, Script
 
 Values = dict[str, Any]
@@ -37,6 +39,8 @@ DEFAULTS: Final[Mapping[str, Any]] = {
     "gpus": 0,
     "gpuResource": pod.GPU,
     "launcher": [fabric.LAUNCHER],
+    "imagePullPolicy": PullPolicy.IF_NOT_PRESENT.value,
+    "podSecurityContext": {"runAsUser": pod.USER, "runAsGroup": pod.USER, "fsGroup": pod.USER},
     "networkPolicy": {
         "metricsFrom": [{"namespaceSelector": {"matchLabels": {NAMESPACE_LABEL: "monitoring"}}}],
         "egress": "open",
@@ -63,13 +67,22 @@ def helm_values(
         code: Code to ship.
         api_servers: Addresses of the cluster's API servers, which proxy our metric requests.
         native_version: Served version of Workload and PodGroup, for ``--gang native``.
+
+    Raises:
+        UsageError: If the job has a ``podTemplate``, which the chart cannot apply.
     """
+    if spec.pod_template is not None:
+        raise UsageError(
+            "podTemplate is a patch of rendered objects, and the chart ddp-job renders its own.",
+            hint="Print the objects with -o yaml, or use the values of the chart.",
+        )
     objects = render(spec, "run", code=code, run_secret=PLACEHOLDER, native_version=native_version)
     values = _without_defaults(
         {
             "name": spec.name,
             "engine": str(spec.engine),
             "image": spec.image,
+            **_identity(spec),
             **_program(spec, code),
             **_size(spec),
             **_environment(spec),
@@ -101,6 +114,17 @@ def _without_defaults(values: Values, defaults: Mapping[str, Any]) -> Values:
         if value != default and (not is_empty or (default and not isinstance(default, Mapping))):
             kept[key] = inner
     return kept
+
+
+def _identity(spec: JobSpec) -> Values:
+    return {
+        "imagePullSecrets": [{"name": name} for name in spec.image_pull_secrets],
+        "imagePullPolicy": str(_pod(spec)["pull_policy"]),
+        "serviceAccountName": spec.service_account,
+        "podSecurityContext": pod.unix_ids(spec),
+        "labels": dict(spec.labels),
+        "annotations": dict(spec.annotations),
+    }
 
 
 def _program(spec: JobSpec, code: Code | None) -> Values:
@@ -178,7 +202,11 @@ def _placement(spec: JobSpec) -> Values:
         "nodeSelector": view["node_selector"],
         "tolerations": _pod(spec)["tolerations"],
         # Affinity to the run's own pods is made by the chart, which knows the run id.
-        "affinity": {key: value for key, value in view["affinity"].items() if key == "nodeAffinity"},
+        "affinity": {
+            key: value
+            for key, value in view["affinity"].items()
+            if key != "podAffinity" or key in (spec.affinity or {})
+        },
         "topology": {str(place): wishes for place, wishes in topology.items() if wishes},
         "store": {"nodeSelector": store_selector} if store_selector else {},
     }

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Mapping, Sequence
 from enum import StrEnum
 from typing import Any, Final
@@ -11,8 +12,20 @@ from kubectl_ddp.code.archive import Code, name_of
 from kubectl_ddp.engines.engine_kind import EngineKind
 from kubectl_ddp.engines.registry import DEFAULT_ENGINE, ENGINES
 from kubectl_ddp.errors import UsageError
+from kubectl_ddp.kube import job_kinds
 from kubectl_ddp.kube.objects import Object
-from kubectl_ddp.render import fabric, failures, gang_scheduling, network, placement, pod, secret, volumes
+from kubectl_ddp.render import (
+    fabric,
+    failures,
+    gang_scheduling,
+    metadata,
+    network,
+    placement,
+    pod,
+    pod_template,
+    secret,
+    volumes,
+)
 from kubectl_ddp.render.gang_scheduling import NATIVE_VERSIONS
 from kubectl_ddp.spec.model import JobSpec
 from kubectl_ddp.spec.queues import is_kueue_managed, starting_pod_count
@@ -77,6 +90,7 @@ def render(
     view |= secret.view(spec.name, run_id, run_secret or secret.new_secret())
     mine = view["selector"](constants.Role.WORKER) | {constants.Label.RUN_ID: run_id}
     view |= placement.view(spec, mine, view["node_labels"])
+    view |= metadata.view(spec, view["labels"], view["together"], view["fabric_annotations"])
     templates = [
         *([engine.runtime.file] if engine.runtime else []),
         engine.file,
@@ -90,7 +104,19 @@ def render(
         "network-policy.yaml.j2",
         "pod-monitor.yaml.j2",
     ]
-    return [fill(template, view) for template in templates]
+    objects = [fill(template, view) for template in templates]
+    if spec.pod_template and (site is Site.CLUSTER or pod_template.local_part(spec.pod_template)):
+        _patch_pods(objects[0], engine, spec, site)
+    return objects
+
+
+def _patch_pods(holder: Object, engine: EngineKind, spec: JobSpec, site: Site) -> None:
+    """Apply the job's patch to the pod template of its first object."""
+    if site is Site.LOCAL:
+        spec = dataclasses.replace(spec, pod_template=pod_template.local_part(spec.pod_template or {}))
+    *path, last = engine.template
+    parent = job_kinds.at(holder, tuple(path))
+    parent[last] = pod_template.patched(parent[last], spec, engine.container)
 
 
 def engine_of(spec: JobSpec, site: Site = Site.CLUSTER) -> Engine:
@@ -133,8 +159,8 @@ def _view(spec: JobSpec, run_id: str, code: Code | None, engine: EngineKind, nat
         "root_metadata": {
             "name": spec.name,
             **namespace,
-            "labels": labels() | together.labels,
-            "annotations": annotations | together.annotations,
+            "labels": metadata.chosen("labels", spec.labels, labels() | together.labels),
+            "annotations": metadata.chosen("annotations", spec.annotations, annotations | together.annotations),
         },
         "names": {**pod.names(spec), "code": name_of(spec.name, code)},
         "set_metadata": None

@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from kubectl_ddp.spec.model import JobSpec
+from kubectl_ddp.spec.rules import REQUIRED
 from kubectl_ddp.values.node_requirements import GPU_PRODUCT, Placement
 
 
@@ -20,7 +21,7 @@ def view(spec: JobSpec, mine: Mapping[str, str], node_labels: Sequence[str] = ()
     product = {GPU_PRODUCT: spec.gpu_type} if spec.gpu_type else {}
     return {
         "node_selector": {**spec.node_selector, **product},
-        "affinity": _affinity(spec, mine) | _label_exists_affinity(node_labels),
+        "affinity": {**(spec.affinity or {}), **_affinity(spec, mine), **_node_affinity(spec, node_labels)},
         "spread": _spread(spec, mine),
     }
 
@@ -40,7 +41,7 @@ def _affinity(spec: JobSpec, mine: Mapping[str, str]) -> dict[str, Any]:
     }
     found: dict[str, Any] = {}
     if terms[True]:
-        found["requiredDuringSchedulingIgnoredDuringExecution"] = terms[True]
+        found[REQUIRED] = terms[True]
     if terms[False]:
         found["preferredDuringSchedulingIgnoredDuringExecution"] = [
             {"weight": 100, "podAffinityTerm": term} for term in terms[False]
@@ -48,12 +49,15 @@ def _affinity(spec: JobSpec, mine: Mapping[str, str]) -> dict[str, Any]:
     return {"podAffinity": found} if found else {}
 
 
-def _label_exists_affinity(labels: Sequence[str]) -> dict[str, Any]:
-    """Return affinity for nodes that have these labels, with any value."""
+def _node_affinity(spec: JobSpec, labels: Sequence[str]) -> dict[str, Any]:
+    """Return the job's affinity for nodes, of which every alternative also wants these labels, with any value."""
     if not labels:
         return {}
-    terms = [{"matchExpressions": [{"key": label, "operator": "Exists"} for label in labels]}]
-    return {"nodeAffinity": {"requiredDuringSchedulingIgnoredDuringExecution": {"nodeSelectorTerms": terms}}}
+    chosen = (spec.affinity or {}).get("nodeAffinity") or {}
+    terms = (chosen.get(REQUIRED) or {"nodeSelectorTerms": [{}]})["nodeSelectorTerms"]
+    exists = [{"key": label, "operator": "Exists"} for label in labels]
+    combined = [{**term, "matchExpressions": [*(term.get("matchExpressions") or ()), *exists]} for term in terms]
+    return {"nodeAffinity": {**chosen, REQUIRED: {"nodeSelectorTerms": combined}}}
 
 
 def _spread(spec: JobSpec, mine: Mapping[str, str]) -> list[dict[str, Any]]:

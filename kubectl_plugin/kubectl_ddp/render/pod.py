@@ -12,6 +12,7 @@ from kubectl_ddp.code.archive import ARCHIVE
 from kubectl_ddp.render import volumes
 from kubectl_ddp.spec.model import JobSpec
 from kubectl_ddp.values.parsers import EnvSource, Toleration
+from kubectl_ddp.values.pod import NONE, PullPolicy
 from kubectl_ddp.values.program import Command, Module, Script
 
 USER: Final = 65532
@@ -28,14 +29,6 @@ NEVER_READY: Final = f"{GROUP}/moves-at-once"
 UNPACK: Final = ("python", "-m", "tarfile", "--extract", f"{Path.CODE_ARCHIVE}/{ARCHIVE}", str(Path.CODE))
 """Command that unpacks the shipped code before the program starts; every Python supports it."""
 
-POD_SECURITY: Final[Mapping[str, Any]] = {
-    "runAsNonRoot": True,
-    "runAsUser": USER,
-    "runAsGroup": USER,
-    "fsGroup": USER,
-    "fsGroupChangePolicy": "OnRootMismatch",
-    "seccompProfile": {"type": "RuntimeDefault"},
-}
 CONTAINER_SECURITY: Final[Mapping[str, Any]] = {
     "allowPrivilegeEscalation": False,
     "readOnlyRootFilesystem": True,
@@ -46,6 +39,22 @@ CONTAINER_SECURITY: Final[Mapping[str, Any]] = {
 def names(spec: JobSpec) -> dict[str, str]:
     """Return the names of objects that differ from the job's name."""
     return {"store": f"{spec.name}-store"}
+
+
+def unix_ids(spec: JobSpec) -> dict[str, int | str]:
+    """Return the user and group ids of the pods; ``none`` for those that the platform chooses."""
+    user = USER if spec.run_as_user is None else spec.run_as_user
+    group = user if spec.run_as_group is None else spec.run_as_group
+    return {"runAsUser": user, "runAsGroup": group, "fsGroup": group if spec.fs_group is None else spec.fs_group}
+
+
+def _pod_security(spec: JobSpec) -> dict[str, Any]:
+    return {
+        "runAsNonRoot": True,
+        **{name: number for name, number in unix_ids(spec).items() if number != NONE},
+        "fsGroupChangePolicy": "OnRootMismatch",
+        "seccompProfile": {"type": "RuntimeDefault"},
+    }
 
 
 def view(spec: JobSpec, run_id: str, *, is_local: bool) -> dict[str, Any]:
@@ -66,7 +75,9 @@ def view(spec: JobSpec, run_id: str, *, is_local: bool) -> dict[str, Any]:
         "store_selector": {key: value for key, value in spec.node_selector.items() if key.startswith(PLACE_LABELS)},
         "node_loss": _node_loss,
         "never_ready": NEVER_READY,
-        "pod_security": POD_SECURITY,
+        "pod_security": _pod_security(spec),
+        "pull_secrets": [{"name": name} for name in spec.image_pull_secrets],
+        "pull_policy": spec.image_pull_policy or PullPolicy.IF_NOT_PRESENT,
         "container_security": CONTAINER_SECURITY,
     }
 

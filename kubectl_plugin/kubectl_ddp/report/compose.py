@@ -11,6 +11,7 @@ from ddp_trainer.common.safe_text import clean_text, redact_object
 from ddp_trainer.common.time_classes import JobTime
 from kubectl_ddp.kube import job_kinds
 from kubectl_ddp.kube.objects import Object, Snapshot
+from kubectl_ddp.kube.pod_containers import main_container
 from kubectl_ddp.report.failures import WorkerFailure
 from kubectl_ddp.report.series import Series
 from kubectl_ddp.report.story import tell_story, worker_end
@@ -150,8 +151,12 @@ def _program(said: Mapping[str, Any]) -> list[str]:
 
 
 def _images(snapshot: Snapshot) -> set[str]:
-    pods = workers(snapshot.pods)
-    found = {str(each["image"]) for pod in pods for each in pod["spec"].get("containers") or () if each.get("image")}
+    found = {
+        str(each["image"])
+        for pod in workers(snapshot.pods)
+        for each in pod["spec"].get("containers") or ()
+        if each["name"] == main_container(pod) and each.get("image")
+    }
     told = job_kinds.submitted_spec(snapshot.job).get("image")
     return found or ({str(told)} if told else set())
 

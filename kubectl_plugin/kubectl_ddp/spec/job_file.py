@@ -19,6 +19,7 @@ from kubectl_ddp.spec.fields import FILE_KEYS, PROGRAM_KEYS
 from kubectl_ddp.spec.serialization import API_VERSION, KIND
 from kubectl_ddp.spec.value_source import Given, Kind, Layer, Origin
 from kubectl_ddp.util.nearest import suggest_file, suggest_known
+from kubectl_ddp.util.yaml_file import plain_value
 from kubectl_ddp.values.parsers import Raw
 
 LARGEST_BYTES: Final = 2**20
@@ -165,13 +166,27 @@ def _given(file: JobFile, key: str, node: yaml.Node) -> dict[str, Given]:
             for name, _, value in _entries(file, node)
         }
     raw: Raw
-    if isinstance(node, yaml.SequenceNode):
+    if FILE_KEYS[key].is_object and isinstance(node, yaml.MappingNode):
+        raw = _nested(file, node)
+    elif isinstance(node, yaml.SequenceNode):
         raw = [_scalar(file, key, item) for item in node.value]
     else:
         raw = _scalar(file, key, node)
     if key in {"script", "code"} and isinstance(raw, str):
         raw = str(file.directory / raw)
     return {key: Given(raw, Origin(Kind.FILE, file.line(node)))}
+
+
+def _nested(file: JobFile, node: yaml.Node) -> Raw:
+    try:
+        value: Raw = plain_value(node)
+    except (yaml.MarkedYAMLError, RecursionError) as error:
+        mark = getattr(error, "problem_mark", None) or node.start_mark
+        problem = getattr(error, "problem", "it is nested too deeply")
+        raise UsageError(
+            f"{file.name} line {mark.line + 1} is not valid: {problem}.", hint="Write it as in a pod."
+        ) from None
+    return value
 
 
 def _scalar(file: JobFile, key: str, node: yaml.Node) -> str:

@@ -32,6 +32,7 @@ class Group(StrEnum):
     QUEUE = "Queue and gang"
     NETWORK = "GPUs and network"
     ACCESS = "Access"
+    POD = "Pod"
 
 
 class Completion(StrEnum):
@@ -78,6 +79,11 @@ class Field:
     def is_list(self) -> bool:
         """True if the flag can be repeated; a stronger source replaces the whole list."""
         return self.schema.get("type") == "array"
+
+    @property
+    def is_object(self) -> bool:
+        """True for a nested object of Kubernetes; a flag has it as YAML."""
+        return "object" in self.schema.get("type", ()) and not self.is_map
 
     @property
     def choices(self) -> tuple[str, ...]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Final
+from typing import Any, Final
 
 from ddp_trainer.common.layout_range import LayoutRange
 from ddp_trainer.common.parallel_dims import WRITTEN
@@ -17,6 +17,7 @@ from kubectl_ddp.values.layout import parse_layouts
 from kubectl_ddp.values.metrics_ingress import MONITORING, Reader
 from kubectl_ddp.values.node_requirements import MIG_PROFILE, Rdma, Topology
 from kubectl_ddp.values.parsers import Egress, EnvSource, SecretKey, Toleration, text_schema
+from kubectl_ddp.values.pod import AFFINITY, POD_TEMPLATE, PullPolicy, UnixId
 from kubectl_ddp.values.program import Program
 from kubectl_ddp.values.quantity import DURATION, Cpu, Memory, Nodes, parse_seconds
 from kubectl_ddp.values.volumes import Mount, SecretFiles
@@ -127,6 +128,15 @@ class JobSpec:
         "image", Group.ENVIRONMENT, _IMAGE, "Container image; $KUBECTL_DDP_IMAGE sets the default.", "IMAGE",
         example="registry.example.com/train:1.4", otherwise="the version of kubectl ddp",
     )
+    image_pull_secrets: tuple[str, ...] = key(
+        "imagePullSecrets", Group.ENVIRONMENT, v.ListOf(_OBJECT, _OBJECT.schema),
+        "Secret with credentials for the registry of the image.", "SECRET", example="[registry]", default=[],
+        flag="--image-pull-secret",
+    )
+    image_pull_policy: PullPolicy | None = key(
+        "imagePullPolicy", Group.ENVIRONMENT, v.Choice(PullPolicy, tuple(PullPolicy)),
+        "Time at which nodes pull the image (IfNotPresent).", example="Always", default=None,
+    )
     env: Mapping[str, str] = key(
         "env", Group.ENVIRONMENT, v.MapOf(_VARIABLE, "environment variable", v.text, v.TEXT), "Environment variable.",
         "NAME=VALUE", example="{NCCL_DEBUG: WARN}", default={},
@@ -176,6 +186,10 @@ class JobSpec:
         "tolerations", Group.PLACEMENT, v.ListOf(Toleration.parse, text_schema(Toleration.PATTERN)),
         "Tolerated taint of nodes.", "KEY[=VALUE][:EFFECT]", example="['nvidia.com/gpu:NoSchedule']", default=[],
         flag="--toleration",
+    )
+    affinity: Mapping[str, Any] | None = key(
+        "affinity", Group.PLACEMENT, AFFINITY, "Affinity of the workers, as in a pod.", "YAML",
+        example="{nodeAffinity: {preferredDuringSchedulingIgnoredDuringExecution: []}}", default=None,
     )
     engine: Engine = key(
         "engine", Group.PLACEMENT, v.Choice(Engine, tuple(Engine)), "Kind of the job object on a cluster.",
@@ -255,6 +269,35 @@ class JobSpec:
         "dns", Group.ACCESS, v.ListOf(DnsServer.parse, v.TEXT),
         f"DNS server that pods reach with closed egress ({', '.join(map(str, DEFAULT))}).",
         "NAMESPACE/LABEL=VALUE|CIDR", example="[10.96.0.10]", default=[],
+    )
+    service_account: str | None = key(
+        "serviceAccount", Group.POD, _OBJECT, "Service account of the pods; its token is not mounted.", "NAME",
+        example="s3-reader", default=None,
+    )
+    labels: Mapping[str, str] = key(
+        "labels", Group.POD, v.MapOf(v.QUALIFIED, "label", _LABEL, _LABEL.schema), "Label of the job and its pods.",
+        "KEY=VALUE", example="{team: vision}", default={}, flag="--label",
+    )
+    annotations: Mapping[str, str] = key(
+        "annotations", Group.POD, v.MapOf(v.QUALIFIED, "annotation", v.text, v.TEXT),
+        "Annotation of the job and its pods.", "KEY=VALUE", example="{example.com/cost-center: '1234'}", default={},
+        flag="--annotation",
+    )
+    run_as_user: int | str | None = key(
+        "runAsUser", Group.POD, UnixId(1), "User id of the pods (default 65532); 'none' leaves it to the platform.",
+        "ID|none", example="none", default=None,
+    )
+    run_as_group: int | str | None = key(
+        "runAsGroup", Group.POD, UnixId(0), "Group id of the pods.", "ID|none", example="1000", default=None,
+        otherwise="runAsUser",
+    )
+    fs_group: int | str | None = key(
+        "fsGroup", Group.POD, UnixId(0), "Group id of the files in volumes.", "ID|none", example="1000", default=None,
+        otherwise="runAsGroup",
+    )
+    pod_template: Mapping[str, Any] | None = key(
+        "podTemplate", Group.POD, POD_TEMPLATE, "Strategic merge patch of the workers' pods, applied last.", "YAML",
+        example="{spec: {hostAliases: [{ip: 10.0.0.7, hostnames: [data]}]}}", default=None,
     )
     # fmt: on
 

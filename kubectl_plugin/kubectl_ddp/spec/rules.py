@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import itertools
 import re
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import PurePath
 from typing import Final
 
-from ddp_trainer.common.constants import NAME_LENGTH, SWITCHES, Env
+from ddp_trainer.common.constants import GROUP, NAME_LENGTH, SWITCHES, Env
 from kubectl_ddp.engines.registry import ENGINES
 from kubectl_ddp.errors import UsageError
 from kubectl_ddp.plan.reference_model import last_flag_value, runs_the_trainer
@@ -20,6 +20,7 @@ from kubectl_ddp.spec.plaintext_secrets import in_clear
 from kubectl_ddp.util.finding import Finding, warning
 from kubectl_ddp.util.text_table import pluralize
 from kubectl_ddp.values import volumes
+from kubectl_ddp.values.node_requirements import Placement
 from kubectl_ddp.values.program import Command, Module
 
 STORE_POD_SUFFIX: Final = "-store-00000"
@@ -34,6 +35,13 @@ TORCHRUN_NAMES: Final = frozenset(
     }
 )  # fmt: skip
 RESERVED_PREFIXES: Final = ("PET_", "TORCHELASTIC_", "DDP_")
+REQUIRED: Final = "requiredDuringSchedulingIgnoredDuringExecution"
+"""Field of affinity whose terms must hold."""
+RESERVED_LABELS: Final = (
+    f"{GROUP}/", "batch.kubernetes.io/", "jobset.sigs.k8s.io/", "training.kubeflow.org/", "trainer.kubeflow.org/",
+    "app.kubernetes.io/managed-by",
+)  # fmt: skip
+"""Prefixes of labels and annotations that the job or an operator sets."""
 LAUNCHER_SETTINGS: Final = frozenset(
     {
         "PET_SIGNALS_TO_HANDLE", "PET_PASS_LOCAL_RANK", "PET_SHUTDOWN_TIMEOUT", "PET_LOG_DIR",
@@ -95,28 +103,34 @@ def _processes_have_a_gpu_each(spec: JobSpec) -> None:
 
 
 def _variables_are_free(spec: JobSpec) -> None:
-    names = [*spec.env, *spec.secret_env]
-    for name in (name for name in names if name not in SWITCHES | LAUNCHER_SETTINGS):
-        if name in KEYS_OF_SETTINGS:
-            raise UsageError(
-                f"The environment variable {name} would contradict the job's key {KEYS_OF_SETTINGS[name]}.",
-                hint=f"Set {KEYS_OF_SETTINGS[name]} instead.",
-            )
-        if name.startswith("PET_"):
-            raise UsageError(
-                f"The environment variable {name} is a flag of the launcher that the job itself sets.",
-                hint=f"Leave it out; these can be set: {', '.join(sorted(LAUNCHER_SETTINGS))}.",
-            )
-        if name in TORCHRUN_NAMES or name.startswith(RESERVED_PREFIXES) or name in set(Env):
-            raise UsageError(
-                f"The environment variable {name} is set by the launcher for each rank.",
-                hint="Leave it out, or rename it.",
-            )
+    for name in (*spec.env, *spec.secret_env):
+        check_variable(name)
     for name in spec.secret_env:
         if name in spec.env:
             raise UsageError(
                 f"The environment variable {name} is given twice, in env and in secretEnv.", hint="Keep one."
             )
+
+
+def check_variable(name: str) -> None:
+    """Check that a variable is not one that the job or the launcher sets. Raises UsageError."""
+    if name in SWITCHES | LAUNCHER_SETTINGS:
+        return
+    if name in KEYS_OF_SETTINGS:
+        raise UsageError(
+            f"The environment variable {name} would contradict the job's key {KEYS_OF_SETTINGS[name]}.",
+            hint=f"Set {KEYS_OF_SETTINGS[name]} instead.",
+        )
+    if name.startswith("PET_"):
+        raise UsageError(
+            f"The environment variable {name} is a flag of the launcher that the job itself sets.",
+            hint=f"Leave it out; these can be set: {', '.join(sorted(LAUNCHER_SETTINGS))}.",
+        )
+    if name in TORCHRUN_NAMES or name.startswith(RESERVED_PREFIXES) or name in set(Env):
+        raise UsageError(
+            f"The environment variable {name} is set by the launcher for each rank.",
+            hint="Leave it out, or rename it.",
+        )
 
 
 def _validate_trainer_args(spec: JobSpec) -> None:
@@ -190,18 +204,50 @@ def _program_starts_no_ranks(spec: JobSpec) -> None:
         )
 
 
+def _labels_are_free(spec: JobSpec) -> None:
+    for key, names in (("labels", spec.labels), ("annotations", spec.annotations)):
+        for name in names:
+            if name.startswith(RESERVED_LABELS):
+                raise UsageError(f"{key}: '{name}' is set by the job itself or its operator.", hint="Leave it out.")
+
+
+def _affinity_is_free(spec: JobSpec) -> None:
+    nodes = (spec.affinity or {}).get("nodeAffinity", {})
+    required = nodes.get(REQUIRED) if isinstance(nodes, Mapping) else 0
+    terms = required.get("nodeSelectorTerms") if isinstance(required, Mapping) else None
+    has_terms = isinstance(terms, list) and all(
+        isinstance(term, Mapping) and isinstance(term.get("matchExpressions", []), list) for term in terms
+    )
+    if required is not None and not has_terms:
+        raise UsageError(
+            f"affinity.nodeAffinity has no list of maps {REQUIRED}.nodeSelectorTerms.", hint="Write it as in a pod."
+        )
+    packed = [str(wish) for wish in spec.topology if wish.placement is Placement.PACK]
+    if packed and "podAffinity" in (spec.affinity or {}):
+        raise UsageError(
+            f"affinity.podAffinity and the topology '{packed[0]}' set the same field of the pods.",
+            hint="Keep one of them.",
+        )
+
+
 def _mount_paths_are_free(spec: JobSpec) -> None:
     """Check that no two volumes share a path, and that none uses our paths."""
     seen: dict[str, str] = {}
     for said, path in _mount_paths(spec):
-        for taken in volumes.OURS:
-            if path == taken or path.startswith(f"{taken}/"):
-                raise UsageError(
-                    f"The mount '{said}' is in the way of {taken}, which every job has.", hint="Choose another path."
-                )
+        check_mount_path(path, said)
         if path in seen:
             raise UsageError(f"The mounts '{seen[path]}' and '{said}' have the same path.", hint="Keep one of them.")
         seen[path] = said
+
+
+def check_mount_path(path: str, said: str = "") -> None:
+    """Check that a mount is not in the way of the job's own. Raises UsageError."""
+    for taken in volumes.OURS:
+        if path == taken or path.startswith(f"{taken}/"):
+            raise UsageError(
+                f"The mount '{said or path}' is in the way of {taken}, which every job has.",
+                hint="Choose another path.",
+            )
 
 
 def _mount_paths(spec: JobSpec) -> Iterator[tuple[str, str]]:
@@ -231,6 +277,8 @@ RULES: Final[Sequence[Callable[[JobSpec], None]]] = (
     node_rules.gpu_type_is_of_a_gpu,
     node_rules.validate_unique_topology,
     _mount_paths_are_free,
+    _labels_are_free,
+    _affinity_is_free,
     queues.the_gang_has_a_queue,
     queues.the_priority_has_a_queue,
     queues.the_queue_can_resize,

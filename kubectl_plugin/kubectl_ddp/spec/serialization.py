@@ -85,7 +85,7 @@ def _plain(value: Any) -> Raw:
     match value:
         case None | bool() | int():
             return value
-        case tuple():
+        case tuple() | list():
             return [_plain(item) for item in value]
         case Mapping():
             return {key: _plain(item) for key, item in value.items()}

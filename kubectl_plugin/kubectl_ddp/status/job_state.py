@@ -13,6 +13,7 @@ from ddp_trainer.common.safe_text import clean_text
 from kubectl_ddp.errors import DdpError, InfrastructureFailed, JobFailed
 from kubectl_ddp.kube import job_kinds
 from kubectl_ddp.kube.objects import Object, Queued, Snapshot
+from kubectl_ddp.kube.pod_containers import main_status
 from kubectl_ddp.kube.timestamps import epoch
 from kubectl_ddp.status import run_summary, termination_message
 from kubectl_ddp.status.earlier_pods import EarlierPods
@@ -313,7 +314,7 @@ def _facts(
         is_held_in_queue=queue is not None and queue.is_held,
         running_pods=sum(_runs(pod) for pod in workers),
         group_states=frozenset(state for said in told.values() if (state := group_state(said))),
-        has_restarted=any(counted.values()) or any(_status(pod).get("restartCount") for pod in workers),
+        has_restarted=any(counted.values()) or any(main_status(pod).get("restartCount") for pod in workers),
     )
 
 
@@ -325,18 +326,14 @@ def group_state(samples: Samples) -> str:
     return next((state for state, value in states.items() if value == 1), "")
 
 
-def _status(pod: Object) -> Mapping[str, Any]:
-    return next(iter(pod.get("status", {}).get("containerStatuses") or ()), {})
-
-
 def _runs(pod: Object) -> bool:
-    return "running" in (_status(pod).get("state") or {})
+    return "running" in (main_status(pod).get("state") or {})
 
 
 def _nodes(
     job: Object, workers: Sequence[Object], told: Mapping[str, Samples], queue: Queued | None, *, is_over: bool
 ) -> Nodes:
-    ready = sum(_runs(pod) and bool(_status(pod).get("ready")) for pod in workers)
+    ready = sum(_runs(pod) and bool(main_status(pod).get("ready")) for pod in workers)
     low, high = job_kinds.bounds(job)
     granted, wanted, shortage = (None, None, "") if is_over else granted_size(job, workers, queue)
     return Nodes(
@@ -395,7 +392,7 @@ def _waits_for(pod: Object) -> str:
             return _clean(condition.get("message") or condition.get("reason")).rstrip(".")
     if how := termination_message.crash_message(pod):
         return how.rstrip(".")
-    waiting = (_status(pod).get("state") or {}).get("waiting") or {}
+    waiting = (main_status(pod).get("state") or {}).get("waiting") or {}
     reason, message = waiting.get("reason", ""), waiting.get("message", "")
     if reason in {"", "ContainerCreating", "PodInitializing"}:
         return ""

@@ -17,6 +17,7 @@ from ddp_trainer.common.time_classes import IN_POD, StartupPhase
 from kubectl_ddp.kube.conditions import condition_of
 from kubectl_ddp.kube.kueue_queue import KUEUE_QUEUE
 from kubectl_ddp.kube.objects import Object
+from kubectl_ddp.kube.pod_containers import main_status
 from kubectl_ddp.kube.timestamps import epoch
 from kubectl_ddp.status import termination_message
 from kubectl_ddp.status.earlier_pods import EarlierPods
@@ -264,7 +265,7 @@ def _last_samples(pod: Object) -> Samples:
 
 def _first_start(pod: Object) -> float | None:
     """Return the Unix time at which the container ran for the first time that is known."""
-    status: Mapping[str, Any] = next(iter((pod.get("status") or {}).get("containerStatuses") or ()), {})
+    status = main_status(pod)
     known = [
         moment
         for state in (status.get("lastState") or {}, status.get("state") or {})
@@ -275,8 +276,7 @@ def _first_start(pod: Object) -> float | None:
 
 
 def _is_pulling(pod: Object, pulls: Mapping[str, float]) -> bool:
-    status: Mapping[str, Any] = next(iter((pod.get("status") or {}).get("containerStatuses") or ()), {})
-    waiting = (status.get("state") or {}).get("waiting") or {}
+    waiting = (main_status(pod).get("state") or {}).get("waiting") or {}
     return waiting.get("reason") in _PULL_REASONS or pulls.get(_name(pod)) == 0.0
 
 

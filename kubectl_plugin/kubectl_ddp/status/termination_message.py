@@ -17,6 +17,7 @@ from typing import Any, Final
 from ddp_trainer.common.constants import Annotation, Exit, FailureReason, Label, Role
 from ddp_trainer.common.safe_text import clean_text
 from kubectl_ddp.kube.objects import Object
+from kubectl_ddp.kube.pod_containers import main_status
 
 _LAUNCHERS: Final = frozenset({Exit.DO_NOT_RESTART, Exit.NOT_FIT})
 """Exit codes below 128 that the launcher itself sets."""
@@ -155,21 +156,18 @@ def stores(pods: Iterable[Object]) -> list[Object]:
 
 
 def is_running(pod: Object) -> bool:
-    """Return whether a container of the pod is running."""
-    statuses = pod.get("status", {}).get("containerStatuses") or ()
-    return any("running" in (status.get("state") or {}) for status in statuses)
+    """Return whether the job's container of the pod is running."""
+    return "running" in (main_status(pod).get("state") or {})
 
 
 def crash_message(pod: Object) -> str:
-    """Return the last error of a container that waits for its restart; empty if none waits."""
-    for status in pod.get("status", {}).get("containerStatuses") or ():
-        before = (status.get("lastState") or {}).get("terminated") or {}
-        if "waiting" in (status.get("state") or {}) and before.get("exitCode"):
-            name = str(pod["metadata"]["name"])
-            return _inferred_error(
-                _TerminatedContainer(name, int(before["exitCode"]), before.get("message") or "")
-            ).message
-    return ""
+    """Return the last error of the job's container if it waits for its restart; empty otherwise."""
+    status = main_status(pod)
+    before = (status.get("lastState") or {}).get("terminated") or {}
+    if "waiting" not in (status.get("state") or {}) or not before.get("exitCode"):
+        return ""
+    name = str(pod["metadata"]["name"])
+    return _inferred_error(_TerminatedContainer(name, int(before["exitCode"]), before.get("message") or "")).message
 
 
 def first_error(pods: Iterable[Object]) -> FirstError | None:
@@ -352,10 +350,8 @@ def restarts(pods: Iterable[Object]) -> dict[str, int]:
 
 def _endings(pods: Iterable[Object]) -> Iterator[_TerminatedContainer]:
     for pod in workers(pods):
-        for status in pod.get("status", {}).get("containerStatuses") or ():
-            for state in (status.get("lastState") or {}, status.get("state") or {}):
-                ended = state.get("terminated")
-                if ended:
-                    yield _TerminatedContainer(
-                        pod["metadata"]["name"], int(ended.get("exitCode", 0)), ended.get("message") or ""
-                    )
+        for state in (main_status(pod).get("lastState") or {}, main_status(pod).get("state") or {}):
+            if ended := state.get("terminated"):
+                yield _TerminatedContainer(
+                    pod["metadata"]["name"], int(ended.get("exitCode", 0)), ended.get("message") or ""
+                )

@@ -32,6 +32,7 @@ CHECKS: Final[tuple[Check, ...]] = (
     failing.gpu_fault,
     failing.first_error,
     failing.early_failures,
+    containers.sidecar,
     training.hang,
     training.store,
     removal.store_killed,

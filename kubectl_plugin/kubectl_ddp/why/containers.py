@@ -7,6 +7,8 @@ from collections.abc import Iterator
 from typing import Final
 
 from kubectl_ddp.kube.objects import Object
+from kubectl_ddp.kube.pod_containers import main_status
+from kubectl_ddp.kube.timestamps import epoch
 from kubectl_ddp.why.facts import Container, Facts, format_event, line_of, message_of, names_of, subject
 from kubectl_ddp.why.model import Cause, CauseFinding, diagnosis
 
@@ -22,6 +24,8 @@ _IMAGE: Final = frozenset(
 )
 _CONFIG: Final = frozenset({"CreateContainerConfigError"})
 _START: Final = frozenset({"RunContainerError", "CreateContainerError", "StartError", "ContainerCannotRun"})
+_LINGERS_SECONDS: Final = 30.0
+"""Seconds that a container may run after the job's, such as a proxy that is told to stop."""
 _MISSING: Final = re.compile(
     r"""(configmap|secret)s? "([^"]+)" not found|couldn't find key (\S+) in (ConfigMap|Secret) (\S+)""", re.IGNORECASE
 )
@@ -29,7 +33,7 @@ _MISSING: Final = re.compile(
 _IMAGE_HELPS: Final = (
     (
         re.compile(r"unauthorized|denied|forbidden|authentication|40[13]", re.IGNORECASE),
-        "The registry wants credentials: give the namespace's service account an imagePullSecret.",
+        "The registry wants credentials: name their Secret with --image-pull-secret, or in the service account.",
     ),
     (re.compile(r"no match for platform|exec format", re.IGNORECASE), "Build the image for the nodes' architecture."),
     (re.compile(r"InvalidImageName|couldn't parse image", re.IGNORECASE), "Write it as registry/name:version."),
@@ -53,13 +57,16 @@ def image(facts: Facts) -> Iterator[CauseFinding]:
     reason, name = first.waiting.get("reason"), first.status.get("image")
     pulls = [event for event in facts.events("Failed", "InspectFailed") if "image" in message_of(event).lower()]
     words = [format_event(event) for event in pulls[-2:]]
+    lacking = [format_event(event) for event in facts.events("FailedToRetrieveImagePullSecret")[-1:]]
     text = f"{reason}: {line_of(first.waiting.get('message'))}"
     told = f"{text} {' '.join(words)}"
     yield diagnosis(
         Cause.IMAGE,
         f"The image '{name}' cannot be got for {_pod_names(held)}: {reason}.",
-        next((help_ for pattern, help_ in _IMAGE_HELPS if pattern.search(told)), "See the message of the registry."),
-        (f"{first.pod_name}: {text}", *words),
+        "Create the image pull secret that the job or its service account names."
+        if lacking
+        else next((hint for pattern, hint in _IMAGE_HELPS if pattern.search(told)), "See the message of the registry."),
+        (f"{first.pod_name}: {text}", *words, *lacking),
     )
 
 
@@ -129,10 +136,10 @@ def sandbox(facts: Facts) -> Iterator[CauseFinding]:
 
 
 def init(facts: Facts) -> Iterator[CauseFinding]:
-    """Check whether an init container fails."""
+    """Check whether an init container fails that the job's container waits for. Sidecars end after it, often badly."""
     for each in facts.containers():
         ended = next((ending for ending in each.endings if ending.get("exitCode")), None)
-        if not each.is_init or ended is None or _has_passed(each):
+        if not (each.is_init and each.holds_job) or ended is None or _has_passed(each):
             continue
         name = each.status["name"]
         yield diagnosis(
@@ -164,6 +171,29 @@ def start(facts: Facts) -> Iterator[CauseFinding]:
             (f"{each.pod_name}: {line_of(str(told))}",),
         )
         return
+
+
+def sidecar(facts: Facts) -> Iterator[CauseFinding]:
+    """Check whether a container beside the job's, such as a webhook's proxy, keeps a pod from ending."""
+    for pod in () if facts.is_over else facts.workers:
+        main = main_status(pod)
+        ended = (main.get("state") or {}).get("terminated") or {}
+        finished = epoch(ended.get("finishedAt"))
+        running = [str(each.status["name"]) for each in facts.containers() if each.pod is pod and _runs_beside(each)]
+        if running and finished is not None and facts.now - finished > _LINGERS_SECONDS:
+            name, other = pod["metadata"]["name"], running[0]
+            yield diagnosis(
+                Cause.SIDECAR,
+                f"The program of pod {name} has ended, and its container '{other}' keeps the pod running.",
+                "Have whatever adds it make it a native sidecar (an init container with 'restartPolicy: Always'), or "
+                "turn it off for the job with --label or --annotation.",
+                (f"{name}: '{main['name']}' ended with exit code {ended.get('exitCode')}, '{other}' runs",),
+            )
+            return
+
+
+def _runs_beside(each: Container) -> bool:
+    return not each.is_init and not each.holds_job and "running" in (each.status.get("state") or {})
 
 
 def _program(text: str) -> str:

@@ -12,6 +12,7 @@ from kubectl_ddp.kube import job_kinds
 from kubectl_ddp.kube.conditions import condition_of
 from kubectl_ddp.kube.event_owner import Attribution, distinct, event_timestamp
 from kubectl_ddp.kube.objects import Object, Snapshot
+from kubectl_ddp.kube.pod_containers import main_status
 from kubectl_ddp.kube.related_objects import RelatedKind, RelatedObjects
 from kubectl_ddp.preflight.kueue_forecast import Forecast
 from kubectl_ddp.status import termination_message
@@ -39,6 +40,12 @@ class Container:
     def pod_name(self) -> str:
         """Name of the pod."""
         return str(self.pod["metadata"]["name"])
+
+    @property
+    def holds_job(self) -> bool:
+        """True for the job's container, and for an init container that it waits for. Sidecars may end as they like."""
+        main = main_status(self.pod)
+        return not {"running", "terminated"} & set(main.get("state") or {}) if self.is_init else self.status is main
 
     @property
     def waiting(self) -> Mapping[str, Any]:
@@ -200,7 +207,7 @@ def is_step_overdue(state: JobState, now: float) -> bool:
 
 
 def _was_ready(pod: Object) -> bool:
-    return any(each.get("ready") for each in (pod.get("status") or {}).get("containerStatuses") or ())
+    return bool(main_status(pod).get("ready"))
 
 
 def claims_of(pod: Object) -> list[str]:

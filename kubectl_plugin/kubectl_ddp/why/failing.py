@@ -12,6 +12,7 @@ from kubectl_ddp.errors import InfrastructureFailed, JobFailed
 from kubectl_ddp.kube import job_kinds
 from kubectl_ddp.kube.conditions import condition_of
 from kubectl_ddp.kube.objects import Object
+from kubectl_ddp.kube.pod_containers import main_container
 from kubectl_ddp.kube.related_objects import RelatedKind
 from kubectl_ddp.status.job_state import State
 from kubectl_ddp.status.termination_message import (
@@ -105,14 +106,20 @@ def pod_preemption(facts: Facts) -> Iterator[CauseFinding]:
 
 def host_oom(facts: Facts) -> Iterator[CauseFinding]:
     """Check whether a container or a worker exceeded its memory."""
-    killed = [each for each in facts.containers() if any(end.get("reason") == "OOMKilled" for end in each.endings)]
+    killed = [
+        each
+        for each in facts.containers()
+        if each.holds_job and any(end.get("reason") == "OOMKilled" for end in each.endings)
+    ]
     error, event = first_error_of(facts)
     is_told = error is not None and (
         error.reason == FailureReason.HOST_OOM or (event is not None and event.get("reason") == "OOMKilled")
     )
     if not killed and not is_told:
         return
-    limits = [_limit(each.pod, each.status["name"]) for each in killed] or [_limit(pod, "") for pod in facts.workers]
+    limits = [_limit(each.pod, each.status["name"]) for each in killed] or [
+        _limit(pod, main_container(pod)) for pod in facts.workers
+    ]
     limit = next((text for text in limits if text), "")
     who = names_of([each.pod for each in killed]) if killed else error.location if error else ""
     evidence = [f"{each.pod_name}: container {each.status['name']} ended with OOMKilled" for each in killed[:3]]
@@ -289,6 +296,6 @@ def _has_no_replacement(facts: Facts, event: Object) -> bool:
 
 def _limit(pod: Object, container: str) -> str:
     for each in pod["spec"]["containers"]:
-        if container in {"", each["name"]}:
+        if container == each["name"]:
             return str(((each.get("resources") or {}).get("limits") or {}).get("memory", ""))
     return ""

@@ -50,6 +50,8 @@ class Cause(StrEnum):
     HANG = "hang"
     ERROR = "error"
     """First error of any rank."""
+    SIDECAR = "sidecar"
+    """A container beside the job's runs on and keeps a pod from ending."""
     STORE = "store"
     """The rendezvous store does not run, so the ranks cannot connect."""
     OUTSIDE_GROUP = "outside-group"

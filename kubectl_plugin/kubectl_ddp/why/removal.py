@@ -10,6 +10,7 @@ from ddp_trainer.common.constants import Path as ContractPath
 from kubectl_ddp.kube import job_kinds
 from kubectl_ddp.kube.event_owner import event_timestamp
 from kubectl_ddp.kube.objects import Object
+from kubectl_ddp.kube.pod_containers import main_status
 from kubectl_ddp.kube.related_objects import RelatedKind
 from kubectl_ddp.kube.timestamps import epoch
 from kubectl_ddp.status.termination_message import STORE_NAME, stores, workers
@@ -175,11 +176,10 @@ def _cordon_message(event: Object) -> str:
 
 
 def _restart_times(pod: Object) -> Iterator[float]:
-    """Yield the times at which containers ended that run again."""
-    for status in (pod.get("status") or {}).get("containerStatuses") or ():
-        ended = epoch(((status.get("lastState") or {}).get("terminated") or {}).get("finishedAt"))
-        if ended is not None:
-            yield ended
+    """Yield the time at which the job's container ended that runs again."""
+    ended = epoch(((main_status(pod).get("lastState") or {}).get("terminated") or {}).get("finishedAt"))
+    if ended is not None:
+        yield ended
 
 
 def _reason(pod: Object) -> str:

@@ -55,9 +55,10 @@ GPU_DRIVERS: Final = (Path("/proc/driver/nvidia/gpus"), Path("/dev/kfd"), Path("
 
 ABOUT_MACHINES: Final = frozenset(
     {"gang", "queue", "queuePriority", "scheduler", "topology", "priority"}
-    | {"nodeSelector", "tolerations", "gpuType", "rdma", "networks"}
+    | {"nodeSelector", "tolerations", "affinity", "gpuType", "rdma", "networks"}
+    | {"serviceAccount", "imagePullSecrets", "imagePullPolicy", "runAsUser", "runAsGroup", "fsGroup"}
 )
-"""Keys that affect the choice of machines."""
+"""Keys that affect the choice of machines, and what only a cluster gives a pod."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -269,9 +270,11 @@ def _left_out(spec: JobSpec) -> Iterator[str]:
         yield f"The variables of {source} are not set: this machine has no such thing. Export what the job needs."
     if spec.engine not in {Engine.AUTO, DEFAULT_ENGINE}:
         yield f"This machine runs every job in one way, so the engine {spec.engine} is left aside."
-    means_nothing = [key for key, field in FIELDS.items() if key in ABOUT_MACHINES and _is_set(spec, field.attribute)]
-    if means_nothing:
-        yield f"What is about many machines means nothing on one and is left aside: {', '.join(means_nothing)}."
+    ignored = [key for key, field in FIELDS.items() if key in ABOUT_MACHINES and _is_set(spec, field.attribute)]
+    if ignored:
+        yield f"Ignored with --local, which has no cluster: {', '.join(ignored)}."
+    if spec.pod_template is not None:
+        yield "Of podTemplate only variables of the container 'worker' are set; the rest needs a cluster."
     if spec.mig is not None:
         yield "A MIG slice is given by a cluster; here the job sees every GPU that the shell does."
 

@@ -68,11 +68,13 @@ def test_a_file_a_mapping_and_keywords_make_the_job_of_the_same_flags(
     client: Client, server: ApiServer, here: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     words = ["render", "-f", "job.yaml", "--name", "a", "--nnodes", "1:2", "--env", "A=1", "--cpu", "1.5", "-o", "json"]
+    words += ["--affinity", "{podAntiAffinity: {a: [{weight: 1, b: no}]}}", "--label", "team=a"]
     place = ["--kubeconfig", str(here / "kubeconfig"), "--engine", "pytorchjob", "--image", SIZE["image"]]
     assert run([*words, *place]) == 0
     objects = json.loads(capsys.readouterr().out)["items"]
     wanted = json.loads(job_kinds.root_of(objects)["metadata"]["annotations"][Annotation.SPEC])
-    keys: dict[str, Any] = {"nnodes": "1:2", "env": {"A": "1"}, "cpu": 1.5}
+    keys: dict[str, Any] = {"nnodes": "1:2", "env": {"A": "1"}, "cpu": 1.5, "labels": {"team": "a"}}
+    keys["affinity"] = {"podAntiAffinity": {"a": [{"weight": 1, "b": "no"}]}}
     client.submit("job.yaml", name="a", **keys, **SIZE)
     client.submit({"script": "train.py", "maxRestarts": 7}, name="b", **keys, **SIZE)
     client.submit(Path("train.py"), name="c", max_restarts=7, **keys, **SIZE)

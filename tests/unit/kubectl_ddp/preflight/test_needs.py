@@ -80,6 +80,16 @@ def test_a_pull_secret_that_is_not_there_is_named() -> None:
     assert (found.severity, "'registry'" in found.message) == (Severity.WARNING, True)
 
 
+def test_a_pull_secret_and_a_service_account_that_the_job_names_must_be_there() -> None:
+    job = a_subject(image_pull_secrets=("registry",), service_account="s3-reader")
+    known = facts(account=None, secrets={"registry": None})
+    found = [*check_secrets(job, known), *check_image_pull_secrets(job, known)]
+    assert [(each.severity, each.message) for each in found] == [
+        (Severity.ERROR, "There is no Secret 'registry' in namespace 'team'."),
+        (Severity.ERROR, "There is no ServiceAccount 's3-reader' in namespace 'team'."),
+    ]
+
+
 def test_a_priority_is_there_or_not() -> None:
     job = a_subject(priority="high")
     assert [each.severity for each in check_priority_class(job, facts(priority=None))] == [Severity.ERROR]

@@ -141,7 +141,10 @@ def test_every_key_says_where_its_value_came_from(key: str) -> None:
         "queuePriority": "c", "queueResize": "start", "parallel": "replicate=1", "spares": "1",
         "mig": "1g.10gb", "rdma": "rdma/ib", "gpuType": "H100", "networks": ["rdma-vf", "net/rail-0"],
         "fabric": "gloo-cpu", "metricsFrom": ["watchers", "10.0.0.0/24"], "code": ".",
-        "dns": ["dns/app=coredns", "10.96.0.10"],
+        "dns": ["dns/app=coredns", "10.96.0.10"], "imagePullSecrets": ["registry"], "imagePullPolicy": "Always",
+        "serviceAccount": "a", "labels": {"a.b/c": "d"}, "annotations": {"a.b/c": "any text"}, "runAsUser": "none",
+        "runAsGroup": "0", "fsGroup": "1000", "affinity": "{podAntiAffinity: {a: [1, true, no]}}",
+        "podTemplate": "{spec: {dnsPolicy: Default, hostAliases: null}}",
     }  # fmt: skip
     raw = samples[key]
     given = {f"{key}.{name}": value for name, value in raw.items()} if isinstance(raw, dict) else {key: raw}
@@ -208,6 +211,33 @@ def test_every_key_says_where_its_value_came_from(key: str) -> None:
             "and nproc is 4: NCCL before 2.30 does not join slices of one GPU. Omit nproc",
         ),
         ({"gpuType": "H100"}, "gpuType is 'H100', and the job requests no GPU."),
+        (
+            {"runAsUser": "0"},
+            "'0' is not an id from 1 to 2147483647; Pod Security 'restricted' forbids root. Write a number, or 'none'",
+        ),
+        ({"fsGroup": "staff"}, "--fsGroup: 'staff' is not an id from 0 to 2147483647. Write a number"),
+        ({"imagePullPolicy": "always"}, "'always' is not one of IfNotPresent, Always, Never. Did you mean 'Always'?"),
+        ({"imagePullSecrets": ["A_b"]}, "--imagePullSecrets: 'A_b' is not a name of an object."),
+        ({"labels__a b": "c"}, "'a b' is not a valid label."),
+        ({"labels__team": "a b"}, "'a b' is not a value of a label."),
+        (
+            {"labels__ddp.dev/role": "x"},
+            "labels: 'ddp.dev/role' is set by the job itself or its operator. Leave it out.",
+        ),
+        ({"annotations__ddp.dev/spec": "x"}, "annotations: 'ddp.dev/spec' is set by the job itself or its operator."),
+        ({"affinity": "{nodes: {}}"}, "'nodes' is not one of nodeAffinity, podAffinity, podAntiAffinity."),
+        ({"affinity": "{nodeAffinity: 5}"}, "affinity.nodeAffinity has no list of maps requiredDuring"),
+        ({"affinity": "{nodeAffinity: {requiredDuringSchedulingIgnoredDuringExecution: []}}"}, "has no list of maps"),
+        ({"affinity": "{nodeAffinity: }"}, "--affinity: nodeAffinity has no value. Give it one, or leave it out."),
+        ({"affinity": "{a: 1, a: 2}"}, "--affinity: it is not valid YAML: 'a' is given twice. Write it as in a pod."),
+        ({"podTemplate": "{containers: []}"}, "--podTemplate: 'containers' is not one of metadata, spec."),
+        ({"affinity": "{a: ["}, "--affinity: it is not valid YAML: "),
+        ({"affinity": "none"}, "--affinity: 'none' is not a map of nodeAffinity, podAffinity, podAntiAffinity."),
+        ({"affinity": f"{{podAffinity: {'[' * 99}{']' * 99}}}"}, "is nested too deeply"),
+        (
+            {"affinity": "{podAffinity: {}}", "topology": ["pack=rack"]},
+            "affinity.podAffinity and the topology 'pack=rack' set the same field of the pods. Keep one of them.",
+        ),
         ({"gang": "kueue"}, "Kueue starts nothing that is in no queue. Add --queue NAME, a LocalQueue."),
         (
             {"queuePriority": "urgent"},

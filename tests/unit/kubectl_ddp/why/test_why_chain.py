@@ -220,6 +220,16 @@ def test_a_missing_object_is_the_cause_though_the_kubelet_also_waited_for_its_ca
     assert [finding.subject for finding in run_checks(known)] == [Cause.CONFIG]
 
 
+def test_an_image_pull_secret_that_the_kubelet_misses_is_named() -> None:
+    lost = "Unable to retrieve some image pull secrets (registry); attempting to pull the image may not succeed."
+    events = (event("FailedToRetrieveImagePullSecret", lost, uid="pod-worker-0"),)
+    held = pod(0, waiting("ErrImagePull", "pull access denied"))
+    found = first(facts(job("Created"), held, around={RelatedKind.EVENTS: events}))
+    assert found.subject is Cause.IMAGE
+    assert found.hint == "Create the image pull secret that the job or its service account names."
+    assert "(registry)" in found.evidence[-1]
+
+
 def test_an_operator_that_crashes_is_named_with_its_pods_words() -> None:
     sick = {
         "metadata": {"name": "training-operator-1", "namespace": "kubeflow"},

@@ -10,37 +10,31 @@ import json
 import re
 import time
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from copy import copy
 from dataclasses import replace
 from http import HTTPStatus
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 from urllib.parse import urlencode
 
+from urllib3 import BaseHTTPResponse, Timeout
+from urllib3.exceptions import HTTPError, ProtocolError
+
 from ddp_trainer.common.constants import FIELD_MANAGER
-from kubectl_ddp.backends.cluster.http.api_errors import Call, Expired, api_error, call
+from kubectl_ddp.backends.cluster.http.api_errors import Expired, api_error, call
 from kubectl_ddp.backends.cluster.http.connection import Connection
-from kubectl_ddp.backends.cluster.http.credentials import merge_headers
-from kubectl_ddp.backends.cluster.http.http1_client import (
-    IncompleteResponse,
-    Response,
-    Timeouts,
-    TooSlow,
-    UnsupportedResponse,
-)
+from kubectl_ddp.backends.cluster.http.connection_errors import connection_error
 from kubectl_ddp.backends.cluster.http.pagination import decode_json, iter_pages
+from kubectl_ddp.backends.cluster.http.response import Response, send
 from kubectl_ddp.errors import Unreachable
 from kubectl_ddp.kube.objects import Object
 from kubectl_ddp.util.bounded_answer import AnswerLimits, RefusedAnswer
 from kubectl_ddp.version import version
 
-if TYPE_CHECKING:
-    from urllib3 import BaseHTTPResponse
-
 PAGE: Final = 500
 """Objects per page of a list. Larger pages need too much memory of the API server."""
 
-PATIENCE: Final = Timeouts(connect=10, read=60)
+PATIENCE: Final = Timeout(connect=10, read=60)
 
 TRIES: Final = 6
 """Maximum number of attempts per request."""
@@ -81,7 +75,7 @@ class Api:
     def __init__(self, connection: Connection, *, sleep: Callable[[float], None] = time.sleep) -> None:
         self.connection = connection
         self._sleep = sleep
-        self._patience = _request_timeouts(connection.request_seconds)
+        self._timeout = _request_timeout(connection.request_seconds)
         self._hear: Callable[[str], None] = lambda _: None
         self._heard: set[str] = set()
 
@@ -139,9 +133,9 @@ class Api:
     def text(self, path: str, *, limits: AnswerLimits) -> str:
         """Return a response that is not JSON, after a single attempt. Raises Unreachable if it exceeds the limits."""
         seconds = min(limits.most_seconds, self.connection.request_seconds or limits.most_seconds)
-        patience = Timeouts(connect=seconds, read=seconds, total=seconds)
+        timeout = Timeout(total=seconds)
         limits = replace(limits, most_seconds=seconds)
-        return self._send("GET", path, {}, patience=patience, tries=1, limits=limits).data.decode(errors="replace")
+        return self._send("GET", path, {}, timeout=timeout, tries=1, limits=limits).data.decode(errors="replace")
 
     def create(self, path: str, body: Object, **query: str) -> Object:
         """Create an object in a collection. Raises AlreadyExists if one of that name exists."""
@@ -176,8 +170,8 @@ class Api:
 
     def stream(self, path: str, *, silence_seconds: float, **query: str) -> BaseHTTPResponse:
         """Return a streaming response, which the caller must close. Reading it raises urllib3's errors."""
-        patience = Timeouts(connect=self._patience.connect, read=silence_seconds)
-        answer = self._send("GET", path, query, patience=patience, streams=True)
+        timeout = Timeout(connect=self._timeout.connect_timeout, read=silence_seconds)
+        answer = self._send("GET", path, query, timeout=timeout, streams=True)
         assert answer.stream is not None  # noqa: S101 - streams=True was requested
         return answer.stream
 
@@ -215,99 +209,72 @@ class Api:
         *,
         body: Mapping[str, Any] | None = None,
         content: str = JSON,
-        patience: Timeouts | None = None,
+        timeout: Timeout | None = None,
         streams: bool = False,
         tries: int = TRIES,
         ask: Mapping[str, str] = NOTHING,
         limits: AnswerLimits | None = None,
     ) -> Response:
-        """Send a request until its response is final, at most ``tries`` times."""
+        """Send a request until its response is final, at most ``tries`` times, and once more with new credentials."""
         to = self.connection
         asked = call(method, path, server=to.server, context=to.where, watches="watch" in query)
-        target = path + (f"?{urlencode(query)}" if query else "")
+        url = f"{to.server}{path}" + (f"?{urlencode(query)}" if query else "")
         headers = {"Accept": JSON, "Content-Type": content, "User-Agent": f"kubectl-ddp/{version()}", **ask}
         sent = None if body is None else json.dumps(body).encode()
-        for left in reversed(range(tries)):
+        is_renewed = False
+        left = tries
+        while True:
+            left -= 1
+            session = to.login.session()
             try:
-                answer = self._once(
-                    asked, method, target, headers, sent, patience or self._patience, limits, streams=streams
+                answer = send(
+                    session.pool,
+                    method,
+                    url,
+                    headers=session.headers | headers,
+                    body=sent,
+                    timeout=timeout or self._timeout,
+                    streams=streams,
+                    limits=limits,
                 )
             except RefusedAnswer as error:
                 raise Unreachable(
                     f"The answer of {to.server}{path} {error}.", hint="Check what serves it, and any proxy on the way."
                 ) from error
-            except (IncompleteResponse, TooSlow) as error:
-                if isinstance(error, IncompleteResponse) and method in REPEATABLE and left:
-                    if left < tries - 1:  # the first attempt may have used a stale pooled connection
-                        self._sleep(PAUSE_SECONDS)
-                    continue
-                from kubectl_ddp.backends.cluster.http.http_pool import incomplete_response_error  # noqa: PLC0415 - imports urllib3
-
-                raise incomplete_response_error(error, asked) from error
+            except HTTPError as error:
+                if not isinstance(error, ProtocolError) or method not in REPEATABLE or not left:
+                    raise connection_error(error, asked) from error
+                if left < tries - 1:  # the first attempt may have used a stale pooled connection
+                    self._sleep(PAUSE_SECONDS)
+                continue
             if answer.status < HTTPStatus.MULTIPLE_CHOICES:
                 self._report_warnings(answer)
                 return answer
+            if answer.status == HTTPStatus.UNAUTHORIZED and not is_renewed and to.login.discard(session):
+                is_renewed = True
+                left += 1
+                continue
             pause = _pause(answer, method, tried=tries - left)
             if pause is None or not left:
                 raise api_error(answer.status, answer.data, asked)
             self._sleep(pause)
-        raise AssertionError("unreachable: the last try returns or raises")
-
-    def _once(
-        self,
-        asked: Call,
-        method: str,
-        target: str,
-        headers: Mapping[str, str],
-        body: bytes | None,
-        patience: Timeouts,
-        limits: AnswerLimits | None,
-        *,
-        streams: bool,
-    ) -> Response:
-        """Send a request once, over :mod:`.http1_client` if it is a plain read.
-
-        Raises:
-            IncompleteResponse: If the connection ended within the answer.
-            TooSlow: If the server took longer than the timeout.
-            RefusedAnswer: If the answer exceeds the limits.
-            Unreachable: If the server cannot be reached.
-        """
-        to = self.connection
-        headers = merge_headers(headers, to.authorization())
-        if to.wire is not None and method == "GET" and not streams:
-            with suppress(UnsupportedResponse):
-                return to.wire.get(target, headers, patience, limits)
-        from kubectl_ddp.backends.cluster.http.http_pool import send  # noqa: PLC0415 - imports urllib3, which takes 70 ms
-
-        return send(
-            to.pool,
-            method,
-            f"{to.server}{target}",
-            headers=headers,
-            body=body,
-            patience=patience,
-            asked=asked,
-            streams=streams,
-            limits=limits,
-        )
 
     def _report_warnings(self, answer: Response) -> None:
-        for header in answer.headers.get("warning", ()):
+        for header in answer.headers.getlist("warning"):
             for said in WARNING.findall(header):
                 if said not in self._heard:
                     self._heard.add(said)
                     self._hear(re.sub(r"\\(.)", r"\1", said))
 
 
-def _request_timeouts(seconds: float | None) -> Timeouts:
-    """Return the timeouts for ``--request-timeout``; 0 disables them, ``None`` selects the default."""
-    return PATIENCE if seconds is None else Timeouts(connect=seconds or None, read=seconds or None)
+def _request_timeout(seconds: float | None) -> Timeout:
+    """Return the timeout for ``--request-timeout``; 0 disables it, ``None`` selects the default."""
+    return PATIENCE if seconds is None else Timeout(connect=seconds or None, read=seconds or None)
 
 
 def _pause(answer: Response, method: str, *, tried: int) -> float | None:
     """Return the seconds to wait before a retry; ``None`` if a retry is unsafe or useless."""
-    said = answer.header("retry-after")
+    said = answer.headers.get("retry-after", "")
     later = answer.status == HTTPStatus.TOO_MANY_REQUESTS or (
         answer.status >= HTTPStatus.INTERNAL_SERVER_ERROR and said
     )

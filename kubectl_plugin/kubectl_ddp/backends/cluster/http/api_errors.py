@@ -162,7 +162,7 @@ def api_error(code: int, body: bytes, asked: Call) -> DdpError:
     said = _error_message(status, code, body)
     if (denied := _POLICY.search(said)) is not None:
         return _against_policy(denied, asked)
-    row = _row(code, status)
+    row = BROKEN if not status and body.startswith(b"{") else _row(code, status)  # only the begin of a Status arrived
     words = {name: getattr(asked, name) for name in _FIELDS}
     sentence = row.message.format(**words, said=said.rstrip("."))
     return row.error(sentence[:1].upper() + sentence[1:], hint=row.hint)

@@ -3,29 +3,30 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Final
+from typing import Any, Final
+from urllib.parse import quote
+
+from urllib3 import HTTPHeaderDict
 
 from kubectl_ddp.backends.access import Access, check_kubeconfig, kubeconfig_files
-from kubectl_ddp.backends.cluster.http.credentials import (
-    headers_of,
-    impersonation_headers,
-    merge_headers,
-    needs_auth_plugin,
-)
-from kubectl_ddp.backends.cluster.http.http1_client import Wire
 from kubectl_ddp.backends.cluster.http.kubeconfig import Context, read_context
-from kubectl_ddp.backends.cluster.http.transport import create_http_clients
+from kubectl_ddp.backends.cluster.http.login import Login
+from kubectl_ddp.backends.cluster.http.proxies import environment_proxy
 from kubectl_ddp.errors import Unreachable, UsageError
-
-if TYPE_CHECKING:
-    import urllib3
 
 SERVICE_ACCOUNT: Final = Path("/var/run/secrets/kubernetes.io/serviceaccount")
 IN_CLUSTER: Final = "in-cluster"
 """Name of the context for the service account of a pod."""
+
+IMPERSONATION: Final = {"as": "Impersonate-User", "as-uid": "Impersonate-Uid", "as-groups": "Impersonate-Group"}
+"""Key of a user → header. A list results in one header per entry."""
+EXTRA: Final = ("as-user-extra", "Impersonate-Extra-")
+"""Key of a map of lists, and prefix of the headers: one header per key of the map and entry."""
+IN_HEADER: Final = "!#$&'*+-.^_`|~"
+"""Characters allowed in the name of a header besides letters and digits (RFC 9110, token), except ``%``."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -38,19 +39,10 @@ class Connection:
     """URL of the API server, without a trailing slash."""
     namespace: str
     """Namespace of objects without one."""
-    pools: Callable[[], urllib3.PoolManager]
-    """Returns the connection pool with the cluster's certificates and proxy; the same at each call."""
-    wire: Wire | None = None
-    """Connections for plain reads; ``None`` if all requests use the pool."""
-    authorization: Callable[[], Mapping[str, str]]
-    """Returns the authentication headers. Called for every request, because tokens expire."""
+    login: Login
+    """Credentials and connection pool."""
     request_seconds: float | None = None
     """Timeout of one request in seconds; 0 disables it, ``None`` selects the default."""
-
-    @property
-    def pool(self) -> urllib3.PoolManager:
-        """Connection pool for all kinds of requests."""
-        return self.pools()
 
 
 def connect(
@@ -87,26 +79,37 @@ def connection_to(access: Access, environ: Mapping[str, str] = os.environ) -> Co
             "No cluster is configured: there is no kubeconfig.",
             hint="Name one with --kubeconfig or KUBECONFIG, or run on this machine with --local.",
         )
+    server = str(chosen.cluster["server"]).rstrip("/")
     asked = {"as": access.acting_as, "as-groups": list(access.as_groups)}
-    impersonation = impersonation_headers({**chosen.user, **{key: value for key, value in asked.items() if value}})
-    if needs_auth_plugin(chosen.user):
-        from kubectl_ddp.backends.cluster.http.auth_provider import connection_of  # noqa: PLC0415 - takes 0.3 s
-
-        wire, (pools, authorization) = None, connection_of(files, chosen)
-    else:
-        (wire, pools), authorization = (
-            create_http_clients(chosen.cluster, chosen.user, environ),
-            headers_of(chosen.user),
-        )
     return Connection(
         where=chosen.name,
-        server=str(chosen.cluster["server"]).rstrip("/"),
+        server=server,
         namespace=access.namespace or chosen.namespace or "default",
-        pools=pools,
-        wire=wire,
-        authorization=lambda: merge_headers(authorization(), impersonation),
+        login=Login(
+            chosen,
+            proxy=str(chosen.cluster.get("proxy-url") or environment_proxy(server, environ)),
+            headers=_impersonation({**chosen.user, **{key: value for key, value in asked.items() if value}}),
+        ),
         request_seconds=access.request_seconds,
     )
+
+
+def _impersonation(user: Mapping[str, Any]) -> HTTPHeaderDict:
+    """Return the headers that impersonate another user. Raises UsageError for groups without a user."""
+    headers = HTTPHeaderDict()
+    for key, header in IMPERSONATION.items():
+        given = user.get(key) or ()
+        for value in [given] if isinstance(given, str) else given:
+            headers.add(header, str(value))
+    extra, prefix = EXTRA
+    for key, values in (user.get(extra) or {}).items():
+        for value in values:
+            headers.add(f"{prefix}{quote(key, safe=IN_HEADER)}", str(value))
+    if headers and not user.get("as"):
+        raise UsageError(
+            f"{', '.join(headers)} belong to a user who is acted as, and none is named.", hint="Name one with --as."
+        )
+    return headers
 
 
 def _files(kubeconfig: str | None, environ: Mapping[str, str]) -> str:

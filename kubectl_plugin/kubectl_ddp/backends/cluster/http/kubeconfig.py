@@ -1,19 +1,19 @@
-"""Parser of kubeconfig files by kubectl's rules: merges several files, and selects a context with cluster and user.
+"""Selection of a context, with its cluster and user, by kubectl's rules, from files that the Kubernetes client reads.
 
-If several files define the same name, the first takes precedence. Paths are relative to the file that contains them.
-The Kubernetes client has a parser, but its import takes 0.3 s, longer than most commands. The import of PyYAML takes
-10 ms, so a file in JSON is read without it.
+If several files define the same name, or a current context, the first takes precedence. Paths are relative to the file
+that contains them.
 """
 
 from __future__ import annotations
 
-import json
-import os
-from collections.abc import Iterable, Iterator, Mapping
-from contextlib import suppress
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final
+
+import yaml
+from kubernetes.config import ConfigException
+from kubernetes.config.kube_config import KubeConfigMerger
 
 from kubectl_ddp.errors import UsageError
 from kubectl_ddp.util.nearest import suggest_known
@@ -22,6 +22,11 @@ Entry = Mapping[str, Any]
 
 PATHS: Final = ("certificate-authority", "client-certificate", "client-key", "tokenFile")
 """Keys of a cluster or a user that contain paths."""
+
+INVALID: Final = (
+    ConfigException, yaml.YAMLError, OSError, KeyError, TypeError, ValueError, AttributeError, RecursionError,
+)  # fmt: skip
+"""Errors of the Kubernetes client for a kubeconfig that has another form."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -33,8 +38,10 @@ class Context:
     """Namespace; empty if the context has none."""
     cluster: Entry
     user: Entry = field(default_factory=dict)
-    is_mixed: bool = False
-    """True if a flag replaces the cluster or the user of the context."""
+    files: str = ""
+    """Kubeconfig files of the context, joined as in ``$KUBECONFIG``."""
+    save: Callable[[], None] | None = None
+    """Writes renewed credentials, which are part of ``user``, to the file they came from."""
 
 
 def read_context(
@@ -52,62 +59,43 @@ def read_context(
         UsageError: If a file is not a kubeconfig, or if the context, cluster or user does not exist.
     """
     try:
-        documents = [_load_file(Path(part)) for part in files.split(os.pathsep)]
-        contexts, clusters, users = (_merged(documents, kind) for kind in ("contexts", "clusters", "users"))
+        merger = KubeConfigMerger(files)
+        contexts, clusters, users = (_entries(merger, kind) for kind in ("context", "cluster", "user"))
+        documents = merger.config_files.values()
         current = next((str(each["current-context"]) for each in documents if each.get("current-context")), "")
         name, chosen = _chosen(contexts, wanted, current, cluster)
         called = cluster or str(chosen.get("cluster"))
         entry = _named("cluster", cluster, clusters) or clusters.get(called) or {}
         _given(str(entry.get("server") or ""), f"the cluster '{called}' of '{name}' has no server")
         person = _named("user", user, users) or users.get(str(chosen.get("user", "")), {})
-    except (OSError, KeyError, TypeError, ValueError, AttributeError) as error:
-        reason = " ".join(str(error).split()).rstrip(".")
-        raise UsageError(
-            f"The kubeconfig '{files}' cannot be used: {reason}.", hint="See it with 'kubectl config view'."
-        ) from error
+    except INVALID as error:
+        raise invalid_kubeconfig(files, error) from error
     return Context(
         name=name,
         namespace=str(chosen.get("namespace") or ""),
         cluster=entry,
         user=person,
-        is_mixed=cluster is not None or user is not None,
+        files=files,
+        save=merger.save_changes,
     )
 
 
-def _load_file(path: Path) -> Entry:
-    """Return the content of a file, with absolute paths."""
-    found = _parse(path.read_bytes())
-    if not isinstance(found, dict):
-        raise TypeError(f"{path} is not a mapping")
-    return {**found, "clusters": list(_entries(found, "cluster", path)), "users": list(_entries(found, "user", path))}
+def invalid_kubeconfig(files: str, error: Exception) -> UsageError:
+    """Return the error for a kubeconfig that the Kubernetes client cannot use."""
+    reason = " ".join(str(error).split()).rstrip(".")
+    return UsageError(f"The kubeconfig '{files}' cannot be used: {reason}.", hint="See it with 'kubectl config view'.")
 
 
-def _parse(content: bytes) -> Any:
-    """Return the document in JSON or YAML. Raises ValueError."""
-    with suppress(ValueError, RecursionError):
-        return json.loads(content)
-    import yaml  # noqa: PLC0415 - slow
-
-    from kubectl_ddp.util.yaml_file import parse_yaml  # noqa: PLC0415 - imports yaml
-
-    try:
-        return parse_yaml(content)
-    except (yaml.YAMLError, RecursionError) as error:
-        raise ValueError(str(error)) from error
-
-
-def _entries(document: Entry, kind: str, path: Path) -> Iterator[Entry]:
-    for entry in document.get(f"{kind}s") or ():
-        found = entry.get(kind) or {}
-        files = {key: str(path.parent / found[key]) for key in PATHS if found.get(key)}
-        yield {**entry, kind: {**found, **files}}
-
-
-def _merged(documents: list[Entry], kind: str) -> dict[str, Entry]:
+def _entries(merger: KubeConfigMerger, kind: str) -> dict[str, Entry]:
+    """Return the entries of a kind by name, with absolute paths."""
     found: dict[str, Entry] = {}
-    for document in documents:
-        for entry in document.get(kind) or ():
-            found.setdefault(str(entry["name"]), entry.get(kind.removesuffix("s")) or {})
+    for node in merger.config.value[f"{kind}s"]:
+        entry, folder = node.value.get(kind) or {}, Path(node.path).parent
+        files: dict[str, Any] = {key: str(folder / entry[key]) for key in PATHS if entry.get(key)}
+        program = entry.get("exec") or {}
+        if "/" in str(program.get("command", "")):
+            files["exec"] = {**program, "command": str(folder / program["command"])}
+        found[str(node.value["name"])] = {**entry, **files}
     return found
 
 

@@ -7,7 +7,6 @@ import threading
 from collections.abc import Iterable, Mapping
 from typing import Final
 
-from ddp_trainer.common.constants import CONTAINER
 from kubectl_ddp.backends.cluster.http.api import Api
 from kubectl_ddp.backends.cluster.http.api_errors import NotServed
 from kubectl_ddp.engines.registry import ENGINES
@@ -40,12 +39,6 @@ def collection(api_version: str, plural: str, namespace: str | None) -> str:
     """
     root = f"/apis/{api_version}" if "/" in api_version else f"/api/{api_version}"
     return f"{root}/namespaces/{namespace}/{plural}" if namespace else f"{root}/{plural}"
-
-
-def main_container(pod: Object) -> str:
-    """Return the name of the job's container. Injected sidecars may precede it."""
-    names = [str(container["name"]) for container in pod["spec"]["containers"]]
-    return CONTAINER if CONTAINER in names else names[0]
 
 
 def pod_path(pod: Object) -> str:

@@ -49,6 +49,8 @@ NODE_POOLS: Final = (
 )
 """Labels of machines in node pools, which the provider may scale up."""
 NO_RIGHT: Final = "cannot create resource"
+UNKNOWN_FIELD: Final = "strict decoding error"
+"""Words of a refusal of a field that the server does not know, such as a mistyped one of a podTemplate."""
 NO_DRY_RUN: Final = "dry run"
 SAID_ELSEWHERE: Final = ("exceeded quota", "no PriorityClass with name")
 """Rejections that other checks report in more detail."""
@@ -86,7 +88,7 @@ class PreflightReader:
 
     def _queries(self) -> dict[str, Question]:
         subject, spec = self.subject, self.subject.spec
-        account = self._in("v1", "serviceaccounts", "default")
+        account = self._in("v1", "serviceaccounts", spec.service_account or "default")
         found: dict[str, Question] = {
             "nodes": unknown_if_forbidden(partial(objects, self.api, RelatedKind.NODES, None)),
             "pods": unknown_if_forbidden(partial(self._all, RelatedKind.BOUND)),
@@ -246,7 +248,7 @@ class PreflightReader:
                 return Unknown("You may not create pods, so whether their admission would refuse them is not known.")
             if NO_DRY_RUN in refusal.message:
                 return Unknown(f"A webhook of the cluster takes no dry runs: {refusal.message}")
-            if not isinstance(refusal, Forbidden | UsageError):
+            if not isinstance(refusal, Forbidden | UsageError) and UNKNOWN_FIELD not in refusal.message:
                 raise
             return self._rejection_summary(item, path, refusal.message)
         return ""

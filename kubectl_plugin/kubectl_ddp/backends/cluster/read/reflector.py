@@ -19,7 +19,7 @@ from urllib3.exceptions import HTTPError
 
 from kubectl_ddp.backends.cluster.http.api import Api
 from kubectl_ddp.backends.cluster.http.api_errors import Expired, api_error, call
-from kubectl_ddp.backends.cluster.http.http1_client import CHUNK_BYTES
+from kubectl_ddp.backends.cluster.http.response import CHUNK_BYTES
 from kubectl_ddp.errors import DdpError, Unreachable
 from kubectl_ddp.kube.objects import Object
 

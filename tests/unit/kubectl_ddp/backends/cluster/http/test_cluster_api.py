@@ -105,6 +105,7 @@ def test_a_read_is_sent_again_when_the_connection_broke(server: ApiServer, api: 
         ),
         (Answer(404, status(404, "NotFound", "no", name="team", kind="namespaces")), NotFound, "no namespace 'team'"),
         (Answer(404, "404 page not found"), NotServed, "does not serve pods"),
+        (Answer(404, '{"kind":"Status","apiV'), Unreachable, "failed to create pods"),
         (Answer(409, status(409, "AlreadyExists", "pods p exists", name="p")), AlreadyExists, "exists already"),
         (Answer(409, status(409, "Conflict", "modified", name="p")), DdpError, "by someone else.*Try again"),
         (Answer(413, status(413, "RequestEntityTooLarge", "limit is 3 MB")), UsageError, "too large.*limit is 3 MB"),

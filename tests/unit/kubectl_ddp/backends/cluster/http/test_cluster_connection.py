@@ -38,7 +38,7 @@ def test_credentials_become_a_header(tmp_path: Path, user: dict[str, object], he
         call = {"apiVersion": "client.authentication.k8s.io/v1", "command": "echo", "args": [answer]}
         user, header = {"exec": call | {"interactiveMode": "Never"}}, "Bearer made"
     connection = connect(kubeconfig=str(kubeconfig(tmp_path, SERVER, user=user)))
-    assert dict(connection.authorization()) == {"authorization": header}
+    assert dict(connection.login.session().headers) == {"authorization": header}
 
 
 def test_the_environment_names_several_files_and_those_that_are_missing_are_passed_over(tmp_path: Path) -> None:
@@ -68,7 +68,7 @@ def test_a_cluster_and_a_user_may_be_others_than_the_contexts_own(tmp_path: Path
     file.write_text(json.dumps({**document, "current-context": "lab"}))
     found = connection_to(Access(kubeconfig=str(file), cluster="west", user="ada"))
     assert (found.where, found.server, found.namespace) == ("lab", servers["west"], "team")
-    assert found.authorization()["authorization"] == "Bearer ada"
+    assert found.login.session().headers["authorization"] == "Bearer ada"
     with pytest.raises(UsageError, match=r"no cluster 'wset'\. Did you mean 'west'\?"):
         connection_to(Access(kubeconfig=str(file), cluster="wset"))
     with pytest.raises(UsageError, match=r"no user 'bob'\. There are eve, ada\."):
@@ -86,7 +86,7 @@ def test_credentials_that_a_program_makes_are_made_for_a_user_of_another_context
     document["users"].append({"name": "maker", "user": {"exec": call | {"interactiveMode": "Never"}}})
     file.write_text(json.dumps(document))
     found = connection_to(Access(kubeconfig=str(file), user="maker"))
-    assert (found.server, dict(found.authorization())) == (SERVER, {"authorization": "Bearer made"})
+    assert (found.server, dict(found.login.session().headers)) == (SERVER, {"authorization": "Bearer made"})
 
 
 def test_a_kubeconfig_variable_with_a_slip_in_it_is_named(tmp_path: Path) -> None:

@@ -1,8 +1,6 @@
 import json
 import os
 import ssl
-import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
@@ -10,17 +8,17 @@ import pytest
 import urllib3
 
 from kubectl_ddp.backends.cluster.http.connection import connect
-from kubectl_ddp.backends.cluster.http.credentials import FRESH_SECONDS, TokenFile
-from kubectl_ddp.backends.cluster.http.kubeconfig import read_context
-from kubectl_ddp.backends.cluster.http.transport import create_http_clients
+from kubectl_ddp.backends.cluster.http.kubeconfig import Context, read_context
+from kubectl_ddp.backends.cluster.http.login import FRESH_SECONDS, RETRY_SECONDS, Login
+from kubectl_ddp.backends.cluster.http.proxies import environment_proxy
 from kubectl_ddp.errors import Forbidden, UsageError
 from tests.support.api_server import kubeconfig
 
 SERVER = "https://cluster.example.com:6443"
 
 
-def pool_of(cluster: dict[str, Any], user: dict[str, Any], environ: dict[str, str]) -> urllib3.PoolManager:
-    return create_http_clients(cluster, user, environ)[1]()
+def login(user: dict[str, Any], proxy: str = "", **fields: Any) -> Login:
+    return Login(Context(name="test", namespace="", cluster={"server": SERVER, **fields}, user=user), proxy=proxy)
 
 
 def config(path: Path, **parts: Any) -> Path:
@@ -70,23 +68,30 @@ def test_a_kubeconfig_that_names_no_server_is_told_of_with_what_is_missing(
         read_context(str(config(tmp_path / "config", **parts)))
 
 
-def test_a_token_in_a_file_is_read_again_when_it_may_have_been_renewed(tmp_path: Path) -> None:
+def test_a_token_in_a_file_is_read_again_when_it_may_have_been_renewed_or_was_refused(tmp_path: Path) -> None:
     file, now = tmp_path / "token", [0.0]
-    token = TokenFile(file, clock=lambda: now[0])
+    context = Context(name="test", namespace="", cluster={"server": SERVER}, user={"tokenFile": str(file)})
+    login = Login(context, clock=lambda: now[0])
     with pytest.raises(Forbidden, match=r"token' cannot be read"):
-        token.read()
+        login.session()
+    now[0] += RETRY_SECONDS
     file.write_text("one\n")
-    assert token.read() == "one"
+    assert login.session().headers["authorization"] == "Bearer one"
     file.write_text("two")
-    assert token.read() == "one"
+    assert login.session().headers["authorization"] == "Bearer one"
     now[0] += FRESH_SECONDS + 1
-    assert token.read() == "two"
+    refused = login.session()
+    assert refused.headers["authorization"] == "Bearer two"
+    file.write_text("three")
+    now[0] += RETRY_SECONDS
+    assert login.discard(refused)
+    assert login.session().headers["authorization"] == "Bearer three"
 
 
 def test_a_user_who_acts_as_another_says_so_in_every_request_or_is_refused(tmp_path: Path) -> None:
     extra = {"example.com/scopes": ["view", "edit"]}
     user = {"token": "t", "as": "eve", "as-uid": "u1", "as-groups": ["admins", "ops"], "as-user-extra": extra}
-    headers = connect(kubeconfig=str(kubeconfig(tmp_path, SERVER, user=user))).authorization()
+    headers = connect(kubeconfig=str(kubeconfig(tmp_path, SERVER, user=user))).login.session().headers
     assert list(headers.items()) == [
         ("authorization", "Bearer t"),
         ("Impersonate-User", "eve"),
@@ -101,17 +106,6 @@ def test_a_user_who_acts_as_another_says_so_in_every_request_or_is_refused(tmp_p
         connect(kubeconfig=str(path))
 
 
-def test_plain_credentials_are_read_without_the_kubernetes_client(tmp_path: Path) -> None:
-    code = f"""if True:
-        import sys
-        from kubectl_ddp.backends.access import Access
-        from kubectl_ddp.backends.cluster import ClusterBackend
-        ClusterBackend(Access(kubeconfig={str(kubeconfig(tmp_path, SERVER))!r}))
-        assert "kubernetes" not in sys.modules and "jinja2" not in sys.modules
-    """
-    subprocess.run([sys.executable, "-c", code], check=True)
-
-
 @pytest.mark.parametrize(
     ("environ", "proxied"),
     [
@@ -124,21 +118,34 @@ def test_plain_credentials_are_read_without_the_kubernetes_client(tmp_path: Path
     ],
 )
 def test_the_proxy_is_the_one_that_gos_programs_would_take(environ: dict[str, str], proxied: bool) -> None:
-    assert isinstance(pool_of({"server": SERVER}, {}, environ), urllib3.ProxyManager) is proxied
+    assert environment_proxy(SERVER, environ) == ("http://proxy.example.com:3128" if proxied else "")
 
 
 def test_a_network_in_no_proxy_means_the_addresses_in_it() -> None:
     environ = {"HTTPS_PROXY": "http://proxy.example.com:3128", "NO_PROXY": "10.0.0.0/8"}
-    assert not isinstance(pool_of({"server": "https://10.1.2.3:6443"}, {}, environ), urllib3.ProxyManager)
-    assert isinstance(pool_of({"server": "https://11.1.2.3:6443"}, {}, environ), urllib3.ProxyManager)
-    assert isinstance(pool_of({"server": SERVER, "proxy-url": "http://p.example.com"}, {}, {}), urllib3.ProxyManager), (
-        "the kubeconfig's own proxy"
-    )
+    assert not environment_proxy("https://10.1.2.3:6443", environ)
+    assert environment_proxy("https://11.1.2.3:6443", environ)
+
+
+def test_the_kubeconfigs_own_proxy_comes_before_that_of_the_environment(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("HTTPS_PROXY", "http://proxy.example.com")
+    monkeypatch.setenv("NO_PROXY", "other.example.com")
+    file = kubeconfig(tmp_path, SERVER)
+    document = json.loads(file.read_text())
+    document["clusters"][0]["cluster"]["proxy-url"] = "http://ada:p%40ss@own.example.com"
+    file.write_text(json.dumps(document))
+    pool = connect(kubeconfig=str(file)).login.session().pool
+    assert isinstance(pool, urllib3.ProxyManager)
+    assert pool.proxy is not None
+    assert pool.proxy.host == "own.example.com"
+    assert pool.proxy_headers == {"proxy-authorization": "Basic YWRhOnBAc3M="}
 
 
 def test_a_proxy_of_an_unknown_kind_is_refused_in_a_sentence() -> None:
-    with pytest.raises(UsageError, match=r"proxy 'socks5://p\.example\.com' cannot be used"):
-        pool_of({"server": SERVER, "proxy-url": "socks5://p.example.com"}, {}, {})
+    with pytest.raises(UsageError, match=r"proxy 'ftp://p\.example\.com' cannot be used"):
+        login({}, proxy="ftp://p.example.com").session()
 
 
 @pytest.mark.parametrize(
@@ -146,18 +153,20 @@ def test_a_proxy_of_an_unknown_kind_is_refused_in_a_sentence() -> None:
     [
         ({"certificate-authority": "/nonexistent/ca.crt"}, {}),
         ({"certificate-authority-data": "bm8gY2VydGlmaWNhdGU="}, {}),
+        ({"certificate-authority-data": "bm8"}, {}),
         ({}, {"client-certificate-data": "bm8=", "client-key-data": "bm8="}),
     ],
 )
 def test_a_certificate_that_is_none_is_told_of_in_a_sentence(fields: dict[str, str], user: dict[str, str]) -> None:
-    with pytest.raises(UsageError, match="A certificate of the kubeconfig cannot be used"):
-        pool_of({"server": SERVER, **fields}, user, {})
+    with pytest.raises(UsageError, match=r"kubeconfig .*cannot be used: ") as caught:
+        login(user, **fields).session()
+    assert "\n" not in str(caught.value)
 
 
 def test_certificates_are_checked_unless_the_kubeconfig_says_otherwise_and_a_name_may_be_given() -> None:
-    checked = pool_of({"server": SERVER, "tls-server-name": "kubernetes"}, {}, {}).connection_pool_kw
+    checked = login({}, **{"tls-server-name": "kubernetes"}).session().pool.connection_pool_kw
     assert checked["ssl_context"].verify_mode is ssl.CERT_REQUIRED
     assert checked["ssl_context"].check_hostname
     assert checked["server_hostname"] == "kubernetes"
-    blind = pool_of({"server": SERVER, "insecure-skip-tls-verify": True}, {}, {}).connection_pool_kw
+    blind = login({}, **{"insecure-skip-tls-verify": True}).session().pool.connection_pool_kw
     assert blind["ssl_context"].verify_mode is ssl.CERT_NONE

@@ -1,0 +1,132 @@
+"""The key ``podTemplate``: the user's patch of the workers' pods, applied last, which keeps what the job needs."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import Any, Final
+
+from kubectl_ddp.errors import UsageError
+from kubectl_ddp.kube.objects import Object
+from kubectl_ddp.render import metadata
+from kubectl_ddp.render.strategic_merge import merge
+from kubectl_ddp.spec.model import JobSpec
+from kubectl_ddp.spec.rules import check_mount_path, check_variable
+
+KEY: Final = "podTemplate"
+WORKER: Final = "worker"
+"""Name of the job's container in a patch on every engine; the engine's own name is also accepted."""
+OF_POD: Final = ("restartPolicy", "subdomain", "schedulerName", "schedulingGroup", "terminationGracePeriodSeconds")
+OF_CONTAINER: Final = (
+    *("image", "command", "args", "workingDir", "terminationMessagePath", "terminationMessagePolicy"),
+    *("resources.requests", "resources.limits"),
+)
+KEYS: Final = {
+    "schedulerName": "scheduler",
+    "terminationGracePeriodSeconds": "grace",
+    "image": "image",
+    "resources": "cpu, memory, shm or gpus",
+}
+"""Field of a pod → key of the job that sets it."""
+ENTRIES: Final = {"env": "name", "ports": "containerPort", "volumeMounts": "mountPath"}
+
+
+def patched(template: Object, spec: JobSpec, container: str) -> Object:
+    """Return the pod template of the workers with the job's patch.
+
+    Args:
+        template: Rendered template.
+        spec: The job.
+        container: Name of the job's container.
+
+    Raises:
+        UsageError: If the patch is malformed, or removes or changes a field that the job needs.
+    """
+    patch = _with_container_name(spec.pod_template or {}, container)
+    merged: Object = merge(template, patch, KEY)
+    before, after = dict(_needs(template, spec, container)), dict(_needs(merged, spec, container))
+    for field, value in before.items():
+        if after.get(field) != value:
+            name = next((name for name in KEYS if name in field), "")
+            raise UsageError(
+                f"{KEY} removes or changes {field}, which the job needs.",
+                hint=f"Set {KEYS[name]} instead." if name else "Leave it out of the patch.",
+            )
+    _check_additions(template, merged, container)
+    return merged
+
+
+def local_part(patch: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the part of a patch that has a meaning on this machine: variables with values of the job's container."""
+    containers = (patch.get("spec") or {}).get("containers") or ()
+    variables = [
+        variable
+        for each in containers
+        if isinstance(each, Mapping) and each.get("name") == WORKER
+        for variable in each.get("env") or ()
+        if isinstance(variable, Mapping) and "valueFrom" not in variable
+    ]
+    return {"spec": {"containers": [{"name": WORKER, "env": variables}]}} if variables else {}
+
+
+def _with_container_name(patch: Mapping[str, Any], container: str) -> dict[str, Any]:
+    spec = patch.get("spec")
+    if not isinstance(spec, Mapping) or not isinstance(spec.get("containers"), list):
+        return dict(patch)
+    named = [
+        {**each, "name": container} if isinstance(each, Mapping) and each.get("name") == WORKER else each
+        for each in spec["containers"]
+    ]
+    return {**patch, "spec": {**spec, "containers": named}}
+
+
+def _needs(template: Object, spec: JobSpec, container: str) -> Iterator[tuple[str, Any]]:
+    """Yield path and value of the fields that a patch may not change; the user's own values may be changed."""
+    about = _map_of(template.get("metadata"))
+    free = {"labels": {*spec.labels, *metadata.NO_PROXY}, "annotations": {*spec.annotations, *metadata.STAYS}}
+    for kind, chosen in free.items():
+        for name, value in _map_of(about.get(kind)).items():
+            if name not in chosen:
+                yield f"metadata.{kind}[{name}]", value
+    pod = _map_of(template.get("spec"))
+    yield from ((f"spec.{field}", pod[field]) for field in OF_POD if field in pod)
+    for kind in ("volumes", "initContainers", "resourceClaims"):
+        yield from ((f"spec.{kind}[{each['name']}]", each) for each in pod.get(kind) or ())
+    for each in pod.get("containers") or ():
+        if each["name"] == container:
+            yield from _needs_of_container(each, f"spec.containers[{WORKER}]", {*spec.env, *spec.secret_env})
+
+
+def _map_of(value: Any) -> Mapping[str, Any]:
+    """Return a map of an object; empty if a patch has removed it or made it something else."""
+    return value if isinstance(value, Mapping) else {}
+
+
+def _needs_of_container(container: Object, path: str, users: set[str]) -> Iterator[tuple[str, Any]]:
+    yield path, container["name"]
+    for field in OF_CONTAINER:
+        head, _, rest = field.partition(".")
+        value = container.get(head)
+        if rest:
+            yield from ((f"{path}.{field}[{name}]", size) for name, size in _map_of(_map_of(value).get(rest)).items())
+        elif value is not None:
+            yield f"{path}.{field}", value
+    for kind, key in ENTRIES.items():
+        for entry in container.get(kind) or ():
+            if kind != "env" or entry[key] not in users | {"HOME", "USER", "LOGNAME"}:
+                yield f"{path}.{kind}[{entry[key]}]", entry
+
+
+def _check_additions(before: Object, after: Object, container: str) -> None:
+    for each in after["spec"]["containers"]:
+        if each["name"] != container:
+            raise UsageError(
+                f"{KEY} adds the container '{each['name']}' to spec.containers, which would keep the job from ending.",
+                hint="Put it into spec.initContainers with 'restartPolicy: Always': it then ends with the job.",
+            )
+    [old], [new] = before["spec"]["containers"], after["spec"]["containers"]
+    for kind, check in (("env", check_variable), ("volumeMounts", check_mount_path)):
+        key = ENTRIES[kind]
+        known = {entry[key] for entry in old.get(kind) or ()}
+        for entry in new.get(kind) or ():
+            if entry[key] not in known:
+                check(str(entry[key]))

@@ -1,0 +1,107 @@
+"""Values of a job that are fields of its pods, in the notation of Kubernetes."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import Any, Final
+
+from kubectl_ddp.values.parsers import Raw, Schema, text
+from kubectl_ddp.values.quantity import BadValue
+
+NONE: Final = "none"
+LARGEST_ID: Final = 2**31 - 1
+DEEPEST: Final = 32
+"""Largest depth of a nested object; that of a pod is about 15."""
+
+
+class PullPolicy(StrEnum):
+    """Pull policy of an image."""
+
+    IF_NOT_PRESENT = "IfNotPresent"
+    ALWAYS = "Always"
+    NEVER = "Never"
+
+
+@dataclass(frozen=True, slots=True)
+class UnixId:
+    """Parser for a user or group id, or ``none`` for a pod without one."""
+
+    least: int
+
+    def __call__(self, raw: Raw) -> int | str:
+        word = text(raw)
+        if word == NONE:
+            return NONE
+        if not re.fullmatch(r"\d{1,10}", word) or not self.least <= int(word) <= LARGEST_ID:
+            root = "; Pod Security 'restricted' forbids root" if word == "0" else ""
+            raise BadValue(
+                f"'{word}' is not an id from {self.least} to {LARGEST_ID}{root}",
+                hint=f"Write a number, or '{NONE}' to leave the choice to the platform.",
+            )
+        return int(word)
+
+    @property
+    def schema(self) -> Schema:
+        """JSON schema of the value."""
+        pattern = rf"^(\d{{1,10}}|{NONE})$"
+        return {"type": ["integer", "string"], "minimum": self.least, "maximum": LARGEST_ID, "pattern": pattern}
+
+
+@dataclass(frozen=True, slots=True)
+class NestedObject:
+    """Parser for a nested object: a map, or its text in YAML."""
+
+    keys: tuple[str, ...]
+    """Keys that it may have."""
+    has_null: bool = False
+    """True if null is a value, which deletes in a patch."""
+
+    def __call__(self, raw: Raw) -> Mapping[str, Any]:
+        value = _from_yaml(raw) if isinstance(raw, str) else raw
+        if not isinstance(value, Mapping) or not value:
+            raise BadValue(f"'{raw}' is not a map of {', '.join(self.keys)}", hint="Write it as in a pod.")
+        for key in value:
+            if key not in self.keys:
+                raise BadValue(f"'{key}' is not one of {', '.join(self.keys)}", hint="Write it as in a pod.")
+        return {key: self._checked(item, key, 0) for key, item in value.items()}
+
+    def _checked(self, value: Any, path: str, depth: int) -> Any:
+        """Return a value with copied maps and lists, and numbers with a fraction as text, as quantities are."""
+        if depth > DEEPEST:
+            raise BadValue(f"{path[:80]}... is nested too deeply", hint="Write it as in a pod.")
+        match value:
+            case Mapping():
+                return {str(key): self._checked(item, f"{path}.{key}", depth + 1) for key, item in value.items()}
+            case list() | tuple():
+                return [self._checked(item, f"{path}[{index}]", depth + 1) for index, item in enumerate(value)]
+            case None if not self.has_null:
+                raise BadValue(f"{path} has no value", hint="Give it one, or leave it out.")
+            case None | bool() | int():
+                return value
+        return text(value)
+
+    @property
+    def schema(self) -> Schema:
+        """JSON schema of the value."""
+        properties: dict[str, Any] = {key: {} for key in self.keys}
+        return {"type": ["object", "string"], "properties": properties, "additionalProperties": False}
+
+
+AFFINITY: Final = NestedObject(("nodeAffinity", "podAffinity", "podAntiAffinity"))
+POD_TEMPLATE: Final = NestedObject(("metadata", "spec"), has_null=True)
+
+
+def _from_yaml(text: str) -> Any:
+    import yaml  # noqa: PLC0415 - few jobs have such a value, and help and completion do without
+
+    from kubectl_ddp.util.yaml_file import plain_value  # noqa: PLC0415
+
+    try:
+        node = yaml.compose(text, Loader=yaml.SafeLoader)
+        return None if node is None else plain_value(node)
+    except (yaml.YAMLError, RecursionError) as error:
+        first = str(getattr(error, "problem", None) or "it cannot be read")
+        raise BadValue(f"it is not valid YAML: {first}", hint="Write it as in a pod.") from None

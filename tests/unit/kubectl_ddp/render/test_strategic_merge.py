@@ -1,0 +1,82 @@
+"""A strategic merge patch, compared with what ``kubectl patch --type strategic`` makes of the same pod."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from kubectl_ddp.errors import UsageError
+from kubectl_ddp.render.strategic_merge import merge
+
+NFS = {"name": "w", "nfs": {"path": "/"}}
+C = {"name": "C", "value": "3"}
+POD: dict[str, Any] = {
+    "labels": {"a": "1", "b": "2"},
+    "containers": [{"name": "main", "image": "i", "env": [{"name": "A", "value": "1"}, {"name": "B", "value": "2"}]}],
+    "volumes": [{"name": "v", "emptyDir": {"sizeLimit": "1Gi"}}],
+    "tolerations": [{"key": "gpu", "operator": "Exists"}],
+    "hostAliases": [{"ip": "10.0.0.1", "hostnames": ["a"]}],
+    "dnsConfig": {"nameservers": ["10.0.0.53"], "options": [{"name": "ndots", "value": "5"}]},
+}
+
+
+@pytest.mark.parametrize(
+    ("patch", "expected"),
+    [
+        ({}, {}),
+        ({"labels": {"a": None, "c": "3"}}, {"labels": {"b": "2", "c": "3"}}),
+        ({"labels": {"$patch": "replace", "c": "3"}}, {"labels": {"c": "3"}}),
+        ({"labels": {"$patch": "delete"}}, {"labels": None}),
+        ({"dnsConfig": None}, {"dnsConfig": None}),
+        (
+            {"dnsConfig": {"nameservers": ["10.0.0.54"]}},
+            {"dnsConfig": {"nameservers": ["10.0.0.54"], "options": [{"name": "ndots", "value": "5"}]}},
+        ),
+        (
+            {"containers": [{"name": "main", "env": [{"name": "B", "$patch": "delete"}, C]}]},
+            {"containers": [POD["containers"][0] | {"env": [{"name": "A", "value": "1"}, C]}]},
+        ),
+        (
+            {"containers": [{"name": "main", "image": "j"}, {"name": "more", "image": "k"}]},
+            {"containers": [POD["containers"][0] | {"image": "j"}, {"name": "more", "image": "k"}]},
+        ),
+        ({"containers": [{"$patch": "replace"}, {"name": "x"}]}, {"containers": [{"name": "x"}]}),
+        ({"volumes": [{"name": "v", "$patch": "delete"}]}, {"volumes": []}),
+        (
+            {"volumes": [{"name": "w", "nfs": {"path": "/"}}]},
+            {"volumes": [*POD["volumes"], {"name": "w", "nfs": {"path": "/"}}]},
+        ),
+        (
+            {"hostAliases": [{"ip": "10.0.0.1", "hostnames": ["b"]}, {"ip": "10.0.0.2", "hostnames": ["c"]}]},
+            {"hostAliases": [{"ip": "10.0.0.1", "hostnames": ["b"]}, {"ip": "10.0.0.2", "hostnames": ["c"]}]},
+        ),
+        ({"tolerations": [{"key": "x"}]}, {"tolerations": [{"key": "gpu", "operator": "Exists"}, {"key": "x"}]}),
+        ({"imagePullSecrets": [{"name": "r"}]}, {"imagePullSecrets": [{"name": "r"}]}),
+        ({"hostNetwork": True, "priority": 5}, {"hostNetwork": True, "priority": 5}),
+    ],
+)
+def test_maps_and_keyed_lists_merge_and_null_and_directives_remove(patch: Any, expected: dict[str, Any]) -> None:
+    wanted = {key: value for key, value in (POD | expected).items() if value is not None}
+    before = repr(POD)
+    assert merge(POD, patch, "p") == wanted
+    assert repr(POD) == before
+
+
+@pytest.mark.parametrize(
+    ("patch", "sentence"),
+    [
+        ({"containers": {"name": "main"}}, "p.containers is '"),
+        ({"containers": "main"}, "p.containers is '\"main\"', not a list. Write it as in a pod."),
+        ({"containers": [{"image": "j"}]}, "p.containers[0] has no name. Name the entry by its name."),
+        ({"containers": ["main"]}, "p.containers[0] has no name."),
+        ({"containers": [{"name": "main", "env": [{"value": "1"}]}]}, "p.containers[main].env[0] has no name."),
+        ({"$setElementOrder/containers": []}, "p has the directive '$setElementOrder/containers: []'"),
+        ({"labels": {"$patch": "merge"}}, "p.labels has the directive '$patch: merge', which is not known here."),
+        ([], "p is '[]', not a map."),
+    ],
+)
+def test_a_malformed_patch_is_refused_by_the_name_of_its_field(patch: Any, sentence: str) -> None:
+    with pytest.raises(UsageError) as caught:
+        merge(POD, patch, "p")
+    assert sentence in str(caught.value)
