@@ -2,8 +2,8 @@
 
 :func:`end_with_descendants` splits a process in three: the caller, which waits; a guardian; and its child, in which the
 program continues. Caller and guardian adopt orphans (PR_SET_CHILD_SUBREAPER), so a process stays within reach in any
-session and group. Whichever of the three ends, one that is left kills all descendants. Standard library only, because
-``bench gpu`` runs where no package is installed.
+session and group. Whichever of the three ends, one that is left kills all descendants, except those that have
+:data:`OUTLIVES` in their environment. Standard library only, because ``bench gpu`` runs where no package is installed.
 """
 
 from __future__ import annotations
@@ -20,6 +20,9 @@ from typing import Final, NoReturn
 
 LIMIT_SECONDS: Final = 10.0
 """Longest wait for killed processes to end: one that waits for a driver cannot."""
+
+OUTLIVES: Final = {"DDP_OUTLIVES_BENCH": "1"}
+"""Variable of processes that go on, such as the kubelet of a machine that a test has started again."""
 
 _PAUSE_SECONDS: Final = 0.01
 _PR_SET_PDEATHSIG: Final = 1
@@ -71,17 +74,23 @@ def _exit_code_of(child: int) -> int:
 def _end(code: int) -> NoReturn:
     """Kill all children, and those of theirs that become children by that, and exit once there are none."""
     deadline = time.monotonic() + LIMIT_SECONDS
-    while time.monotonic() < deadline:
-        for pid in _children():
+    while time.monotonic() < deadline and (children := [pid for pid in _children() if not _outlives(pid)]):
+        for pid in children:
             with contextlib.suppress(OSError):
                 os.kill(pid, signal.SIGKILL)
-        try:
+        with contextlib.suppress(ChildProcessError):
             while os.waitpid(-1, os.WNOHANG) != (0, 0):
                 pass
-        except ChildProcessError:
-            break
         time.sleep(_PAUSE_SECONDS)
     os._exit(code)
+
+
+def _outlives(pid: int) -> bool:
+    try:
+        environment = Path(f"/proc/{pid}/environ").read_bytes().split(b"\0")
+    except OSError:
+        return False
+    return all(f"{name}={value}".encode() in environment for name, value in OUTLIVES.items())
 
 
 def _children() -> Iterator[int]:

@@ -18,6 +18,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from typing import Any, Final
 
+from bench.descendants import OUTLIVES
 from bench.harness import CannotMeasure
 from kubectl_ddp.backends.cluster.http.api import Api
 from kubectl_ddp.backends.cluster.http.resources import collection
@@ -197,7 +198,9 @@ def machine(what: str, node: str) -> float:
     if command is None:
         raise CannotMeasure(f"{NODE_COMMAND} names no command that can {what} a machine.")
     begun = time.time()
-    done = subprocess.run([*command, what, node], capture_output=True, text=True, check=False)
+    # The processes of a machine that is started here belong to the cluster.
+    environment = os.environ | OUTLIVES
+    done = subprocess.run([*command, what, node], capture_output=True, text=True, check=False, env=environment)
     if done.returncode:
         raise CannotMeasure(f"{' '.join(command)} {what} {node} failed: {done.stderr.strip()}")
     return begun

@@ -1,4 +1,4 @@
-"""Whatever a measurement has started ends with ``python -m bench``, however that ends."""
+"""What a measurement has started ends with ``python -m bench``, however that ends, unless it is meant to go on."""
 
 from __future__ import annotations
 
@@ -16,8 +16,10 @@ import pytest
 ROOT = Path(__file__).resolve().parents[3]
 MEASUREMENT: Final = """
 import os, sys
+from bench.descendants import OUTLIVES
 from bench.harness import Report
 
+VARIABLES = {}
 SUMMARY = "starts a process with a parent, a session and variables of its own"
 
 def measure(options):
@@ -26,7 +28,7 @@ def measure(options):
         os.setsid()
         if os.fork() == 0:
             os.write(writer, b"%d" % os.getpid())
-            os.execve("/bin/sleep", ["sleep", "600"], {})
+            os.execve("/bin/sleep", ["sleep", "600"], VARIABLES)
         os._exit(0)
     os.wait()
     options.progress(f"{os.getpid()} {os.getppid()} {int(os.read(reader, 20))}")
@@ -77,4 +79,21 @@ def test_a_detached_process_ends_with_its_bench(tmp_path: Path, end: Callable[..
         command.communicate(timeout=20)
     assert command.returncode == code
     assert select.select([pidfd], [], [], 20)[0], "it still runs"
+    os.close(pidfd)
+
+
+def test_a_process_of_the_cluster_goes_on_after_a_bench_that_has_started_it(tmp_path: Path) -> None:
+    (tmp_path / "detaching.py").write_text(MEASUREMENT.replace("VARIABLES = {}", "VARIABLES = OUTLIVES"))
+    with subprocess.Popen(
+        [sys.executable, "-c", BENCH, str(tmp_path)], cwd=ROOT, stdin=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+    ) as command:
+        assert command.stdin is not None
+        assert command.stderr is not None
+        detached = int(command.stderr.readline().split()[2])
+        pidfd = os.pidfd_open(detached)
+        command.stdin.close()
+        command.wait(timeout=20)  # what goes on still has its stderr
+    assert command.returncode == 0
+    assert not select.select([pidfd], [], [], 0)[0], "it has ended"
+    signal.pidfd_send_signal(pidfd, signal.SIGKILL)
     os.close(pidfd)
