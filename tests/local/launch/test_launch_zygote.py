@@ -133,15 +133,17 @@ time.sleep(600)
 def test_a_script_that_begins_with_torch_is_imported_once_and_forked_before_a_group_stops_for_it(stage: Stage) -> None:
     stage.store()
     script = stage.script(FIRST)
-    member = stage.agent(0, script, nnodes="1:2", DDP_ZYGOTE="5")
+    # names that no test beside this one has
+    names = [f"{stage.folder.name}-{index}" for index in (0, 1)]
+    member = stage.agent(0, script, nnodes="1:2", DDP_ZYGOTE="5", DDP_POD_NAME=names[0])
     member.line("generation 1 forked True")
-    newcomer = stage.agent(1, script, nnodes="1:2", DDP_ZYGOTE="5")
+    newcomer = stage.agent(1, script, nnodes="1:2", DDP_ZYGOTE="5", DDP_POD_NAME=names[1])
     workers = set()
     for run in (member, newcomer):
         run.line("ddp-launch: generation 2")
         workers.add(int(run.line(r"^generation 2 forked True (\d+)")[1]))
     # /proc shows the environment of the fork server for both
-    assert {worker_of(0, {"DDP_RUN_ID": "", "DDP_POD_NAME": f"worker-{index}"}).pid for index in (0, 1)} == workers
+    assert {worker_of(0, {"DDP_RUN_ID": "", "DDP_POD_NAME": name}).pid for name in names} == workers
 
 
 def test_a_launcher_that_is_told_to_stop_does_not_wait_for_imports(stage: Stage) -> None:
