@@ -24,11 +24,12 @@ from ddp_trainer.train.checkpoint.checkpoint_files import (
 )
 from ddp_trainer.train.checkpoint.manifest import PAYLOAD, Manifest
 from ddp_trainer.train.checkpoint.progress_file import RunProgress
-from ddp_trainer.train.checkpoint.state_transfer import broadcast_state
+from ddp_trainer.train.checkpoint.state_transfer import broadcast_state, exchange_states
 from ddp_trainer.train.config.goodput_account import Account
 from ddp_trainer.train.distributed.group import Group
 
 _NOTHING = -1
+_PAIR: Final = 2
 _BOOT_ID: Final = Path("/proc/sys/kernel/random/boot_id")
 """Random number of the running kernel, the same in all containers of a machine."""
 
@@ -90,9 +91,14 @@ def from_rank(
     place = group.broadcast(_encode(mine, _place), holder).decode(errors="surrogateescape")
     found = mine or (_find(manifest, place) if receive.is_wanted and place else None)
     lacks = receive.is_wanted and found is None
-    if any(group.gather(int(lacks))):
-        state = None if mine is None else unpack(mine)
-        state = broadcast_state(state, holder, group, wanted=lacks, targets=receive.targets() if lacks else None)
+    lacking = [rank for rank, is_lacking in enumerate(group.gather(int(lacks))) if is_lacking]
+    if lacking:
+        state, targets = None if mine is None else unpack(mine), receive.targets() if lacks else None
+        if len(lacking) == 1 and group.world_size > _PAIR:
+            # In a broadcast, the holder would send the state to other ranks too, which drop it.
+            state = exchange_states(state, [(holder, lacking[0])], group, targets=targets)
+        else:
+            state = broadcast_state(state, holder, group, wanted=lacks, targets=targets)
         found = found or Checkpoint(manifest, state=state)
     return found or Checkpoint(manifest)
 
