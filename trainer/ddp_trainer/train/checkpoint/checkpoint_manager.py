@@ -172,11 +172,12 @@ class CheckpointManager:
                 hint="Give a --checkpoint-dir that this user may write to.",
             ) from None
 
-    def latest_checkpoint(self, group: Group | None = None) -> Checkpoint | None:
+    def latest_checkpoint(self, group: Group | None = None, *, verified: bool = True) -> Checkpoint | None:
         """Return the newest valid checkpoint that this rank can read, or None.
 
         Args:
             group: Ranks that verify the checkpoint together; all must call this method.
+            verified: Compute digests; see :func:`.checkpoint_files.read`.
 
         Raises:
             StaleGeneration: A newer worker group has claimed the directory.
@@ -184,7 +185,7 @@ class CheckpointManager:
         self.wait_for_save()  # the save in progress may be the newest, and its pruning removes older ones
         if group is not None:
             return verify_latest_checkpoint(self._directory, group, self._alarm)
-        return None if self._directory is None else self._directory.latest_checkpoint(self._alarm)
+        return None if self._directory is None else self._directory.latest_checkpoint(self._alarm, verified=verified)
 
     def reserve(self, size_bytes: int, *, of_part: bool = False) -> None:
         """Allocate memory for snapshots now, so that the first save does not have to.
