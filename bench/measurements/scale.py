@@ -133,14 +133,14 @@ def measure_samples(report: Report, options: Options) -> None:
     """Measure the commit of a step, and runs over a small and a large data set in turns."""
     trackers = {name: SampleTracker(count) for name, count in SAMPLES.items()}
     commits = {name: partial(time_commit, trackers[name], count) for name, count in SAMPLES.items()}
-    seconds = interleaved(commits, rounds=5 if options.quick else 20, options=options)
+    seconds = interleaved(commits, rounds=20, options=options)
     medians = {name: report.figure(f"commit_{name}_samples_seconds", values).median for name, values in seconds.items()}
     add_growth(report, "commit", SAMPLES, medians)
     for name, tracker in trackers.items():
         report.figure(f"tracker_{name}_samples_bytes", tracker.state_dict()["seen"].nbytes)
     report.at_most("seconds to commit 4,096 of 100 million samples", min(seconds["100m"]), 0.001)
     runs = {name: partial(time_run, SAMPLES[name]) for name in ("100k", "10m")}
-    seconds = interleaved(runs, rounds=3 if options.quick else 10, options=options)
+    seconds = interleaved(runs, rounds=5 if options.quick else 10, options=options)
     for name, values in seconds.items():
         report.figure(f"throughput_{name}_samples_per_second", BATCH * STEPS / min(values))
     share = min(seconds["100k"]) / min(seconds["10m"])
@@ -177,7 +177,7 @@ def make_model(megabytes: int) -> tuple[nn.Module, torch.optim.Optimizer]:
 
 def measure_transfer(report: Report, options: Options) -> None:
     """Measure raw broadcasts and transfers into the tensors of a rank, in turns, and the memory of both."""
-    rounds = 3 if options.quick else 6
+    rounds = 6
     medians: dict[str, float] = {}
     for name, megabytes in states(options).items():
         results = run_ranks(2, partial(time_transfers, megabytes=megabytes, rounds=rounds))
@@ -239,7 +239,7 @@ def measure_resume(report: Report, options: Options) -> None:
                 "verified": partial(time_load, place, model, wrapper, until_verified=True),
                 "torch": partial(time_stock_load, place, model, optimizer),
             }
-            seconds = interleaved(arms, rounds=3 if options.quick else 5, options=options)
+            seconds = interleaved(arms, rounds=5, options=options)
         medians[name] = report.figure(f"resume_{name}_seconds", seconds["ours"]).median
         report.figure(f"resume_{name}_verified_seconds", seconds["verified"])
         report.baseline(f"torch_load_{name}_seconds", seconds["torch"])
@@ -251,11 +251,13 @@ def measure_resume(report: Report, options: Options) -> None:
 
 def time_load(place: Path, model: nn.Module, optimizer: OptimizerWrapper, *, until_verified: bool = False) -> float:
     """Seconds until the first step may begin, or until the digest is checked and nothing is mapped."""
+    optimizer.optimizer.state.clear()  # a new process has no moments to free
     began = time.perf_counter()
     found = broadcast_latest_checkpoint(read(place, verified=False), ALONE, lambda _: None)
     assert found is not None
     verification = BackgroundVerification(found.checkpoint, ALONE, print)
     load_whole_state(found.checkpoint, model, optimizer)
+    verification.start()
     seconds = time.perf_counter() - began
     optimizer.wait_for_copies()
     verification.agree(wait=True)
@@ -264,6 +266,7 @@ def time_load(place: Path, model: nn.Module, optimizer: OptimizerWrapper, *, unt
 
 def time_stock_load(place: Path, model: nn.Module, optimizer: torch.optim.Optimizer) -> float:
     """Seconds to load weights and moments; the moments stay mapped, and no digest is checked."""
+    optimizer.state.clear()
     began = time.perf_counter()
     state = torch.load(place / "state.pt", map_location="cpu", mmap=True, weights_only=True)
     model.load_state_dict(state["model"])
@@ -279,7 +282,7 @@ def measure_save(report: Report, options: Options) -> None:
             arms = make_save_methods(Path(directory), megabytes * 10**6)
             for arm in arms.values():
                 arm.time_save()  # allocates the memory
-            rounds = 1 if options.quick else 3
+            rounds = 2 if options.quick else 3
             stalls = interleaved({key: arm.time_save for key, arm in arms.items()}, rounds=rounds, options=options)
         medians[name] = report.figure(f"save_stall_{name}_seconds", stalls.pop("ours")).median
         for key, seconds in stalls.items():

@@ -41,7 +41,7 @@ class BackgroundVerification:
     """
 
     def __init__(self, checkpoint: Checkpoint, group: Group, alarm: Callable[[str], None]) -> None:
-        """Start to verify; every rank must call it.
+        """Select the ranks that verify; every rank must call it.
 
         Args:
             checkpoint: The checkpoint, as :func:`.checkpoint_broadcast.from_rank` returned it.
@@ -51,16 +51,20 @@ class BackgroundVerification:
         self._checkpoint, self._group, self._alarm = checkpoint, group, alarm
         self._verdict = _Verdict.SOUND
         self._reason = ""
+        self._is_loaded = threading.Event()
         self._thread: threading.Thread | None = None
         directory, own = checkpoint.directory, 0
         if directory is not None:
             own = int.from_bytes(sha256(file_identity(directory).encode()).digest()[:_IDENTITY_BYTES])
-        is_first_with_file = group.gather(own).index(own) == group.rank
-        if directory is not None and is_first_with_file:
+        if group.gather(own).index(own) == group.rank and directory is not None:
             self._verdict = _Verdict.PENDING
-            self._thread = threading.Thread(target=self._run_low_priority, args=(directory,), name="ddp-digest")
-            self._thread.daemon = True
+            # The start of a thread waits for page faults of others, so it comes before the load.
+            self._thread = threading.Thread(target=self._run_low_priority, name="ddp-digest", daemon=True)
             self._thread.start()
+
+    def start(self) -> None:
+        """Start to verify, after the state was loaded: both together take longer on few cores."""
+        self._is_loaded.set()
 
     def agree(self, *, wait: bool) -> bool:
         """Return True once the ranks have found all digests right; every rank must call it.
@@ -86,10 +90,11 @@ class BackgroundVerification:
         Raises:
             GroupEnded: The checkpoint is damaged.
         """
+        self._is_loaded.set()
         if self._thread is not None:
             self._thread.join()
-        elif self._checkpoint.directory is not None:
-            self._verify(self._checkpoint.directory)
+        else:
+            self._verify()
         if self._verdict is _Verdict.DAMAGED:
             raise self._damage(is_found_here=True) from err
 
@@ -100,11 +105,14 @@ class BackgroundVerification:
         step = checkpoint.manifest.step
         return GroupEnded(f"The ranks had started from the checkpoint of step {step}, which is damaged.")
 
-    def _run_low_priority(self, directory: Path) -> None:
+    def _run_low_priority(self) -> None:
         lower_thread_priority()
-        self._verify(directory)
+        self._is_loaded.wait()
+        self._verify()
 
-    def _verify(self, directory: Path) -> None:
+    def _verify(self) -> None:
+        if (directory := self._checkpoint.directory) is None:
+            return
         try:
             checkpoint_files.verify_files(directory, self._checkpoint.manifest.files)
         except Exception as err:  # noqa: BLE001 - a state that could not be verified must not be used either

@@ -23,6 +23,7 @@ from ddp_trainer.train.data.task import SupportsOptimizer, Task
 from ddp_trainer.train.optim.loss_scale import LossScale
 from ddp_trainer.train.utils.dynamo_stub import uncompiled
 from ddp_trainer.train.utils.errors import BadConfig
+from ddp_trainer.train.utils.parallel_memcpy import copy_all
 
 if TYPE_CHECKING:
     from ddp_trainer.train.mesh.sharded_state import ShardedState
@@ -253,7 +254,16 @@ class OptimizerWrapper:
 
 def _copy_host_tensors(states: Sequence[dict[str, Any]]) -> None:
     for state in states:
-        state.update({name: value.clone() for name, value in state.items() if _is_on_host(value)})
+        state.update({name: _copy(value) for name, value in state.items() if _is_on_host(value)})
+
+
+def _copy(tensor: Tensor) -> Tensor:
+    """Return a copy, made by this thread alone if possible: torch would use all cores, on which other threads train."""
+    if not tensor.is_contiguous():
+        return tensor.clone()
+    copy = torch.empty_like(tensor)
+    copy_all([(copy, tensor)], 1)
+    return copy
 
 
 def _is_on_host(value: Any) -> bool:

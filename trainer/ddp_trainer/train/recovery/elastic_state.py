@@ -189,7 +189,10 @@ class ElasticState:
         if not checkpoint.is_verified:
             process = self._context.process
             self.verification = BackgroundVerification(checkpoint, process.group, process.progress.warn_rank)
-        return self.state.load_checkpoint(checkpoint)
+        restored = self.state.load_checkpoint(checkpoint)
+        if self.verification is not None:
+            self.verification.start()
+        return restored
 
     def _initialize(self) -> None:
         """Start with the weights of the file in ``--init-from``; a user-written loop with those of rank 0."""
