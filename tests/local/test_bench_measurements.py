@@ -29,7 +29,7 @@ SMALLEST: Final = {
     "rendezvous": ("", "QUICK_AGENTS, HANDSHAKES = (4,), 1"),
     "samples": ("--only worlds", "PEERS, COLUMNS = {}, {'one': ResizeSchedule(((1, None),), lambda _: 32)}"),
     "scale": (
-        "--only samples,save",
+        "--only samples,resume,save",
         "STEPS, SAMPLES, QUICK_STATES = 1, {'100k': 100, '10m': 200, '100m': 300}, ('10mb',)",
     ),
     "sharding": ("--only memory", "QUICK_STEPS, MEMORY_STEPS, LAYOUTS = 1, 1, [Row('shard=2')]"),

@@ -6,35 +6,21 @@ from typing import Final
 
 from tests.render.rule_case import BEFORE, RUNNING, WHOLE_JOB, Case, of, state
 
-
-def _saves(result: str) -> str:
-    return of("ddp_checkpoint_saves_total", result=result)
-
-
+_FAILED: Final = of("ddp_checkpoint_consecutive_failures")
 _SAVED: Final = of("ddp_checkpoint_last_success_timestamp_seconds")
 _EVERY: Final = of("ddp_checkpoint_interval_seconds")
 _BLOCKED: Final = of("ddp_checkpoint_blocking_seconds_total")
 CHECKPOINTS: Final = (
+    Case("DdpCheckpointFailing", "three in a row, within three minutes", "4m", {_FAILED: "0 1 2 3x30"}, WHOLE_JOB),
     Case(
         "DdpCheckpointFailing",
-        "none succeeds",
-        "8m",
-        {_saves("failure"): "0 0 1+1x30", _saves("success"): "4x30"},
+        "three of one pod, while another pod saves",
+        "4m",
+        {_FAILED: "0x30", of("ddp_checkpoint_consecutive_failures", pod="digits-worker-1"): "3x30"},
         WHOLE_JOB,
     ),
-    Case(
-        "DdpCheckpointFailing",
-        "the next succeeds",
-        "20m",
-        {_saves("failure"): "0 0 1x30", _saves("success"): "0 0 0 1x30"},
-    ),
-    Case("DdpCheckpointFailing", "none is due", "20m", {_saves("failure"): "0x30", _saves("success"): "0x30"}),
-    Case(
-        "DdpCheckpointFailing",
-        "of the job of this name before",
-        "20m",
-        {_saves("failure"): BEFORE, _saves("success"): "0x70"},
-    ),
+    Case("DdpCheckpointFailing", "two in a row", "20m", {_FAILED: "0 1 2x30"}),
+    Case("DdpCheckpointFailing", "the next succeeds", "20m", {_FAILED: "0 1 2 3 4 0x30"}),
     Case("DdpCheckpointBlocking", "a fifth of the time", "45m", {_BLOCKED: "0+12x60"}, WHOLE_JOB),
     Case(
         "DdpCheckpointBlocking",

@@ -71,6 +71,7 @@ class Metric(StrEnum):
     LOST_STEPS = "ddp_lost_steps_total"
     SKIPPED_STEPS = "ddp_skipped_steps_total"
     CHECKPOINT_SAVES = "ddp_checkpoint_saves_total"
+    CHECKPOINT_FAILURES = "ddp_checkpoint_consecutive_failures"
     CHECKPOINT_LOAD_SECONDS = "ddp_checkpoint_load_seconds_total"
     CHECKPOINT_INTERVAL = "ddp_checkpoint_interval_seconds"
     GC_PAUSE_SECONDS = "ddp_gc_pause_seconds_total"

@@ -34,7 +34,7 @@ from ddp_trainer.train.loop.train_state import RestoreResult, TrainState
 from ddp_trainer.train.loop.train_step import begin_step, commit_step, compute_step
 from ddp_trainer.train.recovery.elastic_state import ElasticState
 from ddp_trainer.train.recovery.spare_ranks import await_end, needs_more_ranks
-from ddp_trainer.train.utils.errors import GroupEnded, StaleGeneration
+from ddp_trainer.train.utils.errors import GroupEnded, PeerLost, StaleGeneration
 from ddp_trainer.train.utils.gc_control import manual_gc
 
 
@@ -88,6 +88,12 @@ class Trainer:
                     if self.train_step():
                         return self.end_group()
                 return self.finish()
+        except PeerLost:
+            raise
+        except Exception as err:
+            if self._held.verification is not None:
+                self._held.verification.raise_if_damaged(err)
+            raise
         finally:
             self._timer.enter(None)  # ranks do not wait for anything outside of this call
 
@@ -110,6 +116,8 @@ class Trainer:
         if group.is_spare:
             return await_end(process, self._timer)
         self.callbacks.expect(self.state)
+        if self.is_done or self._is_evaluation_due():
+            self._held.confirm()
         if restored is not None and restored.finished is not None:
             process.progress.log_message(f"The run was finished at step {self.state.step} already.")
             return Outcome(restored.finished, Exit.SUCCESS)
@@ -164,6 +172,8 @@ class Trainer:
         self.callbacks.step(state, decision, own_samples=result.samples if process.group.counts else 0)
         self._must_stop |= decision.stop > 0
         self._must_save |= decision.save > 0 or (saver.every_steps is not None and state.step % saver.every_steps == 0)
+        if self._held.verification is not None:
+            self._held.confirm(wait=self._must_stop or self._must_save or self.is_done or self._is_evaluation_due())
         if not self.parts.strategy.synchronize_with_timeout(state.step):
             return False
         if not self._must_stop and state.step < state.plan.total_steps:
@@ -203,6 +213,7 @@ class Trainer:
 
     def _save(self, summary: Summary | None) -> None:
         self._must_save = False
+        assert self._held.verification is None  # noqa: S101 - callers confirm the state first
         self.state.save(self._saver, summary, self.parts.feed.state_dict() if self._has_parts else None)
 
     def _wait_for_save(self) -> None:
@@ -279,7 +290,7 @@ class Trainer:
                 self.state.optimizer.discard_step()
             self._has_parts = False
             del self.parts
-        if is_sharded and stays and self._has_entered:
+        if stays and self._has_entered and (is_sharded or self._held.verification is not None):
             self._held.capture(in_doubt=in_doubt)
         self._must_stop = self._must_save = False
         if collects:

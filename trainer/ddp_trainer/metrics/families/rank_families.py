@@ -192,6 +192,7 @@ RANKS: Final = (
         labels=(MetricLabel.RESULT,),
         values=("success", "failure", "skipped"),
     ),
+    _pod(Metric.CHECKPOINT_FAILURES, "Saves of this pod that failed since the last one that succeeded."),
     _pod("ddp_checkpoint_save_seconds_total", "Time from the start of a checkpoint until it was durable."),
     _pod("ddp_checkpoint_blocking_seconds_total", "The part of saving during which training stood still."),
     _pod(Metric.CHECKPOINT_LOAD_SECONDS, "Time spent restoring checkpoints."),

@@ -24,11 +24,14 @@ from ddp_trainer.train.checkpoint.checkpoint_files import (
 )
 from ddp_trainer.train.checkpoint.manifest import PAYLOAD, Manifest
 from ddp_trainer.train.checkpoint.progress_file import RunProgress
-from ddp_trainer.train.checkpoint.state_transfer import broadcast_state
+from ddp_trainer.train.checkpoint.state_transfer import broadcast_state, exchange_states
 from ddp_trainer.train.config.goodput_account import Account
 from ddp_trainer.train.distributed.group import Group
 
 _NOTHING = -1
+_PAIR: Final = 2
+_VERIFIED: Final = "verified"
+_UNVERIFIED: Final = "unverified"
 _BOOT_ID: Final = Path("/proc/sys/kernel/random/boot_id")
 """Random number of the running kernel, the same in all containers of a machine."""
 
@@ -88,13 +91,19 @@ def from_rank(
     manifest = Manifest.from_json(group.broadcast(_encode(mine, lambda it: it.manifest.to_json()), holder).decode())
     demand(manifest)
     place = group.broadcast(_encode(mine, _place), holder).decode(errors="surrogateescape")
-    found = mine or (_find(manifest, place) if receive.is_wanted and place else None)
+    is_verified = not place.startswith(_UNVERIFIED)
+    found = mine or (_find(manifest, place, is_verified=is_verified) if receive.is_wanted and place else None)
     lacks = receive.is_wanted and found is None
-    if any(group.gather(int(lacks))):
-        state = None if mine is None else unpack(mine)
-        state = broadcast_state(state, holder, group, wanted=lacks, targets=receive.targets() if lacks else None)
-        found = found or Checkpoint(manifest, state=state)
-    return found or Checkpoint(manifest)
+    lacking = [rank for rank, is_lacking in enumerate(group.gather(int(lacks))) if is_lacking]
+    if lacking:
+        state, targets = None if mine is None else unpack(mine), receive.targets() if lacks else None
+        if len(lacking) == 1 and group.world_size > _PAIR:
+            # In a broadcast, the holder would send the state to other ranks too, which drop it.
+            state = exchange_states(state, [(holder, lacking[0])], group, targets=targets)
+        else:
+            state = broadcast_state(state, holder, group, wanted=lacks, targets=targets)
+        found = found or Checkpoint(manifest, state=state, is_verified=is_verified)
+    return found or Checkpoint(manifest, is_verified=is_verified)
 
 
 def _encode(mine: Checkpoint | None, describe: Callable[[Checkpoint], str]) -> bytes | None:
@@ -102,34 +111,35 @@ def _encode(mine: Checkpoint | None, describe: Callable[[Checkpoint], str]) -> b
 
 
 def _place(checkpoint: Checkpoint) -> str:
-    """Return the identity of a checkpoint's payload on this machine, and its directory; empty if it is in memory."""
+    """Return whether a checkpoint is verified, the identity of its payload, and its directory; empty if in memory."""
     directory = checkpoint.directory
-    return "" if directory is None else f"{_file_identity(directory)} {directory.absolute()}"
+    state = _VERIFIED if checkpoint.is_verified else _UNVERIFIED
+    return "" if directory is None else f"{state} {file_identity(directory)} {directory.absolute()}"
 
 
-def _file_identity(directory: Path) -> str:
+def file_identity(directory: Path) -> str:
     """Return a text that is the same where the same version of a payload is read, by all processes of one machine."""
     status = (directory / PAYLOAD).stat()
     machine = _BOOT_ID.read_text().strip() if _BOOT_ID.exists() else platform.node()
     return f"{machine}:{status.st_dev}:{status.st_ino}:{status.st_mtime_ns}"
 
 
-def _find(manifest: Manifest, place: str) -> Checkpoint | None:
+def _find(manifest: Manifest, place: str, *, is_verified: bool) -> Checkpoint | None:
     """Return the holder's checkpoint if this rank sees it, else None.
 
-    The holder has verified it. If this rank does not read the very same file, it verifies its own.
+    If the holder has verified it, and this rank does not read the very same file, it verifies its own.
     """
-    identity, _, name = place.partition(" ")
+    _, identity, name = place.split(" ", 2)
     directory = Path(name)
     if manifest_if_complete(directory) != manifest:
         return None
     try:
         # The ranks verify the files of a sharded checkpoint together.
-        if not manifest.pieces and _file_identity(directory) != identity:
+        if is_verified and not manifest.pieces and file_identity(directory) != identity:
             verify_files(directory, manifest.files)
     except (CorruptCheckpoint, OSError):
         return None
-    return Checkpoint(manifest, directory)
+    return Checkpoint(manifest, directory, is_verified=is_verified)
 
 
 def sync_progress(own: RunProgress, group: Group, now: float) -> RunProgress:

@@ -5,15 +5,19 @@ synced, the manifest last. Then it is renamed, and only then are older checkpoin
 :meth:`CheckpointDirectory.write` streams an archive to the disk and may run beside the training, on a snapshot. In a
 sharded checkpoint, each rank writes the part it holds: the payload is the first rank's part, and one file beside it per
 other rank has its digest in the same manifest (:mod:`ddp_trainer.train.checkpoint.sharded_writer`). :func:`read`
-accepts only files whose digests match the manifest. Loading unpickles only tensors and plain values (``weights_only``).
+accepts only files whose digests match the manifest, unless its caller verifies them later
+(:mod:`ddp_trainer.train.checkpoint.checkpoint_verify`). Loading unpickles only tensors and plain values
+(``weights_only``).
 """
 
 from __future__ import annotations
 
 import hashlib
+import os
 import re
 import shutil
 import stat
+import zipfile
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
@@ -23,7 +27,7 @@ from typing import Any, Final, TypeVar
 import torch
 
 from ddp_trainer.train.checkpoint.manifest import FORMAT, MANIFEST, PAYLOAD, SHARDED, CheckpointFile, Manifest
-from ddp_trainer.train.checkpoint.torch_zip_writer import Archive
+from ddp_trainer.train.checkpoint.torch_zip_writer import PIECE_BYTES, Archive
 from ddp_trainer.train.checkpoint.write_lease import WriteLease
 from ddp_trainer.train.config.metric_goal import TargetMetric
 from ddp_trainer.train.utils.durable_files import FsyncStream, sync_directory, write_fsync
@@ -32,6 +36,8 @@ from ddp_trainer.train.utils.errors import CheckpointMismatch
 _Place = TypeVar("_Place")
 _NAME: Final = re.compile(r"step-(\d{8,})(\.old)?")
 _TEMPORARY: Final = ".tmp-"
+SUSPECT: Final = "SUSPECT"
+"""File in a checkpoint's directory: its digests are computed before it is used."""
 _PROVEN_AT_ONCE: Final = 4
 """Files whose digests are computed in parallel: one thread hashes about as fast as a disk reads."""
 _MAX_MANIFEST_BYTES: Final = 64 << 20
@@ -40,13 +46,15 @@ _MAX_MANIFEST_BYTES: Final = 64 << 20
 
 @dataclass(frozen=True, slots=True)
 class Checkpoint:
-    """A checkpoint on a disk whose digests were verified, or a state in memory."""
+    """A checkpoint on a disk, or a state in memory."""
 
     manifest: Manifest
     directory: Path | None = None
     """Its directory; None if it is in memory."""
     state: dict[str, Any] | None = None
     """The complete state; None if it is on a disk."""
+    is_verified: bool = True
+    """False if the digests of the files from which it comes have not been computed yet."""
 
     @property
     def is_sharded(self) -> bool:
@@ -101,12 +109,17 @@ class CheckpointDirectory:
             skipped: Receives a sentence for each damaged checkpoint.
         """
 
-    def latest_checkpoint(self, skipped: Callable[[str], None]) -> Checkpoint | None:
-        """Return the newest valid checkpoint, or None; ``skipped`` receives a sentence for each damaged one."""
+    def latest_checkpoint(self, skipped: Callable[[str], None], *, verified: bool = True) -> Checkpoint | None:
+        """Return the newest valid checkpoint, or None.
+
+        Args:
+            skipped: Receives a sentence for each damaged checkpoint.
+            verified: Compute digests; see :func:`read`.
+        """
         self.fetch(skipped)
         for directory in directories(self.path):
             try:
-                return read(directory)
+                return read(directory, verified=verified)
             except (CorruptCheckpoint, OSError) as err:
                 skipped(passed_over(directory, err))
         return None
@@ -249,15 +262,20 @@ def weights(checkpoint: Checkpoint) -> dict[str, Any]:
     return assemble_state(checkpoint.directory, checkpoint.manifest, only="model")["model"]  # type: ignore[no-any-return]
 
 
-def read(directory: Path) -> Checkpoint:
+def read(directory: Path, *, verified: bool = True) -> Checkpoint:
     """Return one checkpoint after verifying it.
+
+    Args:
+        directory: Its directory.
+        verified: Compute the digests of its files. Without, only the structure of a complete state is checked, if a
+            process that finds damage later can leave a note for the next one (:data:`SUSPECT`).
 
     Raises:
         CorruptCheckpoint: A file is missing, differs from the manifest, or cannot be parsed for any other reason.
         OSError: The disk fails.
     """
     try:
-        return _read(directory)
+        return _read(directory, verified=verified)
     except FileNotFoundError as err:
         raise CorruptCheckpoint(f"{Path(err.filename).name} is missing") from None
     except (CorruptCheckpoint, OSError):
@@ -267,13 +285,18 @@ def read(directory: Path) -> Checkpoint:
         raise CorruptCheckpoint(f"it cannot be read ({type(err).__name__}: {err})") from err
 
 
-def _read(directory: Path) -> Checkpoint:
+def _read(directory: Path, *, verified: bool) -> Checkpoint:
     manifest = _read_manifest(directory)
     if manifest.format > FORMAT:
         # Fields of a later format are not trusted. check_same_run refuses to resume from it.
         return Checkpoint(manifest, directory)
-    verify_files(directory, manifest.files)
-    return Checkpoint(manifest, directory)
+    if verified or manifest.pieces or (directory / SUSPECT).exists() or not os.access(directory, os.W_OK):
+        verify_files(directory, manifest.files)
+        return Checkpoint(manifest, directory)
+    _check_file_size(directory / PAYLOAD, manifest.size_bytes)
+    with zipfile.ZipFile(directory / PAYLOAD) as archive:
+        archive.read(next(name for name in archive.namelist() if name.endswith("/data.pkl")))  # checks its CRC-32
+    return Checkpoint(manifest, directory, is_verified=False)
 
 
 def _read_manifest(directory: Path) -> Manifest:
@@ -325,10 +348,16 @@ def verify_files(directory: Path, pieces: Sequence[CheckpointFile]) -> None:
 
     def verify_file(piece: CheckpointFile) -> None:
         _check_file_size(directory / piece.file, piece.size_bytes)
-        with (directory / piece.file).open("rb") as stream:
-            found = hashlib.file_digest(stream, "sha256").hexdigest()
-        check_digest(piece.file, found, piece.sha256)
+        sha, buffer = hashlib.sha256(), memoryview(bytearray(PIECE_BYTES))
+        # Pieces larger than those of file_digest(), because each needs the GIL, for which this thread may have to wait.
+        with (directory / piece.file).open("rb", buffering=0) as stream:
+            while size_bytes := stream.readinto(buffer):
+                sha.update(buffer[:size_bytes])
+        check_digest(piece.file, sha.hexdigest(), piece.sha256)
 
+    if len(pieces) == 1:
+        verify_file(pieces[0])  # in this thread: Python waits for the threads of a pool before it exits
+        return
     with ThreadPoolExecutor(_PROVEN_AT_ONCE, "ddp-digest") as threads:
         for _ in threads.map(verify_file, pieces):
             pass

@@ -106,6 +106,7 @@ class CheckpointManager:
         """Step of the last attempted save; the same on all ranks."""
         self.durable_step: int | None = None
         """Step of the last save on this rank's disk."""
+        self._failed_in_a_row = 0
         self.failure: Exception | None = None
         """Error of the last save; None if it succeeded."""
         self.is_open = False
@@ -171,11 +172,12 @@ class CheckpointManager:
                 hint="Give a --checkpoint-dir that this user may write to.",
             ) from None
 
-    def latest_checkpoint(self, group: Group | None = None) -> Checkpoint | None:
+    def latest_checkpoint(self, group: Group | None = None, *, verified: bool = True) -> Checkpoint | None:
         """Return the newest valid checkpoint that this rank can read, or None.
 
         Args:
             group: Ranks that verify the checkpoint together; all must call this method.
+            verified: Compute digests; see :func:`.checkpoint_files.read`.
 
         Raises:
             StaleGeneration: A newer worker group has claimed the directory.
@@ -183,7 +185,7 @@ class CheckpointManager:
         self.wait_for_save()  # the save in progress may be the newest, and its pruning removes older ones
         if group is not None:
             return verify_latest_checkpoint(self._directory, group, self._alarm)
-        return None if self._directory is None else self._directory.latest_checkpoint(self._alarm)
+        return None if self._directory is None else self._directory.latest_checkpoint(self._alarm, verified=verified)
 
     def reserve(self, size_bytes: int, *, of_part: bool = False) -> None:
         """Allocate memory for snapshots now, so that the first save does not have to.
@@ -299,6 +301,7 @@ class CheckpointManager:
             self._failed(writing.error)
         else:
             self.failure = None
+            self._count_failures(0)
             self.durable_step = writing.step
             self._recorder.checkpoint_saved(writing.step, writing.seconds, writing.blocking_seconds, writing.size_bytes)
             self._advise(writing.blocking_seconds)
@@ -362,9 +365,14 @@ class CheckpointManager:
             hint="Free space and run again: the run continues from the last saved checkpoint.",
         )
 
+    def _count_failures(self, in_a_row: int) -> None:
+        self._failed_in_a_row = in_a_row
+        self._recorder.put(Metric.CHECKPOINT_FAILURES, in_a_row)
+
     def _failed(self, err: Exception) -> None:
         self.failure = err
         self._recorder.add(cell(Metric.CHECKPOINT_SAVES, "failure"))
+        self._count_failures(self._failed_in_a_row + 1)
         place = "" if self._directory is None else self._directory.place
         self._alarm(
             f"No checkpoint could be saved in {place}: {_reason(err)}. Training continues; older checkpoints are kept."

@@ -81,7 +81,9 @@ def broadcast_state(
     return None if memory is None else _filled(outline, memory)
 
 
-def exchange_states(state: Any, pairs: Sequence[tuple[int, int]], group: Group) -> Any:
+def exchange_states(
+    state: Any, pairs: Sequence[tuple[int, int]], group: Group, *, targets: Mapping[str, Any] | None = None
+) -> Any:
     """Send states from the first rank of each pair to the second; every rank must call it.
 
     All ranks synchronize after each piece. So no rank waits longer than one piece takes, and a long transfer does not
@@ -91,6 +93,7 @@ def exchange_states(state: Any, pairs: Sequence[tuple[int, int]], group: Group) 
         state: State to send, of tensors and plain values; used on the first rank of a pair.
         pairs: (source, target) ranks. No rank is in two pairs.
         group: The ranks.
+        targets: Tensors to receive into, as for :func:`broadcast_state`; used on the second rank of a pair.
 
     Returns:
         The received state on the second rank of a pair, None on all other ranks.
@@ -116,7 +119,7 @@ def exchange_states(state: Any, pairs: Sequence[tuple[int, int]], group: Group) 
         _move([_Piece(packed)], move)
     if not is_source:
         outline = _load(packed.cpu().numpy().tobytes())
-    memory = _packed(outline) if is_source else _allocate(outline, group.device, {})
+    memory = _packed(outline) if is_source else _allocate(outline, group.device, targets or {})
     pieces = _pieces(outline, memory, group.device, sends=is_source)
     some = list(islice(pieces, _AT_ONCE))
     while any(group.gather(len(some))):

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from ddp_trainer.common.time_classes import Phase, Section
 from ddp_trainer.train.checkpoint.checkpoint_files import Checkpoint, unpack
@@ -217,18 +217,12 @@ class TrainState:
             state = take_pieces(checkpoint.directory, checkpoint.manifest, model, optimizer.optimizer)
             optimizer.load_state_dict(state["optimizer"])
             return state
-        state = unpack(checkpoint)
         if sharded is None:
-            model.load_state_dict(state["model"])
-            optimizer.load_state_dict(state["optimizer"])
-        else:
-            sharded.load_weights(model, state["model"])
-            optimizer.load_state_dict(sharded.optimizer_state(optimizer.optimizer, state["optimizer"]))
-        if checkpoint.directory is None:
-            return state
-        # Nothing may refer to the mapped file: on a network file system, a read fails once the file is pruned.
-        optimizer.copy_host_tensors()
-        return copy.deepcopy({name: value for name, value in state.items() if name not in {"model", "optimizer"}})
+            return load_whole_state(checkpoint, model, optimizer)
+        state = unpack(checkpoint)
+        sharded.load_weights(model, state["model"])
+        optimizer.load_state_dict(sharded.optimizer_state(optimizer.optimizer, state["optimizer"]))
+        return state if checkpoint.directory is None else _unmapped(state, optimizer)
 
     @property
     def _is_exact(self) -> bool:
@@ -256,6 +250,26 @@ class TrainState:
 
             if (sentence := change(before, self._computed_on())) is not None:
                 self.context.process.progress.log_message(sentence)
+
+
+def load_whole_state(checkpoint: Checkpoint, model: nn.Module, optimizer: OptimizerWrapper) -> dict[str, Any]:
+    """Restore a model and its optimizer that are whole on this rank, and return the state that contained them."""
+    state = unpack(checkpoint)
+    model.load_state_dict(state["model"])
+    optimizer.load_state_dict(state["optimizer"])
+    if checkpoint.directory is None:
+        return state
+    return _unmapped(state, optimizer, in_background=not checkpoint.is_verified)
+
+
+def _unmapped(state: dict[str, Any], optimizer: OptimizerWrapper, *, in_background: bool = False) -> dict[str, Any]:
+    """Return the state besides weights and optimizer, and let nothing refer to the mapped file.
+
+    On a network file system, a read fails once the file is pruned. No checkpoint is pruned before the next save, which
+    waits for copies in the background.
+    """
+    optimizer.copy_host_tensors(in_background=in_background)
+    return copy.deepcopy({name: value for name, value in state.items() if name not in {"model", "optimizer"}})
 
 
 def shard_writer(context: RunContext, sharded: ShardedState | None) -> ShardedWriter | None:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
 from functools import lru_cache
 from typing import TYPE_CHECKING, Any, Final, TypedDict
 
@@ -22,6 +23,7 @@ from ddp_trainer.train.data.task import SupportsOptimizer, Task
 from ddp_trainer.train.optim.loss_scale import LossScale
 from ddp_trainer.train.utils.dynamo_stub import uncompiled
 from ddp_trainer.train.utils.errors import BadConfig
+from ddp_trainer.train.utils.parallel_memcpy import copy_all
 
 if TYPE_CHECKING:
     from ddp_trainer.train.mesh.sharded_state import ShardedState
@@ -78,6 +80,7 @@ class OptimizerWrapper:
         self._norm: Tensor | None = None
         self._flaw: Tensor | None = None
         self._passed: Tensor | None = None
+        self._copying: Future[None] | None = None
         self._weights = [weight for group in optimizer.param_groups for weight in group["params"]]
         self.learning_rate = 0.0
         """Learning rate of the first parameter group in the last step."""
@@ -159,6 +162,7 @@ class OptimizerWrapper:
 
     def step(self, step: int) -> None:
         """Update the weights with the examined gradients of this global step."""
+        self.wait_for_copies()
         self._set_lr(step)
         self.learning_rate = float(self.optimizer.param_groups[0]["lr"])
         if self._clip is not None and self._norm is not None:
@@ -197,11 +201,13 @@ class OptimizerWrapper:
 
     def state_dict(self) -> dict[str, Any]:
         """Return the state of the optimizer, including the peak learning rates."""
+        self.wait_for_copies()
         with uncompiled():
             return self.optimizer.state_dict()
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Load a stored state, but keep the peak learning rates and the kernel of this run's flags."""
+        self.wait_for_copies()
         own = [{key: group[key] for key in _OF_FLAGS if key in group} for group in self.optimizer.param_groups]
         stored = state["param_groups"]
         if len(stored) == len(own):
@@ -210,10 +216,24 @@ class OptimizerWrapper:
         with uncompiled():
             self.optimizer.load_state_dict(state)
 
-    def copy_host_tensors(self) -> None:
-        """Replace the tensors of the state on the CPU by copies, after it was loaded from a mapped file."""
-        for state in self.optimizer.state.values():
-            state.update({name: value.clone() for name, value in state.items() if _is_on_host(value)})
+    def copy_host_tensors(self, *, in_background: bool = False) -> None:
+        """Replace the tensors of the state on the CPU by copies, after it was loaded from a mapped file.
+
+        Args:
+            in_background: Return at once. The copies are made beside the first forward and backward passes, and the
+                first update, or any other method that uses the state, waits for them.
+        """
+        thread = ThreadPoolExecutor(1, "ddp-moments")
+        self._copying = thread.submit(_copy_host_tensors, list(self.optimizer.state.values()))
+        thread.shutdown(wait=False)
+        if not in_background:
+            self.wait_for_copies()
+
+    def wait_for_copies(self) -> None:
+        """Wait for :meth:`copy_host_tensors` in the background."""
+        if self._copying is not None:
+            copying, self._copying = self._copying, None
+            copying.result()
 
     def scheduler_state(self) -> dict[str, Any] | None:
         """Return None: the learning rate is a function of the global step."""
@@ -230,6 +250,20 @@ class OptimizerWrapper:
         """Load a stored loss scale; with None, start with the initial one."""
         if self._loss_scale is not None:
             self._loss_scale.load_state_dict(state)
+
+
+def _copy_host_tensors(states: Sequence[dict[str, Any]]) -> None:
+    for state in states:
+        state.update({name: _copy(value) for name, value in state.items() if _is_on_host(value)})
+
+
+def _copy(tensor: Tensor) -> Tensor:
+    """Return a copy, made by this thread alone if possible: torch would use all cores, on which other threads train."""
+    if not tensor.is_contiguous():
+        return tensor.clone()
+    copy = torch.empty_like(tensor)
+    copy_all([(copy, tensor)], 1)
+    return copy
 
 
 def _is_on_host(value: Any) -> bool:

@@ -19,6 +19,7 @@ from ddp_trainer.train.checkpoint.checkpoint_broadcast import Receive, broadcast
 from ddp_trainer.train.checkpoint.checkpoint_factory import make_progress_file
 from ddp_trainer.train.checkpoint.checkpoint_files import Checkpoint
 from ddp_trainer.train.checkpoint.checkpoint_manager import CheckpointManager
+from ddp_trainer.train.checkpoint.checkpoint_verify import BackgroundVerification
 from ddp_trainer.train.checkpoint.manifest import Manifest, check_same_run
 from ddp_trainer.train.checkpoint.resume_source import ResumeSource, find_state, progress_key
 from ddp_trainer.train.checkpoint.sharded_writer import writes_sharded_checkpoint
@@ -55,10 +56,32 @@ class ElasticState:
         """True if the weights were overwritten in part, by a transfer that may have failed."""
         self.is_whole = False
         """True if this process holds the whole state of its rank, ready to train."""
+        self.verification: BackgroundVerification | None = None
+        """Verification of the checkpoint from which the state comes. Until it has ended, the state must not leave the
+        group; None if no doubt is left."""
+
+    def confirm(self, *, wait: bool = True) -> None:
+        """Agree with all ranks that the checkpoint is not damaged; every rank must call it.
+
+        Args:
+            wait: Wait until it is verified. Without, :attr:`verification` may still be set afterwards.
+
+        Raises:
+            GroupEnded: The checkpoint is damaged.
+        """
+        if self.verification is None:
+            return
+        if wait:
+            self.state.optimizer.wait_for_copies()  # of the mapped file, which the next save may prune
+        if self.verification.agree(wait=wait):
+            self.verification = None
 
     def capture(self, *, in_doubt: bool) -> None:
-        """Extract the shards of a distributed model as plain tensors, because DTensors are bound to the group."""
-        if self.is_whole:
+        """Extract the shards of a distributed model as plain tensors, because DTensors are bound to the group.
+
+        A state that may come from a damaged checkpoint is dropped.
+        """
+        if self.is_whole and self.verification is None:
             self._local_state = capture_state(self.state, in_doubt=in_doubt)
         self._release()
 
@@ -67,6 +90,7 @@ class ElasticState:
         if self.is_whole:
             self.is_whole = False
             self.state.release()
+        self.verification = None
         # The next model is initialized later, when the other ranks do not wait for this process to leave.
         self._context.model, self._lacks_model = nn.Identity(), True
 
@@ -90,7 +114,8 @@ class ElasticState:
         if taken is None:
             self._local_state = None  # void for all ranks; a later group must not receive it
             saver.open(group if config.is_model_sharded else None)
-            newest, demand = partial(self._latest_checkpoint, saver), self._require_same_run
+            newest = partial(self._latest_checkpoint, saver, verified=not self._can_drop_state())
+            demand = self._require_same_run
             receive = Receive(is_wanted=self._has_place(), targets=self._targets)
             checkpoint, is_durable = find_state(
                 group, held, own=self._own_state, receive=receive, newest=newest, demand=demand
@@ -119,6 +144,7 @@ class ElasticState:
         if is_loaded:
             process.recorder.add(Metric.CHECKPOINT_LOAD_SECONDS, time.perf_counter() - began)
         elif restored is None and held is None:
+            saver.saved_step = None  # a damaged checkpoint may have been loaded before
             self._initialize()
         self._record_agreement(has_state=restored is not None or held is not None)
         self.state.logger_run_id = self.state.logger_run_id or process.env.run_id or history.run_name
@@ -158,7 +184,15 @@ class ElasticState:
             context.model, self._lacks_model = draw(context.config, context.task, context.process), False
 
     def _load(self, checkpoint: Checkpoint, taken: RecoveredState | None) -> RestoreResult:
-        return self.state.load_checkpoint(checkpoint) if taken is None else restore_state(taken, self.state)
+        if taken is not None:
+            return restore_state(taken, self.state)
+        if not checkpoint.is_verified:
+            process = self._context.process
+            self.verification = BackgroundVerification(checkpoint, process.group, process.progress.warn_rank)
+        restored = self.state.load_checkpoint(checkpoint)
+        if self.verification is not None:
+            self.verification.start()
+        return restored
 
     def _initialize(self) -> None:
         """Start with the weights of the file in ``--init-from``; a user-written loop with those of rank 0."""
@@ -183,6 +217,7 @@ class ElasticState:
         if found is None:
             raise NonFiniteLoss(reason, hint="There is no checkpoint to roll back to: check why none was saved.")
         restored = self.state.load_checkpoint(found.checkpoint)
+        self.verification = None
         saver.saved_step = self.state.step
         return restored
 
@@ -215,10 +250,15 @@ class ElasticState:
         self._lacks_weights = True
         return {"model": context.model.state_dict()}
 
-    def _latest_checkpoint(self, saver: CheckpointManager) -> Checkpoint | None:
-        return saver.latest_checkpoint(
-            self._context.process.group if writes_sharded_checkpoint(self._context.config) else None
-        )
+    def _can_drop_state(self) -> bool:
+        """Return True if this process can resume once more, from another checkpoint or from none."""
+        context = self._context
+        is_own_model = context.config.is_model_sharded or isinstance(context.task, UserTask)
+        return context.process.control is not None and context.can_join_next_group and not is_own_model
+
+    def _latest_checkpoint(self, saver: CheckpointManager, *, verified: bool = True) -> Checkpoint | None:
+        group = self._context.process.group if writes_sharded_checkpoint(self._context.config) else None
+        return saver.latest_checkpoint(group, verified=verified)
 
     def _require_same_run(self, manifest: Manifest) -> None:
         config = self._context.config

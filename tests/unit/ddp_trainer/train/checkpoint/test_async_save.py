@@ -76,10 +76,15 @@ class Told(NoopRankRecorder):
     def __init__(self) -> None:
         super().__init__()
         self.skipped = self.saved = self.failed = 0
+        self.failures_in_a_row: list[float | None] = []
 
     def add(self, metric: str, amount: float = 1.0) -> None:
         self.skipped += metric == cell(Metric.CHECKPOINT_SAVES, "skipped")
         self.failed += metric == cell(Metric.CHECKPOINT_SAVES, "failure")
+
+    def put(self, metric: str, value: float | None) -> None:
+        if metric == Metric.CHECKPOINT_FAILURES:
+            self.failures_in_a_row.append(value)
 
     def checkpoint_saved(self, step: int, seconds: float, blocking_seconds: float, size_bytes: int) -> None:
         self.saved += 1
@@ -148,6 +153,7 @@ def test_a_save_that_fails_for_any_reason_is_counted_and_the_next_one_tries_agai
         saver.wait_for_save()
         assert saver.failure is (error if step < 3 else None)
     assert (told.failed, told.saved, len(said)) == (2, 1, 2)
+    assert told.failures_in_a_row == [1, 2, 0]
     assert "Training continues; older checkpoints are kept." in said[0]
 
 

@@ -157,6 +157,28 @@ def test_a_rank_that_wants_nothing_takes_part() -> None:
     assert run_ranks(3, receive) == [[0, 1, 2], None, [0, 1, 2]]
 
 
+def test_a_state_that_one_rank_lacks_is_sent_to_it_alone_and_into_its_tensors(monkeypatch: pytest.MonkeyPatch) -> None:
+    state = {"model": {"weight": torch.arange(300_000.0)}}
+    sent: list[int] = []
+    send = dist.broadcast
+
+    def remember(tensor: Tensor, *args: Any, **kwargs: Any) -> Any:
+        sent.append(tensor.nbytes)
+        return send(tensor, *args, **kwargs)
+
+    monkeypatch.setattr(dist, "broadcast", remember)
+
+    def receive(group: Group) -> object:
+        own = {"model": {"weight": torch.zeros(300_000)}}
+        want = checkpoint_broadcast.Receive(is_wanted=group.rank == 2, targets=lambda: own)
+        mine = Checkpoint(a_manifest(3), state=state) if group.rank == 0 else None
+        found = from_rank(0, mine, group, receive=want).state
+        is_whole = found is not None and torch.equal(found["model"]["weight"], state["model"]["weight"])
+        return is_whole, float(own["model"]["weight"].sum()) > 0, max(sent, default=0) < 10_000
+
+    assert run_ranks(3, receive) == [(True, False, True), (False, False, True), (True, True, True)]
+
+
 def test_a_rank_that_needs_no_state_passes_on_the_right_content(monkeypatch: pytest.MonkeyPatch) -> None:
     """With four ranks, gloo sends from rank 0 to 3 by way of 1, while later tensors arrive there already."""
     monkeypatch.setattr(state_transfer, "_SMALL_BYTES", 1)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 from copy import deepcopy
+from pathlib import Path
 
 import pytest
 import torch
@@ -96,6 +97,30 @@ def test_a_restored_optimizer_steps_as_the_first_would(name: OptimizerName) -> N
         step(model, optimization, 5)
     assert torch.equal(models[0].weight, models[1].weight)
     assert first.learning_rate == second.learning_rate == pytest.approx(0.5 * config.learning_rate)
+
+
+def test_moments_copied_in_the_background_are_used_only_once_they_are_copied(tmp_path: Path) -> None:
+    models = [nn.Linear(3, 2), nn.Linear(3, 2)]
+    models[1].load_state_dict(models[0].state_dict())
+    first, second = (OptimizerWrapper.build(Lines(), model, Config(warmup_steps=0), 10) for model in models)
+
+    def step(number: int) -> None:
+        torch.autograd.backward(models[number](torch.ones(4, 3)).square().sum())
+        (first, second)[number].check_grads()
+        (first, second)[number].step(0)
+
+    step(0)
+    models[1].load_state_dict(models[0].state_dict())
+    torch.save(first.state_dict(), tmp_path / "moments")
+    mapped = torch.load(tmp_path / "moments", mmap=True, weights_only=True)
+    second.load_state_dict(mapped)
+    second.copy_host_tensors(in_background=True)
+    for name, moment in second.state_dict()["state"][0].items():
+        assert moment.data_ptr() != mapped["state"][0][name].data_ptr()
+    for number in (0, 1):
+        models[number].zero_grad()
+        step(number)
+    assert torch.equal(models[0].weight, models[1].weight)
 
 
 def test_a_tasks_own_optimizer_goes_before_the_flags() -> None:

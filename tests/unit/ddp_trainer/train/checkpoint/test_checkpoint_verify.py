@@ -1,0 +1,272 @@
+"""Training starts from a checkpoint while its digests are computed; nothing of a damaged one leaves the group."""
+
+from __future__ import annotations
+
+import shutil
+import socket
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+import torch
+
+from ddp_trainer.train import Config, run
+from ddp_trainer.train.api import make_progress
+from ddp_trainer.train.checkpoint import checkpoint_broadcast, checkpoint_files
+from ddp_trainer.train.checkpoint.checkpoint_broadcast import broadcast_latest_checkpoint
+from ddp_trainer.train.checkpoint.checkpoint_files import Checkpoint, read, unpack
+from ddp_trainer.train.checkpoint.checkpoint_verify import BackgroundVerification
+from ddp_trainer.train.checkpoint.manifest import PAYLOAD
+from ddp_trainer.train.config.option_values import ScheduleName
+from ddp_trainer.train.distributed.agent_channel import Control
+from ddp_trainer.train.distributed.group import Group
+from ddp_trainer.train.distributed.stop_signals import StopRequest, exit_immediately
+from ddp_trainer.train.loop.process_context import ProcessContext
+from ddp_trainer.train.trainer import Trainer
+from ddp_trainer.train.utils.errors import GroupEnded
+from tests.support.forked_ranks import run_ranks
+from tests.support.train_builders import HERE, Lines, a_directory, write
+
+
+def damage(directory: Path) -> None:
+    """Change one byte of a tensor; the file can be loaded still."""
+    with (directory / PAYLOAD).open("rb+") as stream:
+        start = stream.read().index(torch.arange(10.0).numpy().tobytes())
+        stream.seek(start)
+        stream.write(b"\x01")
+
+
+def load(group: Group, own: Checkpoint | None) -> tuple[Checkpoint, BackgroundVerification, list[str]]:
+    found = broadcast_latest_checkpoint(own, group, lambda _: None)
+    assert found is not None
+    alarms: list[str] = []
+    verification = BackgroundVerification(found.checkpoint, group, alarms.append)
+    verification.start()
+    return found.checkpoint, verification, alarms
+
+
+def test_one_rank_of_each_machine_computes_the_digest_while_all_have_the_state(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    directory = a_directory(tmp_path)
+    write(directory, 7)
+    verify, verified = checkpoint_files.verify_files, list[Path]()
+
+    def resume(group: Group) -> object:
+        may_verify = threading.Event()
+
+        def when_allowed(place: Path, *args: object) -> None:
+            may_verify.wait()
+            verified.append(place)
+            verify(place, *args)  # type: ignore[arg-type]
+
+        monkeypatch.setattr(checkpoint_files, "verify_files", when_allowed)
+        if group.rank > 1:
+            monkeypatch.setattr(checkpoint_broadcast, "_BOOT_ID", tmp_path / "none")  # another machine
+        if group.rank == 4:
+            monkeypatch.setattr(checkpoint_broadcast, "manifest_if_complete", lambda _: None)  # sees no directory
+        own = directory.latest_checkpoint(pytest.fail, verified=False) if group.rank == 0 else None
+        checkpoint, verification, _ = load(group, own)
+        weights = unpack(checkpoint)["weights"].tolist()
+        is_early = verification.agree(wait=False)
+        may_verify.set()
+        return weights == list(range(10)), is_early, verification.agree(wait=True), len(verified)
+
+    ranks = run_ranks(5, resume)
+    assert [rank[:3] for rank in ranks] == [(True, False, True)] * 5
+    assert [rank[3] for rank in ranks] == [1, 0, 1, 0, 0]
+
+
+def test_damage_ends_the_group_on_every_rank_and_the_next_one_takes_the_checkpoint_before(tmp_path: Path) -> None:
+    directory = a_directory(tmp_path)
+    for step in (1, 2):
+        write(directory, step)
+    damage(tmp_path / "step-00000002")
+
+    def resume(group: Group) -> object:
+        own = directory.latest_checkpoint(pytest.fail, verified=False) if group.rank == 1 else None
+        checkpoint, verification, alarms = load(group, own)
+        with pytest.raises(GroupEnded, match="the checkpoint of step 2, which is damaged"):
+            verification.agree(wait=True)
+        return checkpoint.manifest.step, alarms
+
+    first, second = run_ranks(2, resume)
+    reason = "state.pt does not have the digest that manifest.json names"
+    assert first == (2, [f"{tmp_path}/step-00000002 is damaged, and training had started from it: {reason}."])
+    assert second == (2, [])
+    skipped: list[str] = []
+    newest = directory.latest_checkpoint(skipped.append, verified=False)
+    assert newest is not None
+    assert newest.manifest.step == 1
+    assert len(skipped) == 1
+
+
+def test_a_state_whose_structure_is_damaged_is_skipped_at_once(tmp_path: Path) -> None:
+    directory = a_directory(tmp_path)
+    for step in (1, 2):
+        write(directory, step)
+    payload = tmp_path / "step-00000002" / PAYLOAD
+    content = payload.read_bytes()
+    for start in (content.index(b"weights"), len(content) - 10):
+        payload.write_bytes(content[:start] + b"\xff" + content[start + 1 :])
+        skipped: list[str] = []
+        newest = directory.latest_checkpoint(skipped.append, verified=False)
+        assert newest is not None
+        assert (newest.manifest.step, len(skipped)) == (1, 1)
+
+
+def test_without_the_right_to_leave_a_note_the_digest_is_computed_first(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    write(a_directory(tmp_path), 1)
+    monkeypatch.setattr("os.access", lambda *_: False)  # root may write everywhere
+    assert read(tmp_path / "step-00000001", verified=False).is_verified
+
+
+class Job:
+    """A process of a job that has a launcher, and may resume in a second group."""
+
+    def __init__(self, checkpoints: Path, steps: int) -> None:
+        config = a_config(checkpoints, steps)
+        stop = StopRequest(grace_seconds=1, leave=exit_immediately)
+        self._agent, ours = socket.socketpair()
+        progress, control = make_progress(config, HERE), Control(ours, {}, generation=1)
+        self.process = ProcessContext.outside_groups(HERE, progress, stop, time.time(), control)
+        self.trainer = Trainer(config, Lines(), self.process)
+
+    def start(self) -> object:
+        return self.trainer.start(replace(self.process, group=Group.single_rank()))
+
+    def run(self) -> None:
+        self.trainer.run(replace(self.process, group=Group.single_rank()))
+
+    def train(self) -> None:
+        while not self.trainer.is_done:
+            self.trainer.train_step()
+
+    @property
+    def weight(self) -> float:
+        return self.trainer.state.context.model.get_parameter("weight").item()
+
+    def close(self) -> None:
+        with self._agent:
+            self._agent.shutdown(socket.SHUT_WR)
+            while self._agent.recv(1 << 16):
+                pass  # until the other end is closed, too
+
+
+MakeJob = Callable[[Path, int], Job]
+
+
+def a_config(checkpoints: Path, steps: int) -> Config:
+    flags = Config(epochs=9, max_steps=steps, global_batch=4, warmup_steps=0, schedule=ScheduleName.CONSTANT)
+    return replace(flags, checkpoint_dir=checkpoints, checkpoint_steps=2)
+
+
+@pytest.fixture
+def stored(tmp_path: Path) -> Path:
+    """Checkpoints of the steps 2 and 4, the last of which is damaged."""
+    run(a_config(tmp_path / "c", 4), Lines(), env=HERE)
+    newest = tmp_path / "c" / "step-00000004" / PAYLOAD
+    content = bytearray(newest.read_bytes())
+    weight = unpack(read(newest.parent))["model"]["weight"].numpy().tobytes()
+    content[content.index(weight)] ^= 1
+    newest.write_bytes(content)
+    return tmp_path / "c"
+
+
+@pytest.fixture
+def make_job() -> Iterator[Callable[[Path, int], Job]]:
+    with ExitStack() as stack:
+
+        def start(checkpoints: Path, steps: int) -> Job:
+            job = Job(checkpoints, steps)
+            stack.callback(job.close)
+            return job
+
+        yield start
+
+
+def saved(checkpoints: Path) -> list[int]:
+    return sorted(int(path.name.removeprefix("step-")) for path in checkpoints.glob("step-*"))
+
+
+@pytest.fixture
+def may_verify(monkeypatch: pytest.MonkeyPatch) -> threading.Event:
+    allowed, verify = threading.Event(), checkpoint_files.verify_files
+
+    def when_allowed(*args: object) -> None:
+        allowed.wait()
+        verify(*args)  # type: ignore[arg-type]
+
+    monkeypatch.setattr(checkpoint_files, "verify_files", when_allowed)
+    return allowed
+
+
+def test_steps_from_a_damaged_checkpoint_are_neither_saved_nor_kept(
+    stored: Path, may_verify: threading.Event, make_job: MakeJob
+) -> None:
+    job = make_job(stored, 7)
+    assert job.start() is None
+    assert not job.trainer.train_step()  # step 5 is trained before the digest is known
+    assert job.trainer.state.step == 5
+    may_verify.set()
+    with pytest.raises(GroupEnded):
+        job.trainer.train_step()  # the save of step 6 waits for the digest
+    assert saved(stored) == [2, 4]
+    job.trainer.teardown_group()
+    assert job.start() is None
+    assert job.trainer.state.step == 2
+    job.train()
+    job.trainer.finish()
+    undisturbed = make_job(stored.with_name("undisturbed"), 7)
+    undisturbed.start()
+    undisturbed.train()
+    assert job.weight == undisturbed.weight
+
+
+def test_an_error_of_the_first_step_is_that_of_the_damaged_checkpoint(
+    stored: Path, make_job: MakeJob, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    job = make_job(stored, 7)
+    with monkeypatch.context() as patch:
+        patch.setattr(job.trainer, "train_step", lambda: 1 / 0)
+        with pytest.raises(GroupEnded, match="the checkpoint of step 4, which is damaged"):
+            job.run()
+        job.trainer.teardown_group()
+        with pytest.raises(ZeroDivisionError):
+            job.run()
+
+
+def test_a_finished_run_is_reported_only_when_the_digest_is_right(stored: Path, make_job: MakeJob) -> None:
+    job = make_job(stored, 4)
+    with pytest.raises(GroupEnded):
+        job.start()
+    job.trainer.teardown_group()
+    assert job.start() is None
+    assert job.trainer.state.step == 2
+
+
+def test_a_group_that_ends_before_the_digest_is_known_leaves_no_state(
+    stored: Path, may_verify: threading.Event, make_job: MakeJob
+) -> None:
+    shutil.rmtree(stored / "step-00000002")
+    job = make_job(stored, 7)
+    job.start()
+    job.trainer.train_step()
+    job.trainer.teardown_group()  # a peer is lost
+    job.start()
+    assert job.trainer.state.step == 4
+    may_verify.set()
+    with pytest.raises(GroupEnded):
+        job.train()
+    job.trainer.teardown_group()
+    assert job.start() is None
+    fresh = make_job(stored.with_name("fresh"), 7)
+    fresh.start()
+    assert job.trainer.state.step == 0
+    assert job.weight == fresh.weight
