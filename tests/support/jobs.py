@@ -14,7 +14,7 @@ from kubectl_ddp.values.engine import Engine, Gang, QueueResize
 from kubectl_ddp.values.metrics_ingress import Reader
 from kubectl_ddp.values.node_requirements import Placement, Rdma, Topology
 from kubectl_ddp.values.parsers import Effect, Egress, EnvSource, SecretKey, Toleration
-from kubectl_ddp.values.pod import PullPolicy
+from kubectl_ddp.values.pod import PullPolicy, RuntimeMount
 from kubectl_ddp.values.program import Command, Module, Program, Script
 from kubectl_ddp.values.quantity import Cpu, Memory, Nodes
 from kubectl_ddp.values.volumes import Mount, SecretFiles, Source
@@ -91,6 +91,9 @@ def extras(draw: st.DrawFn, gpus: int, nproc: int) -> dict[str, Any]:
         "fabric": draw(st.sampled_from(["none", *fabrics])),
         "image_pull_secrets": tuple(draw(st.lists(LABEL, max_size=2))),
         "image_pull_policy": draw(st.none() | st.sampled_from(PullPolicy)),
+        "python": draw(st.none() | st.just("/opt/conda/bin/python")),
+        "runtime_image": draw(st.none() | st.just("ddp-runtime:1")),
+        "runtime_mount": draw(st.none() | st.sampled_from(RuntimeMount)),
         "service_account": draw(st.none() | LABEL),
         "labels": draw(st.dictionaries(LABEL, LABEL, max_size=2)),
         "annotations": draw(st.dictionaries(LABEL, TEXT, max_size=2)),

@@ -42,6 +42,12 @@ class JobKeys(TypedDict, total=False):
     """Maximum size of /dev/shm, part of the memory."""
     image: str
     """Container image; $KUBECTL_DDP_IMAGE sets the default."""
+    python: str
+    """Python interpreter of the image (python; python3 with runtimeImage)."""
+    runtime_image: str
+    """Image with the launcher, for an image without it."""
+    runtime_mount: Literal["image", "copy"]
+    """Mount of the runtime image: an image volume, or a copy by an init container."""
     image_pull_secrets: Sequence[str]
     """Secret with credentials for the registry of the image."""
     image_pull_policy: Literal["IfNotPresent", "Always", "Never"]

@@ -9,7 +9,7 @@ from typing import Any, Final
 
 from ddp_trainer.common.constants import GROUP, LOG_PREFIX, SECRET_KEY, CheckpointScope, Env, Path, Port
 from kubectl_ddp.code.archive import ARCHIVE
-from kubectl_ddp.render import volumes
+from kubectl_ddp.render import runtime, volumes
 from kubectl_ddp.spec.model import JobSpec
 from kubectl_ddp.values.parsers import EnvSource, Toleration
 from kubectl_ddp.values.pod import NONE, PullPolicy
@@ -26,8 +26,8 @@ PLACE_LABELS: Final = ("kubernetes.io/arch", "kubernetes.io/os", "topology.kuber
 USER_NAME: Final = "ddp"
 NEVER_READY: Final = f"{GROUP}/moves-at-once"
 """Readiness gate of the store that never becomes true."""
-UNPACK: Final = ("python", "-m", "tarfile", "--extract", f"{Path.CODE_ARCHIVE}/{ARCHIVE}", str(Path.CODE))
-"""Command that unpacks the shipped code before the program starts; every Python supports it."""
+UNPACK: Final = ("-m", "tarfile", "--extract", f"{Path.CODE_ARCHIVE}/{ARCHIVE}", str(Path.CODE))
+"""Arguments with which Python unpacks the shipped code before the program starts; every version supports them."""
 
 CONTAINER_SECURITY: Final[Mapping[str, Any]] = {
     "allowPrivilegeEscalation": False,
@@ -59,7 +59,8 @@ def _pod_security(spec: JobSpec) -> dict[str, Any]:
 
 def view(spec: JobSpec, run_id: str, *, is_local: bool) -> dict[str, Any]:
     """Return the pod settings for the templates."""
-    return {
+    pull_policy = spec.image_pull_policy or PullPolicy.IF_NOT_PRESENT
+    return runtime.view(spec, pull_policy, is_local=is_local) | {
         "launch_arguments": [
             *_launch_arguments(spec, run_id, is_local=is_local),
             *_literal_args(_program(spec, is_local=is_local)),
@@ -70,14 +71,14 @@ def view(spec: JobSpec, run_id: str, *, is_local: bool) -> dict[str, Any]:
         "env_from": [] if is_local else [_source(source) for source in spec.env_from],
         "resources": _resources(spec),
         "unpack_resources": {"cpu": str(spec.cpu), "memory": str(spec.memory)},
-        "unpack_command": UNPACK,
+        "unpack_command": ["python" if is_local else runtime.interpreter(spec), *UNPACK],
         "tolerations": [_toleration(toleration) for toleration in spec.tolerations],
         "store_selector": {key: value for key, value in spec.node_selector.items() if key.startswith(PLACE_LABELS)},
         "node_loss": _node_loss,
         "never_ready": NEVER_READY,
         "pod_security": _pod_security(spec),
         "pull_secrets": [{"name": name} for name in spec.image_pull_secrets],
-        "pull_policy": spec.image_pull_policy or PullPolicy.IF_NOT_PRESENT,
+        "pull_policy": pull_policy,
         "container_security": CONTAINER_SECURITY,
     }
 

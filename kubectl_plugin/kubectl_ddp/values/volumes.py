@@ -29,6 +29,7 @@ OURS: Final = (
     Path.COMPILE_CACHE,
     Path.CODE,
     Path.CODE_ARCHIVE,
+    Path.RUNTIME,
     Path.SHARED_MEMORY,
     Path.TERMINATION_LOG,
 )

@@ -203,6 +203,8 @@ class Path(StrEnum):
     """Code that is submitted with the job: a read-only script, or a directory."""
     CODE_ARCHIVE = "/var/run/ddp-code-archive"
     """Mount point of a packed directory of code."""
+    RUNTIME = "/var/run/ddp-runtime"
+    """Mount point of the image with the launcher, for pods whose own image does not hold it."""
     TERMINATION_LOG = "/dev/termination-log"
     SHARED_MEMORY = "/dev/shm"  # noqa: S108 - the kernel's name, mounted as a sized memory volume
     SCRATCH = "/tmp"  # noqa: S108 - the root file system is read-only, so each pod gets its own
