@@ -92,6 +92,7 @@ def extras(draw: st.DrawFn, gpus: int, nproc: int) -> dict[str, Any]:
         "image_pull_secrets": tuple(draw(st.lists(LABEL, max_size=2))),
         "image_pull_policy": draw(st.none() | st.sampled_from(PullPolicy)),
         "python": draw(st.none() | st.just("/opt/conda/bin/python")),
+        "torchrun_shim": draw(st.none() | st.booleans()),
         "runtime_image": draw(st.none() | st.just("ddp-runtime:1")),
         "runtime_mount": draw(st.none() | st.sampled_from(RuntimeMount)),
         "service_account": draw(st.none() | LABEL),

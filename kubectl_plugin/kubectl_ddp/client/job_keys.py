@@ -46,6 +46,8 @@ class JobKeys(TypedDict, total=False):
     """Python interpreter of the image (python; python3 with runtimeImage)."""
     runtime_image: str
     """Image with the launcher, for an image without it."""
+    torchrun_shim: str
+    """A torchrun in the command, such as one in a shell script, starts its program as a rank of the job."""
     runtime_mount: Literal["image", "copy"]
     """Mount of the runtime image: an image volume, or a copy by an init container."""
     image_pull_secrets: Sequence[str]

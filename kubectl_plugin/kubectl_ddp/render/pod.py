@@ -168,9 +168,10 @@ def _users(spec: JobSpec, *, is_local: bool) -> list[dict[str, Any]]:
 
 
 def plain_env(spec: JobSpec) -> dict[str, str]:
-    """Return the variables with literal values that the job's keys set: ``env`` and ``compileCache``."""
+    """Return the literal variables that keys of the job set: ``env``, ``compileCache`` and ``torchrunShim``."""
     cache = volumes.compile_cache_directory(spec)
-    return dict(spec.env) | ({str(Env.COMPILE_CACHE): cache} if cache is not None else {})
+    of_keys = {Env.COMPILE_CACHE: cache, Env.TORCHRUN_SHIM: "1" if spec.torchrun_shim else None}
+    return dict(spec.env) | {str(name): value for name, value in of_keys.items() if value is not None}
 
 
 def literal(text: str) -> str:

@@ -138,6 +138,11 @@ class JobSpec:
         "runtimeImage", Group.ENVIRONMENT, _IMAGE, "Image with the launcher, for an image without it.", "IMAGE",
         example="registry.example.com/ddp-runtime:1", default=None,
     )
+    torchrun_shim: bool | None = key(
+        "torchrunShim", Group.PROGRAM, v.Parsed(v.parse_switch, text_schema("true|false")),
+        "A torchrun in the command, such as one in a shell script, starts its program as a rank of the job.",
+        "true|false", example="true", default=None,
+    )
     runtime_mount: RuntimeMount | None = key(
         "runtimeMount", Group.ENVIRONMENT, v.Choice(RuntimeMount, tuple(RuntimeMount)),
         "Mount of the runtime image: an image volume, or a copy by an init container.", example="copy", default=None,

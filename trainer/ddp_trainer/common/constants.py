@@ -95,6 +95,9 @@ class Env(StrEnum):
     CHANNEL = "DDP_CHANNEL"
     """Number of the file descriptor that connects a worker to its agent, see
     :mod:`ddp_trainer.process.worker_protocol`; set by the launcher for its workers."""
+    TORCHRUN_SHIM = "DDP_TORCHRUN_SHIM"
+    """``1``: a ``torchrun`` in the command of a rank starts its program as that rank, see
+    ``ddp_trainer.launch.torchrun_shim``."""
     SHARE_STORE_OFF = "TORCH_DISABLE_SHARE_RDZV_TCP_STORE"
     """Variable of torch. At its default, a scale-up or a replaced pod kills or splits a c10d job of stock torchrun."""
 

@@ -164,18 +164,19 @@ def program_warnings(spec: JobSpec, site: Site) -> Iterator[Finding]:
     """Yield warnings about the program, and about a script of this machine, whose path is relative to the code if a
     directory is sent.
     """
+    launchers = LAUNCHERS - {"torchrun"} if spec.torchrun_shim else LAUNCHERS
     if isinstance(spec.program, Script):
         script = Path(spec.code or "", spec.program.path)
         yield from script_warnings(script)
-        yield from starts_launchers(script, LAUNCHERS)
+        yield from starts_launchers(script, launchers)
         if site is Site.CLUSTER and spec.code is None:
             yield from left_behind(script)
     elif isinstance(spec.program, Command):
-        yield from command_starts_launchers(spec.program.words, LAUNCHERS)
+        yield from command_starts_launchers(spec.program.words, launchers)
         scripts = (word for word in spec.program.words if PurePath(word).suffix in {".py", *SHELLS})
         for script in (Path(spec.code, word) for word in scripts if spec.code is not None):
             if script.is_file():
-                yield from starts_launchers(script, LAUNCHERS)
+                yield from starts_launchers(script, launchers)
 
 
 def _check_secrets(spec: JobSpec) -> None:
