@@ -123,7 +123,7 @@ def test_every_promised_variable_is_set_and_named_once() -> None:
     assert (found[Env.SHARE_STORE_OFF], found[Env.RESTART_IN_PLACE]) == ("1", "1")
     of_metrics = {Env.METRICS_ADDRESS, Env.METRICS_DIR}
     of_a_group = {Env.CHANNEL, Env.GENERATION, Env.FENCE, Env.RESTARTS, Env.PULSE, Env.MOMENTS, Env.NODES}
-    of_options = {Env.PARALLEL, Env.COMPILE_CACHE, Env.TORCHRUN_SHIM}  # of jobs with these keys
+    of_options = {Env.PARALLEL, Env.COMPILE_CACHE, Env.TORCHRUN_SHIM, Env.PACKAGES, Env.REQUIREMENTS}  # of keys
     others = of_metrics | of_a_group | (SWITCHES - {Env.RESTART_IN_PLACE}) | of_options
     assert set(Env) - set(found) == others | {Env.PARENT_LINK}
 

@@ -167,7 +167,10 @@ def jobs(draw: st.DrawFn) -> JobSpec:
             ),
             gang=draw(st.sampled_from([Gang.NONE, Gang.AUTO, Gang.VOLCANO, Gang.KAI, Gang.NATIVE])),
             engine=draw(st.sampled_from(Engine)),
-            egress=draw(st.sampled_from(Egress)),
+            **draw(
+                st.builds(dict, egress=st.sampled_from(Egress))
+                | st.just({"requirements": ("einops==0.8.1", "a[b]>=2")})
+            ),
             dns=tuple(draw(st.lists(DNS_SERVERS, max_size=2))),
             metrics_from=tuple(draw(st.lists(READERS, min_size=1, max_size=2))),
             **(draw(extras(gpus, nproc)) if draw(st.booleans()) else {}),

@@ -1,8 +1,8 @@
 """Commands of the trainer image: ``ddp-launch``, and ``python -m ddp_trainer COMMAND``.
 
-The commands are launch, store, aggregate, train, checkpoint, profile, hang, preflight and collectives. This module
-connects the packages, which do not import one another. Each package is imported only when its command runs: a launcher
-must not pay for torch, nor a store for prometheus.
+The commands are launch, install, store, aggregate, train, checkpoint, profile, hang, preflight and collectives. This
+module connects the packages, which do not import one another. Each package is imported only when its command runs: a
+launcher must not pay for torch, nor a store for prometheus.
 """
 
 from __future__ import annotations
@@ -102,6 +102,7 @@ SUBCOMMANDS: dict[str, Command] = {
 
 COMMANDS: dict[str, Command] = {
     "launch": _launch,
+    "install": _main_of("ddp_trainer.launch.packages"),
     "store": _main_of("ddp_trainer.launch.rendezvous.store"),
     "aggregate": _aggregate,
     "train": _train,

@@ -39,7 +39,7 @@ spec:
     {{- end }}
   {{- end }}
   {{- $copies := and .Values.runtimeImage (ne .Values.runtimeMount "image") }}
-  {{- if or $copies $isArchive }}
+  {{- if or $copies $isArchive .Values.initContainers }}
   initContainers:
   {{- end }}
   {{- if $copies }}
@@ -62,6 +62,9 @@ spec:
       volumeMounts:
         - {name: code-archive, mountPath: /var/run/ddp-code-archive, readOnly: true}
         - {name: code, mountPath: /var/run/ddp-code}
+  {{- end }}
+  {{- with .Values.initContainers }}
+    {{- toYaml . | nindent 4 }}
   {{- end }}
   containers:
     - name: {{ $run.kind.container }}

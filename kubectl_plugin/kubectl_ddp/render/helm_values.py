@@ -163,7 +163,7 @@ def _size(spec: JobSpec) -> Values:
 def _environment(spec: JobSpec) -> Values:
     launch = _fabric(spec)["launch_command"]
     return {
-        "env": pod.plain_env(spec),
+        "env": pod.plain_env(spec, is_local=False),
         "secretEnv": {name: {"name": entry.secret, "key": entry.key} for name, entry in spec.secret_env.items()},
         "envFrom": _pod(spec)["env_from"],
         "launcher": [] if launch == runtime.command(spec, runtime.LAUNCH, is_local=False) else launch,
@@ -181,11 +181,12 @@ def _endings(spec: JobSpec) -> Values:
 
 
 def _volumes(spec: JobSpec) -> Values:
-    more = volumes.view(spec)
+    more = volumes.view(spec, is_local=False)
     return {
         "checkpointClaim": spec.checkpoint_claim,
         "volumes": more["more_volumes"],
         "volumeMounts": more["more_mounts"],
+        "initContainers": _pod(spec)["more_inits"],
     }
 
 

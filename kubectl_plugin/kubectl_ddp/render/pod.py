@@ -71,6 +71,7 @@ def view(spec: JobSpec, run_id: str, *, is_local: bool) -> dict[str, Any]:
         "env_from": [] if is_local else [_source(source) for source in spec.env_from],
         "resources": _resources(spec),
         "unpack_resources": {"cpu": str(spec.cpu), "memory": str(spec.memory)},
+        "more_inits": [] if is_local or spec.requirements is None else [_install(spec, pull_policy)],
         "unpack_command": ["python" if is_local else runtime.interpreter(spec), *UNPACK],
         "tolerations": [_toleration(toleration) for toleration in spec.tolerations],
         "store_selector": {key: value for key, value in spec.node_selector.items() if key.startswith(PLACE_LABELS)},
@@ -159,7 +160,7 @@ def _users(spec: JobSpec, *, is_local: bool) -> list[dict[str, Any]]:
     """Return the user's variables sorted by name, the only order that clones and chart values can reproduce."""
     secrets = [] if is_local else sorted(spec.secret_env.items())
     return [
-        *(_variable(name, literal(value)) for name, value in sorted(plain_env(spec).items())),
+        *(_variable(name, literal(value)) for name, value in sorted(plain_env(spec, is_local=is_local).items())),
         *(
             {"name": name, "valueFrom": {"secretKeyRef": {"name": entry.secret, "key": entry.key}}}
             for name, entry in secrets
@@ -167,10 +168,39 @@ def _users(spec: JobSpec, *, is_local: bool) -> list[dict[str, Any]]:
     ]
 
 
-def plain_env(spec: JobSpec) -> dict[str, str]:
-    """Return the literal variables that keys of the job set: ``env``, ``compileCache`` and ``torchrunShim``."""
+def _install(spec: JobSpec, pull_policy: PullPolicy) -> dict[str, Any]:
+    """Return the init container that installs the requirements, with the user's variables, such as pip's own."""
+    mounts: list[tuple[str, Path, dict[str, bool]]] = [("scratch", Path.SCRATCH, {}), ("packages", Path.PACKAGES, {})]
+    mounts += [(runtime.VOLUME, Path.RUNTIME, {"readOnly": True})] if spec.runtime_image else []
+    sizes = {"cpu": str(spec.cpu), "memory": str(spec.memory)}
+    more = {"envFrom": [_source(source) for source in spec.env_from]} if spec.env_from else {}
+    variables = [
+        _variable(Env.REQUIREMENTS, literal("\n".join(spec.requirements or ()))),
+        _variable("HOME", spec.env.get("HOME") or Path.SCRATCH),
+        *(each for each in _users(spec, is_local=False) if each["name"] != "HOME"),
+    ]
+    return {
+        "name": "install-packages",
+        "image": spec.image,
+        "imagePullPolicy": pull_policy.value,
+        "command": runtime.command(spec, "install", is_local=False),
+        "env": variables,
+        **more,
+        "resources": {"requests": sizes, "limits": sizes},
+        "securityContext": CONTAINER_SECURITY,
+        "terminationMessagePolicy": "FallbackToLogsOnError",
+        "volumeMounts": [{"name": name, "mountPath": str(path), **manner} for name, path, manner in mounts],
+    }
+
+
+def plain_env(spec: JobSpec, *, is_local: bool) -> dict[str, str]:
+    """Return the literal variables that keys of the job set: ``env``, ``compileCache`` and others."""
     cache = volumes.compile_cache_directory(spec)
-    of_keys = {Env.COMPILE_CACHE: cache, Env.TORCHRUN_SHIM: "1" if spec.torchrun_shim else None}
+    of_keys = {
+        Env.COMPILE_CACHE: cache,
+        Env.TORCHRUN_SHIM: "1" if spec.torchrun_shim else None,
+        Env.PACKAGES: None if is_local or spec.requirements is None else str(Path.PACKAGES),
+    }
     return dict(spec.env) | {str(name): value for name, value in of_keys.items() if value is not None}
 
 

@@ -20,6 +20,8 @@ from kubectl_ddp.values.parsers import Egress, EnvSource, SecretKey, Toleration,
 from kubectl_ddp.values.pod import AFFINITY, POD_TEMPLATE, PullPolicy, RuntimeMount, UnixId
 from kubectl_ddp.values.program import Program
 from kubectl_ddp.values.quantity import DURATION, Cpu, Memory, Nodes, parse_seconds
+from kubectl_ddp.values.requirements import SCHEMA as REQUIREMENTS
+from kubectl_ddp.values.requirements import parse_requirements
 from kubectl_ddp.values.volumes import Mount, SecretFiles
 
 _VARIABLE: Final = r"[A-Za-z_][A-Za-z0-9_]*"
@@ -147,6 +149,12 @@ class JobSpec:
         "runtimeMount", Group.ENVIRONMENT, v.Choice(RuntimeMount, tuple(RuntimeMount)),
         "Mount of the runtime image: an image volume, or a copy by an init container.", example="copy", default=None,
         otherwise="the version of Kubernetes",
+    )
+    requirements: tuple[str, ...] | None = key(
+        "requirements", Group.ENVIRONMENT, parse_requirements,
+        "Packages that an init container installs with the image's pip: a requirements file, or its lines.", "FILE",
+        example="[einops==0.8.1]", schema=REQUIREMENTS, default=None, flag="--requirements",
+        completion=Completion.FILES,
     )
     image_pull_secrets: tuple[str, ...] = key(
         "imagePullSecrets", Group.ENVIRONMENT, v.ListOf(_OBJECT, _OBJECT.schema),

@@ -30,6 +30,7 @@ OURS: Final = (
     Path.CODE,
     Path.CODE_ARCHIVE,
     Path.RUNTIME,
+    Path.PACKAGES,
     Path.SHARED_MEMORY,
     Path.TERMINATION_LOG,
 )

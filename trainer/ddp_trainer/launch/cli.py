@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Final
 
 from ddp_trainer.common.constants import Env, Port
-from ddp_trainer.launch import config, platform_defaults, torchrun_shim
+from ddp_trainer.launch import config, packages, platform_defaults, torchrun_shim
 from ddp_trainer.launch.agent.agent import Agent
 from ddp_trainer.launch.agent.agent_config import AgentConfig
 from ddp_trainer.launch.agent.agent_state import AgentStateMachine
@@ -71,6 +71,8 @@ def main(
             crash; None for none.
     """
     environ = dict(os.environ)
+    if Env.PACKAGES in environ:
+        packages.activate(environ)
     try:
         arguments = parse(argv, environ)
         for sentence in platform_defaults.apply(arguments, environ):

@@ -57,7 +57,7 @@ ABOUT_MACHINES: Final = frozenset(
     {"gang", "queue", "queuePriority", "scheduler", "topology", "priority"}
     | {"nodeSelector", "tolerations", "affinity", "gpuType", "rdma", "networks"}
     | {"serviceAccount", "imagePullSecrets", "imagePullPolicy", "runAsUser", "runAsGroup", "fsGroup"}
-    | {"python", "runtimeImage", "runtimeMount"}
+    | {"python", "runtimeImage", "runtimeMount", "requirements"}
 )
 """Keys that affect the choice of machines, and what only a cluster gives a pod."""
 
