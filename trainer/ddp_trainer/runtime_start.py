@@ -8,8 +8,8 @@ import os
 import sys
 
 LEAST = (3, 11)
-DO_NOT_RESTART = 93
-"""Value of ``Exit.DO_NOT_RESTART``, which an older Python cannot import."""
+USAGE = 2
+"""Value of ``Exit.USAGE``, which an older Python cannot import."""
 
 
 def start() -> int:
@@ -21,7 +21,7 @@ def start() -> int:
             "Use another --image, or name another interpreter of it with --python.",
             file=sys.stderr,
         )
-        return DO_NOT_RESTART
+        return USAGE
     # After the paths of the user, which come first also without this one.
     paths = os.environ.get("PYTHONPATH"), os.path.dirname(os.path.abspath(__file__))
     os.environ["PYTHONPATH"] = os.pathsep.join(path for path in paths if path)

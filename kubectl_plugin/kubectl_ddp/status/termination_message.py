@@ -353,7 +353,11 @@ def restarts(pods: Iterable[Object]) -> dict[str, int]:
 
 def _endings(pods: Iterable[Object]) -> Iterator[_TerminatedContainer]:
     for pod in workers(pods):
-        for state in (main_status(pod).get("lastState") or {}, main_status(pod).get("state") or {}):
+        main = main_status(pod)
+        has_started = {"running", "terminated"} & {*(main.get("state") or {}), *(main.get("lastState") or {})}
+        # An init container that fails, such as pip's, is why the job's container has not started.
+        inits = () if has_started else (pod.get("status") or {}).get("initContainerStatuses") or ()
+        for state in (each.get(when) or {} for each in (*inits, main) for when in ("lastState", "state")):
             if ended := state.get("terminated"):
                 yield _TerminatedContainer(
                     pod["metadata"]["name"], int(ended.get("exitCode", 0)), ended.get("message") or ""

@@ -40,6 +40,6 @@ def test_an_older_python_ends_with_one_sentence_before_it_imports_anything_that_
     ast.parse(Path(runtime_start.__file__).read_text(), feature_version=(3, 0))
     older = "import runpy, sys; sys.version_info = (3, 10, 4); runpy.run_path(sys.argv[1], run_name='__main__')"
     done = subprocess.run([sys.executable, "-c", older, runtime], capture_output=True, text=True, check=False)
-    assert done.returncode == Exit.DO_NOT_RESTART == runtime_start.DO_NOT_RESTART
+    assert done.returncode == Exit.USAGE == runtime_start.USAGE
     assert "is Python 3.10.4, and the launcher needs 3.11. Use another --image" in done.stderr
     assert done.stderr.count("\n") == 1

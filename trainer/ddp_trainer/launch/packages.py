@@ -44,7 +44,7 @@ def main(_: Sequence[str]) -> int:
         log_line(f"pip of {sys.executable} failed, or the image has none: use another --image. {_BUILD}")
     else:
         log_line(f"pip could not install the requirements: {errors[-1].rstrip('.')}. {_BUILD}")
-    return Exit.DO_NOT_RESTART
+    return Exit.FAILURE
 
 
 def activate(environ: dict[str, str]) -> None:

@@ -51,6 +51,6 @@ def test_the_packages_and_their_programs_are_there_and_what_the_image_has_is_not
 
 def test_pips_error_is_the_last_line_with_the_way_out(tmp_path: Path) -> None:
     done = run(tmp_path, "nowhere==3", "install")
-    assert done.returncode == Exit.DO_NOT_RESTART
+    assert done.returncode == Exit.FAILURE
     last = done.stderr.splitlines()[-1]
     assert "pip could not install the requirements: No matching distribution found for nowhere==3. --build" in last
