@@ -1,9 +1,10 @@
 # The trainer's image: what runs in the pods of a job. Targets: cpu (the default, last) and cuda. The target controller is the
-# image of the controller, without torch.
+# image of the controller, without torch; runtime is the launcher alone, for images of others.
 #
 #   docker build --target cpu --tag ddp-trainer:0.1.0 .
 #   docker build --target cuda --tag ddp-trainer:0.1.0-cuda .
 #   docker build --target controller --tag ddp-controller:0.1.0 .
+#   docker build --target runtime --tag ddp-runtime:0.1.0 .
 #
 # Layers from the heaviest and steadiest to the lightest: system, torch, other dependencies, our code. A changed line of
 # ours ships kilobytes. Each layer holds only what its stage added, so nothing is stored twice.
@@ -74,7 +75,7 @@ RUN python -m venv --without-pip /opt/ddp && touch /before && mkdir /added \
  && find /opt/ddp -cnewer /before ! -type d -exec cp --archive --parents --target-directory=/added {} +
 
 # --- What is shipped: no pip, a numeric user, a root file system that may be read-only. ---
-FROM base AS runtime
+FROM base AS shipped
 RUN python -m pip uninstall --yes --quiet setuptools wheel pip \
  && rm -f /etc/pip.conf /usr/local/bin/pip* \
  && groupadd --gid 65532 ddp \
@@ -99,7 +100,7 @@ CMD ["--help"]
 
 # Triton compiles its launcher with gcc against Python's headers, which the base has in /usr/local/include, and Inductor
 # what runs on the processor with g++. NCCL opens libibverbs and its providers by dlopen when NCCL_NET is IB.
-FROM runtime AS cuda
+FROM shipped AS cuda
 USER 0:0
 RUN apt-get update \
  && DEBIAN_FRONTEND=noninteractive apt-get install --yes --no-install-recommends \
@@ -120,14 +121,37 @@ RUN --mount=type=cache,target=/var/cache/pip \
 COPY --from=wheel /dist /dist
 RUN pip --python /opt/ddp/bin/python install --no-deps --no-cache-dir /dist/*.whl
 
-FROM runtime AS controller
+FROM shipped AS controller
 LABEL org.opencontainers.image.title="ddp-controller" \
       org.opencontainers.image.description="Moves pods of training jobs before their node goes, and resizes elastic jobs"
 COPY --from=dependencies-controller /opt/ddp /opt/ddp
 ENTRYPOINT ["python", "-m", "ddp_controller"]
 CMD []
 
-FROM runtime AS cpu
+# --- runtime: the launcher for images that do not hold it, without an interpreter. Nodes mount the image as a volume; where
+# they cannot, an init container copies it, with the cp of the base and its libraries. ---
+FROM base AS runtime-files
+COPY locks/trainer.txt /locks/
+COPY --from=project /added/opt/ddp /opt/ddp
+RUN --mount=type=cache,target=/var/cache/pip \
+    sed -n '/^prometheus-client==/,/[^\\]$/p' /locks/trainer.txt >/locks/runtime.txt \
+ && mkdir -p /runtime/copy && mv /opt/ddp/lib/python3*/site-packages/ddp_trainer /runtime/ \
+ && pip install --no-deps --require-hashes --requirement /locks/runtime.txt --target /runtime/ddp_trainer/vendor \
+ && find /runtime -name __pycache__ -prune -exec rm -r {} + \
+ && python -m compileall -q --invalidation-mode unchecked-hash -s /runtime -p /var/run/ddp-runtime /runtime/ddp_trainer \
+ && cp /runtime/ddp_trainer/runtime_start.py /runtime/__main__.py \
+ && cp --dereference "$(command -v cp)" $(ldd "$(command -v cp)" | grep --only-matching '/[^ ]*') /runtime/copy \
+ && mv /runtime/copy/ld*.so* /runtime/copy/ld.so
+
+FROM scratch AS runtime
+LABEL org.opencontainers.image.title="ddp-runtime" \
+      org.opencontainers.image.version="0.1.0" \
+      org.opencontainers.image.description="Launcher of kubectl ddp for images that do not hold it" \
+      org.opencontainers.image.licenses="Apache-2.0"
+COPY --from=runtime-files /runtime /
+USER 65532:65532
+
+FROM shipped AS cpu
 COPY --from=torch-cpu /opt/ddp /opt/ddp
 COPY --from=dependencies-cpu /added/opt/ddp /opt/ddp
 COPY --from=project /added/opt/ddp /opt/ddp

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 
 from kubectl_ddp.engines.registry import ENGINES
@@ -17,6 +19,7 @@ from kubectl_ddp.render.choose import (
 )
 from kubectl_ddp.render.gang_scheduling import NATIVE_VERSIONS
 from kubectl_ddp.values.engine import Engine, Gang
+from kubectl_ddp.values.pod import RuntimeMount
 from tests.support.jobs import a_job
 
 PREFERENCE = tuple(engine for engine in Engine if engine is not Engine.AUTO)
@@ -86,3 +89,18 @@ def test_a_settled_job_leaves_nothing_open_and_is_otherwise_the_same() -> None:
     settled = resolve_auto(a_job(gang=Gang.AUTO), facts(Engine.JOBSET, gang=Gang.KAI))
     assert settled == a_job(engine=Engine.JOBSET, gang=Gang.KAI)
     assert kinds_to_discover() >= facts(*PREFERENCE, gang=Gang.KAI).kinds
+
+
+@pytest.mark.parametrize(
+    ("version", "given", "chosen"),
+    [
+        ((1, 35), {}, None),
+        ((1, 36), {"runtime_image": "r:1"}, RuntimeMount.IMAGE),
+        ((1, 35), {"runtime_image": "r:1"}, RuntimeMount.COPY),
+        ((1, 36), {"runtime_image": "r:1", "runtime_mount": RuntimeMount.COPY}, RuntimeMount.COPY),
+    ],
+)
+def test_the_runtime_image_is_mounted_where_the_cluster_serves_image_volumes_and_else_copied(
+    version: tuple[int, int], given: dict[str, Any], chosen: RuntimeMount | None
+) -> None:
+    assert resolve_auto(a_job(**given), facts(version=version)).runtime_mount is chosen

@@ -15,7 +15,7 @@ from ddp_trainer.common.constants import (
     Path,
 )
 from ddp_trainer.launch import flags
-from kubectl_ddp.code.archive import Code
+from kubectl_ddp.code.archive import ARCHIVE, Code
 from kubectl_ddp.engines.registry import ENGINES, Engine
 from kubectl_ddp.errors import UsageError
 from kubectl_ddp.kube.objects import Object
@@ -23,13 +23,14 @@ from kubectl_ddp.render import Site, render
 from kubectl_ddp.spec.model import JobSpec
 from kubectl_ddp.spec.rules import REQUIRED
 from kubectl_ddp.values.parsers import EnvSource, SecretKey, Toleration
-from kubectl_ddp.values.pod import PullPolicy
+from kubectl_ddp.values.pod import PullPolicy, RuntimeMount
 from kubectl_ddp.values.program import Command, Module, Script
 from kubectl_ddp.values.quantity import Memory
 from kubectl_ddp.values.volumes import Mount
 from tests.support.jobs import a_job, jobs
 from tests.support.rendered import RUN, container, environment, expanded, templates, worker_pod
 
+RUNTIME = str(Path.RUNTIME)
 ANY_JOB = settings(deadline=None, max_examples=50, suppress_health_check=[HealthCheck.too_slow])
 """A loaded machine draws jobs slowly, which says nothing about them."""
 
@@ -122,7 +123,7 @@ def test_every_promised_variable_is_set_and_named_once() -> None:
     assert (found[Env.SHARE_STORE_OFF], found[Env.RESTART_IN_PLACE]) == ("1", "1")
     of_metrics = {Env.METRICS_ADDRESS, Env.METRICS_DIR}
     of_a_group = {Env.CHANNEL, Env.GENERATION, Env.FENCE, Env.RESTARTS, Env.PULSE, Env.MOMENTS, Env.NODES}
-    of_options = {Env.PARALLEL, Env.COMPILE_CACHE}  # of a job with a layout, and with a compile cache
+    of_options = {Env.PARALLEL, Env.COMPILE_CACHE, Env.TORCHRUN_SHIM, Env.PACKAGES, Env.REQUIREMENTS}  # of keys
     others = of_metrics | of_a_group | (SWITCHES - {Env.RESTART_IN_PLACE}) | of_options
     assert set(Env) - set(found) == others | {Env.PARENT_LINK}
 
@@ -284,3 +285,42 @@ def test_every_alternative_of_the_affinity_also_wants_what_the_fabric_does() -> 
     assert [term["matchExpressions"][0]["key"] for term in found] == ["a", "b"]
     assert all(len(term["matchExpressions"]) > 1 for term in found)
     assert fabric["podAntiAffinity"] == {"x": []}
+
+
+@pytest.mark.parametrize("engine", list(ENGINES))
+def test_an_image_without_the_launcher_gets_it_from_the_runtime_image_in_every_pod(engine: Engine) -> None:
+    image = {"image": "debian:13", "runtime_image": "ddp-runtime:1"}
+    for copied, mounted in zip(
+        pods(engine, **image), pods(engine, **image, runtime_mount=RuntimeMount.IMAGE), strict=True
+    ):
+        [init] = copied["spec"]["initContainers"]
+        assert (init["image"], init["volumeMounts"]) == ("ddp-runtime:1", [{"name": "runtime", "mountPath": RUNTIME}])
+        assert "initContainers" not in mounted["spec"]
+        volumes = [each["spec"]["volumes"] for each in (copied, mounted)]
+        assert [volume for of_pod in volumes for volume in of_pod if volume["name"] == "runtime"] == [
+            {"name": "runtime", "emptyDir": {}},
+            {"name": "runtime", "image": {"reference": "ddp-runtime:1", "pullPolicy": "IfNotPresent"}},
+        ]
+        assert copied["spec"]["containers"] == mounted["spec"]["containers"]
+        [found] = copied["spec"]["containers"]
+        assert found["command"] == ["python3", RUNTIME, "store" if found["name"] == "store" else "launch"]
+        assert {"name": "runtime", "mountPath": RUNTIME, "readOnly": True} in found["volumeMounts"]
+
+
+@pytest.mark.parametrize(
+    ("given", "python", "launch"),
+    [
+        ({}, "python", ["ddp-launch"]),
+        ({"python": "python3.12"}, "python3.12", ["python3.12", "-m", "ddp_trainer", "launch"]),
+        ({"runtime_image": "r:1"}, "python3", ["python3", RUNTIME, "launch"]),
+        ({"runtime_image": "r:1", "python": "/opt/conda/bin/python"}, "/opt/conda/bin/python", None),
+    ],
+)
+def test_one_interpreter_of_the_image_starts_everything(given: Any, python: str, launch: list[str] | None) -> None:
+    spec, code = a_job(code="src", program=Script("train.py"), args=(), **given), Code(ARCHIVE, "")
+    worker = worker_pod(spec, code=code)
+    assert worker["initContainers"][-1]["command"][0] == python
+    assert worker["containers"][0]["command"] == (launch or [python, RUNTIME, "launch"])
+    assert templates(render(spec, RUN, code=code))[1]["spec"]["containers"][0]["command"][0] == python
+    here = worker_pod(spec, code=code, site=Site.LOCAL)
+    assert (here["initContainers"][0]["command"][0], here["containers"][0]["command"]) == ("python", ["ddp-launch"])

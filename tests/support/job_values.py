@@ -229,6 +229,11 @@ def _machines(draw: Draw) -> None:
 
 def _environment(draw: Draw) -> None:
     draw.some(0.6, "image", lambda: draw.one(IMAGES))
+    draw.some(0.1, "requirements", lambda: ["einops==0.8.1", "$(x) > 2"])
+    draw.some(0.2, "torchrunShim", lambda: draw.one([True, "false"]))
+    draw.some(0.3, "runtimeImage", lambda: "registry.example.com/ddp-runtime:1")
+    draw.some(0.3, "runtimeMount", lambda: draw.one(["image", "copy"]))
+    draw.some(0.2, "python", lambda: draw.one(["python3.12", "/opt/conda/bin/python"]))
     names = ("A", "B_2", "HOME", "NCCL_DEBUG", "NCCL_NET", "OMP_NUM_THREADS", "DDP_PREFLIGHT", "_x", "LD_LIBRARY_PATH")
     draw.some(0.5, "env", lambda: {name: draw.one(WORDS) for name in draw.few(names, 4)})
     secret = ("TOKEN", "NCCL_SECRET", "Z")

@@ -14,7 +14,7 @@ from kubectl_ddp.values.engine import Engine, Gang, QueueResize
 from kubectl_ddp.values.metrics_ingress import Reader
 from kubectl_ddp.values.node_requirements import Placement, Rdma, Topology
 from kubectl_ddp.values.parsers import Effect, Egress, EnvSource, SecretKey, Toleration
-from kubectl_ddp.values.pod import PullPolicy
+from kubectl_ddp.values.pod import PullPolicy, RuntimeMount
 from kubectl_ddp.values.program import Command, Module, Program, Script
 from kubectl_ddp.values.quantity import Cpu, Memory, Nodes
 from kubectl_ddp.values.volumes import Mount, SecretFiles, Source
@@ -91,6 +91,10 @@ def extras(draw: st.DrawFn, gpus: int, nproc: int) -> dict[str, Any]:
         "fabric": draw(st.sampled_from(["none", *fabrics])),
         "image_pull_secrets": tuple(draw(st.lists(LABEL, max_size=2))),
         "image_pull_policy": draw(st.none() | st.sampled_from(PullPolicy)),
+        "python": draw(st.none() | st.just("/opt/conda/bin/python")),
+        "torchrun_shim": draw(st.none() | st.booleans()),
+        "runtime_image": draw(st.none() | st.just("ddp-runtime:1")),
+        "runtime_mount": draw(st.none() | st.sampled_from(RuntimeMount)),
         "service_account": draw(st.none() | LABEL),
         "labels": draw(st.dictionaries(LABEL, LABEL, max_size=2)),
         "annotations": draw(st.dictionaries(LABEL, TEXT, max_size=2)),
@@ -163,7 +167,10 @@ def jobs(draw: st.DrawFn) -> JobSpec:
             ),
             gang=draw(st.sampled_from([Gang.NONE, Gang.AUTO, Gang.VOLCANO, Gang.KAI, Gang.NATIVE])),
             engine=draw(st.sampled_from(Engine)),
-            egress=draw(st.sampled_from(Egress)),
+            **draw(
+                st.builds(dict, egress=st.sampled_from(Egress))
+                | st.just({"requirements": ("einops==0.8.1", "a[b]>=2")})
+            ),
             dns=tuple(draw(st.lists(DNS_SERVERS, max_size=2))),
             metrics_from=tuple(draw(st.lists(READERS, min_size=1, max_size=2))),
             **(draw(extras(gpus, nproc)) if draw(st.booleans()) else {}),

@@ -22,7 +22,7 @@ class Place:
 
 
 PLACES = (
-    Place("Dockerfile", r'image\.version="([^"]+)"'),
+    Place("Dockerfile", r'image\.version="([^"]+)"', count=2),
     Place("Dockerfile", r"--tag ddp-trainer:(\S+?)(?:-cuda)? \.$", count=2),
     Place("manifests/components/gpu/values.yaml", r"ddp-trainer:(\S+?)-cuda"),
     Place("README.md", r"/badge/version-([^-]+)-"),

@@ -1,8 +1,8 @@
 """Commands of the trainer image: ``ddp-launch``, and ``python -m ddp_trainer COMMAND``.
 
-The commands are launch, store, aggregate, train, checkpoint, profile, hang, preflight and collectives. This module
-connects the packages, which do not import one another. Each package is imported only when its command runs: a launcher
-must not pay for torch, nor a store for prometheus.
+The commands are launch, install, store, aggregate, train, checkpoint, profile, hang, preflight and collectives. This
+module connects the packages, which do not import one another. Each package is imported only when its command runs: a
+launcher must not pay for torch, nor a store for prometheus.
 """
 
 from __future__ import annotations
@@ -11,6 +11,7 @@ import importlib
 import os
 import sys
 from collections.abc import Callable, Sequence
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from ddp_trainer.common.constants import Env, Exit
@@ -48,6 +49,14 @@ def _start_launcher(argv: Sequence[str], parent: ParentLink | None = None) -> in
 def _is_reference_trainer(program: Program) -> bool:
     """Return whether the program is the reference trainer, which can import and read samples before it has a rank."""
     return (program.kind, program.target, program.arguments[:1]) == ("module", "ddp_trainer", ("train",))
+
+
+def _aggregate(argv: Sequence[str]) -> int:
+    # The runtime image has its own prometheus_client there. Programs of the user import that of their image.
+    sys.path.insert(0, str(Path(__file__).with_name("vendor")))
+    from ddp_trainer.metrics.aggregator import main  # noqa: PLC0415
+
+    return main([*argv])
 
 
 def _main_of(module: str) -> Command:
@@ -93,8 +102,9 @@ SUBCOMMANDS: dict[str, Command] = {
 
 COMMANDS: dict[str, Command] = {
     "launch": _launch,
+    "install": _main_of("ddp_trainer.launch.packages"),
     "store": _main_of("ddp_trainer.launch.rendezvous.store"),
-    "aggregate": _main_of("ddp_trainer.metrics.aggregator"),
+    "aggregate": _aggregate,
     "train": _train,
     "checkpoint": _checkpoint,
     "profile": _main_of("ddp_trainer.launch.in_worker.profile"),

@@ -38,13 +38,22 @@ spec:
     - {name: {{ . }}, resourceClaimTemplateName: {{ $run.name }}-{{ . }}}
     {{- end }}
   {{- end }}
-  {{- if $isArchive }}
+  {{- $copies := and .Values.runtimeImage (ne .Values.runtimeMount "image") }}
+  {{- if or $copies $isArchive .Values.initContainers }}
   initContainers:
+  {{- end }}
+  {{- if $copies }}
+    {{- include "ddp-job.runtimeCopy" . | nindent 4 }}
+      resources:
+        requests: &copy {cpu: {{ include "ddp-job.text" .Values.cpu | quote }}, memory: {{ .Values.memory | quote }}}
+        limits: *copy
+  {{- end }}
+  {{- if $isArchive }}
     # A ConfigMap holds files, not directories, and is read-only: scripts write beside themselves.
     - name: unpack-code
       image: {{ $run.image | quote }}
       imagePullPolicy: {{ .Values.imagePullPolicy }}
-      command: [python, -m, tarfile, --extract, /var/run/ddp-code-archive/code.tar.gz, /var/run/ddp-code]
+      command: [{{ include "ddp-job.python" . }}, -m, tarfile, --extract, /var/run/ddp-code-archive/code.tar.gz, /var/run/ddp-code]
       resources:
         requests: &unpack {cpu: {{ include "ddp-job.text" .Values.cpu | quote }}, memory: {{ .Values.memory | quote }}}
         limits: *unpack
@@ -54,11 +63,14 @@ spec:
         - {name: code-archive, mountPath: /var/run/ddp-code-archive, readOnly: true}
         - {name: code, mountPath: /var/run/ddp-code}
   {{- end }}
+  {{- with .Values.initContainers }}
+    {{- toYaml . | nindent 4 }}
+  {{- end }}
   containers:
     - name: {{ $run.kind.container }}
       image: {{ $run.image | quote }}
       imagePullPolicy: {{ .Values.imagePullPolicy }}
-      command: {{ include "ddp-job.quoted" .Values.launcher }}
+      command: {{ .Values.launcher | default (include "ddp-job.command" (dict "root" . "name" "launch") | fromJsonArray) | include "ddp-job.quoted" }}
       args:
         - --nnodes={{ $run.minNodes }}:{{ $run.maxNodes }}
         - --nproc-per-node={{ $run.nproc }}
@@ -138,6 +150,9 @@ spec:
         {{- if $run.code }}
         - {name: code, mountPath: /var/run/ddp-code, readOnly: {{ not $isArchive }}}
         {{- end }}
+        {{- if .Values.runtimeImage }}
+        - {name: runtime, mountPath: /var/run/ddp-runtime, readOnly: true}
+        {{- end }}
         {{- with .Values.volumeMounts }}
         {{- toYaml . | nindent 8 }}
         {{- end }}
@@ -166,9 +181,50 @@ spec:
     - name: code
       emptyDir: {}
     {{- end }}
+    {{- if .Values.runtimeImage }}
+    {{- include "ddp-job.runtimeVolume" . | nindent 4 }}
+    {{- end }}
     {{- with .Values.volumes }}
     {{- toYaml . | nindent 4 }}
     {{- end }}
+{{- end -}}
+
+{{/* The Python of the image. Images of others often have no `python`. */}}
+{{- define "ddp-job.python" -}}
+{{- .Values.python | default (ternary "python3" "python" (ne "" .Values.runtimeImage)) | quote -}}
+{{- end -}}
+
+{{/* The words that start a command of ddp_trainer in a pod, as JSON. */}}
+{{- define "ddp-job.command" -}}
+{{- $python := include "ddp-job.python" .root -}}
+{{- if .root.Values.runtimeImage -}}
+[{{ $python }}, "/var/run/ddp-runtime", {{ quote .name }}]
+{{- else if and (eq .name "launch") (not .root.Values.python) -}}
+["ddp-launch"]
+{{- else -}}
+[{{ $python }}, "-m", "ddp_trainer", {{ quote .name }}]
+{{- end -}}
+{{- end -}}
+
+{{/* The init container that copies the launcher, without its resources. */}}
+{{- define "ddp-job.runtimeCopy" -}}
+- name: copy-runtime
+  image: {{ .Values.runtimeImage | quote }}
+  imagePullPolicy: {{ .Values.imagePullPolicy }}
+  command: [/copy/ld.so, --library-path, /copy, /copy/cp, --recursive, /__main__.py, /ddp_trainer, /var/run/ddp-runtime]
+  securityContext: {{ include "ddp-job.containerSecurityContext" . }}
+  terminationMessagePolicy: FallbackToLogsOnError
+  volumeMounts:
+    - {name: runtime, mountPath: /var/run/ddp-runtime}
+{{- end -}}
+
+{{- define "ddp-job.runtimeVolume" -}}
+- name: runtime
+  {{- if eq .Values.runtimeMount "image" }}
+  image: {reference: {{ .Values.runtimeImage | quote }}, pullPolicy: {{ .Values.imagePullPolicy }}}
+  {{- else }}
+  emptyDir: {}
+  {{- end }}
 {{- end -}}
 
 {{/* What the launcher starts, as JSON. */}}

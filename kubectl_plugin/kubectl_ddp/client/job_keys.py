@@ -42,6 +42,16 @@ class JobKeys(TypedDict, total=False):
     """Maximum size of /dev/shm, part of the memory."""
     image: str
     """Container image; $KUBECTL_DDP_IMAGE sets the default."""
+    python: str
+    """Python interpreter of the image (python; python3 with runtimeImage)."""
+    runtime_image: str
+    """Image with the launcher, for an image without it."""
+    torchrun_shim: str
+    """A torchrun in the command, such as one in a shell script, starts its program as a rank of the job."""
+    runtime_mount: Literal["image", "copy"]
+    """Mount of the runtime image: an image volume, or a copy by an init container."""
+    requirements: str | Sequence[str]
+    """Packages that an init container installs with the image's pip: a requirements file, or its lines."""
     image_pull_secrets: Sequence[str]
     """Secret with credentials for the registry of the image."""
     image_pull_policy: Literal["IfNotPresent", "Always", "Never"]

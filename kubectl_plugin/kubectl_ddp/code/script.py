@@ -90,7 +90,8 @@ def _launcher_warning(what: str, texts: Sequence[str], launchers: Collection[str
             yield warning(
                 f"{what} starts {names[0]}, and the launcher of the job starts the ranks already: each would start "
                 "its own.",
-                "Submit the program behind it, and set nnodes and nproc; or give it --standalone.",
+                "Submit the program behind it, and set nnodes and nproc; or give it --standalone; or set "
+                "--torchrun-shim true for torchrun.",
             )
             return
 

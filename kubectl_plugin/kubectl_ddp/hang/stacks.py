@@ -14,6 +14,7 @@ from kubectl_ddp.errors import DdpError
 from kubectl_ddp.hang.analysis import HangState, Verdict, analyze
 from kubectl_ddp.hang.collector import HangSnapshot, PodReport, read
 from kubectl_ddp.kube.objects import Object, Snapshot
+from kubectl_ddp.render.runtime import words_in_pod
 from kubectl_ddp.util.concurrency import each
 
 MOST_PODS: Final = 4
@@ -40,7 +41,8 @@ def with_stacks(
     """
     names = _pods(sight, verdict)[:MOST_PODS]
     pods = [pod for pod in snapshot.pods if pod["metadata"]["name"] in names]
-    found = each(lambda pod: _read(backend, pod), pods)
+    command = words_in_pod(snapshot.job, "hang") or ("sh", "-c", _RUN, "hang", *_WORDS)
+    found = each(lambda pod: _read(backend, pod, command), pods)
     fuller = {shown.pod: shown for shown in found if isinstance(shown, PodReport)}
     missing = next((shown for shown in found if isinstance(shown, str)), "")
     whole = replace(sight, pods=tuple(_merge_pod_reports(pod, fuller.get(pod.pod)) for pod in sight.pods))
@@ -72,11 +74,11 @@ def _verdict_key(verdict: Verdict) -> tuple[HangState, Sequence[int]]:
     return verdict.answer, [culprit.look.rank for culprit in verdict.culprits]
 
 
-def _read(backend: Backend, pod: Object) -> PodReport | str:
+def _read(backend: Backend, pod: Object, command: Sequence[str]) -> PodReport | str:
     """Return a pod's report with stacks, or an error message."""
     name = str(pod["metadata"]["name"])
     try:
-        done = _run(backend, pod)
+        done = _run(backend, pod, command)
     except DdpError as error:
         return f"{_MISSING}: pod {name}: {error}"
     except (OSError, subprocess.TimeoutExpired) as error:
@@ -89,10 +91,10 @@ def _read(backend: Backend, pod: Object) -> PodReport | str:
     return read(name, done.stdout)
 
 
-def _run(backend: Backend, pod: Object) -> subprocess.CompletedProcess[str]:
+def _run(backend: Backend, pod: Object, command: Sequence[str]) -> subprocess.CompletedProcess[str]:
     # A local pod runs in the environment of the submission, usually this same interpreter.
     here = os.environ.get("KUBECTL_DDP_PYTHON") or sys.executable
-    words = (here, *_WORDS) if backend.where == LOCAL else ("sh", "-c", _RUN, "hang", *_WORDS)
+    words = (here, *_WORDS) if backend.where == LOCAL else tuple(command)
     handover = backend.enter(pod, Entry(words=words, variables={}))
     return subprocess.run(
         handover.words,

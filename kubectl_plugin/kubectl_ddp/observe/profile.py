@@ -6,7 +6,7 @@ import gzip
 import os
 import subprocess
 import zlib
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Final
 
@@ -32,13 +32,26 @@ _SPARE_SECONDS: Final = 30.0
 
 
 def entry(
-    local_rank: int, variables: Mapping[str, str], *, steps: int, seconds: float, python: str = "python3"
+    local_rank: int,
+    variables: Mapping[str, str],
+    *,
+    steps: int,
+    seconds: float,
+    python: str = "python3",
+    command: Sequence[str] = (),
 ) -> Entry:
-    """Return the command to run beside the rank. ``python`` is an interpreter of the pod that can import
-    ``ddp_trainer``.
+    """Return the command to run beside the rank.
+
+    Args:
+        local_rank: Local rank of the worker.
+        variables: Environment variables of the command.
+        steps: Steps to record.
+        seconds: Time limit.
+        python: Interpreter of the pod that can import ``ddp_trainer``.
+        command: Words that start the profiler, in a pod where no interpreter can import it without them.
     """
     flags = ("--local-rank", str(local_rank), "--steps", str(steps), "--seconds", f"{seconds:g}")
-    return Entry(words=("sh", "-c", _RUN, "profile", python, *flags), variables=variables)
+    return Entry(words=(*(command or ("sh", "-c", _RUN, "profile", python)), *flags), variables=variables)
 
 
 def fetch_trace(handover: ExecCommand, file: Path, seconds: float) -> int:

@@ -13,6 +13,7 @@ from kubectl_ddp.render.gang_scheduling import NATIVE_GROUP, NATIVE_VERSIONS
 from kubectl_ddp.spec.model import JobSpec
 from kubectl_ddp.spec.rules import checked
 from kubectl_ddp.values.engine import Engine, Gang
+from kubectl_ddp.values.pod import RuntimeMount
 
 Kind = tuple[str, str]
 """Type of a kind: apiVersion and kind."""
@@ -24,6 +25,10 @@ GANG_KINDS: Final[Sequence[tuple[Gang, Kind]]] = (
     *((Gang.NATIVE, (f"{NATIVE_GROUP}/{version}", "Workload")) for version in reversed(NATIVE_VERSIONS)),
 )
 """Kinds that identify each gang scheduler, in order of preference; Kueue is chosen by a queue instead."""
+
+
+IMAGE_VOLUMES: Final = (1, 36)
+"""First version of Kubernetes in which image volumes are generally available."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,14 +49,21 @@ def kinds_to_discover() -> set[Kind]:
 
 
 def resolve_auto(spec: JobSpec, facts: Facts) -> JobSpec:
-    """Return the job with engine and gang resolved.
+    """Return the job with engine, gang and mount of the runtime image resolved.
 
     Raises:
         PreflightFailed: If no engine or gang scheduler fits.
         UsageError: If the job's values contradict the chosen ones.
     """
     chosen = dataclasses.replace(spec, engine=choose_engine(spec.engine, facts), gang=choose_gang(spec, facts))
-    return checked(chosen)
+    return checked(dataclasses.replace(chosen, runtime_mount=choose_runtime_mount(spec, facts)))
+
+
+def choose_runtime_mount(spec: JobSpec, facts: Facts) -> RuntimeMount | None:
+    """Return the requested mount of the runtime image, or an image volume where the cluster serves it."""
+    if spec.runtime_image is None or spec.runtime_mount is not None:
+        return spec.runtime_mount
+    return RuntimeMount.IMAGE if facts.version >= IMAGE_VOLUMES else RuntimeMount.COPY
 
 
 def choose_engine(asked: Engine, facts: Facts) -> Engine:

@@ -8,11 +8,11 @@ from typing import Any, Final
 
 from ddp_trainer.common.constants import Exit
 from kubectl_ddp.fabrics.model import Target
+from kubectl_ddp.render import runtime
 from kubectl_ddp.render.pod import literal
 from kubectl_ddp.spec.fabric import object_entries
 from kubectl_ddp.spec.model import JobSpec
 
-LAUNCHER: Final = "ddp-launch"
 MULTUS: Final = "k8s.v1.cni.cncf.io/networks"
 CHANNEL: Final = "channel"
 """Name of the claim for a channel of a ComputeDomain."""
@@ -28,6 +28,7 @@ def view(spec: JobSpec, *, is_local: bool) -> dict[str, Any]:
     claims = [*added.get(Target.CLAIM, ()), *([CHANNEL] if added.get(Target.COMPUTE_DOMAIN) else ())]
     load = list(added.get(Target.LOAD, {}).values())
     libraries = list(added.get(Target.LIBRARY_PATH, {}).values())
+    launch = runtime.command(spec, runtime.LAUNCH, is_local=is_local)
     return {
         "fabric_annotations": {} if is_local else added[Target.ANNOTATION] | _network_annotations(spec),
         "fabric_resources": added.get(Target.RESOURCE, {}),
@@ -38,7 +39,7 @@ def view(spec: JobSpec, *, is_local: bool) -> dict[str, Any]:
         ),
         "devices": [_devices(value) for value in added.get(Target.CLAIM, {}).values()],
         "fabric_templates": [TEMPLATES[target] for target in TEMPLATES if added.get(target)],
-        "launch_command": _command(spec, load, libraries) if load or libraries else [LAUNCHER],
+        "launch_command": [*_shell(spec, load, libraries), *launch] if load or libraries else launch,
     }
 
 
@@ -57,15 +58,15 @@ def _devices(value: str) -> dict[str, Any]:
     return {"deviceClassName": device_class, **amount}
 
 
-def _command(spec: JobSpec, load: Sequence[str], libraries: Sequence[str]) -> list[str]:
-    """Return the launcher's command in a shell that sources the vendor's scripts. The job's values take precedence."""
+def _shell(spec: JobSpec, load: Sequence[str], libraries: Sequence[str]) -> list[str]:
+    """Return a shell that sources the vendor's scripts and starts what follows. The job's values take precedence."""
     lines = [_before_the_rest("LD_LIBRARY_PATH", libraries)] if libraries else []
     if load:
         said = sorted(name for name in (*spec.env, *spec.secret_env) if name.startswith("NCCL_"))
         lines.append(f'kept="$(declare -p {" ".join(said)})"' if said else "kept=")
         lines += [source_script(path) for path in load]
         lines.append('eval "$kept"')
-    return ["bash", "-c", literal("\n".join([*lines, f'exec {LAUNCHER} "$@"'])), LAUNCHER]
+    return ["bash", "-c", literal("\n".join([*lines, 'exec "$@"'])), runtime.LAUNCHER]
 
 
 def _before_the_rest(name: str, directories: Sequence[str]) -> str:

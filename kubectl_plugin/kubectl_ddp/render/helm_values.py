@@ -17,7 +17,7 @@ from kubectl_ddp.code.archive import Code
 from kubectl_ddp.errors import UsageError
 from kubectl_ddp.kube import job_kinds
 from kubectl_ddp.kube.objects import Object
-from kubectl_ddp.render import fabric, failures, gang_scheduling, network, placement, pod, volumes
+from kubectl_ddp.render import fabric, failures, gang_scheduling, network, placement, pod, runtime, volumes
 from kubectl_ddp.render.gang_scheduling import NATIVE_VERSIONS
 from kubectl_ddp.render.objects import engine_of, render
 from kubectl_ddp.render.secret import PLACEHOLDER
@@ -38,7 +38,6 @@ DEFAULTS: Final[Mapping[str, Any]] = {
     "spares": 0,
     "gpus": 0,
     "gpuResource": pod.GPU,
-    "launcher": [fabric.LAUNCHER],
     "imagePullPolicy": PullPolicy.IF_NOT_PRESENT.value,
     "podSecurityContext": {"runAsUser": pod.USER, "runAsGroup": pod.USER, "fsGroup": pod.USER},
     "networkPolicy": {
@@ -82,6 +81,9 @@ def helm_values(
             "name": spec.name,
             "engine": str(spec.engine),
             "image": spec.image,
+            "python": spec.python,
+            "runtimeImage": spec.runtime_image,
+            "runtimeMount": None if spec.runtime_mount is None else str(spec.runtime_mount),
             **_identity(spec),
             **_program(spec, code),
             **_size(spec),
@@ -159,11 +161,12 @@ def _size(spec: JobSpec) -> Values:
 
 
 def _environment(spec: JobSpec) -> Values:
+    launch = _fabric(spec)["launch_command"]
     return {
-        "env": pod.plain_env(spec),
+        "env": pod.plain_env(spec, is_local=False),
         "secretEnv": {name: {"name": entry.secret, "key": entry.key} for name, entry in spec.secret_env.items()},
         "envFrom": _pod(spec)["env_from"],
-        "launcher": _fabric(spec)["launch_command"],
+        "launcher": [] if launch == runtime.command(spec, runtime.LAUNCH, is_local=False) else launch,
     }
 
 
@@ -178,11 +181,12 @@ def _endings(spec: JobSpec) -> Values:
 
 
 def _volumes(spec: JobSpec) -> Values:
-    more = volumes.view(spec)
+    more = volumes.view(spec, is_local=False)
     return {
         "checkpointClaim": spec.checkpoint_claim,
         "volumes": more["more_volumes"],
         "volumeMounts": more["more_mounts"],
+        "initContainers": _pod(spec)["more_inits"],
     }
 
 
@@ -278,7 +282,10 @@ def _read_by_the_chart(values: Values) -> Values:
     """Return the job file that the chart writes into the annotation ``ddp.dev/spec``, as ``ddp-job.document`` does."""
     kueue, policy = values.get("kueue", {}), values.get("networkPolicy", {})
     secret_env = values.get("secretEnv", {})
-    same = ("name", "image", "script", "code", "module", "command", "args", "nproc", "cpu", "memory", "shm", "parallel")
+    same = (
+        *("name", "image", "python", "runtimeImage", "runtimeMount", "script", "code", "module", "command", "args"),
+        *("nproc", "cpu", "memory", "shm", "parallel"),
+    )
     document = {
         **{key: values.get(key) for key in (*same, "env", "maxRestarts", "checkpointClaim", "nodeSelector")},
         "apiVersion": "ddp.dev/v1",

@@ -84,7 +84,7 @@ def render(
     view = _view(spec, run_id, code, engine, native_version) | {"suspended": suspended or is_kueue_managed(spec)}
     if site is Site.CLUSTER:
         _check_annotations(spec.name, view["root_metadata"]["annotations"])
-    view |= pod.view(spec, run_id, is_local=site is Site.LOCAL) | volumes.view(spec)
+    view |= pod.view(spec, run_id, is_local=site is Site.LOCAL) | volumes.view(spec, is_local=site is Site.LOCAL)
     view |= fabric.view(spec, is_local=site is Site.LOCAL)
     view |= failures.view(spec, engine.container) | network.view(spec, api_servers)
     view |= secret.view(spec.name, run_id, run_secret or secret.new_secret())

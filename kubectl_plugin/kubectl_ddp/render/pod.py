@@ -9,7 +9,7 @@ from typing import Any, Final
 
 from ddp_trainer.common.constants import GROUP, LOG_PREFIX, SECRET_KEY, CheckpointScope, Env, Path, Port
 from kubectl_ddp.code.archive import ARCHIVE
-from kubectl_ddp.render import volumes
+from kubectl_ddp.render import runtime, volumes
 from kubectl_ddp.spec.model import JobSpec
 from kubectl_ddp.values.parsers import EnvSource, Toleration
 from kubectl_ddp.values.pod import NONE, PullPolicy
@@ -26,8 +26,8 @@ PLACE_LABELS: Final = ("kubernetes.io/arch", "kubernetes.io/os", "topology.kuber
 USER_NAME: Final = "ddp"
 NEVER_READY: Final = f"{GROUP}/moves-at-once"
 """Readiness gate of the store that never becomes true."""
-UNPACK: Final = ("python", "-m", "tarfile", "--extract", f"{Path.CODE_ARCHIVE}/{ARCHIVE}", str(Path.CODE))
-"""Command that unpacks the shipped code before the program starts; every Python supports it."""
+UNPACK: Final = ("-m", "tarfile", "--extract", f"{Path.CODE_ARCHIVE}/{ARCHIVE}", str(Path.CODE))
+"""Arguments with which Python unpacks the shipped code before the program starts; every version supports them."""
 
 CONTAINER_SECURITY: Final[Mapping[str, Any]] = {
     "allowPrivilegeEscalation": False,
@@ -59,7 +59,8 @@ def _pod_security(spec: JobSpec) -> dict[str, Any]:
 
 def view(spec: JobSpec, run_id: str, *, is_local: bool) -> dict[str, Any]:
     """Return the pod settings for the templates."""
-    return {
+    pull_policy = spec.image_pull_policy or PullPolicy.IF_NOT_PRESENT
+    return runtime.view(spec, pull_policy, is_local=is_local) | {
         "launch_arguments": [
             *_launch_arguments(spec, run_id, is_local=is_local),
             *_literal_args(_program(spec, is_local=is_local)),
@@ -70,14 +71,15 @@ def view(spec: JobSpec, run_id: str, *, is_local: bool) -> dict[str, Any]:
         "env_from": [] if is_local else [_source(source) for source in spec.env_from],
         "resources": _resources(spec),
         "unpack_resources": {"cpu": str(spec.cpu), "memory": str(spec.memory)},
-        "unpack_command": UNPACK,
+        "more_inits": [] if is_local or spec.requirements is None else [_install(spec, pull_policy)],
+        "unpack_command": ["python" if is_local else runtime.interpreter(spec), *UNPACK],
         "tolerations": [_toleration(toleration) for toleration in spec.tolerations],
         "store_selector": {key: value for key, value in spec.node_selector.items() if key.startswith(PLACE_LABELS)},
         "node_loss": _node_loss,
         "never_ready": NEVER_READY,
         "pod_security": _pod_security(spec),
         "pull_secrets": [{"name": name} for name in spec.image_pull_secrets],
-        "pull_policy": spec.image_pull_policy or PullPolicy.IF_NOT_PRESENT,
+        "pull_policy": pull_policy,
         "container_security": CONTAINER_SECURITY,
     }
 
@@ -158,7 +160,7 @@ def _users(spec: JobSpec, *, is_local: bool) -> list[dict[str, Any]]:
     """Return the user's variables sorted by name, the only order that clones and chart values can reproduce."""
     secrets = [] if is_local else sorted(spec.secret_env.items())
     return [
-        *(_variable(name, literal(value)) for name, value in sorted(plain_env(spec).items())),
+        *(_variable(name, literal(value)) for name, value in sorted(plain_env(spec, is_local=is_local).items())),
         *(
             {"name": name, "valueFrom": {"secretKeyRef": {"name": entry.secret, "key": entry.key}}}
             for name, entry in secrets
@@ -166,10 +168,40 @@ def _users(spec: JobSpec, *, is_local: bool) -> list[dict[str, Any]]:
     ]
 
 
-def plain_env(spec: JobSpec) -> dict[str, str]:
-    """Return the variables with literal values that the job's keys set: ``env`` and ``compileCache``."""
+def _install(spec: JobSpec, pull_policy: PullPolicy) -> dict[str, Any]:
+    """Return the init container that installs the requirements, with the user's variables, such as pip's own."""
+    mounts: list[tuple[str, Path, dict[str, bool]]] = [("scratch", Path.SCRATCH, {}), ("packages", Path.PACKAGES, {})]
+    mounts += [(runtime.VOLUME, Path.RUNTIME, {"readOnly": True})] if spec.runtime_image else []
+    sizes = {"cpu": str(spec.cpu), "memory": str(spec.memory)}
+    more = {"envFrom": [_source(source) for source in spec.env_from]} if spec.env_from else {}
+    variables = [
+        _variable(Env.REQUIREMENTS, literal("\n".join(spec.requirements or ()))),
+        _variable("HOME", spec.env.get("HOME") or Path.SCRATCH),
+        *(each for each in _users(spec, is_local=False) if each["name"] != "HOME"),
+    ]
+    return {
+        "name": "install-packages",
+        "image": spec.image,
+        "imagePullPolicy": pull_policy.value,
+        "command": runtime.command(spec, "install", is_local=False),
+        "env": variables,
+        **more,
+        "resources": {"requests": sizes, "limits": sizes},
+        "securityContext": CONTAINER_SECURITY,
+        "terminationMessagePolicy": "FallbackToLogsOnError",
+        "volumeMounts": [{"name": name, "mountPath": str(path), **manner} for name, path, manner in mounts],
+    }
+
+
+def plain_env(spec: JobSpec, *, is_local: bool) -> dict[str, str]:
+    """Return the literal variables that keys of the job set: ``env``, ``compileCache`` and others."""
     cache = volumes.compile_cache_directory(spec)
-    return dict(spec.env) | ({str(Env.COMPILE_CACHE): cache} if cache is not None else {})
+    of_keys = {
+        Env.COMPILE_CACHE: cache,
+        Env.TORCHRUN_SHIM: "1" if spec.torchrun_shim else None,
+        Env.PACKAGES: None if is_local or spec.requirements is None else str(Path.PACKAGES),
+    }
+    return dict(spec.env) | {str(name): value for name, value in of_keys.items() if value is not None}
 
 
 def literal(text: str) -> str:

@@ -12,11 +12,18 @@ from kubectl_ddp.values.volumes import Mount, Source
 READABLE_BY_GROUP: Final = 0o440
 """Mode of a Secret's files: readable by the pod's group."""
 
+_PACKAGES: Final[tuple[str, dict[str, Any], dict[str, Any]]] = (
+    "packages",
+    {"emptyDir": {}},
+    {"mountPath": str(Path.PACKAGES)},
+)
 
-def view(spec: JobSpec) -> dict[str, Any]:
+
+def view(spec: JobSpec, *, is_local: bool) -> dict[str, Any]:
     """Return the additional volumes and their mounts for the pod template."""
     volumes, mounts = [], []
-    for name, source, mount in (*_mounts(spec), *_secrets(spec), *_compile_cache(spec)):
+    packages = () if is_local or spec.requirements is None else (_PACKAGES,)
+    for name, source, mount in (*_mounts(spec), *_secrets(spec), *_compile_cache(spec), *packages):
         volumes.append({"name": name, **source})
         mounts.append({"name": name, **mount})
     return {"more_volumes": volumes, "more_mounts": mounts}

@@ -113,7 +113,7 @@ def take_over(said: Mapping[str, Given]) -> tuple[dict[str, Given], tuple[str, .
         return dict(said), ()
     rest = {key: each for key, each in said.items() if key != "command"}
     origin = Origin(given.origin.kind, given.origin.place, f"the command of {launch.launcher}")
-    program, arguments = _program(launch, rest.get("code"))
+    program, arguments = _program(launch, rest)
     taken, notes = dict(rest), []
     for key, (value, written) in _sized(launch, rest).items():
         known = rest.get(key)
@@ -229,7 +229,7 @@ def _per_node(
     return str(int(total) // int(nodes)), written
 
 
-def _program(launch: _Launch, code: Given | None) -> tuple[dict[str, Raw], list[str]]:
+def _program(launch: _Launch, rest: Mapping[str, Given]) -> tuple[dict[str, Raw], list[str]]:
     """Return the key of the program and its arguments. A script that lies here is sent; another is in the image."""
     target, *arguments = launch.program
     legacy = launch.launcher == "torch.distributed.launch" and "use-env" not in launch.switches
@@ -239,10 +239,11 @@ def _program(launch: _Launch, code: Given | None) -> tuple[dict[str, Raw], list[
         return {"module": target}, arguments
     if "no-python" in launch.switches:
         return {"command": [target]}, arguments
-    folder = str(code.raw) if code is not None else "."
+    folder = str(rest["code"].raw) if "code" in rest else "."
     if Path(folder, target).is_file():
         return {"script": os.path.normpath(Path(folder, target))}, arguments
-    return {"command": ["python", target]}, arguments
+    python = rest["python"].raw if "python" in rest else "python3" if "runtimeImage" in rest else "python"
+    return {"command": [python, target]}, arguments
 
 
 def _words(given: Given | None) -> list[Raw]:

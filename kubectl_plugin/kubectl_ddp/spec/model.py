@@ -17,9 +17,11 @@ from kubectl_ddp.values.layout import parse_layouts
 from kubectl_ddp.values.metrics_ingress import MONITORING, Reader
 from kubectl_ddp.values.node_requirements import MIG_PROFILE, Rdma, Topology
 from kubectl_ddp.values.parsers import Egress, EnvSource, SecretKey, Toleration, text_schema
-from kubectl_ddp.values.pod import AFFINITY, POD_TEMPLATE, PullPolicy, UnixId
+from kubectl_ddp.values.pod import AFFINITY, POD_TEMPLATE, PullPolicy, RuntimeMount, UnixId
 from kubectl_ddp.values.program import Program
 from kubectl_ddp.values.quantity import DURATION, Cpu, Memory, Nodes, parse_seconds
+from kubectl_ddp.values.requirements import SCHEMA as REQUIREMENTS
+from kubectl_ddp.values.requirements import parse_requirements
 from kubectl_ddp.values.volumes import Mount, SecretFiles
 
 _VARIABLE: Final = r"[A-Za-z_][A-Za-z0-9_]*"
@@ -40,6 +42,7 @@ _CACHE: Final = v.Matching(
     "Name a PersistentVolumeClaim, or a directory from the root, as in '/data/compile-cache'.",
 )
 _IMAGE: Final = v.Matching(r"[A-Za-z0-9][A-Za-z0-9._:/@+-]*", "not an image", "Write it as 'registry/name:version'.")
+_INTERPRETER: Final = v.Matching(r"[^\s$]+", "not an interpreter", "Name a program of the image, as in 'python3.12'.")
 _MODULE: Final = v.Matching(rf"{_VARIABLE}(\.{_VARIABLE})*", "not a Python module", "Write it as after 'python -m'.")
 _LABEL: Final = v.Matching(v.LABEL_VALUE, "not a value of a label", "Use letters, digits, '-', '_' and '.'.")
 _MIG: Final = v.Matching(MIG_PROFILE, "not a MIG profile", "Write it as 'nvidia-smi mig -lgip' does, as in '3g.40gb'.")
@@ -127,6 +130,31 @@ class JobSpec:
     image: str = key(
         "image", Group.ENVIRONMENT, _IMAGE, "Container image; $KUBECTL_DDP_IMAGE sets the default.", "IMAGE",
         example="registry.example.com/train:1.4", otherwise="the version of kubectl ddp",
+    )
+    python: str | None = key(
+        "python", Group.ENVIRONMENT, _INTERPRETER,
+        "Python interpreter of the image (python; python3 with runtimeImage).", "PROGRAM",
+        example="/opt/conda/bin/python", default=None,
+    )
+    runtime_image: str | None = key(
+        "runtimeImage", Group.ENVIRONMENT, _IMAGE, "Image with the launcher, for an image without it.", "IMAGE",
+        example="registry.example.com/ddp-runtime:1", default=None,
+    )
+    torchrun_shim: bool | None = key(
+        "torchrunShim", Group.PROGRAM, v.Parsed(v.parse_switch, text_schema("true|false")),
+        "A torchrun in the command, such as one in a shell script, starts its program as a rank of the job.",
+        "true|false", example="true", default=None,
+    )
+    runtime_mount: RuntimeMount | None = key(
+        "runtimeMount", Group.ENVIRONMENT, v.Choice(RuntimeMount, tuple(RuntimeMount)),
+        "Mount of the runtime image: an image volume, or a copy by an init container.", example="copy", default=None,
+        otherwise="the version of Kubernetes",
+    )
+    requirements: tuple[str, ...] | None = key(
+        "requirements", Group.ENVIRONMENT, parse_requirements,
+        "Packages that an init container installs with the image's pip: a requirements file, or its lines.", "FILE",
+        example="[einops==0.8.1]", schema=REQUIREMENTS, default=None, flag="--requirements",
+        completion=Completion.FILES,
     )
     image_pull_secrets: tuple[str, ...] = key(
         "imagePullSecrets", Group.ENVIRONMENT, v.ListOf(_OBJECT, _OBJECT.schema),

@@ -21,6 +21,7 @@ from kubectl_ddp.util.finding import Finding, warning
 from kubectl_ddp.util.text_table import pluralize
 from kubectl_ddp.values import volumes
 from kubectl_ddp.values.node_requirements import Placement
+from kubectl_ddp.values.parsers import Egress
 from kubectl_ddp.values.program import Command, Module
 
 STORE_POD_SUFFIX: Final = "-store-00000"
@@ -256,6 +257,14 @@ def _mount_paths(spec: JobSpec) -> Iterator[tuple[str, str]]:
         yield str(volume), volume.path
 
 
+def _requirements_can_be_fetched(spec: JobSpec) -> None:
+    if spec.requirements is not None and spec.egress is Egress.CLOSED:
+        raise UsageError(
+            "The pods cannot fetch requirements with egress closed.",
+            hint="Make an image with the packages (--build), or open egress.",
+        )
+
+
 RULES: Final[Sequence[Callable[[JobSpec], None]]] = (
     _module_is_no_file,
     _program_starts_no_ranks,
@@ -282,6 +291,7 @@ RULES: Final[Sequence[Callable[[JobSpec], None]]] = (
     queues.the_gang_has_a_queue,
     queues.the_priority_has_a_queue,
     queues.the_queue_can_resize,
+    _requirements_can_be_fetched,
     fabric.fits_the_nodes,
     fabric.validate_rdma_devices,
 )

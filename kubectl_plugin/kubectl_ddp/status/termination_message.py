@@ -22,6 +22,9 @@ from kubectl_ddp.kube.pod_containers import main_status
 _LAUNCHERS: Final = frozenset({Exit.DO_NOT_RESTART, Exit.NOT_FIT})
 """Exit codes below 128 that the launcher itself sets."""
 
+_NOT_EXECUTED: Final = 255
+"""Exit code of a container whose program the kernel cannot execute, such as one for another architecture."""
+
 KEPT_CHARACTERS: Final = 4_000
 """Maximum length of a message or a stack in an annotation. All annotations of an object may have 256 KiB together."""
 
@@ -265,7 +268,7 @@ def _reported_error(ending: _TerminatedContainer) -> FirstError:
 def _inferred_error(ending: _TerminatedContainer) -> FirstError:
     lines = [line for line in _clean(ending.message).splitlines() if line.strip()]
     # If a signal ended the program, its last line does not describe the failure.
-    is_told = bool(lines) and ending.exit_code < Exit.SIGNAL_BASE
+    is_told = bool(lines) and (ending.exit_code < Exit.SIGNAL_BASE or ending.exit_code == _NOT_EXECUTED)
     return FirstError(
         pod=ending.pod,
         message=lines[-1].strip() if is_told else describe_exit_code(ending.exit_code),
@@ -350,7 +353,11 @@ def restarts(pods: Iterable[Object]) -> dict[str, int]:
 
 def _endings(pods: Iterable[Object]) -> Iterator[_TerminatedContainer]:
     for pod in workers(pods):
-        for state in (main_status(pod).get("lastState") or {}, main_status(pod).get("state") or {}):
+        main = main_status(pod)
+        has_started = {"running", "terminated"} & {*(main.get("state") or {}), *(main.get("lastState") or {})}
+        # An init container that fails, such as pip's, is why the job's container has not started.
+        inits = () if has_started else (pod.get("status") or {}).get("initContainerStatuses") or ()
+        for state in (each.get(when) or {} for each in (*inits, main) for when in ("lastState", "state")):
             if ended := state.get("terminated"):
                 yield _TerminatedContainer(
                     pod["metadata"]["name"], int(ended.get("exitCode", 0)), ended.get("message") or ""

@@ -143,6 +143,14 @@ def text(raw: Raw) -> str:
     raise BadValue(f"'{raw}' is not one value", hint="Write a single word or number.")
 
 
+def parse_switch(raw: Raw) -> bool:
+    """Return the value of ``true`` or ``false``."""
+    word = text(raw)
+    if word not in {"true", "false"}:
+        raise BadValue(f"'{word}' is neither true nor false", hint="Write one of them.")
+    return word == "true"
+
+
 def _clean(word: str) -> str:
     if "\0" in word:
         raise BadValue(f"{word!r} contains a NUL character", hint="Remove it; arguments cannot contain it.")

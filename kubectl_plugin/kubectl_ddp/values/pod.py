@@ -25,6 +25,15 @@ class PullPolicy(StrEnum):
     NEVER = "Never"
 
 
+class RuntimeMount(StrEnum):
+    """Way in which the files of the runtime image reach a pod."""
+
+    IMAGE = "image"
+    """A volume of the image."""
+    COPY = "copy"
+    """An init container that copies them into an empty volume."""
+
+
 @dataclass(frozen=True, slots=True)
 class UnixId:
     """Parser for a user or group id, or ``none`` for a pod without one."""

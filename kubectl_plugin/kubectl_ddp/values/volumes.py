@@ -29,6 +29,8 @@ OURS: Final = (
     Path.COMPILE_CACHE,
     Path.CODE,
     Path.CODE_ARCHIVE,
+    Path.RUNTIME,
+    Path.PACKAGES,
     Path.SHARED_MEMORY,
     Path.TERMINATION_LOG,
 )

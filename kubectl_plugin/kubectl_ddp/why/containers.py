@@ -47,6 +47,20 @@ _IMAGE_HELPS: Final = (
     ),
 )
 
+_START_HELPS: Final = (
+    (re.compile(r"exec format error"), "Build the image for the nodes' architecture."),
+    (
+        re.compile(r'exec: "([^"]*/)?python[^"/]*":'),
+        "Name the interpreter of the image '{image}' with --python; an image without Python cannot run a job.",
+    ),
+    (
+        re.compile(r'exec: "ddp-launch":'),
+        "Mount the launcher with --runtime-image, since the image '{image}' does not hold it.",
+    ),
+    (re.compile(""), "See that the image '{image}' has the program."),
+)
+"""Pattern of the runtime's message → its fix. The first match counts."""
+
 
 def image(facts: Facts) -> Iterator[CauseFinding]:
     """Check whether an image cannot be pulled."""
@@ -139,7 +153,7 @@ def init(facts: Facts) -> Iterator[CauseFinding]:
     """Check whether an init container fails that the job's container waits for. Sidecars end after it, often badly."""
     for each in facts.containers():
         ended = next((ending for ending in each.endings if ending.get("exitCode")), None)
-        if not (each.is_init and each.holds_job) or ended is None or _has_passed(each):
+        if not (each.is_init and each.holds_job) or ended is None or _has_passed(each) or ended.get("reason") in _START:
             continue
         name = each.status["name"]
         yield diagnosis(
@@ -161,14 +175,15 @@ def start(facts: Facts) -> Iterator[CauseFinding]:
     for each in facts.containers():
         ended = next((ending for ending in each.endings if ending.get("reason") in _START), None)
         is_held = each.waiting.get("reason") in _START
-        if each.is_init or (ended is None and not is_held):
+        if (each.is_init and not each.holds_job) or (ended is None and not is_held):
             continue
-        told = (ended or {}).get("message") or each.waiting.get("message")
+        told = str((ended or {}).get("message") or each.waiting.get("message"))
+        fix = next(fix for pattern, fix in _START_HELPS if pattern.search(told))
         yield diagnosis(
             Cause.START,
-            f"The container of pod {each.pod_name} cannot be started: {_program(str(told))}.",
-            f"See that the image '{each.status.get('image')}' has the program; ours holds ddp-launch.",
-            (f"{each.pod_name}: {line_of(str(told))}",),
+            f"The container of pod {each.pod_name} cannot be started: {_program(told)}.",
+            fix.format(image=each.status.get("image")),
+            (f"{each.pod_name}: {line_of(told)}",),
         )
         return
 

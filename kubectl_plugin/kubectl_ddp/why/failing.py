@@ -50,6 +50,15 @@ _FIXES: Final = (
         re.compile(r"(?i)Read-only file system|Errno 30\b"),
         "The image is read-only: write to /checkpoints (--checkpoint-claim), a --mount, or /tmp, lost with the pod.",
     ),
+    (re.compile(r"exec format error"), "Build the image for the nodes' architecture."),
+    (
+        re.compile(r"No module named '?ddp_trainer\b"),
+        "The image does not hold the launcher: mount it with --runtime-image, or name another --image.",
+    ),
+    (
+        re.compile(r"No module named '?torch\b"),
+        "The image has no torch for this interpreter: name another --image, or another interpreter with --python.",
+    ),
 )
 """Pattern of an error's message → its fix. The first match counts."""
 _FAILED: Final = re.compile(r"\bddp-launch: failed: (.+)")

@@ -95,6 +95,13 @@ class Env(StrEnum):
     CHANNEL = "DDP_CHANNEL"
     """Number of the file descriptor that connects a worker to its agent, see
     :mod:`ddp_trainer.process.worker_protocol`; set by the launcher for its workers."""
+    PACKAGES = "DDP_PACKAGES"
+    """Directory of the packages that an init container has installed, see ``ddp_trainer.launch.packages``."""
+    REQUIREMENTS = "DDP_REQUIREMENTS"
+    """Text of the requirements file of these packages."""
+    TORCHRUN_SHIM = "DDP_TORCHRUN_SHIM"
+    """``1``: a ``torchrun`` in the command of a rank starts its program as that rank, see
+    ``ddp_trainer.launch.torchrun_shim``."""
     SHARE_STORE_OFF = "TORCH_DISABLE_SHARE_RDZV_TCP_STORE"
     """Variable of torch. At its default, a scale-up or a replaced pod kills or splits a c10d job of stock torchrun."""
 
@@ -203,6 +210,10 @@ class Path(StrEnum):
     """Code that is submitted with the job: a read-only script, or a directory."""
     CODE_ARCHIVE = "/var/run/ddp-code-archive"
     """Mount point of a packed directory of code."""
+    RUNTIME = "/var/run/ddp-runtime"
+    """Mount point of the image with the launcher, for pods whose own image does not hold it."""
+    PACKAGES = "/var/run/ddp-packages"
+    """Packages that an init container installs."""
     TERMINATION_LOG = "/dev/termination-log"
     SHARED_MEMORY = "/dev/shm"  # noqa: S108 - the kernel's name, mounted as a sized memory volume
     SCRATCH = "/tmp"  # noqa: S108 - the root file system is read-only, so each pod gets its own

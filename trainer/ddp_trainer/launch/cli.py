@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Final
 
 from ddp_trainer.common.constants import Env, Port
-from ddp_trainer.launch import config, platform_defaults
+from ddp_trainer.launch import config, packages, platform_defaults, torchrun_shim
 from ddp_trainer.launch.agent.agent import Agent
 from ddp_trainer.launch.agent.agent_config import AgentConfig
 from ddp_trainer.launch.agent.agent_state import AgentStateMachine
@@ -71,6 +71,8 @@ def main(
             crash; None for none.
     """
     environ = dict(os.environ)
+    if Env.PACKAGES in environ:
+        packages.activate(environ)
     try:
         arguments = parse(argv, environ)
         for sentence in platform_defaults.apply(arguments, environ):
@@ -82,6 +84,8 @@ def main(
             for sentence in lint_environment(environ, nodes=plan.policy.max_nodes, nproc=nproc, endpoint=host):
                 log_line(sentence)
         with prepare_run_dirs(arguments, environ, plan.node.local_world_size, log_line) as (log_dir, metrics_dir):
+            if environ.get(Env.TORCHRUN_SHIM) == "1":
+                torchrun_shim.install(environ, log_dir)
             predecessor = _predecessor(plan, environ, parent)
             return asyncio_utils.run(
                 _run(plan, environ, log_dir, metrics_dir, recorder, preload, prepares, predecessor)

@@ -57,6 +57,7 @@ ABOUT_MACHINES: Final = frozenset(
     {"gang", "queue", "queuePriority", "scheduler", "topology", "priority"}
     | {"nodeSelector", "tolerations", "affinity", "gpuType", "rdma", "networks"}
     | {"serviceAccount", "imagePullSecrets", "imagePullPolicy", "runAsUser", "runAsGroup", "fsGroup"}
+    | {"python", "runtimeImage", "runtimeMount", "requirements"}
 )
 """Keys that affect the choice of machines, and what only a cluster gives a pod."""
 
@@ -89,7 +90,8 @@ class Prepared:
 
         Raises PreflightFailed if no engine, or not the gang scheduler, is served.
         """
-        is_open = self.spec.engine is Engine.AUTO or self.spec.gang in {Gang.AUTO, Gang.NATIVE}
+        is_mount_open = self.spec.runtime_image is not None and self.spec.runtime_mount is None
+        is_open = is_mount_open or self.spec.engine is Engine.AUTO or self.spec.gang in {Gang.AUTO, Gang.NATIVE}
         facts = backend.facts() if is_open and self.site is Site.CLUSTER else None
         spec = dataclasses.replace(self.spec, egress=backend.effective_egress(self.spec.egress))
         resolved = dataclasses.replace(self.resolved, spec=spec)
@@ -98,7 +100,8 @@ class Prepared:
             return reached
         spec, origins = resolve_auto(spec, facts), dict(self.resolved.origins)
         found = Origin(Kind.RULE, facts.where, "the first that the cluster serves")
-        origins |= {key: found for key in ("engine", "gang") if getattr(spec, key) != getattr(self.spec, key)}
+        chosen = {"engine": "engine", "gang": "gang", "runtimeMount": "runtime_mount"}
+        origins |= {key: found for key, name in chosen.items() if getattr(spec, name) != getattr(self.spec, name)}
         resolved = dataclasses.replace(self.resolved, spec=spec, origins=origins)
         return dataclasses.replace(reached, resolved=resolved, native_version=native_version(spec, facts))
 
@@ -161,18 +164,19 @@ def program_warnings(spec: JobSpec, site: Site) -> Iterator[Finding]:
     """Yield warnings about the program, and about a script of this machine, whose path is relative to the code if a
     directory is sent.
     """
+    launchers = LAUNCHERS - {"torchrun"} if spec.torchrun_shim else LAUNCHERS
     if isinstance(spec.program, Script):
         script = Path(spec.code or "", spec.program.path)
         yield from script_warnings(script)
-        yield from starts_launchers(script, LAUNCHERS)
+        yield from starts_launchers(script, launchers)
         if site is Site.CLUSTER and spec.code is None:
             yield from left_behind(script)
     elif isinstance(spec.program, Command):
-        yield from command_starts_launchers(spec.program.words, LAUNCHERS)
+        yield from command_starts_launchers(spec.program.words, launchers)
         scripts = (word for word in spec.program.words if PurePath(word).suffix in {".py", *SHELLS})
         for script in (Path(spec.code, word) for word in scripts if spec.code is not None):
             if script.is_file():
-                yield from starts_launchers(script, LAUNCHERS)
+                yield from starts_launchers(script, launchers)
 
 
 def _check_secrets(spec: JobSpec) -> None:

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import json
 import shlex
+from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
 import pytest
 
+from ddp_trainer.common.constants import Annotation
 from ddp_trainer.common.hanging.rank_status import RankState, RankStatus
 from ddp_trainer.launch.hang.rank_snapshot import StackSource, snapshot_fields, summary_fields
 from ddp_trainer.launch.hang.status_socket import VERSION
@@ -59,6 +61,7 @@ class Place(ScriptedBackend):
         super().__init__([Snapshot(job=job(), pods=(pod(0), pod(1)))])
         self._script = script
         self.entered: list[str] = []
+        self.words: Sequence[str] = ()
 
     def hang(self, pod: Object) -> str:
         rank = int(pod["metadata"]["name"].rpartition("-")[2])
@@ -66,7 +69,7 @@ class Place(ScriptedBackend):
         return page(summary_fields(LOOKS[rank], 0.5), findings=[finding])
 
     def enter(self, pod: Object, entry: Entry) -> ExecCommand:
-        assert entry.words[-2:] == ("ddp_trainer", "hang")
+        self.words = entry.words
         self.entered.append(pod["metadata"]["name"])
         return ExecCommand(words=("sh", "-c", self._script))
 
@@ -129,3 +132,25 @@ def test_while_all_ranks_move_a_pod_is_entered_only_for_what_its_launcher_has_sa
     sight = sight if has_named else HangSnapshot(pods=tuple(replace(each, named=()) for each in sight.pods))
     with_stacks(place, snapshot, sight, Verdict(answer=HangState.MOVES))
     assert place.entered == entered
+
+
+@pytest.mark.parametrize(
+    ("spec", "words"),
+    [
+        ({}, ("-P", "-m", "ddp_trainer", "hang")),
+        ({"runtimeImage": "r:1"}, ("python3", "/var/run/ddp-runtime", "hang")),
+        ({"runtimeImage": "r:1", "python": "/conda/python"}, ("/conda/python", "/var/run/ddp-runtime", "hang")),
+    ],
+)
+def test_an_image_without_the_launcher_needs_no_shell_for_its_stacks(
+    spec: dict[str, str], words: tuple[str, ...]
+) -> None:
+    place = Place("exit 1")
+    root = job(metadata={"annotations": {Annotation.SPEC: json.dumps(spec)}})
+    seen = Snapshot(job=root, pods=(pod(0), pod(1)))
+    sight = collect_hang_snapshot(place, seen)
+    verdict = analyze(sight)
+    assert verdict is not None
+    with_stacks(place, seen, sight, verdict)
+    assert place.words[-len(words) :] == words
+    assert (place.words[0] == "sh") is not bool(spec)

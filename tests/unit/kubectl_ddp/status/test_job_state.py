@@ -374,3 +374,15 @@ def test_values_that_a_script_names_itself_are_shown_of_the_newest_group() -> No
     state = job_state(snapshot(job("Running"), pod(0), pod(1)), samples)
     assert state.values == {"val/acc": 0.75}
     assert "val/acc 0.75" in header(state, 0.0, Style())
+
+
+def test_what_an_init_container_prints_last_is_the_first_error_of_a_job_that_never_started() -> None:
+    made = pod(0, waiting("PodInitializing"))
+    said = "Looking in indexes: https://pip.example.com\npip could not install the requirements: no nowhere==3"
+    made["status"]["initContainerStatuses"] = [{"name": "install-packages", "state": terminated(1, said)}]
+    error = job_state(snapshot(job("Failed"), made), {}).first_error
+    assert error is not None
+    assert (error.message, error.is_users) == ("pip could not install the requirements: no nowhere==3", True)
+    started = pod(0)
+    started["status"]["initContainerStatuses"] = [{"name": "proxy", "state": terminated(1, said)}]
+    assert job_state(snapshot(job("Running"), started), {}).first_error is None

@@ -526,3 +526,36 @@ def test_a_store_whose_pod_is_refused_is_named_with_the_reason(text: str, cause:
     found = first(waits)
     assert (found.subject, found.message) == (cause, message)
     assert "FailedCreate" in found.evidence[0]
+
+
+@pytest.mark.parametrize(
+    ("told", "fix"),
+    [
+        ('exec: "ddp-launch": executable file not found in $PATH', "Mount the launcher with --runtime-image"),
+        (
+            'exec: "python3": executable file not found in $PATH',
+            "Name the interpreter of the image 'user:1' with --python",
+        ),
+        ('exec: "/opt/bin/python": stat /opt/bin/python: no such file', "Name the interpreter of the image 'user:1'"),
+        ("exec /usr/bin/python3: exec format error", "Build the image for the nodes' architecture."),
+    ],
+)
+def test_an_image_that_cannot_start_the_launcher_gets_the_key_that_helps(told: str, fix: str) -> None:
+    held = pod(0, waiting("RunContainerError", f"failed to create task: {told}"))
+    held["status"]["containerStatuses"][0]["image"] = "user:1"
+    found = first(facts(job("Created"), held))
+    assert (found.subject, fix in found.hint) == (Cause.START, True), found.hint
+    ended = first(facts(job("Failed"), pod(0, terminated(255, told)))) if "format" in told else found
+    assert fix in ended.hint
+
+
+@pytest.mark.parametrize(
+    ("told", "fix"),
+    [
+        ("ModuleNotFoundError: No module named 'torch'", "The image has no torch for this interpreter"),
+        ("/usr/bin/python3: No module named ddp_trainer", "mount it with --runtime-image"),
+    ],
+)
+def test_an_image_without_torch_or_the_launcher_gets_the_key_that_helps(told: str, fix: str) -> None:
+    found = first(facts(job("Failed"), pod(0, terminated(1, told))))
+    assert fix in found.hint

@@ -60,12 +60,12 @@ def test_each_fabric_over_verbs_demands_its_libraries() -> None:
 
 
 def test_the_image_ends_as_a_user_that_is_not_root_and_leaves_no_package_lists() -> None:
-    users = re.findall(r"^USER (\S+)", stage("runtime") + stage("cuda"), re.MULTILINE)
+    users = re.findall(r"^USER (\S+)", stage("shipped") + stage("cuda"), re.MULTILINE)
     assert users[-1] == "65532:65532"
     assert "rm -rf /var/lib/apt/lists/*" in stage("cuda")
 
 
 def test_every_cache_lies_where_a_volume_can_be_mounted() -> None:
-    variables = dict(re.findall(r"(\w+_CACHE_(?:DIR|HOME)|XDG_CACHE_HOME)=(\S+)", stage("runtime")))
+    variables = dict(re.findall(r"(\w+_CACHE_(?:DIR|HOME)|XDG_CACHE_HOME)=(\S+)", stage("shipped")))
     assert variables.keys() == {"XDG_CACHE_HOME", "TORCHINDUCTOR_CACHE_DIR", "TRITON_CACHE_DIR"}
     assert all(PurePosixPath(path).is_relative_to(Path.CACHE) for path in variables.values())

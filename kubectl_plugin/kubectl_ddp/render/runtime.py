@@ -1,0 +1,61 @@
+"""The runtime image: the launcher for pods whose own image does not hold it.
+
+The target ``runtime`` of the Dockerfile makes the image, without an interpreter. :func:`command` returns the words that
+start the launcher, and :func:`view` the volume that holds it.
+"""
+
+from __future__ import annotations
+
+from typing import Any, Final
+
+from ddp_trainer.common.constants import Path
+from kubectl_ddp.kube import job_kinds
+from kubectl_ddp.kube.objects import Object
+from kubectl_ddp.spec.model import JobSpec
+from kubectl_ddp.values.pod import PullPolicy, RuntimeMount
+
+LAUNCH: Final = "launch"
+STORE: Final = "store"
+LAUNCHER: Final = "ddp-launch"
+"""Console script of an image that holds the launcher."""
+PYTHON3: Final = "python3"
+VOLUME: Final = "runtime"
+_TOOLS: Final = "/copy"
+"""Directory of the runtime image with a program that copies, and its libraries."""
+COPY: Final = (
+    *(f"{_TOOLS}/ld.so", "--library-path", _TOOLS, f"{_TOOLS}/cp"),
+    *("--recursive", "/__main__.py", "/ddp_trainer", str(Path.RUNTIME)),
+)
+
+
+def interpreter(spec: JobSpec) -> str:
+    """Return the Python of the job's image. Images of others often have no ``python``."""
+    return spec.python or (PYTHON3 if spec.runtime_image else "python")
+
+
+def command(spec: JobSpec, name: str, *, is_local: bool) -> list[str]:
+    """Return the words that start a command of ``ddp_trainer`` in a pod."""
+    if spec.runtime_image and not is_local:
+        return [interpreter(spec), str(Path.RUNTIME), name]
+    if name == LAUNCH and (spec.python is None or is_local):
+        return [LAUNCHER]
+    return ["python" if is_local else interpreter(spec), "-m", "ddp_trainer", name]
+
+
+def words_in_pod(job: Object, name: str) -> tuple[str, ...]:
+    """Return the words that start a command of ``ddp_trainer`` in a running pod; empty if the pod's image holds it."""
+    spec = job_kinds.submitted_spec(job)
+    return (str(spec.get("python") or PYTHON3), str(Path.RUNTIME), name) if spec.get("runtimeImage") else ()
+
+
+def view(spec: JobSpec, pull_policy: PullPolicy, *, is_local: bool) -> dict[str, Any]:
+    """Return the values for the templates: volume and mount of the runtime image, and the container that copies it."""
+    image = None if is_local else spec.runtime_image
+    is_copied = image is not None and spec.runtime_mount is not RuntimeMount.IMAGE
+    source = {"emptyDir": {}} if is_copied else {"image": {"reference": image, "pullPolicy": pull_policy.value}}
+    return {
+        "store_command": command(spec, STORE, is_local=is_local),
+        "runtime_copy": COPY if is_copied else None,
+        "runtime_volume": {"name": VOLUME, **source} if image else None,
+        "runtime_mount": {"name": VOLUME, "mountPath": str(Path.RUNTIME)},
+    }

@@ -1,0 +1,56 @@
+"""Packages that an init container installs, with the pip of the image, for the launcher and its workers."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import zipfile
+from pathlib import Path
+
+from ddp_trainer.common.constants import Env, Exit
+
+SHOW = "import greeting, subprocess; print('worker', greeting.__file__); subprocess.run(['greet'], check=True)"
+
+
+def wheel(folder: Path, name: str, *requires: str) -> None:
+    """Write a wheel with one module and one program."""
+    about = f"Metadata-Version: 2.1\nName: {name}\nVersion: 1.0\n" + "".join(
+        f"Requires-Dist: {each}\n" for each in requires
+    )
+    with zipfile.ZipFile(folder / f"{name}-1.0-py3-none-any.whl", "w") as file:
+        file.writestr(f"{name}.py", "def main():\n    print('greeted')\n")
+        file.writestr(f"{name}-1.0.dist-info/METADATA", about)
+        file.writestr(f"{name}-1.0.dist-info/WHEEL", "Wheel-Version: 1.0\nRoot-Is-Purelib: true\nTag: py3-none-any\n")
+        file.writestr(f"{name}-1.0.dist-info/entry_points.txt", "[console_scripts]\ngreet = greeting:main\n")
+        file.writestr(f"{name}-1.0.dist-info/RECORD", "")
+
+
+def run(folder: Path, requirements: str, *words: str) -> subprocess.CompletedProcess[str]:
+    """Run a command of ``ddp_trainer`` with the variables of a pod; an index of packages is a folder."""
+    told: dict[str, str] = {Env.PACKAGES: str(folder / "packages"), Env.REQUIREMENTS: requirements}
+    pip = {"PIP_NO_INDEX": "1", "PIP_FIND_LINKS": str(folder), "PATH": os.defpath, "HOME": str(folder)}
+    paths = os.pathsep.join(path for path in sys.path if not path.endswith("-packages"))
+    command = [sys.executable, "-m", "ddp_trainer", *words]
+    environ = {**told, **pip, "PYTHONPATH": paths}
+    return subprocess.run(command, env=environ, cwd=folder, capture_output=True, text=True, check=False)
+
+
+def test_the_packages_and_their_programs_are_there_and_what_the_image_has_is_not_installed_again(
+    tmp_path: Path,
+) -> None:
+    wheel(tmp_path, "greeting", "torch")  # no folder has a torch: the one of this Python satisfies it
+    installed = run(tmp_path, "greeting==1.0", "install")
+    assert installed.returncode == 0, installed.stderr
+    (tmp_path / "show.py").write_text(SHOW)
+    done = run(tmp_path, "", "launch", "--standalone", "show.py")
+    assert done.returncode == 0, done.stderr
+    assert f"worker {tmp_path}/packages/lib/" in done.stdout
+    assert "greeted" in done.stdout
+
+
+def test_pips_error_is_the_last_line_with_the_way_out(tmp_path: Path) -> None:
+    done = run(tmp_path, "nowhere==3", "install")
+    assert done.returncode == Exit.FAILURE
+    last = done.stderr.splitlines()[-1]
+    assert "pip could not install the requirements: No matching distribution found for nowhere==3. --build" in last
