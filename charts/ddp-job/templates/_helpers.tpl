@@ -6,7 +6,7 @@
 {{- $run = dict "minNodes" (first $bounds | atoi) "maxNodes" (last $bounds | atoi) "nodes" (ternary (first $bounds | atoi) (add (last $bounds | atoi) (int .Values.spares)) .Values.kueue.elastic) | merge $run -}}
 {{- $_ := set $run "nproc" (.Values.nproc | default .Values.gpus | default 1 | int) -}}
 {{- $_ := set $run "suspend" (ne "" .Values.kueue.queue) -}}
-{{- $_ := set $run "code" (ternary "archive" (ternary "script" "" (ne "" .Values.script)) (ne "" .Values.code)) -}}
+{{- $_ := set $run "code" (ternary "archive" (ternary "script" "" (ne "" .Values.scriptText)) (ne "" .Values.codeArchive)) -}}
 {{- $_ := set $run "present" (include "ddp-job.present" . | fromJson) -}}
 {{- $_ := set $run "engine" (include "ddp-job.engine" (dict "root" . "run" $run)) -}}
 {{- range include "ddp-job.engines" . | fromJsonArray -}}{{- if eq .name $run.engine -}}{{- $_ := set $run "kind" . -}}{{- end -}}{{- end -}}
@@ -15,6 +15,12 @@
 {{- if $run.code -}}
 {{- $_ := set $run "codeDigest" (ternary .Values.codeArchive .Values.scriptText (eq $run.code "archive") | sha256sum) -}}
 {{- $_ := set $digested "code" $run.codeDigest -}}
+{{- $parts := list -}}
+{{- range $number, $at := untilStep 0 (max (len .Values.codeArchive) 1 | int) 1228800 -}}
+{{- $end := ternary "" (printf "-%d" $number) (eq $number 0) -}}
+{{- $parts = printf "%s-code-%s%s" $run.name (trunc 10 $run.codeDigest) $end | append $parts -}}
+{{- end -}}
+{{- $_ := set $run "codeParts" $parts -}}
 {{- end -}}
 {{- $_ := set $run "digest" (mustToRawJson $digested | sha256sum) -}}
 {{- $_ := set $run "runId" (.Values.runId | default (trunc 12 $run.digest)) -}}

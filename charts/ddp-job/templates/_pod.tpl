@@ -44,7 +44,14 @@ spec:
     - name: unpack-code
       image: {{ $run.image | quote }}
       imagePullPolicy: {{ .Values.imagePullPolicy }}
-      command: [python, -m, tarfile, --extract, /var/run/ddp-code-archive/code.tar.gz, /var/run/ddp-code]
+      command:
+        - python
+        - -W
+        - ignore
+        - -c
+        - "import glob, io, sys, tarfile; parts = sorted(glob.glob(sys.argv[1] + '/*')); data = io.BytesIO(b''.join(open(part, 'rb').read() for part in parts)); tarfile.open(fileobj=data).extractall(sys.argv[2])"
+        - /var/run/ddp-code-archive
+        - /var/run/ddp-code
       resources:
         requests: &unpack {cpu: {{ include "ddp-job.text" .Values.cpu | quote }}, memory: {{ .Values.memory | quote }}}
         limits: *unpack
@@ -158,13 +165,18 @@ spec:
       emptyDir: {}
     - name: run-secret
       secret: {secretName: {{ $run.secret | quote }}, defaultMode: 256}
-    {{- if $run.code }}
-    - name: {{ ternary "code-archive" "code" $isArchive }}
-      configMap: {name: {{ printf "%s-code-%s" $run.name (trunc 10 $run.codeDigest) }}}
-    {{- end }}
     {{- if $isArchive }}
     - name: code
       emptyDir: {}
+    - name: code-archive
+      projected:
+        sources:
+          {{- range $run.codeParts }}
+          - configMap: {name: {{ . }}}
+          {{- end }}
+    {{- else if $run.code }}
+    - name: code
+      configMap: {name: {{ first $run.codeParts }}}
     {{- end }}
     {{- with .Values.volumes }}
     {{- toYaml . | nindent 4 }}

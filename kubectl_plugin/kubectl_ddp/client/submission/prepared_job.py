@@ -17,7 +17,6 @@ from kubectl_ddp.code.script import (
     check_is_python,
     check_script,
     command_starts_launchers,
-    left_behind,
     read_script,
     script_warnings,
     starts_launchers,
@@ -135,7 +134,7 @@ def prepare_job(resolved: Resolved, where: Where, *, shown: bool = False, kept: 
         )
     code, spec = _with_code(resolved.spec, site, kept)
     if kept is None:
-        resolved = dataclasses.replace(resolved, warnings=(*resolved.warnings, *program_warnings(spec, site)))
+        resolved = dataclasses.replace(resolved, warnings=(*resolved.warnings, *program_warnings(spec)))
     if not shown:
         check_place_of_new_job(where)
     return Prepared(dataclasses.replace(resolved, spec=spec), where, site, code)
@@ -157,7 +156,7 @@ def _lost_files(spec: JobSpec) -> Iterator[str]:
         yield "Files of a pod are lost with it; --checkpoint-claim CLAIM keeps those in /checkpoints."
 
 
-def program_warnings(spec: JobSpec, site: Site) -> Iterator[Finding]:
+def program_warnings(spec: JobSpec) -> Iterator[Finding]:
     """Yield warnings about the program, and about a script of this machine, whose path is relative to the code if a
     directory is sent.
     """
@@ -165,8 +164,6 @@ def program_warnings(spec: JobSpec, site: Site) -> Iterator[Finding]:
         script = Path(spec.code or "", spec.program.path)
         yield from script_warnings(script)
         yield from starts_launchers(script, LAUNCHERS)
-        if site is Site.CLUSTER and spec.code is None:
-            yield from left_behind(script)
     elif isinstance(spec.program, Command):
         yield from command_starts_launchers(spec.program.words, LAUNCHERS)
         scripts = (word for word in spec.program.words if PurePath(word).suffix in {".py", *SHELLS})

@@ -16,7 +16,7 @@ import yaml
 from ddp_trainer.common.constants import Annotation
 from kubectl_ddp.cli.run import run
 from kubectl_ddp.client.submission.prepared_job import check_local
-from kubectl_ddp.code.script import LARGEST_BYTES
+from kubectl_ddp.code.archive import PART_BYTES
 from kubectl_ddp.errors import PreflightFailed
 from kubectl_ddp.spec.fields import FIELDS, PRESET
 from kubectl_ddp.values.engine import Gang
@@ -221,8 +221,8 @@ sys.exit(run(["render", "train.py"]))
     [
         (
             "large.py",
-            b"#" * (LARGEST_BYTES + 1),
-            f"has {LARGEST_BYTES + 1} bytes, and at most {LARGEST_BYTES} can travel",
+            b"#" * (PART_BYTES + 1),
+            f"has {PART_BYTES + 1} bytes, and at most {PART_BYTES} can travel",
         ),
         ("binary.py", b"\xff\x00", "is not UTF-8 text: byte 0 is invalid."),
         ("my train.py", b"", "'my train.py' cannot travel under this name."),
