@@ -64,7 +64,7 @@
 {{- range $key, $value := dict "gpus" $v.gpus "spares" $v.spares "maxRestarts" $v.maxRestarts "grace" $v.terminationGracePeriodSeconds "deadline" $v.activeDeadlineSeconds "ttl" $v.ttlSecondsAfterFinished -}}
 {{- if not (kindIs "invalid" $value) -}}{{- $_ := int64 $value | set $document $key -}}{{- end -}}
 {{- end -}}
-{{- range $key, $value := dict "cpu" $v.cpu "memory" $v.memory "shm" $v.shm "script" $v.script "code" $v.code "module" $v.module "parallel" $v.parallel "checkpointClaim" $v.checkpointClaim "priority" $v.priorityClassName "queue" $v.kueue.queue "queuePriority" $v.kueue.priorityClass "queueResize" (ternary "running" "" $v.kueue.elastic) -}}
+{{- range $key, $value := dict "cpu" $v.cpu "memory" $v.memory "shm" $v.shm "script" $v.script "code" $v.code "codeClaim" $v.codeClaim "module" $v.module "parallel" $v.parallel "checkpointClaim" $v.checkpointClaim "priority" $v.priorityClassName "queue" $v.kueue.queue "queuePriority" $v.kueue.priorityClass "queueResize" (ternary "running" "" $v.kueue.elastic) -}}
 {{- with include "ddp-job.text" $value -}}{{- $_ := set $document $key . -}}{{- end -}}
 {{- end -}}
 {{- $_ := set $document "command" (include "ddp-job.texts" $v.command | fromJsonArray) -}}

@@ -78,7 +78,7 @@ spec:
         {{- range include "ddp-job.program" . | fromJsonArray }}
         - {{ include "ddp-job.literal" . | include "ddp-job.quoted" }}
         {{- end }}
-      {{- if $isArchive }}
+      {{- if or $isArchive .Values.codeClaim }}
       workingDir: /var/run/ddp-code
       {{- else if .Values.script }}
       # A script that is sent alone expects nothing beside it, and may write here on every image.
@@ -144,6 +144,8 @@ spec:
         - {name: run-secret, mountPath: /var/run/ddp-secret, readOnly: true}
         {{- if $run.code }}
         - {name: code, mountPath: /var/run/ddp-code, readOnly: {{ not $isArchive }}}
+        {{- else if .Values.codeClaim }}
+        - {name: code, mountPath: /var/run/ddp-code, subPath: {{ splitList ":" .Values.codeClaim | last | clean | trimAll "/" | quote }}, readOnly: true}
         {{- end }}
         {{- with .Values.volumeMounts }}
         {{- toYaml . | nindent 8 }}
@@ -177,6 +179,9 @@ spec:
     {{- else if $run.code }}
     - name: code
       configMap: {name: {{ first $run.codeParts }}}
+    {{- else if .Values.codeClaim }}
+    - name: code
+      persistentVolumeClaim: {claimName: {{ splitList ":" .Values.codeClaim | first | quote }}, readOnly: true}
     {{- end }}
     {{- with .Values.volumes }}
     {{- toYaml . | nindent 4 }}
@@ -192,7 +197,7 @@ spec:
 {{- $start = list "-m" .Values.module -}}
 {{- else -}}
 {{- $script := required "Nothing says what to run: set script, module or command." .Values.script -}}
-{{- $start = ternary (clean $script) (base $script) (ne "" .Values.code) | printf "/var/run/ddp-code/%s" | list -}}
+{{- $start = ternary (clean $script) (base $script) (ne "" (print .Values.code .Values.codeClaim)) | printf "/var/run/ddp-code/%s" | list -}}
 {{- end -}}
 {{- include "ddp-job.texts" .Values.args | fromJsonArray | concat $start | mustToJson -}}
 {{- end -}}

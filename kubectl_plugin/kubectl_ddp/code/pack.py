@@ -169,7 +169,8 @@ def _too_large(what: str, files: Sequence[_File], packed: int | None) -> UsageEr
     return UsageError(
         f"{what} have {total}{is_packed}, and at most {_size(LARGEST_BYTES)} packed can travel with a job; the largest "
         f"are {named}.",
-        hint="Exclude files in .ddpignore, or build the code into an image ('submit --build').",
+        hint="Exclude files in .ddpignore, mount the code from a volume (--code-claim CLAIM:PATH), or build it into an "
+        "image (submit --build).",
     )
 
 

@@ -128,7 +128,7 @@ def _identity(spec: JobSpec) -> Values:
 
 
 def _program(spec: JobSpec, code: Code | None) -> Values:
-    values: Values = {"code": spec.code}
+    values: Values = {"code": spec.code, "codeClaim": None if spec.code_claim is None else str(spec.code_claim)}
     match spec.program:
         case Script(path):
             values["script"] = path
@@ -278,7 +278,8 @@ def _read_by_the_chart(values: Values) -> Values:
     """Return the job file that the chart writes into the annotation ``ddp.dev/spec``, as ``ddp-job.document`` does."""
     kueue, policy = values.get("kueue", {}), values.get("networkPolicy", {})
     secret_env = values.get("secretEnv", {})
-    same = ("name", "image", "script", "code", "module", "command", "args", "nproc", "cpu", "memory", "shm", "parallel")
+    program = ("script", "code", "codeClaim", "module", "command", "args")
+    same = ("name", "image", *program, "nproc", "cpu", "memory", "shm", "parallel")
     document = {
         **{key: values.get(key) for key in (*same, "env", "maxRestarts", "checkpointClaim", "nodeSelector")},
         "apiVersion": "ddp.dev/v1",

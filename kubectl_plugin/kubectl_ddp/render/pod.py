@@ -107,7 +107,7 @@ def _launch_arguments(spec: JobSpec, run_id: str, *, is_local: bool) -> list[str
 
 def _program(spec: JobSpec, *, is_local: bool) -> list[str]:
     match spec.program:
-        case Script(path) if spec.code is not None:
+        case Script(path) if spec.code is not None or spec.code_claim is not None:
             start = [str(PurePosixPath(Path.CODE) / path)]
         case Script(path):
             start = [path if is_local else str(PurePosixPath(Path.CODE) / PurePosixPath(path).name)]

@@ -160,7 +160,7 @@ def program_warnings(spec: JobSpec) -> Iterator[Finding]:
     """Yield warnings about the program, and about a script of this machine, whose path is relative to the code if a
     directory is sent.
     """
-    if isinstance(spec.program, Script):
+    if isinstance(spec.program, Script) and spec.code_claim is None:
         script = Path(spec.code or "", spec.program.path)
         yield from script_warnings(script)
         yield from starts_launchers(script, LAUNCHERS)
@@ -185,6 +185,12 @@ def _check_secrets(spec: JobSpec) -> None:
 def _with_code(spec: JobSpec, site: Site, kept: Code | None) -> tuple[Code | None, JobSpec]:
     """Return the code to submit, and the job with the path of its script in that code. Raises UsageError."""
     program = spec.program
+    if spec.code_claim is not None:
+        if site is Site.LOCAL:
+            raise UsageError(
+                f"This machine has no claim '{spec.code_claim.claim}' with code.", hint="Send a directory: --code DIR."
+            )
+        return None, spec
     if spec.code is not None:
         if isinstance(program, Script) and kept is None:
             inside = script_inside(program.path, spec.code)

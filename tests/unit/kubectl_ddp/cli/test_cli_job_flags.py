@@ -93,6 +93,34 @@ def test_code_is_packed_and_its_script_is_named_within(here: Path, capsys: pytes
     assert (document["script"], document["code"]) == ("main.py", "src")
 
 
+def test_code_on_a_claim_is_mounted_and_its_script_need_not_be_on_this_machine(
+    here: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (here / "sub").mkdir()
+    job = "apiVersion: ddp.dev/v1\nkind: Job\nname: x\nscript: lib/main.py\ncodeClaim: projects:/vision/\n"
+    (here / "sub" / "job.yaml").write_text(job)
+    for words in (["lib/main.py", "--code-claim", "projects:vision", "--name", "x"], ["-f", "sub/job.yaml"]):
+        assert run(["render", *words, "-o", "json"]) == 0
+        items = json.loads(capsys.readouterr().out)["items"]
+        assert not [item for item in items if item["kind"] == "ConfigMap"]
+        pod = items[0]["spec"]["pytorchReplicaSpecs"]["Worker"]["template"]["spec"]
+        [container] = pod["containers"]
+        assert (container["workingDir"], container["args"][-1]) == (
+            "/var/run/ddp-code",
+            "/var/run/ddp-code/lib/main.py",
+        )
+        mount = {"name": "code", "mountPath": "/var/run/ddp-code", "subPath": "vision", "readOnly": True}
+        assert mount in container["volumeMounts"]
+        assert {"claimName": "projects", "readOnly": True} in [
+            volume.get("persistentVolumeClaim") for volume in pod["volumes"]
+        ]
+    claim = ("--code-claim", "projects:vision")
+    assert "no claim 'projects' with code. Send a directory" in refused(capsys, "render", "x.py", *claim, "--local")
+    assert "Keep code or codeClaim" in refused(capsys, "render", "x.py", *claim, "--code", ".")
+    assert "no path in 'projects:vision'" in refused(capsys, "render", "../x.py", *claim)
+    assert "Write 'CLAIM:PATH'" in refused(capsys, "render", "x.py", "--code-claim", "projects")
+
+
 def test_code_of_a_job_file_lies_beside_it(here: Path, capsys: pytest.CaptureFixture[str]) -> None:
     (here / "sub").mkdir()
     (here / "sub" / "main.py").write_text("")

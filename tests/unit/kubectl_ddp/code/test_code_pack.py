@@ -82,7 +82,7 @@ def test_too_much_is_told_with_the_largest_files_and_the_way_out(project: Path) 
     assert refused.value.message.endswith(
         "the largest are weights.bin (9.0 MiB), lib/table.bin (2.0 KiB), train.py (15 B)."
     )
-    for way_out in (".ddpignore", "submit --build"):
+    for way_out in (".ddpignore", "--code-claim CLAIM:PATH", "submit --build"):
         assert way_out in refused.value.hint
     (project / ".ddpignore").write_text("*.bin\n")
     assert pack(str(project)).files == 3
