@@ -53,8 +53,7 @@ def pack(directory: str) -> Code:
         files = sorted(_files(root), key=lambda file: file.path)
         if not files:
             raise UsageError(f"--code: there is no file to send in '{directory}'.", hint=_ignored())
-        credentials.reject_credentials("--code", [file.path for file in files if _holds_credentials(file)])
-        return _archive(files, f"--code: {pluralize(len(files), 'file')} in '{directory}'")
+        return _archive(files, "--code", f"--code: {pluralize(len(files), 'file')} in '{directory}'")
     except OSError as error:
         raise UsageError(f"--code: '{error.filename or directory}' cannot be read: {error.strerror}.") from error
 
@@ -69,13 +68,13 @@ def pack_script(script: Path, modules: Sequence[Path]) -> Code:
         for source in sorted({script, *modules})
         for path in [source.relative_to(script.parent).as_posix()]
     ]
-    credentials.reject_credentials("The script", [file.path for file in files if _holds_credentials(file)])
-    return _archive(files, f"'{script}' and the modules beside it")
+    return _archive(files, "The script", f"'{script}' and the modules beside it")
 
 
-def _archive(files: Sequence[_File], what: str) -> Code:
+def _archive(files: Sequence[_File], option: str, what: str) -> Code:
     if sum(file.size for file in files) > HOPELESS_BYTES:
         raise _too_large(what, files, None)
+    credentials.reject_credentials(option, [file.path for file in files if _holds_credentials(file)])
     data = gzip.compress(_build_archive(files), compresslevel=9, mtime=0)
     if len(data) > LARGEST_BYTES:
         raise _too_large(what, files, len(data))

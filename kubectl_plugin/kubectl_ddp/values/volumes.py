@@ -108,10 +108,9 @@ class CodeClaim:
     @classmethod
     def parse(cls, text: str) -> Self:
         """Parse ``CLAIM:PATH``. Raises BadValue."""
-        match = re.fullmatch(cls.PATTERN, text)
-        if match is None or ".." in text.split("/"):
-            raise BadValue(f"'{text}' is no directory of a claim", hint="Write 'CLAIM:PATH', as in 'projects:vision'.")
         claim, _, path = text.partition(":")
+        if not re.fullmatch(cls.PATTERN, text) or ".." in path.split("/"):
+            raise BadValue(f"'{text}' is no directory of a claim", hint="Write 'CLAIM:PATH', as in 'projects:vision'.")
         return cls(claim, posixpath.normpath(f"/{path}").strip("/"))
 
     def __str__(self) -> str:

@@ -118,7 +118,8 @@ def test_code_on_a_claim_is_mounted_and_its_script_need_not_be_on_this_machine(
     assert "no claim 'projects' with code. Send a directory" in refused(capsys, "render", "x.py", *claim, "--local")
     assert "Keep code or codeClaim" in refused(capsys, "render", "x.py", *claim, "--code", ".")
     assert "no path in 'projects:vision'" in refused(capsys, "render", "../x.py", *claim)
-    assert "Write 'CLAIM:PATH'" in refused(capsys, "render", "x.py", "--code-claim", "projects")
+    for wrong in ("projects", "projects:../vision", "projects:"):
+        assert "Write 'CLAIM:PATH'" in refused(capsys, "render", "x.py", "--code-claim", wrong)
 
 
 def test_code_of_a_job_file_lies_beside_it(here: Path, capsys: pytest.CaptureFixture[str]) -> None:
