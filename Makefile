@@ -95,6 +95,8 @@ lint: $(READY) ## Style, types and the arrows between the packages
 	@$(BIN)/ruff format --check .
 	@$(BIN)/mypy
 	@$(BIN)/mypy tests/scripts/client_job.py
+	@for platform in darwin win32; do $(BIN)/mypy --platform $$platform --cache-dir .mypy_cache/$$platform \
+		-p kubectl_ddp --exclude '/backends/local/|/top/(watch|terminal)\.py' || exit 1; done
 	@$(BIN)/lint-imports
 
 check: lint ## Before a push: lint, and the unit tests of the folders and importers of what changed since BASE (main)

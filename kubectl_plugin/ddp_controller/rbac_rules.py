@@ -26,10 +26,11 @@ _OF_JOBS: Final = (
         for verb in ("get", "list", "watch", "create", "patch", "delete")
     ),
     Right.of("create", "pods/eviction", EVERYWHERE),
-    Right.of("get", "pods/proxy", EVERYWHERE),
     Right.of("create", "events", EVERYWHERE),
 )
 """Rights in the namespaces of the managed jobs."""
+_OF_METRICS: Final = Right.of("get", "pods/proxy", EVERYWHERE)
+"""Right to read the metrics of pods. It reaches any port of a pod, so it is never granted for the whole cluster."""
 _OF_THE_CLUSTER: Final = (
     *(Right.of(verb, "nodes", EVERYWHERE) for verb in ("list", "watch")),
     Right.of("get", "clusterroles.rbac.authorization.k8s.io", EVERYWHERE, (OWN_ROLE,)),
@@ -47,10 +48,11 @@ def controller_rights(namespaces: Collection[str] = ()) -> tuple[Right, ...]:
     """Return all rights. ``OWN`` is the namespace of the Lease.
 
     Args:
-        namespaces: Namespaces of the managed jobs; empty for all.
+        namespaces: Namespaces of the managed jobs; empty for all. A controller of all reads metrics where it may.
     """
+    of_jobs = (*_OF_JOBS, _OF_METRICS) if namespaces else _OF_JOBS
     places = namespaces or (EVERYWHERE,)
-    return (*_OF_THE_CLUSTER, *(replace(right, where=place) for place in places for right in _OF_JOBS))
+    return (*_OF_THE_CLUSTER, *(replace(right, where=place) for place in places for right in of_jobs))
 
 
 def check_rights(api: Api, namespace: str, namespaces: Collection[str] = ()) -> None:

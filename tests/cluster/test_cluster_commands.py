@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import random
 import re
 import shutil
 import subprocess
@@ -14,6 +15,7 @@ from pathlib import Path
 
 import pytest
 
+from kubectl_ddp.code.archive import PART_BYTES
 from tests.cluster.live_cluster import Namespace, until
 from tests.support.terminals import typed_into
 
@@ -56,6 +58,7 @@ def project(tmp_path: Path) -> Path:
     (root / "lib").mkdir(parents=True)
     (root / "count.py").write_text(SCRIPT)
     (root / "lib" / "word.py").write_text("WORD = 'line'\n")
+    (root / "table.bin").write_bytes(random.Random(0).randbytes(2 * PART_BYTES))
     return root
 
 
@@ -63,7 +66,7 @@ def count(space: Namespace, project: Path, nnodes: str) -> None:
     """Start a job of two nodes, whose code is a directory, and which counts until it is told that it is enough."""
     words = ("submit", "count.py", "--code", str(project), "--name", "count", "--image", space.image)
     done = space.ddp(*words, "--nnodes", nnodes, *SIZE).ok()
-    assert "Code: 2 files, packed as " in done.err
+    assert "Code: 3 files, packed as " in done.err
     space.ddp("wait", "count", "--for=world-size=2", "--timeout", "2m").ok()
 
 
@@ -113,10 +116,10 @@ def _end_like_this(space: Namespace) -> None:
     assert [one["time"] for one in happened] == sorted(one["time"] for one in happened)
     assert space.ddp("restart", "count").code == 2
     other = space.ddp("clone", "count", "--name", "other", "--nnodes", "1", "--dry-run=client", "-o", "json").ok().json
-    [archive] = [item for item in other["items"] if item["kind"] == "ConfigMap"]
-    [mine] = space.api.items(space.path("v1", "configmaps"), labelSelector="ddp.dev/job=count")[0]
-    assert archive["binaryData"] == mine["binaryData"]
-    assert mine["immutable"] is True
+    archive = [item["binaryData"] for item in other["items"] if item["kind"] == "ConfigMap"]
+    mine = space.api.items(space.path("v1", "configmaps"), labelSelector="ddp.dev/job=count")[0]
+    assert archive == [item["binaryData"] for item in mine]
+    assert [item["immutable"] for item in mine] == [True] * 3
     assert space.ddp("prune", "--older-than", "1h", "--dry-run").ok().out == ""
     assert space.ddp("prune", "--yes").ok().out == f"job count deleted {_place(space)}\n"
     until("nothing left", lambda: not space.left())
@@ -214,7 +217,8 @@ def _metrics_through_a_tunnel(space: Namespace) -> None:
 @pytest.mark.timeout(300)
 def test_a_failed_job_gets_a_new_run_from_the_same_code(space: Namespace, tmp_path: Path) -> None:
     script = tmp_path / "broken.py"
-    script.write_text("raise ValueError('the 7th layer has no name')\n")
+    script.write_text("import layers\n")
+    (tmp_path / "layers.py").write_text("raise ValueError('the 7th layer has no name')\n")
     words = ("--name", "broken", "--image", space.image, "--wait", "--max-restarts", "0", "--nnodes", "1", "-o", "json")
     failed = space.ddp("submit", str(script), *words, *SIZE)
     assert failed.code == 10, failed.err

@@ -12,6 +12,7 @@ import pytest
 import yaml
 
 from ddp_trainer.common.constants import FIELD_MANAGER, Annotation, Label
+from kubectl_ddp.code.archive import ARCHIVE, Code, code_parts
 from kubectl_ddp.code.script import read_script
 from kubectl_ddp.errors import DdpError
 from kubectl_ddp.fabrics.registry import fabrics
@@ -129,6 +130,13 @@ def test_a_release_has_the_objects_of_the_plugin(each_helm: Helm, first: int) ->
     for number in range(first, first + PER_TEST):
         if number % 2 == each_helm.major % 2:  # each Helm renders its half
             check(each_helm, scenario(SEED, number))
+
+
+@pytest.mark.parametrize("values", [{"code": "src", "module": "vision.train"}, {"script": "scripts/train.py"}])
+def test_a_release_cuts_an_archive_as_the_plugin_does(each_helm: Helm, values: dict[str, str]) -> None:
+    code = Code(ARCHIVE, "QUJD" * 700_000)
+    assert len(code_parts("run", code)) == 3
+    check(each_helm, Scenario(0, {"name": "run", **values}, code, "run", "team-a", ()))
 
 
 def test_the_scenarios_reach_every_value_engine_gang_and_fabric() -> None:

@@ -41,7 +41,13 @@ def test_it_is_off_by_default(helm: Helm) -> None:
 def test_the_roles_have_exactly_the_rights_that_the_controller_checks_at_its_start(helm: Helm) -> None:
     found = made(helm)
     assert granted(found["ClusterRole"], EVERYWHERE) | granted(found["Role"], OWN) == set(controller_rights())
-    assert of_its_jobs(helm) == []
+
+
+def test_a_controller_of_all_namespaces_reads_metrics_in_those_of_the_platform_alone(helm: Helm) -> None:
+    assert "pods/proxy" not in {right.resource for right in controller_rights()}
+    roles = [each for each in of_its_jobs(helm) if each["kind"] == "Role"]
+    rights = [right for each in roles for right in granted(each, each["metadata"]["namespace"])]
+    assert rights == [Right("get", "", "pods/proxy", "training")]
 
 
 def test_a_controller_of_some_namespaces_has_rights_on_pods_and_jobs_there_alone(helm: Helm) -> None:

@@ -2,10 +2,16 @@
 
 from __future__ import annotations
 
+import base64
+import dataclasses
 import hashlib
 import ipaddress
 import json
+import pathlib
+import random
 import re
+import subprocess
+import sys
 from typing import Any
 
 import pytest
@@ -21,6 +27,8 @@ from ddp_trainer.common.constants import (
     PortName,
     Role,
 )
+from kubectl_ddp.code import pack
+from kubectl_ddp.code.archive import PART_BYTES, read_back
 from kubectl_ddp.kube.job_kinds import root_of
 from kubectl_ddp.kube.objects import Object
 from kubectl_ddp.render import Code, render
@@ -313,7 +321,7 @@ def test_a_directory_travels_packed_and_an_init_container_unpacks_it_where_the_p
     pod = objects["PyTorchJob"]["spec"]["pytorchReplicaSpecs"]["Worker"]["template"]["spec"]
     [unpack], [program] = pod["initContainers"], pod["containers"]
     assert (program["workingDir"], program["args"][-1]) == (str(Path.CODE), f"{Path.CODE}/lib/train.py")
-    assert unpack["command"][-2:] == [f"{Path.CODE_ARCHIVE}/code.tar.gz", str(Path.CODE)]
+    assert unpack["command"][-2:] == [str(Path.CODE_ARCHIVE), str(Path.CODE)]
     assert unpack["securityContext"] == program["securityContext"]
     assert unpack["resources"]["limits"] == program["resources"]["limits"]
     mounts = {entry["mountPath"]: entry for entry in unpack["volumeMounts"]}
@@ -321,7 +329,36 @@ def test_a_directory_travels_packed_and_an_init_container_unpacks_it_where_the_p
     assert {"name": "code", "mountPath": str(Path.CODE), "readOnly": False} in program["volumeMounts"]
     volumes = {volume["name"]: volume for volume in pod["volumes"]}
     assert volumes["code"] == {"name": "code", "emptyDir": {}}
-    assert volumes["code-archive"]["configMap"]["name"] == objects["ConfigMap"]["metadata"]["name"]
+    sources = [{"configMap": {"name": objects["ConfigMap"]["metadata"]["name"]}}]
+    assert volumes["code-archive"]["projected"] == {"sources": sources}
+
+
+def test_a_large_directory_travels_in_several_config_maps_and_is_whole_in_the_pod(
+    tmp_path: pathlib.Path,
+) -> None:
+    project, mounted, target = (tmp_path / name for name in ("project", "mounted", "target"))
+    for directory in (project, mounted, target):
+        directory.mkdir()
+    noise = random.Random(0).randbytes(2 * PART_BYTES)
+    (project / "table.bin").write_bytes(noise)
+    code = pack(str(project))
+    made = render(a_job(args=(), code="project"), RUN, code=code)
+    maps = [item for item in made if item["kind"] == "ConfigMap"]
+    names = [f"digits-code-{code.hash}{end}" for end in ("", "-1", "-2")]
+    assert [item["metadata"]["name"] for item in maps] == names
+    assert all(item["immutable"] for item in maps)
+    assert read_back(maps[::-1]) == dataclasses.replace(code, files=0)
+    pod = made[0]["spec"]["pytorchReplicaSpecs"]["Worker"]["template"]["spec"]
+    [volume] = [volume for volume in pod["volumes"] if volume["name"] == "code-archive"]
+    assert [each["configMap"]["name"] for each in volume["projected"]["sources"]] == names
+    for item in maps:
+        [(name, text)] = item["binaryData"].items()
+        assert len(base64.b64decode(text)) <= PART_BYTES
+        (mounted / name).write_bytes(base64.b64decode(text))
+    [unpack] = pod["initContainers"]
+    command = [sys.executable, *unpack["command"][1:-2], str(mounted), str(target)]
+    subprocess.run(command, check=True)
+    assert (target / "table.bin").read_bytes() == noise
 
 
 def test_a_changed_script_is_another_job() -> None:

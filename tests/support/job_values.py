@@ -175,7 +175,9 @@ def scenario(seed: int, number: int) -> Scenario:
 
 def _program(draw: Draw) -> None:
     values = draw.values
-    kind = draw.one(["trainer", "trainer", "module", "command", "line", "script", "code", "codeModule"])
+    kind = draw.one(
+        ["trainer", "trainer", "module", "command", "line", "script", "code", "codeModule", "claim", "packedScript"]
+    )
     if kind == "trainer":
         values["module"] = "ddp_trainer"
         batch = draw.one([[], ["--global-batch", "4096"], ["--batch-slices=64"]])
@@ -189,6 +191,11 @@ def _program(draw: Draw) -> None:
         draw.code = Code(values["script"].rpartition("/")[2], draw.one(SCRIPTS))
     if kind in {"module", "codeModule"}:
         values["module"] = "vision.train"
+    if kind == "claim":
+        values |= {"codeClaim": draw.one(["projects:vision", "projects:/", "a.b:x/y"]), "script": "scripts/train.py"}
+    if kind == "packedScript":
+        values["script"] = "scripts/train.py"
+        draw.code = Code(ARCHIVE, base64.b64encode(b"a script and modules").decode())
     if kind.startswith("code"):
         values["code"] = "src"
         draw.code = Code(ARCHIVE, base64.b64encode(b"an archive").decode())

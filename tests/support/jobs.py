@@ -17,7 +17,7 @@ from kubectl_ddp.values.parsers import Effect, Egress, EnvSource, SecretKey, Tol
 from kubectl_ddp.values.pod import PullPolicy, RuntimeMount
 from kubectl_ddp.values.program import Command, Module, Program, Script
 from kubectl_ddp.values.quantity import Cpu, Memory, Nodes
-from kubectl_ddp.values.volumes import Mount, SecretFiles, Source
+from kubectl_ddp.values.volumes import CodeClaim, Mount, SecretFiles, Source
 
 
 def a_job(**changes: Any) -> JobSpec:
@@ -130,12 +130,14 @@ def jobs(draw: st.DrawFn) -> JobSpec:
     variables = draw(st.lists(VARIABLE, max_size=6, unique=True))
     plain, secret = variables[:4], variables[4:]
     name = draw(st.from_regex(r"[a-z]([-a-z0-9]{0,60}[a-z0-9])?", fullmatch=True))
+    code = draw(st.none() | LABEL)
     room = 63 - longest_suffix(nodes.maximum + spares)
     seconds = st.integers(1, 10**6)
     return checked(
         JobSpec(
             name=name[:room].rstrip("-"),
-            code=draw(st.none() | LABEL),
+            code=code,
+            code_claim=None if code else draw(st.none() | st.builds(CodeClaim, LABEL, st.just("") | LABEL)),
             program=draw(programs().filter(lambda program: program != Module("ddp_trainer"))),
             args=tuple(draw(st.lists(TEXT, max_size=5))),
             nnodes=nodes,

@@ -6,7 +6,7 @@
 {{- $run = dict "minNodes" (first $bounds | atoi) "maxNodes" (last $bounds | atoi) "nodes" (ternary (first $bounds | atoi) (add (last $bounds | atoi) (int .Values.spares)) .Values.kueue.elastic) | merge $run -}}
 {{- $_ := set $run "nproc" (.Values.nproc | default .Values.gpus | default 1 | int) -}}
 {{- $_ := set $run "suspend" (ne "" .Values.kueue.queue) -}}
-{{- $_ := set $run "code" (ternary "archive" (ternary "script" "" (ne "" .Values.script)) (ne "" .Values.code)) -}}
+{{- $_ := set $run "code" (ternary "archive" (ternary "script" "" (ne "" .Values.scriptText)) (ne "" .Values.codeArchive)) -}}
 {{- $_ := set $run "present" (include "ddp-job.present" . | fromJson) -}}
 {{- $_ := set $run "engine" (include "ddp-job.engine" (dict "root" . "run" $run)) -}}
 {{- range include "ddp-job.engines" . | fromJsonArray -}}{{- if eq .name $run.engine -}}{{- $_ := set $run "kind" . -}}{{- end -}}{{- end -}}
@@ -15,6 +15,12 @@
 {{- if $run.code -}}
 {{- $_ := set $run "codeDigest" (ternary .Values.codeArchive .Values.scriptText (eq $run.code "archive") | sha256sum) -}}
 {{- $_ := set $digested "code" $run.codeDigest -}}
+{{- $parts := list -}}
+{{- range $number, $at := untilStep 0 (max (len .Values.codeArchive) 1 | int) 1228800 -}}
+{{- $end := ternary "" (printf "-%d" $number) (eq $number 0) -}}
+{{- $parts = printf "%s-code-%s%s" $run.name (trunc 10 $run.codeDigest) $end | append $parts -}}
+{{- end -}}
+{{- $_ := set $run "codeParts" $parts -}}
 {{- end -}}
 {{- $_ := set $run "digest" (mustToRawJson $digested | sha256sum) -}}
 {{- $_ := set $run "runId" (.Values.runId | default (trunc 12 $run.digest)) -}}
@@ -58,7 +64,7 @@
 {{- range $key, $value := dict "gpus" $v.gpus "spares" $v.spares "maxRestarts" $v.maxRestarts "grace" $v.terminationGracePeriodSeconds "deadline" $v.activeDeadlineSeconds "ttl" $v.ttlSecondsAfterFinished -}}
 {{- if not (kindIs "invalid" $value) -}}{{- $_ := int64 $value | set $document $key -}}{{- end -}}
 {{- end -}}
-{{- range $key, $value := dict "cpu" $v.cpu "memory" $v.memory "shm" $v.shm "python" $v.python "runtimeImage" $v.runtimeImage "runtimeMount" $v.runtimeMount "script" $v.script "code" $v.code "module" $v.module "parallel" $v.parallel "checkpointClaim" $v.checkpointClaim "priority" $v.priorityClassName "queue" $v.kueue.queue "queuePriority" $v.kueue.priorityClass "queueResize" (ternary "running" "" $v.kueue.elastic) -}}
+{{- range $key, $value := dict "cpu" $v.cpu "memory" $v.memory "shm" $v.shm "python" $v.python "runtimeImage" $v.runtimeImage "runtimeMount" $v.runtimeMount "script" $v.script "code" $v.code "codeClaim" $v.codeClaim "module" $v.module "parallel" $v.parallel "checkpointClaim" $v.checkpointClaim "priority" $v.priorityClassName "queue" $v.kueue.queue "queuePriority" $v.kueue.priorityClass "queueResize" (ternary "running" "" $v.kueue.elastic) -}}
 {{- with include "ddp-job.text" $value -}}{{- $_ := set $document $key . -}}{{- end -}}
 {{- end -}}
 {{- $_ := set $document "command" (include "ddp-job.texts" $v.command | fromJsonArray) -}}

@@ -53,7 +53,14 @@ spec:
     - name: unpack-code
       image: {{ $run.image | quote }}
       imagePullPolicy: {{ .Values.imagePullPolicy }}
-      command: [{{ include "ddp-job.python" . }}, -m, tarfile, --extract, /var/run/ddp-code-archive/code.tar.gz, /var/run/ddp-code]
+      command:
+        - {{ include "ddp-job.python" . }}
+        - -W
+        - ignore
+        - -c
+        - "import glob, io, sys, tarfile; parts = sorted(glob.glob(sys.argv[1] + '/*')); data = io.BytesIO(b''.join(open(part, 'rb').read() for part in parts)); tarfile.open(fileobj=data).extractall(sys.argv[2])"
+        - /var/run/ddp-code-archive
+        - /var/run/ddp-code
       resources:
         requests: &unpack {cpu: {{ include "ddp-job.text" .Values.cpu | quote }}, memory: {{ .Values.memory | quote }}}
         limits: *unpack
@@ -83,7 +90,7 @@ spec:
         {{- range include "ddp-job.program" . | fromJsonArray }}
         - {{ include "ddp-job.literal" . | include "ddp-job.quoted" }}
         {{- end }}
-      {{- if $isArchive }}
+      {{- if or $isArchive .Values.codeClaim }}
       workingDir: /var/run/ddp-code
       {{- else if .Values.script }}
       # A script that is sent alone expects nothing beside it, and may write here on every image.
@@ -149,6 +156,8 @@ spec:
         - {name: run-secret, mountPath: /var/run/ddp-secret, readOnly: true}
         {{- if $run.code }}
         - {name: code, mountPath: /var/run/ddp-code, readOnly: {{ not $isArchive }}}
+        {{- else if .Values.codeClaim }}
+        - {name: code, mountPath: /var/run/ddp-code, subPath: {{ splitList ":" .Values.codeClaim | last | clean | trimAll "/" | quote }}, readOnly: true}
         {{- end }}
         {{- if .Values.runtimeImage }}
         - {name: runtime, mountPath: /var/run/ddp-runtime, readOnly: true}
@@ -173,13 +182,21 @@ spec:
       emptyDir: {}
     - name: run-secret
       secret: {secretName: {{ $run.secret | quote }}, defaultMode: 256}
-    {{- if $run.code }}
-    - name: {{ ternary "code-archive" "code" $isArchive }}
-      configMap: {name: {{ printf "%s-code-%s" $run.name (trunc 10 $run.codeDigest) }}}
-    {{- end }}
     {{- if $isArchive }}
     - name: code
       emptyDir: {}
+    - name: code-archive
+      projected:
+        sources:
+          {{- range $run.codeParts }}
+          - configMap: {name: {{ . }}}
+          {{- end }}
+    {{- else if $run.code }}
+    - name: code
+      configMap: {name: {{ first $run.codeParts }}}
+    {{- else if .Values.codeClaim }}
+    - name: code
+      persistentVolumeClaim: {claimName: {{ splitList ":" .Values.codeClaim | first | quote }}, readOnly: true}
     {{- end }}
     {{- if .Values.runtimeImage }}
     {{- include "ddp-job.runtimeVolume" . | nindent 4 }}
@@ -236,7 +253,7 @@ spec:
 {{- $start = list "-m" .Values.module -}}
 {{- else -}}
 {{- $script := required "Nothing says what to run: set script, module or command." .Values.script -}}
-{{- $start = ternary (clean $script) (base $script) (ne "" .Values.code) | printf "/var/run/ddp-code/%s" | list -}}
+{{- $start = ternary (clean $script) (base $script) (ne "" (print .Values.code .Values.codeClaim)) | printf "/var/run/ddp-code/%s" | list -}}
 {{- end -}}
 {{- include "ddp-job.texts" .Values.args | fromJsonArray | concat $start | mustToJson -}}
 {{- end -}}

@@ -169,14 +169,14 @@ class Backend(Protocol):
         reachable.
         """
 
-    def code(self, name: str) -> Object | None:
-        """Return the ConfigMap with the code of a job; ``None`` if the job has none. Raises NotFound."""
+    def code(self, name: str) -> list[Object]:
+        """Return the ConfigMaps with the code of a job; empty if the job has none. Raises NotFound."""
 
     def renew(self, name: str, objects: Sequence[Object]) -> None:
         """Replace a finished run by a new one. Objects of the old run are deleted; claims and checkpoints are kept."""
 
-    def cut_off(self, name: str) -> Object | None:
-        """Return the record of an unfinished :meth:`renew`: spec, code and run id of the new run; usually ``None``."""
+    def cut_off(self, name: str) -> list[Object]:
+        """Return the record of an unfinished :meth:`renew`: code, spec and run id of the new run; usually empty."""
 
     def scale(self, name: str, nodes: int, *, dry_run: bool = False) -> None:
         """Set the number of worker pods; in a dry run, only validate the number. Raises UsageError."""

@@ -40,8 +40,11 @@ def recover_spec(job: Object) -> JobSpec:
 def code_of(backend: Backend, spec: JobSpec) -> Code | None:
     """Return the code of a job. Raises UsageError if the code is missing."""
     found = backend.code(spec.name)
-    code = read_back(found) if found is not None else None
-    is_needed = spec.code is not None or (isinstance(spec.program, Script) and backend.where != "local")
+    code = read_back(found)
+    if code is not None and not all(code.hash in each["metadata"]["name"] for each in found):
+        code = None  # a part is missing
+    is_sent = isinstance(spec.program, Script) and spec.code_claim is None and backend.where != "local"
+    is_needed = spec.code is not None or is_sent
     if is_needed and code is None:
         raise UsageError(f"The code of job '{spec.name}' is gone.", hint="Submit it again from where its script lies.")
     return code if is_needed else None

@@ -21,6 +21,7 @@ client.
 from __future__ import annotations
 
 import os
+import sys
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -29,7 +30,7 @@ from typing import TYPE_CHECKING, Final, TypeAlias
 from kubectl_ddp.backends.access import FLAGS, NOT_WHERE, Access, check_kubeconfig, kubeconfig_files
 from kubectl_ddp.backends.base import Backend
 from kubectl_ddp.backends.local.paths import local_job_names
-from kubectl_ddp.errors import DdpError, NotFound, UsageError
+from kubectl_ddp.errors import DdpError, NotFound, PreflightFailed, UsageError
 
 if TYPE_CHECKING:
     from kubectl_ddp.backends.cluster import ClusterBackend
@@ -68,19 +69,26 @@ _FOREIGN: Final = frozenset(FLAGS) - NOT_WHERE - {"namespace"}
 
 
 def backend_for(where: Where, name: str | None = None, *, notice: Notice | None = None) -> Backend:
-    """Return the backend for the job ``name``, by the table above. Raises UsageError."""
-    if is_local(where, name):
-        from kubectl_ddp.backends.local.backend import LocalBackend  # noqa: PLC0415 - only for local jobs
-
-        return LocalBackend()
-    return cluster_of(where, notice)
+    """Return the backend for the job ``name``, by the table above. Raises UsageError, PreflightFailed."""
+    return _this_machine() if is_local(where, name) else cluster_of(where, notice)
 
 
 def target_backends(where: Where, *, notice: Notice | None = None) -> list[Backend]:
-    """Return the backends that the flags select; without flags, this machine and the cluster, if configured."""
+    """Return the backends that the flags select; without flags, the cluster, if configured, after this machine."""
     if where.local or where.names_a_cluster or not has_cluster():
         return [backend_for(where, notice=notice)]
-    return [backend_for(Where(local=True)), backend_for(where, notice=notice)]
+    cluster = cluster_of(where, notice)
+    return [_this_machine(), cluster] if sys.platform == "linux" else [cluster]
+
+
+def _this_machine() -> Backend:
+    if sys.platform != "linux":
+        raise PreflightFailed(
+            f"Local jobs need Linux, and this is {sys.platform}.", hint="Name a cluster with --kubeconfig FILE."
+        )
+    from kubectl_ddp.backends.local.backend import LocalBackend  # noqa: PLC0415 - only for local jobs
+
+    return LocalBackend()
 
 
 def check_place_of_new_job(where: Where) -> None:

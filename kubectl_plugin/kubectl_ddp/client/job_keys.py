@@ -22,6 +22,8 @@ class JobKeys(TypedDict, total=False):
     """Command of the image to run instead of Python."""
     code: str | PathLike[str]
     """Local directory to send with the job, without what .gitignore names."""
+    code_claim: str
+    """Directory of a claim with the code, mounted read-only; a script is a path in it."""
     args: Sequence[str]
     """Arguments of the program."""
     nnodes: int | str

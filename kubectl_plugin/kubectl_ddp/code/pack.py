@@ -1,4 +1,6 @@
-"""Reproducible archive of a directory: the same files result in the same digest, which names a job's code."""
+"""Reproducible archive of a directory, or of a script and its modules: the same files result in the same digest, which
+names a job's code.
+"""
 
 from __future__ import annotations
 
@@ -19,13 +21,13 @@ from kubectl_ddp.errors import UsageError
 from kubectl_ddp.util.nearest import suggest_file
 from kubectl_ddp.util.text_table import pluralize
 
-LARGEST_BYTES: Final = 2**20 - 2**10
-"""Maximum size of the archive in bytes. A ConfigMap holds 1 MiB, including the names of its entries."""
+LARGEST_BYTES: Final = 8 * 2**20
+"""Maximum size of the archive in bytes. It is cut into ConfigMaps, and every pod gets it from the API server."""
 
 HOPELESS_BYTES: Final = 64 * 2**20
 """Maximum total size of the files in bytes. A larger directory is rejected without packing."""
 
-SHOWN: Final = 5
+SHOWN: Final = 3
 """Number of largest files in the error message."""
 
 
@@ -51,14 +53,31 @@ def pack(directory: str) -> Code:
         files = sorted(_files(root), key=lambda file: file.path)
         if not files:
             raise UsageError(f"--code: there is no file to send in '{directory}'.", hint=_ignored())
-        if sum(file.size for file in files) > HOPELESS_BYTES:
-            raise _too_large(directory, files, None)
-        credentials.reject_credentials("--code", [file.path for file in files if _holds_credentials(file)])
-        data = gzip.compress(_build_archive(files), compresslevel=9, mtime=0)
+        return _archive(files, "--code", f"--code: {pluralize(len(files), 'file')} in '{directory}'")
     except OSError as error:
         raise UsageError(f"--code: '{error.filename or directory}' cannot be read: {error.strerror}.") from error
+
+
+def pack_script(script: Path, modules: Sequence[Path]) -> Code:
+    """Pack a script and Python files below its directory. Raises UsageError if they are too large or contain
+    credentials, and OSError.
+    """
+    allowed = [*_patterns(script.parent, "")]
+    files = [
+        _File(path, source, source.stat().st_size, is_allowed=ignore.allows(allowed, path))
+        for source in sorted({script, *modules})
+        for path in [source.relative_to(script.parent).as_posix()]
+    ]
+    return _archive(files, "The script", f"'{script}' and the modules beside it")
+
+
+def _archive(files: Sequence[_File], option: str, what: str) -> Code:
+    if sum(file.size for file in files) > HOPELESS_BYTES:
+        raise _too_large(what, files, None)
+    credentials.reject_credentials(option, [file.path for file in files if _holds_credentials(file)])
+    data = gzip.compress(_build_archive(files), compresslevel=9, mtime=0)
     if len(data) > LARGEST_BYTES:
-        raise _too_large(directory, files, len(data))
+        raise _too_large(what, files, len(data))
     return Code(ARCHIVE, base64.b64encode(data).decode(), files=len(files))
 
 
@@ -141,16 +160,16 @@ def _build_archive(files: Sequence[_File]) -> bytes:
     return buffer.getvalue()
 
 
-def _too_large(directory: str, files: Sequence[_File], packed: int | None) -> UsageError:
+def _too_large(what: str, files: Sequence[_File], packed: int | None) -> UsageError:
     largest = sorted(files, key=lambda file: -file.size)[:SHOWN]
     named = ", ".join(f"{file.path} ({_size(file.size)})" for file in largest)
     total = _size(sum(file.size for file in files))
     is_packed = f", {_size(packed)} when packed" if packed is not None else ""
-    count = pluralize(len(files), "file")
     return UsageError(
-        f"--code: {count} in '{directory}' have {total}{is_packed}, and at most {_size(LARGEST_BYTES)} "
-        f"packed can travel with a job; the largest are {named}.",
-        hint=f"{_ignored()} Data belongs on a volume, much code into the image.",
+        f"{what} have {total}{is_packed}, and at most {_size(LARGEST_BYTES)} packed can travel with a job; the largest "
+        f"are {named}.",
+        hint="Exclude files in .ddpignore, mount the code from a volume (--code-claim CLAIM:PATH), or build it into an "
+        "image (submit --build).",
     )
 
 

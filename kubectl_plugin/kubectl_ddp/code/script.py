@@ -8,8 +8,9 @@ from pathlib import Path, PurePath
 from typing import Final
 
 from kubectl_ddp.code import ignore
-from kubectl_ddp.code.archive import Code
+from kubectl_ddp.code.archive import PART_BYTES, Code
 from kubectl_ddp.code.credentials import holds_credentials, reject_credentials
+from kubectl_ddp.code.pack import pack_script
 from kubectl_ddp.errors import NotFound, UsageError
 from kubectl_ddp.util.finding import Finding, warning
 from kubectl_ddp.util.invocation import location_flags, program
@@ -23,8 +24,6 @@ _STARTS: Final = re.compile(
     r"(?i)(^|[._])(run|call|check_call|check_output|popen|system|getoutput|exec\w*|spawn\w*|\w*shell)$"
 )
 """Pattern of the functions that start a program, as in subprocess, os, asyncio and pexpect."""
-LARGEST_BYTES: Final = 900 * 1024
-"""Maximum size of a script. A ConfigMap holds 1 MiB, including its metadata."""
 
 
 def check_script(path: str) -> Path:
@@ -120,19 +119,23 @@ def _commands(source: bytes) -> list[str]:
     return [line for line in text.splitlines() if not line.lstrip().startswith("#")]
 
 
-def left_behind(script: Path) -> Iterator[Finding]:
-    """Yield a warning if a script that travels alone imports modules that lie beside it."""
-    beside = [name for name in sorted(imported_modules(_read(script))) if _is_module(script.parent, name)]
-    if beside:
-        names = ", ".join(beside)
-        yield warning(
-            f"'{script}' imports {names} from the files beside it, and only the script is sent.",
-            f"Add --code {script.parent} to send its directory, unless the image has {names}.",
-        )
+def modules_beside(script: Path) -> list[Path]:
+    """Return the Python files beside a script that it imports, directly or by one another; packages as a whole."""
+    found: dict[Path, None] = {}
+    new = [script]
+    while new:
+        names = {name for file in new for name in imported_modules(_read(file))}
+        files = [file for name in sorted(names) for file in _module_files(script.parent, name)]
+        new = [file for file in files if file not in found and file != script]
+        found |= dict.fromkeys(new)
+    return [*found]
 
 
-def _is_module(folder: Path, name: str) -> bool:
-    return (folder / f"{name}.py").is_file() or any((folder / name).glob("*.py"))
+def _module_files(folder: Path, name: str) -> list[Path]:
+    """Return the files of a module or a package in a directory. A package without Python files of its own is none."""
+    file, package = folder / f"{name}.py", folder / name
+    packed = [*package.rglob("*.py")] if any(package.glob("*.py")) else []
+    return packed or ([file] if file.is_file() else [])
 
 
 def imported_modules(source: bytes) -> frozenset[str]:
@@ -173,16 +176,22 @@ def check_script_name(script: Path) -> None:
 
 
 def read_script(path: str) -> Code:
-    """Return a single script as code to submit. Raises UsageError if it is too large, not UTF-8, or contains
-    credentials.
+    """Return a script as code to submit, with the modules beside it that it imports.
+
+    Raises UsageError if it is too large, not UTF-8, or contains credentials.
     """
     check_script(path)
     script, data = Path(path), _read(Path(path))
+    if modules := modules_beside(script):
+        try:
+            return pack_script(script, modules)
+        except OSError as error:
+            raise UsageError(f"'{error.filename}', which '{path}' imports, cannot be read: {error.strerror}.") from None
     _reject_credentials(script, data)
     elsewhere = "Put it into the image and run it with --module or --command."
-    if len(data) > LARGEST_BYTES:
+    if len(data) > PART_BYTES:
         raise UsageError(
-            f"'{path}' has {len(data)} bytes, and at most {LARGEST_BYTES} can travel with a job.", hint=elsewhere
+            f"'{path}' has {len(data)} bytes, and at most {PART_BYTES} can travel with a job.", hint=elsewhere
         )
     check_script_name(script)
     try:

@@ -130,7 +130,7 @@ def _identity(spec: JobSpec) -> Values:
 
 
 def _program(spec: JobSpec, code: Code | None) -> Values:
-    values: Values = {"code": spec.code}
+    values: Values = {"code": spec.code, "codeClaim": None if spec.code_claim is None else str(spec.code_claim)}
     match spec.program:
         case Script(path):
             values["script"] = path
@@ -282,8 +282,9 @@ def _read_by_the_chart(values: Values) -> Values:
     """Return the job file that the chart writes into the annotation ``ddp.dev/spec``, as ``ddp-job.document`` does."""
     kueue, policy = values.get("kueue", {}), values.get("networkPolicy", {})
     secret_env = values.get("secretEnv", {})
+    program = ("script", "code", "codeClaim", "module", "command", "args")
     same = (
-        *("name", "image", "python", "runtimeImage", "runtimeMount", "script", "code", "module", "command", "args"),
+        *("name", "image", "python", "runtimeImage", "runtimeMount", *program),
         *("nproc", "cpu", "memory", "shm", "parallel"),
     )
     document = {

@@ -8,7 +8,7 @@ from enum import StrEnum
 from typing import Any, Final
 
 from ddp_trainer.common import constants
-from kubectl_ddp.code.archive import Code, name_of
+from kubectl_ddp.code.archive import Code, code_parts
 from kubectl_ddp.engines.engine_kind import EngineKind
 from kubectl_ddp.engines.registry import DEFAULT_ENGINE, ENGINES
 from kubectl_ddp.errors import UsageError
@@ -104,7 +104,8 @@ def render(
         "network-policy.yaml.j2",
         "pod-monitor.yaml.j2",
     ]
-    objects = [fill(template, view) for template in templates]
+    parts = [view | {"part": part} for part in view["code_parts"]]
+    objects = [fill(each, of) for each in templates for of in (parts if each == "code.yaml.j2" else [view])]
     if spec.pod_template and (site is Site.CLUSTER or pod_template.local_part(spec.pod_template)):
         _patch_pods(objects[0], engine, spec, site)
     return objects
@@ -162,7 +163,8 @@ def _view(spec: JobSpec, run_id: str, code: Code | None, engine: EngineKind, nat
             "labels": metadata.chosen("labels", spec.labels, labels() | together.labels),
             "annotations": metadata.chosen("annotations", spec.annotations, annotations | together.annotations),
         },
-        "names": {**pod.names(spec), "code": name_of(spec.name, code)},
+        "code_parts": code_parts(spec.name, code) if code else [],
+        "names": pod.names(spec),
         "set_metadata": None
         if together.is_roots_alone
         else {"labels": together.labels, "annotations": together.annotations},

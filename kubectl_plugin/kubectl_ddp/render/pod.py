@@ -8,7 +8,6 @@ from pathlib import PurePosixPath
 from typing import Any, Final
 
 from ddp_trainer.common.constants import GROUP, LOG_PREFIX, SECRET_KEY, CheckpointScope, Env, Path, Port
-from kubectl_ddp.code.archive import ARCHIVE
 from kubectl_ddp.render import runtime, volumes
 from kubectl_ddp.spec.model import JobSpec
 from kubectl_ddp.values.parsers import EnvSource, Toleration
@@ -26,8 +25,13 @@ PLACE_LABELS: Final = ("kubernetes.io/arch", "kubernetes.io/os", "topology.kuber
 USER_NAME: Final = "ddp"
 NEVER_READY: Final = f"{GROUP}/moves-at-once"
 """Readiness gate of the store that never becomes true."""
-UNPACK: Final = ("-m", "tarfile", "--extract", f"{Path.CODE_ARCHIVE}/{ARCHIVE}", str(Path.CODE))
-"""Arguments with which Python unpacks the shipped code before the program starts; every version supports them."""
+_UNPACK: Final = (
+    "import glob, io, sys, tarfile; parts = sorted(glob.glob(sys.argv[1] + '/*')); "
+    "data = io.BytesIO(b''.join(open(part, 'rb').read() for part in parts)); "
+    "tarfile.open(fileobj=data).extractall(sys.argv[2])"
+)
+UNPACK: Final = ("-W", "ignore", "-c", _UNPACK, str(Path.CODE_ARCHIVE), str(Path.CODE))
+"""Arguments with which Python unpacks the parts of the shipped code before the program starts."""
 
 CONTAINER_SECURITY: Final[Mapping[str, Any]] = {
     "allowPrivilegeEscalation": False,
@@ -105,7 +109,7 @@ def _launch_arguments(spec: JobSpec, run_id: str, *, is_local: bool) -> list[str
 
 def _program(spec: JobSpec, *, is_local: bool) -> list[str]:
     match spec.program:
-        case Script(path) if spec.code is not None:
+        case Script(path) if spec.code is not None or spec.code_claim is not None:
             start = [str(PurePosixPath(Path.CODE) / path)]
         case Script(path):
             start = [path if is_local else str(PurePosixPath(Path.CODE) / PurePosixPath(path).name)]

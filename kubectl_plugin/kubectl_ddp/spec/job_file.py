@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Final
 
@@ -61,6 +61,9 @@ def parse(file: JobFile) -> Layer:
         if key not in FILE_KEYS:
             raise UsageError(f"{file.line(node)}: a job has no key '{key}'.", hint=suggest_known(key, FILE_KEYS))
         layer.update(_given(file, key, value))
+    for key in ("code",) if "codeClaim" in layer else ("script", "code"):  # relative to the file
+        if key in layer and isinstance(path := layer[key].raw, str):
+            layer[key] = replace(layer[key], raw=str(file.directory / path))
     if sum(key in layer for key in PROGRAM_KEYS) > 1:
         raise UsageError(f"{file.name}: script, module and command exclude each other.", hint="Keep the one to run.")
     return layer
@@ -172,8 +175,6 @@ def _given(file: JobFile, key: str, node: yaml.Node) -> dict[str, Given]:
         raw = [_scalar(file, key, item) for item in node.value]
     else:
         raw = _scalar(file, key, node)
-    if key in {"script", "code"} and isinstance(raw, str):
-        raw = str(file.directory / raw)
     return {key: Given(raw, Origin(Kind.FILE, file.line(node)))}
 
 

@@ -22,7 +22,7 @@ from kubectl_ddp.values.program import Program
 from kubectl_ddp.values.quantity import DURATION, Cpu, Memory, Nodes, parse_seconds
 from kubectl_ddp.values.requirements import SCHEMA as REQUIREMENTS
 from kubectl_ddp.values.requirements import parse_requirements
-from kubectl_ddp.values.volumes import Mount, SecretFiles
+from kubectl_ddp.values.volumes import CodeClaim, Mount, SecretFiles
 
 _VARIABLE: Final = r"[A-Za-z_][A-Za-z0-9_]*"
 _NAME: Final = v.Matching(
@@ -89,6 +89,11 @@ class JobSpec:
     code: str | None = key(
         "code", Group.PROGRAM, _PATH, "Local directory to send with the job, without what .gitignore names.", "DIR",
         example="src", default=None, completion=Completion.FILES,
+    )
+    code_claim: CodeClaim | None = key(
+        "codeClaim", Group.PROGRAM, v.Parsed(CodeClaim.parse, text_schema(CodeClaim.PATTERN)),
+        "Directory of a claim with the code, mounted read-only; a script is a path in it.", "CLAIM:PATH",
+        example="projects:vision", default=None,
     )
     args: tuple[str, ...] = key(
         "args", Group.PROGRAM, v.ListOf(str, v.TEXT), "Arguments of the program.", "WORDS", example="[--epochs, 30]",

@@ -22,7 +22,7 @@ from kubectl_ddp.util.text_table import pluralize
 from kubectl_ddp.values import volumes
 from kubectl_ddp.values.node_requirements import Placement
 from kubectl_ddp.values.parsers import Egress
-from kubectl_ddp.values.program import Command, Module
+from kubectl_ddp.values.program import Command, Module, Script
 
 STORE_POD_SUFFIX: Final = "-store-00000"
 """Suffix of the store's pod name from the Job controller: a dash and five characters after the Job's name."""
@@ -187,6 +187,21 @@ def _module_is_no_file(spec: JobSpec) -> None:
         )
 
 
+def _code_is_in_one_place(spec: JobSpec) -> None:
+    if spec.code_claim is None:
+        return
+    if spec.code is not None:
+        raise UsageError(
+            f"The code is in '{spec.code}' and on the claim '{spec.code_claim}'.", hint="Keep code or codeClaim."
+        )
+    program = spec.program
+    if isinstance(program, Script) and (program.path.startswith("/") or ".." in PurePath(program.path).parts):
+        raise UsageError(
+            f"The script '{program.path}' is no path in '{spec.code_claim}'.",
+            hint="Name it relative to this directory.",
+        )
+
+
 def _program_starts_no_ranks(spec: JobSpec) -> None:
     """Check that the program is not a launcher, since it would start a set of ranks in every rank."""
     match spec.program:
@@ -267,6 +282,7 @@ def _requirements_can_be_fetched(spec: JobSpec) -> None:
 
 RULES: Final[Sequence[Callable[[JobSpec], None]]] = (
     _module_is_no_file,
+    _code_is_in_one_place,
     _program_starts_no_ranks,
     _name_fits,
     _shared_memory_fits,

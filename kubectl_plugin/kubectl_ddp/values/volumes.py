@@ -97,6 +97,28 @@ class SecretFiles:
         return f"{self.secret}:{self.path}"
 
 
+@dataclass(frozen=True, slots=True)
+class CodeClaim:
+    """Directory of a claim that holds the code."""
+
+    claim: str
+    path: str
+    """Path in the claim, without a leading slash; empty for its root."""
+
+    PATTERN = rf"({SUBDOMAIN}):([^:]+)"
+
+    @classmethod
+    def parse(cls, text: str) -> Self:
+        """Parse ``CLAIM:PATH``. Raises BadValue."""
+        claim, _, path = text.partition(":")
+        if not re.fullmatch(cls.PATTERN, text) or ".." in path.split("/"):
+            raise BadValue(f"'{text}' is no directory of a claim", hint="Write 'CLAIM:PATH', as in 'projects:vision'.")
+        return cls(claim, posixpath.normpath(f"/{path}").strip("/"))
+
+    def __str__(self) -> str:
+        return f"{self.claim}:{self.path or '/'}"
+
+
 def mount_path(text: str) -> str:
     """Return a normalized mount path; it must be absolute and must not hide system paths. Raises BadValue."""
     if not text.startswith("/") or ".." in text.split("/"):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import random
 import sys
 from collections.abc import Iterator
 from pathlib import Path
@@ -38,6 +39,7 @@ def project(tmp_path: Path) -> Path:
     (root / "train.py").write_text(SCRIPT)
     (root / "lib" / "word.py").write_text("WORD = 'first'\n")
     (root / "data.txt").write_text("data")
+    (root / "table.bin").write_bytes(random.Random(0).randbytes(1 << 20))  # more than one ConfigMap holds
     (root / "left.log").write_text("left behind")
     (root / ".gitignore").write_text("*.log\n")
     return root
@@ -48,7 +50,7 @@ def test_code_travels_as_it_was_and_a_clone_gets_the_same(typed: Typed, project:
     done = typed(*words)
     assert done.returncode == 0, done.stderr
     assert "[rank0] first 0 data False\n" in done.stdout
-    assert "Code: 4 files, packed as " in done.stderr
+    assert "Code: 5 files, packed as " in done.stderr
     assert not (project / "written.txt").exists()
 
     (project / "lib" / "word.py").write_text("WORD = 'second'\n")

@@ -299,8 +299,8 @@ class ClusterBackend:
 
         return shared_presets(self._api, self.namespace)
 
-    def code(self, name: str) -> Object | None:
-        """Return the ConfigMap with the code of a job; ``None`` if the job has none."""
+    def code(self, name: str) -> list[Object]:
+        """Return the ConfigMaps with the code of a job; empty if the job has none."""
         return code_of(self._api, self._jobs.named(name))
 
     def renew(self, name: str, objects: Sequence[Object]) -> None:
@@ -309,8 +309,8 @@ class ClusterBackend:
 
         renew(self._api, self._find_job(name), objects, self._submission(objects), self.namespace)
 
-    def cut_off(self, name: str) -> Object | None:
-        """Return the record of an unfinished restart; ``None`` if there is none."""
+    def cut_off(self, name: str) -> list[Object]:
+        """Return the record of an unfinished restart; empty if there is none."""
         from kubectl_ddp.backends.cluster.write.recreate import cut_off  # noqa: PLC0415 - only for a new run
 
         return cut_off(self._api, name, self.namespace, self._find_job(name))

@@ -272,14 +272,14 @@ class LocalBackend:
                 remove(directory)
                 raise
 
-    def code(self, name: str) -> Object | None:
-        """Return the ConfigMap with the job's code, or None if it has none.
+    def code(self, name: str) -> list[Object]:
+        """Return the ConfigMaps with the job's code; empty if it has none.
 
         Raises:
             NotFound: If the job does not exist.
         """
         objects = self._directory(name).objects()
-        return next((item for item in objects if item.get("kind") == "ConfigMap"), None)
+        return [item for item in objects if item.get("kind") == "ConfigMap"]
 
     def renew(self, name: str, objects: Sequence[Object]) -> None:
         """Replace a finished run by a new one; its volume claims, and the checkpoints in them, are kept."""
@@ -293,10 +293,10 @@ class LocalBackend:
             create(directory, wanted, machine, instead=True)
             start_engine(directory, self._environ)
 
-    def cut_off(self, name: str) -> Object | None:
-        """Return None: a job's directory stays while its run is replaced."""
+    def cut_off(self, name: str) -> list[Object]:
+        """Return nothing: a job's directory stays while its run is replaced."""
         del name
-        return None
+        return []
 
     def _machine(self) -> Machine:
         from kubectl_ddp.backends.local.submission import machine_of  # noqa: PLC0415 - submit alone needs it

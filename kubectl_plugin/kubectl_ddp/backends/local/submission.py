@@ -52,8 +52,6 @@ def prepare(objects: Sequence[Object], machine: Machine) -> list[Object]:
         UsageError: If the local engine does not support such a job.
         PreflightFailed: If something is missing on this machine.
     """
-    if not sys.platform.startswith("linux"):
-        raise PreflightFailed(f"Local jobs need Linux, and this is {sys.platform}.", hint="Submit to a cluster.")
     wanted = [deepcopy(item) for item in objects]
     roots = [item for item in wanted if item.get("kind") == ROOT_KIND]
     if len(roots) != 1:

@@ -66,8 +66,9 @@ def mount(pod: Object, volumes: Path, config_maps: ConfigMaps) -> Mounts:
         directory = _in_memory(volume, mounts) or _directory(volume, pod, volumes, config_maps)
         directory /= entry.get("subPath") or ""
         directory.mkdir(parents=True, exist_ok=True)
-        for key, data in config_maps.get(_config_map(volume), {}).items():
-            (directory / key).write_bytes(data)
+        for name in _config_maps(volume):
+            for key, data in config_maps.get(name, {}).items():
+                (directory / key).write_bytes(data)
         _link(path, directory, mounts.directories)
         mounts.directories[path] = str(directory)
     return mounts
@@ -97,8 +98,9 @@ def _link(path: str, directory: Path, mounted: Mapping[str, str]) -> None:
         link.symlink_to(directory)
 
 
-def _config_map(volume: Mapping[str, Any]) -> str:
-    return str((volume.get("configMap") or {}).get("name", ""))
+def _config_maps(volume: Mapping[str, Any]) -> list[str]:
+    sources = [volume, *(volume.get("projected") or {}).get("sources", ())]
+    return [str(source["configMap"].get("name")) for source in sources if source.get("configMap")]
 
 
 def _secret(volume: Mapping[str, Any]) -> str:
@@ -107,7 +109,8 @@ def _secret(volume: Mapping[str, Any]) -> str:
 
 def _directory(volume: Mapping[str, Any], pod: Object, volumes: Path, config_maps: ConfigMaps) -> Path:
     name = str(volume["name"])
-    if "emptyDir" in volume or _config_map(volume) in config_maps:
+    named = _config_maps(volume)
+    if "emptyDir" in volume or (named and config_maps.keys() >= {*named}):
         return pod_directory(pod, volumes) / name
     if (secret := _secret(volume)) and (volumes / SECRETS / secret).is_dir():
         return volumes / SECRETS / secret

@@ -14,7 +14,7 @@ from kubectl_ddp.cli.internal.job_progress import print_end, show_progress
 from kubectl_ddp.cli.internal.options import Options
 from kubectl_ddp.cli.internal.output import print_output
 from kubectl_ddp.cli.progress.display import ProgressDisplay
-from kubectl_ddp.errors import Cancelled, InfrastructureFailed, Interrupted, JobFailed, NotFound, TimedOut
+from kubectl_ddp.errors import Cancelled, InfrastructureFailed, Interrupted, JobFailed, NotFound, TimedOut, UsageError
 from kubectl_ddp.observe.log_stream import follow_logs, rank_filter
 from kubectl_ddp.observe.waiting import parse_wait_condition, wait_for
 from kubectl_ddp.status.job_state import JobState, job_state
@@ -98,6 +98,11 @@ def time_limit(seconds: float | None, name: str) -> Iterator[None]:
     if seconds is None:
         yield
         return
+    if sys.platform == "win32":
+        raise UsageError(
+            f"Windows cannot end the logs of job {name} after --timeout; it continues.",
+            hint=f"Use '{program()} wait {name} --timeout', or WSL.",
+        )
     before = signal.signal(signal.SIGALRM, raise_timeout)
     signal.setitimer(signal.ITIMER_REAL, max(seconds, 0.001))
     try:

@@ -63,7 +63,7 @@ def clone(
     if backend.where == "local" and not request.flags.keys() & {"script", "code", "module", "command"}:
         warn_of_changed_script(options, origin)
     here = dataclasses.replace(options, local=backend.where == "local")
-    kept = None if request.flags.keys() & {"code", "module", "command"} else code_of(backend, spec)
+    kept = None if request.flags.keys() & {"code", "codeClaim", "module", "command"} else code_of(backend, spec)
     prepared = prepare(here, request, under=minimal_layer(spec, origin_from_job(name)), kept=kept)
     claim = prepared.spec.checkpoint_claim
     if not here.local and claim is not None and claim == spec.checkpoint_claim:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import secrets
 import sys
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Final
 
 import click
@@ -49,7 +50,7 @@ def restart(options: Options, job: str | None, *, waits: bool, timeout: str | No
     """
     seconds = seconds_of("--timeout", timeout)
     backend, name = target(options, job, changes=True)
-    if (record := backend.cut_off(name)) is not None:
+    if record := backend.cut_off(name):
         _finish(options, backend, name, record)
     else:
         restart_job(options, backend, name, seconds, yes=yes)
@@ -57,13 +58,13 @@ def restart(options: Options, job: str | None, *, waits: bool, timeout: str | No
         wait_until_running(options, backend, name, seconds)
 
 
-def _finish(options: Options, backend: Backend, name: str, record: Object) -> None:
+def _finish(options: Options, backend: Backend, name: str, record: Sequence[Object]) -> None:
     """Complete an interrupted restart that had already deleted the old run."""
     from kubectl_ddp.backends.job_recovery import recover_spec, run_of  # noqa: PLC0415
     from kubectl_ddp.code.archive import read_back  # noqa: PLC0415 - not needed for help and completion
 
     effect = f"An earlier restart of job {name} was cut off; it is finished now."
-    run = _submit_new_run(backend, name, recover_spec(record), read_back(record), str(run_of(record)))
+    run = _submit_new_run(backend, name, recover_spec(record[0]), read_back(record), str(run_of(record[0])))
     changed(options, backend, name, "restarted", effect=effect, runId=run)
     if options.output is None:
         options.print_message(effect)

@@ -35,7 +35,7 @@ def top(options: Options, job: str | None, *, once: bool) -> None:
         print_output(job_to_dict(observe(backend, backend.job(name, events=False))), options.output)
         return
     looks = style(options)
-    if once or not sys.stdout.isatty():
+    if once or not sys.stdout.isatty() or sys.platform == "win32":  # no terminal modes
         state = observe(backend, backend.job(name, events=False))
         picture: TopView | None = TopView(state=state, now=time.time(), slow=slowdown_by_rank(state.ranks))
     else:

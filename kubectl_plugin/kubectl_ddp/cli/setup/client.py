@@ -6,6 +6,7 @@ import json
 import os
 import shutil
 import subprocess
+import sys
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path as FilePath
@@ -78,6 +79,9 @@ def run_checks(facts: ClientFacts) -> Iterator[Finding]:
         yield warning(facts.plugin, "kubectl_complete-ddp is not on PATH, so the tab key is dumb.", subject="plugin")
     else:
         yield ok(facts.plugin, subject="plugin")
+    if sys.platform != "linux":
+        yield ok(f"not on {sys.platform}: they need Linux", subject="local jobs")
+        return
     yield _check_torch(facts)
     yield _check_shared_memory(facts)
     yield Finding(

@@ -154,7 +154,7 @@ def _of_job(options: Options, request: JobRequest, ignored: str) -> LintResult:
     found = check_environment(spec, left_out, is_one_machine=prepared.site is Site.LOCAL)
     unseen = [*spec.secret_env, *map(str, spec.env_from)]
     print_notes(prepared.resolved, options)
-    doubts = program_warnings(spec, prepared.site)
+    doubts = program_warnings(spec)
     return LintResult(spec.name, [*doubts, *found, *of_pods(prepared, left_out)], unseen)
 
 

@@ -28,7 +28,7 @@ def inspect_job(options: Options, request: JobRequest, *, is_strict: bool) -> No
     told = read_facts(backend, spec, prepared.objects(prepared.placeholder), is_thorough=True)
     assert told is not None  # noqa: S101 - never None for a cluster
     print_notes(prepared.resolved, options)
-    found = [*program_warnings(spec, prepared.site), *run_checks([*OF_THE_JOB, *OF_THE_CLUSTER], *told)]
+    found = [*program_warnings(spec), *run_checks([*OF_THE_JOB, *OF_THE_CLUSTER], *told)]
     print_findings(
         options,
         "Preflight",

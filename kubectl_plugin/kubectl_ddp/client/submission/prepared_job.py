@@ -17,7 +17,6 @@ from kubectl_ddp.code.script import (
     check_is_python,
     check_script,
     command_starts_launchers,
-    left_behind,
     read_script,
     script_warnings,
     starts_launchers,
@@ -138,7 +137,7 @@ def prepare_job(resolved: Resolved, where: Where, *, shown: bool = False, kept: 
         )
     code, spec = _with_code(resolved.spec, site, kept)
     if kept is None:
-        resolved = dataclasses.replace(resolved, warnings=(*resolved.warnings, *program_warnings(spec, site)))
+        resolved = dataclasses.replace(resolved, warnings=(*resolved.warnings, *program_warnings(spec)))
     if not shown:
         check_place_of_new_job(where)
     return Prepared(dataclasses.replace(resolved, spec=spec), where, site, code)
@@ -160,17 +159,15 @@ def _lost_files(spec: JobSpec) -> Iterator[str]:
         yield "Files of a pod are lost with it; --checkpoint-claim CLAIM keeps those in /checkpoints."
 
 
-def program_warnings(spec: JobSpec, site: Site) -> Iterator[Finding]:
+def program_warnings(spec: JobSpec) -> Iterator[Finding]:
     """Yield warnings about the program, and about a script of this machine, whose path is relative to the code if a
     directory is sent.
     """
     launchers = LAUNCHERS - {"torchrun"} if spec.torchrun_shim else LAUNCHERS
-    if isinstance(spec.program, Script):
+    if isinstance(spec.program, Script) and spec.code_claim is None:
         script = Path(spec.code or "", spec.program.path)
         yield from script_warnings(script)
         yield from starts_launchers(script, launchers)
-        if site is Site.CLUSTER and spec.code is None:
-            yield from left_behind(script)
     elif isinstance(spec.program, Command):
         yield from command_starts_launchers(spec.program.words, launchers)
         scripts = (word for word in spec.program.words if PurePath(word).suffix in {".py", *SHELLS})
@@ -192,6 +189,12 @@ def _check_secrets(spec: JobSpec) -> None:
 def _with_code(spec: JobSpec, site: Site, kept: Code | None) -> tuple[Code | None, JobSpec]:
     """Return the code to submit, and the job with the path of its script in that code. Raises UsageError."""
     program = spec.program
+    if spec.code_claim is not None:
+        if site is Site.LOCAL:
+            raise UsageError(
+                f"This machine has no claim '{spec.code_claim.claim}' with code.", hint="Send a directory: --code DIR."
+            )
+        return None, spec
     if spec.code is not None:
         if isinstance(program, Script) and kept is None:
             inside = script_inside(program.path, spec.code)

@@ -16,7 +16,7 @@ import yaml
 from ddp_trainer.common.constants import Annotation
 from kubectl_ddp.cli.run import run
 from kubectl_ddp.client.submission.prepared_job import check_local
-from kubectl_ddp.code.script import LARGEST_BYTES
+from kubectl_ddp.code.archive import PART_BYTES
 from kubectl_ddp.errors import PreflightFailed
 from kubectl_ddp.spec.fields import FIELDS, PRESET
 from kubectl_ddp.values.engine import Gang
@@ -91,6 +91,35 @@ def test_code_is_packed_and_its_script_is_named_within(here: Path, capsys: pytes
     assert pod["initContainers"][0]["securityContext"] == pod["containers"][0]["securityContext"]
     document = json.loads(items[0]["metadata"]["annotations"][Annotation.SPEC])
     assert (document["script"], document["code"]) == ("main.py", "src")
+
+
+def test_code_on_a_claim_is_mounted_and_its_script_need_not_be_on_this_machine(
+    here: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (here / "sub").mkdir()
+    job = "apiVersion: ddp.dev/v1\nkind: Job\nname: x\nscript: lib/main.py\ncodeClaim: projects:/vision/\n"
+    (here / "sub" / "job.yaml").write_text(job)
+    for words in (["lib/main.py", "--code-claim", "projects:vision", "--name", "x"], ["-f", "sub/job.yaml"]):
+        assert run(["render", *words, "-o", "json"]) == 0
+        items = json.loads(capsys.readouterr().out)["items"]
+        assert not [item for item in items if item["kind"] == "ConfigMap"]
+        pod = items[0]["spec"]["pytorchReplicaSpecs"]["Worker"]["template"]["spec"]
+        [container] = pod["containers"]
+        assert (container["workingDir"], container["args"][-1]) == (
+            "/var/run/ddp-code",
+            "/var/run/ddp-code/lib/main.py",
+        )
+        mount = {"name": "code", "mountPath": "/var/run/ddp-code", "subPath": "vision", "readOnly": True}
+        assert mount in container["volumeMounts"]
+        assert {"claimName": "projects", "readOnly": True} in [
+            volume.get("persistentVolumeClaim") for volume in pod["volumes"]
+        ]
+    claim = ("--code-claim", "projects:vision")
+    assert "no claim 'projects' with code. Send a directory" in refused(capsys, "render", "x.py", *claim, "--local")
+    assert "Keep code or codeClaim" in refused(capsys, "render", "x.py", *claim, "--code", ".")
+    assert "no path in 'projects:vision'" in refused(capsys, "render", "../x.py", *claim)
+    for wrong in ("projects", "projects:../vision", "projects:"):
+        assert "Write 'CLAIM:PATH'" in refused(capsys, "render", "x.py", "--code-claim", wrong)
 
 
 def test_code_of_a_job_file_lies_beside_it(here: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -221,8 +250,8 @@ sys.exit(run(["render", "train.py"]))
     [
         (
             "large.py",
-            b"#" * (LARGEST_BYTES + 1),
-            f"has {LARGEST_BYTES + 1} bytes, and at most {LARGEST_BYTES} can travel",
+            b"#" * (PART_BYTES + 1),
+            f"has {PART_BYTES + 1} bytes, and at most {PART_BYTES} can travel",
         ),
         ("binary.py", b"\xff\x00", "is not UTF-8 text: byte 0 is invalid."),
         ("my train.py", b"", "'my train.py' cannot travel under this name."),

@@ -194,15 +194,12 @@ spec: {{runtimeRef: {{name: torch-distributed}}}}
     [
         (["--code", ".", "--command", "bash train.sh"], "'train.sh' starts torchrun"),
         (["--command", "bash -c 'cd x; torchrun t.py'"], "The command starts torchrun"),
-        (["beside.py"], "'beside.py' imports helper from the files beside it"),
     ],
 )
 def test_what_submit_warns_of_in_a_program_lint_finds_too(
     program: list[str], told: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     Path("train.sh").write_text("torchrun --nnodes $N train.py\n")
-    Path("beside.py").write_text("import helper\n")
-    Path("helper.py").touch()
     assert run(["lint", *program, "--image", "example.com/a:1"]) == 0
     assert f"WARNING    {told}" in capsys.readouterr().out
 

@@ -42,8 +42,9 @@ class Failing(ScriptedBackend):
         del reasons
         yield self.job(name)
 
-    def code(self, name: str) -> None:
+    def code(self, name: str) -> list[Object]:
         """None came with it."""
+        return []
 
     def renew(self, name: str, objects: Sequence[Object]) -> None:
         """There is a new job."""

@@ -1,4 +1,4 @@
-"""Warnings about what a script imports."""
+"""What a script imports: modules that travel with it, and warnings."""
 
 from __future__ import annotations
 
@@ -6,8 +6,10 @@ from pathlib import Path
 
 import pytest
 
-from kubectl_ddp.code.script import left_behind, script_warnings, starts_launchers
+from kubectl_ddp.code.script import modules_beside, read_script, script_warnings, starts_launchers
+from kubectl_ddp.errors import UsageError
 from kubectl_ddp.spec.launcher_command import LAUNCHERS
+from tests.support.archives import names_in
 
 
 @pytest.mark.parametrize(
@@ -29,20 +31,45 @@ def test_an_import_of_horovod_is_warned_of_with_the_page(text: str, is_warned: b
     assert all((Path(__file__).parents[4] / page).is_file() for page in pages)
 
 
-def test_modules_beside_a_script_that_travels_alone_are_named(tmp_path: Path) -> None:
-    script = tmp_path / "train.py"
-    script.write_text("import os, mymodel.parts\nfrom blocks import Block\nimport torch, absent\n")
-    (tmp_path / "mymodel").mkdir()
-    (tmp_path / "mymodel" / "__init__.py").touch()
-    (tmp_path / "blocks.py").touch()
-    [found] = left_behind(script)
-    assert f"'{script}' imports blocks, mymodel from the files beside it" in str(found)
-    assert f"--code {tmp_path}" in str(found.hint)
-    (tmp_path / "blocks.py").unlink()
-    (tmp_path / "mymodel" / "__init__.py").rename(tmp_path / "mymodel" / "parts.py")  # a namespace package
-    assert "imports mymodel from" in "".join(map(str, left_behind(script)))
-    (tmp_path / "mymodel" / "parts.py").unlink()
-    assert list(left_behind(script)) == []
+@pytest.fixture
+def script(tmp_path: Path) -> Path:
+    """A script that imports a package and a module beside it, which imports another; and files that it does not."""
+    files = {
+        "train.py": "import os, mymodel.parts\nfrom blocks import Block\nimport torch, absent\n",
+        "blocks.py": "import shapes, train\n",
+        "shapes.py": "",
+        "mymodel/__init__.py": "",
+        "mymodel/deep/layer.py": "",
+        "mymodel/weights.bin": "?",
+        "other.py": "",
+        "data.csv": "1,2",
+    }
+    for name, text in files.items():
+        (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / name).write_text(text)
+    return tmp_path / "train.py"
+
+
+def test_modules_beside_a_script_travel_with_it_and_data_does_not(
+    script: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    code = read_script(str(script))
+    assert names_in(code) == ["blocks.py", "mymodel/__init__.py", "mymodel/deep/layer.py", "shapes.py", "train.py"]
+    assert code.files == 5
+    monkeypatch.chdir(script.parent)
+    assert read_script("train.py") == code
+    (script.parent / "shapes.py").write_text("key = 'hf_" + "a1B2" * 9 + "'\n")
+    with pytest.raises(UsageError, match=r"'shapes\.py' would travel in a ConfigMap, and looks like credentials"):
+        read_script("train.py")
+
+
+def test_a_package_without_an_init_file_is_a_module_beside_a_script_and_a_folder_of_data_is_none(script: Path) -> None:
+    script.write_text("import mymodel\n")
+    (script.parent / "mymodel" / "__init__.py").rename(script.parent / "mymodel" / "parts.py")
+    assert [file.name for file in modules_beside(script) if file.parent.name == "mymodel"] == ["parts.py"]
+    (script.parent / "mymodel" / "parts.py").unlink()
+    assert modules_beside(script) == []
+    assert read_script(str(script)).file == "train.py"
 
 
 @pytest.mark.parametrize(

@@ -140,7 +140,7 @@ def test_every_key_says_where_its_value_came_from(key: str) -> None:
         "mounts": ["pvc=a:/data:ro"], "secrets": ["a:/s"], "queue": "q", "scheduler": "s", "topology": ["pack=rack"],
         "queuePriority": "c", "queueResize": "start", "parallel": "replicate=1", "spares": "1",
         "mig": "1g.10gb", "rdma": "rdma/ib", "gpuType": "H100", "networks": ["rdma-vf", "net/rail-0"],
-        "fabric": "gloo-cpu", "metricsFrom": ["watchers", "10.0.0.0/24"], "code": ".",
+        "fabric": "gloo-cpu", "metricsFrom": ["watchers", "10.0.0.0/24"], "code": ".", "codeClaim": "a:b/c",
         "dns": ["dns/app=coredns", "10.96.0.10"], "imagePullSecrets": ["registry"], "imagePullPolicy": "Always",
         "python": "python3", "runtimeImage": "a:1", "runtimeMount": "copy", "torchrunShim": "true",
         "requirements": ["a"],

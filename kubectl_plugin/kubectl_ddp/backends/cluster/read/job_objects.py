@@ -55,14 +55,14 @@ def is_named_after(event: Object, name: str) -> bool:
     return _matches_name(str(event["involvedObject"].get("name", "")), name)
 
 
-def code_of(api: Api, job: Object) -> Object | None:
-    """Return the ConfigMap with the code of this run; ``None`` if it has none."""
+def code_of(api: Api, job: Object) -> list[Object]:
+    """Return the ConfigMaps with the code of this run; empty if it has none."""
     about = job["metadata"]
     named, _ = api.items(
         collection("v1", "configmaps", about["namespace"]), labelSelector=f"{Label.JOB}={about['name']}"
     )
     run = about["labels"].get(Label.RUN_ID)
-    return next((each for each in named if each["metadata"]["labels"].get(Label.RUN_ID) == run), None)
+    return [each for each in named if each["metadata"]["labels"].get(Label.RUN_ID) == run]
 
 
 def last_timestamp(event: Object) -> str:

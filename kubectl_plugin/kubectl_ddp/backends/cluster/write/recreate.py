@@ -1,6 +1,7 @@
 """Replacement of a finished run by a new one. Objects cannot run twice, so they are deleted and created again.
 
-1. The specification, the code and the run id of the new run are stored in a record: a ConfigMap without an owner.
+1. The specification, the code and the run id of the new run are stored in a record: a ConfigMap without an owner, and
+   further ones if the code has several parts.
 2. The old root object is deleted, and with it all that it owns.
 3. The new run is submitted.
 4. The record is deleted.
@@ -41,7 +42,8 @@ def renew(api: Api, job: Object | None, objects: Sequence[Object], submission: S
     """
     wanted = job_kinds.root_of(list(objects))
     name, run = str(wanted["metadata"]["name"]), str(wanted["metadata"]["labels"][Label.RUN_ID])
-    _write_down(api, record_of(objects), namespace)
+    for each in records_of(objects):
+        _write_down(api, each, namespace)
     if job is not None and job["metadata"]["labels"].get(Label.RUN_ID) != run:
         _delete_and_wait(api, job)
     try:
@@ -53,8 +55,8 @@ def renew(api: Api, job: Object | None, objects: Sequence[Object], submission: S
         delete_record(api, name, namespace)
 
 
-def cut_off(api: Api, name: str, namespace: str, job: Object | None) -> Object | None:
-    """Return the record of a new run whose replacement of the old run was interrupted; ``None`` if there is none.
+def cut_off(api: Api, name: str, namespace: str, job: Object | None) -> list[Object]:
+    """Return the record of a new run whose replacement of the old run was interrupted; empty if there is none.
 
     Args:
         api: API server.
@@ -63,48 +65,59 @@ def cut_off(api: Api, name: str, namespace: str, job: Object | None) -> Object |
         job: Existing root object.
     """
     try:
-        record = api.get(f"{_records(namespace)}/{_name_of(name)}")
-    except (NotFound, Forbidden):
-        return None
-    run = run_of(record)
-    if run is None or job is None:
-        return record if run is not None else None
+        records = _read_records(api, name, namespace)
+    except Forbidden:
+        return []
+    records = [each for each in records if run_of(each) == run_of(records[0])]
+    if not records or job is None:
+        return records
     about = job["metadata"]
-    if about["labels"].get(Label.RUN_ID) == run:
-        return record if INCOMPLETE in (about.get("annotations") or {}) else None
-    return record if "deletionTimestamp" in about else None
+    if about["labels"].get(Label.RUN_ID) == run_of(records[0]):
+        return records if INCOMPLETE in (about.get("annotations") or {}) else []
+    return records if "deletionTimestamp" in about else []
 
 
 def delete_record(api: Api, name: str, namespace: str) -> bool:
     """Delete the record of a job. Returns true if one existed and may be deleted."""
-    where = f"{_records(namespace)}/{_name_of(name)}"
     try:
-        record = api.get(where)
-        if run_of(record) is None:
-            return False
-        api.delete(where, uid=record["metadata"]["uid"])
+        records = _read_records(api, name, namespace)
+        for record in reversed(records):  # without the first, nothing leads to the others
+            about = record["metadata"]
+            api.delete(f"{_records(namespace)}/{about['name']}", uid=about["uid"])
     except (NotFound, Conflict, Forbidden):
         return False
-    return True
+    return bool(records)
 
 
-def record_of(objects: Sequence[Object]) -> Object:
-    """Return the ConfigMap from which a rendered job can be rendered again."""
+def _read_records(api: Api, name: str, namespace: str) -> list[Object]:
+    """Return the ConfigMaps of a record, the first one first, and what earlier records have left."""
+    found: list[Object] = []
+    with contextlib.suppress(NotFound):
+        while run_of(record := api.get(f"{_records(namespace)}/{_name_of(name, len(found))}")) is not None:
+            found.append(record)
+    return found
+
+
+def records_of(objects: Sequence[Object]) -> list[Object]:
+    """Return the ConfigMaps from which a rendered job can be rendered again."""
     about = job_kinds.root_of(list(objects))["metadata"]
-    code = next((item for item in objects if item["kind"] == "ConfigMap"), {})
-    return {
-        "apiVersion": "v1",
-        "kind": "ConfigMap",
-        "metadata": {
-            "name": _name_of(about["name"]),
-            "labels": {Label.MANAGED_BY: FIELD_MANAGER},
-            "annotations": {
-                RUN: about["labels"][Label.RUN_ID],
-                Annotation.SPEC: about["annotations"][Annotation.SPEC],
+    parts = [item for item in objects if item["kind"] == "ConfigMap"] or [{}]
+    return [
+        {
+            "apiVersion": "v1",
+            "kind": "ConfigMap",
+            "metadata": {
+                "name": _name_of(about["name"], number),
+                "labels": {Label.MANAGED_BY: FIELD_MANAGER},
+                "annotations": {
+                    RUN: about["labels"][Label.RUN_ID],
+                    Annotation.SPEC: about["annotations"][Annotation.SPEC],
+                },
             },
-        },
-        **{key: code[key] for key in ("data", "binaryData") if key in code},
-    }
+            **{key: part[key] for key in ("data", "binaryData") if key in part},
+        }
+        for number, part in enumerate(parts)
+    ]
 
 
 def _write_down(api: Api, record: Object, namespace: str) -> None:
@@ -152,8 +165,8 @@ def _records(namespace: str) -> str:
     return collection("v1", "configmaps", namespace)
 
 
-def _name_of(job: str) -> str:
-    return f"{job}-restart"
+def _name_of(job: str, number: int) -> str:
+    return f"{job}-restart" + (f"-{number}" if number else "")
 
 
 def _restart_command(name: str) -> str:

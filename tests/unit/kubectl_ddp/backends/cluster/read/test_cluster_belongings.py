@@ -67,12 +67,11 @@ def test_events_of_pods_that_are_gone_count_and_those_of_others_do_not(
 
 def test_the_code_is_that_of_this_run(server: ApiServer, backend: ClusterBackend) -> None:
     put_job(server, "digits", "run2")
-    assert backend.code("digits") is None
+    assert backend.code("digits") == []
     for run_id in ("run1", "run2"):
         labels = {Label.JOB: "digits", Label.RUN_ID: run_id}
         server.put(f"{CONFIG_MAPS}/{run_id}", {"metadata": {"labels": labels}, "data": {"train.py": run_id}})
-    code = backend.code("digits")
-    assert code is not None
+    [code] = backend.code("digits")
     assert code["data"] == {"train.py": "run2"}
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Final
@@ -11,7 +12,10 @@ import pytest
 from ddp_trainer.common.constants import Label
 from kubectl_ddp.backends.cluster.http import api
 from kubectl_ddp.backends.cluster.write.submission import INCOMPLETE
+from kubectl_ddp.backends.job_recovery import run_of
 from kubectl_ddp.cli.run import run
+from kubectl_ddp.code import archive
+from kubectl_ddp.code.archive import ARCHIVE, read_back
 from kubectl_ddp.kube import job_kinds
 from kubectl_ddp.render import Code, render
 from kubectl_ddp.values.program import Script
@@ -22,7 +26,8 @@ from tests.support.jobs import a_job
 JOB: Final = "/apis/kubeflow.org/v1/namespaces/team/pytorchjobs/digits"
 CONFIG_MAPS: Final = "/api/v1/namespaces/team/configmaps/"
 RECORD: Final = f"{CONFIG_MAPS}digits-restart"
-CODE: Final = Code("train.py", "print('the 7th layer')\n")
+SCRIPT: Final = Code("train.py", "print('the 7th layer')\n")
+PARTS: Final = Code(ARCHIVE, "QUJDREVGR0hJSktM")
 MOST_CHANGES: Final = 40
 
 
@@ -64,17 +69,17 @@ def server(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Mortal]:
         yield mortal
 
 
-def furnish(server: Mortal) -> None:
-    """A job with its script that has failed, and nothing else."""
+def furnish(server: Mortal, code: Code = SCRIPT) -> None:
+    """A job with its code that has failed, and nothing else."""
     server.objects.clear()
-    made = render(a_job(program=Script("train.py")), "run1", code=CODE)
+    made = render(a_job(program=Script("train.py")), "run1", code=code)
     root = job_kinds.root_of(made)
     root["status"] = {"conditions": [kube_objects.condition("Failed")]}
     root["metadata"]["creationTimestamp"] = kube_objects.CREATED
     owner = {"kind": root["kind"], "name": "digits", "uid": server.put(JOB, root)["metadata"]["uid"]}
-    [code] = [item for item in made if item["kind"] == "ConfigMap"]
-    code["metadata"]["ownerReferences"] = [owner]
-    server.put(f"{CONFIG_MAPS}{code['metadata']['name']}", code)
+    for part in [item for item in made if item["kind"] == "ConfigMap"]:
+        part["metadata"]["ownerReferences"] = [owner]
+        server.put(f"{CONFIG_MAPS}{part['metadata']['name']}", part)
 
 
 def restart(server: Mortal, left: int | None = None) -> int:
@@ -85,11 +90,16 @@ def restart(server: Mortal, left: int | None = None) -> int:
         server.left = None
 
 
-def what_it_needs_is_kept(server: Mortal) -> bool:
+def what_it_needs_is_kept(server: Mortal, code: Code) -> bool:
     """Whether the words and the code are there: with the old run, or in the record."""
-    codes = [item for path, item in server.objects.items() if path.startswith(CONFIG_MAPS)]
+    groups = defaultdict(list)
+    for path, item in server.objects.items():
+        if path.startswith(CONFIG_MAPS):
+            groups[run_of(item) or item["metadata"]["labels"][Label.RUN_ID]].append(item)
     return (JOB in server.objects or RECORD in server.objects) and any(
-        (item.get("data") or {}).get("train.py") == CODE.text for item in codes
+        read_back([item for item in group if bool(run_of(item)) is is_record]) == code
+        for group in groups.values()
+        for is_record in (True, False)
     )
 
 
@@ -100,7 +110,7 @@ def is_one_new_job(server: Mortal) -> None:
     assert not job_kinds.is_suspend_requested(job)
     mine = [each for each in server.objects.values() if _is_of(each, job)]
     assert {each["kind"] for each in mine} >= {"PyTorchJob", "ConfigMap", "Job", "Service", "NetworkPolicy"}
-    assert RECORD not in server.objects
+    assert not [path for path in server.objects if path.startswith(RECORD)]
 
 
 def _is_of(item: Json, job: Json) -> bool:
@@ -132,26 +142,30 @@ def test_a_job_that_fails_while_it_is_told_to_stop_gets_a_new_run_too(
     is_one_new_job(server)
 
 
+@pytest.mark.parametrize("code", [SCRIPT, PARTS], ids=["script", "parts"])
 def test_the_client_that_dies_after_any_change_of_restart_and_is_run_again_makes_exactly_one_job(
-    server: Mortal, monkeypatch: pytest.MonkeyPatch
+    server: Mortal, monkeypatch: pytest.MonkeyPatch, code: Code
 ) -> None:
     monkeypatch.setattr(api, "PAUSE_SECONDS", 0.0)
+    monkeypatch.setattr(archive, "PART_LETTERS", 8)
     changes, is_through = 0, False
     while not is_through:
         changes += 1
         assert changes < MOST_CHANGES
-        furnish(server)
+        furnish(server, code)
         server.loses_answer = changes % 2 == 0
         restart(server, changes)
-        assert what_it_needs_is_kept(server), f"after change {changes}"
+        assert what_it_needs_is_kept(server, code), f"after change {changes}"
         is_through = is_new(server.objects.get(JOB)) and RECORD not in server.objects
         if not is_new(server.objects.get(JOB)):
             assert restart(server) == 0, f"after change {changes}"
         else:
             assert run(["delete", "digits", "--yes", "--quiet"]) == 0, "what is left of the record goes with the job"
-            furnish(server)
+            assert not [path for path in server.objects if path.startswith(CONFIG_MAPS)]
+            furnish(server, code)
             assert restart(server) == 0
         is_one_new_job(server)
+        assert what_it_needs_is_kept(server, code)
     assert changes > 8, "record, old run, new run and its companions, and the record again"
 
 
@@ -177,12 +191,13 @@ def test_a_submission_that_is_refused_says_that_nothing_is_lost(
     is_one_new_job(server)
 
 
-def test_what_a_restart_has_left_goes_when_the_job_is_deleted(server: Mortal) -> None:
-    furnish(server)
+def test_what_a_restart_has_left_goes_when_the_job_is_deleted(server: Mortal, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(archive, "PART_LETTERS", 8)
+    furnish(server, PARTS)
     server.next("POST /apis/kubeflow.org/v1/namespaces/team/pytorchjobs", Answer(403, {"kind": "Status"}))
     assert restart(server) == 5
     assert run(["delete", "digits", "--yes"]) == 0
-    assert RECORD not in server.objects
+    assert not [path for path in server.objects if path.startswith(CONFIG_MAPS)]
     assert run(["restart", "digits", "--yes"]) == 3
 
 
