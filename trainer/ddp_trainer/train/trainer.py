@@ -117,7 +117,7 @@ class Trainer:
             return await_end(process, self._timer)
         self.callbacks.expect(self.state)
         if self.is_done or self._is_evaluation_due():
-            self._held.confirm()
+            self._confirm(wait=True)
         if restored is not None and restored.finished is not None:
             process.progress.log_message(f"The run was finished at step {self.state.step} already.")
             return Outcome(restored.finished, Exit.SUCCESS)
@@ -173,7 +173,7 @@ class Trainer:
         self._must_stop |= decision.stop > 0
         self._must_save |= decision.save > 0 or (saver.every_steps is not None and state.step % saver.every_steps == 0)
         if self._held.verification is not None:
-            self._held.confirm(wait=self._must_stop or self._must_save or self.is_done or self._is_evaluation_due())
+            self._confirm(wait=self._must_stop or self._must_save or self.is_done or self._is_evaluation_due())
         if not self.parts.strategy.synchronize_with_timeout(state.step):
             return False
         if not self._must_stop and state.step < state.plan.total_steps:
@@ -182,6 +182,12 @@ class Trainer:
             if self._must_save or is_best:
                 self._save(None)
         return self._must_stop
+
+    def _confirm(self, *, wait: bool) -> None:
+        """See :meth:`.ElasticState.confirm`."""
+        self._timer.enter(Section.CHECKPOINT)
+        self._held.confirm(wait=wait)
+        self._timer.end_phase(Phase.CHECKPOINT)
 
     def _roll_back(self, reason: str) -> None:
         """Resume from the newest checkpoint in this process; the steps since then count as lost."""

@@ -60,7 +60,7 @@ class ElasticState:
         """Verification of the checkpoint from which the state comes. Until it has ended, the state must not leave the
         group; None if no doubt is left."""
 
-    def confirm(self, *, wait: bool = True) -> None:
+    def confirm(self, *, wait: bool) -> None:
         """Agree with all ranks that the checkpoint is not damaged; every rank must call it.
 
         Args:
