@@ -151,12 +151,13 @@ CRASH: Final = Row(
             unit="bytes",
         ),
         stat(
-            "Failed, in range",
-            "Checkpoints that could not be written, for example because the volume is full or lost.",
-            Query('sum(increase(ddp_checkpoint_saves_total{<job>, result="failure"}[$__range]))', now=True),
+            "Failed in a row",
+            "Saves that failed since the last one that succeeded, for example because the volume is full or lost.",
+            Query("max(ddp_checkpoint_consecutive_failures{<job>})", now=True),
             unit="none",
             decimals=0,
-            steps={None: "green", 1: "red"},
+            noValue="0",
+            steps={None: "green", 1: "orange", 3: "red"},
         ),
         stat(
             "Loading, in range",

@@ -71,6 +71,7 @@ def pod(directory: Path, *ranks: int) -> None:
         recorder.record_evaluation(0.5, 0.9)
         recorder.checkpoint_saved(1, 1.0, 0.1, 1000)
         recorder.put(Metric.CHECKPOINT_INTERVAL, 30.0)
+        recorder.put(Metric.CHECKPOINT_FAILURES, 0)
         recorder.account(JobAccount(1000.0, [1.0] * len(JobTime), 0, 0.0))
         in_group(directory, local)
 
