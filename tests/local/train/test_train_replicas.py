@@ -141,6 +141,7 @@ def test_two_shards_go_on_from_the_disk_where_two_of_four_are_gone_for_good(
     assert sorted(losses(first)) == list(range(1, STEPS + 1))
 
 
+@pytest.mark.long
 def test_a_group_of_other_pieces_goes_on_from_the_last_save_of_a_rank_that_writes_no_more(stage: Stage) -> None:
     """Which is under way when the group has met in which another rank is the first one."""
     env = {**QUICKLY, "DDP_ZYGOTE": "0", "HURRY": str(stage.folder / "hurry"), "PAUSE": "1"}
@@ -181,6 +182,7 @@ def test_the_first_error_names_the_place_in_the_layout_that_its_rank_was_given_b
     assert "ddp-launch: Rank 1 (shard 1) on " in run.output
 
 
+@pytest.mark.long
 def test_spares_that_have_given_what_they_held_go_on_from_the_disk_when_the_others_are_gone(stage: Stage) -> None:
     env = {**QUICKLY, "DDP_ZYGOTE": "0", "HURRY": str(stage.folder / "hurry"), "PAUSE": "0.5"}
     kept = ("--checkpoint-dir", str(stage.folder / "kept"), "--checkpoint-steps", str(SAVED_EVERY))

@@ -72,8 +72,8 @@ LAYOUTS = {
         alone=False,
     ),
 }
-ALWAYS = ("ddp", "shard")
-"""Layouts of `make test`; `make test-torch` runs all."""
+ALWAYS = ("ddp",)
+"""Layouts of `make test`; `make test-long` and `make test-torch` run all."""
 
 
 @pytest.fixture
