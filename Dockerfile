@@ -137,6 +137,7 @@ RUN --mount=type=cache,target=/var/cache/pip \
     sed -n '/^prometheus-client==/,/[^\\]$/p' /locks/trainer.txt >/locks/runtime.txt \
  && mkdir -p /runtime/copy && mv /opt/ddp/lib/python3*/site-packages/ddp_trainer /runtime/ \
  && pip install --no-deps --require-hashes --requirement /locks/runtime.txt --target /runtime/ddp_trainer/vendor \
+ && mv /opt/ddp/lib/python3*/site-packages/kubectl_ddp-*.dist-info /runtime/ddp_trainer/vendor \
  && find /runtime -name __pycache__ -prune -exec rm -r {} + \
  && python -m compileall -q --invalidation-mode unchecked-hash -s /runtime -p /var/run/ddp-runtime /runtime/ddp_trainer \
  && cp /runtime/ddp_trainer/runtime_start.py /runtime/__main__.py \

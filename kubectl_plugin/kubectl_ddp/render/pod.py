@@ -174,8 +174,9 @@ def _users(spec: JobSpec, *, is_local: bool) -> list[dict[str, Any]]:
 
 def _install(spec: JobSpec, pull_policy: PullPolicy) -> dict[str, Any]:
     """Return the init container that installs the requirements, with the user's variables, such as pip's own."""
-    mounts: list[tuple[str, Path, dict[str, bool]]] = [("scratch", Path.SCRATCH, {}), ("packages", Path.PACKAGES, {})]
-    mounts += [(runtime.VOLUME, Path.RUNTIME, {"readOnly": True})] if spec.runtime_image else []
+    mounts = [{"name": "scratch", "mountPath": str(Path.SCRATCH)}, *volumes.view(spec, is_local=False)["more_mounts"]]
+    if spec.runtime_image:
+        mounts.append({"name": runtime.VOLUME, "mountPath": str(Path.RUNTIME), "readOnly": True})
     sizes = {"cpu": str(spec.cpu), "memory": str(spec.memory)}
     more = {"envFrom": [_source(source) for source in spec.env_from]} if spec.env_from else {}
     variables = [
@@ -193,7 +194,7 @@ def _install(spec: JobSpec, pull_policy: PullPolicy) -> dict[str, Any]:
         "resources": {"requests": sizes, "limits": sizes},
         "securityContext": CONTAINER_SECURITY,
         "terminationMessagePolicy": "FallbackToLogsOnError",
-        "volumeMounts": [{"name": name, "mountPath": str(path), **manner} for name, path, manner in mounts],
+        "volumeMounts": mounts,
     }
 
 

@@ -22,9 +22,6 @@ from kubectl_ddp.kube.pod_containers import main_status
 _LAUNCHERS: Final = frozenset({Exit.DO_NOT_RESTART, Exit.NOT_FIT})
 """Exit codes below 128 that the launcher itself sets."""
 
-_NOT_EXECUTED: Final = 255
-"""Exit code of a container whose program the kernel cannot execute, such as one for another architecture."""
-
 KEPT_CHARACTERS: Final = 4_000
 """Maximum length of a message or a stack in an annotation. All annotations of an object may have 256 KiB together."""
 
@@ -268,7 +265,7 @@ def _reported_error(ending: _TerminatedContainer) -> FirstError:
 def _inferred_error(ending: _TerminatedContainer) -> FirstError:
     lines = [line for line in _clean(ending.message).splitlines() if line.strip()]
     # If a signal ended the program, its last line does not describe the failure.
-    is_told = bool(lines) and (ending.exit_code < Exit.SIGNAL_BASE or ending.exit_code == _NOT_EXECUTED)
+    is_told = bool(lines) and ending.exit_code < Exit.SIGNAL_BASE
     return FirstError(
         pod=ending.pod,
         message=lines[-1].strip() if is_told else describe_exit_code(ending.exit_code),

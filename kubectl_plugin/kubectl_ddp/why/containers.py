@@ -29,7 +29,7 @@ _LINGERS_SECONDS: Final = 30.0
 _MISSING: Final = re.compile(
     r"""(configmap|secret)s? "([^"]+)" not found|couldn't find key (\S+) in (ConfigMap|Secret) (\S+)""", re.IGNORECASE
 )
-
+_PULLED: Final = re.compile(r'pulling image "([^"]+)"')
 _IMAGE_HELPS: Final = (
     (
         re.compile(r"unauthorized|denied|forbidden|authentication|40[13]", re.IGNORECASE),
@@ -68,7 +68,9 @@ def image(facts: Facts) -> Iterator[CauseFinding]:
     if not held:
         return
     first = held[0]
-    reason, name = first.waiting.get("reason"), first.status.get("image")
+    # It may be the image of a volume.
+    pulled = _PULLED.search(str(first.waiting.get("message")))
+    reason, name = first.waiting.get("reason"), pulled[1] if pulled else first.status.get("image")
     pulls = [event for event in facts.events("Failed", "InspectFailed") if "image" in message_of(event).lower()]
     words = [format_event(event) for event in pulls[-2:]]
     lacking = [format_event(event) for event in facts.events("FailedToRetrieveImagePullSecret")[-1:]]

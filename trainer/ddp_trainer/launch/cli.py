@@ -71,9 +71,9 @@ def main(
             crash; None for none.
     """
     environ = dict(os.environ)
-    if Env.PACKAGES in environ:
-        packages.activate(environ)
     try:
+        if Env.PACKAGES in environ:
+            packages.activate(environ)
         arguments = parse(argv, environ)
         for sentence in platform_defaults.apply(arguments, environ):
             log_line(sentence)

@@ -16,13 +16,17 @@ from pathlib import Path
 from typing import Final
 
 from ddp_trainer.common.constants import Env, Exit
-from ddp_trainer.launch.protocol.console import log_line
+from ddp_trainer.launch.protocol.errors import LaunchError
 
+_ERROR: Final = "error.txt"
 _BUILD: Final = "--build of submit makes an image with the packages instead."
 
 
 def main(_: Sequence[str]) -> int:
-    """Install the packages of ``DDP_REQUIREMENTS`` into ``DDP_PACKAGES``, and return the exit code."""
+    """Install the packages of ``DDP_REQUIREMENTS`` into ``DDP_PACKAGES``, and return the exit code.
+
+    The launcher reports an error of pip, because engines would start a failed init container again.
+    """
     directory = Path(os.environ[Env.PACKAGES])
     venv.create(directory, with_pip=False, clear=True)
     # pip then finds the packages of the image, and leaves those that satisfy a requirement.
@@ -38,18 +42,22 @@ def main(_: Sequence[str]) -> int:
         for line in process.stderr:
             sys.stderr.write(line)
             errors += [line.removeprefix("ERROR: ").strip()] if line.startswith("ERROR: ") else []
-    if not process.wait():
-        return Exit.SUCCESS
-    if not errors:
-        log_line(f"pip of {sys.executable} failed, or the image has none: use another --image. {_BUILD}")
-    else:
-        log_line(f"pip could not install the requirements: {errors[-1].rstrip('.')}. {_BUILD}")
-    return Exit.FAILURE
+    if process.wait():
+        none = f"pip of {sys.executable} failed, or the image has none: use another --image"
+        told = f"pip could not install the requirements: {errors[-1].rstrip('.')}" if errors else none
+        (directory / _ERROR).write_text(f"{told}. {_BUILD}")
+    return Exit.SUCCESS
 
 
 def activate(environ: dict[str, str]) -> None:
-    """Add the installed packages and their programs to the paths of this process and its workers."""
+    """Add the installed packages and their programs to the paths of this process and its workers.
+
+    Raises:
+        LaunchError: If pip could not install them.
+    """
     directory = Path(environ[Env.PACKAGES])
+    if (error := directory / _ERROR).exists():
+        raise LaunchError(error.read_text())
     site = str(_site(directory, ""))
     sys.path.append(site)
     environ["PYTHONPATH"] = os.pathsep.join(filter(None, [site, environ.get("PYTHONPATH")]))

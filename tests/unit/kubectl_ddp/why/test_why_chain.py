@@ -545,7 +545,7 @@ def test_an_image_that_cannot_start_the_launcher_gets_the_key_that_helps(told: s
     held["status"]["containerStatuses"][0]["image"] = "user:1"
     found = first(facts(job("Created"), held))
     assert (found.subject, fix in found.hint) == (Cause.START, True), found.hint
-    ended = first(facts(job("Failed"), pod(0, terminated(255, told)))) if "format" in told else found
+    ended = first(facts(job("Failed"), pod(0, terminated(1, told)))) if "format" in told else found
     assert fix in ended.hint
 
 
@@ -559,3 +559,9 @@ def test_an_image_that_cannot_start_the_launcher_gets_the_key_that_helps(told: s
 def test_an_image_without_torch_or_the_launcher_gets_the_key_that_helps(told: str, fix: str) -> None:
     found = first(facts(job("Failed"), pod(0, terminated(1, told))))
     assert fix in found.hint
+
+
+def test_the_image_of_a_volume_that_cannot_be_pulled_is_named_and_not_that_of_the_container() -> None:
+    held = pod(0, waiting("ImagePullBackOff", 'Back-off pulling image "runtime:1": ErrImagePull: not found'))
+    held["status"]["containerStatuses"][0]["image"] = "user:1"
+    assert "The image 'runtime:1' cannot be got" in first(facts(job("Created"), held)).message
