@@ -91,6 +91,14 @@ def test_the_job_that_a_command_line_means(command: str, size: Any, program: Any
     assert (spec.program, spec.args) == (program, args)
 
 
+@pytest.mark.parametrize(
+    ("keys", "python"),
+    [({"runtimeImage": "r:1"}, "python3"), ({"runtimeImage": "r:1", "python": "/conda/python"}, "/conda/python")],
+)
+def test_a_script_of_the_image_runs_under_the_interpreter_of_the_job(keys: dict[str, str], python: str) -> None:
+    assert job("torchrun in_image.py", **keys).spec.program == Command((python, "in_image.py"))
+
+
 def test_one_line_states_what_a_command_became() -> None:
     found = job("torchrun --nnodes 2 --rdzv_endpoint $HOST:29400 --nproc_per_node 2 train.py --lr 0.1")
     assert found.notes[0].startswith(
