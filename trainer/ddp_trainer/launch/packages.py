@@ -6,6 +6,7 @@ of the launcher and its workers. A package that the image has already, such as t
 
 from __future__ import annotations
 
+import argparse
 import os
 import subprocess
 import sys
@@ -17,16 +18,31 @@ from typing import Final
 
 from ddp_trainer.common.constants import Env, Exit
 from ddp_trainer.launch.protocol.errors import LaunchError
+from ddp_trainer.net.arguments import HELP_HINT, ArgumentParser
 
+_DESCRIPTION: Final = (
+    f"Install the lines of ${Env.REQUIREMENTS} into the directory ${Env.PACKAGES} with the pip of this Python, in an "
+    "init container of a job with requirements."
+)
 _ERROR: Final = "error.txt"
 _BUILD: Final = "--build of submit makes an image with the packages instead."
 
 
-def main(_: Sequence[str]) -> int:
-    """Install the packages of ``DDP_REQUIREMENTS`` into ``DDP_PACKAGES``, and return the exit code.
+def argument_parser() -> argparse.ArgumentParser:
+    """Return the parser of the flags."""
+    return ArgumentParser(LaunchError, hint=HELP_HINT, prog="python -m ddp_trainer install", description=_DESCRIPTION)
+
+
+def main(arguments: Sequence[str]) -> int:
+    """Install the packages, and return the exit code.
 
     The launcher reports an error of pip, because engines would start a failed init container again.
     """
+    try:
+        argument_parser().parse_args(arguments)
+    except LaunchError as error:
+        print(f"ddp-launch: {error}", file=sys.stderr)
+        return error.exit_code
     directory = Path(os.environ[Env.PACKAGES])
     venv.create(directory, with_pip=False, clear=True)
     # pip then finds the packages of the image, and leaves those that satisfy a requirement.

@@ -259,7 +259,7 @@ def _copy_host_tensors(states: Sequence[dict[str, Any]]) -> None:
 
 def _copy(tensor: Tensor) -> Tensor:
     """Return a copy, made by this thread alone if possible: torch would use all cores, on which other threads train."""
-    if not tensor.is_contiguous():
+    if type(tensor) is not Tensor or not tensor.is_contiguous():  # a DTensor has no memory of its own
         return tensor.clone()
     copy = torch.empty_like(tensor)
     copy_all([(copy, tensor)], 1)
