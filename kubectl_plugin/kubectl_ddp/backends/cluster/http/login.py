@@ -12,8 +12,9 @@ import tempfile
 import threading
 import time
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
 from typing import Any, Final
 from urllib.parse import unquote, urlsplit
@@ -136,8 +137,10 @@ class Login:
         """Get credentials, and create a pool if there is none for their client certificate."""
         credential = self._credential()
         certificate = tuple(credential.user.get(f"{key}-data") for key in ("client-certificate", "client-key"))
-        with tempfile.TemporaryDirectory(prefix="kubectl-ddp-") as folder:
-            settings = self._load(credential.user, Path(folder))
+        with ExitStack() as files:
+            # Made only if needed: a pod with a read-only file system has no place for it.
+            folder = cache(lambda: Path(files.enter_context(tempfile.TemporaryDirectory(prefix="kubectl-ddp-"))))
+            settings = self._load(credential.user, folder)
             if self._pool is None or certificate != self._certificate:
                 self._pool, self._certificate = _create_pool(settings), certificate
         self._expires_at = credential.expires_at
@@ -158,7 +161,7 @@ class Login:
             return Credential({**user, "exec": None, **made.user}, made.expires_at)
         return Credential({**user, "exec": None, "password": user.get("password") or ""}, None)
 
-    def _load(self, user: Mapping[str, Any], folder: Path) -> Configuration:
+    def _load(self, user: Mapping[str, Any], folder: Callable[[], Path]) -> Configuration:
         """Return the settings of the Kubernetes client for the context with these credentials.
 
         The client would leave the files that it makes of certificates and keys until Python exits, and beyond if this
@@ -228,12 +231,12 @@ class Login:
         )
 
 
-def _data_as_files(entry: Mapping[str, Any], folder: Path) -> dict[str, Any]:
+def _data_as_files(entry: Mapping[str, Any], folder: Callable[[], Path]) -> dict[str, Any]:
     """Return a cluster or a user without empty keys, and with files instead of certificates and keys."""
     found = {key: value for key, value in entry.items() if value is not None}
     for key in ("certificate-authority", "client-certificate", "client-key"):
         if data := found.pop(f"{key}-data", None):
-            path = folder / key
+            path = folder() / key
             path.write_bytes(base64.b64decode(str(data)))
             found[key] = str(path)
     return found

@@ -41,6 +41,12 @@ def test_credentials_become_a_header(tmp_path: Path, user: dict[str, object], he
     assert dict(connection.login.session().headers) == {"authorization": header}
 
 
+def test_credentials_that_are_files_need_no_place_to_write(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path = str(kubeconfig(tmp_path, SERVER, user={"token": "abc"}))
+    monkeypatch.setattr("tempfile.tempdir", str(tmp_path / "none"))
+    assert dict(connect(kubeconfig=path).login.session().headers) == {"authorization": "Bearer abc"}
+
+
 def test_the_environment_names_several_files_and_those_that_are_missing_are_passed_over(tmp_path: Path) -> None:
     path = kubeconfig(tmp_path, SERVER)
     environ = {"KUBECONFIG": f"{tmp_path}/none:{path}", "HOME": str(tmp_path)}
