@@ -132,7 +132,7 @@ def modules_beside(script: Path) -> list[Path]:
 
 
 def _module_files(folder: Path, name: str) -> list[Path]:
-    """Return the files of a module or a package in a directory. A package without Python files of its own is none."""
+    """Return the files of a module or a package in a directory; a package has a Python file at its top."""
     file, package = folder / f"{name}.py", folder / name
     packed = [*package.rglob("*.py")] if any(package.glob("*.py")) else []
     return packed or ([file] if file.is_file() else [])

@@ -197,7 +197,7 @@ def _code_is_in_one_place(spec: JobSpec) -> None:
     program = spec.program
     if isinstance(program, Script) and (program.path.startswith("/") or ".." in PurePath(program.path).parts):
         raise UsageError(
-            f"The script '{program.path}' is no path in '{spec.code_claim}'.",
+            f"The script '{program.path}' is not a path in '{spec.code_claim}'.",
             hint="Name it relative to this directory.",
         )
 

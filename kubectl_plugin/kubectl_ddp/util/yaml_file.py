@@ -30,7 +30,7 @@ def plain_value(node: yaml.Node, count: Iterator[int] | None = None) -> Any:
     """Return the value of a node with the types of YAML 1.2: only integers, true, false and null are not text.
 
     Raises:
-        yaml.MarkedYAMLError: If a key is no text or repeated, or aliases make the value too large.
+        yaml.MarkedYAMLError: If a key is not a text, or is repeated, or aliases make the value too large.
 
     >>> plain_value(yaml.compose("{a: 1, b: no, c: 0.5, d: '1', e: null, f: [true]}"))
     {'a': 1, 'b': 'no', 'c': '0.5', 'd': '1', 'e': None, 'f': [True]}

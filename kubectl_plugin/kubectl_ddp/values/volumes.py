@@ -112,7 +112,9 @@ class CodeClaim:
         """Parse ``CLAIM:PATH``. Raises BadValue."""
         claim, _, path = text.partition(":")
         if not re.fullmatch(cls.PATTERN, text) or ".." in path.split("/"):
-            raise BadValue(f"'{text}' is no directory of a claim", hint="Write 'CLAIM:PATH', as in 'projects:vision'.")
+            raise BadValue(
+                f"'{text}' is not a directory of a claim", hint="Write 'CLAIM:PATH', as in 'projects:vision'."
+            )
         return cls(claim, posixpath.normpath(f"/{path}").strip("/"))
 
     def __str__(self) -> str:

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Final
 
 from ddp_trainer.common.constants import Env, Port
-from ddp_trainer.launch import config, packages, platform_defaults, torchrun_shim
+from ddp_trainer.launch import config, platform_defaults
 from ddp_trainer.launch.agent.agent import Agent
 from ddp_trainer.launch.agent.agent_config import AgentConfig
 from ddp_trainer.launch.agent.agent_state import AgentStateMachine
@@ -73,6 +73,8 @@ def main(
     environ = dict(os.environ)
     try:
         if Env.PACKAGES in environ:
+            from ddp_trainer.launch import packages  # noqa: PLC0415 - few jobs have requirements
+
             packages.activate(environ)
         arguments = parse(argv, environ)
         for sentence in platform_defaults.apply(arguments, environ):
@@ -85,6 +87,8 @@ def main(
                 log_line(sentence)
         with prepare_run_dirs(arguments, environ, plan.node.local_world_size, log_line) as (log_dir, metrics_dir):
             if environ.get(Env.TORCHRUN_SHIM) == "1":
+                from ddp_trainer.launch import torchrun_shim  # noqa: PLC0415 - few jobs ask for it
+
                 torchrun_shim.install(environ, log_dir)
             predecessor = _predecessor(plan, environ, parent)
             return asyncio_utils.run(

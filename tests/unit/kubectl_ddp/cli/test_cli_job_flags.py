@@ -117,7 +117,7 @@ def test_code_on_a_claim_is_mounted_and_its_script_need_not_be_on_this_machine(
     claim = ("--code-claim", "projects:vision")
     assert "no claim 'projects' with code. Send a directory" in refused(capsys, "render", "x.py", *claim, "--local")
     assert "Keep code or codeClaim" in refused(capsys, "render", "x.py", *claim, "--code", ".")
-    assert "no path in 'projects:vision'" in refused(capsys, "render", "../x.py", *claim)
+    assert "not a path in 'projects:vision'" in refused(capsys, "render", "../x.py", *claim)
     for wrong in ("projects", "projects:../vision", "projects:"):
         assert "Write 'CLAIM:PATH'" in refused(capsys, "render", "x.py", "--code-claim", wrong)
 

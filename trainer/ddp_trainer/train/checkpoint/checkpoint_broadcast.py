@@ -98,7 +98,7 @@ def from_rank(
     if lacking:
         state, targets = None if mine is None else unpack(mine), receive.targets() if lacks else None
         if len(lacking) == 1 and group.world_size > _PAIR:
-            # In a broadcast, the holder would send the state to other ranks too, which drop it.
+            # A broadcast would also send the state to ranks that drop it.
             state = exchange_states(state, [(holder, lacking[0])], group, targets=targets)
         else:
             state = broadcast_state(state, holder, group, wanted=lacks, targets=targets)

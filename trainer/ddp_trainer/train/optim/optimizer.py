@@ -220,14 +220,16 @@ class OptimizerWrapper:
         """Replace the tensors of the state on the CPU by copies, after it was loaded from a mapped file.
 
         Args:
-            in_background: Return at once. The copies are made beside the first forward and backward passes, and the
-                first update, or any other method that uses the state, waits for them.
+            in_background: Make the copies beside the first forward and backward passes. The first update, or any other
+                method that uses the state, waits for them.
         """
-        thread = ThreadPoolExecutor(1, "ddp-moments")
-        self._copying = thread.submit(_copy_host_tensors, list(self.optimizer.state.values()))
-        thread.shutdown(wait=False)
+        states = list(self.optimizer.state.values())
         if not in_background:
-            self.wait_for_copies()
+            _copy_host_tensors(states)
+            return
+        thread = ThreadPoolExecutor(1, "ddp-moments")
+        self._copying = thread.submit(_copy_host_tensors, states)
+        thread.shutdown(wait=False)
 
     def wait_for_copies(self) -> None:
         """Wait for :meth:`copy_host_tensors` in the background."""

@@ -115,10 +115,13 @@ def _is_interactive(name: str, config: Entry) -> bool:
 
 
 def _info(cluster: Entry) -> dict[str, Any]:
-    """Return the cluster in the form for the program."""
+    """Return the cluster in the form for the program. Raises UsageError."""
     found = {key: cluster[key] for key in CLUSTER_KEYS if cluster.get(key)}
     if (path := cluster.get("certificate-authority")) and "certificate-authority-data" not in found:
-        found["certificate-authority-data"] = base64.b64encode(Path(path).read_bytes()).decode()
+        try:
+            found["certificate-authority-data"] = base64.b64encode(Path(path).read_bytes()).decode()
+        except OSError as error:
+            raise UsageError(f"The certificate-authority '{path}' cannot be read: {error.strerror}.") from error
     configs = [each["extension"] for each in cluster.get("extensions") or () if each["name"] == EXTENSION]
     return found | ({"config": configs[0]} if configs else {})
 
@@ -151,7 +154,7 @@ def _parse(document: Any, version: str) -> Credential:
         raise ValueError("it has neither a token nor a client certificate")
     expires = status.get("expirationTimestamp")
     if expires and epoch(expires) is None:
-        raise ValueError(f"its expirationTimestamp '{expires}' is no time")
+        raise ValueError(f"its expirationTimestamp '{expires}' is not a time")
     user = {"token": token} if token else {}
     if certificate:
         pair = {"client-certificate-data": certificate, "client-key-data": key}

@@ -1,4 +1,4 @@
-"""Credentials and connections for one context, by the Kubernetes client. They are kept as long as they are valid.
+"""Credentials and connections for one context, by the Kubernetes client. They are reused while they are valid.
 
 The client's own roots are those of certifi, and on Python 3.13 it checks authorities strictly, which those of many
 clusters do not pass. kubectl does neither, so the pool gets a TLS context like kubectl's.
@@ -50,7 +50,7 @@ FIXED: Final = ("token", "tokenFile", "username")
 
 @dataclass(frozen=True, slots=True)
 class Session:
-    """What one request is sent with."""
+    """Connection pool and headers of one request."""
 
     pool: urllib3.PoolManager
     """Connection pool with the certificates and the proxy."""
@@ -98,7 +98,7 @@ class Login:
 
         Raises:
             UsageError: If the kubeconfig cannot be used.
-            Forbidden: If there are no credentials to get.
+            Forbidden: If the login gives no credentials.
         """
         with self._lock:
             if self._settings is None or (self._expires_at is not None and self._clock() >= self._expires_at):

@@ -170,7 +170,7 @@ def test_a_program_without_credentials_is_told_of_in_a_sentence_and_nothing_is_a
     [
         ({}, "neither a token nor a client certificate"),
         ({"clientCertificateData": "c"}, "only one of"),
-        ({"token": "t", "expirationTimestamp": "soon"}, "'soon' is no time"),
+        ({"token": "t", "expirationTimestamp": "soon"}, "'soon' is not a time"),
     ],
 )
 def test_an_incomplete_credential_is_refused(program: Program, fields: dict[str, str], text: str) -> None:
@@ -207,6 +207,10 @@ def test_a_program_that_wants_it_learns_of_the_cluster_and_has_its_variables(pro
         "tls-server-name": "kubernetes",
         "config": config,
     }
+    with pytest.raises(UsageError, match=r"certificate-authority '.*none' cannot be read: No such file"):
+        run_program(
+            program.config(provideClusterInfo=True), cluster | {"certificate-authority": str(tmp_path / "none")}
+        )
     program.path.write_text(f'#!/bin/sh\nprintf "$1 $REGION" > {tmp_path}/seen\ncat {tmp_path}/credential\n')
     run_program(program.config(args=["get-token"], env=[{"name": "REGION", "value": "eu"}]), cluster)
     assert (tmp_path / "seen").read_text() == "get-token eu"
