@@ -21,6 +21,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, Final
 
+ROOT: Final = Path(__file__).parents[2]
 MODULES: Final = ("fcntl", "inotify", "grp", "pwd", "resource", "kubectl_ddp.backends.local.backend")
 FUNCTIONS: Final = {
     os: ("sched_getaffinity", "pidfd_open", "eventfd", "memfd_create", "posix_fadvise", "splice", "setns", "unshare"),
@@ -84,9 +85,9 @@ def outcomes(lines: Sequence[Sequence[str]], environ: dict[str, str], directory:
     done = subprocess.run(
         [sys.executable, "-m", __name__],
         input=json.dumps(lines),
-        env=environ,
+        env={**environ, "PYTHONPATH": os.pathsep.join([str(ROOT), *filter(None, [environ.get("PYTHONPATH")])])},
         cwd=directory,
-        capture_output=True,
+        stdout=subprocess.PIPE,
         text=True,
         check=True,
     )
