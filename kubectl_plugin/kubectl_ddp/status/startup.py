@@ -27,6 +27,8 @@ _SAME_STEP_SECONDS: Final = 1.0
 """Pods whose first steps end within this time are of the same worker group."""
 _CREATION_SECONDS: Final = 2.0
 """Seconds in which a container starts whose image is present. Conditions have whole seconds."""
+_SUBMISSION_SECONDS: Final = 10.0
+"""Time from the creation of a root until the last request of its submission."""
 _BEFORE_MEETING: Final = (StartupPhase.INTERPRETER, StartupPhase.IMPORTS)
 """Phases of a pod that other pods wait for."""
 _PULL_REASONS: Final = frozenset({"ErrImagePull", "ImagePullBackOff", "InvalidImageName", "ErrImageNeverPull"})
@@ -151,9 +153,15 @@ def _joined_later(samples: Samples) -> bool:
 
 
 def _was_resumed(job: Object) -> bool:
-    """Return whether a job without a queue was suspended before: its pods are not those of its first start."""
-    suspended = condition_of(job, "Suspended")
-    return suspended.get("status") == "False" and KUEUE_QUEUE not in (job["metadata"].get("labels") or {})
+    """Return whether a job without a queue was suspended before: its pods are not those of its first start.
+
+    A submission creates the root suspended, and resumes it once the job's other objects exist.
+    """
+    suspended, metadata = condition_of(job, "Suspended"), job["metadata"]
+    if suspended.get("status") != "False" or KUEUE_QUEUE in (metadata.get("labels") or {}):
+        return False
+    resumed, created = epoch(suspended.get("lastTransitionTime")), epoch(metadata.get("creationTimestamp"))
+    return resumed is None or created is None or resumed - created > _SUBMISSION_SECONDS
 
 
 def submission_time(job: Object) -> float | None:

@@ -190,6 +190,12 @@ def test_a_suspension_is_no_queue(made: Object, pods: tuple[Object, ...]) -> Non
     assert job_state(snapshot(made, *pods), samples).startup is None
 
 
+def test_a_root_that_its_submission_has_resumed_was_not_suspended() -> None:
+    resumed = {**condition("Suspended", "False"), "lastTransitionTime": stamp(1)}
+    state = job_state(snapshot(job("Created", "Running", resumed), a_pod()), {"digits-worker-0": told()})
+    assert state.startup == of(a_pod(), w0=told())
+
+
 def test_a_start_that_was_kept_stays() -> None:
     first = job_state(snapshot(job("Running"), a_pod()), {"digits-worker-0": told()})
     backend = ScriptedBackend([])
