@@ -77,6 +77,8 @@ def test_nothing_of_ours_is_in_the_pods_and_no_object_serves_our_launcher_alone(
     ours = kinds(render(a_job(engine=Engine(engine)), RUN))
     theirs = kinds(render(of_torchrun(engine=Engine(engine)), RUN))
     assert {kind for kind, _ in ours - theirs} == {"Job", "Service", "Secret", "PodMonitor"}
+    [policy] = [item for item in render(of_torchrun(), RUN) if item["kind"] == "NetworkPolicy"]
+    assert len(policy["spec"]["ingress"]) == 1
     pod = worker_pod(of_torchrun(engine=Engine(engine), runtime_image="ddp-runtime:1", runtime_mount=RuntimeMount.COPY))
     assert {volume["name"] for volume in pod["volumes"]} == {"run", "checkpoints", "shm", "scratch"}
     assert "initContainers" not in pod
