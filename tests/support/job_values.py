@@ -237,6 +237,7 @@ def _machines(draw: Draw) -> None:
 def _environment(draw: Draw) -> None:
     draw.some(0.6, "image", lambda: draw.one(IMAGES))
     draw.some(0.1, "requirements", lambda: ["einops==0.8.1", "$(x) > 2"])
+    draw.some(0.2, "launcher", lambda: "ddp")
     draw.some(0.2, "torchrunShim", lambda: draw.one([True, "false"]))
     draw.some(0.3, "runtimeImage", lambda: "registry.example.com/ddp-runtime:1")
     draw.some(0.3, "runtimeMount", lambda: draw.one(["image", "copy"]))

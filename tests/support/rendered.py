@@ -54,7 +54,7 @@ def without_secret(objects: list[Object]) -> list[Object]:
 
 def worker_pod(spec: JobSpec, **more: Any) -> Object:
     """The pod of a worker; ``more`` is for the renderer."""
-    pod: Object = templates(render(spec, RUN, **more))[0]["spec"]
+    pod: Object = worker_template(render(spec, RUN, **more))["spec"]
     return pod
 
 

@@ -17,6 +17,7 @@ from tools.docs import (
     examples,
     fabrics,
     job_file,
+    launchers,
     metrics,
     platform_roles,
     pod_lint,
@@ -57,6 +58,7 @@ TABLES: Final[Mapping[Path, Lines]] = {
 def files() -> Iterator[tuple[Path, str]]:
     """Yield path and text of each generated file. A text may depend on files before it."""
     yield from engines.files().items()
+    yield from launchers.files().items()
     yield from alerts.files().items()
     for path, lines in PAGES.items():
         yield path, "\n".join(lines()) + "\n"

@@ -48,6 +48,8 @@ class JobKeys(TypedDict, total=False):
     """Python interpreter of the image (python; python3 with runtimeImage)."""
     runtime_image: str
     """Image with the launcher, for an image without it."""
+    launcher: Literal["ddp", "torchrun"]
+    """Launcher of the ranks: ddp-launch (default ddp), or the image's own torchrun."""
     torchrun_shim: str
     """A torchrun in the command, such as one in a shell script, starts its program as a rank of the job."""
     runtime_mount: Literal["image", "copy"]

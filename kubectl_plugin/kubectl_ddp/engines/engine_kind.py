@@ -14,6 +14,9 @@ Path = tuple[str | int, ...]
 POD_JOB: Final[Path] = ("spec", "replicatedJobs", 0, "template", "spec")
 """Path of the batch Job inside a JobSet."""
 
+RANDOM_PART: Final = "-00000"
+"""End of a pod's name that the Job controller makes, with placeholders."""
+
 JOB_CONDITIONS: Final = {"Complete": "Succeeded", "Failed": "Failed", "Suspended": "Suspended"}
 """Conditions of Kubernetes' Job."""
 
@@ -84,6 +87,9 @@ class EngineKind:
     the name.
     """
 
+    index_label: str = "batch.kubernetes.io/job-completion-index"
+    """Label with the index of a worker's pod, for a Service of the first; empty if the operator creates Services."""
+
     # -- rendering
     file: str
     """Jinja template of the root object."""
@@ -105,6 +111,10 @@ class EngineKind:
     """True if Kueue may start the job with fewer nodes."""
     ttl_note: str = ""
     """Note on a time to live that does not remove all objects."""
+
+    def first_host(self, job: str) -> str:
+        """Return the host name of the first worker, which is the name of its pod without a random part."""
+        return job + self.pod_suffix.format(index=0).removesuffix(RANDOM_PART)
 
     @property
     def resource(self) -> str:

@@ -24,6 +24,7 @@ ENGINE: Final = EngineKind(
     conditions={word: word for word in ("Created", "Running", "Restarting", "Suspended", "Succeeded", "Failed")},
     pod_suffix="-worker-{index}",
     pod_labels={"training.kubeflow.org/job-name": "{name}", "training.kubeflow.org/replica-type": "{role}"},
+    index_label="",
     file="pytorchjob.yaml.j2",
     restart_policy=None,
     is_scalable=True,

@@ -11,11 +11,13 @@ from ddp_trainer.common.hanging.rank_status import RankStatus, parse_rank_status
 from ddp_trainer.common.safe_text import redact_object
 from kubectl_ddp.backends.base import Backend
 from kubectl_ddp.errors import DdpError
+from kubectl_ddp.kube import job_kinds
 from kubectl_ddp.kube.objects import Object, Snapshot
 from kubectl_ddp.status.termination_message import is_running, workers
 from kubectl_ddp.util.concurrency import each
 
 VERSION: Final = "ddp.dev/hang/v1"
+UNDER_TORCHRUN: Final = "The launcher of the job is torchrun, which reports no ranks."
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -87,6 +89,8 @@ class HangSnapshot:
 def collect_hang_snapshot(backend: Backend, snapshot: Snapshot) -> HangSnapshot:
     """Query all pods in parallel; pods that fail to answer are listed with the reason."""
     running = [pod for pod in workers(snapshot.pods) if is_running(pod)]
+    if job_kinds.uses_torchrun(snapshot.job):
+        return HangSnapshot(pods=(), silent={str(pod["metadata"]["name"]): UNDER_TORCHRUN for pod in running})
     answers = each(lambda pod: _fetch_pod_report(backend, pod), running)
     silent = {name: answer for name, answer in answers if isinstance(answer, str)}
     return HangSnapshot(pods=tuple(answer for _, answer in answers if isinstance(answer, PodReport)), silent=silent)

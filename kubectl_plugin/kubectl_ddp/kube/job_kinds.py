@@ -102,6 +102,11 @@ def spares(job: Object) -> int:
     return int(text) if text.isdecimal() else 0
 
 
+def uses_torchrun(job: Object) -> bool:
+    """Return whether the image's torchrun starts the ranks: the job has no store, and its pods no metrics."""
+    return submitted_spec(job).get("launcher") == "torchrun"
+
+
 def max_restarts(job: Object) -> int | None:
     """Return the number of restarts that the job may use; None if it was not submitted by this program."""
     text = str(submitted_spec(job).get("maxRestarts", ""))

@@ -66,7 +66,10 @@ def scrape_all(
         most: Maximum number of pods to scrape (default: all).
         families: Metric families to read.
     """
-    running = [[pod for pod in workers(snapshot.pods) if is_running(pod)] for snapshot in snapshots]
+    running = [
+        [pod for pod in workers(each.pods) if is_running(pod)] if not job_kinds.uses_torchrun(each.job) else []
+        for each in snapshots
+    ]
     of_each, in_all = (most.of_each, most.in_all) if most is not None else (None, None)
     turns = [(turn, -index) for index, pods in enumerate(running) for turn, _ in enumerate(pods[:of_each])]
     asked = [(-index, running[-index][turn]) for turn, index in sorted(turns)[:in_all]]

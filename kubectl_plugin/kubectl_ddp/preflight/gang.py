@@ -35,7 +35,7 @@ def fits_empty_cluster(subject: Subject, facts: Facts) -> Iterator[Finding]:
             f"There will never be more than {room} of {size_text(subject, largest)}: {_why(place)}.",
             "It trains with those; request fewer nodes with --nnodes, or less per node.",
         )
-    elif place.worker.wants and not place.eligible(place.store):
+    elif place.worker.wants and place.store and not place.eligible(place.store):
         yield Finding(
             Severity.WARNING if grows else Severity.ERROR,
             f"The pod of the rendezvous store finds no machine: {_reasons(place.store, place.machines)}.",
@@ -161,7 +161,8 @@ def _without(occupants: Sequence[ScheduledPod], jobs: set[str]) -> list[Schedule
 
 def _place(subject: Subject, facts: Facts) -> Place:
     worker, store = pods_of(subject)
-    return Place(pod_requirements(worker), pod_requirements(store), parse_nodes(read(facts.nodes)))
+    store_requirements = pod_requirements(store) if store else None
+    return Place(pod_requirements(worker), store_requirements, parse_nodes(read(facts.nodes)))
 
 
 def _why(place: Place) -> str:

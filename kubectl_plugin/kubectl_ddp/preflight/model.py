@@ -21,8 +21,8 @@ class Subject:
     namespace: str
     worker: Object
     """Pod template of the workers."""
-    store: Object
-    """Pod template of the store."""
+    store: Object | None
+    """Pod template of the store; None for a job of torchrun."""
     made: frozenset[tuple[str, str]] = frozenset()
     """Kind and name of the objects created with the job, which need not exist before."""
 

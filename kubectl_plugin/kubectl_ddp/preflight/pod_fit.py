@@ -21,7 +21,7 @@ class Place:
     """Cluster into which a job's workers and its store are placed."""
 
     worker: PodRequirements
-    store: PodRequirements
+    store: PodRequirements | None
     machines: Sequence[Machine]
 
     def eligible(self, pod: PodRequirements) -> list[Machine]:
@@ -47,6 +47,8 @@ class Place:
         can = [machine for machine in machines if not against(self.worker, machine)]
         counts = {machine.name: copies(self.worker.wants, free[machine.name]) for machine in can}
         alone = count_schedulable_pods(self.worker, can, counts)
+        if self.store is None:
+            return alone
         best = 0
         for machine in machines:
             if against(self.store, machine) or not copies(self.store.wants, free[machine.name]):

@@ -21,10 +21,11 @@ def check_resource_quota(subject: Subject, facts: Facts) -> Iterator[Finding]:
     """Check that every quota has room for the nodes with which the job starts."""
     worker, store = pods_of(subject)
     count = first_pod_count(subject)
-    wanted = added(times(pod_quota_usage(worker), count), pod_quota_usage(store))
+    wanted = added(times(pod_quota_usage(worker), count), pod_quota_usage(store) if store else {})
+    pods = size_text(subject, count) + (" with the store" if store else "")
     for quota in read(facts.quotas):
         if applies(quota, subject):
-            yield from _left(quota, wanted, size_text(subject, count))
+            yield from _left(quota, wanted, pods)
 
 
 def pod_quota_usage(pod: Mapping[str, Any]) -> dict[str, int]:
@@ -61,7 +62,7 @@ def _selects(expression: Mapping[str, Any], priority: str | None) -> bool:
     return priority is None
 
 
-def _left(quota: Object, wanted: Mapping[str, int], size: str) -> Iterator[Finding]:
+def _left(quota: Object, wanted: Mapping[str, int], pods: str) -> Iterator[Finding]:
     name = quota["metadata"]["name"]
     status = quota.get("status") or {}
     hard, used = status.get("hard") or (quota.get("spec") or {}).get("hard") or {}, status.get("used") or {}
@@ -75,15 +76,15 @@ def _left(quota: Object, wanted: Mapping[str, int], size: str) -> Iterator[Findi
         if asked > most:
             short = True
             yield error(
-                f"The quota '{name}' allows {format_quantity(resource, most)}, and {size} with the "
-                f"store take {format_quantity(bare, asked)}.",
+                f"The quota '{name}' allows {format_quantity(resource, most)}, and {pods} "
+                f"take {format_quantity(bare, asked)}.",
                 "Request less, or a larger quota.",
             )
         elif asked > left:
             short = True
             yield warning(
                 f"The quota '{name}' has {format_quantity(resource, max(0, left))} left of "
-                f"{format_quantity(bare, most)}, and {size} with the store "
+                f"{format_quantity(bare, most)}, and {pods} "
                 f"take {format_quantity(bare, asked)}.",
                 "Pods are refused until others of the namespace have ended.",
             )

@@ -21,12 +21,12 @@ def subject_of(spec: JobSpec, objects: Sequence[Object], namespace: str) -> Subj
         namespace: Namespace in which they will be created.
     """
     root = job_kinds.root_of(list(objects))
-    [store] = [item for item in objects if item["kind"] == "Job" and item is not root]
+    stores = [item["spec"]["template"] for item in objects if item["kind"] == "Job" and item is not root]
     return Subject(
         spec=spec,
         namespace=namespace,
         worker=_worker(root, objects),
-        store=store["spec"]["template"],
+        store=next(iter(stores), None),
         made=frozenset((item["kind"], item["metadata"]["name"]) for item in objects),
     )
 
@@ -37,9 +37,9 @@ def _worker(root: Object, objects: Sequence[Object]) -> Object:
     return template
 
 
-def pods_of(subject: Subject) -> tuple[Mapping[str, Any], Mapping[str, Any]]:
-    """Return the pod specifications of a worker and of the store."""
-    return subject.worker["spec"], subject.store["spec"]
+def pods_of(subject: Subject) -> tuple[Mapping[str, Any], Mapping[str, Any] | None]:
+    """Return the pod specifications of a worker and of the store; None for a job without a store."""
+    return subject.worker["spec"], subject.store["spec"] if subject.store else None
 
 
 def claims(subject: Subject) -> dict[str, bool]:

@@ -68,8 +68,13 @@ def helm_values(
         native_version: Served version of Workload and PodGroup, for ``--gang native``.
 
     Raises:
-        UsageError: If the job has a ``podTemplate``, which the chart cannot apply.
+        UsageError: If the job has a ``podTemplate``, or torchrun as its launcher, which the chart cannot render.
     """
+    if spec.uses_torchrun:
+        raise UsageError(
+            "The chart ddp-job renders jobs of ddp-launch, and the launcher of this one is torchrun.",
+            hint="Print its objects with 'kubectl ddp render -o yaml', or leave --launcher out.",
+        )
     if spec.pod_template is not None:
         raise UsageError(
             "podTemplate is a patch of rendered objects, and the chart ddp-job renders its own.",

@@ -18,6 +18,7 @@ from kubectl_ddp.render import (
     fabric,
     failures,
     gang_scheduling,
+    launch,
     metadata,
     network,
     placement,
@@ -35,6 +36,9 @@ from kubectl_ddp.values.engine import Engine
 PLACEHOLDER_LENGTH: Final = 12
 MOST_ANNOTATION_BYTES: Final = 240 << 10
 """Largest annotations of a new job. Kubernetes stores 256 KiB; results and moves of pods are added later."""
+
+OF_DDP_LAUNCH: Final = ("secret.yaml.j2", "store-job.yaml.j2", "store-service.yaml.j2", "pod-monitor.yaml.j2")
+"""Templates of the objects without which torchrun does."""
 
 
 class Site(StrEnum):
@@ -85,6 +89,7 @@ def render(
     if site is Site.CLUSTER:
         _check_annotations(spec.name, view["root_metadata"]["annotations"])
     view |= pod.view(spec, run_id, is_local=site is Site.LOCAL) | volumes.view(spec, is_local=site is Site.LOCAL)
+    view |= launch.view(spec, run_id, engine, is_local=site is Site.LOCAL)
     view |= fabric.view(spec, is_local=site is Site.LOCAL)
     view |= failures.view(spec, engine.container) | network.view(spec, api_servers)
     view |= secret.view(spec.name, run_id, run_secret or secret.new_secret())
@@ -101,9 +106,12 @@ def render(
         *(["nodes-service.yaml.j2"] if engine.has_subdomain else []),
         "store-job.yaml.j2",
         "store-service.yaml.j2",
+        *(["rendezvous-service.yaml.j2"] if spec.uses_torchrun and engine.index_label else []),
         "network-policy.yaml.j2",
         "pod-monitor.yaml.j2",
     ]
+    if spec.uses_torchrun:
+        templates = [each for each in templates if each not in OF_DDP_LAUNCH]
     parts = [view | {"part": part} for part in view["code_parts"]]
     objects = [fill(each, of) for each in templates for of in (parts if each == "code.yaml.j2" else [view])]
     if spec.pod_template and (site is Site.CLUSTER or pod_template.local_part(spec.pod_template)):
@@ -164,7 +172,6 @@ def _view(spec: JobSpec, run_id: str, code: Code | None, engine: EngineKind, nat
             "annotations": metadata.chosen("annotations", spec.annotations, annotations | together.annotations),
         },
         "code_parts": code_parts(spec.name, code) if code else [],
-        "names": pod.names(spec),
         "set_metadata": None
         if together.is_roots_alone
         else {"labels": together.labels, "annotations": together.annotations},

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import asdict
-from pathlib import PurePosixPath
 from typing import Any, Final
 
 from ddp_trainer.common.constants import GROUP, LOG_PREFIX, SECRET_KEY, CheckpointScope, Env, Path, Port
@@ -12,7 +11,6 @@ from kubectl_ddp.render import runtime, volumes
 from kubectl_ddp.spec.model import JobSpec
 from kubectl_ddp.values.parsers import EnvSource, Toleration
 from kubectl_ddp.values.pod import NONE, PullPolicy
-from kubectl_ddp.values.program import Command, Module, Script
 
 USER: Final = 65532
 """User and group id in all our images; numeric, because ``runAsNonRoot`` cannot check names."""
@@ -25,6 +23,10 @@ PLACE_LABELS: Final = ("kubernetes.io/arch", "kubernetes.io/os", "topology.kuber
 USER_NAME: Final = "ddp"
 NEVER_READY: Final = f"{GROUP}/moves-at-once"
 """Readiness gate of the store that never becomes true."""
+OF_DDP_LAUNCH: Final = frozenset({Env.SECRET_FILE, Env.METRICS_PORT, Env.TERMINATION_LOG, Env.RESTART_IN_PLACE})
+"""Variables of a worker pod that ``ddp-launch`` alone reads."""
+TORCHRUN_PREFIX: Final = "TORCHELASTIC_LOG_LINE_PREFIX_TEMPLATE"
+"""Variable of torchrun with the template that ``ddp-launch`` has as a flag."""
 _UNPACK: Final = (
     "import glob, io, sys, tarfile; parts = sorted(glob.glob(sys.argv[1] + '/*')); "
     "data = io.BytesIO(b''.join(open(part, 'rb').read() for part in parts)); "
@@ -38,11 +40,6 @@ CONTAINER_SECURITY: Final[Mapping[str, Any]] = {
     "readOnlyRootFilesystem": True,
     "capabilities": {"drop": ["ALL"]},
 }
-
-
-def names(spec: JobSpec) -> dict[str, str]:
-    """Return the names of objects that differ from the job's name."""
-    return {"store": f"{spec.name}-store"}
 
 
 def unix_ids(spec: JobSpec) -> dict[str, int | str]:
@@ -65,11 +62,6 @@ def view(spec: JobSpec, run_id: str, *, is_local: bool) -> dict[str, Any]:
     """Return the pod settings for the templates."""
     pull_policy = spec.image_pull_policy or PullPolicy.IF_NOT_PRESENT
     return runtime.view(spec, pull_policy, is_local=is_local) | {
-        "launch_arguments": [
-            *_launch_arguments(spec, run_id, is_local=is_local),
-            *_literal_args(_program(spec, is_local=is_local)),
-        ],
-        "store_arguments": ["--port", str(int(_store_port(is_local=is_local)))],
         "worker_env": _worker_environment(spec, run_id, is_local=is_local),
         "store_env": [*_identity(spec, run_id), _variable("PYTHONUNBUFFERED", "1")],
         "env_from": [] if is_local else [_source(source) for source in spec.env_from],
@@ -86,38 +78,6 @@ def view(spec: JobSpec, run_id: str, *, is_local: bool) -> dict[str, Any]:
         "pull_policy": pull_policy,
         "container_security": CONTAINER_SECURITY,
     }
-
-
-def _store_port(*, is_local: bool) -> Port:
-    """Return the port of the store. On a machine with other programs, it is none that they take by default."""
-    return Port.LOCAL_RENDEZVOUS if is_local else Port.RENDEZVOUS
-
-
-def _launch_arguments(spec: JobSpec, run_id: str, *, is_local: bool) -> list[str]:
-    nodes = spec.nnodes
-    return [
-        f"--nnodes={nodes.minimum}:{nodes.maximum}",
-        f"--nproc-per-node={spec.nproc}",
-        "--rdzv-backend=ddp",
-        f"--rdzv-endpoint={names(spec)['store']}:{_store_port(is_local=is_local):d}",
-        f"--rdzv-id={run_id}",
-        f"--max-restarts={spec.max_restarts}",
-        "--tee=3",
-        f"--log-line-prefix-template={LOG_PREFIX}",
-    ]
-
-
-def _program(spec: JobSpec, *, is_local: bool) -> list[str]:
-    match spec.program:
-        case Script(path) if spec.code is not None or spec.code_claim is not None:
-            start = [str(PurePosixPath(Path.CODE) / path)]
-        case Script(path):
-            start = [path if is_local else str(PurePosixPath(Path.CODE) / PurePosixPath(path).name)]
-        case Module(name):
-            start = ["-m", name]
-        case Command(words):
-            start = ["--no-python", *words]
-    return [*start, *spec.args]
 
 
 def _identity(spec: JobSpec, run_id: str) -> list[dict[str, Any]]:
@@ -139,7 +99,11 @@ def _worker_environment(spec: JobSpec, run_id: str, *, is_local: bool) -> list[d
     name = spec.env.get("LOGNAME") or spec.env.get("USER") or USER_NAME  # getpass.getuser reads LOGNAME first
     person = {"HOME": str(Path.SCRATCH), "USER": name, "LOGNAME": name}
     home = [] if is_local else [_variable(name, value) for name, value in person.items()]
-    variables = [*_contract_env(spec, run_id), *home, *_users(spec, is_local=is_local)]
+    ours = _contract_env(spec, run_id)
+    if spec.uses_torchrun:
+        ours = [each for each in ours if each["name"] not in OF_DDP_LAUNCH]
+        ours.append(_variable(TORCHRUN_PREFIX, LOG_PREFIX))
+    variables = [*ours, *home, *_users(spec, is_local=is_local)]
     return list({variable["name"]: variable for variable in variables}.values())
 
 
@@ -218,10 +182,6 @@ def literal(text: str) -> str:
     '[rank${rank}] $HOME'
     """
     return text.replace("$", "$$") if "$$" in text or "$(" in text else text
-
-
-def _literal_args(words: list[str]) -> list[str]:
-    return [literal(word) for word in words]
 
 
 def _variable(name: str, value: str) -> dict[str, Any]:

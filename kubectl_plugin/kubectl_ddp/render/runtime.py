@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from typing import Any, Final
 
-from ddp_trainer.common.constants import Path
+from ddp_trainer.common.constants import Exit, Path
 from kubectl_ddp.kube import job_kinds
 from kubectl_ddp.kube.objects import Object
 from kubectl_ddp.spec.model import JobSpec
@@ -18,6 +18,20 @@ LAUNCH: Final = "launch"
 STORE: Final = "store"
 LAUNCHER: Final = "ddp-launch"
 """Console script of an image that holds the launcher."""
+TORCHRUN: Final = f"""\
+import runpy, sys
+from torch.distributed.elastic.multiprocessing import SignalException
+from torch.distributed.elastic.rendezvous import RendezvousError
+try:
+    runpy.run_module(sys.argv.pop(1), run_name="__main__", alter_sys=True)
+except SignalException as stop:
+    sys.exit({Exit.SIGNAL_BASE:d} + stop.sigval)
+except RendezvousError as lost:
+    sys.exit(print("torchrun:", repr(lost), file=sys.stderr) or {Exit.RENDEZVOUS_LOST:d})
+"""
+"""Program that runs torchrun. torchrun exits with 1 also where its pod was stopped or has lost worker 0, and engines
+would then end the job.
+"""
 PYTHON3: Final = "python3"
 VOLUME: Final = "runtime"
 _TOOLS: Final = "/copy"
@@ -30,11 +44,13 @@ COPY: Final = (
 
 def interpreter(spec: JobSpec) -> str:
     """Return the Python of the job's image. Images of others often have no ``python``."""
-    return spec.python or (PYTHON3 if spec.runtime_image else "python")
+    return spec.python or (PYTHON3 if spec.runtime_image or spec.uses_torchrun else "python")
 
 
 def command(spec: JobSpec, name: str, *, is_local: bool) -> list[str]:
-    """Return the words that start a command of ``ddp_trainer`` in a pod."""
+    """Return the words that start a command of ``ddp_trainer``, or the launcher of the job, in a pod."""
+    if name == LAUNCH and spec.uses_torchrun:
+        return ["python" if is_local else interpreter(spec), "-c", TORCHRUN, "torch.distributed.run"]
     if spec.runtime_image and not is_local:
         return [interpreter(spec), str(Path.RUNTIME), name]
     if name == LAUNCH and (spec.python is None or is_local):
@@ -50,7 +66,7 @@ def words_in_pod(job: Object, name: str) -> tuple[str, ...]:
 
 def view(spec: JobSpec, pull_policy: PullPolicy, *, is_local: bool) -> dict[str, Any]:
     """Return the values for the templates: volume and mount of the runtime image, and the container that copies it."""
-    image = None if is_local else spec.runtime_image
+    image = None if is_local or spec.uses_torchrun else spec.runtime_image
     is_copied = image is not None and spec.runtime_mount is not RuntimeMount.IMAGE
     source = {"emptyDir": {}} if is_copied else {"image": {"reference": image, "pullPolicy": pull_policy.value}}
     return {

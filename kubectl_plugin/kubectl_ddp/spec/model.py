@@ -18,7 +18,7 @@ from kubectl_ddp.values.metrics_ingress import MONITORING, Reader
 from kubectl_ddp.values.node_requirements import MIG_PROFILE, Rdma, Topology
 from kubectl_ddp.values.parsers import Egress, EnvSource, SecretKey, Toleration, text_schema
 from kubectl_ddp.values.pod import AFFINITY, POD_TEMPLATE, PullPolicy, RuntimeMount, UnixId
-from kubectl_ddp.values.program import Program
+from kubectl_ddp.values.program import Launcher, Program
 from kubectl_ddp.values.quantity import DURATION, Cpu, Memory, Nodes, parse_seconds
 from kubectl_ddp.values.requirements import SCHEMA as REQUIREMENTS
 from kubectl_ddp.values.requirements import parse_requirements
@@ -144,6 +144,11 @@ class JobSpec:
     runtime_image: str | None = key(
         "runtimeImage", Group.ENVIRONMENT, _IMAGE, "Image with the launcher, for an image without it.", "IMAGE",
         example="registry.example.com/ddp-runtime:1", default=None,
+    )
+    launcher: Launcher | None = key(
+        "launcher", Group.ENVIRONMENT, v.Choice(Launcher, tuple(Launcher)),
+        "Launcher of the ranks: ddp-launch (default ddp), or the image's own torchrun.", example="torchrun",
+        default=None,
     )
     torchrun_shim: bool | None = key(
         "torchrunShim", Group.PROGRAM, v.Parsed(v.parse_switch, text_schema("true|false")),
@@ -338,6 +343,11 @@ class JobSpec:
     def largest_pod_count(self) -> int:
         """Number of worker pods at the maximum of nodes, spares included."""
         return self.nnodes.maximum + self.spares
+
+    @property
+    def uses_torchrun(self) -> bool:
+        """True if torchrun of the image starts the ranks, without a store and a secret of the run."""
+        return self.launcher is Launcher.TORCHRUN
 
     @property
     def largest_world(self) -> int:

@@ -10,6 +10,7 @@ from kubectl_ddp.fabrics.registry import NONE
 from kubectl_ddp.spec import fabric
 from kubectl_ddp.spec.checkpoint_place import object_store_url
 from kubectl_ddp.spec.queues import is_kueue_managed
+from kubectl_ddp.spec.torchrun import torchrun_notes
 from kubectl_ddp.util.text_table import pluralize
 from kubectl_ddp.values.engine import Gang
 
@@ -19,11 +20,11 @@ if TYPE_CHECKING:
 
 def spec_notes(spec: JobSpec) -> list[str]:
     """Return the notes, one or two sentences each."""
-    return [*_of_the_job(spec), *_of_the_engine(spec), *_of_the_queue(spec)]
+    return [*_of_the_job(spec), *_of_the_engine(spec), *_of_the_queue(spec), *torchrun_notes(spec)]
 
 
 def _of_the_job(spec: JobSpec) -> Iterator[str]:
-    if spec.nnodes.is_elastic and 2 * spec.nnodes.minimum <= spec.nnodes.maximum:
+    if not spec.uses_torchrun and spec.nnodes.is_elastic and 2 * spec.nnodes.minimum <= spec.nnodes.maximum:
         yield (
             f"The minimum of nnodes {spec.nnodes} may be below a majority: one store decides membership, so a "
             "network partition cannot form a second group."

@@ -17,6 +17,7 @@ from kubectl_ddp.spec import fabric, layout, node_rules, queues
 from kubectl_ddp.spec.launcher_command import LAUNCHERS
 from kubectl_ddp.spec.model import JobSpec
 from kubectl_ddp.spec.plaintext_secrets import in_clear
+from kubectl_ddp.spec.torchrun import torchrun_has_the_keys
 from kubectl_ddp.util.finding import Finding, warning
 from kubectl_ddp.util.text_table import pluralize
 from kubectl_ddp.values import volumes
@@ -308,6 +309,7 @@ RULES: Final[Sequence[Callable[[JobSpec], None]]] = (
     queues.the_priority_has_a_queue,
     queues.the_queue_can_resize,
     _requirements_can_be_fetched,
+    torchrun_has_the_keys,
     fabric.fits_the_nodes,
     fabric.validate_rdma_devices,
 )

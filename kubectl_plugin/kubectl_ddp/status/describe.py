@@ -11,7 +11,7 @@ from kubectl_ddp.status.job_state import JobState
 from kubectl_ddp.status.job_tables import bounds, granted_text, state_cell
 from kubectl_ddp.status.outside_nodes import overdue
 from kubectl_ddp.status.startup import Startup
-from kubectl_ddp.util.text_table import Style, duration, number, percent, pluralize
+from kubectl_ddp.util.text_table import NOTHING, Style, duration, number, percent, pluralize
 
 _SUMMARY: Final[Mapping[str, Callable[[Any], str]]] = {
     "accuracy": lambda value: f"accuracy {number(value)}",
@@ -129,7 +129,9 @@ def no_progress_text(state: JobState) -> str:
 
 
 def restarts_text(state: JobState) -> str:
-    """Return the number of restarts of the worker group, with their causes."""
+    """Return the number of restarts of the worker group, with their causes; ``-`` if torchrun counts them alone."""
+    if state.launcher == "torchrun" and not state.restarts:
+        return NOTHING
     causes = ", ".join(f"{cause} {count}" for cause, count in sorted(state.restarts.items()))
     return f"{sum(state.restarts.values())}" + (f" ({causes})" if causes else "")
 
@@ -159,4 +161,6 @@ def why_no_ranks(state: JobState) -> str:
     """Return the reason why no rank can be shown."""
     if state.nodes.ready == 0:
         return "no pod of the job runs."
+    if state.launcher == "torchrun":
+        return "the launcher of the job is torchrun; docs/cluster.md lists what else it lacks."
     return "they have only just started, or the script reports nothing; docs/metrics.md shows how it can."

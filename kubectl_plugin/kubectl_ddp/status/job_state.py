@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, Final
 from ddp_trainer.common.constants import GroupState
 from ddp_trainer.common.metric_names import Metric, MetricLabel
 from ddp_trainer.common.safe_text import clean_text
+from ddp_trainer.common.time_classes import IN_POD
 from kubectl_ddp.errors import DdpError, InfrastructureFailed, JobFailed
 from kubectl_ddp.kube import job_kinds
 from kubectl_ddp.kube.objects import Object, Queued, Snapshot
@@ -98,6 +99,8 @@ class JobState:
     reason: str
     """One sentence: the cause of the state."""
     nodes: Nodes
+    launcher: str = "ddp"
+    """Launcher of the ranks: ``ddp``, or ``torchrun``, whose ranks and restarts are not known."""
     processes_per_node: int = 1
     step: int | None = None
     steps_planned: int | None = None
@@ -254,6 +257,9 @@ def job_state(
             summary |= {"startup": started.to_summary()}
     error = _first_error(state, job, workers)
     progress = progress_fields(told, ranks, summary, has_succeeded=has_succeeded)
+    is_torchrun = job_kinds.uses_torchrun(job)
+    if is_torchrun and started is not None and started.current in IN_POD:
+        started = None  # nothing measures the phases in the pod
     earlier, uids = EarlierPods.of(job), {str(pod["metadata"].get("uid")) for pod in workers}
     if state is State.SUSPENDED and progress["step"] is None:
         progress["step"] = earlier.step
@@ -267,6 +273,7 @@ def job_state(
         state=state,
         reason=_reason(state, facts, [*workers, *termination_message.stores(snapshot.pods)]),
         nodes=_nodes(job, workers, told, snapshot.queued, is_over=state in TERMINAL),
+        launcher="torchrun" if is_torchrun else "ddp",
         processes_per_node=job_kinds.processes_per_node(job),
         restarts=earlier.total_restarts(counted or run_summary.restarts_of(summary or {}), uids),
         was_suspended=bool(earlier.uid) and earlier.uid not in uids,
@@ -275,7 +282,7 @@ def job_state(
         finished=_finished(status, facts) if state in TERMINAL else None,
         ranks=ranks,
         stall=stall,
-        silent=tuple(sorted(running - told.keys())),
+        silent=() if is_torchrun else tuple(sorted(running - told.keys())),
         outside=find_outside_nodes(told, {pod: group_state(said) for pod, said in told.items()})
         if state in WITH_RANKS
         else (),

@@ -18,6 +18,7 @@ from ddp_trainer.common.constants import Annotation, Exit, FailureReason, Label,
 from ddp_trainer.common.safe_text import clean_text
 from kubectl_ddp.kube.objects import Object
 from kubectl_ddp.kube.pod_containers import main_status
+from kubectl_ddp.kube.timestamps import epoch
 
 _LAUNCHERS: Final = frozenset({Exit.DO_NOT_RESTART, Exit.NOT_FIT})
 """Exit codes below 128 that the launcher itself sets."""
@@ -146,6 +147,14 @@ def workers(pods: Iterable[Object]) -> list[Object]:
     return [pod for pod in pods if (pod["metadata"].get("labels") or {}).get(Label.ROLE) == Role.WORKER]
 
 
+_ROOT_CAUSE: Final = re.compile(
+    r"^Root Cause \(first observed failure\):\n\[\d+\]:\n\s+time +: (?P<time>\S+)\n.*?^\s+rank +: (?P<rank>\d+) .*?"
+    r"^\s+exitcode +: (?P<code>-?\d+) .*?^\s+traceback +: (?P<told>[^\n]*)",
+    re.MULTILINE | re.DOTALL,
+)
+"""Summary of torchrun, ``ChildFailedError.format_msg``. Its times are those of the pod, which is in UTC."""
+_NO_TRACEBACK: Final = ("To enable traceback", "Signal ")
+
 STORE_NAME: Final = re.compile(r"-store(-[a-z0-9]+)*$")
 """Pattern of the names of a rendezvous store's Job and pods."""
 
@@ -262,7 +271,27 @@ def _reported_error(ending: _TerminatedContainer) -> FirstError:
     )
 
 
+def _torchrun_error(ending: _TerminatedContainer) -> FirstError | None:
+    """Return the first failure in the summary with which torchrun ends; None if the message has none."""
+    if (found := _ROOT_CAUSE.search(_clean(ending.message))) is None:
+        return None
+    exit_code = int(found["code"])
+    code = Exit.SIGNAL_BASE - exit_code if exit_code < 0 else exit_code
+    told = found["told"].strip()
+    return FirstError(
+        pod=ending.pod,
+        message=describe_exit_code(code) if not told or told.startswith(_NO_TRACEBACK) else told,
+        rank=int(found["rank"]),
+        exit_code=code,
+        pod_exit_code=ending.exit_code,
+        stack=_clean(ending.message),
+        timestamp=epoch(found["time"].replace("_", "T") + "Z"),
+    )
+
+
 def _inferred_error(ending: _TerminatedContainer) -> FirstError:
+    if (of_torchrun := _torchrun_error(ending)) is not None:
+        return of_torchrun
     lines = [line for line in _clean(ending.message).splitlines() if line.strip()]
     # If a signal ended the program, its last line does not describe the failure.
     is_told = bool(lines) and ending.exit_code < Exit.SIGNAL_BASE

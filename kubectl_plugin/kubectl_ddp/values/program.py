@@ -4,11 +4,21 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass
+from enum import StrEnum
 from pathlib import PurePath
 from typing import Final, TypeAlias
 
 TRAINER: Final = "ddp_trainer"
 """Module of the reference trainer."""
+
+
+class Launcher(StrEnum):
+    """Program that starts the ranks of a node."""
+
+    DDP = "ddp"
+    """``ddp-launch``, with a store of the job."""
+    TORCHRUN = "torchrun"
+    """torchrun of the job's image, with c10d rendezvous in worker 0."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -9,6 +9,7 @@ from typing import Final
 from ddp_trainer.common.constants import GroupState
 from ddp_trainer.common.hanging.rank_status import RankStatus
 from ddp_trainer.common.time_classes import Section
+from kubectl_ddp.kube import job_kinds
 from kubectl_ddp.kube.conditions import condition_of
 from kubectl_ddp.kube.objects import Object
 from kubectl_ddp.kube.related_objects import RelatedKind
@@ -102,7 +103,7 @@ def _lagging_ranks(facts: Facts) -> list[str]:
 
 def store(facts: Facts) -> Iterator[CauseFinding]:
     """Check whether the rendezvous store does not run or cannot be reached."""
-    if not _is_in_rendezvous(facts) or not facts.is_on_cluster:
+    if not _is_in_rendezvous(facts) or not facts.is_on_cluster or job_kinds.uses_torchrun(facts.snapshot.job):
         return
     pods = [pod for pod in stores(facts.pods) if pod.get("status", {}).get("phase") == "Running"]
     is_absent = not pods and facts.age_seconds > STORE_SECONDS
@@ -278,7 +279,9 @@ def present(facts: Facts) -> Iterator[CauseFinding]:
         yield diagnosis(
             Cause.RUNNING,
             f"It runs: {progress}." if progress else "It runs; nothing is wrong that can be seen.",
-            f"'{program()} top {facts.name}{location_flags()}' shows its ranks live.",
+            f"'{program()} logs {facts.name} --rank all -f{location_flags()}' prints what its ranks write."
+            if facts.state.launcher == "torchrun"
+            else f"'{program()} top {facts.name}{location_flags()}' shows its ranks live.",
             (*long[:_MOST_SILENT], *silent),
         )
     elif not facts.is_over and facts.state.state in {*_WORKING, State.PENDING}:

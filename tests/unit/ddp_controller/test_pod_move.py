@@ -35,6 +35,11 @@ def test_a_job_without_spares_gets_one_more_pod_before_any_pod_leaves(engine: st
     assert f'"size": 2, "since": {int(NOW)}' in str(found.annotations["ddp.dev/move"])
 
 
+@pytest.mark.parametrize("engine", ["job", "pytorchjob"])
+def test_a_job_of_torchrun_which_restarts_with_each_change_is_left_alone(engine: str) -> None:
+    assert decided(seen(root(engine=engine, launcher="torchrun"), pod(0, DOOMED), pod(1))) is None
+
+
 def test_the_pod_leaves_only_once_its_replacement_has_settled() -> None:
     job = root(3, annotations=moving(2))
     assert decided(seen(job, pod(0, DOOMED), pod(1))) is None

@@ -25,11 +25,12 @@ from kubectl_ddp.errors import AlreadyExists, DdpError, PreflightFailed, UsageEr
 from kubectl_ddp.kube.objects import Object
 from kubectl_ddp.util.invocation import program
 
-_NEEDS: Final = ("torch", "ddp_trainer")
-"""Modules that the pods' interpreter must be able to import if the job uses our launcher."""
-
-_OURS: Final = frozenset({"ddp-launch", "ddp_trainer"})
-"""Words of a command that identify our trainer."""
+_NEEDS: Final = {
+    "ddp-launch": ("torch", "ddp_trainer"),
+    "ddp_trainer": ("torch", "ddp_trainer"),
+    "torch.distributed.run": ("torch",),
+}
+"""Word of a command → modules that the pods' interpreter must be able to import."""
 
 _PROBE: Final = "import importlib.util as u, sys; print(*[m for m in sys.argv[1:] if u.find_spec(m) is None])"
 
@@ -89,9 +90,8 @@ def _check_python(machine: Machine, templates: Iterable[Object]) -> None:
         raise PreflightFailed(
             f"There is no Python at '{python}'.", hint="Set KUBECTL_DDP_PYTHON to the path of an interpreter."
         )
-    if not any(_uses_launcher(template) for template in templates):
-        return
-    missing = _missing(python)
+    needed = list(dict.fromkeys(module for template in templates for module in _needed(template)))
+    missing = _missing(python, needed) if needed else []
     if missing:
         raise PreflightFailed(
             f"'{python}' cannot import {' and '.join(missing)}, which every local job needs.",
@@ -99,18 +99,18 @@ def _check_python(machine: Machine, templates: Iterable[Object]) -> None:
         )
 
 
-def _uses_launcher(template: Object) -> bool:
+def _needed(template: Object) -> list[str]:
     container = template["spec"]["containers"][0]
     words = [*(container.get("command") or ()), *(container.get("args") or ())]
-    return bool(_OURS.intersection(str(word) for word in words))
+    return [module for word in words for module in _NEEDS.get(str(word), ())]
 
 
-def _missing(python: str) -> list[str]:
+def _missing(python: str, modules: Sequence[str]) -> list[str]:
     if python == sys.executable:
-        return [module for module in _NEEDS if importlib.util.find_spec(module) is None]
+        return [module for module in modules if importlib.util.find_spec(module) is None]
     # -P: ignore a torch.py in the working directory.
     probe = subprocess.run(
-        [python, "-P", "-c", _PROBE, *_NEEDS], capture_output=True, text=True, check=False, stdin=subprocess.DEVNULL
+        [python, "-P", "-c", _PROBE, *modules], capture_output=True, text=True, check=False, stdin=subprocess.DEVNULL
     )
     if probe.returncode:
         said = (probe.stderr.strip() or "no answer").splitlines()[-1]

@@ -96,7 +96,8 @@ def value_origins(resolved: Resolved) -> Iterator[tuple[str, Any, Origin]]:
         value = document.get(head, "")
         yield key, value[entry] if entry and isinstance(value, dict) else value, origin
     yield from fabric.value_origins(resolved.spec)
-    yield _restart_in_place(resolved.spec)
+    if not resolved.spec.uses_torchrun:
+        yield _restart_in_place(resolved.spec)
 
 
 def _restart_in_place(spec: JobSpec) -> tuple[str, str, Origin]:

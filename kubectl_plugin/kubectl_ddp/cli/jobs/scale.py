@@ -15,7 +15,7 @@ from kubectl_ddp.cli.internal.job_lookup import changed, seconds_of, target
 from kubectl_ddp.cli.internal.job_progress import show_progress
 from kubectl_ddp.cli.internal.options import Options
 from kubectl_ddp.cli.internal.shared_flags import shared_options
-from kubectl_ddp.errors import Interrupted
+from kubectl_ddp.errors import Interrupted, UsageError
 from kubectl_ddp.kube import job_kinds
 from kubectl_ddp.kube.objects import Object
 from kubectl_ddp.observe.result_annotations import persist_result
@@ -55,6 +55,11 @@ def scale(
     before = observe(backend, snapshot)
     persist_result(backend, snapshot.job, before)
     per_node = job_kinds.processes_per_node(snapshot.job)
+    if waits and before.launcher == "torchrun":
+        raise UsageError(
+            f"The ranks of job '{name}' report no world size, because its launcher is torchrun.",
+            hint="Leave --wait out.",
+        )
     size = pluralize(nnodes, "node")
     backend.scale(name, nnodes, dry_run=dry_run)
     if options.output is None:  # a rejected change has no effect to print
@@ -86,6 +91,8 @@ def effect(before: JobState, nodes: int, per_node: int) -> str:
     what = (
         "training continues when the new pods have joined" if now > then else "the pods with the highest numbers leave"
     )
+    if before.launcher == "torchrun":
+        return f"Job {before.name}: {ranks}; torchrun restarts all worker processes."
     return (
         f"Job {before.name}: {ranks}; {what}, with one re-form. The reference trainer keeps the global batch, and each "
         f"rank computes {'less' if now > then else 'more'} of it; a script of your own may see another batch."

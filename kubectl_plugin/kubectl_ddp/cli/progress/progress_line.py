@@ -51,15 +51,17 @@ def end_line(state: JobState, now: float) -> str:
     """
     has_succeeded = state.state is State.SUCCEEDED
     is_partial = not has_succeeded and state.step is not None and state.steps_planned is not None
+    restarts = state.restarts if state.launcher == "ddp" else None
     told = (
         f"{state.step} of {state.steps_planned} steps" if is_partial else "",
         summary_text(
-            {"steps": state.step, "restarts": state.restarts} | (state.summary or {}),
+            {"steps": state.step, "restarts": restarts} | (state.summary or {}),
             _RESULT - {"steps"} if is_partial else _RESULT,
         ),
     )
     word = "succeeded in" if has_succeeded else "failed after"
-    return f"Job {state.name} {word} {duration(state.duration(now))}: {', '.join(filter(None, told))}."
+    rest = ", ".join(filter(None, told))
+    return f"Job {state.name} {word} {duration(state.duration(now))}{rest and f': {rest}'}."
 
 
 def start_line(state: JobState, seconds: float) -> str:

@@ -124,5 +124,6 @@ def _shape(
         key: Given(value, Origin(Kind.FLAG, f"--{key}")) for key, value in said.items() if value is not None
     }
     spec = resolve([layer], DefaultingContext(image=GPU)).spec
-    worker, store = map(pod_requirements, pods_of(subject_of(spec, render(spec, spec.name), spec.name)))
+    pods = pods_of(subject_of(spec, render(spec, spec.name), spec.name))
+    worker, store = (pod_requirements(pod) for pod in pods if pod)
     return worker, replace(store, wants=FREE_STORE) if is_here else store

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Collection
 from typing import Any
 
 import pytest
@@ -11,11 +12,14 @@ from ddp_trainer.common.constants import Annotation
 from ddp_trainer.common.layout_range import LayoutRange
 from kubectl_ddp.cli.jobs import scale as command
 from kubectl_ddp.cli.jobs.scale import left_over
+from kubectl_ddp.errors import UsageError
 from kubectl_ddp.kube import job_kinds
+from kubectl_ddp.kube.objects import Object
 from kubectl_ddp.render import render
+from kubectl_ddp.values.program import Launcher
 from kubectl_ddp.values.quantity import Nodes
 from tests.support.jobs import a_job
-from tests.support.kube_objects import CREATED, condition, snapshot
+from tests.support.kube_objects import CREATED, condition, pod, snapshot
 from tests.support.scripted_backend import ScriptedBackend
 
 
@@ -58,3 +62,23 @@ def test_a_size_that_a_job_has_already_is_not_reported_as_a_change(
     assert capsys.readouterr().out == f"job digits {told} in namespace 'team' of context 'scripted'\n"
     command.scale(["digits", "--nnodes", str(nodes), "--no-wait", "-o", "json"], standalone_mode=False)
     assert json.loads(capsys.readouterr().out)["action"] == action
+
+
+def test_the_ranks_of_torchrun_are_not_waited_for(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    class Place(ScriptedBackend):
+        def scale(self, name: str, nodes: int, *, dry_run: bool = False) -> None:
+            pass
+
+        def metrics(self, pod: Object, families: Collection[str] = ()) -> str:
+            raise AssertionError("no pod serves metrics")
+
+    root = submitted(launcher=Launcher.TORCHRUN) | {"status": {"conditions": [condition("Running")]}}
+    root["metadata"]["creationTimestamp"] = CREATED
+    place = Place([snapshot(root, pod(0), pod(1))])
+    monkeypatch.setattr(command, "target", lambda *_, **__: (place, "digits"))
+    command.scale(["digits", "--nnodes", "2"], standalone_mode=False)
+    assert "4 → 2 nodes, 4 → 2 ranks; torchrun restarts all worker processes." in capsys.readouterr().err
+    with pytest.raises(UsageError, match="because its launcher is torchrun"):
+        command.scale(["digits", "--nnodes", "2", "--wait"], standalone_mode=False)

@@ -154,3 +154,10 @@ def test_an_image_without_the_launcher_needs_no_shell_for_its_stacks(
     with_stacks(place, seen, sight, verdict)
     assert place.words[-len(words) :] == words
     assert (place.words[0] == "sh") is not bool(spec)
+
+
+def test_no_pod_of_a_job_of_torchrun_is_asked_for_its_ranks() -> None:
+    root = job(metadata={"annotations": {Annotation.SPEC: json.dumps({"launcher": "torchrun"})}})
+    sight = collect_hang_snapshot(Place("exit 1"), Snapshot(job=root, pods=(pod(0), pod(1))))
+    told = "The launcher of the job is torchrun, which reports no ranks."
+    assert (sight.pods, sight.silent) == ((), {"digits-worker-0": told, "digits-worker-1": told})

@@ -10,6 +10,7 @@ from kubectl_ddp.util.finding import Finding, Severity
 from kubectl_ddp.values.engine import Engine, Gang
 from kubectl_ddp.values.node_requirements import Placement, Topology
 from kubectl_ddp.values.parsers import Toleration
+from kubectl_ddp.values.program import Launcher
 from kubectl_ddp.values.quantity import Cpu, Memory, Nodes
 from tests.support.cluster_facts import a_node, a_pod, a_subject, facts
 
@@ -41,6 +42,12 @@ def test_what_can_never_fit_is_said_with_what_there_is() -> None:
     assert "needs 4 nodes at the same time, and the cluster has room for 3" in found.message
     assert "3 machines take 1 each" in found.message
     assert "1 machine cannot: it has no nvidia.com/gpu of 8" in found.message
+
+
+def test_a_job_of_torchrun_fits_without_room_for_a_store() -> None:
+    exact = [a_node("a", cpu="2", memory="2Gi"), a_node("b", cpu="2", memory="2Gi")]
+    assert ever(exact, nnodes=Nodes(2, 2)).severity is Severity.ERROR
+    assert ever(exact, nnodes=Nodes(2, 2), launcher=Launcher.TORCHRUN).severity is Severity.OK
 
 
 def test_on_machines_that_may_become_more_nothing_is_never() -> None:

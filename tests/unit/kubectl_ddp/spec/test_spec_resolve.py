@@ -142,7 +142,7 @@ def test_every_key_says_where_its_value_came_from(key: str) -> None:
         "mig": "1g.10gb", "rdma": "rdma/ib", "gpuType": "H100", "networks": ["rdma-vf", "net/rail-0"],
         "fabric": "gloo-cpu", "metricsFrom": ["watchers", "10.0.0.0/24"], "code": ".", "codeClaim": "a:b/c",
         "dns": ["dns/app=coredns", "10.96.0.10"], "imagePullSecrets": ["registry"], "imagePullPolicy": "Always",
-        "python": "python3", "runtimeImage": "a:1", "runtimeMount": "copy", "torchrunShim": "true",
+        "python": "python3", "runtimeImage": "a:1", "runtimeMount": "copy", "torchrunShim": "true", "launcher": "ddp",
         "requirements": ["a"],
         "serviceAccount": "a", "labels": {"a.b/c": "d"}, "annotations": {"a.b/c": "any text"}, "runAsUser": "none",
         "runAsGroup": "0", "fsGroup": "1000", "affinity": "{podAntiAffinity: {a: [1, true, no]}}",

@@ -386,3 +386,42 @@ def test_what_an_init_container_prints_last_is_the_first_error_of_a_job_that_nev
     started = pod(0)
     started["status"]["initContainerStatuses"] = [{"name": "proxy", "state": terminated(1, said)}]
     assert job_state(snapshot(job("Running"), started), {}).first_error is None
+
+
+def of_torchrun(traceback: str, *, code: int = 1) -> str:
+    """What the kubelet keeps of the end of a log of torchrun 2.13."""
+    return f"""\
+    raise ChildFailedError(
+torch.distributed.elastic.multiprocessing.errors.ChildFailedError:
+============================================================
+/var/run/ddp-code/train.py FAILED
+------------------------------------------------------------
+Failures:
+  <NO_OTHER_FAILURES>
+------------------------------------------------------------
+Root Cause (first observed failure):
+[0]:
+  time      : 2026-01-02_03:04:35
+  host      : digits-worker-1
+  rank      : 3 (local_rank: 1)
+  exitcode  : {code} (pid: 12)
+  error_file: <N/A>
+  traceback : {traceback}
+============================================================
+"""
+
+
+@pytest.mark.parametrize(
+    ("text", "exit_code", "message"),
+    [
+        (of_torchrun("To enable traceback see: https://example.com/errors"), 1, "exited with code 1"),
+        (of_torchrun("Signal 9 (SIGKILL) received by PID 12", code=-9), 137, "killed by SIGKILL"),
+        (of_torchrun("ValueError: no such thing"), 1, "ValueError: no such thing"),
+    ],
+)  # fmt: skip
+def test_the_summary_of_torchrun_names_the_rank_that_failed_first(text: str, exit_code: int, message: str) -> None:
+    told = snapshot(job("Created", "Failed"), pod(0, terminated(1, "torchrun: lost")), pod(1, terminated(1, text)))
+    error = job_state(told, {}).first_error
+    assert error is not None
+    assert (error.location, error.message, error.exit_code) == ("rank 3 on digits-worker-1", message, exit_code)
+    assert (error.pod_exit_code, error.timestamp) == (1, CREATED_EPOCH + 30)

@@ -8,6 +8,7 @@ from dataclasses import asdict, replace
 import pytest
 import yaml
 
+from ddp_trainer.common.constants import Annotation
 from kubectl_ddp.render.text import to_yaml
 from kubectl_ddp.status.describe import header
 from kubectl_ddp.status.job_state import JobState, job_state
@@ -211,3 +212,13 @@ def test_a_rank_in_a_document_has_every_field_and_words_for_enumerations() -> No
     told = job_to_dict(state)["ranks"]
     assert told == [asdict(rank) for rank in state.ranks] != []
     assert {type(rank["state"]) for rank in told} == {str}
+
+
+def test_a_job_of_torchrun_shows_a_dash_for_what_its_ranks_do_not_report() -> None:
+    of_torchrun = job("Created", "Running", metadata={"annotations": {Annotation.SPEC: '{"launcher":"torchrun"}'}})
+    state = job_state(snapshot(of_torchrun, pod(0), pod(1)), {}, where="local")
+    assert (state.launcher, state.silent, state.startup) == ("torchrun", (), None)
+    assert "Restarts: -" in [" ".join(line.split()) for line in header(state, NOW, Style()).splitlines()]
+    titles, row = (line.split() for line in job_table([state], NOW).render(Style()).splitlines())
+    cells = dict(zip(titles, [*row[:2], " ".join(row[2:4]), *row[4:]], strict=True))
+    assert [cells[title] for title in ("READY", "STEP", "THROUGHPUT", "RESTARTS")] == ["2/2 (1-4)", "-", "-", "-"]

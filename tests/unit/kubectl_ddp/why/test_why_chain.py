@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
 import pytest
 
+from ddp_trainer.common.constants import Annotation
 from ddp_trainer.common.hanging.rank_status import RankState, RankStatus
 from kubectl_ddp.hang.collector import HangSnapshot, PodReport, RankReport
 from kubectl_ddp.kube.kueue_queue import KUEUE_QUEUE as QUEUE
@@ -489,6 +491,16 @@ def test_a_store_whose_pod_is_refused_has_the_reason_of_the_api_server() -> None
     )
     admitted = facts(job("Created"), pod(0), pod(1), pod(0, role="store"), around=around)
     assert Cause.ADMISSION not in {found.subject for found in run_checks(admitted)}
+
+
+def test_a_job_of_torchrun_has_no_store_that_could_be_missing() -> None:
+    def starting(launcher: str) -> set[Cause]:
+        annotations = {Annotation.SPEC: json.dumps({"launcher": launcher})}
+        known = facts(job("Created", metadata={"annotations": annotations}), pod(0), pod(1))
+        return {found.subject for found in run_checks(known)}
+
+    assert Cause.STORE in starting("ddp")
+    assert Cause.STORE not in starting("torchrun")
 
 
 def test_an_operator_that_is_refused_is_not_called_absent() -> None:

@@ -212,9 +212,9 @@ class PreflightReader:
     def _collect_dry_run_errors(self) -> dict[str, str] | Unknown:
         """Dry-run the pods, and if thorough every object; return the reasons of rejections."""
         pods = (("worker", self.subject.worker), ("store", self.subject.store))
-        items = [_pod(self.subject, role, template) for role, template in pods]
+        items = [_pod(self.subject, role, template) for role, template in pods if template]
         answers = each(self._dry_run_error, items + (self._dry_run_objects() if self.is_thorough else []))
-        if answers[1] and answers[1] == str(answers[0]).replace(_PODS, _STORE_POD):
+        if self.subject.store and answers[1] and answers[1] == str(answers[0]).replace(_PODS, _STORE_POD):
             answers[1] = ""  # one reason for both
         if unread := [answer for answer in answers if isinstance(answer, Unknown)]:
             return unread[0]

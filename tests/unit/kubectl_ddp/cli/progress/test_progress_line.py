@@ -128,8 +128,9 @@ def test_a_cause_follows_what_the_job_does() -> None:
             "Job digits failed after 12s: 120 of 690 steps, 1 restart.",
         ),
         (replace(TRAINING, state=State.LOST), "Job digits failed after 12s: 120 of 690 steps, 0 restarts."),
+        (replace(TRAINING, state=State.FAILED, step=None, launcher="torchrun"), "Job digits failed after 12s."),
     ],
-    ids=["the trainer's", "a script's", "without steps", "failed", "lost"],
+    ids=["the trainer's", "a script's", "without steps", "failed", "lost", "torchrun's"],
 )
 def test_the_end_is_one_line_with_duration_steps_restarts_and_lost_samples(state: JobState, line: str) -> None:
     assert end_line(replace(state, finished=CREATED_EPOCH + 12.4), now=0.0) == line

@@ -1,0 +1,67 @@
+"""Command line of the launcher in a worker pod: ``ddp-launch`` with the store of the job, or torchrun of the image."""
+
+from __future__ import annotations
+
+import zlib
+from pathlib import PurePosixPath
+from typing import Any, Final
+
+from ddp_trainer.common.constants import LOG_PREFIX, Env, Path, Port
+from kubectl_ddp.engines.engine_kind import EngineKind
+from kubectl_ddp.render.pod import literal
+from kubectl_ddp.spec.model import JobSpec
+from kubectl_ddp.values.program import Command, Module, Script
+
+START_SECONDS: Final = 600
+"""Longest wait of torchrun's nodes for worker 0, as for the other nodes of the group. torch's default is 60."""
+TORCHRUN_FLAGS: Final = (
+    f"--rdzv-conf=read_timeout={START_SECONDS},join_timeout={START_SECONDS}",
+    f"--local-addr=$({Env.POD_IP})",
+)
+"""Flags of torchrun alone. Peers reach a node by its address, since not every engine gives pods a name in DNS."""
+_LOCAL_PORTS: Final = range(20000, 28000)
+"""Ports of torchrun's store on this machine, where it listens at all addresses: every run has another one."""
+
+
+def view(spec: JobSpec, run_id: str, engine: EngineKind, *, is_local: bool) -> dict[str, Any]:
+    """Return the arguments of launcher and store, and the place of the rendezvous, for the templates."""
+    store = f"{spec.name}-store"
+    store_port = Port.LOCAL_RENDEZVOUS if is_local else Port.RENDEZVOUS
+    if spec.uses_torchrun:
+        host, port = engine.first_host(spec.name), _local_port(run_id) if is_local else Port.RENDEZVOUS
+        backend, flags = "c10d", [*TORCHRUN_FLAGS]
+    else:
+        host, port = store, store_port
+        backend, flags = "ddp", [f"--log-line-prefix-template={LOG_PREFIX}"]
+    arguments = [
+        f"--nnodes={spec.nnodes.minimum}:{spec.nnodes.maximum}",
+        f"--nproc-per-node={spec.nproc}",
+        f"--rdzv-backend={backend}",
+        f"--rdzv-endpoint={host}:{port:d}",
+        f"--rdzv-id={run_id}",
+        f"--max-restarts={spec.max_restarts}",
+        "--tee=3",
+        *flags,
+    ]
+    return {
+        "launch_arguments": [*arguments, *map(literal, _program(spec, is_local=is_local))],
+        "store_arguments": ["--port", f"{store_port:d}"],
+        "names": {"store": store, "rendezvous": host},
+    }
+
+
+def _local_port(run_id: str) -> int:
+    return _LOCAL_PORTS[zlib.crc32(run_id.encode()) % len(_LOCAL_PORTS)]
+
+
+def _program(spec: JobSpec, *, is_local: bool) -> list[str]:
+    match spec.program:
+        case Script(path) if spec.code is not None or spec.code_claim is not None:
+            start = [str(PurePosixPath(Path.CODE) / path)]
+        case Script(path):
+            start = [path if is_local else str(PurePosixPath(Path.CODE) / PurePosixPath(path).name)]
+        case Module(name):
+            start = ["-m", name]
+        case Command(words):
+            start = ["--no-python", *words]
+    return [*start, *spec.args]

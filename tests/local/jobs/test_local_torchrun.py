@@ -1,0 +1,53 @@
+"""Jobs on this machine under stock torchrun (``--launcher torchrun``)."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from kubectl_ddp.render.runtime import TORCHRUN
+from tests.local.jobs.test_local_submit import Person, person  # noqa: F401
+
+SHOW = """
+import os
+print("rank of", os.environ["WORLD_SIZE"], "at", os.environ["MASTER_ADDR"], flush=True)
+"""
+ENDS = """
+import sys
+from torch.distributed.elastic.multiprocessing import SignalException
+from torch.distributed.elastic.rendezvous import RendezvousConnectionError
+assert sys.argv[1:] == [sys.argv[1]]
+if sys.argv[1] == "stopped":
+    raise SignalException("got a signal", __import__("signal").SIGTERM)
+raise RendezvousConnectionError("worker 0 is gone")
+"""
+
+
+def test_two_nodes_form_a_group_under_stock_torchrun(person: Person) -> None:  # noqa: F811
+    person.writes("show.py", SHOW)
+    job = ("--name", "stock", "--local", "--launcher", "torchrun", "--nnodes", "2")
+    ended = person.types("submit", "show.py", *job, "--wait")
+    assert ended.returncode == 0, ended.stderr
+    lines = person.types("logs", "stock", "--local", "--rank", "all").stdout.splitlines()
+    told = sorted(line for line in lines if "rank of" in line)
+    address = told[0].rpartition(" ")[2]
+    assert told == [f"[rank{rank}] rank of 2 at {address}" for rank in range(2)]
+    assert address.startswith("127.")
+    status = person.types("status", "stock", "--local").stdout.split()
+    assert status[status.index("Status:") + 1] == "Succeeded"
+    assert status[status.index("Restarts:") + 1] == "-"
+    assert "Startup:" not in status
+
+
+@pytest.mark.parametrize(("end", "code"), [("stopped", 143), ("lost", 170)])
+def test_a_stop_and_a_lost_rendezvous_have_exit_codes_with_which_the_pod_is_replaced(
+    tmp_path: Path, end: str, code: int
+) -> None:
+    (tmp_path / "launcher.py").write_text(ENDS)
+    words = [sys.executable, "-c", TORCHRUN, "launcher", end]
+    ended = subprocess.run(words, cwd=tmp_path, capture_output=True, text=True, check=False)
+    assert ended.returncode == code
+    assert ("worker 0 is gone" in ended.stderr) == (end == "lost")
