@@ -36,11 +36,11 @@ from bench.measurements.checkpoint import environment, make_save_methods
 from bench.measurements.recovery import begin, torchrun_recovery
 from bench.peers.torchrun_driver import torchrun
 from bench.scripts.growing_task import STATE_MEGABYTES, Growing
+from ddp_trainer.common.constants import Env
 from ddp_trainer.train import Config, run
-from ddp_trainer.train.checkpoint.checkpoint_broadcast import broadcast_latest_checkpoint
-from ddp_trainer.train.checkpoint.checkpoint_files import read
+from ddp_trainer.train.checkpoint.checkpoint_broadcast import Receive, broadcast_latest_checkpoint, from_rank
+from ddp_trainer.train.checkpoint.checkpoint_files import Checkpoint, read
 from ddp_trainer.train.checkpoint.checkpoint_verify import BackgroundVerification
-from ddp_trainer.train.checkpoint.state_transfer import broadcast_state
 from ddp_trainer.train.checkpoint.torch_zip_writer import pack
 from ddp_trainer.train.config.worker_env import Environment
 from ddp_trainer.train.data.sample_tracker import SampleTracker
@@ -199,13 +199,15 @@ def time_transfers(group: Group, megabytes: int, rounds: int) -> tuple[list[floa
     """Return seconds of raw broadcasts and of transfers, and the bytes that the latter need, on one rank."""
     model, optimizer = make_model(megabytes)
     state: dict[str, Any] = {"model": model.state_dict(), "optimizer": optimizer.state_dict()}
+    own = Checkpoint(a_manifest(1), state=state) if group.rank == 0 else None
+    receive = Receive(is_wanted=True, targets=lambda: state)
     plain = torch.ones(pack(state).storage_bytes, dtype=torch.uint8)
     raw, ours, most = [], [], 0
     for _ in range(rounds):
         raw.append(time_together(group, lambda: dist.broadcast(plain, 0)))
         Path("/proc/self/clear_refs").write_text("5")  # the high-water mark becomes the present size
         before = memory_bytes("VmHWM")
-        ours.append(time_together(group, lambda: broadcast_state(state, 0, group, targets=state)))
+        ours.append(time_together(group, lambda: from_rank(0, own, group, receive=receive)))
         most = max(most, memory_bytes("VmHWM") - before)
     return raw, ours, most
 
@@ -366,7 +368,8 @@ def run_stock(directory: Path, megabytes: int, arguments: tuple[str, ...], repor
     """
     script = ("--save-steps", str(STOCK_SAVE_STEPS), *arguments)
     with (
-        environment({STATE_MEGABYTES: str(megabytes)}),
+        # By default, new ranks may read the addresses of the last ones from the shared store, and never meet.
+        environment({STATE_MEGABYTES: str(megabytes), Env.SHARE_STORE_OFF: "1"}),
         torchrun(directory, nnodes="1", nproc=2, arguments=("--max-restarts=9",), script_arguments=script) as run,
     ):
         begin(run, 2)
