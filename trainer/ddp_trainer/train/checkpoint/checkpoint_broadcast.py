@@ -29,7 +29,6 @@ from ddp_trainer.train.config.goodput_account import Account
 from ddp_trainer.train.distributed.group import Group
 
 _NOTHING = -1
-_PAIR: Final = 2
 _VERIFIED: Final = "verified"
 _UNVERIFIED: Final = "unverified"
 _BOOT_ID: Final = Path("/proc/sys/kernel/random/boot_id")
@@ -97,8 +96,8 @@ def from_rank(
     lacking = [rank for rank, is_lacking in enumerate(group.gather(int(lacks))) if is_lacking]
     if lacking:
         state, targets = None if mine is None else unpack(mine), receive.targets() if lacks else None
-        if len(lacking) == 1 and group.world_size > _PAIR:
-            # A broadcast would also send the state to ranks that drop it.
+        if len(lacking) == 1:
+            # A broadcast would also send the state to ranks that drop it, and its pieces wait for each other.
             state = exchange_states(state, [(holder, lacking[0])], group, targets=targets)
         else:
             state = broadcast_state(state, holder, group, wanted=lacks, targets=targets)

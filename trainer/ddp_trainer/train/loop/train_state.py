@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import copy
 import time
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -254,21 +255,25 @@ class TrainState:
 
 def load_whole_state(checkpoint: Checkpoint, model: nn.Module, optimizer: OptimizerWrapper) -> dict[str, Any]:
     """Restore a model and its optimizer that are whole on this rank, and return the state that contained them."""
+    thread = None
+    if checkpoint.directory is not None and not checkpoint.is_verified:
+        thread = ThreadPoolExecutor(1, "ddp-moments")
+        thread.submit(int)  # after the load, the start of a thread takes as long as the load
     state = unpack(checkpoint)
     model.load_state_dict(state["model"])
     optimizer.load_state_dict(state["optimizer"])
-    if checkpoint.directory is None:
-        return state
-    return _unmapped(state, optimizer, in_background=not checkpoint.is_verified)
+    return state if checkpoint.directory is None else _unmapped(state, optimizer, thread)
 
 
-def _unmapped(state: dict[str, Any], optimizer: OptimizerWrapper, *, in_background: bool = False) -> dict[str, Any]:
+def _unmapped(
+    state: dict[str, Any], optimizer: OptimizerWrapper, thread: ThreadPoolExecutor | None = None
+) -> dict[str, Any]:
     """Return the state besides weights and optimizer, and let nothing refer to the mapped file.
 
     On a network file system, a read fails once the file is pruned. No checkpoint is pruned before the next save, which
     waits for copies in the background.
     """
-    optimizer.copy_host_tensors(in_background=in_background)
+    optimizer.copy_host_tensors(thread)
     return copy.deepcopy({name: value for name, value in state.items() if name not in {"model", "optimizer"}})
 
 

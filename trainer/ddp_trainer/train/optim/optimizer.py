@@ -216,18 +216,17 @@ class OptimizerWrapper:
         with uncompiled():
             self.optimizer.load_state_dict(state)
 
-    def copy_host_tensors(self, *, in_background: bool = False) -> None:
+    def copy_host_tensors(self, thread: ThreadPoolExecutor | None = None) -> None:
         """Replace the tensors of the state on the CPU by copies, after it was loaded from a mapped file.
 
         Args:
-            in_background: Make the copies beside the first forward and backward passes. The first update, or any other
-                method that uses the state, waits for them.
+            thread: Makes the copies beside the first forward and backward passes, and ends. The first update, or any
+                other method that uses the state, waits for them. None to make them now.
         """
         states = list(self.optimizer.state.values())
-        if not in_background:
+        if thread is None:
             _copy_host_tensors(states)
             return
-        thread = ThreadPoolExecutor(1, "ddp-moments")
         self._copying = thread.submit(_copy_host_tensors, states)
         thread.shutdown(wait=False)
 

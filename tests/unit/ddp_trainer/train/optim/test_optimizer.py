@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+from concurrent.futures import ThreadPoolExecutor
 from copy import deepcopy
 from pathlib import Path
 
@@ -114,7 +115,7 @@ def test_moments_copied_in_the_background_are_used_only_once_they_are_copied(tmp
     torch.save(first.state_dict(), tmp_path / "moments")
     mapped = torch.load(tmp_path / "moments", mmap=True, weights_only=True)
     second.load_state_dict(mapped)
-    second.copy_host_tensors(in_background=True)
+    second.copy_host_tensors(ThreadPoolExecutor(1))
     for name, moment in second.state_dict()["state"][0].items():
         assert moment.data_ptr() != mapped["state"][0][name].data_ptr()
     for number in (0, 1):
