@@ -77,13 +77,17 @@ def test_a_new_rank_receives_the_state_into_its_own_weights() -> None:
 
 def test_a_former_spare_receives_the_state_into_its_own_weights_too(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(state_transfer, "_SMALL_BYTES", 1)
-    send, moved = dist.broadcast, list[int]()
+    moved = list[int]()
 
-    def remember(tensor: Any, *args: Any, **kwargs: Any) -> Any:
-        moved.append(tensor.data_ptr())
-        return send(tensor, *args, **kwargs)
+    def remembering(move: Any) -> Any:
+        def remember(tensor: Any, *args: Any, **kwargs: Any) -> Any:
+            moved.append(tensor.data_ptr())
+            return move(tensor, *args, **kwargs)
 
-    monkeypatch.setattr(dist, "broadcast", remember)
+        return remember
+
+    for name in ("isend", "irecv"):
+        monkeypatch.setattr(dist, name, remembering(getattr(dist, name)))
 
     def receive(group: Group) -> object:
         rank = a_rank_of(group)
@@ -98,17 +102,17 @@ def test_a_former_spare_receives_the_state_into_its_own_weights_too(monkeypatch:
 def test_a_rank_whose_source_is_lost_begins_with_the_first_weights_again(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(state_transfer, "_SMALL_BYTES", 1)
     monkeypatch.setattr(state_transfer, "_PIECE_BYTES", 1000)
-    send = dist.broadcast
+    send = dist.isend
 
     def die_within_weights(tensor: Any, *args: Any, **kwargs: Any) -> Any:
         work = send(tensor, *args, **kwargs)
-        if tensor.nbytes == 1000 and dist.get_rank() == 0:
+        if tensor.nbytes == 1000:
             work.wait()
             os._exit(9)
         return work
 
     def receive(group: Group) -> object:
-        monkeypatch.setattr(dist, "broadcast", die_within_weights)
+        monkeypatch.setattr(dist, "isend", die_within_weights)
         rank = a_rank_of(group)
         first = rank.weight.clone()
         with pytest.raises(PeerLost):
