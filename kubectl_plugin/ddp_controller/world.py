@@ -25,7 +25,8 @@ from kubectl_ddp.backends.cluster.read.watch_queue import watch_into_queue
 from kubectl_ddp.engines.engine_kind import EngineKind
 from kubectl_ddp.engines.registry import ENGINES
 from kubectl_ddp.errors import DdpError
-from kubectl_ddp.kube.objects import Object
+from kubectl_ddp.kube import ddpjob
+from kubectl_ddp.kube.objects import Object, Snapshot
 from kubectl_ddp.util.stop import Stop
 
 DISCOVERY_SECONDS: Final = 60.0
@@ -43,13 +44,16 @@ Malformed = list[tuple[Object, str]]
 class World:
     """Watched copy of all objects. :attr:`changes` receives an entry for each change."""
 
-    def __init__(self, api: Api, *, taints: Mapping[str, str], namespaces: Collection[str] = ()) -> None:
+    def __init__(
+        self, api: Api, *, taints: Mapping[str, str], namespaces: Collection[str] = (), has_ddpjobs: bool = False
+    ) -> None:
         """Create a copy of the objects.
 
         Args:
             api: API server.
             taints: Further taints or conditions of nodes that will go, with their meaning.
             namespaces: Namespaces of the jobs to manage; empty for all.
+            has_ddpjobs: True to watch DDPJobs, too.
         """
         self.changes: queue.SimpleQueue[Exception | None] = queue.SimpleQueue()
         self._api = api
@@ -68,6 +72,10 @@ class World:
             Reflector(api, collection("policy/v1", "poddisruptionbudgets", place)) for place in self._places
         ]
         self._kueue: dict[str, Reflector] = {}
+        self._has_ddpjobs = has_ddpjobs
+        self._ddpjobs: list[Reflector] = []
+        self._snapshots: list[Snapshot] = []
+        """Jobs with their pods at the last call of :meth:`jobs`."""
         self._all: list[Reflector] = []
 
     def start(self) -> None:
@@ -105,8 +113,15 @@ class World:
         kueue = {
             kind: Reflector(self._api, collection(f"kueue.x-k8s.io/{version}", plural, None)) for kind, plural in kinds
         }
-        self._watch([*(each for _, each in roots), *kueue.values()])
+        is_new = self._has_ddpjobs and not self._ddpjobs
+        is_served = is_new and discovery.resource_for_kind(ddpjob.API_VERSION, ddpjob.KIND)
+        ddpjobs = [
+            Reflector(self._api, collection(ddpjob.API_VERSION, ddpjob.PLURAL, place))
+            for place in (self._places if is_served else ())
+        ]
+        self._watch([*(each for _, each in roots), *kueue.values(), *ddpjobs])
         self._roots, self._kueue = [*self._roots, *roots], self._kueue or kueue
+        self._ddpjobs = [*self._ddpjobs, *ddpjobs]
         self.changes.put(None)
 
     def _watch(self, reflectors: Sequence[Reflector]) -> None:
@@ -141,7 +156,8 @@ class World:
         malformed: Malformed = []
         pods = {str(pod["metadata"]["uid"]): pod for each in self._pods for pod in each.objects()}
         self._membership.keep_only(pods)
-        for snapshot in of_all(roots, list(pods.values()), lambda _: None):
+        self._snapshots = of_all(roots, list(pods.values()), lambda _: None)
+        for snapshot in self._snapshots:
             try:
                 running = running_job(snapshot, doomed, self._membership.has_joined)
                 self._membership.check(pods[each.uid] for each in running.unjoined(time.time()))
@@ -160,6 +176,20 @@ class World:
                 self._missing[job.uid] = (job.missing, since if count == job.missing else now)
         since_of = {uid: since for uid, (_, since) in self._missing.items()}
         return [replace(job, missing_since=since_of.get(job.uid)) for job in jobs]
+
+    def ddpjobs(self) -> list[Object]:
+        """Return all DDPJobs, oldest first."""
+        found = [{**ddpjob.HEADER, **each} for reflector in self._ddpjobs for each in reflector.objects()]
+        return sorted(found, key=lambda job: str(job["metadata"].get("creationTimestamp")))
+
+    def runs(self) -> Mapping[str, Snapshot]:
+        """Return the root object with pods of each DDPJob, by its uid, as of the last call of :meth:`jobs`."""
+        return {
+            str(owner["uid"]): each
+            for each in self._snapshots
+            for owner in each.job["metadata"].get("ownerReferences") or ()
+            if owner.get("kind") == ddpjob.KIND
+        }
 
     def budgets(self) -> list[Object]:
         """Return all PodDisruptionBudgets of the managed namespaces."""
