@@ -30,7 +30,9 @@ from ddp_controller.ddpjob_status import (
     verdict_of,
 )
 from ddp_controller.executor import report_event
+from ddp_controller.world import MOST_REASON_CHARACTERS
 from ddp_trainer.common.constants import Annotation
+from ddp_trainer.common.safe_text.control_chars import escape_control_chars
 from kubectl_ddp.backends.cluster import ClusterBackend
 from kubectl_ddp.backends.cluster.http.api import Api
 from kubectl_ddp.backends.cluster.http.api_errors import Conflict, Expired
@@ -59,6 +61,8 @@ PAUSE_SECONDS: Final = 1.0
 LONGEST_PAUSE_SECONDS: Final = 60.0
 TRANSIENT: Final = (Conflict, Unreachable, Expired)
 """Errors that say nothing about the job."""
+MALFORMED: Final = (ValueError, LookupError, TypeError, AttributeError, ArithmeticError, RecursionError)
+"""Errors that one job must not cause to the others."""
 NOTED: Final[Mapping[str, str]] = {
     "Valid": "Warning",
     "Running": "Normal",
@@ -116,10 +120,11 @@ class Reconciler:
         pause = seen.pause if seen is not None else 0.0
         try:
             again_at = self.reconcile(job, run)
-        except DdpError as error:
+        except (DdpError, *MALFORMED) as error:
             pause = min(max(PAUSE_SECONDS, 2 * pause), LONGEST_PAUSE_SECONDS)
-            if not isinstance(error, Conflict):
-                self._log("refused", action="reconcile", job=_name(job), error=str(error))
+            if not isinstance(error, (Conflict, NotFound)):  # decided on an old copy, or just deleted
+                reason = escape_control_chars(f"{type(error).__name__}: {error}"[:MOST_REASON_CHARACTERS])
+                self._log("refused", action="reconcile", job=_name(job), error=reason)
             return _Seen(version, self._clock() + pause, pause)
         return _Seen(version, again_at)
 
@@ -167,9 +172,11 @@ class Reconciler:
             root = submission.create_missing()
         except TRANSIENT:
             raise
-        except DdpError as error:
-            self._write_status(job, status_without_run(job, Verdict("False", type(error).__name__, str(error)), now))
-            return now + LONGEST_PAUSE_SECONDS  # the cluster may change
+        except (DdpError, *MALFORMED) as error:
+            verdict = Verdict("False", type(error).__name__, escape_control_chars(str(error)))
+            self._write_status(job, status_without_run(job, verdict, now))
+            self._discovery = Discovery(self._api)  # a kind may be installed until the next look
+            return now + LONGEST_PAUSE_SECONDS
         self._log("created", job=_name(job), root=f"{root['kind']}/{root['metadata']['name']}")
         self._keep(job, Snapshot(root, ()))
         return None

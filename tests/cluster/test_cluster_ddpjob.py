@@ -129,6 +129,34 @@ def test_submit_makes_one_object_and_its_script_arrives(space: Namespace, tmp_pa
             until("no DDPJob", lambda: "deletionTimestamp" not in get(space, "once") or None)
 
 
+@pytest.mark.timeout(600)
+@pytest.mark.usefixtures("kind")
+def test_a_job_in_a_queue_waits_for_quota_and_is_suspended_and_resumed_through_kueue(
+    space: Namespace, queue: str
+) -> None:
+    with controller(space, "--ddpjobs"):
+        size = {"nnodes": 1, "cpu": "40m", "queue": queue}
+        for name in ("first", "second"):
+            job = a_job(space, name, ["sleep", "3600"], **size)
+            space.api.create(space.path("ddp.dev/v1alpha1", "ddpjobs"), job)
+            if name == "first":
+                until("the first", lambda: phase(space, "first") == "Running")
+        until("that the second waits", lambda: phase(space, "second") == "Queued")
+        space.ddp("suspend", "first").ok()
+        until("the first to stop", lambda: phase(space, "first") == "Suspended")
+        until("the second", lambda: phase(space, "second") == "Running")
+        space.ddp("delete", "-y", "second").ok()
+        space.ddp("resume", "first").ok()
+        until("the first again", lambda: phase(space, "first") == "Running")
+        space.ddp("delete", "-y", "first").ok()
+        until("nothing left", lambda: not space.left())
+
+
+def phase(space: Namespace, name: str) -> str:
+    """State of a DDPJob in one word."""
+    return str((get(space, name).get("status") or {}).get("phase"))
+
+
 @pytest.mark.usefixtures("kind")
 def test_what_no_schema_can_refuse_is_one_sentence_in_the_condition_valid(space: Namespace) -> None:
     with controller(space, "--ddpjobs"):

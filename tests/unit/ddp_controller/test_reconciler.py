@@ -13,20 +13,33 @@ import pytest
 
 from ddp_controller.reconciler import Reconciler
 from ddp_controller.world import World
+from kubectl_ddp.backends.cluster import ClusterBackend
 from kubectl_ddp.backends.cluster.http.api import Api
 from kubectl_ddp.backends.cluster.http.connection import Connection, connect
 from kubectl_ddp.backends.cluster.http.response import Response
+from kubectl_ddp.backends.cluster.write.ddpjob_submission import ddpjob_of
+from kubectl_ddp.backends.select import Where
+from kubectl_ddp.client.submission.prepared_job import prepare_job
 from kubectl_ddp.code.archive import Code, code_parts
 from kubectl_ddp.kube.conditions import condition_of
+from kubectl_ddp.kube.ddpjob import owner_reference
 from kubectl_ddp.kube.objects import Object
+from kubectl_ddp.spec.defaults import DefaultingContext
+from kubectl_ddp.spec.job_file import read
+from kubectl_ddp.spec.resolve import resolve
+from kubectl_ddp.version import default_image
 from tests.support.api_server import GROUPS as OF_JOBS
 from tests.support.api_server import ApiServer, kubeconfig, serving
+from tests.support.examples import JOB_FILES
 from tests.support.refused_jobs import IN_VALID, ddpjob
 
 GROUPS = {
     **OF_JOBS,
     "/api/v1": {**OF_JOBS["/api/v1"], "Node": "nodes"},
     "/apis/ddp.dev/v1alpha1": {"DDPJob": "ddpjobs"},
+    "/apis/jobset.x-k8s.io/v1alpha2": {"JobSet": "jobsets"},
+    "/apis/trainer.kubeflow.org/v1alpha1": {"TrainJob": "trainjobs", "TrainingRuntime": "trainingruntimes"},
+    "/apis/scheduling.volcano.sh/v1beta1": {"PodGroup": "podgroups"},
     "/apis/policy/v1": {"PodDisruptionBudget": "poddisruptionbudgets"},
 }
 SPACE = "/namespaces/team"
@@ -316,6 +329,40 @@ def test_code_that_is_on_its_way_is_awaited(cluster: Cluster) -> None:
     assert holds(job, "Valid") == "True"
     labels = cluster.made()[f"ConfigMap/{part.name}"]["metadata"]["labels"]
     assert labels["ddp.dev/run-id"] == job["status"]["runId"]
+
+
+@pytest.mark.parametrize("job_file", JOB_FILES, ids=lambda path: path.name)
+def test_the_objects_of_an_example_are_those_that_the_command_makes(cluster: Cluster, job_file: Path) -> None:
+    resolved = resolve([read(str(job_file))], DefaultingContext(image=default_image()))
+    backend = ClusterBackend(connection=cluster.watching.connection, notice=lambda _: None)
+    prepared = prepare_job(resolved, Where(namespace="team")).resolve_engine(backend)
+    objects = prepared.objects("run")
+    job = ddpjob_of(objects)
+    about = {"generation": 1, "creationTimestamp": "2026-01-01T00:00:00Z", **job["metadata"]}
+    owner = cluster.server.put(DDPJOB.replace("digits", about["name"]), {**job, "metadata": about})
+    for item in objects:
+        if item["kind"] == "ConfigMap":
+            mine = {**item["metadata"], "ownerReferences": [dict(owner_reference(owner))]}
+            cluster.server.put(f"/api/v1{SPACE}/configmaps/{mine['name']}", {**item, "metadata": mine})
+    cluster.settle()
+    made = cluster.made()
+    run_id = cluster.server.objects[DDPJOB.replace("digits", about["name"])]["status"]["runId"]
+    wanted = {key: item for item in prepared.objects(run_id) if (key := name_of(item)) != "Secret"}
+    assert {key: plain(made[key]) for key in made if key != "Secret"} == {key: plain(wanted[key]) for key in wanted}
+
+
+def name_of(item: Object) -> str:
+    return "Secret" if item["kind"] == "Secret" else f"{item['kind']}/{item['metadata']['name']}"
+
+
+def plain(item: Object) -> Object:
+    """An object without what a server and its owner add, and without the time of its submission."""
+    added = {"uid", "namespace", "resourceVersion", "generation", "creationTimestamp", "ownerReferences"}
+    metadata = {key: value for key, value in item["metadata"].items() if key not in added}
+    if "ddp.dev/submitted" in metadata.get("annotations", {}):
+        metadata["annotations"] = {k: v for k, v in metadata["annotations"].items() if k != "ddp.dev/submitted"}
+    text = json.dumps({**item, "metadata": metadata})
+    return dict(json.loads(text.replace('"suspend": true', '"suspend": false')))
 
 
 def test_a_process_without_the_lease_does_nothing(cluster: Cluster) -> None:
