@@ -19,6 +19,7 @@ from ddp_trainer.common.safe_text.control_chars import escape_control_chars
 from kubectl_ddp.backends.cluster.http.api import Api
 from kubectl_ddp.backends.cluster.http.resources import Discovery, collection
 from kubectl_ddp.backends.cluster.read.jobs import path, with_type_meta
+from kubectl_ddp.backends.cluster.read.pod_transform import without_managers
 from kubectl_ddp.backends.cluster.read.reflector import Reflector
 from kubectl_ddp.backends.cluster.read.snapshots import of_all
 from kubectl_ddp.backends.cluster.read.watch_queue import watch_into_queue
@@ -65,11 +66,11 @@ class World:
         """Uid of a job → number of its missing pods, and the time at which this process first saw that number."""
         self._roots: list[tuple[EngineKind, Reflector]] = []
         self._pods = [
-            Reflector(api, collection("v1", "pods", place), labelSelector=Label.JOB) for place in self._places
+            _reflector(api, collection("v1", "pods", place), labelSelector=Label.JOB) for place in self._places
         ]
-        self._nodes = Reflector(api, "/api/v1/nodes")
+        self._nodes = _reflector(api, "/api/v1/nodes")
         self._budgets = [
-            Reflector(api, collection("policy/v1", "poddisruptionbudgets", place)) for place in self._places
+            _reflector(api, collection("policy/v1", "poddisruptionbudgets", place)) for place in self._places
         ]
         self._kueue: dict[str, Reflector] = {}
         self._has_ddpjobs = has_ddpjobs
@@ -102,7 +103,7 @@ class World:
         """Watch the kinds of jobs and queues that the cluster serves, and that are not watched yet."""
         discovery, known = Discovery(self._api), {kind.name for kind, _ in self._roots}
         roots = [
-            (kind, Reflector(self._api, path(kind, place), labelSelector=Label.JOB))
+            (kind, _reflector(self._api, path(kind, place), labelSelector=Label.JOB))
             for kind in ENGINES.values()
             for place in self._places
             if kind.name not in known and discovery.resource_for_kind(kind.api_version, kind.kind)
@@ -111,12 +112,12 @@ class World:
         version = next((each for each in KUEUE_VERSIONS if each in served), None)
         kinds = KUEUE_KINDS.items() if version else ()
         kueue = {
-            kind: Reflector(self._api, collection(f"kueue.x-k8s.io/{version}", plural, None)) for kind, plural in kinds
+            kind: _reflector(self._api, collection(f"kueue.x-k8s.io/{version}", plural, None)) for kind, plural in kinds
         }
         is_new = self._has_ddpjobs and not self._ddpjobs
         is_served = is_new and discovery.resource_for_kind(ddpjob.API_VERSION, ddpjob.KIND)
         ddpjobs = [
-            Reflector(self._api, collection(ddpjob.API_VERSION, ddpjob.PLURAL, place))
+            _reflector(self._api, collection(ddpjob.API_VERSION, ddpjob.PLURAL, place))
             for place in (self._places if is_served else ())
         ]
         self._watch([*(each for _, each in roots), *kueue.values(), *ddpjobs])
@@ -201,6 +202,11 @@ class World:
             return []
         workloads, local_queues, clusters = (self._kueue[kind].objects() for kind in KUEUE_KINDS)
         return [*cluster_queues(jobs, workloads, local_queues, clusters)]
+
+
+def _reflector(api: Api, path: str, **query: str) -> Reflector:
+    """Return the copy of a collection without ``managedFields``, which are a third of most objects."""
+    return Reflector(api, path, reduce=without_managers, **query)
 
 
 def _is_submitted(job: Object) -> bool:

@@ -335,7 +335,7 @@ def test_code_that_is_on_its_way_is_awaited(cluster: Cluster) -> None:
 def test_the_objects_of_an_example_are_those_that_the_command_makes(cluster: Cluster, job_file: Path) -> None:
     resolved = resolve([read(str(job_file))], DefaultingContext(image=default_image()))
     backend = ClusterBackend(connection=cluster.watching.connection, notice=lambda _: None)
-    prepared = prepare_job(resolved, Where(namespace="team")).resolve_engine(backend)
+    prepared = prepare_job(resolved, Where(namespace="team"), shown=True).resolve_engine(backend)
     objects = prepared.objects("run")
     job = ddpjob_of(objects)
     about = {"generation": 1, "creationTimestamp": "2026-01-01T00:00:00Z", **job["metadata"]}
