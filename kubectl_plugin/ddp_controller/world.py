@@ -19,7 +19,7 @@ from ddp_trainer.common.safe_text.control_chars import escape_control_chars
 from kubectl_ddp.backends.cluster.http.api import Api
 from kubectl_ddp.backends.cluster.http.resources import Discovery, collection
 from kubectl_ddp.backends.cluster.read.jobs import path, with_type_meta
-from kubectl_ddp.backends.cluster.read.pod_transform import without_managers
+from kubectl_ddp.backends.cluster.read.pod_transform import strip_pod, without_managers
 from kubectl_ddp.backends.cluster.read.reflector import Reflector
 from kubectl_ddp.backends.cluster.read.snapshots import of_all
 from kubectl_ddp.backends.cluster.read.watch_queue import watch_into_queue
@@ -66,7 +66,8 @@ class World:
         """Uid of a job → number of its missing pods, and the time at which this process first saw that number."""
         self._roots: list[tuple[EngineKind, Reflector]] = []
         self._pods = [
-            _reflector(api, collection("v1", "pods", place), labelSelector=Label.JOB) for place in self._places
+            Reflector(api, collection("v1", "pods", place), reduce=strip_pod, labelSelector=Label.JOB)
+            for place in self._places
         ]
         self._nodes = _reflector(api, "/api/v1/nodes")
         self._budgets = [
@@ -77,6 +78,9 @@ class World:
         self._ddpjobs: list[Reflector] = []
         self._snapshots: list[Snapshot] = []
         """Jobs with their pods at the last call of :meth:`jobs`."""
+        self._found: tuple[list[RunningJob], Malformed] = ([], [])
+        self._revisions: list[str] | None = None
+        """Revisions of the objects from which the jobs were read; None if they must be read again."""
         self._all: list[Reflector] = []
 
     def start(self) -> None:
@@ -144,6 +148,14 @@ class World:
 
     def jobs(self) -> tuple[list[RunningJob], Malformed]:
         """Return all jobs, and those whose objects are malformed, which the controller leaves alone."""
+        revisions = [each.revision for each in self._all]
+        if revisions != self._revisions:
+            self._revisions = None if self._read_jobs() else revisions
+        found, malformed = self._found
+        return self._with_missing_since(found, time.time()), malformed
+
+    def _read_jobs(self) -> bool:
+        """Read all jobs from their objects. Returns true if some of their pods may join without a change of these."""
         doomed = {
             node["metadata"]["name"]: why for node in self._nodes.objects() if (why := doom_reason(node, self._taints))
         }
@@ -155,18 +167,22 @@ class World:
         ]
         found: list[RunningJob] = []
         malformed: Malformed = []
+        has_unjoined = False
         pods = {str(pod["metadata"]["uid"]): pod for each in self._pods for pod in each.objects()}
         self._membership.keep_only(pods)
         self._snapshots = of_all(roots, list(pods.values()), lambda _: None)
         for snapshot in self._snapshots:
             try:
                 running = running_job(snapshot, doomed, self._membership.has_joined)
-                self._membership.check(pods[each.uid] for each in running.unjoined(time.time()))
+                unjoined = running.unjoined(time.time())
+                has_unjoined |= bool(unjoined)
+                self._membership.check(pods[each.uid] for each in unjoined)
                 found.append(running)
             except (ValueError, LookupError, TypeError, AttributeError, ArithmeticError) as error:
                 reason = f"{type(error).__name__}: {error}"[:MOST_REASON_CHARACTERS]
                 malformed.append((snapshot.job, escape_control_chars(reason)))
-        return self._with_missing_since(found, time.time()), malformed
+        self._found = found, malformed
+        return has_unjoined
 
     def _with_missing_since(self, jobs: Sequence[RunningJob], now: float) -> list[RunningJob]:
         """Return the jobs with the time since which pods have been missing, which no object has."""

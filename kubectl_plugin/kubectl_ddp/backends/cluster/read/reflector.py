@@ -66,6 +66,11 @@ class Reflector:
         with self._lock:
             return list(self._objects.values())
 
+    @property
+    def revision(self) -> str:
+        """Resource version of the copy. The objects have not changed while it is the same."""
+        return self._version
+
     def read(self) -> None:
         """Read the list. Raises the errors of the API server."""
         items, version = self._api.items(self._path, reduce=self._reduce, **self._query)
