@@ -35,6 +35,11 @@ def owner_of(item: Object) -> str | None:
     return next(names, None)
 
 
+def owner_uids(item: Object) -> set[str]:
+    """Return the uids of the owners of an object."""
+    return {str(owner["uid"]) for owner in item["metadata"].get("ownerReferences") or ()}
+
+
 def owner_reference(job: Object) -> Mapping[str, Any]:
     """Return the reference by which an object belongs to a DDPJob, and is deleted with it."""
     about = job["metadata"]

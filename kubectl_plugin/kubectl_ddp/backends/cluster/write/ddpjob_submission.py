@@ -16,7 +16,7 @@ from typing import Final
 
 from ddp_trainer.common.constants import FIELD_MANAGER, Annotation, Label
 from kubectl_ddp.backends.cluster.http.api import Api
-from kubectl_ddp.backends.cluster.http.api_errors import AgainstPolicy, NotServed
+from kubectl_ddp.backends.cluster.http.api_errors import AgainstPolicy, Conflict, NotServed
 from kubectl_ddp.backends.cluster.http.resources import collection
 from kubectl_ddp.code.archive import read_back
 from kubectl_ddp.errors import AlreadyExists, DdpError, Forbidden, NotFound, UsageError
@@ -28,6 +28,7 @@ from kubectl_ddp.spec.serialization import spec_from_dict, to_ddpjob
 PAUSE_SECONDS: Final = 0.1
 PATIENCE_SECONDS: Final = 30.0
 """Time in which the controller creates the root object, or refuses the job."""
+TRIES: Final = int(PATIENCE_SECONDS / PAUSE_SECONDS)
 COPIED: Final = (Annotation.DIGEST, Annotation.SUBMITTED)
 
 
@@ -99,11 +100,26 @@ class DDPJobSubmission:
         """Create a ConfigMap with code. Its run has no id yet."""
         labels = {key: value for key, value in item["metadata"]["labels"].items() if key != Label.RUN_ID}
         about = {"name": item["metadata"]["name"], "labels": labels, "ownerReferences": [ddpjob.owner_reference(job)]}
-        with contextlib.suppress(AlreadyExists):  # its name has the hash of its content
-            self._api.create(collection("v1", "configmaps", self._namespace), {**item, "metadata": about})
+        where = collection("v1", "configmaps", self._namespace)
+        for _ in range(TRIES):
+            with contextlib.suppress(AlreadyExists):
+                self._api.create(where, {**item, "metadata": about})
+                return
+            with contextlib.suppress(NotFound, Conflict):
+                existing = self._api.get(f"{where}/{about['name']}")
+                if job["metadata"]["uid"] in ddpjob.owner_uids(existing):
+                    return
+                if ddpjob.owner_of(existing) != job["metadata"]["name"]:
+                    break
+                self._api.delete(f"{where}/{about['name']}", uid=existing["metadata"]["uid"])  # of a job that is gone
+            self._sleep(PAUSE_SECONDS)
+        raise AlreadyExists(
+            f"There is another ConfigMap '{about['name']}' in namespace '{self._namespace}' already.",
+            hint="Choose another --name.",
+        )
 
     def _wait_for_root(self, job: Object) -> None:
-        for _ in range(int(PATIENCE_SECONDS / PAUSE_SECONDS)):
+        for _ in range(TRIES):
             try:
                 found = self._api.get(self._path)
             except NotFound:

@@ -77,7 +77,7 @@ class OwnedSubmission(Submission):
         with contextlib.suppress(AlreadyExists):
             return self._api.create(self._collection(item), owned)
         existing = self._api.get(self._path(item))
-        if self._owner["uid"] not in {each["uid"] for each in existing["metadata"].get("ownerReferences") or ()}:
+        if self._owner["uid"] not in ddpjob.owner_uids(existing):
             raise self._conflict(existing | {"kind": item["kind"]})
         if item["kind"] != "ConfigMap":
             return existing
