@@ -38,11 +38,12 @@ def main(argv: list[str] | None = None) -> int:
         api = Api(replace(connection, request_seconds=REQUEST_SECONDS))
         namespace = given.namespace or connection.namespace
         end = metrics.serve(given.port)  # a probe is answered while the API server is not
-        review = partial(check_rights, api, namespace, given.only_namespace)
+        review = partial(check_rights, api, namespace, given.only_namespace, has_ddpjobs=given.ddpjobs)
 
         def started() -> World:
             review()
-            world = World(api, taints=dict.fromkeys(given.taint, "configured"), namespaces=given.only_namespace)
+            taints = dict.fromkeys(given.taint, "configured")
+            world = World(api, taints=taints, namespaces=given.only_namespace, has_ddpjobs=given.ddpjobs)
             world.start()
             return world
 
@@ -74,6 +75,7 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument(
         "--only-namespace", action="append", default=[], metavar="NAME", help="namespace to manage, repeated (all)"
     )
+    parser.add_argument("--ddpjobs", action="store_true", help="create the objects of DDPJobs, and keep their status")
     return parser
 
 

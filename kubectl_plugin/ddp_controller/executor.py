@@ -37,20 +37,37 @@ def execute(api: Api, decision: Decision) -> None:
 
 def report_skipped(api: Api, root: Object, reason: str) -> None:
     """Create the event of a job that the controller leaves alone, unless one with this reason exists."""
-    about = root["metadata"]
+    message = f"ddp-controller leaves this job alone, because its specification is malformed: {reason}"
+    report_event(api, root, "Warning", "SkippedByController", message)
+
+
+def report_event(api: Api, item: Object, severity: str, reason: str, message: str) -> None:
+    """Create an event about an object, unless one with this reason and message exists.
+
+    Args:
+        api: API server.
+        item: The object.
+        severity: ``Normal`` or ``Warning``.
+        reason: One word.
+        message: One sentence.
+    """
+    about = item["metadata"]
     now = timestamp(time.time())
     event: Object = {
         "apiVersion": "v1",
         "kind": "Event",
-        "metadata": {"name": f"{about['name']}.{_digest(about['uid'], reason)}", "namespace": about["namespace"]},
+        "metadata": {
+            "name": f"{about['name']}.{_digest(about['uid'], reason, message)}",
+            "namespace": about["namespace"],
+        },
         "involvedObject": {
-            "apiVersion": root["apiVersion"],
-            "kind": root["kind"],
+            "apiVersion": item["apiVersion"],
+            "kind": item["kind"],
             **{key: about[key] for key in ("namespace", "name", "uid")},
         },
-        "type": "Warning",
-        "reason": "SkippedByController",
-        "message": f"ddp-controller leaves this job alone, because its specification is malformed: {reason}",
+        "type": severity,
+        "reason": reason,
+        "message": message,
         "source": {"component": "ddp-controller"},
         **dict.fromkeys(("firstTimestamp", "lastTimestamp"), now),
         "count": 1,

@@ -22,6 +22,7 @@ from ddp_controller.metrics import ControllerMetrics
 from ddp_controller.node_health import CORDONED
 from ddp_controller.pod_move import decide_move
 from ddp_controller.quota import decide_sizes
+from ddp_controller.reconciler import Reconciler
 from ddp_controller.running_job import RunningJob
 from ddp_controller.world import Malformed, World
 from kubectl_ddp.backends.cluster.http.api import Api
@@ -58,12 +59,16 @@ class Controller:
     """Raises Forbidden if a right is missing. It is called when a request was denied."""
     clock: Callable[[], float] = time.monotonic
     """Monotonic time in seconds."""
+    reconciler: Reconciler = field(init=False)
     _paused: dict[tuple[str, bool], float] = field(default_factory=dict)
     """Key of a job, and True for its budget → time until which nothing is decided about it again."""
     _skipped: dict[str, str] = field(default_factory=dict)
     """Uid of a job that is left alone → reason that its event has."""
     _may_leave: dict[str, float] = field(default_factory=dict)
     """Uid of a pod on a cordoned node → time since which it may leave, if it could at each pass since."""
+
+    def __post_init__(self) -> None:
+        self.reconciler = Reconciler(self.api, log=log)
 
     def run(self) -> None:
         """Run until the stop is requested, in a world that has started. Raises the error that ended a watch."""
@@ -86,6 +91,9 @@ class Controller:
         self.metrics.doomed.set(sum(bool(pod.doom) for job in jobs for pod in job.pods))
         if not is_leader:
             return
+        self.reconciler.reconcile_all(
+            self.world.ddpjobs(), self.world.runs(), may_act=lambda: self.lease.is_held and not self.stop.is_requested
+        )
         self._paused = {key: end for key, end in self._paused.items() if end > self.clock()}
         budgets = self.world.budgets()
         for decision in self._decide(jobs, budgets):

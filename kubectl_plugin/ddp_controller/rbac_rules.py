@@ -7,12 +7,15 @@ from dataclasses import replace
 from typing import Final
 
 from ddp_controller.disruption_budget import OWN_ROLE
+from ddp_trainer.common.constants import GROUP
 from kubectl_ddp.backends.cluster.http.api import Api
 from kubectl_ddp.backends.cluster.http.resources import Discovery
 from kubectl_ddp.backends.cluster.read.access_review import missing
 from kubectl_ddp.engines.registry import ENGINES
 from kubectl_ddp.errors import Forbidden
+from kubectl_ddp.kube import ddpjob
 from kubectl_ddp.rbac.model import EVERYWHERE, OWN, Right, summarize_permissions
+from kubectl_ddp.rbac.table import COMPANIONS, JOBS
 
 _OF_JOBS: Final = (
     *(
@@ -29,6 +32,19 @@ _OF_JOBS: Final = (
     Right.of("create", "events", EVERYWHERE),
 )
 """Rights in the namespaces of the managed jobs."""
+_OF_DDPJOBS: Final = (
+    *(Right.of(verb, f"{ddpjob.PLURAL}.{GROUP}", EVERYWHERE) for verb in ("list", "watch", "delete")),
+    Right.of("patch", f"{ddpjob.PLURAL}.{GROUP}/status", EVERYWHERE),
+    Right.of("create", "secrets", EVERYWHERE),
+    *(
+        Right.of(verb, kind, EVERYWHERE)
+        for kind in COMPANIONS
+        for verb in (("get", "create", "patch") if kind == "configmaps" else ("get", "create"))
+    ),
+    *(Right.of(verb, kind, EVERYWHERE) for kind in JOBS for verb in ("get", "create", "patch")),
+    Right.of("patch", "workloads.kueue.x-k8s.io", EVERYWHERE),
+)
+"""Further rights in these namespaces to make the objects of DDPJobs."""
 _OF_METRICS: Final = Right.of("get", "pods/proxy", EVERYWHERE)
 """Right to read the metrics of pods. It reaches any port of a pod, so it is never granted for the whole cluster."""
 _OF_THE_CLUSTER: Final = (
@@ -44,26 +60,33 @@ _OF_THE_CLUSTER: Final = (
 """Rights that do not depend on the namespaces. A queue is shared, so its Workloads of all namespaces are read."""
 
 
-def controller_rights(namespaces: Collection[str] = ()) -> tuple[Right, ...]:
+_OF_POLICIES: Final = (Right.of("get", "endpointslices.discovery.k8s.io", EVERYWHERE, ("kubernetes",)),)
+"""Right to read the addresses of the API servers, which the NetworkPolicy of a job admits."""
+
+
+def controller_rights(namespaces: Collection[str] = (), *, has_ddpjobs: bool = False) -> tuple[Right, ...]:
     """Return all rights. ``OWN`` is the namespace of the Lease.
 
     Args:
         namespaces: Namespaces of the managed jobs; empty for all. A controller of all reads metrics where it may.
+        has_ddpjobs: True if the controller makes the objects of DDPJobs.
     """
-    of_jobs = (*_OF_JOBS, _OF_METRICS) if namespaces else _OF_JOBS
+    of_jobs = (*_OF_JOBS, *([_OF_METRICS] if namespaces else []), *(_OF_DDPJOBS if has_ddpjobs else ()))
     places = namespaces or (EVERYWHERE,)
-    return (*_OF_THE_CLUSTER, *(replace(right, where=place) for place in places for right in of_jobs))
+    of_cluster = (*_OF_THE_CLUSTER, *(_OF_POLICIES if has_ddpjobs else ()))
+    return (*of_cluster, *(replace(right, where=place) for place in places for right in of_jobs))
 
 
-def check_rights(api: Api, namespace: str, namespaces: Collection[str] = ()) -> None:
+def check_rights(api: Api, namespace: str, namespaces: Collection[str] = (), *, has_ddpjobs: bool = False) -> None:
     """Raise Forbidden with one sentence if a right is missing. Kinds that the cluster does not serve need none.
 
     Args:
         api: API server.
         namespace: Namespace of the Lease.
         namespaces: Namespaces of the managed jobs; empty for all.
+        has_ddpjobs: True if the controller makes the objects of DDPJobs.
     """
-    rights = controller_rights(namespaces)
+    rights = controller_rights(namespaces, has_ddpjobs=has_ddpjobs)
     served = Discovery(api).filter_served({right.kind for right in rights})
     lacking = missing(api, namespace, [right for right in rights if right.kind in served])
     if lacking:

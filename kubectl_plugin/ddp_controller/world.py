@@ -19,13 +19,15 @@ from ddp_trainer.common.safe_text.control_chars import escape_control_chars
 from kubectl_ddp.backends.cluster.http.api import Api
 from kubectl_ddp.backends.cluster.http.resources import Discovery, collection
 from kubectl_ddp.backends.cluster.read.jobs import path, with_type_meta
+from kubectl_ddp.backends.cluster.read.pod_transform import strip_pod, without_managers
 from kubectl_ddp.backends.cluster.read.reflector import Reflector
 from kubectl_ddp.backends.cluster.read.snapshots import of_all
 from kubectl_ddp.backends.cluster.read.watch_queue import watch_into_queue
 from kubectl_ddp.engines.engine_kind import EngineKind
 from kubectl_ddp.engines.registry import ENGINES
 from kubectl_ddp.errors import DdpError
-from kubectl_ddp.kube.objects import Object
+from kubectl_ddp.kube import ddpjob
+from kubectl_ddp.kube.objects import Object, Snapshot
 from kubectl_ddp.util.stop import Stop
 
 DISCOVERY_SECONDS: Final = 60.0
@@ -43,13 +45,16 @@ Malformed = list[tuple[Object, str]]
 class World:
     """Watched copy of all objects. :attr:`changes` receives an entry for each change."""
 
-    def __init__(self, api: Api, *, taints: Mapping[str, str], namespaces: Collection[str] = ()) -> None:
+    def __init__(
+        self, api: Api, *, taints: Mapping[str, str], namespaces: Collection[str] = (), has_ddpjobs: bool = False
+    ) -> None:
         """Create a copy of the objects.
 
         Args:
             api: API server.
             taints: Further taints or conditions of nodes that will go, with their meaning.
             namespaces: Namespaces of the jobs to manage; empty for all.
+            has_ddpjobs: True to watch DDPJobs, too.
         """
         self.changes: queue.SimpleQueue[Exception | None] = queue.SimpleQueue()
         self._api = api
@@ -61,13 +66,21 @@ class World:
         """Uid of a job → number of its missing pods, and the time at which this process first saw that number."""
         self._roots: list[tuple[EngineKind, Reflector]] = []
         self._pods = [
-            Reflector(api, collection("v1", "pods", place), labelSelector=Label.JOB) for place in self._places
+            Reflector(api, collection("v1", "pods", place), reduce=strip_pod, labelSelector=Label.JOB)
+            for place in self._places
         ]
-        self._nodes = Reflector(api, "/api/v1/nodes")
+        self._nodes = _reflector(api, "/api/v1/nodes")
         self._budgets = [
-            Reflector(api, collection("policy/v1", "poddisruptionbudgets", place)) for place in self._places
+            _reflector(api, collection("policy/v1", "poddisruptionbudgets", place)) for place in self._places
         ]
         self._kueue: dict[str, Reflector] = {}
+        self._has_ddpjobs = has_ddpjobs
+        self._ddpjobs: list[Reflector] = []
+        self._snapshots: list[Snapshot] = []
+        """Jobs with their pods at the last call of :meth:`jobs`."""
+        self._found: tuple[list[RunningJob], Malformed] = ([], [])
+        self._revisions: list[str] | None = None
+        """Revisions of the objects from which the jobs were read; None if they must be read again."""
         self._all: list[Reflector] = []
 
     def start(self) -> None:
@@ -94,7 +107,7 @@ class World:
         """Watch the kinds of jobs and queues that the cluster serves, and that are not watched yet."""
         discovery, known = Discovery(self._api), {kind.name for kind, _ in self._roots}
         roots = [
-            (kind, Reflector(self._api, path(kind, place), labelSelector=Label.JOB))
+            (kind, _reflector(self._api, path(kind, place), labelSelector=Label.JOB))
             for kind in ENGINES.values()
             for place in self._places
             if kind.name not in known and discovery.resource_for_kind(kind.api_version, kind.kind)
@@ -103,10 +116,17 @@ class World:
         version = next((each for each in KUEUE_VERSIONS if each in served), None)
         kinds = KUEUE_KINDS.items() if version else ()
         kueue = {
-            kind: Reflector(self._api, collection(f"kueue.x-k8s.io/{version}", plural, None)) for kind, plural in kinds
+            kind: _reflector(self._api, collection(f"kueue.x-k8s.io/{version}", plural, None)) for kind, plural in kinds
         }
-        self._watch([*(each for _, each in roots), *kueue.values()])
+        is_new = self._has_ddpjobs and not self._ddpjobs
+        is_served = is_new and discovery.resource_for_kind(ddpjob.API_VERSION, ddpjob.KIND)
+        ddpjobs = [
+            _reflector(self._api, collection(ddpjob.API_VERSION, ddpjob.PLURAL, place))
+            for place in (self._places if is_served else ())
+        ]
+        self._watch([*(each for _, each in roots), *kueue.values(), *ddpjobs])
         self._roots, self._kueue = [*self._roots, *roots], self._kueue or kueue
+        self._ddpjobs = [*self._ddpjobs, *ddpjobs]
         self.changes.put(None)
 
     def _watch(self, reflectors: Sequence[Reflector]) -> None:
@@ -128,6 +148,14 @@ class World:
 
     def jobs(self) -> tuple[list[RunningJob], Malformed]:
         """Return all jobs, and those whose objects are malformed, which the controller leaves alone."""
+        revisions = [each.revision for each in self._all]
+        if revisions != self._revisions:
+            self._revisions = None if self._read_jobs() else revisions
+        found, malformed = self._found
+        return self._with_missing_since(found, time.time()), malformed
+
+    def _read_jobs(self) -> bool:
+        """Read all jobs from their objects. Returns true if some of their pods may join without a change of these."""
         doomed = {
             node["metadata"]["name"]: why for node in self._nodes.objects() if (why := doom_reason(node, self._taints))
         }
@@ -139,17 +167,22 @@ class World:
         ]
         found: list[RunningJob] = []
         malformed: Malformed = []
+        has_unjoined = False
         pods = {str(pod["metadata"]["uid"]): pod for each in self._pods for pod in each.objects()}
         self._membership.keep_only(pods)
-        for snapshot in of_all(roots, list(pods.values()), lambda _: None):
+        self._snapshots = of_all(roots, list(pods.values()), lambda _: None)
+        for snapshot in self._snapshots:
             try:
                 running = running_job(snapshot, doomed, self._membership.has_joined)
-                self._membership.check(pods[each.uid] for each in running.unjoined(time.time()))
+                unjoined = running.unjoined(time.time())
+                has_unjoined |= bool(unjoined)
+                self._membership.check(pods[each.uid] for each in unjoined)
                 found.append(running)
             except (ValueError, LookupError, TypeError, AttributeError, ArithmeticError) as error:
                 reason = f"{type(error).__name__}: {error}"[:MOST_REASON_CHARACTERS]
                 malformed.append((snapshot.job, escape_control_chars(reason)))
-        return self._with_missing_since(found, time.time()), malformed
+        self._found = found, malformed
+        return has_unjoined
 
     def _with_missing_since(self, jobs: Sequence[RunningJob], now: float) -> list[RunningJob]:
         """Return the jobs with the time since which pods have been missing, which no object has."""
@@ -161,6 +194,20 @@ class World:
         since_of = {uid: since for uid, (_, since) in self._missing.items()}
         return [replace(job, missing_since=since_of.get(job.uid)) for job in jobs]
 
+    def ddpjobs(self) -> list[Object]:
+        """Return all DDPJobs, oldest first."""
+        found = [{**ddpjob.HEADER, **each} for reflector in self._ddpjobs for each in reflector.objects()]
+        return sorted(found, key=lambda job: str(job["metadata"].get("creationTimestamp")))
+
+    def runs(self) -> Mapping[str, Snapshot]:
+        """Return the root object with pods of each DDPJob, by its uid, as of the last call of :meth:`jobs`."""
+        return {
+            str(owner["uid"]): each
+            for each in self._snapshots
+            for owner in each.job["metadata"].get("ownerReferences") or ()
+            if owner.get("kind") == ddpjob.KIND
+        }
+
     def budgets(self) -> list[Object]:
         """Return all PodDisruptionBudgets of the managed namespaces."""
         return [each for budgets in self._budgets for each in budgets.objects()]
@@ -171,6 +218,11 @@ class World:
             return []
         workloads, local_queues, clusters = (self._kueue[kind].objects() for kind in KUEUE_KINDS)
         return [*cluster_queues(jobs, workloads, local_queues, clusters)]
+
+
+def _reflector(api: Api, path: str, **query: str) -> Reflector:
+    """Return the copy of a collection without ``managedFields``, which are a third of most objects."""
+    return Reflector(api, path, reduce=without_managers, **query)
 
 
 def _is_submitted(job: Object) -> bool:

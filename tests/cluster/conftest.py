@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 from collections.abc import Iterator
 from pathlib import Path
@@ -9,6 +10,8 @@ from pathlib import Path
 import pytest
 
 from bench.drivers.node_access import NodeAccess, node_access
+from bench.drivers.shared_quota import local_queue
+from bench.harness import CannotMeasure
 from kubectl_ddp.backends.cluster.http.api import Api
 from kubectl_ddp.backends.cluster.http.connection import connect
 from kubectl_ddp.errors import DdpError
@@ -70,3 +73,14 @@ def space(api: Api, image: str, tmp_path: Path) -> Iterator[Namespace]:
     """A namespace of the test's own."""
     with namespace(api, image, tmp_path) as made:
         yield made
+
+
+@pytest.fixture
+def queue(space: Namespace) -> Iterator[str]:
+    """A LocalQueue with quota for three pods, and a priority class, all named like the test's namespace."""
+    with contextlib.ExitStack() as stack:
+        try:
+            name = stack.enter_context(local_queue(space.api, space.name, cpu="60m", memory="1Gi"))
+        except CannotMeasure as error:
+            pytest.skip(str(error))
+        yield name

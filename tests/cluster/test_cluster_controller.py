@@ -12,8 +12,6 @@ from typing import Any
 
 import pytest
 
-from bench.drivers.shared_quota import local_queue
-from bench.harness import CannotMeasure
 from kubectl_ddp.backends.cluster.http.api import Api
 from kubectl_ddp.backends.cluster.http.api_errors import Conflict
 from kubectl_ddp.errors import Unreachable
@@ -148,14 +146,3 @@ def create_job(space: Namespace, queue: str, name: str, size: int, **about: Any)
     spec = {"completionMode": "Indexed", "completions": size, "parallelism": size, "suspend": True}
     body = {"apiVersion": "batch/v1", "kind": "Job", "metadata": metadata, "spec": {**spec, "template": template}}
     return space.api.create(space.path("batch/v1", "jobs"), body)
-
-
-@pytest.fixture
-def queue(space: Namespace) -> Iterator[str]:
-    """A LocalQueue with quota for three pods, and a priority class, all named like the test's namespace."""
-    with contextlib.ExitStack() as stack:
-        try:
-            name = stack.enter_context(local_queue(space.api, space.name, cpu="60m", memory="1Gi"))
-        except CannotMeasure as error:
-            pytest.skip(str(error))
-        yield name

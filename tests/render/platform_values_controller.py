@@ -25,6 +25,7 @@ ROWS: Final = (
     Row("controller.settleSeconds", 5, f"{_CONTAINER}.args.0", "--settle=5", given=_ON),
     Row("controller.patienceSeconds", 60, f"{_CONTAINER}.args.1", "--patience=60", given=_ON),
     Row("controller.cooldownSeconds", 9, f"{_CONTAINER}.args.2", "--cooldown=9", given=_ON),
+    Row("controller.ddpJobs", True, f"{_CONTAINER}.args.3", "--ddpjobs", given=_ON),
     Row("controller.namespaces", ["vision"], f"{_CONTAINER}.args.3", "--only-namespace=vision", given=_ON),
     Row("controller.taints", ["example.com/repair"], f"{_CONTAINER}.args.3", "--taint=example.com/repair", given=_ON),
     Row("controller.resources.cpu", "1", f"{_CONTAINER}.resources.requests.cpu", 1, given=_ON),

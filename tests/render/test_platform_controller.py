@@ -10,6 +10,7 @@ from kubectl_ddp.preflight.controller import CONTROLLER_SELECTOR
 from kubectl_ddp.rbac.model import EVERYWHERE, OWN, Right
 from tests.support.helm import CHARTS, Helm
 from tests.support.pod_security import beyond_restricted
+from tools.docs.ddpjob_crd import definition
 
 PLATFORM = CHARTS / "ddp-platform"
 
@@ -41,6 +42,20 @@ def test_it_is_off_by_default(helm: Helm) -> None:
 def test_the_roles_have_exactly_the_rights_that_the_controller_checks_at_its_start(helm: Helm) -> None:
     found = made(helm)
     assert granted(found["ClusterRole"], EVERYWHERE) | granted(found["Role"], OWN) == set(controller_rights())
+
+
+def test_ddpjobs_bring_their_kind_which_stays_and_further_rights(helm: Helm) -> None:
+    found = helm.template(PLATFORM, {"controller": {"enabled": True, "ddpJobs": True}})
+    [kind] = [item for item in found if item["kind"] == "CustomResourceDefinition"]
+    assert kind["spec"] == definition()["spec"]
+    assert kind["metadata"]["annotations"]["helm.sh/resource-policy"] == "keep"
+    roles = {item["kind"]: item for item in found if item["metadata"]["name"] == "ddp-controller"}
+    rights = granted(roles["ClusterRole"], EVERYWHERE) | granted(roles["Role"], OWN)
+    assert rights == set(controller_rights(has_ddpjobs=True))
+    reading = {right.verb for right in rights if right.resource == "secrets"}
+    assert reading == {"create"}
+    container = roles["Deployment"]["spec"]["template"]["spec"]["containers"][0]
+    assert _parser().parse_args(container["args"]).ddpjobs
 
 
 def test_a_controller_of_all_namespaces_reads_metrics_in_those_of_the_platform_alone(helm: Helm) -> None:

@@ -191,16 +191,22 @@ class ApiServer:
             return Answer(409, status(409, "AlreadyExists", f'"{name}" already exists', name=name))
         if request.query.get("dryRun"):
             return Answer(201, {**request.body, "dry": True})
-        return Answer(201, self.put(path, request.body))
+        about = {"creationTimestamp": "2026-01-01T00:00:00Z", "generation": 1} | request.body["metadata"]
+        return Answer(201, self.put(path, {**request.body, "metadata": about}))
 
     def _patch(self, request: Request) -> Answer:
-        if request.path not in self.objects:
-            return self._missing(request.path)
-        uid = request.body.get("metadata", {}).get("uid")
-        if uid not in {None, self.objects[request.path]["metadata"]["uid"]}:
-            return Answer(409, status(409, "Conflict", "the UID in the precondition does not match", name="x"))
-        merged = _merged(self.objects[request.path], request.body)
-        return Answer(200, merged if request.query.get("dryRun") else self.put(request.path, merged))
+        path, of_status = request.path.removesuffix("/status"), request.path.endswith("/status")
+        if path not in self.objects:
+            return self._missing(path)
+        old = self.objects[path]
+        for key in ("uid", "resourceVersion"):
+            if request.body.get("metadata", {}).get(key) not in {None, old["metadata"][key]}:
+                return Answer(409, status(409, "Conflict", f"the {key} in the precondition does not match", name="x"))
+        change = {"status": request.body["status"]} if of_status else request.body
+        merged = _merged(old, change)
+        if not of_status and merged.get("spec") != old.get("spec"):
+            merged["metadata"] = {**merged["metadata"], "generation": old["metadata"].get("generation", 1) + 1}
+        return Answer(200, merged if request.query.get("dryRun") else self.put(path, merged))
 
     def _delete(self, request: Request) -> Answer:
         if request.path not in self.objects:

@@ -12,6 +12,7 @@ from tools.docs import (
     alerts,
     cli,
     client_keys,
+    ddpjob_crd,
     engines,
     environment_lint,
     examples,
@@ -33,6 +34,7 @@ DOCS: Final = ROOT / "docs"
 CHARTS: Final = ROOT / "charts"
 DASHBOARDS: Final = CHARTS / "ddp-platform" / "files" / "dashboards"
 CLIENT_KEYS: Final = ROOT / "kubectl_plugin" / "kubectl_ddp" / "client" / "job_keys.py"
+DEFINITION: Final = CHARTS / "ddp-platform" / "files" / "ddpjob-crd.yaml"
 PRESET_KEYS: Final = CHARTS / "ddp-platform" / "files" / "presets.json"
 EXAMPLES: Final = ROOT / "manifests" / "examples"
 
@@ -65,6 +67,7 @@ def files() -> Iterator[tuple[Path, str]]:
     for path, lines in TABLES.items():
         yield path, with_tables(path.read_text(encoding="utf-8"), lines())
     yield DOCS / SCHEMA_FILE, schema_text()
+    yield DEFINITION, ddpjob_crd.text()
     yield PRESET_KEYS, preset_keys.text()
     yield CLIENT_KEYS, client_keys.module_text()
     for name, text in dashboards.files().items():

@@ -7,14 +7,14 @@ from collections.abc import Mapping
 from typing import Any, Final
 
 from kubectl_ddp.errors import UsageError
+from kubectl_ddp.kube import ddpjob
 from kubectl_ddp.spec.fields import FILE_KEYS, JOB_FILES, PROGRAM_KEYS
 from kubectl_ddp.spec.job_file import read
 from kubectl_ddp.spec.job_key import to_kebab_case
-from kubectl_ddp.spec.serialization import API_VERSION, KIND
+from kubectl_ddp.spec.serialization import HEADER
 from kubectl_ddp.spec.value_source import Given, Kind, Layer, Origin
 from kubectl_ddp.util.nearest import suggest_known
 
-_HEADER: Final = {"apiVersion": API_VERSION, "kind": KIND}
 _KEY_OF_KEYWORD: Final[Mapping[str, str]] = {to_kebab_case(key).replace("-", "_"): key for key in FILE_KEYS}
 """Keyword argument → key of a job file."""
 
@@ -26,11 +26,20 @@ def layer_of_path(path: str | os.PathLike[str]) -> Layer:
 
 
 def layer_of_mapping(values: Mapping[str, Any]) -> Layer:
-    """Return the values of a mapping whose keys are those of a job file. Raises UsageError."""
-    for key, wanted in _HEADER.items():
+    """Return the values of a DDPJob, or of a mapping whose keys are those of a job. Raises UsageError."""
+    if values.get("kind") == ddpjob.KIND:
+        return layer_of_object(values)
+    for key, wanted in HEADER.items():
         if values.get(key, wanted) != wanted:
             raise UsageError(f"{key} is '{values[key]}', and a job has '{wanted}'.", hint="Leave it out.")
-    return _layer({key: value for key, value in values.items() if key not in _HEADER}, Kind.FILE, "the job")
+    return _layer({key: value for key, value in values.items() if key not in HEADER}, Kind.FILE, "the job")
+
+
+def layer_of_object(job: Mapping[str, Any]) -> Layer:
+    """Return the values of a DDPJob. Raises UsageError."""
+    metadata = {key: value for key, value in (job.get("metadata") or {}).items() if key in ddpjob.METADATA}
+    keys = {key: value for key, value in (job.get("spec") or {}).items() if key not in ddpjob.CONTROLS}
+    return _layer({**metadata, **keys}, Kind.FILE, "spec")
 
 
 def layer_of_keywords(keywords: Mapping[str, Any]) -> Layer:

@@ -8,11 +8,12 @@ from typing import Any, Final
 import yaml
 
 from kubectl_ddp.errors import UsageError
+from kubectl_ddp.kube.ddpjob import HEADER
 from kubectl_ddp.kube.objects import Object
 from kubectl_ddp.lint.accessors import mapping, mappings, number
 from kubectl_ddp.lint.model import Pods, Workload
 from kubectl_ddp.lint.train_job import is_trainer, lay_over
-from kubectl_ddp.spec.serialization import API_VERSION, KIND
+from kubectl_ddp.spec.serialization import HEADER as EARLIER_HEADER
 
 _TEMPLATE_KINDS: Final = ("Job", "StatefulSet", "Deployment", "ReplicaSet", "DaemonSet")
 _REPLICAS: Final = "ReplicaSpecs"
@@ -43,7 +44,7 @@ def parse_manifest(name: str, text: str) -> list[Object]:
     ):
         raise UsageError(
             f"{name} holds no Kubernetes objects: apiVersion and kind are missing.",
-            hint=f"Name a manifest, or a job file, which begins with 'apiVersion: {API_VERSION}'.",
+            hint=f"Name a manifest, or a job file, which begins with 'apiVersion: {HEADER['apiVersion']}'.",
         )
     return objects
 
@@ -57,7 +58,11 @@ def _unpacked(document: Any) -> list[Any]:
 
 def is_job_file(objects: Sequence[Object]) -> bool:
     """Return True if the objects contain a job file of this program."""
-    return any((each.get("apiVersion"), each.get("kind")) == (API_VERSION, KIND) for each in objects)
+    return any(_is_job(each) for each in objects)
+
+
+def _is_job(item: Object) -> bool:
+    return {key: item.get(key) for key in HEADER} in (HEADER, EARLIER_HEADER)
 
 
 def find_workloads(objects: Sequence[Object]) -> list[Workload]:
@@ -101,7 +106,7 @@ def _runtime_of(train_job: Object) -> object:
 
 def _pods(document: Object, objects: Sequence[Object]) -> Iterator[Pods]:
     spec, kind = mapping(document.get("spec")), document.get("kind")
-    if document.get("apiVersion") == API_VERSION:
+    if _is_job(document):
         return
     if kind == "Pod":
         yield Pods(role="", count=1, metadata=mapping(document.get("metadata")), spec=spec)

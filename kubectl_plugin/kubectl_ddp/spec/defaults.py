@@ -31,6 +31,8 @@ class DefaultingContext:
     """Suffix that makes a default name unique."""
     shared: Shared = nothing_shared
     """Function that loads shared presets; used for a preset that is not built in."""
+    reads_files: bool = True
+    """False if no value may be the name of a file that is read here."""
     plans: bool = True
     """True to resolve ``parallel: auto`` to a layout; False if the caller plans itself."""
 

@@ -1,4 +1,4 @@
-"""Strict parser of job files in YAML.
+"""Strict parser of job files in YAML: a DDPJob, or the earlier form with all keys beside ``kind``.
 
 Scalars are read as text and parsed by their field. YAML 1.1 would read ``nnodes: 1:2`` as the number 62 and ``env:
 {ANSWER: no}`` as false. Unknown and repeated keys are rejected with their line.
@@ -7,7 +7,7 @@ Scalars are read as text and parsed by their field. YAML 1.1 would read ``nnodes
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Final
@@ -15,8 +15,10 @@ from typing import Final
 import yaml
 
 from kubectl_ddp.errors import NotFound, UsageError
+from kubectl_ddp.kube import ddpjob
+from kubectl_ddp.kube.ddpjob import HEADER, KUBECTLS, METADATA
 from kubectl_ddp.spec.fields import FILE_KEYS, PROGRAM_KEYS
-from kubectl_ddp.spec.serialization import API_VERSION, KIND
+from kubectl_ddp.spec.serialization import HEADER as EARLIER_HEADER
 from kubectl_ddp.spec.value_source import Given, Kind, Layer, Origin
 from kubectl_ddp.util.nearest import suggest_file, suggest_known
 from kubectl_ddp.util.yaml_file import plain_value
@@ -40,24 +42,27 @@ class JobFile:
         return f"{self.name} line {node.start_mark.line + 1}"
 
 
-def read(file: str | JobFile) -> Layer:
+def read(file: str | JobFile, warn: Callable[[str], None] = lambda _: None) -> Layer:
     """Return the values of a job file, or of the file at a path (``-``: standard input).
+
+    Args:
+        file: The file, or its path.
+        warn: Called with a sentence about what is read and should be written differently.
 
     Raises:
         UsageError: If the file is invalid.
         NotFound: If the file does not exist.
     """
-    return parse(file if isinstance(file, JobFile) else open_file(file))
+    return parse(file if isinstance(file, JobFile) else open_file(file), warn)
 
 
-def parse(file: JobFile) -> Layer:
+def parse(file: JobFile, warn: Callable[[str], None] = lambda _: None) -> Layer:
     """Return the values of a job file by dotted key. Raises UsageError."""
     root = _root(file)
-    _check_header(file, root)
+    entries = {key: (node, value) for key, node, value in _entries(file, root)}
     layer: dict[str, Given] = {}
-    for key, node, value in _entries(file, root):
-        if key in {"apiVersion", "kind"}:
-            continue
+    keys = _keys_of_the_earlier_form if _is_earlier_form(file, entries) else _keys
+    for key, node, value in keys(file, entries, warn):
         if key not in FILE_KEYS:
             raise UsageError(f"{file.line(node)}: a job has no key '{key}'.", hint=suggest_known(key, FILE_KEYS))
         layer.update(_given(file, key, value))
@@ -125,27 +130,80 @@ def _root(file: JobFile) -> yaml.MappingNode:
     if len(documents) != 1 or not isinstance(documents[0], yaml.MappingNode):
         holds = {0: "nothing", 1: "no map of keys"}.get(len(documents), f"{len(documents)} documents")
         raise UsageError(
-            f"{file.name} holds {holds} where one job is expected.", hint=f"Begin with 'apiVersion: {API_VERSION}'."
+            f"{file.name} holds {holds} where one job is expected.",
+            hint=f"Begin with 'apiVersion: {ddpjob.API_VERSION}'.",
         )
     return documents[0]
 
 
-def _check_header(file: JobFile, root: yaml.MappingNode) -> None:
-    said = {key: value for key, _, value in _entries(file, root)}
-    header = {"apiVersion": API_VERSION, "kind": KIND}
-    if missing := [f"'{key}: {wanted}'" for key, wanted in header.items() if key not in said]:
+Entry = tuple[str, yaml.Node, yaml.Node]
+"""Key, node of the key, and node of the value."""
+Entries = Mapping[str, tuple[yaml.Node, yaml.Node]]
+"""Key → node of the key, and node of the value."""
+
+
+def _is_earlier_form(file: JobFile, entries: Entries) -> bool:
+    """Return whether the header is that of the earlier form. Raises UsageError for another one."""
+    header = EARLIER_HEADER if _word(entries, "kind") == EARLIER_HEADER["kind"] else HEADER
+    if missing := [f"'{key}: {wanted}'" for key, wanted in header.items() if key not in entries]:
         raise UsageError(f"{file.name} lacks {' and '.join(missing)}.", hint="Begin the file with it.")
     for key, wanted in header.items():
-        node = said[key]
-        if not isinstance(node, yaml.ScalarNode) or node.value != wanted:
-            value = node.value if isinstance(node, yaml.ScalarNode) else "..."
+        if _word(entries, key) != wanted:
             raise UsageError(
-                f"{file.line(node)}: {key} is '{value}', and a job file says '{wanted}'.",
+                f"{file.line(entries[key][1])}: {key} is '{_word(entries, key)}', and a job file says '{wanted}'.",
                 hint="Rendered objects go to 'kubectl apply', job files to submit and render.",
             )
+    return header is EARLIER_HEADER
 
 
-def _entries(file: JobFile, node: yaml.MappingNode) -> Iterator[tuple[str, yaml.Node, yaml.Node]]:
+def _word(entries: Entries, key: str) -> str:
+    node = entries[key][1] if key in entries else None
+    return str(node.value) if isinstance(node, yaml.ScalarNode) else "..."
+
+
+def _keys_of_the_earlier_form(file: JobFile, entries: Entries, warn: Callable[[str], None]) -> Iterator[Entry]:
+    warn(
+        f"{file.name} has the form before 'kind: {ddpjob.KIND}', which 'kubectl apply' does not accept. "
+        f"Begin it with 'apiVersion: {ddpjob.API_VERSION}', and move name to metadata and all other keys to spec."
+    )
+    yield from ((key, *nodes) for key, nodes in entries.items() if key not in EARLIER_HEADER)
+
+
+def _keys(file: JobFile, entries: Entries, warn: Callable[[str], None]) -> Iterator[Entry]:
+    """Yield the keys below ``metadata`` and ``spec``."""
+    for part, (node, value) in entries.items():
+        if part in HEADER:
+            continue
+        if part not in {"metadata", "spec"}:
+            hint = "Write it below spec." if part in FILE_KEYS else "A job file has metadata and spec."
+            raise UsageError(f"{file.line(node)}: a {ddpjob.KIND} has no key '{part}'.", hint=hint)
+        if not isinstance(value, yaml.MappingNode):
+            raise UsageError(f"{file.line(value)}: {part} is a map.", hint="Write one 'KEY: value' per line below it.")
+        for key, key_node, key_value in _entries(file, value):
+            if part == "metadata" and key in KUBECTLS:
+                warn(f"{file.line(key_node)}: metadata.{key} is for 'kubectl apply'. spec.{key} are those of the pods.")
+                continue
+            _check_place(file, part, key, key_node)
+            yield key, key_node, key_value
+
+
+def _check_place(file: JobFile, part: str, key: str, node: yaml.Node) -> None:
+    """Raise UsageError for a key of a job that is not in its part of the file, or only in an object of a cluster."""
+    if part == "spec" and key in ddpjob.CONTROLS:
+        raise UsageError(
+            f"{file.line(node)}: {key} is of an object in a cluster.",
+            hint="Leave it out, and use 'kubectl ddp suspend' or 'scale'; or create the job with 'kubectl apply'.",
+        )
+    known = METADATA if part == "metadata" else tuple(each for each in FILE_KEYS if each not in METADATA)
+    if key not in known:
+        other = "spec" if part == "metadata" else "metadata"
+        if key in FILE_KEYS:
+            raise UsageError(f"{file.line(node)}: {part} has no key '{key}'.", hint=f"Write it below {other}.")
+        what = "a job" if part == "spec" else part
+        raise UsageError(f"{file.line(node)}: {what} has no key '{key}'.", hint=suggest_known(key, known))
+
+
+def _entries(file: JobFile, node: yaml.MappingNode) -> Iterator[Entry]:
     """Yield key, node of the key, and node of the value; reject keys that are not text or repeated."""
     seen: dict[str, yaml.Node] = {}
     for key, value in node.value:

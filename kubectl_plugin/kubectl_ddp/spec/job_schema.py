@@ -5,9 +5,9 @@ from __future__ import annotations
 import json
 from typing import Any, Final
 
+from kubectl_ddp.kube.ddpjob import HEADER, KUBECTLS, METADATA
 from kubectl_ddp.spec.fields import DEFAULTS, FILE_KEYS, PROGRAM_KEYS
 from kubectl_ddp.spec.job_key import Field
-from kubectl_ddp.spec.serialization import API_VERSION, KIND
 
 SCHEMA_FILE: Final = "job.schema.json"
 """Name of the file with the schema."""
@@ -15,15 +15,25 @@ SCHEMA_FILE: Final = "job.schema.json"
 
 def job_schema() -> dict[str, Any]:
     """Return the JSON schema (draft 2020-12) of a job file. It accepts every valid file, and some invalid ones."""
-    header = {"apiVersion": {"const": API_VERSION}, "kind": {"const": KIND}}
+    keys = {key: key_schema(field) for key, field in FILE_KEYS.items()}
+    spec = {key: schema for key, schema in keys.items() if key not in METADATA}
+    metadata = {key: keys[key] for key in METADATA} | {key: {"type": "object"} for key in KUBECTLS}
     return {
         "$schema": "https://json-schema.org/draft/2020-12/schema",
         "title": "Job file of kubectl ddp",
         "type": "object",
-        "required": list(header),
-        "properties": header | {key: _property(field) for key, field in FILE_KEYS.items()},
+        "required": list(HEADER),
+        "properties": {
+            **{key: {"const": value} for key, value in HEADER.items()},
+            "metadata": {"type": "object", "properties": metadata, "additionalProperties": False},
+            "spec": {
+                "type": "object",
+                "properties": spec,
+                "additionalProperties": False,
+                "not": {"anyOf": [{"required": [a, b]} for a in PROGRAM_KEYS for b in PROGRAM_KEYS if a < b]},
+            },
+        },
         "additionalProperties": False,
-        "not": {"anyOf": [{"required": [a, b]} for a in PROGRAM_KEYS for b in PROGRAM_KEYS if a < b]},
     }
 
 
@@ -32,7 +42,8 @@ def schema_text() -> str:
     return json.dumps(job_schema(), indent=2) + "\n"
 
 
-def _property(field: Field) -> dict[str, Any]:
+def key_schema(field: Field) -> dict[str, Any]:
+    """Return the schema of the value of one key."""
     notation = "" if field.choices else f" Notation: {field.metavar}"
     default = {"default": DEFAULTS[field.name]} if field.name in DEFAULTS else {}
     return {"title": field.name, "description": f"{field.help}{notation}", **default, **field.schema}

@@ -46,6 +46,8 @@ def resolve(layers: Sequence[Layer], surroundings: DefaultingContext) -> Resolve
     said, taken_over = take_over(merge(layers))
     said = merge([defaults(), _preset_layer(said, surroundings.shared), said])
     said.pop(PRESET, None)
+    if not surroundings.reads_files:
+        _check_files(said)
     values = {key: _parse(key, given) for key, given in said.items()}
     origins = {key: given.origin for key, given in said.items()}
     _check_program(values)
@@ -56,6 +58,16 @@ def resolve(layers: Sequence[Layer], surroundings: DefaultingContext) -> Resolve
     notes = taken_over + _resolve_layout(values, origins, surroundings)
     spec = checked(JobSpec(**_attributes(values)))
     return Resolved(spec, {key: origins[key] for key in sorted(origins, key=_position)}, tuple(warnings(spec)), notes)
+
+
+def _check_files(said: Mapping[str, Given]) -> None:
+    """Check that no value is read from a file while it is parsed. Raises UsageError."""
+    given = said.get("requirements")
+    if given is not None and isinstance(given.raw, str):
+        raise UsageError(
+            f"{_place('requirements', given)}: '{given.raw}' is a file, and a cluster does not have it.",
+            hint="List the packages, as in [einops==0.8.1].",
+        )
 
 
 def _add_fabric(values: Values, origins: dict[str, Origin]) -> None:

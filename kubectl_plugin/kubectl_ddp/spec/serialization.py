@@ -1,4 +1,4 @@
-"""Job as a document of apiVersion ``ddp.dev/v1``, the content of the annotation ``ddp.dev/spec`` and of ``-o json``."""
+"""Job as JSON: a flat document, which is the annotation ``ddp.dev/spec`` of a root object, or a DDPJob."""
 
 from __future__ import annotations
 
@@ -9,6 +9,8 @@ from typing import Any, Final
 
 from ddp_trainer.common.constants import GROUP
 from kubectl_ddp.errors import UsageError
+from kubectl_ddp.kube import ddpjob
+from kubectl_ddp.kube.objects import Object
 from kubectl_ddp.spec.fields import FIELDS, PROGRAM_KEYS
 from kubectl_ddp.spec.model import JobSpec
 from kubectl_ddp.spec.rules import checked
@@ -16,8 +18,8 @@ from kubectl_ddp.values.parsers import Raw
 from kubectl_ddp.values.program import Command, Module, Script
 from kubectl_ddp.values.quantity import BadValue
 
-API_VERSION: Final = f"{GROUP}/v1"
-KIND: Final = "Job"
+HEADER: Final = {"apiVersion": f"{GROUP}/v1", "kind": "Job"}
+"""Header of the flat document, and of job files in the form before DDPJob."""
 
 
 def make_program(key: str, value: Any) -> Script | Module | Command:
@@ -32,7 +34,7 @@ def make_program(key: str, value: Any) -> Script | Module | Command:
 
 def spec_to_dict(spec: JobSpec) -> dict[str, Raw]:
     """Return ``spec`` as JSON values; as a job file, they describe the same job."""
-    document: dict[str, Raw] = {"apiVersion": API_VERSION, "kind": KIND}
+    document: dict[str, Raw] = {**HEADER}
     for key, field in FIELDS.items():
         value = _program_value(spec, key) if key in PROGRAM_KEYS else _plain(getattr(spec, field.attribute))
         if value is not None and value not in ([], {}):
@@ -40,11 +42,18 @@ def spec_to_dict(spec: JobSpec) -> dict[str, Raw]:
     return document
 
 
+def to_ddpjob(spec: JobSpec) -> Object:
+    """Return ``spec`` as a DDPJob. Its namespace is that of the request which creates it."""
+    elsewhere = (*HEADER, *ddpjob.METADATA)
+    keys = {key: value for key, value in spec_to_dict(spec).items() if key not in elsewhere}
+    return {**ddpjob.HEADER, "metadata": {"name": spec.name}, "spec": keys}
+
+
 def spec_from_dict(document: Mapping[str, Raw]) -> JobSpec:
     """Parse the output of :func:`spec_to_dict`. Raises UsageError."""
     attributes: dict[str, Any] = {}
     for key, raw in document.items():
-        if key in {"apiVersion", "kind"}:
+        if key in HEADER:
             continue
         if key not in FIELDS:
             raise UsageError(f"A job has no key '{key}'.")

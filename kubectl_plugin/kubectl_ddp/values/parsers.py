@@ -24,6 +24,8 @@ TEXT: Final[Schema] = {"type": ["string", "number", "boolean"]}
 UNQUOTED: Final = {"number": "0.5", "integer": "1", "boolean": "true"}
 """Type of an unquoted scalar → a sample of its text."""
 
+INTEGER_PATTERN: Final = r"^-?\d{1,10}$"
+"""Pattern of the text of an integer."""
 LABEL: Final = r"[a-z0-9]([-a-z0-9]*[a-z0-9])?"
 SUBDOMAIN: Final = rf"{LABEL}(\.{LABEL})*"
 """Pattern of DNS-1123 names of Secrets, claims and classes."""
@@ -218,7 +220,7 @@ class IntRange:
     @property
     def schema(self) -> Schema:
         """JSON schema of the value."""
-        return {"type": ["integer", "string"], "minimum": self.least, "maximum": self.most, "pattern": r"^-?\d{1,10}$"}
+        return {"type": ["integer", "string"], "minimum": self.least, "maximum": self.most, "pattern": INTEGER_PATTERN}
 
 
 class ProcessCount(IntRange):

@@ -28,13 +28,14 @@ from kubectl_ddp.backends.cluster.read.pod_transform import strip_pod, without_m
 from kubectl_ddp.backends.cluster.read.snapshots import of_all, of_one
 from kubectl_ddp.backends.cluster.write.suspend import set_active, stale_annotations
 from kubectl_ddp.errors import DdpError, Forbidden, NotFound, Unreachable, UsageError
-from kubectl_ddp.kube import job_kinds
+from kubectl_ddp.kube import ddpjob, job_kinds
 from kubectl_ddp.kube.kueue_queue import KUEUE_QUEUE
 from kubectl_ddp.kube.objects import Object, Snapshot
 from kubectl_ddp.status.metrics_parser import metrics_path
 from kubectl_ddp.status.termination_message import is_running
 from kubectl_ddp.util.concurrency import run_concurrently
 from kubectl_ddp.util.future import Future
+from kubectl_ddp.util.invocation import program
 from kubectl_ddp.util.stop import Stop
 
 if TYPE_CHECKING:
@@ -247,10 +248,25 @@ class ClusterBackend:
             Forbidden: If the API server denies the creation of an object.
             UsageError: If the API server rejects an object as invalid.
         """
+        if self._submit_as_ddpjob(objects):
+            return
         try:
             self._submission(objects).submit()
         except Forbidden as refusal:
             raise self._all_that_is_missing(objects) or refusal from refusal
+
+    def _submit_as_ddpjob(self, objects: Sequence[Object]) -> bool:
+        """Create a job as one DDPJob. Returns false where that is not served, or not allowed."""
+        if self._discovery.resource_for_kind(ddpjob.API_VERSION, ddpjob.KIND) is None:
+            return False
+        from kubectl_ddp.backends.cluster.write.ddpjob_submission import DDPJobSubmission  # noqa: PLC0415 - only for submission
+
+        root = job_kinds.root_of(list(objects))
+        existing = self._find_job(str(root["metadata"]["name"]))
+        if existing is not None and ddpjob.owner_of(existing) is None:
+            return False  # a job of the same name without a DDPJob, perhaps this very one
+        namespace = root["metadata"].get("namespace") or self.namespace
+        return DDPJobSubmission(self._api, objects, namespace).submit()
 
     def dry_run(self, objects: Sequence[Object]) -> list[Object]:
         """Return the objects as the API server would store them, without creating any. Raises the errors of
@@ -307,7 +323,13 @@ class ClusterBackend:
         """Replace a finished run by a new one. Claims have no owner, so they are kept."""
         from kubectl_ddp.backends.cluster.write.recreate import renew  # noqa: PLC0415 - only for a new run
 
-        renew(self._api, self._find_job(name), objects, self._submission(objects), self.namespace)
+        job = self._find_job(name)
+        if job is not None and ddpjob.owner_of(job) is not None:
+            raise UsageError(
+                f"Job '{name}' belongs to a {ddpjob.KIND}, and a run of it is not repeated.",
+                hint=f"'{program()} clone {name}' runs it again under another name; or delete it and submit it again.",
+            )
+        renew(self._api, job, objects, self._submission(objects), self.namespace)
 
     def cut_off(self, name: str) -> list[Object]:
         """Return the record of an unfinished restart; empty if there is none."""
@@ -331,17 +353,26 @@ class ClusterBackend:
 
         job = self._jobs.active_job(name)
         patch = to_scale(job, nodes)
+        owner = ddpjob.owner_of(job)
         if not job_kinds.engine_of(job).is_scalable:
             try:
                 self._jobs.change(job, patch, dryRun="All")
             except UsageError as refusal:
                 raise scaling_error(job, refusal) from refusal
-        if not dry_run:
+        if dry_run:
+            return
+        if owner is not None:
+            self._change_ddpjob(owner, {ddpjob.REPLICAS: nodes})
+        else:
             self._jobs.change(job, patch)
 
     def suspend(self, name: str, *, suspended: bool) -> str | None:
         """Suspend or resume a job; through Kueue if it is in one of Kueue's queues."""
         job, patch = self._jobs.active_job(name), Object()
+        if (owner := ddpjob.owner_of(job)) is not None:
+            self._change_ddpjob(owner, {ddpjob.SUSPEND: suspended})
+            queue = job["metadata"]["labels"].get(KUEUE_QUEUE)
+            return None if queue is None else str(queue)
         if not suspended and (stale := stale_annotations(job)):
             self._jobs.change(job, stale)
         if set_active(self._api, job, active=not suspended):
@@ -349,6 +380,19 @@ class ClusterBackend:
         job_kinds.put(patch, job_kinds.engine_of(job).suspend, suspended)
         self._jobs.change(job, patch)
         return None
+
+    def _change_ddpjob(self, name: str, spec: Mapping[str, object]) -> None:
+        self._api.merge(self._ddpjob_path(name), {"spec": dict(spec)})
+
+    def _ddpjob_path(self, name: str) -> str:
+        return f"{collection(ddpjob.API_VERSION, ddpjob.PLURAL, self.namespace)}/{name}"
+
+    def _delete_ddpjob(self, name: str) -> bool:
+        """Delete a DDPJob with all objects that it owns. Returns false if there is none."""
+        with contextlib.suppress(NotFound, NotServed, Forbidden):
+            self._api.delete(self._ddpjob_path(name), uid=self._api.get(self._ddpjob_path(name))["metadata"]["uid"])
+            return True
+        return False
 
     def annotate(self, job: Object, annotations: Mapping[str, str]) -> None:
         """Set annotations of the job. Its other annotations are kept."""
@@ -363,10 +407,11 @@ class ClusterBackend:
         try:
             job = self._jobs.named(name)
         except NotFound:
-            if delete_remains(self._api, name, self.namespace):
+            if self._delete_ddpjob(name) or delete_remains(self._api, name, self.namespace):
                 return
             raise
-        self._jobs.delete(job)
+        if (owner := ddpjob.owner_of(job)) is None or not self._delete_ddpjob(owner):
+            self._jobs.delete(job)
         delete_record(self._api, name, self.namespace)
         if told := helm_deletion_warning(job):
             self._notice(told)

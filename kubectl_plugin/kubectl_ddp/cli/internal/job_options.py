@@ -211,7 +211,7 @@ def read_job(
     if request.file is not None:
         from kubectl_ddp.spec.job_file import read  # noqa: PLC0415 - imports yaml
 
-        layers.append(read(request.file))
+        layers.append(read(request.file, lambda text: options.print_message(f"warning: {text}")))
     layers += [set_values(request.assignments), flag_layer(request, options)]
     return resolve_job(layers, options, name_suffix=name_suffix, under=under, plans=plans)
 

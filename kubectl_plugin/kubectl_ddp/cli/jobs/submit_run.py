@@ -6,13 +6,14 @@ import dataclasses
 import os
 import secrets
 import time
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import click
 
-from ddp_trainer.common.constants import Label
+from ddp_trainer.common.constants import Annotation, Label
 from ddp_trainer.common.process_start import process_start
 from kubectl_ddp.backends.base import Backend
 from kubectl_ddp.backends.select import Where, backend_for, cluster_of
@@ -121,10 +122,10 @@ def submit_prepared(prepared: Prepared, options: Options, manner: SubmitOptions)
             level=level,
             warn=lambda text: options.print_message(f"warning: {text}"),
         )
-        submission = _submission(prepared, backend, run_id)
+        submission = _submission(prepared, backend, submitted)
         _print_submission(submission, options, prepared.where, is_last=not stays)
     except KeyboardInterrupt:
-        raise _interrupted(backend, prepared.spec.name, run_id) from None
+        raise _interrupted(backend, prepared.spec.name, submitted) from None
     if stays:
         attach_to_job(backend, submission, options, follows=manner.follow, timeout=seconds)
 
@@ -134,13 +135,13 @@ def _check_flags(manner: SubmitOptions) -> tuple[str, float | None]:
     return level_of(manner.preflight), _parse_timeout(manner.timeout, stays=manner.follow or manner.waits)
 
 
-def _interrupted(backend: Backend, name: str, run_id: str) -> Interrupted:
+def _interrupted(backend: Backend, name: str, submitted: float) -> Interrupted:
     """Return the error for Ctrl-C during submission, with the information if the job was created."""
     try:
         metadata = backend.job(name, events=False).job["metadata"]
     except DdpError:
         return Interrupted("Interrupted; no job was created.")
-    if metadata["labels"].get(Label.RUN_ID) != run_id or "deletionTimestamp" in metadata:
+    if not _is_of(metadata, submitted) or "deletionTimestamp" in metadata:
         return Interrupted("Interrupted; no job was created.")
     return Interrupted(
         f"Interrupted after job {name} was created; it continues.",
@@ -180,7 +181,12 @@ def _resource(item: Object) -> str:
     return f"{kind}.{group}" if group else kind
 
 
-def _submission(prepared: Prepared, backend: Backend, run_id: str) -> dict[str, Any]:
+def _is_of(metadata: Mapping[str, Any], submitted: float) -> bool:
+    """Return whether a job was created by the submission at this time. A controller chooses the run id of a DDPJob."""
+    return bool((metadata.get("annotations") or {}).get(Annotation.SUBMITTED) == f"{submitted:.3f}")
+
+
+def _submission(prepared: Prepared, backend: Backend, submitted: float) -> dict[str, Any]:
     """Return the result as JSON. If the identical job existed, its run is returned and ``created`` is false."""
     spec = prepared.spec
     job = backend.job(spec.name, events=False).job
@@ -194,7 +200,7 @@ def _submission(prepared: Prepared, backend: Backend, run_id: str) -> dict[str, 
         "namespace": metadata.get("namespace"),
         "where": backend.where,
         "runId": found,
-        "created": found == run_id,
+        "created": _is_of(metadata, submitted),
         "digest": digest(spec, prepared.code.text if prepared.code else ""),
     }
 

@@ -27,7 +27,7 @@ def explain(options: Options, key: str | None) -> None:
     With -o json it prints the JSON schema of job files, or that of KEY.
     """
     from kubectl_ddp.spec.fields import FILE_KEYS  # noqa: PLC0415 - not needed for help
-    from kubectl_ddp.spec.job_schema import job_schema, schema_text  # noqa: PLC0415
+    from kubectl_ddp.spec.job_schema import key_schema, schema_text  # noqa: PLC0415
     from kubectl_ddp.util.nearest import suggest_close_match  # noqa: PLC0415
 
     key = _without_kind(key)
@@ -35,7 +35,7 @@ def explain(options: Options, key: str | None) -> None:
         hint = suggest_close_match(key, FILE_KEYS) or "'kubectl ddp explain' lists the keys."
         raise UsageError(f"A job has no key '{key}'.", hint=hint)
     if options.output == "json" and key is not None:
-        print_output(job_schema()["properties"][key], options.output)
+        print_output(key_schema(FILE_KEYS[key]), options.output)
     elif options.output == "json":
         click.echo(schema_text(), nl=False)
     else:

@@ -33,24 +33,26 @@ JOB: Final = """\
 # Job of {script_name}. '{program} explain' describes all keys.
 #
 #     {program} submit -f {file} --build --follow
-apiVersion: ddp.dev/v1
-kind: Job
-name: {name}
-# Each submission sends the script, so a changed script needs no new image.
-script: {script_value}
-# Directory to send with the script, for modules of your own.
-{code}
-# args: [--epochs, 10]
-# submit --build pushes your image to this repository. Without a tag, the tag is the image's id.
-image: {image}
-# Nodes. MIN:MAX, as in 2:4, makes the job elastic.
-nnodes: {nnodes}
-{processes}
-# Volume that all nodes can mount, for checkpoints that outlive the job.
-# checkpointClaim: checkpoints
+apiVersion: ddp.dev/v1alpha1
+kind: DDPJob
+metadata:
+  name: {name}
+spec:
+  # Each submission sends the script, so a changed script needs no new image.
+  script: {script_value}
+  # Directory to send with the script, for modules of your own.
+  {code}
+  # args: [--epochs, "10"]
+  # submit --build pushes your image to this repository. Without a tag, the tag is the image's id.
+  image: {image}
+  # Nodes. MIN:MAX, as in 2:4, makes the job elastic.
+  nnodes: {nnodes}
+  {processes}
+  # Volume that all nodes can mount, for checkpoints that outlive the job.
+  # checkpointClaim: checkpoints
 """
-GPUS: Final = "# GPUs per node, with one process for each.\ngpus: {gpus}"
-CPUS: Final = "# Processes per node. 'gpus: 8' instead gives each node 8 GPUs, with one process for each.\nnproc: 1"
+GPUS: Final = "# GPUs per node, with one process for each.\n  gpus: {gpus}"
+CPUS: Final = "# Processes per node. 'gpus: 8' instead gives each node 8 GPUs, with one process for each.\n  nproc: 1"
 
 IMAGE: Final = """\
 # Image of the job in {file}: Python, torch, ddp-launch, and what the script imports.

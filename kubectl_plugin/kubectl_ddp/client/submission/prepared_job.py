@@ -143,6 +143,12 @@ def prepare_job(resolved: Resolved, where: Where, *, shown: bool = False, kept: 
     return Prepared(dataclasses.replace(resolved, spec=spec), where, site, code)
 
 
+def prepare_object(resolved: Resolved, code: Code | None) -> Prepared:
+    """Return the job of a DDPJob, whose code was sent before. No file is read. Raises UsageError."""
+    _check_secrets(resolved.spec)
+    return Prepared(resolved, Where(), Site.CLUSTER, code)
+
+
 def _image_warnings(spec: JobSpec) -> Iterator[Finding]:
     """Yield a warning for the image of ``make image``, whose name has no registry, so nodes cannot pull it."""
     if spec.image.startswith(f"{default_image().partition(':')[0]}:"):

@@ -51,7 +51,7 @@ def test_json_is_the_schema(capsys: pytest.CaptureFixture[str]) -> None:
     assert run(["explain", "-o", "json"]) == 0
     assert json.loads(capsys.readouterr().out) == job_schema()
     assert run(["explain", "gpus", "-o", "json"]) == 0
-    assert json.loads(capsys.readouterr().out) == job_schema()["properties"]["gpus"]
+    assert json.loads(capsys.readouterr().out) == job_schema()["properties"]["spec"]["properties"]["gpus"]
 
 
 @pytest.mark.parametrize(

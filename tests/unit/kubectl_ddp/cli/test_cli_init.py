@@ -40,7 +40,7 @@ def init(*words: str) -> int:
 def test_flags_and_the_only_script_with_torch_make_a_job_that_submit_takes(capsys: pytest.CaptureFixture[str]) -> None:
     assert init(*SIZE) == 0
     assert capsys.readouterr().out.split() == ["train.ddp.yaml", "job.schema.json", "Dockerfile"]
-    lines = Path("train.ddp.yaml").read_text().splitlines()
+    lines = [line.strip() for line in Path("train.ddp.yaml").read_text().splitlines()]
     assert lines[0] == "# yaml-language-server: $schema=job.schema.json"
     assert {"name: train", 'script: "train.py"', f"image: {IMAGE}", "nnodes: 2", "gpus: 8"} <= set(lines)
     assert run(["submit", "-f", "train.ddp.yaml", "--dry-run=client"]) == 0
@@ -54,16 +54,16 @@ def test_a_name_that_submit_refuses_is_refused_and_no_folder_writes_a_key(capsys
     assert init("train\nimage: evil.py", "--name", "x", *SIZE) == 2
     assert "Rename it" in capsys.readouterr().err
     assert init(str(folder / "train.py"), "--name", "x", *SIZE) == 0
-    keys = [line for line in Path("x.ddp.yaml").read_text().splitlines() if line.startswith("image")]
-    assert keys == [f"image: {IMAGE}"]
+    keys = [line for line in Path("x.ddp.yaml").read_text().splitlines() if line.strip().startswith("image")]
+    assert keys == [f"  image: {IMAGE}"]
 
 
 def test_answers_on_a_terminal_take_the_place_of_flags(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("sys.stdin", Terminal(f"\n{IMAGE}\n2:4x0\n"))
     assert run(["init"]) == 0
-    assert {'script: "train.py"', f"image: {IMAGE}", "nnodes: 2:4", "nproc: 1"} <= set(
-        Path("train.ddp.yaml").read_text().splitlines()
-    )
+    assert {'script: "train.py"', f"image: {IMAGE}", "nnodes: 2:4", "nproc: 1"} <= {
+        line.strip() for line in Path("train.ddp.yaml").read_text().splitlines()
+    }
     assert run(["submit", "-f", "train.ddp.yaml", "--dry-run=client"]) == 0
 
 
@@ -109,4 +109,4 @@ def test_a_directory_is_sent_if_the_script_imports_a_module_beside_it() -> None:
     Path("model.py").write_text("")
     Path("train.py").write_text("import torch\nfrom model import Net\n")
     assert init(*SIZE) == 0
-    assert 'code: "."' in Path("train.ddp.yaml").read_text().splitlines()
+    assert '  code: "."' in Path("train.ddp.yaml").read_text().splitlines()

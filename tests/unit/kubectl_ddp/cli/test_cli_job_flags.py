@@ -24,13 +24,15 @@ from kubectl_ddp.values.parsers import EnvSource, SecretKey
 from tests.support.jobs import a_job
 
 JOB_FILE = """\
-apiVersion: ddp.dev/v1
-kind: Job
-name: digits
-module: ddp_trainer
-args: [train, --task, digits]
-nnodes: 1:2
-nproc: 2
+apiVersion: ddp.dev/v1alpha1
+kind: DDPJob
+metadata:
+  name: digits
+spec:
+  module: ddp_trainer
+  args: [train, --task, digits]
+  nnodes: 1:2
+  nproc: 2
 """
 
 
@@ -222,7 +224,7 @@ def test_the_image_of_the_environment_is_the_default(
 def test_a_mistake_is_one_sentence_with_the_value_and_the_way_out(
     here: Path, capsys: pytest.CaptureFixture[str], arguments: list[str], sentence: str
 ) -> None:
-    (here / "bad.yaml").write_text("apiVersion: ddp.dev/v1\nkind: Job\nnnode: 2\n")
+    (here / "bad.yaml").write_text("apiVersion: ddp.dev/v1alpha1\nkind: DDPJob\nspec: {nnode: 2}\n")
     for command in ("render", "submit"):
         assert sentence in refused(capsys, command, *arguments)
 
@@ -306,7 +308,7 @@ def test_explain_says_where_each_value_came_from(capsys: pytest.CaptureFixture[s
     told = capsys.readouterr().out
     table = told.partition("\n\n")[0]
     rows = {line.split()[0]: " ".join(line.split()[2:]) for line in table.splitlines()}
-    assert rows["nnodes"] == "job.yaml line 6"
+    assert rows["nnodes"] == "job.yaml line 8"
     assert rows["nproc"] == "--nproc"
     assert rows["ttl"] == "--set ttl"
     assert rows["cpu"] == "rule nproc: one core per process"
@@ -320,7 +322,7 @@ def test_explain_speaks_json(capsys: pytest.CaptureFixture[str]) -> None:
     assert run(["render", "-f", "job.yaml", "--explain", "-o", "json"]) == 0
     document = json.loads(capsys.readouterr().out)
     assert (document["apiVersion"], document["kind"]) == ("cli.ddp/v1", "Explanation")
-    assert {"field": "nproc", "value": 2, "from": "file", "place": "job.yaml line 7", "reason": ""} in document[
+    assert {"field": "nproc", "value": 2, "from": "file", "place": "job.yaml line 9", "reason": ""} in document[
         "fields"
     ]
 

@@ -154,7 +154,12 @@ def test_the_loopback_is_right_where_all_nodes_are_on_this_machine(capsys: pytes
         ("a.yaml", "just words", 2, "a.yaml holds no Kubernetes objects"),
         ("a.json", "[1]", 2, "a.json holds no Kubernetes objects"),
         ("a.yaml", "apiVersion: v1\nkind: ConfigMap", 2, "a.yaml holds nothing that makes pods, only ConfigMap."),
-        ("a.yaml", "apiVersion: ddp.dev/v1\nkind: Job\nnode: 2", 2, "a.yaml line 3: a job has no key 'node'."),
+        (
+            "a.yaml",
+            "apiVersion: ddp.dev/v1alpha1\nkind: DDPJob\nspec: {node: 2}",
+            2,
+            "a.yaml line 3: a job has no key 'node'.",
+        ),
     ],
 )
 def test_a_file_that_lint_cannot_read_gets_one_sentence(

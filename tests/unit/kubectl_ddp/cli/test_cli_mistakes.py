@@ -189,8 +189,8 @@ def test_a_misspelled_file_is_answered_with_the_one_beside_it(
 def test_all_that_a_job_file_lacks_is_said_at_once(capsys: pytest.CaptureFixture[str], here: Path) -> None:
     (here / "bare.yaml").write_text("name: mine\n")
     told = refused(capsys, "render", "bare.yaml")
-    assert "apiVersion: ddp.dev/v1" in told
-    assert "kind: Job" in told
+    assert "apiVersion: ddp.dev/v1alpha1" in told
+    assert "kind: DDPJob" in told
 
 
 @pytest.mark.parametrize("command", [("render",), ("render", "-o", "helm-values"), ("submit", "--dry-run=client")])

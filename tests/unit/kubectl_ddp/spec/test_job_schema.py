@@ -12,15 +12,15 @@ import pytest
 import yaml
 from hypothesis import HealthCheck, given, settings
 
+from kubectl_ddp.kube.ddpjob import HEADER, METADATA
 from kubectl_ddp.spec.fields import DEFAULTS, FILE_KEYS
 from kubectl_ddp.spec.job_file import JobFile, parse
 from kubectl_ddp.spec.job_schema import job_schema
 from kubectl_ddp.spec.model import JobSpec
-from kubectl_ddp.spec.serialization import spec_to_dict
+from kubectl_ddp.spec.serialization import to_ddpjob
 from tests.support.jobs import jobs
 
 ROOT: Final = Path(__file__).parents[4]
-HEADER: Final = {"apiVersion": "ddp.dev/v1", "kind": "Job"}
 MODELINE: Final = "# yaml-language-server: $schema=../../docs/job.schema.json\n"
 TYPES: Final[Mapping[str, Callable[[Any], bool]]] = {
     "string": lambda value: isinstance(value, str),
@@ -66,17 +66,24 @@ KEYWORDS: Final[Mapping[str, Callable[[Any, Any, Mapping[str, Any]], bool]]] = {
 """Keyword of JSON schema → check of (value, the keyword's value, schema)."""
 
 
+def as_file(values: Mapping[str, Any]) -> dict[str, Any]:
+    """A job file with these keys."""
+    metadata = {key: value for key, value in values.items() if key in METADATA}
+    return {**HEADER, "metadata": metadata, "spec": {key: values[key] for key in values if key not in METADATA}}
+
+
 def wrong(document: Mapping[str, Any]) -> list[str]:
-    """Keys that the schema refuses; ``job`` for a violation beyond single keys."""
+    """Keys of a job file that the schema refuses; ``job`` for a violation beyond single keys."""
     schema = job_schema()
-    found = [key for key in document if not is_valid(document[key], schema["properties"].get(key, {"enum": []}))]
+    parts = [(document.get(part, {}), schema["properties"][part]["properties"]) for part in ("metadata", "spec")]
+    found = [key for keys, known in parts for key in keys if not is_valid(keys[key], known.get(key, {"enum": []}))]
     return found if found or is_valid(document, schema) else ["job"]
 
 
 @given(jobs())
 @settings(deadline=None, print_blob=True, suppress_health_check=[HealthCheck.too_slow])
 def test_the_schema_accepts_any_valid_job(spec: JobSpec) -> None:
-    assert wrong(json.loads(json.dumps(spec_to_dict(spec)))) == []
+    assert wrong(json.loads(json.dumps(to_ddpjob(spec)))) == []
 
 
 @pytest.mark.parametrize("path", sorted((ROOT / "manifests/examples").glob("*.ddp.yaml")), ids=lambda path: path.name)
@@ -90,8 +97,8 @@ def test_the_schema_accepts_each_example_which_names_it(path: Path) -> None:
 def test_schema_and_parser_accept_the_example_of_each_key(key: str) -> None:
     field = FILE_KEYS[key]
     line = f"{key}: {field.example}"
-    assert wrong(HEADER | yaml.safe_load(line)) == []
-    layer = parse(JobFile("x", f"apiVersion: ddp.dev/v1\nkind: Job\n{line}\n", Path()))
+    assert wrong(as_file(yaml.safe_load(line))) == []
+    layer = parse(JobFile("x", json.dumps(as_file(yaml.safe_load(line))), Path()))
     for name, value in layer.items():
         entry = name.partition(".")[2]
         assert field.parse({entry: value.raw} if field.is_map else value.raw) not in (None, ())
@@ -99,7 +106,7 @@ def test_schema_and_parser_accept_the_example_of_each_key(key: str) -> None:
 
 @pytest.mark.parametrize("key", DEFAULTS)
 def test_the_schema_accepts_each_default(key: str) -> None:
-    assert wrong(HEADER | {key: DEFAULTS[key]}) == []
+    assert wrong(as_file({key: DEFAULTS[key]})) == []
 
 
 @pytest.mark.parametrize(
@@ -120,8 +127,8 @@ def test_the_schema_accepts_each_default(key: str) -> None:
     ids=str,
 )
 def test_the_schema_refuses(more: dict[str, Any]) -> None:
-    assert wrong(HEADER | more) != []
+    assert wrong(as_file(more)) != []
 
 
 def test_the_header_is_required() -> None:
-    assert wrong({"name": "a"}) != []
+    assert wrong({"metadata": {"name": "a"}}) != []

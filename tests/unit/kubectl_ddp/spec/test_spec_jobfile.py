@@ -1,4 +1,7 @@
-"""Job files are read strictly, and what is wrong in one is named with its line."""
+"""Job files are read strictly, and what is wrong in one is named with its line.
+
+Most of these files have the earlier form, whose keys are read like those below ``spec``.
+"""
 
 from __future__ import annotations
 
@@ -79,11 +82,11 @@ def test_a_mistake_is_one_sentence_with_its_line(text: str, sentence: str) -> No
     [
         ("", "job.yaml holds nothing"),
         ("[]", "job.yaml holds no map of keys"),
-        ("name: a", "job.yaml lacks 'apiVersion: ddp.dev/v1' and 'kind: Job'."),
-        ("apiVersion: ddp.dev/v1\nname: a", "job.yaml lacks 'kind: Job'."),
+        ("name: a", "job.yaml lacks 'apiVersion: ddp.dev/v1alpha1' and 'kind: DDPJob'."),
+        ("apiVersion: ddp.dev/v1\nname: a", "job.yaml lacks 'kind: DDPJob'."),
         (
             "apiVersion: kubeflow.org/v1\nkind: PyTorchJob",
-            "apiVersion is 'kubeflow.org/v1', and a job file says 'ddp.dev/v1'.",
+            "apiVersion is 'kubeflow.org/v1', and a job file says 'ddp.dev/v1alpha1'.",
         ),
         ("apiVersion: [a]\nkind: Job", "apiVersion is '...'"),
         pytest.param("args: " + "[" * 5000 + "]" * 5000, "job.yaml is nested too deeply", id="brackets"),
@@ -92,6 +95,55 @@ def test_a_mistake_is_one_sentence_with_its_line(text: str, sentence: str) -> No
 def test_a_file_that_is_no_job_file_is_told_what_one_is(text: str, sentence: str) -> None:
     with pytest.raises(UsageError) as caught:
         parse(JobFile("job.yaml", text, Path()))
+    assert sentence in str(caught.value)
+
+
+DDPJOB = "apiVersion: ddp.dev/v1alpha1\nkind: DDPJob\n"
+
+
+def test_a_ddpjob_has_the_keys_of_a_job_below_metadata_and_spec() -> None:
+    warned: list[str] = []
+    text = f"{DDPJOB}metadata:\n  name: a\n  namespace: b\nspec:\n  nnodes: 1:2\n  env: {{A: no}}\n"
+    layer = parse(JobFile("job.yaml", text, Path()), warned.append)
+    assert {key: given.raw for key, given in layer.items()} == {
+        "name": "a",
+        "namespace": "b",
+        "nnodes": "1:2",
+        "env.A": "no",
+    }
+    assert layer["nnodes"].origin.place == "job.yaml line 7"
+    assert warned == []
+
+
+def test_the_earlier_form_is_read_with_a_warning() -> None:
+    warned: list[str] = []
+    assert parse(file("name: a"), warned.append)["name"].raw == "a"
+    [warning] = warned
+    assert "Begin it with 'apiVersion: ddp.dev/v1alpha1'" in warning
+
+
+def test_labels_of_the_object_are_not_those_of_the_pods_and_a_warning_says_so() -> None:
+    warned: list[str] = []
+    assert parse(JobFile("job.yaml", f"{DDPJOB}metadata: {{labels: {{a: b}}}}", Path()), warned.append) == {}
+    assert warned == ["job.yaml line 3: metadata.labels is for 'kubectl apply'. spec.labels are those of the pods."]
+
+
+@pytest.mark.parametrize(
+    ("text", "sentence"),
+    [
+        ("gpus: 1", "job.yaml line 3: a DDPJob has no key 'gpus'. Write it below spec."),
+        ("status: {}", "job.yaml line 3: a DDPJob has no key 'status'."),
+        ("spec: [a]", "job.yaml line 3: spec is a map."),
+        ("spec: {name: a}", "job.yaml line 3: spec has no key 'name'. Write it below metadata."),
+        ("metadata: {gpus: 1}", "job.yaml line 3: metadata has no key 'gpus'. Write it below spec."),
+        ("metadata: {nam: a}", "job.yaml line 3: metadata has no key 'nam'. Did you mean 'name'?"),
+        ("spec: {nnode: 1}", "job.yaml line 3: a job has no key 'nnode'. Did you mean 'nnodes'?"),
+        ("spec: {suspend: true}", "job.yaml line 3: suspend is of an object in a cluster."),
+    ],
+)
+def test_a_key_in_the_wrong_place_is_one_sentence_with_its_line(text: str, sentence: str) -> None:
+    with pytest.raises(UsageError) as caught:
+        parse(JobFile("job.yaml", DDPJOB + text, Path()))
     assert sentence in str(caught.value)
 
 

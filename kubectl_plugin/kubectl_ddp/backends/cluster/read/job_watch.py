@@ -40,7 +40,12 @@ def watch(api: Api, job: Object, namespace: str, reasons: Collection[str] | None
     selectors = [f"involvedObject.kind=Pod,reason={reason}" for reason in reasons or ()]
     queries: list[dict[str, str]] = [{}] if reasons is None else [{"fieldSelector": each} for each in selectors]
     events = [
-        Reflector(api, collection("v1", "events", namespace), keep=lambda event: is_named_after(event, name), **query)
+        Reflector(
+            api,
+            collection("v1", "events", namespace),
+            reduce=lambda event: event if is_named_after(event, name) else None,
+            **query,
+        )
         for query in queries
     ]
     changes: queue.SimpleQueue[Exception | None] = queue.SimpleQueue()

@@ -11,7 +11,16 @@ from typing import Any, Final
 
 from kubectl_ddp.kube.objects import Object
 
-METADATA: Final = ("name", "namespace", "uid", "labels", "annotations", "creationTimestamp", "deletionTimestamp")
+METADATA: Final = (
+    "name",
+    "namespace",
+    "uid",
+    "resourceVersion",
+    "labels",
+    "annotations",
+    "creationTimestamp",
+    "deletionTimestamp",
+)
 SPEC: Final = (
     "nodeName",
     "nodeSelector",

@@ -17,7 +17,7 @@ from typing import Any, Final
 from urllib3 import BaseHTTPResponse
 from urllib3.exceptions import HTTPError
 
-from kubectl_ddp.backends.cluster.http.api import Api
+from kubectl_ddp.backends.cluster.http.api import Api, identity
 from kubectl_ddp.backends.cluster.http.api_errors import Expired, api_error, call
 from kubectl_ddp.backends.cluster.http.response import CHUNK_BYTES
 from kubectl_ddp.errors import DdpError, Unreachable
@@ -40,18 +40,20 @@ MOST_EVENT_BYTES: Final = 4 << 20
 class Reflector:
     """Copy of one collection or a selection of it, with notification of every change."""
 
-    def __init__(self, api: Api, path: str, *, keep: Callable[[Object], bool] = lambda _: True, **query: str) -> None:
+    def __init__(
+        self, api: Api, path: str, *, reduce: Callable[[Object], Object | None] = identity, **query: str
+    ) -> None:
         """Create a reflector. Call :meth:`read` before :meth:`objects`.
 
         Args:
             api: API server.
             path: Path of the collection.
-            keep: Filter of the objects, for conditions that no selector supports.
+            reduce: Function that returns the part of an object to keep, or ``None`` to skip it.
             query: ``labelSelector``, ``fieldSelector``.
         """
         self._api = api
         self._path = path
-        self._keep = keep
+        self._reduce = reduce
         self._query = query
         self._version = ""
         self._objects: dict[str, Object] = {}
@@ -64,11 +66,14 @@ class Reflector:
         with self._lock:
             return list(self._objects.values())
 
+    @property
+    def revision(self) -> str:
+        """Resource version of the copy. The objects have not changed while it is the same."""
+        return self._version
+
     def read(self) -> None:
         """Read the list. Raises the errors of the API server."""
-        items, version = self._api.items(
-            self._path, reduce=lambda item: item if self._keep(item) else None, **self._query
-        )
+        items, version = self._api.items(self._path, reduce=self._reduce, **self._query)
         with self._lock:
             self._objects = {item["metadata"]["uid"]: item for item in items}
             self._version = version
@@ -141,9 +146,10 @@ class Reflector:
             self._version = about["resourceVersion"]
             if kind == "BOOKMARK":
                 return False
-            if kind == "DELETED" or not self._keep(item):
+            kept = None if kind == "DELETED" else self._reduce(item)
+            if kept is None:
                 return self._objects.pop(about["uid"], None) is not None
-            self._objects[about["uid"]] = item
+            self._objects[about["uid"]] = kept
             return True
 
     def _error(self, status: Object) -> DdpError:

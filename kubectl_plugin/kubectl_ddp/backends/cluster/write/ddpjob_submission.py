@@ -1,0 +1,136 @@
+"""Submission of a job as one DDPJob, from which the controller makes all other objects.
+
+1. The DDPJob is created, with the digest of the job.
+2. The ConfigMaps with its code are created, owned by it. The controller waits for them.
+3. The submission ends when the controller has created the root object, or has refused the job.
+
+An interrupted command leaves a DDPJob. Submitting the same job again completes it.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import time
+from collections.abc import Callable, Sequence
+from typing import Final
+
+from ddp_trainer.common.constants import FIELD_MANAGER, Annotation, Label
+from kubectl_ddp.backends.cluster.http.api import Api
+from kubectl_ddp.backends.cluster.http.api_errors import AgainstPolicy, Conflict, NotServed
+from kubectl_ddp.backends.cluster.http.resources import collection
+from kubectl_ddp.code.archive import read_back
+from kubectl_ddp.errors import AlreadyExists, DdpError, Forbidden, NotFound, UsageError
+from kubectl_ddp.kube import ddpjob, job_kinds
+from kubectl_ddp.kube.conditions import condition_of
+from kubectl_ddp.kube.objects import Object
+from kubectl_ddp.spec.serialization import spec_from_dict, to_ddpjob
+
+PAUSE_SECONDS: Final = 0.1
+PATIENCE_SECONDS: Final = 30.0
+"""Time in which the controller creates the root object, or refuses the job."""
+TRIES: Final = int(PATIENCE_SECONDS / PAUSE_SECONDS)
+COPIED: Final = (Annotation.DIGEST, Annotation.SUBMITTED)
+
+
+def ddpjob_of(objects: Sequence[Object]) -> Object:
+    """Return the DDPJob of a rendered job."""
+    root = job_kinds.root_of(list(objects))
+    job = to_ddpjob(spec_from_dict(job_kinds.submitted_spec(root)))
+    annotations = {key.value: root["metadata"]["annotations"].get(key, "") for key in COPIED}
+    code = read_back([item for item in objects if item["kind"] == "ConfigMap"])
+    job["metadata"]["annotations"] = annotations | ({ddpjob.CODE: code.hash} if code is not None else {})
+    job["metadata"]["labels"] = {Label.MANAGED_BY.value: FIELD_MANAGER}
+    return job
+
+
+class DDPJobSubmission:
+    """Submission of one job as a DDPJob."""
+
+    def __init__(
+        self, api: Api, objects: Sequence[Object], namespace: str, *, sleep: Callable[[float], None] = time.sleep
+    ) -> None:
+        self._api = api
+        self._code = [item for item in objects if item["kind"] == "ConfigMap"]
+        self._job = ddpjob_of(objects)
+        self._namespace = namespace
+        self._sleep = sleep
+        self._collection = collection(ddpjob.API_VERSION, ddpjob.PLURAL, namespace)
+        self._path = f"{self._collection}/{self._job['metadata']['name']}"
+
+    def submit(self) -> bool:
+        """Create the job. Returns false if the user may not create a DDPJob here. An identical job is left unchanged.
+
+        Raises:
+            AlreadyExists: If there is another DDPJob of this name.
+            UsageError: If the API server or the controller refuses the job.
+            DdpError: If no controller acts on it.
+        """
+        try:
+            job = self._claim()
+        except AgainstPolicy:
+            raise
+        except (Forbidden, NotServed):
+            return False
+        try:
+            for item in self._code:
+                self._send(item, job)
+            self._wait_for_root(job)
+        except BaseException:  # Ctrl-C too
+            if not (job.get("status") or {}).get("root"):
+                with contextlib.suppress(DdpError):
+                    self._api.delete(self._path, uid=job["metadata"]["uid"])
+            raise
+        return True
+
+    def _claim(self) -> Object:
+        """Return the DDPJob, which is created unless the identical one exists."""
+        with contextlib.suppress(AlreadyExists):
+            return self._api.create(self._collection, self._job)
+        existing = self._api.get(self._path)
+        about, key = existing["metadata"], Annotation.DIGEST
+        is_same = (about.get("annotations") or {}).get(key) == self._job["metadata"]["annotations"][key]
+        if "deletionTimestamp" in about or not is_same:
+            hint = "It is being deleted; try again in a moment." if is_same else "Choose another --name, or delete it."
+            raise AlreadyExists(
+                f"There is another {ddpjob.KIND} '{about['name']}' in namespace '{self._namespace}' already.", hint=hint
+            )
+        return existing
+
+    def _send(self, item: Object, job: Object) -> None:
+        """Create a ConfigMap with code. Its run has no id yet."""
+        labels = {key: value for key, value in item["metadata"]["labels"].items() if key != Label.RUN_ID}
+        about = {"name": item["metadata"]["name"], "labels": labels, "ownerReferences": [ddpjob.owner_reference(job)]}
+        where = collection("v1", "configmaps", self._namespace)
+        for _ in range(TRIES):
+            with contextlib.suppress(AlreadyExists):
+                self._api.create(where, {**item, "metadata": about})
+                return
+            with contextlib.suppress(NotFound, Conflict):
+                existing = self._api.get(f"{where}/{about['name']}")
+                if job["metadata"]["uid"] in ddpjob.owner_uids(existing):
+                    return
+                if ddpjob.owner_of(existing) != job["metadata"]["name"]:
+                    break
+                self._api.delete(f"{where}/{about['name']}", uid=existing["metadata"]["uid"])  # of a job that is gone
+            self._sleep(PAUSE_SECONDS)
+        raise AlreadyExists(
+            f"There is another ConfigMap '{about['name']}' in namespace '{self._namespace}' already.",
+            hint="Choose another --name.",
+        )
+
+    def _wait_for_root(self, job: Object) -> None:
+        for _ in range(TRIES):
+            try:
+                found = self._api.get(self._path)
+            except NotFound:
+                raise DdpError(f"The {ddpjob.KIND} '{job['metadata']['name']}' was deleted meanwhile.") from None
+            valid = condition_of(found, "Valid")
+            if (found.get("status") or {}).get("root"):
+                return
+            if valid.get("status") == "False":
+                raise UsageError(str(valid.get("message")))
+            self._sleep(PAUSE_SECONDS)
+        raise DdpError(
+            f"No controller has acted on the {ddpjob.KIND} '{job['metadata']['name']}' for {PATIENCE_SECONDS:g} s.",
+            hint="Check that ddp-controller runs with --ddpjobs; the chart ddp-platform installs it.",
+        )

@@ -1,0 +1,46 @@
+"""The kind DDPJob: its names, and the fields of it that are no keys of a job."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, Final
+
+from ddp_trainer.common.constants import GROUP
+from kubectl_ddp.kube.objects import Object
+
+API_VERSION: Final = f"{GROUP}/v1alpha1"
+KIND: Final = "DDPJob"
+PLURAL: Final = "ddpjobs"
+HEADER: Final = {"apiVersion": API_VERSION, "kind": KIND}
+METADATA: Final = ("name", "namespace")
+"""Keys of a job that are below ``metadata``; all others are below ``spec``."""
+KUBECTLS: Final = ("labels", "annotations")
+"""Further keys of ``metadata`` in a file, which only ``kubectl apply`` uses."""
+SUSPEND: Final = "suspend"
+"""Field of the specification: true for a job without pods."""
+REPLICAS: Final = "replicas"
+"""Field of the specification: number of nodes within the bounds of ``nnodes``, set by ``kubectl scale``."""
+CONTROLS: Final = (SUSPEND, REPLICAS)
+"""Fields of the specification that change a running job, and are no keys of a job file."""
+CODE: Final = f"{GROUP}/code"
+"""Annotation with the hash of the code that the submitter sends, in ConfigMaps that the DDPJob owns."""
+
+
+def owner_of(item: Object) -> str | None:
+    """Return the name of the DDPJob that an object was made for; None without one."""
+    owners = item["metadata"].get("ownerReferences") or ()
+    names = (
+        str(owner["name"]) for owner in owners if (owner.get("apiVersion"), owner.get("kind")) == (API_VERSION, KIND)
+    )
+    return next(names, None)
+
+
+def owner_uids(item: Object) -> set[str]:
+    """Return the uids of the owners of an object."""
+    return {str(owner["uid"]) for owner in item["metadata"].get("ownerReferences") or ()}
+
+
+def owner_reference(job: Object) -> Mapping[str, Any]:
+    """Return the reference by which an object belongs to a DDPJob, and is deleted with it."""
+    about = job["metadata"]
+    return {"apiVersion": API_VERSION, "kind": KIND, "name": about["name"], "uid": about["uid"], "controller": False}

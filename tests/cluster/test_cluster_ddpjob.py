@@ -1,0 +1,169 @@
+"""The kind DDPJob on a real API server: what it accepts and refuses, and a whole life of a job without our command."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import subprocess
+from collections.abc import Iterator
+from copy import deepcopy
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from kubectl_ddp.backends.cluster.http.api import Api
+from kubectl_ddp.errors import DdpError, NotFound, UsageError
+from kubectl_ddp.kube.conditions import condition_of
+from tests.cluster.live_cluster import Json, Namespace, until
+from tests.cluster.test_cluster_controller import controller
+from tests.support.examples import JOB_FILES
+from tests.support.refused_jobs import AS_TEXT, BY_SERVER, IN_VALID, ddpjob
+from tools.docs.ddpjob_crd import definition
+
+DEFINITIONS = "/apis/apiextensions.k8s.io/v1/customresourcedefinitions"
+TINY = {"nnodes": "1:2", "nproc": 1, "cpu": "50m", "memory": "128Mi", "shm": "16Mi", "grace": "5s", "engine": "job"}
+
+
+@pytest.fixture(scope="module")
+def kind(api: Api) -> Iterator[None]:
+    """The definition, installed; deleted again unless it was there."""
+    wanted = definition()
+    path = f"{DEFINITIONS}/{wanted['metadata']['name']}"
+    try:
+        was_there = bool(api.get(path))
+    except NotFound:
+        was_there = False
+    made = api.apply(path, wanted)
+
+    def is_established() -> bool:
+        conditions = (api.get(path).get("status") or {}).get("conditions") or ()
+        return any((each["type"], each["status"]) == ("Established", "True") for each in conditions)
+
+    until("that the kind is served", is_established)
+    yield
+    if not was_there:
+        api.delete(path, uid=made["metadata"]["uid"])
+
+
+def refusal(space: Namespace, job: Json) -> str | None:
+    """What the API server says of a DDPJob; None if it accepts it."""
+    try:
+        space.api.create(space.path("ddp.dev/v1alpha1", "ddpjobs"), job, dryRun="All")
+    except DdpError as error:
+        return str(error)
+    return None
+
+
+@pytest.mark.usefixtures("kind")
+def test_the_api_server_accepts_every_example_and_refuses_what_schema_and_rules_can(space: Namespace) -> None:
+    assert refusal(space, ddpjob({})) is None
+    for path in JOB_FILES:
+        assert refusal(space, yaml.safe_load(path.read_text())) is None, path.name
+    accepted = [str(changes) for changes, _ in BY_SERVER if refusal(space, ddpjob(changes)) is None]
+    accepted += [str(changes) for changes in AS_TEXT if refusal(space, ddpjob(changes)) is None]
+    accepted += [name for name in ("a" * 49, "Digits", "1a", "a.b", "a-") if refusal(space, ddpjob({}, name)) is None]
+    long = ddpjob({"nnodes": "1:100000"}, "a" * 48)
+    assert accepted == []
+    assert refusal(space, long) is not None
+    assert [str(changes) for changes, _ in IN_VALID if refusal(space, ddpjob(changes)) is not None] == []
+
+
+def get(space: Namespace, name: str) -> Json:
+    return space.api.get(space.path("ddp.dev/v1alpha1", "ddpjobs", name))
+
+
+def kubectl(space: Namespace, *words: str, stdin: str = "") -> str:
+    done = subprocess.run(
+        ["kubectl", "-n", space.name, *words], input=stdin, capture_output=True, text=True, check=False, timeout=180
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+    return done.stdout
+
+
+def a_job(space: Namespace, name: str, command: list[str], **more: Any) -> Json:
+    job = ddpjob({"module": None, "command": command, "image": space.image, **TINY, **more}, name)
+    return deepcopy(job)
+
+
+@pytest.mark.timeout(600)
+@pytest.mark.usefixtures("kind")
+def test_kubectl_is_enough_for_a_whole_life_of_a_job(space: Namespace) -> None:
+    with controller(space, "--ddpjobs"):
+        sleeper = a_job(space, "life", ["sleep", "3600"])
+        kubectl(space, "apply", "-f", "-", stdin=json.dumps(sleeper))
+        kubectl(space, "wait", "--for=condition=Running", "ddp/life", "--timeout=120s")
+        until("two ready pods", lambda: get(space, "life")["status"].get("nodes") == "2/2")
+        assert "life" in kubectl(space, "get", "ddp", "-o", "wide")
+        kubectl(space, "scale", "ddp/life", "--replicas=1")
+        until("one pod", lambda: get(space, "life")["status"].get("nodes") == "1/1")
+        kubectl(space, "patch", "ddp/life", "--type=merge", "-p", '{"spec":{"suspend":true}}')
+        kubectl(space, "wait", "--for=condition=Suspended", "ddp/life", "--timeout=60s")
+        until("no worker", lambda: not space.pods())
+        kubectl(space, "patch", "ddp/life", "--type=merge", "-p", '{"spec":{"suspend":false}}')
+        until("one pod", lambda: get(space, "life")["status"].get("nodes") == "1/1")
+        with pytest.raises(UsageError, match="only replicas, suspend, ttl can change"):
+            space.api.merge(space.path("ddp.dev/v1alpha1", "ddpjobs", "life"), {"spec": {"gpus": 1}})
+        kubectl(space, "delete", "ddp/life")
+        until("nothing left", lambda: not space.left())
+
+
+@pytest.mark.timeout(600)
+@pytest.mark.usefixtures("kind")
+def test_submit_makes_one_object_and_its_script_arrives(space: Namespace, tmp_path: Path) -> None:
+    script = tmp_path / "hello.py"
+    script.write_text("print('hello from the script')\n")
+    size = ("--nnodes", "1", "--nproc", "1", "--cpu", "50m", "--memory", "256Mi", "--engine", "job")
+    with controller(space, "--ddpjobs"):
+        space.ddp("submit", str(script), "--name", "once", "--image", space.image, *size, "--wait").ok()
+        job = until(
+            "the end",
+            lambda: found if condition_of(found := get(space, "once"), "Succeeded")["status"] == "True" else None,
+        )
+        assert job["status"]["phase"] == "Succeeded"
+        assert "hello from the script" in space.ddp("logs", "once").ok().out
+        space.ddp("delete", "-y", "once").ok()
+        until("nothing left", lambda: not space.left())
+        with contextlib.suppress(NotFound):
+            until("no DDPJob", lambda: "deletionTimestamp" not in get(space, "once") or None)
+
+
+@pytest.mark.timeout(600)
+@pytest.mark.usefixtures("kind")
+def test_a_job_in_a_queue_waits_for_quota_and_is_suspended_and_resumed_through_kueue(
+    space: Namespace, queue: str
+) -> None:
+    with controller(space, "--ddpjobs"):
+        size = {"nnodes": 1, "cpu": "40m", "queue": queue}
+        for name in ("first", "second"):
+            job = a_job(space, name, ["sleep", "3600"], **size)
+            space.api.create(space.path("ddp.dev/v1alpha1", "ddpjobs"), job)
+            if name == "first":
+                until("the first", lambda: phase(space, "first") == "Running")
+        until("that the second waits", lambda: phase(space, "second") == "Queued")
+        space.ddp("suspend", "first").ok()
+        until("the first to stop", lambda: phase(space, "first") == "Suspended")
+        until("the second", lambda: phase(space, "second") == "Running")
+        space.ddp("delete", "-y", "second").ok()
+        space.ddp("resume", "first").ok()
+        until("the first again", lambda: phase(space, "first") == "Running")
+        space.ddp("delete", "-y", "first").ok()
+        until("nothing left", lambda: not space.left())
+
+
+def phase(space: Namespace, name: str) -> str:
+    """State of a DDPJob in one word."""
+    return str((get(space, name).get("status") or {}).get("phase"))
+
+
+@pytest.mark.usefixtures("kind")
+def test_what_no_schema_can_refuse_is_one_sentence_in_the_condition_valid(space: Namespace) -> None:
+    with controller(space, "--ddpjobs"):
+        for number, (changes, _) in enumerate(IN_VALID):
+            space.api.create(space.path("ddp.dev/v1alpha1", "ddpjobs"), ddpjob(changes, f"bad-{number}"))
+        for number, (_, sentence) in enumerate(IN_VALID):
+            name = f"bad-{number}"
+            message = until("a verdict", lambda name=name: condition_of(get(space, name), "Valid").get("message"))
+            assert sentence in message
+    assert space.left() == []

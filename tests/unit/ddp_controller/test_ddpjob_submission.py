@@ -1,0 +1,137 @@
+"""``submit`` creates one DDPJob and its code, whatever dies in between, and other commands change the DDPJob."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from kubectl_ddp.backends.cluster import ClusterBackend
+from kubectl_ddp.backends.cluster.http.api import Api
+from kubectl_ddp.backends.cluster.http.api_errors import AgainstPolicy
+from kubectl_ddp.backends.cluster.http.connection import connect
+from kubectl_ddp.backends.cluster.write.ddpjob_submission import DDPJobSubmission
+from kubectl_ddp.code.archive import Code
+from kubectl_ddp.errors import AlreadyExists, DdpError, UsageError
+from kubectl_ddp.kube.objects import Object
+from kubectl_ddp.render import render
+from kubectl_ddp.values.engine import Engine
+from kubectl_ddp.values.program import Script
+from tests.support.api_server import Answer, ApiServer, kubeconfig, serving, status
+from tests.support.jobs import a_job
+from tests.unit.ddp_controller.ddpjob_cluster import DDPJOB, GROUPS, ROOT, Cluster, Killed
+
+COLLECTION = DDPJOB.rpartition("/")[0]
+
+
+@pytest.fixture
+def cluster(tmp_path: Path) -> Iterator[Cluster]:
+    with serving(ApiServer(GROUPS)) as server:
+        yield Cluster(server, connect(kubeconfig=str(kubeconfig(tmp_path, server.url))))
+
+
+def objects(**changes: Any) -> list[Object]:
+    """A rendered job with a script."""
+    spec = a_job(engine=Engine.JOB, program=Script("train.py"), args=(), **changes)
+    return render(spec, "run", code=Code("train.py", "print('hello')\n"))
+
+
+def submit(cluster: Cluster, api: Api, wanted: list[Object]) -> bool:
+    """Submit beside a controller, which acts while the submission waits."""
+    controller = cluster.reconciler(cluster.watching)
+
+    def wait(_seconds: float) -> None:
+        cluster.now += 1
+        cluster.settle(controller)
+
+    return DDPJobSubmission(api, wanted, "team", sleep=wait).submit()
+
+
+def test_a_submission_is_one_ddpjob_and_its_code(cluster: Cluster) -> None:
+    assert submit(cluster, cluster.api, objects())
+    created = [each.body["kind"] for each in cluster.server.requests if each.path in {COLLECTION, CODE}]
+    assert created[:2] == ["DDPJob", "ConfigMap"]
+    made = cluster.made()
+    [code] = [item for item in made.values() if item["kind"] == "ConfigMap"]
+    assert code["metadata"]["ownerReferences"][0]["kind"] == "DDPJob"
+    assert made["Job/digits"]["spec"]["suspend"] is False
+
+
+CODE = "/api/v1/namespaces/team/configmaps"
+
+
+@pytest.mark.parametrize("loses_answer", [False, True])
+def test_the_command_killed_at_any_request_and_run_again_makes_one_job(cluster: Cluster, loses_answer: bool) -> None:
+    for last in range(1, 30):
+        cluster.server.objects.clear()
+        cluster.life.left, cluster.life.loses_answer = last, loses_answer
+        with contextlib.suppress(Killed):
+            submit(cluster, cluster.api, objects())
+        is_whole = cluster.life.left >= 0
+        cluster.life.left = 10**6
+        assert submit(cluster, cluster.api, objects())
+        cluster.settle()
+        made = cluster.made()
+        assert made["Job/digits"]["spec"]["suspend"] is False
+        assert len([item for item in made.values() if item["kind"] == "ConfigMap"]) == 1
+        if is_whole:
+            break
+    assert is_whole
+    assert last > 3
+
+
+def test_the_identical_job_is_left_unchanged_and_another_one_is_refused(cluster: Cluster) -> None:
+    submit(cluster, cluster.api, objects())
+    before = cluster.server.objects[DDPJOB]["metadata"]["uid"]
+    assert submit(cluster, cluster.api, objects())
+    with pytest.raises(AlreadyExists, match="another DDPJob 'digits'"):
+        submit(cluster, cluster.api, objects(max_restarts=3))
+    assert cluster.server.objects[DDPJOB]["metadata"]["uid"] == before
+
+
+def test_a_user_who_may_not_create_a_ddpjob_gets_the_objects_instead(cluster: Cluster) -> None:
+    cluster.server.next(f"POST {COLLECTION}", Answer(403, status(403, "Forbidden", "no right")))
+    assert not submit(cluster, cluster.api, objects())
+    denied = "ValidatingAdmissionPolicy 'x' with binding 'x' denied request: no"
+    cluster.server.next(f"POST {COLLECTION}", Answer(403, status(403, "Forbidden", denied)))
+    with pytest.raises(AgainstPolicy):
+        submit(cluster, cluster.api, objects())
+
+
+def test_a_job_on_which_no_controller_acts_is_withdrawn(cluster: Cluster) -> None:
+    with pytest.raises(DdpError, match="No controller has acted"):
+        DDPJobSubmission(cluster.api, objects(), "team", sleep=lambda _: None).submit()
+    assert DDPJOB not in cluster.server.objects
+
+
+def test_a_job_that_the_controller_refuses_is_withdrawn_with_its_sentence(cluster: Cluster) -> None:
+    theirs = {"apiVersion": "v1", "kind": "Service", "metadata": {}, "spec": {}}
+    cluster.server.put("/api/v1/namespaces/team/services/digits", theirs)
+    with pytest.raises(UsageError, match="another Service 'digits'"):
+        submit(cluster, cluster.api, objects())
+    assert DDPJOB not in cluster.server.objects
+
+
+def test_commands_change_the_ddpjob_of_a_job_and_not_its_objects(cluster: Cluster) -> None:
+    submit(cluster, cluster.api, objects())
+    backend = ClusterBackend(connection=cluster.watching.connection, notice=lambda _: None)
+    backend.scale("digits", 1)
+    backend.suspend("digits", suspended=True)
+    spec = cluster.server.objects[DDPJOB]["spec"]
+    assert (spec["replicas"], spec["suspend"]) == (1, True)
+    assert cluster.server.objects[ROOT]["spec"]["suspend"] is False
+    with pytest.raises(UsageError, match="belongs to a DDPJob"):
+        backend.renew("digits", objects())
+    backend.delete("digits")
+    assert DDPJOB not in cluster.server.objects
+
+
+def test_submit_without_the_kind_makes_the_objects_itself(tmp_path: Path) -> None:
+    groups = {path: kinds for path, kinds in GROUPS.items() if "ddp.dev" not in path}
+    with serving(ApiServer(groups)) as server:
+        backend = ClusterBackend(connection=connect(kubeconfig=str(kubeconfig(tmp_path, server.url))))
+        backend.submit(objects())
+        assert server.objects[ROOT]["metadata"]["annotations"]["ddp.dev/digest"]
