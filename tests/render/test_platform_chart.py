@@ -56,7 +56,7 @@ EVERYTHING = {
     "limitRange": {"enabled": True, "max": {"memory": "8Gi"}},
     "presets": {"small": {"summary": "Small.", "settings": {"cpu": {"value": 1, "reason": "it is enough"}}}},
     "prePull": {"enabled": True},
-    "controller": {"enabled": True},
+    "controller": {"enabled": True, "ddpJobs": True},
     "policies": {"imageDigest": "Warn"},
 }
 

@@ -89,7 +89,7 @@ def test_every_pod_meets_pod_security_restricted(spec: JobSpec) -> None:
         assert pod["automountServiceAccountToken"] is False
         assert not {"hostNetwork", "hostPID", "hostIPC"} & set(pod)
         assert all(
-            set(volume) - {"name"} <= {"emptyDir", "persistentVolumeClaim", "configMap", "secret"}
+            set(volume) - {"name"} <= {"emptyDir", "persistentVolumeClaim", "configMap", "secret", "image"}
             for volume in pod.get("volumes", [])
         )
         for each in pod["containers"]:
