@@ -22,6 +22,7 @@ from tests.support.examples import JOB_FILES
 from tests.support.refused_jobs import AS_TEXT, BY_SERVER, IN_VALID, ddpjob
 from tools.docs.ddpjob_crd import definition
 
+pytestmark = pytest.mark.alone  # where the kind is served, every submission in the cluster creates it
 DEFINITIONS = "/apis/apiextensions.k8s.io/v1/customresourcedefinitions"
 TINY = {"nnodes": "1:2", "nproc": 1, "cpu": "50m", "memory": "128Mi", "shm": "16Mi", "grace": "5s", "engine": "job"}
 
