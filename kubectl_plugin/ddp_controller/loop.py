@@ -91,9 +91,6 @@ class Controller:
         self.metrics.doomed.set(sum(bool(pod.doom) for job in jobs for pod in job.pods))
         if not is_leader:
             return
-        self.reconciler.reconcile_all(
-            self.world.ddpjobs(), self.world.runs(), may_act=lambda: self.lease.is_held and not self.stop.is_requested
-        )
         self._paused = {key: end for key, end in self._paused.items() if end > self.clock()}
         budgets = self.world.budgets()
         for decision in self._decide(jobs, budgets):
@@ -102,6 +99,10 @@ class Controller:
             self._carry_out(decision)
         self._delete(orphans(budgets, jobs))
         self._report_skipped(malformed)
+        # Last, since the objects of many new jobs take longer than pods can wait that leave a node.
+        self.reconciler.reconcile_all(
+            self.world.ddpjobs(), self.world.runs(), may_act=lambda: self.lease.is_held and not self.stop.is_requested
+        )
 
     def _report_skipped(self, malformed: Malformed) -> None:
         """Report each job that is left alone once, in the log and in its events."""

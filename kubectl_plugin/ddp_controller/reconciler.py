@@ -2,8 +2,8 @@
 
 1. The specification is resolved and rendered as ``kubectl ddp submit`` does. An invalid one is reported in the
    condition Valid, and nothing is created.
-2. The Secret of the run is created, under a name that nobody knows before, and then the run id is written to the
-   status. A process that dies in between leaves a Secret that nothing uses, and that is deleted with the DDPJob.
+2. The Secret of the run is created under a random name, and then the run id is written to the status. A process that
+   dies in between leaves an unused Secret, which is deleted with the DDPJob.
 3. The other objects are created, the root last and suspended; then the root is resumed. The DDPJob owns all of them.
 4. From then on only the size and the suspension of the root are changed, and the status is kept.
 
@@ -77,16 +77,17 @@ Version = tuple[str, ...]
 
 @dataclass(slots=True)
 class _Seen:
-    """What the last look at a DDPJob was based on."""
+    """Result of the last reconciliation of a DDPJob."""
 
     version: Version
+    """Versions of the objects that it read."""
     again_at: float | None
     """Unix time at which it is looked at again without a change; None for never."""
     pause: float = 0.0
 
 
 class Reconciler:
-    """Carries out what DDPJobs ask for."""
+    """Creates and changes the objects of DDPJobs, and writes their status."""
 
     def __init__(self, api: Api, *, log: Callable[..., None], clock: Callable[[], float] = time.time) -> None:
         self._api = api
@@ -103,7 +104,7 @@ class Reconciler:
         Args:
             jobs: All DDPJobs.
             runs: Uid of a DDPJob → its root object with pods.
-            may_act: Returns false once this process must not act any more.
+            may_act: Returns false once this process has lost the Lease or has to stop.
         """
         before, self._seen = self._seen, {}
         for job in jobs:
@@ -200,7 +201,7 @@ class Reconciler:
         layer = {key: given for key, given in layer_of_object(job).items() if key != "namespace"}
         context = DefaultingContext(image=default_image(), shared=lambda _: backend.shared_presets(), reads_files=False)
         resolved = resolve([layer], context)
-        # The DDPJob is deleted after this time; a root that is gone before would look deleted by somebody.
+        # The controller deletes the DDPJob after this time. A root that expired first would count as deleted by a user.
         resolved = replace(resolved, spec=replace(resolved.spec, ttl_seconds=None))
         _check_code(resolved, code)
         return prepare_object(resolved, code).resolve_engine(backend)
@@ -230,7 +231,7 @@ class Reconciler:
         self._write_status(job, status_of_run(job, run, verdict, self._clock()) | requested)
 
     def _control_size(self, job: Object, root: Object) -> Verdict:
-        """Scale the root if the DDPJob asks for another size than before, and return the condition Valid.
+        """Scale the root if ``spec.replicas`` has changed, and return the condition Valid.
 
         The size of the root may differ from it later: quota and moves of pods change it, too.
         """

@@ -1,4 +1,4 @@
-"""The kind DDPJob: its names, and the fields of it that are no keys of a job."""
+"""The kind DDPJob: its names, and the fields that a job file does not have."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ SUSPEND: Final = "suspend"
 REPLICAS: Final = "replicas"
 """Field of the specification: number of nodes within the bounds of ``nnodes``, set by ``kubectl scale``."""
 CONTROLS: Final = (SUSPEND, REPLICAS)
-"""Fields of the specification that change a running job, and are no keys of a job file."""
+"""Fields of the specification that change a running job. A job file does not have them."""
 CODE: Final = f"{GROUP}/code"
 """Annotation with the hash of the code that the submitter sends, in ConfigMaps that the DDPJob owns."""
 
@@ -41,6 +41,6 @@ def owner_uids(item: Object) -> set[str]:
 
 
 def owner_reference(job: Object) -> Mapping[str, Any]:
-    """Return the reference by which an object belongs to a DDPJob, and is deleted with it."""
+    """Return the owner reference of an object that is to be deleted with a DDPJob."""
     about = job["metadata"]
     return {"apiVersion": API_VERSION, "kind": KIND, "name": about["name"], "uid": about["uid"], "controller": False}

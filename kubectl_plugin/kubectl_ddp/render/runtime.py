@@ -27,7 +27,8 @@ try:
 except SignalException as stop:
     sys.exit({Exit.SIGNAL_BASE:d} + stop.sigval)
 except RendezvousError as lost:
-    sys.exit(print("torchrun:", repr(lost), file=sys.stderr) or {Exit.RENDEZVOUS_LOST:d})
+    print("torchrun:", repr(lost), file=sys.stderr)
+    sys.exit({Exit.RENDEZVOUS_LOST:d})
 """
 """Program that runs torchrun. torchrun exits with 1 also where its pod was stopped or has lost worker 0, and engines
 would then end the job.

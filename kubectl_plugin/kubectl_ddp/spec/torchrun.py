@@ -14,7 +14,7 @@ from kubectl_ddp.values.node_requirements import Placement
 
 @dataclass(frozen=True, slots=True)
 class Difference:
-    """What the two launchers do in one situation. The document and ``render --explain`` show it."""
+    """Behavior of both launchers in one situation, for docs/cluster.md and ``render --explain``."""
 
     subject: str
     ddp: str

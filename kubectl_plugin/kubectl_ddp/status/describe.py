@@ -130,7 +130,7 @@ def no_progress_text(state: JobState) -> str:
 
 def restarts_text(state: JobState) -> str:
     """Return the number of restarts of the worker group, with their causes; ``-`` if torchrun counts them alone."""
-    if state.launcher == "torchrun" and not state.restarts:
+    if state.uses_torchrun and not state.restarts:
         return NOTHING
     causes = ", ".join(f"{cause} {count}" for cause, count in sorted(state.restarts.items()))
     return f"{sum(state.restarts.values())}" + (f" ({causes})" if causes else "")
@@ -161,6 +161,6 @@ def why_no_ranks(state: JobState) -> str:
     """Return the reason why no rank can be shown."""
     if state.nodes.ready == 0:
         return "no pod of the job runs."
-    if state.launcher == "torchrun":
+    if state.uses_torchrun:
         return "the launcher of the job is torchrun; docs/cluster.md lists what else it lacks."
     return "they have only just started, or the script reports nothing; docs/metrics.md shows how it can."

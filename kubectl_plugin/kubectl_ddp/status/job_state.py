@@ -99,8 +99,8 @@ class JobState:
     reason: str
     """One sentence: the cause of the state."""
     nodes: Nodes
-    launcher: str = "ddp"
-    """Launcher of the ranks: ``ddp``, or ``torchrun``, whose ranks and restarts are not known."""
+    uses_torchrun: bool = False
+    """True if torchrun starts the ranks, so that their metrics and restarts are not known."""
     processes_per_node: int = 1
     step: int | None = None
     steps_planned: int | None = None
@@ -257,8 +257,8 @@ def job_state(
             summary |= {"startup": started.to_summary()}
     error = _first_error(state, job, workers)
     progress = progress_fields(told, ranks, summary, has_succeeded=has_succeeded)
-    is_torchrun = job_kinds.uses_torchrun(job)
-    if is_torchrun and started is not None and started.current in IN_POD:
+    uses_torchrun = job_kinds.uses_torchrun(job)
+    if uses_torchrun and started is not None and started.current in IN_POD:
         started = None  # nothing measures the phases in the pod
     earlier, uids = EarlierPods.of(job), {str(pod["metadata"].get("uid")) for pod in workers}
     if state is State.SUSPENDED and progress["step"] is None:
@@ -273,7 +273,7 @@ def job_state(
         state=state,
         reason=_reason(state, facts, [*workers, *termination_message.stores(snapshot.pods)]),
         nodes=_nodes(job, workers, told, snapshot.queued, is_over=state in TERMINAL),
-        launcher="torchrun" if is_torchrun else "ddp",
+        uses_torchrun=uses_torchrun,
         processes_per_node=job_kinds.processes_per_node(job),
         restarts=earlier.total_restarts(counted or run_summary.restarts_of(summary or {}), uids),
         was_suspended=bool(earlier.uid) and earlier.uid not in uids,
@@ -282,7 +282,7 @@ def job_state(
         finished=_finished(status, facts) if state in TERMINAL else None,
         ranks=ranks,
         stall=stall,
-        silent=() if is_torchrun else tuple(sorted(running - told.keys())),
+        silent=() if uses_torchrun else tuple(sorted(running - told.keys())),
         outside=find_outside_nodes(told, {pod: group_state(said) for pod, said in told.items()})
         if state in WITH_RANKS
         else (),

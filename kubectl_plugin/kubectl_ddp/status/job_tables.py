@@ -138,7 +138,7 @@ def _job_row(state: JobState, now: float) -> list[str]:
         percent(state.progress),
         duration(state.eta_seconds),
         NOTHING if state.throughput is None else f"{number(state.throughput)}/s",
-        NOTHING if state.launcher == "torchrun" and not state.restarts else str(sum(state.restarts.values())),
+        NOTHING if state.uses_torchrun and not state.restarts else str(sum(state.restarts.values())),
         duration(state.duration(now)),
         duration(state.age_seconds(now)),
         state.where,

@@ -280,7 +280,7 @@ def present(facts: Facts) -> Iterator[CauseFinding]:
             Cause.RUNNING,
             f"It runs: {progress}." if progress else "It runs; nothing is wrong that can be seen.",
             f"'{program()} logs {facts.name} --rank all -f{location_flags()}' prints what its ranks write."
-            if facts.state.launcher == "torchrun"
+            if facts.state.uses_torchrun
             else f"'{program()} top {facts.name}{location_flags()}' shows its ranks live.",
             (*long[:_MOST_SILENT], *silent),
         )

@@ -55,7 +55,7 @@ def scale(
     before = observe(backend, snapshot)
     persist_result(backend, snapshot.job, before)
     per_node = job_kinds.processes_per_node(snapshot.job)
-    if waits and before.launcher == "torchrun":
+    if waits and before.uses_torchrun:
         raise UsageError(
             f"The ranks of job '{name}' report no world size, because its launcher is torchrun.",
             hint="Leave --wait out.",
@@ -91,7 +91,7 @@ def effect(before: JobState, nodes: int, per_node: int) -> str:
     what = (
         "training continues when the new pods have joined" if now > then else "the pods with the highest numbers leave"
     )
-    if before.launcher == "torchrun":
+    if before.uses_torchrun:
         return f"Job {before.name}: {ranks}; torchrun restarts all worker processes."
     return (
         f"Job {before.name}: {ranks}; {what}, with one re-form. The reference trainer keeps the global batch, and each "

@@ -51,7 +51,7 @@ def end_line(state: JobState, now: float) -> str:
     """
     has_succeeded = state.state is State.SUCCEEDED
     is_partial = not has_succeeded and state.step is not None and state.steps_planned is not None
-    restarts = state.restarts if state.launcher == "ddp" else None
+    restarts = None if state.uses_torchrun else state.restarts
     told = (
         f"{state.step} of {state.steps_planned} steps" if is_partial else "",
         summary_text(

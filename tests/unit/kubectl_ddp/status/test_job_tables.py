@@ -217,7 +217,7 @@ def test_a_rank_in_a_document_has_every_field_and_words_for_enumerations() -> No
 def test_a_job_of_torchrun_shows_a_dash_for_what_its_ranks_do_not_report() -> None:
     of_torchrun = job("Created", "Running", metadata={"annotations": {Annotation.SPEC: '{"launcher":"torchrun"}'}})
     state = job_state(snapshot(of_torchrun, pod(0), pod(1)), {}, where="local")
-    assert (state.launcher, state.silent, state.startup) == ("torchrun", (), None)
+    assert (state.uses_torchrun, state.silent, state.startup) == (True, (), None)
     assert "Restarts: -" in [" ".join(line.split()) for line in header(state, NOW, Style()).splitlines()]
     titles, row = (line.split() for line in job_table([state], NOW).render(Style()).splitlines())
     cells = dict(zip(titles, [*row[:2], " ".join(row[2:4]), *row[4:]], strict=True))

@@ -1,7 +1,7 @@
 """Creation of the objects of a DDPJob, which owns all of them.
 
-The owner exists first, so each step can be repeated: an object that the owner has already is kept, and one of somebody
-else is never changed. The root comes last, suspended.
+The owner exists first, so each step can be repeated: an object that the owner has already is kept, and an object of
+another owner is never changed. The root comes last, suspended.
 """
 
 from __future__ import annotations
@@ -54,7 +54,7 @@ class OwnedSubmission(Submission):
         """Create what is missing except for the Secret, and return the root object.
 
         Raises:
-            AlreadyExists: If somebody else has an object of the same name.
+            AlreadyExists: If an object of the same name has another owner.
             Conflict: If objects of an earlier job are being deleted, or an operator is not ready. Try again.
         """
         if (other := find_conflicting_job(self._api, self._namespace, self._root)) is not None:

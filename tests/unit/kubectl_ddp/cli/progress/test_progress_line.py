@@ -128,7 +128,7 @@ def test_a_cause_follows_what_the_job_does() -> None:
             "Job digits failed after 12s: 120 of 690 steps, 1 restart.",
         ),
         (replace(TRAINING, state=State.LOST), "Job digits failed after 12s: 120 of 690 steps, 0 restarts."),
-        (replace(TRAINING, state=State.FAILED, step=None, launcher="torchrun"), "Job digits failed after 12s."),
+        (replace(TRAINING, state=State.FAILED, step=None, uses_torchrun=True), "Job digits failed after 12s."),
     ],
     ids=["the trainer's", "a script's", "without steps", "failed", "lost", "torchrun's"],
 )
