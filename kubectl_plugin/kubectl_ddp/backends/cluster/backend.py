@@ -125,14 +125,13 @@ class ClusterBackend:
         is_closed = "Egress" in default["spec"].get("policyTypes", ())
         return type(egress)("closed") if is_closed else egress
 
-    def job(self, name: str, *, events: bool = True, namespace: str | None = None) -> Snapshot:
+    def job(self, name: str, *, events: bool = True) -> Snapshot:
         """Return one job, without its events if ``events`` is false. Raises NotFound."""
-        place = namespace or self.namespace
-        path = collection("v1", "pods", place)
+        path = collection("v1", "pods", self.namespace)
         mine = f"{Label.JOB}={name}"
         with Future(lambda: self._api.items(path, reduce=without_managers, labelSelector=mine)[0]) as pods:
-            job = Jobs(self._api, place, self._notice).named(name)
-            found = of_one(job, pods.result(), recent_events(self._api, name, place) if events else ())
+            job = self._jobs.named(name)
+            found = of_one(job, pods.result(), recent_events(self._api, name, self.namespace) if events else ())
             return replace(found, queued=queue_state_lookup(self._api, [job])(job))
 
     def watch(
