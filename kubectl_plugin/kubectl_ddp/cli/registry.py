@@ -32,7 +32,9 @@ SECTIONS: Final[Mapping[str, Mapping[str, Entry]]] = {
         "preflight": Entry(
             "kubectl_ddp.cli.setup.preflight", "preflight", "Check whether a job can run in the cluster."
         ),
-        "capacity": Entry("kubectl_ddp.cli.setup.capacity", "capacity", "Show what is free by node, type of GPU and queue."),
+        "capacity": Entry(
+            "kubectl_ddp.cli.setup.capacity", "capacity", "Show what is free by node, GPU type and queue."
+        ),
         "plan": Entry("kubectl_ddp.cli.setup.plan", "plan", "Compare the layouts of a model that fit, by step time."),
         "render": Entry("kubectl_ddp.cli.jobs.render", "render", "Print the objects that submit would create."),
         "clone": Entry("kubectl_ddp.cli.jobs.clone", "clone", "Submit a job again under another name, with changes."),

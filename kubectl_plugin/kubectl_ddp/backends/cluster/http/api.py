@@ -21,9 +21,8 @@ from urllib3 import BaseHTTPResponse, Timeout
 from urllib3.exceptions import HTTPError, ProtocolError
 
 from ddp_trainer.common.constants import FIELD_MANAGER
-from kubectl_ddp.backends.cluster.http.api_errors import Expired, api_error, call
+from kubectl_ddp.backends.cluster.http.api_errors import Expired, api_error, call, connection_error
 from kubectl_ddp.backends.cluster.http.connection import Connection
-from kubectl_ddp.backends.cluster.http.connection_errors import connection_error
 from kubectl_ddp.backends.cluster.http.pagination import decode_json, iter_pages
 from kubectl_ddp.backends.cluster.http.response import Response, send
 from kubectl_ddp.errors import Unreachable
