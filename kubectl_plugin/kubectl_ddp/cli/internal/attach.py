@@ -10,8 +10,8 @@ from types import FrameType
 from typing import Any, TextIO
 
 from kubectl_ddp.backends.base import Backend
+from kubectl_ddp.cli.internal.command import Options
 from kubectl_ddp.cli.internal.job_progress import print_end, show_progress
-from kubectl_ddp.cli.internal.options import Options
 from kubectl_ddp.cli.internal.output import print_output
 from kubectl_ddp.cli.progress.display import ProgressDisplay
 from kubectl_ddp.errors import Cancelled, InfrastructureFailed, Interrupted, JobFailed, NotFound, TimedOut, UsageError

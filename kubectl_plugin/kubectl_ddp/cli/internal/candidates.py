@@ -17,7 +17,7 @@ from ddp_trainer.common.constants import PortName
 from kubectl_ddp.backends.access import kubeconfig_files
 from kubectl_ddp.backends.local.paths import local_job_names
 from kubectl_ddp.backends.select import Where, backend_for, has_kubeconfig
-from kubectl_ddp.cli.internal.command_help import positional_indexes
+from kubectl_ddp.cli.internal.command import positional_indexes
 from kubectl_ddp.cli.internal.job_options import parameter_of
 from kubectl_ddp.cli.internal.resource_types import JOB_TYPES
 from kubectl_ddp.cli.registry import ALIASES, COMMANDS

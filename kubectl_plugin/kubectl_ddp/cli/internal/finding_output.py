@@ -7,7 +7,7 @@ from typing import Any
 
 import click
 
-from kubectl_ddp.cli.internal.options import Options
+from kubectl_ddp.cli.internal.command import Options
 from kubectl_ddp.cli.internal.output import print_output, style
 from kubectl_ddp.errors import PreflightFailed
 from kubectl_ddp.status.json_output import API_VERSION

@@ -6,47 +6,12 @@ import json
 import os
 import sys
 from collections.abc import Mapping
-from typing import Any, Final
+from typing import Any
 
 import click
 
-from kubectl_ddp.cli.internal.options import Options
-from kubectl_ddp.errors import UsageError
+from kubectl_ddp.cli.internal.command import CUSTOM_COLUMNS, JSONPATH, Options
 from kubectl_ddp.util.text_table import Style
-
-JSONPATH: Final = "jsonpath="
-CUSTOM_COLUMNS: Final = "custom-columns="
-EXPRESSIONS: Final[Mapping[str, str]] = {
-    JSONPATH: "'{.items[*].name}'",
-    CUSTOM_COLUMNS: "NAME:.name,STEP:.step",
-}
-"""Form of output that an expression follows → an example of one."""
-
-
-class OutputForm(click.Choice[str]):
-    """Type of ``-o``: one of several words, or a form with an expression, which is parsed before any request."""
-
-    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> str:
-        """Return the value. Raises UsageError for an invalid expression."""
-        text = str(value)
-        form, equals, expression = text.partition("=")
-        if f"{form}=" not in EXPRESSIONS or f"{form}=" not in self.choices:
-            return super().convert(value, param, ctx)
-        if not expression:
-            raise UsageError(f"-o {text} lacks its expression.", hint=f"Write '-o {form}={EXPRESSIONS[f'{form}=']}'.")
-        _parse_expression(form + equals, expression)
-        return text
-
-
-def _parse_expression(form: str, expression: str) -> None:
-    if form == JSONPATH:
-        from kubectl_ddp.util.jsonpath import parse_template  # noqa: PLC0415 - rarely needed
-
-        parse_template(expression)
-    else:
-        from kubectl_ddp.cli.internal.custom_columns import parse_columns  # noqa: PLC0415 - rarely needed
-
-        parse_columns(expression)
 
 
 def is_document(output: str | None) -> bool:

@@ -7,7 +7,7 @@ import click
 from kubectl_ddp.backends.select import backend_for
 from kubectl_ddp.capacity.model import Inventory, NodeCapacity, Queue, node_capacities, queues_of
 from kubectl_ddp.capacity.report import Capacity, capacity_to_dict, tables
-from kubectl_ddp.cli.internal.options import Options
+from kubectl_ddp.cli.internal.command import Options
 from kubectl_ddp.cli.internal.output import print_output, style
 from kubectl_ddp.errors import Forbidden, NotFound
 

@@ -7,9 +7,7 @@ from typing import Any
 import click
 
 from ddp_trainer.common.enums import OptimizerName
-from kubectl_ddp.cli.internal.command_help import HelpfulCommand
-from kubectl_ddp.cli.internal.options import Options
-from kubectl_ddp.cli.internal.shared_flags import shared_options
+from kubectl_ddp.cli.internal.command import HelpfulCommand, Options, shared_options
 
 
 @click.command(cls=HelpfulCommand)

@@ -8,8 +8,8 @@ from typing import Final
 import click
 
 from ddp_trainer.common.enums import OptimizerName
+from kubectl_ddp.cli.internal.command import Options
 from kubectl_ddp.cli.internal.job_options import JobRequest, read_job
-from kubectl_ddp.cli.internal.options import Options
 from kubectl_ddp.cli.internal.output import is_document, print_output, style
 from kubectl_ddp.errors import UsageError
 from kubectl_ddp.plan.constraints import make_constraint

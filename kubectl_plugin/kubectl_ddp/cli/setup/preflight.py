@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import click
 
+from kubectl_ddp.cli.internal.command import Options, shared_options
 from kubectl_ddp.cli.internal.job_options import JobRequest, ProgramCommand, job_options
-from kubectl_ddp.cli.internal.options import Options
-from kubectl_ddp.cli.internal.shared_flags import shared_options
 
 
 @click.command(cls=ProgramCommand)
