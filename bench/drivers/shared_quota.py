@@ -23,8 +23,8 @@ from ddp_trainer.common.constants import Env
 from kubectl_ddp.backends.cluster.http.api import Api
 from kubectl_ddp.backends.cluster.http.api_errors import NotServed
 from kubectl_ddp.backends.cluster.http.resources import collection
-from kubectl_ddp.kube.conditions import holds
 from kubectl_ddp.kube.kueue_queue import owner_of
+from kubectl_ddp.kube.objects import holds
 
 if TYPE_CHECKING:
     from bench.measurements.controller import Bench

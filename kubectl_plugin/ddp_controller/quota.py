@@ -18,9 +18,8 @@ from ddp_controller.decisions import Resize, Timing
 from ddp_controller.quota_shares import Share, Usage, cohort_of, shares_of
 from ddp_controller.running_job import RunningJob
 from ddp_trainer.common.constants import Annotation
-from kubectl_ddp.kube.conditions import holds
 from kubectl_ddp.kube.kueue_queue import inactive_reason, is_waiting, owner_of
-from kubectl_ddp.kube.objects import Object
+from kubectl_ddp.kube.objects import Object, holds
 from kubectl_ddp.preflight.quantities import PODS, Amounts, added, requests_of, subtract, times, total
 
 MOST_STEPS: Final = 500

@@ -47,9 +47,8 @@ from kubectl_ddp.code.archive import Code, read_back
 from kubectl_ddp.engines.registry import ENGINES
 from kubectl_ddp.errors import DdpError, NotFound, Unreachable, UsageError
 from kubectl_ddp.kube import ddpjob, job_kinds
-from kubectl_ddp.kube.conditions import condition_of
 from kubectl_ddp.kube.kueue_queue import KUEUE_QUEUE
-from kubectl_ddp.kube.objects import Object, Snapshot
+from kubectl_ddp.kube.objects import Object, Snapshot, condition_of
 from kubectl_ddp.kube.timestamps import epoch
 from kubectl_ddp.spec.defaults import DefaultingContext
 from kubectl_ddp.spec.resolve import Resolved, resolve

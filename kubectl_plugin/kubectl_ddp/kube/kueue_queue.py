@@ -7,8 +7,7 @@ from typing import Any, Final
 
 from kubectl_ddp.engines.engine_kind import Operator
 from kubectl_ddp.kube import job_kinds
-from kubectl_ddp.kube.conditions import condition_of, holds
-from kubectl_ddp.kube.objects import Object, Queued
+from kubectl_ddp.kube.objects import Object, Queued, condition_of, holds
 
 KUEUE_QUEUE: Final = "kueue.x-k8s.io/queue-name"
 """Label with the name of a job's LocalQueue. Kueue manages only objects that have it."""

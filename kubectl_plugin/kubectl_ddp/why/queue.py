@@ -6,9 +6,8 @@ from collections.abc import Iterator, Sequence
 from typing import Final
 
 from kubectl_ddp.kube import job_kinds
-from kubectl_ddp.kube.conditions import condition_of, holds
 from kubectl_ddp.kube.kueue_queue import KUEUE, KUEUE_QUEUE, inactive_reason, is_waiting, owner_of
-from kubectl_ddp.kube.objects import Object
+from kubectl_ddp.kube.objects import Object, condition_of, holds
 from kubectl_ddp.kube.related_objects import RelatedKind
 from kubectl_ddp.util.invocation import location_flags, program
 from kubectl_ddp.util.text_table import pluralize

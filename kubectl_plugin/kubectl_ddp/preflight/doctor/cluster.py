@@ -8,9 +8,8 @@ from typing import Final
 
 from kubectl_ddp.engines.engine_kind import Operator
 from kubectl_ddp.engines.registry import ENGINES
-from kubectl_ddp.kube.conditions import holds
 from kubectl_ddp.kube.kueue_queue import KUEUE
-from kubectl_ddp.kube.objects import Object
+from kubectl_ddp.kube.objects import Object, holds
 from kubectl_ddp.preflight.controller import CONTROLLER_SELECTOR, controller_trouble, fix_of, managing_pods
 from kubectl_ddp.preflight.doctor.features import ClusterFeatures, check_features
 from kubectl_ddp.preflight.doctor.permissions import check_permissions as judge_rights

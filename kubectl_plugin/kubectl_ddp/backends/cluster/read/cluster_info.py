@@ -16,9 +16,8 @@ from kubectl_ddp.backends.cluster.read.resource_table import objects
 from kubectl_ddp.capacity.model import GPU
 from kubectl_ddp.engines.registry import ENGINES
 from kubectl_ddp.errors import DdpError, NotFound
-from kubectl_ddp.kube.conditions import holds
 from kubectl_ddp.kube.kueue_queue import KUEUE
-from kubectl_ddp.kube.objects import Object
+from kubectl_ddp.kube.objects import Object, holds
 from kubectl_ddp.kube.related_objects import RelatedKind
 from kubectl_ddp.preflight.controller import CONTROLLER_SELECTOR
 from kubectl_ddp.preflight.doctor.cluster import ClusterFacts
