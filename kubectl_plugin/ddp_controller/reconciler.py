@@ -34,9 +34,9 @@ from ddp_controller.world import MOST_REASON_CHARACTERS
 from ddp_trainer.common.constants import Annotation
 from ddp_trainer.common.safe_text.control_chars import escape_control_chars
 from kubectl_ddp.backends.cluster import ClusterBackend
-from kubectl_ddp.backends.cluster.http.api import Api
+from kubectl_ddp.backends.cluster.http.api import Api, collection
 from kubectl_ddp.backends.cluster.http.api_errors import Conflict, Expired
-from kubectl_ddp.backends.cluster.http.resources import Discovery, collection
+from kubectl_ddp.backends.cluster.http.resources import Discovery
 from kubectl_ddp.backends.cluster.read.jobs import path
 from kubectl_ddp.backends.cluster.write.owned_submission import OwnedSubmission
 from kubectl_ddp.backends.cluster.write.scaling import scaling_error, to_scale

@@ -12,10 +12,9 @@ import pytest
 
 from ddp_trainer.common.constants import Label
 from kubectl_ddp.backends.access import Access
-from kubectl_ddp.backends.cluster.http.api import Api
+from kubectl_ddp.backends.cluster.http.api import Api, collection
 from kubectl_ddp.backends.cluster.http.api_errors import AgainstPolicy, NotServed
 from kubectl_ddp.backends.cluster.http.connection import connection_to
-from kubectl_ddp.backends.cluster.http.resources import collection
 from kubectl_ddp.engines.registry import ENGINES
 from kubectl_ddp.errors import Forbidden
 from kubectl_ddp.kube import job_kinds

@@ -15,10 +15,10 @@ from typing import TYPE_CHECKING
 from ddp_trainer.common.constants import HANG_PATH, HISTORY_PATH, Label
 from kubectl_ddp.backends.access import Access
 from kubectl_ddp.backends.base import Entry, ExecCommand
-from kubectl_ddp.backends.cluster.http.api import Api
+from kubectl_ddp.backends.cluster.http.api import Api, collection, pod_path
 from kubectl_ddp.backends.cluster.http.api_errors import NotServed
 from kubectl_ddp.backends.cluster.http.connection import Connection, connection_to
-from kubectl_ddp.backends.cluster.http.resources import Discovery, collection, pod_path
+from kubectl_ddp.backends.cluster.http.resources import Discovery
 from kubectl_ddp.backends.cluster.kubectl import Kubectl
 from kubectl_ddp.backends.cluster.read.job_objects import code_of, events_of, recent_events
 from kubectl_ddp.backends.cluster.read.jobs import Jobs

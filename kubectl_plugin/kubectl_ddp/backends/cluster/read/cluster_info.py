@@ -7,8 +7,8 @@ from contextlib import ExitStack
 from functools import partial
 from typing import TypeVar
 
-from kubectl_ddp.backends.cluster.http.api import Api
-from kubectl_ddp.backends.cluster.http.resources import Discovery, collection
+from kubectl_ddp.backends.cluster.http.api import Api, collection
+from kubectl_ddp.backends.cluster.http.resources import Discovery
 from kubectl_ddp.backends.cluster.read import access_review
 from kubectl_ddp.backends.cluster.read.cluster_features import detect_features
 from kubectl_ddp.backends.cluster.read.pod_transform import without_managers

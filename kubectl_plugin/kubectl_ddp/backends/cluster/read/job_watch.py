@@ -14,8 +14,7 @@ from dataclasses import replace
 from typing import Final
 
 from ddp_trainer.common.constants import Label
-from kubectl_ddp.backends.cluster.http.api import Api
-from kubectl_ddp.backends.cluster.http.resources import collection
+from kubectl_ddp.backends.cluster.http.api import Api, collection
 from kubectl_ddp.backends.cluster.read.job_objects import is_named_after
 from kubectl_ddp.backends.cluster.read.jobs import path, with_type_meta
 from kubectl_ddp.backends.cluster.read.kueue_workloads import inactive_uids

@@ -5,9 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from typing import Final
 
-from kubectl_ddp.backends.cluster.http.api import Api
+from kubectl_ddp.backends.cluster.http.api import Api, collection
 from kubectl_ddp.backends.cluster.http.api_errors import NotServed
-from kubectl_ddp.backends.cluster.http.resources import collection
 from kubectl_ddp.errors import DdpError
 from kubectl_ddp.kube.kueue_queue import Place, owner_of, positions_from_api, queued, queues_of
 from kubectl_ddp.kube.objects import Object, Queued

@@ -14,9 +14,9 @@ from typing import Any, Final
 import yaml
 
 from ddp_trainer.common.constants import Annotation, Label, Role
-from kubectl_ddp.backends.cluster.http.api import Api
+from kubectl_ddp.backends.cluster.http.api import Api, collection
 from kubectl_ddp.backends.cluster.http.api_errors import AgainstPolicy, NotServed
-from kubectl_ddp.backends.cluster.http.resources import Discovery, collection
+from kubectl_ddp.backends.cluster.http.resources import Discovery
 from kubectl_ddp.backends.cluster.read import access_review
 from kubectl_ddp.backends.cluster.read.cluster_features import passes_scheduling_group
 from kubectl_ddp.backends.cluster.read.resource_table import objects

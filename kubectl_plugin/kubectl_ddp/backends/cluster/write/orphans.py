@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 from ddp_trainer.common.constants import Label
-from kubectl_ddp.backends.cluster.http.api import Api
+from kubectl_ddp.backends.cluster.http.api import Api, collection
 from kubectl_ddp.backends.cluster.http.api_errors import NotServed
-from kubectl_ddp.backends.cluster.http.resources import collection
 from kubectl_ddp.backends.cluster.write.recreate import delete_record
 from kubectl_ddp.engines.registry import RUNTIMES
 from kubectl_ddp.errors import NotFound

@@ -17,9 +17,8 @@ from collections.abc import Sequence
 from typing import Final
 
 from ddp_trainer.common.constants import FIELD_MANAGER, Annotation, Label
-from kubectl_ddp.backends.cluster.http.api import Api
+from kubectl_ddp.backends.cluster.http.api import Api, collection
 from kubectl_ddp.backends.cluster.http.api_errors import Conflict
-from kubectl_ddp.backends.cluster.http.resources import collection
 from kubectl_ddp.backends.cluster.read.jobs import path
 from kubectl_ddp.backends.cluster.write.submission import INCOMPLETE, Submission
 from kubectl_ddp.backends.job_recovery import RUN, run_of
