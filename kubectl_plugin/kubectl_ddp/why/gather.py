@@ -17,8 +17,7 @@ from kubectl_ddp.kube.related_objects import RelatedKind
 from kubectl_ddp.observe.scrape import scrape
 from kubectl_ddp.status.job_state import job_state
 from kubectl_ddp.status.termination_message import stores, workers
-from kubectl_ddp.util.concurrency import each
-from kubectl_ddp.util.future import Future
+from kubectl_ddp.util.concurrency import Future, each
 from kubectl_ddp.why.facts import Facts, has_label, is_step_overdue
 
 LINES: Final = 200

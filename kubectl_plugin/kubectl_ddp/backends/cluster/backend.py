@@ -33,8 +33,7 @@ from kubectl_ddp.kube.kueue_queue import KUEUE_QUEUE
 from kubectl_ddp.kube.objects import Object, Snapshot
 from kubectl_ddp.status.metrics_parser import metrics_path
 from kubectl_ddp.status.termination_message import is_running
-from kubectl_ddp.util.concurrency import run_concurrently
-from kubectl_ddp.util.future import Future
+from kubectl_ddp.util.concurrency import Future, run_concurrently
 from kubectl_ddp.util.invocation import program
 from kubectl_ddp.util.stop import Stop
 
@@ -309,10 +308,15 @@ class ClusterBackend:
         return Submission(self._api, objects, self.namespace, notice=self._notice, discovery=self._discovery)
 
     def shared_presets(self) -> SharedPresets:
-        """Return the presets that the namespace shares."""
-        from kubectl_ddp.backends.cluster.read.presets import shared_presets  # noqa: PLC0415 - rarely used
+        """Return the presets that the namespace shares; empty without their ConfigMap."""
+        from kubectl_ddp.spec.shared_presets import CONFIG_MAP, SharedPresets  # noqa: PLC0415 - rarely used
 
-        return shared_presets(self._api, self.namespace)
+        place = f"the ConfigMap '{CONFIG_MAP}' in namespace '{self.namespace}'"
+        try:
+            found = self._api.get(f"{collection('v1', 'configmaps', self.namespace)}/{CONFIG_MAP}")
+        except NotFound:
+            return SharedPresets(place)
+        return SharedPresets(place, found.get("data") or {})
 
     def code(self, name: str) -> list[Object]:
         """Return the ConfigMaps with the code of a job; empty if the job has none."""
@@ -399,8 +403,7 @@ class ClusterBackend:
 
     def delete(self, name: str) -> None:
         """Delete the job with all objects it owns, or the remains of an interrupted command. Raises NotFound."""
-        from kubectl_ddp.backends.cluster.write.orphans import delete_remains  # noqa: PLC0415 - only for this method
-        from kubectl_ddp.backends.cluster.write.recreate import delete_record  # noqa: PLC0415
+        from kubectl_ddp.backends.cluster.write.recreate import delete_record, delete_remains  # noqa: PLC0415 - only for this method
         from kubectl_ddp.kube.helm_release import helm_deletion_warning  # noqa: PLC0415
 
         try:

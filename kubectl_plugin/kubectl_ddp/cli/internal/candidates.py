@@ -198,7 +198,7 @@ def _in_kubeconfig(words: CommandArgs, kind: str) -> dict[str, Mapping[str, Any]
 
 def _preset_names(words: CommandArgs) -> Iterable[Candidate]:
     """Return the built-in presets and those that the namespace shares."""
-    from kubectl_ddp.client.submission.namespace_presets import shared_by  # noqa: PLC0415 - rarely needed
+    from kubectl_ddp.client.submission.resolved_job import shared_by  # noqa: PLC0415 - rarely needed
     from kubectl_ddp.spec.shared_presets import SharedPresets  # noqa: PLC0415
 
     place = words.where()

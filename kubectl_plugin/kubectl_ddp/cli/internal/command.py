@@ -214,14 +214,9 @@ class OutputForm(click.Choice[str]):
 
 
 def _parse_expression(form: str, expression: str) -> None:
-    if form == JSONPATH:
-        from kubectl_ddp.util.jsonpath import parse_template  # noqa: PLC0415 - rarely needed
+    from kubectl_ddp.util.jsonpath import parse_columns, parse_template  # noqa: PLC0415 - rarely needed
 
-        parse_template(expression)
-    else:
-        from kubectl_ddp.cli.internal.custom_columns import parse_columns  # noqa: PLC0415 - rarely needed
-
-        parse_columns(expression)
+    parse_template(expression) if form == JSONPATH else parse_columns(expression)
 
 
 _output = functools.partial(grouped_option, group=OUTPUT)

@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING, Any, Final
 import click
 
 from kubectl_ddp.cli.internal.command import Options, shared_options
-from kubectl_ddp.cli.internal.finding_output import fail_on_errors, print_findings
 from kubectl_ddp.cli.internal.job_options import JobRequest, ProgramCommand, job_options, prepare, print_notes
+from kubectl_ddp.cli.internal.output import fail_on_errors, print_findings
 from kubectl_ddp.errors import UsageError
 
 if TYPE_CHECKING:

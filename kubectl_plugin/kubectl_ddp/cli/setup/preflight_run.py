@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from kubectl_ddp.backends.select import backend_for
 from kubectl_ddp.cli.internal.command import Options
-from kubectl_ddp.cli.internal.finding_output import fail_on_errors, print_findings
 from kubectl_ddp.cli.internal.job_options import JobRequest, prepare, print_notes
+from kubectl_ddp.cli.internal.output import fail_on_errors, print_findings
 from kubectl_ddp.client.submission.preflight import finding_error
 from kubectl_ddp.client.submission.prepared_job import program_warnings
 from kubectl_ddp.errors import UsageError

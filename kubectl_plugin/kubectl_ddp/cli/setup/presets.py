@@ -112,7 +112,7 @@ def _load_shared(options: Options) -> SharedPresets:
     none.
     """
     from kubectl_ddp.cli.internal.candidates import within  # noqa: PLC0415 - as above
-    from kubectl_ddp.client.submission.namespace_presets import shared_by  # noqa: PLC0415
+    from kubectl_ddp.client.submission.resolved_job import shared_by  # noqa: PLC0415
     from kubectl_ddp.spec.shared_presets import SharedPresets  # noqa: PLC0415
 
     def ask() -> SharedPresets | DdpError:

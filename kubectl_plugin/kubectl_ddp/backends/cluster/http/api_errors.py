@@ -1,4 +1,4 @@
-"""Mapping of the API server's error responses: status code → error, sentence, hint.
+"""Mapping of the API server's error responses and of failed connections to errors with a sentence and a hint.
 
 An error response carries a ``Status`` object as JSON. Its message and causes are included in the sentence, because they
 contain the reasons of admission policies and quotas.

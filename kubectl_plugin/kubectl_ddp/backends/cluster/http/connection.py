@@ -1,4 +1,4 @@
-"""Selection of the API server, the user and the namespace by kubectl's rules."""
+"""Selection of the API server, the user, the namespace and the proxy by kubectl's rules."""
 
 from __future__ import annotations
 

@@ -1,7 +1,9 @@
 """Pages of a long list, with the next page requested while the current one is parsed.
 
 A list of ten thousand pods is 80 MB of JSON, of which a command needs little. Only two pages and the reduced objects
-are in memory.
+are in memory. ``metadata.managedFields`` are removed before a page is parsed: API servers cannot omit them, nothing
+here reads them, and decoding them takes half of the time and memory. Two formats of long lists are supported; a list in
+any other format is parsed with them.
 """
 
 from __future__ import annotations
@@ -12,7 +14,7 @@ from collections.abc import Callable, Iterator, Mapping
 from typing import Final
 
 from kubectl_ddp.kube.objects import Object
-from kubectl_ddp.util.future import Future
+from kubectl_ddp.util.concurrency import Future
 from kubectl_ddp.util.gc_tuning import at_rest
 
 Fetch = Callable[[str], bytes]

@@ -23,7 +23,7 @@ from kubectl_ddp.preflight.controller import CONTROLLER_SELECTOR
 from kubectl_ddp.preflight.doctor.cluster import ClusterFacts
 from kubectl_ddp.preflight.nodes import parse_nodes
 from kubectl_ddp.rbac.table import KINDS, permissions_to_check
-from kubectl_ddp.util.future import Future
+from kubectl_ddp.util.concurrency import Future
 
 T = TypeVar("T")
 
