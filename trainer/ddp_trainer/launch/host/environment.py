@@ -100,7 +100,7 @@ def common_environment(base: Mapping[str, str], launch: Launch) -> dict[str, str
             starts would take them for its own, and meet the ranks of this run.
         launch: Settings of this pod.
     """
-    defaults = {str(Env.SHARE_STORE_OFF): "1"}
+    defaults = {str(Env.SHARE_STORE_OFF): "1", str(Env.HUGE_PAGES): "1"}
     if launch.local_world_size > 1:
         defaults["OMP_NUM_THREADS"] = "1"  # else every worker starts a thread per core; torchrun does the same
     told = {str(Env.NODES): launch.nodes, str(Env.ON_HANG): launch.on_hang, _SIGNALS: launch.signals}
