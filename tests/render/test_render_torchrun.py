@@ -79,10 +79,20 @@ def test_nothing_of_ours_is_in_the_pods_and_no_object_serves_our_launcher_alone(
     assert {kind for kind, _ in ours - theirs} == {"Job", "Service", "Secret", "PodMonitor"}
     [policy] = [item for item in render(of_torchrun(), RUN) if item["kind"] == "NetworkPolicy"]
     assert len(policy["spec"]["ingress"]) == 1
-    pod = worker_pod(of_torchrun(engine=Engine(engine), runtime_image="ddp-runtime:1", runtime_mount=RuntimeMount.COPY))
+    pod = worker_pod(of_torchrun(engine=Engine(engine)))
     assert {volume["name"] for volume in pod["volumes"]} == {"run", "checkpoints", "shm", "scratch"}
     assert "initContainers" not in pod
     assert [port["containerPort"] for port in pod["containers"][0]["ports"]] == [23456]
+
+
+@pytest.mark.parametrize("engine", ENGINES)
+def test_a_mounted_runtime_serves_the_metrics_of_the_ranks(engine: str) -> None:
+    job = of_torchrun(engine=Engine(engine), runtime_image="ddp-runtime:1", runtime_mount=RuntimeMount.COPY)
+    assert "PodMonitor" in {kind for kind, _ in kinds(render(job, RUN))}
+    pod = worker_pod(job)
+    assert {volume["name"] for volume in pod["volumes"]} >= {"boards", "runtime"}
+    assert [port["containerPort"] for port in pod["containers"][0]["ports"]] == [23456, 9464]
+    assert environment(job)[Env.METRICS_DIR] == "/var/run/ddp/metrics"
 
 
 def test_log_lines_begin_with_the_rank_and_variables_of_the_launcher_are_not_set() -> None:

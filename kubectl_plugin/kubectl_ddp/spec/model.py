@@ -350,6 +350,11 @@ class JobSpec:
         return self.launcher is Launcher.TORCHRUN
 
     @property
+    def has_metrics(self) -> bool:
+        """True if the pods serve metrics of their ranks: torchrun's do where the runtime image is mounted."""
+        return not self.uses_torchrun or self.runtime_image is not None
+
+    @property
     def largest_world(self) -> int:
         """Number of ranks at the maximum of nodes."""
         return self.nnodes.maximum * self.nproc

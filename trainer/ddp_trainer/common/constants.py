@@ -104,9 +104,6 @@ class Env(StrEnum):
     ``ddp_trainer.launch.torchrun_shim``."""
     SHARE_STORE_OFF = "TORCH_DISABLE_SHARE_RDZV_TCP_STORE"
     """Variable of torch. At its default, a scale-up or a replaced pod kills or splits a c10d job of stock torchrun."""
-    HUGE_PAGES = "THP_MEM_ALLOC_ENABLE"
-    """Variable of torch: tensors of 2 MiB and more in huge pages. A replaced worker fills its model in about half the
-    time, and the kernel frees that of the lost one faster."""
 
 
 SWITCHES: Final = frozenset(
