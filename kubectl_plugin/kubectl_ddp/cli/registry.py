@@ -40,7 +40,6 @@ SECTIONS: Final[Mapping[str, Mapping[str, Entry]]] = {
             "kubectl_ddp.cli.setup.presets", "presets", "List presets and fabrics, and the values they set."
         ),
         "explain": Entry("kubectl_ddp.cli.setup.explain", "explain", "Describe the keys of a job file."),
-        "lint": Entry("kubectl_ddp.cli.setup.lint", "lint", "Find likely mistakes in a job or in any manifest."),
     },
     INSPECT: {
         "list": Entry("kubectl_ddp.cli.jobs.list", "list_jobs", "List jobs."),

@@ -22,7 +22,6 @@ EXAMPLES: Final[Mapping[str, tuple[str, ...]]] = {
     "clone": ("digits --name digits-long -- train --epochs 100", "digits --name digits-wide --nnodes 8"),
     "presets": ("", "aws-efa"),
     "explain": ("", "nnodes"),
-    "lint": ("-f job.ddp.yaml", "pods.yaml --ignore K10"),
     "list": ("", "-A -o wide --sort-by .created", "-o custom-columns=NAME:.name,STEP:.step --watch"),
     "status": ("digits", "digits --ranks", "digits -o jsonpath={.state}"),
     "why": ("", "digits"),

@@ -29,7 +29,6 @@ from kubectl_ddp.util.nearest import suggest_close_match
 if TYPE_CHECKING:
     from kubectl_ddp.client.submission.prepared_job import Prepared
     from kubectl_ddp.code.archive import Code
-    from kubectl_ddp.spec.job_file import JobFile
     from kubectl_ddp.spec.resolve import Resolved
 
 P = ParamSpec("P")
@@ -100,7 +99,7 @@ class JobRequest:
     script: str | None
     words: tuple[str, ...] | None
     """Words after ``--``; ``None`` without a ``--``."""
-    file: str | JobFile | None
+    file: str | None
     assignments: tuple[str, ...]
     shorthand: str | None
     flags: Mapping[str, Any]

@@ -50,7 +50,6 @@ ARGUMENTS: Mapping[str, list[list[str]]] = {
     "clone": [["clone", "digits", "--name", "more", "--dry-run=client"], ["clone", "digits", "--name", "more"]],
     "presets": [["presets"]],
     "explain": [["explain"], ["explain", "nnodes", "-o", "json"]],
-    "lint": [["lint", "{script}"]],
     "list": [["list"], ["list", "-o", "wide"], ["list", "-o", "json"]],
     "status": [["status", "digits"], ["status", "digits", "-o", "json"], ["status", "digits", "-o", "yaml"]],
     "why": [["why", "digits"], ["why", "digits", "-o", "json"]],

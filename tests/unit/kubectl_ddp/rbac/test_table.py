@@ -118,7 +118,6 @@ CALLS: Final[Mapping[str, tuple[tuple[str, ...], ...]]] = {
     "capacity": (("capacity",),),
     "render": (("render", "--name", "new", *IMAGE, "--preset", "a100"),),
     "presets": (("presets",),),
-    "lint": (("lint", "--name", "new", *IMAGE, "--preset", "a100"),),
     "scale": (("scale", "digits", "--nnodes", "1"),),
     "suspend": (("suspend", "digits"),),
     "resume": (("resume", "digits"),),
