@@ -33,7 +33,6 @@ SECTIONS: Final[Mapping[str, Mapping[str, Entry]]] = {
             "kubectl_ddp.cli.setup.preflight", "preflight", "Check whether a job can run, and can start now."
         ),
         "capacity": Entry("kubectl_ddp.cli.setup.capacity", "capacity", "Show free capacity and what fits now."),
-        "plan": Entry("kubectl_ddp.cli.setup.plan", "plan", "Compare the layouts of a model that fit, by step time."),
         "render": Entry("kubectl_ddp.cli.jobs.render", "render", "Print the objects that submit would create."),
         "clone": Entry("kubectl_ddp.cli.jobs.clone", "clone", "Submit a job again under another name, with changes."),
         "presets": Entry(

@@ -17,7 +17,6 @@ EXAMPLES: Final[Mapping[str, tuple[str, ...]]] = {
     ),
     "preflight": ("train.py --nnodes 4 --gpus 8 --image example.com/train:1", "-f job.ddp.yaml --strict"),
     "capacity": ("", "--gpu-type H100 --queue research"),
-    "plan": ("--params 7B --gpu-type H100 --nnodes 4", "-f job.ddp.yaml --all -o wide"),
     "render": ("-f job.ddp.yaml", "train.py --nnodes 4 --gpus 8 --explain"),
     "clone": ("digits --name digits-long -- train --epochs 100", "digits --name digits-wide --nnodes 8"),
     "presets": ("", "aws-efa"),

@@ -45,7 +45,6 @@ ARGUMENTS: Mapping[str, list[list[str]]] = {
     "submit": [["submit", "{script}", "--image", "example.com/a:1", "--name", "other"]],
     "preflight": [["preflight", "{script}", "--image", "example.com/a:1"]],
     "capacity": [["capacity"]],
-    "plan": [["plan", "--help"]],
     "render": [["render", "{script}", "--image", "example.com/a:1"]],
     "clone": [["clone", "digits", "--name", "more", "--dry-run=client"], ["clone", "digits", "--name", "more"]],
     "presets": [["presets"]],
