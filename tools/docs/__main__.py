@@ -21,7 +21,6 @@ from tools.docs import (
     launchers,
     metrics,
     platform_roles,
-    pod_lint,
     preset_keys,
     rbac,
     trainer_options,
@@ -43,7 +42,6 @@ Lines = Callable[[], Iterable[str]]
 PAGES: Final[Mapping[Path, Lines]] = {
     DOCS / "cli.md": cli.lines,
     DOCS / "fabrics.md": fabrics.lines,
-    DOCS / "lint-pods.md": pod_lint.lines,
     DOCS / "rbac.md": rbac.lines,
     DOCS / "trainer-options.md": trainer_options.lines,
     CHARTS / "ddp-platform" / "files" / "roles.yaml": platform_roles.lines,

@@ -16,7 +16,7 @@ OVER: Final = frozenset({"Succeeded", "Failed"})
 
 JOB_LABELS: Final = (
     Label.JOB,
-    *dict.fromkeys(next(iter(engine.pod_labels)) for engine in ENGINES.values()),
+    *dict.fromkeys(engine.pod_label for engine in ENGINES.values()),
     "volcano.sh/job-name",
 )
 """Labels with the name of a pod's job, ours first."""

@@ -114,7 +114,7 @@ class JobSpec:
     )
     parallel: LayoutRange | None = key(
         "parallel", Group.SIZE, v.Parsed(parse_layouts, {"type": "string"}),
-        "Parallel layout; a size is N, or MIN:MAX in an elastic job; 'auto' has submit make a plan.",
+        "Parallel layout; a size is N, or MIN:MAX in an elastic job.",
         ",".join(f"{name}=N" for name in WRITTEN), example="replicate=2,shard=4", default=None,
     )
     gpus: int = key(

@@ -13,6 +13,7 @@ from kubectl_ddp.cli.internal.job_options import JobRequest, ProgramCommand, job
 from kubectl_ddp.cli.internal.options import Options
 from kubectl_ddp.cli.internal.output import print_output
 from kubectl_ddp.cli.internal.shared_flags import shared_options
+from kubectl_ddp.util.finding import Severity
 from kubectl_ddp.util.text_table import Style, Table
 
 if TYPE_CHECKING:
@@ -45,10 +46,10 @@ def render(options: Options, request: JobRequest, *, explain: bool) -> None:
     warn(prepared.resolved, options)
     if options.output == HELM_VALUES and not explain:
         click.echo(_helm_values(prepared), nl=False)
-        _warn_of_pods(prepared, options)
+        _warn_of_environment(prepared, options)
     elif not explain:
         objects = prepared.objects(prepared.placeholder)
-        _warn_of_pods(prepared, options)
+        _warn_of_environment(prepared, options)
         click.echo(to_json(objects) if options.output == "json" else to_yaml(objects), nl=False)
     elif options.output == "json":
         fields = [_as_json(key, value, origin) for key, value, origin in value_origins(prepared.resolved)]
@@ -76,12 +77,13 @@ def _helm_values(prepared: Prepared) -> str:
     return to_text(helm_values(prepared.spec, prepared.code, prepared.api_servers, prepared.native_version))
 
 
-def _warn_of_pods(prepared: Prepared, options: Options) -> None:
-    """Print warnings about the pods that result from flags and job file."""
-    from kubectl_ddp.cli.setup.lint import of_pods  # noqa: PLC0415 - not needed for help and completion
+def _warn_of_environment(prepared: Prepared, options: Options) -> None:
+    """Print warnings about the environment variables that result from flags and job file."""
+    from kubectl_ddp.preflight.spec_checks import environment_findings  # noqa: PLC0415 - not needed for help
+    from kubectl_ddp.render import Site  # noqa: PLC0415
 
-    for finding in of_pods(prepared, prepared.spec.env.get(Env.LINT_IGNORE, "")):
-        if finding.severity != "info":
+    for finding in environment_findings(prepared.spec, is_one_machine=prepared.site is Site.LOCAL):
+        if finding.severity is not Severity.INFO:
             options.print_message(f"warning: {finding}")
 
 

@@ -36,7 +36,7 @@ def inspect_job(options: Options, request: JobRequest, *, is_strict: bool) -> No
         job=spec.name,
         where=backend.where,
         namespace=told[0].namespace,
-        verdict=str(most_severe(found)),
+        verdict=str(most_severe([each for each in found if each.severity is not Severity.INFO])),
         queue=None if told[1].forecast is None else forecast_to_dict(told[1].forecast),
     )
     failed = [finding for finding in found if finding.severity is Severity.ERROR]
