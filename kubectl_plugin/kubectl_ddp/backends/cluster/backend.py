@@ -402,7 +402,6 @@ class ClusterBackend:
         """Delete the job with all objects it owns, or the remains of an interrupted command. Raises NotFound."""
         from kubectl_ddp.backends.cluster.write.orphans import delete_remains  # noqa: PLC0415 - only for this method
         from kubectl_ddp.backends.cluster.write.recreate import delete_record  # noqa: PLC0415
-        from kubectl_ddp.kube.helm_release import helm_deletion_warning  # noqa: PLC0415
 
         try:
             job = self._jobs.named(name)
@@ -413,5 +412,3 @@ class ClusterBackend:
         if (owner := ddpjob.owner_of(job)) is None or not self._delete_ddpjob(owner):
             self._jobs.delete(job)
         delete_record(self._api, name, self.namespace)
-        if told := helm_deletion_warning(job):
-            self._notice(told)
