@@ -8,11 +8,9 @@ import pytest
 
 from ddp_trainer.common.constants import Env
 from kubectl_ddp.engines.registry import ENGINES, Engine
-from kubectl_ddp.errors import UsageError
 from kubectl_ddp.kube import job_kinds
 from kubectl_ddp.kube.objects import Object
 from kubectl_ddp.render import Site, render
-from kubectl_ddp.render.helm_values import helm_values
 from kubectl_ddp.render.runtime import TORCHRUN
 from kubectl_ddp.spec.model import JobSpec
 from kubectl_ddp.values.pod import RuntimeMount
@@ -122,8 +120,3 @@ def test_runs_on_this_machine_have_ports_of_their_own() -> None:
 def test_a_pytorchjob_of_a_fixed_size_keeps_the_pods_that_end_last(nodes: Nodes, policy: str) -> None:
     root = job_kinds.root_of(render(of_torchrun(nnodes=nodes, engine=Engine.PYTORCHJOB), RUN))
     assert root["spec"]["runPolicy"]["cleanPodPolicy"] == policy
-
-
-def test_the_chart_refuses_such_a_job_and_names_the_command_that_renders_it() -> None:
-    with pytest.raises(UsageError, match="kubectl ddp render -o yaml"):
-        helm_values(of_torchrun())

@@ -13,7 +13,6 @@ from kubectl_ddp.engines.registry import ENGINES, Engine
 from kubectl_ddp.errors import UsageError
 from kubectl_ddp.kube.objects import Object
 from kubectl_ddp.render import Site, render
-from kubectl_ddp.render.helm_values import helm_values
 from tests.support.jobs import a_job
 from tests.support.rendered import RUN, templates
 
@@ -146,9 +145,7 @@ def test_variables_and_labels_that_the_user_has_set_can_be_patched() -> None:
     assert {"name": "A", "value": "new"} in found["spec"]["containers"][0]["env"]
 
 
-def test_on_this_machine_a_patch_sets_variables_and_the_chart_refuses_it() -> None:
+def test_on_this_machine_a_patch_sets_variables() -> None:
     found = worker(PATCH, site=Site.LOCAL)["spec"]
     assert {"name": "A", "value": "b"} in found["containers"][0]["env"]
     assert "hostAliases" not in found
-    with pytest.raises(UsageError, match="podTemplate is a patch of rendered objects"):
-        helm_values(a_job(pod_template=PATCH))
