@@ -118,22 +118,14 @@ CHECKS: Final = (
         value=13,
         probes=True,
     ),
-    Check(
-        letter="L",
-        module="memory_estimate",
-        title="memory against kubectl ddp plan",
-        phase=9,
-        limit_seconds=40,
-        value=15,
-    ),
-    Check(letter="E", module="abort_memory", title="memory after aborted groups", phase=9, limit_seconds=30, value=17),
+    Check(letter="E", module="abort_memory", title="memory after aborted groups", phase=9, limit_seconds=30, value=16),
     Check(
         letter="Q",
         module="other_paths",
         title="collectives, data-parallel, loaders and processors near the GPU",
         phase=9,
         limit_seconds=40,
-        value=16,
+        value=15,
     ),
 )
 

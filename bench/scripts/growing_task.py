@@ -18,11 +18,11 @@ TENSOR_BYTES = 4_000_000
 
 
 def add_ballast(model: nn.Module) -> nn.Module:
-    """Add as many untrained weights as the environment gives (default: none), each tensor with other values."""
+    """Add as many untrained weights as the environment gives (default: none), drawn as a layer draws its own."""
     size_bytes = int(os.environ.get(STATE_MEGABYTES, "0")) * 1_000_000
     for number in range(size_bytes // TENSOR_BYTES):
-        weight = nn.Parameter(torch.full((TENSOR_BYTES // 4,), float(number)), requires_grad=False)
-        model.register_parameter(f"ballast_{number}", weight)
+        weight = nn.Parameter(torch.empty(TENSOR_BYTES // 4), requires_grad=False)
+        model.register_parameter(f"ballast_{number}", nn.init.normal_(weight))
     return model
 
 

@@ -9,8 +9,8 @@ from ddp_controller.decisions import SetBudget, Timing
 from ddp_controller.pod_move import has_store, is_replaceable
 from ddp_controller.running_job import RunningJob
 from ddp_trainer.common.constants import Label, Role
+from kubectl_ddp.kube.label_selector import selects
 from kubectl_ddp.kube.objects import Object
-from kubectl_ddp.lint.network_policy import selects
 
 MANAGER: Final = "ddp-controller"
 """Value of the label ``app.kubernetes.io/managed-by`` of the controller's PodDisruptionBudgets."""

@@ -6,6 +6,7 @@ import contextlib
 import json
 import subprocess
 import sys
+import urllib.request
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -24,15 +25,25 @@ BUDGETS = ("policy/v1", "poddisruptionbudgets")
 @contextlib.contextmanager
 def controller(space: Namespace, *flags: str) -> Iterator[subprocess.Popen[bytes]]:
     """A controller for the namespace of the test; it must end with 0 after SIGTERM."""
-    about = ["--namespace", space.name, "--only-namespace", space.name, "--port", str(free_port()), "--settle", "1"]
+    port = free_port()
+    about = ["--namespace", space.name, "--only-namespace", space.name, "--port", str(port), "--settle", "1"]
     process = subprocess.Popen([sys.executable, "-m", "ddp_controller", *about, *flags])
     try:
+        until("the controller", lambda: _is_ready(port))
         yield process
         process.terminate()
         assert process.wait(timeout=30) == 0
     finally:
         process.kill()
         process.wait()
+
+
+def _is_ready(port: int) -> bool:
+    try:
+        with urllib.request.urlopen(f"http://127.0.0.1:{port}/readyz", timeout=5):
+            return True
+    except OSError:
+        return False
 
 
 @contextlib.contextmanager

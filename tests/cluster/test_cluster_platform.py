@@ -13,7 +13,7 @@ from tests.cluster.live_cluster import PREFLIGHT, Namespace
 from tests.support.foreign_platform import outcomes
 
 SIZE: Final = ("--cpu", "100m", "--memory", "128Mi", "--shm", "16Mi", "--nproc", "1", "--nnodes", "1:2")
-LOCAL: Final = frozenset({"version", "completion", "explain", "lint", "init", "plan", "presets"})
+LOCAL: Final = frozenset({"version", "completion", "explain", "init", "presets"})
 """Commands that take no namespace."""
 CODES: Final = {"port-forward": 2, "profile": 1, "dashboard": 3}
 """What fails on any platform: an unknown port, a program without steps, and no Grafana."""
@@ -27,9 +27,7 @@ def test_every_command_works_without_what_only_linux_has(space: Namespace, tmp_p
         ["version"],
         ["completion", "bash"],
         ["explain", "nnodes"],
-        ["lint", "run.py"],
         ["init", "run.py", "--image", "example.com/a", "--nnodes", "1", "--gpus", "0"],
-        ["plan", "--params", "7B", "--gpu-type", "H100"],
         ["presets"],
         ["config"],
         ["doctor"],

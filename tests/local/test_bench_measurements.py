@@ -23,7 +23,6 @@ SMALLEST: Final = {
     "metrics": ("", "measure_autolog = lambda *_: None"),
     "overhead": ("--only tiny", "OURS, one = ('ours',), one_run; one_run = lambda *what: one(*what[:3], 20)"),
     "parallel": ("--only replicate2_tp2", "QUICK_STEPS, LAYOUTS = 1, {'replicate2_tp2': ('--parallel', 'tp=2')}"),
-    "plan": ("--only one", "QUICK = ('5m',); SIZES['5m'] = Size(layers=1, width=64, heads=1, window=16, samples=1)"),
     "recovery": ("--only script_killed", ""),
     "redaction": ("", "BYTES = 1000"),
     "rendezvous": ("", "QUICK_AGENTS, HANDSHAKES = (4,), 1"),

@@ -1,233 +1,151 @@
-"""``charts/ddp-job`` by itself: what plain values make, what the schema refuses, and that both Helms take it alike."""
+"""``charts/ddp-job`` is one DDPJob from the given values, by Helm 3 and Helm 4."""
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 from typing import Any
 
 import pytest
 import yaml
+from hypothesis import assume, given, settings
 
-from ddp_trainer.common.constants import SECRET_KEY, Annotation
-from kubectl_ddp.kube import job_kinds
-from kubectl_ddp.spec.serialization import spec_from_dict, spec_to_dict
+from kubectl_ddp.client.layers import layer_of_object
+from kubectl_ddp.kube.ddpjob import CONTROLS
+from kubectl_ddp.spec.defaults import DefaultingContext
+from kubectl_ddp.spec.fields import FILE_KEYS
+from kubectl_ddp.spec.model import JobSpec
+from kubectl_ddp.spec.resolve import resolve
+from kubectl_ddp.spec.serialization import to_ddpjob
 from kubectl_ddp.version import version
+from tests.support.examples import JOB_FILES
 from tests.support.helm import CHARTS, KUBERNETES, Helm, Object
-from tests.support.rendered import store_job, templates, without_secret, worker_template
+from tests.support.jobs import jobs
+from tests.support.refused_jobs import AS_TEXT, spec_with
 
 CHART = CHARTS / "ddp-job"
 SCENARIOS = sorted((CHART / "ci").glob("*-values.yaml"))
 PLAIN: dict[str, Any] = {"module": "vision.train", "image": "registry.example.com/vision:1"}
-ENGINES = {
-    "pytorchjob": "kubeflow.org/v1/PyTorchJob",
-    "trainjob": "trainer.kubeflow.org/v1alpha1/TrainJob",
-    "jobset": "jobset.x-k8s.io/v1alpha2/JobSet",
-}
-"""Engines in the order of preference, with what a cluster that has them serves."""
-ANY_CLUSTER = "v1/Pod"
-"""A kind that only a cluster that was asked is known to serve."""
-MONITORS = "monitoring.coreos.com/v1/PodMonitor"
 
 
-def rendered(helm: Helm, serves: tuple[str, ...] = (), **values: Any) -> list[Object]:
-    objects = helm.template(CHART, PLAIN | values, release="run", kubernetes=KUBERNETES, serves=serves)
-    return [item for each in objects for item in (each["items"] if each["kind"] == "List" else [each])]
+def made(helm: Helm, values: dict[str, Any], **how: Any) -> Object:
+    [job] = helm.template(CHART, values, release="run", namespace="team", kubernetes=KUBERNETES, **how)
+    return job
 
 
-def document(objects: list[Object]) -> dict[str, Any]:
-    found: dict[str, Any] = json.loads(job_kinds.root_of(objects)["metadata"]["annotations"][Annotation.SPEC])
-    return found
+def refusal(helm: Helm, values: dict[str, Any], **how: Any) -> str:
+    said = helm.error_response(CHART, values, release="run", kubernetes=KUBERNETES, **how)
+    assert "don't meet the specifications of the schema" in said
+    return said
 
 
-def test_the_schema_knows_the_values_and_no_other() -> None:
-    schema = json.loads((CHART / "values.schema.json").read_text(encoding="utf-8"))
+def needs_a_file(spec: dict[str, Any]) -> bool:
+    """Whether the submitter sends code along."""
+    return "code" in spec or ("script" in spec and "codeClaim" not in spec)
+
+
+def test_every_key_of_a_ddpjob_is_a_value_and_none_has_a_default() -> None:
     values = yaml.safe_load((CHART / "values.yaml").read_text(encoding="utf-8"))
-    assert {*schema["properties"]} == {*values, "global"}
-    for key, value in values.items():
-        if inner := schema["properties"][key].get("properties"):
-            assert {*value} <= {*inner}
+    assert {*values} == {*FILE_KEYS, *CONTROLS} - {"namespace", "code"}
+    assert {*values.values()} == {None}
 
 
 @pytest.mark.parametrize("scenario", SCENARIOS, ids=lambda path: path.stem)
-def test_lint_finds_nothing(each_helm: Helm, scenario: Path) -> None:
-    words = ["lint", "--strict", str(CHART), "--values", str(scenario), "--kube-version", KUBERNETES]
-    done = each_helm.run(*words)
-    if "trainingruntime.yaml" in done.out:  # it is in a List, which has no name, and lint wants one of each object
-        assert done.out.count("WARNING") == 1
-        done = each_helm.run(*words, "--set", "engine=jobset")
-    assert done.code == 0, done.out + done.err
-    assert "WARNING" not in done.out
-
-
-def test_lint_finds_nothing_in_the_defaults(each_helm: Helm) -> None:
-    done = each_helm.run("lint", "--strict", str(CHART), "--kube-version", KUBERNETES)
-    assert done.code == 0, done.out + done.err
-
-
-@pytest.mark.parametrize("scenario", SCENARIOS, ids=lambda path: path.stem)
-def test_both_helms_render_the_same(each_helm: Helm, helm: Helm, scenario: Path) -> None:
+def test_a_release_is_the_job_of_its_values(each_helm: Helm, scenario: Path) -> None:
     values = yaml.safe_load(scenario.read_text(encoding="utf-8"))
-    how = {"release": "run", "kubernetes": KUBERNETES}
-    assert without_secret(each_helm.template(CHART, values, **how)) == without_secret(
-        helm.template(CHART, values, **how)
-    )
+    job = made(each_helm, values)
+    assert (job["kind"], job["metadata"]["name"], job["metadata"]["namespace"]) == ("DDPJob", "run", "team")
+    assert job["spec"] == values
+    resolve([layer_of_object(job)], DefaultingContext(image="registry.example.com/train:1", reads_files=False))
+    linted = each_helm.run("lint", "--strict", str(CHART), "--values", str(scenario), "--kube-version", KUBERNETES)
+    assert linted.code == 0, linted.out + linted.err
+    assert "WARNING" not in linted.out
+
+
+@given(jobs())
+@settings(deadline=None, max_examples=20)
+def test_any_job_can_be_a_release(newest_helm: Helm, spec: JobSpec) -> None:
+    values = to_ddpjob(spec)["spec"]
+    assume(not needs_a_file(values))
+    assert made(newest_helm, values)["spec"] == values
+
+
+@pytest.fixture(scope="module")
+def newest_helm(helm: Helm) -> Helm:
+    """A Helm whose check of values takes every character."""
+    if helm.version < (3, 18, 0):
+        pytest.skip("This Helm checks values as YAML, which has no control characters.")
+    return helm
+
+
+def test_the_specification_of_every_example_is_a_release(helm: Helm) -> None:
+    specs = [yaml.safe_load(path.read_text(encoding="utf-8"))["spec"] for path in JOB_FILES]
+    released = [spec for spec in specs if not needs_a_file(spec)]
+    assert len(released) > len(specs) / 2
+    assert [made(helm, spec)["spec"] for spec in released] == released
+
+
+def test_what_is_not_set_stays_out(each_helm: Helm) -> None:
+    assert made(each_helm, {})["spec"] == {}
+    unset = {"gpus": None, "env": {}, "secretEnv": None, "labels": {"team": None, "cost": "a"}, "global": {"x": 1}}
+    assert made(each_helm, PLAIN | unset)["spec"] == PLAIN | {"labels": {"cost": "a"}}
+    assert made(each_helm, PLAIN | {"name": "other"})["metadata"]["name"] == "other"
+    taken_back = [each for word in ("image=null", "labels.team=null") for each in ("--set", word)]
+    assert made(each_helm, PLAIN | {"labels": {"team": "a"}}, words=taken_back)["spec"] == {"module": "vision.train"}
+
+
+def test_text_that_looks_like_another_value_stays_text(each_helm: Helm) -> None:
+    texts = ["0123", "12345678901234567890", "1e3", "1_000", "yes", "null", "~", "1:30", "", " ", "0x1F", "\n", "<&>"]
+    values = PLAIN | {"args": texts, "env": {f"A{number}": text for number, text in enumerate(texts)}}
+    assert made(each_helm, values)["spec"] == values
+    assert made(each_helm, {}, words=["--set-string", "env.SEED=123"])["spec"] == {"env": {"SEED": "123"}}
+
+
+@pytest.mark.parametrize(
+    ("changes", "words"),
+    [
+        *((changes, "") for changes in AS_TEXT),
+        ({"env": {"A": 0.5}}, "env"),
+        ({"gpuType": 12345}, "gpuType"),
+        ({"nodes": 2}, "nodes"),
+        ({"networkPolicy": {"enabled": False}}, "networkPolicy"),
+        ({"podAnnotations": {"a": "b"}}, "podAnnotations"),
+        ({"terminationGracePeriodSeconds": None}, "terminationGracePeriodSeconds"),
+        ({"kueue": {"elastic": True}}, "kueue"),
+        ({"affinity": {"nodes": {}}}, "nodes"),
+        ({"gpus": 65}, "64"),
+        ({"nproc": 0}, "1"),
+        ({"nnodes": "many"}, "nnodes"),
+        ({"memory": "16"}, "memory"),
+        ({"engine": "slurm"}, "pytorchjob"),
+        ({"args": [True]}, "string"),
+        ({"env": ["A=1"]}, "object"),
+        ({"metricsFrom": []}, "metricsFrom"),
+        ({"name": "Big_Run"}, "name"),
+        ({"name": "a" * 49}, "48"),
+        ({"code": "src"}, "code"),
+        ({"module": None, "script": "train.py"}, "codeClaim"),
+    ],
+    ids=lambda each: str(each)[:40],
+)
+def test_the_schema_refuses_what_is_no_value_of_a_ddpjob(each_helm: Helm, changes: dict[str, Any], words: str) -> None:
+    values = spec_with(changes) | {key: value for key, value in changes.items() if value is None}
+    assert words in refusal(each_helm, values)
+
+
+def test_a_number_of_the_command_line_is_no_text(each_helm: Helm) -> None:
+    assert "SEED" in refusal(each_helm, PLAIN, words=["--set", "env.SEED=123"])
+
+
+def test_the_notes_name_the_next_commands(helm: Helm) -> None:
+    if helm.major < 4:
+        pytest.skip("Helm 3 makes notes with a cluster only; the test on a cluster looks at them.")
+    said = helm.notes(CHART, PLAIN, release="run", namespace="team-a")
+    assert "kubectl get ddp run -n team-a" in said
+    assert "helm uninstall run -n team-a" in said
+    assert "Without checkpointClaim" in said
+    assert "Without checkpointClaim" not in helm.notes(CHART, PLAIN | {"checkpointClaim": "c"}, release="run")
 
 
 def test_the_chart_is_of_this_release() -> None:
     about = yaml.safe_load((CHART / "Chart.yaml").read_text(encoding="utf-8"))
     assert about["version"] == about["appVersion"] == version()
-    assert f"ddp-trainer:{version()}" in about["annotations"]["artifacthub.io/images"]
-
-
-@pytest.mark.parametrize("engine", [*ENGINES, "job"])
-def test_plain_values_make_a_job_that_the_plugin_reads(each_helm: Helm, engine: str) -> None:
-    values = {"nnodes": "2:4", "gpus": 8, "cpu": 88, "memory": "900Gi", "env": {"SEED": 1000000}, "args": [12345678]}
-    objects = rendered(each_helm, engine=engine, **values)
-    spec = spec_from_dict(document(objects))
-    assert spec_to_dict(spec) | {"fabric": "none"} == document(objects)
-    assert (spec.nproc, str(spec.nnodes), spec.gpus, str(spec.engine)) == (8, "2:4", 8, engine)
-    [container] = worker_template(objects)["spec"]["containers"]
-    assert container["args"][-3:] == ["-m", "vision.train", "12345678"]
-    assert {"--nnodes=2:4", "--nproc-per-node=8"} <= {*container["args"]}
-    assert {"name": "SEED", "value": "1000000"} in container["env"]
-    resources = {"cpu": "88", "memory": "900Gi", "nvidia.com/gpu": "8"}
-    assert container["resources"] == {"requests": resources, "limits": resources}
-
-
-def test_a_script_and_a_command_run_as_plain_values(each_helm: Helm) -> None:
-    nothing: dict[str, Any] = {"module": ""}
-    objects = rendered(each_helm, **nothing, script="src/train.py", scriptText="print()\n", args=["--epochs", "3"])
-    [code] = [item for item in objects if item["kind"] == "ConfigMap"]
-    assert code["data"] == {"train.py": "print()\n"}
-    assert worker_template(objects)["spec"]["containers"][0]["args"][-3:] == [
-        "/var/run/ddp-code/train.py",
-        "--epochs",
-        "3",
-    ]
-    objects = rendered(each_helm, **nothing, command=["python", "train.py"])
-    assert worker_template(objects)["spec"]["containers"][0]["args"][-3:] == ["--no-python", "python", "train.py"]
-
-
-@pytest.mark.parametrize("number", range(len(ENGINES) + 1))
-def test_auto_is_the_first_engine_that_the_cluster_serves(helm: Helm, number: int) -> None:
-    engine = [*ENGINES, "job"][number]
-    serves = (ANY_CLUSTER, *[*ENGINES.values()][number:])
-    objects = rendered(helm, serves)
-    assert job_kinds.root_of(objects)["kind"].lower() == document(objects)["engine"] == engine
-
-
-def test_auto_is_a_pytorchjob_if_no_cluster_is_asked(helm: Helm) -> None:
-    objects = rendered(helm)
-    assert (job_kinds.root_of(objects)["kind"], document(objects)["engine"]) == ("PyTorchJob", "auto")
-
-
-@pytest.mark.parametrize(
-    ("wanted", "serves", "has_one"),
-    [
-        ("auto", (), True),
-        ("auto", (ANY_CLUSTER,), False),
-        ("auto", (ANY_CLUSTER, MONITORS), True),
-        ("always", (ANY_CLUSTER,), True),
-        ("never", (ANY_CLUSTER, MONITORS), False),
-    ],
-)
-def test_a_pod_monitor_is_made_where_one_is_read(
-    helm: Helm, wanted: str, serves: tuple[str, ...], *, has_one: bool
-) -> None:
-    kinds = [item["kind"] for item in rendered(helm, serves, podMonitor=wanted)]
-    assert ("PodMonitor" in kinds) is has_one
-
-
-def test_values_that_no_job_file_has_take_effect(helm: Helm) -> None:
-    objects = rendered(helm, engine="job", serviceAccountName="trainer", runSecret="mine", runId="My_Run.1")
-    assert [item for item in objects if item["kind"] == "Secret"] == []
-    for template in templates(objects):
-        assert template["spec"]["serviceAccountName"] == "trainer"
-        assert template["spec"]["automountServiceAccountToken"] is False
-        [volume] = [each for each in template["spec"]["volumes"] if each["name"] == SECRET_KEY]
-        assert volume["secret"]["secretName"] == "mine"
-        assert template["metadata"]["labels"]["ddp.dev/run-id"] == "My_Run.1"
-    assert store_job(objects)["metadata"]["name"] == "run-store"
-    assert "NetworkPolicy" in [item["kind"] for item in objects]
-    without = rendered(helm, networkPolicy={"enabled": False})
-    assert "NetworkPolicy" not in [item["kind"] for item in without]
-
-
-def notes(helm: Helm, **values: Any) -> str:
-    """What is printed at an installation."""
-    if helm.major < 4:
-        pytest.skip("Helm 3 makes notes with a cluster only; the tests on a cluster look at them.")
-    return helm.notes(CHART, PLAIN | values, release="run", namespace="team-a")
-
-
-def test_the_notes_name_the_next_command(helm: Helm) -> None:
-    said = notes(helm, nnodes="2:4", engine="job", kueue={"queue": "team"})
-    assert "The run run is a Job of 2:4 nodes with 1 process each" in said
-    assert "kubectl ddp status run -n team-a" in said
-    assert "helm uninstall run -n team-a" in said
-    assert "It waits in the queue team until Kueue admits it: kubectl ddp why run -n team-a" in said
-    assert "Without checkpointClaim" in said
-    assert "networkPolicy.apiServers is empty" in said
-    safe = notes(helm, checkpointClaim="vision", networkPolicy={"apiServers": ["10.0.0.1/32"]})
-    assert "Without checkpointClaim" not in safe
-    assert "apiServers" not in safe
-
-
-def test_a_value_of_the_command_line_means_what_it_does_in_a_file(each_helm: Helm) -> None:
-    said = {"module": "vision.train", "gpus": 8, "memory": "32Gi", "env": {"SEED": 1000000}, "args": [12345678]}
-    words = ["module=vision.train", "gpus=8", "memory=32Gi", "env.SEED=1000000", "args={12345678}"]
-    how: dict[str, Any] = {"release": "run", "kubernetes": KUBERNETES}
-    set_by_words = each_helm.template(CHART, words=[each for word in words for each in ("--set", word)], **how)
-    in_file = without_secret(each_helm.template(CHART, said, **how))
-    job_kinds.root_of(in_file)["metadata"]["annotations"].pop("ddp.dev/rendered")
-    job_kinds.root_of(set_by_words)["metadata"]["annotations"].pop("ddp.dev/rendered")
-    assert without_secret(set_by_words) == in_file
-
-
-def test_letters_that_yaml_refuses_come_through(helm: Helm) -> None:
-    words = ["\x7f", "\x85", "\x9f", "\ufeff", "\u2028", "\x00\x1f"[1:]]
-    [container] = worker_template(rendered(helm, args=words, engine="job"))["spec"]["containers"]
-    assert container["args"][-len(words) :] == words
-
-
-@pytest.mark.parametrize(
-    ("values", "words"),
-    [
-        ({"nodes": 2}, "nodes"),
-        ({"networkPolicy": {"ingress": []}}, "ingress"),
-        ({"kueue": {"name": "q"}}, "name"),
-        ({"gpus": "8"}, "gpus"),
-        ({"gpus": 65}, "64"),
-        ({"nproc": 0}, "1"),
-        ({"nnodes": 0}, "1"),
-        ({"nnodes": "many"}, "nnodes"),
-        ({"memory": "16"}, "memory"),
-        ({"memory": 16}, "string"),
-        ({"cpu": "many"}, "cpu"),
-        ({"engine": "slurm"}, "pytorchjob"),
-        ({"networkPolicy": {"egress": "shut"}}, "closed"),
-        ({"networkPolicy": {"apiServers": ["10.0.0.1"]}}, "apiServers"),
-        ({"env": {"A": 1.5}}, "string"),
-        ({"env": ["A=1"]}, "object"),
-        ({"args": [True]}, "string"),
-        ({"secretEnv": {"TOKEN": "hub:token"}}, "object"),
-        ({"podMonitor": True}, "never"),
-        ({"maxRestarts": -1}, "0"),
-        ({"name": "Big_Run"}, "name"),
-        ({"runId": "a b"}, "runId"),
-        ({"script": "train.py", "module": ""}, "scriptText"),
-        ({"code": "src"}, "codeArchive"),
-        ({"scriptText": "print()"}, "scriptText"),
-        ({"command": ["python"]}, "command"),
-    ],
-)
-def test_what_is_no_value_is_refused_by_the_schema(each_helm: Helm, values: dict[str, Any], words: str) -> None:
-    said = each_helm.error_response(CHART, PLAIN | values, release="run", kubernetes=KUBERNETES)
-    assert "don't meet the specifications of the schema" in said
-    assert words in said
-
-
-def test_a_run_of_nothing_is_refused(each_helm: Helm) -> None:
-    said = each_helm.error_response(CHART, {}, release="run", kubernetes=KUBERNETES)
-    assert "Nothing says what to run: set script, module or command." in said

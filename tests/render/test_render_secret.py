@@ -21,7 +21,6 @@ from kubectl_ddp.render.secret import new_secret, secret_name
 from kubectl_ddp.render.text import to_json
 from kubectl_ddp.values.engine import Engine
 from kubectl_ddp.values.volumes import Mount
-from tests.support.helm import CHARTS, Helm
 from tests.support.jobs import a_job
 from tests.support.rendered import RUN, templates
 
@@ -79,25 +78,6 @@ def test_the_place_of_the_file_is_not_the_users() -> None:
         a_job(mounts=(Mount.parse(f"emptydir=1Gi:{Path.SECRET}"),))
     with pytest.raises(UsageError, match=Env.SECRET_FILE):
         a_job(env={Env.SECRET_FILE: "/tmp/mine"})
-
-
-def test_a_release_may_use_a_secret_that_is_there(helm: Helm) -> None:
-    """A tool that renders the chart without asking the cluster would otherwise make another secret each time."""
-    values = {"module": "ddp_trainer", "runSecret": "mine"}
-    once, again = (helm.template(CHARTS / "ddp-job", values, kubernetes="1.34.0") for _ in range(2))
-    assert once == again
-    assert not [item for item in once if item["kind"] == "Secret"]
-    for template in templates(once):
-        assert "mine" in [each["secret"]["secretName"] for each in template["spec"]["volumes"] if "secret" in each]
-
-
-def test_a_release_makes_a_secret_of_its_own_each_time(helm: Helm) -> None:
-    values = {"module": "ddp_trainer", "runId": "My_Run.1"}
-    once, again = (secret_of(helm.template(CHARTS / "ddp-job", values, kubernetes="1.34.0")) for _ in range(2))
-    texts = [item["stringData"].pop(SECRET_KEY) for item in (once, again)]
-    assert once == again
-    assert texts[0] != texts[1]
-    assert all(re.fullmatch(r"My_Run\.1:[0-9a-f]{64}", text) for text in texts)
 
 
 def test_a_secret_is_read_by_launchers_and_found_in_texts(tmp_path: pathlib.Path) -> None:

@@ -8,11 +8,9 @@ import pytest
 
 from ddp_trainer.common.constants import Env
 from kubectl_ddp.engines.registry import ENGINES, Engine
-from kubectl_ddp.errors import UsageError
 from kubectl_ddp.kube import job_kinds
 from kubectl_ddp.kube.objects import Object
 from kubectl_ddp.render import Site, render
-from kubectl_ddp.render.helm_values import helm_values
 from kubectl_ddp.render.runtime import TORCHRUN
 from kubectl_ddp.spec.model import JobSpec
 from kubectl_ddp.values.pod import RuntimeMount
@@ -79,10 +77,20 @@ def test_nothing_of_ours_is_in_the_pods_and_no_object_serves_our_launcher_alone(
     assert {kind for kind, _ in ours - theirs} == {"Job", "Service", "Secret", "PodMonitor"}
     [policy] = [item for item in render(of_torchrun(), RUN) if item["kind"] == "NetworkPolicy"]
     assert len(policy["spec"]["ingress"]) == 1
-    pod = worker_pod(of_torchrun(engine=Engine(engine), runtime_image="ddp-runtime:1", runtime_mount=RuntimeMount.COPY))
+    pod = worker_pod(of_torchrun(engine=Engine(engine)))
     assert {volume["name"] for volume in pod["volumes"]} == {"run", "checkpoints", "shm", "scratch"}
     assert "initContainers" not in pod
     assert [port["containerPort"] for port in pod["containers"][0]["ports"]] == [23456]
+
+
+@pytest.mark.parametrize("engine", ENGINES)
+def test_a_mounted_runtime_serves_the_metrics_of_the_ranks(engine: str) -> None:
+    job = of_torchrun(engine=Engine(engine), runtime_image="ddp-runtime:1", runtime_mount=RuntimeMount.COPY)
+    assert "PodMonitor" in {kind for kind, _ in kinds(render(job, RUN))}
+    pod = worker_pod(job)
+    assert {volume["name"] for volume in pod["volumes"]} >= {"boards", "runtime"}
+    assert [port["containerPort"] for port in pod["containers"][0]["ports"]] == [23456, 9464]
+    assert environment(job)[Env.METRICS_DIR] == "/var/run/ddp/metrics"
 
 
 def test_log_lines_begin_with_the_rank_and_variables_of_the_launcher_are_not_set() -> None:
@@ -112,8 +120,3 @@ def test_runs_on_this_machine_have_ports_of_their_own() -> None:
 def test_a_pytorchjob_of_a_fixed_size_keeps_the_pods_that_end_last(nodes: Nodes, policy: str) -> None:
     root = job_kinds.root_of(render(of_torchrun(nnodes=nodes, engine=Engine.PYTORCHJOB), RUN))
     assert root["spec"]["runPolicy"]["cleanPodPolicy"] == policy
-
-
-def test_the_chart_refuses_such_a_job_and_names_the_command_that_renders_it() -> None:
-    with pytest.raises(UsageError, match="kubectl ddp render -o yaml"):
-        helm_values(of_torchrun())

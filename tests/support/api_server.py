@@ -211,8 +211,9 @@ class ApiServer:
     def _delete(self, request: Request) -> Answer:
         if request.path not in self.objects:
             return self._missing(request.path)
-        if request.body["preconditions"]["uid"] != self.objects[request.path]["metadata"]["uid"]:
-            return Answer(409, status(409, "Conflict", "the UID in the precondition does not match", name="x"))
+        for key, wanted in request.body["preconditions"].items():
+            if self.objects[request.path]["metadata"].get(key) != wanted:
+                return Answer(409, status(409, "Conflict", f"the {key} in the precondition does not match", name="x"))
         self.drop(request.path)
         return Answer(200, {"kind": "Status", "status": "Success"})
 

@@ -104,7 +104,7 @@ def extras(draw: st.DrawFn, gpus: int, nproc: int) -> dict[str, Any]:
         "pod_template": draw(
             st.sampled_from([None, {"spec": {"hostUsers": False, "priority": 5, "hostAliases": None}}])
         ),
-        "affinity": draw(st.none() | st.dictionaries(st.just("podAntiAffinity"), NESTED, min_size=1)),
+        "affinity": draw(st.none() | st.fixed_dictionaries({"podAntiAffinity": st.dictionaries(LABEL, NESTED)})),
     }
 
 

@@ -9,7 +9,6 @@ from kubectl_ddp.engines.registry import RUNTIMES
 from kubectl_ddp.kube import job_kinds
 from kubectl_ddp.kube.objects import Object
 from kubectl_ddp.render import render
-from kubectl_ddp.render.secret import PLACEHOLDER
 from kubectl_ddp.spec.model import JobSpec
 
 RUN = "0123456789ab"
@@ -38,18 +37,6 @@ def store_job(objects: list[Object]) -> Object:
 def templates(objects: list[Object]) -> list[Any]:
     """The pod templates of the workers and of the store."""
     return [worker_template(objects), store_job(objects)["spec"]["template"]]
-
-
-def without_secret(objects: list[Object]) -> list[Object]:
-    """The objects with a placeholder in the place of the run's secret, which must be random."""
-    for item in objects:
-        if item["kind"] == "Secret":
-            [(key, text)] = item["stringData"].items()
-            run_id, _, value = text.rpartition(":")
-            assert re.fullmatch("[0-9a-f]{64}", value)
-            assert value != PLACEHOLDER
-            item["stringData"] = {key: f"{run_id}:{PLACEHOLDER}"}
-    return objects
 
 
 def worker_pod(spec: JobSpec, **more: Any) -> Object:

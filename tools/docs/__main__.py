@@ -17,11 +17,11 @@ from tools.docs import (
     environment_lint,
     examples,
     fabrics,
+    job_chart,
     job_file,
     launchers,
     metrics,
     platform_roles,
-    pod_lint,
     preset_keys,
     rbac,
     trainer_options,
@@ -32,10 +32,11 @@ from tools.docs.tables import with_tables
 ROOT: Final = Path(__file__).parents[2]
 DOCS: Final = ROOT / "docs"
 CHARTS: Final = ROOT / "charts"
-DASHBOARDS: Final = CHARTS / "ddp-platform" / "files" / "dashboards"
+PLATFORM: Final = CHARTS / "ddp-platform"
+DASHBOARDS: Final = PLATFORM / "files" / "dashboards"
 CLIENT_KEYS: Final = ROOT / "kubectl_plugin" / "kubectl_ddp" / "client" / "job_keys.py"
-DEFINITION: Final = CHARTS / "ddp-platform" / "files" / "ddpjob-crd.yaml"
-PRESET_KEYS: Final = CHARTS / "ddp-platform" / "files" / "presets.json"
+DEFINITION: Final = PLATFORM / "files" / "ddpjob-crd.yaml"
+PRESET_KEYS: Final = PLATFORM / "files" / "presets.json"
 EXAMPLES: Final = ROOT / "manifests" / "examples"
 
 Lines = Callable[[], Iterable[str]]
@@ -43,10 +44,9 @@ Lines = Callable[[], Iterable[str]]
 PAGES: Final[Mapping[Path, Lines]] = {
     DOCS / "cli.md": cli.lines,
     DOCS / "fabrics.md": fabrics.lines,
-    DOCS / "lint-pods.md": pod_lint.lines,
     DOCS / "rbac.md": rbac.lines,
     DOCS / "trainer-options.md": trainer_options.lines,
-    CHARTS / "ddp-platform" / "files" / "roles.yaml": platform_roles.lines,
+    PLATFORM / "files" / "roles.yaml": platform_roles.lines,
 }
 """Files that are written whole."""
 TABLES: Final[Mapping[Path, Lines]] = {
@@ -59,7 +59,8 @@ TABLES: Final[Mapping[Path, Lines]] = {
 
 def files() -> Iterator[tuple[Path, str]]:
     """Yield path and text of each generated file. A text may depend on files before it."""
-    yield from engines.files().items()
+    yield engines.PAGE, engines.text()
+    yield from job_chart.files().items()
     yield from launchers.files().items()
     yield from alerts.files().items()
     for path, lines in PAGES.items():
@@ -72,8 +73,7 @@ def files() -> Iterator[tuple[Path, str]]:
     yield CLIENT_KEYS, client_keys.module_text()
     for name, text in dashboards.files().items():
         yield DASHBOARDS / name, text
-    for readme in sorted(CHARTS.glob("*/README.md")):
-        yield readme, values_table.updated(readme.parent)
+    yield PLATFORM / "README.md", values_table.updated(PLATFORM)
     yield from examples.files(EXAMPLES)
 
 

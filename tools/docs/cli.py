@@ -83,7 +83,7 @@ def common() -> dict[str, click.Option]:
 @functools.cache
 def of_jobs() -> dict[str, click.Option]:
     """Options that describe a job, which every command that makes one has."""
-    commands = [options(name) for name in ("render", "preflight", "clone", "lint")]
+    commands = [options(name) for name in ("render", "preflight", "clone")]
     return {
         flag: option
         for flag, option in options("submit").items()
@@ -98,7 +98,7 @@ def lines() -> Iterator[str]:
     yield from _table(common())
     yield from ("", "## Job options", "")
     yield from (
-        "Commands that describe a job take these options: `submit`, `preflight`, `render`, `clone` and `lint`. Each,",
+        "Commands that describe a job take these options: `submit`, `preflight`, `render` and `clone`. Each,",
         "except `-j` and `--set`, is also a key of the [job file](job-file.md), which lists types and defaults.",
         "",
     )

@@ -21,14 +21,12 @@ from tests.support.rule_files import records, written
 from tools.pictures import local_run
 from tools.pictures.dashboard_panels import Recorded, shorten_window
 from tools.pictures.dashboard_svg import dashboard_picture
-from tools.pictures.recording import record_output
 from tools.pictures.terminal_svg import terminal_animation, terminal_picture
 
 DASHBOARDS: Final = ROOT / "charts" / "ddp-platform" / "files" / "dashboards"
 CHOICES: Final = {"namespace": "training", "namespaces": "training", "ddp_job": local_run.NAME, "rank": ".*"}
 ROWS_OF: Final = {"job": 68, "ranks": 50, "fleet": 48}
 """Rows of the grid that a picture shows. Those below are about checkpoints, learning and GPUs."""
-PLAN: Final = ("plan", "--params", "7B", "--gpus", "8", "--gpu-type", "H100")
 REPORT_SIZE: Final = (1280, 960, 0.8)
 """Width and height of the report's picture in pixels of the page, and its scale."""
 NEEDED: Final = ("prometheus", "chromium")
@@ -49,9 +47,6 @@ def main(folder: Path) -> None:
         lines = local_run.record_hang(jobs)
         described = "Cause of a hang: one rank is stopped, and the other waits for it."
         _write(folder / "why.svg", terminal_picture(f"kubectl ddp why {local_run.HANGING}", lines, described=described))
-        plan = record_output(local_run.program(*PLAN), jobs.environment, columns=168)
-        described = "Table of the layouts that fit, the fastest first."
-        _write(folder / "plan.svg", terminal_picture(f"kubectl ddp {' '.join(PLAN)}", plan, described=described))
 
 
 def _take_run(jobs: LocalJobs, folder: Path) -> None:

@@ -6,8 +6,6 @@ from collections.abc import Iterator, Sequence
 from copy import deepcopy
 from typing import Any, Final
 
-from kubectl_ddp.lint.manifests import find_workloads
-
 Object = dict[str, Any]
 KNOWN: Final = frozenset({"Pod", "Job", "CronJob", "Deployment", "StatefulSet", "ReplicaSet", "DaemonSet"})
 """Kinds whose pods checkov looks at."""
@@ -21,10 +19,9 @@ def unwrapped(objects: Sequence[Object]) -> Iterator[Object]:
     items = [each for item in objects for each in (item["items"] if item["kind"] == "List" else [item])]
     for item in items:
         yield _placed(deepcopy(item))
-    for workload in find_workloads(items):
-        if workload.document["kind"] not in KNOWN:
-            for pods in workload.pods:
-                yield _job(workload.document, pods.role, dict(pods.metadata), dict(pods.spec))
+    for item in items:
+        if item["kind"] not in KNOWN:
+            yield from (_job(item, role, template) for role, template in _templates(item.get("spec")))
 
 
 def _placed(item: Object) -> Object:
@@ -34,11 +31,25 @@ def _placed(item: Object) -> Object:
     return item
 
 
-def _job(owner: Object, role: str, metadata: Object, spec: Object) -> Object:
+def _templates(value: Any, role: str = "") -> Iterator[tuple[str, Object]]:
+    """Each pod template in an object, and its role: the nearest name of an entry of a list or of ReplicaSpecs."""
+    if isinstance(value, list):
+        for each in value:
+            yield from _templates(each, str(each.get("name", role)) if isinstance(each, dict) else role)
+    for key, inner in value.items() if isinstance(value, dict) else ():
+        if key == "template" and isinstance(inner.get("spec"), dict) and "containers" in inner["spec"]:
+            yield role, inner
+        elif key.endswith("ReplicaSpecs"):
+            yield from (found for name, each in inner.items() for found in _templates(each, name))
+        else:
+            yield from _templates(inner, role)
+
+
+def _job(owner: Object, role: str, template: Object) -> Object:
     name = "-".join(filter(None, (owner["metadata"]["name"], owner["kind"].lower(), role.lower())))
     return {
         "apiVersion": "batch/v1",
         "kind": "Job",
         "metadata": {"name": name, "namespace": owner["metadata"].get("namespace", NAMESPACE)},
-        "spec": {"template": {"metadata": metadata, "spec": deepcopy(spec)}},
+        "spec": {"template": deepcopy(template)},
     }

@@ -35,14 +35,12 @@ SECTIONS: Final[Mapping[str, Mapping[str, Entry]]] = {
         "capacity": Entry(
             "kubectl_ddp.cli.setup.capacity", "capacity", "Show what is free by node, GPU type and queue."
         ),
-        "plan": Entry("kubectl_ddp.cli.setup.plan", "plan", "Compare the layouts of a model that fit, by step time."),
         "render": Entry("kubectl_ddp.cli.jobs.render", "render", "Print the objects that submit would create."),
         "clone": Entry("kubectl_ddp.cli.jobs.clone", "clone", "Submit a job again under another name, with changes."),
         "presets": Entry(
             "kubectl_ddp.cli.setup.presets", "presets", "List presets and fabrics, and the values they set."
         ),
         "explain": Entry("kubectl_ddp.cli.setup.explain", "explain", "Describe the keys of a job file."),
-        "lint": Entry("kubectl_ddp.cli.setup.lint", "lint", "Find likely mistakes in a job or in any manifest."),
     },
     INSPECT: {
         "list": Entry("kubectl_ddp.cli.jobs.list", "list_jobs", "List jobs."),

@@ -33,7 +33,7 @@ class JobKeys(TypedDict, total=False):
     nproc: int | str
     """Processes per node, one rank each."""
     parallel: str
-    """Parallel layout; a size is N, or MIN:MAX in an elastic job; 'auto' has submit make a plan."""
+    """Parallel layout; a size is N, or MIN:MAX in an elastic job."""
     gpus: int | str
     """GPUs per node."""
     cpu: float | str

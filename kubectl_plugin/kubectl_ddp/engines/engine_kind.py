@@ -82,10 +82,8 @@ class EngineKind:
     # -- pods
     pod_suffix: str
     """Longest suffix of a worker pod's name; ``{index}`` is the index of the pod."""
-    pod_labels: Mapping[str, str]
-    """Labels that the operator adds to pods, with ``{name}`` of the job and ``{role}`` of the pod. The first one has
-    the name.
-    """
+    pod_label: str
+    """Label with the job's name that the operator adds to pods."""
 
     index_label: str = "batch.kubernetes.io/job-completion-index"
     """Label with the index of a worker's pod, for a Service of the first; empty if the operator creates Services."""

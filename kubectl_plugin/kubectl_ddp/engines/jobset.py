@@ -22,7 +22,7 @@ ENGINE: Final = EngineKind(
     conditions={"Completed": "Succeeded", "Failed": "Failed", "Suspended": "Suspended"},
     active=("replicatedJobsStatus", "active"),
     pod_suffix="-node-0-{index}-00000",
-    pod_labels={"jobset.sigs.k8s.io/jobset-name": "{name}", "jobset.sigs.k8s.io/replicatedjob-name": "{role}"},
+    pod_label="jobset.sigs.k8s.io/jobset-name",
     file="jobset.yaml.j2",
     scaling_gate="ElasticJobSet",
 )

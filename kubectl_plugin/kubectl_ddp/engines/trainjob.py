@@ -27,7 +27,7 @@ ENGINE: Final = EngineKind(
     runtime=Runtime(kind="TrainingRuntime", plural="trainingruntimes", file="training-runtime.yaml.j2"),
     active=("jobsStatus", "active"),
     pod_suffix="-node-0-{index}-00000",
-    pod_labels={"jobset.sigs.k8s.io/jobset-name": "{name}", "jobset.sigs.k8s.io/replicatedjob-name": "{role}"},
+    pod_label="jobset.sigs.k8s.io/jobset-name",
     file="trainjob.yaml.j2",
     container="node",
     job_labels={"trainer.kubeflow.org/trainjob-ancestor-step": "trainer"},

@@ -103,8 +103,13 @@ def spares(job: Object) -> int:
 
 
 def uses_torchrun(job: Object) -> bool:
-    """Return whether the image's torchrun starts the ranks: the job has no store, and its pods no metrics."""
+    """Return whether the image's torchrun starts the ranks: the job has no store."""
     return submitted_spec(job).get("launcher") == "torchrun"
+
+
+def has_metrics(job: Object) -> bool:
+    """Return whether the worker pods serve metrics: those of torchrun do where the runtime image is mounted."""
+    return not uses_torchrun(job) or bool(submitted_spec(job).get("runtimeImage"))
 
 
 def max_restarts(job: Object) -> int | None:

@@ -1,4 +1,4 @@
-"""Label selectors as text, as ``-l`` takes them."""
+"""Label selectors: the text that ``-l`` takes, and the labels that they select."""
 
 from __future__ import annotations
 
@@ -38,3 +38,30 @@ def _expressions(text: str) -> Iterator[dict[str, Any]]:
                 f"--selector: '{term}' is not a requirement on labels.",
                 hint="Write 'KEY=VALUE', 'KEY!=VALUE', 'KEY in (A,B)', 'KEY' or '!KEY', separated by commas.",
             )
+
+
+def selects(selector: Mapping[str, Any] | None, labels: Mapping[str, str]) -> bool:
+    """Return True if a LabelSelector selects objects with these labels; an empty selector selects all.
+
+    >>> selects({"matchLabels": {"app": "a"}}, {"app": "a", "x": "y"}), selects({}, {}), selects(None, {})
+    (True, True, False)
+    """
+    if selector is None:
+        return False
+    wanted = selector.get("matchLabels") or {}
+    has_all = all(labels.get(key) == value for key, value in wanted.items())
+    return has_all and all(_holds(each, labels) for each in selector.get("matchExpressions") or ())
+
+
+def _holds(expression: Mapping[str, Any], labels: Mapping[str, str]) -> bool:
+    key, values = expression["key"], expression.get("values") or ()
+    match expression["operator"]:
+        case "In":
+            return labels.get(key) in values
+        case "NotIn":
+            return labels.get(key) not in values
+        case "Exists":
+            return key in labels
+        case "DoesNotExist":
+            return key not in labels
+    return False

@@ -67,7 +67,7 @@ def scrape_all(
         families: Metric families to read.
     """
     running = [
-        [pod for pod in workers(each.pods) if is_running(pod)] if not job_kinds.uses_torchrun(each.job) else []
+        [pod for pod in workers(each.pods) if is_running(pod)] if job_kinds.has_metrics(each.job) else []
         for each in snapshots
     ]
     of_each, in_all = (most.of_each, most.in_all) if most is not None else (None, None)

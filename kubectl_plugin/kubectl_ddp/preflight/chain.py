@@ -16,7 +16,7 @@ OF_THE_JOB: Final[Sequence[Check]] = (
     Check("meaning", (), spec_checks.check_spec_warnings),
     Check("environment", (), spec_checks.check_environment),
 )
-"""Checks that need no cluster. ``submit`` and ``lint`` always run them."""
+"""Checks that need no cluster."""
 
 OF_THE_CLUSTER: Final[Sequence[Check]] = (
     Check(RIGHTS, ("rights",), server.it_is_allowed),

@@ -37,7 +37,7 @@ PLACEHOLDER_LENGTH: Final = 12
 MOST_ANNOTATION_BYTES: Final = 240 << 10
 """Largest annotations of a new job. Kubernetes stores 256 KiB; results and moves of pods are added later."""
 
-OF_DDP_LAUNCH: Final = ("secret.yaml.j2", "store-job.yaml.j2", "store-service.yaml.j2", "pod-monitor.yaml.j2")
+OF_DDP_LAUNCH: Final = ("secret.yaml.j2", "store-job.yaml.j2", "store-service.yaml.j2")
 """Templates of the objects without which torchrun does."""
 
 
@@ -108,7 +108,7 @@ def render(
         "store-service.yaml.j2",
         *(["rendezvous-service.yaml.j2"] if spec.uses_torchrun and engine.index_label else []),
         "network-policy.yaml.j2",
-        "pod-monitor.yaml.j2",
+        *(["pod-monitor.yaml.j2"] if spec.has_metrics else []),
     ]
     if spec.uses_torchrun:
         templates = [each for each in templates if each not in OF_DDP_LAUNCH]

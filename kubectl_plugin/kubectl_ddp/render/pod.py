@@ -23,7 +23,7 @@ PLACE_LABELS: Final = ("kubernetes.io/arch", "kubernetes.io/os", "topology.kuber
 USER_NAME: Final = "ddp"
 NEVER_READY: Final = f"{GROUP}/moves-at-once"
 """Readiness gate of the store that never becomes true."""
-OF_DDP_LAUNCH: Final = frozenset({Env.SECRET_FILE, Env.METRICS_PORT, Env.TERMINATION_LOG, Env.RESTART_IN_PLACE})
+OF_DDP_LAUNCH: Final = frozenset({Env.SECRET_FILE, Env.TERMINATION_LOG, Env.RESTART_IN_PLACE})
 """Variables of a worker pod that ``ddp-launch`` alone reads."""
 TORCHRUN_PREFIX: Final = "TORCHELASTIC_LOG_LINE_PREFIX_TEMPLATE"
 """Variable of torchrun with the template that ``ddp-launch`` has as a flag."""
@@ -101,7 +101,9 @@ def _worker_environment(spec: JobSpec, run_id: str, *, is_local: bool) -> list[d
     home = [] if is_local else [_variable(name, value) for name, value in person.items()]
     ours = _contract_env(spec, run_id)
     if spec.uses_torchrun:
-        ours = [each for each in ours if each["name"] not in OF_DDP_LAUNCH]
+        left_out = OF_DDP_LAUNCH if spec.has_metrics else OF_DDP_LAUNCH | {Env.METRICS_PORT}
+        ours = [each for each in ours if each["name"] not in left_out]
+        ours += [_variable(Env.METRICS_DIR, Path.METRICS_DIR)] if spec.has_metrics and not is_local else []
         ours.append(_variable(TORCHRUN_PREFIX, LOG_PREFIX))
     variables = [*ours, *home, *_users(spec, is_local=is_local)]
     return list({variable["name"]: variable for variable in variables}.values())

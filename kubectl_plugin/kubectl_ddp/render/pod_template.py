@@ -20,6 +20,8 @@ OF_CONTAINER: Final = (
     *("image", "command", "args", "workingDir", "terminationMessagePath", "terminationMessagePolicy"),
     *("resources.requests", "resources.limits"),
 )
+NODE_RESOLVERS: Final = {False: {"Default"}, True: {"Default", "ClusterFirst"}}
+"""Values of dnsPolicy with which a pod uses the resolver of its node, by hostNetwork."""
 KEYS: Final = {
     "schedulerName": "scheduler",
     "terminationGracePeriodSeconds": "grace",
@@ -123,6 +125,14 @@ def _check_additions(before: Object, after: Object, container: str) -> None:
                 f"{KEY} adds the container '{each['name']}' to spec.containers, which would keep the job from ending.",
                 hint="Put it into spec.initContainers with 'restartPolicy: Always': it then ends with the job.",
             )
+    is_on_host = after["spec"].get("hostNetwork") is True
+    policy = after["spec"].get("dnsPolicy") or "ClusterFirst"
+    if policy in NODE_RESOLVERS[is_on_host]:
+        where = "the node's network and " if is_on_host else ""
+        raise UsageError(
+            f"{KEY} gives the pods {where}dnsPolicy {policy}, so they cannot resolve the Service of the job.",
+            hint=f"Set dnsPolicy: {'ClusterFirstWithHostNet' if is_on_host else 'ClusterFirst'}.",
+        )
     [old], [new] = before["spec"]["containers"], after["spec"]["containers"]
     for kind, check in (("env", check_variable), ("volumeMounts", check_mount_path)):
         key = ENTRIES[kind]

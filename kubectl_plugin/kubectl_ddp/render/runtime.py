@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from typing import Any, Final
 
-from ddp_trainer.common.constants import Exit, Path
+from ddp_trainer.common.constants import Env, Exit, Path
 from kubectl_ddp.kube import job_kinds
 from kubectl_ddp.kube.objects import Object
 from kubectl_ddp.spec.model import JobSpec
@@ -18,10 +18,16 @@ LAUNCH: Final = "launch"
 STORE: Final = "store"
 LAUNCHER: Final = "ddp-launch"
 """Console script of an image that holds the launcher."""
+HOOKS: Final = "ddp_trainer/launch/in_worker/python_path"
+"""Directory of the runtime whose ``sitecustomize`` counts the steps of a rank."""
 TORCHRUN: Final = f"""\
-import runpy, sys
+import os, runpy, subprocess, sys
 from torch.distributed.elastic.multiprocessing import SignalException
 from torch.distributed.elastic.rendezvous import RendezvousError
+if "{Env.METRICS_DIR}" in os.environ:
+    subprocess.Popen([sys.executable, "{Path.RUNTIME}", "aggregate"])
+    paths = os.environ.get("PYTHONPATH"), "{Path.RUNTIME}/{HOOKS}", "{Path.RUNTIME}"
+    os.environ["PYTHONPATH"] = os.pathsep.join(path for path in paths if path)
 try:
     runpy.run_module(sys.argv.pop(1), run_name="__main__", alter_sys=True)
 except SignalException as stop:
@@ -31,7 +37,7 @@ except RendezvousError as lost:
     sys.exit({Exit.RENDEZVOUS_LOST:d})
 """
 """Program that runs torchrun. torchrun exits with 1 also where its pod was stopped or has lost worker 0, and engines
-would then end the job.
+would then end the job. Where the runtime is mounted, it also serves the metrics of the ranks.
 """
 PYTHON3: Final = "python3"
 VOLUME: Final = "runtime"
@@ -67,7 +73,7 @@ def words_in_pod(job: Object, name: str) -> tuple[str, ...]:
 
 def view(spec: JobSpec, pull_policy: PullPolicy, *, is_local: bool) -> dict[str, Any]:
     """Return the values for the templates: volume and mount of the runtime image, and the container that copies it."""
-    image = None if is_local or spec.uses_torchrun else spec.runtime_image
+    image = None if is_local else spec.runtime_image
     is_copied = image is not None and spec.runtime_mount is not RuntimeMount.IMAGE
     source = {"emptyDir": {}} if is_copied else {"image": {"reference": image, "pullPolicy": pull_policy.value}}
     return {

@@ -33,8 +33,6 @@ class DefaultingContext:
     """Function that loads shared presets; used for a preset that is not built in."""
     reads_files: bool = True
     """False if no value may be the name of a file that is read here."""
-    plans: bool = True
-    """True to resolve ``parallel: auto`` to a layout; False if the caller plans itself."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -42,18 +42,18 @@ class JobFile:
         return f"{self.name} line {node.start_mark.line + 1}"
 
 
-def read(file: str | JobFile, warn: Callable[[str], None] = lambda _: None) -> Layer:
-    """Return the values of a job file, or of the file at a path (``-``: standard input).
+def read(path: str, warn: Callable[[str], None] = lambda _: None) -> Layer:
+    """Return the values of the job file at a path (``-``: standard input).
 
     Args:
-        file: The file, or its path.
+        path: Path of the file.
         warn: Called with a sentence about what is read and should be written differently.
 
     Raises:
         UsageError: If the file is invalid.
         NotFound: If the file does not exist.
     """
-    return parse(file if isinstance(file, JobFile) else open_file(file), warn)
+    return parse(_open(path), warn)
 
 
 def parse(file: JobFile, warn: Callable[[str], None] = lambda _: None) -> Layer:
@@ -74,36 +74,25 @@ def parse(file: JobFile, warn: Callable[[str], None] = lambda _: None) -> Layer:
     return layer
 
 
-def open_file(path: str, what: str = "job file", largest_bytes: int = LARGEST_BYTES) -> JobFile:
-    """Read the file at a path (``-``: standard input).
-
-    Args:
-        path: Path of the file.
-        what: Kind of file, for error messages.
-        largest_bytes: Maximum size.
-
-    Raises:
-        UsageError: If it cannot be read, is too large, or is not UTF-8.
-        NotFound: If it does not exist.
-    """
+def _open(path: str) -> JobFile:
     if path == STANDARD_INPUT:
-        data, name, directory = sys.stdin.buffer.read(largest_bytes + 1), "standard input", Path()
+        data, name, directory = sys.stdin.buffer.read(LARGEST_BYTES + 1), "standard input", Path()
     else:
         name, directory = path, Path(path).parent
         try:
             with Path(path).open("rb") as file:
-                data = file.read(largest_bytes + 1)
+                data = file.read(LARGEST_BYTES + 1)
         except FileNotFoundError:
             raise NotFound(
-                f"There is no {what} '{path}'.",
+                f"There is no job file '{path}'.",
                 hint=suggest_file(path) or "Name one that exists, or '-' for standard input.",
             ) from None
         except OSError as error:
             raise UsageError(
-                f"The {what} '{path}' cannot be read: {error.strerror}.", hint="Name a file you may read."
+                f"The job file '{path}' cannot be read: {error.strerror}.", hint="Name a file you may read."
             ) from None
-    if len(data) > largest_bytes:
-        raise UsageError(f"{name} is larger than {largest_bytes // 2**20} MiB; no {what} is.")
+    if len(data) > LARGEST_BYTES:
+        raise UsageError(f"{name} is larger than {LARGEST_BYTES // 2**20} MiB; no job file is.")
     try:
         return JobFile(name, data.decode("utf-8-sig"), directory)
     except UnicodeDecodeError as error:

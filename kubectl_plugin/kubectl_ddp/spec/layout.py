@@ -11,9 +11,14 @@ from typing import Final
 from ddp_trainer.common.layout_range import LayoutRange
 from ddp_trainer.common.parallel_dims import DIMENSIONS, Layout, LayoutError
 from kubectl_ddp.errors import UsageError
-from kubectl_ddp.plan.reference_model import last_flag_value, reference_model, runs_the_trainer
-from kubectl_ddp.plan.trainer_options import option_value, option_violations
 from kubectl_ddp.spec.model import JobSpec
+from kubectl_ddp.spec.trainer_arguments import (
+    last_flag_value,
+    option_value,
+    option_violations,
+    reference_model,
+    runs_the_trainer,
+)
 from kubectl_ddp.util.finding import Finding, warning
 from kubectl_ddp.util.text_table import pluralize
 from kubectl_ddp.values.engine import Gang

@@ -114,7 +114,7 @@ class JobSpec:
     )
     parallel: LayoutRange | None = key(
         "parallel", Group.SIZE, v.Parsed(parse_layouts, {"type": "string"}),
-        "Parallel layout; a size is N, or MIN:MAX in an elastic job; 'auto' has submit make a plan.",
+        "Parallel layout; a size is N, or MIN:MAX in an elastic job.",
         ",".join(f"{name}=N" for name in WRITTEN), example="replicate=2,shard=4", default=None,
     )
     gpus: int = key(
@@ -348,6 +348,11 @@ class JobSpec:
     def uses_torchrun(self) -> bool:
         """True if torchrun of the image starts the ranks, without a store and a secret of the run."""
         return self.launcher is Launcher.TORCHRUN
+
+    @property
+    def has_metrics(self) -> bool:
+        """True if the pods serve metrics of their ranks: torchrun's do where the runtime image is mounted."""
+        return not self.uses_torchrun or self.runtime_image is not None
 
     @property
     def largest_world(self) -> int:

@@ -20,7 +20,6 @@ from kubectl_ddp.spec.shared_presets import Shared, SharedPresets
 from kubectl_ddp.spec.value_source import Given, Kind, Layer, Origin
 from kubectl_ddp.util.finding import Finding
 from kubectl_ddp.util.nearest import suggest_close_match, suggest_known
-from kubectl_ddp.values.layout import AUTO as PLANNED
 from kubectl_ddp.values.parsers import text
 from kubectl_ddp.values.quantity import BadValue
 
@@ -43,7 +42,7 @@ def resolve(layers: Sequence[Layer], surroundings: DefaultingContext) -> Resolve
     Raises:
         UsageError: If a value is invalid, or values contradict each other.
     """
-    said, taken_over = take_over(merge(layers))
+    said, notes = take_over(merge(layers))
     said = merge([defaults(), _preset_layer(said, surroundings.shared), said])
     said.pop(PRESET, None)
     if not surroundings.reads_files:
@@ -55,7 +54,6 @@ def resolve(layers: Sequence[Layer], surroundings: DefaultingContext) -> Resolve
         if rule.key not in values and (made := rule.make(values, surroundings)) is not None:
             values[rule.key], origins[rule.key] = made
     _add_fabric(values, origins)
-    notes = taken_over + _resolve_layout(values, origins, surroundings)
     spec = checked(JobSpec(**_attributes(values)))
     return Resolved(spec, {key: origins[key] for key in sorted(origins, key=_position)}, tuple(warnings(spec)), notes)
 
@@ -79,23 +77,6 @@ def _add_fabric(values: Values, origins: dict[str, Origin]) -> None:
         is_said = key in values or (head == "env" and f"secretEnv.{entry}" in values)
         if not is_said:
             values[key], origins[key] = _parse(key, given), given.origin
-
-
-def _resolve_layout(values: Values, origins: dict[str, Origin], surroundings: DefaultingContext) -> tuple[str, ...]:
-    """Replace ``parallel: auto`` by a planned layout with its additional arguments; return notes about it."""
-    if values.get("parallel") != PLANNED:
-        return ()
-    if not surroundings.plans:
-        del values["parallel"], origins["parallel"]
-        return ()
-    from kubectl_ddp.spec.auto_layout import plan_layout  # noqa: PLC0415 - formulas that few jobs need
-
-    found = plan_layout(values)
-    values["parallel"], origins["parallel"] = found.layouts, Origin(Kind.RULE, "a plan", found.why)
-    if found.args:
-        values["args"] = (*values.get("args", ()), *found.args)
-        origins["args"] = Origin(Kind.RULE, "a plan", f"{' '.join(found.args)} goes with the layout")
-    return (found.why,)
 
 
 def merge(layers: Sequence[Layer]) -> dict[str, Given]:

@@ -11,13 +11,12 @@ from typing import Final
 from ddp_trainer.common.constants import GROUP, NAME_LENGTH, SWITCHES, Env
 from kubectl_ddp.engines.registry import ENGINES
 from kubectl_ddp.errors import UsageError
-from kubectl_ddp.plan.reference_model import last_flag_value, runs_the_trainer
-from kubectl_ddp.plan.trainer_options import invalid_options
 from kubectl_ddp.spec import fabric, layout, queues
 from kubectl_ddp.spec.launcher_command import LAUNCHERS
 from kubectl_ddp.spec.model import JobSpec
 from kubectl_ddp.spec.plaintext_secrets import in_clear
 from kubectl_ddp.spec.torchrun import torchrun_has_the_keys
+from kubectl_ddp.spec.trainer_arguments import invalid_options, last_flag_value, runs_the_trainer
 from kubectl_ddp.util.finding import Finding, warning
 from kubectl_ddp.util.text_table import pluralize
 from kubectl_ddp.values import volumes

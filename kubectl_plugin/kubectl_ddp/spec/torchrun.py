@@ -6,7 +6,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Final
 
-from ddp_trainer.common.constants import SWITCHES
+from ddp_trainer.common.constants import SWITCHES, Env
 from kubectl_ddp.errors import UsageError
 from kubectl_ddp.spec.model import JobSpec
 from kubectl_ddp.values.node_requirements import Placement
@@ -56,7 +56,7 @@ DIFFERENCES: Final[Sequence[Difference]] = (
     Difference(
         "rank metrics and restarts",
         "in `status`, `top`, `report` and Prometheus",
-        "none: `status` and `list` show `-`, and `scale` does not wait for the new ranks",
+        "metrics where `runtimeImage` is set, else `-`; restarts are not counted, and `scale` does not wait for ranks",
     ),
     Difference(
         "hangs",
@@ -112,7 +112,5 @@ def torchrun_notes(spec: JobSpec) -> Iterator[str]:
         return
     for each in DIFFERENCES:
         yield f"torchrun: {each.subject}: {each.torchrun}.".replace("`", "")
-    keys = {"runtimeImage": spec.runtime_image, "runtimeMount": spec.runtime_mount}
-    unused = [key for key, value in keys.items() if value is not None]
-    if unused := [*unused, *sorted(SWITCHES & {*spec.env, *spec.secret_env})]:
+    if unused := sorted(SWITCHES & {*spec.env, *spec.secret_env} - {Env.METRICS_HOOKS}):
         yield f"torchrun: without an effect: {', '.join(unused)}."

@@ -162,5 +162,5 @@ def why_no_ranks(state: JobState) -> str:
     if state.nodes.ready == 0:
         return "no pod of the job runs."
     if state.uses_torchrun:
-        return "the launcher of the job is torchrun; docs/cluster.md lists what else it lacks."
+        return "the launcher of the job is torchrun; with runtimeImage, its ranks report (docs/cluster.md)."
     return "they have only just started, or the script reports nothing; docs/metrics.md shows how it can."

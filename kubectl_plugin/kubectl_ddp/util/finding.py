@@ -1,4 +1,4 @@
-"""Findings: results of checks of jobs, manifests, clusters and this machine, with one text form and one JSON form."""
+"""Findings: results of checks of jobs, clusters and this machine, with one text form and one JSON form."""
 
 from __future__ import annotations
 

@@ -2,20 +2,13 @@
 
 from __future__ import annotations
 
-from typing import Final
-
 from ddp_trainer.common.layout_range import LayoutRange
 from ddp_trainer.common.parallel_dims import LayoutError
 from kubectl_ddp.values.quantity import BadValue
 
-AUTO: Final = "auto"
-"""Word for a layout chosen by a plan, after all other values are known."""
 
-
-def parse_layouts(text: str) -> LayoutRange | str:
-    """Parse ``replicate=2,shard=4,tp=2,pp=2``, with sizes as N or MIN:MAX, or ``auto``. Raises BadValue."""
-    if text == AUTO:
-        return AUTO
+def parse_layouts(text: str) -> LayoutRange:
+    """Parse ``replicate=2,shard=4,tp=2,pp=2``, with sizes as N or MIN:MAX. Raises BadValue."""
     try:
         return LayoutRange.parse(text)
     except LayoutError as error:

@@ -49,15 +49,10 @@ class Memory:
         """
         if re.fullmatch(NUMBER, text):
             raise BadValue(f"'{text}' has no unit", hint=f"Write it with one, for example '{text}Gi'.")
-        return cls.parse_quantity(text)
-
-    @classmethod
-    def parse_quantity(cls, text: str) -> Self:
-        """Parse a Kubernetes quantity, in which a number without a unit is in bytes. Raises BadValue."""
-        match = re.fullmatch(f"{cls.PATTERN}?", text)
+        match = re.fullmatch(cls.PATTERN, text)
         if match is None:
             raise BadValue(f"'{text}' is not an amount of memory", hint="Write it as '4Gi' or '512Mi'.")
-        return cls(int(Fraction(match[1]) * (BINARY | DECIMAL)[match[2] or ""]))
+        return cls(int(Fraction(match[1]) * (BINARY | DECIMAL)[match[2]]))
 
     def __str__(self) -> str:
         """Return the shortest exact notation with a unit."""

@@ -28,7 +28,7 @@ def test_workers_get_the_environment_of_torchrun(stage: Stage) -> None:
         "RANK LOCAL_RANK WORLD_SIZE LOCAL_WORLD_SIZE GROUP_RANK GROUP_WORLD_SIZE ROLE_RANK ROLE_NAME ROLE_WORLD_SIZE "
         "MASTER_ADDR TORCHELASTIC_RESTART_COUNT TORCHELASTIC_MAX_RESTARTS "
         "TORCHELASTIC_USE_AGENT_STORE TORCHELASTIC_SIGNALS_TO_HANDLE OMP_NUM_THREADS DDP_GENERATION "
-        "TORCH_DISABLE_SHARE_RDZV_TCP_STORE"
+        "TORCH_DISABLE_SHARE_RDZV_TCP_STORE THP_MEM_ALLOC_ENABLE"
     )
     script = stage.script(f"import os\nprint('env', *(os.environ.get(n) for n in '{names}'.split()))")
     whole_lines = ["--tee", "1", "--log-line-prefix-template", ""]
@@ -36,8 +36,8 @@ def test_workers_get_the_environment_of_torchrun(stage: Stage) -> None:
     assert run.code() == 0
     told = sorted(line for line in run.lines if line.startswith("env"))
     assert told == [
-        "env 0 0 2 2 0 1 0 default 2 127.0.0.1 0 4 False SIGTERM,SIGINT,SIGHUP,SIGQUIT 1 1 1",
-        "env 1 1 2 2 0 1 1 default 2 127.0.0.1 0 4 False SIGTERM,SIGINT,SIGHUP,SIGQUIT 1 1 1",
+        "env 0 0 2 2 0 1 0 default 2 127.0.0.1 0 4 False SIGTERM,SIGINT,SIGHUP,SIGQUIT 1 1 1 1",
+        "env 1 1 2 2 0 1 1 default 2 127.0.0.1 0 4 False SIGTERM,SIGINT,SIGHUP,SIGQUIT 1 1 1 1",
     ]
 
 

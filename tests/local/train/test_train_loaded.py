@@ -6,8 +6,8 @@ import os
 import subprocess
 import sys
 
-from bench.drivers.process_memory import RETURNING
 from tests.local.workloads import train_loaded
+from tests.support.process_memory import RETURNING
 
 
 def test_weights_are_those_of_one_process_or_of_the_state_under_any_layout() -> None:

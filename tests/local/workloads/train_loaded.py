@@ -19,7 +19,6 @@ import torch
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
-from bench.drivers.process_memory import PeakResidentMemory
 from ddp_trainer.common.layout_range import LayoutRange
 from ddp_trainer.process.recorder import NoopRankRecorder
 from ddp_trainer.train.api import make_progress
@@ -46,6 +45,7 @@ from kubectl_ddp.backends.local.process import set_parent_death_signal
 from tests.local.workloads import train_made
 from tests.local.workloads.train_layouts import DrawnWhole, Numbers
 from tests.support.ports import free_port
+from tests.support.process_memory import PeakResidentMemory
 
 STEP = 3
 SIDE = 40

@@ -258,7 +258,7 @@ def test_a_budget_is_a_positive_time(budget: str) -> None:
 
 
 @pytest.mark.parametrize(
-    ("name", "flag", "value"), [("plan", "budget", "3"), ("plan", "out", "x"), ("scale", "budget", "3")]
+    ("name", "flag", "value"), [("exits", "budget", "3"), ("exits", "out", "x"), ("scale", "budget", "3")]
 )
 def test_a_measurement_without_a_budget_or_files_refuses_them(name: str, flag: str, value: str) -> None:
     command = [sys.executable, "-m", "bench", name, f"--{flag}", value]

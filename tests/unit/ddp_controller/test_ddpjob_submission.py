@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +13,8 @@ from kubectl_ddp.backends.cluster import ClusterBackend
 from kubectl_ddp.backends.cluster.http.api import Api
 from kubectl_ddp.backends.cluster.http.api_errors import AgainstPolicy
 from kubectl_ddp.backends.cluster.http.connection import connect
-from kubectl_ddp.backends.cluster.write.ddpjob_submission import DDPJobSubmission
+from kubectl_ddp.backends.cluster.write import ddpjob_submission
+from kubectl_ddp.backends.cluster.write.ddpjob_submission import ANSWER_SECONDS, DDPJobSubmission
 from kubectl_ddp.code.archive import Code
 from kubectl_ddp.errors import AlreadyExists, DdpError, UsageError
 from kubectl_ddp.kube.objects import Object
@@ -47,7 +48,20 @@ def submit(cluster: Cluster, api: Api, wanted: list[Object]) -> bool:
         cluster.now += 1
         cluster.settle(controller)
 
-    return DDPJobSubmission(api, wanted, "team", sleep=wait).submit()
+    return submission(api, wanted, wait).submit()
+
+
+def submission(
+    api: Api,
+    wanted: list[Object],
+    wait: Callable[[float], None] = lambda _: None,
+    *,
+    may_create_objects: bool = True,
+    notice: Callable[[str], None] = lambda _: None,
+) -> DDPJobSubmission:
+    return DDPJobSubmission(
+        api, wanted, "team", may_create_objects=lambda: may_create_objects, notice=notice, sleep=wait
+    )
 
 
 def test_a_submission_is_one_ddpjob_and_its_code(cluster: Cluster) -> None:
@@ -101,10 +115,55 @@ def test_a_user_who_may_not_create_a_ddpjob_gets_the_objects_instead(cluster: Cl
         submit(cluster, cluster.api, objects())
 
 
-def test_a_job_on_which_no_controller_acts_is_withdrawn(cluster: Cluster) -> None:
-    with pytest.raises(DdpError, match="No controller has acted"):
-        DDPJobSubmission(cluster.api, objects(), "team", sleep=lambda _: None).submit()
+def test_a_job_on_which_no_controller_acts_is_withdrawn_with_its_code_in_one_sentence(cluster: Cluster) -> None:
+    told: list[str] = []
+    waited: list[float] = []
+    assert not submission(cluster.api, objects(), waited.append, notice=told.append).submit()
+    assert sum(waited) == pytest.approx(ANSWER_SECONDS)
+    assert cluster.server.objects == {}
+    [sentence] = told
+    assert sentence.startswith("No controller has acted on the DDPJob 'digits' for 5 s, so this command creates")
+
+
+def test_a_user_who_may_create_nothing_else_waits_longer_for_a_controller(cluster: Cluster) -> None:
+    with pytest.raises(DdpError, match="No controller has acted on the DDPJob 'digits' for 30 s"):
+        submission(cluster.api, objects(), may_create_objects=False).submit()
     assert DDPJOB not in cluster.server.objects
+
+
+def test_a_controller_that_answers_at_the_last_moment_keeps_the_job(cluster: Cluster) -> None:
+    """The DDPJob is deleted only if its version is that without a status."""
+    controller = cluster.reconciler(cluster.watching)
+
+    def late(_seconds: float) -> None:
+        if any(each.method == "DELETE" for each in cluster.server.requests):
+            cluster.settle(controller)
+
+    def answer() -> bool:
+        cluster.api.merge(f"{DDPJOB}/status", {"status": {"phase": "Pending"}})
+        return True
+
+    made = DDPJobSubmission(
+        cluster.api, objects(), "team", may_create_objects=answer, notice=lambda _: None, sleep=late
+    )
+    assert made.submit()
+    assert cluster.made()["Job/digits"]["spec"]["suspend"] is False
+
+
+def test_submit_without_a_controller_makes_the_objects_itself(
+    cluster: Cluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(ddpjob_submission, "PAUSE_SECONDS", 0.001)
+    everything = {"verbs": ["*"], "apiGroups": ["*"], "resources": ["*"]}
+    review = {"status": {"incomplete": False, "resourceRules": [everything]}}
+    cluster.server.next("POST /apis/authorization.k8s.io/v1/selfsubjectrulesreviews", Answer(201, review))
+    told: list[str] = []
+    backend = ClusterBackend(connection=cluster.watching.connection, notice=told.append)
+    backend.submit(objects())
+    assert DDPJOB not in cluster.server.objects
+    assert cluster.server.objects[ROOT]["spec"]["suspend"] is False
+    assert [item["kind"] for item in cluster.server.objects.values()].count("ConfigMap") == 1
+    assert len(told) == 1
 
 
 def test_a_job_that_the_controller_refuses_is_withdrawn_with_its_sentence(cluster: Cluster) -> None:

@@ -5,7 +5,6 @@
 from __future__ import annotations
 
 import os
-import re
 import socket
 from collections.abc import Mapping
 from pathlib import Path
@@ -19,9 +18,6 @@ _CONCERNED: Final = (
     "LOCAL_RANK",
 )
 """Prefixes of the variable names that rules are about."""
-
-_ABOUT_PODS: Final = re.compile(r"[Kk]\d\d")
-"""Rules that only `kubectl ddp lint` has. ``$DDP_LINT_IGNORE`` may name them too."""
 
 _RDMA: Final = Path("/sys/class/infiniband")
 
@@ -56,7 +52,7 @@ def lint_environment(
         is_one_machine=is_loopback(environ.get(Env.POD_IP, "")) or is_loopback(endpoint),
     )
     ignored = environ.get(Env.LINT_IGNORE, "")
-    unknown = [word for word in unknown_ids(ignored) if not _ABOUT_PODS.fullmatch(word)]
+    unknown = unknown_ids(ignored)
     lines = [f"{Env.LINT_IGNORE} names {word!r}, which is not a rule; see docs/lint.md." for word in unknown]
     found = check(environ, facts, ignored)
     return [*lines, *(str(finding) for finding in found if finding.severity is not Severity.INFO)]

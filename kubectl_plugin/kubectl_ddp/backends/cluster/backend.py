@@ -254,7 +254,7 @@ class ClusterBackend:
             raise self._all_that_is_missing(objects) or refusal from refusal
 
     def _submit_as_ddpjob(self, objects: Sequence[Object]) -> bool:
-        """Create a job as one DDPJob. Returns false where that is not served, or not allowed."""
+        """Create a job as one DDPJob. Returns false where that is not served or not allowed, or no controller acts."""
         if self._discovery.resource_for_kind(ddpjob.API_VERSION, ddpjob.KIND) is None:
             return False
         from kubectl_ddp.backends.cluster.write.ddpjob_submission import DDPJobSubmission  # noqa: PLC0415 - only for submission
@@ -264,7 +264,21 @@ class ClusterBackend:
         if existing is not None and ddpjob.owner_of(existing) is None:
             return False  # a job of the same name without a DDPJob, perhaps this very one
         namespace = root["metadata"].get("namespace") or self.namespace
-        return DDPJobSubmission(self._api, objects, namespace).submit()
+        return DDPJobSubmission(
+            self._api,
+            objects,
+            namespace,
+            may_create_objects=lambda: self._may_create(objects),
+            notice=self._notice,
+        ).submit()
+
+    def _may_create(self, objects: Sequence[Object]) -> bool:
+        """Return whether the user may create all objects of a job; false if the rights cannot be read."""
+        from kubectl_ddp.backends.cluster.read import access_review  # noqa: PLC0415 - only without a controller
+
+        with contextlib.suppress(DdpError):
+            return not access_review.missing_to_submit(self._api, self._discovery, self.namespace, objects)
+        return False
 
     def dry_run(self, objects: Sequence[Object]) -> list[Object]:
         """Return the objects as the API server would store them, without creating any. Raises the errors of
@@ -404,7 +418,6 @@ class ClusterBackend:
     def delete(self, name: str) -> None:
         """Delete the job with all objects it owns, or the remains of an interrupted command. Raises NotFound."""
         from kubectl_ddp.backends.cluster.write.recreate import delete_record, delete_remains  # noqa: PLC0415 - only for this method
-        from kubectl_ddp.kube.helm_release import helm_deletion_warning  # noqa: PLC0415
 
         try:
             job = self._jobs.named(name)
@@ -415,5 +428,3 @@ class ClusterBackend:
         if (owner := ddpjob.owner_of(job)) is None or not self._delete_ddpjob(owner):
             self._jobs.delete(job)
         delete_record(self._api, name, self.namespace)
-        if told := helm_deletion_warning(job):
-            self._notice(told)

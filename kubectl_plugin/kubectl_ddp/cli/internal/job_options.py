@@ -27,7 +27,6 @@ from kubectl_ddp.util.nearest import suggest_close_match
 if TYPE_CHECKING:
     from kubectl_ddp.client.submission.prepared_job import Prepared
     from kubectl_ddp.code.archive import Code
-    from kubectl_ddp.spec.job_file import JobFile
     from kubectl_ddp.spec.resolve import Resolved
 
 P = ParamSpec("P")
@@ -98,7 +97,7 @@ class JobRequest:
     script: str | None
     words: tuple[str, ...] | None
     """Words after ``--``; ``None`` without a ``--``."""
-    file: str | JobFile | None
+    file: str | None
     assignments: tuple[str, ...]
     shorthand: str | None
     flags: Mapping[str, Any]
@@ -190,18 +189,8 @@ def _option(field: Field) -> Callable[[Any], Any]:
     )
 
 
-def read_job(
-    request: JobRequest, options: Options, *, name_suffix: str = "", under: Layer | None = None, plans: bool = True
-) -> Resolved:
-    """Resolve the job from flags, file, preset and defaults. Raises UsageError or NotFound.
-
-    Args:
-        request: Job flags.
-        options: Shared flags.
-        name_suffix: Suffix of a name that is generated from the program.
-        under: Values of another job, to use instead of the user's defaults.
-        plans: True to replace ``parallel: auto`` by a layout.
-    """
+def _read_job(request: JobRequest, options: Options, name_suffix: str, under: Layer | None) -> Resolved:
+    """Resolve the job from flags, file, preset and defaults. Raises UsageError or NotFound."""
     from kubectl_ddp.client.submission.resolved_job import resolve_job  # noqa: PLC0415 - not needed for help and completion
     from kubectl_ddp.spec.resolve import set_values  # noqa: PLC0415
 
@@ -211,7 +200,7 @@ def read_job(
 
         layers.append(read(request.file, lambda text: options.print_message(f"warning: {text}")))
     layers += [set_values(request.assignments), flag_layer(request, options)]
-    return resolve_job(layers, options, name_suffix=name_suffix, under=under, plans=plans)
+    return resolve_job(layers, options, name_suffix=name_suffix, under=under)
 
 
 def prepare(
@@ -235,7 +224,7 @@ def prepare(
     """
     from kubectl_ddp.client.submission.prepared_job import prepare_job  # noqa: PLC0415 - not needed for help and completion
 
-    resolved = read_job(request, options, name_suffix=name_suffix, under=under)
+    resolved = _read_job(request, options, name_suffix, under)
     return prepare_job(resolved, options, shown=shown, kept=kept)
 
 

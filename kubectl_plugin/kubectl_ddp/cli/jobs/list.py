@@ -96,7 +96,7 @@ def _select(backends: Sequence[Backend], listing: _Listing, options: Options) ->
 def _matching(found: list[Found], selector: Object | None) -> list[Found]:
     if selector is None:
         return found
-    from kubectl_ddp.lint.network_policy import selects  # noqa: PLC0415 - rarely needed
+    from kubectl_ddp.kube.label_selector import selects  # noqa: PLC0415 - rarely needed
 
     return [each for each in found if selects(selector, each[1].job["metadata"].get("labels") or {})]
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any
 
 import click
 
@@ -12,6 +12,7 @@ from ddp_trainer.common.constants import Env
 from kubectl_ddp.cli.internal.command import Options, shared_options
 from kubectl_ddp.cli.internal.job_options import JobRequest, ProgramCommand, job_options, prepare, warn
 from kubectl_ddp.cli.internal.output import print_output
+from kubectl_ddp.util.finding import Severity
 from kubectl_ddp.util.text_table import Style, Table
 
 if TYPE_CHECKING:
@@ -21,20 +22,15 @@ if TYPE_CHECKING:
     from kubectl_ddp.spec.value_source import Origin
 
 
-HELM_VALUES: Final = "helm-values"
-
-
 @click.command(cls=ProgramCommand)
 @click.option("--explain", is_flag=True, help="Print each value of the job and where it came from, instead.")
 @job_options
-@shared_options("yaml", "json", HELM_VALUES)
+@shared_options("yaml", "json")
 def render(options: Options, request: JobRequest, *, explain: bool) -> None:
     """Print the objects that submit would create, without contacting a cluster.
 
     The output is what 'kubectl apply -f -' takes. The run id is derived from the job, so it is the same each time; each
     submission gets a new one. The Secret is random each time: treat the output as a password.
-
-    With -o helm-values it prints values of the chart ddp-job, for 'helm install NAME charts/ddp-job --values -'.
     """
     from kubectl_ddp.render.text import to_json, to_yaml  # noqa: PLC0415
     from kubectl_ddp.spec.notes import spec_notes  # noqa: PLC0415
@@ -42,12 +38,9 @@ def render(options: Options, request: JobRequest, *, explain: bool) -> None:
 
     prepared = prepare(options, request, shown=True)
     warn(prepared.resolved, options)
-    if options.output == HELM_VALUES and not explain:
-        click.echo(_helm_values(prepared), nl=False)
-        _warn_of_pods(prepared, options)
-    elif not explain:
+    if not explain:
         objects = prepared.objects(prepared.placeholder)
-        _warn_of_pods(prepared, options)
+        _warn_of_environment(prepared, options)
         click.echo(to_json(objects) if options.output == "json" else to_yaml(objects), nl=False)
     elif options.output == "json":
         fields = [_as_json(key, value, origin) for key, value, origin in value_origins(prepared.resolved)]
@@ -62,25 +55,13 @@ def render(options: Options, request: JobRequest, *, explain: bool) -> None:
         click.echo("\n".join([_table(prepared.resolved), *(f"\n{note}" for note in spec_notes(prepared.spec))]))
 
 
-def _helm_values(prepared: Prepared) -> str:
-    """Return the values of the chart. Raises UsageError with ``--local``, because a chart is for clusters."""
-    from kubectl_ddp.errors import UsageError  # noqa: PLC0415 - not needed for help and completion
+def _warn_of_environment(prepared: Prepared, options: Options) -> None:
+    """Print warnings about the environment variables that result from flags and job file."""
+    from kubectl_ddp.preflight.spec_checks import environment_findings  # noqa: PLC0415 - not needed for help
     from kubectl_ddp.render import Site  # noqa: PLC0415
-    from kubectl_ddp.render.helm_values import helm_values, to_text  # noqa: PLC0415
 
-    if prepared.site is Site.LOCAL:
-        raise UsageError(
-            f"-o {HELM_VALUES} writes values for a cluster, and the job is local.", hint="Leave --local out."
-        )
-    return to_text(helm_values(prepared.spec, prepared.code, prepared.api_servers, prepared.native_version))
-
-
-def _warn_of_pods(prepared: Prepared, options: Options) -> None:
-    """Print warnings about the pods that result from flags and job file."""
-    from kubectl_ddp.cli.setup.lint import of_pods  # noqa: PLC0415 - not needed for help and completion
-
-    for finding in of_pods(prepared, prepared.spec.env.get(Env.LINT_IGNORE, "")):
-        if finding.severity != "info":
+    for finding in environment_findings(prepared.spec, is_one_machine=prepared.site is Site.LOCAL):
+        if finding.severity is not Severity.INFO:
             options.print_message(f"warning: {finding}")
 
 

@@ -17,7 +17,6 @@ from kubectl_ddp.cli.internal.job_lookup import changed, seconds_of, target, war
 from kubectl_ddp.cli.internal.job_progress import show_progress
 from kubectl_ddp.cli.jobs.suspend import wait_until_running
 from kubectl_ddp.errors import Cancelled, InfrastructureFailed, Interrupted, JobFailed, UsageError
-from kubectl_ddp.kube.helm_release import reject_helm_managed
 from kubectl_ddp.kube.objects import Object, Snapshot
 from kubectl_ddp.observe import result_annotations
 from kubectl_ddp.observe.waiting import parse_wait_condition, wait_for
@@ -73,8 +72,6 @@ def restart_job(options: Options, backend: Backend, name: str, seconds: float | 
     snapshot = backend.job(name)
     state = job_state(snapshot, {}, where=backend.where)
     _check(state)
-    if state.state is State.FAILED:
-        reject_helm_managed(snapshot.job)
     effect = _report_effect(options, state, backend, snapshot)
     if backend.where == "local":
         warn_of_changed_script(options, snapshot.job)
@@ -147,7 +144,6 @@ def _restart_unless_failed(
         snapshot = backend.job(state.name)
         if job_state(snapshot, {}, where=backend.where).state is not State.FAILED:
             raise
-        reject_helm_managed(snapshot.job)
         return snapshot
     return None
 

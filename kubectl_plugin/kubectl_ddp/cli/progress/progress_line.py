@@ -7,7 +7,6 @@ from dataclasses import dataclass, replace
 from typing import Final
 
 from ddp_trainer.common.time_classes import StartupPhase
-from kubectl_ddp.plan.formatting import format_bytes
 from kubectl_ddp.status.describe import progress_text, restarts_text, summary_text
 from kubectl_ddp.status.job_state import JobState, State
 from kubectl_ddp.util.text_table import duration, pluralize
@@ -92,7 +91,7 @@ def _starting(state: JobState) -> tuple[str, str]:
     elif phase is StartupPhase.INTERPRETER and state.world_size is not None:
         phase = StartupPhase.IMPORTS  # the workers run, and report the two together
     size = state.startup.image_bytes if state.startup is not None and phase is StartupPhase.PULL else None
-    told = (_PHASE_TEXTS[phase], _ready(state), f"{format_bytes(size)} each" if size is not None else "")
+    told = (_PHASE_TEXTS[phase], _ready(state), f"{_format_bytes(size)} each" if size is not None else "")
     return phase, ", ".join(filter(None, told))
 
 
@@ -152,3 +151,13 @@ _PHASES: Final[Mapping[State, Callable[[JobState], tuple[str, str]]]] = {
     State.DELETING: lambda _: ("deleting", "being deleted"),
 }
 """State → function that returns phase and text, of a job that neither runs nor has ended."""
+
+
+def _format_bytes(size: float) -> str:
+    """Format the size of an image.
+
+    >>> _format_bytes(8 * 2**30), _format_bytes(2**29)
+    ('8.0 GiB', '0.50 GiB')
+    """
+    amount = size / 2**30
+    return f"{amount:.1f} GiB" if amount >= 1 else f"{amount:.2f} GiB"

@@ -1,1 +1,1 @@
-"""Commands about plans, clusters, defaults and this program."""
+"""Commands about job files, clusters, defaults and this program."""

@@ -35,7 +35,7 @@ def inspect_job(options: Options, request: JobRequest, *, is_strict: bool) -> No
         job=spec.name,
         where=backend.where,
         namespace=told[0].namespace,
-        verdict=str(most_severe(found)),
+        verdict=str(most_severe([each for each in found if each.severity is not Severity.INFO])),
     )
     failed = [finding for finding in found if finding.severity is Severity.ERROR]
     if failed and all(finding.subject == RIGHTS for finding in failed):

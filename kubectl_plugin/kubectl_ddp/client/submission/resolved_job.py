@@ -21,7 +21,7 @@ LETTERS: Final = "bcdfghjklmnpqrstvwxz2456789"
 
 
 def resolve_job(
-    layers: Sequence[Layer], where: Where, *, name_suffix: str = "", under: Layer | None = None, plans: bool = True
+    layers: Sequence[Layer], where: Where, *, name_suffix: str = "", under: Layer | None = None
 ) -> Resolved:
     """Return the job that layers describe. Raises UsageError or NotFound.
 
@@ -30,10 +30,9 @@ def resolve_job(
         where: Place of the job, whose namespace may share presets.
         name_suffix: Suffix of a name that is generated from the program.
         under: Values of another job, to use instead of the user's defaults.
-        plans: True to replace ``parallel: auto`` by a layout.
     """
     weakest = under if under is not None else defaults_of(os.environ)
-    return resolve([weakest, *layers], _defaulting_context(name_suffix, where, plans=plans))
+    return resolve([weakest, *layers], _defaulting_context(name_suffix, where))
 
 
 def random_suffix() -> str:
@@ -41,16 +40,13 @@ def random_suffix() -> str:
     return "".join(secrets.choice(LETTERS) for _ in range(5))
 
 
-def _defaulting_context(
-    name_suffix: str, where: Where, *, plans: bool, environ: Mapping[str, str] = os.environ
-) -> DefaultingContext:
+def _defaulting_context(name_suffix: str, where: Where, environ: Mapping[str, str] = os.environ) -> DefaultingContext:
     said = environ.get(IMAGE_VARIABLE)
     return DefaultingContext(
         image=said or default_image(),
         image_origin=Origin(Kind.ENVIRONMENT, f"${IMAGE_VARIABLE}") if said else DEFAULT,
         name_suffix=name_suffix,
         shared=lambda namespace: shared_by(where, namespace),
-        plans=plans,
     )
 
 

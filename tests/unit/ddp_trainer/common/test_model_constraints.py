@@ -19,7 +19,7 @@ from ddp_trainer.train.parallel.pipeline_schedule import check_micro_batches
 from ddp_trainer.train.tasks.text import VOCABULARY
 from ddp_trainer.train.utils.errors import BadConfig
 from kubectl_ddp.errors import UsageError
-from kubectl_ddp.plan import reference_model
+from kubectl_ddp.spec import trainer_arguments
 from kubectl_ddp.values.quantity import Nodes
 from tests.support.jobs import a_job
 
@@ -41,10 +41,11 @@ def test_schedules_are_the_trainers() -> None:
 
 def test_the_plugins_defaults_are_the_trainers() -> None:
     of_gpt = {name: each.default for name, each in inspect.signature(Gpt).parameters.items()}
-    assert dict(reference_model.SIZES) == {name: of_gpt[name] for name in reference_model.SIZES}
+    assert dict(trainer_arguments.SIZES) == {name: of_gpt[name] for name in trainer_arguments.SIZES}
     config = Config()
-    assert (config.global_batch, config.pipeline_schedule) == (reference_model.GLOBAL_BATCH, reference_model.SCHEDULE)
-    assert reference_model.VOCABULARY == VOCABULARY
+    assert config.global_batch == trainer_arguments.GLOBAL_BATCH
+    assert config.pipeline_schedule == trainer_arguments.SCHEDULE
+    assert trainer_arguments.VOCABULARY == VOCABULARY
 
 
 def a_gpt(**options: int) -> Gpt:

@@ -23,7 +23,7 @@ COLUMN: Final = re.compile(r"^  +\S.*?  +")
 """An entry of a list, such as a flag, in front of its explanation."""
 RANGE: Final = re.compile(r"  \[[^\]]*\]$")
 """Range of a number, which click puts behind the explanation."""
-RUN_ANYWHERE: Final = {"init", "plan", "render", "explain", "lint", "completion", "presets"}
+RUN_ANYWHERE: Final = {"init", "render", "explain", "completion", "presets"}
 """Commands whose examples run without a cluster and a job."""
 
 

@@ -337,6 +337,16 @@ def test_warnings_are_messages_and_not_data(capsys: pytest.CaptureFixture[str]) 
     assert capsys.readouterr().err == ""
 
 
+@pytest.mark.usefixtures("here")
+def test_render_warns_of_variables_that_cannot_work_in_the_job(capsys: pytest.CaptureFixture[str]) -> None:
+    job = ["render", "train.py", "--image", "example.com/a:1", "--nnodes", "2", "--env", "GLOO_SOCKET_IFNAME=lo"]
+    assert run(job) == 0
+    assert "warning: GLOO_SOCKET_IFNAME N08: " in capsys.readouterr().err
+    for right in (["--env", "DDP_LINT_IGNORE=N08"], ["--local"]):  # the loopback reaches all nodes of one machine
+        assert run([*job, *right]) == 0
+        assert "N08" not in capsys.readouterr().err
+
+
 @pytest.mark.parametrize("form", [["--dry-run"], ["--dry-run=client"], ["--dry-run", "client"]], ids=" ".join)
 @pytest.mark.usefixtures("here")
 def test_a_bare_dry_run_means_client_and_takes_no_other_word(

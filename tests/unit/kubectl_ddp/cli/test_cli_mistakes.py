@@ -193,7 +193,7 @@ def test_all_that_a_job_file_lacks_is_said_at_once(capsys: pytest.CaptureFixture
     assert "kind: DDPJob" in told
 
 
-@pytest.mark.parametrize("command", [("render",), ("render", "-o", "helm-values"), ("submit", "--dry-run=client")])
+@pytest.mark.parametrize("command", [("render",), ("submit", "--dry-run=client")])
 def test_a_job_of_more_annotations_than_a_cluster_stores_is_refused_before_anything_is_created(
     capsys: pytest.CaptureFixture[str], here: Path, command: tuple[str, ...]
 ) -> None:

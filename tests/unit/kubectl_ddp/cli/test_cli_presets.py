@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from pathlib import Path
 
 import pytest
@@ -92,10 +93,12 @@ def test_a_contradiction_is_a_warning_and_the_job_is_rendered(capsys: pytest.Cap
     assert "value: Socket" in told.out
 
 
-def test_the_lint_looks_at_what_the_fabric_sets(capsys: pytest.CaptureFixture[str]) -> None:
-    assert run(["lint", *JOB, "--fabric", "ib", "--rdma", "rdma/ib=8", "--env", "NCCL_IB_DISABLE=1"]) == 4
-    assert " N45  " in capsys.readouterr().out
-    assert run(["lint", *JOB, "--fabric", "oci-roce", "--rdma", "nvidia.com/rdma-vf=16", "--strict"]) == 0
+def test_variables_of_the_user_are_checked_with_those_of_the_fabric(capsys: pytest.CaptureFixture[str]) -> None:
+    job = ["render", *JOB, "--fabric", "ib", "--rdma", "rdma/ib=8", "--env", "NCCL_IB_DISABLE=1"]
+    assert run(job) == 0
+    assert "warning: NCCL_IB_DISABLE N45: " in capsys.readouterr().err
+    assert run(["render", *JOB, "--fabric", "oci-roce", "--rdma", "nvidia.com/rdma-vf=16"]) == 0
+    assert not re.search(r" [NT]\d\d: ", capsys.readouterr().err)
 
 
 @pytest.mark.parametrize("fabric", ["aws-efa", "gb200-mnnvl+gcp-gib"])

@@ -66,7 +66,7 @@ def test_commands_come_with_what_they_do() -> None:
         (["render", "--engine", ""], list(Engine)),
         (["submit", "--dry-run", ""], ["none", "client", "server"]),
         (["submit", "--dry-run=c"], ["--dry-run=client"]),
-        (["render", "-o", ""], ["yaml", "json", "helm-values"]),
+        (["render", "-o", ""], ["yaml", "json"]),
         (["render", "--preset", "gpu"], ["gpu-nccl"]),
         (["completion", ""], ["bash", "zsh", "fish"]),
         (["nonsense", ""], []),

@@ -5,8 +5,7 @@ from __future__ import annotations
 import pytest
 
 from kubectl_ddp.errors import UsageError
-from kubectl_ddp.kube.label_selector import parse_label_selector
-from kubectl_ddp.lint.network_policy import selects
+from kubectl_ddp.kube.label_selector import parse_label_selector, selects
 
 LABELS = {"team": "a", "stage": "test"}
 

@@ -18,6 +18,14 @@ OTHERS = {"podSelector": {"matchLabels": {"app": "web"}}, "policyTypes": ["Egres
 ALL = {"podSelector": {}, "policyTypes": ["Egress"], "egress": [{}]}
 
 
+def to_ports(*ports: Any) -> Any:
+    return {"podSelector": {}, "policyTypes": ["Egress"], "egress": [{"ports": list(ports)}]}
+
+
+def to_peers(*peers: Any) -> Any:
+    return {"podSelector": {}, "policyTypes": ["Egress"], "egress": [{"to": list(peers)}]}
+
+
 def policy(spec: Any, name: str = "default-deny") -> Object:
     return {"kind": "NetworkPolicy", "metadata": {"name": name}, "spec": spec}
 
@@ -32,6 +40,13 @@ def policy(spec: Any, name: str = "default-deny") -> Object:
         (Egress.OPEN, INGRESS, Severity.OK),
         (Egress.OPEN, OTHERS, None),
         (Egress.UNRESTRICTED, ALL, None),
+        (Egress.UNRESTRICTED, to_ports({"port": 29500}), Severity.ERROR),
+        (Egress.UNRESTRICTED, to_ports({"port": "rendezvous"}), Severity.ERROR),
+        (Egress.UNRESTRICTED, to_ports({"protocol": "UDP"}), Severity.ERROR),
+        (Egress.UNRESTRICTED, to_ports({"port": 1024, "endPort": 65535}), None),
+        (Egress.UNRESTRICTED, to_peers({"podSelector": {"matchLabels": {"app": "web"}}}), Severity.ERROR),
+        (Egress.UNRESTRICTED, to_peers({"podSelector": {}}), None),
+        (Egress.UNRESTRICTED, to_peers({"ipBlock": {"cidr": "10.0.0.0/8"}}), None),
     ],
 )
 def test_a_policy_that_isolates_the_pods_is_named_with_what_the_job_needs(

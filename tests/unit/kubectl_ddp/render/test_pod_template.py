@@ -13,7 +13,6 @@ from kubectl_ddp.engines.registry import ENGINES, Engine
 from kubectl_ddp.errors import UsageError
 from kubectl_ddp.kube.objects import Object
 from kubectl_ddp.render import Site, render
-from kubectl_ddp.render.helm_values import helm_values
 from tests.support.jobs import a_job
 from tests.support.rendered import RUN, templates
 
@@ -121,12 +120,20 @@ def test_what_the_job_needs_cannot_be_removed_or_changed(patch: str, field: str)
             "spec: {containers: [{name: worker, volumeMounts: [{name: x, mountPath: /dev/shm/x}]}]}",
             "The mount '/dev/shm/x' is in the way of /dev/shm",
         ),
+        ("spec: {hostNetwork: true}", "the node's network and dnsPolicy ClusterFirst, so they cannot resolve"),
+        ("spec: {hostNetwork: true, dnsPolicy: Default}", "dnsPolicy Default, so they cannot resolve the Service"),
+        ("spec: {dnsPolicy: Default}", "Set dnsPolicy: ClusterFirst."),
     ],
 )
 def test_additions_that_would_break_the_job_are_refused(patch: str, sentence: str) -> None:
     with pytest.raises(UsageError) as caught:
         worker(yaml.safe_load(patch))
     assert sentence in str(caught.value)
+
+
+def test_pods_on_the_network_of_their_node_keep_the_resolver_of_the_cluster() -> None:
+    found = worker({"spec": {"hostNetwork": True, "dnsPolicy": "ClusterFirstWithHostNet"}})
+    assert found["spec"]["hostNetwork"]
 
 
 def test_variables_and_labels_that_the_user_has_set_can_be_patched() -> None:
@@ -138,9 +145,7 @@ def test_variables_and_labels_that_the_user_has_set_can_be_patched() -> None:
     assert {"name": "A", "value": "new"} in found["spec"]["containers"][0]["env"]
 
 
-def test_on_this_machine_a_patch_sets_variables_and_the_chart_refuses_it() -> None:
+def test_on_this_machine_a_patch_sets_variables() -> None:
     found = worker(PATCH, site=Site.LOCAL)["spec"]
     assert {"name": "A", "value": "b"} in found["containers"][0]["env"]
     assert "hostAliases" not in found
-    with pytest.raises(UsageError, match="podTemplate is a patch of rendered objects"):
-        helm_values(a_job(pod_template=PATCH))

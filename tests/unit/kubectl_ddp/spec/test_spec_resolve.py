@@ -232,6 +232,7 @@ def test_every_key_says_where_its_value_came_from(key: str) -> None:
         ({"affinity": "{nodeAffinity: {requiredDuringSchedulingIgnoredDuringExecution: []}}"}, "has no list of maps"),
         ({"affinity": "{nodeAffinity: }"}, "--affinity: nodeAffinity has no value. Give it one, or leave it out."),
         ({"affinity": "{a: 1, a: 2}"}, "--affinity: it is not valid YAML: 'a' is given twice. Write it as in a pod."),
+        ({"parallel": "auto"}, "--parallel: 'auto' is not a layout; write dimension=size with commas, as in"),
         ({"podTemplate": "{containers: []}"}, "--podTemplate: 'containers' is not one of metadata, spec."),
         ({"affinity": "{a: ["}, "--affinity: it is not valid YAML: "),
         ({"affinity": "none"}, "--affinity: 'none' is not a map of nodeAffinity, podAffinity, podAntiAffinity."),

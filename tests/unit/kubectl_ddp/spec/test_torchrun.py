@@ -54,6 +54,6 @@ def test_the_notes_of_a_job_of_torchrun_list_what_it_lacks_and_what_has_no_effec
     told = [note for note in notes if note.startswith("torchrun: ")]
     for lack in ("a rank fails", "restart budget", "spares", "first error", "rank metrics"):
         assert any(note.startswith(f"torchrun: {lack}") for note in told)
-    assert told[-1] == "torchrun: without an effect: runtimeImage, DDP_ON_HANG."
+    assert told[-1] == "torchrun: without an effect: DDP_ON_HANG."
     assert not [note for note in notes if "one store decides membership" in note]
     assert not [note for note in spec_notes(a_job()) if "torchrun" in note]

@@ -34,10 +34,6 @@ def test_what_is_no_memory_is_refused(text: str) -> None:
         Memory.parse(text)
 
 
-def test_memory_of_a_manifest_may_be_a_number_of_bytes() -> None:
-    assert Memory.parse_quantity("1000") == Memory(1000)
-
-
 @pytest.mark.parametrize(("text", "millis"), [("4", 4000), ("1.5", 1500), ("500m", 500), ("0.001", 1)])
 def test_cores_are_read_whole_in_parts_and_in_thousandths(text: str, millis: int) -> None:
     assert Cpu.parse(text) == Cpu(millis)

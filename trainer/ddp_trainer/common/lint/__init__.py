@@ -1,7 +1,7 @@
 """Lint of the environment variables of NCCL and torch: rules as data, applied to variables and facts about the node.
 
 The functions are pure and use the standard library only, so both sides can use them. ``ddp-launch`` checks the
-environment and the facts of its node. ``kubectl ddp lint`` checks a job before it runs.
+environment and the facts of its node. ``kubectl ddp render`` and ``preflight`` check a job before it runs.
 
 ::
 

@@ -79,11 +79,11 @@ def where(is_reported: Callable[[str], bool], *names: str, given: Premise = lamb
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class RuleMetadata:
-    """Text of a rule, independent of what it inspects."""
+class Rule:
+    """Rule that inspects an environment. Without a condition, it is the decorator of its condition."""
 
     id: str
-    """Id of the rule: N for NCCL, T for torch, K for the pods. An id is never reused for another rule."""
+    """Id of the rule: N for NCCL, T for torch. An id is never reused for another rule."""
     severity: Severity = Severity.WARNING
     looks_for: str
     """Description in the table of the documentation."""
@@ -93,6 +93,9 @@ class RuleMetadata:
     """Fix, with the same placeholders."""
     source: str
     """Source of the rule."""
+    when: Condition = field(default=lambda *_: ())
+    needs_node: bool = False
+    """True if the rule needs facts that are known only on the node."""
 
     def finding(self, found: Found) -> Finding:
         """Return the finding for a reported variable."""
@@ -104,15 +107,6 @@ class RuleMetadata:
             fix=self.fix.format(name=found.name, value=found.value, detail=found.detail),
             source=self.source,
         )
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Rule(RuleMetadata):
-    """Rule that inspects an environment. Without a condition, it is the decorator of its condition."""
-
-    when: Condition = field(default=lambda *_: ())
-    needs_node: bool = False
-    """True if the rule needs facts that are known only on the node."""
 
     def __call__(self, when: Condition) -> Self:
         """Return this rule with a condition.
@@ -138,7 +132,7 @@ class Finding:
     rule: str
     severity: Severity
     name: str
-    """Name of the variable, or of the field of a pod."""
+    """Name of the variable."""
     message: str
     fix: str
     source: str

@@ -18,6 +18,9 @@ from ddp_trainer.launch.protocol.errors import LaunchError
 from ddp_trainer.launch.protocol.generation import Assignment
 from ddp_trainer.process.gpu_devices import VISIBLE
 
+HUGE_PAGES: Final = "THP_MEM_ALLOC_ENABLE"
+"""Variable of torch: tensors of 2 MiB and more in huge pages. A replaced worker fills its model in about half the time,
+and the kernel frees that of the lost one faster."""
 _SIGNALS: Final = "TORCHELASTIC_SIGNALS_TO_HANDLE"
 """torchrun's variable, which its workers inherit."""
 
@@ -100,7 +103,7 @@ def common_environment(base: Mapping[str, str], launch: Launch) -> dict[str, str
             starts would take them for its own, and meet the ranks of this run.
         launch: Settings of this pod.
     """
-    defaults = {str(Env.SHARE_STORE_OFF): "1"}
+    defaults = {str(Env.SHARE_STORE_OFF): "1", HUGE_PAGES: "1"}
     if launch.local_world_size > 1:
         defaults["OMP_NUM_THREADS"] = "1"  # else every worker starts a thread per core; torchrun does the same
     told = {str(Env.NODES): launch.nodes, str(Env.ON_HANG): launch.on_hang, _SIGNALS: launch.signals}

@@ -1,6 +1,7 @@
 """Parts of a run that exist before any checkpoint is read: samples, initial weights and the identity of the run.
 
-:func:`build_context` builds them as a :class:`RunContext`. :func:`draw` builds the model from the seed.
+:func:`build_context` builds them as a :class:`RunContext`. :func:`draw` builds the model from the seed, and
+:func:`draw_without_weights` the model of a rank that receives its weights.
 """
 
 from __future__ import annotations
@@ -24,6 +25,7 @@ from ddp_trainer.train.data.loaders.base import Stateful
 from ddp_trainer.train.data.loaders.factory import known_count
 from ddp_trainer.train.data.sample_order import order_of_new_run
 from ddp_trainer.train.data.task import Samples, SupportsWeightInit, Task
+from ddp_trainer.train.deferred_init.skip_init import SkipInit
 from ddp_trainer.train.evaluation.early_stopping import EvaluationTracker
 from ddp_trainer.train.loop.nonfinite_policy import Guard
 from ddp_trainer.train.loop.process_context import ProcessContext
@@ -42,6 +44,8 @@ class RunContext:
     samples: Samples | Iterable[Any]
     model: nn.Module
     """The model, initialized from the seed on the CPU, or still on the meta device."""
+    has_weights: bool
+    """False if the weights are not filled; they must be loaded, or the model drawn again."""
     identity: Identity
     timer: StepTimer
     watch: EvaluationTracker
@@ -95,6 +99,23 @@ def draw(config: Config, task: Task, around: ProcessContext) -> nn.Module:
     return model
 
 
+def draw_without_weights(config: Config, task: Task, around: ProcessContext) -> tuple[nn.Module, bool]:
+    """Return the model of a run with weights that are not filled, and False; with its weights and True if it has to be.
+
+    It has to be if the weights come later anyway, if the state dict has not all of them, or if the rest of the model
+    depends on their values.
+    """
+    if not (config.is_model_sharded or isinstance(task, SupportsWeightInit | UserTask)):
+        KeyedRng(config.seed, torch.device("cpu")).enter(Stream.WEIGHTS)
+        with SkipInit() as skips:
+            model = task.model()
+        if skips.is_exact and dict(model.named_parameters()).keys() <= model.state_dict().keys():
+            check_model_devices(model, task.name, spreads=False)
+            make_contiguous(model, spreads=False)
+            return model, False
+    return draw(config, task, around), True
+
+
 def build_context(config: Config, task: Task, around: ProcessContext) -> RunContext:
     """Build the context of a run from the task's samples and model.
 
@@ -104,13 +125,16 @@ def build_context(config: Config, task: Task, around: ProcessContext) -> RunCont
         around: Context of the process.
     """
     samples = task.train_samples()
-    model = draw(config, task, around)
+    # Other ranks train already, and have the weights.
+    receives = around.env.generation > 1 or (around.control is not None and around.control.stands_by)
+    model, has_weights = draw_without_weights(config, task, around) if receives else (draw(config, task, around), True)
     return RunContext(
         config=config,
         task=task,
         process=around,
         samples=samples,
         model=model,
+        has_weights=has_weights,
         identity=Identity(
             task=task.name,
             model=signature(model),

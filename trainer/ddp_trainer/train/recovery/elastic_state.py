@@ -31,7 +31,7 @@ from ddp_trainer.train.evaluation.early_stopping import EvaluationTracker
 from ddp_trainer.train.loop.build_components import build_state
 from ddp_trainer.train.loop.goodput_tracker import GoodputTracker
 from ddp_trainer.train.loop.nonfinite_policy import Guard
-from ddp_trainer.train.loop.run_context import RunContext, draw
+from ddp_trainer.train.loop.run_context import RunContext, draw, draw_without_weights
 from ddp_trainer.train.loop.train_state import RestoreResult, TrainState
 from ddp_trainer.train.loop.user_loop import UserTask
 from ddp_trainer.train.parallel.rank_collectives import send_from_first
@@ -47,13 +47,13 @@ class ElasticState:
     state: TrainState
 
     def __init__(self, context: RunContext, history: GoodputTracker) -> None:
-        """Start without a state; the model in ``context`` is initialized already."""
+        """Start without a state."""
         self._context = context
         self._history = history
         self._local_state: LocalState | None = None
         self._lacks_model = False
-        self._lacks_weights = False
-        """True if the weights were overwritten in part, by a transfer that may have failed."""
+        self._lacks_weights = not context.has_weights
+        """True if the weights were never filled, or overwritten in part, by a transfer that may have failed."""
         self.is_whole = False
         """True if this process holds the whole state of its rank, ready to train."""
         self.verification: BackgroundVerification | None = None
@@ -106,7 +106,6 @@ class ElasticState:
         config, process, group = context.config, context.process, context.process.group
         began = time.perf_counter()
         history.begin_restore()
-        self._restore_initial_weights()
         held = None
         if self.is_whole:
             held = progress_key(self.state.step, is_evaluated=context.watch.has_seen(self.state.step))
@@ -170,18 +169,15 @@ class ElasticState:
     def _build(self, checkpoint: Checkpoint | None, *, is_void: bool) -> None:
         """Build a state to load into; if no rank keeps its state (``is_void``), also reset evaluation and guard."""
         context, config = self._context, self._context.config
-        self._draw_lacking_model()
+        if self._lacks_model or (self._lacks_weights and checkpoint is None):
+            context.model = draw(config, context.task, context.process)
+            self._lacks_model = self._lacks_weights = False
         if is_void:
             context.watch = EvaluationTracker(config)
             context.guard = Guard(config, context.process.progress.log_message)
         stored_batch_slices = None if checkpoint is None else checkpoint.manifest.batch_slices
         loads = checkpoint is not None or config.init_from is not None
         self.state = build_state(context, self._history, stored_batch_slices, loads=loads)
-
-    def _draw_lacking_model(self) -> None:
-        context = self._context
-        if self._lacks_model:
-            context.model, self._lacks_model = draw(context.config, context.task, context.process), False
 
     def _load(self, checkpoint: Checkpoint, taken: RecoveredState | None) -> RestoreResult:
         if taken is not None:
@@ -221,12 +217,6 @@ class ElasticState:
         saver.saved_step = self.state.step
         return restored
 
-    def _restore_initial_weights(self) -> None:
-        """Draw the model again if a transfer or a load of its weights was broken off."""
-        if self._lacks_weights:
-            context = self._context
-            context.model, self._lacks_weights = draw(context.config, context.task, context.process), False
-
     def _own_state(self) -> Checkpoint:
         return self.state.to_checkpoint()
 
@@ -244,7 +234,9 @@ class ElasticState:
         context = self._context
         if self.is_whole or isinstance(context.task, UserTask) or context.config.is_model_sharded:
             return {}
-        self._draw_lacking_model()
+        if self._lacks_model:
+            context.model, _ = draw_without_weights(context.config, context.task, context.process)
+            self._lacks_model = False
         if not is_deferred(context.model):
             context.model.to(context.process.group.device)
         self._lacks_weights = True

@@ -150,9 +150,13 @@ class Api:
         """Change fields of an object by a JSON merge patch (RFC 7386)."""
         return self._json("PATCH", path, {"fieldManager": FIELD_MANAGER, **query}, body=patch, content=MERGE_PATCH)
 
-    def delete(self, path: str, *, uid: str) -> None:
-        """Delete the object with this uid, and its dependents in the background."""
-        options = {"propagationPolicy": "Background", "preconditions": {"uid": uid}}
+    def delete(self, path: str, *, uid: str, version: str | None = None) -> None:
+        """Delete the object with this uid, and its dependents in the background.
+
+        Raises Conflict if it is another object, or has another ``resourceVersion`` than the given one.
+        """
+        conditions = {"uid": uid} | ({} if version is None else {"resourceVersion": version})
+        options = {"propagationPolicy": "Background", "preconditions": conditions}
         self._send("DELETE", path, {}, body=options)
 
     def evict(self, pod: Object) -> None:

@@ -4,6 +4,9 @@
 2. The ConfigMaps with its code are created, owned by it. The controller waits for them.
 3. The submission ends when the controller has created the root object, or has refused the job.
 
+A controller answers within a second by the first ``status``. Without an answer, the DDPJob is deleted, and the command
+creates the objects itself if it may. The API server deletes it only if no controller has written to it meanwhile.
+
 An interrupted command leaves a DDPJob. Submitting the same job again completes it.
 """
 
@@ -27,6 +30,9 @@ PAUSE_SECONDS: Final = 0.1
 PATIENCE_SECONDS: Final = 30.0
 """Time in which the controller creates the root object, or refuses the job."""
 TRIES: Final = int(PATIENCE_SECONDS / PAUSE_SECONDS)
+ANSWER_SECONDS: Final = 5.0
+"""Time in which the controller writes its first status."""
+ANSWER_TRIES: Final = int(ANSWER_SECONDS / PAUSE_SECONDS)
 COPIED: Final = (Annotation.DIGEST, Annotation.SUBMITTED)
 
 
@@ -45,9 +51,28 @@ class DDPJobSubmission:
     """Submission of one job as a DDPJob."""
 
     def __init__(
-        self, api: Api, objects: Sequence[Object], namespace: str, *, sleep: Callable[[float], None] = time.sleep
+        self,
+        api: Api,
+        objects: Sequence[Object],
+        namespace: str,
+        *,
+        may_create_objects: Callable[[], bool],
+        notice: Callable[[str], None],
+        sleep: Callable[[float], None] = time.sleep,
     ) -> None:
+        """Create a submission.
+
+        Args:
+            api: API server.
+            objects: Objects of the rendered job.
+            namespace: Namespace of the job.
+            may_create_objects: Returns true if the user may create these objects; called if no controller answers.
+            notice: Called with the sentence about a missing controller.
+            sleep: Waits for some seconds.
+        """
         self._api = api
+        self._may_create_objects = may_create_objects
+        self._notice = notice
         self._code = [item for item in objects if item["kind"] == "ConfigMap"]
         self._job = ddpjob_of(objects)
         self._namespace = namespace
@@ -56,7 +81,9 @@ class DDPJobSubmission:
         self._path = f"{self._collection}/{self._job['metadata']['name']}"
 
     def submit(self) -> bool:
-        """Create the job. Returns false if the user may not create a DDPJob here. An identical job is left unchanged.
+        """Create the job. Returns false if the objects have to be created instead. An identical job is left unchanged.
+
+        That is so if the user may not create a DDPJob here, or no controller acts on it.
 
         Raises:
             AlreadyExists: If there is another DDPJob of this name.
@@ -72,13 +99,12 @@ class DDPJobSubmission:
         try:
             for item in self._code:
                 self._send(item, job)
-            self._wait_for_root(job)
+            return self._wait_for_root(job)
         except BaseException:  # Ctrl-C too
             if not (job.get("status") or {}).get("root"):
                 with contextlib.suppress(DdpError):
                     self._api.delete(self._path, uid=job["metadata"]["uid"])
             raise
-        return True
 
     def _claim(self) -> Object:
         """Return the DDPJob, which is created unless the identical one exists."""
@@ -116,19 +142,43 @@ class DDPJobSubmission:
             hint="Choose another --name.",
         )
 
-    def _wait_for_root(self, job: Object) -> None:
-        for _ in range(TRIES):
+    def _wait_for_root(self, job: Object) -> bool:
+        """Return true once the root object is there, and false if the DDPJob was withdrawn."""
+        for count in range(TRIES):
             try:
                 found = self._api.get(self._path)
             except NotFound:
                 raise DdpError(f"The {ddpjob.KIND} '{job['metadata']['name']}' was deleted meanwhile.") from None
             valid = condition_of(found, "Valid")
             if (found.get("status") or {}).get("root"):
-                return
+                return True
             if valid.get("status") == "False":
                 raise UsageError(str(valid.get("message")))
+            if count == ANSWER_TRIES and not found.get("status") and self._withdraw(found):
+                return False
             self._sleep(PAUSE_SECONDS)
         raise DdpError(
             f"No controller has acted on the {ddpjob.KIND} '{job['metadata']['name']}' for {PATIENCE_SECONDS:g} s.",
             hint="Check that ddp-controller runs with --ddpjobs; the chart ddp-platform installs it.",
         )
+
+    def _withdraw(self, job: Object) -> bool:
+        """Delete a DDPJob that no controller has seen, with its code. Returns false if it stays."""
+        if not self._may_create_objects():
+            return False
+        about = job["metadata"]
+        try:
+            self._api.delete(self._path, uid=about["uid"], version=about["resourceVersion"])
+        except Conflict:  # a controller has answered
+            return False
+        for item in self._code:
+            with contextlib.suppress(NotFound, Conflict):
+                where = f"{collection('v1', 'configmaps', self._namespace)}/{item['metadata']['name']}"
+                existing = self._api.get(where)
+                if about["uid"] in ddpjob.owner_uids(existing):
+                    self._api.delete(where, uid=existing["metadata"]["uid"])
+        self._notice(
+            f"No controller has acted on the {ddpjob.KIND} '{about['name']}' for {ANSWER_SECONDS:g} s, so this command "
+            "creates the objects of the job. The chart ddp-platform installs the controller."
+        )
+        return True

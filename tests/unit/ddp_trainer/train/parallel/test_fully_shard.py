@@ -9,7 +9,6 @@ from ddp_trainer.train.models.gpt import Gpt
 from ddp_trainer.train.transforms.activation_checkpointing import COMPUTES_AGAIN, checkpoint_activations
 from ddp_trainer.train.transforms.blocks import blocks, named_blocks
 from ddp_trainer.train.utils.errors import BadConfig
-from kubectl_ddp.plan.recomputation import Recomputation
 
 
 def test_blocks_are_found_by_the_names_of_their_classes_in_order_and_what_lies_in_them_first() -> None:
@@ -21,10 +20,8 @@ def test_blocks_are_found_by_the_names_of_their_classes_in_order_and_what_lies_i
 
 
 @pytest.mark.parametrize("names", [[], ["Block"]])
-def test_every_nth_block_is_the_one_that_a_plan_counts_whether_blocks_are_named_or_not(names: list[str]) -> None:
+def test_every_nth_block_computes_again_whether_blocks_are_named_or_not(names: list[str]) -> None:
     gpt = Gpt(vocabulary=64, window=8, layers=5, heads=2, width=8)
     found = named_blocks(gpt, names) if names else blocks(gpt)
     checkpoint_activations(gpt, 3, found=found)
-    assert [vars(block)[COMPUTES_AGAIN] for block in gpt.blocks] == [
-        bool(Recomputation(3).blocks(number + 1) - Recomputation(3).blocks(number)) for number in range(5)
-    ]
+    assert [vars(block)[COMPUTES_AGAIN] for block in gpt.blocks] == [False, False, True, False, False]

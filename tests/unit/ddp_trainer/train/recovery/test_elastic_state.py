@@ -38,10 +38,10 @@ class Wide(Lines):
 class Rank:
     """A process of a run that takes no steps."""
 
-    def __init__(self) -> None:
+    def __init__(self, generation: int = 1) -> None:
         self.config = Config(global_batch=4, epochs=4)
-        stop = StopRequest(grace_seconds=1, leave=exit_immediately)
-        process = ProcessContext.outside_groups(HERE, make_progress(self.config, HERE), stop, time.time(), None)
+        stop, env = StopRequest(grace_seconds=1, leave=exit_immediately), replace(HERE, generation=generation)
+        process = ProcessContext.outside_groups(env, make_progress(self.config, env), stop, time.time(), None)
         self.context = build_context(self.config, Wide(), process)
         self.held = ElasticState(self.context, GoodputTracker(self.context.timer))
 
@@ -63,6 +63,24 @@ def a_rank_of(group: Group) -> Rank:
         rank.weight.fill_(2.0)
         rank.held.state.step = STEP
     return rank
+
+
+def test_a_restarted_rank_draws_no_weights_if_it_receives_them() -> None:
+    def receive(group: Group) -> object:
+        rank = a_rank_of(group) if group.rank == 0 else Rank(generation=2)
+        was_drawn = rank.context.has_weights
+        rank.resume(group)
+        return was_drawn, rank.weight.unique().tolist(), rank.held.state.step
+
+    assert run_ranks(2, receive) == [(True, [2.0], STEP), (False, [2.0], STEP)]
+
+
+def test_restarted_ranks_without_a_state_begin_with_the_first_weights() -> None:
+    first, restarted = Rank(), Rank(generation=2)
+    assert (first.context.has_weights, restarted.context.has_weights) == (True, False)
+    for rank in (first, restarted):
+        rank.resume(ALONE)
+    assert torch.equal(first.weight, restarted.weight)
 
 
 def test_a_new_rank_receives_the_state_into_its_own_weights() -> None:

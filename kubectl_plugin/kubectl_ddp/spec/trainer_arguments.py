@@ -1,8 +1,8 @@
-"""GPT of a job that runs the reference trainer, and its constraints on the layout.
+"""Arguments of a job that runs the reference trainer: its options, its GPT, and their constraints on the layout.
 
-It is read from the arguments after ``train``; the last of repeated arguments applies. The trainer's defaults are
-repeated here, because the plugin does not import torch; tests compare them. Arguments that the trainer itself refuses
-give no model here, so that only the trainer reports them.
+They are read from the arguments after ``train``; the last of repeated arguments applies. The trainer's defaults are
+repeated here, because the plugin does not import torch; tests compare them. Sizes of the GPT that the trainer itself
+refuses give no model here, so that only the trainer reports them.
 """
 
 from __future__ import annotations
@@ -11,8 +11,11 @@ import itertools
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Final
 
+from ddp_trainer.common.enums import unknown
+from ddp_trainer.common.layout_range import LayoutRange
 from ddp_trainer.common.model_constraints import (
     SCHEDULES,
     Violation,
@@ -23,6 +26,7 @@ from ddp_trainer.common.model_constraints import (
     of_stages,
     share,
 )
+from ddp_trainer.common.option_conflicts import CLASHES, WITHOUT_SHARD, OptionCondition, Said, find_conflicts
 from ddp_trainer.common.parallel_dims import Layout
 from kubectl_ddp.values.program import TRAINER, Module, Program
 
@@ -93,6 +97,35 @@ def last_flag_value(args: Sequence[str], flag: str) -> str | None:
         if value != word:
             found = value
     return found
+
+
+def option_value(args: Sequence[str], word: OptionCondition) -> str | None:
+    """Return the last value of an option; empty for a switch, None if it is not given.
+
+    >>> option_value(["--strategy", "ddp", "--strategy=manual"], OptionCondition("--strategy"))
+    'manual'
+    >>> switch = OptionCondition("--no-fsdp-reshard", is_switch=True)
+    >>> option_value(["--no-fsdp-reshard", "--fsdp-reshard"], switch) is None
+    True
+    """
+    if word.is_switch:
+        either = (word.flag, word.flag.replace("--no-", "--", 1))
+        return "" if next((each for each in reversed(args) if each in either), None) == word.flag else None
+    return last_flag_value(args, word.flag)
+
+
+def option_violations(layouts: LayoutRange | None, said: Said) -> Iterator[Violation]:
+    """Yield the reasons why the trainer would refuse its options."""
+    yield from find_conflicts(layouts, said, (*CLASHES, *WITHOUT_SHARD))
+
+
+def invalid_options(args: Sequence[str]) -> Iterator[Violation]:
+    """Yield the options that the trainer would refuse with any layout.
+
+    >>> next(invalid_options(["--precision", "fp64"])).help
+    'Give fp32, tf32, bf16 or fp16.'
+    """
+    yield from unknown(partial(last_flag_value, args))
 
 
 def reference_model(program: Program, args: Sequence[str]) -> ReferenceModel | None:

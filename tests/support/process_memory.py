@@ -1,7 +1,7 @@
 """Peak bytes of all live tensors in a process with several threads, as the kernel counts its pages.
 
-Torch's profiler counts byte for byte (:mod:`bench.drivers.tensor_memory`), but only what its own threads give back: a
-tensor whose last user was a thread of gloo's would live forever. Here the kernel reports the peak of resident memory,
+Torch's profiler counts byte for byte, but only what its own threads give back: a tensor whose last user was a thread of
+gloo would live forever. Here the kernel reports the peak of resident memory,
 and the tensors themselves their bytes at the start. That needs an allocator that returns freed memory to the kernel
 (:data:`RETURNING`), and a step before, in which code is loaded and pools are filled.
 """
