@@ -19,8 +19,8 @@ from typing import Any, Concatenate, Final, ParamSpec, TypeVar
 import click
 
 from kubectl_ddp.backends.access import parse_timeout
-from kubectl_ddp.backends.select import Where
-from kubectl_ddp.errors import NoSuchJob, NotFound, UsageError
+from kubectl_ddp.backends.select import Where, target_backends
+from kubectl_ddp.errors import DdpError, NoSuchJob, NotFound, UsageError
 from kubectl_ddp.util.invocation import location_context
 
 P = ParamSpec("P")
@@ -231,10 +231,16 @@ def _checked_timeout(_context: click.Context, _parameter: click.Parameter, text:
 
 
 def _with_nearest(error: NoSuchJob, options: Options) -> NotFound:
-    """Return the error with a suggestion of a similarly named job, if there is one."""
-    from kubectl_ddp.cli.internal.job_lookup import suggest_job  # noqa: PLC0415 - only for this error
+    """Return the error with a suggestion of a similarly named job, if there is one and jobs can be listed."""
+    from kubectl_ddp.observe.job_list import read_jobs  # noqa: PLC0415 - only for this error
+    from kubectl_ddp.util.nearest import suggest_close_match  # noqa: PLC0415
 
-    return NotFound(error.message, hint=suggest_job(error.name, options) or error.hint)
+    try:
+        found = read_jobs(target_backends(options), all_namespaces=options.all_namespaces, warn=lambda _: None)
+    except DdpError:
+        found = []
+    names = [str(snapshot.job["metadata"]["name"]) for _, snapshot in found]
+    return NotFound(error.message, hint=suggest_close_match(error.name, names) or error.hint)
 
 
 def shared_options(

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Sequence
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -15,14 +14,13 @@ from kubectl_ddp.backends.select import backend_for, backend_to_change, has_kube
 from kubectl_ddp.cli.internal.command import Options
 from kubectl_ddp.cli.internal.output import print_output
 from kubectl_ddp.cli.internal.resource_types import JOB_TYPES, check_type
-from kubectl_ddp.errors import DdpError, NotFound, UsageError
+from kubectl_ddp.errors import NotFound, UsageError
 from kubectl_ddp.kube import job_kinds
 from kubectl_ddp.kube.objects import Object, Snapshot
 from kubectl_ddp.kube.timestamps import epoch
 from kubectl_ddp.observe.job_list import read_jobs
 from kubectl_ddp.status.json_output import API_VERSION
 from kubectl_ddp.util.invocation import program
-from kubectl_ddp.util.nearest import suggest_close_match
 
 
 def jobs_of(backends: Sequence[Backend], options: Options) -> list[tuple[Backend, Snapshot]]:
@@ -65,15 +63,6 @@ def target(options: Options, job: str | None, *, changes: bool = False) -> tuple
     name = str(newest.job["metadata"]["name"])
     options.print_message(f"Job {name} ({backend.where}), the newest.")
     return backend, name
-
-
-def suggest_job(name: str, options: Options) -> str:
-    """Return a question with the closest job name; empty if none is close or jobs cannot be listed."""
-    try:
-        found = jobs_of(target_backends(options), replace(options, quiet=True))
-    except DdpError:
-        return ""
-    return suggest_close_match(name, [str(snapshot.job["metadata"]["name"]) for _, snapshot in found])
 
 
 def no_job(backends: Sequence[Backend], options: Options) -> NotFound:
