@@ -25,8 +25,7 @@ from bench.harness import CannotMeasure
 from ddp_trainer.common.constants import GroupState, Label, Role
 from ddp_trainer.common.metric_names import Metric
 from kubectl_ddp.backends.cluster import ClusterBackend
-from kubectl_ddp.backends.cluster.http.api import Api
-from kubectl_ddp.backends.cluster.http.resources import collection
+from kubectl_ddp.backends.cluster.http.api import Api, collection
 from kubectl_ddp.errors import DdpError
 from kubectl_ddp.kube.timestamps import epoch, log_timestamp
 from kubectl_ddp.status.job_state import group_state

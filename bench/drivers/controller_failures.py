@@ -26,10 +26,10 @@ from bench.drivers.step_recorder import longest_pause, repeated_steps
 from bench.harness import CannotMeasure, Options
 from ddp_controller.lease import NAME
 from ddp_trainer.common.constants import Annotation
-from kubectl_ddp.backends.cluster.http.resources import collection
+from kubectl_ddp.backends.cluster.http.api import collection
 from kubectl_ddp.kube import job_kinds
-from kubectl_ddp.kube.conditions import holds
 from kubectl_ddp.kube.kueue_queue import owner_of
+from kubectl_ddp.kube.objects import holds
 
 if TYPE_CHECKING:
     from bench.measurements.controller import Bench

@@ -20,11 +20,10 @@ from bench.drivers.object_history import ObjectHistory, Version
 from bench.drivers.step_recorder import StepRecorder, longest_pause, repeated_steps
 from bench.harness import CannotMeasure
 from ddp_trainer.common.constants import Env
-from kubectl_ddp.backends.cluster.http.api import Api
+from kubectl_ddp.backends.cluster.http.api import Api, collection
 from kubectl_ddp.backends.cluster.http.api_errors import NotServed
-from kubectl_ddp.backends.cluster.http.resources import collection
-from kubectl_ddp.kube.conditions import holds
 from kubectl_ddp.kube.kueue_queue import owner_of
+from kubectl_ddp.kube.objects import holds
 
 if TYPE_CHECKING:
     from bench.measurements.controller import Bench

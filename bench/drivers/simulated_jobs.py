@@ -14,9 +14,8 @@ from typing import Any, Final
 from bench.drivers.pod_metrics import RANKS, PodMetrics
 from bench.harness import CannotMeasure, Options
 from ddp_trainer.common.constants import PortName, Role
-from kubectl_ddp.backends.cluster.http.api import Api
+from kubectl_ddp.backends.cluster.http.api import Api, collection
 from kubectl_ddp.backends.cluster.http.connection import connect
-from kubectl_ddp.backends.cluster.http.resources import collection
 from kubectl_ddp.engines.pytorchjob import ENGINE as PYTORCHJOB
 from kubectl_ddp.errors import DdpError, NotFound
 from kubectl_ddp.render import render

@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final, Self
 
 from bench.harness import CannotMeasure
-from kubectl_ddp.backends.cluster.http.resources import collection
+from kubectl_ddp.backends.cluster.http.api import collection
 from kubectl_ddp.backends.cluster.read.reflector import Reflector
 from kubectl_ddp.errors import DdpError
 from kubectl_ddp.kube.timestamps import epoch

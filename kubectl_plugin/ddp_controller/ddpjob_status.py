@@ -8,9 +8,8 @@ from typing import Final
 
 from ddp_trainer.common.constants import Label, Role
 from kubectl_ddp.kube import ddpjob, job_kinds
-from kubectl_ddp.kube.conditions import condition_of, holds
 from kubectl_ddp.kube.kueue_queue import queued
-from kubectl_ddp.kube.objects import Object, Snapshot
+from kubectl_ddp.kube.objects import Object, Snapshot, condition_of, holds
 from kubectl_ddp.kube.timestamps import epoch, timestamp
 from kubectl_ddp.spec.fields import FIELDS
 from kubectl_ddp.status.job_state import JobState, State, job_state

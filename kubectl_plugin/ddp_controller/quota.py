@@ -15,13 +15,11 @@ from dataclasses import dataclass, field
 from typing import Any, Final
 
 from ddp_controller.decisions import Resize, Timing
+from ddp_controller.quota_shares import Share, Usage, cohort_of, shares_of
 from ddp_controller.running_job import RunningJob
 from ddp_trainer.common.constants import Annotation
-from kubectl_ddp.kube.conditions import holds
-from kubectl_ddp.kube.kueue_queue import in_line, owner_of
-from kubectl_ddp.kube.objects import Object
-from kubectl_ddp.preflight.kueue import inactive_reason
-from kubectl_ddp.preflight.kueue_quota import Share, Usage, cohort_of, shares_of
+from kubectl_ddp.kube.kueue_queue import inactive_reason, is_waiting, owner_of
+from kubectl_ddp.kube.objects import Object, holds
 from kubectl_ddp.preflight.quantities import PODS, Amounts, added, requests_of, subtract, times, total
 
 MOST_STEPS: Final = 500
@@ -202,7 +200,7 @@ def cluster_queues(
             elastic[name, job.uid] = queued
     running = {each.job.uid for mine in found.values() for each in mine if each.granted is not None}
     waiting: dict[str, list[Object]] = {name: [] for name in active}
-    for each in in_line(workloads):
+    for each in sorted(filter(is_waiting, workloads), key=_order):
         name = leads.get((str(each["metadata"].get("namespace")), str(each["spec"].get("queueName"))), "")
         if (
             name in active
@@ -220,6 +218,11 @@ def cluster_queues(
         yield ClusterQueueState(
             name=name, free=free, own=own, waiting=waiting[name], is_awaited=is_awaited, jobs=found[name]
         )
+
+
+def _order(workload: Object) -> tuple[int, str]:
+    """Sort key of waiting Workloads in the order in which Kueue admits them: by priority, then by age."""
+    return -int(workload["spec"].get("priority") or 0), str(workload["metadata"].get("creationTimestamp", ""))
 
 
 def _most(shares: Iterable[Share]) -> dict[str, int]:

@@ -34,9 +34,9 @@ from ddp_controller.world import MOST_REASON_CHARACTERS
 from ddp_trainer.common.constants import Annotation
 from ddp_trainer.common.safe_text.control_chars import escape_control_chars
 from kubectl_ddp.backends.cluster import ClusterBackend
-from kubectl_ddp.backends.cluster.http.api import Api
+from kubectl_ddp.backends.cluster.http.api import Api, collection
 from kubectl_ddp.backends.cluster.http.api_errors import Conflict, Expired
-from kubectl_ddp.backends.cluster.http.resources import Discovery, collection
+from kubectl_ddp.backends.cluster.http.resources import Discovery
 from kubectl_ddp.backends.cluster.read.jobs import path
 from kubectl_ddp.backends.cluster.write.owned_submission import OwnedSubmission
 from kubectl_ddp.backends.cluster.write.scaling import scaling_error, to_scale
@@ -47,9 +47,8 @@ from kubectl_ddp.code.archive import Code, read_back
 from kubectl_ddp.engines.registry import ENGINES
 from kubectl_ddp.errors import DdpError, NotFound, Unreachable, UsageError
 from kubectl_ddp.kube import ddpjob, job_kinds
-from kubectl_ddp.kube.conditions import condition_of
 from kubectl_ddp.kube.kueue_queue import KUEUE_QUEUE
-from kubectl_ddp.kube.objects import Object, Snapshot
+from kubectl_ddp.kube.objects import Object, Snapshot, condition_of
 from kubectl_ddp.kube.timestamps import epoch
 from kubectl_ddp.spec.defaults import DefaultingContext
 from kubectl_ddp.spec.resolve import Resolved, resolve

@@ -12,10 +12,8 @@ from ddp_trainer.common.layout_range import LayoutRange
 from ddp_trainer.common.parallel_dims import LayoutError
 from kubectl_ddp.engines.engine_kind import EngineKind
 from kubectl_ddp.kube import job_kinds
-from kubectl_ddp.kube.conditions import condition_of
 from kubectl_ddp.kube.kueue_queue import KUEUE_QUEUE, is_resizable
-from kubectl_ddp.kube.objects import Object, Snapshot
-from kubectl_ddp.kube.pod_containers import main_status
+from kubectl_ddp.kube.objects import Object, Snapshot, condition_of, main_status
 from kubectl_ddp.kube.timestamps import epoch
 from kubectl_ddp.status.termination_message import stores, workers
 from kubectl_ddp.values.quantity import Nodes

@@ -16,13 +16,12 @@ from ddp_controller.quota import ClusterQueueState, cluster_queues
 from ddp_controller.running_job import RunningJob, running_job
 from ddp_trainer.common.constants import Annotation, Label
 from ddp_trainer.common.safe_text.control_chars import escape_control_chars
-from kubectl_ddp.backends.cluster.http.api import Api
-from kubectl_ddp.backends.cluster.http.resources import Discovery, collection
+from kubectl_ddp.backends.cluster.http.api import Api, collection
+from kubectl_ddp.backends.cluster.http.resources import Discovery
 from kubectl_ddp.backends.cluster.read.jobs import path, with_type_meta
 from kubectl_ddp.backends.cluster.read.pod_transform import strip_pod, without_managers
-from kubectl_ddp.backends.cluster.read.reflector import Reflector
+from kubectl_ddp.backends.cluster.read.reflector import Reflector, watch_into_queue
 from kubectl_ddp.backends.cluster.read.snapshots import of_all
-from kubectl_ddp.backends.cluster.read.watch_queue import watch_into_queue
 from kubectl_ddp.engines.engine_kind import EngineKind
 from kubectl_ddp.engines.registry import ENGINES
 from kubectl_ddp.errors import DdpError

@@ -14,10 +14,9 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from ddp_trainer.common.constants import Label
-from kubectl_ddp.backends.cluster.http.api import Api
+from kubectl_ddp.backends.cluster.http.api import Api, collection
 from kubectl_ddp.backends.cluster.http.api_errors import NotServed
 from kubectl_ddp.backends.cluster.http.kubeconfig import read_context
-from kubectl_ddp.backends.cluster.http.resources import collection
 from tests.support import fork_server
 
 Json = dict[str, Any]

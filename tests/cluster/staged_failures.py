@@ -149,7 +149,7 @@ STAGES: Final[Mapping[str, Stage]] = {
     ),
     "queued-second": Stage(
         cause=Cause.QUEUED,
-        says="ahead of it: queued in namespace",
+        says="1 ahead of it",
         words=("--engine", "job", "--queue", "busy", *NOWHERE, *IDLE),
     ),
     "no-queue": Stage(
@@ -177,18 +177,18 @@ STAGES: Final[Mapping[str, Stage]] = {
     "admission": Stage(cause=Cause.ADMISSION, says="PodSecurity", change=to.privileged),
     "gpus": Stage(
         cause=Cause.UNSCHEDULABLE,
-        says="nvidia.com/gpu: asks 9",
+        says="Insufficient nvidia.com/gpu",
         change=to.asks_for("nvidia.com/gpu", "9"),
     ),
     "memory": Stage(cause=Cause.UNSCHEDULABLE, says="Insufficient memory", change=to.asks_for("memory", "64Ti")),
     "selector": Stage(
         cause=Cause.UNSCHEDULABLE,
-        says="the label stage=nowhere is not set",
+        says="nodeSelector of the pods: stage=nowhere",
         words=("--engine", "trainjob", *NOWHERE, *IDLE),
     ),
     "taint": Stage(
         cause=Cause.UNSCHEDULABLE,
-        says=f"the taint {TAINT}:NoSchedule is not tolerated",
+        says="untolerated taint",
         words=("--node-selector", "stage={tag}-tainted", *IDLE),
     ),
     "gate": Stage(cause=Cause.UNSCHEDULABLE, says="the gate example.com/wait is closed", change=to.gated),

@@ -15,7 +15,7 @@ import yaml
 
 from kubectl_ddp.backends.cluster.http.api import Api
 from kubectl_ddp.errors import DdpError, NotFound, UsageError
-from kubectl_ddp.kube.conditions import condition_of
+from kubectl_ddp.kube.objects import condition_of
 from tests.cluster.live_cluster import Json, Namespace, until
 from tests.cluster.test_cluster_controller import controller
 from tests.support.examples import JOB_FILES

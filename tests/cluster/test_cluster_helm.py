@@ -9,7 +9,7 @@ from typing import Any, Final
 
 import pytest
 
-from kubectl_ddp.backends.cluster.http.resources import collection
+from kubectl_ddp.backends.cluster.http.api import collection
 from tests.cluster.helm_release import PLATFORM, Release, everything, gone, release, submitter
 from tests.cluster.live_cluster import Namespace, until
 from tests.support.helm import Done, Helm

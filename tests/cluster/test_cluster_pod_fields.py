@@ -10,8 +10,7 @@ import pytest
 
 from kubectl_ddp.backends.cluster.http.api_errors import NotServed
 from kubectl_ddp.engines.registry import ENGINES, RUNTIMES, Engine
-from kubectl_ddp.kube.objects import Object
-from kubectl_ddp.kube.pod_containers import main_status
+from kubectl_ddp.kube.objects import Object, main_status
 from kubectl_ddp.render import render
 from kubectl_ddp.values.pod import PullPolicy
 from tests.cluster.live_cluster import Namespace, until

@@ -30,7 +30,7 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import IO, Any, Final, cast
 
-from kubectl_ddp.backends.local.prctl import set_parent_death_signal
+from kubectl_ddp.backends.local.process import set_parent_death_signal
 
 TRAINER: Final = (
     "ddp_trainer.metrics.attach",

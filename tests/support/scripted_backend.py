@@ -48,7 +48,7 @@ class ScriptedBackend:
         self._ends = is_deleted_at_the_end
         self.annotations: dict[str, str] = {}
 
-    def job(self, name: str, *, events: bool = True, namespace: str | None = None) -> Snapshot:
+    def job(self, name: str, *, events: bool = True) -> Snapshot:
         """The first moment."""
         if not self._moments:
             raise NotFound(f"There is no job '{name}'.")

@@ -78,14 +78,8 @@ class Backend(Protocol):
     def jobs(self, *, all_namespaces: bool = False) -> list[Snapshot]:
         """Return all jobs of ``kubectl ddp`` in this place, oldest first."""
 
-    def job(self, name: str, *, events: bool = True, namespace: str | None = None) -> Snapshot:
-        """Return one job, without its events if ``events`` is false. Raises NotFound.
-
-        Args:
-            name: Name of the job.
-            events: False to leave out its events.
-            namespace: Namespace of the job (default: that of this backend).
-        """
+    def job(self, name: str, *, events: bool = True) -> Snapshot:
+        """Return one job, without its events if ``events`` is false. Raises NotFound."""
 
     def watch(
         self, name: str, *, reasons: Collection[str] | None = None, stop: Stop | None = None

@@ -1,1 +1,1 @@
-"""Free capacity of a place by machine, kind of GPU and queue, and the jobs that fit there now. Pure functions."""
+"""Free capacity of a place by machine, kind of GPU and queue, as its objects show it. Pure functions."""

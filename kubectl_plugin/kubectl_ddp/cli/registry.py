@@ -30,9 +30,11 @@ SECTIONS: Final[Mapping[str, Mapping[str, Entry]]] = {
         "init": Entry("kubectl_ddp.cli.setup.init", "init", "Write a job file and a Dockerfile for a script."),
         "submit": Entry("kubectl_ddp.cli.jobs.submit", "submit", "Run a script or a job file on a cluster or locally."),
         "preflight": Entry(
-            "kubectl_ddp.cli.setup.preflight", "preflight", "Check whether a job can run, and can start now."
+            "kubectl_ddp.cli.setup.preflight", "preflight", "Check whether a job can run in the cluster."
         ),
-        "capacity": Entry("kubectl_ddp.cli.setup.capacity", "capacity", "Show free capacity and what fits now."),
+        "capacity": Entry(
+            "kubectl_ddp.cli.setup.capacity", "capacity", "Show what is free by node, GPU type and queue."
+        ),
         "render": Entry("kubectl_ddp.cli.jobs.render", "render", "Print the objects that submit would create."),
         "clone": Entry("kubectl_ddp.cli.jobs.clone", "clone", "Submit a job again under another name, with changes."),
         "presets": Entry(

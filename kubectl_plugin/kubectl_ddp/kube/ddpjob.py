@@ -6,8 +6,7 @@ from collections.abc import Mapping
 from typing import Any, Final
 
 from ddp_trainer.common.constants import GROUP
-from kubectl_ddp.kube.conditions import condition_of
-from kubectl_ddp.kube.objects import Object
+from kubectl_ddp.kube.objects import Object, condition_of
 
 API_VERSION: Final = f"{GROUP}/v1alpha1"
 KIND: Final = "DDPJob"

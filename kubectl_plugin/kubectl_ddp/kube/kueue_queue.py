@@ -1,14 +1,13 @@
-"""Queue position of a job, from the job and Kueue's data about waiting workloads. Pure functions."""
+"""Queues of Kueue: the queue and position of a job, Workloads, and the quotas of ClusterQueues. Pure functions."""
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Mapping, Sequence
-from typing import Final
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from typing import Any, Final
 
 from kubectl_ddp.engines.engine_kind import Operator
 from kubectl_ddp.kube import job_kinds
-from kubectl_ddp.kube.conditions import holds
-from kubectl_ddp.kube.objects import Object, Queued
+from kubectl_ddp.kube.objects import Object, Queued, condition_of, holds
 
 KUEUE_QUEUE: Final = "kueue.x-k8s.io/queue-name"
 """Label with the name of a job's LocalQueue. Kueue manages only objects that have it."""
@@ -83,28 +82,29 @@ def positions_from_api(summary: Object) -> dict[str, int]:
     }
 
 
-def estimate_positions(workloads: Sequence[Object], queue: str) -> dict[str, int]:
-    """Estimate the positions in one LocalQueue from its Workloads, without the visibility API."""
-    waiting = in_line(each for each in workloads if each["spec"].get("queueName") == queue)
-    return {uid: number for number, each in enumerate(waiting, 1) if (uid := owner_of(each))}
-
-
-def in_line(workloads: Iterable[Object]) -> list[Object]:
-    """Return the waiting Workloads in the order in which Kueue admits them: by priority, then by age."""
-    return sorted((each for each in workloads if is_waiting(each)), key=_order)
-
-
 def is_waiting(workload: Object) -> bool:
     """Return whether a Workload is active, unfinished and without quota."""
     is_settled = holds(workload, "QuotaReserved") or holds(workload, "Finished")
     return bool(workload["spec"].get("active", True)) and not is_settled
 
 
-def _order(workload: Object) -> tuple[int, str]:
-    return -int(workload["spec"].get("priority") or 0), str(workload["metadata"].get("creationTimestamp", ""))
-
-
 def owner_of(workload: Object) -> str:
     """Return the uid of a Workload's job; empty if unknown."""
     owners: Sequence[Object] = workload["metadata"].get("ownerReferences") or ({},)
     return str(owners[0].get("uid", ""))
+
+
+def inactive_reason(queue: Object) -> str:
+    """Return the reason why a LocalQueue or a ClusterQueue accepts no jobs; empty if it is active."""
+    active = condition_of(queue, "Active")
+    if active.get("status") != "False":
+        return ""
+    return str(active.get("message") or active.get("reason") or "it is not active").rstrip(".")
+
+
+def flavor_quotas(cluster: Object) -> Iterator[tuple[str, Mapping[str, Any]]]:
+    """Yield each flavor of a ClusterQueue with each of its quotas: ``name``, ``nominalQuota``, and limits if set."""
+    for group in (cluster.get("spec") or {}).get("resourceGroups") or ():
+        for flavor in group["flavors"]:
+            for quota in flavor["resources"]:
+                yield str(flavor["name"]), {name: value for name, value in quota.items() if value is not None}

@@ -1,9 +1,13 @@
-"""Kubernetes objects as JSON, and all objects of one job at one moment."""
+"""Kubernetes objects as JSON, their conditions and containers, and all objects of one job at one moment."""
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Final
+
+from ddp_trainer.common.constants import Role
+from kubectl_ddp.engines.registry import ENGINES
 
 Object = dict[str, Any]
 """A Kubernetes object as JSON: apiVersion, kind, metadata, spec, status."""
@@ -37,3 +41,39 @@ class Snapshot:
     """Events about the job and its pods, oldest first."""
     queued: Queued | None = None
     """Position in a queue; ``None`` if the job is in no queue."""
+
+
+def condition_of(item: Object, kind: str) -> Mapping[str, Any]:
+    """Return the condition of a type, whatever its status; empty if the object has none.
+
+    >>> condition_of({"status": {"conditions": [{"type": "Ready", "status": "False"}]}}, "Ready")
+    {'type': 'Ready', 'status': 'False'}
+    """
+    conditions = (item.get("status") or {}).get("conditions") or ()
+    return next((each for each in conditions if each.get("type") == kind), {})
+
+
+def holds(item: Object, kind: str) -> bool:
+    """Return whether an object has a condition with status True.
+
+    >>> holds({}, "Ready"), holds({"status": {"conditions": [{"type": "Ready", "status": "True"}]}}, "Ready")
+    (False, True)
+    """
+    return bool(condition_of(item, kind).get("status") == "True")
+
+
+NAMES: Final = frozenset({*(engine.container for engine in ENGINES.values()), str(Role.STORE)})
+"""Names of the job's containers: of a worker on each engine, and of the store."""
+
+
+def main_container(pod: Object) -> str:
+    """Return the name of the job's container; that of the first one in a pod of another component."""
+    names = [str(container["name"]) for container in pod["spec"]["containers"]]
+    return next((name for name in names if name in NAMES), names[0])
+
+
+def main_status(pod: Object) -> Mapping[str, Any]:
+    """Return the status of the job's container; empty before the pod has one. The kubelet sorts them by name."""
+    statuses = (pod.get("status") or {}).get("containerStatuses") or [{}]
+    status: Mapping[str, Any] = next((each for each in statuses if each.get("name") in NAMES), statuses[0])
+    return status

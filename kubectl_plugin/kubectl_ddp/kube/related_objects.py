@@ -22,7 +22,7 @@ class RelatedKind(StrEnum):
     """Pods of any owner that hold resources of a node."""
     CLAIMS = "persistentvolumeclaims"
     WORKLOADS = "workloads"
-    """Kueue's Workloads of all namespaces, for the order of waiting and the use of quota."""
+    """Kueue's Workloads of all namespaces, for the jobs that hold quota."""
     LOCAL_QUEUES = "localqueues"
     CLUSTER_QUEUES = "clusterqueues"
     OPERATOR = "pods of the operator"

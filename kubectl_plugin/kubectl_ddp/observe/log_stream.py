@@ -20,8 +20,7 @@ from typing import Any, Final
 
 from kubectl_ddp.backends.base import Backend
 from kubectl_ddp.errors import DdpError, NotFound, Unreachable, UsageError
-from kubectl_ddp.kube.objects import Object, Snapshot
-from kubectl_ddp.kube.pod_containers import main_status
+from kubectl_ddp.kube.objects import Object, Snapshot, main_status
 from kubectl_ddp.kube.timestamps import log_timestamp
 from kubectl_ddp.status.job_state import TERMINAL, JobState, job_state
 from kubectl_ddp.status.termination_message import workers

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Final
 
-from kubectl_ddp.preflight import controller, gang, kueue, needs, policies, queue_quota, quota, server, spec_checks
+from kubectl_ddp.preflight import controller, gang, kueue, needs, policies, quota, server, spec_checks
 from kubectl_ddp.preflight.model import Check, Facts, Subject
 from kubectl_ddp.util.finding import Finding
 
@@ -21,14 +21,11 @@ OF_THE_JOB: Final[Sequence[Check]] = (
 OF_THE_CLUSTER: Final[Sequence[Check]] = (
     Check(RIGHTS, ("rights",), server.it_is_allowed),
     Check("server", ("refused",), server.server_takes_it),
-    Check("machines", ("nodes",), gang.fits_empty_cluster),
-    Check("room", ("nodes", "pods"), gang.fits_now),
+    Check("machines", ("nodes",), gang.check_machines),
     Check("gang", ("has_scheduling_group",), gang.reaches_pods),
     Check("queue", ("local_queues",), kueue.check_local_queue),
     Check("queue", ("queue_priority",), kueue.check_priority_class),
     Check("admission", ("frameworks",), kueue.check_engine_integration),
-    Check("admission", ("local_queues", "cluster_queues"), queue_quota.check_queue_quota),
-    Check("admission", ("local_queues", "cluster_queues", "workloads"), queue_quota.check_free_quota),
     Check("queue", ("local_queues", "pending"), kueue.check_pending_jobs),
     Check("controller", ("controller",), controller.check_controller),
     Check("quota", ("quotas",), quota.check_resource_quota),

@@ -11,8 +11,7 @@ from typing import Final
 
 from ddp_trainer.common.safe_text import clean_text
 from kubectl_ddp.errors import Forbidden
-from kubectl_ddp.kube.conditions import holds
-from kubectl_ddp.kube.objects import Object
+from kubectl_ddp.kube.objects import Object, holds
 from kubectl_ddp.preflight.model import Facts, Subject, read
 from kubectl_ddp.util.finding import Finding, ok, warning
 from kubectl_ddp.util.text_table import pluralize

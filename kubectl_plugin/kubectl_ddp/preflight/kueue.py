@@ -1,11 +1,11 @@
-"""Checks if Kueue can admit a job, and which jobs are ahead of it."""
+"""Checks if Kueue takes a job, and how many jobs wait in its queue. Whether quota is free is for Kueue to decide."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
 from kubectl_ddp.engines.registry import ENGINES
-from kubectl_ddp.kube.conditions import condition_of
+from kubectl_ddp.kube.kueue_queue import inactive_reason
 from kubectl_ddp.kube.objects import Object
 from kubectl_ddp.preflight.model import Facts, Subject, read
 from kubectl_ddp.spec.queues import is_kueue_managed
@@ -13,8 +13,8 @@ from kubectl_ddp.util.finding import Finding, error, ok, warning
 
 
 def check_local_queue(subject: Subject, facts: Facts) -> Iterator[Finding]:
-    """Check that the LocalQueue exists, and that it and its ClusterQueue are active."""
-    local = local_queue(subject, facts)
+    """Check that the LocalQueue exists and is active, which Kueue reports only if its ClusterQueue is."""
+    local = _local_queue(subject, facts)
     if local is None:
         if is_kueue_managed(subject.spec):
             names = sorted(str(queue["metadata"]["name"]) for queue in read(facts.local_queues))
@@ -72,7 +72,7 @@ def _engine_names(frameworks: frozenset[str]) -> str:
 
 def check_pending_jobs(subject: Subject, facts: Facts) -> Iterator[Finding]:
     """Report the number of jobs that wait in the same queue, and the next one."""
-    if local_queue(subject, facts) is None:
+    if _local_queue(subject, facts) is None:
         return
     mine = {"name": subject.spec.name}
     waiting = [each for each in read(facts.pending) if mine not in _owner_names(each, subject.namespace)]
@@ -91,17 +91,9 @@ def _owner_names(workload: Object, namespace: str) -> list[dict[str, str]]:
     return [{"name": each["name"]} for each in owners]
 
 
-def local_queue(subject: Subject, facts: Facts) -> Object | None:
+def _local_queue(subject: Subject, facts: Facts) -> Object | None:
     """Return the LocalQueue of the job; ``None`` if the job uses no queue or the queue does not exist."""
     if not is_kueue_managed(subject.spec):
         return None
     named = [queue for queue in read(facts.local_queues) if queue["metadata"]["name"] == subject.spec.queue]
     return named[0] if named else None
-
-
-def inactive_reason(queue: Object) -> str:
-    """Return the reason why a LocalQueue or a ClusterQueue accepts no jobs; empty if it is active."""
-    active = condition_of(queue, "Active")
-    if active.get("status") != "False":
-        return ""
-    return str(active.get("message") or active.get("reason") or "it is not active").rstrip(".")

@@ -7,7 +7,6 @@ from dataclasses import dataclass, fields, replace
 from typing import TypeVar
 
 from kubectl_ddp.kube.objects import Object
-from kubectl_ddp.preflight.kueue_forecast import Forecast
 from kubectl_ddp.rbac.model import Right
 from kubectl_ddp.spec.model import JobSpec
 from kubectl_ddp.util.finding import Finding, Severity
@@ -39,8 +38,6 @@ class Facts:
     """State of a cluster that determines if a job can run in it: objects as read from the API server."""
 
     nodes: Sequence[Object] | Unknown = Unknown()
-    pods: Sequence[Object] | Unknown = Unknown()
-    """Pods of all namespaces, without finished ones."""
     grows: bool | Unknown = Unknown()
     """True if an autoscaler adds machines for waiting pods."""
     claims: Mapping[str, Object | None] | Unknown = Unknown()
@@ -61,13 +58,6 @@ class Facts:
     has_kueue: bool = True
     queue_priority: Object | Unknown | None = Unknown()
     """WorkloadPriorityClass of the job."""
-    cluster_queues: Sequence[Object] | Unknown = Unknown()
-    workloads: Sequence[Object] | Unknown = Unknown()
-    """Kueue's Workloads of all namespaces."""
-    forecast: Forecast | None = None
-    """Jobs that must end before Kueue admits the job; ``None`` if the job is in no queue, or too little was read."""
-    unread_progress: tuple[str, ...] = ()
-    """One sentence for each job that holds the quota and may not be read."""
     pending: Sequence[Object] | Unknown = Unknown()
     """Workloads that wait in the job's ClusterQueue, the next one first."""
     frameworks: frozenset[str] | Unknown = Unknown()

@@ -9,8 +9,7 @@ from kubectl_ddp.kube.objects import Object
 from kubectl_ddp.preflight import subject as of
 from kubectl_ddp.preflight.model import Facts, Subject, Unknown, read
 from kubectl_ddp.preflight.nodes import parse_nodes
-from kubectl_ddp.preflight.pod_fit import copies
-from kubectl_ddp.preflight.pod_requirements import pod_requirements
+from kubectl_ddp.preflight.quantities import copies, requests_of
 from kubectl_ddp.util.finding import Finding, Severity, error, ok, warning
 
 MANY: Final = frozenset({"ReadWriteMany"})
@@ -55,7 +54,7 @@ def _for_one_machine(subject: Subject, facts: Facts, name: str, modes: set[str])
     said, least = ", ".join(sorted(modes)) or "no access mode", subject.spec.nnodes.minimum
     fails = modes == {"ReadWriteOncePod"} and least > 1
     if not fails and not isinstance(facts.nodes, Unknown):
-        wants = pod_requirements(subject.worker["spec"]).wants
+        wants = requests_of(subject.worker["spec"])
         fails = max((copies(wants, machine.whole) for machine in parse_nodes(facts.nodes)), default=0) < least
     return Finding(
         Severity.ERROR if fails else Severity.WARNING,

@@ -1,4 +1,4 @@
-"""Machines of a cluster, and the pods that run on them."""
+"""Machines of a cluster, and the resources that pods use there."""
 
 from __future__ import annotations
 
@@ -6,20 +6,11 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
-from ddp_trainer.common.constants import Label
-from kubectl_ddp.engines.registry import ENGINES
 from kubectl_ddp.kube.objects import Object
-from kubectl_ddp.preflight.quantities import Amounts, milli_values, requests_of
+from kubectl_ddp.preflight.quantities import Amounts, added, milli_values, requests_of
 
 OVER: Final = frozenset({"Succeeded", "Failed"})
 """Phases of pods that use no resources."""
-
-JOB_LABELS: Final = (
-    Label.JOB,
-    *dict.fromkeys(engine.pod_label for engine in ENGINES.values()),
-    "volcano.sh/job-name",
-)
-"""Labels with the name of a pod's job, ours first."""
 
 CONDITION_TAINTS: Final = "node.kubernetes.io/"
 """Prefix of the taints that Kubernetes sets on a machine for as long as a condition such as memory pressure lasts."""
@@ -31,23 +22,12 @@ class Machine:
 
     name: str
     labels: Mapping[str, str]
-    taints: tuple[Mapping[str, str], ...]
-    """Permanent taints that repel pods."""
+    taints: tuple[str, ...]
+    """Permanent taints that repel pods, as kubectl formats them: ``gpu=big:NoSchedule``."""
     whole: Amounts
     """Allocatable resources."""
     closed: str
     """Reason why the machine accepts no pods now; empty if it does."""
-
-
-@dataclass(frozen=True, slots=True)
-class ScheduledPod:
-    """Pod that is bound to a machine."""
-
-    machine: str
-    wants: Amounts
-    owner: str
-    """Job of the pod, as ``NAMESPACE/NAME``; empty for pods that do not end, such as those of services."""
-    priority: int
 
 
 def parse_nodes(nodes: Iterable[Object]) -> list[Machine]:
@@ -57,15 +37,19 @@ def parse_nodes(nodes: Iterable[Object]) -> list[Machine]:
 
 def _machine(node: Object) -> Machine:
     spec, status = node.get("spec") or {}, node.get("status") or {}
-    name = str(node["metadata"]["name"])
-    keeping = [taint for taint in spec.get("taints") or () if taint.get("effect") in {"NoSchedule", "NoExecute"}]
+    taints = [taint for taint in spec.get("taints") or () if taint.get("effect") in {"NoSchedule", "NoExecute"}]
     return Machine(
-        name=name,
-        labels={"metadata.name": name, **(node["metadata"].get("labels") or {})},
-        taints=tuple(taint for taint in keeping if not taint["key"].startswith(CONDITION_TAINTS)),
+        name=str(node["metadata"]["name"]),
+        labels=node["metadata"].get("labels") or {},
+        taints=tuple(_format_taint(taint) for taint in taints if not taint["key"].startswith(CONDITION_TAINTS)),
         whole=milli_values(status.get("allocatable")),
-        closed=_closed(spec, status, keeping),
+        closed=_closed(spec, status, taints),
     )
+
+
+def _format_taint(taint: Mapping[str, Any]) -> str:
+    value = f"={taint['value']}" if taint.get("value") else ""
+    return f"{taint['key']}{value}:{taint['effect']}"
 
 
 def _closed(spec: Mapping[str, Any], status: Mapping[str, Any], taints: Sequence[Mapping[str, Any]]) -> str:
@@ -78,33 +62,11 @@ def _closed(spec: Mapping[str, Any], status: Mapping[str, Any], taints: Sequence
     return f"is tainted {passing[0]}" if passing else ""
 
 
-def scheduled_pods(pods: Iterable[Object]) -> list[ScheduledPod]:
-    """Return the pods that use resources of a machine."""
-    return [
-        ScheduledPod(
-            machine=str(pod["spec"]["nodeName"]),
-            wants=requests_of(pod["spec"]),
-            owner=owner_of(pod),
-            priority=int(pod["spec"].get("priority") or 0),
-        )
-        for pod in pods
-        if pod["spec"].get("nodeName") and (pod.get("status") or {}).get("phase") not in OVER
-    ]
-
-
-def owner_of(pod: Object) -> str:
-    """Return the job of a pod, as ``NAMESPACE/NAME``; empty if it has none."""
-    about = pod["metadata"]
-    labels = about.get("labels") or {}
-    name = next((labels[label] for label in JOB_LABELS if label in labels), "")
-    return f"{about.get('namespace', '')}/{name}" if name else ""
-
-
-def used(occupants: Iterable[ScheduledPod]) -> dict[str, dict[str, int]]:
-    """Return machine → resources requested by pods."""
-    found: dict[str, dict[str, int]] = {}
-    for occupant in occupants:
-        at = found.setdefault(occupant.machine, {})
-        for name, amount in occupant.wants.items():
-            at[name] = at.get(name, 0) + amount
+def used_resources(pods: Iterable[Object]) -> dict[str, Amounts]:
+    """Return name of a machine → resources that unfinished pods request there."""
+    found: dict[str, Amounts] = {}
+    for pod in pods:
+        machine = pod["spec"].get("nodeName")
+        if machine and (pod.get("status") or {}).get("phase") not in OVER:
+            found[machine] = added(found.get(machine, {}), requests_of(pod["spec"]))
     return found

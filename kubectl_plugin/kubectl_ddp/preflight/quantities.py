@@ -77,6 +77,11 @@ def subtract(left: Amounts, right: Amounts) -> dict[str, int]:
     return dict(left) | {name: left.get(name, 0) - amount for name, amount in right.items() if name in left}
 
 
+def copies(wants: Amounts, free: Amounts) -> int:
+    """Return how many times ``wants`` fits into ``free``."""
+    return max(0, min((free.get(name, 0) // amount for name, amount in wants.items() if amount), default=0))
+
+
 def times(one: Amounts, count: int) -> dict[str, int]:
     """Return the amounts multiplied by ``count``."""
     return {name: amount * count for name, amount in one.items()}

@@ -10,8 +10,7 @@ from ddp_trainer.common.constants import Annotation, Label
 from ddp_trainer.common.safe_text import clean_text, redact_object
 from ddp_trainer.common.time_classes import JobTime
 from kubectl_ddp.kube import job_kinds
-from kubectl_ddp.kube.objects import Object, Snapshot
-from kubectl_ddp.kube.pod_containers import main_container
+from kubectl_ddp.kube.objects import Object, Snapshot, main_container
 from kubectl_ddp.report.failures import WorkerFailure
 from kubectl_ddp.report.series import Series
 from kubectl_ddp.report.story import tell_story, worker_end

@@ -71,7 +71,7 @@ def _series(
 ) -> tuple[list[Series], str]:
     """Return the series, and their origin as a sentence."""
     if url is None:
-        from kubectl_ddp.report.history_source import load_series  # noqa: PLC0415
+        from kubectl_ddp.report.series import load_series  # noqa: PLC0415
 
         return load_series(backend, snapshot), "Numbers are those that the pods of the job have kept themselves."
     from kubectl_ddp.report.prometheus import TimeRange, query_series, redact_url  # noqa: PLC0415

@@ -1,4 +1,4 @@
-"""Time series independent of their source: name, labels, and one optional value per time."""
+"""Time series of a job's pods and of any other source: name, labels, and one optional value per time."""
 
 from __future__ import annotations
 
@@ -6,9 +6,15 @@ import json
 import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any, Final
 
 from ddp_trainer.common.constants import HISTORY_VERSION
+from kubectl_ddp.backends.base import Backend
+from kubectl_ddp.errors import DdpError
+from kubectl_ddp.kube.objects import Object, Snapshot
+from kubectl_ddp.status.termination_message import workers
+from kubectl_ddp.util.concurrency import each
 
 POD: Final = "pod"
 """Label with the pod that reported a series."""
@@ -83,3 +89,17 @@ def _cumulative_sum(increases: Iterable[float | None]) -> Iterator[float | None]
     for grown in increases:
         total += grown or 0.0
         yield None if grown is None else total
+
+
+def load_series(backend: Backend, snapshot: Snapshot) -> list[Series]:
+    """Return the series of all worker pods, queried in parallel; pods without history are left out."""
+    told = each(partial(_of_pod, backend), workers(snapshot.pods))
+    return [series for of_pod in told for series in of_pod]
+
+
+def _of_pod(backend: Backend, pod: Object) -> list[Series]:
+    try:
+        text = backend.metrics_history(pod)
+    except DdpError:  # access denied, or the pod has gone: continue without it
+        return []
+    return read(text, str(pod["metadata"]["name"])) if text is not None else []

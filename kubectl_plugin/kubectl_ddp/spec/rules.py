@@ -11,7 +11,7 @@ from typing import Final
 from ddp_trainer.common.constants import GROUP, NAME_LENGTH, SWITCHES, Env
 from kubectl_ddp.engines.registry import ENGINES
 from kubectl_ddp.errors import UsageError
-from kubectl_ddp.spec import fabric, layout, node_rules, queues
+from kubectl_ddp.spec import fabric, layout, queues
 from kubectl_ddp.spec.launcher_command import LAUNCHERS
 from kubectl_ddp.spec.model import JobSpec
 from kubectl_ddp.spec.plaintext_secrets import in_clear
@@ -20,7 +20,7 @@ from kubectl_ddp.spec.trainer_arguments import invalid_options, last_flag_value,
 from kubectl_ddp.util.finding import Finding, warning
 from kubectl_ddp.util.text_table import pluralize
 from kubectl_ddp.values import volumes
-from kubectl_ddp.values.node_requirements import Placement
+from kubectl_ddp.values.node_requirements import GPU_PRODUCT, Placement
 from kubectl_ddp.values.parsers import Egress
 from kubectl_ddp.values.program import Command, Module, Script
 
@@ -55,6 +55,48 @@ KEYS_OF_SETTINGS: Final = {
     "PET_ROLE": "name", "PET_RDZV_ID": "name",
 }  # fmt: skip
 """Flags of the launcher that follow from a key of the job."""
+
+
+def one_process_has_one_slice(spec: JobSpec) -> None:
+    """Check that a node with a MIG slice has one process, since a process can use only one slice."""
+    if spec.mig is not None and (spec.gpus > 1 or spec.nproc > 1):
+        what, count = ("nproc", spec.nproc) if spec.nproc > 1 else ("gpus", spec.gpus)
+        raise UsageError(
+            f"A node of MIG slices has one process and one slice, and {what} is {count}: NCCL before 2.30 does not "
+            "join slices of one GPU.",
+            hint=f"Omit {what} and request more nodes, or whole GPUs without mig.",
+        )
+
+
+def gpu_type_is_of_a_gpu(spec: JobSpec) -> None:
+    """Check that a GPU type comes with GPUs and does not contradict the node selector."""
+    if spec.gpu_type is None:
+        return
+    if not spec.gpus:
+        raise UsageError(f"gpuType is '{spec.gpu_type}', and the job requests no GPU.", hint="Add gpus, or leave it.")
+    if spec.node_selector.get(GPU_PRODUCT, spec.gpu_type) != spec.gpu_type:
+        raise UsageError(
+            f"gpuType says '{spec.gpu_type}', and nodeSelector says '{spec.node_selector[GPU_PRODUCT]}'.",
+            hint="Keep one of them.",
+        )
+
+
+def validate_unique_topology(spec: JobSpec) -> None:
+    """Check that each label and kind occurs once, as Kubernetes requires."""
+    seen: set[tuple[Placement, str]] = set()
+    for wish in spec.topology:
+        if (wish.placement, wish.key) in seen:
+            raise UsageError(f"The topology '{wish.placement}={wish.key}' is given twice.", hint="Keep one of them.")
+        seen.add((wish.placement, wish.key))
+
+
+def slices_of_one_gpu(spec: JobSpec) -> Iterator[Finding]:
+    """Yield a warning if two nodes may get two slices of the same GPU."""
+    if spec.mig is not None and spec.nnodes.maximum > 1:
+        yield warning(
+            f"Nodes of MIG slices ({spec.mig}) may share one GPU, and NCCL before 2.30 refuses two ranks on one.",
+            "Use one node, whole GPUs, or gloo.",
+        )
 
 
 def checked(spec: JobSpec) -> JobSpec:
@@ -286,7 +328,7 @@ RULES: Final[Sequence[Callable[[JobSpec], None]]] = (
     _program_starts_no_ranks,
     _name_fits,
     _shared_memory_fits,
-    node_rules.one_process_has_one_slice,
+    one_process_has_one_slice,
     _processes_have_a_gpu_each,
     _variables_are_free,
     _validate_trainer_args,
@@ -299,8 +341,8 @@ RULES: Final[Sequence[Callable[[JobSpec], None]]] = (
     layout.the_model_fits_the_layout,
     layout.the_options_fit_the_layout,
     _time_is_enough,
-    node_rules.gpu_type_is_of_a_gpu,
-    node_rules.validate_unique_topology,
+    gpu_type_is_of_a_gpu,
+    validate_unique_topology,
     _mount_paths_are_free,
     _labels_are_free,
     _affinity_is_free,
@@ -335,7 +377,7 @@ DOUBTS: Final[Sequence[Callable[[JobSpec], Iterator[Finding]]]] = (
     in_clear,
     _idle_gpus,
     _floating_image,
-    node_rules.slices_of_one_gpu,
+    slices_of_one_gpu,
     layout.replicas_over_pods,
     layout.ranks_to_spare,
     fabric.override_warnings,

@@ -7,9 +7,8 @@ from typing import Final
 
 from ddp_trainer.common.constants import Annotation
 from kubectl_ddp.kube import job_kinds
-from kubectl_ddp.kube.conditions import condition_of
 from kubectl_ddp.kube.kueue_queue import is_partially_admitted
-from kubectl_ddp.kube.objects import Object, Queued
+from kubectl_ddp.kube.objects import Object, Queued, condition_of
 
 GATED: Final = "SchedulingGated"
 """Reason of the condition PodScheduled of a pod that waits for its quota."""

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, Final
 
+from ddp_trainer.common import goodput as definition
 from ddp_trainer.common.metric_names import Metric, MetricLabel
 from ddp_trainer.common.safe_text import clean_text
+from ddp_trainer.common.time_classes import JobTime
 from kubectl_ddp.status import run_summary
-from kubectl_ddp.status.goodput import goodput
 from kubectl_ddp.status.metrics_parser import Samples
 from kubectl_ddp.status.rank_status import RankActivity, RankState
 
@@ -85,3 +86,17 @@ class _Latest:
 
 def _optional_int(number: float | None) -> int | None:
     return int(number) if number is not None else None
+
+
+def goodput(told: Iterable[Samples]) -> float | None:
+    """Return the goodput of the job so far, as defined by :func:`ddp_trainer.common.goodput.goodput`; None if unknown.
+
+    Rank 0 accounts for the whole job. If it has moved, its former pod still reports an account, which is the shorter
+    one.
+    """
+    accounts = [(elapsed, said) for said in told if (elapsed := said.total(Metric.JOB_TIME)) > 0]
+    if not accounts:
+        return None
+    _, said = max(accounts, key=lambda account: account[0])
+    spent = {state: said.total(Metric.JOB_TIME, state=state) for state in JobTime}
+    return max(0.0, definition.goodput(spent, said.total(Metric.LOST_PROGRESS)))

@@ -13,8 +13,7 @@ from ddp_trainer.common.safe_text import clean_text
 from ddp_trainer.common.time_classes import IN_POD
 from kubectl_ddp.errors import DdpError, InfrastructureFailed, JobFailed
 from kubectl_ddp.kube import job_kinds
-from kubectl_ddp.kube.objects import Object, Queued, Snapshot
-from kubectl_ddp.kube.pod_containers import main_status
+from kubectl_ddp.kube.objects import Object, Queued, Snapshot, main_status
 from kubectl_ddp.kube.timestamps import epoch
 from kubectl_ddp.status import run_summary, termination_message
 from kubectl_ddp.status.earlier_pods import EarlierPods

@@ -14,10 +14,8 @@ from typing import Any, Final, Self
 from ddp_trainer.common.constants import Annotation, GroupState
 from ddp_trainer.common.metric_names import Metric, MetricLabel
 from ddp_trainer.common.time_classes import IN_POD, StartupPhase
-from kubectl_ddp.kube.conditions import condition_of
 from kubectl_ddp.kube.kueue_queue import KUEUE_QUEUE
-from kubectl_ddp.kube.objects import Object
-from kubectl_ddp.kube.pod_containers import main_status
+from kubectl_ddp.kube.objects import Object, condition_of, main_status
 from kubectl_ddp.kube.timestamps import epoch
 from kubectl_ddp.status import termination_message
 from kubectl_ddp.status.earlier_pods import EarlierPods

@@ -16,8 +16,7 @@ from typing import Any, Final
 
 from ddp_trainer.common.constants import Annotation, Exit, FailureReason, Label, Role
 from ddp_trainer.common.safe_text import clean_text
-from kubectl_ddp.kube.objects import Object
-from kubectl_ddp.kube.pod_containers import main_status
+from kubectl_ddp.kube.objects import Object, main_status
 from kubectl_ddp.kube.timestamps import epoch
 
 _LAUNCHERS: Final = frozenset({Exit.DO_NOT_RESTART, Exit.NOT_FIT})

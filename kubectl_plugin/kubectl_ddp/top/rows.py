@@ -10,7 +10,7 @@ from typing import Final
 from kubectl_ddp.status.job_tables import RANK_COLORS
 from kubectl_ddp.status.rank_status import RankActivity, RankState
 from kubectl_ddp.status.stragglers import RATIO
-from kubectl_ddp.top.phase_bar import mean, phase_bar
+from kubectl_ddp.top.drawing import mean, phase_bar
 from kubectl_ddp.util.text_table import NOTHING, Cell, Style, Table, count, duration, number
 
 HEADER: Final = ("RANK", "POD", "STATE", "STEP", "SAMPLES/S", "SEC/STEP", "BUSY", "STEP TIME", "LAST STEP")

@@ -10,8 +10,7 @@ from kubectl_ddp.status.describe import no_progress_text, progress_text, restart
 from kubectl_ddp.status.job_state import JobState
 from kubectl_ddp.status.job_tables import state_cell
 from kubectl_ddp.status.stragglers import stragglers
-from kubectl_ddp.top.ansi_truncate import cut
-from kubectl_ddp.top.phase_bar import LEGEND
+from kubectl_ddp.top.drawing import LEGEND, cut
 from kubectl_ddp.top.rate_window import step_seconds
 from kubectl_ddp.top.rows import rows_of, table
 from kubectl_ddp.util.text_table import Style, number, percent

@@ -14,8 +14,8 @@ from typing import Final
 from kubectl_ddp.backends.base import Backend
 from kubectl_ddp.errors import DdpError, NotFound
 from kubectl_ddp.observe.scrape import scrape
+from kubectl_ddp.top.drawing import sparkline
 from kubectl_ddp.top.rate_window import RateWindow
-from kubectl_ddp.top.sparkline import sparkline
 from kubectl_ddp.top.terminal import Terminal
 from kubectl_ddp.top.top_view import SPARK_WIDTH, TopView
 from kubectl_ddp.util.text_table import Style, duration

@@ -7,9 +7,8 @@ from collections.abc import Iterator
 from typing import Final
 
 from kubectl_ddp.kube import job_kinds
-from kubectl_ddp.kube.conditions import holds
 from kubectl_ddp.kube.kueue_queue import KUEUE_QUEUE
-from kubectl_ddp.kube.objects import Object
+from kubectl_ddp.kube.objects import Object, holds
 from kubectl_ddp.kube.related_objects import RelatedKind
 from kubectl_ddp.status.termination_message import STORE_NAME, stores
 from kubectl_ddp.util.invocation import location_flags, program

@@ -9,12 +9,9 @@ from typing import Any, Final
 from ddp_trainer.common.safe_text import clean_text
 from kubectl_ddp.hang.collector import HangSnapshot
 from kubectl_ddp.kube import job_kinds
-from kubectl_ddp.kube.conditions import condition_of
 from kubectl_ddp.kube.event_owner import Attribution, distinct, event_timestamp
-from kubectl_ddp.kube.objects import Object, Snapshot
-from kubectl_ddp.kube.pod_containers import main_status
+from kubectl_ddp.kube.objects import Object, Snapshot, condition_of, main_status
 from kubectl_ddp.kube.related_objects import RelatedKind, RelatedObjects
-from kubectl_ddp.preflight.kueue_forecast import Forecast
 from kubectl_ddp.status import termination_message
 from kubectl_ddp.status.job_state import JobState, State
 from kubectl_ddp.status.metrics_parser import Samples
@@ -76,8 +73,6 @@ class Facts:
     """Last log lines by pod, each with its time as prefix."""
     sight: HangSnapshot = field(default_factory=HangSnapshot)
     """Ranks' states from their launchers; read only if the job makes no steps."""
-    forecast: Forecast | None = None
-    """Quota that the job waits for in a queue of Kueue; None if it does not wait."""
 
     @property
     def job(self) -> Object:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Mapping
-from dataclasses import replace
 from functools import partial
 from typing import Final
 
@@ -12,18 +11,14 @@ from kubectl_ddp.backends.base import Backend
 from kubectl_ddp.errors import DdpError
 from kubectl_ddp.hang.collector import HangSnapshot, collect_hang_snapshot
 from kubectl_ddp.kube import job_kinds
-from kubectl_ddp.kube.conditions import condition_of
 from kubectl_ddp.kube.kueue_queue import KUEUE_QUEUE
-from kubectl_ddp.kube.objects import Object, Snapshot
+from kubectl_ddp.kube.objects import Object, Snapshot, condition_of
 from kubectl_ddp.kube.related_objects import RelatedKind
-from kubectl_ddp.observe.holder_progress import with_progress
 from kubectl_ddp.observe.scrape import scrape
 from kubectl_ddp.status.job_state import job_state
 from kubectl_ddp.status.termination_message import stores, workers
-from kubectl_ddp.util.concurrency import each
-from kubectl_ddp.util.future import Future
+from kubectl_ddp.util.concurrency import Future, each
 from kubectl_ddp.why.facts import Facts, has_label, is_step_overdue
-from kubectl_ddp.why.kueue_workload import admission_of
 
 LINES: Final = 200
 """Number of last log lines to read per pod."""
@@ -56,7 +51,7 @@ def gather(
         samples = scrape(backend, snapshot)
         state, now = job_state(snapshot, samples, where=backend.where), clock()
         told = zip(talking, lines.result(), strict=True)
-        facts = Facts(
+        return Facts(
             snapshot=snapshot,
             state=state,
             now=now,
@@ -65,17 +60,6 @@ def gather(
             samples=samples,
             lines={str(pod["metadata"]["name"]): said for pod, said in told if said is not None},
         )
-    return _with_forecast(backend, facts)
-
-
-def _with_forecast(backend: Backend, facts: Facts) -> Facts:
-    """Add the forecast of the admission of a job that waits in a queue, with the progress of those that run."""
-    if (waits_for := admission_of(facts)) is None:
-        return facts
-    admission, holders = waits_for
-    holders, denied = with_progress(backend, holders)
-    around = replace(facts.around, unseen=(*facts.around.unseen, *denied))
-    return replace(facts, forecast=admission.forecast(holders), around=around)
 
 
 def related_kinds(snapshot: Snapshot) -> frozenset[RelatedKind]:
@@ -102,7 +86,6 @@ def _is_queued(snapshot: Snapshot) -> bool:
 _WANTED: Final[Mapping[RelatedKind, Callable[[Snapshot], bool]]] = {
     RelatedKind.EVENTS: lambda _: True,
     RelatedKind.NODES: lambda snapshot: bool(snapshot.pods),
-    RelatedKind.BOUND: _has_unscheduled_pods,
     RelatedKind.CLAIMS: _has_unscheduled_pods,
     RelatedKind.OPERATOR: _has_missing_pods,
     RelatedKind.WORKLOADS: _is_queued,

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from kubectl_ddp.preflight.kueue_forecast import forecast_to_dict
 from kubectl_ddp.status.job_tables import state_cell
 from kubectl_ddp.status.json_output import API_VERSION
 from kubectl_ddp.util.finding import finding_to_dict, findings_text
@@ -36,7 +35,6 @@ def diagnosis_to_dict(facts: Facts, found: Sequence[CauseFinding]) -> dict[str, 
         "cause": str(found[0].subject) if found else None,
         "exitCode": found[0].exit_code if found else 0,
         "findings": [finding_to_dict(finding) | {"exitCode": finding.exit_code} for finding in found],
-        "queue": None if facts.forecast is None else forecast_to_dict(facts.forecast),
         "notLookedAt": list(facts.around.unseen),
         "time": facts.now,
     }

@@ -1,4 +1,4 @@
-"""Checks of Kueue: waiting for quota, jobs ahead in the queue, holders of the quota, preemption."""
+"""Checks of Kueue: what it reports of a job that waits, the jobs that hold quota of the queue, preemption."""
 
 from __future__ import annotations
 
@@ -6,17 +6,13 @@ from collections.abc import Iterator, Sequence
 from typing import Final
 
 from kubectl_ddp.kube import job_kinds
-from kubectl_ddp.kube.conditions import condition_of, holds
-from kubectl_ddp.kube.kueue_queue import KUEUE, KUEUE_QUEUE
-from kubectl_ddp.kube.objects import Object
+from kubectl_ddp.kube.kueue_queue import KUEUE, KUEUE_QUEUE, inactive_reason, is_waiting, owner_of
+from kubectl_ddp.kube.objects import Object, condition_of, holds
 from kubectl_ddp.kube.related_objects import RelatedKind
-from kubectl_ddp.preflight.forecast_text import quota_lines, when_sentence
-from kubectl_ddp.preflight.kueue import inactive_reason
 from kubectl_ddp.util.invocation import location_flags, program
 from kubectl_ddp.util.text_table import pluralize
 from kubectl_ddp.why.admission import PATIENCE_SECONDS, state_of
 from kubectl_ddp.why.facts import Facts, has_label, line_of
-from kubectl_ddp.why.kueue_workload import cluster_queue_of, local_queue_of, named, workload_of, workloads_ahead
 from kubectl_ddp.why.model import Cause, CauseFinding, diagnosis
 
 _MOST: Final = 5
@@ -110,7 +106,8 @@ def _missing_workload(facts: Facts, queue: str) -> Iterator[CauseFinding]:
 
 def _waits(facts: Facts, mine: Object, queue: str) -> CauseFinding:
     text = line_of(condition_of(mine, "QuotaReserved").get("message"))
-    local, cluster_queue = local_queue_of(facts, mine), cluster_queue_of(facts, mine)
+    local = _named(facts.around.of(RelatedKind.LOCAL_QUEUES), queue)
+    cluster_queue = str(local["spec"]["clusterQueue"]) if local else ""
     evidence = [f"Workload {mine['metadata']['name']}: {text}"] if text else []
     if facts.around.was_read(RelatedKind.LOCAL_QUEUES) and local is None:
         what = f"There is no queue '{queue}' in its namespace, so it waits for ever."
@@ -130,36 +127,44 @@ def _waits(facts: Facts, mine: Object, queue: str) -> CauseFinding:
             "'kubectl get topologies.kueue.x-k8s.io -o yaml' lists levels, the widest first."
         )
     else:
-        return _waits_for_quota(facts, mine, queue, evidence)
-    return diagnosis(Cause.QUEUED, what, then, evidence)
-
-
-def _waits_for_quota(facts: Facts, mine: Object, queue: str, evidence: list[str]) -> CauseFinding:
-    """Return the finding for a job that another job keeps from its quota."""
-    cluster_queue = cluster_queue_of(facts, mine)
-    ahead = workloads_ahead(facts, mine, cluster_queue)
-    count = _num_workloads_ahead(facts, ahead)
-    evidence += [f"ahead of it: {_describe_workload(each)}" for each in ahead[:_MOST]]
-    evidence += [f"ahead of it: {count - len(ahead)} that may not be seen"] if ahead and count > len(ahead) else []
-    lists = f"'{program()} list -A{location_flags()}' shows the jobs."
-    then = lists
-    if facts.forecast is not None:
-        evidence += quota_lines(facts.forecast)
-        then = f"{when_sentence(facts.forecast)} {lists}"
-    grows = f" to grow to {pluralize(facts.state.nodes.desired, 'node')}" if facts.is_training else ""
-    what = f"It waits for quota in the queue '{queue}'{grows}{f', {count} ahead of it' if count else ''}."
+        place = facts.snapshot.queued.position if facts.snapshot.queued else None
+        ahead = f", {place - 1} ahead of it" if place is not None and place > 1 else ""
+        grows = f" to grow to {pluralize(facts.state.nodes.desired, 'node')}" if facts.is_training else ""
+        what = f"It waits for quota in the queue '{queue}'{grows}{ahead}."
+        then = f"Kueue admits it when enough quota is free; '{program()} list -A{location_flags()}' shows the jobs."
+        evidence += _holders(facts, mine, cluster_queue)
     return diagnosis(Cause.QUEUED, what, then, evidence, is_aside=facts.is_training)
 
 
-def _num_workloads_ahead(facts: Facts, seen: Sequence[Object]) -> int:
-    """Return Kueue's own count if available; the seen workloads may lack those of other namespaces."""
-    told = facts.snapshot.queued
-    return told.position - 1 if told is not None and told.position is not None else len(seen)
+def _holders(facts: Facts, mine: Object, cluster_queue: str) -> Iterator[str]:
+    """Yield a line for each job that holds quota of a ClusterQueue."""
+    held = [
+        each
+        for each in facts.around.of(RelatedKind.WORKLOADS)
+        if holds(each, "QuotaReserved")
+        and not holds(each, "Finished")
+        and ((each.get("status") or {}).get("admission") or {}).get("clusterQueue") == cluster_queue
+        and owner_of(each) != owner_of(mine)
+    ]
+    yield from (f"holds quota: {_describe_workload(each)}" for each in held[:_MOST])
+    if (more := len(held) - _MOST) > 0:
+        yield f"holds quota: {pluralize(more, 'more job')}"
+
+
+def workload_of(facts: Facts) -> Object | None:
+    """Return the job's Workload, or None. Of several slices, a waiting one precedes the admitted one."""
+    uid = facts.job["metadata"].get("uid")
+    mine = [each for each in facts.around.of(RelatedKind.WORKLOADS) if owner_of(each) == uid]
+    return min(mine, key=lambda each: (holds(each, "Finished"), not is_waiting(each)), default=None)
+
+
+def _named(items: Sequence[Object], name: str) -> Object | None:
+    return next((each for each in items if each["metadata"]["name"] == name), None)
 
 
 def _stopped(facts: Facts, local: Object | None, cluster_queue: str) -> str:
     """Return the reason why the LocalQueue or its ClusterQueue admits no jobs; empty if it does."""
-    queues = (local, named(facts.around.of(RelatedKind.CLUSTER_QUEUES), cluster_queue))
+    queues = (_named(facts.around.of(RelatedKind.CLUSTER_QUEUES), cluster_queue), local)
     return next((why for queue in queues if queue is not None and (why := inactive_reason(queue))), "")
 
 

@@ -1,4 +1,4 @@
-"""Checks of unscheduled pods: the scheduler's messages by predicate, and the reasons per node if nodes may be read."""
+"""Checks of unscheduled pods: the scheduler's own message, by predicate, and volumes that keep pods from every node."""
 
 from __future__ import annotations
 
@@ -6,25 +6,14 @@ import re
 from collections.abc import Iterator, Mapping
 from typing import Final
 
-from kubectl_ddp.kube.conditions import condition_of
 from kubectl_ddp.kube.kueue_queue import KUEUE_ELASTIC
-from kubectl_ddp.kube.objects import Object
+from kubectl_ddp.kube.objects import Object, condition_of
 from kubectl_ddp.kube.related_objects import RelatedKind
-from kubectl_ddp.preflight.nodes import parse_nodes, scheduled_pods, used
-from kubectl_ddp.preflight.pod_requirements import pod_requirements
-from kubectl_ddp.preflight.scheduler_filters import (
-    check_free_resources,
-    check_tolerations,
-    has_the_labels,
-    is_large_enough,
-    is_one_of_the_named,
-)
 from kubectl_ddp.util.invocation import program
 from kubectl_ddp.why.facts import Facts, claims_of, format_event, line_of, names_of, subject
 from kubectl_ddp.why.model import Cause, CauseFinding, diagnosis
 
 PATIENCE_SECONDS: Final = 5.0
-_MOST_NODES: Final = 12
 _VOLUME: Final = re.compile(
     r"persistentvolumeclaim|volume node affinity|PersistentVolume's node affinity|persistent volumes to bind",
     re.IGNORECASE,
@@ -40,14 +29,16 @@ def scheduling_failure(facts: Facts) -> Iterator[CauseFinding]:
     texts = [str(condition_of(pod, "PodScheduled").get("message") or "") for pod in pods]
     text = max(texts, key=lambda each: len(nodes_by_predicate(each)))  # a pod of a gang may only wait for the others
     predicates = nodes_by_predicate(text)
-    evidence = [*([f"the scheduler: {line_of(text)}"] if text else []), *_by_node(facts, pods[0])]
+    evidence = [f"the scheduler: {line_of(text)}"] if text else []
+    if selector := pods[0]["spec"].get("nodeSelector"):
+        evidence.append(f"nodeSelector of the pods: {', '.join(f'{key}={value}' for key, value in selector.items())}")
     told = ", ".join(f"{count} {what}" for what, count in predicates.items()) or line_of(text, most=160)
     told = told or "the scheduler does not say why"
     yield diagnosis(
         Cause.UNSCHEDULABLE,
         f"{subject(names_of(pods))} fit{'s' if len(pods) == 1 else ''} no node: {told}.",
         _help(predicates, facts.name),
-        evidence[: _MOST_NODES + 1],
+        evidence,
     )
 
 
@@ -135,35 +126,18 @@ def _class(claim: Object) -> str:
     return f", storage class {name}" if name else ", no storage class"
 
 
-def _by_node(facts: Facts, pod: Object) -> Iterator[str]:
-    """Yield the reasons against each node, from the same filters as before a submission."""
-    wanted = pod_requirements(pod["spec"])
-    taken = used(scheduled_pods(facts.around.of(RelatedKind.BOUND)))
-    for machine in parse_nodes(facts.around.of(RelatedKind.NODES)):
-        why = [machine.closed] if machine.closed else []
-        why += [reason for filter_ in _WHATEVER_RUNS for reason in filter_(wanted, machine)]
-        # The use by other pods is known only if pods of all namespaces may be read.
-        why += (
-            check_free_resources(wanted, machine, taken.get(machine.name, {}))
-            if facts.around.was_read(RelatedKind.BOUND)
-            else is_large_enough(wanted, machine)
-        )
-        if why:
-            yield f"{machine.name}: {'; '.join(why)}"
-
-
-_WHATEVER_RUNS: Final = (has_the_labels, is_one_of_the_named, check_tolerations)
-
-
 _HELPS: Final = (
-    (re.compile(r"Insufficient"), "Request less, or free resources; '{program} preflight' shows what fits and when."),
+    (re.compile(r"Insufficient"), "Request less, or free resources; '{program} capacity' shows what is free."),
     (re.compile(r"topology|anti-affinity"), "Loosen --topology, or request fewer nodes."),
     (re.compile(r"affinity|selector"), "'kubectl get nodes --show-labels' shows labels; correct --node-selector."),
     (
         re.compile(r"claim"),
         "'kubectl get resourceclaims,resourceslices' shows which devices there are and who has them.",
     ),
-    (re.compile(r"taint"), "Tolerate the taint with --toleration KEY, or wait until it goes."),
+    (
+        re.compile(r"taint"),
+        "'{program} capacity' shows the taints; tolerate one with --toleration KEY, or wait until it goes.",
+    ),
 )
 
 

@@ -11,9 +11,7 @@ from pathlib import Path
 import pytest
 
 from kubectl_ddp.backends.local import capacity_reader
-from kubectl_ddp.capacity.model import GPU
-from kubectl_ddp.capacity.node_capacity import node_capacities
-from kubectl_ddp.preflight.nodes import parse_nodes, scheduled_pods
+from kubectl_ddp.capacity.model import GPU, node_capacities
 
 
 def test_this_machine_is_told_with_its_cores_and_memory() -> None:
@@ -29,8 +27,6 @@ def test_this_machine_is_told_with_its_cores_and_memory() -> None:
     assert (told["kind"], told["where"], told["unread"]) == ("Capacity", "local", [])
     assert machine["cpu_cores"] == len(os.sched_getaffinity(0))
     assert 0 < machine["memory_bytes_free"] < machine["memory_bytes"]
-    nodes = next(gang["nodes"] for gang in told["fits"] if not gang["gpus"])
-    assert nodes == min(machine["cpu_cores"], machine["memory_bytes_free"] // 2**31)
 
 
 def test_the_memory_is_what_the_kernel_says_and_the_rest_is_taken() -> None:
@@ -55,13 +51,10 @@ def test_gpus_on_which_a_program_computes_are_taken(tmp_path: Path, monkeypatch:
     program.write_text(SMI)
     program.chmod(0o755)
     monkeypatch.setenv("PATH", str(tmp_path), prepend=os.pathsep)
-    found = capacity_reader.read()
-    assert isinstance(found.nodes, list)
-    assert isinstance(found.pods, list)
-    [machine] = node_capacities(parse_nodes(found.nodes), scheduled_pods(found.pods))
-    assert (machine.gpu_type, machine.whole[GPU]) == ("NVIDIA-H100-80GB-HBM3", 2000)
-    assert machine.free is not None
-    assert machine.free[GPU] == 1000
+    [node] = node_capacities(capacity_reader.read()) or ()
+    assert (node.gpu_type, node.machine.whole[GPU]) == ("NVIDIA-H100-80GB-HBM3", 2000)
+    assert node.free is not None
+    assert node.free[GPU] == 1000
 
 
 def test_a_program_that_does_not_answer_with_gpus_means_none(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

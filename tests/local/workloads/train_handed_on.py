@@ -23,7 +23,7 @@ from ddp_trainer.train.config.worker_env import Environment
 from ddp_trainer.train.distributed.group import Group
 from ddp_trainer.train.recovery.peer_recovery import LocalState, recover_from_peers
 from ddp_trainer.train.recovery.spare_ranks import select_active_ranks
-from kubectl_ddp.backends.local.prctl import set_parent_death_signal
+from kubectl_ddp.backends.local.process import set_parent_death_signal
 from tests.support.ports import free_port
 
 BEFORE = Layout(replicate=2, shard=2)

@@ -41,7 +41,7 @@ from ddp_trainer.train.observability.comm_wait import CommWaits
 from ddp_trainer.train.parallel.pp import pp_state
 from ddp_trainer.train.recovery.local_state import capture_state, recover_state, restore_state
 from ddp_trainer.train.recovery.peer_recovery import LocalState
-from kubectl_ddp.backends.local.prctl import set_parent_death_signal
+from kubectl_ddp.backends.local.process import set_parent_death_signal
 from tests.local.workloads import train_made
 from tests.local.workloads.train_layouts import DrawnWhole, Numbers
 from tests.support.ports import free_port

@@ -15,10 +15,10 @@ from typing import TYPE_CHECKING
 from ddp_trainer.common.constants import HANG_PATH, HISTORY_PATH, Label
 from kubectl_ddp.backends.access import Access
 from kubectl_ddp.backends.base import Entry, ExecCommand
-from kubectl_ddp.backends.cluster.http.api import Api
+from kubectl_ddp.backends.cluster.http.api import Api, collection, pod_path
 from kubectl_ddp.backends.cluster.http.api_errors import NotServed
 from kubectl_ddp.backends.cluster.http.connection import Connection, connection_to
-from kubectl_ddp.backends.cluster.http.resources import Discovery, collection, pod_path
+from kubectl_ddp.backends.cluster.http.resources import Discovery
 from kubectl_ddp.backends.cluster.kubectl import Kubectl
 from kubectl_ddp.backends.cluster.read.job_objects import code_of, events_of, recent_events
 from kubectl_ddp.backends.cluster.read.jobs import Jobs
@@ -33,8 +33,7 @@ from kubectl_ddp.kube.kueue_queue import KUEUE_QUEUE
 from kubectl_ddp.kube.objects import Object, Snapshot
 from kubectl_ddp.status.metrics_parser import metrics_path
 from kubectl_ddp.status.termination_message import is_running
-from kubectl_ddp.util.concurrency import run_concurrently
-from kubectl_ddp.util.future import Future
+from kubectl_ddp.util.concurrency import Future, run_concurrently
 from kubectl_ddp.util.stop import Stop
 
 if TYPE_CHECKING:
@@ -124,14 +123,13 @@ class ClusterBackend:
         is_closed = "Egress" in default["spec"].get("policyTypes", ())
         return type(egress)("closed") if is_closed else egress
 
-    def job(self, name: str, *, events: bool = True, namespace: str | None = None) -> Snapshot:
+    def job(self, name: str, *, events: bool = True) -> Snapshot:
         """Return one job, without its events if ``events`` is false. Raises NotFound."""
-        place = namespace or self.namespace
-        path = collection("v1", "pods", place)
+        path = collection("v1", "pods", self.namespace)
         mine = f"{Label.JOB}={name}"
         with Future(lambda: self._api.items(path, reduce=without_managers, labelSelector=mine)[0]) as pods:
-            job = Jobs(self._api, place, self._notice).named(name)
-            found = of_one(job, pods.result(), recent_events(self._api, name, place) if events else ())
+            job = self._jobs.named(name)
+            found = of_one(job, pods.result(), recent_events(self._api, name, self.namespace) if events else ())
             return replace(found, queued=queue_state_lookup(self._api, [job])(job))
 
     def watch(
@@ -323,10 +321,15 @@ class ClusterBackend:
         return Submission(self._api, objects, self.namespace, notice=self._notice, discovery=self._discovery)
 
     def shared_presets(self) -> SharedPresets:
-        """Return the presets that the namespace shares."""
-        from kubectl_ddp.backends.cluster.read.presets import shared_presets  # noqa: PLC0415 - rarely used
+        """Return the presets that the namespace shares; empty without their ConfigMap."""
+        from kubectl_ddp.spec.shared_presets import CONFIG_MAP, SharedPresets  # noqa: PLC0415 - rarely used
 
-        return shared_presets(self._api, self.namespace)
+        place = f"the ConfigMap '{CONFIG_MAP}' in namespace '{self.namespace}'"
+        try:
+            found = self._api.get(f"{collection('v1', 'configmaps', self.namespace)}/{CONFIG_MAP}")
+        except NotFound:
+            return SharedPresets(place)
+        return SharedPresets(place, found.get("data") or {})
 
     def code(self, name: str) -> list[Object]:
         """Return the ConfigMaps with the code of a job; empty if the job has none."""
@@ -419,8 +422,7 @@ class ClusterBackend:
 
     def delete(self, name: str) -> None:
         """Delete the job with all objects it owns, or the remains of an interrupted command. Raises NotFound."""
-        from kubectl_ddp.backends.cluster.write.orphans import delete_remains  # noqa: PLC0415 - only for this method
-        from kubectl_ddp.backends.cluster.write.recreate import delete_record  # noqa: PLC0415
+        from kubectl_ddp.backends.cluster.write.recreate import delete_record, delete_remains  # noqa: PLC0415 - only for this method
 
         try:
             job = self._jobs.named(name)

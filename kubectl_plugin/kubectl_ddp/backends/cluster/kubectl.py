@@ -11,8 +11,7 @@ from collections.abc import Sequence
 from kubectl_ddp.backends.access import Access
 from kubectl_ddp.backends.base import Entry, ExecCommand
 from kubectl_ddp.errors import PreflightFailed
-from kubectl_ddp.kube.objects import Object
-from kubectl_ddp.kube.pod_containers import main_container
+from kubectl_ddp.kube.objects import Object, main_container
 
 
 class Kubectl:

@@ -102,13 +102,13 @@ class LocalBackend:
             raise errors[0]
         return sorted(found, key=lambda one: str(one.job["metadata"].get("creationTimestamp", "")))
 
-    def job(self, name: str, *, events: bool = True, namespace: str | None = None) -> Snapshot:
-        """Return one job, always with its events. This machine has no namespaces.
+    def job(self, name: str, *, events: bool = True) -> Snapshot:
+        """Return one job, always with its events.
 
         Raises:
             NotFound: If the job does not exist.
         """
-        del events, namespace
+        del events
         return snapshot(self._directory(name))
 
     def watch(

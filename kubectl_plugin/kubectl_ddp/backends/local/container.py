@@ -18,8 +18,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from kubectl_ddp.backends.local.log_file import LogWriter
-from kubectl_ddp.backends.local.prctl import set_parent_death_signal
-from kubectl_ddp.backends.local.process import MARK, kill, members
+from kubectl_ddp.backends.local.process import MARK, kill, members, set_parent_death_signal
 
 NOT_STARTED: Final = 127
 """Exit code of a container whose program cannot be started: the shell's code, which controllers treat as permanent."""

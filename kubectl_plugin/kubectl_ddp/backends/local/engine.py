@@ -27,8 +27,7 @@ from kubectl_ddp.backends.local.conditions import is_finished, set_condition
 from kubectl_ddp.backends.local.directory import JobDirectory, root_of, write_json
 from kubectl_ddp.backends.local.environment import elastic_bounds, of_operator, worker_replicas
 from kubectl_ddp.backends.local.kubelet import JOB_UID, Backoff, Node, PodRunner
-from kubectl_ddp.backends.local.prctl import set_child_subreaper
-from kubectl_ddp.backends.local.process import descendants, kill
+from kubectl_ddp.backends.local.process import descendants, kill, set_child_subreaper
 from kubectl_ddp.errors import DdpError, NotFound
 from kubectl_ddp.kube.objects import Object
 

@@ -10,8 +10,8 @@ from types import FrameType
 from typing import Any, TextIO
 
 from kubectl_ddp.backends.base import Backend
+from kubectl_ddp.cli.internal.command import Options
 from kubectl_ddp.cli.internal.job_progress import print_end, show_progress
-from kubectl_ddp.cli.internal.options import Options
 from kubectl_ddp.cli.internal.output import print_output
 from kubectl_ddp.cli.progress.display import ProgressDisplay
 from kubectl_ddp.errors import Cancelled, InfrastructureFailed, Interrupted, JobFailed, NotFound, TimedOut, UsageError
@@ -19,7 +19,7 @@ from kubectl_ddp.observe.log_stream import follow_logs, rank_filter
 from kubectl_ddp.observe.waiting import parse_wait_condition, wait_for
 from kubectl_ddp.status.job_state import JobState, job_state
 from kubectl_ddp.status.json_output import job_to_dict
-from kubectl_ddp.util.future import Future
+from kubectl_ddp.util.concurrency import Future
 from kubectl_ddp.util.invocation import location_flags, program
 from kubectl_ddp.util.terminal import write_log_line
 

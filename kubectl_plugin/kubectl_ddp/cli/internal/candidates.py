@@ -17,7 +17,7 @@ from ddp_trainer.common.constants import PortName
 from kubectl_ddp.backends.access import kubeconfig_files
 from kubectl_ddp.backends.local.paths import local_job_names
 from kubectl_ddp.backends.select import Where, backend_for, has_kubeconfig
-from kubectl_ddp.cli.internal.command_help import positional_indexes
+from kubectl_ddp.cli.internal.command import positional_indexes
 from kubectl_ddp.cli.internal.job_options import parameter_of
 from kubectl_ddp.cli.internal.resource_types import JOB_TYPES
 from kubectl_ddp.cli.registry import ALIASES, COMMANDS
@@ -198,7 +198,7 @@ def _in_kubeconfig(words: CommandArgs, kind: str) -> dict[str, Mapping[str, Any]
 
 def _preset_names(words: CommandArgs) -> Iterable[Candidate]:
     """Return the built-in presets and those that the namespace shares."""
-    from kubectl_ddp.client.submission.namespace_presets import shared_by  # noqa: PLC0415 - rarely needed
+    from kubectl_ddp.client.submission.resolved_job import shared_by  # noqa: PLC0415 - rarely needed
     from kubectl_ddp.spec.shared_presets import SharedPresets  # noqa: PLC0415
 
     place = words.where()

@@ -12,7 +12,7 @@ import click
 
 from kubectl_ddp.backends.base import Backend
 from kubectl_ddp.backends.select import backend_for, backend_to_change, has_kubeconfig, target_backends
-from kubectl_ddp.cli.internal.options import Options
+from kubectl_ddp.cli.internal.command import Options
 from kubectl_ddp.cli.internal.output import print_output
 from kubectl_ddp.cli.internal.resource_types import JOB_TYPES, check_type
 from kubectl_ddp.errors import DdpError, NotFound, UsageError

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, Concatenate, Final, ParamSpec, TypeVar
 
 import click
 
-from kubectl_ddp.cli.internal.command_help import grouped_option
+from kubectl_ddp.cli.internal.command import Options, PassthroughCommand, grouped_option, passthrough_args
 from kubectl_ddp.cli.internal.flag_aliases import (
     check_no_extra_args,
     check_program,
@@ -18,8 +18,6 @@ from kubectl_ddp.cli.internal.flag_aliases import (
     normalize_flag,
     suggest_flag,
 )
-from kubectl_ddp.cli.internal.options import Options
-from kubectl_ddp.cli.internal.passthrough_args import PassthroughCommand, passthrough_args
 from kubectl_ddp.errors import UsageError
 from kubectl_ddp.spec.fields import FILE_KEYS, flag_of
 from kubectl_ddp.spec.job_key import Field, Group

@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from typing import TextIO
 
 from kubectl_ddp.backends.base import Backend
-from kubectl_ddp.cli.internal.options import Options
+from kubectl_ddp.cli.internal.command import Options
 from kubectl_ddp.cli.progress.display import ProgressDisplay
 from kubectl_ddp.cli.progress.line_printers import LinePrinter, PlainLines, RewrittenLine
 from kubectl_ddp.cli.progress.progress_line import end_line, start_line

@@ -1,52 +1,20 @@
-"""Output of documents in the forms of ``-o``, and the display capabilities of stdout."""
+"""Output of documents and findings in the forms of ``-o``, and the display capabilities of stdout."""
 
 from __future__ import annotations
 
 import json
 import os
 import sys
-from collections.abc import Mapping
-from typing import Any, Final
+from collections.abc import Mapping, Sequence
+from typing import Any
 
 import click
 
-from kubectl_ddp.cli.internal.options import Options
-from kubectl_ddp.errors import UsageError
+from kubectl_ddp.cli.internal.command import CUSTOM_COLUMNS, JSONPATH, Options
+from kubectl_ddp.errors import PreflightFailed
+from kubectl_ddp.status.json_output import API_VERSION
+from kubectl_ddp.util.finding import Finding, finding_to_dict, findings_text, summarize_failures
 from kubectl_ddp.util.text_table import Style
-
-JSONPATH: Final = "jsonpath="
-CUSTOM_COLUMNS: Final = "custom-columns="
-EXPRESSIONS: Final[Mapping[str, str]] = {
-    JSONPATH: "'{.items[*].name}'",
-    CUSTOM_COLUMNS: "NAME:.name,STEP:.step",
-}
-"""Form of output that an expression follows → an example of one."""
-
-
-class OutputForm(click.Choice[str]):
-    """Type of ``-o``: one of several words, or a form with an expression, which is parsed before any request."""
-
-    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> str:
-        """Return the value. Raises UsageError for an invalid expression."""
-        text = str(value)
-        form, equals, expression = text.partition("=")
-        if f"{form}=" not in EXPRESSIONS or f"{form}=" not in self.choices:
-            return super().convert(value, param, ctx)
-        if not expression:
-            raise UsageError(f"-o {text} lacks its expression.", hint=f"Write '-o {form}={EXPRESSIONS[f'{form}=']}'.")
-        _parse_expression(form + equals, expression)
-        return text
-
-
-def _parse_expression(form: str, expression: str) -> None:
-    if form == JSONPATH:
-        from kubectl_ddp.util.jsonpath import parse_template  # noqa: PLC0415 - rarely needed
-
-        parse_template(expression)
-    else:
-        from kubectl_ddp.cli.internal.custom_columns import parse_columns  # noqa: PLC0415 - rarely needed
-
-        parse_columns(expression)
 
 
 def is_document(output: str | None) -> bool:
@@ -70,7 +38,7 @@ def print_output(document: dict[str, Any], output: str, *, has_header: bool = Tr
 
         click.echo(parse_template(output.removeprefix(JSONPATH)).render(document), nl=False)
     elif output.startswith(CUSTOM_COLUMNS):
-        from kubectl_ddp.cli.internal.custom_columns import columns_table  # noqa: PLC0415 - rarely needed
+        from kubectl_ddp.util.jsonpath import columns_table  # noqa: PLC0415 - rarely needed
 
         table = columns_table(document, output.removeprefix(CUSTOM_COLUMNS))
         if text := table.render(Style(), has_header=has_header):
@@ -101,3 +69,18 @@ def _supports_utf8(environ: Mapping[str, str]) -> bool:
     """
     said = next((text for name in ("LC_ALL", "LC_CTYPE", "LANG") if (text := environ.get(name))), "UTF-8")
     return "utf8" in said.lower().replace("-", "")
+
+
+def print_findings(options: Options, kind: str, found: Sequence[Finding], **more: Any) -> None:
+    """Print the findings as text, or as a document of a kind with further fields."""
+    if options.output is not None:
+        findings = [finding_to_dict(each) for each in found]
+        print_output({"apiVersion": API_VERSION, "kind": kind, **more, "findings": findings}, options.output)
+    elif found:
+        click.echo(findings_text(found, style(options)))
+
+
+def fail_on_errors(name: str, found: Sequence[Finding], *, is_strict: bool) -> None:
+    """Raise PreflightFailed if there are errors, and with ``is_strict`` warnings."""
+    if failures := summarize_failures(found, is_strict=is_strict):
+        raise PreflightFailed(f"{name} has {failures}.", hint="Apply the listed fixes.")

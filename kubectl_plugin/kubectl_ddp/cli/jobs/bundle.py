@@ -10,10 +10,8 @@ from pathlib import Path
 
 import click
 
-from kubectl_ddp.cli.internal.command_help import HelpfulCommand
+from kubectl_ddp.cli.internal.command import HelpfulCommand, Options, shared_options
 from kubectl_ddp.cli.internal.job_lookup import target
-from kubectl_ddp.cli.internal.options import Options
-from kubectl_ddp.cli.internal.shared_flags import shared_options
 from kubectl_ddp.errors import DdpError, UsageError
 from kubectl_ddp.util.terminal import raw
 

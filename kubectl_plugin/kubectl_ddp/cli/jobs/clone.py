@@ -6,7 +6,7 @@ import dataclasses
 
 import click
 
-from kubectl_ddp.cli.internal.command_help import grouped_option
+from kubectl_ddp.cli.internal.command import Options, grouped_option, shared_options
 from kubectl_ddp.cli.internal.job_lookup import target, warn_of_changed_script
 from kubectl_ddp.cli.internal.job_options import (
     DRY_RUN,
@@ -16,8 +16,6 @@ from kubectl_ddp.cli.internal.job_options import (
     change_options,
     prepare,
 )
-from kubectl_ddp.cli.internal.options import Options
-from kubectl_ddp.cli.internal.shared_flags import shared_options
 from kubectl_ddp.errors import UsageError
 
 

@@ -12,10 +12,8 @@ import click
 from ddp_trainer.common.metric_names import Dashboard, MetricLabel
 from kubectl_ddp.backends.base import ExecCommand
 from kubectl_ddp.backends.select import cluster_of, is_local
-from kubectl_ddp.cli.internal.command_help import HelpfulCommand
+from kubectl_ddp.cli.internal.command import HelpfulCommand, Options, shared_options
 from kubectl_ddp.cli.internal.job_lookup import parse_job_name
-from kubectl_ddp.cli.internal.options import Options
-from kubectl_ddp.cli.internal.shared_flags import shared_options
 from kubectl_ddp.errors import Interrupted, NotFound, Unreachable
 from kubectl_ddp.kube.grafana import PORT, VARIABLE, GrafanaService, address, checked
 

@@ -9,11 +9,9 @@ import click
 from kubectl_ddp.backends.base import Backend
 from kubectl_ddp.backends.local.paths import local_job_names
 from kubectl_ddp.backends.select import backend_to_change, target_backends
-from kubectl_ddp.cli.internal.command_help import HelpfulCommand
+from kubectl_ddp.cli.internal.command import HelpfulCommand, Options, shared_options
 from kubectl_ddp.cli.internal.job_lookup import parse_job_name, place_of
-from kubectl_ddp.cli.internal.options import Options
 from kubectl_ddp.cli.internal.output import print_output
-from kubectl_ddp.cli.internal.shared_flags import shared_options
 from kubectl_ddp.errors import Cancelled, DdpError, Interrupted, UsageError
 from kubectl_ddp.kube.job_kinds import submitted_spec
 from kubectl_ddp.spec.checkpoint_place import keeps_checkpoints_in_pods, object_store_url

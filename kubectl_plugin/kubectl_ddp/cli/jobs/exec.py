@@ -8,11 +8,9 @@ from typing import Final
 import click
 
 from kubectl_ddp.backends.base import Backend, Entry
+from kubectl_ddp.cli.internal.command import Options, PassthroughCommand, passthrough_args, shared_options
 from kubectl_ddp.cli.internal.exec_process import replace_process
 from kubectl_ddp.cli.internal.job_lookup import target
-from kubectl_ddp.cli.internal.options import Options
-from kubectl_ddp.cli.internal.passthrough_args import PassthroughCommand, passthrough_args
-from kubectl_ddp.cli.internal.shared_flags import shared_options
 from kubectl_ddp.errors import UsageError
 from kubectl_ddp.observe.rank_locator import Place, find_pod, find_rank
 

@@ -11,11 +11,9 @@ import click
 
 from kubectl_ddp.backends.base import Backend
 from kubectl_ddp.backends.select import target_backends
-from kubectl_ddp.cli.internal.command_help import HelpfulCommand
+from kubectl_ddp.cli.internal.command import CUSTOM_COLUMNS, JSONPATH, HelpfulCommand, Options, shared_options
 from kubectl_ddp.cli.internal.job_lookup import jobs_of, no_job, parse_job_name, resource
-from kubectl_ddp.cli.internal.options import Options
-from kubectl_ddp.cli.internal.output import CUSTOM_COLUMNS, JSONPATH, is_document, print_output, style
-from kubectl_ddp.cli.internal.shared_flags import shared_options
+from kubectl_ddp.cli.internal.output import is_document, print_output, style
 from kubectl_ddp.errors import DdpError, Interrupted, NotFound
 from kubectl_ddp.kube.objects import Object, Snapshot
 from kubectl_ddp.observe.job_list import observe_jobs

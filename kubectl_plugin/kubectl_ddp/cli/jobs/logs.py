@@ -9,11 +9,9 @@ from dataclasses import asdict
 
 import click
 
-from kubectl_ddp.cli.internal.command_help import HelpfulCommand
+from kubectl_ddp.cli.internal.command import HelpfulCommand, Options, shared_options
 from kubectl_ddp.cli.internal.job_lookup import seconds_of, target
-from kubectl_ddp.cli.internal.options import Options
 from kubectl_ddp.cli.internal.output import print_output
-from kubectl_ddp.cli.internal.shared_flags import shared_options
 from kubectl_ddp.errors import Interrupted, NotFound
 from kubectl_ddp.observe.log_folding import Folded, fold, iter_with_timeout
 from kubectl_ddp.observe.log_stream import follow_logs, rank_filter, read, seconds_ago

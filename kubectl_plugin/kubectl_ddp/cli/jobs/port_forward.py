@@ -8,12 +8,10 @@ from typing import Final
 import click
 
 from ddp_trainer.common.constants import PortName
-from kubectl_ddp.cli.internal.command_help import HelpfulCommand
+from kubectl_ddp.cli.internal.command import HelpfulCommand, Options, shared_options
 from kubectl_ddp.cli.internal.exec_process import replace_process
 from kubectl_ddp.cli.internal.job_lookup import target
-from kubectl_ddp.cli.internal.options import Options
 from kubectl_ddp.cli.internal.output import print_output
-from kubectl_ddp.cli.internal.shared_flags import shared_options
 from kubectl_ddp.cli.jobs.exec import where
 from kubectl_ddp.errors import UsageError
 from kubectl_ddp.kube.objects import Object

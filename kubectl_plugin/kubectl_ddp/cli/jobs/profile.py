@@ -11,11 +11,9 @@ import click
 
 from ddp_trainer.common.constants import Profile
 from kubectl_ddp.backends.access import parse_timeout
-from kubectl_ddp.cli.internal.command_help import HelpfulCommand
+from kubectl_ddp.cli.internal.command import HelpfulCommand, Options, shared_options
 from kubectl_ddp.cli.internal.job_lookup import target
-from kubectl_ddp.cli.internal.options import Options
 from kubectl_ddp.cli.internal.output import print_output
-from kubectl_ddp.cli.internal.shared_flags import shared_options
 from kubectl_ddp.errors import NotFound, UsageError
 from kubectl_ddp.observe.rank_locator import find_rank
 from kubectl_ddp.status.json_output import API_VERSION

@@ -12,11 +12,9 @@ import click
 
 from kubectl_ddp.backends.base import Backend
 from kubectl_ddp.backends.select import backend_for, target_backends
-from kubectl_ddp.cli.internal.command_help import HelpfulCommand
+from kubectl_ddp.cli.internal.command import HelpfulCommand, Options, shared_options
 from kubectl_ddp.cli.internal.job_lookup import jobs_of, place_of, seconds_of
-from kubectl_ddp.cli.internal.options import Options
 from kubectl_ddp.cli.internal.output import print_output
-from kubectl_ddp.cli.internal.shared_flags import shared_options
 from kubectl_ddp.errors import Cancelled, DdpError, NotFound, UsageError
 from kubectl_ddp.status.job_state import TERMINAL, JobState, State, job_state
 from kubectl_ddp.status.json_output import API_VERSION

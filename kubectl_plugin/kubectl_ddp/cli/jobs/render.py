@@ -9,10 +9,9 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from ddp_trainer.common.constants import Env
+from kubectl_ddp.cli.internal.command import Options, shared_options
 from kubectl_ddp.cli.internal.job_options import JobRequest, ProgramCommand, job_options, prepare, warn
-from kubectl_ddp.cli.internal.options import Options
 from kubectl_ddp.cli.internal.output import print_output
-from kubectl_ddp.cli.internal.shared_flags import shared_options
 from kubectl_ddp.util.finding import Severity
 from kubectl_ddp.util.text_table import Style, Table
 

@@ -12,11 +12,9 @@ import click
 
 from ddp_trainer.common.constants import Label
 from kubectl_ddp.backends.base import Backend
-from kubectl_ddp.cli.internal.command_help import HelpfulCommand
+from kubectl_ddp.cli.internal.command import HelpfulCommand, Options, shared_options
 from kubectl_ddp.cli.internal.job_lookup import changed, seconds_of, target, warn_of_changed_script
 from kubectl_ddp.cli.internal.job_progress import show_progress
-from kubectl_ddp.cli.internal.options import Options
-from kubectl_ddp.cli.internal.shared_flags import shared_options
 from kubectl_ddp.cli.jobs.suspend import wait_until_running
 from kubectl_ddp.errors import Cancelled, InfrastructureFailed, Interrupted, JobFailed, UsageError
 from kubectl_ddp.kube.objects import Object, Snapshot

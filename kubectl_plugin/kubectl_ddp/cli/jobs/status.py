@@ -6,11 +6,9 @@ import time
 
 import click
 
-from kubectl_ddp.cli.internal.command_help import HelpfulCommand
+from kubectl_ddp.cli.internal.command import CUSTOM_COLUMNS, JSONPATH, HelpfulCommand, Options, shared_options
 from kubectl_ddp.cli.internal.job_lookup import resource, target
-from kubectl_ddp.cli.internal.options import Options
-from kubectl_ddp.cli.internal.output import CUSTOM_COLUMNS, JSONPATH, print_output, style
-from kubectl_ddp.cli.internal.shared_flags import shared_options
+from kubectl_ddp.cli.internal.output import print_output, style
 from kubectl_ddp.observe.result_annotations import persist_result
 from kubectl_ddp.observe.scrape import observe
 from kubectl_ddp.status.describe import header, why_no_ranks

@@ -4,10 +4,8 @@ from __future__ import annotations
 
 import click
 
-from kubectl_ddp.cli.internal.command_help import grouped_option
+from kubectl_ddp.cli.internal.command import Options, grouped_option, shared_options
 from kubectl_ddp.cli.internal.job_options import DRY_RUN, DRY_RUNS, JobRequest, ProgramCommand, job_options
-from kubectl_ddp.cli.internal.options import Options
-from kubectl_ddp.cli.internal.shared_flags import shared_options
 
 
 @click.command(cls=ProgramCommand)

@@ -18,9 +18,9 @@ from ddp_trainer.common.process_start import process_start
 from kubectl_ddp.backends.base import Backend
 from kubectl_ddp.backends.select import Where, backend_for, cluster_of
 from kubectl_ddp.cli.internal.attach import attach_to_job
+from kubectl_ddp.cli.internal.command import Options
 from kubectl_ddp.cli.internal.job_lookup import resource, seconds_of
 from kubectl_ddp.cli.internal.job_options import JobRequest, prepare, warn
-from kubectl_ddp.cli.internal.options import Options
 from kubectl_ddp.cli.internal.output import print_output
 from kubectl_ddp.client.submission.creation import create_job
 from kubectl_ddp.client.submission.preflight import level_of

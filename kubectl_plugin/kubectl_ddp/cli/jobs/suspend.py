@@ -7,11 +7,9 @@ import time
 import click
 
 from kubectl_ddp.backends.base import Backend
-from kubectl_ddp.cli.internal.command_help import HelpfulCommand
+from kubectl_ddp.cli.internal.command import HelpfulCommand, Options, shared_options
 from kubectl_ddp.cli.internal.job_lookup import changed, seconds_of, target, warn_of_changed_script
 from kubectl_ddp.cli.internal.job_progress import print_start, show_progress
-from kubectl_ddp.cli.internal.options import Options
-from kubectl_ddp.cli.internal.shared_flags import shared_options
 from kubectl_ddp.errors import Interrupted
 from kubectl_ddp.observe import result_annotations
 from kubectl_ddp.observe.waiting import parse_wait_condition, wait_for

@@ -4,11 +4,9 @@ from __future__ import annotations
 
 import click
 
-from kubectl_ddp.cli.internal.command_help import HelpfulCommand
+from kubectl_ddp.cli.internal.command import HelpfulCommand, Options, shared_options
 from kubectl_ddp.cli.internal.job_lookup import seconds_of, target
-from kubectl_ddp.cli.internal.options import Options
 from kubectl_ddp.cli.internal.output import print_output
-from kubectl_ddp.cli.internal.shared_flags import shared_options
 from kubectl_ddp.errors import Interrupted
 from kubectl_ddp.observe.waiting import DELETED, GOALS, parse_wait_condition, wait_for, wait_until_deleted
 from kubectl_ddp.status.json_output import job_to_dict

@@ -14,10 +14,9 @@ from dataclasses import replace
 from typing import Final, Self
 
 from kubectl_ddp.backends.base import Backend
-from kubectl_ddp.cli.progress.last_progress import LastProgress
+from kubectl_ddp.cli.progress.estimates import LastProgress, StepRate
 from kubectl_ddp.cli.progress.line_printers import LinePrinter
 from kubectl_ddp.cli.progress.progress_line import ProgressLine, progress_line
-from kubectl_ddp.cli.progress.step_rate import StepRate
 from kubectl_ddp.errors import DdpError
 from kubectl_ddp.status.job_state import JobState
 from kubectl_ddp.util.finding import Finding, Severity

@@ -7,9 +7,7 @@ from typing import Final
 
 import click
 
-from kubectl_ddp.cli.internal.command_help import HelpfulCommand
-from kubectl_ddp.cli.internal.options import Options
-from kubectl_ddp.cli.internal.shared_flags import shared_options
+from kubectl_ddp.cli.internal.command import HelpfulCommand, Options, shared_options
 
 SCRIPTS: Final = Path(__file__).parent / "shells"
 SHELLS: Final = ("bash", "zsh", "fish")

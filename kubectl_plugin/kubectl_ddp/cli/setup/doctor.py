@@ -10,10 +10,8 @@ import click
 
 from kubectl_ddp.backends.access import check_kubeconfig
 from kubectl_ddp.backends.select import cluster_of, has_kubeconfig
-from kubectl_ddp.cli.internal.command_help import HelpfulCommand
-from kubectl_ddp.cli.internal.finding_output import fail_on_errors, print_findings
-from kubectl_ddp.cli.internal.options import Options
-from kubectl_ddp.cli.internal.shared_flags import shared_options
+from kubectl_ddp.cli.internal.command import HelpfulCommand, Options, shared_options
+from kubectl_ddp.cli.internal.output import fail_on_errors, print_findings
 from kubectl_ddp.errors import DdpError
 from kubectl_ddp.util.finding import Finding, Severity
 

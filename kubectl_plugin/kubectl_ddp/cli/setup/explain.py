@@ -7,10 +7,8 @@ from typing import TYPE_CHECKING
 
 import click
 
-from kubectl_ddp.cli.internal.command_help import HelpfulCommand
-from kubectl_ddp.cli.internal.options import Options
+from kubectl_ddp.cli.internal.command import HelpfulCommand, Options, shared_options
 from kubectl_ddp.cli.internal.output import print_output
-from kubectl_ddp.cli.internal.shared_flags import shared_options
 from kubectl_ddp.errors import UsageError
 from kubectl_ddp.util.text_table import Style, Table
 

@@ -13,7 +13,7 @@ from typing import Any, Final
 
 import click
 
-from kubectl_ddp.cli.internal.options import Options
+from kubectl_ddp.cli.internal.command import Options
 from kubectl_ddp.code.script import check_script, check_script_name, imported_modules
 from kubectl_ddp.errors import DdpError, UsageError
 from kubectl_ddp.spec.fields import FILE_KEYS

@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 from kubectl_ddp.backends.select import backend_for
-from kubectl_ddp.cli.internal.finding_output import fail_on_errors, print_findings
+from kubectl_ddp.cli.internal.command import Options
 from kubectl_ddp.cli.internal.job_options import JobRequest, prepare, print_notes
-from kubectl_ddp.cli.internal.options import Options
-from kubectl_ddp.client.submission.preflight import finding_error, read_facts
+from kubectl_ddp.cli.internal.output import fail_on_errors, print_findings
+from kubectl_ddp.client.submission.preflight import finding_error
 from kubectl_ddp.client.submission.prepared_job import program_warnings
 from kubectl_ddp.errors import UsageError
 from kubectl_ddp.preflight.chain import OF_THE_CLUSTER, OF_THE_JOB, RIGHTS, run_checks
-from kubectl_ddp.preflight.kueue_forecast import forecast_to_dict
 from kubectl_ddp.render import Site
 from kubectl_ddp.util.finding import Severity, most_severe
 
@@ -25,7 +24,7 @@ def inspect_job(options: Options, request: JobRequest, *, is_strict: bool) -> No
     backend = backend_for(prepared.where)
     prepared = prepared.resolve_engine(backend)
     spec = prepared.spec
-    told = read_facts(backend, spec, prepared.objects(prepared.placeholder), is_thorough=True)
+    told = backend.preflight(spec, prepared.objects(prepared.placeholder), is_thorough=True)
     assert told is not None  # noqa: S101 - never None for a cluster
     print_notes(prepared.resolved, options)
     found = [*program_warnings(spec), *run_checks([*OF_THE_JOB, *OF_THE_CLUSTER], *told)]
@@ -37,7 +36,6 @@ def inspect_job(options: Options, request: JobRequest, *, is_strict: bool) -> No
         where=backend.where,
         namespace=told[0].namespace,
         verdict=str(most_severe([each for each in found if each.severity is not Severity.INFO])),
-        queue=None if told[1].forecast is None else forecast_to_dict(told[1].forecast),
     )
     failed = [finding for finding in found if finding.severity is Severity.ERROR]
     if failed and all(finding.subject == RIGHTS for finding in failed):

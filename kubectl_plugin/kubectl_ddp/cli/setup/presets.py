@@ -8,10 +8,8 @@ from typing import TYPE_CHECKING, Any, Final
 
 import click
 
-from kubectl_ddp.cli.internal.command_help import HelpfulCommand
-from kubectl_ddp.cli.internal.options import Options
+from kubectl_ddp.cli.internal.command import HelpfulCommand, Options, shared_options
 from kubectl_ddp.cli.internal.output import print_output
-from kubectl_ddp.cli.internal.shared_flags import shared_options
 from kubectl_ddp.errors import DdpError, NotFound, UsageError
 from kubectl_ddp.util.nearest import suggest_known
 from kubectl_ddp.util.text_table import Style, Table
@@ -114,7 +112,7 @@ def _load_shared(options: Options) -> SharedPresets:
     none.
     """
     from kubectl_ddp.cli.internal.candidates import within  # noqa: PLC0415 - as above
-    from kubectl_ddp.client.submission.namespace_presets import shared_by  # noqa: PLC0415
+    from kubectl_ddp.client.submission.resolved_job import shared_by  # noqa: PLC0415
     from kubectl_ddp.spec.shared_presets import SharedPresets  # noqa: PLC0415
 
     def ask() -> SharedPresets | DdpError:

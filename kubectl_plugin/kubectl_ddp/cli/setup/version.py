@@ -8,9 +8,7 @@ import platform
 import click
 
 from kubectl_ddp import version as release
-from kubectl_ddp.cli.internal.command_help import HelpfulCommand
-from kubectl_ddp.cli.internal.options import Options
-from kubectl_ddp.cli.internal.shared_flags import shared_options
+from kubectl_ddp.cli.internal.command import HelpfulCommand, Options, shared_options
 from kubectl_ddp.status.json_output import API_VERSION
 
 

@@ -4,19 +4,14 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import replace
 from typing import Final
 
 from kubectl_ddp.backends.base import Backend
 from kubectl_ddp.client.submission.prepared_job import Prepared
 from kubectl_ddp.errors import DdpError, Forbidden, NotFound, PreflightFailed, UsageError
 from kubectl_ddp.kube.objects import Object
-from kubectl_ddp.observe.holder_progress import with_progress
 from kubectl_ddp.preflight.chain import OF_THE_CLUSTER, RIGHTS, run_checks
-from kubectl_ddp.preflight.model import Facts, Subject
-from kubectl_ddp.preflight.queue_quota import admission_of
 from kubectl_ddp.render import Site
-from kubectl_ddp.spec.model import JobSpec
 from kubectl_ddp.util.finding import Finding, Severity
 
 VARIABLE: Final = "KUBECTL_DDP_PREFLIGHT"
@@ -36,7 +31,7 @@ def check_before_submit(
         return
     spec = prepared.spec
     try:
-        told = read_facts(backend, spec, objects, is_thorough=False)
+        told = backend.preflight(spec, objects, is_thorough=False)
     except NotFound:
         raise
     except DdpError as error:
@@ -53,25 +48,6 @@ def check_before_submit(
             warn(str(finding))
     if refuses:
         raise finding_error(failed[0])
-
-
-def read_facts(
-    backend: Backend, spec: JobSpec, objects: Sequence[Object], *, is_thorough: bool
-) -> tuple[Subject, Facts] | None:
-    """Return a job and the facts of the place; ``None`` if the place has no checks.
-
-    The progress of the jobs that hold the quota is read only if the job has to wait for them.
-    """
-    if (told := backend.preflight(spec, objects, is_thorough=is_thorough)) is None:
-        return None
-    subject, facts = told
-    if (waits_for := admission_of(subject, facts)) is None:
-        return told
-    admission, holders = waits_for
-    denied: tuple[str, ...] = ()
-    if not admission.fits_now():
-        holders, denied = with_progress(backend, holders)
-    return subject, replace(facts, forecast=admission.forecast(holders), unread_progress=denied)
 
 
 def finding_error(finding: Finding) -> DdpError:

@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
+import dataclasses
 import os
 import secrets
 from collections.abc import Mapping, Sequence
 from typing import Final
 
-from kubectl_ddp.backends.select import Where
-from kubectl_ddp.client.submission.namespace_presets import shared_by
+from kubectl_ddp.backends.select import Where, cluster_of, is_local
 from kubectl_ddp.spec.defaults import DEFAULT, DefaultingContext
 from kubectl_ddp.spec.resolve import Resolved, resolve
+from kubectl_ddp.spec.shared_presets import SharedPresets
 from kubectl_ddp.spec.user_config import IMAGE_VARIABLE, defaults_of
 from kubectl_ddp.spec.value_source import Kind, Layer, Origin
 from kubectl_ddp.version import default_image
@@ -47,3 +48,9 @@ def _defaulting_context(name_suffix: str, where: Where, environ: Mapping[str, st
         name_suffix=name_suffix,
         shared=lambda namespace: shared_by(where, namespace),
     )
+
+
+def shared_by(where: Where, namespace: str | None = None) -> SharedPresets:
+    """Return the presets of the namespace; empty on this machine. Raises DdpError if the cluster cannot be read."""
+    at = dataclasses.replace(where.where, namespace=namespace or where.namespace)
+    return SharedPresets() if is_local(at) else cluster_of(at).shared_presets()

@@ -8,14 +8,12 @@ from typing import Final
 
 from kubectl_ddp.engines.engine_kind import Operator
 from kubectl_ddp.engines.registry import ENGINES
-from kubectl_ddp.kube.conditions import holds
 from kubectl_ddp.kube.kueue_queue import KUEUE
-from kubectl_ddp.kube.objects import Object
+from kubectl_ddp.kube.objects import Object, holds
 from kubectl_ddp.preflight.controller import CONTROLLER_SELECTOR, controller_trouble, fix_of, managing_pods
 from kubectl_ddp.preflight.doctor.features import ClusterFeatures, check_features
-from kubectl_ddp.preflight.doctor.permissions import check_permissions as judge_rights
-from kubectl_ddp.rbac.model import Right
-from kubectl_ddp.rbac.table import KINDS, Kind
+from kubectl_ddp.rbac.model import OWN, Need, Right, summarize_permissions
+from kubectl_ddp.rbac.table import KINDS, SECTIONS, Kind, needs
 from kubectl_ddp.util.finding import Finding, Severity, error, ok, warning
 
 OLDEST: Final = (1, 31)
@@ -81,7 +79,7 @@ def run_checks(facts: ClusterFacts) -> Iterator[Finding]:
     yield _nodes(facts)
     yield _network_policy(facts)
     yield _monitor(facts)
-    yield from judge_rights(facts.missing, facts.namespace)
+    yield from check_permissions(facts.missing, facts.namespace)
 
 
 def _version(facts: ClusterFacts) -> Finding:
@@ -181,3 +179,43 @@ def _monitor(facts: ClusterFacts) -> Finding:
     if "monitoring.coreos.com" in facts.groups:
         return ok("PodMonitor is served, so jobs are scraped", subject="Prometheus")
     return warning("PodMonitor is not served", "'top' works without; dashboards need it.", subject="Prometheus")
+
+
+MOST_TOLD: Final = 3
+
+
+def check_permissions(missing: Collection[Right] | None, namespace: str) -> Iterator[Finding]:
+    """Yield the missing rights and their consequences. ``None`` means that the API server does not report rights."""
+    if missing is None:
+        yield warning("what you may do is not told by the API server", "'kubectl auth can-i' asks.", subject="rights")
+        return
+    for section, commands in SECTIONS.items():
+        lacks = [(need, right) for need, right in needs(commands=commands) if right in missing]
+        what = f"rights: {section}"
+        if lacks:
+            named = summarize_permissions(right for _, right in lacks)
+            yield Finding(_severity(lacks), f"missing: {named}", _fix(lacks, commands), subject=what)
+        else:
+            yield ok(f"{', '.join(commands)}: all granted in namespace '{namespace}'", subject=what)
+
+
+def _severity(lacks: Sequence[tuple[Need, Right]]) -> Severity:
+    """Return ERROR if a Role of the namespace is enough to fix it. Broader rights are a matter of trust, so WARNING."""
+    fails = any(need.is_required and not need.is_broad and right.where == OWN for need, right in lacks)
+    return Severity.ERROR if fails else Severity.WARNING
+
+
+def _fix(lacks: Sequence[tuple[Need, Right]], commands: Sequence[str]) -> str:
+    failing = {each for need, _ in lacks if need.is_required for each in need.commands}
+    broad = any(need.is_broad for need, _ in lacks)
+    less = list(dict.fromkeys(need.without for need, _ in lacks if need.without))
+    if _severity(lacks) is Severity.ERROR:
+        less = []  # limitations do not matter for a command that fails
+    more = f" and {len(less) - MOST_TOLD} more" if len(less) > MOST_TOLD else ""
+    told = [
+        f"{', '.join(each for each in commands if each in failing)} cannot work" if failing else "",
+        "it opens every pod of the namespace, so request it separately" if broad else "",
+        f"{'; '.join(less[:MOST_TOLD])}{more}" if less else "",
+    ]
+    text = "; ".join(filter(None, told))
+    return f"{text[:1].upper()}{text[1:]}."

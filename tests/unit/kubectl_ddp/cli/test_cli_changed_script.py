@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 
 from ddp_trainer.common.constants import Annotation
+from kubectl_ddp.cli.internal.command import Options
 from kubectl_ddp.cli.internal.job_lookup import warn_of_changed_script
-from kubectl_ddp.cli.internal.options import Options
 from tests.support.kube_objects import CREATED_EPOCH, job
 
 

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from ddp_trainer.common.constants import Label
-from kubectl_ddp.cli.internal.options import Options
+from kubectl_ddp.cli.internal.command import Options
 from kubectl_ddp.cli.jobs.restart import restart_job
 from kubectl_ddp.kube import job_kinds
 from kubectl_ddp.kube.objects import Object, Snapshot

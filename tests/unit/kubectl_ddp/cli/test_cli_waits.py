@@ -10,8 +10,8 @@ from typing import Any
 import pytest
 
 from kubectl_ddp.cli.internal.attach import attach_to_job
+from kubectl_ddp.cli.internal.command import Options
 from kubectl_ddp.cli.internal.job_progress import line_printer
-from kubectl_ddp.cli.internal.options import Options
 from kubectl_ddp.cli.jobs.suspend import wait_after, wait_until_running
 from kubectl_ddp.cli.progress.line_printers import PlainLines, RewrittenLine
 from kubectl_ddp.errors import Interrupted, JobFailed

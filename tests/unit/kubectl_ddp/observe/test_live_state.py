@@ -43,7 +43,7 @@ class Counted(ScriptedBackend):
         self.scraped.append(pod["metadata"]["name"])
         return pod_metrics() + job_metrics() + rank_metrics(0, step=len(self.scraped))
 
-    def job(self, name: str, *, events: bool = True, namespace: str | None = None) -> Snapshot:
+    def job(self, name: str, *, events: bool = True) -> Snapshot:
         self.read += 1
         found = super().job(name, events=events)
         return replace(found, queued=replace(found.queued, position=self.position)) if found.queued else found

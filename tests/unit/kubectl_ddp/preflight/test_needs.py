@@ -146,7 +146,7 @@ def test_a_refusal_that_both_pods_meet_is_said_once() -> None:
 
 
 def test_what_could_not_be_read_is_said_and_neither_passed_nor_failed() -> None:
-    [found] = run_checks(OF_THE_CLUSTER, a_subject(), Facts(nodes=Unknown("You may not list nodes."), pods=[]))[:1]
+    [found] = run_checks(OF_THE_CLUSTER, a_subject(), Facts(nodes=Unknown("You may not list nodes.")))[:1]
     assert (found.severity, found.message) == (Severity.UNKNOWN, "You may not list nodes.")
     assert run_checks(OF_THE_CLUSTER, a_subject(), Facts()) == [], "nobody asked"
 

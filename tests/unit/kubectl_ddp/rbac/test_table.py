@@ -131,7 +131,7 @@ CALLS: Final[Mapping[str, tuple[tuple[str, ...], ...]]] = {
 NOT_PLAYED: Final = {
     # A pod that comes while a command follows or waits, which this server has none of.
     ("logs", "watch", "pods"),
-    *((command, "get", "pods/log") for command in ("submit", "clone")),
+    *((command, "get", resource) for command in ("submit", "clone") for resource in ("pods/log", "pods/proxy")),
     ("restart", "get", "pods/proxy"),
     # kubectl asks for it, where a rank hangs.
     *(("hang", verb, "pods/exec") for verb in ("create", "get")),
@@ -217,22 +217,11 @@ def _furnish(server: ApiServer, state: str) -> None:
 
 
 def _furnish_queue(server: ApiServer, uid: str, *, is_admitted: bool) -> None:
-    """A queue without free quota: a job of another namespace holds it, and the job of this uid waits or runs."""
+    """A queue whose quota a job of another namespace holds, and in which the job of this uid waits or runs."""
     kueue = "/apis/kueue.x-k8s.io/v1beta2"
-    quota = {
-        "name": "any",
-        "resources": [{"name": "cpu", "nominalQuota": "4"}, {"name": "memory", "nominalQuota": "9Gi"}],
-    }
-    group = {"coveredResources": ["cpu", "memory"], "flavors": [quota]}
-    used = [{"name": "any", "resources": [{"name": "cpu", "total": "4"}, {"name": "memory", "total": "2Gi"}]}]
-    lab = {"spec": {"resourceGroups": [group]}, "status": {"flavorsReservation": used}}
-    server.put(f"{kueue}/clusterqueues/lab", lab)
+    server.put(f"{kueue}/clusterqueues/lab", {"spec": {}})
     server.put(f"{kueue}/namespaces/team/localqueues/team", {"spec": {"clusterQueue": "lab"}})
-    assigned = {"count": 1, "flavors": {"cpu": "any", "memory": "any"}, "resourceUsage": {"cpu": "2", "memory": "1Gi"}}
-    holds = {
-        "admission": {"clusterQueue": "lab", "podSetAssignments": [assigned]},
-        "conditions": [{"type": "QuotaReserved", "status": "True"}],
-    }
+    holds = {"admission": {"clusterQueue": "lab"}, "conditions": [{"type": "QuotaReserved", "status": "True"}]}
     for namespace, name, its in (("team", "digits", uid), (OTHER, "holder", "u-other")):
         about = {
             "labels": {JOB_UID: its},

@@ -11,10 +11,9 @@ from kubectl_ddp.status.job_state import JobState, job_state
 from kubectl_ddp.status.metrics_parser import parse
 from kubectl_ddp.status.rank_status import RankActivity, RankState
 from kubectl_ddp.status.stragglers import RATIO, slowdown_by_rank, stragglers
-from kubectl_ddp.top.ansi_truncate import cut
+from kubectl_ddp.top.drawing import cut, sparkline
 from kubectl_ddp.top.rate_window import JUDGED_SECONDS, RateWindow
 from kubectl_ddp.top.rows import rows_of
-from kubectl_ddp.top.sparkline import sparkline
 from kubectl_ddp.top.top_view import TopView
 from kubectl_ddp.util.text_table import Cell, Style
 from tests.support.kube_objects import job, job_metrics, pod, pod_metrics, rank_metrics, snapshot

@@ -147,37 +147,13 @@ def test_the_pod_of_a_gang_that_finds_no_node_is_told_and_not_the_one_that_waits
     assert "2 Insufficient cpu" in found.message
 
 
-def test_each_node_is_told_with_its_own_reason() -> None:
-    wants = refused("0/2 nodes are available: 1 Insufficient cpu, 1 node(s) had untolerated taint {dedicated: x}.")
-    wants["spec"]["containers"][0]["resources"] = {"requests": {"cpu": "1500m"}}
-    ready = [{"type": "Ready", "status": "True"}]
-
-    def node(name: str, **spec: Any) -> Object:
-        return {
-            "metadata": {"name": name},
-            "spec": spec,
-            "status": {"allocatable": {"cpu": "2", "pods": "110"}, "conditions": ready},
-        }
-
-    other = {
-        "metadata": {"name": "other"},
-        "spec": {
-            "nodeName": "n1",
-            "containers": [{"resources": {"requests": {"cpu": "1"}}}],
-            "initContainers": [{"restartPolicy": "Always", "resources": {"requests": {"cpu": "200m"}}}],
-        },
-    }
-    around = {
-        RelatedKind.NODES: (
-            node("n1"),
-            node("n2", taints=[{"key": "dedicated", "value": "x", "effect": "NoSchedule"}]),
-        ),
-        RelatedKind.BOUND: (other,),
-    }
-    found = first(facts(job("Created"), wants, around=around))
+def test_the_schedulers_own_words_are_quoted_beside_the_labels_that_the_pods_ask_for() -> None:
+    text = "0/2 nodes are available: 2 node(s) didn't match Pod's node affinity/selector."
+    selects = refused(text)
+    selects["spec"]["nodeSelector"] = {"disk": "ssd"}
+    found = first(facts(job("Created"), selects))
     assert found.subject is Cause.UNSCHEDULABLE
-    assert "n1: cpu: asks 1.5, has 0.8 free of 2" in found.evidence
-    assert "n2: the taint dedicated=x:NoSchedule is not tolerated" in found.evidence
+    assert found.evidence == (f"the scheduler: {text}", "nodeSelector of the pods: disk=ssd")
 
 
 def test_a_scheduler_that_says_nothing_is_quoted_with_nothing() -> None:

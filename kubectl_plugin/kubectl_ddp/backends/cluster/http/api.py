@@ -21,9 +21,8 @@ from urllib3 import BaseHTTPResponse, Timeout
 from urllib3.exceptions import HTTPError, ProtocolError
 
 from ddp_trainer.common.constants import FIELD_MANAGER
-from kubectl_ddp.backends.cluster.http.api_errors import Expired, api_error, call
+from kubectl_ddp.backends.cluster.http.api_errors import Expired, api_error, call, connection_error
 from kubectl_ddp.backends.cluster.http.connection import Connection
-from kubectl_ddp.backends.cluster.http.connection_errors import connection_error
 from kubectl_ddp.backends.cluster.http.pagination import decode_json, iter_pages
 from kubectl_ddp.backends.cluster.http.response import Response, send
 from kubectl_ddp.errors import Unreachable
@@ -287,3 +286,20 @@ def _pause(answer: Response, method: str, *, tried: int) -> float | None:
     if method == "GET" and answer.status in BROKEN_GATEWAY:
         return 0.25 * 2.0**tried
     return None
+
+
+def collection(api_version: str, plural: str, namespace: str | None) -> str:
+    """Return the path of all objects of a kind in one namespace, or in all of them.
+
+    >>> collection("v1", "pods", "a")
+    '/api/v1/namespaces/a/pods'
+    >>> collection("kubeflow.org/v1", "pytorchjobs", None)
+    '/apis/kubeflow.org/v1/pytorchjobs'
+    """
+    root = f"/apis/{api_version}" if "/" in api_version else f"/api/{api_version}"
+    return f"{root}/namespaces/{namespace}/{plural}" if namespace else f"{root}/{plural}"
+
+
+def pod_path(pod: Object) -> str:
+    """Return the path of one pod."""
+    return f"{collection('v1', 'pods', pod['metadata']['namespace'])}/{pod['metadata']['name']}"

@@ -1,4 +1,4 @@
-"""Mapping of the API server's error responses: status code → error, sentence, hint.
+"""Mapping of the API server's error responses and of failed connections to errors with a sentence and a hint.
 
 An error response carries a ``Status`` object as JSON. Its message and causes are included in the sentence, because they
 contain the reasons of admission policies and quotas.
@@ -8,10 +8,23 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Mapping
+import ssl
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from http import HTTPStatus
 from typing import Any, Final
+from urllib.parse import urlsplit
+
+from urllib3.exceptions import (
+    ConnectTimeoutError,
+    HTTPError,
+    NameResolutionError,
+    NewConnectionError,
+    ProtocolError,
+    ProxyError,
+    ReadTimeoutError,
+    SSLError,
+)
 
 from ddp_trainer.common.safe_text import clean_text
 from kubectl_ddp.errors import AlreadyExists, DdpError, Forbidden, NotFound, PreflightFailed, Unreachable, UsageError
@@ -212,3 +225,63 @@ def _raw_error_message(status: Mapping[str, Any], code: int, body: bytes) -> str
     text = " ".join(body[:200].decode(errors="replace").split())
     phrase = HTTPStatus(code).phrase if code in set(HTTPStatus) else "an unknown status"
     return f"{code} {phrase}" + (f" ({text})" if text and not text.startswith("<") else "")
+
+
+REASONS: tuple[tuple[type[Exception], str, str], ...] = (
+    (ProxyError, "the proxy on the way to it fails ({cause})", "Check HTTPS_PROXY and NO_PROXY."),
+    (
+        ssl.SSLCertVerificationError,
+        "its certificate is not trusted ({cause})",
+        "Check certificate-authority in the kubeconfig.",
+    ),
+    (
+        SSLError,
+        "the TLS handshake fails ({cause})",
+        "Check address and port in the kubeconfig, and for a proxy or firewall in between.",
+    ),
+    (NameResolutionError, "the name '{host}' is not known", "Check the address in the kubeconfig, and the VPN."),
+    (
+        NewConnectionError,
+        "{cause}",
+        "Check that the cluster is up, or choose another with --context; --local needs none.",
+    ),
+    (ConnectTimeoutError, "it does not answer", "Check the network, the VPN and the firewall."),
+    (
+        ReadTimeoutError,
+        "it took the request and does not answer",
+        "Try again, or wait longer with --request-timeout; the API server may be overloaded.",
+    ),
+    (
+        ProtocolError,
+        "it ended the connection before its answer was whole",
+        "Try again. If the error persists, check for a proxy or firewall in between.",
+    ),
+    (HTTPError, "{cause}", "Try again. If the error persists, check for a proxy or firewall in between."),
+)
+"""Type of the failure or of one of its causes → description, hint. The first matching row is used."""
+
+
+def connection_error(error: HTTPError, asked: Call) -> Unreachable:
+    """Return the error for a server that cannot be reached."""
+    reason, hint = next(told for kind, *told in REASONS if any(isinstance(link, kind) for link in _chain(error)))
+    words = reason.format(cause=_cause(error), host=urlsplit(asked.server).hostname)
+    return Unreachable(
+        f"The API server {asked.server} of context '{asked.context}' cannot be reached: {words}.", hint=hint
+    )
+
+
+def _cause(error: BaseException) -> str:
+    """Return the operating system's message, such as *connection refused*; else the innermost message."""
+    chain = list(_chain(error))
+    for link in chain:
+        if isinstance(link, OSError) and link.strerror:
+            return link.strerror[:1].lower() + link.strerror[1:]
+    return " ".join(str(chain[-1]).split()).rstrip(".") or type(chain[-1]).__name__
+
+
+def _chain(error: BaseException) -> Iterator[BaseException]:
+    link: BaseException | None = error
+    while link is not None:
+        yield link
+        nested = [argument for argument in link.args if isinstance(argument, BaseException)]
+        link = link.__cause__ or link.__context__ or (nested[0] if nested else None)

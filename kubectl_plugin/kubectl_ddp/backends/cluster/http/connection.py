@@ -1,20 +1,20 @@
-"""Selection of the API server, the user and the namespace by kubectl's rules."""
+"""Selection of the API server, the user, the namespace and the proxy by kubectl's rules."""
 
 from __future__ import annotations
 
+import ipaddress
 import os
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
-from urllib.parse import quote
+from urllib.parse import quote, urlsplit
 
 from urllib3 import HTTPHeaderDict
 
 from kubectl_ddp.backends.access import Access, check_kubeconfig, kubeconfig_files
 from kubectl_ddp.backends.cluster.http.kubeconfig import Context, read_context
 from kubectl_ddp.backends.cluster.http.login import Login
-from kubectl_ddp.backends.cluster.http.proxies import environment_proxy
 from kubectl_ddp.errors import Unreachable, UsageError
 
 SERVICE_ACCOUNT: Final = Path("/var/run/secrets/kubernetes.io/serviceaccount")
@@ -137,3 +137,39 @@ def _service_account(environ: Mapping[str, str]) -> Context:
         },
         user={"tokenFile": str(SERVICE_ACCOUNT / "token")},
     )
+
+
+def environment_proxy(server: str, environ: Mapping[str, str]) -> str:
+    """Return the proxy of the environment for a server, by the rules of Go's programs; empty for none."""
+    split = urlsplit(server)
+    proxy = next((found for name in _names(f"{split.scheme}_proxy") if (found := environ.get(name))), "")
+    exempt = next((found for name in _names("no_proxy") if (found := environ.get(name))), "")
+    host = split.hostname or ""
+    if not proxy or host == "localhost" or _is_loopback(host):
+        return ""
+    is_exempt = any(_matches(host, pattern) for word in exempt.split(",") if (pattern := word.strip()))
+    return "" if is_exempt else proxy if "://" in proxy else f"http://{proxy}"
+
+
+def _names(name: str) -> tuple[str, str]:
+    return name.upper(), name
+
+
+def _matches(host: str, pattern: str) -> bool:
+    """Return whether a ``NO_PROXY`` entry matches the host: a name and its subdomains, an address, a network, or
+    ``*``.
+    """
+    if pattern == "*":
+        return True
+    try:
+        return ipaddress.ip_address(host) in ipaddress.ip_network(pattern, strict=False)
+    except ValueError:
+        name = pattern.partition(":")[0].lstrip(".").lower()
+        return host == name or host.endswith(f".{name}")
+
+
+def _is_loopback(host: str) -> bool:
+    try:
+        return ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return False

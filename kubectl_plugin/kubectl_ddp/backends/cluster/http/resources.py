@@ -1,4 +1,4 @@
-"""URL paths of objects by apiVersion and kind, from the API server's discovery."""
+"""Served kinds of an API server and their plurals, from its discovery."""
 
 from __future__ import annotations
 
@@ -27,23 +27,6 @@ PROVIDERS: Final[Mapping[str, str]] = {
     "PodMonitor": "Install the Prometheus operator.",
 }
 """Kind that is not built into Kubernetes → how to install it."""
-
-
-def collection(api_version: str, plural: str, namespace: str | None) -> str:
-    """Return the path of all objects of a kind in one namespace, or in all of them.
-
-    >>> collection("v1", "pods", "a")
-    '/api/v1/namespaces/a/pods'
-    >>> collection("kubeflow.org/v1", "pytorchjobs", None)
-    '/apis/kubeflow.org/v1/pytorchjobs'
-    """
-    root = f"/apis/{api_version}" if "/" in api_version else f"/api/{api_version}"
-    return f"{root}/namespaces/{namespace}/{plural}" if namespace else f"{root}/{plural}"
-
-
-def pod_path(pod: Object) -> str:
-    """Return the path of one pod."""
-    return f"{collection('v1', 'pods', pod['metadata']['namespace'])}/{pod['metadata']['name']}"
 
 
 AGGREGATED: Final = "application/json;g=apidiscovery.k8s.io;v=v2;as=APIGroupDiscoveryList"

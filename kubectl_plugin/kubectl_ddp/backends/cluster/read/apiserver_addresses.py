@@ -8,9 +8,8 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from kubectl_ddp.backends.cluster.http.api import Api
+from kubectl_ddp.backends.cluster.http.api import Api, collection
 from kubectl_ddp.backends.cluster.http.api_errors import NotServed
-from kubectl_ddp.backends.cluster.http.resources import collection
 from kubectl_ddp.errors import Forbidden, NotFound
 
 SLICE = f"{collection('discovery.k8s.io/v1', 'endpointslices', 'default')}/kubernetes"

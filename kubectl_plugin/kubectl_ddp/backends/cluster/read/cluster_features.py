@@ -12,8 +12,8 @@ from typing import Any, Final
 
 import yaml
 
-from kubectl_ddp.backends.cluster.http.api import Api
-from kubectl_ddp.backends.cluster.http.resources import Discovery, collection
+from kubectl_ddp.backends.cluster.http.api import Api, collection
+from kubectl_ddp.backends.cluster.http.resources import Discovery
 from kubectl_ddp.engines.engine_kind import EngineKind
 from kubectl_ddp.engines.registry import ENGINES
 from kubectl_ddp.errors import DdpError, UsageError

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from kubectl_ddp.backends.cluster.http.api import Api
-from kubectl_ddp.backends.cluster.http.resources import collection
+from kubectl_ddp.backends.cluster.http.api import Api, collection
 from kubectl_ddp.errors import NotFound, UsageError
 from kubectl_ddp.kube.grafana import LABEL, VARIABLE, GrafanaService
 

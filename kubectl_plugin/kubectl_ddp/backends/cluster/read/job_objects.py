@@ -9,8 +9,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from ddp_trainer.common.constants import Label
-from kubectl_ddp.backends.cluster.http.api import Api
-from kubectl_ddp.backends.cluster.http.resources import collection
+from kubectl_ddp.backends.cluster.http.api import Api, collection
 from kubectl_ddp.backends.cluster.read.pod_transform import without_managers
 from kubectl_ddp.errors import Forbidden
 from kubectl_ddp.kube.objects import Object

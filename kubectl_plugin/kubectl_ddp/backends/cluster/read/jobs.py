@@ -5,9 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from ddp_trainer.common.constants import Label
-from kubectl_ddp.backends.cluster.http.api import Api
+from kubectl_ddp.backends.cluster.http.api import Api, collection
 from kubectl_ddp.backends.cluster.http.api_errors import NotServed
-from kubectl_ddp.backends.cluster.http.resources import collection
 from kubectl_ddp.backends.cluster.read.pod_transform import without_managers
 from kubectl_ddp.engines.engine_kind import EngineKind
 from kubectl_ddp.engines.registry import ENGINES

@@ -1,18 +1,19 @@
-"""Workloads of Kueue: which waiting jobs are held."""
+"""Waiting jobs in Kueue: their positions, from its visibility API, and which are held, from their Workloads."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from typing import Final
 
-from kubectl_ddp.backends.cluster.http.api import Api
+from kubectl_ddp.backends.cluster.http.api import Api, collection
 from kubectl_ddp.backends.cluster.http.api_errors import NotServed
-from kubectl_ddp.backends.cluster.http.resources import collection
-from kubectl_ddp.backends.cluster.read.kueue_positions import WORKLOADS, queue_positions
 from kubectl_ddp.errors import DdpError
-from kubectl_ddp.kube.kueue_queue import owner_of, queued
+from kubectl_ddp.kube.kueue_queue import Place, owner_of, positions_from_api, queued, queues_of
 from kubectl_ddp.kube.objects import Object, Queued
+from kubectl_ddp.util.concurrency import each
 
+VISIBILITY: Final = ("visibility.kueue.x-k8s.io/v1beta2", "visibility.kueue.x-k8s.io/v1beta1")
+WORKLOADS: Final = ("kueue.x-k8s.io/v1beta2", "kueue.x-k8s.io/v1beta1")
 JOB_UID: Final = "kueue.x-k8s.io/job-uid"
 """Label of a Workload with the uid of its job."""
 
@@ -31,16 +32,41 @@ def queue_state_lookup(api: Api, jobs: Sequence[Object]) -> Callable[[Object], Q
     return lambda job: queued(job, places, held)
 
 
+def queue_positions(api: Api, jobs: Iterable[Object]) -> dict[str, int]:
+    """Return uid of a root object → its position, from 1. Jobs with an unknown position are left out.
+
+    One request is sent per queue, and none if no job waits.
+    """
+    found: dict[str, int] = {}
+    for answer in each(lambda place: _positions_in(api, place), queues_of(jobs)):
+        found |= answer
+    return found
+
+
+def _positions_in(api: Api, place: Place) -> dict[str, int]:
+    namespace, queue = place
+    for version in VISIBILITY:
+        try:
+            return positions_from_api(
+                api.get(f"{collection(version, 'localqueues', namespace)}/{queue}/pendingworkloads")
+            )
+        except NotServed:
+            continue
+        except DdpError:  # forbidden or unavailable
+            break
+    return {}
+
+
 def inactive_uids(api: Api, jobs: Sequence[Object]) -> set[str]:
     """Return the uids of the jobs whose Workload is inactive; empty if Workloads may not be read."""
     found: set[str] = set()
     for namespace in dict.fromkeys(str(job["metadata"].get("namespace", "")) for job in jobs):
         uids = {uid_of(job) for job in jobs if job["metadata"].get("namespace", "") == namespace}
         try:
-            workloads = [each for _, each in list_workloads(api, namespace, uids)]
+            workloads = [workload for _, workload in list_workloads(api, namespace, uids)]
         except DdpError:  # the jobs themselves may still be readable
             continue
-        found |= {owner_of(each) for each in workloads if not each["spec"].get("active", True)}
+        found |= {owner_of(workload) for workload in workloads if not workload["spec"].get("active", True)}
     return found
 
 
@@ -55,7 +81,7 @@ def list_workloads(api: Api, namespace: str, uids: Collection[str]) -> Iterator[
             if version == WORKLOADS[-1]:
                 raise
             continue
-        yield from ((path, each) for each in items if owner_of(each) in uids)
+        yield from ((path, item) for item in items if owner_of(item) in uids)
         return
 
 

@@ -19,8 +19,7 @@ from urllib3.exceptions import HTTPError, ReadTimeoutError
 from kubectl_ddp.backends.cluster.http.api import Api
 from kubectl_ddp.backends.cluster.read.reflector import cut, lines
 from kubectl_ddp.errors import NotFound, Unreachable
-from kubectl_ddp.kube.objects import Object
-from kubectl_ddp.kube.pod_containers import main_container
+from kubectl_ddp.kube.objects import Object, main_container
 from kubectl_ddp.kube.timestamps import as_log_timestamp, log_timestamp
 from kubectl_ddp.util.stop import Stop
 

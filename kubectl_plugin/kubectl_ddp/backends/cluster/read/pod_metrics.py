@@ -3,11 +3,9 @@
 from __future__ import annotations
 
 from ddp_trainer.common.constants import Port, PortName
-from kubectl_ddp.backends.cluster.http.api import Api
-from kubectl_ddp.backends.cluster.http.resources import pod_path
+from kubectl_ddp.backends.cluster.http.api import Api, pod_path
 from kubectl_ddp.errors import DdpError, Forbidden, Unreachable
-from kubectl_ddp.kube.objects import Object
-from kubectl_ddp.kube.pod_containers import main_container
+from kubectl_ddp.kube.objects import Object, main_container
 from kubectl_ddp.util.bounded_answer import POD_ANSWER, AnswerLimits
 
 

@@ -61,7 +61,7 @@ def strip_pod(pod: Object) -> Object:
     }
 
 
-OCCUPYING: Final = ("nodeName", "priority", "containers", "initContainers", "resources", "overhead")
+OCCUPYING: Final = ("nodeName", "resources", "overhead")
 OCCUPYING_CONTAINER: Final = ("resources", "restartPolicy")
 
 
@@ -73,8 +73,11 @@ def strip_scheduled_pod(pod: Object) -> Object | None:
     lean = _only(spec, OCCUPYING)
     for kind in ("containers", "initContainers"):
         lean[kind] = [_only(each, OCCUPYING_CONTAINER) for each in spec.get(kind) or ()]
-    metadata = {name: about.get(name) for name in ("name", "namespace", "labels")}
-    return {"metadata": metadata, "spec": lean, "status": {"phase": (pod.get("status") or {}).get("phase")}}
+    return {
+        "metadata": _only(about, ("name", "namespace")),
+        "spec": lean,
+        "status": {"phase": (pod.get("status") or {}).get("phase")},
+    }
 
 
 def _only(fields: Mapping[str, Any], names: Iterable[str]) -> dict[str, Any]:

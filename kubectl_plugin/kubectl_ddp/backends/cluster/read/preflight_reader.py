@@ -14,12 +14,12 @@ from typing import Any, Final
 import yaml
 
 from ddp_trainer.common.constants import Annotation, Label, Role
-from kubectl_ddp.backends.cluster.http.api import Api
+from kubectl_ddp.backends.cluster.http.api import Api, collection
 from kubectl_ddp.backends.cluster.http.api_errors import AgainstPolicy, NotServed
-from kubectl_ddp.backends.cluster.http.resources import Discovery, collection
+from kubectl_ddp.backends.cluster.http.resources import Discovery
 from kubectl_ddp.backends.cluster.read import access_review
 from kubectl_ddp.backends.cluster.read.cluster_features import passes_scheduling_group
-from kubectl_ddp.backends.cluster.read.resource_table import list_if_single_page, objects
+from kubectl_ddp.backends.cluster.read.resource_table import objects
 from kubectl_ddp.engines.registry import ENGINES
 from kubectl_ddp.errors import AlreadyExists, DdpError, Forbidden, NotFound, UsageError
 from kubectl_ddp.kube import job_kinds
@@ -72,7 +72,7 @@ class PreflightReader:
     subject: Subject
     objects: Sequence[Object]
     is_thorough: bool
-    """True to read everything and dry-run every object. False to read only what ``submit`` has time for."""
+    """True to read NetworkPolicies and dry-run every object too. False for ``submit``, which creates them anyway."""
 
     def facts(self) -> Facts:
         """Return all facts. Raises NotFound if the namespace does not exist, and other errors of the requests."""
@@ -91,7 +91,6 @@ class PreflightReader:
         account = self._in("v1", "serviceaccounts", spec.service_account or "default")
         found: dict[str, Question] = {
             "nodes": unknown_if_forbidden(partial(objects, self.api, RelatedKind.NODES, None)),
-            "pods": unknown_if_forbidden(partial(self._all, RelatedKind.BOUND)),
             "autoscaler": unknown_if_forbidden(partial(self._get, AUTOSCALER)),
             "controller": self._controller_pods,
             "quotas": unknown_if_forbidden(partial(objects, self.api, RelatedKind.QUOTAS, subject.namespace)),
@@ -126,8 +125,6 @@ class PreflightReader:
             "local_queues": unknown_if_forbidden(
                 partial(objects, self.api, RelatedKind.LOCAL_QUEUES, self.subject.namespace)
             ),
-            "cluster_queues": unknown_if_forbidden(partial(objects, self.api, RelatedKind.CLUSTER_QUEUES, None)),
-            "workloads": unknown_if_forbidden(partial(self._all, RelatedKind.WORKLOADS)),
             "pending": unknown_if_forbidden(self._pending),
             "frameworks": unknown_if_forbidden(self._frameworks),
         }
@@ -141,13 +138,6 @@ class PreflightReader:
             return self.api.get(path)
         except NotFound:
             return None
-
-    def _all(self, kind: RelatedKind) -> list[Object] | Unknown:
-        """Return the objects of all namespaces. A reader that is not thorough reads only those that fit on one page."""
-        if self.is_thorough:
-            return objects(self.api, kind, None)
-        few = list_if_single_page(self.api, kind)
-        return Unknown() if few is None else few
 
     def _named(self, plural: str, names: Iterable[str]) -> dict[str, Object | None]:
         wanted = list(names)

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import json
+import queue
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -194,3 +195,22 @@ def lines(response: BaseHTTPResponse, most_bytes: int) -> Iterator[bytes]:
             room -= len(parts[-1])
     if parts:
         yield b"".join(parts)
+
+
+def watch_into_queue(reflector: Reflector, changes: queue.SimpleQueue[Exception | None]) -> None:
+    """Run a reflector in a thread, and put its changes and its final error into the queue."""
+    try:
+        reflector.run(lambda: changes.put(None))
+    except Exception as error:  # noqa: BLE001 - raised again where snapshots are read
+        changes.put(error)
+
+
+def wait(changes: queue.SimpleQueue[Exception | None]) -> None:
+    """Wait for a change, and combine it with all further changes in the queue. Raises the error that ended a watch."""
+    news = [changes.get()]
+    with contextlib.suppress(queue.Empty):
+        while True:
+            news.append(changes.get_nowait())
+    for error in news:
+        if error is not None:
+            raise error

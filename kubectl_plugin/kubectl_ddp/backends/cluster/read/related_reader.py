@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Collection
-from typing import Final
 
 from kubectl_ddp.backends.cluster.http.api import Api
 from kubectl_ddp.backends.cluster.read.resource_table import SOURCES, objects
@@ -13,9 +12,6 @@ from kubectl_ddp.kube.kueue_queue import KUEUE
 from kubectl_ddp.kube.objects import Object
 from kubectl_ddp.kube.related_objects import RelatedKind, RelatedObjects
 from kubectl_ddp.util.concurrency import each
-
-_OF_NAMESPACE: Final = frozenset({RelatedKind.WORKLOADS, RelatedKind.LOCAL_QUEUES})
-"""Kinds for which the objects of one namespace are still useful if those of all namespaces may not be read."""
 
 Answer = tuple[tuple[Object, ...] | None, str]
 """Objects, or ``None`` if they may not be read; and the reason, or an empty text."""
@@ -46,7 +42,8 @@ def _read(api: Api, namespace: str, kind: RelatedKind, selector: str) -> Answer:
         return tuple(objects(api, kind, None if SOURCES[kind].is_everywhere else namespace, selector)), ""
     except DdpError as error:
         why = f"{error.message.rstrip('.')}."
-        return (_of_namespace(api, namespace, kind) if kind in _OF_NAMESPACE else None), why
+        # The job's own Workload is in its namespace.
+        return (_of_namespace(api, namespace, kind) if kind is RelatedKind.WORKLOADS else None), why
 
 
 def _of_namespace(api: Api, namespace: str, kind: RelatedKind) -> tuple[Object, ...] | None:

@@ -11,9 +11,8 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Final
 
-from kubectl_ddp.backends.cluster.http.api import PAGE, Api
+from kubectl_ddp.backends.cluster.http.api import Api, collection
 from kubectl_ddp.backends.cluster.http.api_errors import NotServed
-from kubectl_ddp.backends.cluster.http.resources import collection
 from kubectl_ddp.backends.cluster.read.pod_transform import strip_scheduled_pod, without_managers
 from kubectl_ddp.kube.objects import Object
 from kubectl_ddp.kube.related_objects import RelatedKind
@@ -46,7 +45,7 @@ SOURCES: Final[Mapping[RelatedKind, Source]] = {
     RelatedKind.QUOTAS: Source(plural="resourcequotas"),
     RelatedKind.POLICIES: Source(versions=("networking.k8s.io/v1",), plural="networkpolicies"),
     RelatedKind.WORKLOADS: Source(versions=_KUEUE, plural="workloads", is_everywhere=True),
-    RelatedKind.LOCAL_QUEUES: Source(versions=_KUEUE, plural="localqueues", is_everywhere=True),
+    RelatedKind.LOCAL_QUEUES: Source(versions=_KUEUE, plural="localqueues"),
     RelatedKind.CLUSTER_QUEUES: Source(versions=_KUEUE, plural="clusterqueues", is_everywhere=True),
     RelatedKind.OPERATOR: Source(plural="pods", is_everywhere=True),
     RelatedKind.QUEUE_CONTROLLER: Source(plural="pods", is_everywhere=True),
@@ -70,13 +69,3 @@ def objects(api: Api, kind: RelatedKind, namespace: str | None, selector: str = 
         with contextlib.suppress(NotServed):
             return api.items(path, reduce=source.reduce, **query)[0]
     return []
-
-
-def list_if_single_page(api: Api, kind: RelatedKind) -> list[Object] | None:
-    """Return the objects of all namespaces if they fit on one page, else ``None``; for callers that cannot wait."""
-    source = SOURCES[kind]
-    path = collection(source.versions[0], source.plural, None)
-    page = api.get(path, fieldSelector=source.fields, limit=str(PAGE))
-    if (page.get("metadata") or {}).get("continue"):
-        return None
-    return [kept for item in page.get("items") or () if (kept := source.reduce(item)) is not None]

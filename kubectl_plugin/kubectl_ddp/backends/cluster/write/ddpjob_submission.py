@@ -18,14 +18,12 @@ from collections.abc import Callable, Sequence
 from typing import Final
 
 from ddp_trainer.common.constants import FIELD_MANAGER, Annotation, Label
-from kubectl_ddp.backends.cluster.http.api import Api
+from kubectl_ddp.backends.cluster.http.api import Api, collection
 from kubectl_ddp.backends.cluster.http.api_errors import AgainstPolicy, Conflict, NotServed
-from kubectl_ddp.backends.cluster.http.resources import collection
 from kubectl_ddp.code.archive import read_back
 from kubectl_ddp.errors import AlreadyExists, DdpError, Forbidden, NotFound, UsageError
 from kubectl_ddp.kube import ddpjob, job_kinds
-from kubectl_ddp.kube.conditions import condition_of
-from kubectl_ddp.kube.objects import Object
+from kubectl_ddp.kube.objects import Object, condition_of
 from kubectl_ddp.spec.serialization import spec_from_dict, to_ddpjob
 
 PAUSE_SECONDS: Final = 0.1

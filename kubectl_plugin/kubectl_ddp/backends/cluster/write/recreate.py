@@ -17,12 +17,12 @@ from collections.abc import Callable, Sequence
 from typing import Final
 
 from ddp_trainer.common.constants import FIELD_MANAGER, Annotation, Label
-from kubectl_ddp.backends.cluster.http.api import Api
-from kubectl_ddp.backends.cluster.http.api_errors import Conflict
-from kubectl_ddp.backends.cluster.http.resources import collection
+from kubectl_ddp.backends.cluster.http.api import Api, collection
+from kubectl_ddp.backends.cluster.http.api_errors import Conflict, NotServed
 from kubectl_ddp.backends.cluster.read.jobs import path
 from kubectl_ddp.backends.cluster.write.submission import INCOMPLETE
 from kubectl_ddp.backends.job_recovery import RUN, run_of
+from kubectl_ddp.engines.registry import RUNTIMES
 from kubectl_ddp.errors import AlreadyExists, DdpError, Forbidden, NotFound
 from kubectl_ddp.kube import ddpjob, job_kinds
 from kubectl_ddp.kube.objects import Object
@@ -188,3 +188,21 @@ def _name_of(job: str, number: int) -> str:
 
 def _restart_command(name: str) -> str:
     return f"'{program()} restart {name}{location_flags()}'"
+
+
+def delete_remains(api: Api, name: str, namespace: str) -> bool:
+    """Delete the ownerless objects of a job that does not exist. Returns true if there were any.
+
+    Objects with an owner are deleted with their owner.
+    """
+    found = delete_record(api, name, namespace)
+    for version, plural in RUNTIMES.values():
+        path = f"{collection(version, plural, namespace)}/{name}"
+        try:
+            about = api.get(path)["metadata"]
+        except (NotFound, NotServed):
+            continue
+        if (about.get("labels") or {}).get(Label.JOB) == name and not about.get("ownerReferences"):
+            api.delete(path, uid=about["uid"])
+            found = True
+    return found

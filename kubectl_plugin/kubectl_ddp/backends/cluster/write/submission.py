@@ -21,9 +21,9 @@ from copy import deepcopy
 from typing import Final
 
 from ddp_trainer.common.constants import GROUP, Annotation, Label
-from kubectl_ddp.backends.cluster.http.api import Api
+from kubectl_ddp.backends.cluster.http.api import Api, collection
 from kubectl_ddp.backends.cluster.http.api_errors import Conflict
-from kubectl_ddp.backends.cluster.http.resources import Discovery, collection, not_served
+from kubectl_ddp.backends.cluster.http.resources import Discovery, not_served
 from kubectl_ddp.backends.cluster.read.jobs import find_conflicting_job
 from kubectl_ddp.engines.registry import ENGINES, RUNTIMES
 from kubectl_ddp.errors import AlreadyExists, DdpError, Forbidden, NotFound, UsageError

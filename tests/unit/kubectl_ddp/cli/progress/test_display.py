@@ -11,8 +11,8 @@ from dataclasses import dataclass, field, replace
 import pytest
 
 from kubectl_ddp.cli.progress.display import LONGEST_PAUSE_SECONDS, STANDSTILL_SECONDS, ProgressDisplay
+from kubectl_ddp.cli.progress.estimates import WINDOW_SECONDS, StepRate
 from kubectl_ddp.cli.progress.progress_line import ProgressLine
-from kubectl_ddp.cli.progress.step_rate import WINDOW_SECONDS, StepRate
 from kubectl_ddp.errors import Unreachable
 from kubectl_ddp.kube.objects import Object
 from kubectl_ddp.kube.related_objects import RelatedKind, RelatedObjects

@@ -1,4 +1,4 @@
-"""Remaining time of a job from the steps that it commits.
+"""Remaining time of a job from the steps that it commits, and its last progress while its pods do not answer.
 
 Steps are counted against the clock, so evaluations, checkpoints and waiting for data are part of the estimate.
 """
@@ -6,9 +6,10 @@ Steps are counted against the clock, so evaluations, checkpoints and waiting for
 from __future__ import annotations
 
 from collections import deque
+from dataclasses import replace
 from typing import Final
 
-from kubectl_ddp.status.job_state import JobState
+from kubectl_ddp.status.job_state import JobState, State
 
 WINDOW_SECONDS: Final = 60.0
 """Length of the time over which steps are counted."""
@@ -51,3 +52,25 @@ class StepRate:
         if last - first < LEAST_SECONDS:
             return state.eta_seconds
         return max(0, left) * (last - first) / (high - low)
+
+
+class LastProgress:
+    """Fills gaps in the metrics of a running job: pods that end stop answering before the job has ended."""
+
+    def __init__(self) -> None:
+        self._last: JobState | None = None
+
+    def fill(self, state: JobState) -> JobState:
+        """Return the state, or the last one with its progress if this one has less; its nodes are the current ones."""
+        if state.state is not State.RUNNING:
+            self._last = None
+        elif self._last is not None and _known(state) < _known(self._last):
+            return replace(self._last, nodes=state.nodes)
+        else:
+            self._last = state
+        return state
+
+
+def _known(state: JobState) -> int:
+    """Return how many values of the progress are known."""
+    return sum(value is not None for value in (state.world_size, state.step, state.steps_planned))

@@ -1,12 +1,59 @@
-"""Bar of letters for the time breakdown of a step, readable without colour."""
+"""Sparklines, bars of letters for the phases of a step, and lines cut to the width of a terminal."""
 
 from __future__ import annotations
 
+import math
+import re
 from collections.abc import Mapping, Sequence
 from typing import Final
 
 from ddp_trainer.common.time_classes import Phase
 from kubectl_ddp.util.text_table import Cell
+
+BLOCKS: Final = "▁▂▃▄▅▆▇█"
+PLAIN: Final = "_.-~=+*#"
+"""Bars for terminals without Unicode blocks."""
+
+
+def sparkline(values: Sequence[float | None], width: int, *, unicode: bool = True) -> str:
+    """Return the last ``width`` values as bars, with a gap for each missing value.
+
+    The scale starts at zero, so variations of a percent look flat.
+
+    >>> sparkline([1.0, 2.0, None, 8.0], 8), sparkline([0.0, 4.0, 8.0], 2, unicode=False)
+    ('▁▂ █', '~#')
+    """
+    shown = [value if value is not None and math.isfinite(value) else None for value in values[-width:]]
+    highest = max((value for value in shown if value is not None), default=0.0)
+    return "".join(_bar(value, highest, BLOCKS if unicode else PLAIN) for value in shown)
+
+
+def _bar(value: float | None, highest: float, bars: str) -> str:
+    if value is None:
+        return " "
+    if highest <= 0:
+        return bars[0]
+    return bars[max(0, math.ceil(value / highest * len(bars)) - 1)]
+
+
+_PIECE: Final = re.compile(r"(\x1b\[[0-9;]*m)|([^\x1b]+)")
+_END_OF_COLOR: Final = "\033[0m"
+
+
+def cut(line: str, width: int) -> str:
+    r"""Return the first ``width`` characters of a line; colour codes do not count.
+
+    >>> cut("\033[31mdown\033[0m now", 2), cut("short", 10)
+    ('\x1b[31mdo\x1b[0m', 'short')
+    """
+    kept, room = [], width
+    for color, text in _PIECE.findall(line):
+        if color and (room > 0 or color == _END_OF_COLOR):
+            kept.append(color)
+        kept.append(text[: max(0, room)])
+        room -= len(text)
+    return "".join(kept)
+
 
 LETTERS: Final[Mapping[str, tuple[str, str]]] = {
     Phase.DATA_WAIT: ("d", "on yellow"),
