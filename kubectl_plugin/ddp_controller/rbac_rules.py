@@ -92,5 +92,5 @@ def check_rights(api: Api, namespace: str, namespaces: Collection[str] = (), *, 
     if lacking:
         raise Forbidden(
             f"The controller may not {summarize_permissions(lacking)}.",
-            hint="Grant this to its service account; the chart ddp-platform does with controller.enabled=true.",
+            hint="Grant this to its service account; the chart ddp-platform does.",
         )

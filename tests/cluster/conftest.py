@@ -21,6 +21,7 @@ from tests.support.no_fork_server import without_fork_servers  # noqa: F401
 
 IMAGE = "DDP_TEST_IMAGE"
 """Image that the cluster's nodes can start. Where it is set, a cluster is meant to be there, and nothing is skipped."""
+CONTROLLER_IMAGE = "DDP_TEST_CONTROLLER_IMAGE"
 
 
 @pytest.fixture(scope="session", autouse=True)
@@ -50,6 +51,14 @@ def image() -> str:
     if IMAGE not in os.environ:
         pytest.skip(f"Set {IMAGE} to a trainer image that the cluster can start; 'make image' builds one.")
     return os.environ[IMAGE]
+
+
+@pytest.fixture(scope="session")
+def controller_image() -> str:
+    """Image of the controller."""
+    if CONTROLLER_IMAGE not in os.environ:
+        pytest.skip(f"Set {CONTROLLER_IMAGE} to the target 'controller' of the Dockerfile.")
+    return os.environ[CONTROLLER_IMAGE]
 
 
 @pytest.fixture(scope="session")

@@ -48,9 +48,9 @@ class Release:
         return {"registry": registry, "repository": repository, "tag": tag}
 
     def values(self, **more: Any) -> dict[str, Any]:
-        """The least that a release needs here, and more."""
+        """The least that a release needs here, and more. Without the kind DDPJob, which every submission would use."""
         namespaces = [{"name": self.kept}, {"name": self.gone, "keep": False}]
-        return {"namespaces": namespaces, "image": self.image, **more}
+        return {"namespaces": namespaces, "image": self.image, "controller": {"enabled": False}, **more}
 
     def run(self, verb: str, *words: str, values: Mapping[str, Any] | None = None, seconds: float = 300) -> Done:
         """Call Helm about this release, with a file of values where there are any."""

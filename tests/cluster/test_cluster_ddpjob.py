@@ -153,6 +153,26 @@ def test_a_job_in_a_queue_waits_for_quota_and_is_suspended_and_resumed_through_k
         until("nothing left", lambda: not space.left())
 
 
+@pytest.mark.timeout(600)
+@pytest.mark.usefixtures("kind")
+def test_a_failed_job_gets_a_new_run_by_restart(space: Namespace, tmp_path: Path) -> None:
+    script = tmp_path / "fail.py"
+    script.write_text("raise SystemExit('no luck')\n")
+    size = ("--nnodes", "1", "--nproc", "1", "--cpu", "50m", "--memory", "256Mi", "--engine", "job")
+    with controller(space, "--ddpjobs"):
+        job = ("--name", "again", "--image", space.image, "--max-restarts", "0")
+        space.ddp("submit", str(script), *job, *size, "--wait")
+        until("the failure", lambda: phase(space, "again") == "Failed")
+        before = get(space, "again")
+        space.ddp("restart", "again", "--yes").ok()
+        after = get(space, "again")
+        assert after["metadata"]["uid"] != before["metadata"]["uid"]
+        assert after["status"]["runId"] != before["status"]["runId"]
+        until("the failure of the new run", lambda: phase(space, "again") == "Failed")
+        space.ddp("delete", "-y", "again").ok()
+        until("nothing left", lambda: not space.left())
+
+
 def phase(space: Namespace, name: str) -> str:
     """State of a DDPJob in one word."""
     return str((get(space, name).get("status") or {}).get("phase"))

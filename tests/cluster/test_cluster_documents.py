@@ -87,6 +87,7 @@ def _take_away() -> None:
         ("helm", ("uninstall", "ddp", "--namespace", "ddp-system", "--ignore-not-found")),
         ("kubectl", ("delete", "--ignore-not-found", "--wait=false", "-k", str(ROOT / "manifests/overlays/kind"))),
         ("kubectl", ("delete", "--ignore-not-found", "--wait=false", "namespace", "ddp-system")),
+        ("kubectl", ("delete", "--ignore-not-found", "crd", "ddpjobs.ddp.dev")),
     ):
         done = subprocess.run([program(name) or name, *words], capture_output=True, text=True, timeout=180, check=False)
         assert done.returncode == 0, f"{name} {words}\n{done.stderr}"
@@ -103,14 +104,18 @@ def in_order(word: str) -> list[object]:
 @pytest.mark.alone
 @pytest.mark.timeout(900)
 @pytest.mark.parametrize("block", [*in_order("platform"), *in_order("manifests")])
-def test_the_platform_comes_and_goes_as_documented(block: str, bare: None, image: str, tmp_path: Path) -> None:
+def test_the_platform_comes_and_goes_as_documented(
+    block: str, bare: None, image: str, controller_image: str, tmp_path: Path
+) -> None:
     for part in ("charts", "manifests"):
         shutil.copytree(ROOT / part, tmp_path / part)
     path = [str(Path(sys.executable).parent), os.environ["PATH"], str(TOOLS)]
     done = subprocess.run(
         ["bash", "-c", typed(block)],
         cwd=tmp_path,
-        env=os.environ | {"PATH": os.pathsep.join(path), "XDG_STATE_HOME": str(tmp_path / "state"), "IMAGE": image},
+        env=os.environ
+        | {"PATH": os.pathsep.join(path), "XDG_STATE_HOME": str(tmp_path / "state")}
+        | {"IMAGE": image, "CONTROLLER_IMAGE": controller_image},
         stdin=subprocess.DEVNULL,
         capture_output=True,
         text=True,

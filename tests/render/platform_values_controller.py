@@ -5,34 +5,32 @@ from __future__ import annotations
 from typing import Final
 
 from tests.render.platform_values import NODES, TOLERATION
-from tests.support.chart_values import Row
+from tests.support.chart_values import ABSENT, Row
 
-_ON: Final = {"controller": {"enabled": True}}
 _POD: Final = "Deployment/ddp-controller spec.template.spec"
 _CONTAINER: Final = f"{_POD}.containers.0"
 ROWS: Final = (
-    Row("controller.enabled", True, f"{_CONTAINER}.image", "ddp-controller:0.1.0"),
-    Row("controller.image.repository", "team/c", f"{_CONTAINER}.image", "team/c:0.1.0", given=_ON),
-    Row("controller.image.tag", "2", f"{_CONTAINER}.image", "ddp-controller:2", given=_ON),
+    Row("controller.enabled", False, "Deployment/ddp-controller", ABSENT),
+    Row("controller.image.repository", "team/c", f"{_CONTAINER}.image", "team/c:0.1.0"),
+    Row("controller.image.tag", "2", f"{_CONTAINER}.image", "ddp-controller:2"),
     Row(
         "controller.image.digest",
         f"sha256:{'a' * 64}",
         f"{_CONTAINER}.image",
         f"ddp-controller@sha256:{'a' * 64}",
-        given=_ON,
     ),
-    Row("controller.replicas", 1, "Deployment/ddp-controller spec.replicas", 1, given=_ON),
-    Row("controller.settleSeconds", 5, f"{_CONTAINER}.args.0", "--settle=5", given=_ON),
-    Row("controller.patienceSeconds", 60, f"{_CONTAINER}.args.1", "--patience=60", given=_ON),
-    Row("controller.cooldownSeconds", 9, f"{_CONTAINER}.args.2", "--cooldown=9", given=_ON),
-    Row("controller.ddpJobs", True, f"{_CONTAINER}.args.3", "--ddpjobs", given=_ON),
-    Row("controller.namespaces", ["vision"], f"{_CONTAINER}.args.3", "--only-namespace=vision", given=_ON),
-    Row("controller.taints", ["example.com/repair"], f"{_CONTAINER}.args.3", "--taint=example.com/repair", given=_ON),
-    Row("controller.resources.cpu", "1", f"{_CONTAINER}.resources.requests.cpu", 1, given=_ON),
-    Row("controller.resources.memory", "1Gi", f"{_CONTAINER}.resources.limits.memory", "1Gi", given=_ON),
-    Row("controller.nodeSelector", NODES, f"{_POD}.nodeSelector", NODES, given=_ON),
+    Row("controller.replicas", 1, "Deployment/ddp-controller spec.replicas", 1),
+    Row("controller.settleSeconds", 5, f"{_CONTAINER}.args.0", "--settle=5"),
+    Row("controller.patienceSeconds", 60, f"{_CONTAINER}.args.1", "--patience=60"),
+    Row("controller.cooldownSeconds", 9, f"{_CONTAINER}.args.2", "--cooldown=9"),
+    Row("controller.ddpJobs", False, "CustomResourceDefinition/ddpjobs.ddp.dev", ABSENT),
+    Row("controller.namespaces", ["vision"], f"{_CONTAINER}.args.4", "--only-namespace=vision"),
+    Row("controller.taints", ["example.com/repair"], f"{_CONTAINER}.args.4", "--taint=example.com/repair"),
+    Row("controller.resources.cpu", "1", f"{_CONTAINER}.resources.requests.cpu", 1),
+    Row("controller.resources.memory", "1Gi", f"{_CONTAINER}.resources.limits.memory", "1Gi"),
+    Row("controller.nodeSelector", NODES, f"{_POD}.nodeSelector", NODES),
     *(
-        Row(f"controller.tolerations.0.{name}", value, f"{_POD}.tolerations.0.{name}", value, given=_ON)
+        Row(f"controller.tolerations.0.{name}", value, f"{_POD}.tolerations.0.{name}", value)
         for name, value in TOLERATION.items()
     ),
 )

@@ -17,7 +17,7 @@ from kubectl_ddp.backends.cluster.write.submission import PLATFORM_MONITOR
 from kubectl_ddp.render import render
 from kubectl_ddp.render.secret import OWNER_READS
 from kubectl_ddp.spec.shared_presets import CONFIG_MAP, SharedPresets
-from kubectl_ddp.version import default_image
+from kubectl_ddp.version import default_image, version
 from tests.render.platform_values import KUEUE, PROMETHEUS, WITH_QUEUES
 from tests.support.helm import CHARTS, Helm
 from tests.support.jobs import a_job
@@ -56,7 +56,6 @@ EVERYTHING = {
     "limitRange": {"enabled": True, "max": {"memory": "8Gi"}},
     "presets": {"small": {"summary": "Small.", "settings": {"cpu": {"value": 1, "reason": "it is enough"}}}},
     "prePull": {"enabled": True},
-    "controller": {"enabled": True, "ddpJobs": True},
     "policies": {"imageDigest": "Warn"},
 }
 
@@ -127,8 +126,8 @@ def test_the_pods_of_helm_test_hold_a_random_secret_that_helm_makes_before_them(
 def test_one_release_has_one_version_and_names_its_image(helm: Helm) -> None:
     about = yaml.safe_load((PLATFORM / "Chart.yaml").read_text())
     assert about["version"] == about["appVersion"]
-    [image] = yaml.safe_load(about["annotations"]["artifacthub.io/images"])
-    assert image["image"] == default_image()
+    [trainer, controller] = yaml.safe_load(about["annotations"]["artifacthub.io/images"])
+    assert (trainer["image"], controller["image"]) == (default_image(), f"ddp-controller:{version()}")
     [test] = [item for item in helm.template(PLATFORM) if item["kind"] == "Job"]
     assert test["spec"]["template"]["spec"]["containers"][0]["image"] == default_image()
 

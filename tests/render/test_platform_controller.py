@@ -16,12 +16,12 @@ PLATFORM = CHARTS / "ddp-platform"
 
 
 def made(helm: Helm, **values: Any) -> dict[str, Any]:
-    found = helm.template(PLATFORM, {"controller": {"enabled": True, **values}})
+    found = helm.template(PLATFORM, {"controller": values})
     return {item["kind"]: item for item in found if item["metadata"]["name"] == "ddp-controller"}
 
 
 def of_its_jobs(helm: Helm, *namespaces: str) -> list[dict[str, Any]]:
-    found = helm.template(PLATFORM, {"controller": {"enabled": True, "namespaces": namespaces}})
+    found = helm.template(PLATFORM, {"controller": {"namespaces": namespaces, "ddpJobs": False}})
     return [item for item in found if item["metadata"]["name"] == "ddp-controller-jobs"]
 
 
@@ -35,17 +35,18 @@ def granted(role: dict[str, Any], where: str) -> set[Right]:
     }
 
 
-def test_it_is_off_by_default(helm: Helm) -> None:
-    assert made(helm, enabled=False) == {}
+def test_without_it_the_platform_has_neither_controller_nor_ddpjobs(helm: Helm) -> None:
+    found = helm.template(PLATFORM, {"controller": {"enabled": False}})
+    assert [item for item in found if item["metadata"]["labels"]["app.kubernetes.io/component"] == "controller"] == []
 
 
 def test_the_roles_have_exactly_the_rights_that_the_controller_checks_at_its_start(helm: Helm) -> None:
-    found = made(helm)
+    found = made(helm, ddpJobs=False)
     assert granted(found["ClusterRole"], EVERYWHERE) | granted(found["Role"], OWN) == set(controller_rights())
 
 
 def test_ddpjobs_bring_their_kind_which_stays_and_further_rights(helm: Helm) -> None:
-    found = helm.template(PLATFORM, {"controller": {"enabled": True, "ddpJobs": True}})
+    found = helm.template(PLATFORM)
     [kind] = [item for item in found if item["kind"] == "CustomResourceDefinition"]
     assert kind["spec"] == definition()["spec"]
     assert kind["metadata"]["annotations"]["helm.sh/resource-policy"] == "keep"
@@ -67,7 +68,7 @@ def test_a_controller_of_all_namespaces_reads_metrics_in_those_of_the_platform_a
 
 def test_a_controller_of_some_namespaces_has_rights_on_pods_and_jobs_there_alone(helm: Helm) -> None:
     places = ["a", "b"]
-    found = made(helm, namespaces=places)
+    found = made(helm, namespaces=places, ddpJobs=False)
     rights = granted(found["ClusterRole"], EVERYWHERE) | granted(found["Role"], OWN)
     assert {right.kind for right in rights if right.where == EVERYWHERE} & {("", "pods"), ("batch", "jobs")} == set()
     *_, binding = of_its_jobs(helm, *places)

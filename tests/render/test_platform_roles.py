@@ -16,7 +16,7 @@ ROOT = Path(__file__).parents[2]
 
 
 def rendered(helm: Helm, **values: Any) -> dict[str, dict[str, Any]]:
-    found = helm.template(PLATFORM, {"roles": values})
+    found = helm.template(PLATFORM, {"roles": values, "controller": {"enabled": False}})
     return {item["metadata"]["name"]: item for item in found if item["kind"] == "ClusterRole"}
 
 

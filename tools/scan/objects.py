@@ -23,7 +23,7 @@ EVERYTHING: Final[dict[str, Any]] = {
     "quota": {"enabled": True, "hard": {"pods": 10}},
     "limitRange": {"enabled": True, "max": {"cpu": 64}},
     "prePull": {"enabled": True},
-    "controller": {"enabled": True, "ddpJobs": True, "image": {"digest": f"sha256:{'0' * 64}"}},
+    "controller": {"image": {"digest": f"sha256:{'0' * 64}"}},
     "queues": {
         "enabled": True,
         "flavors": [{"name": "any"}],

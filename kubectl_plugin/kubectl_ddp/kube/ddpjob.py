@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from typing import Any, Final
 
 from ddp_trainer.common.constants import GROUP
-from kubectl_ddp.kube.objects import Object
+from kubectl_ddp.kube.objects import Object, condition_of
 
 API_VERSION: Final = f"{GROUP}/v1alpha1"
 KIND: Final = "DDPJob"
@@ -33,6 +33,19 @@ def owner_of(item: Object) -> str | None:
         str(owner["name"]) for owner in owners if (owner.get("apiVersion"), owner.get("kind")) == (API_VERSION, KIND)
     )
     return next(names, None)
+
+
+def why_no_root(job: Object) -> str | None:
+    """Return a sentence about a DDPJob for which the controller has made no objects yet; None if it has."""
+    status, name = job.get("status") or {}, f"The {KIND} '{job['metadata']['name']}'"
+    if status.get("root"):
+        return None
+    valid = condition_of(job, "Valid")
+    if valid.get("status") == "False":
+        return f"{name} is not valid: {valid.get('message')}"
+    if (job.get("spec") or {}).get(SUSPEND):
+        return f"{name} is suspended, and has no objects yet."
+    return f"{name} has no objects yet: the controller has not made them."
 
 
 def owner_uids(item: Object) -> set[str]:

@@ -37,7 +37,7 @@ def check_controller(subject: Subject, facts: Facts) -> Iterator[Finding]:
         yield warning(
             f"No controller manages namespace '{subject.namespace}': the job starts with "
             f"{pluralize(subject.spec.nnodes.minimum, 'node')}, and only 'kubectl ddp scale' changes that.",
-            "Install it with controller.enabled=true of the chart ddp-platform, or use --queue-resize start.",
+            "Install it with the chart ddp-platform, or use --queue-resize start.",
         )
 
 

@@ -16,7 +16,7 @@ from kubectl_ddp.backends.cluster.http.connection import connect
 from kubectl_ddp.backends.cluster.write import ddpjob_submission
 from kubectl_ddp.backends.cluster.write.ddpjob_submission import ANSWER_SECONDS, DDPJobSubmission
 from kubectl_ddp.code.archive import Code
-from kubectl_ddp.errors import AlreadyExists, DdpError, UsageError
+from kubectl_ddp.errors import AlreadyExists, DdpError, NotFound, UsageError
 from kubectl_ddp.kube.objects import Object
 from kubectl_ddp.render import render
 from kubectl_ddp.values.engine import Engine
@@ -182,10 +182,34 @@ def test_commands_change_the_ddpjob_of_a_job_and_not_its_objects(cluster: Cluste
     spec = cluster.server.objects[DDPJOB]["spec"]
     assert (spec["replicas"], spec["suspend"]) == (1, True)
     assert cluster.server.objects[ROOT]["spec"]["suspend"] is False
-    with pytest.raises(UsageError, match="belongs to a DDPJob"):
-        backend.renew("digits", objects())
     backend.delete("digits")
     assert DDPJOB not in cluster.server.objects
+
+
+INVALID = {"conditions": [{"type": "Valid", "status": "False", "message": "image: there is none."}]}
+
+
+@pytest.mark.parametrize(
+    ("spec", "job_status", "reason"),
+    [
+        ({}, INVALID, "is not valid: image: there is none."),
+        ({"suspend": True}, {}, "is suspended, and has no objects yet."),
+        ({}, {}, "has no objects yet: the controller has not made them."),
+    ],
+)
+def test_commands_name_a_ddpjob_that_has_no_objects(
+    cluster: Cluster, spec: Object, job_status: Object, reason: str
+) -> None:
+    job = {"apiVersion": "ddp.dev/v1alpha1", "kind": "DDPJob", "metadata": {"name": "digits"}}
+    cluster.server.put(DDPJOB, {**job, "spec": spec, "status": job_status})
+    notices = list[str]()
+    backend = ClusterBackend(connection=cluster.watching.connection, notice=notices.append)
+    assert backend.jobs() == []
+    assert notices == [f"warning: The DDPJob 'digits' {reason}"]
+    with pytest.raises(NotFound, match=f"The DDPJob 'digits' {reason}"):
+        backend.job("digits")
+    backend.suspend("digits", suspended=False)
+    assert cluster.server.objects[DDPJOB]["spec"]["suspend"] is False
 
 
 def test_submit_without_the_kind_makes_the_objects_itself(tmp_path: Path) -> None:

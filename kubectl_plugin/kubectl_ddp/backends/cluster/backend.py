@@ -34,7 +34,6 @@ from kubectl_ddp.kube.objects import Object, Snapshot
 from kubectl_ddp.status.metrics_parser import metrics_path
 from kubectl_ddp.status.termination_message import is_running
 from kubectl_ddp.util.concurrency import Future, run_concurrently
-from kubectl_ddp.util.invocation import program
 from kubectl_ddp.util.stop import Stop
 
 if TYPE_CHECKING:
@@ -341,12 +340,10 @@ class ClusterBackend:
         from kubectl_ddp.backends.cluster.write.recreate import renew  # noqa: PLC0415 - only for a new run
 
         job = self._find_job(name)
-        if job is not None and ddpjob.owner_of(job) is not None:
-            raise UsageError(
-                f"Job '{name}' belongs to a {ddpjob.KIND}, and a run of it is not repeated.",
-                hint=f"'{program()} clone {name}' runs it again under another name; or delete it and submit it again.",
-            )
-        renew(self._api, job, objects, self._submission(objects), self.namespace)
+        owner = ddpjob.owner_of(job) if job is not None else None
+        old = [self._api.get(self._ddpjob_path(owner))] if owner is not None else []
+        old += [job] if job is not None else []
+        renew(self._api, old, objects, lambda: self.submit(objects), self.namespace)
 
     def cut_off(self, name: str) -> list[Object]:
         """Return the record of an unfinished restart; empty if there is none."""
@@ -385,7 +382,15 @@ class ClusterBackend:
 
     def suspend(self, name: str, *, suspended: bool) -> str | None:
         """Suspend or resume a job; through Kueue if it is in one of Kueue's queues."""
-        job, patch = self._jobs.active_job(name), Object()
+        patch = Object()
+        try:
+            job = self._jobs.active_job(name)
+        except NotFound as missing:  # a DDPJob that was created suspended has no root
+            try:
+                self._change_ddpjob(name, {ddpjob.SUSPEND: suspended})
+            except (NotFound, NotServed):
+                raise missing from None
+            return None
         if (owner := ddpjob.owner_of(job)) is not None:
             self._change_ddpjob(owner, {ddpjob.SUSPEND: suspended})
             queue = job["metadata"]["labels"].get(KUEUE_QUEUE)

@@ -9,10 +9,11 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping, Sequence
 from typing import Any, Final
 
+from ddp_trainer.common.constants import GROUP
 from kubectl_ddp.backends.cluster.http.api import Api
 from kubectl_ddp.backends.cluster.http.resources import Discovery
 from kubectl_ddp.errors import DdpError
-from kubectl_ddp.kube import job_kinds
+from kubectl_ddp.kube import ddpjob, job_kinds
 from kubectl_ddp.kube.objects import Object
 from kubectl_ddp.rbac import role_builder
 from kubectl_ddp.rbac.model import EVERYWHERE, OWN, Right
@@ -27,6 +28,15 @@ def missing_to_submit(api: Api, discovery: Discovery, namespace: str, objects: S
     """Return the missing rights for creating the objects of a job."""
     engine = job_kinds.engine_of(job_kinds.root_of(list(objects)))
     return missing(api, namespace, to_submit(engine.name, discovery.group_resources(objects)))
+
+
+def may_submit_ddpjob(api: Api, discovery: Discovery, namespace: str, objects: Sequence[Object]) -> bool:
+    """Return whether the user may create the job as one DDPJob with its code; false where that is not served."""
+    if discovery.resource_for_kind(ddpjob.API_VERSION, ddpjob.KIND) is None:
+        return False
+    has_code = any(item["kind"] == "ConfigMap" for item in objects)
+    made = [f"{ddpjob.PLURAL}.{GROUP}", *(["configmaps"] if has_code else [])]
+    return not missing(api, namespace, [Right.of("create", kind) for kind in made])
 
 
 def missing(api: Api, namespace: str, wanted: Sequence[Right]) -> list[Right]:

@@ -11,9 +11,9 @@ from kubectl_ddp.backends.cluster.read.pod_transform import without_managers
 from kubectl_ddp.engines.engine_kind import EngineKind
 from kubectl_ddp.engines.registry import ENGINES
 from kubectl_ddp.errors import DdpError, Forbidden, NoSuchJob, NotFound, UsageError
-from kubectl_ddp.kube import job_kinds
+from kubectl_ddp.kube import ddpjob, job_kinds
 from kubectl_ddp.kube.objects import Object
-from kubectl_ddp.util.concurrency import each
+from kubectl_ddp.util.concurrency import each, run_concurrently
 from kubectl_ddp.util.invocation import location_flags, program
 
 
@@ -34,20 +34,32 @@ class Jobs:
         self._noticed: set[str] = set()
 
     def all(self, namespace: str | None) -> list[Object]:
-        """Return the jobs of a namespace, or of all. Kinds that may not be listed result in a warning.
+        """Return the jobs of a namespace, or of all. Kinds that may not be listed result in a warning, and so does each
+        DDPJob without objects.
 
         Raises the error of the first forbidden kind if the others have no job.
         """
-        answers = each(lambda kind: self._list_kind(kind, namespace), [*ENGINES.values()])
+        answers, rootless = run_concurrently(
+            lambda: each(lambda kind: self._list_kind(kind, namespace), [*ENGINES.values()]),
+            lambda: self._without_root(namespace),
+        )
         refusals = [answer for answer in answers if isinstance(answer, Forbidden)]
         found = [job for answer in answers if not isinstance(answer, Forbidden) for job in answer]
         if refusals and not found:
             raise refusals[0]
-        for refused in refusals:  # otherwise a running job would seem to be missing
-            if refused.message not in self._noticed:
-                self._noticed.add(refused.message)
-                self._notice(f"warning: {refused.message}")
+        for message in (*(refused.message for refused in refusals), *rootless):  # a job would seem to be missing
+            if message not in self._noticed:
+                self._noticed.add(message)
+                self._notice(f"warning: {message}")
         return found
+
+    def _without_root(self, namespace: str | None) -> list[str]:
+        """Return a sentence about each DDPJob without objects."""
+        try:
+            items, _ = self._api.items(collection(ddpjob.API_VERSION, ddpjob.PLURAL, namespace))
+        except (NotServed, Forbidden):
+            return []
+        return [text for item in items if (text := ddpjob.why_no_root(item)) is not None]
 
     def _list_kind(self, kind: EngineKind, namespace: str | None) -> list[Object] | Forbidden:
         try:
@@ -66,11 +78,21 @@ class Jobs:
             return job
         if refusal := next((answer for answer in answers if isinstance(answer, DdpError)), None):
             raise refusal
+        if (reason := self._why_no_root(name)) is not None:
+            raise NotFound(reason, hint=f"'kubectl describe ddp {name}' shows its events.")
         raise NoSuchJob(
             name,
             f"There is no job '{name}' in namespace '{self._namespace}' of context '{self._api.connection.where}'.",
             hint=f"'{program()} list{location_flags()}' names them all; -n chooses another namespace.",
         )
+
+    def _why_no_root(self, name: str) -> str | None:
+        """Return a sentence about the DDPJob of this name if it has no objects."""
+        try:
+            job = self._api.get(f"{collection(ddpjob.API_VERSION, ddpjob.PLURAL, self._namespace)}/{name}")
+        except (NotServed, NotFound, Forbidden):
+            return None
+        return ddpjob.why_no_root(job)
 
     def _fetch(self, kind: EngineKind, name: str) -> Object | DdpError | None:
         """Return the job of one kind, or the error of reading it; ``None`` if it does not exist."""

@@ -2,7 +2,7 @@
 
 1. The specification, the code and the run id of the new run are stored in a record: a ConfigMap without an owner, and
    further ones if the code has several parts.
-2. The old root object is deleted, and with it all that it owns.
+2. The old root object, or the DDPJob that owns it, is deleted, and with it all that it owns.
 3. The new run is submitted.
 4. The record is deleted.
 
@@ -13,18 +13,18 @@ from __future__ import annotations
 
 import contextlib
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Final
 
 from ddp_trainer.common.constants import FIELD_MANAGER, Annotation, Label
 from kubectl_ddp.backends.cluster.http.api import Api, collection
 from kubectl_ddp.backends.cluster.http.api_errors import Conflict, NotServed
 from kubectl_ddp.backends.cluster.read.jobs import path
-from kubectl_ddp.backends.cluster.write.submission import INCOMPLETE, Submission
+from kubectl_ddp.backends.cluster.write.submission import INCOMPLETE
 from kubectl_ddp.backends.job_recovery import RUN, run_of
 from kubectl_ddp.engines.registry import RUNTIMES
 from kubectl_ddp.errors import AlreadyExists, DdpError, Forbidden, NotFound
-from kubectl_ddp.kube import job_kinds
+from kubectl_ddp.kube import ddpjob, job_kinds
 from kubectl_ddp.kube.objects import Object
 from kubectl_ddp.util.invocation import location_flags, program
 
@@ -33,8 +33,17 @@ TRIES: Final = 150
 """Number of polls for the deletion. Finalizers of an operator may delay it by seconds."""
 
 
-def renew(api: Api, job: Object | None, objects: Sequence[Object], submission: Submission, namespace: str) -> None:
-    """Replace the run of ``job`` by a new one. If ``job`` is None, complete an interrupted replacement.
+def renew(
+    api: Api, old: Sequence[Object], objects: Sequence[Object], submit: Callable[[], object], namespace: str
+) -> None:
+    """Replace a run by a new one, or complete an interrupted replacement.
+
+    Args:
+        api: API server.
+        old: Root object of the old run, after the DDPJob that owns it; empty if it is deleted already.
+        objects: Objects of the new run.
+        submit: Submits the new run.
+        namespace: Namespace of the job.
 
     Raises:
         DdpError: If the old run is not deleted in time, or the submission fails. The record is kept for another
@@ -44,10 +53,10 @@ def renew(api: Api, job: Object | None, objects: Sequence[Object], submission: S
     name, run = str(wanted["metadata"]["name"]), str(wanted["metadata"]["labels"][Label.RUN_ID])
     for each in records_of(objects):
         _write_down(api, each, namespace)
-    if job is not None and job["metadata"]["labels"].get(Label.RUN_ID) != run:
-        _delete_and_wait(api, job)
+    if old and old[-1]["metadata"]["labels"].get(Label.RUN_ID) != run:
+        _delete_and_wait(api, old)
     try:
-        submission.submit()
+        submit()
     except DdpError as error:
         error.hint = f"{error.hint} What the job is made of is kept: {_restart_command(name)} tries again.".strip()
         raise
@@ -139,24 +148,32 @@ def _write_down(api: Api, record: Object, namespace: str) -> None:
     )
 
 
-def _delete_and_wait(api: Api, job: Object) -> None:
-    about, kind = job["metadata"], job_kinds.engine_of(job)
-    where = f"{path(kind, about['namespace'])}/{about['name']}"
+def _delete_and_wait(api: Api, old: Sequence[Object]) -> None:
+    """Delete the first of the objects, and wait until all are gone."""
     with contextlib.suppress(NotFound, Conflict):
-        api.delete(where, uid=about["uid"])
+        api.delete(_path(old[0]), uid=old[0]["metadata"]["uid"])
     for _ in range(TRIES):
-        if not _exists(api, where, about["uid"]):
+        there = [item for item in old if _exists(api, item)]
+        if not there:
             return
         time.sleep(PAUSE_SECONDS)
+    name = old[0]["metadata"]["name"]
     raise DdpError(
-        f"The {kind.kind} '{about['name']}' was deleted but still exists; no new one was created.",
-        hint=f"Check its finalizers with kubectl. Once it is gone, {_restart_command(about['name'])} finishes it.",
+        f"The {there[0]['kind']} '{name}' was deleted but still exists; no new one was created.",
+        hint=f"Check its finalizers with kubectl. Once it is gone, {_restart_command(name)} finishes it.",
     )
 
 
-def _exists(api: Api, where: str, uid: str) -> bool:
+def _path(item: Object) -> str:
+    about = item["metadata"]
+    if item["kind"] == ddpjob.KIND:
+        return f"{collection(ddpjob.API_VERSION, ddpjob.PLURAL, about['namespace'])}/{about['name']}"
+    return f"{path(job_kinds.engine_of(item), about['namespace'])}/{about['name']}"
+
+
+def _exists(api: Api, item: Object) -> bool:
     try:
-        return bool(api.get(where)["metadata"]["uid"] == uid)
+        return bool(api.get(_path(item))["metadata"]["uid"] == item["metadata"]["uid"])
     except NotFound:
         return False
 
