@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import queue
 import threading
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from typing import Final
 
 from kubectl_ddp.kube.timestamps import epoch
 from kubectl_ddp.observe.log_stream import Line
+from kubectl_ddp.util.concurrency import feed
 from kubectl_ddp.util.terminal import PREFIX
+from kubectl_ddp.util.text_table import format_ranges
 
 WINDOW_SECONDS: Final = 1.0
 """Maximum distance of equal lines that are folded, in seconds."""
@@ -38,21 +40,6 @@ class Folded:
         if self.first.rank is None:
             return f"[{len(self.lines)} pods] {self.first.text}"
         return f"[rank{format_ranges(self.ranks)} x{len(self.lines)}] {PREFIX.sub('', self.first.text)}"
-
-
-def format_ranges(numbers: Sequence[int]) -> str:
-    """Format sorted numbers, with consecutive ones as a range.
-
-    >>> format_ranges([0, 1, 2, 5, 7, 8])
-    '0-2,5,7-8'
-    """
-    parts: list[list[int]] = []
-    for number in numbers:
-        if parts and parts[-1][-1] == number - 1:
-            parts[-1][1:] = [number]
-        else:
-            parts.append([number])
-    return ",".join("-".join(map(str, part)) for part in parts)
 
 
 def fold(lines: Iterable[Line | None]) -> Iterator[Folded]:
@@ -98,7 +85,7 @@ def _pop_pending(waiting: dict[tuple[bool, str], Folded], through: tuple[bool, s
 def iter_with_timeout(lines: Iterable[Line], seconds: float = WINDOW_SECONDS) -> Iterator[Line | None]:
     """Yield lines as they arrive, and ``None`` after each pause of ``seconds``. Errors of ``lines`` are raised."""
     arrivals: queue.Queue[Line | BaseException | None] = queue.Queue(maxsize=10_000)
-    threading.Thread(target=_read, args=(lines, arrivals), daemon=True).start()
+    threading.Thread(target=feed, args=(lines, arrivals), daemon=True).start()
     while True:
         try:
             arrival = arrivals.get(timeout=seconds)
@@ -110,12 +97,3 @@ def iter_with_timeout(lines: Iterable[Line], seconds: float = WINDOW_SECONDS) ->
         if isinstance(arrival, BaseException):
             raise arrival
         yield arrival
-
-
-def _read(lines: Iterable[Line], arrivals: queue.Queue[Line | BaseException | None]) -> None:
-    try:
-        for line in lines:
-            arrivals.put(line)
-        arrivals.put(None)
-    except BaseException as error:  # noqa: BLE001 - raised again where lines are read
-        arrivals.put(error)

@@ -22,6 +22,7 @@ from kubectl_ddp.observe.result_annotations import persist_result
 from kubectl_ddp.observe.scrape import observe
 from kubectl_ddp.status.job_state import JobState, State, failure, job_state
 from kubectl_ddp.status.startup import EVENT_REASONS
+from kubectl_ddp.util.concurrency import feed
 from kubectl_ddp.util.invocation import location_flags, program
 from kubectl_ddp.util.stop import THREAD_END_SECONDS, Stop
 
@@ -218,9 +219,10 @@ def _where_it_is(state: JobState) -> str:
 def _changes(backend: Backend, name: str, timeout: float | None, pause: float | None) -> Generator[Snapshot]:
     """Yield the job after each change, and after ``pause`` seconds without one. Ends when the job is deleted."""
     limit = time.monotonic() + timeout if timeout is not None else None
-    arrivals: queue.SimpleQueue[Snapshot | BaseException | None] = queue.SimpleQueue()
+    arrivals: queue.Queue[Snapshot | BaseException | None] = queue.Queue()
     stop = Stop()
-    watcher = threading.Thread(target=_watch, args=(backend, name, arrivals, stop), daemon=True)
+    snapshots = backend.watch(name, reasons=EVENT_REASONS, stop=stop)
+    watcher = threading.Thread(target=feed, args=(snapshots, arrivals), daemon=True)
     watcher.start()
     try:
         yield from _arriving(arrivals, limit, pause)
@@ -230,7 +232,7 @@ def _changes(backend: Backend, name: str, timeout: float | None, pause: float | 
 
 
 def _arriving(
-    arrivals: queue.SimpleQueue[Snapshot | BaseException | None], limit: float | None, pause: float | None
+    arrivals: queue.Queue[Snapshot | BaseException | None], limit: float | None, pause: float | None
 ) -> Iterator[Snapshot]:
     latest: Snapshot | None = None
     while True:
@@ -250,14 +252,3 @@ def _arriving(
             return
         latest = arrival
         yield latest
-
-
-def _watch(
-    backend: Backend, name: str, arrivals: queue.SimpleQueue[Snapshot | BaseException | None], stop: Stop
-) -> None:
-    try:
-        for snapshot in backend.watch(name, reasons=EVENT_REASONS, stop=stop):
-            arrivals.put(snapshot)
-        arrivals.put(None)
-    except BaseException as error:  # noqa: BLE001 - raised again by the waiting thread
-        arrivals.put(error)

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from itertools import groupby, pairwise
+from itertools import groupby
 from typing import Final
 
 from kubectl_ddp.status.job_tables import RANK_COLORS
 from kubectl_ddp.status.rank_status import RankActivity, RankState
 from kubectl_ddp.status.stragglers import RATIO
 from kubectl_ddp.top.drawing import mean, phase_bar
-from kubectl_ddp.util.text_table import NOTHING, Cell, Style, Table, count, duration, number
+from kubectl_ddp.util.text_table import NOTHING, Cell, Style, Table, count, duration, format_ranges, number
 
 HEADER: Final = ("RANK", "POD", "STATE", "STEP", "SAMPLES/S", "SEC/STEP", "BUSY", "STEP TIME", "LAST STEP")
 BAR_WIDTH: Final = 24
@@ -58,7 +58,7 @@ class Row:
         steps = [one.step for one in ranks if one.step is not None]
         bar = phase_bar(mean([one.phases for one in ranks]), bar_width)
         return [
-            Cell(format_rank_ranges([one.rank for one in ranks])),
+            Cell(format_ranges([one.rank for one in ranks])),
             Cell(ranks[0].pod),
             Cell(self.state, RANK_COLORS[self.state]),
             Cell(count(min(steps, default=None))),
@@ -73,18 +73,6 @@ class Row:
         seconds = _max_value(self.ranks, lambda one: one.busy_seconds)
         text = number(seconds, digits=3)
         return Cell(f"{text} !{self.max_slowdown:.1f}x", "red") if self.max_slowdown > RATIO else Cell(text)
-
-
-def format_rank_ranges(ranks: Sequence[int]) -> str:
-    """Return ranks as compact ranges.
-
-    >>> format_rank_ranges([0, 1, 2, 5, 7, 8]), format_rank_ranges([3])
-    ('0-2,5,7-8', '3')
-    """
-    ordered = sorted(ranks)
-    breaks = [at for at, (left, right) in enumerate(pairwise(ordered), start=1) if right != left + 1]
-    parts = [ordered[left:right] for left, right in pairwise([0, *breaks, len(ordered)])]
-    return ",".join(str(part[0]) if len(part) == 1 else f"{part[0]}-{part[-1]}" for part in parts)
 
 
 def rows_of(ranks: Sequence[RankState], slow: Mapping[int, float], room: int | None) -> tuple[list[Row], int]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import queue
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from contextlib import ExitStack
 from functools import partial
 from typing import Final, Generic, Self, TypeVar, overload
@@ -78,3 +78,13 @@ def run_concurrently(*calls: Callable[[], T]) -> tuple[T, ...]:
 def each(ask: Callable[[T], A], items: Sequence[T]) -> list[A]:
     """Return the result of ``ask`` for each item, in order."""
     return list(run_concurrently(*(lambda item=item: ask(item) for item in items)))
+
+
+def feed(items: Iterable[T], arrivals: queue.Queue[T | BaseException | None]) -> None:
+    """Put each item into a queue, and at the end ``None`` or the error of ``items``; for a thread of its own."""
+    try:
+        for item in items:
+            arrivals.put(item)
+        arrivals.put(None)
+    except BaseException as error:  # noqa: BLE001 - raised again where the items are read
+        arrivals.put(error)

@@ -151,3 +151,18 @@ def percent(share: float | None) -> str:
     ('45%', '-')
     """
     return NOTHING if share is None else f"{int(share * 100)}%"
+
+
+def format_ranges(numbers: Iterable[int]) -> str:
+    """Format numbers in order, with consecutive ones as a range.
+
+    >>> format_ranges([8, 0, 1, 2, 5, 7]), format_ranges([3])
+    ('0-2,5,7-8', '3')
+    """
+    parts: list[list[int]] = []
+    for number in sorted(numbers):
+        if parts and parts[-1][-1] == number - 1:
+            parts[-1][1:] = [number]
+        else:
+            parts.append([number])
+    return ",".join("-".join(map(str, part)) for part in parts)
