@@ -23,7 +23,7 @@ from kubectl_ddp.util.invocation import thread_location
 if TYPE_CHECKING:
     from os import PathLike
 
-    from kubectl_ddp.observe.pod_samples import Sample
+    from kubectl_ddp.observe.scrape import Sample
 
 _LOG: Final = logging.getLogger("kubectl_ddp")
 
@@ -151,7 +151,7 @@ class Job:
 
         Pods that do not answer are left out. An ended job has none: :meth:`report` has what it kept.
         """
-        from kubectl_ddp.observe.pod_samples import read_samples  # noqa: PLC0415 - only for this method
+        from kubectl_ddp.observe.scrape import read_samples  # noqa: PLC0415 - only for this method
 
         with self._location():
             return read_samples(self._backend, self._backend.job(self.name, events=False), families)

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Final
 from urllib.parse import urlencode, urlsplit, urlunsplit
 
 from ddp_trainer.common.metric_names import Dashboard
-from kubectl_ddp.errors import UsageError
+from kubectl_ddp.errors import NotFound, UsageError
 from kubectl_ddp.kube.objects import Object
 
 VARIABLE: Final = "KUBECTL_DDP_GRAFANA"
@@ -58,3 +58,15 @@ def address(base: str, dashboard: Dashboard, variables: Mapping[str, str | None]
     """
     query = urlencode({f"var-{name}": value for name, value in variables.items() if value})
     return f"{base}/d/{dashboard}" + (f"?{query}" if query else "")
+
+
+def only_service(services: Iterable[Object]) -> GrafanaService:
+    """Return Grafana's only Service. Raises NotFound if there is none, UsageError if there are several."""
+    # Skip headless Services, which connect Grafana's replicas.
+    found = [GrafanaService.of(each) for each in services if each["spec"].get("clusterIP") != "None"]
+    hint = f"Give its address with --grafana or ${VARIABLE}."
+    if not found:
+        raise NotFound(f"There is no Service with the label {LABEL} in the cluster.", hint=hint)
+    if len(found) > 1:
+        raise UsageError(f"There are several Grafanas: {', '.join(map(str, found))}.", hint=hint)
+    return found[0]

@@ -18,8 +18,9 @@ from kubectl_ddp.errors import DdpError
 from kubectl_ddp.kube import job_kinds
 from kubectl_ddp.kube.objects import Object, Snapshot
 from kubectl_ddp.status.job_state import JobState, job_state
-from kubectl_ddp.status.metrics_parser import LIVE, TABLE, Samples, parse
+from kubectl_ddp.status.metrics_parser import LIVE, TABLE, Samples, iter_samples, parse
 from kubectl_ddp.status.termination_message import is_running, workers
+from kubectl_ddp.util.concurrency import each
 
 _AT_FIRST: Final = 4
 """Initial number of threads. Each needs a connection, and more do not help if pods answer immediately."""
@@ -168,3 +169,38 @@ def observe_all(
         job_state(one, samples, where=backend.where, with_startup=not for_table)
         for one, samples in zip(snapshots, told, strict=True)
     ]
+
+
+@dataclass(frozen=True, slots=True)
+class Sample:
+    """Current value of one series of a pod."""
+
+    pod: str
+    name: str
+    labels: Mapping[str, str]
+    value: float
+
+
+def read_samples(backend: Backend, snapshot: Snapshot, families: Collection[str] = ()) -> list[Sample]:
+    """Return the samples of a job's running worker pods, without the pods that do not answer.
+
+    Args:
+        backend: Place of the job.
+        snapshot: The job.
+        families: Metric families to return (default: all).
+    """
+
+    def of_pod(pod: Object) -> list[Sample]:
+        try:
+            text = backend.metrics(pod, families)
+        except DdpError:  # starting, ending, or blocked by a network policy
+            return []
+        name = str(pod["metadata"]["name"])
+        return [
+            Sample(name, family, labels, value)
+            for family, labels, value in iter_samples(text)
+            if not families or family in families
+        ]
+
+    running = [pod for pod in workers(snapshot.pods) if is_running(pod)]
+    return [sample for samples in each(of_pod, running) for sample in samples]

@@ -10,7 +10,8 @@ import re
 import sys
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import replace
-from typing import TYPE_CHECKING
+from functools import partial
+from typing import TYPE_CHECKING, Final
 
 from ddp_trainer.common.constants import HANG_PATH, HISTORY_PATH, Label
 from kubectl_ddp.backends.access import Access
@@ -48,6 +49,10 @@ if TYPE_CHECKING:
     from kubectl_ddp.spec.model import JobSpec
     from kubectl_ddp.spec.shared_presets import SharedPresets
     from kubectl_ddp.values.parsers import Egress
+
+
+API_SERVERS: Final = f"{collection('discovery.k8s.io/v1', 'endpointslices', 'default')}/kubernetes"
+"""EndpointSlice with the addresses from which API servers reach pods. Every cluster has the Service."""
 
 
 def on_stderr(text: str) -> None:
@@ -107,9 +112,17 @@ class ClusterBackend:
 
     def api_servers(self) -> tuple[str, ...]:
         """Return the addresses of the API servers. If they cannot be read, print a notice and return none."""
-        from kubectl_ddp.backends.cluster.read.apiserver_addresses import api_servers  # noqa: PLC0415 - only for submission
-
-        return api_servers(self._api, self._notice)
+        endpoints: Sequence[Object] = ()
+        with contextlib.suppress(Forbidden, NotFound, NotServed):
+            endpoints = self._api.get(API_SERVERS).get("endpoints") or ()
+        found = {address for endpoint in endpoints for address in endpoint["addresses"]}
+        if not found:
+            self._notice(
+                "The addresses of the API servers cannot be read (EndpointSlice 'kubernetes' in namespace 'default'). "
+                "The job's NetworkPolicy does not admit them, so 'status' and 'top' may not see its ranks. "
+                "--metrics-from ADDRESS admits one address, --metrics-from '*' admits all."
+            )
+        return tuple(sorted(found))
 
     def effective_egress(self, egress: Egress) -> Egress:
         """Return closed for an open job in a closed namespace. NetworkPolicies add up, so the job's would open it."""
@@ -162,9 +175,9 @@ class ClusterBackend:
 
     def grafana(self) -> GrafanaService:
         """Return Grafana's Service. Raises NotFound, UsageError, Forbidden."""
-        from kubectl_ddp.backends.cluster.read.grafana import grafana  # noqa: PLC0415 - only for ``dashboard``
+        from kubectl_ddp.kube.grafana import LABEL, only_service  # noqa: PLC0415 - only for ``dashboard``
 
-        return grafana(self._api)
+        return only_service(self._api.items(collection("v1", "services", None), labelSelector=LABEL)[0])
 
     def forward_service(self, service: GrafanaService, local: int | None) -> ExecCommand:
         """Return the ``kubectl port-forward`` command to a Service from a local port (default: a free one)."""
@@ -224,9 +237,9 @@ class ClusterBackend:
 
     def related_objects(self, job: Object, kinds: Collection[RelatedKind]) -> RelatedObjects:
         """Return objects related to a job, of the given kinds, read concurrently."""
-        from kubectl_ddp.backends.cluster.read.related_reader import read  # noqa: PLC0415 - only for why and bundle
+        from kubectl_ddp.backends.cluster.read.resource_table import related_objects  # noqa: PLC0415 - only for why and bundle
 
-        return read(self._api, self.namespace, job_kinds.engine_of(job).name, kinds)
+        return related_objects(self._api, self.namespace, job_kinds.engine_of(job).name, kinds)
 
     def inspect_cluster(self) -> ClusterFacts:
         """Return the properties of the cluster and the rights of the user there."""
@@ -299,9 +312,25 @@ class ClusterBackend:
 
     def inventory(self) -> Inventory:
         """Return machines, pods and queues, which determine free capacity, and a note for each that may not be read."""
-        from kubectl_ddp.backends.cluster.read.capacity_reader import read  # noqa: PLC0415 - only for ``capacity``
+        from kubectl_ddp.backends.cluster.read.preflight_reader import unknown_if_forbidden  # noqa: PLC0415 - only for ``capacity``
+        from kubectl_ddp.backends.cluster.read.resource_table import objects  # noqa: PLC0415
+        from kubectl_ddp.capacity.model import Inventory  # noqa: PLC0415
+        from kubectl_ddp.kube.related_objects import RelatedKind  # noqa: PLC0415
 
-        return read(self._api, self.namespace)
+        nodes, pods, local_queues, cluster_queues = run_concurrently(
+            *(
+                unknown_if_forbidden(partial(objects, self._api, kind, namespace))
+                for kind, namespace in (
+                    (RelatedKind.NODES, None),
+                    (RelatedKind.BOUND, None),
+                    (RelatedKind.LOCAL_QUEUES, self.namespace),
+                    (RelatedKind.CLUSTER_QUEUES, None),
+                )
+            )
+        )
+        return Inventory(
+            namespace=self.namespace, nodes=nodes, pods=pods, local_queues=local_queues, cluster_queues=cluster_queues
+        )
 
     def _all_that_is_missing(self, objects: Sequence[Object]) -> Forbidden | None:
         """Return the error with all missing rights; ``None`` if no right is missing or the rights cannot be read."""

@@ -19,7 +19,6 @@ from kubectl_ddp.backends.local.directory import JobDirectory, no_such_job, root
 from kubectl_ddp.backends.local.environment import elastic_bounds
 from kubectl_ddp.backends.local.liveness import claim, engine_of, remove, remove_orphans, snapshot, wait_until_gone
 from kubectl_ddp.backends.local.paths import local_jobs_directory
-from kubectl_ddp.backends.local.signal_mask import defer_interrupt
 from kubectl_ddp.errors import DdpError, Forbidden, NotFound, Unreachable, UsageError
 from kubectl_ddp.kube.job_kinds import pod_count
 from kubectl_ddp.kube.objects import Object, Snapshot
@@ -27,6 +26,7 @@ from kubectl_ddp.kube.related_objects import RelatedKind, RelatedObjects
 from kubectl_ddp.status.metrics_parser import metrics_path
 from kubectl_ddp.status.termination_message import is_running
 from kubectl_ddp.util.bounded_answer import POD_ANSWER, RefusedAnswer, read_answer
+from kubectl_ddp.util.interrupt import defer_interrupt
 from kubectl_ddp.util.invocation import program
 from kubectl_ddp.util.stop import Stop
 from kubectl_ddp.values.node_bounds import validate_node_count

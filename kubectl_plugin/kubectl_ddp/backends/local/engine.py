@@ -20,7 +20,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, Final
 
-from kubectl_ddp.backends.local import batch, liveness, operator, volumes
+from kubectl_ddp.backends.local import liveness, operator, volumes
 from kubectl_ddp.backends.local import pods as pod_states
 from kubectl_ddp.backends.local.addresses import Network
 from kubectl_ddp.backends.local.conditions import is_finished, set_condition
@@ -196,7 +196,7 @@ class Engine:
             for runner in self._runners.values()
             if runner.pod["metadata"]["labels"].get("batch.kubernetes.io/job-name") == name
         ]
-        plan = batch.reconcile(batch_job, mine, failures=self._store_failures, is_run_over=self._is_over)
+        plan = operator.reconcile_job(batch_job, mine, failures=self._store_failures, is_run_over=self._is_over)
         for pod_name in plan.delete:
             self._stop(pod_name)
         if plan.event is not None:

@@ -5,6 +5,10 @@ Follows training-operator 1.9 for a PyTorchJob of workers
 elastic job succeed. ``ExitCode`` replaces the pod for exit codes from 128 on and fails the job for lower ones.
 ``backoffLimit`` counts in-place restarts of running pods. It has no effect under ``ExitCode``, where the launcher keeps
 the restart budget.
+
+:func:`reconcile_job` decides about a Job of one pod, the rendezvous store, which outlives its pods but not the run. A
+failed pod is replaced up to ``backoffLimit`` times. When the run ends the pod is stopped, as the garbage collector of a
+cluster would do.
 """
 
 from __future__ import annotations
@@ -12,7 +16,7 @@ from __future__ import annotations
 import copy
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Final
 
 from kubectl_ddp.backends.local import pods as pod_states
 from kubectl_ddp.backends.local.conditions import is_finished, is_true, set_condition
@@ -197,3 +201,38 @@ def _count(draft: _Draft) -> None:
             "training.kubeflow.org/operator-name=pytorchjob-controller,training.kubeflow.org/replica-type=worker",
         }
     }
+
+
+DEFAULT_BACKOFF_LIMIT: Final = 6
+
+
+@dataclass(frozen=True, slots=True)
+class BatchPlan:
+    """Actions that the Job controller requests."""
+
+    create: bool = False
+    delete: tuple[str, ...] = ()
+    event: tuple[str, str] | None = None
+    """Reason and message of an event."""
+
+
+def reconcile_job(batch_job: Object, pods: Sequence[Object], *, failures: int, is_run_over: bool) -> BatchPlan:
+    """Return the actions for a batch Job.
+
+    Args:
+        batch_job: The Job.
+        pods: Its pods that have not been removed yet.
+        failures: Number of its pods that have failed so far.
+        is_run_over: True if the job that it belongs to has ended or is being deleted.
+    """
+    over = tuple(pod["metadata"]["name"] for pod in pods if pod_states.is_over(pod))
+    live = [pod for pod in pods if not pod_states.is_over(pod)]
+    if is_run_over or batch_job["spec"].get("suspend"):
+        leaving = tuple(pod["metadata"]["name"] for pod in live if not pod_states.is_terminating(pod))
+        return BatchPlan(delete=leaving)
+    if live or any(pod["status"]["phase"] == "Succeeded" for pod in pods):
+        return BatchPlan(delete=tuple(name for name in over if live))
+    if failures > batch_job["spec"].get("backoffLimit", DEFAULT_BACKOFF_LIMIT):
+        name = batch_job["metadata"]["name"]
+        return BatchPlan(event=("BackoffLimitExceeded", f"Job {name} has reached the specified backoff limit"))
+    return BatchPlan(create=True, delete=over)

@@ -6,8 +6,7 @@ from typing import Any
 
 import pytest
 
-from kubectl_ddp.backends.local import batch
-from kubectl_ddp.backends.local.operator import Plan, reconcile
+from kubectl_ddp.backends.local.operator import Plan, reconcile, reconcile_job
 from kubectl_ddp.kube.objects import Object
 from tests.support.kube_objects import a_template, job, pod, running, terminated, waiting
 
@@ -152,19 +151,19 @@ STORE = {"kind": "Job", "metadata": {"name": "digits-store"}, "spec": {"template
 
 
 def test_a_batch_job_has_one_pod_that_is_made_anew_when_it_fails() -> None:
-    assert batch.reconcile(STORE, [], failures=0, is_run_over=False).create
-    assert not batch.reconcile(STORE, [pod(0)], failures=0, is_run_over=False).create
-    plan = batch.reconcile(STORE, [pod(0, terminated(1), role="store")], failures=1, is_run_over=False)
+    assert reconcile_job(STORE, [], failures=0, is_run_over=False).create
+    assert not reconcile_job(STORE, [pod(0)], failures=0, is_run_over=False).create
+    plan = reconcile_job(STORE, [pod(0, terminated(1), role="store")], failures=1, is_run_over=False)
     assert (plan.create, plan.delete) == (True, ("digits-store-0",))
 
 
 def test_a_batch_job_past_its_limit_is_left_and_said_to_be() -> None:
-    plan = batch.reconcile(STORE, [], failures=3, is_run_over=False)
+    plan = reconcile_job(STORE, [], failures=3, is_run_over=False)
     assert not plan.create
     assert plan.event is not None
     assert plan.event[0] == "BackoffLimitExceeded"
 
 
 def test_a_batch_job_ends_with_the_run() -> None:
-    assert batch.reconcile(STORE, [pod(0)], failures=0, is_run_over=True).delete == ("digits-worker-0",)
-    assert not batch.reconcile(STORE, [], failures=0, is_run_over=True).create
+    assert reconcile_job(STORE, [pod(0)], failures=0, is_run_over=True).delete == ("digits-worker-0",)
+    assert not reconcile_job(STORE, [], failures=0, is_run_over=True).create
