@@ -101,7 +101,7 @@ def _queue(local: Object, clusters: Sequence[Object] | None) -> Queue:
     return Queue(
         name=str(local["metadata"]["name"]),
         cluster_queue=leads,
-        inactive=inactive_reason(local) or (inactive_reason(cluster) if cluster else ""),
+        inactive=(inactive_reason(cluster) if cluster else "") or inactive_reason(local),  # the former has details
         waiting=int(status.get("pendingWorkloads") or 0),
         quotas=None if clusters is None else tuple(_quotas(cluster, status) if cluster else ()),
     )

@@ -26,7 +26,10 @@ def check_local_queue(subject: Subject, facts: Facts) -> Iterator[Finding]:
         return
     why = inactive_reason(local)
     if why:
-        yield error(f"The queue '{subject.spec.queue}' takes no jobs: {why}.")
+        yield error(
+            f"The queue '{subject.spec.queue}' takes no jobs: {why}.",
+            f"'kubectl describe clusterqueue {local['spec']['clusterQueue']}' shows the reason.",
+        )
     else:
         leads = local["spec"]["clusterQueue"]
         yield ok(f"The queue '{subject.spec.queue}' takes jobs, and leads to '{leads}'.")

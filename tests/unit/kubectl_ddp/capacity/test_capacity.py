@@ -99,6 +99,8 @@ def test_what_may_not_be_read_is_a_sentence_and_the_rest_is_told() -> None:
 
 def test_a_queue_has_its_quotas_and_the_reason_why_it_takes_no_jobs() -> None:
     stopped = lab(type="Active", status="False", message="It is stopped.")
-    [queue] = capacity_to_dict(found([], [], TEAM, [stopped]))["queues"]
+    vague = {"type": "Active", "status": "False", "message": "Can't submit new workloads to clusterQueue"}
+    local = [{**TEAM[0], "status": {"conditions": [vague]}}]
+    [queue] = capacity_to_dict(found([], [], local, [stopped]))["queues"]
     assert (queue["inactive"], queue["waiting"]) == ("It is stopped", 3)
     assert queue["shares"] == [{"flavor": "any", "resource": GPU, "quota": 20.0, "used": 4.0}]

@@ -37,6 +37,7 @@ def test_a_queue_that_is_not_there_is_said_with_those_that_are() -> None:
 def test_a_queue_that_takes_no_jobs_says_why() -> None:
     [found] = check_local_queue(job(), facts(local_queues=[a_local(active="False")]))
     assert (found.severity, "ClusterQueue is stopped" in found.message) == (Severity.ERROR, True)
+    assert "kubectl describe clusterqueue all" in found.hint
     [fine] = check_local_queue(job(), facts(local_queues=[a_local()]))
     assert fine.severity is Severity.OK
 
