@@ -16,8 +16,9 @@ from typing import Final
 import click
 
 from kubectl_ddp.cli.group import root
-from kubectl_ddp.cli.internal.candidates import Candidate, CommandArgs, command_names, flags, values
+from kubectl_ddp.cli.internal.candidates import Candidate, command_names, flags, is_given, values
 from kubectl_ddp.cli.internal.job_options import parameter_of
+from kubectl_ddp.errors import DdpError
 from kubectl_ddp.spec.fields import FILE_KEYS
 from kubectl_ddp.spec.job_key import Completion
 
@@ -64,43 +65,47 @@ def complete(words: Sequence[str]) -> CompletionResult:
     name = next((word for word in before if not word.startswith("-")), None)
     if name is None:
         return _beginning_with(unfinished, CompletionResult(command_names(unfinished)))
-    group = root()
-    context = click.Context(group, info_name="ddp")
-    command = group.get_command(context, name)
+    group = click.Context(root(), info_name="ddp")
+    command = root().get_command(group, name)
     if command is None:
         return CompletionResult(())
-    rest = before[before.index(name) + 1 :]
-    return _of_command(command, context, rest, unfinished)
+    return _of_command(command, group, before[before.index(name) + 1 :], unfinished)
 
 
-def _of_command(
-    command: click.Command, context: click.Context, before: Sequence[str], unfinished: str
-) -> CompletionResult:
-    if "--" in before:
+def _of_command(command: click.Command, group: click.Context, rest: Sequence[str], unfinished: str) -> CompletionResult:
+    if "--" in rest:
         return CompletionResult((), Directive.FILES)
-    pending = _pending_option(command, before)
-    words = CommandArgs(command, tuple(before))
-    if pending is not None:
-        return _beginning_with(unfinished, _of_parameter(pending, words))
+    if (pending := _option(command, rest[-1:])) is not None and not (pending.is_flag or pending.count):
+        return _beginning_with(unfinished, _of_parameter(pending, _parsed(command, rest[:-1], group)))
+    context = _parsed(command, rest, group)
     head, equals, value = unfinished.partition("=")
     if head.startswith("--") and equals:
-        option = _option(command, head)
-        found = _beginning_with(value, _of_parameter(option, words)) if option else CompletionResult(())
+        option = _option(command, [head])
+        found = _beginning_with(value, _of_parameter(option, context)) if option else CompletionResult(())
         return CompletionResult(
             [Candidate(f"{head}={each.value}", each.description) for each in found.candidates], found.directive
         )
     if unfinished.startswith("-"):
         return _beginning_with(unfinished, CompletionResult(flags(command, context)))
-    argument = _argument(command, len(words.positional_args))
-    return _beginning_with(unfinished, _of_parameter(argument, words)) if argument else CompletionResult(())
+    arguments = (each for each in command.params if isinstance(each, click.Argument))
+    argument = next((each for each in arguments if each.nargs < 0 or not is_given(each, context)), None)
+    return _beginning_with(unfinished, _of_parameter(argument, context)) if argument else CompletionResult(())
 
 
-def _of_parameter(parameter: click.Parameter, words: CommandArgs) -> CompletionResult:
+def _parsed(command: click.Command, words: Sequence[str], group: click.Context) -> click.Context:
+    """Return the context of a command line; one without values if the line has an error."""
+    try:
+        return command.make_context(command.name, [*words], parent=group, resilient_parsing=True)
+    except (DdpError, click.ClickException):
+        return click.Context(command, parent=group)
+
+
+def _of_parameter(parameter: click.Parameter, context: click.Context) -> CompletionResult:
     if parameter.name == "job_file":
         return CompletionResult(EXTENSIONS, Directive.FILTER_EXTENSION)
     if parameter.name in FILES:
         return CompletionResult((), Directive.FILES)
-    return CompletionResult(values(parameter, words))
+    return CompletionResult(values(parameter, context))
 
 
 def _beginning_with(unfinished: str, found: CompletionResult) -> CompletionResult:
@@ -109,20 +114,6 @@ def _beginning_with(unfinished: str, found: CompletionResult) -> CompletionResul
     return CompletionResult([each for each in found.candidates if each.value.startswith(unfinished)], found.directive)
 
 
-def _option(command: click.Command, word: str) -> click.Option | None:
-    return next((each for each in command.params if isinstance(each, click.Option) and word in each.opts), None)
-
-
-def _pending_option(command: click.Command, before: Sequence[str]) -> click.Option | None:
-    """Return the option that the previous word starts, if it takes a value."""
-    option = _option(command, before[-1]) if before else None
-    return option if option is not None and not option.is_flag and not option.count else None
-
-
-def _argument(command: click.Command, position: int) -> click.Argument | None:
-    """Return the argument at a position."""
-    for argument in (each for each in command.params if isinstance(each, click.Argument)):
-        if argument.nargs < 0 or position < argument.nargs:
-            return argument
-        position -= argument.nargs
-    return None
+def _option(command: click.Command, word: Sequence[str]) -> click.Option | None:
+    options = (each for each in command.params if isinstance(each, click.Option))
+    return next((each for each in options if set(word) & set(each.opts)), None)

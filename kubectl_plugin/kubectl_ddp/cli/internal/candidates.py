@@ -4,22 +4,20 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
-import itertools
 import threading
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final, TypeVar
 
 import click
+from click.core import ParameterSource
 
 from ddp_trainer.common.constants import PortName
 from kubectl_ddp.backends.access import kubeconfig_files
 from kubectl_ddp.backends.local.paths import local_job_names
 from kubectl_ddp.backends.select import Where, backend_for, has_kubeconfig
-from kubectl_ddp.cli.internal.command import positional_indexes
 from kubectl_ddp.cli.internal.job_options import parameter_of
-from kubectl_ddp.cli.internal.resource_types import JOB_TYPES
 from kubectl_ddp.cli.registry import ALIASES, COMMANDS
 from kubectl_ddp.fabrics.registry import AUTO, NONE, fabrics
 from kubectl_ddp.kube import job_kinds
@@ -42,43 +40,21 @@ class Candidate:
     description: str = ""
 
 
-@dataclass(frozen=True, slots=True)
-class CommandArgs:
-    """Complete words after the command's name."""
+def where_of(context: click.Context) -> Where:
+    """Return the place that the flags of a command line select."""
+    return Where(**{name: context.params[name] for name in Where.__dataclass_fields__ if name in context.params})
 
-    command: click.Command
-    words: tuple[str, ...]
 
-    @property
-    def positional_args(self) -> list[str]:
-        """Words that are neither flags nor values of flags, without a kind of object in front, as in ``job digits``."""
-        words = [self.words[index] for index in positional_indexes(self.command, self.words)]
-        arguments = [each.name for each in self.command.params if isinstance(each, click.Argument)]
-        has_type = arguments in (["job"], ["jobs"]) and words and words[0].lower() in JOB_TYPES
-        return words[1:] if has_type else words
+def given_arguments(context: click.Context) -> list[str]:
+    """Return the words of a command line that are neither flags nor values of flags."""
+    arguments = (each for each in context.command.params if isinstance(each, click.Argument))
+    values = (context.params[each.name or ""] for each in arguments if is_given(each, context))
+    return [word for value in values for word in ((value,) if isinstance(value, str) else value)]
 
-    def where(self) -> Where:
-        """Return the place that the flags among these words select."""
-        return Where(
-            local="--local" in self.words,
-            context=self._value("--context"),
-            cluster=self._value("--cluster"),
-            user=self._value("--user"),
-            kubeconfig=self._value("--kubeconfig"),
-            namespace=self._value("-n", "--namespace"),
-            acting_as=self._value("--as"),
-            as_groups=tuple(self._values("--as-group")),
-            all_namespaces="-A" in self.words or "--all-namespaces" in self.words,
-        )
 
-    def _value(self, *names: str) -> str | None:
-        return next(self._values(*names), None)
-
-    def _values(self, *names: str) -> Iterator[str]:
-        for word, following in itertools.pairwise([*self.words, ""]):
-            head, equals, value = word.partition("=")
-            if head in names and (value if equals else following):
-                yield value if equals else following
+def is_given(parameter: click.Parameter, context: click.Context) -> bool:
+    """Return whether a command line has a value for a parameter."""
+    return context.get_parameter_source(parameter.name or "") is ParameterSource.COMMANDLINE
 
 
 def command_names(unfinished: str) -> list[Candidate]:
@@ -98,23 +74,23 @@ def flags(command: click.Command, context: click.Context) -> list[Candidate]:
     ]
 
 
-def values(parameter: click.Parameter, words: CommandArgs) -> list[Candidate]:
+def values(parameter: click.Parameter, context: click.Context) -> list[Candidate]:
     """Return the candidates for the value of a flag or an argument."""
     if isinstance(parameter.type, click.Choice):
         return [Candidate(str(choice)) for choice in parameter.type.choices]
     offer = OFFERS.get(parameter.name or "")
-    return list(offer(words)) if offer else []
+    return list(offer(context)) if offer else []
 
 
-def _jobs(words: CommandArgs) -> Iterable[Candidate]:
+def _jobs(context: click.Context) -> Iterable[Candidate]:
     """Return the names of jobs on this machine and in the cluster, without those already on the command line."""
-    where = words.where()
+    where = where_of(context)
     found: dict[str, str] = {}
     if not where.local and has_kubeconfig():
         found = within(PATIENCE_SECONDS, lambda: _cluster_jobs(where), found)
     if not where.names_a_cluster:
         found |= dict.fromkeys(local_job_names(), "on this machine")
-    return [Candidate(name, place) for name, place in found.items() if name not in words.positional_args]
+    return [Candidate(name, place) for name, place in found.items() if name not in given_arguments(context)]
 
 
 def _cluster_jobs(where: Where) -> dict[str, str]:
@@ -122,9 +98,9 @@ def _cluster_jobs(where: Where) -> dict[str, str]:
     return {snapshot.job["metadata"]["name"]: f"in {backend.where}" for snapshot in backend.jobs()}
 
 
-def _ranks(words: CommandArgs) -> Iterable[Candidate]:
-    named = words.positional_args
-    count = within(PATIENCE_SECONDS, lambda: _world(words.where(), named[0]), 0) if named else 0
+def _ranks(context: click.Context) -> Iterable[Candidate]:
+    named = given_arguments(context)
+    count = within(PATIENCE_SECONDS, lambda: _world(where_of(context), named[0]), 0) if named else 0
     numbers = [Candidate(str(rank), "one rank") for rank in range(min(count, MOST_RANKS))]
     return [Candidate("all", "every rank"), Candidate("failed", "ranks that failed"), *numbers]
 
@@ -135,10 +111,10 @@ def _world(where: Where, name: str) -> int:
     return job_kinds.bounds(job)[1] * job_kinds.processes_per_node(job)
 
 
-def _pods(words: CommandArgs) -> Iterable[Candidate]:
+def _pods(context: click.Context) -> Iterable[Candidate]:
     """Return the pods of the job, without the job's name as prefix."""
-    named = words.positional_args
-    found = within(PATIENCE_SECONDS, lambda: _pods_of(words.where(), named[0]), list[str]()) if named else []
+    named = given_arguments(context)
+    found = within(PATIENCE_SECONDS, lambda: _pods_of(where_of(context), named[0]), list[str]()) if named else []
     return [Candidate(name) for name in found]
 
 
@@ -147,47 +123,48 @@ def _pods_of(where: Where, name: str) -> list[str]:
     return [str(pod["metadata"]["name"]).removeprefix(f"{name}-") for pod in pods]
 
 
-def _ports(_words: CommandArgs) -> Iterable[Candidate]:
+def _ports(_context: click.Context) -> Iterable[Candidate]:
     return [Candidate(PortName.METRICS, "of every rank's pod"), Candidate(PortName.RENDEZVOUS, "of the store's pod")]
 
 
-def _config_keys(words: CommandArgs) -> Iterable[Candidate]:
+def _config_keys(context: click.Context) -> Iterable[Candidate]:
     """Return the keys that may have a default, after ``set`` and ``unset``."""
     from kubectl_ddp.spec.user_config import KEYS, SETTINGS  # noqa: PLC0415 - only for one command
 
-    return [Candidate(key) for key in (*KEYS, *SETTINGS)] if words.positional_args[:1] in (["set"], ["unset"]) else []
+    has_key = given_arguments(context)[:1] in (["set"], ["unset"])
+    return [Candidate(key) for key in (*KEYS, *SETTINGS)] if has_key else []
 
 
-def _contexts(words: CommandArgs) -> Iterable[Candidate]:
-    return [Candidate(name, namespace) for name, namespace in _namespace_of_context(words).items()]
+def _contexts(context: click.Context) -> Iterable[Candidate]:
+    return [Candidate(name, namespace) for name, namespace in _namespace_of_context(context).items()]
 
 
-def _namespaces(words: CommandArgs) -> Iterable[Candidate]:
+def _namespaces(context: click.Context) -> Iterable[Candidate]:
     """Return the namespaces in the kubeconfig. The cluster is not queried, because few users may list its
     namespaces.
     """
-    return [Candidate(name) for name in sorted({"default", *_namespace_of_context(words).values()})]
+    return [Candidate(name) for name in sorted({"default", *_namespace_of_context(context).values()})]
 
 
-def _cluster_names(words: CommandArgs) -> Iterable[Candidate]:
-    found = _in_kubeconfig(words, "cluster")
+def _cluster_names(context: click.Context) -> Iterable[Candidate]:
+    found = _in_kubeconfig(context, "cluster")
     return [Candidate(name, str(entry.get("server") or "")) for name, entry in found.items()]
 
 
-def _users(words: CommandArgs) -> Iterable[Candidate]:
-    return [Candidate(name) for name in _in_kubeconfig(words, "user")]
+def _users(context: click.Context) -> Iterable[Candidate]:
+    return [Candidate(name) for name in _in_kubeconfig(context, "user")]
 
 
-def _namespace_of_context(words: CommandArgs) -> dict[str, str]:
-    found = _in_kubeconfig(words, "context")
+def _namespace_of_context(context: click.Context) -> dict[str, str]:
+    found = _in_kubeconfig(context, "context")
     return {name: str(entry.get("namespace") or "default") for name, entry in found.items()}
 
 
-def _in_kubeconfig(words: CommandArgs, kind: str) -> dict[str, Mapping[str, Any]]:
+def _in_kubeconfig(context: click.Context, kind: str) -> dict[str, Mapping[str, Any]]:
     """Return the contexts, clusters or users of the kubeconfig. If several files define a name, the first is used."""
     import yaml  # noqa: PLC0415 - not needed to complete commands and flags
 
-    named = words.where().kubeconfig
+    named = where_of(context).kubeconfig
     found: dict[str, Mapping[str, Any]] = {}
     for file in [Path(named)] if named else kubeconfig_files():
         document = yaml.safe_load(file.read_text(encoding="utf-8")) or {}
@@ -196,12 +173,12 @@ def _in_kubeconfig(words: CommandArgs, kind: str) -> dict[str, Mapping[str, Any]
     return found
 
 
-def _preset_names(words: CommandArgs) -> Iterable[Candidate]:
+def _preset_names(context: click.Context) -> Iterable[Candidate]:
     """Return the built-in presets and those that the namespace shares."""
     from kubectl_ddp.client.submission.resolved_job import shared_by  # noqa: PLC0415 - rarely needed
     from kubectl_ddp.spec.shared_presets import SharedPresets  # noqa: PLC0415
 
-    place = words.where()
+    place = where_of(context)
     there = SharedPresets()
     if not place.local and has_kubeconfig():
         there = within(PATIENCE_SECONDS, lambda: shared_by(place), there)
@@ -209,34 +186,34 @@ def _preset_names(words: CommandArgs) -> Iterable[Candidate]:
     return [*mine, *(Candidate(name, "of this namespace") for name in there.texts)]
 
 
-def _fabric_names(_words: CommandArgs) -> Iterable[Candidate]:
+def _fabric_names(_context: click.Context) -> Iterable[Candidate]:
     chosen = [Candidate(AUTO, "what the job's other words say"), Candidate(NONE, "nothing is added")]
     return [*chosen, *(Candidate(fabric.name, fabric.summary) for fabric in fabrics().values())]
 
 
-def _profile_names(words: CommandArgs) -> Iterable[Candidate]:
-    found = {each.value: each for each in (*_fabric_names(words), *_preset_names(words))}
-    return [each for name, each in found.items() if name not in {AUTO, *words.positional_args}]
+def _profile_names(context: click.Context) -> Iterable[Candidate]:
+    found = {each.value: each for each in (*_fabric_names(context), *_preset_names(context))}
+    return [each for name, each in found.items() if name not in {AUTO, *given_arguments(context)}]
 
 
-def _wait_conditions(_words: CommandArgs) -> Iterable[Candidate]:
+def _wait_conditions(_context: click.Context) -> Iterable[Candidate]:
     return [
         Candidate(goal) for goal in ("complete", "running", "failed", "suspended", "deleted", "step=", "world-size=")
     ]
 
 
-def _job_keys(_words: CommandArgs) -> Iterable[Candidate]:
+def _job_keys(_context: click.Context) -> Iterable[Candidate]:
     return [Candidate(key, field.help) for key, field in FILE_KEYS.items()]
 
 
-def _offer(field: Field) -> Callable[[CommandArgs], Iterable[Candidate]] | None:
+def _offer(field: Field) -> Callable[[click.Context], Iterable[Candidate]] | None:
     """Return the source of values for the flag of a key."""
     if field.choices:
-        return lambda _words: map(Candidate, field.choices)
+        return lambda _context: map(Candidate, field.choices)
     return {Completion.PRESETS: _preset_names, Completion.FABRICS: _fabric_names}.get(field.completion)
 
 
-OFFERS: Final[Mapping[str, Callable[[CommandArgs], Iterable[Candidate]]]] = {
+OFFERS: Final[Mapping[str, Callable[[click.Context], Iterable[Candidate]]]] = {
     "job": _jobs,
     "jobs": _jobs,
     "rank": _ranks,

@@ -60,6 +60,8 @@ def test_commands_come_with_what_they_do() -> None:
         (["submit", "--nn"], ["--nnodes"]),
         (["port-forward", "digits", "m"], ["metrics"]),
         (["config", "set", "que"], ["queue", "queuePriority", "queueResize"]),
+        (["config", "se"], ["set"]),
+        (["submit", "torchrun", "--nn"], ["--nnodes"]),
         (["config", "view", "que"], []),
         (["submit", "--na"], ["--name", "--namespace"]),
         (["submit", "--gang", "k"], ["kueue", "kai"]),
