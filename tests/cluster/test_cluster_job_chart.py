@@ -172,12 +172,13 @@ def runs_nothing_for_others(user: Namespace) -> None:
         user.path("v1", "services"), {"metadata": {"name": "taken-store"}, "spec": {"ports": [{"port": 80}]}}
     )
     apply("taken")
-    apply("elsewhere", podTemplate={"metadata": {"namespace": "default"}})
+    apply("elsewhere", nnodes=1, podTemplate={"metadata": {"namespace": "default"}})
     apply("huge", env={f"LONG_{number}": "x" * 4000 for number in range(200)})
     apply("last", nnodes=1)
     until("the last one", lambda: phase(user, "last") == "Running")
-    for name, sentence in {"taken": "another Service", "elsewhere": "namespace", "huge": "a cluster stores"}.items():
-        valid = until("a verdict", lambda name=name: condition(user, name))
+    until("the pod, in this namespace", lambda: phase(user, "elsewhere") == "Running")
+    for name, sentence in {"taken": "another Service", "huge": "a cluster stores"}.items():
+        valid = until(f"a verdict on {name}", lambda name=name: condition(user, name))
         assert sentence in valid, name
     assert user.api.get(user.path("v1", "services", "taken-store"))["metadata"]["uid"] == theirs["metadata"]["uid"]
     for name in ("taken", "elsewhere", "huge", "last"):
