@@ -124,17 +124,18 @@ def _resources(api: Api) -> Iterator[tuple[str, Mapping[str, Any]]]:
                     yield version, resource
 
 
-def submitter(space: Namespace, namespace: str) -> Path:
-    """A kubeconfig for somebody who holds the role ``ddp-submit`` in a namespace, and nothing else."""
+def submitter(space: Namespace, namespace: str, *roles: str) -> Path:
+    """A kubeconfig for somebody who holds roles of the platform in a namespace, and nothing else."""
     path = space.kubeconfig_of_nobody()
-    space.api.create(
-        f"/apis/rbac.authorization.k8s.io/v1/namespaces/{namespace}/rolebindings",
-        {
-            "metadata": {"name": "submitter"},
-            "roleRef": {"apiGroup": "rbac.authorization.k8s.io", "kind": "ClusterRole", "name": "ddp-submit"},
-            "subjects": [{"kind": "ServiceAccount", "name": "nobody", "namespace": space.name}],
-        },
-    )
+    for role in roles:
+        space.api.create(
+            f"/apis/rbac.authorization.k8s.io/v1/namespaces/{namespace}/rolebindings",
+            {
+                "metadata": {"name": role},
+                "roleRef": {"apiGroup": "rbac.authorization.k8s.io", "kind": "ClusterRole", "name": role},
+                "subjects": [{"kind": "ServiceAccount", "name": "nobody", "namespace": space.name}],
+            },
+        )
     return path
 
 

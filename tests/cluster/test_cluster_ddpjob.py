@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import contextlib
 import json
+import os
 import subprocess
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from copy import deepcopy
 from pathlib import Path
 from typing import Any
@@ -75,11 +76,13 @@ def get(space: Namespace, name: str) -> Json:
     return space.api.get(space.path("ddp.dev/v1alpha1", "ddpjobs", name))
 
 
-def kubectl(space: Namespace, *words: str, stdin: str = "") -> str:
-    done = subprocess.run(
-        ["kubectl", "-n", space.name, *words], input=stdin, capture_output=True, text=True, check=False, timeout=180
-    )
-    assert done.returncode == 0, done.stdout + done.stderr
+def kubectl(
+    space: Namespace, *words: str, stdin: str = "", code: int | None = 0, environ: Mapping[str, str] | None = None
+) -> str:
+    """Call kubectl in the namespace, and return what it prints; ``code`` is what it has to end with, None for any."""
+    command, env = ["kubectl", "-n", space.name, *words], {**os.environ, **(environ or {})}
+    done = subprocess.run(command, input=stdin, capture_output=True, text=True, check=False, timeout=180, env=env)
+    assert code is None or done.returncode == code, done.stdout + done.stderr
     return done.stdout
 
 

@@ -108,7 +108,7 @@ def _jobs_of_tests(platform: Release) -> list[str]:
 
 def _submitter(platform: Release, folder: Path) -> Namespace:
     """The command line of somebody who holds ``ddp-submit`` alone, in the namespace that is kept."""
-    environ = {"KUBECONFIG": str(submitter(platform.space, platform.kept))}
+    environ = {"KUBECONFIG": str(submitter(platform.space, platform.kept, "ddp-submit", "ddp-submit-objects"))}
     user = dataclasses.replace(platform.space, name=platform.kept, home=folder, environ=environ, _collections=[])
     until("what the role grants", lambda: user.ddp("list").code == 0)  # the API server reads bindings a moment later
     return user

@@ -13,7 +13,8 @@ import pytest
 from kubectl_ddp.backends.cluster.http.api import Api
 from kubectl_ddp.errors import NotFound
 from kubectl_ddp.kube import ddpjob
-from tests.cluster.helm_release import PLATFORM, release
+from kubectl_ddp.kube.objects import condition_of
+from tests.cluster.helm_release import PLATFORM, release, submitter
 from tests.cluster.live_cluster import Namespace, until
 from tests.cluster.test_cluster_ddpjob import DEFINITIONS, get, kubectl, phase
 from tests.support.helm import CHARTS, Done, Helm, helms
@@ -87,10 +88,10 @@ def is_scaled_by_upgrades(space: Namespace, helm: Helm) -> None:
     """An upgrade scales a release; what cannot change is refused and changes nothing; a rollback scales it back."""
     values = {**SMALL, **SLEEPER, "image": space.image}
     helm_in(space, helm, "install", "life", values).ok()
-    until("two nodes", lambda: get(space, "life")["status"].get("nodes") == "2/2")
+    until("two nodes", lambda: nodes(space, "life") == "2/2")
     pods = {pod["metadata"]["uid"] for pod in space.pods()}
     helm_in(space, helm, "upgrade", "life", values | {"replicas": 1}).ok()
-    until("one node", lambda: get(space, "life")["status"].get("nodes") == "1/1")
+    until("one node", lambda: nodes(space, "life") == "1/1")
     refused = helm_in(space, helm, "upgrade", "life", values | {"nnodes": "1:3"})
     assert refused.code != 0
     assert "only replicas, suspend, ttl can change" in refused.err
@@ -98,10 +99,15 @@ def is_scaled_by_upgrades(space: Namespace, helm: Helm) -> None:
     helm.run("rollback", "life", "1", "--namespace", space.name).ok()
     assert "replicas" not in get(space, "life")["spec"]
     helm_in(space, helm, "upgrade", "life", values | {"replicas": 2}).ok()
-    until("two nodes again", lambda: get(space, "life")["status"].get("nodes") == "2/2")
+    until("two nodes again", lambda: nodes(space, "life") == "2/2")
     assert pods & {pod["metadata"]["uid"] for pod in space.pods()}
     helm_in(space, helm, "uninstall", "life").ok()
     until("nothing left", lambda: not space.left())
+
+
+def nodes(space: Namespace, name: str) -> str:
+    """Ready nodes of those that a DDPJob has now."""
+    return str((get(space, name).get("status") or {}).get("nodes"))
 
 
 def applies_as_a_manifest(space: Namespace, helm: Helm) -> None:
@@ -116,3 +122,71 @@ def applies_as_a_manifest(space: Namespace, helm: Helm) -> None:
         assert get(space, name)["spec"]["replicas"] == 1
         until("the state", lambda name=name: phase(space, name) == "Suspended")
         kubectl(space, "delete", "-f", "-", stdin=text)
+
+
+SIZE = ("--nnodes", "1:2", "--nproc", "1", "--cpu", "50m", "--memory", "256Mi", "--shm", "16Mi", "--grace", "5s")
+SCRIPT = "import time\nprint('hello from the script', flush=True)\ntime.sleep(600)\n"
+
+
+@pytest.fixture
+def user(training: Platform) -> Namespace:
+    """The platform's namespace, for somebody who has the role ``ddp-submit`` in it and no other right."""
+    space, _ = training
+    nobody = dataclasses.replace(space, name=space.name.removesuffix("-kept"))
+    path = submitter(nobody, space.name, "ddp-submit")
+    return dataclasses.replace(space, environ={"KUBECONFIG": str(path)}, _collections=[])
+
+
+@pytest.mark.timeout(600)
+def test_the_role_to_submit_is_enough_for_a_life_of_a_job_and_opens_nothing_else(user: Namespace) -> None:
+    script = user.home / "hello.py"
+    script.write_text(SCRIPT)
+    user.ddp("submit", str(script), "--name", "mine", "--image", user.image, "--engine", "job", *SIZE).ok()
+    until("two nodes", lambda: get(user, "mine")["status"].get("nodes") == "2/2")
+    until("its lines", lambda: "hello from the script" in user.ddp("logs", "mine").ok().out)
+    assert user.ddp("status", "mine", "-o", "json").ok().json["state"] == "Running"
+    user.ddp("scale", "mine", "--nnodes", "1", "--no-wait").ok()
+    until("one node", lambda: get(user, "mine")["status"].get("nodes") == "1/1")
+    user.ddp("suspend", "mine").ok()
+    until("that it is suspended", lambda: phase(user, "mine") == "Suspended")
+    user.ddp("resume", "mine").ok()
+    until("one node again", lambda: get(user, "mine")["status"].get("nodes") == "1/1")
+    runs_nothing_for_others(user)
+    user.ddp("delete", "mine", "--yes").ok()
+    until("nothing left", lambda: not user.left())
+
+
+def runs_nothing_for_others(user: Namespace) -> None:
+    """What the submitter may not do alone, the controller does not do for the submitter either."""
+    may = {"environ": dict(user.environ)}
+    status = "patch ddpjobs --subresource=status"
+    for what in ("create pods", "create secrets", "create jobs", "patch jobs", status, "get secrets"):
+        assert kubectl(user, "auth", "can-i", *what.split(), code=None, **may).strip() == "no", what
+
+    def apply(name: str, **changes: Any) -> None:
+        job = {**SMALL, **SLEEPER, "image": user.image, **changes}
+        item = {"apiVersion": ddpjob.API_VERSION, "kind": ddpjob.KIND, "metadata": {"name": name}, "spec": job}
+        kubectl(user, "create", "-f", "-", stdin=json.dumps(item), **may)
+
+    theirs = user.api.create(
+        user.path("v1", "services"), {"metadata": {"name": "taken-store"}, "spec": {"ports": [{"port": 80}]}}
+    )
+    apply("taken")
+    apply("elsewhere", nnodes=1, podTemplate={"metadata": {"namespace": "default"}})
+    apply("huge", env={f"LONG_{number}": "x" * 4000 for number in range(200)})
+    apply("last", nnodes=1)
+    until("the last one", lambda: phase(user, "last") == "Running")
+    until("the pod, in this namespace", lambda: phase(user, "elsewhere") == "Running")
+    for name, sentence in {"taken": "another Service", "huge": "a cluster stores"}.items():
+        valid = until(f"a verdict on {name}", lambda name=name: condition(user, name))
+        assert sentence in valid, name
+    assert user.api.get(user.path("v1", "services", "taken-store"))["metadata"]["uid"] == theirs["metadata"]["uid"]
+    for name in ("taken", "elsewhere", "huge", "last"):
+        kubectl(user, "delete", "ddp", name, **may)
+    user.api.delete(user.path("v1", "services", "taken-store"), uid=theirs["metadata"]["uid"])
+
+
+def condition(space: Namespace, name: str) -> str:
+    """Message of the condition Valid of a DDPJob that is not."""
+    valid = condition_of(get(space, name), "Valid")
+    return str(valid.get("message")) if valid.get("status") == "False" else ""

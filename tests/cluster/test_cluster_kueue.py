@@ -33,10 +33,10 @@ TINY = ("--nproc", "1", "--cpu", "60m", "--memory", "128Mi", "--shm", "16Mi", "-
 
 @pytest.fixture
 def submitter(space: Namespace) -> Iterator[str]:
-    """A user with the role ``ddp-submit`` in the namespace, to which the platform's policy for Workloads applies."""
+    """A user with the roles to submit in the namespace, to whom the platform's policy for Workloads applies."""
     user, tenant = f"{space.name}:ada", space.name
-    [role] = [each for each in ROLES if each.name == "ddp-submit"]
-    space.api.create(space.path(RBAC, "roles"), {"metadata": {"name": "submit"}, "rules": rules(role.permissions())})
+    granted = [right for each in ROLES if each.name.startswith("ddp-submit") for right in each.permissions()]
+    space.api.create(space.path(RBAC, "roles"), {"metadata": {"name": "submit"}, "rules": rules(granted)})
     bound = {
         "metadata": {"name": "submit"},
         "roleRef": {"apiGroup": "rbac.authorization.k8s.io", "kind": "Role", "name": "submit"},

@@ -41,10 +41,11 @@ def test_the_chart_has_the_roles_of_the_table(helm: Helm) -> None:
 
 
 def test_kubernetes_own_roles_have_those_that_open_no_pod(helm: Helm) -> None:
-    assert aggregated(helm) == {"ddp-view": ["view"], "ddp-submit": ["edit"]}
+    submitting = {"ddp-view": ["view"], "ddp-submit": ["edit"], "ddp-submit-objects": ["edit"]}
+    assert aggregated(helm) == submitting
     assert aggregated(helm, aggregate=False) == {}
     more = aggregated(helm, aggregateMetrics=True, aggregateDebug=True)
-    assert more == {"ddp-view": ["view"], "ddp-submit": ["edit"], "ddp-metrics": ["view"], "ddp-debug": ["edit"]}
+    assert more == {**submitting, "ddp-metrics": ["view"], "ddp-debug": ["edit"]}
     assert rendered(helm, enabled=False) == {}
 
 
@@ -69,7 +70,7 @@ def test_no_role_has_a_wildcard_reads_a_secret_or_has_a_way_to_more_rights() -> 
             assert "*" not in {*rule["verbs"], *rule["apiGroups"], *rule["resources"]}
             assert not {"serviceaccounts/token", "roles", "rolebindings"} & set(rule["resources"])
             if "secrets" in rule["resources"]:  # that of a run is made, and never read: not even a patch, which answers
-                assert (each.name, rule["resources"], rule["verbs"]) == ("ddp-submit", ["secrets"], ["create"])
+                assert (each.name, rule["resources"], rule["verbs"]) == ("ddp-submit-objects", ["secrets"], ["create"])
             assert not {"impersonate", "escalate", "bind"} & set(rule["verbs"])
 
 

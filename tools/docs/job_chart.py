@@ -50,7 +50,7 @@ def values_schema() -> Schema:
         "type": "object",
         "additionalProperties": False,
         "properties": {**{key: _or_null(_plain(schema)) for key, schema in _fields().items()}, "global": {}},
-        # The script of a release is a path in codeClaim: nobody sends a file along.
+        # A release sends no files, so its script is a path in codeClaim.
         **script,
         "then": {"required": ["codeClaim"], "properties": {"codeClaim": given}},
     }

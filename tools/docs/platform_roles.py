@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Final
 
+from kubectl_ddp.kube import ddpjob
 from kubectl_ddp.rbac.model import EVERYWHERE, OWN, Need, Right
 from kubectl_ddp.rbac.role_builder import rules
 from kubectl_ddp.rbac.table import REACHING, SECTIONS, needs
@@ -41,7 +42,11 @@ def _metrics(_need: Need, right: Right) -> bool:
 
 
 def _submit(need: Need, right: Right) -> bool:
-    return right.where == OWN and not need.is_broad
+    return right.where == OWN and not need.is_broad and not need.is_of_objects
+
+
+def _submit_objects(need: Need, right: Right) -> bool:
+    return right.where == OWN and need.is_of_objects
 
 
 def _debug(need: Need, right: Right) -> bool:
@@ -56,16 +61,27 @@ ROLES: Final = (
     Role("ddp-view", "look at jobs, their pods, their lines and their events", _view),
     Role("ddp-metrics", "read steps, loss and throughput, which ranks tell through the API server", _metrics),
     Role("ddp-submit", "do all but reach into pods: submit, look, change and delete", _submit),
+    Role(
+        "ddp-submit-objects", "make the objects of jobs, where no controller makes them from a DDPJob", _submit_objects
+    ),
     Role("ddp-debug", "run commands and shells in pods, and reach their ports", _debug),
     Role("ddp-cluster-view", "see machines, queues and the jobs of all namespaces", _cluster),
 )
 
 
 def check_role_coverage(role: Role, command: str) -> tuple[bool, list[str]]:
-    """Return whether a command works with one role alone, and the features it loses; covers all engines."""
+    """Return whether a command works with one role alone, and the features it loses; covers all engines.
+
+    A role that may change DDPJobs needs no permission that :attr:`Need.is_of_objects`.
+    """
     granted = set(role.permissions())
-    mine = [(need, right) for need, right in needs(commands=(command,)) if right not in granted]
-    return not any(need.is_required for need, _ in mine), list(dict.fromkeys(need.without for need, _ in mine))
+    has_ddpjobs = any(right.resource == ddpjob.PLURAL and right.verb not in READING for right in granted)
+    mine = [
+        need
+        for need, right in needs(commands=(command,))
+        if right not in granted and not (need.is_of_objects and has_ddpjobs)
+    ]
+    return not any(need.is_required for need in mine), list(dict.fromkeys(need.without for need in mine))
 
 
 def lines() -> Iterator[str]:

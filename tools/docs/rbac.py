@@ -38,7 +38,12 @@ kubectl create clusterrolebinding ada-sees --clusterrole ddp-cluster-view --user
 In the namespace `default` the Role `ddp-api-server` lets every authenticated user get the EndpointSlice `kubernetes`,
 and no other. It holds the addresses of the API server, which a job's NetworkPolicy admits to read metrics.
 
-`ddp-submit` may patch Workloads of Kueue, since `suspend` and `resume` set their `spec.active`. The policy
+With `ddp-submit`, a job is one object, a DDPJob: the [controller](controller.md#ddpjobs) makes the others, among them
+the Secret of the run. Where it does not run (`controller.enabled: false` or `controller.ddpJobs: false`), submitters
+make the objects themselves, and need `ddp-submit-objects` besides, which the chart then aggregates to `edit`.
+Whoever may create DDPJobs can run [any pod of the namespace](security.md#ddpjobs-and-the-controller), as with Jobs.
+
+`ddp-submit-objects` may patch Workloads of Kueue, since `suspend` and `resume` set their `spec.active`. The policy
 `ddp-workload-patch` of the same chart refuses its holders every other change of a Workload, such as of `spec.priority`.
 
 ## What each role allows
@@ -58,7 +63,8 @@ the permissions to submit. They check only kinds that the cluster serves.
 The table leaves out discovery and questions about your own permissions, which every authenticated user may ask. *Own*
 is the namespace of the job. If *Without* is empty, the commands fail without the permission. No Role of the chart
 grants what is marked *broad*: a shell in any pod of the namespace, its Secrets, and pods of your own. `preflight` uses
-the last two if you have them.
+the last two if you have them. What is marked *objects* is needed only where no controller makes the objects of a
+DDPJob.
 
 | Commands | Verbs | Resources | Where | Without |
 | --- | --- | --- | --- | --- |"""
@@ -114,6 +120,6 @@ def _need(need: Need) -> str:
     resources = ", ".join(f"`{each}`" for each in dict.fromkeys(need.resources))
     named = f", `{', '.join(need.names)}` alone" if need.names else ""
     where = {OWN: "own", EVERYWHERE: "the whole cluster"}.get(need.where, f"`{need.where}`")
-    broad = " *broad*" if need.is_broad else ""
+    broad = " *broad*" if need.is_broad else " *objects*" if need.is_of_objects else ""
     cells = (commands, ", ".join(need.verbs), f"{resources}{named}", where, f"{need.without}{broad}".strip())
     return f"| {' | '.join(cells)} |"

@@ -101,6 +101,8 @@ class Need:
     """Features that these commands lose without it, as words that follow *without*; empty if they fail."""
     is_broad: bool = False
     """True if it permits far more than the command needs, so no requested Role includes it."""
+    is_of_objects: bool = False
+    """True if the command needs it only where the controller does not make the objects of jobs."""
 
     @property
     def is_required(self) -> bool:

@@ -15,12 +15,17 @@ from collections.abc import Collection, Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any, Final
 
+from ddp_trainer.common.constants import GROUP
 from kubectl_ddp.engines.registry import ENGINES, RUNTIMES
+from kubectl_ddp.kube import ddpjob
 from kubectl_ddp.rbac.model import Need, Right
 from kubectl_ddp.util.yaml_file import read_yaml
 
 JOBS: Final = tuple(engine.collection for engine in ENGINES.values())
 """Kinds of the job objects, one per engine."""
+
+DDPJOBS: Final = (GROUP, ddpjob.PLURAL)
+"""Kind of which one object is a job."""
 
 COMPANIONS: Final = (
     "services",
@@ -99,6 +104,12 @@ def to_submit(engine: str, made: Iterable[Kind]) -> list[Right]:
 
 
 def permissions_to_check(served: Collection[Kind]) -> list[Right]:
-    """Return the rights that a checkup tests; broad rights of optional features are left out."""
-    found = (right for need, right in needs(served) if need.is_required or not need.is_broad)
+    """Return the rights that a checkup tests. Broad rights of optional features are left out, and so are those to make
+    the objects of jobs where DDPJobs are served.
+    """
+    found = (
+        right
+        for need, right in needs(served)
+        if (need.is_required or not need.is_broad) and not (need.is_of_objects and DDPJOBS in served)
+    )
     return list(dict.fromkeys(found))

@@ -174,14 +174,24 @@ def test_a_job_that_the_controller_refuses_is_withdrawn_with_its_sentence(cluste
     assert DDPJOB not in cluster.server.objects
 
 
-def test_commands_change_the_ddpjob_of_a_job_and_not_its_objects(cluster: Cluster) -> None:
+def test_commands_change_the_ddpjob_of_a_job_and_not_its_objects(
+    cluster: Cluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(ddpjob_submission, "PAUSE_SECONDS", 0.001)
     submit(cluster, cluster.api, objects())
-    backend = ClusterBackend(connection=cluster.watching.connection, notice=lambda _: None)
+    told: list[str] = []
+    backend = ClusterBackend(connection=cluster.watching.connection, notice=told.append)
     backend.scale("digits", 1)
     backend.suspend("digits", suspended=True)
     spec = cluster.server.objects[DDPJOB]["spec"]
     assert (spec["replicas"], spec["suspend"]) == (1, True)
     assert cluster.server.objects[ROOT]["spec"]["suspend"] is False
+    assert [each.partition(" for ")[0] for each in told] == [
+        "No controller has acted on the change of the DDPJob 'digits'"
+    ] * 2
+    cluster.settle()
+    backend.scale("digits", 1)
+    assert len(told) == 2, "this size has been observed"
     backend.delete("digits")
     assert DDPJOB not in cluster.server.objects
 

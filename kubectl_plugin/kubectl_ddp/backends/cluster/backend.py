@@ -433,7 +433,15 @@ class ClusterBackend:
         return None
 
     def _change_ddpjob(self, name: str, spec: Mapping[str, object]) -> None:
-        self._api.merge(self._ddpjob_path(name), {"spec": dict(spec)})
+        """Change a DDPJob, and wait for the answer of its controller. A notice reports that none answers."""
+        from kubectl_ddp.backends.cluster.write.ddpjob_submission import ANSWER_SECONDS, is_observed  # noqa: PLC0415
+
+        changed = self._api.merge(self._ddpjob_path(name), {"spec": dict(spec)})
+        if not is_observed(self._api, self._ddpjob_path(name), changed):
+            self._notice(
+                f"No controller has acted on the change of the {ddpjob.KIND} '{name}' for {ANSWER_SECONDS:g} s. "
+                "It takes effect when one runs; the chart ddp-platform installs it."
+            )
 
     def _ddpjob_path(self, name: str) -> str:
         return f"{collection(ddpjob.API_VERSION, ddpjob.PLURAL, self.namespace)}/{name}"

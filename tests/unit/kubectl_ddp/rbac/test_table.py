@@ -52,6 +52,7 @@ LARGE: Final = (
     *("--priority", "high", "--queue", "team", "--queue-priority", "urgent"),
 )
 DDPJOBS: Final = ("ddpjobs.ddp.dev",)
+CODE_OF_DDPJOB: Final = "no script and no directory is sent with a DDPJob"
 CUT_OFF: Final = "a submission that was cut off cannot be finished"
 BY_KUBECTL: Final = frozenset({"exec", "profile", "port-forward"})
 Asked = Mapping[str, frozenset[Right]]
@@ -267,7 +268,7 @@ def test_a_command_uses_every_verb_that_the_table_gives_it(command: str, asked: 
     for need in NEEDS:
         if command not in need.commands or need.without in {CUT_OFF, STANDSTILL} or set(need.commands) <= BY_KUBECTL:
             continue  # what tests of submissions that die show, what `why` uses too, and what kubectl does itself
-        if need.resources == DDPJOBS:
+        if need.resources == DDPJOBS or need.without == CODE_OF_DDPJOB:
             continue  # what tests/cluster/test_cluster_ddpjob.py shows
         seen = {right.verb for right in need.permissions() if right in asked[command]}
         unused |= {(command, verb, need.resources[-1]) for verb in need.verbs if verb not in seen}
@@ -296,3 +297,9 @@ def test_a_checkup_asks_about_what_commands_fail_without_and_never_about_reading
     assert "get endpointslices.discovery.k8s.io in namespace 'default'" in said
     assert not {"get secrets", "create pods"} & said
     assert {right.group for right in permissions_to_check({("", "pods"), ("batch", "jobs")})} == {"", "batch"}
+
+
+def test_a_checkup_asks_about_the_objects_of_jobs_only_where_no_ddpjob_is_served() -> None:
+    assert "create pytorchjobs.kubeflow.org" not in map(str, permissions_to_check(KINDS))
+    without = KINDS - {("ddp.dev", "ddpjobs")}
+    assert "create pytorchjobs.kubeflow.org" in map(str, permissions_to_check(without))

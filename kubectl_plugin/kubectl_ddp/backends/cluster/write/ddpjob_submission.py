@@ -47,6 +47,17 @@ def ddpjob_of(objects: Sequence[Object]) -> Object:
     return job
 
 
+def is_observed(api: Api, path: str, job: Object) -> bool:
+    """Return whether a controller sees this generation of a DDPJob within the time of an answer."""
+    generation = job["metadata"].get("generation", 0)
+    for _ in range(ANSWER_TRIES):
+        if (job.get("status") or {}).get("observedGeneration", 0) >= generation:
+            return True
+        time.sleep(PAUSE_SECONDS)
+        job = api.get(path)
+    return False
+
+
 class DDPJobSubmission:
     """Submission of one job as a DDPJob."""
 
