@@ -8,8 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from kubectl_ddp.cli.group import root
-from kubectl_ddp.cli.internal.candidates import OFFERS, CommandArgs
+from kubectl_ddp.cli.complete import complete
 from kubectl_ddp.cli.run import run
 from kubectl_ddp.fabrics.registry import fabrics
 from kubectl_ddp.spec.presets import PRESETS
@@ -125,9 +124,7 @@ def test_on_this_machine_a_job_without_a_fabric_is_warned_of_nothing(capsys: pyt
 
 
 def test_names_are_completed() -> None:
-    command = root().get_command(None, "presets")  # type: ignore[arg-type]
-    assert command is not None
-    offered = [each.value for each in OFFERS["preset"](CommandArgs(command, ()))]
+    offered = [each.value for each in complete(["presets", ""]).candidates]
     assert {"gpu-nccl", "aws-efa"} <= set(offered)
     assert len(offered) == len(set(offered))
-    assert {"auto", "none", "ib"} <= {each.value for each in OFFERS["job_fabric"](CommandArgs(command, ()))}
+    assert {"auto", "none", "ib"} <= {each.value for each in complete(["submit", "--fabric", ""]).candidates}
