@@ -18,6 +18,7 @@ from kubectl_ddp.backends.access import kubeconfig_files
 from kubectl_ddp.backends.local.paths import local_job_names
 from kubectl_ddp.backends.select import Where, backend_for, has_kubeconfig
 from kubectl_ddp.cli.internal.job_options import parameter_of
+from kubectl_ddp.cli.internal.resource_types import JOB_TYPES
 from kubectl_ddp.cli.registry import ALIASES, COMMANDS
 from kubectl_ddp.fabrics.registry import AUTO, NONE, fabrics
 from kubectl_ddp.kube import job_kinds
@@ -53,8 +54,10 @@ def given_arguments(context: click.Context) -> list[str]:
 
 
 def is_given(parameter: click.Parameter, context: click.Context) -> bool:
-    """Return whether a command line has a value for a parameter."""
-    return context.get_parameter_source(parameter.name or "") is ParameterSource.COMMANDLINE
+    """Return whether a command line has a value for a parameter. The kind in ``job digits`` is not the name."""
+    name = parameter.name or ""
+    is_typed = context.get_parameter_source(name) is ParameterSource.COMMANDLINE
+    return is_typed and context.params[name] not in JOB_TYPES
 
 
 def command_names(unfinished: str) -> list[Candidate]:
