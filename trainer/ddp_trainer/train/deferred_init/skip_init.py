@@ -13,7 +13,6 @@ from typing import Any, Final
 import torch
 from torch import Tensor, nn
 from torch.overrides import TorchFunctionMode
-from torch.utils import _pytree as pytree
 
 FILLS: Final = frozenset(
     {
@@ -78,12 +77,21 @@ class SkipInit(TorchFunctionMode):
 
     def _weights_in(self, values: object) -> Iterator[int]:
         """Yield the addresses of the storages of weights, which may be aliases such as ``weight.data``."""
-        for value in pytree.tree_leaves(values):
-            if isinstance(value, Tensor) and (address := _address(value)):
+        for value in _tensors(values):
+            if address := _address(value):
                 if isinstance(value, nn.Parameter):
                     self._weights.setdefault(address, value)
                 if address in self._weights:
                     yield address
+
+
+def _tensors(value: object) -> Iterator[Tensor]:
+    """Yield the tensors among arguments, in sequences and dictionaries too."""
+    if isinstance(value, Tensor):
+        yield value
+    elif isinstance(value, list | tuple | dict):
+        for each in value.values() if isinstance(value, dict) else value:
+            yield from _tensors(each)
 
 
 def _address(tensor: Tensor) -> int:
