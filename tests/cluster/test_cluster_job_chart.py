@@ -5,6 +5,8 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import json
+import os
+import subprocess
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
@@ -17,9 +19,12 @@ from kubectl_ddp.kube.objects import condition_of
 from tests.cluster.helm_release import PLATFORM, release, submitter
 from tests.cluster.live_cluster import Namespace, until
 from tests.cluster.test_cluster_ddpjob import DEFINITIONS, get, kubectl, phase
-from tests.support.helm import CHARTS, Done, Helm, helms
+from tests.cluster.test_cluster_documents import kubeconfig_of
+from tests.docs.test_documents import FENCE, typed
+from tests.support.helm import CHARTS, ROOT, Done, Helm, helms
 
 pytestmark = pytest.mark.alone  # where the kind is served, every submission in the cluster creates it
+PAGE = ROOT / "docs/howto/kubectl-only.md"
 CHART = str(CHARTS / "ddp-job")
 DEFINITION = f"{DEFINITIONS}/ddpjobs.ddp.dev"
 SMALL: dict[str, Any] = {"engine": "job", "nproc": 1, "memory": "512Mi", "shm": "64Mi", "grace": "5s"}
@@ -122,6 +127,32 @@ def applies_as_a_manifest(space: Namespace, helm: Helm) -> None:
         assert get(space, name)["spec"]["replicas"] == 1
         until("the state", lambda name=name: phase(space, name) == "Suspended")
         kubectl(space, "delete", "-f", "-", stdin=text)
+
+
+@pytest.mark.timeout(300)
+def test_the_page_about_kubectl_alone_prints_what_it_shows(training: Platform) -> None:
+    space, _ = training
+    text = PAGE.read_text()
+    [job] = [match[3] for match in FENCE.finditer(text) if match[1] == "yaml"]
+    (space.home / "job.yaml").write_text(job.replace("registry.example.com/ddp-trainer:0.1.0", space.image))
+    shown = [match[3] for match in FENCE.finditer(text) if (match[1], match[2]) == ("console", " kubectl")]
+    environ = os.environ | {"KUBECONFIG": str(kubeconfig_of(space))}
+    done = subprocess.run(
+        ["bash", "-c", typed("".join(shown))],
+        cwd=space.home,
+        env=environ,
+        capture_output=True,
+        text=True,
+        timeout=200,
+        check=False,
+    )
+    assert done.returncode == 0, done.stdout[-3000:] + done.stderr[-3000:]
+    for line in "".join(shown).splitlines():
+        if not line.startswith(("$ ", "digits ")):  # columns with ages and names of images vary
+            assert line.replace("training", space.name) in done.stdout.splitlines(), done.stdout
+    assert "GPUs per node" in done.stdout
+    assert "cannot feed 2 ranks" in done.stdout
+    until("nothing left", lambda: not space.left())
 
 
 SIZE = ("--nnodes", "1:2", "--nproc", "1", "--cpu", "50m", "--memory", "256Mi", "--shm", "16Mi", "--grace", "5s")

@@ -142,7 +142,8 @@ def _structural(schema: Mapping[str, Any]) -> Schema:
         return {"type": "string", "enum": [str(each) for each in schema["enum"]]}
     kinds = [schema["type"]] if isinstance(schema["type"], str) else list(schema["type"])
     if kinds == ["object", "string"]:
-        return {"type": "object", "properties": {key: dict(_OPEN) for key in schema["properties"]}}
+        parts = {key: {"description": f"{key}, as in a pod.", **_OPEN} for key in schema["properties"]}
+        return {"type": "object", "properties": parts}
     if kinds[0] == "object":
         values = _structural(schema["additionalProperties"])
         return {"type": "object", "maxProperties": MOST_ITEMS, "additionalProperties": values}
@@ -399,14 +400,27 @@ def _status_schema() -> Schema:
 def _conditions_schema() -> Schema:
     fields: Schema = {
         "type": {"type": "string", "description": "Valid, Queued, Running, Suspended, Succeeded or Failed."},
-        "status": {"type": "string", "enum": ["True", "False", "Unknown"]},
-        "reason": {"type": "string"},
-        "message": {"type": "string"},
-        "lastTransitionTime": {"type": "string", "format": "date-time"},
-        "observedGeneration": {"type": "integer", "format": "int64"},
+        "status": {
+            "type": "string",
+            "enum": ["True", "False", "Unknown"],
+            "description": "Whether the condition holds.",
+        },
+        "reason": {"type": "string", "description": "Reason for the last change, in one word."},
+        "message": {"type": "string", "description": "Details for people, in one sentence."},
+        "lastTransitionTime": {
+            "type": "string",
+            "format": "date-time",
+            "description": "Time at which status changed last.",
+        },
+        "observedGeneration": {
+            "type": "integer",
+            "format": "int64",
+            "description": "Generation of the specification that the condition is about.",
+        },
     }
     return {
         "type": "array",
+        "description": "Conditions of the job, one of each type.",
         "x-kubernetes-list-type": "map",
         "x-kubernetes-list-map-keys": ["type"],
         "items": {"type": "object", "required": ["type", "status", "lastTransitionTime"], "properties": fields},

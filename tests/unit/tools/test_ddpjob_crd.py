@@ -50,6 +50,19 @@ def test_every_key_has_a_type_and_its_description(key: str) -> None:
     assert "type" in schema or schema["x-kubernetes-int-or-string"]
 
 
+def fields(path: str, schema: dict[str, Any]) -> Iterator[tuple[str, dict[str, Any]]]:
+    """Each field that ``kubectl explain`` can name below a schema, by its path."""
+    own = schema.get("properties") or (schema.get("items") or {}).get("properties") or {}
+    for name, each in own.items():
+        yield f"{path}.{name}", each
+        yield from fields(f"{path}.{name}", each)
+
+
+def test_explain_describes_every_field() -> None:
+    parts = {name: root_schema()["properties"][name] for name in ("spec", "status")}
+    assert [path for path, each in fields("ddpjob", {"properties": parts}) if not each.get("description")] == []
+
+
 def test_every_schema_has_one_type_and_a_pattern_without_lookahead() -> None:
     for schema in nodes(root_schema()):
         assert isinstance(schema.get("type", ""), str)
