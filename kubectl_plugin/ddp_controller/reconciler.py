@@ -173,7 +173,8 @@ class Reconciler:
         except TRANSIENT:
             raise
         except (DdpError, *MALFORMED) as error:
-            verdict = Verdict("False", type(error).__name__, escape_control_chars(str(error)))
+            reason = "Invalid" if isinstance(error, (UsageError, *MALFORMED)) else type(error).__name__
+            verdict = Verdict("False", reason, escape_control_chars(str(error)))
             self._write_status(job, status_without_run(job, verdict, now))
             self._discovery = Discovery(self._api)  # a kind may be installed until the next look
             return now + LONGEST_PAUSE_SECONDS

@@ -110,7 +110,7 @@ def test_an_invalid_job_is_one_sentence_in_its_status_and_nothing_is_created(
     assert sentence in condition_of(job, "Valid")["message"]
     assert cluster.made() == {}
     [(reason, message)] = cluster.events()
-    assert (reason, sentence in message) == ("UsageError", True)
+    assert (reason, sentence in message) == ("Invalid", True)
 
 
 def test_a_corrected_job_starts(cluster: Cluster) -> None:

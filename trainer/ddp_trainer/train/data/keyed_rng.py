@@ -128,7 +128,7 @@ def hash_31_bits(numbers: Tensor, key: int) -> Tensor:
 
 def _shift(state: Tensor, bits: int) -> Tensor:
     """Logical right shift; torch's ``>>`` is arithmetic."""
-    return (state >> bits) & ((1 << (64 - bits)) - 1)
+    return (state >> bits).bitwise_and_((1 << (64 - bits)) - 1)
 
 
 def _to_int64(number: int) -> int:

@@ -27,6 +27,7 @@ _COMPUTED_AT_ONCE: Final = 1 << 14
 _ORDER_KEY: Final = 0x6F72646572
 _ROUNDS: Final = 6
 _HASH_BITS: Final = 31
+_SIGN: Final = 63
 
 
 def order_of_new_run(samples: int) -> str:
@@ -37,17 +38,18 @@ def order_of_new_run(samples: int) -> str:
 def sample_ids(positions: range, samples: int, seed: int, epoch: int, algorithm: str) -> Tensor:
     """Return the samples at adjacent positions of an epoch: int64, shape ``(len(positions),)``."""
     if algorithm == COMPUTED:
-        first, end = positions.start // _COMPUTED_AT_ONCE, -(-positions.stop // _COMPUTED_AT_ONCE)
-        parts = [_computed_part(number, samples, seed, epoch) for number in range(first, end)]
-        start = first * _COMPUTED_AT_ONCE
-        return torch.cat(parts)[positions.start - start : positions.stop - start]
+        starts = range(positions.start // _COMPUTED_AT_ONCE * _COMPUTED_AT_ONCE, positions.stop, _COMPUTED_AT_ONCE)
+        parts = [
+            _computed_part(start, samples, seed, epoch)[max(positions.start - start, 0) : positions.stop - start]
+            for start in starts
+        ]
+        return parts[0] if len(parts) == 1 else torch.cat(parts)
     return order(samples, seed, epoch)[positions.start : positions.stop]
 
 
 @lru_cache(maxsize=4)
-def _computed_part(number: int, samples: int, seed: int, epoch: int) -> Tensor:
+def _computed_part(start: int, samples: int, seed: int, epoch: int) -> Tensor:
     """Return one part of a computed order: the loader and the vote of a step both need it."""
-    start = number * _COMPUTED_AT_ONCE
     positions = torch.arange(start, min(start + _COMPUTED_AT_ONCE, samples))
     return permute(positions, samples, mix(_ORDER_KEY, seed, epoch))
 
@@ -89,9 +91,11 @@ def permute(numbers: Tensor, size: int, key: int) -> Tensor:
 
 
 def _permute_places(places: Tensor, sides: tuple[int, int], keys: list[int]) -> Tensor:
-    halves = [places // sides[1], places % sides[1]]
+    rows = places // sides[1]
+    halves = [rows, places - rows * sides[1]]
     for number, key in enumerate(keys):
         changed, side = number % 2, sides[number % 2]
         moved = hash_31_bits(halves[1 - changed], key).mul_(side).__irshift__(_HASH_BITS).add_(halves[changed])
-        halves[changed] = moved.sub_((moved >= side) * side)  # a division takes ten times as long
+        moved.sub_(side)  # modulo `side`: a division takes ten times as long
+        halves[changed] = moved.add_((moved >> _SIGN).bitwise_and_(side))
     return halves[0] * sides[1] + halves[1]
