@@ -166,11 +166,13 @@ def test_a_failed_job_gets_a_new_run_by_restart(space: Namespace, tmp_path: Path
         job = ("--name", "again", "--image", space.image, "--max-restarts", "0")
         space.ddp("submit", str(script), *job, *size, "--wait")
         until("the failure", lambda: phase(space, "again") == "Failed")
+        kubectl(space, "annotate", "ddp", "again", "team=vision")
         before = get(space, "again")
         space.ddp("restart", "again", "--yes").ok()
         after = get(space, "again")
         assert after["metadata"]["uid"] != before["metadata"]["uid"]
         assert after["status"]["runId"] != before["status"]["runId"]
+        assert (after["spec"], after["metadata"]["annotations"]["team"]) == (before["spec"], "vision")
         until("the failure of the new run", lambda: phase(space, "again") == "Failed")
         space.ddp("delete", "-y", "again").ok()
         until("nothing left", lambda: not space.left())

@@ -58,7 +58,6 @@ def bars(found: dict[str, Any]) -> dict[str, bool]:
         ("I", 8, set()),
         ("J", 2, {"50mb_warm_stall_seconds", "50mb_resume_bytes_per_second", "170mb_resume_bytes_per_second"}),
         ("K", 3, {"trainer_step_seconds", "by_hand_after_step_seconds", "synchronizations_of_a_step_count"}),
-        ("L", 1, {"1m_planned_bytes", "1m_measured_bytes"}),
         ("M", 2, set()),
     ],
 )

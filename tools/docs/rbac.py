@@ -39,9 +39,10 @@ In the namespace `default` the Role `ddp-api-server` lets every authenticated us
 and no other. It holds the addresses of the API server, which a job's NetworkPolicy admits to read metrics.
 
 With `ddp-submit`, a job is one object, a DDPJob: the [controller](controller.md#ddpjobs) makes the others, among them
-the Secret of the run. Where it does not run (`controller.enabled: false` or `controller.ddpJobs: false`), submitters
-make the objects themselves, and need `ddp-submit-objects` besides, which the chart then aggregates to `edit`.
-Whoever may create DDPJobs can run [any pod of the namespace](security.md#ddpjobs-and-the-controller), as with Jobs.
+the Secret of the run. Where it does not run (`controller.enabled: false`, `controller.ddpJobs: false`, or outside of
+`controller.namespaces`), submitters make the objects themselves, and need `ddp-submit-objects` besides, which the chart
+then aggregates to `edit`. Jobs that were created so need it until they are deleted. A user who may create DDPJobs can
+run [any pod of the namespace](security.md#ddpjobs-and-the-controller), as with Jobs.
 
 `ddp-submit-objects` may patch Workloads of Kueue, since `suspend` and `resume` set their `spec.active`. The policy
 `ddp-workload-patch` of the same chart refuses its holders every other change of a Workload, such as of `spec.priority`.

@@ -443,7 +443,8 @@ def test_a_signal_that_means_nothing_to_the_launcher_reaches_the_workers_that_ha
 
 
 def test_a_launcher_that_a_script_starts_does_not_take_the_flags_of_its_own(stage: Stage) -> None:
-    inner = stage.script("import os\nprint('inner', os.environ['RANK'], 'of', os.environ['WORLD_SIZE'])", "inner.py")
+    told = "os.write(1, f\"inner {os.environ['RANK']} of {os.environ['WORLD_SIZE']}\\n\".encode())"  # as a whole line
+    inner = stage.script(f"import os\n{told}", "inner.py")
     words = ["-m", "torch.distributed.run", "--nproc-per-node=2", inner]
     outer = stage.script(
         "import os, subprocess, sys\n"

@@ -54,6 +54,14 @@ def test_it_becomes_a_running_job_that_it_owns(cluster: Cluster) -> None:
     assert [holds(job, kind) for kind in ("Valid", "Running", "Suspended", "Failed")] == ["True", *["False"] * 3]
 
 
+def test_a_job_of_torchrun_becomes_its_objects_without_a_secret(cluster: Cluster) -> None:
+    cluster.create({"launcher": "torchrun"})
+    job = cluster.settle()
+    assert holds(job, "Valid") == "True"
+    assert "Job/digits" in (made := cluster.made())
+    assert "Secret" not in made
+
+
 def test_the_root_comes_last_and_is_suspended_until_then(cluster: Cluster) -> None:
     cluster.create({})
     cluster.settle()

@@ -249,8 +249,12 @@ class ClusterBackend:
 
     # -- changing ------------------------------------------------------------------------------------------------------
 
-    def submit(self, objects: Sequence[Object]) -> None:
+    def submit(self, objects: Sequence[Object], earlier: Object | None = None) -> None:
         """Create a job. No pod starts before all objects exist. An identical existing job is left unchanged.
+
+        Args:
+            objects: Objects of the rendered job.
+            earlier: DDPJob of which this is a new run.
 
         Raises:
             AlreadyExists: If another object has the name.
@@ -258,14 +262,14 @@ class ClusterBackend:
             Forbidden: If the API server denies the creation of an object.
             UsageError: If the API server rejects an object as invalid.
         """
-        if self._submit_as_ddpjob(objects):
+        if self._submit_as_ddpjob(objects, earlier):
             return
         try:
             self._submission(objects).submit()
         except Forbidden as refusal:
             raise self._all_that_is_missing(objects) or refusal from refusal
 
-    def _submit_as_ddpjob(self, objects: Sequence[Object]) -> bool:
+    def _submit_as_ddpjob(self, objects: Sequence[Object], earlier: Object | None) -> bool:
         """Create a job as one DDPJob. Returns false where that is not served or not allowed, or no controller acts."""
         if self._discovery.resource_for_kind(ddpjob.API_VERSION, ddpjob.KIND) is None:
             return False
@@ -282,6 +286,7 @@ class ClusterBackend:
             namespace,
             may_create_objects=lambda: self._may_create(objects),
             notice=self._notice,
+            earlier=earlier,
         ).submit()
 
     def _may_create(self, objects: Sequence[Object]) -> bool:
@@ -369,10 +374,12 @@ class ClusterBackend:
         from kubectl_ddp.backends.cluster.write.recreate import renew  # noqa: PLC0415 - only for a new run
 
         job = self._find_job(name)
-        owner = ddpjob.owner_of(job) if job is not None else None
-        old = [self._api.get(self._ddpjob_path(owner))] if owner is not None else []
-        old += [job] if job is not None else []
-        renew(self._api, old, objects, lambda: self.submit(objects), self.namespace)
+        owner, earlier = ddpjob.owner_of(job) if job is not None else None, None
+        if owner is not None:
+            with contextlib.suppress(NotFound):  # an interrupted restart has deleted it
+                earlier = self._api.get(self._ddpjob_path(owner))
+        old = [item for item in (earlier, job) if item is not None]
+        renew(self._api, old, objects, lambda: self.submit(objects, earlier), self.namespace)
 
     def cut_off(self, name: str) -> list[Object]:
         """Return the record of an unfinished restart; empty if there is none."""
@@ -417,7 +424,7 @@ class ClusterBackend:
         except NotFound as missing:  # a DDPJob that was created suspended has no root
             try:
                 self._change_ddpjob(name, {ddpjob.SUSPEND: suspended})
-            except (NotFound, NotServed):
+            except (NotFound, NotServed, Forbidden):
                 raise missing from None
             return None
         if (owner := ddpjob.owner_of(job)) is not None:
@@ -464,7 +471,7 @@ class ClusterBackend:
         try:
             job = self._jobs.named(name)
         except NotFound:
-            if self._delete_ddpjob(name) or delete_remains(self._api, name, self.namespace):
+            if self._delete_ddpjob(name) | delete_remains(self._api, name, self.namespace):
                 return
             raise
         if (owner := ddpjob.owner_of(job)) is None or not self._delete_ddpjob(owner):

@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 @job_options
 @shared_options("yaml", "json")
 def render(options: Options, request: JobRequest, *, explain: bool) -> None:
-    """Print the objects that submit would create, without contacting a cluster.
+    """Print the objects that a job becomes, without contacting a cluster.
 
     The output is what 'kubectl apply -f -' takes. The run id is derived from the job, so it is the same each time; each
     submission gets a new one. The Secret is random each time: treat the output as a password.

@@ -36,7 +36,7 @@ def order_of_new_run(samples: int) -> str:
 
 
 def sample_ids(positions: range, samples: int, seed: int, epoch: int, algorithm: str) -> Tensor:
-    """Return the samples at adjacent positions of an epoch: int64, shape ``(len(positions),)``."""
+    """Return the samples at adjacent positions of an epoch: int64, shape ``(len(positions),)``, not to be changed."""
     if algorithm == COMPUTED:
         starts = range(positions.start // _COMPUTED_AT_ONCE * _COMPUTED_AT_ONCE, positions.stop, _COMPUTED_AT_ONCE)
         parts = [

@@ -2,11 +2,13 @@
 
 Random values for a gigabyte of weights take longer than their transfer. :class:`SkipInit` leaves out what fills a
 weight; ``torch.nn.utils.skip_init`` does the same for one module that takes a ``device``. The rest of the model is
-built as usual. If it depends on a value that was left out, :attr:`SkipInit.is_exact` is False.
+built as usual. If it depends on a value that was left out, or a weight would not be loaded, :meth:`SkipInit.is_exact`
+returns False.
 """
 
 from __future__ import annotations
 
+import weakref
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any, Final
 
@@ -34,7 +36,7 @@ METADATA: Final = frozenset(
 
 
 class SkipInit(TorchFunctionMode):
-    """Leave out what fills weights, and notice whether the rest of the model depends on it.
+    """Leave out what fills weights, and detect whether the rest of the model depends on it.
 
     Enter the mode around the construction of a model whose state dict will be loaded.
     """
@@ -44,16 +46,23 @@ class SkipInit(TorchFunctionMode):
         self._weights: dict[int, Tensor] = {}
         """Address of a storage → a tensor that keeps it alive, so that no other tensor gets the address."""
         self._skipped: set[int] = set()
+        self._views: list[weakref.ref[Tensor]] = []
+        """Views of weights, such as ``weight.data``."""
         self._was_read = False
-        self._random_state = torch.get_rng_state()
 
-    @property
-    def is_exact(self) -> bool:
-        """True if all but the weights is as without this mode: none of them was read, and nothing else was drawn.
+    def is_exact(self, model: nn.Module) -> bool:
+        """Return True if a model built in this mode equals one built without it, once its state dict is loaded.
 
-        Other random values would differ, because those of the weights were not drawn before them.
+        No weight may have been read, and nothing else drawn: other random values would differ, because those of the
+        weights were not drawn before them. Each weight that is still there must be part of the state dict, and have
+        memory of its own. Called once, after the mode.
         """
-        return not self._was_read and torch.equal(torch.get_rng_state(), self._random_state)
+        loaded = model.state_dict()
+        stored = {_address(tensor) for tensor in loaded.values() if isinstance(tensor, Tensor)}
+        stored -= {_address(buffer) for name, buffer in model.named_buffers() if name not in loaded}
+        kept = [weakref.ref(self._weights[address]) for address in self._skipped - stored] + self._views
+        self._weights.clear()
+        return not self._was_read and all(tensor() is None for tensor in kept)
 
     def __torch_function__(
         self,
@@ -68,18 +77,22 @@ class SkipInit(TorchFunctionMode):
         first = args[0] if args else given.get("tensor")
         if func in FILLS and isinstance(first, Tensor) and _address(first) in weights:
             self._skipped.add(_address(first))
+            self._was_read |= given.get("generator") is not None  # whose next values would differ
             return first
+        before = torch.get_rng_state()
         result = func(*args, **given)
         is_view = isinstance(result, Tensor) and _address(result) in weights
-        if not is_view and func not in METADATA and self._skipped.intersection(weights):
-            self._was_read = True
+        if is_view and not isinstance(result, nn.Parameter):
+            self._views.append(weakref.ref(result))
+        is_read = not is_view and func not in METADATA and bool(self._skipped.intersection(weights))
+        self._was_read |= is_read or not torch.equal(torch.get_rng_state(), before)
         return result
 
     def _weights_in(self, values: object) -> Iterator[int]:
         """Yield the addresses of the storages of weights, which may be aliases such as ``weight.data``."""
         for value in _tensors(values):
             if address := _address(value):
-                if isinstance(value, nn.Parameter):
+                if isinstance(value, nn.Parameter) and value.nbytes == value.untyped_storage().nbytes():
                     self._weights.setdefault(address, value)
                 if address in self._weights:
                     yield address

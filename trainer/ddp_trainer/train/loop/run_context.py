@@ -6,6 +6,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import time
 from collections.abc import Iterable
 from contextlib import nullcontext
@@ -100,19 +101,20 @@ def draw(config: Config, task: Task, around: ProcessContext) -> nn.Module:
 
 
 def draw_without_weights(config: Config, task: Task, around: ProcessContext) -> tuple[nn.Module, bool]:
-    """Return the model of a run with weights that are not filled, and False; with its weights and True if it has to be.
+    """Return the model of a run without filled weights, and False.
 
-    It has to be if the weights come later anyway, if the state dict has not all of them, or if the rest of the model
-    depends on their values.
+    Return it with its weights, and True, if they come later anyway, if the state dict has not all of them, or if the
+    rest of the model depends on their values.
     """
     if not (config.is_model_sharded or isinstance(task, SupportsWeightInit | UserTask)):
         KeyedRng(config.seed, torch.device("cpu")).enter(Stream.WEIGHTS)
-        with SkipInit() as skips:
-            model = task.model()
-        if skips.is_exact and dict(model.named_parameters()).keys() <= model.state_dict().keys():
-            check_model_devices(model, task.name, spreads=False)
-            make_contiguous(model, spreads=False)
-            return model, False
+        with contextlib.suppress(Exception):  # as of a model that checks its own weights
+            with SkipInit() as skips:
+                model = task.model()
+            is_on_cpu = all(each.device.type == "cpu" for each in (*model.parameters(), *model.buffers()))
+            if is_on_cpu and skips.is_exact(model):
+                make_contiguous(model, spreads=False)
+                return model, False
     return draw(config, task, around), True
 
 
@@ -125,7 +127,7 @@ def build_context(config: Config, task: Task, around: ProcessContext) -> RunCont
         around: Context of the process.
     """
     samples = task.train_samples()
-    # Other ranks train already, and have the weights.
+    # Usually, other ranks train already and send the weights; if none does, they are drawn later.
     receives = around.env.generation > 1 or (around.control is not None and around.control.stands_by)
     model, has_weights = draw_without_weights(config, task, around) if receives else (draw(config, task, around), True)
     return RunContext(

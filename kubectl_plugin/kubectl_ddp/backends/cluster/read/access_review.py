@@ -31,12 +31,13 @@ def missing_to_submit(api: Api, discovery: Discovery, namespace: str, objects: S
 
 
 def may_submit_ddpjob(api: Api, discovery: Discovery, namespace: str, objects: Sequence[Object]) -> bool:
-    """Return whether the user may create the job as one DDPJob with its code; false where that is not served."""
+    """Return whether the user may create, read and delete the job as one DDPJob; false where that is not served."""
     if discovery.resource_for_kind(ddpjob.API_VERSION, ddpjob.KIND) is None:
         return False
     has_code = any(item["kind"] == "ConfigMap" for item in objects)
     made = [f"{ddpjob.PLURAL}.{GROUP}", *(["configmaps"] if has_code else [])]
-    return not missing(api, namespace, [Right.of("create", kind) for kind in made])
+    verbs = ("create", "get", "delete")
+    return not missing(api, namespace, [Right.of(verb, kind) for kind in made for verb in verbs])
 
 
 def missing(api: Api, namespace: str, wanted: Sequence[Right]) -> list[Right]:

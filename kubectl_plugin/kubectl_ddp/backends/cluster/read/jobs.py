@@ -56,7 +56,8 @@ class Jobs:
     def _without_root(self, namespace: str | None) -> list[str]:
         """Return a sentence about each DDPJob without objects."""
         try:
-            items, _ = self._api.items(collection(ddpjob.API_VERSION, ddpjob.PLURAL, namespace))
+            path_of_all = collection(ddpjob.API_VERSION, ddpjob.PLURAL, namespace)
+            items, _ = self._api.items(path_of_all, reduce=without_managers)
         except (NotServed, Forbidden):
             return []
         return [text for item in items if (text := ddpjob.why_no_root(item)) is not None]
@@ -79,7 +80,7 @@ class Jobs:
         if refusal := next((answer for answer in answers if isinstance(answer, DdpError)), None):
             raise refusal
         if (reason := self._why_no_root(name)) is not None:
-            raise NotFound(reason, hint=f"'kubectl describe ddp {name}' shows its events.")
+            raise NotFound(reason, hint=f"'kubectl describe ddp {name} -n {self._namespace}' shows its events.")
         raise NoSuchJob(
             name,
             f"There is no job '{name}' in namespace '{self._namespace}' of context '{self._api.connection.where}'.",

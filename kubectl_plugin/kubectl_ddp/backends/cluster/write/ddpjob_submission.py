@@ -4,8 +4,8 @@
 2. The ConfigMaps with its code are created, owned by it. The controller waits for them.
 3. The submission ends when the controller has created the root object, or has refused the job.
 
-A controller answers within a second by the first ``status``. Without an answer, the DDPJob is deleted, and the command
-creates the objects itself if it may. The API server deletes it only if no controller has written to it meanwhile.
+A controller answers within a second by the first ``status``, and later while another one takes over. Without an answer,
+the DDPJob is deleted, and the command creates the objects itself if it may. The API server deletes it only if no controller has written to it meanwhile.
 
 An interrupted command leaves a DDPJob. Submitting the same job again completes it.
 """
@@ -54,7 +54,8 @@ def is_observed(api: Api, path: str, job: Object) -> bool:
         if (job.get("status") or {}).get("observedGeneration", 0) >= generation:
             return True
         time.sleep(PAUSE_SECONDS)
-        job = api.get(path)
+        with contextlib.suppress(Forbidden, NotFound):  # the change is made
+            job = api.get(path)
     return False
 
 
@@ -70,6 +71,7 @@ class DDPJobSubmission:
         may_create_objects: Callable[[], bool],
         notice: Callable[[str], None],
         sleep: Callable[[float], None] = time.sleep,
+        earlier: Object | None = None,
     ) -> None:
         """Create a submission.
 
@@ -80,21 +82,30 @@ class DDPJobSubmission:
             may_create_objects: Returns true if the user may create these objects; called if no controller answers.
             notice: Called with the sentence about a missing controller.
             sleep: Waits for some seconds.
+            earlier: DDPJob of which this is a new run. Its specification, labels and annotations are kept as written.
         """
         self._api = api
         self._may_create_objects = may_create_objects
         self._notice = notice
         self._code = [item for item in objects if item["kind"] == "ConfigMap"]
         self._job = ddpjob_of(objects)
+        if earlier is not None:
+            self._take_over(earlier)
         self._namespace = namespace
         self._sleep = sleep
         self._collection = collection(ddpjob.API_VERSION, ddpjob.PLURAL, namespace)
         self._path = f"{self._collection}/{self._job['metadata']['name']}"
 
-    def submit(self) -> bool:
-        """Create the job. Returns false if the objects have to be created instead. An identical job is left unchanged.
+    def _take_over(self, earlier: Object) -> None:
+        """Keep what users have written into an earlier DDPJob, so that applying the same file again changes nothing."""
+        self._job["spec"] = {key: value for key, value in earlier["spec"].items() if key != ddpjob.SUSPEND}
+        for key in ("labels", "annotations"):
+            self._job["metadata"][key] = {**(earlier["metadata"].get(key) or {}), **self._job["metadata"][key]}
 
-        That is so if the user may not create a DDPJob here, or no controller acts on it.
+    def submit(self) -> bool:
+        """Create the job. Returns false if the user may not create a DDPJob here, or no controller acts on it.
+
+        An identical job is left unchanged.
 
         Raises:
             AlreadyExists: If there is another DDPJob of this name.
@@ -165,7 +176,7 @@ class DDPJobSubmission:
                 return True
             if valid.get("status") == "False":
                 raise UsageError(str(valid.get("message")))
-            if count == ANSWER_TRIES and not found.get("status") and self._withdraw(found):
+            if count >= ANSWER_TRIES and not found.get("status") and self._withdraw(found):
                 return False
             self._sleep(PAUSE_SECONDS)
         raise DdpError(
@@ -180,7 +191,7 @@ class DDPJobSubmission:
         about = job["metadata"]
         try:
             self._api.delete(self._path, uid=about["uid"], version=about["resourceVersion"])
-        except Conflict:  # a controller has answered
+        except Conflict:  # somebody has changed it, perhaps a controller
             return False
         for item in self._code:
             with contextlib.suppress(NotFound, Conflict):

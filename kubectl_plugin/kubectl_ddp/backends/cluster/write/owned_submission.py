@@ -46,9 +46,9 @@ class OwnedSubmission(Submission):
         self._owner: Mapping[str, Any] = ddpjob.owner_reference(owner)
 
     def create_secret(self) -> None:
-        """Create the Secret of the run. Its name must be new."""
-        [secret] = [item for item in self._companions if item["kind"] == "Secret"]
-        self._api.create(self._collection(secret), self._owned(secret))
+        """Create the Secret of the run, if it has one. Its name must be new."""
+        for secret in (item for item in self._companions if item["kind"] == "Secret"):
+            self._api.create(self._collection(secret), self._owned(secret))
 
     def create_missing(self) -> Object:
         """Create what is missing except for the Secret, and return the root object.

@@ -13,14 +13,17 @@ from ddp_trainer.launch.in_worker import bootstrap
 HOOKS = Path(bootstrap.__file__).parent / "python_path"
 ROOT = Path(bootstrap.__file__).parents[3]
 SHOW = """
-import sys, torch
+import sys, torch, of_the_user
 print("hooked", "_of_the_image" in sys.modules, "ddp_trainer.metrics.record.autolog" in sys.modules)
 """
 
 
 def output(directory: Path, **variables: str) -> str:
     (directory / "sitecustomize.py").write_text("import sys\nsys.modules['_of_the_image'] = sys\n")
-    paths = os.pathsep.join([str(HOOKS), str(ROOT), str(directory)])
+    mine = directory / "mine"
+    mine.mkdir()
+    (mine / "of_the_user.py").touch()
+    paths = os.pathsep.join([str(mine), str(HOOKS), str(ROOT), str(directory)])
     environ = {**os.environ, "PYTHONPATH": paths, Env.METRICS_DIR: str(directory), **variables}
     return subprocess.run([sys.executable, "-c", SHOW], env=environ, check=True, capture_output=True, text=True).stdout
 

@@ -22,9 +22,10 @@ def run_next() -> None:
 
 if "RANK" in os.environ and sys.version_info >= (3, 11):
     try:
-        from ddp_trainer.launch.in_worker import bootstrap
+        from ddp_trainer.launch.in_worker import import_hook
+        from ddp_trainer.metrics.record import autolog_import
 
-        bootstrap.have([bootstrap.WATCHERS["DDP_METRICS_DIR"]])
+        autolog_import.install(import_hook.call_after_import)
     except Exception as error:  # noqa: BLE001 - the script must run
         print(f"ddp: the steps of this script cannot be counted: {error!r}", file=sys.stderr)
 run_next()
