@@ -8,7 +8,8 @@ import socket
 from typing import Final
 
 PORTS: Final = range(20_000, 28_500)
-"""Below the port of the stores of local jobs, and below the default of kernels for connections: such a one would come in between, or, on a loopback, meet itself."""
+"""Below the port of the stores of local jobs, and below the default of kernels for connections: such a one would come
+in between, or, on a loopback, meet itself."""
 
 
 def free_port() -> int:

@@ -5,7 +5,8 @@
 3. The submission ends when the controller has created the root object, or has refused the job.
 
 A controller answers within a second by the first ``status``, and later while another one takes over. Without an answer,
-the DDPJob is deleted, and the command creates the objects itself if it may. The API server deletes it only if no controller has written to it meanwhile.
+the DDPJob is deleted, and the command creates the objects itself if it may. The API server deletes it only if no
+controller has written to it meanwhile.
 
 An interrupted command leaves a DDPJob. Submitting the same job again completes it.
 """
