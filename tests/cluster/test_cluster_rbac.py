@@ -27,7 +27,7 @@ from kubectl_ddp.engines.pytorchjob import ENGINE as PYTORCHJOB
 from kubectl_ddp.errors import NotFound
 from kubectl_ddp.rbac.model import EVERYWHERE, OWN, Right
 from kubectl_ddp.rbac.role_builder import build_roles
-from kubectl_ddp.rbac.table import JOBS, KINDS, REACHING, SECTIONS, needs
+from kubectl_ddp.rbac.table import DDPJOBS, JOBS, KINDS, REACHING, SECTIONS, needs
 from tests.cluster.api_proxy import ApiProxy, Asked, Fault, api_proxy
 from tests.cluster.live_cluster import PREFLIGHT, Namespace, Result, namespace, until
 from tests.cluster.test_cluster_engines import need
@@ -138,7 +138,11 @@ def submit(space: Namespace, script: Path, name: str) -> tuple[str, ...]:
 @contextlib.contextmanager
 def _granted(api: Api, stage_name: str, command: str) -> Iterator[None]:
     """A user who may do what the table says of a command."""
-    rights = [right for need_, right in needs(Discovery(api).filter_served(KINDS), commands=(command,))]
+    served = {
+        *Discovery(api).filter_served(KINDS),
+        DDPJOBS,
+    }  # a kind that is not served is refused before it is not found
+    rights = [right for need_, right in needs(served, commands=(command,))]
     made = []
     for item in build_roles(dict.fromkeys(rights), namespace=stage_name, user=f"{stage_name}:{command}"):
         about = item["metadata"]
