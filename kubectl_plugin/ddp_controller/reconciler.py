@@ -37,7 +37,7 @@ from kubectl_ddp.backends.cluster import ClusterBackend
 from kubectl_ddp.backends.cluster.http.api import Api, collection
 from kubectl_ddp.backends.cluster.http.api_errors import Conflict, Expired
 from kubectl_ddp.backends.cluster.http.resources import Discovery
-from kubectl_ddp.backends.cluster.read.jobs import path
+from kubectl_ddp.backends.cluster.read.jobs import ddpjobs_path, path
 from kubectl_ddp.backends.cluster.write.owned_submission import OwnedSubmission
 from kubectl_ddp.backends.cluster.write.scaling import scaling_error, to_scale
 from kubectl_ddp.backends.cluster.write.suspend import set_active, stale_annotations
@@ -329,7 +329,7 @@ def _version(job: Object, run: Snapshot | None) -> Version:
 
 
 def _path(job: Object) -> str:
-    return f"{collection(ddpjob.API_VERSION, ddpjob.PLURAL, job['metadata']['namespace'])}/{job['metadata']['name']}"
+    return f"{ddpjobs_path(job['metadata']['namespace'])}/{job['metadata']['name']}"
 
 
 def _name(job: Object) -> str:

@@ -18,7 +18,7 @@ from ddp_trainer.common.constants import Annotation, Label
 from ddp_trainer.common.safe_text.control_chars import escape_control_chars
 from kubectl_ddp.backends.cluster.http.api import Api, collection
 from kubectl_ddp.backends.cluster.http.resources import Discovery
-from kubectl_ddp.backends.cluster.read.jobs import path, with_type_meta
+from kubectl_ddp.backends.cluster.read.jobs import ddpjobs_path, path, with_type_meta
 from kubectl_ddp.backends.cluster.read.pod_transform import strip_pod, without_managers
 from kubectl_ddp.backends.cluster.read.reflector import Reflector, watch_into_queue
 from kubectl_ddp.backends.cluster.read.snapshots import of_all
@@ -119,10 +119,7 @@ class World:
         }
         is_new = self._has_ddpjobs and not self._ddpjobs
         is_served = is_new and discovery.resource_for_kind(ddpjob.API_VERSION, ddpjob.KIND)
-        ddpjobs = [
-            _reflector(self._api, collection(ddpjob.API_VERSION, ddpjob.PLURAL, place))
-            for place in (self._places if is_served else ())
-        ]
+        ddpjobs = [_reflector(self._api, ddpjobs_path(place)) for place in (self._places if is_served else ())]
         self._watch([*(each for _, each in roots), *kueue.values(), *ddpjobs])
         self._roots, self._kueue = [*self._roots, *roots], self._kueue or kueue
         self._ddpjobs = [*self._ddpjobs, *ddpjobs]

@@ -25,6 +25,7 @@ from tools.docs.ddpjob_crd import definition
 
 pytestmark = pytest.mark.alone  # where the kind is served, every submission in the cluster creates it
 DEFINITIONS = "/apis/apiextensions.k8s.io/v1/customresourcedefinitions"
+ONE_POD = ("--nnodes", "1", "--nproc", "1", "--cpu", "50m", "--memory", "256Mi", "--engine", "job")
 TINY = {"nnodes": "1:2", "nproc": 1, "cpu": "50m", "memory": "128Mi", "shm": "16Mi", "grace": "5s", "engine": "job"}
 
 
@@ -118,9 +119,8 @@ def test_kubectl_is_enough_for_a_whole_life_of_a_job(space: Namespace) -> None:
 def test_submit_makes_one_object_and_its_script_arrives(space: Namespace, tmp_path: Path) -> None:
     script = tmp_path / "hello.py"
     script.write_text("print('hello from the script')\n")
-    size = ("--nnodes", "1", "--nproc", "1", "--cpu", "50m", "--memory", "256Mi", "--engine", "job")
     with controller(space, "--ddpjobs"):
-        space.ddp("submit", str(script), "--name", "once", "--image", space.image, *size, "--wait").ok()
+        space.ddp("submit", str(script), "--name", "once", "--image", space.image, *ONE_POD, "--wait").ok()
         job = until(
             "the end",
             lambda: found if condition_of(found := get(space, "once"), "Succeeded")["status"] == "True" else None,
@@ -161,18 +161,19 @@ def test_a_job_in_a_queue_waits_for_quota_and_is_suspended_and_resumed_through_k
 def test_a_failed_job_gets_a_new_run_by_restart(space: Namespace, tmp_path: Path) -> None:
     script = tmp_path / "fail.py"
     script.write_text("raise SystemExit('no luck')\n")
-    size = ("--nnodes", "1", "--nproc", "1", "--cpu", "50m", "--memory", "256Mi", "--engine", "job")
     with controller(space, "--ddpjobs"):
         job = ("--name", "again", "--image", space.image, "--max-restarts", "0")
-        space.ddp("submit", str(script), *job, *size, "--wait")
+        space.ddp("submit", str(script), *job, *ONE_POD, "--wait")
         until("the failure", lambda: phase(space, "again") == "Failed")
         kubectl(space, "annotate", "ddp", "again", "team=vision")
+        kubectl(space, "label", "ddp", "again", "app.kubernetes.io/managed-by=Helm", "--overwrite")
         before = get(space, "again")
         space.ddp("restart", "again", "--yes").ok()
         after = get(space, "again")
         assert after["metadata"]["uid"] != before["metadata"]["uid"]
         assert after["status"]["runId"] != before["status"]["runId"]
-        assert (after["spec"], after["metadata"]["annotations"]["team"]) == (before["spec"], "vision")
+        assert (after["spec"], after["metadata"]["labels"]) == (before["spec"], before["metadata"]["labels"])
+        assert after["metadata"]["annotations"]["team"] == "vision"
         until("the failure of the new run", lambda: phase(space, "again") == "Failed")
         space.ddp("delete", "-y", "again").ok()
         until("nothing left", lambda: not space.left())

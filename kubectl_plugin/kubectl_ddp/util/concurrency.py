@@ -81,7 +81,7 @@ def each(ask: Callable[[T], A], items: Sequence[T]) -> list[A]:
 
 
 def feed(items: Iterable[T], arrivals: queue.Queue[T | BaseException | None]) -> None:
-    """Put each item into a queue, and at the end ``None`` or the error of ``items``; for a thread of its own."""
+    """Put each item into a queue, and at the end ``None`` or the error of ``items``. Run it in a thread."""
     try:
         for item in items:
             arrivals.put(item)

@@ -22,7 +22,7 @@ from kubectl_ddp.backends.cluster.http.connection import Connection, connection_
 from kubectl_ddp.backends.cluster.http.resources import Discovery
 from kubectl_ddp.backends.cluster.kubectl import Kubectl
 from kubectl_ddp.backends.cluster.read.job_objects import code_of, events_of, recent_events
-from kubectl_ddp.backends.cluster.read.jobs import Jobs
+from kubectl_ddp.backends.cluster.read.jobs import Jobs, ddpjobs_path
 from kubectl_ddp.backends.cluster.read.kueue_workloads import queue_state_lookup
 from kubectl_ddp.backends.cluster.read.pod_metrics import served
 from kubectl_ddp.backends.cluster.read.pod_transform import strip_pod, without_managers
@@ -451,7 +451,7 @@ class ClusterBackend:
             )
 
     def _ddpjob_path(self, name: str) -> str:
-        return f"{collection(ddpjob.API_VERSION, ddpjob.PLURAL, self.namespace)}/{name}"
+        return f"{ddpjobs_path(self.namespace)}/{name}"
 
     def _delete_ddpjob(self, name: str) -> bool:
         """Delete a DDPJob with all objects that it owns. Returns false if there is none."""

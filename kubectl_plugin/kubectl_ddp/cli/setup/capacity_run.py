@@ -1,4 +1,4 @@
-"""Implementation of ``capacity``: reads a place, selects what was asked for, and prints it."""
+"""Implementation of ``capacity``: reads a place, selects rows, and prints them."""
 
 from __future__ import annotations
 

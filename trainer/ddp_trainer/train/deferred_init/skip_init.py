@@ -54,8 +54,8 @@ class SkipInit(TorchFunctionMode):
         """Return True if a model built in this mode equals one built without it, once its state dict is loaded.
 
         No weight may have been read, and nothing else drawn: other random values would differ, because those of the
-        weights were not drawn before them. Each weight that is still there must be part of the state dict, and have
-        memory of its own. Called once, after the mode.
+        weights were not drawn before them. Each weight that still exists must be part of the state dict, and share
+        its memory with nothing else. Called once, after the mode.
         """
         loaded = model.state_dict()
         stored = {_address(tensor) for tensor in loaded.values() if isinstance(tensor, Tensor)}

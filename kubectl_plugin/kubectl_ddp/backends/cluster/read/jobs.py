@@ -56,8 +56,7 @@ class Jobs:
     def _without_root(self, namespace: str | None) -> list[str]:
         """Return a sentence about each DDPJob without objects."""
         try:
-            path_of_all = collection(ddpjob.API_VERSION, ddpjob.PLURAL, namespace)
-            items, _ = self._api.items(path_of_all, reduce=without_managers)
+            items, _ = self._api.items(ddpjobs_path(namespace), reduce=without_managers)
         except (NotServed, Forbidden):
             return []
         return [text for item in items if (text := ddpjob.why_no_root(item)) is not None]
@@ -90,7 +89,7 @@ class Jobs:
     def _why_no_root(self, name: str) -> str | None:
         """Return a sentence about the DDPJob of this name if it has no objects."""
         try:
-            job = self._api.get(f"{collection(ddpjob.API_VERSION, ddpjob.PLURAL, self._namespace)}/{name}")
+            job = self._api.get(f"{ddpjobs_path(self._namespace)}/{name}")
         except (NotServed, NotFound, Forbidden):
             return None
         return ddpjob.why_no_root(job)
@@ -152,6 +151,11 @@ def find_conflicting_job(api: Api, namespace: str, job: Object) -> Object | None
 def path(kind: EngineKind, namespace: str | None) -> str:
     """Return the path of the collection of a kind."""
     return collection(kind.api_version, kind.plural, namespace)
+
+
+def ddpjobs_path(namespace: str | None) -> str:
+    """Return the path of the collection of DDPJobs."""
+    return collection(ddpjob.API_VERSION, ddpjob.PLURAL, namespace)
 
 
 def with_type_meta(kind: EngineKind, job: Object) -> Object:

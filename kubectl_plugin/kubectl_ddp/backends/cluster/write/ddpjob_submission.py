@@ -14,6 +14,7 @@ An interrupted command leaves a DDPJob. Submitting the same job again completes 
 from __future__ import annotations
 
 import contextlib
+import functools
 import time
 from collections.abc import Callable, Sequence
 from typing import Final
@@ -21,6 +22,7 @@ from typing import Final
 from ddp_trainer.common.constants import FIELD_MANAGER, Annotation, Label
 from kubectl_ddp.backends.cluster.http.api import Api, collection
 from kubectl_ddp.backends.cluster.http.api_errors import AgainstPolicy, Conflict, NotServed
+from kubectl_ddp.backends.cluster.read.jobs import ddpjobs_path
 from kubectl_ddp.code.archive import read_back
 from kubectl_ddp.errors import AlreadyExists, DdpError, Forbidden, NotFound, UsageError
 from kubectl_ddp.kube import ddpjob, job_kinds
@@ -86,7 +88,7 @@ class DDPJobSubmission:
             earlier: DDPJob of which this is a new run. Its specification, labels and annotations are kept as written.
         """
         self._api = api
-        self._may_create_objects = may_create_objects
+        self._may_create_objects = functools.cache(may_create_objects)  # asked with each poll
         self._notice = notice
         self._code = [item for item in objects if item["kind"] == "ConfigMap"]
         self._job = ddpjob_of(objects)
@@ -94,14 +96,15 @@ class DDPJobSubmission:
             self._take_over(earlier)
         self._namespace = namespace
         self._sleep = sleep
-        self._collection = collection(ddpjob.API_VERSION, ddpjob.PLURAL, namespace)
+        self._collection = ddpjobs_path(namespace)
         self._path = f"{self._collection}/{self._job['metadata']['name']}"
 
     def _take_over(self, earlier: Object) -> None:
         """Keep what users have written into an earlier DDPJob, so that applying the same file again changes nothing."""
         self._job["spec"] = {key: value for key, value in earlier["spec"].items() if key != ddpjob.SUSPEND}
-        for key in ("labels", "annotations"):
-            self._job["metadata"][key] = {**(earlier["metadata"].get(key) or {}), **self._job["metadata"][key]}
+        theirs, mine = earlier["metadata"], self._job["metadata"]
+        mine["labels"] = {**mine["labels"], **(theirs.get("labels") or {})}
+        mine["annotations"] = {**(theirs.get("annotations") or {}), **mine["annotations"]}
 
     def submit(self) -> bool:
         """Create the job. Returns false if the user may not create a DDPJob here, or no controller acts on it.

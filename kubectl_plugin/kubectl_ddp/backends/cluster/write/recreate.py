@@ -19,7 +19,7 @@ from typing import Final
 from ddp_trainer.common.constants import FIELD_MANAGER, Annotation, Label
 from kubectl_ddp.backends.cluster.http.api import Api, collection
 from kubectl_ddp.backends.cluster.http.api_errors import Conflict, NotServed
-from kubectl_ddp.backends.cluster.read.jobs import path
+from kubectl_ddp.backends.cluster.read.jobs import ddpjobs_path, path
 from kubectl_ddp.backends.cluster.write.submission import INCOMPLETE
 from kubectl_ddp.backends.job_recovery import RUN, run_of
 from kubectl_ddp.engines.registry import RUNTIMES
@@ -165,10 +165,9 @@ def _delete_and_wait(api: Api, old: Sequence[Object]) -> None:
 
 
 def _path(item: Object) -> str:
-    about = item["metadata"]
-    if item["kind"] == ddpjob.KIND:
-        return f"{collection(ddpjob.API_VERSION, ddpjob.PLURAL, about['namespace'])}/{about['name']}"
-    return f"{path(job_kinds.engine_of(item), about['namespace'])}/{about['name']}"
+    name, namespace = item["metadata"]["name"], item["metadata"]["namespace"]
+    is_ddpjob = item["kind"] == ddpjob.KIND
+    return f"{ddpjobs_path(namespace) if is_ddpjob else path(job_kinds.engine_of(item), namespace)}/{name}"
 
 
 def _exists(api: Api, item: Object) -> bool:
