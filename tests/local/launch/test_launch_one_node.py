@@ -80,6 +80,14 @@ def test_a_folder_with_a_main_runs_as_with_python(tmp_path: Path) -> None:
     assert ours == pythons
 
 
+def test_a_line_of_a_worker_is_one_write_since_the_ranks_of_a_node_share_the_pipe(tmp_path: Path) -> None:
+    (tmp_path / "script.py").write_text("print('rank', 0, 'of', 2)\nprint('end')\n")
+    kept, given = socket.socketpair(socket.AF_UNIX, socket.SOCK_DGRAM)
+    with kept, given:
+        subprocess.run([*LAUNCH, "script.py"], cwd=tmp_path, check=True, stdout=given, stderr=subprocess.DEVNULL)
+        assert [kept.recv(100), kept.recv(100)] == [b"rank 0 of 2\n", b"end\n"]
+
+
 def test_any_program_runs_without_python(stage: Stage) -> None:
     run = stage.launch(
         "--no-python", "--nproc-per-node", "2", "sh", "-c", "echo rank=$RANK local=${local_rank}x; exit 0"

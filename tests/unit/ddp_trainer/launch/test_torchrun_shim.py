@@ -11,7 +11,11 @@ import pytest
 
 from ddp_trainer.common.constants import Env
 
-SHOW = "import os, sys; print('rank', os.environ['RANK'], 'of', os.environ['WORLD_SIZE'], sys.argv[1:])"
+#: One write: the ranks share a pipe, and what starts without Python is not the launcher's to buffer.
+SHOW = """
+import os, sys
+os.write(1, f"rank {os.environ['RANK']} of {os.environ['WORLD_SIZE']} {sys.argv[1:]}\\n".encode())
+"""
 
 
 def launched(folder: Path, line: str, **environ: str) -> subprocess.CompletedProcess[str]:
