@@ -55,9 +55,9 @@ class SampleTracker:
         self._unread.clear()
         distinct = torch.unique(ids)
         places, bits = distinct >> 3, torch.bitwise_left_shift(1, distinct & 7).to(torch.uint8)
-        is_new = (self._seen[places] & bits) == 0
+        is_new = (self._seen.index_select(0, places) & bits) == 0
         # Each of these bits occurs once and is not set, so adding it sets it.
-        self._seen.scatter_add_(0, places[is_new], bits[is_new])
+        self._seen.index_add_(0, places, bits.mul_(is_new))
         new = int(is_new.sum())
         self._num_seen += new
         self._repeated += len(ids) - new

@@ -88,7 +88,7 @@ def test_a_commit_only_indexes_the_whole_account() -> None:
     with Whole():
         ledger.commit(torch.arange(0, 8_192_000, 2000))
         assert ledger.repeated == 0
-    assert Whole.used <= {"index", "scatter_add_"}
+    assert Whole.used <= {"index_select", "index_add_"}
 
 
 def test_the_account_is_the_same_whether_it_is_looked_at_after_every_step_or_at_the_end() -> None:
