@@ -400,6 +400,7 @@ class Agent:
             case RegroupWorkers():
                 number = self._core.generation.number if self._core.generation else 0
                 self._workers.request_leave_group(action.local_ranks, number, graceful=action.graceful)
+                self._loop.call_soon(self._starting.cancel)
             case SignalWorkers():
                 self._workers.signal(action.signal, action.local_ranks)
                 self._starting.preflight.stop()

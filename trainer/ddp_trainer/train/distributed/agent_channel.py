@@ -39,6 +39,8 @@ class Control:
         self._connection = connection
         self._environ = environ
         self._generation = generation
+        self._latest = generation
+        """Latest generation of which this process knows."""
         self._cut: Callable[[], None] | None = None
         self._is_training = False
         self._is_ending = False
@@ -150,9 +152,13 @@ class Control:
             match message:
                 case Begin():
                     self._begin = message
-                    self._generation = int(message.environment.get(Env.GENERATION) or _NONE)
+                    self._generation = self._latest = int(message.environment.get(Env.GENERATION) or _NONE)
                     self._changed.notify_all()
                 case LeaveGroup() if message.generation == self._generation:
                     self.asked = True
                     if self._cut and not (message.graceful and self._is_training):
                         self._cut()
+                case LeaveGroup() if message.generation > self._latest:  # it was called off before the agent sent Begin
+                    self._latest, ended = message.generation, GroupEnded("The launcher forms a new group.")
+                    code, why = int(ended.exit_code), str(ended)
+                    self._send_message(Left(generation=message.generation, exit_code=code, why=why))

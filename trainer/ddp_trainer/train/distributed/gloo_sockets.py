@@ -12,6 +12,8 @@ import os
 import re
 import select
 import socket
+import threading
+import time
 from collections.abc import Iterator
 from functools import cache
 from pathlib import Path
@@ -21,6 +23,8 @@ _OPEN = Path("/proc/self/fd")
 _DETAILS = Path("/proc/self/fdinfo")
 _WATCHED: Final = re.compile(r"tfd:\s*(\d+) events:\s*\w+ data:\s*(\w+)")
 """Descriptor (decimal) and the program's own value (hexadecimal) of an entry of an epoll instance."""
+_LOOK_SECONDS: Final = 0.02
+"""Interval between two looks for connections that open after a call-off."""
 
 
 class GlooSockets:
@@ -35,10 +39,16 @@ class GlooSockets:
         self._mine: set[tuple[int, int]] | None = None
         self.are_called_off = False
         """True if the connections were cut from outside of training: a rank of the group is lost or about to leave."""
+        self._opening = threading.Lock()
+        """Held while connections that open after a call-off are cut."""
+        self._has_ended = False
 
     def complete(self) -> None:
         """Record the connections of the group, after all of them are open."""
-        self._mine = self._list_connections() - self._before
+        with self._opening:
+            self._mine = self._list_connections() - self._before
+        if self.are_called_off:
+            self.cut()
 
     @contextlib.contextmanager
     def more(self) -> Iterator[None]:
@@ -51,9 +61,29 @@ class GlooSockets:
             self.complete()
 
     def call_off(self) -> None:
-        """Cut the connections from another thread while training runs, and set :attr:`are_called_off`."""
+        """Cut the connections from another thread while training runs, and set :attr:`are_called_off`.
+
+        A process that is joining may open further ones, and would wait on them for peers that have left. They are cut
+        until :meth:`complete` or :meth:`end`.
+        """
         self.are_called_off = True
         self.cut()
+        if self._mine is None:
+            threading.Thread(target=self._cut_opening, name="ddp-cut", daemon=True).start()
+
+    def _cut_opening(self) -> None:
+        while True:
+            with self._opening:
+                if self._mine is not None or self._has_ended:
+                    return
+                self.cut()
+            time.sleep(_LOOK_SECONDS)
+
+    def end(self) -> None:
+        """Cut the connections of a group that could not be joined. Those that open later belong to another group."""
+        with self._opening:
+            self._has_ended = True
+            self.cut()
 
     def cut(self) -> None:
         """Shut down the connections. Any thread may call this, also before :meth:`complete`."""

@@ -98,11 +98,11 @@ class Group(group_teardown.GroupTeardown):
             GroupEnded: The join was canceled before it started.
             PeerLost: The other ranks did not join within the timeout, or the master port cannot be used.
         """
-        connections = GlooSockets(env.master_port)
         if env.world_size == 1:
             if control is not None:
-                control.mark_joining(connections.call_off)
+                control.mark_joining(lambda: None)  # it waits for nobody
             return cls(0, 1, "none", device)
+        connections = GlooSockets(env.master_port)
         backend = choose_backend(asked, device)
         abort = group_teardown.abort_of(backend, env, device) if survives and control is not None else None
         if control is not None:
@@ -111,9 +111,9 @@ class Group(group_teardown.GroupTeardown):
         where = f"{env.master_address}:{env.master_port}"
         who, failed = f"Rank {env.rank}", f"could not meet its {env.world_size - 1} peers at {where}"
         hosts_store = env.rank == 0 and not env.agent_hosts_store
-        if not hosts_store:
-            _wait_for_store(env.master_address, env.master_port, timeout_seconds, f"{who} {failed}", control)
         try:
+            if not hosts_store:
+                _wait_for_store(env.master_address, env.master_port, timeout_seconds, f"{who} {failed}", control)
             store = dist.TCPStore(  # type: ignore[attr-defined] # documented, but not in __all__
                 env.master_address,
                 env.master_port,
@@ -127,7 +127,7 @@ class Group(group_teardown.GroupTeardown):
             require_same_device(store, meeting.prefix, env.rank, device, backends)
             meeting.begin(env.rank, env.world_size)
         except BaseException as err:
-            connections.cut()  # no other code leaves this group
+            connections.end()  # no other code leaves this group
             if isinstance(err, RuntimeError):
                 raise_converted(err, who, failed, is_loss=can_be_peer_loss(err))
             raise

@@ -157,7 +157,7 @@ def call_off(connections: GlooSockets, abort: StreamAbort | None) -> None:
     connections.are_called_off = True
     if abort is not None:
         abort.begin()
-    connections.cut()
+    connections.call_off()
 
 
 def destroy_default_group() -> None:

@@ -105,6 +105,16 @@ def test_a_meeting_that_fails_by_itself_is_a_lost_peer(agent: Agent) -> None:
     assert not isinstance(lost.value, GroupEnded)
 
 
+def test_one_without_a_group_leaves_the_next_one_before_it_knows_its_place(agent: Agent) -> None:
+    agent.control.report_group_exit(GroupEnded("over"))
+    agent.say(LeaveGroup(generation=GENERATION, graceful=True))  # it crossed the report, and is answered already
+    agent.say(LeaveGroup(generation=GENERATION + 1, graceful=True))
+    answers: list[Left] = []
+    while [each.generation for each in answers][-1:] != [GENERATION + 1]:
+        answers += [each for each in agent.handle_message() if isinstance(each, Left)]
+    assert [(each.generation, each.stays) for each in answers] == [(GENERATION, True), (GENERATION + 1, True)]
+
+
 def test_a_place_in_the_next_group_replaces_that_in_the_one_before(agent: Agent) -> None:
     agent.say(Begin(environment={"RANK": "4", "WORLD_SIZE": "9", Env.GENERATION: "7"}))
     place = agent.control.next_place(lambda: False)

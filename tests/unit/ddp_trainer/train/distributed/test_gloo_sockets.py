@@ -90,3 +90,17 @@ def test_a_join_that_waits_for_a_peer_ends_and_a_foreign_connection_stays(stack:
         with pytest.raises(RuntimeError):
             joining.result(LONG.total_seconds() / 2)
     assert foreign.is_open()
+
+
+def test_a_wait_that_begins_after_the_call_off_ends_too_and_one_of_the_next_group_does_not() -> None:
+    port = free_port()
+    hosts = store_at(port, is_master=True)
+    connections = GlooSockets(port)
+    connections.call_off()
+    late = store_at(port)
+    with pytest.raises(dist.DistNetworkError):  # a timeout is a DistStoreError
+        late.get("a key of a peer that has left")
+    connections.end()
+    next_group = store_at(port)
+    hosts.set("key", b"value")
+    assert next_group.get("key") == b"value"
