@@ -24,6 +24,7 @@ from ddp_controller.pod_move import decide_move
 from ddp_controller.quota import decide_sizes
 from ddp_controller.reconciler import Reconciler
 from ddp_controller.running_job import RunningJob
+from ddp_controller.train_jobs import TrainJobs
 from ddp_controller.world import Malformed, World
 from kubectl_ddp.backends.cluster.http.api import Api
 from kubectl_ddp.backends.cluster.http.api_errors import Conflict
@@ -60,6 +61,7 @@ class Controller:
     clock: Callable[[], float] = time.monotonic
     """Monotonic time in seconds."""
     reconciler: Reconciler = field(init=False)
+    train_jobs: TrainJobs = field(init=False)
     _paused: dict[tuple[str, bool], float] = field(default_factory=dict)
     """Key of a job, and True for its budget → time until which nothing is decided about it again."""
     _skipped: dict[str, str] = field(default_factory=dict)
@@ -69,6 +71,7 @@ class Controller:
 
     def __post_init__(self) -> None:
         self.reconciler = Reconciler(self.api, log=log)
+        self.train_jobs = TrainJobs(self.api, log=log)
 
     def run(self) -> None:
         """Run until the stop is requested, in a world that has started. Raises the error that ended a watch."""
@@ -99,10 +102,11 @@ class Controller:
             self._carry_out(decision)
         self._delete(orphans(budgets, jobs))
         self._report_skipped(malformed)
+        may_act = lambda: self.lease.is_held and not self.stop.is_requested  # noqa: E731
+        if self.world.has_ddpjobs:
+            self.train_jobs.reconcile(self.world.unnamed_pods(), self.world.train_jobs(), may_act=may_act)
         # Last, since the objects of many new jobs take longer than pods can wait that leave a node.
-        self.reconciler.reconcile_all(
-            self.world.ddpjobs(), self.world.runs(), may_act=lambda: self.lease.is_held and not self.stop.is_requested
-        )
+        self.reconciler.reconcile_all(self.world.ddpjobs(), self.world.runs(), may_act=may_act)
 
     def _report_skipped(self, malformed: Malformed) -> None:
         """Report each job that is left alone once, in the log and in its events."""

@@ -33,6 +33,7 @@ _OF_JOBS: Final = (
 )
 """Rights in the namespaces of the managed jobs."""
 _OF_DDPJOBS: Final = (
+    *(Right.of(verb, "pods", EVERYWHERE) for verb in ("get", "patch")),
     *(Right.of(verb, f"{ddpjob.PLURAL}.{GROUP}", EVERYWHERE) for verb in ("list", "watch", "delete")),
     Right.of("patch", f"{ddpjob.PLURAL}.{GROUP}/status", EVERYWHERE),
     Right.of("create", "secrets", EVERYWHERE),
@@ -44,7 +45,7 @@ _OF_DDPJOBS: Final = (
     *(Right.of(verb, kind, EVERYWHERE) for kind in JOBS for verb in ("get", "create", "patch")),
     Right.of("patch", "workloads.kueue.x-k8s.io", EVERYWHERE),
 )
-"""Further rights in these namespaces to make the objects of DDPJobs."""
+"""Further rights in these namespaces to make the objects of DDPJobs, and what TrainJobs lack."""
 _OF_METRICS: Final = Right.of("get", "pods/proxy", EVERYWHERE)
 """Right to read the metrics of pods. It reaches any port of a pod, so it is never granted for the whole cluster."""
 _OF_THE_CLUSTER: Final = (

@@ -193,11 +193,7 @@ class Reconciler:
 
     def _prepared(self, job: Object, code: Code | None) -> Prepared:
         """Return the job as ``kubectl ddp submit`` would prepare it. Raises UsageError and PreflightFailed."""
-        namespace = str(job["metadata"]["namespace"])
-        backend = ClusterBackend(
-            connection=replace(self._api.connection, namespace=namespace),
-            notice=lambda text: self._log("notice", job=_name(job), text=text),
-        )
+        backend = backend_of(self._api, job, self._log)
         layer = {key: given for key, given in layer_of_object(job).items() if key != "namespace"}
         context = DefaultingContext(image=default_image(), shared=lambda _: backend.shared_presets(), reads_files=False)
         resolved = resolve([layer], context)
@@ -326,6 +322,14 @@ def _version(job: Object, run: Snapshot | None) -> Version:
     """Return the versions of all objects that a decision about a DDPJob is based on."""
     objects = (job, run.job, *run.pods) if run is not None else (job,)
     return tuple(str(each["metadata"].get("resourceVersion")) for each in objects)
+
+
+def backend_of(api: Api, job: Object, log: Callable[..., None]) -> ClusterBackend:
+    """Return the cluster with the namespace of a job; its notices go to the log."""
+    return ClusterBackend(
+        connection=replace(api.connection, namespace=str(job["metadata"]["namespace"])),
+        notice=lambda text: log("notice", job=_name(job), text=text),
+    )
 
 
 def _path(job: Object) -> str:

@@ -25,7 +25,7 @@ from kubectl_ddp.backends.cluster.read.snapshots import of_all
 from kubectl_ddp.engines.engine_kind import EngineKind
 from kubectl_ddp.engines.registry import ENGINES
 from kubectl_ddp.errors import DdpError
-from kubectl_ddp.kube import ddpjob
+from kubectl_ddp.kube import ddpjob, job_kinds
 from kubectl_ddp.kube.objects import Object, Snapshot
 from kubectl_ddp.util.stop import Stop
 
@@ -34,6 +34,8 @@ DISCOVERY_SECONDS: Final = 60.0
 KUEUE_VERSIONS: Final = ("v1beta2", "v1beta1")
 KUEUE_KINDS: Final = {"Workload": "workloads", "LocalQueue": "localqueues", "ClusterQueue": "clusterqueues"}
 
+UNNAMED: Final = ""
+"""Value of the label :data:`Label.JOB` in the pods of a TrainJob before the controller has set it."""
 MOST_REASON_CHARACTERS: Final = 500
 """Longest reason of a skipped job. An error may quote a whole specification."""
 
@@ -73,7 +75,7 @@ class World:
             _reflector(api, collection("policy/v1", "poddisruptionbudgets", place)) for place in self._places
         ]
         self._kueue: dict[str, Reflector] = {}
-        self._has_ddpjobs = has_ddpjobs
+        self.has_ddpjobs = has_ddpjobs
         self._ddpjobs: list[Reflector] = []
         self._snapshots: list[Snapshot] = []
         """Jobs with their pods at the last call of :meth:`jobs`."""
@@ -117,7 +119,7 @@ class World:
         kueue = {
             kind: _reflector(self._api, collection(f"kueue.x-k8s.io/{version}", plural, None)) for kind, plural in kinds
         }
-        is_new = self._has_ddpjobs and not self._ddpjobs
+        is_new = self.has_ddpjobs and not self._ddpjobs
         is_served = is_new and discovery.resource_for_kind(ddpjob.API_VERSION, ddpjob.KIND)
         ddpjobs = [_reflector(self._api, ddpjobs_path(place)) for place in (self._places if is_served else ())]
         self._watch([*(each for _, each in roots), *kueue.values(), *ddpjobs])
@@ -203,6 +205,14 @@ class World:
             for owner in each.job["metadata"].get("ownerReferences") or ()
             if owner.get("kind") == ddpjob.KIND
         }
+
+    def unnamed_pods(self) -> list[Object]:
+        """Return the pods of TrainJobs that have no labels of their job yet (:mod:`ddp_controller.train_jobs`)."""
+        return [pod for each in self._pods for pod in each.objects() if pod["metadata"]["labels"][Label.JOB] == UNNAMED]
+
+    def train_jobs(self) -> list[Snapshot]:
+        """Return the TrainJobs of ClusterTrainingRuntimes, as of the last call of :meth:`jobs`."""
+        return [each for each in self._snapshots if job_kinds.is_of_cluster_runtime(each.job)]
 
     def budgets(self) -> list[Object]:
         """Return all PodDisruptionBudgets of the managed namespaces."""

@@ -9,6 +9,9 @@ from tests.support.chart_values import ABSENT, Row
 
 _POD: Final = "Deployment/ddp-controller spec.template.spec"
 _CONTAINER: Final = f"{_POD}.containers.0"
+TRAINER: Final = ("trainer.kubeflow.org/v1alpha1/ClusterTrainingRuntime",)
+_NODE: Final = "spec.template.spec.replicatedJobs.0.template.spec.template.spec"
+_RUNTIME: Final = f"ClusterTrainingRuntime/ddp-torch {_NODE}.initContainers.0"
 ROWS: Final = (
     Row("controller.enabled", False, "Deployment/ddp-controller", ABSENT),
     Row("controller.image.repository", "team/c", f"{_CONTAINER}.image", "team/c:0.1.0"),
@@ -18,6 +21,14 @@ ROWS: Final = (
         f"sha256:{'a' * 64}",
         f"{_CONTAINER}.image",
         f"ddp-controller@sha256:{'a' * 64}",
+    ),
+    *(
+        Row(f"controller.runtimeImage.{name}", value, f"{_RUNTIME}.image", becomes, serves=TRAINER)
+        for name, value, becomes in (
+            ("repository", "team/r", "team/r:0.1.0"),
+            ("tag", "2", "ddp-runtime:2"),
+            ("digest", f"sha256:{'a' * 64}", f"ddp-runtime@sha256:{'a' * 64}"),
+        )
     ),
     Row("controller.replicas", 1, "Deployment/ddp-controller spec.replicas", 1),
     Row("controller.settleSeconds", 5, f"{_CONTAINER}.args.0", "--settle=5"),

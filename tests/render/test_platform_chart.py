@@ -19,6 +19,7 @@ from kubectl_ddp.render.secret import OWNER_READS
 from kubectl_ddp.spec.shared_presets import CONFIG_MAP, SharedPresets
 from kubectl_ddp.version import default_image, version
 from tests.render.platform_values import KUEUE, PROMETHEUS, WITH_QUEUES
+from tests.render.platform_values_controller import TRAINER
 from tests.support.helm import CHARTS, Helm
 from tests.support.jobs import a_job
 from tests.support.pod_security import beyond_restricted
@@ -65,7 +66,7 @@ def test_every_template_makes_something(helm: Helm, tmp_path: Path) -> None:
     shutil.copytree(PLATFORM, chart)
     (chart / "files/rules/sample.yaml").write_text("groups: []\n")
     (chart / "files/dashboards/sample.json").write_text("{}\n")
-    out = helm.render(chart, EVERYTHING, serves=(*KUEUE, *PROMETHEUS)).ok().out
+    out = helm.render(chart, EVERYTHING, serves=(*KUEUE, *PROMETHEUS, *TRAINER)).ok().out
     made = set(re.findall(r"^# Source: ddp-platform/(\S+)$", out, re.MULTILINE))
     templates = {str(path.relative_to(PLATFORM)) for path in PLATFORM.glob("templates/**/*.yaml")}
     assert templates - made == {"templates/validate.yaml"}

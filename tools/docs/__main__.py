@@ -25,6 +25,7 @@ from tools.docs import (
     preset_keys,
     rbac,
     trainer_options,
+    training_runtimes,
     values_table,
 )
 from tools.docs.tables import with_tables
@@ -69,6 +70,7 @@ def files() -> Iterator[tuple[Path, str]]:
         yield path, with_tables(path.read_text(encoding="utf-8"), lines())
     yield DOCS / SCHEMA_FILE, schema_text()
     yield DEFINITION, ddpjob_crd.text()
+    yield from training_runtimes.files(PLATFORM / "files").items()
     yield PRESET_KEYS, preset_keys.text()
     yield CLIENT_KEYS, client_keys.module_text()
     for name, text in dashboards.files().items():

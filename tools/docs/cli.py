@@ -15,7 +15,7 @@ from typing import Final
 
 import click
 
-from ddp_trainer.launch import packages
+from ddp_trainer.launch import derived_secret, packages
 from ddp_trainer.launch.flags import parser_for
 from ddp_trainer.launch.hang import hang_report
 from ddp_trainer.launch.in_worker import profile
@@ -43,6 +43,7 @@ GPUs: [status](status.md).
 PROGRAMS: Final = {
     "store": (store.argument_parser(), "launcher.md"),
     "install": (packages.argument_parser(), "cluster.md"),
+    "secret": (derived_secret.parser(), "howto/kubeflow.md"),
     "preflight": (preflight.argument_parser({}), "preflight.md"),
     "collectives": (request.parser(), "collectives.md"),
     "checkpoint": (checkpoint_cli.argument_parser(), "checkpoints.md"),

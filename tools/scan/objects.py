@@ -37,6 +37,7 @@ EVERYTHING: Final[dict[str, Any]] = {
 SERVES: Final = (
     *("monitoring.coreos.com/v1/PodMonitor", "monitoring.coreos.com/v1/PrometheusRule"),
     "kueue.x-k8s.io/v1beta2/ClusterQueue",
+    "trainer.kubeflow.org/v1alpha1/ClusterTrainingRuntime",
     *(f"{engine.api_version}/{engine.kind}" for engine in ENGINES.values()),
 )
 

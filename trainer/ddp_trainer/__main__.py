@@ -1,8 +1,8 @@
 """Commands of the trainer image: ``ddp-launch``, and ``python -m ddp_trainer COMMAND``.
 
-The commands are launch, install, store, aggregate, train, checkpoint, profile, hang, preflight and collectives. This
-module connects the packages, which do not import one another. Each package is imported only when its command runs: a
-launcher must not pay for torch, nor a store for prometheus.
+The commands are launch, secret, install, store, aggregate, train, checkpoint, profile, hang, preflight and
+collectives. This module connects the packages, which do not import one another. Each package is imported only when its
+command runs: a launcher must not pay for torch, nor a store for prometheus.
 """
 
 from __future__ import annotations
@@ -32,6 +32,10 @@ def _launch(argv: Sequence[str]) -> int:
         return SUBCOMMANDS[argv[0]](argv[1:])
     if argv and argv[0].startswith(("--print", "--help", "-h")):
         return run_for_a_reader(lambda: _start_launcher(argv), "ddp-launch")
+    if Env.LAUNCH_FLAGS in os.environ and "RANK" not in os.environ:
+        from ddp_trainer.launch.torchrun_shim import with_platform_flags  # noqa: PLC0415 - in pods of TrainJobs only
+
+        argv = with_platform_flags(argv, os.environ)
     if os.environ.get(Env.RESTART_IN_PLACE) == "1":
         from ddp_trainer.launch import resident_parent  # noqa: PLC0415
 
@@ -102,6 +106,7 @@ SUBCOMMANDS: dict[str, Command] = {
 
 COMMANDS: dict[str, Command] = {
     "launch": _launch,
+    "secret": _main_of("ddp_trainer.launch.derived_secret"),
     "install": _main_of("ddp_trainer.launch.packages"),
     "store": _main_of("ddp_trainer.launch.rendezvous.store"),
     "aggregate": _aggregate,

@@ -54,6 +54,7 @@ def owner_uids(item: Object) -> set[str]:
 
 
 def owner_reference(job: Object) -> Mapping[str, Any]:
-    """Return the owner reference of an object that is to be deleted with a DDPJob."""
+    """Return the owner reference of an object that is to be deleted with a DDPJob or a TrainJob."""
     about = job["metadata"]
-    return {"apiVersion": API_VERSION, "kind": KIND, "name": about["name"], "uid": about["uid"], "controller": False}
+    names = {"apiVersion": job["apiVersion"], "kind": job["kind"], "name": about["name"], "uid": about["uid"]}
+    return {**names, "controller": False}

@@ -78,7 +78,15 @@ def is_suspend_requested(job: Object) -> bool:
 
 def desired_nodes(job: Object) -> int:
     """Return the number of worker pods in the job's specification, spares included."""
+    nodes = (job["metadata"].get("annotations") or {}).get(Annotation.NODES, "")
+    if is_of_cluster_runtime(job) and nodes.isdecimal():
+        return int(nodes)
     return int(at(job, engine_of(job).nodes[0]) or 1)
+
+
+def is_of_cluster_runtime(job: Object) -> bool:
+    """Return whether the job is a TrainJob of a ClusterTrainingRuntime, whose size an annotation changes."""
+    return bool(at(job, ("spec", "runtimeRef", "kind")) == "ClusterTrainingRuntime")
 
 
 def bounds(job: Object) -> tuple[int, int]:

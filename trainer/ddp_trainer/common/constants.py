@@ -102,6 +102,9 @@ class Env(StrEnum):
     TORCHRUN_SHIM = "DDP_TORCHRUN_SHIM"
     """``1``: a ``torchrun`` in the command of a rank starts its program as that rank, see
     ``ddp_trainer.launch.torchrun_shim``."""
+    LAUNCH_FLAGS = "DDP_LAUNCH_FLAGS"
+    """Flags of ``ddp-launch`` in the pods of a TrainJob, where the user's command starts torchrun. They replace the
+    user's."""
     SHARE_STORE_OFF = "TORCH_DISABLE_SHARE_RDZV_TCP_STORE"
     """Variable of torch. At its default, a scale-up or a replaced pod kills or splits a c10d job of stock torchrun."""
 
@@ -187,6 +190,8 @@ class Annotation(StrEnum):
     """Summary of a finished run as JSON, copied from a pod in the same way."""
     EARLIER = f"{GROUP}/earlier"
     """What is known of a job from pods that may be gone, as JSON: its start, and from suspended pods their progress."""
+    NODES = f"{GROUP}/nodes"
+    """Number of nodes that the controller gives a TrainJob of a ClusterTrainingRuntime; its own field cannot change."""
     SIZE = f"{GROUP}/size"
     """Last change of the size by the controller, as JSON: ``wanted`` and ``granted`` nodes, ``reason``, and ``since``,
     a Unix time."""

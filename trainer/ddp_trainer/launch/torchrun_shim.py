@@ -1,18 +1,24 @@
-"""``torchrun`` in a command of the user: the ranks run already, so it becomes the program that it would start.
+"""``torchrun`` in a command of the user.
 
-The launcher calls :func:`install` if ``DDP_TORCHRUN_SHIM`` is set. Each rank of a command, such as ``bash run.sh``,
-then finds :func:`main` under the name ``torchrun``.
+Where the ranks run already, it becomes the program that it would start: the launcher calls :func:`install` if
+``DDP_TORCHRUN_SHIM`` is set, and each rank of a command, such as ``bash run.sh``, finds :func:`main` under that name.
+
+Where nothing of ours started the command, as in the pods of a TrainJob, ``sitecustomize`` starts the launcher instead
+of torchrun. The launcher then takes the flags of :func:`with_platform_flags`.
 """
 
 from __future__ import annotations
 
 import os
+import shlex
 import sys
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Final
 
+from ddp_trainer.common.constants import Env
 from ddp_trainer.launch.config import program_of
-from ddp_trainer.launch.flags import parse
+from ddp_trainer.launch.flags import parse, remaining_args
 from ddp_trainer.launch.protocol.console import log_line
 from ddp_trainer.launch.protocol.errors import LaunchError
 
@@ -44,3 +50,11 @@ def main() -> None:
     # The parent may be a shell, which a signal to its group ends with this process.
     words[words.index(str(os.getpid()))] = str(os.getppid())
     os.execv(words[0], words)  # noqa: S606 - no shell is wanted
+
+
+def with_platform_flags(argv: Sequence[str], environ: Mapping[str, str]) -> list[str]:
+    """Return torchrun's arguments with the flags of the platform, which replace those of the user."""
+    platforms = shlex.split(environ.get(Env.LAUNCH_FLAGS, ""))
+    program = remaining_args(argv)
+    own = argv[: len(argv) - len(program)]
+    return [*own, *platforms, *program]

@@ -1,4 +1,4 @@
-"""Creation of the objects of a DDPJob, which owns all of them.
+"""Creation of the objects of a DDPJob or a TrainJob, which owns all of them.
 
 The owner exists first, so each step can be repeated: an object that the owner has already is kept, and an object of
 another owner is never changed. The root comes last, suspended.
@@ -22,7 +22,7 @@ from kubectl_ddp.kube.objects import Object
 
 
 class OwnedSubmission(Submission):
-    """Objects of one job that a DDPJob owns."""
+    """Objects of one job that a DDPJob or a TrainJob owns."""
 
     def __init__(
         self,
@@ -38,7 +38,7 @@ class OwnedSubmission(Submission):
         Args:
             api: API server.
             objects: Objects of the job.
-            owner: The DDPJob.
+            owner: The DDPJob or TrainJob.
             notice: Called with the warnings of the API server.
             discovery: Kinds that the cluster serves.
         """
@@ -59,9 +59,7 @@ class OwnedSubmission(Submission):
         """
         if (other := find_conflicting_job(self._api, self._namespace, self._root)) is not None:
             raise self._conflict(other)
-        for item in (*self._before, *self._companions):
-            if item["kind"] != "Secret":
-                self._ensure(item)
+        self.create_companions()
         root = deepcopy(self._root)
         job_kinds.put(root, self._kind.suspend, value=True)
         try:
@@ -70,6 +68,12 @@ class OwnedSubmission(Submission):
             if self._is_too_early(refusal):
                 raise Conflict(refusal.message) from refusal
             raise
+
+    def create_companions(self) -> None:
+        """Create what is missing except for the Secret and the root. Raises AlreadyExists and Conflict."""
+        for item in (*self._before, *self._companions):
+            if item["kind"] != "Secret":
+                self._ensure(item)
 
     def _ensure(self, item: Object) -> Object:
         """Return the object, which is created if it is missing."""
@@ -89,8 +93,10 @@ class OwnedSubmission(Submission):
         return owned
 
     def _conflict(self, existing: Object) -> AlreadyExists | Conflict:
-        """Return the error for an object of the same name, which an earlier DDPJob of the name may have left."""
-        if ddpjob.owner_of(existing) == self._owner["name"] or "deletionTimestamp" in existing["metadata"]:
+        """Return the error for an object of the same name, which an earlier job of the name may have left."""
+        owners = [(each["kind"], each["name"]) for each in existing["metadata"].get("ownerReferences") or ()]
+        is_leftover = (self._owner["kind"], self._owner["name"]) in owners
+        if is_leftover or "deletionTimestamp" in existing["metadata"]:
             return Conflict(
                 f"The {existing['kind']} '{existing['metadata']['name']}' of an earlier job is being deleted."
             )

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from copy import deepcopy
 
+from ddp_trainer.common.constants import Annotation
 from kubectl_ddp.engines.registry import ENGINES
 from kubectl_ddp.errors import UsageError
 from kubectl_ddp.kube import job_kinds
@@ -19,6 +20,8 @@ def to_scale(job: Object, nodes: int) -> Object:
     if KUEUE_QUEUE in job["metadata"]["labels"] and not is_resizable(job):
         raise _not_resizable(job)
     validate_node_count(job_kinds.bounds(job), name, nodes)
+    if job_kinds.is_of_cluster_runtime(job):
+        return {"metadata": {"annotations": {Annotation.NODES: str(nodes)}}}
     patch: Object = {}
     for path in kind.nodes:
         depth = next((number for number, key in enumerate(path) if isinstance(key, int)), 0)

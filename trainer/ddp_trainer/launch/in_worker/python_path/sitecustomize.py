@@ -1,7 +1,8 @@
-"""Python runs this file at its start, because its directory is in ``PYTHONPATH``: it counts the steps of a rank.
+"""Python runs this file at its start, because its directory is in ``PYTHONPATH`` of pods that have the runtime image.
 
-A job with ``launcher: torchrun`` has the directory there if the runtime image is mounted. torchrun starts the ranks, so
-nothing else of this package is in their processes.
+In a job with ``launcher: torchrun``, torchrun starts the ranks, and this file counts their steps: nothing else of this
+package is in their processes. In a TrainJob, the user's command starts torchrun, and this file starts ``ddp-launch``
+instead.
 """
 
 import os
@@ -10,6 +11,9 @@ from importlib.machinery import PathFinder
 from importlib.util import module_from_spec
 
 HERE = os.path.dirname(os.path.abspath(__file__))  # noqa: PTH100, PTH120 - every Python process of the pod runs this
+
+RUNTIME = os.path.abspath(os.path.join(HERE, *[os.pardir] * 4))  # noqa: PTH100, PTH118
+TORCHRUN_MODULES = {"torch.distributed.run", "torch.distributed.launch"}
 
 
 def run_next() -> None:
@@ -20,6 +24,20 @@ def run_next() -> None:
         spec.loader.exec_module(module_from_spec(spec))
 
 
+def torchrun_arguments(words: list[str]) -> list[str] | None:
+    """Return torchrun's arguments if this process is torchrun, started by its name or as a module; otherwise None."""
+    for number, word in enumerate(words[1:], 1):
+        if word == "-m":
+            return words[number + 2 :] if words[number + 1] in TORCHRUN_MODULES else None
+        if not word.startswith("-"):
+            return words[number + 1 :] if os.path.basename(word) == "torchrun" else None  # noqa: PTH119
+    return None
+
+
+if "DDP_LAUNCH_FLAGS" in os.environ and "RANK" not in os.environ:
+    arguments = torchrun_arguments(sys.orig_argv) if sys.version_info >= (3, 10) else None
+    if arguments is not None:
+        os.execv(sys.executable, [sys.executable, RUNTIME, "launch", *arguments])  # noqa: S606 - no shell is wanted
 if "RANK" in os.environ and sys.version_info >= (3, 11):
     try:
         from ddp_trainer.launch.in_worker import import_hook

@@ -1,0 +1,262 @@
+"""TrainJobs of the platform's ClusterTrainingRuntimes, made by ``kubectl apply`` or Kubeflow's SDK.
+
+Kubeflow Trainer makes the pods. Their template is the same for all jobs of a runtime, so this module adds what differs
+between jobs, once the first pod exists:
+
+1. the key of the namespace, from which init containers derive the secret of each run,
+2. store, Service, NetworkPolicy and PodMonitor, which the TrainJob owns,
+3. the specification and the labels of the job on the TrainJob, so that ``kubectl ddp`` finds it,
+4. the labels of the job on each pod.
+
+From then on the number of pods follows the annotation :data:`Annotation.NODES`. Every step reads what is there, so
+another process can continue after each request. Fields and status of the TrainJob stay as they are.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import secrets
+import time
+from collections.abc import Callable, Iterable, Mapping
+from functools import partial
+from typing import Any, Final
+
+from ddp_controller.executor import report_event
+from ddp_controller.reconciler import backend_of
+from ddp_trainer.common.constants import SECRET_KEY, Annotation, Env, Label
+from kubectl_ddp.backends.cluster.http.api import Api, collection
+from kubectl_ddp.backends.cluster.http.api_errors import Conflict, Expired
+from kubectl_ddp.backends.cluster.read.jobs import path, with_type_meta
+from kubectl_ddp.backends.cluster.write.owned_submission import OwnedSubmission
+from kubectl_ddp.client.layers import layer_of_mapping
+from kubectl_ddp.client.submission.prepared_job import Prepared, prepare_object
+from kubectl_ddp.engines.registry import ENGINES
+from kubectl_ddp.errors import AlreadyExists, DdpError, NotFound, Unreachable, UsageError
+from kubectl_ddp.kube import job_kinds
+from kubectl_ddp.kube.objects import Object, Snapshot
+from kubectl_ddp.kube.timestamps import epoch
+from kubectl_ddp.render import runtime
+from kubectl_ddp.spec.defaults import DefaultingContext
+from kubectl_ddp.spec.resolve import resolve
+from kubectl_ddp.values.engine import Engine
+from kubectl_ddp.values.pod import RuntimeMount
+from kubectl_ddp.values.program import Command
+from kubectl_ddp.version import default_image
+
+JOBSET_NAME: Final = "jobset.sigs.k8s.io/jobset-name"
+JOBSET_UID: Final = "jobset.sigs.k8s.io/jobset-uid"
+"""Labels that JobSet adds to pods. The name is that of the TrainJob, and the uid is the id of the run."""
+KEY_SECRET: Final = "ddp-namespace-key"  # noqa: S105 - a name
+"""Secret of a namespace, which the controller creates and never reads."""
+KEY: Final = "key"
+INIT_CONTAINER: Final = "derive-secret"
+COPY_CONTAINER: Final = "copy-runtime"
+
+PAUSE_SECONDS: Final = 5.0
+"""Time until a job is looked at again after an error."""
+TRAIN_JOB: Final = ENGINES[Engine.TRAINJOB]
+JOB_SET: Final = ENGINES[Engine.JOBSET]
+TRANSIENT: Final = (Conflict, Unreachable, Expired, NotFound)
+"""Errors that say nothing about the job."""
+MALFORMED: Final = (ValueError, LookupError, TypeError, AttributeError)
+
+
+class TrainJobs:
+    """Adds the objects and labels of TrainJobs, and resizes them."""
+
+    def __init__(self, api: Api, *, log: Callable[..., None], clock: Callable[[], float] = time.time) -> None:
+        self._api = api
+        self._log = log
+        self._clock = clock
+        self._paused: dict[tuple[str, str], float] = {}
+        """Namespace and name of a TrainJob → time until which it is left alone."""
+        self._sized: dict[str, tuple[str, ...]] = {}
+        """Uid of a TrainJob → versions of what its size was decided on."""
+
+    def reconcile(
+        self, pods: Iterable[Object], jobs: Iterable[Snapshot], *, may_act: Callable[[], bool] = lambda: True
+    ) -> None:
+        """Add what new TrainJobs need, and resize the known ones.
+
+        Args:
+            pods: Pods without the labels of their job.
+            jobs: Known TrainJobs.
+            may_act: Returns false once this process has lost the Lease or has to stop.
+        """
+        by_job: dict[tuple[str, str], list[Object]] = {}
+        for pod in pods:
+            if name := pod["metadata"]["labels"].get(JOBSET_NAME):
+                by_job.setdefault((pod["metadata"]["namespace"], name), []).append(pod)
+        self._paused = {key: end for key, end in self._paused.items() if end > self._clock()}
+        for key, found in by_job.items():
+            if key not in self._paused and may_act():
+                self._attempt(key, partial(self._name_pods, *key, found))
+        known, self._sized = self._sized, {}
+        for snapshot in jobs:
+            about = snapshot.job["metadata"]
+            key = about["namespace"], about["name"]
+            version = (about["resourceVersion"], *(pod["metadata"]["uid"] for pod in snapshot.pods))
+            is_done = known.get(about["uid"]) == version or Annotation.NODES not in about["annotations"]
+            if not is_done and (key in self._paused or not may_act()):
+                continue
+            if is_done or self._attempt(key, partial(self._resize, snapshot.job)):
+                self._sized[about["uid"]] = version
+
+    def _attempt(self, key: tuple[str, str], action: Callable[[], None]) -> bool:
+        """Return whether an action on a TrainJob succeeded. It is tried again after a pause."""
+        try:
+            action()
+        except (DdpError, *MALFORMED) as error:
+            self._paused[key] = self._clock() + PAUSE_SECONDS
+            if not isinstance(error, (Conflict, NotFound)):
+                self._log("refused", action="trainjob", job="/".join(key), error=f"{type(error).__name__}: {error}")
+            return False
+        return True
+
+    # -- objects and labels --------------------------------------------------------------------------------------------
+
+    def _name_pods(self, namespace: str, name: str, pods: list[Object]) -> None:
+        """Label the pods of a TrainJob, after it has all that they need."""
+        job = with_type_meta(TRAIN_JOB, self._api.get(f"{path(TRAIN_JOB, namespace)}/{name}"))
+        run_id = pods[0]["metadata"]["labels"][JOBSET_UID]
+        if (job["metadata"].get("labels") or {}).get(Label.RUN_ID) != run_id:
+            try:
+                self._take_over(job, pods[0], run_id)
+            except TRANSIENT:
+                raise
+            except (DdpError, *MALFORMED) as error:
+                report_event(self._api, job, "Warning", "NotManaged", str(error))
+                raise
+        for pod in pods:
+            labels = {Label.JOB: name, Label.RUN_ID: run_id}
+            with contextlib.suppress(NotFound):
+                self._merge(collection("v1", "pods", namespace), pod, {"metadata": {"labels": labels}})
+
+    def _take_over(self, job: Object, pod: Object, run_id: str) -> None:
+        """Create the objects of a TrainJob, and write its specification and its labels."""
+        about = job["metadata"]
+        self._create_key(about["namespace"])
+        pod = self._api.get(f"{collection('v1', 'pods', about['namespace'])}/{pod['metadata']['name']}")
+        prepared = self._prepared(job, pod)
+        objects = [each for each in prepared.objects(run_id) if each["kind"] not in {"Secret", "TrainingRuntime"}]
+        for each in objects:
+            if each["kind"] == "Job":
+                _derive_secret(each["spec"]["template"]["spec"], pod["spec"])
+        submission = OwnedSubmission(
+            self._api, objects, job, notice=lambda text: self._log("notice", job=about["name"], text=text)
+        )
+        submission.create_companions()
+        root = job_kinds.root_of(objects)["metadata"]
+        created = epoch(about.get("creationTimestamp")) or self._clock()
+        annotations = {**root["annotations"], Annotation.SUBMITTED: f"{created:.3f}"}
+        self._merge(
+            path(TRAIN_JOB, about["namespace"]),
+            job,
+            {"metadata": {"labels": root["labels"], "annotations": annotations}},
+        )
+        self._log("created", job=f"{about['namespace']}/{about['name']}", root=TRAIN_JOB.resource)
+
+    def _create_key(self, namespace: str) -> None:
+        secret = {
+            "apiVersion": "v1",
+            "kind": "Secret",
+            "metadata": {"name": KEY_SECRET},
+            "type": "Opaque",
+            "immutable": True,
+            "stringData": {KEY: secrets.token_hex(32)},
+        }
+        with contextlib.suppress(AlreadyExists):
+            self._api.create(collection("v1", "secrets", namespace), secret)
+
+    def _prepared(self, job: Object, pod: Object) -> Prepared:
+        """Return the job as ``kubectl ddp submit`` would prepare it. Raises UsageError."""
+        values, words = values_of_pod(job["metadata"]["name"], pod)
+        backend = backend_of(self._api, job, self._log)
+        context = DefaultingContext(image=default_image(), reads_files=False)
+        resolved = resolve([layer_of_mapping(values)], context)
+        resolved = dataclasses.replace(resolved, spec=dataclasses.replace(resolved.spec, program=Command(words)))
+        return prepare_object(resolved, None).resolve_engine(backend)
+
+    # -- size ----------------------------------------------------------------------------------------------------------
+
+    def _resize(self, job: Object) -> None:
+        """Set the number of pods of a running TrainJob.
+
+        JobSet passes its own number on if its feature gate ``ElasticJobSet`` is on. Without the gate it refuses another
+        number, and leaves the number of the Job inside it alone.
+        """
+        about, nodes = job["metadata"], job_kinds.desired_nodes(job)
+        if job_kinds.is_suspend_requested(job) or job_kinds.conditions(job).keys() & {"Succeeded", "Failed"}:
+            return
+        jobs = collection("batch/v1", "jobs", about["namespace"])
+        inner = self._api.get(f"{jobs}/{about['name']}-{TRAIN_JOB.container}-0")
+        if inner["spec"].get("parallelism") == nodes:
+            return
+        sets = path(JOB_SET, about["namespace"])
+        job_set = self._api.get(f"{sets}/{about['name']}")
+        is_passed_on = job_kinds.desired_nodes(with_type_meta(JOB_SET, job_set)) != nodes
+        patch: Object = {"spec": {"replicatedJobs": job_set["spec"]["replicatedJobs"]}}
+        for field in JOB_SET.nodes:
+            job_kinds.put(patch, field, nodes)
+        try:
+            if is_passed_on:
+                self._merge(sets, job_set, patch)
+        except UsageError as refusal:
+            if "immutable" not in refusal.message:
+                raise
+            is_passed_on = False
+        if not is_passed_on:
+            self._merge(jobs, inner, {"spec": {field[-1]: nodes for field in JOB_SET.nodes}})
+        self._log("scaled", job=f"{about['namespace']}/{about['name']}", nodes=nodes)
+
+    def _merge(self, where: str, item: Object, patch: Object) -> None:
+        about = item["metadata"]
+        self._api.merge(
+            f"{where}/{about['name']}", {**patch, "metadata": {**patch.get("metadata", {}), "uid": about["uid"]}}
+        )
+
+
+def values_of_pod(name: str, pod: Object) -> tuple[Mapping[str, Any], tuple[str, ...]]:
+    """Return the keys of a job whose pods are like this one, and the words of its program."""
+    spec = pod["spec"]
+    [container] = [each for each in spec["containers"] if each["name"] == TRAIN_JOB.container]
+    [volume] = [each for each in spec["volumes"] if each["name"] == runtime.VOLUME]
+    copies = [each["image"] for each in spec["initContainers"] if each["name"] == COPY_CONTAINER]
+    env = {each["name"]: each.get("value", "") for each in container["env"]}
+    limits = container.get("resources", {}).get("limits") or {}
+    gpus = int(limits.get("nvidia.com/gpu", 0))
+    nproc = env.get("PET_NPROC_PER_NODE", "")
+    flags = dict(flag.strip("'").partition("=")[::2] for flag in env.get(Env.LAUNCH_FLAGS, "").split())
+    values = {
+        "name": name,
+        "image": container["image"],
+        "imagePullPolicy": container.get("imagePullPolicy"),
+        "imagePullSecrets": [each["name"] for each in spec.get("imagePullSecrets") or ()],
+        "command": ["true"],  # replaced, since the launcher takes a torchrun apart that this job runs as it is
+        "engine": TRAIN_JOB.name,
+        "gang": "none",
+        "nnodes": flags.get("--nnodes") or env.get("PET_NNODES") or "1",
+        "nproc": nproc if nproc.isdecimal() else str(max(gpus, 1)),
+        "maxRestarts": flags.get("--max-restarts"),
+        "gpus": gpus,
+        "cpu": limits.get("cpu"),
+        "memory": limits.get("memory"),
+        "grace": spec.get("terminationGracePeriodSeconds"),
+        "priority": spec.get("priorityClassName"),
+        "runtimeImage": copies[0] if copies else volume["image"]["reference"],
+        "runtimeMount": RuntimeMount.COPY if copies else RuntimeMount.IMAGE,
+    }
+    words = (*container.get("command", ()), *container.get("args", ()))
+    return {key: value for key, value in values.items() if value not in (None, [])}, words
+
+
+def _derive_secret(store: Object, worker: Object) -> None:
+    """Have the pod of the store derive the secret of the run as the workers do."""
+    [derive] = [each for each in worker["initContainers"] if each["name"] == INIT_CONTAINER]
+    mounts = {each["name"] for each in derive["volumeMounts"]}
+    [secret] = [each for each in store["volumes"] if each["name"] == SECRET_KEY]
+    store["volumes"].remove(secret)
+    store["volumes"] += [each for each in worker["volumes"] if each["name"] in mounts]
+    [identity] = [each for each in store["containers"][0]["env"] if each["name"] == Env.RUN_ID]
+    store.setdefault("initContainers", []).append({**derive, "env": [identity]})

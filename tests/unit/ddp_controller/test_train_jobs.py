@@ -1,0 +1,170 @@
+"""A TrainJob that kubectl or an SDK made gets what the template of its runtime cannot hold."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from copy import deepcopy
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from ddp_controller.train_jobs import JOBSET_NAME, JOBSET_UID, KEY_SECRET, TrainJobs
+from ddp_controller.world import World
+from ddp_trainer.common.constants import Annotation, Env, Label
+from kubectl_ddp.backends.cluster.http.connection import connect
+from kubectl_ddp.kube import job_kinds
+from kubectl_ddp.kube.objects import Object
+from kubectl_ddp.values.pod import RuntimeMount
+from tests.support.api_server import ApiServer, kubeconfig, serving
+from tests.unit.ddp_controller.ddpjob_cluster import GROUPS, SPACE, Cluster
+from tools.docs.training_runtimes import ENGINE, runtime
+
+ROOT = f"/apis/trainer.kubeflow.org/v1alpha1{SPACE}/trainjobs/twelve"
+INNER = f"/apis/batch/v1{SPACE}/jobs/twelve-node-0"
+JOB_SET = f"/apis/jobset.x-k8s.io/v1alpha2{SPACE}/jobsets/twelve"
+RUN = "5a3d2c1e-0000-4000-8000-000000000001"
+ELASTIC = "ddp-torch-elastic"
+COMMAND = ["bash", "-c", "torchrun /tmp/train.py"]
+
+
+class Kubeflow(Cluster):
+    """What Kubeflow Trainer and JobSet make of a TrainJob, and the controller."""
+
+    def __init__(self, server: ApiServer, connection: Any) -> None:
+        super().__init__(server, connection)
+        self.train_jobs = TrainJobs(
+            self.api, log=lambda event, **facts: self.logged.append({"event": event, **facts}), clock=lambda: self.now
+        )
+
+    def apply(
+        self, mount: RuntimeMount = RuntimeMount.IMAGE, *, nodes: int = 2, name: str = "ddp-torch-elastic"
+    ) -> None:
+        size = {"parallelism": nodes, "completions": nodes}
+        spec = {"suspend": False, "runtimeRef": {"kind": "ClusterTrainingRuntime", "name": name}}
+        about = {"namespace": "team", "creationTimestamp": "2026-01-01T00:00:00Z", "name": "twelve"}
+        self.server.put(ROOT, {"apiVersion": ENGINE.api_version, "kind": "TrainJob", "metadata": about, "spec": spec})
+        owned = {**about, "name": "twelve-node-0"}
+        self.server.put(INNER, {"apiVersion": "batch/v1", "kind": "Job", "metadata": owned, "spec": {**size}})
+        job = {"name": "node", "template": {"spec": {**size}}}
+        self.server.put(
+            JOB_SET,
+            {
+                "apiVersion": "jobset.x-k8s.io/v1alpha2",
+                "kind": "JobSet",
+                "metadata": about,
+                "spec": {"replicatedJobs": [job]},
+            },
+        )
+        template = job_kinds.at(runtime(name, "1:64" if "elastic" in name else "", mount), ENGINE.template)
+        for number in range(nodes):
+            self.add_pod(template, number, nodes)
+
+    def add_pod(self, template: Object, number: int, nodes: int) -> None:
+        pod = deepcopy(template)
+        pod["metadata"] |= {"name": f"twelve-node-0-{number}", "namespace": "team"}
+        pod["metadata"]["labels"] |= {JOBSET_NAME: "twelve", JOBSET_UID: RUN}
+        container = pod["spec"]["containers"][0]
+        container |= {"image": "example.com/theirs:1", "command": COMMAND}
+        container["env"] += [{"name": "PET_NPROC_PER_NODE", "value": "4"}, {"name": "PET_NNODES", "value": str(nodes)}]
+        path = f"/api/v1{SPACE}/pods/{pod['metadata']['name']}"
+        self.server.put(path, {"apiVersion": "v1", "kind": "Pod", **pod, "status": {"phase": "Pending"}})
+
+    def reconcile(self) -> None:
+        for _ in range(3):
+            world = World(self.watching, taints={}, has_ddpjobs=True)
+            world.start()
+            world.stop()
+            world.jobs()
+            self.train_jobs.reconcile(world.unnamed_pods(), world.train_jobs())
+
+    def root(self) -> Object:
+        return self.server.objects[ROOT]
+
+
+@pytest.fixture
+def kubeflow(tmp_path: Path) -> Iterator[Kubeflow]:
+    with serving(ApiServer(GROUPS)) as server:
+        yield Kubeflow(server, connect(kubeconfig=str(kubeconfig(tmp_path, server.url))))
+
+
+@pytest.mark.parametrize("mount", [*RuntimeMount])
+def test_it_gets_store_network_and_labels_and_its_fields_stay(kubeflow: Kubeflow, mount: RuntimeMount) -> None:
+    kubeflow.apply(mount)
+    spec = deepcopy(kubeflow.root()["spec"])
+    kubeflow.reconcile()
+    root, made = kubeflow.root(), kubeflow.made()
+    assert (root["spec"], root.get("status")) == (spec, None)
+    owned = {"Job/twelve-store", "Service/twelve-store", "NetworkPolicy/twelve"}
+    owners = {name: made[name]["metadata"]["ownerReferences"][0]["uid"] for name in owned}
+    assert set(owners.values()) == {root["metadata"]["uid"]}
+    labels = {Label.JOB.value: "twelve", Label.RUN_ID.value: RUN}
+    named = [root, made["Pod/twelve-node-0-0"], made["Pod/twelve-node-0-1"], *(made[name] for name in owned)]
+    assert all(labels.items() <= each["metadata"]["labels"].items() for each in named)
+    submitted = json.loads(root["metadata"]["annotations"][Annotation.SPEC])
+    expected = {"nnodes": "1:64", "nproc": 4, "image": "example.com/theirs:1", "command": COMMAND}
+    assert expected.items() <= submitted.items()
+
+
+def test_the_store_derives_the_secret_as_the_workers_do(kubeflow: Kubeflow) -> None:
+    kubeflow.apply()
+    kubeflow.reconcile()
+    made = kubeflow.made()
+    worker, store = made["Pod/twelve-node-0-0"]["spec"], made["Job/twelve-store"]["spec"]["template"]["spec"]
+    [theirs], [ours] = worker["initContainers"], store["initContainers"]
+    [run_id] = ours.pop("env")
+    del theirs["env"]
+    assert (ours, run_id) == (theirs, {"name": Env.RUN_ID.value, "value": RUN})
+    mounted = {each["name"] for each in theirs["volumeMounts"]}
+    volumes = [[each for each in pod["volumes"] if each["name"] in mounted] for pod in (worker, store)]
+    assert volumes[0] == volumes[1] != []
+    assert made["Secret"]["metadata"]["name"] == KEY_SECRET
+
+
+def test_a_fixed_runtime_takes_the_number_of_nodes_of_the_trainjob(kubeflow: Kubeflow) -> None:
+    kubeflow.apply(nodes=3, name="ddp-torch")
+    kubeflow.reconcile()
+    assert json.loads(kubeflow.root()["metadata"]["annotations"][Annotation.SPEC])["nnodes"] == "3"
+
+
+def test_a_pod_that_comes_later_costs_one_label(kubeflow: Kubeflow) -> None:
+    kubeflow.apply()
+    kubeflow.reconcile()
+    template = job_kinds.at(runtime(ELASTIC, "1:64", RuntimeMount.IMAGE), ENGINE.template)
+    kubeflow.add_pod(template, 2, 3)
+    kubeflow.server.requests.clear()
+    kubeflow.reconcile()
+    writes = [(each.method, each.path) for each in kubeflow.server.requests if each.method != "GET"]
+    assert writes == [("PATCH", f"/api/v1{SPACE}/pods/twelve-node-0-2")]
+
+
+def test_its_size_follows_the_annotation_in_the_job_set_and_then_in_the_job(kubeflow: Kubeflow) -> None:
+    kubeflow.apply()
+    kubeflow.reconcile()
+    root = kubeflow.root()
+    root["metadata"]["annotations"][Annotation.NODES] = "3"
+    kubeflow.server.put(ROOT, root)
+    kubeflow.reconcile()
+    job_set = kubeflow.server.objects[JOB_SET]["spec"]["replicatedJobs"][0]["template"]["spec"]
+    assert job_set == {"parallelism": 3, "completions": 3}
+    kubeflow.now += 60
+    root["metadata"]["annotations"] |= {"example.com/touched": "1"}
+    kubeflow.server.put(ROOT, root)
+    kubeflow.reconcile()
+    inner = kubeflow.server.objects[INNER]["spec"]
+    assert (inner["parallelism"], inner["completions"]) == (3, 3)
+
+
+def test_one_that_cannot_be_managed_has_an_event_and_is_tried_again_later(kubeflow: Kubeflow) -> None:
+    kubeflow.apply()
+    pod = kubeflow.server.objects[f"/api/v1{SPACE}/pods/twelve-node-0-0"]
+    pod["spec"]["containers"][0]["resources"] = {"limits": {"nvidia.com/gpu": "100000"}}
+    kubeflow.server.put(f"/api/v1{SPACE}/pods/twelve-node-0-0", pod)
+    kubeflow.reconcile()
+    [(reason, message)] = kubeflow.events()
+    assert reason == "NotManaged"
+    assert "gpus" in message
+    refused = [each for each in kubeflow.logged if each["event"] == "refused"]
+    kubeflow.reconcile()
+    assert [each for each in kubeflow.logged if each["event"] == "refused"] == refused
