@@ -9,7 +9,7 @@ from pathlib import Path
 from ddp_trainer.common.constants import STORE_CLIENTS
 from ddp_trainer.train.storage.object_storage import ObjectStorage
 from ddp_trainer.train.storage.retry import RetryPolicy
-from ddp_trainer.train.storage.s3_storage import S3Storage
+from ddp_trainer.train.storage.s3_storage import S3Storage, connect
 from ddp_trainer.train.utils.errors import StorageRefused
 from ddp_trainer.train.utils.locations import StorageUrl, parse_location
 
@@ -29,7 +29,7 @@ def open_storage(url: str | Path, retry: RetryPolicy | None = None) -> ObjectSto
         directory = StorageUrl(f"file://{place.absolute()}")
         return ObjectStorage(directory, lambda: client.filesystem("file", auto_mkdir=True, **fresh), retry)
     if place.scheme == "s3":
-        return S3Storage(place, client, retry)
+        return S3Storage(place, lambda: connect(client), retry)
     return ObjectStorage(place, lambda: client.GCSFileSystem(**fresh), retry)
 
 

@@ -10,12 +10,13 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from pathlib import Path
 from typing import Any, Final, NamedTuple, TypeVar
 
 from ddp_trainer.train.storage.client_errors import as_storage_error
 from ddp_trainer.train.storage.retry import RetryPolicy
-from ddp_trainer.train.utils.errors import StorageError, StorageUnavailable
+from ddp_trainer.train.utils.errors import ObjectMissing, StorageError, StorageUnavailable
 from ddp_trainer.train.utils.locations import StorageUrl
 
 PART_BYTES: Final = 8 << 20
@@ -132,21 +133,23 @@ class ObjectStorage:
             ConditionUnsupported: The store has no such operation, and ``if_absent`` is true.
             StorageFull: A quota is exceeded.
         """
-        mode = {"mode": "create"} if if_absent else {}
         size_bytes = len(content) if isinstance(content, bytes) else content.stat().st_size
+        options = self.upload_options(size_bytes) | ({"mode": "create"} if if_absent else {})
 
         def put() -> None:
             if isinstance(content, bytes):
-                self.filesystem.pipe_file(self.path(key), content, **mode)
+                self.filesystem.pipe_file(self.path(key), content, **options)
             else:
-                self.filesystem.put_file(str(content), self.path(key), **mode)
+                self.filesystem.put_file(str(content), self.path(key), **options)
 
-        self.request(put, f"write {key}")
-        self._check_written(key, size_bytes)
-
-    def _check_written(self, key: str, size_bytes: int) -> None:
+        with suppress(ObjectMissing):  # an upload that was completed by an attempt whose answer was lost
+            self.request(put, f"write {key}")
         if (found := self.size(key)) != size_bytes:
             raise StorageUnavailable(f"{self.url} has stored {found} of {size_bytes} bytes of {key}.")
+
+    def upload_options(self, size_bytes: int) -> dict[str, Any]:  # noqa: ARG002 - of stores that need the size
+        """Return how the file system uploads an object of this size."""
+        return {}
 
     def delete(self, key: str) -> None:
         """Delete an object; does nothing without one."""
