@@ -134,7 +134,7 @@ FROM base AS runtime-files
 COPY locks/trainer.txt /locks/
 COPY --from=project /added/opt/ddp /opt/ddp
 RUN --mount=type=cache,target=/var/cache/pip \
-    sed -n '/^prometheus-client==/,/[^\\]$/p' /locks/trainer.txt >/locks/runtime.txt \
+    sed -n -e '/^nvidia-ml-py==/,/[^\\]$/p' -e '/^prometheus-client==/,/[^\\]$/p' /locks/trainer.txt >/locks/runtime.txt \
  && mkdir -p /runtime/copy && mv /opt/ddp/lib/python3*/site-packages/ddp_trainer /runtime/ \
  && pip install --no-deps --require-hashes --requirement /locks/runtime.txt --target /runtime/ddp_trainer/vendor \
  && mv /opt/ddp/lib/python3*/site-packages/kubectl_ddp-*.dist-info /runtime/ddp_trainer/vendor \

@@ -1,4 +1,5 @@
-/* A stand-in for NVIDIA's management library (libnvidia-ml.so.1) with the entry points that ddp_trainer.process.nvml_library calls.
+/* A stand-in for NVIDIA's management library (libnvidia-ml.so.1) with the entry points that
+ * ddp_trainer calls by nvidia-ml-py.
  *
  * It answers from the file that $FAKE_NVML names, whose lines are "KEY VALUE...": KEY is a function, or a function with
  * the number of the GPU and what it was asked for, as in "nvmlDeviceGetName 0" or "nvmlDeviceGetNvLinkState 1 17". The
@@ -119,9 +120,10 @@ CLOCK(nvmlDeviceGetMaxClockInfo)
 TEXT(nvmlDeviceGetName)
 TEXT(nvmlDeviceGetUUID)
 
-nvmlReturn_t nvmlInit_v2(void) {
+nvmlReturn_t nvmlInitWithFlags(unsigned flags) {
     char text[256];
-    nvmlReturn_t result = find("nvmlInit_v2", text);
+    (void)flags;
+    nvmlReturn_t result = find("nvmlInitWithFlags", text);
     return result == 3 ? 0 : result;
 }
 nvmlReturn_t nvmlShutdown(void) { return 0; }
@@ -276,26 +278,26 @@ nvmlReturn_t nvmlDeviceGetGpuFabricInfoV(nvmlDevice_t device, nvmlGpuFabricInfoV
     }
     return result;
 }
-/* Events: "nvmlEventSetWait_v2=GPU XID" comes once. */
-static int events_left = 1;
-nvmlReturn_t nvmlEventSetCreate(void **set) {
-    *set = &events_left;
+/* Events: "nvmlEventSetWait_v2=GPU XID" comes once, to the set of that GPU. */
+static nvmlDevice_t heard;
+nvmlReturn_t nvmlEventSetCreate(nvmlDevice_t **set) {
+    *set = calloc(1, sizeof **set);
     return 0;
 }
-nvmlReturn_t nvmlDeviceRegisterEvents(nvmlDevice_t device, unsigned long long types, void *set) {
-    return device && types == 8 && set == &events_left ? 0 : 2;
+nvmlReturn_t nvmlDeviceRegisterEvents(nvmlDevice_t device, unsigned long long types, nvmlDevice_t *set) {
+    *set = device;
+    return device && types == 8 ? 0 : 2;
 }
-nvmlReturn_t nvmlEventSetWait_v2(void *set, nvmlEventData_t *data, unsigned milliseconds) {
+nvmlReturn_t nvmlEventSetWait_v2(nvmlDevice_t *set, nvmlEventData_t *data, unsigned milliseconds) {
     char text[256];
     unsigned index = 0, xid = 0;
     (void)milliseconds;
-    if (set != &events_left || !events_left || find("nvmlEventSetWait_v2", text))
+    if (find("nvmlEventSetWait_v2", text) || sscanf(text, "%u %u", &index, &xid) != 2)
         return 10;
-    events_left = 0;
-    sscanf(text, "%u %u", &index, &xid);
-    data->device = (nvmlDevice_t)(long)(index + 1);
+    if (heard || gpu(*set) != (int)index)
+        return 10;
+    heard = data->device = *set;
     data->data = xid;
     return 0;
 }
-nvmlReturn_t nvmlEventSetFree(void *set) { return set == &events_left ? 0 : 2; }
 #endif

@@ -46,10 +46,10 @@ def of_the_plugin() -> list[str]:
 
 
 def of_the_trainer() -> list[str]:
-    """What a pod needs: the metrics client, and the extra ``trainer``."""
+    """What a pod needs: the clients of metrics and GPUs, and the extra ``trainer``."""
     project = pyproject()["project"]
-    metrics = [each for each in project["dependencies"] if normal(each) == "prometheus-client"]
-    return metrics + project["optional-dependencies"]["trainer"]
+    clients = [each for each in project["dependencies"] if normal(each) in {"prometheus-client", "nvidia-ml-py"}]
+    return clients + project["optional-dependencies"]["trainer"]
 
 
 def torch() -> list[str]:

@@ -56,7 +56,8 @@ def _is_reference_trainer(program: Program) -> bool:
 
 
 def _aggregate(argv: Sequence[str]) -> int:
-    # The runtime image has its own prometheus_client there. Programs of the user import that of their image.
+    # The runtime image has its own prometheus_client and nvidia-ml-py there. Programs of the user import those of their
+    # image.
     sys.path.insert(0, str(Path(__file__).with_name("vendor")))
     from ddp_trainer.metrics.aggregator import main  # noqa: PLC0415
 

@@ -138,7 +138,7 @@ def test_a_node_that_is_fit_after_a_failure_or_only_warned_of_joins_again(
 
 def test_a_driver_that_answers_no_more_keeps_a_node_out(stage: Stage, tmp_path: Path) -> None:
     machine = a_machine_that_falls_ill(tmp_path) | {"DDP_POD_NAME": "worker-0", "FAILS_IN": "1"}
-    fake_nvml.answers(tmp_path / "ill", fake_nvml.HEALTHY, nvmlInit_v2="!999")
+    fake_nvml.answers(tmp_path / "ill", fake_nvml.HEALTHY, nvmlInitWithFlags="!999")
     flags = ["--max-restarts", "3", "--preflight", "strict"]
     run = stage.launch(*flags, stage.script(FALLS_ILL), stage.done(), **machine)
     assert run.code() == Exit.GPU_FAULT, run.output

@@ -110,7 +110,7 @@ def nvml(tmp_path: Path) -> str:
 def test_a_node_that_joins_later_is_taken_in_when_it_has_met_the_members(tmp_path: Path, nvml: str) -> None:
     gate = tmp_path / "gate"
     os.mkfifo(gate)
-    fake_nvml.answers(tmp_path / "slow", nvmlInit_v2=f"gate {gate}")
+    fake_nvml.answers(tmp_path / "slow", nvmlInitWithFlags=f"gate {gate}")
     with contextlib.contextmanager(stage_of)(tmp_path) as stage:
         stage.store()
         flags = ["--preflight", "strict", stage.script(LOOP), stage.done()]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import sys
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import replace
@@ -11,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from ddp_trainer.preflight import gpus
-from ddp_trainer.preflight.nvml import GpuInventory
+from ddp_trainer.preflight.nvml import GpuInventory, read
 from ddp_trainer.preflight.schema import Gpu
 from tests import fake_nvml
 from tests.fake_nvml import HEALTHY
@@ -159,7 +160,7 @@ def test_a_process_of_another_launcher_is_foreign_and_one_of_ours_is_not(asked: 
 @pytest.mark.parametrize(
     ("system", "error"),
     [
-        ({"nvmlInit_v2": "!9"}, "NVML cannot be initialized: Driver Not Loaded"),
+        ({"nvmlInitWithFlags": "!9"}, "NVML cannot be initialized: Driver Not Loaded"),
         ({"nvmlDeviceGetCount_v2": "!999"}, "NVML does not list the GPUs: Unknown Error"),
         ({"nvmlDeviceGetCount_v2": "0"}, "NVML lists no GPU"),
         ({"nvmlDeviceGetCount_v2": "crash"}, "the process that asks NVML ended with -6: "),
@@ -180,4 +181,11 @@ def test_without_a_driver_one_line_says_so(tmp_path: Path) -> None:
     nowhere = str(tmp_path / "libnvidia-ml.so.1")
     assert gpus.gpus(nowhere) == GpuInventory(
         error=f"there is no {nowhere} here, so GPUs were not looked at", has_driver=False
+    )
+
+
+def test_without_the_package_of_the_bindings_one_line_says_so(library: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "pynvml", None)
+    assert read(library) == GpuInventory(
+        error="nvidia-ml-py is not installed, so GPUs were not looked at", has_driver=False
     )

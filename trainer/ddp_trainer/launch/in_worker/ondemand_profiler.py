@@ -31,7 +31,6 @@ READY = ".profile.signal"
 TRACE = "trace.json.gz"
 REFUSAL = "refusal.txt"
 """Name in the requester's folder of the error message. Either this or the trace is written."""
-COMPILER = "torch._dynamo"
 MOST_SECONDS = 60.0
 """Seconds after which a trace ends at the next step, before all requested steps are done."""
 
@@ -122,7 +121,6 @@ class Window:
         # A second profiler would take the first one's records away, and torch lets it.
         if getattr(torch.autograd, "_profiler_enabled", bool)():
             raise RuntimeError("the script runs its own profiler")
-        remove_compiler_stub(torch)
         found = profile()
         found.start()
         self._profile, self._optimizer, self._until = found, optimizer, self._clock() + MOST_SECONDS
@@ -138,16 +136,6 @@ class Window:
         draft = os.path.join(self._folder, f"draft.{TRACE}")  # noqa: PTH118
         profile.export_chrome_trace(draft)
         os.replace(draft, os.path.join(self._folder, TRACE))  # noqa: PTH105, PTH118
-
-
-def remove_compiler_stub(torch: Any) -> None:
-    """Remove the placeholder of torch's compiler, as the reference trainer installs it: the profiler needs the real
-    module.
-    """
-    found = sys.modules.get(COMPILER)
-    if found is not None and not hasattr(found, "__path__"):
-        del sys.modules[COMPILER]
-        vars(torch).pop(COMPILER.rpartition(".")[2], None)
 
 
 def write_error(folder: str, error: Exception) -> None:

@@ -12,18 +12,19 @@ import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
 from ddp_trainer.common.metric_names import MetricLabel, cell
 from ddp_trainer.metrics.families.rank_families import THROTTLED
 from ddp_trainer.metrics.storage.mmap_directory import Slot, read_pod_snapshot
-from ddp_trainer.process.nvml_library import CLOCK_EVENTS, LIBRARY, Device, Nvml, NvmlError
+from ddp_trainer.process.nvml_library import CLOCK_EVENTS, LIBRARY, clock_events, load_nvml
 
 READ_EVERY_SECONDS: Final = 5.0
 FRESH_SECONDS: Final = 15.0
 """Age in seconds beyond which a reading is left out."""
 
-Reader = Callable[[Nvml, Device], float]
+Reader = Callable[[Any, Any], float]
+"""Called with the module ``pynvml`` and the handle of a GPU."""
 
 
 @dataclass(slots=True)
@@ -33,12 +34,12 @@ class GpuSampler:
     directory: Path
     library: str = LIBRARY
     clock: Callable[[], float] = time.monotonic
-    _nvml: Nvml | None = None
+    _nvml: Any = None
     _readings: dict[str, tuple[float, dict[str, float]]] = field(default_factory=dict)
     """GPU UUID → time of the reading, and the series."""
 
     def start(self) -> None:
-        """Read repeatedly on a daemon thread. The thread ends if the library is missing."""
+        """Read repeatedly on a daemon thread. The thread ends if library or package are missing."""
         threading.Thread(target=self._read_loop, name="gpu-readings", daemon=True).start()
 
     def read(self) -> None:
@@ -46,18 +47,22 @@ class GpuSampler:
 
         Raises:
             OSError: The library is missing.
+            ImportError: nvidia-ml-py is not installed.
         """
         uuids = {uuid for slot in read_pod_snapshot(self.directory).ranks if (uuid := _uuid(slot))}
         if not uuids:
             return
         if self._nvml is None:
+            nvml = load_nvml(self.library)
             try:
-                self._nvml = Nvml(self.library)
-            except NvmlError:
+                nvml.nvmlInit()
+            except nvml.NVMLError:
                 return  # until the next time
+            self._nvml = nvml
         for uuid in uuids:
-            with contextlib.suppress(NvmlError):
-                self._readings[uuid] = (self.clock(), _series(self._nvml, self._nvml.device_of_uuid(uuid)))
+            with contextlib.suppress(self._nvml.NVMLError):
+                device = self._nvml.nvmlDeviceGetHandleByUUID(uuid)
+                self._readings[uuid] = (self.clock(), _series(self._nvml, device))
 
     def values(self, slot: Slot) -> Mapping[str, float]:
         """Return the series of a rank's GPU; empty without a GPU or if the reading is older than
@@ -67,7 +72,7 @@ class GpuSampler:
         return series if self.clock() - read_at <= FRESH_SECONDS else {}
 
     def _read_loop(self) -> None:
-        with contextlib.suppress(OSError):
+        with contextlib.suppress(OSError, ImportError):
             while True:
                 self.read()
                 time.sleep(READ_EVERY_SECONDS)
@@ -77,21 +82,21 @@ def _uuid(slot: Slot) -> str:
     return str(slot.board.identity.get(MetricLabel.GPU_UUID, ""))
 
 
-def _series(nvml: Nvml, device: Device) -> dict[str, float]:
+def _series(nvml: Any, device: Any) -> dict[str, float]:
     """Return all readable series. A field that fails does not affect the others."""
     series: dict[str, float] = {}
     for name, read in _READERS.items():
-        with contextlib.suppress(NvmlError):
+        with contextlib.suppress(nvml.NVMLError):
             series[name] = read(nvml, device)
-    with contextlib.suppress(NvmlError):
-        events = nvml.clock_events(device)
+    with contextlib.suppress(nvml.NVMLError):
+        events = clock_events(nvml, device)
         series |= {cell(THROTTLED, reason): float(reason in events) for reason in CLOCK_EVENTS.values()}
     return series
 
 
 _READERS: Final[Mapping[str, Reader]] = {
-    "ddp_gpu_memory_used_bytes": lambda nvml, device: float(nvml.memory(device)[1]),
-    "ddp_gpu_utilization_ratio": lambda nvml, device: nvml.utilization_percent(device) / 100,
-    "ddp_gpu_sm_clock_hertz": lambda nvml, device: nvml.sm_clock_mhz(device) * 1e6,
-    "ddp_gpu_sm_clock_max_hertz": lambda nvml, device: nvml.sm_clock_max_mhz(device) * 1e6,
+    "ddp_gpu_memory_used_bytes": lambda nvml, device: float(nvml.nvmlDeviceGetMemoryInfo(device).used),
+    "ddp_gpu_utilization_ratio": lambda nvml, device: nvml.nvmlDeviceGetUtilizationRates(device).gpu / 100,
+    "ddp_gpu_sm_clock_hertz": lambda nvml, device: nvml.nvmlDeviceGetClockInfo(device, nvml.NVML_CLOCK_SM) * 1e6,
+    "ddp_gpu_sm_clock_max_hertz": lambda nvml, device: nvml.nvmlDeviceGetMaxClockInfo(device, nvml.NVML_CLOCK_SM) * 1e6,
 }

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import errno
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from typing import Any, Final
 
 from ddp_trainer.train.utils.errors import (
@@ -22,25 +22,28 @@ from ddp_trainer.train.utils.errors import (
 )
 from ddp_trainer.train.utils.locations import StorageUrl
 
-_CLOCK: Final = frozenset({"RequestTimeTooSkewed", "RequestExpired"})
-_REGION: Final = frozenset(
-    {"PermanentRedirect", "AuthorizationHeaderMalformed", "IllegalLocationConstraintException", "301", "307"}
-)
-_CREDENTIALS: Final = frozenset({
-    "InvalidAccessKeyId", "SignatureDoesNotMatch", "ExpiredToken", "InvalidToken", "TokenRefreshRequired", "401",
-    "InvalidSecurity", "AuthFailure",
-})  # fmt: skip
-_FULL: Final = frozenset({
-    "QuotaExceeded", "ServiceQuotaExceededException", "EntityTooLarge", "StorageFull", "XMinioStorageFull",
-    "InsufficientStorage", "413", "507",
-})  # fmt: skip
-_UNSUPPORTED: Final = frozenset({"NotImplemented", "501"})
-_EXISTS: Final = frozenset({"PreconditionFailed", "412"})
-_PASSING: Final = frozenset({
-    "SlowDown", "RequestTimeout", "RequestTimeoutException", "OperationAborted", "ConditionalRequestConflict",
-    "BadDigest", "IncompleteBody", "XAmzContentSHA256Mismatch", "Throttling", "TooManyRequests", "429", "408", "409",
-})  # fmt: skip
-"""Codes of failures that may pass. A body that was damaged on the way is sent again."""
+_ANSWERS: Final[Sequence[tuple[type[StorageError], str, str, str]]] = (
+    (StorageRefused, "RequestTimeTooSkewed RequestExpired",
+     "{url} refuses to {what}, because this machine's clock differs from the store's ({code}).",
+     "Set the clock of this machine, for example by NTP."),
+    (StorageRefused, "PermanentRedirect AuthorizationHeaderMalformed IllegalLocationConstraintException 301 307",
+     "The bucket of {url} is in another region ({answer}).", "Set AWS_REGION to {region}."),
+    (StorageRefused, ("InvalidAccessKeyId SignatureDoesNotMatch ExpiredToken InvalidToken TokenRefreshRequired 401 "
+     "InvalidSecurity AuthFailure"), "{url} rejects the credentials ({answer}).", "{credentials_hint}"),
+    (StorageFull, ("QuotaExceeded ServiceQuotaExceededException EntityTooLarge StorageFull XMinioStorageFull 413 507 "
+     "InsufficientStorage"), "{url} is full ({answer}).", "Free space, or raise the quota."),
+    (ObjectExists, "PreconditionFailed 412", "{url} already has the object: {what}.", ""),
+    (ConditionUnsupported, "NotImplemented 501", "{url} does not support the request to {what} ({answer}).", ""),
+    (StorageRefused, "NoSuchBucket", "There is no bucket {bucket!r} ({answer}).", "Create it, or correct {url}."),
+    # May pass. A body that was damaged on the way is sent again.
+    (StorageUnavailable, ("SlowDown RequestTimeout RequestTimeoutException OperationAborted ConditionalRequestConflict "
+     "BadDigest IncompleteBody XAmzContentSHA256Mismatch Throttling TooManyRequests 408 409 429 5xx"),
+     "{url} failed to {what} ({answer}).", ""),
+    (ObjectMissing, "404 NoSuchKey NoSuchUpload", "{url} does not have the object: {what}.", ""),
+    (StorageRefused, "AccessDenied 403", "{url} denies to {what} ({answer}).",
+     "Allow these credentials to list the bucket, and to get, put and delete objects."),
+)  # fmt: skip
+"""Kind of error, codes and HTTP status of the answers, sentence, hint. The first that fits counts."""
 _NETWORK_TYPES: Final = frozenset({
     "HTTPClientError", "ClientConnectionError", "ClientPayloadError", "ServerDisconnectedError", "FSTimeoutError",
     "ConnectionError", "TimeoutError", "IncompleteReadError", "ResponseStreamingError", "gaierror",
@@ -93,38 +96,17 @@ def _of_exceptions(chain: Sequence[BaseException], names: set[str], url: Storage
 
 
 def _of_answer(answer: _Answer, url: StorageUrl, what: str) -> StorageError:
-    codes = {answer.code, str(answer.status)}
-    said = f"{answer.code or answer.status}: {answer.text}".rstrip(". ")
-    if codes & _CLOCK:
-        return StorageRefused(
-            f"{url} refuses to {what}, because this machine's clock differs from the store's ({answer.code}).",
-            hint="Set the clock of this machine, for example by NTP.",
-        )
-    if codes & _REGION or (answer.status == 400 and answer.region):
-        region = answer.region or "the region of the bucket"
-        return StorageRefused(
-            f"The bucket of {url} is in another region ({said}).", hint=f"Set AWS_REGION to {region}."
-        )
-    if codes & _CREDENTIALS:
-        return StorageRefused(f"{url} rejects the credentials ({said}).", hint=_credentials_hint(url))
-    for found, kind, message, hint in (
-        (codes & _FULL, StorageFull, f"{url} is full ({said}).", "Free space, or raise the quota."),
-        (codes & _EXISTS, ObjectExists, f"{url} already has the object: {what}.", ""),
-        (codes & _UNSUPPORTED, ConditionUnsupported, f"{url} does not support the request to {what} ({said}).", ""),
-        (
-            "NoSuchBucket" in codes, StorageRefused, f"There is no bucket {url.bucket!r} ({said}).",
-            f"Create it, or correct {url}.",
-        ),
-        (codes & _PASSING or answer.status >= 500, StorageUnavailable, f"{url} failed to {what} ({said}).", ""),
-        (codes & {"404", "NoSuchKey", "NoSuchUpload"}, ObjectMissing, f"{url} does not have the object: {what}.", ""),
-        (
-            "AccessDenied" in codes or "403" in codes, StorageRefused, f"{url} denies to {what} ({said}).",
-            "Allow these credentials to list the bucket, and to get, put and delete objects.",
-        ),
-    ):  # fmt: skip
-        if found:
-            return kind(message, hint=hint)
-    return StorageError(f"{url} failed to {what} ({said}).")
+    words = asdict(answer) | {"url": url, "bucket": url.bucket, "what": what}
+    words["answer"] = f"{answer.code or answer.status}: {answer.text}".rstrip(". ")
+    words["region"] = answer.region or "the region of the bucket"
+    words["credentials_hint"] = _credentials_hint(url)
+    codes = {answer.code, str(answer.status), f"{answer.status // 100}xx"}
+    if answer.status == 400 and answer.region:
+        codes.add("PermanentRedirect")
+    for kind, known, sentence, hint in _ANSWERS:
+        if codes & set(known.split()):
+            return kind(sentence.format(**words), hint=hint.format(**words))
+    return StorageError("{url} failed to {what} ({answer}).".format(**words))
 
 
 def _credentials_hint(url: StorageUrl) -> str:
@@ -136,11 +118,10 @@ def _credentials_hint(url: StorageUrl) -> str:
 def _answer(err: BaseException) -> _Answer | None:
     response: Any = getattr(err, "response", None)
     if isinstance(response, dict) and "Error" in response:  # botocore's ClientError
-        told, meta = response["Error"], response.get("ResponseMetadata", {})
-        region = told.get("Region") or meta.get("HTTPHeaders", {}).get("x-amz-bucket-region", "")
-        return _Answer(
-            str(told.get("Code", "")), int(meta.get("HTTPStatusCode", 0)), str(told.get("Message", "")), str(region)
-        )
+        error, meta = response["Error"], response.get("ResponseMetadata", {})
+        region = error.get("Region") or meta.get("HTTPHeaders", {}).get("x-amz-bucket-region", "")
+        status = int(meta.get("HTTPStatusCode", 0))
+        return _Answer(str(error.get("Code", "")), status, str(error.get("Message", "")), str(region))
     code: Any = getattr(err, "code", None)
     if type(err).__name__ == "HttpError" and code is not None:  # gcsfs
         return _Answer("", int(code), str(getattr(err, "message", err)))

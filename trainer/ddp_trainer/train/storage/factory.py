@@ -8,13 +8,12 @@ from pathlib import Path
 
 from ddp_trainer.common.constants import STORE_CLIENTS
 from ddp_trainer.train.storage.object_storage import ObjectStorage
-from ddp_trainer.train.storage.retry import RetryPolicy
-from ddp_trainer.train.storage.s3_storage import S3Storage
+from ddp_trainer.train.storage.s3_storage import S3Storage, connect
 from ddp_trainer.train.utils.errors import StorageRefused
 from ddp_trainer.train.utils.locations import StorageUrl, parse_location
 
 
-def open_storage(url: str | Path, retry: RetryPolicy | None = None) -> ObjectStorage:
+def open_storage(url: str | Path) -> ObjectStorage:
     """Return the objects below a URL (``s3://``, ``gs://``, ``file://``) or in a local directory.
 
     Raises:
@@ -23,14 +22,13 @@ def open_storage(url: str | Path, retry: RetryPolicy | None = None) -> ObjectSto
     """
     place = parse_location(url) if isinstance(url, str) else url
     client = importlib.import_module(require_client(place))
-    retry = retry or RetryPolicy()
     fresh = {"skip_instance_cache": True, "use_listings_cache": False}
     if isinstance(place, Path):
         directory = StorageUrl(f"file://{place.absolute()}")
-        return ObjectStorage(directory, lambda: client.filesystem("file", auto_mkdir=True, **fresh), retry)
+        return ObjectStorage(directory, lambda: client.filesystem("file", auto_mkdir=True, **fresh))
     if place.scheme == "s3":
-        return S3Storage(place, client, retry)
-    return ObjectStorage(place, lambda: client.GCSFileSystem(**fresh), retry)
+        return S3Storage(place, lambda: connect(client))
+    return ObjectStorage(place, lambda: client.GCSFileSystem(**fresh))
 
 
 def require_client(place: Path | StorageUrl) -> str:

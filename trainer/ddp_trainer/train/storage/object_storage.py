@@ -1,25 +1,31 @@
 """Objects below one URL, in an object store or in a directory, by fsspec.
 
 :func:`ddp_trainer.train.storage.factory.open_storage` returns an :class:`ObjectStorage`, for checkpoints and for data.
-Requests that fail for a reason that may pass are repeated (:mod:`ddp_trainer.train.storage.retry`). All errors are one
-sentence (:mod:`ddp_trainer.train.storage.client_errors`). An object may be used by several threads, and by a forked
+Requests that fail for a reason that may pass are repeated. All errors are one sentence
+(:mod:`ddp_trainer.train.storage.client_errors`). An object may be used by several threads, and by a forked
 process, which opens connections of its own.
 """
 
 from __future__ import annotations
 
+import math
 import os
+import random
+import time
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from pathlib import Path
 from typing import Any, Final, NamedTuple, TypeVar
 
 from ddp_trainer.train.storage.client_errors import as_storage_error
-from ddp_trainer.train.storage.retry import RetryPolicy
-from ddp_trainer.train.utils.errors import StorageError, StorageUnavailable
+from ddp_trainer.train.utils.errors import ObjectMissing, StorageError, StorageUnavailable
 from ddp_trainer.train.utils.locations import StorageUrl
 
 PART_BYTES: Final = 8 << 20
 """Size of the parts in which large objects are read and written. It bounds the memory of a transfer."""
+FIRST_PAUSE_SECONDS: Final = 0.2
+"""Bound of the first pause before a request is repeated."""
+LONGEST_PAUSE_SECONDS: Final = 20.0
 
 Result = TypeVar("Result")
 
@@ -35,16 +41,17 @@ class ObjectInfo(NamedTuple):
 class ObjectStorage:
     """Objects below one URL."""
 
-    def __init__(self, url: StorageUrl, connect: Callable[[], Any], retry: RetryPolicy) -> None:
+    repeat_seconds: float = 120.0
+    """Time after its first failure in which a request is repeated."""
+
+    def __init__(self, url: StorageUrl, connect: Callable[[], Any]) -> None:
         """Create the view; the first request connects.
 
         Args:
             url: Prefix of all keys.
             connect: Returns a new file system of fsspec.
-            retry: Which failures are repeated, and for how long.
         """
         self.url = url
-        self.retry = retry
         self._connect = connect
         self._pid = 0
         self._connected: Any = None
@@ -132,21 +139,23 @@ class ObjectStorage:
             ConditionUnsupported: The store has no such operation, and ``if_absent`` is true.
             StorageFull: A quota is exceeded.
         """
-        mode = {"mode": "create"} if if_absent else {}
         size_bytes = len(content) if isinstance(content, bytes) else content.stat().st_size
+        options = self.upload_options(size_bytes) | ({"mode": "create"} if if_absent else {})
 
         def put() -> None:
             if isinstance(content, bytes):
-                self.filesystem.pipe_file(self.path(key), content, **mode)
+                self.filesystem.pipe_file(self.path(key), content, **options)
             else:
-                self.filesystem.put_file(str(content), self.path(key), **mode)
+                self.filesystem.put_file(str(content), self.path(key), **options)
 
-        self.request(put, f"write {key}")
-        self._check_written(key, size_bytes)
-
-    def _check_written(self, key: str, size_bytes: int) -> None:
+        with suppress(ObjectMissing):  # an upload that was completed by an attempt whose answer was lost
+            self.request(put, f"write {key}")
         if (found := self.size(key)) != size_bytes:
             raise StorageUnavailable(f"{self.url} has stored {found} of {size_bytes} bytes of {key}.")
+
+    def upload_options(self, size_bytes: int) -> dict[str, Any]:  # noqa: ARG002 - of stores that need the size
+        """Return how the file system uploads an object of this size."""
+        return {}
 
     def delete(self, key: str) -> None:
         """Delete an object; does nothing without one."""
@@ -162,16 +171,23 @@ class ObjectStorage:
     def request(self, send: Callable[[], Result], what: str) -> Result:
         """Return the result of a request, which is repeated on failures that may pass.
 
+        The pauses are random, between zero and a bound that doubles: exponential backoff with full jitter.
+
         Raises:
             StorageError: The request failed; the sentence has the URL and the reason.
         """
-
-        def attempt() -> Result:
+        bound, until = FIRST_PAUSE_SECONDS, math.inf
+        while True:
             try:
                 return send()
-            except StorageError:
-                raise
-            except Exception as err:
-                raise as_storage_error(err, self.url, what) from err
-
-        return self.retry.call(attempt)
+            except StorageError as err:
+                error = err
+            except Exception as err:  # noqa: BLE001 - of any client
+                error = as_storage_error(err, self.url, what)
+                error.__cause__ = err
+            now, pause = time.monotonic(), random.uniform(0.0, bound)  # noqa: S311 - no secret
+            until = min(until, now + self.repeat_seconds)
+            if not isinstance(error, StorageUnavailable) or now + pause > until:
+                raise error
+            time.sleep(pause)
+            bound = min(2 * bound, LONGEST_PAUSE_SECONDS)

@@ -123,7 +123,10 @@ def test_a_field_that_cannot_be_read_takes_no_other_with_it(
     assert told(readings) == [{key: value for key, value in OF_HEALTHY.items() if key.partition("{")[0] != series}]
 
 
-def test_an_old_driver_has_the_reasons_by_their_old_name(boards: Path, tmp_path: Path, answer: Answer) -> None:
+def test_an_old_driver_has_the_reasons_by_their_old_name(
+    boards: Path, tmp_path: Path, answer: Answer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("pynvml._nvmlGetFunctionPointer_cache", {})
     rank_of_gpu(boards, 0, "GPU-5d6e")
     answer({**HEALTHY, "nvmlDeviceGetCurrentClocksThrottleReasons": "0x80"})
     old = GpuSampler(boards, fake_nvml.compiled(tmp_path, "-DOLD_DRIVER"))
@@ -152,7 +155,7 @@ def test_the_library_is_loaded_for_the_first_gpu_and_not_before(boards: Path) ->
 
 def test_a_driver_that_is_not_loaded_yet_is_tried_again(readings: GpuSampler, boards: Path, answer: Answer) -> None:
     rank_of_gpu(boards, 0, "GPU-5d6e")
-    answer(HEALTHY, nvmlInit_v2="!9")
+    answer(HEALTHY, nvmlInitWithFlags="!9")
     readings.read()
     assert told(readings) == [{}]
     answer(HEALTHY)

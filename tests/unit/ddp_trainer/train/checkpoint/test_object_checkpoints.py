@@ -16,7 +16,6 @@ from ddp_trainer.train.checkpoint.write_lease import Claim, WriteLease
 from ddp_trainer.train.config.metric_goal import TargetMetric
 from ddp_trainer.train.storage.factory import open_storage
 from ddp_trainer.train.storage.object_storage import ObjectStorage
-from ddp_trainer.train.storage.retry import RetryPolicy
 from ddp_trainer.train.utils.errors import (
     InvalidLease,
     ObjectExists,
@@ -26,14 +25,13 @@ from ddp_trainer.train.utils.errors import (
 )
 from tests.support.train_builders import a_manifest, a_state, write
 
-ONCE = RetryPolicy(total_seconds=0)
 TOKENS = (f"token{number}" for number in itertools.count())
 
 
 class Pods:
     """Writers with a disk each, and the store that all of them see."""
 
-    def __init__(self, root: Path, make: Callable[[Path, RetryPolicy], ObjectStorage] = open_storage) -> None:
+    def __init__(self, root: Path, make: Callable[[Path], ObjectStorage] = open_storage) -> None:
         self._root, self._make = root, make
         self.store = root / "store"
         self.store.mkdir()
@@ -46,7 +44,7 @@ class Pods:
         claim = Claim(token, generation, generation, "run", 1)
         disk = self._root / token
         lease = WriteLease(disk, generation=generation, fence=generation, run_id="run", token=token)
-        stored = StoredCheckpoints(self._make(self.store, ONCE))
+        stored = StoredCheckpoints(self._make(self.store))
         journal = ClaimJournal(stored.storage, claim, unclaimed=stored.unclaimed, alarm=self.alarms.append)
         goal = None if best is None else TargetMetric(best)
         return ObjectCheckpoints(stored, disk, keep=keep, claim=lease, journal=journal, best=goal)
@@ -272,8 +270,8 @@ class Unconditional(ObjectStorage):
         super().write(key, content)
 
 
-def unconditional(place: Path, retry: RetryPolicy) -> ObjectStorage:
-    storage = open_storage(place, retry)
+def unconditional(place: Path) -> ObjectStorage:
+    storage = open_storage(place)
     storage.__class__ = Unconditional
     return storage
 
@@ -295,7 +293,7 @@ def test_a_store_with_conditional_writes_raises_no_alarm(pods: Pods) -> None:
     write(pods.writer(), 1)
     assert pods.alarms == []
     with pytest.raises(ObjectExists):
-        open_storage(pods.store, ONCE).write("claims/000000000002.json", b"", if_absent=True)
+        open_storage(pods.store).write("claims/000000000002.json", b"", if_absent=True)
 
 
 def test_a_claim_that_cannot_be_parsed_is_an_error_and_not_an_empty_store(pods: Pods) -> None:

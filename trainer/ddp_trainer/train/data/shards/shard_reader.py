@@ -8,10 +8,7 @@ from collections.abc import Sequence
 from itertools import accumulate
 
 from ddp_trainer.train.storage.object_storage import ObjectInfo, ObjectStorage
-from ddp_trainer.train.storage.retry import RetryPolicy
 from ddp_trainer.train.utils.errors import BadData, ObjectMissing, StorageUnavailable
-
-NO_RETRY = RetryPolicy(total_seconds=0.0)
 
 
 class ShardReader:
@@ -21,7 +18,7 @@ class ShardReader:
         self.shards = shards
         self._storage = storage
         self._once = copy.copy(storage)
-        self._once.retry = NO_RETRY
+        self._once.repeat_seconds = 0.0
         self._ends = list(accumulate(shard.size_bytes for shard in shards))
 
     @property
