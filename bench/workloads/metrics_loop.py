@@ -5,7 +5,7 @@ from __future__ import annotations
 import itertools
 import os
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +17,7 @@ from torch.utils.data import DataLoader, TensorDataset
 from ddp_trainer.metrics.record import ddp_comm_sampler, recorder_factory
 from ddp_trainer.metrics.record.autolog import AutoRecorder, Hooks
 from ddp_trainer.metrics.record.rank_recorder import BoardRankRecorder
-from ddp_trainer.metrics.record.step_detector import Timeline
+from ddp_trainer.metrics.record.step_detector import StepDetector
 from ddp_trainer.train.checkpoint.progress_file import ProgressFile
 from ddp_trainer.train.loop.goodput_tracker import GoodputTracker
 from ddp_trainer.train.observability.step_timer import StepTimer
@@ -41,9 +41,7 @@ class AutologLoop:
         )
         assert isinstance(recorder, BoardRankRecorder)
         self.recorder = recorder
-        self._timeline = Timeline(AutoRecorder(torch, recorder))
-        self._hooks = Hooks(torch, self._timeline)
-        self._hooks.uninstall()
+        self._hooks = Hooks(torch, StepDetector(AutoRecorder(torch, recorder)))
 
     def close(self) -> None:
         """Leave the process group."""
@@ -64,17 +62,16 @@ class AutologLoop:
         """Return the processor seconds of a step with hooks."""
         self._hooks.install()
         try:
-            return self._run(steps, self._timeline.pause)
+            return self._run(steps)
         finally:
             self._hooks.uninstall()
 
-    def _run(self, steps: int, last: Callable[[], None] = lambda: None) -> float:
+    def _run(self, steps: int) -> float:
         begun = time.process_time()
         for inputs, labels in itertools.islice(self._batches, steps):
             self._optimizer.zero_grad()
             nn.functional.cross_entropy(self._model(inputs), labels).backward()
             self._optimizer.step()
-        last()  # what is told later is paid for here
         return (time.process_time() - begun) / steps
 
 

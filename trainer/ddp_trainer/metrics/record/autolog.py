@@ -1,8 +1,8 @@
 """Metrics of a script that does not report any, collected by hooks into torch.
 
-:func:`listen` installs the hooks. Optimizer steps come from torch's global optimizer hooks; batches, backward passes
-and new DDP models from wrappers around torch's functions. The hooks change nothing in the script or in what it
-compiles, and a forked process does not count. An error is logged once, and training continues.
+:func:`listen` installs the hooks. Steps come from torch's global optimizer hooks, and batches from wrappers around two
+functions of its DataLoader, which has no hooks. The hooks change nothing in the script or in what it compiles, and a
+forked process does not count. An error is logged once, and training continues.
 
 The hooks are removed if the script reports its steps itself, through :mod:`ddp_trainer.metrics.attach` or the reference
 trainer, since its own reports are more precise.
@@ -20,17 +20,18 @@ from typing import Any, Final
 
 from ddp_trainer.common.time_classes import StartupPhase
 from ddp_trainer.metrics.record import ddp_comm_sampler, recorder_factory
-from ddp_trainer.metrics.record.batched_steps import StepBatchResult, StepBudget
 from ddp_trainer.metrics.record.rank_recorder import BoardRankRecorder
-from ddp_trainer.metrics.record.sample_counter import get_sample_counter
+from ddp_trainer.metrics.record.sample_counter import SampleCounter, size_of
 from ddp_trainer.metrics.record.sampler import Watch
-from ddp_trainer.metrics.record.step_detector import Timeline
+from ddp_trainer.metrics.record.step_detector import StepBatch, StepDetector
 from ddp_trainer.process import startup_times
 
 _log: Final = logging.getLogger(__name__)
 
-LOOK_AT_RATE: Final = 8
-"""Steps between two readings of the learning rate."""
+LEARNING_RATE_STEPS: Final = 8
+"""Least number of steps between two readings of the learning rate."""
+COUNTER: Final = "_ddp_sample_counter"
+"""Name of the attribute of a loader's iterator that holds its counter, so that both end together."""
 
 
 def listen(torch: Any, began: float) -> None:
@@ -47,7 +48,7 @@ def listen(torch: Any, began: float) -> None:
     recorder = recorder_factory.open_rank_recorder(os.environ, waits_are_told=False)
     if not isinstance(recorder, BoardRankRecorder):
         return
-    hooks = Hooks(torch, Timeline(AutoRecorder(torch, recorder)))
+    hooks = Hooks(torch, StepDetector(AutoRecorder(torch, recorder)))
     recorder_factory.stand_ins.append(hooks.uninstall)
     atexit.register(hooks.uninstall)
     os.register_at_fork(after_in_child=hooks.uninstall)
@@ -62,22 +63,31 @@ class AutoRecorder:
         self._recorder = recorder
         self._watch = recorder.watched_by or Watch(recorder)
         self._is_known = False
-        self._looked_at = -LOOK_AT_RATE
+        self._inspect_at = 0
+        self.record_step_number = recorder.record_step_number
 
-    def record_steps(self, optimizer: Any, stride: StepBatchResult) -> None:
-        """Record one step or a batch of short ones. ``optimizer`` is None if it no longer exists."""
-        # Only some steps measure the wait for gradients. The next steps reuse that time.
-        self._recorder.record_steps(stride, min(self._watch.exposed_seconds * stride.steps, stride.backward))
-        if optimizer is not None and self._recorder.steps >= self._looked_at + LOOK_AT_RATE:
+    def record_first_batch(self) -> None:
+        """Record the arrival of the first batch."""
+        startup_times.reached(StartupPhase.FIRST_BATCH)
+
+    def record_steps(self, optimizer: Any, batch: StepBatch) -> int:
+        """Record steps, and return the number of steps after which the sampler needs the next report.
+
+        Only some steps measure the parts of ``computed``. The next steps are divided in the same way.
+
+        Args:
+            optimizer: The optimizer; None if it no longer exists.
+            batch: The steps.
+        """
+        recorder, watch = self._recorder, self._watch
+        exposed = min(watch.exposed_seconds * batch.steps, batch.computed)
+        recorder.record_steps(batch, (batch.computed - exposed) * watch.forward_share, exposed)
+        if optimizer is not None and recorder.steps >= self._inspect_at:
+            self._inspect_at = recorder.steps + LEARNING_RATE_STEPS
             self._inspect_optimizer(optimizer)
-
-    def step_budget(self) -> StepBudget:
-        """Return the budget of the next stride."""
-        recorder = self._recorder
-        return StepBudget(recorder.steps, recorder.steps_before_sample, recorder.reach)
+        return recorder.steps_before_sample
 
     def _inspect_optimizer(self, optimizer: Any) -> None:
-        self._looked_at = self._recorder.steps
         group = optimizer.param_groups[0]
         rate = group.get("lr")
         if isinstance(rate, float | int):  # reading a tensor on a GPU would synchronize
@@ -104,169 +114,100 @@ class AutoRecorder:
 class Hooks:
     """Hooks into torch, and their removal."""
 
-    def __init__(self, torch: Any, timeline: Timeline) -> None:
+    def __init__(self, torch: Any, detector: StepDetector) -> None:
         self._torch = torch
-        self._timeline = timeline
-        self._is_compiling: Callable[[], bool] = torch.compiler.is_compiling
+        self._detector = detector
         self._undo: list[Callable[[], None]] = []
-        self._in_backward = False
-        self.is_on = False
+        self._is_on = False
 
     def install(self) -> None:
         """Install the hooks. Functions that this torch lacks are skipped."""
-        self.is_on = True
-        for part in (self._optimizers, self._dataloader, self._backward_passes, self._process_group):
+        self._is_on = True
+        for part in (self._optimizers, self._dataloader):
             try:
                 part()
             except Exception as error:  # noqa: BLE001 - training does not fail because of its metrics
                 _log.warning("metrics: %s of this torch cannot be seen (%r)", part.__name__.strip("_"), error)
 
     def uninstall(self) -> None:
-        """Remove all hooks that no other code has wrapped."""
-        self.is_on = False
-        self._pause()
+        """Remove all hooks. A wrapper that other code has wrapped stays, without effect."""
+        self._is_on = False
+        try:
+            self._detector.report()
+        except Exception as error:  # noqa: BLE001 - see the module
+            _log.warning("metrics: some steps are not counted (%r); training continues", error)
         for undo in self._undo:
             undo()
         self._undo.clear()
 
-    def _pause(self) -> None:
-        try:
-            self._timeline.pause()
-        except Exception as error:  # noqa: BLE001 - see the module
-            _log.warning("metrics: some steps are not counted (%r); training continues", error)
-
-    def _guarded(self, hook: Callable[..., None]) -> Callable[..., None]:
-        """Return ``hook`` without effect once the hooks are removed. An error in it removes them."""
-
-        def guarded(*args: Any, **kwargs: Any) -> None:
-            if self.is_on:
-                try:
-                    hook(*args, **kwargs)
-                except Exception as error:  # noqa: BLE001 - see the module
-                    self.uninstall()
-                    _log.warning("metrics: steps are no longer counted (%r); training continues", error)
-
-        return guarded
-
-    def _patch(self, owner: Any, name: str) -> Patch:
-        detour = Patch(owner, name)
-        self._undo.append(detour.unset)
-        return detour
+    def _fail(self, error: Exception) -> None:
+        self.uninstall()
+        _log.warning("metrics: steps are no longer counted (%r); training continues", error)
 
     def _optimizers(self) -> None:
         optimizers = sys.modules["torch.optim.optimizer"]
-        stride = self._timeline.stride
+        is_compiling: Callable[[], bool] = self._torch.compiler.is_compiling
 
-        move = self._guarded(self._timeline.move)
+        def hook(record: Callable[[Any], None]) -> Callable[[Any, Any, Any], None]:
+            def on_step(optimizer: Any, _args: Any, _kwargs: Any) -> None:
+                # Compiled code must not contain the hook. There, this condition is a constant.
+                if not is_compiling():
+                    try:
+                        record(optimizer)
+                    except Exception as error:  # noqa: BLE001 - see the module
+                        self._fail(error)
 
-        def before(optimizer: Any, _args: Any, _kwargs: Any) -> None:
-            # Compiled code must not contain the hook. There, this condition is a constant.
-            if not self._is_compiling() and not stride.is_on:
-                move(optimizer)
+            return on_step
 
-        stepped = stride.make_step_hook(self._is_compiling, self._pause, self._guarded(self._timeline.moved))
-        self._undo.append(optimizers.register_optimizer_step_pre_hook(before).remove)
-        self._undo.append(optimizers.register_optimizer_step_post_hook(stepped).remove)
+        pre_hook, post_hook = hook(self._detector.begin_optimizer), hook(self._detector.end_optimizer)
+        self._undo.append(optimizers.register_optimizer_step_pre_hook(pre_hook).remove)
+        self._undo.append(optimizers.register_optimizer_step_post_hook(post_hook).remove)
 
     def _dataloader(self) -> None:
         dataloader = sys.modules["torch.utils.data.dataloader"]
         base = dataloader._BaseDataLoaderIter  # noqa: SLF001 - guarded by the caller
         streams = dataloader._DatasetKind.Iterable  # noqa: SLF001
-        indices, batches = self._patch(base, "_next_index"), self._patch(base, "__next__")
-        timeline, gradients_are_on = self._timeline, self._torch.is_grad_enabled
+        draw, fetch = base._next_index, base.__next__  # noqa: SLF001
+        clock, record_fetch = self._detector.clock, self._detector.record_fetch
+        gradients_are_on: Callable[[], bool] = self._torch.is_grad_enabled
 
-        @self._guarded
-        def record_indices(iterator: Any, index: Any) -> None:
-            get_sample_counter(iterator).record_indices(iterator._sampler_iter, index)  # noqa: SLF001
+        @functools.wraps(draw)
+        def draw_indices(iterator: Any) -> Any:
+            index = draw(iterator)
+            if self._is_on:
+                try:
+                    counter = getattr(iterator, COUNTER, None)
+                    sampler = iterator._sampler_iter  # noqa: SLF001
+                    if counter is None or counter.sampler is not sampler:
+                        counter = SampleCounter(sampler, is_stream=iterator._dataset_kind == streams)  # noqa: SLF001
+                        setattr(iterator, COUNTER, counter)
+                    counter.record_indices(index)
+                except Exception as error:  # noqa: BLE001 - see the module
+                    self._fail(error)
+            return index
 
-        @self._guarded
-        def on_batch(iterator: Any, batch: Any, begun: float) -> None:
-            intake = get_sample_counter(iterator)
-            intake.record_batch(batch, is_stream=iterator._dataset_kind == streams)  # noqa: SLF001
-            is_training = gradients_are_on()
-            timeline.record_fetch(begun, intake, is_training=is_training)
-            if is_training and not timeline.stride.is_on:
-                startup_times.reached(StartupPhase.FIRST_BATCH)
-
+        @functools.wraps(fetch)
         def fetch_batch(iterator: Any) -> Any:
-            begun = timeline.clock()
-            try:
-                batch = batches.inner(iterator)
-            except StopIteration:
-                if self.is_on:
-                    get_sample_counter(iterator).ended()
-                raise
-            on_batch(iterator, batch, begun)
+            begun = clock()
+            batch = fetch(iterator)
+            if self._is_on:
+                try:
+                    now, counter = clock(), getattr(iterator, COUNTER, None)
+                    samples = size_of(batch) if counter is None else counter.count(batch)
+                    record_fetch(begun, now, samples, is_training=gradients_are_on())
+                except Exception as error:  # noqa: BLE001 - see the module
+                    self._fail(error)
             return batch
 
-        indices.by(timeline.stride.wrap_draw(indices.inner, record_indices))
-        batches.by(timeline.stride.wrap_fetch(batches.inner, gradients_are_on, fetch_batch, on_batch))
+        self._replace(base, "_next_index", draw_indices)
+        self._replace(base, "__next__", fetch_batch)
 
-    def _backward_passes(self) -> None:
-        passes = self._patch(self._torch.autograd, "backward")
-        timeline = self._timeline
+    def _replace(self, owner: Any, name: str, wrapper: Callable[..., Any]) -> None:
+        original = getattr(owner, name)
+        setattr(owner, name, wrapper)
 
-        def backward(*args: Any, **kwargs: Any) -> Any:
-            # Checkpointed layers start a nested backward pass.
-            if self._is_compiling() or self._in_backward or timeline.stride.is_on or not self.is_on:
-                return passes.inner(*args, **kwargs)
-            self._in_backward = True
-            timeline.backward()
-            try:
-                return passes.inner(*args, **kwargs)
-            finally:
-                self._in_backward = False
-                timeline.backward_done()
+        def undo() -> None:
+            if getattr(owner, name) is wrapper:
+                setattr(owner, name, original)
 
-        passes.by(backward)
-        timeline.looks_away, timeline.looks_again = passes.unset, passes.set
-
-    def _process_group(self) -> None:
-        """Report when the script joins its first process group, and when it has."""
-        c10d = sys.modules["torch.distributed.distributed_c10d"]
-        meets, joined = self._patch(c10d, "rendezvous"), self._patch(c10d, "_update_default_pg")
-
-        def rendezvous(*args: Any, **kwargs: Any) -> Any:
-            startup_times.reached(StartupPhase.IMPORTS)
-            return meets.inner(*args, **kwargs)
-
-        def update(group: Any) -> None:
-            joined.inner(group)
-            startup_times.reached(StartupPhase.IMPORTS)
-            startup_times.reached(StartupPhase.RENDEZVOUS)
-
-        meets.by(rendezvous)
-        joined.by(update)
-
-
-class Patch:
-    """Replacement of ``owner.name`` by a function that calls the original as :attr:`inner`."""
-
-    __slots__ = ("_is_set", "_name", "_ours", "_owner", "inner")
-
-    def __init__(self, owner: Any, name: str) -> None:
-        self.inner: Callable[..., Any] = getattr(owner, name)
-        self._owner = owner
-        self._name = name
-        self._ours: Callable[..., Any] = self.inner
-        self._is_set = False
-
-    def by(self, function: Callable[..., Any]) -> None:
-        """Install ``function`` as the replacement."""
-        self._ours = functools.wraps(self.inner)(function)
-        self.set()
-
-    def set(self) -> None:
-        """Install the replacement, unless it is already in place or wrapped by what is in place."""
-        if not self._is_set:
-            self._is_set = True
-            there = getattr(self._owner, self._name)
-            if there is not self._ours:
-                self.inner = there
-                setattr(self._owner, self._name, self._ours)
-
-    def unset(self) -> None:
-        """Restore the original. If other code has wrapped the replacement, it stays below that wrapper."""
-        if self._is_set and getattr(self._owner, self._name) is self._ours:
-            self._is_set = False
-            setattr(self._owner, self._name, self.inner)
+        self._undo.append(undo)

@@ -3,15 +3,14 @@
 Step times do not show a straggler, because all ranks of a job step together. The time that a rank waits for the others
 does: the rank that waits least delays the rest. DDP times one iteration in a hundred by default, and its caller can
 change that rate. :class:`CommSampler` makes DDP time a step, and reads the timer when the next step has begun. On a GPU
-the timer's events are complete only then. It uses no collective, and the steps between samples run unchanged.
+the timer's events are complete only then. It uses no collective, and the steps between samples run unchanged. The same
+timer tells forward from backward.
 
 The timer is private to torch. With a torch that has another timer, nothing is sampled, and a test fails.
 """
 
 from __future__ import annotations
 
-import functools
-import sys
 import weakref
 from dataclasses import dataclass
 from types import ModuleType
@@ -30,32 +29,49 @@ steps.
 FIRST_STEP: Final = 3
 """First step to sample. Earlier steps allocate buffers and rebuild buckets."""
 
+_TIMES: Final = (
+    "forward_compute_time",
+    "backward_compute_time",
+    "backward_comm_time",
+    "backward_compute_comm_overlap_time",
+)
 models: Final[weakref.WeakSet[Any]] = weakref.WeakSet()
 """Every DistributedDataParallel created since :func:`track_ddp_models`."""
 
-_FOLLOWED: Final = "_ddp_followed"
 
-Readings = dict[int, tuple[int, float]]
-"""Identity of a model → number of its last iteration, and seconds of waiting in it."""
+@dataclass(frozen=True, slots=True)
+class _Timer:
+    """DDP's timer of a model's last timed iteration, in seconds."""
+
+    iteration: int
+    exposed: float
+    forward: float
+    backward: float
+
+
+_Timers = dict[int, _Timer]
+"""Timer of each model, by the identity of the model."""
 
 
 def track_ddp_models(torch: ModuleType | None) -> None:
-    """Register every DDP model created from now on. Further calls have no effect."""
-    parallel = sys.modules.get("torch.nn.parallel.distributed")
-    if torch is None or parallel is None:
-        return
-    kind = parallel.DistributedDataParallel
-    made = kind.__init__
-    if getattr(made, _FOLLOWED, False):
-        return
+    """Register every DDP model created from now on, by torch's hook into the registration of modules.
 
-    @functools.wraps(made)
-    def make(model: Any, *args: Any, **kwargs: Any) -> None:
-        made(model, *args, **kwargs)
-        models.add(model)
+    Further calls have no effect.
+    """
+    global _is_tracking  # noqa: PLW0603 - torch's hook is global, too
+    if torch is None or _is_tracking:
+        return
+    kind = torch.nn.parallel.DistributedDataParallel
 
-    setattr(make, _FOLLOWED, True)
-    kind.__init__ = make
+    def on_registration(owner: Any, _name: str, _module: Any) -> None:
+        if isinstance(owner, kind):
+            models.add(owner)
+
+    torch.nn.modules.module.register_module_module_registration_hook(on_registration)
+    _is_tracking = True
+
+
+_is_tracking = False
 
 
 def interval(step_seconds: float) -> int:
@@ -75,6 +91,8 @@ class Sample:
     seconds: float
     exposed: float
     """Seconds of the step in which the rank only waited for others."""
+    forward_share: float = 1.0
+    """Share of the forward pass in forward and backward, as far as DDP has measured it; the loss is in backward."""
 
 
 class CommSampler:
@@ -85,7 +103,7 @@ class CommSampler:
         """Steps until the next call of :meth:`end_step`."""
         self._spread = 2
         self._is_timing = False
-        self._before: Readings | None = None
+        self._before: _Timers | None = None
         self._timed = (0.0, 0.0)
 
     def end_step(self, seconds: float, waited: float) -> Sample | None:
@@ -119,19 +137,24 @@ class CommSampler:
         self._spread = min(2 * self._spread, interval(seconds))
         self.wait = max(1, self._spread - 2)
 
-    def _sample(self, now: Readings, before: Readings, this: tuple[float, float]) -> Sample | None:
+    def _sample(self, now: _Timers, before: _Timers, this: tuple[float, float]) -> Sample | None:
         """Combine all models.
 
         A step with several backward passes counts the wait of the last pass, times their number.
         """
-        both = now.keys() & before.keys()
-        passes = [(now[key][1], now[key][0] - before[key][0]) for key in both if now[key][0] > before[key][0]]
+        passes = [
+            (timer, timer.iteration - before[model].iteration)
+            for model, timer in now.items()
+            if model in before and timer.iteration > before[model].iteration
+        ]
         if not passes:
             return None
         # The last pass that was timed belongs to the step before this one, unless a step has several.
         seconds, waited = self._timed if max(count for _, count in passes) == 1 else this
-        exposed = sum(max(exposed, 0.0) * count for exposed, count in passes)
-        return Sample(seconds, min(exposed + waited, seconds))
+        exposed = sum(max(timer.exposed, 0.0) * count for timer, count in passes)
+        forward = sum(timer.forward for timer, _ in passes)
+        computed = forward + sum(timer.backward for timer, _ in passes)
+        return Sample(seconds, min(exposed + waited, seconds), forward / computed if computed > 0 else 1.0)
 
 
 def _set_rate(rate: int) -> None:
@@ -142,16 +165,15 @@ def _set_rate(rate: int) -> None:
             models.discard(model)
 
 
-def _read_timers() -> Readings:
+def _read_timers() -> _Timers:
     """Return the timer of each model that has one."""
-    found: Readings = {}
+    timers: _Timers = {}
     for model in list(models):
         try:
             numbers = model.logger._get_ddp_logging_data().ints_map  # noqa: SLF001 - guarded
         except (AttributeError, RuntimeError, TypeError):
             models.discard(model)
             continue
-        iteration = numbers.get("iteration", 0)
-        waited = numbers.get("backward_comm_time", 0) - numbers.get("backward_compute_comm_overlap_time", 0)
-        found[id(model)] = (iteration, waited / 1e9)
-    return found
+        forward, backward, communication, overlap = (numbers.get(name, 0) / 1e9 for name in _TIMES)
+        timers[id(model)] = _Timer(numbers.get("iteration", 0), communication - overlap, forward, backward)
+    return timers

@@ -7,7 +7,6 @@ memoryview, no lock, no system call.
 
 from __future__ import annotations
 
-import functools
 import math
 import os
 import sys
@@ -25,8 +24,8 @@ from ddp_trainer.common.parallel_dims import DIMENSION_NAMES, LayoutError
 from ddp_trainer.common.time_classes import JobTime, Phase, StartupPhase, Wait
 from ddp_trainer.metrics.collect.gpu import identity_of, nccl_version, peak_flops
 from ddp_trainer.metrics.families.rank_families import STEP_SECONDS
-from ddp_trainer.metrics.record.batched_steps import StepBatchResult
 from ddp_trainer.metrics.record.sampler import Watch
+from ddp_trainer.metrics.record.step_detector import StepBatch
 from ddp_trainer.metrics.record.suppress_errors import suppress_errors, warn_once
 from ddp_trainer.metrics.storage.mmap_store import RANK, Board
 from ddp_trainer.process.recorder import Marks, RankRecorder
@@ -110,8 +109,8 @@ class BoardRankRecorder(RankRecorder):
 
     @property
     def steps_before_sample(self) -> int:
-        """Steps left before the one at which the sampler runs."""
-        return int(min(self._look_at - self._cells[STEPS], sys.maxsize)) - 1
+        """Steps until the sampler runs, that step included."""
+        return int(min(self._look_at - self._cells[STEPS], sys.maxsize))
 
     def _update_sampler(self, count: float, seconds: float, waited: float, data_wait: float) -> None:
         if self._startup is not None:
@@ -235,35 +234,35 @@ class BoardRankRecorder(RankRecorder):
         except Exception as error:  # noqa: BLE001 - training does not fail because of its metrics
             warn_once("step", error)
 
-    @property
-    def reach(self) -> Callable[[float], None]:
-        """Function that stores the number of a step that :meth:`record_steps` records later. It costs one store."""
-        return functools.partial(self._cells.__setitem__, STEP)
+    def record_step_number(self, steps: int) -> None:
+        """Record the number of the step that is ``steps`` after the last recorded one. It costs one store."""
+        self._cells[STEP] = self._cells[STEPS] + steps
 
     @suppress_errors
-    def record_steps(self, stride: StepBatchResult, exposed: float) -> None:
-        """Record one or several steps, the last of which has just ended. Each other one fits into the first bucket.
+    def record_steps(self, batch: StepBatch, forward: float, exposed: float) -> None:
+        """Record steps, the last of which has just ended. Each other one fits into the first bucket.
 
         Args:
-            stride: The steps.
-            exposed: Seconds of their backward passes in which the rank waited for gradients.
+            batch: The steps.
+            forward: Seconds of their forward passes.
+            exposed: Seconds in which the rank waited for gradients.
         """
         cells = self._cells
         with self._board.atomic_update():
-            cells[STEPS] += stride.steps
+            cells[STEPS] += batch.steps
             cells[STEP] = cells[STEPS]
-            cells[SAMPLES] += stride.samples
-            cells[DATA_WAIT] += stride.waited
-            cells[FORWARD] += stride.forward
-            cells[BACKWARD] += stride.backward - exposed
+            cells[SAMPLES] += batch.samples
+            cells[DATA_WAIT] += batch.waited
+            cells[FORWARD] += forward
+            cells[BACKWARD] += batch.computed - forward - exposed
             cells[COMM_EXPOSED] += exposed
-            cells[OPTIMIZER] += stride.moved
-            cells[OTHER] += stride.rest
-            cells[FIRST_BUCKET] += stride.steps - 1
-            cells[FIRST_BUCKET + bisect_left(STEP_SECONDS, stride.last)] += 1.0
+            cells[OPTIMIZER] += batch.optimized
+            cells[OTHER] += batch.other
+            cells[FIRST_BUCKET] += batch.steps - 1
+            cells[FIRST_BUCKET + bisect_left(STEP_SECONDS, batch.last)] += 1.0
             cells[LAST_STEP_TIMESTAMP] = self._clock()
         if cells[STEPS] >= self._look_at:
-            self._update_sampler(cells[STEPS], stride.last, exposed, stride.waited)
+            self._update_sampler(cells[STEPS], batch.last, exposed, batch.waited)
 
     def progress(self, loss: float | None = None, learning_rate: float | None = None) -> None:
         """Record the mean loss of the last step over all ranks, and its learning rate.

@@ -31,65 +31,30 @@ def size_of(batch: Any, depth: int = DEEPEST) -> int:
     return 0
 
 
-INTAKE: Final = "_ddp_intake"
-"""Name of the attribute of a loader's iterator that holds its intake."""
-
-
 class SampleCounter:
-    """Counters of the samples that one loader iterator has drawn and returned."""
+    """Counter of the samples of one pass of a loader's iterator over its data."""
 
-    __slots__ = ("drawn", "is_over", "is_plain", "is_training", "sampler", "samples")
+    __slots__ = ("_drawn", "_is_stream", "sampler")
 
-    def __init__(self) -> None:
-        self.samples = 0
-        """Samples returned that are not part of a step yet."""
-        self.is_training = False
-        """True if samples of the iterator were part of a step."""
-        self.is_plain = False
-        """True if its batches are as large as the number of indices drawn."""
-        self.is_over = False
-        """True if the iterator is exhausted."""
-        self.drawn: deque[int] = deque()
-        """Sizes of the batches drawn but not returned yet."""
-        self.sampler: Any = None
-        """Iterator over the sampler from which the indices were drawn."""
+    def __init__(self, sampler: Any, *, is_stream: bool) -> None:
+        """Create the counter.
 
-    def record_indices(self, sampler: Any, index: Any) -> None:
-        """Record the indices of a batch. A persistent iterator has a new ``sampler`` in each pass."""
-        if sampler is not self.sampler:
-            self.sampler = sampler
-            self.drawn.clear()
-            self.is_over = False
-        self.drawn.append(len(index) if isinstance(index, list | tuple) else 0)
+        Args:
+            sampler: Iterator over the loader's sampler, a new one in each pass.
+            is_stream: True if the data set has no indices.
+        """
+        self.sampler = sampler
+        self._is_stream = is_stream
+        self._drawn: deque[int] = deque()
 
-    def record_batch(self, batch: Any, *, is_stream: bool) -> None:
-        """Record a batch that the script receives."""
-        drawn = self.drawn.popleft() if self.drawn else 0
-        self.is_plain = drawn > 0 and not is_stream
-        if self.is_plain:
-            self.samples += drawn
-            return
+    def record_indices(self, index: Any) -> None:
+        """Record the indices of a batch, which is returned later."""
+        self._drawn.append(len(index) if isinstance(index, list | tuple) else 0)
+
+    def count(self, batch: Any) -> int:
+        """Return the number of samples in the next batch that the script receives."""
+        drawn = self._drawn.popleft() if self._drawn else 0
+        if drawn and not self._is_stream:
+            return drawn
         size = size_of(batch) or drawn or 1
-        self.samples += min(size, drawn) if drawn else size
-
-    def ended(self) -> None:
-        """Record the end of the iterator. Samples without a following step belong to an evaluation, and are dropped."""
-        self.is_over = True
-        if not self.is_training:
-            self.samples = 0
-
-    def take(self) -> int:
-        """Return the samples of the step that ends now, and reset the count."""
-        samples, self.samples = self.samples, 0
-        self.is_training = self.is_training or samples > 0
-        return samples
-
-
-def get_sample_counter(iterator: Any) -> SampleCounter:
-    """Return the intake of a loader's iterator, stored as its attribute so that both end together."""
-    # Access to ``__dict__`` would create it, which slows every access of torch to the iterator.
-    intake: SampleCounter | None = getattr(iterator, INTAKE, None)
-    if intake is None:
-        intake = SampleCounter()
-        setattr(iterator, INTAKE, intake)
-    return intake
+        return min(size, drawn) if drawn else size

@@ -42,6 +42,8 @@ class Watch:
         """
         self.exposed_seconds = 0.0
         """Seconds of waiting for gradients in the last sampled step."""
+        self.forward_share = 1.0
+        """Share of the forward pass in forward and backward of the last sampled step; 1 if it is unknown."""
         self._sink = sink
         self._waits_are_told = waits_are_told
         self._clock = clock
@@ -78,7 +80,7 @@ class Watch:
             sample = self._exposure.end_step(seconds, waited if is_measured else 0.0)
             self._due = self._exposure.wait
             if sample is not None:
-                self.exposed_seconds = sample.exposed
+                self.exposed_seconds, self.forward_share = sample.exposed, sample.forward_share
                 self._sink.sampled(sample.seconds - sample.exposed, sample.exposed)
         return max(1, min(self._due, MOST_STEPS) if _has_gpu() else self._due)
 

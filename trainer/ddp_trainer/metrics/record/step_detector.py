@@ -1,202 +1,145 @@
-"""Detection of steps in a loop that does not report them, from batches, backward passes and optimizer steps.
+"""Detection of steps in a loop that does not report them, from its batches and optimizer steps.
 
 A step ends with the optimizer's step, and includes everything since the end of the previous one. With several
-optimizers, the first that steps counts. If it stops while another continues, that one counts from then on. Most steps
-of short and simple loops are only counted; see :mod:`ddp_trainer.metrics.record.batched_steps`.
+optimizers, the first that steps counts. If it stops while another continues, that one counts from then on.
+
+Short steps are reported together, because a report costs more than the rest. The bar of ``python -m bench metrics`` for
+what the hooks add to a step, 10 us of processor time, depends on it.
 """
 
 from __future__ import annotations
 
 import time
 import weakref
-from collections import deque
 from collections.abc import Callable
+from dataclasses import dataclass
 from typing import Any, Final, Protocol
 
-from ddp_trainer.metrics.record.batched_steps import SHORT_SECONDS, TIMED_STEPS, StepBatch, StepBatchResult, StepBudget
-from ddp_trainer.metrics.record.sample_counter import SampleCounter
+from ddp_trainer.metrics.families.rank_families import STEP_SECONDS
 
-RIVAL_STEPS: Final = 16
+SHORT_SECONDS: Final = STEP_SECONDS[0]
+"""Longest duration of a short step in seconds, the first bucket of the histogram."""
+REPORT_SECONDS: Final = 0.25
+"""Seconds between two reports of short steps."""
+OTHER_OPTIMIZER_STEPS: Final = 16
 """Steps of another optimizer, without one of the counted optimizer, after which the other one counts."""
 
-START: Final = "start"
-IDLE: Final = "idle"
-FETCHED: Final = "fetched"
-COMPUTED: Final = "computed"
-"""Last event: none yet, the end of a step, a batch, a backward pass."""
+
+@dataclass(frozen=True, slots=True)
+class StepBatch:
+    """Steps since the last report. All but the last one are short."""
+
+    steps: int
+    last: float
+    """Seconds of the last step."""
+    samples: int
+    waited: float
+    """Seconds of waiting for data."""
+    computed: float
+    """Seconds of forward and backward."""
+    optimized: float
+    """Seconds of the optimizer."""
+    other: float
 
 
-class StepObserver(Protocol):
-    """Receiver of every step."""
+class StepListener(Protocol):
+    """Receiver of the steps."""
 
-    def record_steps(self, optimizer: Any, stride: StepBatchResult) -> None:
-        """Receive a step or a stride of ``optimizer``, which is None if it no longer exists."""
+    def record_first_batch(self) -> None:
+        """Receive the arrival of the first batch."""
 
-    def step_budget(self) -> StepBudget:
-        """Return the limits of a stride that begins now."""
+    def record_step_number(self, steps: int) -> None:
+        """Receive each step at its end, by the number of steps since the last report."""
 
+    def record_steps(self, optimizer: Any, batch: StepBatch) -> int:
+        """Receive a report; ``optimizer`` is None if it no longer exists.
 
-class Timeline:
-    """Timeline of one process: takes the beginning and end of each event, and passes steps to the listener."""
-
-    def __init__(self, listener: StepObserver, clock: Callable[[], float] = time.perf_counter) -> None:
-        self.clock = clock
-        self.stride = StepBatch(clock)
-        """Stride in progress. It receives the batches of its loader and the steps of its optimizer instead of the
-        timeline.
+        Returns:
+            The number of steps after which the next report is due.
         """
-        self.looks_away: Callable[[], object] = lambda: None
-        """Called at the start of a stride, to stop reports of backward passes."""
-        self.looks_again: Callable[[], object] = lambda: None
-        """Called at the end of a stride, to resume them."""
+
+
+class StepDetector:
+    """Detector of the steps of one process."""
+
+    def __init__(self, listener: StepListener, clock: Callable[[], float] = time.perf_counter) -> None:
+        self.clock = clock
         self._listener = listener
-        self._mark = 0.0
-        self._seen = START
-        self._waited = self._forward = self._backward = self._moved = self._rest = 0.0
-        self._intakes: list[SampleCounter] = []
-        self._leader: Callable[[], Any] = lambda: None
-        self._rival: Callable[[], Any] = lambda: None
-        self._rival_steps = 0
-        self._is_moving = False
-        self._is_plain = False
-        self._plain: deque[tuple[float, float, float]] = deque(maxlen=TIMED_STEPS)
+        self._record_step_number = listener.record_step_number
+        self._report_at, self._report_steps = 0.0, 1
+        self._mark: float | None = None
+        self._ended = self._last = self._waited = self._computed = self._optimized = self._other = 0.0
+        self._steps = self._samples = 0
+        self._is_fetched = self._is_stepping = False
+        self._counted: Callable[[], Any] = lambda: None
+        self._other_optimizer: Callable[[], Any] = lambda: None
+        self._other_steps = 0
 
-    def _begin(self, now: float) -> None:
-        """Start the first step here. Earlier time belongs to no step."""
-        self._mark = now
-        self._seen = IDLE
-
-    def record_fetch(self, begun: float, intake: SampleCounter, *, is_training: bool) -> None:
+    def record_fetch(self, begun: float, now: float, samples: int, *, is_training: bool) -> None:
         """Record a batch that the script requested at ``begun``. With gradients off it is not for training."""
-        if self.stride.is_on:
-            if is_training and self.stride.takes(intake):
-                self.stride.record_fetch(begun, self.clock())
-                return
-            self.pause()
-        now = self.clock()
-        if self._seen is START:
-            self._begin(begun)
-        begun = max(begun, self._mark)  # a nested loader or another thread was recorded meanwhile
-        self._rest += begun - self._mark
+        mark = self._mark
+        if mark is None:
+            mark = self._ended = begun  # earlier time belongs to no step
+            self._listener.record_first_batch()
+        begun = max(begun, mark)  # a nested loader or another thread was recorded meanwhile
+        if self._is_fetched:
+            self._computed += begun - mark
+        else:
+            self._other += begun - mark
         self._mark = now
         if is_training:
             self._waited += now - begun
-            self._seen = FETCHED
-            if intake not in self._intakes:
-                self._intakes.append(intake)
+            self._samples += samples
+            self._is_fetched = True
         else:
-            self._rest += now - begun
-            intake.samples = 0
-            self._is_plain = False
+            self._other += now - begun
 
-    def backward(self) -> None:
-        """Record the start of a backward pass."""
+    def begin_optimizer(self, optimizer: object) -> None:
+        """Record the start of an optimizer step. The time before it has computed the gradients."""
         now = self.clock()
-        if self._seen is START:
-            self._begin(now)
-        self._forward += now - self._mark
+        if self._mark is None:
+            self._mark = self._ended = now
+        self._computed += now - self._mark
         self._mark = now
-
-    def backward_done(self) -> None:
-        """Record the end of a backward pass."""
-        now = self.clock()
-        self._backward += now - self._mark
-        self._mark = now
-        self._seen = COMPUTED
-
-    def move(self, optimizer: object) -> None:
-        """Record the start of an optimizer step. Its closure, if any, may compute the gradients first."""
-        now = self.clock()
-        if self._seen is START:
-            self._begin(now)
-        spent = now - self._mark
-        if self._seen is COMPUTED:
-            self._moved += spent  # gradients are clipped, unscaled
-        elif self._seen is FETCHED:
-            self._forward += spent
+        counted = self._counted()
+        if counted is optimizer:
+            self._is_stepping = True
+        elif counted is None:
+            self._counted, self._is_stepping = weakref.ref(optimizer), True
         else:
-            self._rest += spent
-        self._mark = now
-        if self._is_moving or self._seen is not COMPUTED:
-            self._is_plain = False
-        leader = self._leader()
-        if leader is None:
-            self._leader = weakref.ref(optimizer)
-            leader = optimizer
-        if leader is optimizer:
-            self._is_moving = True
-        else:
-            self._track_other_optimizer(optimizer)
+            self._count_other_optimizer(optimizer)
 
-    def moved(self, optimizer: object) -> None:
+    def end_optimizer(self, optimizer: object) -> None:
         """Record the end of an optimizer step. A step that calls the step of its base class counts once."""
-        if self.stride.is_on:
-            self.pause()
-            self.move(optimizer)  # not the stride's optimizer: its start was not recorded
         now = self.clock()
-        self._moved += now - self._mark
+        self._optimized += now - (self._mark or now)
         self._mark = now
-        if self._is_moving and self._leader() is optimizer:
-            self._is_moving = False
-            self._rival_steps = 0
-            self._end(optimizer)
+        if self._is_stepping and self._counted() is optimizer:
+            self._is_stepping = self._is_fetched = False
+            self._other_steps = 0
+            self._steps = steps = self._steps + 1
+            self._record_step_number(steps)
+            self._last = last = now - self._ended
+            self._ended = now
+            if steps >= self._report_steps or last > SHORT_SECONDS or now >= self._report_at:
+                self.report()
 
-    def pause(self) -> None:
-        """End the stride, if one is running. The next steps are timed in full."""
-        stride = self.stride
-        if stride.is_on:
-            strode = stride.end()
-            self.looks_again()
-            self._mark = stride.mark
-            if stride.is_fetched:
-                self._seen = FETCHED
-                self._intakes.append(stride.intake)
-            self._is_plain = not stride.is_fetched
-            if strode.steps:
-                self._listener.record_steps(self._leader(), strode)
-            else:
-                self._waited += strode.waited
-                self._forward += strode.forward
-                self._backward += strode.backward
-                self._moved += strode.moved
-                self._rest += strode.rest
+    def report(self) -> None:
+        """Report the steps since the last report."""
+        if self._steps:
+            seconds = (self._waited, self._computed, self._optimized, self._other)
+            batch = StepBatch(self._steps, self._last, self._samples, *seconds)
+            self._steps = self._samples = 0
+            self._waited = self._computed = self._optimized = self._other = 0.0
+            self._report_steps = self._listener.record_steps(self._counted(), batch)
+            self._report_at = self._ended + REPORT_SECONDS
 
-    def _track_other_optimizer(self, optimizer: object) -> None:
-        self._is_plain = False
-        if self._rival() is not optimizer:
-            if self._rival_steps:
+    def _count_other_optimizer(self, optimizer: object) -> None:
+        self.report()
+        if self._other_optimizer() is not optimizer:
+            if self._other_steps:
                 return  # the first of several is enough
-            self._rival = weakref.ref(optimizer)
-        self._rival_steps += 1
-        if self._rival_steps >= RIVAL_STEPS:
-            self._leader, self._rival_steps, self._is_moving = self._rival, 0, True
-
-    def _end(self, optimizer: object) -> None:
-        samples = 0
-        for intake in self._intakes:
-            samples += intake.take()
-        computed = (self._forward, self._backward, self._moved)
-        seconds = self._waited + sum(computed) + self._rest
-        self._listener.record_steps(
-            optimizer, StepBatchResult(1, seconds, samples, self._waited, *computed, self._rest)
-        )
-        if self._is_plain and seconds <= SHORT_SECONDS and len(self._intakes) == 1 and self._intakes[0].is_plain:
-            self._plain.append(computed)
-            self._set_out(self._intakes[0])
-        else:
-            self._plain.clear()
-        self._waited = self._forward = self._backward = self._moved = self._rest = 0.0
-        self._intakes.clear()
-        self._seen = IDLE
-        self._is_plain = True
-
-    def _set_out(self, intake: SampleCounter) -> None:
-        """Start a stride if enough steps were timed."""
-        forward, backward, moved = (sum(seconds) for seconds in zip(*self._plain, strict=True))
-        if len(self._plain) < TIMED_STEPS or forward + backward + moved <= 0:
-            return
-        outlook = self._listener.step_budget()
-        if outlook.unwatched >= TIMED_STEPS:
-            self.stride.begin(self._leader, intake, (forward, backward, moved), self._mark, outlook)
-            self.looks_away()
-            self._plain.clear()
+            self._other_optimizer = weakref.ref(optimizer)
+        self._other_steps += 1
+        if self._other_steps >= OTHER_OPTIMIZER_STEPS:
+            self._counted, self._other_steps, self._is_stepping = self._other_optimizer, 0, True

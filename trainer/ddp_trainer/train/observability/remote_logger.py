@@ -1,27 +1,28 @@
 """Curves in Weights & Biases and MLflow, sent by a process beside rank 0.
 
-:class:`RemoteLogger` writes values into a pipe and never waits for the service.
-:mod:`ddp_trainer.train.observability.logger_process` reads the pipe and calls the library. A slow or failing service
-therefore neither blocks nor ends training.
+:class:`RemoteLogger` puts values into a queue and never waits for the service. A thread writes them to the process
+:mod:`ddp_trainer.train.observability.logger_process`, which calls the library. The library is in a process and not in
+the thread, because it takes seconds to import, waits for the network at exit, and may hold the interpreter or end it.
 """
 
 from __future__ import annotations
 
+import contextlib
 import importlib.util
 import json
-import os
 import subprocess
 import sys
+import threading
 import time
 from collections.abc import Callable, Mapping
-from select import select
-from typing import Final
+from queue import Full, Queue
+from typing import IO, Final
 
 from ddp_trainer.train.observability.logger_process import FLUSH_SECONDS, Service
 from ddp_trainer.train.utils.errors import BadConfig
 
-MAX_PENDING_BYTES: Final = 16 << 20
-"""Values that wait for a slow service, in bytes; with more, the logger is dropped."""
+MAX_PENDING_LINES: Final = 100_000
+"""Steps and evaluations that wait for a slow service; with more, the logger is dropped."""
 
 LAST_WORDS_SECONDS: Final = 1.0
 """Time that a failing rank 0, or one that gets another rank, waits for its last values, in seconds."""
@@ -51,9 +52,11 @@ class RemoteLogger:
         self._service, self._target, self._options = service, target, options
         self._warn, self._note = warn, note
         self._process: subprocess.Popen[bytes] | None = None
-        self._pending = bytearray()
-        self._answer = b""
-        self._has_failed = self._is_open = False
+        self._lines: Queue[bytes | None] = Queue(MAX_PENDING_LINES)
+        self._receiver: threading.Thread | None = None
+        self._is_open = threading.Event()
+        self._lock = threading.Lock()
+        self._has_failed = False
 
     def begin(self, step: int, run_id: str = "") -> None:  # noqa: ARG002 - the process drops repeated steps itself
         """Start the process that continues the run with this id; a running process stays.
@@ -72,114 +75,84 @@ class RemoteLogger:
         module = "ddp_trainer.train.observability.logger_process"
         arguments = [self._service, self._target, run_id, json.dumps(self._options)]
         try:
-            self._process = subprocess.Popen(
+            process = subprocess.Popen(
                 [sys.executable, "-m", module, *arguments],
                 stdin=subprocess.PIPE,
                 stdout=subprocess.PIPE,
                 stderr=subprocess.DEVNULL,
-                bufsize=0,
+                bufsize=0,  # a thread inside of a buffer would abort the interpreter at its end
                 start_new_session=True,  # the launcher kills the process group of a worker, and values are on their way
             )
         except OSError as err:
             self._fail(f"its process could not be started: {err.strerror}")
             return
-        for pipe in (self._process.stdin, self._process.stdout):
-            assert pipe is not None  # noqa: S101 - both are pipes
-            os.set_blocking(pipe.fileno(), False)
+        self._process = process
+        threading.Thread(target=self._send, args=(process.stdin,), daemon=True).start()
+        self._receiver = threading.Thread(target=self._receive, args=(process, process.stdout), daemon=True)
+        self._receiver.start()
 
     def write(self, step: int, epoch: int, values: Mapping[str, float]) -> None:
         """Pass the values of a step on without waiting."""
-        if self._process is None:
-            return
-        self._pending += json.dumps({"step": step, "epoch": epoch, **values}).encode() + b"\n"
-        self._send()
-        self._read_answers()
-        if len(self._pending) > MAX_PENDING_BYTES:
-            self._fail("it has been slower than training for too long")
+        if self._process is not None:
+            try:
+                self._lines.put_nowait(json.dumps({"step": step, "epoch": epoch, **values}).encode() + b"\n")
+            except Full:
+                self._fail("it has been slower than training for too long")
 
     def close(self, *, is_over: bool = True, waits: bool = True) -> None:
         """Send the last values and end the process.
+
+        The process exits at once if its stdin is closed before it has opened its run.
 
         Args:
             is_over: The run is over; otherwise another process may continue it.
             waits: Wait at most :data:`FLUSH_SECONDS` seconds, instead of :data:`LAST_WORDS_SECONDS`.
         """
-        process = self._process
-        if process is None or process.stdin is None:
+        if self._process is None or self._receiver is None:
             return
-        if is_over:
-            self._pending += b'{"end": true}\n'
         limit = FLUSH_SECONDS if waits else LAST_WORDS_SECONDS
-        has_ended = self._wait_for_end(process, time.monotonic() + limit, is_over=is_over)
-        self._read_answers()
-        if not has_ended and waits:
-            self._fail(f"it did not take its last values within {limit:g} s")
-        for pipe in (process.stdin, process.stdout):
-            if pipe is not None:
-                pipe.close()
-        self._process = None
-
-    def _wait_for_end(self, process: subprocess.Popen[bytes], deadline: float, *, is_over: bool) -> bool:
-        """Send what is pending, and return whether the process has ended in time.
-
-        Without an end, a process whose stdin is closed before it has opened its run exits at once.
-        """
-        assert process.stdin is not None  # noqa: S101 - it is a pipe
-        assert process.stdout is not None  # noqa: S101 - as above
-        while self._process is process and (self._pending or not (is_over or self._is_open)):
-            if process.poll() is not None or (left := deadline - time.monotonic()) <= 0:
-                break
-            select((process.stdout,), (process.stdin,) if self._pending else (), (), left)
-            self._send()
-            self._read_answers()
+        deadline = time.monotonic() + limit
         if not is_over:
-            process.stdin.close()
-        try:
-            process.wait(max(0.0, deadline - time.monotonic()))
-        except subprocess.TimeoutExpired:
-            return False
-        return True
+            self._is_open.wait(limit)
+        with contextlib.suppress(Full):
+            self._lines.put(b'{"end": true}\n' if is_over else None, timeout=max(0.0, deadline - time.monotonic()))
+        self._receiver.join(max(0.0, deadline - time.monotonic()))
+        if self._receiver.is_alive() and waits:
+            self._fail(f"it did not take its last values within {limit:g} s")
+        self._process = None
+        self._stop_sender()
 
-    def _send(self) -> None:
-        assert self._process is not None  # noqa: S101 - callers check
-        assert self._process.stdin is not None  # noqa: S101 - it is a pipe
-        try:
-            while self._pending:
-                del self._pending[: os.write(self._process.stdin.fileno(), self._pending)]
-        except BlockingIOError:
-            pass
-        except OSError:
-            self._pending.clear()  # the process has ended, and its last answer says why
+    def _send(self, stdin: IO[bytes]) -> None:
+        with contextlib.suppress(OSError), stdin:  # if the process has ended, its last answer is the reason
+            while (line := self._lines.get()) is not None:
+                while line:
+                    line = line[stdin.write(line) :]
 
-    def _read_answers(self) -> None:
-        """Pass on what the process has reported: where the run is, or why it failed."""
-        if self._process is None or self._process.stdout is None:
-            return
-        try:
-            chunk = os.read(self._process.stdout.fileno(), 1 << 16)
-        except BlockingIOError:
-            return
-        *lines, self._answer = (self._answer + chunk).split(b"\n")
-        for line in lines:
-            answer = json.loads(line)
-            if "note" in answer:
-                self._is_open = True
-                self._note(f"{self._service}: {answer['note']}")
-            else:
-                self._fail(answer["error"])
-        if not chunk and self._process is not None and self._process.poll() not in {None, 0}:
-            self._fail(f"its process ended with exit code {self._process.returncode}")
+    def _stop_sender(self) -> None:
+        with contextlib.suppress(Full):
+            self._lines.put_nowait(None)
+
+    def _receive(self, process: subprocess.Popen[bytes], answers: IO[bytes]) -> None:
+        """Pass on what the process reports until its end: where the run is, or why it failed."""
+        with answers:
+            for line in answers:
+                answer = json.loads(line)
+                if "error" in answer:
+                    self._fail(answer["error"])
+                else:
+                    self._note(f"{self._service}: {answer['note']}")
+                    self._is_open.set()
+        if process.wait() and self._process is process:
+            self._fail(f"its process ended with exit code {process.returncode}")
+        self._is_open.set()
 
     def _fail(self, why: str) -> None:
         """Report the failure once, and drop the process; training continues."""
-        if not self._has_failed:
+        with self._lock:
+            is_first, self._has_failed = not self._has_failed, True
+        if is_first:
             self._warn(f"--{self._service} failed, and the run continues without it: {why}.")
-        self._has_failed = True
         process, self._process = self._process, None
-        self._pending.clear()
         if process is not None:
             process.kill()
-            process.wait()
-            for pipe in (process.stdin, process.stdout):
-                if pipe is not None:
-                    pipe.close()
+            self._stop_sender()

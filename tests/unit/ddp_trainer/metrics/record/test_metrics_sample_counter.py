@@ -29,45 +29,23 @@ def test_the_first_dimension_of_the_first_tensor_is_the_size(batch: Any, size: i
     assert size_of(batch) == size
 
 
+def counter_of(*indices: Any, is_stream: bool = False) -> SampleCounter:
+    counter = SampleCounter(object(), is_stream=is_stream)
+    for index in indices:
+        counter.record_indices(index)
+    return counter
+
+
 def test_a_batch_has_as_many_samples_as_indices_were_drawn_whatever_it_looks_like() -> None:
-    intake, sampler = SampleCounter(), object()
-    for index in ([1, 2], [3, 4], [5]):
-        intake.record_indices(sampler, index)
-    for _ in range(3):
-        intake.record_batch(images, is_stream=False)
-    assert intake.take() == 5
-
-
-def test_a_pass_that_was_left_half_way_leaves_nothing_behind() -> None:
-    intake = SampleCounter()
-    first, second = object(), object()
-    for _ in range(4):
-        intake.record_indices(first, [1, 2])
-    intake.record_indices(second, [1, 2, 3])
-    intake.record_batch(images, is_stream=False)
-    assert intake.take() == 3
+    counter = counter_of([1, 2], [3, 4], [5])
+    assert [counter.count(images) for _ in range(3)] == [2, 2, 1]
 
 
 def test_the_last_batch_of_a_stream_is_as_large_as_it_is() -> None:
-    intake, sampler = SampleCounter(), object()
-    for rows in (4, 4, 1):
-        intake.record_indices(sampler, [None] * 4)
-        intake.record_batch(np.zeros((rows, 2)), is_stream=True)
-    assert intake.take() == 9
+    counter = counter_of(*[[None] * 4] * 3, is_stream=True)
+    assert [counter.count(np.zeros((rows, 2))) for rows in (4, 4, 1)] == [4, 4, 1]
 
 
 def test_samples_without_batches_count_one_by_one() -> None:
-    intake, sampler = SampleCounter(), object()
-    for index in range(3):
-        intake.record_indices(sampler, index)
-        intake.record_batch("a sample", is_stream=False)
-    assert intake.take() == 3
-
-
-def test_what_was_trained_with_stays_when_the_loader_ends() -> None:
-    intake = SampleCounter()
-    intake.record_batch(np.zeros((2, 1)), is_stream=False)
-    assert intake.take() == 2
-    intake.record_batch(np.zeros((2, 1)), is_stream=False)
-    intake.ended()
-    assert intake.take() == 2
+    counter = counter_of(0, 1, 2)
+    assert [counter.count("a sample") for _ in range(3)] == [1, 1, 1]

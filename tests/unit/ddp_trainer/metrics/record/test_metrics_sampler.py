@@ -21,6 +21,7 @@ class Model:
         self.rate = STOCK_RATE
         self.passes, self.iteration = passes, 0
         self.numbers = {"backward_comm_time": int(exposed * 1e9) + 7, "backward_compute_comm_overlap_time": 7}
+        self.numbers |= {"forward_compute_time": 100, "backward_compute_time": 300}
         self.reducer = self.logger = self
 
     def _set_ddp_runtime_logging_sample_rate(self, rate: int) -> None:
@@ -70,6 +71,14 @@ def test_a_sampled_step_is_split_into_busy_and_exposed() -> None:
     assert set(heard.samples) == {(0.75, 0.25)}
     assert 2 <= len(heard.samples) <= 10
     assert model.rate == STOCK_RATE, "between samples DDP times as often as ever"
+
+
+def test_the_share_of_the_forward_pass_comes_from_the_timer() -> None:
+    model = Model()
+    ddp_comm_sampler.models.add(model)
+    run(watch := Watch(Heard()), [model], 20)
+    assert watch.forward_share == 0.25
+    assert Watch(Heard()).forward_share == 1.0, "not known without a sample"
 
 
 def test_two_models_are_waited_for_one_after_the_other() -> None:

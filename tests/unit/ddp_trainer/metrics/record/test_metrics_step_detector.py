@@ -1,29 +1,20 @@
-"""Steps of a loop that tells nothing, from what can be seen of it."""
+"""Steps of a loop that reports none, from its batches and optimizer steps."""
 
 from __future__ import annotations
 
-from dataclasses import astuple, dataclass
 from typing import Any
 
 import pytest
 
-from ddp_trainer.metrics.record.batched_steps import StepBatchResult, StepBudget
-from ddp_trainer.metrics.record.sample_counter import SampleCounter
-from ddp_trainer.metrics.record.step_detector import RIVAL_STEPS, Timeline
+from ddp_trainer.metrics.record.step_detector import (
+    OTHER_OPTIMIZER_STEPS,
+    REPORT_SECONDS,
+    SHORT_SECONDS,
+    StepBatch,
+    StepDetector,
+)
 
-
-@dataclass
-class Step:
-    samples: int
-    waited: float
-    forward: float
-    backward: float
-    moved: float
-    rest: float
-
-    @property
-    def seconds(self) -> float:
-        return self.waited + self.forward + self.backward + self.moved + self.rest
+MILLISECOND = 0.001
 
 
 class Optimizer:
@@ -31,42 +22,51 @@ class Optimizer:
 
 
 class Loop:
-    """A script's loop, and what was heard of it; every call takes the time that it is given."""
+    """A script's loop, and the reports about it; every call takes the time that it is given, in seconds."""
 
     def __init__(self) -> None:
         self.now = 100.0
-        self.steps: list[Step] = []
-        self.timeline = Timeline(self, clock=lambda: self.now)
+        self.reports: list[StepBatch] = []
+        self.numbers: list[int] = []
+        self.first_batches = 0
+        self.due_steps = 10_000
+        self.detector = StepDetector(self, clock=lambda: self.now)
         self.optimizer = Optimizer()
-        self.loader = SampleCounter()
 
-    def record_steps(self, _: Any, stride: StepBatchResult) -> None:
-        assert stride.steps == 1, "these steps are not short"
-        self.steps.append(Step(*astuple(stride)[2:]))
-        assert stride.last == self.steps[-1].seconds
+    def record_first_batch(self) -> None:
+        self.first_batches += 1
 
-    def step_budget(self) -> StepBudget:
-        raise AssertionError("these steps are not short")
+    def record_step_number(self, steps: int) -> None:
+        self.numbers.append(steps)
 
-    def fetch(
-        self, samples: int = 4, seconds: float = 1.0, *, is_training: bool = True, of: SampleCounter | None = None
-    ) -> None:
-        loader = of or self.loader
+    def record_steps(self, optimizer: Any, batch: StepBatch) -> int:
+        del optimizer
+        self.reports.append(batch)
+        return self.due_steps
+
+    @property
+    def steps(self) -> int:
+        self.detector.report()
+        return sum(report.steps for report in self.reports)
+
+    def fetch(self, samples: int = 4, seconds: float = 1.0, *, is_training: bool = True) -> None:
         begun = self.now
         self.now += seconds
-        loader.samples += samples
-        self.timeline.record_fetch(begun, loader, is_training=is_training)
+        self.detector.record_fetch(begun, self.now, samples, is_training=is_training)
 
-    def backward(self, forward: float = 2.0, seconds: float = 4.0) -> None:
-        self.now += forward
-        self.timeline.backward()
+    def optimize(self, optimizer: Optimizer | None = None, computed: float = 2.0, seconds: float = 8.0) -> None:
+        self.now += computed
+        self.detector.begin_optimizer(optimizer or self.optimizer)
         self.now += seconds
-        self.timeline.backward_done()
+        self.detector.end_optimizer(optimizer or self.optimizer)
 
-    def move(self, optimizer: Optimizer | None = None, seconds: float = 8.0) -> None:
-        self.timeline.move(optimizer or self.optimizer)
-        self.now += seconds
-        self.timeline.moved(optimizer or self.optimizer)
+    def short_step(self) -> None:
+        self.fetch(seconds=MILLISECOND)
+        self.optimize(computed=MILLISECOND, seconds=2 * MILLISECOND)
+
+
+def one(samples: int, waited: float, computed: float, optimized: float, other: float) -> StepBatch:
+    return StepBatch(1, waited + computed + optimized + other, samples, waited, computed, optimized, other)
 
 
 @pytest.fixture
@@ -77,142 +77,119 @@ def loop() -> Loop:
 def test_a_plain_loop_is_taken_apart_into_its_phases(loop: Loop) -> None:
     for _ in range(3):
         loop.fetch()
-        loop.backward()
-        loop.move()
-    assert loop.steps == [Step(4, 1.0, 2.0, 4.0, 8.0, 0.0)] * 3
+        loop.optimize()
+    assert loop.reports == [one(4, 1.0, 2.0, 8.0, 0.0)] * 3
+    assert loop.first_batches == 1
 
 
-def test_what_was_before_the_first_batch_belongs_to_no_step(loop: Loop) -> None:
+def test_time_before_the_first_batch_belongs_to_no_step(loop: Loop) -> None:
     loop.now += 1000
     loop.fetch()
-    loop.backward()
-    loop.move()
-    assert loop.steps[0].seconds == 15
+    loop.optimize()
+    assert loop.reports == [one(4, 1.0, 2.0, 8.0, 0.0)]
 
 
-def test_batches_that_are_accumulated_are_one_step(loop: Loop) -> None:
+def test_accumulated_batches_are_one_step(loop: Loop) -> None:
     for _ in range(4):
         loop.fetch()
-        loop.backward()
-    loop.move()
-    assert loop.steps == [Step(16, 4.0, 8.0, 16.0, 8.0, 0.0)]
-
-
-def test_a_batch_that_is_fetched_ahead_counts_once(loop: Loop) -> None:
-    loop.fetch()
-    for _ in range(3):
-        loop.fetch()
-        loop.backward()
-        loop.move()
-    loop.backward()
-    loop.move()
-    assert sum(step.samples for step in loop.steps) == 16
-    assert len(loop.steps) == 4
-
-
-def test_the_samples_of_several_loaders_are_added_up(loop: Loop) -> None:
-    loop.fetch()
-    loop.fetch(samples=2, of=SampleCounter())
-    loop.backward()
-    loop.move()
-    assert [step.samples for step in loop.steps] == [6]
+        loop.now += 2
+    loop.optimize()
+    assert loop.reports == [one(16, 4.0, 10.0, 8.0, 0.0)]
 
 
 def test_a_batch_that_was_fetched_while_a_step_ended_takes_no_time_from_it(loop: Loop) -> None:
     loop.fetch()
     begun = loop.now
-    loop.backward()
-    loop.move()
+    loop.optimize()
     loop.now += 1
-    loop.timeline.record_fetch(begun, loop.loader, is_training=True)
-    loop.backward()
-    loop.move()
-    assert loop.steps == [Step(4, 1.0, 2.0, 4.0, 8.0, 0.0), Step(0, 1.0, 2.0, 4.0, 8.0, 0.0)]
+    loop.detector.record_fetch(begun, loop.now, 4, is_training=True)
+    loop.optimize()
+    assert loop.reports == [one(4, 1.0, 2.0, 8.0, 0.0)] * 2
 
 
 def test_an_evaluation_without_gradients_is_no_training(loop: Loop) -> None:
-    for _ in range(2):
-        loop.fetch()
-        loop.backward()
-        loop.move()
-        for _ in range(5):
-            loop.fetch(is_training=False, of=SampleCounter())
-            loop.now += 10
     loop.fetch()
-    loop.backward()
-    loop.move()
-    assert [step.samples for step in loop.steps] == [4, 4, 4]
-    assert [step.waited for step in loop.steps] == [1, 1, 1]
-    assert [step.rest for step in loop.steps] == [0, 55, 55]
-
-
-def test_an_evaluation_with_gradients_is_known_by_its_end(loop: Loop) -> None:
-    evaluation = SampleCounter()
+    loop.optimize()
     for _ in range(5):
-        loop.fetch(of=evaluation)
-    evaluation.ended()
+        loop.fetch(is_training=False)
+        loop.now += 10
     loop.fetch()
-    loop.backward()
-    loop.move()
-    assert [step.samples for step in loop.steps] == [4]
+    loop.optimize()
+    assert loop.reports == [one(4, 1.0, 2.0, 8.0, 0.0), one(4, 1.0, 2.0, 8.0, 55.0)]
 
 
-def test_gradients_that_are_computed_in_a_closure_are_no_part_of_the_optimizer(loop: Loop) -> None:
-    loop.fetch()
-    loop.now += 0.5
-    loop.timeline.move(loop.optimizer)
-    loop.backward()
-    loop.now += 8
-    loop.timeline.moved(loop.optimizer)
-    assert loop.steps == [Step(4, 1.0, 2.5, 4.0, 8.0, 0.0)]
+def test_short_steps_are_reported_together_and_numbered_at_once(loop: Loop) -> None:
+    loop.short_step()
+    assert loop.numbers == [1]
+    loop.reports.clear()
+    steps = round(REPORT_SECONDS / (4 * MILLISECOND)) + 1
+    for _ in range(steps):
+        loop.short_step()
+    assert loop.numbers == [1, *range(1, steps + 1)]
+    (report,) = loop.reports
+    assert (report.steps, report.samples, report.last) == (steps, 4 * steps, pytest.approx(4 * MILLISECOND))
+    assert (report.waited, report.optimized) == pytest.approx((steps * MILLISECOND, 2 * steps * MILLISECOND))
+
+
+def test_a_long_step_ends_a_report_of_short_ones(loop: Loop) -> None:
+    for _ in range(3):
+        loop.short_step()
+    loop.fetch(seconds=2 * SHORT_SECONDS)
+    loop.optimize(computed=0.0, seconds=0.0)
+    assert [report.steps for report in loop.reports] == [1, 3]
+    assert loop.reports[-1].last == pytest.approx(2 * SHORT_SECONDS)
+
+
+def test_a_report_comes_after_as_many_steps_as_its_receiver_wants(loop: Loop) -> None:
+    loop.due_steps = 2
+    for _ in range(5):
+        loop.short_step()
+    assert [report.steps for report in loop.reports] == [1, 2, 2]
 
 
 def test_an_optimizer_that_steps_by_its_base_class_steps_once(loop: Loop) -> None:
     for _ in range(2):
-        loop.backward()
-        loop.timeline.move(loop.optimizer)
-        loop.move()
-        loop.timeline.moved(loop.optimizer)
-    assert len(loop.steps) == 2
+        loop.detector.begin_optimizer(loop.optimizer)
+        loop.optimize()
+        loop.detector.end_optimizer(loop.optimizer)
+    assert loop.steps == 2
 
 
 def test_an_optimizer_that_failed_half_way_steps_once_the_next_time(loop: Loop) -> None:
-    loop.timeline.move(loop.optimizer)
-    loop.move()
-    loop.move()
-    assert len(loop.steps) == 2
+    loop.detector.begin_optimizer(loop.optimizer)
+    loop.optimize()
+    loop.optimize()
+    assert loop.steps == 2
 
 
 def test_of_two_optimizers_that_take_turns_one_counts(loop: Loop) -> None:
     critic, generator = Optimizer(), Optimizer()
     for number in range(1, 41):
-        loop.backward()
-        loop.move(critic)
+        loop.optimize(critic)
         if number % 5 == 0:
-            loop.backward()
-            loop.move(generator)
-    assert len(loop.steps) == 40
+            loop.optimize(generator)
+    assert loop.steps == 40
 
 
 def test_an_optimizer_for_each_weight_is_one_step(loop: Loop) -> None:
     optimizers = [Optimizer() for _ in range(50)]
     for _ in range(3):
         for optimizer in optimizers:
-            loop.move(optimizer)
-    assert len(loop.steps) == 3
+            loop.optimize(optimizer)
+    assert loop.steps == 3
 
 
-def test_an_optimizer_that_goes_on_alone_counts_from_then_on(loop: Loop) -> None:
+def test_an_optimizer_that_continues_alone_counts_from_then_on(loop: Loop) -> None:
     first, second = Optimizer(), Optimizer()
-    loop.move(first)
-    for _ in range(RIVAL_STEPS + 9):
-        loop.move(second)
-    assert len(loop.steps) == 1 + 10
+    loop.optimize(first)
+    for _ in range(OTHER_OPTIMIZER_STEPS + 9):
+        loop.optimize(second)
+    assert loop.steps == 1 + 10
 
 
 def test_an_optimizer_that_is_gone_is_followed_by_the_next(loop: Loop) -> None:
     first = Optimizer()
-    loop.move(first)
+    loop.optimize(first)
     del first
-    loop.move(Optimizer())
-    assert len(loop.steps) == 2
+    loop.optimize(Optimizer())
+    assert loop.steps == 2

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib.util
+import os
 from dataclasses import replace
 from pathlib import Path
 
@@ -10,8 +11,10 @@ import pytest
 import torch
 
 from ddp_trainer.train import Config, run
+from ddp_trainer.train.observability import remote_logger
 from ddp_trainer.train.observability.logger_process import Service, new_points
 from ddp_trainer.train.observability.loggers import changed_options
+from ddp_trainer.train.observability.remote_logger import RemoteLogger
 from ddp_trainer.train.utils.errors import BadConfig
 from tests.support.train_builders import HERE, Lines
 
@@ -71,3 +74,95 @@ def test_outside_of_kubernetes_each_run_has_its_own_id(tmp_path: Path) -> None:
 
 def test_changed_options_are_the_configuration_of_the_run() -> None:
     assert changed_options(Config(seed=3, wandb="curves")) == {"seed": "3", "wandb": "curves"}
+
+
+WANDB = """
+import os, signal, sys, time
+
+class Settings:
+    sync_dir = "here"
+    def __init__(self, **_):
+        pass
+
+class Run:
+    id, url, settings, summary = "r", None, Settings, {}
+    def define_metric(self, *_, **__):
+        pass
+    def log(self, values):
+        print("printed by the library")
+        with open(os.environ["CURVES"], "a") as file:
+            print(values["step"], values.get("train/loss"), file=file)
+        if "LOG" in os.environ:
+            exec(os.environ["LOG"])
+    def finish(self, exit_code):
+        with open(os.environ["CURVES"], "a") as file:
+            print("finished", exit_code, file=file)
+
+def init(**_):
+    return Run()
+"""
+"""The part of Weights & Biases that is used, writing to a file; ``LOG`` is what goes wrong at each value."""
+
+
+class LoggedRun:
+    """A logger of a service, and what it reported."""
+
+    def __init__(self) -> None:
+        self.warnings: list[str] = []
+        self.notes: list[str] = []
+        self.logger = RemoteLogger(Service.WANDB, "curves", {}, warn=self.warnings.append, note=self.notes.append)
+        self.logger.begin(0, "run")
+
+
+@pytest.fixture
+def curves(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """Put the service on the path of the logger's process, and return its file."""
+    (tmp_path / "wandb.py").write_text(WANDB)
+    monkeypatch.setenv("PYTHONPATH", f"{tmp_path}{os.pathsep}{os.environ.get('PYTHONPATH', '')}")
+    monkeypatch.syspath_prepend(tmp_path)
+    monkeypatch.setenv("CURVES", str(tmp_path / "curves"))
+    return tmp_path / "curves"
+
+
+@pytest.mark.parametrize(("is_over", "end"), [(True, "finished 0"), (False, "finished 1")])
+def test_all_values_are_sent_before_the_end(curves: Path, *, is_over: bool, end: str) -> None:
+    service = LoggedRun()
+    for step in (1, 2):
+        service.logger.write(step, 0, {"train/loss": 0.5})
+    service.logger.close(is_over=is_over)
+    assert curves.read_text().splitlines() == ["1 0.5", "2 0.5", end]
+    assert (service.warnings, service.notes) == ([], ["wandb: run r, offline in here"])
+
+
+@pytest.mark.parametrize(
+    ("log", "why"),
+    [
+        ("raise ValueError('no such project.')", "no such project."),
+        ("os.kill(os.getpid(), signal.SIGSEGV)", "its process ended with exit code -11."),
+        ("signal.pause()", "it did not take its last values within 2 s."),
+    ],
+    ids=["raises", "dies", "hangs"],
+)
+def test_a_service_that_fails_is_one_warning(curves: Path, monkeypatch: pytest.MonkeyPatch, log: str, why: str) -> None:
+    monkeypatch.setenv("LOG", log)
+    monkeypatch.setattr(remote_logger, "FLUSH_SECONDS", 2.0 if "pause" in log else 60.0)
+    service = LoggedRun()
+    for step in (1, 2):
+        service.logger.write(step, 0, {"train/loss": 0.5})
+    service.logger.close()
+    service.logger.write(3, 0, {"train/loss": 0.5})
+    service.logger.close()
+    assert service.warnings == [f"--wandb failed, and the run continues without it: {why}"]
+    assert "finished" not in (curves.read_text() if curves.exists() else "")
+
+
+def test_a_service_that_is_too_slow_is_dropped(curves: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(remote_logger, "MAX_PENDING_LINES", 1)
+    monkeypatch.setenv("LOG", "signal.pause()")
+    service = LoggedRun()
+    while not service.warnings:  # the pipe takes 64 KiB
+        service.logger.write(1, 0, {"train/loss": 0.5})
+    assert service.warnings == [
+        "--wandb failed, and the run continues without it: it has been slower than training for too long."
+    ]
+    assert not curves.exists() or curves.read_text() == "1 0.5\n"
