@@ -53,8 +53,9 @@ KEY: Final = "key"
 INIT_CONTAINER: Final = "derive-secret"
 COPY_CONTAINER: Final = "copy-runtime"
 
-PAUSE_SECONDS: Final = 5.0
-"""Time until a job is looked at again after an error."""
+PAUSE_SECONDS: Final = 2.0
+"""Time until a job is looked at again after an error. It doubles with each further error."""
+LONGEST_PAUSE_SECONDS: Final = 60.0
 TRAIN_JOB: Final = ENGINES[Engine.TRAINJOB]
 JOB_SET: Final = ENGINES[Engine.JOBSET]
 TRANSIENT: Final = (Conflict, Unreachable, Expired, NotFound)
@@ -69,8 +70,8 @@ class TrainJobs:
         self._api = api
         self._log = log
         self._clock = clock
-        self._paused: dict[tuple[str, str], float] = {}
-        """Namespace and name of a TrainJob → time until which it is left alone."""
+        self._paused: dict[tuple[str, str], tuple[float, float]] = {}
+        """Namespace and name of a TrainJob → time until which it is left alone, and length of this pause."""
         self._sized: dict[str, tuple[str, ...]] = {}
         """Uid of a TrainJob → versions of what its size was decided on."""
 
@@ -88,9 +89,10 @@ class TrainJobs:
         for pod in pods:
             if name := pod["metadata"]["labels"].get(JOBSET_NAME):
                 by_job.setdefault((pod["metadata"]["namespace"], name), []).append(pod)
-        self._paused = {key: end for key, end in self._paused.items() if end > self._clock()}
+        now = self._clock()
+        self._paused = {key: end for key, end in self._paused.items() if end[0] > now - LONGEST_PAUSE_SECONDS}
         for key, found in by_job.items():
-            if key not in self._paused and may_act():
+            if not self._is_paused(key) and may_act():
                 self._attempt(key, partial(self._name_pods, *key, found))
         known, self._sized = self._sized, {}
         for snapshot in jobs:
@@ -98,7 +100,7 @@ class TrainJobs:
             key = about["namespace"], about["name"]
             version = (about["resourceVersion"], *(pod["metadata"]["uid"] for pod in snapshot.pods))
             is_done = known.get(about["uid"]) == version or Annotation.NODES not in about["annotations"]
-            if not is_done and (key in self._paused or not may_act()):
+            if not is_done and (self._is_paused(key) or not may_act()):
                 continue
             if is_done or self._attempt(key, partial(self._resize, snapshot.job)):
                 self._sized[about["uid"]] = version
@@ -108,11 +110,17 @@ class TrainJobs:
         try:
             action()
         except (DdpError, *MALFORMED) as error:
-            self._paused[key] = self._clock() + PAUSE_SECONDS
+            _, before = self._paused.get(key, (0.0, PAUSE_SECONDS / 2))
+            pause = min(2 * before, LONGEST_PAUSE_SECONDS)
+            self._paused[key] = self._clock() + pause, pause
             if not isinstance(error, (Conflict, NotFound)):
                 self._log("refused", action="trainjob", job="/".join(key), error=f"{type(error).__name__}: {error}")
             return False
+        self._paused.pop(key, None)
         return True
+
+    def _is_paused(self, key: tuple[str, str]) -> bool:
+        return self._paused.get(key, (0.0, 0.0))[0] > self._clock()
 
     # -- objects and labels --------------------------------------------------------------------------------------------
 
@@ -224,6 +232,11 @@ def values_of_pod(name: str, pod: Object) -> tuple[Mapping[str, Any], tuple[str,
     [volume] = [each for each in spec["volumes"] if each["name"] == runtime.VOLUME]
     copies = [each["image"] for each in spec["initContainers"] if each["name"] == COPY_CONTAINER]
     env = {each["name"]: each.get("value", "") for each in container["env"]}
+    if runtime.HOOKS not in env.get("PYTHONPATH", ""):
+        raise UsageError(
+            "The TrainJob replaces the variable PYTHONPATH of its runtime, so its torchrun is that of the image.",
+            hint="Add your directories behind its value, as the runtime shows it.",
+        )
     limits = container.get("resources", {}).get("limits") or {}
     gpus = int(limits.get("nvidia.com/gpu", 0))
     nproc = env.get("PET_NPROC_PER_NODE", "")

@@ -156,6 +156,17 @@ def test_its_size_follows_the_annotation_in_the_job_set_and_then_in_the_job(kube
     assert (inner["parallelism"], inner["completions"]) == (3, 3)
 
 
+def test_one_that_hides_the_launcher_has_an_event(kubeflow: Kubeflow) -> None:
+    kubeflow.apply()
+    path = f"/api/v1{SPACE}/pods/twelve-node-0-0"
+    pod = kubeflow.server.objects[path]
+    [paths] = [each for each in pod["spec"]["containers"][0]["env"] if each["name"] == "PYTHONPATH"]
+    paths["value"] = "/theirs"
+    kubeflow.server.put(path, pod)
+    kubeflow.reconcile()
+    assert [reason for reason, _ in kubeflow.events()] == ["NotManaged"]
+
+
 def test_one_that_cannot_be_managed_has_an_event_and_is_tried_again_later(kubeflow: Kubeflow) -> None:
     kubeflow.apply()
     pod = kubeflow.server.objects[f"/api/v1{SPACE}/pods/twelve-node-0-0"]
@@ -168,3 +179,8 @@ def test_one_that_cannot_be_managed_has_an_event_and_is_tried_again_later(kubefl
     refused = [each for each in kubeflow.logged if each["event"] == "refused"]
     kubeflow.reconcile()
     assert [each for each in kubeflow.logged if each["event"] == "refused"] == refused
+    kubeflow.now += 3
+    kubeflow.reconcile()
+    kubeflow.now += 3  # the second pause is twice as long
+    kubeflow.reconcile()
+    assert len([each for each in kubeflow.logged if each["event"] == "refused"]) == len(refused) + 1

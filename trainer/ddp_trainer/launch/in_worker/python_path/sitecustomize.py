@@ -26,11 +26,14 @@ def run_next() -> None:
 
 def torchrun_arguments(words: list[str]) -> list[str] | None:
     """Return torchrun's arguments if this process is torchrun, started by its name or as a module; otherwise None."""
-    for number, word in enumerate(words[1:], 1):
+    rest = iter(words[1:])
+    for word in rest:
         if word == "-m":
-            return words[number + 2 :] if words[number + 1] in TORCHRUN_MODULES else None
-        if not word.startswith("-"):
-            return words[number + 1 :] if os.path.basename(word) == "torchrun" else None  # noqa: PTH119
+            return [*rest] if next(rest, "") in TORCHRUN_MODULES else None
+        if word in {"-X", "-W"}:
+            next(rest, "")
+        elif not word.startswith("-"):
+            return [*rest] if os.path.basename(word) == "torchrun" else None  # noqa: PTH119
     return None
 
 
