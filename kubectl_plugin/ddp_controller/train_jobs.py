@@ -40,8 +40,10 @@ from kubectl_ddp.render import runtime
 from kubectl_ddp.spec.defaults import DefaultingContext
 from kubectl_ddp.spec.resolve import resolve
 from kubectl_ddp.values.engine import Engine
+from kubectl_ddp.values.node_bounds import validate_node_count
 from kubectl_ddp.values.pod import RuntimeMount
 from kubectl_ddp.values.program import Command
+from kubectl_ddp.values.quantity import Cpu, Memory
 from kubectl_ddp.version import default_image
 
 JOBSET_NAME: Final = "jobset.sigs.k8s.io/jobset-name"
@@ -53,11 +55,15 @@ KEY: Final = "key"
 INIT_CONTAINER: Final = "derive-secret"
 COPY_CONTAINER: Final = "copy-runtime"
 
+Run = tuple[str, str, str]
+"""Namespace and name of a TrainJob, and the uid of its JobSet or its own."""
+
 PAUSE_SECONDS: Final = 2.0
 """Time until a job is looked at again after an error. It doubles with each further error."""
 LONGEST_PAUSE_SECONDS: Final = 60.0
 TRAIN_JOB: Final = ENGINES[Engine.TRAINJOB]
 JOB_SET: Final = ENGINES[Engine.JOBSET]
+SIZES: Final[Mapping[str, type[Cpu | Memory]]] = {"cpu": Cpu, "memory": Memory}
 TRANSIENT: Final = (Conflict, Unreachable, Expired, NotFound)
 """Errors that say nothing about the job."""
 MALFORMED: Final = (ValueError, LookupError, TypeError, AttributeError)
@@ -70,8 +76,8 @@ class TrainJobs:
         self._api = api
         self._log = log
         self._clock = clock
-        self._paused: dict[tuple[str, str], tuple[float, float]] = {}
-        """Namespace and name of a TrainJob → time until which it is left alone, and length of this pause."""
+        self._paused: dict[Run, tuple[float, float]] = {}
+        """Run → time until which it is left alone, and length of this pause."""
         self._sized: dict[str, tuple[str, ...]] = {}
         """Uid of a TrainJob → versions of what its size was decided on."""
 
@@ -85,19 +91,21 @@ class TrainJobs:
             jobs: Known TrainJobs.
             may_act: Returns false once this process has lost the Lease or has to stop.
         """
-        by_job: dict[tuple[str, str], list[Object]] = {}
+        by_run: dict[Run, list[Object]] = {}
         for pod in pods:
-            if name := pod["metadata"]["labels"].get(JOBSET_NAME):
-                by_job.setdefault((pod["metadata"]["namespace"], name), []).append(pod)
+            about = pod["metadata"]
+            name, uid = (about["labels"].get(label) for label in (JOBSET_NAME, JOBSET_UID))
+            if name and uid and "deletionTimestamp" not in about:
+                by_run.setdefault((about["namespace"], name, uid), []).append(pod)
         now = self._clock()
         self._paused = {key: end for key, end in self._paused.items() if end[0] > now - LONGEST_PAUSE_SECONDS}
-        for key, found in by_job.items():
+        for key, found in by_run.items():
             if not self._is_paused(key) and may_act():
                 self._attempt(key, partial(self._name_pods, *key, found))
         known, self._sized = self._sized, {}
         for snapshot in jobs:
             about = snapshot.job["metadata"]
-            key = about["namespace"], about["name"]
+            key = about["namespace"], about["name"], about["uid"]
             version = (about["resourceVersion"], *(pod["metadata"]["uid"] for pod in snapshot.pods))
             is_done = known.get(about["uid"]) == version or Annotation.NODES not in about["annotations"]
             if not is_done and (self._is_paused(key) or not may_act()):
@@ -105,7 +113,7 @@ class TrainJobs:
             if is_done or self._attempt(key, partial(self._resize, snapshot.job)):
                 self._sized[about["uid"]] = version
 
-    def _attempt(self, key: tuple[str, str], action: Callable[[], None]) -> bool:
+    def _attempt(self, key: Run, action: Callable[[], None]) -> bool:
         """Return whether an action on a TrainJob succeeded. It is tried again after a pause."""
         try:
             action()
@@ -114,20 +122,20 @@ class TrainJobs:
             pause = min(2 * before, LONGEST_PAUSE_SECONDS)
             self._paused[key] = self._clock() + pause, pause
             if not isinstance(error, (Conflict, NotFound)):
-                self._log("refused", action="trainjob", job="/".join(key), error=f"{type(error).__name__}: {error}")
+                self._log("refused", action="trainjob", job="/".join(key[:2]), error=f"{type(error).__name__}: {error}")
             return False
         self._paused.pop(key, None)
         return True
 
-    def _is_paused(self, key: tuple[str, str]) -> bool:
+    def _is_paused(self, key: Run) -> bool:
         return self._paused.get(key, (0.0, 0.0))[0] > self._clock()
 
     # -- objects and labels --------------------------------------------------------------------------------------------
 
-    def _name_pods(self, namespace: str, name: str, pods: list[Object]) -> None:
+    def _name_pods(self, namespace: str, name: str, run_id: str, pods: list[Object]) -> None:
         """Label the pods of a TrainJob, after it has all that they need."""
-        job = with_type_meta(TRAIN_JOB, self._api.get(f"{path(TRAIN_JOB, namespace)}/{name}"))
-        run_id = pods[0]["metadata"]["labels"][JOBSET_UID]
+        job = self._train_job(namespace, name, run_id)
+        self._create_key(namespace)
         if (job["metadata"].get("labels") or {}).get(Label.RUN_ID) != run_id:
             try:
                 self._take_over(job, pods[0], run_id)
@@ -141,10 +149,18 @@ class TrainJobs:
             with contextlib.suppress(NotFound):
                 self._merge(collection("v1", "pods", namespace), pod, {"metadata": {"labels": labels}})
 
+    def _train_job(self, namespace: str, name: str, run_id: str) -> Object:
+        """Return the TrainJob of the JobSet whose uid pods have as a label. Raises NotFound if they only say so."""
+        job = with_type_meta(TRAIN_JOB, self._api.get(f"{path(TRAIN_JOB, namespace)}/{name}"))
+        about = self._api.get(f"{path(JOB_SET, namespace)}/{name}")["metadata"]
+        is_its_own = job["metadata"]["uid"] in {each["uid"] for each in about.get("ownerReferences") or ()}
+        if about["uid"] != run_id or not is_its_own or not job_kinds.is_of_cluster_runtime(job):
+            raise NotFound(f"No TrainJob '{name}' of a ClusterTrainingRuntime has the run {run_id}.")
+        return job
+
     def _take_over(self, job: Object, pod: Object, run_id: str) -> None:
         """Create the objects of a TrainJob, and write its specification and its labels."""
         about = job["metadata"]
-        self._create_key(about["namespace"])
         pod = self._api.get(f"{collection('v1', 'pods', about['namespace'])}/{pod['metadata']['name']}")
         prepared = self._prepared(job, pod)
         objects = [each for each in prepared.objects(run_id) if each["kind"] not in {"Secret", "TrainingRuntime"}]
@@ -197,6 +213,11 @@ class TrainJobs:
         about, nodes = job["metadata"], job_kinds.desired_nodes(job)
         if job_kinds.is_suspend_requested(job) or job_kinds.conditions(job).keys() & {"Succeeded", "Failed"}:
             return
+        try:
+            validate_node_count(job_kinds.bounds(job), about["name"], nodes)
+        except UsageError as error:
+            report_event(self._api, job, "Warning", "NotScaled", str(error))
+            return
         jobs = collection("batch/v1", "jobs", about["namespace"])
         inner = self._api.get(f"{jobs}/{about['name']}-{TRAIN_JOB.container}-0")
         if inner["spec"].get("parallelism") == nodes:
@@ -223,6 +244,15 @@ class TrainJobs:
         self._api.merge(
             f"{where}/{about['name']}", {**patch, "metadata": {**patch.get("metadata", {}), "uid": about["uid"]}}
         )
+
+
+def _is_readable(kind: type[Cpu | Memory], text: str) -> bool:
+    """Return whether a job file can have this quantity. It only describes the job here."""
+    try:
+        kind.parse(text)
+    except (UsageError, ValueError):
+        return False
+    return True
 
 
 def values_of_pod(name: str, pod: Object) -> tuple[Mapping[str, Any], tuple[str, ...]]:
@@ -253,8 +283,7 @@ def values_of_pod(name: str, pod: Object) -> tuple[Mapping[str, Any], tuple[str,
         "nproc": nproc if nproc.isdecimal() else str(max(gpus, 1)),
         "maxRestarts": flags.get("--max-restarts"),
         "gpus": gpus,
-        "cpu": limits.get("cpu"),
-        "memory": limits.get("memory"),
+        **{name: text for name, kind in SIZES.items() if (text := limits.get(name)) and _is_readable(kind, text)},
         "grace": spec.get("terminationGracePeriodSeconds"),
         "priority": spec.get("priorityClassName"),
         "runtimeImage": copies[0] if copies else volume["image"]["reference"],

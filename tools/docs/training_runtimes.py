@@ -39,8 +39,10 @@ KEY_VOLUME: Final = "namespace-key"
 IMAGES: Final = {"image": "images/trainer", "runtimeImage": "images/runtime"}
 CONTROLLER_IMAGE: Final = "images/controller"
 """Words that the chart replaces by its images."""
-STOP: Final = ["sh", "-c", "kill -TERM -1"]
-"""Command that passes SIGTERM to the launcher. The shell that the SDK starts is process 1 and does not."""
+STOP: Final = [
+    *("sh", "-c", 'case "$(cat /proc/1/comm)" in *sh) kill -TERM $(cat /proc/1/task/1/children);; esac'),
+]
+"""Command that passes SIGTERM to the launcher where process 1 is a shell, as the SDK starts it, which does not."""
 
 
 def files(folder: Path) -> dict[Path, str]:
@@ -113,6 +115,7 @@ def _start_torchrun(container: Object, nodes: str) -> None:
         {"name": Env.LAUNCH_FLAGS.value, "value": shlex.join(flags)},
         {"name": "PYTHONPATH", "value": f"{constants.Path.RUNTIME}/{HOOKS}"},
     ]
+    container["workingDir"] = str(constants.Path.SCRATCH)  # the SDK writes the script there
     container["lifecycle"] = {"preStop": {"exec": {"command": STOP}}}
 
 

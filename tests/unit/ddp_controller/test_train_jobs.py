@@ -26,6 +26,7 @@ INNER = f"/apis/batch/v1{SPACE}/jobs/twelve-node-0"
 JOB_SET = f"/apis/jobset.x-k8s.io/v1alpha2{SPACE}/jobsets/twelve"
 RUN = "5a3d2c1e-0000-4000-8000-000000000001"
 ELASTIC = "ddp-torch-elastic"
+ROOT_UID = "5a3d2c1e-0000-4000-8000-000000000000"
 COMMAND = ["bash", "-c", "torchrun /tmp/train.py"]
 
 
@@ -44,7 +45,8 @@ class Kubeflow(Cluster):
         size = {"parallelism": nodes, "completions": nodes}
         spec = {"suspend": False, "runtimeRef": {"kind": "ClusterTrainingRuntime", "name": name}}
         about = {"namespace": "team", "creationTimestamp": "2026-01-01T00:00:00Z", "name": "twelve"}
-        self.server.put(ROOT, {"apiVersion": ENGINE.api_version, "kind": "TrainJob", "metadata": about, "spec": spec})
+        root = {"apiVersion": ENGINE.api_version, "kind": "TrainJob", "metadata": {**about, "uid": ROOT_UID}}
+        self.server.put(ROOT, {**root, "spec": spec})
         owned = {**about, "name": "twelve-node-0"}
         self.server.put(INNER, {"apiVersion": "batch/v1", "kind": "Job", "metadata": owned, "spec": {**size}})
         job = {"name": "node", "template": {"spec": {**size}}}
@@ -53,7 +55,7 @@ class Kubeflow(Cluster):
             {
                 "apiVersion": "jobset.x-k8s.io/v1alpha2",
                 "kind": "JobSet",
-                "metadata": about,
+                "metadata": {**about, "uid": RUN, "ownerReferences": [{"uid": ROOT_UID}]},
                 "spec": {"replicatedJobs": [job]},
             },
         )
@@ -128,7 +130,7 @@ def test_a_fixed_runtime_takes_the_number_of_nodes_of_the_trainjob(kubeflow: Kub
     assert json.loads(kubeflow.root()["metadata"]["annotations"][Annotation.SPEC])["nnodes"] == "3"
 
 
-def test_a_pod_that_comes_later_costs_one_label(kubeflow: Kubeflow) -> None:
+def test_a_pod_that_comes_later_is_labelled(kubeflow: Kubeflow) -> None:
     kubeflow.apply()
     kubeflow.reconcile()
     template = job_kinds.at(runtime(ELASTIC, "1:64", RuntimeMount.IMAGE), ENGINE.template)
@@ -136,7 +138,8 @@ def test_a_pod_that_comes_later_costs_one_label(kubeflow: Kubeflow) -> None:
     kubeflow.server.requests.clear()
     kubeflow.reconcile()
     writes = [(each.method, each.path) for each in kubeflow.server.requests if each.method != "GET"]
-    assert writes == [("PATCH", f"/api/v1{SPACE}/pods/twelve-node-0-2")]
+    key = "POST", f"/api/v1{SPACE}/secrets"  # it is there, unless somebody has deleted it
+    assert writes == [key, ("PATCH", f"/api/v1{SPACE}/pods/twelve-node-0-2")]
 
 
 def test_its_size_follows_the_annotation_in_the_job_set_and_then_in_the_job(kubeflow: Kubeflow) -> None:
@@ -154,6 +157,41 @@ def test_its_size_follows_the_annotation_in_the_job_set_and_then_in_the_job(kube
     kubeflow.reconcile()
     inner = kubeflow.server.objects[INNER]["spec"]
     assert (inner["parallelism"], inner["completions"]) == (3, 3)
+
+
+@pytest.mark.parametrize("claim", [{JOBSET_UID: "5a3d2c1e-0000-4000-8000-00000000000f"}, {JOBSET_NAME: "other"}])
+def test_a_pod_that_only_says_to_be_of_a_trainjob_changes_nothing(kubeflow: Kubeflow, claim: dict[str, str]) -> None:
+    kubeflow.apply(nodes=1)
+    path = f"/api/v1{SPACE}/pods/twelve-node-0-0"
+    pod = kubeflow.server.objects[path]
+    pod["metadata"]["labels"] |= claim
+    kubeflow.server.put(path, pod)
+    kubeflow.reconcile()
+    assert [each.path for each in kubeflow.server.requests if each.method != "GET"] == []
+
+
+@pytest.mark.parametrize(("name", "nodes"), [(ELASTIC, "0"), (ELASTIC, "65"), ("ddp-torch", "3")])
+def test_a_size_beyond_the_runtime_has_an_event(kubeflow: Kubeflow, name: str, nodes: str) -> None:
+    kubeflow.apply(name=name)
+    kubeflow.reconcile()
+    root = kubeflow.root()
+    root["metadata"]["annotations"][Annotation.NODES] = nodes
+    kubeflow.server.put(ROOT, root)
+    kubeflow.reconcile()
+    assert [reason for reason, _ in kubeflow.events()] == ["NotScaled"]
+    assert kubeflow.server.objects[INNER]["spec"]["parallelism"] == 2
+
+
+@pytest.mark.parametrize("memory", ["1073741824", "1e9", "2Gi"])
+def test_every_quantity_of_kubernetes_is_taken(kubeflow: Kubeflow, memory: str) -> None:
+    kubeflow.apply(nodes=1)
+    path = f"/api/v1{SPACE}/pods/twelve-node-0-0"
+    pod = kubeflow.server.objects[path]
+    pod["spec"]["containers"][0]["resources"] = {"limits": {"memory": memory}}
+    kubeflow.server.put(path, pod)
+    kubeflow.reconcile()
+    assert kubeflow.events() == []
+    assert Annotation.SPEC in kubeflow.root()["metadata"]["annotations"]
 
 
 def test_one_that_hides_the_launcher_has_an_event(kubeflow: Kubeflow) -> None:

@@ -77,9 +77,9 @@ class Control:
             GroupEnded: The group is over already.
         """
         with self._changed:
-            self._cut = cut
             if self.is_called_off:
                 raise GroupEnded("The launcher forms a new group.")
+            self._cut = cut
 
     @property
     def is_called_off(self) -> bool:

@@ -43,7 +43,9 @@ def test_other_processes_of_the_pod_are_left_alone(tmp_path: Path) -> None:
     assert output(tmp_path) == "hooked True False\n"
 
 
-@pytest.mark.parametrize("start", [["bin/torchrun"], ["-u", "-X", "utf8", "-m", "torch.distributed.run"]])
+@pytest.mark.parametrize(
+    "start", [["bin/torchrun"], ["-u", "-X", "utf8", "-Bum", "torch.distributed.run"], ["-mtorch.distributed.run"]]
+)
 def test_torchrun_becomes_the_launcher_with_the_flags_of_the_platform(tmp_path: Path, start: list[str]) -> None:
     runtime = tmp_path / "runtime"
     shutil.copytree(

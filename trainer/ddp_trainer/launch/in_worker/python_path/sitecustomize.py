@@ -14,6 +14,8 @@ HERE = os.path.dirname(os.path.abspath(__file__))  # noqa: PTH100, PTH120 - ever
 
 RUNTIME = os.path.abspath(os.path.join(HERE, *[os.pardir] * 4))  # noqa: PTH100, PTH118
 TORCHRUN_MODULES = {"torch.distributed.run", "torch.distributed.launch"}
+FLAGS = "bBdiOPqsSuvx"
+"""Options of Python in one letter, without a value."""
 
 
 def run_next() -> None:
@@ -28,12 +30,13 @@ def torchrun_arguments(words: list[str]) -> list[str] | None:
     """Return torchrun's arguments if this process is torchrun, started by its name or as a module; otherwise None."""
     rest = iter(words[1:])
     for word in rest:
-        if word == "-m":
-            return [*rest] if next(rest, "") in TORCHRUN_MODULES else None
-        if word in {"-X", "-W"}:
-            next(rest, "")
-        elif not word.startswith("-"):
+        if not word.startswith("-"):
             return [*rest] if os.path.basename(word) == "torchrun" else None  # noqa: PTH119
+        flags = word[1:].lstrip(FLAGS)  # without those that take no value
+        if flags.startswith("m"):
+            return [*rest] if (flags[1:] or next(rest, "")) in TORCHRUN_MODULES else None
+        if flags in {"X", "W"}:
+            next(rest, "")
     return None
 
 
