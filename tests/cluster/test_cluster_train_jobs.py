@@ -82,9 +82,9 @@ def _is_evicted(api: Api, pod: dict[str, Any]) -> bool:
 def test_one_in_the_words_of_the_sdk_is_scaled_and_loses_pods_and_no_sample(
     space: Namespace, reach: NodeAccess
 ) -> None:
-    script = f'read -r -d \'\' SCRIPT << EOM\n\n{PACED.read_text()}\nEOM\nprintf "%s" "$SCRIPT" > /tmp/paced.py\n'
+    script = f'read -r -d \'\' SCRIPT << EOM\n\n{PACED.read_text()}\nEOM\nprintf "%s" "$SCRIPT" > "paced.py"\n'
     flags = "--global-batch 64 --seed 0 --epochs 100000 --early-stop clock:1"
-    job, command = Job(space, reach), ["bash", "-c", f"{script}torchrun /tmp/paced.py {flags}"]
+    job, command = Job(space, reach), ["bash", "-c", f"{script}torchrun paced.py {flags}"]
     with controller(space, "--ddpjobs"):
         wanted = train_job(space, command, nodes=1, env=[{"name": "HURRY", "value": HURRY}])
         space.api.create(space.path(ENGINE.api_version, ENGINE.plural), wanted)
