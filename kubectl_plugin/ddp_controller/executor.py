@@ -35,6 +35,12 @@ def execute(api: Api, decision: Decision) -> None:
             _set_budget(api, decision)
 
 
+def merge_same(api: Api, where: str, item: Object, patch: Object) -> None:
+    """Change an object of the collection ``where`` by a merge patch. Raises Conflict if another has its name."""
+    about = item["metadata"]
+    api.merge(f"{where}/{about['name']}", {**patch, "metadata": {**patch.get("metadata", {}), "uid": about["uid"]}})
+
+
 def report_skipped(api: Api, root: Object, reason: str) -> None:
     """Create the event of a job that the controller leaves alone, unless one with this reason exists."""
     message = f"ddp-controller leaves this job alone, because its specification is malformed: {reason}"

@@ -29,7 +29,7 @@ from ddp_controller.ddpjob_status import (
     status_without_run,
     verdict_of,
 )
-from ddp_controller.executor import report_event
+from ddp_controller.executor import merge_same, report_event
 from ddp_controller.world import MOST_REASON_CHARACTERS
 from ddp_trainer.common.constants import Annotation
 from ddp_trainer.common.safe_text.control_chars import escape_control_chars
@@ -262,9 +262,7 @@ class Reconciler:
             job_kinds.put(root, job_kinds.engine_of(root).suspend, wanted)
 
     def _change(self, root: Object, patch: Object) -> None:
-        about = root["metadata"]
-        where = f"{path(job_kinds.engine_of(root), about['namespace'])}/{about['name']}"
-        self._api.merge(where, {**patch, "metadata": {**patch.get("metadata", {}), "uid": about["uid"]}})
+        merge_same(self._api, path(job_kinds.engine_of(root), root["metadata"]["namespace"]), root, patch)
 
     def _expire(self, job: Object) -> float | None:
         """Delete a finished DDPJob whose time to live is over. Returns when to look again."""

@@ -9,7 +9,7 @@ between jobs, once the first pod exists:
 4. the labels of the job on each pod.
 
 From then on the number of pods follows the annotation :data:`Annotation.NODES`. Every step reads what is there, so
-another process can continue after each request. Fields and status of the TrainJob stay as they are.
+another process can continue after each request. The specification and the status of the TrainJob are never changed.
 """
 
 from __future__ import annotations
@@ -22,17 +22,17 @@ from collections.abc import Callable, Iterable, Mapping
 from functools import partial
 from typing import Any, Final
 
-from ddp_controller.executor import report_event
-from ddp_controller.reconciler import backend_of
+from ddp_controller.executor import merge_same, report_event
+from ddp_controller.reconciler import MALFORMED, TRANSIENT, backend_of
 from ddp_trainer.common.constants import SECRET_KEY, Annotation, Env, Label
 from kubectl_ddp.backends.cluster.http.api import Api, collection
-from kubectl_ddp.backends.cluster.http.api_errors import Conflict, Expired
+from kubectl_ddp.backends.cluster.http.api_errors import Conflict
 from kubectl_ddp.backends.cluster.read.jobs import path, with_type_meta
 from kubectl_ddp.backends.cluster.write.owned_submission import OwnedSubmission
 from kubectl_ddp.client.layers import layer_of_mapping
 from kubectl_ddp.client.submission.prepared_job import Prepared, prepare_object
 from kubectl_ddp.engines.registry import ENGINES
-from kubectl_ddp.errors import AlreadyExists, DdpError, NotFound, Unreachable, UsageError
+from kubectl_ddp.errors import AlreadyExists, DdpError, NotFound, UsageError
 from kubectl_ddp.kube import job_kinds
 from kubectl_ddp.kube.objects import Object, Snapshot
 from kubectl_ddp.kube.timestamps import epoch
@@ -64,9 +64,6 @@ LONGEST_PAUSE_SECONDS: Final = 60.0
 TRAIN_JOB: Final = ENGINES[Engine.TRAINJOB]
 JOB_SET: Final = ENGINES[Engine.JOBSET]
 SIZES: Final[Mapping[str, type[Cpu | Memory]]] = {"cpu": Cpu, "memory": Memory}
-TRANSIENT: Final = (Conflict, Unreachable, Expired, NotFound)
-"""Errors that say nothing about the job."""
-MALFORMED: Final = (ValueError, LookupError, TypeError, AttributeError)
 
 
 class TrainJobs:
@@ -139,7 +136,7 @@ class TrainJobs:
         if (job["metadata"].get("labels") or {}).get(Label.RUN_ID) != run_id:
             try:
                 self._take_over(job, pods[0], run_id)
-            except TRANSIENT:
+            except (*TRANSIENT, NotFound):
                 raise
             except (DdpError, *MALFORMED) as error:
                 report_event(self._api, job, "Warning", "NotManaged", str(error))
@@ -147,10 +144,10 @@ class TrainJobs:
         for pod in pods:
             labels = {Label.JOB: name, Label.RUN_ID: run_id}
             with contextlib.suppress(NotFound):
-                self._merge(collection("v1", "pods", namespace), pod, {"metadata": {"labels": labels}})
+                merge_same(self._api, collection("v1", "pods", namespace), pod, {"metadata": {"labels": labels}})
 
     def _train_job(self, namespace: str, name: str, run_id: str) -> Object:
-        """Return the TrainJob of the JobSet whose uid pods have as a label. Raises NotFound if they only say so."""
+        """Return the TrainJob of the JobSet that labels of pods name. Raises NotFound if the labels are wrong."""
         job = with_type_meta(TRAIN_JOB, self._api.get(f"{path(TRAIN_JOB, namespace)}/{name}"))
         about = self._api.get(f"{path(JOB_SET, namespace)}/{name}")["metadata"]
         is_its_own = job["metadata"]["uid"] in {each["uid"] for each in about.get("ownerReferences") or ()}
@@ -174,11 +171,8 @@ class TrainJobs:
         root = job_kinds.root_of(objects)["metadata"]
         created = epoch(about.get("creationTimestamp")) or self._clock()
         annotations = {**root["annotations"], Annotation.SUBMITTED: f"{created:.3f}"}
-        self._merge(
-            path(TRAIN_JOB, about["namespace"]),
-            job,
-            {"metadata": {"labels": root["labels"], "annotations": annotations}},
-        )
+        patch = {"metadata": {"labels": root["labels"], "annotations": annotations}}
+        merge_same(self._api, path(TRAIN_JOB, about["namespace"]), job, patch)
         self._log("created", job=f"{about['namespace']}/{about['name']}", root=TRAIN_JOB.resource)
 
     def _create_key(self, namespace: str) -> None:
@@ -230,20 +224,14 @@ class TrainJobs:
             job_kinds.put(patch, field, nodes)
         try:
             if is_passed_on:
-                self._merge(sets, job_set, patch)
+                merge_same(self._api, sets, job_set, patch)
         except UsageError as refusal:
             if "immutable" not in refusal.message:
                 raise
             is_passed_on = False
         if not is_passed_on:
-            self._merge(jobs, inner, {"spec": {field[-1]: nodes for field in JOB_SET.nodes}})
+            merge_same(self._api, jobs, inner, {"spec": {field[-1]: nodes for field in JOB_SET.nodes}})
         self._log("scaled", job=f"{about['namespace']}/{about['name']}", nodes=nodes)
-
-    def _merge(self, where: str, item: Object, patch: Object) -> None:
-        about = item["metadata"]
-        self._api.merge(
-            f"{where}/{about['name']}", {**patch, "metadata": {**patch.get("metadata", {}), "uid": about["uid"]}}
-        )
 
 
 def _is_readable(kind: type[Cpu | Memory], text: str) -> bool:

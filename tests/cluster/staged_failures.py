@@ -222,8 +222,8 @@ STAGES: Final[Mapping[str, Stage]] = {
 }
 
 
-IN_ORDER: Final = ("holder", "queued", "queued-second")
-"""Each of these has to be older than the next."""
+IN_ORDER: Final = ("holder", "queued", "queued-second", "too-large-for-queue")
+"""Jobs of the queue 'busy'. Each of these has to be older than the next, since answers count those before."""
 
 
 @contextlib.contextmanager

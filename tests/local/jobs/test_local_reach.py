@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 
 from tests.local.jobs.test_local_commands import Typed
+from tests.support.launch_harness import wait_until
 from tests.support.local_place import Place, a_place
 from tests.support.terminals import typed_into
 
@@ -130,6 +131,7 @@ def test_events_tell_what_happened_and_logs_fold_what_all_say(typed: Typed) -> N
     items = json.loads(typed("events", "digits", "-o", "json").stdout)["items"]
     assert {"SuccessfulCreatePod", "PyTorchJobRunning"} <= {one["reason"] for one in items}
     assert typed("events", "digits", "--warnings").stdout == ""
+    wait_until(lambda: bool(typed("logs", "digits", "--rank", "3").stdout), "rank 3 has printed nothing")
     folded = typed("logs", "digits", "--rank", "0-3", "--dedup").stdout
     assert sum(" ready" in line for line in folded.splitlines()) < 4
     lines = [json.loads(line) for line in typed("logs", "digits", "--rank", "3", "-o", "json").stdout.splitlines()]

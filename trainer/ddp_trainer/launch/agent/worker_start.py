@@ -105,7 +105,7 @@ class Starting:
     def _after_imports(self, start: Callable[[], None]) -> None:
         """Start workers now, or when the fork server can fork them: its imports end before their own would.
 
-        Workers that live go on at once, since the ranks of other nodes wait for them.
+        Living workers get their place immediately, since the ranks of other nodes wait for them.
         """
         zygote, is_complete = self.workers.zygote, len(self.workers.alive) == self.setup.launch.local_world_size
         if zygote is None or not zygote.is_importing or is_complete:
