@@ -152,6 +152,24 @@ print(json.dumps([told("ddp_steps_total"), told("ddp_gc_pause_seconds_total") >=
 """
 )
 
+CLOSURES = (
+    READ
+    + """
+import time, torch
+weight = torch.ones(1, requires_grad=True)
+
+def closure():
+    time.sleep(0.05)
+    loss = weight.sum()
+    loss.backward()
+    return loss
+
+optimizer = torch.optim.SGD([weight])
+assert optimizer.step(closure).item() == 1.0
+assert optimizer.step(closure=closure).item() < 1.0
+print(told("ddp_step_phase_seconds_total{forward}"))
+"""
+)
 
 COMPILED = """
 import torch
@@ -230,6 +248,12 @@ def test_a_script_that_reports_its_steps_itself_is_listened_to_alone(tmp_path: P
     done = worker(tmp_path, OWN_METER, DDP_METRICS_DIR=str(tmp_path))
     assert done.returncode == 0, done.stderr
     assert json.loads(done.stdout) == [3, 21]
+
+
+def test_a_closure_of_the_optimizer_counts_as_forward_and_backward(tmp_path: Path) -> None:
+    done = worker(tmp_path, CLOSURES, DDP_METRICS_DIR=str(tmp_path))
+    assert done.returncode == 0, done.stderr
+    assert float(done.stdout) >= 2 * 0.05
 
 
 def test_a_script_without_an_optimizer_has_no_steps_and_runs(tmp_path: Path) -> None:

@@ -148,20 +148,42 @@ class Hooks:
         optimizers = sys.modules["torch.optim.optimizer"]
         is_compiling: Callable[[], bool] = self._torch.compiler.is_compiling
 
-        def hook(record: Callable[[Any], None]) -> Callable[[Any, Any, Any], None]:
-            def on_step(optimizer: Any, _args: Any, _kwargs: Any) -> None:
-                # Compiled code must not contain the hook. There, this condition is a constant.
-                if not is_compiling():
-                    try:
-                        record(optimizer)
-                    except Exception as error:  # noqa: BLE001 - see the module
-                        self._fail(error)
+        # Compiled code must not contain the hooks. There, the condition is a constant.
+        def on_step(optimizer: Any, args: Any, kwargs: Any) -> tuple[Any, Any] | None:
+            if is_compiling():
+                return None
+            self._record(self._detector.begin_optimizer, optimizer)
+            if callable(kwargs.get("closure")):
+                return args, {**kwargs, "closure": self._timed(kwargs["closure"])}
+            if len(args) > 1 and callable(args[1]):
+                return (args[0], self._timed(args[1]), *args[2:]), kwargs
+            return None
 
-            return on_step
+        def after_step(optimizer: Any, _args: Any, _kwargs: Any) -> None:
+            if not is_compiling():
+                self._record(self._detector.end_optimizer, optimizer)
 
-        pre_hook, post_hook = hook(self._detector.begin_optimizer), hook(self._detector.end_optimizer)
-        self._undo.append(optimizers.register_optimizer_step_pre_hook(pre_hook).remove)
-        self._undo.append(optimizers.register_optimizer_step_post_hook(post_hook).remove)
+        self._undo.append(optimizers.register_optimizer_step_pre_hook(on_step).remove)
+        self._undo.append(optimizers.register_optimizer_step_post_hook(after_step).remove)
+
+    def _timed(self, closure: Callable[[], Any]) -> Callable[[], Any]:
+        """Return a closure of an optimizer, as Lightning always passes one, with its time recorded."""
+
+        @functools.wraps(closure)
+        def compute() -> Any:
+            self._record(self._detector.begin_closure)
+            loss = closure()
+            self._record(self._detector.end_closure)
+            return loss
+
+        return compute
+
+    def _record(self, record: Callable[..., None], *args: Any) -> None:
+        if self._is_on:
+            try:
+                record(*args)
+            except Exception as error:  # noqa: BLE001 - see the module
+                self._fail(error)
 
     def _dataloader(self) -> None:
         dataloader = sys.modules["torch.utils.data.dataloader"]

@@ -109,6 +109,18 @@ class StepDetector:
         else:
             self._count_other_optimizer(optimizer)
 
+    def begin_closure(self) -> None:
+        """Record that the optimizer calls the closure that computes its gradients."""
+        now = self.clock()
+        self._optimized += now - (self._mark or now)
+        self._mark = now
+
+    def end_closure(self) -> None:
+        """Record that the closure has computed the gradients."""
+        now = self.clock()
+        self._computed += now - (self._mark or now)
+        self._mark = now
+
     def end_optimizer(self, optimizer: object) -> None:
         """Record the end of an optimizer step. A step that calls the step of its base class counts once."""
         now = self.clock()

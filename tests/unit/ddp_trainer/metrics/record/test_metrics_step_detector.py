@@ -171,6 +171,19 @@ def test_of_two_optimizers_that_take_turns_one_counts(loop: Loop) -> None:
     assert loop.steps == 40
 
 
+def test_a_closure_of_the_optimizer_computes_gradients(loop: Loop) -> None:
+    loop.fetch()
+    loop.detector.begin_optimizer(loop.optimizer)
+    for _ in range(2):
+        loop.now += 0.5
+        loop.detector.begin_closure()
+        loop.now += 3.0
+        loop.detector.end_closure()
+    loop.now += 0.25
+    loop.detector.end_optimizer(loop.optimizer)
+    assert loop.reports == [one(4, 1.0, 6.0, 1.25, 0.0)]
+
+
 def test_an_optimizer_for_each_weight_is_one_step(loop: Loop) -> None:
     optimizers = [Optimizer() for _ in range(50)]
     for _ in range(3):
