@@ -96,15 +96,9 @@ def delete_budgets(api: Api, budgets: list[Object]) -> None:
 def _resize(api: Api, decision: Resize) -> None:
     job = decision.job
     about = job.root["metadata"]
-    patch: Object = {
-        "metadata": {
-            "uid": about["uid"],
-            "resourceVersion": about["resourceVersion"],
-            "annotations": dict(decision.annotations),
-        }
-    }
-    for where in job.engine.nodes:
-        job_kinds.put(patch, where, decision.size)
+    patch = job_kinds.pods_patch(job.root, decision.size)
+    annotations = {**patch.get("metadata", {}).get("annotations", {}), **decision.annotations}
+    patch["metadata"] = {**{key: about[key] for key in ("uid", "resourceVersion")}, "annotations": annotations}
     api.merge(f"{path(job.engine, _namespace(decision))}/{about['name']}", patch)
 
 

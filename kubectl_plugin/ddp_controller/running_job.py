@@ -159,7 +159,7 @@ class RunningJob:
     def can_surge(self) -> bool:
         """True if the controller may add a temporary pod."""
         is_free = not self.queue or self.is_resized_by_slices
-        return self.engine.is_scalable and is_free and not job_kinds.uses_torchrun(self.root)
+        return job_kinds.is_scalable(self.root) and is_free and not job_kinds.uses_torchrun(self.root)
 
     def unjoined(self, now: float) -> list[Member]:
         """Return the ready pods of which a move depends on whether they have joined."""

@@ -207,8 +207,9 @@ class TrainJobs:
         about, nodes = job["metadata"], job_kinds.desired_nodes(job)
         if job_kinds.is_suspend_requested(job) or job_kinds.conditions(job).keys() & {"Succeeded", "Failed"}:
             return
+        is_moving = bool(job_kinds.json_annotation(job, Annotation.MOVE))  # with a temporary pod
         try:
-            validate_node_count(job_kinds.bounds(job), about["name"], nodes)
+            validate_node_count(job_kinds.bounds(job), about["name"], nodes - is_moving)
         except UsageError as error:
             report_event(self._api, job, "Warning", "NotScaled", str(error))
             return

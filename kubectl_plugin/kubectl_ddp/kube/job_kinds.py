@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping, Sequence
+from copy import deepcopy
 from functools import lru_cache
 from typing import Any
 
@@ -87,6 +88,24 @@ def desired_nodes(job: Object) -> int:
 def is_of_cluster_runtime(job: Object) -> bool:
     """Return whether the job is a TrainJob of a ClusterTrainingRuntime, whose size an annotation changes."""
     return bool(at(job, ("spec", "runtimeRef", "kind")) == "ClusterTrainingRuntime")
+
+
+def is_scalable(job: Object) -> bool:
+    """Return whether the number of worker pods can change while the job runs, without a feature gate."""
+    return engine_of(job).is_scalable or is_of_cluster_runtime(job)
+
+
+def pods_patch(job: Object, pods: int) -> Object:
+    """Return the merge patch that sets the number of worker pods, spares included."""
+    if is_of_cluster_runtime(job):
+        return {"metadata": {"annotations": {Annotation.NODES: str(pods)}}}
+    patch: Object = {}
+    for path in engine_of(job).nodes:
+        depth = next((number for number, key in enumerate(path) if isinstance(key, int)), 0)
+        if depth and at(patch, path[:depth]) is None:  # a merge patch replaces a list as a whole
+            put(patch, path[:depth], deepcopy(at(job, path[:depth])))
+        put(patch, path, pods)
+    return patch
 
 
 def bounds(job: Object) -> tuple[int, int]:

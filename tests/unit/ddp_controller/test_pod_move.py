@@ -35,6 +35,14 @@ def test_a_job_without_spares_gets_one_more_pod_before_any_pod_leaves(engine: st
     assert f'"size": 2, "since": {int(NOW)}' in str(found.annotations["ddp.dev/move"])
 
 
+def test_a_trainjob_of_the_platforms_runtime_gets_one_more_pod_too() -> None:
+    job = root(engine="trainjob")
+    job["spec"]["runtimeRef"] = {"kind": "ClusterTrainingRuntime", "name": "ddp-torch"}
+    found = decided(seen(job, pod(0, DOOMED), pod(1)))
+    assert isinstance(found, Resize)
+    assert found.size == 3
+
+
 @pytest.mark.parametrize("engine", ["job", "pytorchjob"])
 def test_a_job_of_torchrun_which_restarts_with_each_change_is_left_alone(engine: str) -> None:
     assert decided(seen(root(engine=engine, launcher="torchrun"), pod(0, DOOMED), pod(1))) is None

@@ -10,12 +10,15 @@ from typing import Any
 
 import pytest
 
+from ddp_controller.decisions import Resize
+from ddp_controller.executor import execute
+from ddp_controller.running_job import running_job
 from ddp_controller.train_jobs import JOBSET_NAME, JOBSET_UID, KEY_SECRET, TrainJobs
 from ddp_controller.world import World
 from ddp_trainer.common.constants import Annotation, Env, Label
 from kubectl_ddp.backends.cluster.http.connection import connect
 from kubectl_ddp.kube import job_kinds
-from kubectl_ddp.kube.objects import Object
+from kubectl_ddp.kube.objects import Object, Snapshot
 from kubectl_ddp.values.pod import RuntimeMount
 from tests.support.api_server import ApiServer, kubeconfig, serving
 from tests.unit.ddp_controller.ddpjob_cluster import GROUPS, SPACE, Cluster
@@ -157,6 +160,18 @@ def test_its_size_follows_the_annotation_in_the_job_set_and_then_in_the_job(kube
     kubeflow.reconcile()
     inner = kubeflow.server.objects[INNER]["spec"]
     assert (inner["parallelism"], inner["completions"]) == (3, 3)
+
+
+def test_a_move_has_a_temporary_pod_beyond_a_fixed_size(kubeflow: Kubeflow) -> None:
+    kubeflow.apply(name="ddp-torch")
+    kubeflow.reconcile()
+    job = running_job(Snapshot(kubeflow.root(), ()), {})
+    note = {Annotation.MOVE: json.dumps({"size": 2, "since": 1})}
+    execute(kubeflow.api, Resize(job=job, size=3, annotations=note, action="surge", reason="cordoned"))
+    assert job_kinds.desired_nodes(kubeflow.root()) == 3
+    kubeflow.reconcile()
+    job_set = kubeflow.server.objects[JOB_SET]["spec"]["replicatedJobs"][0]["template"]["spec"]
+    assert job_set == {"parallelism": 3, "completions": 3}
 
 
 @pytest.mark.parametrize("claim", [{JOBSET_UID: "5a3d2c1e-0000-4000-8000-00000000000f"}, {JOBSET_NAME: "other"}])

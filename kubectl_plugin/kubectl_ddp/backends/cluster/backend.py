@@ -404,7 +404,7 @@ class ClusterBackend:
         job = self._jobs.active_job(name)
         patch = to_scale(job, nodes)
         owner = ddpjob.owner_of(job)
-        if not job_kinds.engine_of(job).is_scalable:
+        if not job_kinds.is_scalable(job):
             try:
                 self._jobs.change(job, patch, dryRun="All")
             except UsageError as refusal:

@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-from copy import deepcopy
-
-from ddp_trainer.common.constants import Annotation
 from kubectl_ddp.engines.registry import ENGINES
 from kubectl_ddp.errors import UsageError
 from kubectl_ddp.kube import job_kinds
@@ -16,19 +13,10 @@ from kubectl_ddp.values.node_bounds import validate_node_count
 
 def to_scale(job: Object, nodes: int) -> Object:
     """Return the patch that sets the number of a job's worker pods. Raises UsageError if the job does not allow it."""
-    kind, name = job_kinds.engine_of(job), job["metadata"]["name"]
     if KUEUE_QUEUE in job["metadata"]["labels"] and not is_resizable(job):
         raise _not_resizable(job)
-    validate_node_count(job_kinds.bounds(job), name, nodes)
-    if job_kinds.is_of_cluster_runtime(job):
-        return {"metadata": {"annotations": {Annotation.NODES: str(nodes)}}}
-    patch: Object = {}
-    for path in kind.nodes:
-        depth = next((number for number, key in enumerate(path) if isinstance(key, int)), 0)
-        if depth and job_kinds.at(patch, path[:depth]) is None:  # a merge patch replaces a list as a whole
-            job_kinds.put(patch, path[:depth], deepcopy(job_kinds.at(job, path[:depth])))
-        job_kinds.put(patch, path, job_kinds.pod_count(job, nodes))
-    return patch
+    validate_node_count(job_kinds.bounds(job), job["metadata"]["name"], nodes)
+    return job_kinds.pods_patch(job, job_kinds.pod_count(job, nodes))
 
 
 def _not_resizable(job: Object) -> UsageError:
