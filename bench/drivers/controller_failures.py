@@ -175,7 +175,7 @@ def _candidates(namespace: str) -> Iterator[list[Candidate]]:
         try:
             for number in range(2):
                 proxy = TcpProxy(*server_address())
-                process = ControllerProcess(namespace, kubeconfig_through(proxy, Path(folder) / str(number)))
+                process = ControllerProcess(namespace, kubeconfig=kubeconfig_through(proxy, Path(folder) / str(number)))
                 found.append(Candidate(process, proxy))
                 process.start()
                 process.wait_until_ready()

@@ -32,6 +32,8 @@ class ControllerProcess:
     """One controller for the jobs of one namespace. It can be killed and started again."""
 
     namespace: str
+    flags: tuple[str, ...] = ()
+    """Further flags of the controller."""
     kubeconfig: str = field(default_factory=lambda: os.environ.get("KUBECONFIG", ""))
     decisions: list[Json] = field(default_factory=list)
     """Lines that all its processes have printed, oldest first."""
@@ -44,7 +46,7 @@ class ControllerProcess:
         flags = ("--namespace", self.namespace, "--only-namespace", self.namespace, "--port", str(free_port()))
         self._is_ready.clear()
         self._process = subprocess.Popen(
-            [sys.executable, "-m", "ddp_controller", *flags],
+            [sys.executable, "-m", "ddp_controller", *flags, *self.flags],
             cwd=ROOT,
             env={**os.environ, "KUBECONFIG": self.kubeconfig},
             stderr=subprocess.PIPE,
@@ -92,9 +94,9 @@ class ControllerProcess:
 
 
 @contextlib.contextmanager
-def controller(namespace: str) -> Iterator[ControllerProcess]:
+def controller(namespace: str, *flags: str) -> Iterator[ControllerProcess]:
     """Yield a running controller for a namespace. Raises CannotMeasure."""
-    process = ControllerProcess(namespace)
+    process = ControllerProcess(namespace, flags)
     process.start()
     try:
         process.wait_until_ready()

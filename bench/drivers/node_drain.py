@@ -61,7 +61,7 @@ def _measure_drain(bench: Bench, run: TrainerRun, recorder: StepRecorder, name: 
     time.sleep(CALM_SECONDS)
     node = run.pods_in(GroupState.RUNNING)[0]["spec"]["nodeName"]
     begun = time.time()
-    _drain(run, node)
+    drain(run, node)
     drained = time.time()
     _wait_until_settled(run)
     ended = time.time()
@@ -92,7 +92,7 @@ def _wait_until_settled(run: TrainerRun) -> None:
     raise CannotMeasure(f"{run.name} did not get {WORLD} members and {run.spares} spares within {WAIT_SECONDS:g} s.")
 
 
-def _drain(run: TrainerRun, node: str) -> None:
+def drain(run: TrainerRun, node: str) -> None:
     """Evict all pods of the job from a node by ``kubectl drain``, and uncordon it. Raises CannotMeasure."""
     kubectl = shutil.which("kubectl")
     if kubectl is None:

@@ -1,0 +1,158 @@
+"""Faults and resizes of a TrainJob that no command of ours made, on a real cluster, beside Kubeflow's own runtime.
+
+Ours is a TrainJob of the runtime ``ddp-torch-elastic`` with the reference trainer, under the controller. It is resized
+through the Job in its JobSet, and in the parts with ``gate`` through the JobSet, whose controller then has the feature
+gate ``ElasticJobSet``. Stock is a plain DDP script in a TrainJob of Kubeflow's runtime ``torch-distributed``. Its size
+cannot change, also when it is suspended, so it is deleted and created again. Images are on the machines before.
+
+A time goes from the request or the fault to the first step of a group that began after it, by the container runtime's
+timestamps of the lines that ranks print.
+
+It needs a KUBECONFIG of Kubernetes 1.36 (image volumes), kubectl, Kubeflow Trainer, JobSet in the namespace
+``jobset-system``, rights over both, and the variables ``DDP_TEST_IMAGE``, ``DDP_TEST_RUNTIME_IMAGE`` and
+``DDP_TEST_CONTROLLER_IMAGE`` with images that the nodes can start.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import time
+from collections.abc import Callable, Mapping
+from typing import Final
+
+from bench.drivers import cluster_runs, kubeflow, node_drain
+from bench.drivers.agent_recovery import RecoveryStats
+from bench.drivers.cluster_runs import Run
+from bench.drivers.controller_process import controller
+from bench.drivers.kubeflow import PlatformTrainJobRun, StockTrainJobRun
+from bench.drivers.node_access import NodeAccess, node_access
+from bench.drivers.step_recorder import StepRecorder, longest_pause
+from bench.harness import CannotMeasure, Options, Report
+from kubectl_ddp.backends.access import Access
+from kubectl_ddp.backends.cluster import ClusterBackend
+from kubectl_ddp.backends.cluster.http.api import Api
+from kubectl_ddp.backends.cluster.http.connection import connect
+from kubectl_ddp.errors import DdpError
+from kubectl_ddp.values.pod import RuntimeMount
+
+SUMMARY = "seconds from a fault or a resize to the next step of a plain TrainJob, beside Kubeflow's runtime"
+
+GIVEN_UP: Final = 120.0
+SETTLED_SECONDS: Final = 8.0
+PARTS: Final = ("ours", "ours-gate", "stock")
+BARS: Final[Mapping[str, float]] = {"worker_killed": 0.5, "scaled_up": 4.0}
+"""Fault → upper limit of its median, in seconds."""
+FAULTS: Final[Mapping[str, Callable[[NodeAccess, Run], float]]] = {
+    "worker_killed": lambda access, run: access.kill(run.pods()[1], run.worker(run.pods()[1])),
+    "pod_deleted": lambda _, run: run.delete_pod(run.pods()[1]),
+}
+
+
+def measure(options: Options) -> Report:
+    """Run the selected parts, each in a namespace of its own."""
+    wanted = options.parts(PARTS)
+    images = {"trainer": cluster_runs.image()}
+    for word in ("runtime", "controller"):
+        variable = f"DDP_TEST_{word.upper()}_IMAGE"
+        if variable not in os.environ:
+            raise CannotMeasure(f"{variable} names no image that the cluster can start.")
+        images[word] = os.environ[variable]
+    try:
+        api = Api(connect())
+        api.get("/version")
+    except DdpError as error:
+        raise CannotMeasure(f"there is no cluster: {error}") from error
+    report = Report()
+    with contextlib.ExitStack() as stack:
+        access = stack.enter_context(node_access(api, images["trainer"]))
+        stack.enter_context(kubeflow.platform_runtimes(api, images, RuntimeMount.IMAGE))
+        stack.enter_context(kubeflow.stock_runtime(api, images["trainer"]))
+        for part in wanted:
+            with contextlib.ExitStack() as parts:
+                if part == "ours-gate":
+                    parts.enter_context(kubeflow.elastic_job_sets(api))
+                space = parts.enter_context(cluster_runs.namespace(api))
+                backend, kind = ClusterBackend(Access(namespace=space)), _KINDS[part]
+                run = kind(backend, api, images["trainer"], "digits")
+                _PARTS[part](run, access, report, options)
+    return report
+
+
+def _ours(run: Run, access: NodeAccess, report: Report, options: Options, prefix: str = "") -> None:
+    assert isinstance(run, PlatformTrainJobRun)
+    stats = RecoveryStats()
+    with StepRecorder(run) as recorder, controller(run.backend.namespace, "--ddpjobs"):
+        run.submit(1, 1, apart=False)
+        for _ in range(1 if options.quick else 3):
+            _scale(run, stats, options)
+            for name, fault in {} if prefix else FAULTS.items():
+                _train(run, 2)
+                begun = fault(access, run)
+                stats.since(name, begun, run.first(begun, GIVEN_UP))
+                stats.since(f"{name}_until_whole", begun, run.first(begun, GIVEN_UP, world=2))
+            if not prefix:
+                _drain(run, recorder, stats)
+            options.progress(str(stats))
+            run.scale(1)
+        summary = recorder.suspended_summary(GIVEN_UP)
+    for name in stats.tries:
+        spread = report.figure(f"{prefix}{name}_seconds", stats.seconds(name))
+        lost = len(stats.tries[name]) - len(stats.seconds(name))
+        report.at_most(f"not recovered, {prefix}{name}".replace("_", " "), lost, 0)
+        if name in BARS:
+            report.at_most(f"median seconds, {prefix}{name}".replace("_", " "), spread.median, BARS[name])
+    report.at_most(f"samples lost {prefix}".strip(" _"), summary["samples_lost"], 0)
+    report.at_most(f"samples repeated {prefix}".strip(" _"), summary["samples_repeated"], 0)
+
+
+def _drain(run: PlatformTrainJobRun, recorder: StepRecorder, stats: RecoveryStats) -> None:
+    """Drain a node. The controller starts another pod first, so only the longest pause counts."""
+    _train(run, 2)
+    begun = time.time()
+    node_drain.drain(run, run.pods()[1]["spec"]["nodeName"])
+    _train(run, 2)
+    ended = time.time()
+    steps = recorder.steps_until(ended, GIVEN_UP)
+    stats.add("longest_pause_of_drain", longest_pause(steps, begun, ended).seconds)
+
+
+def _ours_gate(run: Run, access: NodeAccess, report: Report, options: Options) -> None:
+    _ours(run, access, report, options, "gate_")
+
+
+def _stock(run: Run, access: NodeAccess, report: Report, options: Options) -> None:
+    del access
+    stats = RecoveryStats()
+    run.submit(1, 1, apart=False)
+    for _ in range(1 if options.quick else 3):
+        _scale(run, stats, options)
+        run.scale(1)
+    for name in stats.tries:
+        report.baseline(f"stock_{name}_seconds", stats.seconds(name))
+
+
+def _scale(run: Run, stats: RecoveryStats, options: Options) -> None:
+    """Resize a job of one node to three nodes, and then to two."""
+    for name, before, nodes in (("scaled_up", 1, 3), ("scaled_down", 3, 2)):
+        _train(run, before)
+        begun = time.time()
+        run.scale(nodes)
+        stats.since(name, begun, run.first(begun, GIVEN_UP, world=nodes))
+    options.progress(f"{type(run).__name__}: {stats}")
+
+
+def _train(run: Run, world: int) -> None:
+    run.train(world, GIVEN_UP, lasting=SETTLED_SECONDS)
+
+
+_PARTS: Final[Mapping[str, Callable[[Run, NodeAccess, Report, Options], None]]] = {
+    "ours": _ours,
+    "ours-gate": _ours_gate,
+    "stock": _stock,
+}
+_KINDS: Final[Mapping[str, type[Run]]] = {
+    "ours": PlatformTrainJobRun,
+    "ours-gate": PlatformTrainJobRun,
+    "stock": StockTrainJobRun,
+}
