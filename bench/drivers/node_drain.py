@@ -61,7 +61,7 @@ def _measure_drain(bench: Bench, run: TrainerRun, recorder: StepRecorder, name: 
     time.sleep(CALM_SECONDS)
     node = run.pods_in(GroupState.RUNNING)[0]["spec"]["nodeName"]
     begun = time.time()
-    drain(run, node)
+    drain(run.name, node)
     drained = time.time()
     _wait_until_settled(run)
     ended = time.time()
@@ -92,12 +92,12 @@ def _wait_until_settled(run: TrainerRun) -> None:
     raise CannotMeasure(f"{run.name} did not get {WORLD} members and {run.spares} spares within {WAIT_SECONDS:g} s.")
 
 
-def drain(run: TrainerRun, node: str) -> None:
+def drain(job: str, node: str) -> None:
     """Evict all pods of the job from a node by ``kubectl drain``, and uncordon it. Raises CannotMeasure."""
     kubectl = shutil.which("kubectl")
     if kubectl is None:
         raise CannotMeasure("kubectl is missing, which drains nodes: make tools.")
-    flags = ("--ignore-daemonsets", "--delete-emptydir-data", f"--pod-selector={Label.JOB}={run.name}")
+    flags = ("--ignore-daemonsets", "--delete-emptydir-data", f"--pod-selector={Label.JOB}={job}")
     command = [kubectl, "drain", node, *flags, f"--timeout={WAIT_SECONDS:g}s"]
     try:
         done = subprocess.run(command, capture_output=True, text=True, check=False)

@@ -110,7 +110,7 @@ def _drain(run: PlatformTrainJobRun, recorder: StepRecorder, stats: RecoveryStat
     """Drain a node. The controller starts another pod first, so only the longest pause counts."""
     _train(run, 2)
     begun = time.time()
-    node_drain.drain(run, run.pods()[1]["spec"]["nodeName"])
+    node_drain.drain(run.name, run.pods()[1]["spec"]["nodeName"])
     _train(run, 2)
     ended = time.time()
     steps = recorder.steps_until(ended, GIVEN_UP)

@@ -2,29 +2,25 @@
 
 from __future__ import annotations
 
-import json
+import contextlib
 import os
 from collections.abc import Iterator
-from typing import Any
 
 import pytest
 
+from bench.drivers.kubeflow import ENGINE, elastic_job_sets, platform_runtimes, train_job
 from bench.drivers.node_access import NodeAccess
+from bench.drivers.node_drain import drain
+from bench.harness import CannotMeasure
 from kubectl_ddp.backends.cluster.http.api import Api
-from kubectl_ddp.engines.registry import ENGINES
-from kubectl_ddp.errors import NotFound
-from kubectl_ddp.values.engine import Engine
 from kubectl_ddp.values.pod import RuntimeMount
 from tests.cluster.live_cluster import Namespace, until
 from tests.cluster.test_cluster_any_image import RUNTIME as RUNTIME_IMAGE
 from tests.cluster.test_cluster_controller import controller
 from tests.cluster.test_cluster_engines import need
 from tests.cluster.test_cluster_faults import HURRY, NAME, PACED, Job
-from tools.docs.training_runtimes import RUNTIMES, runtime
 
 pytestmark = pytest.mark.alone  # the runtimes belong to the whole cluster
-ENGINE = ENGINES[Engine.TRAINJOB]
-RUNTIME_PATH = f"/apis/{ENGINE.api_version}/clustertrainingruntimes"
 
 
 @pytest.fixture
@@ -33,52 +29,45 @@ def runtimes(api: Api, space: Namespace, controller_image: str) -> Iterator[None
     need(space, ENGINE.name)
     if RUNTIME_IMAGE not in os.environ:
         pytest.skip(f"Set {RUNTIME_IMAGE} to the target 'runtime' of the Dockerfile.")
-    images = {"images/trainer": space.image, "images/runtime": os.environ[RUNTIME_IMAGE]}
-    images["images/controller"] = controller_image
-    for name, nodes in RUNTIMES.items():
-        text = json.dumps(runtime(name, nodes, RuntimeMount.COPY))
-        for word, image in images.items():
-            text = text.replace(word, image)
-        api.apply(f"{RUNTIME_PATH}/{name}", json.loads(text))
-    yield
-    for name in RUNTIMES:
-        api.delete(f"{RUNTIME_PATH}/{name}", uid=api.get(f"{RUNTIME_PATH}/{name}")["metadata"]["uid"])
+    images = {"trainer": space.image, "runtime": os.environ[RUNTIME_IMAGE], "controller": controller_image}
+    with platform_runtimes(api, images, RuntimeMount.COPY):
+        yield
 
 
-def train_job(space: Namespace, command: list[str], *, nodes: int, **trainer: Any) -> dict[str, Any]:
-    size = {"cpu": "500m", "memory": "1Gi"}
-    resources = {"requests": size, "limits": size}
-    settings = {"image": space.image, "numNodes": nodes, "numProcPerNode": 1, "resourcesPerNode": resources}
-    return {
-        "apiVersion": ENGINE.api_version,
-        "kind": ENGINE.kind,
-        "metadata": {"name": NAME},
-        "spec": {
-            "runtimeRef": {"name": "ddp-torch-elastic"},
-            "trainer": {**settings, "command": command, **trainer},
-        },
-    }
+@pytest.fixture
+def gate(api: Api) -> Iterator[None]:
+    """The feature gate ``ElasticJobSet``, on until the end of the test."""
+    with contextlib.ExitStack() as stack:
+        try:
+            stack.enter_context(elastic_job_sets(api))
+        except CannotMeasure as reason:
+            pytest.skip(str(reason))
+        yield
 
 
-def lose_drained_pod(job: Job) -> None:
-    """A drain evicts a pod: its rank leaves after a step, before the pod ends."""
+def lose_drained_node(job: Job) -> None:
+    """The pods of a drained node leave once others have joined, and the job never starts again from its beginning."""
+    reached = max(rank["step"] for rank in job.ranks())
     pod = job.space.pods()[-1]
-    until("an eviction that the budget allows", lambda: _is_evicted(job.space.api, pod))
-    until("the pod gone", lambda: pod["metadata"]["uid"] not in {each["metadata"]["uid"] for each in job.space.pods()})
+    drain(NAME, pod["spec"]["nodeName"])
+    assert pod["metadata"]["uid"] not in {each["metadata"]["uid"] for each in job.space.pods()}
     job.wait("world-size=2")
+    assert max(rank["step"] for rank in job.ranks()) > reached
     job.go_on()
 
 
-def _is_evicted(api: Api, pod: dict[str, Any]) -> bool:
-    try:
-        api.evict(pod)
-    except NotFound:
-        return True
-    return True
+def suspend_and_resume(job: Job) -> None:
+    """A suspended TrainJob has no pods, and its commands say so."""
+    job.space.ddp("suspend", NAME).ok()
+    until("no pods", lambda: not job.space.pods())
+    assert job.space.ddp("status", NAME, "-o", "json").ok().json["state"] == "Suspended"
+    job.space.ddp("resume", NAME).ok()
+    job.wait("world-size=1")
+    job.go_on()
 
 
 @pytest.mark.timeout(600)
-@pytest.mark.usefixtures("runtimes")
+@pytest.mark.usefixtures("runtimes", "gate")
 def test_one_in_the_words_of_the_sdk_is_scaled_and_loses_pods_and_no_sample(
     space: Namespace, reach: NodeAccess
 ) -> None:
@@ -86,13 +75,18 @@ def test_one_in_the_words_of_the_sdk_is_scaled_and_loses_pods_and_no_sample(
     flags = "--global-batch 64 --seed 0 --epochs 100000 --early-stop clock:1"
     job, command = Job(space, reach), ["bash", "-c", f"{script}torchrun paced.py {flags}"]
     with controller(space, "--ddpjobs"):
-        wanted = train_job(space, command, nodes=1, env=[{"name": "HURRY", "value": HURRY}])
+        env = [{"name": "HURRY", "value": HURRY}]
+        wanted = train_job(NAME, "ddp-torch-elastic", 1, {"image": space.image, "command": command, "env": env})
         space.api.create(space.path(ENGINE.api_version, ENGINE.plural), wanted)
         until("a job of the command line", lambda: space.ddp("status", NAME).code == 0)
         job.wait("world-size=1")
         job.go_on()
+        suspend_and_resume(job)
         job.befall("scale", "pod", "container", "launcher")
-        lose_drained_pod(job)
+        lose_drained_node(job)
+        assert NAME in space.ddp("top", NAME, "--once").ok().out
+        assert f"<title>{NAME}" in space.ddp("report", NAME, "-o", "-").ok().out
+        assert "generation" in space.ddp("logs", NAME).ok().out
         assert "It does not hang" in space.ddp("hang", NAME).ok().out
         assert space.ddp("list").ok().out.count(NAME) == 1
         job.succeeds()
