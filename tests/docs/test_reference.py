@@ -35,7 +35,7 @@ def test_every_option_of_a_command_is_in_the_reference(name: str) -> None:
     assert {flag for option in cli.options(name).values() for flag in option.opts} <= shown
 
 
-@pytest.mark.parametrize("name", PROGRAMS)
+@pytest.mark.parametrize("name", [*PROGRAMS, "collectives"])
 def test_every_program_of_the_image_is_in_the_reference_with_its_flags(name: str) -> None:
     if name in {"launch", "train"}:
         assert re.search(rf"`{name}` .*(\(trainer-options\.md\)|`ddp-launch`)", " ".join(PAGE.split()))

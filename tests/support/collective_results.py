@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from ddp_trainer.preflight.collectives.result import Result, Seconds
+from ddp_collectives.result import Result, Seconds
 
 
 def a_result(

@@ -12,7 +12,7 @@ from typing import Final
 import pytest
 
 ROOT: Final = Path(__file__).parents[2]
-PACKAGES: Final = ("trainer/ddp_trainer", "kubectl_plugin/kubectl_ddp", "bench", "tools")
+PACKAGES: Final = ("trainer/ddp_trainer", "trainer/ddp_collectives", "kubectl_plugin/kubectl_ddp", "bench", "tools")
 SOURCES: Final = {
     ".".join(path.relative_to((ROOT / package).parent).with_suffix("").parts): path
     for package in PACKAGES
@@ -20,7 +20,7 @@ SOURCES: Final = {
 }
 """Name of a module → its file."""
 REFERENCE: Final = re.compile(r":(func|class|meth|attr|data|mod):`~?([\w.]+)`")
-OURS: Final = ("ddp_trainer.", "kubectl_ddp.", "bench.", "tools.")
+OURS: Final = ("ddp_trainer.", "ddp_collectives.", "kubectl_ddp.", "bench.", "tools.")
 
 
 @pytest.mark.parametrize("name", [name for name, path in SOURCES.items() if ">>>" in path.read_text()])

@@ -15,6 +15,7 @@ from typing import Final
 
 import click
 
+from ddp_collectives import request
 from ddp_trainer.launch import derived_secret, packages
 from ddp_trainer.launch.flags import parser_for
 from ddp_trainer.launch.hang import hang_report
@@ -22,7 +23,6 @@ from ddp_trainer.launch.in_worker import profile
 from ddp_trainer.launch.rendezvous import store
 from ddp_trainer.metrics import aggregator
 from ddp_trainer.preflight import cli as preflight
-from ddp_trainer.preflight.collectives import request
 from ddp_trainer.train.checkpoint import checkpoint_cli
 from kubectl_ddp.cli.internal.examples import EXAMPLES
 from kubectl_ddp.cli.registry import ALIASES, COMMANDS, SECTIONS

@@ -1,8 +1,8 @@
 """Commands of the trainer image: ``ddp-launch``, and ``python -m ddp_trainer COMMAND``.
 
-The commands are launch, secret, install, store, aggregate, train, checkpoint, profile, hang, preflight and
-collectives. This module connects the packages, which do not import one another. Each package is imported only when its
-command runs: a launcher must not pay for torch, nor a store for prometheus.
+The commands are launch, secret, install, store, aggregate, train, checkpoint, profile, hang, preflight, and those that
+other packages add by entry points. This module connects the packages, which do not import one another. Each package is
+imported only when its command runs: a launcher must not pay for torch, nor a store for prometheus.
 """
 
 from __future__ import annotations
@@ -10,9 +10,9 @@ from __future__ import annotations
 import importlib
 import os
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 from ddp_trainer.common.constants import Env, Exit
 from ddp_trainer.common.time_classes import StartupPhase
@@ -20,16 +20,21 @@ from ddp_trainer.process import startup_times
 from ddp_trainer.process.stdio import open_closed, run_for_a_reader
 
 if TYPE_CHECKING:
+    from importlib.metadata import EntryPoint
+
     from ddp_trainer.launch.host.parent_link import ParentLink
     from ddp_trainer.launch.workers.worker_group import Program
 
 Command = Callable[[Sequence[str]], int]
 """Command line without the name of the command → exit code."""
 
+_ADDED_COMMANDS: Final = "ddp_launch.commands"
+"""Group of the entry points by which packages add subcommands to ``ddp-launch``."""
+
 
 def _launch(argv: Sequence[str]) -> int:
-    if argv and argv[0] in SUBCOMMANDS:
-        return SUBCOMMANDS[argv[0]](argv[1:])
+    if command := _find_command(argv[0], SUBCOMMANDS) if argv else None:
+        return command(argv[1:])
     if argv and argv[0].startswith(("--print", "--help", "-h")):
         return run_for_a_reader(lambda: _start_launcher(argv), "ddp-launch")
     if Env.LAUNCH_FLAGS in os.environ and "RANK" not in os.environ:
@@ -41,6 +46,20 @@ def _launch(argv: Sequence[str]) -> int:
 
         return resident_parent.run(lambda parent: _start_launcher(argv, parent))
     return _start_launcher(argv)
+
+
+def _find_command(name: str, commands: Mapping[str, Command]) -> Command | None:
+    """Return the command of this name, also of another package; None if there is none."""
+    if name in commands or not name.isidentifier():
+        return commands.get(name)
+    added = _added_commands()
+    return added[name].load() if name in added else None
+
+
+def _added_commands() -> Mapping[str, EntryPoint]:
+    from importlib.metadata import entry_points  # noqa: PLC0415 - slow, and no script's start needs it
+
+    return {each.name: each for each in entry_points(group=_ADDED_COMMANDS)}
 
 
 def _start_launcher(argv: Sequence[str], parent: ParentLink | None = None) -> int:
@@ -89,19 +108,11 @@ def _preflight(argv: Sequence[str]) -> int:
     return run_for_a_reader(lambda: main(argv), "ddp-launch preflight")
 
 
-def _collectives(argv: Sequence[str]) -> int:
-    from ddp_trainer.launch.flags import remaining_args  # noqa: PLC0415
-    from ddp_trainer.preflight.collectives.cli import main  # noqa: PLC0415
-
-    return main(argv, launch=_launch, unclaimed=remaining_args)
-
-
 PRELOAD = {"ddp_trainer": ("ddp_trainer.train.cli", "ddp_trainer.train.trainer")}
 """Modules to preload for the reference trainer, so that a restart does not import them again."""
 
 SUBCOMMANDS: dict[str, Command] = {
     "preflight": _preflight,
-    "collectives": _collectives,
 }
 """Subcommands of ``ddp-launch``. A script with such a name is started as ``./preflight``."""
 
@@ -123,9 +134,10 @@ def main(argv: Sequence[str] | None = None) -> int:
     """Run one command and return its exit code."""
     open_closed()
     name, *rest = [*(sys.argv[1:] if argv is None else argv), ""]
-    if name in COMMANDS:
-        return COMMANDS[name](rest[:-1])
-    usage = f"python -m ddp_trainer {{{','.join(COMMANDS)}}} [flags]; each lists its flags with --help"
+    if command := _find_command(name, COMMANDS):
+        return command(rest[:-1])
+    names = ",".join([*COMMANDS, *_added_commands()])
+    usage = f"python -m ddp_trainer {{{names}}} [flags]; each lists its flags with --help"
     if name in {"-h", "--help"}:
         return run_for_a_reader(lambda: print(f"usage: {usage}") or Exit.SUCCESS, "ddp_trainer")
     wrong = f"{name!r} is none of the commands" if name else "No command was given"

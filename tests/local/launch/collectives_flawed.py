@@ -9,9 +9,9 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
-from ddp_trainer.preflight.collectives.case import Call, Cell
-from ddp_trainer.preflight.collectives.operations import OPERATIONS
-from ddp_trainer.preflight.collectives.worker import main
+from ddp_collectives.case import Call, Cell
+from ddp_collectives.operations import OPERATIONS
+from ddp_collectives.worker import main
 
 
 def flipped_bit(cell: Cell) -> Call:

@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from ddp_trainer.preflight.collectives.request import DTYPES, NAMES
+from ddp_collectives.request import DTYPES, NAMES
 
 LAUNCH = Path(sys.executable).with_name("ddp-launch")
 FLAWED = Path(__file__).with_name("collectives_flawed.py")

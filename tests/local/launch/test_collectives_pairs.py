@@ -15,7 +15,7 @@ import pytest
 
 from tests.support.ports import free_port
 
-WORKER = "ddp_trainer.preflight.collectives.worker"
+WORKER = "ddp_collectives.worker"
 NODES = 4
 BAD = 2
 FLAGS = ["--pairs=3", "--sizes=4MiB", "--repeats=3", "--warmup=1", "--timeout=60"]

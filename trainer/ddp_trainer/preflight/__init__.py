@@ -5,6 +5,5 @@
     collect ─▶ Report ─▶ meeting ─▶ all reports ─▶ probing ─▶ all probes ─▶ checks ─▶ findings ─▶ present
 
 The package uses the standard library only and never torch, since torch may be the broken part. After the meeting, every
-step is a pure function of the exchanged reports and probes, so all nodes print the same table. Only the subpackage
-``collectives``, which measures on the ranks, needs torch.
+step is a pure function of the exchanged reports and probes, so all nodes print the same table.
 """

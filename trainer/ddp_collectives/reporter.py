@@ -7,12 +7,12 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
-from ddp_trainer.preflight.collectives import report
-from ddp_trainer.preflight.collectives.comparison import BaselineRun, Change, ChangeVerdict
-from ddp_trainer.preflight.collectives.errors import SLOWER
-from ddp_trainer.preflight.collectives.request import OFF, MeasurementRequest
-from ddp_trainer.preflight.collectives.result import Result, Unsupported
-from ddp_trainer.preflight.collectives.thresholds import (
+from ddp_collectives import report
+from ddp_collectives.comparison import BaselineRun, Change, ChangeVerdict
+from ddp_collectives.errors import SLOWER
+from ddp_collectives.request import OFF, MeasurementRequest
+from ddp_collectives.result import Result, Unsupported
+from ddp_collectives.thresholds import (
     DeviceThroughput,
     Thresholds,
     slow_all_reduces,

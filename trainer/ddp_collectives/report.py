@@ -7,9 +7,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from typing import Any, Final
 
-from ddp_trainer.preflight.collectives.comparison import Change
-from ddp_trainer.preflight.collectives.result import API_VERSION, KIND, Result, Unsupported
-from ddp_trainer.preflight.collectives.sizes import show
+from ddp_collectives.comparison import Change
+from ddp_collectives.result import API_VERSION, KIND, Result, Unsupported
+from ddp_collectives.sizes import show
 
 _COLUMNS: Final = (
     *(("OPERATION", -14), ("DTYPE", -8), ("SIZE", 9), ("MEDIAN", 9), ("MIN", 9), ("MAX", 9)),

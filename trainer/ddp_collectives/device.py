@@ -9,8 +9,8 @@ from typing import Final
 
 import torch
 
-from ddp_trainer.preflight.collectives.errors import BadRequest
-from ddp_trainer.preflight.collectives.sizes import show
+from ddp_collectives.errors import BadRequest
+from ddp_collectives.sizes import show
 
 Run = Callable[[], object]
 Timer = Callable[[Run], float]

@@ -7,11 +7,11 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from typing import Any, Final
 
-from ddp_trainer.preflight.collectives.errors import SLOWER
-from ddp_trainer.preflight.collectives.pair_analysis import ALONE, PairResult, Suspect, classify_pairs, find_suspects
-from ddp_trainer.preflight.collectives.report import format_bandwidth
-from ddp_trainer.preflight.collectives.result import API_VERSION
-from ddp_trainer.preflight.collectives.sizes import show
+from ddp_collectives.errors import SLOWER
+from ddp_collectives.pair_analysis import ALONE, PairResult, Suspect, classify_pairs, find_suspects
+from ddp_collectives.report import format_bandwidth
+from ddp_collectives.result import API_VERSION
+from ddp_collectives.sizes import show
 
 KIND: Final = "Pairs"
 

@@ -11,9 +11,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Final
 
+from ddp_collectives.errors import BadRequest
+from ddp_collectives.sizes import parse_sizes
 from ddp_trainer.net.arguments import ArgumentParser
-from ddp_trainer.preflight.collectives.errors import BadRequest
-from ddp_trainer.preflight.collectives.sizes import parse_sizes
 
 NAMES: Final = (
     *("broadcast", "reduce", "all_reduce", "scatter", "gather", "all_gather", "reduce_scatter", "all_to_all"),

@@ -6,13 +6,12 @@ from collections.abc import Sequence
 
 import pytest
 
-from ddp_trainer.launch.flags import remaining_args
-from ddp_trainer.preflight.collectives import (
+from ddp_collectives import (
     cli,
     operations,
     request,
 )
-from ddp_trainer.preflight.collectives.errors import BadRequest
+from ddp_collectives.errors import BadRequest
 
 
 def test_every_operation_that_can_be_asked_for_is_there() -> None:
@@ -62,7 +61,7 @@ def test_what_cannot_be_meant_gets_one_sentence_and_starts_nothing(
     def launch(_: object) -> int:
         raise AssertionError
 
-    assert cli.main(words, launch=launch, unclaimed=remaining_args) == BadRequest.exit_code
+    assert cli.main(words, launch) == BadRequest.exit_code
     told = capsys.readouterr()
     assert told.out == ""
     assert sentence in told.err
@@ -76,7 +75,7 @@ def test_the_launcher_gets_torchruns_flags_then_the_worker_then_ours() -> None:
         started.append([*words])
         return 7
 
-    assert cli.main(["--sizes", "4KiB", "--nnodes", "2"], launch=launch, unclaimed=remaining_args) == 7
+    assert cli.main(["--sizes", "4KiB", "--nnodes", "2"], launch) == 7
     [words] = started
     assert words[:2] == ["--nnodes", "2"]
     assert words[4:6] == ["--module", cli.WORKER]

@@ -7,9 +7,9 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from ddp_trainer.preflight.collectives.case import compare
-from ddp_trainer.preflight.collectives.fill_pattern import UNTOUCHED, Pattern
-from ddp_trainer.preflight.collectives.request import DTYPES
+from ddp_collectives.case import compare
+from ddp_collectives.fill_pattern import UNTOUCHED, Pattern
+from ddp_collectives.request import DTYPES
 
 KINDS = [getattr(torch, name) for name in DTYPES]
 

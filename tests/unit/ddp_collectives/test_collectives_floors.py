@@ -7,10 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from ddp_trainer.common.gpu_specs import FIGURES
-from ddp_trainer.preflight.collectives.errors import BadRequest
-from ddp_trainer.preflight.collectives.result import Result
-from ddp_trainer.preflight.collectives.thresholds import (
+from ddp_collectives.errors import BadRequest
+from ddp_collectives.result import Result
+from ddp_collectives.thresholds import (
     MACHINES,
     DeviceThroughput,
     Thresholds,
@@ -19,6 +18,7 @@ from ddp_trainer.preflight.collectives.thresholds import (
     threshold_violations,
     thresholds_for,
 )
+from ddp_trainer.common.gpu_specs import FIGURES
 from tests.support.collective_results import a_result
 
 H100 = "NVIDIA H100 80GB HBM3"

@@ -18,11 +18,11 @@ from typing import Any, Final
 import torch
 import torch.distributed as dist
 
-from ddp_trainer.preflight.collectives import bandwidth
-from ddp_trainer.preflight.collectives.errors import CommunicationFailed, first_line
-from ddp_trainer.preflight.collectives.measure import max_rank_times
-from ddp_trainer.preflight.collectives.pair_analysis import ALONE, PairResult, round_robin_pairs
-from ddp_trainer.preflight.collectives.rank import Rank
+from ddp_collectives import bandwidth
+from ddp_collectives.errors import CommunicationFailed, first_line
+from ddp_collectives.measure import max_rank_times
+from ddp_collectives.pair_analysis import ALONE, PairResult, round_robin_pairs
+from ddp_collectives.rank import Rank
 from ddp_trainer.process.group_names import restart_group_names
 
 MESSAGE_BYTES: Final = {"gloo": 4 << 20, "nccl": 256 << 20}

@@ -10,8 +10,8 @@ from typing import Final
 
 import torch
 
-from ddp_trainer.preflight.collectives.device import Run, Timer
-from ddp_trainer.preflight.collectives.thresholds import DeviceThroughput
+from ddp_collectives.device import Run, Timer
+from ddp_collectives.thresholds import DeviceThroughput
 
 _SIDE: Final = {"cuda": 8192, "cpu": 256}
 """Side of the square matrices, large enough to keep a GPU busy for a millisecond."""

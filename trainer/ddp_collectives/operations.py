@@ -10,8 +10,8 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
-from ddp_trainer.preflight.collectives import bandwidth
-from ddp_trainer.preflight.collectives.case import Call, Cell
+from ddp_collectives import bandwidth
+from ddp_collectives.case import Call, Cell
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 import torch
 
-from ddp_trainer.preflight.collectives.device import choose
-from ddp_trainer.preflight.collectives.errors import BadRequest
+from ddp_collectives.device import choose
+from ddp_collectives.errors import BadRequest
 
 
 def cuda(monkeypatch: pytest.MonkeyPatch, gpus: int) -> None:

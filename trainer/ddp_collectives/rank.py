@@ -10,9 +10,9 @@ from typing import Any
 import torch
 import torch.distributed as dist
 
-from ddp_trainer.preflight.collectives.device import Timer, choose
-from ddp_trainer.preflight.collectives.errors import BadRequest, CommunicationFailed, first_line
-from ddp_trainer.preflight.collectives.request import MeasurementRequest
+from ddp_collectives.device import Timer, choose
+from ddp_collectives.errors import BadRequest, CommunicationFailed, first_line
+from ddp_collectives.request import MeasurementRequest
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -9,8 +9,8 @@ from enum import StrEnum
 from pathlib import Path
 from typing import Any
 
-from ddp_trainer.preflight.collectives.errors import BadRequest
-from ddp_trainer.preflight.collectives.result import API_VERSION, KIND, Result
+from ddp_collectives.errors import BadRequest
+from ddp_collectives.result import API_VERSION, KIND, Result
 
 
 class ChangeVerdict(StrEnum):

@@ -1,4 +1,4 @@
-"""One rank of the measurement: ``ddp-launch ... -m ddp_trainer.preflight.collectives.worker``.
+"""One rank of the measurement: ``ddp-launch ... -m ddp_collectives.worker``.
 
 :func:`main` runs the requested operations, or pairs of nodes, and reports on rank 0.
 """
@@ -20,18 +20,18 @@ import torch
 import torch.distributed as dist
 from torch.cuda import nccl
 
-from ddp_trainer.preflight.collectives import errors, pairs, pairs_report
-from ddp_trainer.preflight.collectives.comparison import BaselineRun
-from ddp_trainer.preflight.collectives.device import check_free_memory
-from ddp_trainer.preflight.collectives.device_benchmark import device_name, measure_throughput
-from ddp_trainer.preflight.collectives.exchange import Exchange
-from ddp_trainer.preflight.collectives.measure import measure
-from ddp_trainer.preflight.collectives.operations import OPERATIONS, Operation
-from ddp_trainer.preflight.collectives.rank import Rank, join
-from ddp_trainer.preflight.collectives.reporter import ResultReporter
-from ddp_trainer.preflight.collectives.request import OFF, parse
-from ddp_trainer.preflight.collectives.result import Result, Unsupported
-from ddp_trainer.preflight.collectives.thresholds import read_thresholds
+from ddp_collectives import errors, pairs, pairs_report
+from ddp_collectives.comparison import BaselineRun
+from ddp_collectives.device import check_free_memory
+from ddp_collectives.device_benchmark import device_name, measure_throughput
+from ddp_collectives.exchange import Exchange
+from ddp_collectives.measure import measure
+from ddp_collectives.operations import OPERATIONS, Operation
+from ddp_collectives.rank import Rank, join
+from ddp_collectives.reporter import ResultReporter
+from ddp_collectives.request import OFF, parse
+from ddp_collectives.result import Result, Unsupported
+from ddp_collectives.thresholds import read_thresholds
 
 
 def main(argv: Sequence[str], operations: Mapping[str, Operation] = OPERATIONS) -> int:

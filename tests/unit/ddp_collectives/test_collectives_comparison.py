@@ -8,12 +8,12 @@ from typing import Any
 
 import pytest
 
-from ddp_trainer.preflight.collectives import report
-from ddp_trainer.preflight.collectives.comparison import BaselineRun, ChangeVerdict
-from ddp_trainer.preflight.collectives.errors import BadRequest
-from ddp_trainer.preflight.collectives.reporter import ResultReporter
-from ddp_trainer.preflight.collectives.request import parse
-from ddp_trainer.preflight.collectives.result import Result, Unsupported
+from ddp_collectives import report
+from ddp_collectives.comparison import BaselineRun, ChangeVerdict
+from ddp_collectives.errors import BadRequest
+from ddp_collectives.reporter import ResultReporter
+from ddp_collectives.request import parse
+from ddp_collectives.result import Result, Unsupported
 from tests.support.collective_results import a_result
 
 ABOUT: dict[str, Any] = {"backend": "gloo", "world_size": 2, "torch": "2.13.0", "ranks": [{"host": "a"}, {"host": "b"}]}

@@ -10,14 +10,14 @@ from typing import Any, Final
 import torch
 import torch.distributed as dist
 
-from ddp_trainer.preflight.collectives.case import Call, Cell
-from ddp_trainer.preflight.collectives.errors import CollectivesError, CommunicationFailed, first_line
-from ddp_trainer.preflight.collectives.exchange import Exchange
-from ddp_trainer.preflight.collectives.fill_pattern import Pattern
-from ddp_trainer.preflight.collectives.operations import Operation
-from ddp_trainer.preflight.collectives.rank import Rank
-from ddp_trainer.preflight.collectives.result import Result, Seconds, Unsupported
-from ddp_trainer.preflight.collectives.sizes import show
+from ddp_collectives.case import Call, Cell
+from ddp_collectives.errors import CollectivesError, CommunicationFailed, first_line
+from ddp_collectives.exchange import Exchange
+from ddp_collectives.fill_pattern import Pattern
+from ddp_collectives.operations import Operation
+from ddp_collectives.rank import Rank
+from ddp_collectives.result import Result, Seconds, Unsupported
+from ddp_collectives.sizes import show
 
 _ABSENT: Final = re.compile(
     r"not (?:yet )?(?:supported|implemented)|(?:does not|doesn't) support|unsupported|invalid scalar type",

@@ -8,8 +8,8 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from ddp_trainer.preflight.collectives.exchange import Exchange
-from ddp_trainer.preflight.collectives.fill_pattern import UNTOUCHED, Pattern
+from ddp_collectives.exchange import Exchange
+from ddp_collectives.fill_pattern import UNTOUCHED, Pattern
 
 _CHUNK = 1 << 20
 """Elements compared at a time. The reference takes 8 bytes per element."""

@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 import torch
 
-from ddp_trainer.preflight.collectives.device import check_free_memory, free_memory
-from ddp_trainer.preflight.collectives.errors import BadRequest
+from ddp_collectives.device import check_free_memory, free_memory
+from ddp_collectives.errors import BadRequest
 
 
 def machine(folder: Path, limit: str) -> tuple[Path, Path]:

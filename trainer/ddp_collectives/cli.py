@@ -10,24 +10,23 @@ import sys
 from collections.abc import Callable, Sequence
 from typing import Final
 
-from ddp_trainer.preflight.collectives.errors import BadRequest
-from ddp_trainer.preflight.collectives.request import parse, parser, split
+from ddp_collectives.errors import BadRequest
+from ddp_collectives.request import parse, parser, split
+from ddp_trainer.__main__ import main as run_command
+from ddp_trainer.launch.flags import remaining_args
 
-WORKER: Final = "ddp_trainer.preflight.collectives.worker"
+WORKER: Final = "ddp_collectives.worker"
 
 Launch = Callable[[Sequence[str]], int]
 """Runs the launcher with a command line, and returns its exit code."""
 
-Unclaimed = Callable[[Sequence[str]], Sequence[str]]
-"""Returns the words that are neither flags of the launcher nor their values."""
 
-
-def main(argv: Sequence[str], *, launch: Launch, unclaimed: Unclaimed) -> int:
+def main(argv: Sequence[str], launch: Launch = lambda words: run_command(["launch", *words])) -> int:
     """Check the flags and start the ranks. Returns an exit code of :mod:`errors`, or that of the launcher."""
     try:
         ours, torchruns = split(argv)
         parse(ours)
-        _reject_unknown_args(unclaimed(torchruns))
+        _reject_unknown_args(remaining_args(torchruns))
     except BadRequest as error:
         print(f"ddp-launch collectives: {error}", file=sys.stderr)
         return error.exit_code

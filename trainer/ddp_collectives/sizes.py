@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from typing import Final
 
-from ddp_trainer.preflight.collectives.errors import BadRequest
+from ddp_collectives.errors import BadRequest
 
 UNITS: Final = {"": 1, "B": 1, "K": 2**10, "M": 2**20, "G": 2**30, "KIB": 2**10, "MIB": 2**20, "GIB": 2**30}
 """Units in bytes. A single letter is binary, as in nccl-tests."""

@@ -12,9 +12,9 @@ from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Any, Final
 
+from ddp_collectives.errors import BadRequest
+from ddp_collectives.result import Result
 from ddp_trainer.common.gpu_specs import find_gpu_specs
-from ddp_trainer.preflight.collectives.errors import BadRequest
-from ddp_trainer.preflight.collectives.result import Result
 
 MATMUL_SHARE: Final = 0.5
 """Required share of the data sheet's bfloat16 rate. Products of large matrices reach 60 to 85 %, less if power limits
