@@ -48,8 +48,8 @@ def _trouble(bench: Bench, flags: tuple[str, ...], launch: tuple[str, ...]) -> s
 
 def _collectives(bench: Bench) -> tuple[list[int | None], str]:
     """Exit codes of both nodes, and the end of what they printed."""
-    program = ("--sizes", "4KiB,1MiB", "--repeats", "3", "--warmup", "1", "--floors", "off")
-    command = (PYTHON, "-m", "ddp_trainer", "collectives")
+    program = ("--sizes", "4KiB,1MiB", "--repeats", "3", "--warmup", "1")
+    command = (PYTHON, "-m", "ddp_collectives")
     variables = SOCKETS if bench.is_gpu else {}
     with Nodes(bench.folder("collectives"), program, least=2, most=2, variables=variables, command=command) as nodes:
         codes = [agent.wait(bench.seconds_left) for agent in nodes.agents.values()]

@@ -15,7 +15,7 @@ from typing import Final
 
 import click
 
-from ddp_collectives import request
+from ddp_collectives import flags
 from ddp_trainer.launch import derived_secret, packages
 from ddp_trainer.launch.flags import parser_for
 from ddp_trainer.launch.hang import hang_report
@@ -45,7 +45,7 @@ PROGRAMS: Final = {
     "install": (packages.argument_parser(), "cluster.md"),
     "secret": (derived_secret.parser(), "howto/kubeflow.md"),
     "preflight": (preflight.argument_parser({}), "preflight.md"),
-    "collectives": (request.parser(), "collectives.md"),
+    "collectives": (flags.parser(), "collectives.md"),
     "checkpoint": (checkpoint_cli.argument_parser(), "checkpoints.md"),
     "aggregate": (aggregator.argument_parser(), "metrics.md"),
     "profile": (profile.argument_parser(), "watching.md"),

@@ -5,13 +5,13 @@ The launcher starts :mod:`worker` on every rank.
 
 from __future__ import annotations
 
-import difflib
+import json
 import sys
 from collections.abc import Callable, Sequence
+from dataclasses import asdict
 from typing import Final
 
-from ddp_collectives.errors import BadRequest
-from ddp_collectives.request import parse, parser, split
+from ddp_collectives.flags import PROGRAM, BadRequest, parse
 from ddp_trainer.__main__ import main as run_command
 from ddp_trainer.launch.flags import remaining_args
 
@@ -22,26 +22,16 @@ Launch = Callable[[Sequence[str]], int]
 
 
 def main(argv: Sequence[str], launch: Launch = lambda words: run_command(["launch", *words])) -> int:
-    """Check the flags and start the ranks. Returns an exit code of :mod:`errors`, or that of the launcher."""
+    """Check the flags and start the ranks. Returns 2 for an invalid flag, else the exit code of the launcher."""
     try:
-        ours, torchruns = split(argv)
-        parse(ours)
-        _reject_unknown_args(remaining_args(torchruns))
+        request, launcher_flags = parse(argv)
     except BadRequest as error:
-        print(f"ddp-launch collectives: {error}", file=sys.stderr)
+        print(f"{PROGRAM}: {error}", file=sys.stderr)
         return error.exit_code
+    if unknown := remaining_args(launcher_flags):
+        hint = "is not a flag, and collectives run no script; --help lists the flags."
+        print(f"{PROGRAM}: {unknown[0]!r} {hint}", file=sys.stderr)
+        return BadRequest.exit_code
     # A restart would hide the failure that a rank found. A fork server would stay unused.
-    return launch([*torchruns, "--max-restarts=0", "--no-zygote", "--module", WORKER, *ours])
-
-
-def _reject_unknown_args(words: Sequence[str]) -> None:
-    """Raise BadRequest for the first unknown word."""
-    if not words:
-        return
-    word = words[0]
-    if not word.startswith("-"):
-        raise BadRequest(f"{word!r} is not a flag, and collectives run no script of yours; leave it out.")
-    known = [name for action in parser()._actions for name in action.option_strings]  # noqa: SLF001 - no public way
-    near = difflib.get_close_matches(word.partition("=")[0], known, n=1)
-    hint = f"did you mean {near[0]}?" if near else "ddp-launch collectives --help lists the flags."
-    raise BadRequest(f"Unknown flag {word}; {hint}")
+    fixed = ("--max-restarts=0", "--no-zygote", "--module", WORKER)
+    return launch([*launcher_flags, *fixed, json.dumps(asdict(request))])

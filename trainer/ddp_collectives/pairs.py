@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import json
 import os
-import platform
 import statistics
 import time
 from collections.abc import Mapping, Sequence
@@ -18,78 +17,88 @@ from typing import Any, Final
 import torch
 import torch.distributed as dist
 
-from ddp_collectives import bandwidth
-from ddp_collectives.errors import CommunicationFailed, first_line
-from ddp_collectives.measure import max_rank_times
+from ddp_collectives import pair_analysis
+from ddp_collectives.flags import BadRequest, CollectivesError
+from ddp_collectives.operations import ELEMENT_BYTES, OPERATIONS
 from ddp_collectives.pair_analysis import ALONE, PairResult, round_robin_pairs
-from ddp_collectives.rank import Rank
+from ddp_collectives.rank import POLL_SECONDS, Rank, first_line
+from ddp_collectives.report import max_rank_times
 from ddp_trainer.process.group_names import restart_group_names
 
 MESSAGE_BYTES: Final = {"gloo": 4 << 20, "nccl": 256 << 20}
 """Size of the all-reduce in bytes, unless ``--sizes`` sets another."""
-_POLL_SECONDS: Final = 0.02
 _MARGIN_SECONDS: Final = 2.0
 """Seconds for the work of a rank besides waiting for its peers."""
 
-
-def message_bytes(own: Rank) -> int:
-    """Return the size of the message in bytes."""
-    return max(own.request.sizes_of(own.backend)) if own.request.sizes else MESSAGE_BYTES[own.backend]
+RankResult = Mapping[str, Any]
+"""Its ``times``, or its ``error``."""
 
 
-def exchange_rank_info(own: Rank) -> Mapping[int, Mapping[str, Any]]:
-    """Return node and host of all ranks, by rank.
+def find_bad_nodes(own: Rank) -> tuple[int, str]:
+    """Measure all pairs, and print them on rank 0. Returns exit code and sentence.
 
     Raises:
-        CommunicationFailed: Some ranks did not come; the message names them.
+        BadRequest: All ranks are on one node.
+        CollectivesError: Some ranks did not come, or rank 0 does not end a round in time.
     """
-    told = {"node": own.node, "host": platform.node()}
-    own.store.set(f"pairs/rank/{own.rank}", json.dumps(told))
-    until = time.monotonic() + own.request.timeout_seconds
-    found = {rank: _read(own.store, f"pairs/rank/{rank}", until) for rank in range(own.world)}
-    missing = [rank for rank, each in found.items() if each is None]
-    if missing:
-        raise CommunicationFailed(
-            f"Ranks {', '.join(map(str, missing))} did not come within {own.request.timeout_seconds:g} s."
-        )
-    return {rank: each for rank, each in found.items() if each is not None}
+    # A failed NCCL collective raises where it is waited for, instead of ending the process. Not tested on GPUs.
+    os.environ |= {"TORCH_NCCL_BLOCKING_WAIT": "1", "TORCH_NCCL_ASYNC_ERROR_HANDLING": "0"}
+    size_bytes = _message_bytes(own)
+    places = own.exchange_places()
+    names = {int(place["node"]): f"{place['node']} ({place['host']})" for place in places}
+    if len(names) < 2:
+        raise BadRequest("--pairs needs two nodes or more, and all ranks are on one; leave it out.")
+    is_table = own.request.output == "table"
+    if own.rank == 0 and is_table:
+        print(pair_analysis.header(names, own.backend, size_bytes), flush=True)
+    results = _measure_rounds(own, places)
+    slow_share = own.request.slow_below
+    if own.rank == 0:
+        table = "\n".join(pair_analysis.rows(results, names, slow_share))
+        document = pair_analysis.pairings_to_json(own.metadata(places), results, names, slow_share)
+        print(table if is_table else document, flush=True)
+    return own.share_outcome(pair_analysis.outcome(results, names, slow_share))
 
 
-def measure_pairs(own: Rank, places: Mapping[int, Mapping[str, Any]]) -> list[PairResult] | None:
-    """Measure all pairings. Returns them on rank 0, and None on the other ranks.
+def _message_bytes(own: Rank) -> int:
+    return max(own.request.sizes) if own.request.sizes else MESSAGE_BYTES[own.backend]
 
-    Raises:
-        CommunicationFailed: Rank 0 does not end a round in time.
-    """
-    nodes = sorted({int(place["node"]) for place in places.values()})
-    ranks_of = {node: [rank for rank, place in places.items() if place["node"] == node] for node in nodes}
-    several: list[tuple[int, ...]] = [(node,) for node in nodes if len(ranks_of[node]) > 1]
-    found: list[PairResult] = []
+
+def _measure_rounds(own: Rank, places: Sequence[Mapping[str, Any]]) -> list[PairResult]:
+    """Measure all pairings. Returns them on rank 0."""
+    nodes = sorted({int(place["node"]) for place in places})
+    ranks = {node: [rank for rank, place in enumerate(places) if place["node"] == node] for node in nodes}
+    several: list[tuple[int, ...]] = [(node,) for node in nodes if len(ranks[node]) > 1]
+    results: list[PairResult] = []
     for number, pairs in enumerate([several, *round_robin_pairs(nodes, own.request.pairs)], start=ALONE):
-        mine = next((pair for pair in pairs if own.node in pair), None)
-        if mine is not None:
-            told = _measure_pair(own, number, [rank for node in mine for rank in ranks_of[node]])
-            own.store.set(f"pairs/{number}/{own.rank}", json.dumps(told))
+        members = {pair: [rank for node in pair for rank in ranks[node]] for pair in pairs}
+        for pair in pairs:
+            if own.node in pair:
+                own.store.set(f"pairs/{number}/{own.rank}", json.dumps(_measure_pair(own, number, members[pair])))
+        until = time.monotonic() + _pair_timeout(own)
         if own.rank == 0:
-            found += _collect_results(own, number, pairs, ranks_of)
-            own.store.set(f"pairs/{number}/over", "")
-        elif _read(own.store, f"pairs/{number}/over", time.monotonic() + 4 * _pair_timeout(own)) is None:
-            raise CommunicationFailed("Rank 0, which collects the results, no longer answers.")
-    return found if own.rank == 0 else None
+            results += [_collect_pair(own, number, pair, members[pair], until) for pair in pairs]
+            own.store.set(f"pairs/{number}/over", "0")
+        elif own.read(f"pairs/{number}/over", until + 3 * _pair_timeout(own)) is None:
+            raise CollectivesError("Rank 0, which collects the results, no longer answers.")
+    return results
 
 
 def _pair_timeout(own: Rank) -> float:
     """Return the seconds that a pair may take to meet and to fail in a collective."""
-    return 2 * own.request.pair_timeout_seconds + _MARGIN_SECONDS
+    return 2 * own.request.pair_timeout + _MARGIN_SECONDS
 
 
-def _measure_pair(own: Rank, number: int, members: Sequence[int]) -> Mapping[str, Any]:
-    """Return the times of all repeats, or the error."""
-    if absent := _absent(own, number, members):
-        return {"error": f"rank {absent[0]} did not come within {own.request.pair_timeout_seconds:g} s"}
+def _measure_pair(own: Rank, number: int, members: Sequence[int]) -> RankResult:
+    own.store.set(f"pairs/{number}/here/{own.rank}", "0")
+    until = time.monotonic() + own.request.pair_timeout
+    for rank in members:
+        if own.read(f"pairs/{number}/here/{rank}", until) is None:
+            return {"error": f"rank {rank} did not come within {own.request.pair_timeout} s"}
+    message = torch.ones(_message_bytes(own) // ELEMENT_BYTES, dtype=torch.float32, device=own.device)
     try:
-        own.init_process_group(f"pairs/group/{number}/{members[0]}", members, own.request.pair_timeout_seconds)
-        return {"times": _times(own, len(members))}
+        own.init_process_group(f"pairs/group/{number}/{members[0]}", members, own.request.pair_timeout)
+        return {"times": own.time_calls(lambda: dist.all_reduce(message))}
     except (RuntimeError, ValueError) as error:
         return {"error": first_line(error)}
     finally:
@@ -99,83 +108,21 @@ def _measure_pair(own: Rank, number: int, members: Sequence[int]) -> Mapping[str
         restart_group_names()
 
 
-def _absent(own: Rank, number: int, members: Sequence[int]) -> list[int]:
-    """Return the members that do not come. Waiting in torch would print four lines to stderr."""
-    own.store.set(f"pairs/{number}/here/{own.rank}", "")
-    until = time.monotonic() + own.request.pair_timeout_seconds
-    return [rank for rank in members if _read(own.store, f"pairs/{number}/here/{rank}", until) is None]
-
-
-def _times(own: Rank, world: int) -> list[float]:
-    count = message_bytes(own) // 4
-    message = torch.ones(count, dtype=torch.float32, device=own.device)
-    times: list[float] = []
-    for repeat in range(own.request.warmup + own.request.repeats):
-        message.fill_(1)
-        dist.barrier()
-        seconds = own.timer(lambda: dist.all_reduce(message))
-        if not bool((message == world).all()):
-            raise RuntimeError("the sum of the all-reduce is wrong")
-        times += [seconds] if repeat >= own.request.warmup else []
-    return times
-
-
-def _collect_results(
-    own: Rank, number: int, pairs: Sequence[tuple[int, ...]], ranks_of: Mapping[int, Sequence[int]]
-) -> list[PairResult]:
-    until = time.monotonic() + _pair_timeout(own)
-    found = []
-    for pair in pairs:
-        members = [rank for node in pair for rank in ranks_of[node]]
-        found.append(_pair_result(own, number, pair, _receive_results(own, number, members, until)))
-    return found
-
-
-def _receive_results(
-    own: Rank, number: int, members: Sequence[int], until: float
-) -> dict[int, Mapping[str, Any] | None]:
-    """Return each member's result until the deadline. After one failure, the others have a few more seconds."""
-    told: dict[int, Mapping[str, Any] | None] = dict.fromkeys(members)
-    while missing := [rank for rank, each in told.items() if each is None]:
+def _collect_pair(own: Rank, number: int, pair: tuple[int, ...], members: Sequence[int], until: float) -> PairResult:
+    """Return the result of a pair. After one failure, its other ranks have a few more seconds."""
+    results: dict[int, RankResult | None] = dict.fromkeys(members)
+    while missing := [rank for rank, result in results.items() if result is None]:
         for rank in missing:
-            told[rank] = _read(own.store, f"pairs/{number}/{rank}", 0)
-            if "error" in (told[rank] or {}):
+            results[rank] = own.read(f"pairs/{number}/{rank}", 0)
+            if "error" in (results[rank] or {}):
                 until = min(until, time.monotonic() + _MARGIN_SECONDS)
         if time.monotonic() >= until:
             break
-        time.sleep(_POLL_SECONDS)
-    return told
-
-
-def _pair_result(
-    own: Rank, number: int, pair: tuple[int, ...], told: Mapping[int, Mapping[str, Any] | None]
-) -> PairResult:
-    errors = [f"rank {rank} says nothing" for rank, each in told.items() if each is None]
-    errors += [f"rank {rank}: {each['error']}" for rank, each in told.items() if each and "error" in each]
+        time.sleep(POLL_SECONDS)
+    errors = [f"rank {rank} does not answer" for rank in missing]
+    errors += [f"rank {rank}: {result['error']}" for rank, result in results.items() if result and "error" in result]
     if errors:
         return PairResult(round=number, nodes=pair, error=errors[0])
-    seconds = statistics.median(max_rank_times(each for each in told.values() if each))
-    speed = message_bytes(own) / seconds * bandwidth.all_reduce_factor(len(told))
+    seconds = statistics.median(max_rank_times([result["times"] for result in results.values() if result]))
+    speed = _message_bytes(own) / seconds * OPERATIONS["all_reduce"].bus_factor(len(members))
     return PairResult(round=number, nodes=pair, bus_bytes_per_second=speed)
-
-
-def _read(store: Any, key: str, until: float) -> Mapping[str, Any] | None:
-    """Return the value of a key; None if it is not set in time.
-
-    It polls, because torch's store prints four lines to stderr for every wait that times out.
-    """
-    try:
-        while not store.check([key]):
-            if time.monotonic() >= until:
-                return None
-            time.sleep(_POLL_SECONDS)
-        text = store.get(key)
-    except RuntimeError:
-        return None
-    return dict(json.loads(text)) if text else {}
-
-
-def make_failures_raise() -> None:
-    """Make a failed NCCL collective raise where it is waited for, instead of ending the process. Not tested on GPUs."""
-    os.environ["TORCH_NCCL_BLOCKING_WAIT"] = "1"
-    os.environ["TORCH_NCCL_ASYNC_ERROR_HANDLING"] = "0"

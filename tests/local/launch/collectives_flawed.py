@@ -7,67 +7,51 @@ from dataclasses import replace
 
 import torch
 import torch.distributed as dist
-from torch import Tensor
 
-from ddp_collectives.case import Call, Cell
-from ddp_collectives.operations import OPERATIONS
+from ddp_collectives.operations import OPERATIONS, Call, Case
 from ddp_collectives.worker import main
 
 
-def flipped_bit(cell: Cell) -> Call:
+def flipped_bit(case: Case) -> Call:
     """One element of one rank is off by one."""
-    call = OPERATIONS["all_reduce"].prepare(cell)
+    call = OPERATIONS["all_reduce"].prepare(case)
 
-    def trial() -> Tensor:
+    def run() -> None:
         call.run()
-        assert call.result is not None
-        if cell.rank == 1 and len(call.result) > 1000:
+        if case.rank == 1 and len(call.result) > 1000:
             call.result[1000] += 1
-        return call.result
 
-    return replace(call, trial=trial)
+    return replace(call, run=run)
 
 
-def swapped_pieces(cell: Cell) -> Call:
+def swapped_pieces(case: Case) -> Call:
     """Rank 0 has everybody's message, in another order."""
-    call = OPERATIONS["all_gather"].prepare(cell)
+    call = OPERATIONS["all_gather"].prepare(case)
 
-    def trial() -> Tensor:
+    def run() -> None:
         call.run()
-        assert call.result is not None
-        return call.result.roll(cell.count) if cell.rank == 0 else call.result
+        if case.rank == 0:
+            call.result.copy_(call.result.roll(case.count))
 
-    return replace(call, trial=trial)
+    return replace(call, run=run)
 
 
-def nothing_arrives(cell: Cell) -> Call:
+def nothing_arrives(case: Case) -> Call:
     """The call returns, and the buffer is what it was."""
-    call = OPERATIONS["broadcast"].prepare(cell)
-    return replace(call, run=lambda: None)
+    return replace(OPERATIONS["broadcast"].prepare(case), run=lambda: None)
 
 
-def open_barrier(cell: Cell) -> Call:
-    """Lets everybody through at once."""
-
-    def trial() -> Tensor:
-        cell.exchange.enter(str(cell.pattern.salt))
-        return torch.tensor([cell.exchange.num_entered(str(cell.pattern.salt))])
-
-    return replace(OPERATIONS["barrier"].prepare(cell), trial=trial)
-
-
-def of_eight_bits(cell: Cell) -> Call:
+def of_eight_bits(case: Case) -> Call:
     """In a dtype that gloo does not have."""
-    buffer = torch.zeros(cell.count, dtype=torch.float8_e4m3fn)
-    return Call(run=lambda: dist.reduce(buffer, 0))
+    buffer = torch.zeros(case.count, dtype=torch.float8_e4m3fn)
+    return Call(lambda: dist.all_reduce(buffer), buffer, case.pattern.total)
 
 
 FLAWED = {
     "all_reduce": flipped_bit,
     "all_gather": swapped_pieces,
     "broadcast": nothing_arrives,
-    "barrier": open_barrier,
-    "reduce": of_eight_bits,
+    "reduce_scatter": of_eight_bits,
 }
 
 if __name__ == "__main__":

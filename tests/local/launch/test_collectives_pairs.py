@@ -9,10 +9,12 @@ import subprocess
 import sys
 import threading
 from collections.abc import Iterator, Sequence
+from dataclasses import asdict
 from pathlib import Path
 
 import pytest
 
+from ddp_collectives.flags import parse
 from tests.support.ports import free_port
 
 WORKER = "ddp_collectives.worker"
@@ -35,7 +37,7 @@ class Group:
         environ |= {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port), "OMP_NUM_THREADS": "1"}
         environ |= {"TORCHELASTIC_ERROR_FILE": str(self.folder / f"error-{rank}.json")}
         return subprocess.Popen(
-            [sys.executable, "-m", WORKER, *flags],
+            [sys.executable, "-m", WORKER, json.dumps(asdict(parse(flags)[0]))],
             env=environ,
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,

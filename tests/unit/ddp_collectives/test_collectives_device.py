@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 import torch
 
-from ddp_collectives.device import choose
-from ddp_collectives.errors import BadRequest
+from ddp_collectives.flags import BadRequest
+from ddp_collectives.rank import choose_device
 
 
 def cuda(monkeypatch: pytest.MonkeyPatch, gpus: int) -> None:
@@ -18,14 +18,15 @@ def cuda(monkeypatch: pytest.MonkeyPatch, gpus: int) -> None:
 
 def test_a_rank_that_sees_its_own_gpu_alone_takes_it(monkeypatch: pytest.MonkeyPatch) -> None:
     cuda(monkeypatch, gpus=1)
-    assert choose("nccl", 0, 8)[:2] == ("nccl", torch.device("cuda", 0))
+    assert choose_device("nccl", 0, 8) == ("nccl", torch.device("cuda", 0))
 
 
 def test_a_rank_without_a_gpu_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     cuda(monkeypatch, gpus=4)
-    assert choose("auto", 3, 8)[1] == torch.device("cuda", 3)
-    with pytest.raises(BadRequest, match="8 ranks on this node and 4 GPUs that torch can use; use --nproc-per-node 4"):
-        choose("auto", 4, 8)
+    assert choose_device("auto", 3, 8)[1] == torch.device("cuda", 3)
+    with pytest.raises(BadRequest, match="8 ranks on this node and 4 GPUs that torch can use; lower --nproc"):
+        choose_device("auto", 4, 8)
     cuda(monkeypatch, gpus=0)
-    with pytest.raises(BadRequest, match="torch can use no GPU on this node"):
-        choose("nccl", 0, 1)
+    assert choose_device("auto", 0, 1)[0] == "gloo"
+    with pytest.raises(BadRequest, match="1 ranks on this node and 0 GPUs that torch can use"):
+        choose_device("nccl", 0, 1)

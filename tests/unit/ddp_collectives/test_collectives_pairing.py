@@ -7,8 +7,7 @@ from itertools import combinations
 
 import pytest
 
-from ddp_collectives.pair_analysis import ALONE, PairResult, Suspect, find_suspects, round_robin_pairs
-from ddp_collectives.pairs_report import outcome
+from ddp_collectives.pair_analysis import ALONE, PairResult, Suspect, find_suspects, outcome, round_robin_pairs
 
 FULL = 100.0
 UNCLEAR = "0 (host-0) and 1 (host-1) fail together, and the faulty one is unknown: measure with more nodes or rounds."
