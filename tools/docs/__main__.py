@@ -14,7 +14,6 @@ from tools.docs import (
     client_keys,
     ddpjob_crd,
     engines,
-    environment_lint,
     examples,
     fabrics,
     job_chart,
@@ -52,7 +51,6 @@ PAGES: Final[Mapping[Path, Lines]] = {
 """Files that are written whole."""
 TABLES: Final[Mapping[Path, Lines]] = {
     DOCS / "job-file.md": job_file.lines,
-    DOCS / "lint.md": environment_lint.lines,
     DOCS / "metrics.md": metrics.lines,
 }
 """Pages with tables at their end."""

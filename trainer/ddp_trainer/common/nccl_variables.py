@@ -12,21 +12,6 @@ DISTRIBUTED_DEBUG: Final = "TORCH_DISTRIBUTED_DEBUG"
 USE_NCCL2: Final = "TORCH_DIST_USE_NCCL2"
 """``1`` makes the backend name ``nccl`` mean nccl2 in torch 2.14; ``0`` makes it mean the older backend in 2.15."""
 
-IGNORED_BY_NCCL2: Final = (
-    DESYNC_DEBUG,
-    "TORCH_NCCL_DUMP_ON_TIMEOUT",
-    "TORCH_NCCL_ENABLE_MONITORING",
-    "TORCH_NCCL_HEARTBEAT_TIMEOUT_SEC",
-    "TORCH_NCCL_NAN_CHECK",
-    "TORCH_NCCL_RETHROW_CUDA_ERRORS",
-    "TORCH_NCCL_WAIT_TIMEOUT_DUMP_MILSEC",
-)
-"""Variables of the older backend for parts that nccl2 lacks: a monitor thread, dumps and its own checks of values.
-
-Source: torch 2.14.1, c10d/nccl2/ProcessGroupNCCL.hpp and c10d/hooks/NanCheckHook.hpp. nccl2 reads
-``TORCH_NCCL_ASYNC_ERROR_HANDLING``.
-"""
-
 
 def variables_against_survival(environ: Mapping[str, str]) -> list[str]:
     """Return the names of the set variables that make torch ignore ``TORCH_NCCL_ASYNC_ERROR_HANDLING=0``.

@@ -1,6 +1,4 @@
-"""Checks of the launcher's environment, by the rules of :mod:`ddp_trainer.common.lint` and the facts of the node.
-:func:`lint_environment` is the main entry point.
-"""
+"""Checks of the launcher's environment, by the rules of :mod:`ddp_trainer.common.lint` and the facts of the node."""
 
 from __future__ import annotations
 
@@ -14,8 +12,7 @@ from ddp_trainer.common.constants import Env
 from ddp_trainer.net.addresses import is_loopback
 
 _CONCERNED: Final = (
-    *("NCCL_", "TORCH", "PYTORCH_", "GLOO_", "TP_", "FI_", "RDMAV_", "UCX_", "CUDA_", "OMP_NUM_THREADS"),
-    "LOCAL_RANK",
+    *("NCCL_", "TORCH_", "GLOO_SOCKET_IFNAME", "TP_SOCKET_IFNAME", "FI_EFA_", "CUDA_VISIBLE_DEVICES", "LOCAL_RANK"),
 )
 """Prefixes of the variable names that rules are about."""
 
@@ -25,7 +22,7 @@ _RDMA: Final = Path("/sys/class/infiniband")
 def lint_environment(
     environ: Mapping[str, str], *, nodes: int, nproc: int, endpoint: str = "", rdma: Path = _RDMA
 ) -> list[str]:
-    """Return one line per error and warning. Findings never raise an error.
+    """Return one line per finding, errors first. Findings never raise an error.
 
     Args:
         environ: Environment of the launcher, which the workers inherit.
@@ -37,22 +34,16 @@ def lint_environment(
     if not any(name.startswith(_CONCERNED) for name in environ):
         return []
     # Most runs set no such variable and must not pay for the import of the rules.
-    from ddp_trainer.common.lint.model import Facts, Severity  # noqa: PLC0415
-    from ddp_trainer.common.lint.registry import check, unknown_ids  # noqa: PLC0415
+    from ddp_trainer.common.lint.model import Facts, run_checks  # noqa: PLC0415
+    from ddp_trainer.common.lint.start_rules import START_CHECKS  # noqa: PLC0415
     from ddp_trainer.launch.host.network_interface import interface_to  # noqa: PLC0415
 
     facts = Facts(
         route=interface_to(environ.get(Env.POD_IP) or endpoint),
         interfaces=frozenset(name for _, name in socket.if_nameindex()),
         rdma_devices=tuple(sorted(os.listdir(rdma))) if rdma.is_dir() else (),  # noqa: PTH208 - names are wanted
-        exists=os.path.exists,
         nodes=nodes,
         nproc=nproc,
-        cpus=len(os.sched_getaffinity(0)),
         is_one_machine=is_loopback(environ.get(Env.POD_IP, "")) or is_loopback(endpoint),
     )
-    ignored = environ.get(Env.LINT_IGNORE, "")
-    unknown = unknown_ids(ignored)
-    lines = [f"{Env.LINT_IGNORE} names {word!r}, which is not a rule; see docs/lint.md." for word in unknown]
-    found = check(environ, facts, ignored)
-    return [*lines, *(str(finding) for finding in found if finding.severity is not Severity.INFO)]
+    return [str(finding) for finding in run_checks(START_CHECKS, environ, facts, environ.get(Env.LINT_IGNORE, ""))]

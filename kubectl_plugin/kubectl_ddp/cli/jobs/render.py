@@ -57,7 +57,7 @@ def render(options: Options, request: JobRequest, *, explain: bool) -> None:
 
 def _warn_of_environment(prepared: Prepared, options: Options) -> None:
     """Print warnings about the environment variables that result from flags and job file."""
-    from kubectl_ddp.preflight.spec_checks import environment_findings  # noqa: PLC0415 - not needed for help
+    from kubectl_ddp.preflight.env_rules import environment_findings  # noqa: PLC0415 - not needed for help
     from kubectl_ddp.render import Site  # noqa: PLC0415
 
     for finding in environment_findings(prepared.spec, is_one_machine=prepared.site is Site.LOCAL):

@@ -6,7 +6,7 @@ from kubectl_ddp.preflight.chain import OF_THE_JOB, run_checks
 from kubectl_ddp.util.finding import Severity
 from tests.support.cluster_facts import a_subject, facts
 
-WRONG = {"NCCL_PROTO": "LL128", "NCCL_IB_DISABLE": "0"}
+WRONG = {"NCCL_PROTO": "LL128", "NCCL_SHM_DISABLE": "1"}
 
 
 def test_variables_of_a_job_are_checked_with_rule_hint_and_source() -> None:
@@ -15,9 +15,9 @@ def test_variables_of_a_job_are_checked_with_rule_hint_and_source() -> None:
     assert "NCCL_PROTO=LL128" in found["N33"].message
     assert found["N33"].hint
     assert found["N33"].evidence[0].startswith("https://")
-    assert found["N30"].severity is Severity.INFO
+    assert found["N04"].severity is Severity.WARNING
 
 
 def test_rules_that_the_job_leaves_out_are_not_applied() -> None:
-    subject = a_subject(env={**WRONG, "DDP_LINT_IGNORE": "n33,N30"})
-    assert not {"N33", "N30"} & {each.rule for each in run_checks(OF_THE_JOB, subject, facts())}
+    subject = a_subject(env={**WRONG, "DDP_LINT_IGNORE": "n33,N04"})
+    assert not {"N33", "N04"} & {each.rule for each in run_checks(OF_THE_JOB, subject, facts())}

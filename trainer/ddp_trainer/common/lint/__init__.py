@@ -1,10 +1,5 @@
-"""Lint of the environment variables of NCCL and torch: rules as data, applied to variables and facts about the node.
+"""Rules about the environment variables of NCCL and torch that make a run fail, hang or compute wrong results.
 
-The functions are pure and use the standard library only, so both sides can use them. ``ddp-launch`` checks the
-environment and the facts of its node. ``kubectl ddp render`` and ``preflight`` check a job before it runs.
-
-::
-
-    variables, Facts ─▶ catalogue.check ─▶ findings
-                            └─ RULES: names, values, logging, sockets, rdma, torchs
+``kubectl ddp render`` and ``preflight`` apply them to a job, beside rules of their own. ``ddp-launch`` applies them to
+its own environment, with the facts of its node. Standard library only.
 """

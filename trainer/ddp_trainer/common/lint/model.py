@@ -1,11 +1,12 @@
-"""Data types of the lint: rules, the facts that they read, and their findings."""
+"""Data types of the lint: the facts that rules read, and their findings. :func:`run_checks` applies rules."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass, field, replace
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass
 from enum import StrEnum
-from typing import Self
+
+from ddp_trainer.common.lint.values import split_list
 
 Environment = Mapping[str, str]
 """Environment variables of a worker."""
@@ -18,8 +19,6 @@ class Severity(StrEnum):
     """The run will fail, hang or compute wrong results."""
     WARNING = "warning"
     """The run will be slow or fragile."""
-    INFO = "info"
-    """The setting has no effect, or deserves a check."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -32,111 +31,55 @@ class Facts:
     """Interface that routes to the other nodes."""
     rdma_devices: tuple[str, ...] | None = None
     """InfiniBand and RoCE devices of the node."""
-    exists: Callable[[str], bool] | None = None
-    """Returns whether a file exists on the node."""
     nodes: int | None = None
     """Largest number of nodes of the run."""
     nproc: int | None = None
     """Workers per node."""
-    gpus: int | None = None
-    """GPUs per node."""
     cpus: float | None = None
     """CPU cores per node."""
     is_one_machine: bool = False
     """True if all nodes share one network stack, as in a local job: its loopback reaches all of them."""
 
+    @property
+    def has_other_machines(self) -> bool:
+        """True if the run has, or may have, nodes on other machines."""
+        return self.nodes != 1 and not self.is_one_machine
+
 
 @dataclass(frozen=True, slots=True)
-class Found:
-    """Variable that a rule reports."""
-
-    name: str
-    value: str = ""
-    detail: str = ""
-    """Additional detail for the message and the fix of the rule."""
-
-
-Condition = Callable[[Environment, Facts], Iterable[Found]]
-"""Returns the variables that a rule reports."""
-
-Premise = Callable[[Environment, Facts], bool]
-"""Returns whether a rule applies."""
-
-
-def where(is_reported: Callable[[str], bool], *names: str, given: Premise = lambda *_: True) -> Condition:
-    """Return the condition of a rule that reports each of the named variables by its stripped value.
-
-    Args:
-        is_reported: Returns whether a value is reported.
-        names: Names of the variables.
-        given: Returns whether the rule applies, from the environment and the facts.
-    """
-    return lambda environment, facts: [
-        Found(name, environment[name].strip())
-        for name in names
-        if name in environment and is_reported(environment[name].strip()) and given(environment, facts)
-    ]
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Rule:
-    """Rule that inspects an environment. Without a condition, it is the decorator of its condition."""
-
-    id: str
-    """Id of the rule: N for NCCL, T for torch. An id is never reused for another rule."""
-    severity: Severity = Severity.WARNING
-    looks_for: str
-    """Description in the table of the documentation."""
-    message: str
-    """Message that explains why the finding matters, with ``{name}``, ``{value}`` and ``{detail}`` of the finding."""
-    fix: str = "Delete it."
-    """Fix, with the same placeholders."""
-    source: str
-    """Source of the rule."""
-    when: Condition = field(default=lambda *_: ())
-    needs_node: bool = False
-    """True if the rule needs facts that are known only on the node."""
-
-    def finding(self, found: Found) -> Finding:
-        """Return the finding for a reported variable."""
-        return Finding(
-            rule=self.id,
-            severity=self.severity,
-            name=found.name,
-            message=self.message.format(name=found.name, value=found.value, detail=found.detail),
-            fix=self.fix.format(name=found.name, value=found.value, detail=found.detail),
-            source=self.source,
-        )
-
-    def __call__(self, when: Condition) -> Self:
-        """Return this rule with a condition.
-
-        >>> text = {"message": "{name}={value} is odd.", "fix": "Delete it.", "looks_for": "", "source": ""}
-        >>> @Rule(id="N0", severity=Severity.INFO, **text)
-        ... def odd(environment, facts):
-        ...     return [Found("X", "1")]
-        >>> print(*odd.check({}, Facts()))
-        info N0: X=1 is odd. Delete it.
-        """
-        return replace(self, when=when)
-
-    def check(self, environment: Environment, facts: Facts) -> list[Finding]:
-        """Return the findings of this rule."""
-        return [self.finding(found) for found in self.when(environment, facts)]
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
 class Finding:
     """Finding of one rule."""
 
     rule: str
-    severity: Severity
+    """Id of the rule: N for NCCL, T for torch. An id is never reused for another rule."""
     name: str
     """Name of the variable."""
     message: str
+    """What is wrong with which value, and the consequence."""
     fix: str
     source: str
+    severity: Severity = Severity.ERROR
 
     def __str__(self) -> str:
         """Return the finding as one line."""
         return f"{self.severity} {self.rule}: {self.message} {self.fix}"
+
+
+Check = Callable[[Environment, Facts], Iterator[Finding]]
+"""Rules about related variables."""
+
+
+def run_checks(checks: Iterable[Check], environment: Environment, facts: Facts, ignored: str = "") -> list[Finding]:
+    """Return the findings for one environment, errors first.
+
+    Args:
+        checks: Rules to apply.
+        environment: The variables of a worker.
+        facts: Facts about the node and the run.
+        ignored: Ids of rules to leave out, separated by commas, or ``all``.
+    """
+    left_out = {word.upper() for word in split_list(ignored)}
+    if "ALL" in left_out:
+        return []
+    found = [finding for check in checks for finding in check(environment, facts) if finding.rule not in left_out]
+    return sorted(found, key=lambda finding: (finding.severity is not Severity.ERROR, finding.rule))

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import Final
 
 _YES: Final = frozenset({"1", "y", "yes", "t", "true", "on"})
-_NO: Final = frozenset({"0", "n", "no", "f", "false", "off"})
 
 
 def number(text: str) -> int | None:
@@ -39,11 +39,6 @@ def is_yes(text: str) -> bool:
     return text.strip().lower() in _YES
 
 
-def is_no(text: str) -> bool:
-    """Return whether a switch is off."""
-    return text.strip().lower() in _NO
-
-
 def split_list(text: str, separator: str = ",") -> list[str]:
     """Return the non-empty words of a separated list.
 
@@ -51,3 +46,19 @@ def split_list(text: str, separator: str = ",") -> list[str]:
     ['a', 'b', 'c']
     """
     return [word.strip() for word in text.split(separator) if word.strip()]
+
+
+def parse_selections(value: str) -> Iterator[tuple[bool, set[str]]]:
+    """Yield whether the list is inverted and its words, for each function of ``NCCL_ALGO`` or ``NCCL_PROTO``.
+
+    >>> list(parse_selections("Ring;allreduce:^Tree"))
+    [(False, {'ring'}), (True, {'tree'})]
+    """
+    for part in split_list(value, ";"):
+        chosen = part.rpartition(":")[2].strip()
+        yield chosen.startswith("^"), {word.lower() for word in split_list(chosen.removeprefix("^"))}
+
+
+def forces_ll128(protocols: str) -> bool:
+    """Return whether a value of ``NCCL_PROTO`` names LL128."""
+    return any("ll128" in words and not is_inverted for is_inverted, words in parse_selections(protocols))

@@ -1,0 +1,152 @@
+"""Each rule about variables with which a run fails: what makes it report, and what is close to it and silent."""
+
+from __future__ import annotations
+
+import inspect
+import re
+from typing import Any
+
+import pytest
+
+from ddp_trainer.common.lint import start_rules
+from ddp_trainer.common.lint.model import Facts, Finding, run_checks
+from ddp_trainer.common.lint.start_rules import START_CHECKS
+
+ETH = {"interfaces": frozenset({"lo", "eth0", "eth1", "eth10"})}
+IB = {"rdma_devices": ("mlx5_0", "mlx5_1", "mlx5_10")}
+NONE = {"rdma_devices": ()}
+
+Case = tuple[str, dict[str, str], dict[str, Any], str]
+"""A rule, variables, facts, and what its sentence must say."""
+
+REPORTED: list[Case] = [
+    ("N08", {"NCCL_SOCKET_IFNAME": "=lo"}, {}, "is the loopback"),
+    ("N08", {"GLOO_SOCKET_IFNAME": "lo"}, {"nodes": 2}, "GLOO_SOCKET_IFNAME=lo is the loopback"),
+    (
+        "T23",
+        {"GLOO_SOCKET_IFNAME": "eth1"},
+        ETH | {"route": "eth0"},
+        "=eth1, and the way to the other nodes is by eth0",
+    ),
+    ("N12", {"NCCL_IB_TIMEOUT": "32"}, {}, "NCCL_IB_TIMEOUT=32"),
+    ("N12", {"NCCL_IB_TIMEOUT": "0"}, {}, "NCCL_IB_TIMEOUT=0"),
+    ("N14", {"NCCL_CUMEM_ENABLE": "0", "NCCL_MNNVL_ENABLE": "1"}, {}, "needs what NCCL_CUMEM_ENABLE=0 switches off"),
+    ("N19", {"NCCL_SOCKET_NTHREADS": "16", "NCCL_NSOCKS_PERTHREAD": "8"}, {}, "=16 times NCCL_NSOCKS_PERTHREAD=8"),
+    ("N24", {"NCCL_NET_PLUGIN": "none", "NCCL_NET": "gIB"}, {}, "keeps the plugin of this fabric"),
+    ("N26", {"NCCL_SOCKET_FAMILY": "AF_INET6", "DDP_POD_IP": "10.0.0.1"}, {}, "not the family of DDP_POD_IP=10.0.0.1"),
+    ("N26", {"NCCL_SOCKET_FAMILY": "AF_INET", "MASTER_ADDR": "fd00::1"}, {}, "not the family of MASTER_ADDR=fd00::1"),
+    ("N27", {"NCCL_HOSTID": "a"}, {"nodes": 2}, "look like one host"),
+    ("N33", {"NCCL_PROTO": "Simple,LL128"}, {}, "forces LL128, which corrupts"),
+    ("N33", {"NCCL_PROTO": "simple;allreduce:ll128"}, {}, "forces LL128"),
+    ("N34", {"NCCL_ALGO": "Ring,Treee"}, {}, "NCCL_ALGO names treee"),
+    ("N35", {"NCCL_MIN_CTAS": "32", "NCCL_MAX_CTAS": "16"}, {}, "NCCL_MIN_CTAS=32 is more than NCCL_MAX_CTAS=16"),
+    ("N42", {"NCCL_SOCKET_IFNAME": "=ens5"}, ETH, "matches no interface of this node, which has eth0, eth1, eth10, lo"),
+    ("N42", {"NCCL_SOCKET_IFNAME": "=eth"}, ETH, "=eth matches no interface"),
+    ("N45", {"NCCL_NET": "IB", "NCCL_IB_DISABLE": "1"}, {}, "NCCL_IB_DISABLE=1"),
+    ("N46", {"NCCL_IB_DISABLE": "1"}, IB, "leaves mlx5_0, mlx5_1, mlx5_10 idle"),
+    ("N47", {"NCCL_NET": "IB"}, NONE, "NCCL_NET=IB"),
+    ("N48", {"NCCL_IB_HCA": "=mlx5_2"}, IB, "=mlx5_2 matches none of this node's devices"),
+    ("T02", {"TORCH_NCCL_ASYNC_ERROR_HANDLING": "1"}, {}, "=1: the flight recorder's dump is lost. Use torch's"),
+    ("T02", {"TORCH_NCCL_ASYNC_ERROR_HANDLING": "0"}, {}, "=0: a lost peer becomes an endless hang"),
+    ("T02", {"DDP_SURVIVE_ON_NCCL": "1", "TORCH_NCCL_DESYNC_DEBUG": "1"}, {}, "DESYNC_DEBUG=1: torch ends a process"),
+    ("T02", {"DDP_SURVIVE_ON_NCCL": "1", "TORCH_DISTRIBUTED_DEBUG": "DETAIL"}, {}, "DETAIL: torch ends a process"),
+    ("T02", {"DDP_SURVIVE_ON_NCCL": "1", "TORCH_DIST_USE_NCCL2": "1"}, {}, "nccl2 refuses DDP_SURVIVE_ON_NCCL=1"),
+    (
+        "T02",
+        {"TORCH_NCCL_ASYNC_ERROR_HANDLING": "3", "DDP_SURVIVE_ON_NCCL": "1"},
+        {},
+        "=3: torch ends a process that could outlive its group",
+    ),
+    ("T08", {"GLOO_SOCKET_IFNAME": "^lo"}, {}, "GLOO_SOCKET_IFNAME=^lo has NCCL's syntax"),
+    ("T13", {"LOCAL_RANK": "1", "TORCHELASTIC_RUN_ID": "x"}, {}, "inside a worker of another one"),
+    (
+        "T19",
+        {"GLOO_SOCKET_IFNAME": "ens5"},
+        ETH,
+        "GLOO_SOCKET_IFNAME names ens5, and the interfaces of this node are eth0",
+    ),
+    ("T20", {"TORCH_DISTRIBUTED_DEBUG": "TRACE"}, {}, "TORCH_DISTRIBUTED_DEBUG=TRACE is refused"),
+    ("T21", {"CUDA_VISIBLE_DEVICES": "0,1"}, {"nproc": 4}, "fewer devices than this node has workers (4)"),
+]
+
+SILENT: list[tuple[str, dict[str, str], dict[str, Any]]] = [
+    ("N08", {"NCCL_SOCKET_IFNAME": "lo"}, {"nodes": 1}),
+    ("T23", {"GLOO_SOCKET_IFNAME": "eth0"}, ETH | {"route": "eth0"}),
+    ("T23", {"GLOO_SOCKET_IFNAME": "eth1"}, ETH | {"route": "eth0", "nodes": 1}),
+    ("T23", {"GLOO_SOCKET_IFNAME": "eth1"}, ETH),
+    ("N08", {"GLOO_SOCKET_IFNAME": "lo"}, {"nodes": 2, "is_one_machine": True}),
+    ("N12", {"NCCL_IB_TIMEOUT": "22"}, {}),
+    ("N14", {"NCCL_CUMEM_ENABLE": "0", "NCCL_MNNVL_ENABLE": "2"}, {}),
+    ("N19", {"NCCL_SOCKET_NTHREADS": "8", "NCCL_NSOCKS_PERTHREAD": "8"}, {}),
+    ("N24", {"NCCL_NET_PLUGIN": "none", "NCCL_NET": "IB"}, {}),
+    ("N26", {"NCCL_SOCKET_FAMILY": "AF_INET", "DDP_POD_IP": "10.0.0.1", "MASTER_ADDR": "node-0"}, {}),
+    ("N27", {"NCCL_HOSTID": "a"}, {"nodes": 1}),
+    ("N33", {"NCCL_PROTO": "^LL128"}, {}),
+    ("N34", {"NCCL_ALGO": "ring,collnetdirect;allreduce:^tree,NVLSTree", "NCCL_PROTO": "LL,Simple"}, {}),
+    ("N35", {"NCCL_MIN_CTAS": "16", "NCCL_MAX_CTAS": "16"}, {}),
+    ("N42", {"NCCL_SOCKET_IFNAME": "eth,ens"}, ETH),
+    ("N42", {"NCCL_SOCKET_IFNAME": "^ens"}, ETH),
+    ("N42", {"NCCL_SOCKET_IFNAME": "=ens5"}, {}),
+    ("N45", {"NCCL_NET": "Socket", "NCCL_IB_DISABLE": "1"}, {}),
+    ("N46", {"NCCL_IB_DISABLE": "1"}, NONE),
+    ("N47", {"NCCL_NET": "IB"}, {}),
+    ("N48", {"NCCL_IB_HCA": "mlx5"}, IB),
+    ("N48", {"NCCL_IB_HCA": "^mlx5_9"}, IB),
+    ("T02", {"TORCH_NCCL_ASYNC_ERROR_HANDLING": "3"}, {}),
+    ("T02", {"DDP_SURVIVE_ON_NCCL": "1", "TORCH_DIST_USE_NCCL2": "0"}, {}),
+    ("T02", {"TORCH_NCCL_ASYNC_ERROR_HANDLING": "0", "DDP_SURVIVE_ON_NCCL": "1"}, {}),
+    ("T08", {"GLOO_SOCKET_IFNAME": "eth0,eth1"}, {}),
+    ("T13", {"LOCAL_RANK": "1"}, {}),
+    ("T19", {"GLOO_SOCKET_IFNAME": "eth0"}, ETH),
+    ("T20", {"TORCH_DISTRIBUTED_DEBUG": "detail"}, {}),
+    ("T21", {"CUDA_VISIBLE_DEVICES": ""}, {"nproc": 4}),
+    ("T21", {"CUDA_VISIBLE_DEVICES": "0,1,2,3"}, {"nproc": 4}),
+]
+
+
+def found(rule: str, environment: dict[str, str], facts: dict[str, Any]) -> list[Finding]:
+    return [each for each in run_checks(START_CHECKS, environment, Facts(**facts)) if each.rule == rule]
+
+
+@pytest.mark.parametrize(("rule", "environment", "facts", "sentence"), REPORTED)
+def test_a_rule_reports_the_value_and_what_to_do(
+    rule: str, environment: dict[str, str], facts: dict[str, Any], sentence: str
+) -> None:
+    findings = found(rule, environment, facts)
+    assert any(sentence in str(each) for each in findings), findings
+    assert all(each.fix.endswith((".", "?")) and each.source.startswith("https://") for each in findings)
+
+
+@pytest.mark.parametrize(("rule", "environment", "facts"), SILENT)
+def test_a_rule_is_silent_next_to_what_it_is_about(
+    rule: str, environment: dict[str, str], facts: dict[str, Any]
+) -> None:
+    assert found(rule, environment, facts) == []
+
+
+def test_every_rule_is_seen_to_report_and_to_be_silent() -> None:
+    rules = set(re.findall(r'"([NT]\d\d)"', inspect.getsource(start_rules)))
+    assert {case[0] for case in REPORTED} == {case[0] for case in SILENT} == rules
+
+
+@pytest.mark.parametrize("rule", ["N42", "N46", "N47", "N48", "T19", "T23"])
+def test_what_needs_the_node_is_not_claimed_without_it(rule: str) -> None:
+    assert [
+        each
+        for name, variables, *_ in REPORTED
+        if name == rule
+        for each in found(rule, variables, {"nodes": 2, "nproc": 8})
+    ] == []
+
+
+def test_a_clean_environment_has_no_findings() -> None:
+    environment = {"PATH": "/bin", "NCCL_SOCKET_IFNAME": "=eth0", "GLOO_SOCKET_IFNAME": "eth0", "NCCL_DEBUG": "WARN"}
+    assert run_checks(START_CHECKS, environment, Facts(nodes=4, nproc=8, rdma_devices=(), **ETH)) == []
+
+
+def test_errors_come_first_and_rules_can_be_left_out() -> None:
+    environment = {"TORCH_NCCL_ASYNC_ERROR_HANDLING": "0", "NCCL_IB_TIMEOUT": "0", "TORCH_DISTRIBUTED_DEBUG": "x"}
+    rules = ["N12", "T20", "T02"]
+    assert [each.rule for each in run_checks(START_CHECKS, environment, Facts())] == rules
+    assert [each.rule for each in run_checks(START_CHECKS, environment, Facts(), "n12, T20")] == ["T02"]
+    assert run_checks(START_CHECKS, environment, Facts(), "all") == []
