@@ -1,4 +1,6 @@
-"""Helpers for asyncio that avoid tracebacks about signals and lost connections; standard library only."""
+"""Helpers for asyncio that avoid tracebacks about signals and lost connections, and calls that may block forever in
+threads that never delay the end of the process. Standard library only.
+"""
 
 from __future__ import annotations
 
@@ -6,7 +8,9 @@ import asyncio
 import contextlib
 import signal
 import socket
-from collections.abc import Coroutine
+import threading
+from collections.abc import Callable, Coroutine
+from concurrent.futures import Future
 from typing import Any, TypeVar
 
 T = TypeVar("T")
@@ -44,3 +48,21 @@ def tune(connection: socket.socket, timeout: float) -> None:
     connection.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
     if hasattr(socket, "TCP_USER_TIMEOUT"):
         connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, int(timeout * 1000))
+
+
+def run_in_daemon_thread(call: Callable[[], T]) -> Future[T]:
+    """Start a call in a daemon thread and return its future, which cannot be cancelled.
+
+    The threads of an executor would delay the end of the process.
+    """
+    answer: Future[T] = Future()
+    answer.set_running_or_notify_cancel()
+
+    def run() -> None:
+        try:
+            answer.set_result(call())
+        except Exception as error:  # noqa: BLE001 - raised where the result is read
+            answer.set_exception(error)
+
+    threading.Thread(target=run, daemon=True).start()
+    return answer

@@ -9,7 +9,7 @@ from functools import partial
 from pathlib import Path
 from typing import Final, TypeVar
 
-from ddp_trainer.net.daemon_thread import run_in_daemon_thread
+from ddp_trainer.net.asyncio_utils import run_in_daemon_thread
 from ddp_trainer.preflight.schema import Resolution
 
 _HOSTS: Final = Path("/etc/hosts")

@@ -14,7 +14,7 @@ from ddp_trainer.launch.workers.children import Children
 from ddp_trainer.launch.agent.agent_limits import Limits
 from ddp_trainer.launch.agent.agent_state import AgentStateMachine
 from ddp_trainer.launch.agent.preflight_policy import PreflightPolicy, Preflight
-from ddp_trainer.launch.host.port_reservation import reserve_port
+from ddp_trainer.launch.host.endpoint import reserve_port
 from ddp_trainer.launch.protocol.generation import Generation, Node
 from ddp_trainer.launch.protocol.messages import VERSION, Hello, RunPreflight, Policy, WorkerState
 from tests.support.launch_simulation import place_of

@@ -28,8 +28,8 @@ from ddp_trainer.launch.agent.worker_start import Starting
 from ddp_trainer.launch.failures import final_report
 from ddp_trainer.launch.hang.watchdog import HangGuard
 from ddp_trainer.launch.host.compile_cache import compile_cache_variables
+from ddp_trainer.launch.host.endpoint import reserve_port
 from ddp_trainer.launch.host.environment import common_environment
-from ddp_trainer.launch.host.port_reservation import reserve_port
 from ddp_trainer.launch.protocol import exit_codes
 from ddp_trainer.launch.protocol.actions import (
     Action,

@@ -1,7 +1,7 @@
-"""Network endpoints and addresses of this host.
+"""Network endpoints, addresses and ports of this host.
 
-:func:`parse_endpoint` reads the store's ``host[:port]``, in torchrun's format. The other functions resolve host
-names for the launcher.
+:func:`parse_endpoint` reads the store's ``host[:port]``, in torchrun's format. :func:`reserve_port` reserves a port for
+rank 0, before it is known whether this node hosts rank 0. The other functions resolve host names for the launcher.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from functools import partial
 from ddp_trainer.common.constants import Env, Port
 from ddp_trainer.launch.protocol.errors import LaunchError
 from ddp_trainer.net.addresses import is_address, is_local_address, split_endpoint
-from ddp_trainer.net.daemon_thread import run_in_daemon_thread
+from ddp_trainer.net.asyncio_utils import run_in_daemon_thread
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,3 +76,32 @@ def is_this_host(host: str) -> bool:
     except OSError:
         return False
     return any(is_local_address(str(address[0])) for *_, address in found)
+
+
+def reserve_port(port: int = 0) -> socket.socket:
+    """Return a socket whose port no other process on this host receives, while rank 0 may still listen on it.
+
+    The socket is bound but does not listen. It has SO_REUSEADDR, as the socket of torch's TCPStore, so the kernel lets
+    the second socket listen. The kernel gives the port to no other process while a worker imports torch, which takes
+    seconds.
+
+    A port is held for a whole generation, and every generation has a new one, unless the user has named one. No rank
+    can therefore connect to the store of a dead attempt.
+
+    Args:
+        port: Port that the user has named; 0 for any.
+
+    Raises:
+        OSError: The port is in use.
+    """
+    dual = socket.has_dualstack_ipv6()
+    reserved = socket.socket(socket.AF_INET6 if dual else socket.AF_INET, socket.SOCK_STREAM)
+    try:
+        reserved.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        if dual:
+            reserved.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 0)
+        reserved.bind(("", port))
+    except OSError:
+        reserved.close()
+        raise
+    return reserved

@@ -26,11 +26,11 @@ from typing import Any, Final, TypeVar
 
 import torch
 
+from ddp_trainer.process.atomic_files import FsyncStream, sync_directory, write_fsync
 from ddp_trainer.train.checkpoint.manifest import FORMAT, MANIFEST, PAYLOAD, SHARDED, CheckpointFile, Manifest
 from ddp_trainer.train.checkpoint.torch_zip_writer import PIECE_BYTES, Archive
 from ddp_trainer.train.checkpoint.write_lease import WriteLease
 from ddp_trainer.train.config.metric_goal import TargetMetric
-from ddp_trainer.train.utils.durable_files import FsyncStream, sync_directory, write_fsync
 from ddp_trainer.train.utils.errors import CheckpointMismatch
 
 _Place = TypeVar("_Place")

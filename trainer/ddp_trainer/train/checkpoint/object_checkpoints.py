@@ -22,6 +22,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Final
 
+from ddp_trainer.process.atomic_files import FsyncStream
 from ddp_trainer.train.checkpoint import checkpoint_files
 from ddp_trainer.train.checkpoint.checkpoint_files import CheckpointDirectory, CorruptCheckpoint
 from ddp_trainer.train.checkpoint.claim_journal import NAME, ClaimJournal, read_record
@@ -31,7 +32,6 @@ from ddp_trainer.train.checkpoint.write_lease import WriteLease
 from ddp_trainer.train.config.metric_goal import TargetMetric
 from ddp_trainer.train.storage.object_storage import ObjectStorage
 from ddp_trainer.train.storage.s3_storage import S3Storage
-from ddp_trainer.train.utils.durable_files import FsyncStream
 from ddp_trainer.train.utils.errors import ObjectMissing, StorageError, StorageFull
 
 _DOWNLOAD: Final = ".tmp-download"

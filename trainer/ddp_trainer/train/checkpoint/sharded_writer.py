@@ -25,12 +25,12 @@ from typing import Final, TypeAlias
 from ddp_trainer.common.constants import CheckpointScope
 from ddp_trainer.common.parallel_dims import Layout
 from ddp_trainer.net import strict_json
+from ddp_trainer.process.atomic_files import FsyncStream, atomic_write
 from ddp_trainer.train.checkpoint.checkpoint_files import CheckpointDirectory, reason_of
 from ddp_trainer.train.checkpoint.manifest import CheckpointFile, Manifest
 from ddp_trainer.train.checkpoint.torch_zip_writer import Archive
 from ddp_trainer.train.config.config import Config
 from ddp_trainer.train.distributed.group import Group
-from ddp_trainer.train.utils.durable_files import FsyncStream, atomic_write
 
 _LOOK_SECONDS: Final = 0.02
 """Interval between checks for notes, in seconds."""

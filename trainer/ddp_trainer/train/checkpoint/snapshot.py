@@ -15,8 +15,7 @@ import torch
 from torch import Tensor, nn
 
 from ddp_trainer.train.checkpoint.torch_zip_writer import Archive
-from ddp_trainer.train.utils.parallel_memcpy import copy_all
-from ddp_trainer.train.utils.pinned_memory import PageLock, host_memory
+from ddp_trainer.train.utils.host_memory import PageLock, copy_all, host_memory
 
 _SLACK_BYTES: Final = 1 << 16
 

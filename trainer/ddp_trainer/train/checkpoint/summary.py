@@ -12,8 +12,8 @@ from enum import StrEnum
 from pathlib import Path
 from typing import Any
 
+from ddp_trainer.process.atomic_files import atomic_write
 from ddp_trainer.train.evaluation.early_stopping import Best
-from ddp_trainer.train.utils.durable_files import atomic_write
 
 
 class Result(StrEnum):

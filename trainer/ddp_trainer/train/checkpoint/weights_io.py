@@ -17,10 +17,10 @@ import torch
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
+from ddp_trainer.process.atomic_files import atomic_write
 from ddp_trainer.train.checkpoint import safetensors_files
 from ddp_trainer.train.checkpoint.safetensors_files import SAFETENSORS, is_safetensors
 from ddp_trainer.train.optim.optimizer import OptimizerWrapper
-from ddp_trainer.train.utils.durable_files import atomic_write
 from ddp_trainer.train.utils.dynamo_stub import uncompiled
 from ddp_trainer.train.utils.errors import BadConfig
 

@@ -40,9 +40,8 @@ from pathlib import Path
 from typing import Final
 
 from ddp_trainer.net import strict_json
-from ddp_trainer.process.atomic_files import remove_stale_temp_files
+from ddp_trainer.process.atomic_files import atomic_write, remove_stale_temp_files
 from ddp_trainer.process.fence import is_valid_fence, precedence
-from ddp_trainer.train.utils.durable_files import atomic_write
 from ddp_trainer.train.utils.errors import InvalidLease, StaleGeneration
 
 FILE: Final = "CLAIM"

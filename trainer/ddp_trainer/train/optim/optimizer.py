@@ -23,7 +23,7 @@ from ddp_trainer.train.data.task import SupportsOptimizer, Task
 from ddp_trainer.train.optim.loss_scale import LossScale
 from ddp_trainer.train.utils.dynamo_stub import uncompiled
 from ddp_trainer.train.utils.errors import BadConfig
-from ddp_trainer.train.utils.parallel_memcpy import copy_all
+from ddp_trainer.train.utils.host_memory import copy_all
 
 if TYPE_CHECKING:
     from ddp_trainer.train.mesh.sharded_state import ShardedState

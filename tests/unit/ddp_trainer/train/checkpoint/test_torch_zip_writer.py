@@ -13,7 +13,7 @@ from torch import Tensor, nn
 
 from ddp_trainer.train.checkpoint.snapshot import Snapshot, state_bytes
 from ddp_trainer.train.checkpoint.torch_zip_writer import Archive, pack
-from ddp_trainer.train.utils.parallel_memcpy import copy_all
+from ddp_trainer.train.utils.host_memory import copy_all
 
 
 def written(archive: Archive) -> bytes:

@@ -10,7 +10,7 @@ import torch
 
 from ddp_trainer.train.checkpoint.snapshot import Snapshot
 from ddp_trainer.train.checkpoint.torch_zip_writer import pack
-from ddp_trainer.train.utils.pinned_memory import PageLock, host_memory
+from ddp_trainer.train.utils.host_memory import PageLock, host_memory
 
 ODD_BYTES = (17 << 20) + 1
 """Rounded up to a power of two it would be 32 MiB."""
