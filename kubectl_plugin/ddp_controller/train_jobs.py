@@ -24,6 +24,7 @@ from typing import Any, Final
 
 from ddp_controller.executor import merge_same, report_event
 from ddp_controller.reconciler import MALFORMED, TRANSIENT, backend_of
+from ddp_controller.running_job import OVER
 from ddp_trainer.common.constants import SECRET_KEY, Annotation, Env, Label
 from kubectl_ddp.backends.cluster.http.api import Api, collection
 from kubectl_ddp.backends.cluster.http.api_errors import Conflict
@@ -39,6 +40,7 @@ from kubectl_ddp.kube.timestamps import epoch
 from kubectl_ddp.render import runtime
 from kubectl_ddp.spec.defaults import DefaultingContext
 from kubectl_ddp.spec.resolve import resolve
+from kubectl_ddp.status.termination_message import is_running, stores
 from kubectl_ddp.values.engine import Engine
 from kubectl_ddp.values.node_bounds import validate_node_count
 from kubectl_ddp.values.pod import RuntimeMount
@@ -104,6 +106,10 @@ class TrainJobs:
             about = snapshot.job["metadata"]
             key = about["namespace"], about["name"], about["uid"]
             version = (about["resourceVersion"], *(pod["metadata"]["uid"] for pod in snapshot.pods))
+            if OVER & job_kinds.conditions(snapshot.job).keys():
+                if any(map(is_running, stores(snapshot.pods))) and not self._is_paused(key) and may_act():
+                    self._attempt(key, partial(self._stop_store, snapshot.job))
+                continue
             is_done = known.get(about["uid"]) == version or Annotation.NODES not in about["annotations"]
             if not is_done and (self._is_paused(key) or not may_act()):
                 continue
@@ -196,6 +202,14 @@ class TrainJobs:
         resolved = dataclasses.replace(resolved, spec=dataclasses.replace(resolved.spec, program=Command(words)))
         return prepare_object(resolved, None).resolve_engine(backend)
 
+    def _stop_store(self, job: Object) -> None:
+        """Stop the store of a TrainJob that is over. Without a launcher, nobody has told it that the run has ended."""
+        about = job["metadata"]
+        jobs = collection("batch/v1", "jobs", about["namespace"])
+        store = self._api.get(f"{jobs}/{about['name']}-store")
+        if about["uid"] in {each["uid"] for each in store["metadata"].get("ownerReferences") or ()}:
+            merge_same(self._api, jobs, store, {"spec": {"suspend": True}})
+
     # -- size ----------------------------------------------------------------------------------------------------------
 
     def _resize(self, job: Object) -> None:
@@ -205,7 +219,7 @@ class TrainJobs:
         number, and leaves the number of the Job inside it alone.
         """
         about, nodes = job["metadata"], job_kinds.desired_nodes(job)
-        if job_kinds.is_suspend_requested(job) or job_kinds.conditions(job).keys() & {"Succeeded", "Failed"}:
+        if job_kinds.is_suspend_requested(job):
             return
         is_moving = bool(job_kinds.json_annotation(job, Annotation.MOVE))  # with a temporary pod
         try:

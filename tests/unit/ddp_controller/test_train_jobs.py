@@ -15,7 +15,7 @@ from ddp_controller.executor import execute
 from ddp_controller.running_job import running_job
 from ddp_controller.train_jobs import JOBSET_NAME, JOBSET_UID, KEY_SECRET, TrainJobs
 from ddp_controller.world import World
-from ddp_trainer.common.constants import Annotation, Env, Label
+from ddp_trainer.common.constants import Annotation, Env, Label, Role
 from kubectl_ddp.backends.cluster.http.connection import connect
 from kubectl_ddp.kube import job_kinds
 from kubectl_ddp.kube.objects import Object, Snapshot
@@ -160,6 +160,23 @@ def test_its_size_follows_the_annotation_in_the_job_set_and_then_in_the_job(kube
     kubeflow.reconcile()
     inner = kubeflow.server.objects[INNER]["spec"]
     assert (inner["parallelism"], inner["completions"]) == (3, 3)
+
+
+def test_the_store_of_one_that_ended_without_a_launcher_is_stopped(kubeflow: Kubeflow) -> None:
+    kubeflow.apply()
+    kubeflow.reconcile()
+    store = f"/apis/batch/v1{SPACE}/jobs/twelve-store"
+    labels = {Label.JOB: "twelve", Label.ROLE: Role.STORE, Label.RUN_ID: RUN}
+    running = {"phase": "Running", "containerStatuses": [{"name": "store", "state": {"running": {}}}]}
+    pod = {"apiVersion": "v1", "kind": "Pod", "metadata": {"name": "twelve-store-0", "namespace": "team"}}
+    pod["metadata"] |= {"labels": {str(key): str(value) for key, value in labels.items()}}
+    kubeflow.server.put(f"/api/v1{SPACE}/pods/twelve-store-0", pod | {"spec": {}, "status": running})
+    kubeflow.reconcile()
+    assert "suspend" not in kubeflow.server.objects[store]["spec"]
+    done = {"conditions": [{"type": "Complete", "status": "True"}]}
+    kubeflow.server.put(ROOT, {**kubeflow.root(), "status": done})
+    kubeflow.reconcile()
+    assert kubeflow.server.objects[store]["spec"]["suspend"] is True
 
 
 def test_a_move_has_a_temporary_pod_beyond_a_fixed_size(kubeflow: Kubeflow) -> None:
