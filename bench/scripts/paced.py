@@ -1,4 +1,4 @@
-"""The task digits with the pause of the plain script in each step, which leaves processors to pods that start.
+"""The task digits with about the pause of the plain script in each step, which leaves processors to pods that start.
 
 A shell expands this text, so it has no backtick and no dollar sign.
 """
@@ -8,7 +8,8 @@ from typing import Any
 
 from ddp_trainer.train.tasks.digits import Digits
 
-PAUSE = 0.02
+PAUSE = 0.02 / 32
+"""Seconds for each sample of a rank, of which a step of two ranks has 32."""
 
 
 class PacedDigits(Digits):
@@ -16,5 +17,5 @@ class PacedDigits(Digits):
 
     def losses(self, model: Any, batch: Any) -> Any:
         """Return the losses, later."""
-        time.sleep(PAUSE)
+        time.sleep(PAUSE * len(batch[0]))
         return super().losses(model, batch)
