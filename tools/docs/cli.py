@@ -26,6 +26,7 @@ from ddp_trainer.preflight import cli as preflight
 from ddp_trainer.train.checkpoint import checkpoint_cli
 from kubectl_ddp.cli.internal.examples import EXAMPLES
 from kubectl_ddp.cli.registry import ALIASES, COMMANDS, SECTIONS
+from kubectl_ddp.spec.fields import FILE_KEYS
 
 HEAD: Final = """\
 # Command-line reference
@@ -92,6 +93,12 @@ def of_jobs() -> dict[str, click.Option]:
     }
 
 
+@functools.cache
+def key_flags() -> frozenset[str]:
+    """Flags that are the name of a key of the job file in kebab-case."""
+    return frozenset("--" + re.sub(r"([A-Z])", lambda letter: f"-{letter[0].lower()}", key) for key in FILE_KEYS)
+
+
 def lines() -> Iterator[str]:
     """Yield the lines of the page."""
     yield from HEAD.splitlines()
@@ -99,11 +106,12 @@ def lines() -> Iterator[str]:
     yield from _table(common())
     yield from ("", "## Job options", "")
     yield from (
-        "Commands that describe a job take these options: `submit`, `preflight`, `render` and `clone`. Each,",
-        "except `-j` and `--set`, is also a key of the [job file](job-file.md), which lists types and defaults.",
+        "Commands that describe a job, `submit`, `preflight`, `render` and `clone`, take each key of the",
+        "[job file](job-file.md) but `script` and `args` as a flag of the same name in kebab-case, as `--max-restarts`. A",
+        "flag of a list may be given several times. These are spelled in another way:",
         "",
     )
-    yield from _table(of_jobs())
+    yield from _table({flag: option for flag, option in of_jobs().items() if flag not in key_flags()})
     for section, commands in SECTIONS.items():
         yield from ("", f"## {section}")
         for name in commands:
@@ -126,17 +134,13 @@ def _command(name: str) -> Iterator[str]:
     }
     if own:
         yield from (*_table(own), "")
-    yield f"{'Also takes' if own else 'Takes'} the {_shared(name)}."
-    yield from ("", "```sh", *(f"kubectl ddp {name} {words}".rstrip() for words in EXAMPLES[name]), "```")
+    if name in _makers():
+        yield from ("Also takes the [job options](#job-options).", "")
+    yield from ("```sh", *(f"kubectl ddp {name} {words}".rstrip() for words in EXAMPLES[name]), "```")
 
 
 def _makers() -> set[str]:
     return {name for name in COMMANDS if of_jobs().keys() <= options(name).keys()} | {"clone"}
-
-
-def _shared(name: str) -> str:
-    links = "[common options](#common-options)"
-    return f"[job options](#job-options) and the {links}" if name in _makers() else links
 
 
 def _help(text: str) -> Iterator[str]:

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from typing import Final
 
 from kubectl_ddp.fabrics.choose import ACCELERATORS, DEVICES, MACHINES
-from kubectl_ddp.fabrics.model import SET, Entry, Profile
+from kubectl_ddp.fabrics.model import Profile
 from kubectl_ddp.fabrics.registry import fabrics
 
 HEAD: Final = """\
@@ -46,8 +46,9 @@ in the node selector, the GPU type, the RDMA resource. If none matches, it sets 
 The preset `gpu-nccl` gives all jobs with GPUs `NCCL_DEBUG=WARN` and the flight recorder. Every job has
 `OMP_NUM_THREADS`, shared memory, and the label that excludes Istio's proxy.
 
-Values marked *container* depend on the node, and NCCL and gloo choose them. `ddp-launch preflight` reports a wrong
-choice.
+`kubectl ddp presets NAME` prints every value of a fabric, its reason and its source, what the cluster must have, and
+the variables that it warns of. Values marked *container* depend on the node, and NCCL and gloo choose them.
+`ddp-launch preflight` reports a wrong choice.
 """
 
 
@@ -60,40 +61,20 @@ def lines() -> Iterator[str]:
 
 
 def _choices() -> Iterator[str]:
-    yield from ("", "## What `auto` goes by", "", "| Said | Fabric |", "| --- | --- |")
-    said: Sequence[tuple[str, str]] = (
-        *((f"`node.kubernetes.io/instance-type={pattern}`, 4 or 8 GPUs", name) for pattern, name in MACHINES),
-        *(
-            (f"`cloud.google.com/gke-accelerator={label}`, whole machines", name)
-            for label, name in ACCELERATORS.items()
-        ),
-        *((f"`--rdma {pattern}`", name) for pattern, name in DEVICES),
-    )
-    yield from (f"| {word} | `{name}` |" for word, name in said)
+    yield from ("", "## What `auto` goes by", "")
+    yield "Patterns of the label `node.kubernetes.io/instance-type`, for 4 or 8 GPUs of a node; values of the label"
+    yield "`cloud.google.com/gke-accelerator`, for whole machines; and `--rdma`. The first match counts:"
+    yield from ("", "| Value | Fabric |", "| --- | --- |")
+    said: dict[str, list[str]] = {}
+    for word, name in (*MACHINES, *ACCELERATORS.items(), *((f"--rdma {pattern}", name) for pattern, name in DEVICES)):
+        said.setdefault(name, []).append(f"`{word}`")
+    yield from (f"| {', '.join(words)} | `{name}` |" for name, words in said.items())
 
 
 def _profile(profile: Profile) -> Iterator[str]:
     yield from ("", f"## {profile.name}", "", f"{profile.summary} {_link(profile.source)}")
-    if profile.entries:
-        yield from ("", "| Key | Value | How | For | Reason | Source |", "| --- | --- | --- | --- | --- | --- |")
-        yield from map(_row, profile.entries)
     if profile.needs:
         yield from ("", "Needs:", "", *(f"- {need.message} {_link(need.source)}" for need in profile.needs))
-    if profile.refusals:
-        yield from ("", "Warns of:", "")
-    for refusal in profile.refusals:
-        value = "" if refusal.value == "*" else f"={refusal.value}"
-        yield f"- `{refusal.name}{value}`: {refusal.reason}. {_link(refusal.source)}"
-
-
-def _row(entry: Entry) -> str:
-    how = str(entry.emission) if entry.emission in SET else f"not set ({entry.emission})"
-    for_what = [f"`{machine}`" for machine in entry.machines]
-    for_what += [f"NCCL ≥ {entry.since}"] if entry.since else []
-    for_what += [f"NCCL < {entry.before}"] if entry.before else []
-    for_what += [{True: "alone", False: "beside another"}[entry.alone]] if entry.alone is not None else []
-    value = entry.value.replace("|", "\\|")
-    return f"| `{entry.key}` | `{value}` | {how} | {', '.join(for_what)} | {entry.reason} | {_link(entry.source)} |"
 
 
 def _link(source: str) -> str:

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from typing import Any, Final
 
 from kubectl_ddp.rbac.model import EVERYWHERE, OWN, Need
 from kubectl_ddp.rbac.role_builder import rules
-from kubectl_ddp.rbac.table import NEEDS, SECTIONS
+from kubectl_ddp.rbac.table import COMPANIONS, JOBS, NEEDS, REACHING, SECTIONS
 from tools.docs.platform_roles import ROLES, Role, check_role_coverage
 
 HEAD: Final = """\
@@ -49,8 +49,8 @@ run [any pod of the namespace](security.md#ddpjobs-and-the-controller), as with 
 
 ## What each role allows
 
-*Yes* means that the command does all it can; *in part* that it works and leaves out what the column beside says.
-`ddp-metrics`, `ddp-debug` and `ddp-cluster-view` come on top of another role.
+*Yes* means that the command does all it can; *in part* that it works and leaves out what the column *Without* of
+[the next table](#permissions-of-each-command) says. `ddp-metrics`, `ddp-debug` and `ddp-cluster-view` come on top of another role.
 
 """
 
@@ -67,9 +67,18 @@ grants what is marked *broad*: a shell in any pod of the namespace, its Secrets,
 the last two if you have them. What is marked *objects* is needed only where no controller makes the objects of a
 DDPJob.
 
+{groups}
+
 | Commands | Verbs | Resources | Where | Without |
 | --- | --- | --- | --- | --- |"""
 
+COMMAND_GROUPS: Final = {
+    "read": ("status", "why", "hang", "bundle", "logs", "events", "top", "report", "wait"),
+    "reach": REACHING,
+    "change": ("scale", "suspend", "resume", "restart"),
+}
+RESOURCE_GROUPS: Final = {"companions": COMPANIONS, "jobs": JOBS}
+"""Name of a group in the last table → its members."""
 COLUMNS: Final = ("ddp-view", "ddp-submit")
 
 
@@ -86,18 +95,16 @@ def lines() -> Iterator[str]:
         yield from ("", f"### {role.name}", "", "| Verbs | Resources |", "| --- | --- |")
         yield from map(_rule, rules(role.permissions()))
     yield ""
-    yield from NEEDS_HEAD.splitlines()
+    yield from NEEDS_HEAD.format(groups=_groups()).splitlines()
     yield from map(_need, NEEDS)
 
 
 def _commands() -> Iterator[str]:
     shown = [role for role in ROLES if role.name in COLUMNS]
-    yield f"| Command | {' | '.join(f'`{role.name}`' for role in shown)} | With `ddp-submit` alone |"
-    yield f"| --- |{' --- |' * (len(shown) + 1)}"
+    yield f"| Command | {' | '.join(f'`{role.name}`' for role in shown)} |"
+    yield f"| --- |{' --- |' * len(shown)}"
     for command in dict.fromkeys(each for commands in SECTIONS.values() for each in commands):
-        answers = [_support_text(role, command) for role in shown]
-        _, without = check_role_coverage(shown[-1], command)
-        yield f"| `{command}` | {' | '.join(answers)} | {'; '.join(filter(None, without))} |"
+        yield f"| `{command}` | {' | '.join(_support_text(role, command) for role in shown)} |"
 
 
 def _support_text(role: Role, command: str) -> str:
@@ -116,9 +123,25 @@ def _full(resource: str, group: str) -> str:
     return f"{plural}{f'.{group}' if group else ''}{slash}{subresource}"
 
 
+def _groups() -> str:
+    named = (COMMAND_GROUPS | RESOURCE_GROUPS).items()
+    return "\n".join(f"- *{name}*: {_listed(members, {})}" for name, members in named)
+
+
+def _listed(words: Iterable[str], groups: Mapping[str, Collection[str]]) -> str:
+    """List the words, with the name of a group in place of its members where all of them are there."""
+    left = dict.fromkeys(words)
+    names = []
+    for name, members in groups.items():
+        if set(members) <= left.keys():
+            names.append(f"*{name}*")
+            left = {word: None for word in left if word not in members}
+    return ", ".join((*names, *(f"`{word}`" for word in left)))
+
+
 def _need(need: Need) -> str:
-    commands = ", ".join(f"`{each}`" for each in dict.fromkeys(need.commands))
-    resources = ", ".join(f"`{each}`" for each in dict.fromkeys(need.resources))
+    commands = _listed(need.commands, COMMAND_GROUPS)
+    resources = _listed(need.resources, RESOURCE_GROUPS)
     named = f", `{', '.join(need.names)}` alone" if need.names else ""
     where = {OWN: "own", EVERYWHERE: "the whole cluster"}.get(need.where, f"`{need.where}`")
     broad = " *broad*" if need.is_broad else " *objects*" if need.is_of_objects else ""
