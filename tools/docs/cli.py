@@ -106,9 +106,9 @@ def lines() -> Iterator[str]:
     yield from _table(common())
     yield from ("", "## Job options", "")
     yield from (
-        "Commands that describe a job, `submit`, `preflight`, `render` and `clone`, take each key of the",
-        "[job file](job-file.md) but `script` and `args` as a flag of the same name in kebab-case, as `--max-restarts`. A",
-        "flag of a list may be given several times. These are spelled in another way:",
+        "Commands that describe a job, `submit`, `preflight`, `render` and `clone`, take each key of the [job",
+        "file](job-file.md) but `script` and `args` as a flag of the same name in kebab-case, as `--max-restarts`.",
+        "A flag of a list may be given several times. These are spelled in another way:",
         "",
     )
     yield from _table({flag: option for flag, option in of_jobs().items() if flag not in key_flags()})

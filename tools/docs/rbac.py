@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Iterator, Mapping
-from typing import Any, Final
+from typing import Final
 
 from kubectl_ddp.rbac.model import EVERYWHERE, OWN, Need
-from kubectl_ddp.rbac.role_builder import rules
 from kubectl_ddp.rbac.table import COMPANIONS, JOBS, NEEDS, REACHING, SECTIONS
 from tools.docs.platform_roles import ROLES, Role, check_role_coverage
 
@@ -18,7 +17,8 @@ HEAD: Final = """\
 For administrators who grant access, and for users whose request was refused: which role allows what, and which
 permissions each command needs.
 
-`charts/ddp-platform` creates these ClusterRoles from the [permissions of each command](#permissions-of-each-command).
+`charts/ddp-platform` creates these ClusterRoles ([rules](../charts/ddp-platform/files/roles.yaml)) from the
+[permissions of each command](#permissions-of-each-command).
 On a cluster, tests run each command with exactly those permissions, and with one permission too few.
 
 """
@@ -50,7 +50,8 @@ run [any pod of the namespace](security.md#ddpjobs-and-the-controller), as with 
 ## What each role allows
 
 *Yes* means that the command does all it can; *in part* that it works and leaves out what the column *Without* of
-[the next table](#permissions-of-each-command) says. `ddp-metrics`, `ddp-debug` and `ddp-cluster-view` come on top of another role.
+[the last table](#permissions-of-each-command) says. `ddp-metrics`, `ddp-debug` and `ddp-cluster-view` come on top of
+another role.
 
 """
 
@@ -90,10 +91,6 @@ def lines() -> Iterator[str]:
     yield from (f"| `{role.name}` | {role.about} |" for role in ROLES)
     yield from GIVING.splitlines()
     yield from _commands()
-    yield from ("", "## Rules")
-    for role in ROLES:
-        yield from ("", f"### {role.name}", "", "| Verbs | Resources |", "| --- | --- |")
-        yield from map(_rule, rules(role.permissions()))
     yield ""
     yield from NEEDS_HEAD.format(groups=_groups()).splitlines()
     yield from map(_need, NEEDS)
@@ -110,17 +107,6 @@ def _commands() -> Iterator[str]:
 def _support_text(role: Role, command: str) -> str:
     works, without = check_role_coverage(role, command)
     return ("in part" if any(without) else "yes") if works else "no"
-
-
-def _rule(rule: dict[str, Any]) -> str:
-    [group] = rule["apiGroups"]
-    resources = ", ".join(f"`{_full(each, group)}`" for each in rule["resources"])
-    return f"| {', '.join(rule['verbs'])} | {resources} |"
-
-
-def _full(resource: str, group: str) -> str:
-    plural, slash, subresource = resource.partition("/")
-    return f"{plural}{f'.{group}' if group else ''}{slash}{subresource}"
 
 
 def _groups() -> str:
