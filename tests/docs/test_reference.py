@@ -22,8 +22,8 @@ def section(name: str) -> str:
 
 
 def flags_in(text: str) -> set[str]:
-    first_cells = re.findall(r"^\| `(-[^`]*)` \|", text, re.MULTILINE)
-    return {flag for cell in first_cells for flag in re.findall(r"(?<![\w-])--?[a-zA-Z][\w-]*", cell)}
+    listed = re.findall(r"^- `(-[^`]*)`:", text, re.MULTILINE)
+    return {flag for item in listed for flag in re.findall(r"(?<![\w-])--?[a-zA-Z][\w-]*", item)}
 
 
 @pytest.mark.parametrize("name", COMMANDS)

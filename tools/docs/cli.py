@@ -103,7 +103,7 @@ def lines() -> Iterator[str]:
     """Yield the lines of the page."""
     yield from HEAD.splitlines()
     yield from ("", "## Common options", "", "Every command of `kubectl ddp` takes these options.", "")
-    yield from _table(common())
+    yield from _list(common())
     yield from ("", "## Job options", "")
     yield from (
         "Commands that describe a job, `submit`, `preflight`, `render` and `clone`, take each key of the [job",
@@ -111,7 +111,7 @@ def lines() -> Iterator[str]:
         "A flag of a list may be given several times. These are spelled in another way:",
         "",
     )
-    yield from _table({flag: option for flag, option in of_jobs().items() if flag not in key_flags()})
+    yield from _list({flag: option for flag, option in of_jobs().items() if flag not in key_flags()})
     for section, commands in SECTIONS.items():
         yield from ("", f"## {section}")
         for name in commands:
@@ -133,7 +133,7 @@ def _command(name: str) -> Iterator[str]:
         if flag not in common() and not (flag in of_jobs() and name in _makers())
     }
     if own:
-        yield from (*_table(own), "")
+        yield from (*_list(own), "")
     if name in _makers():
         yield from ("Also takes the [job options](#job-options).", "")
     yield from ("```sh", *(f"kubectl ddp {name} {words}".rstrip() for words in EXAMPLES[name]), "```")
@@ -151,13 +151,11 @@ def _help(text: str) -> Iterator[str]:
             yield from (*map(_escape, paragraph.splitlines()), "")
 
 
-def _table(shown: Mapping[str, click.Option]) -> Iterator[str]:
-    yield "| Option | Meaning |"
-    yield "| --- | --- |"
+def _list(shown: Mapping[str, click.Option]) -> Iterator[str]:
     for option in shown.values():
         names = ", ".join(option.opts + option.secondary_opts)
         value = "" if option.is_flag else f" {_value(option)}"
-        yield f"| `{_cell(names + value)}` | {_cell(_escape(option.help or ''))} |"
+        yield f"- `{names}{value}`: {_escape(option.help or '')}"
 
 
 def _value(option: click.Option) -> str:
@@ -190,28 +188,22 @@ def _launcher() -> Iterator[str]:
 
 
 def _flags(parser: argparse.ArgumentParser) -> Iterator[str]:
-    """Yield the table of a parser's flags; nothing if it has none but ``--help``."""
+    """Yield the list of a parser's flags; nothing if it has none but ``--help``."""
     shown = [
         action
         for action in parser._actions  # noqa: SLF001 - argparse has no other list of them
         if action.option_strings and action.help != argparse.SUPPRESS and action.dest != "help"
     ]
-    if shown:
-        yield from ("| Flag | Meaning |", "| --- | --- |")
     for action in shown:
         names = ", ".join(each for each in action.option_strings if "_" not in each)
         choices = "{" + ",".join(map(str, action.choices)) + "}" if action.choices and not action.metavar else ""
         value = "" if action.nargs == 0 else f" {action.metavar or choices or 'VALUE'}"
         told = (action.help or "") % {"default": action.default}
-        yield f"| `{_cell(names + value)}` | {_cell(_escape(told))} |"
+        yield f"- `{names}{value}`: {_escape(told)}"
 
 
 def _sentence(text: str) -> str:
     return f"{text[:1].upper()}{text[1:].rstrip('.')}."
-
-
-def _cell(text: str) -> str:
-    return text.replace("|", "\\|")
 
 
 def _escape(text: str) -> str:
