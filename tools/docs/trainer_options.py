@@ -29,7 +29,6 @@ def lines() -> Iterator[str]:
     group: type[Any]
     for group in Options.__bases__:
         yield from ("", f"## {group.heading.capitalize()}", "", f"{group.__doc__}", "")
-        yield from ("| Flag | Meaning |", "| --- | --- |")
         for action in add_options(ArgumentParser(), group):
             value = f" {action.metavar}" if action.metavar else ""
-            yield f"| {', '.join(f'`{each}{value}`' for each in action.option_strings)} | {action.help} |"
+            yield f"- {', '.join(f'`{each}{value}`' for each in action.option_strings)}: {action.help}"
