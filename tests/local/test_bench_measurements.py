@@ -44,6 +44,7 @@ ELSEWHERE: Final = {
     "list": "needs a cluster",
     "recovery-cluster": "needs a cluster",
     "startup": "needs a cluster",
+    "trainjobs": "needs a cluster",
     "demo": "is `make demo`, which CI runs",
     "gpu": "is rehearsed by test_bench_gpu_checks.py",
     "rules": "needs a Prometheus and a minute; test_rules_fire.py evaluates the rules",

@@ -83,7 +83,9 @@ def test_over_two_nodes_and_without_restarts_it_ends_for_good(stage: Stage, tmp_
     program = [str(SCRIPT), "--ready", "40"]
     agents = [
         stage.agent(0, *program, restarts=0, **env),
-        stage.agent(1, *program, restarts=0, **env, DDP_RUN_DIR=str(tmp_path / "run-1")),
+        stage.agent(
+            1, *program, restarts=0, **env | {"DDP_TERMINATION_LOG": "", "DDP_RUN_DIR": str(tmp_path / "run-1")}
+        ),
     ]
     wait_for_ready(agents[0], 1)
     order(stage, 1, "gil")
