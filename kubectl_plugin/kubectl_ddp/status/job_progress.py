@@ -10,7 +10,7 @@ from ddp_trainer.common.metric_names import Metric, MetricLabel
 from ddp_trainer.common.safe_text import clean_text
 from ddp_trainer.common.time_classes import JobTime
 from kubectl_ddp.status import run_summary
-from kubectl_ddp.status.metrics_parser import Samples
+from kubectl_ddp.status.metrics_parser import Labels, Samples
 from kubectl_ddp.status.rank_status import RankActivity, RankState
 
 MOST_NAMES: Final = 32
@@ -78,10 +78,26 @@ class _Latest:
         return max(values)[-1] if values else None
 
     def named_values(self, family: str) -> dict[str, float]:
-        """Return the values of a family by the names that the script gave them; any program may have written them."""
-        newest_last = [said for _, said in sorted(self._told, key=lambda one: one[0])]
-        found = {name: value for said in newest_last for name, value in said.by(MetricLabel.NAME, family).items()}
-        return {clean_text(name): value for name, value in [*found.items()][:MOST_NAMES]}
+        """Return the values of a family by the names that the script gave them; any program may have written them.
+
+        The newest group takes precedence, and in it the lowest rank that has reported the name.
+        """
+        told = [
+            (-generation, _rank_of(labels), labels[MetricLabel.NAME], value)
+            for (generation, _), said in self._told
+            for labels, value in said.all(family)
+            if MetricLabel.NAME in labels
+        ]
+        found: dict[str, float] = {}
+        for _, _, name, value in sorted(told, key=lambda one: one[:2]):
+            found.setdefault(clean_text(name), value)
+        return dict([*found.items()][:MOST_NAMES])
+
+
+def _rank_of(labels: Labels) -> int:
+    """Return the rank of a sample; 0 without the label, as in versions that export those of rank 0 alone."""
+    rank = labels.get(MetricLabel.RANK, "")
+    return int(rank) if rank.isdecimal() else 0
 
 
 def _optional_int(number: float | None) -> int | None:

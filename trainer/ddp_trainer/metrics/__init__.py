@@ -9,14 +9,13 @@ one small process per pod that reads all boards at each scrape. A rank that hang
 answer a scrape, but its board remains readable. A restarted process continues its counters from the board.
 
 :mod:`ddp_trainer.metrics.record.autolog` counts the steps of a script that does not report them. The launcher loads it
-into its workers. A script reports its own values in three lines::
+into its workers. A script reports its own values in one line::
 
     from ddp_trainer.metrics import attach
 
-    log = attach.log()
     for batch in loader:
         ...
-        log(loss=loss, tokens=batch.numel())
+        attach.log(loss=loss, tokens=batch.numel(), val_accuracy=0.93)
 
 Without ``$DDP_METRICS_DIR``, which the launcher sets, the package does nothing. No error in it reaches the training.
 """

@@ -7,7 +7,7 @@ training does not fail because of its metrics.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Final, Protocol
 
 from ddp_trainer.common.constants import FailureReason, GroupState, OutsideReason, RestartCause
@@ -144,6 +144,10 @@ class RankRecorder:
     def account(self, account: JobAccount) -> None:
         """Report the time account of the whole job, with its lost progress."""
 
+    def take_user_values(self) -> Mapping[str, float]:
+        """Return the values that the script has reported by ``attach.log()`` since the last call, by name."""
+        return {}
+
 
 class AgentRecorder:
     """Reports of the launcher about its pod."""
@@ -224,13 +228,19 @@ class AgentRecorder:
 class NoopRankRecorder(RankRecorder):
     """Rank recorder that reports nothing; used where the launcher gave no metrics directory."""
 
-    def __init__(self, marks: Marks | None = None) -> None:
+    def __init__(self, marks: Marks | None = None, take_user_values: Callable[[], Mapping[str, float]] = dict) -> None:
         """Create the recorder.
 
         Args:
             marks: Cells that the launcher's hang watch reads, even with metrics off; None if it reads none.
+            take_user_values: Implementation of :meth:`take_user_values`.
         """
         self.marks = [0.0, 0.0] if marks is None else marks
+        self._take_user_values = take_user_values
+
+    def take_user_values(self) -> Mapping[str, float]:
+        """Return the values of the script, which curves have without a launcher, too."""
+        return self._take_user_values()
 
 
 class NoopAgentRecorder(AgentRecorder):

@@ -376,6 +376,19 @@ def test_values_that_a_script_names_itself_are_shown_of_the_newest_group() -> No
     assert "val/acc 0.75" in header(state, 0.0, Style())
 
 
+def test_a_value_is_that_of_the_lowest_rank_that_reported_it() -> None:
+    def told(rank: int, values: str, *, up: int = 1) -> Samples:
+        ranks = "".join(rank_metrics(each, up=up) for each in range(rank, rank + 2))
+        return parse(f"{ranks}{pod_metrics()}{values}")
+
+    low = 'ddp_user_value{name="loss",rank="1"} 1\nddp_user_value{name="loss",rank="0"} NaN\n'
+    high = 'ddp_user_value{name="loss",rank="10"} 10\nddp_user_value{name="f1",rank="10"} 0.5\n'
+    samples = {"digits-worker-0": told(0, low, up=0), "digits-worker-1": told(10, high)}
+    state = job_state(snapshot(job("Running"), pod(0), pod(1)), samples)
+    assert str(state.values) == "{'loss': nan, 'f1': 0.5}"
+    assert "loss nan, f1 0.5" in header(state, 0.0, Style())
+
+
 def test_what_an_init_container_prints_last_is_the_first_error_of_a_job_that_never_started() -> None:
     made = pod(0, waiting("PodInitializing"))
     said = "Looking in indexes: https://pip.example.com\npip could not install the requirements: no nowhere==3"

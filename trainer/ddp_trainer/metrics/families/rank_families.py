@@ -61,8 +61,8 @@ RANKS: Final = (
     _job(Metric.LOSS_SCALE, "What the loss is multiplied with, so that half precision holds its gradients."),
     Family(
         Metric.USER_VALUE,
-        "Value that the script reports by `attach.log()` under a name of its own; at most 32 names.",
-        scope=Scope.JOB,
+        "Value that the script reports by `attach.log()` under a name of its own; at most 32 names per rank.",
+        scope=Scope.RANK,
         source=Source.SCRIPT,
         labels=(MetricLabel.NAME,),
     ),

@@ -4,7 +4,7 @@ The layout of the boards, the exposition, ``docs/metrics.md`` and the tests foll
 their base unit, names of counters in ``_total``. A value of which only the present state matters is a gauge; a value of
 which a rate may be needed is a counter. Label sets are closed and all their series exist from the start, because
 Prometheus' ``increase`` ignores the first sample of a series. The exception is ``ddp_user_value``, a gauge whose names
-come from the script, at most 32.
+come from the script, at most 32 per rank.
 """
 
 from __future__ import annotations

@@ -28,6 +28,7 @@ from ddp_trainer.metrics.record.sampler import Watch
 from ddp_trainer.metrics.record.step_detector import StepBatch
 from ddp_trainer.metrics.record.suppress_errors import suppress_errors, warn_once
 from ddp_trainer.metrics.storage.mmap_store import RANK, Board
+from ddp_trainer.metrics.storage.user_values import UserValues
 from ddp_trainer.process.recorder import Marks, RankRecorder
 from ddp_trainer.process.startup_times import StartupTimes
 
@@ -67,8 +68,16 @@ def _place(parallel: LayoutRange | None, rank: int, world_size: int) -> dict[str
 class BoardRankRecorder(RankRecorder):
     """Recorder of one rank on its board. Every method is thread-safe, except ``step``, which one thread must call."""
 
-    def __init__(self, board: Board, clock: Callable[[], float] = time.time, marks: Marks | None = None) -> None:
+    def __init__(
+        self,
+        board: Board,
+        clock: Callable[[], float] = time.time,
+        marks: Marks | None = None,
+        own: UserValues | None = None,
+    ) -> None:
         self.marks: Marks = [0.0, 0.0] if marks is None else marks
+        self.user_values = UserValues(None) if own is None else own
+        """Values that the script names itself."""
         self._board = board
         self._cells = board.cells
         self._revision = board.revision
@@ -272,6 +281,7 @@ class BoardRankRecorder(RankRecorder):
         try:
             if loss is not None:
                 self._cells[LOSS] = loss
+                self.user_values.has_own_loss = True
             if learning_rate is not None:
                 self._cells[LEARNING_RATE] = learning_rate
         except Exception as error:  # noqa: BLE001 - training does not fail because of its metrics
@@ -332,6 +342,10 @@ class BoardRankRecorder(RankRecorder):
             self._board.put(dict(zip(states, account.seconds, strict=True)))
             self._board.put({Metric.JOB_START: account.started})
             self._board.put({Metric.LOST_STEPS: account.lost_steps, Metric.LOST_PROGRESS: account.lost_seconds})
+
+    def take_user_values(self) -> Mapping[str, float]:
+        """Return the values that the script has reported by ``attach.log()`` since the last call, by name."""
+        return self.user_values.take()
 
 
 _living: Final[weakref.WeakSet[BoardRankRecorder]] = weakref.WeakSet()

@@ -9,10 +9,11 @@ from __future__ import annotations
 import logging
 import os
 import sys
+import weakref
 from collections.abc import Callable, Mapping
-from functools import partial
+from functools import cache, partial
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
 from ddp_trainer.common.constants import Env, GroupState
 from ddp_trainer.common.metric_names import Metric, MetricLabel
@@ -36,6 +37,11 @@ _log: Final = logging.getLogger(__name__)
 stand_ins: Final[list[Callable[[], None]]] = []
 """Functions that remove the hooks for scripts without reports, once the script reports itself."""
 
+_Key = tuple[str | None, str | None, int]
+"""Directory of the boards, local rank and process id. A fork is a process of its own."""
+_recorders: Final = weakref.WeakValueDictionary[_Key, RankRecorder]()
+_logs: Final = dict[_Key, Log]()
+
 
 def rank_recorder(environment: Mapping[str, str] = os.environ) -> RankRecorder:
     """Return the recorder of this rank. Never raises.
@@ -58,13 +64,16 @@ def open_rank_recorder(environment: Mapping[str, str], *, waits_are_told: bool =
         waits_are_told: False if the caller cannot report how long the loop waits for other ranks.
     """
     directory = environment.get(Env.METRICS_DIR)
-    if not directory:
-        return NoopRankRecorder(marks(environment))
+    recorder: RankRecorder | None = None
     try:
-        return _rank_recorder(Path(directory), environment, waits_are_told=waits_are_told)
+        if directory:
+            recorder = _rank_recorder(Path(directory), environment, waits_are_told=waits_are_told)
     except Exception as error:  # noqa: BLE001 - training does not fail because of its metrics
         _log.warning("metrics are off for this rank: no board in %s (%s); training continues", directory, error)
-        return NoopRankRecorder(marks(environment))
+    if recorder is None:
+        recorder = NoopRankRecorder(marks(environment), _own_values(None, os.getpid()).take)
+    _recorders[_key(environment)] = recorder
+    return recorder
 
 
 def agent_recorder(directory: Path | None = None, environment: Mapping[str, str] = os.environ) -> AgentRecorder:
@@ -92,16 +101,32 @@ def meter(environment: Mapping[str, str] = os.environ) -> StepMeter:
     return StepMeter(rank_recorder(environment))
 
 
-def log(environment: Mapping[str, str] = os.environ) -> Log:
-    """Return a log for values that only the script has. The hooks continue to count its steps.
+def log(environment: Mapping[str, str] = os.environ, /, **values: Any) -> Log:
+    """Record values that only the script has, and return the log of this process. The hooks continue to count steps.
 
-    See :class:`~ddp_trainer.metrics.record.user_metrics.Log`.
+    Args:
+        environment: Environment of the process.
+        values: Arguments of :class:`~ddp_trainer.metrics.record.user_metrics.Log`, such as ``loss=0.25`` and
+            ``val_accuracy=0.93``.
     """
-    recorder, directory = open_rank_recorder(environment), environment.get(Env.METRICS_DIR)
-    if not directory or not isinstance(recorder, BoardRankRecorder):
-        return Log(recorder)
-    board = rank_board_path(Path(directory), int(environment.get("LOCAL_RANK", "0")))
-    return Log(recorder, own=UserValues(user_values_path(board)))
+    key = _key(environment)
+    if key not in _logs:
+        recorder = _recorders.get(key) or open_rank_recorder(environment)
+        own = recorder.user_values if isinstance(recorder, BoardRankRecorder) else _own_values(None, os.getpid())
+        _logs[key] = Log(recorder, own=own)
+    if values:
+        _logs[key](**values)
+    return _logs[key]
+
+
+def _key(environment: Mapping[str, str]) -> _Key:
+    return environment.get(Env.METRICS_DIR), environment.get("LOCAL_RANK"), os.getpid()
+
+
+@cache
+def _own_values(board: Path | None, pid: int) -> UserValues:  # noqa: ARG001 - a fork has values of its own
+    """Return the values of the script, which all recorders of this process and its log share."""
+    return UserValues(None if board is None else user_values_path(board))
 
 
 def _claim(board: Board, process: ProcessId) -> None:
@@ -126,7 +151,8 @@ def _rank(environment: Mapping[str, str], known: Mapping[str, str | int]) -> int
 def _rank_recorder(directory: Path, environment: Mapping[str, str], *, waits_are_told: bool) -> RankRecorder:
     local_rank = int(environment.get("LOCAL_RANK", "0"))
     process = ProcessId.current()
-    board = Board.open(rank_board_path(directory, local_rank), RANK)
+    path = rank_board_path(directory, local_rank)
+    board = Board.open(path, RANK)
     owner = board.owner
     if owner != process and is_ancestor(owner):
         board.close()
@@ -144,7 +170,7 @@ def _rank_recorder(directory: Path, environment: Mapping[str, str], *, waits_are
             LOCAL_WORLD_SIZE: int(environment.get("LOCAL_WORLD_SIZE", str(local_rank + 1))),
         }
     )
-    recorder = BoardRankRecorder(board, marks=marks(environment))
+    recorder = BoardRankRecorder(board, marks=marks(environment), own=_own_values(path, os.getpid()))
     recorder.watch(Watch(recorder, waits_are_told=waits_are_told))
     if local_rank == 0:
         recorder.follow_startup(STARTUP)

@@ -8,8 +8,9 @@ import time
 from collections.abc import Callable, Mapping
 from typing import Any, Final
 
+from ddp_trainer.common.metric_names import Metric
 from ddp_trainer.metrics.record.suppress_errors import warn_once
-from ddp_trainer.metrics.storage.user_values import UserValues
+from ddp_trainer.metrics.storage.user_values import InvalidNameError, TooManyNamesError, UserValues
 from ddp_trainer.process.recorder import RankRecorder
 
 COPY_SECONDS: Final = 1.0
@@ -51,14 +52,13 @@ class Log:
             recorder: Recorder of this rank.
             clock: Returns monotonic seconds.
             fetch: Starts the copy of a value from a GPU.
-            own: Store of the values with names of the script's own (default: they are discarded).
+            own: Store of the values with names of the script's own (default: they are not exported).
         """
         self._recorder = recorder
         self._fetch = fetch
         self._clock = clock
-        self._own = own
-        if own is not None:
-            atexit.register(self._flush)
+        self._own = UserValues(None) if own is None else own
+        atexit.register(self._flush)
         self._copied_at = float("-inf")
         self._copy: tuple[Any, Any] | None = None
 
@@ -76,14 +76,16 @@ class Log:
         """Record the given values.
 
         Args:
-            loss: Loss of the last step; the metrics show that of rank 0.
+            loss: Loss of the last step; the metrics show that of rank 0. It is ignored where a recorder reports the
+                loss, as in the reference trainer and under ``elastic.run``.
             learning_rate: Learning rate of the last step; read automatically from torch's optimizers.
             gradient_norm: Norm of the whole gradient before clipping.
             tokens: Tokens of this rank since the last call.
             flops: Floating-point operations of the model on this rank since the last call.
-            extra: Further values by name, for names that are no Python names, such as ``val/acc``. The metrics show
-                those of rank 0, at most 32 names.
-            values: Further values, such as ``val_accuracy=0.93``.
+            extra: Further values by name, for names that are no Python names, such as ``val/acc``; at most 32 names
+                per rank. ``kubectl ddp`` shows the value of the lowest rank that has reported the name.
+            values: Further values, such as ``val_accuracy=0.93``. A tensor on a GPU is read at most once per second,
+                as ``.item()`` does: the host then waits for the GPU.
         """
         try:
             if tokens or flops:
@@ -96,33 +98,38 @@ class Log:
                 self._loss(loss)
         except Exception as error:  # noqa: BLE001 - training does not fail because of its metrics
             warn_once("log", error)
-        if self._own is not None and (extra or values):
-            self._put(self._own, {**(extra or {}), **values})
+        if extra or values:
+            self._put({**values, **(extra or {})})
 
-    def _put(self, own: UserValues, values: Mapping[str, Any]) -> None:
+    def _put(self, values: Mapping[str, Any]) -> None:
         for name, value in values.items():
             try:
-                own.put(name, value)
+                self._own.put(name, value)
+            except InvalidNameError as error:  # a script may make a new name at every step: one warning for all
+                warn_once("a value", error)
+            except TooManyNamesError as error:
+                warn_once("a further value", error)
             except Exception as error:  # noqa: BLE001 - as above
-                warn_once(f"the value {name!r:.60}", error)
+                warn_once(f"the value {name!r}", error)
         try:
-            own.write_if_due()
+            self._own.write_if_due()
         except Exception as error:  # noqa: BLE001 - as above
             warn_once("log", error)
 
     def _flush(self) -> None:
-        if self._own is not None:
-            with contextlib.suppress(Exception):
-                self._own.flush()
+        with contextlib.suppress(Exception):
+            self._own.flush()
 
     def _loss(self, loss: Any) -> None:
+        if self._own.has_own_loss:
+            return
         if not getattr(loss, "is_cuda", False):
-            self._recorder.progress(loss=float(loss))
+            self._recorder.put(Metric.LOSS, float(loss))
             return
         if self._copy is not None:
             number, arrived = self._copy
             if arrived.query():
-                self._recorder.progress(loss=float(number))
+                self._recorder.put(Metric.LOSS, float(number))
                 self._copy = None
         elif self._clock() - self._copied_at >= COPY_SECONDS:
             self._copied_at = self._clock()

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 import logging
+import math
+import os
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +20,7 @@ from ddp_trainer.metrics.record.user_metrics import Log
 from ddp_trainer.metrics.serve.collector import Exposition
 from ddp_trainer.metrics.storage.mmap_directory import rank_board_path
 from ddp_trainer.metrics.storage.mmap_store import RANK, read
+from ddp_trainer.metrics.storage.user_values import UserValues
 
 
 def told(directory: Path) -> dict[str, float]:
@@ -58,31 +61,107 @@ def test_nonsense_is_warned_of_and_never_raised(
     assert record.getMessage().startswith("metrics: log is not recorded (")
 
 
-def exported(directory: Path) -> dict[str, float]:
-    """The script's own values, as Prometheus gets them."""
+def exported(directory: Path, rank: int = 0) -> dict[str, float]:
+    """The script's own values, as Prometheus gets them of a rank."""
     families = {family.name: family for family in Exposition(directory, "digits", directory).collect()}
     found = families.get("ddp_user_value")
-    return {sample.labels["name"]: sample.value for sample in found.samples} if found else {}
+    samples = found.samples if found else ()
+    return {sample.labels["name"]: sample.value for sample in samples if sample.labels["rank"] == str(rank)}
 
 
-def test_values_with_names_of_their_own_are_exported_by_rank_0(tmp_path: Path) -> None:
+def test_one_line_reports_values_and_every_call_is_of_the_same_log(tmp_path: Path) -> None:
+    here = {Env.METRICS_DIR: str(tmp_path)}
+    log = attach.log(here, loss=0.5, val_accuracy=0.93)
+    assert told(tmp_path)[Metric.LOSS] == 0.5
+    assert exported(tmp_path) == {"val_accuracy": 0.93}
+    assert attach.log(here, environment=2.0) is log, "any name may be that of a value"
+    assert exported(tmp_path) == {"val_accuracy": 0.93, "environment": 2.0}
+
+
+def test_a_value_that_is_not_finite_is_exported_as_it_is(tmp_path: Path) -> None:
+    attach.log({Env.METRICS_DIR: str(tmp_path)}, best=math.inf, val_loss=torch.tensor(math.nan))
+    found = exported(tmp_path)
+    assert found["best"] == math.inf
+    assert math.isnan(found["val_loss"])
+
+
+def test_a_value_that_is_no_number_is_warned_of_and_the_others_are_kept(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    suppress_errors._warned.clear()
+    with caplog.at_level(logging.WARNING):
+        for _ in range(2):
+            attach.log({Env.METRICS_DIR: str(tmp_path)}, two=torch.ones(2), text="high", huge=10**400, good=1)
+    assert [record.getMessage().split(" is not")[0] for record in caplog.records] == [
+        "metrics: the value 'two'",
+        "metrics: the value 'text'",
+        "metrics: the value 'huge'",
+    ]
+    assert exported(tmp_path) == {"good": 1.0}
+
+
+@pytest.mark.parametrize("is_first", [True, False])
+def test_a_loss_that_a_recorder_reports_is_that_of_the_job(tmp_path: Path, *, is_first: bool) -> None:
+    here = {Env.METRICS_DIR: str(tmp_path)}
+    if is_first:
+        attach.log(here, loss=9.0)
+        assert told(tmp_path)[Metric.LOSS] == 9.0
+    recorder = attach.rank_recorder(here)
+    recorder.progress(0.5, 0.1)
+    attach.log(here, loss=9.0, val_accuracy=0.93)
+    assert told(tmp_path)[Metric.LOSS] == 0.5
+    assert exported(tmp_path) == {"val_accuracy": 0.93}
+
+
+@pytest.mark.parametrize("has_launcher", [True, False])
+def test_a_recorder_of_the_process_takes_each_value_once(tmp_path: Path, *, has_launcher: bool) -> None:
+    here = {Env.METRICS_DIR: str(tmp_path)} if has_launcher else {}
+    recorder = attach.rank_recorder(here)
+    recorder.take_user_values()
+    attach.log(here, val_accuracy=0.5)
+    attach.log(here, val_accuracy=0.75, f1=0.25)
+    assert recorder.take_user_values() == {"val_accuracy": 0.75, "f1": 0.25}
+    assert recorder.take_user_values() == {}
+
+
+def test_a_fork_leaves_the_values_to_its_parent(tmp_path: Path) -> None:
+    log = attach.log({Env.METRICS_DIR: str(tmp_path)}, val_accuracy=0.5)
+    child = os.fork()
+    if not child:
+        try:
+            log(val_accuracy=0.1)
+            log._own.flush()
+            attach.log({Env.METRICS_DIR: str(tmp_path)}, val_accuracy=0.2)._own.flush()
+        finally:
+            os._exit(0)
+    os.waitpid(child, 0)
+    assert exported(tmp_path) == {"val_accuracy": 0.5}
+
+
+def test_values_with_names_of_their_own_are_exported_of_each_rank(tmp_path: Path) -> None:
     now = [0.0]
-    log = attach.log({Env.METRICS_DIR: str(tmp_path)})
-    assert log._own is not None
+    log = attach.log({Env.METRICS_DIR: str(tmp_path), "LOCAL_WORLD_SIZE": "2"})
     log._own._clock = lambda: now[0]
     log(loss=1.0, val_accuracy=0.5, extra={"val/top5": torch.tensor(0.75)})
     assert exported(tmp_path) == {"val_accuracy": 0.5, "val/top5": 0.75}
     log(val_accuracy=0.6)
     assert exported(tmp_path)["val_accuracy"] == 0.5, "the file is not written at each step"
+    log(extra={"val/top5": 0.75, "once_per_epoch": 1.0})
+    assert exported(tmp_path)["once_per_epoch"] == 1.0, "a name that is reported rarely is written at once"
+    log(val_accuracy=0.6)
     log._own.flush()
     assert exported(tmp_path)["val_accuracy"] == 0.6
     now[0] = 1.5
     log(val_accuracy=0.7)
     assert exported(tmp_path)["val_accuracy"] == 0.7
-    attach.log({Env.METRICS_DIR: str(tmp_path)})(f1=0.25)
-    assert exported(tmp_path) == {"val_accuracy": 0.7, "val/top5": 0.75, "f1": 0.25}, "a restarted worker goes on"
+    restarted = UserValues(rank_board_path(tmp_path, 0).with_suffix(".values"))
+    restarted.put("f1", 0.25)
+    restarted.flush()
+    names = ["val_accuracy", "val/top5", "once_per_epoch", "f1"]
+    assert [*exported(tmp_path)] == names, "a restarted worker continues"
     other = {Env.METRICS_DIR: str(tmp_path), "RANK": "1", "LOCAL_RANK": "1", "LOCAL_WORLD_SIZE": "2"}
-    attach.log(other)(mine=1.0)
+    attach.log(other, mine=1.0)
+    assert exported(tmp_path, rank=1) == {"mine": 1.0}
     assert "mine" not in exported(tmp_path)
 
 
@@ -100,13 +179,18 @@ def test_a_name_that_is_not_allowed_is_refused_once_and_the_others_are_kept(
     assert exported(tmp_path) == {"good": 2.0}
 
 
-def test_a_job_has_32_names_whatever_the_file_holds(tmp_path: Path) -> None:
+def test_a_rank_has_32_names_whatever_the_file_holds(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     suppress_errors._warned.clear()
     log = attach.log({Env.METRICS_DIR: str(tmp_path)})
-    log(extra={f"n{number}": number for number in range(40)})
+    with caplog.at_level(logging.WARNING):
+        log(extra={f"n{number}": number for number in range(40)})
+        log(extra={f"step {number}": number for number in range(40)})
     assert len(exported(tmp_path)) == 32
+    first, second = (record.getMessage() for record in caplog.records)
+    assert first.startswith("metrics: a further value is not recorded ('n32': 32 names are in use")
+    assert second.startswith("metrics: a value is not recorded ('step 0': a name has up to 48 letters")
     file = rank_board_path(tmp_path, 0).with_suffix(".values")
-    for text in ("", "[1]", '{"a": "x", "b c": 1, "d": 2}', "{" * 9000, "[" * 8000):
+    for text in ("", "[1]", '{"a": "x", "b c": 1, "d": 2}', "{" * 9000, "[" * 8000, f'{{"d": {10**400}}}'):
         file.write_text(text)
         assert set(exported(tmp_path)) <= {"d"}
     file.write_text(json.dumps({f"n{number}": number for number in range(40)}))
