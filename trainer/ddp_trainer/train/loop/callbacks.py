@@ -46,6 +46,7 @@ class CallbackList:
         self._is_first: bool | None = None
         self._is_finished = False
         self._tokens = self._flops = 0
+        self._position = 0, 0
         self._recorded_gradients_at = -math.inf
         self.loss: float | None = None
         """Mean loss of the last step with a finite loss, else of the first step; None before the first step."""
@@ -56,6 +57,8 @@ class CallbackList:
         is_first = context.process.env.rank == 0
         if self._is_first is None:
             self.profile = open_profile(context.config, context.process.env)
+        if self._is_first is False:
+            context.process.recorder.take_user_values()  # of its time as another rank
         if is_first is not self._is_first:
             self._reports.close(is_over=False, waits=False)
             progress = context.process.progress
@@ -82,6 +85,7 @@ class CallbackList:
         task, model, step = state.context.task, state.context.model, state.step
         progress.begin(step)
         self._reports.begin(step, state.logger_run_id)
+        self._position = step, plan.epoch_of(max(0, step - 1))
         sizes = shares(min(plan.global_batch, plan.samples), plan.batch_slices, group.data_size)
         progress.show_event(
             Started(
@@ -144,7 +148,14 @@ class CallbackList:
             learning_rate=rate,
         )
         if self._reports:
+            self._position = step, epoch
             self._reports.step(step, epoch, {"loss": self.loss, "learning_rate": rate})
+            self._report_user_values()
+
+    def _report_user_values(self) -> None:
+        """Write the values that the script has reported since the last call to the curves, at the last step."""
+        if self._reports and (values := self._process.recorder.take_user_values()):
+            self._reports.record_user_values(*self._position, values)
 
     def _record_gradients(self, optimizer: OptimizerWrapper) -> None:
         """Report gradient norm and loss scale of the last step, at most every :data:`GRADIENT_SECONDS` seconds."""
@@ -174,6 +185,8 @@ class CallbackList:
 
     def close(self, *, has_failed: bool) -> None:
         """Complete the curves on disk and, unless the run has failed, the trace of ``--profile``."""
+        if not has_failed:  # after a failure of the GPU, a tensor cannot be read
+            self._report_user_values()
         self._reports.close(is_over=self._is_finished, waits=not has_failed)
         if self.profile is not None and not has_failed:
             self.profile.close()

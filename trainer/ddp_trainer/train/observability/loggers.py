@@ -139,6 +139,10 @@ class Reports(list[CsvReport | TensorBoardReport | RemoteLogger]):
         """Write the values of an evaluation under ``test/``."""
         self._write(step, epoch, "test", values)
 
+    def record_user_values(self, step: int, epoch: int, values: Mapping[str, float]) -> None:
+        """Write the values that the script has reported by ``attach.log()`` under ``user/``."""
+        self._write(step, epoch, "user", values)
+
     def _write(self, step: int, epoch: int, stage: str, values: Mapping[str, float]) -> None:
         for report in list(self):
             try:

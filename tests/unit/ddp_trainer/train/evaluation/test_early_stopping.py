@@ -11,6 +11,7 @@ import signal
 from collections.abc import Iterator, Mapping
 from contextlib import closing
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -18,6 +19,7 @@ import torch
 from torch import Tensor, nn
 
 from ddp_trainer.common.constants import Exit
+from ddp_trainer.metrics import attach
 from ddp_trainer.train import Config, run
 from ddp_trainer.train.checkpoint.checkpoint_interval import best_interval, suggest_interval
 from ddp_trainer.train.checkpoint.manifest import Manifest
@@ -199,6 +201,26 @@ def rolled_back(path: Path, **changes: object) -> Config:
     return a_config(
         epochs=3, checkpoint_dir=path / "c", checkpoint_steps=4, on_nonfinite=OnNonfinite.ROLLBACK, **changes
     )
+
+
+def test_values_that_a_task_reports_are_in_the_curves_at_their_step(tmp_path: Path) -> None:
+    class Reporting(Lines):
+        def losses(self, model: nn.Module, batch: Tensor) -> Tensor:
+            if model.training:
+                attach.log({}, loss=9.0, batch_mean=2.5)
+            return super().losses(model, batch)
+
+        def metrics(self, model: nn.Module, batch: Tensor) -> Mapping[str, Tensor]:
+            attach.log({}, f1=0.25)
+            return super().metrics(model, batch)
+
+    run(a_config(epochs=1, csv=tmp_path / "curves.csv"), Reporting(), partial(attach.rank_recorder, {}), env=HERE)
+    found = rows(tmp_path / "curves.csv")
+    steps = [row["step"] for row in found if row["name"] == "train/loss"]
+    assert [row["step"] for row in found if row["name"] == "user/batch_mean"] == steps
+    assert {row["value"] for row in found if row["name"] == "user/batch_mean"} == {"2.5"}
+    assert [row["step"] for row in found if row["name"] == "user/f1"] == steps[-1:]
+    assert all(float(row["value"]) < 9.0 for row in found if row["name"] == "train/loss")
 
 
 def test_a_csv_report_has_every_step_once_also_after_a_rollback(tmp_path: Path) -> None:
