@@ -33,7 +33,7 @@ REFERENCE = {
     **dict.fromkeys(
         ("ddp_startup_seconds", "ddp_agent_start_time_seconds"), "`kubectl ddp status`, `top` and `report`"
     ),
-    "ddp_user_value": "`kubectl ddp status`; panels are for who has named the values",
+    "ddp_user_value": "`kubectl ddp status`, `top` and `report`; panels are for who has named the values",
     "ddp_job_start_time_seconds": "the launcher, for its account of the job's time",
 }
 """Metrics that neither a rule nor a panel reads, each with who does."""

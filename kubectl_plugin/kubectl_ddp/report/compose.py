@@ -15,6 +15,7 @@ from kubectl_ddp.report.failures import WorkerFailure
 from kubectl_ddp.report.series import Series
 from kubectl_ddp.report.story import tell_story, worker_end
 from kubectl_ddp.report.time_series import LOST, Change, JobTimeSeries, Kind, summarize_series
+from kubectl_ddp.status.describe import values_text
 from kubectl_ddp.status.job_state import FirstError, JobState
 from kubectl_ddp.status.termination_message import load_first_error, workers
 from kubectl_ddp.status.timeline import WARNING, TimelineEvent
@@ -137,6 +138,8 @@ def _facts(snapshot: Snapshot, state: JobState, numbers: JobTimeSeries | None) -
     yield "Processes of a pod", str(state.processes_per_node)
     yield "World sizes", _sizes(state, numbers)
     yield "Generations", str(state.generation) if state.generation is not None else ""
+    past = numbers.user_values if numbers is not None else {}
+    yield "Values", values_text({name: each.last for name, each in past.items()} | state.values)
     yield "Fabric", str(said.get("fabric") or "")
     yield "Digest", str((about.get("annotations") or {}).get(Annotation.DIGEST, ""))
     yield "Run", str((about.get("labels") or {}).get(Label.RUN_ID, ""))

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Final
 
@@ -75,11 +75,18 @@ GROUPS: Final[Mapping[str, tuple[str, tuple[str, ...]]]] = {
 STYLE_OF: Final = {state: style for style, (_, states) in GROUPS.items() for state in states} | {LOST: "failed"}
 
 
+MOST_VALUE_PLOTS: Final = 8
+"""Values of the script with a plot. The others are text."""
+
+
 def build_plots(numbers: JobTimeSeries) -> list[Plot]:
     """Return all plots with data, in page order."""
     return [
         plot
-        for plot in (_throughput(numbers), _loss(numbers), _phase_plot(numbers), _states(numbers), _world(numbers))
+        for plot in (
+            *(_throughput(numbers), _loss(numbers), *_user_values(numbers)),
+            *(_phase_plot(numbers), _states(numbers), _world(numbers)),
+        )
         if plot is not None
     ]
 
@@ -104,27 +111,36 @@ def _throughput(numbers: JobTimeSeries) -> Plot | None:
 
 
 def _loss(numbers: JobTimeSeries) -> Plot | None:
-    known = [value for value in numbers.loss if value is not None]
-    if not known and not numbers.broken:
+    return _curve(numbers.loss, numbers.broken, "loss", title="Training loss", note="mean over all ranks", name="loss")
+
+
+def _user_values(numbers: JobTimeSeries) -> Iterator[Plot | None]:
+    for index, (name, told) in enumerate([*numbers.user_values.items()][:MOST_VALUE_PLOTS]):
+        yield _curve(told.values, told.broken, f"value-{index}", title=name, note="reported by the script", name=name)
+
+
+def _curve(values: Values, broken: Sequence[int], plot_id: str, *, title: str, note: str, name: str) -> Plot | None:
+    known = [value for value in values if value is not None]
+    if not known and not broken:
         return None
     scale = scale_of(known)
-    count = numbers.timeline.count
-    wrong = f" In {len(numbers.broken)} of {count} intervals it was not finite." if numbers.broken else ""
+    count = len(values)
+    wrong = f" In {len(broken)} of {count} intervals it was not finite." if broken else ""
     went = (
         f"From {format_number(known[0])} to {format_number(known[-1])}; lowest {format_number(min(known))}."
         if known
         else ""
     )
     return Plot(
-        id="loss",
-        title="Training loss",
-        note="mean over all ranks" + (", logarithmic" if scale.is_logarithmic else ""),
-        svg=draw.line(numbers.loss, scale),
+        id=plot_id,
+        title=title,
+        note=note + (", logarithmic" if scale.is_logarithmic else ""),
+        svg=draw.line(values, scale),
         rows=tuple(ticks(scale)),
         described=f"{went}{wrong}".strip(),
         caption=f"{went}{wrong}".strip(),
-        told={"loss": [_format_value(value) for value in numbers.loss]},
-        broken=tuple((part + 0.5) / count for part in numbers.broken),
+        told={name: [_format_value(value) for value in values]},
+        broken=tuple((part + 0.5) / count for part in broken),
     )
 
 

@@ -60,6 +60,8 @@ QUERIES: Final = (
     Query(Metric.PHASE_SECONDS, (MetricLabel.PHASE,), fold="sum"),
     Query(Metric.SAMPLES, (), fold="sum"),
     Query(Metric.LOSS, ()),
+    # Of rank 0 alone: with 32 names, a thousand ranks would have more series than all other queries.
+    Query(Metric.USER_VALUE, (MetricLabel.NAME, MetricLabel.RANK), only=f', {MetricLabel.RANK}="0"'),
     Query(Metric.WORLD_SIZE, ()),
     Query(Metric.RENDEZVOUS_ROUND, ()),
     Query(Metric.RESTARTS, (MetricLabel.CAUSE,)),

@@ -9,10 +9,12 @@ from enum import StrEnum
 
 from ddp_trainer.common.constants import RestartCause
 from ddp_trainer.common.metric_names import Metric, MetricLabel
+from ddp_trainer.common.safe_text import clean_text
 from ddp_trainer.common.time_classes import Phase
 from kubectl_ddp.report.failures import WorkerFailure, find_failures
 from kubectl_ddp.report.series import POD, Series, chosen
 from kubectl_ddp.report.timeline import Timeline, Values, build_timeline, elementwise_ratio, growth, merge_growth
+from kubectl_ddp.status.job_progress import MOST_NAMES
 from kubectl_ddp.util.text_table import pluralize
 
 LOST = "lost_progress"
@@ -57,6 +59,16 @@ class RankHistory:
     """Part of these seconds spent waiting for other ranks or for the network."""
 
 
+@dataclass(frozen=True, slots=True)
+class UserValue:
+    """Curve of a value that the script names itself."""
+
+    values: Values
+    broken: tuple[int, ...]
+    """Intervals in which it was not finite."""
+    last: float
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class JobTimeSeries:
     """All summarized series. Values are one per interval of the timeline."""
@@ -68,6 +80,8 @@ class JobTimeSeries:
     loss: Values
     broken: tuple[int, ...]
     """Intervals in which the loss was not finite."""
+    user_values: Mapping[str, UserValue] = field(default_factory=dict)
+    """Values that the script names itself, by name."""
     phases: Mapping[str, Values]
     """Seconds of all ranks by phase; phases without time are left out."""
     states: Mapping[str, Values]
@@ -95,7 +109,7 @@ def summarize_series(series: Sequence[Series]) -> JobTimeSeries | None:
     if timeline is None:
         return None
     samples = merge_growth([growth(each, timeline) for each in chosen(series, Metric.SAMPLES)], timeline)
-    loss, broken = _loss(chosen(series, Metric.LOSS), timeline)
+    loss, broken = _means(chosen(series, Metric.LOSS), timeline)
     sizes = list(_sizes(series))
     return JobTimeSeries(
         timeline=timeline,
@@ -103,6 +117,7 @@ def summarize_series(series: Sequence[Series]) -> JobTimeSeries | None:
         samples=sum(samples.amounts),
         loss=loss,
         broken=broken,
+        user_values=_user_values(series, timeline),
         phases=_phase_seconds(series, timeline),
         states=_states(account, timeline),
         spent=_seconds_by_state(series),
@@ -114,7 +129,23 @@ def summarize_series(series: Sequence[Series]) -> JobTimeSeries | None:
     )
 
 
-def _loss(series: Iterable[Series], timeline: Timeline) -> tuple[Values, tuple[int, ...]]:
+def _user_values(series: Sequence[Series], timeline: Timeline) -> dict[str, UserValue]:
+    """Return the values that the script names itself, each of the lowest rank that has reported it."""
+    found: dict[str, dict[int, list[Series]]] = {}
+    for each in chosen(series, Metric.USER_VALUE, MetricLabel.NAME, MetricLabel.RANK):
+        rank = each.labels[MetricLabel.RANK]
+        if rank.isdecimal() and any(each.known()):
+            of_name = found.setdefault(clean_text(each.labels[MetricLabel.NAME]), {})
+            of_name.setdefault(int(rank), []).append(each)
+    lowest = {name: of_name[min(of_name)] for name, of_name in [*found.items()][:MOST_NAMES]}
+    return {
+        name: UserValue(*_means(told, timeline), max(last for each in told for last in each.known())[1])
+        for name, told in lowest.items()
+    }
+
+
+def _means(series: Iterable[Series], timeline: Timeline) -> tuple[Values, tuple[int, ...]]:
+    """Return the mean of the finite values in each interval, and the intervals with values that are not finite."""
     parts: list[list[float]] = [[] for _ in range(timeline.count)]
     broken: set[int] = set()
     for each in series:

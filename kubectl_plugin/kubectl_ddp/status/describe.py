@@ -60,7 +60,7 @@ def _facts(state: JobState, now: float, style: Style) -> Iterator[tuple[str, str
     yield "Startup", startup_text(state.startup, now) if state.startup is not None else ""
     yield "Throughput", f"{number(state.throughput)} samples/s" if state.throughput is not None else ""
     yield "Loss", number(state.loss) if state.loss is not None else ""
-    yield "Values", ", ".join(f"{name} {number(value)}" for name, value in state.values.items())
+    yield "Values", values_text(state.values)
     yield "Restarts", restarts_text(state)
     if state.early_failures is not None:
         yield "Failing", style.apply_color(str(state.early_failures), "red")
@@ -95,6 +95,11 @@ def progress_text(state: JobState) -> str:
     epoch = f", epoch {state.epoch}" if state.epoch is not None else ""
     eta = f", {about(state.eta_seconds)} to go" if state.eta_seconds and not state.is_terminal else ""
     return f"step {state.step}{planned}{share}{epoch}{eta}"
+
+
+def values_text(values: Mapping[str, float]) -> str:
+    """Return the values that a script has reported under names of its own."""
+    return ", ".join(f"{name} {number(value)}" for name, value in values.items())
 
 
 def about(seconds: float) -> str:

@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Final
 
-from kubectl_ddp.status.describe import no_progress_text, progress_text, restarts_text, startup_text
+from kubectl_ddp.status.describe import no_progress_text, progress_text, restarts_text, startup_text, values_text
 from kubectl_ddp.status.job_state import JobState
 from kubectl_ddp.status.job_tables import state_cell
 from kubectl_ddp.status.stragglers import stragglers
@@ -53,6 +53,8 @@ class TopView:
         state, cell = self.state, state_cell(self.state.state)
         yield f"{state.name}  {style.apply_color(cell.text, cell.color)}  {progress_text(state)}".rstrip()
         yield "  ".join(f"{name} {text}" for name, text in self._facts() if text)
+        if state.values:
+            yield f"values: {values_text(state.values)}"
         if state.startup is not None and not state.startup.is_over and not state.is_terminal:
             yield f"startup: {startup_text(state.startup, self.now)}"
         if state.stall is not None:

@@ -40,6 +40,26 @@ def test_a_loss_that_is_no_number_is_told_and_not_drawn() -> None:
     assert all(value is None or math.isfinite(value) for value in found.loss)
 
 
+def user_value(name: str, rank: str, values: list[float | None], pod: str = "a") -> Series:
+    return Series(Metric.USER_VALUE, times(len(values)), values, {"name": name, "rank": rank, POD: pod})
+
+
+def test_a_value_of_the_script_is_that_of_the_lowest_rank_wherever_it_ran() -> None:
+    found = of(
+        [
+            user_value("acc", "3", [9.0, 9.0, 9.0, 9.0]),
+            user_value("acc", "0", [0.5, 0.6, None, None]),
+            user_value("acc", "0", [None, None, math.nan, 0.75], pod="b"),
+            user_value("acc", "x", [7.0, 7.0, 7.0, 7.0]),
+            user_value("never", "0", [None, None, None, None]),
+        ]
+    ).user_values
+    assert found.keys() == {"acc"}
+    assert found["acc"].last == 0.75
+    assert 9.0 not in found["acc"].values
+    assert len(found["acc"].broken) == 1
+
+
 def test_time_that_is_told_after_a_restart_is_drawn_where_it_was_spent() -> None:
     """The ledger stands still for twenty seconds, and then says that these were a restart."""
     productive = [float(min(at, 20)) for at in range(40)] + [20.0 + at for at in range(20)]

@@ -15,8 +15,9 @@ import pytest
 from ddp_trainer.common.metric_names import Metric
 from kubectl_ddp.report import heatmap_png
 from kubectl_ddp.report.html_report import render_html
+from kubectl_ddp.report.plot_data import MOST_VALUE_PLOTS
 from kubectl_ddp.report.scale import scale_of, ticks, time_ticks
-from kubectl_ddp.report.series import Series
+from kubectl_ddp.report.series import POD, Series
 from tests.support.report_cases import HOSTILE, START, a_job, a_report, times
 
 
@@ -108,6 +109,19 @@ def test_a_loss_that_is_no_number_is_marked() -> None:
     text = render_html(a_report([Series(Metric.LOSS, times(5), losses)]))
     assert 'title="no finite number"' in text
     assert "nan" not in text.lower().replace("finance", "")
+
+
+def test_values_of_the_script_have_a_fact_each_and_the_first_of_them_a_curve() -> None:
+    series = [
+        Series(Metric.USER_VALUE, times(5), [0.5, 0.6, 0.7, 0.8, 0.9], {"name": name, "rank": "0", POD: "a"})
+        for name in (HOSTILE, *(f"value_{number}" for number in range(1, 10)))
+    ]
+    text = render_html(a_report(series))
+    found = Elements(text)
+    assert len(found.all("svg")) == MOST_VALUE_PLOTS
+    assert [attributes["id"] for attributes in found.all("h3") if str(attributes.get("id")).startswith("value-1")]
+    assert any(said.startswith(f"{HOSTILE} 0.9, value_1 0.9, ") and "value_9 0.9" in said for said in found.texts)
+    assert len(found.all("script")) == 2
 
 
 @pytest.mark.parametrize(

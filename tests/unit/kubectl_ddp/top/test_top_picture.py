@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
+from dataclasses import replace
 
 import pytest
 
@@ -128,6 +129,13 @@ def test_without_colour_there_is_no_escape_code_and_without_unicode_nothing_but_
     colored = "\n".join(picture.lines(Style(color=True, width=120, unicode=False), 20))
     assert "\x1b[30;46m" in colored
     assert COLORS.sub("", colored) == "\n".join(picture.lines(Style(width=120, unicode=False), 20))
+
+
+def test_values_of_the_script_have_a_line() -> None:
+    ranks = [a_rank(0), a_rank(1)]
+    state = replace(a_state(ranks), values={"val_accuracy": 0.93, "val/top5": 0.99})
+    lines = TopView(state=state, now=NOW).lines(Style(width=120), 20)
+    assert lines[2] == "values: val_accuracy 0.93, val/top5 0.99"
 
 
 def test_a_job_without_ranks_says_why() -> None:

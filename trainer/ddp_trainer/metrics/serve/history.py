@@ -24,7 +24,8 @@ from ddp_trainer.metrics.families.family import Family
 from ddp_trainer.metrics.families.registry import FAMILIES
 from ddp_trainer.metrics.serve import history_format
 from ddp_trainer.metrics.serve.history_format import Key
-from ddp_trainer.metrics.storage.mmap_directory import PodSnapshot, Slot, read_pod_snapshot
+from ddp_trainer.metrics.storage.mmap_directory import PodSnapshot, Slot, rank_board_path, read_pod_snapshot
+from ddp_trainer.metrics.storage.user_values import MOST_NAMES, read_user_values, user_values_path
 from ddp_trainer.process.atomic_files import draft_of
 
 MOST_READINGS: Final = 240
@@ -71,7 +72,7 @@ class History:
         now = self.clock()
         if self.times and 0 <= now - self.times[-1] < self.interval:
             return
-        self._add(now, _values(read_pod_snapshot(self.directory)))
+        self._add(now, self._values())
         if not 0 <= now - self._written < KEPT_SECONDS:
             self.keep()
 
@@ -79,7 +80,7 @@ class History:
         """Return the whole history, with a reading of this moment."""
         now = self.clock()
         times = [*self.times, now]
-        current = _values(read_pod_snapshot(self.directory))
+        current = self._values()
         told = {key: [*values, current.get(key)] for key, values in self.series.items()}
         told |= {key: [*[None] * len(self.times), value] for key, value in current.items() if key not in told}
         return history_format.history_to_dict(times, told)
@@ -101,6 +102,11 @@ class History:
             self.times = self.times[1::2]  # the last one stays
             self.series = {key: known[1::2] for key, known in self.series.items()}
 
+    def _values(self) -> dict[Key, float]:
+        """Return the recorded series of all boards at one moment."""
+        seen = read_pod_snapshot(self.directory)
+        return _values(seen) | _user_values(self.directory, seen)
+
     def _load(self, told: Mapping[str, Any]) -> None:
         times, self.series = history_format.read(told)
         self.times = times
@@ -108,8 +114,19 @@ class History:
             self.interval *= 2
 
 
+def _user_values(directory: Path, seen: PodSnapshot) -> dict[Key, float]:
+    """Return the values that the script names itself, each of the lowest rank that has it, at most 32."""
+    found: dict[str, tuple[int, float]] = {}
+    for slot in sorted(seen.ranks, key=lambda slot: slot.rank):
+        for name, value in read_user_values(user_values_path(rank_board_path(directory, slot.local_rank))).items():
+            found.setdefault(name, (slot.rank, value))
+    return {
+        (Metric.USER_VALUE.value, ((MetricLabel.NAME.value, name), (MetricLabel.RANK.value, str(rank)))): value
+        for name, (rank, value) in [*found.items()][:MOST_NAMES]
+    }
+
+
 def _values(seen: PodSnapshot) -> dict[Key, float]:
-    """Return the recorded series of all boards at one moment."""
     found: dict[Key, float] = {}
     for slot in seen.ranks:
         for key, value in _of_rank(slot):
