@@ -42,12 +42,16 @@ def typed(block: str) -> str:
 
 @pytest.fixture
 def desk(tmp_path: Path) -> Path:
-    """A directory with what the documents presume: the manifests, a train.py, the example task."""
+    """A directory with what the documents presume: the manifests, a train.py, the example task, the example script."""
     shutil.copytree(ROOT / "manifests", tmp_path / "manifests")
     (tmp_path / "charts").symlink_to(ROOT / "charts")  # the base has the dashboards of the chart
     shutil.copy(ROOT / "tests/docs/train.py", tmp_path)
     [task] = [match[3] for match in FENCE.finditer((ROOT / "docs/trainer.md").read_text()) if "class Xor" in match[3]]
     (tmp_path / "xor.py").write_text(task)
+    [script] = [
+        match[3] for match in FENCE.finditer((ROOT / "docs/howto/own-numbers.md").read_text()) if match[1] == "python"
+    ]
+    (tmp_path / "reporting.py").write_text(script)
     no_fork_server.configure(tmp_path / "config")
     return tmp_path
 
