@@ -19,6 +19,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, Final
 
 from ddp_trainer.common.constants import HISTORY_MARK, HISTORY_VERSION
+from ddp_trainer.common.metric_names import Metric
 
 LEFT_READINGS: Final = 100
 """Most readings written to the pod's log."""
@@ -35,7 +36,8 @@ def history_to_dict(times: Sequence[float], series: Mapping[Key, Sequence[float 
 
     Args:
         times: Unix times of the readings, in seconds.
-        series: Values of each series at these times, None if missing. A series of zeros is left out.
+        series: Values of each series at these times, None if missing. A series of zeros is left out,
+            except for a value of the script.
     """
     return {
         "version": HISTORY_VERSION,
@@ -43,7 +45,7 @@ def history_to_dict(times: Sequence[float], series: Mapping[Key, Sequence[float 
         "series": [
             {"name": name, "labels": dict(labels), "values": _written(name, values)}
             for (name, labels), values in series.items()
-            if any(values)
+            if any(values) or name == Metric.USER_VALUE
         ],
     }
 

@@ -90,7 +90,7 @@ def test_it_holds_what_job_and_launcher_tell_too_and_nothing_that_was_always_zer
 def test_it_holds_a_value_of_the_script_of_the_lowest_rank_that_has_it(tmp_path: Path) -> None:
     for rank in (1, 0):
         here = {"RANK": str(rank), "LOCAL_RANK": str(rank), "LOCAL_WORLD_SIZE": "2", Env.METRICS_DIR: str(tmp_path)}
-        attach.log(here, val_accuracy=0.5 + rank, extra={f"of/rank-{rank}": math.nan})
+        attach.log(here, val_accuracy=0.0 + rank, extra={f"of/rank-{rank}": math.nan})
     _, series = history_format.read(History(tmp_path, Clock()).to_dict())
     found = {labels: values for (name, labels), values in series.items() if name == Metric.USER_VALUE}
     assert found.keys() == {
@@ -98,7 +98,7 @@ def test_it_holds_a_value_of_the_script_of_the_lowest_rank_that_has_it(tmp_path:
         (("name", "of/rank-0"), ("rank", "0")),
         (("name", "of/rank-1"), ("rank", "1")),
     }
-    assert found[("name", "val_accuracy"), ("rank", "0")] == [0.5]
+    assert found[("name", "val_accuracy"), ("rank", "0")] == [0.0]
 
 
 def test_an_aggregator_that_is_started_anew_goes_on_where_the_last_one_was(tmp_path: Path) -> None:
