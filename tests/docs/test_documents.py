@@ -48,9 +48,9 @@ def desk(tmp_path: Path) -> Path:
     shutil.copy(ROOT / "tests/docs/train.py", tmp_path)
     [task] = [match[3] for match in FENCE.finditer((ROOT / "docs/trainer.md").read_text()) if "class Xor" in match[3]]
     (tmp_path / "xor.py").write_text(task)
-    [script] = [
+    script = next(
         match[3] for match in FENCE.finditer((ROOT / "docs/howto/own-numbers.md").read_text()) if match[1] == "python"
-    ]
+    )
     (tmp_path / "reporting.py").write_text(script)
     no_fork_server.configure(tmp_path / "config")
     return tmp_path
