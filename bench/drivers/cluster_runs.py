@@ -26,6 +26,7 @@ from ddp_trainer.common.constants import GroupState, Label, Role
 from ddp_trainer.common.metric_names import Metric
 from kubectl_ddp.backends.cluster import ClusterBackend
 from kubectl_ddp.backends.cluster.http.api import Api, collection
+from kubectl_ddp.backends.cluster.http.connection import connect
 from kubectl_ddp.errors import DdpError
 from kubectl_ddp.kube.timestamps import epoch, log_timestamp
 from kubectl_ddp.status.job_state import group_state
@@ -381,6 +382,16 @@ def namespace(api: Api) -> Iterator[str]:
         yield name
     finally:
         api.delete(f"/api/v1/namespaces/{name}", uid=made["metadata"]["uid"])
+
+
+def connected_api() -> Api:
+    """The API server of this environment. Raises CannotMeasure if it does not answer."""
+    try:
+        api = Api(connect())
+        api.get("/version")
+    except DdpError as error:
+        raise CannotMeasure(f"there is no cluster: {error}") from error
+    return api
 
 
 def image() -> str:

@@ -25,10 +25,11 @@ Json = dict[str, Any]
 ENGINE: Final = ENGINES[Engine.TRAINJOB]
 RUNTIME_PATH: Final = f"/apis/{ENGINE.api_version}/clustertrainingruntimes"
 STOCK_RUNTIME: Final = "ddp-test-torch-distributed"
-REQUESTS: Final = {"cpu": "300m", "memory": "1Gi"}
 PACED: Final = SCRIPT.with_name("paced.py")
+REQUESTS: Final = {"cpu": "300m", "memory": "1Gi"}
+"""Size of each node. Four fit on one machine of two processors."""
 LIMITS: Final = {"cpu": "2", "memory": "1Gi"}
-"""Size of each node. Four fit on one machine of two processors, and one can use both while it starts."""
+"""Most that a node can use: both processors while it starts."""
 WAIT_SECONDS: Final = 120.0
 GATE: Final = "featureGates:\n  ElasticJobSet: true\n"
 

@@ -15,12 +15,10 @@ from dataclasses import dataclass, field
 from typing import Any, Final
 
 from bench.drivers import cluster_runs, controller_failures, node_drain, shared_quota
-from bench.harness import CannotMeasure, Options, Report
+from bench.harness import Options, Report
 from kubectl_ddp.backends.access import Access
 from kubectl_ddp.backends.cluster import ClusterBackend
 from kubectl_ddp.backends.cluster.http.api import Api
-from kubectl_ddp.backends.cluster.http.connection import connect
-from kubectl_ddp.errors import DdpError
 
 SUMMARY = "pauses of training while nodes are drained and jobs share a quota, and the controller under faults"
 
@@ -83,11 +81,7 @@ def measure(options: Options) -> Report:
     """Run every part, or the selected ones, each in a namespace of its own."""
     wanted = options.parts(tuple(PARTS))
     image = cluster_runs.image()
-    try:
-        api = Api(connect())
-        api.get("/version")
-    except DdpError as error:
-        raise CannotMeasure(f"there is no cluster: {error}") from error
+    api = cluster_runs.connected_api()
     bench = Bench(api, ClusterBackend(), image, options)
     for name in wanted:
         with cluster_runs.namespace(api) as space:

@@ -43,8 +43,6 @@ from bench.harness import CannotMeasure, Options, Report
 from kubectl_ddp.backends.access import Access
 from kubectl_ddp.backends.cluster import ClusterBackend
 from kubectl_ddp.backends.cluster.http.api import Api
-from kubectl_ddp.backends.cluster.http.connection import connect
-from kubectl_ddp.errors import DdpError
 
 SUMMARY = "seconds from a fault on a real cluster to the next step of a re-formed group, beside a stock elastic job"
 
@@ -322,11 +320,7 @@ def measure(options: Options) -> Report:
     """Run every part, or the selected ones, on both."""
     wanted = {name: PARTS[name] for name in options.parts(tuple(PARTS))}
     image = runs.image()
-    try:
-        api = Api(connect())
-        api.get("/version")
-    except DdpError as error:
-        raise CannotMeasure(f"there is no cluster: {error}") from error
+    api = runs.connected_api()
     report = Report()
     with node_access(api, image) as them:
         bench = Bench(api, ClusterBackend(), them, image, options)

@@ -14,14 +14,12 @@ import time
 from dataclasses import dataclass
 from typing import Final
 
-from bench.drivers.cluster_runs import POLL_SECONDS, TrainerRun, image, namespace
+from bench.drivers.cluster_runs import POLL_SECONDS, TrainerRun, connected_api, image, namespace
 from bench.harness import CannotMeasure, Options, Report
 from ddp_trainer.common.time_classes import StartupPhase
 from kubectl_ddp.backends.access import Access
 from kubectl_ddp.backends.cluster import ClusterBackend
 from kubectl_ddp.backends.cluster.http.api import Api
-from kubectl_ddp.backends.cluster.http.connection import connect
-from kubectl_ddp.errors import DdpError
 from kubectl_ddp.observe.scrape import observe
 from kubectl_ddp.status.startup import Startup
 
@@ -61,11 +59,7 @@ class DigitsRun(TrainerRun):
 
 def measure(options: Options) -> Report:
     """Start jobs one after the other, and read the phases of each."""
-    try:
-        api = Api(connect())
-        api.get("/version")
-    except DdpError as error:
-        raise CannotMeasure(f"there is no cluster: {error}") from error
+    api = connected_api()
     starts = []
     with namespace(api) as space:
         for number in range(2 if options.quick else 7):

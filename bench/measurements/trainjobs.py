@@ -31,9 +31,6 @@ from bench.drivers.step_recorder import StepRecorder, longest_pause
 from bench.harness import CannotMeasure, Options, Report
 from kubectl_ddp.backends.access import Access
 from kubectl_ddp.backends.cluster import ClusterBackend
-from kubectl_ddp.backends.cluster.http.api import Api
-from kubectl_ddp.backends.cluster.http.connection import connect
-from kubectl_ddp.errors import DdpError
 from kubectl_ddp.values.pod import RuntimeMount
 
 SUMMARY = "seconds from a fault or a resize to the next step of a plain TrainJob, beside Kubeflow's runtime"
@@ -60,11 +57,7 @@ def measure(options: Options) -> Report:
         if variable not in os.environ:
             raise CannotMeasure(f"{variable} names no image that the cluster can start.")
         images[word] = os.environ[variable]
-    try:
-        api = Api(connect())
-        api.get("/version")
-    except DdpError as error:
-        raise CannotMeasure(f"there is no cluster: {error}") from error
+    api = cluster_runs.connected_api()
     report = Report()
     with contextlib.ExitStack() as stack:
         access = stack.enter_context(node_access(api, images["trainer"]))
@@ -75,14 +68,15 @@ def measure(options: Options) -> Report:
                 if part == "ours-gate":
                     parts.enter_context(kubeflow.elastic_job_sets(api))
                 space = parts.enter_context(cluster_runs.namespace(api))
-                backend, kind = ClusterBackend(Access(namespace=space)), _KINDS[part]
-                run = kind(backend, api, images["trainer"], "digits")
-                _PARTS[part](run, access, report, options)
+                about = ClusterBackend(Access(namespace=space)), api, images["trainer"], "digits"
+                if part == "stock":
+                    _stock(StockTrainJobRun(*about), report, options)
+                else:
+                    _ours(PlatformTrainJobRun(*about), access, report, options, "gate_" if part == "ours-gate" else "")
     return report
 
 
-def _ours(run: Run, access: NodeAccess, report: Report, options: Options, prefix: str = "") -> None:
-    assert isinstance(run, PlatformTrainJobRun)
+def _ours(run: PlatformTrainJobRun, access: NodeAccess, report: Report, options: Options, prefix: str) -> None:
     stats = RecoveryStats()
     with StepRecorder(run) as recorder, controller(run.backend.namespace, "--ddpjobs"):
         run.submit(1, 1, apart=False)
@@ -99,10 +93,10 @@ def _ours(run: Run, access: NodeAccess, report: Report, options: Options, prefix
             run.scale(1)
         summary = recorder.suspended_summary(GIVEN_UP)
     for name in stats.tries:
-        spread = report.figure(f"{prefix}{name}_seconds", stats.seconds(name))
-        lost = len(stats.tries[name]) - len(stats.seconds(name))
-        report.at_most(f"not recovered, {prefix}{name}".replace("_", " "), lost, 0)
-        if name in BARS:
+        seconds = stats.seconds(name)
+        report.at_most(f"not recovered, {prefix}{name}".replace("_", " "), len(stats.tries[name]) - len(seconds), 0)
+        spread = report.figure(f"{prefix}{name}_seconds", seconds) if seconds else None
+        if spread and name in BARS:
             report.at_most(f"median seconds, {prefix}{name}".replace("_", " "), spread.median, BARS[name])
     report.at_most(f"samples lost {prefix}".strip(" _"), summary["samples_lost"], 0)
     report.at_most(f"samples repeated {prefix}".strip(" _"), summary["samples_repeated"], 0)
@@ -119,19 +113,15 @@ def _drain(run: PlatformTrainJobRun, recorder: StepRecorder, stats: RecoveryStat
     stats.add("longest_pause_of_drain", longest_pause(steps, begun, ended).seconds)
 
 
-def _ours_gate(run: Run, access: NodeAccess, report: Report, options: Options) -> None:
-    _ours(run, access, report, options, "gate_")
-
-
-def _stock(run: Run, access: NodeAccess, report: Report, options: Options) -> None:
-    del access
+def _stock(run: StockTrainJobRun, report: Report, options: Options) -> None:
     stats = RecoveryStats()
     run.submit(1, 1, apart=False)
     for _ in range(1 if options.quick else 3):
         _scale(run, stats, options)
         run.scale(1)
     for name in stats.tries:
-        report.baseline(f"stock_{name}_seconds", stats.seconds(name))
+        if stats.seconds(name):
+            report.baseline(f"stock_{name}_seconds", stats.seconds(name))
 
 
 def _scale(run: Run, stats: RecoveryStats, options: Options) -> None:
@@ -146,15 +136,3 @@ def _scale(run: Run, stats: RecoveryStats, options: Options) -> None:
 
 def _train(run: Run, world: int) -> None:
     run.train(world, GIVEN_UP, lasting=SETTLED_SECONDS)
-
-
-_PARTS: Final[Mapping[str, Callable[[Run, NodeAccess, Report, Options], None]]] = {
-    "ours": _ours,
-    "ours-gate": _ours_gate,
-    "stock": _stock,
-}
-_KINDS: Final[Mapping[str, type[Run]]] = {
-    "ours": PlatformTrainJobRun,
-    "ours-gate": PlatformTrainJobRun,
-    "stock": StockTrainJobRun,
-}

@@ -63,6 +63,8 @@ Run = tuple[str, str, str]
 PAUSE_SECONDS: Final = 2.0
 """Time until a job is looked at again after an error. It doubles with each further error."""
 LONGEST_PAUSE_SECONDS: Final = 60.0
+STORE_SECONDS: Final = 60.0
+"""Time after the end of a TrainJob in which its store ends by itself. A store that is stopped loses its pod."""
 TRAIN_JOB: Final = ENGINES[Engine.TRAINJOB]
 JOB_SET: Final = ENGINES[Engine.JOBSET]
 SIZES: Final[Mapping[str, type[Cpu | Memory]]] = {"cpu": Cpu, "memory": Memory}
@@ -106,8 +108,9 @@ class TrainJobs:
             about = snapshot.job["metadata"]
             key = about["namespace"], about["name"], about["uid"]
             version = (about["resourceVersion"], *(pod["metadata"]["uid"] for pod in snapshot.pods))
-            if OVER & job_kinds.conditions(snapshot.job).keys():
-                if any(map(is_running, stores(snapshot.pods))) and not self._is_paused(key) and may_act():
+            if (ended := _end_of(snapshot.job)) is not None:
+                has_store = now > ended + STORE_SECONDS and any(map(is_running, stores(snapshot.pods)))
+                if has_store and not self._is_paused(key) and may_act():
                     self._attempt(key, partial(self._stop_store, snapshot.job))
                 continue
             is_done = known.get(about["uid"]) == version or Annotation.NODES not in about["annotations"]
@@ -203,7 +206,7 @@ class TrainJobs:
         return prepare_object(resolved, None).resolve_engine(backend)
 
     def _stop_store(self, job: Object) -> None:
-        """Stop the store of a TrainJob that is over. Without a launcher, nobody has told it that the run has ended."""
+        """Stop the store of a TrainJob that is over. It waits for the launchers, and the command started none."""
         about = job["metadata"]
         jobs = collection("batch/v1", "jobs", about["namespace"])
         store = self._api.get(f"{jobs}/{about['name']}-store")
@@ -247,6 +250,12 @@ class TrainJobs:
         if not is_passed_on:
             merge_same(self._api, jobs, inner, {"spec": {field[-1]: nodes for field in JOB_SET.nodes}})
         self._log("scaled", job=f"{about['namespace']}/{about['name']}", nodes=nodes)
+
+
+def _end_of(job: Object) -> float | None:
+    """Return the Unix time of the end of a TrainJob; None if it is not over."""
+    conditions = job_kinds.conditions(job)
+    return next((epoch(conditions[name].get("lastTransitionTime")) for name in OVER if name in conditions), None)
 
 
 def _is_readable(kind: type[Cpu | Memory], text: str) -> bool:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import os
 from collections.abc import Iterator
 
@@ -11,7 +10,6 @@ import pytest
 from bench.drivers.kubeflow import ENGINE, elastic_job_sets, platform_runtimes, train_job
 from bench.drivers.node_access import NodeAccess
 from bench.drivers.node_drain import drain
-from bench.harness import CannotMeasure
 from kubectl_ddp.backends.cluster.http.api import Api
 from kubectl_ddp.values.pod import RuntimeMount
 from tests.cluster.live_cluster import Namespace, until
@@ -31,17 +29,6 @@ def runtimes(api: Api, space: Namespace, controller_image: str) -> Iterator[None
         pytest.skip(f"Set {RUNTIME_IMAGE} to the target 'runtime' of the Dockerfile.")
     images = {"trainer": space.image, "runtime": os.environ[RUNTIME_IMAGE], "controller": controller_image}
     with platform_runtimes(api, images, RuntimeMount.COPY):
-        yield
-
-
-@pytest.fixture
-def gate(api: Api) -> Iterator[None]:
-    """The feature gate ``ElasticJobSet``, on until the end of the test."""
-    with contextlib.ExitStack() as stack:
-        try:
-            stack.enter_context(elastic_job_sets(api))
-        except CannotMeasure as reason:
-            pytest.skip(str(reason))
         yield
 
 
@@ -67,7 +54,7 @@ def suspend_and_resume(job: Job) -> None:
 
 
 @pytest.mark.timeout(600)
-@pytest.mark.usefixtures("runtimes", "gate")
+@pytest.mark.usefixtures("runtimes")
 def test_one_in_the_words_of_the_sdk_is_scaled_and_loses_pods_and_no_sample(
     space: Namespace, reach: NodeAccess
 ) -> None:
@@ -82,8 +69,10 @@ def test_one_in_the_words_of_the_sdk_is_scaled_and_loses_pods_and_no_sample(
         job.wait("world-size=1")
         job.go_on()
         suspend_and_resume(job)
-        job.befall("scale", "pod", "container", "launcher")
-        lose_drained_node(job)
+        with elastic_job_sets(space.api):
+            job.befall("scale")
+        job.befall("pod", "container", "launcher")
+        lose_drained_node(job)  # the controller resizes it without the gate
         assert NAME in space.ddp("top", NAME, "--once").ok().out
         assert f"<title>{NAME}" in space.ddp("report", NAME, "-o", "-").ok().out
         assert "generation" in space.ddp("logs", NAME).ok().out

@@ -29,7 +29,7 @@ Command = Callable[[Sequence[str]], int]
 """Command line without the name of the command → exit code."""
 
 _ADDED_COMMANDS: Final = "ddp_launch.commands"
-"""Group of the entry points by which packages add subcommands to ``ddp-launch``."""
+"""Group of entry points: the subcommands of ``ddp-launch`` in other packages."""
 
 
 def _launch(argv: Sequence[str]) -> int:

@@ -98,7 +98,7 @@ def progress_text(state: JobState) -> str:
 
 
 def values_text(values: Mapping[str, float]) -> str:
-    """Return the values that a script has reported under names of its own."""
+    """Return the values that a script has reported by ``attach.log()``."""
     return ", ".join(f"{name} {number(value)}" for name, value in values.items())
 
 

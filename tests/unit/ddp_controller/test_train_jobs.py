@@ -13,12 +13,13 @@ import pytest
 from ddp_controller.decisions import Resize
 from ddp_controller.executor import execute
 from ddp_controller.running_job import running_job
-from ddp_controller.train_jobs import JOBSET_NAME, JOBSET_UID, KEY_SECRET, TrainJobs
+from ddp_controller.train_jobs import JOBSET_NAME, JOBSET_UID, KEY_SECRET, STORE_SECONDS, TrainJobs
 from ddp_controller.world import World
 from ddp_trainer.common.constants import Annotation, Env, Label, Role
 from kubectl_ddp.backends.cluster.http.connection import connect
 from kubectl_ddp.kube import job_kinds
 from kubectl_ddp.kube.objects import Object, Snapshot
+from kubectl_ddp.kube.timestamps import timestamp
 from kubectl_ddp.values.pod import RuntimeMount
 from tests.support.api_server import ApiServer, kubeconfig, serving
 from tests.unit.ddp_controller.ddpjob_cluster import GROUPS, SPACE, Cluster
@@ -173,8 +174,11 @@ def test_the_store_of_one_that_ended_without_a_launcher_is_stopped(kubeflow: Kub
     kubeflow.server.put(f"/api/v1{SPACE}/pods/twelve-store-0", pod | {"spec": {}, "status": running})
     kubeflow.reconcile()
     assert "suspend" not in kubeflow.server.objects[store]["spec"]
-    done = {"conditions": [{"type": "Complete", "status": "True"}]}
-    kubeflow.server.put(ROOT, {**kubeflow.root(), "status": done})
+    complete = {"type": "Complete", "status": "True", "lastTransitionTime": timestamp(kubeflow.now)}
+    kubeflow.server.put(ROOT, {**kubeflow.root(), "status": {"conditions": [complete]}})
+    kubeflow.reconcile()
+    assert "suspend" not in kubeflow.server.objects[store]["spec"], "it may end by itself"
+    kubeflow.now += STORE_SECONDS + 1
     kubeflow.reconcile()
     assert kubeflow.server.objects[store]["spec"]["suspend"] is True
 

@@ -11,14 +11,11 @@ from typing import Any
 import pytest
 
 from ddp_trainer.common.lint import start_rules
-from ddp_trainer.common.lint.model import Facts, Finding, run_checks
 from kubectl_ddp.preflight import env_rules
 from kubectl_ddp.preflight.env_rules import JOB_CHECKS
+from tests.support.lint_rules import Case, assert_reports, findings_of
 
 ROOT = Path(__file__).parents[4]
-
-Case = tuple[str, dict[str, str], dict[str, Any], str]
-"""A rule, variables, facts, and what its sentence must say."""
 
 REPORTED: list[Case] = [
     ("N01", {"NCCL_SOCKET_IFNAM": "eth0"}, {}, "Did you mean NCCL_SOCKET_IFNAME?"),
@@ -103,24 +100,16 @@ SILENT: list[tuple[str, dict[str, str], dict[str, Any]]] = [
 ]
 
 
-def found(rule: str, environment: dict[str, str], facts: dict[str, Any]) -> list[Finding]:
-    return [each for each in run_checks(JOB_CHECKS, environment, Facts(**facts)) if each.rule == rule]
-
-
-@pytest.mark.parametrize(("rule", "environment", "facts", "sentence"), REPORTED)
-def test_a_rule_reports_the_value_and_what_to_do(
-    rule: str, environment: dict[str, str], facts: dict[str, Any], sentence: str
-) -> None:
-    findings = found(rule, environment, facts)
-    assert any(sentence in str(each) for each in findings), findings
-    assert all(each.fix.endswith((".", "?")) and each.source.startswith("https://") for each in findings)
+@pytest.mark.parametrize("case", REPORTED)
+def test_a_rule_reports_the_value_and_what_to_do(case: Case) -> None:
+    assert_reports(JOB_CHECKS, case)
 
 
 @pytest.mark.parametrize(("rule", "environment", "facts"), SILENT)
 def test_a_rule_is_silent_next_to_what_it_is_about(
     rule: str, environment: dict[str, str], facts: dict[str, Any]
 ) -> None:
-    assert found(rule, environment, facts) == []
+    assert findings_of(JOB_CHECKS, rule, environment, facts) == []
 
 
 def rules_in(module: ModuleType) -> set[str]:

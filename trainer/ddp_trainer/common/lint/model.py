@@ -55,7 +55,7 @@ class Finding:
     name: str
     """Name of the variable."""
     message: str
-    """What is wrong with which value, and the consequence."""
+    """The wrong value, and its consequence."""
     fix: str
     source: str
     severity: Severity = Severity.ERROR

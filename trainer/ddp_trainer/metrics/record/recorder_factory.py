@@ -38,7 +38,7 @@ stand_ins: Final[list[Callable[[], None]]] = []
 """Functions that remove the hooks for scripts without reports, once the script reports itself."""
 
 _Key = tuple[str | None, str | None, int]
-"""Directory of the boards, local rank and process id. A fork is a process of its own."""
+"""Directory of the boards, local rank and process id. A fork has another id."""
 _recorders: Final = weakref.WeakValueDictionary[_Key, RankRecorder]()
 _logs: Final = dict[_Key, Log]()
 

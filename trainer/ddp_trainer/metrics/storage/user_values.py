@@ -57,14 +57,14 @@ class UserValues:
 
         Raises:
             InvalidNameError, TooManyNamesError: The name cannot be used.
-            TypeError, ValueError: The value is no number.
+            TypeError, ValueError: The value is not a number.
         """
         if not NAME.fullmatch(name):
             raise InvalidNameError(
                 f"{name!r:.60}: a name has up to 48 letters, digits and any of '_./-', and begins with a letter"
             )
         if name not in self._values and len(self._values) >= MOST_NAMES:
-            raise TooManyNamesError(f"{name!r}: {MOST_NAMES} names are in use, and a rank has no more")
+            raise TooManyNamesError(f"{name!r}: {MOST_NAMES} names are in use, the limit of a rank")
         is_on_gpu = getattr(value, "is_cuda", False)
         if is_on_gpu and (value.numel() != 1 or value.is_complex()):
             raise ValueError(f"a value is one real number, and the tensor has {value.numel()} of {value.dtype}")

@@ -9,15 +9,13 @@ from typing import Any
 import pytest
 
 from ddp_trainer.common.lint import start_rules
-from ddp_trainer.common.lint.model import Facts, Finding, run_checks
+from ddp_trainer.common.lint.model import Facts, run_checks
 from ddp_trainer.common.lint.start_rules import START_CHECKS
+from tests.support.lint_rules import Case, assert_reports, findings_of
 
 ETH = {"interfaces": frozenset({"lo", "eth0", "eth1", "eth10"})}
 IB = {"rdma_devices": ("mlx5_0", "mlx5_1", "mlx5_10")}
 NONE = {"rdma_devices": ()}
-
-Case = tuple[str, dict[str, str], dict[str, Any], str]
-"""A rule, variables, facts, and what its sentence must say."""
 
 REPORTED: list[Case] = [
     ("N08", {"NCCL_SOCKET_IFNAME": "=lo"}, {}, "is the loopback"),
@@ -104,24 +102,16 @@ SILENT: list[tuple[str, dict[str, str], dict[str, Any]]] = [
 ]
 
 
-def found(rule: str, environment: dict[str, str], facts: dict[str, Any]) -> list[Finding]:
-    return [each for each in run_checks(START_CHECKS, environment, Facts(**facts)) if each.rule == rule]
-
-
-@pytest.mark.parametrize(("rule", "environment", "facts", "sentence"), REPORTED)
-def test_a_rule_reports_the_value_and_what_to_do(
-    rule: str, environment: dict[str, str], facts: dict[str, Any], sentence: str
-) -> None:
-    findings = found(rule, environment, facts)
-    assert any(sentence in str(each) for each in findings), findings
-    assert all(each.fix.endswith((".", "?")) and each.source.startswith("https://") for each in findings)
+@pytest.mark.parametrize("case", REPORTED)
+def test_a_rule_reports_the_value_and_what_to_do(case: Case) -> None:
+    assert_reports(START_CHECKS, case)
 
 
 @pytest.mark.parametrize(("rule", "environment", "facts"), SILENT)
 def test_a_rule_is_silent_next_to_what_it_is_about(
     rule: str, environment: dict[str, str], facts: dict[str, Any]
 ) -> None:
-    assert found(rule, environment, facts) == []
+    assert findings_of(START_CHECKS, rule, environment, facts) == []
 
 
 def test_every_rule_is_seen_to_report_and_to_be_silent() -> None:
@@ -135,7 +125,7 @@ def test_what_needs_the_node_is_not_claimed_without_it(rule: str) -> None:
         each
         for name, variables, *_ in REPORTED
         if name == rule
-        for each in found(rule, variables, {"nodes": 2, "nproc": 8})
+        for each in findings_of(START_CHECKS, rule, variables, {"nodes": 2, "nproc": 8})
     ] == []
 
 
