@@ -14,7 +14,7 @@ from typing import Any, Final
 from bench.drivers.cluster_runs import RESTRICTED, SCRIPT, BaselineRun, TrainerRun
 from bench.harness import CannotMeasure
 from kubectl_ddp.backends.cluster.http.api import Api, collection
-from kubectl_ddp.engines.registry import ENGINES
+from kubectl_ddp.engines import ENGINES
 from kubectl_ddp.errors import NotFound
 from kubectl_ddp.values.engine import Engine
 from kubectl_ddp.values.pod import RuntimeMount

@@ -16,7 +16,7 @@ from bench.harness import CannotMeasure, Options
 from ddp_trainer.common.constants import PortName, Role
 from kubectl_ddp.backends.cluster.http.api import Api, collection
 from kubectl_ddp.backends.cluster.http.connection import connect
-from kubectl_ddp.engines.pytorchjob import ENGINE as PYTORCHJOB
+from kubectl_ddp.engines import PYTORCHJOB
 from kubectl_ddp.errors import DdpError, NotFound
 from kubectl_ddp.render import render
 from kubectl_ddp.spec.model import JobSpec

@@ -11,7 +11,7 @@ from ddp_trainer.common.constants import GROUP
 from kubectl_ddp.backends.cluster.http.api import Api
 from kubectl_ddp.backends.cluster.http.resources import Discovery
 from kubectl_ddp.backends.cluster.read.access_review import missing
-from kubectl_ddp.engines.registry import ENGINES
+from kubectl_ddp.engines import ENGINES
 from kubectl_ddp.errors import Forbidden
 from kubectl_ddp.kube import ddpjob
 from kubectl_ddp.rbac.model import EVERYWHERE, OWN, Right, summarize_permissions

@@ -44,7 +44,7 @@ from kubectl_ddp.backends.cluster.write.suspend import set_active, stale_annotat
 from kubectl_ddp.client.layers import layer_of_object
 from kubectl_ddp.client.submission.prepared_job import Prepared, prepare_object
 from kubectl_ddp.code.archive import Code, read_back
-from kubectl_ddp.engines.registry import ENGINES
+from kubectl_ddp.engines import ENGINES
 from kubectl_ddp.errors import DdpError, NotFound, Unreachable, UsageError
 from kubectl_ddp.kube import ddpjob, job_kinds
 from kubectl_ddp.kube.kueue_queue import KUEUE_QUEUE

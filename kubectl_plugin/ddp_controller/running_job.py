@@ -10,7 +10,7 @@ from typing import Any, Final
 from ddp_trainer.common.constants import Annotation
 from ddp_trainer.common.layout_range import LayoutRange
 from ddp_trainer.common.parallel_dims import LayoutError
-from kubectl_ddp.engines.engine_kind import EngineKind
+from kubectl_ddp.engines import EngineKind
 from kubectl_ddp.kube import job_kinds
 from kubectl_ddp.kube.kueue_queue import KUEUE_QUEUE, is_resizable
 from kubectl_ddp.kube.objects import Object, Snapshot, condition_of, main_status

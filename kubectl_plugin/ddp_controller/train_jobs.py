@@ -32,7 +32,7 @@ from kubectl_ddp.backends.cluster.read.jobs import path, with_type_meta
 from kubectl_ddp.backends.cluster.write.owned_submission import OwnedSubmission
 from kubectl_ddp.client.layers import layer_of_mapping
 from kubectl_ddp.client.submission.prepared_job import Prepared, prepare_object
-from kubectl_ddp.engines.registry import ENGINES
+from kubectl_ddp.engines import ENGINES
 from kubectl_ddp.errors import AlreadyExists, DdpError, NotFound, UsageError
 from kubectl_ddp.kube import job_kinds
 from kubectl_ddp.kube.objects import Object, Snapshot

@@ -22,8 +22,7 @@ from kubectl_ddp.backends.cluster.read.jobs import ddpjobs_path, path, with_type
 from kubectl_ddp.backends.cluster.read.pod_transform import strip_pod, without_managers
 from kubectl_ddp.backends.cluster.read.reflector import Reflector, watch_into_queue
 from kubectl_ddp.backends.cluster.read.snapshots import of_all
-from kubectl_ddp.engines.engine_kind import EngineKind
-from kubectl_ddp.engines.registry import ENGINES
+from kubectl_ddp.engines import ENGINES, EngineKind
 from kubectl_ddp.errors import DdpError
 from kubectl_ddp.kube import ddpjob, job_kinds
 from kubectl_ddp.kube.objects import Object, Snapshot

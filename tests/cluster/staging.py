@@ -22,7 +22,7 @@ from kubectl_ddp.backends.access import Access
 from kubectl_ddp.backends.cluster import ClusterBackend
 from kubectl_ddp.backends.cluster.http.api_errors import NotServed
 from kubectl_ddp.cli.group import root
-from kubectl_ddp.engines.registry import DEFAULT_ENGINE, ENGINES
+from kubectl_ddp.engines import DEFAULT_ENGINE, ENGINES
 from kubectl_ddp.errors import DdpError, Unreachable
 from kubectl_ddp.kube import job_kinds
 from kubectl_ddp.observe.scrape import observe

@@ -16,7 +16,7 @@ from kubectl_ddp.backends.cluster import ClusterBackend
 from kubectl_ddp.backends.cluster.http.api import Api
 from kubectl_ddp.backends.cluster.http.connection import connect
 from kubectl_ddp.backends.cluster.read import reflector
-from kubectl_ddp.engines.pytorchjob import ENGINE as PYTORCHJOB
+from kubectl_ddp.engines import PYTORCHJOB
 from kubectl_ddp.kube.objects import Snapshot
 from tests.cluster.api_proxy import ApiProxy, Asked, Fault, api_proxy
 from tests.cluster.live_cluster import Namespace, Result, namespace, until

@@ -7,7 +7,7 @@ import functools
 import pytest
 
 from kubectl_ddp.backends.cluster.http.api_errors import NotServed
-from kubectl_ddp.engines.registry import ENGINES as ENGINE_KINDS
+from kubectl_ddp.engines import ENGINES as ENGINE_KINDS
 from kubectl_ddp.errors import Forbidden
 from tests.cluster.live_cluster import Json, Namespace, until
 from tests.support.rendered import templates

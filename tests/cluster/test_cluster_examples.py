@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from kubectl_ddp.backends.cluster.http.api_errors import NotServed
-from kubectl_ddp.engines.registry import ENGINES
+from kubectl_ddp.engines import ENGINES
 from tests.cluster.live_cluster import Namespace, until
 from tests.support.examples import RUN_ANYWHERE
 from tools.docs.examples import targets

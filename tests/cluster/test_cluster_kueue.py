@@ -15,7 +15,7 @@ from kubectl_ddp.backends.access import Access
 from kubectl_ddp.backends.cluster.http.api import Api, collection
 from kubectl_ddp.backends.cluster.http.api_errors import AgainstPolicy, NotServed
 from kubectl_ddp.backends.cluster.http.connection import connection_to
-from kubectl_ddp.engines.registry import ENGINES
+from kubectl_ddp.engines import ENGINES
 from kubectl_ddp.errors import Forbidden
 from kubectl_ddp.kube import job_kinds
 from kubectl_ddp.rbac.role_builder import rules

@@ -9,7 +9,7 @@ from typing import Any, Final
 import pytest
 
 from kubectl_ddp.backends.cluster.http.api_errors import NotServed
-from kubectl_ddp.engines.registry import ENGINES, RUNTIMES, Engine
+from kubectl_ddp.engines import ENGINES, RUNTIMES, Engine
 from kubectl_ddp.kube.objects import Object, main_status
 from kubectl_ddp.render import render
 from kubectl_ddp.values.pod import PullPolicy

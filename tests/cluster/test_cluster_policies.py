@@ -15,8 +15,7 @@ import pytest
 
 from kubectl_ddp.backends.cluster.http.api import Api
 from kubectl_ddp.backends.cluster.http.api_errors import AgainstPolicy, NotServed
-from kubectl_ddp.engines.engine_kind import EngineKind
-from kubectl_ddp.engines.registry import ENGINES
+from kubectl_ddp.engines import ENGINES, EngineKind
 from tests.cluster.live_cluster import Namespace, namespace, until
 from tests.support.policy_cases import CASES, KINDS, RULES, Case, Kind, name_of, policies
 

@@ -23,7 +23,7 @@ from kubectl_ddp.backends.cluster.http.api import Api
 from kubectl_ddp.backends.cluster.http.api_errors import call
 from kubectl_ddp.backends.cluster.http.resources import Discovery
 from kubectl_ddp.cli.run import run
-from kubectl_ddp.engines.pytorchjob import ENGINE as PYTORCHJOB
+from kubectl_ddp.engines import PYTORCHJOB
 from kubectl_ddp.errors import NotFound
 from kubectl_ddp.rbac.model import EVERYWHERE, OWN, Right
 from kubectl_ddp.rbac.role_builder import build_roles

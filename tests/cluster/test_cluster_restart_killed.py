@@ -11,7 +11,7 @@ import pytest
 
 from ddp_trainer.common.constants import Label
 from kubectl_ddp.backends.cluster.http.api import Api
-from kubectl_ddp.engines.registry import ENGINES
+from kubectl_ddp.engines import ENGINES
 from tests.cluster.api_proxy import ApiProxy, Asked, api_proxy
 from tests.cluster.live_cluster import Json, Namespace, namespace, until
 from tests.cluster.test_cluster_submit_killed import AT_ONCE, JOB, is_one_job, killed_at, start

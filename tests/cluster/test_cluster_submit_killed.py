@@ -23,7 +23,7 @@ import pytest
 from ddp_trainer.common.constants import Label
 from kubectl_ddp.backends.cluster.http.api import Api
 from kubectl_ddp.backends.cluster.write.submission import INCOMPLETE
-from kubectl_ddp.engines.registry import ENGINES as ENGINE_KINDS
+from kubectl_ddp.engines import ENGINES as ENGINE_KINDS
 from tests.cluster.api_proxy import ApiProxy, Asked, Fault, api_proxy
 from tests.cluster.live_cluster import Namespace, namespace, until
 from tests.cluster.test_cluster_engines import need

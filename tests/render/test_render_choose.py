@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from kubectl_ddp.engines.registry import ENGINES
+from kubectl_ddp.engines import ENGINES
 from kubectl_ddp.errors import PreflightFailed
 from kubectl_ddp.render.choose import (
     GANG_KINDS,

@@ -8,8 +8,8 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 
 from ddp_trainer.common.constants import Annotation, Exit, Label, Role
-from kubectl_ddp.engines.engine_kind import POD_JOB, Path
-from kubectl_ddp.engines.registry import ENGINES as ENGINE_KINDS
+from kubectl_ddp.engines import ENGINES as ENGINE_KINDS
+from kubectl_ddp.engines import POD_JOB, Path
 from kubectl_ddp.kube import job_kinds
 from kubectl_ddp.kube.objects import Object
 from kubectl_ddp.render import Site, engine_of, render

@@ -16,7 +16,7 @@ from ddp_trainer.common.constants import (
 )
 from ddp_trainer.launch import flags
 from kubectl_ddp.code.archive import ARCHIVE, Code
-from kubectl_ddp.engines.registry import ENGINES, Engine
+from kubectl_ddp.engines import ENGINES, Engine
 from kubectl_ddp.errors import UsageError
 from kubectl_ddp.kube.objects import Object
 from kubectl_ddp.render import Site, render

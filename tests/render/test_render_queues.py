@@ -9,7 +9,7 @@ import pytest
 
 from ddp_trainer.common.constants import Label, Role
 from ddp_trainer.common.layout_range import LayoutRange
-from kubectl_ddp.engines import registry as engines
+from kubectl_ddp import engines
 from kubectl_ddp.errors import UsageError
 from kubectl_ddp.kube import job_kinds
 from kubectl_ddp.kube.objects import Object

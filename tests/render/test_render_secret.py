@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from ddp_trainer.common.constants import SECRET_KEY, Env, Label, Path
 from ddp_trainer.common.safe_text import HIDDEN, redact_text
 from ddp_trainer.net.run_secret import read_run_secret
-from kubectl_ddp.engines.registry import ENGINES
+from kubectl_ddp.engines import ENGINES
 from kubectl_ddp.errors import UsageError
 from kubectl_ddp.kube.objects import Object
 from kubectl_ddp.render import Site, render

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from ddp_trainer.common.constants import Env
-from kubectl_ddp.engines.registry import ENGINES, Engine
+from kubectl_ddp.engines import ENGINES, Engine
 from kubectl_ddp.kube import job_kinds
 from kubectl_ddp.kube.objects import Object
 from kubectl_ddp.render import Site, render

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from typing import Any
 
-from kubectl_ddp.engines.registry import RUNTIMES
+from kubectl_ddp.engines import RUNTIMES
 from kubectl_ddp.kube import job_kinds
 from kubectl_ddp.kube.objects import Object
 from kubectl_ddp.render import render

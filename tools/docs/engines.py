@@ -7,8 +7,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Final
 
-from kubectl_ddp.engines.engine_kind import EngineKind
-from kubectl_ddp.engines.registry import ENGINES
+from kubectl_ddp.engines import ENGINES, EngineKind
 
 PAGE: Final = Path(__file__).parents[2] / "docs" / "cluster.md"
 _TABLE: Final = re.compile(r"(?<=\| `--engine` \| Needs \| Differs \|\n\|---\|---\|---\|\n)(?:\|.*\n)+")

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Final
 
 from kubectl_ddp.code.script import read_script
-from kubectl_ddp.engines.registry import ENGINES
+from kubectl_ddp.engines import ENGINES
 from kubectl_ddp.render import render
 from kubectl_ddp.render.objects import placeholder_run_id
 from kubectl_ddp.render.secret import PLACEHOLDER

@@ -15,7 +15,7 @@ from ddp_controller.train_jobs import INIT_CONTAINER, JOBSET_UID, KEY, KEY_SECRE
 from ddp_controller.world import UNNAMED
 from ddp_trainer.common import constants
 from ddp_trainer.common.constants import SECRET_KEY, Env, Label
-from kubectl_ddp.engines.registry import ENGINES
+from kubectl_ddp.engines import ENGINES
 from kubectl_ddp.kube import job_kinds
 from kubectl_ddp.kube.objects import Object
 from kubectl_ddp.render import render

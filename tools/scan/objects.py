@@ -9,7 +9,7 @@ from typing import Any, Final
 
 import yaml
 
-from kubectl_ddp.engines.registry import ENGINES
+from kubectl_ddp.engines import ENGINES
 from tests.support.helm import CHARTS, Helm, helms, program
 
 Object = dict[str, Any]

@@ -11,7 +11,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Final
 
-from kubectl_ddp.engines.registry import ENGINES
+from kubectl_ddp.engines import ENGINES
 from kubectl_ddp.kube.objects import Object, Snapshot
 from kubectl_ddp.kube.timestamps import epoch
 

@@ -12,8 +12,7 @@ from functools import lru_cache
 from typing import Any
 
 from ddp_trainer.common.constants import Annotation
-from kubectl_ddp.engines.engine_kind import EngineKind, Path
-from kubectl_ddp.engines.registry import DEFAULT_ENGINE, ENGINES, RUNTIMES
+from kubectl_ddp.engines import DEFAULT_ENGINE, ENGINES, RUNTIMES, EngineKind, Path
 from kubectl_ddp.kube.objects import Object
 
 Condition = Mapping[str, Any]

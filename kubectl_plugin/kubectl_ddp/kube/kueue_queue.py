@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from typing import Any, Final
 
-from kubectl_ddp.engines.engine_kind import Operator
+from kubectl_ddp.engines import Operator
 from kubectl_ddp.kube import job_kinds
 from kubectl_ddp.kube.objects import Object, Queued, condition_of, holds
 

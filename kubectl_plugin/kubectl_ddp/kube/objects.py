@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 from ddp_trainer.common.constants import Role
-from kubectl_ddp.engines.registry import ENGINES
+from kubectl_ddp.engines import ENGINES
 
 Object = dict[str, Any]
 """A Kubernetes object as JSON: apiVersion, kind, metadata, spec, status."""

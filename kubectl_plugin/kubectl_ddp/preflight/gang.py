@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from typing import Final
 
-from kubectl_ddp.engines.registry import ENGINES, PARTIALLY_ADMITTED, Engine
+from kubectl_ddp.engines import ENGINES, PARTIALLY_ADMITTED, Engine
 from kubectl_ddp.preflight.model import Facts, Subject, read
 from kubectl_ddp.preflight.nodes import Machine, parse_nodes
 from kubectl_ddp.preflight.quantities import Amounts, copies, format_quantity, number, requests_of

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
-from kubectl_ddp.engines.registry import ENGINES
+from kubectl_ddp.engines import ENGINES
 from kubectl_ddp.kube.kueue_queue import inactive_reason
 from kubectl_ddp.kube.objects import Object
 from kubectl_ddp.preflight.model import Facts, Subject, read

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
-from kubectl_ddp.engines.registry import RUNTIMES
+from kubectl_ddp.engines import RUNTIMES
 from kubectl_ddp.kube import job_kinds
 from kubectl_ddp.kube.objects import Object
 from kubectl_ddp.preflight.model import Subject

@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from ddp_trainer.common.constants import GROUP
-from kubectl_ddp.engines.registry import ENGINES, RUNTIMES
+from kubectl_ddp.engines import ENGINES, RUNTIMES
 from kubectl_ddp.kube import ddpjob
 from kubectl_ddp.rbac.model import Need, Right
 from kubectl_ddp.util.yaml_file import read_yaml

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Final
 
-from kubectl_ddp.engines.registry import ENGINES
+from kubectl_ddp.engines import ENGINES
 from kubectl_ddp.errors import PreflightFailed
 from kubectl_ddp.render.gang_scheduling import NATIVE_GROUP, NATIVE_VERSIONS
 from kubectl_ddp.spec.model import JobSpec

@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any, Final
 
-from kubectl_ddp.engines.registry import PARTIALLY_ADMITTED
+from kubectl_ddp.engines import PARTIALLY_ADMITTED
 from kubectl_ddp.kube.kueue_queue import KUEUE_ELASTIC, KUEUE_MIN_PARALLELISM, KUEUE_PRIORITY, KUEUE_QUEUE
 from kubectl_ddp.spec.layout import pods_of_a_replica
 from kubectl_ddp.spec.model import JobSpec

@@ -7,7 +7,7 @@ from pathlib import PurePosixPath
 from typing import Any, Final
 
 from ddp_trainer.common.constants import LOG_PREFIX, Env, Path, Port
-from kubectl_ddp.engines.engine_kind import EngineKind
+from kubectl_ddp.engines import EngineKind
 from kubectl_ddp.render.pod import literal
 from kubectl_ddp.spec.model import JobSpec
 from kubectl_ddp.values.program import Command, Module, Script

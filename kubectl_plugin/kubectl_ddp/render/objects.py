@@ -9,8 +9,7 @@ from typing import Any, Final
 
 from ddp_trainer.common import constants
 from kubectl_ddp.code.archive import Code, code_parts
-from kubectl_ddp.engines.engine_kind import EngineKind
-from kubectl_ddp.engines.registry import DEFAULT_ENGINE, ENGINES
+from kubectl_ddp.engines import DEFAULT_ENGINE, ENGINES, EngineKind
 from kubectl_ddp.errors import UsageError
 from kubectl_ddp.kube import job_kinds
 from kubectl_ddp.kube.objects import Object

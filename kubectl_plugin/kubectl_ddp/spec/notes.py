@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
-from kubectl_ddp.engines.registry import ENGINES, PARTIALLY_ADMITTED
+from kubectl_ddp.engines import ENGINES, PARTIALLY_ADMITTED
 from kubectl_ddp.fabrics.registry import NONE
 from kubectl_ddp.spec import fabric
 from kubectl_ddp.spec.checkpoint_place import object_store_url

@@ -9,7 +9,7 @@ from pathlib import PurePath
 from typing import Final
 
 from ddp_trainer.common.constants import GROUP, NAME_LENGTH, SWITCHES, Env
-from kubectl_ddp.engines.registry import ENGINES
+from kubectl_ddp.engines import ENGINES
 from kubectl_ddp.errors import UsageError
 from kubectl_ddp.spec import fabric, layout, queues
 from kubectl_ddp.spec.launcher_command import LAUNCHERS

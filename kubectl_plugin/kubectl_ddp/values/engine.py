@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from enum import StrEnum
 
-from kubectl_ddp.engines.registry import Engine
+from kubectl_ddp.engines import Engine
 
 __all__ = ["Engine", "Gang", "QueueResize"]
 

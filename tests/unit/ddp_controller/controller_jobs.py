@@ -8,7 +8,7 @@ from typing import Any
 
 from ddp_controller.decisions import Timing
 from ddp_controller.running_job import RunningJob, running_job
-from kubectl_ddp.engines.registry import ENGINES
+from kubectl_ddp.engines import ENGINES
 from kubectl_ddp.kube import job_kinds
 from kubectl_ddp.kube.objects import Object, Snapshot
 from kubectl_ddp.kube.timestamps import timestamp

@@ -7,7 +7,7 @@ from typing import Final
 
 import click
 
-from kubectl_ddp.engines.registry import ENGINES
+from kubectl_ddp.engines import ENGINES
 from kubectl_ddp.errors import UsageError
 from kubectl_ddp.util.invocation import program
 

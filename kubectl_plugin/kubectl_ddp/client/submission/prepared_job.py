@@ -21,7 +21,7 @@ from kubectl_ddp.code.script import (
     script_warnings,
     starts_launchers,
 )
-from kubectl_ddp.engines.registry import DEFAULT_ENGINE
+from kubectl_ddp.engines import DEFAULT_ENGINE
 from kubectl_ddp.errors import PreflightFailed, UsageError
 from kubectl_ddp.fabrics.registry import NONE
 from kubectl_ddp.kube.objects import Object

@@ -6,8 +6,7 @@ from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Final
 
-from kubectl_ddp.engines.engine_kind import Operator
-from kubectl_ddp.engines.registry import ENGINES
+from kubectl_ddp.engines import ENGINES, Operator
 from kubectl_ddp.kube.kueue_queue import KUEUE
 from kubectl_ddp.kube.objects import Object, holds
 from kubectl_ddp.preflight.controller import CONTROLLER_SELECTOR, controller_trouble, fix_of, managing_pods

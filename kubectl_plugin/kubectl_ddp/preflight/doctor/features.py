@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Final
 
-from kubectl_ddp.engines.registry import ENGINES
+from kubectl_ddp.engines import ENGINES
 from kubectl_ddp.util.finding import Finding, Severity, ok
 from kubectl_ddp.values.engine import Gang
 

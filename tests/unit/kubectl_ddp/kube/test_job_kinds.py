@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from kubectl_ddp.engines.registry import ENGINES as ENGINE_KINDS
+from kubectl_ddp.engines import ENGINES as ENGINE_KINDS
 from kubectl_ddp.kube import job_kinds
 from kubectl_ddp.kube.objects import Object, Snapshot
 from kubectl_ddp.render import render

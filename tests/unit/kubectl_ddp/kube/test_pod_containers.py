@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from kubectl_ddp.engines.registry import ENGINES
+from kubectl_ddp.engines import ENGINES
 from kubectl_ddp.kube.objects import Object, main_container, main_status
 from kubectl_ddp.status.termination_message import crash_message, first_error, is_running
 from kubectl_ddp.why.model import Cause

@@ -16,7 +16,7 @@ from kubectl_ddp.backends.job_recovery import RUN
 from kubectl_ddp.cli.progress import display
 from kubectl_ddp.cli.registry import COMMANDS
 from kubectl_ddp.cli.run import run
-from kubectl_ddp.engines.registry import ENGINES
+from kubectl_ddp.engines import ENGINES
 from kubectl_ddp.rbac.model import EVERYWHERE, OWN, Right
 from kubectl_ddp.rbac.table import KINDS, NEEDS, SECTIONS, needs, permissions_to_check, to_submit
 from kubectl_ddp.render import render

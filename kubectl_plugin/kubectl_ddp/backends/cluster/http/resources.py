@@ -9,7 +9,7 @@ from typing import Final
 
 from kubectl_ddp.backends.cluster.http.api import Api
 from kubectl_ddp.backends.cluster.http.api_errors import NotServed
-from kubectl_ddp.engines.registry import ENGINES
+from kubectl_ddp.engines import ENGINES
 from kubectl_ddp.errors import Forbidden, Unreachable
 from kubectl_ddp.kube.objects import Object
 

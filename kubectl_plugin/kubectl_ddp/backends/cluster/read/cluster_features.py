@@ -14,8 +14,7 @@ import yaml
 
 from kubectl_ddp.backends.cluster.http.api import Api, collection
 from kubectl_ddp.backends.cluster.http.resources import Discovery
-from kubectl_ddp.engines.engine_kind import EngineKind
-from kubectl_ddp.engines.registry import ENGINES
+from kubectl_ddp.engines import ENGINES, EngineKind
 from kubectl_ddp.errors import DdpError, UsageError
 from kubectl_ddp.preflight.doctor.features import CONFIGURED_GATES, RESTART_ACTIONS, ClusterFeatures
 from kubectl_ddp.preflight.model import Unknown

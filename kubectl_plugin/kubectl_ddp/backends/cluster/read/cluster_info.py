@@ -14,7 +14,7 @@ from kubectl_ddp.backends.cluster.read.cluster_features import detect_features
 from kubectl_ddp.backends.cluster.read.pod_transform import without_managers
 from kubectl_ddp.backends.cluster.read.resource_table import objects
 from kubectl_ddp.capacity.model import GPU
-from kubectl_ddp.engines.registry import ENGINES
+from kubectl_ddp.engines import ENGINES
 from kubectl_ddp.errors import DdpError, NotFound
 from kubectl_ddp.kube.kueue_queue import KUEUE
 from kubectl_ddp.kube.objects import Object, holds

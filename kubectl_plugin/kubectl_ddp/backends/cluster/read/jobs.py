@@ -8,8 +8,7 @@ from ddp_trainer.common.constants import Label
 from kubectl_ddp.backends.cluster.http.api import Api, collection
 from kubectl_ddp.backends.cluster.http.api_errors import NotServed
 from kubectl_ddp.backends.cluster.read.pod_transform import without_managers
-from kubectl_ddp.engines.engine_kind import EngineKind
-from kubectl_ddp.engines.registry import ENGINES
+from kubectl_ddp.engines import ENGINES, EngineKind
 from kubectl_ddp.errors import DdpError, Forbidden, NoSuchJob, NotFound, UsageError
 from kubectl_ddp.kube import ddpjob, job_kinds
 from kubectl_ddp.kube.objects import Object

@@ -20,7 +20,7 @@ from kubectl_ddp.backends.cluster.http.resources import Discovery
 from kubectl_ddp.backends.cluster.read import access_review
 from kubectl_ddp.backends.cluster.read.cluster_features import passes_scheduling_group
 from kubectl_ddp.backends.cluster.read.resource_table import objects
-from kubectl_ddp.engines.registry import ENGINES
+from kubectl_ddp.engines import ENGINES
 from kubectl_ddp.errors import AlreadyExists, DdpError, Forbidden, NotFound, UsageError
 from kubectl_ddp.kube import job_kinds
 from kubectl_ddp.kube.objects import Object

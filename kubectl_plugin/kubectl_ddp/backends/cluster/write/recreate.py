@@ -22,7 +22,7 @@ from kubectl_ddp.backends.cluster.http.api_errors import Conflict, NotServed
 from kubectl_ddp.backends.cluster.read.jobs import ddpjobs_path, path
 from kubectl_ddp.backends.cluster.write.submission import INCOMPLETE
 from kubectl_ddp.backends.job_recovery import RUN, run_of
-from kubectl_ddp.engines.registry import RUNTIMES
+from kubectl_ddp.engines import RUNTIMES
 from kubectl_ddp.errors import AlreadyExists, DdpError, Forbidden, NotFound
 from kubectl_ddp.kube import ddpjob, job_kinds
 from kubectl_ddp.kube.objects import Object

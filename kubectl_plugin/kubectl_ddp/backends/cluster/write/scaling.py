@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from kubectl_ddp.engines.registry import ENGINES
+from kubectl_ddp.engines import ENGINES
 from kubectl_ddp.errors import UsageError
 from kubectl_ddp.kube import job_kinds
 from kubectl_ddp.kube.kueue_queue import KUEUE_QUEUE, is_resizable, wants_resizing

@@ -25,7 +25,7 @@ from kubectl_ddp.backends.cluster.http.api import Api, collection
 from kubectl_ddp.backends.cluster.http.api_errors import Conflict
 from kubectl_ddp.backends.cluster.http.resources import Discovery, not_served
 from kubectl_ddp.backends.cluster.read.jobs import find_conflicting_job
-from kubectl_ddp.engines.registry import ENGINES, RUNTIMES
+from kubectl_ddp.engines import ENGINES, RUNTIMES
 from kubectl_ddp.errors import AlreadyExists, DdpError, Forbidden, NotFound, UsageError
 from kubectl_ddp.kube import job_kinds
 from kubectl_ddp.kube.kueue_queue import KUEUE_QUEUE

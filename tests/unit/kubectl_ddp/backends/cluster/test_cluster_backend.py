@@ -14,7 +14,7 @@ from ddp_trainer.common.layout_range import LayoutRange
 from kubectl_ddp.backends.cluster import ClusterBackend
 from kubectl_ddp.backends.cluster.http.connection import connect
 from kubectl_ddp.backends.cluster.read import pod_logs, reflector
-from kubectl_ddp.engines.registry import ENGINES
+from kubectl_ddp.engines import ENGINES
 from kubectl_ddp.errors import Forbidden, NotFound, Unreachable, UsageError
 from kubectl_ddp.kube import job_kinds
 from kubectl_ddp.kube.objects import Snapshot

@@ -10,7 +10,7 @@ import pytest
 
 from kubectl_ddp.cli.run import run
 from kubectl_ddp.cli.setup import client
-from kubectl_ddp.engines.registry import ENGINES
+from kubectl_ddp.engines import ENGINES
 from kubectl_ddp.preflight.controller import CONTROLLER_SELECTOR
 from kubectl_ddp.preflight.doctor import cluster
 from kubectl_ddp.preflight.doctor.features import ClusterFeatures, check_features

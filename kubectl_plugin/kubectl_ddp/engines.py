@@ -1,9 +1,13 @@
-"""Description of one engine: its object, controller, templates and limits."""
+"""Engines: kinds of Kubernetes objects that run a job.
+
+Each is an :class:`EngineKind`. :data:`ENGINES` lists them in the order in which ``--engine auto`` prefers them.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from enum import StrEnum
 from typing import Final
 
 from ddp_trainer.common import constants
@@ -128,3 +132,117 @@ class EngineKind:
     def group(self) -> str:
         """API group."""
         return self.api_version.partition("/")[0]
+
+
+PYTORCHJOB: Final = EngineKind(
+    name="pytorchjob",
+    api_version="kubeflow.org/v1",
+    kind="PyTorchJob",
+    plural="pytorchjobs",
+    product="Kubeflow's training operator 1.9",
+    operator=Operator(
+        name="Kubeflow's training operator",
+        selector="control-plane=kubeflow-training-operator",
+        manager="kubeflow.org/training-operator",
+    ),
+    suspend=("spec", "runPolicy", "suspend"),
+    managed_by=("spec", "runPolicy", "managedBy"),
+    nodes=(("spec", "pytorchReplicaSpecs", "Worker", "replicas"),),
+    template=("spec", "pytorchReplicaSpecs", "Worker", "template"),
+    conditions={word: word for word in ("Created", "Running", "Restarting", "Suspended", "Succeeded", "Failed")},
+    pod_suffix="-worker-{index}",
+    pod_label="training.kubeflow.org/job-name",
+    index_label="",
+    file="pytorchjob.yaml.j2",
+    restart_policy=None,
+    is_scalable=True,
+)
+
+
+TRAINJOB: Final = EngineKind(
+    name="trainjob",
+    api_version="trainer.kubeflow.org/v1alpha1",
+    kind="TrainJob",
+    plural="trainjobs",
+    product="Kubeflow Trainer 2.3",
+    operator=Operator(
+        name="Kubeflow Trainer",
+        selector="app.kubernetes.io/name=trainer",
+        manager="trainer.kubeflow.org/trainjob-controller",
+    ),
+    nodes=(("spec", "trainer", "numNodes"),),
+    template=("spec", "template", *POD_JOB, "template"),
+    runtime=Runtime(kind="TrainingRuntime", plural="trainingruntimes", file="training-runtime.yaml.j2"),
+    active=("jobsStatus", "active"),
+    pod_suffix="-node-0-{index}-00000",
+    pod_label="jobset.sigs.k8s.io/jobset-name",
+    file="trainjob.yaml.j2",
+    container="node",
+    job_labels={"trainer.kubeflow.org/trainjob-ancestor-step": "trainer"},
+    ttl_note="ttl removes its JobSet and its pods, but not the TrainJob: Kubeflow Trainer never deletes one.",
+)
+
+
+JOBSET: Final = EngineKind(
+    name="jobset",
+    api_version="jobset.x-k8s.io/v1alpha2",
+    kind="JobSet",
+    plural="jobsets",
+    product="JobSet",
+    operator=Operator(
+        name="JobSet's controller",
+        selector="app.kubernetes.io/name=jobset",
+        manager="jobset.sigs.k8s.io/jobset-controller",
+    ),
+    nodes=((*POD_JOB, "parallelism"), (*POD_JOB, "completions")),
+    template=(*POD_JOB, "template"),
+    conditions={"Completed": "Succeeded", "Failed": "Failed", "Suspended": "Suspended"},
+    active=("replicatedJobsStatus", "active"),
+    pod_suffix="-node-0-{index}-00000",
+    pod_label="jobset.sigs.k8s.io/jobset-name",
+    file="jobset.yaml.j2",
+    scaling_gate="ElasticJobSet",
+)
+
+
+INDEXED_JOB: Final = EngineKind(
+    name="job",
+    api_version="batch/v1",
+    kind="Job",
+    plural="jobs",
+    least_kubernetes=(1, 31),  # a Job that succeeds with fewer nodes than it has
+    operator=Operator(name="the cluster's controller manager", selector="", manager="kubernetes.io/job-controller"),
+    nodes=(("spec", "parallelism"), ("spec", "completions")),
+    template=("spec", "template"),
+    active=("active",),
+    pod_suffix="-{index}-00000",
+    pod_label="batch.kubernetes.io/job-name",
+    file="job.yaml.j2",
+    has_subdomain=True,
+    is_scalable=True,
+    is_partially_admitted=True,
+)
+
+
+class Engine(StrEnum):
+    """Value of ``--engine``. All engines run the same pods with the same exit codes."""
+
+    AUTO = "auto"
+    """The first engine that the cluster serves."""
+    PYTORCHJOB = "pytorchjob"
+    TRAINJOB = "trainjob"
+    JOBSET = "jobset"
+    JOB = "job"
+
+
+ENGINES: Final[Mapping[str, EngineKind]] = {
+    engine.name: engine for engine in (PYTORCHJOB, TRAINJOB, JOBSET, INDEXED_JOB)
+}
+DEFAULT_ENGINE: Final = Engine.PYTORCHJOB
+"""Engine if the cluster was not queried, and for this machine, which supports only this kind."""
+PARTIALLY_ADMITTED: Final = frozenset(name for name, engine in ENGINES.items() if engine.is_partially_admitted)
+"""Engines whose jobs Kueue may start with fewer nodes."""
+RUNTIMES: Final = {
+    engine.runtime.kind: (engine.api_version, engine.runtime.plural) for engine in ENGINES.values() if engine.runtime
+}
+"""Kinds that must exist before the root object, with API version and plural."""
