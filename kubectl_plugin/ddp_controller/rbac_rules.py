@@ -14,8 +14,7 @@ from kubectl_ddp.backends.cluster.read.access_review import missing
 from kubectl_ddp.engines import ENGINES
 from kubectl_ddp.errors import Forbidden
 from kubectl_ddp.kube import ddpjob
-from kubectl_ddp.rbac.model import EVERYWHERE, OWN, Right, summarize_permissions
-from kubectl_ddp.rbac.table import COMPANIONS, JOBS
+from kubectl_ddp.rbac.rights import COMPANIONS, EVERYWHERE, JOBS, OWN, Right, summarize_permissions
 
 _OF_JOBS: Final = (
     *(

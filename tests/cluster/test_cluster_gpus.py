@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from kubectl_ddp.fabrics.registry import fabrics
+from kubectl_ddp.fabrics.catalog import fabrics
 from tests.cluster.live_cluster import Json, Namespace, until
 
 pytestmark = pytest.mark.alone

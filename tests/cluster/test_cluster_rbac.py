@@ -25,9 +25,7 @@ from kubectl_ddp.backends.cluster.http.resources import Discovery
 from kubectl_ddp.cli.run import run
 from kubectl_ddp.engines import PYTORCHJOB
 from kubectl_ddp.errors import NotFound
-from kubectl_ddp.rbac.model import EVERYWHERE, OWN, Right
-from kubectl_ddp.rbac.role_builder import build_roles
-from kubectl_ddp.rbac.table import DDPJOBS, JOBS, KINDS, REACHING, SECTIONS, needs
+from kubectl_ddp.rbac.rights import DDPJOBS, EVERYWHERE, JOBS, KINDS, OWN, REACHING, SECTIONS, Right, build_roles, needs
 from tests.cluster.api_proxy import ApiProxy, Asked, Fault, api_proxy
 from tests.cluster.live_cluster import PREFLIGHT, Namespace, Result, namespace, until
 from tests.cluster.test_cluster_engines import need

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 import yaml
 
-from kubectl_ddp.fabrics.registry import fabrics
+from kubectl_ddp.fabrics.catalog import fabrics
 from kubectl_ddp.spec.fields import FIELDS, PRESET
 from kubectl_ddp.spec.presets import PRESETS
 from kubectl_ddp.spec.user_config import KEYS

@@ -5,8 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-from kubectl_ddp.rbac.role_builder import rules
-from kubectl_ddp.rbac.table import REACHING, SECTIONS
+from kubectl_ddp.rbac.rights import REACHING, SECTIONS, rules
 from tests.support.helm import CHARTS, Helm
 from tools.docs.platform_roles import ROLES, Role, check_role_coverage
 

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from ddp_trainer.common.constants import Exit
-from kubectl_ddp.fabrics.registry import fabrics
+from kubectl_ddp.fabrics.catalog import fabrics
 from kubectl_ddp.kube import job_kinds
 from kubectl_ddp.kube.objects import Object
 from kubectl_ddp.render import Site, render

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from kubectl_ddp.kube.objects import Object, Snapshot
-from kubectl_ddp.kube.related_objects import RelatedKind, RelatedObjects
+from kubectl_ddp.kube.objects import Object, RelatedKind, RelatedObjects, Snapshot
 from kubectl_ddp.status.job_state import job_state
 from kubectl_ddp.status.metrics_parser import parse
 from kubectl_ddp.why.chain import run_checks

@@ -9,10 +9,9 @@ from __future__ import annotations
 import threading
 from collections.abc import Collection, Iterator, Mapping, Sequence
 
-from kubectl_ddp.capacity.model import Inventory
+from kubectl_ddp.capacity import Inventory
 from kubectl_ddp.errors import NotFound, Unreachable
-from kubectl_ddp.kube.objects import Object, Snapshot
-from kubectl_ddp.kube.related_objects import RelatedKind, RelatedObjects
+from kubectl_ddp.kube.objects import Object, RelatedKind, RelatedObjects, Snapshot
 from kubectl_ddp.util.stop import Stop
 from kubectl_ddp.values.parsers import Egress
 

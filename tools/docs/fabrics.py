@@ -5,9 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Final
 
-from kubectl_ddp.fabrics.choose import ACCELERATORS, DEVICES, MACHINES
-from kubectl_ddp.fabrics.model import Profile
-from kubectl_ddp.fabrics.registry import fabrics
+from kubectl_ddp.fabrics.catalog import Profile, fabrics
+from kubectl_ddp.fabrics.choice import ACCELERATORS, DEVICES, MACHINES
 
 HEAD: Final = """\
 # Fabrics: the network between GPUs

@@ -8,9 +8,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from kubectl_ddp.kube import ddpjob
-from kubectl_ddp.rbac.model import EVERYWHERE, OWN, Need, Right
-from kubectl_ddp.rbac.role_builder import rules
-from kubectl_ddp.rbac.table import REACHING, SECTIONS, needs
+from kubectl_ddp.rbac.rights import EVERYWHERE, OWN, REACHING, SECTIONS, Need, Right, needs, rules
 
 METRICS: Final = "pods/proxy"
 """Resource through which metrics are read; it also opens every other port of every pod of the namespace."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 
-from kubectl_ddp.fabrics.registry import AUTO, fabrics
+from kubectl_ddp.fabrics.catalog import AUTO, fabrics
 from kubectl_ddp.spec.fields import FIELDS
 from kubectl_ddp.spec.presets import PRESETS
 from kubectl_ddp.spec.user_config import KEYS, PRESET

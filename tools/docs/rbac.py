@@ -5,8 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable, Iterator, Mapping
 from typing import Final
 
-from kubectl_ddp.rbac.model import EVERYWHERE, OWN, Need
-from kubectl_ddp.rbac.table import COMPANIONS, JOBS, NEEDS, REACHING, SECTIONS
+from kubectl_ddp.rbac.rights import COMPANIONS, EVERYWHERE, JOBS, NEEDS, OWN, REACHING, SECTIONS, Need
 from tools.docs.platform_roles import ROLES, Role, check_role_coverage
 
 HEAD: Final = """\

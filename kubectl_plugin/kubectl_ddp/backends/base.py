@@ -14,8 +14,8 @@ from kubectl_ddp.kube.objects import Object, Snapshot
 from kubectl_ddp.util.stop import Stop
 
 if TYPE_CHECKING:
-    from kubectl_ddp.capacity.model import Inventory
-    from kubectl_ddp.kube.related_objects import RelatedKind, RelatedObjects
+    from kubectl_ddp.capacity import Inventory
+    from kubectl_ddp.kube.objects import RelatedKind, RelatedObjects
     from kubectl_ddp.preflight.model import Facts as Known
     from kubectl_ddp.preflight.model import Subject
     from kubectl_ddp.render.choose import Facts

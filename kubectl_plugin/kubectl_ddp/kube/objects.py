@@ -1,9 +1,10 @@
-"""Kubernetes objects as JSON, their conditions and containers, and all objects of one job at one moment."""
+"""Kubernetes objects as JSON, all objects of one job at one moment, and those that may explain it."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from enum import StrEnum
 from typing import Any, Final
 
 from ddp_trainer.common.constants import Role
@@ -77,3 +78,41 @@ def main_status(pod: Object) -> Mapping[str, Any]:
     statuses = (pod.get("status") or {}).get("containerStatuses") or [{}]
     status: Mapping[str, Any] = next((each for each in statuses if each.get("name") in NAMES), statuses[0])
     return status
+
+
+class RelatedKind(StrEnum):
+    """Kinds of objects that a job depends on."""
+
+    EVENTS = "events"
+    """All events of the job's namespace, including those of deleted pods and of objects that an operator created."""
+    NODES = "nodes"
+    BOUND = "pods of all namespaces"
+    """Pods of any owner that hold resources of a node."""
+    CLAIMS = "persistentvolumeclaims"
+    WORKLOADS = "workloads"
+    """Kueue's Workloads of all namespaces, for the jobs that hold quota."""
+    LOCAL_QUEUES = "localqueues"
+    CLUSTER_QUEUES = "clusterqueues"
+    OPERATOR = "pods of the operator"
+    """Pods of the operator of the job's engine."""
+    QUEUE_CONTROLLER = "pods of Kueue"
+    QUOTAS = "resourcequotas"
+    POLICIES = "networkpolicies"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RelatedObjects:
+    """Objects that were read."""
+
+    found: Mapping[RelatedKind, tuple[Object, ...]] = field(default_factory=dict)
+    """Kind → objects. Empty if none exist, or if the place does not have the kind."""
+    unseen: tuple[str, ...] = ()
+    """One sentence for each kind that could not be read."""
+
+    def of(self, kind: RelatedKind) -> tuple[Object, ...]:
+        """Return the objects of a kind; empty if the kind was not read."""
+        return self.found.get(kind, ())
+
+    def was_read(self, kind: RelatedKind) -> bool:
+        """Return whether the kind was read, so that an empty result means that no such object exists."""
+        return kind in self.found

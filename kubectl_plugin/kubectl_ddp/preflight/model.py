@@ -7,7 +7,7 @@ from dataclasses import dataclass, fields, replace
 from typing import TypeVar
 
 from kubectl_ddp.kube.objects import Object
-from kubectl_ddp.rbac.model import Right
+from kubectl_ddp.rbac.rights import Right
 from kubectl_ddp.spec.model import JobSpec
 from kubectl_ddp.util.finding import Finding, Severity
 

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from typing import Any, Final
 
 from ddp_trainer.common.constants import Exit
-from kubectl_ddp.fabrics.model import Target
+from kubectl_ddp.fabrics.catalog import Target
 from kubectl_ddp.render import runtime
 from kubectl_ddp.render.pod import literal
 from kubectl_ddp.spec.fabric import object_entries

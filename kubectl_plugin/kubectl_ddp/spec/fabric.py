@@ -6,11 +6,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, Final
 
 from kubectl_ddp.errors import UsageError
-from kubectl_ddp.fabrics.choose import choose
-from kubectl_ddp.fabrics.effective_env import Facts, effective_entries, too_new
-from kubectl_ddp.fabrics.model import Entry, Need, Profile, Target
-from kubectl_ddp.fabrics.registry import NONE, profiles
-from kubectl_ddp.fabrics.version import nccl_of
+from kubectl_ddp.fabrics.catalog import NONE, Entry, Need, Profile, Target, profiles
+from kubectl_ddp.fabrics.choice import NodeFacts, choose, effective_entries, nccl_of, too_new
 from kubectl_ddp.spec.model import JobSpec
 from kubectl_ddp.spec.value_source import Given, Kind, Layer, Origin
 from kubectl_ddp.util.finding import Finding, warning
@@ -26,21 +23,21 @@ LISTS: Final = frozenset({"topology", "networks"})
 TARGETS: Final = frozenset(Target)
 
 
-def facts_of(values: Mapping[str, Any]) -> Facts:
+def facts_of(values: Mapping[str, Any]) -> NodeFacts:
     """Return the node facts from the values of a job, by dotted key."""
     labels = {key.partition(".")[2]: value for key, value in values.items() if key.startswith("nodeSelector.")}
     return _facts(values["nnodes"], values["gpus"], labels, values.get("gpuType"), values.get("rdma"), values["image"])
 
 
-def facts_of_job(spec: JobSpec) -> Facts:
+def facts_of_job(spec: JobSpec) -> NodeFacts:
     """Return the node facts of a complete job."""
     return _facts(spec.nnodes, spec.gpus, spec.node_selector, spec.gpu_type, spec.rdma, spec.image)
 
 
 def _facts(
     nodes: Nodes, gpus: int, labels: Mapping[str, str], gpu_type: str | None, rdma: Rdma | None, image: str
-) -> Facts:
-    return Facts(
+) -> NodeFacts:
+    return NodeFacts(
         nodes=nodes.maximum,
         gpus=gpus,
         machine=labels.get(MACHINE, ""),
@@ -57,7 +54,7 @@ def chosen(values: Mapping[str, Any]) -> tuple[str, Origin]:
     return choice.name, Origin(Kind.RULE, choice.about, choice.reason)
 
 
-def layer(name: str, facts: Facts) -> Layer:
+def layer(name: str, facts: NodeFacts) -> Layer:
     """Return the values that a fabric sets on job keys."""
     return {
         entry.key: Given(_raw(entry), Origin(Kind.FABRIC, name, entry.why))

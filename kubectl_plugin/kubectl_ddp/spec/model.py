@@ -7,7 +7,7 @@ from typing import Any, Final
 
 from ddp_trainer.common.layout_range import LayoutRange
 from ddp_trainer.common.parallel_dims import WRITTEN
-from kubectl_ddp.fabrics.registry import AUTO, NONE
+from kubectl_ddp.fabrics.catalog import AUTO, NONE
 from kubectl_ddp.spec.job_key import Completion, Group, declares_keys, field_of, key, keys
 from kubectl_ddp.values import parsers as v
 from kubectl_ddp.values.dns import DEFAULT, DnsServer

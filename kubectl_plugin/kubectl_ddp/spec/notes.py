@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
 from kubectl_ddp.engines import ENGINES, PARTIALLY_ADMITTED
-from kubectl_ddp.fabrics.registry import NONE
+from kubectl_ddp.fabrics.catalog import NONE
 from kubectl_ddp.spec import fabric
 from kubectl_ddp.spec.checkpoint_place import object_store_url
 from kubectl_ddp.spec.queues import is_kueue_managed

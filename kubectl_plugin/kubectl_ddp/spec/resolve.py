@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from kubectl_ddp.errors import DdpError, UsageError
-from kubectl_ddp.fabrics.registry import AUTO
+from kubectl_ddp.fabrics.catalog import AUTO
 from kubectl_ddp.spec import fabric
 from kubectl_ddp.spec.defaults import RULES, DefaultingContext, Values
 from kubectl_ddp.spec.fields import DEFAULTS, FIELDS, FILE_KEYS, PRESET, PROGRAM_KEYS

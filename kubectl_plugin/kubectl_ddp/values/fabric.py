@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from kubectl_ddp.fabrics.registry import AUTO, profiles, suggest_name
+from kubectl_ddp.fabrics.catalog import AUTO, profiles, suggest_name
 from kubectl_ddp.values.quantity import BadValue
 
 

@@ -10,8 +10,7 @@ from ddp_trainer.common.safe_text import clean_text
 from kubectl_ddp.hang.collector import HangSnapshot
 from kubectl_ddp.kube import job_kinds
 from kubectl_ddp.kube.event_owner import Attribution, distinct, event_timestamp
-from kubectl_ddp.kube.objects import Object, Snapshot, condition_of, main_status
-from kubectl_ddp.kube.related_objects import RelatedKind, RelatedObjects
+from kubectl_ddp.kube.objects import Object, RelatedKind, RelatedObjects, Snapshot, condition_of, main_status
 from kubectl_ddp.status import termination_message
 from kubectl_ddp.status.job_state import JobState, State
 from kubectl_ddp.status.metrics_parser import Samples

@@ -10,8 +10,7 @@ from ddp_trainer.common.constants import Exit, FailureReason
 from ddp_trainer.common.gpu_faults import cause_line, fault_in
 from kubectl_ddp.errors import InfrastructureFailed, JobFailed
 from kubectl_ddp.kube import job_kinds
-from kubectl_ddp.kube.objects import Object, condition_of, main_container
-from kubectl_ddp.kube.related_objects import RelatedKind
+from kubectl_ddp.kube.objects import Object, RelatedKind, condition_of, main_container
 from kubectl_ddp.status.job_state import State
 from kubectl_ddp.status.termination_message import (
     FirstError,

@@ -12,8 +12,7 @@ from kubectl_ddp.errors import DdpError
 from kubectl_ddp.hang.collector import HangSnapshot, collect_hang_snapshot
 from kubectl_ddp.kube import job_kinds
 from kubectl_ddp.kube.kueue_queue import KUEUE_QUEUE
-from kubectl_ddp.kube.objects import Object, Snapshot, condition_of
-from kubectl_ddp.kube.related_objects import RelatedKind
+from kubectl_ddp.kube.objects import Object, RelatedKind, Snapshot, condition_of
 from kubectl_ddp.observe.scrape import scrape
 from kubectl_ddp.status.job_state import job_state
 from kubectl_ddp.status.termination_message import stores, workers

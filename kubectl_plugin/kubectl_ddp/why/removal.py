@@ -9,8 +9,7 @@ from typing import Any, Final
 from ddp_trainer.common.constants import Path as ContractPath
 from kubectl_ddp.kube import job_kinds
 from kubectl_ddp.kube.event_owner import event_timestamp
-from kubectl_ddp.kube.objects import Object, main_status
-from kubectl_ddp.kube.related_objects import RelatedKind
+from kubectl_ddp.kube.objects import Object, RelatedKind, main_status
 from kubectl_ddp.kube.timestamps import epoch
 from kubectl_ddp.status.termination_message import STORE_NAME, stores, workers
 from kubectl_ddp.util.invocation import location_flags, program

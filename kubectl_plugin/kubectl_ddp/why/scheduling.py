@@ -7,8 +7,7 @@ from collections.abc import Iterator, Mapping
 from typing import Final
 
 from kubectl_ddp.kube.kueue_queue import KUEUE_ELASTIC
-from kubectl_ddp.kube.objects import Object, condition_of
-from kubectl_ddp.kube.related_objects import RelatedKind
+from kubectl_ddp.kube.objects import Object, RelatedKind, condition_of
 from kubectl_ddp.util.invocation import program
 from kubectl_ddp.why.facts import Facts, claims_of, format_event, line_of, names_of, subject
 from kubectl_ddp.why.model import Cause, CauseFinding, diagnosis

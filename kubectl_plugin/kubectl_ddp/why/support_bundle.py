@@ -20,8 +20,7 @@ from ddp_trainer.common.safe_text import clean_text, escape_log_line, redact_obj
 from kubectl_ddp.backends.base import Backend
 from kubectl_ddp.errors import DdpError
 from kubectl_ddp.kube.event_owner import distinct
-from kubectl_ddp.kube.objects import Object
-from kubectl_ddp.kube.related_objects import RelatedKind
+from kubectl_ddp.kube.objects import Object, RelatedKind
 from kubectl_ddp.observe.result_annotations import persist_result
 from kubectl_ddp.status.describe import header
 from kubectl_ddp.status.job_tables import rank_table

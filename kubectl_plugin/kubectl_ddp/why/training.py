@@ -10,8 +10,7 @@ from ddp_trainer.common.constants import GroupState
 from ddp_trainer.common.hanging.rank_status import RankStatus
 from ddp_trainer.common.time_classes import Section
 from kubectl_ddp.kube import job_kinds
-from kubectl_ddp.kube.objects import Object, condition_of
-from kubectl_ddp.kube.related_objects import RelatedKind
+from kubectl_ddp.kube.objects import Object, RelatedKind, condition_of
 from kubectl_ddp.kube.timestamps import epoch
 from kubectl_ddp.status.describe import no_progress_text, progress_text
 from kubectl_ddp.status.job_state import State, group_state

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from kubectl_ddp.backends.local import capacity_reader
-from kubectl_ddp.capacity.model import GPU, node_capacities
+from kubectl_ddp.capacity import GPU, node_capacities
 
 
 def test_this_machine_is_told_with_its_cores_and_memory() -> None:

@@ -39,9 +39,9 @@ from kubectl_ddp.util.stop import Stop
 
 if TYPE_CHECKING:
     from kubectl_ddp.backends.cluster.write.submission import Submission
-    from kubectl_ddp.capacity.model import Inventory
+    from kubectl_ddp.capacity import Inventory
     from kubectl_ddp.kube.grafana import GrafanaService
-    from kubectl_ddp.kube.related_objects import RelatedKind, RelatedObjects
+    from kubectl_ddp.kube.objects import RelatedKind, RelatedObjects
     from kubectl_ddp.preflight.doctor.cluster import ClusterFacts
     from kubectl_ddp.preflight.model import Facts as Known
     from kubectl_ddp.preflight.model import Subject
@@ -319,8 +319,8 @@ class ClusterBackend:
         """Return machines, pods and queues, which determine free capacity, and a note for each that may not be read."""
         from kubectl_ddp.backends.cluster.read.preflight_reader import unknown_if_forbidden  # noqa: PLC0415 - only for ``capacity``
         from kubectl_ddp.backends.cluster.read.resource_table import objects  # noqa: PLC0415
-        from kubectl_ddp.capacity.model import Inventory  # noqa: PLC0415
-        from kubectl_ddp.kube.related_objects import RelatedKind  # noqa: PLC0415
+        from kubectl_ddp.capacity import Inventory  # noqa: PLC0415
+        from kubectl_ddp.kube.objects import RelatedKind  # noqa: PLC0415
 
         nodes, pods, local_queues, cluster_queues = run_concurrently(
             *(

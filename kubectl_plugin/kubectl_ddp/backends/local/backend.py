@@ -21,8 +21,7 @@ from kubectl_ddp.backends.local.liveness import claim, engine_of, remove, remove
 from kubectl_ddp.backends.local.paths import local_jobs_directory
 from kubectl_ddp.errors import DdpError, Forbidden, NotFound, Unreachable, UsageError
 from kubectl_ddp.kube.job_kinds import pod_count
-from kubectl_ddp.kube.objects import Object, Snapshot
-from kubectl_ddp.kube.related_objects import RelatedKind, RelatedObjects
+from kubectl_ddp.kube.objects import Object, RelatedKind, RelatedObjects, Snapshot
 from kubectl_ddp.status.metrics_parser import metrics_path
 from kubectl_ddp.status.termination_message import is_running
 from kubectl_ddp.util.bounded_answer import POD_ANSWER, RefusedAnswer, read_answer
@@ -33,7 +32,7 @@ from kubectl_ddp.values.node_bounds import validate_node_count
 
 if TYPE_CHECKING:
     from kubectl_ddp.backends.local.submission import Machine
-    from kubectl_ddp.capacity.model import Inventory
+    from kubectl_ddp.capacity import Inventory
     from kubectl_ddp.spec.model import JobSpec
     from kubectl_ddp.values.parsers import Egress
 

@@ -9,8 +9,9 @@ import subprocess
 from pathlib import Path
 from typing import Final
 
-from kubectl_ddp.capacity.model import GPU, Inventory
+from kubectl_ddp.capacity import Inventory
 from kubectl_ddp.kube.objects import Object
+from kubectl_ddp.render.pod import GPU
 from kubectl_ddp.values.node_requirements import GPU_PRODUCT
 
 MEMORY: Final = Path("/proc/meminfo")

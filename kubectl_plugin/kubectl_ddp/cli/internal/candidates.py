@@ -20,7 +20,7 @@ from kubectl_ddp.backends.select import Where, backend_for, has_kubeconfig
 from kubectl_ddp.cli.internal.job_options import parameter_of
 from kubectl_ddp.cli.internal.resource_types import JOB_TYPES
 from kubectl_ddp.cli.registry import ALIASES, COMMANDS
-from kubectl_ddp.fabrics.registry import AUTO, NONE, fabrics
+from kubectl_ddp.fabrics.catalog import AUTO, NONE, fabrics
 from kubectl_ddp.kube import job_kinds
 from kubectl_ddp.spec.fields import FILE_KEYS
 from kubectl_ddp.spec.job_key import Completion, Field

@@ -5,8 +5,16 @@ from __future__ import annotations
 import click
 
 from kubectl_ddp.backends.select import backend_for
-from kubectl_ddp.capacity.model import Inventory, NodeCapacity, Queue, node_capacities, queues_of
-from kubectl_ddp.capacity.report import Capacity, capacity_to_dict, tables
+from kubectl_ddp.capacity import (
+    Capacity,
+    Inventory,
+    NodeCapacity,
+    Queue,
+    capacity_to_dict,
+    node_capacities,
+    queues_of,
+    tables,
+)
 from kubectl_ddp.cli.internal.command import Options
 from kubectl_ddp.cli.internal.output import print_output, style
 from kubectl_ddp.errors import Forbidden, NotFound

@@ -37,7 +37,7 @@ def doctor(options: Options, *, strict: bool) -> None:
         found += about
     print_findings(options, "Checkup", found, roles=roles)
     if roles and options.output is None:
-        from kubectl_ddp.rbac.role_builder import text  # noqa: PLC0415 - as above
+        from kubectl_ddp.rbac.rights import text  # noqa: PLC0415 - as above
 
         click.echo("\n# Missing rights; ask a cluster administrator to grant them with 'kubectl apply -f -':")
         click.echo(text(roles), nl=False)
@@ -56,7 +56,7 @@ def _no_cluster() -> Finding:
 def _cluster(options: Options) -> tuple[list[Finding], list[Object]]:
     """Return the results of the checks of the cluster, and the Role with the missing rights."""
     from kubectl_ddp.preflight.doctor.cluster import run_checks  # noqa: PLC0415
-    from kubectl_ddp.rbac.role_builder import required_roles  # noqa: PLC0415
+    from kubectl_ddp.rbac.rights import required_roles  # noqa: PLC0415
 
     try:
         facts = cluster_of(options).inspect_cluster()

@@ -65,8 +65,7 @@ def _find_profile(name: str, options: Options) -> dict[str, Any]:
 
 
 def _all() -> Iterator[dict[str, Any]]:
-    from kubectl_ddp.fabrics.model import SET  # noqa: PLC0415
-    from kubectl_ddp.fabrics.registry import fabrics  # noqa: PLC0415 - not needed for help and completion
+    from kubectl_ddp.fabrics.catalog import SET, fabrics  # noqa: PLC0415 - not needed for help and completion
     from kubectl_ddp.spec.presets import PRESETS as ALL  # noqa: PLC0415
 
     yield from (_as_data(preset, PRESETS, "") for preset in ALL.values())

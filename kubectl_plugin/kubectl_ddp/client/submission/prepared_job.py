@@ -23,7 +23,7 @@ from kubectl_ddp.code.script import (
 )
 from kubectl_ddp.engines import DEFAULT_ENGINE
 from kubectl_ddp.errors import PreflightFailed, UsageError
-from kubectl_ddp.fabrics.registry import NONE
+from kubectl_ddp.fabrics.catalog import NONE
 from kubectl_ddp.kube.objects import Object
 from kubectl_ddp.render import Code, Site, render
 from kubectl_ddp.render.choose import native_version, resolve_auto

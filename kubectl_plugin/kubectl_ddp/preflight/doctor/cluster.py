@@ -11,8 +11,7 @@ from kubectl_ddp.kube.kueue_queue import KUEUE
 from kubectl_ddp.kube.objects import Object, holds
 from kubectl_ddp.preflight.controller import CONTROLLER_SELECTOR, controller_trouble, fix_of, managing_pods
 from kubectl_ddp.preflight.doctor.features import ClusterFeatures, check_features
-from kubectl_ddp.rbac.model import OWN, Need, Right, summarize_permissions
-from kubectl_ddp.rbac.table import KINDS, SECTIONS, Kind, needs
+from kubectl_ddp.rbac.rights import KINDS, OWN, SECTIONS, Kind, Need, Right, needs, summarize_permissions
 from kubectl_ddp.util.finding import Finding, Severity, error, ok, warning
 
 OLDEST: Final = (1, 31)

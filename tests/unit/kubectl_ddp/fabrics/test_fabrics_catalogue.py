@@ -10,11 +10,18 @@ import yaml
 
 from ddp_trainer.common.lint.model import Facts as Node
 from ddp_trainer.common.lint.model import run_checks
-from kubectl_ddp.fabrics.choose import ACCELERATORS, DEVICES, MACHINES, choose
-from kubectl_ddp.fabrics.effective_env import Facts, effective_entries, too_new
-from kubectl_ddp.fabrics.model import SET, EmitPolicy, Entry, Target
-from kubectl_ddp.fabrics.registry import fabrics, profiles, suggest_name
-from kubectl_ddp.fabrics.version import nccl_of, version
+from kubectl_ddp.fabrics.catalog import SET, EmitPolicy, Entry, Target, fabrics, profiles, suggest_name
+from kubectl_ddp.fabrics.choice import (
+    ACCELERATORS,
+    DEVICES,
+    MACHINES,
+    NodeFacts,
+    choose,
+    effective_entries,
+    nccl_of,
+    too_new,
+    version,
+)
 from kubectl_ddp.preflight.env_rules import JOB_CHECKS, known_names
 from kubectl_ddp.spec.fields import FIELDS
 from kubectl_ddp.spec.presets import PRESETS
@@ -101,8 +108,8 @@ THREADS = {"OMP_NUM_THREADS": "3"}
 EVERYTHING = [pytest.param(entry, id=f"{name}-{entry.key}") for name, it in fabrics().items() for entry in it.entries]
 
 
-def facts(machine: str = "", **more: object) -> Facts:
-    return Facts(**{"nodes": 2, "gpus": 8, "machine": machine} | more)  # type: ignore[arg-type]
+def facts(machine: str = "", **more: object) -> NodeFacts:
+    return NodeFacts(**{"nodes": 2, "gpus": 8, "machine": machine} | more)  # type: ignore[arg-type]
 
 
 def environment(name: str, machine: str) -> dict[str, str]:

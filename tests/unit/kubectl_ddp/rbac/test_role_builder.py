@@ -4,9 +4,18 @@ from __future__ import annotations
 
 import yaml
 
-from kubectl_ddp.rbac.model import EVERYWHERE, Right
-from kubectl_ddp.rbac.role_builder import NAME, build_roles, required_roles, rules, subject, text
-from kubectl_ddp.rbac.table import KINDS, needs
+from kubectl_ddp.rbac.rights import (
+    EVERYWHERE,
+    KINDS,
+    NAME,
+    Right,
+    build_roles,
+    needs,
+    required_roles,
+    rules,
+    subject,
+    text,
+)
 
 MISSING = Right.of("create", "jobs.batch")
 NODES = Right.of("list", "nodes", EVERYWHERE)

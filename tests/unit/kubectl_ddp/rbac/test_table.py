@@ -17,8 +17,17 @@ from kubectl_ddp.cli.progress import display
 from kubectl_ddp.cli.registry import COMMANDS
 from kubectl_ddp.cli.run import run
 from kubectl_ddp.engines import ENGINES
-from kubectl_ddp.rbac.model import EVERYWHERE, OWN, Right
-from kubectl_ddp.rbac.table import KINDS, NEEDS, SECTIONS, needs, permissions_to_check, to_submit
+from kubectl_ddp.rbac.rights import (
+    EVERYWHERE,
+    KINDS,
+    NEEDS,
+    OWN,
+    SECTIONS,
+    Right,
+    needs,
+    permissions_to_check,
+    to_submit,
+)
 from kubectl_ddp.render import render
 from tests.support import kube_objects
 from tests.support.api_server import GROUPS, Answer, ApiServer, Json, Request, kubeconfig, serving

@@ -11,8 +11,7 @@ from typing import Any
 
 import pytest
 
-from kubectl_ddp.kube.objects import Object, Snapshot
-from kubectl_ddp.kube.related_objects import RelatedKind
+from kubectl_ddp.kube.objects import Object, RelatedKind, Snapshot
 from kubectl_ddp.why import support_bundle
 from kubectl_ddp.why.support_bundle import File, files, write
 from tests.support.kube_objects import CREATED_EPOCH, job, pod, pod_metrics, rank_metrics, snapshot

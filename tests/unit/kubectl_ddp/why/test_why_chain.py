@@ -13,8 +13,7 @@ from ddp_trainer.common.constants import Annotation
 from ddp_trainer.common.hanging.rank_status import RankState, RankStatus
 from kubectl_ddp.hang.collector import HangSnapshot, PodReport, RankReport
 from kubectl_ddp.kube.kueue_queue import KUEUE_QUEUE as QUEUE
-from kubectl_ddp.kube.objects import Object
-from kubectl_ddp.kube.related_objects import RelatedKind
+from kubectl_ddp.kube.objects import Object, RelatedKind
 from kubectl_ddp.status.rank_status import RankActivity
 from kubectl_ddp.util.finding import Severity
 from kubectl_ddp.why.chain import CHECKS, OF_WAITING_PODS, run_checks

@@ -8,8 +8,7 @@ from typing import Any
 import pytest
 
 from kubectl_ddp.kube.kueue_queue import KUEUE_QUEUE as QUEUE
-from kubectl_ddp.kube.objects import Object, Queued
-from kubectl_ddp.kube.related_objects import RelatedKind
+from kubectl_ddp.kube.objects import Object, Queued, RelatedKind
 from kubectl_ddp.why.facts import Facts
 from kubectl_ddp.why.model import Cause
 from tests.support.diagnosed import facts, first

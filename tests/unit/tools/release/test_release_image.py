@@ -8,8 +8,7 @@ from pathlib import PurePosixPath
 import pytest
 
 from ddp_trainer.common.constants import Path
-from kubectl_ddp.fabrics.model import Need
-from kubectl_ddp.fabrics.registry import fabrics
+from kubectl_ddp.fabrics.catalog import Need, fabrics
 from tools.release.project import ROOT
 
 ESSENTIAL = {"bash"}

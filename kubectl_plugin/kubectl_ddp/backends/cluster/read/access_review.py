@@ -15,9 +15,8 @@ from kubectl_ddp.backends.cluster.http.resources import Discovery
 from kubectl_ddp.errors import DdpError
 from kubectl_ddp.kube import ddpjob, job_kinds
 from kubectl_ddp.kube.objects import Object
-from kubectl_ddp.rbac import role_builder
-from kubectl_ddp.rbac.model import EVERYWHERE, OWN, Right
-from kubectl_ddp.rbac.table import KINDS, to_submit
+from kubectl_ddp.rbac import rights
+from kubectl_ddp.rbac.rights import EVERYWHERE, KINDS, OWN, Right, to_submit
 from kubectl_ddp.util.concurrency import each
 
 AUTHORIZATION: Final = "/apis/authorization.k8s.io/v1"
@@ -93,5 +92,5 @@ def user(api: Api) -> str:
 
 def role_request_message(api: Api, discovery: Discovery, namespace: str, lacking: Collection[Right]) -> str:
     """Return a sentence that requests the missing rights, with the Role as YAML below it."""
-    found = role_builder.required_roles(lacking, discovery.filter_served(KINDS), namespace=namespace, user=user(api))
-    return f"Ask a cluster administrator to grant this with 'kubectl apply -f -':\n{role_builder.text(found)}".rstrip()
+    found = rights.required_roles(lacking, discovery.filter_served(KINDS), namespace=namespace, user=user(api))
+    return f"Ask a cluster administrator to grant this with 'kubectl apply -f -':\n{rights.text(found)}".rstrip()

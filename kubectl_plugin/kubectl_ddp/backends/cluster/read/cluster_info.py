@@ -13,16 +13,15 @@ from kubectl_ddp.backends.cluster.read import access_review
 from kubectl_ddp.backends.cluster.read.cluster_features import detect_features
 from kubectl_ddp.backends.cluster.read.pod_transform import without_managers
 from kubectl_ddp.backends.cluster.read.resource_table import objects
-from kubectl_ddp.capacity.model import GPU
 from kubectl_ddp.engines import ENGINES
 from kubectl_ddp.errors import DdpError, NotFound
 from kubectl_ddp.kube.kueue_queue import KUEUE
-from kubectl_ddp.kube.objects import Object, holds
-from kubectl_ddp.kube.related_objects import RelatedKind
+from kubectl_ddp.kube.objects import Object, RelatedKind, holds
 from kubectl_ddp.preflight.controller import CONTROLLER_SELECTOR
 from kubectl_ddp.preflight.doctor.cluster import ClusterFacts
 from kubectl_ddp.preflight.nodes import parse_nodes
-from kubectl_ddp.rbac.table import KINDS, permissions_to_check
+from kubectl_ddp.rbac.rights import KINDS, permissions_to_check
+from kubectl_ddp.render.pod import GPU
 from kubectl_ddp.util.concurrency import Future
 
 T = TypeVar("T")

@@ -17,8 +17,7 @@ from kubectl_ddp.backends.cluster.read.pod_transform import strip_scheduled_pod,
 from kubectl_ddp.engines import ENGINES
 from kubectl_ddp.errors import DdpError
 from kubectl_ddp.kube.kueue_queue import KUEUE
-from kubectl_ddp.kube.objects import Object
-from kubectl_ddp.kube.related_objects import RelatedKind, RelatedObjects
+from kubectl_ddp.kube.objects import Object, RelatedKind, RelatedObjects
 from kubectl_ddp.util.concurrency import each
 
 

@@ -14,8 +14,7 @@ from kubectl_ddp.cli.progress.display import LONGEST_PAUSE_SECONDS, STANDSTILL_S
 from kubectl_ddp.cli.progress.estimates import WINDOW_SECONDS, StepRate
 from kubectl_ddp.cli.progress.progress_line import ProgressLine
 from kubectl_ddp.errors import Unreachable
-from kubectl_ddp.kube.objects import Object
-from kubectl_ddp.kube.related_objects import RelatedKind, RelatedObjects
+from kubectl_ddp.kube.objects import Object, RelatedKind, RelatedObjects
 from kubectl_ddp.status.job_state import JobState, State, job_state
 from tests.support.kube_objects import job, pod, snapshot, terminated, waiting
 from tests.support.scripted_backend import ScriptedBackend

@@ -14,7 +14,7 @@ from kubectl_ddp.engines import ENGINES
 from kubectl_ddp.preflight.controller import CONTROLLER_SELECTOR
 from kubectl_ddp.preflight.doctor import cluster
 from kubectl_ddp.preflight.doctor.features import ClusterFeatures, check_features
-from kubectl_ddp.rbac.model import EVERYWHERE, Right
+from kubectl_ddp.rbac.rights import EVERYWHERE, Right
 from kubectl_ddp.util.finding import Finding, Severity
 from kubectl_ddp.values.engine import Gang
 

@@ -9,7 +9,7 @@ import pytest
 
 from kubectl_ddp.backends.cluster import ClusterBackend
 from kubectl_ddp.backends.cluster.http.connection import connect
-from kubectl_ddp.kube.related_objects import RelatedKind
+from kubectl_ddp.kube.objects import RelatedKind
 from tests.support import kube_objects
 from tests.support.api_server import GROUPS, Answer, ApiServer, kubeconfig, serving, status
 

@@ -1,1 +1,0 @@
-"""Free capacity of a place by machine, kind of GPU and queue, as its objects show it. Pure functions."""
