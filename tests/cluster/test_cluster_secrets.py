@@ -14,7 +14,7 @@ import pytest
 
 from ddp_trainer.common.constants import SECRET_KEY, Env, Label
 from kubectl_ddp.engines import ENGINES
-from kubectl_ddp.render.secret import new_secret
+from kubectl_ddp.render.objects import new_secret
 from tests.cluster.live_cluster import Namespace, until
 from tests.support.helm import program
 

@@ -17,7 +17,7 @@ from kubectl_ddp.render.choose import (
     native_version,
     resolve_auto,
 )
-from kubectl_ddp.render.gang_scheduling import NATIVE_VERSIONS
+from kubectl_ddp.render.metadata import NATIVE_VERSIONS
 from kubectl_ddp.values.engine import Engine, Gang
 from kubectl_ddp.values.pod import RuntimeMount
 from tests.support.jobs import a_job

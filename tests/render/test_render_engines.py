@@ -13,7 +13,7 @@ from kubectl_ddp.engines import POD_JOB, Path
 from kubectl_ddp.kube import job_kinds
 from kubectl_ddp.kube.objects import Object
 from kubectl_ddp.render import Site, engine_of, render
-from kubectl_ddp.render.secret import PLACEHOLDER
+from kubectl_ddp.render.objects import PLACEHOLDER
 from kubectl_ddp.spec.model import JobSpec
 from kubectl_ddp.values.engine import Engine
 from kubectl_ddp.values.quantity import Nodes

@@ -32,8 +32,7 @@ from kubectl_ddp.code.archive import PART_BYTES, read_back
 from kubectl_ddp.kube.job_kinds import root_of
 from kubectl_ddp.kube.objects import Object
 from kubectl_ddp.render import Code, render
-from kubectl_ddp.render.objects import placeholder_run_id
-from kubectl_ddp.render.secret import PLACEHOLDER
+from kubectl_ddp.render.objects import PLACEHOLDER, placeholder_run_id
 from kubectl_ddp.spec.model import JobSpec
 from kubectl_ddp.spec.rules import longest_suffix
 from kubectl_ddp.spec.serialization import digest, spec_from_dict

@@ -16,9 +16,9 @@ from kubectl_ddp.engines import ENGINES
 from kubectl_ddp.errors import UsageError
 from kubectl_ddp.kube.objects import Object
 from kubectl_ddp.render import Site, render
+from kubectl_ddp.render.objects import new_secret, secret_name
 from kubectl_ddp.render.pod import USER
-from kubectl_ddp.render.secret import new_secret, secret_name
-from kubectl_ddp.render.text import to_json
+from kubectl_ddp.util.yaml_text import to_json
 from kubectl_ddp.values.engine import Engine
 from kubectl_ddp.values.volumes import Mount
 from tests.support.jobs import a_job

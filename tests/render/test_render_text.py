@@ -17,7 +17,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from kubectl_ddp.render.jinja_env import TEMPLATES, block, environment, fill, to_flow_yaml
-from kubectl_ddp.render.text import to_json, to_yaml
+from kubectl_ddp.util.yaml_text import to_json, to_yaml
 from tests.support.jobs import TEXT
 
 LOADERS = [yaml.SafeLoader, *([yaml.CSafeLoader] if yaml.__with_libyaml__ else [])]

@@ -201,7 +201,7 @@ def _named(name: str) -> Profile:
 
 @functools.cache
 def _data(file: str) -> Any:
-    from kubectl_ddp.util.yaml_file import read_yaml  # noqa: PLC0415 - most commands need no fabric
+    from kubectl_ddp.util.yaml_text import read_yaml  # noqa: PLC0415 - most commands need no fabric
 
     return read_yaml(Path(__file__).parent / "profiles" / f"{file}.yaml")
 

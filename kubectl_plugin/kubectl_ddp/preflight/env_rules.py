@@ -20,7 +20,7 @@ from ddp_trainer.common.lint.start_rules import START_CHECKS
 from ddp_trainer.common.lint.values import forces_ll128, is_one, is_yes, is_zero, number, split_list
 from kubectl_ddp.spec.model import JobSpec
 from kubectl_ddp.util import finding
-from kubectl_ddp.util.yaml_file import read_yaml
+from kubectl_ddp.util.yaml_text import read_yaml
 
 _CLOSE: Final = 0.85
 _IFNAME: Final = "NCCL_SOCKET_IFNAME"

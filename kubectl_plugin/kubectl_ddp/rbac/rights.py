@@ -15,7 +15,7 @@ from ddp_trainer.common.constants import GROUP
 from kubectl_ddp.engines import ENGINES, RUNTIMES
 from kubectl_ddp.kube import ddpjob
 from kubectl_ddp.kube.objects import Object
-from kubectl_ddp.util.yaml_file import read_yaml
+from kubectl_ddp.util.yaml_text import read_yaml
 
 OWN: Final = ""
 """Scope: the job's namespace."""

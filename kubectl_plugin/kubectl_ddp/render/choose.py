@@ -9,7 +9,7 @@ from typing import Final
 
 from kubectl_ddp.engines import ENGINES
 from kubectl_ddp.errors import PreflightFailed
-from kubectl_ddp.render.gang_scheduling import NATIVE_GROUP, NATIVE_VERSIONS
+from kubectl_ddp.render.metadata import NATIVE_GROUP, NATIVE_VERSIONS
 from kubectl_ddp.spec.model import JobSpec
 from kubectl_ddp.spec.rules import checked
 from kubectl_ddp.values.engine import Engine, Gang

@@ -11,7 +11,7 @@ import jinja2
 import yaml
 
 from kubectl_ddp.kube.objects import Object
-from kubectl_ddp.util.yaml_file import LOADER
+from kubectl_ddp.util.yaml_text import LOADER
 
 TEMPLATES: Final = Path(__file__).parent / "templates"
 

@@ -1,36 +1,70 @@
-"""Rendering of a job into its list of objects."""
+"""Rendering of a job into its list of objects, with the Secret of its run.
+
+The Secret holds 256 random bits with which the launchers and the store of a run authenticate to one another.
+"""
 
 from __future__ import annotations
 
 import dataclasses
+import hashlib
+import secrets
 from collections.abc import Mapping, Sequence
 from enum import StrEnum
 from typing import Any, Final
 
 from ddp_trainer.common import constants
+from ddp_trainer.common.constants import SECRET_KEY
 from kubectl_ddp.code.archive import Code, code_parts
 from kubectl_ddp.engines import DEFAULT_ENGINE, ENGINES, EngineKind
 from kubectl_ddp.errors import UsageError
 from kubectl_ddp.kube import job_kinds
 from kubectl_ddp.kube.objects import Object
-from kubectl_ddp.render import (
-    fabric,
-    failures,
-    gang_scheduling,
-    launch,
-    metadata,
-    network,
-    placement,
-    pod,
-    pod_template,
-    secret,
-    volumes,
-)
-from kubectl_ddp.render.gang_scheduling import NATIVE_VERSIONS
+from kubectl_ddp.render import launch, metadata, network, pod, pod_template
+from kubectl_ddp.render.metadata import NATIVE_VERSIONS
 from kubectl_ddp.spec.model import JobSpec
 from kubectl_ddp.spec.queues import is_kueue_managed, starting_pod_count
 from kubectl_ddp.spec.serialization import compact, digest, spec_to_dict
 from kubectl_ddp.values.engine import Engine
+
+SECRET_BYTES: Final = 32
+
+PLACEHOLDER: Final = "0" * 2 * SECRET_BYTES
+"""Value in published manifests, for readers to replace."""
+
+HASH_LENGTH: Final = 10
+"""Hexadecimal digits of the run id's hash in the Secret's name. Run ids may contain characters that are invalid in
+names.
+"""
+
+OWNER_READS: Final = 0o400
+"""Mode of the file. The kubelet adds read permission for the pod's ``fsGroup``, which makes it 0440."""
+
+
+def new_secret() -> str:
+    """Return 256 random bits as 64 hexadecimal digits, after words by which logs and files are searched for it."""
+    return f"ddprunsecret{secrets.token_hex(SECRET_BYTES)}"
+
+
+def secret_name(job: str, run_id: str) -> str:
+    """Return the name of a run's Secret. Two runs of one job have different names."""
+    return f"{job}-run-{hashlib.sha256(run_id.encode()).hexdigest()[:HASH_LENGTH]}"
+
+
+def secret_view(job: str, run_id: str, secret: str) -> dict[str, Any]:
+    """Return the templates' part of a view.
+
+    Args:
+        job: Name of the job.
+        run_id: Id of the run.
+        secret: Secret of the run, from :func:`new_secret`.
+    """
+    name = secret_name(job, run_id)
+    return {
+        "secret_name": name,
+        "secret_data": {SECRET_KEY: f"{run_id}:{secret}"},
+        "secret_volume": {"name": SECRET_KEY, "secret": {"secretName": name, "defaultMode": OWNER_READS}},
+    }
+
 
 PLACEHOLDER_LENGTH: Final = 12
 MOST_ANNOTATION_BYTES: Final = 240 << 10
@@ -87,14 +121,16 @@ def render(
     view = _view(spec, run_id, code, engine, native_version) | {"suspended": suspended or is_kueue_managed(spec)}
     if site is Site.CLUSTER:
         _check_annotations(spec.name, view["root_metadata"]["annotations"])
-    view |= pod.view(spec, run_id, is_local=site is Site.LOCAL) | volumes.view(spec, is_local=site is Site.LOCAL)
-    view |= launch.view(spec, run_id, engine, is_local=site is Site.LOCAL)
-    view |= fabric.view(spec, is_local=site is Site.LOCAL)
-    view |= failures.view(spec, engine.container) | network.view(spec, api_servers)
-    view |= secret.view(spec.name, run_id, run_secret or secret.new_secret())
+    view |= pod.pod_view(spec, run_id, is_local=site is Site.LOCAL) | pod.volumes_view(
+        spec, is_local=site is Site.LOCAL
+    )
+    view |= launch.launch_view(spec, run_id, engine, is_local=site is Site.LOCAL)
+    view |= network.fabric_view(spec, is_local=site is Site.LOCAL)
+    view |= launch.failures_view(spec, engine.container) | network.network_view(spec, api_servers)
+    view |= secret_view(spec.name, run_id, run_secret or new_secret())
     mine = view["selector"](constants.Role.WORKER) | {constants.Label.RUN_ID: run_id}
-    view |= placement.view(spec, mine, view["node_labels"])
-    view |= metadata.view(spec, view["labels"], view["together"], view["fabric_annotations"])
+    view |= pod.placement_view(spec, mine, view["node_labels"])
+    view |= metadata.metadata_view(spec, view["labels"], view["together"], view["fabric_annotations"])
     templates = [
         *([engine.runtime.file] if engine.runtime else []),
         engine.file,
@@ -151,7 +187,7 @@ def _view(spec: JobSpec, run_id: str, code: Code | None, engine: EngineKind, nat
     def labels(role: constants.Role | None = None) -> dict[str, str]:
         return selector(role) | {constants.Label.RUN_ID: run_id, constants.Label.MANAGED_BY: constants.FIELD_MANAGER}
 
-    gang = gang_scheduling.view(spec, engine.name, native_version)
+    gang = metadata.gang_scheduling_view(spec, engine.name, native_version)
     together = gang["together"]
     annotations = {
         constants.Annotation.DIGEST: digest(spec, code.text if code else ""),

@@ -1,16 +1,73 @@
-"""Pod templates: command lines, environment, resources, security."""
+"""Pod templates: command lines, environment, resources, security, additional volumes, node labels and topology."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict
 from typing import Any, Final
 
 from ddp_trainer.common.constants import GROUP, LOG_PREFIX, SECRET_KEY, CheckpointScope, Env, Path, Port
-from kubectl_ddp.render import runtime, volumes
+from kubectl_ddp.render import runtime
 from kubectl_ddp.spec.model import JobSpec
+from kubectl_ddp.spec.rules import REQUIRED
+from kubectl_ddp.values.node_requirements import GPU_PRODUCT, Placement
 from kubectl_ddp.values.parsers import EnvSource, Toleration
 from kubectl_ddp.values.pod import NONE, PullPolicy
+from kubectl_ddp.values.volumes import Mount, Source
+
+READABLE_BY_GROUP: Final = 0o440
+"""Mode of a Secret's files: readable by the pod's group."""
+
+_PACKAGES: Final[tuple[str, dict[str, Any], dict[str, Any]]] = (
+    "packages",
+    {"emptyDir": {}},
+    {"mountPath": str(Path.PACKAGES)},
+)
+
+
+def volumes_view(spec: JobSpec, *, is_local: bool) -> dict[str, Any]:
+    """Return the additional volumes and their mounts for the pod template."""
+    volumes, mounts = [], []
+    packages = () if is_local or spec.requirements is None else (_PACKAGES,)
+    for name, source, mount in (*_mounts(spec), *_secrets(spec), *_compile_cache(spec), *packages):
+        volumes.append({"name": name, **source})
+        mounts.append({"name": name, **mount})
+    return {"more_volumes": volumes, "more_mounts": mounts}
+
+
+def _mounts(spec: JobSpec) -> Iterator[tuple[str, dict[str, Any], dict[str, Any]]]:
+    for number, mount in enumerate(spec.mounts):
+        manner = {"readOnly": True} if mount.read_only or mount.source is Source.CONFIG_MAP else {}
+        yield f"mount-{number}", VOLUMES[mount.source](mount), {"mountPath": mount.path, **manner}
+
+
+def _secrets(spec: JobSpec) -> Iterator[tuple[str, dict[str, Any], dict[str, Any]]]:
+    for number, files in enumerate(spec.secrets):
+        source = {"secret": {"secretName": files.secret, "defaultMode": READABLE_BY_GROUP}}
+        yield f"secret-{number}", source, {"mountPath": files.path, "readOnly": True}
+
+
+def _compile_cache(spec: JobSpec) -> Iterator[tuple[str, dict[str, Any], dict[str, Any]]]:
+    if spec.compile_cache is not None and compile_cache_directory(spec) == Path.COMPILE_CACHE:
+        source = {"persistentVolumeClaim": {"claimName": spec.compile_cache}}
+        yield "compile-cache", source, {"mountPath": str(Path.COMPILE_CACHE)}
+
+
+def compile_cache_directory(spec: JobSpec) -> str | None:
+    """Return the directory of the compile cache in the pod, or None without one."""
+    if spec.compile_cache is None or spec.compile_cache.startswith("/"):
+        return spec.compile_cache
+    return str(Path.COMPILE_CACHE)
+
+
+VOLUMES: Final[Mapping[Source, Callable[[Mount], dict[str, Any]]]] = {
+    Source.CLAIM: lambda mount: {
+        "persistentVolumeClaim": {"claimName": mount.name} | ({"readOnly": True} if mount.read_only else {})
+    },
+    Source.CONFIG_MAP: lambda mount: {"configMap": {"name": mount.name}},
+    Source.EMPTY: lambda mount: {"emptyDir": {"sizeLimit": mount.name}},
+}
+
 
 USER: Final = 65532
 """User and group id in all our images; numeric, because ``runAsNonRoot`` cannot check names."""
@@ -58,10 +115,10 @@ def _pod_security(spec: JobSpec) -> dict[str, Any]:
     }
 
 
-def view(spec: JobSpec, run_id: str, *, is_local: bool) -> dict[str, Any]:
+def pod_view(spec: JobSpec, run_id: str, *, is_local: bool) -> dict[str, Any]:
     """Return the pod settings for the templates."""
     pull_policy = spec.image_pull_policy or PullPolicy.IF_NOT_PRESENT
-    return runtime.view(spec, pull_policy, is_local=is_local) | {
+    return runtime.runtime_view(spec, pull_policy, is_local=is_local) | {
         "worker_env": _worker_environment(spec, run_id, is_local=is_local),
         "store_env": [*_identity(spec, run_id), _variable("PYTHONUNBUFFERED", "1")],
         "env_from": [] if is_local else [_source(source) for source in spec.env_from],
@@ -140,7 +197,7 @@ def _users(spec: JobSpec, *, is_local: bool) -> list[dict[str, Any]]:
 
 def _install(spec: JobSpec, pull_policy: PullPolicy) -> dict[str, Any]:
     """Return the init container that installs the requirements, with the user's variables, such as pip's own."""
-    mounts = [{"name": "scratch", "mountPath": str(Path.SCRATCH)}, *volumes.view(spec, is_local=False)["more_mounts"]]
+    mounts = [{"name": "scratch", "mountPath": str(Path.SCRATCH)}, *volumes_view(spec, is_local=False)["more_mounts"]]
     if spec.runtime_image:
         mounts.append({"name": runtime.VOLUME, "mountPath": str(Path.RUNTIME), "readOnly": True})
     sizes = {"cpu": str(spec.cpu), "memory": str(spec.memory)}
@@ -166,7 +223,7 @@ def _install(spec: JobSpec, pull_policy: PullPolicy) -> dict[str, Any]:
 
 def plain_env(spec: JobSpec, *, is_local: bool) -> dict[str, str]:
     """Return the literal variables that keys of the job set: ``env``, ``compileCache`` and others."""
-    cache = volumes.compile_cache_directory(spec)
+    cache = compile_cache_directory(spec)
     of_keys = {
         Env.COMPILE_CACHE: cache,
         Env.TORCHRUN_SHIM: "1" if spec.torchrun_shim else None,
@@ -220,4 +277,67 @@ def _node_loss(seconds: int) -> list[dict[str, Any]]:
             "tolerationSeconds": seconds,
         }
         for condition in ("not-ready", "unreachable")
+    ]
+
+
+def placement_view(spec: JobSpec, mine: Mapping[str, str], node_labels: Sequence[str] = ()) -> dict[str, Any]:
+    """Return the placement settings for the pod template.
+
+    Args:
+        spec: The job.
+        mine: Labels that all its worker pods share.
+        node_labels: Labels that a node must have, with any value.
+    """
+    product = {GPU_PRODUCT: spec.gpu_type} if spec.gpu_type else {}
+    return {
+        "node_selector": {**spec.node_selector, **product},
+        "affinity": {**(spec.affinity or {}), **_affinity(spec, mine), **_node_affinity(spec, node_labels)},
+        "spread": _spread(spec, mine),
+    }
+
+
+def _affinity(spec: JobSpec, mine: Mapping[str, str]) -> dict[str, Any]:
+    """Return affinity that places a pod next to others of its job.
+
+    Kubernetes accepts the first pod without any others.
+    """
+    terms = {
+        required: [
+            {"topologyKey": wish.key, "labelSelector": {"matchLabels": dict(mine)}}
+            for wish in spec.topology
+            if wish.placement is Placement.PACK and wish.required is required
+        ]
+        for required in (True, False)
+    }
+    found: dict[str, Any] = {}
+    if terms[True]:
+        found[REQUIRED] = terms[True]
+    if terms[False]:
+        found["preferredDuringSchedulingIgnoredDuringExecution"] = [
+            {"weight": 100, "podAffinityTerm": term} for term in terms[False]
+        ]
+    return {"podAffinity": found} if found else {}
+
+
+def _node_affinity(spec: JobSpec, labels: Sequence[str]) -> dict[str, Any]:
+    """Return the job's affinity for nodes, of which every alternative also wants these labels, with any value."""
+    if not labels:
+        return {}
+    chosen = (spec.affinity or {}).get("nodeAffinity") or {}
+    terms = (chosen.get(REQUIRED) or {"nodeSelectorTerms": [{}]})["nodeSelectorTerms"]
+    exists = [{"key": label, "operator": "Exists"} for label in labels]
+    combined = [{**term, "matchExpressions": [*(term.get("matchExpressions") or ()), *exists]} for term in terms]
+    return {"nodeAffinity": {**chosen, REQUIRED: {"nodeSelectorTerms": combined}}}
+
+
+def _spread(spec: JobSpec, mine: Mapping[str, str]) -> list[dict[str, Any]]:
+    return [
+        {
+            "maxSkew": 1,
+            "topologyKey": wish.key,
+            "whenUnsatisfiable": "DoNotSchedule" if wish.required else "ScheduleAnyway",
+            "labelSelector": {"matchLabels": dict(mine)},
+        }
+        for wish in spec.topology
+        if wish.placement is Placement.SPREAD
     ]

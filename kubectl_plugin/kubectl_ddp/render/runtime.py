@@ -1,7 +1,7 @@
 """The runtime image: the launcher for pods whose own image does not hold it.
 
 The target ``runtime`` of the Dockerfile makes the image, without an interpreter. :func:`command` returns the words that
-start the launcher, and :func:`view` the volume that holds it.
+start the launcher, and :func:`runtime_view` the volume that holds it.
 """
 
 from __future__ import annotations
@@ -71,7 +71,7 @@ def words_in_pod(job: Object, name: str) -> tuple[str, ...]:
     return (str(spec.get("python") or PYTHON3), str(Path.RUNTIME), name) if spec.get("runtimeImage") else ()
 
 
-def view(spec: JobSpec, pull_policy: PullPolicy, *, is_local: bool) -> dict[str, Any]:
+def runtime_view(spec: JobSpec, pull_policy: PullPolicy, *, is_local: bool) -> dict[str, Any]:
     """Return the values for the templates: volume and mount of the runtime image, and the container that copies it."""
     image = None if is_local else spec.runtime_image
     is_copied = image is not None and spec.runtime_mount is not RuntimeMount.IMAGE

@@ -21,7 +21,7 @@ from kubectl_ddp.spec.fields import FILE_KEYS, PROGRAM_KEYS
 from kubectl_ddp.spec.serialization import HEADER as EARLIER_HEADER
 from kubectl_ddp.spec.value_source import Given, Kind, Layer, Origin
 from kubectl_ddp.util.nearest import suggest_file, suggest_known
-from kubectl_ddp.util.yaml_file import plain_value
+from kubectl_ddp.util.yaml_text import plain_value
 from kubectl_ddp.values.parsers import Raw
 
 LARGEST_BYTES: Final = 2**20

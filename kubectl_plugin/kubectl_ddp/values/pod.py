@@ -106,7 +106,7 @@ POD_TEMPLATE: Final = NestedObject(("metadata", "spec"), has_null=True)
 def _from_yaml(text: str) -> Any:
     import yaml  # noqa: PLC0415 - few jobs have such a value, and help and completion do without
 
-    from kubectl_ddp.util.yaml_file import plain_value  # noqa: PLC0415
+    from kubectl_ddp.util.yaml_text import plain_value  # noqa: PLC0415
 
     try:
         node = yaml.compose(text, Loader=yaml.SafeLoader)

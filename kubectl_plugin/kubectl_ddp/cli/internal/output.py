@@ -44,7 +44,7 @@ def print_output(document: dict[str, Any], output: str, *, has_header: bool = Tr
         if text := table.render(Style(), has_header=has_header):
             click.echo(text)
     else:
-        from kubectl_ddp.render.text import to_yaml  # noqa: PLC0415 - imports YAML
+        from kubectl_ddp.util.yaml_text import to_yaml  # noqa: PLC0415 - imports YAML
 
         click.echo(to_yaml([document]), nl=False)
 

@@ -32,9 +32,9 @@ def render(options: Options, request: JobRequest, *, explain: bool) -> None:
     The output is what 'kubectl apply -f -' takes. The run id is derived from the job, so it is the same each time; each
     submission gets a new one. The Secret is random each time: treat the output as a password.
     """
-    from kubectl_ddp.render.text import to_json, to_yaml  # noqa: PLC0415
     from kubectl_ddp.spec.notes import spec_notes  # noqa: PLC0415
     from kubectl_ddp.status.json_output import API_VERSION  # noqa: PLC0415
+    from kubectl_ddp.util.yaml_text import to_json, to_yaml  # noqa: PLC0415
 
     prepared = prepare(options, request, shown=True)
     warn(prepared.resolved, options)

@@ -156,7 +156,7 @@ def _parse_timeout(timeout: str | None, *, stays: bool) -> float | None:
 
 
 def _dry_run(prepared: Prepared, options: Options, *, on_server: bool) -> None:
-    from kubectl_ddp.render.text import to_json, to_yaml  # noqa: PLC0415 - imports YAML
+    from kubectl_ddp.util.yaml_text import to_json, to_yaml  # noqa: PLC0415 - imports YAML
 
     objects = _checked_by_server(prepared) if on_server else prepared.objects(prepared.placeholder)
     if options.output in {"json", "yaml"}:

@@ -27,7 +27,7 @@ from kubectl_ddp.fabrics.catalog import NONE
 from kubectl_ddp.kube.objects import Object
 from kubectl_ddp.render import Code, Site, render
 from kubectl_ddp.render.choose import native_version, resolve_auto
-from kubectl_ddp.render.gang_scheduling import NATIVE_VERSIONS
+from kubectl_ddp.render.metadata import NATIVE_VERSIONS
 from kubectl_ddp.render.objects import placeholder_run_id
 from kubectl_ddp.spec import fabric, rules
 from kubectl_ddp.spec.checkpoint_place import object_store_url

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from kubectl_ddp.errors import UsageError
-from kubectl_ddp.render.strategic_merge import merge
+from kubectl_ddp.render.pod_template import merge
 
 NFS = {"name": "w", "nfs": {"path": "/"}}
 C = {"name": "C", "value": "3"}
