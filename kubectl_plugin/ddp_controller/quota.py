@@ -20,7 +20,7 @@ from ddp_controller.running_job import RunningJob
 from ddp_trainer.common.constants import Annotation
 from kubectl_ddp.kube.kueue_queue import inactive_reason, is_waiting, owner_of
 from kubectl_ddp.kube.objects import Object, holds
-from kubectl_ddp.preflight.quantities import PODS, Amounts, added, requests_of, subtract, times, total
+from kubectl_ddp.preflight.resources import PODS, Amounts, added, requests_of, subtract, times, total
 
 MOST_STEPS: Final = 500
 """Most steps from one size to the next that one pass takes in a ClusterQueue. The next pass continues."""

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from kubectl_ddp.kube.kueue_queue import flavor_quotas
 from kubectl_ddp.kube.objects import Object
-from kubectl_ddp.preflight.quantities import milli_values
+from kubectl_ddp.preflight.resources import milli_values
 
 Usage = Mapping[str, Mapping[tuple[str, str], int]]
 """Name of a ClusterQueue → (flavor, resource) → quota that its admitted jobs reserve, in thousandths of the unit."""

@@ -9,8 +9,7 @@ from typing import Any, Final
 from kubectl_ddp.kube.kueue_queue import flavor_quotas, inactive_reason
 from kubectl_ddp.kube.objects import Object
 from kubectl_ddp.preflight.model import Unknown
-from kubectl_ddp.preflight.nodes import Machine, parse_nodes, used_resources
-from kubectl_ddp.preflight.quantities import Amounts, milli_value, number, subtract
+from kubectl_ddp.preflight.resources import Amounts, Machine, milli_value, number, parse_nodes, subtract, used_resources
 from kubectl_ddp.render.pod import GPU
 from kubectl_ddp.status.json_output import API_VERSION
 from kubectl_ddp.util.text_table import NOTHING, Cell, Table

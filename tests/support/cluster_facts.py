@@ -6,8 +6,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from kubectl_ddp.kube.objects import Object
-from kubectl_ddp.preflight.model import Facts, Subject
-from kubectl_ddp.preflight.subject import subject_of
+from kubectl_ddp.preflight.model import Facts, Subject, subject_of
 from kubectl_ddp.render import render
 from tests.support.jobs import a_job
 

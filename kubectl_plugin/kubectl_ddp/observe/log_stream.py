@@ -1,9 +1,4 @@
-"""Log lines of all ranks of a job, from all its pods and through all their restarts.
-
-A pod's log holds the lines of all its ranks, each prefixed with its rank (``contract.LOGPREFIX``), and the lines of its
-launcher, without a prefix. A thread reads each pod. If the pod's container is replaced, reading resumes after the last
-timestamp, so no line is repeated.
-"""
+"""Log lines of all ranks of a job, from all its pods and through all their restarts; equal lines are folded."""
 
 from __future__ import annotations
 
@@ -21,11 +16,13 @@ from typing import Any, Final
 from kubectl_ddp.backends.base import Backend
 from kubectl_ddp.errors import DdpError, NotFound, Unreachable, UsageError
 from kubectl_ddp.kube.objects import Object, Snapshot, main_status
-from kubectl_ddp.kube.timestamps import log_timestamp
+from kubectl_ddp.kube.timestamps import epoch, log_timestamp
 from kubectl_ddp.status.job_state import TERMINAL, JobState, job_state
 from kubectl_ddp.status.termination_message import workers
+from kubectl_ddp.util.concurrency import feed
 from kubectl_ddp.util.stop import THREAD_END_SECONDS, Stop
 from kubectl_ddp.util.terminal import PREFIX
+from kubectl_ddp.util.text_table import format_ranges
 
 _ERROR: Final = re.compile(
     r"\b(?:ERROR|CRITICAL|FATAL|Segmentation fault)\b"
@@ -288,3 +285,88 @@ def _container(pod: Object) -> str:
     if not {"running", "terminated"}.intersection(status.get("state") or {}):
         return ""
     return f"{pod['metadata']['uid']}/{status.get('restartCount', 0)}"
+
+
+WINDOW_SECONDS: Final = 1.0
+"""Maximum distance of equal lines that are folded, in seconds."""
+
+
+@dataclass(slots=True)
+class Folded:
+    """A log line with all its occurrences."""
+
+    first: Line
+    lines: list[Line] = field(default_factory=list)
+    number: int = 0
+    """Sequence number among all folded lines."""
+
+    @property
+    def ranks(self) -> list[int]:
+        """Sorted ranks that wrote the line; empty for a line of a launcher."""
+        return sorted(line.rank for line in self.lines if line.rank is not None)
+
+    @property
+    def text(self) -> str:
+        """Line to print: prefixed with all ranks, or with the number of pods for launcher lines."""
+        if len(self.lines) == 1:
+            return self.first.text
+        if self.first.rank is None:
+            return f"[{len(self.lines)} pods] {self.first.text}"
+        return f"[rank{format_ranges(self.ranks)} x{len(self.lines)}] {PREFIX.sub('', self.first.text)}"
+
+
+def fold(lines: Iterable[Line | None]) -> Iterator[Folded]:
+    """Yield lines in the order of their first occurrence, with equal lines folded.
+
+    Args:
+        lines: Lines in order of time. ``None`` marks a pause, after which all pending lines are yielded.
+    """
+    waiting: dict[tuple[bool, str], Folded] = {}
+    said_last: dict[tuple[str, int | None], int] = {}
+    """(pod, rank) → number of the folded line that it wrote last."""
+    number = 0
+    for line in lines:
+        if line is None:
+            yield from _pop_pending(waiting)
+            continue
+        key = (line.rank is None, PREFIX.sub("", line.text))
+        now = epoch(line.time) or 0.0
+        while waiting and now - (epoch(next(iter(waiting.values())).first.time) or 0.0) > WINDOW_SECONDS:
+            yield waiting.pop(next(iter(waiting)))
+        found = waiting.get(key)
+        who = (line.pod, line.rank)
+        if found is not None and said_last.get(who, 0) >= found.number:
+            # This rank already wrote the line, or one that follows it.
+            yield from _pop_pending(waiting, through=key)
+            found = None
+        if found is None:
+            number += 1
+            found = waiting[key] = Folded(line, number=number)
+        found.lines.append(line)
+        said_last[who] = found.number
+    yield from _pop_pending(waiting)
+
+
+def _pop_pending(waiting: dict[tuple[bool, str], Folded], through: tuple[bool, str] | None = None) -> Iterator[Folded]:
+    """Remove and yield the pending lines up to a key; all of them without a key."""
+    for key in list(waiting):
+        yield waiting.pop(key)
+        if key == through:
+            return
+
+
+def iter_with_timeout(lines: Iterable[Line], seconds: float = WINDOW_SECONDS) -> Iterator[Line | None]:
+    """Yield lines as they arrive, and ``None`` after each pause of ``seconds``. Errors of ``lines`` are raised."""
+    arrivals: queue.Queue[Line | BaseException | None] = queue.Queue(maxsize=10_000)
+    threading.Thread(target=feed, args=(lines, arrivals), daemon=True).start()
+    while True:
+        try:
+            arrival = arrivals.get(timeout=seconds)
+        except queue.Empty:
+            yield None
+            continue
+        if arrival is None:
+            return
+        if isinstance(arrival, BaseException):
+            raise arrival
+        yield arrival

@@ -1,4 +1,4 @@
-"""Concurrent scraping of the pods' metrics, without waiting for pods that do not answer."""
+"""Concurrent scraping of the pods' metrics, once or at intervals, without waiting for pods that do not answer."""
 
 from __future__ import annotations
 
@@ -8,8 +8,8 @@ import queue
 import threading
 import time
 from collections import deque
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 from typing import Final
 
 from ddp_trainer.common.metric_names import Metric
@@ -204,3 +204,48 @@ def read_samples(backend: Backend, snapshot: Snapshot, families: Collection[str]
 
     running = [pod for pod in workers(snapshot.pods) if is_running(pod)]
     return [sample for samples in each(of_pod, running) for sample in samples]
+
+
+SCRAPE_SECONDS: Final = 1.0
+"""Time between two scrapes."""
+_PODS: Final = ScrapeLimit(of_each=8, in_all=8)
+"""Pods that are scraped. The first one reports the steps of the job, unless pods were lost."""
+_PATIENCE_SECONDS: Final = 1.0
+"""Time after which a pod without an answer is left out. It must not delay the end of a wait."""
+_POSITION_SECONDS: Final = 5.0
+"""Time between two reads of the place in the queue, which a watch does not show."""
+
+
+class LiveState:
+    """Builds the states of one job from the snapshots of a watch."""
+
+    def __init__(self, backend: Backend, clock: Callable[[], float] = time.monotonic) -> None:
+        """Create a builder.
+
+        Args:
+            backend: Place where the job runs.
+            clock: Source of monotonic time.
+        """
+        self._backend, self._clock = backend, clock
+        self._samples: Mapping[str, Samples] = {}
+        self._position: int | None = None
+        self._scraped = self._placed = -math.inf
+
+    def of(self, snapshot: Snapshot) -> JobState:
+        """Return the state of the job, with metrics that are at most a second old."""
+        if self._clock() - self._scraped >= SCRAPE_SECONDS:
+            self._samples = scrape_all(self._backend, [snapshot], patience=_PATIENCE_SECONDS, most=_PODS)[0]
+            self._scraped = self._clock()
+        return self.with_position(job_state(snapshot, self._samples, where=self._backend.where))
+
+    def with_position(self, state: JobState) -> JobState:
+        """Return the state with the place in the queue, if the job waits in one. Errors are ignored."""
+        if state.queue is None or state.queue.is_admitted or state.queue.is_held:
+            return state
+        if self._clock() - self._placed >= _POSITION_SECONDS:
+            with contextlib.suppress(DdpError):
+                queue = self._backend.job(state.name, events=False).queued
+                # A job that is being admitted has none any more.
+                self._position = (queue.position if queue is not None else None) or self._position
+            self._placed = self._clock()
+        return replace(state, queue=replace(state.queue, position=self._position))

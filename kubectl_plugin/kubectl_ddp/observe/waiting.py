@@ -1,7 +1,7 @@
 """Waiting until a job meets a condition, or can no longer meet it.
 
 Conditions on objects are watched. Steps and world sizes are only in the metrics of the pods, which are scraped twice a
-second. A display of the states on the way gets those of :mod:`kubectl_ddp.observe.live_state`.
+second. A display of the states on the way gets those of :mod:`kubectl_ddp.observe.scrape`.
 """
 
 from __future__ import annotations
@@ -17,9 +17,8 @@ from typing import Final
 from kubectl_ddp.backends.base import Backend
 from kubectl_ddp.errors import Cancelled, DdpError, NotFound, TimedOut, UsageError
 from kubectl_ddp.kube.objects import Snapshot
-from kubectl_ddp.observe.live_state import SCRAPE_SECONDS, LiveState
 from kubectl_ddp.observe.result_annotations import persist_result
-from kubectl_ddp.observe.scrape import observe
+from kubectl_ddp.observe.scrape import SCRAPE_SECONDS, LiveState, observe
 from kubectl_ddp.status.job_state import JobState, State, failure, job_state
 from kubectl_ddp.status.startup import EVENT_REASONS
 from kubectl_ddp.util.concurrency import feed

@@ -1,40 +1,76 @@
-"""List of all checks, in the order of the output."""
+"""List of all checks, in the order of the output, with those by the API server and those that need no cluster."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Final
 
-from kubectl_ddp.preflight import controller, gang, kueue, needs, policies, quota, server, spec_checks
-from kubectl_ddp.preflight.model import Check, Facts, Subject
-from kubectl_ddp.util.finding import Finding
+from kubectl_ddp.preflight import controller, kueue, namespace_checks, resource_checks
+from kubectl_ddp.preflight.env_rules import environment_findings
+from kubectl_ddp.preflight.model import Check, Facts, Subject, read
+from kubectl_ddp.spec import rules
+from kubectl_ddp.util.finding import Finding, error, ok
+
+
+def server_takes_it(subject: Subject, facts: Facts) -> Iterator[Finding]:
+    """Check that the objects, and the pods created from them, pass all admission plugins and webhooks."""
+    del subject
+    refused = read(facts.refused)
+    for why in dict.fromkeys(refused.values()):
+        yield error(why)
+    if not refused:
+        yield ok("The API server takes the objects and their pods (dry run).")
+
+
+def it_is_allowed(subject: Subject, facts: Facts) -> Iterator[Finding]:
+    """Check that the user has all rights that submit requires. All missing ones are reported together."""
+    missing = read(facts.rights)
+    if missing:
+        yield error(
+            f"You may not {', '.join(map(str, missing))} in namespace '{subject.namespace}'.", facts.rights_hint
+        )
+    else:
+        yield ok(f"You may do all that it takes in namespace '{subject.namespace}'.")
+
+
+def check_spec_warnings(subject: Subject, facts: Facts) -> Iterator[Finding]:
+    """Warn about fields that are valid but probably not intended. ``submit`` prints the same warnings."""
+    del facts
+    yield from rules.warnings(subject.spec)
+
+
+def check_environment(subject: Subject, facts: Facts) -> Iterator[Finding]:
+    """Check the environment variables of the job for values that are wrong or without effect."""
+    del facts
+    yield from environment_findings(subject.spec)
+
 
 RIGHTS: Final = "rights"
 """Name of the check of rights, whose failures are reported as Forbidden."""
 
 OF_THE_JOB: Final[Sequence[Check]] = (
-    Check("meaning", (), spec_checks.check_spec_warnings),
-    Check("environment", (), spec_checks.check_environment),
+    Check("meaning", (), check_spec_warnings),
+    Check("environment", (), check_environment),
 )
 """Checks that need no cluster."""
 
 OF_THE_CLUSTER: Final[Sequence[Check]] = (
-    Check(RIGHTS, ("rights",), server.it_is_allowed),
-    Check("server", ("refused",), server.server_takes_it),
-    Check("machines", ("nodes",), gang.check_machines),
-    Check("gang", ("has_scheduling_group",), gang.reaches_pods),
+    Check(RIGHTS, ("rights",), it_is_allowed),
+    Check("server", ("refused",), server_takes_it),
+    Check("machines", ("nodes",), resource_checks.check_machines),
+    Check("gang", ("has_scheduling_group",), resource_checks.reaches_pods),
     Check("queue", ("local_queues",), kueue.check_local_queue),
     Check("queue", ("queue_priority",), kueue.check_priority_class),
     Check("admission", ("frameworks",), kueue.check_engine_integration),
     Check("queue", ("local_queues", "pending"), kueue.check_pending_jobs),
     Check("controller", ("controller",), controller.check_controller),
-    Check("quota", ("quotas",), quota.check_resource_quota),
-    Check("policies", ("policies",), policies.check_network_policies),
-    Check("volumes", ("claims",), needs.check_volume_claims),
-    Check("entries", ("secrets",), needs.check_secrets),
-    Check("entries", ("config_maps",), needs.check_config_maps),
-    Check("pull-secrets", ("account", "secrets"), needs.check_image_pull_secrets),
-    Check("priority", ("priority",), needs.check_priority_class),
+    Check("quota", ("quotas",), resource_checks.check_resource_quota),
+    Check("policies", ("policies",), namespace_checks.check_network_policies),
+    Check("volumes", ("claims",), namespace_checks.check_volume_claims),
+    Check("entries", ("secrets",), namespace_checks.check_secrets),
+    Check("entries", ("config_maps",), namespace_checks.check_config_maps),
+    Check("pull-secrets", ("account", "secrets"), namespace_checks.check_image_pull_secrets),
+    Check("priority", ("priority",), namespace_checks.check_priority_class),
 )
 
 

@@ -42,7 +42,7 @@ if TYPE_CHECKING:
     from kubectl_ddp.capacity import Inventory
     from kubectl_ddp.kube.grafana import GrafanaService
     from kubectl_ddp.kube.objects import RelatedKind, RelatedObjects
-    from kubectl_ddp.preflight.doctor.cluster import ClusterFacts
+    from kubectl_ddp.preflight.doctor import ClusterFacts
     from kubectl_ddp.preflight.model import Facts as Known
     from kubectl_ddp.preflight.model import Subject
     from kubectl_ddp.render.choose import Facts, Kind
@@ -310,7 +310,7 @@ class ClusterBackend:
             NotFound: If the namespace does not exist.
         """
         from kubectl_ddp.backends.cluster.read.preflight_reader import PreflightReader  # noqa: PLC0415
-        from kubectl_ddp.preflight.subject import subject_of  # noqa: PLC0415 - only for submission
+        from kubectl_ddp.preflight.model import subject_of  # noqa: PLC0415 - only for submission
 
         subject = subject_of(spec, objects, spec.namespace or self.namespace)
         return subject, PreflightReader(self._api, self._discovery, subject, objects, is_thorough).facts()

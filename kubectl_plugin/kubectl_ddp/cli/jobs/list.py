@@ -25,7 +25,7 @@ from kubectl_ddp.util.nearest import suggest_close_match
 from kubectl_ddp.util.text_table import Table
 
 if TYPE_CHECKING:
-    from kubectl_ddp.observe.list_watch import JobKey, JobListChange
+    from kubectl_ddp.observe.job_list import JobKey, JobListChange
 
 Found = tuple[Backend, Snapshot]
 
@@ -155,7 +155,7 @@ class _Reader:
 
 def _watch(options: Options, backends: Sequence[Backend], listing: _Listing) -> None:
     """Print the jobs, and those that change, until Ctrl-C."""
-    from kubectl_ddp.observe.list_watch import key_of, watch_list  # noqa: PLC0415 - for -w only
+    from kubectl_ddp.observe.job_list import key_of, watch_list  # noqa: PLC0415 - for -w only
 
     resources: dict[JobKey, str] = {}
     reader = _Reader(options)

@@ -13,8 +13,7 @@ from kubectl_ddp.cli.internal.command import HelpfulCommand, Options, shared_opt
 from kubectl_ddp.cli.internal.job_lookup import seconds_of, target
 from kubectl_ddp.cli.internal.output import print_output
 from kubectl_ddp.errors import Interrupted, NotFound
-from kubectl_ddp.observe.log_folding import Folded, fold, iter_with_timeout
-from kubectl_ddp.observe.log_stream import follow_logs, rank_filter, read, seconds_ago
+from kubectl_ddp.observe.log_stream import Folded, fold, follow_logs, iter_with_timeout, rank_filter, read, seconds_ago
 from kubectl_ddp.observe.result_annotations import persist_result
 from kubectl_ddp.status.job_state import JobState, State, job_state
 from kubectl_ddp.status.json_output import API_VERSION

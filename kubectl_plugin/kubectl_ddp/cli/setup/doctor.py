@@ -55,7 +55,7 @@ def _no_cluster() -> Finding:
 
 def _cluster(options: Options) -> tuple[list[Finding], list[Object]]:
     """Return the results of the checks of the cluster, and the Role with the missing rights."""
-    from kubectl_ddp.preflight.doctor.cluster import run_checks  # noqa: PLC0415
+    from kubectl_ddp.preflight.doctor import run_checks  # noqa: PLC0415
     from kubectl_ddp.rbac.rights import required_roles  # noqa: PLC0415
 
     try:

@@ -12,7 +12,7 @@ import pytest
 from kubectl_ddp.backends.local.paths import local_jobs_directory
 from kubectl_ddp.cli.complete import complete
 from kubectl_ddp.cli.run import run
-from kubectl_ddp.observe.list_watch import watch_list
+from kubectl_ddp.observe.job_list import watch_list
 from kubectl_ddp.render import render
 from tests.support.jobs import a_job
 
@@ -89,7 +89,7 @@ def moments(monkeypatch: pytest.MonkeyPatch) -> list[Callable[[], None]]:
             raise KeyboardInterrupt
         actions.pop(0)()
 
-    monkeypatch.setattr("kubectl_ddp.observe.list_watch.watch_list", functools.partial(watch_list, pause=pause))
+    monkeypatch.setattr("kubectl_ddp.observe.job_list.watch_list", functools.partial(watch_list, pause=pause))
     return actions
 
 

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from kubectl_ddp.observe.list_watch import LEAST_SECONDS, MOST_SECONDS, READING_SHARE, watch_list
+from kubectl_ddp.observe.job_list import LEAST_SECONDS, MOST_SECONDS, READING_SHARE, watch_list
 from kubectl_ddp.status.job_state import JobState, Nodes, State, job_state
 from tests.support.kube_objects import job, snapshot
 

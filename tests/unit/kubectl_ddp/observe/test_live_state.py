@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 import pytest
 
 from kubectl_ddp.kube.objects import Object, Queued, Snapshot
-from kubectl_ddp.observe.live_state import LiveState
+from kubectl_ddp.observe.scrape import LiveState
 from kubectl_ddp.observe.waiting import parse_wait_condition, wait_for
 from kubectl_ddp.status.job_state import JobState, State
 from tests.support.kube_objects import job, job_metrics, pod, pod_metrics, rank_metrics, snapshot, terminated

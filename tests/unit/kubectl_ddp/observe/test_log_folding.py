@@ -10,8 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from kubectl_ddp.errors import NotFound
-from kubectl_ddp.observe.log_folding import fold, iter_with_timeout
-from kubectl_ddp.observe.log_stream import Line
+from kubectl_ddp.observe.log_stream import Line, fold, iter_with_timeout
 
 
 def line(rank: int | None, text: str, seconds: float = 0.0, pod: str = "p") -> Line:

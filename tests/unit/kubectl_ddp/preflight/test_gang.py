@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 
 from kubectl_ddp.kube.objects import Object
-from kubectl_ddp.preflight.gang import check_machines, reaches_pods
+from kubectl_ddp.preflight.resource_checks import check_machines, reaches_pods
 from kubectl_ddp.util.finding import Finding, Severity
 from kubectl_ddp.values.engine import Engine, Gang
 from kubectl_ddp.values.quantity import Nodes

@@ -5,17 +5,16 @@ from typing import Any
 import pytest
 
 from kubectl_ddp.kube.objects import Object
-from kubectl_ddp.preflight.chain import OF_THE_CLUSTER, run_checks
+from kubectl_ddp.preflight.chain import OF_THE_CLUSTER, it_is_allowed, run_checks, server_takes_it
 from kubectl_ddp.preflight.model import Check, Facts, Unknown
-from kubectl_ddp.preflight.needs import (
+from kubectl_ddp.preflight.namespace_checks import (
     check_config_maps,
     check_image_pull_secrets,
     check_priority_class,
     check_secrets,
     check_volume_claims,
 )
-from kubectl_ddp.preflight.quota import check_resource_quota
-from kubectl_ddp.preflight.server import it_is_allowed, server_takes_it
+from kubectl_ddp.preflight.resource_checks import check_resource_quota
 from kubectl_ddp.util.finding import Severity, most_severe
 from kubectl_ddp.values.parsers import EnvSource, SecretKey
 from kubectl_ddp.values.quantity import Nodes

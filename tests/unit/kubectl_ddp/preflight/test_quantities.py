@@ -2,7 +2,7 @@
 
 import pytest
 
-from kubectl_ddp.preflight.quantities import format_quantity, milli_value, requests_of
+from kubectl_ddp.preflight.resources import format_quantity, milli_value, requests_of
 
 
 def container(cpu: str, **more: object) -> dict[str, object]:

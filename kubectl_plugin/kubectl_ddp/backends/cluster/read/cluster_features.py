@@ -16,7 +16,7 @@ from kubectl_ddp.backends.cluster.http.api import Api, collection
 from kubectl_ddp.backends.cluster.http.resources import Discovery
 from kubectl_ddp.engines import ENGINES, EngineKind
 from kubectl_ddp.errors import DdpError, UsageError
-from kubectl_ddp.preflight.doctor.features import CONFIGURED_GATES, RESTART_ACTIONS, ClusterFeatures
+from kubectl_ddp.preflight.doctor import CONFIGURED_GATES, RESTART_ACTIONS, ClusterFeatures
 from kubectl_ddp.preflight.model import Unknown
 from kubectl_ddp.render.choose import GANG_KINDS
 from kubectl_ddp.util.bounded_answer import API_DOCUMENT

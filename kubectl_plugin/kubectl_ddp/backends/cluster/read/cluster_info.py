@@ -18,8 +18,8 @@ from kubectl_ddp.errors import DdpError, NotFound
 from kubectl_ddp.kube.kueue_queue import KUEUE
 from kubectl_ddp.kube.objects import Object, RelatedKind, holds
 from kubectl_ddp.preflight.controller import CONTROLLER_SELECTOR
-from kubectl_ddp.preflight.doctor.cluster import ClusterFacts
-from kubectl_ddp.preflight.nodes import parse_nodes
+from kubectl_ddp.preflight.doctor import ClusterFacts
+from kubectl_ddp.preflight.resources import parse_nodes
 from kubectl_ddp.rbac.rights import KINDS, permissions_to_check
 from kubectl_ddp.render.pod import GPU
 from kubectl_ddp.util.concurrency import Future

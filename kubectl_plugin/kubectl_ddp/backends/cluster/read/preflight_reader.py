@@ -24,10 +24,10 @@ from kubectl_ddp.engines import ENGINES
 from kubectl_ddp.errors import AlreadyExists, DdpError, Forbidden, NotFound, UsageError
 from kubectl_ddp.kube import job_kinds
 from kubectl_ddp.kube.objects import Object, RelatedKind
-from kubectl_ddp.preflight import subject as of
+from kubectl_ddp.preflight import model as of
 from kubectl_ddp.preflight.controller import CONTROLLER_SELECTOR
 from kubectl_ddp.preflight.model import Facts, Subject, Unknown
-from kubectl_ddp.preflight.needs import pull_secrets
+from kubectl_ddp.preflight.namespace_checks import pull_secrets
 from kubectl_ddp.rbac.rights import Right
 from kubectl_ddp.spec.queues import is_kueue_managed
 from kubectl_ddp.util.concurrency import each, run_concurrently

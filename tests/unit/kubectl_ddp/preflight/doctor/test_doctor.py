@@ -11,9 +11,9 @@ import pytest
 from kubectl_ddp.cli.run import run
 from kubectl_ddp.cli.setup import client
 from kubectl_ddp.engines import ENGINES
+from kubectl_ddp.preflight import doctor
 from kubectl_ddp.preflight.controller import CONTROLLER_SELECTOR
-from kubectl_ddp.preflight.doctor import cluster
-from kubectl_ddp.preflight.doctor.features import ClusterFeatures, check_features
+from kubectl_ddp.preflight.doctor import ClusterFeatures, check_features
 from kubectl_ddp.rbac.rights import EVERYWHERE, Right
 from kubectl_ddp.util.finding import Finding, Severity
 from kubectl_ddp.values.engine import Gang
@@ -22,7 +22,7 @@ READY = {"status": {"conditions": [{"type": "Ready", "status": "True"}]}, "metad
 SICK = READY | {"status": {}}
 CONTROLLER = SICK | {"spec": {"containers": [{"args": ["--settle=10"]}]}}
 OPERATOR = "control-plane=kubeflow-training-operator"
-FACTS = cluster.ClusterFacts(
+FACTS = doctor.ClusterFacts(
     where="lab",
     server="https://cluster.example.com",
     namespace="team",
@@ -56,7 +56,7 @@ def severities(found: list[Finding]) -> dict[str, Severity]:
 
 
 def of_cluster(**changes: Any) -> dict[str, Severity]:
-    return severities(list(cluster.run_checks(dataclasses.replace(FACTS, **changes))))
+    return severities(list(doctor.run_checks(dataclasses.replace(FACTS, **changes))))
 
 
 def test_where_all_is_well_nothing_is_marked() -> None:
@@ -151,12 +151,12 @@ def test_elastic_jobs_are_listed_with_the_gates_that_are_configured(gates: dict[
 def test_an_operator_is_listed_with_the_tag_of_its_image() -> None:
     pod = READY | {"spec": {"containers": [{"image": "registry.example.com:5000/kubeflow/operator:v1.9.4@sha256:0"}]}}
     facts = dataclasses.replace(FACTS, operators={OPERATOR: [pod]})
-    found = {each.subject: each.message for each in cluster.run_checks(facts)}
+    found = {each.subject: each.message for each in doctor.run_checks(facts)}
     assert "training operator v1.9.4 runs (1 ready)" in found["engine pytorchjob"]
 
 
 def of_rights(*missing: Right) -> dict[str, Finding]:
-    return {each.subject: each for each in cluster.run_checks(dataclasses.replace(FACTS, missing=missing))}
+    return {each.subject: each for each in doctor.run_checks(dataclasses.replace(FACTS, missing=missing))}
 
 
 def test_rights_that_are_missing_are_all_named_at_once_with_what_fails() -> None:
@@ -180,7 +180,7 @@ def test_a_shell_in_a_pod_is_to_be_asked_for_by_itself() -> None:
 
 
 def test_an_api_server_that_does_not_tell_what_is_granted_is_no_failure() -> None:
-    found = {each.subject: each.severity for each in cluster.run_checks(dataclasses.replace(FACTS, missing=None))}
+    found = {each.subject: each.severity for each in doctor.run_checks(dataclasses.replace(FACTS, missing=None))}
     assert found["rights"] == Severity.WARNING
 
 

@@ -14,7 +14,7 @@ from kubectl_ddp.backends.cluster.http.connection import connect
 from kubectl_ddp.backends.cluster.http.resources import Discovery
 from kubectl_ddp.backends.cluster.read.cluster_features import detect_features, passes_scheduling_group
 from kubectl_ddp.engines import ENGINES
-from kubectl_ddp.preflight.doctor.features import CONFIGURED_GATES, ClusterFeatures
+from kubectl_ddp.preflight.doctor import CONFIGURED_GATES, ClusterFeatures
 from kubectl_ddp.preflight.model import Unknown
 from kubectl_ddp.values.engine import Gang
 from tests.support.api_server import GROUPS, Answer, ApiServer, kubeconfig, serving, status

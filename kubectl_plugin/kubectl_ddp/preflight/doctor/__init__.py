@@ -1,1 +1,0 @@
-"""Checks if this machine and a cluster can run jobs. Facts are read elsewhere and evaluated here."""
