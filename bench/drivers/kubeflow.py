@@ -14,9 +14,8 @@ from typing import Any, Final
 from bench.drivers.cluster_runs import RESTRICTED, SCRIPT, BaselineRun, TrainerRun
 from bench.harness import CannotMeasure
 from kubectl_ddp.backends.cluster.http.api import Api, collection
-from kubectl_ddp.engines import ENGINES
+from kubectl_ddp.engines import ENGINES, Engine
 from kubectl_ddp.errors import NotFound
-from kubectl_ddp.values.engine import Engine
 from kubectl_ddp.values.pod import RuntimeMount
 from tools.docs.training_runtimes import RUNTIMES, runtime
 

@@ -19,7 +19,7 @@ from kubectl_ddp.backends.cluster.http.api import collection
 from kubectl_ddp.backends.cluster.read.reflector import Reflector
 from kubectl_ddp.errors import DdpError
 from kubectl_ddp.kube.timestamps import epoch
-from kubectl_ddp.util.stop import Stop
+from kubectl_ddp.util.concurrency import Stop
 
 if TYPE_CHECKING:
     from bench.drivers.cluster_runs import TrainerRun

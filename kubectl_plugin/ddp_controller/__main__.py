@@ -19,7 +19,7 @@ from ddp_controller.world import World
 from kubectl_ddp.backends.cluster.http.api import Api
 from kubectl_ddp.backends.cluster.http.connection import connect
 from kubectl_ddp.errors import DdpError
-from kubectl_ddp.util.stop import Stop
+from kubectl_ddp.util.concurrency import Stop
 
 REQUEST_SECONDS = 5.0
 """Timeout of one request: shorter than the margin between the deadline and the end of the Lease."""

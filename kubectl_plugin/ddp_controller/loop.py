@@ -31,7 +31,7 @@ from kubectl_ddp.backends.cluster.http.api_errors import Conflict
 from kubectl_ddp.backends.cluster.read import reflector
 from kubectl_ddp.errors import DdpError, Forbidden, Unreachable
 from kubectl_ddp.kube.objects import Object
-from kubectl_ddp.util.stop import Stop
+from kubectl_ddp.util.concurrency import Stop
 
 Result = TypeVar("Result")
 

@@ -32,7 +32,7 @@ from kubectl_ddp.backends.cluster.read.jobs import path, with_type_meta
 from kubectl_ddp.backends.cluster.write.owned_submission import OwnedSubmission
 from kubectl_ddp.client.layers import layer_of_mapping
 from kubectl_ddp.client.submission.prepared_job import Prepared, prepare_object
-from kubectl_ddp.engines import ENGINES
+from kubectl_ddp.engines import ENGINES, Engine
 from kubectl_ddp.errors import AlreadyExists, DdpError, NotFound, UsageError
 from kubectl_ddp.kube import job_kinds
 from kubectl_ddp.kube.objects import Object, Snapshot
@@ -41,11 +41,9 @@ from kubectl_ddp.render import runtime
 from kubectl_ddp.spec.defaults import DefaultingContext
 from kubectl_ddp.spec.resolve import resolve
 from kubectl_ddp.status.termination_message import is_running, stores
-from kubectl_ddp.values.engine import Engine
-from kubectl_ddp.values.node_bounds import validate_node_count
 from kubectl_ddp.values.pod import RuntimeMount
 from kubectl_ddp.values.program import Command
-from kubectl_ddp.values.quantity import Cpu, Memory
+from kubectl_ddp.values.quantity import Cpu, Memory, validate_node_count
 from kubectl_ddp.version import default_image
 
 JOBSET_NAME: Final = "jobset.sigs.k8s.io/jobset-name"

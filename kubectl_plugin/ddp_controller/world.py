@@ -26,7 +26,7 @@ from kubectl_ddp.engines import ENGINES, EngineKind
 from kubectl_ddp.errors import DdpError
 from kubectl_ddp.kube import ddpjob, job_kinds
 from kubectl_ddp.kube.objects import Object, Snapshot
-from kubectl_ddp.util.stop import Stop
+from kubectl_ddp.util.concurrency import Stop
 
 DISCOVERY_SECONDS: Final = 60.0
 """Time between two looks for kinds that were installed meanwhile."""

@@ -15,10 +15,10 @@ INTERRUPTED = 130
 def main() -> int:
     """Run the command line and return its exit code."""
     try:
-        from kubectl_ddp.util.interrupt import install_interrupt_handler, restore_default_handler  # noqa: PLC0415 - in the try: Ctrl-C during imports
+        from kubectl_ddp.util.process import install_interrupt_handler, restore_default_handler  # noqa: PLC0415 - in the try: Ctrl-C during imports
 
         install_interrupt_handler()
-        from kubectl_ddp.util.gc_tuning import freeze_gc, raise_gc_threshold  # noqa: PLC0415 - as above
+        from kubectl_ddp.util.process import freeze_gc, raise_gc_threshold  # noqa: PLC0415 - as above
 
         raise_gc_threshold()
         from kubectl_ddp.cli.run import run  # noqa: PLC0415

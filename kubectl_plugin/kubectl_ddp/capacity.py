@@ -13,7 +13,7 @@ from kubectl_ddp.preflight.resources import Amounts, Machine, milli_value, numbe
 from kubectl_ddp.render.pod import GPU
 from kubectl_ddp.status.json_output import API_VERSION
 from kubectl_ddp.util.text_table import NOTHING, Cell, Table
-from kubectl_ddp.values.node_requirements import GPU_PRODUCT
+from kubectl_ddp.values.pod import GPU_PRODUCT
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -1,26 +1,9 @@
-"""Errors of the plugin, and the exit code of the command line for each.
-
-::
-
-    DdpError                 1   any of the following, or an API error without its own class
-    ├─ UsageError            2   an invalid flag, key or value
-    ├─ NotFound              3   no such job, pod, rank or file
-    ├─ PreflightFailed       4   the job cannot run here
-    ├─ Forbidden             5   the API server or the file system denies access
-    ├─ AlreadyExists             1   the name belongs to another object
-    ├─ Unreachable           1   a server or a pod does not answer
-    ├─ JobFailed            10   the user's code failed
-    ├─ InfrastructureFailed 11   node, preemption, memory or network failed, not the code
-    ├─ Cancelled            12   deleted or suspended during the wait
-    ├─ StillPending         13   not running, and no wait requested
-    ├─ TimedOut            124   the wait ended before the job met the condition
-    └─ Interrupted         130   Ctrl-C
-
-Each message is one sentence that names the value; ``hint`` suggests the next step.
-"""
+"""Errors of the plugin, the exit code of the command line for each, and suggestions for misspelled names."""
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+from pathlib import Path
 from typing import ClassVar
 
 
@@ -113,3 +96,35 @@ class Interrupted(DdpError):
     """Interrupted by Ctrl-C."""
 
     exit_code = 130
+
+
+def suggest_close_match(word: str, known: Iterable[str], *, cutoff: float = 0.6) -> str:
+    """Return a question with the closest known name; empty if none is close.
+
+    >>> suggest_close_match("trian.py", ["train.py", "data.py"]), suggest_close_match("x", ["train.py"])
+    ("Did you mean 'train.py'?", '')
+    """
+    import difflib  # noqa: PLC0415 - only for errors
+
+    close = difflib.get_close_matches(word, list(known), n=1, cutoff=cutoff)
+    return f"Did you mean '{close[0]}'?" if close else ""
+
+
+def suggest_known(word: str, known: Iterable[str]) -> str:
+    """Return a question with the closest known name; all known names if none is close.
+
+    >>> suggest_known("x", ["train", "data"])
+    'There are train, data.'
+    """
+    names = list(known)
+    return suggest_close_match(word, names) or f"There are {', '.join(names)}."
+
+
+def suggest_file(path: str) -> str:
+    """Return a question with the closest file name in the directory of a missing file; empty if none is close."""
+    missing = Path(path)
+    try:
+        beside = [each.name for each in missing.parent.iterdir() if each.is_file()]
+    except OSError:
+        return ""
+    return suggest_close_match(path, [str(missing.with_name(name)) for name in beside])

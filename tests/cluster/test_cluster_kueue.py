@@ -19,7 +19,7 @@ from kubectl_ddp.engines import ENGINES
 from kubectl_ddp.errors import Forbidden
 from kubectl_ddp.kube import job_kinds
 from kubectl_ddp.rbac.rights import rules
-from kubectl_ddp.values.metrics_ingress import NAMESPACE_NAME
+from kubectl_ddp.values.network_peers import NAMESPACE_NAME
 from tests.cluster.live_cluster import Json, Namespace, Result, until
 from tests.support.policy_cases import PATCHES, Patch, a_workload, policies
 from tools.docs.platform_roles import ROLES

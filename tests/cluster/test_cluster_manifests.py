@@ -12,7 +12,7 @@ import pytest
 import yaml
 
 from kubectl_ddp.backends.cluster.http.api_errors import NotServed
-from kubectl_ddp.values.engine import Engine
+from kubectl_ddp.engines import Engine
 from tests.cluster.live_cluster import Namespace
 from tests.support.helm import HOW, program
 from tools.docs.examples import RENDERED

@@ -10,7 +10,7 @@ import pytest
 from kubectl_ddp.backends.cluster.http.resources import Discovery
 from kubectl_ddp.kube.objects import condition_of
 from kubectl_ddp.render.choose import GANG_KINDS
-from kubectl_ddp.values.engine import Gang
+from kubectl_ddp.values.program import Gang
 from tests.cluster.live_cluster import Namespace, until
 
 NODES = "/api/v1/nodes"

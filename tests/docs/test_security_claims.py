@@ -13,7 +13,7 @@ import pytest
 import yaml
 
 from ddp_trainer.common.constants import Port
-from kubectl_ddp.values import dns
+from kubectl_ddp.values import network_peers
 
 ROOT = Path(__file__).resolve().parents[2]
 SOURCES = sorted([*(ROOT / "trainer").rglob("*.py"), *(ROOT / "kubectl_plugin").rglob("*.py")])
@@ -149,6 +149,6 @@ def test_the_page_names_the_ports_and_the_dns_servers_of_the_code() -> None:
     [store, _, metrics, *_] = rows("Listeners")
     assert f"port {Port.RENDEZVOUS:d}" in store[0]
     assert f"port {Port.METRICS:d}" in metrics[0]
-    pods, node_local = dns.DEFAULT
+    pods, node_local = network_peers.DEFAULT
     assert f"`{pods.label}={pods.value}` in `{pods.namespace}`" in PAGE
     assert f"at {node_local.addresses.removesuffix('/32')}" in PAGE

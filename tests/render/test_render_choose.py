@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from kubectl_ddp.engines import ENGINES
+from kubectl_ddp.engines import ENGINES, Engine
 from kubectl_ddp.errors import PreflightFailed
 from kubectl_ddp.render.choose import (
     GANG_KINDS,
@@ -18,8 +18,8 @@ from kubectl_ddp.render.choose import (
     resolve_auto,
 )
 from kubectl_ddp.render.metadata import NATIVE_VERSIONS
-from kubectl_ddp.values.engine import Engine, Gang
 from kubectl_ddp.values.pod import RuntimeMount
+from kubectl_ddp.values.program import Gang
 from tests.support.jobs import a_job
 
 PREFERENCE = tuple(engine for engine in Engine if engine is not Engine.AUTO)

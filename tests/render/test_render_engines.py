@@ -9,13 +9,12 @@ from hypothesis import HealthCheck, given, settings
 
 from ddp_trainer.common.constants import Annotation, Exit, Label, Role
 from kubectl_ddp.engines import ENGINES as ENGINE_KINDS
-from kubectl_ddp.engines import POD_JOB, Path
+from kubectl_ddp.engines import POD_JOB, Engine, Path
 from kubectl_ddp.kube import job_kinds
 from kubectl_ddp.kube.objects import Object
 from kubectl_ddp.render import Site, engine_of, render
 from kubectl_ddp.render.objects import PLACEHOLDER
 from kubectl_ddp.spec.model import JobSpec
-from kubectl_ddp.values.engine import Engine
 from kubectl_ddp.values.quantity import Nodes
 from tests.support.jobs import a_job, jobs
 from tests.support.rendered import store_job, worker_job, worker_template

@@ -11,17 +11,17 @@ from typing import Any
 import pytest
 
 from ddp_trainer.common.constants import Exit
+from kubectl_ddp.engines import Engine
 from kubectl_ddp.fabrics.catalog import fabrics
 from kubectl_ddp.kube import job_kinds
 from kubectl_ddp.kube.objects import Object
 from kubectl_ddp.render import Site, render
 from kubectl_ddp.render.objects import PLACEHOLDER
 from kubectl_ddp.spec.defaults import DefaultingContext
+from kubectl_ddp.spec.job_key import Given, Kind, Origin
 from kubectl_ddp.spec.model import JobSpec
 from kubectl_ddp.spec.resolve import resolve
-from kubectl_ddp.spec.value_source import Given, Kind, Origin
 from kubectl_ddp.util.yaml_text import to_yaml
-from kubectl_ddp.values.engine import Engine
 from tests.support.rendered import store_job, worker_template
 
 RUN = "0123456789ab"

@@ -36,8 +36,7 @@ from kubectl_ddp.render.objects import PLACEHOLDER, placeholder_run_id
 from kubectl_ddp.spec.model import JobSpec
 from kubectl_ddp.spec.rules import longest_suffix
 from kubectl_ddp.spec.serialization import digest, spec_from_dict
-from kubectl_ddp.values.dns import DnsServer
-from kubectl_ddp.values.metrics_ingress import Reader
+from kubectl_ddp.values.network_peers import DnsServer, Reader
 from kubectl_ddp.values.parsers import Egress
 from kubectl_ddp.values.program import Command, Script
 from kubectl_ddp.values.quantity import Nodes

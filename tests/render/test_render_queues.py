@@ -10,12 +10,13 @@ import pytest
 from ddp_trainer.common.constants import Label, Role
 from ddp_trainer.common.layout_range import LayoutRange
 from kubectl_ddp import engines
+from kubectl_ddp.engines import Engine
 from kubectl_ddp.errors import UsageError
 from kubectl_ddp.kube import job_kinds
 from kubectl_ddp.kube.objects import Object
 from kubectl_ddp.render import render
-from kubectl_ddp.values.engine import Engine, Gang, QueueResize
-from kubectl_ddp.values.node_requirements import Rdma, Topology
+from kubectl_ddp.values.pod import Rdma, Topology
+from kubectl_ddp.values.program import Gang, QueueResize
 from kubectl_ddp.values.quantity import BadValue, Nodes
 from kubectl_ddp.values.volumes import Mount, SecretFiles
 from tests.support.jobs import a_job

@@ -12,14 +12,13 @@ from hypothesis import strategies as st
 from ddp_trainer.common.constants import SECRET_KEY, Env, Label, Path
 from ddp_trainer.common.safe_text import HIDDEN, redact_text
 from ddp_trainer.net.run_secret import read_run_secret
-from kubectl_ddp.engines import ENGINES
+from kubectl_ddp.engines import ENGINES, Engine
 from kubectl_ddp.errors import UsageError
 from kubectl_ddp.kube.objects import Object
 from kubectl_ddp.render import Site, render
 from kubectl_ddp.render.objects import new_secret, secret_name
 from kubectl_ddp.render.pod import USER
 from kubectl_ddp.util.yaml_text import to_json
-from kubectl_ddp.values.engine import Engine
 from kubectl_ddp.values.volumes import Mount
 from tests.support.jobs import a_job
 from tests.support.rendered import RUN, templates

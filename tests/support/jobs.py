@@ -7,15 +7,13 @@ from typing import Any
 
 from hypothesis import strategies as st
 
+from kubectl_ddp.engines import Engine
 from kubectl_ddp.spec.model import JobSpec
 from kubectl_ddp.spec.rules import RESERVED_PREFIXES, TORCHRUN_NAMES, checked, longest_suffix
-from kubectl_ddp.values.dns import DnsServer
-from kubectl_ddp.values.engine import Engine, Gang, QueueResize
-from kubectl_ddp.values.metrics_ingress import Reader
-from kubectl_ddp.values.node_requirements import Placement, Rdma, Topology
+from kubectl_ddp.values.network_peers import DnsServer, Reader
 from kubectl_ddp.values.parsers import Effect, Egress, EnvSource, SecretKey, Toleration
-from kubectl_ddp.values.pod import PullPolicy, RuntimeMount
-from kubectl_ddp.values.program import Command, Module, Program, Script
+from kubectl_ddp.values.pod import Placement, PullPolicy, Rdma, RuntimeMount, Topology
+from kubectl_ddp.values.program import Command, Gang, Module, Program, QueueResize, Script
 from kubectl_ddp.values.quantity import Cpu, Memory, Nodes
 from kubectl_ddp.values.volumes import CodeClaim, Mount, SecretFiles, Source
 

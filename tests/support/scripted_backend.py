@@ -12,7 +12,7 @@ from collections.abc import Collection, Iterator, Mapping, Sequence
 from kubectl_ddp.capacity import Inventory
 from kubectl_ddp.errors import NotFound, Unreachable
 from kubectl_ddp.kube.objects import Object, RelatedKind, RelatedObjects, Snapshot
-from kubectl_ddp.util.stop import Stop
+from kubectl_ddp.util.concurrency import Stop
 from kubectl_ddp.values.parsers import Egress
 
 

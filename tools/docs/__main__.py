@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Final
 
-from kubectl_ddp.spec.job_schema import SCHEMA_FILE, schema_text
+from kubectl_ddp.spec.fields import SCHEMA_FILE, schema_text
 from tools import dashboards
 from tools.docs import (
     alerts,

@@ -17,9 +17,8 @@ import yaml
 from ddp_trainer.common.constants import GROUP, NAME_LENGTH, SWITCHES, Env
 from kubectl_ddp.kube import ddpjob
 from kubectl_ddp.spec import rules
-from kubectl_ddp.spec.fields import FILE_KEYS, PROGRAM_KEYS
+from kubectl_ddp.spec.fields import FILE_KEYS, PROGRAM_KEYS, default_of
 from kubectl_ddp.spec.job_key import Field
-from kubectl_ddp.spec.job_schema import default_of
 from kubectl_ddp.util.yaml_text import ManifestDumper
 from kubectl_ddp.values import volumes
 from kubectl_ddp.values.parsers import INTEGER_PATTERN

@@ -4,9 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from kubectl_ddp.spec.fields import FILE_KEYS
+from kubectl_ddp.spec.fields import FILE_KEYS, default_of, type_of
 from kubectl_ddp.spec.job_key import Field, Group
-from kubectl_ddp.spec.job_schema import default_of, type_of
 
 
 def lines() -> Iterator[str]:

@@ -15,17 +15,16 @@ from ddp_controller.train_jobs import INIT_CONTAINER, JOBSET_UID, KEY, KEY_SECRE
 from ddp_controller.world import UNNAMED
 from ddp_trainer.common import constants
 from ddp_trainer.common.constants import SECRET_KEY, Env, Label
-from kubectl_ddp.engines import ENGINES
+from kubectl_ddp.engines import ENGINES, Engine
 from kubectl_ddp.kube import job_kinds
 from kubectl_ddp.kube.objects import Object
 from kubectl_ddp.render import render
 from kubectl_ddp.render.pod import CONTAINER_SECURITY
 from kubectl_ddp.render.runtime import HOOKS
 from kubectl_ddp.spec.defaults import DefaultingContext
+from kubectl_ddp.spec.job_key import Given, Kind, Origin
 from kubectl_ddp.spec.resolve import resolve
-from kubectl_ddp.spec.value_source import Given, Kind, Origin
 from kubectl_ddp.util.yaml_text import to_yaml
-from kubectl_ddp.values.engine import Engine
 from kubectl_ddp.values.pod import RuntimeMount
 
 RUNTIMES: Final = {"ddp-torch": "", "ddp-torch-elastic": "1:64"}

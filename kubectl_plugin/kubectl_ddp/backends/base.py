@@ -10,12 +10,11 @@ from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Protocol
 
-from kubectl_ddp.kube.objects import Object, Snapshot
-from kubectl_ddp.util.stop import Stop
+from kubectl_ddp.kube.objects import Object, RelatedKind, RelatedObjects, Snapshot
+from kubectl_ddp.util.concurrency import Stop
 
 if TYPE_CHECKING:
     from kubectl_ddp.capacity import Inventory
-    from kubectl_ddp.kube.objects import RelatedKind, RelatedObjects
     from kubectl_ddp.preflight.model import Facts as Known
     from kubectl_ddp.preflight.model import Subject
     from kubectl_ddp.render.choose import Facts

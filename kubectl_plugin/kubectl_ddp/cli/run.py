@@ -17,7 +17,7 @@ from ddp_trainer.common.safe_text import redact_text
 from kubectl_ddp.cli.group import root
 from kubectl_ddp.cli.registry import ALIASES, COMMANDS
 from kubectl_ddp.errors import DdpError, Interrupted, UsageError
-from kubectl_ddp.util.invocation import program
+from kubectl_ddp.util.process import program
 from kubectl_ddp.util.terminal import escaping
 
 BROKEN_PIPE: Final = 128 + 13

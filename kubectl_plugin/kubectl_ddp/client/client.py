@@ -23,9 +23,9 @@ from kubectl_ddp.errors import UsageError
 from kubectl_ddp.observe.job_list import observe_jobs, read_jobs
 from kubectl_ddp.render import Code, Site
 from kubectl_ddp.spec.fields import JOB_FILES, PROGRAM_KEYS
-from kubectl_ddp.spec.value_source import Given, Kind, Layer, Origin
+from kubectl_ddp.spec.job_key import Given, Kind, Layer, Origin
 from kubectl_ddp.status.job_state import JobState
-from kubectl_ddp.util.invocation import thread_location
+from kubectl_ddp.util.process import thread_location
 
 if TYPE_CHECKING:
     from kubectl_ddp.client.job_keys import JobKeys

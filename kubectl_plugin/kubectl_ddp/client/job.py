@@ -14,16 +14,15 @@ from kubectl_ddp.errors import UsageError
 from kubectl_ddp.observe import result_annotations
 from kubectl_ddp.observe.log_stream import Line, RankFilter, follow_logs, rank_filter, read, seconds_ago
 from kubectl_ddp.observe.result_annotations import persist_result
-from kubectl_ddp.observe.scrape import observe
+from kubectl_ddp.observe.scrape import Sample, observe, read_samples
 from kubectl_ddp.observe.waiting import DELETED, parse_wait_condition, wait_for, wait_until_deleted
-from kubectl_ddp.spec.checkpoint_place import keeps_checkpoints_in_pods
+from kubectl_ddp.spec.trainer_arguments import keeps_checkpoints_in_pods
 from kubectl_ddp.status.job_state import JobState, State, job_state
-from kubectl_ddp.util.invocation import thread_location
+from kubectl_ddp.util.process import thread_location
 
 if TYPE_CHECKING:
     from os import PathLike
 
-    from kubectl_ddp.observe.scrape import Sample
 
 _LOG: Final = logging.getLogger("kubectl_ddp")
 
@@ -151,8 +150,6 @@ class Job:
 
         Pods that do not answer are left out. An ended job has none: :meth:`report` has what it kept.
         """
-        from kubectl_ddp.observe.scrape import read_samples  # noqa: PLC0415 - only for this method
-
         with self._location():
             return read_samples(self._backend, self._backend.job(self.name, events=False), families)
 

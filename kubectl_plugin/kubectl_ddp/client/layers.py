@@ -6,14 +6,12 @@ import os
 from collections.abc import Mapping
 from typing import Any, Final
 
-from kubectl_ddp.errors import UsageError
+from kubectl_ddp.errors import UsageError, suggest_known
 from kubectl_ddp.kube import ddpjob
 from kubectl_ddp.spec.fields import FILE_KEYS, JOB_FILES, PROGRAM_KEYS
 from kubectl_ddp.spec.job_file import read
-from kubectl_ddp.spec.job_key import to_kebab_case
+from kubectl_ddp.spec.job_key import Given, Kind, Layer, Origin, to_kebab_case
 from kubectl_ddp.spec.serialization import HEADER
-from kubectl_ddp.spec.value_source import Given, Kind, Layer, Origin
-from kubectl_ddp.util.nearest import suggest_known
 
 _KEY_OF_KEYWORD: Final[Mapping[str, str]] = {to_kebab_case(key).replace("-", "_"): key for key in FILE_KEYS}
 """Keyword argument → key of a job file."""

@@ -17,8 +17,7 @@ from typing import Final
 from kubectl_ddp.code import credentials, ignore
 from kubectl_ddp.code.archive import ARCHIVE, Code
 from kubectl_ddp.code.credentials import holds_credentials
-from kubectl_ddp.errors import UsageError
-from kubectl_ddp.util.nearest import suggest_file
+from kubectl_ddp.errors import UsageError, suggest_file
 from kubectl_ddp.util.text_table import pluralize
 
 LARGEST_BYTES: Final = 8 * 2**20

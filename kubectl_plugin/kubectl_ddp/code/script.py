@@ -11,10 +11,9 @@ from kubectl_ddp.code import ignore
 from kubectl_ddp.code.archive import PART_BYTES, Code
 from kubectl_ddp.code.credentials import holds_credentials, reject_credentials
 from kubectl_ddp.code.pack import pack_script
-from kubectl_ddp.errors import NotFound, UsageError
+from kubectl_ddp.errors import NotFound, UsageError, suggest_file
 from kubectl_ddp.util.finding import Finding, warning
-from kubectl_ddp.util.invocation import location_flags, program
-from kubectl_ddp.util.nearest import suggest_file
+from kubectl_ddp.util.process import location_flags, program
 
 NOTEBOOK: Final = ".ipynb"
 SHELLS: Final[Mapping[str, str]] = {".sh": "sh", ".bash": "bash", ".zsh": "zsh", ".ksh": "ksh", ".fish": "fish"}

@@ -15,7 +15,7 @@ from typing import Final
 LONGEST_PATH: Final = 4096
 """Maximum length of a path in Linux, in bytes. A pattern that needs more characters cannot match."""
 
-_CLASSES: Final[dict[str, Callable[[str], bool]]] = {
+_CHARACTER_CLASSES: Final[dict[str, Callable[[str], bool]]] = {
     "alnum": str.isalnum,
     "alpha": str.isalpha,
     "blank": lambda letter: letter in " \t",
@@ -47,7 +47,7 @@ class _CharClass:
         if letter == "/":
             return False
         found = any(low <= letter <= high for low, high in self.ranges)
-        return (found or any(_CLASSES[name](letter) for name in self.classes)) != self.is_negated
+        return (found or any(_CHARACTER_CLASSES[name](letter) for name in self.classes)) != self.is_negated
 
 
 @dataclass(slots=True)
@@ -178,7 +178,7 @@ def _parse_bracket(pattern: str, at: int) -> tuple[_CharClass, int]:
         is_first = False
         closing = pattern.find("]", at + 2) if pattern.startswith("[:", at) else -1
         if closing > at + 2 and pattern[closing - 1] == ":":
-            if (name := pattern[at + 2 : closing - 1]) not in _CLASSES:
+            if (name := pattern[at + 2 : closing - 1]) not in _CHARACTER_CLASSES:
                 raise _InvalidPattern
             classes.append(name)
             before, at = "", closing + 1

@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from ddp_trainer.common.lint.sources import env
-from kubectl_ddp.util.nearest import suggest_known
+from kubectl_ddp.errors import suggest_known
 
 
 class EmitPolicy(StrEnum):

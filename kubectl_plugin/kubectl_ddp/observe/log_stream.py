@@ -19,8 +19,7 @@ from kubectl_ddp.kube.objects import Object, Snapshot, main_status
 from kubectl_ddp.kube.timestamps import epoch, log_timestamp
 from kubectl_ddp.status.job_state import TERMINAL, JobState, job_state
 from kubectl_ddp.status.termination_message import workers
-from kubectl_ddp.util.concurrency import feed
-from kubectl_ddp.util.stop import THREAD_END_SECONDS, Stop
+from kubectl_ddp.util.concurrency import THREAD_END_SECONDS, Stop, feed
 from kubectl_ddp.util.terminal import PREFIX
 from kubectl_ddp.util.text_table import format_ranges
 

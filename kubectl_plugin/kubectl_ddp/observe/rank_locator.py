@@ -17,7 +17,7 @@ from kubectl_ddp.observe.scrape import scrape
 from kubectl_ddp.status.describe import why_no_ranks
 from kubectl_ddp.status.job_state import JobState, job_state
 from kubectl_ddp.status.metrics_parser import Samples
-from kubectl_ddp.util.invocation import location_flags, program
+from kubectl_ddp.util.process import location_flags, program
 
 _SHOWN = 16
 

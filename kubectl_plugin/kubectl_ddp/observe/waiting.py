@@ -21,9 +21,8 @@ from kubectl_ddp.observe.result_annotations import persist_result
 from kubectl_ddp.observe.scrape import SCRAPE_SECONDS, LiveState, observe
 from kubectl_ddp.status.job_state import JobState, State, failure, job_state
 from kubectl_ddp.status.startup import EVENT_REASONS
-from kubectl_ddp.util.concurrency import feed
-from kubectl_ddp.util.invocation import location_flags, program
-from kubectl_ddp.util.stop import THREAD_END_SECONDS, Stop
+from kubectl_ddp.util.concurrency import THREAD_END_SECONDS, Stop, feed
+from kubectl_ddp.util.process import location_flags, program
 
 GOALS: Final = ("complete", "running", "failed", "suspended", "deleted", "step=N", "world-size=N")
 """Conditions that can be waited for."""

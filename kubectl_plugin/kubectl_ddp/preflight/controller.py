@@ -15,7 +15,7 @@ from kubectl_ddp.kube.objects import Object, holds
 from kubectl_ddp.preflight.model import Facts, Subject, read
 from kubectl_ddp.util.finding import Finding, ok, warning
 from kubectl_ddp.util.text_table import pluralize
-from kubectl_ddp.values.engine import QueueResize
+from kubectl_ddp.values.program import QueueResize
 
 CONTROLLER_SELECTOR: Final = "app.kubernetes.io/name=ddp-platform,app.kubernetes.io/component=controller"
 """Labels of the controller's pods, as the chart ddp-platform sets them."""

@@ -15,7 +15,7 @@ from kubectl_ddp.kube.objects import Object, holds
 from kubectl_ddp.preflight.controller import CONTROLLER_SELECTOR, controller_trouble, fix_of, managing_pods
 from kubectl_ddp.rbac.rights import KINDS, OWN, SECTIONS, Kind, Need, Right, needs, summarize_permissions
 from kubectl_ddp.util.finding import Finding, Severity, error, ok, warning
-from kubectl_ddp.values.engine import Gang
+from kubectl_ddp.values.program import Gang
 
 RESTART, RESTART_ALL = RESTART_ACTIONS = ("Restart", "RestartAllContainers")
 """Actions of a container's restart rules: the container alone, or all containers of the pod."""

@@ -7,13 +7,13 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Final
 
-from kubectl_ddp.engines import ENGINES
+from kubectl_ddp.engines import ENGINES, Engine
 from kubectl_ddp.errors import PreflightFailed
 from kubectl_ddp.render.metadata import NATIVE_GROUP, NATIVE_VERSIONS
 from kubectl_ddp.spec.model import JobSpec
 from kubectl_ddp.spec.rules import checked
-from kubectl_ddp.values.engine import Engine, Gang
 from kubectl_ddp.values.pod import RuntimeMount
+from kubectl_ddp.values.program import Gang
 
 Kind = tuple[str, str]
 """Type of a kind: apiVersion and kind."""

@@ -16,8 +16,8 @@ from kubectl_ddp.kube.kueue_queue import KUEUE_ELASTIC, KUEUE_MIN_PARALLELISM, K
 from kubectl_ddp.spec.layout import pods_of_a_replica
 from kubectl_ddp.spec.model import JobSpec
 from kubectl_ddp.spec.queues import SCHEDULERS, is_kueue_managed
-from kubectl_ddp.values.engine import Gang, QueueResize
-from kubectl_ddp.values.node_requirements import Placement
+from kubectl_ddp.values.pod import Placement
+from kubectl_ddp.values.program import Gang, QueueResize
 
 KAI_QUEUE: Final = "kai.scheduler/queue"
 NATIVE_GROUP: Final = "scheduling.k8s.io"

@@ -16,9 +16,8 @@ from kubectl_ddp.render import runtime
 from kubectl_ddp.render.pod import literal
 from kubectl_ddp.spec.fabric import object_entries
 from kubectl_ddp.spec.model import JobSpec
-from kubectl_ddp.values import dns
-from kubectl_ddp.values.dns import DnsServer
-from kubectl_ddp.values.metrics_ingress import NAMESPACE_NAME, Reader
+from kubectl_ddp.values import network_peers
+from kubectl_ddp.values.network_peers import NAMESPACE_NAME, DnsServer, Reader
 
 MULTUS: Final = "k8s.v1.cni.cncf.io/networks"
 CHANNEL: Final = "channel"
@@ -104,8 +103,10 @@ def network_view(spec: JobSpec, api_servers: Sequence[str]) -> dict[str, Any]:
         "metrics_peers": [] if None in peers else [*peers, *servers],
         "egress": str(spec.egress),
         "metadata_service": METADATA_SERVICE,
-        "dns_peers": [_dns_peer(server) for server in spec.dns or dns.DEFAULT],
-        "dns_ports": [{"port": port, "protocol": protocol} for port in dns.PORTS for protocol in ("UDP", "TCP")],
+        "dns_peers": [_dns_peer(server) for server in spec.dns or network_peers.DEFAULT],
+        "dns_ports": [
+            {"port": port, "protocol": protocol} for port in network_peers.PORTS for protocol in ("UDP", "TCP")
+        ],
     }
 
 

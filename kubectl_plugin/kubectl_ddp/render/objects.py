@@ -15,7 +15,7 @@ from typing import Any, Final
 from ddp_trainer.common import constants
 from ddp_trainer.common.constants import SECRET_KEY
 from kubectl_ddp.code.archive import Code, code_parts
-from kubectl_ddp.engines import DEFAULT_ENGINE, ENGINES, EngineKind
+from kubectl_ddp.engines import DEFAULT_ENGINE, ENGINES, Engine, EngineKind
 from kubectl_ddp.errors import UsageError
 from kubectl_ddp.kube import job_kinds
 from kubectl_ddp.kube.objects import Object
@@ -24,7 +24,6 @@ from kubectl_ddp.render.metadata import NATIVE_VERSIONS
 from kubectl_ddp.spec.model import JobSpec
 from kubectl_ddp.spec.queues import is_kueue_managed, starting_pod_count
 from kubectl_ddp.spec.serialization import compact, digest, spec_to_dict
-from kubectl_ddp.values.engine import Engine
 
 SECRET_BYTES: Final = 32
 

@@ -10,9 +10,8 @@ from ddp_trainer.common.constants import GROUP, LOG_PREFIX, SECRET_KEY, Checkpoi
 from kubectl_ddp.render import runtime
 from kubectl_ddp.spec.model import JobSpec
 from kubectl_ddp.spec.rules import REQUIRED
-from kubectl_ddp.values.node_requirements import GPU_PRODUCT, Placement
 from kubectl_ddp.values.parsers import EnvSource, Toleration
-from kubectl_ddp.values.pod import NONE, PullPolicy
+from kubectl_ddp.values.pod import GPU_PRODUCT, NONE, Placement, PullPolicy
 from kubectl_ddp.values.volumes import Mount, Source
 
 READABLE_BY_GROUP: Final = 0o440

@@ -7,9 +7,9 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 from kubectl_ddp.spec.fields import FIELDS, PROGRAM_KEYS
+from kubectl_ddp.spec.job_key import Kind, Origin
 from kubectl_ddp.spec.serialization import make_program
 from kubectl_ddp.spec.shared_presets import Shared, nothing_shared
-from kubectl_ddp.spec.value_source import Kind, Origin
 from kubectl_ddp.values.program import default_job_name
 from kubectl_ddp.values.quantity import Cpu, Memory
 

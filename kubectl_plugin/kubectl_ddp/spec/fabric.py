@@ -8,11 +8,11 @@ from typing import Any, Final
 from kubectl_ddp.errors import UsageError
 from kubectl_ddp.fabrics.catalog import NONE, Entry, Need, Profile, Target, profiles
 from kubectl_ddp.fabrics.choice import NodeFacts, choose, effective_entries, nccl_of, too_new
+from kubectl_ddp.spec.job_key import Given, Kind, Layer, Origin
 from kubectl_ddp.spec.model import JobSpec
-from kubectl_ddp.spec.value_source import Given, Kind, Layer, Origin
 from kubectl_ddp.util.finding import Finding, warning
-from kubectl_ddp.values.node_requirements import Rdma
 from kubectl_ddp.values.parsers import Raw
+from kubectl_ddp.values.pod import Rdma
 from kubectl_ddp.values.quantity import Nodes
 
 MACHINE: Final = "node.kubernetes.io/instance-type"

@@ -1,11 +1,13 @@
-"""Keys of a job file by name, collected from the fields of :class:`~kubectl_ddp.spec.model.JobSpec`."""
+"""Keys of a job file by name, from the fields of :class:`~kubectl_ddp.spec.model.JobSpec`, and its JSON schema."""
 
 from __future__ import annotations
 
 import dataclasses
+import json
 from collections.abc import Mapping
-from typing import Final
+from typing import Any, Final
 
+from kubectl_ddp.kube.ddpjob import HEADER, KUBECTLS, METADATA
 from kubectl_ddp.spec.job_key import KEYS, Completion, Field, Group, field_of, to_kebab_case
 from kubectl_ddp.spec.model import JobSpec
 from kubectl_ddp.spec.presets import PRESETS
@@ -54,3 +56,69 @@ def flag_of(key: str) -> str:
     head, _, rest = key.partition(".")
     flag = FILE_KEYS[head].flag if head in FILE_KEYS else f"--{to_kebab_case(head)}"
     return f"{flag} {rest}".rstrip()
+
+
+SCHEMA_FILE: Final = "job.schema.json"
+"""Name of the file with the schema."""
+
+
+def job_schema() -> dict[str, Any]:
+    """Return the JSON schema (draft 2020-12) of a job file. It accepts every valid file, and some invalid ones."""
+    keys = {key: key_schema(field) for key, field in FILE_KEYS.items()}
+    spec = {key: schema for key, schema in keys.items() if key not in METADATA}
+    metadata = {key: keys[key] for key in METADATA} | {key: {"type": "object"} for key in KUBECTLS}
+    return {
+        "$schema": "https://json-schema.org/draft/2020-12/schema",
+        "title": "Job file of kubectl ddp",
+        "type": "object",
+        "required": list(HEADER),
+        "properties": {
+            **{key: {"const": value} for key, value in HEADER.items()},
+            "metadata": {"type": "object", "properties": metadata, "additionalProperties": False},
+            "spec": {
+                "type": "object",
+                "properties": spec,
+                "additionalProperties": False,
+                "not": {"anyOf": [{"required": [a, b]} for a in PROGRAM_KEYS for b in PROGRAM_KEYS if a < b]},
+            },
+        },
+        "additionalProperties": False,
+    }
+
+
+def schema_text() -> str:
+    """Return the schema as the text of a file."""
+    return json.dumps(job_schema(), indent=2) + "\n"
+
+
+def key_schema(field: Field) -> dict[str, Any]:
+    """Return the schema of the value of one key."""
+    notation = "" if field.choices else f" Notation: {field.metavar}"
+    default = {"default": DEFAULTS[field.name]} if field.name in DEFAULTS else {}
+    return {"title": field.name, "description": f"{field.help}{notation}", **default, **field.schema}
+
+
+def type_of(field: Field) -> str:
+    """Return the type of a key's value for readers.
+
+    >>> type_of(FILE_KEYS["gpus"]), type_of(FILE_KEYS["env"]), type_of(FILE_KEYS["mounts"])
+    ('integer', 'map', 'list')
+    """
+    if field.choices:
+        return "choice"
+    kinds = field.schema["type"]
+    kind = kinds if isinstance(kinds, str) else kinds[0]
+    return {"object": "map", "array": "list", "boolean": "boolean", "integer": "integer"}.get(kind, "text")
+
+
+def default_of(field: Field) -> str:
+    """Return the default of a key for readers; empty without one.
+
+    >>> default_of(FILE_KEYS["grace"]), default_of(FILE_KEYS["gpus"]), default_of(FILE_KEYS["ttl"])
+    ('30s', 'from mig, or 0', '')
+    """
+    value = field.default
+    known = "" if value is None else ", ".join(map(str, value)) if isinstance(value, list) else str(value)
+    if field.is_map or not field.otherwise:
+        return "" if field.is_map else known
+    return f"from {field.otherwise}{f', or {known}' if known else ''}"

@@ -14,13 +14,12 @@ from typing import Final
 
 import yaml
 
-from kubectl_ddp.errors import NotFound, UsageError
+from kubectl_ddp.errors import NotFound, UsageError, suggest_file, suggest_known
 from kubectl_ddp.kube import ddpjob
 from kubectl_ddp.kube.ddpjob import HEADER, KUBECTLS, METADATA
 from kubectl_ddp.spec.fields import FILE_KEYS, PROGRAM_KEYS
+from kubectl_ddp.spec.job_key import Given, Kind, Layer, Origin
 from kubectl_ddp.spec.serialization import HEADER as EARLIER_HEADER
-from kubectl_ddp.spec.value_source import Given, Kind, Layer, Origin
-from kubectl_ddp.util.nearest import suggest_file, suggest_known
 from kubectl_ddp.util.yaml_text import plain_value
 from kubectl_ddp.values.parsers import Raw
 

@@ -1,17 +1,60 @@
-"""Declaration of a key of a job file: :func:`key` makes a field of :class:`~kubectl_ddp.spec.model.JobSpec`.
+"""Declaration of a key of a job file, and the origin of its value.
 
-Flag, job file, JSON, JSON schema, completion and documentation of the key follow from it.
+:func:`key` makes a field of :class:`~kubectl_ddp.spec.model.JobSpec`.
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
-from typing import Any, Final, TypeVar, dataclass_transform
+from typing import Any, Final, TypeAlias, TypeVar, dataclass_transform
 
-from kubectl_ddp.values.parsers import Choice, Raw, Schema
+from kubectl_ddp.values.parsers import Raw, Schema, WordChoice
+
+
+class Kind(StrEnum):
+    """Sources, strongest first."""
+
+    FLAG = "flag"
+    FILE = "file"
+    FABRIC = "fabric"
+    CONFIG = "config"
+    """The user's own defaults."""
+    PRESET = "preset"
+    ENVIRONMENT = "environment"
+    RULE = "rule"
+    DEFAULT = "default"
+
+
+@dataclass(frozen=True, slots=True)
+class Origin:
+    """Origin of a value."""
+
+    kind: Kind
+    place: str = ""
+    """Flag, file with line, preset, variable, or the field that a rule used."""
+    reason: str = ""
+    """Reason why a preset or a rule sets it."""
+
+    def __str__(self) -> str:
+        """Return a description such as ``preset gpu-nccl: failures print nothing otherwise``."""
+        where = self.place if self.kind in {Kind.FLAG, Kind.FILE, Kind.CONFIG} else f"{self.kind} {self.place}".rstrip()
+        return f"{where}: {self.reason}" if self.reason else where
+
+
+@dataclass(frozen=True, slots=True)
+class Given:
+    """Raw value with its origin."""
+
+    raw: Raw
+    origin: Origin
+
+
+Layer: TypeAlias = Mapping[str, Given]
+"""Values of one source by dotted key, such as ``nnodes`` or ``env.NCCL_DEBUG``."""
+
 
 T = TypeVar("T")
 
@@ -130,7 +173,7 @@ def field_of(
         parse=parse,
         schema=getattr(parse, "schema", {}) if schema is None else schema,
         help=about,
-        metavar=metavar or ("|".join(parse.members) if isinstance(parse, Choice) else ""),
+        metavar=metavar or ("|".join(parse.members) if isinstance(parse, WordChoice) else ""),
         example=example,
         group=group,
         default=default,

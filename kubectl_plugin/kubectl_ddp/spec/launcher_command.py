@@ -15,7 +15,7 @@ from typing import Final
 
 from ddp_trainer.common.constants import Env
 from kubectl_ddp.errors import UsageError
-from kubectl_ddp.spec.value_source import Given, Kind, Origin
+from kubectl_ddp.spec.job_key import Given, Kind, Origin
 from kubectl_ddp.values.parsers import Raw, parse_command
 from kubectl_ddp.values.quantity import BadValue
 

@@ -21,8 +21,8 @@ from kubectl_ddp.spec.trainer_arguments import (
 )
 from kubectl_ddp.util.finding import Finding, warning
 from kubectl_ddp.util.text_table import pluralize
-from kubectl_ddp.values.engine import Gang
-from kubectl_ddp.values.node_requirements import Placement, Topology, is_lower_level
+from kubectl_ddp.values.pod import Placement, Topology, is_lower_level
+from kubectl_ddp.values.program import Gang
 from kubectl_ddp.values.quantity import Nodes
 
 MOST_LOOKED_AT: Final = 64

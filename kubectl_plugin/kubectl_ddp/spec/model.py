@@ -6,23 +6,37 @@ from collections.abc import Mapping
 from typing import Any, Final
 
 from ddp_trainer.common.layout_range import LayoutRange
-from ddp_trainer.common.parallel_dims import WRITTEN
-from kubectl_ddp.fabrics.catalog import AUTO, NONE
+from ddp_trainer.common.parallel_dims import WRITTEN, LayoutError
+from kubectl_ddp.engines import Engine
+from kubectl_ddp.fabrics.catalog import AUTO, NONE, profiles, suggest_name
 from kubectl_ddp.spec.job_key import Completion, Group, declares_keys, field_of, key, keys
 from kubectl_ddp.values import parsers as v
-from kubectl_ddp.values.dns import DEFAULT, DnsServer
-from kubectl_ddp.values.engine import Engine, Gang, QueueResize
-from kubectl_ddp.values.fabric import parse_fabric
-from kubectl_ddp.values.layout import parse_layouts
-from kubectl_ddp.values.metrics_ingress import MONITORING, Reader
-from kubectl_ddp.values.node_requirements import MIG_PROFILE, Rdma, Topology
+from kubectl_ddp.values.network_peers import DEFAULT, MONITORING, DnsServer, Reader
 from kubectl_ddp.values.parsers import Egress, EnvSource, SecretKey, Toleration, text_schema
-from kubectl_ddp.values.pod import AFFINITY, POD_TEMPLATE, PullPolicy, RuntimeMount, UnixId
-from kubectl_ddp.values.program import Launcher, Program
-from kubectl_ddp.values.quantity import DURATION, Cpu, Memory, Nodes, parse_seconds
-from kubectl_ddp.values.requirements import SCHEMA as REQUIREMENTS
-from kubectl_ddp.values.requirements import parse_requirements
+from kubectl_ddp.values.pod import AFFINITY, MIG_PROFILE, POD_TEMPLATE, PullPolicy, Rdma, RuntimeMount, Topology, UnixId
+from kubectl_ddp.values.program import SCHEMA as REQUIREMENTS
+from kubectl_ddp.values.program import Gang, Launcher, Program, QueueResize, parse_requirements
+from kubectl_ddp.values.quantity import DURATION, BadValue, Cpu, Memory, Nodes, parse_seconds
 from kubectl_ddp.values.volumes import CodeClaim, Mount, SecretFiles
+
+
+def parse_fabric(name: str) -> str:
+    """Parse the name of a fabric, ``auto`` or ``none``. Raises BadValue."""
+    if name != AUTO:
+        try:
+            profiles(name)
+        except LookupError as error:
+            raise BadValue(str(error), hint=suggest_name(name)) from None
+    return name
+
+
+def parse_layouts(text: str) -> LayoutRange:
+    """Parse ``replicate=2,shard=4,tp=2,pp=2``, with sizes as N or MIN:MAX. Raises BadValue."""
+    try:
+        return LayoutRange.parse(text)
+    except LayoutError as error:
+        raise BadValue(str(error)) from None
+
 
 _VARIABLE: Final = r"[A-Za-z_][A-Za-z0-9_]*"
 _NAME: Final = v.Matching(
@@ -146,7 +160,7 @@ class JobSpec:
         example="registry.example.com/ddp-runtime:1", default=None,
     )
     launcher: Launcher | None = key(
-        "launcher", Group.ENVIRONMENT, v.Choice(Launcher, tuple(Launcher)),
+        "launcher", Group.ENVIRONMENT, v.WordChoice(Launcher, tuple(Launcher)),
         "Launcher of the ranks: ddp-launch (default ddp), or the image's own torchrun.", example="torchrun",
         default=None,
     )
@@ -156,7 +170,7 @@ class JobSpec:
         "true|false", example="true", default=None,
     )
     runtime_mount: RuntimeMount | None = key(
-        "runtimeMount", Group.ENVIRONMENT, v.Choice(RuntimeMount, tuple(RuntimeMount)),
+        "runtimeMount", Group.ENVIRONMENT, v.WordChoice(RuntimeMount, tuple(RuntimeMount)),
         "Mount of the runtime image: an image volume, or a copy by an init container.", example="copy", default=None,
         otherwise="the version of Kubernetes",
     )
@@ -172,7 +186,7 @@ class JobSpec:
         flag="--image-pull-secret",
     )
     image_pull_policy: PullPolicy | None = key(
-        "imagePullPolicy", Group.ENVIRONMENT, v.Choice(PullPolicy, tuple(PullPolicy)),
+        "imagePullPolicy", Group.ENVIRONMENT, v.WordChoice(PullPolicy, tuple(PullPolicy)),
         "Time at which nodes pull the image (IfNotPresent).", example="Always", default=None,
     )
     env: Mapping[str, str] = key(
@@ -230,7 +244,7 @@ class JobSpec:
         example="{nodeAffinity: {preferredDuringSchedulingIgnoredDuringExecution: []}}", default=None,
     )
     engine: Engine = key(
-        "engine", Group.PLACEMENT, v.Choice(Engine, tuple(Engine)), "Kind of the job object on a cluster.",
+        "engine", Group.PLACEMENT, v.WordChoice(Engine, tuple(Engine)), "Kind of the job object on a cluster.",
         example="jobset", default=Engine.AUTO.value,
     )
     mounts: tuple[Mount, ...] = key(
@@ -252,12 +266,12 @@ class JobSpec:
         "CLASS", example="urgent", default=None,
     )
     queue_resize: QueueResize | None = key(
-        "queueResize", Group.QUEUE, v.Choice(QueueResize, tuple(QueueResize)),
+        "queueResize", Group.QUEUE, v.WordChoice(QueueResize, tuple(QueueResize)),
         "Time at which a job in a queue can be resized: at its 'start' (default), or while it is 'running'.", "WHEN",
         example="running", default=None,
     )
     gang: Gang = key(
-        "gang", Group.QUEUE, v.Choice(Gang, tuple(Gang)),
+        "gang", Group.QUEUE, v.WordChoice(Gang, tuple(Gang)),
         "Scheduler that starts either the minimum number of nodes together or none.", example="kueue",
         default=Gang.NONE.value,
     )
@@ -299,7 +313,7 @@ class JobSpec:
         example="[monitoring, 10.0.0.0/24]", default=[str(MONITORING)],
     )
     egress: Egress = key(
-        "egress", Group.ACCESS, v.Choice(Egress, tuple(Egress)),
+        "egress", Group.ACCESS, v.WordChoice(Egress, tuple(Egress)),
         "Allowed egress of the pods; open is the cluster, and IPv4 without the metadata service.", example="closed",
         default=Egress.OPEN.value,
     )

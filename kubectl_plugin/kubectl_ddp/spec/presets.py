@@ -8,7 +8,7 @@ from typing import Final
 
 from ddp_trainer.common.constants import Path
 from ddp_trainer.common.lint import sources
-from kubectl_ddp.spec.value_source import Given, Kind, Layer, Origin
+from kubectl_ddp.spec.job_key import Given, Kind, Layer, Origin
 from kubectl_ddp.values.parsers import Raw
 
 

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from typing import Final
 
+from kubectl_ddp.engines import Engine
 from kubectl_ddp.errors import UsageError
 from kubectl_ddp.spec.model import JobSpec
-from kubectl_ddp.values.engine import Engine, Gang, QueueResize
+from kubectl_ddp.values.program import Gang, QueueResize
 
 OF_KUEUE: Final = frozenset({Gang.NONE, Gang.AUTO, Gang.KUEUE, Gang.NATIVE})
 """Gangs with which a queue is one of Kueue's; Volcano and KAI have their own queues."""

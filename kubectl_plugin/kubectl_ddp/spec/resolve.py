@@ -1,25 +1,28 @@
-"""Resolution of a job from its sources: flag over file over preset over default, then rules for missing values."""
+"""Resolution of a job from its sources, flag over file over preset over default; and back to its minimal settings.
+
+After the sources, rules give the missing values. :func:`minimal_layer` reduces a complete job to the settings that
+produce it again.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Final
 
-from kubectl_ddp.errors import DdpError, UsageError
+from kubectl_ddp.errors import DdpError, UsageError, suggest_close_match, suggest_known
 from kubectl_ddp.fabrics.catalog import AUTO
 from kubectl_ddp.spec import fabric
 from kubectl_ddp.spec.defaults import RULES, DefaultingContext, Values
 from kubectl_ddp.spec.fields import DEFAULTS, FIELDS, FILE_KEYS, PRESET, PROGRAM_KEYS
+from kubectl_ddp.spec.job_key import Given, Kind, Layer, Origin
 from kubectl_ddp.spec.launcher_command import take_over
 from kubectl_ddp.spec.model import JobSpec
 from kubectl_ddp.spec.presets import PRESETS, Preset
 from kubectl_ddp.spec.rules import checked, warnings
-from kubectl_ddp.spec.serialization import make_program
+from kubectl_ddp.spec.serialization import make_program, spec_to_dict
 from kubectl_ddp.spec.shared_presets import Shared, SharedPresets
-from kubectl_ddp.spec.value_source import Given, Kind, Layer, Origin
 from kubectl_ddp.util.finding import Finding
-from kubectl_ddp.util.nearest import suggest_close_match, suggest_known
 from kubectl_ddp.values.parsers import text
 from kubectl_ddp.values.quantity import BadValue
 
@@ -179,3 +182,41 @@ def set_values(assignments: Sequence[str]) -> Layer:
         raw = [text(item.strip()) for item in value[1:-1].split(",") if item.strip()] if is_list else value
         layer[key] = Given(list(raw) if isinstance(raw, list) else raw, Origin(Kind.FLAG, f"--set {key}"))
     return layer
+
+
+KEPT: Final = frozenset({"name", "namespace", "image", *PROGRAM_KEYS})
+"""Keys that are always kept, since their defaults may change over time."""
+
+
+def minimal_layer(spec: JobSpec, origin: Origin) -> Layer:
+    """Return the minimal settings that resolve to ``spec``, with ``origin`` as the origin of each value."""
+    surroundings = DefaultingContext(image=spec.image)
+    said = dict(entries(spec, origin))
+    for key in reversed(said):
+        fewer = {other: given for other, given in said.items() if other != key}
+        if key.partition(".")[0] not in KEPT and _resolves_to(fewer, spec, surroundings):
+            said = fewer
+    return said
+
+
+def origin_from_job(job: str) -> Origin:
+    """Return the origin of values copied from another job."""
+    return Origin(Kind.FILE, f"job {job}")
+
+
+def entries(spec: JobSpec, origin: Origin) -> Iterator[tuple[str, Given]]:
+    """Yield every value of a job by dotted key."""
+    for key, value in spec_to_dict(spec).items():
+        if key not in FIELDS:
+            continue
+        if FIELDS[key].is_map and isinstance(value, Mapping):
+            yield from ((f"{key}.{name}", Given(entry, origin)) for name, entry in value.items())
+        else:
+            yield key, Given(value, origin)
+
+
+def _resolves_to(said: Layer, spec: JobSpec, surroundings: DefaultingContext) -> bool:
+    try:
+        return resolve([said], surroundings).spec == spec
+    except UsageError:
+        return False

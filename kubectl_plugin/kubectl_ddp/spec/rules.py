@@ -20,8 +20,8 @@ from kubectl_ddp.spec.trainer_arguments import invalid_options, last_flag_value,
 from kubectl_ddp.util.finding import Finding, warning
 from kubectl_ddp.util.text_table import pluralize
 from kubectl_ddp.values import volumes
-from kubectl_ddp.values.node_requirements import GPU_PRODUCT, Placement
 from kubectl_ddp.values.parsers import Egress
+from kubectl_ddp.values.pod import GPU_PRODUCT, Placement
 from kubectl_ddp.values.program import Command, Module, Script
 
 STORE_POD_SUFFIX: Final = "-store-00000"

@@ -9,7 +9,7 @@ from typing import Final
 from ddp_trainer.common.constants import SWITCHES, Env
 from kubectl_ddp.errors import UsageError
 from kubectl_ddp.spec.model import JobSpec
-from kubectl_ddp.values.node_requirements import Placement
+from kubectl_ddp.values.pod import Placement
 
 
 @dataclass(frozen=True, slots=True)

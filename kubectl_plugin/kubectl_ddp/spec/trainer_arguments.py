@@ -1,8 +1,6 @@
-"""Arguments of a job that runs the reference trainer: its options, its GPT, and their constraints on the layout.
+"""Arguments of a job that runs the reference trainer: options, model, constraints, and the place of its checkpoints.
 
-They are read from the arguments after ``train``; the last of repeated arguments applies. The trainer's defaults are
-repeated here, because the plugin does not import torch; tests compare them. Sizes of the GPT that the trainer itself
-refuses give no model here, so that only the trainer reports them.
+Checkpoints lie in the pods, on a volume, or in an object store that the arguments name.
 """
 
 from __future__ import annotations
@@ -12,8 +10,10 @@ import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
+from itertools import pairwise
 from typing import Final
 
+from ddp_trainer.common.constants import STORE_CLIENTS, CheckpointScope, Env
 from ddp_trainer.common.enums import unknown
 from ddp_trainer.common.layout_range import LayoutRange
 from ddp_trainer.common.model_constraints import (
@@ -28,6 +28,8 @@ from ddp_trainer.common.model_constraints import (
 )
 from ddp_trainer.common.option_conflicts import CLASHES, WITHOUT_SHARD, OptionCondition, Said, find_conflicts
 from ddp_trainer.common.parallel_dims import Layout
+from kubectl_ddp.kube import job_kinds
+from kubectl_ddp.kube.objects import Object
 from kubectl_ddp.values.program import TRAINER, Module, Program
 
 TASK: Final = "text"
@@ -161,3 +163,31 @@ def _sizes(model: str) -> Mapping[str, int] | None:
                 return None
             sizes[key] = int(value)
     return sizes
+
+
+_FLAG: Final = "--checkpoint-dir"
+
+
+def object_store_url(args: Sequence[str]) -> str | None:
+    """Return the URL of an object store in the trainer's option ``--checkpoint-dir``; None without one.
+
+    >>> object_store_url(["--epochs", "2", "--checkpoint-dir=s3://bucket/run"])
+    's3://bucket/run'
+    """
+    values = [value for flag, value in pairwise(args) if flag == _FLAG]
+    values += [each.removeprefix(f"{_FLAG}=") for each in args if each.startswith(f"{_FLAG}=")]
+    urls = [value for value in values if value.partition("://")[0] in STORE_CLIENTS and "://" in value]
+    return urls[-1] if urls else None
+
+
+def keeps_checkpoints_in_pods(job: Object) -> bool:
+    """Return whether the progress of a job is lost if all its pods are deleted together."""
+    spec = job_kinds.submitted_spec(job)
+    if object_store_url(spec.get("args") or ()) is not None:
+        return False
+    template = job_kinds.at(job, job_kinds.engine_of(job).template)
+    if not template:  # it is in the runtime
+        return "checkpointClaim" not in spec
+    containers = template["spec"]["containers"]
+    variables = [variable for container in containers for variable in container.get("env") or ()]
+    return {"name": str(Env.CHECKPOINT_SCOPE), "value": str(CheckpointScope.POD)} in variables

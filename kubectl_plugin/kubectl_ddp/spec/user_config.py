@@ -19,10 +19,9 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Final
 
-from kubectl_ddp.errors import DdpError, UsageError
+from kubectl_ddp.errors import DdpError, UsageError, suggest_known
 from kubectl_ddp.spec.fields import FIELDS, FILE_KEYS, IDENTITY_KEYS, PRESET
-from kubectl_ddp.spec.value_source import Given, Kind, Layer, Origin
-from kubectl_ddp.util.nearest import suggest_known
+from kubectl_ddp.spec.job_key import Given, Kind, Layer, Origin
 from kubectl_ddp.values.parsers import Raw, text
 from kubectl_ddp.values.quantity import BadValue
 

@@ -25,7 +25,7 @@ from kubectl_ddp.status.outside_nodes import OutsideNode, find_outside_nodes
 from kubectl_ddp.status.rank_status import RankActivity, RankState, rank_states
 from kubectl_ddp.status.stalled_group import StalledGroup, find_stalled_group
 from kubectl_ddp.status.termination_message import FirstError
-from kubectl_ddp.util.invocation import location_flags, program
+from kubectl_ddp.util.process import location_flags, program
 
 if TYPE_CHECKING:
     from kubectl_ddp.status.startup import Startup

@@ -16,8 +16,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
-from kubectl_ddp.errors import UsageError
-from kubectl_ddp.util.nearest import suggest_known
+from kubectl_ddp.errors import UsageError, suggest_known
 from kubectl_ddp.util.text_table import Table
 
 Step = Callable[[Any], Iterable[Any]]

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import Any, Final, Generic, Self, TypeAlias, TypeVar
 
-from kubectl_ddp.util.nearest import suggest_close_match
+from kubectl_ddp.errors import suggest_close_match
 from kubectl_ddp.values.quantity import BadValue
 
 Raw: TypeAlias = "str | int | float | bool | list[Raw] | Mapping[str, Raw] | None"
@@ -184,7 +184,7 @@ def parse_command(raw: Raw) -> tuple[str, ...]:
 
 
 @dataclass(frozen=True, slots=True)
-class Choice(Generic[T]):
+class WordChoice(Generic[T]):
     """Parser for one of a fixed set of words."""
 
     kind: Callable[[str], T]

@@ -8,6 +8,9 @@ from dataclasses import dataclass
 from fractions import Fraction
 from typing import Final, Self
 
+from kubectl_ddp.errors import UsageError
+from kubectl_ddp.util.text_table import pluralize
+
 
 class BadValue(ValueError):
     """Raised for an invalid value; ``message`` continues a sentence that starts with the value's location."""
@@ -143,3 +146,14 @@ def parse_seconds(text: str) -> int:
     if not 0 <= seconds <= LARGEST_SECONDS:
         raise BadValue(f"'{text}' is not a duration", hint="Write it as '90s', '2m', '1h' or '7d'.")
     return seconds
+
+
+def validate_node_count(bounds: tuple[int, int], name: str, nodes: int) -> None:
+    """Raise UsageError if ``nodes`` is outside the range that the job can have while it runs."""
+    low, high = bounds
+    if not low <= nodes <= high:
+        can = f"between {low} and {high} nodes" if low < high else f"exactly {pluralize(low, 'node')}"
+        raise UsageError(
+            f"Job '{name}' cannot have {pluralize(nodes, 'node')}: it was submitted for {can}.",
+            hint="Submit it again with other --nnodes." if low == high else "Choose a number between them.",
+        )

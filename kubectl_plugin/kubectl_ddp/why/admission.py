@@ -10,7 +10,7 @@ from kubectl_ddp.kube import job_kinds
 from kubectl_ddp.kube.kueue_queue import KUEUE_QUEUE
 from kubectl_ddp.kube.objects import Object, RelatedKind, holds
 from kubectl_ddp.status.termination_message import STORE_NAME, stores
-from kubectl_ddp.util.invocation import location_flags, program
+from kubectl_ddp.util.process import location_flags, program
 from kubectl_ddp.why.facts import Facts, format_event, has_label, line_of, message_of
 from kubectl_ddp.why.model import Cause, CauseFinding, diagnosis
 

@@ -19,7 +19,7 @@ from kubectl_ddp.status.termination_message import (
     error_of,
     load_first_error,
 )
-from kubectl_ddp.util.invocation import location_flags, program
+from kubectl_ddp.util.process import location_flags, program
 from kubectl_ddp.why.facts import RECENT_SECONDS, Facts, format_event, line_of, message_of, names_of, subject
 from kubectl_ddp.why.model import Cause, CauseFinding, diagnosis
 

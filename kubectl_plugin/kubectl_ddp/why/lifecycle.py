@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from kubectl_ddp.kube import job_kinds
 from kubectl_ddp.status.describe import summary_text
 from kubectl_ddp.status.job_state import State
-from kubectl_ddp.util.invocation import location_flags, program
+from kubectl_ddp.util.process import location_flags, program
 from kubectl_ddp.why.facts import Facts
 from kubectl_ddp.why.model import Cause, CauseFinding, diagnosis
 

@@ -8,7 +8,7 @@ from typing import Final
 from kubectl_ddp.kube import job_kinds
 from kubectl_ddp.kube.kueue_queue import KUEUE, KUEUE_QUEUE, inactive_reason, is_waiting, owner_of
 from kubectl_ddp.kube.objects import Object, RelatedKind, condition_of, holds
-from kubectl_ddp.util.invocation import location_flags, program
+from kubectl_ddp.util.process import location_flags, program
 from kubectl_ddp.util.text_table import pluralize
 from kubectl_ddp.why.admission import PATIENCE_SECONDS, state_of
 from kubectl_ddp.why.facts import Facts, has_label, line_of

@@ -12,7 +12,7 @@ from kubectl_ddp.kube.event_owner import event_timestamp
 from kubectl_ddp.kube.objects import Object, RelatedKind, main_status
 from kubectl_ddp.kube.timestamps import epoch
 from kubectl_ddp.status.termination_message import STORE_NAME, stores, workers
-from kubectl_ddp.util.invocation import location_flags, program
+from kubectl_ddp.util.process import location_flags, program
 from kubectl_ddp.util.text_table import duration
 from kubectl_ddp.why.facts import RECENT_SECONDS, Facts, format_event, line_of, message_of, names_of, subject
 from kubectl_ddp.why.failing import disruption, disruption_reason, pods_of_events

@@ -8,7 +8,7 @@ from typing import Final
 
 from kubectl_ddp.kube.kueue_queue import KUEUE_ELASTIC
 from kubectl_ddp.kube.objects import Object, RelatedKind, condition_of
-from kubectl_ddp.util.invocation import program
+from kubectl_ddp.util.process import program
 from kubectl_ddp.why.facts import Facts, claims_of, format_event, line_of, names_of, subject
 from kubectl_ddp.why.model import Cause, CauseFinding, diagnosis
 

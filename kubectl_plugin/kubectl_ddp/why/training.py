@@ -18,7 +18,7 @@ from kubectl_ddp.status.outside_nodes import overdue
 from kubectl_ddp.status.rank_status import RankActivity
 from kubectl_ddp.status.stalled_group import is_reported
 from kubectl_ddp.status.termination_message import stores
-from kubectl_ddp.util.invocation import location_flags, program
+from kubectl_ddp.util.process import location_flags, program
 from kubectl_ddp.util.text_table import duration
 from kubectl_ddp.why.facts import Facts, line_of, names_of, subject
 from kubectl_ddp.why.model import Cause, CauseFinding, diagnosis

@@ -97,7 +97,7 @@ def test_the_plugin_takes_a_job_with_it(packages: Path) -> None:
         from kubectl_ddp.errors import UsageError
         from kubectl_ddp.spec.fields import FIELDS
         from kubectl_ddp.spec.layout import layout_of
-        from kubectl_ddp.values.layout import parse_layouts
+        from kubectl_ddp.spec.model import parse_layouts
         from kubectl_ddp.values.quantity import Nodes
         from tests.support.jobs import a_job
 

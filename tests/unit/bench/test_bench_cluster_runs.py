@@ -6,7 +6,7 @@ from typing import Any
 
 from bench.drivers.cluster_runs import BaselineRun, active_pods
 from bench.measurements.recovery_cluster import FAULTS, PARTS
-from kubectl_ddp.values.engine import Engine
+from kubectl_ddp.engines import Engine
 
 
 def pod(name: str, phase: str, **metadata: Any) -> dict[str, Any]:

@@ -14,7 +14,7 @@ import pytest
 
 from ddp_controller.loop import until_reachable
 from kubectl_ddp.errors import Forbidden, Unreachable
-from kubectl_ddp.util.stop import Stop
+from kubectl_ddp.util.concurrency import Stop
 from tests.support.api_server import Answer, ApiServer, kubeconfig, serving
 from tests.support.ports import free_port
 from tests.unit.ddp_controller.test_loop import GROUPS

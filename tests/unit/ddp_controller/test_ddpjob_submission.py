@@ -16,10 +16,10 @@ from kubectl_ddp.backends.cluster.http.connection import connect
 from kubectl_ddp.backends.cluster.write import ddpjob_submission
 from kubectl_ddp.backends.cluster.write.ddpjob_submission import ANSWER_SECONDS, DDPJobSubmission
 from kubectl_ddp.code.archive import Code
+from kubectl_ddp.engines import Engine
 from kubectl_ddp.errors import AlreadyExists, DdpError, NotFound, UsageError
 from kubectl_ddp.kube.objects import Object
 from kubectl_ddp.render import render
-from kubectl_ddp.values.engine import Engine
 from kubectl_ddp.values.program import Script
 from tests.support.api_server import Answer, ApiServer, kubeconfig, serving, status
 from tests.support.jobs import a_job

@@ -22,7 +22,7 @@ from kubectl_ddp.backends.cluster.http.api import Api
 from kubectl_ddp.backends.cluster.http.connection import connect
 from kubectl_ddp.errors import AlreadyExists
 from kubectl_ddp.kube.objects import Object
-from kubectl_ddp.util.stop import Stop
+from kubectl_ddp.util.concurrency import Stop
 from tests.support.api_server import Answer, ApiServer, kubeconfig, serving, status
 from tests.unit.ddp_controller.controller_jobs import DOOMED, NOW, TIMING, moving, pod, root, store
 

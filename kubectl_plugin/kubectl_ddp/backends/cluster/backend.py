@@ -31,17 +31,15 @@ from kubectl_ddp.backends.cluster.write.suspend import set_active, stale_annotat
 from kubectl_ddp.errors import DdpError, Forbidden, NotFound, Unreachable, UsageError
 from kubectl_ddp.kube import ddpjob, job_kinds
 from kubectl_ddp.kube.kueue_queue import KUEUE_QUEUE
-from kubectl_ddp.kube.objects import Object, Snapshot
+from kubectl_ddp.kube.objects import Object, RelatedKind, RelatedObjects, Snapshot
 from kubectl_ddp.status.metrics_parser import metrics_path
 from kubectl_ddp.status.termination_message import is_running
-from kubectl_ddp.util.concurrency import Future, run_concurrently
-from kubectl_ddp.util.stop import Stop
+from kubectl_ddp.util.concurrency import Future, Stop, run_concurrently
 
 if TYPE_CHECKING:
     from kubectl_ddp.backends.cluster.write.submission import Submission
     from kubectl_ddp.capacity import Inventory
     from kubectl_ddp.kube.grafana import GrafanaService
-    from kubectl_ddp.kube.objects import RelatedKind, RelatedObjects
     from kubectl_ddp.preflight.doctor import ClusterFacts
     from kubectl_ddp.preflight.model import Facts as Known
     from kubectl_ddp.preflight.model import Subject
@@ -320,7 +318,6 @@ class ClusterBackend:
         from kubectl_ddp.backends.cluster.read.preflight_reader import unknown_if_forbidden  # noqa: PLC0415 - only for ``capacity``
         from kubectl_ddp.backends.cluster.read.resource_table import objects  # noqa: PLC0415
         from kubectl_ddp.capacity import Inventory  # noqa: PLC0415
-        from kubectl_ddp.kube.objects import RelatedKind  # noqa: PLC0415
 
         nodes, pods, local_queues, cluster_queues = run_concurrently(
             *(

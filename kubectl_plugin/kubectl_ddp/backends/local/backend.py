@@ -25,10 +25,9 @@ from kubectl_ddp.kube.objects import Object, RelatedKind, RelatedObjects, Snapsh
 from kubectl_ddp.status.metrics_parser import metrics_path
 from kubectl_ddp.status.termination_message import is_running
 from kubectl_ddp.util.bounded_answer import POD_ANSWER, RefusedAnswer, read_answer
-from kubectl_ddp.util.interrupt import defer_interrupt
-from kubectl_ddp.util.invocation import program
-from kubectl_ddp.util.stop import Stop
-from kubectl_ddp.values.node_bounds import validate_node_count
+from kubectl_ddp.util.concurrency import Stop
+from kubectl_ddp.util.process import defer_interrupt, program
+from kubectl_ddp.values.quantity import validate_node_count
 
 if TYPE_CHECKING:
     from kubectl_ddp.backends.local.submission import Machine

@@ -12,7 +12,7 @@ from typing import Final
 from kubectl_ddp.capacity import Inventory
 from kubectl_ddp.kube.objects import Object
 from kubectl_ddp.render.pod import GPU
-from kubectl_ddp.values.node_requirements import GPU_PRODUCT
+from kubectl_ddp.values.pod import GPU_PRODUCT
 
 MEMORY: Final = Path("/proc/meminfo")
 PODS: Final = "110"

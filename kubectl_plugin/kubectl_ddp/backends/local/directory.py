@@ -28,7 +28,7 @@ from typing import Any, Final
 from ddp_trainer.common.constants import GROUP
 from kubectl_ddp.errors import DdpError, Forbidden, NoSuchJob, PreflightFailed
 from kubectl_ddp.kube.objects import Object
-from kubectl_ddp.util.invocation import program
+from kubectl_ddp.util.process import program
 
 ROOT_KIND: Final = "PyTorchJob"
 

@@ -15,7 +15,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Final, Self
 
-from kubectl_ddp.util.stop import Stop
+from kubectl_ddp.util.concurrency import Stop
 
 _MODIFY, _MOVED_TO, _CREATE, _DELETE, _DELETE_SELF, _MOVE_SELF = 0x2, 0x80, 0x100, 0x200, 0x400, 0x800
 _MASK: Final = _MODIFY | _MOVED_TO | _CREATE | _DELETE | _DELETE_SELF | _MOVE_SELF

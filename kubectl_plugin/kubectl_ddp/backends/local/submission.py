@@ -23,7 +23,7 @@ from kubectl_ddp.backends.local.liveness import claim, remove
 from kubectl_ddp.backends.local.volumes import CLAIMS
 from kubectl_ddp.errors import AlreadyExists, DdpError, PreflightFailed, UsageError
 from kubectl_ddp.kube.objects import Object
-from kubectl_ddp.util.invocation import program
+from kubectl_ddp.util.process import program
 
 _NEEDS: Final = {
     "ddp-launch": ("torch", "ddp_trainer"),

@@ -11,7 +11,7 @@ from kubectl_ddp.backends.local.log_file import LogReader
 from kubectl_ddp.errors import NotFound
 from kubectl_ddp.kube.objects import Object
 from kubectl_ddp.status.history_log import is_part
-from kubectl_ddp.util.stop import Stop
+from kubectl_ddp.util.concurrency import Stop
 
 
 def entries(

@@ -20,7 +20,7 @@ from kubectl_ddp.observe.waiting import parse_wait_condition, wait_for
 from kubectl_ddp.status.job_state import JobState, job_state
 from kubectl_ddp.status.json_output import job_to_dict
 from kubectl_ddp.util.concurrency import Future
-from kubectl_ddp.util.invocation import location_flags, program
+from kubectl_ddp.util.process import location_flags, program
 from kubectl_ddp.util.terminal import write_log_line
 
 

@@ -20,8 +20,8 @@ import click
 
 from kubectl_ddp.backends.access import parse_timeout
 from kubectl_ddp.backends.select import Where, target_backends
-from kubectl_ddp.errors import DdpError, NoSuchJob, NotFound, UsageError
-from kubectl_ddp.util.invocation import location_context
+from kubectl_ddp.errors import DdpError, NoSuchJob, NotFound, UsageError, suggest_close_match
+from kubectl_ddp.util.process import location_context
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -233,7 +233,6 @@ def _checked_timeout(_context: click.Context, _parameter: click.Parameter, text:
 def _with_nearest(error: NoSuchJob, options: Options) -> NotFound:
     """Return the error with a suggestion of a similarly named job, if there is one and jobs can be listed."""
     from kubectl_ddp.observe.job_list import read_jobs  # noqa: PLC0415 - only for this error
-    from kubectl_ddp.util.nearest import suggest_close_match  # noqa: PLC0415
 
     try:
         found = read_jobs(target_backends(options), all_namespaces=options.all_namespaces, warn=lambda _: None)

@@ -7,7 +7,7 @@ from typing import Final
 
 from ddp_trainer.common.safe_text import redact_text
 from kubectl_ddp.cli.registry import ALIASES, COMMANDS, DESTRUCTIVE
-from kubectl_ddp.util.nearest import suggest_close_match
+from kubectl_ddp.errors import suggest_close_match
 
 _SUBMIT: Final = ("submit SCRIPT",)
 _APPLY: Final = ("submit -f FILE",)

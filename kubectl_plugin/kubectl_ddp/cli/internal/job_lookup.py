@@ -20,7 +20,7 @@ from kubectl_ddp.kube.objects import Object, Snapshot
 from kubectl_ddp.kube.timestamps import epoch
 from kubectl_ddp.observe.job_list import read_jobs
 from kubectl_ddp.status.json_output import API_VERSION
-from kubectl_ddp.util.invocation import program
+from kubectl_ddp.util.process import program
 
 
 def jobs_of(backends: Sequence[Backend], options: Options) -> list[tuple[Backend, Snapshot]]:

@@ -18,11 +18,9 @@ from kubectl_ddp.cli.internal.flag_aliases import (
     normalize_flag,
     suggest_flag,
 )
-from kubectl_ddp.errors import UsageError
+from kubectl_ddp.errors import UsageError, suggest_close_match
 from kubectl_ddp.spec.fields import FILE_KEYS, flag_of
-from kubectl_ddp.spec.job_key import Field, Group
-from kubectl_ddp.spec.value_source import Given, Kind, Layer, Origin
-from kubectl_ddp.util.nearest import suggest_close_match
+from kubectl_ddp.spec.job_key import Field, Given, Group, Kind, Layer, Origin
 
 if TYPE_CHECKING:
     from kubectl_ddp.client.submission.prepared_job import Prepared

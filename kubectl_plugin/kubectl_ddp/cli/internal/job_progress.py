@@ -14,7 +14,7 @@ from kubectl_ddp.cli.progress.display import ProgressDisplay
 from kubectl_ddp.cli.progress.line_printers import LinePrinter, PlainLines, RewrittenLine
 from kubectl_ddp.cli.progress.progress_line import end_line, start_line
 from kubectl_ddp.status.job_state import JobState, State
-from kubectl_ddp.util.invocation import location_flags, program
+from kubectl_ddp.util.process import location_flags, program
 from kubectl_ddp.util.terminal import raw
 
 

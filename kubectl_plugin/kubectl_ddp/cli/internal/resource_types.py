@@ -9,7 +9,7 @@ import click
 
 from kubectl_ddp.engines import ENGINES
 from kubectl_ddp.errors import UsageError
-from kubectl_ddp.util.invocation import program
+from kubectl_ddp.util.process import program
 
 JOB_TYPES: Final = frozenset(
     word for engine in ENGINES.values() for word in (engine.name, engine.plural, engine.resource, engine.collection)

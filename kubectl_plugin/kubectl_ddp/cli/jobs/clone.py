@@ -51,7 +51,7 @@ def clone(
     """
     from kubectl_ddp.backends.job_recovery import code_of, recover_spec  # noqa: PLC0415
     from kubectl_ddp.cli.jobs.submit_run import SubmitOptions, submit_prepared  # noqa: PLC0415
-    from kubectl_ddp.spec.minimal_spec import minimal_layer, origin_from_job  # noqa: PLC0415
+    from kubectl_ddp.spec.resolve import minimal_layer, origin_from_job  # noqa: PLC0415
 
     backend, name = target(options, job)
     if request.flags.get("name") in {None, name}:

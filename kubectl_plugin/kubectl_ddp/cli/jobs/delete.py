@@ -14,7 +14,7 @@ from kubectl_ddp.cli.internal.job_lookup import parse_job_name, place_of
 from kubectl_ddp.cli.internal.output import print_output
 from kubectl_ddp.errors import Cancelled, DdpError, Interrupted, UsageError
 from kubectl_ddp.kube.job_kinds import submitted_spec
-from kubectl_ddp.spec.checkpoint_place import keeps_checkpoints_in_pods, object_store_url
+from kubectl_ddp.spec.trainer_arguments import keeps_checkpoints_in_pods, object_store_url
 from kubectl_ddp.status.job_state import WITH_RANKS, job_state
 from kubectl_ddp.status.json_output import API_VERSION
 from kubectl_ddp.util.text_table import pluralize

@@ -5,7 +5,6 @@ from __future__ import annotations
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
 import click
 
@@ -14,18 +13,14 @@ from kubectl_ddp.backends.select import target_backends
 from kubectl_ddp.cli.internal.command import CUSTOM_COLUMNS, JSONPATH, HelpfulCommand, Options, shared_options
 from kubectl_ddp.cli.internal.job_lookup import jobs_of, no_job, parse_job_name, resource
 from kubectl_ddp.cli.internal.output import is_document, print_output, style
-from kubectl_ddp.errors import DdpError, Interrupted, NotFound
+from kubectl_ddp.errors import DdpError, Interrupted, NotFound, suggest_close_match
 from kubectl_ddp.kube.objects import Object, Snapshot
-from kubectl_ddp.observe.job_list import observe_jobs
+from kubectl_ddp.observe.job_list import JobKey, JobListChange, key_of, observe_jobs, watch_list
 from kubectl_ddp.status.job_state import JobState
 from kubectl_ddp.status.job_tables import job_table
 from kubectl_ddp.status.json_output import job_list_to_dict, job_to_dict
-from kubectl_ddp.util.gc_tuning import at_rest
-from kubectl_ddp.util.nearest import suggest_close_match
+from kubectl_ddp.util.process import at_rest
 from kubectl_ddp.util.text_table import Table
-
-if TYPE_CHECKING:
-    from kubectl_ddp.observe.job_list import JobKey, JobListChange
 
 Found = tuple[Backend, Snapshot]
 
@@ -155,8 +150,6 @@ class _Reader:
 
 def _watch(options: Options, backends: Sequence[Backend], listing: _Listing) -> None:
     """Print the jobs, and those that change, until Ctrl-C."""
-    from kubectl_ddp.observe.job_list import key_of, watch_list  # noqa: PLC0415 - for -w only
-
     resources: dict[JobKey, str] = {}
     reader = _Reader(options)
 

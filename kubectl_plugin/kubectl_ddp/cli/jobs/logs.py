@@ -17,7 +17,7 @@ from kubectl_ddp.observe.log_stream import Folded, fold, follow_logs, iter_with_
 from kubectl_ddp.observe.result_annotations import persist_result
 from kubectl_ddp.status.job_state import JobState, State, job_state
 from kubectl_ddp.status.json_output import API_VERSION
-from kubectl_ddp.util.invocation import location_flags, program
+from kubectl_ddp.util.process import location_flags, program
 from kubectl_ddp.util.terminal import write_log_line
 
 

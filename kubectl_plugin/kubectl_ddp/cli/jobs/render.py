@@ -17,9 +17,9 @@ from kubectl_ddp.util.text_table import Style, Table
 
 if TYPE_CHECKING:
     from kubectl_ddp.client.submission.prepared_job import Prepared
+    from kubectl_ddp.spec.job_key import Origin
     from kubectl_ddp.spec.model import JobSpec
     from kubectl_ddp.spec.resolve import Resolved
-    from kubectl_ddp.spec.value_source import Origin
 
 
 @click.command(cls=ProgramCommand)
@@ -82,7 +82,7 @@ def value_origins(resolved: Resolved) -> Iterator[tuple[str, Any, Origin]]:
 
 def _restart_in_place(spec: JobSpec) -> tuple[str, str, Origin]:
     """Return key, value and origin of what restarts a launcher that crashes, on every engine."""
-    from kubectl_ddp.spec.value_source import Kind, Origin  # noqa: PLC0415 - not needed for help and completion
+    from kubectl_ddp.spec.job_key import Kind, Origin  # noqa: PLC0415 - not needed for help and completion
 
     if spec.env.get(Env.RESTART_IN_PLACE, "1") == "1":
         why = "a crashed launcher or worker starts again in its pod, without back-off; its crash counts as a failure"

@@ -20,9 +20,9 @@ from kubectl_ddp.errors import Cancelled, InfrastructureFailed, Interrupted, Job
 from kubectl_ddp.kube.objects import Object, Snapshot
 from kubectl_ddp.observe import result_annotations
 from kubectl_ddp.observe.waiting import parse_wait_condition, wait_for
-from kubectl_ddp.spec.checkpoint_place import keeps_checkpoints_in_pods
+from kubectl_ddp.spec.trainer_arguments import keeps_checkpoints_in_pods
 from kubectl_ddp.status.job_state import JobState, State, job_state
-from kubectl_ddp.util.invocation import location_flags, program
+from kubectl_ddp.util.process import location_flags, program
 from kubectl_ddp.util.text_table import pluralize
 
 if TYPE_CHECKING:
@@ -176,7 +176,7 @@ def _renew(backend: Backend, name: str) -> str | None:
 def _submit_new_run(backend: Backend, name: str, spec: JobSpec, code: Code | None, run_id: str) -> str | None:
     from kubectl_ddp.render import Site, render  # noqa: PLC0415 - not needed for help and completion
     from kubectl_ddp.render.choose import native_version  # noqa: PLC0415
-    from kubectl_ddp.values.engine import Gang  # noqa: PLC0415
+    from kubectl_ddp.values.program import Gang  # noqa: PLC0415
 
     site = Site.LOCAL if backend.where == "local" else Site.CLUSTER
     spec = dataclasses.replace(spec, egress=backend.effective_egress(spec.egress))

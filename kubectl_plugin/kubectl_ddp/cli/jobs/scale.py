@@ -21,7 +21,7 @@ from kubectl_ddp.observe.scrape import observe
 from kubectl_ddp.observe.waiting import parse_wait_condition, wait_for
 from kubectl_ddp.spec.layout import spare_ranks
 from kubectl_ddp.status.job_state import JobState, State
-from kubectl_ddp.util.invocation import location_flags, program
+from kubectl_ddp.util.process import location_flags, program
 from kubectl_ddp.util.text_table import pluralize
 
 _PATIENCE_SECONDS: Final = 120.0

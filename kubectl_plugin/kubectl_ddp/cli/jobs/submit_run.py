@@ -30,10 +30,10 @@ from kubectl_ddp.errors import DdpError, Interrupted, UsageError
 from kubectl_ddp.kube.objects import Object
 from kubectl_ddp.render import Site
 from kubectl_ddp.spec import rules
+from kubectl_ddp.spec.job_key import Kind, Origin
 from kubectl_ddp.spec.serialization import digest
-from kubectl_ddp.spec.value_source import Kind, Origin
 from kubectl_ddp.status.json_output import API_VERSION
-from kubectl_ddp.util.invocation import location_flags, program
+from kubectl_ddp.util.process import location_flags, program
 from kubectl_ddp.util.text_table import pluralize
 
 

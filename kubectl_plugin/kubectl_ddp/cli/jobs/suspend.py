@@ -13,9 +13,9 @@ from kubectl_ddp.cli.internal.job_progress import print_start, show_progress
 from kubectl_ddp.errors import Interrupted
 from kubectl_ddp.observe import result_annotations
 from kubectl_ddp.observe.waiting import parse_wait_condition, wait_for
-from kubectl_ddp.spec.checkpoint_place import keeps_checkpoints_in_pods
+from kubectl_ddp.spec.trainer_arguments import keeps_checkpoints_in_pods
 from kubectl_ddp.status.job_state import JobState
-from kubectl_ddp.util.invocation import location_flags, program
+from kubectl_ddp.util.process import location_flags, program
 
 
 @click.command(cls=HelpfulCommand)

@@ -116,8 +116,8 @@ def _kubeconfig_origin() -> str:
 
 def _engine(backend: ClusterBackend) -> Row:
     """Return the engine that ``auto`` selects in the cluster."""
+    from kubectl_ddp.engines import Engine  # noqa: PLC0415
     from kubectl_ddp.render.choose import choose_engine  # noqa: PLC0415 - not needed for help and completion
-    from kubectl_ddp.values.engine import Engine  # noqa: PLC0415
 
     try:
         return "engine auto", str(choose_engine(Engine.AUTO, backend.facts())), "the first that the cluster serves"

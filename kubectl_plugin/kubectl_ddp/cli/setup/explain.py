@@ -9,7 +9,7 @@ import click
 
 from kubectl_ddp.cli.internal.command import HelpfulCommand, Options, shared_options
 from kubectl_ddp.cli.internal.output import print_output
-from kubectl_ddp.errors import UsageError
+from kubectl_ddp.errors import UsageError, suggest_close_match
 from kubectl_ddp.util.text_table import Style, Table
 
 if TYPE_CHECKING:
@@ -24,9 +24,7 @@ def explain(options: Options, key: str | None) -> None:
 
     With -o json it prints the JSON schema of job files, or that of KEY.
     """
-    from kubectl_ddp.spec.fields import FILE_KEYS  # noqa: PLC0415 - not needed for help
-    from kubectl_ddp.spec.job_schema import key_schema, schema_text  # noqa: PLC0415
-    from kubectl_ddp.util.nearest import suggest_close_match  # noqa: PLC0415
+    from kubectl_ddp.spec.fields import FILE_KEYS, key_schema, schema_text  # noqa: PLC0415
 
     key = _without_kind(key)
     if key is not None and key not in FILE_KEYS:
@@ -51,14 +49,14 @@ def _without_kind(key: str | None) -> str | None:
 
 
 def _all_keys(fields: Iterable[Field]) -> str:
-    from kubectl_ddp.spec.job_schema import type_of  # noqa: PLC0415 - as above
+    from kubectl_ddp.spec.fields import type_of  # noqa: PLC0415 - as above
 
     rows = [(field.name, type_of(field), field.help) for field in fields]
     return Table.of_texts(("KEY", "TYPE", "DESCRIPTION"), rows).render(Style(), has_header=False)
 
 
 def _one_key(field: Field) -> Iterator[str]:
-    from kubectl_ddp.spec.job_schema import default_of, type_of  # noqa: PLC0415 - as above
+    from kubectl_ddp.spec.fields import default_of, type_of  # noqa: PLC0415 - as above
 
     yield f"{field.name}: {field.help}\n"
     yield f"Type:     {type_of(field)}  {field.metavar}".rstrip()

@@ -16,9 +16,8 @@ import click
 from kubectl_ddp.cli.internal.command import Options
 from kubectl_ddp.code.script import check_script, check_script_name, imported_modules
 from kubectl_ddp.errors import DdpError, UsageError
-from kubectl_ddp.spec.fields import FILE_KEYS
-from kubectl_ddp.spec.job_schema import SCHEMA_FILE, schema_text
-from kubectl_ddp.util.invocation import program
+from kubectl_ddp.spec.fields import FILE_KEYS, SCHEMA_FILE, schema_text
+from kubectl_ddp.util.process import program
 from kubectl_ddp.values.program import Script, default_job_name
 from kubectl_ddp.values.quantity import BadValue
 from kubectl_ddp.version import default_image

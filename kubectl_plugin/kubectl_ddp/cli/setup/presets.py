@@ -10,8 +10,7 @@ import click
 
 from kubectl_ddp.cli.internal.command import HelpfulCommand, Options, shared_options
 from kubectl_ddp.cli.internal.output import print_output
-from kubectl_ddp.errors import DdpError, NotFound, UsageError
-from kubectl_ddp.util.nearest import suggest_known
+from kubectl_ddp.errors import DdpError, NotFound, UsageError, suggest_known
 from kubectl_ddp.util.text_table import Style, Table
 
 if TYPE_CHECKING:

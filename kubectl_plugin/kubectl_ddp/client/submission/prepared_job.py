@@ -21,7 +21,7 @@ from kubectl_ddp.code.script import (
     script_warnings,
     starts_launchers,
 )
-from kubectl_ddp.engines import DEFAULT_ENGINE
+from kubectl_ddp.engines import DEFAULT_ENGINE, Engine
 from kubectl_ddp.errors import PreflightFailed, UsageError
 from kubectl_ddp.fabrics.catalog import NONE
 from kubectl_ddp.kube.objects import Object
@@ -30,18 +30,17 @@ from kubectl_ddp.render.choose import native_version, resolve_auto
 from kubectl_ddp.render.metadata import NATIVE_VERSIONS
 from kubectl_ddp.render.objects import placeholder_run_id
 from kubectl_ddp.spec import fabric, rules
-from kubectl_ddp.spec.checkpoint_place import object_store_url
 from kubectl_ddp.spec.fields import FIELDS
+from kubectl_ddp.spec.job_key import Kind, Origin
 from kubectl_ddp.spec.launcher_command import LAUNCHERS
 from kubectl_ddp.spec.model import JobSpec
 from kubectl_ddp.spec.plaintext_secrets import in_clear
 from kubectl_ddp.spec.resolve import Resolved
+from kubectl_ddp.spec.trainer_arguments import object_store_url
 from kubectl_ddp.spec.user_config import IMAGE_VARIABLE
-from kubectl_ddp.spec.value_source import Kind, Origin
 from kubectl_ddp.util.finding import Finding, warning
 from kubectl_ddp.util.text_table import pluralize
-from kubectl_ddp.values.engine import Engine, Gang
-from kubectl_ddp.values.program import Command, Script
+from kubectl_ddp.values.program import Command, Gang, Script
 from kubectl_ddp.values.volumes import Source
 from kubectl_ddp.version import default_image
 

@@ -8,9 +8,8 @@ import pytest
 
 from kubectl_ddp.cli.complete import complete
 from kubectl_ddp.cli.run import run
-from kubectl_ddp.spec.fields import FILE_KEYS
-from kubectl_ddp.spec.job_schema import job_schema
-from kubectl_ddp.values.engine import Engine
+from kubectl_ddp.engines import Engine
+from kubectl_ddp.spec.fields import FILE_KEYS, job_schema
 
 
 def test_all_keys_are_listed_with_type_and_description(capsys: pytest.CaptureFixture[str]) -> None:

@@ -19,8 +19,8 @@ from kubectl_ddp.client.submission.prepared_job import check_local
 from kubectl_ddp.code.archive import PART_BYTES
 from kubectl_ddp.errors import PreflightFailed
 from kubectl_ddp.spec.fields import FIELDS, PRESET
-from kubectl_ddp.values.engine import Gang
 from kubectl_ddp.values.parsers import EnvSource, SecretKey
+from kubectl_ddp.values.program import Gang
 from tests.support.jobs import a_job
 
 JOB_FILE = """\

@@ -11,11 +11,11 @@ import pytest
 from ddp_trainer.common.constants import Label
 from kubectl_ddp.cli.internal.command import Options
 from kubectl_ddp.cli.jobs.restart import restart_job
+from kubectl_ddp.engines import Engine
 from kubectl_ddp.kube import job_kinds
 from kubectl_ddp.kube.objects import Object, Snapshot
 from kubectl_ddp.render import render
-from kubectl_ddp.util.stop import Stop
-from kubectl_ddp.values.engine import Engine
+from kubectl_ddp.util.concurrency import Stop
 from tests.support.jobs import a_job
 from tests.support.kube_objects import CREATED, condition, snapshot
 from tests.support.scripted_backend import ScriptedBackend

@@ -5,10 +5,10 @@ from __future__ import annotations
 import pytest
 
 from kubectl_ddp.cli.jobs import suspend as command
+from kubectl_ddp.engines import Engine
 from kubectl_ddp.kube import job_kinds
 from kubectl_ddp.render import render
-from kubectl_ddp.spec.checkpoint_place import keeps_checkpoints_in_pods
-from kubectl_ddp.values.engine import Engine
+from kubectl_ddp.spec.trainer_arguments import keeps_checkpoints_in_pods
 from tests.support.jobs import a_job
 from tests.support.kube_objects import CREATED, condition, snapshot
 from tests.support.scripted_backend import ScriptedBackend

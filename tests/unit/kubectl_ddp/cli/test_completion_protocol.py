@@ -14,8 +14,8 @@ from kubectl_ddp.backends.select import Where
 from kubectl_ddp.cli.complete import CompletionResult, Directive, complete
 from kubectl_ddp.cli.internal import candidates
 from kubectl_ddp.cli.registry import COMMANDS
+from kubectl_ddp.engines import Engine
 from kubectl_ddp.observe.waiting import GOALS
-from kubectl_ddp.values.engine import Engine
 
 BIN = Path(sys.executable).parent
 COMPLETE = BIN / "kubectl_complete-ddp"

@@ -20,7 +20,7 @@ from kubectl_ddp.cli.run import run
 from kubectl_ddp.errors import AlreadyExists, DdpError, NotFound, TimedOut, UsageError
 from kubectl_ddp.kube import job_kinds
 from kubectl_ddp.render import render
-from kubectl_ddp.util.invocation import location_flags, thread_location
+from kubectl_ddp.util.process import location_flags, thread_location
 from tests.support import kube_objects
 from tests.support.api_server import ApiServer, kubeconfig, serving
 from tests.support.jobs import a_job

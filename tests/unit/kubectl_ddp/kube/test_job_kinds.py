@@ -10,11 +10,11 @@ from typing import Any
 import pytest
 
 from kubectl_ddp.engines import ENGINES as ENGINE_KINDS
+from kubectl_ddp.engines import Engine
 from kubectl_ddp.kube import job_kinds
 from kubectl_ddp.kube.objects import Object, Snapshot
 from kubectl_ddp.render import render
 from kubectl_ddp.status.job_state import State, job_state
-from kubectl_ddp.values.engine import Engine
 from kubectl_ddp.values.quantity import Nodes
 from tests.support import kube_objects
 from tests.support.jobs import a_job

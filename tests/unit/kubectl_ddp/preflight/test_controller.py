@@ -6,11 +6,12 @@ from typing import Any
 
 import pytest
 
+from kubectl_ddp.engines import Engine
 from kubectl_ddp.kube.objects import Object
 from kubectl_ddp.preflight.controller import check_controller
 from kubectl_ddp.preflight.model import Subject
 from kubectl_ddp.util.finding import Finding, Severity
-from kubectl_ddp.values.engine import Engine, QueueResize
+from kubectl_ddp.values.program import QueueResize
 from kubectl_ddp.values.quantity import Nodes
 from tests.support.cluster_facts import a_subject, facts
 

@@ -4,10 +4,11 @@ from typing import Any
 
 import pytest
 
+from kubectl_ddp.engines import Engine
 from kubectl_ddp.kube.objects import Object
 from kubectl_ddp.preflight.resource_checks import check_machines, reaches_pods
 from kubectl_ddp.util.finding import Finding, Severity
-from kubectl_ddp.values.engine import Engine, Gang
+from kubectl_ddp.values.program import Gang
 from kubectl_ddp.values.quantity import Nodes
 from tests.support.cluster_facts import a_node, a_subject, facts
 

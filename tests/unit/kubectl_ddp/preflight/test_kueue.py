@@ -4,6 +4,7 @@ from typing import Any
 
 import pytest
 
+from kubectl_ddp.engines import Engine
 from kubectl_ddp.kube.objects import Object
 from kubectl_ddp.preflight.kueue import (
     check_engine_integration,
@@ -13,7 +14,7 @@ from kubectl_ddp.preflight.kueue import (
 )
 from kubectl_ddp.preflight.model import Subject
 from kubectl_ddp.util.finding import Severity
-from kubectl_ddp.values.engine import Engine, Gang
+from kubectl_ddp.values.program import Gang
 from kubectl_ddp.values.quantity import Nodes
 from tests.support.cluster_facts import a_subject, facts
 

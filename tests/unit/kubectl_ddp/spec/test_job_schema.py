@@ -13,9 +13,8 @@ import yaml
 from hypothesis import HealthCheck, given, settings
 
 from kubectl_ddp.kube.ddpjob import HEADER, METADATA
-from kubectl_ddp.spec.fields import DEFAULTS, FILE_KEYS
+from kubectl_ddp.spec.fields import DEFAULTS, FILE_KEYS, job_schema
 from kubectl_ddp.spec.job_file import JobFile, parse
-from kubectl_ddp.spec.job_schema import job_schema
 from kubectl_ddp.spec.model import JobSpec
 from kubectl_ddp.spec.serialization import to_ddpjob
 from tests.support.jobs import jobs

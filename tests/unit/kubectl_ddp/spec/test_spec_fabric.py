@@ -10,11 +10,11 @@ import pytest
 from kubectl_ddp.errors import UsageError
 from kubectl_ddp.spec.defaults import DefaultingContext
 from kubectl_ddp.spec.fabric import object_entries, value_origins
+from kubectl_ddp.spec.job_key import Given, Kind, Origin
 from kubectl_ddp.spec.notes import spec_notes
 from kubectl_ddp.spec.resolve import Resolved, resolve
 from kubectl_ddp.spec.serialization import spec_from_dict, spec_to_dict
-from kubectl_ddp.spec.value_source import Given, Kind, Origin
-from kubectl_ddp.values.node_requirements import Rdma
+from kubectl_ddp.values.pod import Rdma
 
 MACHINE = "nodeSelector.node.kubernetes.io/instance-type"
 ON_GPUS = {"module": "a", "gpus": "8", "nnodes": "2:4"}

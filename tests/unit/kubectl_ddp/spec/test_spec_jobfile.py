@@ -11,7 +11,7 @@ import pytest
 
 from kubectl_ddp.errors import DdpError, NotFound, UsageError
 from kubectl_ddp.spec.job_file import JobFile, parse, read
-from kubectl_ddp.spec.value_source import Kind
+from kubectl_ddp.spec.job_key import Kind
 
 HEADER = "apiVersion: ddp.dev/v1\nkind: Job\n"
 

@@ -6,10 +6,11 @@ from typing import Any
 
 import pytest
 
+from kubectl_ddp.engines import Engine
 from kubectl_ddp.spec.notes import spec_notes
-from kubectl_ddp.values.engine import Engine, Gang
-from kubectl_ddp.values.node_requirements import Rdma
 from kubectl_ddp.values.parsers import EnvSource
+from kubectl_ddp.values.pod import Rdma
+from kubectl_ddp.values.program import Gang
 from kubectl_ddp.values.quantity import Nodes
 from tests.support.jobs import a_job
 

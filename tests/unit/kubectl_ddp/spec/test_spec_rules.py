@@ -10,8 +10,8 @@ from ddp_trainer.common.constants import SWITCHES, Env
 from ddp_trainer.launch.flags import ALL
 from kubectl_ddp.errors import UsageError
 from kubectl_ddp.spec.rules import LAUNCHER_SETTINGS, warnings
-from kubectl_ddp.values.node_requirements import Topology
 from kubectl_ddp.values.parsers import SecretKey
+from kubectl_ddp.values.pod import Topology
 from kubectl_ddp.values.program import Module
 from kubectl_ddp.values.quantity import Memory, Nodes
 from kubectl_ddp.values.volumes import Mount, SecretFiles

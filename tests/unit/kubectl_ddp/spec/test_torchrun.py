@@ -9,9 +9,8 @@ import pytest
 from ddp_trainer.common.layout_range import LayoutRange
 from kubectl_ddp.errors import UsageError
 from kubectl_ddp.spec.notes import spec_notes
-from kubectl_ddp.values.engine import Gang
-from kubectl_ddp.values.node_requirements import Topology
-from kubectl_ddp.values.program import Launcher, Module
+from kubectl_ddp.values.pod import Topology
+from kubectl_ddp.values.program import Gang, Launcher, Module
 from kubectl_ddp.values.quantity import Nodes
 from tests.support.jobs import a_job
 

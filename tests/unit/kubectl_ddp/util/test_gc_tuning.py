@@ -1,6 +1,6 @@
 import gc
 
-from kubectl_ddp.util.gc_tuning import at_rest, freeze_gc, raise_gc_threshold
+from kubectl_ddp.util.process import at_rest, freeze_gc, raise_gc_threshold
 
 
 def test_the_collector_rests_within_and_is_as_it_was_afterwards() -> None:

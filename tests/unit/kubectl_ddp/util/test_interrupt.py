@@ -52,7 +52,7 @@ def test_a_second_ctrl_c_ends_a_list_at_once_and_leaves_no_traceback(tmp_path: P
 def test_who_has_ctrl_c_ignored_is_not_interrupted() -> None:
     probe = (
         "import os, signal; signal.signal(signal.SIGINT, signal.SIG_IGN)\n"
-        "from kubectl_ddp.util.interrupt import restore_default_handler, install_interrupt_handler\n"
+        "from kubectl_ddp.util.process import restore_default_handler, install_interrupt_handler\n"
         "install_interrupt_handler(); os.kill(os.getpid(), signal.SIGINT)\n"
         "restore_default_handler(); os.kill(os.getpid(), signal.SIGINT)\n"
     )

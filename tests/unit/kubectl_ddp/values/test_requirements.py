@@ -8,8 +8,8 @@ import pytest
 
 from kubectl_ddp.errors import UsageError
 from kubectl_ddp.values.parsers import Egress
+from kubectl_ddp.values.program import parse_requirements
 from kubectl_ddp.values.quantity import BadValue
-from kubectl_ddp.values.requirements import parse_requirements
 from tests.support.jobs import a_job
 
 

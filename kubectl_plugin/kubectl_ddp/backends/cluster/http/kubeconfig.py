@@ -15,8 +15,7 @@ import yaml
 from kubernetes.config import ConfigException
 from kubernetes.config.kube_config import KubeConfigMerger
 
-from kubectl_ddp.errors import UsageError
-from kubectl_ddp.util.nearest import suggest_known
+from kubectl_ddp.errors import UsageError, suggest_known
 
 Entry = Mapping[str, Any]
 

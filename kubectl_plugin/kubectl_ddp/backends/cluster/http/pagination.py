@@ -15,7 +15,7 @@ from typing import Final
 
 from kubectl_ddp.kube.objects import Object
 from kubectl_ddp.util.concurrency import Future
-from kubectl_ddp.util.gc_tuning import at_rest
+from kubectl_ddp.util.process import at_rest
 
 Fetch = Callable[[str], bytes]
 """Function that reads the page of a token; the first page for an empty token."""

@@ -21,7 +21,7 @@ from kubectl_ddp.preflight.model import Unknown
 from kubectl_ddp.render.choose import GANG_KINDS
 from kubectl_ddp.util.bounded_answer import API_DOCUMENT
 from kubectl_ddp.util.concurrency import each, run_concurrently
-from kubectl_ddp.values.engine import Gang
+from kubectl_ddp.values.program import Gang
 
 SCHEDULING_GROUP: Final = '"schedulingGroup"'
 """Field of a pod that names its PodGroup, as the OpenAPI schema of a kind with pods has it."""

@@ -24,7 +24,7 @@ from kubectl_ddp.errors import Forbidden
 from kubectl_ddp.kube import job_kinds
 from kubectl_ddp.kube.kueue_queue import queued
 from kubectl_ddp.kube.objects import Object, Queued, Snapshot
-from kubectl_ddp.util.stop import Stop
+from kubectl_ddp.util.concurrency import Stop
 
 JOIN_SECONDS: Final = 2.0
 """Seconds to wait for a stopped watch to end. A watch that is connecting ends later by itself."""

@@ -13,7 +13,7 @@ from kubectl_ddp.errors import DdpError, Forbidden, NoSuchJob, NotFound, UsageEr
 from kubectl_ddp.kube import ddpjob, job_kinds
 from kubectl_ddp.kube.objects import Object
 from kubectl_ddp.util.concurrency import each, run_concurrently
-from kubectl_ddp.util.invocation import location_flags, program
+from kubectl_ddp.util.process import location_flags, program
 
 
 class Jobs:

@@ -21,7 +21,7 @@ from kubectl_ddp.backends.cluster.read.reflector import cut, lines
 from kubectl_ddp.errors import NotFound, Unreachable
 from kubectl_ddp.kube.objects import Object, main_container
 from kubectl_ddp.kube.timestamps import as_log_timestamp, log_timestamp
-from kubectl_ddp.util.stop import Stop
+from kubectl_ddp.util.concurrency import Stop
 
 SILENCE_SECONDS: Final = 240.0
 """Seconds without a line after which the connection is replaced, because it may be dead without an error."""

@@ -31,7 +31,7 @@ from kubectl_ddp.preflight.namespace_checks import pull_secrets
 from kubectl_ddp.rbac.rights import Right
 from kubectl_ddp.spec.queues import is_kueue_managed
 from kubectl_ddp.util.concurrency import each, run_concurrently
-from kubectl_ddp.values.engine import Gang
+from kubectl_ddp.values.program import Gang
 
 KUEUE: Final = "kueue.x-k8s.io"
 VISIBILITY: Final = "visibility.kueue.x-k8s.io"

@@ -26,7 +26,7 @@ from kubectl_ddp.engines import RUNTIMES
 from kubectl_ddp.errors import AlreadyExists, DdpError, Forbidden, NotFound
 from kubectl_ddp.kube import ddpjob, job_kinds
 from kubectl_ddp.kube.objects import Object
-from kubectl_ddp.util.invocation import location_flags, program
+from kubectl_ddp.util.process import location_flags, program
 
 PAUSE_SECONDS: Final = 0.2
 TRIES: Final = 150

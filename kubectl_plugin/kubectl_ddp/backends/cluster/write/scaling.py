@@ -7,8 +7,8 @@ from kubectl_ddp.errors import UsageError
 from kubectl_ddp.kube import job_kinds
 from kubectl_ddp.kube.kueue_queue import KUEUE_QUEUE, is_resizable, wants_resizing
 from kubectl_ddp.kube.objects import Object
-from kubectl_ddp.values.engine import QueueResize
-from kubectl_ddp.values.node_bounds import validate_node_count
+from kubectl_ddp.values.program import QueueResize
+from kubectl_ddp.values.quantity import validate_node_count
 
 
 def to_scale(job: Object, nodes: int) -> Object:

@@ -30,7 +30,7 @@ from kubectl_ddp.errors import AlreadyExists, DdpError, Forbidden, NotFound, Usa
 from kubectl_ddp.kube import job_kinds
 from kubectl_ddp.kube.kueue_queue import KUEUE_QUEUE
 from kubectl_ddp.kube.objects import Object
-from kubectl_ddp.util.invocation import location_flags, program
+from kubectl_ddp.util.process import location_flags, program
 
 INCOMPLETE: Final = f"{GROUP}/incomplete"
 """Annotation of a root object whose submission is not complete."""

@@ -14,16 +14,16 @@ from ddp_trainer.common.layout_range import LayoutRange
 from kubectl_ddp.backends.cluster import ClusterBackend
 from kubectl_ddp.backends.cluster.http.connection import connect
 from kubectl_ddp.backends.cluster.read import pod_logs, reflector
-from kubectl_ddp.engines import ENGINES
+from kubectl_ddp.engines import ENGINES, Engine
 from kubectl_ddp.errors import Forbidden, NotFound, Unreachable, UsageError
 from kubectl_ddp.kube import job_kinds
 from kubectl_ddp.kube.objects import Snapshot
 from kubectl_ddp.observe import log_stream
 from kubectl_ddp.render import render
-from kubectl_ddp.util.stop import Stop
-from kubectl_ddp.values.engine import Engine, Gang, QueueResize
-from kubectl_ddp.values.node_requirements import Topology
+from kubectl_ddp.util.concurrency import Stop
 from kubectl_ddp.values.parsers import Egress
+from kubectl_ddp.values.pod import Topology
+from kubectl_ddp.values.program import Gang, QueueResize
 from kubectl_ddp.values.quantity import Nodes
 from tests.support import kube_objects
 from tests.support.api_server import Answer, ApiServer, kubeconfig, serving, status

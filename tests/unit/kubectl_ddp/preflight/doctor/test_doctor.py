@@ -16,7 +16,7 @@ from kubectl_ddp.preflight.controller import CONTROLLER_SELECTOR
 from kubectl_ddp.preflight.doctor import ClusterFeatures, check_features
 from kubectl_ddp.rbac.rights import EVERYWHERE, Right
 from kubectl_ddp.util.finding import Finding, Severity
-from kubectl_ddp.values.engine import Gang
+from kubectl_ddp.values.program import Gang
 
 READY = {"status": {"conditions": [{"type": "Ready", "status": "True"}]}, "metadata": {"name": "p", "namespace": "ops"}}
 SICK = READY | {"status": {}}

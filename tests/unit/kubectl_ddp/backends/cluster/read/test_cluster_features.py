@@ -16,7 +16,7 @@ from kubectl_ddp.backends.cluster.read.cluster_features import detect_features, 
 from kubectl_ddp.engines import ENGINES
 from kubectl_ddp.preflight.doctor import CONFIGURED_GATES, ClusterFeatures
 from kubectl_ddp.preflight.model import Unknown
-from kubectl_ddp.values.engine import Gang
+from kubectl_ddp.values.program import Gang
 from tests.support.api_server import GROUPS, Answer, ApiServer, kubeconfig, serving, status
 
 JOBS = "POST /apis/batch/v1/namespaces/team/jobs"

@@ -11,7 +11,7 @@ from kubectl_ddp.backends.cluster.http.connection import connect
 from kubectl_ddp.backends.cluster.read import pod_logs
 from kubectl_ddp.backends.cluster.read.pod_logs import PodLogs, main_container
 from kubectl_ddp.errors import Forbidden, NotFound, Unreachable
-from kubectl_ddp.util.stop import Stop
+from kubectl_ddp.util.concurrency import Stop
 from tests.support import kube_objects
 from tests.support.api_server import Answer, ApiServer, kubeconfig, serving, status
 

@@ -9,11 +9,11 @@ from kubectl_ddp.backends.cluster import ClusterBackend
 from kubectl_ddp.backends.cluster.http.api import Api
 from kubectl_ddp.backends.cluster.http.connection import connect
 from kubectl_ddp.backends.cluster.write.submission import INCOMPLETE, Submission
+from kubectl_ddp.engines import Engine
 from kubectl_ddp.errors import AlreadyExists, Forbidden, NotFound, PreflightFailed, UsageError
 from kubectl_ddp.kube.objects import Object
 from kubectl_ddp.render import render
 from kubectl_ddp.render.objects import secret_name
-from kubectl_ddp.values.engine import Engine
 from kubectl_ddp.values.quantity import Nodes
 from tests.support.api_server import GROUPS, Answer, ApiServer, kubeconfig, serving, status
 from tests.support.jobs import a_job
