@@ -27,7 +27,7 @@ from ddp_trainer.common.constants import (
     PortName,
     Role,
 )
-from kubectl_ddp.code import pack
+from kubectl_ddp.code import archive
 from kubectl_ddp.code.archive import PART_BYTES, read_back
 from kubectl_ddp.kube.job_kinds import root_of
 from kubectl_ddp.kube.objects import Object
@@ -339,7 +339,7 @@ def test_a_large_directory_travels_in_several_config_maps_and_is_whole_in_the_po
         directory.mkdir()
     noise = random.Random(0).randbytes(2 * PART_BYTES)
     (project / "table.bin").write_bytes(noise)
-    code = pack(str(project))
+    code = archive(str(project))
     made = render(a_job(args=(), code="project"), RUN, code=code)
     maps = [item for item in made if item["kind"] == "ConfigMap"]
     names = [f"digits-code-{code.hash}{end}" for end in ("", "-1", "-2")]

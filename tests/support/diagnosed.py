@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from kubectl_ddp.kube.objects import Object, RelatedKind, RelatedObjects, Snapshot
 from kubectl_ddp.status.job_state import job_state
 from kubectl_ddp.status.metrics_parser import parse
-from kubectl_ddp.why.chain import run_checks
+from kubectl_ddp.why.diagnosis import run_checks
 from kubectl_ddp.why.facts import Facts
 from kubectl_ddp.why.model import CauseFinding
 from tests.support.kube_objects import (

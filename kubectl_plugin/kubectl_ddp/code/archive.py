@@ -1,13 +1,26 @@
-"""Code shipped with a job: a script, or a directory as an archive."""
+"""Code shipped with a job: a script, or a directory as a reproducible archive.
+
+The same files result in the same digest, which names a job's code.
+"""
 
 from __future__ import annotations
 
+import base64
+import gzip
 import hashlib
-from collections.abc import Sequence
+import io
+import os
+import tarfile
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from pathlib import Path, PurePosixPath
 from typing import Any, Final
 
+from kubectl_ddp.code import credentials, ignore
+from kubectl_ddp.code.credentials import holds_credentials
+from kubectl_ddp.errors import UsageError, suggest_file
 from kubectl_ddp.kube.objects import Object
+from kubectl_ddp.util.text_table import pluralize
 
 ARCHIVE: Final = "code.tar.gz"
 """Entry of the ConfigMap for a directory; it is unpacked before the pod's program starts."""
@@ -72,3 +85,171 @@ def read_back(config_maps: Sequence[Object]) -> Code | None:
     for each in config_maps:
         entries |= {**(each.get("data") or {}), **(each.get("binaryData") or {})}
     return Code(min(entries), "".join(entries[name] for name in sorted(entries))) if entries else None
+
+
+LARGEST_BYTES: Final = 8 * 2**20
+"""Maximum size of the archive in bytes. It is cut into ConfigMaps, and every pod gets it from the API server."""
+
+HOPELESS_BYTES: Final = 64 * 2**20
+"""Maximum total size of the files in bytes. A larger directory is rejected without packing."""
+
+SHOWN: Final = 3
+"""Number of largest files in the error message."""
+
+
+@dataclass(frozen=True, slots=True)
+class _File:
+    path: str
+    """Path relative to the directory, with slashes."""
+    source: Path
+    size: int
+    link: str | None = None
+    """Target of a symbolic link; None for a file."""
+    is_allowed: bool = False
+    """True if a ``.ddpignore`` includes the file even if it contains credentials."""
+
+
+def pack(directory: str) -> Code:
+    """Pack the code in a directory. Raises UsageError if it is unreadable, too large, or contains credentials."""
+    root = Path(directory)
+    if not root.is_dir():
+        what = "is not a directory" if root.exists() else "does not exist"
+        raise UsageError(f"--code: '{directory}' {what}.", hint="Name the directory that holds the code.")
+    try:
+        files = sorted(_files(root), key=lambda file: file.path)
+        if not files:
+            raise UsageError(f"--code: there is no file to send in '{directory}'.", hint=_ignored())
+        return _archive(files, "--code", f"--code: {pluralize(len(files), 'file')} in '{directory}'")
+    except OSError as error:
+        raise UsageError(f"--code: '{error.filename or directory}' cannot be read: {error.strerror}.") from error
+
+
+def pack_script(script: Path, modules: Sequence[Path]) -> Code:
+    """Pack a script and Python files below its directory. Raises UsageError if they are too large or contain
+    credentials, and OSError.
+    """
+    allowed = [*_patterns(script.parent, "")]
+    files = [
+        _File(path, source, source.stat().st_size, is_allowed=ignore.allows(allowed, path))
+        for source in sorted({script, *modules})
+        for path in [source.relative_to(script.parent).as_posix()]
+    ]
+    return _archive(files, "The script", f"'{script}' and the modules beside it")
+
+
+def _archive(files: Sequence[_File], option: str, what: str) -> Code:
+    if sum(file.size for file in files) > HOPELESS_BYTES:
+        raise _too_large(what, files, None)
+    credentials.reject_credentials(option, [file.path for file in files if _holds_credentials(file)])
+    data = gzip.compress(_build_archive(files), compresslevel=9, mtime=0)
+    if len(data) > LARGEST_BYTES:
+        raise _too_large(what, files, len(data))
+    return Code(ARCHIVE, base64.b64encode(data).decode(), files=len(files))
+
+
+def script_inside(script: str, directory: str) -> str:
+    """Return the path of a script relative to the directory of the code. Raises UsageError if it is not inside.
+
+    The script may be given relative to the working directory, or relative to the directory of the code.
+    """
+    root = _real(Path(directory))
+    for candidate in (_real(Path(script)), _real(root / script)):
+        if candidate.is_file() and candidate.is_relative_to(root):
+            return str(PurePosixPath(candidate.relative_to(root)))
+    raise UsageError(
+        f"There is no script '{script}' in the code '{directory}'.",
+        hint=suggest_file(script) or "Name a file in it, or another --code.",
+    )
+
+
+def _files(root: Path, base: str = "", above: Sequence[ignore.Pattern] = ()) -> Iterator[_File]:
+    """Yield every included file below ``root / base``."""
+    patterns = [*(above or ignore.read("\n".join(ignore.ALWAYS))), *_patterns(root / base, base)]
+    with os.scandir(root / base) as entries:
+        found = sorted(entries, key=lambda entry: entry.name)
+    for entry in found:
+        path = f"{base}{entry.name}"
+        is_directory = entry.is_dir(follow_symlinks=False)
+        if ignore.is_ignored(patterns, path, is_directory=is_directory):
+            continue
+        if is_directory:
+            yield from _files(root, f"{path}/", patterns)
+        elif entry.is_symlink():
+            yield _link(root, path)
+        elif entry.is_file():
+            yield _File(path, Path(entry.path), entry.stat().st_size, is_allowed=ignore.allows(patterns, path))
+
+
+def _patterns(directory: Path, base: str) -> Iterator[ignore.Pattern]:
+    for name in ignore.FILES:
+        file = directory / name
+        if file.is_file():
+            text = file.read_text(encoding="utf-8", errors="replace")
+            yield from ignore.read(text, base, is_ours=name == ignore.OURS)
+
+
+def _holds_credentials(file: _File) -> bool:
+    return file.link is None and not file.is_allowed and holds_credentials(file.path, file.source.read_bytes())
+
+
+def _link(root: Path, path: str) -> _File:
+    """Return a symbolic link as a link, as git does, even in a loop. Raises UsageError if it leads outside."""
+    source = root / path
+    target = source.readlink()
+    if target.is_absolute() or not _real(source).is_relative_to(_real(root)):
+        raise UsageError(
+            f"--code: the link '{path}' leads to '{target}', outside of what is sent.",
+            hint="Exclude it in .ddpignore, or replace it with a copy.",
+        )
+    return _File(path, source, 0, link=str(PurePosixPath(target)))
+
+
+def _real(path: Path) -> Path:
+    """Resolve all links. Unlike ``Path.resolve``, ``realpath`` accepts loops."""
+    return Path(os.path.realpath(path))
+
+
+def _build_archive(files: Sequence[_File]) -> bytes:
+    """Build a tar archive without owners and times."""
+    buffer = io.BytesIO()
+    with tarfile.open(fileobj=buffer, mode="w", format=tarfile.PAX_FORMAT) as archive:
+        for file in files:
+            entry = tarfile.TarInfo(file.path)
+            if file.link is not None:
+                entry.type, entry.linkname = tarfile.SYMTYPE, file.link
+                archive.addfile(entry)
+                continue
+            data = file.source.read_bytes()
+            entry.size = len(data)
+            entry.mode = 0o755 if os.access(file.source, os.X_OK) else 0o644
+            archive.addfile(entry, io.BytesIO(data))
+    return buffer.getvalue()
+
+
+def _too_large(what: str, files: Sequence[_File], packed: int | None) -> UsageError:
+    largest = sorted(files, key=lambda file: -file.size)[:SHOWN]
+    named = ", ".join(f"{file.path} ({_size(file.size)})" for file in largest)
+    total = _size(sum(file.size for file in files))
+    is_packed = f", {_size(packed)} when packed" if packed is not None else ""
+    return UsageError(
+        f"{what} have {total}{is_packed}, and at most {_size(LARGEST_BYTES)} packed can travel with a job; the largest "
+        f"are {named}.",
+        hint="Exclude files in .ddpignore, mount the code from a volume (--code-claim CLAIM:PATH), or build it into an "
+        "image (submit --build).",
+    )
+
+
+def _ignored() -> str:
+    return ".gitignore and .ddpignore exclude files."
+
+
+def _size(size: int) -> str:
+    """Format a size with its unit.
+
+    >>> _size(700), _size(1536), _size(3 * 2**20)
+    ('700 B', '1.5 KiB', '3.0 MiB')
+    """
+    for unit, name in ((2**20, "MiB"), (2**10, "KiB")):
+        if size >= unit:
+            return f"{size / unit:.1f} {name}"
+    return f"{size} B"

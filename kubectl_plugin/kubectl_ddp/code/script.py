@@ -8,9 +8,8 @@ from pathlib import Path, PurePath
 from typing import Final
 
 from kubectl_ddp.code import ignore
-from kubectl_ddp.code.archive import PART_BYTES, Code
+from kubectl_ddp.code.archive import PART_BYTES, Code, pack_script
 from kubectl_ddp.code.credentials import holds_credentials, reject_credentials
-from kubectl_ddp.code.pack import pack_script
 from kubectl_ddp.errors import NotFound, UsageError, suggest_file
 from kubectl_ddp.util.finding import Finding, warning
 from kubectl_ddp.util.process import location_flags, program

@@ -8,7 +8,7 @@ from enum import StrEnum
 from typing import Final
 
 from kubectl_ddp.errors import Cancelled, InfrastructureFailed, JobFailed, StillPending
-from kubectl_ddp.hang.report import HANG_CODE
+from kubectl_ddp.hang.analysis import HANG_CODE
 from kubectl_ddp.util.finding import Finding, Severity
 
 

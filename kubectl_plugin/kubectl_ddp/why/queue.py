@@ -10,8 +10,8 @@ from kubectl_ddp.kube.kueue_queue import KUEUE, KUEUE_QUEUE, inactive_reason, is
 from kubectl_ddp.kube.objects import Object, RelatedKind, condition_of, holds
 from kubectl_ddp.util.process import location_flags, program
 from kubectl_ddp.util.text_table import pluralize
-from kubectl_ddp.why.admission import PATIENCE_SECONDS, state_of
 from kubectl_ddp.why.facts import Facts, has_label, line_of
+from kubectl_ddp.why.lifecycle import PATIENCE_SECONDS, state_of
 from kubectl_ddp.why.model import Cause, CauseFinding, diagnosis
 
 _MOST: Final = 5

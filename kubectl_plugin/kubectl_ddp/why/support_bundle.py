@@ -29,10 +29,8 @@ from kubectl_ddp.status.termination_message import stores, workers
 from kubectl_ddp.util.concurrency import AT_ONCE, each
 from kubectl_ddp.util.text_table import Style
 from kubectl_ddp.version import version
-from kubectl_ddp.why.chain import run_checks
+from kubectl_ddp.why.diagnosis import diagnosis_text, diagnosis_to_dict, gather, run_checks
 from kubectl_ddp.why.facts import Facts
-from kubectl_ddp.why.gather import gather
-from kubectl_ddp.why.printer import diagnosis_text, diagnosis_to_dict
 
 LOG_LINES: Final = 5_000
 """Number of last log lines to include per pod."""

@@ -14,7 +14,7 @@ from kubectl_ddp.errors import Interrupted
 
 if TYPE_CHECKING:
     from kubectl_ddp.backends.base import Backend
-    from kubectl_ddp.hang.report import HangReport
+    from kubectl_ddp.hang.analysis import HangReport
 
 _AGAIN_SECONDS: Final = 1.0
 _PATIENCE_SECONDS: Final = 30.0
@@ -54,9 +54,16 @@ def hang(options: Options, job: str | None, *, seconds: float) -> None:
 
 
 def _watch_for_hang(backend: Backend, name: str, seconds: float) -> HangReport:
-    from kubectl_ddp.hang.analysis import HangState, Verdict, analyze, have_moved, is_final, timeout_verdict  # noqa: PLC0415
+    from kubectl_ddp.hang.analysis import (  # noqa: PLC0415
+        HangReport,
+        HangState,
+        Verdict,
+        analyze,
+        have_moved,
+        is_final,
+        timeout_verdict,
+    )
     from kubectl_ddp.hang.collector import collect_hang_snapshot  # noqa: PLC0415
-    from kubectl_ddp.hang.report import HangReport  # noqa: PLC0415
     from kubectl_ddp.hang.stacks import with_stacks  # noqa: PLC0415
     from kubectl_ddp.status.job_state import job_state  # noqa: PLC0415
 

@@ -19,9 +19,7 @@ def why(options: Options, job: str | None) -> None:
     failed, 12 it is suspended or being deleted, 13 it waits for something, 14 it hangs.
     """
     from kubectl_ddp.observe.result_annotations import persist_result  # noqa: PLC0415 - not needed for help and completion
-    from kubectl_ddp.why.chain import run_checks  # noqa: PLC0415
-    from kubectl_ddp.why.gather import gather  # noqa: PLC0415
-    from kubectl_ddp.why.printer import diagnosis_text, diagnosis_to_dict  # noqa: PLC0415
+    from kubectl_ddp.why.diagnosis import diagnosis_text, diagnosis_to_dict, gather, run_checks  # noqa: PLC0415
 
     backend, name = target(options, job)
     facts = gather(backend, name)

@@ -88,8 +88,7 @@ class ProgressDisplay:
         """Look for the cause of a standstill. It is dropped if the line has changed meanwhile, or if it is known: its
         message may count seconds.
         """
-        from kubectl_ddp.why.chain import run_checks  # noqa: PLC0415 - 30 ms, and most jobs do not stand still
-        from kubectl_ddp.why.gather import gather  # noqa: PLC0415
+        from kubectl_ddp.why.diagnosis import gather, run_checks  # noqa: PLC0415
 
         try:
             found = run_checks(gather(self._backend, name))

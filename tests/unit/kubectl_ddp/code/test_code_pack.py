@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from kubectl_ddp.code import pack, script_inside
-from kubectl_ddp.code.pack import HOPELESS_BYTES, LARGEST_BYTES
+from kubectl_ddp.code.archive import HOPELESS_BYTES, LARGEST_BYTES
 from kubectl_ddp.errors import UsageError
 from tests.support.archives import names_in, opened
 

@@ -10,10 +10,9 @@ import pytest
 from ddp_trainer.common.constants import FailureReason
 from ddp_trainer.common.hanging.diagnosis import find_culprits
 from ddp_trainer.common.hanging.rank_status import RankState, RankStatus
-from kubectl_ddp.hang.analysis import HangState, Verdict
+from kubectl_ddp.hang.analysis import HangReport, HangState, Verdict
 from kubectl_ddp.hang.collector import HangSnapshot, PodReport, RankReport
 from kubectl_ddp.hang.printer import hang_report_to_dict, text
-from kubectl_ddp.hang.report import HangReport
 from kubectl_ddp.kube.objects import Snapshot
 from kubectl_ddp.status.job_state import JobState, State, job_state
 from kubectl_ddp.status.termination_message import FirstError

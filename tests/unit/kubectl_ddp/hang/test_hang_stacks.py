@@ -15,10 +15,9 @@ from ddp_trainer.common.hanging.rank_status import RankState, RankStatus
 from ddp_trainer.launch.hang.rank_snapshot import StackSource, snapshot_fields, summary_fields
 from ddp_trainer.launch.hang.status_socket import VERSION
 from kubectl_ddp.backends.base import Entry, ExecCommand
-from kubectl_ddp.hang.analysis import HangState, Verdict, analyze
+from kubectl_ddp.hang.analysis import HangReport, HangState, Verdict, analyze
 from kubectl_ddp.hang.collector import HangSnapshot, collect_hang_snapshot
 from kubectl_ddp.hang.printer import hang_report_to_dict, text
-from kubectl_ddp.hang.report import HangReport
 from kubectl_ddp.hang.stacks import with_stacks
 from kubectl_ddp.kube.objects import Object, Snapshot
 from kubectl_ddp.status.job_state import job_state

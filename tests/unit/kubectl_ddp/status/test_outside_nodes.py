@@ -11,7 +11,7 @@ from kubectl_ddp.status.describe import header
 from kubectl_ddp.status.job_tables import job_table
 from kubectl_ddp.util.finding import Severity
 from kubectl_ddp.util.text_table import Style
-from kubectl_ddp.why.chain import run_checks
+from kubectl_ddp.why.diagnosis import run_checks
 from kubectl_ddp.why.facts import Facts
 from kubectl_ddp.why.model import Cause
 from tests.support.diagnosed import LATER, NOW, facts, first, trains

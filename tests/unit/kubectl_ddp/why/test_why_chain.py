@@ -16,7 +16,7 @@ from kubectl_ddp.kube.kueue_queue import KUEUE_QUEUE as QUEUE
 from kubectl_ddp.kube.objects import Object, RelatedKind
 from kubectl_ddp.status.rank_status import RankActivity
 from kubectl_ddp.util.finding import Severity
-from kubectl_ddp.why.chain import CHECKS, OF_WAITING_PODS, run_checks
+from kubectl_ddp.why.diagnosis import CHECKS, OF_WAITING_PODS, run_checks
 from kubectl_ddp.why.model import Cause
 from kubectl_ddp.why.scheduling import nodes_by_predicate
 from tests.support.diagnosed import LATER, NOW, event, facts, first, refused, trains

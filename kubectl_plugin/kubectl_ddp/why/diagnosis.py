@@ -1,11 +1,15 @@
-"""Collection of facts: reads the job first, then in parallel everything that its state makes relevant."""
+"""Diagnosis of a job: facts are read, all checks run in their order, and findings are printed as text or JSON.
+
+The job is read first, then in parallel everything that its state makes relevant.
+"""
 
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import replace
 from functools import partial
-from typing import Final
+from typing import Any, Final
 
 from kubectl_ddp.backends.base import Backend
 from kubectl_ddp.errors import DdpError
@@ -15,9 +19,15 @@ from kubectl_ddp.kube.kueue_queue import KUEUE_QUEUE
 from kubectl_ddp.kube.objects import Object, RelatedKind, Snapshot, condition_of
 from kubectl_ddp.observe.scrape import scrape
 from kubectl_ddp.status.job_state import job_state
+from kubectl_ddp.status.job_tables import state_cell
+from kubectl_ddp.status.json_output import API_VERSION
 from kubectl_ddp.status.termination_message import stores, workers
 from kubectl_ddp.util.concurrency import Future, each
+from kubectl_ddp.util.finding import Severity, finding_to_dict, findings_text
+from kubectl_ddp.util.text_table import Style, duration
+from kubectl_ddp.why import containers, failing, lifecycle, queue, removal, scheduling, training
 from kubectl_ddp.why.facts import Facts, has_label, is_step_overdue
+from kubectl_ddp.why.model import LAST_RESORTS, CauseFinding
 
 LINES: Final = 200
 """Number of last log lines to read per pod."""
@@ -105,3 +115,89 @@ def _lines(backend: Backend, pod: Object) -> tuple[str, ...] | None:
         return tuple(backend.logs(pod, tail=LINES, timestamps=True))
     except DdpError:  # it is ending, or its node does not respond: use the other pods' logs
         return None
+
+
+Check = Callable[[Facts], Iterator[CauseFinding]]
+
+CHECKS: Final[tuple[Check, ...]] = (
+    lifecycle.pending_deletion,
+    lifecycle.finished,
+    lifecycle.engine_lost,
+    lifecycle.deadline,
+    failing.node_lost,
+    queue.kueue_preemption,
+    failing.pod_preemption,
+    removal.pod_eviction,
+    removal.deleted,
+    lifecycle.operator,
+    queue.queued,
+    lifecycle.job_suspension,
+    lifecycle.rejected_pods,
+    failing.host_oom,
+    failing.gpu_oom,
+    failing.gpu_fault,
+    failing.first_error,
+    failing.early_failures,
+    containers.sidecar,
+    training.hang,
+    training.store,
+    removal.store_killed,
+    training.outside_group,
+    training.rendezvous,
+    training.nested_launcher,
+    training.full_disk,
+    training.unhealthy_node,
+    training.present,
+)
+"""Each check examines only the facts and yields only certain findings; the order is not significant."""
+
+OF_WAITING_PODS: Final[tuple[Check, ...]] = (
+    scheduling.scheduling_failure,
+    scheduling.gated,
+    scheduling.claims,
+    containers.volume,
+    containers.image,
+    containers.config,
+    containers.init,
+    containers.sandbox,
+    containers.start,
+)
+"""Checks of pods that do not run. An elastic job that trains can do without such pods."""
+
+
+def run_checks(facts: Facts) -> tuple[CauseFinding, ...]:
+    """Run all checks and return the findings, the most explanatory first."""
+    waiting = [finding for check in OF_WAITING_PODS for finding in check(facts)]
+    if facts.is_training:
+        waiting = [replace(finding, severity=Severity.INFO) for finding in waiting]
+    found = [*waiting, *(finding for check in CHECKS for finding in check(facts))]
+    if any(finding.severity is not Severity.INFO and finding.subject not in LAST_RESORTS for finding in found):
+        found = [finding for finding in found if finding.subject not in LAST_RESORTS]
+    return tuple(sorted(found, key=lambda finding: finding.order))
+
+
+def diagnosis_text(facts: Facts, found: Sequence[CauseFinding], style: Style) -> str:
+    """Return the findings as text: the first cause, then the others, then findings that do not block the job."""
+    state = facts.state
+    cell = state_cell(state.state)
+    place = f"{state.where}, namespace {state.namespace}" if state.namespace else state.where
+    age = duration(facts.age_seconds)
+    header = f"Job {state.name} ({place}) is {style.apply_color(cell.text, cell.color)}, {age} old."
+    return "\n\n".join(filter(None, (header, findings_text(found, style))))
+
+
+def diagnosis_to_dict(facts: Facts, found: Sequence[CauseFinding]) -> dict[str, Any]:
+    """Return the findings as a JSON object. Times are Unix times."""
+    return {
+        "apiVersion": API_VERSION,
+        "kind": "Diagnosis",
+        "job": facts.name,
+        "namespace": facts.state.namespace,
+        "where": facts.state.where,
+        "state": str(facts.state.state),
+        "cause": str(found[0].subject) if found else None,
+        "exitCode": found[0].exit_code if found else 0,
+        "findings": [finding_to_dict(finding) | {"exitCode": finding.exit_code} for finding in found],
+        "notLookedAt": list(facts.around.unseen),
+        "time": facts.now,
+    }
