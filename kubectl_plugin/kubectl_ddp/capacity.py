@@ -6,6 +6,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, fields
 from typing import Any, Final
 
+from kubectl_ddp.errors import Forbidden, NotFound
 from kubectl_ddp.kube.kueue_queue import flavor_quotas, inactive_reason
 from kubectl_ddp.kube.objects import Object
 from kubectl_ddp.preflight.model import Unknown
@@ -139,6 +140,42 @@ class Capacity:
     queues: Sequence[Queue] | None
     unread: tuple[str, ...] = ()
     """One sentence for each kind of object that could not be read."""
+
+
+def report_capacity(where: str, inventory: Inventory, *, gpu_type: str | None, queue: str | None) -> Capacity:
+    """Return the selected capacity of a place.
+
+    Raises:
+        NotFound: If a type or a queue is unknown.
+        Forbidden: If nothing may be read.
+    """
+    unread = inventory.unknown_reasons()
+    nodes, queues = node_capacities(inventory), queues_of(inventory)
+    if nodes is None and queues is None:
+        raise Forbidden(unread[0], hint="Request the right to list nodes and pods, or localqueues.")
+    return Capacity(
+        where=where,
+        namespace=inventory.namespace,
+        nodes=None if nodes is None else _with_gpu_type(nodes, gpu_type),
+        queues=None if queues is None else _with_name(queues, queue),
+        unread=unread,
+    )
+
+
+def _with_gpu_type(nodes: list[NodeCapacity], gpu_type: str | None) -> list[NodeCapacity]:
+    found = [node for node in nodes if gpu_type in {None, node.gpu_type}]
+    if gpu_type and not found:
+        kinds = ", ".join(sorted({node.gpu_type for node in nodes} - {""})) or "none that is named"
+        raise NotFound(f"No machine has GPUs of type '{gpu_type}'.", hint=f"There is {kinds}.")
+    return found
+
+
+def _with_name(queues: list[Queue], name: str | None) -> list[Queue]:
+    found = [queue for queue in queues if name in {None, queue.name}]
+    if name and not found:
+        names = ", ".join(queue.name for queue in queues) or "none"
+        raise NotFound(f"There is no LocalQueue '{name}' in this namespace.", hint=f"There is {names}.")
+    return found
 
 
 def tables(capacity: Capacity) -> Iterator[Table]:

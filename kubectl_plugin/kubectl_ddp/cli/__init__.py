@@ -1,1 +1,4 @@
-"""Command line: one file per command, which connects flags to functions. All decisions are made in other packages."""
+"""Command line: a file per command or family of commands, which connects flags to functions.
+
+All decisions are made in other packages.
+"""

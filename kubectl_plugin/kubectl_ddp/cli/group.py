@@ -86,7 +86,7 @@ def root() -> click.Group:
 def _version(context: click.Context, _parameter: click.Parameter, is_asked: bool) -> None:
     """Print the version, as the command ``version`` does."""
     if is_asked:
-        from kubectl_ddp.cli.setup.version import version_text  # noqa: PLC0415 - reads the disk
+        from kubectl_ddp.cli.setup.program import version_text  # noqa: PLC0415 - reads the disk
 
         click.echo(version_text())
         context.exit()

@@ -45,9 +45,13 @@ SECTIONS: Final[Mapping[str, Mapping[str, Entry]]] = {
     INSPECT: {
         "list": Entry("kubectl_ddp.cli.jobs.list", "list_jobs", "List jobs."),
         "status": Entry("kubectl_ddp.cli.jobs.status", "status", "Show one job, its ranks and its first error."),
-        "why": Entry("kubectl_ddp.cli.jobs.why", "why", "Diagnose a job and suggest fixes."),
-        "hang": Entry("kubectl_ddp.cli.jobs.hang", "hang", "Show the rank that the others wait for, and its stack."),
-        "bundle": Entry("kubectl_ddp.cli.jobs.bundle", "bundle", "Pack all data about a job into one file, redacted."),
+        "why": Entry("kubectl_ddp.cli.jobs.diagnose", "why", "Diagnose a job and suggest fixes."),
+        "hang": Entry(
+            "kubectl_ddp.cli.jobs.diagnose", "hang", "Show the rank that the others wait for, and its stack."
+        ),
+        "bundle": Entry(
+            "kubectl_ddp.cli.jobs.diagnose", "bundle", "Pack all data about a job into one file, redacted."
+        ),
         "logs": Entry("kubectl_ddp.cli.jobs.logs", "logs", "Print the output of ranks."),
         "events": Entry("kubectl_ddp.cli.jobs.events", "events", "Show events of a job and its pods."),
         "top": Entry("kubectl_ddp.cli.jobs.top", "top", "Show throughput, step and loss of every rank, live."),
@@ -56,27 +60,27 @@ SECTIONS: Final[Mapping[str, Mapping[str, Entry]]] = {
         "wait": Entry("kubectl_ddp.cli.jobs.wait", "wait", "Wait for a condition of a job."),
     },
     ACCESS: {
-        "exec": Entry("kubectl_ddp.cli.jobs.exec", "exec_in_pod", "Run a command or a shell in the pod of a rank."),
+        "exec": Entry(
+            "kubectl_ddp.cli.jobs.pod_access", "exec_in_pod", "Run a command or a shell in the pod of a rank."
+        ),
         "profile": Entry("kubectl_ddp.cli.jobs.profile", "profile", "Record a trace of a rank's next steps."),
         "port-forward": Entry(
-            "kubectl_ddp.cli.jobs.port_forward", "port_forward", "Forward ports of a rank's pod to this machine."
+            "kubectl_ddp.cli.jobs.pod_access", "port_forward", "Forward ports of a rank's pod to this machine."
         ),
     },
     CHANGE: {
         "scale": Entry("kubectl_ddp.cli.jobs.scale", "scale", "Change the number of nodes of a running job."),
         "restart": Entry("kubectl_ddp.cli.jobs.restart", "restart", "Restart all pods from the last checkpoint."),
-        "suspend": Entry("kubectl_ddp.cli.jobs.suspend", "suspend", "Stop the pods of a job and keep the job."),
-        "resume": Entry("kubectl_ddp.cli.jobs.suspend", "resume", "Resume a suspended job."),
+        "suspend": Entry("kubectl_ddp.cli.jobs.restart", "suspend", "Stop the pods of a job and keep the job."),
+        "resume": Entry("kubectl_ddp.cli.jobs.restart", "resume", "Resume a suspended job."),
         "delete": Entry("kubectl_ddp.cli.jobs.delete", "delete", "Delete jobs and everything they own."),
-        "prune": Entry("kubectl_ddp.cli.jobs.prune", "prune", "Delete finished jobs."),
+        "prune": Entry("kubectl_ddp.cli.jobs.delete", "prune", "Delete finished jobs."),
     },
     SETUP: {
         "config": Entry("kubectl_ddp.cli.setup.config", "config", "Show and set your defaults."),
-        "completion": Entry(
-            "kubectl_ddp.cli.setup.completion", "completion", "Print the completion script of a shell."
-        ),
+        "completion": Entry("kubectl_ddp.cli.setup.program", "completion", "Print the completion script of a shell."),
         "doctor": Entry("kubectl_ddp.cli.setup.doctor", "doctor", "Check this machine and the cluster."),
-        "version": Entry("kubectl_ddp.cli.setup.version", "version", "Print the version."),
+        "version": Entry("kubectl_ddp.cli.setup.program", "version", "Print the version."),
     },
 }
 """Sections of ``--help``, in order, with their commands."""

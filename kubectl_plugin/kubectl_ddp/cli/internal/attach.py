@@ -11,9 +11,8 @@ from typing import Any, TextIO
 
 from kubectl_ddp.backends.base import Backend
 from kubectl_ddp.cli.internal.command import Options
-from kubectl_ddp.cli.internal.job_progress import print_end, show_progress
 from kubectl_ddp.cli.internal.output import print_output
-from kubectl_ddp.cli.progress.display import ProgressDisplay
+from kubectl_ddp.cli.internal.progress import ProgressDisplay, print_end, show_progress
 from kubectl_ddp.errors import Cancelled, InfrastructureFailed, Interrupted, JobFailed, NotFound, TimedOut, UsageError
 from kubectl_ddp.observe.log_stream import follow_logs, rank_filter
 from kubectl_ddp.observe.waiting import parse_wait_condition, wait_for

@@ -1,10 +1,11 @@
-"""Command ``kubectl ddp restart``."""
+"""Commands ``kubectl ddp suspend``, ``resume`` and ``restart``."""
 
 from __future__ import annotations
 
 import dataclasses
 import secrets
 import sys
+import time
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Final
 
@@ -14,8 +15,7 @@ from ddp_trainer.common.constants import Label
 from kubectl_ddp.backends.base import Backend
 from kubectl_ddp.cli.internal.command import HelpfulCommand, Options, shared_options
 from kubectl_ddp.cli.internal.job_lookup import changed, seconds_of, target, warn_of_changed_script
-from kubectl_ddp.cli.internal.job_progress import show_progress
-from kubectl_ddp.cli.jobs.suspend import wait_until_running
+from kubectl_ddp.cli.internal.progress import print_start, show_progress
 from kubectl_ddp.errors import Cancelled, InfrastructureFailed, Interrupted, JobFailed, UsageError
 from kubectl_ddp.kube.objects import Object, Snapshot
 from kubectl_ddp.observe import result_annotations
@@ -28,6 +28,73 @@ from kubectl_ddp.util.text_table import pluralize
 if TYPE_CHECKING:
     from kubectl_ddp.render import Code
     from kubectl_ddp.spec.model import JobSpec
+
+
+@click.command(cls=HelpfulCommand)
+@click.argument("job", required=False)
+@click.option("--wait", "waits", is_flag=True, help="Wait until its pods have ended, showing progress.")
+@click.option("--timeout", metavar="TIME", help="Give up waiting after this time.")
+@shared_options("json", "yaml", "name")
+def suspend(options: Options, job: str | None, *, waits: bool, timeout: str | None) -> None:
+    """Stop the pods of a job and keep the job (default: the newest job)."""
+    seconds = seconds_of("--timeout", timeout)
+    backend, name = target(options, job, changes=True)
+    if keeps_checkpoints_in_pods(backend.job(name).job):
+        options.print_message(
+            f"warning: Job {name} has no checkpoint claim, so its checkpoints go with its pods, and it will start from "
+            "the beginning. Submit with --checkpoint-claim to keep them."
+        )
+    result_annotations.suspend(backend, name)
+    changed(options, backend, name, "suspended")
+    options.print_message(f"Resume it with '{program()} resume {name}{location_flags()}'.")
+    if waits:
+        wait_after(options, backend, name, "suspended", seconds)
+
+
+@click.command(cls=HelpfulCommand)
+@click.argument("job", required=False)
+@click.option("--wait", "waits", is_flag=True, help="Wait until its ranks train, showing progress.")
+@click.option("--timeout", metavar="TIME", help="Give up waiting after this time.")
+@shared_options("json", "yaml", "name")
+def resume(options: Options, job: str | None, *, waits: bool, timeout: str | None) -> None:
+    """Resume a suspended job (default: the newest).
+
+    It continues from its last checkpoint: on this machine always, on a cluster if it was submitted with
+    --checkpoint-claim.
+    """
+    seconds = seconds_of("--timeout", timeout)
+    backend, name = target(options, job, changes=True)
+    if backend.where == "local":
+        warn_of_changed_script(options, backend.job(name).job)
+    queue = backend.suspend(name, suspended=False)
+    changed(options, backend, name, "resumed")
+    if queue is not None:
+        options.print_message(f"It runs when Kueue admits it to the queue '{queue}'.")
+    if waits:
+        wait_until_running(options, backend, name, seconds)
+
+
+def wait_until_running(options: Options, backend: Backend, name: str, timeout: float | None) -> None:
+    """Wait until the ranks of a job train, and print it. Raises the errors of :func:`wait_after`."""
+    begun = time.monotonic()
+    state = wait_after(options, backend, name, "running", timeout)
+    print_start(state, time.monotonic() - begun, options)
+
+
+def wait_after(options: Options, backend: Backend, name: str, goal: str, timeout: float | None) -> JobState:
+    """Show the progress of a job until a change has its result. Returns the state then.
+
+    Raises the errors of :func:`wait_for`. Ctrl-C does not revert the change.
+    """
+    try:
+        with show_progress(backend, options) as display:
+            return wait_for(backend, name, parse_wait_condition(goal), timeout=timeout, seen=display.seen)
+    except KeyboardInterrupt:
+        raise Interrupted(
+            f"Stopped waiting; job {name} will still become {goal}.",
+            hint=f"Wait again with '{program()} wait {name} --for={goal}{location_flags()}'.",
+        ) from None
+
 
 _PATIENCE_SECONDS: Final = 300.0
 """Seconds to wait for the pods to save and end (default of --timeout)."""

@@ -12,7 +12,7 @@ from ddp_trainer.common.parallel_dims import LayoutError
 from kubectl_ddp.backends.base import Backend
 from kubectl_ddp.cli.internal.command import HelpfulCommand, Options, shared_options
 from kubectl_ddp.cli.internal.job_lookup import changed, seconds_of, target
-from kubectl_ddp.cli.internal.job_progress import show_progress
+from kubectl_ddp.cli.internal.progress import show_progress
 from kubectl_ddp.errors import Interrupted, UsageError
 from kubectl_ddp.kube import job_kinds
 from kubectl_ddp.kube.objects import Object

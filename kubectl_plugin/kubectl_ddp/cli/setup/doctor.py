@@ -1,22 +1,176 @@
-"""Command ``kubectl ddp doctor``."""
+"""Command ``kubectl ddp doctor``: checks of this machine, and of the cluster if there is one.
+
+This machine: the command line, kubectl, and the requirements of local jobs.
+"""
 
 from __future__ import annotations
 
+import json
 import os
+import shutil
+import subprocess
 import sys
-from typing import TYPE_CHECKING
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path as FilePath
+from typing import TYPE_CHECKING, Final
 
 import click
 
+from ddp_trainer.common.constants import Path
 from kubectl_ddp.backends.access import check_kubeconfig
+from kubectl_ddp.backends.local.paths import local_jobs_directory
 from kubectl_ddp.backends.select import cluster_of, has_kubeconfig
 from kubectl_ddp.cli.internal.command import HelpfulCommand, Options, shared_options
 from kubectl_ddp.cli.internal.output import fail_on_errors, print_findings
 from kubectl_ddp.errors import DdpError
-from kubectl_ddp.util.finding import Finding, Severity
+from kubectl_ddp.util.finding import Finding, Severity, ok, warning
 
 if TYPE_CHECKING:
     from kubectl_ddp.kube.objects import Object
+
+KUBECTL_SECONDS: Final = 10.0
+TORCH_SECONDS: Final = 120.0
+"""Timeout of importing torch, in seconds. The first import from a slow disk takes long."""
+OLDEST_TORCH: Final = (2, 10)
+"""Oldest recommended version. Earlier versions have CVE-2026-24747."""
+LEAST_SHM: Final = 64 << 20
+
+_PROBE: Final = (
+    "import json, torch; print(json.dumps([torch.__version__, torch.cuda.is_available(), torch.cuda.device_count()]))"
+)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ClientFacts:
+    """Properties of this machine."""
+
+    python: str
+    """Python interpreter of local jobs."""
+    kubectl: str
+    """Version of kubectl; empty if not installed."""
+    plugin: str
+    """Path at which kubectl finds the plugin; empty if it is not on PATH."""
+    completion: str
+    torch: str
+    """Version of torch, or the last line of the error of its import."""
+    is_torch: bool
+    gpus: int
+    shm: int | None
+    """Free bytes in /dev/shm."""
+    jobs: str
+    is_writable: bool
+
+
+def inspect_client(python: str, environ: Mapping[str, str] = os.environ) -> ClientFacts:
+    """Return the properties of this machine. torch is imported in a separate process."""
+    is_torch, torch, gpus = _torch(python)
+    jobs = local_jobs_directory(environ)
+    return ClientFacts(
+        python=python,
+        kubectl=_kubectl_version(),
+        plugin=shutil.which("kubectl-ddp") or "",
+        completion=shutil.which("kubectl_complete-ddp") or "",
+        torch=torch,
+        is_torch=is_torch,
+        gpus=gpus,
+        shm=_free(FilePath(Path.SHARED_MEMORY)),
+        jobs=str(jobs),
+        is_writable=_is_writable(jobs),
+    )
+
+
+def run_checks(facts: ClientFacts) -> Iterator[Finding]:
+    """Yield the results of all checks of this machine."""
+    if facts.kubectl:
+        yield ok(facts.kubectl, subject="kubectl")
+    else:
+        yield warning("not on PATH", "'kubectl-ddp' works without; 'kubectl ddp' needs it.", subject="kubectl")
+    if not facts.plugin:
+        yield warning("kubectl-ddp is not on PATH", "Put the folder it is installed in on PATH.", subject="plugin")
+    elif not facts.completion:
+        yield warning(facts.plugin, "kubectl_complete-ddp is not on PATH, so the tab key is dumb.", subject="plugin")
+    else:
+        yield ok(facts.plugin, subject="plugin")
+    if sys.platform != "linux":
+        yield ok(f"not on {sys.platform}: they need Linux", subject="local jobs")
+        return
+    yield _check_torch(facts)
+    yield _check_shared_memory(facts)
+    yield Finding(
+        Severity.OK if facts.is_writable else Severity.ERROR,
+        facts.jobs,
+        "" if facts.is_writable else "Make it writable, or set XDG_STATE_HOME.",
+        subject="local jobs",
+    )
+
+
+def _check_torch(facts: ClientFacts) -> Finding:
+    if not facts.is_torch:
+        fix = "Local jobs need it: pip install 'kubectl-ddp[trainer]'; on a cluster the image has it."
+        return warning(f"{facts.python}: {facts.torch}", fix, subject="torch")
+    found = f"{facts.torch}, {facts.gpus} GPUs ({facts.python})"
+    numbers = [int(part) for part in facts.torch.split("+")[0].split(".")[:2] if part.isdigit()]
+    if tuple(numbers) < OLDEST_TORCH:
+        return warning(found, "Versions before 2.10 have CVE-2026-24747.", subject="torch")
+    return ok(found, subject="torch")
+
+
+def _check_shared_memory(facts: ClientFacts) -> Finding:
+    if facts.shm is None:
+        return warning("not there", "Data-loader workers and NCCL need it.", subject=Path.SHARED_MEMORY)
+    free = f"{facts.shm / 2**20:.0f} MiB free"
+    if facts.shm < LEAST_SHM:
+        return warning(free, "Data-loader workers and NCCL want more: mount it larger.", subject=Path.SHARED_MEMORY)
+    return ok(free, subject=Path.SHARED_MEMORY)
+
+
+def _kubectl_version() -> str:
+    path = shutil.which("kubectl")
+    if path is None:
+        return ""
+    try:
+        done = subprocess.run(
+            [path, "version", "--client", "-o", "json"],
+            capture_output=True,
+            text=True,
+            timeout=KUBECTL_SECONDS,
+            check=False,
+        )
+        return f"{json.loads(done.stdout)['clientVersion']['gitVersion']} ({path})"
+    except (OSError, ValueError, KeyError, subprocess.TimeoutExpired):
+        return f"{path}, version unknown"
+
+
+def _torch(python: str) -> tuple[bool, str, int]:
+    """Return if torch can be imported, its version or the error, and the number of visible GPUs."""
+    try:
+        done = subprocess.run(
+            [python, "-c", _PROBE], capture_output=True, text=True, timeout=TORCH_SECONDS, check=False
+        )
+    except subprocess.TimeoutExpired:
+        return False, f"its import takes more than {TORCH_SECONDS:.0f} s", 0
+    except OSError as error:
+        return False, str(error.strerror), 0
+    try:
+        version, _, gpus = json.loads(done.stdout.splitlines()[-1])
+        return True, str(version), int(gpus)
+    except (ValueError, IndexError):
+        lines = done.stderr.strip().splitlines()
+        return False, lines[-1] if lines else f"it ended with code {done.returncode} and no word", 0
+
+
+def _free(path: FilePath) -> int | None:
+    try:
+        return shutil.disk_usage(path).free
+    except OSError:
+        return None
+
+
+def _is_writable(path: FilePath) -> bool:
+    """Return whether jobs can be created in a directory, which may not exist yet."""
+    there = next(folder for folder in (path, *path.parents) if folder.exists())
+    return there.is_dir() and os.access(there, os.W_OK | os.X_OK)
 
 
 @click.command(cls=HelpfulCommand)
@@ -28,8 +182,6 @@ def doctor(options: Options, *, strict: bool) -> None:
     Creates nothing but access reviews; features are detected by dry runs of a Job. If rights are missing, the Role to
     request follows the table. With --local, only this machine is checked. Exit code 4 means that a check failed.
     """
-    from kubectl_ddp.cli.setup.client import inspect_client, run_checks  # noqa: PLC0415 - not needed for help and completion
-
     found = list(run_checks(inspect_client(os.environ.get("KUBECTL_DDP_PYTHON") or sys.executable)))
     roles: list[Object] = []
     if not options.local:

@@ -6,8 +6,7 @@ from typing import Any
 
 import pytest
 
-from kubectl_ddp.capacity import Capacity, Inventory, capacity_to_dict, tables
-from kubectl_ddp.cli.setup.capacity_run import report_capacity
+from kubectl_ddp.capacity import Capacity, Inventory, capacity_to_dict, report_capacity, tables
 from kubectl_ddp.errors import Forbidden, NotFound
 from kubectl_ddp.kube.objects import Object
 from kubectl_ddp.preflight.model import Unknown

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from kubectl_ddp.cli.jobs import suspend as command
+from kubectl_ddp.cli.jobs import restart as command
 from kubectl_ddp.engines import Engine
 from kubectl_ddp.kube import job_kinds
 from kubectl_ddp.render import render

@@ -11,9 +11,8 @@ import pytest
 
 from kubectl_ddp.cli.internal.attach import attach_to_job
 from kubectl_ddp.cli.internal.command import Options
-from kubectl_ddp.cli.internal.job_progress import line_printer
-from kubectl_ddp.cli.jobs.suspend import wait_after, wait_until_running
-from kubectl_ddp.cli.progress.line_printers import PlainLines, RewrittenLine
+from kubectl_ddp.cli.internal.progress import PlainLines, RewrittenLine, line_printer
+from kubectl_ddp.cli.jobs.restart import wait_after, wait_until_running
 from kubectl_ddp.errors import Interrupted, JobFailed
 from kubectl_ddp.status.job_state import JobState
 from tests.support.kube_objects import job, job_metrics, pod, pod_metrics, rank_metrics, snapshot, terminated, waiting
@@ -89,7 +88,7 @@ def test_ctrl_c_tells_how_to_wait_again(monkeypatch: pytest.MonkeyPatch) -> None
     def pressed(_self: object, _state: JobState) -> None:
         raise KeyboardInterrupt
 
-    monkeypatch.setattr("kubectl_ddp.cli.progress.display.ProgressDisplay.update", pressed)
+    monkeypatch.setattr("kubectl_ddp.cli.internal.progress.ProgressDisplay.update", pressed)
     with pytest.raises(Interrupted) as raised:
         wait_after(Options(), a_backend(PENDING), "digits", "running", 60.0)
     assert raised.value.exit_code == 130

@@ -13,7 +13,7 @@ from ddp_trainer.common.constants import Label
 from kubectl_ddp.backends.cluster.http.api_errors import call
 from kubectl_ddp.backends.cluster.read.kueue_workloads import JOB_UID
 from kubectl_ddp.backends.job_recovery import RUN
-from kubectl_ddp.cli.progress import display
+from kubectl_ddp.cli.internal import progress
 from kubectl_ddp.cli.registry import COMMANDS
 from kubectl_ddp.cli.run import run
 from kubectl_ddp.engines import ENGINES
@@ -187,7 +187,7 @@ def asked(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Asked]:
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("PATH", "/nonexistent")  # what is handed over to kubectl is kubectl's
         patch.setenv("KUBECTL_DDP_PYTHON", "/bin/false")
-        patch.setattr(display, "STANDSTILL_SECONDS", 0.0)
+        patch.setattr(progress, "STANDSTILL_SECONDS", 0.0)
         yield {name: _asked(name, calls, tmp_path_factory.mktemp(name), patch) for name, calls in CALLS.items()}
 
 

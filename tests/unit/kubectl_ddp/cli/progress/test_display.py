@@ -10,9 +10,14 @@ from dataclasses import dataclass, field, replace
 
 import pytest
 
-from kubectl_ddp.cli.progress.display import LONGEST_PAUSE_SECONDS, STANDSTILL_SECONDS, ProgressDisplay
-from kubectl_ddp.cli.progress.estimates import WINDOW_SECONDS, StepRate
-from kubectl_ddp.cli.progress.progress_line import ProgressLine
+from kubectl_ddp.cli.internal.progress import (
+    LONGEST_PAUSE_SECONDS,
+    STANDSTILL_SECONDS,
+    WINDOW_SECONDS,
+    ProgressDisplay,
+    StepRate,
+)
+from kubectl_ddp.cli.internal.progress_line import ProgressLine
 from kubectl_ddp.errors import Unreachable
 from kubectl_ddp.kube.objects import Object, RelatedKind, RelatedObjects
 from kubectl_ddp.status.job_state import JobState, State, job_state

@@ -13,8 +13,8 @@ from dataclasses import dataclass, field
 
 import pytest
 
-from kubectl_ddp.cli.progress.line_printers import PlainLines, RewrittenLine
-from kubectl_ddp.cli.progress.progress_line import ProgressLine
+from kubectl_ddp.cli.internal.progress import PlainLines, RewrittenLine
+from kubectl_ddp.cli.internal.progress_line import ProgressLine
 
 ERASE = "\r\x1b[K"
 

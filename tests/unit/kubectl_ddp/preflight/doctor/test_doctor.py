@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from kubectl_ddp.cli.run import run
-from kubectl_ddp.cli.setup import client
+from kubectl_ddp.cli.setup import doctor as client
 from kubectl_ddp.engines import ENGINES
 from kubectl_ddp.preflight import doctor
 from kubectl_ddp.preflight.controller import CONTROLLER_SELECTOR

@@ -1,8 +1,12 @@
-"""Command ``kubectl ddp hang``."""
+"""Commands that diagnose a job: ``kubectl ddp why``, ``hang`` and ``bundle``."""
 
 from __future__ import annotations
 
+import io
+import os
+import sys
 import time
+from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 import click
@@ -10,11 +14,39 @@ import click
 from kubectl_ddp.cli.internal.command import HelpfulCommand, Options, shared_options
 from kubectl_ddp.cli.internal.job_lookup import target
 from kubectl_ddp.cli.internal.output import print_output, style
-from kubectl_ddp.errors import Interrupted
+from kubectl_ddp.errors import DdpError, Interrupted, UsageError
+from kubectl_ddp.util.terminal import raw
 
 if TYPE_CHECKING:
     from kubectl_ddp.backends.base import Backend
     from kubectl_ddp.hang.analysis import HangReport
+
+
+@click.command(cls=HelpfulCommand)
+@click.argument("job", required=False)
+@shared_options("json", "yaml")
+def why(options: Options, job: str | None) -> None:
+    """Diagnose a job: print causes with evidence and fix, the likeliest cause first.
+
+    The exit code is the class of the first cause: 0 the job runs or succeeded, 10 its code failed, 11 a machine
+    failed, 12 it is suspended or being deleted, 13 it waits for something, 14 it hangs.
+    """
+    from kubectl_ddp.observe.result_annotations import persist_result  # noqa: PLC0415 - not needed for help and completion
+    from kubectl_ddp.why.diagnosis import diagnosis_text, diagnosis_to_dict, gather, run_checks  # noqa: PLC0415
+
+    backend, name = target(options, job)
+    facts = gather(backend, name)
+    persist_result(backend, facts.job, facts.state)
+    found = run_checks(facts)
+    if options.output is not None:
+        print_output(diagnosis_to_dict(facts, found), options.output)
+    else:
+        click.echo(diagnosis_text(facts, found, style(options)))
+    for sentence in facts.around.unseen:
+        options.print_message(f"Not looked at: {sentence}")
+    if found and found[0].exit_code:
+        click.get_current_context().exit(found[0].exit_code)
+
 
 _AGAIN_SECONDS: Final = 1.0
 _PATIENCE_SECONDS: Final = 30.0
@@ -84,3 +116,44 @@ def _watch_for_hang(backend: Backend, name: str, seconds: float) -> HangReport:
             continue
         sight, verdict, missing = with_stacks(backend, snapshot, sight, verdict)
         return HangReport(state=state, sight=sight, verdict=verdict, now=time.time(), stacks_missing=missing)
+
+
+@click.command(cls=HelpfulCommand)
+@click.argument("job", required=False)
+@click.option(
+    "-O",
+    "--file",
+    "path",
+    metavar="FILE",
+    help="Output file, or '-' for stdout (default JOB-TIME.tar.gz in the current directory).",
+)
+@shared_options()
+def bundle(options: Options, job: str | None, *, path: str | None) -> None:
+    """Pack everything needed to debug a job into one tar.gz, without secrets.
+
+    Contains its objects and events, logs and metrics of its pods, the state of the cluster around it, and the findings
+    of why. Values of variables that look like secrets are removed, and Secrets are never read. Check the archive before
+    you share it.
+    """
+    from kubectl_ddp.why.support_bundle import files, write  # noqa: PLC0415 - not needed for help and completion
+
+    if path == "-" and sys.stdout.isatty():
+        raise UsageError("An archive is nothing for a terminal.", hint="Name a --file, or send it somewhere with '>'.")
+    backend, name = target(options, job)
+    stamp = time.strftime("%Y%m%d-%H%M%S", time.gmtime())
+    folder = f"{name}-{stamp}"
+    archive = io.BytesIO()
+    size = write(archive, folder, files(backend, name))
+    if path == "-":
+        raw(sys.stdout).buffer.write(archive.getvalue())
+        return
+    out = Path(path or f"{folder}.tar.gz")
+    try:
+        # Readable only by its owner, because the removal of secrets is a heuristic.
+        with os.fdopen(os.open(out, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600), "wb") as file:
+            file.write(archive.getvalue())
+    except OSError as error:
+        raise DdpError(f"'{out}' cannot be written: {error.strerror}.", hint="Name another --file.") from error
+    click.echo(out)
+    packed = len(archive.getvalue())
+    options.print_message(f"{packed >> 10} KiB packed, {size >> 10} KiB unpacked. Look through it before you share it.")

@@ -1,0 +1,341 @@
+"""Progress of one job, shown while a command waits for it, in the form that the flags and the terminal allow.
+
+:class:`RewrittenLine` rewrites one line in place on a terminal, :class:`PlainLines` prints lines in a pipe.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import sys
+import threading
+import time
+from collections import deque
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import AbstractContextManager, nullcontext
+from dataclasses import replace
+from typing import Final, Protocol, Self, TextIO
+
+from ddp_trainer.common.safe_text.control_chars import escape_control_chars
+from kubectl_ddp.backends.base import Backend
+from kubectl_ddp.cli.internal.command import Options
+from kubectl_ddp.cli.internal.progress_line import ProgressLine, end_line, progress_line, start_line
+from kubectl_ddp.errors import DdpError
+from kubectl_ddp.status.job_state import JobState, State
+from kubectl_ddp.util.finding import Finding, Severity
+from kubectl_ddp.util.process import location_flags, program
+from kubectl_ddp.util.terminal import raw
+
+WINDOW_SECONDS: Final = 60.0
+"""Length of the time over which steps are counted."""
+LEAST_SECONDS: Final = 5.0
+"""Minimum length of that time. Before, the step time that the ranks report is used."""
+
+
+class StepRate:
+    """Rate of committed steps over the last minute."""
+
+    def __init__(self) -> None:
+        self._seen: deque[tuple[float, int]] = deque()
+        self._group: int | None = None
+        self._eta: float | None = None
+
+    def eta_seconds(self, state: JobState, now: float) -> float | None:
+        """Return the remaining seconds; None if steps or their planned number are unknown.
+
+        The estimate changes only with the step.
+
+        Args:
+            state: Current state of the job.
+            now: Time of a monotonic clock, in seconds.
+        """
+        if state.step is None or not state.steps_planned:
+            return None
+        if self._group != state.generation or (self._seen and state.step < self._seen[-1][1]):
+            self._seen.clear()  # another group has another pace, and may repeat steps
+        self._group = state.generation
+        if self._seen and state.step == self._seen[-1][1]:
+            return self._eta
+        self._seen.append((now, state.step))
+        while len(self._seen) > 1 and self._seen[1][0] <= now - WINDOW_SECONDS:
+            self._seen.popleft()
+        self._eta = self._estimate(state, state.steps_planned - state.step)
+        return self._eta
+
+    def _estimate(self, state: JobState, left: int) -> float | None:
+        (first, low), (last, high) = self._seen[0], self._seen[-1]
+        if last - first < LEAST_SECONDS:
+            return state.eta_seconds
+        return max(0, left) * (last - first) / (high - low)
+
+
+class LastProgress:
+    """Fills gaps in the metrics of a running job: pods that end stop answering before the job has ended."""
+
+    def __init__(self) -> None:
+        self._last: JobState | None = None
+
+    def fill(self, state: JobState) -> JobState:
+        """Return the state, or the last one with its progress if this one has less; its nodes are the current ones."""
+        if state.state is not State.RUNNING:
+            self._last = None
+        elif self._last is not None and _known(state) < _known(self._last):
+            return replace(self._last, nodes=state.nodes)
+        else:
+            self._last = state
+        return state
+
+
+def _known(state: JobState) -> int:
+    """Return how many values of the progress are known."""
+    return sum(value is not None for value in (state.world_size, state.step, state.steps_planned))
+
+
+QUIET_SECONDS: Final = 1.0
+"""Seconds without log lines after which the erased line returns."""
+
+SHORTEST_SECONDS: Final = 10.0
+"""Minimum seconds between plain lines of one phase."""
+LONGEST_SECONDS: Final = 300.0
+"""Maximum of that time. Some CI systems end a command that prints nothing for ten minutes."""
+SHARE: Final = 0.1
+"""Share of the time so far for which a plain line is enough. A day of training takes some 300 lines."""
+
+_ERASE: Final = "\r\033[K"
+_NO_WRAP, _WRAP = "\033[?7l", "\033[?7h"
+
+
+class LinePrinter(Protocol):
+    """Place where the progress is shown."""
+
+    def show(self, line: ProgressLine) -> None:
+        """Show the line, unless it is shown already."""
+
+    def paused(self) -> AbstractContextManager[None]:
+        """Make room for other output inside the block."""
+
+    def close(self) -> None:
+        """Remove what is not to stay. Nothing is shown afterwards."""
+
+
+class RewrittenLine:
+    """The last line of a terminal, rewritten in place and cut to its width. Its methods may be called by any thread."""
+
+    def __init__(self, stream: TextIO, clock: Callable[[], float] = time.monotonic) -> None:
+        """Create a line.
+
+        Args:
+            stream: Stream of the terminal, without escaping.
+            clock: Source of monotonic time.
+        """
+        self._stream = stream
+        self._clock = clock
+        self._lock = threading.Lock()
+        self._shown = ""
+        self._quiet_from = 0.0
+        self._is_closed = False
+
+    def show(self, line: ProgressLine) -> None:
+        """Replace the line, unless other output was printed within the last second.
+
+        The width is read each time, so a resized window gets a line of its new width.
+        """
+        text = escape_control_chars(str(line))[: max(0, self._width() - 1)]
+        with self._lock:
+            if self._is_closed or text == self._shown or self._clock() < self._quiet_from:
+                return
+            self._shown = text
+            # Without wrapping, a character of two columns cannot push the end of the line into the next one.
+            self._write(f"{_NO_WRAP}{_ERASE}{text}{_WRAP}")
+
+    @contextlib.contextmanager
+    def paused(self) -> Iterator[None]:
+        """Erase the line before other output. It returns once no such output has followed for a second."""
+        with self._lock:
+            self._erase()
+            yield
+            self._quiet_from = self._clock() + QUIET_SECONDS
+
+    def close(self) -> None:
+        """Erase the line for good."""
+        with self._lock:
+            self._erase()
+            self._is_closed = True
+
+    def _erase(self) -> None:
+        if self._shown:
+            self._write(_ERASE)
+        self._shown = ""
+
+    def _width(self) -> int:
+        try:
+            return os.get_terminal_size(self._stream.fileno()).columns or 80
+        except OSError:
+            return 80
+
+    def _write(self, text: str) -> None:
+        encoding = self._stream.encoding or "ascii"
+        self._stream.write(text.encode(encoding, "replace").decode(encoding))
+        self._stream.flush()
+
+
+class PlainLines:
+    """One line per phase and per new cause, and further lines of the same phase at growing intervals."""
+
+    def __init__(self, write: Callable[[str], None], clock: Callable[[], float] = time.monotonic) -> None:
+        """Create a printer.
+
+        Args:
+            write: Function that prints a line.
+            clock: Source of monotonic time.
+        """
+        self._write_line = write
+        self._clock = clock
+        self._last: ProgressLine | None = None
+        self._begun = self._printed = clock()
+        self._is_closed = False
+
+    def show(self, line: ProgressLine) -> None:
+        """Print the line if its phase or cause is new, or if it differs and the last line is old enough."""
+        last, now = self._last, self._clock()
+        if self._is_closed or line == last:
+            return
+        is_news = last is None or (line.phase, line.cause) != (last.phase, last.cause)
+        age = min(max(SHORTEST_SECONDS, SHARE * (now - self._begun)), LONGEST_SECONDS)
+        if is_news or now - self._printed >= age:
+            self._last, self._printed = line, now
+            self._write_line(str(line))
+
+    def paused(self) -> AbstractContextManager[None]:
+        """Do nothing: whole lines leave room for other lines."""
+        return contextlib.nullcontext()
+
+    def close(self) -> None:
+        """Print nothing from now on."""
+        self._is_closed = True
+
+
+STANDSTILL_SECONDS: Final = 15.0
+"""Seconds without a change after which the cause is looked for."""
+LONGEST_PAUSE_SECONDS: Final = 600.0
+"""Maximum time until the cause of the same standstill is looked for again. The time doubles up to it."""
+
+
+class ProgressDisplay:
+    """Shows the states of a job. Use it as a context manager: the line is removed at the end."""
+
+    def __init__(
+        self, backend: Backend, printer: LinePrinter | None, clock: Callable[[], float] = time.monotonic
+    ) -> None:
+        """Create a display.
+
+        Args:
+            backend: Place where the job runs.
+            printer: Output of the lines; None to show nothing.
+            clock: Source of monotonic time.
+        """
+        self._backend, self._printer, self._clock = backend, printer, clock
+        self._progress, self._pace = LastProgress(), StepRate()
+        self._line: ProgressLine | None = None
+        """Current line, without its cause and estimates."""
+        self._changed = self._asks = 0.0
+        """Time of the last change, and time to look for a cause."""
+        self._cause: Finding | None = None
+        self._is_asking = False
+        self.last: JobState | None = None
+        """Last state that was seen."""
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        if self._printer is not None:
+            self._printer.close()
+
+    @property
+    def seen(self) -> Callable[[JobState], None] | None:
+        """Function that receives the states; None if nothing is shown, and states need no metrics."""
+        return self.update if self._printer is not None else None
+
+    def paused(self) -> AbstractContextManager[None]:
+        """Make room for other output inside the block."""
+        return self._printer.paused() if self._printer is not None else nullcontext()
+
+    def update(self, state: JobState) -> None:
+        """Show a state."""
+        self.last = state
+        if state.is_terminal or self._printer is None:
+            return
+        now, state = self._clock(), self._progress.fill(state)
+        line = progress_line(replace(state, eta_seconds=None), time.time())
+        if line != self._line:
+            self._line, self._cause = line, None
+            self._changed, self._asks = now, now + STANDSTILL_SECONDS
+        elif now >= self._asks and not self._is_asking:
+            self._asks = now + min(now - self._changed, LONGEST_PAUSE_SECONDS)
+            self._is_asking = True
+            threading.Thread(target=self._find_cause, args=(state.name, line), name="standstill", daemon=True).start()
+        shown = progress_line(replace(state, eta_seconds=self._pace.eta_seconds(state, now)), time.time())
+        self._printer.show(replace(shown, cause=self._cause.message if self._cause else ""))
+
+    def _find_cause(self, name: str, line: ProgressLine) -> None:
+        """Look for the cause of a standstill. It is dropped if the line has changed meanwhile, or if it is known: its
+        message may count seconds.
+        """
+        from kubectl_ddp.why.diagnosis import gather, run_checks  # noqa: PLC0415
+
+        try:
+            found = run_checks(gather(self._backend, name))
+        except DdpError:  # denied, or the API server does not answer: the next attempt may succeed
+            found = ()
+        finally:
+            self._is_asking = False
+        first = next((each for each in found if each.severity in {Severity.ERROR, Severity.WARNING}), None)
+        is_known = self._cause is not None and first is not None and self._cause.subject == first.subject
+        if self._line == line and first is not None and not is_known:
+            self._cause = first
+
+
+def show_progress(backend: Backend, options: Options, *, logs: TextIO | None = None) -> ProgressDisplay:
+    """Return a display for the job that a command waits for.
+
+    Args:
+        backend: Place where the job runs.
+        options: Shared flags.
+        logs: Stream to which the command prints logs meanwhile.
+    """
+    return ProgressDisplay(backend, line_printer(options, logs, os.environ))
+
+
+def line_printer(options: Options, logs: TextIO | None, environ: Mapping[str, str]) -> LinePrinter | None:
+    """Return the form of the progress: a rewritten line on a capable terminal, plain lines elsewhere, or None.
+
+    A program that reads ``-o`` gets no plain lines, since it may read the errors on stderr, too.
+    """
+    if options.quiet or sys.stderr is None:
+        return None
+    # Logs in a pipe may come back to the same terminal, as through tee, where they cannot be told from the line.
+    is_terminal = sys.stderr.isatty() and (logs is None or logs.isatty())
+    if is_terminal and environ.get("TERM", "dumb") != "dumb":
+        return RewrittenLine(raw(sys.stderr))
+    return PlainLines(options.print_message) if options.output is None else None
+
+
+def print_start(state: JobState, seconds: float, options: Options) -> None:
+    """Print that a job runs ``seconds`` after a change, with the command that shows more. It may have ended already."""
+    if state.is_terminal:
+        print_end(state, options)
+    else:
+        options.print_message(f"{start_line(state, seconds)} Follow it with '{_command('logs -f', state)}'.")
+
+
+def print_end(state: JobState, options: Options) -> None:
+    """Print the summary of a job that has ended, with the command that shows more; errors have their own."""
+    is_fine = state.state is State.SUCCEEDED
+    more = f" See it with '{_command('report', state)}'." if is_fine else ""
+    options.print_message(f"{end_line(state, time.time())}{more}")
+
+
+def _command(words: str, state: JobState) -> str:
+    command, *flags = words.split()
+    return " ".join([program(), command, state.name, *flags]) + location_flags()
