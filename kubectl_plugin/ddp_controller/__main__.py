@@ -10,11 +10,11 @@ import sys
 from dataclasses import replace
 from functools import partial
 
-from ddp_controller.decisions import Timing
 from ddp_controller.lease import Lease
 from ddp_controller.loop import Controller, log, until_reachable
 from ddp_controller.metrics import ControllerMetrics
 from ddp_controller.rbac_rules import check_rights
+from ddp_controller.running_job import Timing
 from ddp_controller.world import World
 from kubectl_ddp.backends.cluster.http.api import Api
 from kubectl_ddp.backends.cluster.http.connection import connect

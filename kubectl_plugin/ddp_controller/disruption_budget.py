@@ -5,9 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from typing import Final
 
-from ddp_controller.decisions import SetBudget, Timing
 from ddp_controller.pod_move import has_store, is_replaceable
-from ddp_controller.running_job import RunningJob
+from ddp_controller.running_job import RunningJob, SetBudget, Timing
 from ddp_trainer.common.constants import Label, Role
 from kubectl_ddp.kube.label_selector import selects
 from kubectl_ddp.kube.objects import Object

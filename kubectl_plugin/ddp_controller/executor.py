@@ -11,9 +11,8 @@ import contextlib
 import hashlib
 import time
 
-from ddp_controller.decisions import Decision, Evict, Resize, SetBudget
 from ddp_controller.disruption_budget import OWN_ROLE, budget_name, budget_of, is_own, job_owner
-from ddp_controller.running_job import RunningJob
+from ddp_controller.running_job import Decision, Evict, Resize, RunningJob, SetBudget
 from ddp_trainer.common.constants import Label
 from kubectl_ddp.backends.cluster.http.api import Api
 from kubectl_ddp.backends.cluster.read.jobs import path

@@ -14,16 +14,14 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from typing import Any, Final, TypeVar
 
-from ddp_controller.decisions import Decision, Evict, Resize, SetBudget, Timing
 from ddp_controller.disruption_budget import decide_budget, is_own, orphans
 from ddp_controller.executor import delete_budgets, execute, report_skipped
 from ddp_controller.lease import Lease
 from ddp_controller.metrics import ControllerMetrics
-from ddp_controller.node_health import CORDONED
-from ddp_controller.pod_move import decide_move
+from ddp_controller.pod_move import CORDONED, decide_move
 from ddp_controller.quota import decide_sizes
 from ddp_controller.reconciler import Reconciler
-from ddp_controller.running_job import RunningJob
+from ddp_controller.running_job import Decision, Evict, Resize, RunningJob, SetBudget, Timing
 from ddp_controller.train_jobs import TrainJobs
 from ddp_controller.world import Malformed, World
 from kubectl_ddp.backends.cluster.http.api import Api

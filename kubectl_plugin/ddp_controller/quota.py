@@ -1,9 +1,6 @@
 """Sizes of elastic jobs by the quota of Kueue's queues. Pure functions.
 
-Rule: the first job that waits in a ClusterQueue, in Kueue's order, gets room from running jobs of lower priority, if it
-then fits. The lowest priority gives first; among equals, the job with the most replicas above its minimum, then the
-youngest. If no job waits, free nominal quota goes to the highest priority first; among equals, to the job with the
-smallest share of its range, then the oldest. Sizes are whole replicas, and never below the minimum.
+A job can use the nominal quota of its ClusterQueue, and what the cohort lends.
 """
 
 from __future__ import annotations
@@ -14,13 +11,84 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final
 
-from ddp_controller.decisions import Resize, Timing
-from ddp_controller.quota_shares import Share, Usage, cohort_of, shares_of
-from ddp_controller.running_job import RunningJob
+from ddp_controller.running_job import Resize, RunningJob, Timing
 from ddp_trainer.common.constants import Annotation
-from kubectl_ddp.kube.kueue_queue import inactive_reason, is_waiting, owner_of
+from kubectl_ddp.kube.kueue_queue import flavor_quotas, inactive_reason, is_waiting, owner_of
 from kubectl_ddp.kube.objects import Object, holds
-from kubectl_ddp.preflight.resources import PODS, Amounts, added, requests_of, subtract, times, total
+from kubectl_ddp.preflight.resources import PODS, Amounts, added, milli_values, requests_of, subtract, times, total
+
+Usage = Mapping[str, Mapping[tuple[str, str], int]]
+"""Name of a ClusterQueue → (flavor, resource) → quota that its admitted jobs reserve, in thousandths of the unit."""
+
+
+@dataclass(frozen=True, slots=True)
+class Share:
+    """Quota of a ClusterQueue for one resource of one flavor, in thousandths of the resource's unit."""
+
+    resource: str
+    quota: int
+    used: int
+    """Use of the nominal quota and of borrowed quota."""
+    lent: int
+    """Quota that the cohort lends to this queue, within its limits; negative if it uses quota of this queue."""
+
+    @property
+    def free(self) -> int:
+        """Amount that a new job can use now."""
+        return max(0, self.quota - self.used + self.lent)
+
+    @property
+    def unused(self) -> int:
+        """Nominal quota that neither this queue nor its cohort uses."""
+        return max(0, self.quota - self.used + min(0, self.lent))
+
+
+def shares_of(cluster: Object, clusters: Sequence[Object], usage: Usage) -> list[Share]:
+    """Return the quotas of a ClusterQueue.
+
+    Quotas of Cohort objects are not counted.
+
+    Args:
+        cluster: The ClusterQueue.
+        clusters: All ClusterQueues, this one included, for the quota that the cohort can lend.
+        usage: Quota that jobs reserve.
+    """
+    found = []
+    for flavor, resource in flavor_quotas(cluster):
+        quota, name = milli_values(resource), str(resource["name"])
+        lent = _lendable_quota(cluster, clusters, usage, (flavor, name))
+        lent = min(lent, quota.get("borrowingLimit", lent))
+        used = usage[_name(cluster)].get((flavor, name), 0)
+        found.append(Share(name, quota["nominalQuota"], used, lent))
+    return found
+
+
+def _lendable_quota(cluster: Object, clusters: Sequence[Object], usage: Usage, which: tuple[str, str]) -> int:
+    """Return the unused quota of the other queues in the cohort, less the quota that they have borrowed.
+
+    It is negative if they have borrowed from this queue.
+    """
+    found = 0
+    for other in clusters:
+        if other is cluster or not cohort_of(cluster) or cohort_of(other) != cohort_of(cluster):
+            continue
+        for flavor, resource in flavor_quotas(other):
+            if (flavor, resource["name"]) == which:
+                quota = milli_values(resource)
+                spare = quota["nominalQuota"] - usage[_name(other)].get(which, 0)
+                found += min(spare, quota.get("lendingLimit", spare))
+    return found
+
+
+def cohort_of(cluster: Object) -> str:
+    """Return the name of the cohort. Its field is ``cohortName`` in v1beta2 and ``cohort`` before."""
+    spec = cluster.get("spec") or {}
+    return str(spec.get("cohortName") or spec.get("cohort") or "")
+
+
+def _name(cluster: Object) -> str:
+    return str(cluster["metadata"]["name"])
+
 
 MOST_STEPS: Final = 500
 """Most steps from one size to the next that one pass takes in a ClusterQueue. The next pass continues."""

@@ -1,4 +1,7 @@
-"""A job as the controller sees it: its size, its bounds and its pods. Pure functions."""
+"""A job as the controller sees it, its size, its bounds and its pods, and the decisions about it. Pure functions.
+
+Decisions are :class:`Resize`, :class:`Evict` and :class:`SetBudget`; :class:`Timing` holds their limits of time.
+"""
 
 from __future__ import annotations
 
@@ -261,3 +264,49 @@ def _member(pod: Object, ready_since: float | None, doomed: Mapping[str, str]) -
         doom=doomed.get(node, ""),
         labels=pod["metadata"].get("labels") or {},
     )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Timing:
+    """Limits of time, in seconds."""
+
+    settle: float = 10.0
+    """Least time that a pod must be ready before the group relies on it."""
+    patience: float = 120.0
+    """Time to wait for a replacement before a pod may leave without one."""
+    cooldown: float = 3.0
+    """Least time between two changes of size by quota, per ClusterQueue."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Resize:
+    """Change the number of worker pods, together with annotations of the root object."""
+
+    job: RunningJob
+    size: int
+    annotations: Mapping[str, str | None]
+    """Annotation → new value; None removes it."""
+    action: str
+    """``surge``, ``settle``, ``shrink``, ``grow``, ``start`` or ``withdraw``."""
+    reason: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Evict:
+    """Evict one pod through the eviction API, so that the job's PodDisruptionBudget counts."""
+
+    job: RunningJob
+    pod: Member
+    reason: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SetBudget:
+    """Give the job's PodDisruptionBudget this size, or delete it."""
+
+    job: RunningJob
+    min_available: int | None
+    """Pods that an eviction must leave; None for no PodDisruptionBudget."""
+
+
+Decision = Resize | Evict | SetBudget

@@ -6,8 +6,7 @@ import json
 from collections.abc import Sequence
 from typing import Any
 
-from ddp_controller.decisions import Timing
-from ddp_controller.running_job import RunningJob, running_job
+from ddp_controller.running_job import RunningJob, Timing, running_job
 from kubectl_ddp.engines import ENGINES
 from kubectl_ddp.kube import job_kinds
 from kubectl_ddp.kube.objects import Object, Snapshot

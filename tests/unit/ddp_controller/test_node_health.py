@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from ddp_controller.node_health import CONDITIONS, TAINTS, doom_reason
+from ddp_controller.pod_move import CONDITIONS, TAINTS, doom_reason
 
 
 def node(*taints: str, unschedulable: bool = False, **conditions: str) -> dict[str, Any]:

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from ddp_controller.pod_membership import PodMembership
+from ddp_controller.world import PodMembership
 from ddp_trainer.common.metric_names import Metric
 from kubectl_ddp.backends.cluster.http.api import Api
 from kubectl_ddp.backends.cluster.http.connection import connect

@@ -6,9 +6,8 @@ from dataclasses import replace
 
 import pytest
 
-from ddp_controller.decisions import Evict, Resize
 from ddp_controller.pod_move import decide_move
-from ddp_controller.running_job import RunningJob, running_job
+from ddp_controller.running_job import Evict, Resize, RunningJob, running_job
 from kubectl_ddp.kube.objects import Snapshot
 from tests.unit.ddp_controller.controller_jobs import DOOMED, FINE, NOW, TIMING, moving, pod, root, seen, store
 

@@ -1,6 +1,6 @@
 """Quota that a ClusterQueue can use, by its cohort's limits for lending and borrowing."""
 
-from ddp_controller.quota_shares import Share, shares_of
+from ddp_controller.quota import Share, shares_of
 from kubectl_ddp.kube.objects import Object
 
 GPU = "nvidia.com/gpu"

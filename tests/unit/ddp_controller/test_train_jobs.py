@@ -10,9 +10,8 @@ from typing import Any
 
 import pytest
 
-from ddp_controller.decisions import Resize
 from ddp_controller.executor import execute
-from ddp_controller.running_job import running_job
+from ddp_controller.running_job import Resize, running_job
 from ddp_controller.train_jobs import JOBSET_NAME, JOBSET_UID, KEY_SECRET, STORE_SECONDS, TrainJobs
 from ddp_controller.world import World
 from ddp_trainer.common.constants import Annotation, Env, Label, Role
