@@ -8,8 +8,7 @@ from typing import Final
 from ddp_controller.pod_move import has_store, is_replaceable
 from ddp_controller.running_job import RunningJob, SetBudget, Timing
 from ddp_trainer.common.constants import Label, Role
-from kubectl_ddp.kube.label_selector import selects
-from kubectl_ddp.kube.objects import Object
+from kubectl_ddp.kube.objects import Object, selects
 
 MANAGER: Final = "ddp-controller"
 """Value of the label ``app.kubernetes.io/managed-by`` of the controller's PodDisruptionBudgets."""

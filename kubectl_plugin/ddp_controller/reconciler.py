@@ -50,8 +50,7 @@ from kubectl_ddp.kube import ddpjob, job_kinds
 from kubectl_ddp.kube.kueue_queue import KUEUE_QUEUE
 from kubectl_ddp.kube.objects import Object, Snapshot, condition_of
 from kubectl_ddp.kube.timestamps import epoch
-from kubectl_ddp.spec.defaults import DefaultingContext
-from kubectl_ddp.spec.resolve import Resolved, resolve
+from kubectl_ddp.spec.resolve import DefaultingContext, Resolved, resolve
 from kubectl_ddp.values.program import Script
 from kubectl_ddp.version import default_image
 

@@ -38,8 +38,7 @@ from kubectl_ddp.kube import job_kinds
 from kubectl_ddp.kube.objects import Object, Snapshot
 from kubectl_ddp.kube.timestamps import epoch
 from kubectl_ddp.render import runtime
-from kubectl_ddp.spec.defaults import DefaultingContext
-from kubectl_ddp.spec.resolve import resolve
+from kubectl_ddp.spec.resolve import DefaultingContext, resolve
 from kubectl_ddp.status.termination_message import is_running, stores
 from kubectl_ddp.values.pod import RuntimeMount
 from kubectl_ddp.values.program import Command

@@ -11,10 +11,9 @@ from hypothesis import assume, given, settings
 
 from kubectl_ddp.client.layers import layer_of_object
 from kubectl_ddp.kube.ddpjob import CONTROLS
-from kubectl_ddp.spec.defaults import DefaultingContext
 from kubectl_ddp.spec.fields import FILE_KEYS
 from kubectl_ddp.spec.model import JobSpec
-from kubectl_ddp.spec.resolve import resolve
+from kubectl_ddp.spec.resolve import DefaultingContext, resolve
 from kubectl_ddp.spec.serialization import to_ddpjob
 from kubectl_ddp.version import version
 from tests.support.examples import JOB_FILES

@@ -16,7 +16,7 @@ from ddp_trainer.common.constants import Path as FolderPath
 from kubectl_ddp.backends.cluster.write.submission import PLATFORM_MONITOR
 from kubectl_ddp.render import render
 from kubectl_ddp.render.objects import OWNER_READS
-from kubectl_ddp.spec.shared_presets import CONFIG_MAP, SharedPresets
+from kubectl_ddp.spec.external_values import CONFIG_MAP, SharedPresets
 from kubectl_ddp.version import default_image, version
 from tests.render.platform_values import KUEUE, PROMETHEUS, WITH_QUEUES
 from tests.render.platform_values_controller import TRAINER

@@ -16,9 +16,8 @@ from ddp_trainer.train.cli import parse
 from kubectl_ddp.engines import Engine
 from kubectl_ddp.kube.ddpjob import KIND
 from kubectl_ddp.render.objects import PLACEHOLDER
-from kubectl_ddp.spec.defaults import DefaultingContext
 from kubectl_ddp.spec.job_file import read
-from kubectl_ddp.spec.resolve import resolve
+from kubectl_ddp.spec.resolve import DefaultingContext, resolve
 from kubectl_ddp.values.quantity import Nodes
 from tools.docs.examples import JOB_FILE, RENDERED, targets
 

@@ -17,10 +17,9 @@ from kubectl_ddp.kube import job_kinds
 from kubectl_ddp.kube.objects import Object
 from kubectl_ddp.render import Site, render
 from kubectl_ddp.render.objects import PLACEHOLDER
-from kubectl_ddp.spec.defaults import DefaultingContext
 from kubectl_ddp.spec.job_key import Given, Kind, Origin
 from kubectl_ddp.spec.model import JobSpec
-from kubectl_ddp.spec.resolve import resolve
+from kubectl_ddp.spec.resolve import DefaultingContext, resolve
 from kubectl_ddp.util.yaml_text import to_yaml
 from tests.support.rendered import store_job, worker_template
 

@@ -15,10 +15,9 @@ from kubectl_ddp.code.script import read_script
 from kubectl_ddp.engines import ENGINES, Engine
 from kubectl_ddp.render import render
 from kubectl_ddp.render.objects import PLACEHOLDER, placeholder_run_id
-from kubectl_ddp.spec.defaults import DefaultingContext
 from kubectl_ddp.spec.job_file import read
 from kubectl_ddp.spec.model import JobSpec
-from kubectl_ddp.spec.resolve import resolve
+from kubectl_ddp.spec.resolve import DefaultingContext, resolve
 from kubectl_ddp.util.yaml_text import to_yaml
 from kubectl_ddp.values.program import Script
 from kubectl_ddp.version import default_image

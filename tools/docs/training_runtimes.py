@@ -21,9 +21,8 @@ from kubectl_ddp.kube.objects import Object
 from kubectl_ddp.render import render
 from kubectl_ddp.render.pod import CONTAINER_SECURITY
 from kubectl_ddp.render.runtime import HOOKS
-from kubectl_ddp.spec.defaults import DefaultingContext
 from kubectl_ddp.spec.job_key import Given, Kind, Origin
-from kubectl_ddp.spec.resolve import resolve
+from kubectl_ddp.spec.resolve import DefaultingContext, resolve
 from kubectl_ddp.util.yaml_text import to_yaml
 from kubectl_ddp.values.pod import RuntimeMount
 

@@ -41,7 +41,7 @@ class LazyGroup(click.Group):
         if word not in COMMANDS and word not in ALIASES and not word.startswith("-"):
             if word == "help":
                 return self._resolve_help(ctx, args[1:])
-            from kubectl_ddp.cli.internal.command_suggestions import suggest_command  # noqa: PLC0415 - only for errors
+            from kubectl_ddp.cli.internal.suggestions import suggest_command  # noqa: PLC0415 - only for errors
 
             raise UsageError(f"There is no command '{word}'.", hint=suggest_command(args, ctx.command_path))
         return super().resolve_command(ctx, args)

@@ -33,12 +33,12 @@ SECTIONS: Final[Mapping[str, Mapping[str, Entry]]] = {
             "kubectl_ddp.cli.setup.preflight", "preflight", "Check whether a job can run in the cluster."
         ),
         "capacity": Entry(
-            "kubectl_ddp.cli.setup.capacity", "capacity", "Show what is free by node, GPU type and queue."
+            "kubectl_ddp.cli.setup.preflight", "capacity", "Show what is free by node, GPU type and queue."
         ),
         "render": Entry("kubectl_ddp.cli.jobs.render", "render", "Print the objects that submit would create."),
         "clone": Entry("kubectl_ddp.cli.jobs.clone", "clone", "Submit a job again under another name, with changes."),
         "presets": Entry(
-            "kubectl_ddp.cli.setup.presets", "presets", "List presets and fabrics, and the values they set."
+            "kubectl_ddp.cli.setup.explain", "presets", "List presets and fabrics, and the values they set."
         ),
         "explain": Entry("kubectl_ddp.cli.setup.explain", "explain", "Describe the keys of a job file."),
     },
@@ -57,13 +57,13 @@ SECTIONS: Final[Mapping[str, Mapping[str, Entry]]] = {
         "top": Entry("kubectl_ddp.cli.jobs.top", "top", "Show throughput, step and loss of every rank, live."),
         "report": Entry("kubectl_ddp.cli.jobs.report", "report", "Write an HTML report of a job."),
         "dashboard": Entry("kubectl_ddp.cli.jobs.dashboard", "dashboard", "Open Grafana with a job selected."),
-        "wait": Entry("kubectl_ddp.cli.jobs.wait", "wait", "Wait for a condition of a job."),
+        "wait": Entry("kubectl_ddp.cli.jobs.events", "wait", "Wait for a condition of a job."),
     },
     ACCESS: {
         "exec": Entry(
             "kubectl_ddp.cli.jobs.pod_access", "exec_in_pod", "Run a command or a shell in the pod of a rank."
         ),
-        "profile": Entry("kubectl_ddp.cli.jobs.profile", "profile", "Record a trace of a rank's next steps."),
+        "profile": Entry("kubectl_ddp.cli.jobs.pod_access", "profile", "Record a trace of a rank's next steps."),
         "port-forward": Entry(
             "kubectl_ddp.cli.jobs.pod_access", "port_forward", "Forward ports of a rank's pod to this machine."
         ),

@@ -88,7 +88,7 @@ def _flag_hint(error: click.NoSuchOption, path: str, arguments: list[str]) -> st
         at = next((at for at, word in enumerate(arguments) if word in COMMANDS or word in ALIASES), None)
         words = ["list", error.option_name, "..."] if at is None else [arguments.pop(at), *arguments]
         return f"Flags follow the command, as in '{redact_text(' '.join([path, *words]))}'."
-    from kubectl_ddp.cli.internal.command_suggestions import suggest_flag_of  # noqa: PLC0415 - only for errors
+    from kubectl_ddp.cli.internal.suggestions import suggest_flag_of  # noqa: PLC0415 - only for errors
 
     command = error.ctx.command.name if error.ctx is not None else None
     if hint := suggest_flag_of(command or "", error.option_name, program()):

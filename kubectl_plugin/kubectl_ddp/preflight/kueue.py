@@ -8,7 +8,7 @@ from kubectl_ddp.engines import ENGINES
 from kubectl_ddp.kube.kueue_queue import inactive_reason
 from kubectl_ddp.kube.objects import Object
 from kubectl_ddp.preflight.model import Facts, Subject, read
-from kubectl_ddp.spec.queues import is_kueue_managed
+from kubectl_ddp.spec.rules import is_kueue_managed
 from kubectl_ddp.util.finding import Finding, error, ok, warning
 
 

@@ -5,8 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, Final
 
-from kubectl_ddp.kube.label_selector import selects
-from kubectl_ddp.kube.objects import Object
+from kubectl_ddp.kube.objects import Object, selects
 from kubectl_ddp.preflight import model as of
 from kubectl_ddp.preflight.model import Facts, Subject, Unknown, read
 from kubectl_ddp.preflight.resources import copies, parse_nodes, requests_of

@@ -21,7 +21,7 @@ from kubectl_ddp.preflight.resources import (
     requests_of,
     times,
 )
-from kubectl_ddp.spec.queues import is_kueue_managed
+from kubectl_ddp.spec.rules import is_kueue_managed
 from kubectl_ddp.util.finding import Finding, Severity, error, ok, warning
 from kubectl_ddp.util.text_table import pluralize
 

@@ -15,7 +15,7 @@ from kubectl_ddp.errors import UsageError
 from kubectl_ddp.kube.kueue_queue import KUEUE_ELASTIC, KUEUE_MIN_PARALLELISM, KUEUE_PRIORITY, KUEUE_QUEUE
 from kubectl_ddp.spec.layout import pods_of_a_replica
 from kubectl_ddp.spec.model import JobSpec
-from kubectl_ddp.spec.queues import SCHEDULERS, is_kueue_managed
+from kubectl_ddp.spec.rules import SCHEDULERS, is_kueue_managed
 from kubectl_ddp.values.pod import Placement
 from kubectl_ddp.values.program import Gang, QueueResize
 

@@ -22,7 +22,7 @@ from kubectl_ddp.kube.objects import Object
 from kubectl_ddp.render import launch, metadata, network, pod, pod_template
 from kubectl_ddp.render.metadata import NATIVE_VERSIONS
 from kubectl_ddp.spec.model import JobSpec
-from kubectl_ddp.spec.queues import is_kueue_managed, starting_pod_count
+from kubectl_ddp.spec.rules import is_kueue_managed, starting_pod_count
 from kubectl_ddp.spec.serialization import compact, digest, spec_to_dict
 
 SECRET_BYTES: Final = 32

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from kubectl_ddp.engines import ENGINES, PARTIALLY_ADMITTED
 from kubectl_ddp.fabrics.catalog import NONE
 from kubectl_ddp.spec import fabric
-from kubectl_ddp.spec.queues import is_kueue_managed
+from kubectl_ddp.spec.rules import is_kueue_managed
 from kubectl_ddp.spec.torchrun import torchrun_notes
 from kubectl_ddp.spec.trainer_arguments import object_store_url
 from kubectl_ddp.util.text_table import pluralize

@@ -1,7 +1,7 @@
 """Resolution of a job from its sources, flag over file over preset over default; and back to its minimal settings.
 
-After the sources, rules give the missing values. :func:`minimal_layer` reduces a complete job to the settings that
-produce it again.
+After the sources, rules give the missing values, one rule per optional key. :func:`minimal_layer` reduces a complete
+job to the settings that produce it again.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from typing import Any, Final
 from kubectl_ddp.errors import DdpError, UsageError, suggest_close_match, suggest_known
 from kubectl_ddp.fabrics.catalog import AUTO
 from kubectl_ddp.spec import fabric
-from kubectl_ddp.spec.defaults import RULES, DefaultingContext, Values
+from kubectl_ddp.spec.external_values import Shared, SharedPresets, nothing_shared
 from kubectl_ddp.spec.fields import DEFAULTS, FIELDS, FILE_KEYS, PRESET, PROGRAM_KEYS
 from kubectl_ddp.spec.job_key import Given, Kind, Layer, Origin
 from kubectl_ddp.spec.launcher_command import take_over
@@ -21,10 +21,106 @@ from kubectl_ddp.spec.model import JobSpec
 from kubectl_ddp.spec.presets import PRESETS, Preset
 from kubectl_ddp.spec.rules import checked, warnings
 from kubectl_ddp.spec.serialization import make_program, spec_to_dict
-from kubectl_ddp.spec.shared_presets import Shared, SharedPresets
 from kubectl_ddp.util.finding import Finding
 from kubectl_ddp.values.parsers import text
-from kubectl_ddp.values.quantity import BadValue
+from kubectl_ddp.values.program import default_job_name
+from kubectl_ddp.values.quantity import BadValue, Cpu, Memory
+
+Values = dict[str, Any]
+"""Parsed values by dotted key; maps are entry by entry."""
+
+DEFAULT: Final = Origin(Kind.DEFAULT)
+GIB: Final = 2**30
+
+
+@dataclass(frozen=True, slots=True)
+class DefaultingContext:
+    """Values from the environment of the command, as opposed to the user's settings."""
+
+    image: str
+    """Default image."""
+    image_origin: Origin = DEFAULT
+    name_suffix: str = ""
+    """Suffix that makes a default name unique."""
+    shared: Shared = nothing_shared
+    """Function that loads shared presets; used for a preset that is not built in."""
+    reads_files: bool = True
+    """False if no value may be the name of a file that is read here."""
+
+
+@dataclass(frozen=True, slots=True)
+class Rule:
+    """Default for one key."""
+
+    key: str
+    make: Callable[[Values, DefaultingContext], tuple[Any, Origin] | None]
+
+
+def _name(values: Values, surroundings: DefaultingContext) -> tuple[str, Origin]:
+    key = next(key for key in PROGRAM_KEYS if key in values)
+    name = default_job_name(make_program(key, values[key]))
+    suffix = f"-{surroundings.name_suffix}" if surroundings.name_suffix else ""
+    return name + suffix, Origin(Kind.RULE, key, "named after what it runs")
+
+
+def _image(_values: Values, surroundings: DefaultingContext) -> tuple[str, Origin]:
+    return surroundings.image, surroundings.image_origin
+
+
+def _gpus(values: Values, _surroundings: DefaultingContext) -> tuple[Any, Origin]:
+    if "mig" in values:
+        return 1, Origin(Kind.RULE, "mig", "one slice is all that a process can use")
+    return FIELDS["gpus"].default, DEFAULT
+
+
+def _nproc(values: Values, _surroundings: DefaultingContext) -> tuple[int, Origin]:
+    if values["gpus"]:
+        return values["gpus"], Origin(Kind.RULE, "gpus", "one process per GPU")
+    return 1, DEFAULT
+
+
+def _cpu(values: Values, _surroundings: DefaultingContext) -> tuple[Cpu, Origin]:
+    if values["gpus"]:
+        return Cpu(3000 * values["gpus"]), Origin(
+            Kind.RULE, "gpus", "3 cores per GPU: what the smallest usual GPU machines leave to a pod"
+        )
+    return Cpu(1000 * values["nproc"]), Origin(Kind.RULE, "nproc", "one core per process")
+
+
+def _memory(values: Values, _surroundings: DefaultingContext) -> tuple[Memory, Origin]:
+    if values["gpus"]:
+        return Memory(12 * GIB * values["gpus"]), Origin(
+            Kind.RULE, "gpus", "12 GiB per GPU: what the smallest usual GPU machines leave to a pod"
+        )
+    return Memory(GIB * (1 + values["nproc"])), Origin(
+        Kind.RULE, "nproc", "1 GiB per process and one for /dev/shm and the agent"
+    )
+
+
+def _shm(values: Values, _surroundings: DefaultingContext) -> tuple[Memory, Origin]:
+    size = max(1, values["memory"].size_bytes // 4)
+    return Memory(size), Origin(
+        Kind.RULE, "memory", "a quarter of the memory; 64 MiB, the default of containers, stops data loaders"
+    )
+
+
+def _threads(values: Values, _surroundings: DefaultingContext) -> tuple[str, Origin]:
+    threads = max(1, values["cpu"].millis // 1000 // values["nproc"])
+    reason = "cores per process; more threads than cores slow each other down"
+    return str(threads), Origin(Kind.RULE, "cpu and nproc", reason)
+
+
+RULES: Final[Sequence[Rule]] = (
+    Rule("name", _name),
+    Rule("image", _image),
+    Rule("gpus", _gpus),
+    Rule("nproc", _nproc),
+    Rule("cpu", _cpu),
+    Rule("memory", _memory),
+    Rule("shm", _shm),
+    Rule("env.OMP_NUM_THREADS", _threads),
+)
+"""Rules in order; each may use the results of earlier ones."""
 
 
 @dataclass(frozen=True, slots=True)

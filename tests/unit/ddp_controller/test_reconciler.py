@@ -18,9 +18,8 @@ from kubectl_ddp.client.submission.prepared_job import prepare_job
 from kubectl_ddp.code.archive import Code, code_parts
 from kubectl_ddp.kube.ddpjob import owner_reference
 from kubectl_ddp.kube.objects import Object, condition_of
-from kubectl_ddp.spec.defaults import DefaultingContext
 from kubectl_ddp.spec.job_file import read
-from kubectl_ddp.spec.resolve import resolve
+from kubectl_ddp.spec.resolve import DefaultingContext, resolve
 from kubectl_ddp.version import default_image
 from tests.support.api_server import ApiServer, kubeconfig, serving
 from tests.support.examples import JOB_FILES

@@ -14,10 +14,9 @@ from hypothesis import given, settings
 
 from kubectl_ddp.client.layers import layer_of_object
 from kubectl_ddp.errors import UsageError
-from kubectl_ddp.spec.defaults import DefaultingContext
 from kubectl_ddp.spec.fields import FILE_KEYS
 from kubectl_ddp.spec.model import JobSpec
-from kubectl_ddp.spec.resolve import resolve
+from kubectl_ddp.spec.resolve import DefaultingContext, resolve
 from kubectl_ddp.spec.serialization import to_ddpjob
 from tests.support.jobs import jobs
 from tests.support.refused_jobs import BY_SERVER, ddpjob

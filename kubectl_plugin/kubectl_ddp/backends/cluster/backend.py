@@ -44,8 +44,8 @@ if TYPE_CHECKING:
     from kubectl_ddp.preflight.model import Facts as Known
     from kubectl_ddp.preflight.model import Subject
     from kubectl_ddp.render.choose import Facts, Kind
+    from kubectl_ddp.spec.external_values import SharedPresets
     from kubectl_ddp.spec.model import JobSpec
-    from kubectl_ddp.spec.shared_presets import SharedPresets
     from kubectl_ddp.values.parsers import Egress
 
 
@@ -353,7 +353,7 @@ class ClusterBackend:
 
     def shared_presets(self) -> SharedPresets:
         """Return the presets that the namespace shares; empty without their ConfigMap."""
-        from kubectl_ddp.spec.shared_presets import CONFIG_MAP, SharedPresets  # noqa: PLC0415 - rarely used
+        from kubectl_ddp.spec.external_values import CONFIG_MAP, SharedPresets  # noqa: PLC0415 - rarely used
 
         place = f"the ConfigMap '{CONFIG_MAP}' in namespace '{self.namespace}'"
         try:

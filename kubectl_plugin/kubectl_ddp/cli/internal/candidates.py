@@ -132,7 +132,7 @@ def _ports(_context: click.Context) -> Iterable[Candidate]:
 
 def _config_keys(context: click.Context) -> Iterable[Candidate]:
     """Return the keys that may have a default, after ``set`` and ``unset``."""
-    from kubectl_ddp.spec.user_config import KEYS, SETTINGS  # noqa: PLC0415 - only for one command
+    from kubectl_ddp.spec.external_values import KEYS, SETTINGS  # noqa: PLC0415 - only for one command
 
     has_key = given_arguments(context)[:1] in (["set"], ["unset"])
     return [Candidate(key) for key in (*KEYS, *SETTINGS)] if has_key else []
@@ -179,7 +179,7 @@ def _in_kubeconfig(context: click.Context, kind: str) -> dict[str, Mapping[str, 
 def _preset_names(context: click.Context) -> Iterable[Candidate]:
     """Return the built-in presets and those that the namespace shares."""
     from kubectl_ddp.client.submission.resolved_job import shared_by  # noqa: PLC0415 - rarely needed
-    from kubectl_ddp.spec.shared_presets import SharedPresets  # noqa: PLC0415
+    from kubectl_ddp.spec.external_values import SharedPresets  # noqa: PLC0415
 
     place = where_of(context)
     there = SharedPresets()

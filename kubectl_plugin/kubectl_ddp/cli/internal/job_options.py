@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, Concatenate, Final, ParamSpec, TypeVar
 import click
 
 from kubectl_ddp.cli.internal.command import Options, PassthroughCommand, grouped_option, passthrough_args
-from kubectl_ddp.cli.internal.flag_aliases import (
+from kubectl_ddp.cli.internal.suggestions import (
     check_no_extra_args,
     check_program,
     is_job_file,

@@ -14,7 +14,7 @@ from kubectl_ddp.cli.internal.command import CUSTOM_COLUMNS, JSONPATH, HelpfulCo
 from kubectl_ddp.cli.internal.job_lookup import jobs_of, no_job, parse_job_name, resource
 from kubectl_ddp.cli.internal.output import is_document, print_output, style
 from kubectl_ddp.errors import DdpError, Interrupted, NotFound, suggest_close_match
-from kubectl_ddp.kube.objects import Object, Snapshot
+from kubectl_ddp.kube.objects import Object, Snapshot, parse_label_selector, selects
 from kubectl_ddp.observe.job_list import JobKey, JobListChange, key_of, observe_jobs, watch_list
 from kubectl_ddp.status.job_state import JobState
 from kubectl_ddp.status.job_tables import job_table
@@ -66,7 +66,6 @@ def _list_once(options: Options, backends: Sequence[Backend], listing: _Listing,
 def _parsed(selector: str | None) -> Object | None:
     if selector is None:
         return None
-    from kubectl_ddp.kube.label_selector import parse_label_selector  # noqa: PLC0415 - rarely needed
 
     return parse_label_selector(selector)
 
@@ -91,7 +90,6 @@ def _select(backends: Sequence[Backend], listing: _Listing, options: Options) ->
 def _matching(found: list[Found], selector: Object | None) -> list[Found]:
     if selector is None:
         return found
-    from kubectl_ddp.kube.label_selector import selects  # noqa: PLC0415 - rarely needed
 
     return [each for each in found if selects(selector, each[1].job["metadata"].get("labels") or {})]
 

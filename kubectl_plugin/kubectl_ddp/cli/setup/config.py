@@ -55,7 +55,7 @@ class _Action(click.Choice[str]):
 @shared_options("json", "yaml")
 def config(options: Options, action: str, words: tuple[str, ...]) -> None:
     """Show the values that commands use; set and unset defaults of your own."""
-    from kubectl_ddp.spec.user_config import config_file, write  # noqa: PLC0415 - not needed for help and completion
+    from kubectl_ddp.spec.external_values import config_file, write  # noqa: PLC0415 - not needed for help and completion
 
     low, high = WORDS[action]
     if not low <= len(words) <= high:
@@ -128,7 +128,7 @@ def _engine(backend: ClusterBackend) -> Row:
 def _files() -> Iterator[Row]:
     import shutil  # noqa: PLC0415 - not needed for help and completion
 
-    from kubectl_ddp.spec.user_config import config_file  # noqa: PLC0415
+    from kubectl_ddp.spec.external_values import config_file  # noqa: PLC0415
 
     yield "config", str(config_file()), "is there" if config_file().exists() else "is not there"
     yield "local jobs", str(local_jobs_directory()), "$XDG_STATE_HOME, or ~/.local/state"
@@ -137,8 +137,8 @@ def _files() -> Iterator[Row]:
 
 def _defaults() -> Iterator[Row]:
     """Yield the default values of a job's keys."""
+    from kubectl_ddp.spec.external_values import IMAGE_VARIABLE, defaults_of  # noqa: PLC0415 - not needed for help and completion
     from kubectl_ddp.spec.fields import DEFAULTS  # noqa: PLC0415
-    from kubectl_ddp.spec.user_config import IMAGE_VARIABLE, defaults_of  # noqa: PLC0415 - not needed for help and completion
     from kubectl_ddp.version import default_image  # noqa: PLC0415
 
     said = {key: (given.raw, given.origin.place) for key, given in defaults_of().items()}

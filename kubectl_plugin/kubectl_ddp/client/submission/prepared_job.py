@@ -30,6 +30,7 @@ from kubectl_ddp.render.choose import native_version, resolve_auto
 from kubectl_ddp.render.metadata import NATIVE_VERSIONS
 from kubectl_ddp.render.objects import placeholder_run_id
 from kubectl_ddp.spec import fabric, rules
+from kubectl_ddp.spec.external_values import IMAGE_VARIABLE
 from kubectl_ddp.spec.fields import FIELDS
 from kubectl_ddp.spec.job_key import Kind, Origin
 from kubectl_ddp.spec.launcher_command import LAUNCHERS
@@ -37,7 +38,6 @@ from kubectl_ddp.spec.model import JobSpec
 from kubectl_ddp.spec.plaintext_secrets import in_clear
 from kubectl_ddp.spec.resolve import Resolved
 from kubectl_ddp.spec.trainer_arguments import object_store_url
-from kubectl_ddp.spec.user_config import IMAGE_VARIABLE
 from kubectl_ddp.util.finding import Finding, warning
 from kubectl_ddp.util.text_table import pluralize
 from kubectl_ddp.values.program import Command, Gang, Script

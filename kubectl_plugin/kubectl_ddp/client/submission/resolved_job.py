@@ -9,11 +9,9 @@ from collections.abc import Mapping, Sequence
 from typing import Final
 
 from kubectl_ddp.backends.select import Where, cluster_of, is_local
-from kubectl_ddp.spec.defaults import DEFAULT, DefaultingContext
+from kubectl_ddp.spec.external_values import IMAGE_VARIABLE, SharedPresets, defaults_of
 from kubectl_ddp.spec.job_key import Kind, Layer, Origin
-from kubectl_ddp.spec.resolve import Resolved, resolve
-from kubectl_ddp.spec.shared_presets import SharedPresets
-from kubectl_ddp.spec.user_config import IMAGE_VARIABLE, defaults_of
+from kubectl_ddp.spec.resolve import DEFAULT, DefaultingContext, Resolved, resolve
 from kubectl_ddp.version import default_image
 
 LETTERS: Final = "bcdfghjklmnpqrstvwxz2456789"

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from kubectl_ddp.errors import UsageError
-from kubectl_ddp.kube.label_selector import parse_label_selector, selects
+from kubectl_ddp.kube.objects import parse_label_selector, selects
 
 LABELS = {"team": "a", "stage": "test"}
 

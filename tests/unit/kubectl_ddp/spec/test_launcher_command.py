@@ -10,10 +10,9 @@ import pytest
 
 from ddp_trainer.launch.flags import TORCHRUN
 from kubectl_ddp.errors import UsageError
-from kubectl_ddp.spec.defaults import DefaultingContext
 from kubectl_ddp.spec.job_key import Given, Kind, Layer, Origin
 from kubectl_ddp.spec.launcher_command import LAUNCHERS, take_over
-from kubectl_ddp.spec.resolve import Resolved, resolve
+from kubectl_ddp.spec.resolve import DefaultingContext, Resolved, resolve
 from kubectl_ddp.values.program import Command, Module, Script
 
 LOCAL_RANK = "--local_rank=${local_rank}"

@@ -6,7 +6,7 @@ import time
 
 import pytest
 
-from kubectl_ddp.spec.shared_presets import _parse_preset, _parse_yaml
+from kubectl_ddp.spec.external_values import _parse_preset, _parse_yaml
 
 PAIRS = zip("abcdefgh", "bcdefghi", strict=True)
 NESTED = "".join(f"{name}: &{name} [{', '.join(['*' + before] * 9)}]\n" for before, name in PAIRS)

@@ -4,10 +4,9 @@ from __future__ import annotations
 
 from hypothesis import given
 
-from kubectl_ddp.spec.defaults import DefaultingContext
 from kubectl_ddp.spec.job_key import Given, Kind, Origin
 from kubectl_ddp.spec.model import JobSpec
-from kubectl_ddp.spec.resolve import entries, minimal_layer, origin_from_job, resolve
+from kubectl_ddp.spec.resolve import DefaultingContext, entries, minimal_layer, origin_from_job, resolve
 from tests.support.jobs import jobs
 
 FLAG = Origin(Kind.FLAG, "--test")

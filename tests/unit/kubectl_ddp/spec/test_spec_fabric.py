@@ -8,11 +8,10 @@ from typing import Any
 import pytest
 
 from kubectl_ddp.errors import UsageError
-from kubectl_ddp.spec.defaults import DefaultingContext
 from kubectl_ddp.spec.fabric import object_entries, value_origins
 from kubectl_ddp.spec.job_key import Given, Kind, Origin
 from kubectl_ddp.spec.notes import spec_notes
-from kubectl_ddp.spec.resolve import Resolved, resolve
+from kubectl_ddp.spec.resolve import DefaultingContext, Resolved, resolve
 from kubectl_ddp.spec.serialization import spec_from_dict, spec_to_dict
 from kubectl_ddp.values.pod import Rdma
 

@@ -7,10 +7,9 @@ from pathlib import Path
 import pytest
 
 from kubectl_ddp.errors import DdpError, UsageError
-from kubectl_ddp.spec.defaults import DefaultingContext
+from kubectl_ddp.spec.external_values import config_file, defaults_of, read, write
 from kubectl_ddp.spec.job_key import Given, Kind, Origin
-from kubectl_ddp.spec.resolve import resolve
-from kubectl_ddp.spec.user_config import config_file, defaults_of, read, write
+from kubectl_ddp.spec.resolve import DefaultingContext, resolve
 
 
 @pytest.fixture

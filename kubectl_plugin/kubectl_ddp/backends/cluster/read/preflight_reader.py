@@ -29,7 +29,7 @@ from kubectl_ddp.preflight.controller import CONTROLLER_SELECTOR
 from kubectl_ddp.preflight.model import Facts, Subject, Unknown
 from kubectl_ddp.preflight.namespace_checks import pull_secrets
 from kubectl_ddp.rbac.rights import Right
-from kubectl_ddp.spec.queues import is_kueue_managed
+from kubectl_ddp.spec.rules import is_kueue_managed
 from kubectl_ddp.util.concurrency import each, run_concurrently
 from kubectl_ddp.values.program import Gang
 
