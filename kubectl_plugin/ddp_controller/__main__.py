@@ -31,7 +31,7 @@ def main(argv: list[str] | None = None) -> int:
     stop = Stop()
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, lambda *_: stop.request())
-    timing = Timing(settle=given.settle, patience=given.patience, cooldown=given.cooldown)
+    timing = Timing(settle=given.settle, replacement_timeout=given.patience, cooldown=given.cooldown)
     metrics = ControllerMetrics()
     try:
         connection = connect()

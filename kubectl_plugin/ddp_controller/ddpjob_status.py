@@ -28,7 +28,7 @@ _OF_STATE: Final[Mapping[str, frozenset[State]]] = {
 
 
 @dataclass(frozen=True, slots=True)
-class Verdict:
+class JobResult:
     """Condition Valid."""
 
     status: str = "True"
@@ -53,19 +53,19 @@ def expires_at(job: Object) -> float | None:
     return None if ttl is None or ended is None else ended + int(FIELDS["ttl"].parse(ttl))
 
 
-def status_without_run(job: Object, verdict: Verdict, now: float) -> Object:
+def status_without_run(job: Object, result: JobResult, now: float) -> Object:
     """Return the status of a DDPJob that has no root object yet."""
-    state = State.SUSPENDED if is_suspended(job) and verdict.status == "True" else State.PENDING
-    phase = INVALID if verdict.status == "False" else str(state)
+    state = State.SUSPENDED if is_suspended(job) and result.status == "True" else State.PENDING
+    phase = INVALID if result.status == "False" else str(state)
     return {
         **(job.get("status") or {}),
         "observedGeneration": job["metadata"].get("generation", 0),
         "phase": phase,
-        "conditions": _conditions(job, verdict, state, "", now),
+        "conditions": _conditions(job, result, state, "", now),
     }
 
 
-def status_of_run(job: Object, snapshot: Snapshot, verdict: Verdict, now: float) -> Object:
+def status_of_run(job: Object, snapshot: Snapshot, result: JobResult, now: float) -> Object:
     """Return the status of a DDPJob with its run."""
     root = snapshot.job
     queue = queued(root)
@@ -84,7 +84,7 @@ def status_of_run(job: Object, snapshot: Snapshot, verdict: Verdict, now: float)
         "readyReplicas": state.nodes.ready,
         "restarts": sum(state.restarts.values()),
         "selector": f"{Label.JOB}={job['metadata']['name']},{Label.ROLE}={Role.WORKER}",
-        "conditions": _conditions(job, verdict, state.state, _message(state), now),
+        "conditions": _conditions(job, result, state.state, _message(state), now),
     }
     if state.started is not None:
         status.setdefault("startTime", timestamp(state.started))
@@ -101,14 +101,14 @@ def status_of_lost_run(job: Object, now: float) -> Object:
         **status,
         "phase": str(State.FAILED),
         "completionTime": timestamp(now),
-        "conditions": _conditions(job, verdict_of(job), State.FAILED, message, now, reason="RootDeleted"),
+        "conditions": _conditions(job, result_of(job), State.FAILED, message, now, reason="RootDeleted"),
     }
 
 
-def verdict_of(job: Object) -> Verdict:
+def result_of(job: Object) -> JobResult:
     """Return the verdict in the status of a DDPJob."""
     found = condition_of(job, "Valid")
-    return Verdict(*(str(found.get(key, "")) for key in ("status", "reason", "message"))) if found else Verdict()
+    return JobResult(*(str(found.get(key, "")) for key in ("status", "reason", "message"))) if found else JobResult()
 
 
 def _message(state: JobState) -> str:
@@ -118,10 +118,10 @@ def _message(state: JobState) -> str:
 
 
 def _conditions(
-    job: Object, verdict: Verdict, state: State, message: str, now: float, *, reason: str = ""
+    job: Object, result: JobResult, state: State, message: str, now: float, *, reason: str = ""
 ) -> list[Object]:
     """Return all conditions. The time of one that is as before does not change."""
-    wanted = {"Valid": (verdict.status, verdict.reason, verdict.message)}
+    wanted = {"Valid": (result.status, result.reason, result.message)}
     for kind, states in _OF_STATE.items():
         is_true = state in states
         wanted[kind] = (str(is_true), (reason or str(state)) if is_true else f"Not{kind}", message if is_true else "")

@@ -28,7 +28,7 @@ def budget_size(job: RunningJob, now: float, timing: Timing) -> int | None:
         return None
     floor = job.low if job.low < job.world else None
     if is_replaceable(job, now, timing):
-        keeps_store = has_store(job, now) and (bool(job.doomed) or not job.shares_store_node)
+        keeps_store = has_store(job, now) and (bool(job.pods_to_drain) or not job.shares_store_node)
         return job.world if keeps_store and job.settled(now, timing.settle) > job.world else job.size
     return floor
 
@@ -42,18 +42,18 @@ def decide_budget(job: RunningJob, budgets: Sequence[Object], now: float, timing
         now: Unix time.
         timing: Limits of time.
     """
-    is_taken = any(not is_own(each) and _concerns(each, job) for each in budgets)
+    is_taken = any(not is_own(budget) and _concerns(budget, job) for budget in budgets)
     wanted = None if is_taken else budget_size(job, now, timing)
-    mine = next((each for each in budgets if is_own(each) and _is_of_run(each, job)), None)
-    found = mine["spec"].get("minAvailable") if mine else None
+    own_budget = next((budget for budget in budgets if is_own(budget) and _is_of_run(budget, job)), None)
+    found = own_budget["spec"].get("minAvailable") if own_budget else None
     return SetBudget(job=job, min_available=wanted) if wanted != found else None
 
 
 def orphans(budgets: Iterable[Object], jobs: Iterable[RunningJob]) -> list[Object]:
     """Return the controller's PodDisruptionBudgets without a job."""
     known = {(job.root["metadata"].get("namespace"), budget_name(job)) for job in jobs}
-    place = ((each["metadata"].get("namespace"), each["metadata"]["name"]) for each in budgets)
-    return [each for each, where in zip(budgets, place, strict=False) if is_own(each) and where not in known]
+    place = ((budget["metadata"].get("namespace"), budget["metadata"]["name"]) for budget in budgets)
+    return [budget for budget, where in zip(budgets, place, strict=False) if is_own(budget) and where not in known]
 
 
 def _concerns(budget: Object, job: RunningJob) -> bool:
@@ -73,8 +73,13 @@ def _is_of_run(budget: Object, job: RunningJob) -> bool:
 
 def job_owner(job: RunningJob) -> Object:
     """Return the reference to a job as the owner of its budget."""
-    about = job.root["metadata"]
-    return {"apiVersion": job.engine.api_version, "kind": job.engine.kind, "name": about["name"], "uid": about["uid"]}
+    metadata = job.root["metadata"]
+    return {
+        "apiVersion": job.engine.api_version,
+        "kind": job.engine.kind,
+        "name": metadata["name"],
+        "uid": metadata["uid"],
+    }
 
 
 def budget_of(job: RunningJob, min_available: int, owner: Object) -> Object:

@@ -28,16 +28,18 @@ def execute(api: Api, decision: Decision) -> None:
         case Resize():
             _resize(api, decision)
         case Evict():
-            about = {"name": decision.pod.name, "uid": decision.pod.uid, "namespace": _namespace(decision)}
-            api.evict({"metadata": about})
+            metadata = {"name": decision.pod.name, "uid": decision.pod.uid, "namespace": _namespace(decision)}
+            api.evict({"metadata": metadata})
         case SetBudget():
             _set_budget(api, decision)
 
 
 def merge_same(api: Api, where: str, item: Object, patch: Object) -> None:
     """Change an object of the collection ``where`` by a merge patch. Raises Conflict if another has its name."""
-    about = item["metadata"]
-    api.merge(f"{where}/{about['name']}", {**patch, "metadata": {**patch.get("metadata", {}), "uid": about["uid"]}})
+    metadata = item["metadata"]
+    api.merge(
+        f"{where}/{metadata['name']}", {**patch, "metadata": {**patch.get("metadata", {}), "uid": metadata["uid"]}}
+    )
 
 
 def report_skipped(api: Api, root: Object, reason: str) -> None:
@@ -56,19 +58,19 @@ def report_event(api: Api, item: Object, severity: str, reason: str, message: st
         reason: One word.
         message: One sentence.
     """
-    about = item["metadata"]
+    metadata = item["metadata"]
     now = timestamp(time.time())
     event: Object = {
         "apiVersion": "v1",
         "kind": "Event",
         "metadata": {
-            "name": f"{about['name']}.{_digest(about['uid'], reason, message)}",
-            "namespace": about["namespace"],
+            "name": f"{metadata['name']}.{_digest(metadata['uid'], reason, message)}",
+            "namespace": metadata["namespace"],
         },
         "involvedObject": {
             "apiVersion": item["apiVersion"],
             "kind": item["kind"],
-            **{key: about[key] for key in ("namespace", "name", "uid")},
+            **{key: metadata[key] for key in ("namespace", "name", "uid")},
         },
         "type": severity,
         "reason": reason,
@@ -78,7 +80,7 @@ def report_event(api: Api, item: Object, severity: str, reason: str, message: st
         "count": 1,
     }
     with contextlib.suppress(AlreadyExists):
-        api.create(f"/api/v1/namespaces/{about['namespace']}/events", event)
+        api.create(f"/api/v1/namespaces/{metadata['namespace']}/events", event)
 
 
 def _digest(*texts: str) -> str:
@@ -87,18 +89,18 @@ def _digest(*texts: str) -> str:
 
 def delete_budgets(api: Api, budgets: list[Object]) -> None:
     """Delete PodDisruptionBudgets of the controller."""
-    for each in budgets:
-        about = each["metadata"]
-        _delete(api, _budget_path(about["namespace"], about["name"]), about["uid"])
+    for budget in budgets:
+        metadata = budget["metadata"]
+        _delete(api, _budget_path(metadata["namespace"], metadata["name"]), metadata["uid"])
 
 
 def _resize(api: Api, decision: Resize) -> None:
     job = decision.job
-    about = job.root["metadata"]
+    metadata = job.root["metadata"]
     patch = job_kinds.pods_patch(job.root, decision.size)
     annotations = {**patch.get("metadata", {}).get("annotations", {}), **decision.annotations}
-    patch["metadata"] = {**{key: about[key] for key in ("uid", "resourceVersion")}, "annotations": annotations}
-    api.merge(f"{path(job.engine, _namespace(decision))}/{about['name']}", patch)
+    patch["metadata"] = {**{key: metadata[key] for key in ("uid", "resourceVersion")}, "annotations": annotations}
+    api.merge(f"{path(job.engine, _namespace(decision))}/{metadata['name']}", patch)
 
 
 def _set_budget(api: Api, decision: SetBudget) -> None:

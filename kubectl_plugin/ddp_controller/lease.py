@@ -66,8 +66,8 @@ class Lease:
         try:
             current = self._api.get(self._path)
         except NotFound:
-            about = {"apiVersion": "coordination.k8s.io/v1", "kind": "Lease", "metadata": {"name": NAME}}
-            self._api.create(self._collection, {**about, "spec": {**self._claim(), "leaseTransitions": 0}})
+            lease = {"apiVersion": "coordination.k8s.io/v1", "kind": "Lease", "metadata": {"name": NAME}}
+            self._api.create(self._collection, {**lease, "spec": {**self._claim(), "leaseTransitions": 0}})
             return True
         spec = current.get("spec") or {}
         holder = spec.get("holderIdentity")
@@ -95,8 +95,8 @@ class Lease:
         }
 
     def _write(self, current: dict[str, Any], spec: dict[str, Any]) -> None:
-        about = {"resourceVersion": current["metadata"]["resourceVersion"]}
-        self._api.merge(self._path, {"metadata": about, "spec": spec})
+        metadata = {"resourceVersion": current["metadata"]["resourceVersion"]}
+        self._api.merge(self._path, {"metadata": metadata, "spec": spec})
 
 
 def _micro_time() -> str:

@@ -89,7 +89,7 @@ class Controller:
         self.metrics.is_leader.set(is_leader)
         jobs, malformed = self.world.jobs()
         self.metrics.jobs.set(len(jobs))
-        self.metrics.doomed.set(sum(bool(pod.doom) for job in jobs for pod in job.pods))
+        self.metrics.pods_to_move.set(sum(bool(pod.drain_reason) for job in jobs for pod in job.pods))
         if not is_leader:
             return
         self._paused = {key: end for key, end in self._paused.items() if end > self.clock()}
@@ -112,9 +112,9 @@ class Controller:
         self._skipped = {uid: reason for uid, reason in self._skipped.items() if reasons.get(uid) == reason}
         new = [(root, reason) for root, reason in malformed if root["metadata"]["uid"] not in self._skipped]
         for root, reason in new[:MOST_REPORTS]:
-            about = root["metadata"]
-            self._skipped[about["uid"]] = reason
-            log("skipped", job=f"{about['namespace']}/{about['name']}", reason=reason)
+            metadata = root["metadata"]
+            self._skipped[metadata["uid"]] = reason
+            log("skipped", job=f"{metadata['namespace']}/{metadata['name']}", reason=reason)
             try:
                 report_skipped(self.api, root, reason)
             except DdpError as error:
@@ -125,13 +125,15 @@ class Controller:
     def _decide(self, jobs: list[RunningJob], budgets: list[Object]) -> Iterator[Decision]:
         now, clock = time.time(), self.clock()
         by_namespace: dict[str, list[Object]] = {}
-        for each in budgets:
-            by_namespace.setdefault(str(each["metadata"].get("namespace")), []).append(each)
+        for budget in budgets:
+            by_namespace.setdefault(str(budget["metadata"].get("namespace")), []).append(budget)
         before, self._may_leave = self._may_leave, {}
         for job in jobs:
-            mine = by_namespace.get(str(job.root["metadata"].get("namespace")), [])
-            if self._paused.get((job.key, True), 0) <= clock and (budget := decide_budget(job, mine, now, self.timing)):
-                yield budget
+            own_budgets = by_namespace.get(str(job.root["metadata"].get("namespace")), [])
+            if self._paused.get((job.key, True), 0) <= clock and (
+                change := decide_budget(job, own_budgets, now, self.timing)
+            ):
+                yield change
             move = decide_move(job, now, self.timing) if self._paused.get((job.key, False), 0) <= clock else None
             if isinstance(move, Evict) and _may_be_drained(move):
                 since = self._may_leave[move.pod.uid] = before.get(move.pod.uid, clock)
@@ -140,8 +142,8 @@ class Controller:
                 yield move
         states = self.world.cluster_queues(jobs)
         self.metrics.waiting.set(sum(len(state.waiting) for state in states))
-        resizes = [each for state in states for each in decide_sizes(state, now, self.timing)]
-        yield from (each for each in resizes if self._paused.get((each.job.key, False), 0) <= clock)
+        resizes = [resize for state in states for resize in decide_sizes(state, now, self.timing)]
+        yield from (resize for resize in resizes if self._paused.get((resize.job.key, False), 0) <= clock)
 
     def _carry_out(self, decision: Decision) -> None:
         action = action_of(decision)
@@ -173,7 +175,7 @@ class Controller:
         """Delete the PodDisruptionBudgets, which would block drains without a controller, and release the Lease."""
         if not self.lease.is_held:
             return
-        self._delete([each for each in self.world.budgets() if is_own(each)])
+        self._delete([budget for budget in self.world.budgets() if is_own(budget)])
         try:
             self.lease.release()
         except DdpError as error:

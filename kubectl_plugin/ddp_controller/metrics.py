@@ -29,7 +29,7 @@ class ControllerMetrics:
         )
         self.is_leader = Gauge("ddp_controller_leader", "1 if this process decides", registry=self.registry)
         self.jobs = Gauge("ddp_controller_jobs", "Jobs that are watched", registry=self.registry)
-        self.doomed = Gauge("ddp_controller_pods_to_move", "Pods on nodes that will go", registry=self.registry)
+        self.pods_to_move = Gauge("ddp_controller_pods_to_move", "Pods on nodes that will go", registry=self.registry)
         self.waiting = Gauge("ddp_controller_waiting_workloads", "Workloads without quota", registry=self.registry)
         self.last_pass: float | None = None
         """Time of the last pass of the loop; None before the first."""

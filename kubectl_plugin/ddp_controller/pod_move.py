@@ -60,7 +60,7 @@ listed: the pods of a node that is lost cannot be moved, and the group continues
 """
 
 
-def doom_reason(node: Object, more: Mapping[str, str] = MappingProxyType({})) -> str:
+def drain_reason(node: Object, more: Mapping[str, str] = MappingProxyType({})) -> str:
     """Return why the pods of a node should move; empty if they can stay.
 
     Args:
@@ -90,25 +90,31 @@ def decide_move(job: RunningJob, now: float, timing: Timing) -> Resize | Evict |
     """Return the next step of moving the pods of one job; None if there is nothing to do now."""
     if not job.is_active:
         return None
-    doomed = job.doomed
-    if job.store is not None and job.store.doom:
-        return Evict(job=job, pod=job.store, reason=job.store.doom)
-    if not doomed:
+    pods_to_drain = job.pods_to_drain
+    if job.store is not None and job.store.drain_reason:
+        return Evict(job=job, pod=job.store, reason=job.store.drain_reason)
+    if not pods_to_drain:
         return _return_to_size(job, job.move, now, timing) if job.move else None
     settled = job.settled(now, timing.settle)
     if settled > least_members(job, now, timing):
-        return Evict(job=job, pod=doomed[0], reason=doomed[0].doom) if has_store(job, now) else None
+        return (
+            Evict(job=job, pod=pods_to_drain[0], reason=pods_to_drain[0].drain_reason) if has_store(job, now) else None
+        )
     if job.move or job.has_spares or not job.can_surge:
         return None
     move = json.dumps({"size": job.size, "since": int(now)})
     return Resize(
-        job=job, size=job.size + 1, annotations={Annotation.MOVE: move}, action="surge", reason=doomed[0].doom
+        job=job,
+        size=job.size + 1,
+        annotations={Annotation.MOVE: move},
+        action="surge",
+        reason=pods_to_drain[0].drain_reason,
     )
 
 
 def has_store(job: RunningJob, now: float) -> bool:
     """Return whether the group can re-form: its store has settled on a node that stays."""
-    return job.store is not None and not job.store.doom and job.store.is_settled(now, STORE_SETTLE_SECONDS)
+    return job.store is not None and not job.store.drain_reason and job.store.is_settled(now, STORE_SETTLE_SECONDS)
 
 
 def least_members(job: RunningJob, now: float, timing: Timing) -> int:
@@ -127,13 +133,13 @@ def is_replaceable(job: RunningJob, now: float, timing: Timing) -> bool:
 def is_overdue(job: RunningJob, now: float, timing: Timing) -> bool:
     """Return whether a move waits for a replacement that did not come in time, for example because no node has room.
 
-    A node with many pods takes longer than the patience, but each pod that becomes ready starts the time again.
+    A node with many pods takes longer than the timeout, but each pod that becomes ready starts the time again.
     """
     since = job.move.since if job.move else _without_spare_since(job, now, timing)
     if since is None:
         return False
     pods = job.pods if job.store is None else (*job.pods, job.store)
-    return now - max([since, *(pod.ready_since or 0.0 for pod in pods)]) > timing.patience
+    return now - max([since, *(pod.ready_since or 0.0 for pod in pods)]) > timing.replacement_timeout
 
 
 def _without_spare_since(job: RunningJob, now: float, timing: Timing) -> float | None:
@@ -141,15 +147,15 @@ def _without_spare_since(job: RunningJob, now: float, timing: Timing) -> float |
 
     Its last spare was gone when as many pods as it has spares had left, or were not ready.
     """
-    if not job.has_spares or not job.doomed or job.settled(now, timing.settle) > job.world:
+    if not job.has_spares or not job.pods_to_drain or job.settled(now, timing.settle) > job.world:
         return None
     waiting = [pod.changed_at for pod in job.pods if not pod.is_leaving and not pod.is_settled(now, timing.settle)]
-    gone = sorted([*waiting, *[job.missing_since or now] * job.missing])
-    return gone[job.size - job.world - 1]
+    missing = sorted([*waiting, *[job.missing_since or now] * job.missing])
+    return missing[job.size - job.world - 1]
 
 
 def _return_to_size(job: RunningJob, move: Move, now: float, timing: Timing) -> Resize | None:
-    """Return the change that ends a move, once all pods have settled or the patience is over."""
+    """Return the change that ends a move, once all pods have settled or the timeout is over."""
     was_scaled_meanwhile = move.size != job.size - 1
     if was_scaled_meanwhile:
         size = job.size

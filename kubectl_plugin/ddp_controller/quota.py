@@ -144,14 +144,20 @@ class ClusterQueueState:
 
 def decide_sizes(queue: ClusterQueueState, now: float, timing: Timing) -> list[Resize]:
     """Return the changes of size in one ClusterQueue; none within the cool-down of the last change."""
-    if any(abs(now - each.job.resized_at) < timing.cooldown for each in queue.jobs):
+    if any(abs(now - queued.job.resized_at) < timing.cooldown for queued in queue.jobs):
         return []
-    running = [each for each in queue.jobs if each.granted is not None and each.job.is_active and not each.job.move]
-    refused = [each for each in running if each.granted is not None and each.job.size > each.granted >= each.job.low]
+    running = [
+        queued for queued in queue.jobs if queued.granted is not None and queued.job.is_active and not queued.job.move
+    ]
+    refused = [
+        queued
+        for queued in running
+        if queued.granted is not None and queued.job.size > queued.granted >= queued.job.low
+    ]
     if refused:
         why = "Kueue has no quota for the larger size"
-        return [_resize(each, each.granted or 0, "withdraw", why, now) for each in refused]
-    if any(each.job.size != each.granted for each in running):
+        return [_resize(queued, queued.granted or 0, "withdraw", why, now) for queued in refused]
+    if any(queued.job.size != queued.granted for queued in running):
         return []  # Kueue has not followed yet
     if queue.waiting:
         return _make_room(queue, running, now)
@@ -163,7 +169,9 @@ def _make_room(queue: ClusterQueueState, running: Sequence[QueuedJob], now: floa
     need: Amounts = needs(head, queue.free)
     if _fits(need, queue.free):
         return []  # Kueue admits it
-    elastic = next((each for each in queue.jobs if each.job.uid == owner_of(head) and each.granted is None), None)
+    elastic = next(
+        (queued for queued in queue.jobs if queued.job.uid == owner_of(head) and queued.granted is None), None
+    )
     if elastic is not None:
         sizes = elastic.job.sizes
         smaller = bisect_left(sizes, elastic.nodes)
@@ -177,11 +185,11 @@ def _make_room(queue: ClusterQueueState, running: Sequence[QueuedJob], now: floa
             pods = elastic.job.pod_count(sizes[fitting - 1])
             return [_resize(elastic, pods, "start", "the quota is too small for more", now)]
         need = elastic.least
-    owner = next((each.get("name", "") for each in head["metadata"].get("ownerReferences") or ()), "")
+    owner = next((reference.get("name", "") for reference in head["metadata"].get("ownerReferences") or ()), "")
     why = f"{head['metadata'].get('namespace')}/{owner} waits and has a higher priority"
     priority = int(head["spec"].get("priority") or 0)
-    plan = _shrink_plan([each for each in running if each.priority < priority], need, queue.free)
-    return [_resize(each, each.job.pod_count(nodes), "shrink", why, now) for each, nodes in plan]
+    plan = _shrink_plan([queued for queued in running if queued.priority < priority], need, queue.free)
+    return [_resize(queued, queued.job.pod_count(nodes), "shrink", why, now) for queued, nodes in plan]
 
 
 def _shrink_plan(running: Sequence[QueuedJob], need: Amounts, free: Amounts) -> list[tuple[QueuedJob, int]]:
@@ -189,57 +197,61 @@ def _shrink_plan(running: Sequence[QueuedJob], need: Amounts, free: Amounts) -> 
 
     After :data:`MOST_STEPS` it returns what it has; the next pass continues.
     """
-    if not _fits(need, total([free, *(_can_give(each, free) for each in running)])):
+    if not _fits(need, total([free, *(_can_give(queued, free) for queued in running)])):
         return []
-    by_age = sorted(running, key=lambda each: str(each.job.root["metadata"].get("creationTimestamp")), reverse=True)
-    nodes = {each.job.uid: each.nodes for each in by_age}
+    by_age = sorted(running, key=lambda queued: str(queued.job.root["metadata"].get("creationTimestamp")), reverse=True)
+    nodes = {queued.job.uid: queued.nodes for queued in by_age}
     room = dict(free)
     for _ in range(MOST_STEPS):
         if _fits(need, room):
             break
         lacking = {name for name, amount in need.items() if amount > room.get(name, 0)}
         givers = [
-            each for each in by_age if each.lower(nodes[each.job.uid]) is not None and lacking & _used_by(each.one)
+            queued
+            for queued in by_age
+            if queued.lower(nodes[queued.job.uid]) is not None and lacking & _used_by(queued.one)
         ]
-        giver = min(givers, key=lambda each: (each.priority, -_steps_above_minimum(each, nodes[each.job.uid])))
+        giver = min(givers, key=lambda queued: (queued.priority, -_steps_above_minimum(queued, nodes[queued.job.uid])))
         smaller = giver.lower(nodes[giver.job.uid]) or 0
         room = added(room, _freed(giver, nodes[giver.job.uid], smaller, room))
         nodes[giver.job.uid] = smaller
-    return [(each, nodes[each.job.uid]) for each in by_age if nodes[each.job.uid] != each.nodes]
+    return [(queued, nodes[queued.job.uid]) for queued in by_age if nodes[queued.job.uid] != queued.nodes]
 
 
-def _can_give(each: QueuedJob, room: Amounts) -> Amounts:
+def _can_give(queued: QueuedJob, room: Amounts) -> Amounts:
     """Return what a job frees at its minimum, of the resources in ``room``."""
-    return _freed(each, each.nodes, each.job.sizes[0], room) if each.lower(each.nodes) is not None else {}
+    return _freed(queued, queued.nodes, queued.job.sizes[0], room) if queued.lower(queued.nodes) is not None else {}
 
 
-def _freed(each: QueuedJob, nodes: int, smaller: int, room: Amounts) -> Amounts:
-    freed = times(each.one, each.job.pod_count(nodes) - each.job.pod_count(smaller))
+def _freed(queued: QueuedJob, nodes: int, smaller: int, room: Amounts) -> Amounts:
+    freed = times(queued.one, queued.job.pod_count(nodes) - queued.job.pod_count(smaller))
     return {name: amount for name, amount in freed.items() if name in room}
 
 
 def _grow(queue: ClusterQueueState, running: Sequence[QueuedJob], now: float) -> list[Resize]:
-    by_age = sorted(running, key=lambda each: str(each.job.root["metadata"].get("creationTimestamp")))
-    nodes = {each.job.uid: each.nodes for each in by_age}
+    by_age = sorted(running, key=lambda queued: str(queued.job.root["metadata"].get("creationTimestamp")))
+    nodes = {queued.job.uid: queued.nodes for queued in by_age}
     room: Amounts = queue.own
 
-    def step(each: QueuedJob) -> dict[str, int] | None:
+    def step(queued: QueuedJob) -> dict[str, int] | None:
         """Return what the next larger size needs; None if it does not fit."""
-        larger = each.higher(nodes[each.job.uid])
+        larger = queued.higher(nodes[queued.job.uid])
         if larger is None:
             return None
-        wanted = times(each.one, each.job.pod_count(larger) - each.job.pod_count(nodes[each.job.uid]))
+        wanted = times(queued.one, queued.job.pod_count(larger) - queued.job.pod_count(nodes[queued.job.uid]))
         return wanted if _fits(wanted, room) else None
 
     for _ in range(MOST_STEPS):
-        takers = [each for each in by_age if step(each) is not None]
+        takers = [queued for queued in by_age if step(queued) is not None]
         if not takers:
             break
-        taker = min(takers, key=lambda each: (-each.priority, _share_of_range(each, nodes[each.job.uid])))
+        taker = min(takers, key=lambda queued: (-queued.priority, _share_of_range(queued, nodes[queued.job.uid])))
         room = subtract(room, step(taker) or {})
         nodes[taker.job.uid] = taker.higher(nodes[taker.job.uid]) or 0
-    grown = [each for each in by_age if nodes[each.job.uid] != each.nodes]
-    return [_resize(each, each.job.pod_count(nodes[each.job.uid]), "grow", "quota is free", now) for each in grown]
+    grown = [queued for queued in by_age if nodes[queued.job.uid] != queued.nodes]
+    return [
+        _resize(queued, queued.job.pod_count(nodes[queued.job.uid]), "grow", "quota is free", now) for queued in grown
+    ]
 
 
 def cluster_queues(
@@ -250,38 +262,44 @@ def cluster_queues(
     A queue that is not active is left out, and one with several flavors of a resource: which of them a job would get
     cannot be predicted.
     """
-    leads = {_place(each): str(each["spec"]["clusterQueue"]) for each in local_queues if not inactive_reason(each)}
-    active = {str(each["metadata"]["name"]): each for each in clusters if not inactive_reason(each)}
+    leads = {_place(queue): str(queue["spec"]["clusterQueue"]) for queue in local_queues if not inactive_reason(queue)}
+    active = {
+        str(cluster_queue["metadata"]["name"]): cluster_queue
+        for cluster_queue in clusters
+        if not inactive_reason(cluster_queue)
+    }
     usage = reserved_quota(clusters, workloads)
-    shares = {name: shares_of(each, clusters, usage) for name, each in active.items()}
-    most = {name: _most(each) for name, each in shares.items()}
+    shares = {name: shares_of(cluster_queue, clusters, usage) for name, cluster_queue in active.items()}
+    most = {name: _most(cluster_queue) for name, cluster_queue in shares.items()}
     found: dict[str, list[QueuedJob]] = {name: [] for name in active}
     elastic: dict[tuple[str, str], QueuedJob] = {}
     by_owner: dict[str, list[Object]] = {}
-    for each in workloads:
-        by_owner.setdefault(owner_of(each), []).append(each)
+    for workload in workloads:
+        by_owner.setdefault(owner_of(workload), []).append(workload)
     for job in jobs:
         name = leads.get(job.place, "")
         is_elastic = job.is_resized_by_slices and job.low < job.high and not job.is_ended
         if is_elastic and name in active and (queued := _queued(job, by_owner.get(job.uid, ()), most[name])):
             found[name].append(queued)
             elastic[name, job.uid] = queued
-    running = {each.job.uid for mine in found.values() for each in mine if each.granted is not None}
+    running = {queued.job.uid for queued_jobs in found.values() for queued in queued_jobs if queued.granted is not None}
     waiting: dict[str, list[Object]] = {name: [] for name in active}
-    for each in sorted(filter(is_waiting, workloads), key=_order):
-        name = leads.get((str(each["metadata"].get("namespace")), str(each["spec"].get("queueName"))), "")
+    for workload in sorted(filter(is_waiting, workloads), key=_order):
+        name = leads.get((str(workload["metadata"].get("namespace")), str(workload["spec"].get("queueName"))), "")
         if (
             name in active
-            and owner_of(each) not in running
-            and _fits(_least(each, elastic.get((name, owner_of(each))), most[name]), most[name])
+            and owner_of(workload) not in running
+            and _fits(_least(workload, elastic.get((name, owner_of(workload))), most[name]), most[name])
         ):
-            waiting[name].append(each)
+            waiting[name].append(workload)
     for name, cluster in active.items():
         free = {share.resource: share.free for share in shares[name]}
         own = {share.resource: share.unused for share in shares[name]}
         if not found[name] or len(free) != len(shares[name]):
             continue
-        cohort = [other for other, each in active.items() if cohort_of(each) == cohort_of(cluster) != ""]
+        cohort = [
+            other for other, cluster_queue in active.items() if cohort_of(cluster_queue) == cohort_of(cluster) != ""
+        ]
         is_awaited = any(waiting[other] for other in (name, *cohort))
         yield ClusterQueueState(
             name=name, free=free, own=own, waiting=waiting[name], is_awaited=is_awaited, jobs=found[name]
@@ -306,19 +324,21 @@ def reserved_quota(clusters: Sequence[Object], workloads: Sequence[Object]) -> U
 
     The status of ClusterQueues is seconds late: by it, the quota of a job that was just admitted would seem to be free.
     """
-    used: dict[str, dict[tuple[str, str], int]] = {str(each["metadata"]["name"]): {} for each in clusters}
-    for each in workloads:
-        admission = (each.get("status") or {}).get("admission") or {}
-        if not holds(each, "QuotaReserved") or holds(each, "Finished"):
+    used: dict[str, dict[tuple[str, str], int]] = {
+        str(cluster_queue["metadata"]["name"]): {} for cluster_queue in clusters
+    }
+    for workload in workloads:
+        admission = (workload.get("status") or {}).get("admission") or {}
+        if not holds(workload, "QuotaReserved") or holds(workload, "Finished"):
             continue
-        mine = used.setdefault(str(admission.get("clusterQueue")), {})
+        amounts = used.setdefault(str(admission.get("clusterQueue")), {})
         flavors = {
             str(pods.get("name")): pods.get("flavors") or {} for pods in admission.get("podSetAssignments") or ()
         }
-        for pods, count in _pod_counts(each):
+        for pods, count in _pod_counts(workload):
             for resource, flavor in flavors.get(str(pods.get("name")), {}).items():
                 amount = _one(pods, {resource: 0}).get(resource, 0) * count
-                mine[flavor, resource] = mine.get((flavor, resource), 0) + amount
+                amounts[flavor, resource] = amounts.get((flavor, resource), 0) + amount
     return used
 
 
@@ -334,8 +354,8 @@ def _pod_counts(workload: Object) -> Iterator[tuple[Mapping[str, Any], int]]:
     """
     status = workload.get("status") or {}
     assigned = (status.get("admission") or {}).get("podSetAssignments") or ()
-    admitted = {each["name"]: int(each["count"]) for each in assigned if each.get("count") is not None}
-    ended = {each["name"]: int(each["count"]) for each in status.get("reclaimablePods") or ()}
+    admitted = {pod_set["name"]: int(pod_set["count"]) for pod_set in assigned if pod_set.get("count") is not None}
+    ended = {pod_set["name"]: int(pod_set["count"]) for pod_set in status.get("reclaimablePods") or ()}
     for pods in workload["spec"].get("podSets") or ():
         count = int(pods.get("count", 1)) - ended.get(pods["name"], 0)
         yield pods, max(0, min(count, admitted.get(pods["name"], count)))
@@ -348,14 +368,16 @@ def _least(workload: Object, elastic: QueuedJob | None, covered: Amounts) -> Amo
 
 def _one(pods: Mapping[str, object], covered: Amounts) -> dict[str, int]:
     template: Object = pods["template"]  # type: ignore[assignment]
-    return {name: each for name, each in requests_of(template["spec"]).items() if name in covered or name != PODS}
+    return {name: amount for name, amount in requests_of(template["spec"]).items() if name in covered or name != PODS}
 
 
 def _queued(job: RunningJob, workloads: Sequence[Object], covered: Amounts) -> QueuedJob | None:
     """Return a job with one of its Workloads; None if it has none yet."""
-    mine = [each for each in workloads if not holds(each, "Finished")]
-    reserved = [each for each in mine if holds(each, "QuotaReserved")]
-    newest = max(reserved or mine, key=lambda each: str(each["metadata"].get("creationTimestamp")), default=None)
+    unfinished = [workload for workload in workloads if not holds(workload, "Finished")]
+    reserved = [workload for workload in unfinished if holds(workload, "QuotaReserved")]
+    newest = max(
+        reserved or unfinished, key=lambda workload: str(workload["metadata"].get("creationTimestamp")), default=None
+    )
     if newest is None or len(newest["spec"]["podSets"]) != 1:
         return None
     pods = newest["spec"]["podSets"][0]
@@ -367,10 +389,15 @@ def _queued(job: RunningJob, workloads: Sequence[Object], covered: Amounts) -> Q
     )
 
 
-def _resize(each: QueuedJob, pods: int, action: str, reason: str, now: float) -> Resize:
-    told = {"wanted": each.job.high, "granted": min(pods, each.job.high), "reason": reason, "since": round(now, 1)}
-    annotations: dict[str, str | None] = {Annotation.SIZE: json.dumps(told)}
-    return Resize(job=each.job, size=pods, annotations=annotations, action=action, reason=reason)
+def _resize(queued: QueuedJob, pods: int, action: str, reason: str, now: float) -> Resize:
+    annotation = {
+        "wanted": queued.job.high,
+        "granted": min(pods, queued.job.high),
+        "reason": reason,
+        "since": round(now, 1),
+    }
+    annotations: dict[str, str | None] = {Annotation.SIZE: json.dumps(annotation)}
+    return Resize(job=queued.job, size=pods, annotations=annotations, action=action, reason=reason)
 
 
 def _fits(wanted: Amounts, room: Amounts) -> bool:
@@ -381,12 +408,12 @@ def _used_by(one: Amounts) -> set[str]:
     return {name for name, amount in one.items() if amount}
 
 
-def _steps_above_minimum(each: QueuedJob, nodes: int) -> int:
-    return bisect_left(each.job.sizes, nodes)
+def _steps_above_minimum(queued: QueuedJob, nodes: int) -> int:
+    return bisect_left(queued.job.sizes, nodes)
 
 
-def _share_of_range(each: QueuedJob, nodes: int) -> float:
-    return (nodes - each.job.low) / max(1, each.job.high - each.job.low)
+def _share_of_range(queued: QueuedJob, nodes: int) -> float:
+    return (nodes - queued.job.low) / max(1, queued.job.high - queued.job.low)
 
 
 def _place(item: Object) -> tuple[str, str]:

@@ -20,14 +20,14 @@ from dataclasses import dataclass, replace
 from typing import Final
 
 from ddp_controller.ddpjob_status import (
-    Verdict,
+    JobResult,
     expires_at,
     is_over,
     is_suspended,
+    result_of,
     status_of_lost_run,
     status_of_run,
     status_without_run,
-    verdict_of,
 )
 from ddp_controller.executor import merge_same, report_event
 from ddp_controller.world import MOST_REASON_CHARACTERS
@@ -155,26 +155,26 @@ class Reconciler:
         try:
             code, is_awaited = self._code(job)
             if is_awaited:
-                waiting = Verdict("Unknown", "WaitingForCode", "The submitter has not sent the code yet.")
+                waiting = JobResult("Unknown", "WaitingForCode", "The submitter has not sent the code yet.")
                 self._write_status(job, status_without_run(job, waiting, now))
                 return now + PAUSE_SECONDS
             prepared = self._prepared(job, code)
             run_id = (job.get("status") or {}).get("runId") or secrets.token_hex(6)
             submission = self._submission(job, prepared, run_id)
             if is_suspended(job):  # no run before it is wanted: Kueue would start one that exists
-                self._write_status(job, status_without_run(job, Verdict(), now))
+                self._write_status(job, status_without_run(job, JobResult(), now))
                 return None
             if not (job.get("status") or {}).get("runId"):
                 submission.create_secret()
-                status = {**status_without_run(job, Verdict(), now), "runId": run_id, "image": prepared.spec.image}
+                status = {**status_without_run(job, JobResult(), now), "runId": run_id, "image": prepared.spec.image}
                 job = self._write_status(job, status)
             root = submission.create_missing()
         except TRANSIENT:
             raise
         except (DdpError, *MALFORMED) as error:
             reason = "Invalid" if isinstance(error, (UsageError, *MALFORMED)) else type(error).__name__
-            verdict = Verdict("False", reason, escape_control_chars(str(error)))
-            self._write_status(job, status_without_run(job, verdict, now))
+            result = JobResult("False", reason, escape_control_chars(str(error)))
+            self._write_status(job, status_without_run(job, result, now))
             self._discovery = Discovery(self._api)  # a kind may be installed until the next look
             return now + LONGEST_PAUSE_SECONDS
         self._log("created", job=_name(job), root=f"{root['kind']}/{root['metadata']['name']}")
@@ -185,8 +185,8 @@ class Reconciler:
         objects = prepared.objects(run_id)
         annotations = job_kinds.root_of(objects)["metadata"]["annotations"]
         created = epoch(job["metadata"].get("creationTimestamp")) or self._clock()
-        said = (job["metadata"].get("annotations") or {}).get(Annotation.SUBMITTED)
-        annotations[Annotation.SUBMITTED] = said or f"{created:.3f}"
+        submitted = (job["metadata"].get("annotations") or {}).get(Annotation.SUBMITTED)
+        annotations[Annotation.SUBMITTED] = submitted or f"{created:.3f}"
         notice = lambda text: self._log("notice", job=_name(job), text=text)  # noqa: E731
         return OwnedSubmission(self._api, objects, job, notice=notice, discovery=self._discovery)
 
@@ -203,15 +203,15 @@ class Reconciler:
 
     def _code(self, job: Object) -> tuple[Code | None, bool]:
         """Return the code that the submitter sent, and whether it is still awaited."""
-        about = job["metadata"]
-        wanted = (about.get("annotations") or {}).get(ddpjob.CODE)
+        metadata = job["metadata"]
+        wanted = (metadata.get("annotations") or {}).get(ddpjob.CODE)
         if wanted is None:
             return None, False
         found: list[Object] = []
         with contextlib.suppress(NotFound):
             while True:
-                name = f"{about['name']}-code-{wanted}" + (f"-{len(found)}" if found else "")
-                found.append(self._api.get(f"{collection('v1', 'configmaps', about['namespace'])}/{name}"))
+                name = f"{metadata['name']}-code-{wanted}" + (f"-{len(found)}" if found else "")
+                found.append(self._api.get(f"{collection('v1', 'configmaps', metadata['namespace'])}/{name}"))
         code = read_back(found)
         return (code, False) if code is not None and code.hash == wanted else (None, True)
 
@@ -220,12 +220,12 @@ class Reconciler:
     def _keep(self, job: Object, run: Snapshot) -> None:
         """Suspend, resume and scale the run as the DDPJob asks, and write its status."""
         self._control_suspension(job, run.job)
-        verdict = self._control_size(job, run.job)
+        result = self._control_size(job, run.job)
         nodes = (job.get("spec") or {}).get(ddpjob.REPLICAS)
         requested = {} if nodes is None else {"requestedReplicas": nodes}
-        self._write_status(job, status_of_run(job, run, verdict, self._clock()) | requested)
+        self._write_status(job, status_of_run(job, run, result, self._clock()) | requested)
 
-    def _control_size(self, job: Object, root: Object) -> Verdict:
+    def _control_size(self, job: Object, root: Object) -> JobResult:
         """Scale the root if ``spec.replicas`` has changed, and return the condition Valid.
 
         The size of the root may differ from it later: quota and moves of pods change it, too.
@@ -233,7 +233,7 @@ class Reconciler:
         nodes = (job.get("spec") or {}).get(ddpjob.REPLICAS)
         if nodes is None or nodes == (job.get("status") or {}).get("requestedReplicas"):
             is_about_this = condition_of(job, "Valid").get("observedGeneration") == job["metadata"].get("generation")
-            return verdict_of(job) if is_about_this else Verdict()
+            return result_of(job) if is_about_this else JobResult()
         try:
             patch = to_scale(root, nodes)
             try:
@@ -241,9 +241,9 @@ class Reconciler:
             except UsageError as refusal:
                 raise scaling_error(root, refusal) from refusal
         except UsageError as error:
-            return Verdict("False", "CannotScale", str(error))
+            return JobResult("False", "CannotScale", str(error))
         self._log("scaled", job=_name(job), nodes=nodes)
-        return Verdict()
+        return JobResult()
 
     def _control_suspension(self, job: Object, root: Object) -> None:
         wanted = is_suspended(job)
@@ -277,21 +277,21 @@ class Reconciler:
 
     def _root_that_no_watch_shows(self, job: Object) -> Snapshot | None:
         """Return the root object if it exists; the watch of the DDPJobs may be ahead of that of the roots."""
-        about = job["metadata"]
+        metadata = job["metadata"]
         for kind in ENGINES.values():
-            if f"{kind.resource}/{about['name']}" == job["status"]["root"]:
+            if f"{kind.resource}/{metadata['name']}" == job["status"]["root"]:
                 with contextlib.suppress(NotFound):
-                    found = self._api.get(f"{path(kind, about['namespace'])}/{about['name']}")
-                    return Snapshot(found, ()) if ddpjob.owner_of(found) == about["name"] else None
+                    found = self._api.get(f"{path(kind, metadata['namespace'])}/{metadata['name']}")
+                    return Snapshot(found, ()) if ddpjob.owner_of(found) == metadata["name"] else None
         return None
 
     def _write_status(self, job: Object, status: Object) -> Object:
         """Write the status if it has changed, report it in events, and return the DDPJob with it."""
         if status == job.get("status"):
             return job
-        about = job["metadata"]
+        metadata = job["metadata"]
         stale = {key: None for key in (job.get("status") or {}) if key not in status}
-        meta = {"uid": about["uid"], "resourceVersion": about["resourceVersion"]}
+        meta = {"uid": metadata["uid"], "resourceVersion": metadata["resourceVersion"]}
         changed = self._api.merge(f"{_path(job)}/status", {"metadata": meta, "status": {**status, **stale}})
         for kind, severity in NOTED.items():
             is_trouble = kind == "Valid"
@@ -318,7 +318,7 @@ def _check_code(resolved: Resolved, code: Code | None) -> None:
 def _version(job: Object, run: Snapshot | None) -> Version:
     """Return the versions of all objects that a decision about a DDPJob is based on."""
     objects = (job, run.job, *run.pods) if run is not None else (job,)
-    return tuple(str(each["metadata"].get("resourceVersion")) for each in objects)
+    return tuple(str(item["metadata"].get("resourceVersion")) for item in objects)
 
 
 def backend_of(api: Api, job: Object, log: Callable[..., None]) -> ClusterBackend:

@@ -42,7 +42,7 @@ class Member:
     """True if the pod is being deleted or has ended."""
     node: str
     """Name of its node; empty before it has one."""
-    doom: str
+    drain_reason: str
     """Why the pod should move; empty if it can stay."""
     labels: Mapping[str, str]
     has_joined: bool | None = True
@@ -149,9 +149,9 @@ class RunningJob:
         return max(0, self.size - sum(not pod.is_leaving for pod in self.pods))
 
     @property
-    def doomed(self) -> list[Member]:
+    def pods_to_drain(self) -> list[Member]:
         """Pods that should move and have not begun to."""
-        return [pod for pod in self.pods if pod.doom and not pod.is_leaving]
+        return [pod for pod in self.pods if pod.drain_reason and not pod.is_leaving]
 
     @property
     def shares_store_node(self) -> bool:
@@ -166,7 +166,7 @@ class RunningJob:
 
     def unjoined(self, now: float) -> list[Member]:
         """Return the ready pods of which a move depends on whether they have joined."""
-        if not (self.move or self.has_spares or any(pod.doom for pod in self.pods)):
+        if not (self.move or self.has_spares or any(pod.drain_reason for pod in self.pods)):
             return []
         ready = [pod for pod in self.pods if pod.ready_since is not None and not pod.is_leaving]
         return [pod for pod in ready if not pod.has_joined and not pod.is_settled(now, 0.0)]
@@ -177,13 +177,13 @@ class RunningJob:
 
 
 def running_job(
-    snapshot: Snapshot, doomed: Mapping[str, str], has_joined: Callable[[str], bool | None] = lambda _: True
+    snapshot: Snapshot, drain_reasons: Mapping[str, str], has_joined: Callable[[str], bool | None] = lambda _: True
 ) -> RunningJob:
     """Return a job from its objects.
 
     Args:
         snapshot: Root object and pods.
-        doomed: Name of a node → why its pods should move.
+        drain_reasons: Name of a node → why its pods should move.
         has_joined: Returns whether the launcher of a pod, by its uid, has joined the run; None if unknown.
 
     Raises:
@@ -191,7 +191,7 @@ def running_job(
     """
     job = snapshot.job
     nodes = Nodes(*job_kinds.bounds(job))
-    about = job["metadata"]
+    metadata = job["metadata"]
     is_over = bool(OVER & job_kinds.conditions(job).keys())
     return RunningJob(
         root=job,
@@ -203,9 +203,9 @@ def running_job(
         spares=job_kinds.spares(job),
         move=_move(job),
         resized_at=_number(job_kinds.json_annotation(job, Annotation.SIZE), "since"),
-        pods=tuple(_members(workers(snapshot.pods), doomed, has_joined)),
-        store=next((each for each in _stores(snapshot.pods, doomed) if not each.is_leaving), None),
-        is_ended=is_over or "deletionTimestamp" in about,
+        pods=tuple(_members(workers(snapshot.pods), drain_reasons, has_joined)),
+        store=next((member for member in _stores(snapshot.pods, drain_reasons) if not member.is_leaving), None),
+        is_ended=is_over or "deletionTimestamp" in metadata,
         is_suspended=job_kinds.is_suspend_requested(job),
     )
 
@@ -238,22 +238,24 @@ def _number(note: Mapping[str, Any], key: str) -> float:
 
 
 def _members(
-    pods: Iterable[Object], doomed: Mapping[str, str], has_joined: Callable[[str], bool | None]
+    pods: Iterable[Object], drain_reasons: Mapping[str, str], has_joined: Callable[[str], bool | None]
 ) -> Iterable[Member]:
     for pod in pods:
         ready = condition_of(pod, "Ready")
         changed = epoch(ready.get("lastTransitionTime"))
-        member = _member(pod, changed if ready.get("status") == "True" else None, doomed)
+        member = _member(pod, changed if ready.get("status") == "True" else None, drain_reasons)
         yield replace(member, changed_at=changed or member.changed_at, has_joined=has_joined(member.uid))
 
 
-def _stores(pods: Iterable[Object], doomed: Mapping[str, str]) -> Iterable[Member]:
+def _stores(pods: Iterable[Object], drain_reasons: Mapping[str, str]) -> Iterable[Member]:
     """Yield the pods of the store. A readiness gate keeps them from ever being ready."""
     for pod in stores(pods):
-        yield _member(pod, epoch(((main_status(pod).get("state") or {}).get("running") or {}).get("startedAt")), doomed)
+        yield _member(
+            pod, epoch(((main_status(pod).get("state") or {}).get("running") or {}).get("startedAt")), drain_reasons
+        )
 
 
-def _member(pod: Object, ready_since: float | None, doomed: Mapping[str, str]) -> Member:
+def _member(pod: Object, ready_since: float | None, drain_reasons: Mapping[str, str]) -> Member:
     return Member(
         name=str(pod["metadata"]["name"]),
         uid=str(pod["metadata"].get("uid", "")),
@@ -261,7 +263,7 @@ def _member(pod: Object, ready_since: float | None, doomed: Mapping[str, str]) -
         changed_at=epoch(pod["metadata"].get("creationTimestamp")) or 0.0,
         is_leaving="deletionTimestamp" in pod["metadata"] or pod["status"].get("phase") in OVER,
         node=(node := str(pod["spec"].get("nodeName", ""))),
-        doom=doomed.get(node, ""),
+        drain_reason=drain_reasons.get(node, ""),
         labels=pod["metadata"].get("labels") or {},
     )
 
@@ -272,7 +274,7 @@ class Timing:
 
     settle: float = 10.0
     """Least time that a pod must be ready before the group relies on it."""
-    patience: float = 120.0
+    replacement_timeout: float = 120.0
     """Time to wait for a replacement before a pod may leave without one."""
     cooldown: float = 3.0
     """Least time between two changes of size by quota, per ClusterQueue."""

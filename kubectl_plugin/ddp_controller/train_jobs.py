@@ -91,10 +91,10 @@ class TrainJobs:
         """
         by_run: dict[Run, list[Object]] = {}
         for pod in pods:
-            about = pod["metadata"]
-            name, uid = (about["labels"].get(label) for label in (JOBSET_NAME, JOBSET_UID))
-            if name and uid and "deletionTimestamp" not in about:
-                by_run.setdefault((about["namespace"], name, uid), []).append(pod)
+            metadata = pod["metadata"]
+            name, uid = (metadata["labels"].get(label) for label in (JOBSET_NAME, JOBSET_UID))
+            if name and uid and "deletionTimestamp" not in metadata:
+                by_run.setdefault((metadata["namespace"], name, uid), []).append(pod)
         now = self._clock()
         self._paused = {key: end for key, end in self._paused.items() if end[0] > now - LONGEST_PAUSE_SECONDS}
         for key, found in by_run.items():
@@ -102,19 +102,19 @@ class TrainJobs:
                 self._attempt(key, partial(self._name_pods, *key, found))
         known, self._sized = self._sized, {}
         for snapshot in jobs:
-            about = snapshot.job["metadata"]
-            key = about["namespace"], about["name"], about["uid"]
-            version = (about["resourceVersion"], *(pod["metadata"]["uid"] for pod in snapshot.pods))
+            metadata = snapshot.job["metadata"]
+            key = metadata["namespace"], metadata["name"], metadata["uid"]
+            version = (metadata["resourceVersion"], *(pod["metadata"]["uid"] for pod in snapshot.pods))
             if (ended := _end_of(snapshot.job)) is not None:
                 has_store = now > ended + STORE_SECONDS and any(map(is_running, stores(snapshot.pods)))
                 if has_store and not self._is_paused(key) and may_act():
                     self._attempt(key, partial(self._stop_store, snapshot.job))
                 continue
-            is_done = known.get(about["uid"]) == version or Annotation.NODES not in about["annotations"]
+            is_done = known.get(metadata["uid"]) == version or Annotation.NODES not in metadata["annotations"]
             if not is_done and (self._is_paused(key) or not may_act()):
                 continue
             if is_done or self._attempt(key, partial(self._resize, snapshot.job)):
-                self._sized[about["uid"]] = version
+                self._sized[metadata["uid"]] = version
 
     def _attempt(self, key: Run, action: Callable[[], None]) -> bool:
         """Return whether an action on a TrainJob succeeded. It is tried again after a pause."""
@@ -155,31 +155,31 @@ class TrainJobs:
     def _train_job(self, namespace: str, name: str, run_id: str) -> Object:
         """Return the TrainJob of the JobSet that labels of pods name. Raises NotFound if the labels are wrong."""
         job = with_type_meta(TRAIN_JOB, self._api.get(f"{path(TRAIN_JOB, namespace)}/{name}"))
-        about = self._api.get(f"{path(JOB_SET, namespace)}/{name}")["metadata"]
-        is_its_own = job["metadata"]["uid"] in {each["uid"] for each in about.get("ownerReferences") or ()}
-        if about["uid"] != run_id or not is_its_own or not job_kinds.is_of_cluster_runtime(job):
+        metadata = self._api.get(f"{path(JOB_SET, namespace)}/{name}")["metadata"]
+        is_its_own = job["metadata"]["uid"] in {owner["uid"] for owner in metadata.get("ownerReferences") or ()}
+        if metadata["uid"] != run_id or not is_its_own or not job_kinds.is_of_cluster_runtime(job):
             raise NotFound(f"No TrainJob '{name}' of a ClusterTrainingRuntime has the run {run_id}.")
         return job
 
     def _take_over(self, job: Object, pod: Object, run_id: str) -> None:
         """Create the objects of a TrainJob, and write its specification and its labels."""
-        about = job["metadata"]
-        pod = self._api.get(f"{collection('v1', 'pods', about['namespace'])}/{pod['metadata']['name']}")
+        metadata = job["metadata"]
+        pod = self._api.get(f"{collection('v1', 'pods', metadata['namespace'])}/{pod['metadata']['name']}")
         prepared = self._prepared(job, pod)
-        objects = [each for each in prepared.objects(run_id) if each["kind"] not in {"Secret", "TrainingRuntime"}]
-        for each in objects:
-            if each["kind"] == "Job":
-                _derive_secret(each["spec"]["template"]["spec"], pod["spec"])
+        objects = [item for item in prepared.objects(run_id) if item["kind"] not in {"Secret", "TrainingRuntime"}]
+        for item in objects:
+            if item["kind"] == "Job":
+                _derive_secret(item["spec"]["template"]["spec"], pod["spec"])
         submission = OwnedSubmission(
-            self._api, objects, job, notice=lambda text: self._log("notice", job=about["name"], text=text)
+            self._api, objects, job, notice=lambda text: self._log("notice", job=metadata["name"], text=text)
         )
         submission.create_companions()
         root = job_kinds.root_of(objects)["metadata"]
-        created = epoch(about.get("creationTimestamp")) or self._clock()
+        created = epoch(metadata.get("creationTimestamp")) or self._clock()
         annotations = {**root["annotations"], Annotation.SUBMITTED: f"{created:.3f}"}
         patch = {"metadata": {"labels": root["labels"], "annotations": annotations}}
-        merge_same(self._api, path(TRAIN_JOB, about["namespace"]), job, patch)
-        self._log("created", job=f"{about['namespace']}/{about['name']}", root=TRAIN_JOB.resource)
+        merge_same(self._api, path(TRAIN_JOB, metadata["namespace"]), job, patch)
+        self._log("created", job=f"{metadata['namespace']}/{metadata['name']}", root=TRAIN_JOB.resource)
 
     def _create_key(self, namespace: str) -> None:
         secret = {
@@ -204,10 +204,10 @@ class TrainJobs:
 
     def _stop_store(self, job: Object) -> None:
         """Stop the store of a TrainJob that is over. It waits for the launchers, and the command started none."""
-        about = job["metadata"]
-        jobs = collection("batch/v1", "jobs", about["namespace"])
-        store = self._api.get(f"{jobs}/{about['name']}-store")
-        if about["uid"] in {each["uid"] for each in store["metadata"].get("ownerReferences") or ()}:
+        metadata = job["metadata"]
+        jobs = collection("batch/v1", "jobs", metadata["namespace"])
+        store = self._api.get(f"{jobs}/{metadata['name']}-store")
+        if metadata["uid"] in {owner["uid"] for owner in store["metadata"].get("ownerReferences") or ()}:
             merge_same(self._api, jobs, store, {"spec": {"suspend": True}})
 
     # -- size ----------------------------------------------------------------------------------------------------------
@@ -218,21 +218,21 @@ class TrainJobs:
         JobSet passes its own number on if its feature gate ``ElasticJobSet`` is on. Without the gate it refuses another
         number, and leaves the number of the Job inside it alone.
         """
-        about, nodes = job["metadata"], job_kinds.desired_nodes(job)
+        metadata, nodes = job["metadata"], job_kinds.desired_nodes(job)
         if job_kinds.is_suspend_requested(job):
             return
         is_moving = bool(job_kinds.json_annotation(job, Annotation.MOVE))  # with a temporary pod
         try:
-            validate_node_count(job_kinds.bounds(job), about["name"], nodes - is_moving)
+            validate_node_count(job_kinds.bounds(job), metadata["name"], nodes - is_moving)
         except UsageError as error:
             report_event(self._api, job, "Warning", "NotScaled", str(error))
             return
-        jobs = collection("batch/v1", "jobs", about["namespace"])
-        inner = self._api.get(f"{jobs}/{about['name']}-{TRAIN_JOB.container}-0")
+        jobs = collection("batch/v1", "jobs", metadata["namespace"])
+        inner = self._api.get(f"{jobs}/{metadata['name']}-{TRAIN_JOB.container}-0")
         if inner["spec"].get("parallelism") == nodes:
             return
-        sets = path(JOB_SET, about["namespace"])
-        job_set = self._api.get(f"{sets}/{about['name']}")
+        sets = path(JOB_SET, metadata["namespace"])
+        job_set = self._api.get(f"{sets}/{metadata['name']}")
         is_passed_on = job_kinds.desired_nodes(with_type_meta(JOB_SET, job_set)) != nodes
         patch: Object = {"spec": {"replicatedJobs": job_set["spec"]["replicatedJobs"]}}
         for field in JOB_SET.nodes:
@@ -246,7 +246,7 @@ class TrainJobs:
             is_passed_on = False
         if not is_passed_on:
             merge_same(self._api, jobs, inner, {"spec": {field[-1]: nodes for field in JOB_SET.nodes}})
-        self._log("scaled", job=f"{about['namespace']}/{about['name']}", nodes=nodes)
+        self._log("scaled", job=f"{metadata['namespace']}/{metadata['name']}", nodes=nodes)
 
 
 def _end_of(job: Object) -> float | None:
@@ -267,10 +267,10 @@ def _is_readable(kind: type[Cpu | Memory], text: str) -> bool:
 def values_of_pod(name: str, pod: Object) -> tuple[Mapping[str, Any], tuple[str, ...]]:
     """Return the keys of a job whose pods are like this one, and the words of its program."""
     spec = pod["spec"]
-    [container] = [each for each in spec["containers"] if each["name"] == TRAIN_JOB.container]
-    [volume] = [each for each in spec["volumes"] if each["name"] == runtime.VOLUME]
-    copies = [each["image"] for each in spec["initContainers"] if each["name"] == COPY_CONTAINER]
-    env = {each["name"]: each.get("value", "") for each in container["env"]}
+    [container] = [container for container in spec["containers"] if container["name"] == TRAIN_JOB.container]
+    [volume] = [volume for volume in spec["volumes"] if volume["name"] == runtime.VOLUME]
+    copies = [container["image"] for container in spec["initContainers"] if container["name"] == COPY_CONTAINER]
+    env = {variable["name"]: variable.get("value", "") for variable in container["env"]}
     if runtime.HOOKS not in env.get("PYTHONPATH", ""):
         raise UsageError(
             "The TrainJob replaces the variable PYTHONPATH of its runtime, so its torchrun is that of the image.",
@@ -284,7 +284,7 @@ def values_of_pod(name: str, pod: Object) -> tuple[Mapping[str, Any], tuple[str,
         "name": name,
         "image": container["image"],
         "imagePullPolicy": container.get("imagePullPolicy"),
-        "imagePullSecrets": [each["name"] for each in spec.get("imagePullSecrets") or ()],
+        "imagePullSecrets": [secret["name"] for secret in spec.get("imagePullSecrets") or ()],
         "command": ["true"],  # replaced, since the launcher takes a torchrun apart that this job runs as it is
         "engine": TRAIN_JOB.name,
         "gang": "none",
@@ -304,10 +304,10 @@ def values_of_pod(name: str, pod: Object) -> tuple[Mapping[str, Any], tuple[str,
 
 def _derive_secret(store: Object, worker: Object) -> None:
     """Have the pod of the store derive the secret of the run as the workers do."""
-    [derive] = [each for each in worker["initContainers"] if each["name"] == INIT_CONTAINER]
-    mounts = {each["name"] for each in derive["volumeMounts"]}
-    [secret] = [each for each in store["volumes"] if each["name"] == SECRET_KEY]
+    [derive] = [container for container in worker["initContainers"] if container["name"] == INIT_CONTAINER]
+    mounts = {mount["name"] for mount in derive["volumeMounts"]}
+    [secret] = [volume for volume in store["volumes"] if volume["name"] == SECRET_KEY]
     store["volumes"].remove(secret)
-    store["volumes"] += [each for each in worker["volumes"] if each["name"] in mounts]
-    [identity] = [each for each in store["containers"][0]["env"] if each["name"] == Env.RUN_ID]
+    store["volumes"] += [volume for volume in worker["volumes"] if volume["name"] in mounts]
+    [identity] = [variable for variable in store["containers"][0]["env"] if variable["name"] == Env.RUN_ID]
     store.setdefault("initContainers", []).append({**derive, "env": [identity]})

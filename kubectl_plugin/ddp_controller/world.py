@@ -14,7 +14,7 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from typing import Final
 
-from ddp_controller.pod_move import doom_reason
+from ddp_controller.pod_move import drain_reason
 from ddp_controller.quota import ClusterQueueState, cluster_queues
 from ddp_controller.running_job import RunningJob, running_job
 from ddp_trainer.common.constants import Annotation, GroupState, Label
@@ -189,7 +189,7 @@ class World:
             if kind.name not in known and discovery.resource_for_kind(kind.api_version, kind.kind)
         ]
         served = discovery.served_versions("kueue.x-k8s.io") if not self._kueue else ()
-        version = next((each for each in KUEUE_VERSIONS if each in served), None)
+        version = next((version for version in KUEUE_VERSIONS if version in served), None)
         kinds = KUEUE_KINDS.items() if version else ()
         kueue = {
             kind: _reflector(self._api, collection(f"kueue.x-k8s.io/{version}", plural, None)) for kind, plural in kinds
@@ -197,7 +197,7 @@ class World:
         is_new = self.has_ddpjobs and not self._ddpjobs
         is_served = is_new and discovery.resource_for_kind(ddpjob.API_VERSION, ddpjob.KIND)
         ddpjobs = [_reflector(self._api, ddpjobs_path(place)) for place in (self._places if is_served else ())]
-        self._watch([*(each for _, each in roots), *kueue.values(), *ddpjobs])
+        self._watch([*(reflector for _, reflector in roots), *kueue.values(), *ddpjobs])
         self._roots, self._kueue = [*self._roots, *roots], self._kueue or kueue
         self._ddpjobs = [*self._ddpjobs, *ddpjobs]
         self.changes.put(None)
@@ -221,7 +221,7 @@ class World:
 
     def jobs(self) -> tuple[list[RunningJob], Malformed]:
         """Return all jobs, and those whose objects are malformed, which the controller leaves alone."""
-        revisions = [each.revision for each in self._all]
+        revisions = [reflector.revision for reflector in self._all]
         if revisions != self._revisions:
             self._revisions = None if self._read_jobs() else revisions
         found, malformed = self._found
@@ -229,27 +229,27 @@ class World:
 
     def _read_jobs(self) -> bool:
         """Read all jobs from their objects. Returns true if some of their pods may join without a change of these."""
-        doomed = {
-            node["metadata"]["name"]: why for node in self._nodes.objects() if (why := doom_reason(node, self._taints))
+        drain_reasons = {
+            node["metadata"]["name"]: why for node in self._nodes.objects() if (why := drain_reason(node, self._taints))
         }
         roots = [
-            with_type_meta(kind, each)
+            with_type_meta(kind, root)
             for kind, reflector in self._roots
-            for each in reflector.objects()
-            if _is_submitted(each)
+            for root in reflector.objects()
+            if _is_submitted(root)
         ]
         found: list[RunningJob] = []
         malformed: Malformed = []
         has_unjoined = False
-        pods = {str(pod["metadata"]["uid"]): pod for each in self._pods for pod in each.objects()}
+        pods = {str(pod["metadata"]["uid"]): pod for reflector in self._pods for pod in reflector.objects()}
         self._membership.keep_only(pods)
         self._snapshots = of_all(roots, list(pods.values()), lambda _: None)
         for snapshot in self._snapshots:
             try:
-                running = running_job(snapshot, doomed, self._membership.has_joined)
+                running = running_job(snapshot, drain_reasons, self._membership.has_joined)
                 unjoined = running.unjoined(time.time())
                 has_unjoined |= bool(unjoined)
-                self._membership.check(pods[each.uid] for each in unjoined)
+                self._membership.check(pods[pod.uid] for pod in unjoined)
                 found.append(running)
             except (ValueError, LookupError, TypeError, AttributeError, ArithmeticError) as error:
                 reason = f"{type(error).__name__}: {error}"[:MOST_REASON_CHARACTERS]
@@ -269,29 +269,34 @@ class World:
 
     def ddpjobs(self) -> list[Object]:
         """Return all DDPJobs, oldest first."""
-        found = [{**ddpjob.HEADER, **each} for reflector in self._ddpjobs for each in reflector.objects()]
+        found = [{**ddpjob.HEADER, **job} for reflector in self._ddpjobs for job in reflector.objects()]
         return sorted(found, key=lambda job: str(job["metadata"].get("creationTimestamp")))
 
     def runs(self) -> Mapping[str, Snapshot]:
         """Return the root object with pods of each DDPJob, by its uid, as of the last call of :meth:`jobs`."""
         return {
-            str(owner["uid"]): each
-            for each in self._snapshots
-            for owner in each.job["metadata"].get("ownerReferences") or ()
+            str(owner["uid"]): snapshot
+            for snapshot in self._snapshots
+            for owner in snapshot.job["metadata"].get("ownerReferences") or ()
             if owner.get("kind") == ddpjob.KIND
         }
 
     def unnamed_pods(self) -> list[Object]:
         """Return the pods of TrainJobs that have no labels of their job yet (:mod:`ddp_controller.train_jobs`)."""
-        return [pod for each in self._pods for pod in each.objects() if pod["metadata"]["labels"][Label.JOB] == UNNAMED]
+        return [
+            pod
+            for reflector in self._pods
+            for pod in reflector.objects()
+            if pod["metadata"]["labels"][Label.JOB] == UNNAMED
+        ]
 
     def train_jobs(self) -> list[Snapshot]:
         """Return the TrainJobs of ClusterTrainingRuntimes, as of the last call of :meth:`jobs`."""
-        return [each for each in self._snapshots if job_kinds.is_of_cluster_runtime(each.job)]
+        return [snapshot for snapshot in self._snapshots if job_kinds.is_of_cluster_runtime(snapshot.job)]
 
     def budgets(self) -> list[Object]:
         """Return all PodDisruptionBudgets of the managed namespaces."""
-        return [each for budgets in self._budgets for each in budgets.objects()]
+        return [budget for budgets in self._budgets for budget in budgets.objects()]
 
     def cluster_queues(self, jobs: Sequence[RunningJob]) -> list[ClusterQueueState]:
         """Return the queues with elastic jobs; empty without Kueue."""
@@ -308,6 +313,6 @@ def _reflector(api: Api, path: str, **query: str) -> Reflector:
 
 def _is_submitted(job: Object) -> bool:
     """Return whether an object has the specification of a job, and was not created for another object."""
-    about = job["metadata"]
-    is_made = any(owner.get("controller") for owner in about.get("ownerReferences") or ())
-    return Annotation.SPEC in (about.get("annotations") or {}) and not is_made
+    metadata = job["metadata"]
+    is_made = any(owner.get("controller") for owner in metadata.get("ownerReferences") or ())
+    return Annotation.SPEC in (metadata.get("annotations") or {}) and not is_made

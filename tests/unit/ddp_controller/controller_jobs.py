@@ -13,7 +13,7 @@ from kubectl_ddp.kube.objects import Object, Snapshot
 from kubectl_ddp.kube.timestamps import timestamp
 
 NOW = 1_800_000_000.0
-TIMING = Timing(settle=10, patience=120, cooldown=3)
+TIMING = Timing(settle=10, replacement_timeout=120, cooldown=3)
 DOOMED = "doomed"
 FINE = "fine"
 APART = "apart"

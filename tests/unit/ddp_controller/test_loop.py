@@ -174,7 +174,7 @@ def test_a_drain_has_time_to_evict_a_pod_itself(
     replaced: ApiServer, controller: Controller, spec: Object, seconds: float
 ) -> None:
     replaced.put(f"/api/v1/nodes/{DOOMED}", {"spec": spec, "status": {}})
-    while not all(each.doom for each in controller.world.jobs()[0][0].pods[:1]):
+    while not all(pod.drain_reason for pod in controller.world.jobs()[0][0].pods[:1]):
         controller.world.changes.get(timeout=20)
     clock = [100.0]
     controller.clock = lambda: clock[0]

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from ddp_controller.pod_move import CONDITIONS, TAINTS, doom_reason
+from ddp_controller.pod_move import CONDITIONS, TAINTS, drain_reason
 
 
 def node(*taints: str, unschedulable: bool = False, **conditions: str) -> dict[str, Any]:
@@ -17,23 +17,23 @@ def node(*taints: str, unschedulable: bool = False, **conditions: str) -> dict[s
 
 @pytest.mark.parametrize("taint", TAINTS)
 def test_each_taint_of_the_table_dooms_a_node(taint: str) -> None:
-    assert doom_reason(node("other", taint)).startswith(f"taint {taint}: ")
+    assert drain_reason(node("other", taint)).startswith(f"taint {taint}: ")
 
 
 @pytest.mark.parametrize("condition", CONDITIONS)
 def test_each_condition_of_the_table_dooms_a_node_while_it_is_true(condition: str) -> None:
-    assert doom_reason(node(**{condition: "True"})).startswith(f"condition {condition}: ")
-    assert not doom_reason(node(**{condition: "False"}))
-    assert not doom_reason(node(**{condition: "Unknown"}))
+    assert drain_reason(node(**{condition: "True"})).startswith(f"condition {condition}: ")
+    assert not drain_reason(node(**{condition: "False"}))
+    assert not drain_reason(node(**{condition: "Unknown"}))
 
 
 def test_a_cordoned_node_will_go_and_others_stay() -> None:
-    assert doom_reason(node(unschedulable=True)) == "cordoned"
+    assert drain_reason(node(unschedulable=True)) == "cordoned"
     for fine in (node(), node("nvidia.com/gpu"), node(Ready="False"), node(MemoryPressure="True"), {}):
-        assert not doom_reason(fine)
+        assert not drain_reason(fine)
 
 
 def test_further_taints_and_conditions_can_be_configured() -> None:
     more = {"example.com/repair": "configured"}
-    assert doom_reason(node("example.com/repair"), more) == "taint example.com/repair: configured"
-    assert doom_reason(node(**{"example.com/repair": "True"}), more) == "condition example.com/repair: configured"
+    assert drain_reason(node("example.com/repair"), more) == "taint example.com/repair: configured"
+    assert drain_reason(node(**{"example.com/repair": "True"}), more) == "condition example.com/repair: configured"
