@@ -31,7 +31,7 @@ class Inventory:
 
     def unknown_reasons(self) -> tuple[str, ...]:
         """Return a sentence for each kind of object that could not be read."""
-        found = (getattr(self, each.name) for each in fields(self))
+        found = (getattr(self, field.name) for field in fields(self))
         return tuple(dict.fromkeys(fact.why for fact in found if isinstance(fact, Unknown) and fact.why))
 
 
@@ -79,8 +79,8 @@ def node_capacities(inventory: Inventory) -> list[NodeCapacity] | None:
     return [
         NodeCapacity(
             machine=machine,
-            gpu_type=machine.labels.get(GPU_PRODUCT, "") if machine.whole.get(GPU) else "",
-            free=None if used is None else subtract(machine.whole, used.get(machine.name, {})),
+            gpu_type=machine.labels.get(GPU_PRODUCT, "") if machine.allocatable.get(GPU) else "",
+            free=None if used is None else subtract(machine.allocatable, used.get(machine.name, {})),
         )
         for machine in parse_nodes(inventory.nodes)
     ]
@@ -96,7 +96,9 @@ def queues_of(inventory: Inventory) -> list[Queue] | None:
 
 def _queue(local: Object, clusters: Sequence[Object] | None) -> Queue:
     leads = str(local["spec"]["clusterQueue"])
-    cluster = next((each for each in clusters or () if each["metadata"]["name"] == leads), None)
+    cluster = next(
+        (cluster_queue for cluster_queue in clusters or () if cluster_queue["metadata"]["name"] == leads), None
+    )
     status = (cluster or local).get("status") or {}
     return Queue(
         name=str(local["metadata"]["name"]),
@@ -109,9 +111,9 @@ def _queue(local: Object, clusters: Sequence[Object] | None) -> Queue:
 
 def _quotas(cluster: Object, status: Mapping[str, Any]) -> list[Quota]:
     reserved = {
-        (flavor["name"], each["name"]): milli_value(str(each.get("total", "0")))
+        (flavor["name"], resource["name"]): milli_value(str(resource.get("total", "0")))
         for flavor in status.get("flavorsReservation") or ()
-        for each in flavor.get("resources") or ()
+        for resource in flavor.get("resources") or ()
     }
     found = []
     for flavor, resource in flavor_quotas(cluster):
@@ -202,22 +204,24 @@ def _node_rows(nodes: Sequence[NodeCapacity]) -> list[Sequence[Cell]]:
 
 def _free_of(node: NodeCapacity, name: str) -> str:
     """Format a free and a total amount, as in ``3 of 8``."""
-    whole = node.machine.whole.get(name, 0)
-    if not whole:
+    capacity = node.machine.allocatable.get(name, 0)
+    if not capacity:
         return NOTHING
     free = NOTHING if node.free is None else number(name, max(0, node.free.get(name, 0)))
-    return f"{free} of {number(name, whole)}"
+    return f"{free} of {number(name, capacity)}"
 
 
 def _gpu_type_rows(nodes: Sequence[NodeCapacity]) -> list[Sequence[Cell]]:
-    with_gpus = [node for node in nodes if node.machine.whole.get(GPU)]
+    with_gpus = [node for node in nodes if node.machine.allocatable.get(GPU)]
     rows: list[Sequence[Cell]] = []
     for kind in dict.fromkeys(node.gpu_type for node in with_gpus):
-        mine = [node for node in with_gpus if node.gpu_type == kind]
-        frees = [max(0, node.free.get(GPU, 0)) for node in mine if node.free is not None and not node.machine.closed]
-        free = NOTHING if any(node.free is None for node in mine) else number(GPU, sum(frees))
-        whole = number(GPU, sum(node.machine.whole[GPU] for node in mine))
-        rows.append([Cell(kind or NOTHING), Cell(str(len(mine))), Cell(f"{free} of {whole}")])
+        nodes_of_kind = [node for node in with_gpus if node.gpu_type == kind]
+        frees = [
+            max(0, node.free.get(GPU, 0)) for node in nodes_of_kind if node.free is not None and not node.machine.closed
+        ]
+        free = NOTHING if any(node.free is None for node in nodes_of_kind) else number(GPU, sum(frees))
+        capacity = number(GPU, sum(node.machine.allocatable[GPU] for node in nodes_of_kind))
+        rows.append([Cell(kind or NOTHING), Cell(str(len(nodes_of_kind))), Cell(f"{free} of {capacity}")])
     return rows
 
 
@@ -226,9 +230,9 @@ def _queue_row(queue: Queue) -> Iterator[Sequence[Cell]]:
     ends = (Cell(str(queue.waiting)), Cell(queue.inactive or NOTHING, "yellow" if queue.inactive else ""))
     if not queue.quotas:
         yield [*names, *[Cell(NOTHING)] * 3, *ends]
-    for each in queue.quotas or ():
-        used = f"{number(each.resource, each.used)} of {number(each.resource, each.quota)}"
-        yield [*names, Cell(each.flavor), Cell(each.resource), Cell(used), *ends]
+    for quota in queue.quotas or ():
+        used = f"{number(quota.resource, quota.used)} of {number(quota.resource, quota.quota)}"
+        yield [*names, Cell(quota.flavor), Cell(quota.resource), Cell(used), *ends]
 
 
 def capacity_to_dict(capacity: Capacity) -> dict[str, Any]:
@@ -249,7 +253,7 @@ def _node_to_dict(node: NodeCapacity) -> dict[str, Any]:
     machine = node.machine
     found: dict[str, Any] = {"name": machine.name, "gpu_type": node.gpu_type}
     for resource, (name, kind) in AMOUNTS.items():
-        found[name] = kind(machine.whole.get(resource, 0) / 1000)
+        found[name] = kind(machine.allocatable.get(resource, 0) / 1000)
         found[f"{name}_free"] = None if node.free is None else kind(max(0, node.free.get(resource, 0)) / 1000)
     return found | {"closed": machine.closed, "taints": list(machine.taints)}
 
@@ -258,8 +262,8 @@ def _queue_to_dict(queue: Queue) -> dict[str, Any]:
     quotas = None
     if queue.quotas is not None:
         quotas = [
-            {"flavor": each.flavor, "resource": each.resource, "quota": each.quota / 1000, "used": each.used / 1000}
-            for each in queue.quotas
+            {"flavor": quota.flavor, "resource": quota.resource, "quota": quota.quota / 1000, "used": quota.used / 1000}
+            for quota in queue.quotas
         ]
     return {
         "name": queue.name,

@@ -82,8 +82,8 @@ def code_parts(job: str, code: Code) -> list[CodePart]:
 def read_back(config_maps: Sequence[Object]) -> Code | None:
     """Return the code in the ConfigMaps of a submitted job, or None if there are none."""
     entries: dict[str, Any] = {}
-    for each in config_maps:
-        entries |= {**(each.get("data") or {}), **(each.get("binaryData") or {})}
+    for config_map in config_maps:
+        entries |= {**(config_map.get("data") or {}), **(config_map.get("binaryData") or {})}
     return Code(min(entries), "".join(entries[name] for name in sorted(entries))) if entries else None
 
 
@@ -185,7 +185,7 @@ def _patterns(directory: Path, base: str) -> Iterator[ignore.Pattern]:
         file = directory / name
         if file.is_file():
             text = file.read_text(encoding="utf-8", errors="replace")
-            yield from ignore.read(text, base, is_ours=name == ignore.OURS)
+            yield from ignore.read(text, base, is_ours=name == ignore.IGNORE_FILE)
 
 
 def _holds_credentials(file: _File) -> bool:

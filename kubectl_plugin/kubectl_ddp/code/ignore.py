@@ -55,9 +55,9 @@ class GlobPattern:
     pattern: str
     _literals: dict[str, int] = field(default_factory=dict)
     _brackets: list[tuple[int, _CharClass]] = field(default_factory=list)
-    _stays: int = 0
+    _loops: int = 0
     """Bits of the parts that match any number of characters except slashes: ``*``."""
-    _stays_over_slashes: int = 0
+    _loops_over_slashes: int = 0
     """Bits of the parts that match any number of characters: ``**``."""
     _skips: dict[int, int] = field(default_factory=dict)
     """Distance → bits of the parts from which a match may advance by that distance without a character."""
@@ -77,8 +77,8 @@ class GlobPattern:
             return False
         states = self._closed(1)
         for letter in path:
-            kept = states & (self._stays_over_slashes if letter == "/" else self._stays | self._stays_over_slashes)
-            states = self._closed(kept | (states & self._matching_parts(letter)) << 1)
+            staying = states & (self._loops_over_slashes if letter == "/" else self._loops | self._loops_over_slashes)
+            states = self._closed(staying | (states & self._matching_parts(letter)) << 1)
             if not states:
                 return False
         return bool(states >> self._size & 1)
@@ -145,9 +145,9 @@ class GlobPattern:
 
     def _add_asterisk(self, *, over_slashes: bool, skips: int = 1) -> None:
         if over_slashes:
-            self._stays_over_slashes |= 1 << self._size
+            self._loops_over_slashes |= 1 << self._size
         else:
-            self._stays |= 1 << self._size
+            self._loops |= 1 << self._size
         self._skip(skips)
         self._size += 1
 
@@ -198,8 +198,8 @@ def _literal(pattern: str, at: int) -> tuple[str, int]:
     return pattern[at], at + 1
 
 
-OURS: Final = ".ddpignore"
-FILES: Final = (".gitignore", OURS)
+IGNORE_FILE: Final = ".ddpignore"
+FILES: Final = (".gitignore", IGNORE_FILE)
 """Ignore files in the order of reading. Later patterns take precedence."""
 
 ALWAYS: Final = (
@@ -246,13 +246,13 @@ def read(text: str, base: str = "", *, is_ours: bool = False) -> list[Pattern]:
 
 def is_ignored(patterns: Sequence[Pattern], path: str, *, is_directory: bool) -> bool:
     """Return whether the last matching pattern excludes a path. Check its parent directories first."""
-    last = next((each for each in reversed(patterns) if each.matches(path, is_directory=is_directory)), None)
+    last = next((pattern for pattern in reversed(patterns) if pattern.matches(path, is_directory=is_directory)), None)
     return last is not None and not last.is_negated
 
 
 def allows(patterns: Sequence[Pattern], path: str) -> bool:
     """Return whether a ``!`` in a ``.ddpignore`` is the last match of a file, which allows credentials in it."""
-    last = next((each for each in reversed(patterns) if each.matches(path, is_directory=False)), None)
+    last = next((pattern for pattern in reversed(patterns) if pattern.matches(path, is_directory=False)), None)
     return last is not None and last.is_negated and last.is_ours
 
 

@@ -151,7 +151,7 @@ def imported_modules(source: bytes) -> frozenset[str]:
         return frozenset()
     for node in ast.walk(tree):
         if isinstance(node, ast.Import):
-            found.update(each.name.partition(".")[0] for each in node.names)
+            found.update(module.name.partition(".")[0] for module in node.names)
         elif isinstance(node, ast.ImportFrom) and node.module and not node.level:
             found.add(node.module.partition(".")[0])
     return frozenset(found)
@@ -200,7 +200,7 @@ def read_script(path: str) -> Code:
 
 def _reject_credentials(script: Path, data: bytes) -> None:
     """Reject a script with credentials, unless a ``.ddpignore`` in its directory allows it."""
-    beside = script.with_name(ignore.OURS)
+    beside = script.with_name(ignore.IGNORE_FILE)
     text = beside.read_text(encoding="utf-8", errors="replace") if beside.is_file() else ""
     if not ignore.allows(ignore.read(text, is_ours=True), script.name) and holds_credentials(str(script), data):
         reject_credentials("The script", [str(script)])

@@ -168,7 +168,7 @@ Fields = dict[str, Any]
 @functools.cache
 def fabrics() -> Mapping[str, Profile]:
     """Return all fabrics by name."""
-    return {each["name"]: _profile(**each) for vendor in VENDORS for each in _data(vendor)}
+    return {item["name"]: _profile(**item) for vendor in VENDORS for item in _data(vendor)}
 
 
 def profiles(name: str) -> tuple[Profile, ...]:
@@ -244,13 +244,13 @@ def _entries(
     **rest: Any,
 ) -> Iterator[Entry]:
     """Yield the entry of ``key``, one for each of ``values``, or one for each machine of ``by_machine``."""
-    rows = [(name, each, tuple(machines)) for name, each in (values or {key: value}).items()]
+    rows = [(name, content, tuple(machines)) for name, content in (values or {key: value}).items()]
     if by_machine:
-        rows = [(key, each, (machine,)) for machine, each in by_machine.items()]
-    for name, each, only in rows:
+        rows = [(key, content, (machine,)) for machine, content in by_machine.items()]
+    for name, content, only in rows:
         yield Entry(
             key=name,
-            value=_text(each),
+            value=_text(content),
             machines=only,
             source=_source(source, name.partition(".")[2]),
             emission=EmitPolicy(emission),
@@ -259,14 +259,14 @@ def _entries(
 
 
 def _refusals(*, name: str = "", names: Iterable[str] = (), source: str, **rest: Any) -> Iterator[ConflictingVariable]:
-    for each in names or (name,):
-        yield ConflictingVariable(name=each, source=_source(source, each), **rest)
+    for variable in names or (name,):
+        yield ConflictingVariable(name=variable, source=_source(source, variable), **rest)
 
 
 def _text(value: Any) -> str:
     """Return a value as a job file has it: words with commas between them, objects as JSON."""
     if isinstance(value, list):
-        is_words = all(isinstance(each, str) for each in value)
+        is_words = all(isinstance(item, str) for item in value)
         return ",".join(value) if is_words else json.dumps(value, separators=(",", ":"))
     return str(value)
 

@@ -124,7 +124,7 @@ class FabricChoice:
     """A fabric and the reason for its choice."""
 
     name: str
-    about: str
+    key: str
     """Key of the job that determined the fabric."""
     reason: str
 

@@ -39,7 +39,7 @@ class HangState(StrEnum):
     SILENT = "silent"
     """All visible ranks wait, and some ranks are not visible."""
     MOVES = "moves"
-    STANDS = "stands"
+    STALLED = "stands"
     """Ranks are stalled, but nothing shows that others wait for them."""
     UNSEEN = "unseen"
     """No launcher shows a rank."""
@@ -49,7 +49,7 @@ HANGING: Final = frozenset({HangState.HANGS, HangState.STUCK, HangState.SILENT})
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Verdict:
+class HangAnalysis:
     """Result of the analysis, with the blocking ranks."""
 
     answer: HangState
@@ -66,61 +66,64 @@ def hang_threshold(rank: RankReport) -> float:
     return min(MOST_SECONDS, max(LEAST_SECONDS, usual))
 
 
-def analyze(sight: HangSnapshot) -> Verdict | None:
+def analyze(sight: HangSnapshot) -> HangAnalysis | None:
     """Return the verdict of one snapshot, or None if another, later snapshot is needed."""
     ranks = sight.ranks
     if not ranks:
-        return Verdict(answer=HangState.UNSEEN)
-    limits = {rank.look.rank: hang_threshold(rank) for rank in ranks}
+        return HangAnalysis(answer=HangState.UNSEEN)
+    limits = {rank.status.rank: hang_threshold(rank) for rank in ranks}
 
-    def is_stalled(look: RankStatus) -> bool:
-        return look.seconds >= limits[look.rank]
+    def is_stalled(status: RankStatus) -> bool:
+        return status.seconds >= limits[status.rank]
 
-    looks = [rank.look for rank in ranks]
-    still = tuple(look.rank for look in looks if is_stalled(look))
-    if len(still) < len(looks):
+    statuses = [rank.status for rank in ranks]
+    still = tuple(status.rank for status in statuses if is_stalled(status))
+    if len(still) < len(statuses):
         return None
-    if named := find_culprits(looks, is_stalled):
-        return Verdict(answer=HangState.HANGS, culprits=tuple(named), still=still)
+    if named := find_culprits(statuses, is_stalled):
+        return HangAnalysis(answer=HangState.HANGS, culprits=tuple(named), still=still)
     if sight.silent:
-        return Verdict(answer=HangState.SILENT, message=_unresponsive_message(sight, looks), still=still)
-    if sentence := all_waiting_message(looks, is_stalled):
-        return Verdict(answer=HangState.STUCK, message=sentence, still=still)
-    return Verdict(answer=HangState.STANDS, message=_no_progress_message(looks), still=still)
+        return HangAnalysis(answer=HangState.SILENT, message=_unresponsive_message(sight, statuses), still=still)
+    if sentence := all_waiting_message(statuses, is_stalled):
+        return HangAnalysis(answer=HangState.STUCK, message=sentence, still=still)
+    return HangAnalysis(answer=HangState.STALLED, message=_no_progress_message(statuses), still=still)
 
 
-def is_final(verdict: Verdict, sight: HangSnapshot, elapsed: float) -> bool:
+def is_final(analysis: HangAnalysis, sight: HangSnapshot, elapsed: float) -> bool:
     """Return True if further snapshots would not change the verdict; a pod on a loaded machine may answer a retry."""
-    waits_for_pods = verdict.answer in {HangState.UNSEEN, HangState.SILENT} and sight.silent
+    waits_for_pods = analysis.answer in {HangState.UNSEEN, HangState.SILENT} and sight.silent
     return not waits_for_pods or elapsed >= SILENT_SECONDS
 
 
 def have_moved(before: HangSnapshot, now: HangSnapshot, elapsed: float) -> bool:
     """Return True if every rank of ``before`` has moved since then; allows for the delay of reports."""
-    seen = {rank.look.rank: rank.look for rank in now.ranks}
+    seen = {rank.status.rank: rank.status for rank in now.ranks}
     return bool(before.ranks) and all(
-        (look := seen.get(rank.look.rank)) is not None and look.seconds < elapsed - LAG_SECONDS for rank in before.ranks
+        (status := seen.get(rank.status.rank)) is not None and status.seconds < elapsed - LAG_SECONDS
+        for rank in before.ranks
     )
 
 
-def timeout_verdict(sight: HangSnapshot) -> Verdict:
+def timeout_analysis(sight: HangSnapshot) -> HangAnalysis:
     """Return the verdict at the end of the observation: other ranks move, so a stalled rank is slow or blocks none."""
-    still = tuple(rank.look.rank for rank in sight.ranks if rank.look.seconds >= hang_threshold(rank))
+    still = tuple(rank.status.rank for rank in sight.ranks if rank.status.seconds >= hang_threshold(rank))
     if not still:
-        return Verdict(answer=HangState.MOVES)
-    looks = [rank.look for rank in sight.ranks if rank.look.rank in still]
-    return Verdict(answer=HangState.STANDS, message=f"{_no_progress_message(looks)}, and others move", still=still)
+        return HangAnalysis(answer=HangState.MOVES)
+    statuses = [rank.status for rank in sight.ranks if rank.status.rank in still]
+    return HangAnalysis(
+        answer=HangState.STALLED, message=f"{_no_progress_message(statuses)}, and others move", still=still
+    )
 
 
-def _no_progress_message(looks: Sequence[RankStatus]) -> str:
-    numbers = ", ".join(str(look.rank) for look in looks[:8]) + ", ..." * (len(looks) > 8)
-    subject = f"rank {numbers} stands" if len(looks) == 1 else f"ranks {numbers} stand"
-    return f"{subject} still for {min(look.seconds for look in looks):.1f} s"
+def _no_progress_message(statuses: Sequence[RankStatus]) -> str:
+    numbers = ", ".join(str(status.rank) for status in statuses[:8]) + ", ..." * (len(statuses) > 8)
+    subject = f"rank {numbers} stands" if len(statuses) == 1 else f"ranks {numbers} stand"
+    return f"{subject} still for {min(status.seconds for status in statuses):.1f} s"
 
 
-def _unresponsive_message(sight: HangSnapshot, looks: Sequence[RankStatus]) -> str:
+def _unresponsive_message(sight: HangSnapshot, statuses: Sequence[RankStatus]) -> str:
     pods = ", ".join(sorted(sight.silent))
-    return f"{_no_progress_message(looks)}, and pod {pods} does not show its ranks: they may be waited for"
+    return f"{_no_progress_message(statuses)}, and pod {pods} does not show its ranks: they may be waited for"
 
 
 HANG_CODE: Final = 14
@@ -133,7 +136,7 @@ class HangReport:
 
     state: JobState
     sight: HangSnapshot
-    verdict: Verdict
+    analysis: HangAnalysis
     now: float
     """Unix time."""
     stacks_missing: str = ""
@@ -148,7 +151,7 @@ class HangReport:
     @property
     def is_hung(self) -> bool:
         """True if the job hangs now or a hang has ended it."""
-        return self.verdict.answer in HANGING or (self.state.is_terminal and self.ended is not None)
+        return self.analysis.answer in HANGING or (self.state.is_terminal and self.ended is not None)
 
     @property
     def code(self) -> int:
@@ -158,21 +161,21 @@ class HangReport:
     @property
     def culprits(self) -> tuple[tuple[RankReport, str], ...]:
         """Blocking ranks, each with a message about it."""
-        seen = {rank.look.rank: rank for rank in self.sight.ranks}
-        return tuple((seen[each.look.rank], each.message) for each in self.verdict.culprits)
+        seen = {rank.status.rank: rank for rank in self.sight.ranks}
+        return tuple((seen[culprit.look.rank], culprit.message) for culprit in self.analysis.culprits)
 
     @property
     def message(self) -> str:
         """Verdict in one sentence."""
-        answer = self.verdict.answer
+        answer = self.analysis.answer
         if answer is HangState.HANGS:
             return f"It hangs: {'; '.join(sentence for _, sentence in self.culprits)}."
         if answer in {HangState.STUCK, HangState.SILENT}:
-            return f"It hangs: {self.verdict.message}."
+            return f"It hangs: {self.analysis.message}."
         if answer is HangState.MOVES:
             return f"It does not hang: {_moving(len(self.sight.ranks))}."
-        if answer is HangState.STANDS:
-            return f"No rank is waited for by all others, as far as can be seen: {self.verdict.message}."
+        if answer is HangState.STALLED:
+            return f"No rank is waited for by all others, as far as can be seen: {self.analysis.message}."
         return self._no_ranks_message()
 
     def _no_ranks_message(self) -> str:

@@ -14,7 +14,7 @@ from kubectl_ddp.errors import DdpError
 from kubectl_ddp.kube import job_kinds
 from kubectl_ddp.kube.objects import Object, Snapshot
 from kubectl_ddp.status.termination_message import is_running, workers
-from kubectl_ddp.util.concurrency import each
+from kubectl_ddp.util.concurrency import map_concurrently
 
 VERSION: Final = "ddp.dev/hang/v1"
 UNDER_TORCHRUN: Final = "The launcher of the job is torchrun, which reports no ranks."
@@ -24,7 +24,7 @@ UNDER_TORCHRUN: Final = "The launcher of the job is torchrun, which reports no r
 class RankReport:
     """State of one rank as reported by its launcher."""
 
-    look: RankStatus
+    status: RankStatus
     pod: str
     pid: int | None
     """Process id; None if read from the metrics port, which shows neither processes nor stacks."""
@@ -35,7 +35,7 @@ class RankReport:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Named:
+class ReportedHang:
     """A hang that a launcher has reported itself."""
 
     time: float
@@ -55,7 +55,7 @@ class PodReport:
     on_hang: str
     """Mode of ``--on-hang``: ``off`` (no watchdog), ``warn`` or ``act``."""
     ranks: tuple[RankReport, ...]
-    named: tuple[Named, ...]
+    named: tuple[ReportedHang, ...]
     ras: str
 
 
@@ -71,14 +71,14 @@ class HangSnapshot:
     def ranks(self) -> tuple[RankReport, ...]:
         """Ranks of the newest generation in order. Reports of pods in an older generation are left out."""
         newest = max((pod.generation for pod in self.pods), default=0)
-        told = (rank for pod in self.pods if pod.generation == newest for rank in pod.ranks)
-        return tuple(sorted(told, key=lambda rank: rank.look.rank))
+        ranks = (rank for pod in self.pods if pod.generation == newest for rank in pod.ranks)
+        return tuple(sorted(ranks, key=lambda rank: rank.status.rank))
 
     @property
-    def named(self) -> tuple[Named, ...]:
+    def named(self) -> tuple[ReportedHang, ...]:
         """Hangs that launchers reported, oldest first; only the last report of each hang."""
-        told = {(each.generation, each.ranks): each for pod in self.pods for each in pod.named}
-        return tuple(sorted(told.values(), key=lambda named: named.time))
+        hangs = {(hang.generation, hang.ranks): hang for pod in self.pods for hang in pod.named}
+        return tuple(sorted(hangs.values(), key=lambda named: named.time))
 
     @property
     def ras(self) -> str:
@@ -91,7 +91,7 @@ def collect_hang_snapshot(backend: Backend, snapshot: Snapshot) -> HangSnapshot:
     running = [pod for pod in workers(snapshot.pods) if is_running(pod)]
     if job_kinds.uses_torchrun(snapshot.job):
         return HangSnapshot(pods=(), silent={str(pod["metadata"]["name"]): UNDER_TORCHRUN for pod in running})
-    answers = each(lambda pod: _fetch_pod_report(backend, pod), running)
+    answers = map_concurrently(lambda pod: _fetch_pod_report(backend, pod), running)
     silent = {name: answer for name, answer in answers if isinstance(answer, str)}
     return HangSnapshot(pods=tuple(answer for _, answer in answers if isinstance(answer, PodReport)), silent=silent)
 
@@ -107,40 +107,40 @@ def _fetch_pod_report(backend: Backend, pod: Object) -> tuple[str, PodReport | s
 def read(pod: str, text: str) -> PodReport | str:
     """Parse a pod's report; return an error message if this version cannot parse it."""
     try:
-        told = redact_object(json.loads(text))
-        if told["version"] != VERSION:
-            return f"It shows its ranks in the form {told['version']!r}, and this version reads {VERSION!r}."
+        report = redact_object(json.loads(text))
+        if report["version"] != VERSION:
+            return f"It shows its ranks in the form {report['version']!r}, and this version reads {VERSION!r}."
         return PodReport(
             pod=pod,
-            generation=int(told["generation"]),
-            on_hang=str(told["on_hang"]),
-            ranks=tuple(_rank(pod, rank) for rank in told["ranks"]),
-            named=_named(told["findings"]),
-            ras=str(told.get("ras", "")),
+            generation=int(report["generation"]),
+            on_hang=str(report["on_hang"]),
+            ranks=tuple(_rank(pod, rank) for rank in report["ranks"]),
+            named=_named(report["findings"]),
+            ras=str(report.get("ras", "")),
         )
     except (ValueError, LookupError, TypeError, AttributeError, ArithmeticError, RecursionError) as error:
         return f"What it shows of its ranks cannot be read ({repr(error)[:200]})."
 
 
-def _rank(pod: str, told: Mapping[str, Any]) -> RankReport:
-    usual, pid = told["usual"], told.get("pid")
+def _rank(pod: str, fields: Mapping[str, Any]) -> RankReport:
+    usual, pid = fields["usual"], fields.get("pid")
     return RankReport(
-        look=parse_rank_status(told),
+        status=parse_rank_status(fields),
         pod=pod,
         pid=None if pid is None else int(pid),
         usual=None if usual is None else float(usual),
-        stack_from=str(told.get("stack_from", "")),
+        stack_from=str(fields.get("stack_from", "")),
     )
 
 
-def _named(told: Sequence[Mapping[str, Any]]) -> tuple[Named, ...]:
+def _named(hangs: Sequence[Mapping[str, Any]]) -> tuple[ReportedHang, ...]:
     return tuple(
-        Named(
+        ReportedHang(
             time=float(one["time"]),
             generation=int(one["generation"]),
             ranks=tuple(map(int, one["ranks"])),
             killed=tuple(map(int, one["killed"])),
             sentences=tuple(map(str, one.get("sentences", ()))),
         )
-        for one in told
+        for one in hangs
     )

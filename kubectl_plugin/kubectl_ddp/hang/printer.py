@@ -30,10 +30,10 @@ def _lines(report: HangReport, style: Style) -> Iterator[str]:
     if report.sight.ranks:
         yield ""
         yield from _table(report, style)
-    for rank in [rank for rank, _ in report.culprits if rank.look.stack][:_MOST_STACKS]:
+    for rank in [rank for rank, _ in report.culprits if rank.status.stack][:_MOST_STACKS]:
         yield ""
-        yield f"Rank {rank.look.rank} (pod {rank.pod}, process {rank.pid}), by {rank.stack_from}:"
-        yield from (f"  {line}" for line in rank.look.stack.splitlines())
+        yield f"Rank {rank.status.rank} (pod {rank.pod}, process {rank.pid}), by {rank.stack_from}:"
+        yield from (f"  {line}" for line in rank.status.stack.splitlines())
     if report.ended is not None and not report.culprits and report.ended.stack:
         yield ""
         yield f"Rank {report.ended.rank} (pod {report.ended.pod}), before it was ended:"
@@ -43,7 +43,7 @@ def _lines(report: HangReport, style: Style) -> Iterator[str]:
     yield from _named(report, style)
     if report.sight.ras:
         yield ""
-        yield from (each.message for each in lagging_ranks(report.sight.ras)[:_MOST_ROWS])
+        yield from (rank.message for rank in lagging_ranks(report.sight.ras)[:_MOST_ROWS])
         yield "Report of NCCL (RAS):"
         yield from (f"  {line}" for line in report.sight.ras.splitlines())
     for pod, why in sorted(report.sight.silent.items()):
@@ -51,16 +51,16 @@ def _lines(report: HangReport, style: Style) -> Iterator[str]:
 
 
 def _table(report: HangReport, style: Style) -> Iterator[str]:
-    waited_for = {rank.look.rank for rank, _ in report.culprits}
+    waited_for = {rank.status.rank for rank, _ in report.culprits}
     table = Table(("RANK", "POD", "STATE", "COLLECTIVE", "IN", "STANDS", "AT"))
-    ranks = sorted(report.sight.ranks, key=lambda rank: (rank.look.rank not in waited_for, rank.look.rank))
-    for rank in sorted(ranks[:_MOST_ROWS], key=lambda rank: rank.look.rank):
-        look = rank.look
-        color = "red" if look.rank in waited_for else ""
+    ranks = sorted(report.sight.ranks, key=lambda rank: (rank.status.rank not in waited_for, rank.status.rank))
+    for rank in sorted(ranks[:_MOST_ROWS], key=lambda rank: rank.status.rank):
+        status = rank.status
+        color = "red" if status.rank in waited_for else ""
         words = (
-            *(str(look.rank), rank.pod, str(look.state)),
-            *(f"#{look.sequence}" if look.sequence >= 0 else NOTHING, look.waits_in or NOTHING),
-            *(f"{look.seconds:.1f}s", look.place or look.section or NOTHING),
+            *(str(status.rank), rank.pod, str(status.state)),
+            *(f"#{status.sequence}" if status.sequence >= 0 else NOTHING, status.waits_in or NOTHING),
+            *(f"{status.seconds:.1f}s", status.place or status.section or NOTHING),
         )
         table.rows.append([Cell(word, color) for word in words])
     yield table.render(style)
@@ -72,8 +72,8 @@ def _named(report: HangReport, style: Style) -> Iterator[str]:
     for named in report.sight.named:
         killed = f"; killed: {', '.join(map(str, named.killed))}" if named.killed else ""
         ago = duration(max(0.0, report.now - named.time))
-        said = "; ".join(named.sentences) or f"ranks that the others wait for: {', '.join(map(str, named.ranks))}"
-        words = f"The launcher said {ago} ago, of generation {named.generation}: {said}{killed}"
+        message = "; ".join(named.sentences) or f"ranks that the others wait for: {', '.join(map(str, named.ranks))}"
+        words = f"The launcher said {ago} ago, of generation {named.generation}: {message}{killed}"
         yield style.apply_color(words, "dim")
 
 
@@ -86,14 +86,14 @@ def hang_report_to_dict(report: HangReport) -> dict[str, Any]:
         "namespace": report.state.namespace,
         "where": report.state.where,
         "state": str(report.state.state),
-        "answer": str(report.verdict.answer),
+        "answer": str(report.analysis.answer),
         "hangs": report.is_hung,
         "sentence": report.message,
         "culprits": [
             {
                 **_rank(rank),
                 "sentence": sentence,
-                "stack": rank.look.stack,
+                "stack": rank.status.stack,
                 "stackFrom": rank.stack_from,
             }
             for rank, sentence in report.culprits
@@ -127,18 +127,18 @@ def hang_report_to_dict(report: HangReport) -> dict[str, Any]:
 
 
 def _rank(rank: RankReport) -> dict[str, Any]:
-    look = rank.look
+    status = rank.status
     return {
-        "rank": look.rank,
-        "localRank": look.local_rank,
+        "rank": status.rank,
+        "localRank": status.local_rank,
         "pod": rank.pod,
         "pid": rank.pid,
-        "state": str(look.state),
-        "stands_seconds": look.seconds,
+        "state": str(status.state),
+        "stands_seconds": status.seconds,
         "usual_seconds": rank.usual,
-        "limit_seconds": look.limit,
-        "section": look.section,
-        "sequence": look.sequence if look.sequence >= 0 else None,
-        "waitsIn": look.waits_in,
-        "place": look.place,
+        "limit_seconds": status.limit,
+        "section": status.section,
+        "sequence": status.sequence if status.sequence >= 0 else None,
+        "waitsIn": status.waits_in,
+        "place": status.place,
     }

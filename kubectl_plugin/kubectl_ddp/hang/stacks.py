@@ -11,11 +11,11 @@ from typing import Final
 
 from kubectl_ddp.backends.base import Backend, Entry
 from kubectl_ddp.errors import DdpError
-from kubectl_ddp.hang.analysis import HangState, Verdict, analyze
+from kubectl_ddp.hang.analysis import HangAnalysis, HangState, analyze
 from kubectl_ddp.hang.collector import HangSnapshot, PodReport, read
 from kubectl_ddp.kube.objects import Object, Snapshot
 from kubectl_ddp.render.runtime import words_in_pod
-from kubectl_ddp.util.concurrency import each
+from kubectl_ddp.util.concurrency import map_concurrently
 
 MOST_PODS: Final = 4
 """Maximum number of pods to read from; hangs rarely involve more, and each pod needs an exec."""
@@ -32,30 +32,34 @@ exec "$own" "$@"
 
 
 def with_stacks(
-    backend: Backend, snapshot: Snapshot, sight: HangSnapshot, verdict: Verdict
-) -> tuple[HangSnapshot, Verdict, str]:
+    backend: Backend, snapshot: Snapshot, sight: HangSnapshot, analysis: HangAnalysis
+) -> tuple[HangSnapshot, HangAnalysis, str]:
     """Add stacks to the ranks named by a verdict, or to the stalled ranks if it names none.
 
     Returns:
         The snapshot with the stacks that were read, its verdict, and a message about stacks that could not be read.
     """
-    names = _pods(sight, verdict)[:MOST_PODS]
+    names = _pods(sight, analysis)[:MOST_PODS]
     pods = [pod for pod in snapshot.pods if pod["metadata"]["name"] in names]
     command = words_in_pod(snapshot.job, "hang") or ("sh", "-c", _RUN, "hang", *_WORDS)
-    found = each(lambda pod: _read(backend, pod, command), pods)
+    found = map_concurrently(lambda pod: _read(backend, pod, command), pods)
     fuller = {shown.pod: shown for shown in found if isinstance(shown, PodReport)}
     missing = next((shown for shown in found if isinstance(shown, str)), "")
-    whole = replace(sight, pods=tuple(_merge_pod_reports(pod, fuller.get(pod.pod)) for pod in sight.pods))
-    again = analyze(whole)  # the messages now name lines of code
-    return whole, again if again is not None and _verdict_key(again) == _verdict_key(verdict) else verdict, missing
+    complete = replace(sight, pods=tuple(_merge_pod_reports(pod, fuller.get(pod.pod)) for pod in sight.pods))
+    again = analyze(complete)  # the messages now name lines of code
+    return (
+        complete,
+        again if again is not None and _analysis_key(again) == _analysis_key(analysis) else analysis,
+        missing,
+    )
 
 
-def _pods(sight: HangSnapshot, verdict: Verdict) -> list[str]:
+def _pods(sight: HangSnapshot, analysis: HangAnalysis) -> list[str]:
     """Return the pods of the verdict's ranks; without such ranks, one pod whose launcher has reported a hang."""
-    wanted = {culprit.look.rank for culprit in verdict.culprits} or set(verdict.still)
-    if verdict.answer in {HangState.MOVES, HangState.UNSEEN} or not wanted:
+    wanted = {culprit.look.rank for culprit in analysis.culprits} or set(analysis.still)
+    if analysis.answer in {HangState.MOVES, HangState.UNSEEN} or not wanted:
         return [pod.pod for pod in sight.pods if pod.named][:1]
-    return list(dict.fromkeys(rank.pod for rank in sight.ranks if rank.look.rank in wanted))
+    return list(dict.fromkeys(rank.pod for rank in sight.ranks if rank.status.rank in wanted))
 
 
 def _merge_pod_reports(outline: PodReport, shown: PodReport | None) -> PodReport:
@@ -67,11 +71,11 @@ def _merge_pod_reports(outline: PodReport, shown: PodReport | None) -> PodReport
 
 
 def _ranks(shown: PodReport) -> set[int]:
-    return {rank.look.rank for rank in shown.ranks}
+    return {rank.status.rank for rank in shown.ranks}
 
 
-def _verdict_key(verdict: Verdict) -> tuple[HangState, Sequence[int]]:
-    return verdict.answer, [culprit.look.rank for culprit in verdict.culprits]
+def _analysis_key(analysis: HangAnalysis) -> tuple[HangState, Sequence[int]]:
+    return analysis.answer, [culprit.look.rank for culprit in analysis.culprits]
 
 
 def _read(backend: Backend, pod: Object, command: Sequence[str]) -> PodReport | str:

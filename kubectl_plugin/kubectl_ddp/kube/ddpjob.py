@@ -55,6 +55,6 @@ def owner_uids(item: Object) -> set[str]:
 
 def owner_reference(job: Object) -> Mapping[str, Any]:
     """Return the owner reference of an object that is to be deleted with a DDPJob or a TrainJob."""
-    about = job["metadata"]
-    names = {"apiVersion": job["apiVersion"], "kind": job["kind"], "name": about["name"], "uid": about["uid"]}
+    metadata = job["metadata"]
+    names = {"apiVersion": job["apiVersion"], "kind": job["kind"], "name": metadata["name"], "uid": metadata["uid"]}
     return {**names, "controller": False}

@@ -43,24 +43,26 @@ class Attribution:
     @classmethod
     def of(cls, snapshot: Snapshot) -> Attribution:
         """Return the attribution of the job in a snapshot."""
-        about = snapshot.job["metadata"]
+        metadata = snapshot.job["metadata"]
         return cls(
-            name=str(about["name"]),
+            name=str(metadata["name"]),
             kind=str(snapshot.job.get("kind", "")),
-            uid=str(about.get("uid", "")),
-            created=epoch(about.get("creationTimestamp")),
+            uid=str(metadata.get("uid", "")),
+            created=epoch(metadata.get("creationTimestamp")),
             uids=frozenset(uid for pod in snapshot.pods if (uid := pod["metadata"].get("uid"))),
         )
 
     def matches_event(self, event: Object) -> bool:
         """Return whether an event is about this run of the job, or about an object created for it."""
-        about = event.get("involvedObject") or {}
-        if about.get("uid") in self.uids:
+        involved = event.get("involvedObject") or {}
+        if involved.get("uid") in self.uids:
             return True
         seen = event_timestamp(event)
         # Kubernetes rounds both times to whole seconds.
         is_of_this_run = seen is None or self.created is None or seen >= self.created
-        return is_of_this_run and self._is_named(str(about.get("kind")), str(about.get("name", "")), about.get("uid"))
+        return is_of_this_run and self._is_named(
+            str(involved.get("kind")), str(involved.get("name", "")), involved.get("uid")
+        )
 
     def _is_named(self, kind: str, name: str, uid: str | None) -> bool:
         if kind == "Workload":

@@ -31,8 +31,8 @@ class GrafanaService:
         """Return the service with its first port, which serves the pages. A second port is for gossip between
         replicas.
         """
-        about, ports = service["metadata"], service["spec"].get("ports") or [{"port": 80}]
-        return cls(str(about["namespace"]), str(about["name"]), int(ports[0]["port"]))
+        metadata, ports = service["metadata"], service["spec"].get("ports") or [{"port": 80}]
+        return cls(str(metadata["namespace"]), str(metadata["name"]), int(ports[0]["port"]))
 
     def __str__(self) -> str:
         return f"service/{self.name} in namespace {self.namespace}"
@@ -63,7 +63,7 @@ def address(base: str, dashboard: Dashboard, variables: Mapping[str, str | None]
 def only_service(services: Iterable[Object]) -> GrafanaService:
     """Return Grafana's only Service. Raises NotFound if there is none, UsageError if there are several."""
     # Skip headless Services, which connect Grafana's replicas.
-    found = [GrafanaService.of(each) for each in services if each["spec"].get("clusterIP") != "None"]
+    found = [GrafanaService.of(service) for service in services if service["spec"].get("clusterIP") != "None"]
     hint = f"Give its address with --grafana or ${VARIABLE}."
     if not found:
         raise NotFound(f"There is no Service with the label {LABEL} in the cluster.", hint=hint)

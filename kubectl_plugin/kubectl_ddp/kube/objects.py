@@ -53,7 +53,7 @@ def condition_of(item: Object, kind: str) -> Mapping[str, Any]:
     {'type': 'Ready', 'status': 'False'}
     """
     conditions = (item.get("status") or {}).get("conditions") or ()
-    return next((each for each in conditions if each.get("type") == kind), {})
+    return next((condition for condition in conditions if condition.get("type") == kind), {})
 
 
 def holds(item: Object, kind: str) -> bool:
@@ -78,7 +78,9 @@ def main_container(pod: Object) -> str:
 def main_status(pod: Object) -> Mapping[str, Any]:
     """Return the status of the job's container; empty before the pod has one. The kubelet sorts them by name."""
     statuses = (pod.get("status") or {}).get("containerStatuses") or [{}]
-    status: Mapping[str, Any] = next((each for each in statuses if each.get("name") in NAMES), statuses[0])
+    status: Mapping[str, Any] = next(
+        (container for container in statuses if container.get("name") in NAMES), statuses[0]
+    )
     return status
 
 
@@ -162,7 +164,7 @@ def selects(selector: Mapping[str, Any] | None, labels: Mapping[str, str]) -> bo
         return False
     wanted = selector.get("matchLabels") or {}
     has_all = all(labels.get(key) == value for key, value in wanted.items())
-    return has_all and all(_holds(each, labels) for each in selector.get("matchExpressions") or ())
+    return has_all and all(_holds(expression, labels) for expression in selector.get("matchExpressions") or ())
 
 
 def _holds(expression: Mapping[str, Any], labels: Mapping[str, str]) -> bool:

@@ -57,8 +57,8 @@ def observe_jobs(found: Sequence[tuple[Backend, Snapshot]], *, for_table: bool =
     states = []
     for backend in dict.fromkeys(backend for backend, _ in found):
         snapshots = [snapshot for where, snapshot in found if where is backend]
-        patience = _PATIENCE_SECONDS.get(backend.where, _CLUSTER_PATIENCE_SECONDS)
-        states += observe_all(backend, snapshots, patience=patience, most=_MOST, for_table=for_table)
+        timeout = _PATIENCE_SECONDS.get(backend.where, _CLUSTER_PATIENCE_SECONDS)
+        states += observe_all(backend, snapshots, timeout=timeout, most=_MOST, for_table=for_table)
     return states
 
 
@@ -112,10 +112,10 @@ def watch_list(
         now = {key_of(state): state for state in read()}
         seconds = clock() - begun
         known = before or {}
-        gone = [replace(state, state=State.DELETING) for key, state in known.items() if key not in now]
+        deleting = [replace(state, state=State.DELETING) for key, state in known.items() if key not in now]
         changed = [state for key, state in now.items() if key not in known or _has_changed(known[key], state)]
-        if changed or gone or before is None:
-            yield JobListChange([*now.values(), *gone], [*changed, *gone])
+        if changed or deleting or before is None:
+            yield JobListChange([*now.values(), *deleting], [*changed, *deleting])
         before = {key: _with_restarts(state, known.get(key)) for key, state in now.items()}
         pause(min(MOST_SECONDS, max(LEAST_SECONDS, seconds / READING_SHARE)))
 

@@ -153,18 +153,18 @@ def follow_logs(
 
 def _merged(backend: Backend, pods: Iterable[Object], since: str | None) -> Iterator[Line]:
     """Yield lines by time. Pods deleted meanwhile are skipped; if all were deleted, NotFound is raised."""
-    gone: list[NotFound] = []
+    missing: list[NotFound] = []
 
     def read_lines(pod: Object) -> Iterator[Line]:
         try:
             yield from _lines(backend, pod, since=since, live=False)
         except NotFound as error:
-            gone.append(error)
+            missing.append(error)
 
     logs = [read_lines(pod) for pod in pods]
     yield from heapq.merge(*logs, key=lambda line: line.time)
-    if gone and len(gone) == len(logs):
-        raise gone[0]
+    if missing and len(missing) == len(logs):
+        raise missing[0]
 
 
 def _lines(backend: Backend, pod: Object, *, since: str | None, live: bool, stop: Stop | None = None) -> Iterator[Line]:

@@ -90,21 +90,21 @@ def _run(handover: ExecCommand, out: int, seconds: float) -> None:
         raise NotFound(f"Program '{handover.words[0]}' was not found.") from None
     with process:
         try:
-            said = process.communicate(timeout=seconds + _SPARE_SECONDS)[1]
+            stderr = process.communicate(timeout=seconds + _SPARE_SECONDS)[1]
         except BaseException as error:
             process.terminate()
             if isinstance(error, subprocess.TimeoutExpired):
                 raise TimedOut(f"The pod has not answered within {error.timeout:g} s.") from None
             raise
     if process.returncode:
-        raise _reason(process.returncode, said)
+        raise _reason(process.returncode, stderr)
 
 
-def _reason(code: int, said: str) -> DdpError:
+def _reason(code: int, stderr: str) -> DdpError:
     """Return the error that the profiler reported, or the reason why it did not run."""
-    lines = [line for line in said.splitlines() if line.strip() and not line.startswith("command terminated")]
-    ours = [line.removeprefix("profile: ") for line in lines if line.startswith("profile: ")]
-    sentence = ours[-1] if ours else f"The pod made no trace: {lines[-1] if lines else f'exit code {code}'}."
+    lines = [line for line in stderr.splitlines() if line.strip() and not line.startswith("command terminated")]
+    messages = [line.removeprefix("profile: ") for line in lines if line.startswith("profile: ")]
+    sentence = messages[-1] if messages else f"The pod made no trace: {lines[-1] if lines else f'exit code {code}'}."
     if code == Profile.LATE:
         return TimedOut(sentence, hint="Give it a longer --timeout; a rank that hangs ends no step.")
     return DdpError(sentence, hint="Try again when they are done." if code == Profile.BUSY else "")

@@ -40,14 +40,14 @@ class Place:
     @property
     def variables(self) -> Mapping[str, str]:
         """Environment variables for a command that runs beside the rank, with torchrun's names."""
-        told = {"RANK": self.rank, "LOCAL_RANK": self.local_rank, "RANK_PID": self.pid}
-        return {name: str(value) for name, value in told.items() if value is not None}
+        variables = {"RANK": self.rank, "LOCAL_RANK": self.local_rank, "RANK_PID": self.pid}
+        return {name: str(value) for name, value in variables.items() if value is not None}
 
     def __str__(self) -> str:
         """Return the place as a sentence."""
         facts = {"local rank": self.local_rank, "process": self.pid}
-        told = ", ".join(f"{name} {value}" for name, value in facts.items() if value is not None)
-        return f"Pod {self.name}." if self.rank is None else f"Rank {self.rank}: pod {self.name}, {told}."
+        text = ", ".join(f"{name} {value}" for name, value in facts.items() if value is not None)
+        return f"Pod {self.name}." if self.rank is None else f"Rank {self.rank}: pod {self.name}, {text}."
 
 
 def find_rank(backend: Backend, name: str, rank: int) -> Place:
@@ -59,12 +59,12 @@ def find_rank(backend: Backend, name: str, rank: int) -> Place:
 
 def place_of_rank(state: JobState, pods: Sequence[Object], samples: Mapping[str, Samples], rank: int) -> Place:
     """Find the pod and the process of a rank in data that was already read. Raises NotFound."""
-    by_name = {str(each["metadata"]["name"]): each for each in pods}
-    found = next((each for each in state.ranks if each.rank == rank), None)
+    by_name = {str(pod["metadata"]["name"]): pod for pod in pods}
+    found = next((rank_state for rank_state in state.ranks if rank_state.rank == rank), None)
     launchers = dict(_locate_from_launchers(state, samples, rank))
     if found is None:
-        for pod, told in launchers.items():
-            return Place(pod=by_name[pod], rank=rank, local_rank=told)
+        for pod, index in launchers.items():
+            return Place(pod=by_name[pod], rank=rank, local_rank=index)
         raise NotFound(
             f"The pod of rank {rank} of job '{state.name}' is unknown: {_why(state)}", hint=_status_hint(state)
         )
@@ -78,9 +78,9 @@ def _locate_from_launchers(state: JobState, samples: Mapping[str, Samples], rank
     """Yield pod and local rank as reported by launchers. Pods outside the newest worker group are skipped, because they
     still report the previous group.
     """
-    for pod, said in samples.items():
-        first = said.value(Metric.FIRST_RANK)
-        is_in_it = said.value(Metric.RENDEZVOUS_ROUND) == state.generation and (state.world_size or 0) > rank
+    for pod, pod_samples in samples.items():
+        first = pod_samples.value(Metric.FIRST_RANK)
+        is_in_it = pod_samples.value(Metric.RENDEZVOUS_ROUND) == state.generation and (state.world_size or 0) > rank
         if first is not None and is_in_it and first <= rank < first + state.processes_per_node:
             yield pod, rank - int(first)
 
@@ -91,20 +91,22 @@ def find_pod(snapshot: Snapshot, pod: str) -> Place:
     Raises:
         NotFound: If no pod matches, or if several names start with it.
     """
-    names = [str(each["metadata"]["name"]) for each in snapshot.pods]
+    names = [str(item["metadata"]["name"]) for item in snapshot.pods]
     job = snapshot.job["metadata"]["name"]
     meant = {pod, f"{job}-{pod}"}
     beginning = [name for name in names if any(name.startswith(f"{word}-") for word in meant)]
-    for each, name in zip(snapshot.pods, names, strict=True):
+    for item, name in zip(snapshot.pods, names, strict=True):
         if name in meant or beginning == [name]:
-            return Place(pod=each)
+            return Place(pod=item)
     hint = f"There are {', '.join(names)}." if names else "It has none just now."
     raise NotFound(f"Job '{job}' has no pod '{pod}'.", hint=hint)
 
 
 def _why(state: JobState) -> str:
-    told = ", ".join(str(each.rank) for each in state.ranks[:_SHOWN]) + ", ..." * (len(state.ranks) > _SHOWN)
-    return f"the ranks with metrics are {told}." if state.ranks else why_no_ranks(state)
+    ranks = ", ".join(str(rank_state.rank) for rank_state in state.ranks[:_SHOWN]) + ", ..." * (
+        len(state.ranks) > _SHOWN
+    )
+    return f"the ranks with metrics are {ranks}." if state.ranks else why_no_ranks(state)
 
 
 def _status_hint(state: JobState) -> str:

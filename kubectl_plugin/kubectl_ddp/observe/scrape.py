@@ -20,7 +20,7 @@ from kubectl_ddp.kube.objects import Object, Snapshot
 from kubectl_ddp.status.job_state import JobState, job_state
 from kubectl_ddp.status.metrics_parser import LIVE, TABLE, Samples, iter_samples, parse
 from kubectl_ddp.status.termination_message import is_running, workers
-from kubectl_ddp.util.concurrency import each
+from kubectl_ddp.util.concurrency import map_concurrently
 
 _AT_FIRST: Final = 4
 """Initial number of threads. Each needs a connection, and more do not help if pods answer immediately."""
@@ -50,7 +50,7 @@ def scrape_all(
     backend: Backend,
     snapshots: Sequence[Snapshot],
     *,
-    patience: float | None = None,
+    timeout: float | None = None,
     most: ScrapeLimit | None = None,
     families: Collection[str] = LIVE,
 ) -> list[dict[str, Samples]]:
@@ -63,30 +63,30 @@ def scrape_all(
     Args:
         backend: Place where the jobs run.
         snapshots: The jobs.
-        patience: Seconds after which pods without an answer are left out (default: the timeout of each request).
+        timeout: Seconds after which pods without an answer are left out (default: the timeout of each request).
         most: Maximum number of pods to scrape (default: all).
         families: Metric families to read.
     """
     running = [
-        [pod for pod in workers(each.pods) if is_running(pod)] if job_kinds.has_metrics(each.job) else []
-        for each in snapshots
+        [pod for pod in workers(snapshot.pods) if is_running(pod)] if job_kinds.has_metrics(snapshot.job) else []
+        for snapshot in snapshots
     ]
     of_each, in_all = (most.of_each, most.in_all) if most is not None else (None, None)
     turns = [(turn, -index) for index, pods in enumerate(running) for turn, _ in enumerate(pods[:of_each])]
-    asked = [(-index, running[-index][turn]) for turn, index in sorted(turns)[:in_all]]
-    told: list[dict[str, Samples]] = [{} for _ in snapshots]
-    for turn in (asked, None):
-        rest = turn if turn is not None else _pods_of_short_groups(snapshots, running, told, most)
-        for index, name, samples in _ScrapePool(backend, rest, families).iter_results(patience):
+    requests = [(-index, running[-index][turn]) for turn, index in sorted(turns)[:in_all]]
+    results: list[dict[str, Samples]] = [{} for _ in snapshots]
+    for turn in (requests, None):
+        rest = turn if turn is not None else _pods_of_short_groups(snapshots, running, results, most)
+        for index, name, samples in _ScrapePool(backend, rest, families).iter_results(timeout):
             if samples is not None:
-                told[index][name] = samples
-    return told
+                results[index][name] = samples
+    return results
 
 
 def _pods_of_short_groups(
     snapshots: Sequence[Snapshot],
     running: Sequence[Sequence[Object]],
-    told: Sequence[Mapping[str, Samples]],
+    samples: Sequence[Mapping[str, Samples]],
     most: ScrapeLimit | None,
 ) -> list[tuple[int, Object]]:
     """Return the unscraped pods, with the index of their job, of jobs whose group has fewer nodes than the job pods."""
@@ -94,7 +94,7 @@ def _pods_of_short_groups(
         return []
     found = []
     for index, pods in enumerate(running):
-        size = max((said.value(Metric.NODES) or 0.0 for said in told[index].values()), default=0.0)
+        size = max((pod_samples.value(Metric.NODES) or 0.0 for pod_samples in samples[index].values()), default=0.0)
         if 0 < size < len(pods) - job_kinds.spares(snapshots[index].job):
             found += [(index, pod) for pod in pods[most.of_each :]]
     return found[: most.in_all]
@@ -103,25 +103,25 @@ def _pods_of_short_groups(
 class _ScrapePool:
     """Thread pool that scrapes pods. Each pod has the index of its job."""
 
-    def __init__(self, backend: Backend, asked: Iterable[tuple[int, Object]], families: Collection[str]) -> None:
+    def __init__(self, backend: Backend, requests: Iterable[tuple[int, Object]], families: Collection[str]) -> None:
         self._backend = backend
         self._families = families
-        self._waiting = deque(asked)
-        self._told: queue.SimpleQueue[tuple[int, str, Samples | None]] = queue.SimpleQueue()
+        self._waiting = deque(requests)
+        self._answers: queue.SimpleQueue[tuple[int, str, Samples | None]] = queue.SimpleQueue()
         self._asking = 0
 
-    def iter_results(self, patience: float | None) -> Iterator[tuple[int, str, Samples | None]]:
-        """Yield job index, pod name and metrics as they arrive. Pods without an answer are left out after ``patience``
+    def iter_results(self, timeout: float | None) -> Iterator[tuple[int, str, Samples | None]]:
+        """Yield job index, pod name and metrics as they arrive. Pods without an answer are left out after ``timeout``
         seconds.
         """
-        end = math.inf if patience is None else time.monotonic() + patience
+        end = math.inf if timeout is None else time.monotonic() + timeout
         left = len(self._waiting)
         for _ in range(_AT_FIRST):
             self._start_thread()
         while left and (remaining := end - time.monotonic()) > 0:
             may_ask = bool(self._waiting) and self._asking < _AT_MOST
             try:
-                yield self._told.get(timeout=min(remaining, _SLOW_SECONDS if may_ask else threading.TIMEOUT_MAX))
+                yield self._answers.get(timeout=min(remaining, _SLOW_SECONDS if may_ask else threading.TIMEOUT_MAX))
             except queue.Empty:
                 if may_ask:
                     self._start_thread()
@@ -138,7 +138,7 @@ class _ScrapePool:
         with contextlib.suppress(IndexError):
             while True:
                 index, pod = self._waiting.popleft()
-                self._told.put((index, str(pod["metadata"]["name"]), self._scrape_pod(pod)))
+                self._answers.put((index, str(pod["metadata"]["name"]), self._scrape_pod(pod)))
 
     def _scrape_pod(self, pod: Object) -> Samples | None:
         try:
@@ -156,18 +156,18 @@ def observe_all(
     backend: Backend,
     snapshots: Sequence[Snapshot],
     *,
-    patience: float | None = None,
+    timeout: float | None = None,
     most: ScrapeLimit | None = None,
     for_table: bool = False,
 ) -> list[JobState]:
-    """Return the states of many jobs; ``patience`` and ``most`` as in :func:`scrape_all`.
+    """Return the states of many jobs; ``timeout`` and ``most`` as in :func:`scrape_all`.
 
     With ``for_table``, only with what :func:`~kubectl_ddp.status.job_tables.job_table` shows.
     """
-    told = scrape_all(backend, snapshots, patience=patience, most=most, families=TABLE if for_table else LIVE)
+    results = scrape_all(backend, snapshots, timeout=timeout, most=most, families=TABLE if for_table else LIVE)
     return [
         job_state(one, samples, where=backend.where, with_startup=not for_table)
-        for one, samples in zip(snapshots, told, strict=True)
+        for one, samples in zip(snapshots, results, strict=True)
     ]
 
 
@@ -203,7 +203,7 @@ def read_samples(backend: Backend, snapshot: Snapshot, families: Collection[str]
         ]
 
     running = [pod for pod in workers(snapshot.pods) if is_running(pod)]
-    return [sample for samples in each(of_pod, running) for sample in samples]
+    return [sample for samples in map_concurrently(of_pod, running) for sample in samples]
 
 
 SCRAPE_SECONDS: Final = 1.0
@@ -234,7 +234,7 @@ class LiveState:
     def of(self, snapshot: Snapshot) -> JobState:
         """Return the state of the job, with metrics that are at most a second old."""
         if self._clock() - self._scraped >= SCRAPE_SECONDS:
-            self._samples = scrape_all(self._backend, [snapshot], patience=_PATIENCE_SECONDS, most=_PODS)[0]
+            self._samples = scrape_all(self._backend, [snapshot], timeout=_PATIENCE_SECONDS, most=_PODS)[0]
             self._scraped = self._clock()
         return self.with_position(job_state(snapshot, self._samples, where=self._backend.where))
 

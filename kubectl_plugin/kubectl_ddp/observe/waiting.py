@@ -132,16 +132,18 @@ def wait_for(
         Cancelled: If the job was deleted or suspended instead.
     """
     last: JobState | None = None
-    heard = time.monotonic()
+    answered_at = time.monotonic()
     pause = _ASK_SECONDS if goal.needs_metrics else SCRAPE_SECONDS if seen is not None else None
-    look = _looks(backend, goal, seen)
+    read_state = _state_reader(backend, goal, seen)
     try:
         with contextlib.closing(_changes(backend, name, timeout, pause)) as changes:
             for snapshot in changes:
-                last = look(snapshot)
+                last = read_state(snapshot)
                 persist_result(backend, snapshot.job, last)
-                heard = heard if last.is_unresponsive else time.monotonic()
-                is_believed = goal.state is last.state is State.RUNNING and time.monotonic() - heard > _MUTE_SECONDS
+                answered_at = answered_at if last.is_unresponsive else time.monotonic()
+                is_believed = (
+                    goal.state is last.state is State.RUNNING and time.monotonic() - answered_at > _MUTE_SECONDS
+                )
                 if goal.is_met(last) or is_believed:
                     return last
                 _raise_if_impossible(last, goal)
@@ -150,7 +152,7 @@ def wait_for(
     raise Cancelled(f"Job '{name}' was deleted before it was {goal.text}.")
 
 
-def _looks(
+def _state_reader(
     backend: Backend, goal: WaitCondition, seen: Callable[[JobState], None] | None
 ) -> Callable[[Snapshot], JobState]:
     """Return the function from a snapshot to the state that ``goal`` needs. It calls ``seen`` with that state."""
@@ -239,7 +241,9 @@ def _arriving(
             raise _TimeIsUpError
         rest = pause if latest is not None else None
         try:
-            arrival = arrivals.get(timeout=min((each for each in (left, rest) if each is not None), default=None))
+            arrival = arrivals.get(
+                timeout=min((seconds for seconds in (left, rest) if seconds is not None), default=None)
+            )
         except queue.Empty:
             if latest is not None and rest is not None:
                 yield latest

@@ -58,14 +58,14 @@ def controller_trouble(pods: Sequence[Object]) -> str:
 
 def fix_of(pods: Sequence[Object]) -> str:
     """Return the fix of the trouble."""
-    about = pods[0]["metadata"]
+    metadata = pods[0]["metadata"]
     if any(map(_missing_rights, pods)):
         return "Ask a cluster administrator to grant this to its service account, as the chart ddp-platform does."
-    return f"'kubectl describe pod {about['name']} -n {about['namespace']}' shows the reason."
+    return f"'kubectl describe pod {metadata['name']} -n {metadata['namespace']}' shows the reason."
 
 
 def _namespaces(pod: Object) -> set[str]:
-    words = [str(word) for each in pod["spec"].get("containers") or () for word in each.get("args") or ()]
+    words = [str(word) for container in pod["spec"].get("containers") or () for word in container.get("args") or ()]
     return {word.removeprefix(_ONLY) for word in words if word.startswith(_ONLY)}
 
 
@@ -76,6 +76,8 @@ def _missing_rights(pod: Object) -> str:
             ending = state.get("terminated") or {}
             if ending.get("exitCode") == Forbidden.exit_code:
                 lines = [line for line in str(ending.get("message", "")).splitlines() if line.startswith(_ERROR)]
-                told = clean_text(lines[-1].removeprefix(_ERROR)) if lines else "A right of the controller is missing."
-                return told.partition(". ")[0].rstrip(".") + "."
+                message = (
+                    clean_text(lines[-1].removeprefix(_ERROR)) if lines else "A right of the controller is missing."
+                )
+                return message.partition(". ")[0].rstrip(".") + "."
     return ""

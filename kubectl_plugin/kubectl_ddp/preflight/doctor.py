@@ -49,16 +49,16 @@ def check_features(features: ClusterFeatures, engines: Sequence[str], *, has_kue
 
 
 def _gangs(features: ClusterFeatures, *, has_kueue: bool) -> Finding:
-    told = ["kueue, with --queue"] if has_kueue else []
-    told += [
+    parts = ["kueue, with --queue"] if has_kueue else []
+    parts += [
         f"native ({version}, engines {', '.join(features.native_engines) or 'none'})"
         if gang is Gang.NATIVE
         else f"{gang} ({version})"
         for gang, version in features.gangs.items()
     ]
     off = "native is off, without the feature gates GenericWorkload and GangScheduling"
-    told += [] if Gang.NATIVE in features.gangs else [off]
-    return ok(f"--gang: {'; '.join(told)}", subject="gang schedulers")
+    parts += [] if Gang.NATIVE in features.gangs else [off]
+    return ok(f"--gang: {'; '.join(parts)}", subject="gang schedulers")
 
 
 def _restarts(actions: Sequence[str] | None) -> Finding:
@@ -66,12 +66,12 @@ def _restarts(actions: Sequence[str] | None) -> Finding:
         return Finding(
             Severity.UNKNOWN, "the API server takes no dry run of a Job from you", subject="restart in place"
         )
-    told = {
+    parts = {
         RESTART: "a container alone (feature gate ContainerRestartRules)",
         RESTART_ALL: "all containers of a pod (RestartAllContainersOnContainerExits)",
     }
     on, off = (
-        " and ".join(text for action, text in told.items() if (action in actions) is is_on) for is_on in (True, False)
+        " and ".join(text for action, text in parts.items() if (action in actions) is is_on) for is_on in (True, False)
     )
     text = "; ".join(filter(None, [on and f"restart rules for {on}", off and f"no restart rules for {off}"]))
     return ok(text, subject="restart in place")
@@ -80,10 +80,10 @@ def _restarts(actions: Sequence[str] | None) -> Finding:
 def _elastic(features: ClusterFeatures, engines: Sequence[str], *, has_kueue: bool) -> Finding:
     served = [ENGINES[name] for name in engines]
     always = [engine.name for engine in served if engine.is_scalable]
-    told = [f"scale works with {' and '.join(always)}"] if always else []
-    told += [f"{each.name}: {_gate(features, each.scaling_gate)}" for each in served if each.scaling_gate]
-    told += [f"Kueue: {_gate(features, KUEUE_ELASTIC_GATE)}"] if has_kueue else []
-    return ok("; ".join(told) or "no served engine can be scaled", subject="elastic jobs")
+    parts = [f"scale works with {' and '.join(always)}"] if always else []
+    parts += [f"{engine.name}: {_gate(features, engine.scaling_gate)}" for engine in served if engine.scaling_gate]
+    parts += [f"Kueue: {_gate(features, KUEUE_ELASTIC_GATE)}"] if has_kueue else []
+    return ok("; ".join(parts) or "no served engine can be scaled", subject="elastic jobs")
 
 
 def _gate(features: ClusterFeatures, gate: str) -> str:
@@ -287,16 +287,16 @@ def _severity(lacks: Sequence[tuple[Need, Right]]) -> Severity:
 
 
 def _fix(lacks: Sequence[tuple[Need, Right]], commands: Sequence[str]) -> str:
-    failing = {each for need, _ in lacks if need.is_required for each in need.commands}
+    failing = {command for need, _ in lacks if need.is_required for command in need.commands}
     broad = any(need.is_broad for need, _ in lacks)
     less = list(dict.fromkeys(need.without for need, _ in lacks if need.without))
     if _severity(lacks) is Severity.ERROR:
         less = []  # limitations do not matter for a command that fails
     more = f" and {len(less) - MOST_TOLD} more" if len(less) > MOST_TOLD else ""
-    told = [
-        f"{', '.join(each for each in commands if each in failing)} cannot work" if failing else "",
+    parts = [
+        f"{', '.join(command for command in commands if command in failing)} cannot work" if failing else "",
         "it opens every pod of the namespace, so request it separately" if broad else "",
         f"{'; '.join(less[:MOST_TOLD])}{more}" if less else "",
     ]
-    text = "; ".join(filter(None, told))
+    text = "; ".join(filter(None, parts))
     return f"{text[:1].upper()}{text[1:]}."

@@ -77,21 +77,23 @@ def check_pending_jobs(subject: Subject, facts: Facts) -> Iterator[Finding]:
     """Report the number of jobs that wait in the same queue, and the next one."""
     if _local_queue(subject, facts) is None:
         return
-    mine = {"name": subject.spec.name}
-    waiting = [each for each in read(facts.pending) if mine not in _owner_names(each, subject.namespace)]
+    owner_name = {"name": subject.spec.name}
+    waiting = [
+        workload for workload in read(facts.pending) if owner_name not in _owner_names(workload, subject.namespace)
+    ]
     if not waiting:
         yield ok("No job waits in front of this one.")
         return
     first = waiting[0]["metadata"]
-    owner = next((each["name"] for each in first.get("ownerReferences") or ()), first["name"])
+    owner = next((reference["name"] for reference in first.get("ownerReferences") or ()), first["name"])
     count = f"{len(waiting)} jobs wait" if len(waiting) > 1 else "1 job waits"
     yield warning(f"{count} in the same queue; the next is {first.get('namespace', '')}/{owner}.")
 
 
 def _owner_names(workload: Object, namespace: str) -> list[dict[str, str]]:
-    about = workload["metadata"]
-    owners = about.get("ownerReferences") or () if about.get("namespace") == namespace else ()
-    return [{"name": each["name"]} for each in owners]
+    metadata = workload["metadata"]
+    owners = metadata.get("ownerReferences") or () if metadata.get("namespace") == namespace else ()
+    return [{"name": owner["name"]} for owner in owners]
 
 
 def _local_queue(subject: Subject, facts: Facts) -> Object | None:

@@ -100,7 +100,7 @@ class Check:
     find: Find
 
     def __post_init__(self) -> None:
-        unknown = set(self.needs) - {each.name for each in fields(Facts)}
+        unknown = set(self.needs) - {field.name for field in fields(Facts)}
         if unknown:
             raise ValueError(f"check {self.name} needs {unknown}, which are not facts")
 
@@ -177,11 +177,11 @@ def _named(subject: Subject, kind: str, volume: str, key: str, ref: str, key_ref
 def _references(
     pod: Mapping[str, Any], kind: str, volume: str, key: str, ref: str, key_ref: str
 ) -> Iterator[tuple[str, frozenset[str]]]:
-    for each in pod.get("imagePullSecrets") or () if kind == "Secret" else ():
-        yield str(each["name"]), frozenset()
-    for each in pod.get("volumes") or ():
-        if volume in each:
-            yield str(each[volume][key]), frozenset()
+    for secret in pod.get("imagePullSecrets") or () if kind == "Secret" else ():
+        yield str(secret["name"]), frozenset()
+    for source in pod.get("volumes") or ():
+        if volume in source:
+            yield str(source[volume][key]), frozenset()
     for container in (*(pod.get("initContainers") or ()), *pod["containers"]):
         for source in container.get("envFrom") or ():
             if ref in source:

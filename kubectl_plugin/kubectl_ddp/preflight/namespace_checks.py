@@ -51,15 +51,15 @@ def _claim(subject: Subject, facts: Facts, name: str, claim: Object, *, writes: 
 
 def _for_one_machine(subject: Subject, facts: Facts, name: str, modes: set[str]) -> Finding:
     """Return the finding for a volume that one machine can mount: FAIL if no machine has room for all nodes."""
-    said, least = ", ".join(sorted(modes)) or "no access mode", subject.spec.nnodes.minimum
+    modes_text, least = ", ".join(sorted(modes)) or "no access mode", subject.spec.nnodes.minimum
     fails = modes == {"ReadWriteOncePod"} and least > 1
     if not fails and not isinstance(facts.nodes, Unknown):
-        wants = requests_of(subject.worker["spec"])
-        fails = max((copies(wants, machine.whole) for machine in parse_nodes(facts.nodes)), default=0) < least
+        requests = requests_of(subject.worker["spec"])
+        fails = max((copies(requests, machine.allocatable) for machine in parse_nodes(facts.nodes)), default=0) < least
     return Finding(
         Severity.ERROR if fails else Severity.WARNING,
         f"The volume '{name}' can be mounted by one {'pod' if modes == {'ReadWriteOncePod'} else 'machine'} only "
-        f"({said}), and the job has up to {subject.spec.largest_pod_count} pods.",
+        f"({modes_text}), and the job has up to {subject.spec.largest_pod_count} pods.",
         "Name a volume with the access mode ReadWriteMany; without --checkpoint-claim each node keeps its own copy.",
     )
 
@@ -120,7 +120,7 @@ def check_image_pull_secrets(subject: Subject, facts: Facts) -> Iterator[Finding
 
 def pull_secrets(account: Object | None) -> list[str]:
     """Return the names of the image pull secrets of a service account."""
-    return [str(each["name"]) for each in (account or {}).get("imagePullSecrets") or () if each.get("name")]
+    return [str(secret["name"]) for secret in (account or {}).get("imagePullSecrets") or () if secret.get("name")]
 
 
 _MANY: Final = 1000
@@ -135,7 +135,7 @@ def check_network_policies(subject: Subject, facts: Facts) -> Iterator[Finding]:
     """
     spec = subject.spec
     labels = subject.worker["metadata"].get("labels") or {}
-    others = [each for each in read(facts.policies) if each["metadata"]["name"] != spec.name]
+    others = [policy for policy in read(facts.policies) if policy["metadata"]["name"] != spec.name]
     blocked = dict(_blocking_policies(others, labels))
     names = " and ".join(f"'{name}'" for name in dict.fromkeys(blocked.values()))
     whose = f"The NetworkPolicy '{blocked.get('Egress')}' of namespace '{subject.namespace}'"
@@ -156,8 +156,8 @@ def check_network_policies(subject: Subject, facts: Facts) -> Iterator[Finding]:
 def _blocking_policies(policies: Sequence[Object], labels: Mapping[str, str]) -> Iterator[tuple[str, str]]:
     """Yield direction and name of the policies that block pods with these labels from one another."""
     for direction, side in (("Ingress", "from"), ("Egress", "to")):
-        isolating = [each for each in policies if _isolates(each["spec"], direction, labels)]
-        rules = [rule for each in isolating for rule in each["spec"].get(direction.lower()) or ()]
+        isolating = [policy for policy in policies if _isolates(policy["spec"], direction, labels)]
+        rules = [rule for policy in isolating for rule in policy["spec"].get(direction.lower()) or ()]
         if isolating and not any(_allows(rule, side, labels) for rule in rules):
             yield direction, isolating[0]["metadata"]["name"]
 
@@ -170,8 +170,8 @@ def _isolates(spec: Mapping[str, Any], direction: str, labels: Mapping[str, str]
 def _allows(rule: Mapping[str, Any], side: str, labels: Mapping[str, str]) -> bool:
     """Return True if a rule allows the pods as peers, with enough ports."""
     ends, ports = rule.get(side), rule.get("ports")
-    is_peer = not ends or any(_is_peer(each, labels) for each in ends)
-    return is_peer and (not ports or any(_covers_ephemeral_ports(each) for each in ports))
+    is_peer = not ends or any(_is_peer(end, labels) for end in ends)
+    return is_peer and (not ports or any(_covers_ephemeral_ports(port) for port in ports))
 
 
 def _is_peer(end: Mapping[str, Any], labels: Mapping[str, str]) -> bool:

@@ -34,11 +34,11 @@ def check_machines(subject: Subject, facts: Facts) -> Iterator[Finding]:
 
     It is an upper bound: labels, taints, topology and other pods are left to the scheduler. More never fit.
     """
-    wants, machines = requests_of(subject.worker["spec"]), parse_nodes(read(facts.nodes))
-    room = sum(copies(wants, machine.whole) for machine in machines)
+    requests, machines = requests_of(subject.worker["spec"]), parse_nodes(read(facts.nodes))
+    room = sum(copies(requests, machine.allocatable) for machine in machines)
     nodes, largest = subject.spec.nnodes, subject.spec.largest_pod_count
     grows = facts.grows is True or not isinstance(facts.grows, bool)
-    why = "".join(f"; {reason}" for reason in _lacking(wants, machines))
+    why = "".join(f"; {reason}" for reason in _lacking(requests, machines))
     if room >= largest:
         yield ok(f"The machines have the resources for {size_text(subject, largest)}, if nothing else runs there.")
     elif room >= nodes.minimum:
@@ -58,10 +58,10 @@ def check_machines(subject: Subject, facts: Facts) -> Iterator[Finding]:
         )
 
 
-def _lacking(wants: Amounts, machines: Sequence[Machine]) -> Iterator[str]:
+def _lacking(requests: Amounts, machines: Sequence[Machine]) -> Iterator[str]:
     """Yield each requested resource of which no machine has enough for one pod."""
-    for name, amount in wants.items():
-        largest = max((machine.whole.get(name, 0) for machine in machines), default=0)
+    for name, amount in requests.items():
+        largest = max((machine.allocatable.get(name, 0) for machine in machines), default=0)
         if largest < amount:
             yield f"no machine has {format_quantity(name, amount)}, the largest has {number(name, largest)}"
 
@@ -118,7 +118,9 @@ def pod_quota_usage(pod: Mapping[str, Any]) -> dict[str, int]:
     requests = requests_of(pod)
     found = {"pods": 1000, "count/pods": 1000} | {f"{REQUESTS}{name}": amount for name, amount in requests.items()}
     found |= {name: requests[name] for name in PLAIN if name in requests}
-    sidecars = [each for each in pod.get("initContainers") or () if each.get("restartPolicy") == "Always"]
+    sidecars = [
+        container for container in pod.get("initContainers") or () if container.get("restartPolicy") == "Always"
+    ]
     for container in (*sidecars, *pod["containers"]):
         limits = milli_values((container.get("resources") or {}).get("limits"))
         found = added(found, {f"{LIMITS}{name}": amount for name, amount in limits.items()})
@@ -131,7 +133,7 @@ def applies(quota: Object, subject: Subject) -> bool:
     if {"Terminating", "BestEffort", "CrossNamespacePodAffinity"} & set(spec.get("scopes") or ()):
         return False
     expressions = (spec.get("scopeSelector") or {}).get("matchExpressions") or ()
-    return all(_selects(each, subject.spec.priority) for each in expressions)
+    return all(_selects(expression, subject.spec.priority) for expression in expressions)
 
 
 def _selects(expression: Mapping[str, Any], priority: str | None) -> bool:
@@ -153,24 +155,24 @@ def _left(quota: Object, wanted: Mapping[str, int], pods: str) -> Iterator[Findi
     hard, used = status.get("hard") or (quota.get("spec") or {}).get("hard") or {}, status.get("used") or {}
     short = False
     for resource, text in hard.items():
-        if not (asked := wanted.get(resource, 0)):  # overuse of another resource does not affect this job
+        if not (requested := wanted.get(resource, 0)):  # overuse of another resource does not affect this job
             continue
         most = milli_value(str(text))
         left = most - milli_value(str(used.get(resource, "0")))
         bare = resource.removeprefix(REQUESTS)
-        if asked > most:
+        if requested > most:
             short = True
             yield error(
                 f"The quota '{name}' allows {format_quantity(resource, most)}, and {pods} "
-                f"take {format_quantity(bare, asked)}.",
+                f"take {format_quantity(bare, requested)}.",
                 "Request less, or a larger quota.",
             )
-        elif asked > left:
+        elif requested > left:
             short = True
             yield warning(
                 f"The quota '{name}' has {format_quantity(resource, max(0, left))} left of "
                 f"{format_quantity(bare, most)}, and {pods} "
-                f"take {format_quantity(bare, asked)}.",
+                f"take {format_quantity(bare, requested)}.",
                 "Pods are refused until others of the namespace have ended.",
             )
     if not short:

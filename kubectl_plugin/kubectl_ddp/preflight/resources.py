@@ -61,15 +61,17 @@ def requests_of(pod: Mapping[str, Any]) -> dict[str, int]:
         peak = _elementwise_max(peak, added(sidecars, wanted))
         if container.get("restartPolicy") == "Always":
             sidecars = added(sidecars, wanted)
-    running = functools.reduce(added, (_requests(each.get("resources")) for each in pod["containers"]), sidecars)
-    whole = _elementwise_max(peak, running) | _requests(pod.get("resources"))
-    return added(added(whole, milli_values(pod.get("overhead"))), {PODS: 1000})
+    running = functools.reduce(
+        added, (_requests(container.get("resources")) for container in pod["containers"]), sidecars
+    )
+    combined = _elementwise_max(peak, running) | _requests(pod.get("resources"))
+    return added(added(combined, milli_values(pod.get("overhead"))), {PODS: 1000})
 
 
 def _requests(resources: Mapping[str, Any] | None) -> dict[str, int]:
     """Return the requests of a container. As in Kubernetes, a limit without a request is also the request."""
-    said = resources or {}
-    return milli_values(said.get("limits")) | milli_values(said.get("requests"))
+    fields = resources or {}
+    return milli_values(fields.get("limits")) | milli_values(fields.get("requests"))
 
 
 def added(left: Amounts, right: Amounts) -> dict[str, int]:
@@ -82,9 +84,9 @@ def subtract(left: Amounts, right: Amounts) -> dict[str, int]:
     return dict(left) | {name: left.get(name, 0) - amount for name, amount in right.items() if name in left}
 
 
-def copies(wants: Amounts, free: Amounts) -> int:
-    """Return how many times ``wants`` fits into ``free``."""
-    return max(0, min((free.get(name, 0) // amount for name, amount in wants.items() if amount), default=0))
+def copies(requests: Amounts, free: Amounts) -> int:
+    """Return how many times ``requests`` fits into ``free``."""
+    return max(0, min((free.get(name, 0) // amount for name, amount in requests.items() if amount), default=0))
 
 
 def times(one: Amounts, count: int) -> dict[str, int]:
@@ -117,12 +119,12 @@ def number(resource: str, amount: int) -> str:
     >>> number("cpu", 250), number("memory", 2 * 2**30 * 1000)
     ('0.25', '2Gi')
     """
-    whole = amount / 1000
+    value = amount / 1000
     if "memory" in resource or "storage" in resource or "hugepages" in resource:
         for suffix in ("Ti", "Gi", "Mi", "Ki"):
-            if abs(whole) >= BINARY[suffix]:
-                return f"{whole / BINARY[suffix]:.4g}{suffix}"
-    return f"{whole:g}"
+            if abs(value) >= BINARY[suffix]:
+                return f"{value / BINARY[suffix]:.4g}{suffix}"
+    return f"{value:g}"
 
 
 OVER: Final = frozenset({"Succeeded", "Failed"})
@@ -140,7 +142,7 @@ class Machine:
     labels: Mapping[str, str]
     taints: tuple[str, ...]
     """Permanent taints that repel pods, as kubectl formats them: ``gpu=big:NoSchedule``."""
-    whole: Amounts
+    allocatable: Amounts
     """Allocatable resources."""
     closed: str
     """Reason why the machine accepts no pods now; empty if it does."""
@@ -158,7 +160,7 @@ def _machine(node: Object) -> Machine:
         name=str(node["metadata"]["name"]),
         labels=node["metadata"].get("labels") or {},
         taints=tuple(_format_taint(taint) for taint in taints if not taint["key"].startswith(CONDITION_TAINTS)),
-        whole=milli_values(status.get("allocatable")),
+        allocatable=milli_values(status.get("allocatable")),
         closed=_closed(spec, status, taints),
     )
 
@@ -169,7 +171,7 @@ def _format_taint(taint: Mapping[str, Any]) -> str:
 
 
 def _closed(spec: Mapping[str, Any], status: Mapping[str, Any], taints: Sequence[Mapping[str, Any]]) -> str:
-    ready = {each["type"]: each["status"] for each in status.get("conditions") or ()}
+    ready = {condition["type"]: condition["status"] for condition in status.get("conditions") or ()}
     if ready.get("Ready", "True") != "True":
         return "is not ready"
     if spec.get("unschedulable"):

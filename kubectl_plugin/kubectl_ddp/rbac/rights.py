@@ -85,10 +85,10 @@ def summarize_permissions(rights: Iterable[Right]) -> str:
     for right in rights:
         verbs.setdefault((right.group_resource, right.place), set()).add(right.verb)
     shared: dict[tuple[str, str], list[str]] = {}
-    for (what, place), each in verbs.items():
-        *first, last = sorted(each)
+    for (what, place), resources in verbs.items():
+        *first, last = sorted(resources)
         shared.setdefault((f"{', '.join(first)} and {last}" if first else last, place), []).append(what)
-    return "; ".join(f"{each} {', '.join(resources)}{place}" for (each, place), resources in shared.items())
+    return "; ".join(f"{action} {', '.join(resources)}{place}" for (action, place), resources in shared.items())
 
 
 OF_NO_NAMESPACE: Final = frozenset(
@@ -165,12 +165,16 @@ def _flat(words: Iterable[Any]) -> Iterator[str]:
 
 
 def _need(row: Mapping[str, Any]) -> Need:
-    fields: dict[str, Any] = {key: tuple(_flat(each)) if isinstance(each, list) else each for key, each in row.items()}
+    fields: dict[str, Any] = {
+        key: tuple(_flat(value)) if isinstance(value, list) else value for key, value in row.items()
+    }
     return Need(**fields)
 
 
 _TABLE: Final = read_yaml(Path(__file__).with_name("needs.yaml"))
-SECTIONS: Final[Mapping[str, tuple[str, ...]]] = {name: tuple(_flat(each)) for name, each in _TABLE["sections"].items()}
+SECTIONS: Final[Mapping[str, tuple[str, ...]]] = {
+    name: tuple(_flat(names)) for name, names in _TABLE["sections"].items()
+}
 """Sections of ``kubectl ddp --help`` → their commands that access a cluster."""
 REACHING: Final = SECTIONS["reach"]
 """Commands that access the inside of pods."""
@@ -198,13 +202,13 @@ def to_submit(engine: str, made: Iterable[Kind]) -> list[Right]:
         made: Kinds of the objects to create, restricted to kinds that the cluster serves.
     """
     root = {(ENGINES[engine].group, ENGINES[engine].plural)}
-    mine = {*made} | root
-    all_that_is_made = {Right.of("create", each).kind for each in (*JOBS, *COMPANIONS)}
+    made_by_job = {*made} | root
+    all_that_is_made = {Right.of("create", resource).kind for resource in (*JOBS, *COMPANIONS)}
     found = [
         right
         for need, right in needs(commands=("submit",))
         if need.is_required
-        and (right.kind in (root if need.resources == JOBS else mine) or right.kind not in all_that_is_made)
+        and (right.kind in (root if need.resources == JOBS else made_by_job) or right.kind not in all_that_is_made)
     ]
     return list(dict.fromkeys(found))
 
@@ -237,8 +241,8 @@ def required_roles(missing: Collection[Right], served: Collection[Kind], *, name
         user: Name of the person for the API server; empty for a placeholder.
     """
     places = {right.where for right in missing}
-    whole = [right for need, right in needs(served) if right.where in places and not need.is_broad]
-    return build_roles(whole, namespace=namespace, user=user)
+    required = [right for need, right in needs(served) if right.where in places and not need.is_broad]
+    return build_roles(required, namespace=namespace, user=user)
 
 
 def build_roles(rights: Iterable[Right], *, namespace: str, user: str) -> list[Object]:
@@ -247,31 +251,31 @@ def build_roles(rights: Iterable[Right], *, namespace: str, user: str) -> list[O
     for right in rights:
         by_place.setdefault(right.where, []).append(right)
     found: list[Object] = []
-    for place, mine in by_place.items():
-        about = {
+    for place, granted in by_place.items():
+        metadata = {
             OWN: {"name": NAME, "namespace": namespace},
             EVERYWHERE: {"name": NAME},
         }.get(place, {"name": OUTSIDE, "namespace": place})
-        found += _role_and_binding(about, mine, user)
+        found += _role_and_binding(metadata, granted, user)
     return found
 
 
-def _role_and_binding(about: Mapping[str, str], rights: Sequence[Right], user: str) -> list[Object]:
-    kind = "Role" if "namespace" in about else "ClusterRole"
+def _role_and_binding(metadata: Mapping[str, str], rights: Sequence[Right], user: str) -> list[Object]:
+    kind = "Role" if "namespace" in metadata else "ClusterRole"
     who = user or "YOU"
-    name = f"{about['name']}:{who}".replace("/", "-").replace("%", "-")  # one binding per person
+    name = f"{metadata['name']}:{who}".replace("/", "-").replace("%", "-")  # one binding per person
     return [
         {
             "apiVersion": f"{RBAC_GROUP}/v1",
             "kind": kind,
-            "metadata": {**about},
+            "metadata": {**metadata},
             "rules": rules(rights),
         },
         {
             "apiVersion": f"{RBAC_GROUP}/v1",
             "kind": f"{kind}Binding",
-            "metadata": {**about, "name": name},
-            "roleRef": {"apiGroup": RBAC_GROUP, "kind": kind, "name": about["name"]},
+            "metadata": {**metadata, "name": name},
+            "roleRef": {"apiGroup": RBAC_GROUP, "kind": kind, "name": metadata["name"]},
             "subjects": [subject(who)],
         },
     ]
@@ -283,13 +287,13 @@ def rules(rights: Iterable[Right]) -> list[Object]:
     for right in rights:
         verbs.setdefault((right.group, right.resource, right.names), set()).add(right.verb)
     shared: dict[tuple[str, tuple[str, ...], tuple[str, ...]], list[str]] = {}
-    for (group, resource, names), each in verbs.items():
-        shared.setdefault((group, names, tuple(sorted(each))), []).append(resource)
+    for (group, resource, names), actions in verbs.items():
+        shared.setdefault((group, names, tuple(sorted(actions))), []).append(resource)
     return [
         {"apiGroups": [group], "resources": sorted(resources)}
         | ({"resourceNames": list(names)} if names else {})
-        | {"verbs": list(each)}
-        for (group, names, each), resources in sorted(shared.items())
+        | {"verbs": list(actions)}
+        for (group, names, actions), resources in sorted(shared.items())
     ]
 
 
@@ -310,6 +314,6 @@ def _lines(item: Object) -> Iterable[str]:
     for key, value in item.items():
         if isinstance(value, list):
             yield f"{key}:\n"
-            yield from (f"- {json.dumps(each)}\n" for each in value)
+            yield from (f"- {json.dumps(rule)}\n" for rule in value)
         else:
             yield f"{key}: {value if isinstance(value, str) else json.dumps(value)}\n"

@@ -19,7 +19,7 @@ from ddp_trainer.common.safe_text import clean_text, redact_text
 from ddp_trainer.common.time_classes import Phase
 from kubectl_ddp.errors import DdpError, NotFound, Unreachable, UsageError
 from kubectl_ddp.report.series import POD, Series
-from kubectl_ddp.util.concurrency import each
+from kubectl_ddp.util.concurrency import map_concurrently
 
 PATIENCE_SECONDS: Final = 30.0
 MOST_BYTES: Final = 256 << 20
@@ -106,7 +106,11 @@ def query_series(url: str, job: str, namespace: str | None, span: TimeRange, pod
     selector = f'{MetricLabel.JOB}="{_escaped(job)}"' + (
         f', namespace="{_escaped(namespace)}"' if namespace is not None else ""
     )
-    found = [series for told in each(partial(_query_range, place, selector, span, pods), QUERIES) for series in told]
+    found = [
+        series
+        for told in map_concurrently(partial(_query_range, place, selector, span, pods), QUERIES)
+        for series in told
+    ]
     if not any(series.name == Metric.STEPS for series in found):
         hint = "Its pods may not be scraped; 'kubectl ddp doctor' checks. '--from job' uses metrics of the job."
         raise NotFound(f"Prometheus at {redact_url(url)} knows no rank of job '{job}' in that time.", hint=hint)

@@ -14,7 +14,7 @@ from kubectl_ddp.backends.base import Backend
 from kubectl_ddp.errors import DdpError
 from kubectl_ddp.kube.objects import Object, Snapshot
 from kubectl_ddp.status.termination_message import workers
-from kubectl_ddp.util.concurrency import each
+from kubectl_ddp.util.concurrency import map_concurrently
 
 POD: Final = "pod"
 """Label with the pod that reported a series."""
@@ -93,7 +93,7 @@ def _cumulative_sum(increases: Iterable[float | None]) -> Iterator[float | None]
 
 def load_series(backend: Backend, snapshot: Snapshot) -> list[Series]:
     """Return the series of all worker pods, queried in parallel; pods without history are left out."""
-    told = each(partial(_of_pod, backend), workers(snapshot.pods))
+    told = map_concurrently(partial(_of_pod, backend), workers(snapshot.pods))
     return [series for of_pod in told for series in of_pod]
 
 

@@ -51,7 +51,7 @@ def _facts(
 def chosen(values: Mapping[str, Any]) -> tuple[str, Origin]:
     """Return the fabric that matches the values, with its origin."""
     choice = choose(facts_of(values))
-    return choice.name, Origin(Kind.RULE, choice.about, choice.reason)
+    return choice.name, Origin(Kind.RULE, choice.key, choice.reason)
 
 
 def layer(name: str, facts: NodeFacts) -> Layer:

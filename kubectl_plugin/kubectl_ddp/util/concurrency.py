@@ -76,9 +76,9 @@ def run_concurrently(*calls: Callable[[], T]) -> tuple[T, ...]:
         return tuple(aside.result() for aside in asides)
 
 
-def each(ask: Callable[[T], A], items: Sequence[T]) -> list[A]:
-    """Return the result of ``ask`` for each item, in order."""
-    return list(run_concurrently(*(lambda item=item: ask(item) for item in items)))
+def map_concurrently(function: Callable[[T], A], items: Sequence[T]) -> list[A]:
+    """Return the result of ``function`` for each item, in order."""
+    return list(run_concurrently(*(lambda item=item: function(item) for item in items)))
 
 
 def feed(items: Iterable[T], arrivals: queue.Queue[T | BaseException | None]) -> None:

@@ -22,7 +22,7 @@ from kubectl_ddp.status.job_state import job_state
 from kubectl_ddp.status.job_tables import state_cell
 from kubectl_ddp.status.json_output import API_VERSION
 from kubectl_ddp.status.termination_message import stores, workers
-from kubectl_ddp.util.concurrency import Future, each
+from kubectl_ddp.util.concurrency import Future, map_concurrently
 from kubectl_ddp.util.finding import Severity, finding_to_dict, findings_text
 from kubectl_ddp.util.text_table import Style, duration
 from kubectl_ddp.why import containers, failing, lifecycle, queue, removal, scheduling, training
@@ -55,7 +55,7 @@ def gather(
     talking = _running_pods(snapshot)[:MOST_LOGS]
     with (
         Future(lambda: backend.related_objects(snapshot.job, kinds)) as around,
-        Future(lambda: each(partial(_lines, backend), talking)) as lines,
+        Future(lambda: map_concurrently(partial(_lines, backend), talking)) as lines,
     ):
         samples = scrape(backend, snapshot)
         state, now = job_state(snapshot, samples, where=backend.where), clock()

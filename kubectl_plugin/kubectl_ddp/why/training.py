@@ -52,7 +52,7 @@ def hang(facts: Facts) -> Iterator[CauseFinding]:
         is_current = bool(told) and not is_reported(facts.samples) and (stepped is None or stepped < told_at)
     if is_current:
         yield _stalled(facts, told_at, told, is_hung=is_hung)
-    elif facts.is_step_overdue and not any(_is_in_long_section(rank.look) for rank in facts.sight.ranks):
+    elif facts.is_step_overdue and not any(_is_in_long_section(rank.status) for rank in facts.sight.ranks):
         yield diagnosis(
             Cause.HANG,
             f"No rank has stepped for {duration(facts.now - (stepped or facts.now))}.",
@@ -271,7 +271,7 @@ def present(facts: Facts) -> Iterator[CauseFinding]:
         silent = [f"pod {name} told nothing about itself" for name in facts.state.silent[:_MOST_SILENT]]
         long = [
             f"rank {look.rank} is in section {look.section} for {duration(look.seconds)}"
-            for look in (rank.look for rank in facts.sight.ranks)
+            for look in (rank.status for rank in facts.sight.ranks)
             if _is_in_long_section(look)
         ]
         yield diagnosis(

@@ -52,7 +52,7 @@ def test_gpus_on_which_a_program_computes_are_taken(tmp_path: Path, monkeypatch:
     program.chmod(0o755)
     monkeypatch.setenv("PATH", str(tmp_path), prepend=os.pathsep)
     [node] = node_capacities(capacity_reader.read()) or ()
-    assert (node.gpu_type, node.machine.whole[GPU]) == ("NVIDIA-H100-80GB-HBM3", 2000)
+    assert (node.gpu_type, node.machine.allocatable[GPU]) == ("NVIDIA-H100-80GB-HBM3", 2000)
     assert node.free is not None
     assert node.free[GPU] == 1000
 

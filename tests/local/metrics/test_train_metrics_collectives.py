@@ -13,7 +13,7 @@ import pytest
 
 from ddp_trainer.common.constants import FailureReason
 from ddp_trainer.common.metric_names import Metric
-from kubectl_ddp.hang.analysis import HangState, Verdict, analyze
+from kubectl_ddp.hang.analysis import HangAnalysis, HangState, analyze
 from kubectl_ddp.hang.collector import HangSnapshot, PodReport, read
 from tests.support.launch_harness import Running, Stage, stage_of, wait_until, worker_pid
 from tests.support.metrics_processes import Scrape
@@ -77,7 +77,7 @@ def is_behind(scrape: Scrape) -> bool:
     return first is not None and second is not None and first == second + 1
 
 
-def verdict_of(page: str) -> Verdict | None:
+def verdict_of(page: str) -> HangAnalysis | None:
     shown = read("worker-0", page)
     assert isinstance(shown, PodReport), shown
     return analyze(HangSnapshot(pods=(shown,)))

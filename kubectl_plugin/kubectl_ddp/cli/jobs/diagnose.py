@@ -87,13 +87,13 @@ def hang(options: Options, job: str | None, *, seconds: float) -> None:
 
 def _watch_for_hang(backend: Backend, name: str, seconds: float) -> HangReport:
     from kubectl_ddp.hang.analysis import (  # noqa: PLC0415
+        HangAnalysis,
         HangReport,
         HangState,
-        Verdict,
         analyze,
         have_moved,
         is_final,
-        timeout_verdict,
+        timeout_analysis,
     )
     from kubectl_ddp.hang.collector import collect_hang_snapshot  # noqa: PLC0415
     from kubectl_ddp.hang.stacks import with_stacks  # noqa: PLC0415
@@ -105,17 +105,17 @@ def _watch_for_hang(backend: Backend, name: str, seconds: float) -> HangReport:
     first = sight = collect_hang_snapshot(backend, snapshot)
     while True:
         elapsed = time.monotonic() - begun
-        verdict = analyze(sight)
-        if verdict is None and have_moved(first, sight, elapsed):
-            verdict = Verdict(answer=HangState.MOVES)
+        analysis = analyze(sight)
+        if analysis is None and have_moved(first, sight, elapsed):
+            analysis = HangAnalysis(answer=HangState.MOVES)
         if elapsed >= seconds:
-            verdict = verdict or timeout_verdict(sight)
-        elif verdict is None or not is_final(verdict, sight, elapsed):
+            analysis = analysis or timeout_analysis(sight)
+        elif analysis is None or not is_final(analysis, sight, elapsed):
             time.sleep(_AGAIN_SECONDS)
             sight = collect_hang_snapshot(backend, snapshot)
             continue
-        sight, verdict, missing = with_stacks(backend, snapshot, sight, verdict)
-        return HangReport(state=state, sight=sight, verdict=verdict, now=time.time(), stacks_missing=missing)
+        sight, analysis, missing = with_stacks(backend, snapshot, sight, analysis)
+        return HangReport(state=state, sight=sight, analysis=analysis, now=time.time(), stacks_missing=missing)
 
 
 @click.command(cls=HelpfulCommand)

@@ -89,7 +89,7 @@ def moments(monkeypatch: pytest.MonkeyPatch) -> list[Callable[[], None]]:
             raise KeyboardInterrupt
         actions.pop(0)()
 
-    monkeypatch.setattr("kubectl_ddp.observe.job_list.watch_list", functools.partial(watch_list, pause=pause))
+    monkeypatch.setattr("kubectl_ddp.cli.jobs.list.watch_list", functools.partial(watch_list, pause=pause))
     return actions
 
 

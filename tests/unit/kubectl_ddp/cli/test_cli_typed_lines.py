@@ -237,7 +237,7 @@ def test_a_watch_keeps_the_jobs_of_a_place_that_does_not_answer(
             raise KeyboardInterrupt
         pauses.pop(0)()
 
-    monkeypatch.setattr("kubectl_ddp.observe.job_list.watch_list", functools.partial(watch_list, pause=pause))
+    monkeypatch.setattr("kubectl_ddp.cli.jobs.list.watch_list", functools.partial(watch_list, pause=pause))
     assert run(["get", "jobs", "-w", "-n", "team", "--no-headers"]) == 130
     told = capsys.readouterr()
     assert [line.split()[0] for line in told.out.splitlines()] == ["digits", "images"]

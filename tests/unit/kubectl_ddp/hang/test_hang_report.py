@@ -10,7 +10,7 @@ import pytest
 from ddp_trainer.common.constants import FailureReason
 from ddp_trainer.common.hanging.diagnosis import find_culprits
 from ddp_trainer.common.hanging.rank_status import RankState, RankStatus
-from kubectl_ddp.hang.analysis import HangReport, HangState, Verdict
+from kubectl_ddp.hang.analysis import HangAnalysis, HangReport, HangState
 from kubectl_ddp.hang.collector import HangSnapshot, PodReport, RankReport
 from kubectl_ddp.hang.printer import hang_report_to_dict, text
 from kubectl_ddp.kube.objects import Snapshot
@@ -36,17 +36,17 @@ def state(kind: State = State.RUNNING, error: FirstError | None = None) -> JobSt
 
 
 def sight(*looks: RankStatus, on_hang: str = "warn", ras: str = "") -> HangSnapshot:
-    ranks = tuple(RankReport(look=look, pod="w-0", pid=9, usual=0.1, stack_from="python") for look in looks)
+    ranks = tuple(RankReport(status=look, pod="w-0", pid=9, usual=0.1, stack_from="python") for look in looks)
     return HangSnapshot(pods=(PodReport(pod="w-0", generation=1, on_hang=on_hang, ranks=ranks, named=(), ras=ras),))
 
 
-def report(verdict: Verdict, seen: HangSnapshot, of: JobState | None = None) -> HangReport:
-    return HangReport(state=of or state(), sight=seen, verdict=verdict, now=100.0)
+def report(verdict: HangAnalysis, seen: HangSnapshot, of: JobState | None = None) -> HangReport:
+    return HangReport(state=of or state(), sight=seen, analysis=verdict, now=100.0)
 
 
 def test_who_is_waited_for_is_told_with_its_stack_and_the_place_of_all() -> None:
     named = tuple(find_culprits([WAITING, BEHIND], lambda _: True))
-    hanging = report(Verdict(answer=HangState.HANGS, culprits=named), sight(WAITING, BEHIND, ras="MISMATCH"))
+    hanging = report(HangAnalysis(answer=HangState.HANGS, culprits=named), sight(WAITING, BEHIND, ras="MISMATCH"))
     told = text(hanging, PLAIN)
     assert "It hangs: rank 1 on w-0 did not enter collective #7; at train.py:3 in load for 60.0 s" in told
     assert "Rank 1 (pod w-0, process 9), by python:\n  Thread MainThread\n    load" in told
@@ -61,7 +61,7 @@ def test_who_is_waited_for_is_told_with_its_stack_and_the_place_of_all() -> None
 
 
 def test_a_hang_that_has_ended_the_run_is_told_from_what_its_launcher_left() -> None:
-    over = report(Verdict(answer=HangState.UNSEEN), HangSnapshot(), state(State.FAILED, ERROR))
+    over = report(HangAnalysis(answer=HangState.UNSEEN), HangSnapshot(), state(State.FAILED, ERROR))
     assert over.code == 14
     assert over.message == "It hung, and has ended by that: Rank 1 holds the GIL."
     assert "Rank 1 (pod digits-worker-0), before it was ended:\n  in strike" in text(over, PLAIN)
@@ -87,5 +87,5 @@ def test_a_hang_that_has_ended_the_run_is_told_from_what_its_launcher_left() -> 
 def test_where_nothing_hangs_a_sentence_says_why_and_the_exit_code_is_0(
     answer: HangState, seen: HangSnapshot, of: JobState, sentence: str
 ) -> None:
-    calm = report(Verdict(answer=answer), seen, of)
+    calm = report(HangAnalysis(answer=answer), seen, of)
     assert (calm.message, calm.code) == (sentence, 0)

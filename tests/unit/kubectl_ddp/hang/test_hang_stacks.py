@@ -15,7 +15,7 @@ from ddp_trainer.common.hanging.rank_status import RankState, RankStatus
 from ddp_trainer.launch.hang.rank_snapshot import StackSource, snapshot_fields, summary_fields
 from ddp_trainer.launch.hang.status_socket import VERSION
 from kubectl_ddp.backends.base import Entry, ExecCommand
-from kubectl_ddp.hang.analysis import HangReport, HangState, Verdict, analyze
+from kubectl_ddp.hang.analysis import HangAnalysis, HangReport, HangState, analyze
 from kubectl_ddp.hang.collector import HangSnapshot, collect_hang_snapshot
 from kubectl_ddp.hang.printer import hang_report_to_dict, text
 from kubectl_ddp.hang.stacks import with_stacks
@@ -81,7 +81,7 @@ def report(script: str) -> tuple[HangReport, Place]:
     assert verdict is not None
     sight, verdict, missing = with_stacks(place, snapshot, sight, verdict)
     state = job_state(snapshot, {}, where="scripted")
-    return HangReport(state=state, sight=sight, verdict=verdict, now=100.0, stacks_missing=missing), place
+    return HangReport(state=state, sight=sight, analysis=verdict, now=100.0, stacks_missing=missing), place
 
 
 def test_who_may_exec_gets_the_stack_of_the_rank_that_is_waited_for_and_of_no_other_pod() -> None:
@@ -129,7 +129,7 @@ def test_while_all_ranks_move_a_pod_is_entered_only_for_what_its_launcher_has_sa
     snapshot = place.job("digits")
     sight = collect_hang_snapshot(place, snapshot)
     sight = sight if has_named else HangSnapshot(pods=tuple(replace(each, named=()) for each in sight.pods))
-    with_stacks(place, snapshot, sight, Verdict(answer=HangState.MOVES))
+    with_stacks(place, snapshot, sight, HangAnalysis(answer=HangState.MOVES))
     assert place.entered == entered
 
 

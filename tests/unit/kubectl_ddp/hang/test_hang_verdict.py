@@ -10,7 +10,7 @@ import pytest
 from ddp_trainer.common.hanging.rank_status import RankState, RankStatus
 from ddp_trainer.launch.hang.rank_snapshot import StackSource, snapshot_fields
 from ddp_trainer.launch.hang.status_socket import VERSION as LAUNCHERS
-from kubectl_ddp.hang.analysis import HangState, analyze, have_moved, is_final, timeout_verdict
+from kubectl_ddp.hang.analysis import HangState, analyze, have_moved, is_final, timeout_analysis
 from kubectl_ddp.hang.collector import VERSION, HangSnapshot, PodReport, RankReport, read
 
 
@@ -42,7 +42,7 @@ def pod(*ranks: dict[str, Any], name: str = "w-0", generation: int = 1, **more: 
 def test_what_a_launcher_writes_is_what_the_command_reads() -> None:
     assert LAUNCHERS == VERSION
     facts = {"state": RankState.DEAF, "section": "data", "place": "a.py:1 in f", "stack": "Thread MainThread"}
-    told = RankReport(look=status(1, **facts), pod="w-0", pid=101, usual=0.5, stack_from="python")
+    told = RankReport(status=status(1, **facts), pod="w-0", pid=101, usual=0.5, stack_from="python")
     assert pod(shown(1, **facts)).ranks == (told,)
 
 
@@ -101,8 +101,8 @@ def test_after_thrice_its_longest_stay_a_rank_stands_still(seconds: float, usual
 def test_while_one_rank_moves_nobody_hangs() -> None:
     sight = HangSnapshot(pods=(pod(shown(0), shown(1, seconds=0.2)),))
     assert analyze(sight) is None
-    verdict = timeout_verdict(sight)
-    assert verdict.answer is HangState.STANDS
+    verdict = timeout_analysis(sight)
+    assert verdict.answer is HangState.STALLED
     assert verdict.still == (0,)
 
 

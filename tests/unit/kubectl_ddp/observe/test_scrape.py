@@ -50,9 +50,9 @@ def test_pods_that_do_not_answer_are_left_out() -> None:
 
 def test_a_slow_pod_holds_nobody_up(slow: SlowBackend) -> None:
     shown = [snapshot(job(), pod(0)), snapshot(job(), pod(0), pod(1))]
-    told = scrape_all(slow, shown, patience=1.0)
+    told = scrape_all(slow, shown, timeout=1.0)
     assert [one.keys() for one in told] == [{"digits-worker-0"}, {"digits-worker-0"}]
-    assert [state.silent for state in observe_all(slow, shown, patience=0.1)] == [(), ("digits-worker-1",)]
+    assert [state.silent for state in observe_all(slow, shown, timeout=0.1)] == [(), ("digits-worker-1",)]
 
 
 def test_more_pods_than_are_asked_at_once_all_answer() -> None:

@@ -9,7 +9,7 @@ import sys
 import pytest
 
 from kubectl_ddp.errors import Unreachable
-from kubectl_ddp.util.concurrency import AT_ONCE, each, run_concurrently
+from kubectl_ddp.util.concurrency import AT_ONCE, map_concurrently, run_concurrently
 
 INTERRUPTED = """
 import os, signal, threading
@@ -20,7 +20,9 @@ run_concurrently(lambda: os.kill(os.getpid(), signal.SIGINT), threading.Event().
 
 def test_answers_come_in_the_order_of_the_questions_however_many_they_are() -> None:
     assert run_concurrently() == ()
-    assert each(lambda number: number * 2, range(3 * AT_ONCE)) == [number * 2 for number in range(3 * AT_ONCE)]
+    assert map_concurrently(lambda number: number * 2, range(3 * AT_ONCE)) == [
+        number * 2 for number in range(3 * AT_ONCE)
+    ]
 
 
 def test_the_first_that_fails_is_told_when_all_have_ended() -> None:

@@ -110,7 +110,7 @@ def test_an_evaluation_is_no_hang_before_its_own_limit(seconds: float, cause: Ca
         limit=600.0,
         section="evaluation",
     )
-    rank = RankReport(look=look, pod="digits-worker-0", pid=7, usual=None, stack_from="python")
+    rank = RankReport(status=look, pod="digits-worker-0", pid=7, usual=None, stack_from="python")
     shown = PodReport(pod="digits-worker-0", generation=1, on_hang="warn", ranks=(rank,), named=(), ras="")
     known = replace(
         facts(job("Created", "Running"), pod(0), pod(1), metrics=metrics), sight=HangSnapshot(pods=(shown,))

@@ -17,7 +17,7 @@ from kubectl_ddp.kube import ddpjob, job_kinds
 from kubectl_ddp.kube.objects import Object
 from kubectl_ddp.rbac import rights
 from kubectl_ddp.rbac.rights import EVERYWHERE, KINDS, OWN, Right, to_submit
-from kubectl_ddp.util.concurrency import each
+from kubectl_ddp.util.concurrency import map_concurrently
 
 AUTHORIZATION: Final = "/apis/authorization.k8s.io/v1"
 WHO: Final = "/apis/authentication.k8s.io/v1/selfsubjectreviews"
@@ -48,7 +48,7 @@ def missing(api: Api, namespace: str, wanted: Sequence[Right]) -> list[Right]:
     lacking = {right for right in wanted if right.where == OWN and not any(_rule_allows(rule, right) for rule in rules)}
     is_whole = not review["status"].get("incomplete")
     open_ = [right for right in wanted if right.where != OWN or (right in lacking and not is_whole)]
-    allowed = each(lambda right: _may(api, namespace, right), open_)
+    allowed = map_concurrently(lambda right: _may(api, namespace, right), open_)
     granted = {right for right, may in zip(open_, allowed, strict=True) if may}
     return [right for right in wanted if right not in granted and (right in lacking or right.where != OWN)]
 

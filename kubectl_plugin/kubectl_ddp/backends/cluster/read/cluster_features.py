@@ -20,7 +20,7 @@ from kubectl_ddp.preflight.doctor import CONFIGURED_GATES, RESTART_ACTIONS, Clus
 from kubectl_ddp.preflight.model import Unknown
 from kubectl_ddp.render.choose import GANG_KINDS
 from kubectl_ddp.util.bounded_answer import API_DOCUMENT
-from kubectl_ddp.util.concurrency import each, run_concurrently
+from kubectl_ddp.util.concurrency import map_concurrently, run_concurrently
 from kubectl_ddp.values.program import Gang
 
 SCHEDULING_GROUP: Final = '"schedulingGroup"'
@@ -44,7 +44,7 @@ def detect_features(api: Api, discovery: Discovery, namespace: str, engines: lis
     gangs = _served_gangs(discovery)
     asked = [ENGINES[name] for name in engines] if Gang.NATIVE in gangs else []
     actions, gates = run_concurrently(partial(_restart_actions, api, namespace), partial(_configured_gates, api))
-    passed = each(partial(passes_scheduling_group, api), asked)
+    passed = map_concurrently(partial(passes_scheduling_group, api), asked)
     native = [engine.name for engine, passes in zip(asked, passed, strict=True) if passes is True]
     return ClusterFeatures(gangs=gangs, native_engines=native, restart_actions=actions, gates=gates)
 

@@ -120,4 +120,4 @@ def _ready(nodes: Sequence[Object] | None) -> int | None:
 
 
 def _gpus(nodes: Sequence[Object] | None) -> int | None:
-    return None if nodes is None else sum(machine.whole.get(GPU, 0) for machine in parse_nodes(nodes)) // 1000
+    return None if nodes is None else sum(machine.allocatable.get(GPU, 0) for machine in parse_nodes(nodes)) // 1000

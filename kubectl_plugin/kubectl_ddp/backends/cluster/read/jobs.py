@@ -12,7 +12,7 @@ from kubectl_ddp.engines import ENGINES, EngineKind
 from kubectl_ddp.errors import DdpError, Forbidden, NoSuchJob, NotFound, UsageError
 from kubectl_ddp.kube import ddpjob, job_kinds
 from kubectl_ddp.kube.objects import Object
-from kubectl_ddp.util.concurrency import each, run_concurrently
+from kubectl_ddp.util.concurrency import map_concurrently, run_concurrently
 from kubectl_ddp.util.process import location_flags, program
 
 
@@ -39,7 +39,7 @@ class Jobs:
         Raises the error of the first forbidden kind if the others have no job.
         """
         answers, rootless = run_concurrently(
-            lambda: each(lambda kind: self._list_kind(kind, namespace), [*ENGINES.values()]),
+            lambda: map_concurrently(lambda kind: self._list_kind(kind, namespace), [*ENGINES.values()]),
             lambda: self._without_root(namespace),
         )
         refusals = [answer for answer in answers if isinstance(answer, Forbidden)]
@@ -71,7 +71,7 @@ class Jobs:
 
     def named(self, name: str) -> Object:
         """Return the root object of a job. Raises NotFound."""
-        answers = each(lambda kind: self._fetch(kind, name), [*ENGINES.values()])
+        answers = map_concurrently(lambda kind: self._fetch(kind, name), [*ENGINES.values()])
         job = next((answer for answer in answers if isinstance(answer, dict)), None)
         if job is not None:
             return job
@@ -144,7 +144,9 @@ def find_conflicting_job(api: Api, namespace: str, job: Object) -> Object | None
             return None
         return found if _is_managed_root(found) else None
 
-    return next(filter(None, each(asked, [kind for kind in ENGINES.values() if kind.kind != job["kind"]])), None)
+    return next(
+        filter(None, map_concurrently(asked, [kind for kind in ENGINES.values() if kind.kind != job["kind"]])), None
+    )
 
 
 def path(kind: EngineKind, namespace: str | None) -> str:

@@ -30,7 +30,7 @@ from kubectl_ddp.preflight.model import Facts, Subject, Unknown
 from kubectl_ddp.preflight.namespace_checks import pull_secrets
 from kubectl_ddp.rbac.rights import Right
 from kubectl_ddp.spec.rules import is_kueue_managed
-from kubectl_ddp.util.concurrency import each, run_concurrently
+from kubectl_ddp.util.concurrency import map_concurrently, run_concurrently
 from kubectl_ddp.values.program import Gang
 
 KUEUE: Final = "kueue.x-k8s.io"
@@ -140,7 +140,9 @@ class PreflightReader:
 
     def _named(self, plural: str, names: Iterable[str]) -> dict[str, Object | None]:
         wanted = list(names)
-        return dict(zip(wanted, each(lambda name: self._get(self._in("v1", plural, name)), wanted), strict=True))
+        return dict(
+            zip(wanted, map_concurrently(lambda name: self._get(self._in("v1", plural, name)), wanted), strict=True)
+        )
 
     def _entries(self, plural: str, names: Iterable[str]) -> dict[str, frozenset[str] | None]:
         """Return the names of the entries. The contents of Secrets are dropped immediately."""
@@ -204,7 +206,7 @@ class PreflightReader:
         """Dry-run the pods, and if thorough every object; return the reasons of rejections."""
         pods = (("worker", self.subject.worker), ("store", self.subject.store))
         items = [_pod(self.subject, role, template) for role, template in pods if template]
-        answers = each(self._dry_run_error, items + (self._dry_run_objects() if self.is_thorough else []))
+        answers = map_concurrently(self._dry_run_error, items + (self._dry_run_objects() if self.is_thorough else []))
         if self.subject.store and answers[1] and answers[1] == str(answers[0]).replace(_PODS, _STORE_POD):
             answers[1] = ""  # one reason for both
         if unread := [answer for answer in answers if isinstance(answer, Unknown)]:

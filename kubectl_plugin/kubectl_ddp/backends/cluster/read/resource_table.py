@@ -18,7 +18,7 @@ from kubectl_ddp.engines import ENGINES
 from kubectl_ddp.errors import DdpError
 from kubectl_ddp.kube.kueue_queue import KUEUE
 from kubectl_ddp.kube.objects import Object, RelatedKind, RelatedObjects
-from kubectl_ddp.util.concurrency import each
+from kubectl_ddp.util.concurrency import map_concurrently
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -90,7 +90,11 @@ def related_objects(api: Api, namespace: str, engine: str, kinds: Collection[Rel
     selectors = {RelatedKind.OPERATOR: ENGINES[engine].operator.selector, RelatedKind.QUEUE_CONTROLLER: KUEUE.selector}
     asked = [kind for kind in kinds if selectors.get(kind) != ""]
     answers = dict(
-        zip(asked, each(lambda kind: _read(api, namespace, kind, selectors.get(kind, "")), asked), strict=True)
+        zip(
+            asked,
+            map_concurrently(lambda kind: _read(api, namespace, kind, selectors.get(kind, "")), asked),
+            strict=True,
+        )
     )
     return RelatedObjects(
         found={kind: found for kind, (found, _) in answers.items() if found is not None},
