@@ -216,7 +216,7 @@ _FIELD_RULES: Final[Mapping[str, tuple[tuple[str, str], ...]]] = {
     "module": (("!self.endsWith('.py')", "a module, not a file: submit the file as a script, or leave '.py' out"),),
     "mounts": (
         (
-            f"self.all(mount, !mount.matches(':({'|'.join(volumes.OURS)})(/|:|$)'))",
+            f"self.all(mount, !mount.matches(':({'|'.join(volumes.RESERVED_PATHS)})(/|:|$)'))",
             "a mount in the way of a path that every job has; choose another path",
         ),
     ),

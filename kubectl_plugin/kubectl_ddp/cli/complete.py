@@ -45,7 +45,7 @@ class CompletionResult:
     directive: Directive = Directive.NO_FILES
 
     def __str__(self) -> str:
-        lines = [f"{each.value}\t{each.description}".rstrip("\t") for each in self.candidates]
+        lines = [f"{candidate.value}\t{candidate.description}".rstrip("\t") for candidate in self.candidates]
         return "\n".join([*lines, f":{self.directive:d}"])
 
 
@@ -83,12 +83,15 @@ def _of_command(command: click.Command, group: click.Context, rest: Sequence[str
         option = _option(command, [head])
         found = _beginning_with(value, _of_parameter(option, context)) if option else CompletionResult(())
         return CompletionResult(
-            [Candidate(f"{head}={each.value}", each.description) for each in found.candidates], found.directive
+            [Candidate(f"{head}={candidate.value}", candidate.description) for candidate in found.candidates],
+            found.directive,
         )
     if unfinished.startswith("-"):
         return _beginning_with(unfinished, CompletionResult(flags(command, context)))
-    arguments = (each for each in command.params if isinstance(each, click.Argument))
-    argument = next((each for each in arguments if each.nargs < 0 or not is_given(each, context)), None)
+    arguments = (parameter for parameter in command.params if isinstance(parameter, click.Argument))
+    argument = next(
+        (parameter for parameter in arguments if parameter.nargs < 0 or not is_given(parameter, context)), None
+    )
     return _beginning_with(unfinished, _of_parameter(argument, context)) if argument else CompletionResult(())
 
 
@@ -111,9 +114,11 @@ def _of_parameter(parameter: click.Parameter, context: click.Context) -> Complet
 def _beginning_with(unfinished: str, found: CompletionResult) -> CompletionResult:
     if found.directive is Directive.FILTER_EXTENSION:
         return found
-    return CompletionResult([each for each in found.candidates if each.value.startswith(unfinished)], found.directive)
+    return CompletionResult(
+        [candidate for candidate in found.candidates if candidate.value.startswith(unfinished)], found.directive
+    )
 
 
 def _option(command: click.Command, word: Sequence[str]) -> click.Option | None:
-    options = (each for each in command.params if isinstance(each, click.Option))
-    return next((each for each in options if set(word) & set(each.opts)), None)
+    options = (option for option in command.params if isinstance(option, click.Option))
+    return next((option for option in options if set(word) & set(option.opts)), None)

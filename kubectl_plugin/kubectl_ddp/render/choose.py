@@ -66,14 +66,14 @@ def choose_runtime_mount(spec: JobSpec, facts: Facts) -> RuntimeMount | None:
     return RuntimeMount.IMAGE if facts.version >= IMAGE_VOLUMES else RuntimeMount.COPY
 
 
-def choose_engine(asked: Engine, facts: Facts) -> Engine:
+def choose_engine(requested: Engine, facts: Facts) -> Engine:
     """Return the requested engine, or the first that the cluster serves.
 
     Raises:
         PreflightFailed: If the cluster serves none.
     """
-    if asked is not Engine.AUTO:
-        return asked
+    if requested is not Engine.AUTO:
+        return requested
     for name, engine in ENGINES.items():
         if (engine.api_version, engine.kind) in facts.kinds and facts.version >= engine.least_kubernetes:
             return Engine(name)

@@ -164,7 +164,7 @@ GANGS: Final[Mapping[Gang, Callable[[JobSpec], GangMetadata]]] = {
 
 # A proxy in front of the ports of the collectives breaks them.
 NO_PROXY: Final = {"sidecar.istio.io/inject": "false"}
-STAYS: Final = {"cluster-autoscaler.kubernetes.io/safe-to-evict": "false", "karpenter.sh/do-not-disrupt": "true"}
+NO_EVICTION: Final = {"cluster-autoscaler.kubernetes.io/safe-to-evict": "false", "karpenter.sh/do-not-disrupt": "true"}
 MOVES: Final = {"cluster-autoscaler.kubernetes.io/safe-to-evict": "true"}
 
 
@@ -176,7 +176,7 @@ def metadata_view(
         "worker_metadata": {
             "labels": chosen("labels", spec.labels, {**labels(Role.WORKER), **gang.pod_labels}, NO_PROXY),
             "annotations": chosen(
-                "annotations", spec.annotations, {**gang.pod_annotations, **fabric_annotations}, STAYS
+                "annotations", spec.annotations, {**gang.pod_annotations, **fabric_annotations}, NO_EVICTION
             ),
         },
         "store_metadata": {

@@ -68,8 +68,8 @@ def _shell(spec: JobSpec, load: Sequence[str], libraries: Sequence[str]) -> list
     """Return a shell that sources the vendor's scripts and starts what follows. The job's values take precedence."""
     lines = [_before_the_rest("LD_LIBRARY_PATH", libraries)] if libraries else []
     if load:
-        said = sorted(name for name in (*spec.env, *spec.secret_env) if name.startswith("NCCL_"))
-        lines.append(f'kept="$(declare -p {" ".join(said)})"' if said else "kept=")
+        names = sorted(name for name in (*spec.env, *spec.secret_env) if name.startswith("NCCL_"))
+        lines.append(f'kept="$(declare -p {" ".join(names)})"' if names else "kept=")
         lines += [source_script(path) for path in load]
         lines.append('eval "$kept"')
     return ["bash", "-c", literal("\n".join([*lines, 'exec "$@"'])), runtime.LAUNCHER]

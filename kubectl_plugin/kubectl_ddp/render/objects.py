@@ -127,8 +127,8 @@ def render(
     view |= network.fabric_view(spec, is_local=site is Site.LOCAL)
     view |= launch.failures_view(spec, engine.container) | network.network_view(spec, api_servers)
     view |= secret_view(spec.name, run_id, run_secret or new_secret())
-    mine = view["selector"](constants.Role.WORKER) | {constants.Label.RUN_ID: run_id}
-    view |= pod.placement_view(spec, mine, view["node_labels"])
+    pod_labels = view["selector"](constants.Role.WORKER) | {constants.Label.RUN_ID: run_id}
+    view |= pod.placement_view(spec, pod_labels, view["node_labels"])
     view |= metadata.metadata_view(spec, view["labels"], view["together"], view["fabric_annotations"])
     templates = [
         *([engine.runtime.file] if engine.runtime else []),
@@ -145,9 +145,9 @@ def render(
         *(["pod-monitor.yaml.j2"] if spec.has_metrics else []),
     ]
     if spec.uses_torchrun:
-        templates = [each for each in templates if each not in OF_DDP_LAUNCH]
+        templates = [file for file in templates if file not in OF_DDP_LAUNCH]
     parts = [view | {"part": part} for part in view["code_parts"]]
-    objects = [fill(each, of) for each in templates for of in (parts if each == "code.yaml.j2" else [view])]
+    objects = [fill(file, of) for file in templates for of in (parts if file == "code.yaml.j2" else [view])]
     if spec.pod_template and (site is Site.CLUSTER or pod_template.local_part(spec.pod_template)):
         _patch_pods(objects[0], engine, spec, site)
     return objects

@@ -36,8 +36,8 @@ def volumes_view(spec: JobSpec, *, is_local: bool) -> dict[str, Any]:
 
 def _mounts(spec: JobSpec) -> Iterator[tuple[str, dict[str, Any], dict[str, Any]]]:
     for number, mount in enumerate(spec.mounts):
-        manner = {"readOnly": True} if mount.read_only or mount.source is Source.CONFIG_MAP else {}
-        yield f"mount-{number}", VOLUMES[mount.source](mount), {"mountPath": mount.path, **manner}
+        options = {"readOnly": True} if mount.read_only or mount.source is Source.CONFIG_MAP else {}
+        yield f"mount-{number}", VOLUMES[mount.source](mount), {"mountPath": mount.path, **options}
 
 
 def _secrets(spec: JobSpec) -> Iterator[tuple[str, dict[str, Any], dict[str, Any]]]:
@@ -155,13 +155,13 @@ def _worker_environment(spec: JobSpec, run_id: str, *, is_local: bool) -> list[d
     name = spec.env.get("LOGNAME") or spec.env.get("USER") or USER_NAME  # getpass.getuser reads LOGNAME first
     person = {"HOME": str(Path.SCRATCH), "USER": name, "LOGNAME": name}
     home = [] if is_local else [_variable(name, value) for name, value in person.items()]
-    ours = _contract_env(spec, run_id)
+    contract = _contract_env(spec, run_id)
     if spec.uses_torchrun:
         left_out = OF_DDP_LAUNCH if spec.has_metrics else OF_DDP_LAUNCH | {Env.METRICS_PORT}
-        ours = [each for each in ours if each["name"] not in left_out]
-        ours += [_variable(Env.METRICS_DIR, Path.METRICS_DIR)] if spec.has_metrics and not is_local else []
-        ours.append(_variable(TORCHRUN_PREFIX, LOG_PREFIX))
-    variables = [*ours, *home, *_users(spec, is_local=is_local)]
+        contract = [variable for variable in contract if variable["name"] not in left_out]
+        contract += [_variable(Env.METRICS_DIR, Path.METRICS_DIR)] if spec.has_metrics and not is_local else []
+        contract.append(_variable(TORCHRUN_PREFIX, LOG_PREFIX))
+    variables = [*contract, *home, *_users(spec, is_local=is_local)]
     return list({variable["name"]: variable for variable in variables}.values())
 
 
@@ -204,7 +204,7 @@ def _install(spec: JobSpec, pull_policy: PullPolicy) -> dict[str, Any]:
     variables = [
         _variable(Env.REQUIREMENTS, literal("\n".join(spec.requirements or ()))),
         _variable("HOME", spec.env.get("HOME") or Path.SCRATCH),
-        *(each for each in _users(spec, is_local=False) if each["name"] != "HOME"),
+        *(variable for variable in _users(spec, is_local=False) if variable["name"] != "HOME"),
     ]
     return {
         "name": "install-packages",
@@ -262,8 +262,8 @@ def _resources(spec: JobSpec) -> dict[str, str]:
 
 
 def _toleration(toleration: Toleration) -> dict[str, Any]:
-    said = {key: str(value) for key, value in asdict(toleration).items() if value}
-    return said | {"operator": "Equal" if toleration.value else "Exists"}
+    fields = {key: str(value) for key, value in asdict(toleration).items() if value}
+    return fields | {"operator": "Equal" if toleration.value else "Exists"}
 
 
 def _node_loss(seconds: int) -> list[dict[str, Any]]:
@@ -279,30 +279,30 @@ def _node_loss(seconds: int) -> list[dict[str, Any]]:
     ]
 
 
-def placement_view(spec: JobSpec, mine: Mapping[str, str], node_labels: Sequence[str] = ()) -> dict[str, Any]:
+def placement_view(spec: JobSpec, pod_labels: Mapping[str, str], node_labels: Sequence[str] = ()) -> dict[str, Any]:
     """Return the placement settings for the pod template.
 
     Args:
         spec: The job.
-        mine: Labels that all its worker pods share.
+        pod_labels: Labels that all its worker pods share.
         node_labels: Labels that a node must have, with any value.
     """
     product = {GPU_PRODUCT: spec.gpu_type} if spec.gpu_type else {}
     return {
         "node_selector": {**spec.node_selector, **product},
-        "affinity": {**(spec.affinity or {}), **_affinity(spec, mine), **_node_affinity(spec, node_labels)},
-        "spread": _spread(spec, mine),
+        "affinity": {**(spec.affinity or {}), **_affinity(spec, pod_labels), **_node_affinity(spec, node_labels)},
+        "spread": _spread(spec, pod_labels),
     }
 
 
-def _affinity(spec: JobSpec, mine: Mapping[str, str]) -> dict[str, Any]:
+def _affinity(spec: JobSpec, pod_labels: Mapping[str, str]) -> dict[str, Any]:
     """Return affinity that places a pod next to others of its job.
 
     Kubernetes accepts the first pod without any others.
     """
     terms = {
         required: [
-            {"topologyKey": wish.key, "labelSelector": {"matchLabels": dict(mine)}}
+            {"topologyKey": wish.key, "labelSelector": {"matchLabels": dict(pod_labels)}}
             for wish in spec.topology
             if wish.placement is Placement.PACK and wish.required is required
         ]
@@ -329,13 +329,13 @@ def _node_affinity(spec: JobSpec, labels: Sequence[str]) -> dict[str, Any]:
     return {"nodeAffinity": {**chosen, REQUIRED: {"nodeSelectorTerms": combined}}}
 
 
-def _spread(spec: JobSpec, mine: Mapping[str, str]) -> list[dict[str, Any]]:
+def _spread(spec: JobSpec, pod_labels: Mapping[str, str]) -> list[dict[str, Any]]:
     return [
         {
             "maxSkew": 1,
             "topologyKey": wish.key,
             "whenUnsatisfiable": "DoNotSchedule" if wish.required else "ScheduleAnyway",
-            "labelSelector": {"matchLabels": dict(mine)},
+            "labelSelector": {"matchLabels": dict(pod_labels)},
         }
         for wish in spec.topology
         if wish.placement is Placement.SPREAD

@@ -147,9 +147,9 @@ def local_part(patch: Mapping[str, Any]) -> dict[str, Any]:
     containers = (patch.get("spec") or {}).get("containers") or ()
     variables = [
         variable
-        for each in containers
-        if isinstance(each, Mapping) and each.get("name") == WORKER
-        for variable in each.get("env") or ()
+        for item in containers
+        if isinstance(item, Mapping) and item.get("name") == WORKER
+        for variable in item.get("env") or ()
         if isinstance(variable, Mapping) and "valueFrom" not in variable
     ]
     return {"spec": {"containers": [{"name": WORKER, "env": variables}]}} if variables else {}
@@ -160,27 +160,27 @@ def _with_container_name(patch: Mapping[str, Any], container: str) -> dict[str, 
     if not isinstance(spec, Mapping) or not isinstance(spec.get("containers"), list):
         return dict(patch)
     named = [
-        {**each, "name": container} if isinstance(each, Mapping) and each.get("name") == WORKER else each
-        for each in spec["containers"]
+        {**item, "name": container} if isinstance(item, Mapping) and item.get("name") == WORKER else item
+        for item in spec["containers"]
     ]
     return {**patch, "spec": {**spec, "containers": named}}
 
 
 def _needs(template: Object, spec: JobSpec, container: str) -> Iterator[tuple[str, Any]]:
     """Yield path and value of the fields that a patch may not change; the user's own values may be changed."""
-    about = _map_of(template.get("metadata"))
-    free = {"labels": {*spec.labels, *metadata.NO_PROXY}, "annotations": {*spec.annotations, *metadata.STAYS}}
+    meta = _map_of(template.get("metadata"))
+    free = {"labels": {*spec.labels, *metadata.NO_PROXY}, "annotations": {*spec.annotations, *metadata.NO_EVICTION}}
     for kind, chosen in free.items():
-        for name, value in _map_of(about.get(kind)).items():
+        for name, value in _map_of(meta.get(kind)).items():
             if name not in chosen:
                 yield f"metadata.{kind}[{name}]", value
     pod = _map_of(template.get("spec"))
     yield from ((f"spec.{field}", pod[field]) for field in OF_POD if field in pod)
     for kind in ("volumes", "initContainers", "resourceClaims"):
-        yield from ((f"spec.{kind}[{each['name']}]", each) for each in pod.get(kind) or ())
-    for each in pod.get("containers") or ():
-        if each["name"] == container:
-            yield from _needs_of_container(each, f"spec.containers[{WORKER}]", {*spec.env, *spec.secret_env})
+        yield from ((f"spec.{kind}[{entry['name']}]", entry) for entry in pod.get(kind) or ())
+    for item in pod.get("containers") or ():
+        if item["name"] == container:
+            yield from _needs_of_container(item, f"spec.containers[{WORKER}]", {*spec.env, *spec.secret_env})
 
 
 def _map_of(value: Any) -> Mapping[str, Any]:
@@ -204,10 +204,10 @@ def _needs_of_container(container: Object, path: str, users: set[str]) -> Iterat
 
 
 def _check_additions(before: Object, after: Object, container: str) -> None:
-    for each in after["spec"]["containers"]:
-        if each["name"] != container:
+    for item in after["spec"]["containers"]:
+        if item["name"] != container:
             raise UsageError(
-                f"{KEY} adds the container '{each['name']}' to spec.containers, which would keep the job from ending.",
+                f"{KEY} adds the container '{item['name']}' to spec.containers, which would keep the job from ending.",
                 hint="Put it into spec.initContainers with 'restartPolicy: Always': it then ends with the job.",
             )
     is_on_host = after["spec"].get("hostNetwork") is True

@@ -32,8 +32,8 @@ IMAGE_VARIABLE: Final = "KUBECTL_DDP_IMAGE"
 
 def config_file(environ: Mapping[str, str] = os.environ) -> Path:
     """Return the path of the file, which may not exist (XDG base directory specification)."""
-    said = environ.get("XDG_CONFIG_HOME", "")
-    home = Path(said) if said.startswith("/") else Path(environ.get("HOME", "~")).expanduser() / ".config"
+    directory = environ.get("XDG_CONFIG_HOME", "")
+    home = Path(directory) if directory.startswith("/") else Path(environ.get("HOME", "~")).expanduser() / ".config"
     return home / "kubectl-ddp" / "config.yaml"
 
 
@@ -78,8 +78,8 @@ def write(file: Path, key: str, value: str | None) -> None:
     _checked(key, f"config {key}")
     if value is not None:
         _parse(key, value)
-    mine = re.compile(rf"{re.escape(key)}\s*:")
-    lines = [line for line in _lines(file) if not mine.match(line)]
+    own_line = re.compile(rf"{re.escape(key)}\s*:")
+    lines = [line for line in _lines(file) if not own_line.match(line)]
     text_of = None if value is None else f"{key}: {_quote_yaml(value)}"
     try:
         file.parent.mkdir(parents=True, exist_ok=True)

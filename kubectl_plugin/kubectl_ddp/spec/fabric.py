@@ -132,10 +132,10 @@ def override_warnings(spec: JobSpec) -> Iterator[Finding]:
     values |= {f"nodeSelector.{name}": value for name, value in spec.node_selector.items()}
     values |= {"rdma": str(spec.rdma)} if spec.rdma else {}
     for entry in effective_entries(spec.fabric, facts_of_job(spec)):
-        mine = values.get(entry.key, entry.value)
-        if mine != entry.value:
+        value = values.get(entry.key, entry.value)
+        if value != entry.value:
             yield warning(
-                f"{entry.key} is '{mine}', and the fabric {spec.fabric} says '{entry.value}': {entry.reason}.",
+                f"{entry.key} is '{value}', and the fabric {spec.fabric} says '{entry.value}': {entry.reason}.",
                 "Yours is taken; leave it out, or say --fabric none.",
             )
 
@@ -148,9 +148,9 @@ def env_conflict_warnings(spec: JobSpec) -> Iterator[Finding]:
         for name, value in variables.items():
             found = [refusal for refusal in profile.refusals if refusal.matches(name, value)][:1]
             for refusal in found if f"env.{name}" not in set_by_it else ():
-                said = name if value is None else f"{name}={value}"
+                setting = name if value is None else f"{name}={value}"
                 yield warning(
-                    f"{said} stands against the fabric {profile.name}: {refusal.reason}.",
+                    f"{setting} stands against the fabric {profile.name}: {refusal.reason}.",
                     "Yours is taken; leave it out, or name another fabric.",
                 )
 

@@ -14,9 +14,9 @@ from kubectl_ddp.spec.presets import PRESETS
 from kubectl_ddp.values.parsers import Matching, Raw
 
 FIELDS: Final[Mapping[str, Field]] = {
-    each.name: dataclasses.replace(each, attribute=attribute.name)
+    key.name: dataclasses.replace(key, attribute=attribute.name)
     for attribute in dataclasses.fields(JobSpec)
-    for each in attribute.metadata[KEYS]
+    for key in attribute.metadata[KEYS]
 }
 """All keys in the order of help, ``render --explain`` and JSON."""
 

@@ -182,7 +182,7 @@ def _check_place(file: JobFile, part: str, key: str, node: yaml.Node) -> None:
             f"{file.line(node)}: {key} is of an object in a cluster.",
             hint="Leave it out, and use 'kubectl ddp suspend' or 'scale'; or create the job with 'kubectl apply'.",
         )
-    known = METADATA if part == "metadata" else tuple(each for each in FILE_KEYS if each not in METADATA)
+    known = METADATA if part == "metadata" else tuple(key for key in FILE_KEYS if key not in METADATA)
     if key not in known:
         other = "spec" if part == "metadata" else "metadata"
         if key in FILE_KEYS:

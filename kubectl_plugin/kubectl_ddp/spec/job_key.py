@@ -143,7 +143,7 @@ def field_of(
     name: str,
     group: Group,
     parse: Callable[[Raw], Any],
-    about: str,
+    summary: str,
     metavar: str = "",
     *,
     example: str,
@@ -159,7 +159,7 @@ def field_of(
         name: The key, in camelCase.
         group: Heading in documents.
         parse: Parser; its attribute ``schema`` is the JSON schema, unless ``schema`` is given.
-        about: Description in one line.
+        summary: Description in one line.
         metavar: Notation of the value; made from the members of a closed set if empty.
         example: Value in a job file, in YAML.
         default: Default as in a job file.
@@ -172,7 +172,7 @@ def field_of(
         name=name,
         parse=parse,
         schema=getattr(parse, "schema", {}) if schema is None else schema,
-        help=about,
+        help=summary,
         metavar=metavar or ("|".join(parse.members) if isinstance(parse, WordChoice) else ""),
         example=example,
         group=group,

@@ -99,7 +99,7 @@ class _Launch:
     """Program and its arguments."""
 
 
-def take_over(said: Mapping[str, Given]) -> tuple[dict[str, Given], tuple[str, ...]]:
+def take_over(values: Mapping[str, Given]) -> tuple[dict[str, Given], tuple[str, ...]]:
     """Return the values of a job with those of the launcher in its command, and notes about them.
 
     A key that is given as strongly as the command wins over the launcher's flag.
@@ -107,11 +107,11 @@ def take_over(said: Mapping[str, Given]) -> tuple[dict[str, Given], tuple[str, .
     Raises:
         UsageError: If the launcher starts nothing, or one of its flags has no counterpart in a job.
     """
-    given = said.get("command")
+    given = values.get("command")
     launch = _taken_apart(given.raw) if given is not None else None
     if given is None or launch is None:
-        return dict(said), ()
-    rest = {key: each for key, each in said.items() if key != "command"}
+        return dict(values), ()
+    rest = {key: entry for key, entry in values.items() if key != "command"}
     origin = Origin(given.origin.kind, given.origin.place, f"the command of {launch.launcher}")
     program, arguments = _program(launch, rest)
     taken, notes = dict(rest), []
@@ -190,7 +190,7 @@ def _full_name(launcher: str, written: str, flags: Mapping[str, str | None]) -> 
     name = _SHORT.get(written) or written.removeprefix("--").replace("_", "-")
     if name in flags:
         return name
-    begun = [each for each in flags if written.startswith("--") and each.startswith(name)]
+    begun = [flag for flag in flags if written.startswith("--") and flag.startswith(name)]
     if len(begun) == 1:
         return begun[0]
     raise UsageError(
@@ -257,7 +257,7 @@ def _is_as_strong(kind: Kind, command: Kind) -> bool:
 
 def _summary(launch: _Launch, taken: Mapping[str, Given], program: Mapping[str, Raw]) -> str:
     keys = ("nnodes", "nproc", "gpus", "maxRestarts", *program, "args")
-    said = [(key, taken[key].raw) for key in keys if key in taken and taken[key].raw != []]
-    parts = [f"{key} {' '.join(map(str, raw)) if isinstance(raw, list) else raw}" for key, raw in said]
-    kept = f"; the job has its own {', '.join(dict.fromkeys(launch.dropped))}" if launch.dropped else ""
-    return f"The command of {launch.launcher} becomes {', '.join(parts)}{kept}."
+    settings = [(key, taken[key].raw) for key in keys if key in taken and taken[key].raw != []]
+    parts = [f"{key} {' '.join(map(str, raw)) if isinstance(raw, list) else raw}" for key, raw in settings]
+    dropped = f"; the job has its own {', '.join(dict.fromkeys(launch.dropped))}" if launch.dropped else ""
+    return f"The command of {launch.launcher} becomes {', '.join(parts)}{dropped}."

@@ -35,12 +35,12 @@ def validate_single_layout(spec: JobSpec) -> None:
     if own is None:
         return
     try:
-        theirs = LayoutRange.parse(own)
+        layout = LayoutRange.parse(own)
     except LayoutError as error:
         raise UsageError(f"--parallel of the program: {error}.") from None
-    if spec.parallel not in {None, theirs}:
+    if spec.parallel not in {None, layout}:
         raise UsageError(
-            f"The job has --parallel {spec.parallel}, and its program --parallel {theirs}.", hint="Keep one."
+            f"The job has --parallel {spec.parallel}, and its program --parallel {layout}.", hint="Keep one."
         )
 
 
@@ -71,7 +71,7 @@ def validate_layer_groups_within_pod(spec: JobSpec) -> None:
     """Check that ranks that communicate in every layer share a pod, because this is too slow between pods."""
     if spec.parallel is None:
         return
-    names = [each.name for each in DIMENSIONS if each.is_used_in_layers]
+    names = [dimension.name for dimension in DIMENSIONS if dimension.is_used_in_layers]
     ranges = (spec.parallel.size_ranges[name] for name in names)
     # No size above nproc divides it, so the first one is enough.
     allowed = (range(least, min(most, max(least, spec.nproc + 1)) + 1) for least, most in ranges)

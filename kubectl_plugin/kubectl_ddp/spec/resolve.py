@@ -141,13 +141,13 @@ def resolve(layers: Sequence[Layer], surroundings: DefaultingContext) -> Resolve
     Raises:
         UsageError: If a value is invalid, or values contradict each other.
     """
-    said, notes = take_over(merge(layers))
-    said = merge([defaults(), _preset_layer(said, surroundings.shared), said])
-    said.pop(PRESET, None)
+    merged, notes = take_over(merge(layers))
+    merged = merge([defaults(), _preset_layer(merged, surroundings.shared), merged])
+    merged.pop(PRESET, None)
     if not surroundings.reads_files:
-        _check_files(said)
-    values = {key: _parse(key, given) for key, given in said.items()}
-    origins = {key: given.origin for key, given in said.items()}
+        _check_files(merged)
+    values = {key: _parse(key, given) for key, given in merged.items()}
+    origins = {key: given.origin for key, given in merged.items()}
     _check_program(values)
     for rule in RULES:
         if rule.key not in values and (made := rule.make(values, surroundings)) is not None:
@@ -157,9 +157,9 @@ def resolve(layers: Sequence[Layer], surroundings: DefaultingContext) -> Resolve
     return Resolved(spec, {key: origins[key] for key in sorted(origins, key=_position)}, tuple(warnings(spec)), notes)
 
 
-def _check_files(said: Mapping[str, Given]) -> None:
+def _check_files(values: Mapping[str, Given]) -> None:
     """Check that no value is read from a file while it is parsed. Raises UsageError."""
-    given = said.get("requirements")
+    given = values.get("requirements")
     if given is not None and isinstance(given.raw, str):
         raise UsageError(
             f"{_place('requirements', given)}: '{given.raw}' is a file, and a cluster does not have it.",
@@ -188,14 +188,14 @@ def merge(layers: Sequence[Layer]) -> dict[str, Given]:
     return merged
 
 
-def _preset_layer(said: Mapping[str, Given], shared: Shared) -> Layer:
-    if PRESET in said:
-        given = said[PRESET]
+def _preset_layer(values: Mapping[str, Given], shared: Shared) -> Layer:
+    if PRESET in values:
+        given = values[PRESET]
         if isinstance(given.raw, str) and given.raw in PRESETS:
             return PRESETS[given.raw].layer()
-        place = said["namespace"].raw if "namespace" in said else None
+        place = values["namespace"].raw if "namespace" in values else None
         return _load_shared_preset(given, lambda: shared(None if place is None else str(place))).layer()
-    gpus = _parse("gpus", said["gpus"]) if "gpus" in said else "mig" in said
+    gpus = _parse("gpus", values["gpus"]) if "gpus" in values else "mig" in values
     return PRESETS["gpu-nccl" if gpus else "cpu-gloo"].layer()
 
 
@@ -280,19 +280,19 @@ def set_values(assignments: Sequence[str]) -> Layer:
     return layer
 
 
-KEPT: Final = frozenset({"name", "namespace", "image", *PROGRAM_KEYS})
+ALWAYS_KEPT: Final = frozenset({"name", "namespace", "image", *PROGRAM_KEYS})
 """Keys that are always kept, since their defaults may change over time."""
 
 
 def minimal_layer(spec: JobSpec, origin: Origin) -> Layer:
     """Return the minimal settings that resolve to ``spec``, with ``origin`` as the origin of each value."""
     surroundings = DefaultingContext(image=spec.image)
-    said = dict(entries(spec, origin))
-    for key in reversed(said):
-        fewer = {other: given for other, given in said.items() if other != key}
-        if key.partition(".")[0] not in KEPT and _resolves_to(fewer, spec, surroundings):
-            said = fewer
-    return said
+    layer = dict(entries(spec, origin))
+    for key in reversed(layer):
+        fewer = {other: given for other, given in layer.items() if other != key}
+        if key.partition(".")[0] not in ALWAYS_KEPT and _resolves_to(fewer, spec, surroundings):
+            layer = fewer
+    return layer
 
 
 def origin_from_job(job: str) -> Origin:
@@ -311,8 +311,8 @@ def entries(spec: JobSpec, origin: Origin) -> Iterator[tuple[str, Given]]:
             yield key, Given(value, origin)
 
 
-def _resolves_to(said: Layer, spec: JobSpec, surroundings: DefaultingContext) -> bool:
+def _resolves_to(layer: Layer, spec: JobSpec, surroundings: DefaultingContext) -> bool:
     try:
-        return resolve([said], surroundings).spec == spec
+        return resolve([layer], surroundings).spec == spec
     except UsageError:
         return False

@@ -256,13 +256,15 @@ def _max_data_size(spec: JobSpec) -> tuple[int, int]:
     if spec.parallel is None:
         return spec.nnodes.maximum, spec.largest_world
     by_nodes = layout.layouts_by_nodes(spec.parallel, spec.nnodes, spec.nproc)
-    return max(((nodes, each.data_size) for nodes, each in by_nodes.items()), key=lambda each: each[1])
+    return max(
+        ((nodes, candidate.data_size) for nodes, candidate in by_nodes.items()), key=lambda candidate: candidate[1]
+    )
 
 
 def trainer_argument(spec: JobSpec, flag: str) -> int | None:
     """Return an integer argument of the reference trainer; None for other programs."""
-    said = last_flag_value(spec.args, flag) if runs_the_trainer(spec.program) else None
-    return int(said) if said is not None and re.fullmatch(r"[0-9]{1,18}", said) else None
+    value = last_flag_value(spec.args, flag) if runs_the_trainer(spec.program) else None
+    return int(value) if value is not None and re.fullmatch(r"[0-9]{1,18}", value) else None
 
 
 def _time_is_enough(spec: JobSpec) -> None:
@@ -347,19 +349,19 @@ def _affinity_is_free(spec: JobSpec) -> None:
 def _mount_paths_are_free(spec: JobSpec) -> None:
     """Check that no two volumes share a path, and that none uses our paths."""
     seen: dict[str, str] = {}
-    for said, path in _mount_paths(spec):
-        check_mount_path(path, said)
+    for volume, path in _mount_paths(spec):
+        check_mount_path(path, volume)
         if path in seen:
-            raise UsageError(f"The mounts '{seen[path]}' and '{said}' have the same path.", hint="Keep one of them.")
-        seen[path] = said
+            raise UsageError(f"The mounts '{seen[path]}' and '{volume}' have the same path.", hint="Keep one of them.")
+        seen[path] = volume
 
 
-def check_mount_path(path: str, said: str = "") -> None:
+def check_mount_path(path: str, volume: str = "") -> None:
     """Check that a mount is not in the way of the job's own. Raises UsageError."""
-    for taken in volumes.OURS:
+    for taken in volumes.RESERVED_PATHS:
         if path == taken or path.startswith(f"{taken}/"):
             raise UsageError(
-                f"The mount '{said or path}' is in the way of {taken}, which every job has.",
+                f"The mount '{volume or path}' is in the way of {taken}, which every job has.",
                 hint="Choose another path.",
             )
 

@@ -110,7 +110,7 @@ def torchrun_notes(spec: JobSpec) -> Iterator[str]:
     """Yield a note per difference, and one about keys without an effect."""
     if not spec.uses_torchrun:
         return
-    for each in DIFFERENCES:
-        yield f"torchrun: {each.subject}: {each.torchrun}.".replace("`", "")
+    for difference in DIFFERENCES:
+        yield f"torchrun: {difference.subject}: {difference.torchrun}.".replace("`", "")
     if unused := sorted(SWITCHES & {*spec.env, *spec.secret_env} - {Env.METRICS_HOOKS}):
         yield f"torchrun: without an effect: {', '.join(unused)}."

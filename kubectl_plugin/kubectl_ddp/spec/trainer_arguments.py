@@ -49,7 +49,7 @@ FLAGS: Final[Mapping[str, str]] = {
     "microBatch": "--micro-batch",
 }
 """Flags to read, by the name of what they set."""
-WHOLE: Final = re.compile(r"[1-9][0-9]{0,8}")
+POSITIVE_INTEGER: Final = re.compile(r"[1-9][0-9]{0,8}")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -112,13 +112,13 @@ def option_value(args: Sequence[str], word: OptionCondition) -> str | None:
     """
     if word.is_switch:
         either = (word.flag, word.flag.replace("--no-", "--", 1))
-        return "" if next((each for each in reversed(args) if each in either), None) == word.flag else None
+        return "" if next((argument for argument in reversed(args) if argument in either), None) == word.flag else None
     return last_flag_value(args, word.flag)
 
 
-def option_violations(layouts: LayoutRange | None, said: Said) -> Iterator[Violation]:
+def option_violations(layouts: LayoutRange | None, options: Said) -> Iterator[Violation]:
     """Yield the reasons why the trainer would refuse its options."""
-    yield from find_conflicts(layouts, said, (*CLASHES, *WITHOUT_SHARD))
+    yield from find_conflicts(layouts, options, (*CLASHES, *WITHOUT_SHARD))
 
 
 def invalid_options(args: Sequence[str]) -> Iterator[Violation]:
@@ -132,12 +132,12 @@ def invalid_options(args: Sequence[str]) -> Iterator[Violation]:
 
 def reference_model(program: Program, args: Sequence[str]) -> ReferenceModel | None:
     """Return the model of these arguments, or None for other or invalid models."""
-    said = {key: last_flag_value(args, flag) for key, flag in FLAGS.items()}
-    if not runs_the_trainer(program) or said["task"] != TASK:
+    options = {key: last_flag_value(args, flag) for key, flag in FLAGS.items()}
+    if not runs_the_trainer(program) or options["task"] != TASK:
         return None
-    sizes, schedule = _sizes(said["model"] or MODEL), said["schedule"] or SCHEDULE
-    counts = [said[key] for key in ("globalBatch", "batchSlices", "microBatch")]
-    is_sound = all(count is None or WHOLE.fullmatch(count) for count in counts)
+    sizes, schedule = _sizes(options["model"] or MODEL), options["schedule"] or SCHEDULE
+    counts = [options[key] for key in ("globalBatch", "batchSlices", "microBatch")]
+    is_sound = all(count is None or POSITIVE_INTEGER.fullmatch(count) for count in counts)
     if sizes is None or schedule not in SCHEDULES or not is_sound:
         return None
     batch, batch_slices, micro_batch = (None if count is None else int(count) for count in counts)
@@ -159,7 +159,7 @@ def _sizes(model: str) -> Mapping[str, int] | None:
     for part in text.split(","):
         key, _, value = part.partition("=")
         if key in sizes:
-            if not WHOLE.fullmatch(value):
+            if not POSITIVE_INTEGER.fullmatch(value):
                 return None
             sizes[key] = int(value)
     return sizes
@@ -175,7 +175,7 @@ def object_store_url(args: Sequence[str]) -> str | None:
     's3://bucket/run'
     """
     values = [value for flag, value in pairwise(args) if flag == _FLAG]
-    values += [each.removeprefix(f"{_FLAG}=") for each in args if each.startswith(f"{_FLAG}=")]
+    values += [word.removeprefix(f"{_FLAG}=") for word in args if word.startswith(f"{_FLAG}=")]
     urls = [value for value in values if value.partition("://")[0] in STORE_CLIENTS and "://" in value]
     return urls[-1] if urls else None
 

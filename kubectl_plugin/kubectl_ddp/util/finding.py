@@ -67,13 +67,13 @@ def findings_text(findings: Sequence[Finding], style: Style) -> str:
 
 
 def _lines(findings: Sequence[Finding], style: Style) -> Iterator[str]:
-    width = max((len(each.label) for each in findings), default=0)
+    width = max((len(finding.label) for finding in findings), default=0)
     indent = " " * (_WIDTH + 2)
-    for each in findings:
-        severity = style.apply_color(each.severity.upper().ljust(_WIDTH), _COLORS.get(each.severity, "dim"))
-        yield f"{severity}  {each.label.ljust(width)}  {each.message}"
-        yield from (f"{indent}  {style.apply_color(line, 'dim')}" for line in each.evidence)
-        yield from (f"{indent}→ {line}" for line in each.hint.splitlines())
+    for finding in findings:
+        severity = style.apply_color(finding.severity.upper().ljust(_WIDTH), _COLORS.get(finding.severity, "dim"))
+        yield f"{severity}  {finding.label.ljust(width)}  {finding.message}"
+        yield from (f"{indent}  {style.apply_color(line, 'dim')}" for line in finding.evidence)
+        yield from (f"{indent}→ {line}" for line in finding.hint.splitlines())
 
 
 def finding_to_dict(finding: Finding) -> dict[str, Any]:
@@ -90,7 +90,7 @@ def finding_to_dict(finding: Finding) -> dict[str, Any]:
 
 def most_severe(findings: Sequence[Finding]) -> Severity:
     """Return the most severe severity of the findings; OK if there are none."""
-    return min((each.severity for each in findings), key=SEVERITIES.index, default=Severity.OK)
+    return min((finding.severity for finding in findings), key=SEVERITIES.index, default=Severity.OK)
 
 
 def summarize_failures(findings: Sequence[Finding], *, is_strict: bool) -> str:
@@ -99,6 +99,8 @@ def summarize_failures(findings: Sequence[Finding], *, is_strict: bool) -> str:
     Returns:
         An empty string if there are no errors, and with ``is_strict`` no warnings either.
     """
-    counts = Counter(each.severity for each in findings)
-    told = [pluralize(counts[each], each) for each in (Severity.ERROR, Severity.WARNING) if counts[each]]
-    return " and ".join(told) if is_strict or counts[Severity.ERROR] else ""
+    counts = Counter(finding.severity for finding in findings)
+    counted = [
+        pluralize(counts[severity], severity) for severity in (Severity.ERROR, Severity.WARNING) if counts[severity]
+    ]
+    return " and ".join(counted) if is_strict or counts[Severity.ERROR] else ""

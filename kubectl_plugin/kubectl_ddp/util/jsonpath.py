@@ -54,7 +54,7 @@ class JsonPath:
         """Return the values at this path. Raises UsageError for a field that an object with a kind does not have."""
         values = [value]
         for step in self.steps:
-            values = [found for each in values for found in step(each)]
+            values = [found for value in values for found in step(value)]
         return values
 
 
@@ -85,8 +85,8 @@ def _render(parts: Iterable[_Part], value: Any, document: Any) -> Iterator[str]:
         elif isinstance(part, JsonPath):
             yield " ".join(map(format_value, part.find(document if part.is_absolute else value)))
         else:
-            for each in part.path.find(document if part.path.is_absolute else value):
-                yield from _render(part.parts, each, document)
+            for item in part.path.find(document if part.path.is_absolute else value):
+                yield from _render(part.parts, item, document)
 
 
 def format_value(value: Any) -> str:
@@ -226,9 +226,9 @@ def _filter(path: JsonPath, sign: str | None, literal: str | None, text: str) ->
         found = path.find(value)
         if sign is None:
             return bool(found)
-        return any(_compare(sign, each, wanted) for each in found)
+        return any(_compare(sign, item, wanted) for item in found)
 
-    return lambda value: [each for each in _children(value) if fits(each)]
+    return lambda value: [item for item in _children(value) if fits(item)]
 
 
 def _compare(sign: str, value: Any, wanted: Any) -> bool:

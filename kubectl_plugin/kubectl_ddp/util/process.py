@@ -87,11 +87,11 @@ def at_rest() -> Iterator[None]:
 
 EXECUTABLE: Final = "kubectl-ddp"
 
-_said: list[str] = [""]
+_flags: list[str] = [""]
 """Stack of location flags; the last entry is current. Shared by all threads, because background threads print
 suggestions too.
 """
-_said_here: ContextVar[str | None] = ContextVar("location_flags", default=None)
+_flags_here: ContextVar[str | None] = ContextVar("location_flags", default=None)
 """Location flags of this thread, which take precedence."""
 
 
@@ -105,21 +105,21 @@ def program() -> str:
 @contextmanager
 def location_context(flags: str) -> Iterator[None]:
     """Use these location flags, each with a leading space, in suggested commands inside the block."""
-    _said.append(flags)
+    _flags.append(flags)
     try:
         yield
     finally:
-        _said.pop()
+        _flags.pop()
 
 
 @contextmanager
 def thread_location(flags: str) -> Iterator[None]:
     """Use these location flags inside the block, in this thread only."""
-    before = _said_here.set(flags)
+    before = _flags_here.set(flags)
     try:
         yield
     finally:
-        _said_here.reset(before)
+        _flags_here.reset(before)
 
 
 def location_flags() -> str:
@@ -129,5 +129,5 @@ def location_flags() -> str:
     ...     f"{program()} resume digits{location_flags()}"
     'kubectl-ddp resume digits -n team'
     """
-    here = _said_here.get()
-    return _said[-1] if here is None else here
+    here = _flags_here.get()
+    return _flags[-1] if here is None else here

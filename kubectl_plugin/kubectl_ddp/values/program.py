@@ -98,7 +98,7 @@ _COMMENT: Final = re.compile(r"(^|\s)#.*")
 def parse_requirements(raw: Raw) -> tuple[str, ...]:
     """Return the lines of a requirements file, given as its path or as a list of lines. Comments are left out."""
     lines = text_list(raw) if isinstance(raw, (list, tuple)) else _lines_of(text(raw))
-    found = tuple(line for each in lines if (line := _COMMENT.sub("", each).strip()))
+    found = tuple(line for entry in lines if (line := _COMMENT.sub("", entry).strip()))
     for line in found:
         if _LOCAL.match(line):
             raise BadValue(

@@ -22,7 +22,7 @@ class Source(StrEnum):
 
 
 NOTATION: Final = "pvc=NAME:/PATH[:ro], configmap=NAME:/PATH or emptydir=SIZE:/PATH"
-OURS: Final = (
+RESERVED_PATHS: Final = (
     Path.RUN_DIR,
     Path.SECRET,
     Path.CHECKPOINT_DIR,

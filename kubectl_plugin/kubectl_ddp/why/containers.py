@@ -63,7 +63,7 @@ _START_HELPS: Final = (
 
 def image(facts: Facts) -> Iterator[CauseFinding]:
     """Check whether an image cannot be pulled."""
-    held = [each for each in facts.containers() if each.waiting.get("reason") in _IMAGE]
+    held = [item for item in facts.containers() if item.waiting.get("reason") in _IMAGE]
     if not held:
         return
     first = held[0]
@@ -74,13 +74,15 @@ def image(facts: Facts) -> Iterator[CauseFinding]:
     words = [format_event(event) for event in pulls[-2:]]
     lacking = [format_event(event) for event in facts.events("FailedToRetrieveImagePullSecret")[-1:]]
     text = f"{reason}: {line_of(first.waiting.get('message'))}"
-    told = f"{text} {' '.join(words)}"
+    messages = f"{text} {' '.join(words)}"
     yield diagnosis(
         Cause.IMAGE,
         f"The image '{name}' cannot be got for {_pod_names(held)}: {reason}.",
         "Create the image pull secret that the job or its service account names."
         if lacking
-        else next((hint for pattern, hint in _IMAGE_HELPS if pattern.search(told)), "See the message of the registry."),
+        else next(
+            (hint for pattern, hint in _IMAGE_HELPS if pattern.search(messages)), "See the message of the registry."
+        ),
         (f"{first.pod_name}: {text}", *words, *lacking),
     )
 
@@ -88,9 +90,9 @@ def image(facts: Facts) -> Iterator[CauseFinding]:
 def config(facts: Facts) -> Iterator[CauseFinding]:
     """Check whether a ConfigMap, a Secret or a key is missing, for a variable or a volume."""
     held = [
-        (each.pod, str(each.waiting.get("message")))
-        for each in facts.containers()
-        if each.waiting.get("reason") in _CONFIG
+        (item.pod, str(item.waiting.get("message")))
+        for item in facts.containers()
+        if item.waiting.get("reason") in _CONFIG
     ]
     held += [(pod, text) for pod, event in _mount_failures(facts) if _MISSING.search(text := message_of(event))]
     if not held:
@@ -103,7 +105,7 @@ def config(facts: Facts) -> Iterator[CauseFinding]:
         Cause.CONFIG,
         f"{subject(names_of(_distinct(pods)))} cannot be set up: {what}.",
         "Create it in the job's namespace; the pods then start by themselves.",
-        [f"{pod['metadata']['name']}: {line_of(told)}" for pod, told in held[:4]],
+        [f"{pod['metadata']['name']}: {line_of(message)}" for pod, message in held[:4]],
     )
 
 
@@ -152,39 +154,39 @@ def sandbox(facts: Facts) -> Iterator[CauseFinding]:
 
 def init(facts: Facts) -> Iterator[CauseFinding]:
     """Check whether an init container fails that the job's container waits for. Sidecars end after it, often badly."""
-    for each in facts.containers():
-        ended = next((ending for ending in each.endings if ending.get("exitCode")), None)
-        if not (each.is_init and each.holds_job) or ended is None or _has_passed(each) or ended.get("reason") in _START:
+    for item in facts.containers():
+        ended = next((ending for ending in item.endings if ending.get("exitCode")), None)
+        if not (item.is_init and item.holds_job) or ended is None or _has_passed(item) or ended.get("reason") in _START:
             continue
-        name = each.status["name"]
+        name = item.status["name"]
         yield diagnosis(
             Cause.INIT,
-            f"The init container '{name}' of pod {each.pod_name} fails: it exited with code {ended['exitCode']}.",
-            f"'kubectl logs {each.pod_name} -c {name}' prints what it wrote.",
-            (f"{each.pod_name}/{name}: {line_of(ended.get('message') or ended.get('reason'))}",),
+            f"The init container '{name}' of pod {item.pod_name} fails: it exited with code {ended['exitCode']}.",
+            f"'kubectl logs {item.pod_name} -c {name}' prints what it wrote.",
+            (f"{item.pod_name}/{name}: {line_of(ended.get('message') or ended.get('reason'))}",),
         )
         return
 
 
-def _has_passed(each: Container) -> bool:
-    ended = (each.status.get("state") or {}).get("terminated") or {}
-    return bool(each.status.get("ready")) or ended.get("exitCode") == 0
+def _has_passed(container: Container) -> bool:
+    ended = (container.status.get("state") or {}).get("terminated") or {}
+    return bool(container.status.get("ready")) or ended.get("exitCode") == 0
 
 
 def start(facts: Facts) -> Iterator[CauseFinding]:
     """Check whether a container's program cannot be started."""
-    for each in facts.containers():
-        ended = next((ending for ending in each.endings if ending.get("reason") in _START), None)
-        is_held = each.waiting.get("reason") in _START
-        if (each.is_init and not each.holds_job) or (ended is None and not is_held):
+    for item in facts.containers():
+        ended = next((ending for ending in item.endings if ending.get("reason") in _START), None)
+        is_held = item.waiting.get("reason") in _START
+        if (item.is_init and not item.holds_job) or (ended is None and not is_held):
             continue
-        told = str((ended or {}).get("message") or each.waiting.get("message"))
-        fix = next(fix for pattern, fix in _START_HELPS if pattern.search(told))
+        message = str((ended or {}).get("message") or item.waiting.get("message"))
+        fix = next(fix for pattern, fix in _START_HELPS if pattern.search(message))
         yield diagnosis(
             Cause.START,
-            f"The container of pod {each.pod_name} cannot be started: {_program(told)}.",
-            fix.format(image=each.status.get("image")),
-            (f"{each.pod_name}: {line_of(told)}",),
+            f"The container of pod {item.pod_name} cannot be started: {_program(message)}.",
+            fix.format(image=item.status.get("image")),
+            (f"{item.pod_name}: {line_of(message)}",),
         )
         return
 
@@ -195,7 +197,7 @@ def sidecar(facts: Facts) -> Iterator[CauseFinding]:
         main = main_status(pod)
         ended = (main.get("state") or {}).get("terminated") or {}
         finished = epoch(ended.get("finishedAt"))
-        running = [str(each.status["name"]) for each in facts.containers() if each.pod is pod and _runs_beside(each)]
+        running = [str(item.status["name"]) for item in facts.containers() if item.pod is pod and _runs_beside(item)]
         if running and finished is not None and facts.now - finished > _LINGERS_SECONDS:
             name, other = pod["metadata"]["name"], running[0]
             yield diagnosis(
@@ -208,8 +210,8 @@ def sidecar(facts: Facts) -> Iterator[CauseFinding]:
             return
 
 
-def _runs_beside(each: Container) -> bool:
-    return not each.is_init and not each.holds_job and "running" in (each.status.get("state") or {})
+def _runs_beside(container: Container) -> bool:
+    return not container.is_init and not container.holds_job and "running" in (container.status.get("state") or {})
 
 
 def _program(text: str) -> str:
@@ -231,19 +233,19 @@ def _mount_failures(facts: Facts) -> list[tuple[Object, Object]]:
 
 
 def _is_waiting(pod: Object) -> bool:
-    states = [each.get("state") or {} for each in pod.get("status", {}).get("containerStatuses") or ()]
+    states = [status.get("state") or {} for status in pod.get("status", {}).get("containerStatuses") or ()]
     return pod.get("status", {}).get("phase") == "Pending" and not any("running" in state for state in states)
 
 
 def _has_volumes(pod: Object) -> bool:
     """Return True if the kubelet has reached the containers, which requires all volumes."""
-    states = [each.get("state") or {} for each in pod.get("status", {}).get("containerStatuses") or ()]
+    states = [status.get("state") or {} for status in pod.get("status", {}).get("containerStatuses") or ()]
     reasons = {(state.get("waiting") or {}).get("reason") for state in states}
     return bool(reasons & (_IMAGE | _CONFIG | _START))
 
 
 def _pod_names(held: list[Container]) -> str:
-    return names_of(_distinct([each.pod for each in held]))
+    return names_of(_distinct([item.pod for item in held]))
 
 
 def _distinct(pods: list[Object]) -> list[Object]:

@@ -59,7 +59,7 @@ def gather(
     ):
         samples = scrape(backend, snapshot)
         state, now = job_state(snapshot, samples, where=backend.where), clock()
-        told = zip(talking, lines.result(), strict=True)
+        results = zip(talking, lines.result(), strict=True)
         return Facts(
             snapshot=snapshot,
             state=state,
@@ -67,7 +67,7 @@ def gather(
             sight=collect_hang_snapshot(backend, snapshot) if is_step_overdue(state, now) else HangSnapshot(),
             around=around.result(),
             samples=samples,
-            lines={str(pod["metadata"]["name"]): said for pod, said in told if said is not None},
+            lines={str(pod["metadata"]["name"]): log for pod, log in results if log is not None},
         )
 
 

@@ -112,8 +112,8 @@ class Facts:
     def is_training(self) -> bool:
         """True if the job runs with at least its minimum of ready nodes."""
         # The containers of a lost node remain ready; only the pod's condition changes.
-        gone = sum(condition_of(pod, "Ready").get("status") == "False" for pod in self.workers if _was_ready(pod))
-        return self.state.state is State.RUNNING and self.state.nodes.ready - gone >= self.state.nodes.minimum
+        lost = sum(condition_of(pod, "Ready").get("status") == "False" for pod in self.workers if _was_ready(pod))
+        return self.state.state is State.RUNNING and self.state.nodes.ready - lost >= self.state.nodes.minimum
 
     @property
     def last_step(self) -> float | None:
@@ -184,8 +184,8 @@ class Facts:
     def has_root_events(self) -> bool:
         """True if there are events about the job object itself, such as its operator's failures to create pods."""
         kind = self.job.get("kind")
-        about = [event["involvedObject"] for event in self.job_events()]
-        return any(each.get("kind") == kind and each.get("name") == self.name for each in about)
+        involved = [event["involvedObject"] for event in self.job_events()]
+        return any(reference.get("kind") == kind and reference.get("name") == self.name for reference in involved)
 
     def pod(self, name: str) -> Object | None:
         """Return the current pod of this name, or None."""
@@ -212,8 +212,8 @@ def claims_of(pod: Object) -> list[str]:
 
 def format_event(event: Object) -> str:
     """Format an event as evidence."""
-    about = event["involvedObject"]
-    return f"event {event.get('reason')} on {about.get('kind')} {about.get('name')}: {line_of(message_of(event))}"
+    involved = event["involvedObject"]
+    return f"event {event.get('reason')} on {involved.get('kind')} {involved.get('name')}: {line_of(message_of(event))}"
 
 
 def message_of(event: Object) -> str:

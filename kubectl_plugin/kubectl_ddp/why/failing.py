@@ -72,16 +72,16 @@ def node_lost(facts: Facts) -> Iterator[CauseFinding]:
         if condition_of(node, "Ready").get("status") != "True"
     }
     on_dead = [pod for pod in facts.snapshot.pods if pod["spec"].get("nodeName") in dead]
-    told = [pod for pod in facts.snapshot.pods if disruption_reason(pod) in _LOST]
+    disrupted = [pod for pod in facts.snapshot.pods if disruption_reason(pod) in _LOST]
     events = facts.events("NodeNotReady", "TaintManagerEviction")
-    gone = [event for event in events if _has_no_replacement(facts, event)]
-    if not (on_dead or told or gone):
+    missing = [event for event in events if _has_no_replacement(facts, event)]
+    if not (on_dead or disrupted or missing):
         return
-    pods = on_dead or told
+    pods = on_dead or disrupted
     node = next((str(pod["spec"].get("nodeName")) for pod in pods), "")
-    what = f"The node {node} under {names_of(pods)}" if node else f"A node under {names_of(pods_of_events(gone))}"
+    what = f"The node {node} under {names_of(pods)}" if node else f"A node under {names_of(pods_of_events(missing))}"
     evidence = [f"node {name}: {line_of(dead[name].get('message'))}" for name in dead if name == node]
-    evidence += [disruption(pod) for pod in told[:2]] + [format_event(event) for event in events[-2:]]
+    evidence += [disruption(pod) for pod in disrupted[:2]] + [format_event(event) for event in events[-2:]]
     yield diagnosis(
         Cause.NODE_LOST,
         f"{what} is lost.",
@@ -96,26 +96,28 @@ def node_lost(facts: Facts) -> Iterator[CauseFinding]:
 
 def pod_preemption(facts: Facts) -> Iterator[CauseFinding]:
     """Check whether the scheduler preempted a pod for one of higher priority."""
-    told = [pod for pod in facts.snapshot.pods if disruption_reason(pod) == "PreemptionByScheduler"]
+    disrupted = [pod for pod in facts.snapshot.pods if disruption_reason(pod) == "PreemptionByScheduler"]
     events = facts.events("Preempted")
-    gone = [event for event in events if _has_no_replacement(facts, event)]
-    if told or events:
-        pods = told or pods_of_events(events)
+    missing = [event for event in events if _has_no_replacement(facts, event)]
+    if disrupted or events:
+        pods = disrupted or pods_of_events(events)
         yield diagnosis(
             Cause.PREEMPTED,
             f"{subject(names_of(pods))} had to make room for a pod of higher priority.",
             "It resumes by itself when there is room; a higher --priority is not preempted by that pod.",
-            [*map(disruption, told[:2]), *map(format_event, events[-2:])],
-            is_aside=facts.is_over or facts.has_recovered_from(events[-1] if events else None) or not (told or gone),
+            [*map(disruption, disrupted[:2]), *map(format_event, events[-2:])],
+            is_aside=facts.is_over
+            or facts.has_recovered_from(events[-1] if events else None)
+            or not (disrupted or missing),
         )
 
 
 def host_oom(facts: Facts) -> Iterator[CauseFinding]:
     """Check whether a container or a worker exceeded its memory."""
     killed = [
-        each
-        for each in facts.containers()
-        if each.holds_job and any(end.get("reason") == "OOMKilled" for end in each.endings)
+        item
+        for item in facts.containers()
+        if item.holds_job and any(end.get("reason") == "OOMKilled" for end in item.endings)
     ]
     error, event = first_error_of(facts)
     is_told = error is not None and (
@@ -123,12 +125,12 @@ def host_oom(facts: Facts) -> Iterator[CauseFinding]:
     )
     if not killed and not is_told:
         return
-    limits = [_limit(each.pod, each.status["name"]) for each in killed] or [
+    limits = [_limit(item.pod, item.status["name"]) for item in killed] or [
         _limit(pod, main_container(pod)) for pod in facts.workers
     ]
     limit = next((text for text in limits if text), "")
-    who = names_of([each.pod for each in killed]) if killed else error.location if error else ""
-    evidence = [f"{each.pod_name}: container {each.status['name']} ended with OOMKilled" for each in killed[:3]]
+    who = names_of([item.pod for item in killed]) if killed else error.location if error else ""
+    evidence = [f"{item.pod_name}: container {item.status['name']} ended with OOMKilled" for item in killed[:3]]
     evidence += [f"{error.pod}: {line_of(error.message)}"] if error is not None and is_told else []
     yield diagnosis(
         Cause.HOST_OOM,
@@ -203,11 +205,11 @@ def early_failures(facts: Facts) -> Iterator[CauseFinding]:
     found = facts.state.early_failures
     if found is None or facts.now - found.last > RECENT_SECONDS:
         return
-    told = [match[1] for line in facts.lines.get(found.pod, ()) if (match := _FAILED.search(line))]
-    error = told[-1] if told else f"rank {found.rank} on {found.pod} failed with {found.reason}."
+    messages = [match[1] for line in facts.lines.get(found.pod, ()) if (match := _FAILED.search(line))]
+    error = messages[-1] if messages else f"rank {found.rank} on {found.pod} failed with {found.reason}."
     limit = job_kinds.max_restarts(facts.job)
     of = f" of {limit}" if limit is not None else ""
-    same = sum(line == error for line in told)
+    same = sum(line == error for line in messages)
     yield diagnosis(
         Cause.ERROR,
         f"It restarts again and again and has made no step ({found.count}{of} restarts used): {line_of(error)}",
@@ -301,7 +303,7 @@ def _has_no_replacement(facts: Facts, event: Object) -> bool:
 
 
 def _limit(pod: Object, container: str) -> str:
-    for each in pod["spec"]["containers"]:
-        if container == each["name"]:
-            return str(((each.get("resources") or {}).get("limits") or {}).get("memory", ""))
+    for item in pod["spec"]["containers"]:
+        if container == item["name"]:
+            return str(((item.get("resources") or {}).get("limits") or {}).get("memory", ""))
     return ""

@@ -162,15 +162,15 @@ def _after(mark: str, text: str) -> str:
 
 def pending_deletion(facts: Facts) -> Iterator[CauseFinding]:
     """Check whether the job is being deleted, and which finalizers block it."""
-    about = facts.job["metadata"]
-    if "deletionTimestamp" not in about:
+    metadata = facts.job["metadata"]
+    if "deletionTimestamp" not in metadata:
         return
-    holders = [each for each in about.get("finalizers") or () if each != "foregroundDeletion"]
+    holders = [finalizer for finalizer in metadata.get("finalizers") or () if finalizer != "foregroundDeletion"]
     waits = f"; it waits for {', '.join(holders)}" if holders else ""
     pods = [f"pod {pod['metadata']['name']} has not ended yet" for pod in facts.snapshot.pods]
     yield diagnosis(
         Cause.DELETING,
-        f"It is being deleted since {about['deletionTimestamp']}{waits}.",
+        f"It is being deleted since {metadata['deletionTimestamp']}{waits}.",
         "The controller that set the finalizer must remove it; check that it runs."
         if holders
         else f"Nothing to do: '{program()} wait {facts.name} --for=deleted{location_flags()}' ends with it.",
@@ -181,7 +181,7 @@ def pending_deletion(facts: Facts) -> Iterator[CauseFinding]:
 def finished(facts: Facts) -> Iterator[CauseFinding]:
     """Check whether the job has succeeded."""
     if facts.state.state is State.SUCCEEDED:
-        told = summary_text(facts.state.summary or {})
+        summary = summary_text(facts.state.summary or {})
         apart = "ranks_together" in (facts.state.summary or {})
         yield diagnosis(
             Cause.FINISHED,
@@ -189,7 +189,7 @@ def finished(facts: Facts) -> Iterator[CauseFinding]:
             if apart
             else "It has succeeded.",
             f"'{program()} logs {facts.name}{location_flags()}' prints what it wrote.",
-            (told,) if told else (),
+            (summary,) if summary else (),
         )
 
 

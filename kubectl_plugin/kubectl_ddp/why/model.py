@@ -131,5 +131,5 @@ def diagnosis(
     if cause is Cause.FINISHED or cause in LAST_RESORTS:
         severity = Severity.OK
     code = EXIT_CODES.get(cause, _PENDING) if exit_code is None else exit_code
-    told = tuple(filter(None, dict.fromkeys(evidence)))
-    return CauseFinding(Severity.INFO if is_aside else severity, message, hint, told, cause, exit_code=code)
+    lines = tuple(filter(None, dict.fromkeys(evidence)))
+    return CauseFinding(Severity.INFO if is_aside else severity, message, hint, lines, cause, exit_code=code)

@@ -24,30 +24,30 @@ def queued(facts: Facts) -> Iterator[CauseFinding]:
     queue = has_label(facts.job, KUEUE_QUEUE)
     if facts.is_over or not queue:
         return
-    mine = workload_of(facts)
-    if mine is None:
+    workload = workload_of(facts)
+    if workload is None:
         yield from _missing_workload(facts, queue)
         return
-    if not mine["spec"].get("active", True):
-        yield _deactivated_finding(facts, mine)
+    if not workload["spec"].get("active", True):
+        yield _deactivated_finding(facts, workload)
         return
-    finished = condition_of(mine, "Finished")
+    finished = condition_of(workload, "Finished")
     if finished.get("reason") == "FailedToStart" and job_kinds.is_suspend_requested(facts.job):
         yield diagnosis(
             Cause.QUEUED,
             "Kueue admitted it, failed to start it, and does not try again.",
             f"'{program()} resume {facts.name}{location_flags()}' queues it again.",
-            (f"Workload {mine['metadata']['name']}: {line_of(finished.get('message'))}",),
+            (f"Workload {workload['metadata']['name']}: {line_of(finished.get('message'))}",),
         )
         return
-    if holds(mine, "Admitted"):
+    if holds(workload, "Admitted"):
         return
-    yield _waits(facts, mine, queue)
+    yield _waits(facts, workload, queue)
 
 
-def _deactivated_finding(facts: Facts, mine: Object) -> CauseFinding:
+def _deactivated_finding(facts: Facts, workload: Object) -> CauseFinding:
     """Return the finding for a deactivated Workload: suspended by a user, or given up by Kueue."""
-    evicted = condition_of(mine, "Evicted")
+    evicted = condition_of(workload, "Evicted")
     gave_up = str(evicted.get("reason", "")).startswith("DeactivatedDueTo")
     return diagnosis(
         Cause.SUSPENDED,
@@ -55,27 +55,27 @@ def _deactivated_finding(facts: Facts, mine: Object) -> CauseFinding:
         if gave_up
         else "It is suspended: Kueue holds it back, and it has no pods.",
         f"'{program()} resume {facts.name}{location_flags()}' puts it back into its queue.",
-        (f"Workload {mine['metadata']['name']} has active: false",),
+        (f"Workload {workload['metadata']['name']} has active: false",),
     )
 
 
 def kueue_preemption(facts: Facts) -> Iterator[CauseFinding]:
     """Check whether Kueue preempted the job."""
-    mine = workload_of(facts)
-    if mine is None or facts.is_over:
+    workload = workload_of(facts)
+    if workload is None or facts.is_over:
         return
-    preempted = condition_of(mine, "Preempted")
-    was = preempted.get("status") == "True" or condition_of(mine, "Evicted").get("reason") == "Preempted"
+    preempted = condition_of(workload, "Preempted")
+    was = preempted.get("status") == "True" or condition_of(workload, "Evicted").get("reason") == "Preempted"
     if not was:
         return
-    text = line_of(preempted.get("message") or condition_of(mine, "Evicted").get("message"))
+    text = line_of(preempted.get("message") or condition_of(workload, "Evicted").get("message"))
     yield diagnosis(
         Cause.PREEMPTED,
         "Kueue took its place away for a job that goes before it, and queued it again.",
         "It begins again by itself when there is room, from its last checkpoint; "
         "a higher --queue-priority or --priority waits less.",
-        (f"Workload {mine['metadata']['name']}: {text}",),
-        is_aside=holds(mine, "Admitted"),
+        (f"Workload {workload['metadata']['name']}: {text}",),
+        is_aside=holds(workload, "Admitted"),
     )
 
 
@@ -103,11 +103,11 @@ def _missing_workload(facts: Facts, queue: str) -> Iterator[CauseFinding]:
     )
 
 
-def _waits(facts: Facts, mine: Object, queue: str) -> CauseFinding:
-    text = line_of(condition_of(mine, "QuotaReserved").get("message"))
+def _waits(facts: Facts, workload: Object, queue: str) -> CauseFinding:
+    text = line_of(condition_of(workload, "QuotaReserved").get("message"))
     local = _named(facts.around.of(RelatedKind.LOCAL_QUEUES), queue)
     cluster_queue = str(local["spec"]["clusterQueue"]) if local else ""
-    evidence = [f"Workload {mine['metadata']['name']}: {text}"] if text else []
+    evidence = [f"Workload {workload['metadata']['name']}: {text}"] if text else []
     if facts.around.was_read(RelatedKind.LOCAL_QUEUES) and local is None:
         what = f"There is no queue '{queue}' in its namespace, so it waits for ever."
         then = "'kubectl get localqueues' names those that are there; submit it again with one of them as --queue."
@@ -131,21 +131,21 @@ def _waits(facts: Facts, mine: Object, queue: str) -> CauseFinding:
         grows = f" to grow to {pluralize(facts.state.nodes.desired, 'node')}" if facts.is_training else ""
         what = f"It waits for quota in the queue '{queue}'{grows}{ahead}."
         then = f"Kueue admits it when enough quota is free; '{program()} list -A{location_flags()}' shows the jobs."
-        evidence += _holders(facts, mine, cluster_queue)
+        evidence += _holders(facts, workload, cluster_queue)
     return diagnosis(Cause.QUEUED, what, then, evidence, is_aside=facts.is_training)
 
 
-def _holders(facts: Facts, mine: Object, cluster_queue: str) -> Iterator[str]:
+def _holders(facts: Facts, workload: Object, cluster_queue: str) -> Iterator[str]:
     """Yield a line for each job that holds quota of a ClusterQueue."""
     held = [
-        each
-        for each in facts.around.of(RelatedKind.WORKLOADS)
-        if holds(each, "QuotaReserved")
-        and not holds(each, "Finished")
-        and ((each.get("status") or {}).get("admission") or {}).get("clusterQueue") == cluster_queue
-        and owner_of(each) != owner_of(mine)
+        other
+        for other in facts.around.of(RelatedKind.WORKLOADS)
+        if holds(other, "QuotaReserved")
+        and not holds(other, "Finished")
+        and ((other.get("status") or {}).get("admission") or {}).get("clusterQueue") == cluster_queue
+        and owner_of(other) != owner_of(workload)
     ]
-    yield from (f"holds quota: {_describe_workload(each)}" for each in held[:_MOST])
+    yield from (f"holds quota: {_describe_workload(other)}" for other in held[:_MOST])
     if (more := len(held) - _MOST) > 0:
         yield f"holds quota: {pluralize(more, 'more job')}"
 
@@ -153,12 +153,12 @@ def _holders(facts: Facts, mine: Object, cluster_queue: str) -> Iterator[str]:
 def workload_of(facts: Facts) -> Object | None:
     """Return the job's Workload, or None. Of several slices, a waiting one precedes the admitted one."""
     uid = facts.job["metadata"].get("uid")
-    mine = [each for each in facts.around.of(RelatedKind.WORKLOADS) if owner_of(each) == uid]
-    return min(mine, key=lambda each: (holds(each, "Finished"), not is_waiting(each)), default=None)
+    candidates = [item for item in facts.around.of(RelatedKind.WORKLOADS) if owner_of(item) == uid]
+    return min(candidates, key=lambda item: (holds(item, "Finished"), not is_waiting(item)), default=None)
 
 
 def _named(items: Sequence[Object], name: str) -> Object | None:
-    return next((each for each in items if each["metadata"]["name"] == name), None)
+    return next((item for item in items if item["metadata"]["name"] == name), None)
 
 
 def _stopped(facts: Facts, local: Object | None, cluster_queue: str) -> str:
@@ -170,6 +170,6 @@ def _stopped(facts: Facts, local: Object | None, cluster_queue: str) -> str:
 def _describe_workload(workload: Object) -> str:
     owners: Sequence[Object] = workload["metadata"].get("ownerReferences") or ({},)
     name = owners[0].get("name") or workload["metadata"]["name"]
-    pods = sum(int(each.get("count") or 0) for each in workload["spec"].get("podSets") or ())
+    pods = sum(int(pod_set.get("count") or 0) for pod_set in workload["spec"].get("podSets") or ())
     priority = int(workload["spec"].get("priority") or 0)
     return f"{name} in namespace {workload['metadata']['namespace']} ({pluralize(pods, 'pod')}, priority {priority})"

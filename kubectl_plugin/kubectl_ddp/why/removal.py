@@ -29,29 +29,31 @@ _SOON_SECONDS: Final = 5.0
 
 def pod_eviction(facts: Facts) -> Iterator[CauseFinding]:
     """Check whether the kubelet or the eviction API evicted a pod."""
-    told = [pod for pod in facts.snapshot.pods if disruption_reason(pod) in _EVICTED]
+    evicted = [pod for pod in facts.snapshot.pods if disruption_reason(pod) in _EVICTED]
     events = facts.events("Evicted")
     drained = [event for event in _killed(facts) if _is_cordoned(facts, event)]
-    if not (told or events or drained):
+    if not (evicted or events or drained):
         return
-    pods = told or pods_of_events([*events, *drained])
-    why = line_of(message_of(events[-1]) if events else _reason(told[0]) if told else _cordon_message(drained[-1]))
-    by_api = bool(drained) or any(disruption_reason(pod) == "EvictionByEvictionAPI" for pod in told)
+    pods = evicted or pods_of_events([*events, *drained])
+    why = line_of(
+        message_of(events[-1]) if events else _reason(evicted[0]) if evicted else _cordon_message(drained[-1])
+    )
+    by_api = bool(drained) or any(disruption_reason(pod) == "EvictionByEvictionAPI" for pod in evicted)
     yield diagnosis(
         Cause.EVICTED,
         f"{subject(names_of(pods))} {_was(pods)} evicted: {why.rstrip('.')}.",
         "Its node is drained, or the pod was evicted; it is recreated elsewhere, if there is room."
         if by_api
         else _help_of_eviction(facts, why),
-        [*map(disruption, told[:2]), *map(format_event, (events or drained)[-2:])],
-        is_aside=_is_replaced(facts, told, [*events, *drained]) or (facts.is_over and not told),
+        [*map(disruption, evicted[:2]), *map(format_event, (events or drained)[-2:])],
+        is_aside=_is_replaced(facts, evicted, [*events, *drained]) or (facts.is_over and not evicted),
     )
 
 
 def _help_of_eviction(facts: Facts, why: str) -> str:
     """Return what helps a pod that the kubelet evicted, with the path of a volume that was full."""
     if volume := _FULL_VOLUME.search(why):
-        mounts = [each for pod in workers(facts.snapshot.pods) for each in _mounts(pod) if each["name"] == volume[1]]
+        mounts = [mount for pod in workers(facts.snapshot.pods) for mount in _mounts(pod) if mount["name"] == volume[1]]
         path = str(mounts[0]["mountPath"]) if mounts else ""
         if path == ContractPath.SHARED_MEMORY:
             return "Shared memory (/dev/shm) of the pod is full: submit it again with more --shm."
@@ -62,7 +64,7 @@ def _help_of_eviction(facts: Facts, why: str) -> str:
 
 
 def _mounts(pod: Object) -> list[Object]:
-    return [each for container in pod["spec"]["containers"] for each in container.get("volumeMounts") or ()]
+    return [mount for container in pod["spec"]["containers"] for mount in container.get("volumeMounts") or ()]
 
 
 def deleted(facts: Facts) -> Iterator[CauseFinding]:
@@ -183,7 +185,9 @@ def _restart_times(pod: Object) -> Iterator[float]:
 def _reason(pod: Object) -> str:
     status: dict[str, Any] = pod.get("status") or {}
     conditions = status.get("conditions") or ()
-    messages = [str(each.get("message") or "") for each in conditions if each.get("type") == "DisruptionTarget"]
+    messages = [
+        str(condition.get("message") or "") for condition in conditions if condition.get("type") == "DisruptionTarget"
+    ]
     return str(status.get("message") or "".join(messages[:1]))
 
 

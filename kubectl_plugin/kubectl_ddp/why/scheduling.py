@@ -26,16 +26,18 @@ def scheduling_failure(facts: Facts) -> Iterator[CauseFinding]:
     if not pods:
         return
     texts = [str(condition_of(pod, "PodScheduled").get("message") or "") for pod in pods]
-    text = max(texts, key=lambda each: len(nodes_by_predicate(each)))  # a pod of a gang may only wait for the others
+    text = max(
+        texts, key=lambda message: len(nodes_by_predicate(message))
+    )  # a pod of a gang may only wait for the others
     predicates = nodes_by_predicate(text)
     evidence = [f"the scheduler: {line_of(text)}"] if text else []
     if selector := pods[0]["spec"].get("nodeSelector"):
         evidence.append(f"nodeSelector of the pods: {', '.join(f'{key}={value}' for key, value in selector.items())}")
-    told = ", ".join(f"{count} {what}" for what, count in predicates.items()) or line_of(text, most=160)
-    told = told or "the scheduler does not say why"
+    reasons = ", ".join(f"{count} {what}" for what, count in predicates.items()) or line_of(text, most=160)
+    reasons = reasons or "the scheduler does not say why"
     yield diagnosis(
         Cause.UNSCHEDULABLE,
-        f"{subject(names_of(pods))} fit{'s' if len(pods) == 1 else ''} no node: {told}.",
+        f"{subject(names_of(pods))} fit{'s' if len(pods) == 1 else ''} no node: {reasons}.",
         _help(predicates, facts.name),
         evidence,
     )
@@ -76,11 +78,13 @@ def claims(facts: Facts) -> Iterator[CauseFinding]:
         return
     text = line_of(condition_of(pods[0], "PodScheduled").get("message"))
     wanted = claims_of(pods[0])
-    known = {each["metadata"]["name"]: each for each in facts.around.of(RelatedKind.CLAIMS)}
+    known = {claim["metadata"]["name"]: claim for claim in facts.around.of(RelatedKind.CLAIMS)}
     missing = [name for name in wanted if facts.around.was_read(RelatedKind.CLAIMS) and name not in known]
     unbound = [known[name] for name in wanted if name in known and known[name]["status"].get("phase") != "Bound"]
     evidence = [f"the scheduler: {text}"]
-    evidence += [f"claim {each['metadata']['name']}: {each['status'].get('phase')}{_class(each)}" for each in unbound]
+    evidence += [
+        f"claim {claim['metadata']['name']}: {claim['status'].get('phase')}{_class(claim)}" for claim in unbound
+    ]
     evidence += [format_event(event) for event in facts.events_of_claims()[-2:]]
     if missing:
         what, then = f"The claim '{missing[0]}' does not exist", "Create it, or name another."
@@ -99,8 +103,8 @@ def nodes_by_predicate(message: str) -> dict[str, int]:
     >>> nodes_by_predicate(message)
     {'had untolerated taint(s)': 1, 'Insufficient cpu': 2}
     """
-    said = message.partition("nodes are available: ")[2].partition(" preemption:")[0].partition(" no new claims")[0]
-    return {what.strip().rstrip("."): int(count) for count, what in _COUNTED.findall(said)}
+    text = message.partition("nodes are available: ")[2].partition(" preemption:")[0].partition(" no new claims")[0]
+    return {what.strip().rstrip("."): int(count) for count, what in _COUNTED.findall(text)}
 
 
 def _is_unschedulable(pod: Object) -> bool:

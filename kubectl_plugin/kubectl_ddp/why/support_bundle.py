@@ -70,7 +70,7 @@ def files(backend: Backend, name: str, *, clock: Callable[[], float] = time.time
     yield File("events.json", _json(distinct([*facts.job_events(), *facts.events_of_claims()])))
     for kind in sorted(KINDS - {RelatedKind.EVENTS}):
         if facts.around.of(kind):
-            yield File(f"around/{kind.replace(' ', '-')}.json", _json([_short(each) for each in facts.around.of(kind)]))
+            yield File(f"around/{kind.replace(' ', '-')}.json", _json([_short(item) for item in facts.around.of(kind)]))
     yield from _collect_pod_files(backend, facts)
     if facts.around.unseen:
         yield File("not-looked-at.txt", "\n".join(facts.around.unseen) + "\n")
@@ -131,15 +131,15 @@ def _kubelet(node: Object) -> str:
 
 def _short(item: Object) -> Object:
     """Return the useful fields of an object that is not the job's: its status, without data written by its owner."""
-    about = {
+    metadata = {
         key: value
         for key, value in item["metadata"].items()
         if key in {"name", "namespace", "labels", "creationTimestamp"}
     }
     spec = item.get("spec") or {}
-    kept = {key: spec[key] for key in _WORTH_KNOWING if key in spec}
+    fields = {key: spec[key] for key in _WORTH_KNOWING if key in spec}
     status = {key: value for key, value in (item.get("status") or {}).items() if key != "images"}
-    return {"metadata": about, "spec": kept, "status": status}
+    return {"metadata": metadata, "spec": fields, "status": status}
 
 
 _WORTH_KNOWING: Final = (
@@ -151,9 +151,9 @@ _WORTH_KNOWING: Final = (
 def _collect_pod_files(backend: Backend, facts: Facts) -> Iterator[File]:
     """Yield the log and metrics of each pod that answers, several pods at a time."""
     pods = [*workers(facts.snapshot.pods), *stores(facts.snapshot.pods)]
-    ask = partial(_pod_files, backend, facts)
+    collect = partial(_pod_files, backend, facts)
     for start in range(0, len(pods), AT_ONCE):  # in batches, which bounds the memory
-        for files_ in map_concurrently(ask, pods[start : start + AT_ONCE]):
+        for files_ in map_concurrently(collect, pods[start : start + AT_ONCE]):
             yield from files_
 
 

@@ -44,14 +44,14 @@ def hang(facts: Facts) -> Iterator[CauseFinding]:
     """Check whether ranks run without progress."""
     if facts.state.state not in _WORKING:
         return
-    told_at, told, is_hung = _reported(facts)
+    reported_at, message, is_hung = _reported(facts)
     stepped = facts.last_step
     if facts.state.stall is not None:
         is_current = True
     else:  # a launcher that can report stalls reports none; another's report holds until a rank steps
-        is_current = bool(told) and not is_reported(facts.samples) and (stepped is None or stepped < told_at)
+        is_current = bool(message) and not is_reported(facts.samples) and (stepped is None or stepped < reported_at)
     if is_current:
-        yield _stalled(facts, told_at, told, is_hung=is_hung)
+        yield _stalled(facts, reported_at, message, is_hung=is_hung)
     elif facts.is_step_overdue and not any(_is_in_long_section(rank.status) for rank in facts.sight.ranks):
         yield diagnosis(
             Cause.HANG,
@@ -67,10 +67,10 @@ def _reported(facts: Facts) -> tuple[float, str, bool]:
     return (*hung, True) if hung[0] >= waiting[0] and hung[1] else (*waiting, False)
 
 
-def _stalled(facts: Facts, told_at: float, told: str, *, is_hung: bool) -> CauseFinding:
-    text = told.rstrip(".") or no_progress_text(facts.state).partition(", ")[2]
-    seconds = facts.state.stall.seconds if facts.state.stall else facts.now - told_at
-    printed = (f"the launcher printed this {duration(max(0.0, facts.now - told_at))} ago",) if told else ()
+def _stalled(facts: Facts, reported_at: float, message: str, *, is_hung: bool) -> CauseFinding:
+    text = message.rstrip(".") or no_progress_text(facts.state).partition(", ")[2]
+    seconds = facts.state.stall.seconds if facts.state.stall else facts.now - reported_at
+    printed = (f"the launcher printed this {duration(max(0.0, facts.now - reported_at))} ago",) if message else ()
     return diagnosis(
         Cause.HANG,
         f"It hangs: {text}." if is_hung else f"No rank has made progress for {duration(seconds)}: {text}.",
@@ -80,9 +80,9 @@ def _stalled(facts: Facts, told_at: float, told: str, *, is_hung: bool) -> Cause
     )
 
 
-def _is_in_long_section(look: RankStatus) -> bool:
+def _is_in_long_section(status: RankStatus) -> bool:
     """Return True if a rank is in a section that takes long by nature, and within its limit."""
-    return look.section in LONG_SECTIONS and not look.has_exceeded_limit(1.0)
+    return status.section in LONG_SECTIONS and not status.has_exceeded_limit(1.0)
 
 
 def _lagging_ranks(facts: Facts) -> list[str]:
@@ -105,8 +105,8 @@ def store(facts: Facts) -> Iterator[CauseFinding]:
         return
     pods = [pod for pod in stores(facts.pods) if pod.get("status", {}).get("phase") == "Running"]
     is_absent = not pods and facts.age_seconds > STORE_SECONDS
-    _, told = _last_match(facts, _NO_STORE)
-    if not is_absent and (not told or _arrived_pods(facts)):
+    _, message = _last_match(facts, _NO_STORE)
+    if not is_absent and (not message or _arrived_pods(facts)):
         return
     state = "does not run" if is_absent else "cannot be reached"
     yield diagnosis(
@@ -115,14 +115,14 @@ def store(facts: Facts) -> Iterator[CauseFinding]:
         f"'kubectl get job,pod -l ddp.dev/job={facts.name},ddp.dev/role=store' shows it."
         if is_absent
         else "See the NetworkPolicies of the namespace, and whether its DNS works.",
-        [_store_pods(facts), f"the launcher: {line_of(told)}" if told else ""],
+        [_store_pods(facts), f"the launcher: {line_of(message)}" if message else ""],
     )
 
 
 def _store_pods(facts: Facts) -> str:
     pods = stores(facts.snapshot.pods)
-    told = [f"pod {pod['metadata']['name']} is {pod.get('status', {}).get('phase')}" for pod in pods]
-    return "; ".join(told) or "no pod has the role of the store"
+    states = [f"pod {pod['metadata']['name']} is {pod.get('status', {}).get('phase')}" for pod in pods]
+    return "; ".join(states) or "no pod has the role of the store"
 
 
 def outside_group(facts: Facts) -> Iterator[CauseFinding]:
@@ -150,8 +150,11 @@ def rendezvous(facts: Facts) -> Iterator[CauseFinding]:
     if not came:
         return
     absent = [pod for pod in facts.workers if pod not in came]
-    _, told = _last_match(facts, _MISSING)
-    evidence = [f"the launcher of {came[0]['metadata']['name']}: {told}", *(_why_absent(facts, pod) for pod in absent)]
+    _, message = _last_match(facts, _MISSING)
+    evidence = [
+        f"the launcher of {came[0]['metadata']['name']}: {message}",
+        *(_why_absent(facts, pod) for pod in absent),
+    ]
     count = f"{len(came)} of {facts.state.nodes.minimum} pods have come"
     name = absent[0]["metadata"]["name"] if absent else ""
     yield diagnosis(
@@ -166,8 +169,8 @@ def rendezvous(facts: Facts) -> Iterator[CauseFinding]:
 
 def _arrived_pods(facts: Facts) -> list[Object]:
     """Return the worker pods that have joined the rendezvous and wait for others."""
-    told = {name for name, lines in facts.lines.items() if any(_MISSING.search(line) for line in lines)}
-    return [pod for pod in facts.workers if pod["metadata"]["name"] in told]
+    names = {name for name, lines in facts.lines.items() if any(_MISSING.search(line) for line in lines)}
+    return [pod for pod in facts.workers if pod["metadata"]["name"] in names]
 
 
 def _why_absent(facts: Facts, pod: Object) -> str:
@@ -188,11 +191,11 @@ def _is_in_rendezvous(facts: Facts) -> bool:
 
 def nested_launcher(facts: Facts) -> Iterator[CauseFinding]:
     """Check whether the script starts a launcher in every rank."""
-    _, told = _last_match(facts, _NESTED)
-    if told and facts.state.state in _WORKING:
+    _, message = _last_match(facts, _NESTED)
+    if message and facts.state.state in _WORKING:
         yield diagnosis(
             Cause.NESTED_LAUNCHER,
-            f"{subject(told.rstrip('.'))}.",
+            f"{subject(message.rstrip('.'))}.",
             "Submit the program that it starts, with --nnodes and --nproc; the launcher of the job starts the ranks.",
             exit_code=0,
         )
@@ -200,12 +203,12 @@ def nested_launcher(facts: Facts) -> Iterator[CauseFinding]:
 
 def full_disk(facts: Facts) -> Iterator[CauseFinding]:
     """Check whether a running job could not write its checkpoints or logs in the last minutes."""
-    moment, told = _last_match(facts, _NO_ROOM)
-    if told and facts.state.state in _WORKING and facts.now - moment < _DISK_SECONDS:
-        is_log = told.startswith("the log file")
+    moment, message = _last_match(facts, _NO_ROOM)
+    if message and facts.state.state in _WORKING and facts.now - moment < _DISK_SECONDS:
+        is_log = message.startswith("the log file")
         yield diagnosis(
             Cause.DISK_FULL,
-            f"It runs, but {told if is_log else told[0].lower() + told[1:]}",
+            f"It runs, but {message if is_log else message[0].lower() + message[1:]}",
             "The ranks keep training; the logs of the pods are complete."
             if is_log
             else "Make room there or enlarge the volume; a restart loses the work since the last checkpoint.",
@@ -228,14 +231,14 @@ def _last_match(facts: Facts, pattern: re.Pattern[str]) -> tuple[float, str]:
 
 def unhealthy_node(facts: Facts) -> Iterator[CauseFinding]:
     """Check whether a node reports a problem: pressure, or the finding of a problem detector (Xid, ECC)."""
-    mine = {pod["spec"].get("nodeName") for pod in facts.workers}
+    nodes = {pod["spec"].get("nodeName") for pod in facts.workers}
     for node in facts.around.of(RelatedKind.NODES):
-        if node["metadata"]["name"] not in mine:
+        if node["metadata"]["name"] not in nodes:
             continue
         bad = [
-            f"{each['type']}: {line_of(each.get('message'))}"
-            for each in node.get("status", {}).get("conditions") or ()
-            if _is_bad(str(each.get("type")), str(each.get("status")))
+            f"{condition['type']}: {line_of(condition.get('message'))}"
+            for condition in node.get("status", {}).get("conditions") or ()
+            if _is_bad(str(condition.get("type")), str(condition.get("status")))
         ]
         if bad:
             yield diagnosis(
@@ -253,7 +256,7 @@ def _may_explain_failure(facts: Facts, bad: Sequence[str]) -> bool:
     It does not explain an error raised by a script. Pressure does not explain anything once a rank has run.
     """
     error = facts.state.first_error
-    is_pressure = all(each.partition(":")[0].endswith("Pressure") for each in bad)
+    is_pressure = all(text.partition(":")[0].endswith("Pressure") for text in bad)
     return not (error and error.is_users) and not (is_pressure and (error or facts.state.ranks))
 
 
@@ -270,9 +273,9 @@ def present(facts: Facts) -> Iterator[CauseFinding]:
         progress = progress_text(facts.state)
         silent = [f"pod {name} told nothing about itself" for name in facts.state.silent[:_MOST_SILENT]]
         long = [
-            f"rank {look.rank} is in section {look.section} for {duration(look.seconds)}"
-            for look in (rank.status for rank in facts.sight.ranks)
-            if _is_in_long_section(look)
+            f"rank {status.rank} is in section {status.section} for {duration(status.seconds)}"
+            for status in (rank.status for rank in facts.sight.ranks)
+            if _is_in_long_section(status)
         ]
         yield diagnosis(
             Cause.RUNNING,

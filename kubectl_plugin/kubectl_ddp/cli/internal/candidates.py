@@ -48,8 +48,8 @@ def where_of(context: click.Context) -> Where:
 
 def given_arguments(context: click.Context) -> list[str]:
     """Return the words of a command line that are neither flags nor values of flags."""
-    arguments = (each for each in context.command.params if isinstance(each, click.Argument))
-    values = (context.params[each.name or ""] for each in arguments if is_given(each, context))
+    arguments = (argument for argument in context.command.params if isinstance(argument, click.Argument))
+    values = (context.params[argument.name or ""] for argument in arguments if is_given(argument, context))
     return [word for value in values for word in ((value,) if isinstance(value, str) else value)]
 
 
@@ -68,7 +68,9 @@ def command_names(unfinished: str) -> list[Candidate]:
 
 def flags(command: click.Command, context: click.Context) -> list[Candidate]:
     """Return the long flags of a command."""
-    options = [each for each in command.get_params(context) if isinstance(each, click.Option) and not each.hidden]
+    options = [
+        option for option in command.get_params(context) if isinstance(option, click.Option) and not option.hidden
+    ]
     return [
         Candidate(max(names, key=len), (option.help or "").partition("\n")[0])
         for option in options
@@ -185,8 +187,8 @@ def _preset_names(context: click.Context) -> Iterable[Candidate]:
     there = SharedPresets()
     if not place.local and has_kubeconfig():
         there = within(PATIENCE_SECONDS, lambda: shared_by(place), there)
-    mine = [Candidate(preset.name, preset.summary) for preset in PRESETS.values()]
-    return [*mine, *(Candidate(name, "of this namespace") for name in there.texts)]
+    builtin = [Candidate(preset.name, preset.summary) for preset in PRESETS.values()]
+    return [*builtin, *(Candidate(name, "of this namespace") for name in there.texts)]
 
 
 def _fabric_names(_context: click.Context) -> Iterable[Candidate]:
@@ -195,8 +197,8 @@ def _fabric_names(_context: click.Context) -> Iterable[Candidate]:
 
 
 def _profile_names(context: click.Context) -> Iterable[Candidate]:
-    found = {each.value: each for each in (*_fabric_names(context), *_preset_names(context))}
-    return [each for name, each in found.items() if name not in {AUTO, *given_arguments(context)}]
+    found = {candidate.value: candidate for candidate in (*_fabric_names(context), *_preset_names(context))}
+    return [candidate for name, candidate in found.items() if name not in {AUTO, *given_arguments(context)}]
 
 
 def _wait_conditions(_context: click.Context) -> Iterable[Candidate]:
@@ -236,13 +238,13 @@ OFFERS: Final[Mapping[str, Callable[[click.Context], Iterable[Candidate]]]] = {
 """Name of a parameter → function that returns the candidates for its value."""
 
 
-def within(seconds: float, ask: Callable[[], T], otherwise: T) -> T:
-    """Return the result of ``ask``, or ``otherwise`` if it fails or takes too long. Its thread is then abandoned."""
+def within(seconds: float, function: Callable[[], T], otherwise: T) -> T:
+    """Return the result of ``function``, or ``otherwise`` if it fails or takes too long. Abandons its thread."""
     answers: list[T] = []
 
     def listen() -> None:
         with contextlib.suppress(Exception):  # no candidates from a cluster that does not answer
-            answers.append(ask())
+            answers.append(function())
 
     asking = threading.Thread(target=listen, daemon=True)
     asking.start()

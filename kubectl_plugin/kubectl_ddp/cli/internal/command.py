@@ -93,8 +93,8 @@ class HelpfulCommand(click.Command):
 
         at = list(positional_indexes(self, args))
         words = [args[index] for index in at]
-        kept = names_after_type(words, lists=self.name == "list", path=path)
-        return args if len(kept) == len(words) else [*args[: at[0]], *args[at[0] + 1 :]]
+        remaining = names_after_type(words, lists=self.name == "list", path=path)
+        return args if len(remaining) == len(words) else [*args[: at[0]], *args[at[0] + 1 :]]
 
     def format_options(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         """Write the flags under the headings of their groups, own flags first."""
@@ -118,8 +118,8 @@ class HelpfulCommand(click.Command):
 
 def positional_indexes(command: click.Command, words: Sequence[str]) -> Iterator[int]:
     """Yield the indexes of the words that are neither flags nor values of flags, up to ``--``."""
-    options = [each for each in command.params if isinstance(each, click.Option)]
-    with_value = {name for each in options if not (each.is_flag or each.count) for name in each.opts}
+    options = [option for option in command.params if isinstance(option, click.Option)]
+    with_value = {name for option in options if not (option.is_flag or option.count) for name in option.opts}
     wants_value = False
     for index, word in enumerate(words):
         if word == "--":

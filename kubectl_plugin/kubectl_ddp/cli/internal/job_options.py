@@ -66,8 +66,8 @@ class ProgramCommand(PassthroughCommand):
 
     def _suggest(self, ctx: click.Context, word: str) -> str:
         """Suggest a flag for a misspelled or foreign one, or the use of ``--`` for a flag of the program."""
-        ours = [name for parameter in self.get_params(ctx) for name in parameter.opts if name.startswith("--")]
-        meant = suggest_flag(word) or suggest_close_match(word, ours, cutoff=0.75)
+        flags = [name for parameter in self.get_params(ctx) for name in parameter.opts if name.startswith("--")]
+        meant = suggest_flag(word) or suggest_close_match(word, flags, cutoff=0.75)
         return f"{meant} Flags of the program follow '--': '{ctx.command_path} train.py -- {word} ...'.".strip()
 
 
@@ -208,7 +208,7 @@ def prepare(
     name_suffix: str = "",
     shown: bool = False,
     under: Layer | None = None,
-    kept: Code | None = None,
+    code: Code | None = None,
 ) -> Prepared:
     """Return the job of this command line, with its script checked. Raises UsageError or NotFound.
 
@@ -218,12 +218,12 @@ def prepare(
         name_suffix: Suffix of a name that is generated from the program.
         shown: True if the objects are only printed; then a cluster is assumed unless ``--local`` is given.
         under: Values of another job, which this command line overrides.
-        kept: Code of that job, which is not read from this machine.
+        code: Code of that job, which is not read from this machine.
     """
     from kubectl_ddp.client.submission.prepared_job import prepare_job  # noqa: PLC0415 - not needed for help and completion
 
     resolved = _read_job(request, options, name_suffix, under)
-    return prepare_job(resolved, options, shown=shown, kept=kept)
+    return prepare_job(resolved, options, shown=shown, kept=code)
 
 
 def flag_layer(request: JobRequest, options: Options) -> Layer:

@@ -67,14 +67,14 @@ def _supports_utf8(environ: Mapping[str, str]) -> bool:
     >>> _supports_utf8({"LC_ALL": "C", "LANG": "de_DE.UTF-8"}), _supports_utf8({"LANG": "C.utf8"}), _supports_utf8({})
     (False, True, True)
     """
-    said = next((text for name in ("LC_ALL", "LC_CTYPE", "LANG") if (text := environ.get(name))), "UTF-8")
-    return "utf8" in said.lower().replace("-", "")
+    locale = next((text for name in ("LC_ALL", "LC_CTYPE", "LANG") if (text := environ.get(name))), "UTF-8")
+    return "utf8" in locale.lower().replace("-", "")
 
 
 def print_findings(options: Options, kind: str, found: Sequence[Finding], **more: Any) -> None:
     """Print the findings as text, or as a document of a kind with further fields."""
     if options.output is not None:
-        findings = [finding_to_dict(each) for each in found]
+        findings = [finding_to_dict(finding) for finding in found]
         print_output({"apiVersion": API_VERSION, "kind": kind, **more, "findings": findings}, options.output)
     elif found:
         click.echo(findings_text(found, style(options)))

@@ -238,7 +238,7 @@ class ProgressDisplay:
         self._progress, self._pace = LastProgress(), StepRate()
         self._line: ProgressLine | None = None
         """Current line, without its cause and estimates."""
-        self._changed = self._asks = 0.0
+        self._changed = self._next_diagnosis = 0.0
         """Time of the last change, and time to look for a cause."""
         self._cause: Finding | None = None
         self._is_asking = False
@@ -270,9 +270,9 @@ class ProgressDisplay:
         line = progress_line(replace(state, eta_seconds=None), time.time())
         if line != self._line:
             self._line, self._cause = line, None
-            self._changed, self._asks = now, now + STANDSTILL_SECONDS
-        elif now >= self._asks and not self._is_asking:
-            self._asks = now + min(now - self._changed, LONGEST_PAUSE_SECONDS)
+            self._changed, self._next_diagnosis = now, now + STANDSTILL_SECONDS
+        elif now >= self._next_diagnosis and not self._is_asking:
+            self._next_diagnosis = now + min(now - self._changed, LONGEST_PAUSE_SECONDS)
             self._is_asking = True
             threading.Thread(target=self._find_cause, args=(state.name, line), name="standstill", daemon=True).start()
         shown = progress_line(replace(state, eta_seconds=self._pace.eta_seconds(state, now)), time.time())
@@ -290,7 +290,7 @@ class ProgressDisplay:
             found = ()
         finally:
             self._is_asking = False
-        first = next((each for each in found if each.severity in {Severity.ERROR, Severity.WARNING}), None)
+        first = next((finding for finding in found if finding.severity in {Severity.ERROR, Severity.WARNING}), None)
         is_known = self._cause is not None and first is not None and self._cause.subject == first.subject
         if self._line == line and first is not None and not is_known:
             self._cause = first

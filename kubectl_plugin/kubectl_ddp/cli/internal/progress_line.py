@@ -51,7 +51,7 @@ def end_line(state: JobState, now: float) -> str:
     has_succeeded = state.state is State.SUCCEEDED
     is_partial = not has_succeeded and state.step is not None and state.steps_planned is not None
     restarts = None if state.uses_torchrun else state.restarts
-    told = (
+    parts = (
         f"{state.step} of {state.steps_planned} steps" if is_partial else "",
         summary_text(
             {"steps": state.step, "restarts": restarts} | (state.summary or {}),
@@ -59,7 +59,7 @@ def end_line(state: JobState, now: float) -> str:
         ),
     )
     word = "succeeded in" if has_succeeded else "failed after"
-    rest = ", ".join(filter(None, told))
+    rest = ", ".join(filter(None, parts))
     return f"Job {state.name} {word} {duration(state.duration(now))}{rest and f': {rest}'}."
 
 
@@ -71,8 +71,8 @@ def start_line(state: JobState, seconds: float) -> str:
         seconds: Seconds since the command that started it.
     """
     ranks = pluralize(state.world_size, "rank") if state.world_size is not None else ""
-    told = ", ".join(filter(None, (ranks, progress_text(replace(state, eta_seconds=None)))))
-    return f"Job {state.name} runs after {duration(seconds)}{f': {told}' if told else ''}."
+    text = ", ".join(filter(None, (ranks, progress_text(replace(state, eta_seconds=None)))))
+    return f"Job {state.name} runs after {duration(seconds)}{f': {text}' if text else ''}."
 
 
 def _queued(state: JobState) -> tuple[str, str]:
@@ -91,8 +91,8 @@ def _starting(state: JobState) -> tuple[str, str]:
     elif phase is StartupPhase.INTERPRETER and state.world_size is not None:
         phase = StartupPhase.IMPORTS  # the workers run, and report the two together
     size = state.startup.image_bytes if state.startup is not None and phase is StartupPhase.PULL else None
-    told = (_PHASE_TEXTS[phase], _ready(state), f"{_format_bytes(size)} each" if size is not None else "")
-    return phase, ", ".join(filter(None, told))
+    parts = (_PHASE_TEXTS[phase], _ready(state), f"{_format_bytes(size)} each" if size is not None else "")
+    return phase, ", ".join(filter(None, parts))
 
 
 def _running(state: JobState, now: float) -> tuple[str, str]:
@@ -108,8 +108,12 @@ def _running(state: JobState, now: float) -> tuple[str, str]:
 
 
 def _restarting(state: JobState) -> tuple[str, str]:
-    told = ("re-forming the worker group", f"restarts: {restarts_text(state)}" if state.restarts else "", _ready(state))
-    return "restarting", ", ".join(filter(None, told))
+    parts = (
+        "re-forming the worker group",
+        f"restarts: {restarts_text(state)}" if state.restarts else "",
+        _ready(state),
+    )
+    return "restarting", ", ".join(filter(None, parts))
 
 
 def _suspended(state: JobState) -> tuple[str, str]:

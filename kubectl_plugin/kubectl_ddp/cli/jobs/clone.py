@@ -61,13 +61,13 @@ def clone(
     if backend.where == "local" and not request.flags.keys() & {"script", "code", "module", "command"}:
         warn_of_changed_script(options, origin)
     here = dataclasses.replace(options, local=backend.where == "local")
-    kept = None if request.flags.keys() & {"code", "codeClaim", "module", "command"} else code_of(backend, spec)
-    prepared = prepare(here, request, under=minimal_layer(spec, origin_from_job(name)), kept=kept)
+    code = None if request.flags.keys() & {"code", "codeClaim", "module", "command"} else code_of(backend, spec)
+    prepared = prepare(here, request, under=minimal_layer(spec, origin_from_job(name)), code=code)
     claim = prepared.spec.checkpoint_claim
     if not here.local and claim is not None and claim == spec.checkpoint_claim:
         options.print_message(
             f"warning: It uses the checkpoint claim '{claim}' of job {name}, continues from the checkpoints there, and "
             "must not run at the same time. --checkpoint-claim names another."
         )
-    manner = SubmitOptions(follow=follow, waits=waits, timeout=timeout, dry_run=dry_run, preflight=preflight)
-    submit_prepared(prepared, here, manner)
+    submit_options = SubmitOptions(follow=follow, waits=waits, timeout=timeout, dry_run=dry_run, preflight=preflight)
+    submit_prepared(prepared, here, submit_options)

@@ -73,8 +73,8 @@ def _grafana_url(flag: str | None) -> str | None:
     """Return the address of Grafana from the flag, the environment or the user's defaults. Raises UsageError."""
     from kubectl_ddp.spec.external_values import GRAFANA, config_file, setting  # noqa: PLC0415 - not needed for help
 
-    told = ((flag, "--grafana"), (os.environ.get(VARIABLE), f"${VARIABLE}"), (setting(GRAFANA), str(config_file())))
-    return next((checked(url, origin) for url, origin in told if url), None)
+    sources = ((flag, "--grafana"), (os.environ.get(VARIABLE), f"${VARIABLE}"), (setting(GRAFANA), str(config_file())))
+    return next((checked(url, origin) for url, origin in sources if url), None)
 
 
 def _show(options: Options, url: str, *, opens: bool) -> None:

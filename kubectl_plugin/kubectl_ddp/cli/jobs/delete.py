@@ -39,34 +39,34 @@ def delete(options: Options, jobs: tuple[str, ...], *, everything: bool, yes: bo
         options.print_message("There is no job to delete.")
         return
     _confirm(targets, everything=everything, yes=yes)
-    errors, gone = [], list[tuple[Backend, str]]()
+    errors, deleted = [], list[tuple[Backend, str]]()
     for backend, name in targets:
         try:
             backend.delete(name)
-            gone.append((backend, name))
+            deleted.append((backend, name))
             if options.output is None:
                 click.echo(f"job {name} deleted {place_of(backend)}")
         except DdpError as error:
             errors.append(error)
         except KeyboardInterrupt:
             raise Interrupted(f"Stopped waiting; the deletion of job {name} continues.") from None
-    _print(options, gone)
+    _print(options, deleted)
     for failed in errors[:-1]:
         options.print_message(f"error: {failed}")
     if errors:
         raise errors[-1]
 
 
-def _print(options: Options, gone: list[tuple[Backend, str]]) -> None:
+def _print(options: Options, deleted: list[tuple[Backend, str]]) -> None:
     """Print the deleted jobs as data. The text output was printed job by job."""
     if options.output == "name":
-        for _, name in gone:
+        for _, name in deleted:
             click.echo(name)
     elif options.output is not None:
         items = [
             {"kind": "JobChange", "name": name, "action": "deleted", "where": backend.where}
             | {"namespace": backend.namespace}
-            for backend, name in gone
+            for backend, name in deleted
         ]
         print_output({"apiVersion": API_VERSION, "kind": "JobChangeList", "items": items}, options.output)
 
@@ -178,8 +178,8 @@ def prune(options: Options, *, older_than: str | None, words: tuple[str, ...], d
         return
     if not dry_run:
         _confirm_prune(found, yes=yes)
-    gone = found if dry_run else _delete(found, options)
-    _print_pruned(options, gone, dry_run=dry_run)
+    deleted = found if dry_run else _delete(found, options)
+    _print_pruned(options, deleted, dry_run=dry_run)
 
 
 def chosen(found: list[Finished], states: frozenset[State] | set[State], least: float, now: float) -> list[Finished]:
@@ -221,7 +221,7 @@ def _confirm_prune(found: list[Finished], *, yes: bool) -> None:
 
 def _delete(found: list[Finished], options: Options) -> list[Finished]:
     """Delete the jobs and return the deleted ones. An error does not stop the others; the last error is raised."""
-    gone, errors = [], []
+    deleted, errors = [], []
     for one in found:
         try:
             one.backend.delete(one.state.name)
@@ -230,13 +230,13 @@ def _delete(found: list[Finished], options: Options) -> list[Finished]:
         except DdpError as error:
             errors.append(error)
             continue
-        gone.append(one)
+        deleted.append(one)
     for failed in errors[:-1]:
         options.print_message(f"error: {failed}")
     if errors:
-        _print_pruned(options, gone, dry_run=False)
+        _print_pruned(options, deleted, dry_run=False)
         raise errors[-1]
-    return gone
+    return deleted
 
 
 def _print_pruned(options: Options, found: list[Finished], *, dry_run: bool) -> None:
@@ -249,5 +249,5 @@ def _print_pruned(options: Options, found: list[Finished], *, dry_run: bool) -> 
         print_output({"apiVersion": API_VERSION, "kind": "PruneList", "items": items}, options.output)
         return
     for one in found:
-        told = one.state.name if options.output == "name" else f"job {one.state.name} deleted {place_of(one.backend)}"
-        click.echo(told + (" (dry run)" if dry_run and options.output is None else ""))
+        text = one.state.name if options.output == "name" else f"job {one.state.name} deleted {place_of(one.backend)}"
+        click.echo(text + (" (dry run)" if dry_run and options.output is None else ""))

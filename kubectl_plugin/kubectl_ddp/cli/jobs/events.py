@@ -74,9 +74,9 @@ def _stream_events(backend: Backend, name: str) -> Iterator[TimelineEvent]:
 
 
 def _print_one(one: TimelineEvent, options: Options) -> None:
-    looks = style(options)
+    form = style(options)
     if options.output is None:
-        click.echo(_line(one, looks))
+        click.echo(_line(one, form))
         return
     document: dict[str, Any] = {"apiVersion": API_VERSION, "kind": "Happening", **asdict(one)}
     if options.output == "json":
@@ -86,8 +86,8 @@ def _print_one(one: TimelineEvent, options: Options) -> None:
         print_output(document, options.output)
 
 
-def _line(one: TimelineEvent, looks: Style) -> str:
-    return f"{one.time}  {looks.apply_color(one.type, _color(one))}  {one.reason}  {one.about}  {one.message}"
+def _line(one: TimelineEvent, style: Style) -> str:
+    return f"{one.time}  {style.apply_color(one.type, _color(one))}  {one.reason}  {one.about}  {one.message}"
 
 
 def _color(one: TimelineEvent) -> str:

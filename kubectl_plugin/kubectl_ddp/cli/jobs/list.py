@@ -76,7 +76,7 @@ def _select(backends: Sequence[Backend], listing: _Listing, options: Options) ->
     if not listing.names:
         return found
     there = {str(snapshot.job["metadata"]["name"]) for _, snapshot in found}
-    chosen = [each for each in found if each[1].job["metadata"]["name"] in listing.names]
+    chosen = [item for item in found if item[1].job["metadata"]["name"] in listing.names]
     for name in dict.fromkeys(listing.names):
         if name not in there:
             meant = suggest_close_match(name, there)
@@ -91,7 +91,7 @@ def _matching(found: list[Found], selector: Object | None) -> list[Found]:
     if selector is None:
         return found
 
-    return [each for each in found if selects(selector, each[1].job["metadata"].get("labels") or {})]
+    return [item for item in found if selects(selector, item[1].job["metadata"].get("labels") or {})]
 
 
 def _order(states: Sequence[JobState], sort_by: str | None) -> Sequence[int]:
@@ -152,8 +152,8 @@ def _watch(options: Options, backends: Sequence[Backend], listing: _Listing) -> 
     reader = _Reader(options)
 
     def read() -> list[JobState]:
-        found = _matching([each for backend in backends for each in reader.jobs(backend)], listing.selector)
-        found = [each for each in found if not listing.names or each[1].job["metadata"]["name"] in listing.names]
+        found = _matching([item for backend in backends for item in reader.jobs(backend)], listing.selector)
+        found = [item for item in found if not listing.names or item[1].job["metadata"]["name"] in listing.names]
         states = observe_jobs(found)
         resources.update(zip(map(key_of, states), (resource(snapshot.job) for _, snapshot in found), strict=True))
         return [states[at] for at in _order(states, listing.sort_by)]

@@ -83,8 +83,8 @@ def _writer(options: Options, *, timestamps: bool) -> Callable[[Folded], str]:
 
 def _as_json(line: Folded) -> str:
     """Format a line as JSON. The text has no prefix, because the ranks are in a field."""
-    about = {"time": line.first.time, "pods": sorted({one.pod for one in line.lines}), "ranks": line.ranks}
-    return json.dumps({"apiVersion": API_VERSION, "kind": "LogLine", **about, "text": line.first.message})
+    fields = {"time": line.first.time, "pods": sorted({one.pod for one in line.lines}), "ranks": line.ranks}
+    return json.dumps({"apiVersion": API_VERSION, "kind": "LogLine", **fields, "text": line.first.message})
 
 
 def _print(lines: Iterable[Folded], written: Callable[[Folded], str], *, at_once: bool) -> int:

@@ -207,8 +207,8 @@ def profile(options: Options, job: str | None, *, rank: int, steps: int, path: s
     wanted = entry(*flags, steps=steps, seconds=seconds, python=python, command=command)
     size = fetch_trace(backend.enter(place.pod, wanted), file, seconds)
     if options.output is not None:
-        told = {"apiVersion": API_VERSION, "kind": "Trace", "job": name, "rank": rank, "pod": place.name}
-        print_output({**told, "steps": steps, "file": str(file), "size_bytes": size}, options.output)
+        document = {"apiVersion": API_VERSION, "kind": "Trace", "job": name, "rank": rank, "pod": place.name}
+        print_output({**document, "steps": steps, "file": str(file), "size_bytes": size}, options.output)
         return
     click.echo(file)
     options.print_message(f"{size >> 10} KiB; open it in https://ui.perfetto.dev.")

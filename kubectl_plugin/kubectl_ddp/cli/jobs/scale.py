@@ -64,10 +64,10 @@ def scale(
         options.print_message(effect(before, nnodes, per_node) + left_over(snapshot.job, nnodes * per_node))
     seconds_taken = None
     action = "unchanged" if before.nodes.training == nnodes else "scaled"
-    told = f"{action} at {size}" if action == "unchanged" else f"{action} to {size}"
-    told += " (dry run)" if dry_run else ""
+    message = f"{action} at {size}" if action == "unchanged" else f"{action} to {size}"
+    message += " (dry run)" if dry_run else ""
     if options.output is None:
-        changed(options, backend, name, action, told)
+        changed(options, backend, name, action, message)
     waits = before.world_size is not None and before.state is State.RUNNING if waits is None else waits
     if waits and not dry_run:
         seconds_taken = _confirm(options, backend, before, nnodes * per_node, seconds)
@@ -75,7 +75,7 @@ def scale(
         options.print_message(f"The world has {pluralize(ranks, 'rank')} after {seconds_taken:.1f} s.")
     if options.output is not None:
         facts = {"nodes": nnodes, "nodesBefore": before.nodes.training, "ranks": nnodes * per_node, "dryRun": dry_run}
-        changed(options, backend, name, action, told, **facts, confirmedAfterSeconds=seconds_taken)
+        changed(options, backend, name, action, message, **facts, confirmedAfterSeconds=seconds_taken)
 
 
 def effect(before: JobState, nodes: int, per_node: int) -> str:

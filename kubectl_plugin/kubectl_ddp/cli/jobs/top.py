@@ -32,7 +32,7 @@ def top(options: Options, job: str | None, *, once: bool) -> None:
     if options.output is not None:
         print_output(job_to_dict(observe(backend, backend.job(name, events=False))), options.output)
         return
-    looks = style(options)
+    form = style(options)
     if once or not sys.stdout.isatty() or sys.platform == "win32":  # no terminal modes
         state = observe(backend, backend.job(name, events=False))
         picture: TopView | None = TopView(state=state, now=time.time(), slow=slowdown_by_rank(state.ranks))
@@ -40,8 +40,8 @@ def top(options: Options, job: str | None, *, once: bool) -> None:
         from kubectl_ddp.top.watch import watch  # noqa: PLC0415 - only for a terminal
 
         try:
-            picture = watch(backend, name, looks)
+            picture = watch(backend, name, form)
         except KeyboardInterrupt:
             raise Interrupted(f"Stopped watching; job {name} continues.") from None
     if picture is not None:
-        click.echo("\n".join(picture.lines(looks)))
+        click.echo("\n".join(picture.lines(form)))

@@ -141,11 +141,11 @@ def _defaults() -> Iterator[Row]:
     from kubectl_ddp.spec.fields import DEFAULTS  # noqa: PLC0415
     from kubectl_ddp.version import default_image  # noqa: PLC0415
 
-    said = {key: (given.raw, given.origin.place) for key, given in defaults_of().items()}
+    values = {key: (given.raw, given.origin.place) for key, given in defaults_of().items()}
     image = os.environ.get(IMAGE_VARIABLE)
     if image:
-        said["image"] = (image, f"${IMAGE_VARIABLE}")
+        values["image"] = (image, f"${IMAGE_VARIABLE}")
     known = {"image": default_image(), **DEFAULTS}
-    for key in [*known, *(key for key in said if key not in known)]:
-        value, origin = said.get(key, (known.get(key), "built in"))
+    for key in [*known, *(key for key in values if key not in known)]:
+        value, origin = values.get(key, (known.get(key), "built in"))
         yield key, value, origin

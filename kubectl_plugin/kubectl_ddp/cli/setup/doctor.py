@@ -185,8 +185,10 @@ def doctor(options: Options, *, strict: bool) -> None:
     found = list(run_checks(inspect_client(os.environ.get("KUBECTL_DDP_PYTHON") or sys.executable)))
     roles: list[Object] = []
     if not options.local:
-        about, roles = _cluster(options) if options.names_a_cluster or has_kubeconfig() else ([_no_cluster()], [])
-        found += about
+        cluster_findings, roles = (
+            _cluster(options) if options.names_a_cluster or has_kubeconfig() else ([_no_cluster()], [])
+        )
+        found += cluster_findings
     print_findings(options, "Checkup", found, roles=roles)
     if roles and options.output is None:
         from kubectl_ddp.rbac.rights import text  # noqa: PLC0415 - as above

@@ -92,8 +92,8 @@ def presets(options: Options, preset: str | None) -> None:
         shown: Sequence[str] = list(_lines(document))
     else:
         every = [*_all(), *_shared(options)]
-        document = {"items": [{key: each[key] for key in ("name", "type", "summary", "source")} for each in every]}
-        rows = [(each["name"], each["type"], each["summary"]) for each in document["items"]]
+        document = {"items": [{key: item[key] for key in ("name", "type", "summary", "source")} for item in every]}
+        rows = [(item["name"], item["type"], item["summary"]) for item in document["items"]]
         shown = [Table.of_texts(("NAME", "TYPE", "SUMMARY"), rows).render(Style())]
     if options.output == "json":
         kind = "Preset" if preset is not None else "PresetList"
@@ -104,12 +104,12 @@ def presets(options: Options, preset: str | None) -> None:
 
 def _find_profile(name: str, options: Options) -> dict[str, Any]:
     """Return one preset or fabric as data. Raises NotFound, and UsageError for an invalid shared preset."""
-    found = {each["name"]: each for each in _all()}
+    found = {profile["name"]: profile for profile in _all()}
     if name not in found:
         there = _load_shared(options)
         if name in there.texts:
             return _as_data(there.read(name), SHARED, there.place)
-        found |= {each: {} for each in there.texts}
+        found |= {profile: {} for profile in there.texts}
         raise NotFound(f"There is no preset or fabric '{name}'.", hint=suggest_known(name, found))
     return found[name]
 
@@ -142,16 +142,16 @@ def _all() -> Iterator[dict[str, Any]]:
             "values": values,
             "needs": [{"sentence": need.message, "source": need.source} for need in fabric.needs],
             "refuses": [
-                {"name": each.name, "value": each.value, "reason": each.reason, "source": each.source}
-                for each in fabric.refusals
+                {"name": refusal.name, "value": refusal.value, "reason": refusal.reason, "source": refusal.source}
+                for refusal in fabric.refusals
             ],
         }
 
 
 def _as_data(preset: Preset, kind: str, source: str) -> dict[str, Any]:
     values = [
-        {"key": key, "value": each.value, "reason": each.reason, "source": each.source, "set": True}
-        for key, each in preset.settings.items()
+        {"key": key, "value": setting.value, "reason": setting.reason, "source": setting.source, "set": True}
+        for key, setting in preset.settings.items()
     ]
     return {"name": preset.name, "type": kind, "summary": preset.summary, "source": source, "values": values}
 
@@ -192,19 +192,24 @@ def _lines(document: Mapping[str, Any]) -> Iterator[str]:
     yield from _values("Sets:", [value for value in document["values"] if value["set"]])
     if document["type"] != FABRIC:
         return
-    yield from _values("Leaves to the site and to the pod:", [each for each in document["values"] if not each["set"]])
+    yield from _values(
+        "Leaves to the site and to the pod:", [value for value in document["values"] if not value["set"]]
+    )
     yield from _section_lines("Needs:", [(need["sentence"], need["source"]) for need in document["needs"]])
     against = [
-        (f"{each['name']}{'' if each['value'] == '*' else '=' + each['value']}: {each['reason']}", each["source"])
-        for each in document["refuses"]
+        (
+            f"{refusal['name']}{'' if refusal['value'] == '*' else '=' + refusal['value']}: {refusal['reason']}",
+            refusal["source"],
+        )
+        for refusal in document["refuses"]
     ]
     yield from _section_lines("Warns of:", against)
 
 
 def _values(title: str, values: Sequence[Mapping[str, Any]]) -> Iterator[str]:
-    told = [(f"{value['key']}: {value['value']}{_bounds(value)}", value["reason"], value["source"]) for value in values]
-    yield f"\n{title}" if told else f"\n{title} nothing"
-    for head, reason, source in told:
+    rows = [(f"{value['key']}: {value['value']}{_bounds(value)}", value["reason"], value["source"]) for value in values]
+    yield f"\n{title}" if rows else f"\n{title} nothing"
+    for head, reason, source in rows:
         yield from (f"  {head}", *(f"{INDENT}{line}" for line in (reason, source) if line))
 
 
@@ -215,9 +220,9 @@ def _bounds(value: Mapping[str, Any]) -> str:
     return f"   ({'; '.join(words)})" if words else ""
 
 
-def _section_lines(title: str, told: Sequence[tuple[str, str]]) -> Iterator[str]:
-    if told:
+def _section_lines(title: str, rows: Sequence[tuple[str, str]]) -> Iterator[str]:
+    if rows:
         yield f"\n{title}"
-    for sentence, source in told:
+    for sentence, source in rows:
         yield from textwrap.wrap(sentence, 110, initial_indent="  ", subsequent_indent=INDENT)
         yield f"{INDENT}{source}"

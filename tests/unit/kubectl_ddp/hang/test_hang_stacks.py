@@ -117,8 +117,8 @@ def test_without_exec_the_rank_is_named_and_one_line_says_why_it_has_no_stack(sc
 
 def test_a_pod_that_has_gone_on_meanwhile_does_not_change_the_answer() -> None:
     found, _ = report(f"printf %s {shlex.quote(page(full(1), generation=2))}")
-    assert [rank.look.rank for rank, _ in found.culprits] == [1]
-    assert found.culprits[0][0].look.stack == ""
+    assert [rank.status.rank for rank, _ in found.culprits] == [1]
+    assert found.culprits[0][0].status.stack == ""
 
 
 @pytest.mark.parametrize(("has_named", "entered"), [(False, []), (True, ["digits-worker-0"])])

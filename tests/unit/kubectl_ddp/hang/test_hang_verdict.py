@@ -135,7 +135,7 @@ def test_a_rank_that_its_launcher_has_only_now_seen_to_move_may_have_stopped_bef
 
 def test_a_pod_of_the_generation_before_does_not_speak_for_its_ranks() -> None:
     sight = HangSnapshot(pods=(pod(shown(0), generation=2), pod(shown(1), name="w-1", generation=1)))
-    assert [rank.look.rank for rank in sight.ranks] == [0]
+    assert [rank.status.rank for rank in sight.ranks] == [0]
     verdict = analyze(HangSnapshot())
     assert verdict is not None
     assert verdict.answer is HangState.UNSEEN
