@@ -109,12 +109,12 @@ def named(name: str, values: float | Sequence[float]) -> tuple[Spread, dict[str,
         raise ValueError(f"The name of a figure ends in its unit, and {name!r} ends in none of {', '.join(UNITS)}.")
     if isinstance(values, (int, float)):
         return Spread.of([values]), {name: values}
-    spread, stem = Spread.of(values), name.removesuffix(f"_{unit}")
-    return spread, {
-        f"{stem}_p50_{unit}": spread.median,
-        f"{stem}_min_{unit}": spread.minimum,
-        f"{stem}_max_{unit}": spread.maximum,
-        f"{stem}_count": spread.count,
+    summary, stem = Spread.of(values), name.removesuffix(f"_{unit}")
+    return summary, {
+        f"{stem}_p50_{unit}": summary.median,
+        f"{stem}_min_{unit}": summary.minimum,
+        f"{stem}_max_{unit}": summary.maximum,
+        f"{stem}_count": summary.count,
     }
 
 
@@ -142,15 +142,15 @@ class Report:
 
     def figure(self, name: str, values: float | Sequence[float]) -> Spread:
         """Add one value unchanged, or many as median, minimum, maximum and count; return their spread."""
-        spread, entries = named(name, values)
+        summary, entries = named(name, values)
         self.figures.update(entries)
-        return spread
+        return summary
 
     def baseline(self, name: str, values: float | Sequence[float]) -> Spread:
         """Add a figure of the baseline, like :meth:`figure`."""
-        spread, entries = named(name, values)
+        summary, entries = named(name, values)
         self.baselines.update(entries)
-        return spread
+        return summary
 
     def at_most(self, what: str, figure: float, bar: float) -> None:
         """Require that ``figure`` is at most ``bar``. NaN fails."""
@@ -176,8 +176,8 @@ def interleaved(arms: Mapping[str, Callable[[], float]], *, rounds: int, options
     for number in range(1, rounds + 1):
         for name in options.random.sample(list(arms), k=len(arms)):
             values[name].append(arms[name]())
-        told = ", ".join(f"{name} {values[name][-1]:.4g}" for name in arms)
-        options.progress(f"round {number}/{rounds}: {told}")
+        latest = ", ".join(f"{name} {values[name][-1]:.4g}" for name in arms)
+        options.progress(f"round {number}/{rounds}: {latest}")
     return values
 
 

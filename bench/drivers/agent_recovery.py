@@ -70,13 +70,13 @@ class RecoveryStats:
 
 def measure(directory: Path, report: Report, options: Options, parts: Collection[str]) -> None:
     """These of :data:`PARTS`, one after the other."""
-    ours, stock = RecoveryStats(), RecoveryStats()
+    own, stock = RecoveryStats(), RecoveryStats()
     rounds = 1 if options.quick else 8
     for name in (name for name in PROGRAMS if name in parts):
         with two_agent_job(directory / f"ours-{name}", PROGRAMS[name]) as run:
             for number in range(1, rounds + 1):
-                run_agent_round(run, name, ours)
-                options.progress(f"{name}, round {number}/{rounds}: {ours}")
+                run_agent_round(run, name, own)
+                options.progress(f"{name}, round {number}/{rounds}: {own}")
     for number in range((1 if options.quick else 2) if "torchrun" in parts else 0):
         run_torchrun_round(directory / f"stock-{number}", stock)
         options.progress(f"torchrun, round {number + 1}: {stock}")
@@ -84,7 +84,7 @@ def measure(directory: Path, report: Report, options: Options, parts: Collection
         run_torchft(directory / "torchft", stock, 2 if options.quick else 8, options)
     elif "torchft" in parts:
         options.progress("torchft is not installed: left out")
-    report_results(report, ours, stock)
+    report_results(report, own, stock)
 
 
 def run_agent_round(run: TwoAgentJob, name: str, outcomes: RecoveryStats) -> None:
@@ -101,9 +101,9 @@ def run_agent_round(run: TwoAgentJob, name: str, outcomes: RecoveryStats) -> Non
     outcomes.since(f"{name}_worker_lost", killed, run.next_group_first_step(killed))
     outcomes.since(f"{name}_worker_lost_until_whole", killed, run.next_group_first_step(killed, world=2))
     run.train(world=2)
-    told = time.time()
+    left_at = time.time()
     outcomes.add(f"{name}_leave_exit", run.end(1))
-    alone = run.first_step(told, world=1)
+    alone = run.first_step(left_at, world=1)
     outcomes.add(f"{name}_leave_gap", None if alone is None else alone - run.last_step(alone))
     _join(run, name, outcomes)
     run.train(world=2)
@@ -156,13 +156,13 @@ def run_torchft(directory: Path, outcomes: RecoveryStats, rounds: int, options: 
             options.progress(f"torchft, round {number}/{rounds}: {outcomes}")
 
 
-def report_results(report: Report, ours: RecoveryStats, others: RecoveryStats) -> None:
+def report_results(report: Report, own: RecoveryStats, others: RecoveryStats) -> None:
     """Figures of ours with their bars, and baselines."""
-    for name, tries in ours.tries.items():
-        seconds = ours.seconds(name)
-        spread = report.figure(f"{name}_seconds", seconds)
+    for name, tries in own.tries.items():
+        seconds = own.seconds(name)
+        summary = report.figure(f"{name}_seconds", seconds)
         if name in BARS:
-            report.at_most(f"median seconds, {name.replace('_', ' ')}", spread.median, BARS[name])
+            report.at_most(f"median seconds, {name.replace('_', ' ')}", summary.median, BARS[name])
         report.at_least(f"share of {len(tries)}, {name.replace('_', ' ')}", len(seconds) / len(tries), 1.0)
     for name, tries in others.tries.items():
         report.baseline(f"{name}_recovered_ratio", len(others.seconds(name)) / len(tries))

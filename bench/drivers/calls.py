@@ -62,16 +62,16 @@ class Call:
                 )
             finally:
                 os.close(writer)
-            told = json.loads(meter.read())
+            measured = json.loads(meter.read())
             out.seek(0)
             err.seek(0)
-            said, complained = out.read(), err.read()
-        if told["code"] != 0 or not self.check(said):
-            heard = (complained or said[:500]).decode(errors="replace")
-            raise CannotMeasure(f"{' '.join(self.command)} exited with {told['code']}: {heard}")
-        self.computed.append(told["computed"])
-        self.memory.append(told["memory"])
-        return float(told["seconds"])
+            output, complained = out.read(), err.read()
+        if measured["code"] != 0 or not self.check(output):
+            problem = (complained or output[:500]).decode(errors="replace")
+            raise CannotMeasure(f"{' '.join(self.command)} exited with {measured['code']}: {problem}")
+        self.computed.append(measured["computed"])
+        self.memory.append(measured["memory"])
+        return float(measured["seconds"])
 
     def clear(self) -> None:
         """Discard the measured calls."""
@@ -81,5 +81,5 @@ class Call:
 
 def _child_env() -> dict[str, str]:
     """Ours, with byte code: to compile a program takes as long as all that it does."""
-    kept = {name: value for name, value in os.environ.items() if name != "PYTHONDONTWRITEBYTECODE"}
-    return {**kept, "PYTHONPYCACHEPREFIX": str(BYTE_CODE)}
+    inherited = {name: value for name, value in os.environ.items() if name != "PYTHONDONTWRITEBYTECODE"}
+    return {**inherited, "PYTHONPYCACHEPREFIX": str(BYTE_CODE)}

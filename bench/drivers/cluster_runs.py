@@ -344,13 +344,13 @@ class BaselineRun(_OfScript):
             "volumeMounts": [{"name": "code", "mountPath": "/code"}, {"name": "kept", "mountPath": "/kept"}],
         }
         volumes = [{"name": "code", "configMap": {"name": self.name}}, {"name": "kept", "emptyDir": {}}]
-        spread = {
+        constraint = {
             "maxSkew": 1,
             "topologyKey": MACHINE,
             "whenUnsatisfiable": "DoNotSchedule",
             "labelSelector": {"matchLabels": {"training.kubeflow.org/job-name": self.name}},
         }
-        constraints = {"topologySpreadConstraints": [spread]} if apart else {}
+        constraints = {"topologySpreadConstraints": [constraint]} if apart else {}
         return {"containers": [container], "volumes": volumes, **constraints}
 
     def scale(self, nodes: int) -> None:

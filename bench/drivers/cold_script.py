@@ -53,7 +53,7 @@ def faults(bench: Bench, kind: type[Run]) -> None:
         time.sleep(COLD_SECONDS)
         names = ("cold_script_first_kill", *[LATER_KILL] * bench.round_count)
         for name in names:
-            begun = bench.hands.kill(run.pods()[1], run.worker(run.pods()[1]))
+            begun = bench.access.kill(run.pods()[1], run.worker(run.pods()[1]))
             outcomes.since(name, begun, run.first(begun, WAIT_SECONDS, world=2))
             bench.options.progress(f"{kind.__name__}: {outcomes}")
             run.train(2, WAIT_SECONDS, lasting=SETTLED_SECONDS)
@@ -90,17 +90,17 @@ def _pause(run: Run, change: Callable[[], object]) -> float | None:
     """Return the longest time without a step from a change of two nodes until these have trained; None without end."""
     begun = time.time()
     change()
-    whole = run.first(begun, WAIT_SECONDS, world=2)
-    if whole is None:
+    stepped = run.first(begun, WAIT_SECONDS, world=2)
+    if stepped is None:
         return None
     run.train(2, WAIT_SECONDS, lasting=AFTER_SECONDS)
-    return run.longest_pause(begun, whole + AFTER_SECONDS)
+    return run.longest_pause(begun, stepped + AFTER_SECONDS)
 
 
-def report_ratios(report: Report, ours: RecoveryStats) -> None:
+def report_ratios(report: Report, own: RecoveryStats) -> None:
     """Compare each fault with a later kill of the same run."""
-    if not (kills := ours.seconds(LATER_KILL) if LATER_KILL in ours.tries else []):
+    if not (kills := own.seconds(LATER_KILL) if LATER_KILL in own.tries else []):
         return
-    for name in RATIOS.keys() & ours.tries.keys():
-        seconds = [math.inf if each is None else each for each in ours.tries[name]]
+    for name in RATIOS.keys() & own.tries.keys():
+        seconds = [math.inf if value is None else value for value in own.tries[name]]
         report.at_most(f"later kills, {name.replace('_', ' ')}", median(seconds) / median(kills), RATIOS[name])

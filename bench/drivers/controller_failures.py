@@ -63,13 +63,15 @@ class SizeChange:
 
 def resizes_of(versions: Sequence[Version], name: str) -> list[SizeChange]:
     """Return all changes of a Job that have a new annotation ``ddp.dev/size``, also those to the same size."""
-    mine = [each for each in versions if each.item["metadata"]["name"] == name and not each.is_deleted]
+    versions_of_job = [
+        version for version in versions if version.item["metadata"]["name"] == name and not version.is_deleted
+    ]
     found = []
-    for sooner, later in itertools.pairwise(mine):
-        told = [job_kinds.json_annotation(each.item, Annotation.SIZE) for each in (sooner, later)]
-        if told[0] != told[1]:
-            before, size = (int(each.item["spec"]["parallelism"]) for each in (sooner, later))
-            found.append(SizeChange(later, before, size, str(told[1].get("reason"))))
+    for sooner, later in itertools.pairwise(versions_of_job):
+        sizes = [job_kinds.json_annotation(version.item, Annotation.SIZE) for version in (sooner, later)]
+        if sizes[0] != sizes[1]:
+            before, size = (int(version.item["spec"]["parallelism"]) for version in (sooner, later))
+            found.append(SizeChange(later, before, size, str(sizes[1].get("reason"))))
     return found
 
 
@@ -84,11 +86,15 @@ def above_quota(changes: Sequence[SizeChange], workloads: Sequence[Version], uid
     """
 
     def taken(change: SizeChange) -> int:
-        newest = {each.item["metadata"]["uid"]: each for each in workloads if each.number <= change.version.number}
+        newest = {
+            version.item["metadata"]["uid"]: version for version in workloads if version.number <= change.version.number
+        }
         return sum(
-            int(each.item["spec"]["podSets"][0]["count"])
-            for each in newest.values()
-            if _reserves(each) and owner_of(each.item) != uid and _reserved_for(each, workloads, change) > STALE_SECONDS
+            int(version.item["spec"]["podSets"][0]["count"])
+            for version in newest.values()
+            if _reserves(version)
+            and owner_of(version.item) != uid
+            and _reserved_for(version, workloads, change) > STALE_SECONDS
         )
 
     return [change for change in changes if change.size > change.before and change.size + taken(change) > quota]
@@ -103,7 +109,7 @@ def _reserved_for(version: Version, workloads: Sequence[Version], change: SizeCh
     """Return for how many seconds a Workload had its quota before a change."""
     uid = version.item["metadata"]["uid"]
     return change.version.time - min(
-        each.time for each in workloads if each.item["metadata"]["uid"] == uid and _reserves(each)
+        version.time for version in workloads if version.item["metadata"]["uid"] == uid and _reserves(version)
     )
 
 
@@ -112,7 +118,7 @@ def repeated_resizes(changes: Sequence[SizeChange], workloads: Sequence[Version]
 
     A reason is new once another job has come or gone since the last change in the same direction.
     """
-    reasons = _arrivals_and_ends([each for each in workloads if owner_of(each.item) != uid])
+    reasons = _arrivals_and_ends([version for version in workloads if owner_of(version.item) != uid])
     found = []
     for sooner, later in itertools.pairwise(changes):
         is_same = (later.size > later.before) == (sooner.size > sooner.before)
@@ -126,12 +132,12 @@ def _arrivals_and_ends(workloads: Sequence[Version]) -> list[int]:
     """Return the resource versions at which a Workload came, and at which it began to end."""
     found: dict[str, tuple[bool, int]] = {}
     numbers = []
-    for each in workloads:
-        about = each.item["metadata"]
-        is_over = each.is_deleted or "deletionTimestamp" in about or holds(each.item, "Finished")
-        if about["uid"] not in found or found[about["uid"]][0] != is_over:
-            numbers.append(each.number)
-        found[about["uid"]] = (is_over, each.number)
+    for version in workloads:
+        metadata = version.item["metadata"]
+        is_over = version.is_deleted or "deletionTimestamp" in metadata or holds(version.item, "Finished")
+        if metadata["uid"] not in found or found[metadata["uid"]][0] != is_over:
+            numbers.append(version.number)
+        found[metadata["uid"]] = (is_over, version.number)
     return numbers
 
 
@@ -181,9 +187,9 @@ def _candidates(namespace: str) -> Iterator[list[Candidate]]:
                 process.wait_until_ready()
             yield found
         finally:
-            for each in found:
-                each.process.stop()
-                each.proxy.close()
+            for candidate in found:
+                candidate.process.stop()
+                candidate.proxy.close()
 
 
 @contextlib.contextmanager
@@ -197,10 +203,12 @@ def _failing(candidates: Sequence[Candidate], options: Options) -> Iterator[list
             options.progress(f"controller {number}: {failure.__name__} for {seconds:.1f} s")
             failure(candidates[number], partial(ended.wait, seconds))
             done.append(failure.__name__)
-            for each in candidates:  # as a Deployment does
-                if each.process.exit_code is not None:
-                    options.progress(f"a controller ended with {each.process.exit_code}: {each.process.decisions[-1:]}")
-                    each.process.start()
+            for candidate in candidates:  # as a Deployment does
+                if candidate.process.exit_code is not None:
+                    options.progress(
+                        f"a controller ended with {candidate.process.exit_code}: {candidate.process.decisions[-1:]}"
+                    )
+                    candidate.process.start()
 
     thread = threading.Thread(target=fail, daemon=True)
     thread.start()
@@ -259,8 +267,8 @@ def _is_round_done(bench: Bench, jobs: QuotaJobs, name: str, chance: random.Rand
 
 def _check_history(bench: Bench, jobs: QuotaJobs) -> None:
     versions, workloads = jobs.jobs.versions(), jobs.workloads.versions()
-    mine = [each.item for each in versions if each.item["metadata"]["name"] == jobs.run.name]
-    uid = str(mine[0]["metadata"]["uid"])
+    items = [version.item for version in versions if version.item["metadata"]["name"] == jobs.run.name]
+    uid = str(items[0]["metadata"]["uid"])
     changes = resizes_of(versions, jobs.run.name)
     wrong = {
         "failures_below_minimum_count": [change for change in changes if change.size < LEAST],
@@ -274,7 +282,7 @@ def _check_history(bench: Bench, jobs: QuotaJobs) -> None:
                 f"{figure}: {change.before} to {change.size} at {change.version.time:.1f}: {change.reason}"
             )
     bench.add("failures_resizes_count", float(len(changes)))
-    started = next((index for index, item in enumerate(mine) if not item["spec"]["suspend"]), len(mine))
-    bench.add("failures_suspended_count", float(sum(item["spec"]["suspend"] for item in mine[started:])))
+    started = next((index for index, item in enumerate(items) if not item["spec"]["suspend"]), len(items))
+    bench.add("failures_suspended_count", float(sum(item["spec"]["suspend"] for item in items[started:])))
     lease = bench.api.get(f"{collection('coordination.k8s.io/v1', 'leases', bench.backend.namespace)}/{NAME}")
     bench.add("failures_takeovers_count", float(lease["spec"].get("leaseTransitions") or 0))

@@ -153,9 +153,9 @@ class TcpProxy:
             while chunk := source.recv(1 << 16):
                 self._is_open.wait()
                 target.sendall(chunk)
-        for each in (source, target):
+        for side in (source, target):
             with contextlib.suppress(OSError):
-                each.shutdown(socket.SHUT_RDWR)
+                side.shutdown(socket.SHUT_RDWR)
 
 
 def kubeconfig_through(proxy: TcpProxy, folder: Path) -> str:

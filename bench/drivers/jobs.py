@@ -76,13 +76,13 @@ class LocalJobs:
     def samples(self, name: str) -> dict[str, Samples]:
         """Return the metrics of every worker pod that answers."""
         backend = self._backend()
-        said: dict[str, Samples] = {}
+        samples: dict[str, Samples] = {}
         for pod in self.pods(name, Role.WORKER):
             try:
-                said[pod["metadata"]["name"]] = parse(backend.metrics(pod))
+                samples[pod["metadata"]["name"]] = parse(backend.metrics(pod))
             except DdpError:
                 continue
-        return said
+        return samples
 
     def ranks(self, name: str) -> dict[int, Rank]:
         """Every living rank."""
@@ -103,12 +103,12 @@ class LocalJobs:
 
     def container(self, pod: str) -> int:
         """Process id of a pod's container: the outermost process that carries the pod's name in its environment."""
-        mine = {
+        processes = {
             process
             for process in (int(entry.name) for entry in Path("/proc").iterdir() if entry.name.isdecimal())
             if self._is_of(process, pod)
         }
-        outermost = [process for process in mine if _parent(process) not in mine]
+        outermost = [process for process in processes if _parent(process) not in processes]
         if not outermost:
             raise CannotMeasure(f"No process of pod {pod} is there.")
         return min(outermost)

@@ -60,8 +60,8 @@ def stock_runtime(api: Api, image: str) -> Iterator[None]:
         "mlPolicy": {"numNodes": 1, "torch": {}},
         "template": {"spec": {"replicatedJobs": [{"name": ENGINE.container, "template": job}]}},
     }
-    about = {"name": STOCK_RUNTIME, "labels": {"trainer.kubeflow.org/framework": "torch"}}
-    kind = {"apiVersion": ENGINE.api_version, "kind": "ClusterTrainingRuntime", "metadata": about, "spec": spec}
+    metadata = {"name": STOCK_RUNTIME, "labels": {"trainer.kubeflow.org/framework": "torch"}}
+    kind = {"apiVersion": ENGINE.api_version, "kind": "ClusterTrainingRuntime", "metadata": metadata, "spec": spec}
     api.apply(f"{RUNTIME_PATH}/{STOCK_RUNTIME}", kind)
     try:
         yield

@@ -96,8 +96,10 @@ class NodeAccess:
 
     def kill(self, pod: Json, process: int = 1, *, child: str = "") -> float:
         """SIGKILL a process of a pod's main container, numbered as inside; answers with the Unix time of it."""
-        about = next(each for each in pod["status"]["containerStatuses"] if each["name"] == main_container(pod))
-        container = about["containerID"].rpartition("/")[2]
+        status = next(
+            container for container in pod["status"]["containerStatuses"] if container["name"] == main_container(pod)
+        )
+        container = status["containerID"].rpartition("/")[2]
         answer = self._request(pod["spec"]["nodeName"], f"kill?container={container}&process={process}{child}")
         if answer["process"] is None:
             raise CannotMeasure(f"Process {process} of pod {pod['metadata']['name']} is not there.")
@@ -127,10 +129,10 @@ def node_access(api: Api, image: str) -> Iterator[NodeAccess]:
     try:
         for node in workers(api):
             api.create(collection("v1", "pods", name), _pod(node, image))
-        them = NodeAccess(api, name)
+        access = NodeAccess(api, name)
         for node in workers(api):
-            _wait_for(them, node)
-        yield them
+            _wait_for(access, node)
+        yield access
     finally:
         api.delete(f"/api/v1/namespaces/{name}", uid=made["metadata"]["uid"])
 
@@ -143,7 +145,9 @@ def workers(api: Api) -> list[str]:
 
 def is_ready(node: Json) -> bool:
     """Return whether the kubelet reports the node as ready."""
-    return any(each["type"] == "Ready" and each["status"] == "True" for each in node["status"]["conditions"])
+    return any(
+        condition["type"] == "Ready" and condition["status"] == "True" for condition in node["status"]["conditions"]
+    )
 
 
 def _has_hard_taint(node: Json) -> bool:
@@ -173,11 +177,11 @@ def _pod(node: str, image: str) -> Json:
     }
 
 
-def _wait_for(them: NodeAccess, node: str) -> None:
+def _wait_for(access: NodeAccess, node: str) -> None:
     end = time.monotonic() + START_SECONDS
     while True:
         try:
-            them._request(node, "")  # noqa: SLF001 - of this very file
+            access._request(node, "")  # noqa: SLF001 - of this very file
         except DdpError as error:
             if time.monotonic() > end:
                 raise CannotMeasure(f"The helping pod on {node} does not answer: {error}") from error

@@ -62,8 +62,8 @@ def pod_metrics(api: Api, *, pods: int) -> Iterator[PodMetrics]:
 def _local_address(api: Api) -> str:
     """Our own address on the way to a node: an API server asks no pod at a loopback address."""
     nodes, _ = api.items("/api/v1/nodes", labelSelector="type!=kwok")
-    addresses = [each for node in nodes for each in node["status"].get("addresses") or ()]
-    node = next(each["address"] for each in addresses if each["type"] == "InternalIP")
+    addresses = [address for node in nodes for address in node["status"].get("addresses") or ()]
+    node = next(address["address"] for address in addresses if address["type"] == "InternalIP")
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
         probe.connect((node, 9))
         return str(probe.getsockname()[0])

@@ -17,9 +17,9 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, Final
 
+from bench.drivers.fork_server import is_fork_server_ready, workers
 from bench.drivers.jobs import ROOT
 from bench.drivers.two_agent_job import GIVEN_UP, POLL_SECONDS, TRAIN, ZYGOTE_SECONDS, StepLog
-from bench.drivers.zygote import has_ready_zygote, workers
 from bench.harness import CannotMeasure, Options, Report
 from ddp_trainer.common.constants import Env
 
@@ -66,18 +66,18 @@ def _measure(name: str, directory: Path, report: Report, options: Options) -> No
         for number in range(1, rounds + 1):
             taken = run.kill_one(options)
             seconds += [] if taken is None else [taken]
-            told = "never" if taken is None else f"{taken:.2f} s"
-            options.progress(f"one of {RANKS} ranks killed, {layout}, seed {options.seed}, {number}/{rounds}: {told}")
+            text = "never" if taken is None else f"{taken:.2f} s"
+            options.progress(f"one of {RANKS} ranks killed, {layout}, seed {options.seed}, {number}/{rounds}: {text}")
         summary = run.end()
     finally:
         run.kill()
-    spread = report.figure(f"{name}_seconds", seconds)
+    times = report.figure(f"{name}_seconds", seconds)
     report.figure(f"{name}_recovered_ratio", len(seconds) / rounds)
     report.at_least(f"share of {rounds} recovered, worker killed, {layout}", len(seconds) / rounds, 1.0)
-    report.at_most(f"most seconds, worker killed, {layout}", spread.maximum, BAR_SECONDS)
-    for told, figure in _FIGURES.items():
-        report.figure(f"{name}_{figure}", summary[told])
-        report.at_most(f"{told.replace('_', ' ')}, worker killed, {layout}", summary[told], 0)
+    report.at_most(f"most seconds, worker killed, {layout}", times.maximum, BAR_SECONDS)
+    for key, figure in _FIGURES.items():
+        report.figure(f"{name}_{figure}", summary[key])
+        report.at_most(f"{key.replace('_', ' ')}, worker killed, {layout}", summary[key], 0)
 
 
 class _Run:
@@ -100,28 +100,28 @@ class _Run:
             cwd=ROOT,
             text=True,
         )
-        self._told = StepLog()
+        self._log = StepLog()
         assert self._agent.stdout is not None
-        self._reader = threading.Thread(target=self._told.listen, args=(self._agent.stdout,), daemon=True)
+        self._reader = threading.Thread(target=self._log.listen, args=(self._agent.stdout,), daemon=True)
         self._reader.start()
 
     def await_steps(self) -> None:
         """Return when it trains. Raises CannotMeasure."""
-        if self._wait(lambda: len(self._told.steps) > _MOST_STEPS) is None:
-            raise CannotMeasure(f"Four ranks do not train as {self._layout}: {''.join(self._told.other[-3:])}")
+        if self._wait(lambda: len(self._log.steps) > _MOST_STEPS) is None:
+            raise CannotMeasure(f"Four ranks do not train as {self._layout}: {''.join(self._log.other[-3:])}")
 
     def kill_one(self, options: Options) -> float | None:
         """SIGKILL a rank at a random moment: seconds until the next group has committed a step, None if it never did.
 
         Wait for the fork server first, because an agent has one after some seconds.
         """
-        if self._wait(lambda: has_ready_zygote(self._agent.pid) and len(workers(self._agent.pid)) == RANKS) is None:
-            raise CannotMeasure("The agent has no zygote.")
+        if self._wait(lambda: is_fork_server_ready(self._agent.pid) and len(workers(self._agent.pid)) == RANKS) is None:
+            raise CannotMeasure("The agent has no fork server.")
         time.sleep(options.random.uniform(0, _LATEST_SECONDS))  # the moment is what is varied
         victim = options.random.choice(workers(self._agent.pid))
-        group, begun = self._told.steps[-1].group, time.time()
+        group, begun = self._log.steps[-1].group, time.time()
         os.kill(victim, signal.SIGKILL)
-        stepped = self._wait(lambda: next((step.time for step in self._told.steps if step.group > group), None))
+        stepped = self._wait(lambda: next((step.time for step in self._log.steps if step.group > group), None))
         return None if stepped is None else stepped - begun
 
     def end(self) -> dict[str, Any]:
@@ -129,10 +129,10 @@ class _Run:
         self._agent.terminate()
         self._agent.wait(GIVEN_UP)
         self._reader.join(GIVEN_UP)
-        for line in self._told.other:
+        for line in self._log.other:
             if '"event": "summary"' in line:
                 return dict(json.loads(line)["summary"])
-        raise CannotMeasure(f"The run told no summary: {''.join(self._told.other[-3:])}")
+        raise CannotMeasure(f"The run told no summary: {''.join(self._log.other[-3:])}")
 
     def kill(self) -> None:
         """Kill the agent in any state."""

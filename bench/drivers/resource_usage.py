@@ -78,13 +78,13 @@ class UsageSampler:
             early = [_sum(sample, wanted) for sample in samples[:tenth]]
             late = [_sum(sample, wanted) for sample in samples[-tenth:]]
             for what, unit in (("memory", "bytes"), ("threads", "count"), ("descriptors", "count")):
-                first = median(getattr(each, what) for each in early)
-                last = median(getattr(each, what) for each in late)
+                first = median(getattr(sample, what) for sample in early)
+                last = median(getattr(sample, what) for sample in late)
                 report.figure(f"{who}_{what}_at_first_{unit}", first)
                 report.figure(f"{who}_{what}_at_last_{unit}", last)
                 report.at_most(f"growth of {what}, {who.replace('_', ' ')}", last / first, GROWTH_ALLOWED)
 
 
 def _sum(sample: dict[int, ResourceUsage], wanted: set[int] | None) -> ResourceUsage:
-    chosen = [each for pid, each in sample.items() if wanted is None or pid in wanted]
+    chosen = [usage for pid, usage in sample.items() if wanted is None or pid in wanted]
     return sum(chosen, ResourceUsage())

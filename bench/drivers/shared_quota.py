@@ -196,16 +196,16 @@ def _measure_round(bench: Bench, jobs: QuotaJobs, name: str) -> None:
     freed = jobs.wait_until_freed(uid, WAIT_SECONDS).time
     granted = jobs.wait_until_granted(freed, WAIT_SECONDS).time
     sized = _wait_until_all_run(jobs.run)
-    whole = recorder.wait_for_step(freed, WAIT_SECONDS, world=MOST).time
+    stepped = recorder.wait_for_step(freed, WAIT_SECONDS, world=MOST).time
     time.sleep(CALM_SECONDS)
     steps = recorder.steps_until(time.time(), WAIT_SECONDS)
     values = {
         "shrink_pause": longest_pause(steps, begun, left).seconds,
-        "grow_pause": longest_pause(steps, left, whole + CALM_SECONDS).seconds,
+        "grow_pause": longest_pause(steps, left, stepped + CALM_SECONDS).seconds,
         "admitted": admitted - begun,
         "granted": granted - freed,
         "full_size": sized - freed,
-        "full_world": whole - freed,
+        "full_world": stepped - freed,
     }
     for what, seconds in values.items():
         bench.add(f"quota_{what}_seconds", seconds)
@@ -218,7 +218,9 @@ def _wait_until_all_run(run: ElasticRun) -> float:
     deadline = time.monotonic() + WAIT_SECONDS
     while time.monotonic() < deadline:
         states = [
-            each.get("state") or {} for pod in run.pods() for each in pod["status"].get("containerStatuses") or ()
+            container.get("state") or {}
+            for pod in run.pods()
+            for container in pod["status"].get("containerStatuses") or ()
         ]
         if sum("running" in state for state in states) == MOST:
             return time.time()

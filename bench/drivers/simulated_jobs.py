@@ -82,7 +82,7 @@ def _ready_nodes(api: Api) -> list[str]:
 
 def _is_ready(node: Json) -> bool:
     conditions = (node.get("status") or {}).get("conditions") or ()
-    return any(each["type"] == "Ready" and each["status"] == "True" for each in conditions)
+    return any(condition["type"] == "Ready" and condition["status"] == "True" for condition in conditions)
 
 
 def _node(name: str) -> Json:
@@ -179,23 +179,23 @@ def _name(number: int, index: int) -> str:
 
 
 def _pod(template: Json, root: Json, index: int, node: str, port: int) -> Json:
-    about, spec = template["metadata"], deepcopy(template["spec"])
+    metadata, spec = template["metadata"], deepcopy(template["spec"])
     name = root["metadata"]["name"]
-    for each in spec["containers"][0]["ports"]:
-        if each["name"] == PortName.METRICS:
-            each["containerPort"] = port
+    for entry in spec["containers"][0]["ports"]:
+        if entry["name"] == PortName.METRICS:
+            entry["containerPort"] = port
     owner = {key: root[key] for key in ("apiVersion", "kind")} | {
         "name": name,
         "uid": root["metadata"]["uid"],
         "controller": True,
     }
-    labels = about["labels"] | {"training.kubeflow.org/replica-index": str(index)}
+    labels = metadata["labels"] | {"training.kubeflow.org/replica-index": str(index)}
     tolerations = [*spec.get("tolerations", ()), TOLERATION]
     return {
         "metadata": {
             "name": f"{name}-{Role.WORKER}-{index}",
             "labels": labels,
-            "annotations": about.get("annotations") or {},
+            "annotations": metadata.get("annotations") or {},
             "ownerReferences": [owner],
         },
         "spec": {**spec, "nodeName": node, "tolerations": tolerations},

@@ -67,20 +67,20 @@ def lines() -> Iterator[Line]:
     """Every series of the job, pod by pod within a family."""
     for family in FAMILIES:
         owners = {Scope.JOB: 1, Scope.POD: PODS, Scope.RANK: PODS * RANKS_OF_EACH}[family.scope]
-        own = [(each.sample, each.labels) for each in family.series()]
+        own = [(series.sample, series.labels) for series in family.series()]
         own = own or [(family.name, dict.fromkeys(family.labels, "x"))]
         for owner, (sample, labels) in itertools.product(range(owners), own):
             is_rank = family.scope is Scope.RANK
             pod = owner // RANKS_OF_EACH if is_rank else owner
-            told = {MetricLabel.JOB: "large"} | ({MetricLabel.RANK: str(owner)} if is_rank else {}) | labels
-            text = ",".join(f'{name}="{value}"' for name, value in told.items())
+            all_labels = {MetricLabel.JOB: "large"} | ({MetricLabel.RANK: str(owner)} if is_rank else {}) | labels
+            text = ",".join(f'{name}="{value}"' for name, value in all_labels.items())
             yield Line(family.name, owner_of(pod), sample, text, _value(family, labels))
 
 
 def owner_of(pod: int) -> dict[str, str]:
     """Return the labels that a PodMonitor adds to each series of a pod."""
-    told = {"namespace": "training", "pod": f"large-worker-{pod}", "node": f"node-{pod}", "container": "trainer"}
-    return told | {"endpoint": "metrics", "instance": f"192.0.2.{pod}:9464", "job": "training/ddp-workers"}
+    labels = {"namespace": "training", "pod": f"large-worker-{pod}", "node": f"node-{pod}", "container": "trainer"}
+    return labels | {"endpoint": "metrics", "instance": f"192.0.2.{pod}:9464", "job": "training/ddp-workers"}
 
 
 def _value(family: Family, labels: Mapping[str, str]) -> str:

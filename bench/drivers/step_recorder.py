@@ -167,4 +167,4 @@ class StepRecorder:
             thread.join(max(0.0, deadline - time.monotonic()))
         if not self.summaries:
             raise CannotMeasure(f"{self._run.name} printed no summary. Logs that were not read: {self.failures}")
-        return max(self.summaries, key=lambda each: int(each["steps"]))
+        return max(self.summaries, key=lambda summary: int(summary["steps"]))

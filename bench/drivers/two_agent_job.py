@@ -16,8 +16,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import IO, Final, NamedTuple, TypeVar
 
+from bench.drivers.fork_server import is_fork_server_ready, workers
 from bench.drivers.jobs import ROOT
-from bench.drivers.zygote import has_ready_zygote, workers
 from bench.harness import CannotMeasure
 from bench.peers.torchrun_driver import free_port
 from ddp_trainer.common.constants import Env
@@ -142,8 +142,8 @@ class TwoAgentJob:
 
         Raises CannotMeasure.
         """
-        if self._wait(lambda: has_ready_zygote(self.agents[place].pid) or None) is None:
-            raise CannotMeasure(f"The agent of node {place} has no zygote.")
+        if self._wait(lambda: is_fork_server_ready(self.agents[place].pid) or None) is None:
+            raise CannotMeasure(f"The agent of node {place} has no fork server.")
 
     def worker(self, place: int) -> int:
         """Process id of the worker of a node."""

@@ -69,4 +69,4 @@ def resource_usage(bench: Bench) -> tuple[int, int, int]:
     if bench.is_gpu:
         free, total = torch.cuda.mem_get_info()
         used = total - free
-    return used, *(len(list(Path("/proc/self", each).iterdir())) for each in ("task", "fd"))
+    return used, *(len(list(Path("/proc/self", folder).iterdir())) for folder in ("task", "fd"))

@@ -39,13 +39,13 @@ Command = Callable[[Check, float, Path], Sequence[str]]
 
 def environment() -> dict[str, str]:
     """Return the variables of a check: ours, with the packages of this checkout on the path, and no launcher's."""
-    kept = {
+    inherited = {
         name: value
         for name, value in os.environ.items()
         if not name.startswith(("DDP_", "PET_", "TORCHELASTIC_")) and name not in {"RANK", "WORLD_SIZE", "LOCAL_RANK"}
     }
     places = [str(ROOT), str(ROOT / "trainer"), str(ROOT / "kubectl_plugin"), os.environ.get("PYTHONPATH", "")]
-    return kept | {
+    return inherited | {
         "PYTHONPATH": os.pathsep.join(filter(None, places)),
         "PYTHONUNBUFFERED": "1",
         # All ranks are on this machine, which may have no other interface and no name that resolves.
@@ -155,7 +155,7 @@ def limits_of(checks: Sequence[Check], seconds: float) -> dict[str, float]:
     Where they do not fit, the phase whose most valuable check has the least value gets less: first the least with which
     its checks start, and then nothing.
     """
-    phases = {check.phase: [each for each in checks if each.phase == check.phase] for check in checks}
+    phases = {check.phase: [other for other in checks if other.phase == check.phase] for check in checks}
     room = {phase: max(check.limit_seconds for check in group) for phase, group in phases.items()}
     least = {phase: max(check.least_seconds for check in group) for phase, group in phases.items()}
     worst_first = sorted(phases, key=lambda phase: -min(check.value for check in phases[phase]))

@@ -33,13 +33,13 @@ AFTER_SECONDS: Final = 30.0
 def run(bench: Bench) -> None:
     """Start a stuck process, read what it measured, kill another one, and use the device again."""
     found = bench.findings
-    told = json.loads(_run_child(bench, "measure", bench.bounded(AFTER_SECONDS)).stdout.splitlines()[-1])
-    found.add("stuck_seconds", told["stuck"])
-    found.at_least("seconds for which the main thread waited", told["stuck"], 0.5 * STUCK_SECONDS)
-    found.at_most("seconds of the longest gap of a thread beside it", told["gap"], LONGEST_GAP_SECONDS)
-    found.at_most("seconds until a thread received SIGTERM", told["signal"], LONGEST_GAP_SECONDS)
-    found.at_most("seconds of a synchronization that is bounded to 1 s", told["bounded"], 1.5 * BOUND_SECONDS)
-    found.require("the bounded synchronization reported that the device was busy", not told["finished"])
+    measured = json.loads(_run_child(bench, "measure", bench.bounded(AFTER_SECONDS)).stdout.splitlines()[-1])
+    found.add("stuck_seconds", measured["stuck"])
+    found.at_least("seconds for which the main thread waited", measured["stuck"], 0.5 * STUCK_SECONDS)
+    found.at_most("seconds of the longest gap of a thread beside it", measured["gap"], LONGEST_GAP_SECONDS)
+    found.at_most("seconds until a thread received SIGTERM", measured["signal"], LONGEST_GAP_SECONDS)
+    found.at_most("seconds of a synchronization that is bounded to 1 s", measured["bounded"], 1.5 * BOUND_SECONDS)
+    found.require("the bounded synchronization reported that the device was busy", not measured["finished"])
     _kill(bench)
 
 
@@ -85,7 +85,7 @@ def keep_device_busy(device: str) -> None:
 
 def measure(device: str) -> dict[str, float]:
     """Measure from threads what happens while the main thread is stuck."""
-    told: dict[str, float] = {}
+    measured: dict[str, float] = {}
     is_over, wakes = threading.Event(), os.pipe2(os.O_NONBLOCK)
     os.set_blocking(wakes[0], True)
     signal.signal(signal.SIGTERM, lambda *_: None)
@@ -96,29 +96,29 @@ def measure(device: str) -> dict[str, float]:
         while not is_over.wait(0.01):
             now = time.monotonic()
             last, longest = now, max(longest, now - last)
-        told["gap"] = longest
+        measured["gap"] = longest
 
     def measure_sigterm() -> None:
         time.sleep(1.0)
         begun = time.monotonic()
         os.kill(os.getpid(), signal.SIGTERM)
         os.read(wakes[0], 1)
-        told["signal"] = time.monotonic() - begun
+        measured["signal"] = time.monotonic() - begun
         begun = time.monotonic()
-        told["finished"] = float(synchronize_with_timeout(device, BOUND_SECONDS))
-        told["bounded"] = time.monotonic() - begun
+        measured["finished"] = float(synchronize_with_timeout(device, BOUND_SECONDS))
+        measured["bounded"] = time.monotonic() - begun
 
-    threads = [threading.Thread(target=each) for each in (measure_gap, measure_sigterm)]
+    threads = [threading.Thread(target=function) for function in (measure_gap, measure_sigterm)]
     warm_up(device)
     for thread in threads:
         thread.start()
     begun = time.monotonic()
     keep_device_busy(device)
-    told["stuck"] = time.monotonic() - begun
+    measured["stuck"] = time.monotonic() - begun
     is_over.set()
     for thread in threads:
         thread.join()
-    return told
+    return measured
 
 
 def synchronize_with_timeout(device: str, seconds: float) -> bool:

@@ -97,7 +97,10 @@ class Running:
         """Return the process id of the first worker, which has the file of its stacks open; None before it starts."""
         for pid in sorted(children(self.process.pid)):
             with contextlib.suppress(OSError):
-                if any(str(each.readlink()).endswith(STACKS_BEFORE) for each in Path(f"/proc/{pid}/fd").iterdir()):
+                if any(
+                    str(descriptor.readlink()).endswith(STACKS_BEFORE)
+                    for descriptor in Path(f"/proc/{pid}/fd").iterdir()
+                ):
                     return pid
         return None
 
@@ -151,8 +154,10 @@ def checkpoint_weights(directory: Path, file: Path) -> dict[str, Any]:
 def trainer_flag(pattern: str) -> str | None:
     """Return the first flag of the trainer or the launcher that matches, as in ``--survive-on-nccl``."""
     for command in ((PYTHON, "-m", "ddp_trainer", "train", "--help"), (*LAUNCH, "--help")):
-        told = subprocess.run(command, cwd=ROOT, env=environment(), capture_output=True, text=True, check=False).stdout
-        if found := re.search(rf"--[\w-]*{pattern}[\w-]*", told):
+        help_text = subprocess.run(
+            command, cwd=ROOT, env=environment(), capture_output=True, text=True, check=False
+        ).stdout
+        if found := re.search(rf"--[\w-]*{pattern}[\w-]*", help_text):
             return found[0]
     return None
 

@@ -116,8 +116,8 @@ def _kill_at(nodes: Nodes, end: float) -> bool:
 
 def _last_loss(steps: list[tuple[float, dict[str, Any]]]) -> float:
     """Return the loss of the last step; not a number where there was none."""
-    told = [(int(event["step"]), float(event["loss"])) for _, event in steps]
-    return max(told)[1] if told else math.nan
+    losses = [(int(event["step"]), float(event["loss"])) for _, event in steps]
+    return max(losses)[1] if losses else math.nan
 
 
 def _lost(nodes: Nodes) -> float:

@@ -26,16 +26,16 @@ def run(bench: Bench) -> None:
         "virtual local rank": _launch(program, 1, "--virtual-local-rank"),
     }
     try:
-        codes = {name: each.wait(bench.seconds_left) for name, each in runs.items()}
+        codes = {name: launch.wait(bench.seconds_left) for name, launch in runs.items()}
     finally:
-        for each in runs.values():
-            each.close()
-    for name, each in runs.items():
-        devices, code, is_refused = devices_of(each), codes[name], bench.is_gpu and name in REFUSED
+        for launch in runs.values():
+            launch.close()
+    for name, launch in runs.items():
+        devices, code, is_refused = devices_of(launch), codes[name], bench.is_gpu and name in REFUSED
         if is_refused:
             bench.findings.require(f"{name}: it did not train ({devices or 'no device'})", not devices)
             bench.findings.require(f"{name}: it ended with an error (exit code {code})", code not in {None, 0})
-            bench.findings.require(f"{name}: the message names GPUs", "GPU" in each.output)
+            bench.findings.require(f"{name}: the message names GPUs", "GPU" in launch.output)
         else:
             expected = "cuda:0" if bench.is_gpu and name == "virtual local rank" else "cpu"
             bench.findings.require(f"{name}: it trained on {expected} ({devices or 'nothing'})", devices == {expected})

@@ -83,8 +83,8 @@ def _count_resume_differences(bench: Bench, folder: Path) -> int:
     end = bench.size(*STEPS)
     with ThreadPoolExecutor() as pool:
         runs = [pool.submit(_weights_after, bench, folder, parts) for parts in ((end,), (end // 2, end))]
-    whole, parted = (run.result() for run in runs)
-    return sum(int((whole[key] != parted[key]).sum()) for key in whole)
+    unbroken, parted = (run.result() for run in runs)
+    return sum(int((unbroken[key] != parted[key]).sum()) for key in unbroken)
 
 
 def _weights_after(bench: Bench, folder: Path, parts: tuple[int, ...]) -> dict[str, Any]:

@@ -22,8 +22,8 @@ def run(bench: Bench) -> None:
     nodes = nodes_of(bench, "pair", "auto", (), (SOCKETS | DEBUG if bench.is_gpu else {}) | RECORDER, 2, least=2)
     with nodes:
         begun = time.monotonic()
-        patience = bench.timeout_factor * START_SECONDS if not bench.is_gpu else bench.seconds_left - 8.0
-        ended = nodes.wait_for_step(begun, patience, world=2, steps=STEPS)
+        timeout = bench.timeout_factor * START_SECONDS if not bench.is_gpu else bench.seconds_left - 8.0
+        ended = nodes.wait_for_step(begun, timeout, world=2, steps=STEPS)
         for agent in nodes.agents.values():
             print(agent.output)  # the log of this check has what NCCL printed
         found.require(f"two ranks committed {STEPS} steps", ended is not None)

@@ -8,4 +8,4 @@ from bench.gpu_checks.node_failures import disturb
 
 def run(bench: Bench) -> None:
     """Disturb a run with default flags."""
-    disturb(bench, "restarts", (), stays=False)
+    disturb(bench, "restarts", (), remains=False)

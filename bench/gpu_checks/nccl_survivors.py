@@ -8,4 +8,4 @@ from bench.gpu_checks.node_failures import disturb
 
 def run(bench: Bench) -> None:
     """Disturb a run with ``--survive-on-nccl``."""
-    disturb(bench, "survivors", ("--survive-on-nccl",), stays=True)
+    disturb(bench, "survivors", ("--survive-on-nccl",), remains=True)

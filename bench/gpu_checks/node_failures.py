@@ -67,7 +67,7 @@ class RecoveryStats:
     """Fault → seconds until all ranks committed a step again."""
     tries: int = 0
     recovered: int = 0
-    kept: int = 0
+    survived: int = 0
     """Killed ranks after which the survivor had the process that it had before."""
     killed: int = 0
     naming_seconds: list[float] = field(default_factory=list)
@@ -78,13 +78,13 @@ class RecoveryStats:
     """What the first node's worker holds in addition after all faults, if it is the process of the start."""
     last_words: str = ""
 
-    def add(self, fault: str, begun: float, stepped: float | None, *, kept: bool) -> None:
+    def add(self, fault: str, begun: float, stepped: float | None, *, survived: bool) -> None:
         """Take down one fault."""
         self.tries += 1
         if stepped is not None:
             self.recovered += 1
             self.killed += fault == "killed"
-            self.kept += kept and fault == "killed"
+            self.survived += survived and fault == "killed"
             self.seconds.setdefault(fault, []).append(stepped - begun)
 
 
@@ -131,8 +131,8 @@ def inject_faults(bench: Bench, nodes: Nodes, end: float, *, most: int) -> Recov
     outcomes, chance = RecoveryStats(), random.Random(0)
     first: dict[str, float] = {}
     begun = time.monotonic()
-    patience = min(bench.timeout_factor * START_SECONDS, end - begun)
-    if nodes.wait_for_step(begun, patience, world=nodes.most, steps=30) is None:
+    timeout = min(bench.timeout_factor * START_SECONDS, end - begun)
+    if nodes.wait_for_step(begun, timeout, world=nodes.most, steps=30) is None:
         raise CannotMeasure(f"{nodes.most} ranks do not train: {nodes.tail()}")
     for number in range(most):
         if time.monotonic() > end:
@@ -143,10 +143,10 @@ def inject_faults(bench: Bench, nodes: Nodes, end: float, *, most: int) -> Recov
         first = first or resources(bench, before)
         time.sleep(chance.uniform(0, 4 * pause_seconds(bench)))  # the moment within a step is what is varied
         struck = time.monotonic()
-        patience = min(bench.timeout_factor * RECOVERY_SECONDS, bench.seconds_left - END_SECONDS)
-        inject_fault(nodes, fault, patience)
-        stepped = nodes.wait_for_step(struck, patience, world=nodes.most, steps=5)
-        outcomes.add(fault, struck, stepped, kept=before == nodes.agents[0].worker())
+        timeout = min(bench.timeout_factor * RECOVERY_SECONDS, bench.seconds_left - END_SECONDS)
+        inject_fault(nodes, fault, timeout)
+        stepped = nodes.wait_for_step(struck, timeout, world=nodes.most, steps=5)
+        outcomes.add(fault, struck, stepped, survived=before == nodes.agents[0].worker())
         if stepped is None:
             outcomes.last_words = nodes.tail()
             break
@@ -191,7 +191,7 @@ def inject_fault(nodes: Nodes, fault: str, seconds: float) -> None:
         nodes.start_agent(1)
 
 
-def report_results(bench: Bench, name: str, nodes: Nodes, outcomes: RecoveryStats, *, stays: bool) -> None:
+def report_results(bench: Bench, name: str, nodes: Nodes, outcomes: RecoveryStats, *, remains: bool) -> None:
     """Turn outcomes into figures and bars, and end the run.
 
     Args:
@@ -199,7 +199,7 @@ def report_results(bench: Bench, name: str, nodes: Nodes, outcomes: RecoveryStat
         name: Of the run.
         nodes: That were disturbed.
         outcomes: Of the faults.
-        stays: Survivors of a killed rank are to keep their processes.
+        remains: Survivors of a killed rank are to keep their processes.
     """
     found = bench.findings
     for fault, seconds in outcomes.seconds.items():
@@ -209,9 +209,9 @@ def report_results(bench: Bench, name: str, nodes: Nodes, outcomes: RecoveryStat
         found.details[f"{name}: after a fault that was not recovered"] = outcomes.last_words
     recovered = outcomes.recovered / outcomes.tries if outcomes.tries else 0.0
     found.at_least(f"{name}: share of {outcomes.tries} faults that were recovered", recovered, 1)
-    if stays:
-        kept = outcomes.kept / outcomes.killed if outcomes.killed else 0.0
-        found.at_least(f"{name}: share of survivors of a killed rank that kept their process", kept, 1)
+    if remains:
+        survived = outcomes.survived / outcomes.killed if outcomes.killed else 0.0
+        found.at_least(f"{name}: share of survivors of a killed rank that kept their process", survived, 1)
         for thing, grown in outcomes.growth.items():
             found.at_most(f"{name}: {thing.replace('_', ' ')} more after all faults", grown, MOST_GROWTH[thing])
         output = "\n".join(agent.output for agent in [*nodes.ended, *nodes.agents.values()])
@@ -228,26 +228,26 @@ def report_results(bench: Bench, name: str, nodes: Nodes, outcomes: RecoveryStat
     found.at_most(f"{name}: agents that did not stop in good order", sum(code != 143 for code in codes), 0)
     causes = next((event["summary"]["restarts"] for _, event in nodes.agents[0].events("summary")), {})
     found.details[f"{name}: restarts by cause"] = json.dumps(causes)
-    if not stays:  # a survivor's group may count the same loss as a change of membership
+    if not remains:  # a survivor's group may count the same loss as a change of membership
         found.at_least(f"{name}: killed ranks that count as failures", causes.get("failure", 0), outcomes.killed)
         found.at_least(f"{name}: stopped ranks that count as hangs", causes.get("hang", 0), stopped)
 
 
-def disturb(bench: Bench, name: str, flags: tuple[str, ...], *, stays: bool) -> None:
+def disturb(bench: Bench, name: str, flags: tuple[str, ...], *, remains: bool) -> None:
     """Train on two nodes, let faults happen until the time is up, and compare the weights with undisturbed ones.
 
     Args:
         bench: The check.
         name: Of the run, for figures and bars.
         flags: More flags of the trainer.
-        stays: Survivors of a killed rank are to keep their processes.
+        remains: Survivors of a killed rank are to keep their processes.
     """
     backend, variables = ("nccl", SOCKETS) if bench.is_gpu else ("gloo", {})
     nodes = nodes_of(bench, name, backend, flags, variables, 2)
     with nodes:
         end = time.monotonic() + bench.seconds_left - END_SECONDS - LAST_FAULT_SECONDS
         outcomes = inject_faults(bench, nodes, end, most=bench.size(60, 3))
-        report_results(bench, name, nodes, outcomes, stays=stays)
+        report_results(bench, name, nodes, outcomes, remains=remains)
         differing, steps = compare_weights(bench, name, nodes)
     bench.findings.add(f"{name}_steps_count", steps)
     bench.findings.at_most(f"{name}: weights unlike those of an undisturbed run", differing, 0)
@@ -259,7 +259,7 @@ def compare_weights(bench: Bench, name: str, nodes: Nodes) -> tuple[int, int]:
     """
     steps = max(step for _, step, _ in nodes.committed_steps())
     saved = nodes.directory / "checkpoints"
-    ours = checkpoint_weights(saved, bench.directory / f"{name}.pt")
+    disturbed = checkpoint_weights(saved, bench.directory / f"{name}.pt")
     step = latest_checkpoint_step(saved)
     if step < steps:
         raise CannotMeasure(f"the newest checkpoint is of step {step}, and step {steps} was committed")
@@ -269,12 +269,12 @@ def compare_weights(bench: Bench, name: str, nodes: Nodes) -> tuple[int, int]:
         *("--checkpoint-dir", str(alone), "--checkpoint-seconds", "inf"),
         seconds=bench.seconds_left + START_SECONDS,
     )
-    theirs = checkpoint_weights(alone, bench.directory / f"{name}-alone.pt")
-    return sum(int((ours[key].cpu() != theirs[key]).sum()) for key in theirs), step
+    undisturbed = checkpoint_weights(alone, bench.directory / f"{name}-alone.pt")
+    return sum(int((disturbed[key].cpu() != undisturbed[key]).sum()) for key in undisturbed), step
 
 
 def latest_checkpoint_step(directory: Path) -> int:
     """Return the step of the newest checkpoint, by ``ddp_trainer checkpoint inspect``."""
     command = [PYTHON, "-m", "ddp_trainer", "checkpoint", "inspect", str(directory), "-o", "json"]
-    told = subprocess.run(command, cwd=ROOT, env=environment(), capture_output=True, text=True, check=False)
-    return max((int(each["step"]) for each in json.loads(told.stdout)), default=0)
+    listing = subprocess.run(command, cwd=ROOT, env=environment(), capture_output=True, text=True, check=False)
+    return max((int(checkpoint["step"]) for checkpoint in json.loads(listing.stdout)), default=0)

@@ -84,12 +84,14 @@ def scrape(port: int, rank: int = 0) -> tuple[Scrape, set[str]]:
     return {sample.name: sample.value for sample in samples if sample.labels.get("rank", str(rank)) == str(rank)}, uuids
 
 
-def _compare_with_driver(bench: Bench, told: Scrape, uuids: set[str]) -> None:
+def _compare_with_driver(bench: Bench, scraped: Scrape, uuids: set[str]) -> None:
     found = bench.findings
     expected = {family.name for family in RANKS if family.name.startswith("ddp_gpu_")}
-    missing = sorted(name for name in expected if name not in told)
+    missing = sorted(name for name in expected if name not in scraped)
     found.at_most(f"metrics of GPUs that are missing ({', '.join(missing)})", len(missing), 0)
-    allocated, used, limit = (told.get(f"ddp_gpu_memory_{name}_bytes", -1.0) for name in ("allocated", "used", "limit"))
+    allocated, used, limit = (
+        scraped.get(f"ddp_gpu_memory_{name}_bytes", -1.0) for name in ("allocated", "used", "limit")
+    )
     found.require(
         f"allocated {allocated:.4g} <= used {used:.4g} <= limit {limit:.4g} bytes", 0 < allocated <= used <= limit
     )
@@ -97,9 +99,9 @@ def _compare_with_driver(bench: Bench, told: Scrape, uuids: set[str]) -> None:
     if specs is None:
         found.mark_unsupported("MFU", "the peak of this GPU is not known")
     else:
-        peak = told.get("ddp_peak_flops_per_second", 0.0)
+        peak = scraped.get("ddp_peak_flops_per_second", 0.0)
         found.at_most("peak of the GPU, off from the data sheet", abs(peak / specs.bf16_flops - 1), OFF_BY)
-    found.at_least("utilization of the GPU", told.get("ddp_gpu_utilization_ratio", 0.0), 0.5)
-    found.at_least("clock of the multiprocessors in hertz", told.get("ddp_gpu_sm_clock_hertz", 0.0), GIGAHERTZ)
+    found.at_least("utilization of the GPU", scraped.get("ddp_gpu_utilization_ratio", 0.0), 0.5)
+    found.at_least("clock of the multiprocessors in hertz", scraped.get("ddp_gpu_sm_clock_hertz", 0.0), GIGAHERTZ)
     known = set(query_nvidia_smi("uuid"))
     found.require(f"UUID of the metrics ({', '.join(uuids)}) as of nvidia-smi", bool(uuids) and uuids <= known)

@@ -36,7 +36,9 @@ def run(bench: Bench) -> None:
             break
         time.sleep(0.1)
     found = bench.findings
-    found.at_least("collectives that the launcher sees", sum("all_reduce" in each for each in record.collectives), 8)
+    found.at_least(
+        "collectives that the launcher sees", sum("all_reduce" in collective for collective in record.collectives), 8
+    )
     found.at_least("the last collective that was enqueued", position.enqueued if position else 0, COLLECTIVES)
     found.at_least("the last collective that was completed", position.completed if position else 0, COLLECTIVES)
     dist.destroy_process_group()

@@ -18,7 +18,7 @@ from bench.gpu_checks.registry import CHECKS
 
 ROOT: Final = Path(__file__).resolve().parents[2]
 PAGE: Final = ROOT / "docs" / "status.md"
-KEPT: Final = ROOT / "docs" / "gpu-report.json"
+REPORT_FILE: Final = ROOT / "docs" / "gpu-report.json"
 REPORT: Final = ROOT / "build" / "gpu" / "report.json"
 BEGIN: Final = "<!-- Written by `make gpu-report`; a test keeps it in step. -->"
 END: Final = "<!-- The end of what `make gpu-report` writes. -->"
@@ -33,7 +33,7 @@ class InvalidReport(Exception):
     """A report that shows nothing about a GPU; the message is one sentence."""
 
 
-def merge_reports(kept: Mapping[str, Any], report: Mapping[str, Any]) -> dict[str, Any]:
+def merge_reports(saved: Mapping[str, Any], report: Mapping[str, Any]) -> dict[str, Any]:
     """Return what is kept after a report, by the letter of the check; a report without a GPU changes nothing.
 
     Raises:
@@ -45,14 +45,14 @@ def merge_reports(kept: Mapping[str, Any], report: Mapping[str, Any]) -> dict[st
         raise InvalidReport("it names no commit: set DDP_BENCH_COMMIT where bench gpu runs without .git.")
     ran = [check for check in report["checks"] if check["status"] != Status.NOT_RUN and report["machine"]["gpu"]]
     where = {"date": report["date"], "commit": report["commit"], "machine": report["machine"]}
-    return dict(kept) | {check["check"]: check | where for check in ran}
+    return dict(saved) | {check["check"]: check | where for check in ran}
 
 
-def table_of(kept: Mapping[str, Any]) -> str:
+def table_of(saved: Mapping[str, Any]) -> str:
     """Return a row for each check, with ``never run`` for those without a result."""
     lines = [f"| {' | '.join(COLUMNS)} |", "|---" * len(COLUMNS) + "|"]
     for check in CHECKS:
-        found = kept.get(check.letter)
+        found = saved.get(check.letter)
         cells = (NEVER, *[NOTHING] * (len(COLUMNS) - 2)) if found is None else _format_row(found)
         lines.append(f"| **{check.letter}** {check.title} | {' | '.join(cells)} |")
     return "\n".join(lines)
@@ -88,17 +88,17 @@ def _plain(text: str) -> str:
     return "".join(f"\\{letter}" if letter in "\\|`*_<>[]" else letter for letter in words)
 
 
-def with_table(page: str, kept: Mapping[str, Any]) -> str:
+def with_table(page: str, saved: Mapping[str, Any]) -> str:
     """Return the page with the table of what is kept."""
     before, begin, rest = page.partition(BEGIN)
     _, end, after = rest.partition(END)
     if not begin or not end:
         raise ValueError(f"{PAGE} lacks the marks between which the table stands.")
-    words = table_of(kept) if kept else f"{NO_RUN}\n\n{table_of(kept)}"
+    words = table_of(saved) if saved else f"{NO_RUN}\n\n{table_of(saved)}"
     return f"{before}{begin}\n\n{words}\n\n{end}{after}"
 
 
-def load_results(file: Path = KEPT) -> dict[str, Any]:
+def load_results(file: Path = REPORT_FILE) -> dict[str, Any]:
     """Return the last result of each check, or nothing."""
     return dict(json.loads(file.read_text(encoding="utf-8"))) if file.exists() else {}
 
@@ -109,18 +109,18 @@ def main(argv: list[str]) -> int:
     before = load_results()
     try:
         given = json.loads(file.read_text(encoding="utf-8")) if argv or file.exists() else None
-        kept = before if given is None else merge_reports(before, given)
+        saved = before if given is None else merge_reports(before, given)
     except KeyError as missing:
         print(f"gpu-report: {file} is no report of bench gpu: it lacks {missing}.", file=sys.stderr)
         return 2
     except (InvalidReport, OSError, ValueError) as error:
         print(f"gpu-report: {file} cannot be stored: {error}", file=sys.stderr)
         return 2
-    if kept != before:
-        KEPT.write_text(json.dumps(kept, indent=1, sort_keys=True) + "\n", encoding="utf-8")
+    if saved != before:
+        REPORT_FILE.write_text(json.dumps(saved, indent=1, sort_keys=True) + "\n", encoding="utf-8")
     elif given is not None:
         print(f"gpu-report: no check of {file} ran on a GPU; nothing new is stored.", file=sys.stderr)
-    PAGE.write_text(with_table(PAGE.read_text(encoding="utf-8"), kept), encoding="utf-8")
+    PAGE.write_text(with_table(PAGE.read_text(encoding="utf-8"), saved), encoding="utf-8")
     return 0
 
 

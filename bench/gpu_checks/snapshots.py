@@ -70,8 +70,8 @@ def state_of(bench: Bench, size_bytes: int) -> dict[str, Any]:
     """Return random tensors of so many bytes on the device."""
     import torch
 
-    each = size_bytes // TENSORS // 4
-    return {str(number): torch.rand(each, device=bench.device) for number in range(TENSORS)}
+    length = size_bytes // TENSORS // 4
+    return {str(number): torch.rand(length, device=bench.device) for number in range(TENSORS)}
 
 
 def _measure(bench: Bench, name: str, size_bytes: int) -> None:

@@ -61,11 +61,11 @@ def run(bench: Bench) -> None:
     per_sample = _count_flops(bench, TINY)
     data = _text(bench.folder("text"), model)
     before = _time_plain_loop(bench, "by_hand_before", model)
-    ours = _time_trainer(bench, "trainer", model, data)
+    own = _time_trainer(bench, "trainer", model, data)
     flops = per_sample(model) * model.samples
     found = bench.findings
-    found.add("model_flops_per_second", flops / ours)
-    found.add("share_of_ceiling_ratio", flops / ours / ceiling)
+    found.add("model_flops_per_second", flops / own)
+    found.add("share_of_ceiling_ratio", flops / own / ceiling)
     _trace_kernels(bench, model, data)
     for name, other, flags, seconds in (
         ("compiled", model, ("--compile", "--compile-blocks"), COMPILE_SECONDS),
@@ -83,10 +83,10 @@ def run(bench: Bench) -> None:
         else:
             found.add(f"{name}_share_of_ceiling_ratio", per_sample(other) * other.samples / taken / ceiling)
             if name == "compiled":
-                found.at_most("step of the compiled model over one of the model as it is", taken / ours, COMPILED_BAR)
+                found.at_most("step of the compiled model over one of the model as it is", taken / own, COMPILED_BAR)
     by_hand = min(before, _time_plain_loop(bench, "by_hand_after", model))
     if bench.is_gpu:
-        found.at_most("step of the trainer over one of a loop by hand", ours / by_hand, OVERHEAD_BAR)
+        found.at_most("step of the trainer over one of a loop by hand", own / by_hand, OVERHEAD_BAR)
 
 
 def _ceiling(bench: Bench) -> float:
@@ -147,8 +147,8 @@ def _count_flops(bench: Bench, small: Model) -> Callable[[Model], int]:
     # Fused attention computes its forward pass again in the backward pass, which no formula of a model counts.
     with sdpa_kernel(SDPBackend.MATH), FlopCounterMode(display=False) as counter:
         cross_entropy(network(tokens[:, :-1]).transpose(1, 2), tokens[:, 1:]).backward()
-    counted, said = counter.get_total_flops(), network.flops_per_sample() * small.samples
-    bench.findings.at_most("operations by formula, off from those counted", abs(said / counted - 1), FLOPS_OFF_BY)
+    counted, estimated = counter.get_total_flops(), network.flops_per_sample() * small.samples
+    bench.findings.at_most("operations by formula, off from those counted", abs(estimated / counted - 1), FLOPS_OFF_BY)
 
     def per_sample(model: Model) -> int:
         with torch.device("meta"):

@@ -38,9 +38,9 @@ def run(bench: Bench) -> None:
     with ThreadPoolExecutor() as pool:
         runs = {name: pool.submit(_restarts, bench, flags) for name, flags in PRELOADS.items()}
     for name, run_of in runs.items():
-        told = run_of.result()
-        right = sum(bool(each["right"]) for each in told)
-        forked = sum(bool(each["forked"]) for each in told)
+        results = run_of.result()
+        right = sum(bool(result["right"]) for result in results)
+        forked = sum(bool(result["forked"]) for result in results)
         bench.findings.add(f"{name}_forked_count", forked)
         bench.findings.at_least(f"{name}: workers whose matrix product is right, of {1 + KILLS}", right, 1 + KILLS)
         if name == "plain":
@@ -50,18 +50,18 @@ def run(bench: Bench) -> None:
 def _restarts(bench: Bench, flags: tuple[str, ...]) -> list[dict[str, Any]]:
     script = Path(__file__).with_name("fork_script.py")
     command = [*LAUNCH, *ALONE, "--max-restarts", "1000", *flags, str(script), bench.device]
-    told: list[dict[str, Any]] = []
+    results: list[dict[str, Any]] = []
     with Running(command, DDP_ZYGOTE="0.1") as running:
         for number in range(1 + KILLS):
             match = running.wait_for(rf'^{{"worker": .*"generation": {number + 1},.*', bench.bounded(PATIENCE_SECONDS))
             if match is None:
                 raise CannotMeasure(f"worker {number + 1} did not compute: {running.output[-500:]}")
-            told.append(json.loads(match[0]))
+            results.append(json.loads(match[0]))
             if number == KILLS:
                 break
             _await_fork_server(running, bench.bounded(ZYGOTE_WAITS_SECONDS))
-            os.kill(told[-1]["worker"], signal.SIGKILL)
-    return told
+            os.kill(results[-1]["worker"], signal.SIGKILL)
+    return results
 
 
 def _await_fork_server(running: Running, seconds: float) -> None:

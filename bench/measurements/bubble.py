@@ -45,16 +45,18 @@ def measure(options: Options) -> Report:
     report = Report()
     for schedule in options.parts(PARTS):
         for count in QUICK_MICRO_BATCHES if options.quick else MICRO_BATCHES:
-            told, known = bubble(schedule, count), formula(schedule, count)
-            options.progress(f"{schedule}, {count} micro-batches: a bubble of {told:.3f}, by the formula {known:.3f}")
+            measured, known = bubble(schedule, count), formula(schedule, count)
+            options.progress(
+                f"{schedule}, {count} micro-batches: a bubble of {measured:.3f}, by the formula {known:.3f}"
+            )
             name = f"{schedule.replace('-', '_')}_{count}"
-            report.figure(f"{name}_bubble_ratio", told)
+            report.figure(f"{name}_bubble_ratio", measured)
             report.baseline(f"{name}_formula_ratio", known)
             what = f"the bubble of {schedule} with {count} micro-batches"
             if schedule.startswith("zero-bubble"):
-                report.at_most(f"{what}, beside what 1f1b leaves", told - formula("1f1b", count), BAR)
+                report.at_most(f"{what}, beside what 1f1b leaves", measured - formula("1f1b", count), BAR)
             else:
-                report.at_most(f"distance of {what} from the formula", abs(told - known), BAR)
+                report.at_most(f"distance of {what} from the formula", abs(measured - known), BAR)
     return report
 
 

@@ -83,12 +83,12 @@ def measure_stall(report: Report, options: Options) -> None:
             report.baseline(f"{name}_first_stall_seconds", arm.time_save())
         rounds = 3 if options.quick else 10
         stalls = interleaved({name: arm.time_save for name, arm in arms.items()}, rounds=rounds, options=options)
-        ours = report.figure("stall_seconds", stalls.pop("ours"))
+        own = report.figure("stall_seconds", stalls.pop("ours"))
         report.figures["first_stall_seconds"] = report.baselines.pop("ours_first_stall_seconds")
         for name, seconds in stalls.items():
             report.baseline(f"{name}_stall_seconds", seconds)
         measure_slowdown(arms, report, rounds=rounds, options=options)
-    report.at_most("median seconds that a save of 500 MB stops the training", ours.median, STALL_BAR_SECONDS)
+    report.at_most("median seconds that a save of 500 MB stops the training", own.median, STALL_BAR_SECONDS)
 
 
 def kill_in_directory(report: Report, options: Options) -> None:
@@ -157,9 +157,9 @@ def measure_slowdown(arms: dict[str, SaveMethod], report: Report, *, rounds: int
             arm.end()
         return seconds
 
-    asked = {"nothing": None, "ours": arms["ours"], "dcp_async": arms["dcp_async"]}
+    savers = {"nothing": None, "ours": arms["ours"], "dcp_async": arms["dcp_async"]}
     times = interleaved(
-        {name: lambda arm=arm: time_step_during_save(arm) for name, arm in asked.items()},
+        {name: lambda arm=arm: time_step_during_save(arm) for name, arm in savers.items()},
         rounds=rounds,
         options=options,
     )

@@ -78,8 +78,8 @@ def call(command: list[str | Path], environ: Mapping[str, str]) -> Callable[[], 
         done = subprocess.run(command, env=environ, capture_output=True, check=False)
         seconds = time.perf_counter() - begun
         if done.returncode != 0:
-            told = done.stderr.decode(errors="replace").strip()
-            raise CannotMeasure(f"{' '.join(map(str, command))} exited with {done.returncode}: {told}")
+            message = done.stderr.decode(errors="replace").strip()
+            raise CannotMeasure(f"{' '.join(map(str, command))} exited with {done.returncode}: {message}")
         return seconds
 
     return run

@@ -97,7 +97,7 @@ def report_of(values: Mapping[str, list[float]]) -> Report:
         if name.startswith(BASELINE):
             report.baseline(name, of_rounds)
             continue
-        spread = report.figure(name, of_rounds)
+        summary = report.figure(name, of_rounds)
         for bar in (BARS[ending] for ending in BARS if name.endswith(ending)):
-            report.at_most(f"largest of {spread.count}, {name.replace('_', ' ')}", spread.maximum, bar)
+            report.at_most(f"largest of {summary.count}, {name.replace('_', ' ')}", summary.maximum, bar)
     return report

@@ -101,10 +101,10 @@ def train(directory: Path, world: int, flags: Sequence[str]) -> list[tuple[int, 
         subprocess.Popen(command, stdout=subprocess.PIPE, stderr=stderr, text=True, env=_environment()) as group,
     ):
         for line in group.stdout or ():
-            told = time.perf_counter()
+            read_at = time.perf_counter()
             event = json.loads(line)
             if event["event"] == "step":
-                steps.append((event["step"], event["loss"], told))
+                steps.append((event["step"], event["loss"], read_at))
     if group.returncode:
         raise CannotMeasure(f"{world} ranks ended with {group.returncode}: {log.read_text()[-500:].strip()}")
     return steps

@@ -62,9 +62,9 @@ def measure(options: Options) -> Report:
     count = int(os.environ.get("EXITS_RUNS") or (20 if options.quick else 600))
     runs = []
     with ThreadPoolExecutor(AT_ONCE) as pool:
-        for number, run in enumerate(pool.map(lambda each: _run(*each), _plan(libraries, count, options)), start=1):
+        for number, run in enumerate(pool.map(lambda case: _run(*case), _plan(libraries, count, options)), start=1):
             runs.append(run)
-            outcomes = ", ".join(f"{name} {times}" for name, times in Counter(each.outcome for each in runs).items())
+            outcomes = ", ".join(f"{name} {times}" for name, times in Counter(done.outcome for done in runs).items())
             options.progress(f"run {number}/{count}: {run.library} {run.outcome} after {run.seconds:.1f} s; {outcomes}")
     return _report(libraries, runs)
 

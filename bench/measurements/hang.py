@@ -25,7 +25,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final
 
-from bench.drivers.zygote import children
+from bench.drivers.fork_server import children
 from bench.harness import CannotMeasure, Options, Report
 
 SUMMARY = "share of hanging ranks that are named rightly, and how soon, for our trainer and for a plain DDP script"
@@ -104,14 +104,14 @@ class Launch:
         deadline = time.monotonic() + seconds
         while (left := deadline - time.monotonic()) > 0:
             try:
-                said = self._lines.get(timeout=left)
+                line = self._lines.get(timeout=left)
             except queue.Empty:
                 return None
-            if said is None:
+            if line is None:
                 raise CannotMeasure(f"It ended before it said {pattern!r}; its last line: {self._last}")
-            self._last = said[1]
-            if re.search(pattern, said[1]):
-                return said
+            self._last = line[1]
+            if re.search(pattern, line[1]):
+                return line
         return None
 
     def order(self, rank: int, kind: str) -> float:
@@ -159,15 +159,15 @@ def one_fault(launch: Launch, kind: str, rank: int, tally: FaultStats) -> str:
     begun = launch.order(rank, kind)
     tally.count += 1
     named = launch.wait(f"{NAMING}rank")
-    said = NAMED.search(named[1]) if named else None
-    if named and said:
-        tally.right += int(said["rank"]) == rank and KINDS[kind] in said["what"]
+    match = NAMED.search(named[1]) if named else None
+    if named and match:
+        tally.right += int(match["rank"]) == rank and KINDS[kind] in match["what"]
         tally.seconds.append(named[0] - begun)
-        tally.of_limit.append((named[0] - begun) / float(said["limit"]))
+        tally.of_limit.append((named[0] - begun) / float(match["limit"]))
     if again := launch.wait(READY):
         tally.again += 1
         tally.recovered.append(again[0] - begun)
-    return said["what"] if said else "nobody was named"
+    return match["what"] if match else "nobody was named"
 
 
 def measure_program(program: str, options: Options) -> dict[str, FaultStats]:
@@ -177,8 +177,8 @@ def measure_program(program: str, options: Options) -> dict[str, FaultStats]:
     with launched(launch_command(program)) as launch:
         for number in range(1, rounds + 1):
             for kind in options.random.sample(list(KINDS), k=len(KINDS)):
-                said = one_fault(launch, kind, options.random.randrange(NPROC), tallies[kind])
-                options.progress(f"{program}, round {number}/{rounds}, {kind}: {said}")
+                outcome = one_fault(launch, kind, options.random.randrange(NPROC), tallies[kind])
+                options.progress(f"{program}, round {number}/{rounds}, {kind}: {outcome}")
     return tallies
 
 
@@ -191,9 +191,9 @@ def submitted() -> Iterator[Launch]:
         stack.callback(os.environ.pop, "XDG_STATE_HOME")
         trouble = Path(place) / "trouble"
         trouble.mkdir()
-        told = {"TROUBLE": str(trouble), "PYTHONPATH": str(SCRIPTS), "DDP_ZYGOTE": "1"}
+        variables = {"TROUBLE": str(trouble), "PYTHONPATH": str(SCRIPTS), "DDP_ZYGOTE": "1"}
         flags = ["--nproc", str(NPROC), "--max-restarts", "10000", "--preflight", "off", "--follow"]
-        flags += [word for name, value in told.items() for word in ("--env", f"{name}={value}")]
+        flags += [word for name, value in variables.items() for word in ("--env", f"{name}={value}")]
         stack.callback(subprocess.run, [*plugin, "delete", JOB, "--local", "--yes"], capture_output=True, check=False)
         launch = Launch([*plugin, "submit", *PROGRAMS["script"], "--local", "--name", JOB, *flags], trouble)
         stack.callback(launch.close)
@@ -212,7 +212,7 @@ def measure_hang_command(launch: Launch, kind: str, rank: int, tally: FaultStats
     tally.seconds.append(time.monotonic() - begun)
     named = [culprit["rank"] for culprit in report["culprits"]]
     tally.right += named == [rank] and KINDS[kind] in report["sentence"] and bool(report["culprits"][0]["stack"])
-    pids = [each["pid"] for each in report.get("ranks", ()) if each["rank"] == rank and each["pid"] is not None]
+    pids = [state["pid"] for state in report.get("ranks", ()) if state["rank"] == rank and state["pid"] is not None]
     if not pids:
         raise CannotMeasure(f"The command showed no process of rank {rank}: {report['sentence']}")
     os.kill(pids[0], signal.SIGKILL)
@@ -229,8 +229,8 @@ def measure_command(options: Options) -> dict[str, FaultStats]:
     with submitted() as launch:
         for number in range(1, rounds + 1):
             for kind in options.random.sample(list(KINDS), k=len(KINDS)):
-                said = measure_hang_command(launch, kind, options.random.randrange(NPROC), tallies[kind])
-                options.progress(f"command, round {number}/{rounds}, {kind}: {said}")
+                outcome = measure_hang_command(launch, kind, options.random.randrange(NPROC), tallies[kind])
+                options.progress(f"command, round {number}/{rounds}, {kind}: {outcome}")
     return tallies
 
 

@@ -95,11 +95,11 @@ def _plugin_command(*words: str) -> list[str]:
 
 
 def _measure_first_response(bench: Bench) -> None:
-    ours = Call(_plugin_command("list", "-n", "default", "-o", "json"), lambda said: "items" in json.loads(said))
-    theirs = Call([bench.kubectl, "get", "pods", "-n", "default", "-o", "name"])
-    seconds, computed = bench.time_interleaved({"ours": ours, "kubectl": theirs})
-    _add_figures(bench.report.figure, "first_answer", seconds["ours"], ours)
-    _add_figures(bench.report.baseline, "kubectl_first_answer", seconds["kubectl"], theirs)
+    own = Call(_plugin_command("list", "-n", "default", "-o", "json"), lambda output: "items" in json.loads(output))
+    peer = Call([bench.kubectl, "get", "pods", "-n", "default", "-o", "name"])
+    seconds, computed = bench.time_interleaved({"ours": own, "kubectl": peer})
+    _add_figures(bench.report.figure, "first_answer", seconds["ours"], own)
+    _add_figures(bench.report.baseline, "kubectl_first_answer", seconds["kubectl"], peer)
     bench.report.baseline("bare_python_seconds", seconds["bare"])
     bench.report.baseline("bare_python_client_seconds", computed["bare"])
     check_wall_time(
@@ -110,11 +110,11 @@ def _measure_first_response(bench: Bench) -> None:
 def _status(bench: Bench, space: str) -> None:
     ranks = RANKS * STATUS_PODS
     words = ("status", "job-0000", "-n", space, "-o", "json")
-    ours = Call(_plugin_command(*words), lambda said: len(json.loads(said)["ranks"]) == ranks)
-    theirs = Call([bench.kubectl, "get", "pods", "-n", space], lambda said: said.count(b"Running") == STATUS_PODS)
-    seconds, computed = bench.time_interleaved({"ours": ours, "kubectl": theirs})
-    _add_figures(bench.report.figure, f"status_{ranks}_ranks", seconds["ours"], ours)
-    _add_figures(bench.report.baseline, f"kubectl_get_{STATUS_PODS}_pods", seconds["kubectl"], theirs)
+    own = Call(_plugin_command(*words), lambda output: len(json.loads(output)["ranks"]) == ranks)
+    peer = Call([bench.kubectl, "get", "pods", "-n", space], lambda output: output.count(b"Running") == STATUS_PODS)
+    seconds, computed = bench.time_interleaved({"ours": own, "kubectl": peer})
+    _add_figures(bench.report.figure, f"status_{ranks}_ranks", seconds["ours"], own)
+    _add_figures(bench.report.baseline, f"kubectl_get_{STATUS_PODS}_pods", seconds["kubectl"], peer)
     bench.report.baseline("bare_python_beside_status_client_seconds", computed["bare"])
     check_wall_time(bench.report, f"status of a job of {ranks} ranks", "ours", seconds, STATUS_BAR_SECONDS)
 
@@ -125,17 +125,17 @@ def _list(bench: Bench, space: str, pods: int) -> None:
     `list` reads JSON too. kubectl's JSON of ten thousand pods is left out: it takes the memory of a small machine.
     """
     is_small = pods == min(LISTS.values())
-    whole = f"{PODS_OF_EACH}/{PODS_OF_EACH}".encode()
+    ready = f"{PODS_OF_EACH}/{PODS_OF_EACH}".encode()
     get = [bench.kubectl, "get", "pods", "-n", space, "-l", Label.JOB]
-    ours = Call(_plugin_command("list", "-n", space), lambda said: said.count(whole) == pods // PODS_OF_EACH)
-    theirs = {"kubectl_get": Call(get, lambda said: said.count(b"Running") == pods)}
+    own = Call(_plugin_command("list", "-n", space), lambda output: output.count(ready) == pods // PODS_OF_EACH)
+    peers = {"kubectl_get": Call(get, lambda output: output.count(b"Running") == pods)}
     if is_small:
-        theirs["kubectl_get_json"] = Call([*get, "-o", "json"], lambda said: said.count(b'"uid"') >= pods)
+        peers["kubectl_get_json"] = Call([*get, "-o", "json"], lambda output: output.count(b'"uid"') >= pods)
     seconds, computed = bench.time_interleaved(
-        {"ours": ours, **theirs}, rounds=None if is_small else max(3, bench.rounds // 5)
+        {"ours": own, **peers}, rounds=None if is_small else max(3, bench.rounds // 5)
     )
-    _add_figures(bench.report.figure, f"list_{pods}_pods", seconds["ours"], ours)
-    for name, call in theirs.items():
+    _add_figures(bench.report.figure, f"list_{pods}_pods", seconds["ours"], own)
+    for name, call in peers.items():
         _add_figures(bench.report.baseline, f"{name}_{pods}_pods", seconds[name], call)
     bench.report.baseline(f"bare_python_beside_{pods}_pods_client_seconds", computed["bare"])
     if is_small:
@@ -144,7 +144,7 @@ def _list(bench: Bench, space: str, pods: int) -> None:
         bench.report.at_most(what, relative, RELATIVE_BAR)
     else:
         check_wall_time(bench.report, f"client time of list over {pods} pods", "ours", computed, LIST_BAR_SECONDS)
-    most = max(ours.memory)
+    most = max(own.memory)
     bench.report.at_most(f"bytes of memory that list takes over {pods} pods", most, MEMORY_BAR_BYTES)
 
 

@@ -48,13 +48,13 @@ def measure(options: Options) -> Report:
     calls, rounds, single = (2_000, 10, 20) if options.quick else (10_000, 60, 100)
     report = Report()
     with tempfile.TemporaryDirectory() as directory:
-        ours, theirs = make_recorder_step(Path(directory)), prometheus_client_step()
-        arms = {"board": lambda: per_call(ours, calls), "prometheus_client": lambda: per_call(theirs, calls)}
+        own, peer = make_recorder_step(Path(directory)), prometheus_client_step()
+        arms = {"board": lambda: per_call(own, calls), "prometheus_client": lambda: per_call(peer, calls)}
         times = interleaved(arms, rounds=rounds, options=options)
         cold = interleaved(
             {
-                "board": lambda: time_cold_call(ours),
-                "prometheus_client": lambda: time_cold_call(theirs),
+                "board": lambda: time_cold_call(own),
+                "prometheus_client": lambda: time_cold_call(peer),
             },
             rounds=single,
             options=dataclasses.replace(options, progress=lambda _: None),
@@ -93,9 +93,9 @@ def measure_autolog(report: Report, options: Options) -> None:
         report.figure("ledger_settle_seconds", [ledger.time_finish() for _ in range(20)])
     report.baseline("bare_step_processor_seconds", times["bare"])
     report.figure("listened_to_step_processor_seconds", times["listened_to"])
-    added = [ours - bare for ours, bare in zip(times["listened_to"], times["bare"], strict=True)]
-    told = report.figure("listening_adds_processor_seconds", added)
-    report.at_most("median processor's seconds that listening adds to a step", told.median, LISTENING_BAR_SECONDS)
+    added = [listening - bare for listening, bare in zip(times["listened_to"], times["bare"], strict=True)]
+    summary = report.figure("listening_adds_processor_seconds", added)
+    report.at_most("median processor's seconds that listening adds to a step", summary.median, LISTENING_BAR_SECONDS)
 
 
 def per_call(step: Step, calls: int) -> float:
@@ -120,8 +120,8 @@ def make_recorder_step(directory: Path) -> Step:
 
     recorders = []
     for rank in range(RANKS):
-        told = {"RANK": str(rank), "LOCAL_RANK": str(rank), "LOCAL_WORLD_SIZE": str(RANKS)}
-        recorder = attach.rank_recorder({"DDP_METRICS_DIR": str(directory), **told})
+        variables = {"RANK": str(rank), "LOCAL_RANK": str(rank), "LOCAL_WORLD_SIZE": str(RANKS)}
+        recorder = attach.rank_recorder({"DDP_METRICS_DIR": str(directory), **variables})
         recorder.identity(rank=rank, local_rank=rank, world_size=RANKS, backend="gloo", device="cpu")
         recorder.step(1, 0, 16, *PHASE_SECONDS)
         recorders.append(recorder)

@@ -56,7 +56,7 @@ PEERS: Final = {
 }
 """Loop of a peer → module that it needs."""
 GPT_PEERS: Final = ("fabric", "accelerate")
-OURS: Final = ("ours", "ours_same_optimizer")
+TRAINER_ARMS: Final = ("ours", "ours_same_optimizer")
 BAR_SECONDS: Final = 20e-6
 BAR_RATIO: Final = 0.99
 LIMIT_SECONDS: Final = 600
@@ -113,25 +113,25 @@ def installed(options: Options) -> list[str]:
 
 def _measure_tiny(report: Report, peers: Sequence[str], options: Options) -> None:
     rounds, steps = (1, 300) if options.quick else (5, 1500)
-    taken = run_interleaved(["bare", *OURS, *peers], "tiny", 1, steps, rounds, options)
+    taken = run_interleaved(["bare", *TRAINER_ARMS, *peers], "tiny", 1, steps, rounds, options)
     bare = [times["processor"] for times in taken["bare"]]
     report.baseline("bare_step_seconds", [times["median"] for times in taken["bare"]])
     report.baseline("bare_step_processor_seconds", bare)
-    for name in (*OURS, *peers):
+    for name in (*TRAINER_ARMS, *peers):
         added = [times["processor"] - alone for times, alone in zip(taken[name], bare, strict=True)]
-        put = report.figure if name in OURS else report.baseline
-        spread = put(f"{name}_added_per_step_seconds", added)
+        put = report.figure if name in TRAINER_ARMS else report.baseline
+        summary = put(f"{name}_added_per_step_seconds", added)
         if name == "ours":
-            report.at_most("median seconds that our loop adds to a bare step", spread.median, BAR_SECONDS)
+            report.at_most("median seconds that our loop adds to a bare step", summary.median, BAR_SECONDS)
 
 
 def _measure_gpt(report: Report, peers: Sequence[str], options: Options) -> None:
     rounds, steps = (1, 6) if options.quick else (5, 30)
-    taken = run_interleaved(["bare", *OURS, *peers], "gpt", 2, steps, rounds, options)
+    taken = run_interleaved(["bare", *TRAINER_ARMS, *peers], "gpt", 2, steps, rounds, options)
     bare = [times["median"] for times in taken["bare"]]
     report.baseline("gpt_bare_step_seconds", bare)
-    for name in (*OURS, *peers):
-        put = report.figure if name in OURS else report.baseline
+    for name in (*TRAINER_ARMS, *peers):
+        put = report.figure if name in TRAINER_ARMS else report.baseline
         rate = put(f"gpt_{name}_rate_to_bare_ratio", paired_ratio(bare, [times["median"] for times in taken[name]]))
         if name == "ours":
             report.at_least("rate of our loop over the bare one, GPT on 2 ranks", rate.median, BAR_RATIO)
@@ -141,11 +141,11 @@ def _measure_fsdp(report: Report, options: Options) -> None:
     """Throughput of the larger model, sharded over two ranks; the processor's seconds beside it, for a busy machine."""
     rounds, steps = (1, 6) if options.quick else (5, 30)
     taken = run_interleaved(["bare_fsdp", "ours_fsdp"], "gpt", 2, steps, rounds, options)
-    bare, ours = taken["bare_fsdp"], taken["ours_fsdp"]
+    bare, trainer = taken["bare_fsdp"], taken["ours_fsdp"]
     report.baseline("fsdp_bare_step_seconds", [times["median"] for times in bare])
     report.baseline("fsdp_bare_step_processor_seconds", [times["processor"] for times in bare])
-    report.figure("fsdp_ours_step_processor_seconds", [times["processor"] for times in ours])
-    rates = paired_ratio([times["median"] for times in bare], [times["median"] for times in ours])
+    report.figure("fsdp_ours_step_processor_seconds", [times["processor"] for times in trainer])
+    rates = paired_ratio([times["median"] for times in bare], [times["median"] for times in trainer])
     rate = report.figure("fsdp_ours_rate_to_bare_ratio", rates)
     report.at_least("rate of --parallel shard=2 over fully_shard by hand, GPT on 2 ranks", rate.median, BAR_RATIO)
 
@@ -185,25 +185,25 @@ def one_run(loop: str, workload: str, ranks: int, steps: int) -> Times:
             for rank in range(ranks)
         ]
         try:
-            said = [process.communicate(timeout=LIMIT_SECONDS) for process in processes]
+            outputs = [process.communicate(timeout=LIMIT_SECONDS) for process in processes]
         except subprocess.TimeoutExpired:
             raise CannotMeasure(f"The loop {loop!r} took longer than {LIMIT_SECONDS} s.") from None
         finally:
             for process in processes:
                 process.kill()
-    for process, (_, errors) in zip(processes, said, strict=True):
+    for process, (_, errors) in zip(processes, outputs, strict=True):
         if process.returncode:
             last = (errors.strip().splitlines() or ["it said nothing"])[-1]
             raise CannotMeasure(f"The loop {loop!r} ended with {process.returncode}: {last}")
-    times: Times = json.loads(said[0][0])
+    times: Times = json.loads(outputs[0][0])
     return times
 
 
 def environment(rank: int, ranks: int, port: int, board: str) -> dict[str, str]:
     """What torchrun would tell a rank; nothing to a process that is alone."""
-    mine = os.environ | {"OMP_NUM_THREADS": "1", "DDP_METRICS_DIR": board, "GLOO_SOCKET_IFNAME": "lo"}
+    variables = os.environ | {"OMP_NUM_THREADS": "1", "DDP_METRICS_DIR": board, "GLOO_SOCKET_IFNAME": "lo"}
     if ranks == 1:
-        return mine
+        return variables
     numbers = {"RANK": rank, "LOCAL_RANK": rank, "WORLD_SIZE": ranks, "LOCAL_WORLD_SIZE": ranks, "GROUP_RANK": 0}
     address = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port), "TORCHELASTIC_RUN_ID": "bench"}
-    return mine | address | {name: str(number) for name, number in numbers.items()}
+    return variables | address | {name: str(number) for name, number in numbers.items()}

@@ -79,7 +79,7 @@ def distance(wanted: Sequence[float], found: Sequence[float]) -> float:
     >>> distance([2.0, 4.0], [2.0, 3.0])
     0.25
     """
-    return max(abs(ours - theirs) / theirs for ours, theirs in zip(found, wanted, strict=True))
+    return max(abs(value - expected) / expected for value, expected in zip(found, wanted, strict=True))
 
 
 def losses(directory: Path, task: str, steps: int, flags: Sequence[str]) -> list[float]:

@@ -29,9 +29,9 @@ from pathlib import Path
 from typing import Final
 
 from bench.drivers import agent_recovery, replicas
+from bench.drivers.fork_server import children, is_fork_server_ready
 from bench.drivers.jobs import POLL_SECONDS, LocalJobs, Rank, ranks_have_stepped
 from bench.drivers.two_agent_job import GIVEN_UP
-from bench.drivers.zygote import children, has_ready_zygote
 from bench.harness import CannotMeasure, Options, Report
 from bench.peers.torchrun_driver import OURS, Torchrun, torchrun
 from ddp_trainer.common.constants import Role
@@ -105,9 +105,9 @@ def warm(jobs: LocalJobs, name: str) -> None:
     deadline = time.monotonic() + GIVEN_UP
     (pod,) = jobs.pods(name, Role.WORKER)
     container = jobs.container(pod["metadata"]["name"])
-    while not any(has_ready_zygote(process) for process in (container, *children(container))):
+    while not any(is_fork_server_ready(process) for process in (container, *children(container))):
         if time.monotonic() > deadline:
-            raise CannotMeasure(f"The agent of the job {name} has no zygote.")
+            raise CannotMeasure(f"The agent of the job {name} has no fork server.")
         time.sleep(POLL_SECONDS)
 
 
@@ -127,60 +127,60 @@ def begin(run: Torchrun, workers: int) -> None:
 
 def worker_killed(jobs: LocalJobs, options: Options) -> tuple[RecoveryAttempts, RecoveryAttempts]:
     """One node, two ranks: one is killed."""
-    ours, stock = RecoveryAttempts(), RecoveryAttempts()
+    own, stock = RecoveryAttempts(), RecoveryAttempts()
     rounds, per_round = (1, 2) if options.quick else (5, 10)
     with job(jobs, "worker-killed", "1", 1):
         for number in range(rounds):
             for _ in range(per_round):
                 warm(jobs, "worker-killed")
-                ours.add(recovery(jobs, "worker-killed", NPROC, kill_last_worker))
+                own.add(recovery(jobs, "worker-killed", NPROC, kill_last_worker))
             if number % 2 == 0 and not options.quick:  # of those that do not recover, each takes a minute
                 with torchrun(jobs.directory / f"stock-{number}", nnodes="1", nproc=NPROC, arguments=STOCK) as run:
                     begin(run, NPROC)
                     stock.add(torchrun_recovery(run, run.kill_worker, NPROC))
-            options.progress(f"worker killed, round {number + 1}/{rounds}: ours {ours}, stock {stock}")
-    return ours, stock
+            options.progress(f"worker killed, round {number + 1}/{rounds}: ours {own}, stock {stock}")
+    return own, stock
 
 
 def script_killed(jobs: LocalJobs, options: Options) -> tuple[RecoveryAttempts, RecoveryAttempts]:
     """Kill one of two ranks of the plain script on one node; all ranks restart."""
-    ours, stock = RecoveryAttempts(), RecoveryAttempts()
+    own, stock = RecoveryAttempts(), RecoveryAttempts()
     with torchrun(jobs.directory / "script", nnodes="1", nproc=NPROC, arguments=STOCK, launcher=OURS) as run:
         begin(run, NPROC)
         for _ in range(2 if options.quick else 50):
-            _await_zygote(run.agents[0].pid)
-            ours.add(torchrun_recovery(run, run.kill_worker, NPROC))
-    options.progress(f"worker of a plain script killed: ours {ours}")
+            _await_fork_server(run.agents[0].pid)
+            own.add(torchrun_recovery(run, run.kill_worker, NPROC))
+    options.progress(f"worker of a plain script killed: ours {own}")
     if options.quick:
-        return ours, stock
+        return own, stock
     with torchrun(jobs.directory / "stock-script", nnodes="1", nproc=NPROC, arguments=STOCK) as run:
         begin(run, NPROC)
         stock.add(torchrun_recovery(run, run.kill_worker, NPROC))
-    return ours, stock
+    return own, stock
 
 
-def _await_zygote(agent: int) -> None:
+def _await_fork_server(agent: int) -> None:
     deadline = time.monotonic() + GIVEN_UP
-    while not has_ready_zygote(agent):
+    while not is_fork_server_ready(agent):
         if time.monotonic() > deadline:
-            raise CannotMeasure("The agent of the plain script has no zygote.")
+            raise CannotMeasure("The agent of the plain script has no fork server.")
         time.sleep(POLL_SECONDS)
 
 
 def node_killed(jobs: LocalJobs, options: Options) -> tuple[RecoveryAttempts, RecoveryAttempts]:
     """Two nodes of ``--nnodes 1:2``: the second one's agent is killed, and every process of it dies."""
-    ours, stock = RecoveryAttempts(), RecoveryAttempts()
+    own, stock = RecoveryAttempts(), RecoveryAttempts()
     for number in range(1 if options.quick else 2):
         with job(jobs, f"node-killed-{number}", "1:2", 2):
             for _ in range(1 if options.quick else 4):
-                ours.add(recovery(jobs, f"node-killed-{number}", 2 * NPROC, lambda ranks: _kill_node(jobs, ranks)))
+                own.add(recovery(jobs, f"node-killed-{number}", 2 * NPROC, lambda ranks: _kill_node(jobs, ranks)))
         if not options.quick:
             with torchrun(jobs.directory / f"stock-node-{number}", nnodes="1:2", nproc=NPROC, arguments=STOCK) as run:
                 run.start_agent()
                 begin(run, 2 * NPROC)
                 stock.add(torchrun_recovery(run, lambda: run.kill_agent(1), NPROC))
-        options.progress(f"node killed, round {number + 1}: ours {ours}, stock {stock}")
-    return ours, stock
+        options.progress(f"node killed, round {number + 1}: ours {own}, stock {stock}")
+    return own, stock
 
 
 def _kill_node(jobs: LocalJobs, ranks: dict[int, Rank]) -> None:
@@ -189,20 +189,20 @@ def _kill_node(jobs: LocalJobs, ranks: dict[int, Rank]) -> None:
 
 def scaled_up(jobs: LocalJobs, options: Options) -> tuple[RecoveryAttempts, RecoveryAttempts]:
     """Scale from one node to two, until all four ranks step."""
-    ours, stock = RecoveryAttempts(), RecoveryAttempts()
+    own, stock = RecoveryAttempts(), RecoveryAttempts()
     for number in range(1 if options.quick else 2):
         name = f"scaled-{number}"
         with job(jobs, name, "1:2", 1):
             for _ in range(1 if options.quick else 4):
-                ours.add(recovery(jobs, name, 2 * NPROC, lambda _: jobs.run("scale", name, "--nnodes", "2")))  # noqa: B023
+                own.add(recovery(jobs, name, 2 * NPROC, lambda _: jobs.run("scale", name, "--nnodes", "2")))  # noqa: B023
                 jobs.run("scale", name, "--nnodes", "1")
                 jobs.wait(name, lambda ranks: len(ranks) == NPROC, timeout=GIVEN_UP)
         if not options.quick:
             with torchrun(jobs.directory / f"stock-scale-{number}", nnodes="1:2", nproc=NPROC, arguments=STOCK) as run:
                 begin(run, NPROC)
                 stock.add(torchrun_recovery(run, lambda: _start_agent(run), 2 * NPROC))
-        options.progress(f"scaled up, round {number + 1}: ours {ours}, stock {stock}")
-    return ours, stock
+        options.progress(f"scaled up, round {number + 1}: ours {own}, stock {stock}")
+    return own, stock
 
 
 def _start_agent(run: Torchrun) -> float:
@@ -213,22 +213,22 @@ def _start_agent(run: Torchrun) -> float:
 
 def store_killed(jobs: LocalJobs, options: Options) -> tuple[RecoveryAttempts, RecoveryAttempts]:
     """The store dies and comes back; then a worker is killed, which needs the new store."""
-    ours, stock = RecoveryAttempts(), RecoveryAttempts()
+    own, stock = RecoveryAttempts(), RecoveryAttempts()
     for number in range(1 if options.quick else 2):
         name = f"store-killed-{number}"
         with job(jobs, name, "1:2", 2):
             for _ in range(1 if options.quick else 4):
                 store = jobs.pods(name, Role.STORE)[0]["metadata"]["name"]
                 os.kill(jobs.container(store), signal.SIGKILL)
-                ours.add(recovery(jobs, name, 2 * NPROC, kill_last_worker))
+                own.add(recovery(jobs, name, 2 * NPROC, kill_last_worker))
         if not options.quick:
             with torchrun(jobs.directory / f"stock-store-{number}", nnodes="1:2", nproc=NPROC, arguments=STOCK) as run:
                 run.start_agent()
                 begin(run, 2 * NPROC)
                 # The store of stock torchrun lives in the first agent, and goes with it.
                 stock.add(torchrun_recovery(run, lambda: run.kill_agent(0), NPROC))
-        options.progress(f"store killed, round {number + 1}: ours {ours}, stock {stock}")
-    return ours, stock
+        options.progress(f"store killed, round {number + 1}: ours {own}, stock {stock}")
+    return own, stock
 
 
 CASES: Final = {
@@ -252,17 +252,17 @@ def measure(options: Options) -> Report:
     with tempfile.TemporaryDirectory(prefix="ddp-bench-") as directory:
         for name, (case, bar) in ((name, CASES[name]) for name in parts if name in CASES):
             jobs = LocalJobs(Path(directory) / name)
-            ours, stock = case(jobs, options)
-            spread = report.figure(f"{name}_seconds", ours.seconds)
-            report.figure(f"{name}_recovered_ratio", ours.share)
+            own, stock = case(jobs, options)
+            summary = report.figure(f"{name}_seconds", own.seconds)
+            report.figure(f"{name}_recovered_ratio", own.share)
             if stock.count:
                 report.baseline(f"stock_{name}_recovered_ratio", stock.share)
             if stock.seconds:
                 report.baseline(f"stock_{name}_seconds", stock.seconds)
-            report.at_most(f"median seconds, {name.replace('_', ' ')}", spread.median, bar)
-            report.at_least(f"share of {ours.count} recovered, {name.replace('_', ' ')}", ours.share, 1.0)
-        spread = [name for name in parts if name in replicas.PARTS]
-        replicas.measure(Path(directory) / "replicas", report, options, spread)
+            report.at_most(f"median seconds, {name.replace('_', ' ')}", summary.median, bar)
+            report.at_least(f"share of {own.count} recovered, {name.replace('_', ' ')}", own.share, 1.0)
+        chosen = [name for name in parts if name in replicas.PARTS]
+        replicas.measure(Path(directory) / "replicas", report, options, chosen)
         agent_recovery.measure(
             Path(directory) / "reform", report, options, [name for name in parts if name in agent_recovery.PARTS]
         )

@@ -79,10 +79,10 @@ class Bench:
 
     api: Api
     backend: ClusterBackend
-    hands: NodeAccess
+    access: NodeAccess
     image: str
     options: Options
-    ours: RecoveryStats = field(default_factory=RecoveryStats)
+    own: RecoveryStats = field(default_factory=RecoveryStats)
     stock: RecoveryStats = field(default_factory=RecoveryStats)
 
     @property
@@ -117,15 +117,15 @@ class Bench:
 
     def of(self, run: Run) -> RecoveryStats:
         """Return the statistics of a run."""
-        return self.ours if isinstance(run, TrainerRun) else self.stock
+        return self.own if isinstance(run, TrainerRun) else self.stock
 
-    def fault(self, run: Run, name: str, whole: int, do: Callable[[NodeAccess, Run], float]) -> None:
+    def fault(self, run: Run, name: str, world: int, do: Callable[[NodeAccess, Run], float]) -> None:
         """Do it to a settled job, and take down when any group steps, and when the whole world does."""
-        run.train(whole, GIVEN_UP, lasting=SETTLED_SECONDS if isinstance(run, TrainerRun) else 1.0)
-        begun = do(self.hands, run)
+        run.train(world, GIVEN_UP, lasting=SETTLED_SECONDS if isinstance(run, TrainerRun) else 1.0)
+        begun = do(self.access, run)
         outcomes = self.of(run)
         outcomes.since(name, begun, run.first(begun, GIVEN_UP))
-        outcomes.since(f"{name}_until_whole", begun, run.first(begun, GIVEN_UP, world=whole))
+        outcomes.since(f"{name}_until_whole", begun, run.first(begun, GIVEN_UP, world=world))
         self.options.progress(
             f"{type(run).__name__}: {name} {outcomes.tries[name][-1]} s, whole {_last(outcomes, name)} s"
         )
@@ -139,9 +139,9 @@ def _last(outcomes: RecoveryStats, name: str) -> float | None:
 
 
 FAULTS: Final[Mapping[str, Callable[[NodeAccess, Run], float]]] = {
-    "worker_process_killed": lambda them, run: them.kill(run.pods()[1], run.worker(run.pods()[1])),
-    "container_of_worker_1_killed": lambda them, run: them.kill(run.pods()[1]),
-    "container_of_worker_0_killed": lambda them, run: them.kill(run.pods()[0]),
+    "worker_process_killed": lambda access, run: access.kill(run.pods()[1], run.worker(run.pods()[1])),
+    "container_of_worker_1_killed": lambda access, run: access.kill(run.pods()[1]),
+    "container_of_worker_0_killed": lambda access, run: access.kill(run.pods()[0]),
     "pod_of_worker_1_deleted": lambda _, run: run.delete_pod(run.pods()[1]),
     "pod_of_worker_0_deleted": lambda _, run: run.delete_pod(run.pods()[0]),
 }
@@ -176,10 +176,10 @@ def scaled(bench: Bench, kind: type[Run]) -> None:
             run.train(2, GIVEN_UP, lasting=SETTLED_SECONDS)
             begun = time.time()
             run.scale(3)
-            whole = run.first(begun, GIVEN_UP, world=3)
+            stepped = run.first(begun, GIVEN_UP, world=3)
             outcomes = bench.of(run)
-            outcomes.since("scaled_up", begun, whole)
-            outcomes.since("scaled_up_after_pod_runs", run.latest_container_start(), whole)
+            outcomes.since("scaled_up", begun, stepped)
+            outcomes.since("scaled_up_after_pod_runs", run.latest_container_start(), stepped)
             bench.options.progress(f"{kind.__name__}: {outcomes}")
 
 
@@ -203,12 +203,12 @@ def _without_store(run: TrainerRun, first: str, second: str) -> str:
 
 
 def _measure_node_loss(bench: Bench, run: Run, victim: str, by: str, name: str) -> None:
-    with without(bench.api, victim, by=by) as gone:
+    with without(bench.api, victim, by=by) as lost:
         run.lost = {victim}
         limit = GIVEN_UP if isinstance(run, TrainerRun) else 60.0
-        bench.of(run).since(name, gone, run.first(gone, limit))
+        bench.of(run).since(name, lost, run.first(lost, limit))
     run.lost = set()
-    bench.of(run).since(f"{name}_until_whole", gone, run.first(gone, GIVEN_UP, world=2))
+    bench.of(run).since(f"{name}_until_whole", lost, run.first(lost, GIVEN_UP, world=2))
     bench.options.progress(f"{type(run).__name__}: {bench.of(run)}")
 
 
@@ -224,9 +224,9 @@ def stores(bench: Bench, kind: type[Run]) -> None:
         run.train(1, GIVEN_UP, lasting=SETTLED_SECONDS)
         if run.store()["spec"]["nodeName"] == run.pods()[0]["spec"]["nodeName"]:
             raise CannotMeasure("The store and the worker are on one machine.")
-        with without(bench.api, run.store()["spec"]["nodeName"], by="kill") as gone:
+        with without(bench.api, run.store()["spec"]["nodeName"], by="kill") as lost:
             time.sleep(STORE_AWAY_SECONDS)
-            bench.ours.add("pause_while_store_is_lost", run.longest_pause(gone, gone + STORE_AWAY_SECONDS))
+            bench.own.add("pause_while_store_is_lost", run.longest_pause(lost, lost + STORE_AWAY_SECONDS))
         run.delete()
     with bench.job(kind, "ours-stores", 1, 2, apart=True) as run:
         assert isinstance(run, TrainerRun)
@@ -243,10 +243,10 @@ CRASH_LIMIT_SECONDS: Final = 4.0
 CRASH_MEDIAN_SECONDS: Final = 3.0
 """Upper limit of their median."""
 IN_PLACE: Final[Mapping[str, Callable[[NodeAccess, Run], float]]] = {
-    "launcher_crashed": lambda them, run: (
-        them.kill_launcher(run.pods()[1]) if isinstance(run, ScriptRun) else them.kill(run.pods()[1])
+    "launcher_crashed": lambda access, run: (
+        access.kill_launcher(run.pods()[1]) if isinstance(run, ScriptRun) else access.kill(run.pods()[1])
     ),
-    "worker_crashed": lambda them, run: them.kill(run.pods()[1], run.worker(run.pods()[1])),
+    "worker_crashed": lambda access, run: access.kill(run.pods()[1], run.worker(run.pods()[1])),
 }
 """Fault in a plain script → how it is done. The launcher of the stock job is the main process of its pod."""
 
@@ -261,7 +261,7 @@ def crashes(prefix: str) -> Callable[[Bench, type[Run]], None]:
             for name, fault in IN_PLACE.items():
                 for _ in range(2 if is_short else CRASHES):
                     run.train(2, GIVEN_UP, lasting=SETTLED_SECONDS)
-                    begun = fault(bench.hands, run)
+                    begun = fault(bench.access, run)
                     outcomes.since(f"{prefix}{name}", begun, run.first(begun, GIVEN_UP, world=2))
                 bench.options.progress(f"{kind.__name__}: {name} {outcomes.tries[f'{prefix}{name}']}")
             replaced = before - {pod["metadata"]["uid"] for pod in run.pods()}
@@ -295,7 +295,7 @@ PARTS: Final[Mapping[str, tuple[type[Run], Callable[[Bench, type[Run]], None]]]]
     },
     **{
         f"{engine}-{name}".replace("_", "-"): (kind, part(prefix))
-        for engine, kind, prefix in (("ours", TrainerRun, ""), *((each, ENGINES[each], f"{each}_") for each in ENGINES))
+        for engine, kind, prefix in (("ours", TrainerRun, ""), *((name, ENGINES[name], f"{name}_") for name in ENGINES))
         for name, part in (("with-spare", deleted_pods.with_spare), ("deleted-in-a-row", deleted_pods.in_a_row))
     },
     **{f"{engine}-crashes".replace("_", "-"): (kind, crashes(f"script_{engine}_")) for engine, kind in SCRIPTS.items()},
@@ -322,8 +322,8 @@ def measure(options: Options) -> Report:
     image = runs.image()
     api = runs.connected_api()
     report = Report()
-    with node_access(api, image) as them:
-        bench = Bench(api, ClusterBackend(), them, image, options)
+    with node_access(api, image) as access:
+        bench = Bench(api, ClusterBackend(), access, image, options)
         for name, (kind, part) in wanted.items():
             if part in NEED_MACHINES and node_command() is None:
                 options.progress(f"{name}: left out, since no command takes machines down here")
@@ -331,14 +331,14 @@ def measure(options: Options) -> Report:
             with runs.namespace(api) as space:
                 bench.backend = ClusterBackend(Access(namespace=space))
                 part(bench, kind)
-    report_results(report, bench.ours, bench.stock)
+    report_results(report, bench.own, bench.stock)
     return report
 
 
-def report_results(report: Report, ours: RecoveryStats, stock: RecoveryStats) -> None:
+def report_results(report: Report, own: RecoveryStats, stock: RecoveryStats) -> None:
     """Figures of ours with their bars, and baselines."""
-    for name, tries in ours.tries.items():
-        seconds = ours.seconds(name)
+    for name, tries in own.tries.items():
+        seconds = own.seconds(name)
         if name.endswith("pods_replaced"):
             report.at_most(name.replace("_", " "), sum(seconds), 0)
             continue
@@ -346,13 +346,13 @@ def report_results(report: Report, ours: RecoveryStats, stock: RecoveryStats) ->
         if name in BARS or name.startswith((*ENGINES, "script")):
             report.at_least(f"share of {len(tries)}, {name.replace('_', ' ')}", len(seconds) / len(tries), 1.0)
         if seconds:
-            spread = report.figure(f"{name}_seconds", seconds)
+            summary = report.figure(f"{name}_seconds", seconds)
             if name in BARS:
-                report.at_most(f"median seconds, {name.replace('_', ' ')}", spread.median, BARS[name])
+                report.at_most(f"median seconds, {name.replace('_', ' ')}", summary.median, BARS[name])
             if name.endswith("crashed"):
-                report.at_most(f"median seconds, {name.replace('_', ' ')}", spread.median, CRASH_MEDIAN_SECONDS)
+                report.at_most(f"median seconds, {name.replace('_', ' ')}", summary.median, CRASH_MEDIAN_SECONDS)
                 report.at_most(f"longest seconds, {name.replace('_', ' ')}", max(seconds), CRASH_LIMIT_SECONDS)
-    cold_script.report_ratios(report, ours)
+    cold_script.report_ratios(report, own)
     for name, tries in stock.tries.items():
         report.baseline(f"stock_{name}_recovered_ratio", len(stock.seconds(name)) / len(tries))
         if stock.seconds(name):

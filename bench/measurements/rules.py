@@ -93,12 +93,12 @@ def _prometheus(where: Path, port: int) -> subprocess.Popen[bytes]:
     labels = [{"source_labels": ["pod"], "regex": ".*-(.*)", "target_label": "__metrics_path__", "replacement": "/$1"}]
     targets = [{"targets": [f"127.0.0.1:{port}"], "labels": owner_of(number)} for number in range(PODS)]
     scrape = {"job_name": "training/ddp-workers", "static_configs": targets, "relabel_configs": labels}
-    told = {
+    config = {
         "global": {"evaluation_interval": f"{INTERVAL_SECONDS}s", "scrape_interval": f"{SCRAPE_SECONDS}s"},
         "rule_files": [str(where / "rules.json")],
         "scrape_configs": [scrape],
     }
-    (where / "prometheus.yml").write_text(json.dumps(told), encoding="utf-8")
+    (where / "prometheus.yml").write_text(json.dumps(config), encoding="utf-8")
     with socket.create_server(("127.0.0.1", 0)) as free:
         address = f"127.0.0.1:{free.getsockname()[1]}"
     (where / "address").write_text(address, encoding="utf-8")
@@ -169,12 +169,12 @@ def _measure_rules(server: _Server, rules: list[Object], report: Report, options
     begun = time.monotonic()
     times = _wait_for_rounds(server, rounds, options)
     spent = server.processor_seconds - before - idle * (time.monotonic() - begun) / seconds
-    clock = report.figure("rules_round_seconds", [sum(each.values()) for each in times.values()]).median
+    clock = report.figure("rules_round_seconds", [sum(groups.values()) for groups in times.values()]).median
     _groups(rules, list(times.values()), report, options)
     processor = max(spent, 0.0) / len(times)
     report.figure("rules_round_processor_seconds", processor)
-    for name, each in _slowest_rules(server):
-        options.progress(f"{each:.3f} s of a round is {name}")
+    for name, rule_seconds in _slowest_rules(server):
+        options.progress(f"{rule_seconds:.3f} s of a round is {name}")
     report.figure("scrapes_processor_ratio", idle / seconds)
     report.figure("head_series_count", _head(server))
     report.figure("prometheus_resident_bytes", server.resident_bytes)
@@ -185,8 +185,8 @@ def _measure_rules(server: _Server, rules: list[Object], report: Report, options
 
 def _groups(rules: list[Object], rounds: list[dict[str, float]], report: Report, options: Options) -> None:
     """Report the time of each group, and the share of a second that all of them take at their intervals."""
-    medians = {group["name"]: statistics.median(each[group["name"]] for each in rounds) for group in rules}
-    for name, seconds in sorted(medians.items(), key=lambda each: -each[1]):
+    medians = {group["name"]: statistics.median(seconds[group["name"]] for seconds in rounds) for group in rules}
+    for name, seconds in sorted(medians.items(), key=lambda item: -item[1]):
         options.progress(f"{seconds:.3f} s of a round is group {name}")
     report.figure("rules_dearest_group_seconds", max(medians.values()))
     shares = (medians[group["name"]] / _seconds(group.get("interval")) for group in rules)
@@ -202,7 +202,7 @@ def _slowest_rules(server: _Server) -> list[tuple[str, float]]:
     """The rules that take longest, and how long each took in its last round."""
     rules = [rule for group in server.query_api("rules")["groups"] for rule in group["rules"]]
     taken = [(str(rule["name"]), float(rule["evaluationTime"])) for rule in rules]
-    return sorted(taken, key=lambda each: -each[1])[:SLOWEST]
+    return sorted(taken, key=lambda item: -item[1])[:SLOWEST]
 
 
 def _head(server: _Server) -> float:
@@ -211,13 +211,13 @@ def _head(server: _Server) -> float:
 
 def _round(server: _Server) -> dict[str, dict[str, float]]:
     """Return the last evaluation times of all groups → seconds of each; empty until every group was evaluated."""
-    told = (server.query_api("rules") or {"groups": []})["groups"]
-    if not told or any(group["evaluationTime"] == 0 for group in told):
+    groups = (server.query_api("rules") or {"groups": []})["groups"]
+    if not groups or any(group["evaluationTime"] == 0 for group in groups):
         return {}
-    if errors := [rule["lastError"] for group in told for rule in group["rules"] if rule.get("lastError")]:
+    if errors := [rule["lastError"] for group in groups for rule in group["rules"] if rule.get("lastError")]:
         raise CannotMeasure(f"A rule could not be evaluated: {errors[0]}")
-    moments = "".join(sorted(group["lastEvaluation"] for group in told))
-    return {moments: {group["name"]: group["evaluationTime"] for group in told}}
+    moments = "".join(sorted(group["lastEvaluation"] for group in groups))
+    return {moments: {group["name"]: group["evaluationTime"] for group in groups}}
 
 
 def _wait_for_rounds(server: _Server, rounds: int, options: Options) -> dict[str, dict[str, float]]:

@@ -96,10 +96,10 @@ def _measure_streams(directory: Path, report: Report, options: Options) -> None:
                 report.at_most("bytes read without faults / bytes of the data set", read_bytes / size_bytes, 1.1)
         os.environ |= store.environ
         seconds = [stream_epoch.resume_seconds(f"s3://{object_stores.BUCKET}/large", 0.9) for _ in range(RESUMES)]
-        spread = report.figure("streams_resume_seconds", [wall for wall, _ in seconds])
+        summary = report.figure("streams_resume_seconds", [wall for wall, _ in seconds])
         report.figure("streams_resume_cpu_seconds", [cpu for _, cpu in seconds])
-        options.progress(f"streams, resume at 90 % of 10,000 shards: {spread.median:.2f} s")
-        report.at_most("seconds to resume at 90 % of 10,000 shards", spread.median, 2.0)
+        options.progress(f"streams, resume at 90 % of 10,000 shards: {summary.median:.2f} s")
+        report.at_most("seconds to resume at 90 % of 10,000 shards", summary.median, 2.0)
 
 
 def _measure_worlds(directory: Path, report: Report, options: Options) -> None:

@@ -94,7 +94,7 @@ RECOVERY: Final = {
 }
 BY_SAMPLES: Final = {"commit of 4,096 samples": "commit_{}_samples"}
 """Row of a table → name of its figures, with the size for ``{}``."""
-OURS: Final = ("survivor", "worker_lost", "node_lost", "join", "join_gap", "cold_start", "step")
+OWN_FIGURES: Final = ("survivor", "worker_lost", "node_lost", "join", "join_gap", "cold_start", "step")
 """Times of ``faults``, in seconds."""
 
 
@@ -182,10 +182,10 @@ def measure_transfer(report: Report, options: Options) -> None:
         results = run_ranks(2, partial(time_transfers, megabytes=megabytes, rounds=rounds))
         if not all(isinstance(result, tuple) for result in results):
             raise CannotMeasure(f"A rank failed: {results}")
-        raw, ours, _ = results[0]
-        medians[name] = report.figure(f"transfer_{name}_seconds", ours).median
+        raw, transfers, _ = results[0]
+        medians[name] = report.figure(f"transfer_{name}_seconds", transfers).median
         report.baseline(f"raw_broadcast_{name}_seconds", raw)
-        ratio = report.figure(f"transfer_{name}_ratio", paired_ratio(ours, raw)).median
+        ratio = report.figure(f"transfer_{name}_ratio", paired_ratio(transfers, raw)).median
         memory = report.figure(f"transfer_{name}_memory_bytes", [result[2] for result in results]).maximum
         options.progress(f"{name}: {ratio:.2f} of a raw broadcast")
         if name == "1gb":
@@ -201,14 +201,14 @@ def time_transfers(group: Group, megabytes: int, rounds: int) -> tuple[list[floa
     own = Checkpoint(a_manifest(1), state=state) if group.rank == 0 else None
     receive = Receive(is_wanted=True, targets=lambda: state)
     plain = torch.ones(pack(state).storage_bytes, dtype=torch.uint8)
-    raw, ours, most = [], [], 0
+    raw, transfers, most = [], [], 0
     for _ in range(rounds):
         raw.append(time_together(group, lambda: dist.broadcast(plain, 0)))
         Path("/proc/self/clear_refs").write_text("5")  # the high-water mark becomes the present size
         before = memory_bytes("VmHWM")
-        ours.append(time_together(group, lambda: from_rank(0, own, group, receive=receive)))
+        transfers.append(time_together(group, lambda: from_rank(0, own, group, receive=receive)))
         most = max(most, memory_bytes("VmHWM") - before)
-    return raw, ours, most
+    return raw, transfers, most
 
 
 def time_together(group: Group, work: Callable[[], object]) -> float:
@@ -294,7 +294,7 @@ def measure_save(report: Report, options: Options) -> None:
 def measure_faults(report: Report, options: Options) -> None:
     """Measure faults of jobs with growing states and data sets, and the same of stock torchrun."""
     sizes = {name: size for name, size in states(options).items() if name in QUICK_FAULTS or not options.quick}
-    times: dict[str, dict[str, float]] = {name: {} for name in OURS}
+    times: dict[str, dict[str, float]] = {name: {} for name in OWN_FIGURES}
     with tempfile.TemporaryDirectory(prefix="ddp-bench-") as directory:
         for size, megabytes in sizes.items():
             for name, seconds in run_faults(Path(directory) / size, megabytes, report, size).items():
@@ -308,20 +308,20 @@ def measure_faults(report: Report, options: Options) -> None:
                 options.progress(f"{size}: stock torchrun with {kind} {took}")
     for name, of in times.items():
         add_growth(report, name, STATES, of)
-    first, whole = times["survivor"]["1gb"], times["worker_lost"]["1gb"]
+    first, group = times["survivor"]["1gb"], times["worker_lost"]["1gb"]
     limit = report.baselines.get("torchrun_torch_save_1gb_p50_seconds", GIVEN_UP)
-    report.at_most("all ranks step after a worker with 1 GB is killed, over stock torchrun", whole / limit, 0.2)
+    report.at_most("all ranks step after a worker with 1 GB is killed, over stock torchrun", group / limit, 0.2)
     if (raw := report.baselines.get("raw_broadcast_1gb_p50_seconds")) is not None:
         report.at_most("first step of the survivor of 1 GB, over a raw broadcast", first / raw, 1.5)
 
 
 def run_faults(directory: Path, megabytes: int, report: Report, size: str) -> dict[str, list[float]]:
-    """Return the seconds of :data:`OURS` of a job with a state of this size.
+    """Return the seconds of :data:`OWN_FIGURES` of a job with a state of this size.
 
     Raises:
         CannotMeasure: The job did not train again.
     """
-    found: dict[str, list[float | None]] = {name: [] for name in OURS}
+    found: dict[str, list[float | None]] = {name: [] for name in OWN_FIGURES}
     with environment({STATE_MEGABYTES: str(megabytes)}), two_agent_job(directory, TRAIN) as run:
         run.train(world=2, steps=STEPS)
         steady = [step.time for step in run.telling.steps][-STEPS:]
@@ -348,8 +348,8 @@ def run_faults(directory: Path, megabytes: int, report: Report, size: str) -> di
         begun = run.start(0)
         run.start(1)
         found["cold_start"].append(_since(begun, run.first_step(begun, world=2)))
-    measured = {name: [each for each in seconds if each is not None] for name, seconds in found.items()}
-    if failed := [name for name in OURS if len(measured[name]) < len(found[name])]:
+    measured = {name: [value for value in seconds if value is not None] for name, seconds in found.items()}
+    if failed := [name for name in OWN_FIGURES if len(measured[name]) < len(found[name])]:
         raise CannotMeasure(f"With {megabytes} MB, the job did not train within {GIVEN_UP:g} s: {', '.join(failed)}.")
     return measured
 
@@ -375,7 +375,7 @@ def run_stock(directory: Path, megabytes: int, arguments: tuple[str, ...], repor
             raise CannotMeasure(f"Stock torchrun did not save {megabytes} MB within {GIVEN_UP:g} s.")
         report.baseline(f"torchrun_{name}_memory_bytes", [memory_bytes("VmRSS", step.pid) for step in run.steps()[-2:]])
         attempts = [torchrun_recovery(run, run.kill_worker, 2) for _ in range(KILLS)]
-    seconds = [each for each in attempts if each is not None]
+    seconds = [value for value in attempts if value is not None]
     report.baseline(f"torchrun_{name}_recovered_ratio", len(seconds) / KILLS)
     if seconds:
         report.baseline(f"torchrun_{name}_seconds", seconds)

@@ -102,12 +102,12 @@ def first_step(run: TrainerRun) -> Startup:
 def report_of(starts: list[FirstStep]) -> Report:
     """Return the figures of all starts."""
     report = Report()
-    seconds = report.figure("first_step_seconds", [each.seconds for each in starts])
+    seconds = report.figure("first_step_seconds", [start.seconds for start in starts])
     for phase in StartupPhase:
-        report.figure(f"{phase}_seconds", [each.startup.seconds.get(phase, 0.0) for each in starts])
-    report.figure("submit_cpu_seconds", [each.submit_cpu_seconds for each in starts])
-    report.figure("worker_cpu_seconds", [each.worker_cpu_seconds for each in starts])
-    error = statistics.median(abs(1.0 - each.startup.total / each.seconds) for each in starts)
+        report.figure(f"{phase}_seconds", [start.startup.seconds.get(phase, 0.0) for start in starts])
+    report.figure("submit_cpu_seconds", [start.submit_cpu_seconds for start in starts])
+    report.figure("worker_cpu_seconds", [start.worker_cpu_seconds for start in starts])
+    error = statistics.median(abs(1.0 - start.startup.total / start.seconds) for start in starts)
     report.figure("waterfall_error_ratio", error)
     report.at_most("median seconds from submit to the first step, image present", seconds.median, BAR_SECONDS)
     report.at_most("share of that time that the phases do not account for", error, ERROR_BAR)

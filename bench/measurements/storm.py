@@ -29,9 +29,9 @@ from enum import StrEnum
 from pathlib import Path
 from typing import Any, Final, Protocol
 
+from bench.drivers.fork_server import children
 from bench.drivers.jobs import ROOT, LocalJobs, Rank, ranks_have_stepped
 from bench.drivers.resource_usage import UsageSampler
-from bench.drivers.zygote import children
 from bench.harness import CannotMeasure, Options, Report
 from bench.peers.torchrun_driver import Torchrun, torchrun
 from bench.scripts.growing_task import STATE_MEGABYTES

@@ -68,11 +68,13 @@ def measure(options: Options) -> Report:
                 if part == "ours-gate":
                     parts.enter_context(kubeflow.elastic_job_sets(api))
                 space = parts.enter_context(cluster_runs.namespace(api))
-                about = ClusterBackend(Access(namespace=space)), api, images["trainer"], "digits"
+                arguments = ClusterBackend(Access(namespace=space)), api, images["trainer"], "digits"
                 if part == "stock":
-                    _stock(StockTrainJobRun(*about), report, options)
+                    _stock(StockTrainJobRun(*arguments), report, options)
                 else:
-                    _ours(PlatformTrainJobRun(*about), access, report, options, "gate_" if part == "ours-gate" else "")
+                    _ours(
+                        PlatformTrainJobRun(*arguments), access, report, options, "gate_" if part == "ours-gate" else ""
+                    )
     return report
 
 
@@ -95,9 +97,9 @@ def _ours(run: PlatformTrainJobRun, access: NodeAccess, report: Report, options:
     for name in stats.tries:
         seconds = stats.seconds(name)
         report.at_most(f"not recovered, {prefix}{name}".replace("_", " "), len(stats.tries[name]) - len(seconds), 0)
-        spread = report.figure(f"{prefix}{name}_seconds", seconds) if seconds else None
-        if spread and name in BARS:
-            report.at_most(f"median seconds, {prefix}{name}".replace("_", " "), spread.median, BARS[name])
+        times = report.figure(f"{prefix}{name}_seconds", seconds) if seconds else None
+        if times and name in BARS:
+            report.at_most(f"median seconds, {prefix}{name}".replace("_", " "), times.median, BARS[name])
     report.at_most(f"samples lost {prefix}".strip(" _"), summary["samples_lost"], 0)
     report.at_most(f"samples repeated {prefix}".strip(" _"), summary["samples_repeated"], 0)
 

@@ -160,7 +160,7 @@ def _failure_time(staging: Staging | LocalStaging, name: str, stage: Stage, *, i
 def _run_why(staging: Staging | LocalStaging, name: str, stage: Stage) -> tuple[str, bool]:
     """The first finding in words, and whether it is the right one."""
     done = staging.ddp("why", name, "-o", "json")
-    told: dict[str, Any] = json.loads(done.out) if done.out else {}
-    first = next(iter(told.get("findings") or ()), {})
+    diagnosis: dict[str, Any] = json.loads(done.out) if done.out else {}
+    first = next(iter(diagnosis.get("findings") or ()), {})
     is_right = first.get("subject") == stage.cause and stage.says in json.dumps(first, ensure_ascii=False)
     return f"{first.get('subject')}: {first.get('message', done.err.strip())}", is_right

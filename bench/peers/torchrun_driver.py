@@ -19,7 +19,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final
 
-from bench.drivers.zygote import children, workers
+from bench.drivers.fork_server import children, workers
 
 SCRIPT = Path(__file__).parents[1] / "scripts" / "plain_ddp.py"
 POLL_SECONDS = 0.02

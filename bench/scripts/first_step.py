@@ -24,7 +24,7 @@ class FirstStep(NoopRankRecorder):
         used = [resource.getrusage(who) for who in (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN)]
         seconds = {
             "wall": time.time() - float(os.environ["BENCH_STARTED"]),
-            "cpu": sum(each.ru_utime + each.ru_stime for each in used),
+            "cpu": sum(usage.ru_utime + usage.ru_stime for usage in used),
         }
         Path(os.environ["BENCH_RESULT"]).write_text(json.dumps(seconds))
         os._exit(0)

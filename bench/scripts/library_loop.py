@@ -61,7 +61,9 @@ def metrics() -> None:
     accelerator = Accelerator(cpu=True)
     with accelerator.main_process_first():
         texts = datasets.Dataset.from_dict({"text": ["a b c b"] * ROWS, "label": [0, 1] * (ROWS // 2)})
-        ids = texts.map(lambda rows: {"ids": [each.ids for each in tokenizer.encode_batch(rows["text"])]}, batched=True)
+        ids = texts.map(
+            lambda rows: {"ids": [tokens.ids for tokens in tokenizer.encode_batch(rows["text"])]}, batched=True
+        )
     model = nn.Sequential(nn.Embedding(len(words), 8), nn.Flatten(), nn.Linear(32, 2))
     model, loader = accelerator.prepare(
         model, DataLoader(ids.select_columns(["ids", "label"]).with_format("torch"), 16)

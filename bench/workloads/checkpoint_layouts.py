@@ -68,13 +68,15 @@ def _pairs(directory: Path, layouts: Sequence[str], steps: int, report: Report, 
 def _compare_export_digests(
     directory: Path, layouts: Sequence[str], step: int, report: Report, options: Options
 ) -> None:
-    train(directory, "", step, kept=directory / "one")
+    train(directory, "", step, store=directory / "one")
     digests = {"one process": export(directory, directory / "one")}
     weights = (directory / EXPORTED).rename(directory / "begun.safetensors")
     for layout in layouts:
-        digests[layout] = _written_under(directory, layout, step + 1, kept=_copy(directory / "one", directory / "copy"))
+        digests[layout] = _written_under(
+            directory, layout, step + 1, store=_copy(directory / "one", directory / "copy")
+        )
         shutil.rmtree(directory / "copy")
-        back = _written_under(directory, layout, 1, "--init-from", str(weights), kept=directory / "copy")
+        back = _written_under(directory, layout, 1, "--init-from", str(weights), store=directory / "copy")
         digests[f"{layout}, begun with an export"] = back
         shutil.rmtree(directory / "copy")
     for source, digest in digests.items():
@@ -95,10 +97,10 @@ def _pairs_of(
 ) -> list[float]:
     """Return each resumed run's distance from the one process, infinite if it fails, for this layout's checkpoint."""
     stored, half = directory / "stored", len(alone) // 2
-    train(directory, before, half, rate=rate, kept=stored)
+    train(directory, before, half, rate=rate, store=stored)
     found = []
     for after in layouts:
-        losses = train(directory, after, len(alone), kept=_copy(stored, directory / "copy"))
+        losses = train(directory, after, len(alone), store=_copy(stored, directory / "copy"))
         went_on = sorted(losses) == list(range(half + 1, len(alone) + 1))
         found.append(max(abs(losses[step] / alone[step] - 1) for step in losses) if went_on else float("inf"))
         options.progress(f"{before} at a rate of {rate} -> {after}: {found[-1]:.1e} away from one process at the worst")
@@ -106,10 +108,10 @@ def _pairs_of(
     return found
 
 
-def _written_under(directory: Path, layout: str, steps: int, *flags: str, kept: Path) -> str:
+def _written_under(directory: Path, layout: str, steps: int, *flags: str, store: Path) -> str:
     """Digest of what is exported once this layout has written the state that it began with."""
-    train(directory, layout, steps, *flags, rate=UNFELT, kept=kept)
-    return export(directory, kept)
+    train(directory, layout, steps, *flags, rate=UNFELT, store=store)
+    return export(directory, store)
 
 
 def export(directory: Path, checkpoints: Path) -> str:
@@ -120,16 +122,16 @@ def export(directory: Path, checkpoints: Path) -> str:
 
 
 def train(
-    directory: Path, layout: str, steps: int, *flags: str, rate: str = RATE, kept: Path | None = None
+    directory: Path, layout: str, steps: int, *flags: str, rate: str = RATE, store: Path | None = None
 ) -> Mapping[int, float]:
     """Losses of a worker group under this layout, by the number of the step; of one process where it is empty."""
     world = Layout.parse(layout).world if layout else 1
     launch = ["launch", "--standalone", "--nproc-per-node", str(world), "-m", "ddp_trainer", "train"]
-    keeping = () if kept is None else ("--checkpoint-dir", str(kept))
+    keeping = () if store is None else ("--checkpoint-dir", str(store))
     laid = ("--parallel", layout) if layout else ()
-    asked = (*flags, "--learning-rate", rate, "--max-steps", str(steps))
-    told = _run(directory, [*launch, *COMMON, *asked, *laid, *keeping])
-    events = [json.loads(line) for line in told.splitlines()]
+    options = (*flags, "--learning-rate", rate, "--max-steps", str(steps))
+    output = _run(directory, [*launch, *COMMON, *options, *laid, *keeping])
+    events = [json.loads(line) for line in output.splitlines()]
     return {event["step"]: event["loss"] for event in events if event["event"] == "step"}
 
 

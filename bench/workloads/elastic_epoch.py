@@ -100,7 +100,7 @@ def committed_samples(logs: Path) -> list[int]:
             latest, ids = steps.get(int(numbers[0]), (group, []))
             steps[int(numbers[0])] = group, (ids if latest == group else []) + read
             read = []
-    return [each for _, ids in steps.values() for each in ids]
+    return [sample for _, ids in steps.values() for sample in ids]
 
 
 def account(read: Sequence[int]) -> tuple[int, int]:

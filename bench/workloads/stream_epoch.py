@@ -123,9 +123,9 @@ def resume_seconds(url: str, progress: float) -> tuple[float, float]:
         samples=len(samples), global_batch=BATCH, batch_slices=BATCH_SLICES, seed=SEED, epochs=1, blocks=samples.blocks
     )
     step = int(plan.steps_per_epoch * progress)
-    mine = owned(BATCH_SLICES, 2, 0)
-    feed = make_feed(samples, plan, mine, Config(), torch.device("cpu"))
-    portion = StepBatches(plan, mine).of(step)
+    owned_slices = owned(BATCH_SLICES, 2, 0)
+    feed = make_feed(samples, plan, owned_slices, Config(), torch.device("cpu"))
+    portion = StepBatches(plan, owned_slices).of(step)
     for request in portion.own:
         feed.fetch(request)
     tracker.commit(portion.ids)

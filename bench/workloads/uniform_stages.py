@@ -57,9 +57,9 @@ class Even:
 
     def pipeline_stage(self, model: nn.Module, index: int, count: int) -> nn.Module:
         """Return a stage with as many layers as any other."""
-        each = self.layers // count
+        size = self.layers // count
         layers = cast("LayerStack", model).layers
-        return LayerStack({str(number): layers[str(number)] for number in range(index * each, (index + 1) * each)})
+        return LayerStack({str(number): layers[str(number)] for number in range(index * size, (index + 1) * size)})
 
     def train_samples(self) -> Rows:
         """Return enough samples for every step."""

@@ -124,7 +124,7 @@ def suggest_file(path: str) -> str:
     """Return a question with the closest file name in the directory of a missing file; empty if none is close."""
     missing = Path(path)
     try:
-        beside = [name.name for name in missing.parent.iterdir() if name.is_file()]
+        beside = [entry.name for entry in missing.parent.iterdir() if entry.is_file()]
     except OSError:
         return ""
     return suggest_close_match(path, [str(missing.with_name(name)) for name in beside])

@@ -68,8 +68,8 @@ def command(name: str) -> click.Command:
 @functools.cache
 def options(name: str) -> dict[str, click.Option]:
     """Visible options of a command, by their last name, as ``--nnodes``."""
-    found = (each for each in command(name).params if isinstance(each, click.Option))
-    return {each.opts[-1]: each for each in found if not each.hidden and each.opts != ["--help-all"]}
+    found = (option for option in command(name).params if isinstance(option, click.Option))
+    return {option.opts[-1]: option for option in found if not option.hidden and option.opts != ["--help-all"]}
 
 
 @functools.cache
@@ -78,7 +78,7 @@ def common() -> dict[str, click.Option]:
     return {
         flag: option
         for flag, option in options("version").items()
-        if all(flag in (theirs := options(name)) and theirs[flag].help == option.help for name in COMMANDS)
+        if all(flag in (known := options(name)) and known[flag].help == option.help for name in COMMANDS)
     }
 
 
@@ -89,7 +89,7 @@ def of_jobs() -> dict[str, click.Option]:
     return {
         flag: option
         for flag, option in options("submit").items()
-        if flag not in common() and flag != "--output" and all(flag in each for each in commands)
+        if flag not in common() and flag != "--output" and all(flag in command for command in commands)
     }
 
 
@@ -179,7 +179,7 @@ def _launcher() -> Iterator[str]:
     for name, (parser, page) in PROGRAMS.items():
         yield from ("", f"### {name}", "")
         yield f"{_escape(_sentence(' '.join((parser.description or '').split())))} [More]({page})."
-        nested = [each for each in parser._actions if isinstance(each, argparse._SubParsersAction)]  # noqa: SLF001 - as below
+        nested = [action for action in parser._actions if isinstance(action, argparse._SubParsersAction)]  # noqa: SLF001 - as below
         if not nested:
             yield from ("", *_flags(parser))
         for subcommand, its_parser in nested[0].choices.items() if nested else ():
@@ -195,11 +195,11 @@ def _flags(parser: argparse.ArgumentParser) -> Iterator[str]:
         if action.option_strings and action.help != argparse.SUPPRESS and action.dest != "help"
     ]
     for action in shown:
-        names = ", ".join(each for each in action.option_strings if "_" not in each)
+        names = ", ".join(flag for flag in action.option_strings if "_" not in flag)
         choices = "{" + ",".join(map(str, action.choices)) + "}" if action.choices and not action.metavar else ""
         value = "" if action.nargs == 0 else f" {action.metavar or choices or 'VALUE'}"
-        told = (action.help or "") % {"default": action.default}
-        yield f"- `{names}{value}`: {_escape(told)}"
+        text = (action.help or "") % {"default": action.default}
+        yield f"- `{names}{value}`: {_escape(text)}"
 
 
 def _sentence(text: str) -> str:

@@ -138,7 +138,7 @@ def _property(field: Field) -> Schema:
 def _structural(schema: Mapping[str, Any]) -> Schema:
     """Return the structural schema of a value: of several types, the one that YAML cannot misread."""
     if "enum" in schema:
-        return {"type": "string", "enum": [str(each) for each in schema["enum"]]}
+        return {"type": "string", "enum": [str(value) for value in schema["enum"]]}
     kinds = [schema["type"]] if isinstance(schema["type"], str) else list(schema["type"])
     if kinds == ["object", "string"]:
         parts = {key: {"description": f"{key}, as in a pod.", **_OPEN} for key in schema["properties"]}
@@ -358,9 +358,15 @@ def _columns() -> Iterator[Schema]:
         ("Queue", "string", ".spec.queue", "Queue of the job.", 1),
         ("Image", "string", ".status.image", "Container image.", 1),
     )
-    for name, kind, path, about, priority in rows:
+    for name, kind, path, description, priority in rows:
         wide = {"priority": priority} if priority else {}
-        yield {"name": name, "type": kind, "jsonPath": path, **({"description": about} if about else {}), **wide}
+        yield {
+            "name": name,
+            "type": kind,
+            "jsonPath": path,
+            **({"description": description} if description else {}),
+            **wide,
+        }
 
 
 def _status_schema() -> Schema:
@@ -386,10 +392,10 @@ def _status_schema() -> Schema:
         "type": "object",
         "description": "State of the job, written by ddp-controller.",
         "properties": {
-            **{name: {"type": "string", "description": about} for name, about in words.items()},
+            **{name: {"type": "string", "description": description} for name, description in words.items()},
             **{
-                name: {"type": "integer", "format": form, "description": about}
-                for name, (form, about) in numbers.items()
+                name: {"type": "integer", "format": form, "description": description}
+                for name, (form, description) in numbers.items()
             },
             "conditions": _conditions_schema(),
         },

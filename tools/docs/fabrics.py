@@ -64,10 +64,10 @@ def _choices() -> Iterator[str]:
     yield "Patterns of the label `node.kubernetes.io/instance-type`, for 4 or 8 GPUs of a node; values of the label"
     yield "`cloud.google.com/gke-accelerator`, for whole machines; and `--rdma`. The first match counts:"
     yield from ("", "| Value | Fabric |", "| --- | --- |")
-    said: dict[str, list[str]] = {}
+    sentences: dict[str, list[str]] = {}
     for word, name in (*MACHINES, *ACCELERATORS.items(), *((f"--rdma {pattern}", name) for pattern, name in DEVICES)):
-        said.setdefault(name, []).append(f"`{word}`")
-    yield from (f"| {', '.join(words)} | `{name}` |" for name, words in said.items())
+        sentences.setdefault(name, []).append(f"`{word}`")
+    yield from (f"| {', '.join(words)} | `{name}` |" for name, words in sentences.items())
 
 
 def _profile(profile: Profile) -> Iterator[str]:

@@ -19,11 +19,11 @@ from kubectl_ddp.spec.job_key import Group
 from tools.docs.ddpjob_crd import HEADER, Schema, root_schema
 
 CHART: Final = Path(__file__).parents[2] / "charts" / "ddp-job"
-ABOUT: Final = """\
+README_TEXT: Final = """\
 # The values are the fields of the specification of a DDPJob, as below `spec` of a job file (docs/job-file.md).
 # What is not set, or set to null, stays out of the DDPJob, and a preset or a default of the job decides.
 """
-ABOUT_VALUES: Final = {
+VALUE_DESCRIPTIONS: Final = {
     "name": "Name of the job. Default: the name of the release.",
     "script": "Python file to run, a path in codeClaim. Notation: FILE.",
 }
@@ -60,7 +60,7 @@ def _fields() -> Mapping[str, Schema]:
     """Return the schema of each value in the DDPJob, in the order of the files."""
     root = root_schema()["properties"]
     fields = {"name": root["metadata"]["properties"]["name"], **root["spec"]["properties"]}
-    described = {key: {**fields[key], "description": about} for key, about in ABOUT_VALUES.items()}
+    described = {key: {**fields[key], "description": description} for key, description in VALUE_DESCRIPTIONS.items()}
     return {key: described.get(key, schema) for key, schema in fields.items() if key not in LEFT_OUT}
 
 
@@ -68,7 +68,7 @@ def _values() -> Iterator[str]:
     fields = _fields()
     keys = {group: [key for key, field in FILE_KEYS.items() if field.group is group] for group in Group}
     keys[Group.JOB] += CONTROLS
-    yield f"{HEADER}\n{ABOUT}"
+    yield f"{HEADER}\n{README_TEXT}"
     for group, members in keys.items():
         yield f"\n# {group}\n"
         for key in (key for key in members if key in fields):
@@ -86,7 +86,7 @@ def _plain(schema: Schema) -> Schema:
     if "items" in schema:
         made["items"] = _plain(schema["items"])
     if "properties" in schema:
-        made |= {"properties": {key: _plain(each) for key, each in schema["properties"].items()}}
+        made |= {"properties": {key: _plain(field) for key, field in schema["properties"].items()}}
         made["additionalProperties"] = False
     elif "additionalProperties" in schema:
         made["additionalProperties"] = _or_null(_plain(schema["additionalProperties"]))

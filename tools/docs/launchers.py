@@ -15,5 +15,7 @@ _TABLE: Final = re.compile(r"(?<=\| \| `ddp` \| `torchrun` \|\n\|---\|---\|---\|
 
 def files() -> Mapping[Path, str]:
     """Return path → text of the page."""
-    rows = "".join(f"| {each.subject} | {each.ddp} | {each.torchrun} |\n" for each in DIFFERENCES)
+    rows = "".join(
+        f"| {difference.subject} | {difference.ddp} | {difference.torchrun} |\n" for difference in DIFFERENCES
+    )
     return {PAGE: _TABLE.sub(rows, PAGE.read_text(encoding="utf-8"))}

@@ -20,7 +20,7 @@ class Role:
     """One ClusterRole and the rows of the table that it grants."""
 
     name: str
-    about: str
+    description: str
     """Allowed actions, as words that follow *may*."""
     grants: Callable[[Need, Right], bool]
 
@@ -74,12 +74,12 @@ def check_role_coverage(role: Role, command: str) -> tuple[bool, list[str]]:
     """
     granted = set(role.permissions())
     has_ddpjobs = any(right.resource == ddpjob.PLURAL and right.verb not in READING for right in granted)
-    mine = [
+    rights = [
         need
         for need, right in needs(commands=(command,))
         if right not in granted and not (need.is_of_objects and has_ddpjobs)
     ]
-    return not any(need.is_required for need in mine), list(dict.fromkeys(need.without for need in mine))
+    return not any(need.is_required for need in rights), list(dict.fromkeys(need.without for need in rights))
 
 
 def lines() -> Iterator[str]:

@@ -14,9 +14,9 @@ def text() -> str:
     """Return the text of the file: names that are taken, keys, and keys whose entries are set one by one."""
     keys = [key for key in KEYS if key != PRESET]
     is_map = {key for key in keys if key in FIELDS and FIELDS[key].is_map}
-    told = {
+    rows = {
         "taken": [*PRESETS, *(name for name in fabrics() if name != AUTO)],
         "keys": sorted(key for key in keys if key not in is_map),
         "maps": sorted(is_map),
     }
-    return "{\n" + ",\n".join(f"  {json.dumps(name)}: {json.dumps(words)}" for name, words in told.items()) + "\n}\n"
+    return "{\n" + ",\n".join(f"  {json.dumps(name)}: {json.dumps(words)}" for name, words in rows.items()) + "\n}\n"

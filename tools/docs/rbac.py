@@ -87,7 +87,7 @@ def lines() -> Iterator[str]:
     yield from HEAD.splitlines()
     yield "| Role | Its holder may |"
     yield "| --- | --- |"
-    yield from (f"| `{role.name}` | {role.about} |" for role in ROLES)
+    yield from (f"| `{role.name}` | {role.description} |" for role in ROLES)
     yield from GIVING.splitlines()
     yield from _commands()
     yield ""
@@ -99,7 +99,7 @@ def _commands() -> Iterator[str]:
     shown = [role for role in ROLES if role.name in COLUMNS]
     yield f"| Command | {' | '.join(f'`{role.name}`' for role in shown)} |"
     yield f"| --- |{' --- |' * len(shown)}"
-    for command in dict.fromkeys(each for commands in SECTIONS.values() for each in commands):
+    for command in dict.fromkeys(name for commands in SECTIONS.values() for name in commands):
         yield f"| `{command}` | {' | '.join(_support_text(role, command) for role in shown)} |"
 
 

@@ -31,4 +31,4 @@ def lines() -> Iterator[str]:
         yield from ("", f"## {group.heading.capitalize()}", "", f"{group.__doc__}", "")
         for action in add_options(ArgumentParser(), group):
             value = f" {action.metavar}" if action.metavar else ""
-            yield f"- {', '.join(f'`{each}{value}`' for each in action.option_strings)}: {action.help}"
+            yield f"- {', '.join(f'`{flag}{value}`' for flag in action.option_strings)}: {action.help}"

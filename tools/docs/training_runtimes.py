@@ -59,7 +59,7 @@ def runtime(name: str, nodes: str, mount: RuntimeMount) -> Object:
     keys |= {"cpu": "1", "memory": "2Gi", "runtimeMount": str(mount), "egress": "open", "gang": "none"}
     layer = {key: Given(value, Origin(Kind.FILE, key)) for key, value in keys.items()}
     spec = resolve([layer], DefaultingContext(image=IMAGES["image"])).spec
-    found = next(each for each in render(spec, "run") if each["kind"] == "TrainingRuntime")
+    found = next(item for item in render(spec, "run") if item["kind"] == "TrainingRuntime")
     found["kind"] = "ClusterTrainingRuntime"
     found["metadata"] = {"name": name, "labels": {"trainer.kubeflow.org/framework": "torch"}}
     pod = job_kinds.at(found, ENGINE.template)
@@ -73,7 +73,7 @@ def runtime(name: str, nodes: str, mount: RuntimeMount) -> Object:
 
 def _derive_secret(spec: Object) -> None:
     """Replace the Secret of the run by a volume that an init container fills."""
-    [volume] = [each for each in spec["volumes"] if each["name"] == SECRET_KEY]
+    [volume] = [entry for entry in spec["volumes"] if entry["name"] == SECRET_KEY]
     del volume["secret"]
     volume["emptyDir"] = {"medium": "Memory", "sizeLimit": "1Mi"}
     spec["volumes"].append({"name": KEY_VOLUME, "secret": {"secretName": KEY_SECRET, "defaultMode": 0o400}})
@@ -105,7 +105,11 @@ def _start_torchrun(container: Object, nodes: str) -> None:
         flags.append(f"--nnodes={nodes}")
     flags = [flag.replace(f"={NAME}-", f"=$({Env.JOB})-").replace("=run", f"=$({Env.RUN_ID})") for flag in flags]
     container["command"] = ["torchrun"]
-    fixed = [each for each in container["env"] if each["name"] not in {Env.JOB, Env.RUN_ID, "NVIDIA_VISIBLE_DEVICES"}]
+    fixed = [
+        variable
+        for variable in container["env"]
+        if variable["name"] not in {Env.JOB, Env.RUN_ID, "NVIDIA_VISIBLE_DEVICES"}
+    ]
     container["env"] = [
         _label_env(Env.JOB, ENGINE.pod_label),
         _label_env(Env.RUN_ID, JOBSET_UID),

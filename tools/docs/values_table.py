@@ -113,10 +113,10 @@ def _at(values: Any, key: str) -> Any:
 def _inside(schema: Schema, key: str, node: Schema) -> Iterator[Row]:
     """What an item of a list or of a map holds."""
     for below, item in _items(schema, key, node):
-        for name, each in item.get("properties", {}).items():
-            inner = resolved(schema, each)
-            if "description" in each:
-                yield Row(f"{below}.{name}", "", _may_be(schema, inner), each["description"])
+        for name, field in item.get("properties", {}).items():
+            inner = resolved(schema, field)
+            if "description" in field:
+                yield Row(f"{below}.{name}", "", _may_be(schema, inner), field["description"])
             yield from _inside(schema, f"{below}.{name}", inner)
 
 
@@ -132,7 +132,7 @@ def _items(schema: Schema, key: str, node: Schema) -> Iterator[tuple[str, Schema
 def _may_be(schema: Schema, node: Schema) -> str:
     """What a value may be, for a person."""
     if "enum" in node:
-        return ", ".join(f"`{json.dumps(each).strip(chr(34))}`" for each in node["enum"])
+        return ", ".join(f"`{json.dumps(value).strip(chr(34))}`" for value in node["enum"])
     kinds = node.get("type", "object")
     words = [_kind(schema, kind, node) for kind in ([kinds] if isinstance(kinds, str) else kinds)]
     return " or ".join(words)

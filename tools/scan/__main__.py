@@ -22,7 +22,7 @@ def main(checkov: str) -> int:
     """Scan, and say what is wrong; 1 where something is."""
     count = _write()
     report = _scan(checkov)
-    failures = [_failure(each) for each in report["results"]["failed_checks"]]
+    failures = [_failure(check) for check in report["results"]["failed_checks"]]
     wrong = judge(failures, read())
     for line in wrong:
         print(f"error: {line}", file=sys.stderr)

@@ -49,8 +49,8 @@ def everything() -> Iterator[tuple[str, list[Object]]]:
     helm = helms()[max(helms())]
     yield from _charts(helm)
     for overlay in sorted(path.parent for path in (MANIFESTS / "overlays").glob("*/kustomization.yaml")):
-        said = subprocess.run([kubectl, "kustomize", str(overlay)], capture_output=True, text=True, check=True).stdout
-        yield f"overlay-{overlay.name}", _documents(said)
+        output = subprocess.run([kubectl, "kustomize", str(overlay)], capture_output=True, text=True, check=True).stdout
+        yield f"overlay-{overlay.name}", _documents(output)
     for example in sorted((MANIFESTS / "examples").glob("*/*.yaml")):
         yield f"example-{example.stem}-{example.parent.name}", _documents(example.read_text())
 

@@ -43,11 +43,13 @@ def read(file: Path = FILE) -> list[Skip]:
 
 def judge(failures: list[Failure], skips: list[Skip]) -> list[str]:
     """A line for each failure that no row covers, and for each row that covers nothing or has no reason."""
-    said = [
-        f"{each.check} ({each.name}): {each.item} in {each.source}"
-        for each in failures
-        if not any(skip.covers(each) for skip in skips)
+    problems = [
+        f"{failure.check} ({failure.name}): {failure.item} in {failure.source}"
+        for failure in failures
+        if not any(skip.covers(failure) for skip in skips)
     ]
-    idle = [skip for skip in skips if not any(skip.covers(each) for each in failures)]
-    said += [f"{skip.check} of {skip.objects} in {FILE.name} meets nothing; take the row out" for skip in idle]
-    return said + [f"{skip.check} of {skip.objects} in {FILE.name} has no reason" for skip in skips if not skip.reason]
+    idle = [skip for skip in skips if not any(skip.covers(failure) for failure in failures)]
+    problems += [f"{skip.check} of {skip.objects} in {FILE.name} meets nothing; take the row out" for skip in idle]
+    return problems + [
+        f"{skip.check} of {skip.objects} in {FILE.name} has no reason" for skip in skips if not skip.reason
+    ]

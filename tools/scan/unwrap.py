@@ -16,7 +16,7 @@ OF_NO_NAMESPACE: Final = ("Cluster", "Namespace", "PriorityClass", "ValidatingAd
 
 def unwrapped(objects: Sequence[Object]) -> Iterator[Object]:
     """The objects as they will stand in a namespace, and for each kind of pod of a custom resource a Job of its own."""
-    items = [each for item in objects for each in (item["items"] if item["kind"] == "List" else [item])]
+    items = [entry for item in objects for entry in (item["items"] if item["kind"] == "List" else [item])]
     for item in items:
         yield _placed(deepcopy(item))
     for item in items:
@@ -34,13 +34,13 @@ def _placed(item: Object) -> Object:
 def _templates(value: Any, role: str = "") -> Iterator[tuple[str, Object]]:
     """Each pod template in an object, and its role: the nearest name of an entry of a list or of ReplicaSpecs."""
     if isinstance(value, list):
-        for each in value:
-            yield from _templates(each, str(each.get("name", role)) if isinstance(each, dict) else role)
+        for child in value:
+            yield from _templates(child, str(child.get("name", role)) if isinstance(child, dict) else role)
     for key, inner in value.items() if isinstance(value, dict) else ():
         if key == "template" and isinstance(inner.get("spec"), dict) and "containers" in inner["spec"]:
             yield role, inner
         elif key.endswith("ReplicaSpecs"):
-            yield from (found for name, each in inner.items() for found in _templates(each, name))
+            yield from (found for name, child in inner.items() for found in _templates(child, name))
         else:
             yield from _templates(inner, role)
 

@@ -24,7 +24,7 @@ def download_wheel(version: str, folder: Path) -> Path:
     Raises:
         subprocess.CalledProcessError: pip found no such version.
     """
-    platforms = [f"--platform={each}" for each in _PLATFORMS]
+    platforms = [f"--platform={platform}" for platform in _PLATFORMS]
     wanted = ["--no-deps", "--only-binary=:all:", "--python-version=3.11", f"--dest={folder}", f"torch=={version}"]
     subprocess.run([sys.executable, "-m", "pip", "download", "--quiet", *platforms, *wanted], check=True)
     return next(folder.glob("torch-*.whl"))

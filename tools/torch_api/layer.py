@@ -56,15 +56,20 @@ class Layer:
             if isinstance(node, ast.ClassDef) and found is not None:
                 made = self._in_class(found, "__init__", 0) or self._in_class(found, "__new__", 0)
                 functions = made.nodes if made else []
-                if not functions and any("dataclass" in ast.unparse(each) for each in node.decorator_list):
-                    names |= {name for each in node.body if isinstance(each, ast.AnnAssign) for name in _assigned(each)}
+                if not functions and any("dataclass" in ast.unparse(decorator) for decorator in node.decorator_list):
+                    names |= {
+                        name
+                        for statement in node.body
+                        if isinstance(statement, ast.AnnAssign)
+                        for name in _assigned(statement)
+                    }
             else:
                 functions = [node]
             for function in functions:
                 if not isinstance(function, ast.FunctionDef | ast.AsyncFunctionDef):
                     return None
                 given = function.args
-                names |= {each.arg for each in (*given.posonlyargs, *given.args, *given.kwonlyargs)}
+                names |= {argument.arg for argument in (*given.posonlyargs, *given.args, *given.kwonlyargs)}
                 names |= {ANY} if given.kwarg else set()
         return sorted(names - {"self", "cls"}) or None
 
@@ -78,8 +83,8 @@ class Layer:
             for node in statements:
                 if isinstance(node, ast.ImportFrom):
                     source = _absolute(module, node, is_package=self._is_package(module))
-                    stars += [source for each in node.names if each.name == "*"]
-                    names = [each.name for each in node.names if (each.asname or each.name) == name]
+                    stars += [source for alias in node.names if alias.name == "*"]
+                    names = [alias.name for alias in node.names if (alias.asname or alias.name) == name]
                     origin = f"{source}.{names[0]}" if names else ""
                     if origin not in ("", f"{module}.{name}") and (found := self.find(origin, steps + 1)):
                         return found
@@ -96,7 +101,7 @@ class Layer:
             nodes = _defined(list(_statements(node.body)), name)
             if nodes:
                 return Definition(owner.module, nodes)
-            for base in [*node.bases, *(each.value for each in node.keywords if each.arg == "metaclass")]:
+            for base in [*node.bases, *(keyword.value for keyword in node.keywords if keyword.arg == "metaclass")]:
                 found = self._base(owner.module, base, steps)
                 if found and (inherited := self._in_class(found, name, steps + 1)) and steps < _MOST_STEPS:
                     return inherited
@@ -141,18 +146,18 @@ def _defined(statements: list[ast.stmt], name: str) -> list[Node]:
 
 
 def _imported(node: ast.Import) -> set[str]:
-    return {each.asname or each.name for each in node.names}
+    return {alias.asname or alias.name for alias in node.names}
 
 
 def _assigned(node: ast.stmt) -> set[str]:
     targets = node.targets if isinstance(node, ast.Assign) else [getattr(node, "target", None)]
-    named = [each for target in targets if target is not None for each in ast.walk(target)]
-    return {each.id for each in named if isinstance(each, ast.Name)}
+    named = [part for target in targets if target is not None for part in ast.walk(target)]
+    return {part.id for part in named if isinstance(part, ast.Name)}
 
 
 def _absolute(module: str, node: ast.ImportFrom, *, is_package: bool) -> str:
     if not node.level:
         return node.module or ""
     parts = module.split(".")
-    kept = parts[: len(parts) - node.level + (1 if is_package else 0)]
-    return ".".join([*kept, *([node.module] if node.module else [])])
+    parent = parts[: len(parts) - node.level + (1 if is_package else 0)]
+    return ".".join([*parent, *([node.module] if node.module else [])])

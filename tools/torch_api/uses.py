@@ -38,14 +38,14 @@ def _uses_in(file: Path) -> Iterator[Use]:
     known = dict(_imports_in(tree))
     inner = {id(node.value) for node in ast.walk(tree) if isinstance(node, ast.Attribute)}
     keywords = {
-        id(node.func): tuple(each.arg for each in node.keywords if each.arg)
+        id(node.func): tuple(keyword.arg for keyword in node.keywords if keyword.arg)
         for node in ast.walk(tree)
         if isinstance(node, ast.Call)
     }
     name = file.relative_to(ROOT) if file.is_relative_to(ROOT) else file
     for node in ast.walk(tree):
         if isinstance(node, ast.ImportFrom) and _is_torch(node.module):
-            yield from (Use(f"{node.module}.{each.name}", (), f"{name}:{node.lineno}") for each in node.names)
+            yield from (Use(f"{node.module}.{alias.name}", (), f"{name}:{node.lineno}") for alias in node.names)
         elif isinstance(node, ast.Attribute | ast.Name) and id(node) not in inner and (path := _path_of(node, known)):
             yield Use(path, keywords.get(id(node), ()), f"{name}:{node.lineno}")
 
@@ -53,12 +53,12 @@ def _uses_in(file: Path) -> Iterator[Use]:
 def _imports_in(tree: ast.Module) -> Iterator[tuple[str, str]]:
     for node in ast.walk(tree):
         if isinstance(node, ast.Import):
-            for each in node.names:
-                if _is_torch(each.name):
-                    yield (each.asname, each.name) if each.asname else ("torch", "torch")
+            for alias in node.names:
+                if _is_torch(alias.name):
+                    yield (alias.asname, alias.name) if alias.asname else ("torch", "torch")
         elif isinstance(node, ast.ImportFrom) and _is_torch(node.module):
-            for each in node.names:
-                yield each.asname or each.name, f"{node.module}.{each.name}"
+            for alias in node.names:
+                yield alias.asname or alias.name, f"{node.module}.{alias.name}"
 
 
 def _is_torch(module: str | None) -> bool:

@@ -109,7 +109,7 @@ def test_the_command_stores_a_report_and_refuses_one_of_a_rehearsal(
     page, kept, given = tmp_path / "status.md", tmp_path / "kept.json", tmp_path / "report.json"
     page.write_text(f"{BEGIN}\n{END}\n")
     monkeypatch.setattr(report, "PAGE", page)
-    monkeypatch.setattr(report, "KEPT", kept)
+    monkeypatch.setattr(report, "REPORT_FILE", kept)
     monkeypatch.setattr(report, "load_results", lambda: load_results(kept))
     given.write_text(json.dumps(made(check("A"))))
     assert report.main([str(given)]) == 0

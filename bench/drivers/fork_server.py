@@ -13,22 +13,22 @@ def children(pid: int) -> list[int]:
         return []
 
 
-def zygote_pids(agent: int) -> list[int]:
+def fork_server_pids(agent: int) -> list[int]:
     """Return the fork server of an agent, if any: the oldest child with its command line, which forks share."""
     alike = [child for child in children(agent) if b"fork_server_process.py" in _read(child, "cmdline")]
     return sorted(alike, key=_started)[:1]
 
 
-def has_ready_zygote(agent: int) -> bool:
+def is_fork_server_ready(agent: int) -> bool:
     """Return whether the agent's fork server has imported all modules and sleeps in a read of its socket."""
-    return any(b"unix" in (place := _read(zygote, "wchan")) or b"recv" in place for zygote in zygote_pids(agent))
+    return any(b"unix" in (place := _read(pid, "wchan")) or b"recv" in place for pid in fork_server_pids(agent))
 
 
 def workers(agent: int) -> list[int]:
     """Return the workers of an agent, started or forked."""
     kinds = (b"bootstrap.py", b"fork_server_process.py")  # a fork has the command line of its fork server
     living = [child for child in children(agent) if any(kind in _read(child, "cmdline") for kind in kinds)]
-    return [child for child in living if child not in zygote_pids(agent)]
+    return [child for child in living if child not in fork_server_pids(agent)]
 
 
 def _started(process: int) -> int:
