@@ -21,7 +21,7 @@ from kubectl_ddp.errors import DdpError, NotFound
 from kubectl_ddp.render import render
 from kubectl_ddp.spec.model import JobSpec
 from kubectl_ddp.values.program import Module
-from kubectl_ddp.values.quantity import Cpu, Memory, Nodes
+from kubectl_ddp.values.quantity import Cpu, Memory, NodeRange
 
 Json = dict[str, Any]
 
@@ -170,7 +170,12 @@ def _spec(number: int, pods: int) -> JobSpec:
     sizes = {"cpu": Cpu(4000), "memory": Memory(2**34), "shm": Memory(2**30)}
     program: dict[str, Any] = {"program": Module("ddp_trainer"), "args": ("train", "--task", "digits")}
     return JobSpec(
-        name=f"job-{number:04}", nnodes=Nodes(1, pods), nproc=RANKS, image="example.com/trainer:1", **program, **sizes
+        name=f"job-{number:04}",
+        nnodes=NodeRange(1, pods),
+        nproc=RANKS,
+        image="example.com/trainer:1",
+        **program,
+        **sizes,
     )
 
 

@@ -19,7 +19,7 @@ from kubectl_ddp.kube.kueue_queue import KUEUE_QUEUE, is_resizable
 from kubectl_ddp.kube.objects import Object, Snapshot, condition_of, main_status
 from kubectl_ddp.kube.timestamps import epoch
 from kubectl_ddp.status.termination_message import stores, workers
-from kubectl_ddp.values.quantity import Nodes
+from kubectl_ddp.values.quantity import NodeRange
 
 OVER: Final = frozenset({"Succeeded", "Failed"})
 SILENT_SECONDS: Final = 60.0
@@ -190,7 +190,7 @@ def running_job(
         ValueError, KeyError, TypeError: If the specification in its annotation is malformed.
     """
     job = snapshot.job
-    nodes = Nodes(*job_kinds.bounds(job))
+    nodes = NodeRange(*job_kinds.bounds(job))
     metadata = job["metadata"]
     is_over = bool(OVER & job_kinds.conditions(job).keys())
     return RunningJob(
@@ -210,7 +210,7 @@ def running_job(
     )
 
 
-def _sizes(job: Object, nodes: Nodes) -> Sequence[int]:
+def _sizes(job: Object, nodes: NodeRange) -> Sequence[int]:
     text = str(job_kinds.submitted_spec(job).get("parallel") or "")
     if not text or not nodes.is_elastic:
         return range(nodes.minimum, nodes.maximum + 1)

@@ -10,7 +10,7 @@ from kubectl_ddp.engines import ENGINES, Engine
 from kubectl_ddp.errors import PreflightFailed
 from kubectl_ddp.render.choose import (
     GANG_KINDS,
-    Facts,
+    ClusterKinds,
     choose_engine,
     choose_gang,
     kinds_to_discover,
@@ -25,10 +25,10 @@ from tests.support.jobs import a_job
 PREFERENCE = tuple(engine for engine in Engine if engine is not Engine.AUTO)
 
 
-def facts(*engines: Engine, gang: Gang | None = None, version: tuple[int, int] = (1, 36)) -> Facts:
+def facts(*engines: Engine, gang: Gang | None = None, version: tuple[int, int] = (1, 36)) -> ClusterKinds:
     kinds = {(ENGINES[engine].api_version, ENGINES[engine].kind) for engine in (*engines, Engine.JOB)}
     kinds |= {kind for name, kind in GANG_KINDS if name is gang}
-    return Facts("lab", version, frozenset(kinds))
+    return ClusterKinds("lab", version, frozenset(kinds))
 
 
 @pytest.mark.parametrize("first", range(len(PREFERENCE)))
@@ -69,7 +69,7 @@ def test_a_gang_that_nobody_makes_is_refused() -> None:
 )
 def test_the_native_gang_takes_the_newest_version_that_is_served_and_known(served: tuple[str, ...], taken: str) -> None:
     kinds = frozenset((f"scheduling.k8s.io/{version}", "Workload") for version in served)
-    assert native_version(a_job(gang=Gang.NATIVE), Facts("lab", (1, 36), kinds)) == taken
+    assert native_version(a_job(gang=Gang.NATIVE), ClusterKinds("lab", (1, 36), kinds)) == taken
 
 
 def test_a_native_gang_without_its_feature_gates_is_refused_with_their_names() -> None:
@@ -82,7 +82,7 @@ def test_a_native_gang_without_its_feature_gates_is_refused_with_their_names() -
 
 def test_the_native_gang_is_the_last_choice() -> None:
     served = facts(gang=Gang.KAI).kinds | facts(gang=Gang.NATIVE).kinds
-    assert choose_gang(a_job(gang=Gang.AUTO), Facts("lab", (1, 36), served)) is Gang.KAI
+    assert choose_gang(a_job(gang=Gang.AUTO), ClusterKinds("lab", (1, 36), served)) is Gang.KAI
 
 
 def test_a_settled_job_leaves_nothing_open_and_is_otherwise_the_same() -> None:

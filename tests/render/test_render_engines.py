@@ -15,7 +15,7 @@ from kubectl_ddp.kube.objects import Object
 from kubectl_ddp.render import Site, engine_of, render
 from kubectl_ddp.render.objects import PLACEHOLDER
 from kubectl_ddp.spec.model import JobSpec
-from kubectl_ddp.values.quantity import Nodes
+from kubectl_ddp.values.quantity import NodeRange
 from tests.support.jobs import a_job, jobs
 from tests.support.rendered import store_job, worker_job, worker_template
 
@@ -58,7 +58,7 @@ def test_each_engine_has_its_root_and_all_have_the_same_companions(engine: Engin
 
 @pytest.mark.parametrize("engine", ENGINES)
 def test_spares_are_pods_beyond_the_maximum_of_a_group(engine: Engine) -> None:
-    objects = objects_of(engine, nnodes=Nodes(2, 4), spares=2)
+    objects = objects_of(engine, nnodes=NodeRange(2, 4), spares=2)
     root = job_kinds.root_of(objects)
     assert job_kinds.desired_nodes(root) == 6
     assert job_kinds.bounds(root) == (2, 4)
@@ -127,7 +127,7 @@ def test_exit_codes_mean_on_a_batch_job_what_they_mean_to_the_operator(engine: E
 
 @pytest.mark.parametrize("engine", BATCH)
 def test_a_batch_job_keeps_one_pod_per_node_and_ends_with_the_least_of_groups(engine: Engine) -> None:
-    job = worker_job(objects_of(engine, nnodes=Nodes(2, 8), max_restarts=10))
+    job = worker_job(objects_of(engine, nnodes=NodeRange(2, 8), max_restarts=10))
     assert (job["completionMode"], job["completions"], job["parallelism"]) == ("Indexed", 8, 8)
     assert job["backoffLimit"] == 80
     assert job["successPolicy"] == {"rules": [{"succeededCount": 2}]}
@@ -135,7 +135,7 @@ def test_a_batch_job_keeps_one_pod_per_node_and_ends_with_the_least_of_groups(en
 
 
 def test_a_backoff_beyond_what_kubernetes_counts_is_the_largest_it_counts() -> None:
-    job = worker_job(objects_of(Engine.JOB, nnodes=Nodes(1, 100_000), max_restarts=100_000_000))
+    job = worker_job(objects_of(Engine.JOB, nnodes=NodeRange(1, 100_000), max_restarts=100_000_000))
     assert job["backoffLimit"] == 2**31 - 1
 
 
@@ -175,7 +175,7 @@ def test_a_set_is_never_begun_anew_since_its_job_counts_already() -> None:
 
 
 def test_a_train_job_brings_its_runtime_and_is_told_how_many() -> None:
-    runtime, job, *_ = objects_of(Engine.TRAINJOB, nnodes=Nodes(2, 8))
+    runtime, job, *_ = objects_of(Engine.TRAINJOB, nnodes=NodeRange(2, 8))
     assert runtime["metadata"]["name"] == job["metadata"]["name"] == "digits"
     assert job["spec"]["runtimeRef"] == {
         "apiGroup": "trainer.kubeflow.org",

@@ -18,7 +18,7 @@ from kubectl_ddp.kube.ddpjob import KIND
 from kubectl_ddp.render.objects import PLACEHOLDER
 from kubectl_ddp.spec.job_file import read
 from kubectl_ddp.spec.resolve import DefaultingContext, resolve
-from kubectl_ddp.values.quantity import Nodes
+from kubectl_ddp.values.quantity import NodeRange
 from tools.docs.examples import JOB_FILE, RENDERED, targets
 
 ROOT = Path(__file__).parents[2]
@@ -77,7 +77,7 @@ def arguments(job_file: Path) -> tuple[str, ...]:
 
 def test_the_digits_example_is_the_job_of_the_demo() -> None:
     spec = resolve([read(str(EXAMPLES / f"digits{JOB_FILE}"))], DefaultingContext(image="ddp-trainer:1")).spec
-    assert (spec.name, spec.nnodes, spec.nproc, spec.gpus) == ("digits", Nodes(1, 2), 2, 0)
+    assert (spec.name, spec.nnodes, spec.nproc, spec.gpus) == ("digits", NodeRange(1, 2), 2, 0)
 
 
 def test_each_engine_has_the_objects_of_an_example() -> None:

@@ -17,7 +17,7 @@ from kubectl_ddp.kube import job_kinds
 from kubectl_ddp.kube.objects import Object
 from kubectl_ddp.render import Site, render
 from kubectl_ddp.render.objects import PLACEHOLDER
-from kubectl_ddp.spec.job_key import Given, Kind, Origin
+from kubectl_ddp.spec.job_key import Given, Origin, OriginKind
 from kubectl_ddp.spec.model import JobSpec
 from kubectl_ddp.spec.resolve import DefaultingContext, resolve
 from kubectl_ddp.util.yaml_text import to_yaml
@@ -46,7 +46,9 @@ def job(fabric: str, engine: Engine = Engine.JOB, **said: Any) -> JobSpec:
     given = {"module": "vision", "name": "big", "nnodes": "2:4", "gpus": "8", "fabric": fabric, "engine": engine}
     given |= {"rdma": DEVICES[fabric]} if fabric in DEVICES else {}
     layer = {
-        key.replace("__", "."): Given(value, Origin(Kind.FLAG, key)) for key, value in (given | said).items() if value
+        key.replace("__", "."): Given(value, Origin(OriginKind.FLAG, key))
+        for key, value in (given | said).items()
+        if value
     }
     return resolve([layer], DefaultingContext(image="registry.example.com/vision:1.4.2")).spec
 

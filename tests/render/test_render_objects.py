@@ -27,7 +27,7 @@ from ddp_trainer.common.constants import (
     PortName,
     Role,
 )
-from kubectl_ddp.code import archive
+from kubectl_ddp.code import pack
 from kubectl_ddp.code.archive import PART_BYTES, read_back
 from kubectl_ddp.kube.job_kinds import root_of
 from kubectl_ddp.kube.objects import Object
@@ -39,7 +39,7 @@ from kubectl_ddp.spec.serialization import digest, spec_from_dict
 from kubectl_ddp.values.network_peers import DnsServer, Reader
 from kubectl_ddp.values.parsers import Egress
 from kubectl_ddp.values.program import Command, Script
-from kubectl_ddp.values.quantity import Nodes
+from kubectl_ddp.values.quantity import NodeRange
 from tests.support.jobs import a_job, jobs
 from tests.support.rendered import RUN, container, environment, expanded, templates
 
@@ -143,7 +143,7 @@ def test_the_root_says_which_job_it_is() -> None:
 
 
 def test_the_elastic_policy_points_at_the_store_and_names_the_run() -> None:
-    spec = by_kind(a_job(nnodes=Nodes(2, 8), max_restarts=7))["PyTorchJob"]["spec"]
+    spec = by_kind(a_job(nnodes=NodeRange(2, 8), max_restarts=7))["PyTorchJob"]["spec"]
     assert spec["nprocPerNode"] == "2"
     assert spec["elasticPolicy"] == {
         "minReplicas": 2,
@@ -161,7 +161,7 @@ def test_the_elastic_policy_points_at_the_store_and_names_the_run() -> None:
 
 @pytest.mark.parametrize(("restarts", "limit"), [(0, 8), (1, 8), (10, 80)])
 def test_one_incident_on_every_node_does_not_use_up_the_backoff(restarts: int, limit: int) -> None:
-    policy = by_kind(a_job(nnodes=Nodes(2, 8), max_restarts=restarts))["PyTorchJob"]["spec"]["runPolicy"]
+    policy = by_kind(a_job(nnodes=NodeRange(2, 8), max_restarts=restarts))["PyTorchJob"]["spec"]["runPolicy"]
     assert policy == {"cleanPodPolicy": "Running", "suspend": False, "backoffLimit": limit}
 
 
@@ -339,7 +339,7 @@ def test_a_large_directory_travels_in_several_config_maps_and_is_whole_in_the_po
         directory.mkdir()
     noise = random.Random(0).randbytes(2 * PART_BYTES)
     (project / "table.bin").write_bytes(noise)
-    code = archive(str(project))
+    code = pack(str(project))
     made = render(a_job(args=(), code="project"), RUN, code=code)
     maps = [item for item in made if item["kind"] == "ConfigMap"]
     names = [f"digits-code-{code.hash}{end}" for end in ("", "-1", "-2")]

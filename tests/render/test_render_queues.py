@@ -17,14 +17,14 @@ from kubectl_ddp.kube.objects import Object
 from kubectl_ddp.render import render
 from kubectl_ddp.values.pod import Rdma, Topology
 from kubectl_ddp.values.program import Gang, QueueResize
-from kubectl_ddp.values.quantity import BadValue, Nodes
+from kubectl_ddp.values.quantity import BadValue, NodeRange
 from kubectl_ddp.values.volumes import Mount, SecretFiles
 from tests.support.jobs import a_job
 from tests.support.rendered import store_job, worker_template
 
 RUN = "0123456789ab"
 ENGINES = tuple(engine for engine in Engine if engine is not Engine.AUTO)
-ELASTIC = Nodes(2, 8)
+ELASTIC = NodeRange(2, 8)
 
 
 def rendered(**changes: Any) -> list[Object]:
@@ -69,7 +69,7 @@ def test_kueue_may_begin_an_elastic_indexed_job_with_the_least_number_of_nodes()
     partial = {"kueue.x-k8s.io/job-min-parallelism": "2", "kueue.x-k8s.io/job-completions-equal-parallelism": "true"}
     annotations = job_kinds.root_of(rendered(engine=Engine.JOB, queue="team"))["metadata"]["annotations"]
     assert partial.items() <= annotations.items()
-    for changes in ({"engine": Engine.JOBSET}, {"engine": Engine.JOB, "nnodes": Nodes(8, 8)}):
+    for changes in ({"engine": Engine.JOBSET}, {"engine": Engine.JOB, "nnodes": NodeRange(8, 8)}):
         annotations = job_kinds.root_of(rendered(queue="team", **changes))["metadata"]["annotations"]
         assert not partial.keys() & annotations.keys()
 
@@ -84,14 +84,14 @@ def test_a_job_that_kueue_resizes_while_it_runs_starts_with_its_minimum() -> Non
 
 
 def test_kueue_may_begin_an_indexed_job_without_its_spares() -> None:
-    root = job_kinds.root_of(rendered(engine=Engine.JOB, queue="team", nnodes=Nodes(8, 8), spares=1))
+    root = job_kinds.root_of(rendered(engine=Engine.JOB, queue="team", nnodes=NodeRange(8, 8), spares=1))
     assert root["metadata"]["annotations"]["kueue.x-k8s.io/job-min-parallelism"] == "8"
     assert root["spec"]["parallelism"] == 9
 
 
 @pytest.mark.parametrize("engine", [Engine.PYTORCHJOB, Engine.JOBSET, Engine.JOB])
 def test_kueue_keeps_the_pods_of_each_replica_in_one_domain(engine: Engine) -> None:
-    size = {"nnodes": Nodes(4, 4), "nproc": 2, "parallel": LayoutRange.parse("replicate=2,shard=2,pp=2")}
+    size = {"nnodes": NodeRange(4, 4), "nproc": 2, "parallel": LayoutRange.parse("replicate=2,shard=2,pp=2")}
     wishes = tuple(map(Topology.parse, ("pack=block", "replica=rack")))
     found = worker_template(rendered(engine=engine, queue="q", gang=Gang.KUEUE, topology=wishes, **size))
     topology = {key: value for key, value in found["metadata"]["annotations"].items() if "kueue" in key}
@@ -111,7 +111,7 @@ def annotated(objects: list[Object]) -> dict[str, str]:
 
 
 def test_replicas_that_are_kept_together_are_admitted_all_at_once_and_asked_for_as_a_whole_too() -> None:
-    size = {"nnodes": Nodes(2, 4), "nproc": 1, "parallel": LayoutRange.parse("replicate=1:2,shard=2")}
+    size = {"nnodes": NodeRange(2, 4), "nproc": 1, "parallel": LayoutRange.parse("replicate=1:2,shard=2")}
     common = {"engine": Engine.JOB, "queue": "q", "gang": Gang.KUEUE, **size}
     wanted = {
         "kueue.x-k8s.io/podset-preferred-topology": "cloud/rack",
@@ -128,10 +128,10 @@ def test_replicas_that_are_kept_together_are_admitted_all_at_once_and_asked_for_
         ("replica=rack", {"gang": Gang.NONE}, "which Kueue alone does, and the gang is 'none'."),
         ("replica=rack", {"parallel": None}, "and the job has no replicas."),
         ("replica=rack", {"spares": 1}, "and 1 spare would take a place in another domain. Leave spares out"),
-        ("replica=rack", {"nproc": 4, "nnodes": Nodes(1, 1)}, "replicate=2,shard=2' is 2 ranks where a pod has 4."),
+        ("replica=rack", {"nproc": 4, "nnodes": NodeRange(1, 1)}, "replicate=2,shard=2' is 2 ranks where a pod has 4."),
         (
             "replica=rack",
-            {"nnodes": Nodes(1, 2), "parallel": LayoutRange.parse("shard=2:4")},
+            {"nnodes": NodeRange(1, 2), "parallel": LayoutRange.parse("shard=2:4")},
             "a replica of parallel 'shard=2:4' is 2 ranks with 1 node and 4 with 2. Let only replicate change.",
         ),
         ("replica=rack replica=block", {}, "A replica is kept in one domain, and the topology names rack and block."),
@@ -148,7 +148,7 @@ def test_replicas_that_are_kept_together_are_admitted_all_at_once_and_asked_for_
     ],
 )
 def test_replicas_that_cannot_be_kept_together_are_refused(wishes: str, changes: dict[str, Any], sentence: str) -> None:
-    fixed = {"nnodes": Nodes(2, 2), "nproc": 2, "queue": "q", "gang": Gang.KUEUE}
+    fixed = {"nnodes": NodeRange(2, 2), "nproc": 2, "queue": "q", "gang": Gang.KUEUE}
     topology = tuple(map(Topology.parse, wishes.split()))
     layout = LayoutRange.parse("replicate=2,shard=2")
     with pytest.raises(UsageError, match=re.escape(sentence)):
@@ -165,7 +165,7 @@ def test_replicas_that_cannot_be_kept_together_are_refused(wishes: str, changes:
     ],
 )
 def test_a_job_is_packed_by_the_level_of_its_replicas_or_a_wider_one(wishes: str) -> None:
-    size = {"nnodes": Nodes(4, 4), "nproc": 1, "parallel": LayoutRange.parse("replicate=2,shard=2")}
+    size = {"nnodes": NodeRange(4, 4), "nproc": 1, "parallel": LayoutRange.parse("replicate=2,shard=2")}
     common = {"engine": Engine.JOB, "queue": "q", "gang": Gang.KUEUE, **size}
     pack, replica = (wish.partition("=")[2] for wish in wishes.split())
     found = annotated(rendered(topology=tuple(map(Topology.parse, wishes.split())), **common))
@@ -314,7 +314,7 @@ def test_the_type_of_a_gpu_is_a_label_of_its_machine() -> None:
 
 
 def test_a_slice_is_asked_for_instead_of_a_gpu() -> None:
-    found = pod(gpus=1, nproc=1, mig="3g.40gb", nnodes=Nodes(1, 1))
+    found = pod(gpus=1, nproc=1, mig="3g.40gb", nnodes=NodeRange(1, 1))
     limits = found["containers"][0]["resources"]["limits"]
     assert limits["nvidia.com/mig-3g.40gb"] == "1"
     assert "nvidia.com/gpu" not in limits

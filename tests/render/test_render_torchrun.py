@@ -15,7 +15,7 @@ from kubectl_ddp.render.runtime import TORCHRUN
 from kubectl_ddp.spec.model import JobSpec
 from kubectl_ddp.values.pod import RuntimeMount
 from kubectl_ddp.values.program import Launcher, Module
-from kubectl_ddp.values.quantity import Nodes
+from kubectl_ddp.values.quantity import NodeRange
 from tests.support.jobs import a_job
 from tests.support.rendered import RUN, container, environment, worker_pod, worker_template
 
@@ -116,7 +116,7 @@ def test_runs_on_this_machine_have_ports_of_their_own() -> None:
     assert len({endpoint(run) for run in "abcdefgh"}) == 8
 
 
-@pytest.mark.parametrize(("nodes", "policy"), [(Nodes(2, 2), "None"), (Nodes(1, 2), "Running")])
-def test_a_pytorchjob_of_a_fixed_size_keeps_the_pods_that_end_last(nodes: Nodes, policy: str) -> None:
+@pytest.mark.parametrize(("nodes", "policy"), [(NodeRange(2, 2), "None"), (NodeRange(1, 2), "Running")])
+def test_a_pytorchjob_of_a_fixed_size_keeps_the_pods_that_end_last(nodes: NodeRange, policy: str) -> None:
     root = job_kinds.root_of(render(of_torchrun(nnodes=nodes, engine=Engine.PYTORCHJOB), RUN))
     assert root["spec"]["runPolicy"]["cleanPodPolicy"] == policy

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from kubectl_ddp.kube.objects import Object
-from kubectl_ddp.preflight.model import Facts, Subject, subject_of
+from kubectl_ddp.preflight.model import PreflightFacts, Subject, subject_of
 from kubectl_ddp.render import render
 from tests.support.jobs import a_job
 
@@ -57,6 +57,6 @@ def a_pod(
     }
 
 
-def facts(**known: Any) -> Facts:
+def facts(**known: Any) -> PreflightFacts:
     """What was read; a cluster whose machines are fixed."""
-    return Facts(**{"grows": False, **known})
+    return PreflightFacts(**{"grows": False, **known})

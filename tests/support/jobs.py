@@ -14,8 +14,8 @@ from kubectl_ddp.values.network_peers import DnsServer, Reader
 from kubectl_ddp.values.parsers import Effect, Egress, EnvSource, SecretKey, Toleration
 from kubectl_ddp.values.pod import Placement, PullPolicy, Rdma, RuntimeMount, Topology
 from kubectl_ddp.values.program import Command, Gang, Module, Program, QueueResize, Script
-from kubectl_ddp.values.quantity import Cpu, Memory, Nodes
-from kubectl_ddp.values.volumes import CodeClaim, Mount, SecretFiles, Source
+from kubectl_ddp.values.quantity import Cpu, Memory, NodeRange
+from kubectl_ddp.values.volumes import CodeClaim, Mount, SecretFiles, VolumeSource
 
 
 def a_job(**changes: Any) -> JobSpec:
@@ -24,7 +24,7 @@ def a_job(**changes: Any) -> JobSpec:
         "name": "digits",
         "program": Module("ddp_trainer"),
         "args": ("train", "--task", "digits"),
-        "nnodes": Nodes(1, 2),
+        "nnodes": NodeRange(1, 2),
         "nproc": 2,
         "cpu": Cpu(2000),
         "memory": Memory(2 * 2**30),
@@ -64,10 +64,10 @@ NESTED = st.recursive(
 @st.composite
 def mounts(draw: st.DrawFn) -> Mount:
     """Any volume beside the job's own."""
-    source = draw(st.sampled_from(Source))
-    name = str(Memory(draw(st.integers(1, 2**40)))) if source is Source.EMPTY else draw(LABEL)
+    source = draw(st.sampled_from(VolumeSource))
+    name = str(Memory(draw(st.integers(1, 2**40)))) if source is VolumeSource.EMPTY else draw(LABEL)
     path = draw(st.builds("/m/{}".format, LABEL))
-    return Mount(source, name, path, read_only=source is not Source.CONFIG_MAP and draw(st.booleans()))
+    return Mount(source, name, path, read_only=source is not VolumeSource.CONFIG_MAP and draw(st.booleans()))
 
 
 @st.composite
@@ -120,7 +120,7 @@ def programs(draw: st.DrawFn) -> Program:
 def jobs(draw: st.DrawFn) -> JobSpec:
     """Any valid job."""
     least = draw(st.integers(1, 64))
-    nodes = Nodes(least, draw(st.integers(least, 200)))
+    nodes = NodeRange(least, draw(st.integers(least, 200)))
     spares = draw(st.integers(0, 8))
     gpus = draw(st.integers(0, 8))
     nproc = draw(st.integers(1, gpus)) if gpus else draw(st.integers(1, 16))

@@ -61,7 +61,7 @@ _MARKED: Final = re.compile(r"((?<![\w-])--?[a-zA-Z][\w-]*|\$\{?\w+\}?(?:=\w+)?)
 def command(name: str) -> click.Command:
     """Return the click command of this name."""
     entry = COMMANDS[name]
-    found: click.Command = getattr(importlib.import_module(entry.module), entry.attribute)
+    found: click.Command = getattr(importlib.import_module(f"kubectl_ddp.cli.{entry.module}"), entry.attribute)
     return found
 
 

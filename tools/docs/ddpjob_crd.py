@@ -22,7 +22,7 @@ from kubectl_ddp.spec.job_key import Field
 from kubectl_ddp.util.yaml_text import ManifestDumper
 from kubectl_ddp.values import volumes
 from kubectl_ddp.values.parsers import INTEGER_PATTERN
-from kubectl_ddp.values.quantity import Nodes
+from kubectl_ddp.values.quantity import NodeRange
 
 Schema = dict[str, Any]
 
@@ -106,7 +106,7 @@ def _spec_schema() -> Schema:
             "type": "integer",
             "format": "int32",
             "minimum": 1,
-            "maximum": Nodes.LARGEST,
+            "maximum": NodeRange.LARGEST,
             "description": "Nodes to run with now, within nnodes; 'kubectl scale' sets it. Default: the maximum.",
         },
     }
@@ -238,8 +238,8 @@ _FIELD_RULES: Final[Mapping[str, tuple[tuple[str, str], ...]]] = {
     ),
     "nnodes": (
         (
-            f"{_LEAST} >= 1 && {_LEAST} <= {_MOST} && {_MOST} <= {Nodes.LARGEST}".replace("self.nnodes", "self"),
-            f"nodes are N or MIN:MAX, from 1 to {Nodes.LARGEST}, the smaller number first",
+            f"{_LEAST} >= 1 && {_LEAST} <= {_MOST} && {_MOST} <= {NodeRange.LARGEST}".replace("self.nnodes", "self"),
+            f"nodes are N or MIN:MAX, from 1 to {NodeRange.LARGEST}, the smaller number first",
         ),
     ),
 }

@@ -5,8 +5,8 @@ from __future__ import annotations
 import json
 
 from kubectl_ddp.fabrics.catalog import AUTO, fabrics
-from kubectl_ddp.spec.external_values import KEYS, PRESET
-from kubectl_ddp.spec.fields import FIELDS
+from kubectl_ddp.spec.external_values import KEYS
+from kubectl_ddp.spec.fields import FIELDS, PRESET
 from kubectl_ddp.spec.presets import PRESETS
 
 

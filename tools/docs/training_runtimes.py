@@ -21,7 +21,7 @@ from kubectl_ddp.kube.objects import Object
 from kubectl_ddp.render import render
 from kubectl_ddp.render.pod import CONTAINER_SECURITY
 from kubectl_ddp.render.runtime import HOOKS
-from kubectl_ddp.spec.job_key import Given, Kind, Origin
+from kubectl_ddp.spec.job_key import Given, Origin, OriginKind
 from kubectl_ddp.spec.resolve import DefaultingContext, resolve
 from kubectl_ddp.util.yaml_text import to_yaml
 from kubectl_ddp.values.pod import RuntimeMount
@@ -57,7 +57,7 @@ def runtime(name: str, nodes: str, mount: RuntimeMount) -> Object:
     """Return one ClusterTrainingRuntime."""
     keys = {"name": NAME, "command": ["true"], "engine": "trainjob", "nnodes": "1", "nproc": "1", **IMAGES}
     keys |= {"cpu": "1", "memory": "2Gi", "runtimeMount": str(mount), "egress": "open", "gang": "none"}
-    layer = {key: Given(value, Origin(Kind.FILE, key)) for key, value in keys.items()}
+    layer = {key: Given(value, Origin(OriginKind.FILE, key)) for key, value in keys.items()}
     spec = resolve([layer], DefaultingContext(image=IMAGES["image"])).spec
     found = next(item for item in render(spec, "run") if item["kind"] == "TrainingRuntime")
     found["kind"] = "ClusterTrainingRuntime"

@@ -15,9 +15,8 @@ from kubectl_ddp.util.concurrency import Stop
 
 if TYPE_CHECKING:
     from kubectl_ddp.capacity import Inventory
-    from kubectl_ddp.preflight.model import Facts as Known
-    from kubectl_ddp.preflight.model import Subject
-    from kubectl_ddp.render.choose import Facts
+    from kubectl_ddp.preflight.model import PreflightFacts, Subject
+    from kubectl_ddp.render.choose import ClusterKinds
     from kubectl_ddp.spec.model import JobSpec
     from kubectl_ddp.values.parsers import Egress
 
@@ -54,7 +53,7 @@ class Backend(Protocol):
     namespace: str
     """Namespace of the jobs; empty on this machine."""
 
-    def facts(self) -> Facts | None:
+    def facts(self) -> ClusterKinds | None:
         """Return the properties of the place that affect how a job is rendered; ``None`` if nothing depends on them."""
 
     def api_servers(self) -> tuple[str, ...]:
@@ -65,7 +64,9 @@ class Backend(Protocol):
     def effective_egress(self, egress: Egress) -> Egress:
         """Return the egress to render a job with: closed if the job leaves it open and its namespace closes it."""
 
-    def preflight(self, spec: JobSpec, objects: Sequence[Object], *, is_thorough: bool) -> tuple[Subject, Known] | None:
+    def preflight(
+        self, spec: JobSpec, objects: Sequence[Object], *, is_thorough: bool
+    ) -> tuple[Subject, PreflightFacts] | None:
         """Read what the checks need to decide if a job can run here; ``None`` if the place has no checks."""
 
     def inventory(self) -> Inventory:

@@ -23,7 +23,7 @@ from kubectl_ddp.errors import UsageError
 from kubectl_ddp.observe.job_list import observe_jobs, read_jobs
 from kubectl_ddp.render import Code, Site
 from kubectl_ddp.spec.fields import JOB_FILES, PROGRAM_KEYS
-from kubectl_ddp.spec.job_key import Given, Kind, Layer, Origin
+from kubectl_ddp.spec.job_key import Given, Layer, Origin, OriginKind
 from kubectl_ddp.status.job_state import JobState
 from kubectl_ddp.util.process import thread_location
 
@@ -113,7 +113,7 @@ class Client:
             raise UsageError(f"The job has a program, and {twice[0]} names another.", hint="Keep one of them.")
         given: list[Layer] = [layer, layer_of_keywords(keys)]
         if self._where.namespace:
-            given.append({"namespace": Given(self._where.namespace, Origin(Kind.FLAG, "namespace"))})
+            given.append({"namespace": Given(self._where.namespace, Origin(OriginKind.FLAG, "namespace"))})
         with self._location():
             resolved = resolve_job(given, self._where, name_suffix=random_suffix())
             prepared = prepare_job(resolved, self._where, kept=code)
@@ -173,7 +173,7 @@ def _fixed_by(job: JobSource | None) -> frozenset[str]:
 
 def _of_function(function: Callable[..., object], arguments: Mapping[str, Any]) -> tuple[Layer, Code]:
     code = code_of_function(function)
-    origin = Origin(Kind.RULE, "function", "the function that every rank calls")
+    origin = Origin(OriginKind.RULE, "function", "the function that every rank calls")
     values = {
         "name": f"{job_name_of(function)}-{random_suffix()}",
         "script": code.file,

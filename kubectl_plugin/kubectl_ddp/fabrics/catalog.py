@@ -56,7 +56,7 @@ class Target(StrEnum):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Entry:
+class FabricValue:
     """One value that a fabric sets or documents."""
 
     key: str
@@ -93,7 +93,7 @@ class Entry:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Need:
+class FabricRequirement:
     """Requirement on the cluster or the image."""
 
     message: str
@@ -136,8 +136,8 @@ class Profile:
     name: str
     summary: str
     source: str
-    entries: tuple[Entry, ...] = ()
-    needs: tuple[Need, ...] = ()
+    entries: tuple[FabricValue, ...] = ()
+    needs: tuple[FabricRequirement, ...] = ()
     refusals: tuple[ConflictingVariable, ...] = ()
     devices: tuple[str, ...] = ()
     """Prefixes of RDMA resources; a node must request at least one. Empty for a fabric without RDMA devices."""
@@ -218,7 +218,7 @@ def _profile(
     return Profile(
         source=_source(source, ""),
         entries=tuple(entry for item in _flat(entries) for entry in _entries(**item)),
-        needs=tuple(Need(**item | {"source": _source(item["source"], "")}) for item in _flat(needs)),
+        needs=tuple(FabricRequirement(**item | {"source": _source(item["source"], "")}) for item in _flat(needs)),
         refusals=tuple(refusal for item in _flat(refusals) for refusal in _refusals(**item)),
         devices=tuple(devices),
         **rest,
@@ -242,13 +242,13 @@ def _entries(
     source: str,
     emission: str = EmitPolicy.SYSTEM,
     **rest: Any,
-) -> Iterator[Entry]:
+) -> Iterator[FabricValue]:
     """Yield the entry of ``key``, one for each of ``values``, or one for each machine of ``by_machine``."""
     rows = [(name, content, tuple(machines)) for name, content in (values or {key: value}).items()]
     if by_machine:
         rows = [(key, content, (machine,)) for machine, content in by_machine.items()]
     for name, content, only in rows:
-        yield Entry(
+        yield FabricValue(
             key=name,
             value=_text(content),
             machines=only,

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from fnmatch import fnmatchcase
 from typing import Final, TypeAlias
 
-from kubectl_ddp.fabrics.catalog import JOINT, NONE, SET, Entry, profiles
+from kubectl_ddp.fabrics.catalog import JOINT, NONE, SET, FabricValue, profiles
 
 Version: TypeAlias = tuple[int, ...]
 
@@ -48,17 +48,17 @@ class NodeFacts:
     """Version of NCCL in the image; None if unknown."""
 
 
-def effective_entries(name: str, facts: NodeFacts) -> list[Entry]:
+def effective_entries(name: str, facts: NodeFacts) -> list[FabricValue]:
     """Return the entries that the fabric ``name`` sets on nodes with these facts."""
     return [entry for entry in _chosen(name, facts) if _fits(entry, facts.nccl)]
 
 
-def too_new(name: str, facts: NodeFacts) -> list[Entry]:
+def too_new(name: str, facts: NodeFacts) -> list[FabricValue]:
     """Return the entries that the fabric sets only if the image has a newer NCCL."""
     return [entry for entry in _chosen(name, facts) if entry.since and not _fits(entry, facts.nccl)]
 
 
-def _chosen(name: str, facts: NodeFacts) -> Iterator[Entry]:
+def _chosen(name: str, facts: NodeFacts) -> Iterator[FabricValue]:
     found = profiles(name)
     is_alone = len(found) == 1
     for profile in found:
@@ -68,7 +68,7 @@ def _chosen(name: str, facts: NodeFacts) -> Iterator[Entry]:
                 yield entry
 
 
-def _fits(entry: Entry, nccl: Version | None) -> bool:
+def _fits(entry: FabricValue, nccl: Version | None) -> bool:
     if entry.before:
         return nccl is not None and nccl < version(entry.before)
     return not entry.since or nccl is None or nccl >= version(entry.since)

@@ -7,12 +7,12 @@ from typing import Final
 
 from kubectl_ddp.preflight import controller, kueue, namespace_checks, resource_checks
 from kubectl_ddp.preflight.env_rules import environment_findings
-from kubectl_ddp.preflight.model import Check, Facts, Subject, read
+from kubectl_ddp.preflight.model import Check, PreflightFacts, Subject, read
 from kubectl_ddp.spec import rules
 from kubectl_ddp.util.finding import Finding, error, ok
 
 
-def server_takes_it(subject: Subject, facts: Facts) -> Iterator[Finding]:
+def server_takes_it(subject: Subject, facts: PreflightFacts) -> Iterator[Finding]:
     """Check that the objects, and the pods created from them, pass all admission plugins and webhooks."""
     del subject
     refused = read(facts.refused)
@@ -22,7 +22,7 @@ def server_takes_it(subject: Subject, facts: Facts) -> Iterator[Finding]:
         yield ok("The API server takes the objects and their pods (dry run).")
 
 
-def it_is_allowed(subject: Subject, facts: Facts) -> Iterator[Finding]:
+def it_is_allowed(subject: Subject, facts: PreflightFacts) -> Iterator[Finding]:
     """Check that the user has all rights that submit requires. All missing ones are reported together."""
     missing = read(facts.rights)
     if missing:
@@ -33,13 +33,13 @@ def it_is_allowed(subject: Subject, facts: Facts) -> Iterator[Finding]:
         yield ok(f"You may do all that it takes in namespace '{subject.namespace}'.")
 
 
-def check_spec_warnings(subject: Subject, facts: Facts) -> Iterator[Finding]:
+def check_spec_warnings(subject: Subject, facts: PreflightFacts) -> Iterator[Finding]:
     """Warn about fields that are valid but probably not intended. ``submit`` prints the same warnings."""
     del facts
     yield from rules.warnings(subject.spec)
 
 
-def check_environment(subject: Subject, facts: Facts) -> Iterator[Finding]:
+def check_environment(subject: Subject, facts: PreflightFacts) -> Iterator[Finding]:
     """Check the environment variables of the job for values that are wrong or without effect."""
     del facts
     yield from environment_findings(subject.spec)
@@ -74,6 +74,6 @@ OF_THE_CLUSTER: Final[Sequence[Check]] = (
 )
 
 
-def run_checks(checks: Sequence[Check], subject: Subject, facts: Facts) -> list[Finding]:
+def run_checks(checks: Sequence[Check], subject: Subject, facts: PreflightFacts) -> list[Finding]:
     """Return the findings of the checks, without duplicates."""
     return list(dict.fromkeys(finding for check in checks for finding in check(subject, facts)))

@@ -12,7 +12,7 @@ from typing import Final
 from ddp_trainer.common.safe_text import clean_text
 from kubectl_ddp.errors import Forbidden
 from kubectl_ddp.kube.objects import Object, holds
-from kubectl_ddp.preflight.model import Facts, Subject, read
+from kubectl_ddp.preflight.model import PreflightFacts, Subject, read
 from kubectl_ddp.util.finding import Finding, ok, warning
 from kubectl_ddp.util.text_table import pluralize
 from kubectl_ddp.values.program import QueueResize
@@ -23,7 +23,7 @@ _ONLY: Final = "--only-namespace="
 _ERROR: Final = "error: "
 
 
-def check_controller(subject: Subject, facts: Facts) -> Iterator[Finding]:
+def check_controller(subject: Subject, facts: PreflightFacts) -> Iterator[Finding]:
     """Check that an installed controller works, and that one is installed for a job that needs it to grow."""
     pods = managing_pods(read(facts.controller), subject.namespace)
     grows = subject.spec.queue_resize is QueueResize.RUNNING

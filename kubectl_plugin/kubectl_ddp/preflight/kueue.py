@@ -7,12 +7,12 @@ from collections.abc import Iterator, Sequence
 from kubectl_ddp.engines import ENGINES
 from kubectl_ddp.kube.kueue_queue import inactive_reason
 from kubectl_ddp.kube.objects import Object
-from kubectl_ddp.preflight.model import Facts, Subject, read
+from kubectl_ddp.preflight.model import PreflightFacts, Subject, read
 from kubectl_ddp.spec.rules import is_kueue_managed
 from kubectl_ddp.util.finding import Finding, error, ok, warning
 
 
-def check_local_queue(subject: Subject, facts: Facts) -> Iterator[Finding]:
+def check_local_queue(subject: Subject, facts: PreflightFacts) -> Iterator[Finding]:
     """Check that the LocalQueue exists and is active, which Kueue reports only if its ClusterQueue is."""
     local = _local_queue(subject, facts)
     if local is None:
@@ -42,7 +42,7 @@ def _other_queues(names: Sequence[str], *, has_kueue: bool) -> str:
     return f"{way}, or leave --queue out."
 
 
-def check_priority_class(subject: Subject, facts: Facts) -> Iterator[Finding]:
+def check_priority_class(subject: Subject, facts: PreflightFacts) -> Iterator[Finding]:
     """Check that the WorkloadPriorityClass exists. Without it, Kueue ignores the job."""
     name = subject.spec.queue_priority
     if read(facts.queue_priority) is None:
@@ -54,7 +54,7 @@ def check_priority_class(subject: Subject, facts: Facts) -> Iterator[Finding]:
         yield ok(f"The WorkloadPriorityClass '{name}' is there.")
 
 
-def check_engine_integration(subject: Subject, facts: Facts) -> Iterator[Finding]:
+def check_engine_integration(subject: Subject, facts: PreflightFacts) -> Iterator[Finding]:
     """Check that Kueue manages this kind of job. A job of another kind stays suspended in the queue."""
     if not is_kueue_managed(subject.spec):
         return
@@ -73,7 +73,7 @@ def _engine_names(frameworks: frozenset[str]) -> str:
     return ", ".join(found) or "there is none that it does"
 
 
-def check_pending_jobs(subject: Subject, facts: Facts) -> Iterator[Finding]:
+def check_pending_jobs(subject: Subject, facts: PreflightFacts) -> Iterator[Finding]:
     """Report the number of jobs that wait in the same queue, and the next one."""
     if _local_queue(subject, facts) is None:
         return
@@ -96,7 +96,7 @@ def _owner_names(workload: Object, namespace: str) -> list[dict[str, str]]:
     return [{"name": owner["name"]} for owner in owners]
 
 
-def _local_queue(subject: Subject, facts: Facts) -> Object | None:
+def _local_queue(subject: Subject, facts: PreflightFacts) -> Object | None:
     """Return the LocalQueue of the job; ``None`` if the job uses no queue or the queue does not exist."""
     if not is_kueue_managed(subject.spec):
         return None

@@ -36,7 +36,7 @@ class Unknown:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Facts:
+class PreflightFacts:
     """State of a cluster that determines if a job can run in it: objects as read from the API server."""
 
     nodes: Sequence[Object] | Unknown = Unknown()
@@ -86,7 +86,7 @@ def read(fact: T | Unknown) -> T:
     return fact
 
 
-Find = Callable[[Subject, Facts], Iterator[Finding]]
+Find = Callable[[Subject, PreflightFacts], Iterator[Finding]]
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,15 +96,15 @@ class Check:
     name: str
     """Subject of its findings."""
     needs: tuple[str, ...]
-    """Names of the required fields of :class:`Facts`. The check runs only if all of them have been read."""
+    """Names of the required fields of :class:`PreflightFacts`. The check runs only if all of them have been read."""
     find: Find
 
     def __post_init__(self) -> None:
-        unknown = set(self.needs) - {field.name for field in fields(Facts)}
+        unknown = set(self.needs) - {field.name for field in fields(PreflightFacts)}
         if unknown:
             raise ValueError(f"check {self.name} needs {unknown}, which are not facts")
 
-    def __call__(self, subject: Subject, facts: Facts) -> Iterator[Finding]:
+    def __call__(self, subject: Subject, facts: PreflightFacts) -> Iterator[Finding]:
         """Yield the findings, or the reason why a fact could not be read; nothing if a fact was not requested."""
         unread = [fact for name in self.needs if isinstance(fact := getattr(facts, name), Unknown)]
         if not unread:

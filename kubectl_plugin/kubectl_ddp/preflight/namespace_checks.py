@@ -7,7 +7,7 @@ from typing import Any, Final
 
 from kubectl_ddp.kube.objects import Object, selects
 from kubectl_ddp.preflight import model as of
-from kubectl_ddp.preflight.model import Facts, Subject, Unknown, read
+from kubectl_ddp.preflight.model import PreflightFacts, Subject, Unknown, read
 from kubectl_ddp.preflight.resources import copies, parse_nodes, requests_of
 from kubectl_ddp.util.finding import Finding, Severity, error, ok, warning
 from kubectl_ddp.values.parsers import Egress
@@ -16,7 +16,7 @@ MANY: Final = frozenset({"ReadWriteMany"})
 READERS: Final = frozenset({"ReadWriteMany", "ReadOnlyMany"})
 
 
-def check_volume_claims(subject: Subject, facts: Facts) -> Iterator[Finding]:
+def check_volume_claims(subject: Subject, facts: PreflightFacts) -> Iterator[Finding]:
     """Check that every claim exists and can be mounted by all nodes of the job."""
     found = read(facts.claims)
     for name, writes in of.claims(subject).items():
@@ -28,7 +28,7 @@ def check_volume_claims(subject: Subject, facts: Facts) -> Iterator[Finding]:
         )
 
 
-def _claim(subject: Subject, facts: Facts, name: str, claim: Object, *, writes: bool) -> Finding:
+def _claim(subject: Subject, facts: PreflightFacts, name: str, claim: Object, *, writes: bool) -> Finding:
     phase = (claim.get("status") or {}).get("phase", "")
     modes = set(claim["spec"].get("accessModes") or ())
     if "deletionTimestamp" in claim["metadata"] or phase == "Lost":
@@ -49,7 +49,7 @@ def _claim(subject: Subject, facts: Facts, name: str, claim: Object, *, writes: 
     return ok(f"The volume '{name}' is there ({', '.join(sorted(modes))}).")
 
 
-def _for_one_machine(subject: Subject, facts: Facts, name: str, modes: set[str]) -> Finding:
+def _for_one_machine(subject: Subject, facts: PreflightFacts, name: str, modes: set[str]) -> Finding:
     """Return the finding for a volume that one machine can mount: FAIL if no machine has room for all nodes."""
     modes_text, least = ", ".join(sorted(modes)) or "no access mode", subject.spec.nnodes.minimum
     fails = modes == {"ReadWriteOncePod"} and least > 1
@@ -64,12 +64,12 @@ def _for_one_machine(subject: Subject, facts: Facts, name: str, modes: set[str])
     )
 
 
-def check_secrets(subject: Subject, facts: Facts) -> Iterator[Finding]:
+def check_secrets(subject: Subject, facts: PreflightFacts) -> Iterator[Finding]:
     """Check that every Secret exists and has the named entries."""
     yield from _entries(subject, "Secret", of.secrets(subject), read(facts.secrets))
 
 
-def check_config_maps(subject: Subject, facts: Facts) -> Iterator[Finding]:
+def check_config_maps(subject: Subject, facts: PreflightFacts) -> Iterator[Finding]:
     """Check that every ConfigMap exists and has the named entries."""
     yield from _entries(subject, "ConfigMap", of.config_maps(subject), read(facts.config_maps))
 
@@ -92,7 +92,7 @@ def _missing(subject: Subject, kind: str, name: str, hint: str) -> Finding:
     return error(f"There is no {kind} '{name}' in namespace '{subject.namespace}'.", hint)
 
 
-def check_priority_class(subject: Subject, facts: Facts) -> Iterator[Finding]:
+def check_priority_class(subject: Subject, facts: PreflightFacts) -> Iterator[Finding]:
     """Check that the priority class exists. Without it, the job is accepted and then every pod is rejected."""
     if read(facts.priority) is None:
         yield error(
@@ -102,7 +102,7 @@ def check_priority_class(subject: Subject, facts: Facts) -> Iterator[Finding]:
         yield ok(f"The PriorityClass '{subject.spec.priority}' is there.")
 
 
-def check_image_pull_secrets(subject: Subject, facts: Facts) -> Iterator[Finding]:
+def check_image_pull_secrets(subject: Subject, facts: PreflightFacts) -> Iterator[Finding]:
     """Check that the image pull secrets of the service account exist. The kubelet only logs a missing one."""
     chosen = subject.spec.service_account
     account, found = read(facts.account), read(facts.secrets)
@@ -127,7 +127,7 @@ _MANY: Final = 1000
 """Number of ports from which a range counts as wide enough for the ephemeral ports of gloo and NCCL."""
 
 
-def check_network_policies(subject: Subject, facts: Facts) -> Iterator[Finding]:
+def check_network_policies(subject: Subject, facts: PreflightFacts) -> Iterator[Finding]:
     """Check that a policy of the namespace, such as default-deny, leaves the job what it needs, and is not undone.
 
     The job's own policy allows its pods to reach one another, and all egress, or with closed egress DNS. Unrestricted

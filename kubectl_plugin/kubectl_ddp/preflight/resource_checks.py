@@ -7,7 +7,7 @@ from typing import Any, Final
 
 from kubectl_ddp.engines import ENGINES, PARTIALLY_ADMITTED, Engine
 from kubectl_ddp.kube.objects import Object
-from kubectl_ddp.preflight.model import Facts, Subject, pods_of, read
+from kubectl_ddp.preflight.model import PreflightFacts, Subject, pods_of, read
 from kubectl_ddp.preflight.resources import (
     Amounts,
     Machine,
@@ -29,7 +29,7 @@ DEPENDABLE: Final = Engine.JOB
 """Engine without a CRD, whose pods have every field that the API server has."""
 
 
-def check_machines(subject: Subject, facts: Facts) -> Iterator[Finding]:
+def check_machines(subject: Subject, facts: PreflightFacts) -> Iterator[Finding]:
     """Check that the allocatable resources of all machines are enough for the nodes of the job.
 
     It is an upper bound: labels, taints, topology and other pods are left to the scheduler. More never fit.
@@ -66,7 +66,7 @@ def _lacking(requests: Amounts, machines: Sequence[Machine]) -> Iterator[str]:
             yield f"no machine has {format_quantity(name, amount)}, the largest has {number(name, largest)}"
 
 
-def reaches_pods(subject: Subject, facts: Facts) -> Iterator[Finding]:
+def reaches_pods(subject: Subject, facts: PreflightFacts) -> Iterator[Finding]:
     """Check that the engine passes the group of ``--gang native`` on to its pods."""
     engine = ENGINES[subject.spec.engine]
     if read(facts.has_scheduling_group):
@@ -102,7 +102,7 @@ PLAIN: Final = ("cpu", "memory", "ephemeral-storage")
 """Resources whose requests a quota may name without the prefix ``requests.``."""
 
 
-def check_resource_quota(subject: Subject, facts: Facts) -> Iterator[Finding]:
+def check_resource_quota(subject: Subject, facts: PreflightFacts) -> Iterator[Finding]:
     """Check that every quota has room for the nodes with which the job starts."""
     worker, store = pods_of(subject)
     count = first_pod_count(subject)

@@ -32,7 +32,7 @@ IMAGE_VOLUMES: Final = (1, 36)
 
 
 @dataclass(frozen=True, slots=True)
-class Facts:
+class ClusterKinds:
     """Properties of a cluster."""
 
     where: str
@@ -44,11 +44,11 @@ class Facts:
 
 
 def kinds_to_discover() -> set[Kind]:
-    """Return the kinds that :class:`Facts` must cover."""
+    """Return the kinds that :class:`ClusterKinds` must cover."""
     return {(engine.api_version, engine.kind) for engine in ENGINES.values()} | {kind for _, kind in GANG_KINDS}
 
 
-def resolve_auto(spec: JobSpec, facts: Facts) -> JobSpec:
+def resolve_auto(spec: JobSpec, facts: ClusterKinds) -> JobSpec:
     """Return the job with engine, gang and mount of the runtime image resolved.
 
     Raises:
@@ -59,14 +59,14 @@ def resolve_auto(spec: JobSpec, facts: Facts) -> JobSpec:
     return checked(dataclasses.replace(chosen, runtime_mount=choose_runtime_mount(spec, facts)))
 
 
-def choose_runtime_mount(spec: JobSpec, facts: Facts) -> RuntimeMount | None:
+def choose_runtime_mount(spec: JobSpec, facts: ClusterKinds) -> RuntimeMount | None:
     """Return the requested mount of the runtime image, or an image volume where the cluster serves it."""
     if spec.runtime_image is None or spec.runtime_mount is not None:
         return spec.runtime_mount
     return RuntimeMount.IMAGE if facts.version >= IMAGE_VOLUMES else RuntimeMount.COPY
 
 
-def choose_engine(requested: Engine, facts: Facts) -> Engine:
+def choose_engine(requested: Engine, facts: ClusterKinds) -> Engine:
     """Return the requested engine, or the first that the cluster serves.
 
     Raises:
@@ -86,7 +86,7 @@ def choose_engine(requested: Engine, facts: Facts) -> Engine:
     )
 
 
-def choose_gang(spec: JobSpec, facts: Facts) -> Gang:
+def choose_gang(spec: JobSpec, facts: ClusterKinds) -> Gang:
     """Return the requested gang scheduler, or the first that the cluster serves.
 
     Raises:
@@ -107,7 +107,7 @@ def choose_gang(spec: JobSpec, facts: Facts) -> Gang:
     )
 
 
-def native_version(spec: JobSpec, facts: Facts | None) -> str:
+def native_version(spec: JobSpec, facts: ClusterKinds | None) -> str:
     """Return the newest version of Workload and PodGroup that the cluster serves and whose fields are known.
 
     Without facts, or with another gang, the version does not matter.

@@ -12,7 +12,7 @@ from kubectl_ddp.spec.model import JobSpec
 from kubectl_ddp.spec.rules import REQUIRED
 from kubectl_ddp.values.parsers import EnvSource, Toleration
 from kubectl_ddp.values.pod import GPU_PRODUCT, NONE, Placement, PullPolicy
-from kubectl_ddp.values.volumes import Mount, Source
+from kubectl_ddp.values.volumes import Mount, VolumeSource
 
 READABLE_BY_GROUP: Final = 0o440
 """Mode of a Secret's files: readable by the pod's group."""
@@ -36,7 +36,7 @@ def volumes_view(spec: JobSpec, *, is_local: bool) -> dict[str, Any]:
 
 def _mounts(spec: JobSpec) -> Iterator[tuple[str, dict[str, Any], dict[str, Any]]]:
     for number, mount in enumerate(spec.mounts):
-        options = {"readOnly": True} if mount.read_only or mount.source is Source.CONFIG_MAP else {}
+        options = {"readOnly": True} if mount.read_only or mount.source is VolumeSource.CONFIG_MAP else {}
         yield f"mount-{number}", VOLUMES[mount.source](mount), {"mountPath": mount.path, **options}
 
 
@@ -59,12 +59,12 @@ def compile_cache_directory(spec: JobSpec) -> str | None:
     return str(Path.COMPILE_CACHE)
 
 
-VOLUMES: Final[Mapping[Source, Callable[[Mount], dict[str, Any]]]] = {
-    Source.CLAIM: lambda mount: {
+VOLUMES: Final[Mapping[VolumeSource, Callable[[Mount], dict[str, Any]]]] = {
+    VolumeSource.CLAIM: lambda mount: {
         "persistentVolumeClaim": {"claimName": mount.name} | ({"readOnly": True} if mount.read_only else {})
     },
-    Source.CONFIG_MAP: lambda mount: {"configMap": {"name": mount.name}},
-    Source.EMPTY: lambda mount: {"emptyDir": {"sizeLimit": mount.name}},
+    VolumeSource.CONFIG_MAP: lambda mount: {"configMap": {"name": mount.name}},
+    VolumeSource.EMPTY: lambda mount: {"emptyDir": {"sizeLimit": mount.name}},
 }
 
 

@@ -55,7 +55,7 @@ class Tile:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Row:
+class PageRow:
     """One rank on one pod."""
 
     rank: int
@@ -192,14 +192,14 @@ def _waterfall(report: Report) -> Iterator[dict[str, Any]]:
         reached += seconds
 
 
-def _rows(report: Report) -> Iterator[Row]:
+def _rows(report: Report) -> Iterator[PageRow]:
     known = {(one.rank, one.pod): one for one in report.state.ranks}
     past = {(one.rank, one.pod): one for one in (report.measured.ranks if report.measured is not None else ())}
     for rank, pod in sorted(known.keys() | past.keys()):
         now, before = known.get((rank, pod)), past.get((rank, pod))
         node = (now.node if now is not None else "") or report.nodes.get(pod, "")
         steps = before.steps if before is not None else None
-        yield Row(
+        yield PageRow(
             rank=rank,
             pod=pod,
             node=node,

@@ -15,7 +15,7 @@ from typing import Any, Final, TypeAlias
 
 from kubectl_ddp.errors import DdpError, UsageError, suggest_known
 from kubectl_ddp.spec.fields import FIELDS, FILE_KEYS, IDENTITY_KEYS, PRESET
-from kubectl_ddp.spec.job_key import Given, Kind, Layer, Origin
+from kubectl_ddp.spec.job_key import Given, Layer, Origin, OriginKind
 from kubectl_ddp.spec.presets import Preset, Setting
 from kubectl_ddp.values.parsers import Raw, text
 from kubectl_ddp.values.quantity import BadValue
@@ -69,7 +69,7 @@ def read(file: Path) -> Layer:
     layer: dict[str, Given] = {}
     for key, node in root.value:
         place = f"{file} line {key.start_mark.line + 1}"
-        layer[_checked(str(key.value), place)] = Given(_value(node, place), Origin(Kind.CONFIG, place))
+        layer[_checked(str(key.value), place)] = Given(_value(node, place), Origin(OriginKind.CONFIG, place))
     return layer
 
 

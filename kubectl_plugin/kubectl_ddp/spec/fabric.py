@@ -6,14 +6,14 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, Final
 
 from kubectl_ddp.errors import UsageError
-from kubectl_ddp.fabrics.catalog import NONE, Entry, Need, Profile, Target, profiles
+from kubectl_ddp.fabrics.catalog import NONE, FabricRequirement, FabricValue, Profile, Target, profiles
 from kubectl_ddp.fabrics.choice import NodeFacts, choose, effective_entries, nccl_of, too_new
-from kubectl_ddp.spec.job_key import Given, Kind, Layer, Origin
+from kubectl_ddp.spec.job_key import Given, Layer, Origin, OriginKind
 from kubectl_ddp.spec.model import JobSpec
 from kubectl_ddp.util.finding import Finding, warning
 from kubectl_ddp.values.parsers import Raw
 from kubectl_ddp.values.pod import Rdma
-from kubectl_ddp.values.quantity import Nodes
+from kubectl_ddp.values.quantity import NodeRange
 
 MACHINE: Final = "node.kubernetes.io/instance-type"
 """Node label with the cloud's machine type."""
@@ -35,7 +35,7 @@ def facts_of_job(spec: JobSpec) -> NodeFacts:
 
 
 def _facts(
-    nodes: Nodes, gpus: int, labels: Mapping[str, str], gpu_type: str | None, rdma: Rdma | None, image: str
+    nodes: NodeRange, gpus: int, labels: Mapping[str, str], gpu_type: str | None, rdma: Rdma | None, image: str
 ) -> NodeFacts:
     return NodeFacts(
         nodes=nodes.maximum,
@@ -51,19 +51,19 @@ def _facts(
 def chosen(values: Mapping[str, Any]) -> tuple[str, Origin]:
     """Return the fabric that matches the values, with its origin."""
     choice = choose(facts_of(values))
-    return choice.name, Origin(Kind.RULE, choice.key, choice.reason)
+    return choice.name, Origin(OriginKind.RULE, choice.key, choice.reason)
 
 
 def layer(name: str, facts: NodeFacts) -> Layer:
     """Return the values that a fabric sets on job keys."""
     return {
-        entry.key: Given(_raw(entry), Origin(Kind.FABRIC, name, entry.why))
+        entry.key: Given(_raw(entry), Origin(OriginKind.FABRIC, name, entry.why))
         for entry in effective_entries(name, facts)
         if entry.target not in TARGETS
     }
 
 
-def object_entries(spec: JobSpec) -> list[Entry]:
+def object_entries(spec: JobSpec) -> list[FabricValue]:
     """Return the values of the job's fabric without a job key: fields of the objects."""
     return [entry for entry in effective_entries(spec.fabric, facts_of_job(spec)) if entry.target in TARGETS]
 
@@ -71,7 +71,7 @@ def object_entries(spec: JobSpec) -> list[Entry]:
 def value_origins(spec: JobSpec) -> Iterator[tuple[str, str, Origin]]:
     """Yield key, value and origin of each entry of :func:`object_entries`."""
     for entry in object_entries(spec):
-        yield entry.key, entry.value, Origin(Kind.FABRIC, spec.fabric, entry.why)
+        yield entry.key, entry.value, Origin(OriginKind.FABRIC, spec.fabric, entry.why)
 
 
 def has_entries(spec: JobSpec) -> bool:
@@ -174,12 +174,12 @@ def nccl_version_warnings(spec: JobSpec) -> Iterator[Finding]:
         )
 
 
-def _raw(entry: Entry) -> Raw:
+def _raw(entry: FabricValue) -> Raw:
     words: Sequence[str] = entry.value.split(",")
     return list(words) if entry.key in LISTS else entry.value
 
 
-def _needs(spec: JobSpec) -> Iterator[Need]:
+def _needs(spec: JobSpec) -> Iterator[FabricRequirement]:
     variables = {*spec.env, *spec.secret_env}
     for profile in profiles(spec.fabric):
         yield from (need for need in profile.needs if need.unless not in variables)

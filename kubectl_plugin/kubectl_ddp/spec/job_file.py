@@ -18,7 +18,7 @@ from kubectl_ddp.errors import NotFound, UsageError, suggest_file, suggest_known
 from kubectl_ddp.kube import ddpjob
 from kubectl_ddp.kube.ddpjob import HEADER, KUBECTLS, METADATA
 from kubectl_ddp.spec.fields import FILE_KEYS, PROGRAM_KEYS
-from kubectl_ddp.spec.job_key import Given, Kind, Layer, Origin
+from kubectl_ddp.spec.job_key import Given, Layer, Origin, OriginKind
 from kubectl_ddp.spec.serialization import HEADER as EARLIER_HEADER
 from kubectl_ddp.util.yaml_text import plain_value
 from kubectl_ddp.values.parsers import Raw
@@ -211,7 +211,7 @@ def _given(file: JobFile, key: str, node: yaml.Node) -> dict[str, Given]:
         if not isinstance(node, yaml.MappingNode):
             raise UsageError(f"{file.line(node)}: {key} is a map.", hint="Write one 'NAME: value' per line below it.")
         return {
-            f"{key}.{name}": Given(_scalar(file, f"{key}.{name}", value), Origin(Kind.FILE, file.line(value)))
+            f"{key}.{name}": Given(_scalar(file, f"{key}.{name}", value), Origin(OriginKind.FILE, file.line(value)))
             for name, _, value in _entries(file, node)
         }
     raw: Raw
@@ -221,7 +221,7 @@ def _given(file: JobFile, key: str, node: yaml.Node) -> dict[str, Given]:
         raw = [_scalar(file, key, item) for item in node.value]
     else:
         raw = _scalar(file, key, node)
-    return {key: Given(raw, Origin(Kind.FILE, file.line(node)))}
+    return {key: Given(raw, Origin(OriginKind.FILE, file.line(node)))}
 
 
 def _nested(file: JobFile, node: yaml.Node) -> Raw:

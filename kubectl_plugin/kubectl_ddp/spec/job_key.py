@@ -14,7 +14,7 @@ from typing import Any, Final, TypeAlias, TypeVar, dataclass_transform
 from kubectl_ddp.values.parsers import Raw, Schema, WordChoice
 
 
-class Kind(StrEnum):
+class OriginKind(StrEnum):
     """Sources, strongest first."""
 
     FLAG = "flag"
@@ -32,7 +32,7 @@ class Kind(StrEnum):
 class Origin:
     """Origin of a value."""
 
-    kind: Kind
+    kind: OriginKind
     place: str = ""
     """Flag, file with line, preset, variable, or the field that a rule used."""
     reason: str = ""
@@ -40,7 +40,11 @@ class Origin:
 
     def __str__(self) -> str:
         """Return a description such as ``preset gpu-nccl: failures print nothing otherwise``."""
-        where = self.place if self.kind in {Kind.FLAG, Kind.FILE, Kind.CONFIG} else f"{self.kind} {self.place}".rstrip()
+        where = (
+            self.place
+            if self.kind in {OriginKind.FLAG, OriginKind.FILE, OriginKind.CONFIG}
+            else f"{self.kind} {self.place}".rstrip()
+        )
         return f"{where}: {self.reason}" if self.reason else where
 
 

@@ -15,7 +15,7 @@ from typing import Final
 
 from ddp_trainer.common.constants import Env
 from kubectl_ddp.errors import UsageError
-from kubectl_ddp.spec.job_key import Given, Kind, Origin
+from kubectl_ddp.spec.job_key import Given, Origin, OriginKind
 from kubectl_ddp.values.parsers import Raw, parse_command
 from kubectl_ddp.values.quantity import BadValue
 
@@ -250,8 +250,8 @@ def _words(given: Given | None) -> list[Raw]:
     return given.raw if given is not None and isinstance(given.raw, list) else []
 
 
-def _is_as_strong(kind: Kind, command: Kind) -> bool:
-    order = list(Kind)
+def _is_as_strong(kind: OriginKind, command: OriginKind) -> bool:
+    order = list(OriginKind)
     return order.index(kind) <= order.index(command)
 
 

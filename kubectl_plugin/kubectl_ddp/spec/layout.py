@@ -23,7 +23,7 @@ from kubectl_ddp.util.finding import Finding, warning
 from kubectl_ddp.util.text_table import pluralize
 from kubectl_ddp.values.pod import Placement, Topology, is_lower_level
 from kubectl_ddp.values.program import Gang
-from kubectl_ddp.values.quantity import Nodes
+from kubectl_ddp.values.quantity import NodeRange
 
 MOST_LOOKED_AT: Final = 64
 """Maximum number of node counts to check between maximum and minimum, starting at the maximum."""
@@ -181,7 +181,7 @@ def layout_of(spec: JobSpec) -> Layout:
 
 
 @lru_cache(maxsize=4)
-def layouts_by_nodes(allowed: LayoutRange, nnodes: Nodes, nproc: int) -> Mapping[int, Layout]:
+def layouts_by_nodes(allowed: LayoutRange, nnodes: NodeRange, nproc: int) -> Mapping[int, Layout]:
     """Return the layouts at the maximum of nodes, after the first losses of nodes, and at the minimum.
 
     Raises:

@@ -16,7 +16,7 @@ from kubectl_ddp.values.parsers import Egress, EnvSource, SecretKey, Toleration,
 from kubectl_ddp.values.pod import AFFINITY, MIG_PROFILE, POD_TEMPLATE, PullPolicy, Rdma, RuntimeMount, Topology, UnixId
 from kubectl_ddp.values.program import SCHEMA as REQUIREMENTS
 from kubectl_ddp.values.program import Gang, Launcher, Program, QueueResize, parse_requirements
-from kubectl_ddp.values.quantity import DURATION, BadValue, Cpu, Memory, Nodes, parse_seconds
+from kubectl_ddp.values.quantity import DURATION, BadValue, Cpu, Memory, NodeRange, parse_seconds
 from kubectl_ddp.values.volumes import CodeClaim, Mount, SecretFiles
 
 
@@ -113,8 +113,8 @@ class JobSpec:
         "args", Group.PROGRAM, v.ListOf(str, v.TEXT), "Arguments of the program.", "WORDS", example="[--epochs, 30]",
         default=[], flag="ARGS (after --)",
     )
-    nnodes: Nodes = key(
-        "nnodes", Group.SIZE, v.Parsed(Nodes.parse, text_schema(Nodes.PATTERN)),
+    nnodes: NodeRange = key(
+        "nnodes", Group.SIZE, v.Parsed(NodeRange.parse, text_schema(NodeRange.PATTERN)),
         "Nodes: N, or MIN:MAX for an elastic job.", "N|MIN:MAX", example="2:8", default="1",
     )
     spares: int = key(

@@ -8,7 +8,7 @@ from typing import Final
 
 from ddp_trainer.common.constants import Path
 from ddp_trainer.common.lint import sources
-from kubectl_ddp.spec.job_key import Given, Kind, Layer, Origin
+from kubectl_ddp.spec.job_key import Given, Layer, Origin, OriginKind
 from kubectl_ddp.values.parsers import Raw
 
 
@@ -34,7 +34,7 @@ class Preset:
     def layer(self) -> Layer:
         """Return the preset's values as a source."""
         return {
-            key: Given(setting.value, Origin(Kind.PRESET, self.name, setting.reason))
+            key: Given(setting.value, Origin(OriginKind.PRESET, self.name, setting.reason))
             for key, setting in self.settings.items()
         }
 

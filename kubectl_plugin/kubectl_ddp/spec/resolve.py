@@ -15,7 +15,7 @@ from kubectl_ddp.fabrics.catalog import AUTO
 from kubectl_ddp.spec import fabric
 from kubectl_ddp.spec.external_values import Shared, SharedPresets, nothing_shared
 from kubectl_ddp.spec.fields import DEFAULTS, FIELDS, FILE_KEYS, PRESET, PROGRAM_KEYS
-from kubectl_ddp.spec.job_key import Given, Kind, Layer, Origin
+from kubectl_ddp.spec.job_key import Given, Layer, Origin, OriginKind
 from kubectl_ddp.spec.launcher_command import take_over
 from kubectl_ddp.spec.model import JobSpec
 from kubectl_ddp.spec.presets import PRESETS, Preset
@@ -29,7 +29,7 @@ from kubectl_ddp.values.quantity import BadValue, Cpu, Memory
 Values = dict[str, Any]
 """Parsed values by dotted key; maps are entry by entry."""
 
-DEFAULT: Final = Origin(Kind.DEFAULT)
+DEFAULT: Final = Origin(OriginKind.DEFAULT)
 GIB: Final = 2**30
 
 
@@ -60,7 +60,7 @@ def _name(values: Values, surroundings: DefaultingContext) -> tuple[str, Origin]
     key = next(key for key in PROGRAM_KEYS if key in values)
     name = default_job_name(make_program(key, values[key]))
     suffix = f"-{surroundings.name_suffix}" if surroundings.name_suffix else ""
-    return name + suffix, Origin(Kind.RULE, key, "named after what it runs")
+    return name + suffix, Origin(OriginKind.RULE, key, "named after what it runs")
 
 
 def _image(_values: Values, surroundings: DefaultingContext) -> tuple[str, Origin]:
@@ -69,45 +69,45 @@ def _image(_values: Values, surroundings: DefaultingContext) -> tuple[str, Origi
 
 def _gpus(values: Values, _surroundings: DefaultingContext) -> tuple[Any, Origin]:
     if "mig" in values:
-        return 1, Origin(Kind.RULE, "mig", "one slice is all that a process can use")
+        return 1, Origin(OriginKind.RULE, "mig", "one slice is all that a process can use")
     return FIELDS["gpus"].default, DEFAULT
 
 
 def _nproc(values: Values, _surroundings: DefaultingContext) -> tuple[int, Origin]:
     if values["gpus"]:
-        return values["gpus"], Origin(Kind.RULE, "gpus", "one process per GPU")
+        return values["gpus"], Origin(OriginKind.RULE, "gpus", "one process per GPU")
     return 1, DEFAULT
 
 
 def _cpu(values: Values, _surroundings: DefaultingContext) -> tuple[Cpu, Origin]:
     if values["gpus"]:
         return Cpu(3000 * values["gpus"]), Origin(
-            Kind.RULE, "gpus", "3 cores per GPU: what the smallest usual GPU machines leave to a pod"
+            OriginKind.RULE, "gpus", "3 cores per GPU: what the smallest usual GPU machines leave to a pod"
         )
-    return Cpu(1000 * values["nproc"]), Origin(Kind.RULE, "nproc", "one core per process")
+    return Cpu(1000 * values["nproc"]), Origin(OriginKind.RULE, "nproc", "one core per process")
 
 
 def _memory(values: Values, _surroundings: DefaultingContext) -> tuple[Memory, Origin]:
     if values["gpus"]:
         return Memory(12 * GIB * values["gpus"]), Origin(
-            Kind.RULE, "gpus", "12 GiB per GPU: what the smallest usual GPU machines leave to a pod"
+            OriginKind.RULE, "gpus", "12 GiB per GPU: what the smallest usual GPU machines leave to a pod"
         )
     return Memory(GIB * (1 + values["nproc"])), Origin(
-        Kind.RULE, "nproc", "1 GiB per process and one for /dev/shm and the agent"
+        OriginKind.RULE, "nproc", "1 GiB per process and one for /dev/shm and the agent"
     )
 
 
 def _shm(values: Values, _surroundings: DefaultingContext) -> tuple[Memory, Origin]:
     size = max(1, values["memory"].size_bytes // 4)
     return Memory(size), Origin(
-        Kind.RULE, "memory", "a quarter of the memory; 64 MiB, the default of containers, stops data loaders"
+        OriginKind.RULE, "memory", "a quarter of the memory; 64 MiB, the default of containers, stops data loaders"
     )
 
 
 def _threads(values: Values, _surroundings: DefaultingContext) -> tuple[str, Origin]:
     threads = max(1, values["cpu"].millis // 1000 // values["nproc"])
     reason = "cores per process; more threads than cores slow each other down"
-    return str(threads), Origin(Kind.RULE, "cpu and nproc", reason)
+    return str(threads), Origin(OriginKind.RULE, "cpu and nproc", reason)
 
 
 RULES: Final[Sequence[Rule]] = (
@@ -229,7 +229,7 @@ def _parse(key: str, given: Given) -> Any:
 
 def _place(key: str, given: Given) -> str:
     origin = given.origin
-    return origin.place if origin.kind is Kind.FLAG else f"{origin.place}, {key}"
+    return origin.place if origin.kind is OriginKind.FLAG else f"{origin.place}, {key}"
 
 
 def _check_program(values: Values) -> None:
@@ -257,7 +257,7 @@ def _position(key: str) -> tuple[int, str]:
 
 def defaults() -> Layer:
     """Return the constant defaults, the weakest source."""
-    return {key: Given(value, Origin(Kind.DEFAULT)) for key, value in DEFAULTS.items()}
+    return {key: Given(value, Origin(OriginKind.DEFAULT)) for key, value in DEFAULTS.items()}
 
 
 def set_values(assignments: Sequence[str]) -> Layer:
@@ -276,7 +276,7 @@ def set_values(assignments: Sequence[str]) -> Layer:
             )
         is_list = value.startswith("[") and value.endswith("]")
         raw = [text(item.strip()) for item in value[1:-1].split(",") if item.strip()] if is_list else value
-        layer[key] = Given(list(raw) if isinstance(raw, list) else raw, Origin(Kind.FLAG, f"--set {key}"))
+        layer[key] = Given(list(raw) if isinstance(raw, list) else raw, Origin(OriginKind.FLAG, f"--set {key}"))
     return layer
 
 
@@ -297,7 +297,7 @@ def minimal_layer(spec: JobSpec, origin: Origin) -> Layer:
 
 def origin_from_job(job: str) -> Origin:
     """Return the origin of values copied from another job."""
-    return Origin(Kind.FILE, f"job {job}")
+    return Origin(OriginKind.FILE, f"job {job}")
 
 
 def entries(spec: JobSpec, origin: Origin) -> Iterator[tuple[str, Given]]:

@@ -96,7 +96,7 @@ class Cpu:
 
 
 @dataclass(frozen=True, slots=True)
-class Nodes:
+class NodeRange:
     """Minimum and maximum number of nodes of a job."""
 
     minimum: int

@@ -13,7 +13,7 @@ from kubectl_ddp.values.parsers import SUBDOMAIN
 from kubectl_ddp.values.quantity import BadValue, Memory
 
 
-class Source(StrEnum):
+class VolumeSource(StrEnum):
     """Kind of a mount's volume."""
 
     CLAIM = "pvc"
@@ -43,7 +43,7 @@ SYSTEM: Final = ("/", "/bin", "/dev", "/etc", "/lib", "/lib64", "/proc", "/sbin"
 class Mount:
     """One volume at one path."""
 
-    source: Source
+    source: VolumeSource
     name: str
     """Name of the claim or the ConfigMap; the size for an empty directory."""
     path: str
@@ -62,12 +62,12 @@ class Mount:
                 f"'{text}' is a hostPath volume, which Pod Security 'restricted' forbids",
                 hint="Put the data into a PersistentVolumeClaim: pvc=NAME:/PATH.",
             )
-        if match["source"] not in set(Source):
+        if match["source"] not in set(VolumeSource):
             raise BadValue(f"'{match['source']}' is not a kind of volume", hint=f"Write {NOTATION}.")
         if match["manner"] not in {None, "ro", "rw"}:
             raise BadValue(f"'{text}' ends in '{match['manner']}'", hint="Write ':ro' to mount it read-only.")
-        source = Source(match["source"])
-        if source is Source.CONFIG_MAP and match["manner"] == "rw":
+        source = VolumeSource(match["source"])
+        if source is VolumeSource.CONFIG_MAP and match["manner"] == "rw":
             raise BadValue(f"'{text}' requests write access to a ConfigMap", hint="Remove ':rw'.")
         return cls(source, _named(source, match["name"]), mount_path(match["path"]), match["manner"] == "ro")
 
@@ -131,8 +131,8 @@ def mount_path(text: str) -> str:
     return path
 
 
-def _named(source: Source, name: str) -> str:
-    if source is Source.EMPTY:
+def _named(source: VolumeSource, name: str) -> str:
+    if source is VolumeSource.EMPTY:
         return str(Memory.parse(name))
     if not re.fullmatch(rf"(?=.{{1,253}}$){SUBDOMAIN}", name):
         raise BadValue(f"'{name}' is not a valid object name", hint="Use lower case letters, digits, '-' and '.'.")

@@ -8,7 +8,7 @@ from typing import Final
 
 from kubectl_ddp.kube.objects import Object, main_status
 from kubectl_ddp.kube.timestamps import epoch
-from kubectl_ddp.why.facts import Container, Facts, format_event, line_of, message_of, names_of, subject
+from kubectl_ddp.why.facts import Facts, JobContainer, format_event, line_of, message_of, names_of, subject
 from kubectl_ddp.why.model import Cause, CauseFinding, diagnosis
 
 _IMAGE: Final = frozenset(
@@ -168,7 +168,7 @@ def init(facts: Facts) -> Iterator[CauseFinding]:
         return
 
 
-def _has_passed(container: Container) -> bool:
+def _has_passed(container: JobContainer) -> bool:
     ended = (container.status.get("state") or {}).get("terminated") or {}
     return bool(container.status.get("ready")) or ended.get("exitCode") == 0
 
@@ -210,7 +210,7 @@ def sidecar(facts: Facts) -> Iterator[CauseFinding]:
             return
 
 
-def _runs_beside(container: Container) -> bool:
+def _runs_beside(container: JobContainer) -> bool:
     return not container.is_init and not container.holds_job and "running" in (container.status.get("state") or {})
 
 
@@ -244,7 +244,7 @@ def _has_volumes(pod: Object) -> bool:
     return bool(reasons & (_IMAGE | _CONFIG | _START))
 
 
-def _pod_names(held: list[Container]) -> str:
+def _pod_names(held: list[JobContainer]) -> str:
     return names_of(_distinct([item.pod for item in held]))
 
 

@@ -25,7 +25,7 @@ SILENCE_IN_STEPS: Final = 20.0
 
 
 @dataclass(frozen=True, slots=True)
-class Container:
+class JobContainer:
     """A container of one of the job's pods, with its status."""
 
     pod: Object
@@ -146,14 +146,14 @@ class Facts:
         is_wanted = not self.is_over and not job_kinds.is_suspend_requested(self.job)
         return is_wanted and len(self.workers) < self.state.nodes.desired
 
-    def containers(self) -> Iterator[Container]:
+    def containers(self) -> Iterator[JobContainer]:
         """Yield every container of the pods that has a status, init containers first in each pod."""
         for pod in self.pods:
             status = pod.get("status") or {}
             for init in status.get("initContainerStatuses") or ():
-                yield Container(pod, init, is_init=True)
+                yield JobContainer(pod, init, is_init=True)
             for main in status.get("containerStatuses") or ():
-                yield Container(pod, main)
+                yield JobContainer(pod, main)
 
     def events(self, *reasons: str) -> list[Object]:
         """Return this run's events about the job, its pods and Jobs with one of these reasons, oldest first."""

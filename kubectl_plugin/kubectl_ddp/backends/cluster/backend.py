@@ -41,9 +41,8 @@ if TYPE_CHECKING:
     from kubectl_ddp.capacity import Inventory
     from kubectl_ddp.kube.grafana import GrafanaService
     from kubectl_ddp.preflight.doctor import ClusterFacts
-    from kubectl_ddp.preflight.model import Facts as Known
-    from kubectl_ddp.preflight.model import Subject
-    from kubectl_ddp.render.choose import Facts, Kind
+    from kubectl_ddp.preflight.model import PreflightFacts, Subject
+    from kubectl_ddp.render.choose import ClusterKinds, Kind
     from kubectl_ddp.spec.external_values import SharedPresets
     from kubectl_ddp.spec.model import JobSpec
     from kubectl_ddp.values.parsers import Egress
@@ -95,13 +94,13 @@ class ClusterBackend:
             found = pods.result() if jobs else []
         return of_all(jobs, found, queue_state_lookup(self._api, jobs))
 
-    def facts(self) -> Facts:
+    def facts(self) -> ClusterKinds:
         """Return the properties of the cluster that affect how a job is rendered."""
-        from kubectl_ddp.render.choose import Facts  # noqa: PLC0415 - 30 ms, and only to submit
+        from kubectl_ddp.render.choose import ClusterKinds  # noqa: PLC0415 - 30 ms, and only to submit
 
         told, served = run_concurrently(lambda: self._api.get("/version"), self._served_kinds)
         major, minor = (int(re.sub(r"\D.*", "", str(told[part])) or 0) for part in ("major", "minor"))
-        return Facts(self.where, (major, minor), served)
+        return ClusterKinds(self.where, (major, minor), served)
 
     def _served_kinds(self) -> frozenset[Kind]:
         from kubectl_ddp.render.choose import kinds_to_discover  # noqa: PLC0415 - as above
@@ -301,7 +300,9 @@ class ClusterBackend:
         """
         return self._submission(objects).dry_run()
 
-    def preflight(self, spec: JobSpec, objects: Sequence[Object], *, is_thorough: bool) -> tuple[Subject, Known]:
+    def preflight(
+        self, spec: JobSpec, objects: Sequence[Object], *, is_thorough: bool
+    ) -> tuple[Subject, PreflightFacts]:
         """Return a job, and the facts about the cluster that determine if it can run there. Nothing is changed.
 
         Raises:

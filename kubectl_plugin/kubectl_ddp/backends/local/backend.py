@@ -30,7 +30,7 @@ from kubectl_ddp.util.process import defer_interrupt, program
 from kubectl_ddp.values.quantity import validate_node_count
 
 if TYPE_CHECKING:
-    from kubectl_ddp.backends.local.submission import Machine
+    from kubectl_ddp.backends.local.submission import LocalMachine
     from kubectl_ddp.capacity import Inventory
     from kubectl_ddp.spec.model import JobSpec
     from kubectl_ddp.values.parsers import Egress
@@ -296,7 +296,7 @@ class LocalBackend:
         del name
         return []
 
-    def _machine(self) -> Machine:
+    def _machine(self) -> LocalMachine:
         from kubectl_ddp.backends.local.submission import machine_of  # noqa: PLC0415 - submit alone needs it
 
         return machine_of(self._python, self._working_directory, self._environ)

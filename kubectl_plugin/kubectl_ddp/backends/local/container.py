@@ -28,7 +28,7 @@ _STUBBORN_SECONDS: Final = 10.0
 
 
 @dataclass(frozen=True, slots=True)
-class Command:
+class ContainerCommand:
     """Program to run, with environment and directory."""
 
     argv: Sequence[str]
@@ -51,7 +51,7 @@ class Container:
         self._is_over = False
 
     @classmethod
-    def start(cls, mark: str, command: Command, log: LogWriter) -> Container:
+    def start(cls, mark: str, command: ContainerCommand, log: LogWriter) -> Container:
         """Start the process.
 
         Raises:

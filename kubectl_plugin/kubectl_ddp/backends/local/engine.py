@@ -38,7 +38,7 @@ _RETRY_SECONDS: Final = 1.0
 _WARNINGS: Final = frozenset({"ExitedWithCode", "PyTorchJobFailed", "BackoffLimitExceeded"})
 
 
-class Engine:
+class LocalEngine:
     """Operator, Job controller and kubelet of one job."""
 
     def __init__(self, directory: JobDirectory, *, python: str, working_directory: str) -> None:
@@ -320,7 +320,7 @@ def main(arguments: Sequence[str]) -> int:
     set_child_subreaper()
     os.chdir("/")
     try:
-        engine = Engine(directory, python=flags.python, working_directory=flags.directory)
+        engine = LocalEngine(directory, python=flags.python, working_directory=flags.directory)
     except DdpError as error:
         sys.stderr.write(f"{error}\n")
         return error.exit_code

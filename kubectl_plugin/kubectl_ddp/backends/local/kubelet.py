@@ -16,7 +16,7 @@ from ddp_trainer.common.constants import TERMINATION_MESSAGE_BYTES, Env, File
 from ddp_trainer.common.constants import Path as ContractPath
 from kubectl_ddp.backends.local import pods as pod_states
 from kubectl_ddp.backends.local import volumes
-from kubectl_ddp.backends.local.container import NOT_STARTED, Command, Container, StartError, exit_of
+from kubectl_ddp.backends.local.container import NOT_STARTED, Container, ContainerCommand, StartError, exit_of
 from kubectl_ddp.backends.local.directory import TEMPORARY, JobDirectory, read_json, write_json
 from kubectl_ddp.backends.local.environment import Variable, expand, of_shell, resolve
 from kubectl_ddp.backends.local.log_file import LogReader, LogWriter
@@ -158,7 +158,7 @@ class PodRunner:
     def _termination_log(self) -> Path:
         return self.node.directory.pod(self.name) / "termination-log"
 
-    def _command(self, template: Object) -> Command:
+    def _command(self, template: Object) -> ContainerCommand:
         adapt = translation(self.node.addresses, self._mounts.directories, self.node.namespace)
         shell = of_shell(self.node.environ)
         # Values of the operator contain pod names, so they are translated like the user's.
@@ -180,7 +180,7 @@ class PodRunner:
         if argv and argv[0] in {"python", "python3"}:
             argv[0] = self.node.python
         directory = template.get("workingDir")
-        return Command(argv, environment, adapt(directory) if directory else self.node.working_directory)
+        return ContainerCommand(argv, environment, adapt(directory) if directory else self.node.working_directory)
 
     async def on_process_exit(self, wait_status: int) -> None:
         """Handle the end of the process with this wait status."""

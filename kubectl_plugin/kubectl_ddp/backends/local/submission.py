@@ -36,7 +36,7 @@ _PROBE: Final = "import importlib.util as u, sys; print(*[m for m in sys.argv[1:
 
 
 @dataclass(frozen=True, slots=True)
-class Machine:
+class LocalMachine:
     """Settings that a local job takes from the place of its submission."""
 
     python: str
@@ -46,7 +46,7 @@ class Machine:
     environ: Mapping[str, str]
 
 
-def prepare(objects: Sequence[Object], machine: Machine) -> list[Object]:
+def prepare(objects: Sequence[Object], machine: LocalMachine) -> list[Object]:
     """Check that this machine can run the job, and return its objects with uid and creation time.
 
     Raises:
@@ -84,7 +84,7 @@ def _check_template(template: Object, objects: Sequence[Object]) -> None:
     volumes.check(template, objects)
 
 
-def _check_python(machine: Machine, templates: Iterable[Object]) -> None:
+def _check_python(machine: LocalMachine, templates: Iterable[Object]) -> None:
     python = machine.python
     if shutil.which(python) is None:
         raise PreflightFailed(
@@ -121,7 +121,7 @@ def _missing(python: str, modules: Sequence[str]) -> list[str]:
     return probe.stdout.split()
 
 
-def create(directory: JobDirectory, objects: Sequence[Object], machine: Machine, *, instead: bool = False) -> None:
+def create(directory: JobDirectory, objects: Sequence[Object], machine: LocalMachine, *, instead: bool = False) -> None:
     """Create the directory of a job atomically.
 
     Args:
@@ -212,7 +212,7 @@ def start_engine(directory: JobDirectory, environ: Mapping[str, str]) -> None:
     raise DdpError(f"The local engine of '{directory.name}' did not start: {said[-1]}")
 
 
-def machine_of(python: str, directory: Path | None, environ: Mapping[str, str]) -> Machine:
+def machine_of(python: str, directory: Path | None, environ: Mapping[str, str]) -> LocalMachine:
     """Return the settings of this command for the pods."""
     found = shutil.which(python) or python
-    return Machine(os.path.abspath(found), str(directory or Path.cwd()), environ)  # noqa: PTH100 - keeps a venv's link
+    return LocalMachine(os.path.abspath(found), str(directory or Path.cwd()), environ)  # noqa: PTH100 - keeps a venv's link

@@ -20,7 +20,7 @@ from kubectl_ddp.cli.internal.suggestions import (
 )
 from kubectl_ddp.errors import UsageError, suggest_close_match
 from kubectl_ddp.spec.fields import FILE_KEYS, flag_of
-from kubectl_ddp.spec.job_key import Field, Given, Group, Kind, Layer, Origin
+from kubectl_ddp.spec.job_key import Field, Given, Group, Layer, Origin, OriginKind
 
 if TYPE_CHECKING:
     from kubectl_ddp.client.submission.prepared_job import Prepared
@@ -232,15 +232,15 @@ def flag_layer(request: JobRequest, options: Options) -> Layer:
     for key, value in request.flags.items():
         layer |= _given(key, value)
     if options.namespace:
-        layer["namespace"] = Given(options.namespace, Origin(Kind.FLAG, "--namespace"))
+        layer["namespace"] = Given(options.namespace, Origin(OriginKind.FLAG, "--namespace"))
     programs = [flag_of(key) for key in ("module", "command") if key in layer]
     if request.script is not None:
         programs.insert(0, f"The script '{request.script}'")
-        layer["script"] = Given(request.script, Origin(Kind.FLAG, "SCRIPT"))
+        layer["script"] = Given(request.script, Origin(OriginKind.FLAG, "SCRIPT"))
     if len(programs) > 1:
         raise UsageError(f"{' and '.join(programs)} exclude each other.", hint="Keep the one to run.")
     if request.words is not None:
-        layer["args"] = Given(list(request.words), Origin(Kind.FLAG, "words after --"))
+        layer["args"] = Given(list(request.words), Origin(OriginKind.FLAG, "words after --"))
     return layer | _parse_job_size(request.shorthand, layer)
 
 
@@ -248,14 +248,14 @@ def _given(key: str, value: Any) -> dict[str, Given]:
     if FILE_KEYS[key].is_map:
         return dict(_entry(key, word) for word in value)
     raw = list(value) if isinstance(value, tuple) else value
-    return {key: Given(raw, Origin(Kind.FLAG, flag_of(key)))}
+    return {key: Given(raw, Origin(OriginKind.FLAG, flag_of(key)))}
 
 
 def _entry(key: str, word: str) -> tuple[str, Given]:
     name, equals, value = word.partition("=")
     if not equals or not name:
         raise UsageError(f"{flag_of(key)}: '{word}' gives no value.", hint=f"Write it as {FILE_KEYS[key].metavar}.")
-    return f"{key}.{name}", Given(value, Origin(Kind.FLAG, f"{flag_of(key)} {name}"))
+    return f"{key}.{name}", Given(value, Origin(OriginKind.FLAG, f"{flag_of(key)} {name}"))
 
 
 def _parse_job_size(word: str | None, layer: Layer) -> dict[str, Given]:
@@ -269,7 +269,7 @@ def _parse_job_size(word: str | None, layer: Layer) -> dict[str, Given]:
     for key in ("nnodes", "nproc"):
         if key in layer:
             raise UsageError(f"-j and {flag_of(key)} say the same thing.", hint="Leave one of them out.")
-    origin = Origin(Kind.FLAG, "-j")
+    origin = Origin(OriginKind.FLAG, "-j")
     return {"nnodes": Given(match[1], origin), "nproc": Given(match[2], origin)}
 
 

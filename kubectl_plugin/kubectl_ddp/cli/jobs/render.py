@@ -82,13 +82,13 @@ def value_origins(resolved: Resolved) -> Iterator[tuple[str, Any, Origin]]:
 
 def _restart_in_place(spec: JobSpec) -> tuple[str, str, Origin]:
     """Return key, value and origin of what restarts a launcher that crashes, on every engine."""
-    from kubectl_ddp.spec.job_key import Kind, Origin  # noqa: PLC0415 - not needed for help and completion
+    from kubectl_ddp.spec.job_key import Origin, OriginKind  # noqa: PLC0415 - not needed for help and completion
 
     if spec.env.get(Env.RESTART_IN_PLACE, "1") == "1":
         why = "a crashed launcher or worker starts again in its pod, without back-off; its crash counts as a failure"
-        return "restartInPlace", "resident parent process", Origin(Kind.RULE, "maxRestarts", why)
+        return "restartInPlace", "resident parent process", Origin(OriginKind.RULE, "maxRestarts", why)
     why = "a launcher that crashes ends its pod, and the engine replaces the pod"
-    return "restartInPlace", "off", Origin(Kind.RULE, f"env.{Env.RESTART_IN_PLACE}", why)
+    return "restartInPlace", "off", Origin(OriginKind.RULE, f"env.{Env.RESTART_IN_PLACE}", why)
 
 
 def _as_json(key: str, value: Any, origin: Origin) -> dict[str, Any]:

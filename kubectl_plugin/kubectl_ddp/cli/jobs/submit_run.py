@@ -30,7 +30,7 @@ from kubectl_ddp.errors import DdpError, Interrupted, UsageError
 from kubectl_ddp.kube.objects import Object
 from kubectl_ddp.render import Site
 from kubectl_ddp.spec import rules
-from kubectl_ddp.spec.job_key import Kind, Origin
+from kubectl_ddp.spec.job_key import Origin, OriginKind
 from kubectl_ddp.spec.serialization import digest
 from kubectl_ddp.status.json_output import API_VERSION
 from kubectl_ddp.util.process import location_flags, program
@@ -82,7 +82,10 @@ def _with_built_image(prepared: Prepared, directory: Path, options: Options, *, 
             f"--build '{directory}' is a file, and a directory is expected.",
             hint="Write --build=. for the current directory, or --build after the script.",
         )
-    if resolved.origins["image"].kind not in {Kind.FLAG, Kind.FILE}:  # a shared default must not be overwritten
+    if resolved.origins["image"].kind not in {
+        OriginKind.FLAG,
+        OriginKind.FILE,
+    }:  # a shared default must not be overwritten
         raise UsageError(
             f"--build does not push to '{prepared.spec.image}', which is a default.",
             hint="Name your repository with --image, or in the job file.",
@@ -92,7 +95,7 @@ def _with_built_image(prepared: Prepared, directory: Path, options: Options, *, 
         return prepared
     image = build_image(prepared.spec.image, directory)
     options.print_message(f"Image: {image}.")
-    origins = {**resolved.origins, "image": Origin(Kind.RULE, "--build", "the image that was pushed")}
+    origins = {**resolved.origins, "image": Origin(OriginKind.RULE, "--build", "the image that was pushed")}
     spec = dataclasses.replace(prepared.spec, image=image)
     settled = set(rules.warnings(prepared.spec)) - set(rules.warnings(spec))
     warnings = tuple(each for each in resolved.warnings if each not in settled)

@@ -32,7 +32,7 @@ from kubectl_ddp.render.objects import placeholder_run_id
 from kubectl_ddp.spec import fabric, rules
 from kubectl_ddp.spec.external_values import IMAGE_VARIABLE
 from kubectl_ddp.spec.fields import FIELDS
-from kubectl_ddp.spec.job_key import Kind, Origin
+from kubectl_ddp.spec.job_key import Origin, OriginKind
 from kubectl_ddp.spec.launcher_command import LAUNCHERS
 from kubectl_ddp.spec.model import JobSpec
 from kubectl_ddp.spec.plaintext_secrets import in_clear
@@ -41,7 +41,7 @@ from kubectl_ddp.spec.trainer_arguments import object_store_url
 from kubectl_ddp.util.finding import Finding, warning
 from kubectl_ddp.util.text_table import pluralize
 from kubectl_ddp.values.program import Command, Gang, Script
-from kubectl_ddp.values.volumes import Source
+from kubectl_ddp.values.volumes import VolumeSource
 from kubectl_ddp.version import default_image
 
 LOCAL_CLAIM: Final = "checkpoints"
@@ -97,7 +97,7 @@ class Prepared:
         if facts is None:
             return reached
         spec, origins = resolve_auto(spec, facts), dict(self.resolved.origins)
-        found = Origin(Kind.RULE, facts.where, "the first that the cluster serves")
+        found = Origin(OriginKind.RULE, facts.where, "the first that the cluster serves")
         chosen = {"engine": "engine", "gang": "gang", "runtimeMount": "runtime_mount"}
         origins |= {key: found for key, name in chosen.items() if getattr(spec, name) != getattr(self.spec, name)}
         resolved = dataclasses.replace(self.resolved, spec=spec, origins=origins)
@@ -159,7 +159,7 @@ def _image_warnings(spec: JobSpec) -> Iterator[Finding]:
 
 def _lost_files(spec: JobSpec) -> Iterator[str]:
     """Yield a note for a job without a place whose files outlive its pods."""
-    has_claim = spec.checkpoint_claim is not None or any(each.source is Source.CLAIM for each in spec.mounts)
+    has_claim = spec.checkpoint_claim is not None or any(each.source is VolumeSource.CLAIM for each in spec.mounts)
     if not has_claim and object_store_url(spec.args) is None:
         yield "Files of a pod are lost with it; --checkpoint-claim CLAIM keeps those in /checkpoints."
 
@@ -217,7 +217,7 @@ def _with_shared_disk(resolved: Resolved) -> Resolved:
     """Add a checkpoint volume: the nodes of one machine share its disk, so checkpoints survive the loss of any node."""
     if resolved.spec.checkpoint_claim is not None:
         return resolved
-    origin = Origin(Kind.RULE, "--local", "the nodes of one machine share its disk")
+    origin = Origin(OriginKind.RULE, "--local", "the nodes of one machine share its disk")
     return dataclasses.replace(
         resolved,
         spec=dataclasses.replace(resolved.spec, checkpoint_claim=LOCAL_CLAIM),
@@ -232,10 +232,10 @@ def _without_fabric(resolved: Resolved) -> Resolved:
     spec, name = resolved.spec, resolved.spec.fabric
     if not fabric.has_entries(spec):
         return resolved
-    mine = {key: origin for key, origin in resolved.origins.items() if origin.kind is not Kind.FABRIC}
+    mine = {key: origin for key, origin in resolved.origins.items() if origin.kind is not OriginKind.FABRIC}
     kept = _without_keys(spec, [key for key in resolved.origins if key not in mine])
     bare = dataclasses.replace(spec, fabric=NONE, **kept)
-    origins = {**mine, "fabric": Origin(Kind.RULE, "--local", "one machine has no network between its nodes")}
+    origins = {**mine, "fabric": Origin(OriginKind.RULE, "--local", "one machine has no network between its nodes")}
     doubt = warning(f"The fabric {name} is between machines, and means nothing on one; it is left aside.")
     return dataclasses.replace(resolved, spec=bare, origins=origins, warnings=(*rules.warnings(bare), doubt))
 

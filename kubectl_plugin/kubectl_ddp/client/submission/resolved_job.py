@@ -10,7 +10,7 @@ from typing import Final
 
 from kubectl_ddp.backends.select import Where, cluster_of, is_local
 from kubectl_ddp.spec.external_values import IMAGE_VARIABLE, SharedPresets, defaults_of
-from kubectl_ddp.spec.job_key import Kind, Layer, Origin
+from kubectl_ddp.spec.job_key import Layer, Origin, OriginKind
 from kubectl_ddp.spec.resolve import DEFAULT, DefaultingContext, Resolved, resolve
 from kubectl_ddp.version import default_image
 
@@ -42,7 +42,7 @@ def _defaulting_context(name_suffix: str, where: Where, environ: Mapping[str, st
     said = environ.get(IMAGE_VARIABLE)
     return DefaultingContext(
         image=said or default_image(),
-        image_origin=Origin(Kind.ENVIRONMENT, f"${IMAGE_VARIABLE}") if said else DEFAULT,
+        image_origin=Origin(OriginKind.ENVIRONMENT, f"${IMAGE_VARIABLE}") if said else DEFAULT,
         name_suffix=name_suffix,
         shared=lambda namespace: shared_by(where, namespace),
     )

@@ -20,7 +20,7 @@ from ddp_trainer.train.tasks.text import VOCABULARY
 from ddp_trainer.train.utils.errors import BadConfig
 from kubectl_ddp.errors import UsageError
 from kubectl_ddp.spec import trainer_arguments
-from kubectl_ddp.values.quantity import Nodes
+from kubectl_ddp.values.quantity import NodeRange
 from tests.support.jobs import a_job
 
 
@@ -82,7 +82,7 @@ def test_what_the_trainer_would_refuse_is_refused_before_it_is_sent_in_the_same_
 ) -> None:
     with pytest.raises(BadConfig) as late:
         of_the_trainer()
-    size = {"nnodes": Nodes(1, 1), "nproc": 2, "parallel": LayoutRange.parse(parallel)}
+    size = {"nnodes": NodeRange(1, 1), "nproc": 2, "parallel": LayoutRange.parse(parallel)}
     with pytest.raises(UsageError) as early:
         a_job(args=("train", "--task", "text", *words.split()), **size)
     assert (early.value.message, early.value.hint) == (late.value.message, late.value.hint)
@@ -100,4 +100,4 @@ def test_what_the_trainer_would_refuse_is_refused_before_it_is_sent_in_the_same_
     ],
 )
 def test_what_is_unknown_or_fits_is_let_through(words: str) -> None:
-    a_job(args=("train", *words.split()), nnodes=Nodes(1, 1), nproc=2, parallel=LayoutRange.parse("pp=2"))
+    a_job(args=("train", *words.split()), nnodes=NodeRange(1, 1), nproc=2, parallel=LayoutRange.parse("pp=2"))

@@ -17,14 +17,14 @@ from kubectl_ddp.kube import job_kinds
 from kubectl_ddp.kube.objects import Object
 from kubectl_ddp.render import render
 from kubectl_ddp.values.program import Launcher
-from kubectl_ddp.values.quantity import Nodes
+from kubectl_ddp.values.quantity import NodeRange
 from tests.support.jobs import a_job
 from tests.support.kube_objects import CREATED, condition, pod, snapshot
 from tests.support.scripted_backend import ScriptedBackend
 
 
 def submitted(**changes: Any) -> Any:
-    return job_kinds.root_of(render(a_job(nnodes=Nodes(2, 4), nproc=1, **changes), "run1"))
+    return job_kinds.root_of(render(a_job(nnodes=NodeRange(2, 4), nproc=1, **changes), "run1"))
 
 
 def test_ranks_that_make_no_whole_replica_are_told() -> None:

@@ -10,7 +10,7 @@ import yaml
 
 from ddp_trainer.common.lint.model import Facts as Node
 from ddp_trainer.common.lint.model import run_checks
-from kubectl_ddp.fabrics.catalog import SET, EmitPolicy, Entry, Target, fabrics, profiles, suggest_name
+from kubectl_ddp.fabrics.catalog import SET, EmitPolicy, FabricValue, Target, fabrics, profiles, suggest_name
 from kubectl_ddp.fabrics.choice import (
     ACCELERATORS,
     DEVICES,
@@ -197,7 +197,7 @@ def test_nvlink_between_machines_keeps_to_the_rack_alone_and_prefers_it_beside_a
 
 
 @pytest.mark.parametrize("entry", EVERYTHING)
-def test_every_value_has_a_reason_and_a_source(entry: Entry) -> None:
+def test_every_value_has_a_reason_and_a_source(entry: FabricValue) -> None:
     assert len(entry.reason) > 10
     assert not entry.reason.endswith(".")
     assert entry.source.startswith("https://")
@@ -218,7 +218,7 @@ def test_every_need_and_every_warning_has_a_sentence_and_a_source(name: str) -> 
 
 
 @pytest.mark.parametrize("entry", EVERYTHING)
-def test_every_variable_is_known_to_the_lint(entry: Entry) -> None:
+def test_every_variable_is_known_to_the_lint(entry: FabricValue) -> None:
     if entry.target == "env" and entry.emission in SET:
         names = known_names()
         is_nccls = entry.name[5:] in names["nccl"] or entry.name.startswith(tuple(names["others"]))

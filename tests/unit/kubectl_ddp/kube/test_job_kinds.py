@@ -15,7 +15,7 @@ from kubectl_ddp.kube import job_kinds
 from kubectl_ddp.kube.objects import Object, Snapshot
 from kubectl_ddp.render import render
 from kubectl_ddp.status.job_state import State, job_state
-from kubectl_ddp.values.quantity import Nodes
+from kubectl_ddp.values.quantity import NodeRange
 from tests.support import kube_objects
 from tests.support.jobs import a_job
 
@@ -40,7 +40,7 @@ def root(engine: Engine, status: str, **changes: Any) -> Object:
 @pytest.mark.parametrize("status", STATES)
 def test_the_state_of_a_job_is_the_same_whichever_engine_tells_it(engine: Engine, status: str) -> None:
     pods = (kube_objects.pod(0), kube_objects.pod(1)) if status == "running" else ()
-    state = job_state(Snapshot(root(engine, status, nnodes=Nodes(1, 3)), pods), {})
+    state = job_state(Snapshot(root(engine, status, nnodes=NodeRange(1, 3)), pods), {})
     assert state.state is STATES[status]
     assert (state.nodes.minimum, state.nodes.desired, state.nodes.maximum) == (1, 3, 3)
     assert state.processes_per_node == 2

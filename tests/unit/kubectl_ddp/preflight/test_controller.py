@@ -12,7 +12,7 @@ from kubectl_ddp.preflight.controller import check_controller
 from kubectl_ddp.preflight.model import Subject
 from kubectl_ddp.util.finding import Finding, Severity
 from kubectl_ddp.values.program import QueueResize
-from kubectl_ddp.values.quantity import Nodes
+from kubectl_ddp.values.quantity import NodeRange
 from tests.support.cluster_facts import a_subject, facts
 
 LACKS = "error: The controller may not patch jobs.batch in all namespaces. Grant this to its service account.\n"
@@ -36,7 +36,7 @@ def ended(code: int, message: str = "") -> dict[str, Any]:
 
 def elastic() -> Subject:
     """A job that the controller resizes."""
-    return a_subject(nnodes=Nodes(1, 4), engine=Engine.JOB, queue="team", queue_resize=QueueResize.RUNNING)
+    return a_subject(nnodes=NodeRange(1, 4), engine=Engine.JOB, queue="team", queue_resize=QueueResize.RUNNING)
 
 
 def check(subject: Subject, *pods: Object) -> list[Finding]:

@@ -9,7 +9,7 @@ from kubectl_ddp.kube.objects import Object
 from kubectl_ddp.preflight.resource_checks import check_machines, reaches_pods
 from kubectl_ddp.util.finding import Finding, Severity
 from kubectl_ddp.values.program import Gang
-from kubectl_ddp.values.quantity import Nodes
+from kubectl_ddp.values.quantity import NodeRange
 from tests.support.cluster_facts import a_node, a_subject, facts
 
 
@@ -19,7 +19,7 @@ def machines(nodes: list[Object], *, grows: bool = False, **job: Any) -> Finding
 
 
 def gpu_job(nodes: int, gpus: int = 8, **more: Any) -> dict[str, Any]:
-    return {"nnodes": Nodes(nodes, nodes), "nproc": gpus, "gpus": gpus, **more}
+    return {"nnodes": NodeRange(nodes, nodes), "nproc": gpus, "gpus": gpus, **more}
 
 
 H100 = [a_node(f"h{number}", gpus=8) for number in range(3)]
@@ -51,7 +51,7 @@ def test_on_machines_that_may_become_more_nothing_is_never() -> None:
 
 
 def test_an_elastic_job_is_told_how_many_nodes_it_will_ever_have_and_spares_count() -> None:
-    found = machines(H100, **gpu_job(2) | {"nnodes": Nodes(2, 8)})
+    found = machines(H100, **gpu_job(2) | {"nnodes": NodeRange(2, 8)})
     assert (found.severity, "for more than 3 of 8 nodes" in found.message) == (Severity.WARNING, True)
     found = machines(H100, **gpu_job(3), spares=1)
     assert (found.severity, "more than 3 of 3 nodes and 1 spare" in found.message) == (Severity.WARNING, True)

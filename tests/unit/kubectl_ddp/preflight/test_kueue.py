@@ -15,12 +15,12 @@ from kubectl_ddp.preflight.kueue import (
 from kubectl_ddp.preflight.model import Subject
 from kubectl_ddp.util.finding import Severity
 from kubectl_ddp.values.program import Gang
-from kubectl_ddp.values.quantity import Nodes
+from kubectl_ddp.values.quantity import NodeRange
 from tests.support.cluster_facts import a_subject, facts
 
 
 def job(**more: Any) -> Subject:
-    return a_subject(**{"queue": "team-queue", "engine": Engine.JOBSET, "nnodes": Nodes(2, 2), **more})
+    return a_subject(**{"queue": "team-queue", "engine": Engine.JOBSET, "nnodes": NodeRange(2, 2), **more})
 
 
 def a_local(name: str = "team-queue", *, active: str = "True") -> Object:

@@ -6,7 +6,7 @@ import pytest
 
 from kubectl_ddp.kube.objects import Object
 from kubectl_ddp.preflight.chain import OF_THE_CLUSTER, it_is_allowed, run_checks, server_takes_it
-from kubectl_ddp.preflight.model import Check, Facts, Unknown
+from kubectl_ddp.preflight.model import Check, PreflightFacts, Unknown
 from kubectl_ddp.preflight.namespace_checks import (
     check_config_maps,
     check_image_pull_secrets,
@@ -17,7 +17,7 @@ from kubectl_ddp.preflight.namespace_checks import (
 from kubectl_ddp.preflight.resource_checks import check_resource_quota
 from kubectl_ddp.util.finding import Severity, most_severe
 from kubectl_ddp.values.parsers import EnvSource, SecretKey
-from kubectl_ddp.values.quantity import Nodes
+from kubectl_ddp.values.quantity import NodeRange
 from kubectl_ddp.values.volumes import Mount, SecretFiles
 from tests.support.cluster_facts import a_node, a_subject, facts
 
@@ -47,13 +47,13 @@ LARGE = [a_node("a", cpu="64")]
 def test_a_volume_is_there_and_can_be_mounted_by_all_nodes(
     claim: Object | None, nodes: list[Object], severity: Severity, words: str
 ) -> None:
-    job = a_subject(nnodes=Nodes(2, 2), checkpoint_claim="data")
+    job = a_subject(nnodes=NodeRange(2, 2), checkpoint_claim="data")
     [found] = check_volume_claims(job, facts(claims={"data": claim}, nodes=nodes))
     assert (found.severity, words in found.message) == (severity, True), found
 
 
 def test_a_volume_that_is_only_read_may_be_read_only() -> None:
-    job = a_subject(nnodes=Nodes(2, 2), mounts=(Mount.parse("pvc=data:/data:ro"),))
+    job = a_subject(nnodes=NodeRange(2, 2), mounts=(Mount.parse("pvc=data:/data:ro"),))
     [found] = check_volume_claims(job, facts(claims={"data": a_claim("ReadOnlyMany")}, nodes=SMALL))
     assert found.severity is Severity.OK
 
@@ -112,7 +112,7 @@ def test_what_is_left_of_a_quota_is_enough_for_the_nodes_and_the_store(
     hard: dict[str, str], used: dict[str, str], severity: Severity
 ) -> None:
     quota = {"metadata": {"name": "q"}, "spec": {"hard": hard}, "status": {"hard": hard, "used": used}}
-    found = list(check_resource_quota(a_subject(nnodes=Nodes(2, 2)), facts(quotas=[quota])))
+    found = list(check_resource_quota(a_subject(nnodes=NodeRange(2, 2)), facts(quotas=[quota])))
     assert most_severe(found) is severity, found
 
 
@@ -145,9 +145,9 @@ def test_a_refusal_that_both_pods_meet_is_said_once() -> None:
 
 
 def test_what_could_not_be_read_is_said_and_neither_passed_nor_failed() -> None:
-    [found] = run_checks(OF_THE_CLUSTER, a_subject(), Facts(nodes=Unknown("You may not list nodes.")))[:1]
+    [found] = run_checks(OF_THE_CLUSTER, a_subject(), PreflightFacts(nodes=Unknown("You may not list nodes.")))[:1]
     assert (found.severity, found.message) == (Severity.UNKNOWN, "You may not list nodes.")
-    assert run_checks(OF_THE_CLUSTER, a_subject(), Facts()) == [], "nobody asked"
+    assert run_checks(OF_THE_CLUSTER, a_subject(), PreflightFacts()) == [], "nobody asked"
 
 
 def test_a_check_that_needs_what_is_no_fact_cannot_be_made() -> None:

@@ -10,7 +10,7 @@ import pytest
 
 from ddp_trainer.launch.flags import TORCHRUN
 from kubectl_ddp.errors import UsageError
-from kubectl_ddp.spec.job_key import Given, Kind, Layer, Origin
+from kubectl_ddp.spec.job_key import Given, Layer, Origin, OriginKind
 from kubectl_ddp.spec.launcher_command import LAUNCHERS, take_over
 from kubectl_ddp.spec.resolve import DefaultingContext, Resolved, resolve
 from kubectl_ddp.values.program import Command, Module, Script
@@ -34,7 +34,7 @@ def script(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     Path("src/main.py").write_text("print(1)\n")
 
 
-def layer(kind: Kind = Kind.FLAG, **values: Any) -> Layer:
+def layer(kind: OriginKind = OriginKind.FLAG, **values: Any) -> Layer:
     return {key: Given(raw, Origin(kind, f"--{key}")) for key, raw in values.items()}
 
 
@@ -113,7 +113,7 @@ def test_options_of_the_job_win_and_one_sentence_names_each_that_contradicts() -
 
 
 def test_a_command_on_the_command_line_wins_over_the_sizes_of_a_job_file() -> None:
-    layers = [layer(Kind.FILE, nnodes="8", nproc="8"), layer(command="torchrun --nnodes 2 train.py")]
+    layers = [layer(OriginKind.FILE, nnodes="8", nproc="8"), layer(command="torchrun --nnodes 2 train.py")]
     spec = resolve(layers, DefaultingContext(image="x/y:1")).spec
     assert (spec.nnodes.maximum, spec.nproc) == (2, 8)
 

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from hypothesis import given
 
-from kubectl_ddp.spec.job_key import Given, Kind, Origin
+from kubectl_ddp.spec.job_key import Given, Origin, OriginKind
 from kubectl_ddp.spec.model import JobSpec
 from kubectl_ddp.spec.resolve import DefaultingContext, entries, minimal_layer, origin_from_job, resolve
 from tests.support.jobs import jobs
 
-FLAG = Origin(Kind.FLAG, "--test")
+FLAG = Origin(OriginKind.FLAG, "--test")
 SURROUNDINGS = DefaultingContext(image="ddp-trainer:1")
 
 

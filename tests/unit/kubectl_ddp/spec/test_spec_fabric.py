@@ -9,7 +9,7 @@ import pytest
 
 from kubectl_ddp.errors import UsageError
 from kubectl_ddp.spec.fabric import object_entries, value_origins
-from kubectl_ddp.spec.job_key import Given, Kind, Origin
+from kubectl_ddp.spec.job_key import Given, Origin, OriginKind
 from kubectl_ddp.spec.notes import spec_notes
 from kubectl_ddp.spec.resolve import DefaultingContext, Resolved, resolve
 from kubectl_ddp.spec.serialization import spec_from_dict, spec_to_dict
@@ -20,7 +20,7 @@ ON_GPUS = {"module": "a", "gpus": "8", "nnodes": "2:4"}
 
 
 def resolved(*, image: str = "a:1", **said: Any) -> Resolved:
-    layer = {key.replace("__", "."): Given(value, Origin(Kind.FLAG, f"--{key}")) for key, value in said.items()}
+    layer = {key.replace("__", "."): Given(value, Origin(OriginKind.FLAG, f"--{key}")) for key, value in said.items()}
     return resolve([layer], DefaultingContext(image=image))
 
 
@@ -54,7 +54,7 @@ def test_a_job_on_cpu_or_on_one_node_gets_nothing() -> None:
     for said, name in (({"nproc": "2"}, "gloo-cpu"), ({"gpus": "8"}, "single-node-nvlink")):
         found = resolved(module="a", **said)
         assert found.spec.fabric == name
-        assert Kind.FABRIC not in {origin.kind for origin in found.origins.values()}
+        assert OriginKind.FABRIC not in {origin.kind for origin in found.origins.values()}
         assert object_entries(found.spec) == []
 
 

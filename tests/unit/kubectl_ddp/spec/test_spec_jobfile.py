@@ -11,7 +11,7 @@ import pytest
 
 from kubectl_ddp.errors import DdpError, NotFound, UsageError
 from kubectl_ddp.spec.job_file import JobFile, parse, read
-from kubectl_ddp.spec.job_key import Kind
+from kubectl_ddp.spec.job_key import OriginKind
 
 HEADER = "apiVersion: ddp.dev/v1\nkind: Job\n"
 
@@ -42,7 +42,7 @@ def test_lists_hold_words_whatever_they_look_like() -> None:
 
 def test_values_remember_their_line() -> None:
     origin = parse(file("name: a\nenv:\n  X: 1\n"))["env.X"].origin
-    assert (origin.kind, origin.place) == (Kind.FILE, "job.yaml line 5")
+    assert (origin.kind, origin.place) == (OriginKind.FILE, "job.yaml line 5")
 
 
 def test_a_script_is_looked_for_beside_its_job_file() -> None:

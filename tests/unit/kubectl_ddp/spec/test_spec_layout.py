@@ -16,7 +16,7 @@ from kubectl_ddp.spec import layout
 from kubectl_ddp.spec.rules import warnings
 from kubectl_ddp.spec.serialization import spec_from_dict, spec_to_dict
 from kubectl_ddp.values.program import Module
-from kubectl_ddp.values.quantity import Nodes
+from kubectl_ddp.values.quantity import NodeRange
 from tests.support.jobs import a_job
 
 INTERLEAVED: Final = ("train", "--task", "text", "--model", "gpt:layers=8", "--pipeline-schedule", "interleaved")
@@ -31,68 +31,68 @@ def laid_out(text: str, **changes: Any) -> Any:
     [
         (
             "shard=3",
-            {"nnodes": Nodes(2, 2), "nproc": 2},
+            {"nnodes": NodeRange(2, 2), "nproc": 2},
             "parallel 'shard=3' has no layout of 4 ranks, which 2 nodes of 2 processes make. Change one of them",
         ),
         (
             "replicate=1:4,shard=8",
-            {"nnodes": Nodes(2, 4), "nproc": 2},
+            {"nnodes": NodeRange(2, 4), "nproc": 2},
             "has no layout of 4 ranks, which 2 nodes of 2 processes make.",
         ),
         (
             "replicate=1:2,shard=2",
-            {"nnodes": Nodes(1, 4), "nproc": 2},
+            {"nnodes": NodeRange(1, 4), "nproc": 2},
             "has no layout of 8 ranks, which 4 nodes of 2 processes make.",
         ),
         (
             "shard=4",
-            {"nnodes": Nodes(1, 2), "nproc": 2},
+            {"nnodes": NodeRange(1, 2), "nproc": 2},
             "nnodes 1:2 lets the number of ranks change, and parallel 'shard=4' always takes 4. Let a dimension change",
         ),
         (
             "tp=4",
-            {"nnodes": Nodes(2, 2), "nproc": 2},
+            {"nnodes": NodeRange(2, 2), "nproc": 2},
             "allows tp=4, and a node has 2 processes: slices of a tensor stay",
         ),
-        ("tp=1:3,replicate=1:6", {"nnodes": Nodes(1, 3), "nproc": 2}, "allows tp=3, and a node has 2 processes"),
+        ("tp=1:3,replicate=1:6", {"nnodes": NodeRange(1, 3), "nproc": 2}, "allows tp=3, and a node has 2 processes"),
         (
             "shard=2,tp=2",
-            {"nnodes": Nodes(2, 2), "nproc": 2, "args": ("train", "--global-batch", "1")},
+            {"nnodes": NodeRange(2, 2), "nproc": 2, "args": ("train", "--global-batch", "1")},
             "A batch of 1 sample cannot feed the 2 replicas and shards of 'shard=2,tp=2' (2 nodes of 2 processes).",
         ),
         (
             "shard=1:3,pp=1:4",
-            {"nnodes": Nodes(2, 4), "nproc": 1, "args": ("train", "--global-batch", "2")},
+            {"nnodes": NodeRange(2, 4), "nproc": 1, "args": ("train", "--global-batch", "2")},
             "A batch of 2 samples cannot feed the 3 replicas and shards of 'shard=1:3,pp=1:4' (3 nodes of 1 process).",
         ),
         (
             "pp=2:4",
-            {"nnodes": Nodes(2, 4), "nproc": 1, "args": INTERLEAVED},
+            {"nnodes": NodeRange(2, 4), "nproc": 1, "args": INTERLEAVED},
             "With 3 of nnodes 2:4, --pipeline-schedule interleaved takes micro-batches in equal rounds over 3 ranks",
         ),
         (
             "pp=2:4",
-            {"nnodes": Nodes(2, 4), "nproc": 1, "args": INTERLEAVED},
+            {"nnodes": NodeRange(2, 4), "nproc": 1, "args": INTERLEAVED},
             "a step has 13. Give a --micro-batch that makes them a multiple of 3. Or narrow nnodes, or the sizes of",
         ),
         (
             "pp=1:1000",
-            {"nnodes": Nodes(1, 1000), "nproc": 1, "args": INTERLEAVED},
+            {"nnodes": NodeRange(1, 1000), "nproc": 1, "args": INTERLEAVED},
             "With 1000 of nnodes 1:1000, the model's layers are 8, which cannot fill 2000 stages of a pipeline.",
         ),
         (
             "shard=2",
-            {"nnodes": Nodes(1, 1), "nproc": 2, "args": ("train", "--parallel", "tp=2")},
+            {"nnodes": NodeRange(1, 1), "nproc": 2, "args": ("train", "--parallel", "tp=2")},
             "The job has --parallel shard=2, and its program --parallel tp=2. Keep one.",
         ),
         (
             "shard=2",
-            {"nnodes": Nodes(1, 1), "nproc": 2, "args": ("train", "--parallel=auto")},
+            {"nnodes": NodeRange(1, 1), "nproc": 2, "args": ("train", "--parallel=auto")},
             "--parallel of the program: 'auto' is not a layout; write dimension=size with commas, as in",
         ),
         (
             "shard=2",
-            {"nnodes": Nodes(1, 1), "nproc": 2, "args": ("train", "--parallel", "shard=2", "--level", "exact")},
+            {"nnodes": NodeRange(1, 1), "nproc": 2, "args": ("train", "--parallel", "shard=2", "--level", "exact")},
             "--level exact does not go with --parallel shard=2",
         ),
     ],
@@ -106,15 +106,15 @@ def test_a_layout_that_does_not_fit_is_one_sentence(text: str, changes: dict[str
 @pytest.mark.parametrize(
     ("text", "changes"),
     [
-        ("replicate=1:8", {"nnodes": Nodes(1, 8), "nproc": 1}),
-        ("replicate=1:4,tp=2", {"nnodes": Nodes(1, 4), "nproc": 2}),
-        ("shard=2:8", {"nnodes": Nodes(2, 8), "nproc": 1}),
-        ("tp=1:2,replicate=1:8", {"nnodes": Nodes(1, 4), "nproc": 2}),
-        ("shard=1:4096,replicate=1:1000000", {"nnodes": Nodes(1, 100_000), "nproc": 16}),
-        ("shard=2,tp=2", {"nnodes": Nodes(2, 2), "nproc": 2, "args": ("train", "--global-batch", "2")}),
-        ("pp=2:4", {"nnodes": Nodes(2, 4), "nproc": 1, "args": (*INTERLEAVED, "--micro-batch", "8")}),
-        ("shard=2", {"nnodes": Nodes(1, 1), "nproc": 2, "args": ("train", "--parallel", "shard=2,tp=1")}),
-        ("shard=2", {"nnodes": Nodes(1, 1), "nproc": 2, "program": Module("own"), "args": ("--parallel", "tp=2")}),
+        ("replicate=1:8", {"nnodes": NodeRange(1, 8), "nproc": 1}),
+        ("replicate=1:4,tp=2", {"nnodes": NodeRange(1, 4), "nproc": 2}),
+        ("shard=2:8", {"nnodes": NodeRange(2, 8), "nproc": 1}),
+        ("tp=1:2,replicate=1:8", {"nnodes": NodeRange(1, 4), "nproc": 2}),
+        ("shard=1:4096,replicate=1:1000000", {"nnodes": NodeRange(1, 100_000), "nproc": 16}),
+        ("shard=2,tp=2", {"nnodes": NodeRange(2, 2), "nproc": 2, "args": ("train", "--global-batch", "2")}),
+        ("pp=2:4", {"nnodes": NodeRange(2, 4), "nproc": 1, "args": (*INTERLEAVED, "--micro-batch", "8")}),
+        ("shard=2", {"nnodes": NodeRange(1, 1), "nproc": 2, "args": ("train", "--parallel", "shard=2,tp=1")}),
+        ("shard=2", {"nnodes": NodeRange(1, 1), "nproc": 2, "program": Module("own"), "args": ("--parallel", "tp=2")}),
     ],
 )
 def test_a_layout_that_fits_is_kept_by_the_document_and_reaches_the_pods(text: str, changes: dict[str, Any]) -> None:
@@ -124,7 +124,7 @@ def test_a_layout_that_fits_is_kept_by_the_document_and_reaches_the_pods(text: s
 
 
 def test_a_layout_may_be_the_trainers_alone() -> None:
-    a_job(args=("train", "--parallel", "tp=2", "--level", "exact"), nnodes=Nodes(1, 1), nproc=2)
+    a_job(args=("train", "--parallel", "tp=2", "--level", "exact"), nnodes=NodeRange(1, 1), nproc=2)
 
 
 def test_a_job_without_a_layout_says_nothing_of_one() -> None:
@@ -137,12 +137,12 @@ def test_a_job_without_a_layout_says_nothing_of_one() -> None:
     [
         (
             "replicate=2,shard=3",
-            {"nnodes": Nodes(3, 3), "nproc": 2},
+            {"nnodes": NodeRange(3, 3), "nproc": 2},
             "is 3 ranks, and a pod has 2: some pods have parts of two replicas, and losing one of them loses both.",
         ),
         (
             "replicate=1:2,shard=4",
-            {"nnodes": Nodes(2, 4), "nproc": 2},
+            {"nnodes": NodeRange(2, 4), "nproc": 2},
             "With 3 of nnodes 2:4, 2 ranks of parallel 'replicate=1:2,shard=4' would have no place.",
         ),
     ],
@@ -153,7 +153,7 @@ def test_a_layout_that_is_odd_is_doubted(text: str, changes: dict[str, Any], dou
 
 @pytest.mark.parametrize("text", ["replicate=2,shard=2", "shard=4", "replicate=4", "tp=2,replicate=2"])
 def test_replicas_of_whole_pods_and_pods_of_whole_replicas_are_not_doubted(text: str) -> None:
-    found = warnings(laid_out(text, nnodes=Nodes(2, 2), nproc=2))
+    found = warnings(laid_out(text, nnodes=NodeRange(2, 2), nproc=2))
     assert not [each for each in found if "parallel" in str(each)]
 
 
@@ -161,7 +161,7 @@ def test_two_dimensions_within_layers_share_a_pod_as_a_product(monkeypatch: pyte
     within_layers = tuple(replace(each, is_used_in_layers=each.name in {"shard", "tp"}) for each in DIMENSIONS)
     monkeypatch.setattr(layout, "DIMENSIONS", within_layers)
     with pytest.raises(UsageError) as info:
-        laid_out("shard=2,tp=2", nnodes=Nodes(2, 2), nproc=2)
+        laid_out("shard=2,tp=2", nnodes=NodeRange(2, 2), nproc=2)
     assert "allows shard=2 with tp=2, and a node has 2 processes" in info.value.message
     assert info.value.hint == "Give shard and tp whose product divides nproc, or change nproc."
-    assert laid_out("shard=2,tp=2", nnodes=Nodes(1, 1), nproc=4).nproc == 4
+    assert laid_out("shard=2,tp=2", nnodes=NodeRange(1, 1), nproc=4).nproc == 4

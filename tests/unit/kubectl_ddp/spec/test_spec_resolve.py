@@ -9,22 +9,24 @@ import pytest
 from kubectl_ddp.engines import Engine
 from kubectl_ddp.errors import UsageError
 from kubectl_ddp.spec.fields import FIELDS
-from kubectl_ddp.spec.job_key import Given, Kind, Layer, Origin
+from kubectl_ddp.spec.job_key import Given, Layer, Origin, OriginKind
 from kubectl_ddp.spec.model import JobSpec
 from kubectl_ddp.spec.presets import PRESETS
 from kubectl_ddp.spec.resolve import DefaultingContext, Resolved, resolve, set_values
 from kubectl_ddp.values.program import Command, Module, Script
-from kubectl_ddp.values.quantity import Cpu, Memory, Nodes
+from kubectl_ddp.values.quantity import Cpu, Memory, NodeRange
 
 HERE = DefaultingContext(image="ddp-trainer:1")
 
 
 def flags(**values: Any) -> Layer:
-    return {key.replace("__", "."): Given(raw, Origin(Kind.FLAG, f"--{key}")) for key, raw in values.items()}
+    return {key.replace("__", "."): Given(raw, Origin(OriginKind.FLAG, f"--{key}")) for key, raw in values.items()}
 
 
 def a_file(**values: Any) -> Layer:
-    return {key.replace("__", "."): Given(raw, Origin(Kind.FILE, "job.yaml line 3")) for key, raw in values.items()}
+    return {
+        key.replace("__", "."): Given(raw, Origin(OriginKind.FILE, "job.yaml line 3")) for key, raw in values.items()
+    }
 
 
 def resolved(*layers: Layer, surroundings: DefaultingContext = HERE) -> Resolved:
@@ -37,7 +39,7 @@ def spec(*layers: Layer) -> JobSpec:
 
 def test_nothing_but_a_program_is_a_whole_job() -> None:
     found = spec()
-    assert (found.name, found.nnodes, found.nproc, found.gpus) == ("train", Nodes(1, 1), 1, 0)
+    assert (found.name, found.nnodes, found.nproc, found.gpus) == ("train", NodeRange(1, 1), 1, 0)
     assert (found.cpu, found.memory, found.shm) == (Cpu(1000), Memory(2 * 2**30), Memory(2**29))
     assert (found.image, found.max_restarts, found.grace_seconds) == ("ddp-trainer:1", 10, 30)
 
@@ -45,15 +47,15 @@ def test_nothing_but_a_program_is_a_whole_job() -> None:
 @pytest.mark.parametrize(
     ("layers", "grace", "kind"),
     [
-        ((), 30, Kind.PRESET),
-        ((flags(preset="none"),), 30, Kind.DEFAULT),
-        ((flags(gpus="1"),), 120, Kind.PRESET),
-        ((a_file(grace="45s", gpus="1"),), 45, Kind.FILE),
-        ((a_file(grace="45s"), flags(grace="1m")), 60, Kind.FLAG),
+        ((), 30, OriginKind.PRESET),
+        ((flags(preset="none"),), 30, OriginKind.DEFAULT),
+        ((flags(gpus="1"),), 120, OriginKind.PRESET),
+        ((a_file(grace="45s", gpus="1"),), 45, OriginKind.FILE),
+        ((a_file(grace="45s"), flags(grace="1m")), 60, OriginKind.FLAG),
     ],
     ids=["preset of cpu", "default", "preset of gpu", "file over preset", "flag over file"],
 )
-def test_the_stronger_source_wins(layers: tuple[Layer, ...], grace: int, kind: Kind) -> None:
+def test_the_stronger_source_wins(layers: tuple[Layer, ...], grace: int, kind: OriginKind) -> None:
     found = resolved(*layers)
     assert found.spec.grace_seconds == grace
     assert found.origins["grace"].kind is kind
@@ -64,7 +66,7 @@ def test_maps_of_several_sources_add_up_entry_by_entry() -> None:
     assert found.spec.env["A"] == "1"
     assert found.spec.env["B"] == "2"
     assert found.spec.env["NCCL_DEBUG"] == "WARN"
-    assert (found.origins["env.A"].kind, found.origins["env.B"].kind) == (Kind.FILE, Kind.FLAG)
+    assert (found.origins["env.A"].kind, found.origins["env.B"].kind) == (OriginKind.FILE, OriginKind.FLAG)
 
 
 def test_lists_of_a_stronger_source_replace_the_weaker() -> None:
@@ -123,7 +125,7 @@ def test_threads_follow_the_cores_of_each_process() -> None:
 
 
 def test_the_image_of_the_environment_stands_in_for_the_default_only() -> None:
-    around = DefaultingContext(image="mine:2", image_origin=Origin(Kind.ENVIRONMENT, "$KUBECTL_DDP_IMAGE"))
+    around = DefaultingContext(image="mine:2", image_origin=Origin(OriginKind.ENVIRONMENT, "$KUBECTL_DDP_IMAGE"))
     assert str(resolved(surroundings=around).origins["image"]) == "environment $KUBECTL_DDP_IMAGE"
     assert resolved(a_file(image="theirs:3"), surroundings=around).spec.image == "theirs:3"
 
@@ -149,7 +151,7 @@ def test_every_key_says_where_its_value_came_from(key: str) -> None:
     }  # fmt: skip
     raw = samples[key]
     given = {f"{key}.{name}": value for name, value in raw.items()} if isinstance(raw, dict) else {key: raw}
-    layer = {name: Given(value, Origin(Kind.FLAG, "--it")) for name, value in given.items()}
+    layer = {name: Given(value, Origin(OriginKind.FLAG, "--it")) for name, value in given.items()}
     needed = {"gpuType": {"gpus": "1"}, "queuePriority": {"queue": "q"}}.get(key, {})
     found = resolve([a_file(module="pkg", **needed), layer], HERE)
     assert all(found.origins[name].place == "--it" for name in given)
@@ -319,4 +321,4 @@ def test_every_setting_of_a_preset_has_a_reason_and_is_valid() -> None:
         gpus = "1" if preset.name.startswith("gpu") else "0"
         found = resolved(flags(preset=preset.name, gpus=gpus))
         for key, setting in preset.settings.items():
-            assert found.origins[key] == Origin(Kind.PRESET, preset.name, setting.reason)
+            assert found.origins[key] == Origin(OriginKind.PRESET, preset.name, setting.reason)

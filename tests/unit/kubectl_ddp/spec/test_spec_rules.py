@@ -13,7 +13,7 @@ from kubectl_ddp.spec.rules import LAUNCHER_SETTINGS, warnings
 from kubectl_ddp.values.parsers import SecretKey
 from kubectl_ddp.values.pod import Topology
 from kubectl_ddp.values.program import Module
-from kubectl_ddp.values.quantity import Memory, Nodes
+from kubectl_ddp.values.quantity import Memory, NodeRange
 from kubectl_ddp.values.volumes import Mount, SecretFiles
 from tests.support.jobs import a_job
 
@@ -26,7 +26,7 @@ from tests.support.jobs import a_job
             "is 1 character too long: the names of its pods would not fit 63 characters. Use at most 48.",
         ),
         ({"name": "a" * 60}, "is 12 characters too long"),
-        ({"name": "a" * 48, "nnodes": Nodes(1, 100_000)}, "is 4 characters too long"),
+        ({"name": "a" * 48, "nnodes": NodeRange(1, 100_000)}, "is 4 characters too long"),
         ({"shm": Memory(2 * 2**30)}, "shm 2Gi leaves nothing of 2Gi."),
         (
             {"gpus": 1, "nproc": 2},
@@ -170,4 +170,4 @@ def test_volumes_and_places_do_not_contradict_each_other(changes: dict[str, Any]
 def test_slices_that_may_share_a_gpu_are_doubted() -> None:
     [doubt] = warnings(a_job(mig="1g.10gb", gpus=1, nproc=1))
     assert "may share one GPU" in str(doubt)
-    assert warnings(a_job(mig="1g.10gb", gpus=1, nproc=1, nnodes=Nodes(1, 1))) == []
+    assert warnings(a_job(mig="1g.10gb", gpus=1, nproc=1, nnodes=NodeRange(1, 1))) == []

@@ -11,14 +11,14 @@ from kubectl_ddp.errors import UsageError
 from kubectl_ddp.spec.notes import spec_notes
 from kubectl_ddp.values.pod import Topology
 from kubectl_ddp.values.program import Gang, Launcher, Module
-from kubectl_ddp.values.quantity import Nodes
+from kubectl_ddp.values.quantity import NodeRange
 from tests.support.jobs import a_job
 
 REPLICAS: dict[str, Any] = {
     "topology": (Topology.parse("replica=rack"),),
     "gang": Gang.KUEUE,
     "queue": "team",
-    "nnodes": Nodes(2, 2),
+    "nnodes": NodeRange(2, 2),
     "parallel": LayoutRange.parse("replicate=2,shard=2"),
     "args": (),
     "program": Module("mine"),

@@ -14,7 +14,7 @@ from ddp_trainer.train.config.option_rules import check_shard
 from ddp_trainer.train.utils.errors import BadConfig
 from kubectl_ddp.errors import UsageError
 from kubectl_ddp.values.program import Module
-from kubectl_ddp.values.quantity import Nodes
+from kubectl_ddp.values.quantity import NodeRange
 from tests.support.jobs import a_job
 
 LAYOUTS: Final = {Where.SPREAD: "shard=4", Where.PP: "shard=2,pp=2", Where.TP: "tp=4", Where.UNSHARDED: "replicate=4"}
@@ -44,7 +44,7 @@ def refused_by_trainer(words: list[str], layout: str) -> BadConfig:
 
 def refused_by_plugin(words: list[str], layout: str) -> UsageError:
     with pytest.raises(UsageError) as caught:
-        a_job(args=("train", *words), parallel=LayoutRange.parse(layout), nproc=4, nnodes=Nodes(1, 1))
+        a_job(args=("train", *words), parallel=LayoutRange.parse(layout), nproc=4, nnodes=NodeRange(1, 1))
     return caught.value
 
 
@@ -68,13 +68,13 @@ def test_what_changes_nothing_goes_with_every_layout(words: str) -> None:
     said = ["--task", "text", "--data", "/data", *words.split()]
     for layout in LAYOUTS.values():
         check_shard(parse([*said, "--parallel", layout]))
-        a_job(args=("train", *said), parallel=LayoutRange.parse(layout), nproc=4, nnodes=Nodes(1, 1))
+        a_job(args=("train", *said), parallel=LayoutRange.parse(layout), nproc=4, nnodes=NodeRange(1, 1))
 
 
 @pytest.mark.parametrize("flag", CHOICES)
 @pytest.mark.parametrize("layout", [None, "shard=4"])
 def test_words_that_the_trainer_has_not_are_refused_with_those_it_has(flag: str, layout: str | None) -> None:
-    job: dict[str, Any] = {"nproc": 4, "nnodes": Nodes(1, 1), "parallel": layout and LayoutRange.parse(layout)}
+    job: dict[str, Any] = {"nproc": 4, "nnodes": NodeRange(1, 1), "parallel": layout and LayoutRange.parse(layout)}
     for word in CHOICES[flag]:
         parse([flag, word])
         a_job(args=("train", flag, word), **job)
@@ -98,7 +98,7 @@ def test_a_flag_of_the_trainer_with_another_name_now_is_refused_with_it(flag: st
 
 def test_a_job_without_a_layout_has_no_options_of_shard() -> None:
     with pytest.raises(UsageError, match=r"--fsdp-offload is of --parallel shard=N, and --parallel is not given\."):
-        a_job(args=("train", "--fsdp-offload"), nproc=4, nnodes=Nodes(1, 1))
+        a_job(args=("train", "--fsdp-offload"), nproc=4, nnodes=NodeRange(1, 1))
 
 
 def test_options_of_other_programs_are_their_own() -> None:
@@ -107,5 +107,5 @@ def test_options_of_other_programs_are_their_own() -> None:
         args=("--level", "exact", "--precision", "fp64"),
         parallel=LayoutRange.parse("shard=4"),
         nproc=4,
-        nnodes=Nodes(1, 1),
+        nnodes=NodeRange(1, 1),
     )

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from kubectl_ddp.values.quantity import BadValue, Cpu, Memory, Nodes, parse_seconds
+from kubectl_ddp.values.quantity import BadValue, Cpu, Memory, NodeRange, parse_seconds
 
 
 @pytest.mark.parametrize(
@@ -45,20 +45,22 @@ def test_what_is_no_number_of_cores_is_refused(text: str) -> None:
         Cpu.parse(text)
 
 
-@pytest.mark.parametrize(("text", "nodes"), [("4", Nodes(4, 4)), ("2:8", Nodes(2, 8)), ("3:3", Nodes(3, 3))])
-def test_nodes_are_read_as_torchrun_writes_them(text: str, nodes: Nodes) -> None:
-    assert Nodes.parse(text) == nodes
+@pytest.mark.parametrize(
+    ("text", "nodes"), [("4", NodeRange(4, 4)), ("2:8", NodeRange(2, 8)), ("3:3", NodeRange(3, 3))]
+)
+def test_nodes_are_read_as_torchrun_writes_them(text: str, nodes: NodeRange) -> None:
+    assert NodeRange.parse(text) == nodes
 
 
 @pytest.mark.parametrize("text", ["", "0", "0:2", "1:", ":2", "a", "1:2:3", "-1", "1-2", "999999"])
 def test_what_is_no_number_of_nodes_is_refused(text: str) -> None:
     with pytest.raises(BadValue):
-        Nodes.parse(text)
+        NodeRange.parse(text)
 
 
 def test_nodes_the_wrong_way_round_are_refused_with_the_right_way() -> None:
     with pytest.raises(BadValue) as caught:
-        Nodes.parse("8:2")
+        NodeRange.parse("8:2")
     assert caught.value.message == "'8:2' has a minimum (8) above the maximum (2)"
     assert "'2:8'" in caught.value.hint
 

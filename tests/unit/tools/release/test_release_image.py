@@ -8,7 +8,7 @@ from pathlib import PurePosixPath
 import pytest
 
 from ddp_trainer.common.constants import Path
-from kubectl_ddp.fabrics.catalog import Need, fabrics
+from kubectl_ddp.fabrics.catalog import FabricRequirement, fabrics
 from tools.release.project import ROOT
 
 ESSENTIAL = {"bash"}
@@ -38,7 +38,7 @@ def test_the_cuda_image_can_compile() -> None:
 
 
 @pytest.mark.parametrize("need", NEEDS, ids=lambda need: need.message[:40])
-def test_the_cuda_image_holds_what_a_fabric_demands_of_it(need: Need) -> None:
+def test_the_cuda_image_holds_what_a_fabric_demands_of_it(need: FabricRequirement) -> None:
     assert set(need.packages) <= installed("cuda") | ESSENTIAL
     for package in need.packages:
         assert package in need.message

@@ -26,7 +26,7 @@ from kubectl_ddp.kube import job_kinds
 from kubectl_ddp.kube.objects import Object, RelatedKind
 from kubectl_ddp.preflight import model as of
 from kubectl_ddp.preflight.controller import CONTROLLER_SELECTOR
-from kubectl_ddp.preflight.model import Facts, Subject, Unknown
+from kubectl_ddp.preflight.model import PreflightFacts, Subject, Unknown
 from kubectl_ddp.preflight.namespace_checks import pull_secrets
 from kubectl_ddp.rbac.rights import Right
 from kubectl_ddp.spec.rules import is_kueue_managed
@@ -73,7 +73,7 @@ class PreflightReader:
     is_thorough: bool
     """True to read NetworkPolicies and dry-run every object too. False for ``submit``, which creates them anyway."""
 
-    def facts(self) -> Facts:
+    def facts(self) -> PreflightFacts:
         """Return all facts. Raises NotFound if the namespace does not exist, and other errors of the requests."""
         asked = self._queries()
         facts = dict(zip(asked, run_concurrently(*asked.values()), strict=True))
@@ -83,7 +83,7 @@ class PreflightReader:
             facts["rights_hint"] = access_review.role_request_message(
                 self.api, self.discovery, self.subject.namespace, lacking
             )
-        return Facts(**facts, has_kueue=bool(self.discovery.served_versions(KUEUE)))
+        return PreflightFacts(**facts, has_kueue=bool(self.discovery.served_versions(KUEUE)))
 
     def _queries(self) -> dict[str, Question]:
         subject, spec = self.subject, self.subject.spec

@@ -24,7 +24,7 @@ from kubectl_ddp.util.concurrency import Stop
 from kubectl_ddp.values.parsers import Egress
 from kubectl_ddp.values.pod import Topology
 from kubectl_ddp.values.program import Gang, QueueResize
-from kubectl_ddp.values.quantity import Nodes
+from kubectl_ddp.values.quantity import NodeRange
 from tests.support import kube_objects
 from tests.support.api_server import Answer, ApiServer, kubeconfig, serving, status
 from tests.support.jobs import a_job
@@ -181,7 +181,7 @@ def test_a_dry_run_of_scaling_asks_for_nothing(server: ApiServer, backend: Clust
 
 def put_root(server: ApiServer, engine: Engine) -> str:
     """Put a job of one to four nodes on the server, and return its path."""
-    root, kind = job_kinds.root_of(render(a_job(engine=engine, nnodes=Nodes(1, 4)), "run1")), ENGINES[engine]
+    root, kind = job_kinds.root_of(render(a_job(engine=engine, nnodes=NodeRange(1, 4)), "run1")), ENGINES[engine]
     server.groups = {**server.groups, f"/apis/{kind.api_version}": {kind.kind: kind.plural}}
     path = f"/apis/{kind.api_version}/namespaces/team/{kind.plural}/digits"
     server.put(path, root)
@@ -222,7 +222,7 @@ def test_replicas_that_kueue_keeps_together_are_not_scaled_apart(
     server: ApiServer, backend: ClusterBackend, engine: Engine
 ) -> None:
     together = {
-        "nnodes": Nodes(2, 4),
+        "nnodes": NodeRange(2, 4),
         "nproc": 1,
         "parallel": LayoutRange.parse("replicate=1:2,shard=2"),
         "topology": (Topology.parse("replica=rack"),),
@@ -241,7 +241,7 @@ GATE = "kueue.x-k8s.io/elastic-job"
 
 def put_resizable(server: ApiServer, *, has_feature: bool) -> str:
     """Put a job that asks for workload slices, as Kueue changes it with and without the feature; return its path."""
-    resize = {"engine": Engine.JOB, "queue": "lab", "queue_resize": QueueResize.RUNNING, "nnodes": Nodes(1, 3)}
+    resize = {"engine": Engine.JOB, "queue": "lab", "queue_resize": QueueResize.RUNNING, "nnodes": NodeRange(1, 3)}
     root = job_kinds.root_of(render(a_job(**resize), "run1"))
     if has_feature:
         root["spec"]["template"]["spec"]["schedulingGates"] = [{"name": GATE}]

@@ -14,7 +14,7 @@ from kubectl_ddp.errors import AlreadyExists, Forbidden, NotFound, PreflightFail
 from kubectl_ddp.kube.objects import Object
 from kubectl_ddp.render import render
 from kubectl_ddp.render.objects import secret_name
-from kubectl_ddp.values.quantity import Nodes
+from kubectl_ddp.values.quantity import NodeRange
 from tests.support.api_server import GROUPS, Answer, ApiServer, kubeconfig, serving, status
 from tests.support.jobs import a_job
 
@@ -291,7 +291,7 @@ def test_without_the_operator_nothing_is_created_and_one_sentence_says_what_is_m
 
 def racks() -> list[Object]:
     """A job of NVLink between machines, with network devices that are claimed."""
-    return digits(gpus=2, nnodes=Nodes(2, 2), fabric="gb200-mnnvl+gcp-gib-dra")
+    return digits(gpus=2, nnodes=NodeRange(2, 2), fabric="gb200-mnnvl+gcp-gib-dra")
 
 
 def test_the_objects_of_a_fabric_are_owned_by_the_root_and_go_with_it(tmp_path: Path, notices: list[str]) -> None:
