@@ -98,6 +98,7 @@ lint: $(READY) ## Style, types and the arrows between the packages
 	@for platform in darwin win32; do $(BIN)/mypy --platform $$platform --cache-dir .mypy_cache/$$platform \
 		-p kubectl_ddp --exclude '/backends/local/|/top/(watch|terminal)\.py' || exit 1; done
 	@$(BIN)/lint-imports
+	@$(BIN)/python -m tools.references
 
 check: lint ## Before a push: lint, and the unit tests of the folders and importers of what changed since BASE (main)
 	@changed=$$(git diff --name-only --diff-filter=d $$(git merge-base $(BASE) HEAD); git ls-files --others --exclude-standard); \

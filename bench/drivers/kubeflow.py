@@ -129,7 +129,7 @@ class PlatformTrainJobRun(TrainerRun):
     """The reference trainer in a TrainJob of the runtime ``ddp-torch-elastic``, with a pause in each step as stock."""
 
     def submit(self, least: int, most: int, *, apart: bool) -> None:
-        """See :class:`Run`. The range is that of the runtime."""
+        """See :class:`~bench.drivers.cluster_runs.Run`. The range is that of the runtime."""
         del least, apart
         [_, _, _, train, _, _, *flags] = self.program
         flags = [train, "--task", "paced:PacedDigits", *flags]
@@ -144,11 +144,11 @@ class StockTrainJobRun(BaselineRun):
 
     @property
     def selector(self) -> str:
-        """See :class:`Run`."""
+        """See :class:`~bench.drivers.cluster_runs.Run`."""
         return f"jobset.sigs.k8s.io/jobset-name={self.name}"
 
     def submit(self, least: int, most: int, *, apart: bool) -> None:
-        """See :class:`Run`."""
+        """See :class:`~bench.drivers.cluster_runs.Run`."""
         del least, apart
         command = sdk_command(SCRIPT, "torchrun", f"/tmp/{SCRIPT.name}")
         env = [{"name": "DDP_CHECKPOINT_DIR", "value": "/tmp"}, {"name": "OMP_NUM_THREADS", "value": "1"}]

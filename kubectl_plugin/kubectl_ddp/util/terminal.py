@@ -1,7 +1,7 @@
 """Escaping of text on its way to the terminal, so that a job's text cannot send terminal controls.
 
 During a command, :func:`escaping` replaces stdout and stderr by escaping streams, so no command can forget it. Only the
-colors of :class:`~kubectl_ddp.status.job_tables.Style` pass. Text of jobs is also cleaned where it is read
+colors of :class:`~kubectl_ddp.util.text_table.Style` pass. Text of jobs is also cleaned where it is read
 (:func:`ddp_trainer.common.safe_text.clean_text`). This module catches the rest.
 """
 
