@@ -115,7 +115,7 @@ def is_there(target: str, place: str, modules: dict[str, Module]) -> bool:
     if parts[0] in PACKAGES:
         return _is_defined(parts, modules)
     if not parts[0]:
-        own = [name.split(".") for name in modules if name.split(".")[0] == place.split(".")[0]]
+        own = [name.split(".") for name in modules if name.split(".")[0] == place.split(".", maxsplit=1)[0]]
         return any(_is_defined([*above, *parts[1:]], modules) for name in own for above in (name, name[:-1]))
     module, (first, *rest) = modules[place], parts
     if first in module.names:
