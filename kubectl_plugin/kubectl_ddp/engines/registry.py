@@ -1,4 +1,21 @@
-"""All engines, in the order in which ``--engine auto`` prefers them."""
+"""All engines, in the order in which ``--engine auto`` prefers them.
+
+An engine is the kind of object that runs a job. A kind can be one if a field of it suspends the job, another one
+holds the number of pods, it has a deadline and a time after which it is deleted, it reports ``status.conditions``,
+and it fails the job for exit codes 1-127 and recreates the pod from 128. Volcano's Job has no field that suspends it.
+
+How to add an engine:
+
+1. Copy ``pytorchjob.py`` (a kind with its own pod template) or ``jobset.py`` (a kind around a batch Job), and its
+   template in ``render/templates``. ``engine_kind.py`` has a line for each field. ``conditions`` maps the kind's
+   conditions to those of a PyTorchJob, and ``pod_label`` is the label with the job's name that the operator adds to
+   pods.
+2. Add the member of ``Engine``, and ``ENGINE`` to ``ENGINES``, in the order of preference of ``--engine auto``.
+3. Add the status of a suspended, a running, a failed and a succeeded job to
+   ``tests/unit/kubectl_ddp/kube/root_statuses.json``, from real runs.
+4. Run ``make docs manifests``, then ``test_job_kinds.py``, ``test_render_engines.py`` and
+   ``test_render_examples.py``.
+"""
 
 from __future__ import annotations
 
