@@ -19,7 +19,7 @@ ON_A_CLUSTER = {"why", "list", "startup", "recovery-cluster", "controller"}
 """Measurements that need one."""
 PROMISES = "Promises about GPUs"
 OWN = {"docs/status.md", "CHANGELOG.md"}
-WITHOUT_PROMISE = {f"docs/{name}.md" for name in ("comparison", "fit", "glossary", "index", "status")}
+WITHOUT_PROMISE = {f"docs/{name}.md" for name in ("comparison", "decisions", "fit", "glossary", "index", "status")}
 ABOUT_GPUS = re.compile(r"\b(?:GPUs?|NCCL|CUDA|MIG|NVLink|RDMA|InfiniBand)\b")
 PAGES = [ROOT / "README.md", ROOT / "docs/runbooks/README.md", *sorted((ROOT / "docs").glob("*.md"))]
 NESTED = sorted(path for folder in ("tutorials", "howto") for path in (ROOT / "docs" / folder).glob("*.md"))

@@ -1,4 +1,21 @@
-"""The complete job specification, and the only table of the keys of a job file."""
+"""The complete job specification, and the only table of the keys of a job file.
+
+How to add a job key, here ``costCenter``, which sets a pod annotation:
+
+1. Add a field to ``JobSpec``. Flag, job file, JSON schema, default, completion, ``kubectl ddp explain``, arguments of
+   the Python client, values of the chart and documentation are made from it. Without ``default`` the key is required,
+   and ``spec/resolve.py`` needs a rule::
+
+       cost_center: str | None = key(
+           "costCenter", Group.ACCESS, _LABEL, "Cost center that the pods are charged to.", "NAME",
+           example="research", default=None,
+       )
+
+2. Render it: a template in ``render/templates``, or for annotations ``_network_annotations`` in ``render/network.py``.
+3. Draw a value in ``jobs()`` of ``tests/support/jobs.py``, and add one to ``samples`` in ``test_spec_resolve.py``.
+   Test the rendered object in ``tests/render/test_render_pods.py``.
+4. If the value conflicts with another key, refuse it in ``spec/rules.py``. Then run ``make docs``.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,14 @@
-"""Data model of findings, and the order of causes."""
+"""Data model of findings, and the order of causes.
+
+How to add a cause:
+
+1. Add a member of :class:`Cause`, placed by its precedence, and its exit code to ``EXIT_CODES`` if that is not 13.
+2. Find it in the module of its topic, such as ``scheduling.py`` for pods that cannot be scheduled. A row of
+   ``_HELPS`` there is enough if only the hint differs. A new function of checks is listed in ``diagnosis.py``: in
+   ``OF_WAITING_PODS`` if pods do not run, else in ``CHECKS``.
+3. Add the row to ``docs/on-call.md``, and a case to ``test_why_chain.py``, where ``refused(message, index)`` is a pod
+   that the scheduler refused. A stage on a cluster (``tests/cluster/staged_failures.py``) is optional.
+"""
 
 from __future__ import annotations
 

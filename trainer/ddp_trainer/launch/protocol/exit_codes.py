@@ -26,6 +26,17 @@ A worker whose GPU failed also exits with 173. It is restarted, as after every f
 
 ``--max-restarts 0`` is a budget that is spent from the start. The worker's own code, such as 139 after SIGSEGV, is in
 the error file, the termination message and the launcher's last line.
+
+How to change what a death of a worker costs: add a row to ``CAUSE_OF_CODE`` (a signal has the code 128 + its number).
+Causes in ``CHARGED`` count against ``--max-restarts``; a code in ``HOPELESS`` ends the run without a restart.
+``decide_restart`` in ``launch/rendezvous/restart_budget.py`` applies them; its test plays deaths with
+``SimulatedRun``. A new reason is a member of ``FailureReason`` and a row in ``launch/failures/failure_reason.py``,
+with its words in ``final_report.py``. Then update "What happens when" in ``docs/launcher.md``.
+
+How to add an exit code: a member of ``Exit`` in ``common/constants.py``; a row of the table above; where it is
+returned, a subclass of ``TrainError`` (``train/utils/errors.py``) or a ``Finish`` of the agent; its words in
+``describe_exit_code`` of ``kubectl_ddp/status/termination_message.py``; its row in ``docs/exit-codes.md``.
+``test_exit_codes.py`` fails without them.
 """
 
 from __future__ import annotations

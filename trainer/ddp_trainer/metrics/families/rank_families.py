@@ -1,5 +1,20 @@
 """Metric families of ranks: values that ranks report and values that the launcher, the aggregator and ``/proc``
 provide.
+
+How to add a metric:
+
+1. Add a member of ``Metric`` in ``common/metric_names.py``, and a row here (of the launcher: ``pod_families.py``)
+   with help text and labels. ``_job`` is equal on all ranks and exported by rank 0, ``_rank`` has a series per rank,
+   ``_pod`` one per pod. The name ends in its unit, that of a counter in ``_total``. Labels and their values are
+   closed sets.
+2. Report it where the value is known: ``recorder.add(Metric.NAME)`` for a counter, ``recorder.put(Metric.NAME,
+   value)`` for a gauge. ``train/loop/callbacks.py`` has the recorder and is called after each committed step. A value
+   on a GPU is read after the vote, at most every ``GRADIENT_SECONDS``. A value of every step is an argument of
+   ``step`` in ``process/recorder.py``. The launcher reports through a method of ``AgentRecorder`` there.
+3. Add a panel in ``tools/dashboards``, or a line in ``REFERENCE`` of ``tests/render/test_rules_catalogue.py``. A
+   counter that stays 0 in a short run has a line in ``DID_NOT_HAPPEN`` of ``test_dashboards_of_a_run.py``.
+4. Run ``make docs manifests``. Tests: ``Journal`` in ``tests/unit/ddp_trainer/train/test_run.py`` holds what a run
+   reports.
 """
 
 from __future__ import annotations

@@ -2,6 +2,25 @@
 
 :class:`Options` combines the dataclasses. :class:`ddp_trainer.train.config.config.Config` also checks the combinations
 of values. To add an option, add a field here and read it from the ``Config`` where it takes effect.
+
+How to add an option:
+
+1. Add a field to the dataclass of its topic here. Flag, ``--help``, parser, the field of ``Config`` and the
+   documentation are made from it. An ``int``, ``float``, ``str``, ``Path`` or ``StrEnum`` (of ``option_values.py``)
+   is parsed by its type, and ``bool`` is a switch. Any other type needs ``parse=``. Checks of the value follow the
+   help text: ``POSITIVE``, ``at_least(1)`` or a ``Constraint`` of ``cli_fields.py``::
+
+       nesterov: bool = option(False, "Nesterov momentum, with --optimizer sgd")
+
+2. Read it where it takes effect. An option of the optimizer is passed to torch in ``_with_kernel`` of
+   ``train/optim/optimizer.py``. On resume, a parameter group takes its values from the checkpoint. Add the key to
+   ``_OF_FLAGS`` there if the flag must win; an option that changes which state the optimizer keeps must not win, and
+   is excluded in ``_load_optimizer_state`` of ``train/checkpoint/weights_io.py``.
+3. Refuse combinations in ``_conflicts`` of ``config.py``: two options that cannot work together, and a value that
+   would have no effect. A rule that needs the group, the task or the layout is in ``option_rules.py``; a conflict
+   with a layout of ``--parallel`` is in ``common/option_conflicts.py``, which ``kubectl ddp`` applies too.
+4. ``make docs`` writes ``docs/trainer-options.md``. A refused value or combination is a case in ``test_options.py``;
+   the effect is tested beside the module of step 2.
 """
 
 from __future__ import annotations

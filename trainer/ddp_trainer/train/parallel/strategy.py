@@ -17,6 +17,18 @@ The batch slices of this rank are computed one by one, or merged into a single o
 
 When ``reduce`` returns, ``weight.grad`` must hold the gradient for the optimizer. A rank that has no samples in a step,
 or could not fetch them, calls ``reduce`` as well, without any pass before it.
+
+How to add a strategy:
+
+1. Add a member of ``StrategyName`` in ``train/config/option_values.py``.
+2. Subclass :class:`Strategy` in a module here, and override the calls that differ; ``manual_ddp.py`` is the shortest
+   example. Add the class to ``_BY_NAME`` of ``factory.py``, and to ``_NEED_PEERS`` if a single rank has nothing to
+   do.
+3. Refuse options in ``_conflicts`` of ``train/config/config.py``. ``can_join_next_group`` in
+   ``train/loop/run_context.py`` is False for a strategy whose ranks hold different states between steps; override
+   ``synchronize_with_timeout`` too.
+4. Run ``make docs``, and add the row to ``docs/strategies.md``. Add the flags to
+   ``test_two_ranks_learn_what_plain_ddp_does`` in ``tests/local/train/test_train_strategies.py``.
 """
 
 from __future__ import annotations
