@@ -1,8 +1,9 @@
 """Install torch for the demo and the tests: the CPU build if there is one, with its size before the download.
 
-``python tools/install_torch.py PIP-ARGUMENTS``, with the Python of the environment. On Linux, torch's wheels on the public
-package index hold CUDA and bring gigabytes of libraries; torch's own index has CPU builds of a tenth of the size. It is
-asked if pip's settings lead to no CPU build. ``TORCH_INDEX`` names another index, and is empty for pip's settings alone.
+``python tools/install_torch.py PIP-ARGUMENTS``, with the Python of the environment. On Linux, torch's wheels on the
+public package index hold CUDA and bring gigabytes of libraries; torch's own index has CPU builds of a tenth of the size.
+It is asked if pip's settings lead to no CPU build. ``TORCH_INDEX`` names another index; if it is empty, pip's settings
+alone count.
 """
 
 from __future__ import annotations
@@ -32,12 +33,12 @@ def main() -> None:
                 arguments, wheels = from_index, found
     if wheels:
         print(describe_download(wheels), flush=True)
-        command = [sys.executable, "-m", "pip", "install", "--disable-pip-version-check", "--progress-bar", "on"]
+        command = [sys.executable, "-m", "pip", "install", "--disable-pip-version-check", "--no-compile"]
         sys.exit(subprocess.run([*command, *arguments, "torch"], check=False).returncode)
 
 
 def wheels_to_install(arguments: list[str]) -> list[dict[str, Any]]:
-    """Return the entries of pip's installation report for torch and what it needs; empty if all is there, or unknown."""
+    """Return pip's report on torch and what it needs, one entry per package that is not installed."""
     command = [sys.executable, "-m", "pip", "install", "--disable-pip-version-check", "--dry-run", "--quiet"]
     done = subprocess.run([*command, "--report", "-", *arguments, "torch"], capture_output=True, text=True, check=False)
     if done.returncode:
@@ -58,7 +59,8 @@ def describe_download(wheels: list[dict[str, Any]]) -> str:
     megabytes = sum(size_of(wheel["download_info"]["url"]) for wheel in wheels) / 1e6
     kind = "a CPU build" if is_cpu_build(wheels) else "a build for CUDA, as no CPU build was found"
     version = torch["metadata"]["version"]
-    return f"Installing torch {version}, {kind}, from {url.hostname or unquote(url.path)}: {megabytes:.0f} MB with what it needs."
+    source = url.hostname or unquote(url.path)
+    return f"Installing torch {version}, {kind}, from {source}: {megabytes:.0f} MB with what it needs."
 
 
 def size_of(url: str) -> int:

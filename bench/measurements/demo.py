@@ -37,7 +37,7 @@ def show_command(options: Options, *words: str) -> None:
 
 
 def main() -> None:
-    """Run the demo, and print its result as one sentence. Exits with 1 if the job failed, or lost or repeated samples."""
+    """Run the demo, and print its result in a sentence. Exits with 1 if the job failed, lost or repeated samples."""
     end_with_descendants()
     try:
         summary, _ = run_demo(Options(progress=partial(print, flush=True)))
@@ -50,12 +50,11 @@ def main() -> None:
 def describe_result(summary: dict[str, Any]) -> str:
     """Return the result of the demo in two sentences."""
     lost, repeated = summary["samples_lost"], summary["samples_repeated"]
-    samples = (
-        "no sample was lost or repeated" if not lost and not repeated else f"samples lost: {lost}, repeated: {repeated}"
-    )
+    samples = f"samples lost: {lost}, repeated: {repeated}" if lost or repeated else "no sample was lost or repeated"
+    victim = summary["worker_killed"]
     return (
-        f"Rank {summary['worker_killed']['rank']} was killed at step {summary['worker_killed']['step']}, and all {RANKS} ranks "
-        f"trained again {summary['recovery_seconds']:.1f} s later; {samples}. "
+        f"Rank {victim['rank']} was killed at step {victim['step']}, and all {RANKS} ranks trained again "
+        f"{summary['recovery_seconds']:.1f} s later; {samples}. "
         f"The model reads {summary['accuracy']:.1%} of the test's digits."
     )
 
