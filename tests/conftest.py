@@ -60,9 +60,10 @@ def pytest_collection_finish() -> None:
         torch.set_num_threads(1)
 
 
-def pytest_terminal_summary(terminalreporter: Any) -> None:
-    """Note why tests were skipped, for the last line of ``make test``."""
-    note_skipped(terminalreporter.stats.get("skipped", ()))
+def pytest_terminal_summary(terminalreporter: Any, config: pytest.Config) -> None:
+    """Note why tests were skipped, for the last line of ``make test``. Each process of pytest-xdist has a part of them."""
+    if not hasattr(config, "workerinput"):
+        note_skipped(terminalreporter.stats.get("skipped", ()))
 
 
 @pytest.fixture(scope="session")

@@ -1,7 +1,7 @@
 """Install torch for the demo and the tests: the CPU build if there is one, with its size before the download.
 
 ``python tools/install_torch.py PIP-ARGUMENTS``, with the Python of the environment. On Linux, torch's wheels on the
-public package index hold CUDA and bring gigabytes of libraries; torch's own index has CPU builds of a tenth of the size.
+public package index hold CUDA and gigabytes of libraries. CPU builds in torch's own index have a tenth of the size.
 It is asked if pip's settings lead to no CPU build. ``TORCH_INDEX`` names another index; if it is empty, pip's settings
 alone count.
 """
