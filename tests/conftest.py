@@ -61,7 +61,7 @@ def pytest_collection_finish() -> None:
 
 
 def pytest_terminal_summary(terminalreporter: Any, config: pytest.Config) -> None:
-    """Note why tests were skipped, for the last line of ``make test``. Each process of pytest-xdist has a part of them."""
+    """Note why tests were skipped, for the last line of ``make test``; not in the processes of pytest-xdist."""
     if not hasattr(config, "workerinput"):
         note_skipped(terminalreporter.stats.get("skipped", ()))
 
