@@ -3,12 +3,14 @@
 import gc
 import signal
 import sys
+from typing import Any
 
 import pytest
 from hypothesis import settings
 
 from bench.descendants import end_with_descendants
 from tests.support.helm import HOW, Helm, helms
+from tests.support.skipped_tests import note_skipped
 
 # How long an example takes is the machine's business.
 settings.register_profile("patient", settings(), deadline=None)
@@ -56,6 +58,12 @@ def pytest_collection_finish() -> None:
     gc.freeze()
     if torch := sys.modules.get("torch"):
         torch.set_num_threads(1)
+
+
+def pytest_terminal_summary(terminalreporter: Any, config: pytest.Config) -> None:
+    """Note why tests were skipped, for the last line of ``make test``; not in the processes of pytest-xdist."""
+    if not hasattr(config, "workerinput"):
+        note_skipped(terminalreporter.stats.get("skipped", ()))
 
 
 @pytest.fixture(scope="session")

@@ -2,7 +2,8 @@
 the way, and the job ends with a verified result.
 
 Everything is done with the commands a person would type, which are shown. The summary of the run, with what was done to
-it, is left at ``build/demo/summary.json``, and its page at ``build/demo/report.html``.
+it, is left at ``build/demo/summary.json``, and its page at ``build/demo/report.html``. ``make demo`` runs :func:`main`,
+which ends with one sentence; ``bench demo`` holds the run to its bars.
 """
 
 from __future__ import annotations
@@ -11,9 +12,12 @@ import json
 import os
 import shutil
 import signal
+import sys
 import time
+from functools import partial
 from typing import Any, Final
 
+from bench.descendants import end_with_descendants
 from bench.drivers.jobs import ROOT, LocalJobs, Rank, ranks_have_stepped
 from bench.harness import CannotMeasure, Options, Report
 
@@ -32,8 +36,36 @@ def show_command(options: Options, *words: str) -> None:
     options.progress(f"\n$ kubectl-ddp {' '.join(words)}")
 
 
+def main() -> None:
+    """Run the demo, and print its result in a sentence. Exits with 1 if the job failed, lost or repeated samples."""
+    end_with_descendants()
+    try:
+        summary, _ = run_demo(Options(progress=partial(print, flush=True)))
+    except CannotMeasure as error:
+        sys.exit(str(error))
+    print(f"\n{describe_result(summary)}")
+    sys.exit(bool(summary["samples_lost"] or summary["samples_repeated"]))
+
+
+def describe_result(summary: dict[str, Any]) -> str:
+    """Return the result of the demo in two sentences."""
+    lost, repeated = summary["samples_lost"], summary["samples_repeated"]
+    samples = f"samples lost: {lost}, repeated: {repeated}" if lost or repeated else "no sample was lost or repeated"
+    victim = summary["worker_killed"]
+    return (
+        f"Rank {victim['rank']} was killed at step {victim['step']}, and all {RANKS} ranks trained again "
+        f"{summary['recovery_seconds']:.1f} s later; {samples}. "
+        f"The model reads {summary['accuracy']:.1%} of the test's digits."
+    )
+
+
 def measure(options: Options) -> Report:
     """Run the demo."""
+    return build_report(*run_demo(options))
+
+
+def run_demo(options: Options) -> tuple[dict[str, Any], float]:
+    """Run the demo, and return its summary and its seconds."""
     shutil.rmtree(DIRECTORY, ignore_errors=True)
     jobs = LocalJobs(DIRECTORY / "state")
     begun = time.monotonic()
@@ -43,8 +75,10 @@ def measure(options: Options) -> Report:
         jobs.run("delete", NAME, "--yes", check=False)
     seconds = time.monotonic() - begun
     (DIRECTORY / "summary.json").write_text(json.dumps(summary | {"demo_seconds": round(seconds, 1)}, indent=1) + "\n")
-    options.progress(f"\nThe summary is in {(DIRECTORY / 'summary.json').relative_to(ROOT)}")
-    return build_report(summary, seconds)
+    options.progress(
+        f"\nThe job's page is {(DIRECTORY / 'report.html').relative_to(ROOT)}, its summary summary.json beside it."
+    )
+    return summary, seconds
 
 
 def run(jobs: LocalJobs, options: Options) -> dict[str, Any]:
@@ -101,3 +135,7 @@ def build_report(summary: dict[str, Any], seconds: float) -> Report:
     report.at_least("restarts after a failure", summary["restarts"].get("failure", 0), 1)
     report.at_least("ranks whose metrics were scraped", len(summary["ranks_scraped"]), RANKS)
     return report
+
+
+if __name__ == "__main__":
+    main()
