@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import os
-from collections.abc import Iterator
+from collections.abc import Generator, Iterator
 from pathlib import Path
 
 import pytest
@@ -22,6 +22,21 @@ from tests.support.no_fork_server import without_fork_servers  # noqa: F401
 IMAGE = "DDP_TEST_IMAGE"
 """Image that the cluster's nodes can start. Where it is set, a cluster is meant to be there, and nothing is skipped."""
 CONTROLLER_IMAGE = "DDP_TEST_CONTROLLER_IMAGE"
+REQUIRED = "DDP_TEST_REQUIRE_CLUSTER"
+"""If this is set, tests fail that a cluster cannot run which lacks an operator, an image or Prometheus."""
+LACKING = ("Set DDP_TEST_", "These tests need a cluster", "This cluster ", "There is no Prometheus")
+"""Beginnings of the reasons with which such tests are skipped. A lack of GPUs and of feature gates is none of them."""
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_makereport() -> Generator[None, pytest.TestReport, pytest.TestReport]:
+    """Turn a skipped test into a failed one if the cluster was to be complete."""
+    report = yield
+    if report.skipped and REQUIRED in os.environ and isinstance(report.longrepr, tuple):
+        reason = report.longrepr[2].removeprefix("Skipped: ")
+        if reason.startswith(LACKING):
+            report.outcome, report.longrepr = "failed", f"{REQUIRED} is set, and this test was skipped: {reason}"
+    return report
 
 
 @pytest.fixture(scope="session", autouse=True)

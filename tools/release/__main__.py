@@ -10,7 +10,7 @@ import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 
-from tools.release import artifacts, locks, sbom, versions, wheel_test
+from tools.release import artifacts, locks, plugin_archive, registry, sbom, shared_dashboards, versions, wheel_test
 from tools.release.errors import CannotRelease
 from tools.release.project import CHARTS, DIST, ROOT, version
 
@@ -49,6 +49,12 @@ def check() -> Iterator[str]:
         python = wheel_test.install(wheel, Path(room, "fresh"))
         wheel_test.check_commands(python)
         yield "holds: installed from locks/plugin.txt by digest, without torch, it says its version"
+        archive, manifest = plugin_archive.build(python, Path(room))
+        plugin_archive.check_archive(archive, Path(room, "krew"))
+        yield f"holds: {archive.name}, as krew unpacks it, renders a job"
+        yield from registry.push_charts([path for name, path in files.items() if name.endswith(".tgz")], _helm())
+        dashboards = shared_dashboards.write(Path(room))
+        files |= {path.name: path for path in (archive, manifest, *dashboards)}
         _write_dist(files)
     yield f"{DIST.name}/: {', '.join(sorted(path.name for path in DIST.iterdir()))}"
 
