@@ -50,7 +50,7 @@ def build(python: Path, target: Path) -> tuple[Path, Path]:
         target: An existing folder.
     """
     [packages] = python.parents[1].glob("lib/python3*/site-packages")
-    archive = target / f"kubectl-ddp-{version()}.tar.gz"
+    archive = target / f"kubectl-ddp-krew-{version()}.tar.gz"
     with (
         archive.open("wb") as raw,
         gzip.GzipFile("", "wb", mtime=epoch(), fileobj=raw) as packed,

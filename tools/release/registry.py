@@ -49,7 +49,8 @@ def _registry(folder: Path) -> Iterator[str]:
         free.bind(("127.0.0.1", 0))
         port = free.getsockname()[1]
     (folder / "config.yml").write_text(_CONFIG.format(folder=folder / "store", port=port))
-    with subprocess.Popen(["docker-registry", "serve", folder / "config.yml"], stderr=subprocess.DEVNULL) as server:
+    command = ["docker-registry", "serve", folder / "config.yml"]
+    with subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL) as server:
         try:
             _wait_until_open(port, server)
             yield f"localhost:{port}"
