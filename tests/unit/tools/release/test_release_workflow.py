@@ -13,9 +13,9 @@ import yaml
 ROOT: Final = Path(__file__).parents[4]
 WORKFLOWS: Final = sorted((ROOT / ".github" / "workflows").glob("*.yaml"))
 KEYS: Final = {
-    "workflow": {"name", "on", "permissions", "concurrency", "jobs"},
-    "job": {"name", "runs-on", "timeout-minutes", "permissions", "env", "steps"},
-    "step": {"uses", "with", "run", "env"},
+    "workflow": {"name", "on", "permissions", "concurrency", "env", "jobs"},
+    "job": {"name", "needs", "runs-on", "timeout-minutes", "environment", "permissions", "strategy", "steps"},
+    "step": {"id", "uses", "with", "run", "env"},
 }
 """What we use of GitHub's, so that a misspelt word is not passed over."""
 VERBS: Final = set(re.findall(r"^([a-z-]+):.*## ", (ROOT / "Makefile").read_text(), re.MULTILINE))
@@ -43,7 +43,9 @@ def test_a_workflow_runs_scripts_and_verbs_that_exist(path: Path) -> None:
     lines = [step["run"] for job in read(path)["jobs"].values() for step in job["steps"] if "run" in step]
     scripts = [found for line in lines for found in re.findall(r"^bash (\S+)", line)]
     assert [script for script in scripts if not (ROOT / script).is_file()] == []
-    assert {verb for line in lines if line.startswith("make ") for verb in line.split()[1:]} <= VERBS
+    verbs = {verb for line in lines if line.startswith("make ") for verb in line.split()[1:]}
+    assert {verb for verb in verbs if not verb.endswith("/.ready")} <= VERBS
+    assert {program for line in lines for program in re.findall(r"build/release/bin/(\S+)", line)} <= {"uv"}
 
 
 def test_hosted_ci_runs_what_runs_anywhere_and_a_cluster() -> None:
@@ -51,12 +53,33 @@ def test_hosted_ci_runs_what_runs_anywhere_and_a_cluster() -> None:
     assert [step["run"] for step in steps if "run" in step] == ["bash .ci/run", "bash .ci/kind"]
 
 
-def test_only_the_job_that_publishes_may_write() -> None:
-    [job] = read(ROOT / ".github/workflows/release.yaml")["jobs"].values()
-    assert job["permissions"].keys() == {"contents", "packages", "id-token", "attestations"}
+RELEASE: Final = read(ROOT / ".github/workflows/release.yaml")["jobs"]
 
 
-@pytest.mark.parametrize("path", sorted((ROOT / ".ci").iterdir()), ids=lambda path: path.name)
+def test_only_files_that_passed_the_checks_are_published_and_images_are_attested() -> None:
+    assert (RELEASE["images"]["needs"], RELEASE["publish"]["needs"]) == ("files", "images")
+    lines = {name: [step.get("run", step.get("uses")) for step in job["steps"]] for name, job in RELEASE.items()}
+    assert "make release-check sbom" in lines["files"]
+    assert "--draft " in lines["files"][-1]
+    assert [name for name, each in lines.items() if any(line.startswith("actions/attest@") for line in each)] == [
+        "files",
+        "images",
+    ]
+    assert lines["publish"][-1].endswith("--draft=false")
+
+
+def test_every_target_of_the_dockerfile_that_is_shipped_is_published() -> None:
+    described = (ROOT / "Dockerfile").read_text().partition("FROM ")[0]
+    targets = RELEASE["images"]["strategy"]["matrix"]["target"]
+    assert sorted(targets) == sorted(re.findall(r"docker build --target (\w+)", described))
+    script = (ROOT / ".ci/publish-image").read_text()
+    cases = re.findall(r"^  ([\w |]+)\) image=", script, re.MULTILINE)
+    assert sorted(" | ".join(cases).split(" | ")) == sorted(targets)
+
+
+@pytest.mark.parametrize(
+    "path", [each for each in sorted((ROOT / ".ci").iterdir()) if not each.suffix], ids=lambda path: path.name
+)
 def test_a_script_is_valid_bash(path: Path) -> None:
     assert subprocess.run(["bash", "-n", path], check=False).returncode == 0
 
