@@ -51,7 +51,7 @@ def check() -> Iterator[str]:
         yield "holds: installed from locks/plugin.txt by digest, without torch, it says its version"
         archive, manifest = plugin_archive.build(python, Path(room))
         plugin_archive.check_archive(archive, Path(room, "krew"))
-        yield f"holds: {archive.name}, as krew unpacks it, renders a job"
+        yield f"holds: {archive.name}, as krew unpacks it, prints its version and a job in a dry run"
         yield from registry.push_charts([path for name, path in files.items() if name.endswith(".tgz")], _helm())
         dashboards = shared_dashboards.write(Path(room))
         files |= {path.name: path for path in (archive, manifest, *dashboards)}

@@ -19,7 +19,7 @@ from typing import Final
 
 from tools.release.artifacts import epoch
 from tools.release.errors import CannotRelease, call
-from tools.release.project import version
+from tools.release.project import ROOT, version
 
 PLATFORMS: Final = [(system, machine) for system in ("linux", "darwin") for machine in ("amd64", "arm64")]
 URL: Final = "RELEASE_URL"
@@ -39,7 +39,7 @@ from kubectl_ddp.__main__ import main
 
 sys.exit(main())
 '''
-_JOB: Final = ("render", "train.py", "--name", "digits", "--image", "registry.example.com/train:1", "--engine", "job")
+_JOB: Final = ("submit", "train.py", "--dry-run=client", "--image", "registry.example.com/train:1", "--engine", "job")
 
 
 def build(python: Path, target: Path) -> tuple[Path, Path]:
@@ -51,12 +51,13 @@ def build(python: Path, target: Path) -> tuple[Path, Path]:
     """
     [packages] = python.parents[1].glob("lib/python3*/site-packages")
     archive = target / f"kubectl-ddp-krew-{version()}.tar.gz"
+    license_text = (ROOT / "LICENSE").read_bytes()
     with (
         archive.open("wb") as raw,
         gzip.GzipFile("", "wb", mtime=epoch(), fileobj=raw) as packed,
         tarfile.open(fileobj=packed, mode="w", format=tarfile.PAX_FORMAT) as tar,
     ):
-        for name, data in (("kubectl-ddp", _PROGRAM.encode()), *_files(packages)):
+        for name, data in (("kubectl-ddp", _PROGRAM.encode()), ("LICENSE", license_text), *_files(packages)):
             entry = tarfile.TarInfo(name)
             entry.size, entry.mtime, entry.mode = len(data), epoch(), 0o755 if name == "kubectl-ddp" else 0o644
             tar.addfile(entry, io.BytesIO(data))
@@ -86,6 +87,7 @@ def krew_manifest(archive: Path) -> dict[str, object]:
         "metadata": {"name": "ddp"},
         "spec": {
             "version": f"v{version()}",
+            "homepage": address.removesuffix("/releases/download"),
             "shortDescription": "Fault-tolerant, elastic PyTorch training",
             "description": "Submit, watch, diagnose and resize PyTorch training jobs. Needs Python 3.11 or newer.",
             "platforms": [platform | {"selector": selector} for selector in selectors],
@@ -96,7 +98,7 @@ def krew_manifest(archive: Path) -> dict[str, object]:
 def check_archive(archive: Path, room: Path) -> None:
     """Unpack the archive, and run it with nothing else on the path and a home that cannot be written.
 
-    Raises CannotRelease if it does not print its version, or renders no job.
+    Raises CannotRelease if it does not print its version, or a dry run of a job makes no Job.
     """
     with tarfile.open(archive) as tar:
         tar.extractall(room, filter="data")
@@ -105,5 +107,5 @@ def check_archive(archive: Path, room: Path) -> None:
     program = (sys.executable, "-I", room / "kubectl-ddp")
     if version() not in call(*program, "--version", environ=calm).split():
         raise CannotRelease(f"{archive.name} does not print the version {version()}.")
-    if "kind: " not in call(*program, *_JOB, cwd=room, environ=calm):
-        raise CannotRelease(f"{archive.name} renders no job.")
+    if "job.batch/" not in call(*program, *_JOB, cwd=room, environ=calm):
+        raise CannotRelease(f"{archive.name} prints no Job in a dry run of submit.")

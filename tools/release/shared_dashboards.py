@@ -12,6 +12,15 @@ from tools.release.project import CHARTS
 DASHBOARDS: Final = CHARTS / "ddp-platform" / "files" / "dashboards"
 GRAFANA: Final = {"type": "grafana", "id": "grafana", "name": "Grafana", "version": "10.3.0"}
 """The oldest Grafana with the schema of the dashboards."""
+INPUT: Final = {
+    "name": "DS_PROMETHEUS",
+    "label": "Prometheus",
+    "description": "",
+    "type": "datasource",
+    "pluginId": "prometheus",
+    "pluginName": "Prometheus",
+}
+"""What Grafana prompts for at the import."""
 
 
 def write(target: Path) -> list[Path]:
@@ -25,11 +34,16 @@ def write(target: Path) -> list[Path]:
 
 
 def shared_form(dashboard: dict[str, Any]) -> dict[str, Any]:
-    """Return a dashboard with the keys of an export. Its variable ``datasource`` asks for the Prometheus."""
-    kinds = sorted({panel["type"] for panel in _panels(dashboard["panels"]) if panel["type"] != "row"})
+    """Return a dashboard with the keys of an export. Its Prometheus is an input in place of a variable."""
+    text = (
+        json.dumps(dashboard).replace("&${datasource:queryparam}", "").replace("${datasource}", f"${{{INPUT['name']}}}")
+    )
+    shared = json.loads(text)
+    shared["templating"]["list"] = [each for each in shared["templating"]["list"] if each["type"] != "datasource"]
+    kinds = sorted({panel["type"] for panel in _panels(shared["panels"]) if panel["type"] != "row"})
     requires = [GRAFANA, *({"type": "panel", "id": kind, "name": kind, "version": ""} for kind in kinds)]
     requires.append({"type": "datasource", "id": "prometheus", "name": "Prometheus", "version": "1.0.0"})
-    return {"__inputs": [], "__elements": {}, "__requires": requires} | dashboard | {"id": None}
+    return {"__inputs": [INPUT], "__elements": {}, "__requires": requires} | shared | {"id": None}
 
 
 def _panels(panels: list[dict[str, Any]]) -> Iterator[dict[str, Any]]:

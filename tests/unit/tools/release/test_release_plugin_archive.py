@@ -34,5 +34,9 @@ def test_a_shared_dashboard_names_every_panel_type_and_asks_for_the_data_source(
         required = {(each["type"], each["id"]) for each in dashboard["__requires"]}
         assert {("grafana", "grafana"), ("datasource", "prometheus"), ("panel", "timeseries")} <= required
         assert ("panel", "row") not in required
-        assert any(each["type"] == "datasource" for each in dashboard["templating"]["list"])
+        assert [(each["name"], each["pluginId"]) for each in dashboard["__inputs"]] == [("DS_PROMETHEUS", "prometheus")]
+        assert "${datasource" not in path.read_text()
+        assert {panel["datasource"]["uid"] for panel in dashboard["panels"] if panel["type"] != "row"} == {
+            "${DS_PROMETHEUS}"
+        }
         assert dashboard["id"] is None
