@@ -210,7 +210,7 @@ $(DEMO): pyproject.toml constraints.txt
 	@$(PYTHON) -c 'import ensurepip, venv' 2>/dev/null || { echo "make: $(PYTHON) cannot make virtual environments; on Debian and Ubuntu install python3-venv." >&2; exit 1; }
 	@test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
 	@$(BIN)/python -m pip install --disable-pip-version-check --quiet --upgrade --constraint constraints.txt 'pip>=25.1'
-	@echo "make: setting up $(VENV): torch, scikit-learn, kubernetes and what they need; 1 GB on disk" >&2
+	@echo "make: setting up $(VENV): torch, scikit-learn, kubernetes and what they need" >&2
 	@$(BIN)/python tools/install_torch.py --constraint constraints.txt
 	@$(BIN)/python -m pip install $(PIP_FLAGS) --constraint constraints.txt --editable '.[trainer]'
 	@touch $@

@@ -58,9 +58,10 @@ def describe_download(wheels: list[dict[str, Any]]) -> str:
     url = urlsplit(torch["download_info"]["url"])
     megabytes = sum(size_of(wheel["download_info"]["url"]) for wheel in wheels) / 1e6
     kind = "a CPU build" if is_cpu_build(wheels) else "a build for CUDA, as no CPU build was found"
+    disk = "1.0 GB on disk" if is_cpu_build(wheels) else "4.9 GB on disk; TORCH_INDEX=URL names an index of CPU builds"
     version = torch["metadata"]["version"]
     source = url.hostname or unquote(url.path)
-    return f"Installing torch {version}, {kind}, from {source}: {megabytes:.0f} MB with what it needs."
+    return f"Installing torch {version}, {kind}, from {source}: {megabytes:.0f} MB with what it needs, {disk}."
 
 
 def size_of(url: str) -> int:
