@@ -46,6 +46,7 @@ SECTIONS: Final[Mapping[str, Mapping[str, CommandEntry]]] = {
         "events": CommandEntry("jobs.events", "events", "Show events of a job and its pods."),
         "top": CommandEntry("jobs.top", "top", "Show throughput, step and loss of every rank, live."),
         "report": CommandEntry("jobs.report", "report", "Write an HTML report of a job."),
+        "history": CommandEntry("jobs.history", "history", "List jobs submitted from here, also deleted ones."),
         "dashboard": CommandEntry("jobs.dashboard", "dashboard", "Open Grafana with a job selected."),
         "wait": CommandEntry("jobs.events", "wait", "Wait for a condition of a job."),
     },

@@ -15,6 +15,7 @@ from ddp_trainer.common.constants import Annotation
 from kubectl_ddp.backends.base import Backend
 from kubectl_ddp.errors import DdpError
 from kubectl_ddp.kube.objects import Object
+from kubectl_ddp.observe.job_history import record_state
 from kubectl_ddp.observe.scrape import observe
 from kubectl_ddp.status.earlier_pods import EarlierPods
 from kubectl_ddp.status.job_state import JobState, State
@@ -23,7 +24,10 @@ from kubectl_ddp.status.termination_message import load_first_error, to_keep, wo
 
 
 def persist_result(backend: Backend, job: Object, state: JobState) -> None:
-    """Write the first error and the summary to the job's annotations, unless present. Errors are ignored."""
+    """Write the first error and the summary to the job's annotations, unless present, and update the history of this
+    machine. Errors are ignored.
+    """
+    record_state(job, state)
     there = job["metadata"].get("annotations") or {}
     new = {str(name): text for name, text in _result_annotations(job, state) if there.get(name) != text}
     if new:

@@ -29,7 +29,12 @@ EXAMPLES: Final[Mapping[str, tuple[str, ...]]] = {
     "logs": ("digits --rank 0 --tail 20", "digits --rank failed", "digits -f --dedup"),
     "events": ("digits --warnings",),
     "top": ("digits", "digits --once"),
-    "report": ("digits -o digits.html --open", "digits --from prometheus https://prometheus.example.com"),
+    "report": (
+        "digits -o digits.html --open",
+        "digits --from prometheus https://prometheus.example.com",
+        "digits digits-2",
+    ),
+    "history": ("", "digits -o json"),
     "dashboard": ("digits --grafana https://grafana.example.com",),
     "wait": ("digits --for=complete --timeout 1h", "digits --for=step=100"),
     "exec": ("digits --rank 3 -- nvidia-smi", "digits -it"),

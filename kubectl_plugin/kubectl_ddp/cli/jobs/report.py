@@ -19,7 +19,7 @@ PROMETHEUS: Final = "prometheus"
 
 @click.command(cls=HelpfulCommand)
 @click.argument("job", required=False)
-@click.argument("url", required=False)
+@click.argument("url", required=False, metavar="[URL | OTHER]")
 @click.option(
     "--from",
     "source",
@@ -33,6 +33,8 @@ PROMETHEUS: Final = "prometheus"
 def report(options: Options, job: str | None, url: str | None, *, source: str, path: str | None, opens: bool) -> None:
     """Write an HTML report of a job: throughput, loss, phases, ranks, goodput and events.
 
+    With two jobs, JOB OTHER, print their results side by side and the settings that differ; `history` lists them.
+
     The page is one HTML file that needs no network and no server: send it on, print it, keep it. It is made of what the
     job has kept itself, while it runs and after its end, or with --from prometheus JOB URL of what that has scraped.
     """
@@ -41,6 +43,9 @@ def report(options: Options, job: str | None, url: str | None, *, source: str, p
 
     if source == PROMETHEUS and url is None and job is not None and "://" in job:
         job, url = None, job
+    if source == JOB and job is not None and url is not None and "://" not in url:
+        _compare(options, job, url, path)
+        return
     if (source == PROMETHEUS) != (url is not None):
         raise UsageError(
             f"--from {source} {'needs' if url is None else 'takes no'} URL"
@@ -56,6 +61,17 @@ def report(options: Options, job: str | None, url: str | None, *, source: str, p
     _write_report(render_html(made), Path(path or f"{name}.html"), options, opens=opens)
     if made.measured is None:
         options.print_message("No pod has reported metrics, so the page has no curves.")
+
+
+def _compare(options: Options, job: str, other: str, path: str | None) -> None:
+    from kubectl_ddp.cli.internal.output import style  # noqa: PLC0415 - not needed for a page
+    from kubectl_ddp.cli.jobs.history import find_record, refresh_local_jobs  # noqa: PLC0415
+    from kubectl_ddp.report.comparison import comparison_table  # noqa: PLC0415
+
+    if path is not None:
+        raise UsageError("Two jobs are compared as text, and -o names the file of a page.", hint="Leave -o out.")
+    refresh_local_jobs()
+    click.echo(comparison_table(find_record(job), find_record(other)).render(style(options)))
 
 
 def _write_report(text: str, path: Path, options: Options, *, opens: bool) -> None:

@@ -36,6 +36,13 @@ from kubectl_ddp.cli.internal.job_options import DRY_RUN, DRY_RUNS, JobRequest, 
     type=click.Choice(("off", "warn", "strict")),
     help="Check that the job can run in the cluster: 'strict' (default) rejects one that cannot, 'warn' only warns.",
 )
+@grouped_option(
+    "--replace",
+    "replaces",
+    is_common=False,
+    is_flag=True,
+    help="Delete the job of this name first, and what is deleted with it.",
+)
 @job_options
 @shared_options("json", "yaml", "name")
 def submit(
@@ -48,6 +55,7 @@ def submit(
     dry_run: str,
     build: str | None,
     preflight: str | None,
+    replaces: bool,
 ) -> None:
     """Run SCRIPT, a module or a job file on a cluster; with --local on this machine.
 
@@ -58,5 +66,13 @@ def submit(
     submit_job(
         options,
         request,
-        SubmitOptions(follow=follow, waits=waits, timeout=timeout, dry_run=dry_run, preflight=preflight, build=build),
+        SubmitOptions(
+            follow=follow,
+            waits=waits,
+            timeout=timeout,
+            dry_run=dry_run,
+            preflight=preflight,
+            build=build,
+            replaces=replaces,
+        ),
     )

@@ -19,19 +19,22 @@ from kubectl_ddp.backends.base import Backend
 from kubectl_ddp.backends.select import Where, backend_for, cluster_of
 from kubectl_ddp.cli.internal.attach import attach_to_job
 from kubectl_ddp.cli.internal.command import Options
-from kubectl_ddp.cli.internal.job_lookup import resource, seconds_of
+from kubectl_ddp.cli.internal.job_lookup import place_of, resource, seconds_of
 from kubectl_ddp.cli.internal.job_options import JobRequest, prepare, warn
 from kubectl_ddp.cli.internal.output import print_output
+from kubectl_ddp.cli.jobs.delete import record_deletion
 from kubectl_ddp.client.submission.creation import create_job
 from kubectl_ddp.client.submission.preflight import level_of
 from kubectl_ddp.client.submission.prepared_job import Prepared, check_local
 from kubectl_ddp.client.submission.resolved_job import random_suffix
-from kubectl_ddp.errors import DdpError, Interrupted, UsageError
+from kubectl_ddp.errors import DdpError, Interrupted, NotFound, UsageError
 from kubectl_ddp.kube.objects import Object
+from kubectl_ddp.observe.job_history import record_submission
 from kubectl_ddp.render import Site
 from kubectl_ddp.spec import rules
 from kubectl_ddp.spec.job_key import Origin, OriginKind
 from kubectl_ddp.spec.serialization import digest
+from kubectl_ddp.status.job_state import job_state
 from kubectl_ddp.status.json_output import API_VERSION
 from kubectl_ddp.util.process import location_flags, program
 from kubectl_ddp.util.text_table import pluralize
@@ -53,6 +56,8 @@ class SubmitOptions:
     """``off``, ``warn`` or ``strict``; None for the value in the environment."""
     build: str | None = None
     """Directory of the Dockerfile to build; empty for the one beside the job file, None to build nothing."""
+    replaces: bool = False
+    """True to delete an earlier job of the same name."""
 
 
 def submit_job(options: Options, request: JobRequest, manner: SubmitOptions) -> None:
@@ -112,6 +117,8 @@ def submit_prepared(prepared: Prepared, options: Options, manner: SubmitOptions)
     warn(prepared.resolved, options, left_out)
     if prepared.code is not None and prepared.code.files:
         options.print_message(f"Code: {pluralize(prepared.code.files, 'file')}, packed as {prepared.code.hash}.")
+    if manner.replaces:
+        _replace(prepared, options, deletes=manner.dry_run == "none")
     if manner.dry_run != "none":
         _dry_run(prepared, options, on_server=manner.dry_run == "server")
         return
@@ -131,6 +138,21 @@ def submit_prepared(prepared: Prepared, options: Options, manner: SubmitOptions)
         raise _interrupted(backend, prepared.spec.name, submitted) from None
     if stays:
         attach_to_job(backend, submission, options, follows=manner.follow, timeout=seconds)
+
+
+def _replace(prepared: Prepared, options: Options, *, deletes: bool) -> None:
+    """Delete the job of the same name, if there is one, and wait until it is gone. A dry run prints it only."""
+    backend, name = backend_for(prepared.where), prepared.spec.name
+    try:
+        backend.job(name, events=False)
+    except NotFound:
+        return
+    if not deletes:
+        options.print_message(f"Job {name} would be deleted {place_of(backend)} first.")
+        return
+    record_deletion(backend, name)
+    backend.delete(name)
+    options.print_message(f"Job {name} deleted {place_of(backend)}.")
 
 
 def _check_flags(manner: SubmitOptions) -> tuple[str, float | None]:
@@ -192,8 +214,9 @@ def _is_of(metadata: Mapping[str, Any], submitted: float) -> bool:
 def _submission(prepared: Prepared, backend: Backend, submitted: float) -> dict[str, Any]:
     """Return the result as JSON. If the identical job existed, its run is returned and ``created`` is false."""
     spec = prepared.spec
-    job = backend.job(spec.name, events=False).job
-    metadata = job["metadata"]
+    snapshot = backend.job(spec.name, events=False)
+    job, metadata = snapshot.job, snapshot.job["metadata"]
+    record_submission(job, job_state(snapshot, {}, where=backend.where, with_startup=False))
     found = metadata["labels"][Label.RUN_ID]
     return {
         "apiVersion": API_VERSION,

@@ -52,6 +52,7 @@ ARGUMENTS: Mapping[str, list[list[str]]] = {
     "list": [["list"], ["list", "-o", "wide"], ["list", "-o", "json"]],
     "status": [["status", "digits"], ["status", "digits", "-o", "json"], ["status", "digits", "-o", "yaml"]],
     "why": [["why", "digits"], ["why", "digits", "-o", "json"]],
+    "history": [["history"], ["history", "-o", "json"]],
     "hang": [["hang", "digits"], ["hang", "digits", "-o", "json"]],
     "bundle": [["bundle", "digits", "-O", "{folder}/bundle.tar.gz"]],
     "logs": [["logs", "digits", "--first-error"], ["logs", "digits", "--first-error", "-o", "json"]],

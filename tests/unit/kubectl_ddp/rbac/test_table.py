@@ -287,7 +287,7 @@ def test_a_command_uses_every_verb_that_the_table_gives_it(command: str, asked: 
 def test_every_command_that_asks_a_cluster_is_in_the_table_and_in_a_section() -> None:
     told = {command for need in NEEDS for command in need.commands}
     assert told == set(CALLS) == {command for commands in SECTIONS.values() for command in commands}
-    assert told == COMMANDS.keys() - {"config", "completion", "explain", "init", "version"}
+    assert told == COMMANDS.keys() - {"config", "completion", "explain", "history", "init", "version"}
 
 
 def test_submitting_takes_the_kinds_that_are_created_and_no_pod_of_ones_own() -> None:

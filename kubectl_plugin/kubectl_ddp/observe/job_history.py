@@ -1,0 +1,171 @@
+"""Local history of the jobs that were submitted from this machine, beyond their deletion.
+
+:func:`record_submission` adds a job, and :func:`record_state` updates it whenever a command sees it. The history is one
+file of JSON lines in the state directory; the last line of a job counts. It has no values of environment variables, and
+secrets in arguments are redacted. A history that cannot be written or read is silently left alone: no command fails.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import time
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, field, replace
+from pathlib import Path
+from typing import Any, Final
+
+from ddp_trainer.common.safe_text.objects import redact_object
+from kubectl_ddp.backends.local.paths import local_jobs_directory
+from kubectl_ddp.kube import job_kinds
+from kubectl_ddp.kube.objects import Object
+from kubectl_ddp.status.job_state import JobState, State
+
+MOST_JOBS: Final = 500
+"""Jobs that are kept. The oldest are forgotten."""
+_MOST_BYTES: Final = 4 << 20
+"""Size from which the file is written again, with one line per job."""
+_PAUSE_SECONDS: Final = 10.0
+"""Time between two lines of a job in the same state, for commands that wait."""
+_LEFT_OUT: Final = frozenset({"apiVersion", "kind", "name", "namespace", "env", "secretEnv"})
+"""Keys of a job that are not kept as settings."""
+_NUMBERS: Final = ("step", "loss", "throughput", "values", "restarts", "processes_per_node")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class JobRecord:
+    """What is known of one submitted job."""
+
+    uid: str
+    name: str
+    namespace: str = ""
+    where: str = ""
+    """``local``, or the context of the cluster."""
+    state: str = State.PENDING
+    """State when a command saw the job last; ``Deleted`` if it had not ended before its deletion."""
+    seen: float = 0.0
+    """Unix time of that."""
+    created: float | None = None
+    seconds: float | None = None
+    """Duration in seconds, until the job was seen last."""
+    nodes: str = ""
+    """Requested number of nodes, as in ``1-4``."""
+    processes_per_node: int = 1
+    step: int | None = None
+    loss: float | None = None
+    throughput: float | None = None
+    """Samples per second: the mean if the job has ended and measured it, else the last."""
+    values: dict[str, float] = field(default_factory=dict)
+    restarts: dict[str, int] = field(default_factory=dict)
+    settings: dict[str, Any] = field(default_factory=dict)
+    """Keys of the job file with which it was submitted."""
+
+    @property
+    def is_over(self) -> bool:
+        """True if its last state is final."""
+        return self.state in {State.SUCCEEDED, State.FAILED, State.LOST, DELETED}
+
+    @property
+    def program(self) -> str:
+        """The program and its arguments."""
+        settings = self.settings
+        program = settings.get("script") or settings.get("module") or settings.get("command") or ""
+        words = [*program] if isinstance(program, list) else [str(program)]
+        return " ".join(map(str, [*words, *(settings.get("args") or ())])).strip()
+
+
+DELETED: Final = "Deleted"
+"""State of a job that was deleted before its end."""
+
+
+def history_file(environ: Mapping[str, str] = os.environ) -> Path:
+    """Return the path of the history."""
+    return local_jobs_directory(environ).with_name("history.jsonl")
+
+
+def record_submission(job: Object, state: JobState) -> None:
+    """Add a job that this machine has submitted."""
+    _append(_record(job, state))
+
+
+def record_state(job: Object, state: JobState, *, is_deleted: bool = False) -> None:
+    """Update a job of the history. Jobs that were submitted elsewhere are not added."""
+    before = _read().get(state.uid)
+    if before is None:
+        return
+    record = _record(job, state, before)
+    if is_deleted and not record.is_over:
+        record = replace(record, state=DELETED)
+    if is_deleted or record.state != before.state or record.seen > before.seen + _PAUSE_SECONDS:
+        _append(record)
+
+
+def is_in_history(uid: str) -> bool:
+    """Return whether a job was submitted from this machine."""
+    return uid in _read()
+
+
+def read_history() -> list[JobRecord]:
+    """Return all jobs, the newest first."""
+    return sorted(_read().values(), key=lambda record: record.created or record.seen, reverse=True)
+
+
+def _record(job: Object, state: JobState, before: JobRecord | None = None) -> JobRecord:
+    """Return the record of a job. A number that is unknown by now keeps its last value."""
+    now, summary = time.time(), state.summary or {}
+    known = {name: value for name in _NUMBERS if (value := getattr(state, name)) not in (None, {})}
+    if isinstance(mean := summary.get("samples_per_second"), int | float):
+        known["throughput"] = float(mean)
+    settings = {key: value for key, value in job_kinds.submitted_spec(job).items() if key not in _LEFT_OUT}
+    nodes, seconds = state.nodes, state.duration(now)
+    return replace(
+        before or JobRecord(uid=state.uid, name=state.name),
+        namespace=state.namespace,
+        where=state.where,
+        state=str(state.state),
+        seen=now,
+        created=state.created,
+        seconds=before.seconds if seconds is None and before else seconds,
+        nodes=str(nodes.minimum) if nodes.minimum == nodes.maximum else f"{nodes.minimum}-{nodes.maximum}",
+        settings=redact_object(settings),
+        **known,
+    )
+
+
+def _read() -> dict[str, JobRecord]:
+    """Return the jobs by uid. Lines that are not records are skipped."""
+    records: dict[str, JobRecord] = {}
+    with contextlib.suppress(OSError), history_file().open("rb") as file:
+        for line in file.read(2 * _MOST_BYTES).splitlines():
+            with contextlib.suppress(ValueError, TypeError, RecursionError):
+                record = JobRecord(**json.loads(line))
+                records[record.uid] = record
+    return records
+
+
+def _append(record: JobRecord) -> None:
+    """Add a line by one write, so that lines of two processes do not mix."""
+    path = history_file()
+    with contextlib.suppress(OSError):
+        path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
+        descriptor = os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o600)
+        try:
+            os.write(descriptor, _line(record))
+            is_large = os.fstat(descriptor).st_size > _MOST_BYTES
+        finally:
+            os.close(descriptor)
+        if is_large:
+            _compact(path)
+
+
+def _compact(path: Path) -> None:
+    """Keep the last line of each of the newest jobs. A line that another process writes meanwhile may be lost."""
+    draft = path.with_name(f".{path.name}.{os.getpid()}")
+    draft.write_bytes(b"".join(map(_line, reversed(read_history()[:MOST_JOBS]))))
+    draft.chmod(0o600)
+    draft.replace(path)
+
+
+def _line(record: JobRecord) -> bytes:
+    return json.dumps(asdict(record), separators=(",", ":")).encode() + b"\n"
