@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import os
 import secrets
@@ -19,12 +20,13 @@ from kubectl_ddp.client.submission.creation import create_job
 from kubectl_ddp.client.submission.preflight import level_of
 from kubectl_ddp.client.submission.prepared_job import Prepared, check_local, prepare_job
 from kubectl_ddp.client.submission.resolved_job import random_suffix, resolve_job
-from kubectl_ddp.errors import UsageError
+from kubectl_ddp.errors import DdpError, UsageError
+from kubectl_ddp.observe.job_history import record_submission
 from kubectl_ddp.observe.job_list import observe_jobs, read_jobs
 from kubectl_ddp.render import Code, Site
 from kubectl_ddp.spec.fields import JOB_FILES, PROGRAM_KEYS
 from kubectl_ddp.spec.job_key import Given, Layer, Origin, OriginKind
-from kubectl_ddp.status.job_state import JobState
+from kubectl_ddp.status.job_state import JobState, job_state
 from kubectl_ddp.util.process import thread_location
 
 if TYPE_CHECKING:
@@ -127,7 +129,11 @@ class Client:
                 level=level_of(preflight),
                 warn=_LOG.warning,
             )
-        return Job(backend, prepared.spec.name, prepared.where)
+            name = prepared.spec.name
+            with contextlib.suppress(DdpError):
+                snapshot = backend.job(name, events=False)
+                record_submission(snapshot.job, job_state(snapshot, {}, where=backend.where, with_startup=False))
+        return Job(backend, name, prepared.where)
 
     def get(self, name: str) -> Job:
         """Return the handle of a job. Raises NotFound."""

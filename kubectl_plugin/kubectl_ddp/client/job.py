@@ -10,13 +10,14 @@ from typing import TYPE_CHECKING, Final
 
 from kubectl_ddp.backends.base import Backend
 from kubectl_ddp.backends.select import Where, backend_to_change
-from kubectl_ddp.errors import UsageError
+from kubectl_ddp.errors import DdpError, UsageError
 from kubectl_ddp.observe import result_annotations
 from kubectl_ddp.observe.log_stream import Line, RankFilter, follow_logs, rank_filter, read, seconds_ago
 from kubectl_ddp.observe.result_annotations import persist_result
 from kubectl_ddp.observe.scrape import Sample, observe, read_samples
 from kubectl_ddp.observe.waiting import DELETED, parse_wait_condition, wait_for, wait_until_deleted
 from kubectl_ddp.spec.trainer_arguments import keeps_checkpoints_in_pods
+from kubectl_ddp.status.describe import as_html
 from kubectl_ddp.status.job_state import JobState, State, job_state
 from kubectl_ddp.util.process import thread_location
 
@@ -46,6 +47,13 @@ class Job:
         """Return name and place, without a request."""
         place = f", namespace={self.namespace!r}" if self.namespace else ""
         return f"Job({self.name!r}, where={self.where!r}{place})"
+
+    def _repr_html_(self) -> str:
+        """Return the status for notebooks; name and place alone if the job cannot be read."""
+        try:
+            return self.status()._repr_html_()
+        except DdpError as error:
+            return as_html(f"{self!r}: {error}")
 
     @property
     def state(self) -> State:

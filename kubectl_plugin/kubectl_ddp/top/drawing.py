@@ -28,6 +28,17 @@ def sparkline(values: Sequence[float | None], width: int, *, unicode: bool = Tru
     return "".join(_bar(value, highest, BLOCKS if unicode else PLAIN) for value in shown)
 
 
+def in_buckets(values: Sequence[float | None], count: int) -> list[float | None]:
+    """Return at most ``count`` means of neighbouring values; None where none of them is known.
+
+    >>> in_buckets([4.0, 2.0, None, None, 1.0], 3)
+    [3.0, None, 1.0]
+    """
+    size = max(1, math.ceil(len(values) / count))
+    parts = [[value for value in values[at : at + size] if value is not None] for at in range(0, len(values), size)]
+    return [sum(part) / len(part) if part else None for part in parts]
+
+
 def _bar(value: float | None, highest: float, bars: str) -> str:
     if value is None:
         return " "

@@ -11,6 +11,7 @@ from kubectl_ddp.client.job import Job
 from kubectl_ddp.errors import Cancelled, InfrastructureFailed, JobFailed, NotFound, UsageError
 from kubectl_ddp.kube.objects import Snapshot
 from kubectl_ddp.observe.scrape import Sample
+from tests.support import kube_objects
 from tests.support.kube_objects import job, pod, pod_metrics, rank_metrics, snapshot, terminated
 from tests.support.scripted_backend import ScriptedBackend
 
@@ -80,6 +81,14 @@ def test_a_status_has_the_ranks_and_a_handle_names_its_place() -> None:
     mine = handle(ScriptedBackend([RUNNING], metrics=[PAGE]))
     assert [rank.step for rank in mine.status().ranks] == [7, 10]
     assert repr(mine) == "Job('digits', where='scripted', namespace='team')"
+
+
+def test_a_notebook_shows_the_status_of_a_handle_without_markup_of_the_job() -> None:
+    hostile = snapshot(job("Created", kube_objects.condition("Running", message="<b>bold</b>")), pod(0))
+    shown = handle(ScriptedBackend([hostile]))._repr_html_()
+    assert shown.startswith("<pre>Name:")
+    assert "&lt;b&gt;bold" in shown
+    assert "<b>" not in shown
 
 
 def test_a_report_is_a_page_that_only_its_owner_can_read(tmp_path: Path) -> None:

@@ -138,6 +138,19 @@ def test_values_of_the_script_have_a_line() -> None:
     assert lines[2] == "values: val_accuracy 0.93, val/top5 0.99"
 
 
+def test_the_loss_is_a_curve_that_goes_on_through_a_restart() -> None:
+    picture = TopView(state=a_state([a_rank(0)]), now=NOW, loss=[8.0, 4.0, None, 2.0, 1.0])
+    assert picture.lines(Style(width=120), 20)[2] == "loss █▄ ▂▁"
+    assert picture.lines(Style(width=120, unicode=False), 20)[2].isascii()
+    long = TopView(state=a_state([a_rank(0)]), now=NOW, loss=[float(step) for step in range(512)])
+    assert [len(long.lines(Style(width=width), 20)[2]) for width in (120, 20)] == [69, 20]
+
+
+def test_a_single_loss_is_no_curve() -> None:
+    lines = TopView(state=a_state([a_rank(0)]), now=NOW, loss=[None, 1.0]).lines(Style(width=120), 20)
+    assert not any(line.startswith("loss ") for line in lines)
+
+
 def test_a_job_without_ranks_says_why() -> None:
     shown = snapshot(job("Created"))
     assert TopView(state=job_state(shown, {}), now=NOW).lines(Style())[-1] == "Its pods are not running yet."
