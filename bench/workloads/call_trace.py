@@ -83,7 +83,7 @@ def trace_steps(argv: Sequence[str]) -> int:
         finally:
             trace.end(f"step-{os.environ['RANK']}-{step}")
 
-    Trainer.train_step = train_step  # type: ignore[method-assign] # to trace it
+    Trainer.train_step = train_step  # type: ignore[method-assign,assignment] # to trace it
     return main([*argv, "--max-steps", str(STEPS.stop + 1)], recorder=rank_recorder)
 
 
@@ -109,7 +109,7 @@ def trace_death(argv: Sequence[str]) -> int:
         if trace.calls:
             trace.end("death")
 
-    Children.reap, Workers.start = traced_reap, traced_start  # type: ignore[method-assign] # to trace them
+    Children.reap, Workers.start = traced_reap, traced_start  # type: ignore[method-assign,assignment] # to trace them
     sys.argv[1:] = argv
     return launch()
 

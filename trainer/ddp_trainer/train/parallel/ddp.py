@@ -67,8 +67,11 @@ class Ddp(Strategy):
 
         The ranks agree on DDP's buckets after the first backward pass.
         """
-        with self._group.convert_pass_errors(), uncompiled():
-            return self._ddp(batch)  # type: ignore[no-any-return] # a Module's call is untyped
+        try:
+            with uncompiled():
+                return self._ddp(batch)  # type: ignore[no-any-return] # a Module's call is untyped
+        except RuntimeError as err:
+            self._group.raise_pass_error(err)
 
     def backward(self, losses: Tensor, samples: int) -> None:
         """Add the gradients; DDP exchanges them during the pass, except in :meth:`no_sync`.
@@ -77,8 +80,10 @@ class Ddp(Strategy):
             losses: Losses of this pass, one per sample, float, shape ``(n,)``.
             samples: Number of samples of the whole global step.
         """
-        with self._group.convert_pass_errors():
+        try:
             super().backward(losses, samples)
+        except RuntimeError as err:
+            self._group.raise_pass_error(err)
         self._exchanged = self._ddp.require_backward_grad_sync
 
     def reduce(self, samples: int) -> None:

@@ -59,10 +59,10 @@ class LocalSgd(Strategy):
 
     def on_step_end(self, step: int, optimizer: Optimizer) -> None:
         """Average weights and moments over ranks if a synchronization is due."""
-        if self.synchronize_with_timeout(step + 1):
+        if self.is_synchronized_after(step + 1):
             average([weight.detach() for weight in self._weights] + _optimizer_moments(optimizer), self._group)
 
-    def synchronize_with_timeout(self, steps: int) -> bool:
+    def is_synchronized_after(self, steps: int) -> bool:
         """Return True after every ``sync_steps`` steps, at the end of an epoch, and at the end of the run."""
         plan = self._plan
         return steps % self._every == 0 or steps % plan.steps_per_epoch == 0 or steps >= plan.total_steps

@@ -1,19 +1,18 @@
 """Protocol of a parallel strategy: the calls of a step, in order.
 
-For each step, on every rank::
+For each step, :mod:`ddp_trainer.train.step` calls on every rank::
 
     begin(step)
     for each batch slice of this rank:
-        forward_backward(slice, optimizer, buffers, timer)
+        forward(batch), backward(losses, samples)  # each pass except the last one of the step inside no_sync()
+        slice_done(slice_index)
     reduce(samples of the whole global step)
     ... the vote, after which all ranks commit the step or none does:
     optimizer.step(), unless a guard skips the step
-    committed(step, optimizer)
+    on_step_end(step, optimizer)
 
 The batch slices of this rank are computed one by one, or merged into a single one
-(:attr:`Strategy.takes_whole_steps`, ``--level fast``). By default :meth:`Strategy.forward_backward` calls
-:meth:`~Strategy.forward` and :meth:`~Strategy.backward` for each pass over a slice: one, or several with
-``--micro-batch``. All passes of a step except the very last one run inside :meth:`~Strategy.alone`.
+(:attr:`Strategy.takes_whole_steps`, ``--level fast``). A slice has one pass, or several with ``--micro-batch``.
 
 When ``reduce`` returns, ``weight.grad`` must hold the gradient for the optimizer. A rank that has no samples in a step,
 or could not fetch them, calls ``reduce`` as well, without any pass before it.
@@ -43,17 +42,12 @@ import torch
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
-from ddp_trainer.common.time_classes import Phase
 from ddp_trainer.train.config.config import Config
-from ddp_trainer.train.data.batch_parts import micro_batches
 from ddp_trainer.train.data.batch_plan import BatchPlan
 from ddp_trainer.train.data.loaders.base import BatchSlice
 from ddp_trainer.train.data.task import Batch
 from ddp_trainer.train.distributed.group import Group
-from ddp_trainer.train.exact.buffer_sync import SharedBuffers
 from ddp_trainer.train.observability.comm_wait import CommWaits
-from ddp_trainer.train.observability.step_timer import StepTimer
-from ddp_trainer.train.optim.optimizer import OptimizerWrapper
 from ddp_trainer.train.utils.dynamo_stub import without_compiler
 
 if TYPE_CHECKING:
@@ -127,6 +121,9 @@ class Strategy:
     A rank that cannot fetch its samples raises immediately instead of after the vote. Its peers lose it.
     """
 
+    schedules_passes: ClassVar[bool] = False
+    """:meth:`run_schedule` interleaves the passes of a slice, in place of :meth:`forward` and :meth:`backward`."""
+
     takes_whole_steps: ClassVar[bool] = False
     """All samples of this rank in a step are one slice, at every level."""
 
@@ -136,8 +133,8 @@ class Strategy:
         self._weights = [weight for weight in self.model.parameters() if weight.requires_grad]
         self._group = parts.group
         self._losses = parts.losses
-        self._micro_batch = parts.config.micro_batch
-        self._forward_timer = parts.forward_timer
+        self.forward_timer = parts.forward_timer
+        """Context around each forward pass, for measurements on a GPU."""
         backward = ScaledBackward(self._group.world_size if self.averages else 1)
         # Activation checkpointing would import the compiler in the backward pass, as optimizers do.
         self._differentiate = without_compiler(backward) if parts.config.activation_checkpointing else backward
@@ -149,35 +146,16 @@ class Strategy:
         """Return a context in which gradients stay on this rank, for every pass of a step except the last."""
         return nullcontext()
 
-    def forward_backward(
-        self, part: BatchSlice, optimizer: OptimizerWrapper, buffers: SharedBuffers | None, timer: StepTimer
-    ) -> Tensor:
+    def run_schedule(self, batch_slice: BatchSlice, scaled: Callable[[Tensor], Tensor]) -> Tensor:
         """Add the gradients of a slice, and return the sum of its losses, a float64 scalar on the device.
 
+        Only a strategy that :attr:`schedules_passes` has this method.
+
         Args:
-            part: The slice. Gradients are exchanged in the last pass of the last slice.
-            optimizer: Scales the losses for the backward pass.
-            buffers: Running statistics, which every pass starts from the same values; None if the model has none.
-            timer: Timer of the phases.
+            batch_slice: The slice.
+            scaled: Scales the losses for the backward pass.
         """
-        total = torch.empty(0)
-        most = self._micro_batch
-        batches = [part.batch] if most is None else micro_batches(part.batch, part.samples, most)
-        for number, batch in enumerate(batches, start=1):
-            with nullcontext() if part.is_last and number == len(batches) else self.no_sync():
-                with self._forward_timer:
-                    losses = self.forward(batch)
-                loss = losses.detach().sum(dtype=torch.float64)
-                timer.end_phase(Phase.FORWARD)
-                self.backward(optimizer.scaled(losses), part.total_samples)
-                timer.end_phase(Phase.BACKWARD)
-            total = loss if number == 1 else total + loss
-            if buffers is not None:
-                buffers.slice_done()
-        if buffers is not None:
-            buffers.close_slice(part.slice_index)
-        self.slice_done(part.slice_index)
-        return total
+        raise NotImplementedError
 
     def forward(self, batch: Batch) -> Tensor:
         """Return the losses of the samples, shape ``(n,)``.
@@ -216,7 +194,7 @@ class Strategy:
     def on_step_end(self, step: int, optimizer: Optimizer) -> None:
         """React to a committed step; the optimizer has moved the weights unless a guard skipped the step."""
 
-    def synchronize_with_timeout(self, steps: int) -> bool:  # noqa: ARG002 - for strategies that are not always synchronized
+    def is_synchronized_after(self, steps: int) -> bool:  # noqa: ARG002 - for strategies that are not always synchronized
         """Return True if all ranks hold the same state after ``steps`` committed steps.
 
         Only then can the run save, evaluate or stop. The result depends only on the number of steps, so all ranks and

@@ -195,7 +195,7 @@ def marked(monkeypatch: pytest.MonkeyPatch, pair: list[StreamModel], then: Calla
     """Whether a group had reduced that was aborted while its second collective waited for a lost rank."""
     abort, _ = aborting(monkeypatch, pair[0])
     group = group_of(abort)
-    group.begin_step()
+    group.clear_reduced_mark()
     both = [torch.ones(2), torch.ones(2)]
     works = [rank.allreduce([each]) for rank, each in zip(pair, both, strict=True)]
     for work in works:
@@ -227,7 +227,7 @@ def test_a_step_is_not_ahead_that_had_not_come_to_its_mark_at_the_abort_though_t
 ) -> None:
     def next_step(group: Group) -> None:
         group.mark_reduced()
-        group.begin_step()
+        group.clear_reduced_mark()
 
     assert not marked(monkeypatch, pair, next_step)
 
@@ -241,7 +241,7 @@ def test_a_step_is_not_ahead_that_was_begun_after_the_abort_though_the_one_befor
     group.mark_reduced()
     abort.finish()
     assert group.is_reduction_complete
-    group.begin_step()
+    group.clear_reduced_mark()
     group.mark_reduced()
     assert not group.is_reduction_complete
 
