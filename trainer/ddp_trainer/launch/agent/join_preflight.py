@@ -1,6 +1,6 @@
 """Preflights that an agent takes part in when a node joins: its own before it may join, and those of other nodes.
 
-:class:`JoinPreflight` handles the store's RunPreflight messages. See :mod:`ddp_trainer.launch.rendezvous.join_checks`
+:class:`JoinPreflight` handles the store's RunPreflight messages. See :mod:`ddp_trainer.launch.rendezvous.group_formation`
 for the choice of the nodes that meet.
 """
 
@@ -17,7 +17,7 @@ from ddp_trainer.launch.agent.agent_state import AgentStateMachine
 from ddp_trainer.launch.agent.preflight_policy import Preflight, PreflightPolicy, Verdict
 from ddp_trainer.launch.protocol.generation import Assignment
 from ddp_trainer.launch.protocol.messages import FromAgent, PreflightResult, RunPreflight
-from ddp_trainer.launch.rendezvous.join_checks import AGAIN_SECONDS
+from ddp_trainer.launch.rendezvous.group_formation import AGAIN_SECONDS
 from ddp_trainer.launch.workers.children import kill
 
 LONGEST_SECONDS: Final = 120.0
