@@ -16,16 +16,20 @@ from pathlib import Path
 from typing import Any, Final
 
 from ddp_trainer.common.constants import Exit, FailureReason, GroupState, LifecycleEvent, OutsideReason, RestartCause
+from ddp_trainer.launch import failures
 from ddp_trainer.launch.agent.agent_config import AgentConfig
 from ddp_trainer.launch.agent.agent_state import State
 from ddp_trainer.launch.agent.exit_barrier import ExitBarrier
-from ddp_trainer.launch.agent.failure_report import FailureBuilder
-from ddp_trainer.launch.agent.final_goodput import counts_steps, job_startup, last_account, last_step
-from ddp_trainer.launch.agent.gpu_probes import GpuProbes
-from ddp_trainer.launch.agent.join_preflight import JoinPreflight
+from ddp_trainer.launch.agent.node_checks import GpuProbes, JoinPreflight
 from ddp_trainer.launch.agent.preflight_policy import PreflightPolicy
+from ddp_trainer.launch.agent.termination_report import (
+    FailureBuilder,
+    counts_steps,
+    job_startup,
+    last_account,
+    last_step,
+)
 from ddp_trainer.launch.agent.worker_start import Starting
-from ddp_trainer.launch.failures import final_report
 from ddp_trainer.launch.hang.watchdog import HangGuard
 from ddp_trainer.launch.host.compile_cache import compile_cache_variables
 from ddp_trainer.launch.host.endpoint import reserve_port
@@ -333,7 +337,7 @@ class Agent:
         if self._core.failure is not self._kept and self._core.failure:
             self._kept = self._core.failure
             self._setup.report.keep(self._kept)
-            log_line(f"failed: {final_report.describe_failure(self._kept)}")
+            log_line(f"failed: {failures.describe_failure(self._kept)}")
 
     def _failure(self, local_rank: int, exit_code: int) -> Failure:
         failure = self._guard.failure_of(local_rank, self._witness.ended(local_rank, exit_code))
@@ -486,9 +490,9 @@ class Agent:
             setup.report.ended(finish.code, finish.message, {**last_account(setup, moments, None), **startup})
         if generation:
             shown = setup.logs.of(finish.failure.local_rank if finish.failure else 0, Std.ERR)[1]
-            told = final_report.lines(finish, restarts=restarts, own_stack_shown=shown, own_node=self._core.node.name)
+            told = failures.lines(finish, restarts=restarts, own_stack_shown=shown, own_node=self._core.node.name)
         else:
-            told = [final_report.final_message(finish)]
+            told = [failures.final_message(finish)]
         for line in filter(None, told):
             log_line(line)
 

@@ -30,7 +30,7 @@ from dataclasses import dataclass, field, replace
 from enum import Enum, auto
 
 from ddp_trainer.common.constants import Exit
-from ddp_trainer.launch.failures.failure_reason import root_cause, shorten
+from ddp_trainer.launch.failures import root_cause, shorten
 from ddp_trainer.launch.protocol import messages
 from ddp_trainer.launch.protocol.generation import Assignment
 from ddp_trainer.launch.protocol.message_fields import MESSAGE_CHARACTERS

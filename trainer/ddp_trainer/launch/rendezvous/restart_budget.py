@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from typing import Final
 
 from ddp_trainer.common.constants import FailureReason, RestartCause
-from ddp_trainer.launch.failures.failure_reason import type_of
+from ddp_trainer.launch.failures import type_of
 from ddp_trainer.launch.protocol import exit_codes
 from ddp_trainer.launch.protocol.messages import Failure, Policy
 

@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import pytest
 
-from ddp_trainer.launch.failures.failure_reason import EARLY_EXIT
+from ddp_trainer.launch.failures import EARLY_EXIT
 from ddp_trainer.launch.protocol.message_fields import MOST_NAMED
 from ddp_trainer.launch.protocol.messages import (
     Join,
