@@ -19,19 +19,17 @@ from ddp_trainer.train.checkpoint.summary import Result, Summary
 from ddp_trainer.train.config.config import Config
 from ddp_trainer.train.config.option_rules import check_shard
 from ddp_trainer.train.config.option_values import OnNonfinite
-from ddp_trainer.train.data.loaders.step_batches import StepPlan
+from ddp_trainer.train.data.batch_plan import StepPlan
 from ddp_trainer.train.data.task import Task
-from ddp_trainer.train.loop.build_components import build_components
 from ddp_trainer.train.loop.callbacks import CallbackList
 from ddp_trainer.train.loop.goodput_tracker import GoodputTracker
-from ddp_trainer.train.loop.group_components import GroupComponents
+from ddp_trainer.train.loop.group_components import GroupComponents, build_components
 from ddp_trainer.train.loop.nonfinite_policy import RollBack
-from ddp_trainer.train.loop.process_context import ProcessContext
-from ddp_trainer.train.loop.run_context import build_context
+from ddp_trainer.train.loop.run_context import ProcessContext, build_context
 from ddp_trainer.train.loop.run_result import Outcome, summarize
 from ddp_trainer.train.loop.train_state import RestoreResult, TrainState
 from ddp_trainer.train.recovery.elastic_state import ElasticState
-from ddp_trainer.train.recovery.spare_ranks import await_end, needs_more_ranks
+from ddp_trainer.train.recovery.group_transition import await_end, needs_more_ranks
 from ddp_trainer.train.step import StepResult, begin_step, commit_step, compute_step
 from ddp_trainer.train.utils.errors import GroupEnded, PeerLost, StaleGeneration
 from ddp_trainer.train.utils.gc_control import manual_gc

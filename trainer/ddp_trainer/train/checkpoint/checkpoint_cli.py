@@ -25,7 +25,7 @@ from ddp_trainer.train.checkpoint.checkpoint_files import Checkpoint, CorruptChe
 from ddp_trainer.train.checkpoint.listed_checkpoints import ListedCheckpoint, list_checkpoints
 from ddp_trainer.train.checkpoint.manifest import FORMAT, Manifest
 from ddp_trainer.train.checkpoint.weights_io import export_weights
-from ddp_trainer.train.config.metric_goal import TargetMetric
+from ddp_trainer.train.config.option_values import TargetMetric
 from ddp_trainer.train.utils.errors import BadConfig, StorageError, TrainError
 from ddp_trainer.train.utils.locations import parse_location
 

@@ -66,7 +66,7 @@ def _of_store(url: StorageUrl) -> list[ListedCheckpoint]:
         StoredCheckpoints,
         step_of,
     )
-    from ddp_trainer.train.storage.factory import open_storage  # noqa: PLC0415 - as above
+    from ddp_trainer.train.storage.object_storage import open_storage  # noqa: PLC0415 - as above
 
     stored = StoredCheckpoints(open_storage(url))
 

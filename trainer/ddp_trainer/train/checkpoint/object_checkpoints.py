@@ -29,9 +29,8 @@ from ddp_trainer.train.checkpoint.claim_journal import NAME, ClaimJournal, read_
 from ddp_trainer.train.checkpoint.manifest import FORMAT, MANIFEST, CheckpointFile, Manifest
 from ddp_trainer.train.checkpoint.torch_zip_writer import Archive
 from ddp_trainer.train.checkpoint.write_lease import WriteLease
-from ddp_trainer.train.config.metric_goal import TargetMetric
-from ddp_trainer.train.storage.object_storage import ObjectStorage
-from ddp_trainer.train.storage.s3_storage import S3Storage
+from ddp_trainer.train.config.option_values import TargetMetric
+from ddp_trainer.train.storage.object_storage import ObjectStorage, S3Storage
 from ddp_trainer.train.utils.errors import ObjectMissing, StorageError, StorageFull
 
 _DOWNLOAD: Final = ".tmp-download"

@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from torch import Tensor, nn
     from torch.optim import Optimizer
 
-    from ddp_trainer.train.data.block_order import BlockTable
+    from ddp_trainer.train.data.sample_order import BlockTable
 
 Batch: TypeAlias = Any
 """Collated samples of a slice: a tensor, or tuples, lists and dicts of tensors."""

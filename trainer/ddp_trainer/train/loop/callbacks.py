@@ -17,8 +17,7 @@ from torch import nn
 from ddp_trainer.common.metric_names import Metric
 from ddp_trainer.train.data.batch_plan import BatchPlan, shares
 from ddp_trainer.train.data.task import SupportsShow, Task
-from ddp_trainer.train.loop.process_context import ProcessContext
-from ddp_trainer.train.loop.run_context import RunContext
+from ddp_trainer.train.loop.run_context import ProcessContext, RunContext
 from ddp_trainer.train.loop.train_state import TrainState
 from ddp_trainer.train.models.registry import flops, tokens
 from ddp_trainer.train.observability.console import EvaluationCompleted, Started

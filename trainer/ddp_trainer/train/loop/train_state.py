@@ -1,6 +1,6 @@
 """Training state that outlives worker groups, its form in checkpoints, and its restoration.
 
-:class:`TrainState` is built by :func:`ddp_trainer.train.loop.build_components.build_state`. It is saved through
+:class:`TrainState` is built by :func:`ddp_trainer.train.loop.group_components.build_state`. It is saved through
 :class:`~ddp_trainer.train.checkpoint.checkpoint_manager.CheckpointManager`.
 """
 

@@ -22,9 +22,8 @@ from ddp_trainer.train.distributed.group import Group
 from ddp_trainer.train.distributed.group_store import GroupStore
 from ddp_trainer.train.distributed.stream_abort import StreamAbort, Streams
 from ddp_trainer.train.exact.buffer_sync import FirstRanksBuffers, SharedBuffers
-from ddp_trainer.train.utils import error_file
-from ddp_trainer.train.utils.error_file import end_for_lost_peer
-from ddp_trainer.train.utils.errors import BadConfig, BadData, PeerLost
+from ddp_trainer.train.utils import errors
+from ddp_trainer.train.utils.errors import BadConfig, BadData, PeerLost, end_for_lost_peer
 from tests.support import stream_model
 from tests.support.ports import free_port
 from tests.support.stream_model import HostWaits, ModelStreams, StreamModel
@@ -184,7 +183,7 @@ def test_a_process_that_ends_so_exits_with_the_code_of_a_lost_peer_and_leaves_th
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     codes: list[int] = []
-    monkeypatch.setattr(error_file.os, "_exit", codes.append)
+    monkeypatch.setattr(errors.os, "_exit", codes.append)
     end_for_lost_peer("This process ends with its group.", tmp_path / "error.json")
     assert codes == [Exit.RENDEZVOUS_LOST]
     assert "This process ends with its group." in (tmp_path / "error.json").read_text()

@@ -27,8 +27,8 @@ from ddp_trainer.train.mesh.device_mesh import Mesh
 from ddp_trainer.train.mesh.sharded_state import local_shard
 from ddp_trainer.train.parallel.apply_tp import apply_tp
 from ddp_trainer.train.parallel.pipeline_schedule import KINDS, ScheduleKind
-from ddp_trainer.train.parallel.pp.pp_tensor_spec import TensorSpec, without_memory
 from ddp_trainer.train.parallel.pp.pp_zero import StageZero
+from ddp_trainer.train.parallel.pp.stage_transfer import TensorSpec, without_memory
 from ddp_trainer.train.utils.dynamo_stub import uncompiled
 from ddp_trainer.train.utils.errors import BadConfig, BadTask
 
