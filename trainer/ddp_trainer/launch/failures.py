@@ -1,17 +1,14 @@
-"""Classification of a worker's failure by exit code, error file, stderr and kernel counters.
+"""Failures of workers: their class, the cause among several, and how the launcher prints and ends with them.
 
-:func:`reason_of` returns the class of one failure. :func:`root_cause` selects the cause among the failures of several
-ranks.
+:func:`reason_of` returns the class of one failure, by exit code, error file, stderr and kernel counters.
+:func:`root_cause` selects the cause among the failures of several ranks.
 
 When one rank dies, its peers also fail in a collective, within milliseconds and by their own clocks. Therefore a
 failure with the reason "a peer has gone" is never the first failure if there is another one. A worker that SIGTERM
 stopped without a request of its agent, or a rank that exited with 0 before, is also the cause of such a failure.
 
-Last lines of the launcher: first failure, restarts by cause, and reason of the end.
-
-:func:`lines` returns them for a :class:`~ddp_trainer.launch.protocol.actions.Finish`.
-
-Exit codes of workers that their agent stops, and of an agent whose run is over.
+What the exit code of a worker costs is a table in :mod:`ddp_trainer.launch.protocol.exit_codes`. :func:`finish_of`
+makes the agent's last action, and :func:`lines` the last lines of the launcher.
 """
 
 from __future__ import annotations

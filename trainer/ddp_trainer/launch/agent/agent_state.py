@@ -1,18 +1,4 @@
-"""Time limits of an agent: :class:`Limits`, which ``ddp-launch`` makes from its flags.
-
-Wait of an agent for a generation: :class:`JoinWait` has the state of the link to the store and the last reply.
-
-Workers of one agent by their part in the group: :class:`LocalWorkers`, as sets of local ranks.
-
-A worker is *active* from its start until it exits. A worker that is *able* to outlive its group is active only until
-it has left the group. Then it is *idle* and joins the next generation, or it is *parting*: it was told to end and is
-still saving. The agent stops workers that are not able, or do not leave in time.
-
-Stop of an agent's workers: :class:`WorkerStop` returns whom to ask to leave or to end, and when to kill whom.
-
-It serves :class:`~ddp_trainer.launch.agent.agent_state.AgentStateMachine` and has, like it, no process and no clock.
-
-State machine of an agent: :class:`AgentStateMachine` takes events and returns actions. It has no process, no socket
+"""State machine of an agent: :class:`AgentStateMachine` takes events and returns actions. It has no process, no socket
 and no clock; :class:`~ddp_trainer.launch.agent.agent.Agent` carries out the actions.
 
 ::
@@ -28,10 +14,15 @@ and no clock; :class:`~ddp_trainer.launch.agent.agent.Agent` carries out the act
         (After a GPU fault, and with --preflight after any failure of a worker of this node, the agent first
         checks the GPUs. It enters OVER if one is not fit.)
 
-A worker is active until it exits, or has left its group: see :mod:`~ddp_trainer.launch.agent.agent_state`.
-
 The link to the store may be down at any time, which has no effect on running workers. Messages are not queued:
 :meth:`AgentStateMachine.initial_messages` sends again what the store must have received.
+
+Its parts are :class:`JoinWait`, the wait for a generation; :class:`LocalWorkers`, the local ranks by their part in the
+group; :class:`WorkerStop`, whom to ask to leave or to end, and when to kill whom; and :class:`Limits`, the time limits.
+
+A worker is *active* from its start until it exits. A worker that is *able* to outlive its group is active only until
+it has left the group. Then it is *idle* and joins the next generation, or it is *parting*: it was told to end and is
+still saving. The agent stops workers that are not able, or do not leave in time.
 """
 
 from __future__ import annotations

@@ -1,12 +1,8 @@
-"""Preflights that an agent takes part in when a node joins: its own before it may join, and those of other nodes.
+"""Checks of this node: preflights when a node joins, and probes of the GPUs before this node joins again.
 
-:class:`JoinPreflight` handles the store's RunPreflight messages. See :mod:`ddp_trainer.launch.rendezvous.group_formation`
-for the choice of the nodes that meet.
-
-Checks of this node's GPUs before it joins again, in parallel child processes.
-
-:class:`GpuProbes` starts one CUDA probe for each GPU that no worker holds. With ``--preflight``, another process reads
-the health of all GPUs by NVML.
+:class:`JoinPreflight` handles the store's RunPreflight messages, for this node and for others. The store chooses the
+nodes that meet (:mod:`ddp_trainer.launch.rendezvous.group_formation`). :class:`GpuProbes` starts one CUDA probe for
+each GPU that no worker holds. With ``--preflight``, another process reads the health of all GPUs by NVML.
 """
 
 from __future__ import annotations

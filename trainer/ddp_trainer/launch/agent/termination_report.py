@@ -1,15 +1,13 @@
-"""Failure reports for the store. :class:`FailureBuilder` describes a worker that exited or left its group, from its
-exit code, its error file, its stderr and the kernel's OOM counter.
+"""Reports of this pod: a worker's failure for the store, and the first error or the summary for controllers.
 
-Time breakdown of a job that ends in this pod: what its ranks reported, and what its launcher measured since.
+:class:`FailureBuilder` describes a worker that exited or left its group, from its exit code, its error file, its stderr
+and the kernel's OOM counter. :class:`TerminationReport` writes ``error.json``, ``summary.json`` and the termination
+message, which remain when the pod is gone.
 
-The states are those of the ledger (:mod:`ddp_trainer.train.config.goodput_account`), with the same moments between
-them. States that only a rank can separate, such as reading a checkpoint and preparing a model, are ``startup`` here.
-The main entry point is :func:`last_account`.
-
-Files that remain when the pod is gone: the first error or the summary, for controllers.
-
-:class:`TerminationReport` writes ``error.json``, ``summary.json`` and the termination message.
+:func:`last_account` is the time breakdown of a job that ends in this pod: what its ranks reported, and what its
+launcher measured since. The states are those of :mod:`ddp_trainer.train.config.goodput_account`, with the same moments
+between them. States that only a rank can separate, such as reading a checkpoint and preparing a model, are ``startup``
+here.
 """
 
 from __future__ import annotations

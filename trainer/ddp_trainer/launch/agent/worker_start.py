@@ -1,11 +1,9 @@
-"""Start time of the agent's fork server: after workers have imported what they need, and not while they import.
+"""Start of a generation's workers in this pod, immediately or after a preflight has found the node fit.
 
-:class:`ZygoteWatch` looks at the workers and starts the fork server, or has a running one import what they have
-imported. If workers restart before that, the fork server starts beside them. Otherwise a job whose workers keep failing
-during imports would never get one.
-
-Start of a generation's workers in this pod, immediately or after a preflight has found the node fit.
-:class:`Starting` also starts the preflight, the hang watchdog of the workers and the watch for their fork server.
+:class:`Starting` also starts the preflight, the hang watchdog of the workers and :class:`ZygoteWatch`, which starts the
+fork server, or has a running one import what workers have imported: after their imports, and not during them. If
+workers restart before that, the fork server starts beside them. Otherwise a job whose workers keep failing during
+imports would never get one.
 """
 
 from __future__ import annotations

@@ -1,9 +1,4 @@
-"""Record of a pod's launcher, which outlives the launcher and its container: its place in the run, and its crashes.
-
-The launcher writes it when it has joined a group, and removes it when it ends on purpose. So a launcher that finds a
-record follows one that has crashed. Standard library only, and little of it, since the resident parent imports it.
-
-Connection between a resident parent and the fork server of its launcher, which outlives a crash of the launcher.
+"""Connection between a resident parent and the fork server of its launcher, which outlives a crash of the launcher.
 
 1. A fork server that is ready sends its process id to the parent.
 2. The launcher crashes. The parent keeps the fork server, and sends it a request (:meth:`ParentSocket.start_launcher`).
@@ -11,6 +6,12 @@ Connection between a resident parent and the fork server of its launcher, which 
    of each launcher is its child, and the next launcher need not import torch.
 
 The fork server has its part in :mod:`ddp_trainer.launch.in_worker.fork_server_process`.
+
+The record of the launcher, :class:`LauncherRecord`, also outlives the launcher and its container: its
+place in the run, and its crashes.
+
+The launcher writes it when it has joined a group, and removes it when it ends on purpose. So a launcher that finds a
+record follows one that has crashed. Standard library only, and little of it, since the resident parent imports it.
 """
 
 from __future__ import annotations

@@ -1,14 +1,10 @@
-"""Time limit of a worker whose program is over: its threads must not keep the run from ending.
+"""Worker processes of this node.
 
-:class:`ExitLimit` is made by :mod:`ddp_trainer.launch.workers.worker_group` when the bootstrap of a worker reports the
-exit code of its program. It prints what held the process, kills it, and replaces the return code.
-
-Agent's ends of the channels to its workers. :class:`Channel` sends and receives the messages of
-:mod:`ddp_trainer.process.worker_protocol`.
-
-Worker processes of this node. :class:`Workers` starts them for a generation or in advance, keeps surviving ones for
-the next generation, routes their output, and sends them signals. It uses
-:class:`~ddp_trainer.launch.workers.children.Children` and :class:`~ddp_trainer.launch.workers.fork_server.ForkServer`.
+:class:`Workers` starts them for a generation or in advance, keeps surviving ones for the next generation, routes their
+output, and sends them signals. It uses :class:`~ddp_trainer.launch.workers.children.Children` and
+:class:`~ddp_trainer.launch.workers.fork_server.ForkServer`. :class:`Channel` is the agent's end of the channel to one
+worker, with the messages of :mod:`ddp_trainer.process.worker_protocol`. :class:`ExitLimit` limits the time of a worker
+whose program is over: it prints what held the process, kills it, and replaces the return code.
 """
 
 from __future__ import annotations

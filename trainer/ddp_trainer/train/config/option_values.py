@@ -1,7 +1,4 @@
-"""Types of the values of the trainer's options: names to choose from, and values with a syntax of their own.
-
-Comparison of evaluation metrics, for keeping the best checkpoint and for early stopping.
-"""
+"""Types of the values of the trainer's options: names to choose from, and values with a syntax of their own."""
 
 from __future__ import annotations
 

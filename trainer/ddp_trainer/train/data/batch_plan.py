@@ -5,9 +5,8 @@ Global step ``k`` of epoch ``e`` consumes ``order(e)[k*G : (k+1)*G]``. ``order``
 contiguous range of slices. The number of ranks determines which rank computes a sample, but not the step. A run may
 therefore change its world size between any two steps and still use every sample exactly once per epoch.
 
-Samples of each step and the part of this rank, computed for many steps in one pass.
-
-Everything follows from the batch plan. Cutting a batch, hashing its ids and making its requests takes 50 us for one
+:class:`StepBatches` returns the samples of each step and the part of this rank, computed for many steps in one pass.
+Cutting a batch, hashing its ids and making its requests takes 50 us for one
 step. A hundred steps in one pass take little more.
 """
 

@@ -4,8 +4,7 @@ Small data sets are shuffled as a list (:func:`order`). For large ones, :func:`p
 positions alone, so neither memory nor time depends on the size of the data set. The algorithm is part of a run's
 identity: a run keeps the one that its checkpoint names.
 
-Order of samples that are stored in blocks: blocks are shuffled, and each batch slice reads its own ones.
-
+Of samples that are stored in blocks, the blocks are shuffled, and each batch slice reads its own ones.
 :class:`BlockTable` names the blocks of a data set, and :func:`block_order` shuffles them for an epoch. Each batch slice
 reads one contiguous part of the shuffled sequence, its lane (:func:`step_positions`). So a rank reads large pieces of
 storage, nothing that belongs to another rank, and the order depends on neither ranks nor restarts. All is arithmetic on

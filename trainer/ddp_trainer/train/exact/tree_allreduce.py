@@ -1,18 +1,18 @@
-"""Fixed reduction tree: the order of additions, as a function of the number of leaves only.
+"""All-reduce in the fixed order of the reduction tree, from the sums of each rank's subtrees.
+
+The algorithm is a reduce-scatter with a fixed order of additions, and an all-gather. Every rank receives one slice of
+all subtrees, adds them in the order of the tree, and sends the result to all ranks. If every rank owns one whole
+subtree, it moves as many bytes as a ring. Otherwise each rank sends one slice for every subtree that it owns,
+O(log slices). The main entry point is :func:`exchange`.
+
+The tree fixes the order of additions, as a function of the number of leaves only.
 
 Floating-point addition is commutative but not associative, so the tree determines the bits of a sum. Leaf ``i`` is node
 ``(0, i)``. Node ``(level, place)`` is the sum of ``(level - 1, 2 * place)`` and its right neighbour, or the former
 alone if the neighbour has no leaves. A rank needs only the nodes over its leaves. :class:`BinaryCounter` adds them up
 in order, like a binary counter that carries.
 
-Sums over the batch slices of a step, with the same bits for any assignment of slices to ranks.
-
-All-reduce in the fixed order of the reduction tree, from the sums of each rank's subtrees.
-
-The algorithm is a reduce-scatter with a fixed order of additions, and an all-gather. Every rank receives one slice of
-all subtrees, adds them in the order of the tree, and sends the result to all ranks. If every rank owns one whole
-subtree, it moves as many bytes as a ring. Otherwise each rank sends one slice for every subtree that it owns,
-O(log slices). The main entry point is :func:`exchange`.
+:class:`TreeSum` adds up the batch slices of a step, with the same bits for any assignment of slices to ranks.
 """
 
 from __future__ import annotations

@@ -1,6 +1,4 @@
-"""Components that belong to one worker group: :class:`GroupComponents`, built by :mod:`.build_components`.
-
-Construction of the components of a run.
+"""Components that belong to one worker group: :class:`GroupComponents`.
 
 :func:`build_state` builds what the process keeps over worker groups. :func:`build_components` builds what belongs to
 one worker group. :class:`~ddp_trainer.train.trainer.Trainer` calls both.

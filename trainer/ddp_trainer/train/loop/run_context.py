@@ -1,11 +1,8 @@
-"""Context of a training process in its worker group.
+"""Context of a training process, and the parts of a run that exist before any checkpoint is read.
 
-:class:`ProcessContext` holds the environment, the group, the outputs and the channel to the launcher.
-
-Parts of a run that exist before any checkpoint is read: samples, initial weights and the identity of the run.
-
-:func:`build_context` builds them as a :class:`RunContext`. :func:`draw` builds the model from the seed, and
-:func:`draw_without_weights` the model of a rank that receives its weights.
+:class:`ProcessContext` holds environment, group, outputs and the channel to the launcher, in one worker group.
+:func:`build_context` builds samples, initial weights and the identity of the run as a :class:`RunContext`. :func:`draw`
+builds the model from the seed, and :func:`draw_without_weights` the model of a rank that receives its weights.
 """
 
 from __future__ import annotations

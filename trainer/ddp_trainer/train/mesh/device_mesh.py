@@ -2,9 +2,8 @@
 
 :meth:`Mesh.of` creates it. Imports ``torch.distributed.tensor``, so only runs with such a layout import this module.
 
-Random draws inside of a tensor-parallel model: equal for replicated tensors, different for different parts.
-
-All ranks of a tensor-parallel group enter the same random stream. :func:`shared_rng` changes dropout layers for
+Random draws inside of a tensor-parallel model are equal for replicated tensors, and different for different parts. All
+ranks of a tensor-parallel group enter the same random stream. :func:`shared_rng` changes dropout layers for
 ``DTensor`` inputs, sharded or not: every rank draws the mask of the whole tensor and uses its part. The mask is that of
 one process for any ``tp``. A dropout layer treats a plain tensor as whole. A module with different plain tensors on
 each rank, such as attention over a part of the heads, must use :class:`PerRankRng`.

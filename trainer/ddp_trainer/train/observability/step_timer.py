@@ -1,15 +1,14 @@
-"""Time that a rank with a part of the model waits for other ranks in a step, by kind of wait.
-
-:class:`CommWaits` measures on the CPU, where gloo's collectives block the training thread until they are done. It
-covers the collectives of ``fully_shard``, the transfers of a pipeline schedule, and the exchanges of stages before and
-after it. On a GPU, collectives are queued, and the host clock does not show the waits of the device. There
-:class:`StreamWaits` records events on the stream before and after the waits of pipeline stages. The waits of
-``fully_shard`` on a GPU are not measured, because torch offers no hook around them.
-
-Time breakdown of a step.
+"""Time breakdown of a step.
 
 :class:`StepTimer` measures without gaps, so that the phases add up to the duration of the step. It reports to a
 :class:`~ddp_trainer.process.recorder.RankRecorder` and marks the current section for the hang watch of the launcher.
+
+:class:`CommWaits` measures how long a rank with a part of the model waits for other ranks, by kind of wait, on the CPU:
+there gloo's collectives block the training thread until they are done. It covers the collectives of ``fully_shard``,
+the transfers of a pipeline schedule, and the exchanges of stages before and after it. On a GPU, collectives are queued,
+and the host clock does not show the waits of the device. There
+:class:`StreamWaits` records events on the stream before and after the waits of pipeline stages. The waits of
+``fully_shard`` on a GPU are not measured, because torch offers no hook around them.
 """
 
 from __future__ import annotations

@@ -1,12 +1,11 @@
-"""Loss scale for fp16, where gradients below 6e-8 underflow.
-
-:class:`LossScale` scales the loss up and the gradients down again. torch's GradScaler holds the scale. The vote of all
-ranks decides to skip a step, so that all ranks skip it. The state is part of the checkpoint.
-
-Optimizer with learning rate schedule, gradient clipping and loss scale.
+"""Optimizer with learning rate schedule, gradient clipping and loss scale.
 
 :meth:`OptimizerWrapper.build` creates it from the task or the flags. The learning rate is a function of the global
 step, so checkpoints need no scheduler state.
+
+:class:`LossScale` scales the loss up and the gradients down again with fp16, where gradients below 6e-8 underflow.
+torch's GradScaler holds the scale. The vote of all ranks decides to skip a step, so that all ranks skip it. The state
+is part of the checkpoint.
 """
 
 from __future__ import annotations

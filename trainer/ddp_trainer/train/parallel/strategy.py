@@ -20,8 +20,8 @@ or could not fetch them, calls ``reduce`` as well, without any pass before it.
 How to add a strategy:
 
 1. Add a member of ``StrategyName`` in ``train/config/option_values.py``.
-2. Subclass :class:`Strategy`, and override the calls that differ; :class:`Manual` is the shortest example. Add the class to ``_BY_NAME`` of ``factory.py``, and to ``_NEED_PEERS`` if a single rank has nothing to
-   do.
+2. Subclass :class:`Strategy`, and override the calls that differ; :class:`Manual` is the shortest example. Add the
+   class to ``_BY_NAME`` of ``factory.py``, and to ``_NEED_PEERS`` if a single rank has nothing to do.
 3. Refuse options in ``_conflicts`` of ``train/config/config.py``. ``can_join_next_group`` in
    ``train/loop/run_context.py`` is False for a strategy whose ranks hold different states between steps; override
    ``is_synchronized_after`` too.
@@ -444,7 +444,7 @@ class DataParallel(Single):
 
 
 class Manual(Strategy):
-    """Data parallelism without overlap, for reading and for measuring the gain of DDP's; equal to ``ddp`` up to rounding.
+    """Data parallelism without overlap, to read and to measure the gain of DDP; equal to ``ddp`` up to rounding.
 
     Replicas stay equal if they start with equal weights and take equal steps. Rank 0 therefore broadcasts its weights
     once, and after the backward passes of each step every gradient is averaged over the ranks. DDP does the same, but

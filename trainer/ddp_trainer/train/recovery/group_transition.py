@@ -1,11 +1,12 @@
-"""Spare ranks, for which the layout has no place: they wait, and replace a member that is lost in the next group.
-
-Transition of a surviving worker from one worker group to the next, in the same process.
+"""Transition of a surviving worker from one worker group to the next, in the same process.
 
 :class:`GroupTransition` leaves the old group, waits for the agent's next rendezvous, and joins the new group. The
 process drops everything that belongs to the group and keeps its training state. A process ends with its group if it has
 no channel to the launcher, or if the kind of run does not support the transition. The launcher then starts a new
 process. It talks to the agent through :mod:`ddp_trainer.train.distributed.agent_channel`.
+
+Spare ranks, for which the layout has no place, wait (:func:`await_end`), and replace a member that is lost in the next
+group.
 """
 
 from __future__ import annotations

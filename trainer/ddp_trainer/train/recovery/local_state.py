@@ -3,11 +3,9 @@
 :func:`capture_state` extracts the state when a group ends, and :func:`recover_state` exchanges it in the next group.
 :func:`restore_state` loads it into the new model. They are called by :class:`~ddp_trainer.train.trainer.Trainer`.
 
-This rank's shards of a distributed model, independent of the process group.
-
-:func:`take_out` extracts weights and optimizer moments as plain tensors. :func:`put_in` copies them into another model
-of the same class that was cut in the same way. torch's ``DTensor`` is bound to a mesh of process groups and cannot
-outlive it.
+:func:`take_out` extracts this rank's shards of weights and optimizer moments as plain tensors. :func:`put_in` copies
+them into another model of the same class that was cut in the same way. torch's ``DTensor`` is bound to a mesh of
+process groups and cannot outlive it.
 """
 
 from __future__ import annotations

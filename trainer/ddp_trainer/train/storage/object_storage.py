@@ -1,17 +1,14 @@
 """Objects below one URL, in an object store or in a directory, by fsspec.
 
-:func:`ddp_trainer.train.storage.object_storage.open_storage` returns an :class:`ObjectStorage`, for checkpoints and for data.
-Requests that fail for a reason that may pass are repeated. All errors are one sentence
-(:mod:`ddp_trainer.train.storage.client_errors`). An object may be used by several threads, and by a forked
-process, which opens connections of its own.
+:func:`open_storage` imports the client of the store and returns an :class:`ObjectStorage`, for checkpoints and for
+data. Requests that fail for a reason that may pass are repeated. All errors are one sentence
+(:mod:`ddp_trainer.train.storage.client_errors`). An object may be used by several threads, and by a forked process,
+which opens connections of its own.
 
-Objects in S3 and in stores with its interface, by s3fs, which uploads large files in parts.
-
-The AWS SDK repeats each request, also that of a part, as often as its settings say (``AWS_MAX_ATTEMPTS``). Credentials,
-region and endpoint are those of the SDK as well (``AWS_*``, a role of the pod). Requests have no checksums beside the
-size, which many other stores refuse: callers compare digests.
-
-Open the storage of a URL, and import the client of its store.
+S3, and stores with its interface, are reached by s3fs, which uploads large files in parts. The AWS SDK repeats each
+request, also that of a part, as often as its settings say (``AWS_MAX_ATTEMPTS``). Credentials, region and endpoint are
+those of the SDK as well (``AWS_*``, a role of the pod). Requests have no checksums beside the size, which many other
+stores refuse: callers compare digests.
 """
 
 from __future__ import annotations

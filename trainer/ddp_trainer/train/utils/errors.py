@@ -28,9 +28,8 @@
 
 Each message is one sentence that names the value. ``hint`` is the next step for the user.
 
-Reporting of the error that ends a rank: a message on stderr, and torch's error file for the launcher.
-
-:func:`report_error` reports an error and returns the exit code; :func:`exit_without_teardown` also ends the process.
+:func:`report_error` reports the error that ends a rank, on stderr and in torch's error file for the launcher, and
+returns the exit code; :func:`exit_without_teardown` also ends the process.
 """
 
 from __future__ import annotations

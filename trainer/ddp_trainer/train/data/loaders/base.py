@@ -1,6 +1,5 @@
 """Interface between a step and its feed: the request for the samples of a slice, the answer, and :class:`Feed`.
-
-Messages about skipped samples, limited in number.
+:class:`Skips` limits the number of messages about skipped samples.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
-"""Reading of parts of shards, and of several shards as one sequence of bytes.
+"""Samples in MDS shards below a URL or in a directory: :class:`ShardedSamples` reads, :func:`write_shards` writes.
 
-Samples in MDS shards below a URL or in a directory: :class:`ShardedSamples` reads, :func:`write_shards` writes.
+Parts of shards, and several shards as one sequence of bytes, are read through an object store.
 """
 
 from __future__ import annotations

@@ -1,15 +1,11 @@
-"""Form of the activations between pipeline stages, which may be DTensors.
+"""What passes between the stages of a pipeline: form and timing of the activations, precision and random streams.
 
 Only plain tensors can be sent. A slice leaves its stage as this rank's local tensor, and the next stage restores the
 DTensor: the ranks of both stages have the same arrangement.
 
-Timing of the point-to-point transfers of a pipeline schedule.
-
 All schedules of torch wait for transfers between stages in one private function. :func:`time_transfers` replaces it
 while a schedule runs, and restores it afterwards. On a torch without that function nothing is measured, and a test
 fails.
-
-Precision and random streams of a rank's pipeline stages.
 
 The schedule calls stages, not the task's losses. The wrappers of :mod:`ddp_trainer.train.transforms.model_transforms`
 around the losses therefore do not reach them; :class:`StageComputation` applies the same to each stage. Activations
