@@ -1,4 +1,9 @@
-"""Agent of a pod, on one event loop and without polling. :class:`Agent` passes messages of the store, worker exits,
+"""Exit barrier at the end of a run: its nodes exit together. The first pod that exits for good ends the job in
+Kubernetes. Kubernetes then deletes the running pods, with their logs and with metrics that were not scraped yet. So
+:class:`ExitBarrier` sends Leave after the agent's final reports, and waits for the store's Part. The store sends Part
+when all agents have sent Leave.
+
+Agent of a pod, on one event loop and without polling. :class:`Agent` passes messages of the store, worker exits,
 signals and timers to :class:`~ddp_trainer.launch.agent.agent_state.AgentStateMachine` and carries out the actions that
 it returns.
 """
@@ -19,7 +24,6 @@ from ddp_trainer.common.constants import Exit, FailureReason, GroupState, Lifecy
 from ddp_trainer.launch import failures
 from ddp_trainer.launch.agent.agent_config import AgentConfig
 from ddp_trainer.launch.agent.agent_state import State
-from ddp_trainer.launch.agent.exit_barrier import ExitBarrier
 from ddp_trainer.launch.agent.node_checks import GpuProbes, JoinPreflight
 from ddp_trainer.launch.agent.preflight_policy import PreflightPolicy
 from ddp_trainer.launch.agent.termination_report import (
@@ -60,7 +64,10 @@ from ddp_trainer.launch.protocol.messages import (
     FromStore,
     HangingRanks,
     Hello,
+    Leave,
     OtherPolicy,
+    Over,
+    Part,
     Ping,
     RunPreflight,
     Show,
@@ -74,6 +81,37 @@ from ddp_trainer.launch.workers.fork_server import ForkServer, read_modules
 from ddp_trainer.launch.workers.logs import Std
 from ddp_trainer.launch.workers.worker_group import Workers
 from ddp_trainer.process.worker_protocol import LayoutReport, Left, Message, Reusable
+
+PART_SECONDS: Final = 620.0
+"""Seconds to wait for Part; more than the final reports of any other node take."""
+
+
+class ExitBarrier:
+    """Exit barrier of one agent."""
+
+    def __init__(self) -> None:
+        self._is_over = False
+        self._may_go = asyncio.Event()
+
+    def on_message(self, message: FromStore) -> None:
+        """Handle a message of the store."""
+        if isinstance(message, Over):
+            self._is_over = True
+        elif isinstance(message, Part):
+            self._may_go.set()
+
+    def stop_waiting(self) -> None:
+        """Stop waiting for the other nodes: the store is gone, or this agent received a signal to stop."""
+        if self._is_over:
+            self._may_go.set()
+
+    async def wait(self, send: Callable[[FromAgent], None]) -> None:
+        """Wait until all nodes may exit; do not wait if the run continues on other nodes."""
+        if self._is_over:
+            send(Leave())
+            with contextlib.suppress(TimeoutError):
+                await asyncio.wait_for(self._may_go.wait(), PART_SECONDS)
+
 
 CANNOT_EXECUTE: Final = 126
 """Exit code of a shell that cannot start a program."""

@@ -38,6 +38,7 @@ from ddp_trainer.launch.protocol.messages import Failure, Over, Part, Verdict
 from ddp_trainer.launch.protocol.timeouts import Timeouts
 from ddp_trainer.launch.rendezvous.group_formation import (
     MOST_TOLD,
+    Budget,
     JoinChecks,
     JoinWindow,
     WaitingNotifier,
@@ -60,7 +61,6 @@ from ddp_trainer.launch.rendezvous.node_registry import (
     rejection_reason,
     should_prepare,
 )
-from ddp_trainer.launch.rendezvous.restart_budget import Budget
 
 
 @dataclass(slots=True)
@@ -108,7 +108,7 @@ class RunEnd:
         return replace(self.over, late=True, exit_code=code), Part()
 
     def part(self) -> bool:
-        """Return whether all agents are released now. See :mod:`~ddp_trainer.launch.agent.exit_barrier`."""
+        """Return whether all agents are released now. See :mod:`~ddp_trainer.launch.agent.agent`."""
         waited_for = [agent for agent in self._roster.members() if agent.peer is not None]
         if self.has_parted or not all(agent.leaving for agent in waited_for):
             return False
