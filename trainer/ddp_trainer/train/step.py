@@ -21,9 +21,8 @@ from torch import Tensor
 
 from ddp_trainer.common.time_classes import Phase, StartupPhase
 from ddp_trainer.process import startup_times
-from ddp_trainer.train.data.batch_parts import merge, micro_batches
 from ddp_trainer.train.data.batch_plan import StepPlan
-from ddp_trainer.train.data.batch_reader import to_device
+from ddp_trainer.train.data.batch_reader import merge, micro_batches, to_device
 from ddp_trainer.train.data.keyed_rng import Stream
 from ddp_trainer.train.data.loaders.base import BatchSlice, Request
 from ddp_trainer.train.data.task import Batch

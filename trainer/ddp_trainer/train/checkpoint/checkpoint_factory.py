@@ -87,11 +87,11 @@ def open_checkpoints(
     lease = WriteLease(path, **asdict(claim))
     if isinstance(place, Path):
         return CheckpointDirectory(path, keep=keep, claim=lease, best=best)
-    from ddp_trainer.train.checkpoint.claim_journal import ClaimJournal  # noqa: PLC0415 - only for object stores
     from ddp_trainer.train.checkpoint.object_checkpoints import (  # noqa: PLC0415 - as above
         ObjectCheckpoints,
         StoredCheckpoints,
     )
+    from ddp_trainer.train.checkpoint.write_lease import ClaimJournal  # noqa: PLC0415 - only for object stores
     from ddp_trainer.train.storage.object_storage import open_storage  # noqa: PLC0415 - as above
 
     stored = StoredCheckpoints(open_storage(place))

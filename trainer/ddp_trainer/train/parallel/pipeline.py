@@ -25,8 +25,8 @@ from torch.distributed.pipelining import PipelineStage
 from ddp_trainer.common.model_constraints import micro_batch_size
 from ddp_trainer.common.time_classes import Wait
 from ddp_trainer.train.config.config import Config
-from ddp_trainer.train.data.batch_parts import micro_batches
 from ddp_trainer.train.data.batch_plan import BatchPlan, cut, owned
+from ddp_trainer.train.data.batch_reader import micro_batches
 from ddp_trainer.train.data.loaders.base import BatchSlice
 from ddp_trainer.train.data.task import Batch
 from ddp_trainer.train.mesh.sharded_state import local_shard

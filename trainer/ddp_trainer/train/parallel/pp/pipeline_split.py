@@ -18,8 +18,7 @@ from torch import Tensor, nn
 from torch.func import functional_call
 
 from ddp_trainer.train.config.config import Config
-from ddp_trainer.train.data.task import Task
-from ddp_trainer.train.data.user_callable import call_user_function, kind_of
+from ddp_trainer.train.data.task import Task, call_user_function, kind_of
 from ddp_trainer.train.deferred_init.materialize import is_deferred, materialize
 from ddp_trainer.train.deferred_init.param_broadcast import init_pieces, send_from_first
 from ddp_trainer.train.distributed.group import Group
