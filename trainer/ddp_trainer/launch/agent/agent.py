@@ -1,11 +1,11 @@
-"""Exit barrier at the end of a run: its nodes exit together. The first pod that exits for good ends the job in
+"""Agent of a pod, on one event loop and without polling. :class:`Agent` passes messages of the store, worker exits,
+signals and timers to :class:`~ddp_trainer.launch.agent.agent_state.AgentStateMachine` and carries out the actions that
+it returns.
+
+At the end of a run its nodes exit together (:class:`ExitBarrier`). The first pod that exits for good ends the job in
 Kubernetes. Kubernetes then deletes the running pods, with their logs and with metrics that were not scraped yet. So
 :class:`ExitBarrier` sends Leave after the agent's final reports, and waits for the store's Part. The store sends Part
 when all agents have sent Leave.
-
-Agent of a pod, on one event loop and without polling. :class:`Agent` passes messages of the store, worker exits,
-signals and timers to :class:`~ddp_trainer.launch.agent.agent_state.AgentStateMachine` and carries out the actions that
-it returns.
 """
 
 from __future__ import annotations

@@ -9,9 +9,8 @@ launcher measured since. The states are those of :mod:`ddp_trainer.train.config.
 between them. States that only a rank can separate, such as reading a checkpoint and preparing a model, are ``startup``
 here.
 
-Launchers that a worker has started. The ranks that such a launcher starts in one rank form a separate group.
-
-:func:`nested_launcher` finds one below a running worker, and :func:`launcher_in_stderr` in the output of a failed one.
+:func:`nested_launcher` finds a launcher that a worker has started, whose ranks form a separate group, below a running
+worker, and :func:`launcher_in_stderr` in the output of a failed one.
 """
 
 from __future__ import annotations

@@ -1,11 +1,9 @@
-"""Assignment of MIG slices to workers. CUDA shows each process only one slice.
-
-The entry point is :func:`slices_for`.
-
-Environment of a worker: torchrun's variables and the launcher's own.
+"""Environment of a worker: torchrun's variables and the launcher's own.
 
 :func:`common_environment` builds the part that all workers share. :func:`place_in` and :func:`prepared_environment`
 build the part of one worker.
+
+:func:`slices_for` assigns MIG slices to workers, because CUDA shows each process only one slice.
 """
 
 from __future__ import annotations

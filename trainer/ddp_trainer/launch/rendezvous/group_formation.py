@@ -1,8 +1,4 @@
-"""Restart budget of a run: restarts by cause, their cost, and the end of the budget.
-
-:class:`Budget` decides after each group whether another one follows.
-
-Formation of a worker group: when, from which nodes, and in which order of ranks.
+"""Formation of a worker group: when, from which nodes, and in which order of ranks.
 
 :class:`JoinWindow` returns the times at which a group forms or grows: below ``max_nodes``, after a time without a new
 node. :func:`form_group` chooses the nodes and makes the generation. Ranks follow the index of the pod; torch's own
@@ -18,6 +14,8 @@ it::
 
 The members continue to train. Their part is a process beside their workers for some seconds. The newcomer hosts the
 preflight at the port that it holds for its ranks, because the ports of the members are in use.
+
+:class:`Budget` counts restarts by cause, and decides after each group whether another one follows.
 """
 
 from __future__ import annotations

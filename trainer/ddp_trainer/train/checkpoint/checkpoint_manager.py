@@ -1,15 +1,13 @@
-"""Interval between checkpoints that minimizes the time lost to saves and failures.
-
-With failures ``M`` seconds apart on average and ``C`` seconds of training lost to each save, the interval is about
-``sqrt(2 C M)``: J. W. Young, "A first order approximation to the optimum checkpoint interval", CACM 1974; J. T. Daly,
-"A higher order estimate of the optimum checkpoint interval for restart dumps", FGCS 2006, from which the term ``- C``
-is taken too.
-
-Schedule and report the checkpoints of one rank.
+"""Schedule and report the checkpoints of one rank.
 
 :class:`CheckpointManager` decides when to save, starts the write and reports its result. Training continues if a save
 fails. It writes to a :class:`~ddp_trainer.train.checkpoint.checkpoint_files.CheckpointDirectory` or, with other ranks,
 through :class:`~ddp_trainer.train.checkpoint.sharded_writer.ShardedWriter`.
+
+The interval between checkpoints minimizes the time lost to saves and failures. With failures ``M`` seconds apart on
+average and ``C`` seconds of training lost to each save, the interval is about ``sqrt(2 C M)``: J. W. Young, "A first
+order approximation to the optimum checkpoint interval", CACM 1974; J. T. Daly, "A higher order estimate of the optimum
+checkpoint interval for restart dumps", FGCS 2006, from which the term ``- C`` is taken too.
 """
 
 from __future__ import annotations

@@ -1,14 +1,11 @@
-"""Select the chunks of a sharded state that each rank writes.
+"""Sharded checkpoints: the chunks that each rank writes, and a reader for any layout.
 
-The entry point is :func:`local_state_dict`. Every tensor has a name that does not depend on the layout. Model tensors
-are ``model.<name>``, as in the model's state dict. Optimizer tensors are ``optimizer.<number>.<key>``, numbered as in
-an optimizer of the complete model. A rank writes chunks: an offset in the complete tensor, and the data. The save
-planner of ``torch.distributed.checkpoint`` finds the chunks on a rank, because it supports every way in which torch
-shards a tensor. If several ranks hold a chunk, the layout determines which one writes it, so the choice needs no
-communication. Replicas after the first do not write, since they may join and leave. The module imports
-``torch.distributed.checkpoint``, so it is imported only for a sharded state.
-
-Read a sharded checkpoint under any layout.
+:func:`local_state_dict` selects the chunks of this rank. Every tensor has a name that does not depend on the layout.
+Model tensors are ``model.<name>``, as in the model's state dict. Optimizer tensors are ``optimizer.<number>.<key>``,
+numbered as in an optimizer of the complete model. A rank writes chunks: an offset in the complete tensor, and the data.
+The save planner of ``torch.distributed.checkpoint`` finds the chunks on a rank, because it supports every way in which
+torch shards a tensor. If several ranks hold a chunk, the layout determines which one writes it, so the choice needs no
+communication. Replicas after the first do not write, since they may join and leave.
 
 :func:`take_pieces` fills a sharded model on each rank with the pieces it needs; :func:`assemble_state` builds the
 complete state in one process. Files are mapped into memory, so only the requested part of a chunk is read. The load

@@ -1,9 +1,4 @@
-"""List the checkpoints in a directory or below a URL, for the commands that look into them.
-
-:func:`list_checkpoints` is the entry point. A checkpoint of an object store is copied to a temporary directory to be
-read, one at a time.
-
-Checkpoints in an object store: written to a local directory first, then uploaded beside the training.
+"""Checkpoints in an object store: written to a local directory first, then uploaded beside the training.
 
 A checkpoint is a folder such as ``step-00000230.<token>-<number>`` with the same files as in a directory. The upload
 writes the files, then the manifest. It is published by one conditional write to the journal
@@ -13,6 +8,9 @@ that, so a reader of the journal never finds half a checkpoint. Names are unique
 :class:`ObjectCheckpoints` is a checkpoint directory with these steps in its background write, so a checkpoint counts as
 saved once it is in the store. :class:`StoredCheckpoints` reads. The local directory holds one checkpoint as a cache.
 What was not published there is never read.
+
+:func:`list_checkpoints` lists those in a directory or below a URL, for the commands that read them. A checkpoint of an
+object store is copied to a temporary directory to be read, one at a time.
 """
 
 from __future__ import annotations

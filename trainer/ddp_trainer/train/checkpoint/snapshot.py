@@ -1,17 +1,16 @@
-"""Write one checkpoint in the training thread or in a background thread.
-
-:class:`Writing` uses a thread instead of a process: writing, hashing and syncing release the GIL, and a thread cannot
-outlive the training. A background write costs the steps not the GIL but a core: torch splits an operation over all
-cores and waits for the slowest part. A thread that holds one core for a scheduler slice thus delays all cores, so the
-background thread lowers its priority. Measured with two threads computing steps of 0.50 ms on two cores, during a write
-of 500 MB. At equal priority, a step took 1.85 ms (1.34 ms with a separate process). At the lower priority, it took 0.53
-ms (process: 0.55 ms), and the write took 0.9 s instead of 0.7 s. ``bench checkpoint`` measures it.
-
-Copy of the training state in preallocated memory, from which a checkpoint is written.
+"""Copy of the training state in preallocated memory, from which a checkpoint is written.
 
 :class:`Snapshot` reserves the memory when the run starts, so a save blocks training only while tensors are copied. The
 kernel assigns pages at the first write, which makes a first copy into new memory take ten times as long as later ones.
 There is memory for one snapshot, so a second save waits until the first is written.
+
+:class:`Writing` writes one checkpoint in the training thread or in a background thread. It uses a thread instead of a
+process: writing, hashing and syncing release the GIL, and a thread cannot outlive the training. A background write
+costs the steps not the GIL but a core: torch splits an operation over all cores and waits for the slowest part. A
+thread that holds one core for a scheduler slice thus delays all cores, so the background thread lowers its priority.
+Measured with two threads computing steps of 0.50 ms on two cores, during a write of 500 MB. At equal priority, a step
+took 1.85 ms (1.34 ms with a separate process). At the lower priority, it took 0.53 ms (process: 0.55 ms), and the write
+took 0.9 s instead of 0.7 s. ``bench checkpoint`` measures it.
 """
 
 from __future__ import annotations

@@ -28,15 +28,14 @@ A clock error of less than a day delays the next group by that error at most. A 
 check and the rename; shared file systems have no operation that prevents it. A claim that cannot be parsed is an error,
 because without an order any writer could publish.
 
-Fencing of checkpoints in an object store: only the newest worker group of a run publishes there.
+In an object store, :class:`ClaimJournal` does the same. The journal is a sequence of numbered objects in the folder
+``claims``. The object with the greatest number is in force. It names the writer and the published checkpoints, so one
+write of one object claims, publishes or removes. A writer adds the next number with a conditional write
+(``If-None-Match: *``), which fails if another writer has added it. So a stale writer cannot publish, however late its
+request arrives: the number after the one that it has read is taken. The last two objects are kept. A writer that falls
+further behind finds a greater number after its write, and ends.
 
-The journal is a sequence of numbered objects in the folder ``claims``. The object with the greatest number is in force.
-It names the writer and the published checkpoints, so one write of one object claims, publishes or removes. A writer
-adds the next number with a conditional write (``If-None-Match: *``), which fails if another writer has added it. So a
-stale writer cannot publish, however late its request arrives: the number after the one that it has read is taken. The
-last two objects are kept. A writer that falls further behind finds a greater number after its write, and ends.
-
-The order of writers is that of :mod:`ddp_trainer.train.checkpoint.write_lease`. In a store without conditional writes,
+The order of writers is the same. In a store without conditional writes,
 a writer reads its object again after writing it. Two writers whose requests cross within that time may both believe
 that they published; the object in force is that of the later one.
 """

@@ -1,8 +1,7 @@
-"""Collated batches as structures of parts: :func:`merge` concatenates them, :func:`micro_batches` divides one.
+"""Batches: reading of samples by id, merging, division, transfer to the device, and a digest of the data.
 
-Reading of samples by id, transfer of batches to the device, and a digest of the data.
-
-Main entry points are :func:`reader`, :func:`to_device` and :func:`data_digest`. They work on the samples of a
+Collated batches are structures of parts: :func:`merge` concatenates them, :func:`micro_batches` divides one. Other
+entry points are :func:`reader`, :func:`to_device` and :func:`data_digest`. They work on the samples of a
 :class:`~ddp_trainer.train.data.task.Task`.
 """
 

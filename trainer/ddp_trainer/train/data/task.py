@@ -7,7 +7,7 @@ when the data change; without it, the run hashes the number of samples and a few
 about the trained model for the end of the run. A model may have a mapping ``architecture`` with
 properties that the shapes of its weights do not determine. A checkpoint with other values there is refused.
 
-Calls of functions that the user provides, with a readable error if the function has the wrong form.
+Functions that the user provides are called with a readable error if they have the wrong form.
 """
 
 from __future__ import annotations

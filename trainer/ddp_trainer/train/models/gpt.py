@@ -1,6 +1,4 @@
-"""Layers of the GPT, and the attributes of the model that its tensor and pipeline parallel versions read.
-
-GPT of any size: a decoder-only pre-norm transformer as GPT-2 (Radford et al., 2019), without biases.
+"""GPT of any size: a decoder-only pre-norm transformer as GPT-2 (Radford et al., 2019), without biases.
 
 The token embedding is also the output layer. Attention is torch's ``scaled_dot_product_attention``, causal.
 """

@@ -1,8 +1,6 @@
-"""Multilayer perceptron, as in a first tutorial.
+"""Models of images: a multilayer perceptron, a small convolutional network, ResNet-18 and ResNet-50.
 
-Small convolutional network, as in a first tutorial.
-
-ResNet-18 and ResNet-50 from "Deep Residual Learning for Image Recognition" (He et al., 2015).
+The residual networks are those of "Deep Residual Learning for Image Recognition" (He et al., 2015).
 
 Checkpoints of torchvision's models fit. Names of weights, their initial distribution and the stride in the 3x3
 convolution of a bottleneck ("v1.5") are those of torchvision.
