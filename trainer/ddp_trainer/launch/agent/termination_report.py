@@ -8,21 +8,17 @@ message, which remain when the pod is gone.
 launcher measured since. The states are those of :mod:`ddp_trainer.train.config.goodput_account`, with the same moments
 between them. States that only a rank can separate, such as reading a checkpoint and preparing a model, are ``startup``
 here.
-
-:func:`nested_launcher` finds a launcher that a worker has started, whose ranks form a separate group, below a running
-worker, and :func:`launcher_in_stderr` in the output of a failed one.
 """
 
 from __future__ import annotations
 
 import contextlib
 import json
-import re
 import socket
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass, field, replace
-from pathlib import Path, PurePath
+from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 from ddp_trainer.common import constants
@@ -35,11 +31,11 @@ from ddp_trainer.common.time_classes import JobTime
 from ddp_trainer.launch import failures
 from ddp_trainer.launch.agent.agent_state import AgentStateMachine
 from ddp_trainer.launch.failures import is_primary_failure, shorten, type_of
+from ddp_trainer.launch.hang.nested_launcher import launcher_in_stderr
 from ddp_trainer.launch.protocol.lifecycle_times import LifecycleTimes
 from ddp_trainer.launch.protocol.message_fields import MESSAGE_CHARACTERS, STACK_CHARACTERS
 from ddp_trainer.launch.protocol.messages import Failure
 from ddp_trainer.process.atomic_files import draft_of
-from ddp_trainer.process.process_tree import PROC, children_of
 from ddp_trainer.process.worker_protocol import Left
 
 if TYPE_CHECKING:
@@ -313,62 +309,3 @@ def _replace(path: Path, text: str) -> None:
         path.parent.mkdir(parents=True, exist_ok=True)
         with draft_of(path) as draft:
             draft.write_text(text)
-
-
-_LAUNCHERS: Final = {
-    "torchrun": "torchrun",
-    "ddp-launch": "ddp-launch",
-    "torch.distributed.run": "torchrun",
-    "torch.distributed.launch": "torch.distributed.launch",
-    "accelerate": "accelerate launch",
-    "deepspeed": "deepspeed",
-}
-"""Name of a program or module → the launcher that it is."""
-_STANDALONE: Final = "--standalone"
-_FIRST_WORDS: Final = 4
-"""Words of a command line that may name its program: ``python -u -m torch.distributed.run``."""
-_TRACES: Final = (
-    (re.compile(r"torch/distributed/launcher/api\.py|torch\.distributed\.elastic\."), "torchrun"),
-    (re.compile(r"accelerate/commands/launch\.py"), "accelerate launch"),
-    (re.compile(r"deepspeed/launcher/"), "deepspeed"),
-)
-_ERROR: Final = re.compile(r"^(?:\[\w+\]:?\s*)*([A-Za-z_][\w.]*(?:Error|Exception|Interrupt)\b.*)$", re.MULTILINE)
-
-
-def nested_launcher(pid: int, proc: Path = PROC) -> str:
-    """Return the launcher that a process or its children have started, except for this machine alone; empty for none.
-
-    Args:
-        pid: Process id of a worker.
-        proc: Mount point of the proc file system.
-    """
-    for child in children_of(pid):
-        try:
-            words = (proc / str(child) / "cmdline").read_bytes().decode(errors="replace").split("\0")
-        except OSError:
-            continue
-        if found := launcher_of(words) or nested_launcher(child, proc):
-            return found
-    return ""
-
-
-def launcher_of(words: Sequence[str]) -> str:
-    """Return the launcher that a command line starts, except for this machine alone; empty for none.
-
-    >>> launcher_of(["python", "-m", "torch.distributed.run"]), launcher_of(["torchrun", "--standalone"])
-    ('torchrun', '')
-    """
-    if _STANDALONE in words:
-        return ""
-    return next((known for word in words[:_FIRST_WORDS] if (known := _LAUNCHERS.get(PurePath(word).name))), "")
-
-
-def launcher_in_stderr(stderr: str) -> str:
-    r"""Return that a launcher failed which the script had started, and its first error; empty if none did.
-
-    >>> launcher_in_stderr("[rank0]: ValueError: x\n  File torch/distributed/launcher/api.py\nChildFailedError:")
-    'torchrun, which the script starts, failed: ValueError: x'
-    """
-    name = next((launcher for pattern, launcher in _TRACES if pattern.search(stderr)), "")
-    error = _ERROR.search(stderr)
-    return f"{name}, which the script starts, failed{f': {error[1]}' if error else ''}" if name else ""

@@ -20,8 +20,8 @@ from ddp_trainer.common.constants import Exit, FailureReason
 from ddp_trainer.common.hanging.diagnosis import waits_for
 from ddp_trainer.common.hanging.rank_status import RankState, RankStatus, is_long
 from ddp_trainer.common.safe_text import clean_text
-from ddp_trainer.launch.agent.termination_report import nested_launcher
 from ddp_trainer.launch.hang import rank_snapshot
+from ddp_trainer.launch.hang.nested_launcher import nested_launcher
 from ddp_trainer.launch.hang.rank_monitor import DUMP_SECONDS, MOST_STACK_CHARACTERS, RankWatch, kernel_stack
 from ddp_trainer.launch.hang.status_socket import FindingHistory, HangStatusServer
 from ddp_trainer.launch.protocol import messages
