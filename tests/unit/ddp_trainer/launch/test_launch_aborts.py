@@ -18,7 +18,7 @@ from ddp_trainer.launch.protocol.messages import VERSION, Failure, Hello, Worker
 from ddp_trainer.launch.workers.logs import TAIL_LINES, LogForwarder, Prefix
 from tests.support.launch_simulation import a_policy
 
-SAMPLES = Path(__file__).parents[4] / "samples"
+SAMPLES = Path(__file__).parents[3] / "samples"
 TIMEOUT = (SAMPLES / "nccl_watchdog_timeout.txt").read_text()
 CUDA = (SAMPLES / "nccl_watchdog_cuda.txt").read_text()
 
