@@ -36,6 +36,7 @@ SMALLEST: Final = {
         "--only ours",
         "NODES = NPROC = 1; CALM_SECONDS, EVERY_SECONDS, os.environ['STORM_FAULTS'] = 0.1, 1.0, '1'",
     ),
+    "trace": ("", ""),
     "why": ("--only import-error", "import os; os.environ['KUBECONFIG'] = '/dev/null'"),
 }
 """Measurement → its flags, and changes of its module."""

@@ -29,7 +29,7 @@ from ddp_trainer.launch.protocol.messages import (
     WorkerState,
 )
 from ddp_trainer.launch.protocol.timeouts import Timeouts
-from ddp_trainer.launch.rendezvous.state_machine import Membership
+from ddp_trainer.launch.rendezvous.membership import Membership
 
 PATIENCE = Timeouts(reconnect=0.5, adopt=10, ended=3, first=3)
 

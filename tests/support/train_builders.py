@@ -14,7 +14,7 @@ from ddp_trainer.train.checkpoint.checkpoint_files import CheckpointDirectory
 from ddp_trainer.train.checkpoint.manifest import Identity, Manifest
 from ddp_trainer.train.checkpoint.torch_zip_writer import Archive, pack
 from ddp_trainer.train.checkpoint.write_lease import WriteLease
-from ddp_trainer.train.config.metric_goal import TargetMetric
+from ddp_trainer.train.config.option_values import TargetMetric
 from ddp_trainer.train.config.worker_env import Environment
 from ddp_trainer.train.data.batch_plan import BatchPlan, cut
 from ddp_trainer.train.distributed.group import Group

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from ddp_trainer.common.constants import Exit
-from ddp_trainer.launch.failures import failure_reason
+from ddp_trainer.launch import failures
 from tests import fake_nvml
 from tests.local.workloads import train_gpu_fault
 from tests.support.fake_driver import compiled
@@ -168,7 +168,7 @@ def test_the_node_whose_gpu_fails_in_a_step_is_named_and_the_rank_that_waits_for
     assert [waiting.code(), replacement.code()] == [0, 0]
     # Its own node has noted the lost peer as what it is: a consequence, and later than the fault.
     lost, fault = (json.loads((tmp_path / node / "error.json").read_text()) for node in ("whole", "run"))
-    assert lost["reason"] in failure_reason.CONSEQUENCES
+    assert lost["reason"] in failures.CONSEQUENCES
     assert (fault["reason"], fault["timestamp"] < lost["timestamp"]) == ("gpu_fault", True)
     told = json.loads((tmp_path / "termination-of-whole").read_text())
     assert (told["result"], told["steps"], told["samples_repeated"]) == ("succeeded", 6, 0)

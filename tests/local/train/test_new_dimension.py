@@ -131,7 +131,7 @@ def test_a_mesh_has_a_group_for_it_and_a_state_is_written_once(packages: Path) -
         from torch.distributed.tensor import distribute_tensor, Shard
         from torch.testing._internal.distributed.fake_pg import FakeStore
         from ddp_trainer.common.parallel_dims import Layout
-        from ddp_trainer.train.checkpoint.dcp_chunks import TENSORS, local_state_dict
+        from ddp_trainer.train.checkpoint.dcp_reader import TENSORS, local_state_dict
         from ddp_trainer.train.distributed.group import Group
         from ddp_trainer.train.mesh.device_mesh import Mesh
         from ddp_trainer.train.mesh.sharded_state import ShardedState

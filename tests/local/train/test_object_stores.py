@@ -22,7 +22,7 @@ from ddp_trainer.train.checkpoint.checkpoint_factory import open_checkpoints
 from ddp_trainer.train.checkpoint.checkpoint_files import CheckpointDirectory
 from ddp_trainer.train.checkpoint.torch_zip_writer import pack
 from ddp_trainer.train.checkpoint.write_lease import Claim
-from ddp_trainer.train.storage.factory import open_storage
+from ddp_trainer.train.storage.object_storage import open_storage
 from ddp_trainer.train.utils.errors import StaleGeneration, StorageError, StorageFull, StorageRefused
 from ddp_trainer.train.utils.locations import StorageUrl
 from tests.support.object_stores import (

@@ -10,11 +10,11 @@ import sys
 
 from torch import Tensor, nn
 
+from ddp_trainer.train import step as train_step
 from ddp_trainer.train.cli import main
 from ddp_trainer.train.data.task import rowwise
 from ddp_trainer.train.distributed.group import Group
-from ddp_trainer.train.loop import train_step
-from ddp_trainer.train.loop.step_consensus import StepDecision, StepReport
+from ddp_trainer.train.step import StepDecision, StepReport
 from ddp_trainer.train.utils.errors import PeerLost
 from tests.local.workloads import train_made
 from tests.local.workloads.train_layouts import Numbers, Rows

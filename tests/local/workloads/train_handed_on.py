@@ -21,8 +21,8 @@ from ddp_trainer.train.checkpoint.manifest import Identity, Manifest
 from ddp_trainer.train.checkpoint.resume_source import progress_key
 from ddp_trainer.train.config.worker_env import Environment
 from ddp_trainer.train.distributed.group import Group
+from ddp_trainer.train.recovery.group_transition import select_active_ranks
 from ddp_trainer.train.recovery.peer_recovery import LocalState, recover_from_peers
-from ddp_trainer.train.recovery.spare_ranks import select_active_ranks
 from kubectl_ddp.backends.local.process import set_parent_death_signal
 from tests.support.ports import free_port
 

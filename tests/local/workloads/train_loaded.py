@@ -30,14 +30,13 @@ from ddp_trainer.train.deferred_init.materialize import init_weights, materializ
 from ddp_trainer.train.distributed.group import Group
 from ddp_trainer.train.distributed.stop_signals import StopRequest, exit_immediately
 from ddp_trainer.train.evaluation import sharded_evaluation  # noqa: F401 - once, before ranks fork
-from ddp_trainer.train.loop.build_components import build_state
 from ddp_trainer.train.loop.goodput_tracker import GoodputTracker
-from ddp_trainer.train.loop.process_context import ProcessContext
-from ddp_trainer.train.loop.run_context import RunContext, build_context
+from ddp_trainer.train.loop.group_components import build_state
+from ddp_trainer.train.loop.run_context import ProcessContext, RunContext, build_context
 from ddp_trainer.train.loop.train_state import RestoreResult, TrainState
 from ddp_trainer.train.mesh.sharded_state import local_shard
 from ddp_trainer.train.models.gpt import Gpt
-from ddp_trainer.train.observability.comm_wait import CommWaits
+from ddp_trainer.train.observability.step_timer import CommWaits
 from ddp_trainer.train.parallel.pp import pp_state
 from ddp_trainer.train.recovery.local_state import capture_state, recover_state, restore_state
 from ddp_trainer.train.recovery.peer_recovery import LocalState

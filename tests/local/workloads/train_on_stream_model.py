@@ -23,10 +23,10 @@ from typing import Any, TextIO
 
 import torch
 
+from ddp_trainer.train import step as train_step
 from ddp_trainer.train import trainer
 from ddp_trainer.train.cli import main
-from ddp_trainer.train.loop import batch_slices
-from ddp_trainer.train.loop.step_consensus import StepDecision
+from ddp_trainer.train.step import StepDecision
 from tests.local.workloads.train_layouts import Numbers
 from tests.support import stream_model
 
@@ -112,7 +112,7 @@ class EvenNumbers(Numbers):
 def prepare() -> None:
     """Let steps and groups be noted."""
     begin, commit, build = trainer.begin_step, trainer.commit_step, trainer.build_components
-    fetch = batch_slices.fetch_slice
+    fetch = train_step.fetch_slice
 
     def begun(state: Any, parts: Any) -> Any:
         DOOM.begin_step()
@@ -137,7 +137,7 @@ def prepare() -> None:
 
     trainer.begin_step, trainer.commit_step = begun, committed
     trainer.build_components = assembled
-    batch_slices.fetch_slice = fetched
+    train_step.fetch_slice = fetched
 
 
 if __name__ == "__main__":

@@ -17,10 +17,10 @@ import torch
 from torch import Tensor, nn
 from torch.nn.modules.module import register_module_forward_hook, register_module_forward_pre_hook
 
+from ddp_trainer.train import step as train_step
 from ddp_trainer.train.cli import main
 from ddp_trainer.train.distributed.group import Group
-from ddp_trainer.train.loop import train_step
-from ddp_trainer.train.loop.step_consensus import StepDecision, StepReport
+from ddp_trainer.train.step import StepDecision, StepReport
 from tests.local.workloads.train_layouts import DrawnWhole
 
 POINTS: Final = ("forward", "first bucket", "last bucket", "vote", "optimizer")

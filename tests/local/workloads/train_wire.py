@@ -13,7 +13,7 @@ from torch import Tensor
 from ddp_trainer.train.config.worker_env import Environment
 from ddp_trainer.train.distributed.group import Group
 from ddp_trainer.train.exact import tree_allreduce
-from ddp_trainer.train.exact.tree_sum import TreeSum
+from ddp_trainer.train.exact.tree_allreduce import TreeSum
 from ddp_trainer.train.utils.value_digest import sha256
 
 SHAPES = ((7, 3), (), (129,), (2, 0), (5, 5, 5), (1,))

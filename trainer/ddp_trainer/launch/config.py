@@ -20,7 +20,7 @@ from pathlib import Path
 from typing import Final
 
 from ddp_trainer.common.constants import Env
-from ddp_trainer.launch.agent.agent_limits import Limits
+from ddp_trainer.launch.agent.agent_state import Limits
 from ddp_trainer.launch.agent.preflight_policy import PreflightPolicy
 from ddp_trainer.launch.host import numa
 from ddp_trainer.launch.protocol.errors import LaunchError

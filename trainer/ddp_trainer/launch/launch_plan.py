@@ -13,9 +13,9 @@ from typing import Final
 
 from ddp_trainer.common.constants import Env
 from ddp_trainer.launch import config
-from ddp_trainer.launch.agent.agent_limits import Limits
+from ddp_trainer.launch.agent.agent_state import Limits
 from ddp_trainer.launch.host.endpoint import Endpoint, is_this_host, parse_endpoint, pod_address, reserve_port
-from ddp_trainer.launch.host.mig import slices_for
+from ddp_trainer.launch.host.environment import slices_for
 from ddp_trainer.launch.host.secret_file import optional_secret, required_secret
 from ddp_trainer.launch.protocol.console import log_line
 from ddp_trainer.launch.protocol.errors import LaunchError

@@ -21,8 +21,7 @@ from functools import partial
 from typing import Final
 
 from ddp_trainer.common.constants import Env, Exit
-from ddp_trainer.launch.host.launcher_record import LauncherRecordFile
-from ddp_trainer.launch.host.parent_link import ParentLink, ParentSocket
+from ddp_trainer.launch.host.parent_link import LauncherRecordFile, ParentLink, ParentSocket
 from ddp_trainer.launch.protocol.console import log_line
 from ddp_trainer.launch.protocol.exit_codes import of_wait_status
 from ddp_trainer.process.process_tree import become_subreaper, children_of

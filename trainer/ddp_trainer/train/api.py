@@ -31,7 +31,7 @@ from ddp_trainer.train.utils.locations import StorageUrl
 
 if TYPE_CHECKING:
     from ddp_trainer.train.distributed.group import Group
-    from ddp_trainer.train.loop.process_context import ProcessContext
+    from ddp_trainer.train.loop.run_context import ProcessContext
     from ddp_trainer.train.recovery.group_transition import GroupTransition
 
 
@@ -74,7 +74,7 @@ def run(
     make_recorder = recorder if callable(recorder) else lambda: recorder or NoopRankRecorder()
     with stop.handle_signals(), closing(progress):
         _import_torch()
-        from ddp_trainer.train.loop.process_context import ProcessContext  # noqa: PLC0415 - imports torch
+        from ddp_trainer.train.loop.run_context import ProcessContext  # noqa: PLC0415 - imports torch
 
         process = ProcessContext.outside_groups(env, progress, stop, began, control)
         outcome = _train(task or load_task(config.task, task_flags(config)), config, process, make_recorder)
@@ -95,7 +95,7 @@ def with_defaults(config: Config, env: Environment) -> Config:
     checkpoint_dir = config.checkpoint_dir or env.checkpoint_dir
     scope = config.checkpoint_scope
     if isinstance(checkpoint_dir, StorageUrl):
-        from ddp_trainer.train.storage.factory import require_client  # noqa: PLC0415 - only for object stores
+        from ddp_trainer.train.storage.object_storage import require_client  # noqa: PLC0415 - only for object stores
 
         require_client(checkpoint_dir)
         scope = scope or CheckpointScope.JOB  # the scope of a job without URL may be that of the pods' volumes

@@ -23,8 +23,7 @@ from ddp_trainer.train.config.config import Config
 from ddp_trainer.train.config.options import Options
 from ddp_trainer.train.config.worker_env import Environment
 from ddp_trainer.train.distributed.agent_channel import Control
-from ddp_trainer.train.utils.error_file import exit_without_teardown, named_error_file, report_error
-from ddp_trainer.train.utils.errors import BadConfig
+from ddp_trainer.train.utils.errors import BadConfig, exit_without_teardown, named_error_file, report_error
 
 
 def main(argv: Sequence[str], recorder: Callable[[], RankRecorder] | None = None) -> int:

@@ -26,23 +26,21 @@ from ddp_trainer.train.api import JobLabels
 from ddp_trainer.train.checkpoint.summary import Result, Summary
 from ddp_trainer.train.config.config import Config
 from ddp_trainer.train.config.worker_env import Environment
-from ddp_trainer.train.data.batch_plan import digest
+from ddp_trainer.train.data.batch_plan import StepPlan, digest
 from ddp_trainer.train.data.keyed_rng import Stream
-from ddp_trainer.train.data.loaders.step_batches import StepPlan
 from ddp_trainer.train.data.task import Batch, Samples
 from ddp_trainer.train.distributed.agent_channel import Control
 from ddp_trainer.train.distributed.device_selection import limit_threads
 from ddp_trainer.train.distributed.stop_signals import StopRequest, exit_immediately
-from ddp_trainer.train.loop.batch_slices import StepResult, fetch_slice
 from ddp_trainer.train.loop.group_components import GroupComponents
-from ddp_trainer.train.loop.process_context import ProcessContext
+from ddp_trainer.train.loop.run_context import ProcessContext
 from ddp_trainer.train.loop.run_result import Outcome
 from ddp_trainer.train.loop.train_state import TrainState
 from ddp_trainer.train.loop.user_loop import UserTask
 from ddp_trainer.train.recovery.group_transition import GroupTransition
+from ddp_trainer.train.step import StepResult, fetch_slice
 from ddp_trainer.train.trainer import Trainer
-from ddp_trainer.train.utils.error_file import exit_without_teardown
-from ddp_trainer.train.utils.errors import BadConfig, BadTask, PeerLost
+from ddp_trainer.train.utils.errors import BadConfig, BadTask, PeerLost, exit_without_teardown
 
 _WRAPPERS: Final = {"DistributedDataParallel", "FSDPModule", "FullyShardedDataParallel"}
 """Names of the classes that a model may not have. An import of FSDP would cost each start."""
@@ -126,9 +124,9 @@ class ElasticLoop:
                 if trainer.is_done:
                     self._outcome = trainer.finish()
                     break
-                step = Step(trainer.begin_step(), trainer.state, trainer.parts)
+                step = Step(trainer.start_step(), trainer.state, trainer.parts)
                 yield step
-                if trainer.commit_step(step.samples_of_all, step.result):
+                if trainer.end_step(step.samples_of_all, step.result):
                     self._exit(trainer.end_group())
             except PeerLost as err:
                 ended = api.release_ended_group(self._transition, self._process.group, err)

@@ -1,6 +1,6 @@
 """Sequence of a run from its flags to its summary: build, resume, step, save, evaluate.
 
-:class:`Trainer` runs the sequence in each worker group. The step is in :mod:`ddp_trainer.train.loop.train_step`, the
+:class:`Trainer` runs the sequence in each worker group. The step is in :mod:`ddp_trainer.train.step`, the
 state that outlives groups in :mod:`ddp_trainer.train.recovery.elastic_state`. Events go to
 :mod:`ddp_trainer.train.loop.callbacks`. :class:`~ddp_trainer.train.elastic_loop.ElasticLoop` drives the same sequence
 around a user-written loop.
@@ -19,21 +19,18 @@ from ddp_trainer.train.checkpoint.summary import Result, Summary
 from ddp_trainer.train.config.config import Config
 from ddp_trainer.train.config.option_rules import check_shard
 from ddp_trainer.train.config.option_values import OnNonfinite
-from ddp_trainer.train.data.loaders.step_batches import StepPlan
+from ddp_trainer.train.data.batch_plan import StepPlan
 from ddp_trainer.train.data.task import Task
-from ddp_trainer.train.loop.batch_slices import StepResult
-from ddp_trainer.train.loop.build_components import build_components
 from ddp_trainer.train.loop.callbacks import CallbackList
 from ddp_trainer.train.loop.goodput_tracker import GoodputTracker
-from ddp_trainer.train.loop.group_components import GroupComponents
+from ddp_trainer.train.loop.group_components import GroupComponents, build_components
 from ddp_trainer.train.loop.nonfinite_policy import RollBack
-from ddp_trainer.train.loop.process_context import ProcessContext
-from ddp_trainer.train.loop.run_context import build_context
+from ddp_trainer.train.loop.run_context import ProcessContext, build_context
 from ddp_trainer.train.loop.run_result import Outcome, summarize
 from ddp_trainer.train.loop.train_state import RestoreResult, TrainState
-from ddp_trainer.train.loop.train_step import begin_step, commit_step, compute_step
 from ddp_trainer.train.recovery.elastic_state import ElasticState
-from ddp_trainer.train.recovery.spare_ranks import await_end, needs_more_ranks
+from ddp_trainer.train.recovery.group_transition import await_end, needs_more_ranks
+from ddp_trainer.train.step import StepResult, begin_step, commit_step, compute_step
 from ddp_trainer.train.utils.errors import GroupEnded, PeerLost, StaleGeneration
 from ddp_trainer.train.utils.gc_control import manual_gc
 
@@ -143,10 +140,10 @@ class Trainer:
 
     def train_step(self) -> bool:
         """Take one step, then evaluate and save if due; return True if the ranks agreed to stop."""
-        batch = self.begin_step()
-        return self.commit_step(batch, compute_step(self.state, self.parts, batch))
+        plan = self.start_step()
+        return self.end_step(plan, compute_step(self.state, self.parts, plan))
 
-    def begin_step(self) -> StepPlan:
+    def start_step(self) -> StepPlan:
         """Clear the gradients, and return the samples of the next step."""
         step, gc_steps = self.state.step, self._config.gc_steps
         if gc_steps is not None and step % gc_steps == 0:
@@ -157,24 +154,27 @@ class Trainer:
             self.callbacks.profile.step(step)
         return begin_step(self.state, self.parts)
 
-    def commit_step(self, batch: StepPlan, result: StepResult) -> bool:
+    def end_step(self, plan: StepPlan, result: StepResult) -> bool:
         """Commit a step on all ranks or on none, evaluate and save if due; return True if the ranks agreed to stop."""
         state, saver, process, times = self.state, self._saver, self._process, self._history.time_report()
         stops = process.stop.exit_code is not None or (process.control is not None and process.control.asked)
         saves = saver.every_seconds is not None and saver.should_save()
         try:
-            decision = commit_step(state, self.parts, batch, result, stop=stops, save=saves, times=times)
+            decision = commit_step(state, self.parts, plan, result, stop=stops, save=saves, times=times)
         except RollBack as err:
             self._roll_back(str(err))
             return False
         process.group.is_starting = False
         self._history.record_step(state.step, decision.time)
-        self.callbacks.step(state, decision, own_samples=result.samples if process.group.counts else 0)
+        loss, own_samples = decision.loss / decision.samples, result.samples if process.group.counts else 0
+        self.callbacks.step(
+            state, loss=loss, is_finite=decision.is_finite, samples=decision.samples, own_samples=own_samples
+        )
         self._must_stop |= decision.stop > 0
         self._must_save |= decision.save > 0 or (saver.every_steps is not None and state.step % saver.every_steps == 0)
         if self._held.verification is not None:
             self._confirm(wait=self._must_stop or self._must_save or self.is_done or self._is_evaluation_due())
-        if not self.parts.strategy.synchronize_with_timeout(state.step):
+        if not self.parts.strategy.is_synchronized_after(state.step):
             return False
         if not self._must_stop and state.step < state.plan.total_steps:
             # Evaluate before saving, so that a restart from this checkpoint needs no second evaluation.

@@ -10,7 +10,7 @@ import pytest
 
 from ddp_trainer.common.constants import Exit, FailureReason
 from ddp_trainer.common.gpu_faults import FaultKind, fault_in, is_out_of_gpu_memory, nccl_config_error
-from ddp_trainer.launch.failures import failure_reason
+from ddp_trainer.launch import failures
 
 SAMPLES: list[dict[str, Any]] = json.loads((Path(__file__).parents[3] / "samples" / "nccl_errors.json").read_text())
 BY_MESSAGE = [pytest.param(each["message"], each["is"], id=each["message"][:60]) for each in SAMPLES]
@@ -33,16 +33,16 @@ def test_the_launcher_gives_the_reason_of_each_recorded_message(message: str, ki
         "nothing": FailureReason.PYTHON_EXCEPTION,
     }
     name = "DistBackendError: " if "NCCL error" in message else "" if "ValueError" in message else "AcceleratorError: "
-    found = failure_reason.reason_of(1, name + message, oom_killed=False)
+    found = failures.reason_of(1, name + message, oom_killed=False)
     assert found == reasons.get(kind, FailureReason.GPU_FAULT)
 
 
 def test_a_failed_gpu_is_the_cause_of_what_its_peers_report_and_configuration_is_no_lost_peer() -> None:
-    assert FailureReason.GPU_FAULT not in failure_reason.CONSEQUENCES
-    failed = failure_reason.reason_of(int(Exit.GPU_FAULT), "", oom_killed=False)
+    assert FailureReason.GPU_FAULT not in failures.CONSEQUENCES
+    failed = failures.reason_of(int(Exit.GPU_FAULT), "", oom_killed=False)
     assert failed == FailureReason.GPU_FAULT
     refused = "BadConfig: Rank 1: NCCL finds no network 'IB'. Fix: use an image with it."
-    assert failure_reason.reason_of(2, refused, oom_killed=False) == FailureReason.PYTHON_EXCEPTION
+    assert failures.reason_of(2, refused, oom_killed=False) == FailureReason.PYTHON_EXCEPTION
 
 
 def test_every_kind_has_a_fix_in_one_sentence() -> None:

@@ -9,8 +9,7 @@ import pytest
 from ddp_trainer.common.constants import Env
 from ddp_trainer.launch import cli
 from ddp_trainer.launch.flags import parse
-from ddp_trainer.launch.host.launcher_record import LauncherRecord, LauncherRecordFile
-from ddp_trainer.launch.host.parent_link import ParentLink
+from ddp_trainer.launch.host.parent_link import LauncherRecord, LauncherRecordFile, ParentLink
 from ddp_trainer.launch.launch_plan import make_plan
 
 

@@ -9,9 +9,9 @@ from pathlib import Path
 
 AGENT = """
 import asyncio, os, pathlib, sys
-from ddp_trainer.launch.agent import join_preflight
+from ddp_trainer.launch.agent import node_checks
 from ddp_trainer.launch.workers.children import Children
-from ddp_trainer.launch.agent.agent_limits import Limits
+from ddp_trainer.launch.agent.agent_state import Limits
 from ddp_trainer.launch.agent.agent_state import AgentStateMachine
 from ddp_trainer.launch.agent.preflight_policy import PreflightPolicy, Preflight
 from ddp_trainer.launch.host.endpoint import reserve_port
@@ -38,7 +38,7 @@ async def main():
     children = Watched(asyncio.get_running_loop())
     preflight = Preflight(children, PreflightPolicy.STRICT, 1, "", pathlib.Path(sys.argv[1]), os.environ)
     core = AgentStateMachine(hello=hello, limits=Limits(), endpoint="")
-    held = join_preflight.JoinPreflight(core, preflight, lambda _: {}, print, lambda _: None)
+    held = node_checks.JoinPreflight(core, preflight, lambda _: {}, print, lambda _: None)
     with reserve_port() as port:
         group = Generation(
             number=0, fence=0, nodes=(other, own), master_address="127.0.0.1", master_port=port.getsockname()[1]
@@ -72,7 +72,7 @@ def test_the_end_of_one_that_was_asked_for_by_a_store_before_is_not_taken_for_th
 
 def test_one_that_does_not_end_by_itself_is_ended_and_counts_as_not_fit(tmp_path: Path) -> None:
     body = """
-        join_preflight.LONGEST_SECONDS = 0.1
+        node_checks.LONGEST_SECONDS = 0.1
         held.on_message(ask)
         await children.have_ended(1)
         assert core.unfit == "The preflight ended with -9 and without a result", core.unfit

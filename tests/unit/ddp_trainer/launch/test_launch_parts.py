@@ -20,7 +20,7 @@ from ddp_trainer.launch.host.endpoint import Endpoint, is_this_host, parse_endpo
 from ddp_trainer.launch.host.environment import Launch, common_environment, place_in, with_local_rank
 from ddp_trainer.launch.protocol.errors import LaunchError
 from ddp_trainer.launch.protocol.generation import Assignment, Generation, Node
-from ddp_trainer.launch.rendezvous.ranks import choose, in_order
+from ddp_trainer.launch.rendezvous.group_formation import choose, in_order
 from ddp_trainer.launch.workers.logs import LogForwarder, LogSpec, Prefix, Std, parse_std
 from ddp_trainer.net.arguments import node_index
 from tests.support.launch_simulation import a_failure, place_of

@@ -10,13 +10,13 @@ from pathlib import Path
 import pytest
 
 from ddp_trainer.common.constants import Env, File
-from ddp_trainer.launch.host.launcher_record import LauncherRecord, LauncherRecordFile
+from ddp_trainer.launch.host.parent_link import LauncherRecord, LauncherRecordFile
 from ddp_trainer.launch.resident_parent import MOST_EARLY_CRASHES
 
 PROGRAM = """
 import os, pathlib, signal, subprocess, sys
 from ddp_trainer.launch import resident_parent
-from ddp_trainer.launch.host.launcher_record import LauncherRecord, LauncherRecordFile
+from ddp_trainer.launch.host.parent_link import LauncherRecord, LauncherRecordFile
 
 def launch(_):
     record = LauncherRecordFile(os.environ)

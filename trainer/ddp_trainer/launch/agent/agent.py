@@ -1,6 +1,11 @@
 """Agent of a pod, on one event loop and without polling. :class:`Agent` passes messages of the store, worker exits,
 signals and timers to :class:`~ddp_trainer.launch.agent.agent_state.AgentStateMachine` and carries out the actions that
 it returns.
+
+At the end of a run its nodes exit together (:class:`ExitBarrier`). The first pod that exits for good ends the job in
+Kubernetes. Kubernetes then deletes the running pods, with their logs and with metrics that were not scraped yet. So
+:class:`ExitBarrier` sends Leave after the agent's final reports, and waits for the store's Part. The store sends Part
+when all agents have sent Leave.
 """
 
 from __future__ import annotations
@@ -16,16 +21,19 @@ from pathlib import Path
 from typing import Any, Final
 
 from ddp_trainer.common.constants import Exit, FailureReason, GroupState, LifecycleEvent, OutsideReason, RestartCause
+from ddp_trainer.launch import failures
 from ddp_trainer.launch.agent.agent_config import AgentConfig
 from ddp_trainer.launch.agent.agent_state import State
-from ddp_trainer.launch.agent.exit_barrier import ExitBarrier
-from ddp_trainer.launch.agent.failure_report import FailureBuilder
-from ddp_trainer.launch.agent.final_goodput import counts_steps, job_startup, last_account, last_step
-from ddp_trainer.launch.agent.gpu_probes import GpuProbes
-from ddp_trainer.launch.agent.join_preflight import JoinPreflight
+from ddp_trainer.launch.agent.node_checks import GpuProbes, JoinPreflight
 from ddp_trainer.launch.agent.preflight_policy import PreflightPolicy
+from ddp_trainer.launch.agent.termination_report import (
+    FailureBuilder,
+    counts_steps,
+    job_startup,
+    last_account,
+    last_step,
+)
 from ddp_trainer.launch.agent.worker_start import Starting
-from ddp_trainer.launch.failures import final_report
 from ddp_trainer.launch.hang.watchdog import HangGuard
 from ddp_trainer.launch.host.compile_cache import compile_cache_variables
 from ddp_trainer.launch.host.endpoint import reserve_port
@@ -56,7 +64,10 @@ from ddp_trainer.launch.protocol.messages import (
     FromStore,
     HangingRanks,
     Hello,
+    Leave,
     OtherPolicy,
+    Over,
+    Part,
     Ping,
     RunPreflight,
     Show,
@@ -70,6 +81,37 @@ from ddp_trainer.launch.workers.fork_server import ForkServer, read_modules
 from ddp_trainer.launch.workers.logs import Std
 from ddp_trainer.launch.workers.worker_group import Workers
 from ddp_trainer.process.worker_protocol import LayoutReport, Left, Message, Reusable
+
+PART_SECONDS: Final = 620.0
+"""Seconds to wait for Part; more than the final reports of any other node take."""
+
+
+class ExitBarrier:
+    """Exit barrier of one agent."""
+
+    def __init__(self) -> None:
+        self._is_over = False
+        self._may_go = asyncio.Event()
+
+    def on_message(self, message: FromStore) -> None:
+        """Handle a message of the store."""
+        if isinstance(message, Over):
+            self._is_over = True
+        elif isinstance(message, Part):
+            self._may_go.set()
+
+    def stop_waiting(self) -> None:
+        """Stop waiting for the other nodes: the store is gone, or this agent received a signal to stop."""
+        if self._is_over:
+            self._may_go.set()
+
+    async def wait(self, send: Callable[[FromAgent], None]) -> None:
+        """Wait until all nodes may exit; do not wait if the run continues on other nodes."""
+        if self._is_over:
+            send(Leave())
+            with contextlib.suppress(TimeoutError):
+                await asyncio.wait_for(self._may_go.wait(), PART_SECONDS)
+
 
 CANNOT_EXECUTE: Final = 126
 """Exit code of a shell that cannot start a program."""
@@ -333,7 +375,7 @@ class Agent:
         if self._core.failure is not self._kept and self._core.failure:
             self._kept = self._core.failure
             self._setup.report.keep(self._kept)
-            log_line(f"failed: {final_report.describe_failure(self._kept)}")
+            log_line(f"failed: {failures.describe_failure(self._kept)}")
 
     def _failure(self, local_rank: int, exit_code: int) -> Failure:
         failure = self._guard.failure_of(local_rank, self._witness.ended(local_rank, exit_code))
@@ -486,9 +528,9 @@ class Agent:
             setup.report.ended(finish.code, finish.message, {**last_account(setup, moments, None), **startup})
         if generation:
             shown = setup.logs.of(finish.failure.local_rank if finish.failure else 0, Std.ERR)[1]
-            told = final_report.lines(finish, restarts=restarts, own_stack_shown=shown, own_node=self._core.node.name)
+            told = failures.lines(finish, restarts=restarts, own_stack_shown=shown, own_node=self._core.node.name)
         else:
-            told = [final_report.final_message(finish)]
+            told = [failures.final_message(finish)]
         for line in filter(None, told):
             log_line(line)
 

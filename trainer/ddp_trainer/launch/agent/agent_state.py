@@ -14,26 +14,28 @@ and no clock; :class:`~ddp_trainer.launch.agent.agent.Agent` carries out the act
         (After a GPU fault, and with --preflight after any failure of a worker of this node, the agent first
         checks the GPUs. It enters OVER if one is not fit.)
 
-A worker is active until it exits, or has left its group: see :mod:`~ddp_trainer.launch.agent.local_workers`.
-
 The link to the store may be down at any time, which has no effect on running workers. Messages are not queued:
 :meth:`AgentStateMachine.initial_messages` sends again what the store must have received.
+
+Its parts are :class:`JoinWait`, the wait for a generation; :class:`LocalWorkers`, the local ranks by their part in the
+group; :class:`WorkerStop`, whom to ask to leave or to end, and when to kill whom; and :class:`Limits`, the time limits.
+
+A worker is *active* from its start until it exits. A worker that is *able* to outlive its group is active only until
+it has left the group. Then it is *idle* and joins the next generation, or it is *parting*: it was told to end and is
+still saving. The agent stops workers that are not able, or do not leave in time.
 """
 
 from __future__ import annotations
 
 import signal
 from collections.abc import Callable
-from dataclasses import replace
+from collections.abc import Set as AbstractSet
+from dataclasses import dataclass, replace
 from enum import Enum, auto
+from typing import Final
 
 from ddp_trainer.common.constants import Exit, FailureReason, GroupState, OutsideReason
-from ddp_trainer.launch.agent.agent_limits import Limits
-from ddp_trainer.launch.agent.join_wait import JoinWait
-from ddp_trainer.launch.agent.local_workers import LocalWorkers
-from ddp_trainer.launch.agent.worker_stop import TOLD_TO_STOP, WorkerStop
-from ddp_trainer.launch.failures.failure_reason import is_of_suspect_gpu, root_cause
-from ddp_trainer.launch.failures.stop_codes import CODES_OF_A_REQUESTED_STOP, finish_of
+from ddp_trainer.launch.failures import CODES_OF_A_REQUESTED_STOP, finish_of, is_of_suspect_gpu, root_cause
 from ddp_trainer.launch.protocol import messages
 from ddp_trainer.launch.protocol.actions import (
     Action,
@@ -42,6 +44,7 @@ from ddp_trainer.launch.protocol.actions import (
     Finish,
     PrepareWorkers,
     ProbeGpus,
+    RegroupWorkers,
     Rejoin,
     Send,
     SetTimer,
@@ -51,6 +54,219 @@ from ddp_trainer.launch.protocol.actions import (
     Timer,
 )
 from ddp_trainer.launch.protocol.generation import Assignment
+from ddp_trainer.launch.protocol.messages import Waiting
+from ddp_trainer.launch.rendezvous import waiting_messages
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Limits:
+    """Time limits of the agent, in seconds."""
+
+    join: float = 600.0
+    """Limit of the wait for a generation, whether the store is reachable or not."""
+    shutdown: float = 30.0
+    """Time between SIGTERM and SIGKILL if no peer is lost: the workers finish their step and save."""
+    failure: float = 3.0
+    """Time between SIGTERM and SIGKILL if a peer is dead: the remaining workers are stuck in a collective or about to
+    fail. Surviving workers get longer if they may be busy with a longer step.
+    """
+    prepare: float = 60.0
+    """Limit for workers that get ready before they have a generation. After it, they start with their generation."""
+
+
+class JoinWait:
+    """What an agent has seen of the store since it joined."""
+
+    def __init__(self, endpoint: str, limit_seconds: float, min_nodes: int) -> None:
+        self.is_link_up = False
+        self.waiting: Waiting | None = None
+        """Last reply of the store; None if it has not replied to this join."""
+        self.trouble = ""
+        """Why the last attempt to reach the store failed; empty if the store has sent a message since."""
+        self.failed_stage = OutsideReason.CONNECTION
+        """Stage of the last attempt that failed."""
+        self._endpoint = endpoint
+        self._limit_seconds = limit_seconds
+        self._min_nodes = min_nodes
+
+    def link_down(self) -> bool:
+        """Record that the link to the store is lost. Return whether it was up."""
+        was_up, self.is_link_up = self.is_link_up, False
+        self.waiting = None if was_up else self.waiting
+        return was_up
+
+    def outside_reason(self, unfit: str) -> OutsideReason:
+        """Return why this node is in no group. For ``unfit`` see :meth:`timed_out`."""
+        if self.trouble:
+            return self.failed_stage
+        if self.waiting and self.waiting.namesake:
+            return OutsideReason.NAME_TAKEN
+        return OutsideReason.PREFLIGHT if unfit else OutsideReason.WAITING
+
+    def timed_out(self, unfit: str) -> Finish:
+        """Return how the agent ends when the limit is over.
+
+        Args:
+            unfit: Finding of the join preflight; empty if there is none.
+        """
+        if not self.is_link_up or self.trouble:
+            why = waiting_messages.connect_timeout_message(self._endpoint, self._limit_seconds, self.trouble)
+        elif unfit:
+            why = f"This node was not let in within {self._limit_seconds:g} s. {unfit}."
+        else:
+            why = waiting_messages.join_timeout_message(
+                self._endpoint, self._limit_seconds, self.waiting, self._min_nodes
+            )
+        return Finish(Exit.USAGE if self.trouble == waiting_messages.WRONG_SECRET else Exit.RENDEZVOUS_LOST, why)
+
+
+class LocalWorkers:
+    """Local ranks of one agent's workers, by state."""
+
+    def __init__(self, count: int) -> None:
+        self.count = count
+        """Number of workers of the node."""
+        self.alive: set[int] = set()
+        self.able: set[int] = set()
+        self.idle: set[int] = set()
+        self.parting: set[int] = set()
+        self.publishing: set[int] = set()
+        """Workers whose save other nodes need."""
+        self.outlives = False
+        """True if the workers can outlive their group, including those that have exited since."""
+
+    def start(self) -> None:
+        """Record that all workers of the node are started, or that the idle ones continue."""
+        self.alive = set(range(self.count))
+
+    def set_reusable(self, local_rank: int, *, able: bool) -> bool:
+        """Record that a worker can outlive its group from now on, or no longer. Return True if it could until now."""
+        self.outlives = able
+        if able and local_rank in self.alive:
+            self.able.add(local_rank)
+        elif local_rank in self.able:
+            self.able.discard(local_rank)
+            return True
+        return False
+
+    def leave(self, local_rank: int, *, stays: bool, publishes: bool) -> None:
+        """Record that a worker has left its group. The arguments are those of
+        :meth:`~ddp_trainer.launch.agent.agent_state.AgentStateMachine.left`.
+        """
+        (self.idle if stays else self.parting).add(local_rank)
+        if not stays:
+            self.able.discard(local_rank)
+        if publishes:
+            self.publishing.add(local_rank)
+
+    def remove(self, local_rank: int) -> None:
+        """Record that a worker has exited."""
+        for group in (self.alive, self.able, self.idle, self.parting, self.publishing):
+            group.discard(local_rank)
+
+    @property
+    def active(self) -> set[int]:
+        """Workers that have not left their group."""
+        return self.alive - self.idle - self.parting
+
+    @property
+    def survivors(self) -> frozenset[int]:
+        """Active workers that can outlive their group."""
+        return frozenset(self.able & self.active)
+
+    @property
+    def are_all_reusable(self) -> bool:
+        """True if every worker of the node can outlive its group."""
+        return len(self.able) == self.count
+
+    @property
+    def are_all_idle(self) -> bool:
+        """True if every worker of the node waits for the next group."""
+        return len(self.idle) == self.count
+
+
+TOLD_TO_STOP: Final = Finish(Exit.TERMINATED)
+
+
+class WorkerStop:
+    """Stop of the workers, for the next generation or for good."""
+
+    def __init__(self, workers: LocalWorkers, limits: Limits) -> None:
+        self.ending: Finish | None = None
+        """What to do when the workers are gone; None to join again."""
+        self.is_graceful = True
+        self.longest_step: Callable[[AbstractSet[int]], float] = lambda _: limits.failure
+        """Return the seconds that these local ranks may be busy with work that cannot be interrupted, from the hang
+        watchdog.
+        """
+        self.stuck: Callable[[AbstractSet[int]], AbstractSet[int]] = lambda _: frozenset()
+        """Return those of these local ranks that cannot continue without help."""
+        self._workers = workers
+        self._limits = limits
+        self._hurry = limits.failure
+        """Seconds from a loss to SIGKILL. A surviving worker that computes notices the loss only after its step."""
+        self._patience = 0.0
+        """Seconds to SIGKILL, from when the timer was last armed."""
+
+    def begin(self, *, graceful: bool) -> None:
+        """Begin a stop. How long surviving workers may take after a loss depends on the steps that they compute now."""
+        self.is_graceful = graceful
+        self._hurry = max(self._limits.failure, self._longest_survivor_step())
+
+    def is_complete(self) -> bool:
+        """Return whether all workers have left the group and saved; at the end of the run, whether all have exited."""
+        return not (self._workers.active | self._workers.parting if self.ending is None else self._workers.alive)
+
+    def request(self) -> list[Action]:
+        """Request all workers to stop. Workers that stay for the next group only leave the current one."""
+        staying = self._workers.survivors if self.ending is None else frozenset()
+        actions: list[Action] = [RegroupWorkers(staying, self.is_graceful)] if staying else []
+        if not staying:
+            actions.append(SignalWorkers(signal.SIGTERM))
+        elif going := frozenset(self._workers.active - staying):
+            actions.append(SignalWorkers(signal.SIGTERM, going))
+        return [*actions, self._set_kill_timer(self._limits.shutdown if self.is_graceful else self._hurry)]
+
+    def hasten(self) -> list[Action]:
+        """Shorten a graceful stop, because a peer is lost."""
+        # Workers that are only saving are not stuck: a shorter limit must not interrupt their checkpoint.
+        if not self.is_graceful or not self._workers.active:
+            return []
+        self.is_graceful = False
+        survivors = self._workers.survivors
+        hurry: list[Action] = [RegroupWorkers(survivors, graceful=False)] if survivors else []
+        return [*hurry, self._set_kill_timer(self._hurry)]
+
+    def terminate_survivors(self) -> list[Action]:
+        """Send SIGTERM to surviving workers, which were only asked to leave their group."""
+        return [SignalWorkers(signal.SIGTERM, frozenset(self._workers.able))] if self._workers.able else []
+
+    def expire(self) -> list[Action]:
+        """Kill stuck workers and give the others the rest of their time, or :meth:`kill` all when it is over."""
+        if self.ending is not None:
+            return self.kill()
+        stuck = frozenset(self.stuck(self._workers.active))
+        left = self._patience - self._limits.failure
+        if not self.is_graceful:
+            left = min(left, self._longest_survivor_step(besides=stuck))
+        if left <= 0:
+            return self.kill()
+        return [*([SignalWorkers(signal.SIGKILL, stuck)] if stuck else []), self._set_kill_timer(left)]
+
+    def kill(self) -> list[Action]:
+        """Kill the workers that have not left their group or still save. Idle workers stay if the run continues."""
+        has_staying = self._workers.idle and self.ending is None
+        late = frozenset(self._workers.active | self._workers.parting)
+        return [SignalWorkers(signal.SIGKILL, late if has_staying else None)]
+
+    def _longest_survivor_step(self, *, besides: frozenset[int] = frozenset()) -> float:
+        survivors = self._workers.survivors - besides
+        return self.longest_step(survivors) if survivors else 0.0
+
+    def _set_kill_timer(self, patience: float) -> SetTimer:
+        """Give workers this many seconds to stop, and check for stuck workers on the way."""
+        self._patience = patience
+        return SetTimer(Timer.KILL, min(patience, self._limits.failure))
 
 
 class State(Enum):

@@ -10,9 +10,8 @@ from collections.abc import Mapping
 from dataclasses import replace
 
 from ddp_trainer.common.constants import Env, FailureReason, RestartCause
-from ddp_trainer.launch.failures.failure_reason import describe_exit_code
-from ddp_trainer.launch.host.launcher_record import LauncherRecordFile
-from ddp_trainer.launch.host.parent_link import ParentLink
+from ddp_trainer.launch.failures import describe_exit_code
+from ddp_trainer.launch.host.parent_link import LauncherRecordFile, ParentLink
 from ddp_trainer.launch.protocol.generation import Assignment
 from ddp_trainer.launch.protocol.messages import Failure
 from ddp_trainer.process.recorder import AgentRecorder

@@ -1,24 +1,197 @@
-"""Files that remain when the pod is gone: the first error or the summary, for controllers.
+"""Reports of this pod: a worker's failure for the store, and the first error or the summary for controllers.
 
-:class:`TerminationReport` writes ``error.json``, ``summary.json`` and the termination message.
+:class:`FailureBuilder` describes a worker that exited or left its group, from its exit code, its error file, its stderr
+and the kernel's OOM counter. :class:`TerminationReport` writes ``error.json``, ``summary.json`` and the termination
+message, which remain when the pod is gone.
+
+:func:`last_account` is the time breakdown of a job that ends in this pod: what its ranks reported, and what its
+launcher measured since. The states are those of :mod:`ddp_trainer.train.config.goodput_account`, with the same moments
+between them. States that only a rank can separate, such as reading a checkpoint and preparing a model, are ``startup``
+here.
 """
 
 from __future__ import annotations
 
 import contextlib
 import json
-from collections.abc import Mapping
-from dataclasses import asdict
+import socket
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 from ddp_trainer.common import constants
-from ddp_trainer.common.constants import TERMINATION_MESSAGE_BYTES, Env, Exit, FailureReason, File
+from ddp_trainer.common.constants import TERMINATION_MESSAGE_BYTES, Env, Exit, FailureReason, File, LifecycleEvent
 from ddp_trainer.common.goodput import JobAccount
+from ddp_trainer.common.layout_range import LayoutRange
+from ddp_trainer.common.parallel_dims import LayoutError
 from ddp_trainer.common.safe_text import escape_control_chars, redact_object
-from ddp_trainer.launch.failures.failure_reason import is_primary_failure, shorten, type_of
+from ddp_trainer.common.time_classes import JobTime
+from ddp_trainer.launch import failures
+from ddp_trainer.launch.agent.agent_state import AgentStateMachine
+from ddp_trainer.launch.failures import is_primary_failure, shorten, type_of
+from ddp_trainer.launch.hang.nested_launcher import launcher_in_stderr
+from ddp_trainer.launch.protocol.lifecycle_times import LifecycleTimes
+from ddp_trainer.launch.protocol.message_fields import MESSAGE_CHARACTERS, STACK_CHARACTERS
 from ddp_trainer.launch.protocol.messages import Failure
 from ddp_trainer.process.atomic_files import draft_of
+from ddp_trainer.process.worker_protocol import Left
+
+if TYPE_CHECKING:
+    from ddp_trainer.launch.agent.agent_config import AgentConfig
+    from ddp_trainer.process.recorder import AgentRecorder
+
+
+@dataclass(slots=True)
+class FailureBuilder:
+    """Builder of the failure reports of one agent."""
+
+    core: AgentStateMachine
+    environment: Mapping[str, str]
+    """Environment of this launcher."""
+    error_file: Callable[[int, int], Path]
+    """Generation and local rank → path of torch's error file."""
+    last_lines: Callable[[int], str] = lambda _: ""
+    """Local rank → the end of its stderr."""
+    parallel: str = ""
+    """Parallel layouts that the workers report; if empty, those of the environment apply."""
+    _oom_kills: int = field(default_factory=failures.oom_kill_count)
+
+    def ended(self, local_rank: int, exit_code: int) -> Failure:
+        """Return the failure of a worker that has exited."""
+        number = self.core.generation.number if self.core.generation else 0
+        note = failures.read_error_file(self.error_file(number, local_rank))
+        kills, self._oom_kills = self._oom_kills, failures.oom_kill_count()
+        message = failures.innermost_error(note.message) if note else ""
+        aborted = failures.abort_in(self.last_lines(local_rank)) if exit_code == failures.ABORTED else ""
+        reason = failures.reason_of(exit_code, message, oom_killed=self._oom_kills > kills, aborted=aborted)
+        if note and (nested := launcher_in_stderr(note.stack)):
+            message = f"{nested}: {message}"
+        told = failures.sanitize_text(aborted or message, MESSAGE_CHARACTERS)
+        failure = self._failure(local_rank, exit_code, reason, told or self._describe_exit(local_rank, exit_code))
+        if note is None:
+            return failure
+        quoted = "" if message == note.message else f"{note.message}\n"
+        stack = failures.sanitize_text(quoted + note.stack, STACK_CHARACTERS)
+        return replace(failure, timestamp=note.timestamp, stack=stack)
+
+    def _describe_exit(self, local_rank: int, exit_code: int) -> str:
+        """Describe an exit without an exception: the code, and what the program printed last on stderr."""
+        how = failures.describe_exit_code(exit_code)
+        has_words = exit_code < Exit.SIGNAL_BASE or exit_code == failures.ABORTED
+        lines = self.last_lines(local_rank) if has_words else ""
+        printed = launcher_in_stderr(lines) or failures.last_words(lines)
+        return failures.sanitize_text(f"{how}: {printed}" if printed else how, MESSAGE_CHARACTERS)
+
+    def finished(self, local_rank: int) -> Failure:
+        """Return the failure that counts for a worker that exited with 0, if another rank fails without it."""
+        return self._failure(local_rank, 0, FailureReason.EARLY_EXIT, failures.EARLY_EXIT)
+
+    def left(self, local_rank: int, left: Left) -> Failure:
+        """Return the failure of a worker that left its group and keeps its process."""
+        message = failures.sanitize_text(left.why, MESSAGE_CHARACTERS)
+        reason = failures.reason_of(left.exit_code, left.why, oom_killed=False)
+        return self._failure(local_rank, left.exit_code, reason, message)
+
+    def _failure(self, local_rank: int, exit_code: int, reason: FailureReason, message: str) -> Failure:
+        generation, node = self.core.generation, self.core.node
+        rank = (generation.first_rank if generation else 0) + local_rank
+        return Failure(
+            generation=generation.number if generation else 0,
+            rank=rank,
+            local_rank=local_rank,
+            node=node.name,
+            exit_code=exit_code,
+            reason=reason,
+            message=message,
+            host=self.environment.get(Env.NODE_NAME) or socket.gethostname(),
+            timestamp=time.time(),
+            place=self._place(rank, generation.world_size) if generation else "",
+        )
+
+    def _place(self, rank: int, world_size: int) -> str:
+        try:
+            parallel = self.parallel or self.environment.get(Env.PARALLEL, "")
+            return LayoutRange.parse(parallel).choose(world_size).describe(rank)
+        except LayoutError:  # there is no layout, or it does not fit; the workers report the latter
+            return ""
+
+
+def last_account(setup: AgentConfig, moments: LifecycleTimes, failure: Failure | None) -> Mapping[str, object]:
+    """Return the time breakdown and the steps of a run that failed; empty where they are unknown.
+
+    The time breakdown is unknown for ranks that train without a ledger. A launcher that was in every group can find
+    that no step was ever taken: it counts the steps of all Python programs, unless ``$DDP_METRICS_HOOKS`` is 0.
+    """
+    told, step = setup.recorder.job_account() or setup.report.account(), setup.recorder.highest_step()
+    was_always_there = was_in_every_group(setup, moments)
+    if step is None or (told is None and not (counts_steps(setup) and step == 0 and was_always_there)):
+        return _steps(setup.recorder, step)
+    ending = JobTime.HANG if failure is not None and failure.reason == FailureReason.HANG else JobTime.RESTART
+    account = account_at_the_end(told, moments.times, time.time(), ending)
+    # Ranks that resumed from a checkpoint and took no step have not reported the number of earlier steps.
+    steps = _steps(setup.recorder, step) or ({"steps": 0} if told is None else {})
+    return {**steps, "started": round(account.started, 3), **account.summary()}
+
+
+def counts_steps(setup: AgentConfig) -> bool:
+    """Return whether the steps of this program are counted without its help."""
+    return setup.program.kind != "command" and setup.environment.get(Env.METRICS_HOOKS) != "0"
+
+
+def was_in_every_group(setup: AgentConfig, moments: LifecycleTimes) -> bool:
+    """Return whether this pod has been in every group of the run: it neither replaced another nor was added."""
+    generation = setup.core.generation
+    return generation is None or generation.number == moments.groups
+
+
+def job_startup(setup: AgentConfig, moments: LifecycleTimes) -> Mapping[str, object]:
+    """Return the start of the job, as this pod saw it, as an entry of a summary; empty if it is not known."""
+    startup = setup.recorder.startup() if was_in_every_group(setup, moments) else {}
+    return {"startup": startup} if startup else {}
+
+
+def last_step(recorder: AgentRecorder) -> dict[str, int]:
+    """Return the last step that a rank has reported, for a program that writes no summary."""
+    step = recorder.highest_step()
+    return {"steps": step} if step else {}
+
+
+def _steps(recorder: AgentRecorder, step: int | None) -> dict[str, int]:
+    """Return the steps of a run, and the planned steps if known; empty for a run without steps."""
+    if not step:
+        return {}
+    planned = recorder.total_steps()
+    return {"steps": step, "steps_planned": planned} if planned else {"steps": step}
+
+
+def account_at_the_end(
+    told: JobAccount | None, times: Mapping[LifecycleEvent, float], now: float, ending: JobTime
+) -> JobAccount:
+    """Return the time breakdown of a job up to its end.
+
+    Args:
+        told: Last time breakdown that ranks reported; None if no rank took a step or found an earlier one.
+        times: Unix times of this launcher in seconds, which include the time of its launch.
+        now: Unix time of the end, in seconds.
+        ending: State that led to the end; it gets the time since the last step.
+    """
+    launched = times[LifecycleEvent.LAUNCHED]
+    account = JobAccount.empty(launched) if told is None else told
+    joined, formed = times.get(LifecycleEvent.JOINED, 0.0), times.get(LifecycleEvent.FORMED, 0.0)
+    if account.until > joined > 0.0:
+        return account.up_to(now, ending)
+    start = JobTime.STARTUP if launched >= account.until else JobTime.RESTART
+    account = account.up_to(launched, JobTime.SCHEDULING)
+    if not joined:
+        return account.up_to(now, start)
+    account = account.up_to(joined, start)
+    if formed < joined:
+        return account.up_to(now, JobTime.RENDEZVOUS)
+    is_hang = ending is JobTime.HANG
+    return account.up_to(formed, JobTime.RENDEZVOUS).up_to(now, JobTime.HANG if is_hang else JobTime.STARTUP)
+
 
 Json = dict[str, object]
 
@@ -48,7 +221,7 @@ class TerminationReport:
             failure: First failure of the run.
             exit_code: Exit code of the pod.
             restarts: Cause → number of restarts.
-            account: Time breakdown of the job, see :mod:`ddp_trainer.launch.agent.final_goodput`.
+            account: Time breakdown of the job, see :mod:`ddp_trainer.launch.agent.termination_report`.
         """
         error = self._error(failure)
         self.keep(failure)

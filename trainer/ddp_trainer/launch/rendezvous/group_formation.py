@@ -1,16 +1,205 @@
-"""Formation of the next worker group: :func:`form_group` chooses its nodes and makes the generation, and
-:func:`start_messages` gives each of them its place.
+"""Formation of a worker group: when, from which nodes, and in which order of ranks.
+
+:class:`JoinWindow` returns the times at which a group forms or grows: below ``max_nodes``, after a time without a new
+node. :func:`form_group` chooses the nodes and makes the generation. Ranks follow the index of the pod; torch's own
+rendezvous sorts by address, so worker-10 comes before worker-2, which undoes the work of a scheduler that placed
+neighbours side by side. :class:`WaitingNotifier` sends the ready and the missing nodes to those that wait.
+
+:class:`JoinChecks` holds a preflight of a node that joins a running group with some members, before the group accepts
+it::
+
+    Join ──▶ DUE ──RunPreflight──▶ UNDER_WAY ──PreflightResult──▶ FIT       then a newcomer like any other
+              ▲                                             └───▶ UNFIT     not accepted
+              └────────────────────── after a while ─────────────────┘      firewalls or clocks may be fixed by then
+
+The members continue to train. Their part is a process beside their workers for some seconds. The newcomer hosts the
+preflight at the port that it holds for its ranks, because the ports of the members are in use.
+
+:class:`Budget` counts restarts by cause, and decides after each group whether another one follows.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+import math
+import re
+from collections.abc import Collection, Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import Final
 
-from ddp_trainer.launch.protocol.generation import Generation
-from ddp_trainer.launch.protocol.messages import Policy, Start, Waiting, encode
+from ddp_trainer.common.constants import FailureReason, RestartCause
+from ddp_trainer.launch.failures import type_of
+from ddp_trainer.launch.protocol import exit_codes
+from ddp_trainer.launch.protocol.generation import Generation, Node
+from ddp_trainer.launch.protocol.message_fields import MOST_MET, MOST_NAMED
+from ddp_trainer.launch.protocol.messages import Failure, Policy, PreflightResult, RunPreflight, Start, Waiting, encode
 from ddp_trainer.launch.rendezvous.node_registry import Agent, NodeRegistry, PreflightState, median_time_ms
-from ddp_trainer.launch.rendezvous.ranks import choose
-from ddp_trainer.launch.rendezvous.restart_budget import Budget
+
+UNEXPLAINED_STOPS: Final = 10
+"""Number of times in a row that a group may stop with a free exit code and all its members. After that, a stop is a
+failure.
+
+Without this limit, a script that always exits with 143 would restart forever.
+"""
+MOST_REPEATS: Final = 3
+"""Number of groups in a row that may end with the same error before the first step of the run."""
+REPEATABLE: Final = frozenset(
+    {FailureReason.PYTHON_EXCEPTION, FailureReason.IMPORT_ERROR, FailureReason.GPU_OOM, FailureReason.OTHER}
+)
+"""Reasons of failures that the program itself causes. A signal, a lost peer or a GPU may be gone the next time."""
+_INCURABLE: Final = ("ModuleNotFoundError", "SyntaxError", "IndentationError", "TabError")
+"""Exceptions before the first step that are the same at every start."""
+
+
+@dataclass(slots=True)
+class Budget:
+    """Restarts of one run."""
+
+    restarts: dict[str, int] = field(default_factory=dict)
+    """Cause → count over the run so far."""
+    has_stepped: bool = False
+    """A worker of the run has taken a step, or may have."""
+    hopeless_after: int = 0
+    """Number of groups in a row after whose equal error the run was given up; 0 if it was not."""
+    _repeats: int = 0
+    _repeated: tuple[int, str] = (0, "")
+    """Exit code and message of the last error before the first step."""
+    _unexplained: int = 0
+    _lost: set[str] = field(default_factory=set)
+    """Names of lost members whose successors have not come. Their launchers may have crashed."""
+
+    def left(self, policy: Policy | None) -> int:
+        """Return the number of restarts that failures may still use; 0 without a policy."""
+        spent = sum(self.restarts.get(cause, 0) for cause in exit_codes.CHARGED)
+        return max(0, policy.max_restarts - spent) if policy else 0
+
+    def merge_counts(self, restarts: Mapping[str, int]) -> None:
+        """Merge the counts that another node has reported of the same run. The larger count wins."""
+        causes = restarts.keys() | self.restarts.keys()
+        self.restarts = {cause: max(restarts.get(cause, 0), self.restarts.get(cause, 0)) for cause in causes}
+
+    def decide_restart(
+        self, first: Failure | None, policy: Policy | None, *, membership_changed: bool
+    ) -> tuple[RestartCause, int]:
+        """Return why a group ended, and the exit code of a run that is given up; 0 if another group follows.
+
+        Args:
+            first: First failure of the group; None if there was none.
+            policy: Settings of the run.
+            membership_changed: Whether the group ended because of a lost, new or leaving node.
+        """
+        cause = RestartCause.MEMBERSHIP if membership_changed or first is None else self._cause_of(first)
+        self._unexplained = self._unexplained + 1 if cause is RestartCause.PREEMPTION else 0
+        if first is None or cause not in exit_codes.CHARGED:
+            return cause, 0
+        if self._cannot_heal(first):
+            self.hopeless_after = self._repeats
+            return cause, exit_codes.of_given_up_run(first.exit_code)
+        if first.exit_code not in exit_codes.HOPELESS and self.left(policy) > 0:
+            return cause, 0
+        return cause, exit_codes.of_given_up_run(first.exit_code)
+
+    def _cannot_heal(self, first: Failure) -> bool:
+        """Return whether an error before the first step of the run would only come again."""
+        if self.has_stepped or first.reason not in REPEATABLE:
+            self._repeats = 0
+            return False
+        error = first.exit_code, first.message.partition("\n")[0]
+        self._repeats = self._repeats + 1 if error == self._repeated else 1
+        self._repeated = error
+        return self._repeats >= MOST_REPEATS or type_of(first.exit_code, first.message) in _INCURABLE
+
+    def record_lost_member(self, name: str) -> None:
+        """Record that a member of the newest group was lost: its launcher may have crashed."""
+        self._lost.add(name)
+
+    def count_crash(self, name: str, crash: Failure | None, policy: Policy | None) -> int:
+        """Count the crash of a lost member's launcher as a failure. Returns the exit code of a run that is given up; 0
+        if it continues.
+
+        Each loss of a member is charged once, to the agent that has its name next. An agent outside of the group, such
+        as a spare, is charged nothing; its resident parent limits its crashes.
+
+        Args:
+            name: Name of the agent that follows in the same pod.
+            crash: Crash that it reports; None if there was none.
+            policy: Settings of the run.
+        """
+        if name not in self._lost:
+            return 0
+        self._lost.remove(name)
+        if crash is None:
+            return 0
+        if self.left(policy) == 0:
+            return exit_codes.of_given_up_run(crash.exit_code)
+        self.count(RestartCause.FAILURE)
+        return 0
+
+    def count(self, cause: RestartCause) -> None:
+        """Count a restart."""
+        self.restarts[cause.value] = self.restarts.get(cause, 0) + 1
+
+    def _cause_of(self, first: Failure) -> RestartCause:
+        cause = exit_codes.CAUSE_OF_CODE.get(first.exit_code, RestartCause.FAILURE)
+        if cause is RestartCause.PREEMPTION and self._unexplained >= UNEXPLAINED_STOPS:
+            return RestartCause.FAILURE
+        return cause
+
+
+@dataclass(slots=True)
+class JoinWindow:
+    """Arrival times of the first and the last waiting node, by the store's clock in seconds."""
+
+    first_at: float = math.inf
+    last_at: float = -math.inf
+
+    def record_arrival(self, now: float) -> None:
+        """Record the arrival of a node."""
+        self.last_at = now
+        self.first_at = min(self.first_at, now)
+
+    def begin(self, now: float) -> None:
+        """Restart the wait when a group has ended."""
+        self.first_at = self.last_at = now
+
+    def form_at(self, roster: NodeRegistry, policy: Policy | None, not_before: float) -> float:
+        """Return the time at which the ready nodes form a group; infinity for never, minus infinity for now.
+
+        Args:
+            roster: Agents of the run.
+            policy: Settings of the run; None before the first agent.
+            not_before: Earliest time for the first group, if it has less than ``max_nodes``.
+        """
+        ready = roster.candidates(policy.min_nodes) if policy else {}
+        if policy is None or len(ready) < policy.min_nodes:
+            return math.inf
+        if len(ready) >= policy.max_nodes:
+            return -math.inf
+        if roster.generation is None:
+            return max(self.closes_at(policy), not_before)
+        # Surviving nodes do not wait, because the arrival of others is unknown. Later nodes join the running group.
+        return -math.inf if any(map(roster.is_member, ready)) else self.closes_at(policy)
+
+    def scale_up_at(self, roster: NodeRegistry, policy: Policy | None, room: int) -> float:
+        """Return the time at which a running group stops for new nodes; infinity for never, minus infinity for now.
+
+        Args:
+            roster: Agents of the run.
+            policy: Settings of the run; None before the first agent.
+            room: Number of nodes that the group can still take. Without room, new nodes wait as spares.
+        """
+        ready = sum(not agent.is_importing for agent in roster.ready().values())
+        has_absent = any(agent.peer is None for agent in roster.members())
+        if policy is None or not ready or room <= 0 or has_absent:
+            return math.inf
+        all_are_here = all(agent.is_prepared for agent in roster.joining_agents())
+        return -math.inf if ready >= room or all_are_here else self.closes_at(policy)
+
+    def closes_at(self, policy: Policy) -> float:
+        """Return the end of the wait, by the store's clock in seconds.
+
+        It is ``settle_seconds`` after the last arrival, but at most ``last_call_seconds`` after the first.
+        """
+        return min(self.last_at + policy.settle_seconds, self.first_at + policy.last_call_seconds)
 
 
 def form_group(
@@ -56,3 +245,210 @@ def start_messages(ready: Mapping[str, Agent], starts: Mapping[str, Start]) -> I
             yield agent, start
         else:
             yield agent, Waiting(nodes=len(starts), spare=True)
+
+
+def in_order(nodes: Iterable[Node]) -> list[Node]:
+    """Sort nodes by index. Nodes without one come last, in the natural order of their names (node2 before node10)."""
+    return sorted(nodes, key=lambda node: (node.index is None, node.index or 0, _natural(node.name), node.token))
+
+
+def absent(nodes: Collection[Node], least: int) -> tuple[str, ...]:
+    """Return the names of the missing nodes among the first ``least``; empty if a ready node has no index.
+
+    >>> absent([Node(token="a", name="worker-1", index=1, local_world_size=1)], 3)
+    ('worker-0', 'worker-2')
+    """
+    indices = {node.index for node in nodes}
+    if None in indices or not nodes:
+        return ()
+    stems = {node.name.removesuffix(str(node.index)) for node in nodes if node.name.endswith(f"-{node.index}")}
+    stem = stems.pop() if len(stems) == 1 else "node "
+    return tuple(f"{stem}{index}" for index in range(least) if index not in indices)
+
+
+def choose(candidates: Collection[Node], veterans: Collection[str], limit: int) -> list[Node]:
+    """Return at most ``limit`` candidates in the order of ranks: members of the last group first, then the lowest.
+
+    Args:
+        candidates: Nodes to choose from.
+        veterans: Tokens of the members of the last group.
+        limit: Largest number of nodes.
+    """
+    ranked = in_order(candidates)
+    kept = [node for node in ranked if node.token in veterans] + [node for node in ranked if node.token not in veterans]
+    return in_order(kept[:limit])
+
+
+def _natural(name: str) -> tuple[tuple[int, int, str], ...]:
+    return tuple((0, int(part), "") if part.isdecimal() else (1, 0, part) for part in re.split(r"(\d+)", name) if part)
+
+
+MOST_TOLD: Final = 64
+"""Number of waiting nodes up to which each receives a notice when another one joins.
+
+Above it, only the node that joins receives one, because the notices would grow with the square of the nodes.
+"""
+
+
+class WaitingNotifier:
+    """Source of notices, which it produces when the set of ready nodes changes."""
+
+    def __init__(self) -> None:
+        self._told: frozenset[str] = frozenset()
+        self._arrived: list[Agent] = []
+        """Agents that have just joined. They get a reply once it is clear whether they are in a group."""
+
+    def record_arrival(self, agent: Agent) -> None:
+        """Record that an agent has joined."""
+        self._arrived.append(agent)
+
+    def notices(
+        self, roster: NodeRegistry, policy: Policy | None, room: int, *, is_forming: bool
+    ) -> Iterator[tuple[Agent, Waiting]]:
+        """Yield each agent that has just joined with its reply, or each waiting agent with its notice.
+
+        Args:
+            roster: Agents of the run.
+            policy: Settings of the run; None before the first agent.
+            room: Number of nodes that the group can still take.
+            is_forming: A group is wanted.
+        """
+        arrived, self._arrived = self._arrived, []
+        waiting = [agent for agent in arrived if agent.is_ready and not roster.is_member(agent.node.token)]
+        is_short = is_forming and len(roster.ready()) < (policy.min_nodes if policy else 1)
+        if waiting and not is_short:
+            told = Waiting(nodes=len(roster.ready()), spare=room <= 0)
+            yield from ((agent, told) for agent in waiting)
+        yield from self.notifications(roster.ready() if is_short else {}, policy)
+
+    def notifications(self, ready: Mapping[str, Agent], policy: Policy | None) -> Iterator[tuple[Agent, Waiting]]:
+        """Yield each agent with its notice.
+
+        Args:
+            ready: Agents that wait for a group, by token.
+            policy: Settings of the run; None before the first agent.
+        """
+        if ready.keys() == self._told:
+            return
+        before, self._told = self._told, frozenset(ready)
+        few = len(ready) <= MOST_TOLD
+        nodes = [agent.node for agent in ready.values()]
+        names = [node.name for node in in_order(nodes)] if few else []
+        missing = absent(nodes, policy.min_nodes) if policy and few else ()
+        waiting = Waiting(
+            nodes=len(ready),
+            spare=False,
+            names=tuple(names[:MOST_NAMED]),
+            missing=missing[:MOST_NAMED],
+            missing_count=len(missing),
+        )
+        for token, agent in ready.items():
+            if few or token not in before:
+                yield agent, waiting
+
+
+MOST_ONLOOKERS: Final = MOST_MET // 2
+"""Most members that take part, spread over the group. A fault of a node affects its connections to most members."""
+AT_ONCE: Final = 4
+"""Most preflights at the same time. Each costs its members a process."""
+AGAIN_SECONDS: Final = 60.0
+"""Pause before an unfit node gets another preflight."""
+
+
+class JoinChecks:
+    """Preflights of the joining nodes of one run."""
+
+    def __init__(self) -> None:
+        self._number = 0
+        self._under_way: dict[str, tuple[int, frozenset[str]]] = {}
+        """Newcomer's token → number of its preflight, and the tokens of the members that take part."""
+        self._again_at: dict[str, float] = {}
+        self._watched: dict[str, None] = {}
+        """Tokens of nodes that may be waiting for a preflight, in the order in which they joined."""
+
+    def holds_up(self, agent: Agent, roster: NodeRegistry) -> bool:
+        """Return whether a node that has joined must wait, and mark its preflight as due if it needs one."""
+        if (
+            agent.fitness is PreflightState.UNKNOWN
+            and not roster.is_member(agent.node.token)
+            and _preflight_peers(agent, roster)
+        ):
+            agent.fitness = PreflightState.DUE
+        if agent.is_out:
+            self._watched[agent.node.token] = None
+        return agent.is_out
+
+    def review(self, roster: NodeRegistry) -> None:
+        """Check the newcomers again after a group has formed. Before, there may have been no member to meet."""
+        for agent in roster.joining_agents():
+            if agent.port is not None:
+                self.holds_up(agent, roster)
+
+    def begin(self, roster: NodeRegistry, now: float) -> Iterator[tuple[Agent, RunPreflight | None]]:
+        """Yield agents with their :class:`RunPreflight`, for the preflights that start now.
+
+        An agent with None needs no preflight, because no member can take part. The group may accept it.
+        """
+        found = {token: roster.agents.get(token) for token in self._watched}
+        known = {token: agent for token, agent in found.items() if agent and agent.is_out and agent.peer is not None}
+        self._watched = dict.fromkeys(known)
+        self._under_way = {token: each for token, each in self._under_way.items() if token in known}
+        self._again_at = {token: when for token, when in self._again_at.items() if token in known}
+        for token, agent in known.items():
+            if agent.fitness is PreflightState.UNFIT and self._again_at.get(token, now) <= now:
+                agent.fitness = PreflightState.DUE
+                self._again_at.pop(token, None)
+            if agent.fitness is PreflightState.DUE and agent.port is not None:
+                onlookers = _preflight_peers(agent, roster)
+                if not onlookers:
+                    agent.fitness = PreflightState.FIT
+                    yield agent, None
+                elif len(self._under_way) < AT_ONCE:
+                    yield from self._start_preflight(agent, onlookers)
+
+    def _start_preflight(self, newcomer: Agent, onlookers: list[Agent]) -> Iterator[tuple[Agent, RunPreflight]]:
+        self._number += 1
+        newcomer.fitness = PreflightState.UNDER_WAY
+        self._under_way[newcomer.node.token] = (self._number, frozenset(each.node.token for each in onlookers))
+        everybody = [*onlookers, newcomer]
+        group = Generation(
+            number=0,
+            fence=0,
+            nodes=tuple(agent.node for agent in everybody),
+            master_address=newcomer.node.address,
+            master_port=newcomer.port or 0,
+        )
+        names = tuple(agent.node.name for agent in everybody)
+        for agent, (_, place) in zip(everybody, group.assignments(), strict=True):
+            yield agent, RunPreflight(number=self._number, names=names, place=place)
+
+    def record_result(self, newcomer: Agent, met: PreflightResult, roster: NodeRegistry, now: float) -> bool:
+        """Record the result of a preflight, and return whether the group may accept the newcomer.
+
+        A negative result counts only if all participating members are still connected. Otherwise the preflight is
+        repeated.
+        """
+        number, onlookers = self._under_way.get(newcomer.node.token, (0, frozenset()))
+        if met.number != number or newcomer.fitness is not PreflightState.UNDER_WAY:
+            return False
+        del self._under_way[newcomer.node.token]
+        if met.fit:
+            newcomer.fitness = PreflightState.FIT
+        elif onlookers <= {agent.node.token for agent in roster.members() if agent.peer is not None}:
+            newcomer.fitness, self._again_at[newcomer.node.token] = PreflightState.UNFIT, now + AGAIN_SECONDS
+        else:
+            newcomer.fitness = PreflightState.DUE
+        return met.fit
+
+    def deadline(self) -> float:
+        """Return the time at which :meth:`begin` is due next; infinity for never."""
+        return min(self._again_at.values(), default=math.inf)
+
+
+def _preflight_peers(newcomer: Agent, roster: NodeRegistry) -> list[Agent]:
+    """Return members that can take part, in the order of ranks; none if the newcomer holds no preflights."""
+    if not newcomer.looks or roster.generation is None:
+        return []
+    members = [roster.agents[node.token] for node in roster.generation.nodes if node.token in roster.agents]
+    able = [agent for agent in members if agent.looks and agent.peer is not None and not agent.leaving]
+    return able[:: math.ceil(len(able) / MOST_ONLOOKERS)] if able else []

@@ -25,7 +25,7 @@ from ddp_trainer.launch.protocol.errors import LaunchError
 from ddp_trainer.launch.protocol.timeouts import HEARTBEAT, PATIENCE, HeartbeatTimeouts, Timeouts
 from ddp_trainer.launch.rendezvous.acceptor import Acceptor
 from ddp_trainer.launch.rendezvous.agent_connection import AgentConnection
-from ddp_trainer.launch.rendezvous.state_machine import Membership
+from ddp_trainer.launch.rendezvous.membership import Membership
 from ddp_trainer.net import asyncio_utils
 from ddp_trainer.net.addresses import port_argument
 from ddp_trainer.net.arguments import HELP_HINT, ArgumentParser

@@ -18,7 +18,7 @@ from ddp_trainer.launch.protocol import exit_codes, messages
 from ddp_trainer.launch.protocol.generation import Assignment
 from ddp_trainer.launch.protocol.timeouts import Timeouts
 from ddp_trainer.launch.rendezvous.hang_decision import HangAnalyzer
-from ddp_trainer.launch.rendezvous.state_machine import Membership
+from ddp_trainer.launch.rendezvous.membership import Membership
 from ddp_trainer.net.addresses import is_loopback
 
 RESOLVER_SECONDS: Final = 5.0

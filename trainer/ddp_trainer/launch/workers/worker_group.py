@@ -1,10 +1,16 @@
-"""Worker processes of this node. :class:`Workers` starts them for a generation or in advance, keeps surviving ones for
-the next generation, routes their output, and sends them signals. It uses
-:class:`~ddp_trainer.launch.workers.children.Children` and :class:`~ddp_trainer.launch.workers.fork_server.ForkServer`.
+"""Worker processes of this node.
+
+:class:`Workers` starts them for a generation or in advance, keeps surviving ones for the next generation, routes their
+output, and sends them signals. It uses :class:`~ddp_trainer.launch.workers.children.Children` and
+:class:`~ddp_trainer.launch.workers.fork_server.ForkServer`. :class:`Channel` is the agent's end of the channel to one
+worker, with the messages of :mod:`ddp_trainer.process.worker_protocol`. :class:`ExitLimit` limits the time of a worker
+whose program is over: it prints what held the process, kills it, and replaces the return code.
 """
 
 from __future__ import annotations
 
+import asyncio
+import contextlib
 import os
 import shutil
 import signal
@@ -21,14 +27,119 @@ from typing import Final
 
 from ddp_trainer.common.constants import Env
 from ddp_trainer.launch.host.environment import Launch, place_in, prepared_environment, with_local_rank
+from ddp_trainer.launch.protocol.console import log_line
 from ddp_trainer.launch.protocol.generation import Assignment
 from ddp_trainer.launch.workers.children import Children, kill, kill_group
-from ddp_trainer.launch.workers.exit_limit import ExitLimit
 from ddp_trainer.launch.workers.fork_server import ForkServer, has_torch
 from ddp_trainer.launch.workers.logs import TAIL_LINES, LogForwarder, LogSpec, Prefix, Std
-from ddp_trainer.launch.workers.worker_channels import Channel
 from ddp_trainer.process.process_tree import handles_signal
-from ddp_trainer.process.worker_protocol import Begin, Ended, LeaveGroup, Message
+from ddp_trainer.process.worker_protocol import Begin, Ended, LeaveGroup, Lines, Message, encode
+
+EXIT_SECONDS: Final = 8.0
+"""Seconds from the end of a program to SIGKILL for its process."""
+MOST_THREADS: Final = 32
+"""Maximum number of threads in the report."""
+
+
+class ExitLimit:
+    """Exit time limit of one worker. Belongs to the launcher's event loop."""
+
+    def __init__(self, pid: int, rank: int | None, exit_code: int) -> None:
+        """Start the timer.
+
+        Args:
+            pid: Process id of the worker.
+            rank: Rank of the worker; None before its first generation.
+            exit_code: Exit code of its program.
+        """
+        self._pid = pid
+        self._who = "A worker without a rank" if rank is None else f"Rank {rank}"
+        self._exit_code = exit_code
+        self._has_killed = False
+        self._timer = asyncio.get_running_loop().call_later(EXIT_SECONDS, self._kill)
+
+    def final_exit_code(self, returncode: int) -> int:
+        """Stop the timer, and return the program's exit code if a signal ended its process, else ``returncode``."""
+        self._timer.cancel()
+        if returncode >= 0:
+            return returncode
+        if not self._has_killed and returncode != -signal.SIGTERM:  # which the launcher sends after a peer has failed
+            log_line(
+                f"{self._who} died of signal {-returncode} while it exited. Its program had ended with code "
+                f"{self._exit_code}, which counts."
+            )
+        return self._exit_code
+
+    def _kill(self) -> None:
+        log_line(
+            f"{self._who} ended with code {self._exit_code}, but its process did not exit within {EXIT_SECONDS:g} s. "
+            f"The launcher kills it. Its threads:\n{threads_of(self._pid)}"
+        )
+        self._has_killed = True
+        kill(self._pid, signal.SIGKILL)
+
+
+def threads_of(pid: int) -> str:
+    """Return one line per thread of a process: id, name, state, wait channel and system call."""
+    tasks = sorted(Path(f"/proc/{pid}/task").glob("*"), key=lambda task: int(task.name))
+    lines = [_line_of(task) for task in tasks[:MOST_THREADS]]
+    return "\n".join([*lines, f"  and {len(tasks) - MOST_THREADS} more"] if len(tasks) > MOST_THREADS else lines)
+
+
+def _line_of(task: Path) -> str:
+    name, state = _read(task / "comm"), _read(task / "stat").rpartition(") ")[2][:1]
+    system_call = _read(task / "syscall").partition(" ")[0]
+    return f"  {task.name} {name}: state {state}, wchan {_read(task / 'wchan')}, system call {system_call}"
+
+
+def _read(file: Path) -> str:
+    try:
+        return file.read_text(errors="replace").strip() or "?"
+    except OSError:  # the thread has ended, or the kernel does not show it
+        return "?"
+
+
+class Channel:
+    """Channel to one worker. After an invalid message, nothing more is read from the worker."""
+
+    def __init__(self, heard: Callable[[Message], None]) -> None:
+        """Open the channel; ``heard`` is called for each message, on the event loop of the caller."""
+        self._loop = asyncio.get_running_loop()
+        self._heard = heard
+        self._lines = Lines()
+        self._ours, self.theirs = socket.socketpair()
+        self._ours.setblocking(False)
+        self._loop.add_reader(self._ours, self._read)
+
+    def send(self, message: Message) -> None:
+        """Send a message. A failure is ignored: time limits detect a worker that does not react."""
+        with contextlib.suppress(OSError):
+            self._ours.send(encode(message))
+
+    def started(self) -> None:
+        """Close the agent's copy of the worker's end, after the worker has started."""
+        self.theirs.close()
+
+    def close(self) -> None:
+        """Read the last messages of a worker that has exited, and close the channel."""
+        self._read()
+        self._loop.remove_reader(self._ours)
+        self._ours.close()
+        self.theirs.close()
+
+    def _read(self) -> None:
+        try:
+            data = self._ours.recv(1 << 16)
+            messages = self._lines.take(data)
+        except BlockingIOError:
+            return
+        except (OSError, ValueError):
+            data, messages = b"", []
+        if not data:
+            self._loop.remove_reader(self._ours)
+        for message in messages:
+            self._heard(message)
+
 
 NOTHING: Final[Mapping[str, str]] = {}
 KEPT_GENERATIONS = 100

@@ -1,7 +1,7 @@
 """Implementation of ``python -m ddp_trainer checkpoint (inspect|verify|export) DIR``.
 
 Lists and verifies the checkpoints in a directory or an object store, and exports the weights of one. The entry point is
-:func:`main`; it finds checkpoints through :mod:`ddp_trainer.train.checkpoint.listed_checkpoints`.
+:func:`main`; it finds checkpoints through :mod:`ddp_trainer.train.checkpoint.object_checkpoints`.
 """
 
 from __future__ import annotations
@@ -22,10 +22,10 @@ from torch import Tensor
 from ddp_trainer.common.constants import Exit
 from ddp_trainer.train.checkpoint import checkpoint_files
 from ddp_trainer.train.checkpoint.checkpoint_files import Checkpoint, CorruptCheckpoint, reason_of
-from ddp_trainer.train.checkpoint.listed_checkpoints import ListedCheckpoint, list_checkpoints
 from ddp_trainer.train.checkpoint.manifest import FORMAT, Manifest
+from ddp_trainer.train.checkpoint.object_checkpoints import ListedCheckpoint, list_checkpoints
 from ddp_trainer.train.checkpoint.weights_io import export_weights
-from ddp_trainer.train.config.metric_goal import TargetMetric
+from ddp_trainer.train.config.option_values import TargetMetric
 from ddp_trainer.train.utils.errors import BadConfig, StorageError, TrainError
 from ddp_trainer.train.utils.locations import parse_location
 

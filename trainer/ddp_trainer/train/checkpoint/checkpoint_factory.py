@@ -22,7 +22,7 @@ from ddp_trainer.train.checkpoint.manifest import Identity
 from ddp_trainer.train.checkpoint.progress_file import ProgressFile
 from ddp_trainer.train.checkpoint.write_lease import Claim, WriteLease
 from ddp_trainer.train.config.config import Config
-from ddp_trainer.train.config.metric_goal import TargetMetric
+from ddp_trainer.train.config.option_values import TargetMetric
 from ddp_trainer.train.config.worker_env import Environment
 from ddp_trainer.train.distributed.group import Group
 from ddp_trainer.train.observability.console import Progress
@@ -87,12 +87,12 @@ def open_checkpoints(
     lease = WriteLease(path, **asdict(claim))
     if isinstance(place, Path):
         return CheckpointDirectory(path, keep=keep, claim=lease, best=best)
-    from ddp_trainer.train.checkpoint.claim_journal import ClaimJournal  # noqa: PLC0415 - only for object stores
     from ddp_trainer.train.checkpoint.object_checkpoints import (  # noqa: PLC0415 - as above
         ObjectCheckpoints,
         StoredCheckpoints,
     )
-    from ddp_trainer.train.storage.factory import open_storage  # noqa: PLC0415 - as above
+    from ddp_trainer.train.checkpoint.write_lease import ClaimJournal  # noqa: PLC0415 - only for object stores
+    from ddp_trainer.train.storage.object_storage import open_storage  # noqa: PLC0415 - as above
 
     stored = StoredCheckpoints(open_storage(place))
     journal = ClaimJournal(stored.storage, claim, unclaimed=stored.unclaimed, alarm=alarm)

@@ -30,7 +30,7 @@ from ddp_trainer.process.atomic_files import FsyncStream, sync_directory, write_
 from ddp_trainer.train.checkpoint.manifest import FORMAT, MANIFEST, PAYLOAD, SHARDED, CheckpointFile, Manifest
 from ddp_trainer.train.checkpoint.torch_zip_writer import PIECE_BYTES, Archive
 from ddp_trainer.train.checkpoint.write_lease import WriteLease
-from ddp_trainer.train.config.metric_goal import TargetMetric
+from ddp_trainer.train.config.option_values import TargetMetric
 from ddp_trainer.train.utils.errors import CheckpointMismatch
 
 _Place = TypeVar("_Place")

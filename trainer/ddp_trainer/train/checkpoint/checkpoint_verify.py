@@ -17,9 +17,9 @@ from pathlib import Path
 from typing import Final
 
 from ddp_trainer.train.checkpoint import checkpoint_files
-from ddp_trainer.train.checkpoint.async_save import lower_thread_priority
 from ddp_trainer.train.checkpoint.checkpoint_broadcast import file_identity
 from ddp_trainer.train.checkpoint.checkpoint_files import Checkpoint, CheckpointDirectory, CorruptCheckpoint, reason_of
+from ddp_trainer.train.checkpoint.snapshot import lower_thread_priority
 from ddp_trainer.train.distributed.group import Group
 from ddp_trainer.train.utils.errors import GroupEnded
 

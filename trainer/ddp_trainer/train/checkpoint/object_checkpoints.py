@@ -2,12 +2,15 @@
 
 A checkpoint is a folder such as ``step-00000230.<token>-<number>`` with the same files as in a directory. The upload
 writes the files, then the manifest. It is published by one conditional write to the journal
-(:mod:`ddp_trainer.train.checkpoint.claim_journal`), which also removes those that are not kept. Files are deleted after
+(:mod:`ddp_trainer.train.checkpoint.write_lease`), which also removes those that are not kept. Files are deleted after
 that, so a reader of the journal never finds half a checkpoint. Names are unique, so no upload changes a published file.
 
 :class:`ObjectCheckpoints` is a checkpoint directory with these steps in its background write, so a checkpoint counts as
 saved once it is in the store. :class:`StoredCheckpoints` reads. The local directory holds one checkpoint as a cache.
 What was not published there is never read.
+
+:func:`list_checkpoints` lists those in a directory or below a URL, for the commands that read them. A checkpoint of an
+object store is copied to a temporary directory to be read, one at a time.
 """
 
 from __future__ import annotations
@@ -18,21 +21,88 @@ import re
 import shutil
 import tempfile
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager, nullcontext
+from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Final
 
 from ddp_trainer.process.atomic_files import FsyncStream
 from ddp_trainer.train.checkpoint import checkpoint_files
 from ddp_trainer.train.checkpoint.checkpoint_files import CheckpointDirectory, CorruptCheckpoint
-from ddp_trainer.train.checkpoint.claim_journal import NAME, ClaimJournal, read_record
-from ddp_trainer.train.checkpoint.manifest import FORMAT, MANIFEST, CheckpointFile, Manifest
+from ddp_trainer.train.checkpoint.manifest import FORMAT, MANIFEST, PAYLOAD, CheckpointFile, Manifest
 from ddp_trainer.train.checkpoint.torch_zip_writer import Archive
-from ddp_trainer.train.checkpoint.write_lease import WriteLease
-from ddp_trainer.train.config.metric_goal import TargetMetric
-from ddp_trainer.train.storage.object_storage import ObjectStorage
-from ddp_trainer.train.storage.s3_storage import S3Storage
-from ddp_trainer.train.utils.errors import ObjectMissing, StorageError, StorageFull
+from ddp_trainer.train.checkpoint.write_lease import NAME, ClaimJournal, WriteLease, read_record
+from ddp_trainer.train.config.option_values import TargetMetric
+from ddp_trainer.train.storage.object_storage import ObjectStorage, S3Storage
+from ddp_trainer.train.utils.errors import BadConfig, ObjectMissing, StorageError, StorageFull
+from ddp_trainer.train.utils.locations import StorageUrl
+
+
+@dataclass(frozen=True, slots=True)
+class ListedCheckpoint:
+    """One checkpoint at a place."""
+
+    name: str
+    place: str
+    """Path or URL, for messages."""
+    step: int
+    manifest: Callable[[], Manifest | None]
+    """Returns the manifest if all files have the expected size, else None."""
+    open: Callable[[], AbstractContextManager[Path]]
+    """Returns a directory with the files, which is there within the context."""
+
+    @property
+    def size_bytes(self) -> int | None:
+        """Size of the payload, in bytes; None if it is not on this machine."""
+        try:
+            return (Path(self.place) / PAYLOAD).stat().st_size
+        except OSError:
+            return None
+
+
+def list_checkpoints(place: Path | StorageUrl) -> list[ListedCheckpoint]:
+    """Return the checkpoints at a place, newest first.
+
+    Raises:
+        BadConfig: There is no such directory.
+        StorageError: The store failed.
+    """
+    if isinstance(place, StorageUrl):
+        return _of_store(place)
+    if not place.is_dir():
+        raise BadConfig(f"There is no directory {place}.", hint="Give a --checkpoint-dir of a run.")
+    return [_of_directory(each) for each in checkpoint_files.directories(place)]
+
+
+def _of_directory(directory: Path) -> ListedCheckpoint:
+    step, _ = checkpoint_files.parse_name(directory)
+    manifest = partial(checkpoint_files.manifest_if_complete, directory)
+    return ListedCheckpoint(directory.name, str(directory), step, manifest, lambda: nullcontext(directory))
+
+
+def _of_store(url: StorageUrl) -> list[ListedCheckpoint]:
+    from ddp_trainer.train.checkpoint.object_checkpoints import (  # noqa: PLC0415 - only for object stores
+        StoredCheckpoints,
+        step_of,
+    )
+    from ddp_trainer.train.storage.object_storage import open_storage  # noqa: PLC0415 - as above
+
+    stored = StoredCheckpoints(open_storage(url))
+
+    def manifest_of(name: str) -> Manifest | None:
+        try:
+            return stored.manifest(name)
+        except CorruptCheckpoint:
+            return None
+
+    return [
+        ListedCheckpoint(
+            name, f"{url}/{name}", step_of(name), partial(manifest_of, name), partial(stored.local_copy, name)
+        )
+        for name in stored.names()
+    ]
+
 
 _DOWNLOAD: Final = ".tmp-download"
 

@@ -27,6 +27,17 @@ group whose fence lies more than a day ahead of this machine's clock. This canno
 A clock error of less than a day delays the next group by that error at most. A claim can change undetected between the
 check and the rename; shared file systems have no operation that prevents it. A claim that cannot be parsed is an error,
 because without an order any writer could publish.
+
+In an object store, :class:`ClaimJournal` does the same. The journal is a sequence of numbered objects in the folder
+``claims``. The object with the greatest number is in force. It names the writer and the published checkpoints, so one
+write of one object claims, publishes or removes. A writer adds the next number with a conditional write
+(``If-None-Match: *``), which fails if another writer has added it. So a stale writer cannot publish, however late its
+request arrives: the number after the one that it has read is taken. The last two objects are kept. A writer that falls
+further behind finds a greater number after its write, and ends.
+
+The order of writers is the same. In a store without conditional writes,
+a writer reads its object again after writing it. Two writers whose requests cross within that time may both believe
+that they published; the object in force is that of the later one.
 """
 
 from __future__ import annotations
@@ -34,15 +45,23 @@ from __future__ import annotations
 import json
 import os
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
-from typing import Final
+from typing import Annotated, Final, NoReturn
 
+from ddp_trainer.common.bounds import Matching
 from ddp_trainer.net import strict_json
 from ddp_trainer.process.atomic_files import atomic_write, remove_stale_temp_files
 from ddp_trainer.process.fence import is_valid_fence, precedence
-from ddp_trainer.train.utils.errors import InvalidLease, StaleGeneration
+from ddp_trainer.train.storage.object_storage import ObjectStorage
+from ddp_trainer.train.utils.errors import (
+    ConditionUnsupported,
+    InvalidLease,
+    ObjectExists,
+    ObjectMissing,
+    StaleGeneration,
+)
 
 FILE: Final = "CLAIM"
 _MAX_BYTES: Final = 4096
@@ -167,3 +186,183 @@ def stale_generation(own: Claim, standing: Claim | None, place: str, claim: str,
     return StaleGeneration(
         f"{sentence}.", hint=f"The newer worker group continues. If there is none, {delete}, and start again."
     )
+
+
+FOLDER: Final = "claims"
+_KEPT: Final = 2
+"""Last objects of the journal that are kept. A reader that has listed the last but one can still read it."""
+NAME: Final = "step-[0-9]{8,}[A-Za-z0-9_.-]*"
+"""Pattern of the folder of a checkpoint."""
+
+
+@dataclass(frozen=True, slots=True)
+class Record:
+    """Content of one object of the journal."""
+
+    claim: Claim
+    checkpoints: tuple[Annotated[str, Matching(NAME)], ...]
+    """Names of the published checkpoints."""
+
+
+class ClaimJournal:
+    """This writer's claim on the checkpoints below one URL."""
+
+    def __init__(
+        self,
+        storage: ObjectStorage,
+        claim: Claim,
+        *,
+        unclaimed: Callable[[], Sequence[str]],
+        alarm: Callable[[str], None],
+        clock: Callable[[], float] = time.time,
+    ) -> None:
+        """Create the view; :meth:`take` claims.
+
+        Args:
+            storage: The objects.
+            claim: Token, generation and fence of this writer.
+            unclaimed: Returns the names of complete checkpoints in a store without a journal.
+            alarm: Receives a sentence if the store has no conditional writes.
+            clock: Clock, in seconds since the Unix epoch.
+        """
+        self._storage = storage
+        self._own = claim
+        self._unclaimed = unclaimed
+        self._alarm = alarm
+        self._clock = clock
+        self._taken = False
+        self.is_conditional: bool | None = None
+        """True if the store has conditional writes; None before the first claim."""
+
+    @property
+    def token(self) -> str:
+        """Random token of this writer."""
+        return self._own.token
+
+    def take(self) -> tuple[str, ...]:
+        """Become the writer, in place of every group that does not come after this one.
+
+        Returns:
+            The names of the published checkpoints.
+
+        Raises:
+            StaleGeneration: A group of this run that comes after this one has claimed the store.
+            InvalidLease: The claim in the store cannot be parsed.
+            StorageError: The store failed.
+        """
+        while True:
+            number, standing = read_record(self._storage)
+            if standing is not None and self._own.run_id and standing.claim.run_id == self._own.run_id:
+                now = self._clock()
+                if precedence(standing.claim.fence, now) > precedence(self._own.fence, now):
+                    self._end(standing.claim)
+            published = tuple(self._unclaimed()) if standing is None else standing.checkpoints
+            if self._add(number + 1, Record(self._own, published)):
+                self._taken = True
+                return published
+
+    def renew(self, *, generation: int, fence: int) -> None:
+        """Claim the store again for a later group in which this process still writes; raises as :meth:`take` does."""
+        self._own = replace(self._own, generation=generation, fence=fence)
+        self._taken = False
+        self.take()
+
+    def publish(self, update: Callable[[tuple[str, ...]], tuple[str, ...]]) -> tuple[str, ...]:
+        """Replace the list of published checkpoints; claim the store first if that has failed so far.
+
+        Args:
+            update: Returns the new list for the published one.
+
+        Raises:
+            StaleGeneration: Another writer has claimed the store since, or the claim was removed.
+            InvalidLease: The claim in the store cannot be parsed.
+            StorageError: The store failed. The list may have been replaced if its answer was lost.
+        """
+        if not self._taken:
+            self.take()
+        while True:
+            number, standing = read_record(self._storage)
+            if standing is None or standing.claim.token != self.token:
+                self._end(None if standing is None else standing.claim)
+            names = update(standing.checkpoints)
+            if self._add(number + 1, Record(self._own, names)):
+                return names
+
+    def _add(self, number: int, record: Record) -> bool:
+        """Add the next object of the journal; false if another one has its number, or a greater one."""
+        key, content = _key(number), json.dumps(asdict(record)).encode()
+        try:
+            self._storage.write(key, content, if_absent=self.is_conditional is not False)
+        except ObjectExists:  # possibly by an attempt of this call whose answer was lost
+            if self._read_back(key) != content:
+                return False
+        except ConditionUnsupported:
+            self._note_unconditional()
+            self._storage.write(key, content)
+        if self.is_conditional is None:
+            self._probe(key, content)
+        numbers = _numbers(self._storage)
+        if max(numbers, default=0) != number or (not self.is_conditional and self._read_back(key) != content):
+            return False
+        for old in numbers[:-_KEPT]:
+            self._storage.delete(_key(old))
+        return True
+
+    def _probe(self, key: str, content: bytes) -> None:
+        """Find out whether the store honors the condition: some ignore it, and replace the object with itself here."""
+        try:
+            self._storage.write(key, content, if_absent=True)
+        except ObjectExists:
+            self.is_conditional = True
+        else:
+            self._note_unconditional()
+
+    def _note_unconditional(self) -> None:
+        self.is_conditional = False
+        self._alarm(
+            f"{self._storage.url} has no conditional writes (If-None-Match): if two worker groups of this run save "
+            "within the same second, one of the two checkpoints may be lost."
+        )
+
+    def _read_back(self, key: str) -> bytes:
+        try:
+            return self._storage.read(key)
+        except ObjectMissing:
+            return b""
+
+    def _end(self, standing: Claim | None) -> NoReturn:
+        claim = f"the folder {self._storage.url}/{FOLDER}"
+        raise stale_generation(self._own, standing, self._storage.url, claim, self._clock())
+
+
+def read_record(storage: ObjectStorage) -> tuple[int, Record | None]:
+    """Return the number and the content of the object in force; 0 and None without a journal.
+
+    Raises:
+        InvalidLease: It cannot be parsed.
+        StorageError: The store failed.
+    """
+    while numbers := _numbers(storage):
+        key = _key(numbers[-1])
+        try:
+            content = storage.read(key)
+        except ObjectMissing:  # replaced since
+            continue
+        try:
+            record: Record = strict_json.parse(Record, strict_json.loads(content))
+        except strict_json.DecodeError as error:
+            raise InvalidLease(
+                f"The claim on the checkpoints, {storage.url}/{key}, is damaged: {error}.",
+                hint=f"If no worker group writes to {storage.url}, delete the object and start again.",
+            ) from None
+        return numbers[-1], record
+    return 0, None
+
+
+def _numbers(storage: ObjectStorage) -> list[int]:
+    names = (each.key.removeprefix(f"{FOLDER}/").removesuffix(".json") for each in storage.list(FOLDER))
+    return sorted(int(name) for name in names if name.isascii() and name.isdigit())
+
+
+def _key(number: int) -> str:
+    return f"{FOLDER}/{number:012d}.json"

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 from enum import StrEnum
+from typing import Final
 
 from ddp_trainer.train.utils.errors import BadConfig
 
@@ -173,3 +175,25 @@ def parse_recompute(text: str) -> Recompute | int:
     if not text.isdecimal() or int(text) < 1:
         raise BadConfig(f"--recompute is {text!r}.", hint=f"Give {', '.join(Recompute)}, or N for every N-th block.")
     return int(text)
+
+
+_SMALLER_IS_BETTER: Final = ("loss", "error", "perplexity")
+
+
+@dataclass(frozen=True, slots=True)
+class TargetMetric:
+    """A metric of the test samples. Losses, errors and perplexities improve downwards, all others upwards."""
+
+    metric: str
+
+    def is_better(self, value: float, best: float | None) -> bool:
+        """Return whether ``value`` is better than the best so far. NaN is never better.
+
+        >>> TargetMetric("loss").is_better(0.1, 0.2), TargetMetric("accuracy").is_better(0.1, 0.2)
+        (True, False)
+        """
+        if math.isnan(value):
+            return False
+        if best is None:
+            return True
+        return value < best if any(word in self.metric for word in _SMALLER_IS_BETTER) else value > best

@@ -6,6 +6,8 @@ rank. ``optimizer(parameters)`` replaces the optimizer of the flags. ``data_dige
 when the data change; without it, the run hashes the number of samples and a few samples. ``show(model)`` returns a text
 about the trained model for the end of the run. A model may have a mapping ``architecture`` with
 properties that the shapes of its weights do not determine. A checkpoint with other values there is refused.
+
+Functions that the user provides are called with a readable error if they have the wrong form.
 """
 
 from __future__ import annotations
@@ -28,7 +30,8 @@ if TYPE_CHECKING:
     from torch import Tensor, nn
     from torch.optim import Optimizer
 
-    from ddp_trainer.train.data.block_order import BlockTable
+    from ddp_trainer.train.data.sample_order import BlockTable
+
 
 Batch: TypeAlias = Any
 """Collated samples of a slice: a tensor, or tuples, lists and dicts of tensors."""
@@ -248,3 +251,37 @@ def _arguments(name: str, factory: Callable[..., Any], flags: Mapping[str, Any])
 
 
 _HOW: Final = "Give module:factory, and put the module's directory on PYTHONPATH or start from it."
+
+
+def call_user_function(function: Any, whose: str, **arguments: object) -> Any:
+    """Call a function of the user with these arguments, by position, and return its result.
+
+    Args:
+        function: Object to call.
+        whose: Description of the function for error messages.
+        **arguments: Positional arguments in order; the names appear in error messages only.
+
+    Raises:
+        BadTask: The object is not callable, or does not take these arguments.
+    """
+    names = ", ".join(arguments)
+    if not callable(function):
+        raise BadTask(f"{whose} is {kind_of(function)}, and no function.", hint=f"Let it be one that takes ({names}).")
+    try:
+        taken = inspect.signature(function, follow_wrapped=False)
+    except ValueError:  # some built-in callables have no signature
+        return function(*arguments.values())
+    try:
+        taken.bind(*arguments.values())
+    except TypeError:
+        raise BadTask(f"{whose} takes {taken}, and is called with ({names}).", hint="Let it take these.") from None
+    return function(*arguments.values())
+
+
+def kind_of(value: object) -> str:
+    """Return the kind of a value as a phrase for error messages.
+
+    >>> kind_of(None), kind_of([1])
+    ('None', 'a value of type list')
+    """
+    return "None" if value is None else f"a value of type {type(value).__name__}"

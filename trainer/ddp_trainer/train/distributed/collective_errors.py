@@ -16,8 +16,14 @@ import torch.distributed as dist
 
 from ddp_trainer.common.gpu_faults import cause_line, fault_in, is_out_of_gpu_memory, nccl_config_error
 from ddp_trainer.train.distributed.group_teardown import REFORM
-from ddp_trainer.train.utils.error_file import exit_without_teardown, named_error_file
-from ddp_trainer.train.utils.errors import BadConfig, GpuFailed, PeerLost, TrainError
+from ddp_trainer.train.utils.errors import (
+    BadConfig,
+    GpuFailed,
+    PeerLost,
+    TrainError,
+    exit_without_teardown,
+    named_error_file,
+)
 
 EXIT_SECONDS: Final = 20.0
 """Maximum time to the exit of a process with a failed GPU, since its cleanup can block on the GPU."""

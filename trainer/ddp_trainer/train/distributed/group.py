@@ -221,7 +221,7 @@ class Group(group_teardown.GroupTeardown):
         with self._connections.more() if self._connections is not None else nullcontext():
             yield
 
-    def begin_step(self) -> None:
+    def clear_reduced_mark(self) -> None:
         """Clear the mark of :meth:`mark_reduced` at the start of a step."""
         if self._abort is not None:
             self._abort.clear_mark()
@@ -298,7 +298,11 @@ class Group(group_teardown.GroupTeardown):
         try:
             yield
         except RuntimeError as err:
-            self._raise_converted(err, is_loss=self.world_size > 1 and is_network(err))
+            self.raise_pass_error(err)
+
+    def raise_pass_error(self, err: RuntimeError) -> NoReturn:
+        """Raise an error of a pass through the model as :meth:`convert_pass_errors` does."""
+        self._raise_converted(err, is_loss=self.world_size > 1 and is_network(err))
 
     def _raise_converted(self, err: RuntimeError, *, is_loss: bool) -> NoReturn:
         raise_converted(err, f"Rank {self.rank}", f"lost a peer {self.activity}", is_loss=is_loss)

@@ -23,8 +23,7 @@ from ddp_trainer.train.distributed.backend import is_nccl2
 from ddp_trainer.train.distributed.gloo_sockets import GlooSockets
 from ddp_trainer.train.distributed.group_store import GroupStore
 from ddp_trainer.train.distributed.stream_abort import STREAMS, StreamAbort
-from ddp_trainer.train.utils.error_file import end_for_lost_peer
-from ddp_trainer.train.utils.errors import BadConfig, PeerLost, TrainError
+from ddp_trainer.train.utils.errors import BadConfig, PeerLost, TrainError, end_for_lost_peer
 
 REFORM: Final = "The launcher has to form a new group."
 

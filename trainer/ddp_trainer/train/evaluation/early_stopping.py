@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING, TypedDict
 
 from ddp_trainer.train.config.config import Config
-from ddp_trainer.train.config.metric_goal import TargetMetric
+from ddp_trainer.train.config.option_values import TargetMetric
 from ddp_trainer.train.utils.errors import BadConfig
 
 if TYPE_CHECKING:

@@ -14,7 +14,7 @@ from ddp_trainer.train.data.batch_plan import cut, owned
 from ddp_trainer.train.data.task import Task
 from ddp_trainer.train.distributed.group import Group
 from ddp_trainer.train.evaluation.evaluate import Evaluation, Metrics
-from ddp_trainer.train.exact.tree_sum import TreeSum
+from ddp_trainer.train.exact.tree_allreduce import TreeSum
 
 
 class TreeEvaluation(Evaluation):

@@ -14,7 +14,7 @@ import torch
 from torch import Tensor, nn
 
 from ddp_trainer.train.distributed.group import Group
-from ddp_trainer.train.exact.tree_sum import TreeSum
+from ddp_trainer.train.exact.tree_allreduce import TreeSum
 
 
 class SharedBuffers:

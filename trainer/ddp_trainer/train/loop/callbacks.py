@@ -17,9 +17,7 @@ from torch import nn
 from ddp_trainer.common.metric_names import Metric
 from ddp_trainer.train.data.batch_plan import BatchPlan, shares
 from ddp_trainer.train.data.task import SupportsShow, Task
-from ddp_trainer.train.loop.process_context import ProcessContext
-from ddp_trainer.train.loop.run_context import RunContext
-from ddp_trainer.train.loop.step_consensus import StepDecision
+from ddp_trainer.train.loop.run_context import ProcessContext, RunContext
 from ddp_trainer.train.loop.train_state import TrainState
 from ddp_trainer.train.models.registry import flops, tokens
 from ddp_trainer.train.observability.console import EvaluationCompleted, Started
@@ -118,24 +116,26 @@ class CallbackList:
         self._reports.rollback(step)
         self._process.progress.log_message(f"{why} Rolled back to step {step}: steps to do again: {lost}.")
 
-    def step(self, state: TrainState, decision: StepDecision, *, own_samples: int) -> None:
+    def step(self, state: TrainState, *, loss: float, is_finite: bool, samples: int, own_samples: int) -> None:
         """Report the last committed step, with the number of samples of this rank.
 
         Args:
             state: State after the step.
-            decision: Result of the vote of the step.
+            loss: Mean loss of the step.
+            is_finite: The loss and all gradients are finite.
+            samples: Number of samples of the step.
             own_samples: Number of samples of this rank in the step.
         """
         step, plan, optimizer = state.step, state.plan, state.optimizer
         epoch, rate = plan.epoch_of(step - 1), optimizer.learning_rate
-        if decision.is_finite or self.loss is None:
-            self.loss = decision.loss / decision.samples
+        if is_finite or self.loss is None:
+            self.loss = loss
         recorder = self._process.recorder
         self._timer.report(recorder, step=step, epoch=epoch, samples=own_samples)
         recorder.progress(self.loss, rate)
         if self._tokens or self._flops:
             recorder.work(own_samples * self._tokens, own_samples * self._flops)
-        if not decision.is_finite:
+        if not is_finite:
             recorder.add(Metric.SKIPPED_STEPS)
         if self._process.group.rank == 0:
             self._record_gradients(optimizer)
@@ -143,7 +143,7 @@ class CallbackList:
             step=step,
             steps=plan.total_steps,
             epoch=epoch + 1,
-            samples=decision.samples,
+            samples=samples,
             loss=self.loss,
             learning_rate=rate,
         )

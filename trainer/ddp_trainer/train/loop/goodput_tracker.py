@@ -25,11 +25,12 @@ from ddp_trainer.train.checkpoint.progress_file import ProgressFile, RunProgress
 from ddp_trainer.train.config.goodput_account import Account, Arrival
 from ddp_trainer.train.config.worker_env import Environment
 from ddp_trainer.train.distributed.group import Group
-from ddp_trainer.train.loop.step_consensus import NO_WORD
 from ddp_trainer.train.observability.step_timer import BESIDE_STEPS, StepTimer
 
 ACCOUNT_SECONDS: Final = 0.1
 """Minimum seconds between two updates of the account, so that steps of microseconds pay nothing."""
+NO_TIMES: Final = (0.0, 0.0, 0.0, 0.0)
+"""Times of a rank that reports no times."""
 _FIRST: Final = 0
 """Rank whose time the account describes."""
 
@@ -62,7 +63,7 @@ class GoodputTracker:
         self._is_training = False
         self._is_first = True
         self._base = phases.non_step_seconds
-        self._heard: Sequence[float] = NO_WORD
+        self._heard: Sequence[float] = NO_TIMES
 
     def load(
         self, odometer: ProgressFile | None, recorder: RankRecorder, group: Group, began: float, env: Environment
@@ -121,7 +122,7 @@ class GoodputTracker:
         )
         account.arrive(arrival, self._clock())
         self._reading.account = Account.unpack(self._group.broadcast(account.pack(), _FIRST))
-        self._base, self._heard = self._phases.non_step_seconds, NO_WORD
+        self._base, self._heard = self._phases.non_step_seconds, NO_TIMES
         self._is_training = True
         self._group.gather(0)  # a barrier: after it, all ranks hold the account
         self._publish_account(self._account)
@@ -141,36 +142,36 @@ class GoodputTracker:
     def time_report(self) -> Sequence[float]:
         """Return this rank's times for the vote: Unix time, then seconds in the order of :data:`BESIDE_STEPS`.
 
-        The seconds count from the start of the group's first step. The result is :data:`NO_WORD` on other ranks than
+        The seconds count from the start of the group's first step. The result is :data:`NO_TIMES` on other ranks than
         rank 0, and on rank 0 while the account is newer than :data:`ACCOUNT_SECONDS`.
         """
         if not self._is_first:
-            return NO_WORD
+            return NO_TIMES
         now = self._clock()
         if now - self._account.until < ACCOUNT_SECONDS:
-            return NO_WORD
+            return NO_TIMES
         spent = self._phases.non_step_seconds
         return (now, *(later - before for later, before in zip(spent, self._base, strict=True)))
 
-    def record_step(self, step: int, word: Sequence[float] = NO_WORD) -> None:
+    def record_step(self, step: int, times: Sequence[float] = NO_TIMES) -> None:
         """Record that ``step`` steps are committed.
 
         Args:
             step: Number of committed steps.
-            word: Times in the decision of the last vote; see :meth:`time_report`.
+            times: Times in the decision of the last vote; see :meth:`time_report`.
         """
         self._reading.highest_step = max(self._reading.highest_step, step)
         if self._odometer is not None:
             self._odometer.write(self._reading)
-        if word[0]:
+        if times[0]:
             self._publish_account(self._account)
-            self._work(self._account, word)
-            self._heard = word
+            self._work(self._account, times)
+            self._heard = times
             if self._odometer is not None:
                 self._odometer.write_account(self._account)
 
-    def _work(self, account: Account, word: Sequence[float]) -> None:
-        now, *spent = word
+    def _work(self, account: Account, times: Sequence[float]) -> None:
+        now, *spent = times
         parts = [later - before for later, before in zip(spent, self._heard[1:], strict=True)]
         account.work(now, dict(zip(BESIDE_STEPS, parts, strict=True)))
 

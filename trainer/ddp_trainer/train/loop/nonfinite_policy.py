@@ -14,7 +14,6 @@ from typing import TypedDict
 
 from ddp_trainer.train.config.config import Config
 from ddp_trainer.train.config.option_values import OnNonfinite
-from ddp_trainer.train.loop.step_consensus import StepDecision
 from ddp_trainer.train.optim.optimizer import OptimizerWrapper
 from ddp_trainer.train.utils.errors import NonFiniteLoss
 
@@ -45,23 +44,23 @@ class Guard:
         self.rollbacks = 0
         """Number of rollbacks to a checkpoint."""
 
-    def handle_nonfinite(self, step: int, verdict: StepDecision, optimization: OptimizerWrapper) -> None:
+    def handle_nonfinite(self, step: int, loss: float, optimization: OptimizerWrapper) -> None:
         """Decide about a step whose loss or gradient is not finite; return normally if the step is skipped.
 
         Args:
             step: Number of the global step.
-            verdict: Result of the vote, with the loss or gradient that is not finite.
+            loss: Loss of the step over all ranks.
             optimization: Optimizer, whose loss scale is lowered if it caused the overflow.
 
         Raises:
             RollBack: The run must roll back to its last checkpoint.
             NonFiniteLoss: The run must stop.
         """
-        what = _describe(step, verdict)
+        what = _describe(step, loss)
         if step > self._latest + 1:
             self._in_a_row = 0
         self._latest = step
-        if math.isfinite(verdict.loss) and optimization.back_off():
+        if math.isfinite(loss) and optimization.back_off():
             self.skipped += 1
             self._note(f"{what} It was skipped: the loss scale is now {optimization.loss_scale:g}.")
         elif self._policy is OnNonfinite.SKIP and self._in_a_row < self._limit:
@@ -94,7 +93,7 @@ class Guard:
         self._in_a_row = self._latest = 0
 
 
-def _describe(step: int, verdict: StepDecision) -> str:
-    if not math.isfinite(verdict.loss):
-        return f"The loss of step {step} is {verdict.loss}."
+def _describe(step: int, loss: float) -> str:
+    if not math.isfinite(loss):
+        return f"The loss of step {step} is {loss}."
     return f"A gradient of step {step} is infinite or not a number."

@@ -1,7 +1,8 @@
-"""Parts of a run that exist before any checkpoint is read: samples, initial weights and the identity of the run.
+"""Context of a training process, and the parts of a run that exist before any checkpoint is read.
 
-:func:`build_context` builds them as a :class:`RunContext`. :func:`draw` builds the model from the seed, and
-:func:`draw_without_weights` the model of a rank that receives its weights.
+:class:`ProcessContext` holds environment, group, outputs and the channel to the launcher, in one worker group.
+:func:`build_context` builds samples, initial weights and the identity of the run as a :class:`RunContext`. :func:`draw`
+builds the model from the seed, and :func:`draw_without_weights` the model of a rank that receives its weights.
 """
 
 from __future__ import annotations
@@ -11,28 +12,69 @@ import time
 from collections.abc import Iterable
 from contextlib import nullcontext
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Self
 
 import torch
 from torch import nn
 
+from ddp_trainer.process.recorder import NoopRankRecorder, RankRecorder
 from ddp_trainer.train.checkpoint.manifest import Identity, architecture, signature
 from ddp_trainer.train.config.config import Config
 from ddp_trainer.train.config.option_values import BackendName, Level, StrategyName
+from ddp_trainer.train.config.worker_env import Environment
 from ddp_trainer.train.data.batch_reader import data_digest, is_stream
 from ddp_trainer.train.data.keyed_rng import KeyedRng, Stream
-from ddp_trainer.train.data.loaders.bad_samples import Skips
-from ddp_trainer.train.data.loaders.base import Stateful
+from ddp_trainer.train.data.loaders.base import Skips, Stateful
 from ddp_trainer.train.data.loaders.factory import known_count
 from ddp_trainer.train.data.sample_order import order_of_new_run
 from ddp_trainer.train.data.task import Samples, SupportsWeightInit, Task
 from ddp_trainer.train.deferred_init.skip_init import SkipInit
+from ddp_trainer.train.distributed.agent_channel import Control
+from ddp_trainer.train.distributed.group import Group
+from ddp_trainer.train.distributed.stop_signals import StopRequest
 from ddp_trainer.train.evaluation.early_stopping import EvaluationTracker
 from ddp_trainer.train.loop.nonfinite_policy import Guard
-from ddp_trainer.train.loop.process_context import ProcessContext
 from ddp_trainer.train.loop.user_loop import UserTask
+from ddp_trainer.train.observability.console import Progress
 from ddp_trainer.train.observability.step_timer import StepTimer
 from ddp_trainer.train.utils.errors import BadTask
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ProcessContext:
+    """What a run depends on besides its flags and its task: environment, group, outputs and stop requests."""
+
+    env: Environment
+    group: Group
+    recorder: RankRecorder
+    progress: Progress
+    stop: StopRequest
+    began: float
+    """Start of this process, in seconds since the Unix epoch; imports count as lost time."""
+    control: Control | None = None
+    """The channel to the launcher; None without a launcher."""
+
+    @classmethod
+    def outside_groups(
+        cls, env: Environment, progress: Progress, stop: StopRequest, began: float, control: Control | None
+    ) -> Self:
+        """Return the context of a process that has not joined a group.
+
+        Args:
+            env: Environment of the process.
+            progress: Console output.
+            stop: Stop requests to the process.
+            began: Start of the process, in seconds since the Unix epoch.
+            control: Channel to the launcher; None without a launcher.
+        """
+        recorder, group = NoopRankRecorder(), Group.single_rank()
+        return cls(env=env, group=group, recorder=recorder, progress=progress, stop=stop, began=began, control=control)
+
+    def begin_training(self) -> None:
+        """Mark the start of training: from now on stop and regroup requests wait for the end of the step."""
+        self.stop.begin_training()
+        if self.control is not None:
+            self.control.begin_training()
 
 
 @dataclass(slots=True, kw_only=True, eq=False)

@@ -1,6 +1,6 @@
 """Training state that outlives worker groups, its form in checkpoints, and its restoration.
 
-:class:`TrainState` is built by :func:`ddp_trainer.train.loop.build_components.build_state`. It is saved through
+:class:`TrainState` is built by :func:`ddp_trainer.train.loop.group_components.build_state`. It is saved through
 :class:`~ddp_trainer.train.checkpoint.checkpoint_manager.CheckpointManager`.
 """
 
@@ -130,7 +130,7 @@ class TrainState:
 
     def _local_state_dict(self, summary: Summary | None, data: dict[str, Any] | None) -> dict[str, Any]:
         """Return this rank's shards; rank 0 adds everything that is not sharded."""
-        from ddp_trainer.train.checkpoint.dcp_chunks import local_state_dict  # noqa: PLC0415 - a second of imports; only for distributed states
+        from ddp_trainer.train.checkpoint.dcp_reader import local_state_dict  # noqa: PLC0415 - a second of imports; only for distributed states
 
         assert self.sharded is not None  # noqa: S101 - only distributed states have parts
         pieces = local_state_dict(self.context.model, self.optimizer.optimizer, self.sharded)

@@ -15,8 +15,7 @@ from torch.optim.lr_scheduler import LRScheduler
 from ddp_trainer.train.config.config import Config
 from ddp_trainer.train.data.task import Batch, Samples
 from ddp_trainer.train.distributed.grad_allreduce import add_up
-from ddp_trainer.train.optim.loss_scale import LossScale
-from ddp_trainer.train.optim.optimizer import PEAK, OptimizerWrapper
+from ddp_trainer.train.optim.optimizer import PEAK, LossScale, OptimizerWrapper
 from ddp_trainer.train.parallel.strategy import Parts, Strategy
 from ddp_trainer.train.utils.dynamo_stub import uncompiled
 

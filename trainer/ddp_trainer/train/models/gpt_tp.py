@@ -16,8 +16,8 @@ from typing import Final
 from torch.distributed.tensor import Replicate, Shard, parallel
 
 from ddp_trainer.common.model_constraints import of_slices
-from ddp_trainer.train.mesh.tp_rng import PerRankRng
-from ddp_trainer.train.models.gpt_layers import GptParts
+from ddp_trainer.train.mesh.device_mesh import PerRankRng
+from ddp_trainer.train.models.gpt import GptParts
 from ddp_trainer.train.utils.errors import BadConfig
 
 _TIME: Final = 1

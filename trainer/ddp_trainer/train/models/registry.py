@@ -15,10 +15,10 @@ if TYPE_CHECKING:
 
 
 MODELS: Final[Mapping[str, str]] = {
-    "mlp": "ddp_trainer.train.models.mlp:Mlp",
-    "cnn": "ddp_trainer.train.models.cnn:Cnn",
-    "resnet18": "ddp_trainer.train.models.resnet:resnet18",
-    "resnet50": "ddp_trainer.train.models.resnet:resnet50",
+    "mlp": "ddp_trainer.train.models.vision:Mlp",
+    "cnn": "ddp_trainer.train.models.vision:Cnn",
+    "resnet18": "ddp_trainer.train.models.vision:resnet18",
+    "resnet50": "ddp_trainer.train.models.vision:resnet50",
     "gpt": "ddp_trainer.train.models.gpt:Gpt",
 }
 """Name → ``module:factory``. Only the module of the selected model is imported."""

@@ -16,11 +16,9 @@ from typing import Any, Final
 from torch import nn
 from torch.distributed.tensor import DTensor, parallel
 
-from ddp_trainer.train.data.task import Task
-from ddp_trainer.train.data.user_callable import call_user_function, kind_of
+from ddp_trainer.train.data.task import Task, call_user_function, kind_of
 from ddp_trainer.train.distributed.group import Group
-from ddp_trainer.train.mesh.device_mesh import Mesh
-from ddp_trainer.train.mesh.tp_rng import PerRankRng, shared_rng
+from ddp_trainer.train.mesh.device_mesh import Mesh, PerRankRng, shared_rng
 from ddp_trainer.train.utils.errors import BadConfig, BadTask
 
 WORDS: Final[Mapping[str, type[parallel.ParallelStyle]]] = {

@@ -1,7 +1,7 @@
 """Strategy of ``--level exact``: results have the same bits at any number of ranks.
 
 :class:`Exact` computes the gradients of each batch slice separately. It adds them up along a tree that does not
-depend on the world size, with :class:`~ddp_trainer.train.exact.tree_sum.TreeSum`.
+depend on the world size, with :class:`~ddp_trainer.train.exact.tree_allreduce.TreeSum`.
 """
 
 from __future__ import annotations
@@ -13,9 +13,8 @@ from torch import Tensor
 
 from ddp_trainer.train.data.task import Batch
 from ddp_trainer.train.exact.hardware_check import hardware_id, require_same_hardware
-from ddp_trainer.train.exact.tree_sum import TreeSum
-from ddp_trainer.train.parallel.rank_collectives import send_from_first
-from ddp_trainer.train.parallel.strategy import Parts, Strategy
+from ddp_trainer.train.exact.tree_allreduce import TreeSum
+from ddp_trainer.train.parallel.strategy import Parts, Strategy, send_from_first
 from ddp_trainer.train.utils.errors import BadTask
 
 

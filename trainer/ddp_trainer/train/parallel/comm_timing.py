@@ -1,7 +1,7 @@
 """Selection of the timer for communication waits.
 
 :func:`measure_waits` chooses by layout and device how the time that a rank waits for its peers is measured. The timers
-are in :mod:`ddp_trainer.train.observability.comm_wait`.
+are in :mod:`ddp_trainer.train.observability.step_timer`.
 """
 
 from __future__ import annotations
@@ -14,8 +14,7 @@ from ddp_trainer.common.parallel_dims import Layout
 from ddp_trainer.common.time_classes import Wait
 from ddp_trainer.process.recorder import RankRecorder
 from ddp_trainer.train.distributed.group import Group
-from ddp_trainer.train.observability.comm_wait import CommWaits, StreamWaits
-from ddp_trainer.train.observability.step_timer import StepTimer
+from ddp_trainer.train.observability.step_timer import CommWaits, StepTimer, StreamWaits
 
 
 def measure_waits(

@@ -6,11 +6,7 @@ from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Final
 
 from ddp_trainer.train.config.option_values import Level, StrategyName
-from ddp_trainer.train.parallel.data_parallel import DataParallel, Single
-from ddp_trainer.train.parallel.ddp import Ddp
-from ddp_trainer.train.parallel.local_sgd import LocalSgd
-from ddp_trainer.train.parallel.manual_ddp import Manual
-from ddp_trainer.train.parallel.strategy import Parts, Strategy
+from ddp_trainer.train.parallel.strategy import DataParallel, Ddp, LocalSgd, Manual, Parts, Single, Strategy
 
 if TYPE_CHECKING:
     from ddp_trainer.train.mesh.sharded_state import ShardedState

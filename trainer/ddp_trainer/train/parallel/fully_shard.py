@@ -20,7 +20,7 @@ from ddp_trainer.common.time_classes import Wait
 from ddp_trainer.train.config.config import Config
 from ddp_trainer.train.distributed.group import Group
 from ddp_trainer.train.mesh.device_mesh import Mesh
-from ddp_trainer.train.observability.comm_wait import CommWaits
+from ddp_trainer.train.observability.step_timer import CommWaits
 from ddp_trainer.train.transforms.blocks import blocks, named_blocks
 from ddp_trainer.train.utils.collective_names import ALL_GATHER, REDUCE_SCATTER
 from ddp_trainer.train.utils.errors import BadConfig

@@ -23,21 +23,16 @@ from torch import Tensor, nn
 from torch.distributed.pipelining import PipelineStage
 
 from ddp_trainer.common.model_constraints import micro_batch_size
-from ddp_trainer.common.time_classes import Phase, Wait
+from ddp_trainer.common.time_classes import Wait
 from ddp_trainer.train.config.config import Config
-from ddp_trainer.train.data.batch_parts import micro_batches
 from ddp_trainer.train.data.batch_plan import BatchPlan, cut, owned
+from ddp_trainer.train.data.batch_reader import micro_batches
 from ddp_trainer.train.data.loaders.base import BatchSlice
 from ddp_trainer.train.data.task import Batch
-from ddp_trainer.train.exact.buffer_sync import SharedBuffers
 from ddp_trainer.train.mesh.sharded_state import local_shard
-from ddp_trainer.train.observability.step_timer import StepTimer
-from ddp_trainer.train.optim.optimizer import OptimizerWrapper
 from ddp_trainer.train.parallel.pipeline_schedule import check_micro_batches, make_schedule
 from ddp_trainer.train.parallel.pp.pipeline_split import Stages
-from ddp_trainer.train.parallel.pp.pp_comm import time_transfers
-from ddp_trainer.train.parallel.pp.pp_module import StageComputation
-from ddp_trainer.train.parallel.pp.pp_tensor_spec import BetweenStreams
+from ddp_trainer.train.parallel.pp.stage_transfer import BetweenStreams, StageComputation, time_transfers
 from ddp_trainer.train.parallel.strategy import Parts, Strategy
 from ddp_trainer.train.parallel.tensor_parallel import add_up_along, full_losses, in_slices, redistribute_gradient
 from ddp_trainer.train.utils.dynamo_stub import uncompiled
@@ -49,6 +44,7 @@ class Pipeline(Strategy):
 
     computes_together = True
     takes_whole_steps: ClassVar[bool] = True
+    schedules_passes: ClassVar[bool] = True
 
     def __init__(self, parts: Parts, stages: Stages) -> None:
         super().__init__(parts)
@@ -75,19 +71,13 @@ class Pipeline(Strategy):
         if self._stages.pieces is not None:
             self._stages.pieces.gather(self._waits)
 
-    def forward_backward(
-        self,
-        part: BatchSlice,
-        optimizer: OptimizerWrapper,
-        buffers: SharedBuffers | None,  # noqa: ARG002 - stages do not record changes of buffers
-        timer: StepTimer,
-    ) -> Tensor:
+    def run_schedule(self, batch_slice: BatchSlice, scaled: Callable[[Tensor], Tensor]) -> Tensor:
         """Run the schedule once and return the sum of the losses, 0 on ranks without the last stage.
 
-        The schedule interleaves forward and backward passes; all of it counts as backward time.
+        All of the schedule counts as backward time. Stages do not record changes of buffers.
         """
-        here = part.samples
-        pieces = micro_batches(part.batch, here, self._size)
+        here = batch_slice.samples
+        pieces = micro_batches(batch_slice.batch, here, self._size)
         sizes = [len(range(here)[start : start + self._size]) for start in range(0, here, self._size)]
         total = torch.zeros((), dtype=torch.float64, device=self._group.device)
         self._computation.begin()
@@ -101,11 +91,10 @@ class Pipeline(Strategy):
                 self._losses(_FixedOutputModel(answer.from_local(output)[: sizes[number]]), pieces[number])
             )
             total.add_(losses.detach().sum(dtype=torch.float64))
-            return optimizer.scaled(losses).sum() / part.total_samples
+            return scaled(losses).sum() / batch_slice.total_samples
 
         filled = inputs[:1].expand(self._size * self._count - here, *inputs.shape[1:])
         self._run(torch.cat([inputs, filled]), loss)
-        timer.end_phase(Phase.BACKWARD)
         return total
 
     def _run(self, inputs: Tensor, loss: Callable[[Tensor, int], Tensor]) -> None:

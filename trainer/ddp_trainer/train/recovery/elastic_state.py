@@ -28,16 +28,16 @@ from ddp_trainer.train.config.option_rules import layout_of
 from ddp_trainer.train.data.sample_order import order_of_new_run
 from ddp_trainer.train.deferred_init.materialize import is_deferred
 from ddp_trainer.train.evaluation.early_stopping import EvaluationTracker
-from ddp_trainer.train.loop.build_components import build_state
 from ddp_trainer.train.loop.goodput_tracker import GoodputTracker
+from ddp_trainer.train.loop.group_components import build_state
 from ddp_trainer.train.loop.nonfinite_policy import Guard
 from ddp_trainer.train.loop.run_context import RunContext, draw, draw_without_weights
 from ddp_trainer.train.loop.train_state import RestoreResult, TrainState
 from ddp_trainer.train.loop.user_loop import UserTask
-from ddp_trainer.train.parallel.rank_collectives import send_from_first
+from ddp_trainer.train.parallel.strategy import send_from_first
+from ddp_trainer.train.recovery.group_transition import select_active_ranks
 from ddp_trainer.train.recovery.local_state import capture_state, recover_state, restore_state, to_local_state
 from ddp_trainer.train.recovery.peer_recovery import LocalState, RecoveredState
-from ddp_trainer.train.recovery.spare_ranks import select_active_ranks
 from ddp_trainer.train.utils.errors import NonFiniteLoss
 
 

@@ -1,13 +1,20 @@
 """Objects below one URL, in an object store or in a directory, by fsspec.
 
-:func:`ddp_trainer.train.storage.factory.open_storage` returns an :class:`ObjectStorage`, for checkpoints and for data.
-Requests that fail for a reason that may pass are repeated. All errors are one sentence
-(:mod:`ddp_trainer.train.storage.client_errors`). An object may be used by several threads, and by a forked
-process, which opens connections of its own.
+:func:`open_storage` imports the client of the store and returns an :class:`ObjectStorage`, for checkpoints and for
+data. Requests that fail for a reason that may pass are repeated. All errors are one sentence
+(:mod:`ddp_trainer.train.storage.client_errors`). An object may be used by several threads, and by a forked process,
+which opens connections of its own.
+
+S3, and stores with its interface, are reached by s3fs, which uploads large files in parts. The AWS SDK repeats each
+request, also that of a part, as often as its settings say (``AWS_MAX_ATTEMPTS``). Credentials, region and endpoint are
+those of the SDK as well (``AWS_*``, a role of the pod). Requests have no checksums beside the size, which many other
+stores refuse: callers compare digests.
 """
 
 from __future__ import annotations
 
+import importlib
+import importlib.util
 import math
 import os
 import random
@@ -17,9 +24,10 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any, Final, NamedTuple, TypeVar
 
+from ddp_trainer.common.constants import STORE_CLIENTS
 from ddp_trainer.train.storage.client_errors import as_storage_error
-from ddp_trainer.train.utils.errors import ObjectMissing, StorageError, StorageUnavailable
-from ddp_trainer.train.utils.locations import StorageUrl
+from ddp_trainer.train.utils.errors import ObjectMissing, StorageError, StorageRefused, StorageUnavailable
+from ddp_trainer.train.utils.locations import StorageUrl, parse_location
 
 PART_BYTES: Final = 8 << 20
 """Size of the parts in which large objects are read and written. It bounds the memory of a transfer."""
@@ -191,3 +199,87 @@ class ObjectStorage:
                 raise error
             time.sleep(pause)
             bound = min(2 * bound, LONGEST_PAUSE_SECONDS)
+
+
+PARTS_AT_ONCE: Final = 4
+"""Parts of an upload that are in memory and on the way."""
+_MOST_PARTS: Final = 10_000
+"""Limit of S3 on the parts of one object."""
+_CONNECT_SECONDS: Final = 10
+_READ_SECONDS: Final = 60
+
+
+class S3Storage(ObjectStorage):
+    """Objects below one URL in a bucket of S3."""
+
+    def upload_options(self, size_bytes: int) -> dict[str, Any]:
+        """Return how s3fs uploads an object of this size."""
+        return {"chunksize": max(PART_BYTES, -(-size_bytes // _MOST_PARTS)), "max_concurrency": PARTS_AT_ONCE}
+
+    def abort_uploads(self) -> None:
+        """Remove the parts of uploads below this URL that were never completed, which the store would keep.
+
+        Does nothing if the store does not list them, or does not allow it.
+        """
+        bucket, _, prefix = self.path("").partition("/")
+
+        def abort() -> None:
+            found = self.filesystem.call_s3("list_multipart_uploads", Bucket=bucket, Prefix=prefix)
+            for upload in found.get("Uploads", []):
+                if upload["Key"].startswith(f"{prefix}/"):
+                    self.filesystem.call_s3(
+                        "abort_multipart_upload", Bucket=bucket, Key=upload["Key"], UploadId=upload["UploadId"]
+                    )
+
+        with suppress(StorageError):
+            self.request(abort, "remove unfinished uploads")
+
+
+def connect(s3fs: Any) -> Any:
+    """Return a file system that leaves repeating to the SDK, and reads without looking up the size first."""
+    checksums = {
+        name: "when_required"
+        for name in ("request_checksum_calculation", "response_checksum_validation")
+        if f"AWS_{name.upper()}" not in os.environ
+    }
+    filesystem = s3fs.S3FileSystem(
+        config_kwargs={"connect_timeout": _CONNECT_SECONDS, "read_timeout": _READ_SECONDS, **checksums},
+        max_concurrency=1,
+        use_listings_cache=False,
+        skip_instance_cache=True,
+    )
+    filesystem.retries = 1
+    return filesystem
+
+
+def open_storage(url: str | Path) -> ObjectStorage:
+    """Return the objects below a URL (``s3://``, ``gs://``, ``file://``) or in a local directory.
+
+    Raises:
+        BadConfig: The URL is not valid.
+        StorageRefused: The package of the store is not installed.
+    """
+    place = parse_location(url) if isinstance(url, str) else url
+    client = importlib.import_module(require_client(place))
+    fresh = {"skip_instance_cache": True, "use_listings_cache": False}
+    if isinstance(place, Path):
+        directory = StorageUrl(f"file://{place.absolute()}")
+        return ObjectStorage(directory, lambda: client.filesystem("file", auto_mkdir=True, **fresh))
+    if place.scheme == "s3":
+        return S3Storage(place, lambda: connect(client))
+    return ObjectStorage(place, lambda: client.GCSFileSystem(**fresh))
+
+
+def require_client(place: Path | StorageUrl) -> str:
+    """Return the package that reads a place, which is installed; it is not imported.
+
+    Raises:
+        StorageRefused: The package is not installed.
+    """
+    extra = place.scheme if isinstance(place, StorageUrl) else "s3"
+    package = STORE_CLIENTS[place.scheme] if isinstance(place, StorageUrl) else "fsspec"
+    if importlib.util.find_spec(package) is None:
+        raise StorageRefused(
+            f"{place} needs {package}, which is not installed.", hint=f"Run pip install 'kubectl-ddp[{extra}]'."
+        )
+    return package

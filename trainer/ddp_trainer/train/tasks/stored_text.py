@@ -16,8 +16,8 @@ from typing import Final
 import torch
 from torch import Tensor
 
-from ddp_trainer.train.data.block_order import BlockTable, uniform_blocks
-from ddp_trainer.train.data.shards.shard_reader import ShardReader
+from ddp_trainer.train.data.sample_order import BlockTable, uniform_blocks
+from ddp_trainer.train.data.shards.sharded_samples import ShardReader
 from ddp_trainer.train.storage.object_storage import ObjectStorage
 from ddp_trainer.train.utils.errors import BadData
 

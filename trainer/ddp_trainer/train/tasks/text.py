@@ -22,7 +22,7 @@ from torch import Tensor, nn
 
 from ddp_trainer.train.data.task import rowwise
 from ddp_trainer.train.models.registry import build
-from ddp_trainer.train.storage.factory import open_storage
+from ddp_trainer.train.storage.object_storage import open_storage
 from ddp_trainer.train.tasks.stored_text import StoredCorpus, StoredWindows, list_corpus
 from ddp_trainer.train.utils.errors import BadData
 from ddp_trainer.train.utils.locations import StorageUrl

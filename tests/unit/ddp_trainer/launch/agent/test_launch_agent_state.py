@@ -7,9 +7,8 @@ from dataclasses import replace
 import pytest
 
 from ddp_trainer.common.constants import Exit, GroupState, OutsideReason
-from ddp_trainer.launch.agent.agent_limits import Limits
-from ddp_trainer.launch.agent.agent_state import AgentStateMachine, State
-from ddp_trainer.launch.failures.failure_reason import EARLY_EXIT
+from ddp_trainer.launch.agent.agent_state import AgentStateMachine, Limits, State
+from ddp_trainer.launch.failures import EARLY_EXIT
 from ddp_trainer.launch.protocol.actions import (
     CancelTimer,
     Enter,

@@ -7,7 +7,7 @@ import asyncio
 import pytest
 
 from ddp_trainer.common.constants import Exit
-from ddp_trainer.launch.agent.exit_barrier import ExitBarrier
+from ddp_trainer.launch.agent.agent import ExitBarrier
 from ddp_trainer.launch.protocol.messages import FromAgent, Leave, Over, Part, Verdict
 from tests.support.launch_simulation import SimulatedAgent, SimulatedRun, a_policy
 

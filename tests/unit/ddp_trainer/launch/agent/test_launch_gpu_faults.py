@@ -8,10 +8,9 @@ from pathlib import Path
 import pytest
 
 from ddp_trainer.common.constants import Exit, FailureReason
-from ddp_trainer.launch.agent.agent_limits import Limits
-from ddp_trainer.launch.agent.agent_state import AgentStateMachine, State
+from ddp_trainer.launch import failures
+from ddp_trainer.launch.agent.agent_state import AgentStateMachine, Limits, State
 from ddp_trainer.launch.agent.termination_report import TerminationReport
-from ddp_trainer.launch.failures import failure_reason
 from ddp_trainer.launch.protocol.actions import Finish, PrepareWorkers, ProbeGpus, Rejoin, Send, SignalWorkers
 from ddp_trainer.launch.protocol.generation import Generation, Node
 from ddp_trainer.launch.protocol.messages import (
@@ -161,7 +160,7 @@ def test_a_container_that_follows_looks_for_what_its_run_checks(tmp_path: Path) 
 )
 def test_a_failure_in_nccl_makes_gpus_suspect_too(reason: str, message: str, is_suspect: bool) -> None:
     failure = a_failure(4, reason=reason)
-    assert failure_reason.is_of_a_gpu(Failure(**{**vars_of(failure), "message": message})) is is_suspect
+    assert failures.is_of_a_gpu(Failure(**{**vars_of(failure), "message": message})) is is_suspect
 
 
 def vars_of(failure: Failure) -> dict[str, object]:

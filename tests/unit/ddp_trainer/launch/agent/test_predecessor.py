@@ -6,7 +6,7 @@ from pathlib import Path
 
 from ddp_trainer.common.constants import Env, FailureReason, File, RestartCause
 from ddp_trainer.launch.agent.predecessor import Predecessor
-from ddp_trainer.launch.host.launcher_record import LauncherRecord, LauncherRecordFile
+from ddp_trainer.launch.host.parent_link import LauncherRecord, LauncherRecordFile
 from ddp_trainer.launch.protocol.generation import Assignment
 from ddp_trainer.process.recorder import AgentRecorder
 from tests.support.launch_simulation import SimulatedRun, a_policy

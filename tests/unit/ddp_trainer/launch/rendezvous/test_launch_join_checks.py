@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from ddp_trainer.launch.protocol.messages import Prepare, RunPreflight, Waiting
-from ddp_trainer.launch.rendezvous.join_checks import AGAIN_SECONDS, AT_ONCE, MOST_ONLOOKERS
-from ddp_trainer.launch.rendezvous.state_machine import RunPhase
+from ddp_trainer.launch.rendezvous.group_formation import AGAIN_SECONDS, AT_ONCE, MOST_ONLOOKERS
+from ddp_trainer.launch.rendezvous.membership import RunPhase
 from tests.support.launch_simulation import SimulatedAgent, SimulatedRun, a_policy
 
 

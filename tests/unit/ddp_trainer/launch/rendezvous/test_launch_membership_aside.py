@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from ddp_trainer.launch.protocol.messages import Stop, Waiting
-from ddp_trainer.launch.rendezvous.state_machine import RunPhase
+from ddp_trainer.launch.rendezvous.membership import RunPhase
 from tests.support.launch_simulation import SimulatedRun, a_policy
 
 

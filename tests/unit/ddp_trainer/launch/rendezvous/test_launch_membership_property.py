@@ -7,7 +7,7 @@ from hypothesis import settings
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
 from ddp_trainer.launch.protocol.messages import Over, WorkerState
-from ddp_trainer.launch.rendezvous.state_machine import RunPhase
+from ddp_trainer.launch.rendezvous.membership import RunPhase
 from tests.support.launch_simulation import SimulatedAgent, SimulatedRun, a_policy
 
 

@@ -8,11 +8,9 @@ from pathlib import Path
 import pytest
 
 from ddp_trainer.common.constants import Env
-from ddp_trainer.launch.agent.agent_limits import Limits
-from ddp_trainer.launch.agent.agent_state import AgentStateMachine
-from ddp_trainer.launch.agent.failure_report import FailureBuilder
-from ddp_trainer.launch.agent.termination_report import TerminationReport
-from ddp_trainer.launch.failures import final_report
+from ddp_trainer.launch import failures
+from ddp_trainer.launch.agent.agent_state import AgentStateMachine, Limits
+from ddp_trainer.launch.agent.termination_report import FailureBuilder, TerminationReport
 from ddp_trainer.launch.protocol.actions import Finish
 from ddp_trainer.launch.protocol.generation import Generation, Node
 from ddp_trainer.launch.protocol.messages import VERSION, Hello, WorkerState
@@ -41,7 +39,7 @@ def witness(parallel: str) -> FailureBuilder:
 )
 def test_the_first_error_names_the_place_of_its_rank(parallel: str, who: str, tmp_path: Path) -> None:
     failure = witness(parallel).ended(1, 1)
-    assert final_report.final_message(Finish(1, failure=failure)).startswith(f"{who} failed first")
+    assert failures.final_message(Finish(1, failure=failure)).startswith(f"{who} failed first")
 
     message = tmp_path / "message"
     TerminationReport({Env.TERMINATION_LOG: str(message)}).failed(failure, 1, {})

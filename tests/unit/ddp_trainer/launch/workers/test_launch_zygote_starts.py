@@ -13,8 +13,8 @@ from typing import Any, cast
 
 import pytest
 
+from ddp_trainer.launch.agent.worker_start import MOST_LOOKS, ZygoteWatch
 from ddp_trainer.launch.workers.fork_server import begins_with_torch
-from ddp_trainer.launch.workers.fork_server_start import MOST_LOOKS, ZygoteWatch
 from ddp_trainer.launch.workers.worker_group import Program, Workers
 
 EMPTY_TORCH = "class cuda: is_initialized = staticmethod(bool)"

@@ -14,11 +14,10 @@ import torch
 
 from ddp_trainer.common.metric_names import Metric, cell
 from ddp_trainer.process.recorder import NoopRankRecorder
-from ddp_trainer.train.checkpoint.async_save import Writing
 from ddp_trainer.train.checkpoint.checkpoint_files import CheckpointDirectory
 from ddp_trainer.train.checkpoint.checkpoint_manager import CheckpointManager
 from ddp_trainer.train.checkpoint.manifest import Manifest
-from ddp_trainer.train.checkpoint.snapshot import Snapshot
+from ddp_trainer.train.checkpoint.snapshot import Snapshot, Writing
 from ddp_trainer.train.checkpoint.torch_zip_writer import Archive
 from ddp_trainer.train.checkpoint.write_lease import WriteLease
 from ddp_trainer.train.config.config import Config

@@ -25,7 +25,7 @@ from ddp_trainer.train.config.option_values import ScheduleName
 from ddp_trainer.train.distributed.agent_channel import Control
 from ddp_trainer.train.distributed.group import Group
 from ddp_trainer.train.distributed.stop_signals import StopRequest, exit_immediately
-from ddp_trainer.train.loop.process_context import ProcessContext
+from ddp_trainer.train.loop.run_context import ProcessContext
 from ddp_trainer.train.trainer import Trainer
 from ddp_trainer.train.utils.errors import GroupEnded
 from tests.support.forked_ranks import run_ranks

@@ -10,12 +10,10 @@ from typing import Any
 import pytest
 
 from ddp_trainer.train.checkpoint.checkpoint_files import Checkpoint, CheckpointDirectory, unpack
-from ddp_trainer.train.checkpoint.claim_journal import ClaimJournal
 from ddp_trainer.train.checkpoint.object_checkpoints import ObjectCheckpoints, StoredCheckpoints
-from ddp_trainer.train.checkpoint.write_lease import Claim, WriteLease
-from ddp_trainer.train.config.metric_goal import TargetMetric
-from ddp_trainer.train.storage.factory import open_storage
-from ddp_trainer.train.storage.object_storage import ObjectStorage
+from ddp_trainer.train.checkpoint.write_lease import Claim, ClaimJournal, WriteLease
+from ddp_trainer.train.config.option_values import TargetMetric
+from ddp_trainer.train.storage.object_storage import ObjectStorage, open_storage
 from ddp_trainer.train.utils.errors import (
     InvalidLease,
     ObjectExists,

@@ -7,7 +7,7 @@ from collections import namedtuple
 import pytest
 import torch
 
-from ddp_trainer.train.data.batch_parts import micro_batches
+from ddp_trainer.train.data.batch_reader import micro_batches
 from ddp_trainer.train.utils.errors import BadTask
 
 

@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from ddp_trainer.train.data.batch_plan import BatchPlan, cut
-from ddp_trainer.train.data.block_order import block_order, uniform_blocks
+from ddp_trainer.train.data.sample_order import block_order, uniform_blocks
 
 
 def plan_of(counts: list[int], size: int, global_batch: int, batch_slices: int) -> BatchPlan:

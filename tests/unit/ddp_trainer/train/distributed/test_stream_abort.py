@@ -22,9 +22,8 @@ from ddp_trainer.train.distributed.group import Group
 from ddp_trainer.train.distributed.group_store import GroupStore
 from ddp_trainer.train.distributed.stream_abort import StreamAbort, Streams
 from ddp_trainer.train.exact.buffer_sync import FirstRanksBuffers, SharedBuffers
-from ddp_trainer.train.utils import error_file
-from ddp_trainer.train.utils.error_file import end_for_lost_peer
-from ddp_trainer.train.utils.errors import BadConfig, BadData, PeerLost
+from ddp_trainer.train.utils import errors
+from ddp_trainer.train.utils.errors import BadConfig, BadData, PeerLost, end_for_lost_peer
 from tests.support import stream_model
 from tests.support.ports import free_port
 from tests.support.stream_model import HostWaits, ModelStreams, StreamModel
@@ -184,7 +183,7 @@ def test_a_process_that_ends_so_exits_with_the_code_of_a_lost_peer_and_leaves_th
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     codes: list[int] = []
-    monkeypatch.setattr(error_file.os, "_exit", codes.append)
+    monkeypatch.setattr(errors.os, "_exit", codes.append)
     end_for_lost_peer("This process ends with its group.", tmp_path / "error.json")
     assert codes == [Exit.RENDEZVOUS_LOST]
     assert "This process ends with its group." in (tmp_path / "error.json").read_text()
@@ -195,7 +194,7 @@ def marked(monkeypatch: pytest.MonkeyPatch, pair: list[StreamModel], then: Calla
     """Whether a group had reduced that was aborted while its second collective waited for a lost rank."""
     abort, _ = aborting(monkeypatch, pair[0])
     group = group_of(abort)
-    group.begin_step()
+    group.clear_reduced_mark()
     both = [torch.ones(2), torch.ones(2)]
     works = [rank.allreduce([each]) for rank, each in zip(pair, both, strict=True)]
     for work in works:
@@ -227,7 +226,7 @@ def test_a_step_is_not_ahead_that_had_not_come_to_its_mark_at_the_abort_though_t
 ) -> None:
     def next_step(group: Group) -> None:
         group.mark_reduced()
-        group.begin_step()
+        group.clear_reduced_mark()
 
     assert not marked(monkeypatch, pair, next_step)
 
@@ -241,7 +240,7 @@ def test_a_step_is_not_ahead_that_was_begun_after_the_abort_though_the_one_befor
     group.mark_reduced()
     abort.finish()
     assert group.is_reduction_complete
-    group.begin_step()
+    group.clear_reduced_mark()
     group.mark_reduced()
     assert not group.is_reduction_complete
 

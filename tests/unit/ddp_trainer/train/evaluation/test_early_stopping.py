@@ -21,7 +21,7 @@ from torch import Tensor, nn
 from ddp_trainer.common.constants import Exit
 from ddp_trainer.metrics import attach
 from ddp_trainer.train import Config, run
-from ddp_trainer.train.checkpoint.checkpoint_interval import best_interval, suggest_interval
+from ddp_trainer.train.checkpoint.checkpoint_manager import best_interval, suggest_interval
 from ddp_trainer.train.checkpoint.manifest import Manifest
 from ddp_trainer.train.checkpoint.torch_zip_writer import pack
 from ddp_trainer.train.config.option_values import EarlyStop, OnNonfinite, ProfileWindow

@@ -12,9 +12,7 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 from ddp_trainer.train.data.batch_plan import owned
-from ddp_trainer.train.exact.reduction_tree import BinaryCounter, TreeNode, subtree_roots
-from ddp_trainer.train.exact.tree_allreduce import buckets
-from ddp_trainer.train.exact.tree_sum import TreeSum
+from ddp_trainer.train.exact.tree_allreduce import BinaryCounter, TreeNode, TreeSum, buckets, subtree_roots
 from tests.support.train_builders import ALONE
 
 

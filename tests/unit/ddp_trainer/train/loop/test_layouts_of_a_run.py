@@ -17,7 +17,7 @@ from ddp_trainer.train.data.batch_plan import BatchPlan, owned
 from ddp_trainer.train.data.loaders.map_reader import first_batch
 from ddp_trainer.train.distributed.group import Group
 from ddp_trainer.train.parallel.fsdp import Passes
-from ddp_trainer.train.recovery.spare_ranks import needs_more_ranks
+from ddp_trainer.train.recovery.group_transition import needs_more_ranks
 from ddp_trainer.train.utils.errors import BadConfig, BadData, BadSample
 from tests.support.train_builders import slice_ids
 

@@ -6,8 +6,7 @@ import torch
 from torch import Tensor, nn
 
 from ddp_trainer.train.config.config import Config
-from ddp_trainer.train.optim.loss_scale import LossScale
-from ddp_trainer.train.optim.optimizer import OptimizerWrapper
+from ddp_trainer.train.optim.optimizer import LossScale, OptimizerWrapper
 from tests.support.train_builders import Lines
 
 CPU = torch.device("cpu")

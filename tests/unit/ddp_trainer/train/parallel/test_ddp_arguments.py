@@ -6,7 +6,7 @@ from collections.abc import Callable
 
 import pytest
 
-from ddp_trainer.train.parallel.ddp import buffer_argument
+from ddp_trainer.train.parallel.strategy import buffer_argument
 
 
 def of_torch_2_12(self: object, module: object, broadcast_buffers: bool = True) -> None: ...

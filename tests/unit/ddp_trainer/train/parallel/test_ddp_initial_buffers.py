@@ -15,11 +15,11 @@ from types import SimpleNamespace
 from contextlib import nullcontext
 import torch, torch.distributed as dist
 from torch import nn
-from ddp_trainer.train.parallel import ddp
+from ddp_trainer.train.parallel import strategy
 warnings.simplefilter("ignore")
 rank, port, name = int(sys.argv[1]), int(sys.argv[2]), sys.argv[3]
 dist.init_process_group("gloo", init_method=f"tcp://127.0.0.1:{port}", rank=rank, world_size=2)
-ddp._BUFFER_ARGUMENT = name
+strategy._BUFFER_ARGUMENT = name
 model = nn.Sequential(nn.Linear(2, 2), nn.BatchNorm1d(2))
 model[1].running_mean.fill_(rank + 1.0)
 has_agreed = sys.argv[4] == "agreed"
@@ -29,8 +29,8 @@ config = SimpleNamespace(
 )
 def prepare(self, parts):
     self.model, self._group = model, group
-ddp.Strategy.__init__ = prepare
-ddp.Ddp(SimpleNamespace(config=config, module=lambda: model))
+strategy.Strategy.__init__ = prepare
+strategy.Ddp(SimpleNamespace(config=config, module=lambda: model))
 print(model[1].running_mean.tolist())
 dist.destroy_process_group()
 """

@@ -66,7 +66,7 @@ def test_local_sgd_is_one_model_after_every_so_many_steps_an_epoch_and_the_run()
     dist.init_process_group("gloo", store=dist.HashStore(), rank=0, world_size=1)
     try:
         strategy = a_strategy("local-sgd", Group(0, 2, "gloo", CPU), Sums(), sync_steps=3)
-        assert [steps for steps in range(1, 11) if strategy.synchronize_with_timeout(steps)] == [3, 5, 6, 9, 10]
+        assert [steps for steps in range(1, 11) if strategy.is_synchronized_after(steps)] == [3, 5, 6, 9, 10]
     finally:
         dist.destroy_process_group()
 

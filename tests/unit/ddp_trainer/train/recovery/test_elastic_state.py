@@ -20,8 +20,7 @@ from ddp_trainer.train.checkpoint.checkpoint_factory import make_saver
 from ddp_trainer.train.distributed.group import Group
 from ddp_trainer.train.distributed.stop_signals import StopRequest, exit_immediately
 from ddp_trainer.train.loop.goodput_tracker import GoodputTracker
-from ddp_trainer.train.loop.process_context import ProcessContext
-from ddp_trainer.train.loop.run_context import build_context
+from ddp_trainer.train.loop.run_context import ProcessContext, build_context
 from ddp_trainer.train.recovery.elastic_state import ElasticState
 from ddp_trainer.train.utils.errors import PeerLost
 from tests.support.forked_ranks import LOST, run_ranks

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from ddp_trainer.train.storage.factory import open_storage
+from ddp_trainer.train.storage.object_storage import open_storage
 from ddp_trainer.train.tasks import text
 from ddp_trainer.train.tasks.text import Text, Windows
 from ddp_trainer.train.utils.errors import BadData

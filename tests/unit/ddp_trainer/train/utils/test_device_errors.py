@@ -16,8 +16,7 @@ import torch.distributed as dist
 from ddp_trainer.common.constants import Exit
 from ddp_trainer.common.gpu_faults import cause_line
 from ddp_trainer.train.distributed.group import Group
-from ddp_trainer.train.utils.error_file import code_of
-from ddp_trainer.train.utils.errors import BadConfig, GpuFailed, PeerLost
+from ddp_trainer.train.utils.errors import BadConfig, GpuFailed, PeerLost, code_of
 
 ECC = torch.AcceleratorError("CUDA error: uncorrectable ECC error encountered\nCUDA kernel errors might be ...")
 TWO_RANKS = (

@@ -14,7 +14,7 @@ from ddp_trainer.train.distributed.group import Group
 from ddp_trainer.train.optim.optimizer import OptimizerWrapper
 from ddp_trainer.train.data.batch_plan import BatchPlan
 from ddp_trainer.train.parallel.factory import build; from ddp_trainer.train.parallel.strategy import Parts
-from ddp_trainer.train.parallel.ddp import Ddp
+from ddp_trainer.train.parallel.strategy import Ddp
 store = dist.HashStore()
 dist.init_process_group("gloo", store=store, rank=0, world_size=1)
 group = Group(0, 2, "gloo", torch.device("cpu"))  # says two, so that the real DDP is built

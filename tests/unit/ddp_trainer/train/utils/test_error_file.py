@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
-from ddp_trainer.train.utils.error_file import write_error_file
+from ddp_trainer.train.utils.errors import write_error_file
 
 
 def test_an_error_file_that_cannot_be_written_is_no_second_error(tmp_path: Path) -> None:

@@ -14,10 +14,9 @@ from ddp_trainer.train.data.batch_plan import BatchPlan
 from ddp_trainer.train.data.batch_reader import is_stream
 from ddp_trainer.train.data.keyed_rng import KeyedRng
 from ddp_trainer.train.data.loaders.base import Feed, Stateful
-from ddp_trainer.train.data.loaders.batched_map import RowsFeed
 from ddp_trainer.train.data.loaders.block_feed import BlockFeed
 from ddp_trainer.train.data.loaders.iterable import StreamFeed
-from ddp_trainer.train.data.loaders.map_reader import DirectFeed, SliceReader
+from ddp_trainer.train.data.loaders.map_reader import DirectFeed, RowsFeed, SliceReader
 from ddp_trainer.train.data.loaders.worker_loader import LoaderWorkerFeed
 from ddp_trainer.train.data.task import BlockSamples, Samples, is_rowwise
 from ddp_trainer.train.utils.errors import BadConfig, BadData

@@ -15,10 +15,9 @@ from typing import Any, Final
 import torch
 from torch.utils.data import DataLoader, Dataset
 
-from ddp_trainer.train.data.batch_plan import BatchPlan
+from ddp_trainer.train.data.batch_plan import BatchPlan, StepBatches
 from ddp_trainer.train.data.loaders.base import Feed, FetchResult, Request
 from ddp_trainer.train.data.loaders.map_reader import SliceReader
-from ddp_trainer.train.data.loaders.step_batches import StepBatches
 from ddp_trainer.train.utils.errors import LoaderWorkerLost, TrainError
 
 _PR_SET_PDEATHSIG: Final = 1

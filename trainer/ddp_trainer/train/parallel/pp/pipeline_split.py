@@ -18,8 +18,7 @@ from torch import Tensor, nn
 from torch.func import functional_call
 
 from ddp_trainer.train.config.config import Config
-from ddp_trainer.train.data.task import Task
-from ddp_trainer.train.data.user_callable import call_user_function, kind_of
+from ddp_trainer.train.data.task import Task, call_user_function, kind_of
 from ddp_trainer.train.deferred_init.materialize import is_deferred, materialize
 from ddp_trainer.train.deferred_init.param_broadcast import init_pieces, send_from_first
 from ddp_trainer.train.distributed.group import Group
@@ -27,8 +26,8 @@ from ddp_trainer.train.mesh.device_mesh import Mesh
 from ddp_trainer.train.mesh.sharded_state import local_shard
 from ddp_trainer.train.parallel.apply_tp import apply_tp
 from ddp_trainer.train.parallel.pipeline_schedule import KINDS, ScheduleKind
-from ddp_trainer.train.parallel.pp.pp_tensor_spec import TensorSpec, without_memory
 from ddp_trainer.train.parallel.pp.pp_zero import StageZero
+from ddp_trainer.train.parallel.pp.stage_transfer import TensorSpec, without_memory
 from ddp_trainer.train.utils.dynamo_stub import uncompiled
 from ddp_trainer.train.utils.errors import BadConfig, BadTask
 

@@ -24,8 +24,8 @@ from ddp_trainer.train.distributed.grad_allreduce import buckets
 from ddp_trainer.train.distributed.group import Group
 from ddp_trainer.train.mesh.device_mesh import Mesh
 from ddp_trainer.train.mesh.sharded_state import from_local, local_shard
-from ddp_trainer.train.observability.comm_wait import CommWaits
-from ddp_trainer.train.parallel.pp.pp_tensor_spec import without_memory
+from ddp_trainer.train.observability.step_timer import CommWaits
+from ddp_trainer.train.parallel.pp.stage_transfer import without_memory
 from ddp_trainer.train.parallel.tensor_parallel import add_up_along
 from ddp_trainer.train.utils.collective_names import ALL_GATHER, REDUCE_SCATTER
 

@@ -9,11 +9,10 @@ import torch
 
 from ddp_trainer.train.config.config import Config
 from ddp_trainer.train.config.option_values import OnBadSample
-from ddp_trainer.train.data.batch_plan import BatchPlan, owned
-from ddp_trainer.train.data.block_order import BlockTable, uniform_blocks
+from ddp_trainer.train.data.batch_plan import BatchPlan, StepBatches, owned
 from ddp_trainer.train.data.loaders.base import Feed
 from ddp_trainer.train.data.loaders.factory import make_feed
-from ddp_trainer.train.data.loaders.step_batches import StepBatches
+from ddp_trainer.train.data.sample_order import BlockTable, uniform_blocks
 from ddp_trainer.train.utils.errors import BadConfig, BadData, BadSample
 
 SAMPLES = 1000

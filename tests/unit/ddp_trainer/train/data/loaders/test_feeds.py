@@ -15,8 +15,7 @@ from torch.utils.data import IterableDataset
 from ddp_trainer.train.config.config import Config
 from ddp_trainer.train.config.option_values import Level, OnBadSample
 from ddp_trainer.train.data.batch_plan import BatchPlan, cut
-from ddp_trainer.train.data.loaders.bad_samples import MOST_TOLD, Skips
-from ddp_trainer.train.data.loaders.base import Feed, FetchResult, Request
+from ddp_trainer.train.data.loaders.base import MOST_TOLD, Feed, FetchResult, Request, Skips
 from ddp_trainer.train.data.loaders.factory import make_feed, sample_count
 from ddp_trainer.train.data.task import rowwise
 from ddp_trainer.train.utils.errors import BadConfig, BadData, BadSample, BadTask, LoaderWorkerLost

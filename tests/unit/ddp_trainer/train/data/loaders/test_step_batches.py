@@ -6,8 +6,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from ddp_trainer.train.data.batch_plan import BatchPlan, digest, owned
-from ddp_trainer.train.data.loaders.step_batches import StepBatches, StepPlan
+from ddp_trainer.train.data.batch_plan import BatchPlan, StepBatches, StepPlan, digest, owned
 from tests.support.train_builders import slice_ids
 
 

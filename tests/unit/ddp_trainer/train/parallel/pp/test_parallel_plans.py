@@ -15,13 +15,12 @@ from ddp_trainer.common.layout_range import LayoutRange
 from ddp_trainer.train.config.config import Config
 from ddp_trainer.train.config.option_values import Recompute
 from ddp_trainer.train.loop.run_context import check_model_devices
-from ddp_trainer.train.mesh.tp_rng import PerRankRng, shared_rng
+from ddp_trainer.train.mesh.device_mesh import PerRankRng, shared_rng
 from ddp_trainer.train.models.gpt import Gpt
 from ddp_trainer.train.parallel.apply_tp import find_plan
 from ddp_trainer.train.parallel.pipeline_schedule import KINDS, check_micro_batches
 from ddp_trainer.train.parallel.pp.pipeline_split import stages_of
-from ddp_trainer.train.parallel.pp.pp_module import StageComputation
-from ddp_trainer.train.parallel.pp.pp_tensor_spec import BetweenStreams, TensorSpec
+from ddp_trainer.train.parallel.pp.stage_transfer import BetweenStreams, StageComputation, TensorSpec
 from ddp_trainer.train.utils.errors import BadConfig, BadTask
 from tests.support.train_builders import Lines
 

@@ -17,39 +17,113 @@ Only this machine makes generations. It makes one only when no member of the las
 never run together. The number of a generation only grows, even over a store without state, because agents report their
 last one. The fence of a generation grows with the nodes' clocks even when no agent is left to report.
 
-A message counts only for the agent of its connection: see :mod:`~ddp_trainer.launch.rendezvous.admission`.
+A message counts only for the agent of its connection. Who is there, may take part and has which name is in
+:mod:`~ddp_trainer.launch.rendezvous.node_registry`; when a group forms and from which nodes, in
+:mod:`~ddp_trainer.launch.rendezvous.group_formation`.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
-from dataclasses import replace
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, replace
 from enum import Enum, auto
 
 from ddp_trainer.common.constants import Exit
-from ddp_trainer.launch.failures.failure_reason import root_cause
+from ddp_trainer.launch.failures import root_cause, shorten
 from ddp_trainer.launch.protocol import messages
 from ddp_trainer.launch.protocol.generation import Assignment
+from ddp_trainer.launch.protocol.message_fields import MESSAGE_CHARACTERS
+from ddp_trainer.launch.protocol.messages import Failure, Over, Part, Verdict
 from ddp_trainer.launch.protocol.timeouts import Timeouts
-from ddp_trainer.launch.rendezvous.admission import (
+from ddp_trainer.launch.rendezvous.group_formation import (
+    MOST_TOLD,
+    Budget,
+    JoinChecks,
+    JoinWindow,
+    WaitingNotifier,
+    form_group,
+    start_messages,
+)
+from ddp_trainer.launch.rendezvous.hang_decision import HangAnalyzer
+from ddp_trainer.launch.rendezvous.node_registry import (
     MOST_AHEAD,
+    Agent,
+    NodeRegistry,
+    claim_name,
     has_other_numbers,
     is_message_valid,
     is_newer_group,
+    median_time_ms,
+    name_is_taken,
+    pass_on_name,
     rejected_agents,
     rejection_reason,
     should_prepare,
 )
-from ddp_trainer.launch.rendezvous.group_formation import form_group, start_messages
-from ddp_trainer.launch.rendezvous.group_progress import GroupProgress
-from ddp_trainer.launch.rendezvous.join_checks import JoinChecks
-from ddp_trainer.launch.rendezvous.join_window import JoinWindow
-from ddp_trainer.launch.rendezvous.name_claims import claim_name, name_is_taken, pass_on_name
-from ddp_trainer.launch.rendezvous.node_registry import Agent, NodeRegistry, median_time_ms
-from ddp_trainer.launch.rendezvous.restart_budget import Budget
-from ddp_trainer.launch.rendezvous.run_end import RunEnd
-from ddp_trainer.launch.rendezvous.waiting_notifications import WaitingNotifier
+
+
+@dataclass(slots=True)
+class GroupProgress:
+    """What the store has learned of a group since it formed."""
+
+    succeeded: set[str] = field(default_factory=set)
+    """Tokens of the members whose workers have all exited with 0."""
+    first_failure: Failure | None = None
+    membership_changed: bool = False
+    """The group stops because a node is lost, new or leaving."""
+    is_graceful: bool = True
+    """All nodes are alive, so the workers can finish their step and save when they stop."""
+    hangs: HangAnalyzer = field(default_factory=HangAnalyzer)
+
+
+class RunEnd:
+    """Result of one run, and the members that are done."""
+
+    def __init__(self, roster: NodeRegistry) -> None:
+        self.over: Over | None = None
+        self.has_parted = False
+        """The run is over, and all members of its last group are done."""
+        self._roster = roster
+        self._said_goodbye: set[str] = set()
+
+    def record_leave(self, token: str) -> None:
+        """Record that an agent has received the end, or leaves before it."""
+        self._said_goodbye.add(token)
+
+    def begin(self, over: Over, restarts: Mapping[str, int]) -> Over:
+        """Return the result as the agents receive it."""
+        over = replace(over, restarts=dict(restarts))
+        if over.failure and len(self._roster.agents) > MOST_TOLD:
+            short = shorten(over.failure.stack, MESSAGE_CHARACTERS)
+            over = replace(over, failure=replace(over.failure, stack=short))
+        self.over = over
+        return over
+
+    def late_messages(self) -> tuple[()] | tuple[Over, Part]:
+        """Return the messages to an agent that connects when the run is over; none while it is not."""
+        if self.over is None:
+            return ()
+        code = self.over.exit_code if self.over.verdict is Verdict.SUCCEEDED else Exit.DO_NOT_RESTART
+        return replace(self.over, late=True, exit_code=code), Part()
+
+    def part(self) -> bool:
+        """Return whether all agents are released now. See :mod:`~ddp_trainer.launch.agent.agent`."""
+        waited_for = [agent for agent in self._roster.members() if agent.peer is not None]
+        if self.has_parted or not all(agent.leaving for agent in waited_for):
+            return False
+        self.has_parted = True
+        return True
+
+    @property
+    def has_missing_member(self) -> bool:
+        """True if the run has succeeded but a node left before it reported the end.
+
+        The pod that replaces the node will connect.
+        """
+        nodes = self._roster.generation.nodes if self._roster.generation else ()
+        has_succeeded = self.over is not None and self.over.verdict is Verdict.SUCCEEDED
+        return has_succeeded and any(node.token not in self._said_goodbye for node in nodes)
 
 
 class RunPhase(Enum):

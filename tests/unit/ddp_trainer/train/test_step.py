@@ -12,20 +12,20 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from ddp_trainer.train.config.options import LARGEST_BATCH
 from ddp_trainer.train.distributed.group import Group
-from ddp_trainer.train.loop.step_consensus import StepDecision, StepReport, _host_buffer, _written, check, decide_step
+from ddp_trainer.train.step import StepDecision, StepReport, _as_tensor, _host_buffer, check, decide_step
 from ddp_trainer.train.utils.errors import PeerFailed, WrongSamples
 
 ALONE = Group(0, 1, "none", torch.device("cpu"))
 
 
-def a_verdict(**changes: float) -> StepDecision:
+def a_decision(**changes: float) -> StepDecision:
     values = {"samples": 4, "digest": 99, "loss": 1.5, "failed": 0, "stop": 0, "save": 0, "skipped": 0, "flaw": 0}
     return StepDecision(**{"busy": (), **values, **changes})  # type: ignore[arg-type] # counts are ints in every use below
 
 
-def test_a_ballot_comes_back_as_the_verdict_of_a_group_of_one() -> None:
-    ballot = StepReport(samples=4, digest=99, loss=torch.tensor(1.5), stop=True)
-    assert decide_step(ballot, ALONE) == a_verdict(stop=1)
+def test_a_report_comes_back_as_the_decision_of_a_group_of_one() -> None:
+    report = StepReport(samples=4, digest=99, loss=torch.tensor(1.5), stop=True)
+    assert decide_step(report, ALONE) == a_decision(stop=1)
 
 
 def test_the_largest_possible_digest_is_exact() -> None:
@@ -37,7 +37,7 @@ def test_the_largest_possible_digest_is_exact() -> None:
 
 
 def test_what_the_step_demands_passes() -> None:
-    check(a_verdict(), step=7, samples=4, digest=99)
+    check(a_decision(), step=7, samples=4, digest=99)
 
 
 @pytest.mark.parametrize(
@@ -50,15 +50,15 @@ def test_what_the_step_demands_passes() -> None:
 )
 def test_anything_else_is_not_committed(changes: dict[str, float], error: type[Exception], words: str) -> None:
     with pytest.raises(error, match=words):
-        check(a_verdict(**changes), step=7, samples=4, digest=99)
+        check(a_decision(**changes), step=7, samples=4, digest=99)
 
 
 @pytest.mark.parametrize(
     "changes", [{"loss": float("nan")}, {"loss": float("-inf")}, {"flaw": 1.0}, {"flaw": math.nan}]
 )
 def test_a_flaw_of_any_rank_is_known_to_all(changes: dict[str, float]) -> None:
-    assert a_verdict().is_finite
-    assert not a_verdict(**changes).is_finite
+    assert a_decision().is_finite
+    assert not a_decision(**changes).is_finite
 
 
 def test_a_flaw_rides_in_the_vote() -> None:
@@ -80,16 +80,16 @@ class Copies(TorchDispatchMode):
         return func(*args, **(kwargs or {}))
 
 
-def test_a_ballot_gets_to_a_device_without_a_wait_for_it() -> None:
+def test_a_report_gets_to_a_device_without_a_wait_for_it() -> None:
     device = torch.device("meta")  # has what is asked of a GPU here: no numbers that the host could read
     loss, flaw = torch.zeros((), device=device), torch.zeros((), device=device)
     with Copies() as copies:
-        written = _written(StepReport(samples=4, digest=99, loss=loss, flaw=flaw), device)
+        written = _as_tensor(StepReport(samples=4, digest=99, loss=loss, flaw=flaw), device)
     assert written.device == device
     assert copies.noted == [True]
 
 
-def test_a_ballot_for_a_gpu_is_sent_from_memory_that_stays_in_its_place(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_report_for_a_gpu_is_sent_from_memory_that_stays_in_its_place(monkeypatch: pytest.MonkeyPatch) -> None:
     asked: list[bool] = []
 
     def empty(size: int, *, dtype: torch.dtype, pin_memory: bool) -> Tensor:

@@ -1,4 +1,6 @@
-"""ResNet-18 and ResNet-50 from "Deep Residual Learning for Image Recognition" (He et al., 2015).
+"""Models of images: a multilayer perceptron, a small convolutional network, ResNet-18 and ResNet-50.
+
+The residual networks are those of "Deep Residual Learning for Image Recognition" (He et al., 2015).
 
 Checkpoints of torchvision's models fit. Names of weights, their initial distribution and the stride in the 3x3
 convolution of a bottleneck ("v1.5") are those of torchvision.
@@ -9,9 +11,79 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import ClassVar, Final
 
+import torch
 from torch import Tensor, nn
 
-from ddp_trainer.train.models.registry import at_least
+from ddp_trainer.train.models.registry import at_least, share
+
+
+class Mlp(nn.Sequential):
+    """Hidden layers of one width, each with ReLU and dropout.
+
+    The input is images ``(n, …)``, the output logits ``(n, classes)``.
+    """
+
+    def __init__(
+        self, *, channels: int, side: int, classes: int, hidden: int = 128, layers: int = 2, dropout: float = 0.2
+    ) -> None:
+        at_least(1, hidden=hidden, layers=layers)
+        share(dropout=dropout)
+        width = channels * side * side
+        parts: list[nn.Module] = []
+        for _ in range(layers):
+            parts += [nn.Linear(width, hidden), nn.ReLU(), nn.Dropout(dropout)]
+            width = hidden
+        super().__init__(*parts, nn.Linear(width, classes))
+
+    def forward(self, images: Tensor) -> Tensor:
+        """Return logits, shape ``(n, classes)``. Images of any shape are flattened.
+
+        Args:
+            images: Float images, ``(n, …)``.
+        """
+        return super().forward(torch.flatten(images, 1))  # type: ignore[no-any-return, no-untyped-call] # torch's
+
+
+class Cnn(nn.Module):
+    """Two 3x3 convolutions, each followed by pooling to half the size, and two linear layers.
+
+    The input is images ``(n, channels, side, side)``, or flat ``(n, channels * side * side)``. The output is logits
+    ``(n, classes)``.
+    """
+
+    def __init__(
+        self, *, channels: int, side: int, classes: int, width: int = 32, hidden: int = 128, dropout: float = 0.25
+    ) -> None:
+        super().__init__()
+        at_least(1, width=width, hidden=hidden)
+        at_least(4, side=side)
+        share(dropout=dropout)
+        self._shape = (channels, side, side)
+        self.features = nn.Sequential(
+            nn.Conv2d(channels, width, 3, padding=1),
+            nn.ReLU(),
+            nn.MaxPool2d(2),
+            nn.Conv2d(width, 2 * width, 3, padding=1),
+            nn.ReLU(),
+            nn.MaxPool2d(2),
+        )
+        self.head = nn.Sequential(
+            nn.Flatten(),
+            nn.Dropout(dropout),
+            nn.Linear(2 * width * (side // 4) ** 2, hidden),
+            nn.ReLU(),
+            nn.Dropout(dropout),
+            nn.Linear(hidden, classes),
+        )
+
+    def forward(self, images: Tensor) -> Tensor:
+        """Return logits, shape ``(n, classes)``.
+
+        Args:
+            images: Float images, ``(n, channels, side, side)`` or flat ``(n, channels * side * side)``.
+        """
+        return self.head(self.features(images.view(-1, *self._shape)))  # type: ignore[no-any-return] # a Module's call
+
 
 _SHRINKS: Final = 32
 """Ratio of the sides of the image and the last feature map.

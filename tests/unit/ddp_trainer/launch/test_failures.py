@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from ddp_trainer.common.constants import FailureReason
-from ddp_trainer.launch.failures import failure_reason, final_report
+from ddp_trainer.launch import failures
 from ddp_trainer.launch.protocol.actions import Finish
 from tests.support.launch_simulation import a_failure
 
@@ -43,25 +43,25 @@ class TestEvidence:
     def test_reasons_are_read_off_codes_and_messages(
         self, code: int, message: str, oom_killed: bool, reason: str
     ) -> None:
-        assert failure_reason.reason_of(code, message, oom_killed=oom_killed) == reason
+        assert failures.reason_of(code, message, oom_killed=oom_killed) == reason
 
     @pytest.mark.parametrize("text", ["", "[]", "{}", '{"message": 3}', "nonsense", '{"message": {}}'])
     def test_an_error_file_that_cannot_be_read_is_none(self, tmp_path: Path, text: str) -> None:
         path = tmp_path / "error.json"
         path.write_text(text)
-        assert failure_reason.read_error_file(path) is None
+        assert failures.read_error_file(path) is None
 
     def test_an_error_file_of_torch_has_the_time_it_was_written(self, tmp_path: Path) -> None:
         path = tmp_path / "error.json"
         note = {"message": {"message": "E: x", "extraInfo": {"py_callstack": "trace", "timestamp": "12"}}}
         path.write_text(json.dumps(note))
         os.utime(path, (12.5, 12.5))
-        assert failure_reason.read_error_file(path) == failure_reason.ErrorFile("E: x", "trace", 12.5)
+        assert failures.read_error_file(path) == failures.ErrorFile("E: x", "trace", 12.5)
 
     def test_the_kernels_count_of_memory_kills_is_read(self, tmp_path: Path) -> None:
         (tmp_path / "memory.events").write_text("low 0\noom 3\noom_kill 2\n")
-        assert failure_reason.oom_kill_count(tmp_path) == 2
-        assert failure_reason.oom_kill_count(tmp_path / "none") == 0
+        assert failures.oom_kill_count(tmp_path) == 2
+        assert failures.oom_kill_count(tmp_path / "none") == 0
 
 
 @pytest.mark.parametrize(
@@ -76,13 +76,13 @@ class TestEvidence:
 )
 def test_a_cause_comes_before_its_consequence_whatever_the_clocks_show(cause: str, consequence: str) -> None:
     later, earlier = a_failure(4, reason=cause, at=2), a_failure(4, reason=consequence, at=1)
-    assert failure_reason.root_cause(later, earlier) == failure_reason.root_cause(earlier, later) == later
+    assert failures.root_cause(later, earlier) == failures.root_cause(earlier, later) == later
 
 
 def test_the_crash_of_a_launcher_is_not_called_a_failure_of_its_rank() -> None:
     message = "The launcher died of SIGKILL, and its workers with it"
     failure = a_failure(1, exit_code=137, reason=FailureReason.LAUNCHER_CRASH, message=message)
-    assert final_report.final_message(Finish(93, failure=failure)) == f"{message}, on worker-0."
+    assert failures.final_message(Finish(93, failure=failure)) == f"{message}, on worker-0."
 
 
 LOADER = """RuntimeError: Caught RuntimeError in DataLoader worker process 0.
@@ -116,4 +116,4 @@ of message
     ],
 )
 def test_the_innermost_error_is_the_message(message: str, innermost: str | None) -> None:
-    assert failure_reason.innermost_error(message) == (message if innermost is None else innermost)
+    assert failures.innermost_error(message) == (message if innermost is None else innermost)

@@ -1,11 +1,14 @@
-"""Classification of a worker's failure by exit code, error file, stderr and kernel counters.
+"""Failures of workers: their class, the cause among several, and how the launcher prints and ends with them.
 
-:func:`reason_of` returns the class of one failure. :func:`root_cause` selects the cause among the failures of several
-ranks.
+:func:`reason_of` returns the class of one failure, by exit code, error file, stderr and kernel counters.
+:func:`root_cause` selects the cause among the failures of several ranks.
 
 When one rank dies, its peers also fail in a collective, within milliseconds and by their own clocks. Therefore a
 failure with the reason "a peer has gone" is never the first failure if there is another one. A worker that SIGTERM
 stopped without a request of its agent, or a rank that exited with 0 before, is also the cause of such a failure.
+
+What the exit code of a worker costs is a table in :mod:`ddp_trainer.launch.protocol.exit_codes`. :func:`finish_of`
+makes the agent's last action, and :func:`lines` the last lines of the launcher.
 """
 
 from __future__ import annotations
@@ -13,6 +16,7 @@ from __future__ import annotations
 import json
 import re
 import signal
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Final
@@ -20,7 +24,9 @@ from typing import Final
 from ddp_trainer.common.constants import Exit, FailureReason
 from ddp_trainer.common.gpu_faults import fault_in, is_out_of_gpu_memory, nccl_config_error
 from ddp_trainer.common.safe_text import clean_text
-from ddp_trainer.launch.protocol.messages import Failure
+from ddp_trainer.launch.protocol import exit_codes
+from ddp_trainer.launch.protocol.actions import Finish
+from ddp_trainer.launch.protocol.messages import Failure, Over, Verdict
 
 CONSEQUENCES: Final = {FailureReason.COLLECTIVE_ERROR, FailureReason.COLLECTIVE_TIMEOUT, FailureReason.SIGTERM}
 """Reasons of failures that need no fault of the worker itself: a peer died, or SIGTERM stopped the worker."""
@@ -275,3 +281,97 @@ def _signal(exit_code: int) -> signal.Signals | None:
         return signal.Signals(exit_code - Exit.SIGNAL_BASE)
     except ValueError:
         return None
+
+
+def lines(finish: Finish, *, restarts: Mapping[str, int], own_stack_shown: bool, own_node: str) -> list[str]:
+    """Return the last lines of the launcher, in order.
+
+    The stack of a failure is included unless a worker of this node has printed it. No worker can print the stack of a
+    hang.
+
+    Args:
+        finish: Last action of the agent.
+        restarts: Number of restarts by cause.
+        own_stack_shown: Whether a worker of this node has printed its stack.
+        own_node: Name of this node.
+    """
+    told = []
+    failure = finish.failure
+    is_hang = failure is not None and failure.reason == FailureReason.HANG
+    if failure and failure.stack and (is_hang or not (own_stack_shown and failure.node == own_node)):
+        told += [f"rank {failure.rank} | {line}" for line in failure.stack.rstrip().splitlines()]
+    told.append(f"Restarts by cause: {by_cause(restarts)}.")
+    return [*told, *filter(None, [final_message(finish)])]
+
+
+def final_message(finish: Finish) -> str:
+    """Describe the first failure and the end of the run; empty if there is nothing to report."""
+    parts = [describe_failure(finish.failure)] if finish.failure else []
+    return " ".join(part for part in [*parts, finish.message] if part)
+
+
+def by_cause(restarts: Mapping[str, int]) -> str:
+    """Format counts by cause, the most frequent first.
+
+    >>> by_cause({"membership": 1, "failure": 3}), by_cause({})
+    ('failure 3, membership 1', 'none')
+    """
+    ranked = sorted(restarts.items(), key=lambda item: (-item[1], item[0]))
+    return ", ".join(f"{cause} {count}" for cause, count in ranked if count) or "none"
+
+
+def describe_failure(failure: Failure) -> str:
+    """Describe in one sentence which worker failed first, and how."""
+    if failure.reason == FailureReason.LAUNCHER_CRASH:
+        return f"{failure.message}, on {failure.node}."
+    if failure.reason == FailureReason.HANG:
+        return f"{failure.message}, and was killed for it."
+    first_line = failure.message.partition("\n")[0].rstrip(".")
+    host = f" ({failure.host})" if failure.host and not failure.node.startswith(failure.host) else ""
+    place = f" ({failure.place})" if failure.place else ""
+    who = f"Rank {failure.rank}{place} on {failure.node}{host}"
+    if failure.reason == FailureReason.EARLY_EXIT:
+        return f"{who} {first_line}."
+    how = describe_exit_code(failure.exit_code)
+    what = first_line if first_line.startswith(how) else f"{how}: {first_line}"
+    hint = " (out of memory)" if failure.reason == FailureReason.HOST_OOM else ""
+    return f"{who} failed first, it {what}{hint}."
+
+
+CODES_OF_A_REQUESTED_STOP: Final = {
+    Exit.TERMINATED,
+    Exit.STALE_GENERATION,
+    Exit.SIGNAL_BASE + signal.SIGKILL,
+    Exit.SIGNAL_BASE + signal.SIGINT,
+    Exit.SIGNAL_BASE + signal.SIGHUP,
+}
+"""Exit codes that are no failure while the agent stops its workers.
+
+Of a worker that exits by itself, :data:`~ddp_trainer.launch.protocol.exit_codes.CAUSE_OF_CODE` classifies the code.
+"""
+
+
+def finish_of(over: Over) -> Finish:
+    """Return the agent's last action after the store's :class:`Over`.
+
+    Its exit code is the store's, see :mod:`ddp_trainer.launch.protocol.exit_codes`. It has a sentence if the agent has
+    not seen the reason itself.
+    """
+    if over.verdict is Verdict.SUCCEEDED:
+        sentence = "The run was complete before this pod came." if over.late else ""
+        return Finish(Exit.SUCCESS, sentence, None, over.restarts)
+    why = "The run was given up before this pod came." if over.late else ""
+    is_hopeless = over.failure is not None and over.failure.exit_code in exit_codes.HOPELESS
+    if over.exit_code == Exit.DO_NOT_RESTART and not over.late and not is_hopeless:
+        spent = sum(over.restarts.get(cause, 0) for cause in exit_codes.CHARGED)
+        why = f"All {spent} restarts are spent." if spent else "The run allows no restarts."
+    if over.failure is not None and not over.late and over.repeats:
+        why = _why_hopeless(over.repeats)
+    return Finish(over.exit_code, why, over.failure, over.restarts)
+
+
+def _why_hopeless(repeats: int) -> str:
+    """Return why an error before the first step ends a run that may still restart."""
+    if repeats == 1:
+        return "No restart can heal this, so none was tried."
+    return f"It came {repeats} times in the same words before the first step, so no further restart was tried."

@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import pytest
 
-from ddp_trainer.launch.failures.failure_reason import EARLY_EXIT
+from ddp_trainer.launch.failures import EARLY_EXIT
 from ddp_trainer.launch.protocol.message_fields import MOST_NAMED
 from ddp_trainer.launch.protocol.messages import (
     Join,
@@ -16,9 +16,9 @@ from ddp_trainer.launch.protocol.messages import (
     Waiting,
     WorkerState,
 )
-from ddp_trainer.launch.rendezvous.state_machine import RunPhase
+from ddp_trainer.launch.rendezvous.group_formation import MOST_TOLD
+from ddp_trainer.launch.rendezvous.membership import RunPhase
 from ddp_trainer.launch.rendezvous.waiting_messages import other_policy_message
-from ddp_trainer.launch.rendezvous.waiting_notifications import MOST_TOLD
 from tests.support.launch_simulation import SimulatedAgent, SimulatedRun, a_policy
 
 

@@ -10,16 +10,15 @@ from pathlib import Path
 import pytest
 
 from ddp_trainer.common.constants import FailureReason
-from ddp_trainer.launch.agent.agent_limits import Limits
-from ddp_trainer.launch.agent.agent_state import AgentStateMachine
-from ddp_trainer.launch.agent.failure_report import FailureBuilder
-from ddp_trainer.launch.failures import failure_reason
+from ddp_trainer.launch import failures
+from ddp_trainer.launch.agent.agent_state import AgentStateMachine, Limits
+from ddp_trainer.launch.agent.termination_report import FailureBuilder
 from ddp_trainer.launch.protocol.generation import Node
 from ddp_trainer.launch.protocol.messages import VERSION, Failure, Hello, WorkerState
 from ddp_trainer.launch.workers.logs import TAIL_LINES, LogForwarder, Prefix
 from tests.support.launch_simulation import a_policy
 
-SAMPLES = Path(__file__).parents[4] / "samples"
+SAMPLES = Path(__file__).parents[3] / "samples"
 TIMEOUT = (SAMPLES / "nccl_watchdog_timeout.txt").read_text()
 CUDA = (SAMPLES / "nccl_watchdog_cuda.txt").read_text()
 
@@ -56,7 +55,7 @@ def ended(exit_code: int, stderr: str) -> Failure:
     ids=["timeout", "ECC", "both", "another abort", "with Python's stacks", "silence"],
 )
 def test_an_abort_has_the_reason_that_stderr_gives(stderr: str, reason: FailureReason, begins: str) -> None:
-    failure = ended(failure_reason.ABORTED, stderr)
+    failure = ended(failures.ABORTED, stderr)
     assert failure.reason == reason
     assert failure.message.startswith(begins)
     assert failure.exit_code == 134
@@ -67,10 +66,7 @@ def test_stderr_counts_for_an_abort_alone() -> None:
 
 
 def test_a_timeout_is_a_consequence_of_what_another_rank_died_of() -> None:
-    assert (
-        failure_reason.reason_of(134, "", oom_killed=False, aborted=failure_reason.abort_in(TIMEOUT))
-        in failure_reason.CONSEQUENCES
-    )
+    assert failures.reason_of(134, "", oom_killed=False, aborted=failures.abort_in(TIMEOUT)) in failures.CONSEQUENCES
 
 
 def test_what_was_written_before_the_end_is_there_at_the_end() -> None:

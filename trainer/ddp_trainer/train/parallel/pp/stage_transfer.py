@@ -1,21 +1,36 @@
-"""Form of the activations between pipeline stages, which may be DTensors.
+"""What passes between the stages of a pipeline: form and timing of the activations, precision and random streams.
 
 Only plain tensors can be sent. A slice leaves its stage as this rank's local tensor, and the next stage restores the
 DTensor: the ranks of both stages have the same arrangement.
+
+All schedules of torch wait for transfers between stages in one private function. :func:`time_transfers` replaces it
+while a schedule runs, and restores it afterwards. On a torch without that function nothing is measured, and a test
+fails.
+
+The schedule calls stages, not the task's losses. The wrappers of :mod:`ddp_trainer.train.transforms.model_transforms`
+around the losses therefore do not reach them; :class:`StageComputation` applies the same to each stage. Activations
+between stages have the dtype of the weights. The receiving stage casts them down again where one process would.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import Self
+from typing import Any, Final, Self
 
 import torch
 from torch import Tensor, nn
 from torch.distributed.device_mesh import DeviceMesh
+from torch.distributed.pipelining import schedules
 from torch.distributed.tensor import DTensor, Placement, Replicate
 
+from ddp_trainer.common.enums import PrecisionName
+from ddp_trainer.common.time_classes import Wait
+from ddp_trainer.train.data.keyed_rng import KeyedRng
 from ddp_trainer.train.mesh.sharded_state import from_local, local_shard
+from ddp_trainer.train.observability.step_timer import CommWaits
+from ddp_trainer.train.transforms.precision import precision_context
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,3 +111,64 @@ def without_memory(tensor: Tensor) -> Tensor:
         tensor: Tensor or DTensor of any shape and dtype.
     """
     return from_local(torch.empty_like(local_shard(tensor), device="meta"), tensor)
+
+
+WAIT: Final = "_wait_batch_p2p"
+
+
+@contextmanager
+def time_transfers(waits: CommWaits) -> Iterator[None]:
+    """Measure how long schedules wait for transfers inside this context."""
+    inner: Any = getattr(schedules, WAIT, None)
+    if inner is None:
+        yield
+        return
+
+    def wait(work: Any) -> None:
+        if not work:
+            return
+        with waits.during(Wait.STAGE):
+            inner(work)
+
+    setattr(schedules, WAIT, wait)
+    try:
+        yield
+    finally:
+        setattr(schedules, WAIT, inner)
+
+
+class StageComputation:
+    """Wrapper of one rank's stages, in place: autocast and keyed random streams."""
+
+    def __init__(self, own: Mapping[int, nn.Module], precision: PrecisionName, seed: int, device: torch.device) -> None:
+        """Wrap the stages in place.
+
+        Args:
+            own: This rank's modules, by their number in the pipeline.
+            precision: The precision in which they compute.
+            seed: The seed of the run.
+            device: The device of the modules.
+        """
+        self._random = KeyedRng(seed, device)
+        self._context = precision_context(precision, device)
+        self._key = 0
+        self._passes = dict.fromkeys(own, 0)
+        for number, module in own.items():
+            module.forward = self._computed(module.forward, number)
+
+    def begin(self) -> None:
+        """Start a step; the random stream of its samples must be the current one."""
+        self._key = torch.initial_seed()
+        self._passes = dict.fromkeys(self._passes, 0)
+
+    def _computed(self, forward: Callable[..., Any], number: int) -> Callable[..., Any]:
+        def run(stream: torch.Tensor) -> Any:
+            if stream.is_meta or not torch.is_grad_enabled():
+                return forward(stream)
+            # Keyed by stage and micro-batch, which every schedule passes in order: all schedules draw the same numbers.
+            self._random.go_on(self._key, number, self._passes[number])
+            self._passes[number] += 1
+            with self._context():
+                return forward(stream)
+
+        return run
