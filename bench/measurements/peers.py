@@ -41,6 +41,7 @@ QUICK_LIMIT_SECONDS: Final = 18 * 60.0
 START_SECONDS: Final = 60.0
 GIVE_UP_SECONDS: Final = 60.0
 QUICK_GIVE_UP_SECONDS: Final = 30.0
+UNDISTURBED_SECONDS: Final = 180.0
 CALM_SECONDS: Final = 3.0
 STORM_SECONDS: Final = 300.0
 QUICK_STORM_SECONDS: Final = 30.0
@@ -97,7 +98,7 @@ def run_cell(cell: Cell, peer: Peer, folder: Path, seed: int) -> dict[str, Any]:
             return {**result, "failed": "did not begin to train"}
         result |= _calm(run)
         _strike(run, cell, result, seed)
-    result |= _final_state(peer, folder, cell.megabytes)
+    result |= _final_state(peer, folder)
     return result
 
 
@@ -148,7 +149,7 @@ print(a["step"] == b["step"], float(difference), torch.equal(a["weights"], b["we
 """
 
 
-def _final_state(peer: Peer, folder: Path, megabytes: int) -> dict[str, Any]:
+def _final_state(peer: Peer, folder: Path) -> dict[str, Any]:
     """Return what the weights say: samples lost and repeated, and how far they are from an undisturbed run's."""
     weights = folder / "weights.pt"
     if not weights.exists():
@@ -161,9 +162,17 @@ def _final_state(peer: Peer, folder: Path, megabytes: int) -> dict[str, Any]:
     calm.mkdir()
     loop = "elastic_run.py" if peer.loop == "elastic_run.py" else "plain.py"
     environment = {
-        **{"BENCH_FOLDER": str(calm), "BENCH_STEPS": str(step), "BENCH_PAUSE": "0", "BENCH_STATE_MB": "0"},
-        **{"BENCH_SAVE_STEPS": str(step), "RANK": "0", "WORLD_SIZE": "1", "LOCAL_RANK": "0"},
-        **{"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": "0", "OMP_NUM_THREADS": "1"},
+        "BENCH_FOLDER": str(calm),
+        "BENCH_STEPS": str(step),
+        "BENCH_SAVE_STEPS": str(step),
+        "BENCH_PAUSE": "0",
+        "BENCH_STATE_MB": "0",
+        "RANK": "0",
+        "WORLD_SIZE": "1",
+        "LOCAL_RANK": "0",
+        "MASTER_ADDR": "127.0.0.1",
+        "MASTER_PORT": "0",
+        "OMP_NUM_THREADS": "1",
     }
     _python(str(LOOPS / loop), **environment)
     same, difference, equal = _python("-c", COMPARE, str(weights), str(calm / "weights.pt")).split()
@@ -184,6 +193,7 @@ def _python(*arguments: str, **environment: str) -> str:
         capture_output=True,
         text=True,
         check=False,
+        timeout=UNDISTURBED_SECONDS,
     )
     if done.returncode:
         raise CannotMeasure(f"The undisturbed run ended with {done.returncode}: {done.stderr.strip()[-500:]}")
@@ -216,7 +226,10 @@ def measure(options: Options) -> Report:
         folder = out / cell.name
         shutil.rmtree(folder, ignore_errors=True)
         started = time.monotonic()
-        result = run_cell(cell, known[cell.peer], folder, options.seed)
+        try:
+            result = run_cell(cell, known[cell.peer], folder, options.seed)
+        except (CannotMeasure, OSError, subprocess.TimeoutExpired) as error:  # the other cells are still to run
+            result = {**asdict(cell), "load": os.getloadavg()[0], "cores": os.cpu_count(), "failed": str(error)}
         result["wall_seconds"] = round(time.monotonic() - started, 1)
         for path in (*folder.glob("*.pt"), *folder.glob("checkpoints"), folder / "undisturbed", folder / "ray"):
             shutil.rmtree(path, ignore_errors=True) if path.is_dir() else path.unlink(missing_ok=True)

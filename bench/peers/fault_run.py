@@ -8,6 +8,7 @@ unless the node itself is lost.
 from __future__ import annotations
 
 import contextlib
+import itertools
 import json
 import os
 import signal
@@ -162,8 +163,11 @@ def fault_run(
     job = Job(folder=folder, ports=ports, python=str(peer.python), loop=str(LOOPS / peer.loop), fast=fast)
     path = os.pathsep.join(filter(None, [str(LOOPS), str(ROOT / "trainer"), os.environ.get("PYTHONPATH")]))
     environment = {
-        **{"PYTHONPATH": path if not peer.environment else str(LOOPS), "OMP_NUM_THREADS": "1"},
-        **{"GLOO_SOCKET_IFNAME": "lo", "BENCH_FOLDER": str(folder), "BENCH_STATE_MB": str(state_megabytes)},
+        "PYTHONPATH": str(LOOPS) if peer.environment else path,
+        "OMP_NUM_THREADS": "1",
+        "GLOO_SOCKET_IFNAME": "lo",
+        "BENCH_FOLDER": str(folder),
+        "BENCH_STATE_MB": str(state_megabytes),
         "BENCH_SAVE_STEPS": str(save_steps(state_megabytes)),
         **({"BENCH_STEPS": str(steps), "BENCH_PAUSE": "0"} if steps else {}),
     }
@@ -191,8 +195,8 @@ def save_steps(state_megabytes: int) -> int:
 def recovered(before: list[Line], begun: float, world: int, *, is_join: bool) -> Callable[[list[Line]], dict[str, Any]]:
     """Return a function from the lines so far to the seconds until any and until all ranks stepped after a fault.
 
-    The step in which the fault fell may still end, since the lost rank may have sent its part. So a step counts from the
-    second one on, or if its process is new.
+    The step of the fault may still end, since the lost rank may have sent its part. So a step counts from the second
+    one on, or if its process is new.
     """
     pids, newest = {line.pid for line in before}, max((line.step for line in before), default=0)
 
@@ -210,7 +214,7 @@ def recovered(before: list[Line], begun: float, world: int, *, is_join: bool) ->
         return {
             "any_seconds": min(line.time for line in after) - begun if after else None,
             "all_seconds": done - begun if done else None,
-            "pause_seconds": max((b - a for a, b in zip(span, span[1:], strict=False)), default=None) if done else None,
+            "pause_seconds": max((b - a for a, b in itertools.pairwise(span)), default=None) if done else None,
             "again_steps": max(0, newest - after[0].step + 1) if after else None,
         }
 

@@ -86,7 +86,7 @@ class Peer:
 
     def diff(self) -> list[str]:
         """Return the change of the plain loop, as a unified diff."""
-        import difflib  # noqa: PLC0415 - for the page only
+        import difflib
 
         plain, changed = ((LOOPS / name).read_text().splitlines() for name in ("plain.py", self.loop))
         return list(difflib.unified_diff(plain, changed, "plain.py", self.loop, lineterm=""))

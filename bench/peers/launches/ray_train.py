@@ -37,7 +37,7 @@ def node(job: Job, place: int) -> Command:
 
 
 def _temporary(job: Job) -> str:
-    return f"/tmp/ray-bench-{job.ports[0]}"  # noqa: S108 - its sockets need a short path
+    return f"/tmp/ray-bench-{job.ports[0]}"  # its sockets need a short path
 
 
 IP = "--node-ip-address=127.0.0.1"

@@ -4,9 +4,9 @@ import os
 from datetime import timedelta
 
 import loop_parts
-import nvidia_resiliency_ext.inprocess as inprocess
 import torch
 import torch.distributed as dist
+from nvidia_resiliency_ext import inprocess
 from torch.nn.parallel import DistributedDataParallel
 
 CHECKPOINT = loop_parts.FOLDER / "checkpoint.pt"
