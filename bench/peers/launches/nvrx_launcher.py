@@ -5,10 +5,10 @@ from __future__ import annotations
 from bench.peers.peer import Command, Job, Peer
 
 
-def node(job: Job, place: int, policy: str = "any-failed") -> Command:
+def node(job: Job, place: int, policy: str = "any-failed", last_call: int = 1) -> Command:
     """Return the agent; it starts a monitor for its rank. The plain script sends no heartbeats."""
     fast = ("--monitor-interval=0.1", "--workers-stop-timeout=1", "--ft-workload-check-interval=1") if job.fast else ()
-    conf = "join_timeout=60,upscaling_enabled=True" + (",last_call_timeout=1" if job.fast else "")
+    conf = "join_timeout=60" + (f",last_call_timeout={last_call}" if job.fast else "")
     return Command(
         (
             *(job.python, "-m", "nvidia_resiliency_ext.fault_tolerance.launcher"),
@@ -26,6 +26,6 @@ PEER = Peer(
     environment="nvrx",
     beside="a monitor per rank",
     settings="`--monitor-interval 0.1`, `--workers-stop-timeout 1`, `--ft-workload-check-interval 1`, "
-    "`last_call_timeout=1`, `upscaling_enabled=True`",
+    "`last_call_timeout=1`",
     source="https://nvidia.github.io/nvidia-resiliency-ext/fault_tolerance/usage_guide.html",
 )
