@@ -26,7 +26,7 @@ export DDP_TEST_SKIPPED = $(abspath $(SKIPPED))
 AGAIN := --last-failed --last-failed-no-failures none
 
 .DEFAULT_GOAL := help
-.PHONY: help demo demo-text picture test test-unit test-processes test-local test-cluster test-cluster-shared test-cluster-alone test-cluster-quiet peers test-peers test-torch test-long torch-table stores clients tools charts lint check bench gpu-report docs manifests image lock release-check sbom checkov site site-check clean
+.PHONY: help demo demo-text picture test test-unit test-processes test-local test-cluster test-cluster-shared test-cluster-alone test-cluster-quiet peers bench-peers test-peers test-torch test-long torch-table stores clients tools charts lint check bench gpu-report docs manifests image lock release-check sbom checkov site site-check clean
 
 help: ## Show the verbs
 	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/  make \1\t\2/p' $(MAKEFILE_LIST) | expand -t 24
@@ -75,6 +75,8 @@ test-cluster-quiet: $(READY) ## Those that compare how long ranks take, and so n
 	@$(BIN)/python -m pytest -q $(RERUNS) -m quiet tests/cluster
 
 peers: $(PEERS)/.ready ## Install Lightning, Accelerate, transformers, W&B and MLflow in build/peers, beside what .venv has
+
+bench-peers: $(patsubst bench/peers/requirements/%.txt,build/peer-%/.ready,$(wildcard bench/peers/requirements/*.txt)) ## Install torchft, nvidia-resiliency-ext and Ray Train, each in build/peer-NAME, for `make bench BENCH=peers`; 3 GB
 
 test-peers: $(PEERS)/.ready ## Tests with other libraries, after `make peers`
 	@$(PEERS)/bin/python -m pytest -q tests/peers
@@ -163,6 +165,11 @@ $(PEERS)/.ready: $(READY) constraints-peers.txt
 		> "$$($(PEERS)/bin/python -c 'import sysconfig; print(sysconfig.get_path("purelib"))')/venv_of_ours.pth"
 	@$(BIN)/python -m pip --python $(PEERS)/bin/python install $(PIP_FLAGS) \
 		--constraint constraints.txt --constraint constraints-peers.txt --group bench
+	@touch $@
+
+build/peer-%/.ready: bench/peers/requirements/%.txt
+	@$(PYTHON) -m venv --clear $(@D)
+	@$(@D)/bin/python -m pip install $(PIP_FLAGS) --requirement $<
 	@touch $@
 
 build/torch-%/.ready: pyproject.toml constraints.txt

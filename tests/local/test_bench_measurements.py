@@ -23,6 +23,10 @@ SMALLEST: Final = {
     "metrics": ("", "measure_autolog = lambda *_: None"),
     "overhead": ("--only tiny", "OURS, one = ('ours',), one_run; one_run = lambda *what: one(*what[:3], 20)"),
     "parallel": ("--only replicate2_tp2", "QUICK_STEPS, LAYOUTS = 1, {'replicate2_tp2': ('--parallel', 'tp=2')}"),
+    "peers": (
+        "--only torchrun,worker_killed --out build/bench-peers-smallest",
+        "CALM_SECONDS, QUICK_GIVE_UP_SECONDS = 0.5, 1.0; shutil.rmtree(ROOT / 'build/bench-peers-smallest', True)",
+    ),
     "recovery": ("--only script_killed", ""),
     "redaction": ("", "BYTES = 1000"),
     "rendezvous": ("", "QUICK_AGENTS, HANDSHAKES = (4,), 1"),

@@ -1,0 +1,262 @@
+"""The same faults for this project and its peers: time to the next step, steps done again, samples, weights, cost.
+
+One model, one data set and one plain loop (``bench/peers/loops/plain.py``) with its own checkpoint. Two nodes of one
+worker each run on this machine, over gloo. Each combination of peer, settings, fault, size of the state and repeat is a
+cell with one result file and its logs under ``build/bench-peers``. A cell with a result is not run again, so an
+interrupted measurement continues where it was. Remove the folder to start from the beginning.
+
+``make bench-peers`` installs the peers. ``--quick`` runs each fault once with a state of 1 MB, for at most 20 minutes;
+the whole takes at most three hours, and starts no cell after that. ``--only`` names peers, faults or both. ``python -m
+bench.peers.page`` writes docs/peers.md from the results.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any, Final
+
+from bench.harness import CannotMeasure, Options, Report, machine
+from bench.peers.fault_run import FaultRun, fault_run, kept_steps, recovered, save_steps, storm
+from bench.peers.peer import FAULTS, LOOPS, ROOT, Peer, peers
+
+SUMMARY = "the same faults for torchrun, ft_launcher, torchft, Ray Train and ours: recovery, samples, weights, cost"
+
+HAS_OUT: Final = True
+OUT: Final = ROOT / "build" / "bench-peers"
+PARTS: Final = (*peers(), *FAULTS)
+REPEATS: Final = 5
+LARGE_FAULTS: Final = ("worker_killed", "node_killed", "node_joins")
+"""Faults that the whole measurement also injects with the large state, because of the three hours."""
+STATES_MEGABYTES: Final = (1, 500)
+LIMIT_SECONDS: Final = 3 * 3600.0
+QUICK_LIMIT_SECONDS: Final = 18 * 60.0
+START_SECONDS: Final = 120.0
+GIVE_UP_SECONDS: Final = 60.0
+QUICK_GIVE_UP_SECONDS: Final = 30.0
+UNDISTURBED_SECONDS: Final = 180.0
+CALM_SECONDS: Final = 3.0
+STORM_SECONDS: Final = 300.0
+QUICK_STORM_SECONDS: Final = 30.0
+EVERY_SECONDS: Final = 10.0
+
+
+@dataclass(frozen=True, slots=True)
+class Cell:
+    """One run, which has one result."""
+
+    peer: str
+    fault: str
+    megabytes: int
+    fast: bool
+    repeat: int
+    quick: bool
+
+    @property
+    def name(self) -> str:
+        """Name of its files."""
+        kind = "fast" if self.fast else "default"
+        return f"{'quick-' if self.quick else ''}{self.peer}-{kind}-{self.fault}-{self.megabytes}mb-{self.repeat}"
+
+
+def plan(options: Options) -> list[Cell]:
+    """Return all cells, round by round, with the peers of a round in random order."""
+    chosen = options.parts(PARTS)
+    names = [name for name in chosen if name in peers()] or list(peers())
+    faults = [name for name in chosen if name in FAULTS] or list(FAULTS)
+    single = [fault for fault in faults if fault != "storm"]
+    cells: list[Cell] = []
+    for repeat in range(1 if options.quick else REPEATS):
+        turn = [Cell(name, fault, 1, True, repeat, options.quick) for name in names for fault in single]
+        if not options.quick:
+            large = [fault for fault in LARGE_FAULTS if fault in faults]
+            turn += [Cell(name, fault, STATES_MEGABYTES[1], True, repeat, False) for name in names for fault in large]
+        if repeat == 0 and "storm" in faults:
+            turn += [Cell(name, "storm", 1, True, repeat, options.quick) for name in names]
+        options.random.shuffle(turn)
+        cells += turn
+    if not options.quick:  # the settings that a peer has without being told, once, at the end
+        cells += [Cell(name, fault, 1, False, 0, False) for name in names for fault in single]
+    return cells
+
+
+def run_cell(cell: Cell, peer: Peer, folder: Path, seed: int) -> dict[str, Any]:
+    """Run a cell and return its result."""
+    result: dict[str, Any] = {**asdict(cell), "load": os.getloadavg()[0], "cores": os.cpu_count()}
+    if reason := peer.cannot.get(cell.fault):
+        return {**result, "cannot": reason}
+    nodes = 1 if cell.fault == "node_joins" else 2
+    with fault_run(peer, folder, state_megabytes=cell.megabytes, nodes=nodes, fast=cell.fast) as run:
+        if run.wait(lambda lines: _whole(lines, nodes), START_SECONDS) is None:
+            return {**result, "failed": "did not begin to train"}
+        result |= _calm(run)
+        _strike(run, cell, result, seed)
+    result |= _final_state(peer, folder)
+    return result
+
+
+def _whole(lines: list[Any], world: int) -> float | None:
+    ranks = {line.rank for line in lines[-20 * world :] if line.world == world and line.step > 10}
+    return 1.0 if len(ranks) == world else None
+
+
+def _calm(run: FaultRun) -> dict[str, float]:
+    before, begun = run.usage(), time.time()
+    run.wait(lambda _: None, CALM_SECONDS)
+    after, ended = run.usage(), time.time()
+    steps = max(1, kept_steps(run.poll(), begun, ended))
+    return {
+        "calm_rate": steps / (ended - begun),
+        "memory_bytes": after["memory"],
+        "cpu_seconds_per_step": (after["seconds"] - before["seconds"]) / steps,
+    }
+
+
+def _strike(run: FaultRun, cell: Cell, result: dict[str, Any], seed: int) -> None:
+    before, begun = list(run.poll()), time.time()
+    if cell.fault == "storm":
+        faults = storm(run, QUICK_STORM_SECONDS if cell.quick else STORM_SECONDS, EVERY_SECONDS, seed)
+        ended = time.time()
+        kept = kept_steps(run.poll(), begun, ended)
+        result |= {"faults": faults, "goodput": kept / ((ended - begun) * result["calm_rate"])}
+        before, begun = list(run.lines), ended  # does it train again, without another fault?
+        outcome = recovered(before, begun, 2, is_join=False)
+    else:
+        run.inject(cell.fault)
+        world = 1 if cell.fault == "node_killed" else 2
+        outcome = recovered(before, begun, world, is_join=cell.fault == "node_joins")
+    limit = QUICK_GIVE_UP_SECONDS if cell.quick else GIVE_UP_SECONDS
+    run.wait(lambda lines: outcome(lines)["all_seconds"], limit)
+    result |= outcome(run.lines)
+    steps = save_steps(cell.megabytes)
+    newest = run.lines[-1].step if run.lines else 0
+    if result["any_seconds"] is not None:  # until rank 0 has written its weights once more
+        run.wait(lambda lines: 1.0 if lines[-1].step > newest + steps else None, 10.0)
+
+
+COMPARE: Final = """
+import os, sys, torch
+a, b = (torch.load(f, weights_only=True) for f in sys.argv[1:])
+difference = (a["weights"] - b["weights"]).abs().max() / b["weights"].abs().max()
+print(a["step"] == b["step"], float(difference), torch.equal(a["weights"], b["weights"]))
+"""
+
+
+def _final_state(peer: Peer, folder: Path) -> dict[str, Any]:
+    """Return what the weights say: samples lost and repeated, and how far they are from an undisturbed run's."""
+    weights = folder / "weights.pt"
+    if not weights.exists():
+        return {}
+    read = (
+        "import sys, torch; s = torch.load(sys.argv[1], weights_only=True); print(s['step'], s['lost'], s['repeated'])"
+    )
+    step, lost, repeated = map(int, _python("-c", read, str(weights)).split())
+    calm = folder / "undisturbed"
+    calm.mkdir()
+    loop = "elastic_run.py" if peer.loop == "elastic_run.py" else "plain.py"
+    environment = {
+        "BENCH_FOLDER": str(calm),
+        "BENCH_STEPS": str(step),
+        "BENCH_SAVE_STEPS": str(step),
+        "BENCH_PAUSE": "0",
+        "BENCH_STATE_MB": "0",
+        "RANK": "0",
+        "WORLD_SIZE": "1",
+        "LOCAL_RANK": "0",
+        "MASTER_ADDR": "127.0.0.1",
+        "MASTER_PORT": "0",
+        "OMP_NUM_THREADS": "1",
+    }
+    _python(str(LOOPS / loop), **environment)
+    same, difference, equal = _python("-c", COMPARE, str(weights), str(calm / "weights.pt")).split()
+    return {
+        "final_step": step,
+        "lost_samples": lost,
+        "repeated_samples": repeated,
+        "weights_difference": float(difference) if same == "True" else None,
+        "weights_equal": equal == "True",
+    }
+
+
+def _python(*arguments: str, **environment: str) -> str:
+    path = os.pathsep.join(filter(None, [str(LOOPS), str(ROOT / "trainer"), os.environ.get("PYTHONPATH")]))
+    done = subprocess.run(
+        [sys.executable, *arguments],
+        env={**os.environ, "PYTHONPATH": path, **environment},
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=UNDISTURBED_SECONDS,
+    )
+    if done.returncode:
+        raise CannotMeasure(f"The undisturbed run ended with {done.returncode}: {done.stderr.strip()[-500:]}")
+    return done.stdout
+
+
+def results(out: Path) -> Iterator[dict[str, Any]]:
+    """Return the results of all cells so far."""
+    for file in sorted(out.glob("*.json")):
+        yield json.loads(file.read_text())
+
+
+def measure(options: Options) -> Report:
+    """Run every cell that has no result yet."""
+    out, known = (options.out or OUT).resolve(), peers()
+    out.mkdir(parents=True, exist_ok=True)
+    limit = QUICK_LIMIT_SECONDS if options.quick else LIMIT_SECONDS
+    cells, begun, left = plan(options), time.monotonic(), 0
+    for name in {cell.peer for cell in cells}:
+        if missing := known[name].missing():
+            options.progress(missing)
+    cells = [cell for cell in cells if not known[cell.peer].missing()]
+    for number, cell in enumerate(cells, 1):
+        file = out / f"{cell.name}.json"
+        if file.exists():
+            continue
+        if time.monotonic() - begun > limit:
+            left += 1
+            continue
+        folder = out / cell.name
+        shutil.rmtree(folder, ignore_errors=True)
+        started = time.monotonic()
+        try:
+            result = run_cell(cell, known[cell.peer], folder, options.seed)
+        except (CannotMeasure, OSError, subprocess.TimeoutExpired) as error:  # the other cells are still to run
+            result = {**asdict(cell), "load": os.getloadavg()[0], "cores": os.cpu_count(), "failed": str(error)}
+        result["wall_seconds"] = round(time.monotonic() - started, 1)
+        for path in (*folder.glob("*.pt"), *folder.glob("checkpoints"), folder / "undisturbed", folder / "ray"):
+            shutil.rmtree(path, ignore_errors=True) if path.is_dir() else path.unlink(missing_ok=True)
+        draft = file.with_suffix(".partial")
+        draft.write_text(json.dumps(result, indent=1))
+        draft.replace(file)
+        shown = {key: result.get(key) for key in ("any_seconds", "all_seconds", "again_steps", "goodput", "failed")}
+        options.progress(f"{number}/{len(cells)} {cell.name}, load {result['load']:.1f}: {shown}")
+    if left:
+        options.progress(f"{left} cells are left after {limit / 60:.0f} minutes; run the same command again.")
+    return _report(out, options, left)
+
+
+def _report(out: Path, options: Options, left: int) -> Report:
+    report = Report(details={"left_cells": left, "machine_at_end": machine()})
+    groups: dict[str, list[dict[str, Any]]] = {}
+    for result in results(out):
+        if result["quick"] == options.quick and result["fast"] and "cannot" not in result:
+            groups.setdefault(f"{result['peer']}_{result['fault']}_{result['megabytes']}mb", []).append(result)
+    for name, found in groups.items():
+        report.figure(f"{name}_runs_count", len(found))
+        report.figure(f"{name}_recovered_ratio", sum(r.get("all_seconds") is not None for r in found) / len(found))
+        for key in ("any_seconds", "all_seconds", "again_steps", "lost_samples", "repeated_samples"):
+            if values := [result[key] for result in found if result.get(key) is not None]:
+                report.figure(f"{name}_{key}", values)
+        if values := [result["goodput"] for result in found if "goodput" in result]:
+            report.figure(f"{name}_goodput_ratio", values)
+    if not groups:
+        raise CannotMeasure("No peer is installed.")
+    return report

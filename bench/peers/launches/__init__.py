@@ -1,0 +1,1 @@
+"""The peers of ``bench peers``, one module each."""

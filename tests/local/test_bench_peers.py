@@ -1,0 +1,60 @@
+"""Every peer of ``bench peers`` trains undisturbed for 20 steps, with each sample once."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+import torch
+
+from bench.peers import page
+from bench.peers.fault_run import Line, fault_run, recovered
+from bench.peers.peer import peers
+
+STEPS = 20
+
+
+@pytest.mark.parametrize("name", peers())
+def test_a_peer_trains_undisturbed(name: str, tmp_path: Path) -> None:
+    peer = peers()[name]
+    if missing := peer.missing():
+        pytest.skip(missing)
+    weights = tmp_path / "run" / "weights.pt"
+    with fault_run(peer, tmp_path / "run", state_megabytes=1, steps=STEPS) as run:
+        done = run.wait(lambda _: 1.0 if weights.exists() and _step(weights) == STEPS else None, timeout=150)
+        logs = "\n".join(log.read_text()[-2000:] for log in sorted(run.job.folder.glob("*.log")))
+        assert done, logs
+    state = torch.load(weights, weights_only=True)
+    assert (state["lost"], state["repeated"]) == (0, 0)
+
+
+def _step(weights: Path) -> int:
+    return int(torch.load(weights, weights_only=True)["step"])
+
+
+def test_the_step_of_the_fault_does_not_count_as_recovery() -> None:
+    before = [Line(10, 1.0, rank, 2, 100 + rank, rank) for rank in (0, 1)]
+    outcome = recovered(before, 2.0, 2, is_join=False)
+    in_flight = [*before, Line(11, 2.1, 0, 2, 100, 0)]
+    assert outcome(in_flight)["any_seconds"] is None
+    restarted = [*in_flight, Line(8, 5.0, 0, 2, 200, 0), Line(8, 5.5, 1, 2, 201, 1)]
+    assert [outcome(restarted)[key] for key in ("any_seconds", "all_seconds", "again_steps")] == [3.0, 3.5, 3]
+
+
+def test_the_page_first_names_what_a_peer_does_better() -> None:
+    common = {"fault": "worker_killed", "megabytes": 1, "fast": True, "load": 0.1, "cores": 2}
+    runs = [
+        {**common, "peer": "torchft", "any_seconds": 0.5, "all_seconds": 4.0},
+        {**common, "peer": "ours_elastic", "any_seconds": 1.0, "all_seconds": 2.0},
+    ]
+    written = page.page(runs, peers())
+    first = written.partition("## Method")[0]
+    assert "torchft: worker killed, 1 MB, any rank, s: 0.5; kubectl ddp, elastic.run: 1." in first
+    assert "all ranks" not in first
+    assert "kubectl ddp, elastic.run" in page.bars(runs, peers())
+
+
+def test_the_page_says_so_where_only_a_peer_survives() -> None:
+    common = {"fault": "rank_hung", "megabytes": 1, "fast": True, "load": 0.1, "cores": 2}
+    runs = [{**common, "peer": "torchft", "all_seconds": 4.0}, {**common, "peer": "ours_elastic", "all_seconds": None}]
+    assert any("all ranks" in line and line.endswith(f"{page.NONE}.") for line in page.ahead(runs, peers()))
