@@ -77,7 +77,7 @@ def _make_metrics_renderer(first: int, world: int) -> Callable[[str], bytes]:
     from ddp_trainer.common.time_classes import Phase
     from ddp_trainer.metrics import attach
     from ddp_trainer.metrics.serve.collector import Exposition
-    from ddp_trainer.metrics.serve.name_filter import Selection, families_in
+    from ddp_trainer.metrics.serve.server import Selection, families_in
 
     with tempfile.TemporaryDirectory() as folder:
         agent = attach.agent_recorder(Path(folder), {})

@@ -15,7 +15,7 @@ from ddp_trainer.common.constants import GroupState
 from ddp_trainer.common.metric_names import Metric, MetricLabel
 from ddp_trainer.common.time_classes import JobTime
 from ddp_trainer.metrics.families.family import Family, Kind, Scope
-from ddp_trainer.metrics.families.registry import FAMILIES
+from ddp_trainer.metrics.families.pod_families import FAMILIES
 
 PODS: Final = 125
 RANKS_OF_EACH: Final = 8

@@ -8,7 +8,7 @@ from torch.distributed.fsdp import FSDPModule, fully_shard
 
 from bench.workloads.overhead_workload import Clock, Timed, Workload
 from bench.workloads.trainer_loops import PlainTask, SameOptimizerTask, plain_steps, run_trainer
-from ddp_trainer.common.layout_range import LayoutRange
+from ddp_trainer.common.parallel_dims import LayoutRange
 
 
 def bare_fsdp(work: Workload, clock: Clock) -> None:

@@ -25,7 +25,7 @@ from bench.workloads.overhead_workload import (
     optimizer_of,
     world_size,
 )
-from ddp_trainer.common.layout_range import LayoutRange
+from ddp_trainer.common.parallel_dims import LayoutRange
 from ddp_trainer.metrics.attach import rank_recorder
 from ddp_trainer.train.api import run
 from ddp_trainer.train.config.config import Config

@@ -32,7 +32,7 @@ from ddp_controller.ddpjob_status import (
 from ddp_controller.executor import merge_same, report_event
 from ddp_controller.world import MOST_REASON_CHARACTERS
 from ddp_trainer.common.constants import Annotation
-from ddp_trainer.common.safe_text.control_chars import escape_control_chars
+from ddp_trainer.common.safe_text import escape_control_chars
 from kubectl_ddp.backends.cluster import ClusterBackend
 from kubectl_ddp.backends.cluster.http.api import Api, collection
 from kubectl_ddp.backends.cluster.http.api_errors import Conflict, Expired

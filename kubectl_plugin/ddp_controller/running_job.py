@@ -11,8 +11,7 @@ from functools import lru_cache
 from typing import Any, Final
 
 from ddp_trainer.common.constants import Annotation
-from ddp_trainer.common.layout_range import LayoutRange
-from ddp_trainer.common.parallel_dims import LayoutError
+from ddp_trainer.common.parallel_dims import LayoutError, LayoutRange
 from kubectl_ddp.engines import EngineKind
 from kubectl_ddp.kube import job_kinds
 from kubectl_ddp.kube.kueue_queue import KUEUE_QUEUE, is_resizable

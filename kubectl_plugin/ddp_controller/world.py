@@ -19,7 +19,7 @@ from ddp_controller.quota import ClusterQueueState, cluster_queues
 from ddp_controller.running_job import RunningJob, running_job
 from ddp_trainer.common.constants import Annotation, GroupState, Label
 from ddp_trainer.common.metric_names import Metric
-from ddp_trainer.common.safe_text.control_chars import escape_control_chars
+from ddp_trainer.common.safe_text import escape_control_chars
 from kubectl_ddp.backends.cluster.http.api import Api, collection
 from kubectl_ddp.backends.cluster.http.resources import Discovery
 from kubectl_ddp.backends.cluster.read.jobs import ddpjobs_path, path, with_type_meta

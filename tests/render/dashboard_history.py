@@ -12,8 +12,7 @@ from dataclasses import dataclass, replace
 from typing import Final
 
 from ddp_trainer.metrics.families.family import Family, Kind, Scope
-from ddp_trainer.metrics.families.pod_families import SUMMED, of_pod
-from ddp_trainer.metrics.families.registry import FAMILIES
+from ddp_trainer.metrics.families.pod_families import FAMILIES, SUMMED, of_pod
 from tests.support.prometheus_history import STEP_SECONDS
 
 SECONDS: Final = 4500

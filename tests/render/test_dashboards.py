@@ -13,7 +13,7 @@ from urllib.parse import parse_qsl, urlsplit
 import pytest
 
 from ddp_trainer.metrics.families.family import Kind
-from ddp_trainer.metrics.families.registry import FAMILIES
+from ddp_trainer.metrics.families.pod_families import FAMILIES
 from tests.render.dashboard_history import GPUS
 from tests.support.dashboards import BUILT_IN, DASHBOARDS, Question, panels, questions
 from tests.support.helm import ROOT, Helm, Object

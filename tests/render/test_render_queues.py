@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from ddp_trainer.common.constants import Label, Role
-from ddp_trainer.common.layout_range import LayoutRange
+from ddp_trainer.common.parallel_dims import LayoutRange
 from kubectl_ddp import engines
 from kubectl_ddp.engines import Engine
 from kubectl_ddp.errors import UsageError

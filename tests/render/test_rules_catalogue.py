@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from ddp_trainer.metrics.families.family import Kind
-from ddp_trainer.metrics.families.registry import FAMILIES
+from ddp_trainer.metrics.families.pod_families import FAMILIES
 from tests.support import rule_files
 from tests.support.helm import Helm
 from tests.support.rule_files import PLATFORM, groups, matchers_of, metrics_of, rules

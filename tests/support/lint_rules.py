@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from ddp_trainer.common.lint.model import Check, Facts, Finding, run_checks
+from ddp_trainer.common.lint import Check, Facts, Finding, run_checks
 
 Case = tuple[str, dict[str, str], dict[str, Any], str]
 """A rule, variables, facts, and what its sentence must say."""

@@ -1,4 +1,4 @@
-"""Tables of ``docs/metrics.md``, from the catalogue in :mod:`ddp_trainer.metrics.families.registry`."""
+"""Tables of ``docs/metrics.md``, from the catalogue in :mod:`ddp_trainer.metrics.families.pod_families`."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from typing import Final
 
 from ddp_trainer.metrics.families.family import Family, Scope
-from ddp_trainer.metrics.families.registry import FAMILIES
+from ddp_trainer.metrics.families.pod_families import FAMILIES
 
 SCOPES: Final = {
     Scope.RANK: ("Of every rank", "These also carry `rank`, the global rank."),

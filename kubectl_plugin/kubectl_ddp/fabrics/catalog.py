@@ -16,7 +16,7 @@ from fnmatch import fnmatchcase
 from pathlib import Path
 from typing import Any, Final
 
-from ddp_trainer.common.lint.sources import env
+from ddp_trainer.common.lint import env
 from kubectl_ddp.errors import suggest_known
 
 

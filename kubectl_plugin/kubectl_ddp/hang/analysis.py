@@ -8,8 +8,7 @@ from enum import StrEnum
 from typing import Final
 
 from ddp_trainer.common.constants import FailureReason
-from ddp_trainer.common.hanging.diagnosis import BlockingRank, all_waiting_message, find_culprits
-from ddp_trainer.common.hanging.rank_status import RankStatus
+from ddp_trainer.common.hanging import BlockingRank, RankStatus, all_waiting_message, find_culprits
 from kubectl_ddp.hang.collector import HangSnapshot, RankReport
 from kubectl_ddp.status.job_state import JobState
 from kubectl_ddp.status.termination_message import FirstError

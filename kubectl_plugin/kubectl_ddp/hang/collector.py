@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final
 
-from ddp_trainer.common.hanging.rank_status import RankStatus, parse_rank_status
+from ddp_trainer.common.hanging import RankStatus, parse_rank_status
 from ddp_trainer.common.safe_text import redact_object
 from kubectl_ddp.backends.base import Backend
 from kubectl_ddp.errors import DdpError

@@ -16,7 +16,7 @@ from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any, Final
 
-from ddp_trainer.common.safe_text.objects import redact_object
+from ddp_trainer.common.safe_text import redact_object
 from kubectl_ddp.backends.local.paths import local_jobs_directory
 from kubectl_ddp.kube import job_kinds
 from kubectl_ddp.kube.objects import Object

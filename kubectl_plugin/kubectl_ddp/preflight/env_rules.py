@@ -1,7 +1,7 @@
 """Lint rules for environment variables that make a job slow or fragile, or that nothing reads.
 
 :func:`environment_findings` applies them to a job, with those that ``ddp-launch`` applies again in the pod
-(:mod:`ddp_trainer.common.lint.start_rules`). ``docs/lint.md`` lists all rules.
+(:mod:`ddp_trainer.common.lint`). ``docs/lint.md`` lists all rules.
 """
 
 from __future__ import annotations
@@ -13,11 +13,23 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, Final
 
+from ddp_trainer.common import lint
 from ddp_trainer.common.constants import Env
-from ddp_trainer.common.lint import sources
-from ddp_trainer.common.lint.model import Check, Environment, Facts, Finding, Severity, run_checks
-from ddp_trainer.common.lint.start_rules import START_CHECKS
-from ddp_trainer.common.lint.values import forces_ll128, is_one, is_yes, is_zero, number, split_list
+from ddp_trainer.common.lint import (
+    START_CHECKS,
+    Check,
+    Environment,
+    Facts,
+    Finding,
+    Severity,
+    forces_ll128,
+    is_one,
+    is_yes,
+    is_zero,
+    number,
+    run_checks,
+    split_list,
+)
 from kubectl_ddp.spec.model import JobSpec
 from kubectl_ddp.util import finding
 from kubectl_ddp.util.yaml_text import read_yaml
@@ -72,7 +84,7 @@ def _check_names(environment: Environment, _: Facts) -> Iterator[Finding]:
     for name in variables:
         if name in names["gone"]:
             what, _dot, fix = names["gone"][name].partition(". ")
-            yield _warn("N02", name, f"{name} is {what}.", sources.ENV, fix)
+            yield _warn("N02", name, f"{name} is {what}.", lint.ENV, fix)
         elif name.startswith("NCCL_"):
             if name[5:] not in names["nccl"] and not name.startswith(tuple(names["others"])):
                 near = difflib.get_close_matches(name, [f"NCCL_{known}" for known in names["nccl"]], 1, _CLOSE)
@@ -83,7 +95,7 @@ def _check_names(environment: Environment, _: Facts) -> Iterator[Finding]:
             # Only with a suggestion: torch adds names, and a newer name is not an error.
             for near_name in difflib.get_close_matches(name, names["torch"], 1, _CLOSE):
                 message, fix = f"torch does not know {name}.", f"Did you mean {near_name}?"
-                yield _warn("T17", name, message, sources.TORCH_NCCL, fix)
+                yield _warn("T17", name, message, lint.TORCH_NCCL, fix)
 
 
 def _check_allocator_keys(environment: Environment, _: Facts) -> Iterator[Finding]:
@@ -94,9 +106,7 @@ def _check_allocator_keys(environment: Environment, _: Facts) -> Iterator[Findin
             if key not in (known := known_names()["allocator"]):
                 near = difflib.get_close_matches(key, known, n=1)
                 message = f"{name} has the key {key}, and torch refuses keys that it does not know."
-                yield _warn(
-                    "T18", name, message, sources.TORCH_CUDA, f"Did you mean {near[0]}?" if near else "Delete it."
-                )
+                yield _warn("T18", name, message, lint.TORCH_CUDA, f"Did you mean {near[0]}?" if near else "Delete it.")
 
 
 def _check_ranges(environment: Environment, _: Facts) -> Iterator[Finding]:
@@ -105,38 +115,38 @@ def _check_ranges(environment: Environment, _: Facts) -> Iterator[Finding]:
         value = environment.get(name, "").strip()
         if value and ((found := number(value)) is None or not least <= found <= most):
             message = f"{name}={value} is out of range: it may be {least} to {most}."
-            yield Finding("N31", name, message, "Correct it, or delete it.", sources.ENV)
+            yield Finding("N31", name, message, "Correct it, or delete it.", lint.ENV)
     for name, choices in names["choices"].items():
         value = environment.get(name, "").strip()
         if name in _LEVELS and number(value) is not None:
             message = f"{name}={value} is a number, whose meaning has changed between versions; above 4 all mean SYS."
-            yield _warn("N06", name, message, sources.env("NCCL_P2P_LEVEL"), "Use LOC, NVL, PIX, PXB, PHB or SYS.")
+            yield _warn("N06", name, message, lint.env("NCCL_P2P_LEVEL"), "Use LOC, NVL, PIX, PXB, PHB or SYS.")
         elif value and value.upper() not in choices:
             message = f"{name}={value} is none of {', '.join(choices)}."
-            yield Finding("N32", name, message, "Correct it, or delete it.", sources.ENV)
+            yield Finding("N32", name, message, "Correct it, or delete it.", lint.ENV)
 
 
 def _check_switched_off(environment: Environment, _: Facts) -> Iterator[Finding]:
     for name, what in (("NCCL_P2P_DISABLE", "NVLink and PCI peer access"), ("NCCL_SHM_DISABLE", "shared memory")):
         if is_one(environment.get(name, "")):
             message = f"{name}=1 switches off {what} between the GPUs of a node, and all goes another, slower way."
-            yield _warn("N04", name, message, sources.env("NCCL_P2P_DISABLE"))
+            yield _warn("N04", name, message, lint.env("NCCL_P2P_DISABLE"))
     # The recipe for TCPX on GCP sets exactly these variables. Another rule reports LL128.
     if not any(name.startswith("NCCL_GPUDIRECTTCPX_") for name in environment):
         for name in ("NCCL_ALGO", "NCCL_PROTO"):
             if (value := environment.get(name, "")) and not forces_ll128(value):
                 message = f"{name}={value} overrides NCCL's choice at every size, and fails where it is unavailable."
-                yield _warn("N05", name, message, sources.env("NCCL_ALGO"))
+                yield _warn("N05", name, message, lint.env("NCCL_ALGO"))
     if is_zero(environment.get("NCCL_NVLS_ENABLE", "")) and not is_one(environment.get(Env.SURVIVE_ON_NCCL, "")):
         message = (
             "NCCL_NVLS_ENABLE=0 gives up NVLink SHARP, to work around NCCL before 2.18.5 or a broken fabric manager."
         )
         fix = "Delete it, and mend the fabric manager. Keep it where processes outlive NCCL groups."
-        yield _warn("N13", "NCCL_NVLS_ENABLE", message, f"{sources.issue('NVIDIA/nccl', 1672)} ({sources.NVRX})", fix)
+        yield _warn("N13", "NCCL_NVLS_ENABLE", message, f"{lint.issue('NVIDIA/nccl', 1672)} ({lint.NVRX})", fix)
     if is_one(environment.get("NCCL_MNNVL_ENABLE", "")):
         message = "NCCL_MNNVL_ENABLE=1 makes the start fail (Cuda failure 800) on every node without an IMEX channel."
         fix = "Leave it at 2, which finds out, or claim a ComputeDomain for the pods."
-        yield _warn("N15", "NCCL_MNNVL_ENABLE", message, sources.issue("NVIDIA/nccl", 1925), fix)
+        yield _warn("N15", "NCCL_MNNVL_ENABLE", message, lint.issue("NVIDIA/nccl", 1925), fix)
 
 
 def _check_network(environment: Environment, _: Facts) -> Iterator[Finding]:
@@ -152,13 +162,13 @@ def _check_network(environment: Environment, _: Facts) -> Iterator[Finding]:
         if re.search(r"_[1-9]$", device := word.partition(":")[0]):
             message = f"NCCL_IB_HCA takes {device} for a prefix, and {device}0 to {device}9 match it too."
             fix = "Put = before the list, which makes its names exact."
-            yield _warn("N09", "NCCL_IB_HCA", message, sources.env("NCCL_IB_HCA"), fix)
+            yield _warn("N09", "NCCL_IB_HCA", message, lint.env("NCCL_IB_HCA"), fix)
     index = number(environment.get("NCCL_IB_GID_INDEX", ""))
     if index is not None and index >= 0:
         message = (
             f"NCCL_IB_GID_INDEX={index}: since NCCL 2.21 it should not be set; with Multus it differs between pods."
         )
-        source = sources.issue("k8snetworkplumbingwg/multus-cni", 1100)
+        source = lint.issue("k8snetworkplumbingwg/multus-cni", 1100)
         fix = "Delete it; with several GIDs use NCCL_IB_ADDR_RANGE."
         yield _warn("N10", "NCCL_IB_GID_INDEX", message, source, fix)
     is_efa = environment.get("NCCL_NET", "").strip().lower() in _EFA or (
@@ -168,14 +178,14 @@ def _check_network(environment: Environment, _: Facts) -> Iterator[Finding]:
     for name in (*_EFA_OBSOLETE, *(_EFA_NEEDLESS if is_efa else ())):
         if name in environment:
             message = f"{name}={environment[name]} is obsolete with EFA: its plugin sets what is needed."
-            yield _warn("N22", name, message, sources.EFA)
+            yield _warn("N22", name, message, lint.EFA)
     host = environment.get("NCCL_RAS_ADDR", "").strip().rpartition(":")[0].strip("[]")
     if host not in {"", "localhost", "127.0.0.1", "::1"}:
         message = (
             f"NCCL_RAS_ADDR={environment['NCCL_RAS_ADDR']} lets anyone who reaches it query the run without a password."
         )
         fix = "Use localhost and a port of the job's own."
-        yield _warn("N43", "NCCL_RAS_ADDR", message, sources.env("NCCL_RAS_ADDR"), fix)
+        yield _warn("N43", "NCCL_RAS_ADDR", message, lint.env("NCCL_RAS_ADDR"), fix)
 
 
 def _check_logging(environment: Environment, facts: Facts) -> Iterator[Finding]:
@@ -184,28 +194,28 @@ def _check_logging(environment: Environment, facts: Facts) -> Iterator[Finding]:
     if level not in _DEBUG_LEVELS:
         message = f"NCCL_DEBUG={level} is not a level, so NCCL reports nothing."
         fix = "Use WARN; the others are VERSION, INFO and TRACE."
-        yield _warn("N16", "NCCL_DEBUG", message, sources.env("NCCL_DEBUG"), fix)
+        yield _warn("N16", "NCCL_DEBUG", message, lint.env("NCCL_DEBUG"), fix)
     elif level in {"INFO", "TRACE"} and ranks > _MANY_RANKS and not file:
         message = f"NCCL_DEBUG={level} fills the log with the lines of {ranks} ranks."
-        yield _warn("N38", "NCCL_DEBUG", message, sources.env("NCCL_DEBUG"), "Use WARN, or set NCCL_DEBUG_FILE.")
+        yield _warn("N38", "NCCL_DEBUG", message, lint.env("NCCL_DEBUG"), "Use WARN, or set NCCL_DEBUG_FILE.")
     if file and not file.startswith("/dev/std") and ("~" in file or "%h" not in file or "%p" not in file):
         message = (
             f"NCCL_DEBUG_FILE={file} is one file for several processes, or has a ~ that is not expanded: logs are lost."
         )
         fix = "Use a whole path with %h and %p in it, such as /var/run/ddp/nccl.%h.%p."
-        yield _warn("N18", "NCCL_DEBUG_FILE", message, sources.env("NCCL_DEBUG_FILE"), fix)
+        yield _warn("N18", "NCCL_DEBUG_FILE", message, lint.env("NCCL_DEBUG_FILE"), fix)
 
 
 def _check_torch(environment: Environment, facts: Facts) -> Iterator[Finding]:
     if is_yes(environment.get("TORCH_NCCL_BLOCKING_WAIT", "")):
         name = "TORCH_NCCL_BLOCKING_WAIT"
         message = f"{name} makes every wait block the process, so compute and communication no longer overlap."
-        yield _warn("T04", name, message, sources.TORCH_NCCL)
+        yield _warn("T04", name, message, lint.TORCH_NCCL)
     sizes = [name for name in _RECORDER_SIZES if number(environment.get(name, "")) not in {None, 0}]
     if sizes and not any(environment.get(name) for name in _RECORDER_FILES):
         message = f"{sizes[0]} records, and the dump goes to the home directory, which ends with the container."
         fix = "Set TORCH_FR_DUMP_TEMP_FILE to a place on a volume, such as /var/run/ddp/trace_."
-        yield _warn("T05", sizes[0], message, sources.FLIGHT_RECORDER, fix)
+        yield _warn("T05", sizes[0], message, lint.FLIGHT_RECORDER, fix)
     threads = number(environment.get("OMP_NUM_THREADS", "").partition(",")[0]) or 0
     # One thread is the minimum, even on a node with less than one core.
     if threads > 1 and facts.cpus and threads * (facts.nproc or 1) > max(1, facts.cpus):
@@ -215,13 +225,13 @@ def _check_torch(environment: Environment, facts: Facts) -> Iterator[Finding]:
     if is_one(environment.get("CUDA_DEVICE_MAX_CONNECTIONS", "")):
         message = "CUDA_DEVICE_MAX_CONNECTIONS=1 puts all streams in one queue; DDP and FSDP lose their overlap."
         fix = "Delete it, unless the job needs Megatron's tensor parallelism."
-        source = sources.issue("pytorch/torchtitan", 1147)
+        source = lint.issue("pytorch/torchtitan", 1147)
         yield _warn("T11", "CUDA_DEVICE_MAX_CONNECTIONS", message, source, fix)
     for name in _LEFT_ON:
         value = environment.get(name, "").strip()
         if is_yes(value) or (name == "TORCH_DISTRIBUTED_DEBUG" and value.upper() == "DETAIL"):
             message = f"{name}={value} is a debugging switch that every step pays for."
-            yield _warn("T22", name, message, sources.TORCH_NCCL, "Delete it when the mistake is found.")
+            yield _warn("T22", name, message, lint.TORCH_NCCL, "Delete it when the mistake is found.")
 
 
 JOB_CHECKS: Final[tuple[Check, ...]] = (

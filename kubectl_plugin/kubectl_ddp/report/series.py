@@ -56,7 +56,7 @@ def chosen(series: Iterable[Series], name: str, *labels: str) -> list[Series]:
 def read(text: str, pod: str) -> list[Series]:
     """Parse the history of a pod's aggregator; return no series if it is invalid.
 
-    The format is defined in ``ddp_trainer.metrics.serve.history_format``.
+    The format is defined in ``ddp_trainer.metrics.serve.history``.
     """
     try:
         document = json.loads(text)

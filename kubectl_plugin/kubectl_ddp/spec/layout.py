@@ -8,8 +8,7 @@ from itertools import product
 from math import prod
 from typing import Final
 
-from ddp_trainer.common.layout_range import LayoutRange
-from ddp_trainer.common.parallel_dims import DIMENSIONS, Layout, LayoutError
+from ddp_trainer.common.parallel_dims import DIMENSIONS, Layout, LayoutError, LayoutRange
 from kubectl_ddp.errors import UsageError
 from kubectl_ddp.spec.model import JobSpec
 from kubectl_ddp.spec.trainer_arguments import (

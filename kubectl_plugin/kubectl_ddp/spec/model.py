@@ -22,8 +22,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any, Final
 
-from ddp_trainer.common.layout_range import LayoutRange
-from ddp_trainer.common.parallel_dims import WRITTEN, LayoutError
+from ddp_trainer.common.parallel_dims import WRITTEN, LayoutError, LayoutRange
 from kubectl_ddp.engines import Engine
 from kubectl_ddp.fabrics.catalog import AUTO, NONE, profiles, suggest_name
 from kubectl_ddp.spec.job_key import Completion, Group, declares_keys, field_of, key, keys

@@ -6,8 +6,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Final
 
+from ddp_trainer.common import lint
 from ddp_trainer.common.constants import Path
-from ddp_trainer.common.lint import sources
 from kubectl_ddp.spec.job_key import Given, Layer, Origin, OriginKind
 from kubectl_ddp.values.parsers import Raw
 
@@ -69,21 +69,21 @@ PRESETS: Final[Mapping[str, Preset]] = {
                     "120s", "time for a checkpoint of GPU memory and for the flight recorder's dump", _KUBERNETES
                 ),
                 "env.NCCL_DEBUG": Setting(
-                    "WARN", "NCCL prints nothing about its failures otherwise", sources.env("NCCL_DEBUG")
+                    "WARN", "NCCL prints nothing about its failures otherwise", lint.env("NCCL_DEBUG")
                 ),
                 "env.TORCH_FR_BUFFER_SIZE": Setting(
-                    "2000", "a hang leaves the last 2000 collectives of every rank as evidence", sources.FLIGHT_RECORDER
+                    "2000", "a hang leaves the last 2000 collectives of every rank as evidence", lint.FLIGHT_RECORDER
                 ),
-                "env.TORCH_NCCL_TRACE_BUFFER_SIZE": Setting("2000", _OLDER, sources.TORCH_NCCL),
+                "env.TORCH_NCCL_TRACE_BUFFER_SIZE": Setting("2000", _OLDER, lint.TORCH_NCCL),
                 "env.TORCH_NCCL_DUMP_ON_TIMEOUT": Setting(
-                    "1", "the flight recorder is written when a collective times out", sources.TORCH_NCCL
+                    "1", "the flight recorder is written when a collective times out", lint.TORCH_NCCL
                 ),
                 "env.TORCH_FR_DUMP_TEMP_FILE": Setting(
                     _FLIGHT_RECORDER,
                     "the evidence outlives the container; torch's own place does not",
-                    sources.FLIGHT_RECORDER,
+                    lint.FLIGHT_RECORDER,
                 ),
-                "env.TORCH_NCCL_DEBUG_INFO_TEMP_FILE": Setting(_FLIGHT_RECORDER, _OLDER, sources.TORCH_NCCL),
+                "env.TORCH_NCCL_DEBUG_INFO_TEMP_FILE": Setting(_FLIGHT_RECORDER, _OLDER, lint.TORCH_NCCL),
             },
         ),
         Preset("none", "Nothing beyond the defaults.", {}),

@@ -14,9 +14,7 @@ from itertools import pairwise
 from typing import Final
 
 from ddp_trainer.common.constants import STORE_CLIENTS, CheckpointScope, Env
-from ddp_trainer.common.enums import unknown
-from ddp_trainer.common.layout_range import LayoutRange
-from ddp_trainer.common.model_constraints import (
+from ddp_trainer.common.enums import (
     SCHEDULES,
     Violation,
     count_batch_slices,
@@ -25,9 +23,10 @@ from ddp_trainer.common.model_constraints import (
     of_slices,
     of_stages,
     share,
+    unknown,
 )
 from ddp_trainer.common.option_conflicts import CLASHES, WITHOUT_SHARD, OptionCondition, Said, find_conflicts
-from ddp_trainer.common.parallel_dims import Layout
+from ddp_trainer.common.parallel_dims import Layout, LayoutRange
 from kubectl_ddp.kube import job_kinds
 from kubectl_ddp.kube.objects import Object
 from kubectl_ddp.values.program import TRAINER, Module, Program

@@ -13,7 +13,7 @@ import sys
 from collections.abc import Iterator
 from typing import Any, Final, TextIO
 
-from ddp_trainer.common.safe_text.control_chars import escape_control_chars, escape_log_line
+from ddp_trainer.common.safe_text import escape_control_chars, escape_log_line
 from kubectl_ddp.util.text_table import COLOR_CODES
 
 PREFIX: Final = re.compile(r"^\[rank(\d+)\] ?")

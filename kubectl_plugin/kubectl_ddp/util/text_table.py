@@ -6,7 +6,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Final
 
-from ddp_trainer.common.safe_text.control_chars import escape_control_chars
+from ddp_trainer.common.safe_text import escape_control_chars
 
 NOTHING: Final = "-"
 """Placeholder for an unknown value."""

@@ -7,7 +7,7 @@ from collections.abc import Iterator, Sequence
 from typing import Final
 
 from ddp_trainer.common.constants import GroupState
-from ddp_trainer.common.hanging.rank_status import RankStatus
+from ddp_trainer.common.hanging import RankStatus
 from ddp_trainer.common.time_classes import Section
 from kubectl_ddp.kube import job_kinds
 from kubectl_ddp.kube.objects import Object, RelatedKind, condition_of

@@ -55,9 +55,9 @@ def test_a_layout_is_read_written_and_chosen_with_the_new_dimension(packages: Pa
         packages,
         """
         import json
-        from ddp_trainer.common.layout_range import LayoutRange
+        from ddp_trainer.common.parallel_dims import LayoutRange
         from ddp_trainer.common.parallel_dims import DIMENSION_NAMES, Layout, LayoutError
-        from ddp_trainer.metrics.families.registry import FAMILIES
+        from ddp_trainer.metrics.families.pod_families import FAMILIES
 
         layout = Layout.parse("mirror=2,replicate=2,shard=2")
         try:

@@ -13,8 +13,7 @@ import sys
 
 import torch
 
-from ddp_trainer.common.layout_range import LayoutRange
-from ddp_trainer.common.parallel_dims import Layout
+from ddp_trainer.common.parallel_dims import Layout, LayoutRange
 from ddp_trainer.train.checkpoint import state_transfer
 from ddp_trainer.train.checkpoint.checkpoint_files import Checkpoint, unpack
 from ddp_trainer.train.checkpoint.manifest import Identity, Manifest

@@ -19,7 +19,7 @@ import torch
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
-from ddp_trainer.common.layout_range import LayoutRange
+from ddp_trainer.common.parallel_dims import LayoutRange
 from ddp_trainer.process.recorder import NoopRankRecorder
 from ddp_trainer.train.api import make_progress
 from ddp_trainer.train.config.config import Config

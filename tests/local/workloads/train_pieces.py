@@ -18,7 +18,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from ddp_trainer.common.layout_range import LayoutRange
+from ddp_trainer.common.parallel_dims import LayoutRange
 from ddp_trainer.process.recorder import NoopRankRecorder
 from ddp_trainer.train.api import make_progress
 from ddp_trainer.train.checkpoint.checkpoint_broadcast import broadcast_latest_checkpoint

@@ -261,7 +261,7 @@ document, see ``ddp_trainer.launch.hang.status_socket``."""
 
 HISTORY_PATH: Final = "/history"
 """Path of the aggregator, beside ``/metrics``, that serves the history of the pod's metrics: a JSON document, see
-``ddp_trainer.metrics.serve.history_format``."""
+``ddp_trainer.metrics.serve.history``."""
 
 HISTORY_VERSION: Final = 1
 """Version of the history document."""

@@ -34,8 +34,7 @@ def lint_environment(
     if not any(name.startswith(_CONCERNED) for name in environ):
         return []
     # Most runs set no such variable and must not pay for the import of the rules.
-    from ddp_trainer.common.lint.model import Facts, run_checks  # noqa: PLC0415
-    from ddp_trainer.common.lint.start_rules import START_CHECKS  # noqa: PLC0415
+    from ddp_trainer.common.lint import START_CHECKS, Facts, run_checks  # noqa: PLC0415
     from ddp_trainer.launch.host.network_interface import interface_to  # noqa: PLC0415
 
     facts = Facts(

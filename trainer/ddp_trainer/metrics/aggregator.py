@@ -32,14 +32,21 @@ from prometheus_client.registry import Collector
 from ddp_trainer.common.constants import HANG_PATH, HISTORY_PATH, Env, Exit, Port
 from ddp_trainer.common.listener import listen
 from ddp_trainer.metrics.collect.collectives import Collectives
-from ddp_trainer.metrics.collect.gpu_sampler import GpuSampler
-from ddp_trainer.metrics.serve import hang_proxy, history_format
+from ddp_trainer.metrics.collect.pod_sampler import GpuSampler
 from ddp_trainer.metrics.serve.collector import Exposition
-from ddp_trainer.metrics.serve.final_scrape import ScrapeTracker, max_wait_seconds
-from ddp_trainer.metrics.serve.history import History
-from ddp_trainer.metrics.serve.name_filter import Selection, families_in
-from ddp_trainer.metrics.serve.server import HttpRequest, Response, Server, error_response
-from ddp_trainer.metrics.serve.unreadable_files import UnreadableFiles
+from ddp_trainer.metrics.serve.history import History, downsample, lines
+from ddp_trainer.metrics.serve.server import (
+    HangProxy,
+    HttpRequest,
+    Response,
+    ScrapeTracker,
+    Selection,
+    Server,
+    UnreadableFiles,
+    error_response,
+    families_in,
+    max_wait_seconds,
+)
 from ddp_trainer.net import asyncio_utils
 from ddp_trainer.net.addresses import port_argument
 
@@ -84,7 +91,7 @@ class PageRouter:
         self.scrapes = ScrapeTracker()
         self._collector = collector
         self._history = history
-        self._hang = hang_proxy.HangProxy(directory)
+        self._hang = HangProxy(directory)
         self._clock = clock
         self._made: dict[Hashable, Any] = {}
         self._made_at = float("-inf")
@@ -172,7 +179,7 @@ def _progress_reporter(directory: Path) -> Reporter | None:
 def _save_history(history: History) -> None:
     """Save the history where it outlives the pod's memory: in a file for the next container, and in the log."""
     history.keep()
-    for line in history_format.lines(history_format.downsample(history.to_dict())):
+    for line in lines(downsample(history.to_dict())):
         with contextlib.suppress(OSError):  # stderr is closed
             os.write(sys.stderr.fileno(), f"{line}\n".encode())
 

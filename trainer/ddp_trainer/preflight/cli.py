@@ -22,8 +22,8 @@ from ddp_trainer.net.run_secret import BadSecret, RunSecret, read_run_secret
 from ddp_trainer.preflight import formatter, names
 from ddp_trainer.preflight.checks.all_checks import run_all_checks
 from ddp_trainer.preflight.collector import Order
-from ddp_trainer.preflight.result import Status
 from ddp_trainer.preflight.runner import run_preflight
+from ddp_trainer.preflight.schema import Status
 
 TIMEOUT_SECONDS: Final = 60.0
 _STATIC_PORT: Final = 29500

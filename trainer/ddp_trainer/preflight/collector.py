@@ -1,4 +1,4 @@
-"""Collection of one node's report from the kernel, the resolver, the driver and files.
+"""Inspection of this node: its GPUs, network interfaces, RDMA devices and software.
 
 :func:`collect` is the entry point, and :class:`Order` has the parameters of a preflight.
 """
@@ -6,12 +6,19 @@
 from __future__ import annotations
 
 import contextlib
+import ctypes
+import hashlib
+import importlib.machinery
 import os
+import platform
+import re
 import resource
 import socket
+import sys
 from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
+from importlib import metadata
 from pathlib import Path
 from typing import Final
 
@@ -22,9 +29,163 @@ from ddp_trainer.net.network_interfaces import Interface, list_interfaces, route
 from ddp_trainer.net.run_secret import RunSecret
 from ddp_trainer.preflight import gpus, interface_selection, names
 from ddp_trainer.preflight.json_codec import KEY_PURPOSE
-from ddp_trainer.preflight.rdma import rdma
-from ddp_trainer.preflight.schema import KernelLimits, ListenPorts, Report, Resolution
-from ddp_trainer.preflight.software import collect_software
+from ddp_trainer.preflight.schema import KernelLimits, ListenPorts, Rdma, Report, Resolution, Software
+from ddp_trainer.process.process_tree import status_of
+
+VERBS: Final = ("libibverbs.so.1", "librdmacm.so.1")
+"""Libraries that NCCL and libfabric open by these names."""
+_IPC_LOCK: Final = 14
+"""Number of CAP_IPC_LOCK in <linux/capability.h>."""
+_HUGE_PAGE_BYTES: Final = 2 << 20
+_PROVIDERS: Final = ("usr/lib/*/libibverbs", "usr/lib64/libibverbs", "usr/lib/libibverbs")
+
+
+def rdma(root: Path = Path("/"), libraries: Sequence[str] = VERBS) -> Rdma:
+    """Return the present state.
+
+    Args:
+        root: Root directory of the files to read.
+        libraries: Names of the libraries to load.
+    """
+    soft, _ = resource.getrlimit(resource.RLIMIT_MEMLOCK)
+    return Rdma(
+        locked_memory_bytes=None if soft == resource.RLIM_INFINITY else soft,
+        may_lock_memory=_has_capability(root / "proc", _IPC_LOCK),
+        libraries={name: _loading_error(name) for name in libraries},
+        providers=sum(len(list(root.glob(f"{folder}/*-rdmav*.so"))) for folder in _PROVIDERS),
+        ports=_ports(root / "sys/class/infiniband"),
+        device_files=sum(os.access(file, os.R_OK | os.W_OK) for file in root.glob("dev/infiniband/uverbs*")),
+        huge_page_bytes=_free_hugepage_bytes(root),
+    )
+
+
+def _loading_error(library: str) -> str:
+    try:
+        ctypes.CDLL(library)
+    except OSError as error:
+        return str(error)[:200]
+    return ""
+
+
+def _has_capability(proc: Path, number: int) -> bool:
+    return bool(int(status_of("self", proc).get("CapEff", "0"), 16) >> number & 1)
+
+
+def _ports(devices: Path) -> dict[str, str]:
+    """Return the state of each port, for example ``ACTIVE`` from ``4: ACTIVE`` in its file ``state``."""
+    found: dict[str, str] = {}
+    for file in sorted(devices.glob("*/ports/*/state")):
+        with contextlib.suppress(OSError):  # the device was removed meanwhile
+            found[f"{file.parts[-4]}/{file.parts[-2]}"] = file.read_text().rpartition(":")[2].strip()
+    return found
+
+
+def _free_hugepage_bytes(root: Path) -> int:
+    """Return the bytes of free huge pages of the machine, within the limit of this container."""
+    try:
+        free = int((root / "sys/kernel/mm/hugepages/hugepages-2048kB/free_hugepages").read_text()) * _HUGE_PAGE_BYTES
+    except (OSError, ValueError):
+        return 0
+    try:
+        limit = (root / "sys/fs/cgroup/hugetlb.2MB.max").read_text().strip()
+        return free if limit == "max" else min(free, int(limit))
+    except (OSError, ValueError):
+        return free
+
+
+_PREFIXES: Final = (
+    "NCCL_",
+    "GLOO_",
+    "TP_SOCKET_",
+    "TORCH_",
+    "PYTORCH_",
+    "CUDA_",
+    "CUBLAS_",
+    "UCX_",
+    "FI_",
+    "OMP_",
+    "MKL_",
+    "PYTHONHASHSEED",
+)
+"""Prefixes of the variables that change how ranks compute or communicate."""
+
+_NODE_OWN: Final = {"CUDA_VISIBLE_DEVICES", "TORCHELASTIC_RESTART_COUNT"}
+"""Variables that may differ between nodes."""
+
+_LONGEST_VALUE: Final = 256
+_NCCL_PACKAGES: Final = ("nvidia-nccl-cu13", "nvidia-nccl-cu12", "nvidia-nccl-cu11")
+_DIGITS: Final = 16
+_ASSIGNMENT: Final = re.compile(r"""^(\w+)(?:: [^=]+)? = ['"](.*)['"]$""", re.MULTILINE)
+"""Name and text of an assignment, with or without an annotation."""
+
+
+def collect_software(script: str, driver: str, driver_cuda: str, environ: Mapping[str, str]) -> Software:
+    """Return the software of this Python.
+
+    Args:
+        script: Path of the script; empty for none.
+        driver: Version of the GPU driver.
+        driver_cuda: CUDA version that the driver supports.
+        environ: Environment of the process.
+
+    Raises:
+        OSError: The script cannot be read.
+    """
+    versions = {
+        "python": platform.python_version(),
+        **torch_versions(),
+        "driver": driver,
+        "driver_cuda": driver_cuda,
+    }
+    return Software(
+        versions={name: version for name, version in versions.items() if version},
+        packages=package_digest(),
+        script=hashlib.sha256(Path(script).read_bytes()).hexdigest()[:_DIGITS] if script else "",
+        environment={
+            name: value[:_LONGEST_VALUE]
+            for name, value in sorted(environ.items())
+            if name.startswith(_PREFIXES) and name not in _NODE_OWN
+        },
+    )
+
+
+def torch_versions() -> dict[str, str]:
+    """Return the versions of torch, CUDA, HIP and NCCL from the file that torch's build wrote; empty without torch."""
+    spec = importlib.machinery.PathFinder.find_spec("torch", sys.path)
+    if spec is None or not spec.origin:
+        return {}
+    try:
+        values = dict(_ASSIGNMENT.findall(Path(spec.origin).with_name("version.py").read_text()))
+    except OSError:
+        return {}
+    return {
+        "torch": values.get("__version__", ""),
+        "cuda": values.get("cuda", ""),
+        "hip": values.get("hip", ""),
+        "nccl": _nccl_version(),
+    }
+
+
+def _nccl_version() -> str:
+    for name in _NCCL_PACKAGES:
+        try:
+            return metadata.version(name)
+        except metadata.PackageNotFoundError:
+            continue
+    return ""
+
+
+def package_digest() -> str:
+    """Return a digest of the names of the metadata folders, which contain name and version. No file is read."""
+    names = {
+        entry.name
+        for folder in map(Path, dict.fromkeys(sys.path))
+        if folder.is_dir()
+        for entry in folder.iterdir()
+        if entry.suffix in {".dist-info", ".egg-info"}
+    }
+    return hashlib.sha256("\n".join(sorted(names)).encode()).hexdigest()[:_DIGITS]
+
 
 _MOST_REVERSED: Final = 8
 """Most addresses whose names are looked up. A node with many more hosts pods of others."""

@@ -8,8 +8,7 @@ from dataclasses import asdict
 from typing import Final
 
 from ddp_trainer.preflight.checks.all_checks import CHECKS
-from ddp_trainer.preflight.result import Finding, Status, most_severe
-from ddp_trainer.preflight.schema import API_VERSION, Facts
+from ddp_trainer.preflight.schema import API_VERSION, Facts, Finding, Status, most_severe
 
 _MOST_COLUMNS: Final = 8
 _CELLS: Final = {Status.OK: "ok", Status.SKIP: "-", Status.WARN: "warn", Status.FAIL: "FAIL"}

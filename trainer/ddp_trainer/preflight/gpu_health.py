@@ -21,8 +21,7 @@ from ddp_trainer.common.constants import Env, Exit
 from ddp_trainer.preflight.checks.gpu_checks import health_of, links_of
 from ddp_trainer.preflight.gpus import gpus
 from ddp_trainer.preflight.nvml import GpuInventory
-from ddp_trainer.preflight.result import Finding, Status, most_severe, named
-from ddp_trainer.preflight.schema import Gpu
+from ddp_trainer.preflight.schema import Finding, Gpu, Status, most_severe, named
 from ddp_trainer.process.gpu_devices import MIG_PREFIX
 
 

@@ -1,8 +1,10 @@
-"""Ports of this node to which the preflights of other nodes connect.
+"""Listener of a preflight, and the probe whether other nodes reach its ports.
 
 A peer authenticates by :mod:`ddp_trainer.net.handshake`, then receives a :class:`Banner` with this node's token and
 time. The connection may continue to the :class:`~ddp_trainer.preflight.exchange.Host`. Without a secret, the banner
 comes first.
+
+:func:`probe` runs all probes of a node.
 """
 
 from __future__ import annotations
@@ -14,17 +16,18 @@ import re
 import socket
 import sys
 import time
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
-from ddp_trainer.net.connection_limits import ConnectionLimits, RateLimitedLog, apply_fd_limit
+from ddp_trainer.net.addresses import is_loopback
+from ddp_trainer.net.asyncio_utils import hang_up
 from ddp_trainer.net.handshake import MOST_BYTES, HandshakeError, authenticate, authenticate_client
-from ddp_trainer.net.limited_server import Connection, LimitedServer
+from ddp_trainer.net.limited_server import Connection, ConnectionLimits, LimitedServer, RateLimitedLog, apply_fd_limit
 from ddp_trainer.net.strict_json import DecodeError
 from ddp_trainer.preflight.json_codec import HANDSHAKE_VERSION, decode, encode, read_line
-from ddp_trainer.preflight.schema import VERSION
+from ddp_trainer.preflight.schema import VERSION, Outcome, Probe, ProbeKind, Report
 
 MOST_CONNECTIONS: Final = 4096
 """Connections of all ports together."""
@@ -168,3 +171,67 @@ def _socket_inodes(process: Path) -> set[str]:
                 if match := re.fullmatch(r"socket:\[(\d+)\]", str(each.readlink())):
                     found.add(match[1])
     return found
+
+
+CONNECT_SECONDS: Final = 5.0
+"""Timeout in seconds. A lost SYN is repeated after 1 s and after 3 s, so this allows two losses."""
+_AT_ONCE: Final = 64
+_NO_ROUTE: Final = {errno.EHOSTUNREACH, errno.ENETUNREACH, errno.EADDRNOTAVAIL, errno.EAFNOSUPPORT, errno.EINVAL}
+
+
+_Door = tuple[str, ProbeKind, str, int]
+"""Token of the expected peer, or empty to accept any; purpose; address; port."""
+
+
+async def probe(own: Report, reports: tuple[Report, ...], key: bytes | None) -> tuple[Probe, ...]:
+    """Probe all ports of all peers from this node, :data:`_AT_ONCE` in parallel."""
+    limit = asyncio.Semaphore(_AT_ONCE)
+
+    async def probe_target(target: str, purpose: ProbeKind, address: str, port: int) -> Probe:
+        async with limit:
+            outcome = await probe_port(address, port, target, key)
+        return Probe(source=own.token, target=target, purpose=purpose, address=address, port=port, outcome=outcome)
+
+    doors: list[_Door] = [("", ProbeKind.ENDPOINT, address, own.endpoint_port) for address in own.endpoint.addresses]
+    for peer in reports:
+        if peer.token != own.token:
+            doors += _ports_to_probe(own, peer)
+    return tuple(await asyncio.gather(*(probe_target(*door) for door in doors)))
+
+
+def _ports_to_probe(own: Report, peer: Report) -> Iterator[_Door]:
+    """Yield the ports of a peer that the ranks of other nodes will need."""
+    if peer.route:
+        yield peer.token, ProbeKind.RANDOM, peer.route, peer.listening.random
+        if peer.listening.rendezvous:
+            yield peer.token, ProbeKind.RENDEZVOUS, peer.route, peer.listening.rendezvous
+    for purpose, chosen in ((ProbeKind.GLOO, peer.gloo), (ProbeKind.NCCL, peer.nccl)):
+        is_elsewhere = chosen.address not in {"", peer.route}
+        # No probe for a loopback address, which is local everywhere, or for a node on the same machine.
+        if is_elsewhere and not is_loopback(chosen.address) and peer.machine != own.machine:
+            yield peer.token, purpose, chosen.address.partition("%")[0], peer.listening.random
+
+
+async def probe_port(address: str, port: int, token: str, key: bytes | None) -> Outcome:
+    """Connect and verify the peer; an empty ``token`` accepts any peer."""
+    try:
+        async with asyncio.timeout(CONNECT_SECONDS):
+            reader, writer = await asyncio.open_connection(address, port, limit=MOST_BYTES)
+            try:
+                is_expected = not token or (await read_banner(reader, writer, key)).token == token
+                return Outcome.OK if is_expected else Outcome.STRANGER
+            finally:
+                await hang_up(writer)
+    except (DecodeError, HandshakeError):
+        return Outcome.STRANGER
+    except TimeoutError:
+        return Outcome.TIMED_OUT
+    except OSError as error:
+        return outcome_of(error)
+
+
+def outcome_of(error: OSError) -> Outcome:
+    """Return the outcome of a failed connection attempt. Unknown errors count as refused."""
+    if isinstance(error, TimeoutError) or error.errno == errno.ETIMEDOUT:
+        return Outcome.TIMED_OUT
+    return Outcome.NO_ROUTE if error.errno in _NO_ROUTE else Outcome.REFUSED

@@ -16,8 +16,7 @@ from ddp_trainer.common.constants import Env
 from ddp_trainer.net.addresses import is_loopback
 from ddp_trainer.preflight.collector import Order, collect
 from ddp_trainer.preflight.exchange import ExchangeFailed, Host, HostClient, connect_to_host
-from ddp_trainer.preflight.listener import PreflightServer, bind_error_message
-from ddp_trainer.preflight.port_probe import probe
+from ddp_trainer.preflight.listener import PreflightServer, bind_error_message, probe
 from ddp_trainer.preflight.schema import Facts, ListenPorts, Report
 
 

@@ -12,7 +12,7 @@ from typing import Final, Protocol
 
 from ddp_trainer.common.constants import FailureReason, GroupState, OutsideReason, RestartCause
 from ddp_trainer.common.goodput import JobAccount
-from ddp_trainer.common.layout_range import LayoutRange
+from ddp_trainer.common.parallel_dims import LayoutRange
 from ddp_trainer.common.time_classes import Section, Wait
 
 

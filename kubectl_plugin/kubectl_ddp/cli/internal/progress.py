@@ -16,7 +16,7 @@ from contextlib import AbstractContextManager, nullcontext
 from dataclasses import replace
 from typing import Final, Protocol, Self, TextIO
 
-from ddp_trainer.common.safe_text.control_chars import escape_control_chars
+from ddp_trainer.common.safe_text import escape_control_chars
 from kubectl_ddp.backends.base import Backend
 from kubectl_ddp.cli.internal.command import Options
 from kubectl_ddp.cli.internal.progress_line import ProgressLine, end_line, progress_line, start_line

@@ -7,8 +7,7 @@ from typing import Final
 
 import click
 
-from ddp_trainer.common.layout_range import LayoutRange
-from ddp_trainer.common.parallel_dims import LayoutError
+from ddp_trainer.common.parallel_dims import LayoutError, LayoutRange
 from kubectl_ddp.backends.base import Backend
 from kubectl_ddp.cli.internal.command import HelpfulCommand, Options, shared_options
 from kubectl_ddp.cli.internal.job_lookup import changed, seconds_of, target

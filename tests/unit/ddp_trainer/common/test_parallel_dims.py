@@ -10,8 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from ddp_trainer.common import parallel_dims as module
-from ddp_trainer.common.layout_range import LayoutRange
-from ddp_trainer.common.parallel_dims import Layout, LayoutError, Place
+from ddp_trainer.common.parallel_dims import Layout, LayoutError, LayoutRange, Place
 
 EVERY = [Layout(*sizes) for sizes in product((1, 2, 3), repeat=len(module.DIMENSIONS))]
 

@@ -9,7 +9,7 @@ from collections import Counter
 
 import pytest
 
-from ddp_trainer.net.connection_limits import WINDOW_SECONDS, ConnectionLimits, RateLimitedLog, client_of
+from ddp_trainer.net.limited_server import WINDOW_SECONDS, ConnectionLimits, RateLimitedLog, client_of
 
 
 @pytest.mark.parametrize(
@@ -72,7 +72,7 @@ def test_no_order_of_connections_passes_a_limit() -> None:
 )
 def test_connections_fit_into_the_limit_of_open_files(soft: int, hard: int, wanted: int, fits: int) -> None:
     script = (
-        "import resource, sys; from ddp_trainer.net.connection_limits import apply_fd_limit;"
+        "import resource, sys; from ddp_trainer.net.limited_server import apply_fd_limit;"
         f"resource.setrlimit(resource.RLIMIT_NOFILE, ({soft}, {hard}));"
         f"print(apply_fd_limit({wanted}), resource.getrlimit(resource.RLIMIT_NOFILE)[1])"
     )

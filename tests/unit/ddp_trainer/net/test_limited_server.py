@@ -13,8 +13,7 @@ from contextlib import asynccontextmanager
 import pytest
 
 from ddp_trainer.net import limited_server
-from ddp_trainer.net.connection_limits import ConnectionLimits, RateLimitedLog
-from ddp_trainer.net.limited_server import Connection, LimitedServer
+from ddp_trainer.net.limited_server import Connection, ConnectionLimits, LimitedServer, RateLimitedLog
 from ddp_trainer.net.network_interfaces import list_interfaces
 
 BUFFER_BYTES = 4096

@@ -6,11 +6,11 @@ from typing import Any
 import pytest
 
 from ddp_trainer.preflight.checks.all_checks import CHECKS, run_all_checks
-from ddp_trainer.preflight.result import Finding, Status
 from ddp_trainer.preflight.schema import (
     Choice,
     Clock,
     Facts,
+    Finding,
     Gpu,
     KernelLimits,
     ListenPorts,
@@ -19,6 +19,7 @@ from ddp_trainer.preflight.schema import (
     Report,
     Resolution,
     Software,
+    Status,
 )
 from tests.support.preflight_reports import LOOPBACK, a_probe, a_report, ethernet, facts_of
 

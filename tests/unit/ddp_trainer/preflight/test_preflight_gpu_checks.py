@@ -8,8 +8,7 @@ import pytest
 
 from ddp_trainer.preflight.checks.all_checks import run_all_checks
 from ddp_trainer.preflight.checks.gpu_checks import FATAL_XIDS, MOST_IDLE_MIB
-from ddp_trainer.preflight.result import Finding, Status
-from ddp_trainer.preflight.schema import Facts, Gpu, Software
+from ddp_trainer.preflight.schema import Facts, Finding, Gpu, Software, Status
 from tests.support.preflight_reports import WHOLE_GPU as WHOLE
 from tests.support.preflight_reports import a_report, facts_of
 

@@ -8,8 +8,7 @@ import pytest
 
 from ddp_trainer.preflight.gpu_health import check_gpus
 from ddp_trainer.preflight.nvml import GpuInventory
-from ddp_trainer.preflight.result import Status
-from ddp_trainer.preflight.schema import Gpu
+from ddp_trainer.preflight.schema import Gpu, Status
 from tests.support.preflight_reports import WHOLE_GPU
 
 

@@ -12,7 +12,7 @@ import pytest
 from ddp_trainer.net.network_interfaces import list_interfaces
 from ddp_trainer.net.run_secret import RunSecret
 from ddp_trainer.net.strict_json import DecodeError
-from ddp_trainer.preflight import formatter, names, software
+from ddp_trainer.preflight import collector, formatter, names
 from ddp_trainer.preflight.checks.all_checks import run_all_checks
 from ddp_trainer.preflight.exchange import (
     FIRST_LINE_BYTES,
@@ -24,8 +24,7 @@ from ddp_trainer.preflight.exchange import (
     connect_to_host,
 )
 from ddp_trainer.preflight.json_codec import decode, encode
-from ddp_trainer.preflight.listener import PreflightServer, holder
-from ddp_trainer.preflight.port_probe import probe_port
+from ddp_trainer.preflight.listener import PreflightServer, holder, probe_port
 from ddp_trainer.preflight.runner import in_order
 from ddp_trainer.preflight.schema import Outcome, ProbeKind, Report
 from tests.support.preflight_reports import a_probe, a_report, facts_of
@@ -79,7 +78,7 @@ def test_an_address_needs_no_resolver_and_a_name_that_cannot_be_gets_its_reason(
 def test_the_version_of_torch_is_the_one_that_would_be_imported() -> None:
     import torch
 
-    versions = software.torch_versions()
+    versions = collector.torch_versions()
     assert versions["torch"] == str(torch.__version__)
     assert (versions["cuda"] or None) == torch.version.cuda
 
@@ -88,7 +87,7 @@ def test_only_variables_that_ranks_read_are_told(tmp_path: Path) -> None:
     environ = {"NCCL_DEBUG": "WARN", "SECRET": "x", "CUDA_VISIBLE_DEVICES": "0", "OMP_NUM_THREADS": "9" * 300}
     script = tmp_path / "train.py"
     script.write_text("pass")
-    found = software.collect_software(str(script), "", "", environ)
+    found = collector.collect_software(str(script), "", "", environ)
     assert found.environment == {"NCCL_DEBUG": "WARN", "OMP_NUM_THREADS": "9" * 256}
     assert found.script == "d74ff0ee8da3b980"
 

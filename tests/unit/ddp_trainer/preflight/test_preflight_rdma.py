@@ -11,9 +11,8 @@ from pathlib import Path
 import pytest
 
 from ddp_trainer.preflight.checks.all_checks import run_all_checks
-from ddp_trainer.preflight.rdma import rdma
-from ddp_trainer.preflight.result import Finding, Status
-from ddp_trainer.preflight.schema import Facts, Rdma
+from ddp_trainer.preflight.collector import rdma
+from ddp_trainer.preflight.schema import Facts, Finding, Rdma, Status
 from tests.support.preflight_reports import a_report, facts_of
 
 COMPLETE = Rdma(
@@ -55,7 +54,7 @@ def test_a_node_without_any_of_it_has_none(tmp_path: Path) -> None:
 
 
 def test_the_limit_of_locked_memory_is_that_of_the_process() -> None:
-    told = "from ddp_trainer.preflight.rdma import rdma; print(rdma(libraries=()).locked_memory_bytes)"
+    told = "from ddp_trainer.preflight.collector import rdma; print(rdma(libraries=()).locked_memory_bytes)"
     _, hard = resource.getrlimit(resource.RLIMIT_MEMLOCK)
     limit = 65536 if hard == resource.RLIM_INFINITY else min(hard, 65536)
     command = ["prlimit", f"--memlock={limit}", sys.executable, "-c", told]

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from ddp_trainer.common.hanging.rank_status import GroupPosition, RankState, RankStatus
+from ddp_trainer.common.hanging import GroupPosition, RankState, RankStatus
 from ddp_trainer.launch.hang.rank_snapshot import recorded_by_torch
 from ddp_trainer.process import flight_recorder
 from ddp_trainer.process.flight_recorder import FlightRecorderError, Position, Record

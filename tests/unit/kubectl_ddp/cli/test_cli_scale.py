@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from ddp_trainer.common.constants import Annotation
-from ddp_trainer.common.layout_range import LayoutRange
+from ddp_trainer.common.parallel_dims import LayoutRange
 from kubectl_ddp.cli.jobs import scale as command
 from kubectl_ddp.cli.jobs.scale import left_over
 from kubectl_ddp.errors import UsageError

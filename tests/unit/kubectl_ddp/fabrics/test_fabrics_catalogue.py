@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 import yaml
 
-from ddp_trainer.common.lint.model import Facts as Node
-from ddp_trainer.common.lint.model import run_checks
+from ddp_trainer.common.lint import Facts as Node
+from ddp_trainer.common.lint import run_checks
 from kubectl_ddp.fabrics.catalog import SET, EmitPolicy, FabricValue, Target, fabrics, profiles, suggest_name
 from kubectl_ddp.fabrics.choice import (
     ACCELERATORS,

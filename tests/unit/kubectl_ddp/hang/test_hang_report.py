@@ -8,8 +8,7 @@ from dataclasses import replace
 import pytest
 
 from ddp_trainer.common.constants import FailureReason
-from ddp_trainer.common.hanging.diagnosis import find_culprits
-from ddp_trainer.common.hanging.rank_status import RankState, RankStatus
+from ddp_trainer.common.hanging import RankState, RankStatus, find_culprits
 from kubectl_ddp.hang.analysis import HangAnalysis, HangReport, HangState
 from kubectl_ddp.hang.collector import HangSnapshot, PodReport, RankReport
 from kubectl_ddp.hang.printer import hang_report_to_dict, text

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from ddp_trainer.common.constants import Annotation
-from ddp_trainer.common.hanging.rank_status import RankState, RankStatus
+from ddp_trainer.common.hanging import RankState, RankStatus
 from ddp_trainer.launch.hang.rank_snapshot import StackSource, snapshot_fields, summary_fields
 from ddp_trainer.launch.hang.status_socket import VERSION
 from kubectl_ddp.backends.base import Entry, ExecCommand

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from ddp_trainer.common.hanging.rank_status import RankState, RankStatus
+from ddp_trainer.common.hanging import RankState, RankStatus
 from ddp_trainer.launch.hang.rank_snapshot import StackSource, snapshot_fields
 from ddp_trainer.launch.hang.status_socket import VERSION as LAUNCHERS
 from kubectl_ddp.hang.analysis import HangState, analyze, have_moved, is_final, timeout_analysis

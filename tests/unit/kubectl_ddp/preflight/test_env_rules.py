@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from ddp_trainer.common.lint import start_rules
+from ddp_trainer.common import lint
 from kubectl_ddp.preflight import env_rules
 from kubectl_ddp.preflight.env_rules import JOB_CHECKS
 from tests.support.lint_rules import Case, assert_reports, findings_of
@@ -119,4 +119,4 @@ def rules_in(module: ModuleType) -> set[str]:
 def test_every_rule_is_documented_and_seen_to_report_and_to_be_silent() -> None:
     assert {case[0] for case in REPORTED} == {case[0] for case in SILENT} == rules_in(env_rules)
     documented = re.findall(r"^\| ([NT]\d\d) \|", (ROOT / "docs/lint.md").read_text(), re.MULTILINE)
-    assert sorted(documented) == sorted(rules_in(env_rules) | rules_in(start_rules))
+    assert sorted(documented) == sorted(rules_in(env_rules) | rules_in(lint))

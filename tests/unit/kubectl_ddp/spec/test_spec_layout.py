@@ -8,8 +8,7 @@ from typing import Any, Final
 import pytest
 
 from ddp_trainer.common.constants import Env
-from ddp_trainer.common.layout_range import LayoutRange
-from ddp_trainer.common.parallel_dims import DIMENSIONS
+from ddp_trainer.common.parallel_dims import DIMENSIONS, LayoutRange
 from kubectl_ddp.errors import UsageError
 from kubectl_ddp.render.objects import render
 from kubectl_ddp.spec import layout

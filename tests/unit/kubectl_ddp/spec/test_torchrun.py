@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from ddp_trainer.common.layout_range import LayoutRange
+from ddp_trainer.common.parallel_dims import LayoutRange
 from kubectl_ddp.errors import UsageError
 from kubectl_ddp.spec.notes import spec_notes
 from kubectl_ddp.values.pod import Topology

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from ddp_trainer.common.constants import Annotation
-from ddp_trainer.common.hanging.rank_status import RankState, RankStatus
+from ddp_trainer.common.hanging import RankState, RankStatus
 from kubectl_ddp.hang.collector import HangSnapshot, PodReport, RankReport
 from kubectl_ddp.kube.kueue_queue import KUEUE_QUEUE as QUEUE
 from kubectl_ddp.kube.objects import Object, RelatedKind

@@ -24,8 +24,7 @@ from typing import TYPE_CHECKING, Final
 from ddp_trainer.common import constants
 from ddp_trainer.common.constants import TERMINATION_MESSAGE_BYTES, Env, Exit, FailureReason, File, LifecycleEvent
 from ddp_trainer.common.goodput import JobAccount
-from ddp_trainer.common.layout_range import LayoutRange
-from ddp_trainer.common.parallel_dims import LayoutError
+from ddp_trainer.common.parallel_dims import LayoutError, LayoutRange
 from ddp_trainer.common.safe_text import escape_control_chars, redact_object
 from ddp_trainer.common.time_classes import JobTime
 from ddp_trainer.launch import failures

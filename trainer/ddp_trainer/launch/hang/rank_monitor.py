@@ -15,8 +15,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Final
 
-from ddp_trainer.common.hanging.diagnosis import MEETING_SECONDS
-from ddp_trainer.common.hanging.rank_status import MOST_RANKS, RankState, RankStatus, Stage
+from ddp_trainer.common.hanging import MEETING_SECONDS, MOST_RANKS, RankState, RankStatus, Stage
 from ddp_trainer.common.time_classes import Section
 from ddp_trainer.launch.rendezvous.hang_limits import NOTICE_SECONDS, StepTimeHistory
 from ddp_trainer.process import heartbeat_page

@@ -18,7 +18,7 @@ from dataclasses import asdict, dataclass, field, replace
 from enum import StrEnum
 from typing import Any, Final
 
-from ddp_trainer.common.hanging.rank_status import MOST_GROUPS, GroupPosition, RankState, RankStatus
+from ddp_trainer.common.hanging import MOST_GROUPS, GroupPosition, RankState, RankStatus
 from ddp_trainer.launch.hang.rank_monitor import MOST_STACK_CHARACTERS, RankWatch, kernel_stack
 from ddp_trainer.process import flight_recorder
 

@@ -22,8 +22,7 @@ from pathlib import Path
 from typing import Any, Final, Protocol
 
 from ddp_trainer.launch.hang import nccl_ras
-from ddp_trainer.net.connection_limits import ConnectionLimits, RateLimitedLog
-from ddp_trainer.net.limited_server import Connection, LimitedServer
+from ddp_trainer.net.limited_server import Connection, ConnectionLimits, LimitedServer, RateLimitedLog
 from ddp_trainer.process import heartbeat_page
 from ddp_trainer.process.socket_address import short_address
 

@@ -17,8 +17,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from ddp_trainer.common.constants import Exit, FailureReason
-from ddp_trainer.common.hanging.diagnosis import waits_for
-from ddp_trainer.common.hanging.rank_status import RankState, RankStatus, is_long
+from ddp_trainer.common.hanging import RankState, RankStatus, is_long, waits_for
 from ddp_trainer.common.safe_text import clean_text
 from ddp_trainer.launch.hang import rank_snapshot
 from ddp_trainer.launch.hang.nested_launcher import nested_launcher

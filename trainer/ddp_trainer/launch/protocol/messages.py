@@ -13,7 +13,7 @@ from enum import StrEnum
 from typing import Annotated, Final, get_args
 
 from ddp_trainer.common.bounds import Bounds
-from ddp_trainer.common.hanging.rank_status import RankStatus
+from ddp_trainer.common.hanging import RankStatus
 from ddp_trainer.launch.protocol import message_fields as fields
 from ddp_trainer.launch.protocol.generation import Assignment, Node
 from ddp_trainer.net import strict_json

@@ -14,7 +14,7 @@ import socket
 from collections.abc import Callable
 from typing import Final, Protocol
 
-from ddp_trainer.net.connection_limits import ConnectionLimits, client_of
+from ddp_trainer.net.limited_server import ConnectionLimits, client_of
 
 BACKLOG: Final = 4096
 AT_ONCE: Final = 64

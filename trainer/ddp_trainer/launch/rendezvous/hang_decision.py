@@ -10,8 +10,7 @@ from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Final
 
-from ddp_trainer.common.hanging.diagnosis import BlockingRank, all_waiting_message, find_culprits
-from ddp_trainer.common.hanging.rank_status import WARNING, RankStatus
+from ddp_trainer.common.hanging import WARNING, BlockingRank, RankStatus, all_waiting_message, find_culprits
 from ddp_trainer.launch.protocol.messages import HangingRanks, RankStates, Show, SuspectHang
 from ddp_trainer.launch.rendezvous.node_registry import Agent
 

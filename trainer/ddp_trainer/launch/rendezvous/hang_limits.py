@@ -14,7 +14,7 @@ from enum import StrEnum
 from typing import Final
 
 from ddp_trainer.common.constants import Env
-from ddp_trainer.common.hanging.rank_status import WARNING
+from ddp_trainer.common.hanging import WARNING
 from ddp_trainer.common.time_classes import Section
 from ddp_trainer.launch.protocol.errors import LaunchError
 

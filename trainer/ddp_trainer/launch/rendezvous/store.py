@@ -29,7 +29,7 @@ from ddp_trainer.launch.rendezvous.membership import Membership
 from ddp_trainer.net import asyncio_utils
 from ddp_trainer.net.addresses import port_argument
 from ddp_trainer.net.arguments import HELP_HINT, ArgumentParser
-from ddp_trainer.net.connection_limits import ConnectionLimits, RateLimitedLog, apply_fd_limit
+from ddp_trainer.net.limited_server import ConnectionLimits, RateLimitedLog, apply_fd_limit
 from ddp_trainer.net.run_secret import RunSecret
 
 LINGER_SECONDS: Final = 3.0

@@ -1,4 +1,11 @@
-"""Metric families of pods: values that the launcher reports and values that the aggregator adds."""
+"""Metric families of a pod, and the registry of all families.
+
+The layout of the boards, the exposition, ``docs/metrics.md`` and the tests follow from :data:`FAMILIES`. Names end in
+their base unit, names of counters in ``_total``. A value of which only the present state matters is a gauge; a value of
+which a rate may be needed is a counter. Label sets are closed and all their series exist from the start, because
+Prometheus' ``increase`` ignores the first sample of a series. The exception is ``ddp_user_value``, a gauge whose names
+come from the script, at most 32 per rank.
+"""
 
 from __future__ import annotations
 
@@ -95,3 +102,6 @@ PODS: Final = (
         "ddp_container_memory_limit_bytes", "Memory that the container may use; absent where nothing limits it."
     ),
 )
+
+
+FAMILIES: Final = (*RANKS, *PODS)

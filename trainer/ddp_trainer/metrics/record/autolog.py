@@ -21,9 +21,8 @@ from typing import Any, Final
 from ddp_trainer.common.time_classes import StartupPhase
 from ddp_trainer.metrics.record import ddp_comm_sampler, recorder_factory
 from ddp_trainer.metrics.record.rank_recorder import BoardRankRecorder
-from ddp_trainer.metrics.record.sample_counter import SampleCounter, size_of
 from ddp_trainer.metrics.record.sampler import Watch
-from ddp_trainer.metrics.record.step_detector import StepBatch, StepDetector
+from ddp_trainer.metrics.record.step_detector import SampleCounter, StepBatch, StepDetector, size_of
 from ddp_trainer.process import startup_times
 
 _log: Final = logging.getLogger(__name__)

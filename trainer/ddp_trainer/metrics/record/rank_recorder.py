@@ -18,9 +18,8 @@ from typing import Final
 
 from ddp_trainer.common.constants import Env
 from ddp_trainer.common.goodput import JobAccount
-from ddp_trainer.common.layout_range import LayoutRange
 from ddp_trainer.common.metric_names import Metric, MetricLabel, cell
-from ddp_trainer.common.parallel_dims import DIMENSION_NAMES, LayoutError
+from ddp_trainer.common.parallel_dims import DIMENSION_NAMES, LayoutError, LayoutRange
 from ddp_trainer.common.time_classes import JobTime, Phase, StartupPhase, Wait
 from ddp_trainer.metrics.collect.gpu import identity_of, nccl_version, peak_flops
 from ddp_trainer.metrics.families.rank_families import STEP_SECONDS

@@ -22,8 +22,7 @@ from ddp_trainer.metrics.record import ddp_comm_sampler
 from ddp_trainer.metrics.record.agent_recorder import BoardAgentRecorder
 from ddp_trainer.metrics.record.rank_recorder import BoardRankRecorder
 from ddp_trainer.metrics.record.sampler import Watch
-from ddp_trainer.metrics.record.step_meter import StepMeter
-from ddp_trainer.metrics.record.user_metrics import Log
+from ddp_trainer.metrics.record.user_metrics import Log, StepMeter
 from ddp_trainer.metrics.storage.mmap_directory import LOCAL_WORLD_SIZE, agent_board_path, rank_board_path
 from ddp_trainer.metrics.storage.mmap_store import AGENT, RANK, Board
 from ddp_trainer.metrics.storage.process import ProcessId, is_ancestor, read_process_stats
@@ -97,7 +96,7 @@ def agent_recorder(directory: Path | None = None, environment: Mapping[str, str]
 
 
 def meter(environment: Mapping[str, str] = os.environ) -> StepMeter:
-    """Return a stopwatch for the loop of any script, see :class:`~ddp_trainer.metrics.record.step_meter.StepMeter`."""
+    """Return a stopwatch for any loop (:class:`~ddp_trainer.metrics.record.user_metrics.StepMeter`)."""
     return StepMeter(rank_recorder(environment))
 
 

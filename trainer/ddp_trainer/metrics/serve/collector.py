@@ -1,26 +1,58 @@
-"""Prometheus exposition of a pod: :class:`Exposition` turns boards and ``/proc`` into metric families."""
+"""Collector of all metrics of a pod, with memory and processor time of its container."""
 
 from __future__ import annotations
 
+import contextlib
 import importlib.metadata
+import os
 import time
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Final
 
 from prometheus_client.metrics_core import Metric as Exposed
 from prometheus_client.registry import Collector
 
+from ddp_trainer.common import constants
 from ddp_trainer.common.metric_names import Metric, MetricLabel, cell
 from ddp_trainer.common.time_classes import Phase
 from ddp_trainer.metrics.collect.collectives import Collectives
-from ddp_trainer.metrics.collect.gpu_sampler import GpuSampler
-from ddp_trainer.metrics.collect.pod_counters import PodCounters
+from ddp_trainer.metrics.collect.pod_sampler import GpuSampler, PodCounters
 from ddp_trainer.metrics.families.family import Family, Kind, Scope, Source
-from ddp_trainer.metrics.families.registry import FAMILIES
-from ddp_trainer.metrics.storage import container
+from ddp_trainer.metrics.families.pod_families import FAMILIES
 from ddp_trainer.metrics.storage.mmap_directory import PodSnapshot, Slot, rank_board_path, read_pod_snapshot
 from ddp_trainer.metrics.storage.user_values import read_user_values, user_values_path
+
+UNLIMITED: Final = 1 << 60
+"""Limits from here on mean "no limit": cgroups version 1 reports the largest multiple of a page that it can hold."""
+
+
+SHARED_MEMORY: Final = Path(constants.Path.SHARED_MEMORY)
+CGROUP: Final = Path("/sys/fs/cgroup")
+
+
+def limits(shared_memory: Path = SHARED_MEMORY, cgroup: Path = CGROUP) -> dict[str, float]:
+    """Return the values by metric name; a value that cannot be read is left out."""
+    values: dict[str, float] = {}
+    with contextlib.suppress(OSError):
+        room = os.statvfs(shared_memory)
+        values["ddp_shm_size_bytes"] = float(room.f_blocks * room.f_frsize)
+        values["ddp_shm_used_bytes"] = float((room.f_blocks - room.f_bfree) * room.f_frsize)
+    if (limit := memory_limit(cgroup)) is not None:
+        values["ddp_container_memory_limit_bytes"] = limit
+    return values
+
+
+def memory_limit(cgroup: Path = CGROUP) -> float | None:
+    """Return the memory limit in bytes; None if there is none or it cannot be read."""
+    for name in ("memory.max", "memory/memory.limit_in_bytes"):
+        try:
+            text = (cgroup / name).read_text(encoding="ascii").strip()
+        except (OSError, ValueError):
+            continue
+        return float(text) if text.isdecimal() and int(text) < UNLIMITED else None
+    return None
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,7 +92,7 @@ class Exposition(Collector):
         self,
         directory: Path,
         job: str,
-        cgroup: Path = container.CGROUP,
+        cgroup: Path = CGROUP,
         collectives: Collectives | None = None,
         gpus: GpuSampler | None = None,
     ) -> None:
@@ -126,7 +158,7 @@ class Exposition(Collector):
                 "ddp_exporter_scrape_seconds_total": self._seconds,
                 "ddp_exporter_stale_boards": float(len(seen.stale)),
                 **self._sums.values(seen.ranks),
-                **container.limits(cgroup=self._cgroup),
+                **limits(cgroup=self._cgroup),
             },
             words={"ddp_build_info": {MetricLabel.VERSION: self._version}},
         )

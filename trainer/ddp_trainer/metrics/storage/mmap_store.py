@@ -33,7 +33,7 @@ from pathlib import Path
 from typing import Final
 
 from ddp_trainer.metrics.families.family import Source
-from ddp_trainer.metrics.families.registry import FAMILIES
+from ddp_trainer.metrics.families.pod_families import FAMILIES
 from ddp_trainer.metrics.storage.process import ProcessId
 
 MAGIC: Final = b"DDPBRD01"

@@ -8,9 +8,8 @@ from __future__ import annotations
 from dataclasses import replace
 from functools import partial
 
-from ddp_trainer.common.layout_range import LayoutRange
 from ddp_trainer.common.option_conflicts import WITHOUT_SHARD, find_conflicts
-from ddp_trainer.common.parallel_dims import Layout, LayoutError
+from ddp_trainer.common.parallel_dims import Layout, LayoutError, LayoutRange
 from ddp_trainer.train.config.config import Config, given_value
 from ddp_trainer.train.config.option_values import OnNonfinite
 from ddp_trainer.train.config.worker_env import Environment

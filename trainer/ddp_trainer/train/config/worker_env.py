@@ -10,8 +10,7 @@ from pathlib import Path
 from typing import Any, Final, TypeVar
 
 from ddp_trainer.common.constants import CheckpointScope, Env, LifecycleEvent
-from ddp_trainer.common.layout_range import LayoutRange
-from ddp_trainer.common.parallel_dims import LayoutError
+from ddp_trainer.common.parallel_dims import LayoutError, LayoutRange
 from ddp_trainer.process.gpu_devices import VISIBLE
 from ddp_trainer.train.config.goodput_account import LauncherTimes
 from ddp_trainer.train.utils.errors import BadConfig

@@ -16,7 +16,7 @@ from collections.abc import Callable, MutableMapping
 from typing import Final
 
 from ddp_trainer.common.constants import Env, Exit
-from ddp_trainer.common.layout_range import LayoutRange
+from ddp_trainer.common.parallel_dims import LayoutRange
 from ddp_trainer.process.worker_protocol import Begin, LayoutReport, LeaveGroup, Left, Lines, Message, Reusable, encode
 from ddp_trainer.train.config.worker_env import Environment
 from ddp_trainer.train.utils.errors import GroupEnded, PeerLost

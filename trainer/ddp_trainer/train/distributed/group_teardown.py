@@ -17,7 +17,7 @@ from typing import Final
 import torch
 import torch.distributed as dist
 
-from ddp_trainer.common.nccl_variables import USE_NCCL2
+from ddp_trainer.common.lint import USE_NCCL2
 from ddp_trainer.train.config.worker_env import Environment
 from ddp_trainer.train.distributed.backend import is_nccl2
 from ddp_trainer.train.distributed.gloo_sockets import GlooSockets

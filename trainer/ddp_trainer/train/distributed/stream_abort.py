@@ -28,7 +28,7 @@ import torch
 import torch.distributed as dist
 
 from ddp_trainer.common.constants import Env
-from ddp_trainer.common.nccl_variables import variables_against_survival
+from ddp_trainer.common.lint import variables_against_survival
 
 _WATCHDOG: Final = ("TORCH_NCCL_ASYNC_ERROR_HANDLING", "TORCH_NCCL_RETHROW_CUDA_ERRORS")
 """Variables that, set to 0, stop torch's watchdog from ending this process or destroying groups during the abort."""

@@ -15,7 +15,7 @@ import json
 from collections.abc import Callable
 
 from ddp_trainer.common.constants import Exit
-from ddp_trainer.common.layout_range import LayoutRange
+from ddp_trainer.common.parallel_dims import LayoutRange
 from ddp_trainer.common.time_classes import Section, StartupPhase
 from ddp_trainer.process import startup_times
 from ddp_trainer.train.checkpoint.summary import Summary

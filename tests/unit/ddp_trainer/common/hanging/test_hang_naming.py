@@ -6,8 +6,15 @@ from dataclasses import asdict, replace
 
 import pytest
 
-from ddp_trainer.common.hanging.diagnosis import all_waiting_message, find_culprits
-from ddp_trainer.common.hanging.rank_status import GroupPosition, RankState, RankStatus, Stage, parse_rank_status
+from ddp_trainer.common.hanging import (
+    GroupPosition,
+    RankState,
+    RankStatus,
+    Stage,
+    all_waiting_message,
+    find_culprits,
+    parse_rank_status,
+)
 from ddp_trainer.common.time_classes import Section
 
 EACH_STEP = ("all_reduce[[10]]", "all_reduce[[]]")

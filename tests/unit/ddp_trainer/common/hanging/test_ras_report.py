@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from ddp_trainer.common.hanging.ras_report import lagging_ranks
+from ddp_trainer.common.hanging import lagging_ranks
 
 REPORT = (Path(__file__).parents[4] / "samples" / "nccl_ras_status.txt").read_text()
 

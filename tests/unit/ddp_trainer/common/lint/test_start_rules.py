@@ -8,9 +8,8 @@ from typing import Any
 
 import pytest
 
-from ddp_trainer.common.lint import start_rules
-from ddp_trainer.common.lint.model import Facts, run_checks
-from ddp_trainer.common.lint.start_rules import START_CHECKS
+from ddp_trainer.common import lint
+from ddp_trainer.common.lint import START_CHECKS, Facts, run_checks
 from tests.support.lint_rules import Case, assert_reports, findings_of
 
 ETH = {"interfaces": frozenset({"lo", "eth0", "eth1", "eth10"})}
@@ -115,7 +114,7 @@ def test_a_rule_is_silent_next_to_what_it_is_about(
 
 
 def test_every_rule_is_seen_to_report_and_to_be_silent() -> None:
-    rules = set(re.findall(r'"([NT]\d\d)"', inspect.getsource(start_rules)))
+    rules = set(re.findall(r'"([NT]\d\d)"', inspect.getsource(lint)))
     assert {case[0] for case in REPORTED} == {case[0] for case in SILENT} == rules
 
 

@@ -8,8 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ddp_trainer.common.safe_text import HIDDEN, clean_text, redact_text
-from ddp_trainer.common.safe_text.text_redaction import TOO_MANY
+from ddp_trainer.common.safe_text import HIDDEN, TOO_MANY, clean_text, redact_text
 from tests.support.secret_corpus import HARMLESS, SECRETS, WORD
 
 AROUND = ("{}", "[rank0] failed: {}", "{}\nstep 3: loss 0.5", "a\n{}\n", 'error "x": {}')

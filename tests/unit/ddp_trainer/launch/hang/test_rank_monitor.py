@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from ddp_trainer.common.hanging.rank_status import WARNING, RankState, RankStatus
+from ddp_trainer.common.hanging import WARNING, RankState, RankStatus
 from ddp_trainer.common.time_classes import Section
 from ddp_trainer.launch.hang.rank_monitor import RankWatch
 from ddp_trainer.launch.rendezvous.hang_limits import (

@@ -19,7 +19,7 @@ from typing import Any, Self
 
 import pytest
 
-from ddp_trainer.common.hanging.rank_status import RankState, RankStatus
+from ddp_trainer.common.hanging import RankState, RankStatus
 from ddp_trainer.launch.hang import nccl_ras
 from ddp_trainer.launch.hang.rank_snapshot import StackSource, snapshot_fields, summary_fields
 from ddp_trainer.launch.hang.status_socket import (
@@ -29,7 +29,7 @@ from ddp_trainer.launch.hang.status_socket import (
     FindingHistory,
     HangStatusServer,
 )
-from ddp_trainer.metrics.serve import hang_proxy
+from ddp_trainer.metrics.serve import server
 from ddp_trainer.metrics.serve.server import Response
 from ddp_trainer.process import heartbeat_page
 
@@ -89,7 +89,7 @@ def test_the_metrics_port_shows_ranks_and_numbers_and_nothing_of_code_or_process
 
     async def run() -> bytes:
         async with a_page(tmp_path, eyes, findings):
-            return (await hang_proxy.hang(tmp_path)).body
+            return (await server.hang(tmp_path)).body
 
     body = asyncio.run(run())
     told = json.loads(body)
@@ -142,7 +142,7 @@ def test_many_who_ask_at_once_have_the_ranks_looked_at_once(tmp_path: Path) -> N
 
     async def run() -> list[Response]:
         async with a_page(tmp_path, eyes):
-            return list(await asyncio.gather(*(hang_proxy.hang(tmp_path) for _ in range(10))))
+            return list(await asyncio.gather(*(server.hang(tmp_path) for _ in range(10))))
 
     answers = asyncio.run(run())
     assert (len({answer.body for answer in answers}), eyes.outlined, eyes.sighted) == (1, 1, 0)
@@ -162,7 +162,7 @@ def test_a_crowd_at_the_metrics_port_is_one_client_of_the_launcher(tmp_path: Pat
 
         everybody_asks = asyncio.Event()
         async with await asyncio.start_unix_server(answer_late, tmp_path / heartbeat_page.LAUNCHER):
-            crowd = hang_proxy.HangProxy(tmp_path)
+            crowd = server.HangProxy(tmp_path)
             asked = [asyncio.create_task(crowd.fetch_response()) for _ in range(64)]
             await asyncio.sleep(0)
             everybody_asks.set()
@@ -186,7 +186,7 @@ def test_a_client_that_asks_for_no_page_gets_none_and_holds_up_nobody(tmp_path: 
                 with contextlib.suppress(ConnectionError):
                     said += await reader.read()
                 writer.transport.abort()
-            assert (await hang_proxy.hang(tmp_path)).status is HTTPStatus.OK
+            assert (await server.hang(tmp_path)).status is HTTPStatus.OK
             assert len(lines) <= LINES_PER_MINUTE
             return said
 
@@ -213,17 +213,17 @@ def test_the_socket_is_our_users_alone_and_takes_a_dead_launchers_place(tmp_path
 
 
 def test_without_a_launcher_there_is_a_sentence(tmp_path: Path) -> None:
-    answer = asyncio.run(hang_proxy.hang(tmp_path))
+    answer = asyncio.run(server.hang(tmp_path))
     assert answer.status is HTTPStatus.SERVICE_UNAVAILABLE
     assert answer.body == b"No launcher shows its ranks here: No such file or directory.\n"
 
 
 def test_a_launcher_that_is_stopped_holds_up_nobody_for_ever(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(hang_proxy, "ANSWER_SECONDS", 0.05)
+    monkeypatch.setattr(server, "ANSWER_SECONDS", 0.05)
     with socket.socket(socket.AF_UNIX) as mute:
         mute.bind(str(tmp_path / heartbeat_page.LAUNCHER))
         mute.listen()
-        assert asyncio.run(hang_proxy.hang(tmp_path)).status is HTTPStatus.GATEWAY_TIMEOUT
+        assert asyncio.run(server.hang(tmp_path)).status is HTTPStatus.GATEWAY_TIMEOUT
 
 
 def test_a_folder_that_cannot_be_written_costs_the_page_and_not_the_training(tmp_path: Path) -> None:

@@ -4,7 +4,7 @@ from dataclasses import replace
 
 import pytest
 
-from ddp_trainer.common.hanging.rank_status import RankState, RankStatus
+from ddp_trainer.common.hanging import RankState, RankStatus
 from ddp_trainer.launch.protocol.messages import HangingRanks, RankStates, Show, SuspectHang
 from ddp_trainer.launch.rendezvous.hang_decision import ASK_SECONDS, FRESH_SECONDS, HangAnalyzer
 

@@ -11,7 +11,7 @@ import os
 import hypothesis.strategies as st
 from hypothesis import given, settings
 
-from ddp_trainer.common.hanging.rank_status import RankState, RankStatus
+from ddp_trainer.common.hanging import RankState, RankStatus
 from ddp_trainer.launch.protocol.generation import Assignment, Node
 from ddp_trainer.launch.protocol.messages import (
     VERSION,

@@ -7,9 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from ddp_trainer.metrics.collect.gpu_sampler import FRESH_SECONDS, GpuSampler
+from ddp_trainer.metrics.collect.pod_sampler import FRESH_SECONDS, GpuSampler
 from ddp_trainer.metrics.families.family import Source
-from ddp_trainer.metrics.families.registry import FAMILIES
+from ddp_trainer.metrics.families.pod_families import FAMILIES
 from ddp_trainer.metrics.serve.collector import Exposition
 from ddp_trainer.metrics.storage.mmap_directory import read_pod_snapshot
 from tests import fake_nvml

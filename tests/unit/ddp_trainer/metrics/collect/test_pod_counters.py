@@ -8,7 +8,7 @@ from ddp_trainer.common.constants import Env
 from ddp_trainer.common.metric_names import Metric, cell
 from ddp_trainer.common.time_classes import Phase
 from ddp_trainer.metrics import attach
-from ddp_trainer.metrics.collect.pod_counters import PodCounters
+from ddp_trainer.metrics.collect.pod_sampler import PodCounters
 from ddp_trainer.metrics.storage.mmap_directory import rank_board_path, read_pod_snapshot
 from ddp_trainer.process.recorder import RankRecorder
 

@@ -11,7 +11,7 @@ from ddp_trainer.common.metric_names import Metric, MetricLabel
 from ddp_trainer.common.parallel_dims import DIMENSION_NAMES
 from ddp_trainer.common.time_classes import Phase
 from ddp_trainer.metrics.families.family import Family, Kind, Scope, Source
-from ddp_trainer.metrics.families.registry import FAMILIES
+from ddp_trainer.metrics.families.pod_families import FAMILIES
 from ddp_trainer.metrics.storage.mmap_store import RANK, Board, read
 
 ROOT = Path(__file__).parents[5]

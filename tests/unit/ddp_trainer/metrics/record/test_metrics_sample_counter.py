@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from ddp_trainer.metrics.record.sample_counter import SampleCounter, size_of
+from ddp_trainer.metrics.record.step_detector import SampleCounter, size_of
 
 images = [np.zeros((3, 32, 32)), np.zeros((3, 16, 16))]
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from ddp_trainer.common.time_classes import Phase
-from ddp_trainer.metrics.record.step_meter import StepMeter
+from ddp_trainer.metrics.record.user_metrics import StepMeter
 from ddp_trainer.process.recorder import NoopRankRecorder
 
 

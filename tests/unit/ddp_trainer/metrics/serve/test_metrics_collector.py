@@ -21,10 +21,10 @@ from ddp_trainer.common.time_classes import JobTime, Phase, Wait
 from ddp_trainer.metrics import attach
 from ddp_trainer.metrics.collect.collectives import Collectives
 from ddp_trainer.metrics.families.family import Kind, Scope, Source
-from ddp_trainer.metrics.families.registry import FAMILIES
+from ddp_trainer.metrics.families.pod_families import FAMILIES
 from ddp_trainer.metrics.record.rank_recorder import BoardRankRecorder
+from ddp_trainer.metrics.serve import collector
 from ddp_trainer.metrics.serve.collector import Exposition
-from ddp_trainer.metrics.storage import container
 from ddp_trainer.process import heartbeat_page
 from ddp_trainer.process.flight_recorder import recorder_socket_path
 from ddp_trainer.process.recorder import RankRecorder
@@ -248,13 +248,13 @@ def test_the_memory_limit_is_read_from_either_version_of_cgroups(
     for name, text in files.items():
         (tmp_path / name).parent.mkdir(exist_ok=True)
         (tmp_path / name).write_text(text)
-    assert container.memory_limit(tmp_path) == limit
+    assert collector.memory_limit(tmp_path) == limit
 
 
 def test_shared_memory_is_measured_where_it_is_mounted(tmp_path: Path) -> None:
-    values = container.limits(cgroup=tmp_path)
+    values = collector.limits(cgroup=tmp_path)
     assert 0 <= values["ddp_shm_used_bytes"] <= values["ddp_shm_size_bytes"]
-    assert container.limits(tmp_path / "nowhere", tmp_path) == {}
+    assert collector.limits(tmp_path / "nowhere", tmp_path) == {}
 
 
 @pytest.mark.parametrize(

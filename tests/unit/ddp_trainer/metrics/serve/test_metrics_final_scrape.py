@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from ddp_trainer.metrics.serve.final_scrape import MOST_SECONDS, ScrapeTracker, max_wait_seconds
+from ddp_trainer.metrics.serve.server import MOST_SECONDS, ScrapeTracker, max_wait_seconds
 
 AGENT = "Prometheus/3.5.0"
 

@@ -13,8 +13,16 @@ from ddp_trainer.common.goodput import JobAccount
 from ddp_trainer.common.metric_names import Metric
 from ddp_trainer.common.time_classes import JobTime
 from ddp_trainer.metrics import attach
-from ddp_trainer.metrics.serve import history_format
-from ddp_trainer.metrics.serve.history import FILE, FIRST_SECONDS, MOST_READINGS, History
+from ddp_trainer.metrics.serve.history import (
+    FILE,
+    FIRST_SECONDS,
+    LEFT_READINGS,
+    MOST_READINGS,
+    History,
+    downsample,
+    lines,
+    read,
+)
 from ddp_trainer.process.recorder import RankRecorder
 from kubectl_ddp.status import history_log
 
@@ -59,7 +67,7 @@ def test_a_history_of_any_length_keeps_between_half_of_the_most_readings_and_all
 
 def test_what_is_dropped_costs_resolution_and_no_truth(tmp_path: Path) -> None:
     clock = Clock()
-    times, series = history_format.read(trained(tmp_path, 500, clock).to_dict())
+    times, series = read(trained(tmp_path, 500, clock).to_dict())
     steps = series[STEPS]
     assert steps[-1] == 500
     assert all(
@@ -79,7 +87,7 @@ def test_it_holds_what_job_and_launcher_tell_too_and_nothing_that_was_always_zer
     agent.world(size=4, nodes=2, nodes_desired=2)
     agent.count_restart(RestartCause.FAILURE)
     recorder(tmp_path).account(JobAccount(1000.0, [float(number) for number, _ in enumerate(JobTime)], 3, 1.5))
-    _, series = history_format.read(History(tmp_path, Clock()).to_dict())
+    _, series = read(History(tmp_path, Clock()).to_dict())
     assert series[Metric.WORLD_SIZE.value, ()] == [4]
     assert series[Metric.RESTARTS.value, (("cause", "failure"),)] == [1]
     assert (Metric.RESTARTS.value, (("cause", "hang"),)) not in series
@@ -91,7 +99,7 @@ def test_it_holds_a_value_of_the_script_of_the_lowest_rank_that_has_it(tmp_path:
     for rank in (1, 0):
         here = {"RANK": str(rank), "LOCAL_RANK": str(rank), "LOCAL_WORLD_SIZE": "2", Env.METRICS_DIR: str(tmp_path)}
         attach.log(here, val_accuracy=0.0 + rank, extra={f"of/rank-{rank}": math.nan})
-    _, series = history_format.read(History(tmp_path, Clock()).to_dict())
+    _, series = read(History(tmp_path, Clock()).to_dict())
     found = {labels: values for (name, labels), values in series.items() if name == Metric.USER_VALUE}
     assert found.keys() == {
         (("name", "val_accuracy"), ("rank", "0")),
@@ -109,7 +117,7 @@ def test_an_aggregator_that_is_started_anew_goes_on_where_the_last_one_was(tmp_p
     after = trained(tmp_path, 10, clock, history=History.load(tmp_path, clock))
     assert after.times[: len(before.times)] == pytest.approx(before.times, abs=0.01)
     assert after.interval == before.interval
-    assert history_format.read(after.to_dict())[1][STEPS][-1] == 310
+    assert read(after.to_dict())[1][STEPS][-1] == 310
 
 
 @pytest.mark.parametrize("text", ["", "[]", "{", '{"version": 2, "times": [], "series": []}', '{"version": 1}'])
@@ -133,7 +141,7 @@ def test_a_loss_that_is_no_number_stays_so(tmp_path: Path) -> None:
         history.sample_if_due()
         clock.now += 1
     text = json.dumps(history.to_dict(), allow_nan=False)
-    losses = history_format.read(json.loads(text))[1][LOSS]
+    losses = read(json.loads(text))[1][LOSS]
     assert losses[0] == 2.5
     assert losses[1] is not None
     assert math.isnan(losses[1])
@@ -142,22 +150,22 @@ def test_a_loss_that_is_no_number_stays_so(tmp_path: Path) -> None:
 
 def test_what_is_left_in_a_log_is_read_from_among_other_lines(tmp_path: Path) -> None:
     told = trained(tmp_path, 400, Clock()).to_dict()
-    left = history_format.downsample(told)
-    assert len(left["times"]) == history_format.LEFT_READINGS
+    left = downsample(told)
+    assert len(left["times"]) == LEFT_READINGS
     assert (left["times"][0], left["times"][-1]) == (told["times"][0], told["times"][-1])
-    lines = list(history_format.lines(left))
-    assert all(line.startswith(HISTORY_MARK) and len(line) < 4096 for line in lines)
+    packed = list(lines(left))
+    assert all(line.startswith(HISTORY_MARK) and len(line) < 4096 for line in packed)
     log = [
         "step 1",
-        *history_format.lines({"version": 1, "times": [], "series": []}),
+        *lines({"version": 1, "times": [], "series": []}),
         "again",
-        *lines,
+        *packed,
         "Restarts: none.",
     ]
     found = history_log.unpacked(log)
     assert found is not None
     assert json.loads(found) == left
-    assert history_format.read(left)[1][STEPS][-1] == history_format.read(told)[1][STEPS][-1]
+    assert read(left)[1][STEPS][-1] == read(told)[1][STEPS][-1]
 
 
 def test_eight_ranks_leave_less_than_sixteen_kilobytes_in_a_log(tmp_path: Path) -> None:
@@ -175,4 +183,4 @@ def test_eight_ranks_leave_less_than_sixteen_kilobytes_in_a_log(tmp_path: Path) 
             rank.step(step, 0, 8, noise, 0, 0.2 + noise, 0.3 - noise, noise, 0.01, 0, 0)
         history.sample_if_due()
         clock.now += 0.51
-    assert sum(map(len, history_format.lines(history_format.downsample(history.to_dict())))) < 16_384
+    assert sum(map(len, lines(downsample(history.to_dict())))) < 16_384

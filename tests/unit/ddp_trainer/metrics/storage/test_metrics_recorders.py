@@ -14,9 +14,8 @@ from hypothesis import strategies as some
 
 from ddp_trainer.common.constants import Env, FailureReason, GroupState, RestartCause
 from ddp_trainer.common.goodput import JobAccount
-from ddp_trainer.common.layout_range import LayoutRange
 from ddp_trainer.common.metric_names import Metric, cell
-from ddp_trainer.common.parallel_dims import DIMENSION_NAMES
+from ddp_trainer.common.parallel_dims import DIMENSION_NAMES, LayoutRange
 from ddp_trainer.common.time_classes import IN_POD, JobTime, Phase, StartupPhase, Wait
 from ddp_trainer.metrics.record import suppress_errors
 from ddp_trainer.metrics.record.agent_recorder import BoardAgentRecorder

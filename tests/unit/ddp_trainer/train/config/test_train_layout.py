@@ -3,7 +3,7 @@
 import pytest
 
 from ddp_trainer.common.constants import Env
-from ddp_trainer.common.layout_range import LayoutRange
+from ddp_trainer.common.parallel_dims import LayoutRange
 from ddp_trainer.train.api import with_defaults
 from ddp_trainer.train.cli import parse
 from ddp_trainer.train.config.config import Config

@@ -8,7 +8,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from ddp_trainer.common.layout_range import LayoutRange
+from ddp_trainer.common.parallel_dims import LayoutRange
 from ddp_trainer.train import Config, run
 from ddp_trainer.train.data.task import Task
 from ddp_trainer.train.deferred_init.materialize import init_weights, is_deferred, materialize

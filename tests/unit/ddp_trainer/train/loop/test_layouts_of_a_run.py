@@ -6,8 +6,7 @@ import pytest
 import torch
 
 from ddp_trainer.common.constants import Exit
-from ddp_trainer.common.layout_range import LayoutRange
-from ddp_trainer.common.parallel_dims import Layout
+from ddp_trainer.common.parallel_dims import Layout, LayoutRange
 from ddp_trainer.train.cli import main
 from ddp_trainer.train.config.config import Config
 from ddp_trainer.train.config.option_rules import check_unused_ranks, layout_of

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from ddp_trainer.common.constants import HISTORY_MARK, Label
-from ddp_trainer.common.layout_range import LayoutRange
+from ddp_trainer.common.parallel_dims import LayoutRange
 from kubectl_ddp.backends.cluster import ClusterBackend
 from kubectl_ddp.backends.cluster.http.connection import connect
 from kubectl_ddp.backends.cluster.read import pod_logs, reflector

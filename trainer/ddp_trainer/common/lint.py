@@ -1,4 +1,7 @@
-"""Lint rules for variables with which a run fails, hangs or computes wrong results.
+"""Rules about the environment variables of NCCL and torch that make a run fail, hang or compute wrong results.
+
+``kubectl ddp render`` and ``preflight`` apply them to a job, beside rules of their own. ``ddp-launch`` applies them to
+its own environment, with the facts of its node. Standard library only.
 
 Each function has the rules about one topic. Rules that read devices or interfaces of the node report nothing where
 these are unknown. ``docs/lint.md`` lists all rules.
@@ -6,14 +9,189 @@ these are unknown. ``docs/lint.md`` lists all rules.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from enum import StrEnum
 from typing import Final
 
 from ddp_trainer.common.constants import Env
-from ddp_trainer.common.lint import sources
-from ddp_trainer.common.lint.model import Check, Environment, Facts, Finding, Severity
-from ddp_trainer.common.lint.values import forces_ll128, is_one, is_yes, is_zero, number, parse_selections, split_list
-from ddp_trainer.common.nccl_variables import DISTRIBUTED_DEBUG, USE_NCCL2, variables_against_survival
+
+ENV: Final = "https://docs.nvidia.com/deeplearning/nccl/user-guide/docs/env.html"
+TROUBLESHOOTING: Final = "https://docs.nvidia.com/deeplearning/nccl/user-guide/docs/troubleshooting.html"
+TORCH_NCCL: Final = "https://docs.pytorch.org/docs/stable/torch_nccl_environment_variables.html"
+TORCH_DISTRIBUTED: Final = "https://docs.pytorch.org/docs/stable/distributed.html"
+TORCH_CUDA: Final = "https://docs.pytorch.org/docs/stable/notes/cuda.html"
+FLIGHT_RECORDER: Final = "https://docs.pytorch.org/tutorials/unstable/flight_recorder_tutorial.html"
+NVRX: Final = "https://nvidia.github.io/nvidia-resiliency-ext/inprocess/usage_guide.html#known-issues"
+EFA: Final = "https://github.com/awslabs/awsome-distributed-ai (efa-cheatsheet)"
+
+
+def env(name: str) -> str:
+    """Return the URL of the variable's paragraph in NCCL's guide."""
+    return f"{ENV}#{name.lower().replace('_', '-')}"
+
+
+def issue(repository: str, number: int) -> str:
+    """Return the URL of an issue on GitHub."""
+    return f"https://github.com/{repository}/issues/{number}"
+
+
+_YES: Final = frozenset({"1", "y", "yes", "t", "true", "on"})
+
+
+def number(text: str) -> int | None:
+    """Return an integer in any base that C reads, or None for any other text.
+
+    >>> [number(each) for each in ("22", "0x10", " -1 ", "010", "x", "")]
+    [22, 16, -1, 8, None, None]
+    """
+    text = text.strip().lower()
+    digits = text.lstrip("+-")
+    if len(digits) > 1 and digits.startswith("0") and digits.isdigit():
+        text = text.replace("0", "0o", 1)
+    try:
+        return int(text, 0)
+    except ValueError:
+        return None
+
+
+def is_one(text: str) -> bool:
+    """Return whether a variable is the number 1."""
+    return number(text) == 1
+
+
+def is_zero(text: str) -> bool:
+    """Return whether a variable is the number 0."""
+    return number(text) == 0
+
+
+def is_yes(text: str) -> bool:
+    """Return whether a switch is on."""
+    return text.strip().lower() in _YES
+
+
+def split_list(text: str, separator: str = ",") -> list[str]:
+    """Return the non-empty words of a separated list.
+
+    >>> split_list("a, b,,c")
+    ['a', 'b', 'c']
+    """
+    return [word.strip() for word in text.split(separator) if word.strip()]
+
+
+def parse_selections(value: str) -> Iterator[tuple[bool, set[str]]]:
+    """Yield whether the list is inverted and its words, for each function of ``NCCL_ALGO`` or ``NCCL_PROTO``.
+
+    >>> list(parse_selections("Ring;allreduce:^Tree"))
+    [(False, {'ring'}), (True, {'tree'})]
+    """
+    for part in split_list(value, ";"):
+        chosen = part.rpartition(":")[2].strip()
+        yield chosen.startswith("^"), {word.lower() for word in split_list(chosen.removeprefix("^"))}
+
+
+def forces_ll128(protocols: str) -> bool:
+    """Return whether a value of ``NCCL_PROTO`` names LL128."""
+    return any("ll128" in words and not is_inverted for is_inverted, words in parse_selections(protocols))
+
+
+Environment = Mapping[str, str]
+"""Environment variables of a worker."""
+
+
+class Severity(StrEnum):
+    """Severity of a finding."""
+
+    ERROR = "error"
+    """The run will fail, hang or compute wrong results."""
+    WARNING = "warning"
+    """The run will be slow or fragile."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Facts:
+    """Facts beside the variables; None for an unknown fact, about which no rule then reports anything."""
+
+    interfaces: frozenset[str] | None = None
+    """Network interfaces of the node."""
+    route: str | None = None
+    """Interface that routes to the other nodes."""
+    rdma_devices: tuple[str, ...] | None = None
+    """InfiniBand and RoCE devices of the node."""
+    nodes: int | None = None
+    """Largest number of nodes of the run."""
+    nproc: int | None = None
+    """Workers per node."""
+    cpus: float | None = None
+    """CPU cores per node."""
+    is_one_machine: bool = False
+    """True if all nodes share one network stack, as in a local job: its loopback reaches all of them."""
+
+    @property
+    def has_other_machines(self) -> bool:
+        """True if the run has, or may have, nodes on other machines."""
+        return self.nodes != 1 and not self.is_one_machine
+
+
+@dataclass(frozen=True, slots=True)
+class Finding:
+    """Finding of one rule."""
+
+    rule: str
+    """Id of the rule: N for NCCL, T for torch. An id is never reused for another rule."""
+    name: str
+    """Name of the variable."""
+    message: str
+    """The wrong value, and its consequence."""
+    fix: str
+    source: str
+    severity: Severity = Severity.ERROR
+
+    def __str__(self) -> str:
+        """Return the finding as one line."""
+        return f"{self.severity} {self.rule}: {self.message} {self.fix}"
+
+
+Check = Callable[[Environment, Facts], Iterator[Finding]]
+"""Rules about related variables."""
+
+
+def run_checks(checks: Iterable[Check], environment: Environment, facts: Facts, ignored: str = "") -> list[Finding]:
+    """Return the findings for one environment, errors first.
+
+    Args:
+        checks: Rules to apply.
+        environment: The variables of a worker.
+        facts: Facts about the node and the run.
+        ignored: Ids of rules to leave out, separated by commas, or ``all``.
+    """
+    left_out = {word.upper() for word in split_list(ignored)}
+    if "ALL" in left_out:
+        return []
+    found = [finding for check in checks for finding in check(environment, facts) if finding.rule not in left_out]
+    return sorted(found, key=lambda finding: (finding.severity is not Severity.ERROR, finding.rule))
+
+
+DESYNC_DEBUG: Final = "TORCH_NCCL_DESYNC_DEBUG"
+DISTRIBUTED_DEBUG: Final = "TORCH_DISTRIBUTED_DEBUG"
+USE_NCCL2: Final = "TORCH_DIST_USE_NCCL2"
+"""``1`` makes the backend name ``nccl`` mean nccl2 in torch 2.14; ``0`` makes it mean the older backend in 2.15."""
+
+
+def variables_against_survival(environ: Mapping[str, str]) -> list[str]:
+    """Return the names of the set variables that make torch ignore ``TORCH_NCCL_ASYNC_ERROR_HANDLING=0``.
+
+    Source: the constructor of ``ProcessGroupNCCL``, which then takes ``SkipCleanUp``, its value 3.
+
+    >>> variables_against_survival({"TORCH_DISTRIBUTED_DEBUG": "detail", "TORCH_NCCL_DESYNC_DEBUG": "0"})
+    ['TORCH_DISTRIBUTED_DEBUG']
+    """
+    is_set = {
+        DISTRIBUTED_DEBUG: environ.get(DISTRIBUTED_DEBUG, "").upper() == "DETAIL",
+        DESYNC_DEBUG: is_yes(environ.get(DESYNC_DEBUG, "")),
+    }
+    return [name for name, value in is_set.items() if value]
+
 
 _IFNAME: Final = "NCCL_SOCKET_IFNAME"
 _TORCH_IFNAMES: Final = ("GLOO_SOCKET_IFNAME", "TP_SOCKET_IFNAME")
@@ -34,14 +212,14 @@ def _check_interfaces(environment: Environment, facts: Facts) -> Iterator[Findin
         if words == ["lo"] and facts.has_other_machines:
             message = f"{name}={environment[name]} is the loopback, over which no other node can be reached."
             fix = "Name the interface that reaches the other nodes, or delete it."
-            yield Finding("N08", name, message, fix, sources.env(_IFNAME))
+            yield Finding("N08", name, message, fix, env(_IFNAME))
     value = environment.get(_IFNAME, "").strip()
     if facts.interfaces and value and not value.startswith("^"):
         wanted, is_exact = split_list(value.removeprefix("=")), value.startswith("=")
         if not any(have == word if is_exact else have.startswith(word) for word in wanted for have in facts.interfaces):
             has = ", ".join(sorted(facts.interfaces))
             message = f"{_IFNAME}={value} matches no interface of this node, which has {has}."
-            yield Finding("N42", _IFNAME, message, "Correct it, or delete it: NCCL finds one.", sources.env(_IFNAME))
+            yield Finding("N42", _IFNAME, message, "Correct it, or delete it: NCCL finds one.", env(_IFNAME))
 
 
 def _check_torch_interfaces(environment: Environment, facts: Facts) -> Iterator[Finding]:
@@ -51,16 +229,16 @@ def _check_torch_interfaces(environment: Environment, facts: Facts) -> Iterator[
         if any(word.startswith(("^", "=")) for word in words):
             message = f"{name}={value} has NCCL's syntax, and gloo takes exact names of interfaces."
             fix = "Write the plain name, or names with commas, as many on every node."
-            yield Finding("T08", name, message, fix, sources.TORCH_DISTRIBUTED)
+            yield Finding("T08", name, message, fix, TORCH_DISTRIBUTED)
         elif have and (missing := [word for word in words if word not in have]):
             message = f"{name} names {missing[0]}, and the interfaces of this node are {', '.join(sorted(have))}."
-            yield Finding("T19", name, message, _OR_DELETE, sources.TORCH_DISTRIBUTED)
+            yield Finding("T19", name, message, _OR_DELETE, TORCH_DISTRIBUTED)
         elif (
             have and words and facts.route and facts.route not in words and facts.has_other_machines and words != ["lo"]
         ):
             message = f"{name}={value}, and the way to the other nodes is by {facts.route}."
             fix = "Make sure that they can reach it, or delete it: ddp-launch sets it to the interface on that way."
-            yield Finding("T23", name, message, fix, sources.TORCH_DISTRIBUTED, Severity.WARNING)
+            yield Finding("T23", name, message, fix, TORCH_DISTRIBUTED, Severity.WARNING)
 
 
 def _check_sockets(environment: Environment, facts: Facts) -> Iterator[Finding]:
@@ -71,7 +249,7 @@ def _check_sockets(environment: Environment, facts: Facts) -> Iterator[Finding]:
         message = (
             f"{name}={threads} times NCCL_NSOCKS_PERTHREAD={per_thread} is more than the 64 sockets that NCCL allows."
         )
-        yield Finding("N19", name, message, "Lower one; 4 and 4 suit 100 Gb/s.", sources.env(name))
+        yield Finding("N19", name, message, "Lower one; 4 and 4 suit 100 Gb/s.", env(name))
     family = environment.get("NCCL_SOCKET_FAMILY", "").strip().upper()
     for name in (str(Env.POD_IP), "MASTER_ADDR"):
         address = environment.get(name, "").strip()
@@ -80,11 +258,11 @@ def _check_sockets(environment: Environment, facts: Facts) -> Iterator[Finding]:
             message = (
                 f"NCCL_SOCKET_FAMILY={family} is not the family of {name}={address}: ranks cannot reach each other."
             )
-            source = sources.issue("pytorch/pytorch", 131691)
+            source = issue("pytorch/pytorch", 131691)
             yield Finding("N26", "NCCL_SOCKET_FAMILY", message, "Delete it, or use the other.", source)
     if (host := environment.get("NCCL_HOSTID", "").strip()) and facts.nodes != 1:
         message = f"NCCL_HOSTID={host} makes all nodes look like one host, between which shared memory is tried."
-        yield Finding("N27", "NCCL_HOSTID", message, "Delete it.", sources.ENV)
+        yield Finding("N27", "NCCL_HOSTID", message, "Delete it.", ENV)
 
 
 def _check_rdma(environment: Environment, facts: Facts) -> Iterator[Finding]:
@@ -93,53 +271,53 @@ def _check_rdma(environment: Environment, facts: Facts) -> Iterator[Finding]:
     timeout = number(environment.get("NCCL_IB_TIMEOUT", ""))
     if timeout is not None and not 1 <= timeout <= _LARGEST_IB_TIMEOUT:
         message = f"NCCL_IB_TIMEOUT={timeout} means no timeout: a failure becomes a hang."
-        source = sources.env("NCCL_IB_TIMEOUT")
+        source = env("NCCL_IB_TIMEOUT")
         yield Finding("N12", "NCCL_IB_TIMEOUT", message, "Delete it: 20 is the default.", source)
     needs_plugin = network in _PLUGINS or any(name.startswith(_PLUGIN_VARIABLES) for name in environment)
     if needs_plugin and environment.get("NCCL_NET_PLUGIN", "").strip().lower() == "none":
         message = "NCCL_NET_PLUGIN=none keeps the plugin of this fabric from being loaded."
-        yield Finding("N24", "NCCL_NET_PLUGIN", message, "Delete it.", sources.env("NCCL_NET_PLUGIN"))
+        yield Finding("N24", "NCCL_NET_PLUGIN", message, "Delete it.", env("NCCL_NET_PLUGIN"))
     if is_disabled and network == "ib":
         message = "NCCL_NET=IB requires RDMA, and NCCL_IB_DISABLE=1 disables it: the start fails."
-        yield Finding("N45", "NCCL_IB_DISABLE", message, "Delete one of them.", sources.env("NCCL_IB_DISABLE"))
+        yield Finding("N45", "NCCL_IB_DISABLE", message, "Delete one of them.", env("NCCL_IB_DISABLE"))
     elif is_disabled and devices:
         message = f"NCCL_IB_DISABLE=1 leaves {', '.join(devices)} idle, and all goes over TCP."
-        yield Finding("N46", "NCCL_IB_DISABLE", message, "Delete it.", sources.env("NCCL_IB_DISABLE"))
+        yield Finding("N46", "NCCL_IB_DISABLE", message, "Delete it.", env("NCCL_IB_DISABLE"))
     if network == "ib" and devices == ():
         message = "NCCL_NET=IB requires RDMA, and this node has no device under /sys/class/infiniband."
         fix = "Request the device in the pod, or delete it to use TCP."
-        yield Finding("N47", "NCCL_NET", message, fix, sources.TROUBLESHOOTING)
+        yield Finding("N47", "NCCL_NET", message, fix, TROUBLESHOOTING)
     selection = environment.get("NCCL_IB_HCA", "").strip()
     names = [word.partition(":")[0] for word in split_list(selection.lstrip("^="))]
     if devices and names and not selection.startswith("^"):
         is_exact = selection.startswith("=")
         if not any(have == name if is_exact else have.startswith(name) for name in names for have in devices):
             message = f"NCCL_IB_HCA={selection} matches none of this node's devices, {', '.join(devices)}."
-            yield Finding("N48", "NCCL_IB_HCA", message, _OR_DELETE, sources.env("NCCL_IB_HCA"))
+            yield Finding("N48", "NCCL_IB_HCA", message, _OR_DELETE, env("NCCL_IB_HCA"))
 
 
 def _check_nccl_values(environment: Environment, _: Facts) -> Iterator[Finding]:
     if is_one(environment.get("NCCL_MNNVL_ENABLE", "")) and is_zero(environment.get("NCCL_CUMEM_ENABLE", "")):
         message = "NCCL_MNNVL_ENABLE=1 needs what NCCL_CUMEM_ENABLE=0 switches off, and the start fails."
-        source = sources.env("NCCL_MNNVL_ENABLE")
+        source = env("NCCL_MNNVL_ENABLE")
         yield Finding("N14", "NCCL_CUMEM_ENABLE", message, "Delete NCCL_CUMEM_ENABLE.", source)
     protocols = environment.get("NCCL_PROTO", "")
     if forces_ll128(protocols):
         message = f"NCCL_PROTO={protocols} forces LL128, which corrupts data on platforms that do not support it."
         fix = "Delete it: where LL128 is supported NCCL uses it."
-        yield Finding("N33", "NCCL_PROTO", message, fix, sources.env("NCCL_PROTO"))
+        yield Finding("N33", "NCCL_PROTO", message, fix, env("NCCL_PROTO"))
     for name, known in (("NCCL_ALGO", _ALGORITHMS), ("NCCL_PROTO", _PROTOCOLS)):
         for _is_inverted, words in parse_selections(environment.get(name, "")):
             for word in sorted(words.difference(known)):
                 message = (
                     f"{name} names {word}, and since 2.24 NCCL fails at an unknown word; there are {', '.join(known)}."
                 )
-                yield Finding("N34", name, message, _OR_DELETE, sources.env("NCCL_ALGO"))
+                yield Finding("N34", name, message, _OR_DELETE, env("NCCL_ALGO"))
     for what in ("CTAS", "NCHANNELS", "P2P_NCHANNELS"):
         least, most = (number(environment.get(f"NCCL_{side}_{what}", "")) for side in ("MIN", "MAX"))
         if least is not None and most is not None and least > most:
             message = f"NCCL_MIN_{what}={least} is more than NCCL_MAX_{what}={most} allows."
-            yield Finding("N35", f"NCCL_MIN_{what}", message, "Delete both.", sources.env("NCCL_MIN_CTAS"))
+            yield Finding("N35", f"NCCL_MIN_{what}", message, "Delete both.", env("NCCL_MIN_CTAS"))
 
 
 def _check_error_handling(environment: Environment, _: Facts) -> Iterator[Finding]:
@@ -155,7 +333,7 @@ def _check_error_handling(environment: Environment, _: Facts) -> Iterator[Findin
         faults = {_HANDLING: lost}
     for name, fault in faults.items():
         fix = "Use torch's default; leave it out with DDP_SURVIVE_ON_NCCL=1."
-        source = sources.issue("pytorch/pytorch", 121055)
+        source = issue("pytorch/pytorch", 121055)
         yield Finding("T02", name, f"{name}={environment[name]}: {fault}.", fix, source, Severity.WARNING)
 
 
@@ -167,7 +345,7 @@ def _check_torch(environment: Environment, facts: Facts) -> Iterator[Finding]:
     if debug.upper() not in {"", "OFF", "INFO", "DETAIL"}:
         message = f"{DISTRIBUTED_DEBUG}={debug} is refused by torch when the ranks meet."
         fix = "Use OFF or INFO, or delete it."
-        yield Finding("T20", DISTRIBUTED_DEBUG, message, fix, sources.TORCH_DISTRIBUTED)
+        yield Finding("T20", DISTRIBUTED_DEBUG, message, fix, TORCH_DISTRIBUTED)
     visible, name = split_list(environment.get("CUDA_VISIBLE_DEVICES", "")), "CUDA_VISIBLE_DEVICES"
     if facts.nproc and visible and visible[0] != "-1" and len(visible) < facts.nproc:
         devices = ",".join(visible)
@@ -175,7 +353,7 @@ def _check_torch(environment: Environment, facts: Facts) -> Iterator[Finding]:
             f"{name}={devices} has fewer devices than this node has workers ({facts.nproc}), and NCCL before 2.30 "
         )
         fix = f"Lower --nproc-per-node, or unset {name}. From 2.30, NCCL_MULTI_RANK_GPU_ENABLE=1 lets ranks share one."
-        yield Finding("T21", name, f"{message}refuses two on one.", fix, sources.issue("NVIDIA/nccl", 1716))
+        yield Finding("T21", name, f"{message}refuses two on one.", fix, issue("NVIDIA/nccl", 1716))
 
 
 START_CHECKS: Final[tuple[Check, ...]] = (

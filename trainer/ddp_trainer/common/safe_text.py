@@ -1,4 +1,12 @@
-"""Redaction of secrets in free text: logs, errors, messages of events.
+"""Redaction of secrets and escaping of terminal controls in text of a job.
+
+A job writes its own logs, errors, arguments and environment, so they are not trusted. Code that shows, stores or sends
+them calls :func:`redact_text` or :func:`redact_object` first. Code that writes them to a terminal calls
+:func:`escape_control_chars`. Launcher and plugin share this package. Standard library only.
+
+:func:`escape_control_chars` is the entry point for text, :func:`escape_log_line` for lines of a log.
+
+:func:`is_secret_name` and :func:`is_safe_variable` are the entry points.
 
 :func:`redact_text` and :func:`clean_text` are the entry points. One pass finds the words that a secret may follow, and
 tokens that are recognized by their form. Each value is read once, so the time is linear in the length of the text
@@ -8,11 +16,157 @@ Patterns are compiled on first use, since most commands need none.
 
 from __future__ import annotations
 
+import contextlib
+import functools
+import json
 import re
-from typing import Final
+from collections.abc import Iterator, Mapping
+from typing import Any, Final
 
-from ddp_trainer.common.safe_text.control_chars import escape_control_chars
-from ddp_trainer.common.safe_text.names import HIDDEN, is_secret_name
+_BIDIRECTIONAL: Final = ("\u061c", "\u200e-\u200f", "\u202a-\u202e", "\u2066-\u206f")
+_INVISIBLE: Final = ("\u00ad", "\u200b", "\u2028-\u2029", "\u2060-\u2064", "\ufeff", "\ufff9-\ufffb")
+_HALVES: Final = "\ud800-\udfff"
+"""Surrogates: halves of characters, which no encoding can write."""
+
+_CONTROL: Final = re.compile(rf"[\x00-\x08\x0b-\x1f\x7f-\x9f{''.join((*_BIDIRECTIONAL, *_INVISIBLE))}{_HALVES}]")
+"""Controls to escape: C0 without tab and newline, DEL, C1, direction controls, invisible separators. The zero-width
+joiner and non-joiner stay, since emoji and several scripts need them."""
+
+_SURROGATE: Final = re.compile(f"[{_HALVES}]")
+_ABOVE_ASCII: Final = "".join(
+    map(chr, (*range(0x7F, 0x100), *range(0x600, 0x700), *range(0x2000, 0x2100), 0xFEFF, *range(0xFFF9, 0xFFFC)))
+)
+
+_COLOR: Final = re.compile(r"(\x1b\[[0-9;]{0,32}m)")
+
+_ESCAPED: Final = {
+    **{code: f"\\x{code:02x}" for code in range(0x20) if chr(code) not in "\t\n"},
+    ord("\r"): "\\r",
+    **{ord(character): f"\\u{ord(character):04x}" for character in _CONTROL.findall(_ABOVE_ASCII)},
+}
+"""Escapes by code point. Above ASCII they have the form that strings of JSON and YAML share, so that a document
+stays valid."""
+
+
+def escape_control_chars(text: str) -> str:
+    r"""Return the text with every terminal control written as an escape; newlines and tabs stay.
+
+    >>> escape_control_chars("a\x1b[2Jb\u202e")
+    'a\\x1b[2Jb\\u202e'
+    """
+    if not _CONTROL.search(text):
+        return text
+    return _SURROGATE.sub(lambda found: f"\\u{ord(found[0]):04x}", text.translate(_ESCAPED))
+
+
+def escape_log_line(line: str) -> str:
+    r"""Return a line of a log that is safe for a terminal: colours stay, other controls are escaped.
+
+    A carriage return starts the line again, as progress bars do: only the text after the last one is shown.
+
+    A carriage return starts the line again, as progress bars do: only the text after the last one is shown.
+
+    >>> escape_log_line("\r10%\r\x1b[32m20%\x1b[0m\x1b]52;c;eA==\x07\r")
+    '\x1b[32m20%\x1b[0m\\x1b]52;c;eA==\\x07\x1b[0m'
+    """
+    if not _CONTROL.search(line):
+        return line
+    last = line.rstrip("\r").rpartition("\r")[2]
+    pieces = _COLOR.split(last)
+    shown = "".join(piece if at % 2 else escape_control_chars(piece) for at, piece in enumerate(pieces))
+    return f"{shown}\x1b[0m" if len(pieces) > 1 and not shown.endswith(("\x1b[0m", "\x1b[m")) else shown
+
+
+HIDDEN: Final = "(redacted)"
+"""Text that replaces a secret."""
+
+_WORD: Final = re.compile(r"[A-Z]+(?![a-z])|[A-Z]?[a-z]+|[0-9]+")
+
+
+def _word_set(text: str) -> frozenset[str]:
+    return frozenset(text.split())
+
+
+_SECRET: Final = _word_set(
+    "password passwd passphrase passcode pwd secret secrets credential credentials apikey accesskey secretkey "
+    "privatekey accountkey authorization cookie cookies"
+)
+"""Words that make a name secret at any position."""
+
+_SECRET_AT_THE_END: Final = frozenset(["auth", "pass", "dsn", "token", "pgpass", "sas"])
+
+_KEY_OF: Final = _word_set(
+    "access account admin aes anthropic api app application auth aws azure client cohere comet consumer crypto "
+    "customer datadog dd deploy encryption fernet gcp gemini github gitlab google hf hmac host huggingface jwt "
+    "license licence master mistral mlflow neptune openai private root rsa secret sentry service session shared "
+    "signing slack ssh ssl storage stripe subscription tls user wandb webhook x"
+)
+"""Words that make a ``key`` after them a secret. Other keys are keys of a table."""
+
+_NO_SECRET_KEY: Final = _word_set(
+    "cache column config dict foreign group hash index lookup metric monitor partition primary public row sort"
+)
+
+_NOT_ITSELF: Final = _word_set(
+    "arn class count dir directory enabled env error errors exception file files keyring length limit mode name names "
+    "path policy provider ref required size type url uri version volume warning"
+)
+"""Last words of names that describe a secret and do not hold one."""
+
+_OF_LANGUAGE: Final = _word_set(
+    "acc accuracy audio avg bos budget cls completion count embedding embeddings end eos first generated id ids idx "
+    "image index input last len length limit loss mask max mean min new next num output pad per prompt rate sep size "
+    "special start stop temperature text throughput time total type unk video vision vocab"
+)
+"""Words that mark ``token`` as a token of a language model, not of an account."""
+
+_MOVES: Final = _word_set("backward by first forward last multi one second single two")
+"""Words that mark ``pass`` as a pass over data."""
+
+_HARMLESS_VARIABLE: Final = (
+    r"(?:NCCL|TORCH|TORCHELASTIC|TORCHINDUCTOR|PYTORCH|GLOO|UCX|UCC|FI|OMPI|OMP|MKL|KMP|CUDA|CUDNN|CUBLAS|NVIDIA|NVSHMEM"
+    r"|HSA|HIP|ROCR|MIOPEN|RCCL|DDP|PET|LOCAL|GROUP|ROLE|JOB_COMPLETION|TRITON|TF_CPP|GRPC|KUBERNETES|LC|XDG)_\w*"
+    r"|PYTHON\w*|RANK|WORLD_SIZE|NODE_RANK|NNODES|NPROC_PER_NODE|MASTER_(?:ADDR|PORT)|HOSTNAME|HOME|PATH|LD_LIBRARY_PATH"
+    r"|LD_PRELOAD|LANG|LANGUAGE|TZ|TMPDIR|TMP|TEMP|USER|SHELL|TERM|PWD|EPOCHS?|STEPS?|MAX_STEPS|BATCH(?:_SIZE)?|LR|SEED"
+    r"|TOKENIZERS_PARALLELISM|(?:NUM|MAX|MIN)_TOKENS?|HF_HOME|HF_DATASETS_CACHE|HF_HUB_(?:OFFLINE|CACHE)"
+    r"|TRANSFORMERS_\w*CACHE|WANDB_(?:MODE|PROJECT|DIR)|MLFLOW_EXPERIMENT_NAME|MALLOC_\w*|SSH_AUTH_SOCK"
+    r"|(?:HTTPS?|NO|ALL)_PROXY|(?:https?|no|all)_proxy"
+)
+
+
+@functools.lru_cache(maxsize=4096)
+def is_secret_name(name: str) -> bool:
+    """Return whether the value of a variable, flag, header or field of this name is a secret.
+
+    >>> [is_secret_name(name) for name in ("HF_TOKEN", "--db-pass", "AccountKey", "max_tokens", "sort_key")]
+    [True, True, True, False, False]
+    """
+    words = [word.lower() for word in _WORD.findall(name)]
+    if not words or words[-1] in _NOT_ITSELF:
+        return False
+    if not _SECRET.isdisjoint(words) or words[-1].endswith("password"):
+        return name not in {"PWD", "OLDPWD"} and not ("pwd" in words and words[-1] == "old")
+    if "token" in words:
+        return _OF_LANGUAGE.isdisjoint(words)
+    if words[-1] in _SECRET_AT_THE_END:
+        return _MOVES.isdisjoint(words)
+    return "key" in words[-2:] and _is_secret_key(name, words)
+
+
+def _is_secret_key(name: str, words: list[str]) -> bool:
+    if not _NO_SECRET_KEY.isdisjoint(words):
+        return False
+    return not _KEY_OF.isdisjoint(words) or (name.isupper() and name.endswith("_KEY"))
+
+
+def is_safe_variable(name: str) -> bool:
+    """Return whether an environment variable is known to hold no secret. The value of any other variable is hidden.
+
+    >>> is_safe_variable("NCCL_DEBUG"), is_safe_variable("COMPANY_SETTING")
+    (True, False)
+    """
+    return re.fullmatch(_HARMLESS_VARIABLE, name) is not None and not is_secret_name(name)
+
 
 LEAST_FINDINGS: Final = 3_000
 CHARACTERS_OF_A_FINDING: Final = 60
@@ -233,3 +387,78 @@ def _is_safe_value(name: str, value: str, *, is_quoted: bool) -> bool:
         return True
     found = re.fullmatch(_HARMLESS, value)
     return found is not None and not (is_quoted and "(" in value)
+
+
+_LEFT_OUT: Final = frozenset({"managedFields", "kubectl.kubernetes.io/last-applied-configuration"})
+_REFERENCES: Final = frozenset({"secret", "secretRef", "secretKeyRef", "secretName"})
+"""Keys that name a Secret and do not hold its data."""
+_ENVIRONMENTS: Final = frozenset({"env", "environment", "environ", "envVars"})
+_ENCODED: Final = frozenset({".dockerconfigjson", ".dockercfg", "client-key-data", "identitytoken", "registrytoken"})
+
+
+def redact_object(item: Any) -> Any:
+    """Return a copy of a JSON value without secrets.
+
+    Data of a Secret is left out. An environment variable keeps its value only if its name is known to be harmless.
+    After a flag whose name is secret, the next item is hidden.
+    """
+    if isinstance(item, str):
+        return _redact_string(item)
+    if isinstance(item, list | tuple):
+        return list(_redact_items(item))
+    if not isinstance(item, dict):
+        return item
+    if item.get("kind") == "Secret":
+        return {key: redact_object(item[key]) for key in item if key not in {"data", "stringData", "managedFields"}}
+    if isinstance(item.get("name"), str) and isinstance(item.get("value"), str) and is_secret_name(item["name"]):
+        return {**item, "value": HIDDEN}
+    return {key: _redact_entry(key, value) for key, value in item.items() if key not in _LEFT_OUT}
+
+
+def _redact_string(text: str) -> str:
+    """Redact a text. A text that is a JSON object, as in annotations, is redacted as an object."""
+    if text.startswith(("{", "[")):
+        with contextlib.suppress(ValueError, RecursionError):
+            return json.dumps(redact_object(json.loads(text)))
+    return redact_text(text)
+
+
+def _redact_items(items: list[Any] | tuple[Any, ...]) -> Iterator[Any]:
+    is_value = False
+    for item in items:
+        if is_value and isinstance(item, str) and not item.startswith("-"):
+            yield HIDDEN
+        else:
+            yield redact_object(item)
+        is_value = isinstance(item, str) and item.startswith("-") and "=" not in item and is_secret_name(item)
+
+
+def _redact_entry(key: Any, value: Any) -> Any:
+    if key in _ENVIRONMENTS:
+        return _redact_environment(value)
+    if isinstance(value, str) and key not in _REFERENCES and (key in _ENCODED or is_secret_name(str(key))):
+        return HIDDEN if value else value
+    return redact_object(value)
+
+
+def _redact_environment(variables: Any) -> Any:
+    if isinstance(variables, Mapping):
+        return {name: _variable(str(name), value) for name, value in variables.items()}
+    if isinstance(variables, list):
+        return [_redact_variable(each) for each in variables]
+    return redact_object(variables)
+
+
+def _redact_variable(variable: Any) -> Any:
+    if isinstance(variable, dict) and isinstance(variable.get("value"), str):
+        return {**variable, "value": _variable(str(variable.get("name", "")), variable["value"])}
+    if isinstance(variable, str) and "=" in variable:
+        name, _, value = variable.partition("=")
+        return f"{name}={_variable(name, value)}"
+    return redact_object(variable)
+
+
+def _variable(name: str, value: Any) -> Any:
+    if value is None or value == "" or is_safe_variable(name):
+        return redact_object(value)
+    return HIDDEN
