@@ -63,10 +63,10 @@ NEEDY: Final = Row(
             Query(
                 f"max by ({BY_JOB}) (ddp_step{{<jobs>}}) / max by ({BY_JOB}) (ddp_steps_planned{{<jobs>}})", table=True
             ),
-            Query("ddp_job:ddp_samples:rate5m{<jobs>}", table=True),
-            Query("ddp_job:ddp_mfu:ratio5m{<jobs>}", table=True),
-            Query("ddp_job:ddp_goodput:ratio1h{<jobs>}", table=True),
-            Query("ddp_job:ddp_straggler_tax:ratio5m{<jobs>}", table=True),
+            Query(f"max by ({BY_JOB}) (ddp_job:ddp_samples:rate5m{{<jobs>}})", table=True),
+            Query(f"max by ({BY_JOB}) (ddp_job:ddp_mfu:ratio5m{{<jobs>}})", table=True),
+            Query(f"max by ({BY_JOB}) (ddp_job:ddp_goodput:ratio1h{{<jobs>}})", table=True),
+            Query(f"max by ({BY_JOB}) (ddp_job:ddp_straggler_tax:ratio5m{{<jobs>}})", table=True),
             Query(f"max by ({BY_JOB}) (ddp_world_size{{<jobs>}})", table=True),
             Query(f"sum by ({BY_JOB}) ({_RESTARTS})", table=True),
             Query(f"time() - max by ({BY_JOB}) (ddp_checkpoint_last_success_timestamp_seconds{{<jobs>}})", table=True),
