@@ -26,7 +26,7 @@ export DDP_TEST_SKIPPED = $(abspath $(SKIPPED))
 AGAIN := --last-failed --last-failed-no-failures none
 
 .DEFAULT_GOAL := help
-.PHONY: help demo demo-text picture test test-unit test-processes test-local test-cluster test-cluster-shared test-cluster-alone test-cluster-quiet peers bench-peers test-peers test-torch test-long torch-table stores clients tools charts lint check bench gpu-report docs manifests image lock release-check sbom checkov site site-check clean
+.PHONY: help demo demo-text picture test test-unit test-processes test-local test-cluster test-cluster-shared test-cluster-alone test-cluster-quiet peers bench-peers test-peers test-torch test-long torch-table stores clients tools charts lint check bench gpu-report docs manifests image lock release-check sbom checkov site site-check dashboards-check clean
 
 help: ## Show the verbs
 	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/  make \1\t\2/p' $(MAKEFILE_LIST) | expand -t 24
@@ -155,6 +155,15 @@ site-check: site ## Check every page of the site for accessibility with axe-core
 	mkdir -p build/site-check && cp tools/site/package.json tools/site/package-lock.json tools/site/check.mjs build/site-check && \
 	npm --prefix build/site-check ci --no-audit --no-fund --loglevel error || { echo "make site-check: axe-core could not be installed; the pages are not checked."; exit 0; }; \
 	node build/site-check/check.mjs build/site "$$chromium" build/site-check/pictures
+
+dashboards-check: $(READY) ## Draw every dashboard with Grafana's components over a real Prometheus, and check what is shown; needs npm, Chromium and Prometheus
+	@chromium=$$(command -v chromium chromium-browser google-chrome | head -n 1); \
+	if ! command -v npm >/dev/null || ! command -v prometheus >/dev/null || [ -z "$$chromium" ]; then echo "make dashboards-check: npm, Prometheus or Chromium is not installed; the dashboards are not drawn."; exit 0; fi; \
+	mkdir -p build/dashboards-check && cp $(filter-out %.py,$(wildcard tools/dashboards_check/*.*)) build/dashboards-check && \
+	cmp -s build/dashboards-check/package-lock.json build/dashboards-check/.installed || npm --prefix build/dashboards-check ci --no-audit --no-fund --loglevel error \
+		|| { echo "make dashboards-check: Grafana's components could not be installed; the dashboards are not drawn."; exit 0; }; \
+	cp build/dashboards-check/package-lock.json build/dashboards-check/.installed && \
+	$(BIN)/python -m tools.dashboards_check "$$chromium"
 
 clean: ## Remove what the verbs made
 	rm -rf $(VENV) build dist .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache

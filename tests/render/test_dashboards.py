@@ -5,6 +5,7 @@ from __future__ import annotations
 import doctest
 import json
 import re
+from collections import defaultdict
 from collections.abc import Iterator
 from itertools import combinations
 from typing import Any
@@ -127,6 +128,27 @@ def test_panels_have_ids_of_their_own_and_do_not_overlap(name: str) -> None:
         above = first["y"] + first["h"] <= second["y"] or second["y"] + second["h"] <= first["y"]
         assert beside or above, (first, second)
         assert first["x"] + first["w"] <= 24
+
+
+@NAMED
+def test_panels_leave_no_hole_in_the_grid(name: str) -> None:
+    tops = [each for each in DASHBOARDS[name]["panels"] if each["type"] != "row"]
+    for group in (tops, *(each["panels"] for each in DASHBOARDS[name]["panels"] if each.get("collapsed"))):
+        lines = defaultdict(list)
+        for place in (panel["gridPos"] for panel in group):
+            lines[place["y"]].append(place)
+        for line in lines.values():
+            assert sum(each["w"] for each in line) == 24, line
+            assert len({each["h"] for each in line}) == 1, line
+
+
+@NAMED
+def test_the_queries_of_a_merged_table_leave_out_the_name_of_the_metric(name: str) -> None:
+    """Grafana joins rows that agree on every label, and ``__name__`` is one."""
+    for panel in panels(DASHBOARDS[name]):
+        for target in panel["targets"] if panel["type"] == "table" else []:
+            is_bare = re.fullmatch(r"[\w:]+\{[^}]*\}", target["expr"])
+            assert not is_bare, (panel["title"], target["expr"])
 
 
 @NAMED

@@ -123,12 +123,14 @@ GPU: Final = Row(
             "Allocation retries",
             "Is memory nearly exhausted? Each retry costs time.",
             Query("increase(ddp_gpu_alloc_retries_total{<rank>}[$__rate_interval]) > 0", "rank {{rank}}"),
+            width=8,
             unit="none",
         ),
         bars(
             "Out-of-memory errors",
             "Which rank ran out of memory?",
             Query("increase(ddp_gpu_oom_total{<rank>}[$__rate_interval]) > 0", "rank {{rank}}"),
+            width=8,
             unit="none",
         ),
     ),
@@ -158,6 +160,7 @@ DRIVER: Final = Row(
             "Which GPU lowers its clock because of heat or the power of the node? The power cap of the GPU is "
             "excluded.",
             Query('ddp_gpu_throttled{<rank>, reason!="power_cap"} > 0', "rank {{rank}}: {{reason}}"),
+            width=8,
             unit="none",
         ),
     ),

@@ -161,6 +161,7 @@ WHY: Final = Row(
             "is the part that disappears if the slowest rank is as fast as the median rank. The rest is the network.",
             Query("ddp_job:ddp_comm_exposed:ratio5m{<job>}", "waiting for gradients"),
             Query("ddp_job:ddp_straggler_tax:ratio5m{<job>}", "straggler tax"),
+            width=8,
             unit="percentunit",
             colours={"waiting for gradients": "purple", "straggler tax": "red"},
         ),
@@ -173,6 +174,7 @@ WHY: Final = Row(
                 " / on () group_left () (sum(rate(ddp_step_phase_seconds_total{<job>}[$__rate_interval])) > 0)",
                 "{{operation}}",
             ),
+            width=8,
             unit="percentunit",
             is_stacked=True,
         ),
@@ -181,6 +183,7 @@ WHY: Final = Row(
             "Which rank do others wait for? Own time of a rank in a step, divided by that of the median rank. "
             "DdpStraggler fires from 1.15 by default. Click a bar to open its rank.",
             Query("topk(5, ddp_job_rank:ddp_straggler:ratio5m{<job>})", "rank {{rank}}", now=True),
+            width=8,
             unit="none",
             decimals=2,
             steps={None: "green", 1.15: "orange", 1.5: "red"},

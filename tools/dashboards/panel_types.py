@@ -16,6 +16,10 @@ NEUTRAL: Final[Steps] = {None: "text"}
 """A single colour, for numbers that are neither good nor bad."""
 ALL_BLUE: Final[Steps] = {None: "blue"}
 NEVER: Final[Mapping[str, bool]] = {}
+COLUMN_MIN_WIDTH: Final = 100
+"""Of tables, in pixels. With Grafana's default of 150, twelve columns do not fit in a window of 1600."""
+BAR_NAME_SIZE: Final = 11
+"""In pixels. Grafana reserves the width of one name at 12, and cuts others that have as many letters but wider ones."""
 
 
 class Shown(TypedDict, total=False):
@@ -136,6 +140,7 @@ def shares(
             "namePlacement": "left",
             "showUnfilled": True,
             "sizing": "auto",
+            "text": {"titleSize": BAR_NAME_SIZE},
             "legend": {"displayMode": "list", "placement": "bottom", "showLegend": False, "calcs": []},
             "minVizHeight": 16,
             "minVizWidth": 8,
@@ -228,7 +233,15 @@ def table(
         width=width,
         height=height,
         defaults=_defaults("none", NEUTRAL, {})
-        | {"custom": {"align": "auto", "cellOptions": {"type": "auto"}, "inspect": False, "filterable": True}},
+        | {
+            "custom": {
+                "align": "auto",
+                "cellOptions": {"type": "auto"},
+                "inspect": False,
+                "filterable": True,
+                "minWidth": COLUMN_MIN_WIDTH,
+            }
+        },
         overrides=tuple(overrides),
         options={
             "showHeader": True,

@@ -17,7 +17,7 @@ from kubectl_ddp.observe.result_annotations import persist_result
 from kubectl_ddp.observe.scrape import Sample, observe, read_samples
 from kubectl_ddp.observe.waiting import DELETED, parse_wait_condition, wait_for, wait_until_deleted
 from kubectl_ddp.spec.trainer_arguments import keeps_checkpoints_in_pods
-from kubectl_ddp.status.describe import as_html
+from kubectl_ddp.status.describe import as_html, header_as_html
 from kubectl_ddp.status.job_state import JobState, State, job_state
 from kubectl_ddp.util.process import thread_location
 
@@ -51,7 +51,7 @@ class Job:
     def _repr_html_(self) -> str:
         """Return the status for notebooks; name and place alone if the job cannot be read."""
         try:
-            return self.status()._repr_html_()
+            return header_as_html(self.status())
         except DdpError as error:
             return as_html(f"{self!r}: {error}")
 

@@ -173,12 +173,6 @@ class JobState:
         begun = self.created if self.started is None and self.finished is not None else self.started
         return max(0.0, (now if self.finished is None else self.finished) - begun) if begun is not None else None
 
-    def _repr_html_(self) -> str:
-        """Return what ``status`` prints, for notebooks."""
-        from kubectl_ddp.status.describe import header_as_html  # noqa: PLC0415 - it imports this module
-
-        return header_as_html(self)
-
 
 @dataclass(frozen=True, slots=True)
 class _Facts:

@@ -17,14 +17,14 @@ How to add a dimension, for example ``cp`` between ``shard`` and ``tp``:
    names ranks follows: ``--parallel``, the mesh and its groups, checkpoint chunks, recovery, metric labels, the
    checks of ``kubectl ddp``. Add the attribute to ``_Sizes``, and its place to ``test_parallel_dims.py``. Now the
    ranks compute copies; ``tests/local/train/test_new_dimension.py`` trains so with a dimension of its own.
-2. What the model must satisfy is a function beside ``of_slices`` in ``common/model_constraints.py``. Options that
+2. What the model must satisfy is a function beside ``of_slices`` in ``common/enums.py``. Options that
    cannot work with it are in ``common/option_conflicts.py``. ``layout_violations`` in
    ``kubectl_ddp/spec/trainer_arguments.py`` makes ``submit`` refuse the same.
 3. What the ranks compute is an ``apply_NAME.py`` in ``train/parallel`` (in the form of ``apply_tp.py``), called by
-   ``_spread_out`` of ``train/loop/build_components.py``, and a strategy in ``factory.py`` (``tensor_parallel.py`` is
+   ``_spread_out`` of ``train/loop/group_components.py``, and a strategy in ``factory.py`` (``tensor_parallel.py`` is
    the example of ranks that compute parts of the same samples). ``forward`` returns the complete losses on all of
    them, and ``computes_together`` is True. With dropout, ranks with the same samples draw the same mask:
-   ``train/mesh/tp_rng.py``.
+   ``train/mesh/device_mesh.py``.
 4. Update ``docs/parallel.md``, ``docs/strategies.md`` and ``docs/status.md``, and run ``make docs``.
 
 The plugin checks it before a job is sent, and the launcher and every rank choose the same layout from it. Standard

@@ -24,15 +24,10 @@ from ddp_trainer.common.constants import Exit, FailureReason, GroupState, Lifecy
 from ddp_trainer.launch import failures
 from ddp_trainer.launch.agent.agent_config import AgentConfig
 from ddp_trainer.launch.agent.agent_state import State
+from ddp_trainer.launch.agent.final_goodput import counts_steps, job_startup, last_account, last_step
 from ddp_trainer.launch.agent.node_checks import GpuProbes, JoinPreflight
 from ddp_trainer.launch.agent.preflight_policy import PreflightPolicy
-from ddp_trainer.launch.agent.termination_report import (
-    FailureBuilder,
-    counts_steps,
-    job_startup,
-    last_account,
-    last_step,
-)
+from ddp_trainer.launch.agent.termination_report import FailureBuilder
 from ddp_trainer.launch.agent.worker_start import Starting
 from ddp_trainer.launch.hang.watchdog import HangGuard
 from ddp_trainer.launch.host.compile_cache import compile_cache_variables

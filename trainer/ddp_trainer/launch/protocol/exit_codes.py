@@ -31,7 +31,7 @@ How to change what a death of a worker costs: add a row to ``CAUSE_OF_CODE`` (a 
 Causes in ``CHARGED`` count against ``--max-restarts``; a code in ``HOPELESS`` ends the run without a restart.
 ``decide_restart`` in ``launch/rendezvous/group_formation.py`` applies them; its test plays deaths with
 ``SimulatedRun``. A new reason is a member of ``FailureReason`` and a row in ``launch/failures.py``,
-with its words in ``final_report.py``. Then update "What happens when" in ``docs/launcher.md``.
+with its words there. Then update "What happens when" in ``docs/launcher.md``.
 
 How to add an exit code: a member of ``Exit`` in ``common/constants.py``; a row of the table above; where it is
 returned, a subclass of ``TrainError`` (``train/utils/errors.py``) or a ``Finish`` of the agent; its words in

@@ -17,7 +17,7 @@ from torch.distributed.tensor import Replicate, Shard, parallel
 
 from ddp_trainer.common.enums import of_slices
 from ddp_trainer.train.mesh.device_mesh import PerRankRng
-from ddp_trainer.train.models.gpt import GptParts
+from ddp_trainer.train.models.gpt_layers import GptParts
 from ddp_trainer.train.utils.errors import BadConfig
 
 _TIME: Final = 1

@@ -29,7 +29,7 @@ from ddp_trainer.train.checkpoint.state_transfer import exchange_states
 from ddp_trainer.train.distributed.group import Group
 
 if TYPE_CHECKING:
-    from ddp_trainer.train.recovery.local_state import LocalShards
+    from ddp_trainer.train.recovery.local_shards import LocalShards
 
 _NOTHING: Final = -1
 _KIND_BYTES: Final = 7

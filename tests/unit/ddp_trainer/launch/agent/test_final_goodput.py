@@ -10,7 +10,7 @@ import pytest
 from ddp_trainer.common.constants import LifecycleEvent
 from ddp_trainer.common.goodput import JobAccount
 from ddp_trainer.common.time_classes import JobTime
-from ddp_trainer.launch.agent.termination_report import account_at_the_end, job_startup
+from ddp_trainer.launch.agent.final_goodput import account_at_the_end, job_startup
 from ddp_trainer.launch.protocol.lifecycle_times import LifecycleTimes
 
 LAUNCHED, JOINED, FORMED, NOW = 1000.0, 1004.0, 1014.0, 1074.0

@@ -1,0 +1,1 @@
+"""Check of the dashboards, drawn by Grafana's components in a browser."""
