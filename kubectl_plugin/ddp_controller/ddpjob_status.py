@@ -13,6 +13,7 @@ from kubectl_ddp.kube.objects import Object, Snapshot, condition_of, holds
 from kubectl_ddp.kube.timestamps import epoch, timestamp
 from kubectl_ddp.spec.fields import FIELDS
 from kubectl_ddp.status.job_state import JobState, State, job_state
+from kubectl_ddp.status.run_summary import restart_count
 
 INVALID: Final = "Invalid"
 """Phase of a job that cannot be made."""
@@ -82,7 +83,7 @@ def status_of_run(job: Object, snapshot: Snapshot, result: JobResult, now: float
         "nodes": f"{state.nodes.ready}/{state.nodes.desired}",
         "replicas": state.nodes.desired,
         "readyReplicas": state.nodes.ready,
-        "restarts": sum(state.restarts.values()),
+        "restarts": restart_count(state.restarts),
         "selector": f"{Label.JOB}={job['metadata']['name']},{Label.ROLE}={Role.WORKER}",
         "conditions": _conditions(job, result, state.state, _message(state), now),
     }

@@ -96,6 +96,8 @@ class EngineKind:
     """Path of the number of running pods in the status, for a kind without a condition Running. Lists on the path are
     summed.
     """
+    has_start_time: bool = True
+    """True if the status has ``startTime``."""
 
     # -- pods
     pod_suffix: str
@@ -188,6 +190,7 @@ TRAINJOB: Final = EngineKind(
     template=("spec", "template", *POD_JOB, "template"),
     runtime=Runtime(kind="TrainingRuntime", plural="trainingruntimes", file="training-runtime.yaml.j2"),
     active=("jobsStatus", "active"),
+    has_start_time=False,
     pod_suffix="-node-0-{index}-00000",
     pod_label="jobset.sigs.k8s.io/jobset-name",
     file="trainjob.yaml.j2",
@@ -212,6 +215,7 @@ JOBSET: Final = EngineKind(
     template=(*POD_JOB, "template"),
     conditions={"Completed": "Succeeded", "Failed": "Failed", "Suspended": "Suspended"},
     active=("replicatedJobsStatus", "active"),
+    has_start_time=False,
     pod_suffix="-node-0-{index}-00000",
     pod_label="jobset.sigs.k8s.io/jobset-name",
     file="jobset.yaml.j2",

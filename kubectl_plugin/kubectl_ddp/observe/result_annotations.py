@@ -45,6 +45,7 @@ def suspend(backend: Backend, name: str) -> None:
         known = replace(
             _with_startup(snapshot.job, state),
             uid=str(first["metadata"]["uid"]),
+            started=state.started,
             restarts=state.restarts,
             step=state.step,
         )

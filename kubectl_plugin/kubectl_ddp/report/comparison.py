@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from typing import Any
 
 from kubectl_ddp.observe.job_history import JobRecord
+from kubectl_ddp.status.run_summary import restart_count
 from kubectl_ddp.util.text_table import NOTHING, Cell, Table, count, duration, number
 
 
@@ -28,7 +29,7 @@ def _results(one: JobRecord, other: JobRecord) -> Iterator[tuple[str, str, str]]
     yield row("step", [count(record.step) for record in both])
     yield row("loss", [number(record.loss) for record in both])
     yield row("samples/s", [number(record.throughput) for record in both])
-    yield row("restarts", [str(sum(record.restarts.values())) for record in both])
+    yield row("restarts", [str(restart_count(record.restarts)) for record in both])
     for name in sorted(one.values.keys() | other.values.keys()):
         yield row(name, [number(record.values.get(name)) for record in both])
 

@@ -22,7 +22,7 @@ from kubectl_ddp.report.heatmap_png import STOPS
 from kubectl_ddp.report.plot_data import GROUPS, STYLE_OF, Heatmap, Plot, build_plots, heatmap
 from kubectl_ddp.report.scale import clock, duration, format_number, since, time_ticks
 from kubectl_ddp.report.time_series import LOST, RankHistory
-from kubectl_ddp.status.describe import progress_text, restarts_text, startup_text
+from kubectl_ddp.status.describe import progress_text, resizes_text, restart_causes, restarts_text, startup_text
 from kubectl_ddp.status.job_state import State
 from kubectl_ddp.status.timeline import WARNING
 from kubectl_ddp.version import version
@@ -145,16 +145,16 @@ def _tiles(report: Report) -> Iterator[Tile]:
 def _outcome_tiles(report: Report) -> Iterator[Tile]:
     """Yield what failures cost: restarts, samples, goodput and time."""
     state = report.state
-    yield Tile("Restarts", str(sum(state.restarts.values())), restarts_text(state).partition(" ")[2].strip("()"))
+    more = ", ".join(filter(None, (restart_causes(state.restarts), resizes_text(state.restarts))))
+    yield Tile("Restarts", restarts_text(state).partition(" ")[0].strip(","), more)
     if samples := report.samples:
         (first, count), *others = samples.items()
         yield Tile(f"Samples {first}", str(count), ", ".join(f"{number} {name}" for name, number in others))
     if report.goodput is not None:
         yield Tile("Goodput", f"{report.goodput:.1%}", "of its time with pods")
     if state.created is not None:
-        yield Tile(
-            "Age" if state.finished is None else "Duration", since((state.finished or report.made) - state.created)
-        )
+        seconds = (state.age_seconds if state.finished is None else state.duration)(report.made)
+        yield Tile("Age" if state.finished is None else "Duration", since(seconds or 0.0))
 
 
 def _is_of_test(report: Report) -> bool:

@@ -10,6 +10,7 @@ from kubectl_ddp.report.failures import WorkerFailure
 from kubectl_ddp.report.scale import duration, moment
 from kubectl_ddp.report.time_series import JobTimeSeries, Kind
 from kubectl_ddp.status.job_state import FirstError, JobState, State
+from kubectl_ddp.status.run_summary import resize_count, restart_count
 from kubectl_ddp.util.text_table import pluralize
 
 MOST_SENTENCES: Final = 3
@@ -52,13 +53,15 @@ def _sentences(state: JobState, numbers: JobTimeSeries | None, error: FirstError
 def _quiet_sentences(state: JobState, size: int) -> Iterator[str]:
     """Yield that nothing happened to the present pods. Their numbers do not show what happened to earlier ones."""
     ranks, have = ("The rank", "has") if size == 1 else (f"All {size} ranks", "have")
-    restarts = sum(state.restarts.values())
+    restarts, resizes = restart_count(state.restarts), resize_count(state.restarts)
     if state.was_suspended:
         if restarts:
             yield f"The worker group restarted {pluralize(restarts, 'time')} before the job was resumed."
         yield f"{ranks} {have} trained without a restart since the job was resumed."
     elif restarts:
         yield f"The worker group restarted {pluralize(restarts, 'time')}."
+    elif resizes:
+        yield f"The worker group was resized {pluralize(resizes, 'time')}, and did not restart."
     elif state.state is State.SUCCEEDED:
         yield f"{ranks} trained from start to end without a restart."
     else:

@@ -300,8 +300,12 @@ def _restart_changes(series: Series, cause: str) -> Iterator[Change]:
     before = 0.0
     for index, (moment, count) in enumerate(series.known()):
         if count > before and (index or (series.is_whole and moment > series.times[0])):
-            kind = Kind.SCALE if cause == RestartCause.MEMBERSHIP else Kind.RESTART
-            yield Change(moment, kind, f"restart: {cause}", "restart" if kind is Kind.RESTART else "")
+            is_resize = cause == RestartCause.MEMBERSHIP
+            yield (
+                Change(moment, Kind.SCALE, "resize")
+                if is_resize
+                else Change(moment, Kind.RESTART, f"restart: {cause}", "restart")
+            )
         before = count
 
 

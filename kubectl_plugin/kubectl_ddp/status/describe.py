@@ -7,12 +7,25 @@ import time
 from collections.abc import Callable, Collection, Iterator, Mapping
 from typing import Any, Final
 
+from ddp_trainer.common.constants import RestartCause
 from kubectl_ddp.kube.objects import Queued
 from kubectl_ddp.status.job_state import JobState
 from kubectl_ddp.status.job_tables import bounds, granted_text, state_cell
 from kubectl_ddp.status.outside_nodes import overdue
+from kubectl_ddp.status.run_summary import resize_count, restart_count
 from kubectl_ddp.status.startup import Startup
 from kubectl_ddp.util.text_table import NOTHING, Style, duration, number, percent, pluralize
+
+
+def resizes_text(restarts: Mapping[str, int]) -> str:
+    """Return the number of resizes of the worker group; empty without any."""
+    count = resize_count(restarts)
+    return pluralize(count, "resize") if count else ""
+
+
+def _restarts_of_summary(restarts: Mapping[str, int]) -> str:
+    return ", ".join(filter(None, (pluralize(restart_count(restarts), "restart"), resizes_text(restarts))))
+
 
 _SUMMARY: Final[Mapping[str, Callable[[Any], str]]] = {
     "accuracy": lambda value: f"accuracy {number(value)}",
@@ -20,7 +33,7 @@ _SUMMARY: Final[Mapping[str, Callable[[Any], str]]] = {
     "samples_lost": lambda value: f"{pluralize(value, 'sample')} lost",
     "samples_repeated": lambda value: f"{value} repeated",
     "ranks_together": lambda value: f"no process group held all ranks, at most {value}",
-    "restarts": lambda value: pluralize(sum(value.values()), "restart"),
+    "restarts": _restarts_of_summary,
     "lost_steps": lambda value: f"{pluralize(value, 'step')} done again" if value else "no step done again",
     "goodput": lambda value: f"goodput {percent(value)}",
     "largest_badput": lambda value: f"most of the rest {value}".replace("_", " ") if value else "no badput",
@@ -147,11 +160,18 @@ def no_progress_text(state: JobState) -> str:
 
 
 def restarts_text(state: JobState) -> str:
-    """Return the number of restarts of the worker group, with their causes; ``-`` if torchrun counts them alone."""
+    """Return the number of restarts with their causes, and of resizes; ``-`` if torchrun counts them alone."""
     if state.uses_torchrun and not state.restarts:
         return NOTHING
-    causes = ", ".join(f"{cause} {count}" for cause, count in sorted(state.restarts.items()))
-    return f"{sum(state.restarts.values())}" + (f" ({causes})" if causes else "")
+    causes, resizes = restart_causes(state.restarts), resizes_text(state.restarts)
+    text = f"{restart_count(state.restarts)}" + (f" ({causes})" if causes else "")
+    return ", ".join(filter(None, (text, resizes)))
+
+
+def restart_causes(restarts: Mapping[str, int]) -> str:
+    """Return the causes of restarts, each with its number."""
+    known = sorted((cause, count) for cause, count in restarts.items() if cause != RestartCause.MEMBERSHIP)
+    return ", ".join(f"{cause} {count}" for cause, count in known)
 
 
 def _age_text(state: JobState, now: float) -> str:

@@ -1,7 +1,7 @@
 """Start and progress of a job from pods that may be gone: its first start, and the pods that a suspension stopped.
 
 Commands keep it in an annotation: the start as soon as it is over (:mod:`kubectl_ddp.observe.result_annotations`), and
-restarts and steps before they suspend the job.
+start time, restarts and steps before they suspend the job.
 """
 
 from __future__ import annotations
@@ -23,6 +23,8 @@ class EarlierPods:
 
     startup: dict[str, float] = field(default_factory=dict)
     """Start of the job, as in its summary; empty if unknown."""
+    started: float | None = None
+    """Unix time at which the job started for the first time, until then."""
     uid: str = ""
     """UID of the first of the pods that a suspension stopped; empty without one. While it is there, it still counts."""
     restarts: dict[str, int] = field(default_factory=dict)
@@ -39,9 +41,10 @@ class EarlierPods:
             return cls()
         if not isinstance(told, dict):
             return cls()
-        step = told.get("step")
+        step, started = told.get("step"), told.get("started")
         return cls(
             startup={name: value for name, value in _map(told.get("startup")).items() if isinstance(value, _NUMBERS)},
+            started=started if isinstance(started, _NUMBERS) else None,
             uid=str(told.get("uid") or ""),
             restarts={cause: count for cause, count in _map(told.get("restarts")).items() if isinstance(count, int)},
             step=step if isinstance(step, int) else None,

@@ -13,7 +13,7 @@ from ddp_trainer.common.safe_text import clean_text
 from ddp_trainer.common.time_classes import IN_POD
 from kubectl_ddp.errors import DdpError, InfrastructureFailed, JobFailed
 from kubectl_ddp.kube import job_kinds
-from kubectl_ddp.kube.objects import Object, Queued, Snapshot, main_status
+from kubectl_ddp.kube.objects import Object, Queued, Snapshot, condition_of, main_status
 from kubectl_ddp.kube.timestamps import epoch
 from kubectl_ddp.status import run_summary, termination_message
 from kubectl_ddp.status.earlier_pods import EarlierPods
@@ -277,7 +277,7 @@ def job_state(
         restarts=earlier.total_restarts(counted or run_summary.restarts_of(summary or {}), uids),
         was_suspended=bool(earlier.uid) and earlier.uid not in uids,
         created=epoch(job["metadata"].get("creationTimestamp")),
-        started=epoch(job_kinds.at(job, ("status", "startTime"))),
+        started=_started(job, facts, earlier),
         finished=_finished(status, facts) if state in TERMINAL else None,
         ranks=ranks,
         stall=stall,
@@ -408,6 +408,22 @@ def _waits_for(pod: Object) -> str:
 def _clean(text: object) -> str:
     """Remove secrets and control characters: kubelets, operators and webhooks quote text of the job."""
     return clean_text(str(text)) if text else ""
+
+
+def _started(job: Object, facts: _Facts, earlier: EarlierPods) -> float | None:
+    """Return when the job started for the first time that is known; None if it has not started.
+
+    A kind without a start time starts when it is resumed, or when it is created if it was never suspended.
+    """
+    if earlier.started is not None:
+        return earlier.started
+    if job_kinds.engine_of(job).has_start_time:
+        return epoch(job_kinds.at(job, ("status", "startTime")))
+    suspended = condition_of(job, "Suspended")
+    if suspended.get("status") == "False":
+        return epoch(suspended.get("lastTransitionTime"))
+    has_run = facts.running_pods > 0 or not facts.conditions.keys().isdisjoint({"Running", "Succeeded", "Failed"})
+    return epoch(job["metadata"].get("creationTimestamp")) if has_run else None
 
 
 def _finished(status: Mapping[str, Any], facts: _Facts) -> float | None:

@@ -9,6 +9,7 @@ from kubectl_ddp.kube.objects import Queued
 from kubectl_ddp.status.job_state import JobState, Nodes, State
 from kubectl_ddp.status.outside_nodes import OutsideNode, overdue
 from kubectl_ddp.status.rank_status import RankActivity, RankState
+from kubectl_ddp.status.run_summary import restart_count
 from kubectl_ddp.util.text_table import NOTHING, Cell, Table, count, duration, number, percent
 
 _STATE_COLORS: Final[Mapping[State, str]] = {
@@ -138,7 +139,7 @@ def _job_row(state: JobState, now: float) -> list[str]:
         percent(state.progress),
         duration(state.eta_seconds),
         NOTHING if state.throughput is None else f"{number(state.throughput)}/s",
-        NOTHING if state.uses_torchrun and not state.restarts else str(sum(state.restarts.values())),
+        NOTHING if state.uses_torchrun and not state.restarts else str(restart_count(state.restarts)),
         duration(state.duration(now)),
         duration(state.age_seconds(now)),
         state.where,

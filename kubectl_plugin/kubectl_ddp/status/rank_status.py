@@ -106,7 +106,7 @@ def _rank(rank: int, pod: str, node: str, said: Samples, before: Samples) -> Ran
         node=node,
         state=_activity(said),
         step=int(step) if step is not None else None,
-        samples_per_second=computed / seconds if seconds > 0 and steps > 0 else None,
+        samples_per_second=computed / seconds if seconds > 0 and steps > 0 and computed > 0 else None,
         seconds_per_step=seconds / steps if steps > 0 else None,
         busy_seconds=busy / sampled if sampled > 0 else _step_seconds_without_comm(phases, steps),
         phases={phase: value / seconds for phase, value in phases.items() if value > 0} if seconds > 0 else {},

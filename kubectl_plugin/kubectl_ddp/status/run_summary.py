@@ -6,7 +6,7 @@ import json
 from collections.abc import Iterable, Mapping
 from typing import Any
 
-from ddp_trainer.common.constants import Annotation
+from ddp_trainer.common.constants import Annotation, RestartCause
 from ddp_trainer.common.safe_text import redact_object
 from kubectl_ddp.kube.objects import Object
 from kubectl_ddp.status import termination_message
@@ -31,6 +31,20 @@ def restarts_of(summary: Mapping[str, Any]) -> dict[str, int]:
     counts = summary.get("restarts")
     told = counts.items() if isinstance(counts, Mapping) else ()
     return {str(cause): count for cause, count in told if isinstance(count, int) and count > 0}
+
+
+def restart_count(restarts: Mapping[str, int]) -> int:
+    """Return the number of restarts of a run. A change of the members is a resize, not a restart.
+
+    >>> restart_count({"failure": 2, "membership": 3}), resize_count({"failure": 2, "membership": 3})
+    (2, 3)
+    """
+    return sum(restarts.values()) - resize_count(restarts)
+
+
+def resize_count(restarts: Mapping[str, int]) -> int:
+    """Return how often the worker group re-formed because nodes came, left or were lost."""
+    return restarts.get(RestartCause.MEMBERSHIP, 0)
 
 
 def progress(summary: Mapping[str, Any], *, has_succeeded: bool) -> dict[str, Any]:

@@ -13,6 +13,8 @@ import pytest
 
 from kubectl_ddp.backends.local.liveness import engine_of, remove_orphans, wait_until_gone
 from kubectl_ddp.errors import AlreadyExists, DdpError, NotFound, UsageError
+from kubectl_ddp.observe.result_annotations import suspend
+from kubectl_ddp.status.job_state import job_state
 from tests.support.local_place import Place, a_place, all_run, condition, seen_in_log, workers
 
 POLITE = "trap 'echo bye; exit 143' TERM; echo ready; while :; do sleep 0.05; done"
@@ -40,6 +42,20 @@ def test_a_suspended_job_has_no_pods_and_a_resumed_one_has_new_ones(place: Place
     place.until(all_run(2))
     assert set(uids(place)).isdisjoint(before)
     assert place.lines()[:2] == ["ready", "bye"]
+
+
+def test_the_duration_goes_on_through_a_suspension(place: Place) -> None:
+    place.run(POLITE, replicas=1)
+    seen_in_log(place, "ready")
+    first = job_state(place.until(all_run(1)), {}).started
+    assert first is not None
+    suspend(place, "digits")
+    shown = place.until(lambda one: condition("Suspended")(one) and not one.pods)
+    assert shown.job["status"]["startTime"] is None
+    suspended = job_state(shown, {})
+    assert (suspended.started, suspended.duration(first + 9)) == (first, 9.0)
+    place.suspend("digits", suspended=False)
+    assert job_state(place.until(all_run(1)), {}).started == first
 
 
 def test_scaling_up_adds_pods_and_scaling_down_takes_the_highest(place: Place) -> None:

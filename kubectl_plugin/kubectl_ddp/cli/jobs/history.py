@@ -13,6 +13,7 @@ from kubectl_ddp.errors import DdpError, NotFound, UsageError
 from kubectl_ddp.observe.job_history import JobRecord, read_history, record_state
 from kubectl_ddp.observe.scrape import observe
 from kubectl_ddp.status.json_output import API_VERSION
+from kubectl_ddp.status.run_summary import restart_count
 from kubectl_ddp.util.text_table import Table, count, duration, number
 
 _HEADER = (
@@ -103,7 +104,7 @@ def _row(record: JobRecord, now: float) -> list[str]:
         count(record.step),
         number(record.loss),
         number(record.throughput),
-        str(sum(record.restarts.values())),
+        str(restart_count(record.restarts)),
         duration(record.seconds),
         duration(None if record.created is None else max(0.0, now - record.created)),
         record.where,

@@ -13,6 +13,7 @@ from kubectl_ddp.engines import ENGINES as ENGINE_KINDS
 from kubectl_ddp.engines import Engine
 from kubectl_ddp.kube import job_kinds
 from kubectl_ddp.kube.objects import Object, Snapshot
+from kubectl_ddp.kube.timestamps import epoch
 from kubectl_ddp.render import render
 from kubectl_ddp.status.job_state import State, job_state
 from kubectl_ddp.values.quantity import NodeRange
@@ -95,3 +96,24 @@ def test_a_specification_that_cannot_be_read_says_nothing() -> None:
 )
 def test_a_resource_is_named_as_kubectl_names_it(engine: Engine, resource: str) -> None:
     assert ENGINE_KINDS[engine].resource == resource
+
+
+@pytest.mark.parametrize("engine", ENGINES)
+def test_list_and_status_show_a_duration_whichever_engine_runs_the_job(engine: Engine) -> None:
+    running = job_state(Snapshot(root(engine, "running"), (kube_objects.pod(0),)), {})
+    assert running.started is not None
+    assert running.duration(running.started + 7.0) == 7.0
+    ended = job_state(Snapshot(root(engine, "failed"), ()), {})
+    assert (ended.started, ended.finished) != (None, None)
+    assert ended.duration(0.0) == max(0.0, (ended.finished or 0.0) - (ended.started or 0.0))
+
+
+@pytest.mark.parametrize("engine", [Engine.TRAINJOB, Engine.JOBSET])
+def test_a_job_without_a_start_time_has_the_best_time_there_is(engine: Engine) -> None:
+    made = root(engine, "running")
+    suspended = made["status"]["conditions"][0]
+    assert job_state(Snapshot(made, ()), {}).started == epoch(suspended["lastTransitionTime"]), "resumed"
+    never = {**made, "status": {**made["status"], "conditions": []}}
+    assert job_state(Snapshot(never, (kube_objects.pod(0),)), {}).started == kube_objects.CREATED_EPOCH
+    assert job_state(Snapshot(root(engine, "suspended"), ()), {}).started is None
+    assert job_state(Snapshot({**made, "status": {}}, ()), {}).started is None, "no pod has run"

@@ -18,7 +18,7 @@ from kubectl_ddp.status.termination_message import (
     resolve_first_error,
     to_keep,
 )
-from tests.support.kube_objects import job, pod, pod_metrics, rank_metrics, terminated
+from tests.support.kube_objects import CREATED_EPOCH, job, pod, pod_metrics, rank_metrics, terminated
 from tests.support.scripted_backend import ScriptedBackend
 
 TOLD = {"rank": 1, "pod": "digits-worker-0", "message": "ValueError: no", "reason": "python_exception", "generation": 2}
@@ -124,12 +124,12 @@ class Suspended(ScriptedBackend):
         """Nothing else happens."""
 
 
-def stopped(earlier: dict[str, str], uid: str, restarts: int, step: int) -> dict[str, str]:
+def stopped(earlier: dict[str, str], uid: str, restarts: int, step: int, started: str | None = None) -> dict[str, str]:
     """The annotations after a suspension of the job's one pod."""
     one = pod(0)
     one["metadata"]["uid"] = uid
     page = pod_metrics(restarts=restarts) + rank_metrics(0, step=step)
-    seen = Snapshot(job("Running", metadata={"annotations": earlier}), [one])
+    seen = Snapshot(job("Running", metadata={"annotations": earlier}, startTime=started), [one])
     backend = Suspended([seen], metrics=[{"digits-worker-0": page}])
     suspend(backend, "digits")
     return earlier | backend.annotations
@@ -153,3 +153,19 @@ def test_restarts_and_step_outlive_suspensions() -> None:
     twice = stopped(once, "b", restarts=1, step=20)
     assert (seen(twice).restarts, seen(twice).step) == ({"failure": 3}, 20)
     assert seen(twice, "c", restarts=1).restarts == {"failure": 4}
+
+
+def test_the_duration_counts_from_the_first_start_and_not_from_the_last_resume() -> None:
+    first = stopped({}, "a", restarts=0, step=5, started="2026-01-02T03:04:10Z")
+    earlier = stopped(first, "b", restarts=0, step=9, started="2026-01-02T04:00:00Z")
+    done = job(
+        "Succeeded",
+        metadata={"annotations": earlier},
+        startTime="2026-01-02T05:00:00Z",
+        completionTime="2026-01-02T05:00:40Z",
+    )
+    state = job_state(Snapshot(done, [pod(0, terminated(0))]), {})
+    assert state.started == CREATED_EPOCH + 5
+    assert state.duration(now=0.0) == 6990.0, "from 03:04:10 until 05:00:40"
+    waiting = job("Suspended", metadata={"annotations": earlier}, run_policy={"suspend": True}, startTime=None)
+    assert job_state(Snapshot(waiting, []), {}).duration(CREATED_EPOCH + 65) == 60.0

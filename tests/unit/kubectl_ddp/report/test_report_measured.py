@@ -98,7 +98,7 @@ def test_changes_are_told_once_however_many_pods_count_them() -> None:
     assert found.changes == (
         Change(START + 10, Kind.RESTART, "restart: failure", "restart"),
         Change(START + 20, Kind.RESTART, "restart: failure", "restart"),
-        Change(START + 20, Kind.SCALE, "restart: membership"),
+        Change(START + 20, Kind.SCALE, "resize"),
         Change(START + 20, Kind.SCALE, "4 to 6 ranks", "6 ranks"),
     )
     assert found.worlds == (4, 6)

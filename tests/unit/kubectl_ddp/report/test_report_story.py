@@ -16,6 +16,9 @@ from kubectl_ddp.report.series import POD, Series
 from kubectl_ddp.report.story import MOST_SENTENCES, tell_story, worker_end
 from kubectl_ddp.report.time_series import Change, Kind
 from kubectl_ddp.report.timeline import Timeline
+from kubectl_ddp.status.describe import header
+from kubectl_ddp.status.job_tables import job_table
+from kubectl_ddp.util.text_table import Style
 from tests.support.report_cases import START, a_job, a_killed_worker, a_report, times
 
 DONE: Mapping[str, object] = {"result": "succeeded", "steps": 690, "world_size": 4}
@@ -179,3 +182,22 @@ def test_the_alarm_colour_is_for_failures_alone() -> None:
     assert {rule.strip() for rule in rules} == {
         *(".bad", ".error", ".error h2", ".rule.failure", ".mark.failure", ".broken", ".failed"),
     }
+
+
+def test_a_group_that_grew_before_the_first_reading_was_resized_and_did_not_restart() -> None:
+    report = a_report(a_job(), summary=DONE | {"restarts": {"membership": 1}})
+    text = render_html(report)
+    assert report.story == ("The worker group was resized 1 time, and did not restart.",)
+    tile = r'<span class="name">Restarts</span><span class="value">0</span><span class="more">1 resize</span>'
+    assert re.search(tile, text)
+    lines = header(report.state, report.made, Style()).splitlines()
+    assert "Restarts:   0, 1 resize" in lines
+    assert job_table([report.state], report.made).render(Style()).split()[-4] == "0"
+
+
+def test_the_duration_of_a_report_is_that_of_status_and_list() -> None:
+    report = a_report(a_job(), summary=DONE)
+    late = replace(report, state=replace(report.state, started=START + 20, finished=START + 75))
+    tile = r'<span class="name">Duration</span><span class="value">(.*?)</span>'
+    assert re.findall(tile, render_html(late)) == ["55 s"]
+    assert "ended after 55s" in header(late.state, late.made, Style())

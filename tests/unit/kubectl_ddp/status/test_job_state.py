@@ -438,3 +438,11 @@ def test_the_summary_of_torchrun_names_the_rank_that_failed_first(text: str, exi
     assert error is not None
     assert (error.location, error.message, error.exit_code) == ("rank 3 on digits-worker-1", message, exit_code)
     assert (error.pod_exit_code, error.timestamp) == (1, CREATED_EPOCH + 30)
+
+
+def test_samples_that_no_script_counts_are_unknown_and_not_zero() -> None:
+    state = job_state(snapshot(job("Running"), pod(0)), metrics(w0=pod_metrics() + rank_metrics(0, samples=0)))
+    assert (state.throughput, state.ranks[0].samples_per_second) == (None, None)
+    assert state.ranks[0].seconds_per_step == 0.2
+    assert "Throughput" not in header(state, CREATED_EPOCH, Style())
+    assert job_table([state], CREATED_EPOCH).render(Style()).splitlines()[1].split()[7] == "-"

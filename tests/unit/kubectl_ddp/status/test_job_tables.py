@@ -168,7 +168,7 @@ def test_status_shows_where_the_time_of_a_failed_job_went_beside_its_error() -> 
                 "seconds": 12.6,
                 "loss": 0.1,
             },
-            "accuracy 0.975, 690 steps, 0 samples lost, 0 repeated, 3 restarts, goodput 81%, 12s in all",
+            "accuracy 0.975, 690 steps, 0 samples lost, 0 repeated, 1 restart, 2 resizes, goodput 81%, 12s in all",
         ),
         ({"result": "succeeded", "restarts": {}, "seconds": 1.0}, "0 restarts, 1s in all"),
         ({"accuracy": "high", "restarts": [1], "goodput": None, "steps": 3}, "3 steps"),
