@@ -28,6 +28,7 @@ class RateWindow:
     def __init__(self) -> None:
         self.throughput: deque[float | None] = deque(maxlen=KEPT)
         self.step_seconds: deque[float | None] = deque(maxlen=KEPT)
+        self.loss: deque[float | None] = deque(maxlen=KEPT)
         self._recent: deque[tuple[float, Told]] = deque()
         self._sparse: deque[tuple[float, Told]] = deque()
 
@@ -49,6 +50,7 @@ class RateWindow:
             self._sparse.append((now, samples))
         self.throughput.append(state.throughput)
         self.step_seconds.append(step_seconds(state.ranks))
+        self.loss.append(state.loss)
         return state, slow
 
     def _long_window_states(self, samples: Told) -> tuple[RankState, ...]:
