@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import os
 import secrets
@@ -19,12 +20,13 @@ from kubectl_ddp.client.submission.creation import create_job
 from kubectl_ddp.client.submission.preflight import level_of
 from kubectl_ddp.client.submission.prepared_job import Prepared, check_local, prepare_job
 from kubectl_ddp.client.submission.resolved_job import random_suffix, resolve_job
-from kubectl_ddp.errors import UsageError
+from kubectl_ddp.errors import DdpError, UsageError
+from kubectl_ddp.observe.job_history import record_submission
 from kubectl_ddp.observe.job_list import observe_jobs, read_jobs
 from kubectl_ddp.render import Code, Site
 from kubectl_ddp.spec.fields import JOB_FILES, PROGRAM_KEYS
 from kubectl_ddp.spec.job_key import Given, Layer, Origin, OriginKind
-from kubectl_ddp.status.job_state import JobState
+from kubectl_ddp.status.job_state import JobStates, job_state
 from kubectl_ddp.util.process import thread_location
 
 if TYPE_CHECKING:
@@ -127,6 +129,9 @@ class Client:
                 level=level_of(preflight),
                 warn=_LOG.warning,
             )
+            with contextlib.suppress(DdpError):
+                snapshot = backend.job(prepared.spec.name, events=False)
+                record_submission(snapshot.job, job_state(snapshot, {}, where=backend.where, with_startup=False))
         return Job(backend, prepared.spec.name, prepared.where)
 
     def get(self, name: str) -> Job:
@@ -136,7 +141,7 @@ class Client:
             backend.job(name, events=False)
         return Job(backend, name, self._where)
 
-    def list(self, *, all_namespaces: bool = False) -> Sequence[JobState]:
+    def list(self, *, all_namespaces: bool = False) -> JobStates:
         """Return the states of all jobs, oldest first; without a chosen place, of this machine and of the cluster.
 
         At most two pods of each job are asked for metrics. :meth:`Job.status` asks all of them.
@@ -144,7 +149,7 @@ class Client:
         where = replace(self._where, all_namespaces=all_namespaces)
         with self._location():
             backends = target_backends(where, notice=_LOG.warning)
-            return observe_jobs(read_jobs(backends, all_namespaces=all_namespaces, warn=_LOG.warning))
+            return JobStates(observe_jobs(read_jobs(backends, all_namespaces=all_namespaces, warn=_LOG.warning)))
 
     def _location(self) -> AbstractContextManager[None]:
         return thread_location("" if self._where.local else self._where.flags)
