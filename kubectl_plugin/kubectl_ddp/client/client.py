@@ -26,7 +26,7 @@ from kubectl_ddp.observe.job_list import observe_jobs, read_jobs
 from kubectl_ddp.render import Code, Site
 from kubectl_ddp.spec.fields import JOB_FILES, PROGRAM_KEYS
 from kubectl_ddp.spec.job_key import Given, Layer, Origin, OriginKind
-from kubectl_ddp.status.job_state import JobState, job_state
+from kubectl_ddp.status.job_state import JobStates, job_state
 from kubectl_ddp.util.process import thread_location
 
 if TYPE_CHECKING:
@@ -129,11 +129,10 @@ class Client:
                 level=level_of(preflight),
                 warn=_LOG.warning,
             )
-            name = prepared.spec.name
             with contextlib.suppress(DdpError):
-                snapshot = backend.job(name, events=False)
+                snapshot = backend.job(prepared.spec.name, events=False)
                 record_submission(snapshot.job, job_state(snapshot, {}, where=backend.where, with_startup=False))
-        return Job(backend, name, prepared.where)
+        return Job(backend, prepared.spec.name, prepared.where)
 
     def get(self, name: str) -> Job:
         """Return the handle of a job. Raises NotFound."""
@@ -142,7 +141,7 @@ class Client:
             backend.job(name, events=False)
         return Job(backend, name, self._where)
 
-    def list(self, *, all_namespaces: bool = False) -> Sequence[JobState]:
+    def list(self, *, all_namespaces: bool = False) -> JobStates:
         """Return the states of all jobs, oldest first; without a chosen place, of this machine and of the cluster.
 
         At most two pods of each job are asked for metrics. :meth:`Job.status` asks all of them.
@@ -150,7 +149,7 @@ class Client:
         where = replace(self._where, all_namespaces=all_namespaces)
         with self._location():
             backends = target_backends(where, notice=_LOG.warning)
-            return observe_jobs(read_jobs(backends, all_namespaces=all_namespaces, warn=_LOG.warning))
+            return JobStates(observe_jobs(read_jobs(backends, all_namespaces=all_namespaces, warn=_LOG.warning)))
 
     def _location(self) -> AbstractContextManager[None]:
         return thread_location("" if self._where.local else self._where.flags)

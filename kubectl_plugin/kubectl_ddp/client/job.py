@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import html
 import logging
-from collections.abc import Generator
+from collections.abc import Callable, Generator
 from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
@@ -13,11 +14,10 @@ from kubectl_ddp.backends.select import Where, backend_to_change
 from kubectl_ddp.errors import DdpError, UsageError
 from kubectl_ddp.observe import result_annotations
 from kubectl_ddp.observe.log_stream import Line, RankFilter, follow_logs, rank_filter, read, seconds_ago
-from kubectl_ddp.observe.result_annotations import persist_result
+from kubectl_ddp.observe.result_annotations import persist_result, record_deletion
 from kubectl_ddp.observe.scrape import Sample, observe, read_samples
 from kubectl_ddp.observe.waiting import DELETED, parse_wait_condition, wait_for, wait_until_deleted
 from kubectl_ddp.spec.trainer_arguments import keeps_checkpoints_in_pods
-from kubectl_ddp.status.describe import as_html, header_as_html
 from kubectl_ddp.status.job_state import JobState, State, job_state
 from kubectl_ddp.util.process import thread_location
 
@@ -49,11 +49,11 @@ class Job:
         return f"Job({self.name!r}, where={self.where!r}{place})"
 
     def _repr_html_(self) -> str:
-        """Return the status for notebooks; name and place alone if the job cannot be read."""
+        """Return the current state as a table for notebooks, or name and place if the job cannot be read."""
         try:
-            return header_as_html(self.status())
+            return self.status()._repr_html_()
         except DdpError as error:
-            return as_html(f"{self!r}: {error}")
+            return f"<code>{html.escape(repr(self))}</code> {html.escape(error.message)}"
 
     @property
     def state(self) -> State:
@@ -68,12 +68,20 @@ class Job:
             persist_result(self._backend, snapshot.job, state)
         return state
 
-    def wait(self, timeout: float | None = None, *, condition: str = "complete") -> JobState:
+    def wait(
+        self,
+        timeout: float | None = None,
+        *,
+        condition: str = "complete",
+        progress: Callable[[JobState], None] | None = None,
+    ) -> JobState:
         """Wait until the job has succeeded, or meets another condition, and return its state then.
 
         Args:
             timeout: Maximum time to wait, in seconds (default: unlimited). The job continues after it.
             condition: ``complete``, ``running``, ``failed``, ``suspended``, ``step=N`` or ``world-size=N``.
+            progress: Called with every state on the way, about once a second. In a notebook,
+                ``display(job, display_id=True).update`` shows it.
 
         Raises:
             JobFailed: If the code of the job failed instead.
@@ -85,7 +93,7 @@ class Job:
         if goal is DELETED:
             raise UsageError("wait() returns a state, and a deleted job has none.", hint="Use delete(wait=True).")
         with self._location():
-            return wait_for(self._backend, self.name, goal, timeout=timeout)
+            return wait_for(self._backend, self.name, goal, timeout=timeout, seen=progress)
 
     def logs(
         self,
@@ -149,7 +157,9 @@ class Job:
             TimedOut: If the timeout has passed.
         """
         with self._location():
-            self._to_change().delete(self.name)
+            backend = self._to_change()
+            record_deletion(backend, self.name)
+            backend.delete(self.name)
             if wait:
                 wait_until_deleted(self._backend, self.name, timeout=timeout)
 

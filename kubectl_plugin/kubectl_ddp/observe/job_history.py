@@ -117,6 +117,8 @@ def _record(job: Object, state: JobState, before: JobRecord | None = None) -> Jo
     known = {name: value for name in _NUMBERS if (value := getattr(state, name)) not in (None, {})}
     if isinstance(mean := summary.get("samples_per_second"), int | float):
         known["throughput"] = float(mean)
+    if isinstance(loss := summary.get("loss"), int | float):
+        known["loss"] = float(loss)
     settings = {key: value for key, value in job_kinds.submitted_spec(job).items() if key not in _LEFT_OUT}
     nodes, seconds = state.nodes, state.duration(now)
     return replace(
@@ -138,10 +140,24 @@ def _read() -> dict[str, JobRecord]:
     records: dict[str, JobRecord] = {}
     with contextlib.suppress(OSError), history_file().open("rb") as file:
         for line in file.read(2 * _MOST_BYTES).splitlines():
-            with contextlib.suppress(ValueError, TypeError, RecursionError):
+            with contextlib.suppress(ValueError, TypeError, AttributeError, RecursionError):
                 record = JobRecord(**json.loads(line))
-                records[record.uid] = record
+                if _has_right_types(record):
+                    records[record.uid] = record
     return records
+
+
+def _has_right_types(record: JobRecord) -> bool:
+    """Return whether values that are compared, added or formatted have their types."""
+    texts = (record.uid, record.name, record.namespace, record.where, record.state, record.nodes)
+    numbers = (record.created, record.seconds, record.step, record.loss, record.throughput)
+    counted = (record.seen, *record.values.values(), *record.restarts.values())
+    return (
+        all(isinstance(text, str) for text in texts)
+        and all(isinstance(number, int | float | None) for number in numbers)
+        and all(isinstance(number, int | float) for number in counted)
+        and isinstance(record.settings, dict)
+    )
 
 
 def _append(record: JobRecord) -> None:

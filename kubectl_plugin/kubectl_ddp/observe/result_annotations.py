@@ -15,12 +15,20 @@ from ddp_trainer.common.constants import Annotation
 from kubectl_ddp.backends.base import Backend
 from kubectl_ddp.errors import DdpError
 from kubectl_ddp.kube.objects import Object
-from kubectl_ddp.observe.job_history import record_state
+from kubectl_ddp.observe.job_history import is_in_history, record_state
 from kubectl_ddp.observe.scrape import observe
 from kubectl_ddp.status.earlier_pods import EarlierPods
 from kubectl_ddp.status.job_state import JobState, State
 from kubectl_ddp.status.run_summary import text_to_keep
 from kubectl_ddp.status.termination_message import load_first_error, to_keep, workers
+
+
+def record_deletion(backend: Backend, name: str) -> None:
+    """Keep the last state of a job in the history of this machine. Errors are ignored."""
+    with contextlib.suppress(DdpError):
+        snapshot = backend.job(name, events=False)
+        if is_in_history(str(snapshot.job["metadata"].get("uid", ""))):
+            record_state(snapshot.job, observe(backend, snapshot), is_deleted=True)
 
 
 def persist_result(backend: Backend, job: Object, state: JobState) -> None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import time
 from collections.abc import Callable, Collection, Iterator, Mapping
 from typing import Any, Final
 
@@ -84,18 +83,6 @@ def _facts(state: JobState, now: float, style: Style) -> Iterator[tuple[str, str
     error = state.first_error
     if error is not None:
         yield "First error", style.apply_color(f"{error.location}: {error.message}", "red")
-
-
-def header_as_html(state: JobState) -> str:
-    """Return the status of a job as HTML, for notebooks."""
-    return as_html(header(state, time.time(), Style()))
-
-
-def as_html(text: str) -> str:
-    """Return preformatted text as HTML."""
-    import html  # noqa: PLC0415 - only notebooks need it
-
-    return f"<pre>{html.escape(text)}</pre>"
 
 
 def queue_place(queue: Queued) -> str:

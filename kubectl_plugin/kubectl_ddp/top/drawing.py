@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import math
 import re
 from collections.abc import Mapping, Sequence
@@ -28,15 +29,25 @@ def sparkline(values: Sequence[float | None], width: int, *, unicode: bool = Tru
     return "".join(_bar(value, highest, BLOCKS if unicode else PLAIN) for value in shown)
 
 
-def in_buckets(values: Sequence[float | None], count: int) -> list[float | None]:
-    """Return at most ``count`` means of neighbouring values; None where none of them is known.
+def curve(values: Sequence[float | None], width: int, *, unicode: bool = True) -> str:
+    """Return all values as at most ``width`` bars between the lowest and the highest, with a gap where none is known.
 
-    >>> in_buckets([4.0, 2.0, None, None, 1.0], 3)
-    [3.0, None, 1.0]
+    Each bar is the mean of its values.
+
+    >>> curve([4.0, 4.0, 3.0, 3.0, None, None, 2.0, 1.0], 4), curve([2.0, None, 1.0], 8, unicode=False)
+    ('█▅ ▁', '# _')
     """
-    size = max(1, math.ceil(len(values) / count))
-    parts = [[value for value in values[at : at + size] if value is not None] for at in range(0, len(values), size)]
-    return [sum(part) / len(part) if part else None for part in parts]
+    number = min(width, len(values))
+    edges = [at * len(values) // number for at in range(number + 1)] if number > 0 else []
+    means = [_mean_of_known(values[start:end]) for start, end in itertools.pairwise(edges)]
+    known = [value for value in means if value is not None]
+    lowest = min(known, default=0.0)
+    return sparkline([None if value is None else value - lowest for value in means], number, unicode=unicode)
+
+
+def _mean_of_known(values: Sequence[float | None]) -> float | None:
+    known = [value for value in values if value is not None and math.isfinite(value)]
+    return sum(known) / len(known) if known else None
 
 
 def _bar(value: float | None, highest: float, bars: str) -> str:

@@ -50,7 +50,8 @@ class RateWindow:
             self._sparse.append((now, samples))
         self.throughput.append(state.throughput)
         self.step_seconds.append(step_seconds(state.ranks))
-        self.loss.append(state.loss)
+        if self.loss or state.loss is not None:  # the curve begins with the first loss, not with the startup
+            self.loss.append(state.loss)
         return state, slow
 
     def _long_window_states(self, samples: Told) -> tuple[RankState, ...]:

@@ -10,14 +10,13 @@ from kubectl_ddp.status.describe import no_progress_text, progress_text, restart
 from kubectl_ddp.status.job_state import JobState
 from kubectl_ddp.status.job_tables import state_cell
 from kubectl_ddp.status.stragglers import stragglers
-from kubectl_ddp.top.drawing import LEGEND, cut, in_buckets, sparkline
+from kubectl_ddp.top.drawing import LEGEND, curve, cut
 from kubectl_ddp.top.rate_window import step_seconds
 from kubectl_ddp.top.rows import rows_of, table
 from kubectl_ddp.util.text_table import Style, number, percent
 
 SPARK_WIDTH: Final = 16
-CURVE_WIDTH: Final = 64
-"""Columns of the curve of the loss."""
+_CURVE_WIDTH: Final = 60
 _NAMED: Final = 8
 """Maximum number of stragglers, and of silent pods, listed by name."""
 
@@ -35,8 +34,8 @@ class TopView:
     """Sparkline of the throughput."""
     step_time: str = ""
     """Sparkline of the step time."""
-    loss: Sequence[float | None] = ()
-    """Loss of each frame, for its curve; None while it is unknown."""
+    losses: Sequence[float | None] = ()
+    """Loss in each view so far, oldest first; None where it was unknown."""
     notes: Sequence[str] = ()
     """Notes at the foot: keys, or errors."""
 
@@ -57,8 +56,9 @@ class TopView:
         state, cell = self.state, state_cell(self.state.state)
         yield f"{state.name}  {style.apply_color(cell.text, cell.color)}  {progress_text(state)}".rstrip()
         yield "  ".join(f"{name} {text}" for name, text in self._facts() if text)
-        if curve := self._loss_curve(style):
-            yield f"loss {curve}"
+        if sum(loss is not None for loss in self.losses) > 1:
+            width = min(_CURVE_WIDTH, (style.width or _CURVE_WIDTH) - len("loss: "))
+            yield f"loss: {curve(self.losses, width, unicode=style.unicode)}"
         if state.values:
             yield f"values: {values_text(state.values)}"
         if state.startup is not None and not state.startup.is_over and not state.is_terminal:
@@ -76,12 +76,6 @@ class TopView:
             named = ", ".join(state.silent[:_NAMED])
             more = f" and {len(state.silent) - _NAMED} more" if len(state.silent) > _NAMED else ""
             yield style.apply_color(f"silent: {named}{more}", "yellow")
-
-    def _loss_curve(self, style: Style) -> str:
-        """Return the loss of all frames, in as many columns as there is room; empty before the second one."""
-        if sum(value is not None for value in self.loss) < 2:
-            return ""
-        return sparkline(in_buckets(self.loss, CURVE_WIDTH), style.width or CURVE_WIDTH, unicode=style.unicode)
 
     def _facts(self) -> Iterator[tuple[str, str]]:
         state, seconds = self.state, step_seconds(self.state.ranks)

@@ -76,7 +76,7 @@ class _Poller:
             slow=slow,
             throughput=sparkline(list(course.throughput), SPARK_WIDTH, unicode=unicode),
             step_time=sparkline(list(course.step_seconds), SPARK_WIDTH, unicode=unicode),
-            loss=tuple(course.loss),
+            losses=tuple(course.loss),
         )
 
 

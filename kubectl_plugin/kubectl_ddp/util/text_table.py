@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import html
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Final
@@ -85,6 +86,12 @@ class Table:
         lines = [_line([Cell(word, "bold") for word in self.header], widths, style)] if has_header else []
         lines += [_line(row, widths, style) for row in self.rows]
         return "\n".join(lines)
+
+    def render_html(self) -> str:
+        """Return the table as HTML, with all text escaped."""
+        header = "".join(f"<th>{html.escape(word)}</th>" for word in self.header)
+        rows = ("".join(f"<td>{html.escape(cell.text)}</td>" for cell in row) for row in self.rows)
+        return f"<table><tr>{header}</tr>{''.join(f'<tr>{row}</tr>' for row in rows)}</table>"
 
 
 def _fit_widths(widths: list[int], header: Sequence[str], limit: int) -> list[int]:

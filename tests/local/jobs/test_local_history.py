@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import subprocess
+import sys
 from pathlib import Path
 
 from tests.local.jobs.test_local_commands import Typed
@@ -40,3 +42,31 @@ def test_a_replaced_and_a_deleted_job_stay_in_the_history(tmp_path: Path) -> Non
         missing = typed("report", "run", "absent")
         assert missing.returncode == 3
         assert "No job 'absent' was submitted from this machine." in missing.stderr
+
+
+def test_jobs_of_the_client_are_in_the_history_and_notebooks_show_them(tmp_path: Path) -> None:
+    script = tmp_path / "train.py"
+    script.write_text(SCRIPT)
+    with a_place(tmp_path / "state") as place:
+        typed = Typed(place)
+        program = f"""
+from kubectl_ddp import Client
+client = Client(local=True)
+seen = []
+job = client.submit({str(script)!r}, name="run", nproc=1, args=["0.25", "0"])
+job.wait(timeout=100, progress=seen.append)
+print(seen[-1].state, "<td>run</td>" in job._repr_html_(), client.list()._repr_html_().count("<td>run</td>"))
+job.delete(wait=True, timeout=60)
+"""
+        ended = subprocess.run(
+            [sys.executable, "-c", program], env=typed.environ, capture_output=True, text=True, timeout=200, check=False
+        )
+        assert ended.stdout.split() == ["Succeeded", "True", "1"], ended.stderr
+        [record] = json.loads(typed("history", "-o", "json").stdout)["items"]
+        assert (record["name"], record["state"]) == ("run", "Succeeded")
+        assert record["settings"]["args"] == ["0.25", "0"]
+        assert typed("history", "-o", "wide").stdout.splitlines()[0].split()[-3:] == [
+            "NAMESPACE",
+            "PROCESSES",
+            "VALUES",
+        ]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 
@@ -108,3 +109,37 @@ def test_a_job_that_is_deleted_ends_the_view_with_a_sentence(typed: Typed) -> No
         assert terminal.ended() == 3
         assert terminal.said.partition(LEFT)[2].startswith("error: There is no job 'gone'")
         assert terminal.is_as_before
+
+
+FALLING = """\
+import os, pathlib, sys, time
+from ddp_trainer.metrics import attach
+meter, poison = attach.meter(), pathlib.Path(sys.argv[1])
+for step in range(1, 100_000):
+    time.sleep(0.05)
+    attach.log(loss=1000 / step)
+    meter.step(samples=8)
+    if poison.exists():
+        poison.unlink()
+        os._exit(9)
+"""
+
+
+def test_the_loss_curve_continues_after_a_killed_worker(typed: Typed, tmp_path: Path) -> None:
+    script, poison = tmp_path / "falling.py", tmp_path / "poison"
+    script.write_text(FALLING)
+    submit = ("submit", str(script), "--local", "--name", "falling", "-j", "1x1", "--", str(poison))
+    assert typed(*submit).returncode == 0
+
+    def loss_curve(picture: list[str]) -> str:
+        return next((line.removeprefix("loss: ") for line in picture if line.startswith("loss: ")), "")
+
+    with watching(typed, "falling") as terminal:
+        before = loss_curve(terminal.shows(lambda picture: len(loss_curve(picture)) >= 3))
+        assert before[0] == "█"
+        poison.touch()
+        restarted = loss_curve(terminal.shows(lambda picture: any("restarts 1" in line for line in picture)))
+        terminal.shows(lambda picture: len(loss_curve(picture)) > max(len(before), len(restarted)) + 1)
+        terminal.type(b"q")
+        assert terminal.ended() == 0
+    assert typed("delete", "falling", "--yes").returncode == 0

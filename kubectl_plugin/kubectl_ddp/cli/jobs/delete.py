@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import dataclasses
 import sys
 import time
@@ -19,8 +18,7 @@ from kubectl_ddp.cli.internal.job_lookup import jobs_of, parse_job_name, place_o
 from kubectl_ddp.cli.internal.output import print_output
 from kubectl_ddp.errors import Cancelled, DdpError, Interrupted, NotFound, UsageError
 from kubectl_ddp.kube.job_kinds import submitted_spec
-from kubectl_ddp.observe.job_history import is_in_history, record_state
-from kubectl_ddp.observe.scrape import observe
+from kubectl_ddp.observe.result_annotations import record_deletion
 from kubectl_ddp.spec.trainer_arguments import keeps_checkpoints_in_pods, object_store_url
 from kubectl_ddp.status.job_state import TERMINAL, WITH_RANKS, JobState, State, job_state
 from kubectl_ddp.status.json_output import API_VERSION
@@ -73,14 +71,6 @@ def _print(options: Options, deleted: list[tuple[Backend, str]]) -> None:
             for backend, name in deleted
         ]
         print_output({"apiVersion": API_VERSION, "kind": "JobChangeList", "items": items}, options.output)
-
-
-def record_deletion(backend: Backend, name: str) -> None:
-    """Keep the last state of a job in the history of this machine."""
-    with contextlib.suppress(DdpError):
-        snapshot = backend.job(name, events=False)
-        if is_in_history(str(snapshot.job["metadata"].get("uid", ""))):
-            record_state(snapshot.job, observe(backend, snapshot), is_deleted=True)
 
 
 def _targets(options: Options, jobs: tuple[str, ...], *, everything: bool) -> list[tuple[Backend, str]]:

@@ -8,13 +8,14 @@ from dataclasses import asdict
 import click
 
 from kubectl_ddp.cli.internal.command import HelpfulCommand, Options, shared_options
-from kubectl_ddp.cli.internal.output import print_output, style
+from kubectl_ddp.cli.internal.output import is_document, print_output, style
 from kubectl_ddp.errors import DdpError, NotFound, UsageError
 from kubectl_ddp.observe.job_history import JobRecord, read_history, record_state
 from kubectl_ddp.observe.scrape import observe
+from kubectl_ddp.status.describe import values_text
 from kubectl_ddp.status.json_output import API_VERSION
 from kubectl_ddp.status.run_summary import restart_count
-from kubectl_ddp.util.text_table import Table, count, duration, number
+from kubectl_ddp.util.text_table import NOTHING, Table, count, duration, number
 
 _HEADER = (
     "NAME",
@@ -30,12 +31,13 @@ _HEADER = (
     "WHERE",
     "PROGRAM",
 )
+_WIDE_HEADER = ("NAMESPACE", "PROCESSES", "VALUES")
 
 
 @click.command(cls=HelpfulCommand)
 @click.argument("name", required=False)
 @click.option("--limit", type=click.IntRange(min=1), default=20, help="Number of jobs (default 20).")
-@shared_options("json", "yaml", has_header_flag=True)
+@shared_options("wide", "json", "yaml", has_header_flag=True)
 def history(options: Options, name: str | None, *, limit: int) -> None:
     """List jobs that were submitted from this machine, also those that are deleted, the newest first.
 
@@ -46,11 +48,13 @@ def history(options: Options, name: str | None, *, limit: int) -> None:
     if name is not None and not records:
         raise NotFound(f"No job '{name}' was submitted from this machine.", hint="Leave out the name to list all.")
     records = records[:limit]
-    if options.output is not None:
+    if options.output is not None and is_document(options.output):
         items = [asdict(record) for record in records]
         print_output({"apiVersion": API_VERSION, "kind": "JobHistory", "items": items}, options.output)
     elif records:
-        table = Table.of_texts(_HEADER, [_row(record, time.time()) for record in records])
+        is_wide = options.output == "wide"
+        rows = [[*_row(record, time.time()), *(_wide_row(record) if is_wide else ())] for record in records]
+        table = Table.of_texts((*_HEADER, *(_WIDE_HEADER if is_wide else ())), rows)
         click.echo(table.render(style(options), has_header=not options.no_headers))
     else:
         options.print_message("No job was submitted from this machine.")
@@ -110,3 +114,7 @@ def _row(record: JobRecord, now: float) -> list[str]:
         record.where,
         record.program,
     ]
+
+
+def _wide_row(record: JobRecord) -> list[str]:
+    return [record.namespace or NOTHING, str(record.processes_per_node), values_text(record.values) or NOTHING]

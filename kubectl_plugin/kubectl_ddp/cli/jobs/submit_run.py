@@ -22,7 +22,6 @@ from kubectl_ddp.cli.internal.command import Options
 from kubectl_ddp.cli.internal.job_lookup import place_of, resource, seconds_of
 from kubectl_ddp.cli.internal.job_options import JobRequest, prepare, warn
 from kubectl_ddp.cli.internal.output import print_output
-from kubectl_ddp.cli.jobs.delete import record_deletion
 from kubectl_ddp.client.submission.creation import create_job
 from kubectl_ddp.client.submission.preflight import level_of
 from kubectl_ddp.client.submission.prepared_job import Prepared, check_local
@@ -30,6 +29,7 @@ from kubectl_ddp.client.submission.resolved_job import random_suffix
 from kubectl_ddp.errors import DdpError, Interrupted, NotFound, UsageError
 from kubectl_ddp.kube.objects import Object
 from kubectl_ddp.observe.job_history import record_submission
+from kubectl_ddp.observe.result_annotations import record_deletion
 from kubectl_ddp.render import Site
 from kubectl_ddp.spec import rules
 from kubectl_ddp.spec.job_key import Origin, OriginKind

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -11,7 +12,7 @@ from kubectl_ddp.client.job import Job
 from kubectl_ddp.errors import Cancelled, InfrastructureFailed, JobFailed, NotFound, UsageError
 from kubectl_ddp.kube.objects import Snapshot
 from kubectl_ddp.observe.scrape import Sample
-from tests.support import kube_objects
+from kubectl_ddp.status.job_state import JobState, JobStates
 from tests.support.kube_objects import job, pod, pod_metrics, rank_metrics, snapshot, terminated
 from tests.support.scripted_backend import ScriptedBackend
 
@@ -40,6 +41,28 @@ def test_a_wait_for_a_job_that_cannot_succeed_raises_the_reason(
 ) -> None:
     with pytest.raises(reason, match="digits"):
         handle(ScriptedBackend(moments, is_deleted_at_the_end=True)).wait()
+
+
+def test_a_notebook_shows_the_state_as_a_table_of_escaped_text() -> None:
+    state = handle(ScriptedBackend([RUNNING], metrics=[PAGE])).status()
+    shown = handle(ScriptedBackend([RUNNING], metrics=[PAGE]))._repr_html_()
+    assert shown.startswith("<table><tr><th>NAME</th><th>STATUS</th>")
+    assert "<td>digits</td><td>Running</td>" in shown
+    hostile = JobStates([replace(state, reason="<script>"), state])._repr_html_()
+    assert hostile.count("<tr>") == 3
+    assert "&lt;script&gt;" in hostile
+    assert "<script>" not in hostile
+
+
+def test_a_notebook_shows_why_a_job_cannot_be_read() -> None:
+    gone = handle(ScriptedBackend([], is_deleted_at_the_end=True))
+    assert "digits" in gone._repr_html_()
+
+
+def test_a_wait_reports_its_progress() -> None:
+    seen: list[JobState] = []
+    handle(ScriptedBackend([RUNNING, SUCCEEDED])).wait(progress=seen.append)
+    assert [state.state for state in seen][-1] == "Succeeded"
 
 
 def test_a_wait_for_the_deletion_is_a_matter_of_delete() -> None:
@@ -81,14 +104,6 @@ def test_a_status_has_the_ranks_and_a_handle_names_its_place() -> None:
     mine = handle(ScriptedBackend([RUNNING], metrics=[PAGE]))
     assert [rank.step for rank in mine.status().ranks] == [7, 10]
     assert repr(mine) == "Job('digits', where='scripted', namespace='team')"
-
-
-def test_a_notebook_shows_the_status_of_a_handle_without_markup_of_the_job() -> None:
-    hostile = snapshot(job("Created", kube_objects.condition("Running", message="<b>bold</b>")), pod(0))
-    shown = handle(ScriptedBackend([hostile]))._repr_html_()
-    assert shown.startswith("<pre>Name:")
-    assert "&lt;b&gt;bold" in shown
-    assert "<b>" not in shown
 
 
 def test_a_report_is_a_page_that_only_its_owner_can_read(tmp_path: Path) -> None:

@@ -69,6 +69,13 @@ def test_a_job_that_ended_before_its_deletion_keeps_its_result() -> None:
     assert read_history()[0].state == "Succeeded"
 
 
+def test_the_summary_of_a_job_that_nobody_watched_gives_its_last_numbers() -> None:
+    job = a_job("u1", "Succeeded")
+    record_submission(job, seen(job))
+    record_state(job, seen(job, summary={"loss": 0.125, "samples_per_second": 40}), is_deleted=True)
+    assert (read_history()[0].loss, read_history()[0].throughput) == (0.125, 40.0)
+
+
 def test_a_job_of_somebody_else_is_not_added() -> None:
     record_state(a_job("u2", "Running"), seen(a_job("u2", "Running")))
     assert read_history() == []
@@ -86,7 +93,17 @@ def test_a_command_that_waits_adds_a_line_only_if_the_state_changes() -> None:
 
 
 @pytest.mark.parametrize(
-    "text", ["{", "[]", '{"uid": 1}', '{"uid": "u", "name": "n", "more": 1}', "\x00\xff", "[" * 5000]
+    "text",
+    [
+        "{",
+        "[]",
+        '{"uid": 1}',
+        '{"uid": "u", "name": "n", "more": 1}',
+        '{"uid": "u", "name": "n", "seen": "x"}',
+        '{"uid": "u", "name": "n", "values": []}',
+        "\x00\xff",
+        "[" * 5000,
+    ],
 )
 def test_lines_that_are_no_records_are_skipped(text: str) -> None:
     job = a_job("u1", "Running")

@@ -12,7 +12,7 @@ from kubectl_ddp.status.job_state import JobState, job_state
 from kubectl_ddp.status.metrics_parser import parse
 from kubectl_ddp.status.rank_status import RankActivity, RankState
 from kubectl_ddp.status.stragglers import RATIO, slowdown_by_rank, stragglers
-from kubectl_ddp.top.drawing import cut, sparkline
+from kubectl_ddp.top.drawing import curve, cut, sparkline
 from kubectl_ddp.top.rate_window import JUDGED_SECONDS, RateWindow
 from kubectl_ddp.top.rows import rows_of
 from kubectl_ddp.top.top_view import TopView
@@ -138,17 +138,31 @@ def test_values_of_the_script_have_a_line() -> None:
     assert lines[2] == "values: val_accuracy 0.93, val/top5 0.99"
 
 
-def test_the_loss_is_a_curve_that_goes_on_through_a_restart() -> None:
-    picture = TopView(state=a_state([a_rank(0)]), now=NOW, loss=[8.0, 4.0, None, 2.0, 1.0])
-    assert picture.lines(Style(width=120), 20)[2] == "loss █▄ ▂▁"
-    assert picture.lines(Style(width=120, unicode=False), 20)[2].isascii()
-    long = TopView(state=a_state([a_rank(0)]), now=NOW, loss=[float(step) for step in range(512)])
-    assert [len(long.lines(Style(width=width), 20)[2]) for width in (120, 20)] == [69, 20]
+def test_the_loss_curve_has_the_whole_watch_and_a_gap_where_no_rank_answered() -> None:
+    losses = [8.0 - at / 10 for at in range(40)] + [None] * 20 + [4.0 - at / 20 for at in range(60)]
+    text = curve(losses, 12)
+    assert len(text) == 12
+    assert text[0] == "█"
+    assert text[4:6] == "  "
+    assert text[-1] == "▁"
+    assert "  " not in text[6:]
 
 
-def test_a_single_loss_is_no_curve() -> None:
-    lines = TopView(state=a_state([a_rank(0)]), now=NOW, loss=[None, 1.0]).lines(Style(width=120), 20)
-    assert not any(line.startswith("loss ") for line in lines)
+@pytest.mark.parametrize("values", [[], [None, None], [float("nan"), None], [2.0, 2.0], [float("inf"), 1.0]])
+def test_a_curve_without_a_range_is_flat_or_empty(values: list[float | None]) -> None:
+    assert set(curve(values, 8)) <= {" ", "▁"}
+    assert curve(values, 0) == ""
+
+
+@pytest.mark.parametrize("width", [3, 6, 20, 120])
+def test_the_loss_curve_fits_and_is_absent_before_two_values(width: int) -> None:
+    style = Style(width=width, unicode=False)
+    state = a_state([a_rank(0), a_rank(1)])
+    lines = TopView(state=state, now=NOW, losses=[3.0, None, 2.0, 1.0]).lines(style, 20)
+    assert max(map(len, lines)) <= width
+    if width >= len("loss: # ~_"):
+        assert lines[2] == "loss: # ~_"
+    assert not any(line.startswith("loss:") for line in TopView(state=state, now=NOW, losses=[3.0]).lines(style, 20))
 
 
 def test_a_job_without_ranks_says_why() -> None:
