@@ -1,8 +1,9 @@
-"""Page ``docs/fabrics.md``, from the profiles."""
+"""Page ``docs/fabrics.md`` and a page for each fabric, from the profiles."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections import Counter
+from collections.abc import Iterator, Mapping
 from typing import Final
 
 from kubectl_ddp.fabrics.catalog import Profile, fabrics
@@ -51,12 +52,33 @@ the variables that it warns of. Values marked *container* depend on the node, an
 """
 
 
+SHARED_FROM: Final = 2
+"""Number of fabrics from which a requirement is printed on the overview, not on their pages."""
+
+
 def lines() -> Iterator[str]:
-    """Yield the lines of the page."""
+    """Yield the lines of the overview."""
     yield from HEAD.splitlines()
+    yield from ("", "## All fabrics", "", "Numbers are the [shared requirements](#shared-requirements) of the fabric.")
+    yield from ("", "| Fabric | Network | Needs |", "| --- | --- | --- |")
+    shared = _shared()
+    for name, profile in fabrics().items():
+        needs = _numbers(profile, shared) or "-"
+        yield f"| [{name}](fabrics/{name}.md) | {profile.summary} | {needs} |"
     yield from _choices()
-    for profile in fabrics().values():
-        yield from _profile(profile)
+    yield from ("", "## Shared requirements", "")
+    sources = {need.message: need.source for profile in fabrics().values() for need in profile.needs}
+    yield from (f"{number}. {message} {_link(sources[message])}" for message, number in shared.items())
+
+
+def pages() -> Mapping[str, str]:
+    """Return the text of the page of each fabric, by the fabric's name."""
+    return {name: "\n".join(_page(profile)) + "\n" for name, profile in fabrics().items()}
+
+
+def _shared() -> Mapping[str, int]:
+    counts = Counter(need.message for profile in fabrics().values() for need in profile.needs)
+    return {message: at for at, message in enumerate((m for m, n in counts.items() if n >= SHARED_FROM), 1)}
 
 
 def _choices() -> Iterator[str]:
@@ -70,10 +92,20 @@ def _choices() -> Iterator[str]:
     yield from (f"| {', '.join(words)} | `{name}` |" for name, words in sentences.items())
 
 
-def _profile(profile: Profile) -> Iterator[str]:
-    yield from ("", f"## {profile.name}", "", f"{profile.summary} {_link(profile.source)}")
-    if profile.needs:
-        yield from ("", "Needs:", "", *(f"- {need.message} {_link(need.source)}" for need in profile.needs))
+def _page(profile: Profile) -> Iterator[str]:
+    shared = _shared()
+    yield from (f"# Fabric {profile.name}", "", f"{profile.summary} {_link(profile.source)}")
+    yield from ("", "Not tried on its network ([status](../status.md)).")
+    yield from ("", "```sh", f"kubectl ddp presets {profile.name}    # its values, reasons and sources", "```")
+    own = [f"- {need.message} {_link(need.source)}" for need in profile.needs if need.message not in shared]
+    if numbers := _numbers(profile, shared):
+        own.append(f"- [Shared requirements](../fabrics.md#shared-requirements): {numbers}.")
+    if own:
+        yield from ("", "Needs:", "", *own)
+
+
+def _numbers(profile: Profile, shared: Mapping[str, int]) -> str:
+    return ", ".join(map(str, sorted(shared[need.message] for need in profile.needs if need.message in shared)))
 
 
 def _link(source: str) -> str:
