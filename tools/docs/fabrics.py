@@ -18,9 +18,7 @@ For users with GPUs on several nodes, and for administrators of their network. A
 nodes have, and what it adds to a job.
 
 A fabric is a named set of variables, devices and annotations that a network between GPUs needs. Each entry has a reason
-and a source: the recipe of a vendor or a guide. Few variables are set, because NCCL detects most of them. Variables
-that NCCL's guide documents for debugging are set only if the vendor's recipe has them. No fabric was tried on its
-network ([status](status.md)).
+and a source: the recipe of a vendor or a guide. No fabric was tried on its network ([status](status.md)).
 
 ```console
 $ kubectl ddp presets
@@ -36,12 +34,10 @@ in the node selector, the GPU type, the RDMA resource. If none matches, it sets 
 - A fabric with RDMA sets `NCCL_NET` to the name of its network. Without that network the job fails at its start, and
   does not fall back to TCP.
 - A pod sees only the devices that it requests. A fabric that needs devices refuses a job without them.
-- `render --explain` prints every value as `fabric NAME: reason (source)`, and what the cluster must have.
 - Pods comply with Pod Security "restricted". If a vendor's recipe mounts host directories or needs privileges, the
   fabric prints what the cluster must add, and adds none of it.
 - Some values depend on the version of NCCL. It is read from the tag of the image, as in `:13.0-nccl2.28.7`. A tag
   without a version counts as the newest.
-- With `--local` there is no network between nodes, and a fabric sets nothing.
 
 The preset `gpu-nccl` gives all jobs with GPUs `NCCL_DEBUG=WARN` and the flight recorder. Every job has
 `OMP_NUM_THREADS`, shared memory, and the label that excludes Istio's proxy.
