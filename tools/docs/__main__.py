@@ -37,6 +37,7 @@ DASHBOARDS: Final = PLATFORM / "files" / "dashboards"
 CLIENT_KEYS: Final = ROOT / "kubectl_plugin" / "kubectl_ddp" / "client" / "job_keys.py"
 DEFINITION: Final = PLATFORM / "files" / "ddpjob-crd.yaml"
 PRESET_KEYS: Final = PLATFORM / "files" / "presets.json"
+FABRICS: Final = DOCS / "fabrics"
 EXAMPLES: Final = ROOT / "manifests" / "examples"
 
 Lines = Callable[[], Iterable[str]]
@@ -64,6 +65,8 @@ def files() -> Iterator[tuple[Path, str]]:
     yield from alerts.files().items()
     for path, lines in PAGES.items():
         yield path, "\n".join(lines()) + "\n"
+    for name, page in fabrics.pages().items():
+        yield FABRICS / f"{name}.md", page
     for path, lines in TABLES.items():
         yield path, with_tables(path.read_text(encoding="utf-8"), lines())
     yield DOCS / SCHEMA_FILE, schema_text()
@@ -79,7 +82,9 @@ def files() -> Iterator[tuple[Path, str]]:
 
 def stale_files() -> set[Path]:
     """Return the files that are left of an earlier version, in folders that hold generated files only."""
-    return {*DASHBOARDS.glob("*.json"), *EXAMPLES.glob("*/*.yaml")} - {path for path, _ in files()}
+    return {*DASHBOARDS.glob("*.json"), *EXAMPLES.glob("*/*.yaml"), *FABRICS.glob("*.md")} - {
+        path for path, _ in files()
+    }
 
 
 def main() -> None:

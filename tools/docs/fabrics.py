@@ -1,8 +1,9 @@
-"""Page ``docs/fabrics.md``, from the profiles."""
+"""Page ``docs/fabrics.md`` and a page for each fabric, from the profiles."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections import Counter
+from collections.abc import Iterator, Mapping
 from typing import Final
 
 from kubectl_ddp.fabrics.catalog import Profile, fabrics
@@ -17,9 +18,7 @@ For users with GPUs on several nodes, and for administrators of their network. A
 nodes have, and what it adds to a job.
 
 A fabric is a named set of variables, devices and annotations that a network between GPUs needs. Each entry has a reason
-and a source: the recipe of a vendor or a guide. Few variables are set, because NCCL detects most of them. Variables
-that NCCL's guide documents for debugging are set only if the vendor's recipe has them. No fabric was tried on its
-network ([status](status.md)).
+and a source: the recipe of a vendor or a guide. No fabric was tried on its network ([status](status.md)).
 
 ```console
 $ kubectl ddp presets
@@ -35,12 +34,10 @@ in the node selector, the GPU type, the RDMA resource. If none matches, it sets 
 - A fabric with RDMA sets `NCCL_NET` to the name of its network. Without that network the job fails at its start, and
   does not fall back to TCP.
 - A pod sees only the devices that it requests. A fabric that needs devices refuses a job without them.
-- `render --explain` prints every value as `fabric NAME: reason (source)`, and what the cluster must have.
 - Pods comply with Pod Security "restricted". If a vendor's recipe mounts host directories or needs privileges, the
   fabric prints what the cluster must add, and adds none of it.
 - Some values depend on the version of NCCL. It is read from the tag of the image, as in `:13.0-nccl2.28.7`. A tag
   without a version counts as the newest.
-- With `--local` there is no network between nodes, and a fabric sets nothing.
 
 The preset `gpu-nccl` gives all jobs with GPUs `NCCL_DEBUG=WARN` and the flight recorder. Every job has
 `OMP_NUM_THREADS`, shared memory, and the label that excludes Istio's proxy.
@@ -51,12 +48,33 @@ the variables that it warns of. Values marked *container* depend on the node, an
 """
 
 
+SHARED_FROM: Final = 2
+"""Number of fabrics from which a requirement is printed on the overview, not on their pages."""
+
+
 def lines() -> Iterator[str]:
-    """Yield the lines of the page."""
+    """Yield the lines of the overview."""
     yield from HEAD.splitlines()
+    yield from ("", "## All fabrics", "", "Numbers are the [shared requirements](#shared-requirements) of the fabric.")
+    yield from ("", "| Fabric | Network | Needs |", "| --- | --- | --- |")
+    shared = _shared()
+    for name, profile in fabrics().items():
+        needs = _numbers(profile, shared) or "-"
+        yield f"| [{name}](fabrics/{name}.md) | {profile.summary} | {needs} |"
     yield from _choices()
-    for profile in fabrics().values():
-        yield from _profile(profile)
+    yield from ("", "## Shared requirements", "")
+    sources = {need.message: need.source for profile in fabrics().values() for need in profile.needs}
+    yield from (f"{number}. {message} {_link(sources[message])}" for message, number in shared.items())
+
+
+def pages() -> Mapping[str, str]:
+    """Return the text of the page of each fabric, by the fabric's name."""
+    return {name: "\n".join(_page(profile)) + "\n" for name, profile in fabrics().items()}
+
+
+def _shared() -> Mapping[str, int]:
+    counts = Counter(need.message for profile in fabrics().values() for need in profile.needs)
+    return {message: at for at, message in enumerate((m for m, n in counts.items() if n >= SHARED_FROM), 1)}
 
 
 def _choices() -> Iterator[str]:
@@ -70,10 +88,20 @@ def _choices() -> Iterator[str]:
     yield from (f"| {', '.join(words)} | `{name}` |" for name, words in sentences.items())
 
 
-def _profile(profile: Profile) -> Iterator[str]:
-    yield from ("", f"## {profile.name}", "", f"{profile.summary} {_link(profile.source)}")
-    if profile.needs:
-        yield from ("", "Needs:", "", *(f"- {need.message} {_link(need.source)}" for need in profile.needs))
+def _page(profile: Profile) -> Iterator[str]:
+    shared = _shared()
+    yield from (f"# Fabric {profile.name}", "", f"{profile.summary} {_link(profile.source)}")
+    yield from ("", "Not tried on its network ([status](../status.md)).")
+    yield from ("", "```sh", f"kubectl ddp presets {profile.name}    # its values, reasons and sources", "```")
+    own = [f"- {need.message} {_link(need.source)}" for need in profile.needs if need.message not in shared]
+    if numbers := _numbers(profile, shared):
+        own.append(f"- [Shared requirements](../fabrics.md#shared-requirements): {numbers}.")
+    if own:
+        yield from ("", "Needs:", "", *own)
+
+
+def _numbers(profile: Profile, shared: Mapping[str, int]) -> str:
+    return ", ".join(map(str, sorted(shared[need.message] for need in profile.needs if need.message in shared)))
 
 
 def _link(source: str) -> str:

@@ -9,6 +9,7 @@ from __future__ import annotations
 import os
 import posixpath
 import re
+import tomllib
 from html.parser import HTMLParser
 from pathlib import Path
 from typing import Any, Final
@@ -43,8 +44,11 @@ def anchor_of_heading(text: str, separator: str) -> str:
 
 
 def on_config(config: Any) -> Any:
-    """Give headings the anchors of GitHub."""
+    """Give headings the anchors of GitHub, and each page the version and the repository at its foot."""
     config.mdx_configs["toc"]["slugify"] = anchor_of_heading
+    version = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]["version"]
+    repository = config.extra["repository"]
+    config.copyright = f"Version {version}" + (f' · <a href="{repository}">Repository</a>' if repository else "")
     return config
 
 

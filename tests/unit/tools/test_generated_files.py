@@ -20,5 +20,6 @@ def test_what_is_left_of_an_earlier_version_is_removed(tmp_path: Path, monkeypat
     monkeypatch.setattr(writer, "DASHBOARDS", tmp_path)
     monkeypatch.setattr(writer, "files", lambda: [(kept, "{}")])
     monkeypatch.setattr(writer, "EXAMPLES", tmp_path)
+    monkeypatch.setattr(writer, "FABRICS", tmp_path)
     writer.main()
     assert [*tmp_path.iterdir()] == [kept]
