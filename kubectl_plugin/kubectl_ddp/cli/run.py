@@ -73,8 +73,11 @@ def _from_click_error(error: click.ClickException, arguments: Sequence[str]) -> 
     path = context.command_path if context is not None else _command_path(arguments)
     if isinstance(error, click.NoSuchOption):
         return UsageError(f"{path} has no flag '{error.option_name}'.", hint=_flag_hint(error, path, list(arguments)))
+    hint = f"Run '{path} --help' for its flags."
+    if isinstance(error, click.MissingParameter) and isinstance(error.param, click.Option) and error.param.metavar:
+        hint = f"Add '{error.param.opts[0]} {error.param.metavar}'."
     message = " ".join(error.format_message().split()).rstrip(".")
-    return UsageError(f"{message[:1].upper()}{message[1:]}.", hint=f"Run '{path} --help' for its flags.")
+    return UsageError(f"{message[:1].upper()}{message[1:]}.", hint=hint)
 
 
 def _command_path(arguments: Sequence[str]) -> str:

@@ -148,7 +148,8 @@ class JobSpec:
         ",".join(f"{name}=N" for name in WRITTEN), example="replicate=2,shard=4", default=None,
     )
     gpus: int = key(
-        "gpus", Group.SIZE, v.IntRange(0, 64), "GPUs per node.", "N", example="8", default=0, otherwise="mig",
+        "gpus", Group.SIZE, v.IntRange(0, 64, "Write the number alone; --gpu-type selects the model."),
+        "GPUs per node.", "N", example="8", default=0, otherwise="mig",
     )
     cpu: Cpu = key(
         "cpu", Group.SIZE, v.Parsed(Cpu.parse, text_schema(Cpu.PATTERN)), "Cores per node.", "CORES", example="500m",

@@ -234,7 +234,10 @@ def _place(key: str, given: Given) -> str:
 
 def _check_program(values: Values) -> None:
     if not any(key in values for key in PROGRAM_KEYS):
-        raise UsageError("The job has no program.", hint="Name a script, or --module, --command or a job file with -f.")
+        raise UsageError(
+            "The job has no program.",
+            hint="Name a script before any '--', or --module, --command or a job file with -f.",
+        )
 
 
 def _attributes(values: Values) -> dict[str, Any]:

@@ -210,11 +210,12 @@ class IntRange:
 
     least: int
     most: int
+    hint: str = ""
 
     def __call__(self, raw: Raw) -> int:
         word = text(raw)
         if not re.fullmatch(r"-?\d{1,10}", word) or not self.least <= int(word) <= self.most:
-            raise BadValue(f"'{word}' is not an integer from {self.least} to {self.most}")
+            raise BadValue(f"'{word}' is not an integer from {self.least} to {self.most}", hint=self.hint)
         return int(word)
 
     @property

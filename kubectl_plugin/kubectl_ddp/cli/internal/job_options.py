@@ -67,7 +67,9 @@ class ProgramCommand(PassthroughCommand):
     def _suggest(self, ctx: click.Context, word: str) -> str:
         """Suggest a flag for a misspelled or foreign one, or the use of ``--`` for a flag of the program."""
         flags = [name for parameter in self.get_params(ctx) for name in parameter.opts if name.startswith("--")]
-        meant = suggest_flag(word) or suggest_close_match(word, flags, cutoff=0.75)
+        if meant := suggest_flag(word):
+            return meant
+        meant = suggest_close_match(word, flags, cutoff=0.75)
         return f"{meant} Flags of the program follow '--': '{ctx.command_path} train.py -- {word} ...'.".strip()
 
 

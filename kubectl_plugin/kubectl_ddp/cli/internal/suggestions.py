@@ -11,8 +11,8 @@ from kubectl_ddp.cli.registry import ALIASES, COMMANDS, DESTRUCTIVE
 from kubectl_ddp.errors import UsageError, suggest_close_match
 from kubectl_ddp.spec.fields import JOB_FILES
 
-SPELLINGS: Final[Mapping[str, str]] = {"--nproc-per-node": "--nproc"}
-"""Flag of torchrun → our flag with the same meaning. ``_`` and ``-`` are equivalent, as in torchrun."""
+SPELLINGS: Final[Mapping[str, str]] = {"--nproc-per-node": "--nproc", "-e": "--env"}
+"""Flag of torchrun or docker → our flag with the same meaning. ``_`` and ``-`` are equivalent, as in torchrun."""
 
 FLAG_EQUIVALENTS: Final[Mapping[str, str]] = {
     "--replicas": "--nnodes",
@@ -23,15 +23,35 @@ FLAG_EQUIVALENTS: Final[Mapping[str, str]] = {
     "--num-machines": "--nnodes",
     "--num-processes": "--nproc",
     "--processes": "--nproc",
-    "--gpus-per-node": "--gpus",
-    "--num-gpus": "--gpus",
-    "--restarts": "--max-restarts",
+    "-N": "--nnodes",
+    "--ntasks-per-node": "--nproc",
+    **dict.fromkeys(("--gpu", "--ngpus", "--num-gpus", "--gpus-per-node"), "--gpus"),
+    **dict.fromkeys(("--cpus", "--cpus-per-task"), "--cpu"),
+    "--mem": "--memory",
+    **dict.fromkeys(("--restarts", "--retries", "--max-retries"), "--max-restarts"),
+    **dict.fromkeys(("--time", "--time-limit", "--max-time", "--walltime"), "--deadline"),
+    "--partition": "--queue",
+    "--job-name": "--name",
+    **dict.fromkeys(("--docker-image", "--container"), "--image"),
+    **dict.fromkeys(("--workdir", "--working-dir"), "--code"),
+    "--env-file": "--env",
+    "--interactive": "--follow",
+    "--dryrun": "--dry-run",
     "--volume": "--mount",
     "--pvc": "--mount",
-    "-e": "--env",
     "-m": "--module",
 }
 """Flag of another launcher → our closest flag."""
+
+_CONTINUES: Final = "Leave it out: the job continues when the command has ended."
+_CHECKPOINTS: Final = (
+    "A path that the script writes to is an argument after '--'. --checkpoint-claim names a volume on a cluster."
+)
+FLAG_HINTS: Final[Mapping[str, str]] = {
+    **dict.fromkeys(("--detach", "-d", "--background"), _CONTINUES),
+    **dict.fromkeys(("--checkpoint-dir", "--ckpt-dir"), _CHECKPOINTS),
+}
+"""Flag of another launcher that none of ours replaces → a hint."""
 
 RENDEZVOUS: Final = frozenset(
     {"--standalone", "--node-rank", "--master-addr", "--master-port", "--rdzv-backend", "--rdzv-endpoint", "--rdzv-id"}
@@ -54,7 +74,7 @@ def normalize_flag(word: str) -> str:
     ('--max-restarts=3', '--nproc', 'a_b.py')
     """
     if not word.startswith("--"):
-        return word
+        return SPELLINGS.get(word, word)
     flag, equals, value = word.partition("=")
     flag = flag.replace("_", "-")
     return SPELLINGS.get(flag, flag) + equals + value
@@ -96,7 +116,7 @@ def suggest_flag(flag: str) -> str:
     if flag in RENDEZVOUS:
         place = ", or write --local to run on this machine" if flag == "--standalone" else ""
         return f"Leave it out: every job has a rendezvous store{place}."
-    return f"Did you mean '{FLAG_EQUIVALENTS[flag]}'?" if flag in FLAG_EQUIVALENTS else ""
+    return f"Did you mean '{FLAG_EQUIVALENTS[flag]}'?" if flag in FLAG_EQUIVALENTS else FLAG_HINTS.get(flag, "")
 
 
 _SUBMIT: Final = ("submit SCRIPT",)
@@ -104,6 +124,7 @@ _APPLY: Final = ("submit -f FILE",)
 _LOGS: Final = ("logs JOB -f",)
 _EXEC: Final = ("exec JOB -- COMMAND",)
 _CHANGE: Final = ("scale JOB --nnodes N", "clone JOB --name NAME")
+_STATUS: Final = ("status JOB",)
 
 COMMAND_EQUIVALENTS: Final[Mapping[str, Sequence[str]]] = {
     **dict.fromkeys(("launch", "train", "torchrun", "python", "python3", "accelerate", "deepspeed"), _SUBMIT),
@@ -113,11 +134,20 @@ COMMAND_EQUIVALENTS: Final[Mapping[str, Sequence[str]]] = {
     **dict.fromkeys(("jobs", "job", "queue", "ps", "squeue", "qstat"), ("list",)),
     **dict.fromkeys(("log", "tail", "attach"), _LOGS),
     **dict.fromkeys(("shell", "ssh", "bash"), _EXEC),
-    **dict.fromkeys(("edit", "patch", "set", "label", "annotate"), _CHANGE),
-    **dict.fromkeys(("watch", "monitor"), ("top JOB",)),
+    **dict.fromkeys(("edit", "patch", "set", "label", "annotate", "update"), _CHANGE),
+    **dict.fromkeys(("watch", "monitor", "metrics"), ("top JOB",)),
     **dict.fromkeys(("gpus", "show-gpus", "nodes", "sinfo"), ("capacity",)),
-    **dict.fromkeys(("check", "cluster-info", "auth", "whoami"), ("doctor",)),
-    **dict.fromkeys(("validate", "diff"), ("submit -f FILE --dry-run=server",)),
+    **dict.fromkeys(("check", "cluster-info", "auth", "whoami", "login"), ("doctor",)),
+    **dict.fromkeys(("info", "show", "inspect", "stat"), _STATUS),
+    **dict.fromkeys(("diagnose", "debug"), ("why JOB",)),
+    **dict.fromkeys(("rerun", "retry", "reboot"), ("restart JOB",)),
+    **dict.fromkeys(("unpause", "continue"), ("resume JOB",)),
+    **dict.fromkeys(("rename", "copy"), ("clone JOB --name NAME",)),
+    **dict.fromkeys(("plot", "open", "ui", "web"), ("report JOB",)),
+    "resize": ("scale JOB --nnodes N",),
+    "compare": ("report A B",),
+    "validate": ("submit -f FILE --dry-run=server",),
+    "diff": ("submit -f FILE --dry-run=server", "report A B"),
     **dict.fromkeys(("forward", "tunnel"), ("port-forward JOB",)),
     "start": ("submit SCRIPT", "resume JOB"),
     "autoscale": ("submit SCRIPT --nnodes MIN:MAX",),
@@ -135,15 +165,20 @@ PREFIXES: Final = frozenset({"job", "jobs", "sky", "ray", "runai", "kubectl", "d
 """Words of other programs in front of a command, as in ``jobs queue`` and ``rollout restart``."""
 
 _MERGED: Final = "Its output is that of all pods and restarts; '--rank 0-7' selects ranks."
+_JSON: Final = {"--json": "Write '-o json'."}
+_YES: Final = "Did you mean '--yes'?"
 _NAMED: Final = "Name the job, as in '{path} {command} JOB'."
 FLAGS: Final[Mapping[str, Mapping[str, str]]] = {
     "logs": {
         **dict.fromkeys(("-c", "--container", "--all-containers", "-p", "--previous", "--prefix"), _MERGED),
         **dict.fromkeys(("-l", "--selector"), _NAMED),
+        "--lines": "Did you mean '--tail'?",
     },
-    "delete": dict.fromkeys(("-f", "--filename", "-l", "--selector"), _NAMED),
+    "delete": dict.fromkeys(("-f", "--filename", "-l", "--selector"), _NAMED) | {"--force": _YES},
+    "list": {**_JSON, "--all": "Write '-A' for all namespaces."},
     "scale": dict.fromkeys(("--replicas", "--nodes", "--num-nodes"), "Did you mean '--nnodes'?"),
-    "status": dict.fromkeys(("-w", "--watch"), "'{path} get JOB -w' prints changes, and '{path} top JOB' is live."),
+    "status": dict.fromkeys(("-w", "--watch"), "'{path} get JOB -w' prints changes, and '{path} top JOB' is live.")
+    | _JSON,
     "events": {"--for": _NAMED},
     "suspend": dict.fromkeys(("-a", "--all"), _NAMED),
     "version": {"--client": "Write '{path} version'."},
@@ -154,7 +189,10 @@ FLAGS: Final[Mapping[str, Mapping[str, str]]] = {
 
 
 def suggest_command(words: Sequence[str], path: str) -> str:
-    """Return a suggestion for an unknown command and the words after it; never a destructive command."""
+    """Return a suggestion for an unknown command and the words after it.
+
+    ``delete`` is suggested only for a word that means it, never for a misspelled one.
+    """
     word = words[0].lower()
     if word in PREFIXES and len(words) > 1 and not words[1].startswith("-"):
         following = words[1].lower()
@@ -165,9 +203,9 @@ def suggest_command(words: Sequence[str], path: str) -> str:
         commands = " or ".join(f"'{path} {command}'" for command in COMMAND_EQUIVALENTS[word])
         return f"Use {commands}."
     if word in STOPPING:
-        return f"'{path} suspend JOB' stops a job and keeps it."
+        return f"'{path} suspend JOB' stops a job and keeps it, '{path} delete JOB' removes it."
     if word in REMOVING:
-        return f"'{path} suspend JOB' stops a job and keeps it; '{path} --help' lists the commands that remove one."
+        return f"'{path} delete JOB' removes a job, '{path} suspend JOB' stops it and keeps it."
     harmless = [name for name in (*COMMANDS, *ALIASES) if name not in DESTRUCTIVE]
     return suggest_close_match(word, harmless) or f"Run '{path} --help' to see them all."
 

@@ -130,6 +130,8 @@ def _check_complete(answers: Answers) -> None:
     """Reject missing values where no question can be asked. Raises UsageError."""
     given = {"SCRIPT": answers.script, "--image": answers.image, "--nnodes": answers.nnodes, "--gpus": answers.gpus}
     missing = [flag for flag, value in given.items() if value is None]
+    if answers.script is not None:
+        check_script(answers.script)
     if missing:
         raise UsageError(
             f"stdin is no terminal, so init asks no questions; missing: {', '.join(missing)}.",

@@ -155,10 +155,10 @@ def test_words_of_other_programs_lead_to_the_command(capsys: pytest.CaptureFixtu
     assert hint in refused(capsys, word)
 
 
-@pytest.mark.parametrize(
-    "word", ["prun", "prunes", "delte", "deleted", "remove", "rm", "destroy", "down", "stop", "purge", "drop"]
-)
-def test_no_error_suggests_a_command_that_destroys_something(capsys: pytest.CaptureFixture[str], word: str) -> None:
+@pytest.mark.parametrize("word", ["prun", "prunes", "delte", "deleted"])
+def test_no_slip_of_the_finger_suggests_a_command_that_destroys_something(
+    capsys: pytest.CaptureFixture[str], word: str
+) -> None:
     told = refused(capsys, word).partition(f"'{word}'")[2]
     assert not [command for command in DESTRUCTIVE if command in told]
 
