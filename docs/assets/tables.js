@@ -4,3 +4,7 @@ document$.subscribe(() =>
     each.tabIndex = 0;
   }),
 );
+// The theme makes a landmark of each copy button, all with one name.
+new MutationObserver(() =>
+  document.querySelectorAll("nav.md-code__nav:not([role])").forEach((each) => each.setAttribute("role", "none")),
+).observe(document.body, { childList: true, subtree: true });

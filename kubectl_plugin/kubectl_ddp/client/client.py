@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, Final, Literal, Unpack
 
 from kubectl_ddp.backends.select import Where, backend_for, target_backends
 from kubectl_ddp.client.function_source import arguments_as_json, code_of_function, job_name_of
-from kubectl_ddp.client.job import Job
+from kubectl_ddp.client.job import Job, JobStates
 from kubectl_ddp.client.layers import layer_of_keywords, layer_of_mapping, layer_of_path
 from kubectl_ddp.client.submission.creation import create_job
 from kubectl_ddp.client.submission.preflight import level_of
@@ -26,7 +26,7 @@ from kubectl_ddp.observe.job_list import observe_jobs, read_jobs
 from kubectl_ddp.render import Code, Site
 from kubectl_ddp.spec.fields import JOB_FILES, PROGRAM_KEYS
 from kubectl_ddp.spec.job_key import Given, Layer, Origin, OriginKind
-from kubectl_ddp.status.job_state import JobStates, job_state
+from kubectl_ddp.status.job_state import job_state
 from kubectl_ddp.util.process import thread_location
 
 if TYPE_CHECKING:

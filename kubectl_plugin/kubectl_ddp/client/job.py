@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import html
 import logging
+import time
 from collections.abc import Callable, Generator
 from contextlib import AbstractContextManager
 from pathlib import Path
@@ -19,6 +20,7 @@ from kubectl_ddp.observe.scrape import Sample, observe, read_samples
 from kubectl_ddp.observe.waiting import DELETED, parse_wait_condition, wait_for, wait_until_deleted
 from kubectl_ddp.spec.trainer_arguments import keeps_checkpoints_in_pods
 from kubectl_ddp.status.job_state import JobState, State, job_state
+from kubectl_ddp.status.job_tables import job_table
 from kubectl_ddp.util.process import thread_location
 
 if TYPE_CHECKING:
@@ -26,6 +28,14 @@ if TYPE_CHECKING:
 
 
 _LOG: Final = logging.getLogger("kubectl_ddp")
+
+
+class JobStates(list[JobState]):
+    """States of jobs; a notebook shows them as a table."""
+
+    def _repr_html_(self) -> str:
+        """Return the table of ``list -o wide``."""
+        return job_table(self, time.time(), wide=True).render_html()
 
 
 class Job:
@@ -51,7 +61,7 @@ class Job:
     def _repr_html_(self) -> str:
         """Return the current state as a table for notebooks, or name and place if the job cannot be read."""
         try:
-            return self.status()._repr_html_()
+            return JobStates([self.status()])._repr_html_()
         except DdpError as error:
             return f"<code>{html.escape(repr(self))}</code> {html.escape(error.message)}"
 

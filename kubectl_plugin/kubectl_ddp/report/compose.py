@@ -132,7 +132,8 @@ def _facts(snapshot: Snapshot, state: JobState, numbers: JobTimeSeries | None) -
     low, high = state.nodes.minimum, state.nodes.maximum
     yield "Program", clean_text(" ".join(redact_object(_program(said))))
     yield "Image", ", ".join(sorted(_images(snapshot)))
-    yield "Engine", f"{kind.name} ({kind.kind})" if kind is not None else ""
+    is_local = state.where == "local"
+    yield "Engine", f"{kind.name} ({kind.kind})" if kind is not None and not is_local else ""
     yield "Where", state.where + (f", namespace {state.namespace}" if state.namespace else "")
     yield "Pods", f"{low} to {high}" if low < high else str(high)
     yield "Processes of a pod", str(state.processes_per_node)
@@ -141,9 +142,11 @@ def _facts(snapshot: Snapshot, state: JobState, numbers: JobTimeSeries | None) -
     past = numbers.user_values if numbers is not None else {}
     yield "Values", values_text({name: each.last for name, each in past.items()} | state.values)
     yield "Fabric", str(said.get("fabric") or "")
-    yield "Digest", str((about.get("annotations") or {}).get(Annotation.DIGEST, ""))
+    if not is_local:
+        yield "Digest", str((about.get("annotations") or {}).get(Annotation.DIGEST, ""))
     yield "Run", str((about.get("labels") or {}).get(Label.RUN_ID, ""))
-    yield "UID", state.uid
+    if not is_local:
+        yield "UID", state.uid
 
 
 def _program(said: Mapping[str, Any]) -> list[str]:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
@@ -143,10 +142,6 @@ class JobState:
     startup: Startup | None = None
     """Seconds of each phase from the submission to the first step, and the current phase until then."""
 
-    def _repr_html_(self) -> str:
-        """Return the row of ``list -o wide`` for notebooks."""
-        return JobStates([self])._repr_html_()
-
     @property
     def is_terminal(self) -> bool:
         """True if the job has ended and does not continue by itself."""
@@ -177,16 +172,6 @@ class JobState:
         """Return the seconds from start to end, or until now if the job has not ended; None if it has not started."""
         begun = self.created if self.started is None and self.finished is not None else self.started
         return max(0.0, (now if self.finished is None else self.finished) - begun) if begun is not None else None
-
-
-class JobStates(list[JobState]):
-    """States of jobs; a notebook shows them as a table."""
-
-    def _repr_html_(self) -> str:
-        """Return the table of ``list -o wide``."""
-        from kubectl_ddp.status.job_tables import job_table  # noqa: PLC0415 - imports this module
-
-        return job_table(self, time.time(), wide=True).render_html()
 
 
 @dataclass(frozen=True, slots=True)

@@ -8,11 +8,11 @@ from pathlib import Path
 import pytest
 
 from kubectl_ddp.backends.select import Where
-from kubectl_ddp.client.job import Job
+from kubectl_ddp.client.job import Job, JobStates
 from kubectl_ddp.errors import Cancelled, InfrastructureFailed, JobFailed, NotFound, UsageError
 from kubectl_ddp.kube.objects import Snapshot
 from kubectl_ddp.observe.scrape import Sample
-from kubectl_ddp.status.job_state import JobState, JobStates
+from kubectl_ddp.status.job_state import JobState
 from tests.support.kube_objects import job, pod, pod_metrics, rank_metrics, snapshot, terminated
 from tests.support.scripted_backend import ScriptedBackend
 
