@@ -91,7 +91,7 @@ class Job:
             timeout: Maximum time to wait, in seconds (default: unlimited). The job continues after it.
             condition: ``complete``, ``running``, ``failed``, ``suspended``, ``step=N`` or ``world-size=N``.
             progress: Called with every state on the way, about once a second. In a notebook,
-                ``display(job, display_id=True).update`` shows it.
+                ``lambda _: shown.update(job)`` shows it, with ``shown = display(job, display_id=True)``.
 
         Raises:
             JobFailed: If the code of the job failed instead.
