@@ -61,7 +61,8 @@ class HelpfulCommand(click.Command):
     """Command whose help has groups of flags and examples."""
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
-        super().__init__(*args, **kwargs)
+        # click keeps the help option that it makes first, also if that was without the group.
+        super().__init__(*args, context_settings={"help_option_names": ["-h", "--help"]}, **kwargs)
         if not all(_is_common(parameter) for parameter in self.params):
             self.params.append(
                 click.Option(
