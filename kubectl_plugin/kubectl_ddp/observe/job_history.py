@@ -86,7 +86,7 @@ def history_file(environ: Mapping[str, str] = os.environ) -> Path:
 
 def record_submission(job: Object, state: JobState) -> None:
     """Add a job that this machine has submitted."""
-    _append(_record(job, state))
+    _append(_record(job, state, _read().get(state.uid)))
 
 
 def record_state(job: Object, state: JobState, *, is_deleted: bool = False) -> None:

@@ -98,13 +98,13 @@ def test_the_plugin_takes_a_job_with_it(packages: Path) -> None:
         from kubectl_ddp.spec.fields import FIELDS
         from kubectl_ddp.spec.layout import layout_of
         from kubectl_ddp.spec.model import parse_layouts
-        from kubectl_ddp.values.quantity import Nodes
+        from kubectl_ddp.values.quantity import NodeRange
         from tests.support.jobs import a_job
 
         layouts_of_job = parse_layouts("replicate=1:2,mirror=2")
-        job = a_job(parallel=layouts_of_job, nnodes=Nodes(1, 2), nproc=2)
+        job = a_job(parallel=layouts_of_job, nnodes=NodeRange(1, 2), nproc=2)
         try:
-            a_job(parallel=layouts_of_job, nnodes=Nodes(1, 2), nproc=3)
+            a_job(parallel=layouts_of_job, nnodes=NodeRange(1, 2), nproc=3)
         except UsageError as error:
             refused = error.message
         print(json.dumps({

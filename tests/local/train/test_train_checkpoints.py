@@ -151,5 +151,5 @@ def test_a_worker_group_that_was_superseded_leaves_without_writing(tmp_path: Pat
 def test_a_rank_whose_data_fail_says_why_and_its_peers_only_that(tmp_path: Path) -> None:
     with WorkerGroup(2, ["--task", "tests.local.workloads.train_waiting:FailingDigits"], directory=tmp_path) as group:
         assert group.finish() == [Exit.RENDEZVOUS_LOST, Exit.FAILURE]
-        assert group.stderr(0).startswith("error: 1 of the other ranks failed in step 2. They say why.")
+        assert group.stderr(0).startswith("error: 1 of the other ranks failed in step 2. Read the errors")
         assert "OSError: [Errno 5] Input/output error" in group.stderr(1)

@@ -62,7 +62,8 @@ class HelpfulCommand(click.Command):
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         # click keeps the help option that it makes first, also if that was without the group.
-        super().__init__(*args, context_settings={"help_option_names": ["-h", "--help"]}, **kwargs)
+        kwargs.setdefault("context_settings", {"help_option_names": ["-h", "--help"]})
+        super().__init__(*args, **kwargs)
         if not all(_is_common(parameter) for parameter in self.params):
             self.params.append(
                 click.Option(

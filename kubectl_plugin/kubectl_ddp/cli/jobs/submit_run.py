@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import os
 import secrets
@@ -9,7 +10,7 @@ import time
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
 import click
 
@@ -30,6 +31,7 @@ from kubectl_ddp.errors import DdpError, Interrupted, NotFound, UsageError
 from kubectl_ddp.kube.objects import Object
 from kubectl_ddp.observe.job_history import record_submission
 from kubectl_ddp.observe.result_annotations import record_deletion
+from kubectl_ddp.observe.waiting import wait_until_deleted
 from kubectl_ddp.render import Site
 from kubectl_ddp.spec import rules
 from kubectl_ddp.spec.job_key import Origin, OriginKind
@@ -38,6 +40,9 @@ from kubectl_ddp.status.job_state import job_state
 from kubectl_ddp.status.json_output import API_VERSION
 from kubectl_ddp.util.process import location_flags, program
 from kubectl_ddp.util.text_table import pluralize
+
+_REPLACED_SECONDS: Final = 60.0
+"""Time that a replaced job may take to be gone."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -117,12 +122,17 @@ def submit_prepared(prepared: Prepared, options: Options, manner: SubmitOptions)
     warn(prepared.resolved, options, left_out)
     if prepared.code is not None and prepared.code.files:
         options.print_message(f"Code: {pluralize(prepared.code.files, 'file')}, packed as {prepared.code.hash}.")
-    if manner.replaces:
-        _replace(prepared, options, deletes=manner.dry_run == "none")
+    backend, run_id = backend_for(prepared.where), secrets.token_hex(6)
+    if manner.replaces and manner.dry_run != "none":
+        _print_replacement(backend, prepared.spec.name, options)
     if manner.dry_run != "none":
         _dry_run(prepared, options, on_server=manner.dry_run == "server")
         return
-    backend, run_id = backend_for(prepared.where), secrets.token_hex(6)
+
+    def replace() -> None:
+        if manner.replaces:
+            _delete_earlier(backend, prepared.spec.name, options)
+
     try:
         prepared = create_job(
             prepared,
@@ -131,6 +141,7 @@ def submit_prepared(prepared: Prepared, options: Options, manner: SubmitOptions)
             submitted=submitted,
             level=level,
             warn=lambda text: options.print_message(f"warning: {text}"),
+            before_submit=replace,
         )
         submission = _submission(prepared, backend, submitted)
         _print_submission(submission, options, prepared.where, is_last=not stays)
@@ -140,19 +151,19 @@ def submit_prepared(prepared: Prepared, options: Options, manner: SubmitOptions)
         attach_to_job(backend, submission, options, follows=manner.follow, timeout=seconds)
 
 
-def _replace(prepared: Prepared, options: Options, *, deletes: bool) -> None:
-    """Delete the job of the same name, if there is one, and wait until it is gone. A dry run prints it only."""
-    backend, name = backend_for(prepared.where), prepared.spec.name
-    try:
+def _print_replacement(backend: Backend, name: str, options: Options) -> None:
+    with contextlib.suppress(NotFound):
         backend.job(name, events=False)
-    except NotFound:
-        return
-    if not deletes:
         options.print_message(f"Job {name} would be deleted {place_of(backend)} first.")
-        return
+
+
+def _delete_earlier(backend: Backend, name: str, options: Options) -> None:
+    """Delete the job of the same name, if there is one, and wait until it is gone. Raises TimedOut."""
     record_deletion(backend, name)
-    backend.delete(name)
-    options.print_message(f"Job {name} deleted {place_of(backend)}.")
+    with contextlib.suppress(NotFound):
+        backend.delete(name)
+        wait_until_deleted(backend, name, timeout=_REPLACED_SECONDS)
+        options.print_message(f"Job {name} deleted {place_of(backend)}.")
 
 
 def _check_flags(manner: SubmitOptions) -> tuple[str, float | None]:

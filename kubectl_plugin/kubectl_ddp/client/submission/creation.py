@@ -13,7 +13,14 @@ from kubectl_ddp.render import Site
 
 
 def create_job(
-    prepared: Prepared, backend: Backend, run_id: str, *, submitted: float, level: str, warn: Callable[[str], None]
+    prepared: Prepared,
+    backend: Backend,
+    run_id: str,
+    *,
+    submitted: float,
+    level: str,
+    warn: Callable[[str], None],
+    before_submit: Callable[[], None] = lambda: None,
 ) -> Prepared:
     """Create the objects of a job, and return the job with its engine resolved.
 
@@ -24,6 +31,7 @@ def create_job(
         submitted: Unix time of the submission, from which the start of the job is measured.
         level: What the checks before it reject: ``off``, ``warn`` or ``strict``.
         warn: Called with each warning of these checks.
+        before_submit: Called after the checks, before the first object is created.
 
     Raises:
         PreflightFailed: If the job cannot run there.
@@ -35,5 +43,6 @@ def create_job(
     objects = prepared.objects(run_id)
     job_kinds.root_of(objects)["metadata"]["annotations"][Annotation.SUBMITTED] = f"{submitted:.3f}"
     check_before_submit(backend, prepared, objects, level, warn)
+    before_submit()
     backend.submit(objects)
     return prepared
