@@ -44,6 +44,7 @@ def test_every_command_works_without_what_only_linux_has(space: Namespace, tmp_p
         ["logs", "one"],
         ["events", "one"],
         ["top", "one"],
+        ["history"],
         ["report", "one", "-o", "page.html"],
         ["dashboard", "one"],
         ["bundle", "one", "-O", "bundle.tar.gz"],
