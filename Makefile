@@ -21,8 +21,7 @@ PIP_FLAGS := --disable-pip-version-check --quiet --no-compile
 # second run has those that failed.
 RERUNS ?=
 # File in which the tests of `make test` note why they were skipped.
-SKIPPED ?= build/skipped-tests
-export DDP_TEST_SKIPPED = $(abspath $(SKIPPED))
+SKIPPED := build/skipped-tests
 AGAIN := --last-failed --last-failed-no-failures none
 
 .DEFAULT_GOAL := help
@@ -45,9 +44,9 @@ picture: $(READY) ## Take the pictures of the documentation again, of a real run
 test: $(READY) ## Run every test that this machine can run, and count those that it cannot
 	@$(MAKE) --no-print-directory tools || echo "make: Helm and kubectl could not be installed; tests with them are skipped" >&2
 	@rm -f $(SKIPPED)
-	@$(MAKE) --no-print-directory test-unit SKIPPED=$(SKIPPED)
-	@$(MAKE) --no-print-directory test-processes SKIPPED=$(SKIPPED)
-	@$(BIN)/python -m tests.support.skipped_tests $(SKIPPED)
+	@export DDP_TEST_SKIPPED=$(abspath $(SKIPPED)); status=0; \
+	$(MAKE) --no-print-directory test-unit && $(MAKE) --no-print-directory test-processes || status=$$?; \
+	$(BIN)/python -m tests.support.skipped_tests $(SKIPPED); exit $$status
 
 test-processes: $(READY) ## Those with real processes, and those on a cluster
 	@$(MAKE) --no-print-directory --jobs 2 test-local test-cluster-alone

@@ -127,7 +127,7 @@ def test_the_secret_of_a_run_is_read_by_its_pods_alone_and_goes_with_it(
 ) -> None:
     root = ENGINES[engine]
     if space.path(root.api_version, root.plural) not in space.collections():
-        pytest.skip(f"the cluster serves no {root.kind}")
+        pytest.skip(f"This cluster serves no {root.kind}.")
     script = tmp_path / "train.py"
     script.write_text(RUN_READS_ALL)
     words = (

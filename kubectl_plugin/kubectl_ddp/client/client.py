@@ -21,12 +21,11 @@ from kubectl_ddp.client.submission.preflight import level_of
 from kubectl_ddp.client.submission.prepared_job import Prepared, check_local, prepare_job
 from kubectl_ddp.client.submission.resolved_job import random_suffix, resolve_job
 from kubectl_ddp.errors import DdpError, UsageError
-from kubectl_ddp.observe.job_history import record_submission
 from kubectl_ddp.observe.job_list import observe_jobs, read_jobs
+from kubectl_ddp.observe.result_annotations import record_new_run
 from kubectl_ddp.render import Code, Site
 from kubectl_ddp.spec.fields import JOB_FILES, PROGRAM_KEYS
 from kubectl_ddp.spec.job_key import Given, Layer, Origin, OriginKind
-from kubectl_ddp.status.job_state import job_state
 from kubectl_ddp.util.process import thread_location
 
 if TYPE_CHECKING:
@@ -130,8 +129,7 @@ class Client:
                 warn=_LOG.warning,
             )
             with contextlib.suppress(DdpError):
-                snapshot = backend.job(prepared.spec.name, events=False)
-                record_submission(snapshot.job, job_state(snapshot, {}, where=backend.where, with_startup=False))
+                record_new_run(backend, prepared.spec.name)
         return Job(backend, prepared.spec.name, prepared.where)
 
     def get(self, name: str) -> Job:

@@ -15,7 +15,7 @@ from kubectl_ddp.backends.select import Where, backend_to_change
 from kubectl_ddp.errors import DdpError, UsageError
 from kubectl_ddp.observe import result_annotations
 from kubectl_ddp.observe.log_stream import Line, RankFilter, follow_logs, rank_filter, read, seconds_ago
-from kubectl_ddp.observe.result_annotations import persist_result, record_deletion
+from kubectl_ddp.observe.result_annotations import persist_result
 from kubectl_ddp.observe.scrape import Sample, observe, read_samples
 from kubectl_ddp.observe.waiting import DELETED, parse_wait_condition, wait_for, wait_until_deleted
 from kubectl_ddp.spec.trainer_arguments import keeps_checkpoints_in_pods
@@ -168,8 +168,7 @@ class Job:
         """
         with self._location():
             backend = self._to_change()
-            record_deletion(backend, self.name)
-            backend.delete(self.name)
+            result_annotations.delete(backend, self.name)
             if wait:
                 wait_until_deleted(self._backend, self.name, timeout=timeout)
 

@@ -16,6 +16,7 @@ from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any, Final
 
+from ddp_trainer.common.constants import Label
 from ddp_trainer.common.safe_text import redact_object
 from kubectl_ddp.backends.local.paths import local_jobs_directory
 from kubectl_ddp.kube import job_kinds
@@ -28,7 +29,7 @@ _MOST_BYTES: Final = 4 << 20
 """Size from which the file is written again, with one line per job."""
 _PAUSE_SECONDS: Final = 10.0
 """Time between two lines of a job in the same state, for commands that wait."""
-_LEFT_OUT: Final = frozenset({"apiVersion", "kind", "name", "namespace", "env", "secretEnv"})
+_LEFT_OUT: Final = frozenset({"apiVersion", "kind", "name", "namespace", "env", "secretEnv", "podTemplate"})
 """Keys of a job that are not kept as settings."""
 _NUMBERS: Final = ("step", "loss", "throughput", "values", "restarts", "processes_per_node")
 
@@ -39,6 +40,8 @@ class JobRecord:
 
     uid: str
     name: str
+    run: str = ""
+    """Run id, as ``submit`` prints it."""
     namespace: str = ""
     where: str = ""
     """``local``, or the context of the cluster."""
@@ -86,24 +89,29 @@ def history_file(environ: Mapping[str, str] = os.environ) -> Path:
 
 def record_submission(job: Object, state: JobState) -> None:
     """Add a job that this machine has submitted."""
-    _append(_record(job, state, _read().get(state.uid)))
+    _append(_record(job, state, find_job(state.uid)))
 
 
-def record_state(job: Object, state: JobState, *, is_deleted: bool = False) -> None:
-    """Update a job of the history. Jobs that were submitted elsewhere are not added."""
-    before = _read().get(state.uid)
+def record_state(job: Object, state: JobState, *, is_last: bool = False) -> None:
+    """Update a job of the history, at once if nobody will see it again. Jobs submitted elsewhere are not added."""
+    before = find_job(state.uid)
     if before is None:
         return
     record = _record(job, state, before)
-    if is_deleted and not record.is_over:
-        record = replace(record, state=DELETED)
-    if is_deleted or record.state != before.state or record.seen > before.seen + _PAUSE_SECONDS:
+    if is_last or record.state != before.state or record.seen > before.seen + _PAUSE_SECONDS:
         _append(record)
 
 
-def is_in_history(uid: str) -> bool:
-    """Return whether a job was submitted from this machine."""
-    return uid in _read()
+def record_deletion(uid: str) -> None:
+    """Record that a job is gone. One that had ended keeps its result."""
+    record = find_job(uid)
+    if record is not None and not record.is_over:
+        _append(replace(record, state=DELETED))
+
+
+def find_job(uid: str) -> JobRecord | None:
+    """Return the record of a job; None if it was not submitted from this machine."""
+    return _read(uid).get(uid)
 
 
 def read_history() -> list[JobRecord]:
@@ -123,6 +131,7 @@ def _record(job: Object, state: JobState, before: JobRecord | None = None) -> Jo
     nodes, seconds = state.nodes, state.duration(now)
     return replace(
         before or JobRecord(uid=state.uid, name=state.name),
+        run=str((job["metadata"].get("labels") or {}).get(Label.RUN_ID, "")),
         namespace=state.namespace,
         where=state.where,
         state=str(state.state),
@@ -135,11 +144,14 @@ def _record(job: Object, state: JobState, before: JobRecord | None = None) -> Jo
     )
 
 
-def _read() -> dict[str, JobRecord]:
-    """Return the jobs by uid. Lines that are not records are skipped."""
+def _read(uid: str = "") -> dict[str, JobRecord]:
+    """Return the jobs by uid, or only those whose lines contain ``uid``. Lines that are not records are skipped."""
     records: dict[str, JobRecord] = {}
     with contextlib.suppress(OSError), history_file().open("rb") as file:
-        for line in file.read(2 * _MOST_BYTES).splitlines():
+        file.seek(max(0, os.fstat(file.fileno()).st_size - 2 * _MOST_BYTES))
+        for line in file:
+            if uid.encode() not in line:
+                continue
             with contextlib.suppress(ValueError, TypeError, AttributeError, RecursionError):
                 record = JobRecord(**json.loads(line))
                 if _has_right_types(record):
@@ -149,7 +161,7 @@ def _read() -> dict[str, JobRecord]:
 
 def _has_right_types(record: JobRecord) -> bool:
     """Return whether values that are compared, added or formatted have their types."""
-    texts = (record.uid, record.name, record.namespace, record.where, record.state, record.nodes)
+    texts = (record.uid, record.name, record.run, record.namespace, record.where, record.state, record.nodes)
     numbers = (record.created, record.seconds, record.step, record.loss, record.throughput)
     counted = (record.seen, *record.values.values(), *record.restarts.values())
     return (
@@ -176,9 +188,19 @@ def _append(record: JobRecord) -> None:
 
 
 def _compact(path: Path) -> None:
-    """Keep the last line of each of the newest jobs. A line that another process writes meanwhile may be lost."""
+    """Keep the last line of each of the newest jobs, in half of the size. A line that another process writes meanwhile
+    may be lost.
+    """
+    lines, size = list[bytes](), 0
+    for line in map(_line, read_history()[:MOST_JOBS]):
+        size += len(line)
+        if size > _MOST_BYTES // 2:
+            break
+        lines.append(line)
+    if not lines:
+        return  # it could not be read
     draft = path.with_name(f".{path.name}.{os.getpid()}")
-    draft.write_bytes(b"".join(map(_line, reversed(read_history()[:MOST_JOBS]))))
+    draft.write_bytes(b"".join(reversed(lines)))
     draft.chmod(0o600)
     draft.replace(path)
 

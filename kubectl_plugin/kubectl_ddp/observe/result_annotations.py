@@ -15,20 +15,31 @@ from ddp_trainer.common.constants import Annotation
 from kubectl_ddp.backends.base import Backend
 from kubectl_ddp.errors import DdpError
 from kubectl_ddp.kube.objects import Object
-from kubectl_ddp.observe.job_history import is_in_history, record_state
+from kubectl_ddp.observe.job_history import find_job, record_deletion, record_state, record_submission
 from kubectl_ddp.observe.scrape import observe
 from kubectl_ddp.status.earlier_pods import EarlierPods
-from kubectl_ddp.status.job_state import JobState, State
+from kubectl_ddp.status.job_state import JobState, State, job_state
 from kubectl_ddp.status.run_summary import text_to_keep
 from kubectl_ddp.status.termination_message import load_first_error, to_keep, workers
 
 
-def record_deletion(backend: Backend, name: str) -> None:
-    """Keep the last state of a job in the history of this machine. Errors are ignored."""
+def record_new_run(backend: Backend, name: str) -> Object:
+    """Add a job that was just created to the history of this machine, and return its root object."""
+    snapshot = backend.job(name, events=False)
+    record_submission(snapshot.job, job_state(snapshot, {}, where=backend.where, with_startup=False))
+    return snapshot.job
+
+
+def delete(backend: Backend, name: str) -> None:
+    """Delete a job, and keep its last state in the history of this machine. Raises the errors of the backend."""
+    uid = ""
     with contextlib.suppress(DdpError):
         snapshot = backend.job(name, events=False)
-        if is_in_history(str(snapshot.job["metadata"].get("uid", ""))):
-            record_state(snapshot.job, observe(backend, snapshot), is_deleted=True)
+        uid = str(snapshot.job["metadata"].get("uid", ""))
+        if find_job(uid) is not None:
+            record_state(snapshot.job, observe(backend, snapshot), is_last=True)
+    backend.delete(name)
+    record_deletion(uid)
 
 
 def persist_result(backend: Backend, job: Object, state: JobState) -> None:

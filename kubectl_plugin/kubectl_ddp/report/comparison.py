@@ -12,7 +12,7 @@ from kubectl_ddp.util.text_table import NOTHING, Cell, Table, count, duration, n
 
 def comparison_table(one: JobRecord, other: JobRecord) -> Table:
     """Return the results of two runs, and below them each setting that differs."""
-    titles = [record.name if one.name != other.name else f"{record.name} {record.uid[:8]}" for record in (one, other)]
+    titles = [record.name if one.name != other.name else f"{record.name} {record.run}" for record in (one, other)]
     rows = [*_results(one, other), *_differing_settings(one.settings, other.settings)]
     return Table(["", *titles], [[Cell(name), Cell(left), Cell(right)] for name, left, right in rows])
 
@@ -53,16 +53,16 @@ def _differing_arguments(one: list[Any], other: list[Any]) -> Iterator[tuple[str
 
 
 def _flags(words: list[Any]) -> dict[str, str]:
-    """Return flags with their values; other words are together the argument ``args``."""
-    flags: dict[str, str] = {}
+    """Return flags with their values, all of a repeated one; other words are together the argument ``args``."""
+    flags: dict[str, list[str]] = {}
     current = "args"
     for word in map(str, words):
         if word.startswith("-") and not _is_number(word):
             current, equals, value = word.partition("=")
-            flags[current] = value if equals else ""
+            flags.setdefault(current, []).extend([value] if equals else [])
         else:
-            flags[current] = f"{flags.get(current, '')} {word}".strip()
-    return {flag: value or "given" for flag, value in flags.items()}
+            flags.setdefault(current, []).append(word)
+    return {flag: " ".join(values) or "given" for flag, values in flags.items()}
 
 
 def _is_number(word: str) -> bool:

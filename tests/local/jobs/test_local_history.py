@@ -29,6 +29,8 @@ def test_a_replaced_and_a_deleted_job_stay_in_the_history(tmp_path: Path) -> Non
         assert refused.returncode != 0
         planned = typed(*submit, "--replace", "--dry-run=client", "-o", "name", "--", "0.75", "600")
         assert "Job run would be deleted on this machine first." in planned.stderr
+        impossible = typed(*submit, "--replace", "--gpus", "1", "--", "0.75", "600")
+        assert impossible.returncode != 0
         assert typed("status", "run", "-o", "jsonpath={.state}").stdout == "Succeeded"
         assert typed(*submit, "--replace", "--", "0.75", "600").returncode == 0
         assert typed("wait", "run", "--for=running", "--timeout", "100s").returncode == 0
@@ -36,7 +38,7 @@ def test_a_replaced_and_a_deleted_job_stay_in_the_history(tmp_path: Path) -> Non
         newest, oldest = json.loads(typed("history", "-o", "json").stdout)["items"]
         assert (newest["state"], oldest["state"]) == ("Deleted", "Succeeded")
         assert typed("history", "--no-headers").stdout.count(f"{script} 0.") == 2
-        compared = typed("report", newest["uid"][:8], oldest["uid"][:8])
+        compared = typed("report", newest["run"], oldest["run"][:6])
         assert compared.returncode == 0
         assert ["args", "0.75", "600", "0.25", "0"] in [line.split() for line in compared.stdout.splitlines()]
         missing = typed("report", "run", "absent")

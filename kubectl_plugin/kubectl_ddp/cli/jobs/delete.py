@@ -18,7 +18,7 @@ from kubectl_ddp.cli.internal.job_lookup import jobs_of, parse_job_name, place_o
 from kubectl_ddp.cli.internal.output import print_output
 from kubectl_ddp.errors import Cancelled, DdpError, Interrupted, NotFound, UsageError
 from kubectl_ddp.kube.job_kinds import submitted_spec
-from kubectl_ddp.observe.result_annotations import record_deletion
+from kubectl_ddp.observe import result_annotations
 from kubectl_ddp.spec.trainer_arguments import keeps_checkpoints_in_pods, object_store_url
 from kubectl_ddp.status.job_state import TERMINAL, WITH_RANKS, JobState, State, job_state
 from kubectl_ddp.status.json_output import API_VERSION
@@ -43,8 +43,7 @@ def delete(options: Options, jobs: tuple[str, ...], *, everything: bool, yes: bo
     errors, deleted = [], list[tuple[Backend, str]]()
     for backend, name in targets:
         try:
-            record_deletion(backend, name)
-            backend.delete(name)
+            result_annotations.delete(backend, name)
             deleted.append((backend, name))
             if options.output is None:
                 click.echo(f"job {name} deleted {place_of(backend)}")
@@ -226,7 +225,7 @@ def _delete(found: list[Finished], options: Options) -> list[Finished]:
     deleted, errors = [], []
     for one in found:
         try:
-            one.backend.delete(one.state.name)
+            result_annotations.delete(one.backend, one.state.name)
         except NotFound:  # deleted by another user
             continue
         except DdpError as error:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import time
 from dataclasses import asdict
 
@@ -10,7 +11,7 @@ import click
 from kubectl_ddp.cli.internal.command import HelpfulCommand, Options, shared_options
 from kubectl_ddp.cli.internal.output import is_document, print_output, style
 from kubectl_ddp.errors import DdpError, NotFound, UsageError
-from kubectl_ddp.observe.job_history import JobRecord, read_history, record_state
+from kubectl_ddp.observe.job_history import JobRecord, read_history, record_deletion, record_state
 from kubectl_ddp.observe.scrape import observe
 from kubectl_ddp.status.describe import values_text
 from kubectl_ddp.status.json_output import API_VERSION
@@ -64,25 +65,27 @@ def refresh_local_jobs() -> None:
     """Update jobs of this machine that had not ended when a command saw them last."""
     for record in read_history():
         if record.where == "local" and not record.is_over:
-            update_record(record)
+            _refresh(record)
 
 
-def update_record(record: JobRecord) -> None:
-    """Update the record of a job of this machine, if the job is still there."""
+def _refresh(record: JobRecord) -> None:
     from kubectl_ddp.backends.local.backend import LocalBackend  # noqa: PLC0415 - only for local jobs
 
     backend = LocalBackend()
-    try:
-        snapshot = backend.job(record.name, events=False)
-    except DdpError:
-        return
-    state = observe(backend, snapshot)
-    if state.uid == record.uid:
-        record_state(snapshot.job, state)
+    with contextlib.suppress(DdpError):
+        try:
+            snapshot = backend.job(record.name, events=False)
+        except NotFound:
+            record_deletion(record.uid)
+            return
+        if snapshot.job["metadata"]["uid"] == record.uid:
+            record_state(snapshot.job, observe(backend, snapshot))
+        else:
+            record_deletion(record.uid)
 
 
 def find_record(word: str) -> JobRecord:
-    """Return the newest job with a name, or the one whose run begins with the word.
+    """Return the newest job with a name, or the one whose run id begins with the word.
 
     Raises:
         NotFound: If there is none.
@@ -91,7 +94,7 @@ def find_record(word: str) -> JobRecord:
     records = read_history()
     if named := [record for record in records if record.name == word]:
         return named[0]
-    runs = [record for record in records if record.uid.startswith(word)]
+    runs = [record for record in records if record.run.startswith(word)]
     if len(runs) > 1:
         raise UsageError(f"'{word}' is the beginning of {len(runs)} runs.", hint="Write more of it.")
     if not runs:
@@ -102,7 +105,7 @@ def find_record(word: str) -> JobRecord:
 def _row(record: JobRecord, now: float) -> list[str]:
     return [
         record.name,
-        record.uid[:8],
+        record.run,
         record.state,
         record.nodes,
         count(record.step),

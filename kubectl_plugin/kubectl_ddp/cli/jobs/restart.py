@@ -256,6 +256,7 @@ def _submit_new_run(backend: Backend, name: str, spec: JobSpec, code: Code | Non
             f"Interrupted while job {name} gets a new run.",
             hint=f"'{program()} restart {name}{location_flags()}' finishes it, wherever it is.",
         ) from None
+    result_annotations.record_new_run(backend, name)
     return _run_id(backend, name)
 
 

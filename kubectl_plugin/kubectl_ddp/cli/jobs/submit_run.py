@@ -29,14 +29,12 @@ from kubectl_ddp.client.submission.prepared_job import Prepared, check_local
 from kubectl_ddp.client.submission.resolved_job import random_suffix
 from kubectl_ddp.errors import DdpError, Interrupted, NotFound, UsageError
 from kubectl_ddp.kube.objects import Object
-from kubectl_ddp.observe.job_history import record_submission
-from kubectl_ddp.observe.result_annotations import record_deletion
+from kubectl_ddp.observe import result_annotations
 from kubectl_ddp.observe.waiting import wait_until_deleted
 from kubectl_ddp.render import Site
 from kubectl_ddp.spec import rules
 from kubectl_ddp.spec.job_key import Origin, OriginKind
 from kubectl_ddp.spec.serialization import digest
-from kubectl_ddp.status.job_state import job_state
 from kubectl_ddp.status.json_output import API_VERSION
 from kubectl_ddp.util.process import location_flags, program
 from kubectl_ddp.util.text_table import pluralize
@@ -124,7 +122,7 @@ def submit_prepared(prepared: Prepared, options: Options, manner: SubmitOptions)
         options.print_message(f"Code: {pluralize(prepared.code.files, 'file')}, packed as {prepared.code.hash}.")
     backend, run_id = backend_for(prepared.where), secrets.token_hex(6)
     if manner.replaces and manner.dry_run != "none":
-        _print_replacement(backend, prepared.spec.name, options)
+        _print_replacement(backend, prepared.spec.name, options, on_server=manner.dry_run == "server")
     if manner.dry_run != "none":
         _dry_run(prepared, options, on_server=manner.dry_run == "server")
         return
@@ -151,17 +149,21 @@ def submit_prepared(prepared: Prepared, options: Options, manner: SubmitOptions)
         attach_to_job(backend, submission, options, follows=manner.follow, timeout=seconds)
 
 
-def _print_replacement(backend: Backend, name: str, options: Options) -> None:
+def _print_replacement(backend: Backend, name: str, options: Options, *, on_server: bool) -> None:
     with contextlib.suppress(NotFound):
         backend.job(name, events=False)
+        if on_server:
+            raise UsageError(
+                f"--dry-run=server cannot check job {name} beside the one that it replaces.",
+                hint="Use --dry-run=client.",
+            )
         options.print_message(f"Job {name} would be deleted {place_of(backend)} first.")
 
 
 def _delete_earlier(backend: Backend, name: str, options: Options) -> None:
     """Delete the job of the same name, if there is one, and wait until it is gone. Raises TimedOut."""
-    record_deletion(backend, name)
     with contextlib.suppress(NotFound):
-        backend.delete(name)
+        result_annotations.delete(backend, name)
         wait_until_deleted(backend, name, timeout=_REPLACED_SECONDS)
         options.print_message(f"Job {name} deleted {place_of(backend)}.")
 
@@ -225,9 +227,8 @@ def _is_of(metadata: Mapping[str, Any], submitted: float) -> bool:
 def _submission(prepared: Prepared, backend: Backend, submitted: float) -> dict[str, Any]:
     """Return the result as JSON. If the identical job existed, its run is returned and ``created`` is false."""
     spec = prepared.spec
-    snapshot = backend.job(spec.name, events=False)
-    job, metadata = snapshot.job, snapshot.job["metadata"]
-    record_submission(job, job_state(snapshot, {}, where=backend.where, with_startup=False))
+    job = result_annotations.record_new_run(backend, spec.name)
+    metadata = job["metadata"]
     found = metadata["labels"][Label.RUN_ID]
     return {
         "apiVersion": API_VERSION,

@@ -14,7 +14,14 @@ import pytest
 
 from ddp_trainer.common.constants import Annotation
 from kubectl_ddp.observe import job_history
-from kubectl_ddp.observe.job_history import JobRecord, history_file, read_history, record_state, record_submission
+from kubectl_ddp.observe.job_history import (
+    JobRecord,
+    history_file,
+    read_history,
+    record_deletion,
+    record_state,
+    record_submission,
+)
 from kubectl_ddp.status.job_state import JobState, job_state
 from tests.support import kube_objects
 
@@ -55,24 +62,28 @@ def test_secrets_in_arguments_are_redacted() -> None:
 def test_the_last_numbers_stay_when_the_pods_are_gone() -> None:
     job = a_job("u1", "Running")
     record_submission(job, seen(job))
-    record_state(job, seen(job, step=7, loss=0.5, values={"accuracy": 0.9}), is_deleted=True)
+    record_state(job, seen(job, step=7, loss=0.5, values={"accuracy": 0.9}), is_last=True)
+    record_deletion("u1")
     [record] = read_history()
     assert (record.state, record.step, record.loss, record.values) == ("Deleted", 7, 0.5, {"accuracy": 0.9})
-    record_state(job, seen(job), is_deleted=True)
+    record_state(job, seen(job), is_last=True)
+    record_deletion("u1")
     assert read_history()[0].step == 7
 
 
 def test_a_job_that_ended_before_its_deletion_keeps_its_result() -> None:
     job = a_job("u1", "Succeeded")
     record_submission(job, seen(job))
-    record_state(job, seen(job), is_deleted=True)
+    record_state(job, seen(job), is_last=True)
+    record_deletion("u1")
     assert read_history()[0].state == "Succeeded"
 
 
 def test_the_summary_of_a_job_that_nobody_watched_gives_its_last_numbers() -> None:
     job = a_job("u1", "Succeeded")
     record_submission(job, seen(job))
-    record_state(job, seen(job, summary={"loss": 0.125, "samples_per_second": 40}), is_deleted=True)
+    record_state(job, seen(job, summary={"loss": 0.125, "samples_per_second": 40}), is_last=True)
+    record_deletion("u1")
     assert (read_history()[0].loss, read_history()[0].throughput) == (0.125, 40.0)
 
 

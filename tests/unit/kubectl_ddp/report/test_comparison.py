@@ -7,7 +7,8 @@ from kubectl_ddp.report.comparison import comparison_table
 from kubectl_ddp.util.text_table import Style
 
 ONE = JobRecord(
-    uid="aaaaaaaa-1", name="one", state="Succeeded", seconds=61.0, step=10, loss=0.5, throughput=100.0, nodes="2",
+    uid="aaaaaaaa-1", run="aaaaaaaaaaaa", name="one",
+    state="Succeeded", seconds=61.0, step=10, loss=0.5, throughput=100.0, nodes="2",
     values={"accuracy": 0.9}, restarts={"failure": 2},
     settings={"cpu": "1", "args": ["train", "--lr", "-0.1", "--fast"]},
 )  # fmt: skip
@@ -43,5 +44,11 @@ def test_only_settings_and_flags_that_differ_are_shown() -> None:
 
 
 def test_runs_of_one_name_are_told_apart_by_their_runs() -> None:
-    text = comparison_table(ONE, JobRecord(uid="cccccccc-3", name="one")).render(Style())
-    assert text.splitlines()[0].split() == ["one", "aaaaaaaa", "one", "cccccccc"]
+    text = comparison_table(ONE, JobRecord(uid="cccccccc-3", run="cccccccccccc", name="one")).render(Style())
+    assert text.splitlines()[0].split() == ["one", "aaaaaaaaaaaa", "one", "cccccccccccc"]
+
+
+def test_every_value_of_a_repeated_flag_counts() -> None:
+    one = JobRecord(uid="u1", name="a", settings={"args": ["--set", "x=1", "--set", "y=2"]})
+    other = JobRecord(uid="u2", name="b", settings={"args": ["--set", "x=9", "--set", "y=2"]})
+    assert rows(one, other)["--set"] == ["x=1 y=2", "x=9 y=2"]

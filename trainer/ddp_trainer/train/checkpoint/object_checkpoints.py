@@ -82,11 +82,7 @@ def _of_directory(directory: Path) -> ListedCheckpoint:
 
 
 def _of_store(url: StorageUrl) -> list[ListedCheckpoint]:
-    from ddp_trainer.train.checkpoint.object_checkpoints import (  # noqa: PLC0415 - only for object stores
-        StoredCheckpoints,
-        step_of,
-    )
-    from ddp_trainer.train.storage.object_storage import open_storage  # noqa: PLC0415 - as above
+    from ddp_trainer.train.storage.object_storage import open_storage  # noqa: PLC0415 - only for object stores
 
     stored = StoredCheckpoints(open_storage(url))
 
