@@ -21,7 +21,7 @@ from pathlib import Path
 from typing import Final
 
 from bench.harness import CannotMeasure, Options, Report
-from ddp_trainer.common.enums import SCHEDULES
+from ddp_trainer.common.trainer_options import SCHEDULES
 
 SUMMARY = "what stages of a pipeline wait for each other by every schedule, beside what the formula says"
 

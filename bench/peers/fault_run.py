@@ -80,9 +80,9 @@ class FaultRun:
             with trace.open("rb") as file:
                 file.seek(self._read)
                 text = file.read()
-            whole = text[: text.rfind(b"\n") + 1]
-            self._read += len(whole)
-            self.lines += [Line(**json.loads(line)) for line in whole.splitlines()]
+            complete = text[: text.rfind(b"\n") + 1]
+            self._read += len(complete)
+            self.lines += [Line(**json.loads(line)) for line in complete.splitlines()]
         for place, agent in self.agents.items():
             if agent.poll() not in {None, 0} and place not in self.lost:
                 died = self._died.setdefault(place, time.monotonic())
@@ -110,8 +110,8 @@ class FaultRun:
 
     def kill_node(self, place: int | None) -> None:
         """SIGKILL every process of a node, or of the whole run."""
-        while doomed := [pid for pid in self.processes(place) if _is_alive(pid)]:
-            for pid in doomed:
+        while alive := [pid for pid in self.processes(place) if _is_alive(pid)]:
+            for pid in alive:
                 with contextlib.suppress(ProcessLookupError):
                     os.kill(pid, signal.SIGKILL)
             for process in self.started:
@@ -204,12 +204,12 @@ def recovered(before: list[Line], begun: float, world: int, *, is_join: bool) ->
         after = [line for line in lines if line.time > begun and (line.pid not in pids or line.step > newest + 1)]
         if is_join:
             after = [line for line in after if line.world == world]
-        whole: dict[int, float] = {}
+        first_times: dict[int, float] = {}
         for line in after:
             if line.world == world:
-                whole.setdefault(line.rank, line.time)
+                first_times.setdefault(line.rank, line.time)
         times = sorted(line.time for line in lines)
-        done = max(whole.values()) if len(whole) == world else None
+        done = max(first_times.values()) if len(first_times) == world else None
         span = [moment for moment in times if moment >= begun - 1 and (done is None or moment <= done)]
         return {
             "any_seconds": min(line.time for line in after) - begun if after else None,

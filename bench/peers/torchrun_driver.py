@@ -132,8 +132,8 @@ class Torchrun:
     def kill_agent(self, agent: int) -> float:
         """SIGKILL an agent and its workers together, as on the death of a node; return the time of the kill."""
         begun = time.time()
-        doomed = [self.agents[agent].pid, *children(self.agents[agent].pid)]
-        for pid in doomed:
+        processes = [self.agents[agent].pid, *children(self.agents[agent].pid)]
+        for pid in processes:
             with contextlib.suppress(ProcessLookupError):
                 os.kill(pid, signal.SIGKILL)
         self.agents[agent].wait()

@@ -14,7 +14,9 @@ from itertools import pairwise
 from typing import Final
 
 from ddp_trainer.common.constants import STORE_CLIENTS, CheckpointScope, Env
-from ddp_trainer.common.enums import (
+from ddp_trainer.common.option_conflicts import CLASHES, WITHOUT_SHARD, OptionCondition, Said, find_conflicts
+from ddp_trainer.common.parallel_dims import Layout, LayoutRange
+from ddp_trainer.common.trainer_options import (
     SCHEDULES,
     Violation,
     count_batch_slices,
@@ -25,8 +27,6 @@ from ddp_trainer.common.enums import (
     share,
     unknown,
 )
-from ddp_trainer.common.option_conflicts import CLASHES, WITHOUT_SHARD, OptionCondition, Said, find_conflicts
-from ddp_trainer.common.parallel_dims import Layout, LayoutRange
 from kubectl_ddp.kube import job_kinds
 from kubectl_ddp.kube.objects import Object
 from kubectl_ddp.values.program import TRAINER, Module, Program

@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from ddp_trainer.common.constants import Exit
-from ddp_trainer.common.enums import PrecisionName
+from ddp_trainer.common.trainer_options import PrecisionName
 from ddp_trainer.train.transforms.precision import unsupported_reason
 from tests.local.workloads import train_imitated
 from tests.local.workloads.train_outcome import STEPS, fail, train

@@ -1,6 +1,6 @@
 """Options of the trainer that conflict with a layout, and the error messages for them.
 
-:func:`find_conflicts` is the entry point. Like :mod:`ddp_trainer.common.enums`, it is used by the trainer,
+:func:`find_conflicts` is the entry point. Like :mod:`ddp_trainer.common.trainer_options`, it is used by the trainer,
 and by ``kubectl ddp`` before a job is sent. Standard library only.
 """
 
@@ -11,8 +11,8 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import Final, NamedTuple
 
-from ddp_trainer.common.enums import Violation
 from ddp_trainer.common.parallel_dims import DIMENSION_NAMES, LayoutRange
+from ddp_trainer.common.trainer_options import Violation
 
 
 class OptionCondition(NamedTuple):

@@ -16,8 +16,8 @@ How to add a dimension, for example ``cp`` between ``shard`` and ``tp``:
 1. Add a row to :data:`DIMENSIONS`; the later the row, the nearer to each other are its ranks. Whatever only counts or
    names ranks follows: ``--parallel``, the mesh and its groups, checkpoint chunks, recovery, metric labels, the
    checks of ``kubectl ddp``. Add the attribute to ``_Sizes``, and its place to ``test_parallel_dims.py``. Now the
-   ranks compute copies; ``tests/local/train/test_new_dimension.py`` trains so with a dimension of its own.
-2. What the model must satisfy is a function beside ``of_slices`` in ``common/enums.py``. Options that
+   ranks compute copies; ``tests/local/train/test_new_dimension.py`` trains with such a dimension.
+2. What the model must satisfy is a function beside ``of_slices`` in ``common/trainer_options.py``. Options that
    cannot work with it are in ``common/option_conflicts.py``. ``layout_violations`` in
    ``kubectl_ddp/spec/trainer_arguments.py`` makes ``submit`` refuse the same.
 3. What the ranks compute is an ``apply_NAME.py`` in ``train/parallel`` (in the form of ``apply_tp.py``), called by

@@ -111,7 +111,7 @@ _NOT_ITSELF: Final = _word_set(
     "arn class count dir directory enabled env error errors exception file files keyring length limit mode name names "
     "path policy provider ref required size type url uri version volume warning"
 )
-"""Last words of names that describe a secret and do not hold one."""
+"""Final words of names whose value describes a secret, and is none."""
 
 _OF_LANGUAGE: Final = _word_set(
     "acc accuracy audio avg bos budget cls completion count embedding embeddings end eos first generated id ids idx "

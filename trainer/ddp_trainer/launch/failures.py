@@ -345,7 +345,7 @@ CODES_OF_A_REQUESTED_STOP: Final = {
     Exit.SIGNAL_BASE + signal.SIGINT,
     Exit.SIGNAL_BASE + signal.SIGHUP,
 }
-"""Exit codes that are no failure while the agent stops its workers.
+"""Exit codes that do not count as failures while the agent stops its workers.
 
 Of a worker that exits by itself, :data:`~ddp_trainer.launch.protocol.exit_codes.CAUSE_OF_CODE` classifies the code.
 """

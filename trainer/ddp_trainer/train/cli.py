@@ -14,7 +14,7 @@ from difflib import get_close_matches
 from typing import NoReturn
 
 from ddp_trainer.common.constants import Exit
-from ddp_trainer.common.enums import renamed_flag
+from ddp_trainer.common.trainer_options import renamed_flag
 from ddp_trainer.process.recorder import RankRecorder
 from ddp_trainer.process.stdio import print_safe
 from ddp_trainer.train.api import run

@@ -9,8 +9,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ddp_trainer.common.enums import SCHEDULES, PipelineSchedule, count_batch_slices, share
 from ddp_trainer.common.parallel_dims import LayoutRange
+from ddp_trainer.common.trainer_options import SCHEDULES, PipelineSchedule, count_batch_slices, share
 from ddp_trainer.train.config.config import Config
 from ddp_trainer.train.data.batch_plan import choose_batch_slices, shares
 from ddp_trainer.train.models.gpt import Gpt

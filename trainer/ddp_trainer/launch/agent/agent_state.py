@@ -75,7 +75,7 @@ class Limits:
 
 
 class JoinWait:
-    """What an agent has seen of the store since it joined."""
+    """Progress of an agent's wait for a group, from the messages of the store."""
 
     def __init__(self, endpoint: str, limit_seconds: float, min_nodes: int) -> None:
         self.is_link_up = False

@@ -379,7 +379,7 @@ class JoinChecks:
         return agent.is_out
 
     def review(self, roster: NodeRegistry) -> None:
-        """Check the newcomers again after a group has formed. Before, there may have been no member to meet."""
+        """Check the newcomers again after a group has formed. Before that, there may be no member to connect to."""
         for agent in roster.joining_agents():
             if agent.port is not None:
                 self.holds_up(agent, roster)

@@ -65,7 +65,7 @@ from ddp_trainer.launch.rendezvous.node_registry import (
 
 @dataclass(slots=True)
 class GroupProgress:
-    """What the store has learned of a group since it formed."""
+    """Events of a group since it formed."""
 
     succeeded: set[str] = field(default_factory=set)
     """Tokens of the members whose workers have all exited with 0."""

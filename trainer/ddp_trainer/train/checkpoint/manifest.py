@@ -7,7 +7,7 @@ How to add a field:
 
 1. Add it to :class:`Manifest`, with the default that manifests of earlier formats get. ``to_json`` and ``from_json``
    follow. Raise ``WHOLE`` and ``SHARDED`` to two new numbers, since earlier versions refuse unknown keys. ``format``,
-   ``step`` and ``written_at`` keep name and type for ever, since earlier versions read them.
+   ``step`` and ``written_at`` never change name or type, since earlier versions read them.
 2. Set the value in ``TrainState.manifest`` (``train/loop/train_state.py``). A value that must be equal to resume is a
    field of :class:`Identity` instead, which ``train/loop/run_context.py`` fills in, with its words in ``_COMPARED``.
 3. ``inspect`` shows it from ``Entry.to_dict`` in ``checkpoint_cli.py``. Update ``docs/checkpoints.md``.

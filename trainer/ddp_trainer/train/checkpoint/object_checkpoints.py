@@ -65,13 +65,13 @@ def list_checkpoints(place: Path | StorageUrl) -> list[ListedCheckpoint]:
     """Return the checkpoints at a place, newest first.
 
     Raises:
-        BadConfig: There is no such directory.
+        BadConfig: The directory does not exist.
         StorageError: The store failed.
     """
     if isinstance(place, StorageUrl):
         return _of_store(place)
     if not place.is_dir():
-        raise BadConfig(f"There is no directory {place}.", hint="Give a --checkpoint-dir of a run.")
+        raise BadConfig(f"The directory {place} does not exist.", hint="Give a --checkpoint-dir of a run.")
     return [_of_directory(each) for each in checkpoint_files.directories(place)]
 
 

@@ -11,8 +11,8 @@ from dataclasses import dataclass
 from functools import partial
 
 from ddp_trainer.common.constants import CheckpointScope
-from ddp_trainer.common.enums import PrecisionName
 from ddp_trainer.common.option_conflicts import OptionCondition, find_conflicts
+from ddp_trainer.common.trainer_options import PrecisionName
 from ddp_trainer.train.config.cli_fields import check_values, flag
 from ddp_trainer.train.config.option_values import Level, LrScaling, Recompute, StrategyName
 from ddp_trainer.train.config.options import Options

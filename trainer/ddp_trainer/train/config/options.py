@@ -30,8 +30,8 @@ from pathlib import Path
 from typing import Final
 
 from ddp_trainer.common.constants import CheckpointScope, Env
-from ddp_trainer.common.enums import OptimizerName, PipelineSchedule, PrecisionName
 from ddp_trainer.common.parallel_dims import LayoutError, LayoutRange
+from ddp_trainer.common.trainer_options import OptimizerName, PipelineSchedule, PrecisionName
 from ddp_trainer.train.config.cli_fields import POSITIVE, Constraint, OptionGroup, at_least, option
 from ddp_trainer.train.config.option_values import (
     BackendName,

@@ -14,8 +14,8 @@ from typing import TYPE_CHECKING, cast
 import torch
 from torch import Tensor, nn
 
-from ddp_trainer.common.enums import PrecisionName
 from ddp_trainer.common.parallel_dims import Layout
+from ddp_trainer.common.trainer_options import PrecisionName
 from ddp_trainer.train.config.config import Config
 from ddp_trainer.train.config.option_rules import check_rollback, layout_of
 from ddp_trainer.train.config.option_values import BalancerName, Level, OnBadSample

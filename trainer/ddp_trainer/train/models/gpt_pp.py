@@ -11,7 +11,7 @@ from typing import cast
 import torch
 from torch import Tensor, nn
 
-from ddp_trainer.common.enums import of_stages
+from ddp_trainer.common.trainer_options import of_stages
 from ddp_trainer.train.data.batch_plan import cut
 from ddp_trainer.train.models.gpt_layers import Block, GptParts
 from ddp_trainer.train.utils.errors import BadConfig

@@ -15,7 +15,7 @@ from typing import Final
 
 from torch.distributed.tensor import Replicate, Shard, parallel
 
-from ddp_trainer.common.enums import of_slices
+from ddp_trainer.common.trainer_options import of_slices
 from ddp_trainer.train.mesh.device_mesh import PerRankRng
 from ddp_trainer.train.models.gpt_layers import GptParts
 from ddp_trainer.train.utils.errors import BadConfig

@@ -22,7 +22,7 @@ from torch import Tensor, nn
 from torch.amp.grad_scaler import GradScaler
 from torch.optim import Optimizer
 
-from ddp_trainer.common.enums import OptimizerName
+from ddp_trainer.common.trainer_options import OptimizerName
 from ddp_trainer.train.config.config import Config
 from ddp_trainer.train.config.option_values import KernelName, LrScaling, ScheduleName
 from ddp_trainer.train.data.task import SupportsOptimizer, Task

@@ -15,8 +15,8 @@ import torch.distributed as dist
 from torch import Tensor, nn
 from torch.distributed.fsdp import CPUOffloadPolicy, FSDPModule, MixedPrecisionPolicy, OffloadPolicy, fully_shard
 
-from ddp_trainer.common.enums import PrecisionName
 from ddp_trainer.common.time_classes import Wait
+from ddp_trainer.common.trainer_options import PrecisionName
 from ddp_trainer.train.config.config import Config
 from ddp_trainer.train.distributed.group import Group
 from ddp_trainer.train.mesh.device_mesh import Mesh

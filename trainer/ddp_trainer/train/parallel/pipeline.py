@@ -22,8 +22,8 @@ import torch.distributed as dist
 from torch import Tensor, nn
 from torch.distributed.pipelining import PipelineStage
 
-from ddp_trainer.common.enums import micro_batch_size
 from ddp_trainer.common.time_classes import Wait
+from ddp_trainer.common.trainer_options import micro_batch_size
 from ddp_trainer.train.config.config import Config
 from ddp_trainer.train.data.batch_plan import BatchPlan, cut, owned
 from ddp_trainer.train.data.batch_reader import micro_batches

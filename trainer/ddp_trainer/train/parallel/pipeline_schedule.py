@@ -17,7 +17,7 @@ from torch import Tensor
 from torch.distributed import pipelining
 from torch.distributed.pipelining import PipelineStage
 
-from ddp_trainer.common.enums import SCHEDULES, PipelineSchedule, of_micro_batches
+from ddp_trainer.common.trainer_options import SCHEDULES, PipelineSchedule, of_micro_batches
 from ddp_trainer.train.utils.errors import BadConfig
 
 
@@ -48,7 +48,7 @@ KINDS: Final[Mapping[PipelineSchedule, ScheduleKind]] = {
     name: ScheduleKind(schedule, SCHEDULES[name].stages_per_rank, turns_back=name is PipelineSchedule.ZERO_BUBBLE_V)
     for name, schedule in _OF_TORCH.items()
 }
-"""Schedules by name; :mod:`ddp_trainer.common.enums` has their limits on the number of micro-batches."""
+"""Schedules by name; :mod:`ddp_trainer.common.trainer_options` has their limits on the number of micro-batches."""
 
 
 def check_micro_batches(name: PipelineSchedule, micro_batches: int, ranks: int) -> None:

@@ -13,7 +13,7 @@ from typing import Final
 
 import torch
 
-from ddp_trainer.common.enums import PrecisionName
+from ddp_trainer.common.trainer_options import PrecisionName
 from ddp_trainer.train.utils.errors import BadConfig
 
 _AUTOCAST: Final[Mapping[PrecisionName, torch.dtype]] = {

@@ -115,7 +115,7 @@ def test_a_damaged_newest_is_passed_over_by_export(checkpoints: Path, tmp_path: 
         (["export", "{c}", "--to", "/proc/w.pt"], "/proc/w.pt cannot be written: No such file or directory."),
         (["export", "{c}", "--to", "{t}"], "cannot be written: Is a directory."),
         (["export", "{c}"], "The following arguments are required: --to."),
-        (["inspect", "{t}/nowhere"], "There is no directory"),
+        (["inspect", "{t}/nowhere"], "does not exist"),
         (["look"], "Argument COMMAND: invalid choice: 'look'"),
     ],
 )

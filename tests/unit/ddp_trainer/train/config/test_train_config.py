@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from ddp_trainer.common.constants import CheckpointScope, Exit
-from ddp_trainer.common.enums import OptimizerName
+from ddp_trainer.common.trainer_options import OptimizerName
 from ddp_trainer.train.api import with_defaults
 from ddp_trainer.train.cli import main, parse
 from ddp_trainer.train.config.config import Config

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 import torch
 from torch import Tensor, nn
 
-from ddp_trainer.common.enums import PrecisionName
+from ddp_trainer.common.trainer_options import PrecisionName
 from ddp_trainer.train import Config, run
 from tests.support.train_builders import HERE, Lines, Points
 

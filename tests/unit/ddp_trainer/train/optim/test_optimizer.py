@@ -11,7 +11,7 @@ import pytest
 import torch
 from torch import nn
 
-from ddp_trainer.common.enums import OptimizerName
+from ddp_trainer.common.trainer_options import OptimizerName
 from ddp_trainer.train.config.config import Config
 from ddp_trainer.train.config.option_values import KernelName, LrScaling, ScheduleName
 from ddp_trainer.train.optim.optimizer import OptimizerWrapper, lr_scale, rate_factor

@@ -25,8 +25,8 @@ from torch.distributed.device_mesh import DeviceMesh
 from torch.distributed.pipelining import schedules
 from torch.distributed.tensor import DTensor, Placement, Replicate
 
-from ddp_trainer.common.enums import PrecisionName
 from ddp_trainer.common.time_classes import Wait
+from ddp_trainer.common.trainer_options import PrecisionName
 from ddp_trainer.train.data.keyed_rng import KeyedRng
 from ddp_trainer.train.mesh.sharded_state import from_local, local_shard
 from ddp_trainer.train.observability.step_timer import CommWaits

@@ -10,8 +10,8 @@ import torch
 from torch import nn
 from torch.distributed.tensor.parallel import ColwiseParallel
 
-from ddp_trainer.common.enums import PipelineSchedule, PrecisionName
 from ddp_trainer.common.parallel_dims import LayoutRange
+from ddp_trainer.common.trainer_options import PipelineSchedule, PrecisionName
 from ddp_trainer.train.config.config import Config
 from ddp_trainer.train.config.option_values import Recompute
 from ddp_trainer.train.loop.run_context import check_model_devices

@@ -11,8 +11,8 @@ from torch import nn
 from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
 from torch.distributed.tensor import DTensor, Shard, distribute_tensor
 
-from ddp_trainer.common.enums import PipelineSchedule
 from ddp_trainer.common.parallel_dims import Layout
+from ddp_trainer.common.trainer_options import PipelineSchedule
 from ddp_trainer.train.config.config import Config
 from ddp_trainer.train.distributed.group import Group
 from ddp_trainer.train.mesh.device_mesh import Mesh
