@@ -49,6 +49,8 @@ _LAST_SCRAPE_SECONDS: Final = 610.0
 """Maximum wait for the last scrape of the aggregator. The aggregator's own limit is usually some seconds, and at
 most 600.
 """
+_AGGREGATOR_NICENESS: Final = 10
+"""Niceness of the aggregator: its imports give way to those of the workers, which start at the same time."""
 _LOOPBACK: Final = "127.0.0.1"
 
 
@@ -119,7 +121,7 @@ async def _run(
     if make_recorder and (port is not None or wanted):
         environ[Env.METRICS_DIR] = str(metrics_dir)
         flags = ["aggregate", "--directory", str(metrics_dir), *([] if port is None else ["--port", str(port)])]
-        aggregator = Sidecar(children, flags, environ)
+        aggregator = Sidecar(children, flags, environ, niceness=_AGGREGATOR_NICENESS)
         recorder = make_recorder(metrics_dir)
         if isinstance(recorder, NoopAgentRecorder):
             del environ[Env.METRICS_DIR]  # it has printed why, and each worker would print the same

@@ -26,14 +26,23 @@ class Sidecar:
 
     It is not restarted after an exit: then its work is done, or it has printed why it cannot work here. Training
     continues without it. It dies with the agent.
+
+    Args:
+        children: Starts the process.
+        arguments: Command of ``ddp_trainer`` and its arguments.
+        environ: Complete environment of the process.
+        niceness: Added to the agent's niceness. Workers that start at the same time get the processors first.
     """
 
-    def __init__(self, children: Children, arguments: Sequence[str], environ: Mapping[str, str]) -> None:
+    def __init__(
+        self, children: Children, arguments: Sequence[str], environ: Mapping[str, str], *, niceness: int = 0
+    ) -> None:
         self._children = children
         # -P: the working directory is the user's, and may hold a module of any name.
         target = [sys.executable, "-P", "-m", "ddp_trainer", *arguments]
         self._command = [sys.executable, "-S", str(BOOTSTRAP), str(os.getpid()), "command", *target]
         self._environ = environ
+        self._niceness = niceness
         self._pid: int | None = None
         self._pause = _FIRST_PAUSE
         self._is_wanted = True
@@ -68,6 +77,9 @@ class Sidecar:
         if self._is_wanted:
             self._is_gone.clear()
             self._pid = self._children.start(self._command, self._environ, self._ended)
+            if self._niceness:
+                with contextlib.suppress(OSError):  # it is gone already, or the system has no priorities of processes
+                    os.setpriority(os.PRIO_PROCESS, self._pid, os.getpriority(os.PRIO_PROCESS, 0) + self._niceness)
 
     def _ended(self, returncode: int) -> None:
         self._pid = None
