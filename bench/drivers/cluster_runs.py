@@ -28,7 +28,7 @@ from kubectl_ddp.backends.cluster import ClusterBackend
 from kubectl_ddp.backends.cluster.http.api import Api, collection
 from kubectl_ddp.backends.cluster.http.connection import connect
 from kubectl_ddp.errors import DdpError
-from kubectl_ddp.kube.timestamps import epoch, log_timestamp
+from kubectl_ddp.kube.objects import epoch, log_timestamp
 from kubectl_ddp.status.job_state import group_state
 from kubectl_ddp.status.metrics_parser import parse
 

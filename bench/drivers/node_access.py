@@ -21,7 +21,7 @@ from typing import Any, Final
 from bench.descendants import OUTLIVES
 from bench.harness import CannotMeasure
 from kubectl_ddp.backends.cluster.http.api import Api, collection
-from kubectl_ddp.backends.cluster.read.pod_logs import main_container
+from kubectl_ddp.backends.cluster.read.pod_output import main_container
 from kubectl_ddp.errors import DdpError
 from kubectl_ddp.util.bounded_answer import POD_ANSWER
 

@@ -18,7 +18,7 @@ from bench.harness import CannotMeasure
 from kubectl_ddp.backends.cluster.http.api import collection
 from kubectl_ddp.backends.cluster.read.reflector import Reflector
 from kubectl_ddp.errors import DdpError
-from kubectl_ddp.kube.timestamps import epoch
+from kubectl_ddp.kube.objects import epoch
 from kubectl_ddp.util.concurrency import Stop
 
 if TYPE_CHECKING:

@@ -28,7 +28,7 @@ from bench.harness import CannotMeasure, Options, Report
 from kubectl_ddp.backends.cluster.http.api import Api
 from kubectl_ddp.backends.cluster.http.connection import connect
 from kubectl_ddp.errors import DdpError
-from kubectl_ddp.kube.timestamps import epoch
+from kubectl_ddp.kube.objects import epoch
 from kubectl_ddp.why.model import Cause
 from tests.cluster.live_cluster import namespace
 from tests.cluster.staged_failures import STAGES

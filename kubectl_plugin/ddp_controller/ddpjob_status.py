@@ -7,13 +7,12 @@ from dataclasses import dataclass, replace
 from typing import Final
 
 from ddp_trainer.common.constants import Label, Role
-from kubectl_ddp.kube import ddpjob, job_kinds
+from kubectl_ddp.kube import job_kinds
 from kubectl_ddp.kube.kueue_queue import queued
-from kubectl_ddp.kube.objects import Object, Snapshot, condition_of, holds
-from kubectl_ddp.kube.timestamps import epoch, timestamp
+from kubectl_ddp.kube.objects import Object, Snapshot, condition_of, epoch, holds, timestamp
 from kubectl_ddp.spec.fields import FIELDS
 from kubectl_ddp.status.job_state import JobState, State, job_state
-from kubectl_ddp.status.run_summary import restart_count
+from kubectl_ddp.status.termination_message import restart_count
 
 INVALID: Final = "Invalid"
 """Phase of a job that cannot be made."""
@@ -44,7 +43,7 @@ def is_over(job: Object) -> bool:
 
 def is_suspended(job: Object) -> bool:
     """Return whether the specification of a DDPJob suspends it."""
-    return bool((job.get("spec") or {}).get(ddpjob.SUSPEND))
+    return bool((job.get("spec") or {}).get(job_kinds.SUSPEND))
 
 
 def expires_at(job: Object) -> float | None:

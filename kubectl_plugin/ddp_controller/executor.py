@@ -11,15 +11,14 @@ import contextlib
 import hashlib
 import time
 
-from ddp_controller.disruption_budget import OWN_ROLE, budget_name, budget_of, is_own, job_owner
+from ddp_controller.pod_move import OWN_ROLE, budget_name, budget_of, is_own, job_owner
 from ddp_controller.running_job import Decision, Evict, Resize, RunningJob, SetBudget
 from ddp_trainer.common.constants import Label
 from kubectl_ddp.backends.cluster.http.api import Api
 from kubectl_ddp.backends.cluster.read.jobs import path
 from kubectl_ddp.errors import AlreadyExists, NotFound
 from kubectl_ddp.kube import job_kinds
-from kubectl_ddp.kube.objects import Object
-from kubectl_ddp.kube.timestamps import timestamp
+from kubectl_ddp.kube.objects import Object, timestamp
 
 
 def execute(api: Api, decision: Decision) -> None:

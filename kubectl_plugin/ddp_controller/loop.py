@@ -14,11 +14,10 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from typing import Any, Final, TypeVar
 
-from ddp_controller.disruption_budget import decide_budget, is_own, orphans
 from ddp_controller.executor import delete_budgets, execute, report_skipped
 from ddp_controller.lease import Lease
 from ddp_controller.metrics import ControllerMetrics
-from ddp_controller.pod_move import CORDONED, decide_move
+from ddp_controller.pod_move import CORDONED, decide_budget, decide_move, is_own, orphans
 from ddp_controller.quota import decide_sizes
 from ddp_controller.reconciler import Reconciler
 from ddp_controller.running_job import Decision, Evict, Resize, RunningJob, SetBudget, Timing

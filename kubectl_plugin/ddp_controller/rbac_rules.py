@@ -6,14 +6,14 @@ from collections.abc import Collection
 from dataclasses import replace
 from typing import Final
 
-from ddp_controller.disruption_budget import OWN_ROLE
+from ddp_controller.pod_move import OWN_ROLE
 from ddp_trainer.common.constants import GROUP
 from kubectl_ddp.backends.cluster.http.api import Api
 from kubectl_ddp.backends.cluster.http.resources import Discovery
-from kubectl_ddp.backends.cluster.read.access_review import missing
+from kubectl_ddp.backends.cluster.read.cluster_info import missing_rights
 from kubectl_ddp.engines import ENGINES
 from kubectl_ddp.errors import Forbidden
-from kubectl_ddp.kube import ddpjob
+from kubectl_ddp.kube import job_kinds
 from kubectl_ddp.rbac.rights import COMPANIONS, EVERYWHERE, JOBS, OWN, Right, summarize_permissions
 
 _OF_JOBS: Final = (
@@ -33,8 +33,8 @@ _OF_JOBS: Final = (
 """Rights in the namespaces of the managed jobs."""
 _OF_DDPJOBS: Final = (
     *(Right.of(verb, "pods", EVERYWHERE) for verb in ("get", "patch")),
-    *(Right.of(verb, f"{ddpjob.PLURAL}.{GROUP}", EVERYWHERE) for verb in ("list", "watch", "delete")),
-    Right.of("patch", f"{ddpjob.PLURAL}.{GROUP}/status", EVERYWHERE),
+    *(Right.of(verb, f"{job_kinds.PLURAL}.{GROUP}", EVERYWHERE) for verb in ("list", "watch", "delete")),
+    Right.of("patch", f"{job_kinds.PLURAL}.{GROUP}/status", EVERYWHERE),
     Right.of("create", "secrets", EVERYWHERE),
     *(
         Right.of(verb, kind, EVERYWHERE)
@@ -88,7 +88,7 @@ def check_rights(api: Api, namespace: str, namespaces: Collection[str] = (), *, 
     """
     rights = controller_rights(namespaces, has_ddpjobs=has_ddpjobs)
     served = Discovery(api).filter_served({right.kind for right in rights})
-    lacking = missing(api, namespace, [right for right in rights if right.kind in served])
+    lacking = missing_rights(api, namespace, [right for right in rights if right.kind in served])
     if lacking:
         raise Forbidden(
             f"The controller may not {summarize_permissions(lacking)}.",

@@ -38,18 +38,16 @@ from kubectl_ddp.backends.cluster.http.api import Api, collection
 from kubectl_ddp.backends.cluster.http.api_errors import Conflict, Expired
 from kubectl_ddp.backends.cluster.http.resources import Discovery
 from kubectl_ddp.backends.cluster.read.jobs import ddpjobs_path, path
-from kubectl_ddp.backends.cluster.write.owned_submission import OwnedSubmission
-from kubectl_ddp.backends.cluster.write.scaling import scaling_error, to_scale
-from kubectl_ddp.backends.cluster.write.suspend import set_active, stale_annotations
+from kubectl_ddp.backends.cluster.write.ddpjob_submission import OwnedSubmission
+from kubectl_ddp.backends.cluster.write.scaling import scaling_error, set_active, stale_annotations, to_scale
 from kubectl_ddp.client.layers import layer_of_object
-from kubectl_ddp.client.submission.prepared_job import Prepared, prepare_object
+from kubectl_ddp.client.submission import Prepared, prepare_object
 from kubectl_ddp.code.archive import Code, read_back
 from kubectl_ddp.engines import ENGINES
 from kubectl_ddp.errors import DdpError, NotFound, Unreachable, UsageError
-from kubectl_ddp.kube import ddpjob, job_kinds
+from kubectl_ddp.kube import job_kinds
 from kubectl_ddp.kube.kueue_queue import KUEUE_QUEUE
-from kubectl_ddp.kube.objects import Object, Snapshot, condition_of
-from kubectl_ddp.kube.timestamps import epoch
+from kubectl_ddp.kube.objects import Object, Snapshot, condition_of, epoch
 from kubectl_ddp.spec.resolve import DefaultingContext, Resolved, resolve
 from kubectl_ddp.values.program import Script
 from kubectl_ddp.version import default_image
@@ -204,7 +202,7 @@ class Reconciler:
     def _code(self, job: Object) -> tuple[Code | None, bool]:
         """Return the code that the submitter sent, and whether it is still awaited."""
         metadata = job["metadata"]
-        wanted = (metadata.get("annotations") or {}).get(ddpjob.CODE)
+        wanted = (metadata.get("annotations") or {}).get(job_kinds.CODE)
         if wanted is None:
             return None, False
         found: list[Object] = []
@@ -221,7 +219,7 @@ class Reconciler:
         """Suspend, resume and scale the run as the DDPJob asks, and write its status."""
         self._control_suspension(job, run.job)
         result = self._control_size(job, run.job)
-        nodes = (job.get("spec") or {}).get(ddpjob.REPLICAS)
+        nodes = (job.get("spec") or {}).get(job_kinds.REPLICAS)
         requested = {} if nodes is None else {"requestedReplicas": nodes}
         self._write_status(job, status_of_run(job, run, result, self._clock()) | requested)
 
@@ -230,7 +228,7 @@ class Reconciler:
 
         The size of the root may differ from it later: quota and moves of pods change it, too.
         """
-        nodes = (job.get("spec") or {}).get(ddpjob.REPLICAS)
+        nodes = (job.get("spec") or {}).get(job_kinds.REPLICAS)
         if nodes is None or nodes == (job.get("status") or {}).get("requestedReplicas"):
             is_about_this = condition_of(job, "Valid").get("observedGeneration") == job["metadata"].get("generation")
             return result_of(job) if is_about_this else JobResult()
@@ -282,7 +280,7 @@ class Reconciler:
             if f"{kind.resource}/{metadata['name']}" == job["status"]["root"]:
                 with contextlib.suppress(NotFound):
                     found = self._api.get(f"{path(kind, metadata['namespace'])}/{metadata['name']}")
-                    return Snapshot(found, ()) if ddpjob.owner_of(found) == metadata["name"] else None
+                    return Snapshot(found, ()) if job_kinds.owner_of(found) == metadata["name"] else None
         return None
 
     def _write_status(self, job: Object, status: Object) -> Object:

@@ -15,8 +15,7 @@ from ddp_trainer.common.parallel_dims import LayoutError, LayoutRange
 from kubectl_ddp.engines import EngineKind
 from kubectl_ddp.kube import job_kinds
 from kubectl_ddp.kube.kueue_queue import KUEUE_QUEUE, is_resizable
-from kubectl_ddp.kube.objects import Object, Snapshot, condition_of, main_status
-from kubectl_ddp.kube.timestamps import epoch
+from kubectl_ddp.kube.objects import Object, Snapshot, condition_of, epoch, main_status
 from kubectl_ddp.status.termination_message import stores, workers
 from kubectl_ddp.values.quantity import NodeRange
 

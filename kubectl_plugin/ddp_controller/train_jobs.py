@@ -29,15 +29,14 @@ from ddp_trainer.common.constants import SECRET_KEY, Annotation, Env, Label
 from kubectl_ddp.backends.cluster.http.api import Api, collection
 from kubectl_ddp.backends.cluster.http.api_errors import Conflict
 from kubectl_ddp.backends.cluster.read.jobs import path, with_type_meta
-from kubectl_ddp.backends.cluster.write.owned_submission import OwnedSubmission
+from kubectl_ddp.backends.cluster.write.ddpjob_submission import OwnedSubmission
 from kubectl_ddp.client.layers import layer_of_mapping
-from kubectl_ddp.client.submission.prepared_job import Prepared, prepare_object
+from kubectl_ddp.client.submission import Prepared, prepare_object
 from kubectl_ddp.engines import ENGINES, Engine
 from kubectl_ddp.errors import AlreadyExists, DdpError, NotFound, UsageError
 from kubectl_ddp.kube import job_kinds
-from kubectl_ddp.kube.objects import Object, Snapshot
-from kubectl_ddp.kube.timestamps import epoch
-from kubectl_ddp.render import runtime
+from kubectl_ddp.kube.objects import Object, Snapshot, epoch
+from kubectl_ddp.render.pod import RUNTIME_VOLUME, TORCHRUN_HOOKS
 from kubectl_ddp.spec.resolve import DefaultingContext, resolve
 from kubectl_ddp.status.termination_message import is_running, stores
 from kubectl_ddp.values.pod import RuntimeMount
@@ -268,10 +267,10 @@ def values_of_pod(name: str, pod: Object) -> tuple[Mapping[str, Any], tuple[str,
     """Return the keys of a job whose pods are like this one, and the words of its program."""
     spec = pod["spec"]
     [container] = [container for container in spec["containers"] if container["name"] == TRAIN_JOB.container]
-    [volume] = [volume for volume in spec["volumes"] if volume["name"] == runtime.VOLUME]
+    [volume] = [volume for volume in spec["volumes"] if volume["name"] == RUNTIME_VOLUME]
     copies = [container["image"] for container in spec["initContainers"] if container["name"] == COPY_CONTAINER]
     env = {variable["name"]: variable.get("value", "") for variable in container["env"]}
-    if runtime.HOOKS not in env.get("PYTHONPATH", ""):
+    if TORCHRUN_HOOKS not in env.get("PYTHONPATH", ""):
         raise UsageError(
             "The TrainJob replaces the variable PYTHONPATH of its runtime, so its torchrun is that of the image.",
             hint="Add your directories behind its value, as the runtime shows it.",

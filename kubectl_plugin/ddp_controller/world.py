@@ -22,14 +22,19 @@ from ddp_trainer.common.metric_names import Metric
 from ddp_trainer.common.safe_text import escape_control_chars
 from kubectl_ddp.backends.cluster.http.api import Api, collection
 from kubectl_ddp.backends.cluster.http.resources import Discovery
-from kubectl_ddp.backends.cluster.read.jobs import ddpjobs_path, path, with_type_meta
-from kubectl_ddp.backends.cluster.read.pod_metrics import served
-from kubectl_ddp.backends.cluster.read.pod_transform import strip_pod, without_managers
+from kubectl_ddp.backends.cluster.read.jobs import (
+    ddpjobs_path,
+    of_all,
+    path,
+    strip_pod,
+    with_type_meta,
+    without_managers,
+)
+from kubectl_ddp.backends.cluster.read.pod_output import served
 from kubectl_ddp.backends.cluster.read.reflector import Reflector, watch_into_queue
-from kubectl_ddp.backends.cluster.read.snapshots import of_all
 from kubectl_ddp.engines import ENGINES, EngineKind
 from kubectl_ddp.errors import DdpError
-from kubectl_ddp.kube import ddpjob, job_kinds
+from kubectl_ddp.kube import job_kinds
 from kubectl_ddp.kube.objects import Object, Snapshot
 from kubectl_ddp.status.job_state import group_state
 from kubectl_ddp.status.metrics_parser import metrics_path, parse
@@ -195,7 +200,7 @@ class World:
             kind: _reflector(self._api, collection(f"kueue.x-k8s.io/{version}", plural, None)) for kind, plural in kinds
         }
         is_new = self.has_ddpjobs and not self._ddpjobs
-        is_served = is_new and discovery.resource_for_kind(ddpjob.API_VERSION, ddpjob.KIND)
+        is_served = is_new and discovery.resource_for_kind(job_kinds.API_VERSION, job_kinds.KIND)
         ddpjobs = [_reflector(self._api, ddpjobs_path(place)) for place in (self._places if is_served else ())]
         self._watch([*(reflector for _, reflector in roots), *kueue.values(), *ddpjobs])
         self._roots, self._kueue = [*self._roots, *roots], self._kueue or kueue
@@ -269,7 +274,7 @@ class World:
 
     def ddpjobs(self) -> list[Object]:
         """Return all DDPJobs, oldest first."""
-        found = [{**ddpjob.HEADER, **job} for reflector in self._ddpjobs for job in reflector.objects()]
+        found = [{**job_kinds.HEADER, **job} for reflector in self._ddpjobs for job in reflector.objects()]
         return sorted(found, key=lambda job: str(job["metadata"].get("creationTimestamp")))
 
     def runs(self) -> Mapping[str, Snapshot]:
@@ -278,7 +283,7 @@ class World:
             str(owner["uid"]): snapshot
             for snapshot in self._snapshots
             for owner in snapshot.job["metadata"].get("ownerReferences") or ()
-            if owner.get("kind") == ddpjob.KIND
+            if owner.get("kind") == job_kinds.KIND
         }
 
     def unnamed_pods(self) -> list[Object]:

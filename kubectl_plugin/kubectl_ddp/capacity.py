@@ -12,7 +12,7 @@ from kubectl_ddp.kube.objects import Object
 from kubectl_ddp.preflight.model import Unknown
 from kubectl_ddp.preflight.resources import Amounts, Machine, milli_value, number, parse_nodes, subtract, used_resources
 from kubectl_ddp.render.pod import GPU
-from kubectl_ddp.status.json_output import API_VERSION
+from kubectl_ddp.status.job_tables import API_VERSION
 from kubectl_ddp.util.text_table import NOTHING, Cell, Table
 from kubectl_ddp.values.pod import GPU_PRODUCT
 

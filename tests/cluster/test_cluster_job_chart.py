@@ -14,7 +14,7 @@ import pytest
 
 from kubectl_ddp.backends.cluster.http.api import Api
 from kubectl_ddp.errors import NotFound
-from kubectl_ddp.kube import ddpjob
+from kubectl_ddp.kube import job_kinds
 from kubectl_ddp.kube.objects import condition_of
 from tests.cluster.helm_release import PLATFORM, release, submitter
 from tests.cluster.live_cluster import Namespace, until
@@ -73,7 +73,7 @@ def test_jobs_live_as_releases_and_the_platform_comes_and_goes(training: Platfor
     job = ("--name", "later", "--engine", "job", "--image", space.image, *size, "--command", "sleep 3600")
     said = space.ddp("submit", *job).ok()
     assert "No controller has acted on the DDPJob 'later' for 5 s" in said.err
-    assert ddpjob.owner_of(space.api.get(space.path("batch/v1", "jobs", "later"))) is None
+    assert job_kinds.owner_of(space.api.get(space.path("batch/v1", "jobs", "later"))) is None
     space.ddp("delete", "later", "--yes").ok()
 
 
@@ -196,7 +196,7 @@ def runs_nothing_for_others(user: Namespace) -> None:
 
     def apply(name: str, **changes: Any) -> None:
         job = {**SMALL, **SLEEPER, "image": user.image, **changes}
-        item = {"apiVersion": ddpjob.API_VERSION, "kind": ddpjob.KIND, "metadata": {"name": name}, "spec": job}
+        item = {"apiVersion": job_kinds.API_VERSION, "kind": job_kinds.KIND, "metadata": {"name": name}, "spec": job}
         kubectl(user, "create", "-f", "-", stdin=json.dumps(item), **may)
 
     theirs = user.api.create(

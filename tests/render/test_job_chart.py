@@ -10,7 +10,7 @@ import yaml
 from hypothesis import assume, given, settings
 
 from kubectl_ddp.client.layers import layer_of_object
-from kubectl_ddp.kube.ddpjob import CONTROLS
+from kubectl_ddp.kube.job_kinds import CONTROLS
 from kubectl_ddp.spec.fields import FILE_KEYS
 from kubectl_ddp.spec.model import JobSpec
 from kubectl_ddp.spec.resolve import DefaultingContext, resolve

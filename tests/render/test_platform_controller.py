@@ -6,7 +6,7 @@ from typing import Any
 
 from ddp_controller.__main__ import _parser
 from ddp_controller.rbac_rules import controller_rights
-from kubectl_ddp.preflight.controller import CONTROLLER_SELECTOR
+from kubectl_ddp.preflight.controllers import CONTROLLER_SELECTOR
 from kubectl_ddp.rbac.rights import EVERYWHERE, OWN, Right
 from tests.support.helm import CHARTS, Helm
 from tests.support.pod_security import beyond_restricted

@@ -10,8 +10,7 @@ import yaml
 
 from kubectl_ddp.fabrics.catalog import fabrics
 from kubectl_ddp.spec.external_values import KEYS
-from kubectl_ddp.spec.fields import FIELDS, PRESET
-from kubectl_ddp.spec.presets import PRESETS
+from kubectl_ddp.spec.fields import FIELDS, PRESET, PRESETS
 from tests.render.platform_values import KUEUE, WITH_QUEUES
 from tests.support.chart_values import put
 from tests.support.helm import CHARTS, Helm

@@ -14,7 +14,7 @@ import yaml
 from ddp_trainer.common.constants import SECRET_KEY, Label
 from ddp_trainer.train.cli import parse
 from kubectl_ddp.engines import Engine
-from kubectl_ddp.kube.ddpjob import KIND
+from kubectl_ddp.kube.job_kinds import KIND
 from kubectl_ddp.render.objects import PLACEHOLDER
 from kubectl_ddp.spec.job_file import read
 from kubectl_ddp.spec.resolve import DefaultingContext, resolve

@@ -15,10 +15,9 @@ from kubectl_ddp.errors import UsageError
 from kubectl_ddp.kube import job_kinds
 from kubectl_ddp.kube.objects import Object
 from kubectl_ddp.render import render
-from kubectl_ddp.values.pod import Rdma, Topology
+from kubectl_ddp.values.pod import Mount, Rdma, SecretFiles, Topology
 from kubectl_ddp.values.program import Gang, QueueResize
 from kubectl_ddp.values.quantity import BadValue, NodeRange
-from kubectl_ddp.values.volumes import Mount, SecretFiles
 from tests.support.jobs import a_job
 from tests.support.rendered import store_job, worker_template
 

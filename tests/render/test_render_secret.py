@@ -19,7 +19,7 @@ from kubectl_ddp.render import Site, render
 from kubectl_ddp.render.objects import new_secret, secret_name
 from kubectl_ddp.render.pod import USER
 from kubectl_ddp.util.yaml_text import to_json
-from kubectl_ddp.values.volumes import Mount
+from kubectl_ddp.values.pod import Mount
 from tests.support.jobs import a_job
 from tests.support.rendered import RUN, templates
 

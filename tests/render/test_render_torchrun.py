@@ -11,7 +11,7 @@ from kubectl_ddp.engines import ENGINES, Engine
 from kubectl_ddp.kube import job_kinds
 from kubectl_ddp.kube.objects import Object
 from kubectl_ddp.render import Site, render
-from kubectl_ddp.render.runtime import TORCHRUN
+from kubectl_ddp.render.pod import TORCHRUN
 from kubectl_ddp.spec.model import JobSpec
 from kubectl_ddp.values.pod import RuntimeMount
 from kubectl_ddp.values.program import Launcher, Module

@@ -12,10 +12,19 @@ from kubectl_ddp.spec.model import JobSpec
 from kubectl_ddp.spec.rules import RESERVED_PREFIXES, TORCHRUN_NAMES, checked, longest_suffix
 from kubectl_ddp.values.network_peers import DnsServer, Reader
 from kubectl_ddp.values.parsers import Effect, Egress, EnvSource, SecretKey, Toleration
-from kubectl_ddp.values.pod import Placement, PullPolicy, Rdma, RuntimeMount, Topology
+from kubectl_ddp.values.pod import (
+    CodeClaim,
+    Mount,
+    Placement,
+    PullPolicy,
+    Rdma,
+    RuntimeMount,
+    SecretFiles,
+    Topology,
+    VolumeSource,
+)
 from kubectl_ddp.values.program import Command, Gang, Module, Program, QueueResize, Script
 from kubectl_ddp.values.quantity import Cpu, Memory, NodeRange
-from kubectl_ddp.values.volumes import CodeClaim, Mount, SecretFiles, VolumeSource
 
 
 def a_job(**changes: Any) -> JobSpec:

@@ -9,9 +9,8 @@ from pathlib import Path
 from typing import Any
 
 from kubectl_ddp.backends.local.backend import LocalBackend
-from kubectl_ddp.backends.local.conditions import is_true
 from kubectl_ddp.backends.local.directory import JobDirectory
-from kubectl_ddp.backends.local.liveness import engine_of, wait_until_gone
+from kubectl_ddp.backends.local.job_status import engine_of, is_true, wait_until_gone
 from kubectl_ddp.backends.local.process import marked
 from kubectl_ddp.kube.objects import Object, Snapshot
 from kubectl_ddp.render.pod import literal

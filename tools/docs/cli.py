@@ -24,7 +24,7 @@ from ddp_trainer.launch.rendezvous import store
 from ddp_trainer.metrics import aggregator
 from ddp_trainer.preflight import cli as preflight
 from ddp_trainer.train.checkpoint import checkpoint_cli
-from kubectl_ddp.cli.internal.examples import EXAMPLES
+from kubectl_ddp.cli.internal.command import EXAMPLES
 from kubectl_ddp.cli.registry import ALIASES, COMMANDS, SECTIONS
 from kubectl_ddp.spec.fields import FILE_KEYS
 

@@ -6,8 +6,7 @@ from collections import Counter
 from collections.abc import Iterator, Mapping
 from typing import Final
 
-from kubectl_ddp.fabrics.catalog import Profile, fabrics
-from kubectl_ddp.fabrics.choice import ACCELERATORS, DEVICES, MACHINES
+from kubectl_ddp.fabrics.catalog import ACCELERATORS, DEVICES, MACHINES, Profile, fabrics
 
 HEAD: Final = """\
 # Fabrics: the network between GPUs

@@ -13,7 +13,7 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any, Final
 
-from kubectl_ddp.kube.ddpjob import CONTROLS
+from kubectl_ddp.kube.job_kinds import CONTROLS
 from kubectl_ddp.spec.fields import FILE_KEYS
 from kubectl_ddp.spec.job_key import Group
 from tools.docs.ddpjob_crd import HEADER, Schema, root_schema

@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Final
 
-from kubectl_ddp.kube import ddpjob
+from kubectl_ddp.kube import job_kinds
 from kubectl_ddp.rbac.rights import EVERYWHERE, OWN, REACHING, SECTIONS, Need, Right, needs, rules
 
 METRICS: Final = "pods/proxy"
@@ -73,7 +73,7 @@ def check_role_coverage(role: Role, command: str) -> tuple[bool, list[str]]:
     A role that may change DDPJobs needs no permission that :attr:`Need.is_of_objects`.
     """
     granted = set(role.permissions())
-    has_ddpjobs = any(right.resource == ddpjob.PLURAL and right.verb not in READING for right in granted)
+    has_ddpjobs = any(right.resource == job_kinds.PLURAL and right.verb not in READING for right in granted)
     rights = [
         need
         for need, right in needs(commands=(command,))

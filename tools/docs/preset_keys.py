@@ -6,8 +6,7 @@ import json
 
 from kubectl_ddp.fabrics.catalog import AUTO, fabrics
 from kubectl_ddp.spec.external_values import KEYS
-from kubectl_ddp.spec.fields import FIELDS, PRESET
-from kubectl_ddp.spec.presets import PRESETS
+from kubectl_ddp.spec.fields import FIELDS, PRESET, PRESETS
 
 
 def text() -> str:

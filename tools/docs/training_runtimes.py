@@ -19,8 +19,7 @@ from kubectl_ddp.engines import ENGINES, Engine
 from kubectl_ddp.kube import job_kinds
 from kubectl_ddp.kube.objects import Object
 from kubectl_ddp.render import render
-from kubectl_ddp.render.pod import CONTAINER_SECURITY
-from kubectl_ddp.render.runtime import HOOKS
+from kubectl_ddp.render.pod import CONTAINER_SECURITY, HOOKS
 from kubectl_ddp.spec.job_key import Given, Origin, OriginKind
 from kubectl_ddp.spec.resolve import DefaultingContext, resolve
 from kubectl_ddp.util.yaml_text import to_yaml

@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping, Sequence
 from html import escape
 from typing import Final
 
-from kubectl_ddp.report.scale import duration, format_number, scale_of, since, ticks, time_ticks
+from kubectl_ddp.report.draw import duration, format_number, scale_of, since, ticks, time_ticks
 from tools.pictures.dashboard_panels import Curve, Panel
 
 COLUMN: Final = 40

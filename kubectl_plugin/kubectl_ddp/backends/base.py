@@ -137,13 +137,13 @@ class Backend(Protocol):
     ) -> Iterator[str]:
         """Yield lines of the pod's container without line ends; with ``follow``, until the container ends.
 
-        Lines that hold packed metrics (see :mod:`kubectl_ddp.status.history_log`) are left out.
+        Lines that hold packed metrics (see :mod:`kubectl_ddp.status.metrics_parser`) are left out.
 
         Args:
             pod: Pod to read.
             follow: Wait for further lines.
             tail: Number of last lines to start with (default: all).
-            timestamps: Prefix each line with its time in UTC (:func:`~kubectl_ddp.kube.timestamps.log_timestamp`) and a
+            timestamps: Prefix each line with its time in UTC (:func:`~kubectl_ddp.kube.objects.log_timestamp`) and a
                 space.
             since: Time of the same form. Earlier lines are left out; lines of that very second may be repeated.
             stop: Request of another thread to end.

@@ -29,7 +29,7 @@ from typing import TYPE_CHECKING, Final, TypeAlias
 
 from kubectl_ddp.backends.access import FLAGS, NOT_WHERE, Access, check_kubeconfig, kubeconfig_files
 from kubectl_ddp.backends.base import Backend
-from kubectl_ddp.backends.local.paths import local_job_names
+from kubectl_ddp.backends.local.directory import local_job_names
 from kubectl_ddp.errors import DdpError, NotFound, PreflightFailed, UsageError
 
 if TYPE_CHECKING:

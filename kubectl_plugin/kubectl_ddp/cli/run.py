@@ -18,7 +18,7 @@ from kubectl_ddp.cli.group import root
 from kubectl_ddp.cli.registry import ALIASES, COMMANDS
 from kubectl_ddp.errors import DdpError, Interrupted, UsageError
 from kubectl_ddp.util.process import program
-from kubectl_ddp.util.terminal import escaping
+from kubectl_ddp.util.text_table import escaping
 
 BROKEN_PIPE: Final = 128 + 13
 """Exit code after a closed stdout (EPIPE): the same as for a program ended by SIGPIPE, as kubectl is."""

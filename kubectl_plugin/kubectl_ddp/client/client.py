@@ -15,14 +15,11 @@ from typing import TYPE_CHECKING, Any, Final, Literal, Unpack
 from kubectl_ddp.backends.select import Where, backend_for, target_backends
 from kubectl_ddp.client.function_source import arguments_as_json, code_of_function, job_name_of
 from kubectl_ddp.client.job import Job, JobStates
-from kubectl_ddp.client.layers import layer_of_keywords, layer_of_mapping, layer_of_path
-from kubectl_ddp.client.submission.creation import create_job
-from kubectl_ddp.client.submission.preflight import level_of
-from kubectl_ddp.client.submission.prepared_job import Prepared, check_local, prepare_job
-from kubectl_ddp.client.submission.resolved_job import random_suffix, resolve_job
+from kubectl_ddp.client.layers import layer_of_keywords, layer_of_mapping, layer_of_path, random_suffix, resolve_job
+from kubectl_ddp.client.submission import Prepared, check_local, create_job, level_of, prepare_job
 from kubectl_ddp.errors import DdpError, UsageError
 from kubectl_ddp.observe.job_list import observe_jobs, read_jobs
-from kubectl_ddp.observe.result_annotations import record_new_run
+from kubectl_ddp.observe.job_results import record_new_run
 from kubectl_ddp.render import Code, Site
 from kubectl_ddp.spec.fields import JOB_FILES, PROGRAM_KEYS
 from kubectl_ddp.spec.job_key import Given, Layer, Origin, OriginKind

@@ -21,7 +21,7 @@ from collections.abc import Callable, Iterator, Mapping
 from types import FunctionType, ModuleType
 from typing import Any, Final
 
-from kubectl_ddp.code.credentials import holds_credentials
+from kubectl_ddp.code.archive import holds_credentials
 from kubectl_ddp.errors import UsageError
 from kubectl_ddp.render import Code
 from kubectl_ddp.values.program import Script, default_job_name

@@ -13,9 +13,9 @@ from typing import TYPE_CHECKING, Final
 from kubectl_ddp.backends.base import Backend
 from kubectl_ddp.backends.select import Where, backend_to_change
 from kubectl_ddp.errors import DdpError, UsageError
-from kubectl_ddp.observe import result_annotations
+from kubectl_ddp.observe import job_results
+from kubectl_ddp.observe.job_results import persist_result
 from kubectl_ddp.observe.log_stream import Line, RankFilter, follow_logs, rank_filter, read, seconds_ago
-from kubectl_ddp.observe.result_annotations import persist_result
 from kubectl_ddp.observe.scrape import Sample, observe, read_samples
 from kubectl_ddp.observe.waiting import DELETED, parse_wait_condition, wait_for, wait_until_deleted
 from kubectl_ddp.spec.trainer_arguments import keeps_checkpoints_in_pods
@@ -147,7 +147,7 @@ class Job:
         """Stop the pods and keep the job. Raises UsageError if it has ended."""
         with self._location():
             backend = self._to_change()
-            result_annotations.suspend(backend, self.name)
+            job_results.suspend(backend, self.name)
             if keeps_checkpoints_in_pods(backend.job(self.name, events=False).job):
                 _LOG.warning("Job %s has no checkpoint claim: it will start from the beginning.", self.name)
 
@@ -168,7 +168,7 @@ class Job:
         """
         with self._location():
             backend = self._to_change()
-            result_annotations.delete(backend, self.name)
+            job_results.delete(backend, self.name)
             if wait:
                 wait_until_deleted(self._backend, self.name, timeout=timeout)
 

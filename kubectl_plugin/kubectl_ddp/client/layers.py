@@ -1,17 +1,23 @@
-"""Values of a job as they are given in Python: a path, a mapping, or keyword arguments."""
+"""Layers of a job's values: objects, keyword arguments, the user's defaults and the namespace's presets."""
 
 from __future__ import annotations
 
+import dataclasses
 import os
-from collections.abc import Mapping
+import secrets
+from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
+from kubectl_ddp.backends.select import Where, cluster_of, is_local
 from kubectl_ddp.errors import UsageError, suggest_known
-from kubectl_ddp.kube import ddpjob
+from kubectl_ddp.kube import job_kinds
+from kubectl_ddp.spec.external_values import IMAGE_VARIABLE, SharedPresets, defaults_of
 from kubectl_ddp.spec.fields import FILE_KEYS, JOB_FILES, PROGRAM_KEYS
 from kubectl_ddp.spec.job_file import read
 from kubectl_ddp.spec.job_key import Given, Layer, Origin, OriginKind, to_kebab_case
+from kubectl_ddp.spec.resolve import DEFAULT, DefaultingContext, Resolved, resolve
 from kubectl_ddp.spec.serialization import HEADER
+from kubectl_ddp.version import default_image
 
 _KEY_OF_KEYWORD: Final[Mapping[str, str]] = {to_kebab_case(key).replace("-", "_"): key for key in FILE_KEYS}
 """Keyword argument → key of a job file."""
@@ -27,7 +33,7 @@ def layer_of_path(path: str | os.PathLike[str]) -> Layer:
 
 def layer_of_mapping(values: Mapping[str, Any]) -> Layer:
     """Return the values of a DDPJob, or of a mapping whose keys are those of a job. Raises UsageError."""
-    if values.get("kind") == ddpjob.KIND:
+    if values.get("kind") == job_kinds.KIND:
         return layer_of_object(values)
     for key, wanted in HEADER.items():
         if values.get(key, wanted) != wanted:
@@ -37,8 +43,8 @@ def layer_of_mapping(values: Mapping[str, Any]) -> Layer:
 
 def layer_of_object(job: Mapping[str, Any]) -> Layer:
     """Return the values of a DDPJob. Raises UsageError."""
-    metadata = {key: value for key, value in (job.get("metadata") or {}).items() if key in ddpjob.METADATA}
-    keys = {key: value for key, value in (job.get("spec") or {}).items() if key not in ddpjob.CONTROLS}
+    metadata = {key: value for key, value in (job.get("metadata") or {}).items() if key in job_kinds.METADATA}
+    keys = {key: value for key, value in (job.get("spec") or {}).items() if key not in job_kinds.CONTROLS}
     return _layer({**metadata, **keys}, OriginKind.FILE, "spec")
 
 
@@ -65,3 +71,43 @@ def _layer(values: Mapping[str, Any], kind: OriginKind, place: str) -> Layer:
         else:
             raise UsageError(f"{key} is a mapping of names to values, not '{value}'.", hint=f"Write {key}={{...}}.")
     return layer
+
+
+LETTERS: Final = "bcdfghjklmnpqrstvwxz2456789"
+"""Kubernetes' alphabet for random suffixes. It has no vowels, so that no words result."""
+
+
+def resolve_job(
+    layers: Sequence[Layer], where: Where, *, name_suffix: str = "", under: Layer | None = None
+) -> Resolved:
+    """Return the job that layers describe. Raises UsageError or NotFound.
+
+    Args:
+        layers: Values of the job, weakest first.
+        where: Place of the job, whose namespace may share presets.
+        name_suffix: Suffix of a name that is generated from the program.
+        under: Values of another job, to use instead of the user's defaults.
+    """
+    weakest = under if under is not None else defaults_of(os.environ)
+    return resolve([weakest, *layers], _defaulting_context(name_suffix, where))
+
+
+def random_suffix() -> str:
+    """Return a random suffix for the name of a job."""
+    return "".join(secrets.choice(LETTERS) for _ in range(5))
+
+
+def _defaulting_context(name_suffix: str, where: Where, environ: Mapping[str, str] = os.environ) -> DefaultingContext:
+    said = environ.get(IMAGE_VARIABLE)
+    return DefaultingContext(
+        image=said or default_image(),
+        image_origin=Origin(OriginKind.ENVIRONMENT, f"${IMAGE_VARIABLE}") if said else DEFAULT,
+        name_suffix=name_suffix,
+        shared=lambda namespace: shared_by(where, namespace),
+    )
+
+
+def shared_by(where: Where, namespace: str | None = None) -> SharedPresets:
+    """Return the presets of the namespace; empty on this machine. Raises DdpError if the cluster cannot be read."""
+    at = dataclasses.replace(where.where, namespace=namespace or where.namespace)
+    return SharedPresets() if is_local(at) else cluster_of(at).shared_presets()

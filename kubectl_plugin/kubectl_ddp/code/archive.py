@@ -1,4 +1,4 @@
-"""Code shipped with a job: a script, or a directory as a reproducible archive.
+"""Code shipped with a job: a script, or a directory as a reproducible archive, without files that hold credentials.
 
 The same files result in the same digest, which names a job's code.
 """
@@ -10,17 +10,93 @@ import gzip
 import hashlib
 import io
 import os
+import re
 import tarfile
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from fnmatch import fnmatchcase
 from pathlib import Path, PurePosixPath
 from typing import Any, Final
 
-from kubectl_ddp.code import credentials, ignore
-from kubectl_ddp.code.credentials import holds_credentials
+from ddp_trainer.common.safe_text import holds_token
+from kubectl_ddp.code import ignore
 from kubectl_ddp.errors import UsageError, suggest_file
 from kubectl_ddp.kube.objects import Object
 from kubectl_ddp.util.text_table import pluralize
+
+LISTED_PATHS: Final = 5
+
+_NAMES: Final = (
+    *(".env", ".env.*", "*.env", ".envrc", ".netrc", "_netrc", ".pypirc", ".git-credentials", ".pgpass", ".my.cnf"),
+    *("id_rsa", "id_dsa", "id_ecdsa", "id_ed25519", "id_ecdsa_sk", "id_ed25519_sk", "*.ppk", ".htpasswd", ".boto"),
+    *(".s3cfg", ".dockercfg", ".dockerconfigjson", "kubeconfig", "*.kubeconfig", ".vault-token", ".databrickscfg"),
+    *("application_default_credentials.json", "credentials.tfrc.json", "kaggle.json", "*.p12", "*.pfx", "*.jks"),
+    *("*.keystore", "*.kdbx", "token.json", "secrets.json", "secrets.toml", "secrets.yaml", "secrets.yml"),
+    *("rclone.conf", ".passwd-s3fs", "*.tfstate", "*.tfstate.backup"),
+)
+"""Patterns of file names, in any directory."""
+_PATHS: Final = (
+    *(".aws/credentials", ".kube/config", ".ssh/*", "gcloud/*.db", "gcloud/legacy_credentials/*", ".azure/*.json"),
+    *("huggingface/token", ".huggingface/token", ".gnupg/*", "gh/hosts.yml", "wandb/settings"),
+)
+"""Patterns of paths, below directories of such names."""
+_EXAMPLES: Final = ("*.example", "*.sample", "*.template", "*.dist", "*.pub", "known_hosts", "*/known_hosts")
+
+_PRIVATE_KEY: Final = re.compile(
+    rb"(?:^|[\"'])[ \t]{0,16}-----BEGIN [A-Z0-9 ]{0,32}PRIVATE KEY(?: BLOCK)?-----\s{0,4}(?:\\+n)?[A-Za-z0-9+/]{2}",
+    re.MULTILINE,
+)
+_AWS: Final = re.compile(rb"aws_secret_access_key[\"']?[ \t]{0,8}[=:][ \t]{0,8}[\"']?[A-Za-z0-9/+]{30}")
+_KUBECONFIG: Final = re.compile(rb"client-key-data[\"']?:[ \t]{0,8}[\"']?[A-Za-z0-9+/=]{8}")
+_NPM: Final = re.compile(rb"_(?:authToken|auth|password)[ \t]{0,8}=[ \t]{0,8}(?!\$)[^\s]{4}")
+_DOCKER: Final = re.compile(rb"\"(?:auth|identitytoken)\"[ \t]{0,8}:[ \t]{0,8}\"[A-Za-z0-9+/=_.-]{4}")
+
+
+def holds_credentials(path: str, data: bytes) -> bool:
+    """Return whether a file contains credentials, by its path or its content.
+
+    >>> holds_credentials("conf/.env", b""), holds_credentials(".env.example", b""), holds_credentials("a.py", b"x = 1")
+    (True, False, False)
+    """
+    return _is_credential_name(path.lower()) or _is_inside(path.lower(), data)
+
+
+def reject_credentials(option: str, paths: Sequence[str]) -> None:
+    """Raise UsageError if there are any paths of files with credentials."""
+    if not paths:
+        return
+    named = ", ".join(f"'{path}'" for path in paths[:LISTED_PATHS])
+    more = f" and {len(paths) - LISTED_PATHS} more files" if len(paths) > LISTED_PATHS else ""
+    raise UsageError(
+        f"{option}: {named}{more} would travel in a ConfigMap, and look{'s' * (len(paths) == 1)} like credentials.",
+        hint=f"Name them in .ddpignore, or allow one with a line there, such as '!{paths[0].rpartition('/')[2]}'.",
+    )
+
+
+def _is_credential_name(path: str) -> bool:
+    name = path.rpartition("/")[2]
+    if _any(_EXAMPLES, (path, name)):
+        return False
+    return _any(_NAMES, (name,)) or any(fnmatchcase(f"/{path}", f"*/{pattern}") for pattern in _PATHS)
+
+
+def _any(patterns: Iterable[str], names: Iterable[str]) -> bool:
+    return any(fnmatchcase(name, pattern) for name in names for pattern in patterns)
+
+
+def _is_inside(path: str, data: bytes) -> bool:
+    if b"PRIVATE KEY" in data and _PRIVATE_KEY.search(data):
+        return True
+    if (b"aws_secret" in data or b"AWS_SECRET" in data) and _AWS.search(data.lower()):
+        return True
+    if b"client-key-data" in data and _KUBECONFIG.search(data):
+        return True
+    if holds_token(data.decode(errors="replace")):
+        return True
+    if path.endswith(".npmrc"):
+        return _NPM.search(data) is not None
+    return path.endswith(("docker/config.json", "docker-config.json")) and _DOCKER.search(data) is not None
+
 
 ARCHIVE: Final = "code.tar.gz"
 """Entry of the ConfigMap for a directory; it is unpacked before the pod's program starts."""
@@ -93,7 +169,7 @@ LARGEST_BYTES: Final = 8 * 2**20
 HOPELESS_BYTES: Final = 64 * 2**20
 """Maximum total size of the files in bytes. A larger directory is rejected without packing."""
 
-SHOWN: Final = 3
+LISTED_FILES: Final = 3
 """Number of largest files in the error message."""
 
 
@@ -140,7 +216,7 @@ def pack_script(script: Path, modules: Sequence[Path]) -> Code:
 def _archive(files: Sequence[_File], option: str, what: str) -> Code:
     if sum(file.size for file in files) > HOPELESS_BYTES:
         raise _too_large(what, files, None)
-    credentials.reject_credentials(option, [file.path for file in files if _holds_credentials(file)])
+    reject_credentials(option, [file.path for file in files if _holds_credentials(file)])
     data = gzip.compress(_build_archive(files), compresslevel=9, mtime=0)
     if len(data) > LARGEST_BYTES:
         raise _too_large(what, files, len(data))
@@ -227,7 +303,7 @@ def _build_archive(files: Sequence[_File]) -> bytes:
 
 
 def _too_large(what: str, files: Sequence[_File], packed: int | None) -> UsageError:
-    largest = sorted(files, key=lambda file: -file.size)[:SHOWN]
+    largest = sorted(files, key=lambda file: -file.size)[:LISTED_FILES]
     named = ", ".join(f"{file.path} ({_size(file.size)})" for file in largest)
     total = _size(sum(file.size for file in files))
     is_packed = f", {_size(packed)} when packed" if packed is not None else ""

@@ -8,8 +8,7 @@ from pathlib import Path, PurePath
 from typing import Final
 
 from kubectl_ddp.code import ignore
-from kubectl_ddp.code.archive import PART_BYTES, Code, pack_script
-from kubectl_ddp.code.credentials import holds_credentials, reject_credentials
+from kubectl_ddp.code.archive import PART_BYTES, Code, holds_credentials, pack_script, reject_credentials
 from kubectl_ddp.errors import NotFound, UsageError, suggest_file
 from kubectl_ddp.util.finding import Finding, warning
 from kubectl_ddp.util.process import location_flags, program

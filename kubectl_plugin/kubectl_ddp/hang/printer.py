@@ -8,8 +8,7 @@ from typing import Any, Final
 from ddp_trainer.common.hanging import lagging_ranks
 from kubectl_ddp.hang.analysis import HangReport
 from kubectl_ddp.hang.collector import RankReport
-from kubectl_ddp.status.job_tables import state_cell
-from kubectl_ddp.status.json_output import API_VERSION
+from kubectl_ddp.status.job_tables import API_VERSION, state_cell
 from kubectl_ddp.util.text_table import NOTHING, Cell, Style, Table, duration
 
 _MOST_ROWS: Final = 32

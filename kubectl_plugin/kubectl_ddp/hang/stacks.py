@@ -14,7 +14,7 @@ from kubectl_ddp.errors import DdpError
 from kubectl_ddp.hang.analysis import HangAnalysis, HangState, analyze
 from kubectl_ddp.hang.collector import HangSnapshot, PodReport, read
 from kubectl_ddp.kube.objects import Object, Snapshot
-from kubectl_ddp.render.runtime import words_in_pod
+from kubectl_ddp.render.pod import words_in_pod
 from kubectl_ddp.util.concurrency import map_concurrently
 
 MOST_PODS: Final = 4

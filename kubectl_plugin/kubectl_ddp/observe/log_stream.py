@@ -15,13 +15,11 @@ from typing import Any, Final
 
 from kubectl_ddp.backends.base import Backend
 from kubectl_ddp.errors import DdpError, NotFound, Unreachable, UsageError
-from kubectl_ddp.kube.objects import Object, Snapshot, main_status
-from kubectl_ddp.kube.timestamps import epoch, log_timestamp
+from kubectl_ddp.kube.objects import Object, Snapshot, epoch, log_timestamp, main_status
 from kubectl_ddp.status.job_state import TERMINAL, JobState, job_state
 from kubectl_ddp.status.termination_message import workers
 from kubectl_ddp.util.concurrency import THREAD_END_SECONDS, Stop, feed
-from kubectl_ddp.util.terminal import PREFIX
-from kubectl_ddp.util.text_table import format_ranges
+from kubectl_ddp.util.text_table import PREFIX, format_ranges
 
 _ERROR: Final = re.compile(
     r"\b(?:ERROR|CRITICAL|FATAL|Segmentation fault)\b"

@@ -17,7 +17,7 @@ from typing import Final
 from kubectl_ddp.backends.base import Backend
 from kubectl_ddp.errors import Cancelled, DdpError, NotFound, TimedOut, UsageError
 from kubectl_ddp.kube.objects import Snapshot
-from kubectl_ddp.observe.result_annotations import persist_result
+from kubectl_ddp.observe.job_results import persist_result
 from kubectl_ddp.observe.scrape import SCRAPE_SECONDS, LiveState, observe
 from kubectl_ddp.status.job_state import JobState, State, failure, job_state
 from kubectl_ddp.status.startup import EVENT_REASONS

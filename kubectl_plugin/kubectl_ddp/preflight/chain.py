@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from typing import Final
 
-from kubectl_ddp.preflight import controller, kueue, namespace_checks, resource_checks
+from kubectl_ddp.preflight import controllers, namespace_checks, resources
 from kubectl_ddp.preflight.env_rules import environment_findings
 from kubectl_ddp.preflight.model import Check, PreflightFacts, Subject, read
 from kubectl_ddp.spec import rules
@@ -57,14 +57,14 @@ OF_THE_JOB: Final[Sequence[Check]] = (
 OF_THE_CLUSTER: Final[Sequence[Check]] = (
     Check(RIGHTS, ("rights",), it_is_allowed),
     Check("server", ("refused",), server_takes_it),
-    Check("machines", ("nodes",), resource_checks.check_machines),
-    Check("gang", ("has_scheduling_group",), resource_checks.reaches_pods),
-    Check("queue", ("local_queues",), kueue.check_local_queue),
-    Check("queue", ("queue_priority",), kueue.check_priority_class),
-    Check("admission", ("frameworks",), kueue.check_engine_integration),
-    Check("queue", ("local_queues", "pending"), kueue.check_pending_jobs),
-    Check("controller", ("controller",), controller.check_controller),
-    Check("quota", ("quotas",), resource_checks.check_resource_quota),
+    Check("machines", ("nodes",), resources.check_machines),
+    Check("gang", ("has_scheduling_group",), resources.reaches_pods),
+    Check("queue", ("local_queues",), controllers.check_local_queue),
+    Check("queue", ("queue_priority",), controllers.check_priority_class),
+    Check("admission", ("frameworks",), controllers.check_engine_integration),
+    Check("queue", ("local_queues", "pending"), controllers.check_pending_jobs),
+    Check("controller", ("controller",), controllers.check_controller),
+    Check("quota", ("quotas",), resources.check_resource_quota),
     Check("policies", ("policies",), namespace_checks.check_network_policies),
     Check("volumes", ("claims",), namespace_checks.check_volume_claims),
     Check("entries", ("secrets",), namespace_checks.check_secrets),

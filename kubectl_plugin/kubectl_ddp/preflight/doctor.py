@@ -12,7 +12,7 @@ from typing import Final
 from kubectl_ddp.engines import ENGINES, Operator
 from kubectl_ddp.kube.kueue_queue import KUEUE
 from kubectl_ddp.kube.objects import Object, holds
-from kubectl_ddp.preflight.controller import CONTROLLER_SELECTOR, controller_trouble, fix_of, managing_pods
+from kubectl_ddp.preflight.controllers import CONTROLLER_SELECTOR, controller_trouble, fix_of, managing_pods
 from kubectl_ddp.rbac.rights import KINDS, OWN, SECTIONS, Kind, Need, Right, needs, summarize_permissions
 from kubectl_ddp.util.finding import Finding, Severity, error, ok, warning
 from kubectl_ddp.values.program import Gang

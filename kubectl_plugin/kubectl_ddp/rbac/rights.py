@@ -13,7 +13,7 @@ from typing import Any, Final, Self
 
 from ddp_trainer.common.constants import GROUP
 from kubectl_ddp.engines import ENGINES, RUNTIMES
-from kubectl_ddp.kube import ddpjob
+from kubectl_ddp.kube import job_kinds
 from kubectl_ddp.kube.objects import Object
 from kubectl_ddp.util.yaml_text import read_yaml
 
@@ -130,7 +130,7 @@ class Need:
 JOBS: Final = tuple(engine.collection for engine in ENGINES.values())
 """Kinds of the job objects, one per engine."""
 
-DDPJOBS: Final = (GROUP, ddpjob.PLURAL)
+DDPJOBS: Final = (GROUP, job_kinds.PLURAL)
 """Kind of which one object is a job."""
 
 COMPANIONS: Final = (

@@ -12,7 +12,7 @@ from typing import Any, Final
 
 from ddp_trainer.common.constants import Exit
 from kubectl_ddp.fabrics.catalog import Target
-from kubectl_ddp.render import runtime
+from kubectl_ddp.render import pod
 from kubectl_ddp.render.pod import literal
 from kubectl_ddp.spec.fabric import object_entries
 from kubectl_ddp.spec.model import JobSpec
@@ -34,7 +34,7 @@ def fabric_view(spec: JobSpec, *, is_local: bool) -> dict[str, Any]:
     claims = [*added.get(Target.CLAIM, ()), *([CHANNEL] if added.get(Target.COMPUTE_DOMAIN) else ())]
     load = list(added.get(Target.LOAD, {}).values())
     libraries = list(added.get(Target.LIBRARY_PATH, {}).values())
-    launch = runtime.command(spec, runtime.LAUNCH, is_local=is_local)
+    launch = pod.command(spec, pod.LAUNCH, is_local=is_local)
     return {
         "fabric_annotations": {} if is_local else added[Target.ANNOTATION] | _network_annotations(spec),
         "fabric_resources": added.get(Target.RESOURCE, {}),
@@ -72,7 +72,7 @@ def _shell(spec: JobSpec, load: Sequence[str], libraries: Sequence[str]) -> list
         lines.append(f'kept="$(declare -p {" ".join(names)})"' if names else "kept=")
         lines += [source_script(path) for path in load]
         lines.append('eval "$kept"')
-    return ["bash", "-c", literal("\n".join([*lines, 'exec "$@"'])), runtime.LAUNCHER]
+    return ["bash", "-c", literal("\n".join([*lines, 'exec "$@"'])), pod.LAUNCHER]
 
 
 def _before_the_rest(name: str, directories: Sequence[str]) -> str:

@@ -19,7 +19,7 @@ from kubectl_ddp.engines import DEFAULT_ENGINE, ENGINES, Engine, EngineKind
 from kubectl_ddp.errors import UsageError
 from kubectl_ddp.kube import job_kinds
 from kubectl_ddp.kube.objects import Object
-from kubectl_ddp.render import launch, metadata, network, pod, pod_template
+from kubectl_ddp.render import metadata, network, pod, pod_template
 from kubectl_ddp.render.metadata import NATIVE_VERSIONS
 from kubectl_ddp.spec.model import JobSpec
 from kubectl_ddp.spec.rules import is_kueue_managed, starting_pod_count
@@ -123,9 +123,9 @@ def render(
     view |= pod.pod_view(spec, run_id, is_local=site is Site.LOCAL) | pod.volumes_view(
         spec, is_local=site is Site.LOCAL
     )
-    view |= launch.launch_view(spec, run_id, engine, is_local=site is Site.LOCAL)
+    view |= pod.launch_view(spec, run_id, engine, is_local=site is Site.LOCAL)
     view |= network.fabric_view(spec, is_local=site is Site.LOCAL)
-    view |= launch.failures_view(spec, engine.container) | network.network_view(spec, api_servers)
+    view |= pod.failures_view(spec, engine.container) | network.network_view(spec, api_servers)
     view |= secret_view(spec.name, run_id, run_secret or new_secret())
     pod_labels = view["selector"](constants.Role.WORKER) | {constants.Label.RUN_ID: run_id}
     view |= pod.placement_view(spec, pod_labels, view["node_labels"])

@@ -1,18 +1,100 @@
-"""Pod templates: command lines, environment, resources, security, additional volumes, node labels and topology."""
+"""Pod templates: command lines, environment, resources, security, additional volumes, node labels and topology.
+
+The launcher of a worker is ``ddp-launch`` with the store of the job, or torchrun of the image. On every engine a lost
+pod is replaced, and a failed program fails the job.
+
+The target ``runtime`` of the Dockerfile makes the runtime image: the launcher, without an interpreter, for pods whose
+own image does not hold it. :func:`command` returns the words that start the launcher, and :func:`runtime_view` the
+volume that holds it.
+"""
 
 from __future__ import annotations
 
+import zlib
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict
+from pathlib import PurePosixPath
 from typing import Any, Final
 
-from ddp_trainer.common.constants import GROUP, LOG_PREFIX, SECRET_KEY, CheckpointScope, Env, Path, Port
-from kubectl_ddp.render import runtime
+from ddp_trainer.common.constants import GROUP, LOG_PREFIX, SECRET_KEY, CheckpointScope, Env, Exit, Path, Port
+from kubectl_ddp.engines import EngineKind
+from kubectl_ddp.kube import job_kinds
+from kubectl_ddp.kube.objects import Object
 from kubectl_ddp.spec.model import JobSpec
 from kubectl_ddp.spec.rules import REQUIRED
 from kubectl_ddp.values.parsers import EnvSource, Toleration
-from kubectl_ddp.values.pod import GPU_PRODUCT, NONE, Placement, PullPolicy
-from kubectl_ddp.values.volumes import Mount, VolumeSource
+from kubectl_ddp.values.pod import GPU_PRODUCT, NONE, Mount, Placement, PullPolicy, RuntimeMount, VolumeSource
+from kubectl_ddp.values.program import Command, Module, Script
+
+LAUNCH: Final = "launch"
+STORE: Final = "store"
+LAUNCHER: Final = "ddp-launch"
+"""Console script of an image that holds the launcher."""
+TORCHRUN_HOOKS: Final = "ddp_trainer/launch/in_worker/python_path"
+"""Directory of the runtime whose ``sitecustomize`` counts the steps of a rank."""
+TORCHRUN: Final = f"""\
+import os, runpy, subprocess, sys
+from torch.distributed.elastic.multiprocessing import SignalException
+from torch.distributed.elastic.rendezvous import RendezvousError
+if "{Env.METRICS_DIR}" in os.environ:
+    subprocess.Popen([sys.executable, "{Path.RUNTIME}", "aggregate"])
+    paths = os.environ.get("PYTHONPATH"), "{Path.RUNTIME}/{TORCHRUN_HOOKS}", "{Path.RUNTIME}"
+    os.environ["PYTHONPATH"] = os.pathsep.join(path for path in paths if path)
+try:
+    runpy.run_module(sys.argv.pop(1), run_name="__main__", alter_sys=True)
+except SignalException as stop:
+    sys.exit({Exit.SIGNAL_BASE:d} + stop.sigval)
+except RendezvousError as lost:
+    print("torchrun:", repr(lost), file=sys.stderr)
+    sys.exit({Exit.RENDEZVOUS_LOST:d})
+"""
+"""Program that runs torchrun. torchrun exits with 1 also where its pod was stopped or has lost worker 0, and engines
+would then end the job. Where the runtime is mounted, it also serves the metrics of the ranks.
+"""
+PYTHON3: Final = "python3"
+RUNTIME_VOLUME: Final = "runtime"
+_TOOLS: Final = "/copy"
+"""Directory of the runtime image with a program that copies, and its libraries."""
+COPY: Final = (
+    *(f"{_TOOLS}/ld.so", "--library-path", _TOOLS, f"{_TOOLS}/cp"),
+    *("--recursive", "/__main__.py", "/ddp_trainer", str(Path.RUNTIME)),
+)
+
+
+def interpreter(spec: JobSpec) -> str:
+    """Return the Python of the job's image. Images of others often have no ``python``."""
+    return spec.python or (PYTHON3 if spec.runtime_image or spec.uses_torchrun else "python")
+
+
+def command(spec: JobSpec, name: str, *, is_local: bool) -> list[str]:
+    """Return the words that start a command of ``ddp_trainer``, or the launcher of the job, in a pod."""
+    if name == LAUNCH and spec.uses_torchrun:
+        return ["python" if is_local else interpreter(spec), "-c", TORCHRUN, "torch.distributed.run"]
+    if spec.runtime_image and not is_local:
+        return [interpreter(spec), str(Path.RUNTIME), name]
+    if name == LAUNCH and (spec.python is None or is_local):
+        return [LAUNCHER]
+    return ["python" if is_local else interpreter(spec), "-m", "ddp_trainer", name]
+
+
+def words_in_pod(job: Object, name: str) -> tuple[str, ...]:
+    """Return the words that start a command of ``ddp_trainer`` in a running pod; empty if the pod's image holds it."""
+    spec = job_kinds.submitted_spec(job)
+    return (str(spec.get("python") or PYTHON3), str(Path.RUNTIME), name) if spec.get("runtimeImage") else ()
+
+
+def runtime_view(spec: JobSpec, pull_policy: PullPolicy, *, is_local: bool) -> dict[str, Any]:
+    """Return the values for the templates: volume and mount of the runtime image, and the container that copies it."""
+    image = None if is_local else spec.runtime_image
+    is_copied = image is not None and spec.runtime_mount is not RuntimeMount.IMAGE
+    source = {"emptyDir": {}} if is_copied else {"image": {"reference": image, "pullPolicy": pull_policy.value}}
+    return {
+        "store_command": command(spec, STORE, is_local=is_local),
+        "runtime_copy": COPY if is_copied else None,
+        "runtime_volume": {"name": RUNTIME_VOLUME, **source} if image else None,
+        "runtime_mount": {"name": RUNTIME_VOLUME, "mountPath": str(Path.RUNTIME)},
+    }
+
 
 READABLE_BY_GROUP: Final = 0o440
 """Mode of a Secret's files: readable by the pod's group."""
@@ -117,14 +199,14 @@ def _pod_security(spec: JobSpec) -> dict[str, Any]:
 def pod_view(spec: JobSpec, run_id: str, *, is_local: bool) -> dict[str, Any]:
     """Return the pod settings for the templates."""
     pull_policy = spec.image_pull_policy or PullPolicy.IF_NOT_PRESENT
-    return runtime.runtime_view(spec, pull_policy, is_local=is_local) | {
+    return runtime_view(spec, pull_policy, is_local=is_local) | {
         "worker_env": _worker_environment(spec, run_id, is_local=is_local),
         "store_env": [*_identity(spec, run_id), _variable("PYTHONUNBUFFERED", "1")],
         "env_from": [] if is_local else [_source(source) for source in spec.env_from],
         "resources": _resources(spec),
         "unpack_resources": {"cpu": str(spec.cpu), "memory": str(spec.memory)},
         "more_inits": [] if is_local or spec.requirements is None else [_install(spec, pull_policy)],
-        "unpack_command": ["python" if is_local else runtime.interpreter(spec), *UNPACK],
+        "unpack_command": ["python" if is_local else interpreter(spec), *UNPACK],
         "tolerations": [_toleration(toleration) for toleration in spec.tolerations],
         "store_selector": {key: value for key, value in spec.node_selector.items() if key.startswith(PLACE_LABELS)},
         "node_loss": _node_loss,
@@ -198,7 +280,7 @@ def _install(spec: JobSpec, pull_policy: PullPolicy) -> dict[str, Any]:
     """Return the init container that installs the requirements, with the user's variables, such as pip's own."""
     mounts = [{"name": "scratch", "mountPath": str(Path.SCRATCH)}, *volumes_view(spec, is_local=False)["more_mounts"]]
     if spec.runtime_image:
-        mounts.append({"name": runtime.VOLUME, "mountPath": str(Path.RUNTIME), "readOnly": True})
+        mounts.append({"name": RUNTIME_VOLUME, "mountPath": str(Path.RUNTIME), "readOnly": True})
     sizes = {"cpu": str(spec.cpu), "memory": str(spec.memory)}
     more = {"envFrom": [_source(source) for source in spec.env_from]} if spec.env_from else {}
     variables = [
@@ -210,7 +292,7 @@ def _install(spec: JobSpec, pull_policy: PullPolicy) -> dict[str, Any]:
         "name": "install-packages",
         "image": spec.image,
         "imagePullPolicy": pull_policy.value,
-        "command": runtime.command(spec, "install", is_local=False),
+        "command": command(spec, "install", is_local=False),
         "env": variables,
         **more,
         "resources": {"requests": sizes, "limits": sizes},
@@ -340,3 +422,89 @@ def _spread(spec: JobSpec, pod_labels: Mapping[str, str]) -> list[dict[str, Any]
         for wish in spec.topology
         if wish.placement is Placement.SPREAD
     ]
+
+
+LARGEST_LIMIT: Final = 2**31 - 1
+
+
+def failures_view(spec: JobSpec, container: str) -> dict[str, Any]:
+    """Return the failure settings for the templates."""
+    return {"backoff_limit": backoff_limit(spec), "pod_failure_policy": pod_failure_policy(container)}
+
+
+def backoff_limit(spec: JobSpec) -> int:
+    """Return the number of lost pods that a job survives; an incident that affects every node counts once per node."""
+    return min(LARGEST_LIMIT, spec.largest_pod_count * max(1, spec.max_restarts))
+
+
+def pod_failure_policy(container: str) -> dict[str, Any]:
+    """Return the exit code rules as a batch/v1 pod failure policy; the operator's ``ExitCode`` is equivalent.
+
+    A pod that was evicted, preempted or removed from its node does not count, whatever its exit code. Codes from 128
+    count, and the pod is replaced.
+    """
+    permanent = list(range(1, Exit.SIGNAL_BASE))
+    return {
+        "rules": [
+            {"action": "Ignore", "onPodConditions": [{"type": "DisruptionTarget", "status": "True"}]},
+            {
+                "action": "FailJob",
+                "onExitCodes": {"containerName": container, "operator": "In", "values": permanent},
+            },
+        ]
+    }
+
+
+START_SECONDS: Final = 600
+"""Longest wait of torchrun's nodes for worker 0, as for the other nodes of the group. torch's default is 60."""
+TORCHRUN_FLAGS: Final = (
+    f"--rdzv-conf=read_timeout={START_SECONDS},join_timeout={START_SECONDS}",
+    f"--local-addr=$({Env.POD_IP})",
+)
+"""Flags of torchrun alone. Peers reach a node by its address, since not every engine gives pods a name in DNS."""
+_LOCAL_PORTS: Final = range(20000, 28000)
+"""Ports of torchrun's store on this machine, where it listens at all addresses: every run has another one."""
+
+
+def launch_view(spec: JobSpec, run_id: str, engine: EngineKind, *, is_local: bool) -> dict[str, Any]:
+    """Return the arguments of launcher and store, and the place of the rendezvous, for the templates."""
+    store = f"{spec.name}-store"
+    store_port = Port.LOCAL_RENDEZVOUS if is_local else Port.RENDEZVOUS
+    if spec.uses_torchrun:
+        host, port = engine.first_host(spec.name), _local_port(run_id) if is_local else Port.RENDEZVOUS
+        backend, flags = "c10d", [*TORCHRUN_FLAGS]
+    else:
+        host, port = store, store_port
+        backend, flags = "ddp", [f"--log-line-prefix-template={LOG_PREFIX}"]
+    arguments = [
+        f"--nnodes={spec.nnodes.minimum}:{spec.nnodes.maximum}",
+        f"--nproc-per-node={spec.nproc}",
+        f"--rdzv-backend={backend}",
+        f"--rdzv-endpoint={host}:{port:d}",
+        f"--rdzv-id={run_id}",
+        f"--max-restarts={spec.max_restarts}",
+        "--tee=3",
+        *flags,
+    ]
+    return {
+        "launch_arguments": [*arguments, *map(literal, _program(spec, is_local=is_local))],
+        "store_arguments": ["--port", f"{store_port:d}"],
+        "names": {"store": store, "rendezvous": host},
+    }
+
+
+def _local_port(run_id: str) -> int:
+    return _LOCAL_PORTS[zlib.crc32(run_id.encode()) % len(_LOCAL_PORTS)]
+
+
+def _program(spec: JobSpec, *, is_local: bool) -> list[str]:
+    match spec.program:
+        case Script(path) if spec.code is not None or spec.code_claim is not None:
+            start = [str(PurePosixPath(Path.CODE) / path)]
+        case Script(path):
+            start = [path if is_local else str(PurePosixPath(Path.CODE) / PurePosixPath(path).name)]
+        case Module(name):
+            start = ["-m", name]
+        case Command(words):
+            start = ["--no-python", *words]
+    return [*start, *spec.args]

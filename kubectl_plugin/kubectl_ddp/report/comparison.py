@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any
 
-from kubectl_ddp.observe.job_history import JobRecord
-from kubectl_ddp.status.run_summary import restart_count
+from kubectl_ddp.observe.job_results import JobRecord
+from kubectl_ddp.status.termination_message import restart_count
 from kubectl_ddp.util.text_table import NOTHING, Cell, Table, count, duration, number
 
 

@@ -16,11 +16,9 @@ from typing import Any, Final
 import jinja2
 from markupsafe import Markup
 
-from kubectl_ddp.report.compose import Report
-from kubectl_ddp.report.event_marks import SHAPES, mark_events
-from kubectl_ddp.report.heatmap_png import STOPS
-from kubectl_ddp.report.plot_data import GROUPS, STYLE_OF, Heatmap, Plot, build_plots, heatmap
-from kubectl_ddp.report.scale import clock, duration, format_number, since, time_ticks
+from kubectl_ddp.report.draw import STOPS, clock, duration, format_number, since, time_ticks
+from kubectl_ddp.report.job_report import Report
+from kubectl_ddp.report.plot_data import GROUPS, SHAPES, STYLE_OF, Heatmap, Plot, build_plots, heatmap, mark_events
 from kubectl_ddp.report.time_series import LOST, RankHistory
 from kubectl_ddp.status.describe import progress_text, resizes_text, restart_causes, restarts_text, startup_text
 from kubectl_ddp.status.job_state import State

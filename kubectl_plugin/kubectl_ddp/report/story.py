@@ -6,11 +6,10 @@ from collections.abc import Iterator, Sequence
 from typing import Final
 
 from ddp_trainer.common.constants import FailureReason
-from kubectl_ddp.report.failures import WorkerFailure
-from kubectl_ddp.report.scale import duration, moment
-from kubectl_ddp.report.time_series import JobTimeSeries, Kind
+from kubectl_ddp.report.draw import duration, moment
+from kubectl_ddp.report.time_series import JobTimeSeries, Kind, WorkerFailure
 from kubectl_ddp.status.job_state import FirstError, JobState, State
-from kubectl_ddp.status.run_summary import resize_count, restart_count
+from kubectl_ddp.status.termination_message import resize_count, restart_count
 from kubectl_ddp.util.text_table import pluralize
 
 MOST_SENTENCES: Final = 3

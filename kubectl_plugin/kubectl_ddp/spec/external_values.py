@@ -14,9 +14,8 @@ from pathlib import Path
 from typing import Any, Final, TypeAlias
 
 from kubectl_ddp.errors import DdpError, UsageError, suggest_known
-from kubectl_ddp.spec.fields import FIELDS, FILE_KEYS, IDENTITY_KEYS, PRESET
+from kubectl_ddp.spec.fields import FIELDS, FILE_KEYS, IDENTITY_KEYS, PRESET, Preset, Setting
 from kubectl_ddp.spec.job_key import Given, Layer, Origin, OriginKind
-from kubectl_ddp.spec.presets import Preset, Setting
 from kubectl_ddp.values.parsers import Raw, text
 from kubectl_ddp.values.quantity import BadValue
 

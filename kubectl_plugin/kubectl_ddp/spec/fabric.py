@@ -6,8 +6,19 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, Final
 
 from kubectl_ddp.errors import UsageError
-from kubectl_ddp.fabrics.catalog import NONE, FabricRequirement, FabricValue, Profile, Target, profiles
-from kubectl_ddp.fabrics.choice import NodeFacts, choose, effective_entries, nccl_of, too_new
+from kubectl_ddp.fabrics.catalog import (
+    NONE,
+    FabricRequirement,
+    FabricValue,
+    NodeFacts,
+    Profile,
+    Target,
+    choose,
+    effective_entries,
+    nccl_of,
+    profiles,
+    too_new,
+)
 from kubectl_ddp.spec.job_key import Given, Layer, Origin, OriginKind
 from kubectl_ddp.spec.model import JobSpec
 from kubectl_ddp.util.finding import Finding, warning

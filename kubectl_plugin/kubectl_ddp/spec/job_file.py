@@ -15,8 +15,8 @@ from typing import Final
 import yaml
 
 from kubectl_ddp.errors import NotFound, UsageError, suggest_file, suggest_known
-from kubectl_ddp.kube import ddpjob
-from kubectl_ddp.kube.ddpjob import HEADER, KUBECTLS, METADATA
+from kubectl_ddp.kube import job_kinds
+from kubectl_ddp.kube.job_kinds import HEADER, KUBECTLS, METADATA
 from kubectl_ddp.spec.fields import FILE_KEYS, PROGRAM_KEYS
 from kubectl_ddp.spec.job_key import Given, Layer, Origin, OriginKind
 from kubectl_ddp.spec.serialization import HEADER as EARLIER_HEADER
@@ -119,7 +119,7 @@ def _root(file: JobFile) -> yaml.MappingNode:
         holds = {0: "nothing", 1: "no map of keys"}.get(len(documents), f"{len(documents)} documents")
         raise UsageError(
             f"{file.name} holds {holds} where one job is expected.",
-            hint=f"Begin with 'apiVersion: {ddpjob.API_VERSION}'.",
+            hint=f"Begin with 'apiVersion: {job_kinds.API_VERSION}'.",
         )
     return documents[0]
 
@@ -151,8 +151,8 @@ def _word(entries: Entries, key: str) -> str:
 
 def _keys_of_the_earlier_form(file: JobFile, entries: Entries, warn: Callable[[str], None]) -> Iterator[Entry]:
     warn(
-        f"{file.name} has the form before 'kind: {ddpjob.KIND}', which 'kubectl apply' does not accept. "
-        f"Begin it with 'apiVersion: {ddpjob.API_VERSION}', and move name to metadata and all other keys to spec."
+        f"{file.name} has the form before 'kind: {job_kinds.KIND}', which 'kubectl apply' does not accept. "
+        f"Begin it with 'apiVersion: {job_kinds.API_VERSION}', and move name to metadata and all other keys to spec."
     )
     yield from ((key, *nodes) for key, nodes in entries.items() if key not in EARLIER_HEADER)
 
@@ -164,7 +164,7 @@ def _keys(file: JobFile, entries: Entries, warn: Callable[[str], None]) -> Itera
             continue
         if part not in {"metadata", "spec"}:
             hint = "Write it below spec." if part in FILE_KEYS else "A job file has metadata and spec."
-            raise UsageError(f"{file.line(node)}: a {ddpjob.KIND} has no key '{part}'.", hint=hint)
+            raise UsageError(f"{file.line(node)}: a {job_kinds.KIND} has no key '{part}'.", hint=hint)
         if not isinstance(value, yaml.MappingNode):
             raise UsageError(f"{file.line(value)}: {part} is a map.", hint="Write one 'KEY: value' per line below it.")
         for key, key_node, key_value in _entries(file, value):
@@ -177,7 +177,7 @@ def _keys(file: JobFile, entries: Entries, warn: Callable[[str], None]) -> Itera
 
 def _check_place(file: JobFile, part: str, key: str, node: yaml.Node) -> None:
     """Raise UsageError for a key of a job that is not in its part of the file, or only in an object of a cluster."""
-    if part == "spec" and key in ddpjob.CONTROLS:
+    if part == "spec" and key in job_kinds.CONTROLS:
         raise UsageError(
             f"{file.line(node)}: {key} is of an object in a cluster.",
             hint="Leave it out, and use 'kubectl ddp suspend' or 'scale'; or create the job with 'kubectl apply'.",

@@ -29,11 +29,22 @@ from kubectl_ddp.spec.job_key import Completion, Group, declares_keys, field_of,
 from kubectl_ddp.values import parsers as v
 from kubectl_ddp.values.network_peers import DEFAULT, MONITORING, DnsServer, Reader
 from kubectl_ddp.values.parsers import Egress, EnvSource, SecretKey, Toleration, text_schema
-from kubectl_ddp.values.pod import AFFINITY, MIG_PROFILE, POD_TEMPLATE, PullPolicy, Rdma, RuntimeMount, Topology, UnixId
+from kubectl_ddp.values.pod import (
+    AFFINITY,
+    MIG_PROFILE,
+    POD_TEMPLATE,
+    CodeClaim,
+    Mount,
+    PullPolicy,
+    Rdma,
+    RuntimeMount,
+    SecretFiles,
+    Topology,
+    UnixId,
+)
 from kubectl_ddp.values.program import SCHEMA as REQUIREMENTS
 from kubectl_ddp.values.program import Gang, Launcher, Program, QueueResize, parse_requirements
 from kubectl_ddp.values.quantity import DURATION, BadValue, Cpu, Memory, NodeRange, parse_seconds
-from kubectl_ddp.values.volumes import CodeClaim, Mount, SecretFiles
 
 
 def parse_fabric(name: str) -> str:

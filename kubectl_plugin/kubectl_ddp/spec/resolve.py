@@ -14,11 +14,10 @@ from kubectl_ddp.errors import DdpError, UsageError, suggest_close_match, sugges
 from kubectl_ddp.fabrics.catalog import AUTO
 from kubectl_ddp.spec import fabric
 from kubectl_ddp.spec.external_values import Shared, SharedPresets, nothing_shared
-from kubectl_ddp.spec.fields import DEFAULTS, FIELDS, FILE_KEYS, PRESET, PROGRAM_KEYS
+from kubectl_ddp.spec.fields import DEFAULTS, FIELDS, FILE_KEYS, PRESET, PRESETS, PROGRAM_KEYS, Preset
 from kubectl_ddp.spec.job_key import Given, Layer, Origin, OriginKind
 from kubectl_ddp.spec.launcher_command import take_over
 from kubectl_ddp.spec.model import JobSpec
-from kubectl_ddp.spec.presets import PRESETS, Preset
 from kubectl_ddp.spec.rules import checked, warnings
 from kubectl_ddp.spec.serialization import make_program, spec_to_dict
 from kubectl_ddp.util.finding import Finding

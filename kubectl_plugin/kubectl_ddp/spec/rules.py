@@ -1,4 +1,8 @@
-"""Consistency rules between the fields of a job, its queue and gang included, and warnings about doubtful values."""
+"""Consistency rules between the fields of a job, its queue and gang included, and warnings about doubtful values.
+
+Plain-text secrets are detected by the name or form of a variable, and among the arguments. Everyone who may read the
+job, its pods or its annotations could read such a secret. The warnings never contain the value.
+"""
 
 from __future__ import annotations
 
@@ -8,21 +12,62 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import PurePath
 from typing import Final
 
-from ddp_trainer.common.constants import GROUP, NAME_LENGTH, SWITCHES, Env
+from ddp_trainer.common.constants import CREDENTIALS, GROUP, NAME_LENGTH, SWITCHES, Env
 from kubectl_ddp.engines import ENGINES, Engine
 from kubectl_ddp.errors import UsageError
 from kubectl_ddp.spec import fabric, layout
 from kubectl_ddp.spec.launcher_command import LAUNCHERS
 from kubectl_ddp.spec.model import JobSpec
-from kubectl_ddp.spec.plaintext_secrets import in_clear
 from kubectl_ddp.spec.torchrun import torchrun_has_the_keys
 from kubectl_ddp.spec.trainer_arguments import invalid_options, last_flag_value, runs_the_trainer
 from kubectl_ddp.util.finding import Finding, warning
 from kubectl_ddp.util.text_table import pluralize
-from kubectl_ddp.values import volumes
+from kubectl_ddp.values import pod
 from kubectl_ddp.values.parsers import Egress
 from kubectl_ddp.values.pod import GPU_PRODUCT, Placement
 from kubectl_ddp.values.program import Command, Gang, Module, QueueResize, Script
+
+VARIABLE: Final = re.compile(
+    r"(TOKEN|SECRET|PASSWORD|PASSWD|PASSPHRASE|CREDENTIAL|API_?KEY|ACCESS_?KEY|PRIVATE_?KEY)S?(_ID)?$", re.IGNORECASE
+)
+"""Pattern of variable names that denote a secret."""
+FLAG: Final = re.compile(
+    r"(?i)^--?([a-z0-9]+[-_])*(password|passwd|passphrase|secret|api[-_]?key|access[-_]?key|private[-_]?key|"
+    r"(hf|hub|auth|access|api|bearer|github|gitlab|wandb|refresh)[-_]?token)$"
+)
+"""Pattern of flags that take a secret. A tokenizer's ``--pad-token`` does not match."""
+FORM: Final = re.compile(CREDENTIALS)
+HARMLESS: Final = re.compile(r"(?i)\d{1,9}|true|false|none|null|/[\w./-]*|")
+"""Pattern of values that are never secrets, whatever the name: MAX_TOKENS is a number, and HF_TOKEN_PATH a file."""
+AS_VARIABLE: Final = "--secret-env NAME=SECRET:KEY"
+
+
+def in_clear(spec: JobSpec) -> Iterator[Finding]:
+    """Yield a warning for each secret in plain text."""
+    for name, value in spec.env.items():
+        if FORM.search(value) or (VARIABLE.search(name) and not HARMLESS.fullmatch(value)):
+            yield warning(
+                f"The value of {name} looks like a secret, and everyone who may read the job can read it.",
+                f"Keep it in a Secret: --secret-env {name}=SECRET:KEY.",
+            )
+    words = [*(spec.program.words if isinstance(spec.program, Command) else ()), *spec.args]
+    for where in dict.fromkeys(_secrets_in_args(words)):
+        yield warning(
+            f"{where} looks like a secret, and everyone who may read the job can read it.",
+            f"Keep it in a Secret, give it to the pods with {AS_VARIABLE}, and read the variable.",
+        )
+
+
+def _secrets_in_args(words: list[str]) -> Iterator[str]:
+    for number, (before, word) in enumerate(itertools.pairwise(["", *words]), start=1):
+        flag, equals, value = word.partition("=")
+        if equals and FLAG.match(flag) and not HARMLESS.fullmatch(value):
+            yield f"The value of {flag}"
+        elif FLAG.match(before) and not word.startswith("-") and not HARMLESS.fullmatch(word):
+            yield f"The value of {before}"
+        elif FORM.search(word):
+            yield f"Word {number} of the program"
+
 
 OF_KUEUE: Final = frozenset({Gang.NONE, Gang.AUTO, Gang.KUEUE, Gang.NATIVE})
 """Gangs with which a queue is one of Kueue's; Volcano and KAI have their own queues."""
@@ -358,7 +403,7 @@ def _mount_paths_are_free(spec: JobSpec) -> None:
 
 def check_mount_path(path: str, volume: str = "") -> None:
     """Check that a mount is not in the way of the job's own. Raises UsageError."""
-    for taken in volumes.RESERVED_PATHS:
+    for taken in pod.RESERVED_PATHS:
         if path == taken or path.startswith(f"{taken}/"):
             raise UsageError(
                 f"The mount '{volume or path}' is in the way of {taken}, which every job has.",
@@ -367,7 +412,7 @@ def check_mount_path(path: str, volume: str = "") -> None:
 
 
 def _mount_paths(spec: JobSpec) -> Iterator[tuple[str, str]]:
-    mounted: Sequence[volumes.Mount | volumes.SecretFiles] = (*spec.mounts, *spec.secrets)
+    mounted: Sequence[pod.Mount | pod.SecretFiles] = (*spec.mounts, *spec.secrets)
     for volume in mounted:
         yield str(volume), volume.path
 

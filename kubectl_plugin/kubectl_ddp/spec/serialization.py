@@ -9,7 +9,7 @@ from typing import Any, Final
 
 from ddp_trainer.common.constants import GROUP
 from kubectl_ddp.errors import UsageError
-from kubectl_ddp.kube import ddpjob
+from kubectl_ddp.kube import job_kinds
 from kubectl_ddp.kube.objects import Object
 from kubectl_ddp.spec.fields import FIELDS, PROGRAM_KEYS
 from kubectl_ddp.spec.model import JobSpec
@@ -44,9 +44,9 @@ def spec_to_dict(spec: JobSpec) -> dict[str, Raw]:
 
 def to_ddpjob(spec: JobSpec) -> Object:
     """Return ``spec`` as a DDPJob. Its namespace is that of the request which creates it."""
-    elsewhere = (*HEADER, *ddpjob.METADATA)
+    elsewhere = (*HEADER, *job_kinds.METADATA)
     keys = {key: value for key, value in spec_to_dict(spec).items() if key not in elsewhere}
-    return {**ddpjob.HEADER, "metadata": {"name": spec.name}, "spec": keys}
+    return {**job_kinds.HEADER, "metadata": {"name": spec.name}, "spec": keys}
 
 
 def spec_from_dict(document: Mapping[str, Raw]) -> JobSpec:

@@ -10,9 +10,9 @@ from ddp_trainer.common.constants import RestartCause
 from kubectl_ddp.kube.objects import Queued
 from kubectl_ddp.status.job_state import JobState
 from kubectl_ddp.status.job_tables import bounds, granted_text, state_cell
-from kubectl_ddp.status.outside_nodes import overdue
-from kubectl_ddp.status.run_summary import resize_count, restart_count
+from kubectl_ddp.status.rank_status import overdue
 from kubectl_ddp.status.startup import Startup
+from kubectl_ddp.status.termination_message import resize_count, restart_count
 from kubectl_ddp.util.text_table import NOTHING, Style, duration, number, percent, pluralize
 
 

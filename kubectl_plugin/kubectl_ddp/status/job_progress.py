@@ -1,17 +1,178 @@
-"""Progress of a job: steps, speed, goodput and size of the group, from the metrics of its pods and its summary."""
+"""Progress of a job: steps, speed, goodput and size of the group, from its pods, its summary and its annotations.
+
+Pods may be gone. Commands keep the start in an annotation as soon as it is over, and start time, restarts and steps
+before they suspend the job (:mod:`kubectl_ddp.observe.job_results`).
+"""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
-from typing import Any, Final
+import json
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from dataclasses import asdict, dataclass, field
+from typing import Any, Final, Self
 
 from ddp_trainer.common import goodput as definition
+from ddp_trainer.common.constants import Annotation, RestartCause
 from ddp_trainer.common.metric_names import Metric, MetricLabel
 from ddp_trainer.common.safe_text import clean_text
 from ddp_trainer.common.time_classes import JobTime
-from kubectl_ddp.status import run_summary
+from kubectl_ddp.kube import job_kinds
+from kubectl_ddp.kube.kueue_queue import is_partially_admitted
+from kubectl_ddp.kube.objects import Object, Queued, condition_of
+from kubectl_ddp.status import termination_message
 from kubectl_ddp.status.metrics_parser import Labels, Samples
 from kubectl_ddp.status.rank_status import RankActivity, RankState
+
+_NUMBERS: Final = (int, float)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EarlierPods:
+    """What earlier pods of a job reported. Its default is nothing."""
+
+    startup: dict[str, float] = field(default_factory=dict)
+    """Start of the job, as in its summary; empty if unknown."""
+    started: float | None = None
+    """Unix time at which the job started for the first time, until then."""
+    uid: str = ""
+    """UID of the first of the pods that a suspension stopped; empty without one. While it is there, it still counts."""
+    restarts: dict[str, int] = field(default_factory=dict)
+    """Restarts by cause until then."""
+    step: int | None = None
+    """Last step until then."""
+
+    @classmethod
+    def of(cls, job: Object) -> Self:
+        """Return what the annotation of a job says. A malformed one counts as missing, since users may write it."""
+        try:
+            told = json.loads((job["metadata"].get("annotations") or {}).get(Annotation.EARLIER, "{}"))
+        except (ValueError, RecursionError, TypeError):
+            return cls()
+        if not isinstance(told, dict):
+            return cls()
+        step, started = told.get("step"), told.get("started")
+        return cls(
+            startup={name: value for name, value in _map(told.get("startup")).items() if isinstance(value, _NUMBERS)},
+            started=started if isinstance(started, _NUMBERS) else None,
+            uid=str(told.get("uid") or ""),
+            restarts={cause: count for cause, count in _map(told.get("restarts")).items() if isinstance(count, int)},
+            step=step if isinstance(step, int) else None,
+        )
+
+    def to_annotation(self) -> str:
+        """Return the text of the annotation."""
+        return json.dumps({name: value for name, value in asdict(self).items() if value}, separators=(",", ":"))
+
+    def total_restarts(self, counted: Mapping[str, int], uids: Collection[str]) -> dict[str, int]:
+        """Return the restarts of the whole run by cause.
+
+        Args:
+            counted: Restarts that the present pods have counted.
+            uids: UIDs of the present pods.
+        """
+        causes = {**self.restarts, **counted}
+        if self.uid in uids:
+            return {cause: max(self.restarts.get(cause, 0), counted.get(cause, 0)) for cause in causes}
+        return {cause: self.restarts.get(cause, 0) + counted.get(cause, 0) for cause in causes}
+
+
+def _map(value: object) -> dict[str, Any]:
+    return {str(key): each for key, each in value.items()} if isinstance(value, dict) else {}
+
+
+GATED: Final = "SchedulingGated"
+"""Reason of the condition PodScheduled of a pod that waits for its quota."""
+
+
+def granted_size(job: Object, workers: Iterable[Object], queue: Queued | None) -> tuple[int, int, str]:
+    """Return the number of nodes that have quota and a machine, the wanted number, and a short reason if it is larger.
+
+    Args:
+        job: Root object of a job that has not ended.
+        workers: Its worker pods.
+        queue: Its position in a queue.
+    """
+    desired, is_partial = job_kinds.desired_nodes(job), is_partially_admitted(job)
+    wanted = max(desired, job_kinds.pod_count(job, job_kinds.bounds(job)[1])) if is_partial else desired
+    if queue is not None and not queue.is_admitted:
+        return 0, wanted, "" if queue.is_held else "waits for quota"
+    if job_kinds.is_suspend_requested(job):
+        return 0, wanted, ""
+    reasons = [_unscheduled_reason(pod) for pod in workers]
+    gated, without_machine = reasons.count(GATED), reasons.count("Unschedulable")
+    granted = max(0, desired - gated - without_machine)
+    if gated:
+        return granted, wanted, f"{gated} {'wait' if gated > 1 else 'waits'} for quota"
+    if without_machine:
+        return granted, wanted, f"{without_machine} {'find' if without_machine > 1 else 'finds'} no machine"
+    if granted < wanted:
+        return granted, wanted, "less quota at its start"
+    wanted, reason = _size_before_controller(job, desired)
+    return granted, wanted, reason
+
+
+def _size_before_controller(job: Object, desired: int) -> tuple[int, str]:
+    """Return the size that the job would have without the platform's controller, and why the controller reduced it."""
+    told = job_kinds.json_annotation(job, Annotation.SIZE)
+    wanted = told.get("wanted")
+    if told.get("granted") == desired and isinstance(wanted, int) and wanted > desired:
+        return wanted, str(told.get("reason", ""))
+    return desired, ""
+
+
+def _unscheduled_reason(pod: Object) -> str:
+    """Return why a pod has no machine yet; empty if it has one."""
+    if pod["spec"].get("nodeName"):
+        return ""
+    return str(condition_of(pod, "PodScheduled").get("reason", ""))
+
+
+LEAST_COUNT: Final = 2
+"""Failures from which the start of a job counts as failing again and again."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EarlyFailures:
+    """Failures before the first step of a job."""
+
+    count: int
+    """Restarts after failures."""
+    reason: str
+    """Most frequent :class:`~ddp_trainer.common.constants.FailureReason` of the pod that failed last."""
+    rank: int
+    """Rank that failed last."""
+    pod: str
+    last: float
+    """Unix time of the last failure."""
+
+    def __str__(self) -> str:
+        return f"{self.count} failures before the first step, the last of rank {self.rank}: {self.reason}"
+
+
+def find_early_failures(
+    samples: Mapping[str, Samples], restarts: Mapping[str, int], step: int | None
+) -> EarlyFailures | None:
+    """Return the failures of a job that has not stepped; None if there are fewer than two.
+
+    Args:
+        samples: Name of a pod → its metrics.
+        restarts: Restarts of the job by cause.
+        step: Last step of the job; None if none was reported.
+    """
+    count = restarts.get(RestartCause.FAILURE, 0)
+    failed_at = {pod: found.value(Metric.LAST_FAILURE) or 0.0 for pod, found in samples.items()}
+    pod = max(failed_at, key=failed_at.__getitem__, default="")
+    if step or count < LEAST_COUNT or not failed_at.get(pod):
+        return None
+    by_reason = samples[pod].by(MetricLabel.REASON, Metric.FAILURES)
+    return EarlyFailures(
+        count=count,
+        reason=max(by_reason, key=by_reason.__getitem__, default=""),
+        rank=int(samples[pod].value(Metric.LAST_FAILED_RANK) or 0),
+        pod=pod,
+        last=failed_at[pod],
+    )
+
 
 MOST_NAMES: Final = 32
 """Values with names of a script's own that are read. A pod of ours exports no more."""
@@ -29,7 +190,7 @@ def progress_fields(
         has_succeeded: True if the job is over and has succeeded; then the summary alone counts.
     """
     if summary is not None:
-        told_last = run_summary.progress(summary, has_succeeded=has_succeeded)
+        told_last = termination_message.progress(summary, has_succeeded=has_succeeded)
         return told_last if has_succeeded else {**_progress_of(told, ranks), **told_last}
     return _progress_of(told, ranks)
 

@@ -13,17 +13,25 @@ from ddp_trainer.common.safe_text import clean_text
 from ddp_trainer.common.time_classes import IN_POD
 from kubectl_ddp.errors import DdpError, InfrastructureFailed, JobFailed
 from kubectl_ddp.kube import job_kinds
-from kubectl_ddp.kube.objects import Object, Queued, Snapshot, condition_of, main_status
-from kubectl_ddp.kube.timestamps import epoch
-from kubectl_ddp.status import run_summary, termination_message
-from kubectl_ddp.status.earlier_pods import EarlierPods
-from kubectl_ddp.status.early_failures import EarlyFailures, find_early_failures
-from kubectl_ddp.status.granted_size import granted_size
-from kubectl_ddp.status.job_progress import progress_fields
+from kubectl_ddp.kube.objects import Object, Queued, Snapshot, condition_of, epoch, main_status
+from kubectl_ddp.status import termination_message
+from kubectl_ddp.status.job_progress import (
+    EarlierPods,
+    EarlyFailures,
+    find_early_failures,
+    granted_size,
+    progress_fields,
+)
 from kubectl_ddp.status.metrics_parser import Samples
-from kubectl_ddp.status.outside_nodes import OutsideNode, find_outside_nodes
-from kubectl_ddp.status.rank_status import RankActivity, RankState, rank_states
-from kubectl_ddp.status.stalled_group import StalledGroup, find_stalled_group
+from kubectl_ddp.status.rank_status import (
+    OutsideNode,
+    RankActivity,
+    RankState,
+    StalledGroup,
+    find_outside_nodes,
+    find_stalled_group,
+    rank_states,
+)
 from kubectl_ddp.status.termination_message import FirstError
 from kubectl_ddp.util.process import location_flags, program
 
@@ -245,7 +253,7 @@ def job_state(
     ranks = rank_states(told, nodes_of, before, awaited=stall.rank if stall else None)
     has_succeeded = state is State.SUCCEEDED
     is_over = has_succeeded or state is State.FAILED
-    summary = run_summary.outcome(job, workers, has_succeeded=has_succeeded) if is_over else None
+    summary = termination_message.outcome(job, workers, has_succeeded=has_succeeded) if is_over else None
     started = None
     if with_startup:
         from kubectl_ddp.status.startup import startup  # noqa: PLC0415 - a list of jobs does not need it
@@ -274,7 +282,7 @@ def job_state(
         nodes=_nodes(job, workers, told, snapshot.queued, is_over=state in TERMINAL),
         uses_torchrun=uses_torchrun,
         processes_per_node=job_kinds.processes_per_node(job),
-        restarts=earlier.total_restarts(counted or run_summary.restarts_of(summary or {}), uids),
+        restarts=earlier.total_restarts(counted or termination_message.restarts_of(summary or {}), uids),
         was_suspended=bool(earlier.uid) and earlier.uid not in uids,
         created=epoch(job["metadata"].get("creationTimestamp")),
         started=_started(job, facts, earlier),

@@ -1,16 +1,56 @@
-"""Tables of jobs and of ranks. Pure functions that return text; nothing is printed here."""
+"""Jobs and ranks as tables, and as versioned JSON for ``-o json``. Pure functions that return text.
+
+The JSON is a stable interface for scripts. Units are in the names; times are Unix times.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Final
+from dataclasses import asdict, replace
+from enum import StrEnum
+from typing import Any, Final
 
-from kubectl_ddp.kube.objects import Queued
+from kubectl_ddp.kube.objects import Queued, timestamp
 from kubectl_ddp.status.job_state import JobState, Nodes, State
-from kubectl_ddp.status.outside_nodes import OutsideNode, overdue
-from kubectl_ddp.status.rank_status import RankActivity, RankState
-from kubectl_ddp.status.run_summary import restart_count
+from kubectl_ddp.status.rank_status import OutsideNode, RankActivity, RankState, overdue
+from kubectl_ddp.status.termination_message import restart_count
 from kubectl_ddp.util.text_table import NOTHING, Cell, Table, count, duration, number, percent
+
+API_VERSION: Final = "cli.ddp/v1"
+
+
+def job_to_dict(state: JobState) -> dict[str, Any]:
+    """Return the JSON of one job."""
+    fields = {"metadata": _metadata(state)} | asdict(replace(state, ranks=()), dict_factory=_plain)
+    fields["ranks"] = [_rank(each) for each in state.ranks]
+    fields["progress"] = state.progress
+    return {"apiVersion": API_VERSION, "kind": "JobState", **fields}
+
+
+def _metadata(state: JobState) -> dict[str, Any]:
+    """Return name, namespace, uid and creation time where tools for Kubernetes objects expect them."""
+    return {
+        "name": state.name,
+        "namespace": state.namespace,
+        "uid": state.uid,
+        "creationTimestamp": timestamp(state.created),
+    }
+
+
+def _rank(rank: RankState) -> dict[str, Any]:
+    """Return the JSON of one rank. ``asdict`` on thousands of ranks takes as long as querying them."""
+    return _plain([(name, getattr(rank, name)) for name in RankState.__dataclass_fields__])
+
+
+def _plain(items: list[tuple[str, Any]]) -> dict[str, Any]:
+    """Convert enum values to strings, which the YAML writer requires."""
+    return {name: str(value) if isinstance(value, StrEnum) else value for name, value in items}
+
+
+def job_list_to_dict(states: Sequence[JobState]) -> dict[str, Any]:
+    """Return the JSON of several jobs."""
+    return {"apiVersion": API_VERSION, "kind": "JobStateList", "items": [job_to_dict(state) for state in states]}
+
 
 _STATE_COLORS: Final[Mapping[State, str]] = {
     State.RUNNING: "green",

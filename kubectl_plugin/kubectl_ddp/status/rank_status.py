@@ -1,18 +1,28 @@
-"""State of every rank of a job, from the metrics of its pods.
+"""State of every rank of a job and of its worker group, from the metrics of its pods.
 
 Each rank reports its own pod. The index of a pod does not determine its ranks, because every rendezvous reassigns them.
+
+Slow ranks are detected by the rule of the alert DdpStraggler. In data-parallel training, all ranks wait in the
+collectives for the slowest one, so the duration of a step is the same on every rank. The time in which a rank is busy
+differs. Each rank reports it, so the comparison needs no collective.
+
+Launchers report stalled groups (:func:`find_stalled_group`), and why a running node is in no group
+(:func:`find_outside_nodes`).
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from enum import StrEnum
+from statistics import median
 from typing import Final
 
+from ddp_trainer.common.constants import GroupState, OutsideReason
 from ddp_trainer.common.metric_names import Metric, MetricLabel
 from ddp_trainer.common.time_classes import Phase
 from kubectl_ddp.status.metrics_parser import RANK_STOPPED, Samples
+from kubectl_ddp.util.text_table import duration
 
 
 class RankActivity(StrEnum):
@@ -147,3 +157,165 @@ def _counter_increase(said: Samples, before: Samples, family: str) -> dict[str, 
 
 def _by_phase(said: Samples, family: str) -> dict[str, float]:
     return {labels.get(MetricLabel.PHASE, ""): number for labels, number in said.all(family)}
+
+
+RATIO: Final = 1.15
+"""Multiple of the median above which a rank is too slow: the alert's threshold."""
+FEWEST: Final = 3
+"""Minimum number of ranks. With two ranks, the slow one cannot be identified by the median."""
+
+
+def slowdown_by_rank(ranks: Iterable[RankState]) -> Mapping[int, float]:
+    """Return the ratio of each rank's busy time to the median; empty with too few ranks.
+
+    >>> def busy(rank: int, seconds: float) -> RankState:
+    ...     return RankState(rank=rank, local_rank=0, pod="p", node="n", state=RankActivity.UP, step=1,
+    ...                      samples_per_second=1.0, seconds_per_step=1.0, busy_seconds=seconds)
+    >>> slowdown_by_rank([busy(0, 0.2), busy(1, 0.2), busy(2, 0.7)])
+    {0: 1.0, 1: 1.0, 2: 3.5}
+    >>> slowdown_by_rank([busy(0, 0.2), busy(1, 0.7)])
+    {}
+    """
+    told = {one.rank: one.busy_seconds for one in ranks if one.busy_seconds and one.state is not RankActivity.DOWN}
+    if len(told) < FEWEST:
+        return {}
+    middle = median(told.values())
+    return {rank: round(seconds / middle, 9) for rank, seconds in told.items()}
+
+
+def stragglers(slow: Mapping[int, float]) -> tuple[int, ...]:
+    """Return the ranks that are too slow, the slowest first.
+
+    >>> stragglers({0: 1.0, 1: 1.16, 2: 3.5, 3: 1.15})
+    (2, 1)
+    """
+    return tuple(sorted((rank for rank, ratio in slow.items() if ratio > RATIO), key=lambda rank: -slow[rank]))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StalledGroup:
+    """A worker group in which no rank makes progress."""
+
+    seconds: float
+    """Time since any rank made progress."""
+    rank: int | None = None
+    """First rank that the others wait for; None if no single rank is the cause."""
+
+
+def find_stalled_group(told: Mapping[str, Samples]) -> StalledGroup | None:
+    """Return the stall that all pods of the newest worker group report; None if one of them reports progress.
+
+    Args:
+        told: name of a pod → its samples.
+    """
+    newest = max((_generation(said) for said in told.values()), default=0.0)
+    group = [said for said in told.values() if _generation(said) == newest]
+    seconds, rank = min(
+        ((said.value(Metric.STALLED) or 0.0, said.value(Metric.STALLED_BY)) for said in group),
+        key=lambda report: report[0],
+        default=(0.0, None),
+    )
+    return (
+        StalledGroup(seconds=seconds, rank=int(rank) if rank is not None and rank >= 0 else None) if seconds else None
+    )
+
+
+def is_reported(told: Mapping[str, Samples]) -> bool:
+    """Return whether any pod reports stalls. Launchers of earlier versions do not."""
+    return any(said.value(Metric.STALLED) is not None for said in told.values())
+
+
+def _generation(said: Samples) -> float:
+    return said.value(Metric.RENDEZVOUS_ROUND) or 0.0
+
+
+LEAST_SECONDS: Final = 20.0
+"""Seconds outside of a group that a start may take."""
+
+_TEXTS: Final[Mapping[str, tuple[str, str, str]]] = {
+    OutsideReason.NAME_RESOLUTION: (
+        "DNS",
+        "the store's name does not resolve",
+        "Check the DNS of its node, and that the namespace's NetworkPolicies allow DNS (port 53).",
+    ),
+    OutsideReason.CONNECTION: (
+        "connection",
+        "the store's name resolves, and the store does not accept a connection",
+        "Check the NetworkPolicies between the pods of the job, and the network of its node.",
+    ),
+    OutsideReason.HANDSHAKE: (
+        "handshake",
+        "the server at the store's address is not the store of this run",
+        "Another program answers there: see that the Service of the store selects the store's pod alone.",
+    ),
+    OutsideReason.SECRET: (
+        "secret",
+        "the store has another secret",
+        "Delete the pod: its replacement mounts the Secret of the run.",
+    ),
+    OutsideReason.NAME_TAKEN: (
+        "name taken",
+        "another connection holds its name",
+        "The store admits it once the other connection is lost; its log names the other node.",
+    ),
+    OutsideReason.PREFLIGHT: ("preflight", "its preflight fails", "Its log has the result of the preflight."),
+    OutsideReason.WAITING: ("waiting", "it waits for a place in the group", ""),
+}
+"""Reason → one word for a column, the end of a sentence, and a fix."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class OutsideNode:
+    """A node that runs and is in no worker group."""
+
+    pod: str
+    reason: str
+    """Member of :class:`~ddp_trainer.common.constants.OutsideReason`."""
+    since: float
+    """Unix time since which it is in no group."""
+
+    @property
+    def is_fault(self) -> bool:
+        """True unless the node only waits for a place in the group."""
+        return self.reason != OutsideReason.WAITING
+
+    @property
+    def word(self) -> str:
+        """The reason in one or two words."""
+        return _TEXTS[self.reason][0]
+
+    @property
+    def sentence(self) -> str:
+        """The reason as the end of a sentence."""
+        return _TEXTS[self.reason][1]
+
+    @property
+    def fix(self) -> str:
+        """What helps, in one sentence."""
+        return _TEXTS[self.reason][2]
+
+    def describe(self, now: float) -> str:
+        """Return node, time and reason, without a full stop."""
+        return f"{self.pod} for {duration(max(0.0, now - self.since))}: {self.sentence}"
+
+
+def overdue(nodes: Iterable[OutsideNode], now: float) -> list[OutsideNode]:
+    """Return the nodes that are outside of the group for longer than a start takes."""
+    return [node for node in nodes if now - node.since > LEAST_SECONDS]
+
+
+def find_outside_nodes(told: Mapping[str, Samples], states: Mapping[str, str]) -> tuple[OutsideNode, ...]:
+    """Return the nodes in no group. While there is no group, a node that only waits for one is not among them.
+
+    Args:
+        told: Name of a pod → its metrics.
+        states: Name of a pod → state of its worker group.
+    """
+    has_group = not {GroupState.RUNNING, GroupState.SUCCEEDED}.isdisjoint(states.values())
+    return tuple(
+        OutsideNode(pod=pod, reason=reason, since=since)
+        for pod, said in sorted(told.items())
+        if states[pod] in {GroupState.PENDING, GroupState.RENDEZVOUS}
+        for reason, since in said.by(MetricLabel.REASON, Metric.OUTSIDE_SINCE).items()
+        if since and reason in _TEXTS and (has_group or reason != OutsideReason.WAITING)
+    )

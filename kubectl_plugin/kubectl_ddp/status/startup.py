@@ -15,10 +15,9 @@ from ddp_trainer.common.constants import Annotation, GroupState
 from ddp_trainer.common.metric_names import Metric, MetricLabel
 from ddp_trainer.common.time_classes import IN_POD, StartupPhase
 from kubectl_ddp.kube.kueue_queue import KUEUE_QUEUE
-from kubectl_ddp.kube.objects import Object, condition_of, main_status
-from kubectl_ddp.kube.timestamps import epoch
+from kubectl_ddp.kube.objects import Object, condition_of, epoch, main_status
 from kubectl_ddp.status import termination_message
-from kubectl_ddp.status.earlier_pods import EarlierPods
+from kubectl_ddp.status.job_progress import EarlierPods
 from kubectl_ddp.status.metrics_parser import GROUPS_JOINED, Labels, Samples
 
 _SAME_STEP_SECONDS: Final = 1.0

@@ -13,8 +13,7 @@ from typing import Any, Final
 from ddp_trainer.common.constants import Exit
 from ddp_trainer.common.safe_text import clean_text
 from kubectl_ddp.kube import job_kinds
-from kubectl_ddp.kube.objects import Object, Snapshot
-from kubectl_ddp.kube.timestamps import epoch, timestamp
+from kubectl_ddp.kube.objects import Object, Snapshot, epoch, timestamp
 from kubectl_ddp.status.termination_message import describe_exit_code
 
 NORMAL = "Normal"

@@ -6,8 +6,7 @@ import re
 from collections.abc import Iterator
 from typing import Final
 
-from kubectl_ddp.kube.objects import Object, main_status
-from kubectl_ddp.kube.timestamps import epoch
+from kubectl_ddp.kube.objects import Object, epoch, main_status
 from kubectl_ddp.why.facts import Facts, JobContainer, format_event, line_of, message_of, names_of, subject
 from kubectl_ddp.why.model import Cause, CauseFinding, diagnosis
 

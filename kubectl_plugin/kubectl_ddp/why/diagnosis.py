@@ -19,13 +19,12 @@ from kubectl_ddp.kube.kueue_queue import KUEUE_QUEUE
 from kubectl_ddp.kube.objects import Object, RelatedKind, Snapshot, condition_of
 from kubectl_ddp.observe.scrape import scrape
 from kubectl_ddp.status.job_state import job_state
-from kubectl_ddp.status.job_tables import state_cell
-from kubectl_ddp.status.json_output import API_VERSION
+from kubectl_ddp.status.job_tables import API_VERSION, state_cell
 from kubectl_ddp.status.termination_message import stores, workers
 from kubectl_ddp.util.concurrency import Future, map_concurrently
 from kubectl_ddp.util.finding import Severity, finding_to_dict, findings_text
 from kubectl_ddp.util.text_table import Style, duration
-from kubectl_ddp.why import containers, failing, lifecycle, queue, removal, scheduling, training
+from kubectl_ddp.why import containers, failing, lifecycle, scheduling, training
 from kubectl_ddp.why.facts import Facts, has_label, is_step_overdue
 from kubectl_ddp.why.model import LAST_RESORTS, CauseFinding
 
@@ -125,12 +124,12 @@ CHECKS: Final[tuple[Check, ...]] = (
     lifecycle.engine_lost,
     lifecycle.deadline,
     failing.node_lost,
-    queue.kueue_preemption,
+    scheduling.kueue_preemption,
     failing.pod_preemption,
-    removal.pod_eviction,
-    removal.deleted,
+    failing.pod_eviction,
+    failing.deleted,
     lifecycle.operator,
-    queue.queued,
+    scheduling.queued,
     lifecycle.job_suspension,
     lifecycle.rejected_pods,
     failing.host_oom,
@@ -141,7 +140,7 @@ CHECKS: Final[tuple[Check, ...]] = (
     containers.sidecar,
     training.hang,
     training.store,
-    removal.store_killed,
+    failing.store_killed,
     training.outside_group,
     training.rendezvous,
     training.nested_launcher,

@@ -19,18 +19,16 @@ from typing import Any, BinaryIO, Final
 from ddp_trainer.common.safe_text import clean_text, escape_log_line, redact_object, redact_text
 from kubectl_ddp.backends.base import Backend
 from kubectl_ddp.errors import DdpError
-from kubectl_ddp.kube.event_owner import distinct
 from kubectl_ddp.kube.objects import Object, RelatedKind
-from kubectl_ddp.observe.result_annotations import persist_result
+from kubectl_ddp.observe.job_results import persist_result
 from kubectl_ddp.status.describe import header
-from kubectl_ddp.status.job_tables import rank_table
-from kubectl_ddp.status.json_output import API_VERSION, job_to_dict
+from kubectl_ddp.status.job_tables import API_VERSION, job_to_dict, rank_table
 from kubectl_ddp.status.termination_message import stores, workers
 from kubectl_ddp.util.concurrency import AT_ONCE, map_concurrently
 from kubectl_ddp.util.text_table import Style
 from kubectl_ddp.version import version
 from kubectl_ddp.why.diagnosis import diagnosis_text, diagnosis_to_dict, gather, run_checks
-from kubectl_ddp.why.facts import Facts
+from kubectl_ddp.why.facts import Facts, distinct
 
 LOG_LINES: Final = 5_000
 """Number of last log lines to include per pod."""

@@ -10,13 +10,10 @@ from ddp_trainer.common.constants import GroupState
 from ddp_trainer.common.hanging import RankStatus
 from ddp_trainer.common.time_classes import Section
 from kubectl_ddp.kube import job_kinds
-from kubectl_ddp.kube.objects import Object, RelatedKind, condition_of
-from kubectl_ddp.kube.timestamps import epoch
+from kubectl_ddp.kube.objects import Object, RelatedKind, condition_of, epoch
 from kubectl_ddp.status.describe import no_progress_text, progress_text
 from kubectl_ddp.status.job_state import State, group_state
-from kubectl_ddp.status.outside_nodes import overdue
-from kubectl_ddp.status.rank_status import RankActivity
-from kubectl_ddp.status.stalled_group import is_reported
+from kubectl_ddp.status.rank_status import RankActivity, is_reported, overdue
 from kubectl_ddp.status.termination_message import stores
 from kubectl_ddp.util.process import location_flags, program
 from kubectl_ddp.util.text_table import duration

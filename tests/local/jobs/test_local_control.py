@@ -11,9 +11,9 @@ from pathlib import Path
 
 import pytest
 
-from kubectl_ddp.backends.local.liveness import engine_of, remove_orphans, wait_until_gone
+from kubectl_ddp.backends.local.job_status import engine_of, remove_orphans, wait_until_gone
 from kubectl_ddp.errors import AlreadyExists, DdpError, NotFound, UsageError
-from kubectl_ddp.observe.result_annotations import suspend
+from kubectl_ddp.observe.job_results import suspend
 from kubectl_ddp.status.job_state import job_state
 from tests.support.local_place import Place, a_place, all_run, condition, seen_in_log, workers
 

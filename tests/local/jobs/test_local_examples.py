@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from kubectl_ddp.client.submission.prepared_job import GPU_DRIVERS
+from kubectl_ddp.client.submission import GPU_DRIVERS
 from tests.support.examples import NEED_MORE, RUN_ANYWHERE
 from tests.support.local_place import Place, a_place
 

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from kubectl_ddp.backends.local.liveness import engine_of
+from kubectl_ddp.backends.local.job_status import engine_of
 from kubectl_ddp.backends.local.process import descendants
 from kubectl_ddp.errors import PreflightFailed, UsageError
 from tests.support.kube_objects import a_template, job

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from kubectl_ddp.backends.local.liveness import engine_of
+from kubectl_ddp.backends.local.job_status import engine_of
 from kubectl_ddp.backends.local.process import descendants, marked
 from kubectl_ddp.errors import DdpError, InfrastructureFailed
 from kubectl_ddp.status.job_state import State, failure, job_state

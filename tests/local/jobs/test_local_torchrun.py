@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from kubectl_ddp.render.runtime import TORCHRUN
+from kubectl_ddp.render.pod import TORCHRUN
 from tests.local.jobs.test_local_submit import Person, person  # noqa: F401
 
 SHOW = """

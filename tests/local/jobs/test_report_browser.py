@@ -19,7 +19,7 @@ import pytest
 from ddp_trainer.common.constants import Port
 from ddp_trainer.common.metric_names import Metric
 from kubectl_ddp.observe.waiting import parse_wait_condition, wait_for
-from kubectl_ddp.status import history_log, termination_message
+from kubectl_ddp.status import metrics_parser, termination_message
 from kubectl_ddp.status.metrics_parser import parse
 from tests.support.browser import Tab, browser, program
 from tests.support.local_place import Place, a_place
@@ -176,7 +176,9 @@ def test_the_log_of_a_pod_that_has_ended_shows_nobody_its_history(made: Made) ->
     pods = termination_message.workers(made.place.job("digits").pods)
     assert pods
     assert [pod["metadata"]["name"] for pod in pods if made.place.metrics_history(pod) is None] == []
-    assert history_log.is_part(made.place.files().log("digits-worker-0").read_text().splitlines()[-1].split(" ", 3)[3])
+    assert metrics_parser.is_part(
+        made.place.files().log("digits-worker-0").read_text().splitlines()[-1].split(" ", 3)[3]
+    )
 
 
 @pytest.mark.parametrize("which", ["running", "ended", "asked"])

@@ -9,8 +9,7 @@ from typing import Any
 from ddp_controller.running_job import RunningJob, Timing, running_job
 from kubectl_ddp.engines import ENGINES
 from kubectl_ddp.kube import job_kinds
-from kubectl_ddp.kube.objects import Object, Snapshot
-from kubectl_ddp.kube.timestamps import timestamp
+from kubectl_ddp.kube.objects import Object, Snapshot, timestamp
 
 NOW = 1_800_000_000.0
 TIMING = Timing(settle=10, replacement_timeout=120, cooldown=3)

@@ -7,9 +7,8 @@ from typing import Any
 
 from ddp_controller.reconciler import Reconciler
 from ddp_controller.world import World
-from kubectl_ddp.backends.cluster.http.api import Api
+from kubectl_ddp.backends.cluster.http.api import Api, Response
 from kubectl_ddp.backends.cluster.http.connection import Connection
-from kubectl_ddp.backends.cluster.http.response import Response
 from kubectl_ddp.kube.objects import Object
 from tests.support.api_server import GROUPS as OF_JOBS
 from tests.support.api_server import ApiServer

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from ddp_controller.disruption_budget import budget_of, budget_size, decide_budget, job_owner, orphans
+from ddp_controller.pod_move import budget_of, budget_size, decide_budget, job_owner, orphans
 from kubectl_ddp.kube.objects import Object
 from tests.unit.ddp_controller.controller_jobs import DOOMED, FINE, NOW, TIMING, moving, pod, root, seen, store
 

@@ -11,11 +11,11 @@ from pathlib import Path
 import pytest
 
 from ddp_controller import world
-from ddp_controller.disruption_budget import OWN_ROLE
 from ddp_controller.executor import execute
 from ddp_controller.lease import NAME, Lease
 from ddp_controller.loop import DRAIN_SECONDS, MOST_REPORTS, Controller
 from ddp_controller.metrics import ControllerMetrics
+from ddp_controller.pod_move import OWN_ROLE
 from ddp_controller.running_job import SetBudget
 from ddp_controller.world import World
 from kubectl_ddp.backends.cluster.http.api import Api

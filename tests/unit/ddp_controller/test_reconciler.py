@@ -14,9 +14,9 @@ from kubectl_ddp.backends.cluster import ClusterBackend
 from kubectl_ddp.backends.cluster.http.connection import connect
 from kubectl_ddp.backends.cluster.write.ddpjob_submission import ddpjob_of
 from kubectl_ddp.backends.select import Where
-from kubectl_ddp.client.submission.prepared_job import prepare_job
+from kubectl_ddp.client.submission import prepare_job
 from kubectl_ddp.code.archive import Code, code_parts
-from kubectl_ddp.kube.ddpjob import owner_reference
+from kubectl_ddp.kube.job_kinds import owner_reference
 from kubectl_ddp.kube.objects import Object, condition_of
 from kubectl_ddp.spec.job_file import read
 from kubectl_ddp.spec.resolve import DefaultingContext, resolve

@@ -17,8 +17,7 @@ from ddp_controller.world import World
 from ddp_trainer.common.constants import Annotation, Env, Label, Role
 from kubectl_ddp.backends.cluster.http.connection import connect
 from kubectl_ddp.kube import job_kinds
-from kubectl_ddp.kube.objects import Object, Snapshot
-from kubectl_ddp.kube.timestamps import timestamp
+from kubectl_ddp.kube.objects import Object, Snapshot, timestamp
 from kubectl_ddp.values.pod import RuntimeMount
 from tests.support.api_server import ApiServer, kubeconfig, serving
 from tests.unit.ddp_controller.ddpjob_cluster import GROUPS, SPACE, Cluster

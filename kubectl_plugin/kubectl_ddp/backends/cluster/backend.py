@@ -1,6 +1,9 @@
-"""Backend for a cluster: implements the operations on jobs by requests to the API server.
+"""Backend for a cluster: operations on jobs by requests to the API server, and by kubectl for terminals and tunnels.
 
 Modules that neither ``list`` nor ``status`` need are imported by the methods that need them.
+
+Users of a cluster have kubectl, which supports terminal sizes, raw keys, the protocols of all releases and proxies, and
+all credentials. It replaces this process, so the user gets its exit code, signals and terminal directly.
 """
 
 from __future__ import annotations
@@ -20,18 +23,24 @@ from kubectl_ddp.backends.cluster.http.api import Api, collection, pod_path
 from kubectl_ddp.backends.cluster.http.api_errors import NotServed
 from kubectl_ddp.backends.cluster.http.connection import Connection, connection_to
 from kubectl_ddp.backends.cluster.http.resources import Discovery
-from kubectl_ddp.backends.cluster.kubectl import Kubectl
-from kubectl_ddp.backends.cluster.read.job_objects import code_of, events_of, recent_events
-from kubectl_ddp.backends.cluster.read.jobs import Jobs, ddpjobs_path
+from kubectl_ddp.backends.cluster.read.jobs import (
+    Jobs,
+    code_of,
+    ddpjobs_path,
+    events_of,
+    of_all,
+    of_one,
+    recent_events,
+    strip_pod,
+    without_managers,
+)
 from kubectl_ddp.backends.cluster.read.kueue_workloads import queue_state_lookup
-from kubectl_ddp.backends.cluster.read.pod_metrics import served
-from kubectl_ddp.backends.cluster.read.pod_transform import strip_pod, without_managers
-from kubectl_ddp.backends.cluster.read.snapshots import of_all, of_one
-from kubectl_ddp.backends.cluster.write.suspend import set_active, stale_annotations
-from kubectl_ddp.errors import DdpError, Forbidden, NotFound, Unreachable, UsageError
-from kubectl_ddp.kube import ddpjob, job_kinds
+from kubectl_ddp.backends.cluster.read.pod_output import served
+from kubectl_ddp.backends.cluster.write.scaling import set_active, stale_annotations
+from kubectl_ddp.errors import DdpError, Forbidden, NotFound, PreflightFailed, Unreachable, UsageError
+from kubectl_ddp.kube import job_kinds
 from kubectl_ddp.kube.kueue_queue import KUEUE_QUEUE
-from kubectl_ddp.kube.objects import Object, RelatedKind, RelatedObjects, Snapshot
+from kubectl_ddp.kube.objects import Object, RelatedKind, RelatedObjects, Snapshot, main_container
 from kubectl_ddp.status.metrics_parser import metrics_path
 from kubectl_ddp.status.termination_message import is_running
 from kubectl_ddp.util.concurrency import Future, Stop, run_concurrently
@@ -46,6 +55,46 @@ if TYPE_CHECKING:
     from kubectl_ddp.spec.external_values import SharedPresets
     from kubectl_ddp.spec.model import JobSpec
     from kubectl_ddp.values.parsers import Egress
+
+
+class Kubectl:
+    """Commands for kubectl, with the same cluster and namespace as this process."""
+
+    def __init__(self, namespace: str, access: Access) -> None:
+        """Use the given flags. kubectl reads all other settings from the same files as this process."""
+        self._access = access.kubectl_flags
+        self._namespace = namespace
+
+    def enter(self, pod: Object, entry: Entry) -> ExecCommand:
+        """Return a ``kubectl exec`` command. Raises PreflightFailed if kubectl is not installed."""
+        manner = [flag for flag, is_set in (("--stdin", entry.stdin), ("--tty", entry.terminal)) if is_set]
+        variables = [f"{name}={value}" for name, value in entry.variables.items()]
+        words = [*(["env", *variables] if variables else []), *entry.words]
+        return self._exec_command(
+            "exec", *manner, pod["metadata"]["name"], f"--container={main_container(pod)}", "--", *words
+        )
+
+    def forward(self, pod: Object, ports: Sequence[str]) -> ExecCommand:
+        """Return a ``kubectl port-forward`` command. Raises PreflightFailed if kubectl is not installed."""
+        return self._exec_command("port-forward", pod["metadata"]["name"], *ports)
+
+    def forward_service(self, namespace: str, name: str, ports: str) -> ExecCommand:
+        """Return a ``kubectl port-forward`` command to a Service of any namespace. Raises PreflightFailed without
+        kubectl.
+        """
+        return self._exec_command("port-forward", f"service/{name}", ports, namespace=namespace)
+
+    def _exec_command(self, command: str, *words: str, namespace: str | None = None) -> ExecCommand:
+        import shutil  # noqa: PLC0415 - only for commands that run kubectl
+
+        kubectl = shutil.which("kubectl")
+        if kubectl is None:
+            raise PreflightFailed(
+                f"{command} needs kubectl, which was not found on PATH.",
+                hint="Install it: https://kubernetes.io/docs/tasks/tools/.",
+            )
+        flags = (*self._access, f"--namespace={namespace or self._namespace}")
+        return ExecCommand(words=(kubectl, command, *flags, *words))
 
 
 API_SERVERS: Final = f"{collection('discovery.k8s.io/v1', 'endpointslices', 'default')}/kubernetes"
@@ -192,7 +241,7 @@ class ClusterBackend:
 
     def metrics_history(self, pod: Object) -> str | None:
         """Return the history of the pod's metrics, from its aggregator or from the end of its log."""
-        from kubectl_ddp.status.history_log import LAST_LINES, unpacked  # noqa: PLC0415 - only for reports
+        from kubectl_ddp.status.metrics_parser import LAST_LINES, unpacked  # noqa: PLC0415 - only for reports
 
         if is_running(pod):
             with contextlib.suppress(Unreachable):  # earlier versions do not serve it
@@ -212,7 +261,7 @@ class ClusterBackend:
         stop: Stop | None = None,
     ) -> Iterator[str]:
         """Yield the lines of the pod's container; with ``follow``, until the container ends."""
-        from kubectl_ddp.status.history_log import without  # noqa: PLC0415 - only for logs
+        from kubectl_ddp.status.metrics_parser import without  # noqa: PLC0415 - only for logs
 
         for entry in without(self._entries(pod, follow=follow, tail=tail, since=since, stop=stop)):
             yield entry if timestamps else entry.partition(" ")[2]
@@ -227,7 +276,7 @@ class ClusterBackend:
         stop: Stop | None = None,
     ) -> Iterator[str]:
         """Yield all lines, each prefixed with its time."""
-        from kubectl_ddp.backends.cluster.read.pod_logs import PodLogs  # noqa: PLC0415 - imports urllib3
+        from kubectl_ddp.backends.cluster.read.pod_output import PodLogs  # noqa: PLC0415 - imports urllib3
 
         source = PodLogs(self._api, pod_path(pod), pod, stop=stop or Stop())
         return source.follow(tail=tail, since=since) if follow else source.read(tail=tail, since=since)
@@ -268,13 +317,13 @@ class ClusterBackend:
 
     def _submit_as_ddpjob(self, objects: Sequence[Object], earlier: Object | None) -> bool:
         """Create a job as one DDPJob. Returns false where that is not served or not allowed, or no controller acts."""
-        if self._discovery.resource_for_kind(ddpjob.API_VERSION, ddpjob.KIND) is None:
+        if self._discovery.resource_for_kind(job_kinds.API_VERSION, job_kinds.KIND) is None:
             return False
         from kubectl_ddp.backends.cluster.write.ddpjob_submission import DDPJobSubmission  # noqa: PLC0415 - only for submission
 
         root = job_kinds.root_of(list(objects))
         existing = self._find_job(str(root["metadata"]["name"]))
-        if existing is not None and ddpjob.owner_of(existing) is None:
+        if existing is not None and job_kinds.owner_of(existing) is None:
             return False  # a job of the same name without a DDPJob, perhaps this very one
         namespace = root["metadata"].get("namespace") or self.namespace
         return DDPJobSubmission(
@@ -288,10 +337,10 @@ class ClusterBackend:
 
     def _may_create(self, objects: Sequence[Object]) -> bool:
         """Return whether the user may create all objects of a job; false if the rights cannot be read."""
-        from kubectl_ddp.backends.cluster.read import access_review  # noqa: PLC0415 - only without a controller
+        from kubectl_ddp.backends.cluster.read import cluster_info  # noqa: PLC0415 - only without a controller
 
         with contextlib.suppress(DdpError):
-            return not access_review.missing_to_submit(self._api, self._discovery, self.namespace, objects)
+            return not cluster_info.missing_to_submit(self._api, self._discovery, self.namespace, objects)
         return False
 
     def dry_run(self, objects: Sequence[Object]) -> list[Object]:
@@ -337,13 +386,13 @@ class ClusterBackend:
 
     def _all_that_is_missing(self, objects: Sequence[Object]) -> Forbidden | None:
         """Return the error with all missing rights; ``None`` if no right is missing or the rights cannot be read."""
-        from kubectl_ddp.backends.cluster.read import access_review  # noqa: PLC0415 - only after a denied request
+        from kubectl_ddp.backends.cluster.read import cluster_info  # noqa: PLC0415 - only after a denied request
 
         with contextlib.suppress(DdpError):
-            if lacking := access_review.missing_to_submit(self._api, self._discovery, self.namespace, objects):
+            if lacking := cluster_info.missing_to_submit(self._api, self._discovery, self.namespace, objects):
                 return Forbidden(
                     f"Context '{self.where}' may not {', '.join(map(str, lacking))} in namespace '{self.namespace}'.",
-                    hint=access_review.role_request_message(self._api, self._discovery, self.namespace, lacking),
+                    hint=cluster_info.role_request_message(self._api, self._discovery, self.namespace, lacking),
                 )
         return None
 
@@ -372,7 +421,7 @@ class ClusterBackend:
         from kubectl_ddp.backends.cluster.write.recreate import renew  # noqa: PLC0415 - only for a new run
 
         job = self._find_job(name)
-        owner, earlier = ddpjob.owner_of(job) if job is not None else None, None
+        owner, earlier = job_kinds.owner_of(job) if job is not None else None, None
         if owner is not None:
             with contextlib.suppress(NotFound):  # an interrupted restart has deleted it
                 earlier = self._api.get(self._ddpjob_path(owner))
@@ -401,7 +450,7 @@ class ClusterBackend:
 
         job = self._jobs.active_job(name)
         patch = to_scale(job, nodes)
-        owner = ddpjob.owner_of(job)
+        owner = job_kinds.owner_of(job)
         if not job_kinds.is_scalable(job):
             try:
                 self._jobs.change(job, patch, dryRun="All")
@@ -410,7 +459,7 @@ class ClusterBackend:
         if dry_run:
             return
         if owner is not None:
-            self._change_ddpjob(owner, {ddpjob.REPLICAS: nodes})
+            self._change_ddpjob(owner, {job_kinds.REPLICAS: nodes})
         else:
             self._jobs.change(job, patch)
 
@@ -421,12 +470,12 @@ class ClusterBackend:
             job = self._jobs.active_job(name)
         except NotFound as missing:  # a DDPJob that was created suspended has no root
             try:
-                self._change_ddpjob(name, {ddpjob.SUSPEND: suspended})
+                self._change_ddpjob(name, {job_kinds.SUSPEND: suspended})
             except (NotFound, NotServed, Forbidden):
                 raise missing from None
             return None
-        if (owner := ddpjob.owner_of(job)) is not None:
-            self._change_ddpjob(owner, {ddpjob.SUSPEND: suspended})
+        if (owner := job_kinds.owner_of(job)) is not None:
+            self._change_ddpjob(owner, {job_kinds.SUSPEND: suspended})
             queue = job["metadata"]["labels"].get(KUEUE_QUEUE)
             return None if queue is None else str(queue)
         if not suspended and (stale := stale_annotations(job)):
@@ -444,7 +493,7 @@ class ClusterBackend:
         changed = self._api.merge(self._ddpjob_path(name), {"spec": dict(spec)})
         if not is_observed(self._api, self._ddpjob_path(name), changed):
             self._notice(
-                f"No controller has acted on the change of the {ddpjob.KIND} '{name}' for {ANSWER_SECONDS:g} s. "
+                f"No controller has acted on the change of the {job_kinds.KIND} '{name}' for {ANSWER_SECONDS:g} s. "
                 "It takes effect when one runs; the chart ddp-platform installs it."
             )
 
@@ -472,6 +521,6 @@ class ClusterBackend:
             if self._delete_ddpjob(name) | delete_remains(self._api, name, self.namespace):
                 return
             raise
-        if (owner := ddpjob.owner_of(job)) is None or not self._delete_ddpjob(owner):
+        if (owner := job_kinds.owner_of(job)) is None or not self._delete_ddpjob(owner):
             self._jobs.delete(job)
         delete_record(self._api, name, self.namespace)

@@ -14,11 +14,17 @@ from typing import TYPE_CHECKING, Final
 
 from ddp_trainer.common.constants import HANG_PATH, HISTORY_PATH, Label, Port, PortName
 from kubectl_ddp.backends.base import Entry, ExecCommand
-from kubectl_ddp.backends.local.conditions import is_finished
-from kubectl_ddp.backends.local.directory import JobDirectory, no_such_job, root_of, unreadable
+from kubectl_ddp.backends.local.directory import JobDirectory, local_jobs_directory, no_such_job, root_of, unreadable
 from kubectl_ddp.backends.local.environment import elastic_bounds
-from kubectl_ddp.backends.local.liveness import claim, engine_of, remove, remove_orphans, snapshot, wait_until_gone
-from kubectl_ddp.backends.local.paths import local_jobs_directory
+from kubectl_ddp.backends.local.job_status import (
+    claim,
+    engine_of,
+    is_finished,
+    remove,
+    remove_orphans,
+    snapshot,
+    wait_until_gone,
+)
 from kubectl_ddp.errors import DdpError, Forbidden, NotFound, Unreachable, UsageError
 from kubectl_ddp.kube.job_kinds import pod_count
 from kubectl_ddp.kube.objects import Object, RelatedKind, RelatedObjects, Snapshot
@@ -148,7 +154,7 @@ class LocalBackend:
         stop: Stop | None = None,
     ) -> Iterator[str]:
         """Yield the lines of all containers of the pod; with ``follow``, until its current container has ended."""
-        from kubectl_ddp.backends.local.tail import entries  # noqa: PLC0415 - loads libc, which a list does not need
+        from kubectl_ddp.backends.local.log_file import entries  # noqa: PLC0415 - loads libc, which a list does not need
 
         directory = self._directory(str(pod["metadata"]["labels"][Label.JOB]))
         for moment, text in entries(directory, pod, follow=follow, tail=tail, since=since, stop=stop):
@@ -168,7 +174,7 @@ class LocalBackend:
         Raises:
             NotFound: If the pod has no running process.
         """
-        from kubectl_ddp.backends.local.enter import build_exec_command  # noqa: PLC0415 - exec alone needs it
+        from kubectl_ddp.backends.local.kubelet import build_exec_command  # noqa: PLC0415 - exec alone needs it
 
         return build_exec_command(pod, entry)
 
@@ -193,8 +199,8 @@ class LocalBackend:
 
     def metrics_history(self, pod: Object) -> str | None:
         """Return the history of the pod's metrics, from its aggregator or from the end of its log."""
-        from kubectl_ddp.backends.local.tail import raw_lines  # noqa: PLC0415 - loads libc, which a list does not need
-        from kubectl_ddp.status.history_log import unpacked  # noqa: PLC0415 - a report alone needs it
+        from kubectl_ddp.backends.local.log_file import raw_lines  # noqa: PLC0415 - loads libc, which a list does not need
+        from kubectl_ddp.status.metrics_parser import unpacked  # noqa: PLC0415 - a report alone needs it
 
         if is_running(pod):
             with contextlib.suppress(Unreachable):  # possibly an earlier version without the path

@@ -1,4 +1,4 @@
-"""Directory of one job: desired state, status, and the files of its pods.
+"""Directory of this machine's jobs, and of one job: desired state, status, and the files of its pods.
 
 ::
 
@@ -21,7 +21,7 @@ import contextlib
 import fcntl
 import json
 import os
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any, Final
 
@@ -29,6 +29,23 @@ from ddp_trainer.common.constants import GROUP
 from kubectl_ddp.errors import DdpError, Forbidden, NoSuchJob, PreflightFailed
 from kubectl_ddp.kube.objects import Object
 from kubectl_ddp.util.process import program
+
+
+def local_jobs_directory(environ: Mapping[str, str] = os.environ) -> Path:
+    """Return the directory with one subdirectory per local job (XDG base directory specification)."""
+    state = environ.get("XDG_STATE_HOME", "")
+    home = Path(state) if state.startswith("/") else Path(environ.get("HOME", "~")).expanduser() / ".local" / "state"
+    return home / "kubectl-ddp" / "jobs"
+
+
+def local_job_names(environ: Mapping[str, str] = os.environ) -> list[str]:
+    """Return the sorted names of this machine's jobs; empty if the directory is missing or unreadable."""
+    try:
+        with os.scandir(local_jobs_directory(environ)) as entries:
+            return sorted(entry.name for entry in entries if entry.is_dir() and not entry.name.startswith("."))
+    except OSError:
+        return []
+
 
 ROOT_KIND: Final = "PyTorchJob"
 

@@ -20,12 +20,11 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, Final
 
-from kubectl_ddp.backends.local import liveness, operator, volumes
+from kubectl_ddp.backends.local import job_status, operator, volumes
 from kubectl_ddp.backends.local import pods as pod_states
-from kubectl_ddp.backends.local.addresses import Network
-from kubectl_ddp.backends.local.conditions import is_finished, set_condition
 from kubectl_ddp.backends.local.directory import JobDirectory, root_of, write_json
-from kubectl_ddp.backends.local.environment import elastic_bounds, of_operator, worker_replicas
+from kubectl_ddp.backends.local.environment import Network, elastic_bounds, of_operator, worker_replicas
+from kubectl_ddp.backends.local.job_status import is_finished, set_condition
 from kubectl_ddp.backends.local.kubelet import JOB_UID, Backoff, Node, PodRunner
 from kubectl_ddp.backends.local.process import descendants, kill, set_child_subreaper
 from kubectl_ddp.errors import DdpError, NotFound
@@ -295,7 +294,7 @@ class LocalEngine:
         if not self._should_exist:
             for runner in self._runners.values():
                 runner.remove()
-            liveness.remove(self.directory)
+            job_status.remove(self.directory)
 
     def failed(self, error: BaseException) -> None:
         """Record a failure of the engine itself in the job's status."""
@@ -316,7 +315,7 @@ def main(arguments: Sequence[str]) -> int:
     directory = JobDirectory(Path(flags.job))
     # An edit may signal this process as soon as the file names it, so block the signal until there is a handler.
     signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGUSR1})
-    liveness.claim(directory, is_starting=False)
+    job_status.claim(directory, is_starting=False)
     set_child_subreaper()
     os.chdir("/")
     try:

@@ -1,19 +1,119 @@
-"""Environment of a container: variables of its template, of the Kubeflow operator, and of the kubelet.
+"""Environment of a container on this machine: variables of its template, of the Kubeflow operator and of the kubelet.
 
-Pure functions from JSON to JSON. The operator's variables are those of training-operator 1.9 for a PyTorchJob of
-workers (``pkg/controller.v1/pytorch/{envvar,elastic}.go``). They follow the user's and therefore take precedence.
+The operator's variables are those of training-operator 1.9 for a PyTorchJob of workers
+(``pkg/controller.v1/pytorch/{envvar,elastic}.go``). They follow the user's and therefore take precedence.
+
+Each job leases a block 127.x.y.0/24 of the loopback network for its pods. The lease is the name of an abstract Unix
+socket that the engine holds. The kernel keeps this name unique over all users of the network namespace, like the
+addresses, and releases it when the engine ends for any reason.
+
+This machine has neither DNS nor mounts for a job. In arguments and variables, the name of a Service or pod becomes its
+address, and a mount path becomes the directory behind it. Only whole names and whole path components match:
+``digits-store:29400`` is the Service, ``my-digits-store`` is not; ``/checkpoints/a`` is below the mount,
+``/checkpoints2`` and ``/data/checkpoints`` are not.
 """
 
 from __future__ import annotations
 
+import errno
+import hashlib
 import os
 import re
-from collections.abc import Callable, Iterable, Mapping
+import socket
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any, Final
 
 from ddp_trainer.common.constants import CONTAINER, Port, PortName
 from kubectl_ddp.errors import PreflightFailed
 from kubectl_ddp.kube.objects import Object
+
+WORKERS: Final = 253
+"""Maximum number of workers of a local job: a block without its network, broadcast and store addresses."""
+
+# Other programs use 127.0.x.y: localhost, a Debian host's own name (127.0.1.1), systemd-resolved (127.0.0.53).
+_FIRST, _LAST = 16, 254
+
+
+class Network:
+    """Address block of one job, leased until :meth:`close`."""
+
+    def __init__(self, prefix: str, lease: socket.socket) -> None:
+        self.prefix = prefix
+        self._lease = lease
+
+    @classmethod
+    def lease(cls, job: str) -> Network:
+        """Lease a free block; a job gets the same block as before if it is still free."""
+        for prefix in _blocks(job):
+            lease = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)
+            try:
+                lease.bind(f"\0kubectl-ddp/{prefix}")
+            except OSError as error:
+                lease.close()
+                if error.errno != errno.EADDRINUSE:
+                    raise
+            else:
+                return cls(prefix, lease)
+        raise PreflightFailed("Every block of loopback addresses is taken by a job.", hint="Delete some of them.")
+
+    @property
+    def store(self) -> str:
+        """Address of the rendezvous store."""
+        return f"{self.prefix}.1"
+
+    def worker(self, index: int) -> str:
+        """Return the address of a worker; it stays the same over restarts."""
+        return f"{self.prefix}.{index + 2}"
+
+    def close(self) -> None:
+        """Release the block."""
+        self._lease.close()
+
+
+def _blocks(job: str) -> Iterator[str]:
+    count = (_LAST - _FIRST + 1) * 256
+    start = int.from_bytes(hashlib.sha256(job.encode()).digest()[:4], "big") % count
+    for offset in range(count):
+        high, low = divmod((start + offset) % count, 256)
+        yield f"127.{_FIRST + high}.{low}"
+
+
+Translation = Callable[[str], str]
+
+
+def translation(addresses: Mapping[str, str], directories: Mapping[str, str], namespace: str) -> Translation:
+    """Return a function that translates one argument or value.
+
+    Args:
+        addresses: Name of a Service or pod → its address.
+        directories: Mount path → directory on this machine.
+        namespace: Namespace of the job; ``<service>.<namespace>.svc`` matches the Service too.
+    """
+    by_name = _names(addresses, namespace)
+    by_path = _paths(directories)
+    return lambda text: by_path(by_name(text))
+
+
+def _names(addresses: Mapping[str, str], namespace: str) -> Translation:
+    if not addresses:
+        return str
+    name = rf"({_any_of(addresses)})(?:\.{re.escape(namespace)}(?:\.svc(?:\.cluster\.local)?)?)?"
+    # In a URL, a path may follow the name; elsewhere a slash means that the word is a path.
+    pattern = re.compile(rf"(?<=//){name}(?![\w\-]|\.\w)|(?<![\w.\-/]){name}(?![\w\-/]|\.\w)")
+    return lambda text: pattern.sub(lambda found: addresses[found[1] or found[2]], text)
+
+
+def _paths(directories: Mapping[str, str]) -> Translation:
+    if not directories:
+        return str
+    pattern = re.compile(rf"(?<![\w.\-/~])({_any_of(directories)})(?![\w.\-])")
+    return lambda text: pattern.sub(lambda found: directories[found[1]], text)
+
+
+def _any_of(words: Mapping[str, str]) -> str:
+    """Return a regex of alternatives, longest first, so that ``/data/a`` matches before ``/data``."""
+    return "|".join(re.escape(word) for word in sorted(words, key=len, reverse=True))
+
 
 Variable = dict[str, Any]
 """One entry of a container's ``env``."""

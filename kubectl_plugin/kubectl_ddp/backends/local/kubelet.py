@@ -1,27 +1,37 @@
-"""Kubelet: runs, restarts and stops the container of one pod, and updates the pod's status."""
+"""Kubelet: runs, restarts and stops the container of one pod, updates the pod's status, and runs commands in it.
+
+A container is a process with its descendants and their output. The process dies with the engine (``PR_SET_PDEATHSIG``)
+and leads its own session. Its environment contains a mark. When the container ends, the engine finds the remaining
+processes by this mark and kills them, as a container runtime does. A command in a pod's context, which on this machine
+is an environment and a directory, inherits the mark, so it ends with the container.
+"""
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
+import functools
 import json
 import os
+import shutil
 import signal
-from collections.abc import Callable, Mapping
+import subprocess
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final
 
 from ddp_trainer.common.constants import TERMINATION_MESSAGE_BYTES, Env, File
 from ddp_trainer.common.constants import Path as ContractPath
+from kubectl_ddp.backends.base import Entry, ExecCommand
 from kubectl_ddp.backends.local import pods as pod_states
 from kubectl_ddp.backends.local import volumes
-from kubectl_ddp.backends.local.container import NOT_STARTED, Container, ContainerCommand, StartError, exit_of
 from kubectl_ddp.backends.local.directory import TEMPORARY, JobDirectory, read_json, write_json
-from kubectl_ddp.backends.local.environment import Variable, expand, of_shell, resolve
+from kubectl_ddp.backends.local.environment import Variable, expand, of_shell, resolve, translation
 from kubectl_ddp.backends.local.log_file import LogReader, LogWriter
-from kubectl_ddp.backends.local.translate import translation
-from kubectl_ddp.errors import DdpError
+from kubectl_ddp.backends.local.pods import container_status
+from kubectl_ddp.backends.local.process import MARK, kill, leader, members, set_parent_death_signal
+from kubectl_ddp.errors import DdpError, NotFound
 from kubectl_ddp.kube.objects import Object
 
 FALLBACK_LINES: Final = 80
@@ -36,6 +46,116 @@ JOB_UID: Final = "ddp.dev/job-uid"
 _BACKOFF_CAP_SECONDS: Final = 30.0
 _STEADY_SECONDS: Final = 10.0
 """Run time in seconds after which a container's back-off is reset."""
+
+
+NOT_STARTED: Final = 127
+"""Exit code of a container whose program cannot be started: the shell's code, which controllers treat as permanent."""
+
+_STUBBORN_SECONDS: Final = 10.0
+"""Seconds until a process that survives SIGKILL (uninterruptible sleep) is left to the kernel."""
+
+
+@dataclass(frozen=True, slots=True)
+class ContainerCommand:
+    """Program to run, with environment and directory."""
+
+    argv: Sequence[str]
+    environment: Mapping[str, str]
+    directory: str
+
+
+class StartError(Exception):
+    """Raised if the program cannot be started; the message has the form of a container runtime's."""
+
+
+class Container:
+    """A running container. Call :meth:`finish` when the process :attr:`pid` has ended."""
+
+    def __init__(self, mark: str, pid: int, output: int, log: LogWriter) -> None:
+        self.mark = mark
+        self.pid = pid
+        self._output = output
+        self._log = log
+        self._is_over = False
+
+    @classmethod
+    def start(cls, mark: str, command: ContainerCommand, log: LogWriter) -> Container:
+        """Start the process.
+
+        Raises:
+            StartError: If the program cannot be started.
+        """
+        environment = {**command.environment, MARK: mark}
+        program = shutil.which(command.argv[0], path=environment.get("PATH"))
+        if program is None:
+            raise StartError(f'exec: "{command.argv[0]}": executable file not found in $PATH')
+        reading, writing = os.pipe()
+        try:
+            process = subprocess.Popen(
+                list(command.argv),
+                executable=program,
+                env=environment,
+                cwd=command.directory,
+                stdin=subprocess.DEVNULL,
+                stdout=writing,
+                stderr=writing,
+                start_new_session=True,
+                # Safe here: the engine has one thread, and libc is already loaded.
+                preexec_fn=functools.partial(set_parent_death_signal, os.getpid()),  # noqa: PLW1509 - see above
+            )
+        except (OSError, subprocess.SubprocessError) as error:
+            os.close(reading)
+            raise StartError(f'exec: "{command.argv[0]}": {error}') from error
+        finally:
+            os.close(writing)
+        process.returncode = 0  # the engine reaps it by its pid, with all other children
+        container = cls(mark, process.pid, reading, log)
+        os.set_blocking(reading, False)
+        asyncio.get_running_loop().add_reader(reading, container._drain)
+        return container
+
+    def _drain(self) -> None:
+        try:
+            while data := os.read(self._output, 1 << 16):
+                self._log.feed(data)
+        except BlockingIOError:
+            return
+        asyncio.get_running_loop().remove_reader(self._output)
+
+    def signal(self, number: signal.Signals) -> None:
+        """Send a signal to the first process, as the kubelet does to process 1."""
+        if not self._is_over:
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(self.pid, number)
+
+    def kill(self) -> None:
+        """Send SIGKILL to all processes; :meth:`finish` cleans up the rest."""
+        if not self._is_over:
+            kill(members(self.mark, self.pid))
+
+    async def finish(self, reaped: Callable[[], asyncio.Future[None]]) -> None:
+        """Clean up after the end of the process: kill its remaining descendants and read the rest of the output.
+
+        Args:
+            reaped: Returns a future that is done when the next child of the engine has been reaped.
+        """
+        self._is_over = True
+        loop = asyncio.get_running_loop()
+        patience = loop.time() + _STUBBORN_SECONDS
+        while (left := members(self.mark, self.pid)) and loop.time() < patience:
+            next_one = reaped()
+            kill(left)
+            await asyncio.wait([next_one], timeout=0.05)
+        self._drain()
+        loop.remove_reader(self._output)
+        os.close(self._output)
+        self._log.finish()
+
+
+def exit_of(wait_status: int) -> tuple[int, int | None]:
+    """Return the exit code as a container runtime reports it (128 + n for signal n), and the signal."""
+    code = os.waitstatus_to_exitcode(wait_status)
+    return (code, None) if code >= 0 else (128 - code, -code)
 
 
 @dataclass(slots=True)
@@ -263,3 +383,25 @@ class PodRunner:
         """Remove the pod and its own volumes."""
         self.close()
         volumes.unmount(self.pod, self._mounts, self.node.directory.volumes)
+
+
+def build_exec_command(pod: Object, entry: Entry) -> ExecCommand:
+    """Return the command with the pod's environment and directory; it inherits the terminal.
+
+    Raises:
+        NotFound: If the pod is not running.
+    """
+    status = container_status(pod)
+    mark = str(status.get("containerID", "")).removeprefix("local://")
+    first = leader(mark) if mark and "running" in status["state"] else None
+    try:
+        if first is None:
+            raise FileNotFoundError
+        block = Path(f"/proc/{first}/environ").read_bytes()
+        directory = str(Path(f"/proc/{first}/cwd").readlink())
+    except OSError:
+        name = pod["metadata"]["name"]
+        raise NotFound(f"Pod '{name}' does not run just now.", hint="Try again once it does.") from None
+    variables = (os.fsdecode(each).partition("=") for each in block.split(b"\0") if each)
+    environ = {name: value for name, _, value in variables} | dict(entry.variables)
+    return ExecCommand(words=entry.words, environ=environ, directory=directory)

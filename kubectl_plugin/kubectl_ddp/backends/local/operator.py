@@ -19,10 +19,9 @@ from dataclasses import dataclass, field
 from typing import Any, Final
 
 from kubectl_ddp.backends.local import pods as pod_states
-from kubectl_ddp.backends.local.conditions import is_finished, is_true, set_condition
 from kubectl_ddp.backends.local.environment import worker_replicas
-from kubectl_ddp.kube.objects import Object
-from kubectl_ddp.kube.timestamps import epoch
+from kubectl_ddp.backends.local.job_status import is_finished, is_true, set_condition
+from kubectl_ddp.kube.objects import Object, epoch
 
 Status = dict[str, Any]
 

@@ -16,10 +16,9 @@ from pathlib import Path
 from typing import Any, Final
 
 from kubectl_ddp.backends.local import pods, volumes
-from kubectl_ddp.backends.local.addresses import WORKERS
 from kubectl_ddp.backends.local.directory import ROOT_KIND, JobDirectory, not_writable_error, read_json, write_json
-from kubectl_ddp.backends.local.environment import elastic_bounds, of_operator, resolve, worker_replicas
-from kubectl_ddp.backends.local.liveness import claim, remove
+from kubectl_ddp.backends.local.environment import WORKERS, elastic_bounds, of_operator, resolve, worker_replicas
+from kubectl_ddp.backends.local.job_status import claim, remove
 from kubectl_ddp.backends.local.volumes import CLAIMS
 from kubectl_ddp.errors import AlreadyExists, DdpError, PreflightFailed, UsageError
 from kubectl_ddp.kube.objects import Object

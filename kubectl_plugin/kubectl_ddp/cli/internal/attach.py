@@ -17,10 +17,10 @@ from kubectl_ddp.errors import Cancelled, InfrastructureFailed, Interrupted, Job
 from kubectl_ddp.observe.log_stream import follow_logs, rank_filter
 from kubectl_ddp.observe.waiting import parse_wait_condition, wait_for
 from kubectl_ddp.status.job_state import JobState, job_state
-from kubectl_ddp.status.json_output import job_to_dict
+from kubectl_ddp.status.job_tables import job_to_dict
 from kubectl_ddp.util.concurrency import Future
 from kubectl_ddp.util.process import location_flags, program
-from kubectl_ddp.util.terminal import write_log_line
+from kubectl_ddp.util.text_table import write_log_line
 
 
 def attach_to_job(

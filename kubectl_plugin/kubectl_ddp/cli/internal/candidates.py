@@ -15,16 +15,15 @@ from click.core import ParameterSource
 
 from ddp_trainer.common.constants import PortName
 from kubectl_ddp.backends.access import kubeconfig_files
-from kubectl_ddp.backends.local.paths import local_job_names
+from kubectl_ddp.backends.local.directory import local_job_names
 from kubectl_ddp.backends.select import Where, backend_for, has_kubeconfig
+from kubectl_ddp.cli.internal.command import JOB_TYPES
 from kubectl_ddp.cli.internal.job_options import parameter_of
-from kubectl_ddp.cli.internal.resource_types import JOB_TYPES
 from kubectl_ddp.cli.registry import ALIASES, COMMANDS
 from kubectl_ddp.fabrics.catalog import AUTO, NONE, fabrics
 from kubectl_ddp.kube import job_kinds
-from kubectl_ddp.spec.fields import FILE_KEYS
+from kubectl_ddp.spec.fields import FILE_KEYS, PRESETS
 from kubectl_ddp.spec.job_key import Completion, Field
-from kubectl_ddp.spec.presets import PRESETS
 
 T = TypeVar("T")
 
@@ -180,7 +179,7 @@ def _in_kubeconfig(context: click.Context, kind: str) -> dict[str, Mapping[str, 
 
 def _preset_names(context: click.Context) -> Iterable[Candidate]:
     """Return the built-in presets and those that the namespace shares."""
-    from kubectl_ddp.client.submission.resolved_job import shared_by  # noqa: PLC0415 - rarely needed
+    from kubectl_ddp.client.layers import shared_by  # noqa: PLC0415 - rarely needed
     from kubectl_ddp.spec.external_values import SharedPresets  # noqa: PLC0415
 
     place = where_of(context)

@@ -3,7 +3,8 @@
 :class:`HelpfulCommand` is the class of every command. ``--help`` shows common flags, ``--help-all`` all of them.
 :func:`grouped_option` declares a flag with its group; flags declared by :func:`click.option` are the command's own.
 :func:`shared_options` adds the flags of all commands, with kubectl's names, and passes their values as
-:class:`Options`.
+:class:`Options`. Words of kubectl for kinds of objects are accepted, as in ``get jobs``, ``describe job NAME`` and
+``logs pod/NAME``.
 """
 
 from __future__ import annotations
@@ -20,8 +21,119 @@ import click
 
 from kubectl_ddp.backends.access import parse_timeout
 from kubectl_ddp.backends.select import Where, target_backends
+from kubectl_ddp.engines import ENGINES
 from kubectl_ddp.errors import DdpError, NoSuchJob, NotFound, UsageError, suggest_close_match
-from kubectl_ddp.util.process import location_context
+from kubectl_ddp.util.process import location_context, program
+
+EXAMPLES: Final[Mapping[str, tuple[str, ...]]] = {
+    "init": (
+        "train.py --image example.com/train --nnodes 2 --gpus 8",
+        "train.py --image example.com/train --nnodes 1:2 --gpus 0",
+    ),
+    "submit": (
+        "train.py --local --nproc 2 --follow",
+        "train.py --nnodes 4 --gpus 8 --image example.com/train:1",
+        "-f job.ddp.yaml --set nnodes=2:8 --dry-run",
+    ),
+    "preflight": ("train.py --nnodes 4 --gpus 8 --image example.com/train:1", "-f job.ddp.yaml --strict"),
+    "capacity": ("", "--gpu-type H100 --queue research"),
+    "render": ("-f job.ddp.yaml", "train.py --nnodes 4 --gpus 8 --explain"),
+    "clone": ("digits --name digits-long -- train --epochs 100", "digits --name digits-wide --nnodes 8"),
+    "presets": ("", "aws-efa"),
+    "explain": ("", "nnodes"),
+    "list": ("", "-A -o wide --sort-by .created", "-o custom-columns=NAME:.name,STEP:.step --watch"),
+    "status": ("digits", "digits --ranks", "digits -o jsonpath={.state}"),
+    "why": ("", "digits"),
+    "hang": ("digits --timeout 120",),
+    "bundle": ("digits -O digits.tar.gz",),
+    "logs": ("digits --rank 0 --tail 20", "digits --rank failed", "digits -f --dedup"),
+    "events": ("digits --warnings",),
+    "top": ("digits", "digits --once"),
+    "report": (
+        "digits -o digits.html --open",
+        "digits --from prometheus https://prometheus.example.com",
+        "digits digits-2",
+    ),
+    "history": ("", "digits -o json"),
+    "dashboard": ("digits --grafana https://grafana.example.com",),
+    "wait": ("digits --for=complete --timeout 1h", "digits --for=step=100"),
+    "exec": ("digits --rank 3 -- nvidia-smi", "digits -it"),
+    "profile": ("digits --rank 3 --steps 5",),
+    "port-forward": ("digits --rank 3",),
+    "scale": ("digits --nnodes 4", "digits --nnodes 4 --dry-run"),
+    "restart": ("digits --wait",),
+    "suspend": ("digits",),
+    "resume": ("digits --wait",),
+    "delete": ("digits", "--local --all --yes"),
+    "prune": ("--older-than 7d --dry-run",),
+    "config": ("", "set image example.com/train:1", "unset image"),
+    "completion": ("bash",),
+    "doctor": ("", "--local"),
+    "version": ("",),
+}
+
+
+JOB_TYPES: Final = frozenset(
+    word for engine in ENGINES.values() for word in (engine.name, engine.plural, engine.resource, engine.collection)
+)
+"""Words for jobs: singular and plural of each kind that an engine creates, with and without its API group."""
+EVERYTHING: Final = "all"
+"""kubectl's word for objects of all kinds; here for all jobs."""
+_PLURALS: Final = frozenset(word for engine in ENGINES.values() for word in (engine.plural, engine.collection))
+
+_PODS, _NODES, _QUEUES = "status JOB --ranks", "capacity", "capacity"
+_BY_RANK: Final = frozenset({"logs", "exec", "port-forward"})
+"""Commands that reach the pod of a rank."""
+_OTHER_TYPES: Final[Mapping[str, str]] = {
+    **dict.fromkeys(("pod", "pods", "po"), _PODS),
+    **dict.fromkeys(("node", "nodes", "no"), _NODES),
+    **dict.fromkeys(("queue", "queues", "localqueue", "localqueues", "clusterqueue", "clusterqueues"), _QUEUES),
+    **dict.fromkeys(("event", "events", "ev"), "events JOB"),
+    **dict.fromkeys(("namespace", "namespaces", "ns"), "list -A"),
+}
+"""Word for another kind of object → the command that shows such objects."""
+
+
+def check_type(word: str) -> None:
+    """Raise UsageError if a word names a kind of object other than jobs."""
+    if command := _OTHER_TYPES.get(word.lower()):
+        context = click.get_current_context(silent=True)
+        called = context.command.name if context is not None else None
+        hint = f"'{program()} {command}' shows them."
+        if command == _PODS and called in _BY_RANK:
+            hint = f"'{program()} {called} JOB --rank N' takes the pod of a rank."
+        raise UsageError(f"'{word}' names no jobs.", hint=f"{hint} Write 'job/{word}' for a job of that name.")
+
+
+def names_after_type(words: Sequence[str], *, lists: bool, path: str) -> list[str]:
+    """Return names of jobs without the word for their kind, as in ``job digits``.
+
+    A single word for one job, such as ``job``, is a name, unless the command lists jobs.
+
+    Args:
+        words: Positional words of a command line.
+        lists: True if the command shows all jobs without a name.
+        path: Program and command, for the error.
+
+    Raises:
+        UsageError: If the words name another kind of object, or a command for one job gets a plural alone.
+    """
+    if not words:
+        return []
+    kind = words[0].lower()
+    check_type(kind)
+    if kind == EVERYTHING and lists and len(words) == 1:
+        return []
+    if kind not in JOB_TYPES:
+        return [*words]
+    if len(words) > 1 or lists:
+        return [*words[1:]]
+    if kind in _PLURALS:
+        raise UsageError(
+            f"'{words[0]}' names no job.", hint=f"Write '{path} NAME'; '{program()} get jobs' lists all names."
+        )
+    return [*words]
+
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -91,7 +203,6 @@ class HelpfulCommand(click.Command):
         names = [parameter.name for parameter in self.params if isinstance(parameter, click.Argument)]
         if names not in (["job"], ["jobs"]):
             return args
-        from kubectl_ddp.cli.internal.resource_types import names_after_type  # noqa: PLC0415 - not needed for the help
 
         at = list(positional_indexes(self, args))
         words = [args[index] for index in at]
@@ -111,8 +222,6 @@ class HelpfulCommand(click.Command):
 
     def format_epilog(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         """Write the examples."""
-        from kubectl_ddp.cli.internal.examples import EXAMPLES  # noqa: PLC0415 - only for help
-
         with formatter.section("Examples"):
             for words in EXAMPLES[self.name or ""]:
                 formatter.write(f"{'':>{formatter.current_indent}}{ctx.command_path} {words}".rstrip() + "\n")

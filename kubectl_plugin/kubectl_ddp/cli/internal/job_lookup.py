@@ -11,15 +11,13 @@ import click
 
 from kubectl_ddp.backends.base import Backend
 from kubectl_ddp.backends.select import backend_for, backend_to_change, has_kubeconfig, target_backends
-from kubectl_ddp.cli.internal.command import Options
+from kubectl_ddp.cli.internal.command import JOB_TYPES, Options, check_type
 from kubectl_ddp.cli.internal.output import print_output
-from kubectl_ddp.cli.internal.resource_types import JOB_TYPES, check_type
 from kubectl_ddp.errors import NotFound, UsageError
 from kubectl_ddp.kube import job_kinds
-from kubectl_ddp.kube.objects import Object, Snapshot
-from kubectl_ddp.kube.timestamps import epoch
+from kubectl_ddp.kube.objects import Object, Snapshot, epoch
 from kubectl_ddp.observe.job_list import read_jobs
-from kubectl_ddp.status.json_output import API_VERSION
+from kubectl_ddp.status.job_tables import API_VERSION
 from kubectl_ddp.util.process import program
 
 

@@ -23,7 +23,7 @@ from kubectl_ddp.spec.fields import FILE_KEYS, flag_of
 from kubectl_ddp.spec.job_key import Field, Given, Group, Layer, Origin, OriginKind
 
 if TYPE_CHECKING:
-    from kubectl_ddp.client.submission.prepared_job import Prepared
+    from kubectl_ddp.client.submission import Prepared
     from kubectl_ddp.code.archive import Code
     from kubectl_ddp.spec.resolve import Resolved
 
@@ -191,7 +191,7 @@ def _option(field: Field) -> Callable[[Any], Any]:
 
 def _read_job(request: JobRequest, options: Options, name_suffix: str, under: Layer | None) -> Resolved:
     """Resolve the job from flags, file, preset and defaults. Raises UsageError or NotFound."""
-    from kubectl_ddp.client.submission.resolved_job import resolve_job  # noqa: PLC0415 - not needed for help and completion
+    from kubectl_ddp.client.layers import resolve_job  # noqa: PLC0415 - not needed for help and completion
     from kubectl_ddp.spec.resolve import set_values  # noqa: PLC0415
 
     layers: list[Layer] = []
@@ -222,7 +222,7 @@ def prepare(
         under: Values of another job, which this command line overrides.
         code: Code of that job, which is not read from this machine.
     """
-    from kubectl_ddp.client.submission.prepared_job import prepare_job  # noqa: PLC0415 - not needed for help and completion
+    from kubectl_ddp.client.submission import prepare_job  # noqa: PLC0415 - not needed for help and completion
 
     resolved = _read_job(request, options, name_suffix, under)
     return prepare_job(resolved, options, shown=shown, kept=code)

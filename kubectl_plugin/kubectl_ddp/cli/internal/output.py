@@ -12,7 +12,7 @@ import click
 
 from kubectl_ddp.cli.internal.command import CUSTOM_COLUMNS, JSONPATH, Options
 from kubectl_ddp.errors import PreflightFailed
-from kubectl_ddp.status.json_output import API_VERSION
+from kubectl_ddp.status.job_tables import API_VERSION
 from kubectl_ddp.util.finding import Finding, finding_to_dict, findings_text, summarize_failures
 from kubectl_ddp.util.text_table import Style
 

@@ -1,11 +1,16 @@
-"""Command ``kubectl ddp dashboard``."""
+"""Command ``kubectl ddp dashboard``, with the ``kubectl port-forward`` to a Grafana in the cluster."""
 
 from __future__ import annotations
 
+import contextlib
 import os
+import re
 import shlex
+import subprocess
 import sys
+from collections.abc import Iterator
 from dataclasses import dataclass, replace
+from typing import Final
 
 import click
 
@@ -16,6 +21,44 @@ from kubectl_ddp.cli.internal.command import HelpfulCommand, Options, shared_opt
 from kubectl_ddp.cli.internal.job_lookup import parse_job_name
 from kubectl_ddp.errors import Interrupted, NotFound, Unreachable
 from kubectl_ddp.kube.grafana import PORT, VARIABLE, GrafanaService, address, checked
+
+_FORWARDING: Final = re.compile(r"Forwarding from 127\.0\.0\.1:(\d+) ")
+
+
+class PortForward:
+    """Open tunnel of a ``kubectl port-forward`` process."""
+
+    def __init__(self, process: subprocess.Popen[str], port: int) -> None:
+        self._process = process
+        self.port = port
+        """Local port of the tunnel."""
+
+    def wait(self) -> None:
+        """Block until the other side closes the tunnel."""
+        for _ in self._process.stdout or ():
+            continue
+
+
+@contextlib.contextmanager
+def open_port_forward(handover: ExecCommand) -> Iterator[PortForward]:
+    """Open a tunnel, and close it at the end of the block. Raises NotFound, Unreachable."""
+    try:
+        process = subprocess.Popen(
+            handover.words, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+        )
+    except FileNotFoundError:
+        raise NotFound(f"Program '{handover.words[0]}' was not found.") from None
+    with process:
+        try:
+            first = process.stdout.readline() if process.stdout else ""
+            opened = _FORWARDING.match(first)
+            if opened is None:
+                process.terminate()
+                said = (process.stderr.read() if process.stderr else "").strip().splitlines()
+                raise Unreachable(f"kubectl port-forward opens no way: {said[-1] if said else first.strip()}.")
+            yield PortForward(process, int(opened[1]))
+        finally:
+            process.terminate()
 
 
 @click.command(cls=HelpfulCommand)
@@ -88,7 +131,6 @@ def _show(options: Options, url: str, *, opens: bool) -> None:
 
 
 def _show_through(options: Options, handover: ExecCommand, service: GrafanaService, page: DashboardLink) -> None:
-    from kubectl_ddp.backends.port_forward import open_port_forward  # noqa: PLC0415 - imports subprocess
 
     with open_port_forward(handover) as opened:
         options.print_message(f"Through {service}, until Ctrl-C.")

@@ -11,17 +11,17 @@ from typing import Final
 import click
 
 from kubectl_ddp.backends.base import Backend
-from kubectl_ddp.backends.local.paths import local_job_names
+from kubectl_ddp.backends.local.directory import local_job_names
 from kubectl_ddp.backends.select import backend_for, backend_to_change, target_backends
 from kubectl_ddp.cli.internal.command import HelpfulCommand, Options, shared_options
 from kubectl_ddp.cli.internal.job_lookup import jobs_of, parse_job_name, place_of, seconds_of
 from kubectl_ddp.cli.internal.output import print_output
 from kubectl_ddp.errors import Cancelled, DdpError, Interrupted, NotFound, UsageError
 from kubectl_ddp.kube.job_kinds import submitted_spec
-from kubectl_ddp.observe import result_annotations
+from kubectl_ddp.observe import job_results
 from kubectl_ddp.spec.trainer_arguments import keeps_checkpoints_in_pods, object_store_url
 from kubectl_ddp.status.job_state import TERMINAL, WITH_RANKS, JobState, State, job_state
-from kubectl_ddp.status.json_output import API_VERSION
+from kubectl_ddp.status.job_tables import API_VERSION
 from kubectl_ddp.util.text_table import duration, pluralize
 
 
@@ -43,7 +43,7 @@ def delete(options: Options, jobs: tuple[str, ...], *, everything: bool, yes: bo
     errors, deleted = [], list[tuple[Backend, str]]()
     for backend, name in targets:
         try:
-            result_annotations.delete(backend, name)
+            job_results.delete(backend, name)
             deleted.append((backend, name))
             if options.output is None:
                 click.echo(f"job {name} deleted {place_of(backend)}")
@@ -225,7 +225,7 @@ def _delete(found: list[Finished], options: Options) -> list[Finished]:
     deleted, errors = [], []
     for one in found:
         try:
-            result_annotations.delete(one.backend, one.state.name)
+            job_results.delete(one.backend, one.state.name)
         except NotFound:  # deleted by another user
             continue
         except DdpError as error:

@@ -15,7 +15,7 @@ from kubectl_ddp.cli.internal.command import HelpfulCommand, Options, shared_opt
 from kubectl_ddp.cli.internal.job_lookup import target
 from kubectl_ddp.cli.internal.output import print_output, style
 from kubectl_ddp.errors import DdpError, Interrupted, UsageError
-from kubectl_ddp.util.terminal import raw
+from kubectl_ddp.util.text_table import raw
 
 if TYPE_CHECKING:
     from kubectl_ddp.backends.base import Backend
@@ -31,7 +31,7 @@ def why(options: Options, job: str | None) -> None:
     The exit code is the class of the first cause: 0 the job runs or succeeded, 10 its code failed, 11 a machine
     failed, 12 it is suspended or being deleted, 13 it waits for something, 14 it hangs.
     """
-    from kubectl_ddp.observe.result_annotations import persist_result  # noqa: PLC0415 - not needed for help and completion
+    from kubectl_ddp.observe.job_results import persist_result  # noqa: PLC0415 - not needed for help and completion
     from kubectl_ddp.why.diagnosis import diagnosis_text, diagnosis_to_dict, gather, run_checks  # noqa: PLC0415
 
     backend, name = target(options, job)

@@ -17,8 +17,7 @@ from kubectl_ddp.errors import DdpError, Interrupted, NotFound, suggest_close_ma
 from kubectl_ddp.kube.objects import Object, Snapshot, parse_label_selector, selects
 from kubectl_ddp.observe.job_list import JobKey, JobListChange, key_of, observe_jobs, watch_list
 from kubectl_ddp.status.job_state import JobState
-from kubectl_ddp.status.job_tables import job_table
-from kubectl_ddp.status.json_output import job_list_to_dict, job_to_dict
+from kubectl_ddp.status.job_tables import job_list_to_dict, job_table, job_to_dict
 from kubectl_ddp.util.process import at_rest
 from kubectl_ddp.util.text_table import Table
 

@@ -25,7 +25,7 @@ from kubectl_ddp.cli.internal.output import print_output
 from kubectl_ddp.errors import DdpError, NotFound, UsageError
 from kubectl_ddp.kube.objects import Object
 from kubectl_ddp.observe.rank_locator import Place, find_pod, find_rank
-from kubectl_ddp.status.json_output import API_VERSION
+from kubectl_ddp.status.job_tables import API_VERSION
 
 
 def replace_process(to: ExecCommand) -> NoReturn:
@@ -184,8 +184,8 @@ def profile(options: Options, job: str | None, *, rank: int, steps: int, path: s
     under ddp-launch. Without a request, there is no overhead. During the recording, that rank is slower, and the others
     wait for it.
     """
-    from kubectl_ddp.observe.profile import entry, fetch_trace  # noqa: PLC0415 - not needed for help and completion
-    from kubectl_ddp.render.runtime import words_in_pod  # noqa: PLC0415
+    from kubectl_ddp.observe.rank_locator import entry, fetch_trace  # noqa: PLC0415 - not needed for help and completion
+    from kubectl_ddp.render.pod import words_in_pod  # noqa: PLC0415
 
     seconds = parse_timeout(timeout)
     if not seconds:

@@ -1,4 +1,4 @@
-"""Commands ``kubectl ddp suspend``, ``resume`` and ``restart``."""
+"""Commands that change a running job: ``kubectl ddp scale``, ``suspend``, ``resume`` and ``restart``."""
 
 from __future__ import annotations
 
@@ -12,14 +12,19 @@ from typing import TYPE_CHECKING, Final
 import click
 
 from ddp_trainer.common.constants import Label
+from ddp_trainer.common.parallel_dims import LayoutError, LayoutRange
 from kubectl_ddp.backends.base import Backend
 from kubectl_ddp.cli.internal.command import HelpfulCommand, Options, shared_options
 from kubectl_ddp.cli.internal.job_lookup import changed, seconds_of, target, warn_of_changed_script
 from kubectl_ddp.cli.internal.progress import print_start, show_progress
 from kubectl_ddp.errors import Cancelled, InfrastructureFailed, Interrupted, JobFailed, UsageError
+from kubectl_ddp.kube import job_kinds
 from kubectl_ddp.kube.objects import Object, Snapshot
-from kubectl_ddp.observe import result_annotations
+from kubectl_ddp.observe import job_results
+from kubectl_ddp.observe.job_results import persist_result
+from kubectl_ddp.observe.scrape import observe
 from kubectl_ddp.observe.waiting import parse_wait_condition, wait_for
+from kubectl_ddp.spec.layout import spare_ranks
 from kubectl_ddp.spec.trainer_arguments import keeps_checkpoints_in_pods
 from kubectl_ddp.status.job_state import JobState, State, job_state
 from kubectl_ddp.util.process import location_flags, program
@@ -28,6 +33,106 @@ from kubectl_ddp.util.text_table import pluralize
 if TYPE_CHECKING:
     from kubectl_ddp.render import Code
     from kubectl_ddp.spec.model import JobSpec
+
+_RESIZE_SECONDS: Final = 120.0
+"""Seconds to wait for ranks that trained before (default of --timeout)."""
+
+
+@click.command(cls=HelpfulCommand)
+@click.argument("job", required=False)
+@click.option("--nnodes", type=click.IntRange(min=1), required=True, metavar="N", help="New number of nodes.")
+@click.option(
+    "--wait/--no-wait",
+    "waits",
+    default=None,
+    help="Wait until the new number of ranks trains, showing progress (default when they report metrics).",
+)
+@click.option("--timeout", metavar="TIME", help="Stop waiting after this time (default 2m); the change remains.")
+@click.option("--dry-run", is_flag=True, help="Print what would change, without changing it.")
+@shared_options("json", "yaml", "name")
+def scale(
+    options: Options, job: str | None, *, nnodes: int, waits: bool | None, timeout: str | None, dry_run: bool
+) -> None:
+    """Change the number of nodes of a running job (default: the newest).
+
+    Prints the effect on the ranks, and waits until the ranks report the new world size.
+    """
+    seconds = seconds_of("--timeout", timeout)
+    backend, name = target(options, job, changes=True)
+    snapshot = backend.job(name)
+    before = observe(backend, snapshot)
+    persist_result(backend, snapshot.job, before)
+    per_node = job_kinds.processes_per_node(snapshot.job)
+    if waits and before.uses_torchrun:
+        raise UsageError(
+            f"The ranks of job '{name}' report no world size, because its launcher is torchrun.",
+            hint="Leave --wait out.",
+        )
+    size = pluralize(nnodes, "node")
+    backend.scale(name, nnodes, dry_run=dry_run)
+    if options.output is None:  # a rejected change has no effect to print
+        options.print_message(effect(before, nnodes, per_node) + left_over(snapshot.job, nnodes * per_node))
+    seconds_taken = None
+    action = "unchanged" if before.nodes.training == nnodes else "scaled"
+    message = f"{action} at {size}" if action == "unchanged" else f"{action} to {size}"
+    message += " (dry run)" if dry_run else ""
+    if options.output is None:
+        changed(options, backend, name, action, message)
+    waits = before.world_size is not None and before.state is State.RUNNING if waits is None else waits
+    if waits and not dry_run:
+        seconds_taken = _wait_for_ranks(options, backend, before, nnodes * per_node, seconds)
+        ranks = nnodes * per_node
+        options.print_message(f"The world has {pluralize(ranks, 'rank')} after {seconds_taken:.1f} s.")
+    if options.output is not None:
+        facts = {"nodes": nnodes, "nodesBefore": before.nodes.training, "ranks": nnodes * per_node, "dryRun": dry_run}
+        changed(options, backend, name, action, message, **facts, confirmedAfterSeconds=seconds_taken)
+
+
+def effect(before: JobState, nodes: int, per_node: int) -> str:
+    """Describe the effect of a new number of nodes, in one or two sentences."""
+    then, now = before.nodes.training, nodes
+    if then == now:
+        return f"Job {before.name} has {pluralize(then, 'node')} already; nothing changes."
+    ranks = f"{then} → {now} nodes, {then * per_node} → {now * per_node} ranks"
+    if before.state is not State.RUNNING:
+        return f"Job {before.name}: {ranks}, once it runs; it is {before.state} now."
+    what = (
+        "training continues when the new pods have joined" if now > then else "the pods with the highest numbers leave"
+    )
+    if before.uses_torchrun:
+        return f"Job {before.name}: {ranks}; torchrun restarts all worker processes."
+    return (
+        f"Job {before.name}: {ranks}; {what}, with one re-form. The reference trainer keeps the global batch, and each "
+        f"rank computes {'less' if now > then else 'more'} of it; a script of your own may see another batch."
+    )
+
+
+def left_over(job: Object, ranks: int) -> str:
+    """Return a sentence about ranks that the job's layout cannot use; empty if there are none."""
+    try:
+        layouts = LayoutRange.parse(str(job_kinds.submitted_spec(job).get("parallel") or ""))
+    except LayoutError:  # no layout, or one of a newer version
+        return ""
+    if not (spare := spare_ranks(layouts, ranks)):
+        return ""
+    return f" Its layout '{layouts}' has no place for {spare} of {pluralize(ranks, 'rank')}."
+
+
+def _wait_for_ranks(options: Options, backend: Backend, before: JobState, ranks: int, timeout: float | None) -> float:
+    """Wait until the job has that number of ranks, and return the seconds. Raises TimedOut and errors that end the
+    job.
+    """
+    begun = time.monotonic()
+    goal = parse_wait_condition(f"world-size={ranks}")
+    try:
+        with show_progress(backend, options) as display:
+            wait_for(backend, before.name, goal, timeout=timeout or _RESIZE_SECONDS, seen=display.seen)
+    except KeyboardInterrupt:
+        raise Interrupted(
+            f"Stopped waiting; job {before.name} continues, and will have {pluralize(ranks, 'rank')}.",
+            hint=f"Wait again with '{program()} wait {before.name} --for={goal.text}{location_flags()}'.",
+        ) from None
+    return time.monotonic() - begun
 
 
 @click.command(cls=HelpfulCommand)
@@ -44,7 +149,7 @@ def suspend(options: Options, job: str | None, *, waits: bool, timeout: str | No
             f"warning: Job {name} has no checkpoint claim, so its checkpoints go with its pods, and it will start from "
             "the beginning. Submit with --checkpoint-claim to keep them."
         )
-    result_annotations.suspend(backend, name)
+    job_results.suspend(backend, name)
     changed(options, backend, name, "suspended")
     options.print_message(f"Resume it with '{program()} resume {name}{location_flags()}'.")
     if waits:
@@ -96,7 +201,7 @@ def wait_after(options: Options, backend: Backend, name: str, goal: str, timeout
         ) from None
 
 
-_PATIENCE_SECONDS: Final = 300.0
+_STOP_SECONDS: Final = 300.0
 """Seconds to wait for the pods to save and end (default of --timeout)."""
 
 
@@ -142,7 +247,7 @@ def restart_job(options: Options, backend: Backend, name: str, seconds: float | 
     effect = _report_effect(options, state, backend, snapshot)
     if backend.where == "local":
         warn_of_changed_script(options, snapshot.job)
-    _confirm(name, is_dangerous=_loses_progress(backend, snapshot, state), yes=yes)
+    _confirm_restart(name, is_dangerous=_loses_progress(backend, snapshot, state), yes=yes)
     if state.state is State.FAILED:
         run = _renew(backend, name)
     elif (failed := _restart_unless_failed(options, backend, state, seconds)) is None:
@@ -194,7 +299,7 @@ def _effect(state: JobState, backend: Backend, snapshot: Snapshot) -> str:
     return what.get(state.state, f"All pods of job {state.name} ({pods}) end and start again, {from_where}.")
 
 
-def _confirm(name: str, *, is_dangerous: bool, yes: bool) -> None:
+def _confirm_restart(name: str, *, is_dangerous: bool, yes: bool) -> None:
     if yes or not is_dangerous or not sys.stdin.isatty():
         return
     if not click.confirm(f"Restart job {name}, and lose its progress?", err=True):
@@ -219,11 +324,11 @@ def _suspend_and_resume(options: Options, backend: Backend, state: JobState, tim
     """Suspend the job until its pods have ended, and resume it. The run and its id do not change."""
     name = state.name
     if state.state not in {State.SUSPENDED, State.LOST}:
-        result_annotations.suspend(backend, name)
+        job_results.suspend(backend, name)
         goal = parse_wait_condition("suspended")
         try:
             with show_progress(backend, options) as display:
-                wait_for(backend, name, goal, timeout=timeout or _PATIENCE_SECONDS, seen=display.seen)
+                wait_for(backend, name, goal, timeout=timeout or _STOP_SECONDS, seen=display.seen)
         except KeyboardInterrupt:
             raise Interrupted(
                 f"Interrupted while the pods of job {name} end; it is suspended.",
@@ -256,7 +361,7 @@ def _submit_new_run(backend: Backend, name: str, spec: JobSpec, code: Code | Non
             f"Interrupted while job {name} gets a new run.",
             hint=f"'{program()} restart {name}{location_flags()}' finishes it, wherever it is.",
         ) from None
-    result_annotations.record_new_run(backend, name)
+    job_results.record_new_run(backend, name)
     return _run_id(backend, name)
 
 

@@ -23,19 +23,17 @@ from kubectl_ddp.cli.internal.command import Options
 from kubectl_ddp.cli.internal.job_lookup import place_of, resource, seconds_of
 from kubectl_ddp.cli.internal.job_options import JobRequest, prepare, warn
 from kubectl_ddp.cli.internal.output import print_output
-from kubectl_ddp.client.submission.creation import create_job
-from kubectl_ddp.client.submission.preflight import level_of
-from kubectl_ddp.client.submission.prepared_job import Prepared, check_local
-from kubectl_ddp.client.submission.resolved_job import random_suffix
+from kubectl_ddp.client.layers import random_suffix
+from kubectl_ddp.client.submission import Prepared, check_local, create_job, level_of
 from kubectl_ddp.errors import DdpError, Interrupted, NotFound, UsageError
 from kubectl_ddp.kube.objects import Object
-from kubectl_ddp.observe import result_annotations
+from kubectl_ddp.observe import job_results
 from kubectl_ddp.observe.waiting import wait_until_deleted
 from kubectl_ddp.render import Site
 from kubectl_ddp.spec import rules
 from kubectl_ddp.spec.job_key import Origin, OriginKind
 from kubectl_ddp.spec.serialization import digest
-from kubectl_ddp.status.json_output import API_VERSION
+from kubectl_ddp.status.job_tables import API_VERSION
 from kubectl_ddp.util.process import location_flags, program
 from kubectl_ddp.util.text_table import pluralize
 
@@ -80,7 +78,7 @@ def _directory_of(request: JobRequest) -> str:
 
 def _with_built_image(prepared: Prepared, directory: Path, options: Options, *, builds: bool) -> Prepared:
     """Build and push the image of a job, and return the job with the pushed image. Raises DdpError."""
-    from kubectl_ddp.client.submission.image_build import build_image  # noqa: PLC0415 - only with --build
+    from kubectl_ddp.client.image_build import build_image  # noqa: PLC0415 - only with --build
 
     resolved = prepared.resolved
     if prepared.site is Site.LOCAL:
@@ -163,7 +161,7 @@ def _print_replacement(backend: Backend, name: str, options: Options, *, on_serv
 def _delete_earlier(backend: Backend, name: str, options: Options) -> None:
     """Delete the job of the same name, if there is one, and wait until it is gone. Raises TimedOut."""
     with contextlib.suppress(NotFound):
-        result_annotations.delete(backend, name)
+        job_results.delete(backend, name)
         wait_until_deleted(backend, name, timeout=_REPLACED_SECONDS)
         options.print_message(f"Job {name} deleted {place_of(backend)}.")
 
@@ -227,7 +225,7 @@ def _is_of(metadata: Mapping[str, Any], submitted: float) -> bool:
 def _submission(prepared: Prepared, backend: Backend, submitted: float) -> dict[str, Any]:
     """Return the result as JSON. If the identical job existed, its run is returned and ``created`` is false."""
     spec = prepared.spec
-    job = result_annotations.record_new_run(backend, spec.name)
+    job = job_results.record_new_run(backend, spec.name)
     metadata = job["metadata"]
     found = metadata["labels"][Label.RUN_ID]
     return {

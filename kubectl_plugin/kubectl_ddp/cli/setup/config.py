@@ -9,12 +9,12 @@ from typing import TYPE_CHECKING, Any, Final
 import click
 
 from kubectl_ddp.backends.access import kubeconfig_files
-from kubectl_ddp.backends.local.paths import local_jobs_directory
+from kubectl_ddp.backends.local.directory import local_jobs_directory
 from kubectl_ddp.backends.select import cluster_of, has_kubeconfig, is_local
 from kubectl_ddp.cli.internal.command import HelpfulCommand, Options, shared_options
 from kubectl_ddp.cli.internal.output import print_output, style
 from kubectl_ddp.errors import DdpError, UsageError
-from kubectl_ddp.status.json_output import API_VERSION
+from kubectl_ddp.status.job_tables import API_VERSION
 from kubectl_ddp.util.text_table import NOTHING, Cell, Table
 
 if TYPE_CHECKING:

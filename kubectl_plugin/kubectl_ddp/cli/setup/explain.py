@@ -15,8 +15,8 @@ from kubectl_ddp.util.text_table import Style, Table
 
 if TYPE_CHECKING:
     from kubectl_ddp.spec.external_values import SharedPresets
+    from kubectl_ddp.spec.fields import Preset
     from kubectl_ddp.spec.job_key import Field
-    from kubectl_ddp.spec.presets import Preset
 
 
 @click.command(cls=HelpfulCommand)
@@ -85,7 +85,7 @@ def presets(options: Options, preset: str | None) -> None:
     A preset holds values that suit a kind of machine, a fabric those of the network between GPUs. --preset and --fabric
     choose them, and flags and job files win over both. Presets of the type 'shared' are those of the namespace.
     """
-    from kubectl_ddp.status.json_output import API_VERSION  # noqa: PLC0415 - not needed for help and completion
+    from kubectl_ddp.status.job_tables import API_VERSION  # noqa: PLC0415 - not needed for help and completion
 
     if preset is not None:
         document = _find_profile(preset, options)
@@ -116,7 +116,7 @@ def _find_profile(name: str, options: Options) -> dict[str, Any]:
 
 def _all() -> Iterator[dict[str, Any]]:
     from kubectl_ddp.fabrics.catalog import SET, fabrics  # noqa: PLC0415 - not needed for help and completion
-    from kubectl_ddp.spec.presets import PRESETS as ALL  # noqa: PLC0415
+    from kubectl_ddp.spec.fields import PRESETS as ALL  # noqa: PLC0415
 
     yield from (_as_data(preset, PRESETS, "") for preset in ALL.values())
     for fabric in fabrics().values():
@@ -161,7 +161,7 @@ def _load_shared(options: Options) -> SharedPresets:
     none.
     """
     from kubectl_ddp.cli.internal.candidates import within  # noqa: PLC0415 - as above
-    from kubectl_ddp.client.submission.resolved_job import shared_by  # noqa: PLC0415
+    from kubectl_ddp.client.layers import shared_by  # noqa: PLC0415
     from kubectl_ddp.spec.external_values import SharedPresets  # noqa: PLC0415
 
     def ask() -> SharedPresets | DdpError:

@@ -41,7 +41,7 @@ def completion(options: Options, shell: str) -> None:
 def version(options: Options) -> None:
     """Print the version of this program."""
     if options.output == "json":
-        from kubectl_ddp.status.json_output import API_VERSION  # noqa: PLC0415 - not needed for text and completion
+        from kubectl_ddp.status.job_tables import API_VERSION  # noqa: PLC0415 - not needed for text and completion
 
         document = {
             "apiVersion": API_VERSION,

@@ -14,7 +14,7 @@ import click
 import pytest
 
 from kubectl_ddp.cli.group import root
-from kubectl_ddp.cli.internal.examples import EXAMPLES
+from kubectl_ddp.cli.internal.command import EXAMPLES
 from kubectl_ddp.cli.registry import COMMANDS
 from kubectl_ddp.cli.run import run
 

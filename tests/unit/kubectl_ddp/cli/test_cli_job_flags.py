@@ -15,7 +15,7 @@ import yaml
 
 from ddp_trainer.common.constants import Annotation
 from kubectl_ddp.cli.run import run
-from kubectl_ddp.client.submission.prepared_job import check_local
+from kubectl_ddp.client.submission import check_local
 from kubectl_ddp.code.archive import PART_BYTES
 from kubectl_ddp.errors import PreflightFailed
 from kubectl_ddp.spec.fields import FIELDS, PRESET

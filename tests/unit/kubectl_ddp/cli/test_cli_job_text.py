@@ -16,7 +16,7 @@ from ddp_trainer.common.constants import Annotation, Label
 from kubectl_ddp.cli.group import root
 from kubectl_ddp.cli.run import run
 from kubectl_ddp.spec.serialization import compact, spec_to_dict
-from kubectl_ddp.util.terminal import escape_text, write_log_line
+from kubectl_ddp.util.text_table import escape_text, write_log_line
 from tests.support import kube_objects
 from tests.support.api_server import Answer, ApiServer, Request, kubeconfig, serving, status
 from tests.support.jobs import a_job

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from ddp_trainer.common.constants import Annotation
-from kubectl_ddp.backends.local.paths import local_jobs_directory
+from kubectl_ddp.backends.local.directory import local_jobs_directory
 from kubectl_ddp.cli.registry import DESTRUCTIVE
 from kubectl_ddp.cli.run import run
 from kubectl_ddp.render import render

@@ -9,7 +9,7 @@ from typing import Final
 
 import pytest
 
-from kubectl_ddp.backends.local.paths import local_jobs_directory
+from kubectl_ddp.backends.local.directory import local_jobs_directory
 from kubectl_ddp.cli.run import run
 from kubectl_ddp.kube import job_kinds
 from kubectl_ddp.render import render

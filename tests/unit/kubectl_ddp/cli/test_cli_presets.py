@@ -11,7 +11,7 @@ import pytest
 from kubectl_ddp.cli.complete import complete
 from kubectl_ddp.cli.run import run
 from kubectl_ddp.fabrics.catalog import fabrics
-from kubectl_ddp.spec.presets import PRESETS
+from kubectl_ddp.spec.fields import PRESETS
 
 JOB = ["--module", "a", "--nnodes", "2", "--gpus", "8"]
 

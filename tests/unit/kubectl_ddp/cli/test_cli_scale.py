@@ -10,8 +10,8 @@ import pytest
 
 from ddp_trainer.common.constants import Annotation
 from ddp_trainer.common.parallel_dims import LayoutRange
-from kubectl_ddp.cli.jobs import scale as command
-from kubectl_ddp.cli.jobs.scale import left_over
+from kubectl_ddp.cli.jobs import restart as command
+from kubectl_ddp.cli.jobs.restart import left_over
 from kubectl_ddp.errors import UsageError
 from kubectl_ddp.kube import job_kinds
 from kubectl_ddp.kube.objects import Object

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from kubectl_ddp.cli.run import run
-from kubectl_ddp.spec.plaintext_secrets import in_clear
+from kubectl_ddp.spec.rules import in_clear
 from kubectl_ddp.values.program import Command
 from tests.support.jobs import a_job
 

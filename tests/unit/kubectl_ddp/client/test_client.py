@@ -15,7 +15,7 @@ import pytest
 import kubectl_ddp
 from ddp_trainer.common.constants import Annotation
 from kubectl_ddp import Client
-from kubectl_ddp.backends.local.paths import local_jobs_directory
+from kubectl_ddp.backends.local.directory import local_jobs_directory
 from kubectl_ddp.cli.run import run
 from kubectl_ddp.errors import AlreadyExists, DdpError, NotFound, TimedOut, UsageError
 from kubectl_ddp.kube import job_kinds

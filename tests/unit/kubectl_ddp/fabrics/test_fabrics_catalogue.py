@@ -10,21 +10,26 @@ import yaml
 
 from ddp_trainer.common.lint import Facts as Node
 from ddp_trainer.common.lint import run_checks
-from kubectl_ddp.fabrics.catalog import SET, EmitPolicy, FabricValue, Target, fabrics, profiles, suggest_name
-from kubectl_ddp.fabrics.choice import (
+from kubectl_ddp.fabrics.catalog import (
     ACCELERATORS,
     DEVICES,
     MACHINES,
+    SET,
+    EmitPolicy,
+    FabricValue,
     NodeFacts,
+    Target,
     choose,
     effective_entries,
+    fabrics,
     nccl_of,
+    profiles,
+    suggest_name,
     too_new,
     version,
 )
 from kubectl_ddp.preflight.env_rules import JOB_CHECKS, known_names
-from kubectl_ddp.spec.fields import FIELDS
-from kubectl_ddp.spec.presets import PRESETS
+from kubectl_ddp.spec.fields import FIELDS, PRESETS
 
 ROOT = Path(__file__).parents[4]
 OCI = {

@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 
-from kubectl_ddp.kube.event_owner import Attribution, distinct
 from kubectl_ddp.kube.objects import Object, Snapshot
+from kubectl_ddp.why.facts import Attribution, distinct
 from tests.support.kube_objects import job, pod
 
 BEFORE, AFTER = "2026-01-02T03:04:04Z", "2026-01-02T03:04:05Z"

@@ -9,7 +9,7 @@ import pytest
 
 from ddp_trainer.common.metric_names import Dashboard
 from kubectl_ddp.backends.base import ExecCommand
-from kubectl_ddp.backends.port_forward import open_port_forward
+from kubectl_ddp.cli.jobs.dashboard import open_port_forward
 from kubectl_ddp.cli.run import run
 from kubectl_ddp.errors import NotFound, Unreachable, UsageError
 from kubectl_ddp.kube.grafana import address, checked

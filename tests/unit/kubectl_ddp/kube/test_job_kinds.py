@@ -12,8 +12,7 @@ import pytest
 from kubectl_ddp.engines import ENGINES as ENGINE_KINDS
 from kubectl_ddp.engines import Engine
 from kubectl_ddp.kube import job_kinds
-from kubectl_ddp.kube.objects import Object, Snapshot
-from kubectl_ddp.kube.timestamps import epoch
+from kubectl_ddp.kube.objects import Object, Snapshot, epoch
 from kubectl_ddp.render import render
 from kubectl_ddp.status.job_state import State, job_state
 from kubectl_ddp.values.quantity import NodeRange

@@ -14,7 +14,7 @@ from kubectl_ddp.backends.cluster import ClusterBackend
 from kubectl_ddp.backends.cluster.http.api import Api
 from kubectl_ddp.backends.cluster.http.connection import connect
 from kubectl_ddp.backends.cluster.read.kueue_workloads import JOB_UID
-from kubectl_ddp.backends.cluster.write.suspend import set_active
+from kubectl_ddp.backends.cluster.write.scaling import set_active
 from kubectl_ddp.errors import DdpError
 from kubectl_ddp.kube.kueue_queue import KUEUE_QUEUE, positions_from_api, queued
 from kubectl_ddp.kube.objects import Object, Queued

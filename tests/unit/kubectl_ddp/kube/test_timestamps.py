@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from kubectl_ddp.kube.timestamps import as_log_timestamp, epoch, log_timestamp, nanoseconds, timestamp
+from kubectl_ddp.kube.objects import as_log_timestamp, epoch, log_timestamp, nanoseconds, timestamp
 
 TIMES = st.integers(0, 4 * 10**18)
 ZONES = st.integers(-14 * 60, 14 * 60)

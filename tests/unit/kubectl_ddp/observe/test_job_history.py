@@ -13,8 +13,8 @@ from typing import Any
 import pytest
 
 from ddp_trainer.common.constants import Annotation
-from kubectl_ddp.observe import job_history
-from kubectl_ddp.observe.job_history import (
+from kubectl_ddp.observe import job_results
+from kubectl_ddp.observe.job_results import (
     JobRecord,
     history_file,
     read_history,
@@ -138,8 +138,8 @@ def test_a_state_directory_that_is_a_file_is_left_alone(state_home: Path) -> Non
 
 
 def test_a_large_file_is_written_again_with_the_newest_jobs(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(job_history, "MOST_JOBS", 3)
-    monkeypatch.setattr(job_history, "_MOST_BYTES", 2000)
+    monkeypatch.setattr(job_results, "MOST_JOBS", 3)
+    monkeypatch.setattr(job_results, "_MOST_BYTES", 2000)
     for number in range(20):
         job = a_job(f"u{number}", "Running")
         record_submission(job, seen(job, created=1.0 + number))
@@ -149,7 +149,7 @@ def test_a_large_file_is_written_again_with_the_newest_jobs(monkeypatch: pytest.
 
 def test_two_processes_add_jobs_at_once() -> None:
     program = (
-        "import sys\nfrom kubectl_ddp.observe.job_history import JobRecord, _append\n"
+        "import sys\nfrom kubectl_ddp.observe.job_results import JobRecord, _append\n"
         "for n in range(200): _append(JobRecord(uid=f'{sys.argv[1]}-{n}', name='x'))"
     )
     writers = [subprocess.Popen([sys.executable, "-c", program, word]) for word in ("a", "b")]

@@ -12,7 +12,7 @@ import pytest
 from ddp_trainer.common.constants import Profile
 from kubectl_ddp.backends.base import ExecCommand
 from kubectl_ddp.errors import DdpError, NotFound, TimedOut
-from kubectl_ddp.observe.profile import entry, fetch_trace
+from kubectl_ddp.observe.rank_locator import entry, fetch_trace
 
 
 def says(script: str) -> ExecCommand:

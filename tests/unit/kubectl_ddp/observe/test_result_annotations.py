@@ -8,7 +8,7 @@ from typing import Any
 from ddp_trainer.common.constants import Annotation
 from kubectl_ddp.errors import Forbidden
 from kubectl_ddp.kube.objects import Object, Snapshot
-from kubectl_ddp.observe.result_annotations import persist_result, suspend
+from kubectl_ddp.observe.job_results import persist_result, suspend
 from kubectl_ddp.status.job_state import JobState, failure, job_state
 from kubectl_ddp.status.metrics_parser import parse
 from kubectl_ddp.status.termination_message import (

@@ -8,7 +8,7 @@ import pytest
 
 from kubectl_ddp.engines import Engine
 from kubectl_ddp.kube.objects import Object
-from kubectl_ddp.preflight.controller import check_controller
+from kubectl_ddp.preflight.controllers import check_controller
 from kubectl_ddp.preflight.model import Subject
 from kubectl_ddp.util.finding import Finding, Severity
 from kubectl_ddp.values.program import QueueResize

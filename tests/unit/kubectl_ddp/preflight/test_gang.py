@@ -6,7 +6,7 @@ import pytest
 
 from kubectl_ddp.engines import Engine
 from kubectl_ddp.kube.objects import Object
-from kubectl_ddp.preflight.resource_checks import check_machines, reaches_pods
+from kubectl_ddp.preflight.resources import check_machines, reaches_pods
 from kubectl_ddp.util.finding import Finding, Severity
 from kubectl_ddp.values.program import Gang
 from kubectl_ddp.values.quantity import NodeRange

@@ -6,7 +6,7 @@ import pytest
 
 from kubectl_ddp.engines import Engine
 from kubectl_ddp.kube.objects import Object
-from kubectl_ddp.preflight.kueue import (
+from kubectl_ddp.preflight.controllers import (
     check_engine_integration,
     check_local_queue,
     check_pending_jobs,

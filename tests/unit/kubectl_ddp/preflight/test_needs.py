@@ -14,11 +14,11 @@ from kubectl_ddp.preflight.namespace_checks import (
     check_secrets,
     check_volume_claims,
 )
-from kubectl_ddp.preflight.resource_checks import check_resource_quota
+from kubectl_ddp.preflight.resources import check_resource_quota
 from kubectl_ddp.util.finding import Severity, most_severe
 from kubectl_ddp.values.parsers import EnvSource, SecretKey
+from kubectl_ddp.values.pod import Mount, SecretFiles
 from kubectl_ddp.values.quantity import NodeRange
-from kubectl_ddp.values.volumes import Mount, SecretFiles
 from tests.support.cluster_facts import a_node, a_subject, facts
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from kubectl_ddp.observe.job_history import JobRecord
+from kubectl_ddp.observe.job_results import JobRecord
 from kubectl_ddp.report.comparison import comparison_table
 from kubectl_ddp.util.text_table import Style
 

@@ -13,10 +13,10 @@ from html.parser import HTMLParser
 import pytest
 
 from ddp_trainer.common.metric_names import Metric
-from kubectl_ddp.report import heatmap_png
+from kubectl_ddp.report import draw
+from kubectl_ddp.report.draw import scale_of, ticks, time_ticks
 from kubectl_ddp.report.html_report import render_html
 from kubectl_ddp.report.plot_data import MOST_VALUE_PLOTS
-from kubectl_ddp.report.scale import scale_of, ticks, time_ticks
 from kubectl_ddp.report.series import POD, Series
 from tests.support.report_cases import HOSTILE, START, a_job, a_report, times
 
@@ -148,7 +148,7 @@ def test_an_axis_of_any_length_has_few_marks_that_rise(seconds: float) -> None:
 
 
 def test_the_grid_is_a_png_of_one_pixel_for_each_value() -> None:
-    url = heatmap_png.grid([(0.0, 1.0, None), (0.5, 2.0, -1.0)], 0.0, 1.0)
+    url = draw.grid([(0.0, 1.0, None), (0.5, 2.0, -1.0)], 0.0, 1.0)
     data = base64.b64decode(url.partition(",")[2])
     assert data.startswith(b"\x89PNG\r\n\x1a\n")
     chunks, at = {}, 8

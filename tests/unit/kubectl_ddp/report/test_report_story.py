@@ -10,12 +10,11 @@ import pytest
 
 from ddp_trainer.common.constants import FailureReason
 from ddp_trainer.common.metric_names import Metric
-from kubectl_ddp.report.event_marks import mark_events
 from kubectl_ddp.report.html_report import TEMPLATES, render_html
-from kubectl_ddp.report.series import POD, Series
+from kubectl_ddp.report.plot_data import mark_events
+from kubectl_ddp.report.series import POD, Series, Timeline
 from kubectl_ddp.report.story import MOST_SENTENCES, tell_story, worker_end
 from kubectl_ddp.report.time_series import Change, Kind
-from kubectl_ddp.report.timeline import Timeline
 from kubectl_ddp.status.describe import header
 from kubectl_ddp.status.job_tables import job_table
 from kubectl_ddp.util.text_table import Style

@@ -8,8 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from kubectl_ddp.report.series import Series
-from kubectl_ddp.report.timeline import Timeline, build_timeline, elementwise_ratio, growth, merge_growth, total
+from kubectl_ddp.report.series import Series, Timeline, build_timeline, elementwise_ratio, growth, merge_growth, total
 
 
 def counted(*readings: tuple[float, float | None]) -> Series:

@@ -12,7 +12,7 @@ import pytest
 import yaml
 from hypothesis import HealthCheck, given, settings
 
-from kubectl_ddp.kube.ddpjob import HEADER, METADATA
+from kubectl_ddp.kube.job_kinds import HEADER, METADATA
 from kubectl_ddp.spec.fields import DEFAULTS, FILE_KEYS, job_schema
 from kubectl_ddp.spec.job_file import JobFile, parse
 from kubectl_ddp.spec.model import JobSpec

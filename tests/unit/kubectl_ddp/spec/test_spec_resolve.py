@@ -8,10 +8,9 @@ import pytest
 
 from kubectl_ddp.engines import Engine
 from kubectl_ddp.errors import UsageError
-from kubectl_ddp.spec.fields import FIELDS
+from kubectl_ddp.spec.fields import FIELDS, PRESETS
 from kubectl_ddp.spec.job_key import Given, Layer, Origin, OriginKind
 from kubectl_ddp.spec.model import JobSpec
-from kubectl_ddp.spec.presets import PRESETS
 from kubectl_ddp.spec.resolve import DefaultingContext, Resolved, resolve, set_values
 from kubectl_ddp.values.program import Command, Module, Script
 from kubectl_ddp.values.quantity import Cpu, Memory, NodeRange

@@ -8,7 +8,7 @@ import zlib
 import pytest
 
 from ddp_trainer.common.constants import HISTORY_MARK
-from kubectl_ddp.status.history_log import MOST_BYTES, is_part, unpacked, without
+from kubectl_ddp.status.metrics_parser import MOST_BYTES, is_part, unpacked, without
 
 
 def packed(text: bytes) -> str:

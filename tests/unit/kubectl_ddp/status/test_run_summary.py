@@ -9,7 +9,7 @@ import pytest
 
 from ddp_trainer.common.constants import Annotation
 from kubectl_ddp.kube.objects import Object, Snapshot
-from kubectl_ddp.observe.result_annotations import persist_result
+from kubectl_ddp.observe.job_results import persist_result
 from kubectl_ddp.status.describe import header
 from kubectl_ddp.status.job_state import JobState, job_state
 from kubectl_ddp.status.job_tables import job_table

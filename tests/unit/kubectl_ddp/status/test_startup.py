@@ -13,7 +13,7 @@ from ddp_trainer.common.constants import Annotation
 from ddp_trainer.common.metric_names import Metric, MetricLabel
 from ddp_trainer.common.time_classes import IN_POD, StartupPhase
 from kubectl_ddp.kube.objects import Object
-from kubectl_ddp.observe.result_annotations import persist_result
+from kubectl_ddp.observe.job_results import persist_result
 from kubectl_ddp.status.describe import startup_text
 from kubectl_ddp.status.job_state import job_state
 from kubectl_ddp.status.metrics_parser import GROUPS_JOINED, Samples, parse

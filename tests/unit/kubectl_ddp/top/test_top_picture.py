@@ -10,12 +10,8 @@ import pytest
 
 from kubectl_ddp.status.job_state import JobState, job_state
 from kubectl_ddp.status.metrics_parser import parse
-from kubectl_ddp.status.rank_status import RankActivity, RankState
-from kubectl_ddp.status.stragglers import RATIO, slowdown_by_rank, stragglers
-from kubectl_ddp.top.drawing import curve, cut, sparkline
-from kubectl_ddp.top.rate_window import JUDGED_SECONDS, RateWindow
-from kubectl_ddp.top.rows import rows_of
-from kubectl_ddp.top.top_view import TopView
+from kubectl_ddp.status.rank_status import RATIO, RankActivity, RankState, slowdown_by_rank, stragglers
+from kubectl_ddp.top.top_view import JUDGED_SECONDS, RateWindow, TopView, curve, cut, rows_of, sparkline
 from kubectl_ddp.util.text_table import Cell, Style
 from tests.support.kube_objects import job, job_metrics, pod, pod_metrics, rank_metrics, snapshot
 

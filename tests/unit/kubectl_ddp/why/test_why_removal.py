@@ -8,8 +8,7 @@ from typing import Any
 import pytest
 
 from ddp_trainer.common.constants import Label, Role
-from kubectl_ddp.kube.objects import Object, RelatedKind
-from kubectl_ddp.kube.timestamps import epoch
+from kubectl_ddp.kube.objects import Object, RelatedKind, epoch
 from kubectl_ddp.util.finding import Severity
 from kubectl_ddp.why.diagnosis import run_checks
 from kubectl_ddp.why.facts import RECENT_SECONDS, Facts

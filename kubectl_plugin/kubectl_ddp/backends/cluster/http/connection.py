@@ -1,21 +1,301 @@
-"""Selection of the API server, the user, the namespace and the proxy by kubectl's rules."""
+"""Connection to the API server that kubectl's rules select: server, user, namespace, proxy, credentials and TLS.
+
+The Kubernetes client makes credentials and connections; they are reused while they are valid. The client's own roots
+are those of certifi, and on Python 3.13 it checks authorities strictly, which those of many clusters do not pass.
+kubectl does neither, so the pool gets a TLS context like kubectl's.
+"""
 
 from __future__ import annotations
 
+import base64
 import ipaddress
 import os
-from collections.abc import Mapping
+import ssl
+import tempfile
+import threading
+import time
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
 from typing import Any, Final
-from urllib.parse import quote, urlsplit
+from urllib.parse import quote, unquote, urlsplit
 
+import urllib3
+from kubernetes.client.configuration import Configuration
+from kubernetes.client.rest import RESTClientObject
+from kubernetes.config.kube_config import KubeConfigLoader
 from urllib3 import HTTPHeaderDict
 
+from ddp_trainer.common.safe_text import clean_text
 from kubectl_ddp.backends.access import Access, check_kubeconfig, kubeconfig_files
-from kubectl_ddp.backends.cluster.http.kubeconfig import Context, read_context
-from kubectl_ddp.backends.cluster.http.login import Login
-from kubectl_ddp.errors import Unreachable, UsageError
+from kubectl_ddp.backends.cluster.http.kubeconfig import (
+    INVALID,
+    Context,
+    Credential,
+    invalid_kubeconfig,
+    read_context,
+    run_program,
+)
+from kubectl_ddp.errors import DdpError, Forbidden, Unreachable, UsageError
+
+OIDC: Final = "oidc"
+"""The only auth-provider that Kubernetes still has."""
+RENEWED_TOKENS: Final = ("id-token", "refresh-token")
+"""Keys of its configuration that are renewed."""
+POOL_SIZE: Final = 64
+"""Maximum number of connections kept: watches, log streams and pod metrics are concurrent."""
+FRESH_SECONDS: Final = 60.0
+"""Seconds after which a token file is read again. Tokens of service accounts are renewed in the file."""
+RETRY_SECONDS: Final = 10.0
+"""Seconds after which a login is tried again that failed, or whose credentials the server refuses. The requests of one
+command share the outcome.
+"""
+RENEWED: Final = ("exec", "auth-provider", "tokenFile")
+"""Keys of a user whose credentials can be renewed."""
+FIXED: Final = ("token", "tokenFile", "username")
+"""Keys of a user before which ``exec`` has no effect."""
+
+
+@dataclass(frozen=True, slots=True)
+class Session:
+    """Connection pool and headers of one request."""
+
+    pool: urllib3.PoolManager
+    """Connection pool with the certificates and the proxy."""
+    headers: HTTPHeaderDict
+    """Authentication headers."""
+    number: int
+    """Number of the login."""
+
+
+class Login:
+    """Credentials of a context's user. Threads share them, and one of them renews them."""
+
+    def __init__(
+        self,
+        context: Context,
+        *,
+        proxy: str = "",
+        headers: Mapping[str, str] | None = None,
+        clock: Callable[[], float] = time.time,
+    ) -> None:
+        """Create a login without starting a program or reading a token.
+
+        Args:
+            context: Context with its cluster and user.
+            proxy: URL of the proxy; empty for none.
+            headers: Headers to send besides those of the credentials.
+            clock: Function that returns the Unix time.
+        """
+        self._context = context
+        self._proxy = proxy
+        self._headers = headers or {}
+        self._clock = clock
+        self._lock = threading.Lock()
+        self._settings: Configuration | None = None
+        self._pool: urllib3.PoolManager | None = None
+        self._certificate: tuple[str | None, ...] = ()
+        self._expires_at: float | None = None
+        self._failure: DdpError | None = None
+        self._tried_at = float("-inf")
+        """Time of the last login or failure."""
+        self._number = 0
+
+    def session(self) -> Session:
+        """Return the pool and the headers for the next request.
+
+        Raises:
+            UsageError: If the kubeconfig cannot be used.
+            Forbidden: If the login gives no credentials.
+        """
+        with self._lock:
+            if self._settings is None or (self._expires_at is not None and self._clock() >= self._expires_at):
+                self._settings = self._try_to_log_in()
+            assert self._pool is not None  # noqa: S101 - created by the login
+            return Session(self._pool, self._headers_of(self._settings), self._number)
+
+    def discard(self, session: Session) -> bool:
+        """Discard credentials that the server refused. Returns whether another session has a chance."""
+        if not any(self._context.user.get(key) for key in RENEWED):
+            return False
+        with self._lock:
+            if self._settings is None or session.number != self._number:
+                return True
+            if self._clock() - self._tried_at < RETRY_SECONDS:
+                return False
+            self._settings = None
+            return True
+
+    def _try_to_log_in(self) -> Configuration:
+        self._settings = None
+        if self._failure is not None and self._clock() - self._tried_at < RETRY_SECONDS:
+            raise self._failure
+        self._failure = None
+        try:
+            settings = self._log_in()
+        except DdpError as error:
+            self._failure = error
+            raise
+        finally:
+            self._tried_at = self._clock()
+        self._number += 1
+        return settings
+
+    def _log_in(self) -> Configuration:
+        """Get credentials, and create a pool if there is none for their client certificate."""
+        credential = self._credential()
+        certificate = tuple(credential.user.get(f"{key}-data") for key in ("client-certificate", "client-key"))
+        with ExitStack() as files:
+            # Made only if needed: a pod with a read-only file system has no place for it.
+            folder = cache(lambda: Path(files.enter_context(tempfile.TemporaryDirectory(prefix="kubectl-ddp-"))))
+            settings = self._load(credential.user, folder)
+            if self._pool is None or certificate != self._certificate:
+                self._pool, self._certificate = _create_pool(settings), certificate
+        self._expires_at = credential.expires_at
+        return settings
+
+    def _credential(self) -> Credential:
+        user = self._context.user
+        provider = (user.get("auth-provider") or {}).get("name", OIDC)
+        if provider != OIDC:
+            raise UsageError(
+                f"The auth-provider '{provider}' of context '{self._context.name}' was removed from Kubernetes.",
+                hint="Use the credential plugin (exec) of your cluster's provider.",
+            )
+        if path := user.get("tokenFile"):
+            return Credential({**user, "token": _read_token(Path(path))}, self._clock() + FRESH_SECONDS)
+        if user.get("exec") and not any(user.get(key) for key in FIXED):
+            made = run_program(user["exec"], self._context.cluster)
+            return Credential({**user, "exec": None, **made.user}, made.expires_at)
+        return Credential({**user, "exec": None, "password": user.get("password") or ""}, None)
+
+    def _load(self, user: Mapping[str, Any], folder: Callable[[], Path]) -> Configuration:
+        """Return the settings of the Kubernetes client for the context with these credentials.
+
+        The client would leave the files that it makes of certificates and keys until Python exits, and beyond if this
+        process becomes kubectl. They are needed only until the TLS context exists.
+        """
+        name = self._context.name
+        settings = Configuration()
+        with self._provider_errors():
+            user, save = self._with_trusted_provider(user)
+            entries = {
+                "contexts": [{"name": name, "context": {"cluster": name, "user": name}}],
+                "clusters": [{"name": name, "cluster": _data_as_files(self._context.cluster, folder)}],
+                "users": [{"name": name, "user": _data_as_files(user, folder)}],
+            }
+            KubeConfigLoader(entries, name, config_persister=save).load_and_set(settings)
+        if user.get("auth-provider") and not settings.auth_settings():
+            raise self._provider_error("its id-token is none")
+        settings.connection_pool_maxsize = POOL_SIZE
+        settings.proxy, settings.no_proxy = self._proxy or None, ""
+        if user_of_proxy := urlsplit(self._proxy).netloc.rpartition("@")[0]:
+            settings.proxy_headers = urllib3.make_headers(proxy_basic_auth=unquote(user_of_proxy))
+        return settings
+
+    def _with_trusted_provider(self, user: Mapping[str, Any]) -> tuple[Mapping[str, Any], Callable[[], None] | None]:
+        """Return the user with the authority of its provider, and a function that saves renewed tokens.
+
+        Without an authority, the Kubernetes client asks anyone at the issuer's address where to send the refresh token.
+        """
+        provider = user.get("auth-provider")
+        if not provider:
+            return user, None
+        system = ssl.get_default_verify_paths()
+        authority = system.cafile or system.openssl_cafile
+        config = {"idp-certificate-authority": authority, **(provider.get("config") or {})}
+
+        def save() -> None:
+            provider["config"] |= {key: config[key] for key in RENEWED_TOKENS}
+            if self._context.save is not None:
+                self._context.save()
+
+        return {**user, "auth-provider": {**provider, "config": config}}, save
+
+    def _headers_of(self, settings: Configuration) -> HTTPHeaderDict:
+        """Return the headers for a request. The Kubernetes client renews those of an auth-provider here."""
+        with self._provider_errors():
+            given = settings.auth_settings().values()
+        headers = HTTPHeaderDict({one["key"]: one["value"] for one in given if one["in"] == "header" and one["value"]})
+        headers.extend(self._headers)
+        return headers
+
+    @contextmanager
+    def _provider_errors(self) -> Iterator[None]:
+        try:
+            yield
+        except INVALID as error:
+            if self._context.user.get("auth-provider"):
+                raise self._provider_error(str(error)) from error
+            raise invalid_kubeconfig(self._context.files, error) from error
+        except Exception as error:
+            raise self._provider_error(str(error)) from error
+
+    def _provider_error(self, reason: str) -> Forbidden:
+        return Forbidden(
+            f"The auth-provider '{OIDC}' of context '{self._context.name}' failed: "
+            f"{clean_text(' '.join(reason.split())).rstrip('.')}.",
+            hint="Log in again, or use a credential plugin (exec), such as kubelogin.",
+        )
+
+
+def _data_as_files(entry: Mapping[str, Any], folder: Callable[[], Path]) -> dict[str, Any]:
+    """Return a cluster or a user without empty keys, and with files instead of certificates and keys."""
+    found = {key: value for key, value in entry.items() if value is not None}
+    for key in ("certificate-authority", "client-certificate", "client-key"):
+        if data := found.pop(f"{key}-data", None):
+            path = folder() / key
+            path.write_bytes(base64.b64decode(str(data)))
+            found[key] = str(path)
+    return found
+
+
+def _read_token(path: Path) -> str:
+    try:
+        return path.read_text(encoding="utf-8").strip()
+    except (OSError, ValueError) as error:
+        raise Forbidden(
+            f"The token file '{path}' cannot be read: {getattr(error, 'strerror', None) or error}."
+        ) from error
+
+
+def _create_pool(settings: Configuration) -> urllib3.PoolManager:
+    context = _tls_context(settings)
+    if not settings.verify_ssl:
+        urllib3.disable_warnings(urllib3.exceptions.InsecureRequestWarning)  # as configured in the kubeconfig
+    try:
+        pool: urllib3.PoolManager = RESTClientObject(settings).pool_manager
+    except (urllib3.exceptions.HTTPError, ImportError) as error:
+        raise UsageError(
+            f"The proxy '{settings.proxy}' cannot be used: {error}.",
+            hint="http:// and https:// proxies are understood.",
+        ) from error
+    pool.connection_pool_kw |= {"ssl_context": context, "ca_certs": None, "cert_file": None, "key_file": None}
+    return pool
+
+
+def _tls_context(settings: Configuration) -> ssl.SSLContext:
+    """Return a TLS context like kubectl's: the system's authorities unless the kubeconfig names one, from TLS 1.2."""
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+    try:
+        if not settings.verify_ssl:
+            context.check_hostname = False
+            context.verify_mode = ssl.CERT_NONE
+        elif settings.ssl_ca_cert:
+            context.load_verify_locations(settings.ssl_ca_cert)
+        else:
+            context.load_default_certs()
+        if settings.cert_file and settings.key_file:
+            context.load_cert_chain(settings.cert_file, settings.key_file)
+    except (OSError, ValueError) as error:
+        reason = " ".join(str(error).split()).rstrip(".")
+        raise UsageError(
+            f"A certificate of the kubeconfig cannot be used: {reason}.", hint="See it with 'kubectl config view'."
+        ) from error
+    return context
+
 
 SERVICE_ACCOUNT: Final = Path("/var/run/secrets/kubernetes.io/serviceaccount")
 IN_CLUSTER: Final = "in-cluster"

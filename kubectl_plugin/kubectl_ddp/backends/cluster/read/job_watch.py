@@ -15,11 +15,9 @@ from typing import Final
 
 from ddp_trainer.common.constants import Label
 from kubectl_ddp.backends.cluster.http.api import Api, collection
-from kubectl_ddp.backends.cluster.read.job_objects import is_named_after
-from kubectl_ddp.backends.cluster.read.jobs import path, with_type_meta
+from kubectl_ddp.backends.cluster.read.jobs import is_named_after, of_one, path, with_type_meta
 from kubectl_ddp.backends.cluster.read.kueue_workloads import inactive_uids
 from kubectl_ddp.backends.cluster.read.reflector import Reflector, wait, watch_into_queue
-from kubectl_ddp.backends.cluster.read.snapshots import of_one
 from kubectl_ddp.errors import Forbidden
 from kubectl_ddp.kube import job_kinds
 from kubectl_ddp.kube.kueue_queue import queued

@@ -1,19 +1,210 @@
-"""Lookup of jobs on an API server. All kinds of root objects are queried concurrently."""
+"""Jobs of an API server: root objects of all kinds, their pods, events and code, and snapshots of them.
+
+Listed pods are reduced to a tenth of their size, because a cluster may have ten thousand: ``managedFields``,
+environment, volumes and probes are most of a pod and do not describe the state of its job. A pod that is read
+individually is not reduced.
+
+The uid of a deleted pod is unknown, so events are matched by the name of their object: the job's name, or one that
+starts with it. Events of a job with a longer name, or of an earlier job of the same name, are excluded.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Any, Final
 
 from ddp_trainer.common.constants import Label
 from kubectl_ddp.backends.cluster.http.api import Api, collection
 from kubectl_ddp.backends.cluster.http.api_errors import NotServed
-from kubectl_ddp.backends.cluster.read.pod_transform import without_managers
 from kubectl_ddp.engines import ENGINES, EngineKind
 from kubectl_ddp.errors import DdpError, Forbidden, NoSuchJob, NotFound, UsageError
-from kubectl_ddp.kube import ddpjob, job_kinds
-from kubectl_ddp.kube.objects import Object
+from kubectl_ddp.kube import job_kinds
+from kubectl_ddp.kube.kueue_queue import queued
+from kubectl_ddp.kube.objects import Object, Queued, Snapshot, epoch, timestamp
 from kubectl_ddp.util.concurrency import map_concurrently, run_concurrently
 from kubectl_ddp.util.process import location_flags, program
+
+METADATA: Final = (
+    "name",
+    "namespace",
+    "uid",
+    "resourceVersion",
+    "labels",
+    "annotations",
+    "creationTimestamp",
+    "deletionTimestamp",
+)
+SPEC: Final = (
+    "nodeName",
+    "nodeSelector",
+    "priority",
+    "priorityClassName",
+    "restartPolicy",
+    "schedulerName",
+    "overhead",
+    "resources",
+)
+CONTAINER: Final = ("name", "ports", "resources", "restartPolicy")
+STATUS: Final = ("phase", "reason", "message", "conditions", "podIP", "startTime")
+CONTAINER_STATUSES: Final = ("initContainerStatuses", "containerStatuses")
+CONTAINER_STATUS: Final = ("name", "ready", "restartCount", "state", "lastState", "started")
+
+
+def without_managers(item: Object) -> Object:
+    """Remove ``managedFields`` from an object in place, and return the object."""
+    item["metadata"].pop("managedFields", None)
+    return item
+
+
+def strip_pod(pod: Object) -> Object:
+    """Return the fields that describe a pod's state: its labels, its node, its containers and its conditions."""
+    spec, status = pod["spec"], pod.get("status") or {}
+    containers = {
+        kind: [_only(each, CONTAINER) for each in spec[kind]]
+        for kind in ("initContainers", "containers")
+        if kind in spec
+    }
+    statuses = {
+        kind: [_only(each, CONTAINER_STATUS) for each in status[kind]] for kind in CONTAINER_STATUSES if kind in status
+    }
+    return {
+        "metadata": _only(pod["metadata"], METADATA),
+        "spec": _only(spec, SPEC) | containers,
+        "status": _only(status, STATUS) | statuses,
+    }
+
+
+OCCUPYING: Final = ("nodeName", "resources", "overhead")
+OCCUPYING_CONTAINER: Final = ("resources", "restartPolicy")
+
+
+def strip_scheduled_pod(pod: Object) -> Object | None:
+    """Return the fields that determine the capacity a pod uses; ``None`` without a machine."""
+    spec, about = pod["spec"], pod["metadata"]
+    if not spec.get("nodeName"):
+        return None
+    lean = _only(spec, OCCUPYING)
+    for kind in ("containers", "initContainers"):
+        lean[kind] = [_only(each, OCCUPYING_CONTAINER) for each in spec.get(kind) or ()]
+    return {
+        "metadata": _only(about, ("name", "namespace")),
+        "spec": lean,
+        "status": {"phase": (pod.get("status") or {}).get("phase")},
+    }
+
+
+def _only(fields: Mapping[str, Any], names: Iterable[str]) -> dict[str, Any]:
+    return {name: fields[name] for name in names if name in fields}
+
+
+def events_of(api: Api, job: Object, jobs: Sequence[Object]) -> list[Object]:
+    """Return the events about a job, oldest first. Raises Forbidden if they may not be read.
+
+    Args:
+        api: API server.
+        job: Root object.
+        jobs: All jobs of the namespace.
+    """
+    about, name = job["metadata"], str(job["metadata"]["name"])
+    longer = [other for each in jobs if (other := str(each["metadata"]["name"])).startswith(f"{name}-")]
+
+    def select_event(event: Object) -> Object | None:
+        is_mine = last_timestamp(event) >= str(about["creationTimestamp"]) and _involves_job(event, name, longer)
+        return without_managers(event) if is_mine else None
+
+    events, _ = api.items(collection("v1", "events", about["namespace"]), reduce=select_event)
+    return sorted(events, key=last_timestamp)
+
+
+def recent_events(api: Api, name: str, namespace: str) -> list[Object]:
+    """Return the events about objects named like the job and its pods; empty if events may not be read.
+
+    The names are matched here, because the API server's selectors cannot match prefixes.
+    """
+    try:
+        return api.items(
+            collection("v1", "events", namespace),
+            reduce=lambda event: without_managers(event) if is_named_after(event, name) else None,
+        )[0]
+    except Forbidden:
+        return []
+
+
+def is_named_after(event: Object, name: str) -> bool:
+    """Return whether an event is about an object named like the job or its pods."""
+    return _matches_name(str(event["involvedObject"].get("name", "")), name)
+
+
+def code_of(api: Api, job: Object) -> list[Object]:
+    """Return the ConfigMaps with the code of this run; empty if it has none."""
+    about = job["metadata"]
+    named, _ = api.items(
+        collection("v1", "configmaps", about["namespace"]), labelSelector=f"{Label.JOB}={about['name']}"
+    )
+    run = about["labels"].get(Label.RUN_ID)
+    return [each for each in named if each["metadata"]["labels"].get(Label.RUN_ID) == run]
+
+
+def last_timestamp(event: Object) -> str:
+    """Return the time of an event's last occurrence, to the second."""
+    times = (event.get("lastTimestamp"), event.get("eventTime"), event["metadata"].get("creationTimestamp"))
+    return timestamp(epoch(next((str(time) for time in times if time), None))) or ""
+
+
+def _involves_job(event: Object, name: str, longer: Sequence[str]) -> bool:
+    involved = event.get("involvedObject") or {}
+    about = str(involved.get("name", ""))
+    if involved.get("kind") == "Workload":  # Kueue's, as in pytorchjob-digits-1a2b3
+        about = about.partition("-")[2]
+    return _matches_name(about, name) and not any(_matches_name(about, other) for other in longer)
+
+
+def _matches_name(about: str, name: str) -> bool:
+    return about == name or about.startswith(f"{name}-")
+
+
+Run = tuple[str, str, str]
+"""Namespace, name and run id."""
+
+
+def of_all(
+    jobs: Iterable[Object], pods: Iterable[Object], standing: Callable[[Object], Queued | None]
+) -> list[Snapshot]:
+    """Return a snapshot of every job with its pods, oldest first, without events.
+
+    Args:
+        jobs: Root objects.
+        pods: Pods of all jobs, in any order.
+        standing: Function that returns the position of a job in a queue.
+    """
+    by_run: dict[Run, list[Object]] = {}
+    for pod in pods:
+        by_run.setdefault(_run_of(pod), []).append(pod)
+    in_order = sorted(jobs, key=lambda job: (job["metadata"]["creationTimestamp"], job["metadata"]["name"]))
+    return [Snapshot(job, _in_order(by_run.get(_run_of(job), ())), queued=standing(job)) for job in in_order]
+
+
+def of_one(job: Object, pods: Iterable[Object], events: Sequence[Object]) -> Snapshot:
+    """Return the snapshot of a job, with the pods of this run and the events about these objects.
+
+    Pods of a deleted job with the same name may still be terminating.
+    """
+    mine = _in_order(pod for pod in pods if _run_of(pod) == _run_of(job))
+    uids = {each["metadata"]["uid"] for each in (job, *mine)}
+    about = [event for event in events if event["involvedObject"].get("uid") in uids]
+    return Snapshot(job, mine, tuple(sorted(about, key=last_timestamp)), queued(job))
+
+
+def _run_of(item: Object) -> Run:
+    """Return the run of a job or a pod."""
+    about = item["metadata"]
+    labels = about.get("labels") or {}
+    return str(about.get("namespace")), str(labels.get(Label.JOB)), str(labels.get(Label.RUN_ID))
+
+
+def _in_order(pods: Iterable[Object]) -> tuple[Object, ...]:
+    """Return pods sorted by name, with worker-10 after worker-9."""
+    return tuple(sorted(pods, key=lambda pod: (len(pod["metadata"]["name"]), pod["metadata"]["name"])))
 
 
 class Jobs:
@@ -58,7 +249,7 @@ class Jobs:
             items, _ = self._api.items(ddpjobs_path(namespace), reduce=without_managers)
         except (NotServed, Forbidden):
             return []
-        return [text for item in items if (text := ddpjob.why_no_root(item)) is not None]
+        return [text for item in items if (text := job_kinds.why_no_root(item)) is not None]
 
     def _list_kind(self, kind: EngineKind, namespace: str | None) -> list[Object] | Forbidden:
         try:
@@ -91,7 +282,7 @@ class Jobs:
             job = self._api.get(f"{ddpjobs_path(self._namespace)}/{name}")
         except (NotServed, NotFound, Forbidden):
             return None
-        return ddpjob.why_no_root(job)
+        return job_kinds.why_no_root(job)
 
     def _fetch(self, kind: EngineKind, name: str) -> Object | DdpError | None:
         """Return the job of one kind, or the error of reading it; ``None`` if it does not exist."""
@@ -156,7 +347,7 @@ def path(kind: EngineKind, namespace: str | None) -> str:
 
 def ddpjobs_path(namespace: str | None) -> str:
     """Return the path of the collection of DDPJobs."""
-    return collection(ddpjob.API_VERSION, ddpjob.PLURAL, namespace)
+    return collection(job_kinds.API_VERSION, job_kinds.PLURAL, namespace)
 
 
 def with_type_meta(kind: EngineKind, job: Object) -> Object:

@@ -17,15 +17,15 @@ from ddp_trainer.common.constants import Annotation, Label, Role
 from kubectl_ddp.backends.cluster.http.api import Api, collection
 from kubectl_ddp.backends.cluster.http.api_errors import AgainstPolicy, NotServed
 from kubectl_ddp.backends.cluster.http.resources import Discovery
-from kubectl_ddp.backends.cluster.read import access_review
-from kubectl_ddp.backends.cluster.read.cluster_features import passes_scheduling_group
+from kubectl_ddp.backends.cluster.read import cluster_info
+from kubectl_ddp.backends.cluster.read.cluster_info import passes_scheduling_group
 from kubectl_ddp.backends.cluster.read.resource_table import objects
 from kubectl_ddp.engines import ENGINES
 from kubectl_ddp.errors import AlreadyExists, DdpError, Forbidden, NotFound, UsageError
 from kubectl_ddp.kube import job_kinds
 from kubectl_ddp.kube.objects import Object, RelatedKind
 from kubectl_ddp.preflight import model as of
-from kubectl_ddp.preflight.controller import CONTROLLER_SELECTOR
+from kubectl_ddp.preflight.controllers import CONTROLLER_SELECTOR
 from kubectl_ddp.preflight.model import PreflightFacts, Subject, Unknown
 from kubectl_ddp.preflight.namespace_checks import pull_secrets
 from kubectl_ddp.rbac.rights import Right
@@ -80,7 +80,7 @@ class PreflightReader:
         facts["grows"] = self._can_scale_up(facts.pop("autoscaler"), facts["nodes"])
         self._add_pull_secrets(facts)
         if lacking := facts["rights"]:
-            facts["rights_hint"] = access_review.role_request_message(
+            facts["rights_hint"] = cluster_info.role_request_message(
                 self.api, self.discovery, self.subject.namespace, lacking
             )
         return PreflightFacts(**facts, has_kueue=bool(self.discovery.served_versions(KUEUE)))
@@ -199,8 +199,8 @@ class PreflightReader:
 
     def _missing_permissions(self) -> list[Right]:
         job = self.api, self.discovery, self.subject.namespace, self.objects
-        lacking = access_review.missing_to_submit(*job)
-        return [] if lacking and access_review.may_submit_ddpjob(*job) else lacking
+        lacking = cluster_info.missing_to_submit(*job)
+        return [] if lacking and cluster_info.may_submit_ddpjob(*job) else lacking
 
     def _collect_dry_run_errors(self) -> dict[str, str] | Unknown:
         """Dry-run the pods, and if thorough every object; return the reasons of rejections."""

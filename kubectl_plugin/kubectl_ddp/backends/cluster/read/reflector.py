@@ -18,9 +18,8 @@ from typing import Any, Final
 from urllib3 import BaseHTTPResponse
 from urllib3.exceptions import HTTPError
 
-from kubectl_ddp.backends.cluster.http.api import Api, identity
+from kubectl_ddp.backends.cluster.http.api import CHUNK_BYTES, Api, identity
 from kubectl_ddp.backends.cluster.http.api_errors import Expired, api_error, call
-from kubectl_ddp.backends.cluster.http.response import CHUNK_BYTES
 from kubectl_ddp.errors import DdpError, Unreachable
 from kubectl_ddp.kube.objects import Object
 

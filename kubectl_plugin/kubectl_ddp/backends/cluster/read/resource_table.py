@@ -13,7 +13,7 @@ from typing import Final
 
 from kubectl_ddp.backends.cluster.http.api import Api, collection
 from kubectl_ddp.backends.cluster.http.api_errors import NotServed
-from kubectl_ddp.backends.cluster.read.pod_transform import strip_scheduled_pod, without_managers
+from kubectl_ddp.backends.cluster.read.jobs import strip_scheduled_pod, without_managers
 from kubectl_ddp.engines import ENGINES
 from kubectl_ddp.errors import DdpError
 from kubectl_ddp.kube.kueue_queue import KUEUE

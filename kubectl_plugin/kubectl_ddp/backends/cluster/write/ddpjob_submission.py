@@ -1,4 +1,4 @@
-"""Submission of a job as one DDPJob, from which the controller makes all other objects.
+"""Submission of a job as one DDPJob, and the creation of the objects that a DDPJob or a TrainJob owns.
 
 1. The DDPJob is created, with the digest of the job.
 2. The ConfigMaps with its code are created, owned by it. The controller waits for them.
@@ -9,6 +9,10 @@ the DDPJob is deleted, and the command creates the objects itself if it may. The
 controller has written to it meanwhile.
 
 An interrupted command leaves a DDPJob. Submitting the same job again completes it.
+
+The controller creates all other objects (:func:`create_owned`). The owner exists first, so each step can be repeated:
+an object that the owner has already is kept, and an object of another owner is never changed. The root comes last,
+suspended.
 """
 
 from __future__ import annotations
@@ -16,16 +20,19 @@ from __future__ import annotations
 import contextlib
 import functools
 import time
-from collections.abc import Callable, Sequence
-from typing import Final
+from collections.abc import Callable, Mapping, Sequence
+from copy import deepcopy
+from typing import Any, Final
 
 from ddp_trainer.common.constants import FIELD_MANAGER, Annotation, Label
 from kubectl_ddp.backends.cluster.http.api import Api, collection
 from kubectl_ddp.backends.cluster.http.api_errors import AgainstPolicy, Conflict, NotServed
-from kubectl_ddp.backends.cluster.read.jobs import ddpjobs_path
+from kubectl_ddp.backends.cluster.http.resources import Discovery
+from kubectl_ddp.backends.cluster.read.jobs import ddpjobs_path, find_conflicting_job
+from kubectl_ddp.backends.cluster.write.submission import Submission
 from kubectl_ddp.code.archive import read_back
 from kubectl_ddp.errors import AlreadyExists, DdpError, Forbidden, NotFound, UsageError
-from kubectl_ddp.kube import ddpjob, job_kinds
+from kubectl_ddp.kube import job_kinds
 from kubectl_ddp.kube.objects import Object, condition_of
 from kubectl_ddp.spec.serialization import spec_from_dict, to_ddpjob
 
@@ -45,7 +52,7 @@ def ddpjob_of(objects: Sequence[Object]) -> Object:
     job = to_ddpjob(spec_from_dict(job_kinds.submitted_spec(root)))
     annotations = {key.value: root["metadata"]["annotations"].get(key, "") for key in COPIED}
     code = read_back([item for item in objects if item["kind"] == "ConfigMap"])
-    job["metadata"]["annotations"] = annotations | ({ddpjob.CODE: code.hash} if code is not None else {})
+    job["metadata"]["annotations"] = annotations | ({job_kinds.CODE: code.hash} if code is not None else {})
     job["metadata"]["labels"] = {Label.MANAGED_BY.value: FIELD_MANAGER}
     return job
 
@@ -101,7 +108,7 @@ class DDPJobSubmission:
 
     def _take_over(self, earlier: Object) -> None:
         """Keep what users have written into an earlier DDPJob, so that applying the same file again changes nothing."""
-        self._job["spec"] = {key: value for key, value in earlier["spec"].items() if key != ddpjob.SUSPEND}
+        self._job["spec"] = {key: value for key, value in earlier["spec"].items() if key != job_kinds.SUSPEND}
         theirs, mine = earlier["metadata"], self._job["metadata"]
         mine["labels"] = {**mine["labels"], **(theirs.get("labels") or {})}
         mine["annotations"] = {**(theirs.get("annotations") or {}), **mine["annotations"]}
@@ -142,14 +149,19 @@ class DDPJobSubmission:
         if "deletionTimestamp" in about or not is_same:
             hint = "It is being deleted; try again in a moment." if is_same else "Choose another --name, or delete it."
             raise AlreadyExists(
-                f"There is another {ddpjob.KIND} '{about['name']}' in namespace '{self._namespace}' already.", hint=hint
+                f"There is another {job_kinds.KIND} '{about['name']}' in namespace '{self._namespace}' already.",
+                hint=hint,
             )
         return existing
 
     def _send(self, item: Object, job: Object) -> None:
         """Create a ConfigMap with code. Its run has no id yet."""
         labels = {key: value for key, value in item["metadata"]["labels"].items() if key != Label.RUN_ID}
-        about = {"name": item["metadata"]["name"], "labels": labels, "ownerReferences": [ddpjob.owner_reference(job)]}
+        about = {
+            "name": item["metadata"]["name"],
+            "labels": labels,
+            "ownerReferences": [job_kinds.owner_reference(job)],
+        }
         where = collection("v1", "configmaps", self._namespace)
         for _ in range(TRIES):
             with contextlib.suppress(AlreadyExists):
@@ -157,9 +169,9 @@ class DDPJobSubmission:
                 return
             with contextlib.suppress(NotFound, Conflict):
                 existing = self._api.get(f"{where}/{about['name']}")
-                if job["metadata"]["uid"] in ddpjob.owner_uids(existing):
+                if job["metadata"]["uid"] in job_kinds.owner_uids(existing):
                     return
-                if ddpjob.owner_of(existing) != job["metadata"]["name"]:
+                if job_kinds.owner_of(existing) != job["metadata"]["name"]:
                     break
                 self._api.delete(f"{where}/{about['name']}", uid=existing["metadata"]["uid"])  # of a job that is gone
             self._sleep(PAUSE_SECONDS)
@@ -174,7 +186,7 @@ class DDPJobSubmission:
             try:
                 found = self._api.get(self._path)
             except NotFound:
-                raise DdpError(f"The {ddpjob.KIND} '{job['metadata']['name']}' was deleted meanwhile.") from None
+                raise DdpError(f"The {job_kinds.KIND} '{job['metadata']['name']}' was deleted meanwhile.") from None
             valid = condition_of(found, "Valid")
             if (found.get("status") or {}).get("root"):
                 return True
@@ -184,7 +196,7 @@ class DDPJobSubmission:
                 return False
             self._sleep(PAUSE_SECONDS)
         raise DdpError(
-            f"No controller has acted on the {ddpjob.KIND} '{job['metadata']['name']}' for {PATIENCE_SECONDS:g} s.",
+            f"No controller has acted on the {job_kinds.KIND} '{job['metadata']['name']}' for {PATIENCE_SECONDS:g} s.",
             hint="Check that ddp-controller runs with --ddpjobs; the chart ddp-platform installs it.",
         )
 
@@ -201,10 +213,92 @@ class DDPJobSubmission:
             with contextlib.suppress(NotFound, Conflict):
                 where = f"{collection('v1', 'configmaps', self._namespace)}/{item['metadata']['name']}"
                 existing = self._api.get(where)
-                if about["uid"] in ddpjob.owner_uids(existing):
+                if about["uid"] in job_kinds.owner_uids(existing):
                     self._api.delete(where, uid=existing["metadata"]["uid"])
         self._notice(
-            f"No controller has acted on the {ddpjob.KIND} '{about['name']}' for {ANSWER_SECONDS:g} s, so this command "
-            "creates the objects of the job. The chart ddp-platform installs the controller."
+            f"No controller has acted on the {job_kinds.KIND} '{about['name']}' for {ANSWER_SECONDS:g} s, so this "
+            "command creates the objects of the job. The chart ddp-platform installs the controller."
         )
         return True
+
+
+class OwnedSubmission(Submission):
+    """Objects of one job that a DDPJob or a TrainJob owns."""
+
+    def __init__(
+        self,
+        api: Api,
+        objects: Sequence[Object],
+        owner: Object,
+        *,
+        notice: Callable[[str], None],
+        discovery: Discovery | None = None,
+    ) -> None:
+        """Create a submission; see :class:`Submission`.
+
+        Args:
+            api: API server.
+            objects: Objects of the job.
+            owner: The DDPJob or TrainJob.
+            notice: Called with the warnings of the API server.
+            discovery: Kinds that the cluster serves.
+        """
+        super().__init__(api, objects, owner["metadata"]["namespace"], notice=notice, discovery=discovery)
+        self._owner: Mapping[str, Any] = job_kinds.owner_reference(owner)
+
+    def create_secret(self) -> None:
+        """Create the Secret of the run, if it has one. Its name must be new."""
+        for secret in (item for item in self._companions if item["kind"] == "Secret"):
+            self._api.create(self._collection(secret), self._owned(secret))
+
+    def create_missing(self) -> Object:
+        """Create what is missing except for the Secret, and return the root object.
+
+        Raises:
+            AlreadyExists: If an object of the same name has another owner.
+            Conflict: If objects of an earlier job are being deleted, or an operator is not ready. Try again.
+        """
+        if (other := find_conflicting_job(self._api, self._namespace, self._root)) is not None:
+            raise self._conflict(other)
+        self.create_companions()
+        root = deepcopy(self._root)
+        job_kinds.put(root, self._kind.suspend, value=True)
+        try:
+            return self._ensure(root)
+        except Forbidden as refusal:
+            if self._is_too_early(refusal):
+                raise Conflict(refusal.message) from refusal
+            raise
+
+    def create_companions(self) -> None:
+        """Create what is missing except for the Secret and the root. Raises AlreadyExists and Conflict."""
+        for item in (*self._before, *self._companions):
+            if item["kind"] != "Secret":
+                self._ensure(item)
+
+    def _ensure(self, item: Object) -> Object:
+        """Return the object, which is created if it is missing."""
+        owned = self._owned(item)
+        with contextlib.suppress(AlreadyExists):
+            return self._api.create(self._collection(item), owned)
+        existing = self._api.get(self._path(item))
+        if self._owner["uid"] not in job_kinds.owner_uids(existing):
+            raise self._conflict(existing | {"kind": item["kind"]})
+        if item["kind"] != "ConfigMap":
+            return existing
+        return self._api.apply(self._path(item), owned)  # the submitter sent it before the run had an id
+
+    def _owned(self, item: Object) -> Object:
+        owned = deepcopy(item)
+        owned["metadata"]["ownerReferences"] = [dict(self._owner)]
+        return owned
+
+    def _conflict(self, existing: Object) -> AlreadyExists | Conflict:
+        """Return the error for an object of the same name, which an earlier job of the name may have left."""
+        owners = [(each["kind"], each["name"]) for each in existing["metadata"].get("ownerReferences") or ()]
+        is_leftover = (self._owner["kind"], self._owner["name"]) in owners
+        if is_leftover or "deletionTimestamp" in existing["metadata"]:
+            return Conflict(
+                f"The {existing['kind']} '{existing['metadata']['name']}' of an earlier job is being deleted."
+            )
+        return self._already_exists_error(existing)

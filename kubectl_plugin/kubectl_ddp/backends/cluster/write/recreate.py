@@ -24,7 +24,7 @@ from kubectl_ddp.backends.cluster.write.submission import INCOMPLETE
 from kubectl_ddp.backends.job_recovery import RUN, run_of
 from kubectl_ddp.engines import RUNTIMES
 from kubectl_ddp.errors import AlreadyExists, DdpError, Forbidden, NotFound
-from kubectl_ddp.kube import ddpjob, job_kinds
+from kubectl_ddp.kube import job_kinds
 from kubectl_ddp.kube.objects import Object
 from kubectl_ddp.util.process import location_flags, program
 
@@ -166,7 +166,7 @@ def _delete_and_wait(api: Api, old: Sequence[Object]) -> None:
 
 def _path(item: Object) -> str:
     name, namespace = item["metadata"]["name"], item["metadata"]["namespace"]
-    is_ddpjob = item["kind"] == ddpjob.KIND
+    is_ddpjob = item["kind"] == job_kinds.KIND
     return f"{ddpjobs_path(namespace) if is_ddpjob else path(job_kinds.engine_of(item), namespace)}/{name}"
 
 

@@ -24,7 +24,7 @@ from ddp_trainer.metrics.serve.history import (
     read,
 )
 from ddp_trainer.process.recorder import RankRecorder
-from kubectl_ddp.status import history_log
+from kubectl_ddp.status import metrics_parser
 
 STEPS = (Metric.STEPS.value, (("rank", "0"), ("local_rank", "0")))
 LOSS = (Metric.LOSS.value, ())
@@ -162,7 +162,7 @@ def test_what_is_left_in_a_log_is_read_from_among_other_lines(tmp_path: Path) ->
         *packed,
         "Restarts: none.",
     ]
-    found = history_log.unpacked(log)
+    found = metrics_parser.unpacked(log)
     assert found is not None
     assert json.loads(found) == left
     assert read(left)[1][STEPS][-1] == read(told)[1][STEPS][-1]

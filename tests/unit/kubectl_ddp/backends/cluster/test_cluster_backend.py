@@ -13,7 +13,7 @@ from ddp_trainer.common.constants import HISTORY_MARK, Label
 from ddp_trainer.common.parallel_dims import LayoutRange
 from kubectl_ddp.backends.cluster import ClusterBackend
 from kubectl_ddp.backends.cluster.http.connection import connect
-from kubectl_ddp.backends.cluster.read import pod_logs, reflector
+from kubectl_ddp.backends.cluster.read import pod_output, reflector
 from kubectl_ddp.engines import ENGINES, Engine
 from kubectl_ddp.errors import Forbidden, NotFound, Unreachable, UsageError
 from kubectl_ddp.kube import job_kinds
@@ -595,4 +595,4 @@ def test_a_line_without_an_end_is_cut_and_the_next_ones_are_whole() -> None:
 
 def test_the_last_lines_are_kept_within_their_limit() -> None:
     lines = [f"{number} {'x' * 100_000}" for number in range(100)]
-    assert [*pod_logs._newest(iter(lines))] == lines[-41:]
+    assert [*pod_output._newest(iter(lines))] == lines[-41:]

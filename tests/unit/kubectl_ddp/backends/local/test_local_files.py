@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from kubectl_ddp.backends.local import volumes
-from kubectl_ddp.backends.local.addresses import Network
+from kubectl_ddp.backends.local.environment import Network
 from kubectl_ddp.backends.local.kubelet import Backoff
 from kubectl_ddp.backends.local.log_file import LogReader, LogWriter
 from kubectl_ddp.backends.local.pods import worker_pod

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from kubectl_ddp.backends.local.translate import translation
+from kubectl_ddp.backends.local.environment import translation
 
 ADDRESSES = {"digits-store": "127.1.1.1", "digits-worker-1": "127.1.1.3", "digits-worker-10": "127.1.1.12"}
 DIRECTORIES = {"/checkpoints": "/home/a b/ckpt", "/var/run/ddp": "/state/run", "/var/run/ddp-code": "/state/code"}

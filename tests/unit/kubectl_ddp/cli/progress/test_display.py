@@ -15,9 +15,9 @@ from kubectl_ddp.cli.internal.progress import (
     STANDSTILL_SECONDS,
     WINDOW_SECONDS,
     ProgressDisplay,
+    ProgressLine,
     StepRate,
 )
-from kubectl_ddp.cli.internal.progress_line import ProgressLine
 from kubectl_ddp.errors import Unreachable
 from kubectl_ddp.kube.objects import Object, RelatedKind, RelatedObjects
 from kubectl_ddp.status.job_state import JobState, State, job_state

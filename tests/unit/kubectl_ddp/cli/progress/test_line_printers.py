@@ -13,8 +13,7 @@ from dataclasses import dataclass, field
 
 import pytest
 
-from kubectl_ddp.cli.internal.progress import PlainLines, RewrittenLine
-from kubectl_ddp.cli.internal.progress_line import ProgressLine
+from kubectl_ddp.cli.internal.progress import PlainLines, ProgressLine, RewrittenLine
 
 ERASE = "\r\x1b[K"
 

@@ -7,7 +7,7 @@ from dataclasses import replace
 import pytest
 
 from ddp_trainer.common.time_classes import StartupPhase
-from kubectl_ddp.cli.internal.progress_line import ProgressLine, end_line, progress_line, start_line
+from kubectl_ddp.cli.internal.progress import ProgressLine, end_line, progress_line, start_line
 from kubectl_ddp.kube.objects import Object, Queued, Snapshot
 from kubectl_ddp.status.job_state import JobState, Nodes, State, job_state
 from kubectl_ddp.status.startup import Startup

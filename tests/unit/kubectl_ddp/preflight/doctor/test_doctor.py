@@ -12,7 +12,7 @@ from kubectl_ddp.cli.run import run
 from kubectl_ddp.cli.setup import doctor as client
 from kubectl_ddp.engines import ENGINES
 from kubectl_ddp.preflight import doctor
-from kubectl_ddp.preflight.controller import CONTROLLER_SELECTOR
+from kubectl_ddp.preflight.controllers import CONTROLLER_SELECTOR
 from kubectl_ddp.preflight.doctor import ClusterFeatures, check_features
 from kubectl_ddp.rbac.rights import EVERYWHERE, Right
 from kubectl_ddp.util.finding import Finding, Severity

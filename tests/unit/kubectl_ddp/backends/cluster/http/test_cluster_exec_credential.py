@@ -16,12 +16,10 @@ from typing import Any
 import pytest
 
 from kubectl_ddp.backends.cluster.http.api import Api
-from kubectl_ddp.backends.cluster.http.connection import connect
-from kubectl_ddp.backends.cluster.http.exec_credential import V1, run_program
-from kubectl_ddp.backends.cluster.http.kubeconfig import Context
-from kubectl_ddp.backends.cluster.http.login import RETRY_SECONDS, Login
+from kubectl_ddp.backends.cluster.http.connection import RETRY_SECONDS, Login, connect
+from kubectl_ddp.backends.cluster.http.kubeconfig import V1, Context, run_program
 from kubectl_ddp.errors import DdpError, Forbidden, UsageError
-from kubectl_ddp.kube.timestamps import timestamp
+from kubectl_ddp.kube.objects import timestamp
 from tests.support.api_server import Answer, ApiServer, kubeconfig, serving, status
 
 PODS = "/api/v1/namespaces/team/pods"

@@ -7,9 +7,8 @@ from typing import Any
 import pytest
 import urllib3
 
-from kubectl_ddp.backends.cluster.http.connection import connect, environment_proxy
+from kubectl_ddp.backends.cluster.http.connection import FRESH_SECONDS, RETRY_SECONDS, Login, connect, environment_proxy
 from kubectl_ddp.backends.cluster.http.kubeconfig import Context, read_context
-from kubectl_ddp.backends.cluster.http.login import FRESH_SECONDS, RETRY_SECONDS, Login
 from kubectl_ddp.errors import Forbidden, UsageError
 from tests.support.api_server import kubeconfig
 

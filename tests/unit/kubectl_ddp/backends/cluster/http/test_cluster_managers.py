@@ -3,7 +3,7 @@ from typing import Any
 
 import pytest
 
-from kubectl_ddp.backends.cluster.http.pagination import without_records
+from kubectl_ddp.backends.cluster.http.api import without_records
 
 Json = dict[str, Any]
 

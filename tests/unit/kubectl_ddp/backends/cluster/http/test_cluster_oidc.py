@@ -17,9 +17,8 @@ from typing import Any
 import pytest
 import yaml
 
-from kubectl_ddp.backends.cluster.http.connection import connect
+from kubectl_ddp.backends.cluster.http.connection import Login, connect
 from kubectl_ddp.backends.cluster.http.kubeconfig import Context
-from kubectl_ddp.backends.cluster.http.login import Login
 from kubectl_ddp.errors import Forbidden, UsageError
 from tests.support.api_server import kubeconfig
 

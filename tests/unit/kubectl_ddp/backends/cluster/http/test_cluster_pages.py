@@ -8,11 +8,10 @@ import pytest
 
 from ddp_trainer.common.constants import Label
 from kubectl_ddp.backends.cluster import ClusterBackend
-from kubectl_ddp.backends.cluster.http.api import Api
+from kubectl_ddp.backends.cluster.http.api import Api, iter_pages
 from kubectl_ddp.backends.cluster.http.api_errors import Expired
 from kubectl_ddp.backends.cluster.http.connection import connect
-from kubectl_ddp.backends.cluster.http.pagination import iter_pages
-from kubectl_ddp.backends.cluster.read.pod_transform import strip_pod
+from kubectl_ddp.backends.cluster.read.jobs import strip_pod
 from kubectl_ddp.errors import Unreachable
 from kubectl_ddp.observe.scrape import ScrapeLimit, scrape_all
 from tests.support import kube_objects

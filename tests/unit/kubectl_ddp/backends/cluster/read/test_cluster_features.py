@@ -12,7 +12,7 @@ import yaml
 from kubectl_ddp.backends.cluster.http.api import Api
 from kubectl_ddp.backends.cluster.http.connection import connect
 from kubectl_ddp.backends.cluster.http.resources import Discovery
-from kubectl_ddp.backends.cluster.read.cluster_features import detect_features, passes_scheduling_group
+from kubectl_ddp.backends.cluster.read.cluster_info import detect_features, passes_scheduling_group
 from kubectl_ddp.engines import ENGINES
 from kubectl_ddp.preflight.doctor import CONFIGURED_GATES, ClusterFeatures
 from kubectl_ddp.preflight.model import Unknown

@@ -8,8 +8,8 @@ import pytest
 
 from kubectl_ddp.backends.cluster.http.api import Api
 from kubectl_ddp.backends.cluster.http.connection import connect
-from kubectl_ddp.backends.cluster.read import pod_logs
-from kubectl_ddp.backends.cluster.read.pod_logs import PodLogs, main_container
+from kubectl_ddp.backends.cluster.read import pod_output
+from kubectl_ddp.backends.cluster.read.pod_output import PodLogs, main_container
 from kubectl_ddp.errors import Forbidden, NotFound, Unreachable
 from kubectl_ddp.util.concurrency import Stop
 from tests.support import kube_objects
@@ -171,7 +171,7 @@ def test_following_ends_when_the_pod_is_gone(server: ApiServer, tmp_path: Path) 
 def test_following_gives_up_a_server_that_stays_away(
     server: ApiServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(pod_logs, "PATIENCE_SECONDS", 0.0)
+    monkeypatch.setattr(pod_output, "PATIENCE_SECONDS", 0.0)
     logs = logs_of(server, tmp_path, put_pod(server))
     server.next(LOG, *[Answer(500, status(500, "InternalError", "the node is gone"))] * 3)
     with pytest.raises(Unreachable, match="the node is gone"):
@@ -181,8 +181,8 @@ def test_following_gives_up_a_server_that_stays_away(
 def test_a_container_that_says_nothing_for_long_is_not_given_up(
     server: ApiServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(pod_logs, "SILENCE_SECONDS", 0.1)
-    monkeypatch.setattr(pod_logs, "PATIENCE_SECONDS", 0.0)
+    monkeypatch.setattr(pod_output, "SILENCE_SECONDS", 0.1)
+    monkeypatch.setattr(pod_output, "PATIENCE_SECONDS", 0.0)
     logs = logs_of(server, tmp_path, put_pod(server))
     silent = Answer(200, f"{FIRST}\n", cut=True, silence=60)
     server.next(LOG, silent, silent, silent, lines(FIRST, SECOND))

@@ -1,8 +1,13 @@
-"""Local history of the jobs that were submitted from this machine, beyond their deletion.
+"""Results of jobs that outlive their pods: annotations of the job, and the local history of submitted jobs.
 
-:func:`record_submission` adds a job, and :func:`record_state` updates it whenever a command sees it. The history is one
-file of JSON lines in the state directory; the last line of a job counts. It has no values of environment variables, and
-secrets in arguments are redacted. A history that cannot be written or read is silently left alone: no command fails.
+Annotations hold the first error, the start and the summary. Commands that read a single job write them: ``status``,
+``logs``, ``wait``, ``why``, ``report``, ``bundle``, and ``submit`` that waits. Lists of jobs write nothing, because
+that would be one write per job. Commands that stop the pods of a job keep its progress, too.
+
+The history outlives the job. :func:`record_submission` adds a job, and :func:`record_state` updates it whenever a
+command sees it. It is one file of JSON lines in the state directory; the last line of a job counts. It has no values of
+environment variables, and secrets in arguments are redacted. A history that cannot be written or read is silently left
+alone: no command fails.
 """
 
 from __future__ import annotations
@@ -11,17 +16,22 @@ import contextlib
 import json
 import os
 import time
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any, Final
 
-from ddp_trainer.common.constants import Label
+from ddp_trainer.common.constants import Annotation, Label
 from ddp_trainer.common.safe_text import redact_object
-from kubectl_ddp.backends.local.paths import local_jobs_directory
+from kubectl_ddp.backends.base import Backend
+from kubectl_ddp.backends.local.directory import local_jobs_directory
+from kubectl_ddp.errors import DdpError
 from kubectl_ddp.kube import job_kinds
 from kubectl_ddp.kube.objects import Object
-from kubectl_ddp.status.job_state import JobState, State
+from kubectl_ddp.observe.scrape import observe
+from kubectl_ddp.status.job_progress import EarlierPods
+from kubectl_ddp.status.job_state import JobState, State, job_state
+from kubectl_ddp.status.termination_message import load_first_error, text_to_keep, to_keep, workers
 
 MOST_JOBS: Final = 500
 """Jobs that are kept. The oldest are forgotten."""
@@ -207,3 +217,71 @@ def _compact(path: Path) -> None:
 
 def _line(record: JobRecord) -> bytes:
     return json.dumps(asdict(record), separators=(",", ":")).encode() + b"\n"
+
+
+def record_new_run(backend: Backend, name: str) -> Object:
+    """Add a job that was just created to the history of this machine, and return its root object."""
+    snapshot = backend.job(name, events=False)
+    record_submission(snapshot.job, job_state(snapshot, {}, where=backend.where, with_startup=False))
+    return snapshot.job
+
+
+def delete(backend: Backend, name: str) -> None:
+    """Delete a job, and keep its last state in the history of this machine. Raises the errors of the backend."""
+    uid = ""
+    with contextlib.suppress(DdpError):
+        snapshot = backend.job(name, events=False)
+        uid = str(snapshot.job["metadata"].get("uid", ""))
+        if find_job(uid) is not None:
+            record_state(snapshot.job, observe(backend, snapshot), is_last=True)
+    backend.delete(name)
+    record_deletion(uid)
+
+
+def persist_result(backend: Backend, job: Object, state: JobState) -> None:
+    """Write the first error and the summary to the job's annotations, unless present, and update the history of this
+    machine. Errors are ignored.
+    """
+    record_state(job, state)
+    there = job["metadata"].get("annotations") or {}
+    new = {str(name): text for name, text in _result_annotations(job, state) if there.get(name) != text}
+    if new:
+        with contextlib.suppress(DdpError):
+            backend.annotate(job, new)
+
+
+def suspend(backend: Backend, name: str) -> None:
+    """Suspend a job, after its start and progress were kept. Raises the errors of the backend."""
+    snapshot = backend.job(name)
+    state, pods = observe(backend, snapshot), workers(snapshot.pods)
+    persist_result(backend, snapshot.job, state)
+    if pods and state.state is not State.SUSPENDED and not state.is_terminal:
+        first = min(pods, key=lambda pod: str(pod["metadata"]["name"]))
+        known = replace(
+            _with_startup(snapshot.job, state),
+            uid=str(first["metadata"]["uid"]),
+            started=state.started,
+            restarts=state.restarts,
+            step=state.step,
+        )
+        with contextlib.suppress(DdpError):
+            backend.annotate(snapshot.job, {Annotation.EARLIER: known.to_annotation()})
+    backend.suspend(name, suspended=True)
+
+
+def _with_startup(job: Object, state: JobState) -> EarlierPods:
+    """Return what is kept of earlier pods, with the start of the job once it is over."""
+    earlier, startup = EarlierPods.of(job), state.startup
+    if earlier.startup or startup is None or not startup.is_over:
+        return earlier
+    return replace(earlier, startup=startup.to_summary())
+
+
+def _result_annotations(job: Object, state: JobState) -> Iterator[tuple[Annotation, str]]:
+    if (known := _with_startup(job, state)) != EarlierPods.of(job):
+        yield Annotation.EARLIER, known.to_annotation()
+    error = state.first_error
+    if error is not None and (error.rank is not None or load_first_error(job) is None):
+        yield Annotation.FIRST_ERROR, to_keep(error)
+    if state.summary is not None:
+        yield Annotation.SUMMARY, text_to_keep(state.summary, has_succeeded=state.state is State.SUCCEEDED)

@@ -1,14 +1,15 @@
-"""Preparation of a resolved job for ``submit`` and ``render``: its place, its code, and what does not apply there."""
+"""Submission of a job: from its values to a job that can be rendered, its checks, and the creation of its objects."""
 
 from __future__ import annotations
 
 import dataclasses
 import os
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path, PurePath
 from typing import Any, Final
 
+from ddp_trainer.common.constants import Annotation
 from kubectl_ddp.backends.base import Backend
 from kubectl_ddp.backends.select import Where, check_place_of_new_job, is_local
 from kubectl_ddp.code import pack, script_inside
@@ -22,9 +23,11 @@ from kubectl_ddp.code.script import (
     starts_launchers,
 )
 from kubectl_ddp.engines import DEFAULT_ENGINE, Engine
-from kubectl_ddp.errors import PreflightFailed, UsageError
+from kubectl_ddp.errors import DdpError, Forbidden, NotFound, PreflightFailed, UsageError
 from kubectl_ddp.fabrics.catalog import NONE
+from kubectl_ddp.kube import job_kinds
 from kubectl_ddp.kube.objects import Object
+from kubectl_ddp.preflight.chain import OF_THE_CLUSTER, RIGHTS, run_checks
 from kubectl_ddp.render import Code, Site, render
 from kubectl_ddp.render.choose import native_version, resolve_auto
 from kubectl_ddp.render.metadata import NATIVE_VERSIONS
@@ -35,13 +38,13 @@ from kubectl_ddp.spec.fields import FIELDS
 from kubectl_ddp.spec.job_key import Origin, OriginKind
 from kubectl_ddp.spec.launcher_command import LAUNCHERS
 from kubectl_ddp.spec.model import JobSpec
-from kubectl_ddp.spec.plaintext_secrets import in_clear
 from kubectl_ddp.spec.resolve import Resolved
+from kubectl_ddp.spec.rules import in_clear
 from kubectl_ddp.spec.trainer_arguments import object_store_url
-from kubectl_ddp.util.finding import Finding, warning
+from kubectl_ddp.util.finding import Finding, Severity, warning
 from kubectl_ddp.util.text_table import pluralize
+from kubectl_ddp.values.pod import VolumeSource
 from kubectl_ddp.values.program import Command, Gang, Script
-from kubectl_ddp.values.volumes import VolumeSource
 from kubectl_ddp.version import default_image
 
 LOCAL_CLAIM: Final = "checkpoints"
@@ -294,3 +297,103 @@ def _left_out(spec: JobSpec) -> Iterator[str]:
 def _is_set(spec: JobSpec, attribute: str) -> bool:
     value = getattr(spec, attribute)
     return bool(value) and value != Gang.NONE
+
+
+VARIABLE: Final = "KUBECTL_DDP_PREFLIGHT"
+OFF, WARN, STRICT = "off", "warn", "strict"
+LEVELS: Final = (OFF, WARN, STRICT)
+GRAVE: Final = (Severity.WARNING, Severity.ERROR)
+
+
+def check_before_submit(
+    backend: Backend, prepared: Prepared, objects: Sequence[Object], level: str, warn: Callable[[str], None]
+) -> None:
+    """Pass warnings to ``warn`` before a job is created; with ``strict``, reject a job that cannot run.
+
+    Raises PreflightFailed, Forbidden, and NotFound for the namespace. Other errors of the checks are warnings.
+    """
+    if level == OFF or prepared.site is Site.LOCAL:
+        return
+    spec = prepared.spec
+    try:
+        told = backend.preflight(spec, objects, is_thorough=False)
+    except NotFound:
+        raise
+    except DdpError as error:
+        warn(f"Whether the job can run was not found out: {error.message}")
+        return
+    if told is None:
+        return
+    found = run_checks(OF_THE_CLUSTER, *told)
+    failed = [finding for finding in found if finding.severity is Severity.ERROR]
+    refuses = level == STRICT and bool(failed) and not _is_already_submitted(backend, spec.name, objects)
+    for finding in found:
+        # The refused request reports all missing rights together.
+        if finding.severity in GRAVE and finding.subject != RIGHTS and not (refuses and finding is failed[0]):
+            warn(str(finding))
+    if refuses:
+        raise finding_error(failed[0])
+
+
+def finding_error(finding: Finding) -> DdpError:
+    """Return the error for a check that failed."""
+    if finding.subject == RIGHTS:
+        return Forbidden(finding.message, hint=finding.hint)
+    return PreflightFailed(finding.message, hint=f"{finding.hint} --preflight=warn submits it anyway.".strip())
+
+
+def _is_already_submitted(backend: Backend, name: str, objects: Sequence[Object]) -> bool:
+    """Return whether this very job was submitted before. Then submission creates nothing, and is not rejected."""
+    from ddp_trainer.common.constants import Annotation  # noqa: PLC0415 - only after a denied request
+    from kubectl_ddp.kube import job_kinds  # noqa: PLC0415
+
+    try:
+        there = backend.job(name).job["metadata"].get("annotations") or {}
+    except DdpError:
+        return False
+    mine: Mapping[str, str] = job_kinds.root_of(list(objects))["metadata"]["annotations"]
+    return there.get(Annotation.DIGEST) == mine[Annotation.DIGEST]
+
+
+def level_of(flag: str | None, environ: Mapping[str, str] = os.environ) -> str:
+    """Return the level from the flag, else the variable, else ``strict``. Raises UsageError."""
+    level = flag or environ.get(VARIABLE) or STRICT
+    if level not in LEVELS:
+        raise UsageError(f"{VARIABLE} is '{level}'.", hint=f"Set it to one of {', '.join(LEVELS)}, or unset it.")
+    return level
+
+
+def create_job(
+    prepared: Prepared,
+    backend: Backend,
+    run_id: str,
+    *,
+    submitted: float,
+    level: str,
+    warn: Callable[[str], None],
+    before_submit: Callable[[], None] = lambda: None,
+) -> Prepared:
+    """Create the objects of a job, and return the job with its engine resolved.
+
+    Args:
+        prepared: The job.
+        backend: Place of the job.
+        run_id: Id of the new run.
+        submitted: Unix time of the submission, from which the start of the job is measured.
+        level: What the checks before it reject: ``off``, ``warn`` or ``strict``.
+        warn: Called with each warning of these checks.
+        before_submit: Called after the checks, before the first object is created.
+
+    Raises:
+        PreflightFailed: If the job cannot run there.
+        AlreadyExists: If another object has the name.
+    """
+    if prepared.site is Site.LOCAL:
+        check_devices(prepared.spec)
+    prepared = prepared.resolve_engine(backend)
+    objects = prepared.objects(run_id)
+    job_kinds.root_of(objects)["metadata"]["annotations"][Annotation.SUBMITTED] = f"{submitted:.3f}"
+    check_before_submit(backend, prepared, objects, level, warn)
+    before_submit()
+    backend.submit(objects)
+    return prepared

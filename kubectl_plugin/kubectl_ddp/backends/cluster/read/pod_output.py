@@ -1,8 +1,8 @@
-"""Log lines of one pod's container, each once, over connections that may break. A pod writes them, so they have limits.
+"""Output of one pod, with limits: its metrics through the API server's proxy, and its log lines.
 
-Lines are requested with timestamps, which are in the zone of the pod's node, and returned with them in UTC. A new
-connection starts at the time of the last line. The kubelet resolves that time only to the second, so the lines of that
-second are repeated and dropped by their full timestamp.
+Each log line is returned once, over connections that may break. Lines are requested with timestamps, which are in the
+zone of the pod's node, and returned with them in UTC. A new connection starts at the time of the last line. The kubelet
+resolves that time only to the second, so the lines of that second are repeated and dropped by their full timestamp.
 """
 
 from __future__ import annotations
@@ -16,12 +16,30 @@ from typing import Final
 
 from urllib3.exceptions import HTTPError, ReadTimeoutError
 
-from kubectl_ddp.backends.cluster.http.api import Api
+from ddp_trainer.common.constants import Port, PortName
+from kubectl_ddp.backends.cluster.http.api import Api, pod_path
 from kubectl_ddp.backends.cluster.read.reflector import cut, lines
-from kubectl_ddp.errors import NotFound, Unreachable
-from kubectl_ddp.kube.objects import Object, main_container
-from kubectl_ddp.kube.timestamps import as_log_timestamp, log_timestamp
+from kubectl_ddp.errors import DdpError, Forbidden, NotFound, Unreachable
+from kubectl_ddp.kube.objects import Object, as_log_timestamp, log_timestamp, main_container
+from kubectl_ddp.util.bounded_answer import POD_ANSWER, AnswerLimits
 from kubectl_ddp.util.concurrency import Stop
+
+
+def served(api: Api, pod: Object, path: str, limits: AnswerLimits = POD_ANSWER) -> str:
+    """Return the response of the pod's metrics port at a path. Raises Unreachable and Forbidden."""
+    try:
+        return api.text(f"{pod_path(pod)}:{_port(pod)}/proxy{path}", limits=limits)
+    except Forbidden:
+        raise
+    except DdpError as error:
+        name = pod["metadata"]["name"]
+        raise Unreachable(f"Pod '{name}' does not answer with its metrics: {error.message}") from error
+
+
+def _port(pod: Object) -> int:
+    ports = next((c.get("ports") or () for c in pod["spec"]["containers"] if c["name"] == main_container(pod)), ())
+    return next((int(port["containerPort"]) for port in ports if port.get("name") == PortName.METRICS), Port.METRICS)
+
 
 SILENCE_SECONDS: Final = 240.0
 """Seconds without a line after which the connection is replaced, because it may be dead without an error."""

@@ -1,4 +1,7 @@
-"""Liveness of a job's engine, and the state of a job without one."""
+"""Status of a job of this machine: its conditions, and whether its engine lives.
+
+Conditions are set and replaced by the rules of the Kubeflow operator (``pkg/util/status.go``).
+"""
 
 from __future__ import annotations
 
@@ -7,14 +10,54 @@ import json
 import os
 import select
 import shutil
+from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Final
+from typing import Any, Final
 
-from kubectl_ddp.backends.local.conditions import is_finished, set_condition
 from kubectl_ddp.backends.local.directory import TEMPORARY, JobDirectory, read_json, root_of, write_json
 from kubectl_ddp.backends.local.process import Identity, kill, marked
 from kubectl_ddp.kube.objects import Object, Snapshot
 from kubectl_ddp.status.job_state import ENGINE_LOST
+
+FINAL: Final = frozenset({"Succeeded", "Failed"})
+
+_DISPLACES: Final = {"Running": {"Restarting"}, "Restarting": {"Running"}}
+"""Condition → the conditions that it replaces."""
+
+
+def is_true(status: Mapping[str, Any], condition: str) -> bool:
+    """Return True if the job has the condition with status True."""
+    return any(item["type"] == condition and item["status"] == "True" for item in status.get("conditions") or ())
+
+
+def is_finished(status: Mapping[str, Any]) -> bool:
+    """Return True if the job has succeeded or failed."""
+    return any(is_true(status, condition) for condition in FINAL)
+
+
+def set_condition(status: dict[str, Any], condition: str, value: str, *, reason: str, message: str, now: str) -> bool:
+    """Set a condition and return True if it changed. The conditions of a finished job do not change."""
+    present = {item["type"]: item for item in status.get("conditions") or ()}
+    before = present.get(condition)
+    if is_finished(status) or (before is not None and (before["status"], before["reason"]) == (value, reason)):
+        return False
+    if before is not None and condition == "Created":
+        return False
+    moved = before is None or before["status"] != value
+    entry = {
+        "type": condition,
+        "status": value,
+        "reason": reason,
+        "message": message,
+        "lastUpdateTime": now,
+        "lastTransitionTime": now if before is None or moved else before["lastTransitionTime"],
+    }
+    kept = [item for kind, item in present.items() if kind not in {condition, *_DISPLACES.get(condition, ())}]
+    if condition in FINAL:
+        kept = [item | {"status": "False"} if item["type"] == "Running" else item for item in kept]
+    status["conditions"] = [*kept, entry]
+    return True
+
 
 _LOST_EXIT_CODE: Final = 137
 

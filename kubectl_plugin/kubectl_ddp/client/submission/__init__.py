@@ -1,1 +1,0 @@
-"""Submission of a job: from its values to a job that can be rendered, its checks, and the creation of its objects."""
