@@ -13,8 +13,7 @@ from dataclasses import fields
 from pathlib import Path
 from typing import TYPE_CHECKING, Final, TextIO
 
-from ddp_trainer.train.observability.logger_process import Service
-from ddp_trainer.train.observability.remote_logger import RemoteLogger
+from ddp_trainer.train.observability.remote_logger import RemoteLogger, Service
 from ddp_trainer.train.utils.errors import BadConfig
 
 if TYPE_CHECKING:
