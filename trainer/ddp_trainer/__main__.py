@@ -118,7 +118,7 @@ SUBCOMMANDS: dict[str, Command] = {
 
 COMMANDS: dict[str, Command] = {
     "launch": _launch,
-    "secret": _main_of("ddp_trainer.launch.derived_secret"),
+    "secret": _main_of("ddp_trainer.launch.host.secret_file"),
     "install": _main_of("ddp_trainer.launch.packages"),
     "store": _main_of("ddp_trainer.launch.rendezvous.store"),
     "aggregate": _aggregate,

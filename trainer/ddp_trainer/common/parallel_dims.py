@@ -18,9 +18,9 @@ How to add a dimension, for example ``cp`` between ``shard`` and ``tp``:
    checks of ``kubectl ddp``. Add the attribute to ``_Sizes``, and its place to ``test_parallel_dims.py``. Now the
    ranks compute copies; ``tests/local/train/test_new_dimension.py`` trains with such a dimension.
 2. What the model must satisfy is a function beside ``of_slices`` in ``common/trainer_options.py``. Options that
-   cannot work with it are in ``common/option_conflicts.py``. ``layout_violations`` in
+   cannot work with it are in ``common/trainer_options.py``. ``layout_violations`` in
    ``kubectl_ddp/spec/trainer_arguments.py`` makes ``submit`` refuse the same.
-3. What the ranks compute is an ``apply_NAME.py`` in ``train/parallel`` (in the form of ``apply_tp.py``), called by
+3. What the ranks compute is a function of a module in ``train/parallel`` (in the form of ``apply_tp``), called by
    ``_spread_out`` of ``train/loop/group_components.py``, and a strategy in ``factory.py`` (``tensor_parallel.py`` is
    the example of ranks that compute parts of the same samples). ``forward`` returns the complete losses on all of
    them, and ``computes_together`` is True. With dropout, ranks with the same samples draw the same mask:

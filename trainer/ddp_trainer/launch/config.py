@@ -23,7 +23,7 @@ from ddp_trainer.common.constants import Env
 from ddp_trainer.launch.agent.agent_state import Limits
 from ddp_trainer.launch.agent.preflight_policy import PreflightPolicy
 from ddp_trainer.launch.host import numa
-from ddp_trainer.launch.protocol.errors import LaunchError
+from ddp_trainer.launch.protocol.console import LaunchError
 from ddp_trainer.launch.protocol.messages import Identity, Policy
 from ddp_trainer.launch.protocol.timeouts import HEARTBEAT, HeartbeatTimeouts
 from ddp_trainer.launch.workers.logs import LogSpec, parse_std

@@ -14,11 +14,39 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 from ddp_trainer.common.constants import Env
-from ddp_trainer.launch import completion, platform_defaults
+from ddp_trainer.launch import platform_defaults
 from ddp_trainer.launch.host import numa
-from ddp_trainer.launch.protocol.errors import LaunchError
+from ddp_trainer.launch.protocol.console import LaunchError
 from ddp_trainer.net.addresses import port_argument
 from ddp_trainer.net.arguments import ArgumentParser
+
+SHELLS: Final = ("bash", "zsh", "tcsh")
+"""Supported shells, as in torchrun."""
+
+_PROGRAM: Final = "ddp-launch"
+
+_ZSH: Final = """#compdef {program}
+_ddp_launch() {{ _arguments {arguments} '*::script:_files' }}
+# Found by zsh in a folder of $fpath under this name, or read in by `source`.
+if [[ $funcstack[1] == _{program} ]]; then _ddp_launch; else compdef _ddp_launch {program}; fi"""
+
+
+def completion_script(shell: str, flags: Mapping[str, bool]) -> str:
+    """Return the completion script for a shell.
+
+    >>> script("bash", {"--tee": True, "--standalone": False})
+    "complete -o default -o bashdefault -W '--tee --standalone' ddp-launch"
+
+    Args:
+        shell: One of :data:`SHELLS`.
+        flags: Flag → whether it takes a value.
+    """
+    if shell == "zsh":
+        arguments = " ".join(f"'{name}{':value:_files' if takes_value else ''}'" for name, takes_value in flags.items())
+        return _ZSH.format(program=_PROGRAM, arguments=arguments)
+    if shell == "tcsh":
+        return f"complete {_PROGRAM} 'c/--/({' '.join(name.removeprefix('--') for name in flags)})/' 'n/*/f/'"
+    return f"complete -o default -o bashdefault -W '{' '.join(flags)}' {_PROGRAM}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -110,7 +138,7 @@ TORCHRUN: Final = (
         None,
         "print a completion script",
         in_environment=False,
-        choices=completion.SHELLS,
+        choices=SHELLS,
         since="2.14",
     ),
 )
@@ -171,7 +199,7 @@ def parse(argv: Sequence[str], environ: Mapping[str, str]) -> argparse.Namespace
     own, script, given = _split(parser, argv)
     arguments = parser.parse_args(own)
     if arguments.print_completion:
-        print(completion.script(arguments.print_completion, _FLAGS_TO_COMPLETE))
+        print(completion_script(arguments.print_completion, _FLAGS_TO_COMPLETE))
         raise SystemExit(0)
     if not script:
         raise LaunchError("No script was given; try: ddp-launch --nproc-per-node 2 train.py")

@@ -17,8 +17,7 @@ from ddp_trainer.launch.agent.agent_state import Limits
 from ddp_trainer.launch.host.endpoint import Endpoint, is_this_host, parse_endpoint, pod_address, reserve_port
 from ddp_trainer.launch.host.environment import slices_for
 from ddp_trainer.launch.host.secret_file import optional_secret, required_secret
-from ddp_trainer.launch.protocol.console import log_line
-from ddp_trainer.launch.protocol.errors import LaunchError
+from ddp_trainer.launch.protocol.console import LaunchError, log_line
 from ddp_trainer.launch.protocol.generation import Node
 from ddp_trainer.launch.protocol.messages import Policy
 from ddp_trainer.launch.rendezvous.hang_limits import HangPolicy

@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Final
 
 from ddp_trainer.common.constants import Env, Exit
-from ddp_trainer.launch.protocol.errors import LaunchError
+from ddp_trainer.launch.protocol.console import LaunchError
 from ddp_trainer.net.arguments import HELP_HINT, ArgumentParser
 
 _DESCRIPTION: Final = (

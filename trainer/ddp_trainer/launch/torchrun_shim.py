@@ -19,8 +19,7 @@ from typing import Final
 from ddp_trainer.common.constants import Env
 from ddp_trainer.launch.config import program_of
 from ddp_trainer.launch.flags import parse, remaining_args
-from ddp_trainer.launch.protocol.console import log_line
-from ddp_trainer.launch.protocol.errors import LaunchError
+from ddp_trainer.launch.protocol.console import LaunchError, log_line
 
 _PROGRAM_FLAGS: Final = frozenset({"module", "no_python", "run_path"})
 

@@ -28,7 +28,7 @@ from ddp_trainer.net.addresses import is_loopback
 from ddp_trainer.net.network_interfaces import Interface, list_interfaces, route_from
 from ddp_trainer.net.run_secret import RunSecret
 from ddp_trainer.preflight import gpus, interface_selection, names
-from ddp_trainer.preflight.json_codec import KEY_PURPOSE
+from ddp_trainer.preflight.listener import KEY_PURPOSE
 from ddp_trainer.preflight.schema import KernelLimits, ListenPorts, Rdma, Report, Resolution, Software
 from ddp_trainer.process.process_tree import status_of
 

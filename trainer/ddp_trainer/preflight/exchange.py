@@ -24,8 +24,18 @@ from ddp_trainer.net.asyncio_utils import hang_up
 from ddp_trainer.net.handshake import MOST_BYTES, HandshakeError
 from ddp_trainer.net.strict_json import DecodeError
 from ddp_trainer.preflight import names
-from ddp_trainer.preflight.json_codec import LINE_BYTES, Kind, decode, encode, read_line
-from ddp_trainer.preflight.listener import CONNECT_SECONDS, Banner, encode_banner, outcome_of, read_banner
+from ddp_trainer.preflight.listener import (
+    CONNECT_SECONDS,
+    LINE_BYTES,
+    Banner,
+    Kind,
+    decode,
+    encode,
+    encode_banner,
+    outcome_of,
+    read_banner,
+    read_line,
+)
 from ddp_trainer.preflight.schema import Clock, Outcome, Probe, Report, Resolution
 
 PROBE_SECONDS: Final = 15.0

@@ -18,9 +18,8 @@ from ddp_trainer.common.trainer_options import renamed_flag
 from ddp_trainer.process.recorder import RankRecorder
 from ddp_trainer.process.stdio import print_safe
 from ddp_trainer.train.api import run
-from ddp_trainer.train.config.cli_fields import add_options
 from ddp_trainer.train.config.config import Config
-from ddp_trainer.train.config.options import Options
+from ddp_trainer.train.config.options import Options, add_options
 from ddp_trainer.train.config.worker_env import Environment
 from ddp_trainer.train.distributed.agent_channel import Control
 from ddp_trainer.train.utils.errors import BadConfig, exit_without_teardown, named_error_file, report_error

@@ -10,9 +10,18 @@ from pathlib import Path
 import pytest
 
 from ddp_trainer.launch import config
-from ddp_trainer.launch.completion import script
-from ddp_trainer.launch.flags import ALL, LEGACY, OURS, TORCHRUN, Flag, parse, parser_for, remaining_args
-from ddp_trainer.launch.protocol.errors import LaunchError
+from ddp_trainer.launch.flags import (
+    ALL,
+    LEGACY,
+    OURS,
+    TORCHRUN,
+    Flag,
+    completion_script,
+    parse,
+    parser_for,
+    remaining_args,
+)
+from ddp_trainer.launch.protocol.console import LaunchError
 
 NOT_STRINGS = {"duplicate_stdout_filters", "duplicate_stderr_filters"}
 """torch parses these into lists in the parser, we do later."""
@@ -243,7 +252,7 @@ def test_bash_completes_flags_and_files(capsys: pytest.CaptureFixture[str], tmp_
 
 @pytest.mark.parametrize("shell", ["zsh", "tcsh"])
 def test_completion_of_other_shells_names_every_flag(shell: str) -> None:
-    told = script(shell, {flag.long: True for flag in ALL})
+    told = completion_script(shell, {flag.long: True for flag in ALL})
     assert all(flag.long.removeprefix("--") in told for flag in ALL)
     assert "ddp-launch" in told
 

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from functools import partial
 
 from ddp_trainer.common.constants import Env, Port
-from ddp_trainer.launch.protocol.errors import LaunchError
+from ddp_trainer.launch.protocol.console import LaunchError
 from ddp_trainer.net.addresses import is_address, is_local_address, split_endpoint
 from ddp_trainer.net.asyncio_utils import run_in_daemon_thread
 

@@ -17,7 +17,7 @@ from typing import Final
 
 from ddp_trainer.common.constants import Env
 from ddp_trainer.launch.protocol import exit_codes
-from ddp_trainer.launch.protocol.errors import LaunchError
+from ddp_trainer.launch.protocol.console import LaunchError
 from ddp_trainer.launch.protocol.generation import Assignment
 from ddp_trainer.process.gpu_devices import DEVICES, MIG_PREFIX, VISIBLE, has_mig_slices, list_gpu_uuids
 

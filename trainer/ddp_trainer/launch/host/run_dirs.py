@@ -20,7 +20,7 @@ from pathlib import Path
 from typing import Final
 
 from ddp_trainer.common.constants import Env, File
-from ddp_trainer.launch.protocol.errors import LaunchError
+from ddp_trainer.launch.protocol.console import LaunchError
 
 PREFIX: Final = "ddp_launch_"
 LOCK: Final = "launcher.lock"

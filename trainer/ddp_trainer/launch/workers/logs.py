@@ -20,8 +20,7 @@ from pathlib import Path
 from string import Template
 from typing import Final
 
-from ddp_trainer.launch.protocol.console import log_line
-from ddp_trainer.launch.protocol.errors import LaunchError
+from ddp_trainer.launch.protocol.console import LaunchError, log_line
 
 LINE_BYTES: Final = 64 * 1024
 """Maximum bytes of a line; longer lines are split, so that output without line ends does not fill the memory."""

@@ -22,7 +22,7 @@ from ddp_trainer.common.metric_names import MetricLabel, cell
 from ddp_trainer.metrics.families.pod_families import FAMILIES, SUMMED, of_pod
 from ddp_trainer.metrics.families.rank_families import THROTTLED
 from ddp_trainer.metrics.storage.mmap_directory import Slot, read_pod_snapshot
-from ddp_trainer.process.nvml_library import CLOCK_EVENTS, LIBRARY, clock_events, load_nvml
+from ddp_trainer.process.gpu_devices import CLOCK_EVENTS, LIBRARY, clock_events, load_nvml
 
 READ_EVERY_SECONDS: Final = 5.0
 FRESH_SECONDS: Final = 15.0

@@ -1,8 +1,6 @@
-"""Distribute the newest checkpoint of any rank to all ranks.
+"""Choose the state that a new worker group resumes from, and distribute it: a rank's state in memory, or a checkpoint.
 
-:func:`broadcast_latest_checkpoint` finds the rank with the newest checkpoint. :func:`from_rank` makes one available on
-all ranks: a rank reads it from the directory if it sees it, and receives it through
-:mod:`ddp_trainer.train.checkpoint.state_transfer` if not. :func:`sync_progress` merges the progress files.
+:func:`find_state` is the entry point. :func:`broadcast_latest_checkpoint` gives all ranks the newest checkpoint.
 """
 
 from __future__ import annotations
@@ -157,3 +155,56 @@ def sync_progress(own: RunProgress, group: Group, now: float) -> RunProgress:
     known = group.gather(int(own.account.until * 1e6))
     account = group.broadcast(own.account.pack(), known.index(max(known)))
     return RunProgress(int(highest), int(lost), -first, Account.unpack(account))
+
+
+_NO_STATE: Final = -1
+
+
+class ResumeSource(NamedTuple):
+    """State that a rank resumes from."""
+
+    checkpoint: Checkpoint | None
+    """State to load; None if this rank already holds it, or no rank has any."""
+    is_durable: bool = False
+    """True if the state is on a disk."""
+
+
+def progress_key(step: int, *, is_evaluated: bool = False) -> int:
+    """Return a number that grows with every step, and with an evaluation after it.
+
+    >>> sorted([progress_key(7), progress_key(6, is_evaluated=True), progress_key(6)])
+    [12, 13, 14]
+    """
+    return 2 * step + is_evaluated
+
+
+def find_state(
+    group: Group,
+    held: int | None,
+    *,
+    own: Callable[[], Checkpoint],
+    receive: Receive,
+    newest: Callable[[], Checkpoint | None],
+    demand: Callable[[Manifest], None],
+) -> ResumeSource:
+    """Agree on the state to resume from and receive it; every rank must call it.
+
+    Args:
+        group: The ranks.
+        held: :func:`progress_key` of the state that this rank holds; None if it holds none.
+        own: Returns that state; called on one rank if others lack it.
+        receive: How this rank receives a state that it does not hold.
+        newest: Returns the newest checkpoint that this rank sees; called only if no rank holds a state.
+        demand: Raises to refuse the state of another run.
+    """
+    all_held = group.gather(_NO_STATE if held is None else held)
+    furthest = max(all_held)
+    if furthest == _NO_STATE:
+        found = broadcast_latest_checkpoint(newest(), group, demand, receive)
+        return ResumeSource(None if found is None else found.checkpoint, is_durable=True)
+    if min(all_held) == furthest:
+        return ResumeSource(None)
+    source = all_held.index(furthest)
+    lacks = receive._replace(is_wanted=receive.is_wanted and held != furthest)
+    checkpoint = from_rank(source, own() if group.rank == source else None, group, demand, lacks)
+    return ResumeSource(None if held == furthest else checkpoint)

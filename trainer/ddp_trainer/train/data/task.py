@@ -22,8 +22,7 @@ from difflib import get_close_matches
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, Protocol, TypeAlias, TypeVar, runtime_checkable
 
-from ddp_trainer.train.config.cli_fields import flag
-from ddp_trainer.train.config.options import TaskOptions
+from ddp_trainer.train.config.options import TaskOptions, flag
 from ddp_trainer.train.utils.errors import BadConfig, BadTask
 
 if TYPE_CHECKING:

@@ -19,7 +19,7 @@ from torch.distributed.tensor import DTensor
 
 from ddp_trainer.common.parallel_dims import SAME_LAYERS
 from ddp_trainer.train.data.task import Task
-from ddp_trainer.train.deferred_init.materialize import initial_weight
+from ddp_trainer.train.deferred_init.skip_init import initial_weight
 from ddp_trainer.train.distributed.group import Group
 from ddp_trainer.train.mesh.device_mesh import Mesh
 from ddp_trainer.train.mesh.sharded_state import ShardedState, local_shard

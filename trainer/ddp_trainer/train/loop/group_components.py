@@ -16,8 +16,7 @@ from torch import Tensor, nn
 
 from ddp_trainer.common.parallel_dims import Layout
 from ddp_trainer.common.trainer_options import PrecisionName
-from ddp_trainer.train.config.config import Config
-from ddp_trainer.train.config.option_rules import check_rollback, layout_of
+from ddp_trainer.train.config.config import Config, check_rollback, layout_of
 from ddp_trainer.train.config.option_values import BalancerName, Level, OnBadSample
 from ddp_trainer.train.data.batch_plan import BatchPlan, StepBatches, choose_batch_slices, owned
 from ddp_trainer.train.data.batch_reader import is_stream, to_device
@@ -27,7 +26,7 @@ from ddp_trainer.train.data.loaders.factory import known_count, make_feed, sampl
 from ddp_trainer.train.data.loaders.map_reader import first_batch
 from ddp_trainer.train.data.sample_tracker import SampleTracker
 from ddp_trainer.train.data.task import Batch, BlockSamples, Samples
-from ddp_trainer.train.deferred_init.materialize import init_weights, is_deferred, materialize
+from ddp_trainer.train.deferred_init.skip_init import init_weights, is_deferred, materialize
 from ddp_trainer.train.distributed.group import Group
 from ddp_trainer.train.evaluation.evaluate import Evaluation
 from ddp_trainer.train.exact.buffer_sync import FirstRanksBuffers, SharedBuffers, TreeBuffers
@@ -38,8 +37,7 @@ from ddp_trainer.train.loop.user_loop import UserOptimizer, UserStrategy, UserTa
 from ddp_trainer.train.observability.console import LoadRebalanced
 from ddp_trainer.train.observability.step_timer import StepTimer
 from ddp_trainer.train.optim.optimizer import LossScale, OptimizerWrapper
-from ddp_trainer.train.parallel.comm_timing import measure_waits
-from ddp_trainer.train.parallel.factory import build
+from ddp_trainer.train.parallel.factory import build, measure_waits
 from ddp_trainer.train.parallel.load_balancer import LoadBalancer
 from ddp_trainer.train.parallel.strategy import Parts, Strategy
 from ddp_trainer.train.transforms.model_transforms import in_training_format, prepare
@@ -273,13 +271,13 @@ def _spread_out(ground: RunContext, spread: ShardedState, loaded: Collection[str
     if not deferred and (layout.tp > 1 or layout.shard == 1):  # fully_shard moves what it cuts first
         model.to(group.device)
     if layout.tp > 1:
-        from ddp_trainer.train.parallel.apply_tp import apply_tp  # noqa: PLC0415 - as above
+        from ddp_trainer.train.parallel.tensor_parallel import apply_tp  # noqa: PLC0415 - as above
 
         apply_tp(model, task, mesh, group)
     if not deferred:
         send_from_first(model, mesh, group, loaded)
     if layout.shard > 1:
-        from ddp_trainer.train.parallel.fully_shard import shard  # noqa: PLC0415 - as above
+        from ddp_trainer.train.parallel.fsdp import shard  # noqa: PLC0415 - as above
 
         shard(model, mesh, config, group)
     if deferred:
@@ -303,12 +301,12 @@ def _evaluation(state: TrainState) -> Evaluation:
     skipped = context.on_skip if config.on_bad_sample is OnBadSample.SKIP else None
     metrics, most = in_training_format(task.metrics, config, group.device), config.micro_batch
     if state.sharded is not None:
-        from ddp_trainer.train.evaluation.sharded_evaluation import EvenEvaluation  # noqa: PLC0415 - on request
+        from ddp_trainer.train.evaluation.evaluate import EvenEvaluation  # noqa: PLC0415 - on request
 
         return EvenEvaluation(task, group, metrics, micro_batch=most, skipped=skipped)
     if config.level is not Level.EXACT:
         return Evaluation(task, group, metrics, micro_batch=most, on=config.evaluate_on, skipped=skipped)
-    from ddp_trainer.train.evaluation.exact_evaluation import TreeEvaluation  # noqa: PLC0415 - few runs need it
+    from ddp_trainer.train.evaluation.evaluate import TreeEvaluation  # noqa: PLC0415 - few runs need it
 
     slices, on = plan.batch_slices, config.evaluate_on
     return TreeEvaluation(task, group, metrics, slices, micro_batch=most, on=on, skipped=skipped)

@@ -30,8 +30,7 @@ from ddp_trainer.train.data.batch_reader import micro_batches
 from ddp_trainer.train.data.loaders.base import BatchSlice
 from ddp_trainer.train.data.task import Batch
 from ddp_trainer.train.mesh.sharded_state import local_shard
-from ddp_trainer.train.parallel.pipeline_schedule import check_micro_batches, make_schedule
-from ddp_trainer.train.parallel.pp.pipeline_split import Stages
+from ddp_trainer.train.parallel.pp.pipeline_split import Stages, check_micro_batches, make_schedule
 from ddp_trainer.train.parallel.pp.stage_transfer import BetweenStreams, StageComputation, time_transfers
 from ddp_trainer.train.parallel.strategy import Parts, Strategy
 from ddp_trainer.train.parallel.tensor_parallel import add_up_along, full_losses, in_slices, redistribute_gradient

@@ -2,7 +2,7 @@
 
 A rank keeps a shard of each weight, of its gradient and of its moments. At the start of a step it gathers the weights
 of its stages, and all micro-batches use them, forward and backward. At the end of the step gradients are
-reduce-scattered and the whole weights are freed, bucket by bucket. :mod:`ddp_trainer.train.parallel.fully_shard`
+reduce-scattered and the whole weights are freed, bucket by bucket. :mod:`ddp_trainer.train.parallel.fsdp`
 gathers each block in every pass. In a pipeline this would send every weight twice per micro-batch.
 
 Source: S. Rajbhandari et al., "ZeRO: Memory Optimizations Toward Training Trillion Parameter Models", 2020.

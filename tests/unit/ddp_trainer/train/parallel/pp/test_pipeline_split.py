@@ -18,8 +18,7 @@ from ddp_trainer.train.distributed.group import Group
 from ddp_trainer.train.mesh.device_mesh import Mesh
 from ddp_trainer.train.mesh.sharded_state import ShardedState
 from ddp_trainer.train.optim.optimizer import OptimizerWrapper
-from ddp_trainer.train.parallel.pipeline_schedule import KINDS
-from ddp_trainer.train.parallel.pp.pipeline_split import Stages, check_pipeline_model, check_shared_weights
+from ddp_trainer.train.parallel.pp.pipeline_split import KINDS, Stages, check_pipeline_model, check_shared_weights
 from ddp_trainer.train.parallel.pp.stage_transfer import BetweenStreams, TensorSpec
 from ddp_trainer.train.utils.errors import BadConfig, BadTask
 from tests.support.train_builders import Lines
