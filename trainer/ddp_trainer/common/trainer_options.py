@@ -81,14 +81,14 @@ def of_micro_batches(schedule: str, micro_batches: int, *, pp: int) -> Iterator[
     >>> list(of_micro_batches("gpipe", 1, pp=4)), len(list(of_micro_batches("1f1b", 3, pp=4)))
     ([], 1)
     """
-    asks = SCHEDULES[schedule]
-    if asks.fills and micro_batches < pp:
+    limits = SCHEDULES[schedule]
+    if limits.fills and micro_batches < pp:
         yield Violation(
             f"--pipeline-schedule {schedule} needs at least {pp} micro-batches for {pp} stages, and a step has "
             f"{micro_batches}.",
             "Give a smaller --micro-batch, a larger --global-batch, or --pipeline-schedule gpipe.",
         )
-    if asks.in_rounds and micro_batches > pp and micro_batches % (micro_batches // pp):
+    if limits.in_rounds and micro_batches > pp and micro_batches % (micro_batches // pp):
         yield Violation(
             f"--pipeline-schedule {schedule} takes micro-batches in equal rounds over {pp} ranks, and a step has "
             f"{micro_batches}.",
@@ -110,16 +110,16 @@ def micro_batch_size(samples: int, most: int | None, pp: int) -> int:
     return max(1, min(most, samples) if most is not None else samples // (4 * pp))
 
 
-def count_batch_slices(asked: int | None, *, max_ranks: int, parts: int, global_batch: int) -> int:
-    """Return the number of batch slices: ``asked``, else a power of two that is enough for the most ranks.
+def count_batch_slices(requested: int | None, *, max_ranks: int, parts: int, global_batch: int) -> int:
+    """Return the number of batch slices: ``requested``, else a power of two that is enough for the most ranks.
 
     The default is at most ``global_batch``.
 
     >>> count_batch_slices(None, max_ranks=6, parts=3, global_batch=64)
     8
     """
-    if asked is not None:
-        return asked
+    if requested is not None:
+        return requested
     return int(min(1 << (max(max_ranks, parts) - 1).bit_length(), global_batch))
 
 
@@ -129,7 +129,7 @@ def share(part: int, *, parts: int, batch_slices: int, global_batch: int) -> int
     >>> [share(part, parts=3, batch_slices=8, global_batch=32) for part in range(3)]
     [12, 12, 8]
     """
-    first, beyond = (_start(batch_slices, parts, each) for each in (part, part + 1))
+    first, beyond = (_start(batch_slices, parts, index) for index in (part, part + 1))
     return _start(global_batch, batch_slices, beyond) - _start(global_batch, batch_slices, first)
 
 
@@ -186,20 +186,20 @@ def renamed_flag(flag: str) -> str:
     return f"{flag} is now {RENAMED[flag]}." if flag in RENAMED else ""
 
 
-def unknown(said: Callable[[str], str | None]) -> Iterator[Violation]:
+def unknown(value_of: Callable[[str], str | None]) -> Iterator[Violation]:
     """Yield a violation for each flag that has another name now, or whose value is not allowed.
 
     Args:
-        said: Returns the value of a flag, or None where the flag was not given.
+        value_of: Returns the value of a flag, or None where the flag was not given.
 
     >>> next(unknown({"--optimizer": "lion"}.get))
     Violation(message="The trainer has no --optimizer 'lion'.", help='Give adamw or sgd.')
     """
     for flag in RENAMED:
-        if said(flag) is not None:
+        if value_of(flag) is not None:
             yield Violation(renamed_flag(flag), "")
     for flag, words in CHOICES.items():
-        word = said(flag)
+        word = value_of(flag)
         if word is not None and word not in set(words):
             *others, last = words
             yield Violation(f"The trainer has no {flag} '{word}'.", f"Give {', '.join(others)} or {last}.")
@@ -331,7 +331,7 @@ WITHOUT_SHARD: Final[Sequence[OptionConflict]] = tuple(
 
 
 def find_conflicts(
-    layouts: LayoutRange | None, said: Said, among: Sequence[OptionConflict] = CLASHES
+    layouts: LayoutRange | None, value_of: Said, among: Sequence[OptionConflict] = CLASHES
 ) -> Iterator[Violation]:
     """Yield a violation for each conflict between the options and the layouts.
 
@@ -341,8 +341,8 @@ def find_conflicts(
     """
     kinds = _layout_kinds(layouts)
     for clash in among:
-        if clash.where in kinds and all(_is_given(word, said) for word in clash.words):
-            value = said(clash.words[0]) or ""
+        if clash.where in kinds and all(_is_given(word, value_of) for word in clash.words):
+            value = value_of(clash.words[0]) or ""
             yield Violation(clash.message.format(parallel=layouts or "not given", value=value), clash.help)
 
 
@@ -355,8 +355,8 @@ def _layout_kinds(layouts: LayoutRange | None) -> set[Where]:
     return {where for where, is_so in holds.items() if is_so}
 
 
-def _is_given(word: OptionCondition, said: Said) -> bool:
-    text = said(word)
+def _is_given(word: OptionCondition, value_of: Said) -> bool:
+    text = value_of(word)
     if text is None:
         return False
     return word.is_switch or (text == word.value if word.value else text != word.but)

@@ -189,7 +189,7 @@ class UnknownFlag(LaunchError):
 def parse(argv: Sequence[str], environ: Mapping[str, str]) -> argparse.Namespace:
     """Return the flags, the script and its arguments.
 
-    The attribute ``told`` is the set of flags that were given, on the command line or as ``PET_*``.
+    The attribute ``given`` is the set of flags that were given, on the command line or as ``PET_*``.
 
     Raises:
         LaunchError: For an unknown flag, an invalid value, or a missing script.
@@ -205,7 +205,7 @@ def parse(argv: Sequence[str], environ: Mapping[str, str]) -> argparse.Namespace
         raise LaunchError("No script was given; try: ddp-launch --nproc-per-node 2 train.py")
     arguments.training_script, arguments.training_script_args = script[0], script[1:]
     from_environment = {flag.dest for flag in ALL if flag.in_environment and environ.get(flag.variable, "").strip()}
-    arguments.told = given | from_environment
+    arguments.given = given | from_environment
     if plugin := arguments.logs_specs:
         raise LaunchError(f"--logs-specs {plugin!r}: only torchrun loads log plugins of torch; leave the flag out.")
     return arguments
@@ -239,32 +239,32 @@ def parser_for(environ: Mapping[str, str]) -> argparse.ArgumentParser:
 
 def _add(parser: argparse.ArgumentParser, flag: Flag, environ: Mapping[str, str]) -> None:
     names = list(dict.fromkeys([*flag.names.split(), f"--{flag.dest}"]))
-    told = environ.get(flag.variable) if flag.in_environment else None
+    value = environ.get(flag.variable) if flag.in_environment else None
     if flag.kind is None:
         parser.add_argument(
-            *names, dest=flag.dest, action="store_true", default=_switch(flag.dest, told), help=flag.help
+            *names, dest=flag.dest, action="store_true", default=_switch(flag.dest, value), help=flag.help
         )
         return
-    if told is not None and flag.choices and told not in flag.choices:  # argparse checks only what is typed
-        raise LaunchError(f"{flag.variable}={told!r} is none of {', '.join(flag.choices)}.")
+    if value is not None and flag.choices and value not in flag.choices:  # argparse checks only what is typed
+        raise LaunchError(f"{flag.variable}={value!r} is none of {', '.join(flag.choices)}.")
     # argparse converts a default that is a string, so values of the environment are checked like flags.
-    default = flag.default if told is None else told
+    default = flag.default if value is None else value
     kind: Any = flag.kind
     parser.add_argument(
         *names, dest=flag.dest, type=kind, default=default, help=flag.help, choices=flag.choices, metavar="VALUE"
     )
 
 
-def _switch(dest: str, told: str | None) -> bool:
+def _switch(dest: str, value: str | None) -> bool:
     """Return the value of a switch's variable, such as PET_STANDALONE=1.
 
     The Kubeflow operator sets it to an empty string, which crashes torchrun. Here, empty is false.
     """
-    if told is None or told.strip() == "":
+    if value is None or value.strip() == "":
         return False
-    if not told.strip().isdecimal():
-        raise LaunchError(f"PET_{dest.upper()}={told!r} is neither 0 nor 1.")
-    return bool(int(told))
+    if not value.strip().isdecimal():
+        raise LaunchError(f"PET_{dest.upper()}={value!r} is neither 0 nor 1.")
+    return bool(int(value))
 
 
 def _split(parser: argparse.ArgumentParser, argv: Sequence[str]) -> tuple[list[str], list[str], set[str]]:

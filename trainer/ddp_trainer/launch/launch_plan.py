@@ -157,7 +157,7 @@ def _this_node(arguments: argparse.Namespace, environ: Mapping[str, str]) -> Nod
     return Node(
         token=uuid.uuid4().hex,
         name=environ.get(Env.POD_NAME) or f"{socket.gethostname()}-{os.getpid()}",
-        index=node_index(environ, arguments.node_rank if "node_rank" in arguments.told else None),
+        index=node_index(environ, arguments.node_rank if "node_rank" in arguments.given else None),
         local_world_size=config.local_world_size_of(arguments.nproc_per_node, environ),
         role=arguments.role,
         address=arguments.local_addr or pod_address(environ),

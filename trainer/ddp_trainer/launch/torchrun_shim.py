@@ -41,7 +41,7 @@ def main() -> None:
     except LaunchError as error:
         log_line(str(error))
         sys.exit(error.exit_code)
-    given = ", ".join(f"--{name.replace('_', '-')}" for name in sorted(arguments.told - _PROGRAM_FLAGS))
+    given = ", ".join(f"--{name.replace('_', '-')}" for name in sorted(arguments.given - _PROGRAM_FLAGS))
     local_rank = int(os.environ.get("LOCAL_RANK", "0"))
     if given and local_rank == 0:
         log_line(f"The job has started the ranks of this torchrun already: {given} has no effect.")

@@ -285,8 +285,8 @@ def _route(order: Order, endpoint: Resolution, found: tuple[Interface, ...], env
     for target in (*meeting, *endpoint.addresses):
         if not is_loopback(target) and (target in own or route_from(target)):
             return target if target in own else route_from(target)
-    usable = (each for each in found if each.is_up and not each.is_loopback)
-    return next((address for each in usable for address in each.addresses if "%" not in address), "")
+    usable = (nic for nic in found if nic.is_up and not nic.is_loopback)
+    return next((address for nic in usable for address in nic.addresses if "%" not in address), "")
 
 
 def _reverse(addresses: Sequence[str]) -> dict[str, str]:

@@ -216,9 +216,9 @@ def holder(port: int) -> str:
 def _socket_inodes(process: Path) -> set[str]:
     found: set[str] = set()
     with contextlib.suppress(OSError):
-        for each in (process / "fd").iterdir():
+        for descriptor in (process / "fd").iterdir():
             with contextlib.suppress(OSError):
-                if match := re.fullmatch(r"socket:\[(\d+)\]", str(each.readlink())):
+                if match := re.fullmatch(r"socket:\[(\d+)\]", str(descriptor.readlink())):
                     found.add(match[1])
     return found
 

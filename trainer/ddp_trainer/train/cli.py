@@ -79,10 +79,10 @@ def parse(argv: Sequence[str]) -> Config:
     known, unknown = parser.parse_known_args(list(argv))
     if unknown:
         flags = [option for action in parser._actions for option in action.option_strings]  # noqa: SLF001 - no public list
-        said = unknown[0].partition("=")[0]
-        if renamed := renamed_flag(said):
+        given = unknown[0].partition("=")[0]
+        if renamed := renamed_flag(given):
             raise BadConfig(renamed)
-        near = get_close_matches(said, flags, n=1)
+        near = get_close_matches(given, flags, n=1)
         hint = f"Did you mean {near[0]}?" if near else "See python -m ddp_trainer train --help."
         raise BadConfig(f"There is no flag {unknown[0]!r}.", hint=hint)
     return Config(**vars(known))

@@ -101,8 +101,8 @@ class FindingHistory:
 
     def add(self, generation: int, ranks: tuple[int, ...], killed: tuple[int, ...], sentences: tuple[str, ...]) -> None:
         """Add a finding with the current time."""
-        about = {"time": time.time(), "generation": generation, "ranks": ranks, "killed": killed}
-        self.last.append({**about, "sentences": sentences})
+        finding = {"time": time.time(), "generation": generation, "ranks": ranks, "killed": killed}
+        self.last.append({**finding, "sentences": sentences})
 
 
 @dataclass(slots=True, eq=False)
@@ -163,8 +163,8 @@ class HangStatusServer:
 
     async def _summary_document(self) -> dict[str, Any]:
         # The sentences contain lines of code.
-        told = [{name: finding[name] for name in finding if name != "sentences"} for finding in self.findings.last]
-        return self._payload(ranks=await self.eyes.summarize_ranks(), findings=told)
+        findings = [{name: finding[name] for name in finding if name != "sentences"} for finding in self.findings.last]
+        return self._payload(ranks=await self.eyes.summarize_ranks(), findings=findings)
 
     async def _stacks(self) -> dict[str, Any]:
         ranks, ras = await asyncio.gather(self.eyes.take_snapshots(), asyncio.to_thread(nccl_report, self.environment))

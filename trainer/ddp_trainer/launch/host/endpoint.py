@@ -51,8 +51,8 @@ def pod_address(environ: Mapping[str, str]) -> str:
     """
     text = environ.get(Env.POD_IP, "")
     if text and not is_address(text):
-        told = f"{Env.POD_IP}={text!r} is not an address"
-        raise LaunchError(f"{told}; set it to one of this machine, or leave it unset.")
+        problem = f"{Env.POD_IP}={text!r} is not an address"
+        raise LaunchError(f"{problem}; set it to one of this machine, or leave it unset.")
     return text
 
 

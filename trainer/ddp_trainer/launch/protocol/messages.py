@@ -338,13 +338,13 @@ class HangingRanks:
             local_world_size: Number of ranks of the node.
         """
         own = range(first_rank, first_rank + local_world_size)
-        kept = [place for place, rank in enumerate(self.ranks) if place < fields.MOST_NAMED or rank in own]
-        ranks = tuple(self.ranks[place] for place in kept)
+        places = [place for place, rank in enumerate(self.ranks) if place < fields.MOST_NAMED or rank in own]
+        ranks = tuple(self.ranks[place] for place in places)
         return HangingRanks(
             generation=self.generation,
             ranks=ranks,
             to_kill=tuple(rank for rank in self.to_kill if rank in ranks),
-            sentences=tuple(self.sentences[place] for place in kept) if ranks else self.sentences,
+            sentences=tuple(self.sentences[place] for place in places) if ranks else self.sentences,
             more=len(self.ranks) - len(ranks),
         )
 
@@ -424,18 +424,18 @@ def is_same_job(one: Identity | None, other: Identity | None) -> bool:
     return one.program == other.program and (one.digest == other.digest or one.path == other.path)
 
 
-def in_use(run_id: str, owner: Node, theirs: Identity | None, ours: Identity | None) -> str:
+def in_use(run_id: str, owner: Node, owner_identity: Identity | None, own_identity: Identity | None) -> str:
     """Return the message to a node of another job.
 
     Args:
         run_id: Run id that both jobs use.
         owner: Node of the job that has the run.
-        theirs: Program of that job.
-        ours: Program of the refused node.
+        owner_identity: Program of that job.
+        own_identity: Program of the refused node.
     """
     return (
-        f"The run {run_id!r} is in use by another job, which runs {_describe_program(theirs)} on {owner.name}, "
-        f"and this one runs {_describe_program(ours)}; give it its own --rdzv-id and --rdzv-endpoint, "
+        f"The run {run_id!r} is in use by another job, which runs {_describe_program(owner_identity)} on {owner.name}, "
+        f"and this one runs {_describe_program(own_identity)}; give it its own --rdzv-id and --rdzv-endpoint, "
         "or, where one job runs several programs, a --role for each."
     )
 

@@ -84,16 +84,16 @@ def from_rank(
 
     A rank that sees the directory of the checkpoint reads it there. The holder sends the state to the other ones.
     """
-    mine = own if group.rank == holder else None
-    manifest = Manifest.from_json(group.broadcast(_encode(mine, lambda it: it.manifest.to_json()), holder).decode())
+    held = own if group.rank == holder else None
+    manifest = Manifest.from_json(group.broadcast(_encode(held, lambda it: it.manifest.to_json()), holder).decode())
     demand(manifest)
-    place = group.broadcast(_encode(mine, _place), holder).decode(errors="surrogateescape")
+    place = group.broadcast(_encode(held, _place), holder).decode(errors="surrogateescape")
     is_verified = not place.startswith(_UNVERIFIED)
-    found = mine or (_find(manifest, place, is_verified=is_verified) if receive.is_wanted and place else None)
+    found = held or (_find(manifest, place, is_verified=is_verified) if receive.is_wanted and place else None)
     lacks = receive.is_wanted and found is None
     lacking = [rank for rank, is_lacking in enumerate(group.gather(int(lacks))) if is_lacking]
     if lacking:
-        state, targets = None if mine is None else unpack(mine), receive.targets() if lacks else None
+        state, targets = None if held is None else unpack(held), receive.targets() if lacks else None
         if len(lacking) == 1:
             # A broadcast would also send the state to ranks that drop it, and its pieces wait for each other.
             state = exchange_states(state, [(holder, lacking[0])], group, targets=targets)
@@ -103,8 +103,8 @@ def from_rank(
     return found or Checkpoint(manifest, is_verified=is_verified)
 
 
-def _encode(mine: Checkpoint | None, describe: Callable[[Checkpoint], str]) -> bytes | None:
-    return None if mine is None else describe(mine).encode(errors="surrogateescape")
+def _encode(held: Checkpoint | None, describe: Callable[[Checkpoint], str]) -> bytes | None:
+    return None if held is None else describe(held).encode(errors="surrogateescape")
 
 
 def _place(checkpoint: Checkpoint) -> str:

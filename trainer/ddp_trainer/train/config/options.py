@@ -122,20 +122,22 @@ def add_options(parser: argparse.ArgumentParser, options: type[Any]) -> list[arg
     """
     group = parser.add_argument_group(options.heading)
     hints = get_type_hints(options)
-    return [group.add_argument(flag(each.name), **_argument(each, hints[each.name])) for each in fields(options)]
+    return [
+        group.add_argument(flag(member.name), **_argument(member, hints[member.name])) for member in fields(options)
+    ]
 
 
-def _argument(each: Field[Any], hint: Any) -> dict[str, Any]:
+def _argument(member: Field[Any], hint: Any) -> dict[str, Any]:
     """Return the keyword arguments of ``add_argument`` for a field with this type hint."""
     kind = (get_args(hint) or [hint])[0]  # without "| None"
-    text, default = each.metadata["help"], each.default
+    text, default = member.metadata["help"], member.default
     if kind is bool:
         return {"help": text, "action": argparse.BooleanOptionalAction if default else "store_true"}
     shown = f"{default:g}" if isinstance(default, float) else default
     return {
         "help": text if default is None else f"{text} (default: {shown})",
-        "type": each.metadata["parse"] or (kind if kind in _METAVARS else partial(_one_of, kind)),
-        "metavar": each.metadata["metavar"] or _METAVARS.get(kind) or f"{{{','.join(kind)}}}",
+        "type": member.metadata["parse"] or (kind if kind in _METAVARS else partial(_one_of, kind)),
+        "metavar": member.metadata["metavar"] or _METAVARS.get(kind) or f"{{{','.join(kind)}}}",
     }
 
 
@@ -151,11 +153,11 @@ def check_values(options: Any) -> None:
     Raises:
         BadConfig: A value is out of range.
     """
-    for each in fields(options):
-        value = getattr(options, each.name)
-        for check in each.metadata["checks"]:
+    for member in fields(options):
+        value = getattr(options, member.name)
+        for check in member.metadata["checks"]:
             if value is not None and not check.accepts(value):
-                raise BadConfig(f"{flag(each.name)} is {value}.", hint=check.hint)
+                raise BadConfig(f"{flag(member.name)} is {value}.", hint=check.hint)
 
 
 LARGEST_BATCH: Final = 1 << 20

@@ -64,9 +64,9 @@ class SkipInit(TorchFunctionMode):
         loaded = model.state_dict()
         stored = {_address(tensor) for tensor in loaded.values() if isinstance(tensor, Tensor)}
         stored -= {_address(buffer) for name, buffer in model.named_buffers() if name not in loaded}
-        kept = [weakref.ref(self._weights[address]) for address in self._skipped - stored] + self._views
+        alive = [weakref.ref(self._weights[address]) for address in self._skipped - stored] + self._views
         self._weights.clear()
-        return not self._was_read and all(tensor() is None for tensor in kept)
+        return not self._was_read and all(tensor() is None for tensor in alive)
 
     def __torch_function__(
         self,
@@ -107,8 +107,8 @@ def _tensors(value: object) -> Iterator[Tensor]:
     if isinstance(value, Tensor):
         yield value
     elif isinstance(value, list | tuple | dict):
-        for each in value.values() if isinstance(value, dict) else value:
-            yield from _tensors(each)
+        for item in value.values() if isinstance(value, dict) else value:
+            yield from _tensors(item)
 
 
 def _address(tensor: Tensor) -> int:
@@ -157,10 +157,10 @@ def initial_weight(model: nn.Module, task: Task, seed: int, name: str, like: Ten
     random = KeyedRng(seed, torch.device("cpu"))
     random.enter(Stream.WEIGHTS, int.from_bytes(hashlib.sha256(name.encode()).digest()[:8]))
     with torch.no_grad():
-        whole = _uninitialized_like(torch.empty(like.shape, dtype=like.dtype, device="meta"), torch.device("cpu"))
-        cast("SupportsWeightInit", task).init_weight(model, name, whole)
+        local = _uninitialized_like(torch.empty(like.shape, dtype=like.dtype, device="meta"), torch.device("cpu"))
+        cast("SupportsWeightInit", task).init_weight(model, name, local)
     random.enter(Stream.WEIGHTS)  # as on ranks that initialize nothing
-    return whole
+    return local
 
 
 def _uninitialized_like(tensor: Tensor, device: torch.device) -> Tensor:

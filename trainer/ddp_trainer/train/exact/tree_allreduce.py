@@ -195,10 +195,10 @@ def exchange(
         PeerLost: A peer was lost.
     """
     for bucket in buckets(own[0], BUCKET_BYTES):
-        summed = _exchange_bucket([[sums[each] for each in bucket] for sums in own], nodes, leaves, group)
+        summed = _exchange_bucket([[sums[index] for index in bucket] for sums in own], nodes, leaves, group)
         start = 0
-        for each in bucket:
-            target = own[0][each]
+        for index in bucket:
+            target = own[0][index]
             target.copy_(summed[start : start + target.numel()].view(target.shape))
             start += target.numel()
     return own[0]
@@ -233,7 +233,7 @@ def _exchange_bucket(
     own: Sequence[Sequence[Tensor]], nodes: Sequence[Sequence[TreeNode]], leaves: int, group: Group
 ) -> Tensor:
     """Return the sum as one vector, padded with zeros so that all slices have the same length."""
-    places = [node for each in nodes for node in each]
+    places = [node for of_one in nodes for node in of_one]
     size = sum(tensor.numel() for tensor in own[0])
     if len(places) * size * own[0][0].element_size() <= SMALL_BYTES:
         return _gather_bucket(own, nodes, leaves, group)
@@ -243,22 +243,22 @@ def _exchange_bucket(
         torch.cat([tensor.reshape(-1) for tensor in sums], out=row[:size])
     # The first slices of all subtrees, then their second slices, and so on: in the order of the receiving ranks.
     sent = padded.view(len(own), group.world_size, slice_size).transpose(0, 1).reshape(-1)
-    counts = [len(each) * slice_size for each in nodes]
+    counts = [len(of_one) * slice_size for of_one in nodes]
     received = sent.new_empty(sum(counts))
     with group.convert_errors():
         dist.all_to_all_single(received, sent, counts, [len(own) * slice_size] * group.world_size)
-    whole = sent.new_empty(group.world_size * slice_size)
+    gathered = sent.new_empty(group.world_size * slice_size)
     summed = _along_tree(places, received.view(len(places), slice_size), leaves)
     with group.convert_errors():
-        ALL_GATHER(whole, summed)
-    return whole
+        ALL_GATHER(gathered, summed)
+    return gathered
 
 
 def _gather_bucket(
     own: Sequence[Sequence[Tensor]], nodes: Sequence[Sequence[TreeNode]], leaves: int, group: Group
 ) -> Tensor:
     """Send the sums of all subtrees to all ranks, each of which adds them up: one exchange instead of two."""
-    most = max(len(each) for each in nodes)
+    most = max(len(of_one) for of_one in nodes)
     sent = torch.stack([torch.cat([tensor.reshape(-1) for tensor in sums]) for sums in own])
     # Ranks must send the same size, so those with fewer subtrees append rows that are not read.
     sent = torch.cat([sent, sent.new_zeros(most - len(own), sent.shape[1])])
@@ -266,8 +266,8 @@ def _gather_bucket(
     with group.convert_errors():
         ALL_GATHER(received, sent)
     rows = received.view(group.world_size, most, -1)
-    parts = [part for each, of_rank in zip(nodes, rows, strict=True) for part in of_rank[: len(each)]]
-    return _along_tree([node for each in nodes for node in each], parts, leaves)
+    parts = [part for of_one, of_rank in zip(nodes, rows, strict=True) for part in of_rank[: len(of_one)]]
+    return _along_tree([node for of_one in nodes for node in of_one], parts, leaves)
 
 
 def _along_tree(nodes: Iterable[TreeNode], parts: Iterable[Tensor], leaves: int) -> Tensor:
@@ -304,9 +304,9 @@ def require_same_hardware(own: str, group: Group) -> None:
     unlike = [rank for rank, differs in enumerate(group.gather(int(own != first))) if differs]
     if not unlike:
         return
-    theirs = f"rank {group.rank} on {own}" if group.rank in unlike else f"rank {unlike[0]} on something else"
+    difference = f"rank {group.rank} on {own}" if group.rank in unlike else f"rank {unlike[0]} on something else"
     raise BadConfig(
-        f"--level exact cannot give the same bits on unlike machines: rank 0 computes on {first}, {theirs}.",
+        f"--level exact cannot give the same bits on unlike machines: rank 0 computes on {first}, {difference}.",
         hint="Let all ranks run on machines of one kind, or give --level ordered.",
     )
 

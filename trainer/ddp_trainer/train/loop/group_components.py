@@ -99,12 +99,12 @@ class GroupComponents:
 
 
 def build_state(
-    ground: RunContext, history: GoodputTracker, stored_batch_slices: int | None, *, loads: bool = False
+    context: RunContext, history: GoodputTracker, stored_batch_slices: int | None, *, loads: bool = False
 ) -> TrainState:
     """Build the state that outlives a worker group.
 
     Args:
-        ground: The context of the run.
+        context: The context of the run.
         history: The account of time and lost steps.
         stored_batch_slices: Number of batch slices of the checkpoint or state to resume from; None for a new run.
         loads: The model's own state is loaded afterwards. A distributed model then gets no initial weights. It must
@@ -113,33 +113,33 @@ def build_state(
     Raises:
         BadConfig: A flag does not fit the task, the group or another flag.
     """
-    config, group = ground.config, ground.process.group
-    loaded = frozenset(ground.model.state_dict()) if loads and config.is_model_sharded else frozenset()
-    spread = _apply_layout(config, group)
-    plan = _plan(ground, stored_batch_slices)
+    config, group = context.config, context.process.group
+    loaded = frozenset(context.model.state_dict()) if loads and config.is_model_sharded else frozenset()
+    sharded = _apply_layout(config, group)
+    plan = _plan(context, stored_batch_slices)
     check_rollback(config, keeps_checkpoints=config.checkpoint_dir is not None, sequential=plan.sequential)
-    if spread is None:
-        if is_deferred(ground.model):
-            materialize(ground.model, group.device)
-            init_weights(ground.model, ground.task, config.seed, loaded)
-        ground.model.to(group.device)
-    losses = prepare(ground.model, ground.task.losses, config, group, ground.process.progress.warn_rank)
-    if spread is not None:
-        spread = _spread_out(ground, spread, loaded)
+    if sharded is None:
+        if is_deferred(context.model):
+            materialize(context.model, group.device)
+            init_weights(context.model, context.task, config.seed, loaded)
+        context.model.to(group.device)
+    losses = prepare(context.model, context.task.losses, config, group, context.process.progress.warn_rank)
+    if sharded is not None:
+        sharded = _spread_out(context, sharded, loaded)
     loss_scale = LossScale(group.device) if config.precision is PrecisionName.FP16 else None
     return TrainState(
-        context=ground,
+        context=context,
         history=history,
         plan=plan,
         tracker=SampleTracker(plan.samples),
         losses=losses,
         optimizer=(
-            UserOptimizer(ground.task, config, loss_scale)
-            if isinstance(ground.task, UserTask)
-            else OptimizerWrapper.build(ground.task, ground.model, config, plan.total_steps, loss_scale, spread)
+            UserOptimizer(context.task, config, loss_scale)
+            if isinstance(context.task, UserTask)
+            else OptimizerWrapper.build(context.task, context.model, config, plan.total_steps, loss_scale, sharded)
         ),
-        sharded=spread,
-        shard_writer=shard_writer(ground, spread),
+        sharded=sharded,
+        shard_writer=shard_writer(context, sharded),
     )
 
 
@@ -163,7 +163,7 @@ def build_components(state: TrainState) -> GroupComponents:
         group=group,
         plan=plan,
         config=config,
-        spread=state.sharded,
+        sharded=state.sharded,
         example=None if state.sharded is None else lambda: _example(context),
         waits=measure_waits(model, layout, group, context.timer, context.process.recorder),
         forward_timer=nullcontext() if balance is None or group.device.type != "cuda" else balance,
@@ -224,12 +224,12 @@ def _build_buffers(model: nn.Module, group: Group, batch_slices: int, config: Co
 def _build_balancer(context: RunContext, plan: BatchPlan) -> LoadBalancer | None:
     if context.config.balance is BalancerName.STATIC:
         return None
-    tell = context.process.progress.show_event
+    show_event = context.process.progress.show_event
     return LoadBalancer(
         plan.batch_slices,
         context.process.group,
         context.timer,
-        lambda batch_slices: tell(LoadRebalanced(batch_slices=batch_slices)),
+        lambda batch_slices: show_event(LoadRebalanced(batch_slices=batch_slices)),
     )
 
 
@@ -252,13 +252,13 @@ def _apply_layout(config: Config, group: Group) -> ShardedState | None:
         return ShardedState(Mesh.of(layout, group, config.timeout_seconds), group)
 
 
-def _spread_out(ground: RunContext, spread: ShardedState, loaded: Collection[str]) -> ShardedState:
+def _spread_out(context: RunContext, sharded: ShardedState, loaded: Collection[str]) -> ShardedState:
     """Cut the model in place before its optimizer is built; weights in ``loaded`` are not initialized.
 
     Raises:
         BadConfig: The model cannot be cut by this layout.
     """
-    model, task, config, mesh, group = ground.model, ground.task, ground.config, spread.mesh, ground.process.group
+    model, task, config, mesh, group = context.model, context.task, context.config, sharded.mesh, context.process.group
     layout = mesh.layout
     if layout.pp > 1:
         from ddp_trainer.train.parallel.pp.pipeline_split import split_stages  # noqa: PLC0415 - as above
@@ -283,7 +283,7 @@ def _spread_out(ground: RunContext, spread: ShardedState, loaded: Collection[str
     if deferred:
         materialize(model, group.device, weights_on=torch.device("cpu") if config.fsdp_offload else None)
         init_pieces(model, task, config.seed, mesh, group, loaded)
-    return spread
+    return sharded
 
 
 def _example(context: RunContext) -> Batch:

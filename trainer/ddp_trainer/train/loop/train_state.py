@@ -113,8 +113,8 @@ class TrainState:
             keeps: If the state is distributed over ranks, whether this rank receives the gathered whole.
         """
         own = {"model": self.context.model.state_dict(), "optimizer": self.optimizer.state_dict()}
-        whole = own if self.sharded is None else self.sharded.gather_state(own, keep=keeps)
-        return {**whole, **self.replicated(summary, data)}
+        gathered = own if self.sharded is None else self.sharded.gather_state(own, keep=keeps)
+        return {**gathered, **self.replicated(summary, data)}
 
     def in_pieces(self, summary: Summary | None = None, data: dict[str, Any] | None = None) -> InPieces | None:
         """Return how each rank writes its part of the checkpoint; None if one rank writes the whole."""

@@ -93,7 +93,7 @@ class Gpt(nn.Module):
     @property
     def has_attention_dropout(self) -> bool:
         """True if attention has dropout."""
-        return any(isinstance(each, ScaledDotProductAttention) and each.share > 0 for each in self.modules())
+        return any(isinstance(module, ScaledDotProductAttention) and module.share > 0 for module in self.modules())
 
     def tp_plan(self, tp: int) -> Mapping[str, ParallelStyle]:
         """Return how the weights are divided among ``tp`` ranks; see :mod:`ddp_trainer.train.models.gpt_tp`."""

@@ -108,7 +108,7 @@ class MlflowRun:
         if found:
             self._client.update_run(self._id, status="RUNNING")
         else:
-            self._client.log_batch(self._id, params=[Param(*each) for each in options.items()])
+            self._client.log_batch(self._id, params=[Param(*named) for named in options.items()])
         self.last_step = int(run.data.metrics.get("step", 0))
         self.place = f"run {self._id} of {mlflow.get_tracking_uri()}"
 

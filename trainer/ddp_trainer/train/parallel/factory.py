@@ -43,33 +43,33 @@ def build(parts: Parts) -> Strategy:
         from ddp_trainer.train.parallel.bitwise_ddp import Exact  # noqa: PLC0415 - few runs need it
 
         return Exact(parts)
-    if parts.spread is not None:
-        return _of_spread(parts, parts.spread)
+    if parts.sharded is not None:
+        return _of_spread(parts, parts.sharded)
     name = parts.config.strategy
     if parts.group.world_size == 1 and name in _NEED_PEERS:
         return Strategy(parts)
     return _BY_NAME[name](parts)
 
 
-def _of_spread(parts: Parts, spread: ShardedState) -> Strategy:
+def _of_spread(parts: Parts, sharded: ShardedState) -> Strategy:
     """Build the strategy of a layout in which no rank holds the whole model.
 
     Each strategy is imported only when it is needed: the import takes about a second.
     """
-    layout = spread.mesh.layout
+    layout = sharded.mesh.layout
     if layout.pp > 1:
         from ddp_trainer.train.parallel.pipeline import Pipeline  # noqa: PLC0415 - see above
         from ddp_trainer.train.parallel.pp.pp_state import PipelineState  # noqa: PLC0415 - see above
 
-        assert isinstance(spread, PipelineState)  # noqa: S101 - cut before the optimizer was built
-        return Pipeline(parts, spread.stages)
+        assert isinstance(sharded, PipelineState)  # noqa: S101 - cut before the optimizer was built
+        return Pipeline(parts, sharded.stages)
     if layout.shard > 1:
         from ddp_trainer.train.parallel.fsdp import Fsdp  # noqa: PLC0415 - see above
 
         return Fsdp(parts)
     from ddp_trainer.train.parallel.tensor_parallel import TensorParallel  # noqa: PLC0415 - see above
 
-    return TensorParallel(parts, spread.mesh)
+    return TensorParallel(parts, sharded.mesh)
 
 
 def measure_waits(

@@ -149,7 +149,7 @@ class Fsdp(Strategy):
         super().__init__(parts)
         assert isinstance(self.model, FSDPModule)  # noqa: S101 - cut before the optimizer was built
         self._sharded: FSDPModule = self.model
-        self._is_sliced = parts.spread is not None and parts.spread.mesh.layout.tp > 1
+        self._is_sliced = parts.sharded is not None and parts.sharded.mesh.layout.tp > 1
         self.computes_together = self._is_sliced
         self._passes = Passes(parts.plan, parts.group.data_size, parts.config)
         assert parts.example is not None  # noqa: S101 - every sharded model has one

@@ -110,7 +110,7 @@ def add_up_along(
             flat = torch.cat([piece.flatten() for piece in pieces])
             with waiting():
                 dist.all_reduce(flat, group=group)
-            for own, added in zip(pieces, torch.split(flat, [each.numel() for each in pieces]), strict=True):
+            for own, added in zip(pieces, torch.split(flat, [piece.numel() for piece in pieces]), strict=True):
                 own.copy_(added.view_as(own))
 
 

@@ -142,8 +142,8 @@ class ElasticState:
         if taken is not None:
             self._local_state = to_local_state(taken, context)
         self._set_order(None if checkpoint is None else checkpoint.manifest)
-        odometer = make_progress_file(config, process.env, context.identity, process.progress.warn_rank)
-        history.load(odometer, process.recorder, group, process.began, process.env)
+        progress_file = make_progress_file(config, process.env, context.identity, process.progress.warn_rank)
+        history.load(progress_file, process.recorder, group, process.began, process.env)
         if not self.is_whole:
             self._build(checkpoint, is_void=taken is None)
         history.go_on_from(self.state.step if checkpoint is None else checkpoint.manifest.step)
@@ -206,8 +206,8 @@ class ElasticState:
         context, state, config = self._context, self.state, self._context.config
         model, group = context.model, context.process.group
         if config.init_from is not None:
-            whole = config.init_optimizer
-            initialize(model, state.optimizer, config.init_from, state.sharded, with_optimizer=whole)
+            with_optimizer = config.init_optimizer
+            initialize(model, state.optimizer, config.init_from, state.sharded, with_optimizer=with_optimizer)
         elif isinstance(context.task, UserTask) and group.world_size > 1:
             send_from_first([*model.parameters(), *model.buffers()], group)
 

@@ -129,11 +129,11 @@ def recover_from_peers(
         return None
     beside = from_rank(leader, None if own is None else own.beside, group, demand)
     holdings = None if own is None else _resolve_shards(own, step, moved=own.skipped == skipped(beside))
-    mine = _exchange_shards(group, layout, slots, holdings)
+    shards = _exchange_shards(group, layout, slots, holdings)
     if group.rank < layout.world and slots[group.rank] == group.rank % layout.replica:
         assert holdings is not None  # noqa: S101 - it holds the slot
-        mine = holdings
-    return RecoveredState(step, furthest, mine, beside, was_behind=own is None or own.attained != furthest)
+        shards = holdings
+    return RecoveredState(step, furthest, shards, beside, was_behind=own is None or own.attained != furthest)
 
 
 def _exchange_shards(group: Group, layout: Layout, slots: Sequence[int], holdings: LocalShards | None) -> LocalShards:
@@ -161,12 +161,12 @@ def transfer_rounds(pairs: Sequence[tuple[int, int]]) -> list[list[tuple[int, in
     """
     found: list[tuple[set[int], list[tuple[int, int]]]] = []
     for pair in pairs:
-        free = next((each for each in found if each[0].isdisjoint(pair)), None)
+        free = next((entry for entry in found if entry[0].isdisjoint(pair)), None)
         if free is None:
             found.append(free := (set(), []))
         free[0].update(pair)
         free[1].append(pair)
-    return [each for _, each in found]
+    return [entry for _, entry in found]
 
 
 def transfer_pairs(slots: Sequence[int], replica: int, places: int) -> list[tuple[int, int]]:
@@ -222,8 +222,8 @@ def capture_state(state: TrainState, *, in_doubt: bool) -> LocalState:
     context, optimizer, step = state.context, state.optimizer, state.step
     if state.sharded is not None:
         state.sharded.break_off()
-    whole = {name: buffer.detach() for name, buffer in context.model.named_buffers()}
-    beside = Checkpoint(state.manifest(), state=copy.deepcopy({**state.replicated(), _BUFFERS: whole}))
+    buffers = {name: buffer.detach() for name, buffer in context.model.named_buffers()}
+    beside = Checkpoint(state.manifest(), state=copy.deepcopy({**state.replicated(), _BUFFERS: buffers}))
     holdings = take_out(context.model, optimizer, copied=in_doubt)
     ahead = None
     if in_doubt:

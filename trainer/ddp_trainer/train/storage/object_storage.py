@@ -81,7 +81,7 @@ def as_storage_error(err: Exception, url: StorageUrl, what: str) -> StorageError
         what: The request, for example "write manifest.json".
     """
     chain = list(_causes(err))
-    names = {each.__name__ for error in chain for each in type(error).__mro__}
+    names = {base.__name__ for error in chain for base in type(error).__mro__}
     if names & _NO_CREDENTIALS_TYPES:
         return StorageRefused(f"There are no credentials for {url}.", hint=_credentials_hint(url))
     answer = next(filter(None, map(_answer, chain)), None)
@@ -91,11 +91,11 @@ def as_storage_error(err: Exception, url: StorageUrl, what: str) -> StorageError
 
 
 def _of_exceptions(chain: Sequence[BaseException], names: set[str], url: StorageUrl, what: str) -> StorageError:
-    if any(isinstance(each, FileExistsError) for each in chain):
+    if any(isinstance(error, FileExistsError) for error in chain):
         return ObjectExists(f"{url} already has the object: {what}.")
-    if any(isinstance(each, FileNotFoundError) for each in chain):
+    if any(isinstance(error, FileNotFoundError) for error in chain):
         return ObjectMissing(f"{url} does not have the object: {what}.")
-    if any(isinstance(each, OSError) and each.errno in {errno.ENOSPC, errno.EDQUOT} for each in chain):
+    if any(isinstance(error, OSError) and error.errno in {errno.ENOSPC, errno.EDQUOT} for error in chain):
         return StorageFull(f"{url} is full: {what}.", hint="Free space, or raise the quota.")
     why = f"{type(chain[0]).__name__}: {chain[0]}".rstrip(". ")
     if names & _NETWORK_TYPES:

@@ -338,8 +338,8 @@ def read(folder: Path, *, least: int) -> Corpus:
     train, test = sides
     if min(len(train), len(test)) < least:
         everything = train + test
-        whole = len(everything) - max(len(everything) // _TEST_SHARE, least)
-        train, test = everything[: max(whole, 0)], everything[max(whole, 0) :]
+        size = len(everything) - max(len(everything) // _TEST_SHARE, least)
+        train, test = everything[: max(size, 0)], everything[max(size, 0) :]
     if len(train) < least or len(test) < least:
         found = len(train) + len(test)
         raise BadData(
@@ -356,7 +356,7 @@ def _tensor(content: bytearray) -> Tensor:
 def _files(folder: Path) -> Iterator[tuple[str, bytes]]:
     """Yield name and content of each text file, by name. Hidden files and files with an early zero byte are skipped."""
     for directory, below, names in os.walk(folder):
-        below[:] = sorted(each for each in below if not each.startswith(".") and each not in _SKIPPED)
+        below[:] = sorted(name for name in below if not name.startswith(".") and name not in _SKIPPED)
         for name in sorted(names):
             file = Path(directory, name)
             if name.startswith(".") or not file.is_file():

@@ -136,7 +136,7 @@ class Stages:
         given = torch.empty_like(inputs, device="meta")
         streams = [TensorSpec.like(given)]
         for number, module in enumerate(self.modules):
-            state = {name: without_memory(each) for name, each in module.state_dict().items()}
+            state = {name: without_memory(tensor) for name, tensor in module.state_dict().items()}
             with uncompiled():
                 output = functional_call(module, state, (given,))
             if not isinstance(output, Tensor):
@@ -282,14 +282,14 @@ def check_pipeline_model(model: nn.Module, ranks: int) -> None:
     Raises:
         BadConfig: The model has buffers, or one weight under two names.
     """
-    said = f"--parallel has pp={ranks}, and the model, a {type(model).__name__}, has"
+    subject = f"--parallel has pp={ranks}, and the model, a {type(model).__name__}, has"
     if any(True for _ in model.buffers()):
-        raise BadConfig(f"{said} buffers, which stages would keep apart.", hint="Leave pp out.")
+        raise BadConfig(f"{subject} buffers, which stages would keep apart.", hint="Leave pp out.")
     names = {id(weight): name for name, weight in model.named_parameters()}
     for name, weight in model.named_parameters(remove_duplicate=False):
         if name != (first := names[id(weight)]):
             raise BadConfig(
-                f"{said} one weight under two names, {first!r} and {name!r}, which stages would keep apart.",
+                f"{subject} one weight under two names, {first!r} and {name!r}, which stages would keep apart.",
                 hint="Keep it in one module, let the other one use it from there, or leave pp out.",
             )
 

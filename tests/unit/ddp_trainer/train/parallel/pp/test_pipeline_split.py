@@ -98,7 +98,7 @@ def test_the_kernel_of_an_optimizer_is_chosen_by_weights_that_are_here(lacks: bo
         layout = Layout(shard=1, pp=2)
         spread = ShardedState(Mesh(layout, layout.place(0), devices, {"shard": "shard"}), Group.single_rank())
         config = Config(warmup_steps=0, learning_rate=0.5, weight_decay=0.0)
-        made = OptimizerWrapper.build(Lines(), model, config, 10, spread=spread)
+        made = OptimizerWrapper.build(Lines(), model, config, 10, sharded=spread)
         for weight in here:
             weight.grad = torch.ones_like(weight)
         assert made.check_grads() == 0
