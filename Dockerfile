@@ -29,6 +29,7 @@ WORKDIR /src
 COPY locks/build.txt /locks/
 RUN --mount=type=cache,target=/var/cache/pip pip install --require-hashes --requirement /locks/build.txt
 COPY pyproject.toml README.md LICENSE ./
+COPY ddp_collectives ddp_collectives
 COPY trainer trainer
 COPY kubectl_plugin kubectl_plugin
 RUN pip wheel --no-deps --no-build-isolation --wheel-dir /dist .

@@ -18,7 +18,7 @@ from typing import Final
 ROOT: Final = Path(__file__).parents[1]
 PACKAGES: Final = {
     "ddp_trainer": ROOT / "trainer",
-    "ddp_collectives": ROOT / "trainer",
+    "ddp_collectives": ROOT,
     "kubectl_ddp": ROOT / "kubectl_plugin",
     "ddp_controller": ROOT / "kubectl_plugin",
     "bench": ROOT,

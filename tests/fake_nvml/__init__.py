@@ -13,7 +13,7 @@ from ddp_trainer.common.constants import Env
 from ddp_trainer.common.metric_names import MetricLabel
 from ddp_trainer.metrics import attach
 from ddp_trainer.metrics.record.rank_recorder import BoardRankRecorder
-from ddp_trainer.process.nvml_library import LIBRARY
+from ddp_trainer.process.gpu_devices import LIBRARY
 
 ANSWERS = "FAKE_NVML"
 """Variable with the name of the file of answers."""

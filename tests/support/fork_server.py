@@ -35,9 +35,9 @@ from kubectl_ddp.backends.local.process import set_parent_death_signal
 TRAINER: Final = (
     "ddp_trainer.metrics.attach",
     "ddp_trainer.train.cli",
-    "ddp_trainer.train.evaluation.sharded_evaluation",
-    "ddp_trainer.train.parallel.fully_shard",
-    "ddp_trainer.train.parallel.apply_tp",
+    "ddp_trainer.train.evaluation.evaluate",
+    "ddp_trainer.train.parallel.fsdp",
+    "ddp_trainer.train.parallel.tensor_parallel",
     "ddp_trainer.train.parallel.pp.pp_state",
     "ddp_trainer.train.parallel.pipeline",
 )

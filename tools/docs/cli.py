@@ -16,9 +16,10 @@ from typing import Final
 import click
 
 from ddp_collectives import flags
-from ddp_trainer.launch import derived_secret, packages
+from ddp_trainer.launch import packages
 from ddp_trainer.launch.flags import parser_for
 from ddp_trainer.launch.hang import hang_report
+from ddp_trainer.launch.host import secret_file
 from ddp_trainer.launch.in_worker import profile
 from ddp_trainer.launch.rendezvous import store
 from ddp_trainer.metrics import aggregator
@@ -44,7 +45,7 @@ GPUs: [status](status.md).
 PROGRAMS: Final = {
     "store": (store.argument_parser(), "launcher.md"),
     "install": (packages.argument_parser(), "cluster.md"),
-    "secret": (derived_secret.parser(), "howto/kubeflow.md"),
+    "secret": (secret_file.parser(), "howto/kubeflow.md"),
     "preflight": (preflight.argument_parser({}), "preflight.md"),
     "collectives": (flags.parser(), "collectives.md"),
     "checkpoint": (checkpoint_cli.argument_parser(), "checkpoints.md"),

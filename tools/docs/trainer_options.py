@@ -6,8 +6,7 @@ from argparse import ArgumentParser
 from collections.abc import Iterator
 from typing import Any, Final
 
-from ddp_trainer.train.config.cli_fields import add_options
-from ddp_trainer.train.config.options import Options
+from ddp_trainer.train.config.options import Options, add_options
 
 HEAD: Final = """\
 # Options of the trainer

@@ -59,7 +59,7 @@ def _find_command(name: str, commands: Mapping[str, Command]) -> Command | None:
 def _added_commands() -> Mapping[str, EntryPoint]:
     from importlib.metadata import entry_points  # noqa: PLC0415 - slow, and no script's start needs it
 
-    return {each.name: each for each in entry_points(group=_ADDED_COMMANDS)}
+    return {entry_point.name: entry_point for entry_point in entry_points(group=_ADDED_COMMANDS)}
 
 
 def _start_launcher(argv: Sequence[str], parent: ParentLink | None = None) -> int:
@@ -118,7 +118,7 @@ SUBCOMMANDS: dict[str, Command] = {
 
 COMMANDS: dict[str, Command] = {
     "launch": _launch,
-    "secret": _main_of("ddp_trainer.launch.derived_secret"),
+    "secret": _main_of("ddp_trainer.launch.host.secret_file"),
     "install": _main_of("ddp_trainer.launch.packages"),
     "store": _main_of("ddp_trainer.launch.rendezvous.store"),
     "aggregate": _aggregate,

@@ -161,7 +161,7 @@ class HangReport:
     def culprits(self) -> tuple[tuple[RankReport, str], ...]:
         """Blocking ranks, each with a message about it."""
         seen = {rank.status.rank: rank for rank in self.sight.ranks}
-        return tuple((seen[culprit.look.rank], culprit.message) for culprit in self.analysis.culprits)
+        return tuple((seen[culprit.status.rank], culprit.message) for culprit in self.analysis.culprits)
 
     @property
     def message(self) -> str:

@@ -56,7 +56,7 @@ def with_stacks(
 
 def _pods(sight: HangSnapshot, analysis: HangAnalysis) -> list[str]:
     """Return the pods of the verdict's ranks; without such ranks, one pod whose launcher has reported a hang."""
-    wanted = {culprit.look.rank for culprit in analysis.culprits} or set(analysis.still)
+    wanted = {culprit.status.rank for culprit in analysis.culprits} or set(analysis.still)
     if analysis.answer in {HangState.MOVES, HangState.UNSEEN} or not wanted:
         return [pod.pod for pod in sight.pods if pod.named][:1]
     return list(dict.fromkeys(rank.pod for rank in sight.ranks if rank.status.rank in wanted))
@@ -75,7 +75,7 @@ def _ranks(shown: PodReport) -> set[int]:
 
 
 def _analysis_key(analysis: HangAnalysis) -> tuple[HangState, Sequence[int]]:
-    return analysis.answer, [culprit.look.rank for culprit in analysis.culprits]
+    return analysis.answer, [culprit.status.rank for culprit in analysis.culprits]
 
 
 def _read(backend: Backend, pod: Object, command: Sequence[str]) -> PodReport | str:

@@ -14,12 +14,16 @@ from itertools import pairwise
 from typing import Final
 
 from ddp_trainer.common.constants import STORE_CLIENTS, CheckpointScope, Env
-from ddp_trainer.common.option_conflicts import CLASHES, WITHOUT_SHARD, OptionCondition, Said, find_conflicts
 from ddp_trainer.common.parallel_dims import Layout, LayoutRange
 from ddp_trainer.common.trainer_options import (
+    CLASHES,
     SCHEDULES,
+    WITHOUT_SHARD,
+    OptionCondition,
+    Said,
     Violation,
     count_batch_slices,
+    find_conflicts,
     micro_batch_size,
     of_micro_batches,
     of_slices,

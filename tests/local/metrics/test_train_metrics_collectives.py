@@ -101,7 +101,7 @@ def test_the_metrics_port_names_a_rank_that_hangs_and_shows_neither_code_nor_pro
     wait_until(is_named, "it is named")
     verdict = verdict_of(pages[-1])
     assert verdict is not None
-    assert [culprit.look.rank for culprit in verdict.culprits] == [1]
+    assert [culprit.status.rank for culprit in verdict.culprits] == [1]
     pids = [str(worker_pid(pod.run.pid, rank)) for rank in range(2)]
     secrets = (SCRIPT.name, "Thread", "0x", "stack", "pid", *(f" {pid}," for pid in pids))
     assert [word for word in secrets for page in pages if word in page] == []

@@ -15,9 +15,9 @@ import torch
 
 from ddp_trainer.common.parallel_dims import Layout, LayoutRange
 from ddp_trainer.train.checkpoint import state_transfer
+from ddp_trainer.train.checkpoint.checkpoint_broadcast import progress_key
 from ddp_trainer.train.checkpoint.checkpoint_files import Checkpoint, unpack
 from ddp_trainer.train.checkpoint.manifest import Identity, Manifest
-from ddp_trainer.train.checkpoint.resume_source import progress_key
 from ddp_trainer.train.config.worker_env import Environment
 from ddp_trainer.train.distributed.group import Group
 from ddp_trainer.train.recovery.group_transition import select_active_ranks

@@ -26,10 +26,10 @@ from ddp_trainer.train.config.config import Config
 from ddp_trainer.train.config.option_values import KernelName
 from ddp_trainer.train.config.worker_env import Environment
 from ddp_trainer.train.data.keyed_rng import KeyedRng, Stream
-from ddp_trainer.train.deferred_init.materialize import init_weights, materialize
+from ddp_trainer.train.deferred_init.skip_init import init_weights, materialize
 from ddp_trainer.train.distributed.group import Group
 from ddp_trainer.train.distributed.stop_signals import StopRequest, exit_immediately
-from ddp_trainer.train.evaluation import sharded_evaluation  # noqa: F401 - once, before ranks fork
+from ddp_trainer.train.evaluation import evaluate  # noqa: F401 - once, before ranks fork
 from ddp_trainer.train.loop.goodput_tracker import GoodputTracker
 from ddp_trainer.train.loop.group_components import build_state
 from ddp_trainer.train.loop.run_context import ProcessContext, RunContext, build_context
@@ -38,8 +38,7 @@ from ddp_trainer.train.mesh.sharded_state import local_shard
 from ddp_trainer.train.models.gpt import Gpt
 from ddp_trainer.train.observability.step_timer import CommWaits
 from ddp_trainer.train.parallel.pp import pp_state
-from ddp_trainer.train.recovery.local_state import capture_state, recover_state, restore_state
-from ddp_trainer.train.recovery.peer_recovery import LocalState
+from ddp_trainer.train.recovery.peer_recovery import LocalState, capture_state, recover_state, restore_state
 from kubectl_ddp.backends.local.process import set_parent_death_signal
 from tests.local.workloads import train_made
 from tests.local.workloads.train_layouts import DrawnWhole, Numbers

@@ -44,7 +44,7 @@ class JobAccount:
     def up_to(self, now: float, state: JobTime) -> JobAccount:
         """Return the account extended to Unix time ``now``, with the added time in ``state``."""
         more = max(0.0, now - self.until)
-        seconds = [spent + more * (each is state) for each, spent in self.seconds_by_state.items()]
+        seconds = [spent + more * (known_state is state) for known_state, spent in self.seconds_by_state.items()]
         return JobAccount(self.started, seconds, self.lost_steps, self.lost_seconds)
 
     @classmethod
@@ -98,5 +98,5 @@ def largest_badput(spent: Mapping[JobTime, float], lost_seconds: float) -> str:
     """
     costs = {str(state): seconds for state, seconds in spent.items() if state not in _NO_COST}
     costs["lost_progress"] = lost_seconds
-    name = max(costs, key=lambda each: costs[each])
+    name = max(costs, key=lambda cost: costs[cost])
     return name if costs[name] else ""

@@ -117,19 +117,19 @@ class RankStatus:
         return self.limit is not None and self.seconds > part * self.limit
 
 
-def is_long(look: RankStatus) -> bool:
+def is_long(status: RankStatus) -> bool:
     """Return whether the launcher reports this rank if other ranks wait for it."""
-    return look.has_exceeded_limit(WARNING) or (look.notice is not None and look.seconds > look.notice)
+    return status.has_exceeded_limit(WARNING) or (status.notice is not None and status.seconds > status.notice)
 
 
-def parse_rank_status(told: Mapping[str, Any]) -> RankStatus:
+def parse_rank_status(fields_by_name: Mapping[str, Any]) -> RankStatus:
     """Return the look in an agent's report. Unknown fields, as of an agent of another version, are ignored.
 
     Raises:
         ValueError: If a field is missing or has the wrong type.
     """
     try:
-        known = {field.name: told[field.name] for field in fields(RankStatus) if field.name in told}
+        known = {field.name: fields_by_name[field.name] for field in fields(RankStatus) if field.name in fields_by_name}
         limit = known.get("limit")
         return RankStatus(
             **known
@@ -137,7 +137,7 @@ def parse_rank_status(told: Mapping[str, Any]) -> RankStatus:
             | {name: int(known[name]) for name in ("rank", "local_rank", "sequence", "world") if name in known}
             | {"seconds": float(known["seconds"]), "limit": None if limit is None else float(limit)}
             | {"notice": None if known.get("notice") is None else float(known["notice"])}
-            | {"positions": tuple(_position_of(each) for each in known.get("positions", ()))}
+            | {"positions": tuple(_position_of(position) for position in known.get("positions", ()))}
             | {
                 name: str(known[name])
                 for name in ("node", "section", "waits_in", "stage", "place", "stack")
@@ -149,9 +149,9 @@ def parse_rank_status(told: Mapping[str, Any]) -> RankStatus:
         raise ValueError(f"no look at a rank: {error!r}") from error
 
 
-def _position_of(told: Mapping[str, Any]) -> GroupPosition:
-    numbers = {name: int(told.get(name, -1)) for name in ("enqueued", "started", "completed")}
-    return GroupPosition(group=str(told["group"]), **numbers)
+def _position_of(fields_by_name: Mapping[str, Any]) -> GroupPosition:
+    numbers = {name: int(fields_by_name.get(name, -1)) for name in ("enqueued", "started", "completed")}
+    return GroupPosition(group=str(fields_by_name["group"]), **numbers)
 
 
 MEETING_SECONDS: Final = 20.0
@@ -162,7 +162,7 @@ MEETING_SECONDS: Final = 20.0
 class BlockingRank:
     """A rank that others wait for, and the reason."""
 
-    look: RankStatus
+    status: RankStatus
     why: str
     """Reason, as a predicate that completes a sentence with the subject ``rank 3 on worker-1``."""
     is_waited_for: bool = True
@@ -171,188 +171,192 @@ class BlockingRank:
     @property
     def may_be_killed(self) -> bool:
         """True if the rank may be killed. A rank that saves a checkpoint is not, unless a signal has stopped it."""
-        is_saving = self.look.section == Section.CHECKPOINT and self.look.state is not RankState.STOPPED
+        is_saving = self.status.section == Section.CHECKPOINT and self.status.state is not RankState.STOPPED
         return self.is_waited_for and not is_saving
 
     @property
     def message(self) -> str:
         """The rank and the reason as one sentence."""
-        return f"rank {self.look.rank} on {self.look.node} {self.why}"
+        return f"rank {self.status.rank} on {self.status.node} {self.why}"
 
 
 Judgement = Callable[[RankStatus], bool]
 """Function that returns whether a rank has made no progress for so long that it may hang."""
 
 
-def find_culprits(looks: Sequence[RankStatus], stands_still: Judgement = is_long) -> list[BlockingRank]:
+def find_culprits(statuses: Sequence[RankStatus], stands_still: Judgement = is_long) -> list[BlockingRank]:
     """Return the ranks without progress that all others wait for; empty where the looks do not show any."""
-    if any(look.state is RankState.TRACED for look in looks):
+    if any(status.state is RankState.TRACED for status in statuses):
         return []
-    if absent := _absent_ranks(looks):
+    if absent := _absent_ranks(statuses):
         return absent
-    looks = _at_work(looks)
-    named = next((found for rule in RULES if (found := rule(looks))), [])
-    overdue = [culprit for culprit in named if stands_still(culprit.look)]
-    if not overdue or any(culprit.look.is_busy and not culprit.look.has_exceeded_limit(1.0) for culprit in overdue):
+    statuses = _at_work(statuses)
+    named = next((found for rule in RULES if (found := rule(statuses))), [])
+    overdue = [culprit for culprit in named if stands_still(culprit.status)]
+    if not overdue or any(culprit.status.is_busy and not culprit.status.has_exceeded_limit(1.0) for culprit in overdue):
         return []
     # A rank that waits stopped soon after the one it waits for. One that stopped much later was busy with other work.
-    since = max(culprit.look.seconds for culprit in overdue)
-    return overdue if all(look.seconds > since / 2 for look in looks) else []
+    since = max(culprit.status.seconds for culprit in overdue)
+    return overdue if all(status.seconds > since / 2 for status in statuses) else []
 
 
-def _absent_ranks(looks: Sequence[RankStatus]) -> list[BlockingRank]:
+def _absent_ranks(statuses: Sequence[RankStatus]) -> list[BlockingRank]:
     """Return the ranks that have not begun to make the first group, for which others have long waited.
 
     A rank that computes or reads may only be slow, and is not named.
     """
-    meeting = [look for look in looks if look.stage == Stage.MEETING and is_long(look)]
-    waited = max((look.seconds for look in meeting), default=0.0)
-    apart = [replace(look, seconds=min(look.seconds, waited)) for look in looks if look.stage == Stage.APART]
-    if not meeting or any(look.is_busy or not look.stage for look in looks if look not in meeting):
+    meeting = [status for status in statuses if status.stage == Stage.MEETING and is_long(status)]
+    waited = max((status.seconds for status in meeting), default=0.0)
+    apart = [replace(status, seconds=min(status.seconds, waited)) for status in statuses if status.stage == Stage.APART]
+    if not meeting or any(status.is_busy or not status.stage for status in statuses if status not in meeting):
         return []
-    return [BlockingRank(look, f"has not reached init_process_group{_where(look)}") for look in apart]
+    return [BlockingRank(status, f"has not reached init_process_group{_where(status)}") for status in apart]
 
 
-def _meeting_message(looks: Sequence[RankStatus]) -> str:
+def _meeting_message(statuses: Sequence[RankStatus]) -> str:
     """Return a sentence if all ranks have long waited in ``init_process_group``, else an empty string."""
-    waited = min(look.seconds for look in looks)
-    if not all(look.stage == Stage.MEETING and is_long(look) for look in looks):
+    waited = min(status.seconds for status in statuses)
+    if not all(status.stage == Stage.MEETING and is_long(status) for status in statuses):
         return ""
-    worlds = {look.world for look in looks} - {0, len(looks)}
+    worlds = {status.world for status in statuses} - {0, len(statuses)}
     why = "a rank cannot reach another at MASTER_ADDR and MASTER_PORT, or their rank numbers are not 0 to N-1"
     if worlds:
         why = f"the script asks for a world of {max(worlds)} ranks; use WORLD_SIZE and RANK of the environment"
-    return f"all {len(looks)} ranks that run wait in init_process_group for {waited:.1f} s: {why}"
+    return f"all {len(statuses)} ranks that run wait in init_process_group for {waited:.1f} s: {why}"
 
 
-def all_waiting_message(looks: Sequence[RankStatus], stands_still: Judgement = is_long) -> str:
+def all_waiting_message(statuses: Sequence[RankStatus], stands_still: Judgement = is_long) -> str:
     """Return a sentence if all ranks have long waited in the same collective, else an empty string."""
-    if looks and all(look.stage for look in looks):
-        return _meeting_message(looks)
-    looks = _at_work(looks)
-    waited_in = {(look.sequence, look.waits_in) for look in looks}
-    if len(looks) < 2 or len(waited_in) > 1 or not all(look.waits_in and stands_still(look) for look in looks):
+    if statuses and all(status.stage for status in statuses):
+        return _meeting_message(statuses)
+    statuses = _at_work(statuses)
+    waited_in = {(status.sequence, status.waits_in) for status in statuses}
+    if (
+        len(statuses) < 2
+        or len(waited_in) > 1
+        or not all(status.waits_in and stands_still(status) for status in statuses)
+    ):
         return ""
     number, collective = waited_in.pop()
-    since = min(look.seconds for look in looks)
+    since = min(status.seconds for status in statuses)
     return (
-        f"all {len(looks)} ranks that run wait in {name_of(collective)} #{number} for {since:.1f} s: "
+        f"all {len(statuses)} ranks that run wait in {name_of(collective)} #{number} for {since:.1f} s: "
         "another has ended early, or the network or a device does not deliver"
     )
 
 
-def _at_work(looks: Sequence[RankStatus]) -> list[RankStatus]:
-    return [look for look in looks if look.section != Section.ASIDE and not look.stage]
+def _at_work(statuses: Sequence[RankStatus]) -> list[RankStatus]:
+    return [status for status in statuses if status.section != Section.ASIDE and not status.stage]
 
 
-def _stopped(looks: Sequence[RankStatus]) -> list[BlockingRank]:
-    found = [look for look in looks if look.state is RankState.STOPPED]
-    return [BlockingRank(look, f"is stopped by a signal (state T){_where(look)}") for look in found]
+def _stopped(statuses: Sequence[RankStatus]) -> list[BlockingRank]:
+    found = [status for status in statuses if status.state is RankState.STOPPED]
+    return [BlockingRank(status, f"is stopped by a signal (state T){_where(status)}") for status in found]
 
 
-def _gil_holders(looks: Sequence[RankStatus]) -> list[BlockingRank]:
-    found = [look for look in looks if look.state is RankState.DEAF]
+def _gil_holders(statuses: Sequence[RankStatus]) -> list[BlockingRank]:
+    found = [status for status in statuses if status.state is RankState.DEAF]
     return [
-        BlockingRank(look, f"holds the GIL: no thread of Python gets a turn{_after(look)}{_where(look)}")
-        for look in found
+        BlockingRank(status, f"holds the GIL: no thread of Python gets a turn{_after(status)}{_where(status)}")
+        for status in found
     ]
 
 
-def _after(look: RankStatus) -> str:
+def _after(status: RankStatus) -> str:
     """Return the last collective that the rank began, as text."""
-    if look.sequence < 0:
+    if status.sequence < 0:
         return ""
-    begun = name_of(look.collectives[-1]) if look.collectives else "collective"
-    return f" since it began {begun} #{look.sequence}" if look.sequence else " before its first collective"
+    begun = name_of(status.collectives[-1]) if status.collectives else "collective"
+    return f" since it began {begun} #{status.sequence}" if status.sequence else " before its first collective"
 
 
-def _lagging_in_collective(looks: Sequence[RankStatus]) -> list[BlockingRank]:
-    numbers = [look.sequence for look in looks]
+def _lagging_in_collective(statuses: Sequence[RankStatus]) -> list[BlockingRank]:
+    numbers = [status.sequence for status in statuses]
     first, last = min(numbers, default=-1), max(numbers, default=-1)
     if first < 0 or first == last:
         return []
-    missed = _named(looks, first)
+    missed = _named(statuses, first)
     # A rank that waits for a rank of another group is behind here as a consequence.
-    elsewhere = {culprit.look.rank for culprit in _lagging_in_group(looks)}
-    behind = [look for look in looks if look.sequence == first]
-    behind = [look for look in behind if look.rank in elsewhere] or behind
-    return [BlockingRank(look, f"did not enter {missed}{_where(look)}") for look in behind]
+    elsewhere = {culprit.status.rank for culprit in _lagging_in_group(statuses)}
+    behind = [status for status in statuses if status.sequence == first]
+    behind = [status for status in behind if status.rank in elsewhere] or behind
+    return [BlockingRank(status, f"did not enter {missed}{_where(status)}") for status in behind]
 
 
-def _lagging_in_group(looks: Sequence[RankStatus]) -> list[BlockingRank]:
+def _lagging_in_group(statuses: Sequence[RankStatus]) -> list[BlockingRank]:
     """Name ranks by the collectives that they have begun in each process group."""
-    return _lagging_ranks(looks, "enqueued", "did not enter {}", "")
+    return _lagging_ranks(statuses, "enqueued", "did not enter {}", "")
 
 
-def _lagging_on_gpu(looks: Sequence[RankStatus]) -> list[BlockingRank]:
+def _lagging_on_gpu(statuses: Sequence[RankStatus]) -> list[BlockingRank]:
     """Name ranks by the progress of their GPUs, where all hosts have enqueued the same number of collectives.
 
     Started kernels are known with ``TORCH_NCCL_ENABLE_TIMING=1``. Completed ones prove less: when a link breaks, a
     collective in a ring may complete on some ranks. So completed ones name only a minority.
     """
-    started = _lagging_ranks(looks, "started", "has not started {} on its GPU", ", which others wait in")
+    started = _lagging_ranks(statuses, "started", "has not started {} on its GPU", ", which others wait in")
     if started:
         return started
-    unfinished = _lagging_ranks(looks, "completed", "has not completed {} on its GPU", ", which others have")
-    return unfinished if 2 * len(unfinished) < len(looks) else []
+    unfinished = _lagging_ranks(statuses, "completed", "has not completed {} on its GPU", ", which others have")
+    return unfinished if 2 * len(unfinished) < len(statuses) else []
 
 
-def _lagging_ranks(looks: Sequence[RankStatus], count: str, what: str, others: str) -> list[BlockingRank]:
+def _lagging_ranks(statuses: Sequence[RankStatus], count: str, what: str, others: str) -> list[BlockingRank]:
     """Return the ranks with the lowest count in a group, without those that wait in some group for another rank."""
     groups: dict[str, list[tuple[RankStatus, int]]] = {}
-    for look in looks:
-        for position in look.positions:
-            groups.setdefault(position.group, []).append((look, getattr(position, count)))
+    for status in statuses:
+        for position in status.positions:
+            groups.setdefault(position.group, []).append((status, getattr(position, count)))
     behind: dict[int, tuple[RankStatus, str]] = {}
     waiting: set[int] = set()
     for group, members in groups.items():
         first = min(number for _, number in members)
         if first < 0 or first == max(number for _, number in members):
             continue
-        collective = f"collective #{first + 1} of process group {group}" if group else _named(looks, first)
-        for look, number in members:
+        collective = f"collective #{first + 1} of process group {group}" if group else _named(statuses, first)
+        for status, number in members:
             if number == first:
-                behind.setdefault(look.rank, (look, f"{what.format(collective)}{others}{_where(look)}"))
+                behind.setdefault(status.rank, (status, f"{what.format(collective)}{others}{_where(status)}"))
             else:
-                waiting.add(look.rank)
-    return [BlockingRank(look, why) for rank, (look, why) in behind.items() if rank not in waiting]
+                waiting.add(status.rank)
+    return [BlockingRank(status, why) for rank, (status, why) in behind.items() if rank not in waiting]
 
 
-def _named(looks: Sequence[RankStatus], first: int) -> str:
+def _named(statuses: Sequence[RankStatus], first: int) -> str:
     """Return the name and number of the default group's collective number ``first + 1``."""
-    return f"{_collective(looks, first)} #{first + 1}"
+    return f"{_collective(statuses, first)} #{first + 1}"
 
 
-def _collective(looks: Iterable[RankStatus], first: int) -> str:
+def _collective(statuses: Iterable[RankStatus], first: int) -> str:
     """Return the collective that other ranks began after the ``first`` collectives that all ranks began."""
-    for look in looks:
-        place = first - look.sequence
-        if place < 0 and -place <= len(look.collectives):
-            return name_of(look.collectives[place])
+    for status in statuses:
+        place = first - status.sequence
+        if place < 0 and -place <= len(status.collectives):
+            return name_of(status.collectives[place])
     return "collective"
 
 
-def _mismatched_collectives(looks: Sequence[RankStatus]) -> list[BlockingRank]:
+def _mismatched_collectives(statuses: Sequence[RankStatus]) -> list[BlockingRank]:
     """Name ranks that wait in a different collective although all ranks have begun the same number of collectives."""
-    numbers = {look.sequence for look in looks}
-    if len(numbers) != 1 or min(numbers) < 0 or not all(look.collectives for look in looks):
+    numbers = {status.sequence for status in statuses}
+    if len(numbers) != 1 or min(numbers) < 0 or not all(status.collectives for status in statuses):
         return []
-    orders = [look.collectives for look in looks]
+    orders = [status.collectives for status in statuses]
     known = min(map(len, orders))
     orders = [order[-known:] for order in orders]
     at = next((place for place in range(known) if len({order[place] for order in orders}) > 1), None)
     if at is None:
         return []
     expected = _expected([order[at] for order in orders], orders[0][:at])
-    number = looks[0].sequence - known + at + 1
+    number = statuses[0].sequence - known + at + 1
     return [
         BlockingRank(
-            look,
+            status,
             f"entered {order[at]} where "
             + (f"{expected} was due" if expected else "others entered another")
-            + f" as collective #{number}{_where(look)}",
+            + f" as collective #{number}{_where(status)}",
         )
-        for look, order in zip(looks, orders, strict=True)
+        for status, order in zip(statuses, orders, strict=True)
         if order[at] != expected
     ]
 
@@ -373,13 +377,15 @@ def _expected(entered: Sequence[str], before: Sequence[str]) -> str:
     return ""
 
 
-def _outside_collectives(looks: Sequence[RankStatus]) -> list[BlockingRank]:
+def _outside_collectives(statuses: Sequence[RankStatus]) -> list[BlockingRank]:
     """Name ranks that wait in no collective, if the program marks its sections."""
-    if not all(look.section for look in looks):
+    if not all(status.section for status in statuses):
         return []
-    idle = [look for look in looks if not look.waits_in]
-    waited_for = len(idle) < len(looks)
-    return [BlockingRank(look, f"waits in no collective{_where(look)}", is_waited_for=waited_for) for look in idle]
+    idle = [status for status in statuses if not status.waits_in]
+    waited_for = len(idle) < len(statuses)
+    return [
+        BlockingRank(status, f"waits in no collective{_where(status)}", is_waited_for=waited_for) for status in idle
+    ]
 
 
 RULES: Final[tuple[Callable[[Sequence[RankStatus]], list[BlockingRank]], ...]] = (
@@ -413,11 +419,11 @@ def waits_for(sentence: str) -> str:
     return f"the others wait for {who}, which{sentence.removeprefix(who)}"
 
 
-def _where(look: RankStatus) -> str:
-    parts = [f"in section {look.section}" if look.section else "", f"at {look.place}" if look.place else ""]
+def _where(status: RankStatus) -> str:
+    parts = [f"in section {status.section}" if status.section else "", f"at {status.place}" if status.place else ""]
     place = " ".join(part for part in parts if part)
-    limit = "" if look.limit is None else f" (limit {look.limit:.1f} s)"
-    return f"{f'; {place}' if place else ','} for {look.seconds:.1f} s{limit}"
+    limit = "" if status.limit is None else f" (limit {status.limit:.1f} s)"
+    return f"{f'; {place}' if place else ','} for {status.seconds:.1f} s{limit}"
 
 
 _COMMUNICATOR: Final = re.compile(r"^#(?P<name>\d+-\d+) \((?P<hash>[0-9a-f]+)\) MISMATCH")
@@ -479,5 +485,5 @@ def lagging_ranks(report: str) -> list[LaggingRank]:
                 LaggingRank(name, int(match["rank"]), match["gpu"], int(match["process"]), match["node"], own, most=own)
             )
     furthest = {name: max(numbers) for name, numbers in counts.items()}
-    known = [replace(each, most=furthest[each.communicator]) for each in found]
-    return [each for each in known if each.launched < each.most]
+    known = [replace(rank, most=furthest[rank.communicator]) for rank in found]
+    return [rank for rank in known if rank.launched < rank.most]

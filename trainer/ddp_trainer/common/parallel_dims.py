@@ -18,9 +18,9 @@ How to add a dimension, for example ``cp`` between ``shard`` and ``tp``:
    checks of ``kubectl ddp``. Add the attribute to ``_Sizes``, and its place to ``test_parallel_dims.py``. Now the
    ranks compute copies; ``tests/local/train/test_new_dimension.py`` trains with such a dimension.
 2. What the model must satisfy is a function beside ``of_slices`` in ``common/trainer_options.py``. Options that
-   cannot work with it are in ``common/option_conflicts.py``. ``layout_violations`` in
+   cannot work with it are in ``common/trainer_options.py``. ``layout_violations`` in
    ``kubectl_ddp/spec/trainer_arguments.py`` makes ``submit`` refuse the same.
-3. What the ranks compute is an ``apply_NAME.py`` in ``train/parallel`` (in the form of ``apply_tp.py``), called by
+3. What the ranks compute is a function of a module in ``train/parallel`` (in the form of ``apply_tp``), called by
    ``_spread_out`` of ``train/loop/group_components.py``, and a strategy in ``factory.py`` (``tensor_parallel.py`` is
    the example of ranks that compute parts of the same samples). ``forward`` returns the complete losses on all of
    them, and ``computes_together`` is True. With dropout, ranks with the same samples draw the same mask:
@@ -71,14 +71,14 @@ DIMENSIONS: Final = (
 """The mesh dimensions, from the outermost to the innermost. The first one, ``replicate``, is the only one whose ranks
 hold the same state, and the only one that grows and shrinks while a job runs."""
 
-DIMENSION_NAMES: Final = tuple(each.name for each in DIMENSIONS)
+DIMENSION_NAMES: Final = tuple(dimension.name for dimension in DIMENSIONS)
 """Names of the dimensions, from the outermost to the innermost. They also name the metric labels of a
 rank's coordinates, which are empty for a dimension of size 1 and without a layout."""
 
-BATCH_NAMES: Final = tuple(each.name for each in DIMENSIONS if each.splits_batch)
+BATCH_NAMES: Final = tuple(dimension.name for dimension in DIMENSIONS if dimension.splits_batch)
 """Names of the dimensions that divide a batch, from the outermost to the innermost."""
 
-SAME_LAYERS: Final = tuple(each.name for each in DIMENSIONS if not each.splits_layers)
+SAME_LAYERS: Final = tuple(dimension.name for dimension in DIMENSIONS if not dimension.splits_layers)
 """Names of the dimensions along which ranks hold the same layers, or parts of them."""
 
 WRITTEN: Final = (*BATCH_NAMES, *(name for name in reversed(DIMENSION_NAMES) if name not in BATCH_NAMES))
@@ -140,9 +140,10 @@ class Place(_Coordinates):
     def has_losses(self) -> bool:
         """True on one of the ranks that share a part of a batch, which has the losses of its samples."""
         return all(
-            getattr(self, each.name) == (getattr(self.layout, each.name) - 1 if each.splits_layers else 0)
-            for each in DIMENSIONS
-            if not each.splits_batch
+            getattr(self, dimension.name)
+            == (getattr(self.layout, dimension.name) - 1 if dimension.splits_layers else 0)
+            for dimension in DIMENSIONS
+            if not dimension.splits_batch
         )
 
 
@@ -472,6 +473,6 @@ def _shapes(spans: Sequence[tuple[int, int]], limit: int) -> Iterator[tuple[int,
         yield ()
         return
     (least, most), *others = spans
-    for size in range(least, min(most, limit // math.prod(each[0] for each in others)) + 1):
+    for size in range(least, min(most, limit // math.prod(span[0] for span in others)) + 1):
         for more in _shapes(others, limit // size):
             yield size, *more

@@ -319,7 +319,7 @@ class _Scan:
         self._lower = text.replace("\u0130", "I").lower()  # U+0130 is two characters in lower case
         self._pieces: list[str] = []
         self._kept_to = 0
-        self._verdicts: dict[tuple[bool, str], bool] = {}
+        self._decisions: dict[tuple[bool, str], bool] = {}
 
     def redact(self) -> str:
         text, lower, search, position = self._text, self._lower, re.compile(_FOUND).search, 0
@@ -344,12 +344,12 @@ class _Scan:
         if name[:3].lower() == "key" and before[border - 1 : border] == " ":
             name = "_".join([*before[: border - 1].split()[-1:], name])  # "API key: "
         key = (before[border - 1 : border] in {"?", "&"}, name)
-        verdict = self._verdicts.get(key)
-        if verdict is None:
-            if len(self._verdicts) > _MOST_VERDICTS:
-                self._verdicts.clear()
-            verdict = self._verdicts[key] = _is_secret(*key)
-        return verdict
+        is_secret = self._decisions.get(key)
+        if is_secret is None:
+            if len(self._decisions) > _MOST_VERDICTS:
+                self._decisions.clear()
+            is_secret = self._decisions[key] = _is_secret(*key)
+        return is_secret
 
     def _hide_value(self, found: re.Match[str]) -> int:
         """Hide the value after a name, and return the position at which the search continues."""
@@ -445,7 +445,7 @@ def _redact_environment(variables: Any) -> Any:
     if isinstance(variables, Mapping):
         return {name: _variable(str(name), value) for name, value in variables.items()}
     if isinstance(variables, list):
-        return [_redact_variable(each) for each in variables]
+        return [_redact_variable(variable) for variable in variables]
     return redact_object(variables)
 
 

@@ -28,8 +28,7 @@ from ddp_trainer.launch.host.environment import Launch
 from ddp_trainer.launch.host.parent_link import ParentLink
 from ddp_trainer.launch.host.run_dirs import prepare_run_dirs
 from ddp_trainer.launch.launch_plan import Plan, make_plan
-from ddp_trainer.launch.protocol.console import log_line
-from ddp_trainer.launch.protocol.errors import LaunchError
+from ddp_trainer.launch.protocol.console import LaunchError, log_line
 from ddp_trainer.launch.protocol.generation import Assignment
 from ddp_trainer.launch.protocol.messages import VERSION, Hello, ProtocolError, WorkerState, decode, encode
 from ddp_trainer.launch.rendezvous.client import TcpLink

@@ -23,7 +23,7 @@ from ddp_trainer.common.constants import Env
 from ddp_trainer.launch.agent.agent_state import Limits
 from ddp_trainer.launch.agent.preflight_policy import PreflightPolicy
 from ddp_trainer.launch.host import numa
-from ddp_trainer.launch.protocol.errors import LaunchError
+from ddp_trainer.launch.protocol.console import LaunchError
 from ddp_trainer.launch.protocol.messages import Identity, Policy
 from ddp_trainer.launch.protocol.timeouts import HEARTBEAT, HeartbeatTimeouts
 from ddp_trainer.launch.workers.logs import LogSpec, parse_std
@@ -113,13 +113,13 @@ def conf_of(text: str) -> Conf:
     )
 
 
-def _seconds(told: str, text: str) -> float:
+def _seconds(setting: str, text: str) -> float:
     try:
         value = float(text)
     except ValueError:
         value = -1.0
     if not 0 <= value < 1e9:
-        raise LaunchError(f"{told} is not a number of seconds.")
+        raise LaunchError(f"{setting} is not a number of seconds.")
     return value
 
 
@@ -162,15 +162,15 @@ def limits_of(arguments: argparse.Namespace, conf: Conf, environ: Mapping[str, s
     Raises:
         LaunchError: For an invalid or negative ``--shutdown-timeout`` or variable.
     """
-    told = arguments.shutdown_timeout
+    seconds = arguments.shutdown_timeout
     grace, stock = environ.get(Env.GRACE_SECONDS, ""), environ.get(_STOCK_SHUTDOWN, "")
-    if told is None and grace:
-        told = max(1.0, _seconds(f"{Env.GRACE_SECONDS}={grace!r}", grace) - GRACE_MARGIN_SECONDS)
-    elif told is None:
-        told = _seconds(f"{_STOCK_SHUTDOWN}={stock!r}", stock) if stock else Limits().shutdown
-    if told < 0:
-        raise LaunchError(f"--shutdown-timeout {told:g} is less than 0.")
-    return Limits(join=conf.join, shutdown=float(told), failure=min(Limits().failure, float(told)))
+    if seconds is None and grace:
+        seconds = max(1.0, _seconds(f"{Env.GRACE_SECONDS}={grace!r}", grace) - GRACE_MARGIN_SECONDS)
+    elif seconds is None:
+        seconds = _seconds(f"{_STOCK_SHUTDOWN}={stock!r}", stock) if stock else Limits().shutdown
+    if seconds < 0:
+        raise LaunchError(f"--shutdown-timeout {seconds:g} is less than 0.")
+    return Limits(join=conf.join, shutdown=float(seconds), failure=min(Limits().failure, float(seconds)))
 
 
 def parse_signals(text: str) -> list[signal.Signals]:
@@ -271,7 +271,7 @@ def logs_of(arguments: argparse.Namespace, environ: Mapping[str, str]) -> LogSpe
             )
         shown = frozenset(int(rank) for rank in arguments.local_ranks_filter.split(","))
     named = environ.get("TORCHELASTIC_LOG_LINE_PREFIX_TEMPLATE", LogSpec().prefix)
-    template = arguments.log_line_prefix_template if "log_line_prefix_template" in arguments.told else named
+    template = arguments.log_line_prefix_template if "log_line_prefix_template" in arguments.given else named
     return LogSpec(
         redirects=parse_std(arguments.redirects, "--redirects"),
         tee=parse_std(arguments.tee, "--tee"),
@@ -292,8 +292,8 @@ def preload_of(
     """
     if arguments.no_zygote or not zygote_delay_of(environ):
         return None
-    asked = [name.strip() for name in arguments.preload.split(",") if name.strip()]
-    return [*asked, *known.get(arguments.training_script, ())]
+    names = [name.strip() for name in arguments.preload.split(",") if name.strip()]
+    return [*names, *known.get(arguments.training_script, ())]
 
 
 def parse_preflight_policy(arguments: argparse.Namespace, environ: Mapping[str, str]) -> PreflightPolicy:
@@ -366,8 +366,8 @@ def device_count(kind: str, environ: Mapping[str, str]) -> int:
 
 def _count_by_torch(kind: str, environ: Mapping[str, str]) -> int | None:
     """Ask torch in another process, as the launcher does not import it; None if torch has no module of this name."""
-    ask = f"import torch; print(torch.{kind}.device_count())"
-    done = subprocess.run([sys.executable, "-c", ask], env=environ, capture_output=True, text=True, check=False)
+    program = f"import torch; print(torch.{kind}.device_count())"
+    done = subprocess.run([sys.executable, "-c", program], env=environ, capture_output=True, text=True, check=False)
     *_, last = done.stdout.split() or [""]
     return int(last) if done.returncode == 0 and last.isdecimal() else None
 

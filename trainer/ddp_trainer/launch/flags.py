@@ -14,11 +14,39 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 from ddp_trainer.common.constants import Env
-from ddp_trainer.launch import completion, platform_defaults
+from ddp_trainer.launch import platform_defaults
 from ddp_trainer.launch.host import numa
-from ddp_trainer.launch.protocol.errors import LaunchError
+from ddp_trainer.launch.protocol.console import LaunchError
 from ddp_trainer.net.addresses import port_argument
 from ddp_trainer.net.arguments import ArgumentParser
+
+SHELLS: Final = ("bash", "zsh", "tcsh")
+"""Supported shells, as in torchrun."""
+
+_PROGRAM: Final = "ddp-launch"
+
+_ZSH: Final = """#compdef {program}
+_ddp_launch() {{ _arguments {arguments} '*::script:_files' }}
+# Found by zsh in a folder of $fpath under this name, or read in by `source`.
+if [[ $funcstack[1] == _{program} ]]; then _ddp_launch; else compdef _ddp_launch {program}; fi"""
+
+
+def completion_script(shell: str, flags: Mapping[str, bool]) -> str:
+    """Return the completion script for a shell.
+
+    >>> script("bash", {"--tee": True, "--standalone": False})
+    "complete -o default -o bashdefault -W '--tee --standalone' ddp-launch"
+
+    Args:
+        shell: One of :data:`SHELLS`.
+        flags: Flag → whether it takes a value.
+    """
+    if shell == "zsh":
+        arguments = " ".join(f"'{name}{':value:_files' if takes_value else ''}'" for name, takes_value in flags.items())
+        return _ZSH.format(program=_PROGRAM, arguments=arguments)
+    if shell == "tcsh":
+        return f"complete {_PROGRAM} 'c/--/({' '.join(name.removeprefix('--') for name in flags)})/' 'n/*/f/'"
+    return f"complete -o default -o bashdefault -W '{' '.join(flags)}' {_PROGRAM}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -110,7 +138,7 @@ TORCHRUN: Final = (
         None,
         "print a completion script",
         in_environment=False,
-        choices=completion.SHELLS,
+        choices=SHELLS,
         since="2.14",
     ),
 )
@@ -161,7 +189,7 @@ class UnknownFlag(LaunchError):
 def parse(argv: Sequence[str], environ: Mapping[str, str]) -> argparse.Namespace:
     """Return the flags, the script and its arguments.
 
-    The attribute ``told`` is the set of flags that were given, on the command line or as ``PET_*``.
+    The attribute ``given`` is the set of flags that were given, on the command line or as ``PET_*``.
 
     Raises:
         LaunchError: For an unknown flag, an invalid value, or a missing script.
@@ -171,13 +199,13 @@ def parse(argv: Sequence[str], environ: Mapping[str, str]) -> argparse.Namespace
     own, script, given = _split(parser, argv)
     arguments = parser.parse_args(own)
     if arguments.print_completion:
-        print(completion.script(arguments.print_completion, _FLAGS_TO_COMPLETE))
+        print(completion_script(arguments.print_completion, _FLAGS_TO_COMPLETE))
         raise SystemExit(0)
     if not script:
         raise LaunchError("No script was given; try: ddp-launch --nproc-per-node 2 train.py")
     arguments.training_script, arguments.training_script_args = script[0], script[1:]
     from_environment = {flag.dest for flag in ALL if flag.in_environment and environ.get(flag.variable, "").strip()}
-    arguments.told = given | from_environment
+    arguments.given = given | from_environment
     if plugin := arguments.logs_specs:
         raise LaunchError(f"--logs-specs {plugin!r}: only torchrun loads log plugins of torch; leave the flag out.")
     return arguments
@@ -211,32 +239,32 @@ def parser_for(environ: Mapping[str, str]) -> argparse.ArgumentParser:
 
 def _add(parser: argparse.ArgumentParser, flag: Flag, environ: Mapping[str, str]) -> None:
     names = list(dict.fromkeys([*flag.names.split(), f"--{flag.dest}"]))
-    told = environ.get(flag.variable) if flag.in_environment else None
+    value = environ.get(flag.variable) if flag.in_environment else None
     if flag.kind is None:
         parser.add_argument(
-            *names, dest=flag.dest, action="store_true", default=_switch(flag.dest, told), help=flag.help
+            *names, dest=flag.dest, action="store_true", default=_switch(flag.dest, value), help=flag.help
         )
         return
-    if told is not None and flag.choices and told not in flag.choices:  # argparse checks only what is typed
-        raise LaunchError(f"{flag.variable}={told!r} is none of {', '.join(flag.choices)}.")
+    if value is not None and flag.choices and value not in flag.choices:  # argparse checks only what is typed
+        raise LaunchError(f"{flag.variable}={value!r} is none of {', '.join(flag.choices)}.")
     # argparse converts a default that is a string, so values of the environment are checked like flags.
-    default = flag.default if told is None else told
+    default = flag.default if value is None else value
     kind: Any = flag.kind
     parser.add_argument(
         *names, dest=flag.dest, type=kind, default=default, help=flag.help, choices=flag.choices, metavar="VALUE"
     )
 
 
-def _switch(dest: str, told: str | None) -> bool:
+def _switch(dest: str, value: str | None) -> bool:
     """Return the value of a switch's variable, such as PET_STANDALONE=1.
 
     The Kubeflow operator sets it to an empty string, which crashes torchrun. Here, empty is false.
     """
-    if told is None or told.strip() == "":
+    if value is None or value.strip() == "":
         return False
-    if not told.strip().isdecimal():
-        raise LaunchError(f"PET_{dest.upper()}={told!r} is neither 0 nor 1.")
-    return bool(int(told))
+    if not value.strip().isdecimal():
+        raise LaunchError(f"PET_{dest.upper()}={value!r} is neither 0 nor 1.")
+    return bool(int(value))
 
 
 def _split(parser: argparse.ArgumentParser, argv: Sequence[str]) -> tuple[list[str], list[str], set[str]]:

@@ -17,8 +17,7 @@ from ddp_trainer.launch.agent.agent_state import Limits
 from ddp_trainer.launch.host.endpoint import Endpoint, is_this_host, parse_endpoint, pod_address, reserve_port
 from ddp_trainer.launch.host.environment import slices_for
 from ddp_trainer.launch.host.secret_file import optional_secret, required_secret
-from ddp_trainer.launch.protocol.console import log_line
-from ddp_trainer.launch.protocol.errors import LaunchError
+from ddp_trainer.launch.protocol.console import LaunchError, log_line
 from ddp_trainer.launch.protocol.generation import Node
 from ddp_trainer.launch.protocol.messages import Policy
 from ddp_trainer.launch.rendezvous.hang_limits import HangPolicy
@@ -158,7 +157,7 @@ def _this_node(arguments: argparse.Namespace, environ: Mapping[str, str]) -> Nod
     return Node(
         token=uuid.uuid4().hex,
         name=environ.get(Env.POD_NAME) or f"{socket.gethostname()}-{os.getpid()}",
-        index=node_index(environ, arguments.node_rank if "node_rank" in arguments.told else None),
+        index=node_index(environ, arguments.node_rank if "node_rank" in arguments.given else None),
         local_world_size=config.local_world_size_of(arguments.nproc_per_node, environ),
         role=arguments.role,
         address=arguments.local_addr or pod_address(environ),

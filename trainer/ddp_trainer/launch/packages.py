@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Final
 
 from ddp_trainer.common.constants import Env, Exit
-from ddp_trainer.launch.protocol.errors import LaunchError
+from ddp_trainer.launch.protocol.console import LaunchError
 from ddp_trainer.net.arguments import HELP_HINT, ArgumentParser
 
 _DESCRIPTION: Final = (
@@ -60,8 +60,8 @@ def main(arguments: Sequence[str]) -> int:
             errors += [line.removeprefix("ERROR: ").strip()] if line.startswith("ERROR: ") else []
     if process.wait():
         none = f"pip of {sys.executable} failed, or the image has none: use another --image"
-        told = f"pip could not install the requirements: {errors[-1].rstrip('.')}" if errors else none
-        (directory / _ERROR).write_text(f"{told}. {_BUILD}")
+        problem = f"pip could not install the requirements: {errors[-1].rstrip('.')}" if errors else none
+        (directory / _ERROR).write_text(f"{problem}. {_BUILD}")
     return Exit.SUCCESS
 
 

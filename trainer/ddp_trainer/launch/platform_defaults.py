@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Final
 
-from ddp_trainer.launch.protocol.errors import LaunchError
+from ddp_trainer.launch.protocol.console import LaunchError
 
 NAMES: Final = ("auto", "none")
 
@@ -70,8 +70,8 @@ def apply(arguments: argparse.Namespace, environ: Mapping[str, str]) -> list[str
     if arguments.platform == "none" or arguments.standalone:
         return []
     found = dict(_values(environ))
-    taken = {flag: value for flag, value in found.items() if flag not in arguments.told}
-    given = {flag: value for flag, value in found.items() if flag in arguments.told}
+    taken = {flag: value for flag, value in found.items() if flag not in arguments.given}
+    given = {flag: value for flag, value in found.items() if flag in arguments.given}
     beaten = {flag: value for flag, value in given.items() if str(getattr(arguments, flag)) != str(value)}
     nodes = str(taken.get("nnodes", arguments.nnodes)).strip()
     if nodes in {"1", "1:1"}:
@@ -81,7 +81,7 @@ def apply(arguments: argparse.Namespace, environ: Mapping[str, str]) -> list[str
     if "master_addr" in taken and arguments.rdzv_backend != "static" and not arguments.rdzv_endpoint:
         port = "" if arguments.master_port is None else f":{arguments.master_port}"
         arguments.rdzv_endpoint = f"{arguments.master_addr}{port}"
-    arguments.told |= taken.keys()
+    arguments.given |= taken.keys()
     _check_node_rank(arguments, found, environ)
     used = [f"From Volcengine: {_describe(taken)}."] if taken else []
     return [*used, f"Volcengine says {_describe(beaten)}; what was given counts instead."] if beaten else used

@@ -19,8 +19,7 @@ from typing import Final
 from ddp_trainer.common.constants import Env
 from ddp_trainer.launch.config import program_of
 from ddp_trainer.launch.flags import parse, remaining_args
-from ddp_trainer.launch.protocol.console import log_line
-from ddp_trainer.launch.protocol.errors import LaunchError
+from ddp_trainer.launch.protocol.console import LaunchError, log_line
 
 _PROGRAM_FLAGS: Final = frozenset({"module", "no_python", "run_path"})
 
@@ -42,7 +41,7 @@ def main() -> None:
     except LaunchError as error:
         log_line(str(error))
         sys.exit(error.exit_code)
-    given = ", ".join(f"--{name.replace('_', '-')}" for name in sorted(arguments.told - _PROGRAM_FLAGS))
+    given = ", ".join(f"--{name.replace('_', '-')}" for name in sorted(arguments.given - _PROGRAM_FLAGS))
     local_rank = int(os.environ.get("LOCAL_RANK", "0"))
     if given and local_rank == 0:
         log_line(f"The job has started the ranks of this torchrun already: {given} has no effect.")

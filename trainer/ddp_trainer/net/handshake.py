@@ -117,11 +117,11 @@ class ServerHandshake:
         Raises:
             HandshakeError: If the line is not a knock of this version.
         """
-        knock = _decode(Knock, line)
-        if knock.version != self._version:
-            raise HandshakeError(f"it has version {knock.version} of the protocol instead of {self._version}")
-        self._client_nonce = knock.nonce
-        proof = _compute_proof(self._key, "server", knock.nonce, self._nonce)
+        request = _decode(Knock, line)
+        if request.version != self._version:
+            raise HandshakeError(f"it has version {request.version} of the protocol instead of {self._version}")
+        self._client_nonce = request.nonce
+        proof = _compute_proof(self._key, "server", request.nonce, self._nonce)
         return strict_json.encode(Challenge(nonce=self._nonce, proof=proof))
 
     def verify(self, line: bytes) -> None:

@@ -67,7 +67,7 @@ def decode(kinds: Mapping[str, type], line: bytes) -> Any:
 
 
 def _plain(value: DataclassInstance) -> dict[str, object]:
-    return {each.name: _plain_value(getattr(value, each.name)) for each in fields(value)}
+    return {member.name: _plain_value(getattr(value, member.name)) for member in fields(value)}
 
 
 def _plain_value(value: object) -> object:

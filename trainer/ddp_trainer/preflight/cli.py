@@ -107,8 +107,10 @@ def _secret(arguments: argparse.Namespace, environ: Mapping[str, str], expected:
     except BadSecret as error:
         raise PreflightError(f"{error}.") from None
     if secret is None and expected > 1 and not arguments.json_file:  # a launcher that sets --json-file has warned
-        told = f"no secret, so every host that reaches this preflight is believed; set {Env.SECRET_FILE} on all nodes"
-        print(f"ddp-launch preflight: {told}", file=sys.stderr)
+        warning = (
+            f"no secret, so every host that reaches this preflight is believed; set {Env.SECRET_FILE} on all nodes"
+        )
+        print(f"ddp-launch preflight: {warning}", file=sys.stderr)
     return secret
 
 

@@ -28,7 +28,7 @@ from ddp_trainer.net.addresses import is_loopback
 from ddp_trainer.net.network_interfaces import Interface, list_interfaces, route_from
 from ddp_trainer.net.run_secret import RunSecret
 from ddp_trainer.preflight import gpus, interface_selection, names
-from ddp_trainer.preflight.json_codec import KEY_PURPOSE
+from ddp_trainer.preflight.listener import KEY_PURPOSE
 from ddp_trainer.preflight.schema import KernelLimits, ListenPorts, Rdma, Report, Resolution, Software
 from ddp_trainer.process.process_tree import status_of
 
@@ -285,8 +285,8 @@ def _route(order: Order, endpoint: Resolution, found: tuple[Interface, ...], env
     for target in (*meeting, *endpoint.addresses):
         if not is_loopback(target) and (target in own or route_from(target)):
             return target if target in own else route_from(target)
-    usable = (each for each in found if each.is_up and not each.is_loopback)
-    return next((address for each in usable for address in each.addresses if "%" not in address), "")
+    usable = (nic for nic in found if nic.is_up and not nic.is_loopback)
+    return next((address for nic in usable for address in nic.addresses if "%" not in address), "")
 
 
 def _reverse(addresses: Sequence[str]) -> dict[str, str]:

@@ -24,8 +24,18 @@ from ddp_trainer.net.asyncio_utils import hang_up
 from ddp_trainer.net.handshake import MOST_BYTES, HandshakeError
 from ddp_trainer.net.strict_json import DecodeError
 from ddp_trainer.preflight import names
-from ddp_trainer.preflight.json_codec import LINE_BYTES, Kind, decode, encode, read_line
-from ddp_trainer.preflight.listener import CONNECT_SECONDS, Banner, encode_banner, outcome_of, read_banner
+from ddp_trainer.preflight.listener import (
+    CONNECT_SECONDS,
+    LINE_BYTES,
+    Banner,
+    Kind,
+    decode,
+    encode,
+    encode_banner,
+    outcome_of,
+    read_banner,
+    read_line,
+)
 from ddp_trainer.preflight.schema import Clock, Outcome, Probe, Report, Resolution
 
 PROBE_SECONDS: Final = 15.0
@@ -122,16 +132,16 @@ class Host:
         token = ""
         try:
             while line := await read_line(reader, LINE_BYTES if self._reports.has(token) else FIRST_LINE_BYTES):
-                ask = decode(PreflightRequest, line)
-                if ask.report:
-                    token = ask.report.token
+                request = decode(PreflightRequest, line)
+                if request.report:
+                    token = request.report.token
                     self._clients.add(asyncio.current_task())
-                    writer.write(self._line("reports", PreflightResponse(reports=await self.reports(ask.report))))
-                elif ask.probes is None:
+                    writer.write(self._line("reports", PreflightResponse(reports=await self.reports(request.report))))
+                elif request.probes is None:
                     writer.write(encode_banner(self._token))
                 elif self._reports.has(token):
                     writer.write(
-                        self._line("probes", PreflightResponse(probes=await self.gather_probes(token, ask.probes)))
+                        self._line("probes", PreflightResponse(probes=await self.gather_probes(token, request.probes)))
                     )
                 await writer.drain()
         except DecodeError:
@@ -141,12 +151,12 @@ class Host:
             if self._reports.has(token):
                 self._probes.add(token, ())  # a client that disconnected is not waited for
 
-    def _line(self, topic: str, told: PreflightResponse) -> bytes:
+    def _line(self, topic: str, response: PreflightResponse) -> bytes:
         """Return the encoded response, cached because it is the same for every client and long for a thousand of
         them.
         """
         if topic not in self._lines:
-            self._lines[topic] = encode(told)
+            self._lines[topic] = encode(response)
         return self._lines[topic]
 
     async def reports(self, own: Report) -> tuple[Report, ...]:
@@ -188,8 +198,10 @@ class HostClient:
             ExchangeFailed: The host disconnected or does not answer.
         """
         own = replace(own, clock=await self._clock())
-        told = await self._ask(PreflightResponse, PreflightRequest(report=own), self._until + _margin(CONNECT_SECONDS))
-        return told.reports
+        response = await self._ask(
+            PreflightResponse, PreflightRequest(report=own), self._until + _margin(CONNECT_SECONDS)
+        )
+        return response.reports
 
     async def gather_probes(self, _token: str, own: tuple[Probe, ...]) -> tuple[Probe, ...]:
         """Return the probes of all nodes.
@@ -198,8 +210,8 @@ class HostClient:
             ExchangeFailed: The host disconnected or does not answer.
         """
         now = asyncio.get_running_loop().time()
-        told = await self._ask(PreflightResponse, PreflightRequest(probes=own), now + _margin(PROBE_SECONDS))
-        return told.probes
+        response = await self._ask(PreflightResponse, PreflightRequest(probes=own), now + _margin(PROBE_SECONDS))
+        return response.probes
 
     def close(self) -> None:
         """Close the connection."""
@@ -211,18 +223,18 @@ class HostClient:
         for _ in range(_CLOCK_ROUNDS):
             sent, started = time.time(), time.perf_counter()
             until = asyncio.get_running_loop().time() + CONNECT_SECONDS
-            theirs = await self._ask(Banner, PreflightRequest(), until)
+            banner = await self._ask(Banner, PreflightRequest(), until)
             half = (time.perf_counter() - started) / 2
             if half < best.uncertainty:
-                best = Clock(offset=round(sent + half - theirs.time, 6), uncertainty=round(half, 6))
+                best = Clock(offset=round(sent + half - banner.time, 6), uncertainty=round(half, 6))
         return best
 
-    async def _ask(self, kind: type[Kind], ask: PreflightRequest, until: float) -> Kind:
+    async def _ask(self, kind: type[Kind], request: PreflightRequest, until: float) -> Kind:
         """Send a request and return its response. Raises ExchangeFailed."""
         hint = "look at the preflight of the first node; all nodes need the same ddp_trainer"
         try:
             async with asyncio.timeout_at(until):
-                self._writer.write(encode(ask))
+                self._writer.write(encode(request))
                 line = await read_line(self._reader)
             if line:
                 return decode(kind, line)

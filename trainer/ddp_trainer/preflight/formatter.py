@@ -67,8 +67,8 @@ def _cell(findings: Sequence[Finding], node: str) -> str:
 
 def _finding_lines(findings: Sequence[Finding]) -> list[str]:
     lines: list[str] = []
-    told = [finding for finding in findings if finding.status is not Status.SKIP]
-    for finding in sorted(told, key=lambda finding: -finding.status.severity):
+    shown = [finding for finding in findings if finding.status is not Status.SKIP]
+    for finding in sorted(shown, key=lambda finding: -finding.status.severity):
         where = f"{finding.node}: " if finding.node else ""
         lines.append(f"{_CELLS[finding.status]:4}  {finding.check}  {where}{finding.message}.")
         if finding.hint:

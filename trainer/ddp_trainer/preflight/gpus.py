@@ -20,7 +20,7 @@ from ddp_trainer.net import strict_json
 from ddp_trainer.net.run_secret import open_without_waiting
 from ddp_trainer.preflight.nvml import GpuInventory
 from ddp_trainer.preflight.schema import Gpu
-from ddp_trainer.process.nvml_library import LIBRARY
+from ddp_trainer.process.gpu_devices import LIBRARY
 from ddp_trainer.process.process_tree import PROC, is_descendant
 
 _TIMEOUT_SECONDS: Final = 20.0

@@ -26,12 +26,12 @@ _LOOPBACK: Final = "127.0.0.1"
 def nccl(interfaces: Sequence[Interface], environ: Mapping[str, str]) -> Choice:
     """Return NCCL's first interface, which its bootstrap uses."""
     family = {"AF_INET": 4, "AF_INET6": 6}.get(environ.get(_FAMILY_VARIABLE, ""), 0)
-    told = environ.get(NCCL_VARIABLE, "")
-    if len(told) > 1:
-        for name, address in _matching(told, interfaces, family):
-            return Choice(interface=name, address=address, why=f"{NCCL_VARIABLE}={told}")
+    value = environ.get(NCCL_VARIABLE, "")
+    if len(value) > 1:
+        for name, address in _matching(value, interfaces, family):
+            return Choice(interface=name, address=address, why=f"{NCCL_VARIABLE}={value}")
         suffix = f" with an IPv{family} address" if family else ""
-        return Choice(error=f"{NCCL_VARIABLE}={told} matches no interface that is up{suffix}")
+        return Choice(error=f"{NCCL_VARIABLE}={value} matches no interface that is up{suffix}")
     for rule in _NCCL_DEFAULT:
         for name, address in _matching(rule, interfaces, family):
             return Choice(interface=name, address=address, why="its default")
@@ -48,7 +48,7 @@ def _matching(rule: str, interfaces: Sequence[Interface], family: int) -> Iterat
     for name, address in _in_kernel_order(interfaces):
         if family and family != (6 if ":" in address else 4):
             continue
-        is_listed = any(name == each if is_exact else name.startswith(each) for each in names) or not names
+        is_listed = any(name == pattern if is_exact else name.startswith(pattern) for pattern in names) or not names
         if is_listed is not is_exclusion and address != "::1":
             yield name, address
 
@@ -64,14 +64,14 @@ def _in_kernel_order(interfaces: Sequence[Interface]) -> Iterator[tuple[str, str
 
 def gloo(interfaces: Sequence[Interface], hostname: Resolution, environ: Mapping[str, str]) -> Choice:
     """Return the first device of a gloo group."""
-    told = environ.get(GLOO_VARIABLE, "")
-    if len(told) > 1:
-        first = told.split(",")[0]
+    value = environ.get(GLOO_VARIABLE, "")
+    if len(value) > 1:
+        first = value.split(",")[0]
         for name, address in _in_kernel_order(interfaces):
             if name == first:
-                return Choice(interface=name, address=address, why=f"{GLOO_VARIABLE}={told}")
+                return Choice(interface=name, address=address, why=f"{GLOO_VARIABLE}={value}")
         return Choice(
-            error=f"{GLOO_VARIABLE}={told} is not an interface with an address, and gloo takes exact names only"
+            error=f"{GLOO_VARIABLE}={value} is not an interface with an address, and gloo takes exact names only"
         )
     why = f"the first address of the host name {hostname.name!r} that is this machine's"
     owners = {address.partition("%")[0]: name for name, address in _in_kernel_order(interfaces)}

@@ -5,6 +5,8 @@ time. The connection may continue to the :class:`~ddp_trainer.preflight.exchange
 comes first.
 
 :func:`probe` runs all probes of a node.
+
+Messages are frozen dataclasses as JSON, one per line, with exact types and a length limit.
 """
 
 from __future__ import annotations
@@ -12,22 +14,70 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import errno
+import json
 import re
 import socket
 import sys
 import time
 from collections.abc import Awaitable, Callable, Iterator
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Final
+from typing import TYPE_CHECKING, Final, TypeVar
 
+from ddp_trainer.net import strict_json
 from ddp_trainer.net.addresses import is_loopback
 from ddp_trainer.net.asyncio_utils import hang_up
 from ddp_trainer.net.handshake import MOST_BYTES, HandshakeError, authenticate, authenticate_client
 from ddp_trainer.net.limited_server import Connection, ConnectionLimits, LimitedServer, RateLimitedLog, apply_fd_limit
 from ddp_trainer.net.strict_json import DecodeError
-from ddp_trainer.preflight.json_codec import HANDSHAKE_VERSION, decode, encode, read_line
 from ddp_trainer.preflight.schema import VERSION, Outcome, Probe, ProbeKind, Report
+
+if TYPE_CHECKING:
+    from _typeshed import DataclassInstance
+
+LINE_BYTES: Final = 1 << 25
+"""Longest line after the handshake in bytes, enough for the reports of a thousand nodes."""
+HANDSHAKE_VERSION: Final = 2
+KEY_PURPOSE: Final = "preflight"
+"""Purpose of the authentication key of preflights, see :meth:`ddp_trainer.net.run_secret.RunSecret.key`."""
+
+Kind = TypeVar("Kind", bound="DataclassInstance")
+
+
+def encode(message: DataclassInstance) -> bytes:
+    """Return the message as one line."""
+    return json.dumps(asdict(message), separators=(",", ":")).encode() + b"\n"
+
+
+def decode(kind: type[Kind], line: bytes) -> Kind:
+    """Return the message in one line.
+
+    Raises:
+        DecodeError: The line is not a message of this kind.
+    """
+    message: Kind = strict_json.parse(kind, strict_json.loads(line))
+    return message
+
+
+async def read_line(reader: asyncio.StreamReader, most_bytes: int = LINE_BYTES) -> bytes:
+    """Return the next line, which may be longer than the reader's limit; empty at the end of the connection.
+
+    Raises:
+        DecodeError: The line has more than ``most_bytes``.
+        OSError: The connection broke.
+    """
+    line = bytearray()
+    while not line.endswith(b"\n"):
+        try:
+            line += await reader.readuntil(b"\n")
+        except asyncio.LimitOverrunError as error:
+            line += await reader.readexactly(error.consumed)
+        except asyncio.IncompleteReadError:
+            return b""
+        if len(line) > most_bytes:
+            raise strict_json.DecodeError(f"a line of more than {most_bytes} bytes")
+    return bytes(line)
+
 
 MOST_CONNECTIONS: Final = 4096
 """Connections of all ports together."""
@@ -166,9 +216,9 @@ def holder(port: int) -> str:
 def _socket_inodes(process: Path) -> set[str]:
     found: set[str] = set()
     with contextlib.suppress(OSError):
-        for each in (process / "fd").iterdir():
+        for descriptor in (process / "fd").iterdir():
             with contextlib.suppress(OSError):
-                if match := re.fullmatch(r"socket:\[(\d+)\]", str(each.readlink())):
+                if match := re.fullmatch(r"socket:\[(\d+)\]", str(descriptor.readlink())):
                     found.add(match[1])
     return found
 

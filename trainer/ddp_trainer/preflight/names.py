@@ -39,10 +39,10 @@ def back(address: str) -> str:
     return name
 
 
-def _call_with_timeout(ask: Callable[[], Answer]) -> Answer:
+def _call_with_timeout(resolve: Callable[[], Answer]) -> Answer:
     """Return the resolver's result within :data:`ANSWER_SECONDS`, as it may block forever. Raises OSError."""
     try:
-        return run_in_daemon_thread(ask).result(timeout=ANSWER_SECONDS)
+        return run_in_daemon_thread(resolve).result(timeout=ANSWER_SECONDS)
     except TimeoutError:
         raise OSError(errno.ETIMEDOUT, f"no answer from the resolver in {ANSWER_SECONDS:g} s") from None
 

@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from ddp_trainer.preflight.schema import Gpu
-from ddp_trainer.process.nvml_library import LIBRARY, POWER_CAP, clock_events, load_nvml
+from ddp_trainer.process.gpu_devices import LIBRARY, POWER_CAP, clock_events, load_nvml
 
 UNKNOWN: Final = "unknown"
 """Name of a GPU that does not report one."""

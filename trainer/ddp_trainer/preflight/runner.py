@@ -118,7 +118,14 @@ def in_order(reports: Sequence[Report]) -> tuple[Report, ...]:
     Duplicate names get their position as a suffix.
     """
     ranked = sorted(
-        reports, key=lambda each: (each.node_rank is None, each.node_rank or 0, not each.is_host, each.name, each.token)
+        reports,
+        key=lambda report: (
+            report.node_rank is None,
+            report.node_rank or 0,
+            not report.is_host,
+            report.name,
+            report.token,
+        ),
     )
     count = Counter(report.name for report in ranked)
     return tuple(

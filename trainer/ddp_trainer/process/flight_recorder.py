@@ -61,9 +61,9 @@ class Record:
     """Oldest collective of any group that has not ended; empty if there is none."""
 
 
-def recorder_socket_path(pulse: str | Path) -> Path:
+def recorder_socket_path(page: str | Path) -> Path:
     """Return the path of the socket of the worker that has this heartbeat page."""
-    return Path(pulse).with_suffix(".sock")
+    return Path(page).with_suffix(".sock")
 
 
 def fetch_record(path: Path, seconds: float) -> Record:
@@ -136,20 +136,22 @@ class _Recorder:
 
     def _creation_times(self) -> set[tuple[int, int]]:
         return {
-            (int(each["pg_id"]), int(each["time_created_ns"])) for each in self.entries if "time_created_ns" in each
+            (int(entry["pg_id"]), int(entry["time_created_ns"])) for entry in self.entries if "time_created_ns" in entry
         }
 
 
-def _recorder(told: dict[str, Any]) -> _Recorder:
-    entries = [entry for entry in told.get("entries", ()) if not entry.get("is_p2p")]
-    statuses = {int(number): status for number, status in told.get("pg_status", {}).items()}
+def _recorder(document: dict[str, Any]) -> _Recorder:
+    entries = [entry for entry in document.get("entries", ()) if not entry.get("is_p2p")]
+    statuses = {int(number): status for number, status in document.get("pg_status", {}).items()}
     defaults = [int(entry["pg_id"]) for entry in entries if entry["process_group"][1] == _DEFAULT_GROUP]
     return _Recorder(entries, statuses, defaults[-1] if defaults else None)
 
 
 def _merged(recorders: list[_Recorder]) -> Record:
     # A recorder may have dropped the collectives of the default group, which has the lowest number.
-    first = next((each for each in recorders if each.default is not None), recorders[0] if recorders else None)
+    first = next(
+        (recorder for recorder in recorders if recorder.default is not None), recorders[0] if recorders else None
+    )
     default: dict[str, Position] = {}
     others: list[Position] = []
     waiting: list[dict[str, Any]] = []
@@ -162,12 +164,12 @@ def _merged(recorders: list[_Recorder]) -> Record:
             position = _position(status, names.get(number, ""))
             if recorder is first and number == oldest:
                 default[DEFAULT] = position
-                begun = tuple(_describe(each) for each in recorder.entries if int(each["pg_id"]) == number)
+                begun = tuple(_describe(entry) for entry in recorder.entries if int(entry["pg_id"]) == number)
             elif number > oldest or recorder.default is None:
                 others.append(position)
-        live = [each for each in recorder.entries if int(each["pg_id"]) >= oldest]
-        waiting += [each for each in live if not each["retired"]][:1]
-    oldest_first = sorted(waiting, key=lambda each: int(each.get("time_created_ns", 0)))
+        live = [entry for entry in recorder.entries if int(entry["pg_id"]) >= oldest]
+        waiting += [entry for entry in live if not entry["retired"]][:1]
+    oldest_first = sorted(waiting, key=lambda entry: int(entry.get("time_created_ns", 0)))
     return Record(
         groups=default | {str(name): position for name, position in enumerate(others, start=1)},
         collectives=begun,

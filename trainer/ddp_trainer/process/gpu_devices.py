@@ -1,18 +1,19 @@
-"""GPUs that a process should use, found without CUDA: from its environment, device files and ``nvidia-smi -L``.
+"""GPUs of this machine without CUDA: which ones a process uses, and NVIDIA's management library (NVML).
 
-:func:`visible_gpus` is the entry point. CUDA itself may see fewer: a GPU that fell off the bus keeps its device file.
-The launcher, the trainer and the preflight use this module. Standard library only.
+:func:`visible_gpus` reads the environment, device files and ``nvidia-smi -L``. :func:`load_nvml` loads the package
+nvidia-ml-py, as preflight and metrics use it.
 """
 
 from __future__ import annotations
 
+import ctypes
 import os
 import re
 import shutil
 import subprocess
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
 VISIBLE: Final = "CUDA_VISIBLE_DEVICES"
 DEVICES: Final = Path("/dev")
@@ -93,3 +94,41 @@ def parse_gpu_uuids(lines: Sequence[str]) -> tuple[str, ...]:
             found.pop()
         found.append((is_slice, match["uuid"]))
     return tuple(uuid for _, uuid in found)
+
+
+LIBRARY: Final = "libnvidia-ml.so.1"
+"""Library of the driver. The container runtime mounts it where ``NVIDIA_DRIVER_CAPABILITIES`` has ``utility``."""
+
+POWER_CAP: Final = "power_cap"
+CLOCK_EVENTS: Final[Mapping[int, str]] = {
+    0x04: POWER_CAP,
+    0x08: "hardware_slowdown",
+    0x20: "software_thermal_slowdown",
+    0x40: "hardware_thermal_slowdown",
+    0x80: "power_brake",
+}
+"""Bits of ``nvmlClocksEventReasons`` for reasons, other than the user's settings, that lower the clock of a busy
+GPU."""
+
+
+def load_nvml(library: str) -> Any:
+    """Return the module ``pynvml`` for a library that is not initialized yet.
+
+    Raises:
+        OSError: The library does not exist.
+        ImportError: nvidia-ml-py is not installed.
+    """
+    loaded = ctypes.CDLL(library)
+    import pynvml  # noqa: PLC0415 - 40 ms, which a machine without a driver must not pay
+
+    pynvml.nvmlLib = loaded
+    return pynvml
+
+
+def clock_events(nvml: Any, device: Any) -> tuple[str, ...]:
+    """Return the reasons why the clock of a GPU is lowered, as values of :data:`CLOCK_EVENTS`."""
+    try:
+        bits = nvml.nvmlDeviceGetCurrentClocksEventReasons(device)
+    except nvml.NVMLError:  # its old name, before driver 535
+        bits = nvml.nvmlDeviceGetCurrentClocksThrottleReasons(device)
+    return tuple(name for bit, name in CLOCK_EVENTS.items() if bits & bit)

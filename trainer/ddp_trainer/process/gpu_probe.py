@@ -53,8 +53,8 @@ def probe_error(returncode: int | None, output: str) -> str:
         return ""
     if returncode is None:
         return f"CUDA error: the GPU does not answer within {PROBE_SECONDS:g} s"
-    said = output.strip().splitlines()[-1:] if returncode == FAULTY else []
-    return "".join(said) or f"CUDA error: the probe ended with {returncode}"
+    fault = output.strip().splitlines()[-1:] if returncode == FAULTY else []
+    return "".join(fault) or f"CUDA error: the probe ended with {returncode}"
 
 
 def main(library: str) -> int:

@@ -24,7 +24,7 @@ def children_of(parent: int) -> list[int]:
     with contextlib.suppress(OSError):
         if tasks:
             return [int(pid) for task in tasks for pid in task.read_text().split()]
-    return [pid for pid in (int(each.name) for each in PROC.glob("[0-9]*")) if parent_of(pid) == parent]
+    return [pid for pid in (int(entry.name) for entry in PROC.glob("[0-9]*")) if parent_of(pid) == parent]
 
 
 def parent_of(pid: int, proc: Path = PROC) -> int | None:

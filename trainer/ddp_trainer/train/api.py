@@ -18,8 +18,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, TextIO
 
 from ddp_trainer.common.constants import CheckpointScope, File
 from ddp_trainer.process.recorder import NoopRankRecorder, RankRecorder
-from ddp_trainer.train.config.config import Config
-from ddp_trainer.train.config.option_rules import check_unused_ranks
+from ddp_trainer.train.config.config import Config, check_unused_ranks
 from ddp_trainer.train.config.worker_env import Environment
 from ddp_trainer.train.data.task import TASK_FLAGS, Task, load_task
 from ddp_trainer.train.distributed.agent_channel import Control

@@ -18,9 +18,8 @@ from ddp_trainer.common.trainer_options import renamed_flag
 from ddp_trainer.process.recorder import RankRecorder
 from ddp_trainer.process.stdio import print_safe
 from ddp_trainer.train.api import run
-from ddp_trainer.train.config.cli_fields import add_options
 from ddp_trainer.train.config.config import Config
-from ddp_trainer.train.config.options import Options
+from ddp_trainer.train.config.options import Options, add_options
 from ddp_trainer.train.config.worker_env import Environment
 from ddp_trainer.train.distributed.agent_channel import Control
 from ddp_trainer.train.utils.errors import BadConfig, exit_without_teardown, named_error_file, report_error
@@ -80,10 +79,10 @@ def parse(argv: Sequence[str]) -> Config:
     known, unknown = parser.parse_known_args(list(argv))
     if unknown:
         flags = [option for action in parser._actions for option in action.option_strings]  # noqa: SLF001 - no public list
-        said = unknown[0].partition("=")[0]
-        if renamed := renamed_flag(said):
+        given = unknown[0].partition("=")[0]
+        if renamed := renamed_flag(given):
             raise BadConfig(renamed)
-        near = get_close_matches(said, flags, n=1)
+        near = get_close_matches(given, flags, n=1)
         hint = f"Did you mean {near[0]}?" if near else "See python -m ddp_trainer train --help."
         raise BadConfig(f"There is no flag {unknown[0]!r}.", hint=hint)
     return Config(**vars(known))

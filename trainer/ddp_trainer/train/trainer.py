@@ -16,8 +16,7 @@ from ddp_trainer.common.time_classes import Phase, Section
 from ddp_trainer.train.checkpoint.checkpoint_factory import make_saver
 from ddp_trainer.train.checkpoint.checkpoint_manager import CheckpointManager
 from ddp_trainer.train.checkpoint.summary import Result, Summary
-from ddp_trainer.train.config.config import Config
-from ddp_trainer.train.config.option_rules import check_shard
+from ddp_trainer.train.config.config import Config, check_shard
 from ddp_trainer.train.config.option_values import OnNonfinite
 from ddp_trainer.train.data.batch_plan import StepPlan
 from ddp_trainer.train.data.task import Task

@@ -14,7 +14,7 @@ from ddp_trainer.common.trainer_options import SCHEDULES, PipelineSchedule, coun
 from ddp_trainer.train.config.config import Config
 from ddp_trainer.train.data.batch_plan import choose_batch_slices, shares
 from ddp_trainer.train.models.gpt import Gpt
-from ddp_trainer.train.parallel.pipeline_schedule import check_micro_batches
+from ddp_trainer.train.parallel.pp.pipeline_split import check_micro_batches
 from ddp_trainer.train.tasks.text import VOCABULARY
 from ddp_trainer.train.utils.errors import BadConfig
 from kubectl_ddp.errors import UsageError

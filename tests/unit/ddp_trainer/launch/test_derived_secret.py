@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from ddp_trainer.common.constants import Env, Exit
-from ddp_trainer.launch.derived_secret import main
+from ddp_trainer.launch.host.secret_file import main
 from ddp_trainer.net.run_secret import BadSecret, read_run_secret
 
 

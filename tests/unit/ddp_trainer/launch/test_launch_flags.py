@@ -10,9 +10,18 @@ from pathlib import Path
 import pytest
 
 from ddp_trainer.launch import config
-from ddp_trainer.launch.completion import script
-from ddp_trainer.launch.flags import ALL, LEGACY, OURS, TORCHRUN, Flag, parse, parser_for, remaining_args
-from ddp_trainer.launch.protocol.errors import LaunchError
+from ddp_trainer.launch.flags import (
+    ALL,
+    LEGACY,
+    OURS,
+    TORCHRUN,
+    Flag,
+    completion_script,
+    parse,
+    parser_for,
+    remaining_args,
+)
+from ddp_trainer.launch.protocol.console import LaunchError
 
 NOT_STRINGS = {"duplicate_stdout_filters", "duplicate_stderr_filters"}
 """torch parses these into lists in the parser, we do later."""
@@ -108,7 +117,7 @@ def test_each_prefix_that_is_unique_in_torchrun_means_the_same_flag_here(
         value = str((action.choices or ["7"])[0])
         given = [prefix] if action.nargs == 0 else [f"{prefix}={value}"] if joined else [prefix, value]
         arguments = parse([*given, "script.py", "--nproc", "x"], {})
-        assert arguments.told == {dest}, prefix
+        assert arguments.given == {dest}, prefix
         assert (arguments.training_script, arguments.training_script_args) == ("script.py", ["--nproc", "x"])
         with contextlib.suppress(SystemExit), contextlib.redirect_stderr(None):  # Python 3.11 refuses two spellings
             stock = vars(torchs_parser.parse_args([*given, "script.py"]))
@@ -139,7 +148,7 @@ def test_flags_that_are_ours_have_prefixes_where_torchrun_has_none() -> None:
     ],
 )  # fmt: skip
 def test_it_is_known_which_flags_were_given(argv: list[str], environ: dict[str, str], told: set[str]) -> None:
-    assert parse(argv, environ).told == told
+    assert parse(argv, environ).given == told
 
 
 def test_the_environment_means_the_same_to_both(
@@ -243,7 +252,7 @@ def test_bash_completes_flags_and_files(capsys: pytest.CaptureFixture[str], tmp_
 
 @pytest.mark.parametrize("shell", ["zsh", "tcsh"])
 def test_completion_of_other_shells_names_every_flag(shell: str) -> None:
-    told = script(shell, {flag.long: True for flag in ALL})
+    told = completion_script(shell, {flag.long: True for flag in ALL})
     assert all(flag.long.removeprefix("--") in told for flag in ALL)
     assert "ddp-launch" in told
 

@@ -9,7 +9,7 @@ import pytest
 from ddp_trainer.launch.flags import parse
 from ddp_trainer.launch.platform_defaults import VOLCENGINE as TABLE
 from ddp_trainer.launch.platform_defaults import apply
-from ddp_trainer.launch.protocol.errors import LaunchError
+from ddp_trainer.launch.protocol.console import LaunchError
 
 VOLCENGINE = {
     "MLP_WORKER_NUM": "4",

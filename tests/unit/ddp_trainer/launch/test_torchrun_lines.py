@@ -23,7 +23,7 @@ from ddp_trainer.common.constants import Env
 from ddp_trainer.launch.flags import parse
 from ddp_trainer.launch.host.endpoint import is_this_host
 from ddp_trainer.launch.launch_plan import make_plan
-from ddp_trainer.launch.protocol.errors import LaunchError
+from ddp_trainer.launch.protocol.console import LaunchError
 from ddp_trainer.net.addresses import split_endpoint
 
 LINES: Final = [row.split("\t") for row in Path(__file__).with_name("torchrun_lines.tsv").read_text().splitlines()]

@@ -23,8 +23,7 @@ from ddp_trainer.preflight.exchange import (
     PreflightResponse,
     connect_to_host,
 )
-from ddp_trainer.preflight.json_codec import decode, encode
-from ddp_trainer.preflight.listener import PreflightServer, holder, probe_port
+from ddp_trainer.preflight.listener import PreflightServer, decode, encode, holder, probe_port
 from ddp_trainer.preflight.runner import in_order
 from ddp_trainer.preflight.schema import Outcome, ProbeKind, Report
 from tests.support.preflight_reports import a_probe, a_report, facts_of

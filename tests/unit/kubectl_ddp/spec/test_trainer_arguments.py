@@ -6,11 +6,10 @@ from typing import Any, Final
 
 import pytest
 
-from ddp_trainer.common.option_conflicts import CLASHES, WITHOUT_SHARD, OptionConflict, Where
 from ddp_trainer.common.parallel_dims import LayoutRange
-from ddp_trainer.common.trainer_options import CHOICES, RENAMED
+from ddp_trainer.common.trainer_options import CHOICES, CLASHES, RENAMED, WITHOUT_SHARD, OptionConflict, Where
 from ddp_trainer.train.cli import parse
-from ddp_trainer.train.config.option_rules import check_shard
+from ddp_trainer.train.config.config import check_shard
 from ddp_trainer.train.utils.errors import BadConfig
 from kubectl_ddp.errors import UsageError
 from kubectl_ddp.values.program import Module

@@ -57,7 +57,7 @@ class Activity:
     def update(self, pid: int, now: float) -> None:
         """Look at a process and its children, such as a program that downloads."""
         pids = [pid, *children_of(pid)]
-        used = [cpu_ticks(each) for each in pids]
+        used = [cpu_ticks(process) for process in pids]
         self._samples.append((now, sum(ticks for _, ticks in used), sum(map(moved_bytes, pids))))
         while now - self._samples[0][0] > ACTIVITY_SECONDS and now - self._samples[1][0] >= ACTIVITY_SECONDS:
             self._samples.popleft()
@@ -175,8 +175,8 @@ class RankWatch:
 
     def observe_with_response(self, now: float) -> RankStatus:
         """Return :meth:`observe` with the worker's answer, if there is one."""
-        look = self.observe(now)
-        return with_response(look, self.folder / "answer.json") if self.has_responded else look
+        status = self.observe(now)
+        return with_response(status, self.folder / "answer.json") if self.has_responded else status
 
     def _state(self, now: float, seconds: float) -> RankState:
         status = status_of(self.pid)
@@ -195,17 +195,17 @@ class RankWatch:
 
         A signal does not end a wait of Python's own functions.
         """
-        look = self.observe(now)
+        status = self.observe(now)
         file = Path(f"{self.page}{heartbeat_page.STACKS_BEFORE}")
         number = self.stack_dump_signal()
-        if not look.stage or not number or look.state is not RankState.ALIVE:
-            return look
+        if not status.stage or not number or status.state is not RankState.ALIVE:
+            return status
         before = len(_text_in(file))
         with contextlib.suppress(ProcessLookupError):
             os.kill(self.pid, number)
         await asyncio.sleep(DUMP_SECONDS)
         stack = _text_in(file)[before:]
-        return replace(look, stack=stack[-MOST_STACK_CHARACTERS:], place=place_of_dump(stack)[:200])
+        return replace(status, stack=stack[-MOST_STACK_CHARACTERS:], place=place_of_dump(stack)[:200])
 
     def stack_dump_signal(self) -> int:
         """Return the signal at which the worker writes its stacks, if it still handles this signal; else 0."""
@@ -213,26 +213,26 @@ class RankWatch:
         return number if number and handles_signal(self.pid, number) else 0
 
 
-def with_response(look: RankStatus, path: Path) -> RankStatus:
+def with_response(status: RankStatus, path: Path) -> RankStatus:
     """Return the look with the worker's answer added; unchanged if the answer cannot be read."""
     try:
         answer: dict[str, Any] = json.loads(path.read_text())
-        told = [
+        recorded = [
             (group, f"{name}{sizes}"[:MOST_SHAPE_CHARACTERS], over)
             for group, _, name, sizes, over in answer["collectives"]
         ]
-        begun = [what for group, what, _ in told if group == "0"]
+        begun = [what for group, what, _ in recorded if group == "0"]
         # A GPU runs collectives in order: the rank waits in the oldest one that is not over.
-        waits_in = next((what for _, what, over in told if not over), "")
+        waits_in = next((what for _, what, over in recorded if not over), "")
         return replace(
-            look,
+            status,
             place=str(answer["place"])[:200],
             stack=str(answer["stack"])[-MOST_STACK_CHARACTERS:],
             collectives=tuple(begun),
             waits_in=waits_in,
         )
     except (OSError, ValueError, KeyError, TypeError):
-        return look
+        return status
 
 
 def _text_in(file: Path) -> str:

@@ -49,21 +49,21 @@ class StackSource(StrEnum):
     """State of the process in ``/proc``, if no stack can be read."""
 
 
-def snapshot_fields(look: RankStatus, pid: int, usual: float | None, source: StackSource) -> dict[str, Any]:
+def snapshot_fields(status: RankStatus, pid: int, usual: float | None, source: StackSource) -> dict[str, Any]:
     """Return the state of one rank with stack and process id, for JSON.
 
     Args:
-        look: State of the rank, with its stack.
+        status: State of the rank, with its stack.
         pid: Its process id.
         usual: Seconds of its longest recent stay in the same section; None if nothing has been learned.
         source: Source of the stack.
     """
-    return {**asdict(look), "pid": pid, "usual": usual, "stack_from": str(source)}
+    return {**asdict(status), "pid": pid, "usual": usual, "stack_from": str(source)}
 
 
-def summary_fields(look: RankStatus, usual: float | None) -> dict[str, Any]:
+def summary_fields(status: RankStatus, usual: float | None) -> dict[str, Any]:
     """Return the state of one rank without stack, line of code and process id; a subset of :func:`snapshot_fields`."""
-    return {**{name: value for name, value in asdict(look).items() if name not in _PRIVATE}, "usual": usual}
+    return {**{name: value for name, value in asdict(status).items() if name not in _PRIVATE}, "usual": usual}
 
 
 _PRIVATE: Final = frozenset({"place", "stack"})
@@ -79,22 +79,23 @@ class RankSummaryReader:
     async def of(self, watches: Sequence[RankWatch]) -> list[dict[str, Any]]:
         """Return an outline of every rank, without any work for Python in the workers."""
         now = time.monotonic()
-        looks = await asyncio.gather(*(self._read_status(watch, now) for watch in watches))
+        statuses = await asyncio.gather(*(self._read_status(watch, now) for watch in watches))
         return [
-            summary_fields(look, watch.pace.longest(look.section)) for watch, look in zip(watches, looks, strict=True)
+            summary_fields(status, watch.pace.longest(status.section))
+            for watch, status in zip(watches, statuses, strict=True)
         ]
 
     async def _read_status(self, watch: RankWatch, now: float) -> RankStatus:
-        look = watch.observe(now)
-        if not watch.is_in_group or look.seconds < STILL_SECONDS:
-            return look
-        known, read_at, with_record = self._read.get(watch.local_rank, (None, 0.0, look))
+        status = watch.observe(now)
+        if not watch.is_in_group or status.seconds < STILL_SECONDS:
+            return status
+        known, read_at, with_record = self._read.get(watch.local_rank, (None, 0.0, status))
         if known is not watch or read_at < watch.moved_at or now - read_at >= RECORD_SECONDS:
-            with_record = await asyncio.to_thread(recorded_by_torch, watch, look)
+            with_record = await asyncio.to_thread(recorded_by_torch, watch, status)
             self._read[watch.local_rank] = (watch, now, with_record)
         return replace(
-            look,
-            sequence=max(look.sequence, with_record.sequence),
+            status,
+            sequence=max(status.sequence, with_record.sequence),
             collectives=with_record.collectives,
             waits_in=with_record.waits_in,
             positions=with_record.positions,
@@ -111,49 +112,53 @@ async def collect_snapshots(watches: Sequence[RankWatch]) -> list[RankStatus]:
     while now < deadline and any(watch.is_response_pending(now) for watch in watches):
         await asyncio.sleep(POLL_SECONDS)
         now = time.monotonic()
-    looks = [watch.observe_with_response(now) for watch in watches]
-    from_signal = [watch.observe_from_signal(now) for watch, look in zip(watches, looks, strict=True) if look.stage]
+    statuses = [watch.observe_with_response(now) for watch in watches]
+    from_signal = [
+        watch.observe_from_signal(now) for watch, status in zip(watches, statuses, strict=True) if status.stage
+    ]
     if from_signal:
-        early = {look.rank: look for look in await asyncio.gather(*from_signal)}
-        return [early.get(look.rank, look) for look in looks]
-    return list(await asyncio.gather(*(_with_record(watch, look) for watch, look in zip(watches, looks, strict=True))))
+        early = {status.rank: status for status in await asyncio.gather(*from_signal)}
+        return [early.get(status.rank, status) for status in statuses]
+    return list(
+        await asyncio.gather(*(_with_record(watch, status) for watch, status in zip(watches, statuses, strict=True)))
+    )
 
 
-async def _with_record(watch: RankWatch, look: RankStatus) -> RankStatus:
+async def _with_record(watch: RankWatch, status: RankStatus) -> RankStatus:
     """Add its positions in groups to the look, and its collectives if its Python did not answer."""
-    recorded = await asyncio.to_thread(recorded_by_torch, watch, look)
-    return replace(look, positions=recorded.positions) if look.stack else recorded
+    recorded = await asyncio.to_thread(recorded_by_torch, watch, status)
+    return replace(status, positions=recorded.positions) if status.stack else recorded
 
 
 async def take_snapshots(watches: Sequence[RankWatch]) -> list[dict[str, Any]]:
     """Return snapshots of all ranks. If a rank does not answer, its stack comes from py-spy or the kernel."""
-    looks = await collect_snapshots(watches)
+    statuses = await collect_snapshots(watches)
     return list(
-        await asyncio.gather(*(_take_snapshot(watch, look) for watch, look in zip(watches, looks, strict=True)))
+        await asyncio.gather(*(_take_snapshot(watch, status) for watch, status in zip(watches, statuses, strict=True)))
     )
 
 
-async def _take_snapshot(watch: RankWatch, look: RankStatus) -> dict[str, Any]:
-    usual = watch.pace.longest(look.section)
-    if look.state is RankState.ALIVE and look.stack:
-        return snapshot_fields(look, watch.pid, usual, StackSource.PYTHON)
+async def _take_snapshot(watch: RankWatch, status: RankStatus) -> dict[str, Any]:
+    usual = watch.pace.longest(status.section)
+    if status.state is RankState.ALIVE and status.stack:
+        return snapshot_fields(status, watch.pid, usual, StackSource.PYTHON)
     spied = await asyncio.to_thread(py_spy_stack, watch.pid)
     teller, stack = (StackSource.PY_SPY, spied) if spied else (StackSource.KERNEL, kernel_stack(watch.pid))
-    return snapshot_fields(replace(look, stack=stack[-MOST_STACK_CHARACTERS:]), watch.pid, usual, teller)
+    return snapshot_fields(replace(status, stack=stack[-MOST_STACK_CHARACTERS:]), watch.pid, usual, teller)
 
 
-def recorded_by_torch(watch: RankWatch, look: RankStatus) -> RankStatus:
+def recorded_by_torch(watch: RankWatch, status: RankStatus) -> RankStatus:
     """Return the look with collectives and positions of torch's flight recorder, which answers even if Python
     cannot.
     """
     try:
         record = flight_recorder.fetch_record(flight_recorder.recorder_socket_path(watch.page), RECORDER_SECONDS)
     except flight_recorder.FlightRecorderError:
-        return look
+        return status
     here = record.groups.get(flight_recorder.DEFAULT)
     return replace(
-        look,
-        sequence=look.sequence if here is None or look.sequence < 0 else max(look.sequence, here.enqueued),
+        status,
+        sequence=status.sequence if here is None or status.sequence < 0 else max(status.sequence, here.enqueued),
         collectives=record.collectives[-flight_recorder.MOST_TOLD :],
         waits_in=record.waits_in,
         positions=_group_positions(record),
@@ -179,10 +184,10 @@ def write_record(watch: RankWatch) -> None:
     """
     with contextlib.suppress(flight_recorder.FlightRecorderError, OSError, ValueError, AttributeError):
         path = flight_recorder.recorder_socket_path(watch.page)
-        told = {
+        documents = {
             name: json.loads(body) for name, body in flight_recorder.fetch_documents(path, RECORDER_SECONDS).items()
         }
-        if record := {name: document for name, document in told.items() if document.get("entries")}:
+        if record := {name: document for name, document in documents.items() if document.get("entries")}:
             (watch.folder / RECORD_FILE).write_text(json.dumps(record))
 
 

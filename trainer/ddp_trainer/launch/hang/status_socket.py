@@ -5,6 +5,10 @@ aggregator requests :data:`~ddp_trainer.process.heartbeat_page.OUTLINE` and serv
 numbers, pods and collectives. ``python -m ddp_trainer hang`` in the same pod, which needs the right to exec, requests
 :data:`~ddp_trainer.process.heartbeat_page.STACKS`. That page adds stacks, lines of code, processes, sentences of the
 launcher, and NCCL's own report. Only this user and root can connect.
+
+:func:`nccl_report` reads the report of NCCL's RAS subsystem (2.24 and later) about missing ranks from the RAS client
+socket of this host. NCCL opens this port, which only processes of this host (of this pod's network) can reach. RAS
+covers all ranks of the job, so the report of one pod is enough.
 """
 
 from __future__ import annotations
@@ -21,10 +25,51 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final, Protocol
 
-from ddp_trainer.launch.hang import nccl_ras
 from ddp_trainer.net.limited_server import Connection, ConnectionLimits, LimitedServer, RateLimitedLog
 from ddp_trainer.process import heartbeat_page
 from ddp_trainer.process.socket_address import short_address
+
+ADDRESS_VARIABLE: Final = "NCCL_RAS_ADDR"
+HOST: Final = "localhost"
+PORT: Final = 28028
+PROTOCOL: Final = 2
+"""Protocol version of this client; RAS also serves clients of other versions."""
+COLLECT_SECONDS: Final = 2
+"""Seconds that RAS waits for the processes of the job to answer."""
+ANSWER_SECONDS: Final = 3.0
+MOST_CHARACTERS: Final = 16_000
+
+
+def nccl_report(environment: Mapping[str, str]) -> str:
+    """Return RAS's status of the job as text, at most ``MOST_CHARACTERS`` bytes of it; empty if RAS does not answer."""
+    try:
+        with socket.create_connection(address_of(environment), timeout=0.5) as connection:
+            connection.settimeout(ANSWER_SECONDS)
+            with connection.makefile("rb") as answers:
+                connection.sendall(f"CLIENT PROTOCOL {PROTOCOL}\n".encode())
+                if not answers.readline(200).startswith(b"SERVER PROTOCOL "):
+                    return ""  # another program uses this port
+                connection.sendall(f"TIMEOUT {COLLECT_SECONDS}\n".encode())
+                if answers.readline(200) != b"OK\n":
+                    return ""
+                connection.sendall(b"VERBOSE STATUS\n")
+                return answers.read(MOST_CHARACTERS).decode(errors="replace")
+    except (OSError, ValueError):
+        return ""
+
+
+def address_of(environment: Mapping[str, str]) -> tuple[str, int]:
+    """Return host and port of RAS, from the variable that NCCL reads.
+
+    >>> address_of({}), address_of({"NCCL_RAS_ADDR": "[::1]:4000"})
+    (('localhost', 28028), ('::1', 4000))
+
+    Raises:
+        ValueError: If the variable holds no address.
+    """
+    host, colon, port = environment.get(ADDRESS_VARIABLE, "").rpartition(":")
+    return (host.strip("[]") or HOST, int(port)) if colon else (HOST, PORT)
+
 
 VERSION: Final = "ddp.dev/hang/v1"
 MOST_FINDINGS: Final = 8
@@ -56,8 +101,8 @@ class FindingHistory:
 
     def add(self, generation: int, ranks: tuple[int, ...], killed: tuple[int, ...], sentences: tuple[str, ...]) -> None:
         """Add a finding with the current time."""
-        about = {"time": time.time(), "generation": generation, "ranks": ranks, "killed": killed}
-        self.last.append({**about, "sentences": sentences})
+        finding = {"time": time.time(), "generation": generation, "ranks": ranks, "killed": killed}
+        self.last.append({**finding, "sentences": sentences})
 
 
 @dataclass(slots=True, eq=False)
@@ -118,13 +163,11 @@ class HangStatusServer:
 
     async def _summary_document(self) -> dict[str, Any]:
         # The sentences contain lines of code.
-        told = [{name: finding[name] for name in finding if name != "sentences"} for finding in self.findings.last]
-        return self._payload(ranks=await self.eyes.summarize_ranks(), findings=told)
+        findings = [{name: finding[name] for name in finding if name != "sentences"} for finding in self.findings.last]
+        return self._payload(ranks=await self.eyes.summarize_ranks(), findings=findings)
 
     async def _stacks(self) -> dict[str, Any]:
-        ranks, ras = await asyncio.gather(
-            self.eyes.take_snapshots(), asyncio.to_thread(nccl_ras.report, self.environment)
-        )
+        ranks, ras = await asyncio.gather(self.eyes.take_snapshots(), asyncio.to_thread(nccl_report, self.environment))
         return self._payload(ranks=ranks, findings=list(self.findings.last), ras=ras)
 
     def _payload(self, **parts: Any) -> dict[str, Any]:

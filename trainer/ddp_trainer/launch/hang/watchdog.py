@@ -164,24 +164,26 @@ class HangGuard:
         watches = self._watches or self._leaving
         for watch in watches.values():
             watch.pace.is_closed = True
-        return max((self._step_of(watches.get(each), now) for each in local_ranks), default=0.0)
+        return max((self._step_of(watches.get(local_rank), now) for local_rank in local_ranks), default=0.0)
 
     def unresponsive_ranks(self, local_ranks: AbstractSet[int]) -> frozenset[int]:
         """Return those of these local ranks that a signal has stopped, or that hold the GIL for longer than their
         limit.
         """
         now = time.monotonic()
-        looks = [watch.observe(now) for watch in (self._watches or self._leaving).values()]
-        return frozenset(look.local_rank for look in looks if look.local_rank in local_ranks and _is_unresponsive(look))
+        statuses = [watch.observe(now) for watch in (self._watches or self._leaving).values()]
+        return frozenset(
+            status.local_rank for status in statuses if status.local_rank in local_ranks and _is_unresponsive(status)
+        )
 
     def _step_of(self, watch: RankWatch | None, now: float) -> float:
         if watch is None:
             return FIRST_STEP_SECONDS
-        look = watch.observe(now)
-        if look.state in {RankState.STOPPED, RankState.TRACED}:
+        status = watch.observe(now)
+        if status.state in {RankState.STOPPED, RankState.TRACED}:
             return 0.0
-        longest = watch.pace.longest_step(look.section)
-        if longest is None and look.section not in PATIENT:
+        longest = watch.pace.longest_step(status.section)
+        if longest is None and status.section not in PATIENT:
             longest = self._longest.get(watch.pid)
         return FIRST_STEP_SECONDS if longest is None else STEP_FACTOR * longest
 
@@ -230,14 +232,14 @@ class HangGuard:
 
     def _check_ranks(self) -> None:
         now = time.monotonic()
-        looks = [watch.observe(now) for watch in self._watches.values()]
-        self._record(looks)
+        statuses = [watch.observe(now) for watch in self._watches.values()]
+        self._record(statuses)
         if now > self._find_launchers_at:
             self._find_launchers_at = math.inf
             self._report_launchers()
-        overdue = [look for look in looks if is_long(look)]
+        overdue = [status for status in statuses if is_long(status)]
         if overdue and now >= self._alarm_at:
-            longest = max(look.seconds for look in overdue)
+            longest = max(status.seconds for status in overdue)
             self._alarm_at = now + min(LONGEST_ALARM_PAUSE, max(self.policy.poll_interval_seconds, longest / 8))
             self.send(messages.SuspectHang(generation=self._generation))
         self._reschedule()
@@ -252,7 +254,7 @@ class HangGuard:
                 )
                 return
 
-    def _record(self, looks: list[RankStatus]) -> None:
+    def _record(self, statuses: list[RankStatus]) -> None:
         """Record for how long no local rank has made progress, until the first progress after the store's report."""
         if self._waits_for is None:
             return
@@ -260,7 +262,7 @@ class HangGuard:
         if any(watch.moved_at > told_at for watch in self._watches.values()):
             self._go_on()
         else:
-            self.stalled(min((look.seconds for look in looks), default=0.0), rank)
+            self.stalled(min((status.seconds for status in statuses), default=0.0), rank)
 
     def _go_on(self) -> None:
         if self._waits_for is not None:
@@ -271,10 +273,10 @@ class HangGuard:
         """Collect the state of each worker and send it to the store."""
         generation = self._generation
         watches = tuple(self._watches.values())
-        records = asyncio.gather(*(asyncio.to_thread(rank_snapshot.write_record, each) for each in watches))
-        looks = await rank_snapshot.collect_snapshots(watches)
+        records = asyncio.gather(*(asyncio.to_thread(rank_snapshot.write_record, watch) for watch in watches))
+        statuses = await rank_snapshot.collect_snapshots(watches)
         await records
-        self.send(messages.RankStates(generation=generation, ranks=tuple(looks)))
+        self.send(messages.RankStates(generation=generation, ranks=tuple(statuses)))
 
     # ------------------------------------------------------------------ reaction
 
@@ -311,16 +313,16 @@ class HangGuard:
 
     async def _stack(self, watch: RankWatch, *, by_signal: bool) -> str:
         """Return the stack of a rank from the best available source, and append it to its file."""
-        look = watch.observe_with_response(time.monotonic())
+        status = watch.observe_with_response(time.monotonic())
         file = watch.folder / "stacks.txt"
-        if look.stage:
-            look = await watch.observe_from_signal(time.monotonic())
+        if status.stage:
+            status = await watch.observe_from_signal(time.monotonic())
             with contextlib.suppress(OSError), file.open("a") as out:
-                out.write(look.stack)
-        if look.state is RankState.ALIVE and look.stack:
-            return clean_text(look.stack)
+                out.write(status.stack)
+        if status.state is RankState.ALIVE and status.stack:
+            return clean_text(status.stack)
         before = file.stat().st_size if file.exists() else 0
-        if by_signal and look.state is RankState.DEAF and (number := watch.stack_dump_signal()):
+        if by_signal and status.state is RankState.DEAF and (number := watch.stack_dump_signal()):
             with contextlib.suppress(ProcessLookupError):
                 os.kill(watch.pid, number)
             await asyncio.sleep(DUMP_SECONDS)
@@ -332,5 +334,5 @@ class HangGuard:
         return clean_text(text[-MOST_STACK_CHARACTERS:])
 
 
-def _is_unresponsive(look: RankStatus) -> bool:
-    return look.state is RankState.STOPPED or (look.state is RankState.DEAF and look.has_exceeded_limit(1.0))
+def _is_unresponsive(status: RankStatus) -> bool:
+    return status.state is RankState.STOPPED or (status.state is RankState.DEAF and status.has_exceeded_limit(1.0))

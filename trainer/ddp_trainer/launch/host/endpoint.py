@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from functools import partial
 
 from ddp_trainer.common.constants import Env, Port
-from ddp_trainer.launch.protocol.errors import LaunchError
+from ddp_trainer.launch.protocol.console import LaunchError
 from ddp_trainer.net.addresses import is_address, is_local_address, split_endpoint
 from ddp_trainer.net.asyncio_utils import run_in_daemon_thread
 
@@ -51,8 +51,8 @@ def pod_address(environ: Mapping[str, str]) -> str:
     """
     text = environ.get(Env.POD_IP, "")
     if text and not is_address(text):
-        told = f"{Env.POD_IP}={text!r} is not an address"
-        raise LaunchError(f"{told}; set it to one of this machine, or leave it unset.")
+        problem = f"{Env.POD_IP}={text!r} is not an address"
+        raise LaunchError(f"{problem}; set it to one of this machine, or leave it unset.")
     return text
 
 

@@ -17,7 +17,7 @@ from typing import Final
 
 from ddp_trainer.common.constants import Env
 from ddp_trainer.launch.protocol import exit_codes
-from ddp_trainer.launch.protocol.errors import LaunchError
+from ddp_trainer.launch.protocol.console import LaunchError
 from ddp_trainer.launch.protocol.generation import Assignment
 from ddp_trainer.process.gpu_devices import DEVICES, MIG_PREFIX, VISIBLE, has_mig_slices, list_gpu_uuids
 
@@ -152,9 +152,9 @@ def common_environment(base: Mapping[str, str], launch: Launch) -> dict[str, str
     defaults = {str(Env.SHARE_STORE_OFF): "1", HUGE_PAGES: "1"}
     if launch.local_world_size > 1:
         defaults["OMP_NUM_THREADS"] = "1"  # else every worker starts a thread per core; torchrun does the same
-    told = {str(Env.NODES): launch.nodes, str(Env.ON_HANG): launch.on_hang, _SIGNALS: launch.signals}
+    shared = {str(Env.NODES): launch.nodes, str(Env.ON_HANG): launch.on_hang, _SIGNALS: launch.signals}
     inherited = {name: value for name, value in base.items() if not name.startswith("PET_")}
-    return {**defaults, **inherited, **{name: value for name, value in told.items() if value}}
+    return {**defaults, **inherited, **{name: value for name, value in shared.items() if value}}
 
 
 def with_local_rank(arguments: tuple[str, ...], local_rank: int) -> list[str]:
@@ -166,7 +166,7 @@ def _one_gpu(base: Mapping[str, str], launch: Launch, place: int) -> dict[str, s
     visible = base.get(VISIBLE)
     if visible is None and not launch.slices:
         return {"LOCAL_RANK": "0", VISIBLE: str(place)}
-    devices = launch.slices if visible is None else [each.strip() for each in visible.split(",") if each.strip()]
+    devices = launch.slices if visible is None else [device.strip() for device in visible.split(",") if device.strip()]
     if place >= len(devices):
         has = f"{VISIBLE}={visible} has" if visible is not None else "the MIG slices of this node are"
         raise LaunchError(

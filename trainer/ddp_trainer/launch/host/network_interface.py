@@ -41,19 +41,19 @@ def select_interface(environ: Mapping[str, str], generation: Assignment) -> Inte
     """
     unset = [name for name in (*EXACT, NCCL) if not environ.get(name)]
     known = generation.peer_addresses or (generation.master_address,)
-    target = next((each for each in known if is_address(each) and not is_loopback(each)), "")
+    target = next((address for address in known if is_address(address) and not is_loopback(address)), "")
     if generation.node_count == 1 or EXACT[0] not in unset or not target:
         return InterfaceSettings()
     source = route_from(target)
     if not source:
         return InterfaceSettings(message=_left_unset(f"this machine has no route to {target}"))
     found = _list_interfaces()
-    name = next((each.name for each in found if source in each.addresses), "")
+    name = next((interface.name for interface in found if source in interface.addresses), "")
     if not name:
         return InterfaceSettings(message=_left_unset(f"no interface has {source}, the address on the way to {target}"))
-    chosen: dict[str, str] = dict.fromkeys((each for each in EXACT if each in unset), name)
+    chosen: dict[str, str] = dict.fromkeys((variable for variable in EXACT if variable in unset), name)
     # NCCL may use several outward interfaces together. If there is only one, every other interface is wrong.
-    if NCCL in unset and [each.name for each in found if _is_routable(each)] == [name]:
+    if NCCL in unset and [interface.name for interface in found if _is_routable(interface)] == [name]:
         chosen[NCCL] = f"={name}"
     return InterfaceSettings(chosen)
 
@@ -61,7 +61,11 @@ def select_interface(environ: Mapping[str, str], generation: Assignment) -> Inte
 def interface_to(address: str) -> str | None:
     """Return the interface on the route to ``address``; None for a name, a loopback, or an address without a route."""
     source = "" if not is_address(address) or is_loopback(address) else route_from(address)
-    return next((each.name for each in _list_interfaces() if source in each.addresses), None) if source else None
+    return (
+        next((interface.name for interface in _list_interfaces() if source in interface.addresses), None)
+        if source
+        else None
+    )
 
 
 def _list_interfaces() -> Sequence[Interface]:
@@ -72,7 +76,7 @@ def _list_interfaces() -> Sequence[Interface]:
 
 
 def _is_routable(interface: Interface) -> bool:
-    is_global = any(not each.startswith("169.254.") and "%" not in each for each in interface.addresses)
+    is_global = any(not address.startswith("169.254.") and "%" not in address for address in interface.addresses)
     is_inner = interface.is_loopback or interface.name.startswith(_INNER)
     return interface.is_up and is_global and not is_inner
 

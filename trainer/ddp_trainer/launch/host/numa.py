@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
-from ddp_trainer.launch.protocol.errors import LaunchError
+from ddp_trainer.launch.protocol.console import LaunchError
 
 Cpus = frozenset[int]
 
@@ -161,10 +161,10 @@ def numbers(text: str) -> Cpus:
 def _numa_peers(machine: Machine, gpu: str) -> list[str]:
     """Return all visible GPUs of the same NUMA node."""
     node = machine.node_of(gpu)
-    return [each for each in machine.gpus if machine.node_of(each) == node]
+    return [peer for peer in machine.gpus if machine.node_of(peer) == node]
 
 
 def _grouped(cpus: Collection[int], key: Callable[[int], int]) -> list[Cpus]:
     """Group processors by key, in the order of the keys."""
     keys = {cpu: key(cpu) for cpu in cpus}
-    return [frozenset(cpu for cpu in cpus if keys[cpu] == each) for each in sorted(set(keys.values()))]
+    return [frozenset(cpu for cpu in cpus if keys[cpu] == group) for group in sorted(set(keys.values()))]

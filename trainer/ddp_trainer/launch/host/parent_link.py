@@ -131,8 +131,8 @@ class ParentLink:
         if not (text := environ.pop(Env.PARENT_LINK, "")):
             return None
         descriptor, pid, control = map(int, text.split(","))
-        for each in (descriptor, control):
-            os.set_inheritable(each, False)
+        for number in (descriptor, control):
+            os.set_inheritable(number, False)
         return cls(descriptor, (pid, control))
 
 
@@ -140,25 +140,25 @@ class ParentSocket:
     """Parent's end of the connection, for one launcher and those that fork servers start after it."""
 
     def __init__(self) -> None:
-        self._ours, self._theirs = socket.socketpair()
+        self._parent_end, self._launcher_end = socket.socketpair()
 
     def close(self) -> None:
         """Close both ends, before the next launcher gets another connection."""
-        self._ours.close()
-        self._theirs.close()
+        self._parent_end.close()
+        self._launcher_end.close()
 
     def become_link(self) -> ParentLink:
         """Return the launcher's end, in the process of the launcher."""
-        self._ours.close()
-        return ParentLink(self._theirs.detach())
+        self._parent_end.close()
+        return ParentLink(self._launcher_end.detach())
 
     def fork_server(self) -> int:
         """Return the process id of the child that is a ready fork server; 0 for none."""
         pid = 0
-        self._ours.setblocking(False)
+        self._parent_end.setblocking(False)
         with contextlib.suppress(OSError):
-            while told := self._ours.recv(_NUMBER.size):
-                (pid,) = _NUMBER.unpack(told)
+            while packed := self._parent_end.recv(_NUMBER.size):
+                (pid,) = _NUMBER.unpack(packed)
         return pid if pid in children_of(os.getpid()) else 0
 
     def start_launcher(self) -> int:
@@ -175,10 +175,10 @@ class ParentSocket:
                 "cwd": str(Path.cwd()),
             }
             body = json.dumps(request).encode()
-            self._ours.settimeout(_REPLY_SECONDS)
-            socket.send_fds(self._ours, [_NUMBER.pack(len(body))], [0, 1, 2])
-            self._ours.sendall(body)
-            (pid,) = _NUMBER.unpack(self._ours.recv(_NUMBER.size, socket.MSG_WAITALL))
+            self._parent_end.settimeout(_REPLY_SECONDS)
+            socket.send_fds(self._parent_end, [_NUMBER.pack(len(body))], [0, 1, 2])
+            self._parent_end.sendall(body)
+            (pid,) = _NUMBER.unpack(self._parent_end.recv(_NUMBER.size, socket.MSG_WAITALL))
         except (OSError, struct.error):
             return 0
         return int(pid)

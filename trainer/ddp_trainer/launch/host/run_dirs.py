@@ -20,7 +20,7 @@ from pathlib import Path
 from typing import Final
 
 from ddp_trainer.common.constants import Env, File
-from ddp_trainer.launch.protocol.errors import LaunchError
+from ddp_trainer.launch.protocol.console import LaunchError
 
 PREFIX: Final = "ddp_launch_"
 LOCK: Final = "launcher.lock"
@@ -35,7 +35,7 @@ class DirectoryLocked(OSError):
 
 @contextmanager
 def prepare_run_dirs(
-    arguments: argparse.Namespace, environ: Mapping[str, str], processes: int, say: Callable[[str], None]
+    arguments: argparse.Namespace, environ: Mapping[str, str], processes: int, report: Callable[[str], None]
 ) -> Iterator[tuple[Path, Path]]:
     """Yield the folder for logs and error files, and the folder for boards.
 
@@ -45,24 +45,24 @@ def prepare_run_dirs(
         arguments: Arguments of the launcher.
         environ: Environment of the launcher.
         processes: Number of workers for whose boards the folder needs space.
-        say: Receives a sentence if another folder than the configured one is used.
+        report: Receives a sentence if another folder than the configured one is used.
 
     Raises:
         LaunchError: If a folder for logs cannot be used.
     """
     run_dir = environ.get(Env.RUN_DIR, "")
-    asked = environ.get(Env.METRICS_DIR)
+    requested = environ.get(Env.METRICS_DIR)
     with ExitStack() as stack:
         try:
             log_dir = _of_run(arguments) if arguments.log_dir else None
             base = Path(run_dir) if run_dir else log_dir
-            if base is None or not (run_dir or asked):
+            if base is None or not (run_dir or requested):
                 base = _scratch(arguments, stack, base)
             log_dir = log_dir or base / File.ATTEMPTS
             log_dir.mkdir(parents=True, exist_ok=True)
-            tell = say if asked or run_dir else lambda _: None
+            warn = report if requested or run_dir else lambda _: None
             room = ROOM_BYTES * (1 + processes)
-            board_dir = _prepare_board_dir(Path(asked or base / File.METRICS), room, tell, stack)
+            board_dir = _prepare_board_dir(Path(requested or base / File.METRICS), room, warn, stack)
         except OSError as error:
             where = f"folder {error.filename}" if error.filename else "folder"
             raise LaunchError(f"The log {where} cannot be used: {error.strerror}.") from error
@@ -76,7 +76,7 @@ def _scratch(arguments: argparse.Namespace, stack: ExitStack, log_dir: Path | No
     """
     keeps_logs = log_dir is None and (arguments.tee != "0" or arguments.redirects != "0")
     try:
-        return _temporary(stack, stays=keeps_logs)
+        return _temporary(stack, is_kept=keeps_logs)
     except OSError:
         if log_dir is None:
             raise
@@ -89,16 +89,16 @@ def _of_run(arguments: argparse.Namespace) -> Path:
     return Path(tempfile.mkdtemp(prefix=f"{arguments.rdzv_id}_", dir=arguments.log_dir))
 
 
-def _temporary(stack: ExitStack, *, stays: bool = False) -> Path:
+def _temporary(stack: ExitStack, *, is_kept: bool = False) -> Path:
     """Create a private temporary folder. Raises OSError."""
     folder = Path(tempfile.mkdtemp(prefix=PREFIX))
-    if not stays:
+    if not is_kept:
         stack.callback(shutil.rmtree, folder, ignore_errors=True)
     return folder
 
 
-def _prepare_board_dir(wanted: Path, room_bytes: int, say: Callable[[str], None], stack: ExitStack) -> Path:
-    """Return ``wanted``, or a temporary folder if it cannot be used. The reason goes to ``say``."""
+def _prepare_board_dir(wanted: Path, room_bytes: int, report: Callable[[str], None], stack: ExitStack) -> Path:
+    """Return ``wanted``, or a temporary folder if it cannot be used. The reason goes to ``report``."""
     try:
         _take(wanted, room_bytes, stack)
     except OSError as trouble:
@@ -107,7 +107,7 @@ def _prepare_board_dir(wanted: Path, room_bytes: int, say: Callable[[str], None]
             other = _temporary(stack)
         except OSError:  # no folder is writable: writers report it, and training continues
             return wanted
-        say(f"{why}, so this launcher has its own in {other}, and training continues: {way_out}.")
+        report(f"{why}, so this launcher has its own in {other}, and training continues: {way_out}.")
         return other
     return wanted
 

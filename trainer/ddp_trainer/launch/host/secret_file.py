@@ -1,13 +1,20 @@
-"""Loading of the run's secret for the launcher and the store.
+"""Secret of a run: loading it for the launcher and the store, and deriving it from the key of a namespace.
 
-The entry points are :func:`optional_secret` and :func:`required_secret`.
+``python -m ddp_trainer secret --key FILE --secret-file FILE`` derives and writes the secret of the run ``$DDP_RUN_ID``,
+in an init container of each pod.
 """
 
 from __future__ import annotations
 
-from ddp_trainer.common.constants import Env
-from ddp_trainer.launch.protocol.console import log_line
-from ddp_trainer.launch.protocol.errors import LaunchError
+import argparse
+import hmac
+import os
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+
+from ddp_trainer.common.constants import Env, Exit
+from ddp_trainer.launch.protocol.console import LaunchError, log_line
 from ddp_trainer.net.run_secret import HOW_TO_MAKE, BadSecret, RunSecret, read_run_secret
 
 
@@ -33,3 +40,31 @@ def required_secret(path: str, run_id: str) -> RunSecret:
             f"have: your private key ({Env.SECRET_FILE}=~/.ssh/id_ed25519), or {HOW_TO_MAKE}."
         )
     return secret
+
+
+def derived_secret(key: bytes, run_id: str) -> str:
+    """Return the content of the file of a run's secret, as ``RUN_ID:SECRET``."""
+    return f"{run_id}:{hmac.digest(key, run_id.encode(), 'sha256').hex()}"
+
+
+def parser() -> argparse.ArgumentParser:
+    """Return the parser of the command line."""
+    made = argparse.ArgumentParser("ddp_trainer secret", description=f"Derive the secret of the run ${Env.RUN_ID}.")
+    made.add_argument("--key", type=Path, required=True, metavar="FILE", help="file with the key of the namespace")
+    made.add_argument("--secret-file", type=Path, required=True, metavar="FILE", help="file to write")
+    return made
+
+
+def main(argv: Sequence[str]) -> int:
+    """Write the secret of the run, and return an exit code."""
+    arguments = parser().parse_args([*argv])
+    file = arguments.secret_file
+    try:
+        text = derived_secret(arguments.key.read_bytes(), os.environ[Env.RUN_ID])
+        file.unlink(missing_ok=True)  # of an attempt before
+        file.write_text(text)
+        file.chmod(0o440)
+    except (KeyError, OSError) as error:
+        print(f"ddp_trainer secret: the secret of the run cannot be derived: {error}", file=sys.stderr)
+        return Exit.USAGE
+    return Exit.SUCCESS

@@ -156,8 +156,8 @@ def keep_channel() -> None:
     number = os.environ.get(CHANNEL, "")
     if number.isdecimal():
         try:
-            kept = os.dup(int(number))
-            channel = kept, os.fstat(kept).st_ino
+            duplicate = os.dup(int(number))
+            channel = duplicate, os.fstat(duplicate).st_ino
         except OSError:
             channel = None
 

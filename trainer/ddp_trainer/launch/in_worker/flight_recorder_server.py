@@ -126,12 +126,12 @@ def suppress_server_warnings(begin: Any) -> Any:
 def pass_on(reader: int, stderr: int) -> None:
     """Print the lines that do not come from torch's server."""
     os.set_blocking(reader, False)  # a process that was forked meanwhile may hold the other end
-    said = b""
+    output = b""
     try:
         while part := os.read(reader, 1 << 16):
-            said += part
+            output += part
     except BlockingIOError:
         pass
-    rest = b"".join(line for line in said.splitlines(keepends=True) if not any(own in line for own in OWN_LINES))
+    rest = b"".join(line for line in output.splitlines(keepends=True) if not any(own in line for own in OWN_LINES))
     if rest:
         os.write(stderr, rest)

@@ -266,15 +266,15 @@ def start_agent(parent: socket.socket, bootstrap) -> tuple[int, socket.socket] |
         try:
             begin_session(request["parent"], bootstrap)
             agent = os.getpid()
-            ours, theirs = socket.socketpair()
+            agent_end, server_end = socket.socketpair()
             fork_server = os.fork()
             if not fork_server:
                 os.setsid()
-                for descriptor in (*descriptors, ours.detach()):
+                for descriptor in (*descriptors, agent_end.detach()):
                     os.close(descriptor)
-                return agent, theirs
-            ours.set_inheritable(True)
-            link = f"{parent.fileno()},{fork_server},{ours.fileno()}"
+                return agent, server_end
+            agent_end.set_inheritable(True)
+            link = f"{parent.fileno()},{fork_server},{agent_end.fileno()}"
             execute(request, descriptors, {**request["environment"], PARENT_LINK: link})
         except Exception:  # noqa: BLE001 - an exit code would be one of the agent, and end the parent
             os.kill(os.getpid(), signal.SIGKILL)

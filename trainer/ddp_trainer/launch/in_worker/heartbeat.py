@@ -48,8 +48,8 @@ def answer_from_start(path: str) -> None:
     """Let the launcher see where this worker is before it has a process group, by a signal that costs it nothing."""
     global stacks  # noqa: PLW0603 - a signal handler needs a file that stays open
     try:
-        pulse = load(PAGE)
-        stacks = write_stacks_on_signal(pulse, pulse.open_page(path), path + pulse.STACKS_BEFORE)
+        page = load(PAGE)
+        stacks = write_stacks_on_signal(page, page.open_page(path), path + page.STACKS_BEFORE)
     except Exception:  # noqa: BLE001, S110 - the script is what counts
         pass
 
@@ -82,12 +82,12 @@ def track_default_group(c10d: Any) -> Heartbeat | None:
             beat.go_on()
 
     c10d._update_default_pg = update  # noqa: SLF001 - the guard is above
-    meet = getattr(c10d, "rendezvous", None)
-    if meet is not None:
+    original_rendezvous = getattr(c10d, "rendezvous", None)
+    if original_rendezvous is not None:
 
         def rendezvous(url: Any, rank: int = -1, world_size: int = -1, **more: Any) -> Any:
             beat.begin_meeting(world_size)
-            return meet(url, rank, world_size, **more)
+            return original_rendezvous(url, rank, world_size, **more)
 
         c10d.rendezvous = rendezvous
     return beat
@@ -106,12 +106,12 @@ class Heartbeat:
         self._stacks: Any = None
         self._learn_at = 0.0
         self._modules = 0
-        self._pulse = load(PAGE)
+        self._page = load(PAGE)
 
     def mark_import(self) -> None:
         """Mark that this worker can make process groups."""
         try:  # noqa: SIM105 - contextlib would cost a worker a millisecond
-            self._pulse.open_page(self._path)[self._pulse.HAS_DISTRIBUTED] = 1.0
+            self._page.open_page(self._path)[self._page.HAS_DISTRIBUTED] = 1.0
         except Exception:  # noqa: BLE001, S110 - training does not fail because it is watched
             pass
 
@@ -121,21 +121,21 @@ class Heartbeat:
 
         try:
             if os.getpid() == self._owner:
-                cells = self._pulse.open_page(self._path) if self._cells is None else self._cells
-                cells[self._pulse.WANTED] = float(world_size if world_size > 0 else os.environ.get("WORLD_SIZE", "0"))
-                cells[self._pulse.MEETING] = time.monotonic()
+                cells = self._page.open_page(self._path) if self._cells is None else self._cells
+                cells[self._page.WANTED] = float(world_size if world_size > 0 else os.environ.get("WORLD_SIZE", "0"))
+                cells[self._page.MEETING] = time.monotonic()
         except Exception:  # noqa: BLE001, S110 - training does not fail because it is watched
             pass
 
     def _end_meeting(self) -> None:
-        cells = self._pulse.open_page(self._path) if self._cells is None else self._cells
-        cells[self._pulse.MEETING] = 0.0
-        cells[self._pulse.HAS_MET] = max(cells[self._pulse.HAS_MET], float(self._group_size()))
+        cells = self._page.open_page(self._path) if self._cells is None else self._cells
+        cells[self._page.MEETING] = 0.0
+        cells[self._page.HAS_MET] = max(cells[self._page.HAS_MET], float(self._group_size()))
 
     def pause(self) -> None:
         """Mark that there is no default group, and so no wait for peers."""
         if self._cells is not None:
-            self._cells[self._pulse.HAS_GROUP] = 0.0
+            self._cells[self._page.HAS_GROUP] = 0.0
 
     def go_on(self) -> None:
         """Start the heartbeat for a new default group of more than one rank."""
@@ -156,19 +156,19 @@ class Heartbeat:
             import atexit  # noqa: PLC0415 - a script without a group needs none of these
             import threading  # noqa: PLC0415
 
-            self._cells = self._pulse.open_page(self._path)
+            self._cells = self._page.open_page(self._path)
             self._find_folder()
             self._end = threading.Event()
             self._thread = threading.Thread(target=self._run, name="ddp-beat", daemon=True)
             # A thread that Python freezes inside torch at shutdown would abort the process.
             atexit.register(self.stop)
             self._write_heartbeat()
-            self._learn_at = self._cells[self._pulse.BEAT] + LEARN_SECONDS
+            self._learn_at = self._cells[self._page.BEAT] + LEARN_SECONDS
             self._thread.start()
         else:
             self._find_folder()
             self._write_heartbeat()
-        self._cells[self._pulse.HAS_GROUP] = 1.0
+        self._cells[self._page.HAS_GROUP] = 1.0
 
     def stop(self) -> None:
         """End the heartbeat and its thread."""
@@ -185,7 +185,7 @@ class Heartbeat:
             before, self._stacks = (
                 self._stacks,
                 write_stacks_on_signal(
-                    self._pulse,
+                    self._page,
                     self._cells,
                     os.path.join(folder, "stacks.txt"),  # noqa: PTH118
                 ),
@@ -194,17 +194,17 @@ class Heartbeat:
                 before.close()
 
     def _run(self) -> None:
-        pulse, cells = self._pulse, self._cells
+        page, cells = self._page, self._cells
         self._serve()
-        while not self._end.wait(pulse.BEAT_SECONDS):
-            if cells[pulse.HAS_GROUP]:
+        while not self._end.wait(page.BEAT_SECONDS):
+            if cells[page.HAS_GROUP]:
                 self._write_heartbeat()
                 if self._learn_at:
-                    self._learn_imports(cells[pulse.BEAT])
-            asked = cells[pulse.ASKED]
-            if asked != cells[pulse.ANSWERED]:
+                    self._learn_imports(cells[page.BEAT])
+            request = cells[page.ASKED]
+            if request != cells[page.ANSWERED]:
                 self._dump_stacks()
-                cells[pulse.ANSWERED] = asked
+                cells[page.ANSWERED] = request
 
     def _learn_imports(self, now: float) -> None:
         """Write the list of imports once no module was imported for some time."""
@@ -213,7 +213,7 @@ class Heartbeat:
             self._modules, self._learn_at = count, now + LEARN_SECONDS
         elif now > self._learn_at:
             self._learn_at = 0.0
-            write_imports(self._path + self._pulse.IMPORTS)
+            write_imports(self._path + self._page.IMPORTS)
 
     def _serve(self) -> None:
         """Start torch's flight recorder server, which answers even if this thread cannot run."""
@@ -226,15 +226,15 @@ class Heartbeat:
         """Write the numbers of collectives and a heartbeat."""
         import time  # noqa: PLC0415
 
-        pulse, cells = self._pulse, self._cells
+        page, cells = self._page, self._cells
         try:
             world = self._c10d._world  # noqa: SLF001
             numbers = {group: group._get_sequence_number_for_group() for group in list(world.pg_map)}  # noqa: SLF001
-            cells[pulse.SEQUENCE] = float(numbers.get(world.default_pg, -1))
-            cells[pulse.TOTAL] = float(sum(numbers.values()))
+            cells[page.SEQUENCE] = float(numbers.get(world.default_pg, -1))
+            cells[page.TOTAL] = float(sum(numbers.values()))
         except Exception:  # noqa: BLE001 - a backend that does not count, or another torch API
-            cells[pulse.SEQUENCE] = -1.0
-        cells[pulse.BEAT] = time.monotonic()
+            cells[page.SEQUENCE] = -1.0
+        cells[page.BEAT] = time.monotonic()
 
     def _dump_stacks(self) -> None:
         """Write the stack of every thread and the last collectives."""
@@ -261,7 +261,7 @@ def answer_folder() -> str:
     return os.path.dirname(os.environ.get("TORCHELASTIC_ERROR_FILE", "")) or os.devnull  # noqa: PTH120
 
 
-def write_stacks_on_signal(pulse: Any, cells: Any, path: str) -> Any:
+def write_stacks_on_signal(page: Any, cells: Any, path: str) -> Any:
     """Have the stack signal write all stacks, unless the script uses this signal. The handler is in C and needs no GIL.
 
     Returns:
@@ -278,7 +278,7 @@ def write_stacks_on_signal(pulse: Any, cells: Any, path: str) -> Any:
         faulthandler.register(number, file, all_threads=True, chain=False)
     except (OSError, ValueError, RuntimeError):
         return None
-    cells[pulse.SIGNAL] = float(number)
+    cells[page.SIGNAL] = float(number)
     return file
 
 
@@ -362,9 +362,9 @@ def collectives() -> list[list[object]]:
     known: set[object] = set()
     for dump in ("_dump_nccl_trace_json", "_dump_fr_trace_json"):
         more = recorded_by(dump)
-        found += [(when, told) for when, told in more if told[0] not in known]
-        known |= {told[0] for _, told in more}
-    return [told for _, told in sorted(found, key=lambda each: each[0])][-MOST_COLLECTIVES:]
+        found += [(when, record) for when, record in more if record[0] not in known]
+        known |= {record[0] for _, record in more}
+    return [record for _, record in sorted(found, key=lambda entry: entry[0])][-MOST_COLLECTIVES:]
 
 
 def recorded_by(dump: str) -> list[tuple[int, list[object]]]:
@@ -376,12 +376,12 @@ def recorded_by(dump: str) -> list[tuple[int, list[object]]]:
     """
     import json  # noqa: PLC0415
 
-    ask = getattr(sys.modules.get("torch._C._distributed_c10d"), dump, None)
+    dump_trace = getattr(sys.modules.get("torch._C._distributed_c10d"), dump, None)
     found = []
-    for entry in json.loads(ask(True, False)).get("entries", ()) if ask else ():
+    for entry in json.loads(dump_trace(True, False)).get("entries", ()) if dump_trace else ():
         if not entry.get("is_p2p"):
             name = str(entry["profiling_name"]).rpartition(":")[2]
             number, group = int(entry["collective_seq_id"]), str(entry["process_group"][0])
-            told = [group, number, name, entry["input_sizes"], bool(entry["retired"])]
-            found.append((int(entry.get("time_created_ns", 0)), told))
+            record = [group, number, name, entry["input_sizes"], bool(entry["retired"])]
+            found.append((int(entry.get("time_created_ns", 0)), record))
     return found

@@ -80,19 +80,19 @@ def worker_of(local_rank: int, environ: dict[str, str]) -> Worker:
     """
     same = {name: environ.get(name, "") for name in (Env.RUN_ID, Env.POD_NAME)}
     found = []
-    for each in PROC.iterdir():
+    for process in PROC.iterdir():
         with contextlib.suppress(OSError):
-            if each.name.isdigit():
-                told = _variables(each / "environ")
-                is_ours = all(told.get(name, "") == value for name, value in same.items())
-                parent = parent_of(int(each.name))
-                if is_ours and parent is not None and (pulse := _heartbeat_page(each, local_rank)):
-                    found.append((int(each.name), parent, pulse))
+            if process.name.isdigit():
+                variables = _variables(process / "environ")
+                is_ours = all(variables.get(name, "") == value for name, value in same.items())
+                parent = parent_of(int(process.name))
+                if is_ours and parent is not None and (page := _heartbeat_page(process, local_rank)):
+                    found.append((int(process.name), parent, page))
     numbers = {pid for pid, _, _ in found}
     # Child processes of a worker, such as data loaders, inherit its descriptors.
-    for pid, parent, pulse in sorted(found):
+    for pid, parent, page in sorted(found):
         if parent not in numbers:
-            return Worker(pid, pulse)
+            return Worker(pid, page)
     raise NoTrace(f"No worker with local rank {local_rank} runs in this pod under ddp-launch.")
 
 
@@ -102,12 +102,12 @@ def _heartbeat_page(process: Path, local_rank: int) -> str:
     The environment in ``/proc`` does not have it: that of a forked worker is the fork server's.
     """
     suffix = f"/rank-{local_rank}.pulse{STACKS_BEFORE}"
-    paths = (str(each.readlink()) for each in (process / "fd").iterdir())
+    paths = (str(descriptor.readlink()) for descriptor in (process / "fd").iterdir())
     return next((path.removesuffix(STACKS_BEFORE) for path in paths if path.endswith(suffix)), "")
 
 
 def _variables(path: Path) -> dict[str, str]:
-    pairs = (os.fsdecode(each).partition("=") for each in path.read_bytes().split(b"\0") if each)
+    pairs = (os.fsdecode(variable).partition("=") for variable in path.read_bytes().split(b"\0") if variable)
     return {name: value for name, _, value in pairs}
 
 
@@ -138,8 +138,8 @@ def trace(worker: Worker, steps: int, seconds: float, folder: Path) -> Path:
     Raises:
         NoTrace: The worker refused, exited, took too long, or its trace is too large.
     """
-    number, asked = worker.signal(), Path(worker.pulse + ASKED)
-    asked.write_text(json.dumps({"folder": str(folder), "steps": steps}))
+    number, request = worker.signal(), Path(worker.pulse + ASKED)
+    request.write_text(json.dumps({"folder": str(folder), "steps": steps}))
     deadline = time.monotonic() + seconds
     try:
         os.kill(worker.pid, number)
@@ -153,7 +153,7 @@ def trace(worker: Worker, steps: int, seconds: float, folder: Path) -> Path:
     except ProcessLookupError:
         raise NoTrace("The rank has ended meanwhile.") from None
     finally:
-        asked.unlink(missing_ok=True)
+        request.unlink(missing_ok=True)
     raise NoTrace(
         f"Within {seconds:g} s the rank has not ended {steps + 1} steps of an optimizer of torch's.", Profile.LATE
     )

@@ -9,6 +9,7 @@ import contextlib
 import os
 from typing import Final
 
+from ddp_trainer.common.constants import Exit
 from ddp_trainer.common.safe_text import clean_text
 
 STDERR: Final = 2
@@ -22,3 +23,11 @@ def log_line(sentence: str) -> None:
     """
     with contextlib.suppress(OSError):
         os.write(STDERR, f"ddp-launch: {clean_text(sentence)}\n".encode())
+
+
+class LaunchError(Exception):
+    """Invalid flag, script or port."""
+
+    def __init__(self, message: str, *, exit_code: int = Exit.USAGE) -> None:
+        super().__init__(message)
+        self.exit_code = int(exit_code)

@@ -89,7 +89,7 @@ class Failure:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Identity:
-    """Program of a node, which identifies its job. See :mod:`ddp_trainer.launch.protocol.job_identity`."""
+    """Program of a node, which identifies its job. See :mod:`ddp_trainer.launch.protocol.messages`."""
 
     program: fields.Name
     """Name of the file or of the module."""
@@ -338,13 +338,13 @@ class HangingRanks:
             local_world_size: Number of ranks of the node.
         """
         own = range(first_rank, first_rank + local_world_size)
-        kept = [place for place, rank in enumerate(self.ranks) if place < fields.MOST_NAMED or rank in own]
-        ranks = tuple(self.ranks[place] for place in kept)
+        places = [place for place, rank in enumerate(self.ranks) if place < fields.MOST_NAMED or rank in own]
+        ranks = tuple(self.ranks[place] for place in places)
         return HangingRanks(
             generation=self.generation,
             ranks=ranks,
             to_kill=tuple(rank for rank in self.to_kill if rank in ranks),
-            sentences=tuple(self.sentences[place] for place in kept) if ranks else self.sentences,
+            sentences=tuple(self.sentences[place] for place in places) if ranks else self.sentences,
             more=len(self.ranks) - len(ranks),
         )
 
@@ -409,3 +409,38 @@ def legacy_protocol_version(line: bytes) -> int:
         return 0
     version = data.get("version") if isinstance(data, dict) and data.get("is") == "hello" else None
     return version if type(version) is int and 0 < version < VERSION else 0
+
+
+def is_same_job(one: Identity | None, other: Identity | None) -> bool:
+    """Return whether two nodes of one role may belong to one job.
+
+    An unknown program (None) may belong to any job.
+
+    >>> is_same_job(Identity(program="train.py", path="/a/train.py", digest="1"), Identity(program="serve.py"))
+    False
+    """
+    if one is None or other is None:
+        return True
+    return one.program == other.program and (one.digest == other.digest or one.path == other.path)
+
+
+def in_use(run_id: str, owner: Node, owner_identity: Identity | None, own_identity: Identity | None) -> str:
+    """Return the message to a node of another job.
+
+    Args:
+        run_id: Run id that both jobs use.
+        owner: Node of the job that has the run.
+        owner_identity: Program of that job.
+        own_identity: Program of the refused node.
+    """
+    return (
+        f"The run {run_id!r} is in use by another job, which runs {_describe_program(owner_identity)} on {owner.name}, "
+        f"and this one runs {_describe_program(own_identity)}; give it its own --rdzv-id and --rdzv-endpoint, "
+        "or, where one job runs several programs, a --role for each."
+    )
+
+
+def _describe_program(identity: Identity | None) -> str:
+    if identity is None:
+        return "an unknown program"
+    return identity.path or f"the module {identity.program}"

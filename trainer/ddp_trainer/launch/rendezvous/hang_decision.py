@@ -76,9 +76,9 @@ class HangAnalyzer:
             return None
         looks = sorted((look for each in expected for look in self._looks[each][1]), key=lambda look: look.rank)
         named = [culprit for culprit in find_culprits(looks) if _is_reported(culprit, looks)]
-        declared = any(culprit.look.has_exceeded_limit(1.0) for culprit in named)
+        declared = any(culprit.status.has_exceeded_limit(1.0) for culprit in named)
         stuck = "" if named else all_waiting_message(looks)
-        ranks = tuple(culprit.look.rank for culprit in named)
+        ranks = tuple(culprit.status.rank for culprit in named)
         if (ranks, declared or bool(stuck)) == self._told:
             return None
         self._told = (ranks, declared or bool(stuck))
@@ -88,12 +88,12 @@ class HangAnalyzer:
             generation=generation,
             ranks=ranks,
             # A rank is killed only when one is past its limit.
-            to_kill=tuple(culprit.look.rank for culprit in named if culprit.may_be_killed) if declared else (),
+            to_kill=tuple(culprit.status.rank for culprit in named if culprit.may_be_killed) if declared else (),
             sentences=(stuck,) if stuck else tuple(culprit.message for culprit in named),
         )
 
 
 def _is_reported(culprit: BlockingRank, looks: Collection[RankStatus]) -> bool:
     """Return whether a rank is reported. Before half of its limit, another rank must wait in a collective."""
-    waits = any(look.waits_in or look.sequence > culprit.look.sequence for look in looks)
-    return culprit.look.has_exceeded_limit(WARNING) or (culprit.is_waited_for and waits)
+    waits = any(look.waits_in or look.sequence > culprit.status.sequence for look in looks)
+    return culprit.status.has_exceeded_limit(WARNING) or (culprit.is_waited_for and waits)

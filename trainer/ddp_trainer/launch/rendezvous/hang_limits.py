@@ -16,7 +16,7 @@ from typing import Final
 from ddp_trainer.common.constants import Env
 from ddp_trainer.common.hanging import WARNING
 from ddp_trainer.common.time_classes import Section
-from ddp_trainer.launch.protocol.errors import LaunchError
+from ddp_trainer.launch.protocol.console import LaunchError
 
 FACTOR: Final = 5.0
 """Limit as a multiple of the longest recent stay."""

@@ -16,8 +16,7 @@ from typing import Final, Self, TypeVar
 
 from ddp_trainer.launch.protocol import messages
 from ddp_trainer.launch.protocol.generation import Assignment, Generation, Node
-from ddp_trainer.launch.protocol.job_identity import in_use, is_same_job
-from ddp_trainer.launch.protocol.messages import Failure, Hello, Identity, Waiting
+from ddp_trainer.launch.protocol.messages import Failure, Hello, Identity, Waiting, in_use, is_same_job
 from ddp_trainer.process.fence import is_valid_fence
 
 _PLACEHOLDER: Final = "unknown"

@@ -21,7 +21,7 @@ from typing import Final
 from ddp_trainer.common.constants import Env, Exit, Port
 from ddp_trainer.launch.host.secret_file import required_secret
 from ddp_trainer.launch.protocol import messages
-from ddp_trainer.launch.protocol.errors import LaunchError
+from ddp_trainer.launch.protocol.console import LaunchError
 from ddp_trainer.launch.protocol.timeouts import HEARTBEAT, PATIENCE, HeartbeatTimeouts, Timeouts
 from ddp_trainer.launch.rendezvous.acceptor import Acceptor
 from ddp_trainer.launch.rendezvous.agent_connection import AgentConnection

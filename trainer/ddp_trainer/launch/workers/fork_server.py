@@ -107,11 +107,11 @@ class ForkServer:
             return
         self._starts += 1
         try:
-            ours, theirs = socket.socketpair()
+            agent_end, server_end = socket.socketpair()
         except OSError:
             return
-        with theirs:
-            passed = (theirs.fileno(), *self._parent)
+        with server_end:
+            passed = (server_end.fileno(), *self._parent)
             numbers = ",".join(map(str, passed))
             self._has_learnt = bool(imports and self._learns)
             learnt = [str(imports)] if self._has_learnt else []
@@ -120,15 +120,15 @@ class ForkServer:
                 self._pid = self._children.start(
                     command,
                     self._environment,
-                    partial(self._ended, ours),
+                    partial(self._ended, agent_end),
                     stdout=subprocess.DEVNULL,
                     stderr=subprocess.DEVNULL if has_workers else None,
                     pass_fds=passed,
                 )
             except OSError:
-                ours.close()
+                agent_end.close()
                 return
-        self._use(ours)
+        self._use(agent_end)
 
     def _use(self, control: socket.socket) -> None:
         control.settimeout(_REPLY_SECONDS)
@@ -208,13 +208,13 @@ class ForkServer:
         if self._control and not self._is_ready:
             self._control.setblocking(False)
             try:
-                said = self._control.recv(_LENGTH.size)
+                answer = self._control.recv(_LENGTH.size)
             except OSError:
                 return False
             finally:
                 self._control.settimeout(_REPLY_SECONDS)
             self._loop.remove_reader(self._control)  # its end is that of the process
-            self._is_ready = said == _LENGTH.pack(0)
+            self._is_ready = answer == _LENGTH.pack(0)
             if self._is_ready and self._later:
                 self._request_imports()
             elif self._is_ready:

@@ -20,8 +20,7 @@ from pathlib import Path
 from string import Template
 from typing import Final
 
-from ddp_trainer.launch.protocol.console import log_line
-from ddp_trainer.launch.protocol.errors import LaunchError
+from ddp_trainer.launch.protocol.console import LaunchError, log_line
 
 LINE_BYTES: Final = 64 * 1024
 """Maximum bytes of a line; longer lines are split, so that output without line ends does not fill the memory."""
@@ -132,11 +131,11 @@ class _Stream:
         self.partial += chunk
         # A carriage return at the very end may be half of a line end.
         *lines, rest = _LINE_END.split(bytes(self.partial[:-1] if self.partial.endswith(b"\r") else self.partial))
-        kept = b"\r" if self.partial.endswith(b"\r") else b""
+        pending = b"\r" if self.partial.endswith(b"\r") else b""
         while len(rest) > LINE_BYTES:
             lines.append(rest[:LINE_BYTES])
             rest = rest[LINE_BYTES:]
-        self.partial = bytearray(rest + kept)
+        self.partial = bytearray(rest + pending)
         self.write(lines)
 
     def close(self) -> None:

@@ -102,19 +102,19 @@ def _read(file: Path) -> str:
 class Channel:
     """Channel to one worker. After an invalid message, nothing more is read from the worker."""
 
-    def __init__(self, heard: Callable[[Message], None]) -> None:
-        """Open the channel; ``heard`` is called for each message, on the event loop of the caller."""
+    def __init__(self, on_message: Callable[[Message], None]) -> None:
+        """Open the channel; ``on_message`` is called for each message, on the event loop of the caller."""
         self._loop = asyncio.get_running_loop()
-        self._heard = heard
+        self._on_message = on_message
         self._lines = Lines()
-        self._ours, self.theirs = socket.socketpair()
-        self._ours.setblocking(False)
-        self._loop.add_reader(self._ours, self._read)
+        self._agent_end, self.theirs = socket.socketpair()
+        self._agent_end.setblocking(False)
+        self._loop.add_reader(self._agent_end, self._read)
 
     def send(self, message: Message) -> None:
         """Send a message. A failure is ignored: time limits detect a worker that does not react."""
         with contextlib.suppress(OSError):
-            self._ours.send(encode(message))
+            self._agent_end.send(encode(message))
 
     def started(self) -> None:
         """Close the agent's copy of the worker's end, after the worker has started."""
@@ -123,22 +123,22 @@ class Channel:
     def close(self) -> None:
         """Read the last messages of a worker that has exited, and close the channel."""
         self._read()
-        self._loop.remove_reader(self._ours)
-        self._ours.close()
+        self._loop.remove_reader(self._agent_end)
+        self._agent_end.close()
         self.theirs.close()
 
     def _read(self) -> None:
         try:
-            data = self._ours.recv(1 << 16)
+            data = self._agent_end.recv(1 << 16)
             messages = self._lines.take(data)
         except BlockingIOError:
             return
         except (OSError, ValueError):
             data, messages = b"", []
         if not data:
-            self._loop.remove_reader(self._ours)
+            self._loop.remove_reader(self._agent_end)
         for message in messages:
-            self._heard(message)
+            self._on_message(message)
 
 
 NOTHING: Final[Mapping[str, str]] = {}
@@ -349,7 +349,7 @@ class Workers:
     def _remove_old_folders(self) -> None:
         """Make room for a folder. Those that living workers write to are kept in addition."""
         in_use = {worker.folder for worker in self._living.values()}
-        for folder in [each for each in self._folders if each not in in_use][: 1 - KEPT_GENERATIONS]:
+        for folder in [path for path in self._folders if path not in in_use][: 1 - KEPT_GENERATIONS]:
             shutil.rmtree(folder, ignore_errors=True)
             self._folders.remove(folder)
 
@@ -366,14 +366,14 @@ class Workers:
 
     def _start_one(self, local_rank: int, rank: int | None, environment: dict[str, str], folder: Path) -> None:
         worker = _Worker(folder=folder, rank=rank)
-        if pulse := self.pulse_of(local_rank):
-            environment = {**environment, Env.PULSE: pulse}
-        with ExitStack() as ours:
-            out, err = (self._sink(worker, local_rank, rank, stream, folder, ours) for stream in (Std.OUT, Std.ERR))
+        if page := self.pulse_of(local_rank):
+            environment = {**environment, Env.PULSE: page}
+        with ExitStack() as stack:
+            out, err = (self._sink(worker, local_rank, rank, stream, folder, stack) for stream in (Std.OUT, Std.ERR))
             ended = partial(self._ended, local_rank)
             if self.program.kind != "command":
                 worker.channel = Channel(partial(self._on_message, local_rank, worker))
-                ours.callback(worker.channel.started)
+                stack.callback(worker.channel.started)
             forked = self._fork(worker, local_rank, environment, 1 if out is None else out, 2 if err is None else err)
             if forked and self.zygote:
                 self.children.add_child_handler(forked, ended)
@@ -426,7 +426,7 @@ class Workers:
         self.exited(local_rank, returncode)
 
     def _sink(
-        self, worker: _Worker, local_rank: int, rank: int | None, stream: Std, folder: Path, ours: ExitStack
+        self, worker: _Worker, local_rank: int, rank: int | None, stream: Std, folder: Path, stack: ExitStack
     ) -> int | None:
         """Return the descriptor that a worker writes a stream to; None for the launcher's own."""
         is_out = stream is Std.OUT
@@ -434,9 +434,9 @@ class Workers:
         file = folder / str(local_rank) / ("stdout.log" if is_out else "stderr.log")
         filters = self.logs.stdout_filters if is_out else self.logs.stderr_filters
         if not to_file and not filters:
-            return None if to_console else _close_on_exit(os.open(os.devnull, os.O_WRONLY), ours)
+            return None if to_console else _close_on_exit(os.open(os.devnull, os.O_WRONLY), stack)
         if to_file and not to_console and not filters:
-            return _close_on_exit(os.open(file, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o644), ours)
+            return _close_on_exit(os.open(file, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o644), stack)
         self._pump = self._pump or LogForwarder()
         template = Template(self.logs.prefix).safe_substitute(
             role_name=self.launch.role, local_rank=local_rank, hostname=socket.gethostname()
@@ -453,9 +453,9 @@ class Workers:
             filtered=folder / ("filtered_stdout.log" if is_out else "filtered_stderr.log"),
             tail=None if is_out else self._tails[local_rank],
         )
-        return _close_on_exit(sink, ours)
+        return _close_on_exit(sink, stack)
 
 
-def _close_on_exit(descriptor: int, ours: ExitStack) -> int:
-    ours.callback(os.close, descriptor)
+def _close_on_exit(descriptor: int, stack: ExitStack) -> int:
+    stack.callback(os.close, descriptor)
     return descriptor

@@ -35,7 +35,7 @@ class Collectives:
     directory: Path
     clock: Callable[[], float] = time.monotonic
     """Clock of the heartbeat pages."""
-    _asked: dict[int, float] = field(default_factory=dict)
+    _queried: dict[int, float] = field(default_factory=dict)
     """Local rank → time of the last query, answered or not."""
     _records: dict[int, tuple[float, Record]] = field(default_factory=dict)
     """Local rank → time of the last answered query, and its record."""
@@ -50,7 +50,7 @@ class Collectives:
             asked_at = self.clock()
             if not self._is_due(local_rank, asked_at):
                 continue
-            self._asked[local_rank] = asked_at
+            self._queried[local_rank] = asked_at
             with contextlib.suppress(FlightRecorderError):
                 self._records[local_rank] = (asked_at, flight_recorder.fetch_record(path, ANSWER_SECONDS))
 
@@ -65,9 +65,9 @@ class Collectives:
         if cells[heartbeat_page.SEQUENCE] >= 0 and asked_at < cells[heartbeat_page.BEAT] + heartbeat_page.BEAT_SECONDS:
             begun[DEFAULT] = cells[heartbeat_page.SEQUENCE]
         over = {name: float(place.completed) for name, place in record.groups.items() if place.completed >= 0}
-        told = {cell(Metric.ENQUEUED, name): number for name, number in begun.items() if name in PROCESS_GROUPS}
+        enqueued = {cell(Metric.ENQUEUED, name): number for name, number in begun.items() if name in PROCESS_GROUPS}
         # A record of the previous group may hold higher numbers than this group has begun.
-        return told | {
+        return enqueued | {
             cell(Metric.COMPLETED, name): number
             for name, number in over.items()
             if name in PROCESS_GROUPS and number <= begun.get(name, -1.0)
@@ -79,7 +79,7 @@ class Collectives:
             time.sleep(LOOK_SECONDS)
 
     def _is_due(self, local_rank: int, now: float) -> bool:
-        last = self._asked.get(local_rank, float("-inf"))
+        last = self._queried.get(local_rank, float("-inf"))
         if now >= last + ASK_EVERY_SECONDS:
             return True
         cells = self._heartbeat_cells(local_rank)

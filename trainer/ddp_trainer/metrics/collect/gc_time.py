@@ -16,8 +16,8 @@ class GcTimer:
     Collections are a known cause of stragglers, since each rank collects at a different time.
     """
 
-    def __init__(self, tell: Callable[[float], None]) -> None:
-        self._tell = tell
+    def __init__(self, report: Callable[[float], None]) -> None:
+        self._report = report
         self._began: float | None = None
 
     def __call__(self, phase: str, _: Mapping[str, int]) -> None:
@@ -25,14 +25,14 @@ class GcTimer:
         if phase == "start":
             self._began = time.perf_counter()
         elif self._began is not None:
-            self._tell(time.perf_counter() - self._began)
+            self._report(time.perf_counter() - self._began)
             self._began = None
 
 
-def watch(tell: Callable[[float], None]) -> None:
-    """Call ``tell`` with the seconds of each collection from now on. It replaces the previous callback."""
+def watch(report: Callable[[float], None]) -> None:
+    """Call ``report`` with the seconds of each collection from now on. It replaces the previous callback."""
     for before in _watching:
         if before in gc.callbacks:
             gc.callbacks.remove(before)
-    _watching[:] = [GcTimer(tell)]
+    _watching[:] = [GcTimer(report)]
     gc.callbacks.extend(_watching)

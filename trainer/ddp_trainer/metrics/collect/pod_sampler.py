@@ -22,7 +22,7 @@ from ddp_trainer.common.metric_names import MetricLabel, cell
 from ddp_trainer.metrics.families.pod_families import FAMILIES, SUMMED, of_pod
 from ddp_trainer.metrics.families.rank_families import THROTTLED
 from ddp_trainer.metrics.storage.mmap_directory import Slot, read_pod_snapshot
-from ddp_trainer.process.nvml_library import CLOCK_EVENTS, LIBRARY, clock_events, load_nvml
+from ddp_trainer.process.gpu_devices import CLOCK_EVENTS, LIBRARY, clock_events, load_nvml
 
 READ_EVERY_SECONDS: Final = 5.0
 FRESH_SECONDS: Final = 15.0
@@ -128,11 +128,11 @@ class PodCounters:
         """Return the sums after reading these boards, by key of the series."""
         is_first, seen = self._seen is None, self._seen or {}
         for slot in slots:
-            told = {own: slot.board.values[own] for own in SUMS}
-            before = seen.get(slot.local_rank, told if is_first else {})
+            values = {own: slot.board.values[own] for own in SUMS}
+            before = seen.get(slot.local_rank, values if is_first else {})
             for own, pod in SUMS.items():
-                self._sums[pod] += counter_increase(before.get(own, 0.0), told[own])
-            seen[slot.local_rank] = told
+                self._sums[pod] += counter_increase(before.get(own, 0.0), values[own])
+            seen[slot.local_rank] = values
         self._seen = seen
         return dict(self._sums)
 

@@ -26,7 +26,7 @@ from ddp_trainer.common.metric_names import Metric, MetricLabel
 from ddp_trainer.common.parallel_dims import DIMENSION_NAMES
 from ddp_trainer.common.time_classes import IN_POD, JobTime, Phase, Wait
 from ddp_trainer.metrics.families.family import Family, Scope, Source
-from ddp_trainer.process.nvml_library import CLOCK_EVENTS
+from ddp_trainer.process.gpu_devices import CLOCK_EVENTS
 
 STEP_SECONDS: Final = (
     *(0.01, 0.016, 0.025, 0.04, 0.063, 0.1, 0.16, 0.25, 0.4, 0.63),

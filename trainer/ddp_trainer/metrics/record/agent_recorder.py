@@ -36,7 +36,9 @@ class BoardAgentRecorder(AgentRecorder):
     def state(self, state: GroupState) -> None:
         """Record the state that the worker group entered."""
         with self._board.atomic_update():
-            self._board.put({cell(Metric.GROUP_STATE, each): float(each == state) for each in GroupState})
+            self._board.put(
+                {cell(Metric.GROUP_STATE, known_state): float(known_state == state) for known_state in GroupState}
+            )
 
     @suppress_errors
     def count_restart(self, cause: RestartCause) -> None:
@@ -72,8 +74,8 @@ class BoardAgentRecorder(AgentRecorder):
     def outside_group(self, reason: OutsideReason | None, since: float) -> None:
         """Record why this pod is in no group since a Unix time; None if it is in one."""
         with self._board.atomic_update():
-            cells = {each: cell(Metric.OUTSIDE_SINCE, each) for each in OutsideReason}
-            self._board.put({name: since if each is reason else 0.0 for each, name in cells.items()})
+            cells = {known_reason: cell(Metric.OUTSIDE_SINCE, known_reason) for known_reason in OutsideReason}
+            self._board.put({name: since if known_reason is reason else 0.0 for known_reason, name in cells.items()})
 
     @suppress_errors
     def rejected_connections(self, count: int) -> None:

@@ -101,7 +101,7 @@ class CommSampler:
     def __init__(self) -> None:
         self.wait = FIRST_STEP
         """Steps until the next call of :meth:`end_step`."""
-        self._spread = 2
+        self._interval = 2
         self._is_timing = False
         self._before: _Timers | None = None
         self._timed = (0.0, 0.0)
@@ -134,8 +134,8 @@ class CommSampler:
 
     def _rest(self, seconds: float) -> None:
         """Schedule the next sample. Samples are frequent at first, so that a young run has values."""
-        self._spread = min(2 * self._spread, interval(seconds))
-        self.wait = max(1, self._spread - 2)
+        self._interval = min(2 * self._interval, interval(seconds))
+        self.wait = max(1, self._interval - 2)
 
     def _sample(self, now: _Timers, before: _Timers, this: tuple[float, float]) -> Sample | None:
         """Combine all models.

@@ -80,17 +80,17 @@ def agent_recorder(directory: Path | None = None, environment: Mapping[str, str]
 
     The board is made in ``directory``, which is created if missing, or else in ``$DDP_METRICS_DIR``.
     """
-    told = directory or environment.get(Env.METRICS_DIR)
-    if not told:
+    folder = directory or environment.get(Env.METRICS_DIR)
+    if not folder:
         return NoopAgentRecorder()
     try:
-        Path(told).mkdir(mode=0o700, parents=True, exist_ok=True)
-        board = Board.open(agent_board_path(Path(told)), AGENT)
+        Path(folder).mkdir(mode=0o700, parents=True, exist_ok=True)
+        board = Board.open(agent_board_path(Path(folder)), AGENT)
         _claim(board, ProcessId.current())
     except Exception as error:  # noqa: BLE001 - training does not fail because of its metrics
-        _log.warning("metrics are off for the launcher: no board in %s (%s); training continues", told, error)
+        _log.warning("metrics are off for the launcher: no board in %s (%s); training continues", folder, error)
         return NoopAgentRecorder()
-    recorder = BoardAgentRecorder(board, Path(told))
+    recorder = BoardAgentRecorder(board, Path(folder))
     recorder.state(GroupState.PENDING)
     return recorder
 

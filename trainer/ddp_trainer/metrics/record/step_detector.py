@@ -178,7 +178,7 @@ def size_of(batch: Any, depth: int = DEEPEST) -> int:
     if depth and isinstance(batch, Mapping):
         batch = tuple(batch.values())
     if depth and isinstance(batch, tuple | list):
-        return next((size for each in batch[:DEEPEST] if (size := size_of(each, depth - 1))), 0)
+        return next((size for part in batch[:DEEPEST] if (size := size_of(part, depth - 1))), 0)
     return 0
 
 

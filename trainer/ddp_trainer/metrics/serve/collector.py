@@ -179,16 +179,16 @@ def _cumulative(values: Mapping[str, float]) -> dict[str, float]:
 
     There is one histogram, of step durations. Its sum is the sum of the phases, so none is stored.
     """
-    told = dict(values)
+    cumulative = dict(values)
     for family in _HISTOGRAMS:
         count = 0.0
         for series in family.series():
             if "le" in series.labels:
                 count += values[series.key]
-                told[series.key] = count
-        told[f"{family.name}_count"] = count
-        told[f"{family.name}_sum"] = sum(values[cell(Metric.PHASE_SECONDS, phase)] for phase in Phase)
-    return told
+                cumulative[series.key] = count
+        cumulative[f"{family.name}_count"] = count
+        cumulative[f"{family.name}_sum"] = sum(values[cell(Metric.PHASE_SECONDS, phase)] for phase in Phase)
+    return cumulative
 
 
 def _process(slot: Slot) -> dict[str, float]:

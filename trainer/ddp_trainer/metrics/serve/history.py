@@ -67,7 +67,7 @@ def history_to_dict(times: Sequence[float], series: Mapping[Key, Sequence[float 
     }
 
 
-def read(told: Mapping[str, Any]) -> tuple[list[float], dict[Key, list[float | None]]]:
+def read(document: Mapping[str, Any]) -> tuple[list[float], dict[Key, list[float | None]]]:
     """Return times and series of a document; the inverse of :func:`history_to_dict`.
 
     Raises:
@@ -76,25 +76,25 @@ def read(told: Mapping[str, Any]) -> tuple[list[float], dict[Key, list[float | N
         TypeError: A field has the wrong type.
         AttributeError: A field has the wrong type.
     """
-    if told["version"] != HISTORY_VERSION:
-        raise ValueError(f"A history of version {told['version']!r} is none of version {HISTORY_VERSION}.")
-    times = [float(moment) for moment in told["times"]]
-    return times, {_key(each): _read(each, len(times)) for each in told["series"]}
+    if document["version"] != HISTORY_VERSION:
+        raise ValueError(f"A history of version {document['version']!r} is none of version {HISTORY_VERSION}.")
+    times = [float(moment) for moment in document["times"]]
+    return times, {_key(entry): _read(entry, len(times)) for entry in document["series"]}
 
 
-def downsample(told: Mapping[str, Any], most: int = LEFT_READINGS) -> dict[str, Any]:
+def downsample(document: Mapping[str, Any], most: int = LEFT_READINGS) -> dict[str, Any]:
     """Return the document with at most ``most`` readings, among them the first and the last."""
-    times, series = read(told)
+    times, series = read(document)
     if len(times) <= most:
-        return dict(told)
+        return dict(document)
     chosen = sorted({round(index * (len(times) - 1) / (most - 1)) for index in range(most)})
-    kept = {key: [values[index] for index in chosen] for key, values in series.items()}
-    return history_to_dict([times[index] for index in chosen], kept)
+    selected = {key: [values[index] for index in chosen] for key, values in series.items()}
+    return history_to_dict([times[index] for index in chosen], selected)
 
 
-def lines(told: Mapping[str, Any]) -> Iterator[str]:
+def lines(document: Mapping[str, Any]) -> Iterator[str]:
     """Yield a document as lines of a log. Each line has its number and the number of lines."""
-    text = json.dumps(told, separators=(",", ":"))
+    text = json.dumps(document, separators=(",", ":"))
     packed = base64.b64encode(zlib.compress(text.encode(), 9)).decode()
     parts = [packed[start : start + LINE_CHARACTERS] for start in range(0, len(packed), LINE_CHARACTERS)]
     for number, part in enumerate(parts, start=1):
@@ -104,16 +104,16 @@ def lines(told: Mapping[str, Any]) -> Iterator[str]:
 def _written(name: str, values: Sequence[float | None]) -> list[float | str | None]:
     if not _is_counter(name):
         return [_plain(value) for value in values]
-    told: list[float | str | None] = []
+    written: list[float | str | None] = []
     before = 0.0
     for value in values:
         if value is None or not math.isfinite(value):
-            told.append(None)
+            written.append(None)
             continue
         now = round(value, 3)
-        told.append(_plain(now - before))
+        written.append(_plain(now - before))
         before = now
-    return told
+    return written
 
 
 def _plain(value: float | None) -> float | str | None:
@@ -127,13 +127,13 @@ def _plain(value: float | None) -> float | str | None:
 
 def _read(series: Mapping[str, Any], count: int) -> list[float | None]:
     """Return the original values; the inverse of :func:`_written`. Raises ValueError unless there are ``count``."""
-    told = [None if value is None else float(value) for value in series["values"]]
-    if len(told) != count:
-        raise ValueError(f"A history of {count} readings has a series of {len(told)}.")
+    stored = [None if value is None else float(value) for value in series["values"]]
+    if len(stored) != count:
+        raise ValueError(f"A history of {count} readings has a series of {len(stored)}.")
     if not _is_counter(series["name"]):
-        return told
+        return stored
     total, values = 0.0, list[float | None]()
-    for grown in told:
+    for grown in stored:
         total += grown or 0.0
         values.append(None if grown is None else total)
     return values
@@ -200,9 +200,9 @@ class History:
         now = self.clock()
         times = [*self.times, now]
         current = self._values()
-        told = {key: [*values, current.get(key)] for key, values in self.series.items()}
-        told |= {key: [*[None] * len(self.times), value] for key, value in current.items() if key not in told}
-        return history_to_dict(times, told)
+        readings = {key: [*values, current.get(key)] for key, values in self.series.items()}
+        readings |= {key: [*[None] * len(self.times), value] for key, value in current.items() if key not in readings}
+        return history_to_dict(times, readings)
 
     def keep(self) -> None:
         """Write the history beside the boards. If that fails, it ends with this process."""
@@ -226,8 +226,8 @@ class History:
         seen = read_pod_snapshot(self.directory)
         return _values(seen) | _user_values(self.directory, seen)
 
-    def _load(self, told: Mapping[str, Any]) -> None:
-        times, self.series = read(told)
+    def _load(self, document: Mapping[str, Any]) -> None:
+        times, self.series = read(document)
         self.times = times
         while len(times) > 1 and (times[-1] - times[0]) / (len(times) - 1) >= 1.5 * self.interval:
             self.interval *= 2

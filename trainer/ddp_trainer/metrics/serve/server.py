@@ -199,10 +199,10 @@ async def _all_of(directory: Path) -> bytes:
         reader, writer = await asyncio.open_unix_connection(address)
     try:
         writer.write(heartbeat_page.OUTLINE)
-        said = b""
-        while len(said) < MOST_BYTES and (part := await reader.read(1 << 16)):
-            said += part
-        return said
+        answer = b""
+        while len(answer) < MOST_BYTES and (part := await reader.read(1 << 16)):
+            answer += part
+        return answer
     finally:
         writer.close()
 
@@ -237,7 +237,7 @@ class Selection(Collector):
             yield from self.families
             return
         for family in self.families:
-            samples = [each for each in family.samples if each.name in self.names or family.name in self.names]
+            samples = [sample for sample in family.samples if sample.name in self.names or family.name in self.names]
             if samples:
                 chosen = Exposed(family.name, family.documentation, family.type, family.unit)
                 chosen.samples = samples
@@ -314,7 +314,7 @@ class UnreadableFiles:
     say: Callable[[str], None]
     clock: Callable[[], float] = time.monotonic
     _looked_at: float = float("-inf")
-    _told: set[tuple[Path, str]] = field(default_factory=set)
+    _reported: set[tuple[Path, str]] = field(default_factory=set)
 
     def check_if_due(self) -> None:
         """Check the boards if a check is due, and report new unreadable ones."""
@@ -322,8 +322,8 @@ class UnreadableFiles:
             return
         self._looked_at = self.clock()
         for path, why in read_pod_snapshot(self.directory).stale:
-            if (path, str(why)) not in self._told:
-                self._told.add((path, str(why)))
+            if (path, str(why)) not in self._reported:
+                self._reported.add((path, str(why)))
                 self.say(f"{path} is left out, as ddp_exporter_stale_boards counts: {_reason(why)}.")
 
 

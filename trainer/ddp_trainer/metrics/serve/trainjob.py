@@ -46,7 +46,7 @@ MOST_SECONDS: Final = 2**31 - 1
 PACE_POINTS: Final = 30
 """Readings from which the remaining time is estimated: five minutes."""
 
-TOLD: Final[Mapping[str, Metric]] = {
+STATUS_METRICS: Final[Mapping[str, Metric]] = {
     "step": Metric.STEP,
     "epoch": Metric.EPOCH,
     "loss": Metric.LOSS,
@@ -74,8 +74,8 @@ class JobProgress:
         if self._seen and step < self._seen[-1][1]:  # the job returned to a checkpoint
             self._seen.clear()
         self._seen.append((now, step))
-        metrics = {name: values.get(key) for name, key in TOLD.items()}
-        told: dict[str, Any] = {
+        metrics = {name: values.get(key) for name, key in STATUS_METRICS.items()}
+        status: dict[str, Any] = {
             "lastUpdatedTime": datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%SZ"),
             "metrics": [
                 {"name": name, "value": f"{value:.6g}"} for name, value in metrics.items() if value is not None
@@ -83,11 +83,11 @@ class JobProgress:
         }
         planned = values.get(Metric.STEPS_PLANNED) or 0.0
         if planned > 0:
-            told["progressPercentage"] = int(max(0.0, min(100.0, 100.0 * step / planned)))
+            status["progressPercentage"] = int(max(0.0, min(100.0, 100.0 * step / planned)))
             left = self._seconds_left(planned - step)
             if left is not None:
-                told["estimatedRemainingSeconds"] = left
-        return told
+                status["estimatedRemainingSeconds"] = left
+        return status
 
     def _seconds_left(self, steps: float) -> int | None:
         if steps <= 0:
@@ -185,8 +185,8 @@ def reporter(directory: Path, environ: Mapping[str, str] = os.environ) -> Report
 
 def _reason(error: Exception) -> str:
     if isinstance(error, urllib.error.HTTPError):
-        said = error.read(300).decode(errors="replace").strip()
-        return f"the server answers {error.code} {said}".strip()
+        answer = error.read(300).decode(errors="replace").strip()
+        return f"the server answers {error.code} {answer}".strip()
     return f"{type(error).__name__}: {error}"
 
 

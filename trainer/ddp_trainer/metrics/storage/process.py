@@ -15,7 +15,7 @@ from ddp_trainer.process.process_tree import is_descendant, status_of
 
 TICKS_PER_SECOND: Final = os.sysconf("SC_CLK_TCK")
 PAGE_BYTES: Final = os.sysconf("SC_PAGE_SIZE")
-GONE: Final = frozenset("ZXx")
+ENDED_STATES: Final = frozenset("ZXx")
 """States of a process that has ended: zombie or dead."""
 STANDING_STILL: Final = frozenset("TtD")
 """Stopped by a signal, stopped by a debugger, in uninterruptible sleep."""
@@ -68,7 +68,7 @@ def read_process_stats(process: ProcessId) -> ProcessStats | None:
         stat = _stat(process.pid)
     except OSError:
         return None
-    if stat.start != process.start or stat.state in GONE:
+    if stat.start != process.start or stat.state in ENDED_STATES:
         return None
     resident = float(stat.resident_pages * PAGE_BYTES)
     return ProcessStats(

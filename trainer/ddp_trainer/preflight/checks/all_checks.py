@@ -104,17 +104,17 @@ def _locked_memory(found: Rdma) -> Iterator[_Missing]:
 
 
 def _devices(found: Rdma) -> Iterator[_Missing]:
-    ask = "request the devices: --rdma RESOURCE=COUNT, or the claim of the fabric"
+    hint = "request the devices: --rdma RESOURCE=COUNT, or the claim of the fabric"
     if not found.ports:
-        yield Status.FAIL, "there is no InfiniBand, RoCE or EFA device", ask
+        yield Status.FAIL, "there is no InfiniBand, RoCE or EFA device", hint
         return
     if not found.device_files:
-        yield Status.FAIL, "no file /dev/infiniband/uverbs* can be opened", ask
+        yield Status.FAIL, "no file /dev/infiniband/uverbs* can be opened", hint
     down = [port for port, state in found.ports.items() if state != _ACTIVE]
     if down:
-        told = ", ".join(f"{port} is {found.ports[port]}" for port in down)
+        trouble = ", ".join(f"{port} is {found.ports[port]}" for port in down)
         status = Status.FAIL if len(down) == len(found.ports) else Status.WARN
-        yield status, told, "look at the cable and the subnet manager: ibstat; NCCL_IB_HCA leaves out a port"
+        yield status, trouble, "look at the cable and the subnet manager: ibstat; NCCL_IB_HCA leaves out a port"
 
 
 CLOCK_WARN_SECONDS: Final = 0.1

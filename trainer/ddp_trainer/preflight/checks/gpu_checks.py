@@ -73,12 +73,12 @@ def use_of(node: str, gpus: Sequence[Gpu]) -> Iterator[Finding]:
         yield from _of_gpu(node, gpu, _uses(gpu))
 
 
-def on_all_nodes(look: Callable[[str, Sequence[Gpu]], Iterator[Finding]], facts: Facts) -> Iterator[Finding]:
+def on_all_nodes(check: Callable[[str, Sequence[Gpu]], Iterator[Finding]], facts: Facts) -> Iterator[Finding]:
     """Yield the findings of a check of one node's GPUs for all nodes. Nodes without GPUs are skipped."""
     for report in facts.reports:
         if not report.gpus:
             yield Finding(Status.SKIP, report.name, report.gpu_note)
-        yield from look(report.name, report.gpus)
+        yield from check(report.name, report.gpus)
 
 
 def _of_gpu(node: str, gpu: Gpu, troubles: Iterable[_Trouble]) -> Iterator[Finding]:
@@ -126,8 +126,8 @@ def _nvswitch_problems(gpu: Gpu) -> Iterator[_Trouble]:
         trouble = f"has not joined the fabric of its NVSwitches ({gpu.fabric_state}), and CUDA does not start there"
         yield Status.FAIL, trouble, "look at the fabric manager: systemctl status nvidia-fabricmanager"
     if gpu.fabric_faults:
-        told = ", ".join(gpu.fabric_faults)
-        yield Status.FAIL, f"has a fabric with {told}", "drain the node, and look at the fabric manager's log"
+        faults = ", ".join(gpu.fabric_faults)
+        yield Status.FAIL, f"has a fabric with {faults}", "drain the node, and look at the fabric manager's log"
 
 
 def _nvlink_problems(gpu: Gpu, usual: int) -> Iterator[_Trouble]:
@@ -161,10 +161,12 @@ def _max_nvlink_counts(gpus: Sequence[Gpu]) -> Counter[str]:
 def _old_driver(report: Report) -> Iterator[Finding]:
     """Check the driver's CUDA version. A driver runs all CUDA versions up to its own major version."""
     versions = report.software.versions
-    theirs, ours = (versions.get(name, "") for name in ("cuda", "driver_cuda"))
-    if theirs and ours and int(ours.partition(".")[0]) < int(theirs.partition(".")[0]):
-        message = f"driver {versions.get('driver', '')} runs CUDA up to {ours}, and torch was built with {theirs}"
-        hint = f"update the driver, or take an image whose torch has CUDA {ours.partition('.')[0]}"
+    of_torch, of_driver = (versions.get(name, "") for name in ("cuda", "driver_cuda"))
+    if of_torch and of_driver and int(of_driver.partition(".")[0]) < int(of_torch.partition(".")[0]):
+        message = (
+            f"driver {versions.get('driver', '')} runs CUDA up to {of_driver}, and torch was built with {of_torch}"
+        )
+        hint = f"update the driver, or take an image whose torch has CUDA {of_driver.partition('.')[0]}"
         yield Finding(Status.FAIL, report.name, message, hint)
 
 

@@ -36,7 +36,7 @@ def interface(facts: Facts) -> Iterator[Finding]:
 def _interface_problem(facts: Facts, report: Report, chosen: Choice, failed: Sequence[Probe]) -> str:
     if chosen.error:
         return f"has no interface: {chosen.error}"
-    is_alone = all(each.machine == report.machine for each in facts.reports)
+    is_alone = all(peer.machine == report.machine for peer in facts.reports)
     where = f"would listen on {chosen.address} ({chosen.interface}), by {chosen.why}"
     if is_loopback(chosen.address) and not is_alone:
         return f"{where}, where no other node can reach it"
@@ -44,7 +44,7 @@ def _interface_problem(facts: Facts, report: Report, chosen: Choice, failed: Seq
 
 
 def _interface_hint(report: Report, variable: str) -> str:
-    owner = next((each.name for each in report.interfaces if report.route in each.addresses), "")
+    owner = next((nic.name for nic in report.interfaces if report.route in nic.addresses), "")
     if not owner:
         return f"set {variable} to the interface that leads to the other nodes"
     return f"export {variable}={'=' if variable == NCCL_VARIABLE else ''}{owner} on this node"
@@ -57,7 +57,7 @@ def families(facts: Facts) -> Iterator[Finding]:
     choices = {_family(report.gloo.address) for report in facts.reports if report.gloo.address}
     for report in facts.reports:
         own = by_node[report.token]
-        wanted = {_family(each) for each in report.endpoint.addresses}
+        wanted = {_family(address) for address in report.endpoint.addresses}
         if own and wanted and not own & wanted and not all(map(is_loopback, report.endpoint.addresses)):
             yield Finding(
                 Status.FAIL,
@@ -67,7 +67,7 @@ def families(facts: Facts) -> Iterator[Finding]:
                 "give both the same family; a pod network is single-stack or dual-stack as a whole",
             )
         elif missing := everybody - own:
-            others = [each.name for each in facts.reports if missing & by_node[each.token]]
+            others = [peer.name for peer in facts.reports if missing & by_node[peer.token]]
             yield Finding(
                 Status.FAIL if len(choices) > 1 else Status.WARN,
                 report.name,
@@ -84,23 +84,23 @@ def mtu(facts: Facts) -> Iterator[Finding]:
     for report in facts.reports:
         own = sizes[report.token]
         if own and usual and own != usual[0][0]:
-            example = next(each.name for each in facts.reports if sizes[each.token] == usual[0][0])
+            example = next(peer.name for peer in facts.reports if sizes[peer.token] == usual[0][0])
             message = f"packets of {own} bytes at most here, of {usual[0][0]} on {example}"
             hint = "give the interfaces one MTU; a run that hangs at its first large message has met this"
             yield Finding(Status.WARN, report.name, message, hint)
 
 
 def _route_mtu(report: Report) -> int:
-    return next((each.mtu for each in report.interfaces if report.route in each.addresses), 0)
+    return next((nic.mtu for nic in report.interfaces if report.route in nic.addresses), 0)
 
 
 def _families(report: Report) -> set[str]:
     """Return the families of the addresses that another node could use."""
     return {
         _family(address)
-        for each in report.interfaces
-        if each.is_up and not each.is_loopback
-        for address in each.addresses
+        for nic in report.interfaces
+        if nic.is_up and not nic.is_loopback
+        for address in nic.addresses
         if "%" not in address
     }
 
@@ -128,11 +128,13 @@ def rendezvous_port(facts: Facts) -> Iterator[Finding]:
             hint = "end what listens there, or choose another port; two jobs on one machine need a port each"
             yield Finding(Status.FAIL, report.name, report.listening.taken, hint)
     for report in facts.reports:
-        knocks = [each for each in facts.probes if each.source == report.token and each.purpose is ProbeKind.ENDPOINT]
-        if knocks and all(each.outcome is not Outcome.OK for each in knocks):
-            tried = ", ".join(f"{each.address}:{each.port} {each.outcome}" for each in knocks)
+        endpoint_probes = [
+            probe for probe in facts.probes if probe.source == report.token and probe.purpose is ProbeKind.ENDPOINT
+        ]
+        if endpoint_probes and all(probe.outcome is not Outcome.OK for probe in endpoint_probes):
+            tried = ", ".join(f"{probe.address}:{probe.port} {probe.outcome}" for probe in endpoint_probes)
             message = f"the endpoint {report.endpoint.name} cannot be reached: {tried}"
-            yield Finding(Status.FAIL, report.name, message, _FIX[knocks[0].outcome])
+            yield Finding(Status.FAIL, report.name, message, _FIX[endpoint_probes[0].outcome])
 
 
 def ports(facts: Facts, purpose: ProbeKind) -> Iterator[Finding]:
@@ -145,16 +147,16 @@ def ports(facts: Facts, purpose: ProbeKind) -> Iterator[Finding]:
 
 def _failed(facts: Facts, target: Report, purpose: ProbeKind) -> list[Probe]:
     return [
-        each
-        for each in facts.probes
-        if each.target == target.token and each.purpose is purpose and each.outcome is not Outcome.OK
+        probe
+        for probe in facts.probes
+        if probe.target == target.token and probe.purpose is purpose and probe.outcome is not Outcome.OK
     ]
 
 
 def _sources(facts: Facts, failed: Sequence[Probe]) -> str:
     """Return the failed probes as a phrase: ``cannot be reached from a (timed out), b (refused)``."""
     by_token = {report.token: report.name for report in facts.reports}
-    listed = ", ".join(f"{by_token.get(each.source, '?')} ({each.outcome})" for each in failed[:4])
+    listed = ", ".join(f"{by_token.get(probe.source, '?')} ({probe.outcome})" for probe in failed[:4])
     more = f" and {len(failed) - 4} more" if len(failed) > 4 else ""
     return f"cannot be reached from {listed}{more}"
 
@@ -193,7 +195,7 @@ def ranks(facts: Facts) -> Iterator[Finding]:
         if rank is None:
             continue
         if claims[rank] > 1:
-            others = ", ".join(each.name for each in facts.reports if each.node_rank == rank and each is not report)
+            others = ", ".join(peer.name for peer in facts.reports if peer.node_rank == rank and peer is not report)
             message, hint = f"node rank {rank} is claimed here and on {others}", "give every node its own --node-rank"
         elif rank >= facts.expected:
             message = f"node rank {rank} is not below the {facts.expected} nodes of the run"
@@ -228,13 +230,13 @@ def endpoint(facts: Facts) -> Iterator[Finding]:
 
 def _expected_addresses(facts: Facts) -> set[str]:
     """Return the host's own addresses if the name resolves to them on some node, else the most frequent address."""
-    said = [address for report in facts.reports for address in report.endpoint.addresses]
-    said = [address for address in said if not is_loopback(address)]
+    resolved = [address for report in facts.reports for address in report.endpoint.addresses]
+    resolved = [address for address in resolved if not is_loopback(address)]
     for host in (report for report in facts.reports if report.is_host):
         own = {address for interface in host.interfaces for address in interface.addresses}
-        if own & set(said):
-            return own & set(said)
-    return {Counter(said).most_common(1)[0][0]} if said else set()
+        if own & set(resolved):
+            return own & set(resolved)
+    return {Counter(resolved).most_common(1)[0][0]} if resolved else set()
 
 
 def reverse(facts: Facts) -> Iterator[Finding]:

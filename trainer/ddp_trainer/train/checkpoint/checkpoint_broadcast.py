@@ -1,8 +1,6 @@
-"""Distribute the newest checkpoint of any rank to all ranks.
+"""Choose the state that a new worker group resumes from, and distribute it: a rank's state in memory, or a checkpoint.
 
-:func:`broadcast_latest_checkpoint` finds the rank with the newest checkpoint. :func:`from_rank` makes one available on
-all ranks: a rank reads it from the directory if it sees it, and receives it through
-:mod:`ddp_trainer.train.checkpoint.state_transfer` if not. :func:`sync_progress` merges the progress files.
+:func:`find_state` is the entry point. :func:`broadcast_latest_checkpoint` gives all ranks the newest checkpoint.
 """
 
 from __future__ import annotations
@@ -86,16 +84,16 @@ def from_rank(
 
     A rank that sees the directory of the checkpoint reads it there. The holder sends the state to the other ones.
     """
-    mine = own if group.rank == holder else None
-    manifest = Manifest.from_json(group.broadcast(_encode(mine, lambda it: it.manifest.to_json()), holder).decode())
+    held = own if group.rank == holder else None
+    manifest = Manifest.from_json(group.broadcast(_encode(held, lambda it: it.manifest.to_json()), holder).decode())
     demand(manifest)
-    place = group.broadcast(_encode(mine, _place), holder).decode(errors="surrogateescape")
+    place = group.broadcast(_encode(held, _place), holder).decode(errors="surrogateescape")
     is_verified = not place.startswith(_UNVERIFIED)
-    found = mine or (_find(manifest, place, is_verified=is_verified) if receive.is_wanted and place else None)
+    found = held or (_find(manifest, place, is_verified=is_verified) if receive.is_wanted and place else None)
     lacks = receive.is_wanted and found is None
     lacking = [rank for rank, is_lacking in enumerate(group.gather(int(lacks))) if is_lacking]
     if lacking:
-        state, targets = None if mine is None else unpack(mine), receive.targets() if lacks else None
+        state, targets = None if held is None else unpack(held), receive.targets() if lacks else None
         if len(lacking) == 1:
             # A broadcast would also send the state to ranks that drop it, and its pieces wait for each other.
             state = exchange_states(state, [(holder, lacking[0])], group, targets=targets)
@@ -105,8 +103,8 @@ def from_rank(
     return found or Checkpoint(manifest, is_verified=is_verified)
 
 
-def _encode(mine: Checkpoint | None, describe: Callable[[Checkpoint], str]) -> bytes | None:
-    return None if mine is None else describe(mine).encode(errors="surrogateescape")
+def _encode(held: Checkpoint | None, describe: Callable[[Checkpoint], str]) -> bytes | None:
+    return None if held is None else describe(held).encode(errors="surrogateescape")
 
 
 def _place(checkpoint: Checkpoint) -> str:
@@ -157,3 +155,56 @@ def sync_progress(own: RunProgress, group: Group, now: float) -> RunProgress:
     known = group.gather(int(own.account.until * 1e6))
     account = group.broadcast(own.account.pack(), known.index(max(known)))
     return RunProgress(int(highest), int(lost), -first, Account.unpack(account))
+
+
+_NO_STATE: Final = -1
+
+
+class ResumeSource(NamedTuple):
+    """State that a rank resumes from."""
+
+    checkpoint: Checkpoint | None
+    """State to load; None if this rank already holds it, or no rank has any."""
+    is_durable: bool = False
+    """True if the state is on a disk."""
+
+
+def progress_key(step: int, *, is_evaluated: bool = False) -> int:
+    """Return a number that grows with every step, and with an evaluation after it.
+
+    >>> sorted([progress_key(7), progress_key(6, is_evaluated=True), progress_key(6)])
+    [12, 13, 14]
+    """
+    return 2 * step + is_evaluated
+
+
+def find_state(
+    group: Group,
+    held: int | None,
+    *,
+    own: Callable[[], Checkpoint],
+    receive: Receive,
+    newest: Callable[[], Checkpoint | None],
+    demand: Callable[[Manifest], None],
+) -> ResumeSource:
+    """Agree on the state to resume from and receive it; every rank must call it.
+
+    Args:
+        group: The ranks.
+        held: :func:`progress_key` of the state that this rank holds; None if it holds none.
+        own: Returns that state; called on one rank if others lack it.
+        receive: How this rank receives a state that it does not hold.
+        newest: Returns the newest checkpoint that this rank sees; called only if no rank holds a state.
+        demand: Raises to refuse the state of another run.
+    """
+    all_held = group.gather(_NO_STATE if held is None else held)
+    furthest = max(all_held)
+    if furthest == _NO_STATE:
+        found = broadcast_latest_checkpoint(newest(), group, demand, receive)
+        return ResumeSource(None if found is None else found.checkpoint, is_durable=True)
+    if min(all_held) == furthest:
+        return ResumeSource(None)
+    source = all_held.index(furthest)
+    lacks = receive._replace(is_wanted=receive.is_wanted and held != furthest)
+    checkpoint = from_rank(source, own() if group.rank == source else None, group, demand, lacks)
+    return ResumeSource(None if held == furthest else checkpoint)

@@ -109,7 +109,7 @@ def argument_parser() -> argparse.ArgumentParser:
 
 def _list_checkpoints(arguments: argparse.Namespace) -> int:
     with_contents = arguments.command == "inspect"
-    entries = [_entry(each, with_contents=with_contents) for each in list_checkpoints(arguments.directory)]
+    entries = [_entry(listed, with_contents=with_contents) for listed in list_checkpoints(arguments.directory)]
     _show(entries, arguments)
     bad = [entry for entry in entries if entry.trouble]
     for entry in bad:
@@ -138,16 +138,16 @@ def _export(arguments: argparse.Namespace) -> int:
 
 def _chosen(arguments: argparse.Namespace, stack: ExitStack) -> Checkpoint:
     """Return the checkpoint to export; its files are there until the stack is closed."""
-    whole = {
+    complete = {
         listed: manifest
         for listed in list_checkpoints(arguments.directory)
         if (manifest := listed.manifest()) is not None
     }
-    wanted = list(whole)
+    wanted = list(complete)
     if arguments.step is not None:
-        wanted = [listed for listed, manifest in whole.items() if manifest.step == arguments.step]
+        wanted = [listed for listed, manifest in complete.items() if manifest.step == arguments.step]
     elif arguments.best is not None:
-        best = checkpoint_files.best_of(whole, TargetMetric(arguments.best))
+        best = checkpoint_files.best_of(complete, TargetMetric(arguments.best))
         wanted = [] if best is None else [best]
     for listed in wanted:
         try:
@@ -161,7 +161,7 @@ def _chosen(arguments: argparse.Namespace, stack: ExitStack) -> Checkpoint:
                 hint="Export with the version that wrote it.",
             )
         return checkpoint
-    steps = ", ".join(str(manifest.step) for manifest in whole.values()) or "none"
+    steps = ", ".join(str(manifest.step) for manifest in complete.values()) or "none"
     which = "valid checkpoint"
     if arguments.step is not None:
         which += f" of step {arguments.step}"
@@ -199,11 +199,11 @@ def _tensors(value: object) -> Iterator[Tensor]:
     if isinstance(value, torch.Tensor):
         yield value
     elif isinstance(value, dict):
-        for each in value.values():
-            yield from _tensors(each)
+        for item in value.values():
+            yield from _tensors(item)
     elif isinstance(value, list | tuple):
-        for each in value:
-            yield from _tensors(each)
+        for item in value:
+            yield from _tensors(item)
 
 
 def _show(entries: Sequence[Entry], arguments: argparse.Namespace) -> None:

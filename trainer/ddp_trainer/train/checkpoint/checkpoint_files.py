@@ -185,16 +185,16 @@ class CheckpointDirectory:
         Checkpoints of later steps belong to another writer and stay.
         """
         past = [directory for directory in directories(self.path) if parse_name(directory)[0] <= newest]
-        whole = {
+        complete = {
             directory: manifest
             for directory in past
             if not parse_name(directory)[1] and (manifest := manifest_if_complete(directory)) is not None
         }
-        kept = list(whole)[: self._keep]
-        if self._best is not None and (best := best_of(whole, self._best)) is not None:
-            kept.append(best)
+        retained = list(complete)[: self._keep]
+        if self._best is not None and (best := best_of(complete, self._best)) is not None:
+            retained.append(best)
         for directory in past:
-            if directory not in kept:
+            if directory not in retained:
                 shutil.rmtree(directory, ignore_errors=True)
 
 
@@ -212,7 +212,7 @@ def directories(path: Path) -> Iterator[Path]:
 
 def best_of(manifests: Mapping[_Place, Manifest], goal: TargetMetric) -> _Place | None:
     """Return the place of the best evaluated checkpoint, the earliest of equals; None if none was evaluated."""
-    evaluated = [(path, each) for path, each in manifests.items() if goal.metric in (each.metrics or {})]
+    evaluated = [(path, manifest) for path, manifest in manifests.items() if goal.metric in (manifest.metrics or {})]
     evaluated.sort(key=lambda pair: pair[1].step)
     best: tuple[_Place, float] | None = None
     for path, manifest in evaluated:
@@ -386,8 +386,8 @@ def manifest_if_complete(directory: Path) -> Manifest | None:
     """
     try:
         manifest = _read_manifest(directory)
-        for each in manifest.files:
-            _check_file_size(directory / each.file, each.size_bytes)
+        for file in manifest.files:
+            _check_file_size(directory / file.file, file.size_bytes)
     except Exception:  # noqa: BLE001 - as in read
         return None
     return manifest

@@ -49,7 +49,7 @@ class BackgroundVerification:
             alarm: Receives a sentence about damage, on the rank that finds it.
         """
         self._checkpoint, self._group, self._alarm = checkpoint, group, alarm
-        self._verdict = _Verdict.SOUND
+        self._result = _Verdict.SOUND
         self._reason = ""
         self._is_loaded = threading.Event()
         self._thread: threading.Thread | None = None
@@ -57,7 +57,7 @@ class BackgroundVerification:
         if directory is not None:
             own = int.from_bytes(sha256(file_identity(directory).encode()).digest()[:_IDENTITY_BYTES])
         if group.gather(own).index(own) == group.rank and directory is not None:
-            self._verdict = _Verdict.PENDING
+            self._result = _Verdict.PENDING
             # The start of a thread waits for page faults of others, so it comes before the load.
             self._thread = threading.Thread(target=self._run_low_priority, name="ddp-digest", daemon=True)
             self._thread.start()
@@ -78,11 +78,11 @@ class BackgroundVerification:
         """
         if wait and self._thread is not None:
             self._thread.join()
-        verdict = self._verdict
-        verdicts = self._group.gather(verdict)
-        if _Verdict.DAMAGED in verdicts:
-            raise self._damage(is_found_here=verdict is _Verdict.DAMAGED)
-        return _Verdict.PENDING not in verdicts
+        result = self._result
+        results = self._group.gather(result)
+        if _Verdict.DAMAGED in results:
+            raise self._damage(is_found_here=result is _Verdict.DAMAGED)
+        return _Verdict.PENDING not in results
 
     def raise_if_damaged(self, err: Exception) -> None:
         """Verify on this rank now, because the state has led to an error.
@@ -95,7 +95,7 @@ class BackgroundVerification:
             self._thread.join()
         else:
             self._verify()
-        if self._verdict is _Verdict.DAMAGED:
+        if self._result is _Verdict.DAMAGED:
             raise self._damage(is_found_here=True) from err
 
     def _damage(self, *, is_found_here: bool) -> GroupEnded:
@@ -119,9 +119,9 @@ class BackgroundVerification:
             with suppress(OSError):
                 (directory / checkpoint_files.SUSPECT).touch()
             self._reason = reason_of(err)
-            self._verdict = _Verdict.DAMAGED
+            self._result = _Verdict.DAMAGED
         else:
-            self._verdict = _Verdict.SOUND
+            self._result = _Verdict.SOUND
 
 
 def verify_latest_checkpoint(
@@ -175,19 +175,19 @@ def _verify_checkpoint(place: Path, here: Path | None, group: Group) -> Checkpoi
     return checkpoint if here is not None else None
 
 
-def _agree_on_result(look: Callable[[], Checkpoint | None], group: Group) -> Checkpoint | None:
-    """Return the result of ``look``.
+def _agree_on_result(verify: Callable[[], Checkpoint | None], group: Group) -> Checkpoint | None:
+    """Return the result of ``verify``.
 
     Raises:
-        CorruptCheckpoint: ``look`` failed on a rank. Every rank gets the reason of the lowest such rank.
+        CorruptCheckpoint: ``verify`` failed on a rank. Every rank gets the reason of the lowest such rank.
     """
     found, reason = None, b""
     try:
-        found = look()
+        found = verify()
     except Exception as err:  # noqa: BLE001 - the other ranks wait at a collective for this rank's answer
         reason = reason_of(err).encode(errors="replace")
-    told = group.gather(len(reason))
-    if any(told):
-        source = next(rank for rank, length in enumerate(told) if length)
+    lengths = group.gather(len(reason))
+    if any(lengths):
+        source = next(rank for rank, length in enumerate(lengths) if length)
         raise CorruptCheckpoint(group.broadcast(reason, source).decode())
     return found

@@ -55,7 +55,7 @@ VALUES: Final = "values"
 """Key in a file: name → value of the optimizer's state that is not a tensor."""
 
 
-def local_state_dict(model: nn.Module, optimizer: Optimizer, spread: ShardedState) -> dict[str, Any]:
+def local_state_dict(model: nn.Module, optimizer: Optimizer, sharded: ShardedState) -> dict[str, Any]:
     """Return the tensors and values of model and optimizer that this rank writes.
 
     The tensors share memory with the model and the optimizer.
@@ -63,12 +63,12 @@ def local_state_dict(model: nn.Module, optimizer: Optimizer, spread: ShardedStat
     written: dict[str, Tensor] = {}
     values: dict[str, Any] = {}
     for name, tensor in weights_here(model).items():
-        if _is_first(tensor, name, spread):
+        if _is_first(tensor, name, sharded):
             written[f"{MODEL}.{name}"] = tensor
     for weight, number, name in enumerate_params(model, optimizer):
         for key, value in optimizer.state.get(weight, {}).items():
             is_like_weight = isinstance(value, Tensor) and value.shape == weight.shape
-            if not _is_first(weight if is_like_weight else value, name, spread):
+            if not _is_first(weight if is_like_weight else value, name, sharded):
                 continue
             known = f"{OPTIMIZER}.{number}.{key}"
             if isinstance(value, Tensor):
@@ -107,24 +107,25 @@ def _chunks(tensors: Mapping[str, Tensor]) -> dict[str, Any]:
     return found
 
 
-def _is_first(tensor: object, name: str, spread: ShardedState) -> bool:
+def _is_first(tensor: object, name: str, sharded: ShardedState) -> bool:
     """Return True if this rank writes its piece of a tensor that belongs to the weight ``name``.
 
     Among the ranks with the same piece, the one with the lowest coordinate in every mesh dimension writes it. For the
     pipeline dimension, the lowest is the first stage that has the weight.
     """
-    cut, place = _cut_along(tensor, spread), spread.mesh.place
+    cut, place = _cut_along(tensor, sharded), sharded.mesh.place
     return all(
-        each.name in cut or getattr(place, each.name) == (spread.first_stage_of(name) if each.splits_layers else 0)
-        for each in DIMENSIONS
+        dimension.name in cut
+        or getattr(place, dimension.name) == (sharded.first_stage_of(name) if dimension.splits_layers else 0)
+        for dimension in DIMENSIONS
     )
 
 
-def _cut_along(tensor: object, spread: ShardedState) -> set[str]:
+def _cut_along(tensor: object, sharded: ShardedState) -> set[str]:
     """Return the mesh dimensions along which ranks hold different pieces."""
     if not isinstance(tensor, DTensor):
         return set()
-    names = spread.mesh.dimensions(tensor.device_mesh)
+    names = sharded.mesh.dimensions(tensor.device_mesh)
     return {name for name, placement in zip(names, tensor.placements, strict=True) if not placement.is_replicate()}
 
 
@@ -286,17 +287,17 @@ def assemble_state(directory: Path, manifest: Manifest, only: str = "") -> dict[
         only: ``"model"`` to load only the model's tensors; empty for all.
     """
     reader = ShardedCheckpointReader(directory, manifest)
-    whole = {
+    tensors = {
         name: torch.empty(size, dtype=reader.type_of(name))
         for name, size in reader.sizes.items()
         if name.startswith(f"{only}.") or not only
     }
-    reader.fill(whole)
+    reader.fill(tensors)
     states: dict[int, dict[str, Any]] = {}
-    found = {**whole, **({} if only else reader.values)}
+    found = {**tensors, **({} if only else reader.values)}
     for number, keys in _by_number(list(found)).items():
         states[number] = {key: found[name] for key, name in keys.items()}
-    model = {name.removeprefix(f"{MODEL}."): each for name, each in whole.items() if name.startswith(f"{MODEL}.")}
+    model = {name.removeprefix(f"{MODEL}."): tensor for name, tensor in tensors.items() if name.startswith(f"{MODEL}.")}
     return {MODEL: model, **reader.rest, OPTIMIZER: {**reader.rest[OPTIMIZER], "state": states}}
 
 
@@ -327,4 +328,6 @@ def _local_param_groups(reader: ShardedCheckpointReader, optimizer: Optimizer) -
     own, stored = optimizer.state_dict()["param_groups"], reader.rest[OPTIMIZER]["param_groups"]
     if len(own) != len(stored):
         return {}  # torch raises an error for the different number of groups
-    return {"param_groups": [{**group, "params": mine["params"]} for group, mine in zip(stored, own, strict=True)]}
+    return {
+        "param_groups": [{**group, "params": own_group["params"]} for group, own_group in zip(stored, own, strict=True)]
+    }

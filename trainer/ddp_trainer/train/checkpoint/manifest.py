@@ -27,7 +27,7 @@ from torch import nn
 
 from ddp_trainer.common.bounds import Bounds, Matching
 from ddp_trainer.net import strict_json
-from ddp_trainer.train.config.cli_fields import flag
+from ddp_trainer.train.config.options import flag
 from ddp_trainer.train.data.sample_order import ORDERS
 from ddp_trainer.train.utils.errors import BadTask, CheckpointMismatch
 
@@ -138,9 +138,9 @@ class Manifest:
             if raw.pop(_OWN_DIGEST) != _digest(raw):
                 raise ValueError("it differs from its own digest")
             if raw["format"] > FORMAT:
-                known = {each.name: raw.get(each.name, 0) for each in fields(_Later)}
+                known = {member.name: raw.get(member.name, 0) for member in fields(_Later)}
                 later: _Later = strict_json.parse(_Later, known)
-                return cls(**dict.fromkeys((each.name for each in fields(cls)), 0) | asdict(later))
+                return cls(**dict.fromkeys((member.name for member in fields(cls)), 0) | asdict(later))
             metrics = raw.pop("metrics")  # they may be infinite or NaN, which strict JSON lacks
             if metrics is not None and not all(type(value) in {int, float} for value in metrics.values()):
                 raise ValueError("a metric is not a number")
@@ -185,11 +185,11 @@ def architecture(model: nn.Module) -> str:
     Raises:
         BadTask: A value has no JSON form, so another process could not compare it.
     """
-    said = getattr(model, "architecture", None)
-    if not isinstance(said, Mapping):
+    described = getattr(model, "architecture", None)
+    if not isinstance(described, Mapping):
         return ""
     try:
-        return ", ".join(sorted(f"{name}={json.dumps(value, sort_keys=True)}" for name, value in said.items()))
+        return ", ".join(sorted(f"{name}={json.dumps(value, sort_keys=True)}" for name, value in described.items()))
     except (TypeError, ValueError) as err:
         raise BadTask(
             f"The architecture of the model, a {type(model).__name__}, cannot be written into a checkpoint: {err}.",
@@ -219,13 +219,13 @@ def check_same_run(manifest: Manifest, own: Identity, *, where: str, batch_slice
         pairs.remove(("order", manifest.identity.order, own.order))
     if batch_slices is not None:
         pairs.append(("batch_slices", manifest.batch_slices, batch_slices))
-    different = [(name, theirs, ours) for name, theirs, ours in pairs if theirs != ours]
+    different = [(name, stored, present) for name, stored, present in pairs if stored != present]
     if different:
-        name, theirs, ours = different[0]
+        name, stored, present = different[0]
         what = _COMPARED.get(name, "number of batch slices")
         raise CheckpointMismatch(
-            f"The checkpoint {where} was written with {what} {theirs}, and this run has {ours}.",
-            hint=f"{_mismatch_hint(name, theirs)} to continue from it, or use another --checkpoint-dir.",
+            f"The checkpoint {where} was written with {what} {stored}, and this run has {present}.",
+            hint=f"{_mismatch_hint(name, stored)} to continue from it, or use another --checkpoint-dir.",
         )
 
 

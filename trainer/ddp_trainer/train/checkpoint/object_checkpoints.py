@@ -72,7 +72,7 @@ def list_checkpoints(place: Path | StorageUrl) -> list[ListedCheckpoint]:
         return _of_store(place)
     if not place.is_dir():
         raise BadConfig(f"The directory {place} does not exist.", hint="Give a --checkpoint-dir of a run.")
-    return [_of_directory(each) for each in checkpoint_files.directories(place)]
+    return [_of_directory(directory) for directory in checkpoint_files.directories(place)]
 
 
 def _of_directory(directory: Path) -> ListedCheckpoint:
@@ -119,7 +119,7 @@ class StoredCheckpoints:
 
     def unclaimed(self) -> list[str]:
         """Return the names of all checkpoints with a manifest, published or not."""
-        keys = (each.key.split("/") for each in self.storage.list())
+        keys = (entry.key.split("/") for entry in self.storage.list())
         return [key[0] for key in keys if len(key) == 2 and key[1] == MANIFEST and re.fullmatch(NAME, key[0])]
 
     def manifest(self, name: str) -> Manifest:
@@ -131,13 +131,13 @@ class StoredCheckpoints:
         """
         manifest = checkpoint_files.parse_manifest(self._read_manifest(name), step_of(name))
         if manifest.format <= FORMAT:
-            sizes = {each.key: each.size_bytes for each in self.storage.list(name)}
-            for each in manifest.files:
-                found = sizes.get(f"{name}/{each.file}")
+            sizes = {entry.key: entry.size_bytes for entry in self.storage.list(name)}
+            for file in manifest.files:
+                found = sizes.get(f"{name}/{file.file}")
                 if found is None:
-                    raise CorruptCheckpoint(f"{each.file} is missing")
-                if found != each.size_bytes:
-                    raise CorruptCheckpoint(f"{each.file} has {found} of {each.size_bytes} bytes")
+                    raise CorruptCheckpoint(f"{file.file} is missing")
+                if found != file.size_bytes:
+                    raise CorruptCheckpoint(f"{file.file} has {found} of {file.size_bytes} bytes")
         return manifest
 
     def download(self, name: str, target: Path) -> dict[str, str]:
@@ -152,10 +152,10 @@ class StoredCheckpoints:
         """
         target.mkdir(parents=True)
         digests = {}
-        for each in self.storage.list(name):
-            file = target / each.key.rpartition("/")[2]
+        for entry in self.storage.list(name):
+            file = target / entry.key.rpartition("/")[2]
             with FsyncStream(file) as stream:
-                for chunk in self.storage.chunks(each.key, each.size_bytes):
+                for chunk in self.storage.chunks(entry.key, entry.size_bytes):
                     stream.write(chunk)
             digests[file.name] = stream.sha256
         return digests
@@ -261,8 +261,8 @@ class ObjectCheckpoints(CheckpointDirectory):
         shutil.rmtree(temporary, ignore_errors=True)
         try:
             digests = self._stored.download(name, temporary)
-            for each in manifest.files if manifest.format <= FORMAT else ():
-                checkpoint_files.check_digest(each.file, digests.get(each.file, ""), each.sha256)
+            for file in manifest.files if manifest.format <= FORMAT else ():
+                checkpoint_files.check_digest(file.file, digests.get(file.file, ""), file.sha256)
             shutil.rmtree(target, ignore_errors=True)
             checkpoint_files.install(temporary, target)
         finally:
@@ -290,20 +290,20 @@ class ObjectCheckpoints(CheckpointDirectory):
         storage, directory = self._stored.storage, self.path / checkpoint_files.name_of(manifest.step)
         self._uploads += 1
         name = f"{directory.name}.{self._journal.token}-{self._uploads}"
-        for each in manifest.files:
-            storage.write(f"{name}/{each.file}", directory / each.file)
+        for file in manifest.files:
+            storage.write(f"{name}/{file.file}", directory / file.file)
         storage.write(f"{name}/{MANIFEST}", manifest.to_json().encode())
         self._remove_unpublished(self._journal.publish(lambda published: self._kept(name, published)))
 
     def _kept(self, name: str, published: Sequence[str]) -> tuple[str, ...]:
         """Return the names to keep: the newest up to this one, the best up to there, and those of later steps."""
         step = step_of(name)
-        later = [each for each in published if step_of(each) > step]
-        past = newest_first([name, *(each for each in published if step_of(each) < step)])
-        kept = past[: self._keep_stored]
-        if self._best_stored is not None and (best := self._best_of(past)) is not None and best not in kept:
-            kept.append(best)
-        return tuple(newest_first([*later, *kept]))
+        later = [other for other in published if step_of(other) > step]
+        past = newest_first([name, *(other for other in published if step_of(other) < step)])
+        retained = past[: self._keep_stored]
+        if self._best_stored is not None and (best := self._best_of(past)) is not None and best not in retained:
+            retained.append(best)
+        return tuple(newest_first([*later, *retained]))
 
     def _best_of(self, names: Sequence[str]) -> str | None:
         manifests = {}
@@ -315,10 +315,10 @@ class ObjectCheckpoints(CheckpointDirectory):
         return None if self._best_stored is None else checkpoint_files.best_of(manifests, self._best_stored)
 
     def _remove_unpublished(self, published: Sequence[str]) -> None:
-        for each in self._stored.storage.list():
-            folder = each.key.partition("/")[0]
+        for entry in self._stored.storage.list():
+            folder = entry.key.partition("/")[0]
             if re.fullmatch(NAME, folder) and folder not in published:
-                self._stored.storage.delete(each.key)
+                self._stored.storage.delete(entry.key)
 
 
 def newest_first(names: Sequence[str]) -> list[str]:

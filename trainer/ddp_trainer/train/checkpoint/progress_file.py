@@ -68,7 +68,7 @@ class _Record:
 
     def read(self, content: bytes) -> bytes | None:
         """Return the newest valid content; None without one for this run."""
-        told: bytes | None = None
+        payload: bytes | None = None
         self._number, self.is_damaged = 0, False
         for place in self._places:
             record = content[place : place + _RECORD.size + self._size]
@@ -79,18 +79,18 @@ class _Record:
                 continue
             _, identity, _, number = _RECORD.unpack_from(record)
             if identity == self._identity and number > self._number:
-                self._number, told = number, record[_RECORD.size :]
-        return told
+                self._number, payload = number, record[_RECORD.size :]
+        return payload
 
-    def next(self, told: bytes) -> tuple[bytes, int]:
+    def next(self, payload: bytes) -> tuple[bytes, int]:
         """Return the record for this content, and the offset to write it to."""
         self._number += 1
-        checksum = _checksum(self._identity, self._number, told)
-        return _RECORD.pack(_MAGIC, self._identity, checksum, self._number) + told, self._places[self._number % 2]
+        checksum = _checksum(self._identity, self._number, payload)
+        return _RECORD.pack(_MAGIC, self._identity, checksum, self._number) + payload, self._places[self._number % 2]
 
 
-def _checksum(identity: int, number: int, told: bytes) -> int:
-    return zlib.crc32(told, zlib.crc32(_SEALED.pack(identity, number)))
+def _checksum(identity: int, number: int, payload: bytes) -> int:
+    return zlib.crc32(payload, zlib.crc32(_SEALED.pack(identity, number)))
 
 
 def _is_valid(record: bytes) -> bool:
@@ -132,7 +132,7 @@ class ProgressFile:
 
     def _report_corruption(self, counts: bytes | None, account: bytes | None) -> None:
         records = ((self._counts, counts), (self._account, account))
-        if any(record.is_damaged and told is None for record, told in records):
+        if any(record.is_damaged and payload is None for record, payload in records):
             self._alarm(f"{self._file} is damaged: {_GOES_ON}")
         elif any(record.is_damaged for record, _ in records):
             self._alarm(f"{self._file} is damaged in part; its second copy is intact and is used.")
@@ -148,11 +148,11 @@ class ProgressFile:
         """Store the account of a reading; never raises OSError."""
         self._put(self._account, account.pack())
 
-    def _put(self, record: _Record, told: bytes) -> None:
+    def _put(self, record: _Record, payload: bytes) -> None:
         try:
             if self._descriptor is None:
                 self._descriptor = os.open(self._file, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
-            os.pwrite(self._descriptor, *record.next(told))
+            os.pwrite(self._descriptor, *record.next(payload))
         except OSError:
             return
 

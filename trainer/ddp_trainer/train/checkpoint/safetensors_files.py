@@ -78,7 +78,7 @@ def read(given: Path) -> dict[str, Tensor]:
 
 def _chosen(directory: Path) -> Path:
     for suffix in (INDEX, SAFETENSORS):
-        files = sorted(each for each in directory.iterdir() if each.name.endswith(suffix))
+        files = sorted(entry for entry in directory.iterdir() if entry.name.endswith(suffix))
         if len(files) == 1:
             return files[0]
         if files:
@@ -95,7 +95,7 @@ def _weight_map(index: Path) -> Mapping[str, str]:
     """Return the name of each tensor → the name of a file beside the index."""
     try:
         places = json.loads(index.read_text())["weight_map"]
-        foreign = next((each for each in places.values() if Path(each).name != each), None)
+        foreign = next((entry for entry in places.values() if Path(entry).name != entry), None)
     except OSError as err:
         raise _unreadable(index, err) from None
     except _MALFORMED:

@@ -230,7 +230,7 @@ def _outline(state: Any, device: torch.device) -> _Outline:
     _map_leaves(state, lambda leaf: tensors.append(leaf) if isinstance(leaf, Tensor) else None)
     first: dict[object, int] = {}
     memory_of = [first.setdefault(_place(tensor), number) for number, tensor in enumerate(tensors)]
-    return _Outline(state, tensors, memory_of, [each.device.type == device.type for each in tensors])
+    return _Outline(state, tensors, memory_of, [tensor.device.type == device.type for tensor in tensors])
 
 
 def _place(tensor: Tensor) -> object:
@@ -264,7 +264,7 @@ def _allocate(outline: _Outline, device: torch.device, targets: Mapping[str, Any
 
 
 def _fits(target: Tensor, tensor: Tensor, place: torch.device) -> bool:
-    own, wanted = ((each.dtype, each.size(), each.stride()) for each in (target, tensor))
+    own, wanted = ((one.dtype, one.size(), one.stride()) for one in (target, tensor))
     return target.device.type == place.type and own == wanted
 
 
@@ -279,7 +279,7 @@ def _paired(state: Any, targets: Any) -> Iterator[tuple[int, Tensor]]:
 
 def _filled(outline: _Outline, memory: Mapping[int, Tensor]) -> Any:
     """Return the state of an outline with the received tensors in it."""
-    content = {id(each): memory[outline.memory_of[number]] for number, each in enumerate(outline.tensors)}
+    content = {id(outlined): memory[outline.memory_of[number]] for number, outlined in enumerate(outline.tensors)}
     return _map_leaves(outline.state, lambda leaf: content.get(id(leaf), leaf))
 
 
@@ -287,10 +287,10 @@ def _map_leaves(value: Any, change: Callable[[Any], Any]) -> Any:
     """Return a copy of nested dicts, lists and tuples in which ``change`` has replaced all other values, in order."""
     if isinstance(value, dict):
         copied = copy.copy(value)  # with the attributes of an OrderedDict
-        copied.update({name: _map_leaves(each, change) for name, each in value.items()})
+        copied.update({name: _map_leaves(item, change) for name, item in value.items()})
         return copied
     if type(value) in {list, tuple}:
-        return type(value)(_map_leaves(each, change) for each in value)
+        return type(value)(_map_leaves(item, change) for item in value)
     return change(value)
 
 

@@ -125,10 +125,10 @@ class _Pickler(pickle.Pickler):
         """Return how ``torch.load`` rebuilds a tensor; all other objects are pickled as usual."""
         if not isinstance(obj, Tensor):
             return NotImplemented
-        whole = _Stored(self._key(obj), obj.untyped_storage().nbytes())
+        stored = _Stored(self._key(obj), obj.untyped_storage().nbytes())
         hooks: OrderedDict[str, object] = OrderedDict()
         view = (obj.storage_offset(), tuple(obj.size()), obj.stride(), False, hooks, obj.dtype)
-        return torch._utils._rebuild_tensor_v3, (whole, *view)  # noqa: SLF001 - see the class
+        return torch._utils._rebuild_tensor_v3, (stored, *view)  # noqa: SLF001 - see the class
 
     def _key(self, tensor: Tensor) -> str:
         storage = tensor.untyped_storage()

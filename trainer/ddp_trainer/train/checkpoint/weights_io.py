@@ -63,7 +63,7 @@ def read_plain(file: Path) -> PlainCheckpoint:
 
 
 def initialize(
-    model: nn.Module, optimization: OptimizerWrapper, file: Path, spread: ShardedState | None, *, with_optimizer: bool
+    model: nn.Module, optimization: OptimizerWrapper, file: Path, sharded: ShardedState | None, *, with_optimizer: bool
 ) -> None:
     """Load the weights of a user's file into the model and, on request, its optimizer state.
 
@@ -71,7 +71,7 @@ def initialize(
         model: Changed in place.
         optimization: Optimizer of the run.
         file: The user's file.
-        spread: Sharding of the model, if no rank holds all of it.
+        sharded: Sharding of the model, if no rank holds all of it.
         with_optimizer: Load the optimizer state too.
 
     Raises:
@@ -79,17 +79,17 @@ def initialize(
     """
     plain = read_plain(file)
     check_weights(model, plain.weights, file)
-    if spread is None:
+    if sharded is None:
         model.load_state_dict(plain.weights)
     else:
-        spread.load_weights(model, plain.weights)
+        sharded.load_weights(model, plain.weights)
     if not with_optimizer:
         return
     if plain.optimizer is None:
         raise BadConfig(f"--init-from is {file}, which holds no optimizer.", hint="Leave --init-optimizer out.")
     try:
         optimizer, state = optimization.optimizer, plain.optimizer
-        _load_optimizer_state(optimizer, state if spread is None else spread.optimizer_state(optimizer, state))
+        _load_optimizer_state(optimizer, state if sharded is None else sharded.optimizer_state(optimizer, state))
     except (KeyError, TypeError, ValueError) as err:
         raise BadConfig(
             f"--init-from is {file}, whose optimizer is another: {err}.", hint="Leave --init-optimizer out."
@@ -173,7 +173,7 @@ def _strip_prefix(weights: Mapping[str, Tensor]) -> dict[str, Tensor]:
     plain: dict[str, Tensor] = {}
     for name, tensor in weights.items():
         short = name
-        while prefix := next((each for each in _PREFIXES if short.startswith(each)), None):
+        while prefix := next((known for known in _PREFIXES if short.startswith(known)), None):
             short = short.removeprefix(prefix)
         plain[short] = tensor
     return plain

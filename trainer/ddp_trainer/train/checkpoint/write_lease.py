@@ -189,7 +189,7 @@ def stale_generation(own: Claim, standing: Claim | None, place: str, claim: str,
 
 
 FOLDER: Final = "claims"
-_KEPT: Final = 2
+_RETAINED: Final = 2
 """Last objects of the journal that are kept. A reader that has listed the last but one can still read it."""
 NAME: Final = "step-[0-9]{8,}[A-Za-z0-9_.-]*"
 """Pattern of the folder of a checkpoint."""
@@ -304,7 +304,7 @@ class ClaimJournal:
         numbers = _numbers(self._storage)
         if max(numbers, default=0) != number or (not self.is_conditional and self._read_back(key) != content):
             return False
-        for old in numbers[:-_KEPT]:
+        for old in numbers[:-_RETAINED]:
             self._storage.delete(_key(old))
         return True
 
@@ -360,7 +360,7 @@ def read_record(storage: ObjectStorage) -> tuple[int, Record | None]:
 
 
 def _numbers(storage: ObjectStorage) -> list[int]:
-    names = (each.key.removeprefix(f"{FOLDER}/").removesuffix(".json") for each in storage.list(FOLDER))
+    names = (entry.key.removeprefix(f"{FOLDER}/").removesuffix(".json") for entry in storage.list(FOLDER))
     return sorted(int(name) for name in names if name.isascii() and name.isdigit())
 
 

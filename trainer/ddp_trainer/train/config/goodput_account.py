@@ -160,7 +160,7 @@ class Account:
         if len(numbers) != SIZE // 8 or not all(0.0 <= number < math.inf for number in numbers):
             return cls()
         until, lost, has_left, *rest = numbers
-        return cls(until, lost, bool(has_left), [int(each) for each in rest[: len(_CAUSES)]], rest[len(_CAUSES) :])
+        return cls(until, lost, bool(has_left), [int(count) for count in rest[: len(_CAUSES)]], rest[len(_CAUSES) :])
 
     def pack(self) -> bytes:
         """Return the account as :data:`SIZE` bytes."""

@@ -8,7 +8,7 @@ How to add an option:
 1. Add a field to the dataclass of its topic here. Flag, ``--help``, parser, the field of ``Config`` and the
    documentation are made from it. An ``int``, ``float``, ``str``, ``Path`` or ``StrEnum`` (of ``option_values.py``)
    is parsed by its type, and ``bool`` is a switch. Any other type needs ``parse=``. Checks of the value follow the
-   help text: ``POSITIVE``, ``at_least(1)`` or a ``Constraint`` of ``cli_fields.py``::
+   help text: ``POSITIVE``, ``at_least(1)`` or a ``Constraint``::
 
        nesterov: bool = option(False, "Nesterov momentum, with --optimizer sgd")
 
@@ -17,22 +17,25 @@ How to add an option:
    ``_OF_FLAGS`` there if the flag must win; an option that changes which state the optimizer keeps must not win, and
    is excluded in ``_load_optimizer_state`` of ``train/checkpoint/weights_io.py``.
 3. Refuse combinations in ``_conflicts`` of ``config.py``: two options that cannot work together, and a value that
-   would have no effect. A rule that needs the group, the task or the layout is in ``option_rules.py``; a conflict
-   with a layout of ``--parallel`` is in ``common/option_conflicts.py``, which ``kubectl ddp`` applies too.
+   would have no effect. A rule that needs the group, the task or the layout is in ``config.py``, too; a conflict
+   with a layout of ``--parallel`` is in ``common/trainer_options.py``, which ``kubectl ddp`` applies too.
 4. ``make docs`` writes ``docs/trainer-options.md``. A refused value or combination is a case in ``test_options.py``;
    the effect is tested beside the module of step 2.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+import argparse
+from collections.abc import Callable
+from dataclasses import Field, dataclass, field, fields
+from enum import StrEnum
+from functools import partial
 from pathlib import Path
-from typing import Final
+from typing import Any, ClassVar, Final, NamedTuple, TypeVar, get_args, get_type_hints
 
 from ddp_trainer.common.constants import CheckpointScope, Env
 from ddp_trainer.common.parallel_dims import LayoutError, LayoutRange
 from ddp_trainer.common.trainer_options import OptimizerName, PipelineSchedule, PrecisionName
-from ddp_trainer.train.config.cli_fields import POSITIVE, Constraint, OptionGroup, at_least, option
 from ddp_trainer.train.config.option_values import (
     BackendName,
     BalancerName,
@@ -53,6 +56,109 @@ from ddp_trainer.train.config.option_values import (
 )
 from ddp_trainer.train.utils.errors import BadConfig
 from ddp_trainer.train.utils.locations import StorageUrl, parse_location
+
+_T = TypeVar("_T")
+
+_METAVARS: Final = {int: "N", float: "X", str: "NAME", Path: "DIR"}
+"""Placeholder of a value in ``--help``, by its type."""
+
+
+class OptionGroup:
+    """Base class of a dataclass of options. ``heading`` is its heading in ``--help`` and in the documentation."""
+
+    heading: ClassVar[str]
+
+    def __init_subclass__(cls, heading: str = "") -> None:
+        cls.heading = heading
+
+
+class Constraint(NamedTuple):
+    """Condition on the value of an option. An option that is None is not checked."""
+
+    accepts: Callable[[Any], bool]
+    hint: str
+
+
+def at_least(least: float) -> Constraint:
+    """Return the check that a number is ``least`` or more."""
+    return Constraint(lambda value: value >= least, f"Give {least} or more.")
+
+
+POSITIVE: Final = Constraint(lambda value: 0 < value < float("inf"), "Give a finite number above 0.")
+
+
+def option(
+    default: _T,
+    help_text: str,
+    *checks: Constraint,
+    parse: Callable[[str], Any] | None = None,
+    metavar: str | None = None,
+) -> _T:
+    """Declare a dataclass field that is a command-line option.
+
+    Args:
+        default: Value of the option if its flag is not given.
+        help_text: Text in ``--help``. The default is appended.
+        checks: Conditions on the value.
+        parse: Converts the argument (default: derived from the type of the field).
+        metavar: Placeholder of the argument in ``--help`` (default: derived from the type of the field).
+    """
+    return field(default=default, metadata={"help": help_text, "checks": checks, "parse": parse, "metavar": metavar})
+
+
+def flag(name: str) -> str:
+    """Return the command-line flag of a field.
+
+    >>> flag("global_batch")
+    '--global-batch'
+    """
+    return "--" + name.replace("_", "-")
+
+
+def add_options(parser: argparse.ArgumentParser, options: type[Any]) -> list[argparse.Action]:
+    """Add the flags of an :class:`OptionGroup` to a parser, and return them.
+
+    A bool becomes a switch. A switch that is on by default also has a ``--no-`` form.
+    """
+    group = parser.add_argument_group(options.heading)
+    hints = get_type_hints(options)
+    return [
+        group.add_argument(flag(member.name), **_argument(member, hints[member.name])) for member in fields(options)
+    ]
+
+
+def _argument(member: Field[Any], hint: Any) -> dict[str, Any]:
+    """Return the keyword arguments of ``add_argument`` for a field with this type hint."""
+    kind = (get_args(hint) or [hint])[0]  # without "| None"
+    text, default = member.metadata["help"], member.default
+    if kind is bool:
+        return {"help": text, "action": argparse.BooleanOptionalAction if default else "store_true"}
+    shown = f"{default:g}" if isinstance(default, float) else default
+    return {
+        "help": text if default is None else f"{text} (default: {shown})",
+        "type": member.metadata["parse"] or (kind if kind in _METAVARS else partial(_one_of, kind)),
+        "metavar": member.metadata["metavar"] or _METAVARS.get(kind) or f"{{{','.join(kind)}}}",
+    }
+
+
+def _one_of(kind: type[StrEnum], text: str) -> StrEnum:
+    if text not in list(kind):
+        raise argparse.ArgumentTypeError(f"{text!r} is none of {', '.join(kind)}")
+    return kind(text)
+
+
+def check_values(options: Any) -> None:
+    """Check each option of a dataclass instance by itself.
+
+    Raises:
+        BadConfig: A value is out of range.
+    """
+    for member in fields(options):
+        value = getattr(options, member.name)
+        for check in member.metadata["checks"]:
+            if value is not None and not check.accepts(value):
+                raise BadConfig(f"{flag(member.name)} is {value}.", hint=check.hint)
+
 
 LARGEST_BATCH: Final = 1 << 20
 """Maximum global batch. Sums of this many 32-bit sample hashes are exact in float64, the dtype of the ranks' votes."""

@@ -91,7 +91,7 @@ class Environment:
         Raises:
             BadConfig: A variable has an invalid value.
         """
-        values = {each.name: _read(environ, each) for each in fields(cls) if each.metadata}
+        values = {member.name: _read(environ, member) for member in fields(cls) if member.metadata}
         rank, world, local_world = values["rank"], values["world_size"], values["local_world_size"]
         if not 0 <= rank < world:
             raise BadConfig(f"RANK is {rank} and WORLD_SIZE is {world}.", hint="RANK must be below WORLD_SIZE.")
@@ -109,10 +109,10 @@ class Environment:
         )
 
 
-def _read(environ: Mapping[str, str], each: Field[Any]) -> Any:
+def _read(environ: Mapping[str, str], member: Field[Any]) -> Any:
     """Return the value of the first variable of a field that is set and not empty, else the field's default."""
-    parse = each.metadata["parse"]
-    for name in each.metadata["variables"]:
+    parse = member.metadata["parse"]
+    for name in member.metadata["variables"]:
         if text := environ.get(name, ""):
             try:
                 return parse(text)
@@ -120,7 +120,7 @@ def _read(environ: Mapping[str, str], each: Field[Any]) -> Any:
                 raise BadConfig(f"{name} is {text!r}: {err}.") from None
             except (KeyError, ValueError):
                 raise BadConfig(f"{name} is {text!r}.", hint=f"Set it to {_EXPECTED[parse]}.") from None
-    return each.default
+    return member.default
 
 
 def _nodes(environ: Mapping[str, str]) -> str:

@@ -119,16 +119,16 @@ class BatchPlan:
         assert self.blocks is not None  # noqa: S101 - only the feed for blocks reads lanes
         epoch, index = divmod(step, self.steps_per_epoch)
         full = self.samples // self.global_batch
-        mine = cut(self.global_batch, self.batch_slices, batch_slice)
+        span = cut(self.global_batch, self.batch_slices, batch_slice)
         rest = cut(self.samples % self.global_batch, self.batch_slices, batch_slice)
-        first, size, end = mine.start * full, mine.stop - mine.start, full * self.global_batch
+        first, size, end = span.start * full, span.stop - span.start, full * self.global_batch
         blocks = block_order(self.blocks, self.seed, epoch)
         yield from blocks.runs(range(first + index * size, first + full * size))
         yield from blocks.runs(range(end + rest.start, end + rest.stop))
 
     def _slice_sizes(self) -> list[int]:
         slices = (cut(self.global_batch, self.batch_slices, number) for number in range(self.batch_slices))
-        return [each.stop - each.start for each in slices]
+        return [span.stop - span.start for span in slices]
 
     def num_equal_steps(self, step: int) -> int:
         """Return how many consecutive steps of the same length start at this step in its epoch; at least 1."""
@@ -197,15 +197,15 @@ def owned(batch_slices: int, world_size: int, rank: int) -> range:
 
 
 def choose_batch_slices(
-    asked: int | None, *, promised_ranks: int | None, max_ranks: int | None, world_size: int, global_batch: int
+    requested: int | None, *, promised_ranks: int | None, max_ranks: int | None, world_size: int, global_batch: int
 ) -> int:
     """Return the number of batch slices.
 
-    This is ``asked`` if given. Otherwise it is the smallest power of two that gives every rank of the largest world a
-    slice, but at most ``global_batch``.
+    This is ``requested`` if given. Otherwise it is the smallest power of two that gives every rank of the largest world
+    a slice, but at most ``global_batch``.
 
     Args:
-        asked: Number of slices that the user gave or that a checkpoint has, or None.
+        requested: Number of slices that the user gave or that a checkpoint has, or None.
         promised_ranks: Largest number of ranks according to the platform. None leaves room for
             :data:`DEFAULT_MAX_RANKS`, so that later runs can resume from this one with more ranks.
         max_ranks: Largest number of ranks of the launcher's node range, or None.
@@ -220,8 +220,8 @@ def choose_batch_slices(
             f"A global batch of {global_batch} cannot feed {world_size} ranks.",
             hint=f"Give --global-batch {power_of_two(world_size)} or more, or run at most {global_batch} ranks.",
         )
-    if asked is not None:
-        return asked
+    if requested is not None:
+        return requested
     ranks = max(DEFAULT_MAX_RANKS if promised_ranks is None else promised_ranks, max_ranks or 0, world_size)
     return min(power_of_two(ranks), global_batch)
 

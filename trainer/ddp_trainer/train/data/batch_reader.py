@@ -39,9 +39,9 @@ def map_parts(function: Callable[..., Any], *batches: Batch) -> Batch:
     if isinstance(first, Mapping):
         return {key: map_parts(function, *(batch[key] for batch in batches)) for key in first}
     if isinstance(first, tuple) and hasattr(first, "_fields"):
-        return type(first)(*(map_parts(function, *each) for each in zip(*batches, strict=True)))
-    if isinstance(first, tuple | list) and any(isinstance(each, Tensor | Mapping | tuple | list) for each in first):
-        return type(first)(map_parts(function, *each) for each in zip(*batches, strict=True))
+        return type(first)(*(map_parts(function, *part) for part in zip(*batches, strict=True)))
+    if isinstance(first, tuple | list) and any(isinstance(part, Tensor | Mapping | tuple | list) for part in first):
+        return type(first)(map_parts(function, *part) for part in zip(*batches, strict=True))
     return function(*batches)
 
 
@@ -112,9 +112,9 @@ def many_reader(samples: Samples) -> Callable[[Tensor], Batch] | None:
     Returns:
         A function from int64 ids, shape ``(n,)``, to a collated batch. None if the samples have no such function.
     """
-    whole = getattr(samples, "batch", None)
-    if callable(whole):
-        return whole  # type: ignore[no-any-return] # a wrong signature fails in the call
+    read_batch = getattr(samples, "batch", None)
+    if callable(read_batch):
+        return read_batch  # type: ignore[no-any-return] # a wrong signature fails in the call
     many = getattr(samples, "__getitems__", None)
     if callable(many):
         return lambda ids: default_collate(many(ids.tolist()))

@@ -193,8 +193,8 @@ def step_positions(sizes: Sequence[int], full_steps: int, steps: range) -> Tenso
         full_steps: Number of full global steps of an epoch.
         steps: Global steps, counted from the beginning of the epoch.
     """
-    each = torch.tensor(sizes)
-    lanes = (each.cumsum(0) - each) * full_steps
+    lengths = torch.tensor(sizes)
+    lanes = (lengths.cumsum(0) - lengths) * full_steps
     within = torch.cat([torch.arange(size) for size in sizes])
-    firsts, strides = torch.repeat_interleave(lanes, each) + within, torch.repeat_interleave(each, each)
-    return firsts + torch.arange(steps.start, steps.stop).unsqueeze(1) * strides
+    firsts, spans = torch.repeat_interleave(lanes, lengths) + within, torch.repeat_interleave(lengths, lengths)
+    return firsts + torch.arange(steps.start, steps.stop).unsqueeze(1) * spans

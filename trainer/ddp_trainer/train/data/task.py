@@ -22,8 +22,7 @@ from difflib import get_close_matches
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, Protocol, TypeAlias, TypeVar, runtime_checkable
 
-from ddp_trainer.train.config.cli_fields import flag
-from ddp_trainer.train.config.options import TaskOptions
+from ddp_trainer.train.config.options import TaskOptions, flag
 from ddp_trainer.train.utils.errors import BadConfig, BadTask
 
 if TYPE_CHECKING:
@@ -172,7 +171,7 @@ BUILT_IN: Final[Mapping[str, str]] = {
 }
 """Name → ``module:factory``."""
 
-TASK_FLAGS: Final[Sequence[str]] = tuple(each.name for each in fields(TaskOptions))
+TASK_FLAGS: Final[Sequence[str]] = tuple(member.name for member in fields(TaskOptions))
 """Flags that belong to the task. A factory receives those that it has a parameter for, by name."""
 
 _REQUIRED: Final[Sequence[str]] = ("name", "model", "train_samples", "test_samples", "losses", "metrics")
@@ -238,13 +237,16 @@ def _arguments(name: str, factory: Callable[..., Any], flags: Mapping[str, Any])
     for given in flags:
         if given not in parameters:
             raise BadConfig(f"The task {name!r} does not take {flag(given)}.", hint="Leave it out.")
-    for each in parameters.values():
-        required = each.default is each.empty and each.kind not in {each.VAR_POSITIONAL, each.VAR_KEYWORD}
-        if required and each.name in TASK_FLAGS and each.name not in flags:
-            raise BadConfig(f"The task {name!r} needs {flag(each.name)}.", hint="Give it.")
-        if required and each.name not in TASK_FLAGS:
+    for parameter in parameters.values():
+        required = parameter.default is parameter.empty and parameter.kind not in {
+            parameter.VAR_POSITIONAL,
+            parameter.VAR_KEYWORD,
+        }
+        if required and parameter.name in TASK_FLAGS and parameter.name not in flags:
+            raise BadConfig(f"The task {name!r} needs {flag(parameter.name)}.", hint="Give it.")
+        if required and parameter.name not in TASK_FLAGS:
             raise BadTask(
-                f"{name} cannot be called without its argument {each.name!r}.",
+                f"{name} cannot be called without its argument {parameter.name!r}.",
                 hint=f"Name a factory that needs none but {', '.join(TASK_FLAGS)}.",
             )
     return dict(flags)

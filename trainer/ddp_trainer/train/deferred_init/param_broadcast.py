@@ -19,7 +19,7 @@ from torch.distributed.tensor import DTensor
 
 from ddp_trainer.common.parallel_dims import SAME_LAYERS
 from ddp_trainer.train.data.task import Task
-from ddp_trainer.train.deferred_init.materialize import initial_weight
+from ddp_trainer.train.deferred_init.skip_init import initial_weight
 from ddp_trainer.train.distributed.group import Group
 from ddp_trainer.train.mesh.device_mesh import Mesh
 from ddp_trainer.train.mesh.sharded_state import ShardedState, local_shard
@@ -47,11 +47,11 @@ def init_pieces(model: nn.Module, task: Task, seed: int, mesh: Mesh, group: Grou
             continue
         with group.convert_errors(), torch.no_grad():
             if is_first:
-                whole = initial_weight(model, task, seed, name, tensor).to(group.device)
+                weight = initial_weight(model, task, seed, name, tensor).to(group.device)
             else:
-                whole = torch.empty(tensor.shape, dtype=tensor.dtype, device=group.device)
-            send(whole, mesh)
-            local_shard(tensor).copy_(local_shard(ShardedState.cut(whole, tensor)))
+                weight = torch.empty(tensor.shape, dtype=tensor.dtype, device=group.device)
+            send(weight, mesh)
+            local_shard(tensor).copy_(local_shard(ShardedState.cut(weight, tensor)))
 
 
 def send_from_first(model: nn.Module, mesh: Mesh, group: Group, loaded: Collection[str]) -> None:
@@ -73,7 +73,9 @@ def send_from_first(model: nn.Module, mesh: Mesh, group: Group, loaded: Collecti
                 continue
             own = local_shard(tensor)
             sent = own.detach().to(group.device)
-            is_cut = isinstance(tensor, DTensor) and not all(each.is_replicate() for each in tensor.placements)
+            is_cut = isinstance(tensor, DTensor) and not all(
+                placement.is_replicate() for placement in tensor.placements
+            )
             send(sent, mesh, [name for name in SHARING if not (is_cut and name == "tp")])
             if sent.data_ptr() != own.data_ptr():
                 own.copy_(sent)

@@ -1,20 +1,24 @@
-"""Build a model without filling its weights, for a rank that receives them from a peer.
+"""Models whose weights are filled late: built without weights for a rank that receives them, or on the meta device.
 
-Random values for a gigabyte of weights take longer than their transfer. :class:`SkipInit` leaves out what fills a
-weight; ``torch.nn.utils.skip_init`` does the same for one module that takes a ``device``. The rest of the model is
-built as usual. If it depends on a value that was left out, or a weight would not be loaded, :meth:`SkipInit.is_exact`
-returns False.
+:class:`SkipInit` builds a model without filling its weights. :func:`materialize` and :func:`init_weights` fill a model
+that was built on torch's meta device, after it is split over ranks.
 """
 
 from __future__ import annotations
 
+import hashlib
+import math
 import weakref
-from collections.abc import Callable, Iterable, Iterator, Mapping
-from typing import Any, Final
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+from typing import Any, Final, cast
 
 import torch
 from torch import Tensor, nn
 from torch.overrides import TorchFunctionMode
+from torch.utils import swap_tensors
+
+from ddp_trainer.train.data.keyed_rng import KeyedRng, Stream
+from ddp_trainer.train.data.task import SupportsWeightInit, Task
 
 FILLS: Final = frozenset(
     {
@@ -60,9 +64,9 @@ class SkipInit(TorchFunctionMode):
         loaded = model.state_dict()
         stored = {_address(tensor) for tensor in loaded.values() if isinstance(tensor, Tensor)}
         stored -= {_address(buffer) for name, buffer in model.named_buffers() if name not in loaded}
-        kept = [weakref.ref(self._weights[address]) for address in self._skipped - stored] + self._views
+        alive = [weakref.ref(self._weights[address]) for address in self._skipped - stored] + self._views
         self._weights.clear()
-        return not self._was_read and all(tensor() is None for tensor in kept)
+        return not self._was_read and all(tensor() is None for tensor in alive)
 
     def __torch_function__(
         self,
@@ -103,10 +107,62 @@ def _tensors(value: object) -> Iterator[Tensor]:
     if isinstance(value, Tensor):
         yield value
     elif isinstance(value, list | tuple | dict):
-        for each in value.values() if isinstance(value, dict) else value:
-            yield from _tensors(each)
+        for item in value.values() if isinstance(value, dict) else value:
+            yield from _tensors(item)
 
 
 def _address(tensor: Tensor) -> int:
     """Return the address of the memory of a tensor; 0 if it has none, as on the meta device."""
     return 0 if tensor.layout is not torch.strided else tensor.untyped_storage().data_ptr()
+
+
+def is_deferred(model: nn.Module) -> bool:
+    """Return True if the model is on the meta device, before any weight has memory."""
+    return any(weight.is_meta for weight in model.parameters())
+
+
+def materialize(
+    model: nn.Module, device: torch.device, *, weights_on: torch.device | None = None, without: Collection[str] = ()
+) -> None:
+    """Allocate weights and buffers in place, filled with NaN; types without NaN stay uninitialized.
+
+    A weight that is never filled then shows in the first loss. ``nn.Module.to_empty`` would also allocate other stages,
+    and would separate modules that share a weight.
+
+    Args:
+        model: The model, possibly sliced or sharded.
+        device: Device of weights and buffers.
+        weights_on: Another device for the weights.
+        without: Names of weights that stay on the meta device.
+    """
+    for name, tensor in [*model.named_parameters(), *model.named_buffers()]:
+        if name in without:
+            continue
+        is_weight = isinstance(tensor, nn.Parameter)
+        room = _uninitialized_like(tensor, weights_on or device if is_weight else device)
+        room = nn.Parameter(room, requires_grad=tensor.requires_grad) if is_weight else room
+        swap_tensors(tensor, room)  # type: ignore[no-untyped-call] # of torch
+
+
+def init_weights(model: nn.Module, task: Task, seed: int, loaded: Collection[str]) -> None:
+    """Fill weights and buffers of a whole model in place, except those whose names are in ``loaded``."""
+    with torch.no_grad():
+        for name, tensor in [*model.named_parameters(), *model.named_buffers()]:
+            if name not in loaded:
+                tensor.copy_(initial_weight(model, task, seed, name, tensor))
+
+
+def initial_weight(model: nn.Module, task: Task, seed: int, name: str, like: Tensor) -> Tensor:
+    """Return the complete initial tensor of this name, on the CPU, with the shape and dtype of ``like``."""
+    random = KeyedRng(seed, torch.device("cpu"))
+    random.enter(Stream.WEIGHTS, int.from_bytes(hashlib.sha256(name.encode()).digest()[:8]))
+    with torch.no_grad():
+        local = _uninitialized_like(torch.empty(like.shape, dtype=like.dtype, device="meta"), torch.device("cpu"))
+        cast("SupportsWeightInit", task).init_weight(model, name, local)
+    random.enter(Stream.WEIGHTS)  # as on ranks that initialize nothing
+    return local
+
+
+def _uninitialized_like(tensor: Tensor, device: torch.device) -> Tensor:
+    blank = torch.empty_like(tensor, device=device)
+    return blank.fill_(math.nan) if blank.is_floating_point() or blank.is_complex() else blank

@@ -27,7 +27,7 @@ from torch import Tensor
 NAME: Final = "ddp_gloo"
 """Name under which the backend is registered in torch."""
 
-_LOOK: Final = timedelta(seconds=0.1)
+_POLL_INTERVAL: Final = timedelta(seconds=0.1)
 """Interval between checks whether the group is over. A collective that ends earlier returns immediately."""
 
 _LEFT: Final = "gloo has not noticed that the group is over"
@@ -148,15 +148,15 @@ class AbortableGloo(dist.ProcessGroup):
         Returns:
             The pending work.
         """
-        whole = [own.clone() for own in inputs]
-        asked = dist.AllreduceOptions()
-        asked.reduceOp = opts.reduceOp
+        sums = [own.clone() for own in inputs]
+        options = dist.AllreduceOptions()
+        options.reduceOp = opts.reduceOp
 
         def cut() -> None:
-            for output, added in zip(outputs, whole, strict=True):
+            for output, added in zip(outputs, sums, strict=True):
                 output.copy_(added.view(self.size(), *output.shape)[self.rank()])
 
-        return self.exchange([self.gloo.allreduce([each], asked) for each in whole], cut)
+        return self.exchange([self.gloo.allreduce([tensor], options) for tensor in sums], cut)
 
     def all_gather_single(  # type: ignore[override] # as above
         self, output: Tensor, own: Tensor, opts: Any
@@ -252,7 +252,7 @@ class _Exchange(dist.Work):
 def _await(work: dist.Work, is_over: Callable[[], bool]) -> None:
     while not work.is_completed():
         with suppress(RuntimeError):  # not complete yet, or failed: the last line raises that
-            work.wait(_LOOK)
+            work.wait(_POLL_INTERVAL)
         if not work.is_completed() and is_over():
             raise RuntimeError(_LEFT)
     work.wait()

@@ -16,29 +16,29 @@ from ddp_trainer.train.distributed.stream_abort import STREAMS
 from ddp_trainer.train.utils.errors import BadConfig
 
 
-def choose_backend(asked: BackendName, device: torch.device) -> str:
+def choose_backend(requested: BackendName, device: torch.device) -> str:
     """Return the name of the backend for collectives on tensors of a device.
 
     Args:
-        asked: The backend of ``--backend``; AUTO selects NCCL for GPUs and gloo for CPUs.
+        requested: The backend of ``--backend``; AUTO selects NCCL for GPUs and gloo for CPUs.
         device: The device of this rank.
 
     Raises:
         BadConfig: This build of torch lacks the backend, or the backend does not support the device.
     """
-    if asked is BackendName.AUTO:
+    if requested is BackendName.AUTO:
         return "nccl" if device.type == "cuda" else "gloo"
-    if asked is BackendName.MPI and not dist.is_mpi_available():
+    if requested is BackendName.MPI and not dist.is_mpi_available():
         raise BadConfig(
             f"--backend is mpi, and torch {torch.__version__} was built without MPI, as its published builds are.",
             hint="Give --backend gloo or nccl, or install a torch that was built from source where MPI is.",
         )
-    if asked is BackendName.NCCL and (device.type != "cuda" or not dist.is_nccl_available()):
+    if requested is BackendName.NCCL and (device.type != "cuda" or not dist.is_nccl_available()):
         raise BadConfig(
             f"--backend is nccl, which carries tensors of NVIDIA GPUs alone, and this rank computes on {device.type}.",
             hint="Give --backend gloo, or start at most one rank per GPU.",
         )
-    return asked.value
+    return requested.value
 
 
 def backend_of_group(backend: str, *, offloads: bool) -> str:
@@ -97,11 +97,11 @@ def require_same_device(
         BadConfig: The first rank has another kind of device or another backend.
     """
     own = f"{device.type} with {backend}"
-    said = bytes(store.compare_set(f"{prefix}/{_KEY}", "", f"{rank}:{own}")).decode()
-    first, _, theirs = said.partition(":")
-    if theirs != own:
+    answer = bytes(store.compare_set(f"{prefix}/{_KEY}", "", f"{rank}:{own}")).decode()
+    first, _, of_first = answer.partition(":")
+    if of_first != own:
         raise BadConfig(
-            f"Rank {rank} computes on {own}, and rank {first} on {theirs}: ranks of one group need one kind of device "
-            "and one backend.",
+            f"Rank {rank} computes on {own}, and rank {first} on {of_first}: ranks of one group need one kind of "
+            "device and one backend.",
             hint="Give GPUs to all pods or to none, and all ranks the same --device and --backend.",
         )

@@ -41,12 +41,12 @@ class Driver:
 
 
 def choose_device(
-    asked: DeviceName, env: Environment, driver: Driver | None = None, devices: Path = DEVICES
+    requested: DeviceName, env: Environment, driver: Driver | None = None, devices: Path = DEVICES
 ) -> torch.device:
     """Return the GPU of this local rank, or the CPU if no GPU is requested or assigned.
 
     Args:
-        asked: Value of ``--device``.
+        requested: Value of ``--device``.
         env: Place of the process. Its local rank is the index of its GPU.
         driver: Interface to CUDA (:class:`Driver`).
         devices: Directory of the device files.
@@ -56,7 +56,7 @@ def choose_device(
         GpuFailed: An assigned GPU cannot be used.
     """
     driver = driver or Driver()
-    if asked is DeviceName.CPU or (asked is DeviceName.AUTO and not driver.cuda):
+    if requested is DeviceName.CPU or (requested is DeviceName.AUTO and not driver.cuda):
         return torch.device("cpu")
     if not driver.cuda:
         raise BadConfig(
@@ -66,7 +66,7 @@ def choose_device(
     if env.local_rank < driver.count():
         return _set_cuda_device(env, driver)
     visible = visible_gpus(env.visible_devices, devices)
-    if asked is DeviceName.AUTO and not visible and not driver.count():
+    if requested is DeviceName.AUTO and not visible and not driver.count():
         return torch.device("cpu")
     raise _without_gpu(env, driver, visible)
 

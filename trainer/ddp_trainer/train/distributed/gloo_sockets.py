@@ -36,7 +36,7 @@ class GlooSockets:
         """Initialize with the port of the group's store; 0 if the group has none."""
         self._store_port = store_port
         self._before = self._list_connections()
-        self._mine: set[tuple[int, int]] | None = None
+        self._own: set[tuple[int, int]] | None = None
         self.are_called_off = False
         """True if the connections were cut from outside of training: a rank of the group is lost or about to leave."""
         self._opening = threading.Lock()
@@ -46,15 +46,15 @@ class GlooSockets:
     def complete(self) -> None:
         """Record the connections of the group, after all of them are open."""
         with self._opening:
-            self._mine = self._list_connections() - self._before
+            self._own = self._list_connections() - self._before
         if self.are_called_off:
             self.cut()
 
     @contextlib.contextmanager
     def more(self) -> Iterator[None]:
         """Add the connections opened inside the context, such as those of subgroups."""
-        known = self._mine or set()
-        self._before, self._mine = self._list_connections() - known, None
+        known = self._own or set()
+        self._before, self._own = self._list_connections() - known, None
         try:
             yield
         finally:
@@ -68,13 +68,13 @@ class GlooSockets:
         """
         self.are_called_off = True
         self.cut()
-        if self._mine is None:
+        if self._own is None:
             threading.Thread(target=self._cut_opening, name="ddp-cut", daemon=True).start()
 
     def _cut_opening(self) -> None:
         while True:
             with self._opening:
-                if self._mine is not None or self._has_ended:
+                if self._own is not None or self._has_ended:
                     return
                 self.cut()
             time.sleep(_LOOK_SECONDS)
@@ -87,7 +87,7 @@ class GlooSockets:
 
     def cut(self) -> None:
         """Shut down the connections. Any thread may call this, also before :meth:`complete`."""
-        for descriptor, inode in self._list_connections() - self._before if self._mine is None else self._mine:
+        for descriptor, inode in self._list_connections() - self._before if self._own is None else self._own:
             with contextlib.suppress(OSError), _same_socket(descriptor, inode) as connection:
                 connection.shutdown(socket.SHUT_RDWR)
 

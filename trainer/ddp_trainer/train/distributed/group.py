@@ -76,7 +76,7 @@ class Group(group_teardown.GroupTeardown):
         env: Environment,
         device: torch.device,
         timeout_seconds: float,
-        asked: BackendName = BackendName.AUTO,
+        requested: BackendName = BackendName.AUTO,
         *,
         control: Control | None = None,
         survives: bool = False,
@@ -88,7 +88,7 @@ class Group(group_teardown.GroupTeardown):
             env: Place of this process.
             device: Device of this rank.
             timeout_seconds: Timeout of the join and of later collectives.
-            asked: Backend of ``--backend``.
+            requested: Backend of ``--backend``.
             control: Channel to the agent, which can cancel the join.
             survives: True if this process keeps running when an NCCL group ends.
             offloads: See :func:`~ddp_trainer.train.distributed.backend.backend_of_group`.
@@ -103,7 +103,7 @@ class Group(group_teardown.GroupTeardown):
                 control.mark_joining(lambda: None)  # it waits for nobody
             return cls(0, 1, "none", device)
         connections = GlooSockets(env.master_port)
-        backend = choose_backend(asked, device)
+        backend = choose_backend(requested, device)
         abort = group_teardown.abort_of(backend, env, device) if survives and control is not None else None
         if control is not None:
             control.mark_joining(lambda: group_teardown.call_off(connections, abort))
@@ -257,7 +257,7 @@ class Group(group_teardown.GroupTeardown):
         """Return the integers of all ranks, in rank order."""
         numbers = torch.zeros(self.world_size, dtype=torch.int64, device=self.device)
         numbers[self.rank] = number
-        return [int(each) for each in self.read(self.sum(numbers))]
+        return [int(value) for value in self.read(self.sum(numbers))]
 
     def broadcast(self, payload: bytes | None, source: int) -> bytes:
         """Return the bytes of rank ``source`` on every rank; states go by :mod:`.checkpoint.state_transfer`."""

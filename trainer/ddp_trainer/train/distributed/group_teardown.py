@@ -27,7 +27,7 @@ from ddp_trainer.train.utils.errors import BadConfig, PeerLost, TrainError, end_
 
 REFORM: Final = "The launcher has to form a new group."
 
-_PARTING: Final = timedelta(seconds=2)
+_LEAVE_TIMEOUT: Final = timedelta(seconds=2)
 """Maximum wait for all ranks to complete the last vote of a group that ends by agreement."""
 
 
@@ -114,7 +114,7 @@ class GroupTeardown:
             return
         if agreed and self._meeting is not None and not self.is_spare:
             with suppress(RuntimeError):
-                self._meeting.await_all(self.world_size, "left", _PARTING)
+                self._meeting.await_all(self.world_size, "left", _LEAVE_TIMEOUT)
         self._abort.finish()
 
 
@@ -182,4 +182,4 @@ def _has_streams(backends: str) -> bool:
     >>> [_has_streams(each) for each in ("cuda:nccl", "cpu:gloo,cuda:nccl", "cpu:gloo,cuda:gloo")]
     [True, True, False]
     """
-    return any(each.rpartition(":")[2] in STREAMS for each in backends.split(","))
+    return any(backend.rpartition(":")[2] in STREAMS for backend in backends.split(","))

@@ -85,12 +85,12 @@ class StopRequest:
         if threading.current_thread() is not threading.main_thread():
             yield
             return
-        ours, theirs = socket.socketpair()
-        theirs.setblocking(False)
-        listener = threading.Thread(target=self._listen, args=(ours,), name="ddp-stop", daemon=True)
+        reader, writer = socket.socketpair()
+        writer.setblocking(False)
+        listener = threading.Thread(target=self._listen, args=(reader,), name="ddp-stop", daemon=True)
         listener.start()
         # Set the pipe before the handlers: a handler without a pipe would lose the signal.
-        wakeup = signal.set_wakeup_fd(theirs.fileno(), warn_on_full_buffer=False)
+        wakeup = signal.set_wakeup_fd(writer.fileno(), warn_on_full_buffer=False)
         before = {number: signal.signal(number, self._on_signal) for number in (signal.SIGTERM, signal.SIGINT)}
         try:
             yield
@@ -99,9 +99,9 @@ class StopRequest:
             for number, handler in before.items():
                 signal.signal(number, handler)
             signal.set_wakeup_fd(wakeup)
-            theirs.close()
+            writer.close()
             listener.join()
-            ours.close()
+            reader.close()
 
     def _on_signal(self, number: int, _frame: object) -> None:
         """Record the exit code. Python writes to the wake-up pipe only if a handler exists; the thread does the rest.

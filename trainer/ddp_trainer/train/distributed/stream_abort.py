@@ -186,13 +186,13 @@ class StreamAbort:
             self._done.set()
 
     def _abort_all(self) -> str:
-        whole, *others = list_process_groups() or [None]
-        if whole is None:
+        default, *others = list_process_groups() or [None]
+        if default is None:
             return ""
         deadline = time.monotonic() + self._limit
-        running = [_started(_abort, whole)]
+        running = [_started(_abort, default)]
         running[0].join(_HEAD_START_SECONDS)
-        running += [_started(_abort, each) for each in others]
+        running += [_started(_abort, other) for other in others]
         for thread in running:
             thread.join(max(0.0, deadline - time.monotonic()))
         is_late = any(thread.is_alive() for thread in running)
@@ -218,9 +218,9 @@ def list_process_groups() -> list[Any]:
     """Return all process groups of this process, the default group first; empty without a default group."""
     if not dist.is_initialized():
         return []
-    whole = dist.group.WORLD
+    default = dist.group.WORLD
     known = list(getattr(getattr(dist.distributed_c10d, "_world", None), "pg_map", ()))
-    return [whole, *(each for each in known if each is not whole)]
+    return [default, *(group for group in known if group is not default)]
 
 
 def _abort(group: Any) -> None:

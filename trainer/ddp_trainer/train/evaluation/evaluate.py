@@ -1,6 +1,7 @@
-"""Exact evaluation on all ranks: each test sample counts once, without padding of the last batch.
+"""Evaluation on the test samples: each sample counts once, whatever the number of ranks.
 
-The entry point is :meth:`Evaluation.run`.
+:class:`Evaluation` divides the samples over the ranks. :class:`TreeEvaluation` has the same bits at any number of
+ranks, and :class:`EvenEvaluation` makes the same number of passes on every rank, as a sharded model needs.
 """
 
 from __future__ import annotations
@@ -14,13 +15,14 @@ import torch
 from torch import Tensor, nn
 
 from ddp_trainer.train.config.option_values import EvaluateOn
-from ddp_trainer.train.data.batch_plan import cut
+from ddp_trainer.train.data.batch_plan import cut, owned
 from ddp_trainer.train.data.batch_reader import is_stream, to_device
 from ddp_trainer.train.data.keyed_rng import KeyedRng
 from ddp_trainer.train.data.loaders.base import Request
-from ddp_trainer.train.data.loaders.map_reader import SliceReader
+from ddp_trainer.train.data.loaders.map_reader import SliceReader, first_batch
 from ddp_trainer.train.data.task import Batch, Task
 from ddp_trainer.train.distributed.group import Group
+from ddp_trainer.train.exact.tree_allreduce import TreeSum
 from ddp_trainer.train.utils.errors import BadTask, WrongSamples
 
 MOST_SAMPLES: Final = 256
@@ -153,3 +155,96 @@ class Evaluation:
                 hint="Check that all ranks see the same test samples.",
             )
         return {name: total / (counted - unread) for name, total in zip(names, totals, strict=True)}
+
+
+class TreeEvaluation(Evaluation):
+    """Evaluates the test samples in as many batch slices as a batch has, and adds up along a fixed tree."""
+
+    def __init__(
+        self,
+        task: Task,
+        group: Group,
+        metrics: Metrics,
+        batch_slices: int,
+        *,
+        micro_batch: int | None,
+        on: EvaluateOn,
+        skipped: Callable[[str], None] | None,
+    ) -> None:
+        super().__init__(task, group, metrics, micro_batch=micro_batch, on=on, skipped=skipped)
+        self._batch_slices = batch_slices
+
+    def _local_ranges(self) -> list[range]:
+        everything = range(len(self._samples))
+        if self._shared:
+            own = owned(self._batch_slices, self._group.world_size, self._group.rank)
+        else:
+            own = range(self._batch_slices if self._group.rank == 0 else 0)
+        return [everything[cut(len(everything), self._batch_slices, slice_index)] for slice_index in own]
+
+    def _added_up(self, vectors: Sequence[Tensor], zeros: Tensor) -> Tensor:
+        if self._shared:
+            return self._along_tree(vectors, zeros, self._group)
+        # Only rank 0 evaluates; the zeros of the other ranks do not change the sum.
+        alone = Group(0, 1, "none", self._group.device)
+        return self._group.sum(self._along_tree(vectors, zeros, alone))
+
+    def _along_tree(self, vectors: Sequence[Tensor], zeros: Tensor, group: Group) -> Tensor:
+        own = owned(self._batch_slices, group.world_size, group.rank)
+        tree = TreeSum(self._batch_slices, group, lambda: [zeros.clone()])
+        for slice_index, vector in zip(own, vectors, strict=False):
+            tree.put(slice_index, [vector])
+        (total,) = tree.total()
+        return total
+
+
+class EvenEvaluation(Evaluation):
+    """Evaluation of a sharded model, for tasks whose metrics make one pass through the model per batch."""
+
+    # Weights gathered in inference mode cannot be used in a backward pass.
+    mode: ClassVar[Callable[[], AbstractContextManager[object]]] = torch.no_grad
+
+    def __init__(
+        self,
+        task: Task,
+        group: Group,
+        metrics: Metrics,
+        *,
+        micro_batch: int | None,
+        skipped: Callable[[str], None] | None,
+    ) -> None:
+        super().__init__(
+            task, group, self._compute_metrics, micro_batch=micro_batch, on=EvaluateOn.ALL, skipped=skipped
+        )
+        self._one_pass = metrics
+        self._batch: Batch | None = None
+        self._made = 0
+
+    def run(self, model: nn.Module) -> dict[str, float]:
+        """Return the mean of each metric, then free all gathered weights; every rank must call it."""
+        from torch.distributed.fsdp import FSDPModule  # noqa: PLC0415 - a second of imports; only for sharded models
+
+        with self._group.convert_pass_errors():
+            metrics = super().run(model)
+        for module in model.modules():
+            if isinstance(module, FSDPModule):
+                module.reshard()
+        return metrics
+
+    def _compute_metrics(self, model: nn.Module, batch: Batch) -> Mapping[str, Tensor]:
+        self._made += 1
+        self._batch = batch
+        return self._one_pass(model, batch)
+
+    def _sum_metrics(self, model: nn.Module, own: range) -> MetricSums:
+        self._made = 0
+        sums = super()._sum_metrics(model, own)
+        longest = cut(len(self._samples), self._group.data_size, 0)
+        for _ in range(-(-(longest.stop - longest.start) // self._pass_samples) - self._made):
+            self._one_pass(model, self._example() if self._batch is None else self._batch)
+        self._batch = None
+        return sums
+
+    def _example(self) -> Batch:
+        """Return a batch of the first readable test sample; at least one exists."""
+        return to_device(first_batch(self._samples), self._group.device)

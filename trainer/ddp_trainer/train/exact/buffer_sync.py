@@ -136,7 +136,7 @@ class TreeBuffers(SharedBuffers):
         self._reset()
 
     def _reduce_sum(self) -> Tensor:
-        return torch.cat([each.flatten() for each in self._tree.total()])
+        return torch.cat([part.flatten() for part in self._tree.total()])
 
     def discard(self) -> None:
         """Reset the buffers to the start of the step, and drop the recorded changes."""

@@ -1,23 +1,14 @@
-"""All-reduce in the fixed order of the reduction tree, from the sums of each rank's subtrees.
+"""Sum along a fixed binary tree, and the check that all ranks compute the same bits.
 
-The algorithm is a reduce-scatter with a fixed order of additions, and an all-gather. Every rank receives one slice of
-all subtrees, adds them in the order of the tree, and sends the result to all ranks. If every rank owns one whole
-subtree, it moves as many bytes as a ring. Otherwise each rank sends one slice for every subtree that it owns,
-O(log slices). The main entry point is :func:`exchange`.
-
-The tree fixes the order of additions, as a function of the number of leaves only.
-
-Floating-point addition is commutative but not associative, so the tree determines the bits of a sum. Leaf ``i`` is node
-``(0, i)``. Node ``(level, place)`` is the sum of ``(level - 1, 2 * place)`` and its right neighbour, or the former
-alone if the neighbour has no leaves. A rank needs only the nodes over its leaves. :class:`BinaryCounter` adds them up
-in order, like a binary counter that carries.
-
-:class:`TreeSum` adds up the batch slices of a step, with the same bits for any assignment of slices to ranks.
+:class:`TreeSum` adds up the tensors of the batch slices in an order that does not depend on the number of ranks.
+:func:`require_same_hardware` refuses ranks whose hardware or software computes other bits.
 """
 
 from __future__ import annotations
 
+import platform
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from pathlib import Path
 from typing import Final, Generic, NamedTuple, TypeVar
 
 import torch
@@ -27,6 +18,7 @@ from torch import Tensor
 from ddp_trainer.train.data.batch_plan import owned
 from ddp_trainer.train.distributed.group import Group
 from ddp_trainer.train.utils.collective_names import ALL_GATHER
+from ddp_trainer.train.utils.errors import BadConfig
 
 T = TypeVar("T")
 
@@ -203,10 +195,10 @@ def exchange(
         PeerLost: A peer was lost.
     """
     for bucket in buckets(own[0], BUCKET_BYTES):
-        summed = _exchange_bucket([[sums[each] for each in bucket] for sums in own], nodes, leaves, group)
+        summed = _exchange_bucket([[sums[index] for index in bucket] for sums in own], nodes, leaves, group)
         start = 0
-        for each in bucket:
-            target = own[0][each]
+        for index in bucket:
+            target = own[0][index]
             target.copy_(summed[start : start + target.numel()].view(target.shape))
             start += target.numel()
     return own[0]
@@ -241,7 +233,7 @@ def _exchange_bucket(
     own: Sequence[Sequence[Tensor]], nodes: Sequence[Sequence[TreeNode]], leaves: int, group: Group
 ) -> Tensor:
     """Return the sum as one vector, padded with zeros so that all slices have the same length."""
-    places = [node for each in nodes for node in each]
+    places = [node for of_one in nodes for node in of_one]
     size = sum(tensor.numel() for tensor in own[0])
     if len(places) * size * own[0][0].element_size() <= SMALL_BYTES:
         return _gather_bucket(own, nodes, leaves, group)
@@ -251,22 +243,22 @@ def _exchange_bucket(
         torch.cat([tensor.reshape(-1) for tensor in sums], out=row[:size])
     # The first slices of all subtrees, then their second slices, and so on: in the order of the receiving ranks.
     sent = padded.view(len(own), group.world_size, slice_size).transpose(0, 1).reshape(-1)
-    counts = [len(each) * slice_size for each in nodes]
+    counts = [len(of_one) * slice_size for of_one in nodes]
     received = sent.new_empty(sum(counts))
     with group.convert_errors():
         dist.all_to_all_single(received, sent, counts, [len(own) * slice_size] * group.world_size)
-    whole = sent.new_empty(group.world_size * slice_size)
+    gathered = sent.new_empty(group.world_size * slice_size)
     summed = _along_tree(places, received.view(len(places), slice_size), leaves)
     with group.convert_errors():
-        ALL_GATHER(whole, summed)
-    return whole
+        ALL_GATHER(gathered, summed)
+    return gathered
 
 
 def _gather_bucket(
     own: Sequence[Sequence[Tensor]], nodes: Sequence[Sequence[TreeNode]], leaves: int, group: Group
 ) -> Tensor:
     """Send the sums of all subtrees to all ranks, each of which adds them up: one exchange instead of two."""
-    most = max(len(each) for each in nodes)
+    most = max(len(of_one) for of_one in nodes)
     sent = torch.stack([torch.cat([tensor.reshape(-1) for tensor in sums]) for sums in own])
     # Ranks must send the same size, so those with fewer subtrees append rows that are not read.
     sent = torch.cat([sent, sent.new_zeros(most - len(own), sent.shape[1])])
@@ -274,8 +266,8 @@ def _gather_bucket(
     with group.convert_errors():
         ALL_GATHER(received, sent)
     rows = received.view(group.world_size, most, -1)
-    parts = [part for each, of_rank in zip(nodes, rows, strict=True) for part in of_rank[: len(each)]]
-    return _along_tree([node for each in nodes for node in each], parts, leaves)
+    parts = [part for of_one, of_rank in zip(nodes, rows, strict=True) for part in of_rank[: len(of_one)]]
+    return _along_tree([node for of_one in nodes for node in of_one], parts, leaves)
 
 
 def _along_tree(nodes: Iterable[TreeNode], parts: Iterable[Tensor], leaves: int) -> Tensor:
@@ -283,3 +275,62 @@ def _along_tree(nodes: Iterable[TreeNode], parts: Iterable[Tensor], leaves: int)
     for node, part in zip(nodes, parts, strict=True):
         counter.put(node, part)
     return counter.root()
+
+
+def hardware_id(device: torch.device) -> str:
+    """Return a text with the processor, the torch version and the number of threads.
+
+    Machines with equal texts select the same kernels, so the same work gives the same bits.
+    """
+    if device.type == "cuda":
+        where = torch.cuda.get_device_name(device)
+    else:
+        where = f"{_processor()} with {torch.backends.cpu.get_cpu_capability()}"
+    threads = torch.get_num_threads()
+    return f"{where}, torch {torch.__version__} and {threads} thread{'' if threads == 1 else 's'}"
+
+
+def require_same_hardware(own: str, group: Group) -> None:
+    """Refuse a group of unlike machines; every rank must call it.
+
+    Args:
+        own: :func:`hardware_id` of this rank.
+        group: Process group.
+
+    Raises:
+        BadConfig: The hardware of a rank differs from that of rank 0.
+    """
+    first = group.broadcast(own.encode() if group.rank == 0 else None, source=0).decode()
+    unlike = [rank for rank, differs in enumerate(group.gather(int(own != first))) if differs]
+    if not unlike:
+        return
+    difference = f"rank {group.rank} on {own}" if group.rank in unlike else f"rank {unlike[0]} on something else"
+    raise BadConfig(
+        f"--level exact cannot give the same bits on unlike machines: rank 0 computes on {first}, {difference}.",
+        hint="Let all ranks run on machines of one kind, or give --level ordered.",
+    )
+
+
+def change(before: str, now: str) -> str | None:
+    """Return a warning for a run that resumes on other hardware, or None if it is the same.
+
+    Args:
+        before: :func:`hardware_id` from the checkpoint; empty if the checkpoint has none.
+        now: :func:`hardware_id` of this rank.
+    """
+    if before == now:
+        return None
+    where = f"on {before}" if before else "without --level exact"
+    return (
+        f"The steps so far were computed {where}, and those from here on {now}: the result will not have the bits of "
+        "a run that was computed in one way."
+    )
+
+
+def _processor() -> str:
+    try:
+        lines = Path("/proc/cpuinfo").read_text(encoding="utf-8", errors="replace").splitlines()
+    except OSError:
+        lines = []
+    names = (line.partition(":")[2].strip() for line in lines if line.startswith("model name"))
+    return next(names, "") or platform.machine()

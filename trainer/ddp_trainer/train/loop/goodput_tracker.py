@@ -51,7 +51,7 @@ class GoodputTracker:
 
     def __init__(self, phases: StepTimer, clock: Callable[[], float] = time.time) -> None:
         """``clock`` returns Unix time in seconds."""
-        self._odometer: ProgressFile | None = None
+        self._progress_file: ProgressFile | None = None
         self._phases = phases
         self._clock = clock
         self._recorder: RankRecorder = NoopRankRecorder()
@@ -63,25 +63,25 @@ class GoodputTracker:
         self._is_training = False
         self._is_first = True
         self._base = phases.non_step_seconds
-        self._heard: Sequence[float] = NO_TIMES
+        self._reported: Sequence[float] = NO_TIMES
 
     def load(
-        self, odometer: ProgressFile | None, recorder: RankRecorder, group: Group, began: float, env: Environment
+        self, progress_file: ProgressFile | None, recorder: RankRecorder, group: Group, began: float, env: Environment
     ) -> None:
         """Load the account of this and earlier processes, merged over all ranks; every rank must call it.
 
         Args:
-            odometer: The progress file; None on a rank that does not write it in this group.
+            progress_file: The progress file; None on a rank that does not write it in this group.
             recorder: The recorder of the metrics.
             group: The new worker group.
             began: Start of this process, in seconds since the Unix epoch.
             env: The environment of this process in the group.
         """
-        if self._odometer is not None:
-            self._odometer.close()
-        self._odometer, self._recorder, self._env, self._began = odometer, recorder, env, began
+        if self._progress_file is not None:
+            self._progress_file.close()
+        self._progress_file, self._recorder, self._env, self._began = progress_file, recorder, env, began
         self._is_training, self._is_first, self._group = False, group.rank == _FIRST, group
-        own = self._reading if odometer is None else self._reading.merged(odometer.read())
+        own = self._reading if progress_file is None else self._reading.merged(progress_file.read())
         self._reading = sync_progress(own, group, min(began, env.moments.launched or began))
         self._write_launcher_account()
 
@@ -122,7 +122,7 @@ class GoodputTracker:
         )
         account.arrive(arrival, self._clock())
         self._reading.account = Account.unpack(self._group.broadcast(account.pack(), _FIRST))
-        self._base, self._heard = self._phases.non_step_seconds, NO_TIMES
+        self._base, self._reported = self._phases.non_step_seconds, NO_TIMES
         self._is_training = True
         self._group.gather(0)  # a barrier: after it, all ranks hold the account
         self._publish_account(self._account)
@@ -161,18 +161,18 @@ class GoodputTracker:
             times: Times in the decision of the last vote; see :meth:`time_report`.
         """
         self._reading.highest_step = max(self._reading.highest_step, step)
-        if self._odometer is not None:
-            self._odometer.write(self._reading)
+        if self._progress_file is not None:
+            self._progress_file.write(self._reading)
         if times[0]:
             self._publish_account(self._account)
             self._work(self._account, times)
-            self._heard = times
-            if self._odometer is not None:
-                self._odometer.write_account(self._account)
+            self._reported = times
+            if self._progress_file is not None:
+                self._progress_file.write_account(self._account)
 
     def _work(self, account: Account, times: Sequence[float]) -> None:
         now, *spent = times
-        parts = [later - before for later, before in zip(spent, self._heard[1:], strict=True)]
+        parts = [later - before for later, before in zip(spent, self._reported[1:], strict=True)]
         account.work(now, dict(zip(BESIDE_STEPS, parts, strict=True)))
 
     def finish(self) -> None:
@@ -184,8 +184,8 @@ class GoodputTracker:
         """Store the account after the final save of a requested stop; the next process reports it to the metrics."""
         account = self._until_now() if self._is_first else self._account.copy()
         account.mark_stopped()
-        if self._odometer is not None and self._account.until:
-            self._odometer.write_account(account)
+        if self._progress_file is not None and self._account.until:
+            self._progress_file.write_account(account)
 
     def _until_now(self) -> Account:
         """Return this rank's account up to now; it assumes that all steps until now are committed."""
@@ -197,8 +197,8 @@ class GoodputTracker:
         return account
 
     def _publish_account(self, account: Account) -> None:
-        if self._odometer is not None:
-            self._odometer.write_account(account)
+        if self._progress_file is not None:
+            self._progress_file.write_account(account)
         self._recorder.account(self._of_job(account))
 
     def _of_job(self, account: Account) -> JobAccount:

@@ -16,8 +16,7 @@ from torch import Tensor, nn
 
 from ddp_trainer.common.parallel_dims import Layout
 from ddp_trainer.common.trainer_options import PrecisionName
-from ddp_trainer.train.config.config import Config
-from ddp_trainer.train.config.option_rules import check_rollback, layout_of
+from ddp_trainer.train.config.config import Config, check_rollback, layout_of
 from ddp_trainer.train.config.option_values import BalancerName, Level, OnBadSample
 from ddp_trainer.train.data.batch_plan import BatchPlan, StepBatches, choose_batch_slices, owned
 from ddp_trainer.train.data.batch_reader import is_stream, to_device
@@ -27,7 +26,7 @@ from ddp_trainer.train.data.loaders.factory import known_count, make_feed, sampl
 from ddp_trainer.train.data.loaders.map_reader import first_batch
 from ddp_trainer.train.data.sample_tracker import SampleTracker
 from ddp_trainer.train.data.task import Batch, BlockSamples, Samples
-from ddp_trainer.train.deferred_init.materialize import init_weights, is_deferred, materialize
+from ddp_trainer.train.deferred_init.skip_init import init_weights, is_deferred, materialize
 from ddp_trainer.train.distributed.group import Group
 from ddp_trainer.train.evaluation.evaluate import Evaluation
 from ddp_trainer.train.exact.buffer_sync import FirstRanksBuffers, SharedBuffers, TreeBuffers
@@ -38,8 +37,7 @@ from ddp_trainer.train.loop.user_loop import UserOptimizer, UserStrategy, UserTa
 from ddp_trainer.train.observability.console import LoadRebalanced
 from ddp_trainer.train.observability.step_timer import StepTimer
 from ddp_trainer.train.optim.optimizer import LossScale, OptimizerWrapper
-from ddp_trainer.train.parallel.comm_timing import measure_waits
-from ddp_trainer.train.parallel.factory import build
+from ddp_trainer.train.parallel.factory import build, measure_waits
 from ddp_trainer.train.parallel.load_balancer import LoadBalancer
 from ddp_trainer.train.parallel.strategy import Parts, Strategy
 from ddp_trainer.train.transforms.model_transforms import in_training_format, prepare
@@ -101,12 +99,12 @@ class GroupComponents:
 
 
 def build_state(
-    ground: RunContext, history: GoodputTracker, stored_batch_slices: int | None, *, loads: bool = False
+    context: RunContext, history: GoodputTracker, stored_batch_slices: int | None, *, loads: bool = False
 ) -> TrainState:
     """Build the state that outlives a worker group.
 
     Args:
-        ground: The context of the run.
+        context: The context of the run.
         history: The account of time and lost steps.
         stored_batch_slices: Number of batch slices of the checkpoint or state to resume from; None for a new run.
         loads: The model's own state is loaded afterwards. A distributed model then gets no initial weights. It must
@@ -115,33 +113,33 @@ def build_state(
     Raises:
         BadConfig: A flag does not fit the task, the group or another flag.
     """
-    config, group = ground.config, ground.process.group
-    loaded = frozenset(ground.model.state_dict()) if loads and config.is_model_sharded else frozenset()
-    spread = _apply_layout(config, group)
-    plan = _plan(ground, stored_batch_slices)
+    config, group = context.config, context.process.group
+    loaded = frozenset(context.model.state_dict()) if loads and config.is_model_sharded else frozenset()
+    sharded = _apply_layout(config, group)
+    plan = _plan(context, stored_batch_slices)
     check_rollback(config, keeps_checkpoints=config.checkpoint_dir is not None, sequential=plan.sequential)
-    if spread is None:
-        if is_deferred(ground.model):
-            materialize(ground.model, group.device)
-            init_weights(ground.model, ground.task, config.seed, loaded)
-        ground.model.to(group.device)
-    losses = prepare(ground.model, ground.task.losses, config, group, ground.process.progress.warn_rank)
-    if spread is not None:
-        spread = _spread_out(ground, spread, loaded)
+    if sharded is None:
+        if is_deferred(context.model):
+            materialize(context.model, group.device)
+            init_weights(context.model, context.task, config.seed, loaded)
+        context.model.to(group.device)
+    losses = prepare(context.model, context.task.losses, config, group, context.process.progress.warn_rank)
+    if sharded is not None:
+        sharded = _spread_out(context, sharded, loaded)
     loss_scale = LossScale(group.device) if config.precision is PrecisionName.FP16 else None
     return TrainState(
-        context=ground,
+        context=context,
         history=history,
         plan=plan,
         tracker=SampleTracker(plan.samples),
         losses=losses,
         optimizer=(
-            UserOptimizer(ground.task, config, loss_scale)
-            if isinstance(ground.task, UserTask)
-            else OptimizerWrapper.build(ground.task, ground.model, config, plan.total_steps, loss_scale, spread)
+            UserOptimizer(context.task, config, loss_scale)
+            if isinstance(context.task, UserTask)
+            else OptimizerWrapper.build(context.task, context.model, config, plan.total_steps, loss_scale, sharded)
         ),
-        sharded=spread,
-        shard_writer=shard_writer(ground, spread),
+        sharded=sharded,
+        shard_writer=shard_writer(context, sharded),
     )
 
 
@@ -165,7 +163,7 @@ def build_components(state: TrainState) -> GroupComponents:
         group=group,
         plan=plan,
         config=config,
-        spread=state.sharded,
+        sharded=state.sharded,
         example=None if state.sharded is None else lambda: _example(context),
         waits=measure_waits(model, layout, group, context.timer, context.process.recorder),
         forward_timer=nullcontext() if balance is None or group.device.type != "cuda" else balance,
@@ -226,12 +224,12 @@ def _build_buffers(model: nn.Module, group: Group, batch_slices: int, config: Co
 def _build_balancer(context: RunContext, plan: BatchPlan) -> LoadBalancer | None:
     if context.config.balance is BalancerName.STATIC:
         return None
-    tell = context.process.progress.show_event
+    show_event = context.process.progress.show_event
     return LoadBalancer(
         plan.batch_slices,
         context.process.group,
         context.timer,
-        lambda batch_slices: tell(LoadRebalanced(batch_slices=batch_slices)),
+        lambda batch_slices: show_event(LoadRebalanced(batch_slices=batch_slices)),
     )
 
 
@@ -254,13 +252,13 @@ def _apply_layout(config: Config, group: Group) -> ShardedState | None:
         return ShardedState(Mesh.of(layout, group, config.timeout_seconds), group)
 
 
-def _spread_out(ground: RunContext, spread: ShardedState, loaded: Collection[str]) -> ShardedState:
+def _spread_out(context: RunContext, sharded: ShardedState, loaded: Collection[str]) -> ShardedState:
     """Cut the model in place before its optimizer is built; weights in ``loaded`` are not initialized.
 
     Raises:
         BadConfig: The model cannot be cut by this layout.
     """
-    model, task, config, mesh, group = ground.model, ground.task, ground.config, spread.mesh, ground.process.group
+    model, task, config, mesh, group = context.model, context.task, context.config, sharded.mesh, context.process.group
     layout = mesh.layout
     if layout.pp > 1:
         from ddp_trainer.train.parallel.pp.pipeline_split import split_stages  # noqa: PLC0415 - as above
@@ -273,19 +271,19 @@ def _spread_out(ground: RunContext, spread: ShardedState, loaded: Collection[str
     if not deferred and (layout.tp > 1 or layout.shard == 1):  # fully_shard moves what it cuts first
         model.to(group.device)
     if layout.tp > 1:
-        from ddp_trainer.train.parallel.apply_tp import apply_tp  # noqa: PLC0415 - as above
+        from ddp_trainer.train.parallel.tensor_parallel import apply_tp  # noqa: PLC0415 - as above
 
         apply_tp(model, task, mesh, group)
     if not deferred:
         send_from_first(model, mesh, group, loaded)
     if layout.shard > 1:
-        from ddp_trainer.train.parallel.fully_shard import shard  # noqa: PLC0415 - as above
+        from ddp_trainer.train.parallel.fsdp import shard  # noqa: PLC0415 - as above
 
         shard(model, mesh, config, group)
     if deferred:
         materialize(model, group.device, weights_on=torch.device("cpu") if config.fsdp_offload else None)
         init_pieces(model, task, config.seed, mesh, group, loaded)
-    return spread
+    return sharded
 
 
 def _example(context: RunContext) -> Batch:
@@ -303,12 +301,12 @@ def _evaluation(state: TrainState) -> Evaluation:
     skipped = context.on_skip if config.on_bad_sample is OnBadSample.SKIP else None
     metrics, most = in_training_format(task.metrics, config, group.device), config.micro_batch
     if state.sharded is not None:
-        from ddp_trainer.train.evaluation.sharded_evaluation import EvenEvaluation  # noqa: PLC0415 - on request
+        from ddp_trainer.train.evaluation.evaluate import EvenEvaluation  # noqa: PLC0415 - on request
 
         return EvenEvaluation(task, group, metrics, micro_batch=most, skipped=skipped)
     if config.level is not Level.EXACT:
         return Evaluation(task, group, metrics, micro_batch=most, on=config.evaluate_on, skipped=skipped)
-    from ddp_trainer.train.evaluation.exact_evaluation import TreeEvaluation  # noqa: PLC0415 - few runs need it
+    from ddp_trainer.train.evaluation.evaluate import TreeEvaluation  # noqa: PLC0415 - few runs need it
 
     slices, on = plan.batch_slices, config.evaluate_on
     return TreeEvaluation(task, group, metrics, slices, micro_batch=most, on=on, skipped=skipped)

@@ -153,7 +153,7 @@ def draw_without_weights(config: Config, task: Task, around: ProcessContext) -> 
         with contextlib.suppress(Exception):  # as of a model that checks its own weights
             with SkipInit() as skips:
                 model = task.model()
-            is_on_cpu = all(each.device.type == "cpu" for each in (*model.parameters(), *model.buffers()))
+            is_on_cpu = all(tensor.device.type == "cpu" for tensor in (*model.parameters(), *model.buffers()))
             if is_on_cpu and skips.is_exact(model):
                 make_contiguous(model, spreads=False)
                 return model, False

@@ -113,8 +113,8 @@ class TrainState:
             keeps: If the state is distributed over ranks, whether this rank receives the gathered whole.
         """
         own = {"model": self.context.model.state_dict(), "optimizer": self.optimizer.state_dict()}
-        whole = own if self.sharded is None else self.sharded.gather_state(own, keep=keeps)
-        return {**whole, **self.replicated(summary, data)}
+        gathered = own if self.sharded is None else self.sharded.gather_state(own, keep=keeps)
+        return {**gathered, **self.replicated(summary, data)}
 
     def in_pieces(self, summary: Summary | None = None, data: dict[str, Any] | None = None) -> InPieces | None:
         """Return how each rank writes its part of the checkpoint; None if one rank writes the whole."""
@@ -241,13 +241,13 @@ class TrainState:
         """Return the hardware on which the bits depend; empty unless the level is ``exact``."""
         if not self._is_exact:
             return ""
-        from ddp_trainer.train.exact.hardware_check import hardware_id  # noqa: PLC0415 - few runs need it
+        from ddp_trainer.train.exact.tree_allreduce import hardware_id  # noqa: PLC0415 - few runs need it
 
         return hardware_id(self.context.process.group.device)
 
     def _report_hardware_change(self, before: str) -> None:
         if self._is_exact:
-            from ddp_trainer.train.exact.hardware_check import change  # noqa: PLC0415 - few runs need it
+            from ddp_trainer.train.exact.tree_allreduce import change  # noqa: PLC0415 - few runs need it
 
             if (sentence := change(before, self._computed_on())) is not None:
                 self.context.process.progress.log_message(sentence)

@@ -63,18 +63,20 @@ class Mesh:
             timeout_seconds: Timeout of the groups of the dimensions, in seconds.
         """
         number = next(_meshes)
-        used = [each for each in DIMENSIONS if getattr(layout, each.name) > 1]
-        names = {each.name: f"{each.name}-{number}" for each in used}
+        used = [dimension for dimension in DIMENSIONS if getattr(layout, dimension.name) > 1]
+        names = {dimension.name: f"{dimension.name}-{number}" for dimension in used}
         grid = torch.arange(layout.world).view([getattr(layout, name) for name in names])
         kind = group.device.type
         with group.convert_errors():
-            if grid.dim() == 1 and not any(_needs_abort(each, group) for each in used):
-                whole = dist.group.WORLD
-                assert whole is not None  # noqa: S101 - a group of several ranks is initialized
-                devices = DeviceMesh.from_group(whole, kind, mesh_dim_names=tuple(names.values()))
+            if grid.dim() == 1 and not any(_needs_abort(dimension, group) for dimension in used):
+                default = dist.group.WORLD
+                assert default is not None  # noqa: S101 - a group of several ranks is initialized
+                devices = DeviceMesh.from_group(default, kind, mesh_dim_names=tuple(names.values()))
             else:
                 timeout = timedelta(seconds=timeout_seconds)
-                groups = [_create_dim_group(grid, number, each, group, timeout) for number, each in enumerate(used)]
+                groups = [
+                    _create_dim_group(grid, number, dimension, group, timeout) for number, dimension in enumerate(used)
+                ]
                 devices = DeviceMesh.from_group(groups, kind, mesh=grid, mesh_dim_names=tuple(names.values()))
         return cls(layout, layout.place(group.rank), devices, names)
 
@@ -93,9 +95,9 @@ class Mesh:
         it together.
         """
         held: dict[Any, dist.ProcessGroup] = getattr(self.devices, "_pg_registry", {})
-        for each in held.values():
-            if isinstance(each, abortable_gloo.AbortableGloo):
-                each.release_pending_work()
+        for item in held.values():
+            if isinstance(item, abortable_gloo.AbortableGloo):
+                item.release_pending_work()
         held.clear()
         random._rng_tracker = None  # noqa: SLF001 - as above
 
@@ -202,7 +204,7 @@ def _with_full_mask(module: nn.Module, forward: Callable[[Tensor], Tensor]) -> C
             return forward(inputs)
         # Draw the mask with the kernel that a single process uses, so that both masks are equal.
         mask = forward(torch.ones(inputs.shape, dtype=inputs.dtype, device=inputs.device))
-        placements = [Replicate() if isinstance(each, Partial) else each for each in inputs.placements]
+        placements = [Replicate() if isinstance(placement, Partial) else placement for placement in inputs.placements]
         return inputs * distribute_tensor(mask, inputs.device_mesh, placements, src_data_rank=None)
 
     return run

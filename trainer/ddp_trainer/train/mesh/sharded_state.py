@@ -66,16 +66,16 @@ class ShardedState:
         return 0
 
     @staticmethod
-    def cut(whole: Tensor, like: Tensor) -> Tensor:
+    def cut(full: Tensor, like: Tensor) -> Tensor:
         """Return the piece of this rank of a tensor that every rank has whole.
 
         Args:
-            whole: Whole tensor, the same on every rank.
-            like: Tensor whose placements apply. If it is not a ``DTensor``, ``whole`` is returned unchanged.
+            full: Whole tensor, the same on every rank.
+            like: Tensor whose placements apply. If it is not a ``DTensor``, ``full`` is returned unchanged.
         """
         if not isinstance(like, DTensor):
-            return whole
-        return distribute_tensor(whole, like.device_mesh, like.placements, src_data_rank=None)
+            return full
+        return distribute_tensor(full, like.device_mesh, like.placements, src_data_rank=None)
 
     def load_weights(self, model: nn.Module, weights: Mapping[str, Tensor]) -> None:
         """Load the pieces of this rank from whole weights of the complete model.
@@ -173,4 +173,4 @@ def from_local(own: Tensor, like: Tensor) -> Tensor:
 
 def state_bytes(*tensors: Tensor) -> int:
     """Return the number of bytes of the tensors on this rank."""
-    return sum(each.numel() * each.element_size() for each in map(local_shard, tensors))
+    return sum(tensor.numel() * tensor.element_size() for tensor in map(local_shard, tensors))

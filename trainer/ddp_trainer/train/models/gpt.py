@@ -7,12 +7,14 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, cast
 
 import torch
 from torch import Tensor, nn
 
-from ddp_trainer.train.models.gpt_layers import Block, Head, ScaledDotProductAttention
+from ddp_trainer.common.trainer_options import of_stages
+from ddp_trainer.train.data.batch_plan import cut
+from ddp_trainer.train.models.gpt_layers import Block, GptParts, Head, ScaledDotProductAttention
 from ddp_trainer.train.models.registry import at_least, share
 from ddp_trainer.train.utils.errors import BadConfig
 
@@ -91,7 +93,7 @@ class Gpt(nn.Module):
     @property
     def has_attention_dropout(self) -> bool:
         """True if attention has dropout."""
-        return any(isinstance(each, ScaledDotProductAttention) and each.share > 0 for each in self.modules())
+        return any(isinstance(module, ScaledDotProductAttention) and module.share > 0 for module in self.modules())
 
     def tp_plan(self, tp: int) -> Mapping[str, ParallelStyle]:
         """Return how the weights are divided among ``tp`` ranks; see :mod:`ddp_trainer.train.models.gpt_tp`."""
@@ -100,9 +102,7 @@ class Gpt(nn.Module):
         return tp_plan(self, tp)
 
     def pipeline_stage(self, index: int, count: int) -> nn.Module:
-        """Return stage ``index`` of ``count`` of this model; see :mod:`ddp_trainer.train.models.gpt_pp`."""
-        from ddp_trainer.train.models.gpt_pp import GptStage  # noqa: PLC0415 - few runs need it
-
+        """Return stage ``index`` of ``count`` of this model; see :class:`GptStage`."""
         return GptStage(self, index, count)
 
     def parameter_count(self) -> int:
@@ -146,3 +146,48 @@ class Gpt(nn.Module):
 
 
 _EVEN = "Give a width that is a multiple of heads."
+
+
+class GptStage(nn.Module):
+    """Pipeline stage of a GPT.
+
+    The input is the residual stream of the previous stage, or tokens in the first stage. The output is the residual
+    stream, or logits in the last stage.
+    """
+
+    def __init__(self, model: GptParts, index: int, count: int) -> None:
+        """Make stage ``index`` of ``count``, which shares its weights with the model.
+
+        Raises:
+            BadConfig: A stage would have no layer.
+        """
+        super().__init__()
+        layers = len(model.blocks)
+        for misfit in of_stages(count, layers=layers):
+            raise BadConfig(misfit.message, hint=misfit.help)
+        own = range(layers)[cut(layers, count, index)]
+        self._is_first, self._is_last = index == 0, index == count - 1
+        self.blocks = nn.ModuleDict({str(layer): model.blocks[layer] for layer in own})
+        if self._is_first or self._is_last:
+            self.tokens = model.tokens
+        if self._is_first:
+            self.positions, self.dropout = model.positions, model.dropout
+        if self._is_last:
+            self.norm, self.head = model.norm, model.head
+
+    def forward(self, stream: Tensor) -> Tensor:
+        """Compute the part of this stage of :meth:`ddp_trainer.train.models.gpt.Gpt.forward`.
+
+        Args:
+            stream: Tokens, int64 ``(n, time)``, in the first stage; else the residual stream, float ``(n, time,
+                width)``.
+
+        Returns:
+            Float logits, ``(n, time, vocabulary)``, in the last stage; else the residual stream.
+        """
+        if self._is_first:
+            times = torch.arange(stream.shape[1], device=stream.device)
+            stream = self.dropout(self.tokens(stream) + self.positions(times))
+        for block in self.blocks.values():
+            stream = cast("Block", block)(stream)
+        return self.head(self.norm(stream), self.tokens.weight) if self._is_last else stream

@@ -39,13 +39,17 @@ def build(choice: str, **facts: int) -> nn.Module:
     factory = _factory(name)
     parameters = inspect.signature(factory).parameters
     taken = {fact: value for fact, value in facts.items() if fact in parameters}
-    needed = [each.name for each in parameters.values() if each.default is each.empty and each.name not in taken]
+    needed = [
+        parameter.name
+        for parameter in parameters.values()
+        if parameter.default is parameter.empty and parameter.name not in taken
+    ]
     if needed:
         raise BadConfig(
             f"--model is {choice}, which needs {' and '.join(needed)}, and the samples of this task have none.",
             hint=f"Give one of {', '.join(_compatible_models(facts))}.",
         )
-    defaults = {each.name: each.default for each in parameters.values() if each.name not in facts}
+    defaults = {parameter.name: parameter.default for parameter in parameters.values() if parameter.name not in facts}
     return factory(**taken, **_options(choice, text, defaults))
 
 
@@ -63,8 +67,8 @@ def _compatible_models(facts: Mapping[str, int]) -> list[str]:
     parameters = {name: inspect.signature(_factory(name)).parameters.values() for name in MODELS}
     return [
         name
-        for name, each in parameters.items()
-        if all(one.default is not one.empty or one.name in facts for one in each)
+        for name, parameter in parameters.items()
+        if all(one.default is not one.empty or one.name in facts for one in parameter)
     ]
 
 

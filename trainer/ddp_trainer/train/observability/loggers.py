@@ -13,8 +13,7 @@ from dataclasses import fields
 from pathlib import Path
 from typing import TYPE_CHECKING, Final, TextIO
 
-from ddp_trainer.train.observability.logger_process import Service
-from ddp_trainer.train.observability.remote_logger import RemoteLogger
+from ddp_trainer.train.observability.remote_logger import RemoteLogger, Service
 from ddp_trainer.train.utils.errors import BadConfig
 
 if TYPE_CHECKING:
@@ -42,14 +41,14 @@ class CsvReport:
         try:
             self.close()
             self._file.parent.mkdir(parents=True, exist_ok=True)
-            kept = valid_prefix_bytes(self._file, step)
+            size = valid_prefix_bytes(self._file, step)
             self._stream = self._file.open("a", newline="", encoding="utf-8")
-            self._stream.truncate(kept)
+            self._stream.truncate(size)
         except OSError as err:
             raise BadConfig(
                 f"--csv is {self._file}, which cannot be written: {err.strerror}.", hint="Give another file."
             ) from None
-        if not kept:
+        if not size:
             self._rows([_COLUMNS])
 
     def write(self, step: int, epoch: int, values: Mapping[str, float]) -> None:
@@ -189,7 +188,11 @@ def open_reports(
 
 def changed_options(config: Config) -> dict[str, str]:
     """Return the options that differ from their defaults, as text by name."""
-    return {each.name: str(value) for each in fields(config) if (value := getattr(config, each.name)) != each.default}
+    return {
+        member.name: str(value)
+        for member in fields(config)
+        if (value := getattr(config, member.name)) != member.default
+    }
 
 
 def valid_prefix_bytes(file: Path, step: int) -> int:
@@ -198,14 +201,14 @@ def valid_prefix_bytes(file: Path, step: int) -> int:
     Returns:
         0 if the file does not exist.
     """
-    kept = 0
+    size = 0
     try:
         with file.open("rb") as stream:
             for number, line in enumerate(stream):
                 first = line.split(b",", 1)[0]
                 if not line.endswith(b"\n") or (number and not (first.isdigit() and int(first) <= step)):
                     break
-                kept += len(line)
+                size += len(line)
     except FileNotFoundError:
         return 0
-    return kept
+    return size

@@ -41,8 +41,8 @@ class LossScale:
         self._device = device
         self._scaler = self._build_scaler(None)
         self._parts: list[Any] = []
-        self._witness = torch.zeros((), device=device)
-        self._of_witness = _part([self._witness])
+        self._probe = torch.zeros((), device=device)
+        self._of_probe = _part([self._probe])
 
     def _build_scaler(self, state: dict[str, Any] | None) -> GradScaler:
         scaler = GradScaler(self._device.type)
@@ -79,8 +79,8 @@ class LossScale:
         if not any(weight.grad is not None for part in self._parts for weight in part.param_groups[0]["params"]):
             # All weights of this stage are frozen. A scaler without any gradient cannot be updated, but this scale has
             # to grow with those of the other stages.
-            self._witness.grad = torch.zeros_like(self._witness)
-            self._scaler.unscale_(self._of_witness)
+            self._probe.grad = torch.zeros_like(self._probe)
+            self._scaler.unscale_(self._of_probe)
 
     def update(self) -> None:
         """Record a committed step; after many of them, the scale doubles."""
@@ -148,7 +148,7 @@ class OptimizerWrapper:
         config: Config,
         total_steps: int,
         loss_scale: LossScale | None = None,
-        spread: ShardedState | None = None,
+        sharded: ShardedState | None = None,
     ) -> None:
         """Wrap an optimizer.
 
@@ -157,10 +157,10 @@ class OptimizerWrapper:
             config: Options of the run.
             total_steps: Number of global steps of the run.
             loss_scale: Loss scale for fp16; None in every other precision.
-            spread: Sharding of the model, if no rank holds all of it.
+            sharded: Sharding of the model, if no rank holds all of it.
         """
         self.optimizer = optimizer
-        self._spread = spread
+        self._sharded = sharded
         self._schedule = config.schedule
         self._warmup = config.warmup_steps
         self._total = total_steps
@@ -185,7 +185,7 @@ class OptimizerWrapper:
         config: Config,
         total_steps: int,
         loss_scale: LossScale | None = None,
-        spread: ShardedState | None = None,
+        sharded: ShardedState | None = None,
     ) -> OptimizerWrapper:
         """Create the task's own optimizer, or the one that the flags name.
 
@@ -195,7 +195,7 @@ class OptimizerWrapper:
             config: Options of the run.
             total_steps: Number of global steps of the run.
             loss_scale: Loss scale for fp16; None in every other precision.
-            spread: Sharding of the model, if no rank holds all of it.
+            sharded: Sharding of the model, if no rank holds all of it.
 
         Raises:
             BadConfig: The optimizer does not support the requested kernel.
@@ -203,13 +203,13 @@ class OptimizerWrapper:
         with uncompiled():
             if isinstance(task, SupportsOptimizer):
                 optimizer = task.optimizer(model.parameters())
-                if spread is not None:
-                    spread.check_param_order(optimizer, task)
+                if sharded is not None:
+                    sharded.check_param_order(optimizer, task)
             else:
                 # torch's fused kernel of SGD does not accept sharded weights.
-                lacks_fused = spread is not None and config.optimizer is not OptimizerName.ADAMW
+                lacks_fused = sharded is not None and config.optimizer is not OptimizerName.ADAMW
                 optimizer = _optimizer(model, config, lacks_fused=lacks_fused)
-        return cls(optimizer, config, total_steps, loss_scale, spread)
+        return cls(optimizer, config, total_steps, loss_scale, sharded)
 
     def scaled(self, losses: Tensor) -> Tensor:
         """Return the losses for the backward pass; fp16 scales them up so that gradients do not underflow.
@@ -242,8 +242,8 @@ class OptimizerWrapper:
         gradients = [gradient for weight in self._weights if (gradient := weight.grad) is not None]
         norm_of: Callable[[Sequence[Tensor]], Tensor] = nn.utils.get_total_norm
         pieces = gradients
-        if self._spread is not None:
-            norm_of, pieces = self._spread.norm, self._spread.pieces(gradients)
+        if self._sharded is not None:
+            norm_of, pieces = self._sharded.norm, self._sharded.pieces(gradients)
         self._norm = norm_of(gradients) if self._clip is not None or self._loss_scale is not None else None
         self._flaw = nonfinite_flag(pieces, self._norm, self._passed)
         self._passed = None
@@ -256,7 +256,7 @@ class OptimizerWrapper:
         self.learning_rate = float(self.optimizer.param_groups[0]["lr"])
         if self._clip is not None and self._norm is not None:
             # In a sharded model, some gradients are DTensors and others are not; no kernel accepts both in one call.
-            at_once = None if self._spread is None else False
+            at_once = None if self._sharded is None else False
             nn.utils.clip_grads_with_norm_(self._weights, self._clip, self._norm, foreach=at_once)
         with uncompiled():
             self.optimizer.step()
@@ -301,7 +301,7 @@ class OptimizerWrapper:
         stored = state["param_groups"]
         if len(stored) == len(own):
             # Set the kernel before loading, because the device of torch's step counters depends on it.
-            state = {**state, "param_groups": [group | mine for group, mine in zip(stored, own, strict=True)]}
+            state = {**state, "param_groups": [group | own_group for group, own_group in zip(stored, own, strict=True)]}
         with uncompiled():
             self.optimizer.load_state_dict(state)
 
@@ -395,18 +395,18 @@ def _one(device: torch.device) -> Tensor:
 
 
 def _optimizer(model: nn.Module, config: Config, *, lacks_fused: bool) -> Optimizer:
-    asked = config.optimizer_kernel
-    if asked is KernelName.FUSED and lacks_fused:
+    kernel = config.optimizer_kernel
+    if kernel is KernelName.FUSED and lacks_fused:
         raise BadConfig(
             f"--optimizer-kernel is fused, but that of {config.optimizer} knows no weights in pieces (--parallel).",
             hint="Give --optimizer-kernel auto.",
         )
-    if asked is not KernelName.AUTO:
+    if kernel is not KernelName.AUTO:
         try:
-            return _with_kernel(_KERNEL[asked], model, config)
+            return _with_kernel(_KERNEL[kernel], model, config)
         except RuntimeError as err:
             raise BadConfig(
-                f"--optimizer-kernel is {asked}, but {config.optimizer} cannot: {str(err).rstrip('.')}.",
+                f"--optimizer-kernel is {kernel}, but {config.optimizer} cannot: {str(err).rstrip('.')}.",
                 hint="Give --optimizer-kernel auto.",
             ) from None
     if _has_mixed_weights(model):

@@ -12,8 +12,7 @@ import torch
 from torch import Tensor
 
 from ddp_trainer.train.data.task import Batch
-from ddp_trainer.train.exact.hardware_check import hardware_id, require_same_hardware
-from ddp_trainer.train.exact.tree_allreduce import TreeSum
+from ddp_trainer.train.exact.tree_allreduce import TreeSum, hardware_id, require_same_hardware
 from ddp_trainer.train.parallel.strategy import Parts, Strategy, send_from_first
 from ddp_trainer.train.utils.errors import BadTask
 

@@ -33,7 +33,7 @@ class LoadBalancer:
     """Map from batch slices to ranks, the same on every rank."""
 
     def __init__(
-        self, batch_slices: int, group: Group, phases: StepTimer, told: Callable[[Sequence[int]], None]
+        self, batch_slices: int, group: Group, phases: StepTimer, on_change: Callable[[Sequence[int]], None]
     ) -> None:
         """Start with equal numbers of slices per rank.
 
@@ -41,12 +41,12 @@ class LoadBalancer:
             batch_slices: Number of slices of a batch.
             group: The group of the ranks.
             phases: The timer of the phases of a step.
-            told: Called with the number of slices of each rank when the map changes.
+            on_change: Called with the number of slices of each rank when the map changes.
         """
         self._batch_slices = batch_slices
         self._group = group
         self._phases = phases
-        self._told = told
+        self._on_change = on_change
         self._counts = [len(owned(batch_slices, group.world_size, rank)) for rank in range(group.world_size)]
         self._busy: list[list[float]] = [[] for _ in self._counts]
         self._steps = 0
@@ -67,9 +67,9 @@ class LoadBalancer:
         busy = self._phases.phase_seconds(Phase.DATA_WAIT, Phase.HOST_TO_DEVICE)
         # On a GPU this is the forward pass of the previous step, whose events are complete since that step's vote.
         busy += self._forward if self._group.device.type == "cuda" else self._phases.phase_seconds(Phase.FORWARD)
-        ballot = [0.0] * self._group.world_size
-        ballot[self._group.rank] = busy / samples if samples else 0.0
-        return ballot
+        costs = [0.0] * self._group.world_size
+        costs[self._group.rank] = busy / samples if samples else 0.0
+        return costs
 
     def rebalance(self, busy: Sequence[float]) -> list[range] | None:
         """Return the slices of every rank from the next step on, or None if the map stays.
@@ -91,7 +91,7 @@ class LoadBalancer:
         if max_rank_time(better, costs) > (1 - LEAST_GAIN) * max_rank_time(self._counts, costs):
             return None
         self._counts = better
-        self._told(better)
+        self._on_change(better)
         return [range(start, stop) for start, stop in pairwise([0, *accumulate(better)])]
 
 

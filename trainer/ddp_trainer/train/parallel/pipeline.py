@@ -30,8 +30,7 @@ from ddp_trainer.train.data.batch_reader import micro_batches
 from ddp_trainer.train.data.loaders.base import BatchSlice
 from ddp_trainer.train.data.task import Batch
 from ddp_trainer.train.mesh.sharded_state import local_shard
-from ddp_trainer.train.parallel.pipeline_schedule import check_micro_batches, make_schedule
-from ddp_trainer.train.parallel.pp.pipeline_split import Stages
+from ddp_trainer.train.parallel.pp.pipeline_split import Stages, check_micro_batches, make_schedule
 from ddp_trainer.train.parallel.pp.stage_transfer import BetweenStreams, StageComputation, time_transfers
 from ddp_trainer.train.parallel.strategy import Parts, Strategy
 from ddp_trainer.train.parallel.tensor_parallel import add_up_along, full_losses, in_slices, redistribute_gradient
@@ -81,7 +80,7 @@ class Pipeline(Strategy):
         sizes = [len(range(here)[start : start + self._size]) for start in range(0, here, self._size)]
         total = torch.zeros((), dtype=torch.float64, device=self._group.device)
         self._computation.begin()
-        inputs = torch.cat([self._inputs(each) for each in pieces])
+        inputs = torch.cat([self._inputs(piece) for piece in pieces])
         answer = self._stages.streams(inputs[:1].expand(self._size, *inputs.shape[1:]))[-1]
 
         def loss(output: Tensor, number: int) -> Tensor:
@@ -140,8 +139,8 @@ class Pipeline(Strategy):
         try:
             self._losses(question, batch)
         except _InputCaptured:
-            if len(question.asked) == 1 and isinstance(question.asked[0], Tensor):
-                return question.asked[0]
+            if len(question.inputs) == 1 and isinstance(question.inputs[0], Tensor):
+                return question.inputs[0]
         raise BadTask(
             "--parallel has pp, and losses() of the task does not call its model with one tensor.",
             hint="Let losses() begin with model(inputs), where inputs is a tensor of a row for each sample.",
@@ -181,10 +180,10 @@ class Pipeline(Strategy):
 
     def reported_loss(self, own: Tensor) -> Tensor:
         """Return the loss of the last stage, on all ranks of the pipeline."""
-        told = own.clone()
+        loss = own.clone()
         with self._group.convert_errors(), self._waits.during(Wait.STAGE):
-            dist.all_reduce(told, group=self._stages.process_group)
-        return told
+            dist.all_reduce(loss, group=self._stages.process_group)
+        return loss
 
 
 def _micro_batches(plan: BatchPlan, config: Config, rank: int, ranks: int, pp: int) -> tuple[int, int]:
@@ -203,11 +202,11 @@ class _InputCaptured(Exception):
 class _ProbeModel(nn.Module):
     """Stand-in for the model that records the inputs of its call."""
 
-    asked: tuple[Any, ...] = ()
+    inputs: tuple[Any, ...] = ()
 
     def forward(self, *inputs: Any) -> Tensor:
         """Record the inputs and end the caller by raising."""
-        self.asked = inputs
+        self.inputs = inputs
         raise _InputCaptured
 
 

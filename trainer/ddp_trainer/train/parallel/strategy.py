@@ -95,7 +95,7 @@ class Parts:
     group: Group
     plan: BatchPlan
     config: Config
-    spread: ShardedState | None = None
+    sharded: ShardedState | None = None
     """The distributed state, if no rank holds the whole model; else None."""
     example: Callable[[], Batch] | None = None
     """Returns some samples on the device, for empty passes; None if every rank holds the whole model."""
@@ -238,8 +238,8 @@ class ScaledBackward:
             return
         wanted = samples, losses.shape, losses.dtype
         if wanted != self._made:
-            each = torch.tensor(self._ranks / samples, dtype=losses.dtype, device=losses.device)
-            self._made, self._gradient = wanted, each.expand(losses.shape)
+            factor = torch.tensor(self._ranks / samples, dtype=losses.dtype, device=losses.device)
+            self._made, self._gradient = wanted, factor.expand(losses.shape)
         self._run(losses, self._gradient)
 
 
@@ -430,16 +430,16 @@ class DataParallel(Single):
     def __init__(self, parts: Parts) -> None:
         super().__init__(parts)
         gpus = torch.cuda.device_count() if self._group.device.type == "cuda" else 0
-        self._spread: nn.Module | None = None
+        self._replicated: nn.Module | None = None
         if gpus > 1:
             with uncompiled():
-                self._spread = nn.DataParallel(parts.module(), device_ids=list(range(gpus)))
+                self._replicated = nn.DataParallel(parts.module(), device_ids=list(range(gpus)))
 
     def forward(self, batch: Batch) -> Tensor:
         """Return the losses of the samples, computed in slices by all GPUs and gathered on the first."""
-        if self._spread is None:
+        if self._replicated is None:
             return super().forward(batch)
-        losses: Tensor = self._spread(batch)
+        losses: Tensor = self._replicated(batch)
         return losses
 
 

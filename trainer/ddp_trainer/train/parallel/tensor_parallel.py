@@ -1,35 +1,35 @@
-"""Strategy of ``--parallel tp=N``: tensor parallelism with torch's DTensor.
+"""Tensor parallelism: a model is cut by a plan before its optimizer is built, and trained in slices.
 
-Each rank computes a slice of every layer, and ranks exchange activations within each layer. The plan
-(:mod:`ddp_trainer.train.parallel.apply_tp`) defines how each layer is cut. All ranks of a tensor-parallel group see the
-same samples in the same passes. With ``replicate``, gradients are added up over replicas at the end of the step, among
-the ranks that hold the same slice.
-
-Source: M. Shoeybi et al., "Megatron-LM: Training Multi-Billion Parameter Language Models Using Model Parallelism",
-2019.
+:func:`apply_tp` cuts the model. :class:`TensorParallel` is the strategy of ``--parallel tp=N`` without ``shard``. The
+other functions serve the strategies in which layers are cut too.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+import re
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager, nullcontext
+from difflib import get_close_matches
+from typing import Any, Final
 
 import torch
 import torch.distributed as dist
 from torch import Tensor, nn
-from torch.distributed.tensor import DTensor
+from torch.distributed.tensor import DTensor, parallel
 from torch.distributed.tensor.parallel import loss_parallel
 
-from ddp_trainer.train.data.task import Batch
+from ddp_trainer.train.data.task import Batch, Task, call_user_function, kind_of
 from ddp_trainer.train.distributed.grad_allreduce import buckets
-from ddp_trainer.train.mesh.device_mesh import Mesh
+from ddp_trainer.train.distributed.group import Group
+from ddp_trainer.train.mesh.device_mesh import Mesh, PerRankRng, shared_rng
 from ddp_trainer.train.mesh.sharded_state import local_shard
 from ddp_trainer.train.parallel.strategy import Parts, Strategy
 from ddp_trainer.train.utils.dynamo_stub import uncompiled
+from ddp_trainer.train.utils.errors import BadConfig, BadTask
 
 
 class TensorParallel(Strategy):
-    """Strategy for a model that :func:`ddp_trainer.train.parallel.apply_tp.apply_tp` has cut."""
+    """Strategy for a model that :func:`ddp_trainer.train.parallel.tensor_parallel.apply_tp` has cut."""
 
     computes_together = True
 
@@ -110,5 +110,156 @@ def add_up_along(
             flat = torch.cat([piece.flatten() for piece in pieces])
             with waiting():
                 dist.all_reduce(flat, group=group)
-            for own, added in zip(pieces, torch.split(flat, [each.numel() for each in pieces]), strict=True):
+            for own, added in zip(pieces, torch.split(flat, [piece.numel() for piece in pieces]), strict=True):
                 own.copy_(added.view_as(own))
+
+
+WORDS: Final[Mapping[str, type[parallel.ParallelStyle]]] = {
+    "colwise": parallel.ColwiseParallel,
+    "rowwise": parallel.RowwiseParallel,
+    "sequence": parallel.SequenceParallel,
+    "apart": PerRankRng,
+}
+"""Styles by name. ``colwise`` cuts the outputs of a linear layer, ``rowwise`` its inputs, ``sequence`` the tokens of a
+norm. ``apart`` gives a module different random numbers on each rank, for example a dropout of ``colwise`` outputs."""
+
+_EXAMPLE: Final = "{'layers.*.up': 'colwise', 'layers.*.down': 'rowwise'}"
+_SHOWN: Final = 5
+"""Maximum number of names in a hint."""
+
+
+def find_plan(model: nn.Module, task: Task, tp: int) -> Mapping[str, parallel.ParallelStyle]:
+    """Return the validated plan of this model.
+
+    Args:
+        model: The model.
+        task: The task, whose own ``tp_plan`` takes precedence.
+        tp: Number of ranks of the dimension ``tp``.
+
+    Raises:
+        BadConfig: There is no plan, or the model cannot be cut for this number of ranks.
+        BadTask: The plan has the wrong form, names a module that does not exist, or an unknown style.
+    """
+    whose = f"The tp_plan of the task {task.name!r}"
+    given: Any = getattr(task, "tp_plan", None)
+    if given is not None:
+        plan = call_user_function(given, whose, model=model) if callable(given) else given
+    elif callable(own := getattr(model, "tp_plan", None)):
+        whose = f"The tp_plan of the model, a {type(model).__name__},"
+        plan = call_user_function(own, whose, tp=tp)
+    else:
+        raise BadConfig(
+            f"--parallel has tp={tp}, and neither the task {task.name!r} nor its model, a {type(model).__name__}, has "
+            "a tp_plan.",
+            hint=f"Give the task a tp_plan, as {_EXAMPLE}, or leave tp out.",
+        )
+    _check_plan_format(plan, whose)
+    names = [name for name, _ in model.named_modules() if name]
+    for pattern in plan:
+        check_module_match(pattern, names, whose)
+    styles = {pattern: _style(pattern, style, task) for pattern, style in plan.items()}
+    for pattern, style in styles.items():
+        _check_layer_type(pattern, style, model, task)
+    return styles
+
+
+def _check_plan_format(plan: Any, whose: str) -> None:
+    """Raise BadTask unless the plan is a mapping with at least one entry, and all its keys are strings."""
+    wrong = ""
+    if not isinstance(plan, Mapping):
+        wrong = f"{whose} gives {kind_of(plan)}, and no mapping."
+    elif not plan:
+        wrong = f"{whose} is empty, and nothing would be cut."
+    elif (other := next((key for key in plan if not isinstance(key, str)), "")) != "":
+        wrong = f"{whose} has {other!r} where a name of a module should be."
+    if wrong:
+        raise BadTask(wrong, hint=f"Give names of modules and how each is cut, as {_EXAMPLE}, or leave tp out.")
+
+
+def check_module_match(pattern: str, names: list[str], whose: str) -> None:
+    """Check that a pattern matches at least one module.
+
+    Args:
+        pattern: Name of a module, in which ``*`` stands for one part.
+        names: Names of all modules of the model.
+        whose: Source of the pattern, for the message.
+
+    Raises:
+        BadTask: It matches none; the hint lists the closest names.
+    """
+    wanted = _matcher(pattern)
+    if any(wanted.fullmatch(name) for name in names):
+        return
+    near = get_close_matches(pattern, names, n=_SHOWN, cutoff=0.3) or names[:_SHOWN]
+    raise BadTask(
+        f"{whose} names {pattern!r}, and the model has no such module.",
+        hint=f"It has {', '.join(near)}{' and others' if len(names) > len(near) else ''}.",
+    )
+
+
+def _matcher(pattern: str) -> re.Pattern[str]:
+    return re.compile(re.escape(pattern).replace(r"\*", r"[^.]+"))
+
+
+def _check_layer_type(pattern: str, style: parallel.ParallelStyle, model: nn.Module, task: Task) -> None:
+    """Raise BadTask if colwise or rowwise is applied to anything but nn.Linear and nn.Embedding."""
+    if not isinstance(style, parallel.ColwiseParallel | parallel.RowwiseParallel):
+        return
+    wanted = _matcher(pattern)
+    for name, module in model.named_modules():
+        if wanted.fullmatch(name) and not isinstance(module, nn.Linear | nn.Embedding):
+            raise BadTask(
+                f"The tp_plan of the task {task.name!r} cuts {name} by {type(style).__name__}, and it is a "
+                f"{type(module).__name__}: that is for nn.Linear and nn.Embedding.",
+                hint="Name the layers inside of it, or leave it out.",
+            )
+
+
+def _style(pattern: str, style: object, task: Task) -> parallel.ParallelStyle:
+    if isinstance(style, parallel.ParallelStyle):
+        return style
+    if not isinstance(style, str) or style not in WORDS:
+        raise BadTask(
+            f"The tp_plan of the task {task.name!r} has {style!r} for {pattern!r}.",
+            hint=f"Give one of {', '.join(WORDS)}, or a ParallelStyle of torch.",
+        )
+    return WORDS[style]()
+
+
+def apply_tp(model: nn.Module, task: Task, mesh: Mesh, group: Group) -> None:
+    """Cut the model in place into slices over the dimension ``tp``.
+
+    All ranks get slices of the first rank's weights.
+
+    Args:
+        model: The model, on its device or on torch's meta device.
+        task: The task, which may bring the plan.
+        mesh: The mesh of the ranks, with the layout.
+        group: The group of the ranks.
+
+    Raises:
+        BadConfig: The model has no plan, the plan does not fit the number of ranks, or a dropout cannot be cut.
+        BadTask: The plan names a module that does not exist, or cuts a shared weight in two different ways.
+    """
+    plan = find_plan(model, task, mesh.layout.tp)
+    frozen = [name for name, weight in model.named_parameters(remove_duplicate=False) if not weight.requires_grad]
+    shared: dict[int, list[str]] = {}
+    for name, weight in model.named_parameters(remove_duplicate=False):
+        shared.setdefault(id(weight), []).append(name)
+    shared_rng(model, f"tp={mesh.layout.tp}")
+    with group.convert_errors():
+        parallel.parallelize_module(model, mesh.along("tp"), dict(plan))
+    for name in frozen:
+        model.get_parameter(name).requires_grad_(False)  # torch makes new parameters, with requires_grad=True
+    for first, *others in shared.values():
+        if any(model.get_parameter(other) is not model.get_parameter(first) for other in others):
+            raise BadTask(
+                f"The tp_plan of the task {task.name!r} cuts {first} and {others[0]}, which are one weight, apart.",
+                hint="Let the model use one module for both, as gpt does.",
+            )
+    model.register_forward_hook(_gather_eval_logits)
+
+
+def _gather_eval_logits(model: nn.Module, _: Any, output: Any) -> Any:
+    """Return whole logits in evaluation: a loss can use slices (loss_parallel), the task's metrics may not."""
+    return output.full_tensor() if isinstance(output, DTensor) and not model.training else output

@@ -2,7 +2,7 @@
 
 :class:`ElasticState` agrees with all ranks on the state to resume from: one that ranks hold, a checkpoint, or a new
 one. It is used by :class:`~ddp_trainer.train.trainer.Trainer`. Parts of distributed models are exchanged through
-:mod:`ddp_trainer.train.recovery.local_state`.
+:mod:`ddp_trainer.train.recovery.peer_recovery`.
 """
 
 from __future__ import annotations
@@ -15,18 +15,23 @@ from typing import Any
 from torch import nn
 
 from ddp_trainer.common.metric_names import Metric
-from ddp_trainer.train.checkpoint.checkpoint_broadcast import Receive, broadcast_latest_checkpoint
+from ddp_trainer.train.checkpoint.checkpoint_broadcast import (
+    Receive,
+    ResumeSource,
+    broadcast_latest_checkpoint,
+    find_state,
+    progress_key,
+)
 from ddp_trainer.train.checkpoint.checkpoint_factory import make_progress_file
 from ddp_trainer.train.checkpoint.checkpoint_files import Checkpoint
 from ddp_trainer.train.checkpoint.checkpoint_manager import CheckpointManager
 from ddp_trainer.train.checkpoint.checkpoint_verify import BackgroundVerification
 from ddp_trainer.train.checkpoint.manifest import Manifest, check_same_run
-from ddp_trainer.train.checkpoint.resume_source import ResumeSource, find_state, progress_key
 from ddp_trainer.train.checkpoint.sharded_writer import writes_sharded_checkpoint
 from ddp_trainer.train.checkpoint.weights_io import initialize
-from ddp_trainer.train.config.option_rules import layout_of
+from ddp_trainer.train.config.config import layout_of
 from ddp_trainer.train.data.sample_order import order_of_new_run
-from ddp_trainer.train.deferred_init.materialize import is_deferred
+from ddp_trainer.train.deferred_init.skip_init import is_deferred
 from ddp_trainer.train.evaluation.early_stopping import EvaluationTracker
 from ddp_trainer.train.loop.goodput_tracker import GoodputTracker
 from ddp_trainer.train.loop.group_components import build_state
@@ -36,8 +41,14 @@ from ddp_trainer.train.loop.train_state import RestoreResult, TrainState
 from ddp_trainer.train.loop.user_loop import UserTask
 from ddp_trainer.train.parallel.strategy import send_from_first
 from ddp_trainer.train.recovery.group_transition import select_active_ranks
-from ddp_trainer.train.recovery.local_state import capture_state, recover_state, restore_state, to_local_state
-from ddp_trainer.train.recovery.peer_recovery import LocalState, RecoveredState
+from ddp_trainer.train.recovery.peer_recovery import (
+    LocalState,
+    RecoveredState,
+    capture_state,
+    recover_state,
+    restore_state,
+    to_local_state,
+)
 from ddp_trainer.train.utils.errors import NonFiniteLoss
 
 
@@ -131,8 +142,8 @@ class ElasticState:
         if taken is not None:
             self._local_state = to_local_state(taken, context)
         self._set_order(None if checkpoint is None else checkpoint.manifest)
-        odometer = make_progress_file(config, process.env, context.identity, process.progress.warn_rank)
-        history.load(odometer, process.recorder, group, process.began, process.env)
+        progress_file = make_progress_file(config, process.env, context.identity, process.progress.warn_rank)
+        history.load(progress_file, process.recorder, group, process.began, process.env)
         if not self.is_whole:
             self._build(checkpoint, is_void=taken is None)
         history.go_on_from(self.state.step if checkpoint is None else checkpoint.manifest.step)
@@ -195,8 +206,8 @@ class ElasticState:
         context, state, config = self._context, self.state, self._context.config
         model, group = context.model, context.process.group
         if config.init_from is not None:
-            whole = config.init_optimizer
-            initialize(model, state.optimizer, config.init_from, state.sharded, with_optimizer=whole)
+            with_optimizer = config.init_optimizer
+            initialize(model, state.optimizer, config.init_from, state.sharded, with_optimizer=with_optimizer)
         elif isinstance(context.task, UserTask) and group.world_size > 1:
             send_from_first([*model.parameters(), *model.buffers()], group)
 

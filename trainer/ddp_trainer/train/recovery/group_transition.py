@@ -19,8 +19,7 @@ from ddp_trainer.common.parallel_dims import LayoutRange
 from ddp_trainer.common.time_classes import Section, StartupPhase
 from ddp_trainer.process import startup_times
 from ddp_trainer.train.checkpoint.summary import Summary
-from ddp_trainer.train.config.config import Config
-from ddp_trainer.train.config.option_rules import layout_of
+from ddp_trainer.train.config.config import Config, layout_of
 from ddp_trainer.train.config.worker_env import Environment
 from ddp_trainer.train.distributed.agent_channel import Control
 from ddp_trainer.train.distributed.device_selection import choose_device

@@ -60,9 +60,9 @@ def put_in(holdings: LocalShards, model: nn.Module, optimization: OptimizerWrapp
 
 def _plain(value: Any, *, copied: bool) -> Any:
     if isinstance(value, Mapping):
-        return {key: _plain(each, copied=copied) for key, each in value.items()}
+        return {key: _plain(item, copied=copied) for key, item in value.items()}
     if isinstance(value, tuple | list):
-        return [_plain(each, copied=copied) for each in value]
+        return [_plain(item, copied=copied) for item in value]
     if not isinstance(value, Tensor):
         return value
     own = local_shard(value.detach())

@@ -1,32 +1,28 @@
-"""In-memory recovery of a distributed model from the peers of the previous worker group.
+"""In-memory recovery of a distributed model: capture a rank's state, and restore it with shards of peers.
 
-Each replica holds the state once, divided into as many slots as it has ranks. Ranks of different replicas with the same
-slot hold the same state. A new rank, or a rank whose slot has changed, therefore receives its slot's state from any
-rank that held it. If no surviving rank held some slot, all in-memory state is void, and the group resumes from the
-newest checkpoint on disk. The same happens if the layout divides the state into different slots.
-:func:`recover_from_peers` is the entry point.
-
-All ranks of a group commit a step, or none does. If a rank is lost during a vote, however, the decision may have
-reached only some ranks. A rank that is ahead cannot update the others, because it holds only its own slot. A rank that
-voted and did not receive the decision therefore applies the step in advance. It keeps the state from before and after
-the step until the new group determines which one counts.
+:func:`capture_state` extracts the state when a group ends. :func:`recover_state` agrees with the ranks of the next
+group on a state that they hold together, and :func:`restore_state` loads it.
 """
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from hashlib import sha256
-from typing import TYPE_CHECKING, Final, NamedTuple
+from typing import TYPE_CHECKING, Final, NamedTuple, TypeAlias
 
 import torch
 
 from ddp_trainer.common.parallel_dims import Layout
-from ddp_trainer.train.checkpoint.checkpoint_broadcast import from_rank
-from ddp_trainer.train.checkpoint.checkpoint_files import Checkpoint
+from ddp_trainer.train.checkpoint.checkpoint_broadcast import from_rank, progress_key
+from ddp_trainer.train.checkpoint.checkpoint_files import Checkpoint, unpack
 from ddp_trainer.train.checkpoint.manifest import Manifest
 from ddp_trainer.train.checkpoint.state_transfer import exchange_states
+from ddp_trainer.train.config.config import layout_of
 from ddp_trainer.train.distributed.group import Group
+from ddp_trainer.train.loop.run_context import RunContext
+from ddp_trainer.train.loop.train_state import RestoreResult, TrainState
 
 if TYPE_CHECKING:
     from ddp_trainer.train.recovery.local_shards import LocalShards
@@ -42,7 +38,7 @@ class LocalState:
 
     step: int
     attained: int
-    """Progress as returned by :func:`ddp_trainer.train.checkpoint.resume_source.progress_key`."""
+    """Progress as returned by :func:`ddp_trainer.train.checkpoint.checkpoint_broadcast.progress_key`."""
     layout: Layout
     rank: int
     """Rank in the layout of that group."""
@@ -133,11 +129,11 @@ def recover_from_peers(
         return None
     beside = from_rank(leader, None if own is None else own.beside, group, demand)
     holdings = None if own is None else _resolve_shards(own, step, moved=own.skipped == skipped(beside))
-    mine = _exchange_shards(group, layout, slots, holdings)
+    shards = _exchange_shards(group, layout, slots, holdings)
     if group.rank < layout.world and slots[group.rank] == group.rank % layout.replica:
         assert holdings is not None  # noqa: S101 - it holds the slot
-        mine = holdings
-    return RecoveredState(step, furthest, mine, beside, was_behind=own is None or own.attained != furthest)
+        shards = holdings
+    return RecoveredState(step, furthest, shards, beside, was_behind=own is None or own.attained != furthest)
 
 
 def _exchange_shards(group: Group, layout: Layout, slots: Sequence[int], holdings: LocalShards | None) -> LocalShards:
@@ -165,12 +161,12 @@ def transfer_rounds(pairs: Sequence[tuple[int, int]]) -> list[list[tuple[int, in
     """
     found: list[tuple[set[int], list[tuple[int, int]]]] = []
     for pair in pairs:
-        free = next((each for each in found if each[0].isdisjoint(pair)), None)
+        free = next((entry for entry in found if entry[0].isdisjoint(pair)), None)
         if free is None:
             found.append(free := (set(), []))
         free[0].update(pair)
         free[1].append(pair)
-    return [each for _, each in found]
+    return [entry for _, entry in found]
 
 
 def transfer_pairs(slots: Sequence[int], replica: int, places: int) -> list[tuple[int, int]]:
@@ -206,3 +202,82 @@ def _claims(group: Group, own: _Claim) -> list[_Claim]:
     table = torch.zeros(group.world_size, len(own), dtype=torch.int64, device=group.device)
     table[group.rank] = torch.tensor(own)
     return [_Claim(*row) for row in group.read(group.sum(table))]
+
+
+_BUFFERS: Final = "buffers"
+
+Demand: TypeAlias = Callable[[Manifest], None]
+"""Callable that raises if the state is that of another run."""
+
+
+def capture_state(state: TrainState, *, in_doubt: bool) -> LocalState:
+    """Return this rank's part of the state of a group that has ended; the model cannot be used afterwards.
+
+    Args:
+        state: The training state.
+        in_doubt: This rank voted for one more step and did not receive the decision. Its gradients are still there.
+    """
+    from ddp_trainer.train.recovery.local_shards import take_out  # noqa: PLC0415 - a second of imports; only for distributed models
+
+    context, optimizer, step = state.context, state.optimizer, state.step
+    if state.sharded is not None:
+        state.sharded.break_off()
+    buffers = {name: buffer.detach() for name, buffer in context.model.named_buffers()}
+    beside = Checkpoint(state.manifest(), state=copy.deepcopy({**state.replicated(), _BUFFERS: buffers}))
+    holdings = take_out(context.model, optimizer, copied=in_doubt)
+    ahead = None
+    if in_doubt:
+        optimizer.step(step)
+        ahead = take_out(context.model, optimizer)
+    if state.sharded is not None:
+        state.sharded.mesh.release_groups()
+    return LocalState(
+        step=step,
+        attained=progress_key(step, is_evaluated=context.watch.has_seen(step)),
+        layout=_layout(context),
+        rank=context.process.group.rank,
+        holdings=holdings,
+        ahead=ahead,
+        beside=beside,
+        skipped=context.guard.skipped,
+    )
+
+
+def recover_state(context: RunContext, own: LocalState | None, demand: Demand) -> RecoveredState | None:
+    """Return the state of this rank's slot, or None if the ranks together lack a part; every rank must call it."""
+    return recover_from_peers(context.process.group, _layout(context), own, demand=demand, skipped=_skipped)
+
+
+def to_local_state(taken: RecoveredState, context: RunContext) -> LocalState:
+    """Return a recovered state as a local state, to keep it if the group ends before it is loaded."""
+    return LocalState(
+        step=taken.step,
+        attained=taken.attained,
+        layout=_layout(context),
+        rank=context.process.group.rank,
+        holdings=taken.holdings,
+        ahead=None,
+        beside=taken.beside,
+        skipped=_skipped(taken.beside),
+    )
+
+
+def restore_state(taken: RecoveredState, state: TrainState) -> RestoreResult:
+    """Load a recovered state into a model that was cut for this group, and into the other components."""
+    from ddp_trainer.train.recovery.local_shards import put_in  # noqa: PLC0415 - as above
+
+    beside = unpack(taken.beside)
+    put_in(taken.holdings, state.context.model, state.optimizer)
+    for name, buffer in state.context.model.named_buffers():
+        if not buffer.is_meta:
+            buffer.detach().copy_(beside[_BUFFERS][name])
+    return state.load_replicated(beside, knows_time=not taken.was_behind)
+
+
+def _layout(context: RunContext) -> Layout:
+    assert context.config.parallel is not None  # noqa: S101 - only for distributed models
+    return layout_of(context.config.parallel, context.process.group.world_size)
+
+
+def _skipped(beside: Checkpoint) -> int:
+    return int(unpack(beside)["guard"]["skipped"])

@@ -134,8 +134,8 @@ def list_splits(folder: Path) -> tuple[list[str], list[Labelled], list[Labelled]
     if other is None or not (folder / "train").is_dir():
         classes, files = list_images(folder)
         return classes, *_split(files, len(classes))
-    own, theirs = class_names(folder / "train"), class_names(other)
-    for name in sorted(set(own) ^ set(theirs)):
+    own, others = class_names(folder / "train"), class_names(other)
+    for name in sorted(set(own) ^ set(others)):
         lacks = other if name in own else folder / "train"
         raise BadData(f"The class {name!r} is missing in {lacks}.", hint="Let both folders have the same classes.")
     classes, train = list_images(folder / "train")
@@ -144,7 +144,7 @@ def list_splits(folder: Path) -> tuple[list[str], list[Labelled], list[Labelled]
 
 def class_names(folder: Path) -> list[str]:
     """Return the sorted names of the visible subdirectories."""
-    return sorted(each.name for each in folder.iterdir() if each.is_dir() and not each.name.startswith("."))
+    return sorted(entry.name for entry in folder.iterdir() if entry.is_dir() and not entry.name.startswith("."))
 
 
 def list_images(folder: Path) -> tuple[list[str], list[Labelled]]:
@@ -176,8 +176,8 @@ def _split(files: list[Labelled], classes: int) -> tuple[list[Labelled], list[La
         of_class = [index for index, (_, other) in enumerate(files) if other == label]
         count = max(len(of_class) // _TEST_SHARE, min(1, len(of_class) - 1))
         test.update(of_class[place] for place in order(len(of_class), _SPLIT_SEED, label)[:count].tolist())
-    train_files = [each for index, each in enumerate(files) if index not in test]
-    return train_files, [each for index, each in enumerate(files) if index in test]
+    train_files = [entry for index, entry in enumerate(files) if index not in test]
+    return train_files, [entry for index, entry in enumerate(files) if index in test]
 
 
 def random_cut(width: int, height: int) -> tuple[float, float, float, float]:

@@ -60,31 +60,31 @@ def checkpoint_activations(
     found = require_blocks(model, "--activation-checkpointing") if found is None else found
     chosen = found if isinstance(recompute, Recompute) else found[recompute - 1 :: recompute]
     for block in found:
-        vars(block)[COMPUTES_AGAIN] = any(block is each for each in chosen)
+        vars(block)[COMPUTES_AGAIN] = any(block is other for other in chosen)
     for block in chosen:
         block.forward = _checkpointed(block.forward, cheap=recompute is Recompute.CHEAP, compiled=compiled)
     return len(chosen)
 
 
 def _checkpointed(forward: Callable[..., Any], *, cheap: bool, compiled: bool) -> Callable[..., Any]:
-    kept: dict[str, Any] = (
+    extra: dict[str, Any] = (
         {"context_fn": partial(create_selective_checkpoint_contexts, _checkpoint_policy)} if cheap else {}
     )
 
     def run(*args: Any, **options: Any) -> Any:
-        return checkpoint(forward, *args, use_reentrant=False, **kept, **options)
+        return checkpoint(forward, *args, use_reentrant=False, **extra, **options)
 
     return run if compiled else without_compiler(run)
 
 
 def _checkpoint_policy(_: Any, operation: Any, *args: Any, **options: Any) -> CheckpointPolicy:
     # Dropout must not be kept: its numbers would not be drawn again, and later draws would differ in the recomputation.
-    keeps = operation in _compute_intensive_ops() and not _has_dropout(operation, args, options)
-    return CheckpointPolicy.MUST_SAVE if keeps else CheckpointPolicy.PREFER_RECOMPUTE
+    is_saved = operation in _compute_intensive_ops() and not _has_dropout(operation, args, options)
+    return CheckpointPolicy.MUST_SAVE if is_saved else CheckpointPolicy.PREFER_RECOMPUTE
 
 
 def _has_dropout(operation: Any, args: Sequence[Any], options: Mapping[str, Any]) -> bool:
-    names = [each.name for each in operation._schema.arguments]  # noqa: SLF001 - torch has no public accessor
+    names = [argument.name for argument in operation._schema.arguments]  # noqa: SLF001 - torch has no public accessor
     if "dropout_p" not in names:
         return False
     at = names.index("dropout_p")

@@ -38,7 +38,7 @@ def blocks(model: nn.Module) -> list[nn.Module]:
     for kind in (nn.ModuleList, nn.Sequential):
         outermost = [module for name, module in model.named_modules() if isinstance(module, kind)]
         entries = [entry for module in outermost for entry in module if any(True for _ in entry.parameters())]
-        inner = {id(each) for entry in entries for each in entry.modules() if each is not entry}
+        inner = {id(module) for entry in entries for module in entry.modules() if module is not entry}
         if entries:
             return [entry for entry in entries if id(entry) not in inner]
     return []

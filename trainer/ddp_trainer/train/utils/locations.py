@@ -50,7 +50,7 @@ def parse_location(text: str) -> Path | StorageUrl:
             raise BadConfig(f"{text} has no absolute path.", hint="Give file:///DIR, with three slashes.")
         return Path(unquote(rest))
     if scheme not in STORE_CLIENTS:
-        known = ", ".join(f"{each}://" for each in ["file", *STORE_CLIENTS])
+        known = ", ".join(f"{scheme}://" for scheme in ["file", *STORE_CLIENTS])
         raise BadConfig(f"{text} has the scheme {scheme!r}, which is not supported.", hint=f"Give one of {known}.")
     bucket, _, prefix = rest.partition("/")
     if not bucket or any(part in {"", ".", ".."} for part in prefix.split("/") if prefix):

@@ -22,13 +22,13 @@ def feed(update: Callable[[bytes], object], value: Any) -> None:
         update(value.detach().cpu().contiguous().view(-1).view(torch.uint8).numpy().tobytes())
     elif isinstance(value, Mapping):
         update(f"{len(value)} named;".encode())
-        for key, each in value.items():
+        for key, item in value.items():
             update(f"{key!r};".encode())
-            feed(update, each)
+            feed(update, item)
     elif isinstance(value, list | tuple):
         update(f"{len(value)};".encode())
-        for each in value:
-            feed(update, each)
+        for item in value:
+            feed(update, item)
     else:
         update(f"{value.hex() if isinstance(value, float) else repr(value)};".encode())
 

@@ -126,7 +126,7 @@ TABLE = {
 
 @pytest.mark.parametrize(("looks", "expected"), TABLE.values(), ids=TABLE.keys())
 def test_it_names(looks: list[RankStatus], expected: dict[int, str]) -> None:
-    named = {culprit.look.rank: culprit.why for culprit in find_culprits(looks)}
+    named = {culprit.status.rank: culprit.why for culprit in find_culprits(looks)}
     assert named.keys() == expected.keys()
     assert all(expected[rank] in why for rank, why in named.items())
 
@@ -163,7 +163,7 @@ def test_a_rank_that_is_stopped_while_it_saves_is_killed() -> None:
 
 def test_ranks_that_all_wait_for_something_else_are_told_of_and_not_killed() -> None:
     named = find_culprits([waiting(rank, section=Section.DATA, waits_in="") for rank in range(3)])
-    assert [(culprit.look.rank, culprit.may_be_killed) for culprit in named] == [(0, False), (1, False), (2, False)]
+    assert [(culprit.status.rank, culprit.may_be_killed) for culprit in named] == [(0, False), (1, False), (2, False)]
 
 
 def on_nccl(rank: int, *positions: tuple[str, int, int, int], **changes: object) -> RankStatus:
@@ -207,7 +207,7 @@ ON_GPUS = {
 
 @pytest.mark.parametrize(("looks", "named"), ON_GPUS.values(), ids=ON_GPUS)
 def test_gpus_that_are_behind_their_hosts_are_named(looks: list[RankStatus], named: dict[int, str]) -> None:
-    found = {culprit.look.rank: culprit.why for culprit in find_culprits(looks)}
+    found = {culprit.status.rank: culprit.why for culprit in find_culprits(looks)}
     assert found.keys() == named.keys()
     for rank, why in named.items():
         assert found[rank].startswith(why)
@@ -264,7 +264,7 @@ def apart(rank: int, seconds: float = 90.0, **changes: object) -> RankStatus:
 )
 def test_a_rank_that_does_not_come_to_the_first_group_is_named(looks: list[RankStatus], named: list[int]) -> None:
     found = find_culprits(looks)
-    assert [culprit.look.rank for culprit in found] == named
+    assert [culprit.status.rank for culprit in found] == named
     if named == [1] and looks[-1].stage:
         message = "rank 1 on worker-0 has not reached init_process_group; at train.py:6 in load for 25.0 s"
         assert found[0].message == message

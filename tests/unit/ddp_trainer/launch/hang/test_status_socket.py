@@ -20,7 +20,7 @@ from typing import Any, Self
 import pytest
 
 from ddp_trainer.common.hanging import RankState, RankStatus
-from ddp_trainer.launch.hang import nccl_ras
+from ddp_trainer.launch.hang import status_socket
 from ddp_trainer.launch.hang.rank_snapshot import StackSource, snapshot_fields, summary_fields
 from ddp_trainer.launch.hang.status_socket import (
     LINES_PER_MINUTE,
@@ -266,16 +266,16 @@ class Ras:
 
 def test_ras_is_asked_for_all_it_knows() -> None:
     with Ras() as ras:
-        assert nccl_ras.report({"NCCL_RAS_ADDR": ras.address}) == "NCCL version 2.28\n#0-0 (1a2b) MISMATCH\n"
+        assert status_socket.nccl_report({"NCCL_RAS_ADDR": ras.address}) == "NCCL version 2.28\n#0-0 (1a2b) MISMATCH\n"
     assert ras.heard == [b"CLIENT PROTOCOL 2\n", b"TIMEOUT 2\n", b"VERBOSE STATUS\n"]
 
 
 def test_another_program_at_that_port_is_left_alone() -> None:
     with Ras(greeting=b"HTTP/1.1 400 Bad Request\n") as other:
-        assert nccl_ras.report({"NCCL_RAS_ADDR": other.address}) == ""
+        assert status_socket.nccl_report({"NCCL_RAS_ADDR": other.address}) == ""
     assert other.heard == [b"CLIENT PROTOCOL 2\n"]
 
 
 @pytest.mark.parametrize("address", ["127.0.0.1:1", "nonsense:port", "localhost:99999999"])
 def test_without_ras_nothing_is_told(address: str) -> None:
-    assert nccl_ras.report({"NCCL_RAS_ADDR": address}) == ""
+    assert status_socket.nccl_report({"NCCL_RAS_ADDR": address}) == ""

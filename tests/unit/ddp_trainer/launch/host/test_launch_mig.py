@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from ddp_trainer.launch.host.environment import Launch, prepared_environment, slices_for
-from ddp_trainer.launch.protocol.errors import LaunchError
+from ddp_trainer.launch.protocol.console import LaunchError
 
 SLICES = ("MIG-c7384736-a75d-5afc-978f-d2f1294409fd", "MIG-a28ad590-3fda-56dd-84fc-0a0b96edc58d")
 LAUNCH = Launch(run_id="r", local_world_size=2, max_restarts=0, virtual_local_rank=True)

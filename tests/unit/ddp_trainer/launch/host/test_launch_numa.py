@@ -8,7 +8,7 @@ import pytest
 
 from ddp_trainer.launch.host import numa
 from ddp_trainer.launch.host.numa import Machine, bindings, numbers, this_machine
-from ddp_trainer.launch.protocol.errors import LaunchError
+from ddp_trainer.launch.protocol.console import LaunchError
 
 NODES = {0: "0-3,16-19", 1: "4-7,20-23", 2: "8-11,24-27", 3: "12-15,28-31"}
 GPUS = {"0000:0a:00.0": 0, "0000:1b:00.0": 0, "0000:8c:00.0": 3, "0001:01:00.0": -1}

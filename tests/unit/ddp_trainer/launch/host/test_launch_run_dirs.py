@@ -10,7 +10,7 @@ import pytest
 from ddp_trainer.common.constants import Env
 from ddp_trainer.launch.flags import parse
 from ddp_trainer.launch.host.run_dirs import prepare_run_dirs
-from ddp_trainer.launch.protocol.errors import LaunchError
+from ddp_trainer.launch.protocol.console import LaunchError
 
 
 def test_a_folder_that_cannot_be_used_is_named(tmp_path: Path) -> None:

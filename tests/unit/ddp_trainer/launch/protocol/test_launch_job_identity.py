@@ -7,8 +7,7 @@ from pathlib import Path
 import pytest
 
 from ddp_trainer.launch.config import identity_of
-from ddp_trainer.launch.protocol.job_identity import is_same_job
-from ddp_trainer.launch.protocol.messages import Identity, Rejected, WorkerState
+from ddp_trainer.launch.protocol.messages import Identity, Rejected, WorkerState, is_same_job
 from ddp_trainer.launch.rendezvous.membership import RunPhase
 from ddp_trainer.launch.workers.worker_group import Program
 from tests.support.launch_simulation import SimulatedAgent, SimulatedRun, a_policy

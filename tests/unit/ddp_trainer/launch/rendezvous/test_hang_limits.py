@@ -3,7 +3,7 @@ from __future__ import annotations
 import pytest
 
 from ddp_trainer.common.time_classes import Section
-from ddp_trainer.launch.protocol.errors import LaunchError
+from ddp_trainer.launch.protocol.console import LaunchError
 from ddp_trainer.launch.rendezvous.hang_limits import (
     FACTOR,
     FIRST_FACTOR,

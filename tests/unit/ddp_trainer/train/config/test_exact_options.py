@@ -14,7 +14,7 @@ from ddp_trainer.train import Config, run
 from ddp_trainer.train.cli import main, parse
 from ddp_trainer.train.config.option_values import Level
 from ddp_trainer.train.data.batch_reader import merge
-from ddp_trainer.train.exact.hardware_check import hardware_id, require_same_hardware
+from ddp_trainer.train.exact.tree_allreduce import hardware_id, require_same_hardware
 from ddp_trainer.train.utils.errors import BadTask
 from tests.support.train_builders import ALONE, HERE, Lines
 

@@ -340,7 +340,7 @@ def test_ranks_that_agreed_to_end_wait_for_each_other_before_they_abort(monkeypa
     abort, _ = aborting(monkeypatch, Fake("all", noted))
     group = group_of(abort)
     group._meeting = GroupStore(store, "here", "nccl", timedelta(seconds=SOON))
-    monkeypatch.setattr("ddp_trainer.train.distributed.group_teardown._PARTING", timedelta(seconds=SOON))
+    monkeypatch.setattr("ddp_trainer.train.distributed.group_teardown._LEAVE_TIMEOUT", timedelta(seconds=SOON))
     leaving = threading.Thread(target=group.free_device, kwargs={"agreed": True})
     leaving.start()
     leaving.join(0.5)

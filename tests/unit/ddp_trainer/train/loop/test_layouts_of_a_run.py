@@ -8,8 +8,7 @@ import torch
 from ddp_trainer.common.constants import Exit
 from ddp_trainer.common.parallel_dims import Layout, LayoutRange
 from ddp_trainer.train.cli import main
-from ddp_trainer.train.config.config import Config
-from ddp_trainer.train.config.option_rules import check_unused_ranks, layout_of
+from ddp_trainer.train.config.config import Config, check_unused_ranks, layout_of
 from ddp_trainer.train.config.option_values import Level
 from ddp_trainer.train.config.worker_env import Environment
 from ddp_trainer.train.data.batch_plan import BatchPlan, owned

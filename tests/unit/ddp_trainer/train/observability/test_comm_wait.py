@@ -18,7 +18,7 @@ from ddp_trainer.process.recorder import NoopRankRecorder
 from ddp_trainer.train.distributed.group import Group
 from ddp_trainer.train.mesh.device_mesh import Mesh
 from ddp_trainer.train.observability.step_timer import CommWaits, StepTimer, StreamWaits
-from ddp_trainer.train.parallel.comm_timing import measure_waits
+from ddp_trainer.train.parallel.factory import measure_waits
 from ddp_trainer.train.parallel.pp import pp_zero
 from ddp_trainer.train.parallel.pp.pp_zero import StageZero
 from ddp_trainer.train.parallel.pp.stage_transfer import WAIT, time_transfers

@@ -6,7 +6,7 @@ import errno
 
 import pytest
 
-from ddp_trainer.train.storage.client_errors import as_storage_error
+from ddp_trainer.train.storage.object_storage import as_storage_error
 from ddp_trainer.train.utils.errors import (
     ConditionUnsupported,
     ObjectExists,

@@ -101,14 +101,14 @@ class Skips:
 
     def __init__(self, alarm: Callable[[str], None]) -> None:
         self._alarm = alarm
-        self._told: set[str] = set()
+        self._reported: set[str] = set()
 
     def __call__(self, sentence: str) -> None:
         """Report a skipped sample with the reason ``sentence``."""
-        if sentence in self._told or len(self._told) > MOST_TOLD:
+        if sentence in self._reported or len(self._reported) > MOST_TOLD:
             return
-        self._told.add(sentence)
-        if len(self._told) > MOST_TOLD:
+        self._reported.add(sentence)
+        if len(self._reported) > MOST_TOLD:
             self._alarm("More samples cannot be read; the summary counts them as samples_skipped.")
         else:
             self._alarm(f"{sentence} It counts as seen, with weight 0.")

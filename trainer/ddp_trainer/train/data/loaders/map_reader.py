@@ -127,10 +127,10 @@ class RowsFeed(Feed):
         Raises:
             BadTask: ``batch`` does not return one row per id.
         """
-        asked = request.step, request.slice_index
-        if asked not in self._ready:
+        key = request.step, request.slice_index
+        if key not in self._ready:
             self._read_from(request.step)
-        return self._ready.pop(asked)
+        return self._ready.pop(key)
 
     def _read_from(self, first: int) -> None:
         plan = self._plan

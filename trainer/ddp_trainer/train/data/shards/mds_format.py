@@ -64,7 +64,7 @@ def read_index(content: bytes, place: str) -> Index:
         entries = json.loads(content)["shards"]
         kinds = {(str(entry["format"]), bool(entry.get("zip_data"))) for entry in entries}
         raw = [entry["raw_data"] for entry in entries]
-        shards = [ObjectInfo(_text(each, "basename"), _count(each, "bytes")) for each in raw]
+        shards = [ObjectInfo(_text(entry, "basename"), _count(entry, "bytes")) for entry in raw]
         samples = [_count(entry, "samples") for entry in entries]
         columns = _columns(entries[0]) if kinds == {("mds", False)} else []
     except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as err:

@@ -190,7 +190,7 @@ def write_shards(
         StorageError: The store cannot be written.
     """
     storage = open_storage(url)
-    described = [column(*each) for each in columns.items()]
+    described = [column(*named) for named in columns.items()]
     entries: list[dict[str, Any]] = []
     shard = MdsShard("shard.00000.mds", described)
 

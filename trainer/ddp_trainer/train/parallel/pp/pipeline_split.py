@@ -1,8 +1,7 @@
 """Split a model into pipeline stages over the ranks of the mesh dimension ``pp``, before its optimizer is built.
 
-:func:`split_stages` is the entry point. The model remains the same object with the same names. Weights of other ranks'
-stages become tensors on torch's meta device, with a shape but without memory. Calling the model sends its input through
-the stages of all ranks, so all ranks must call it together.
+:func:`split_stages` is the entry point. A schedule is the order in which a rank computes forward and backward of its
+micro-batches; :data:`KINDS` has torch's schedules by name, and :func:`make_schedule` builds one.
 """
 
 from __future__ import annotations
@@ -10,26 +9,88 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field, replace
-from typing import Any
+from typing import Any, Final
 
 import torch
 import torch.distributed as dist
 from torch import Tensor, nn
+from torch.distributed import pipelining
+from torch.distributed.pipelining import PipelineStage
 from torch.func import functional_call
 
+from ddp_trainer.common.trainer_options import SCHEDULES, PipelineSchedule, of_micro_batches
 from ddp_trainer.train.config.config import Config
 from ddp_trainer.train.data.task import Task, call_user_function, kind_of
-from ddp_trainer.train.deferred_init.materialize import is_deferred, materialize
 from ddp_trainer.train.deferred_init.param_broadcast import init_pieces, send_from_first
+from ddp_trainer.train.deferred_init.skip_init import is_deferred, materialize
 from ddp_trainer.train.distributed.group import Group
 from ddp_trainer.train.mesh.device_mesh import Mesh
 from ddp_trainer.train.mesh.sharded_state import local_shard
-from ddp_trainer.train.parallel.apply_tp import apply_tp
-from ddp_trainer.train.parallel.pipeline_schedule import KINDS, ScheduleKind
 from ddp_trainer.train.parallel.pp.pp_zero import StageZero
 from ddp_trainer.train.parallel.pp.stage_transfer import TensorSpec, without_memory
+from ddp_trainer.train.parallel.tensor_parallel import apply_tp
 from ddp_trainer.train.utils.dynamo_stub import uncompiled
 from ddp_trainer.train.utils.errors import BadConfig, BadTask
+
+
+@dataclass(frozen=True, slots=True)
+class ScheduleKind:
+    """Kind of a pipeline schedule: its class in torch, and how stages are placed on ranks."""
+
+    of_torch: Callable[..., Any]
+    stages_per_rank: int
+    turns_back: bool = False
+    """Stages are placed in a V: the second half is in reverse order of ranks. The first rank has the last stage."""
+
+    def stages_of(self, rank: int, ranks: int) -> tuple[int, ...]:
+        """Return the numbers of a rank's stages, in ascending order."""
+        if self.turns_back:
+            return rank, 2 * ranks - 1 - rank
+        return tuple(range(rank, ranks * self.stages_per_rank, ranks))
+
+
+_OF_TORCH: Final[Mapping[PipelineSchedule, Callable[..., Any]]] = {
+    PipelineSchedule.GPIPE: pipelining.ScheduleGPipe,
+    PipelineSchedule.ONE_F_ONE_B: pipelining.Schedule1F1B,
+    PipelineSchedule.INTERLEAVED: pipelining.ScheduleInterleaved1F1B,
+    PipelineSchedule.ZERO_BUBBLE: pipelining.ScheduleInterleavedZeroBubble,
+    PipelineSchedule.ZERO_BUBBLE_V: pipelining.ScheduleZBVZeroBubble,
+}
+KINDS: Final[Mapping[PipelineSchedule, ScheduleKind]] = {
+    name: ScheduleKind(schedule, SCHEDULES[name].stages_per_rank, turns_back=name is PipelineSchedule.ZERO_BUBBLE_V)
+    for name, schedule in _OF_TORCH.items()
+}
+"""Schedules by name; :mod:`ddp_trainer.common.trainer_options` has their limits on the number of micro-batches."""
+
+
+def check_micro_batches(name: PipelineSchedule, micro_batches: int, ranks: int) -> None:
+    """Check that a schedule supports this number of micro-batches.
+
+    Args:
+        name: The schedule.
+        micro_batches: Number of micro-batches of one step on one data rank.
+        ranks: Number of ranks of the pipeline.
+
+    Raises:
+        BadConfig: There are too few micro-batches, or they do not form whole rounds.
+    """
+    for misfit in of_micro_batches(name, micro_batches, pp=ranks):
+        raise BadConfig(misfit.message, hint=misfit.help)
+
+
+def make_schedule(
+    kind: ScheduleKind, stages: Sequence[PipelineStage], micro_batches: int, loss: Callable[[Tensor, Tensor], Tensor]
+) -> Any:
+    """Return torch's schedule; it sums gradients over micro-batches and does not divide by their number.
+
+    Args:
+        kind: Kind of schedule.
+        stages: Stages of this rank.
+        micro_batches: Number of micro-batches of one step.
+        loss: Returns a float scalar from the last stage's output and the target of a micro-batch.
+    """
+    own = list(stages) if kind.stages_per_rank > 1 else stages[0]
+    return kind.of_torch(own, micro_batches, loss_fn=loss, scale_grads=False)
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,7 +136,7 @@ class Stages:
         given = torch.empty_like(inputs, device="meta")
         streams = [TensorSpec.like(given)]
         for number, module in enumerate(self.modules):
-            state = {name: without_memory(each) for name, each in module.state_dict().items()}
+            state = {name: without_memory(tensor) for name, tensor in module.state_dict().items()}
             with uncompiled():
                 output = functional_call(module, state, (given,))
             if not isinstance(output, Tensor):
@@ -221,14 +282,14 @@ def check_pipeline_model(model: nn.Module, ranks: int) -> None:
     Raises:
         BadConfig: The model has buffers, or one weight under two names.
     """
-    said = f"--parallel has pp={ranks}, and the model, a {type(model).__name__}, has"
+    subject = f"--parallel has pp={ranks}, and the model, a {type(model).__name__}, has"
     if any(True for _ in model.buffers()):
-        raise BadConfig(f"{said} buffers, which stages would keep apart.", hint="Leave pp out.")
+        raise BadConfig(f"{subject} buffers, which stages would keep apart.", hint="Leave pp out.")
     names = {id(weight): name for name, weight in model.named_parameters()}
     for name, weight in model.named_parameters(remove_duplicate=False):
         if name != (first := names[id(weight)]):
             raise BadConfig(
-                f"{said} one weight under two names, {first!r} and {name!r}, which stages would keep apart.",
+                f"{subject} one weight under two names, {first!r} and {name!r}, which stages would keep apart.",
                 hint="Keep it in one module, let the other one use it from there, or leave pp out.",
             )
 

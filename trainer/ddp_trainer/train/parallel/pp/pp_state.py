@@ -51,7 +51,9 @@ class PipelineState(ShardedState):
             name: self._sent(self.first_stage_of(name), weight, keep=keep) for name, weight in state["model"].items()
         }
         optimizer = state["optimizer"]
-        forms = [json.loads(told) for told in self._all_gather_bytes(json.dumps(_forms(optimizer["state"])).encode())]
+        forms = [
+            json.loads(packed) for packed in self._all_gather_bytes(json.dumps(_forms(optimizer["state"])).encode())
+        ]
         states: dict[int, dict[str, Any]] = {}
         for number in sorted({int(number) for of_rank in forms for number in of_rank}):
             source = next(rank for rank, of_rank in enumerate(forms) if str(number) in of_rank)
@@ -110,11 +112,11 @@ class PipelineState(ShardedState):
         lengths = [torch.empty_like(length) for _ in ranks]
         with self.stages.group.convert_errors():
             dist.all_gather(lengths, length, group=line)
-            said = torch.zeros(int(max(lengths)), dtype=torch.uint8, device=device)
-            said[: len(own)] = torch.frombuffer(bytearray(own), dtype=torch.uint8)
-            every = [torch.empty_like(said) for _ in ranks]
-            dist.all_gather(every, said, group=line)
-            return [bytes(each[:size].tolist()) for each, size in zip(every, map(int, lengths), strict=True)]
+            padded = torch.zeros(int(max(lengths)), dtype=torch.uint8, device=device)
+            padded[: len(own)] = torch.frombuffer(bytearray(own), dtype=torch.uint8)
+            every = [torch.empty_like(padded) for _ in ranks]
+            dist.all_gather(every, padded, group=line)
+            return [bytes(row[:size].tolist()) for row, size in zip(every, map(int, lengths), strict=True)]
 
     def load_weights(self, model: nn.Module, weights: Mapping[str, Tensor]) -> None:
         """Load this rank's stages from the whole weights."""

@@ -2,7 +2,7 @@
 
 A rank keeps a shard of each weight, of its gradient and of its moments. At the start of a step it gathers the weights
 of its stages, and all micro-batches use them, forward and backward. At the end of the step gradients are
-reduce-scattered and the whole weights are freed, bucket by bucket. :mod:`ddp_trainer.train.parallel.fully_shard`
+reduce-scattered and the whole weights are freed, bucket by bucket. :mod:`ddp_trainer.train.parallel.fsdp`
 gathers each block in every pass. In a pipeline this would send every weight twice per micro-batch.
 
 Source: S. Rajbhandari et al., "ZeRO: Memory Optimizations Toward Training Trillion Parameter Models", 2020.
@@ -73,32 +73,34 @@ class StageZero:
         self._uncut: list[nn.Parameter] = []
         """Weights too small to be sharded, which each rank holds whole."""
         self._is_whole = False
-        for weight in [each for each in model.parameters() if not each.is_meta]:
+        for weight in [parameter for parameter in model.parameters() if not parameter.is_meta]:
             dimension = _longest_unsharded_dim(weight)
             if dimension is None:
                 self._uncut.append(weight)
             else:
                 self._weights.append(self._cut(weight, dimension, _owning_modules(weight, [model, *modules])))
-        self._by_piece = {each.piece: each for each in self._weights}
+        self._by_piece = {entry.piece: entry for entry in self._weights}
 
     def gather(self, waits: CommWaits) -> None:
         """Give the stages their whole weights; every rank of ``shard`` must call it."""
         with self._group.convert_errors(), torch.no_grad():
             for bucket in self._buckets(self._weights):
-                mine = torch.cat([self._rows(local_shard(each.piece.detach()), each, 1).flatten() for each in bucket])
-                every = torch.empty(self._ranks * mine.numel(), dtype=mine.dtype, device=mine.device)
+                own_part = torch.cat(
+                    [self._rows(local_shard(entry.piece.detach()), entry, 1).flatten() for entry in bucket]
+                )
+                every = torch.empty(self._ranks * own_part.numel(), dtype=own_part.dtype, device=own_part.device)
                 with waits.during(Wait.ALL_GATHER):
-                    ALL_GATHER(every, mine, group=self._line)
-                sizes = [self._padded(each) for each in bucket]
-                for each, rows in zip(bucket, torch.split(every.view(self._ranks, -1), sizes, dim=1), strict=True):
-                    whole = _unpad(rows, each.form, each.dimension)
-                    each.put(nn.Parameter(whole, requires_grad=each.piece.requires_grad))
+                    ALL_GATHER(every, own_part, group=self._line)
+                sizes = [self._padded(entry) for entry in bucket]
+                for entry, rows in zip(bucket, torch.split(every.view(self._ranks, -1), sizes, dim=1), strict=True):
+                    full = _unpad(rows, entry.form, entry.dimension)
+                    entry.put(nn.Parameter(full, requires_grad=entry.piece.requires_grad))
         self._is_whole = True
 
     def reshard(self) -> None:
         """Free the whole weights; the model holds its shards again."""
-        for each in self._weights:
-            each.put(each.piece)
+        for entry in self._weights:
+            entry.put(entry.piece)
         self._is_whole = False
 
     def reduce_scatter_grads(self, waits: CommWaits) -> None:
@@ -107,7 +109,7 @@ class StageZero:
         Gradients must have the placement of their weights.
         """
         with torch.no_grad():
-            for bucket in self._buckets([each for each in self._weights if each.piece.requires_grad]):
+            for bucket in self._buckets([entry for entry in self._weights if entry.piece.requires_grad]):
                 self._reduce_scatter_bucket(bucket, waits)
         self.reshard()
         if uncut := [weight for weight in self._uncut if weight.requires_grad]:
@@ -115,15 +117,17 @@ class StageZero:
 
     def _reduce_scatter_bucket(self, bucket: Sequence[_Weight], waits: CommWaits) -> None:
         """Reduce-scatter one bucket; its whole weights are freed before the next bucket starts."""
-        rows = [self._rows(local_shard(_gradient(each)), each, self._ranks).reshape(self._ranks, -1) for each in bucket]
+        rows = [
+            self._rows(local_shard(_gradient(entry)), entry, self._ranks).reshape(self._ranks, -1) for entry in bucket
+        ]
         every = torch.cat(rows, dim=1)
         del rows  # some backends copy the input, so memory peaks here
-        mine = torch.empty(every.shape[1], dtype=every.dtype, device=every.device)
+        own_part = torch.empty(every.shape[1], dtype=every.dtype, device=every.device)
         with waits.during(Wait.REDUCE_SCATTER):
-            REDUCE_SCATTER(mine, every.flatten(), group=self._line)
-        for each, own in zip(bucket, torch.split(mine, [self._padded(each) for each in bucket]), strict=True):
-            each.piece.grad = _unpad(own, each.piece, each.dimension)
-            each.put(each.piece)
+            REDUCE_SCATTER(own_part, every.flatten(), group=self._line)
+        for entry, own in zip(bucket, torch.split(own_part, [self._padded(entry) for entry in bucket]), strict=True):
+            entry.piece.grad = _unpad(own, entry.piece, entry.dimension)
+            entry.put(entry.piece)
 
     @contextmanager
     def full_weights(self) -> Iterator[None]:
@@ -138,20 +142,20 @@ class StageZero:
             self.reshard()
 
     def _buckets(self, weights: Sequence[_Weight]) -> Iterator[list[_Weight]]:
-        for bucket in buckets([each.piece for each in weights]):
-            yield [self._by_piece[each] for each in bucket]
+        for bucket in buckets([parameter.piece for parameter in weights]):
+            yield [self._by_piece[entry] for entry in bucket]
 
     def _cut(self, weight: nn.Parameter, dimension: int, places: Sequence[tuple[nn.Module, str]]) -> _Weight:
         here = local_shard(weight.detach())
         own = torch.split(here, self._each(here.shape[dimension]), dim=dimension)
         number = self._mesh.place.shard
-        mine = own[number].clone() if number < len(own) else here.narrow(dimension, 0, 0).clone()
+        own_part = own[number].clone() if number < len(own) else here.narrow(dimension, 0, 0).clone()
         names, placements = ["shard"], list[Placement]([Shard(dimension)])
         if isinstance(weight, DTensor):
             names += self._mesh.dimensions(weight.device_mesh)
             placements += weight.placements
         lying = DTensor.from_local(
-            mine, self._mesh.along(*names), placements, run_check=False, shape=weight.shape, stride=weight.stride()
+            own_part, self._mesh.along(*names), placements, run_check=False, shape=weight.shape, stride=weight.stride()
         )
         cut = _Weight(
             nn.Parameter(lying, requires_grad=weight.requires_grad), dimension, without_memory(weight.detach()), places
@@ -191,7 +195,11 @@ def _gradient(weight: _Weight) -> Tensor:
 
 def _longest_unsharded_dim(weight: Tensor) -> int | None:
     """Return the longest dimension that tensor parallelism does not cut; None if none has more than one row."""
-    cut = {each.dim for each in weight.placements if isinstance(each, Shard)} if isinstance(weight, DTensor) else set()
+    cut = (
+        {placement.dim for placement in weight.placements if isinstance(placement, Shard)}
+        if isinstance(weight, DTensor)
+        else set()
+    )
     free = [number for number, rows in enumerate(weight.shape) if rows > 1 and number not in cut]
     return max(free, key=lambda number: weight.shape[number], default=None)
 
@@ -199,8 +207,8 @@ def _longest_unsharded_dim(weight: Tensor) -> int | None:
 def _owning_modules(weight: nn.Parameter, modules: Sequence[nn.Module]) -> list[tuple[nn.Module, str]]:
     found = {
         (id(module), name): (module, name)
-        for whole in modules
-        for module in whole.modules()
+        for root in modules
+        for module in root.modules()
         for name, own in module.named_parameters(recurse=False, remove_duplicate=False)
         if own is weight
     }

@@ -55,7 +55,7 @@ class TensorSpec:
         """
         if not isinstance(output, DTensor):
             return cls(output)
-        placements = [Replicate() if each.is_partial() else each for each in output.placements]
+        placements = [Replicate() if placement.is_partial() else placement for placement in output.placements]
         done = output.redistribute(placements=placements)
         return cls(done.to_local(), done.device_mesh, tuple(placements), done.shape, done.stride())
 

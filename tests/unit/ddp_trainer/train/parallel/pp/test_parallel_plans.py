@@ -17,10 +17,9 @@ from ddp_trainer.train.config.option_values import Recompute
 from ddp_trainer.train.loop.run_context import check_model_devices
 from ddp_trainer.train.mesh.device_mesh import PerRankRng, shared_rng
 from ddp_trainer.train.models.gpt import Gpt
-from ddp_trainer.train.parallel.apply_tp import find_plan
-from ddp_trainer.train.parallel.pipeline_schedule import KINDS, check_micro_batches
-from ddp_trainer.train.parallel.pp.pipeline_split import stages_of
+from ddp_trainer.train.parallel.pp.pipeline_split import KINDS, check_micro_batches, stages_of
 from ddp_trainer.train.parallel.pp.stage_transfer import BetweenStreams, StageComputation, TensorSpec
+from ddp_trainer.train.parallel.tensor_parallel import find_plan
 from ddp_trainer.train.utils.errors import BadConfig, BadTask
 from tests.support.train_builders import Lines
 

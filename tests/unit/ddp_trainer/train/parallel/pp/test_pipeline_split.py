@@ -18,8 +18,7 @@ from ddp_trainer.train.distributed.group import Group
 from ddp_trainer.train.mesh.device_mesh import Mesh
 from ddp_trainer.train.mesh.sharded_state import ShardedState
 from ddp_trainer.train.optim.optimizer import OptimizerWrapper
-from ddp_trainer.train.parallel.pipeline_schedule import KINDS
-from ddp_trainer.train.parallel.pp.pipeline_split import Stages, check_pipeline_model, check_shared_weights
+from ddp_trainer.train.parallel.pp.pipeline_split import KINDS, Stages, check_pipeline_model, check_shared_weights
 from ddp_trainer.train.parallel.pp.stage_transfer import BetweenStreams, TensorSpec
 from ddp_trainer.train.utils.errors import BadConfig, BadTask
 from tests.support.train_builders import Lines
@@ -99,7 +98,7 @@ def test_the_kernel_of_an_optimizer_is_chosen_by_weights_that_are_here(lacks: bo
         layout = Layout(shard=1, pp=2)
         spread = ShardedState(Mesh(layout, layout.place(0), devices, {"shard": "shard"}), Group.single_rank())
         config = Config(warmup_steps=0, learning_rate=0.5, weight_decay=0.0)
-        made = OptimizerWrapper.build(Lines(), model, config, 10, spread=spread)
+        made = OptimizerWrapper.build(Lines(), model, config, 10, sharded=spread)
         for weight in here:
             weight.grad = torch.ones_like(weight)
         assert made.check_grads() == 0
