@@ -43,7 +43,7 @@ from ddp_trainer.train.checkpoint.checkpoint_files import Checkpoint, read
 from ddp_trainer.train.checkpoint.checkpoint_verify import BackgroundVerification
 from ddp_trainer.train.checkpoint.torch_zip_writer import pack
 from ddp_trainer.train.config.worker_env import Environment
-from ddp_trainer.train.data.sample_tracker import SampleTracker
+from ddp_trainer.train.data.batch_plan import SampleTracker
 from ddp_trainer.train.distributed.group import Group
 from ddp_trainer.train.loop.train_state import load_whole_state
 from ddp_trainer.train.optim.optimizer import OptimizerWrapper

@@ -110,9 +110,8 @@ def resume_seconds(url: str, progress: float) -> tuple[float, float]:
     import torch
 
     from ddp_trainer.train.config.config import Config
-    from ddp_trainer.train.data.batch_plan import BatchPlan, StepBatches, owned
+    from ddp_trainer.train.data.batch_plan import BatchPlan, SampleTracker, StepBatches, owned
     from ddp_trainer.train.data.loaders.factory import make_feed
-    from ddp_trainer.train.data.sample_tracker import SampleTracker
     from ddp_trainer.train.data.shards import ShardedSamples
 
     started, used = time.monotonic(), time.process_time()

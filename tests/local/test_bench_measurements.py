@@ -40,7 +40,6 @@ SMALLEST: Final = {
         "--only ours",
         "NODES = NPROC = 1; CALM_SECONDS, EVERY_SECONDS, os.environ['STORM_FAULTS'] = 0.1, 1.0, '1'",
     ),
-    "trace": ("", ""),
     "why": ("--only import-error", "import os; os.environ['KUBECONFIG'] = '/dev/null'"),
 }
 """Measurement → its flags, and changes of its module."""
@@ -52,6 +51,7 @@ ELSEWHERE: Final = {
     "trainjobs": "needs a cluster",
     "demo": "is `make demo`, which CI runs",
     "gpu": "is rehearsed by test_bench_gpu_checks.py",
+    "trace": "runs in test_the_paths_of_a_step_and_of_a_death_do_not_grow",
     "rules": "needs a Prometheus and a minute; test_rules_fire.py evaluates the rules",
 }
 """Measurement → why it is not run here."""
@@ -70,6 +70,12 @@ sys.exit(main([name, "--quick", *flags]))
 
 def test_every_measurement_is_run_or_has_a_reason() -> None:
     assert sorted([*SMALLEST, *ELSEWHERE]) == names()
+
+
+def test_the_paths_of_a_step_and_of_a_death_do_not_grow() -> None:
+    command = [sys.executable, "-m", "bench", "trace"]
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stdout + done.stderr
 
 
 @pytest.mark.parametrize("name", SMALLEST)

@@ -1,6 +1,7 @@
 """Failures of workers: their class, the cause among several, and how the launcher prints and ends with them.
 
-:func:`reason_of` returns the class of one failure, by exit code, error file, stderr and kernel counters.
+:class:`FailureBuilder` describes a worker that exited or left its group, from its exit code, its error file, its stderr
+and the kernel's OOM counter. :func:`reason_of` returns the class of such a failure.
 :func:`root_cause` selects the cause among the failures of several ranks.
 
 When one rank dies, its peers also fail in a collective, within milliseconds and by their own clocks. Therefore a
@@ -16,19 +17,28 @@ from __future__ import annotations
 import json
 import re
 import signal
-from collections.abc import Mapping
-from dataclasses import dataclass, replace
+import socket
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Final
 
-from ddp_trainer.common.constants import Exit, FailureReason
+from ddp_trainer.common.constants import Env, Exit, FailureReason
 from ddp_trainer.common.gpu_faults import fault_in, is_out_of_gpu_memory, nccl_config_error
+from ddp_trainer.common.parallel_dims import LayoutError, LayoutRange
 from ddp_trainer.common.safe_text import clean_text
 from ddp_trainer.launch.protocol import exit_codes
 from ddp_trainer.launch.protocol.actions import Finish
+from ddp_trainer.launch.protocol.generation import Assignment
+from ddp_trainer.launch.protocol.message_fields import MESSAGE_CHARACTERS, STACK_CHARACTERS
 from ddp_trainer.launch.protocol.messages import Failure, Over, Verdict
+from ddp_trainer.process.worker_protocol import Left
 
-CONSEQUENCES: Final = {FailureReason.COLLECTIVE_ERROR, FailureReason.COLLECTIVE_TIMEOUT, FailureReason.SIGTERM}
+OF_A_COLLECTIVE: Final = {FailureReason.COLLECTIVE_ERROR, FailureReason.COLLECTIVE_TIMEOUT}
+"""Reasons of failures of a collective, which count on the rank's board."""
+
+CONSEQUENCES: Final = {*OF_A_COLLECTIVE, FailureReason.SIGTERM}
 """Reasons of failures that need no fault of the worker itself: a peer died, or SIGTERM stopped the worker."""
 
 EARLY_EXIT: Final = "ended with code 0 before the others"
@@ -223,10 +233,8 @@ def type_of(exit_code: int, message: str) -> str:
     return match[1] if match else "exit"
 
 
-def root_cause(first: Failure | None, other: Failure) -> Failure:
+def root_cause(first: Failure, other: Failure) -> Failure:
     """Return the failure that caused the other one, ordered by cause, then by time."""
-    if first is None:
-        return other
     cause, consequence = (other, first) if _order(other) < _order(first) else (first, other)
     if cause.message == EARLY_EXIT and consequence.reason in CONSEQUENCES:
         what, _, _ = consequence.message.partition("\n")
@@ -375,3 +383,104 @@ def _why_hopeless(repeats: int) -> str:
     if repeats == 1:
         return "No restart can heal this, so none was tried."
     return f"It came {repeats} times in the same words before the first step, so no further restart was tried."
+
+
+@dataclass(slots=True)
+class FailureBuilder:
+    """Builder of the failure reports of one agent."""
+
+    node: str
+    """Name of this node."""
+    environment: Mapping[str, str]
+    """Environment of this launcher."""
+    error_file: Callable[[int, int], Path]
+    """Generation and local rank → path of torch's error file."""
+    last_lines: Callable[[int], str] = lambda _: ""
+    """Local rank → the end of its stderr."""
+    parallel: str = ""
+    """Parallel layouts that the workers report; if empty, those of the environment apply."""
+    _oom_kills: int = field(default_factory=oom_kill_count)
+
+    def ended(self, group: Assignment | None, local_rank: int, returncode: int) -> Failure:
+        """Return the failure of a worker that has exited.
+
+        Args:
+            group: Group that it was in; None if it was in none.
+            local_rank: Local rank of the worker.
+            returncode: Its return code, negative for a signal. The failure of a worker that exited with 0 counts only
+                if another rank fails without it.
+        """
+        if returncode == Exit.SUCCESS:
+            return self._failure(group, local_rank, returncode, FailureReason.EARLY_EXIT, EARLY_EXIT)
+        exit_code = returncode if returncode > 0 else Exit.SIGNAL_BASE - returncode
+        note = read_error_file(self.error_file(group.number if group else 0, local_rank))
+        kills, self._oom_kills = self._oom_kills, oom_kill_count()
+        message = innermost_error(note.message) if note else ""
+        aborted = abort_in(self.last_lines(local_rank)) if exit_code == ABORTED else ""
+        reason = reason_of(exit_code, message, oom_killed=self._oom_kills > kills, aborted=aborted)
+        if note and (nested := launcher_in_stderr(note.stack)):
+            message = f"{nested}: {message}"
+        told = aborted or message or self._describe_exit(local_rank, exit_code)
+        failure = self._failure(group, local_rank, exit_code, reason, sanitize_text(told, MESSAGE_CHARACTERS))
+        if note is None:
+            return failure
+        quoted = "" if message == note.message else f"{note.message}\n"
+        stack = sanitize_text(quoted + note.stack, STACK_CHARACTERS)
+        return replace(failure, timestamp=note.timestamp, stack=stack)
+
+    def _describe_exit(self, local_rank: int, exit_code: int) -> str:
+        """Describe an exit without an exception: the code, and what the program printed last on stderr."""
+        how = describe_exit_code(exit_code)
+        has_words = exit_code < Exit.SIGNAL_BASE or exit_code == ABORTED
+        lines = self.last_lines(local_rank) if has_words else ""
+        printed = launcher_in_stderr(lines) or last_words(lines)
+        return f"{how}: {printed}" if printed else how
+
+    def left(self, group: Assignment | None, local_rank: int, left: Left) -> Failure:
+        """Return the failure of a worker that left its group and keeps its process."""
+        message = sanitize_text(left.why, MESSAGE_CHARACTERS)
+        reason = reason_of(left.exit_code, left.why, oom_killed=False)
+        return self._failure(group, local_rank, left.exit_code, reason, message)
+
+    def _failure(
+        self, group: Assignment | None, local_rank: int, exit_code: int, reason: FailureReason, message: str
+    ) -> Failure:
+        rank = (group.first_rank if group else 0) + local_rank
+        return Failure(
+            generation=group.number if group else 0,
+            rank=rank,
+            local_rank=local_rank,
+            node=self.node,
+            exit_code=exit_code,
+            reason=reason,
+            message=message,
+            host=self.environment.get(Env.NODE_NAME) or socket.gethostname(),
+            timestamp=time.time(),
+            place=self._place(rank, group.world_size) if group else "",
+        )
+
+    def _place(self, rank: int, world_size: int) -> str:
+        parallel = self.parallel or self.environment.get(Env.PARALLEL, "")
+        try:
+            return "" if not parallel else LayoutRange.parse(parallel).choose(world_size).describe(rank)
+        except LayoutError:  # it does not fit, which the workers report
+            return ""
+
+
+_TRACES: Final = (
+    (re.compile(r"torch/distributed/launcher/api\.py|torch\.distributed\.elastic\."), "torchrun"),
+    (re.compile(r"accelerate/commands/launch\.py"), "accelerate launch"),
+    (re.compile(r"deepspeed/launcher/"), "deepspeed"),
+)
+_ERROR: Final = re.compile(r"^(?:\[\w+\]:?\s*)*([A-Za-z_][\w.]*(?:Error|Exception|Interrupt)\b.*)$", re.MULTILINE)
+
+
+def launcher_in_stderr(stderr: str) -> str:
+    r"""Return that a launcher failed which the script had started, and its first error; empty if none did.
+
+    >>> launcher_in_stderr("[rank0]: ValueError: x\n  File torch/distributed/launcher/api.py\nChildFailedError:")
+    'torchrun, which the script starts, failed: ValueError: x'
+    """
+    name = next((launcher for pattern, launcher in _TRACES if pattern.search(stderr)), "")
+    error = _ERROR.search(stderr)
+    return f"{name}, which the script starts, failed{f': {error[1]}' if error else ''}" if name else ""

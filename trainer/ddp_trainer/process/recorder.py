@@ -8,7 +8,7 @@ training does not fail because of its metrics.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from typing import Final, Protocol
+from typing import Final, NamedTuple, Protocol
 
 from ddp_trainer.common.constants import FailureReason, GroupState, OutsideReason, RestartCause
 from ddp_trainer.common.goodput import JobAccount
@@ -149,6 +149,26 @@ class RankRecorder:
         return {}
 
 
+class FormedGroup(NamedTuple):
+    """Group that a rendezvous has formed, as one of its pods reports it."""
+
+    seconds: float
+    """Duration of the rendezvous."""
+    generation: int
+    """Number of the rendezvous."""
+    size: int
+    """Number of worker processes."""
+    nodes: int
+    nodes_desired: int
+    """Largest number of nodes that the group could have."""
+    first_rank: int
+    """First rank of this pod."""
+    restarts_left: int
+    """Remaining restart budget of the run."""
+    restarts: Mapping[RestartCause, int]
+    """Number of restarts since the last group of this pod, by cause."""
+
+
 class AgentRecorder:
     """Reports of the launcher about its pod."""
 
@@ -178,21 +198,8 @@ class AgentRecorder:
     def rejected_connections(self, count: int) -> None:
         """Report how many connections the store has refused since it started, for lack of the run's secret."""
 
-    def rendezvous(self, seconds: float, generation: int) -> None:
-        """Report a completed rendezvous: its duration in seconds and its number."""
-
-    def world(self, *, size: int, nodes: int, nodes_desired: int, first_rank: int = 0) -> None:
-        """Report the group that was formed.
-
-        Args:
-            size: Number of worker processes.
-            nodes: Number of nodes.
-            nodes_desired: Largest number of nodes that the group could have.
-            first_rank: First rank of this pod.
-        """
-
-    def restarts_remaining(self, count: int) -> None:
-        """Report the remaining restart budget of the run."""
+    def group_formed(self, group: FormedGroup) -> None:
+        """Report a completed rendezvous."""
 
     def stalled(self, seconds: float, rank: int) -> None:
         """Report that ranks of this pod wait for another rank without progress.

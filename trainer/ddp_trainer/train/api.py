@@ -110,9 +110,7 @@ def with_defaults(config: Config, env: Environment) -> Config:
 
 def make_progress(config: Config, env: Environment) -> Progress:
     """Make the progress output: live on a terminal, plain lines on stderr, or JSON lines on stdout."""
-    return Progress(
-        *progress_output(config, env), time.monotonic, every_seconds=config.log_seconds, every_steps=config.log_steps
-    )
+    return Progress(*progress_output(config, env))
 
 
 def progress_output(config: Config, env: Environment) -> tuple[Mode, TextIO]:

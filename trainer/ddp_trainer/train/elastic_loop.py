@@ -27,7 +27,6 @@ from ddp_trainer.train.checkpoint.summary import Result, Summary
 from ddp_trainer.train.config.config import Config
 from ddp_trainer.train.config.worker_env import Environment
 from ddp_trainer.train.data.batch_plan import StepPlan, digest
-from ddp_trainer.train.data.keyed_rng import Stream
 from ddp_trainer.train.data.task import Batch, Samples
 from ddp_trainer.train.distributed.agent_channel import Control
 from ddp_trainer.train.distributed.device_selection import limit_threads
@@ -38,7 +37,7 @@ from ddp_trainer.train.loop.run_result import Outcome
 from ddp_trainer.train.loop.train_state import TrainState
 from ddp_trainer.train.loop.user_loop import UserTask
 from ddp_trainer.train.recovery.group_transition import GroupTransition
-from ddp_trainer.train.step import StepResult, fetch_slice
+from ddp_trainer.train.step import StepResult, fetch_slice, seed_draws
 from ddp_trainer.train.trainer import Trainer
 from ddp_trainer.train.utils.errors import BadConfig, BadTask, PeerLost, exit_without_teardown
 
@@ -242,7 +241,7 @@ class Step:
     def __init__(self, samples_of_all: StepPlan, state: TrainState, parts: GroupComponents) -> None:
         self.number = samples_of_all.step
         """Number of the global step, counted from 0."""
-        self.epoch = state.plan.epoch_of(self.number)
+        self.epoch = samples_of_all.epoch
         """Number of the epoch, counted from 0."""
         self.batch_ids = samples_of_all.ids
         """Ids of the samples of the whole global step."""
@@ -258,7 +257,7 @@ class Step:
         parts = self._parts
         for request in self.samples_of_all.own:
             batch, _ = fetch_slice(parts, request, self.result)
-            parts.random.enter(Stream.MODEL, self.number, request.slice_index)
+            seed_draws(self.samples_of_all, request.slice_index, parts.group.device)
             self._waiting = request.ids
             yield batch
             if self._waiting is not None:
@@ -288,7 +287,8 @@ class Step:
             )
         ids, self._waiting = self._waiting, None
         self._parts.timer.end_phase(Phase.FORWARD)
-        torch.autograd.backward(self._optimizer.scaled(loss) * (len(ids) / len(self.batch_ids)))
+        scale = self._optimizer.loss_scale
+        torch.autograd.backward((loss if scale is None else scale.up(loss)) * (len(ids) / len(self.batch_ids)))
         self._parts.timer.end_phase(Phase.BACKWARD)
         self.own_ids.append(ids)
         result = self.result

@@ -23,7 +23,6 @@ from ddp_trainer.common.time_classes import Phase, StartupPhase
 from ddp_trainer.process import startup_times
 from ddp_trainer.train.data.batch_plan import StepPlan
 from ddp_trainer.train.data.batch_reader import merge, micro_batches, to_device
-from ddp_trainer.train.data.keyed_rng import Stream
 from ddp_trainer.train.data.loaders.base import BatchSlice, Request
 from ddp_trainer.train.data.task import Batch
 from ddp_trainer.train.distributed.group import Group
@@ -69,7 +68,7 @@ def compute_step(state: TrainState, components: GroupComponents, plan: StepPlan)
     """
     result = StepResult(plan.own_samples, plan.own_digest)
     for batch_slice in fetch_slices(components, plan, result):
-        components.random.enter(Stream.MODEL, plan.step, batch_slice.slice_index)
+        seed_draws(plan, batch_slice.slice_index, components.group.device)
         loss = forward_backward(state, components, batch_slice)
         result.loss = loss if result.loss is None else result.loss + loss
     return result
@@ -121,14 +120,22 @@ def fetch_slice(components: GroupComponents, request: Request, result: StepResul
     return batch, request.ids.numel() - len(skipped)
 
 
+def seed_draws(plan: StepPlan, slice_index: int, device: torch.device) -> None:
+    """Seed torch's generators for the draws of the model in a slice; ``torch.manual_seed()`` would take 140 us."""
+    torch.default_generator.manual_seed(plan.seeds[slice_index])
+    if device.type == "cuda":
+        torch.cuda.manual_seed(plan.seeds[slice_index])
+
+
 def forward_backward(state: TrainState, components: GroupComponents, batch_slice: BatchSlice) -> Tensor:
     """Add the gradients of a slice, and return the sum of its losses, a float64 scalar on the device.
 
     Gradients are exchanged in the last pass of the last slice. Every pass starts from the same running statistics.
     """
-    strategy, optimizer, timer, buffers = components.strategy, state.optimizer, components.timer, components.buffers
+    strategy, timer, buffers = components.strategy, components.timer, components.buffers
+    scale = state.optimizer.loss_scale
     if strategy.schedules_passes:
-        total = strategy.run_schedule(batch_slice, optimizer.scaled)
+        total = strategy.run_schedule(batch_slice, scale)
         timer.end_phase(Phase.BACKWARD)
         return total
     total = torch.empty(0)
@@ -140,14 +147,15 @@ def forward_backward(state: TrainState, components: GroupComponents, batch_slice
                 losses = strategy.forward(batch)
             loss = losses.detach().sum(dtype=torch.float64)
             timer.end_phase(Phase.FORWARD)
-            strategy.backward(optimizer.scaled(losses), batch_slice.total_samples)
+            strategy.backward(losses if scale is None else scale.up(losses), batch_slice.total_samples)
             timer.end_phase(Phase.BACKWARD)
         total = loss if number == 1 else total + loss
         if buffers is not None:
             buffers.slice_done()
     if buffers is not None:
         buffers.close_slice(batch_slice.slice_index)
-    strategy.slice_done(batch_slice.slice_index)
+    if strategy.separates_slices:
+        strategy.slice_done(batch_slice.slice_index)
     return total
 
 
@@ -181,52 +189,55 @@ def commit_step(
         NonFiniteLoss: The loss or a gradient is not finite, and the run must stop; nothing was committed.
         RollBack: The loss or a gradient is not finite, and the run must roll back; nothing was committed.
     """
-    strategy, optimizer, buffers, counts = (
-        components.strategy,
-        state.optimizer,
-        components.buffers,
-        components.group.counts,
-    )
+    group, strategy = components.group, components.strategy
     # The other ranks wait for these collectives, even if this rank has no samples or could not fetch them.
     strategy.reduce(plan.samples)
     loss = strategy.reported_loss(components.no_loss if result.loss is None else result.loss)
     report = StepReport(
-        samples=result.samples if counts else 0,
-        digest=result.digest if counts else 0,
-        loss=loss if counts else components.no_loss,
+        samples=result.samples if group.counts else 0,
+        digest=result.digest if group.counts else 0,
+        loss=loss if group.counts else components.no_loss,
         failed=result.error is not None,
         stop=stop,
         save=save,
-        skipped=result.skipped if counts else 0,
-        flaw=optimizer.check_grads(),
+        skipped=result.skipped if group.counts else 0,
+        flaw=state.optimizer.check_grads(),
         busy=() if components.balance is None else components.balance.cost_vector(result.samples),
         time=times,
     )
-    if buffers is not None:
-        buffers.gather()
-    components.group.mark_reduced()
+    if components.buffers is not None:
+        components.buffers.gather()
+    group.mark_reduced()
     components.in_doubt = True
-    decision = decide_step(report, components.group)
+    decision = decide_step(report, group)
     components.in_doubt = decision.is_finite and not decision.failed
     components.timer.end_phase(Phase.COMM_EXPOSED)
     if result.error is not None:
         raise result.error
     check(decision, step=plan.step, samples=plan.samples, digest=plan.digest)
-    if decision.is_finite:
-        if buffers is not None:
-            buffers.commit()
-        optimizer.step(plan.step)
-    else:
-        if buffers is not None:
-            buffers.discard()
-        state.context.guard.handle_nonfinite(plan.step, decision.loss, optimizer)
-    strategy.on_step_end(plan.step, optimizer.optimizer)
-    components.timer.end_phase(Phase.OPTIMIZER)
-    state.commit(plan.ids, skipped=decision.skipped)
+    update_weights(state, components, plan, decision)
+    state.tracker.commit(plan.ids, decision.skipped)
+    if plan.ends_epoch:
+        state.tracker.close_epoch()
+    state.step += 1
     if components.balance is not None and (batch_slices := components.balance.rebalance(decision.busy)) is not None:
         components.assign_slices(batch_slices)
     components.in_doubt = False
     return decision
+
+
+def update_weights(state: TrainState, components: GroupComponents, plan: StepPlan, decision: StepDecision) -> None:
+    """Step the optimizer; if the loss or a gradient is not finite, apply the policy for that instead."""
+    if decision.is_finite:
+        if components.buffers is not None:
+            components.buffers.commit()
+        state.optimizer.step(plan.step)
+    else:
+        if components.buffers is not None:
+            components.buffers.discard()
+        state.context.guard.handle_nonfinite(plan.step, decision.loss, state.optimizer)
+    components.strategy.on_step_end(plan.step, state.optimizer.optimizer)
+    components.timer.end_phase(Phase.OPTIMIZER)
 
 
 class StepReport(NamedTuple):
@@ -260,24 +271,20 @@ class StepDecision(NamedTuple):
     stop: int
     save: int
     skipped: int
-    flaw: float
     busy: Sequence[float]
+    is_finite: bool
+    """The loss and all gradients are finite on all ranks."""
     time: Sequence[float] = NO_TIMES
-
-    @property
-    def is_finite(self) -> bool:
-        """True if the loss and all gradients are finite on all ranks."""
-        return math.isfinite(self.loss) and self.flaw == 0
 
 
 def decide_step(report: StepReport, group: Group) -> StepDecision:
     """Sum the reports of all ranks; this is the only point of a step at which the host waits for the device."""
-    numbers = _as_numbers(report) if group.world_size == 1 else group.read(group.sum(_as_tensor(report, group.device)))
+    numbers = _as_numbers(report) if group.world_size == 1 else group.read_sum(_as_tensor(report, group.device))
     samples, digest, loss, failed, stop, save, skipped, flaw, *more = numbers
     time, busy = tuple(more[: len(NO_TIMES)]), tuple(more[len(NO_TIMES) :])
-    return StepDecision(
-        int(samples), int(digest), loss, int(failed), int(stop), int(save), int(skipped), flaw, busy, time
-    )
+    is_finite = math.isfinite(loss) and flaw == 0
+    counts = (int(samples), int(digest), loss, int(failed), int(stop), int(save), int(skipped))
+    return StepDecision(*counts, busy, is_finite, time)
 
 
 def _as_tensor(report: StepReport, device: torch.device) -> Tensor:

@@ -49,7 +49,7 @@ class Trainer:
         self._timer = self._context.timer
         self._history = GoodputTracker(self._timer)
         self._held = ElasticState(self._context, self._history)
-        self.callbacks = CallbackList()
+        self.callbacks = CallbackList(config)
         """Receivers of the events of this run."""
         self._has_entered = self._has_parts = False
         self._must_stop = self._must_save = False
@@ -166,18 +166,17 @@ class Trainer:
         process.group.is_starting = False
         self._history.record_step(state.step, decision.time)
         loss, own_samples = decision.loss / decision.samples, result.samples if process.group.counts else 0
-        self.callbacks.step(
-            state, loss=loss, is_finite=decision.is_finite, samples=decision.samples, own_samples=own_samples
-        )
+        self.callbacks.step(state, plan, loss=loss, is_finite=decision.is_finite, own_samples=own_samples)
+        is_evaluation_due = plan.ends_epoch and self._is_evaluation_due()
         self._must_stop |= decision.stop > 0
         self._must_save |= decision.save > 0 or (saver.every_steps is not None and state.step % saver.every_steps == 0)
         if self._held.verification is not None:
-            self._confirm(wait=self._must_stop or self._must_save or self.is_done or self._is_evaluation_due())
+            self._confirm(wait=self._must_stop or self._must_save or self.is_done or is_evaluation_due)
         if not self.parts.strategy.is_synchronized_after(state.step):
             return False
         if not self._must_stop and state.step < state.plan.total_steps:
             # Evaluate before saving, so that a restart from this checkpoint needs no second evaluation.
-            is_best = self._is_evaluation_due() and self._evaluate()
+            is_best = is_evaluation_due and self._evaluate()
             if self._must_save or is_best:
                 self._save(None)
         return self._must_stop
@@ -197,8 +196,7 @@ class Trainer:
         self._run_due_evaluation()
 
     def _is_evaluation_due(self) -> bool:
-        step, plan = self.state.step, self.state.plan
-        return plan.is_epoch_end(step - 1) and self._context.watch.is_eval_due(step, plan, self._config)
+        return self._context.watch.is_eval_due(self.state.step, self.state.plan, self._config)
 
     def _run_due_evaluation(self) -> None:
         """Run an evaluation that is overdue, and save its result, so that a rollback does not repeat it."""

@@ -17,11 +17,12 @@ from ddp_trainer.launch import config as settings
 from ddp_trainer.launch.agent.termination_report import TerminationReport, fit
 from ddp_trainer.launch.flags import parse
 from ddp_trainer.launch.host.endpoint import Endpoint, is_this_host, parse_endpoint, pod_address, reserve_port
-from ddp_trainer.launch.host.environment import Launch, common_environment, place_in, with_local_rank
+from ddp_trainer.launch.host.environment import Launch, common_environment, place_in
 from ddp_trainer.launch.protocol.console import LaunchError
 from ddp_trainer.launch.protocol.generation import Assignment, Generation, Node
 from ddp_trainer.launch.rendezvous.group_formation import choose, in_order
 from ddp_trainer.launch.workers.logs import LogForwarder, LogSpec, Prefix, Std, parse_std
+from ddp_trainer.launch.workers.worker_group import with_local_rank
 from ddp_trainer.net.arguments import node_index
 from tests.support.launch_simulation import a_failure, place_of
 

@@ -19,8 +19,8 @@ ALONE = Group(0, 1, "none", torch.device("cpu"))
 
 
 def a_decision(**changes: float) -> StepDecision:
-    values = {"samples": 4, "digest": 99, "loss": 1.5, "failed": 0, "stop": 0, "save": 0, "skipped": 0, "flaw": 0}
-    return StepDecision(**{"busy": (), **values, **changes})  # type: ignore[arg-type] # counts are ints in every use below
+    values = {"samples": 4, "digest": 99, "loss": 1.5, "failed": 0, "stop": 0, "save": 0, "skipped": 0}
+    return StepDecision(**{"busy": (), "is_finite": True, **values, **changes})  # type: ignore[arg-type] # counts are ints in every use below
 
 
 def test_a_report_comes_back_as_the_decision_of_a_group_of_one() -> None:
@@ -54,17 +54,23 @@ def test_anything_else_is_not_committed(changes: dict[str, float], error: type[E
 
 
 @pytest.mark.parametrize(
-    "changes", [{"loss": float("nan")}, {"loss": float("-inf")}, {"flaw": 1.0}, {"flaw": math.nan}]
+    ("loss", "flaw", "is_finite"),
+    [
+        (1.5, None, True),
+        (1.5, 0.0, True),
+        (math.nan, None, False),
+        (-math.inf, 0.0, False),
+        (1.5, 1.0, False),
+        (1.5, math.nan, False),
+    ],
 )
-def test_a_flaw_of_any_rank_is_known_to_all(changes: dict[str, float]) -> None:
-    assert a_decision().is_finite
-    assert not a_decision(**changes).is_finite
-
-
-def test_a_flaw_rides_in_the_vote() -> None:
-    flaw = torch.tensor(float("nan"))
-    assert not decide_step(StepReport(samples=4, digest=99, loss=torch.tensor(1.5), flaw=flaw), ALONE).is_finite
-    assert decide_step(StepReport(samples=4, digest=99, loss=torch.tensor(1.5), flaw=torch.zeros(())), ALONE).is_finite
+def test_a_loss_or_gradient_that_is_not_finite_is_in_the_decision(
+    loss: float, flaw: float | None, is_finite: bool
+) -> None:
+    report = StepReport(
+        samples=4, digest=99, loss=torch.tensor(loss), flaw=None if flaw is None else torch.tensor(flaw)
+    )
+    assert decide_step(report, ALONE).is_finite == is_finite
 
 
 class Copies(TorchDispatchMode):

@@ -15,7 +15,7 @@ import contextlib
 import signal
 import socket
 import time
-from collections.abc import Awaitable, Callable, Collection, Sequence
+from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, Final
@@ -27,13 +27,11 @@ from ddp_trainer.launch.agent.agent_state import State
 from ddp_trainer.launch.agent.final_goodput import counts_steps, job_startup, last_account, last_step
 from ddp_trainer.launch.agent.node_checks import GpuProbes, JoinPreflight
 from ddp_trainer.launch.agent.preflight_policy import PreflightPolicy
-from ddp_trainer.launch.agent.termination_report import FailureBuilder
 from ddp_trainer.launch.agent.worker_start import Starting
 from ddp_trainer.launch.hang.watchdog import HangGuard
 from ddp_trainer.launch.host.compile_cache import compile_cache_variables
 from ddp_trainer.launch.host.endpoint import reserve_port
 from ddp_trainer.launch.host.environment import common_environment
-from ddp_trainer.launch.protocol import exit_codes
 from ddp_trainer.launch.protocol.actions import (
     Action,
     CancelTimer,
@@ -75,6 +73,7 @@ from ddp_trainer.launch.workers.children import Children
 from ddp_trainer.launch.workers.fork_server import ForkServer, read_modules
 from ddp_trainer.launch.workers.logs import Std
 from ddp_trainer.launch.workers.worker_group import Workers
+from ddp_trainer.process.recorder import FormedGroup
 from ddp_trainer.process.worker_protocol import LayoutReport, Left, Message, Reusable
 
 PART_SECONDS: Final = 620.0
@@ -146,38 +145,18 @@ class Agent:
         """Modules that workers of this node have imported. Node 0 sends them to the store."""
         self._restarts: dict[str, int] | None = None
         self._kept: Failure | None = None
-        self._guard = HangGuard(
-            policy=setup.hangs,
-            folder=setup.pulse_dir,
-            node=setup.core.node.name,
-            send=link.send,
-            kill=self._kill,
-            say=log_line,
-            stalled=setup.recorder.stalled,
-        )
+        self._guard = self._build_guard()
         self._hang_page = self._guard.page_server(setup.environment)
         environment = common_environment(setup.environment, setup.launch) | compile_cache_variables(
             setup.environment, log_line
         )
-        self._workers = Workers(
-            children=children,
-            program=setup.program,
-            launch=setup.launch,
-            logs=setup.logs,
-            log_dir=setup.log_dir,
-            environment=environment,
-            zygote=None
-            if setup.preload is None
-            else ForkServer(children, setup.program.python, setup.preload, environment, setup.predecessor.parent),
-            exited=self._on_worker_exit,
-            pulse_of=self._guard.prepare,
-            said=self._on_worker_message,
-        )
-        self._core.is_before_first_step = lambda: counts_steps(setup) and setup.recorder.highest_step() == 0
+        self._workers = self._build_workers(environment)
+        if counts_steps(setup):
+            self._core.is_before_first_step = lambda: setup.recorder.highest_step() == 0
         self._core.worker_stop.longest_step = self._guard.longest_step
         self._core.worker_stop.stuck = self._guard.unresponsive_ranks
-        self._witness = FailureBuilder(
-            setup.core, setup.environment, self._workers.error_file, self._workers.last_lines
+        self._failures = failures.FailureBuilder(
+            setup.core.node.name, setup.environment, self._workers.error_file, self._workers.last_lines
         )
         self._starting = Starting(
             setup,
@@ -191,7 +170,7 @@ class Agent:
             lambda: self._do(self._core.on_imports_changed()),
             self._send_imports,
         )
-        self._core.is_importing = lambda: self._starting.is_importing
+        self._core.is_importing = self._starting.is_importing
         self._probes = GpuProbes(
             setup,
             children,
@@ -201,6 +180,35 @@ class Agent:
         )
         self._joining = JoinPreflight(
             setup.core, self._starting.preflight, self._starting.interface_variables, link.send, log_line
+        )
+
+    def _build_guard(self) -> HangGuard:
+        return HangGuard(
+            policy=self._setup.hangs,
+            folder=self._setup.pulse_dir,
+            node=self._core.node.name,
+            send=self._link.send,
+            kill=self._kill,
+            say=log_line,
+            stalled=self._setup.recorder.stalled,
+        )
+
+    def _build_workers(self, environment: Mapping[str, str]) -> Workers:
+        setup, zygote = self._setup, None
+        if setup.preload is not None:
+            parent = setup.predecessor.parent
+            zygote = ForkServer(self._children, setup.program.python, setup.preload, environment, parent)
+        return Workers(
+            children=self._children,
+            program=setup.program,
+            launch=setup.launch,
+            logs=setup.logs,
+            log_dir=setup.log_dir,
+            environment=environment,
+            zygote=zygote,
+            exited=self._on_worker_exit,
+            pulse_of=self._guard.prepare,
+            said=self._on_worker_message,
         )
 
     async def run(self) -> int:
@@ -258,7 +266,7 @@ class Agent:
         with contextlib.suppress(OSError):
             file.write_text("\n".join(modules))
             self._starting.start_fork_server(file)
-            if self._starting.is_importing:
+            if self._starting.is_importing():
                 self._do(self._core.on_imports_changed())
 
     def link_down(self) -> None:
@@ -303,8 +311,9 @@ class Agent:
         if isinstance(message, WorkerImports):
             self._import_as_members(message.modules)
         self._parting.on_message(message)
-        self._setup.predecessor.store_reached()
-        self._core.hello = replace(self._core.hello, crash=None)
+        if self._core.hello.crash:
+            self._setup.predecessor.store_reached()
+            self._core.hello = replace(self._core.hello, crash=None)
         self._do(self._core.on_message(message))
 
     def _on_loop_error(self, loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
@@ -341,26 +350,32 @@ class Agent:
             log_line(f"Killing what did not stop in time: local {'rank' if len(late) == 1 else 'ranks'} {ranks}.")
 
     def _on_worker_exit(self, local_rank: int, returncode: int) -> None:
-        self._guard.gone(local_rank)
-        code = exit_codes.of_wait_status(returncode)
-        failure = self._failure(local_rank, code) if code else self._witness.finished(local_rank)
-        if code and self._core.state is State.PREPARING:
+        """Report a worker that has ended: to the metrics, to the state machine, and in the run directory."""
+        core = self._core
+        failure = self._failures.ended(core.generation, local_rank, returncode)
+        failure = self._guard.worker_exited(local_rank, failure)
+        reason = FailureReason(failure.reason)
+        if returncode and core.state is State.RUNNING:
+            self._setup.recorder.failed(reason, failure.rank, failure.timestamp)
+        if reason in failures.OF_A_COLLECTIVE:
+            self._setup.recorder.collective_failed(local_rank, reason)
+        if returncode and core.state is State.PREPARING:
             log_line(
                 f"A worker that got ready without a rank ended with {failure.exit_code}; it starts again with one."
             )
-        self._do(self._core.on_worker_exit(local_rank, failure))
+        self._do(core.on_worker_exit(local_rank, failure))
         self._keep_failure()
 
     def _on_worker_message(self, local_rank: int, message: Message) -> None:
         """Handle a message of a worker that can outlive its group."""
-        generation = self._core.generation.number if self._core.generation else 0
+        group = self._core.generation
         match message:
             case Reusable():
                 self._do(self._core.set_reusable(local_rank, able=message.able))
             case LayoutReport():
-                self._witness.parallel = message.parallel
-            case Left() if message.generation in {0, generation}:
-                failure = self._witness.left(local_rank, message) if message.generation else None
+                self._failures.parallel = message.parallel
+            case Left() if message.generation in {0, group.number if group else 0}:
+                failure = self._failures.left(group, local_rank, message) if message.generation else None
                 if failure:
                     self._setup.recorder.collective_failed(local_rank, FailureReason(failure.reason))
                 self._do(self._core.left(local_rank, failure, stays=message.stays, publishes=message.publishes))
@@ -372,13 +387,6 @@ class Agent:
             self._setup.report.keep(self._kept)
             log_line(f"failed: {failures.describe_failure(self._kept)}")
 
-    def _failure(self, local_rank: int, exit_code: int) -> Failure:
-        failure = self._guard.failure_of(local_rank, self._witness.ended(local_rank, exit_code))
-        if self._core.state is State.RUNNING:
-            self._setup.recorder.failed(FailureReason(failure.reason), failure.rank, failure.timestamp)
-        self._setup.recorder.collective_failed(local_rank, FailureReason(failure.reason))
-        return failure
-
     # ------------------------------------------------------------------ actions
 
     def _do(self, actions: Sequence[Action]) -> None:
@@ -388,7 +396,8 @@ class Agent:
 
     def _report_outside(self) -> None:
         """Report why this node is in no group, when that changes."""
-        if (outside := (self._core.outside_reason, self._joining_since)) != self._outside:
+        reason = self._core.outside_reason if self._core.state is State.JOINING else None
+        if (outside := (reason, self._joining_since)) != self._outside:
             self._outside = outside
             self._setup.recorder.outside_group(*outside)
 
@@ -415,7 +424,7 @@ class Agent:
 
     def _enter(self, state: GroupState) -> None:
         self._setup.recorder.state(state)
-        if state is not GroupState.RUNNING:
+        if state is not GroupState.RUNNING and self._guard.is_watching:
             self._guard.end()
 
     def _kill(self, local_rank: int) -> None:
@@ -427,7 +436,8 @@ class Agent:
         match action:
             case StartWorkers():
                 self._warn_of_changed_script()
-                self._joining.end()
+                if self._joining.pid is not None:
+                    self._joining.end()
                 self._record(action.generation)
                 self._starting.start(action.generation)
             case PrepareWorkers():
@@ -440,8 +450,10 @@ class Agent:
                 self._loop.call_soon(self._starting.cancel)
             case SignalWorkers():
                 self._workers.signal(action.signal, action.local_ranks)
-                self._starting.preflight.stop()
-                self._loop.call_soon(self._starting.cancel)
+                if self._starting.preflight.pid is not None:
+                    self._starting.preflight.stop()
+                if self._starting.held:
+                    self._loop.call_soon(self._starting.cancel)
 
     def _warn_of_changed_script(self) -> None:
         """Print one line if the script was edited since the last workers started: ranks may then run two programs."""
@@ -475,18 +487,28 @@ class Agent:
     def _record(self, generation: Assignment) -> None:
         recorder = self._setup.recorder
         self._moments.reached(LifecycleEvent.FORMED)
-        recorder.rendezvous(time.monotonic() - self._joined_at, generation.number)
         size, nodes = generation.world_size, generation.node_count
-        desired, first = self._core.hello.policy.max_nodes, generation.first_rank
-        recorder.world(size=size, nodes=nodes, nodes_desired=desired, first_rank=first)
-        recorder.restarts_remaining(generation.restarts_left)
         # Other pods have counted the restarts before this pod joined.
         before = generation.restarts if self._restarts is None else self._restarts
-        for cause in RestartCause:
-            for _ in range(generation.restarts.get(cause, 0) - before.get(cause, 0)):
-                recorder.count_restart(cause)
+        recorder.group_formed(
+            FormedGroup(
+                seconds=time.monotonic() - self._joined_at,
+                generation=generation.number,
+                size=size,
+                nodes=nodes,
+                nodes_desired=self._core.hello.policy.max_nodes,
+                first_rank=generation.first_rank,
+                restarts_left=generation.restarts_left,
+                restarts={
+                    cause: more
+                    for cause in RestartCause
+                    if (more := generation.restarts.get(cause, 0) - before.get(cause, 0)) > 0
+                },
+            )
+        )
         self._restarts = dict(generation.restarts)
-        self._setup.predecessor.group_formed(generation, recorder)
+        if self._setup.predecessor.is_recorded:
+            self._setup.predecessor.group_formed(generation, recorder)
         master = f"{generation.master_address}:{generation.master_port}"
         rank = generation.node_rank
         log_line(

@@ -541,7 +541,7 @@ class AgentStateMachine:
         actions: list[Action] = []
         was_requested = self.state is State.STOPPING and failure and failure.exit_code in CODES_OF_A_REQUESTED_STOP
         if failure and not was_requested:
-            first = root_cause(self.failure, failure)
+            first = failure if self.failure is None else root_cause(self.failure, failure)
             first = root_cause(first, self._finished_first) if self._finished_first else first
             if first is not self.failure and self.worker_stop.ending is None:
                 actions.append(Send(messages.Failed(failure=first, agreed=agreed)))

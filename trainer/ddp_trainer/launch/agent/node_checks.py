@@ -51,7 +51,8 @@ class JoinPreflight:
     """Prints a line."""
     _count: int = 0
     """Number of own preflights. The number of the store is not enough: a restarted store counts from one again."""
-    _pid: int | None = None
+    pid: int | None = None
+    """Process id of this node's own preflight; None while none runs."""
 
     def on_message(self, meet: RunPreflight) -> None:
         """Take part in a preflight, as the store requests."""
@@ -59,7 +60,7 @@ class JoinPreflight:
         if meet.place.node_rank == meet.place.node_count - 1:
             self.say(f"Before it joins, this node holds a preflight with {', '.join(members)}.")
             self.end()
-            self._pid = self._start(meet, partial(self._ended, self._count, meet.number))
+            self.pid = self._start(meet, partial(self._ended, self._count, meet.number))
         else:
             self._start(meet, partial(self._report_peer_check, newcomer, meet.place.node_rank == 0))
 
@@ -68,9 +69,9 @@ class JoinPreflight:
         the node.
         """
         self._count += 1
-        if self._pid is not None:
-            kill(self._pid, signal.SIGKILL)
-            self._pid = None
+        if self.pid is not None:
+            kill(self.pid, signal.SIGKILL)
+            self.pid = None
 
     def _start(self, meet: RunPreflight, ended: Callable[[Verdict], None]) -> int | None:
         def over(verdict: Verdict) -> None:
@@ -90,7 +91,7 @@ class JoinPreflight:
         """Report the result of this node's own preflight."""
         if count != self._count:
             return
-        self._pid = None
+        self.pid = None
         self.core.unfit = "" if verdict.may_start else verdict.message
         if not verdict.may_start:
             self.say(

@@ -33,6 +33,8 @@ class Predecessor:
         """
         self.parent = parent
         """Connection to the resident parent, with the fork server that the last launcher has left."""
+        self.is_recorded = is_recorded
+        """True if the parent needs a record of this launcher."""
         self._file = LauncherRecordFile(environ if is_recorded else {})
         self._record = self._file.read()
         self.crash = self._crash(node, environ) if self._record.exit_code else None

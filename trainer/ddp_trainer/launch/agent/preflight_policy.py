@@ -69,7 +69,8 @@ class Preflight:
     """Environment of the preflight processes."""
     is_due: bool = field(init=False)
     """True until this agent's own preflight has started, before its first workers."""
-    _pid: int | None = None
+    pid: int | None = None
+    """Process id of this agent's own preflight; None while none runs."""
 
     def __post_init__(self) -> None:
         self.is_due = self.care is not PreflightPolicy.OFF
@@ -100,10 +101,10 @@ class Preflight:
             flags = ["--standalone", "--nproc-per-node", str(self.local_world_size)]
 
         def over(verdict: Verdict) -> None:
-            self._pid = None
+            self.pid = None
             ended(verdict)
 
-        self._pid = self._start(self._table_command(flags, document), document, care, over, more)
+        self.pid = self._start(self._table_command(flags, document), document, care, over, more)
 
     def start_join_check(
         self, number: int, place: Assignment, ended: Callable[[Verdict], None], more: Mapping[str, str]
@@ -157,8 +158,8 @@ class Preflight:
 
     def stop(self) -> None:
         """Kill this agent's own preflight, if it runs."""
-        if self._pid is not None:
-            kill(self._pid, signal.SIGKILL)
+        if self.pid is not None:
+            kill(self.pid, signal.SIGKILL)
 
     def _place_in(self, place: Assignment) -> list[str]:
         where = str(Endpoint(place.master_address, place.master_port))

@@ -51,6 +51,7 @@ class ZygoteWatch:
         """
         self._loop = asyncio.get_running_loop()
         self._workers = workers
+        self._is_needed = workers.supports_fork_server
         self._pause = pause
         self._imports = imports
         self._learnt = learnt
@@ -61,7 +62,7 @@ class ZygoteWatch:
 
     def begin(self, *, anew: bool) -> None:
         """Start the watch after a start of workers: of all of them if ``anew``, else of some beside surviving ones."""
-        if self._workers.supports_fork_server and (anew or self._timer is None):
+        if self._is_needed and (anew or self._timer is None):
             self.end()
             self._begins += anew
             self._reschedule(self._pause if self._begins < 2 else SOON * self._pause)
@@ -129,7 +130,7 @@ class Starting:
     _zygote_watch: ZygoteWatch = field(init=False)
     _sockets: Mapping[str, str] = field(default_factory=dict)
     _told: set[str] = field(default_factory=set)
-    _held: Callable[[], None] | None = None
+    held: Callable[[], None] | None = None
     """Start of workers that waits for the fork server."""
 
     def __post_init__(self) -> None:
@@ -142,11 +143,10 @@ class Starting:
         """Start workers that get ready without a generation."""
         self._after_imports(partial(self._try, partial(self.workers.prepare, self.moments.environment)))
 
-    @property
     def is_importing(self) -> bool:
-        """True while the fork server imports what the first workers of this node need."""
+        """Return whether the fork server still imports what the first workers of this node need."""
         zygote = self.workers.zygote
-        return zygote is not None and not self.workers.alive and zygote.is_importing
+        return zygote is not None and zygote.is_running and zygote.is_importing and not self.workers.alive
 
     def import_first(self) -> None:
         """Start the fork server before the first workers if their script begins with torch."""
@@ -167,8 +167,8 @@ class Starting:
 
     def cancel(self) -> None:
         """Report workers as ended whose start waits for the fork server."""
-        if self._held:
-            self._held = None
+        if self.held:
+            self.held = None
             for local_rank in set(range(self.setup.launch.local_world_size)).difference(self.workers.alive):
                 self.exited(local_rank, -signal.SIGTERM)
 
@@ -177,18 +177,18 @@ class Starting:
 
         Living workers get their place immediately, since the ranks of other nodes wait for them.
         """
-        zygote, is_complete = self.workers.zygote, len(self.workers.alive) == self.setup.launch.local_world_size
-        if zygote is None or not zygote.is_importing or is_complete:
+        zygote, size = self.workers.zygote, self.setup.launch.local_world_size
+        if zygote is None or not zygote.is_running or not zygote.is_importing or len(self.workers.alive) == size:
             start()
             return
         self.moments.reached(LifecycleEvent.IMPORTING)
-        self._held = start
+        self.held = start
         limit = asyncio.get_running_loop().call_later(LONGEST_IMPORT_SECONDS, zygote.stop)
 
         def imported() -> None:
             limit.cancel()
-            if self._held is start:
-                self._held = None
+            if self.held is start:
+                self.held = None
                 self._after_imports(start)
 
         zygote.when_imported(imported)

@@ -1,11 +1,11 @@
 """Launchers that a worker has started. The ranks that such a launcher starts in one rank form a separate group.
 
-:func:`nested_launcher` finds one below a running worker, and :func:`launcher_in_stderr` in the output of a failed one.
+:func:`nested_launcher` finds one below a running worker, :func:`~ddp_trainer.launch.failures.launcher_in_stderr` in the
+output of a failed one.
 """
 
 from __future__ import annotations
 
-import re
 from collections.abc import Sequence
 from pathlib import Path, PurePath
 from typing import Final
@@ -24,12 +24,6 @@ _LAUNCHERS: Final = {
 _STANDALONE: Final = "--standalone"
 _FIRST_WORDS: Final = 4
 """Words of a command line that may name its program: ``python -u -m torch.distributed.run``."""
-_TRACES: Final = (
-    (re.compile(r"torch/distributed/launcher/api\.py|torch\.distributed\.elastic\."), "torchrun"),
-    (re.compile(r"accelerate/commands/launch\.py"), "accelerate launch"),
-    (re.compile(r"deepspeed/launcher/"), "deepspeed"),
-)
-_ERROR: Final = re.compile(r"^(?:\[\w+\]:?\s*)*([A-Za-z_][\w.]*(?:Error|Exception|Interrupt)\b.*)$", re.MULTILINE)
 
 
 def nested_launcher(pid: int, proc: Path = PROC) -> str:
@@ -58,14 +52,3 @@ def launcher_of(words: Sequence[str]) -> str:
     if _STANDALONE in words:
         return ""
     return next((known for word in words[:_FIRST_WORDS] if (known := _LAUNCHERS.get(PurePath(word).name))), "")
-
-
-def launcher_in_stderr(stderr: str) -> str:
-    r"""Return that a launcher failed which the script had started, and its first error; empty if none did.
-
-    >>> launcher_in_stderr("[rank0]: ValueError: x\n  File torch/distributed/launcher/api.py\nChildFailedError:")
-    'torchrun, which the script starts, failed: ValueError: x'
-    """
-    name = next((launcher for pattern, launcher in _TRACES if pattern.search(stderr)), "")
-    error = _ERROR.search(stderr)
-    return f"{name}, which the script starts, failed{f': {error[1]}' if error else ''}" if name else ""

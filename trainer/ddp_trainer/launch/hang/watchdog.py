@@ -63,6 +63,8 @@ class HangGuard:
     """Local rank → ranks of the largest default process group that its last ended worker had; 0 for none. Workers that
     have not imported torch.distributed are left out.
     """
+    is_watching: bool = False
+    """True from :meth:`begin` to :meth:`end`."""
     _waits_for: tuple[float, int] | None = None
     """Monotonic time of the store's last report, and the rank that it names, -1 for none; None while ranks make
     progress.
@@ -118,6 +120,7 @@ class HangGuard:
             folder: Folder of the generation's files.
         """
         self.end()
+        self.is_watching = True
         # The kernel may reuse the id of a process that has ended.
         self._longest = {pid: seconds for pid, seconds in self._longest.items() if pid in pids.values()}
         self._generation = generation.number
@@ -145,9 +148,11 @@ class HangGuard:
         """Stop watching: the workers must stop, or have exited."""
         if self._timer:
             self._timer.cancel()
-        known = {watch.pid: watch.pace.longest_step() for watch in self._watches.values()}
+        self.is_watching = False
+        moved = [watch for watch in self._watches.values() if watch.pace.moves]
+        known = {watch.pid: watch.pace.longest_step() for watch in moved}
         self._longest |= {pid: seconds for pid, seconds in known.items() if seconds is not None}
-        firsts = [watch.pace.longest_first for watch in self._watches.values() if watch.pace.is_warmup_done]
+        firsts = [watch.pace.longest_first for watch in moved if watch.pace.is_warmup_done]
         self._first = max(firsts, default=None) if self._first is None else max(self._first, *firsts, 0.0)
         if self._watches:
             self._leaving = dict(self._watches)
@@ -187,12 +192,20 @@ class HangGuard:
             longest = self._longest.get(watch.pid)
         return FIRST_STEP_SECONDS if longest is None else STEP_FACTOR * longest
 
-    def gone(self, local_rank: int) -> None:
-        """Stop watching a worker that has exited."""
+    def worker_exited(self, local_rank: int, failure: messages.Failure) -> messages.Failure:
+        """Stop watching a worker that has exited.
+
+        Returns:
+            Its failure, with the hang as its reason if the watchdog killed it.
+        """
         watch = self._watches.pop(local_rank, None)
         if watch and watch.cells[heartbeat_page.HAS_DISTRIBUTED]:
             self.largest_groups[local_rank] = int(watch.cells[heartbeat_page.HAS_MET])
         self._leaving.pop(local_rank, None)
+        if local_rank not in self._condemned or failure.exit_code == Exit.SUCCESS:
+            return failure
+        sentence, stack = self._condemned.pop(local_rank)
+        return replace(failure, exit_code=int(Exit.HANG), reason=FailureReason.HANG, message=sentence, stack=stack)
 
     def page_server(self, environment: Mapping[str, str]) -> HangStatusServer:
         """Return the server of the pages about these ranks."""
@@ -217,13 +230,6 @@ class HangGuard:
             )
             self._work.add(task)
             task.add_done_callback(self._work.discard)
-
-    def failure_of(self, local_rank: int, failure: messages.Failure) -> messages.Failure:
-        """Return the failure of a worker, with the hang as its reason if the watchdog killed it."""
-        sentence, stack = self._condemned.pop(local_rank, ("", ""))
-        if not sentence:
-            return failure
-        return replace(failure, exit_code=int(Exit.HANG), reason=FailureReason.HANG, message=sentence, stack=stack)
 
     # ------------------------------------------------------------------ observation
 

@@ -12,7 +12,6 @@ import json
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from string import Template
 from typing import Final
 
 from ddp_trainer.common.constants import Env
@@ -155,11 +154,6 @@ def common_environment(base: Mapping[str, str], launch: Launch) -> dict[str, str
     shared = {str(Env.NODES): launch.nodes, str(Env.ON_HANG): launch.on_hang, _SIGNALS: launch.signals}
     inherited = {name: value for name, value in base.items() if not name.startswith("PET_")}
     return {**defaults, **inherited, **{name: value for name, value in shared.items() if value}}
-
-
-def with_local_rank(arguments: tuple[str, ...], local_rank: int) -> list[str]:
-    """Replace ``${local_rank}``, torchrun's only macro, in the arguments of the script."""
-    return [Template(argument).safe_substitute(local_rank=local_rank) for argument in arguments]
 
 
 def _one_gpu(base: Mapping[str, str], launch: Launch, place: int) -> dict[str, str]:

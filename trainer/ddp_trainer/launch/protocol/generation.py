@@ -7,7 +7,7 @@ number of nodes.
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import Annotated
 
@@ -77,8 +77,8 @@ class Generation:
         """Number of worker processes."""
         return sum(node.local_world_size for node in self.nodes)
 
-    def assignments(self) -> Iterator[tuple[Node, Assignment]]:
-        """Yield each node with its assignment, in the order of ranks.
+    def assignments(self) -> list[tuple[Node, Assignment]]:
+        """Return each node with its assignment, in the order of ranks.
 
         Takes time linear in the number of nodes.
         """
@@ -87,28 +87,28 @@ class Generation:
             role_sizes[node.role] = role_sizes.get(node.role, 0) + node.local_world_size
         world_size, digest = self.world_size, digest_of(node.token for node in self.nodes)
         first_rank, role_ranks = 0, dict.fromkeys(role_sizes, 0)
+        assignments = []
         for node_rank, node in enumerate(self.nodes):
-            yield (
-                node,
-                Assignment(
-                    number=self.number,
-                    fence=self.fence,
-                    node_rank=node_rank,
-                    node_count=len(self.nodes),
-                    first_rank=first_rank,
-                    world_size=world_size,
-                    role_first_rank=role_ranks[node.role],
-                    role_world_size=role_sizes[node.role],
-                    master_address=self.master_address,
-                    master_port=self.master_port,
-                    peer_addresses=self._peer_addresses(node_rank),
-                    digest=digest,
-                    restarts=self.restarts,
-                    restarts_left=self.restarts_left,
-                ),
+            assignment = Assignment(
+                number=self.number,
+                fence=self.fence,
+                node_rank=node_rank,
+                node_count=len(self.nodes),
+                first_rank=first_rank,
+                world_size=world_size,
+                role_first_rank=role_ranks[node.role],
+                role_world_size=role_sizes[node.role],
+                master_address=self.master_address,
+                master_port=self.master_port,
+                peer_addresses=self._peer_addresses(node_rank),
+                digest=digest,
+                restarts=self.restarts,
+                restarts_left=self.restarts_left,
             )
+            assignments.append((node, assignment))
             first_rank += node.local_world_size
             role_ranks[node.role] += node.local_world_size
+        return assignments
 
     def _peer_addresses(self, node_rank: int) -> tuple[str, ...]:
         others = (node.address for node in self.nodes[: fields.MOST_NAMED + 1] if node is not self.nodes[node_rank])

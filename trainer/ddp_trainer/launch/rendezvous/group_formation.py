@@ -31,7 +31,7 @@ from ddp_trainer.launch.failures import type_of
 from ddp_trainer.launch.protocol import exit_codes
 from ddp_trainer.launch.protocol.generation import Generation, Node
 from ddp_trainer.launch.protocol.message_fields import MOST_MET, MOST_NAMED
-from ddp_trainer.launch.protocol.messages import Failure, Policy, PreflightResult, RunPreflight, Start, Waiting, encode
+from ddp_trainer.launch.protocol.messages import Failure, Policy, PreflightResult, RunPreflight, Start, Waiting
 from ddp_trainer.launch.rendezvous.node_registry import Agent, NodeRegistry, PreflightState, median_time_ms
 
 UNEXPLAINED_STOPS: Final = 10
@@ -77,10 +77,8 @@ class Budget:
         causes = restarts.keys() | self.restarts.keys()
         self.restarts = {cause: max(restarts.get(cause, 0), self.restarts.get(cause, 0)) for cause in causes}
 
-    def decide_restart(
-        self, first: Failure | None, policy: Policy | None, *, membership_changed: bool
-    ) -> tuple[RestartCause, int]:
-        """Return why a group ended, and the exit code of a run that is given up; 0 if another group follows.
+    def decide_restart(self, first: Failure | None, policy: Policy | None, *, membership_changed: bool) -> int:
+        """Return the exit code of a run that is given up; 0 if another group follows, whose restart is then counted.
 
         Args:
             first: First failure of the group; None if there was none.
@@ -89,14 +87,14 @@ class Budget:
         """
         cause = RestartCause.MEMBERSHIP if membership_changed or first is None else self._cause_of(first)
         self._unexplained = self._unexplained + 1 if cause is RestartCause.PREEMPTION else 0
-        if first is None or cause not in exit_codes.CHARGED:
-            return cause, 0
-        if self._cannot_heal(first):
-            self.hopeless_after = self._repeats
-            return cause, exit_codes.of_given_up_run(first.exit_code)
-        if first.exit_code not in exit_codes.HOPELESS and self.left(policy) > 0:
-            return cause, 0
-        return cause, exit_codes.of_given_up_run(first.exit_code)
+        if first is not None and cause in exit_codes.CHARGED:
+            if self._cannot_heal(first):
+                self.hopeless_after = self._repeats
+                return exit_codes.of_given_up_run(first.exit_code)
+            if first.exit_code in exit_codes.HOPELESS or self.left(policy) == 0:
+                return exit_codes.of_given_up_run(first.exit_code)
+        self.count(cause)
+        return 0
 
     def _cannot_heal(self, first: Failure) -> bool:
         """Return whether an error before the first step of the run would only come again."""
@@ -157,20 +155,16 @@ class JoinWindow:
         self.last_at = now
         self.first_at = min(self.first_at, now)
 
-    def begin(self, now: float) -> None:
-        """Restart the wait when a group has ended."""
-        self.first_at = self.last_at = now
-
-    def form_at(self, roster: NodeRegistry, policy: Policy | None, not_before: float) -> float:
+    def form_at(self, ready: Mapping[str, Agent], roster: NodeRegistry, policy: Policy, not_before: float) -> float:
         """Return the time at which the ready nodes form a group; infinity for never, minus infinity for now.
 
         Args:
+            ready: Agents that the group can form from, by token.
             roster: Agents of the run.
-            policy: Settings of the run; None before the first agent.
+            policy: Settings of the run.
             not_before: Earliest time for the first group, if it has less than ``max_nodes``.
         """
-        ready = roster.candidates(policy.min_nodes) if policy else {}
-        if policy is None or len(ready) < policy.min_nodes:
+        if len(ready) < policy.min_nodes:
             return math.inf
         if len(ready) >= policy.max_nodes:
             return -math.inf
@@ -227,24 +221,25 @@ def form_group(
         restarts_left=budget.left(policy),
     )
     starts = {node.token: Start(assignment=assignment) for node, assignment in generation.assignments()}
-    encode(starts[nodes[0].token])  # an unsendable message must not become the state
     return generation, starts
 
 
-def start_messages(ready: Mapping[str, Agent], starts: Mapping[str, Start]) -> Iterator[tuple[Agent, Start | Waiting]]:
-    """Give each node of a group its place, and yield each ready agent with its message.
+def start_messages(ready: Mapping[str, Agent], starts: Mapping[str, Start]) -> list[tuple[Agent, Start | Waiting]]:
+    """Give each node of a group its place, and return each ready agent with its message.
 
     Args:
         ready: Agents that could be in the group, by token.
         starts: Messages to the nodes of the group. The other agents wait as spares.
     """
+    outgoing: list[tuple[Agent, Start | Waiting]] = []
     for token, agent in ready.items():
         if start := starts.get(token):
             agent.port, agent.fitness = None, PreflightState.FIT
             agent.first_rank = start.assignment.first_rank
-            yield agent, start
+            outgoing.append((agent, start))
         else:
-            yield agent, Waiting(nodes=len(starts), spare=True)
+            outgoing.append((agent, Waiting(nodes=len(starts), spare=True)))
+    return outgoing
 
 
 def in_order(nodes: Iterable[Node]) -> list[Node]:
@@ -294,13 +289,14 @@ class WaitingNotifier:
     """Source of notices, which it produces when the set of ready nodes changes."""
 
     def __init__(self) -> None:
-        self._told: frozenset[str] = frozenset()
-        self._arrived: list[Agent] = []
-        """Agents that have just joined. They get a reply once it is clear whether they are in a group."""
+        self.told: frozenset[str] = frozenset()
+        """Tokens of the ready agents at the last notices. Read only."""
+        self.arrived: list[Agent] = []
+        """Agents that have just joined. They get a reply once it is clear whether they are in a group. Read only."""
 
     def record_arrival(self, agent: Agent) -> None:
         """Record that an agent has joined."""
-        self._arrived.append(agent)
+        self.arrived.append(agent)
 
     def notices(
         self, roster: NodeRegistry, policy: Policy | None, room: int, *, is_forming: bool
@@ -313,7 +309,7 @@ class WaitingNotifier:
             room: Number of nodes that the group can still take.
             is_forming: A group is wanted.
         """
-        arrived, self._arrived = self._arrived, []
+        arrived, self.arrived = self.arrived, []
         waiting = [agent for agent in arrived if agent.is_ready and not roster.is_member(agent.node.token)]
         is_short = is_forming and len(roster.ready()) < (policy.min_nodes if policy else 1)
         if waiting and not is_short:
@@ -328,9 +324,9 @@ class WaitingNotifier:
             ready: Agents that wait for a group, by token.
             policy: Settings of the run; None before the first agent.
         """
-        if ready.keys() == self._told:
+        if ready.keys() == self.told:
             return
-        before, self._told = self._told, frozenset(ready)
+        before, self.told = self.told, frozenset(ready)
         few = len(ready) <= MOST_TOLD
         nodes = [agent.node for agent in ready.values()]
         names = [node.name for node in in_order(nodes)] if few else []
@@ -363,8 +359,8 @@ class JoinChecks:
         self._under_way: dict[str, tuple[int, frozenset[str]]] = {}
         """Newcomer's token → number of its preflight, and the tokens of the members that take part."""
         self._again_at: dict[str, float] = {}
-        self._watched: dict[str, None] = {}
-        """Tokens of nodes that may be waiting for a preflight, in the order in which they joined."""
+        self.watched: dict[str, None] = {}
+        """Tokens of nodes that may be waiting for a preflight, in the order in which they joined. Read only."""
 
     def holds_up(self, agent: Agent, roster: NodeRegistry) -> bool:
         """Return whether a node that has joined must wait, and mark its preflight as due if it needs one."""
@@ -375,7 +371,7 @@ class JoinChecks:
         ):
             agent.fitness = PreflightState.DUE
         if agent.is_out:
-            self._watched[agent.node.token] = None
+            self.watched[agent.node.token] = None
         return agent.is_out
 
     def review(self, roster: NodeRegistry) -> None:
@@ -389,9 +385,9 @@ class JoinChecks:
 
         An agent with None needs no preflight, because no member can take part. The group may accept it.
         """
-        found = {token: roster.agents.get(token) for token in self._watched}
+        found = {token: roster.agents.get(token) for token in self.watched}
         known = {token: agent for token, agent in found.items() if agent and agent.is_out and agent.peer is not None}
-        self._watched = dict.fromkeys(known)
+        self.watched = dict.fromkeys(known)
         self._under_way = {token: each for token, each in self._under_way.items() if token in known}
         self._again_at = {token: when for token, when in self._again_at.items() if token in known}
         for token, agent in known.items():

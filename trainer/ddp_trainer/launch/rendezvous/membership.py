@@ -52,7 +52,6 @@ from ddp_trainer.launch.rendezvous.node_registry import (
     NodeRegistry,
     claim_name,
     has_other_numbers,
-    is_message_valid,
     is_newer_group,
     median_time_ms,
     name_is_taken,
@@ -145,13 +144,24 @@ class Membership:
         *,
         patience: Timeouts,
         run_id: str = "",
+        check_message: Callable[[messages.FromStore], object] | None = messages.encode,
     ) -> None:
+        """Initialize the state.
+
+        Args:
+            send: Sends a message to the agent of a connection.
+            clock: Returns monotonic seconds.
+            patience: Timeouts of the store.
+            run_id: Id of the run, if it is known.
+            check_message: Raises an error for a message that cannot be sent; None if every message can.
+        """
         self.run_id = run_id
         """Id of the run; empty until the first agent has sent it."""
         self.phase = RunPhase.FORMING
         self.roster = NodeRegistry()
         self.end = RunEnd(self.roster)
         self._send = send
+        self._check_message = check_message
         self._clock = clock
         self._patience = patience
         self._policy: messages.Policy | None = None
@@ -167,7 +177,7 @@ class Membership:
     def _reset_group_state(self) -> None:
         """Reset the state of one group before the next one begins."""
         self._group = GroupProgress()
-        self._candidates.first_at = math.inf
+        self._candidates = JoinWindow(last_at=self._candidates.last_at)
 
     # ------------------------------------------------------------------ events
 
@@ -175,15 +185,11 @@ class Membership:
         """Process a message without :meth:`tick`, so that one tick can serve many messages. Messages before Hello are
         ignored.
         """
-        agent = self.roster.of_peer(peer)
         if isinstance(message, messages.Hello):
             self._register_agent(peer, message)
             self._pass_on_imports(self.roster.of_peer(peer))
-        elif agent:
-            if is_message_valid(agent, message, self.roster):
-                self._dispatch_message(agent, message)
-            if isinstance(message, messages.Join | messages.PreflightResult) and not agent.is_importing:
-                self._roll_call.record_arrival(agent)
+        elif agent := self.roster.sender_of(peer, message):
+            self._dispatch_message(agent, message)
 
     def _dispatch_message(self, agent: Agent, message: messages.FromAgent) -> None:
         match message:
@@ -202,10 +208,8 @@ class Membership:
             case messages.ReusableWorkers():
                 agent.outlive = message.able
                 self._prepare_spares()
-            case messages.PreflightResult() if self._inspection.record_result(
-                agent, message, self.roster, self._clock()
-            ):
-                self._add_candidate(agent)
+            case messages.PreflightResult():
+                self._on_preflight_result(agent, message)
             case messages.SuspectHang() | messages.RankStates() if self._has_running_workers(agent):
                 self._process_hang_message(agent, message)
 
@@ -216,30 +220,37 @@ class Membership:
             self.roster.mark_disconnected(agent)
             self.roster.set_deadline(agent, self._clock() + patience)
 
-    def tick(self) -> None:
-        """Do what is due at the current time."""
+    def tick(self) -> float | None:
+        """Do what is due at the current time, and return the next :meth:`deadline`."""
         steps = {
             RunPhase.FORMING: self._form_if_due,
             RunPhase.RUNNING: self._complete_or_scale_up,
             RunPhase.STOPPING: self._finalize_if_stopped,
             RunPhase.OVER: self._part_if_all_may,
         }
-        for agent, meet in list(self._inspection.begin(self.roster, self._clock())):
-            self._send_to_agent(agent, meet) if meet else self._add_candidate(agent)
+        if self._inspection.watched:
+            for agent, meet in list(self._inspection.begin(self.roster, self._clock())):
+                self._send_to_agent(agent, meet) if meet else self._add_candidate(agent)
         phase = None
         while phase is not self.phase:
             phase = self.phase
-            self._remove_lost_agents()
+            if self.roster.expiring:
+                self._remove_lost_agents()
             steps.get(self.phase, lambda: None)()
         room, is_forming = self._free_slots(), self.phase is RunPhase.FORMING
-        for agent, told in self._roll_call.notices(self.roster, self._policy, room, is_forming=is_forming):
-            self._send_to_agent(agent, told)
+        if is_forming or self._roll_call.arrived or self._roll_call.told:
+            for agent, told in self._roll_call.notices(self.roster, self._policy, room, is_forming=is_forming):
+                self._send_to_agent(agent, told)
+        return self.deadline()
 
     def deadline(self) -> float | None:
         """Return the time at which :meth:`tick` is due next if nothing else happens; None for never."""
         questions = {RunPhase.FORMING: self._form_at, RunPhase.RUNNING: self._scale_up_at}
-        due = questions.get(self.phase, lambda: math.inf)()
-        soonest = min(self._inspection.deadline(), self.roster.next_loss(), due)
+        soonest = questions.get(self.phase, lambda: math.inf)()
+        if self._inspection.watched:
+            soonest = min(soonest, self._inspection.deadline())
+        if self.roster.expiring:
+            soonest = min(soonest, self.roster.next_loss())
         return None if math.isinf(soonest) else soonest
 
     # ------------------------------------------------------------------ arrivals
@@ -338,12 +349,25 @@ class Membership:
 
     def _on_join(self, agent: Agent, join: messages.Join) -> None:
         agent.port, agent.is_prepared, agent.is_aside = join.port, join.is_prepared, False
-        agent.is_importing = join.is_importing and not self.roster.is_member(agent.node.token)
         self._budget.has_stepped |= not join.is_before_first_step
-        if self._has_running_workers(agent):
-            self._change(graceful=False)  # its workers ended without a report of the reason
-        elif not self._inspection.holds_up(agent, self.roster):
+        if self.roster.is_member(agent.node.token):
+            agent.is_importing = False
+            if self._has_running_workers(agent):
+                self._change(graceful=False)  # its workers ended without a report of the reason
+            return
+        agent.is_importing = join.is_importing
+        if not self._inspection.holds_up(agent, self.roster):
             self._add_candidate(agent)
+        self._record_arrival(agent)
+
+    def _on_preflight_result(self, agent: Agent, result: messages.PreflightResult) -> None:
+        if self._inspection.record_result(agent, result, self.roster, self._clock()):
+            self._add_candidate(agent)
+        self._record_arrival(agent)
+
+    def _record_arrival(self, agent: Agent) -> None:
+        if not agent.is_importing:
+            self._roll_call.record_arrival(agent)
 
     def _add_candidate(self, agent: Agent) -> None:
         """Handle a node that a group may accept."""
@@ -356,9 +380,8 @@ class Membership:
 
     def _prepare_spares(self) -> None:
         """Let nodes prepare that joined before the members could keep their processes."""
-        members = self.roster.generation.nodes if self.roster.generation else ()
-        if self.phase is not RunPhase.RUNNING or len(self.roster.agents) <= len(members):
-            return  # the usual case, which a run of thousands of nodes must not pay for
+        if self.phase is not RunPhase.RUNNING or not self._has_outsiders():
+            return
         for agent in self.roster.ready().values():
             if should_prepare(agent, self.roster):
                 self._ask_to_prepare(agent)
@@ -380,7 +403,8 @@ class Membership:
 
     def _failed(self, failure: messages.Failure, *, agreed: bool) -> None:
         if failure.generation == self.roster.number and self.phase in {RunPhase.RUNNING, RunPhase.STOPPING}:
-            self._group.first_failure = root_cause(self._group.first_failure, failure)
+            first = self._group.first_failure
+            self._group.first_failure = failure if first is None else root_cause(first, failure)
             self._stop(graceful=agreed)
 
     def _on_standby(self, agent: Agent) -> None:
@@ -422,18 +446,17 @@ class Membership:
 
     def _finalize_if_stopped(self) -> None:
         """After all workers of the group have stopped, end the run or start to form the next group."""
-        if not all(agent.has_stopped for agent in self.roster.members()):
+        if not self.roster.has_stopped():
             return
-        cause, code = self._budget.decide_restart(
+        code = self._budget.decide_restart(
             self._group.first_failure, self._policy, membership_changed=self._group.membership_changed
         )
         if code:
             over = messages.Over(verdict=messages.Verdict.FAILED, exit_code=code, failure=self._group.first_failure)
             self._end(replace(over, repeats=self._budget.hopeless_after))
             return
-        self._budget.count(cause)
-        self.phase = RunPhase.FORMING
-        self._candidates.begin(self._clock())
+        self.phase, now = RunPhase.FORMING, self._clock()
+        self._candidates = JoinWindow(first_at=now, last_at=now)
 
     def _end(self, over: messages.Over) -> None:
         over = self.end.begin(over, self._budget.restarts)
@@ -464,25 +487,38 @@ class Membership:
 
     def _scale_up_at(self) -> float:
         """Return the time at which the group stops for newcomers; never while it completes."""
-        room = 0 if self._group.succeeded else self._free_slots()
-        return self._candidates.scale_up_at(self.roster, self._policy, room)
+        if self._group.succeeded or not self._has_outsiders():
+            return math.inf
+        return self._candidates.scale_up_at(self.roster, self._policy, self._free_slots())
+
+    def _has_outsiders(self) -> bool:
+        """Return whether there may be agents outside of the running group; a run of thousands of nodes has none."""
+        return len(self.roster.agents) > (len(self.roster.generation.nodes) if self.roster.generation else 0)
 
     def _form_at(self) -> float:
-        return self._candidates.form_at(self.roster, self._policy, self._may_form_at)
+        if self._policy is None:
+            return math.inf
+        ready = self.roster.candidates(self._policy.min_nodes)
+        return self._candidates.form_at(ready, self.roster, self._policy, self._may_form_at)
 
     def _form_if_due(self) -> None:
-        if self._policy is None or self._form_at() > self._clock():
+        if self._policy is None:
             return
-        ready = self.roster.candidates(self._policy.min_nodes)
-        number, now = self._highest_number + 1, self._clock()
+        ready, now = self.roster.candidates(self._policy.min_nodes), self._clock()
+        if self._candidates.form_at(ready, self.roster, self._policy, self._may_form_at) > now:
+            return
+        number = self._highest_number + 1
         generation, starts = form_group(ready, self.roster, self._policy, self._budget, number=number, now=now)
+        if self._check_message is not None:
+            self._check_message(starts[generation.nodes[0].token])  # before it becomes the state
         self._highest_number = generation.number
         self.roster.begin(generation)
         self._reset_group_state()
         self.phase = RunPhase.RUNNING
         for agent, message in start_messages(ready, starts):
             self._send_to_agent(agent, message)
-        self._inspection.review(self.roster)
+        if self._has_outsiders():
+            self._inspection.review(self.roster)
 
     # ------------------------------------------------------------------ queries
 
@@ -493,7 +529,7 @@ class Membership:
     def _has_running_workers(self, agent: Agent) -> bool:
         """Return whether an agent's workers run for the group, as far as the store can see."""
         token = agent.node.token
-        return self.phase is RunPhase.RUNNING and self.roster.is_member(token) and token not in self._group.succeeded
+        return self.phase is RunPhase.RUNNING and token not in self._group.succeeded and self.roster.is_member(token)
 
     def _free_slots(self) -> int:
         """Return the number of nodes that the group can still take."""

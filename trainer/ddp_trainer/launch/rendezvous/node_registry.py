@@ -59,7 +59,7 @@ class Agent:
     fitness: PreflightState = PreflightState.UNKNOWN
     was_asked_to_prepare: bool = False
     lost_at: float = math.inf
-    """Time at which the agent counts as lost. Set by :meth:`NodeRegistry.expire`."""
+    """Time at which the agent counts as lost. Set by :meth:`NodeRegistry.set_deadline`."""
     leaving: bool = False
     crash: Failure | None = None
     """Crash of the launcher before it in its pod, as it has reported, until it has its name."""
@@ -132,23 +132,17 @@ class NodeRegistry:
     """Agents by token. Read only; changed by :meth:`add`, :meth:`remove` and :meth:`clear`."""
     generation: Generation | None = None
     """The newest generation. Set by :meth:`begin` and :meth:`restore_generation`."""
+    number: int = 0
+    """Number of the newest generation; 0 before the first."""
+    fence: int = 0
+    """Fence of the newest generation; 0 before the first."""
+    expiring: set[str] = field(default_factory=set)
+    """Tokens of agents that count as lost at a finite time. Read only."""
     _ranks: dict[str, int] = field(default_factory=dict)
     """Token → node rank, for the members of the newest generation."""
     _peers: dict[int, Agent] = field(default_factory=dict)
     _names: dict[str, set[str]] = field(default_factory=dict)
     _jobs: dict[_Job, set[str]] = field(default_factory=dict)
-    _expiring: set[str] = field(default_factory=set)
-    """Tokens of agents that count as lost at a finite time."""
-
-    @property
-    def number(self) -> int:
-        """Number of the newest generation; 0 before the first."""
-        return self.generation.number if self.generation else 0
-
-    @property
-    def fence(self) -> int:
-        """Fence of the newest generation; 0 before the first."""
-        return self.generation.fence if self.generation else 0
 
     # ------------------------------------------------------------------ agents
 
@@ -163,14 +157,14 @@ class NodeRegistry:
         if agent.peer is not None:
             self._peers[agent.peer] = agent
         if agent.lost_at < math.inf:
-            self._expiring.add(token)
+            self.expiring.add(token)
 
     def remove(self, token: str) -> None:
         """Remove an agent."""
         agent = self.agents.pop(token)
         _discard(self._names, agent.node.name, token)
         _discard(self._jobs, (agent.node.role, agent.identity), token)
-        self._expiring.discard(token)
+        self.expiring.discard(token)
         if agent.peer is not None and self._peers.get(agent.peer) is agent:
             del self._peers[agent.peer]
 
@@ -188,19 +182,24 @@ class NodeRegistry:
     def set_deadline(self, agent: Agent, when: float) -> None:
         """Set the time at which an agent counts as lost, by the store's clock; infinity for never."""
         agent.lost_at = when
-        (self._expiring.add if when < math.inf else self._expiring.discard)(agent.node.token)
+        (self.expiring.add if when < math.inf else self.expiring.discard)(agent.node.token)
 
     def of_peer(self, peer: int) -> Agent | None:
         """Return the agent of a connection; None if there is none."""
         return self._peers.get(peer)
 
+    def sender_of(self, peer: int, message: messages.FromAgent) -> Agent | None:
+        """Return the agent of a connection; None if there is none, or if its message does not count."""
+        agent = self._peers.get(peer)
+        return agent if agent is not None and is_message_valid(agent, message, self) else None
+
     def next_loss(self) -> float:
         """Return the time at which the next agent counts as lost; infinity if none does."""
-        return min((self.agents[token].lost_at for token in self._expiring), default=math.inf)
+        return min((self.agents[token].lost_at for token in self.expiring), default=math.inf)
 
     def take_lost(self, now: float) -> list[Agent]:
         """Remove and return the agents that count as lost."""
-        lost = [agent for token in self._expiring if (agent := self.agents[token]).lost_at <= now]
+        lost = [agent for token in self.expiring if (agent := self.agents[token]).lost_at <= now]
         for agent in lost:
             self.remove(agent.node.token)
         return lost
@@ -238,7 +237,7 @@ class NodeRegistry:
 
     def begin(self, generation: Generation) -> None:
         """Make a generation the newest one."""
-        self.generation = generation
+        self.generation, self.number, self.fence = generation, generation.number, generation.fence
         self._ranks = {node.token: rank for rank, node in enumerate(generation.nodes)}
 
     def restore_generation(self, last: Assignment, node: Node, lost_at: float) -> None:
@@ -290,6 +289,10 @@ class NodeRegistry:
     def members(self) -> list[Agent]:
         """Return the members of the newest group that are not lost, in the order of ranks."""
         return [self.agents[token] for token in self._ranks if token in self.agents]
+
+    def has_stopped(self) -> bool:
+        """Return whether no worker of the newest group runs, as far as its members that are not lost have reported."""
+        return all(member.has_stopped for member in self.members())
 
     def joining_agents(self) -> list[Agent]:
         """Return connected agents that want to join a group and are not members, ready or not."""

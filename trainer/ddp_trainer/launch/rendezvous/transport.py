@@ -89,7 +89,10 @@ class HereLink(_LocalLink):
         super().__init__(loop, address)
         self._timer: asyncio.TimerHandle | None = None
         self._membership = Membership(
-            lambda _peer, message: self._notify_listener(message), loop.time, patience=Timeouts(first=0.0)
+            lambda _peer, message: self._notify_listener(message),
+            loop.time,
+            patience=Timeouts(first=0.0),
+            check_message=None,
         )
 
     def send(self, message: messages.FromAgent) -> None:
@@ -103,10 +106,9 @@ class HereLink(_LocalLink):
             self._timer.cancel()
 
     def _tick(self) -> None:
-        self._membership.tick()
+        deadline = self._membership.tick()
         if self._timer:
             self._timer.cancel()
-        deadline = self._membership.deadline()
         self._timer = None if deadline is None else self._loop.call_at(deadline, self._tick)
 
 

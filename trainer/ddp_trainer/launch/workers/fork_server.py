@@ -80,6 +80,8 @@ class ForkServer:
         self._modules = tuple(dict.fromkeys((*MODULES, *modules)))
         self._environment = {NVML_CHECK: "1", **environment}
         self._control: socket.socket | None = None
+        self.is_running = False
+        """True while there is a process, ready or not."""
         self._pid = 0
         self._gate = -1
         self._is_ready = self._has_learnt = False
@@ -132,7 +134,7 @@ class ForkServer:
 
     def _use(self, control: socket.socket) -> None:
         control.settimeout(_REPLY_SECONDS)
-        self._control, self._is_ready = control, False
+        self._control, self.is_running, self._is_ready = control, True, False
         self._loop = asyncio.get_running_loop()
         self._loop.add_reader(control, self._poll_ready)
 
@@ -239,7 +241,8 @@ class ForkServer:
     def _close_control(self, control: socket.socket) -> None:
         if control is self._control:
             self._loop.remove_reader(control)
-            self._control, self._is_ready, self._later = None, False, None
+            self._control, self.is_running = None, False
+            self._is_ready, self._later = False, None
             self._loop.call_soon(self._call_waiting)
         control.close()
 

@@ -26,7 +26,7 @@ from string import Template
 from typing import Final
 
 from ddp_trainer.common.constants import Env
-from ddp_trainer.launch.host.environment import Launch, place_in, prepared_environment, with_local_rank
+from ddp_trainer.launch.host.environment import Launch, place_in, prepared_environment
 from ddp_trainer.launch.protocol.console import log_line
 from ddp_trainer.launch.protocol.generation import Assignment
 from ddp_trainer.launch.workers.children import Children, kill, kill_group
@@ -147,6 +147,11 @@ KEPT_GENERATIONS = 100
 BOOTSTRAP = Path(__file__).parents[1] / "in_worker" / "bootstrap.py"
 
 
+def with_local_rank(arguments: tuple[str, ...], local_rank: int) -> list[str]:
+    """Replace ``${local_rank}``, torchrun's only macro, in the arguments of the script."""
+    return [Template(argument).safe_substitute(local_rank=local_rank) for argument in arguments]
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Program:
     """Program that every worker runs."""
@@ -206,6 +211,8 @@ class Workers:
     """Creates the heartbeat page of a local rank whose worker is about to start, and returns its path. See
     :mod:`ddp_trainer.launch.hang.watchdog`.
     """
+    _routes: dict[tuple[int, Std], tuple[bool, bool]] = field(init=False)
+    """Local rank and stream → whether it goes to a file, and to the console."""
     _pump: LogForwarder | None = None
     _number: int = 0
     """Number of the last generation that was started here."""
@@ -213,6 +220,10 @@ class Workers:
     """Folders that this launcher made and kept, oldest first. Existing folders of other launchers are removed."""
     _living: dict[int, _Worker] = field(default_factory=dict)
     _tails: dict[int, deque[bytes]] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        ranks = range(self.launch.local_world_size)
+        self._routes = {(rank, stream): self.logs.of(rank, stream) for rank in ranks for stream in (Std.OUT, Std.ERR)}
 
     def start(self, generation: Assignment, more: Mapping[str, str] = NOTHING) -> None:
         """Start a worker for each local rank that has none, and send the others their new place.
@@ -400,7 +411,7 @@ class Workers:
         return self.children.start(command, environment, ended, stdout=out, stderr=err, pass_fds=passed)
 
     def _fork(self, worker: _Worker, local_rank: int, environment: dict[str, str], out: int, err: int) -> int | None:
-        if self.zygote is None or worker.channel is None:
+        if self.zygote is None or not self.zygote.is_running or worker.channel is None:
             return None
         request = {
             "kind": self.program.kind,
@@ -430,7 +441,7 @@ class Workers:
     ) -> int | None:
         """Return the descriptor that a worker writes a stream to; None for the launcher's own."""
         is_out = stream is Std.OUT
-        to_file, to_console = self.logs.of(local_rank, stream)
+        to_file, to_console = self._routes[local_rank, stream]
         file = folder / str(local_rank) / ("stdout.log" if is_out else "stderr.log")
         filters = self.logs.stdout_filters if is_out else self.logs.stderr_filters
         if not to_file and not filters:

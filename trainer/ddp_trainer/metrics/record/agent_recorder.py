@@ -14,10 +14,10 @@ from ddp_trainer.common.constants import FailureReason, GroupState, OutsideReaso
 from ddp_trainer.common.goodput import JobAccount
 from ddp_trainer.common.metric_names import Metric, cell
 from ddp_trainer.common.time_classes import IN_POD, JobTime
-from ddp_trainer.metrics.record.suppress_errors import suppress_errors
+from ddp_trainer.metrics.record.suppress_errors import suppress_errors, warn_once
 from ddp_trainer.metrics.storage.mmap_directory import rank_board_path, rank_board_paths
 from ddp_trainer.metrics.storage.mmap_store import RANK, Board, InvalidBoardError, read
-from ddp_trainer.process.recorder import AgentRecorder
+from ddp_trainer.process.recorder import AgentRecorder, FormedGroup
 
 COLLECTIVE_FAILURES: Final = {
     FailureReason.COLLECTIVE_TIMEOUT: "ddp_collective_timeouts_total",
@@ -26,31 +26,38 @@ COLLECTIVE_FAILURES: Final = {
 """Series of a rank's board that only the launcher writes, because it detects how a rank ended."""
 
 
+_STATES: Final = {state: cell(Metric.GROUP_STATE, state) for state in GroupState}
+_OUTSIDE: Final = {reason: cell(Metric.OUTSIDE_SINCE, reason) for reason in OutsideReason}
+_FAILURES: Final = {reason: cell(Metric.FAILURES, reason) for reason in FailureReason}
+_RESTARTS: Final = {cause: cell(Metric.RESTARTS, cause) for cause in RestartCause}
+_NOTHING: Final[Mapping[str, float]] = {}
+
+
 class BoardAgentRecorder(AgentRecorder):
     """Recorder of the launcher on its board."""
 
     def __init__(self, board: Board, directory: Path) -> None:
         self._board, self._directory = board, directory
 
-    @suppress_errors
+    def _record(self, what: str, put: Mapping[str, float], add: Mapping[str, float] = _NOTHING) -> None:
+        """Store and add values together; an error becomes one warning about ``what``."""
+        try:
+            self._board.update(put, add)
+        except Exception as error:  # noqa: BLE001 - training does not fail because of its metrics
+            warn_once(what, error)
+
     def state(self, state: GroupState) -> None:
         """Record the state that the worker group entered."""
-        with self._board.atomic_update():
-            self._board.put(
-                {cell(Metric.GROUP_STATE, known_state): float(known_state == state) for known_state in GroupState}
-            )
+        self._record("state", {key: float(known_state == state) for known_state, key in _STATES.items()})
 
-    @suppress_errors
     def count_restart(self, cause: RestartCause) -> None:
         """Count a restart of the worker group."""
-        self._board.add({cell(Metric.RESTARTS, cause): 1.0})
+        self._record("count_restart", {}, {_RESTARTS[cause]: 1.0})
 
-    @suppress_errors
     def failed(self, reason: FailureReason, rank: int, timestamp: float) -> None:
         """Count a worker process of this pod that ended unexpectedly, and record its rank and the Unix time."""
-        with self._board.atomic_update():
-            self._board.add({cell(Metric.FAILURES, reason): 1.0})
-            self._board.put({Metric.LAST_FAILURE: timestamp, Metric.LAST_FAILED_RANK: rank})
+        last: dict[str, float] = {Metric.LAST_FAILURE: timestamp, Metric.LAST_FAILED_RANK: float(rank)}
+        self._record("failed", last, {_FAILURES[reason]: 1.0})
 
     @suppress_errors
     def collective_failed(self, local_rank: int, reason: FailureReason) -> None:
@@ -65,60 +72,43 @@ class BoardAgentRecorder(AgentRecorder):
             board.add({COLLECTIVE_FAILURES[reason]: 1.0})
             board.close()
 
-    @suppress_errors
     def rendezvous_failed(self) -> None:
         """Count a failed attempt to reach the store."""
-        self._board.add({"ddp_rendezvous_failures_total": 1.0})
+        self._record("rendezvous_failed", {}, {"ddp_rendezvous_failures_total": 1.0})
 
-    @suppress_errors
     def outside_group(self, reason: OutsideReason | None, since: float) -> None:
         """Record why this pod is in no group since a Unix time; None if it is in one."""
-        with self._board.atomic_update():
-            cells = {known_reason: cell(Metric.OUTSIDE_SINCE, known_reason) for known_reason in OutsideReason}
-            self._board.put({name: since if known_reason is reason else 0.0 for known_reason, name in cells.items()})
+        self._record(
+            "outside_group", {key: since if known_reason is reason else 0.0 for known_reason, key in _OUTSIDE.items()}
+        )
 
-    @suppress_errors
     def rejected_connections(self, count: int) -> None:
         """Record the number of connections that the store has refused since it started."""
-        self._board.put({"ddp_rendezvous_refused_connections_total": count})
+        self._record("rejected_connections", {"ddp_rendezvous_refused_connections_total": count})
 
-    @suppress_errors
-    def rendezvous(self, seconds: float, generation: int) -> None:
-        """Record a completed rendezvous.
+    def group_formed(self, group: FormedGroup) -> None:
+        """Record a completed rendezvous, and count the restarts that led to it."""
+        self._record(
+            "group_formed",
+            {
+                "ddp_rendezvous_last_duration_seconds": group.seconds,
+                Metric.RENDEZVOUS_ROUND: group.generation,
+                Metric.WORLD_SIZE: group.size,
+                Metric.NODES: group.nodes,
+                "ddp_nodes_desired": group.nodes_desired,
+                Metric.FIRST_RANK: group.first_rank,
+                "ddp_restarts_remaining": group.restarts_left,
+            },
+            {
+                "ddp_rendezvous_duration_seconds_sum": group.seconds,
+                "ddp_rendezvous_duration_seconds_count": 1.0,
+                **{_RESTARTS[cause]: float(count) for cause, count in group.restarts.items()},
+            },
+        )
 
-        Args:
-            seconds: Duration of the rendezvous, in seconds.
-            generation: Number of the rendezvous.
-        """
-        with self._board.atomic_update():
-            total = "ddp_rendezvous_duration_seconds"
-            self._board.add({f"{total}_sum": seconds, f"{total}_count": 1.0})
-            self._board.put({"ddp_rendezvous_last_duration_seconds": seconds, Metric.RENDEZVOUS_ROUND: generation})
-
-    @suppress_errors
-    def world(self, *, size: int, nodes: int, nodes_desired: int, first_rank: int = 0) -> None:
-        """Record the size of the new worker group.
-
-        Args:
-            size: Processes in the group.
-            nodes: Nodes in the group.
-            nodes_desired: Most nodes that the group can have.
-            first_rank: First rank of this pod.
-        """
-        with self._board.atomic_update():
-            self._board.put({Metric.WORLD_SIZE: size, Metric.NODES: nodes})
-            self._board.put({"ddp_nodes_desired": nodes_desired, Metric.FIRST_RANK: first_rank})
-
-    @suppress_errors
-    def restarts_remaining(self, count: int) -> None:
-        """Record the remaining restart budget of the run."""
-        self._board.put({"ddp_restarts_remaining": count})
-
-    @suppress_errors
     def stalled(self, seconds: float, rank: int) -> None:
         """Record a wait of this pod's ranks; see :class:`~ddp_trainer.process.recorder.AgentRecorder`."""
-        with self._board.atomic_update():
-            self._board.put({Metric.STALLED: seconds, Metric.STALLED_BY: rank})
+        self._record("stalled", {Metric.STALLED: seconds, Metric.STALLED_BY: rank})
 
     def job_account(self) -> JobAccount | None:
         """Return the time account with the latest end; None if no worker of this pod has reported one."""

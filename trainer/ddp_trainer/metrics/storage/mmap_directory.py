@@ -103,9 +103,9 @@ def current(slots: Iterable[Slot]) -> tuple[Slot, ...]:
     return tuple(sorted(taken.values(), key=lambda slot: slot.local_rank))
 
 
-def rank_board_paths(directory: Path) -> Iterator[Path]:
+def rank_board_paths(directory: Path) -> list[Path]:
     """Return the paths of all boards of ranks; empty if the directory is missing or unreadable."""
-    return (path for path in _board_paths(directory) if path != agent_board_path(directory))
+    return [path for path in _board_paths(directory) if path != agent_board_path(directory)]
 
 
 def _board_paths(directory: Path) -> Iterator[Path]:

@@ -146,6 +146,12 @@ class Board:
         descriptor = _open_board_file(path, layout)
         return None if descriptor is None else cls(descriptor, layout)
 
+    def update(self, values: Mapping[str, float], amounts: Mapping[str, float]) -> None:
+        """Store values and add amounts, by series key, so that a reader sees all changes or none."""
+        with self.atomic_update():
+            self.put(values)
+            self.add(amounts)
+
     def put(self, values: Mapping[str, float | None]) -> None:
         """Store values by series key. A series whose value is None keeps its own."""
         for key, value in values.items():

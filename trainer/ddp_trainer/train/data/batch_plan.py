@@ -1,25 +1,29 @@
-"""Assignment of samples to global steps, batch slices and ranks, as pure arithmetic.
+"""Samples of a run: their assignment to global steps, batch slices and ranks, and the record of those used.
 
-Global step ``k`` of epoch ``e`` consumes ``order(e)[k*G : (k+1)*G]``. ``order`` is a permutation that depends only on
-(seed, epoch), and ``G`` is the global batch. The batch is cut into ``V`` batch slices, and every rank owns a
-contiguous range of slices. The number of ranks determines which rank computes a sample, but not the step. A run may
-therefore change its world size between any two steps and still use every sample exactly once per epoch.
+The assignment is pure arithmetic. Global step ``k`` of epoch ``e`` consumes ``order(e)[k*G : (k+1)*G]``. ``order`` is a
+permutation that depends only on (seed, epoch), and ``G`` is the global batch. The batch is cut into ``V`` batch slices,
+and every rank owns a contiguous range of slices. The number of ranks determines which rank computes a sample, but not
+the step. A run may therefore change its world size between any two steps and still use every sample exactly once per
+epoch.
 
 :class:`StepBatches` returns the samples of each step and the part of this rank, computed for many steps in one pass.
 Cutting a batch, hashing its ids and making its requests takes 50 us for one
 step. A hundred steps in one pass take little more.
+
+:class:`SampleTracker` is updated by every committed step and stored in every checkpoint. It therefore describes exactly
+the history of the weights that it is stored with. Steps that a crash undid are in neither.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Final, NamedTuple
+from typing import Any, Final, NamedTuple
 
 import torch
 from torch import Tensor
 
-from ddp_trainer.train.data.keyed_rng import ALGORITHM, mix_all
+from ddp_trainer.train.data.keyed_rng import ALGORITHM, Stream, mix, mix_all, mix_on
 from ddp_trainer.train.data.loaders.base import Request
 from ddp_trainer.train.data.sample_order import BlockTable, block_order, sample_ids, step_positions
 from ddp_trainer.train.utils.errors import BadConfig
@@ -244,6 +248,9 @@ class StepPlan(NamedTuple):
     """One global step and the part of this rank."""
 
     step: int
+    epoch: int
+    ends_epoch: bool
+    """The step is the last of its epoch."""
     ids: Tensor
     """Ids of all samples of the step, as :meth:`ddp_trainer.train.data.batch_plan.BatchPlan.batch` returns them."""
     samples: int
@@ -254,6 +261,8 @@ class StepPlan(NamedTuple):
     """Requests for the slices of this rank that have samples, in order."""
     own_samples: int
     own_digest: int
+    seeds: Mapping[int, int]
+    """Slice of this rank → seed of the model's random draws in it."""
 
 
 class StepBatches:
@@ -291,18 +300,115 @@ def precompute_batches(plan: BatchPlan, batch_slices: range, first: int) -> list
     parts_of = {slice_index: ids[:, where].unbind() for slice_index, where in cuts.items() if where.start < where.stop}
     hashed = hashes(ids)
     digests, own_digests = hashed.sum(1).tolist(), hashed[:, start:stop].sum(1).tolist()
-    epoch = plan.epoch_of(first)
+    epoch, key = plan.epoch_of(first), mix(plan.seed, Stream.MODEL)
     return [
         StepPlan(
             step,
+            epoch,
+            plan.is_epoch_end(step),
             batch,
             length,
             digest,
             [Request(step, epoch, slice_index, parts[number]) for slice_index, parts in parts_of.items()],
             stop - start,
             own_digest,
+            {slice_index: mix_on(key, step, slice_index) for slice_index in parts_of},
         )
         for number, (step, batch, digest, own_digest) in enumerate(
             zip(steps, ids.unbind(), digests, own_digests, strict=True)
         )
     ]
+
+
+_UNCOUNTED_SAMPLES: Final = 4096
+_NUM_BITS: Final = torch.tensor([byte.bit_count() for byte in range(256)])
+
+
+class SampleTracker:
+    """Counts of samples over the whole run, and the samples seen in the current epoch, with one bit for each."""
+
+    def __init__(self, samples: int) -> None:
+        self._samples = samples
+        self._seen = torch.zeros(-(-samples // 8), dtype=torch.uint8)
+        """Bit ``i % 8`` of byte ``i // 8`` is sample ``i``."""
+        self._num_seen = 0
+        self._unread: list[Tensor] = []
+        """Sample ids of committed steps that are not counted yet. Counting many costs hardly more than counting one."""
+        self._repeated = 0
+        self.committed = 0
+        """Samples in committed steps."""
+        self.lost = 0
+        """Samples that a finished epoch did not use."""
+        self.skipped = 0
+        """Committed samples that could not be read and had weight 0."""
+
+    def commit(self, ids: Tensor, skipped: int = 0) -> None:
+        """Record the samples of a committed step.
+
+        Args:
+            ids: Sample ids, int64, shape ``(n,)``.
+            skipped: Number of these samples that could not be read.
+        """
+        self.skipped += skipped
+        count = ids.numel()
+        self.committed += count
+        self._unread.append(ids)
+        if len(self._unread) * count >= _UNCOUNTED_SAMPLES:
+            self._count()
+
+    def _count(self) -> None:
+        """Record the ids of :attr:`_unread`, in time proportional to their number."""
+        if not self._unread:
+            return
+        ids = torch.cat(self._unread)
+        self._unread.clear()
+        distinct = torch.unique(ids)
+        places, bits = distinct >> 3, torch.bitwise_left_shift(1, distinct & 7).to(torch.uint8)
+        is_new = (self._seen.index_select(0, places) & bits) == 0
+        # Each of these bits occurs once and is not set, so adding it sets it.
+        self._seen.index_add_(0, places, bits.mul_(is_new))
+        new = int(is_new.sum())
+        self._num_seen += new
+        self._repeated += len(ids) - new
+
+    @property
+    def repeated(self) -> int:
+        """Samples that were used again in the same epoch."""
+        self._count()
+        return self._repeated
+
+    def close_epoch(self) -> None:
+        """End the epoch, and count the samples that it did not use as lost."""
+        self._count()
+        self.lost += self._samples - self._num_seen
+        self._num_seen = 0
+        self._seen.zero_()
+
+    def state_dict(self) -> dict[str, Any]:
+        """Return the state as tensors and numbers only, so that it loads with ``weights_only``.
+
+        ``seen`` is a copy of the bitset: bit ``i % 8`` of byte ``i // 8`` is sample ``i``.
+        """
+        self._count()
+        return {
+            "samples": self._samples,
+            "seen": self._seen.clone(),
+            "committed": self.committed,
+            "repeated": self._repeated,
+            "lost": self.lost,
+            "skipped": self.skipped,
+        }
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Restore the counts from a checkpoint."""
+        seen = state["seen"]
+        # A stream without end is as long as the run, and the user may have made the run longer.
+        self._samples = max(state["samples"], self._samples)
+        self._seen = torch.zeros(-(-self._samples // 8), dtype=torch.uint8)
+        self._seen[: len(seen)] = seen
+        self._num_seen = int(torch.bincount(seen, minlength=len(_NUM_BITS)) @ _NUM_BITS)
+        self.committed = state["committed"]
+        self._unread.clear()
+        self._repeated = state["repeated"]
+        self.lost = state["lost"]
+        self.skipped = state["skipped"]

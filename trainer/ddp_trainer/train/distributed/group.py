@@ -154,6 +154,10 @@ class Group(group_teardown.GroupTeardown):
             numbers: list[Any] = tensor.tolist()
         return numbers
 
+    def read_sum(self, tensor: Tensor) -> list[Any]:
+        """Sum a tensor over ranks, and return the values as :meth:`read` does; for the tensor see :meth:`sum`."""
+        return self.read(self.sum(tensor))
+
     def confirm(self) -> None:
         """Wait until the collectives on the device are complete. Has no effect where the host waits for each of them.
 
@@ -257,7 +261,7 @@ class Group(group_teardown.GroupTeardown):
         """Return the integers of all ranks, in rank order."""
         numbers = torch.zeros(self.world_size, dtype=torch.int64, device=self.device)
         numbers[self.rank] = number
-        return [int(value) for value in self.read(self.sum(numbers))]
+        return [int(value) for value in self.read_sum(numbers)]
 
     def broadcast(self, payload: bytes | None, source: int) -> bytes:
         """Return the bytes of rank ``source`` on every rank; states go by :mod:`.checkpoint.state_transfer`."""

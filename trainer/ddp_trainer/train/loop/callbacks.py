@@ -8,27 +8,82 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Final
 
 import torch
 from torch import nn
 
 from ddp_trainer.common.metric_names import Metric
-from ddp_trainer.train.data.batch_plan import BatchPlan, shares
+from ddp_trainer.train.config.config import Config
+from ddp_trainer.train.data.batch_plan import BatchPlan, StepPlan, shares
 from ddp_trainer.train.data.task import SupportsShow, Task
 from ddp_trainer.train.loop.run_context import ProcessContext, RunContext
 from ddp_trainer.train.loop.train_state import TrainState
 from ddp_trainer.train.models.registry import flops, tokens
-from ddp_trainer.train.observability.console import EvaluationCompleted, Started
+from ddp_trainer.train.observability.console import EvaluationCompleted, Mode, Progress, Started, StepCommitted
 from ddp_trainer.train.observability.loggers import Reports, open_reports
 from ddp_trainer.train.observability.profiling import Profile, open_profile
 from ddp_trainer.train.observability.step_timer import StepTimer
 from ddp_trainer.train.optim.optimizer import OptimizerWrapper
 from ddp_trainer.train.transforms.hfu import recompute_ratio
 
+LIVE_SECONDS: Final = 0.1
+"""Minimum seconds between two changes of the live line."""
 GRADIENT_SECONDS: Final = 1.0
 """Minimum seconds between two reports of gradient norm and loss scale, which must be copied from a GPU."""
+
+
+class StepLines:
+    """Shows some of the committed steps in the progress output.
+
+    Plain and JSON output have every ``every_steps``-th step, or a step at most every ``every_seconds`` seconds. The
+    live line changes at most every :data:`LIVE_SECONDS`.
+    """
+
+    def __init__(
+        self, every_seconds: float, every_steps: int | None, clock: Callable[[], float] = time.monotonic
+    ) -> None:
+        """``clock`` returns monotonic seconds."""
+        self._every_seconds = every_seconds
+        self._every_steps = every_steps
+        self._clock = clock
+        self._begun = self._shown = clock()
+        self._first_step = self._samples = 0
+
+    def begin(self, step: int) -> None:
+        """Start training after ``step`` committed steps; rates and times count from here."""
+        self._begun = self._shown = self._clock()
+        self._first_step = step
+
+    def step(
+        self, progress: Progress, *, step: int, steps: int, epoch: int, samples: int, loss: float, learning_rate: float
+    ) -> None:
+        """Record that step ``step`` of ``steps`` was committed, with ``samples`` samples over all ranks."""
+        self._samples += samples
+        if progress.mode is Mode.SILENT:
+            return
+        now = self._clock()
+        if self._every_steps is not None and progress.mode is not Mode.LIVE:
+            is_due = step % self._every_steps == 0
+        else:
+            is_due = now - self._shown >= (LIVE_SECONDS if progress.mode is Mode.LIVE else self._every_seconds)
+        if not is_due:
+            return
+        per_step = (now - self._begun) / max(step - self._first_step, 1)
+        progress.show_event(
+            StepCommitted(
+                step=step,
+                steps=steps,
+                epoch=epoch,
+                loss=loss,
+                learning_rate=learning_rate,
+                samples_per_second=self._samples / max(now - self._shown, 1e-9),
+                eta_seconds=per_step * (steps - step),
+            )
+        )
+        self._samples = 0
+        self._shown = now
 
 
 class CallbackList:
@@ -37,7 +92,8 @@ class CallbackList:
     _process: ProcessContext
     _timer: StepTimer
 
-    def __init__(self) -> None:
+    def __init__(self, config: Config) -> None:
+        self._lines = StepLines(config.log_seconds, config.log_steps)
         self.profile: Profile | None = None
         """Profiler of this rank, which the trainer calls at the beginning of each step; None without ``--profile``."""
         self._reports = Reports()
@@ -81,7 +137,7 @@ class CallbackList:
         """
         progress, group, plan = self._process.progress, self._process.group, state.plan
         task, model, step = state.context.task, state.context.model, state.step
-        progress.begin(step)
+        self._lines.begin(step)
         self._reports.begin(step, state.logger_run_id)
         self._position = step, plan.epoch_of(max(0, step - 1))
         sizes = shares(min(plan.global_batch, plan.samples), plan.batch_slices, group.data_size)
@@ -116,18 +172,17 @@ class CallbackList:
         self._reports.rollback(step)
         self._process.progress.log_message(f"{why} Rolled back to step {step}: steps to do again: {lost}.")
 
-    def step(self, state: TrainState, *, loss: float, is_finite: bool, samples: int, own_samples: int) -> None:
+    def step(self, state: TrainState, plan: StepPlan, *, loss: float, is_finite: bool, own_samples: int) -> None:
         """Report the last committed step, with the number of samples of this rank.
 
         Args:
             state: State after the step.
+            plan: The samples of the step.
             loss: Mean loss of the step.
             is_finite: The loss and all gradients are finite.
-            samples: Number of samples of the step.
             own_samples: Number of samples of this rank in the step.
         """
-        step, plan, optimizer = state.step, state.plan, state.optimizer
-        epoch, rate = plan.epoch_of(step - 1), optimizer.learning_rate
+        step, optimizer, epoch, rate = state.step, state.optimizer, plan.epoch, state.optimizer.learning_rate
         if is_finite or self.loss is None:
             self.loss = loss
         recorder = self._process.recorder
@@ -139,11 +194,12 @@ class CallbackList:
             recorder.add(Metric.SKIPPED_STEPS)
         if self._process.group.rank == 0:
             self._record_gradients(optimizer)
-        self._process.progress.step(
+        self._lines.step(
+            self._process.progress,
             step=step,
-            steps=plan.total_steps,
+            steps=state.plan.total_steps,
             epoch=epoch + 1,
-            samples=samples,
+            samples=plan.samples,
             loss=self.loss,
             learning_rate=rate,
         )
@@ -163,7 +219,7 @@ class CallbackList:
         if now - self._recorded_gradients_at >= GRADIENT_SECONDS:
             self._recorded_gradients_at = now
             scale = optimizer.loss_scale
-            self._process.recorder.gradients(optimizer.norm, None if scale == 1.0 else scale)
+            self._process.recorder.gradients(optimizer.norm, None if scale is None else scale.value)
 
     def record_evaluation(self, state: TrainState, metrics: Mapping[str, float]) -> None:
         """Report the metrics of an evaluation of this state."""

@@ -18,13 +18,11 @@ from ddp_trainer.common.parallel_dims import Layout
 from ddp_trainer.common.trainer_options import PrecisionName
 from ddp_trainer.train.config.config import Config, check_rollback, layout_of
 from ddp_trainer.train.config.option_values import BalancerName, Level, OnBadSample
-from ddp_trainer.train.data.batch_plan import BatchPlan, StepBatches, choose_batch_slices, owned
+from ddp_trainer.train.data.batch_plan import BatchPlan, SampleTracker, StepBatches, choose_batch_slices, owned
 from ddp_trainer.train.data.batch_reader import is_stream, to_device
-from ddp_trainer.train.data.keyed_rng import KeyedRng
 from ddp_trainer.train.data.loaders.base import Feed
 from ddp_trainer.train.data.loaders.factory import known_count, make_feed, sample_count
 from ddp_trainer.train.data.loaders.map_reader import first_batch
-from ddp_trainer.train.data.sample_tracker import SampleTracker
 from ddp_trainer.train.data.task import Batch, BlockSamples, Samples
 from ddp_trainer.train.deferred_init.skip_init import init_weights, is_deferred, materialize
 from ddp_trainer.train.distributed.group import Group
@@ -57,7 +55,6 @@ class GroupComponents:
     batches: StepBatches
     buffers: SharedBuffers | None
     """Synchronization of the model's buffers; None for a model without buffers."""
-    random: KeyedRng
     timer: StepTimer
     evaluation: Evaluation
     balance: LoadBalancer | None
@@ -178,7 +175,6 @@ def build_components(state: TrainState) -> GroupComponents:
         feed=make_feed(context.samples, plan, batch_slices, config, group.device),
         batches=StepBatches(plan, batch_slices),
         buffers=_build_buffers(model, group, plan.batch_slices, config),
-        random=KeyedRng(plan.seed, group.device),
         timer=context.timer,
         evaluation=_evaluation(state),
         balance=balance,

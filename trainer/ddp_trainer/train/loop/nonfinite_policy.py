@@ -60,9 +60,10 @@ class Guard:
         if step > self._latest + 1:
             self._in_a_row = 0
         self._latest = step
-        if math.isfinite(loss) and optimization.back_off():
+        scale = optimization.loss_scale
+        if math.isfinite(loss) and scale is not None and scale.back_off():
             self.skipped += 1
-            self._note(f"{what} It was skipped: the loss scale is now {optimization.loss_scale:g}.")
+            self._note(f"{what} It was skipped: the loss scale is now {scale.value:g}.")
         elif self._policy is OnNonfinite.SKIP and self._in_a_row < self._limit:
             self.skipped += 1
             self._in_a_row += 1

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import torch
-from torch import Tensor, nn
+from torch import nn
 
 from ddp_trainer.common.time_classes import Phase, Section
 from ddp_trainer.train.checkpoint.checkpoint_files import Checkpoint, unpack
@@ -23,9 +23,8 @@ from ddp_trainer.train.checkpoint.sharded_writer import ShardedWriter, writes_sh
 from ddp_trainer.train.checkpoint.snapshot import state_bytes
 from ddp_trainer.train.checkpoint.summary import Summary
 from ddp_trainer.train.config.option_values import Level
-from ddp_trainer.train.data.batch_plan import BatchPlan
+from ddp_trainer.train.data.batch_plan import BatchPlan, SampleTracker
 from ddp_trainer.train.data.keyed_rng import ALGORITHM
-from ddp_trainer.train.data.sample_tracker import SampleTracker
 from ddp_trainer.train.loop.goodput_tracker import GoodputTracker
 from ddp_trainer.train.loop.run_context import RunContext
 from ddp_trainer.train.optim.optimizer import OptimizerWrapper
@@ -62,18 +61,6 @@ class TrainState:
     """Number of committed global steps."""
     logger_run_id: str = ""
     """Id of the run in W&B and MLflow: of the job that started the run, also after a resume by another job."""
-
-    def commit(self, ids: Tensor, *, skipped: int) -> None:
-        """Count a step as committed; ``skipped`` of its samples could not be read.
-
-        Args:
-            ids: Indices of all samples of the step, int64 ``(n,)``.
-            skipped: Number of these samples that could not be read.
-        """
-        self.tracker.commit(ids, skipped)
-        if self.plan.is_epoch_end(self.step):
-            self.tracker.close_epoch()
-        self.step += 1
 
     def release(self) -> None:
         """Drop optimizer and shards; only the data position remains, for a summary."""

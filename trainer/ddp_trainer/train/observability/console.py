@@ -6,12 +6,10 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from enum import StrEnum
 from typing import Any, ClassVar, Protocol, TextIO
-
-_LIVE_SECONDS = 0.1
 
 
 class Mode(StrEnum):
@@ -143,77 +141,28 @@ class Notice:
 
 
 class Progress:
-    """Writes events to one text stream, and limits how often steps are shown.
+    """Writes events to one text stream."""
 
-    Plain and JSON output show every ``every_steps``-th step, or a step at most every ``every_seconds`` seconds.
-    The live line changes at most every 0.1 s.
-    """
-
-    def __init__(
-        self,
-        mode: Mode,
-        stream: TextIO,
-        clock: Callable[[], float],
-        *,
-        every_seconds: float,
-        every_steps: int | None,
-    ) -> None:
-        self._mode = mode
+    def __init__(self, mode: Mode, stream: TextIO) -> None:
+        self.mode = mode
         self._stream = stream
-        self._clock = clock
-        self._every_steps = every_steps
-        self._seconds = every_seconds
-        self._begun = self._printed = clock()
-        self._first_step = 0
-        self._samples = 0
         self._line_open = False
 
     def show(self, mode: Mode, stream: TextIO) -> None:
         """Change mode and stream. Another rank may be the first one of the next group."""
-        if mode is not self._mode:
+        if mode is not self.mode:
             self._end_line()
-            self._mode, self._stream = mode, stream
-
-    def begin(self, step: int) -> None:
-        """Start training after ``step`` committed steps; rates and times count from here."""
-        self._begun = self._printed = self._clock()
-        self._first_step = step
-
-    def step(self, *, step: int, steps: int, epoch: int, samples: int, loss: float, learning_rate: float) -> None:
-        """Record that step ``step`` of ``steps`` was committed, with ``samples`` samples over all ranks."""
-        self._samples += samples
-        if self._mode is Mode.SILENT or not self._due(step):
-            return
-        now = self._clock()
-        per_step = (now - self._begun) / max(step - self._first_step, 1)
-        self.show_event(
-            StepCommitted(
-                step=step,
-                steps=steps,
-                epoch=epoch,
-                loss=loss,
-                learning_rate=learning_rate,
-                samples_per_second=self._samples / max(now - self._printed, 1e-9),
-                eta_seconds=per_step * (steps - step),
-            ),
-        )
-        self._samples = 0
-        self._printed = now
-
-    def _due(self, step: int) -> bool:
-        if self._every_steps is not None and self._mode is not Mode.LIVE:
-            return step % self._every_steps == 0
-        return self._clock() - self._printed >= (_LIVE_SECONDS if self._mode is Mode.LIVE else self._seconds)
+            self.mode, self._stream = mode, stream
 
     def show_event(self, event: Event) -> None:
         """Show an event. A silent rank shows alarms only."""
-        if self._mode is Mode.JSON:
+        if self.mode is Mode.JSON:
             # asdict takes a dataclass instance, and every event is one.
             self._write(json.dumps({"event": event.name, **asdict(event)}) + "\n")  # type: ignore[call-overload]
-        elif self._mode is Mode.LIVE and isinstance(event, StepCommitted):
+        elif self.mode is Mode.LIVE and isinstance(event, StepCommitted):
             self._write(f"\r\x1b[2K{event.message()}")
             self._line_open = True
-        elif self._mode is not Mode.SILENT or (isinstance(event, Notice) and event.alarm):
+        elif self.mode is not Mode.SILENT or (isinstance(event, Notice) and event.alarm):
             self._end_line()
             self._write(f"{event.message()}\n")
 
@@ -240,7 +189,7 @@ class Progress:
             self._stream.flush()
         except (OSError, ValueError):
             # The stream is closed, such as a broken pipe. Training continues without output.
-            self._mode = Mode.SILENT
+            self.mode = Mode.SILENT
 
 
 def clock_time(seconds: float) -> str:

@@ -165,7 +165,8 @@ class OptimizerWrapper:
         self._warmup = config.warmup_steps
         self._total = total_steps
         self._clip = config.clip_norm
-        self._loss_scale = loss_scale
+        self.loss_scale = loss_scale
+        """Loss scale for fp16; None in every other precision."""
         self._norm: Tensor | None = None
         self._flaw: Tensor | None = None
         self._passed: Tensor | None = None
@@ -211,19 +212,6 @@ class OptimizerWrapper:
                 optimizer = _optimizer(model, config, lacks_fused=lacks_fused)
         return cls(optimizer, config, total_steps, loss_scale, sharded)
 
-    def scaled(self, losses: Tensor) -> Tensor:
-        """Return the losses for the backward pass; fp16 scales them up so that gradients do not underflow.
-
-        Args:
-            losses: Losses of a pass, float ``(n,)``.
-        """
-        return losses if self._loss_scale is None else self._loss_scale.up(losses)
-
-    @property
-    def loss_scale(self) -> float:
-        """Factor on the losses; 1 in every precision except fp16."""
-        return 1.0 if self._loss_scale is None else self._loss_scale.value
-
     @property
     def norm(self) -> float | None:
         """Norm of the complete gradient of the last step, before clipping; None if it was not computed."""
@@ -237,14 +225,14 @@ class OptimizerWrapper:
         Returns:
             A scalar on the device, 0 if all gradients are finite; see :func:`nonfinite_flag`.
         """
-        if self._loss_scale is not None:
-            self._loss_scale.down(self.optimizer)
+        if self.loss_scale is not None:
+            self.loss_scale.down(self.optimizer)
         gradients = [gradient for weight in self._weights if (gradient := weight.grad) is not None]
         norm_of: Callable[[Sequence[Tensor]], Tensor] = nn.utils.get_total_norm
         pieces = gradients
         if self._sharded is not None:
             norm_of, pieces = self._sharded.norm, self._sharded.pieces(gradients)
-        self._norm = norm_of(gradients) if self._clip is not None or self._loss_scale is not None else None
+        self._norm = norm_of(gradients) if self._clip is not None or self.loss_scale is not None else None
         self._flaw = nonfinite_flag(pieces, self._norm, self._passed)
         self._passed = None
         return self._flaw
@@ -262,17 +250,13 @@ class OptimizerWrapper:
             self.optimizer.step()
         # Only finite gradients reach this line, so this flag is 0 and can be reused for the next step.
         self._passed = self._flaw
-        if self._loss_scale is not None:
-            self._loss_scale.update()
+        if self.loss_scale is not None:
+            self.loss_scale.update()
 
     def _set_lr(self, step: int) -> None:
         factor = rate_factor(self._schedule, step, self._warmup, self._total)
         for group in self.optimizer.param_groups:
             group["lr"] = group[PEAK] * factor
-
-    def back_off(self) -> bool:
-        """Lower the loss scale after gradients overflowed; False if the scale is not the cause."""
-        return self._loss_scale is not None and self._loss_scale.back_off()
 
     def zero_grad(self) -> None:
         """Drop all gradients, including those of an uncommitted step."""
@@ -285,8 +269,8 @@ class OptimizerWrapper:
         """Discard gradients and findings of a step that ends before the result of its vote."""
         self.zero_grad()
         self._passed = None
-        if self._loss_scale is not None:
-            self._loss_scale.discard_step()
+        if self.loss_scale is not None:
+            self.loss_scale.discard_step()
 
     def state_dict(self) -> dict[str, Any]:
         """Return the state of the optimizer, including the peak learning rates."""
@@ -334,12 +318,12 @@ class OptimizerWrapper:
 
     def loss_scale_state(self) -> dict[str, Any] | None:
         """Return the state of the loss scale; None without fp16."""
-        return None if self._loss_scale is None else self._loss_scale.state_dict()
+        return None if self.loss_scale is None else self.loss_scale.state_dict()
 
     def load_loss_scale(self, state: dict[str, Any] | None) -> None:
         """Load a stored loss scale; with None, start with the initial one."""
-        if self._loss_scale is not None:
-            self._loss_scale.load_state_dict(state)
+        if self.loss_scale is not None:
+            self.loss_scale.load_state_dict(state)
 
 
 def _copy_host_tensors(states: Sequence[dict[str, Any]]) -> None:

@@ -25,6 +25,8 @@ class Exact(Strategy):
     backward passes. A bucket that is reduced earlier would have to wait for all slices of all ranks.
     """
 
+    separates_slices = True
+
     def __init__(self, parts: Parts) -> None:
         super().__init__(parts)
         require_same_hardware(hardware_id(parts.group.device), parts.group)

@@ -30,6 +30,7 @@ from ddp_trainer.train.data.batch_reader import micro_batches
 from ddp_trainer.train.data.loaders.base import BatchSlice
 from ddp_trainer.train.data.task import Batch
 from ddp_trainer.train.mesh.sharded_state import local_shard
+from ddp_trainer.train.optim.optimizer import LossScale
 from ddp_trainer.train.parallel.pp.pipeline_split import Stages, check_micro_batches, make_schedule
 from ddp_trainer.train.parallel.pp.stage_transfer import BetweenStreams, StageComputation, time_transfers
 from ddp_trainer.train.parallel.strategy import Parts, Strategy
@@ -70,7 +71,7 @@ class Pipeline(Strategy):
         if self._stages.pieces is not None:
             self._stages.pieces.gather(self._waits)
 
-    def run_schedule(self, batch_slice: BatchSlice, scaled: Callable[[Tensor], Tensor]) -> Tensor:
+    def run_schedule(self, batch_slice: BatchSlice, scale: LossScale | None) -> Tensor:
         """Run the schedule once and return the sum of the losses, 0 on ranks without the last stage.
 
         All of the schedule counts as backward time. Stages do not record changes of buffers.
@@ -90,7 +91,7 @@ class Pipeline(Strategy):
                 self._losses(_FixedOutputModel(answer.from_local(output)[: sizes[number]]), pieces[number])
             )
             total.add_(losses.detach().sum(dtype=torch.float64))
-            return scaled(losses).sum() / batch_slice.total_samples
+            return (losses if scale is None else scale.up(losses)).sum() / batch_slice.total_samples
 
         filled = inputs[:1].expand(self._size * self._count - here, *inputs.shape[1:])
         self._run(torch.cat([inputs, filled]), loss)

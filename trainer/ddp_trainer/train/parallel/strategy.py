@@ -5,7 +5,7 @@ For each step, :mod:`ddp_trainer.train.step` calls on every rank::
     begin(step)
     for each batch slice of this rank:
         forward(batch), backward(losses, samples)  # each pass except the last one of the step inside no_sync()
-        slice_done(slice_index)
+        slice_done(slice_index)  # only of a strategy that separates_slices
     reduce(samples of the whole global step)
     ... the vote, after which all ranks commit the step or none does:
     optimizer.step(), unless a guard skips the step
@@ -55,6 +55,7 @@ from ddp_trainer.train.utils.errors import BadConfig, BadTask
 
 if TYPE_CHECKING:
     from ddp_trainer.train.mesh.sharded_state import ShardedState
+    from ddp_trainer.train.optim.optimizer import LossScale
 
 
 class SampleLosses(nn.Module):
@@ -127,6 +128,9 @@ class Strategy:
     schedules_passes: ClassVar[bool] = False
     """:meth:`run_schedule` interleaves the passes of a slice, in place of :meth:`forward` and :meth:`backward`."""
 
+    separates_slices: ClassVar[bool] = False
+    """:meth:`slice_done` takes the gradients of each slice out of ``weight.grad``."""
+
     takes_whole_steps: ClassVar[bool] = False
     """All samples of this rank in a step are one slice, at every level."""
 
@@ -149,14 +153,14 @@ class Strategy:
         """Return a context in which gradients stay on this rank, for every pass of a step except the last."""
         return nullcontext()
 
-    def run_schedule(self, batch_slice: BatchSlice, scaled: Callable[[Tensor], Tensor]) -> Tensor:
+    def run_schedule(self, batch_slice: BatchSlice, scale: LossScale | None) -> Tensor:
         """Add the gradients of a slice, and return the sum of its losses, a float64 scalar on the device.
 
         Only a strategy that :attr:`schedules_passes` has this method.
 
         Args:
             batch_slice: The slice.
-            scaled: Scales the losses for the backward pass.
+            scale: Loss scale for the backward pass; None in every precision except fp16.
         """
         raise NotImplementedError
 
@@ -178,7 +182,7 @@ class Strategy:
         self._differentiate(losses, samples)
 
     def slice_done(self, slice_index: int) -> None:
-        """Finish a batch slice: ``weight.grad`` holds the sum over this and, unless taken out, the earlier slices."""
+        """Take the gradients of a slice out of ``weight.grad``, if this strategy :attr:`separates_slices`."""
 
     def reduce(self, samples: int) -> None:
         """Make ``weight.grad`` the gradient for the optimizer; every rank calls it in every step."""
@@ -324,6 +328,8 @@ class Ddp(Strategy):
             )
         if _BUFFER_ARGUMENT == "broadcast_buffers" and not self._group.has_agreed_state:
             send_from_first([*self.model.buffers()], self._group)
+        self._looks_for_compiler = True
+        self._checkpoints_activations = parts.config.activation_checkpointing
 
     def begin(self, step: int) -> None:  # noqa: ARG002 - the same for all
         """Start a step in which no gradient has been exchanged."""
@@ -339,8 +345,12 @@ class Ddp(Strategy):
         The ranks agree on DDP's buckets after the first backward pass.
         """
         try:
-            with uncompiled():
+            if not self._looks_for_compiler:
                 return self._ddp(batch)  # type: ignore[no-any-return] # a Module's call is untyped
+            # DDP looks for torch's compiler in its first pass only, activation checkpointing in every pass.
+            self._looks_for_compiler = self._checkpoints_activations
+            with uncompiled():
+                return self._ddp(batch)  # type: ignore[no-any-return] # as above
         except RuntimeError as err:
             self._group.raise_pass_error(err)
 

@@ -201,7 +201,7 @@ def _resolve_shards(own: LocalState, step: int, *, moved: bool) -> LocalShards:
 def _claims(group: Group, own: _Claim) -> list[_Claim]:
     table = torch.zeros(group.world_size, len(own), dtype=torch.int64, device=group.device)
     table[group.rank] = torch.tensor(own)
-    return [_Claim(*row) for row in group.read(group.sum(table))]
+    return [_Claim(*row) for row in group.read_sum(table)]
 
 
 _BUFFERS: Final = "buffers"

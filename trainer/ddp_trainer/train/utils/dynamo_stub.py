@@ -35,17 +35,14 @@ _R = TypeVar("_R")
 
 
 class _Stub(ModuleType):
-    """A module of which some attributes are known while the real one is not loaded."""
+    """A module of which some attributes are known, and the others those of the real one."""
 
     def __init__(self, name: str, known: Mapping[str, object]) -> None:
         super().__init__(name)
-        vars(self)["_known"] = known
+        vars(self).update(known)
 
     def __getattr__(self, name: str) -> object:
-        """Return the default of the attribute, or that of the real module if it is loaded or has no default here."""
-        known: Mapping[str, object] = vars(self)["_known"]
-        if name in known and _NAME not in sys.modules:
-            return known[name]
+        """Return an attribute of the real module."""
         return getattr(importlib.import_module(self.__name__), name)
 
     def __setattr__(self, name: str, value: object) -> None:

@@ -15,7 +15,7 @@ from ddp_trainer.launch.protocol.lifecycle_times import LifecycleTimes
 class Zygote:
     """A fork server that still imports."""
 
-    is_importing = True
+    is_importing = is_running = True
 
     def __init__(self) -> None:
         self.waiting: list[object] = []

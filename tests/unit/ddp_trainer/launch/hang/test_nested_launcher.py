@@ -9,7 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from ddp_trainer.launch.hang.nested_launcher import launcher_in_stderr, launcher_of, nested_launcher
+from ddp_trainer.launch.failures import launcher_in_stderr
+from ddp_trainer.launch.hang.nested_launcher import launcher_of, nested_launcher
 
 TORCHRUN = """[rank0]: Traceback (most recent call last):
 [rank0]:   File "train.py", line 7, in <module>

@@ -9,22 +9,20 @@ import pytest
 
 from ddp_trainer.common.constants import Env
 from ddp_trainer.launch import failures
-from ddp_trainer.launch.agent.agent_state import AgentStateMachine, Limits
-from ddp_trainer.launch.agent.termination_report import FailureBuilder, TerminationReport
+from ddp_trainer.launch.agent.termination_report import TerminationReport
+from ddp_trainer.launch.failures import FailureBuilder
 from ddp_trainer.launch.protocol.actions import Finish
 from ddp_trainer.launch.protocol.generation import Generation, Node
-from ddp_trainer.launch.protocol.messages import VERSION, Hello, WorkerState
-from tests.support.launch_simulation import a_policy, place_of
+from tests.support.launch_simulation import place_of
+
+NODES = tuple(Node(token=f"t{index}", name=f"worker-{index}", local_world_size=2) for index in range(2))
+GROUP = place_of(Generation(number=1, fence=1, nodes=NODES, master_address="10.0.0.1", master_port=1), "t1")
+"""Of the second of two nodes with two workers each."""
 
 
-def witness(parallel: str) -> FailureBuilder:
-    """Of the second of two nodes with two workers each."""
-    nodes = tuple(Node(token=f"t{index}", name=f"worker-{index}", local_world_size=2) for index in range(2))
-    hello = Hello(version=VERSION, run_id="run", node=nodes[1], policy=a_policy(), standing=WorkerState.IDLE)
-    core = AgentStateMachine(hello=hello, limits=Limits(), endpoint="store:29400")
-    group = Generation(number=1, fence=1, nodes=nodes, master_address="10.0.0.1", master_port=1)
-    core.generation = place_of(group, "t1")
-    return FailureBuilder(core, {Env.PARALLEL: parallel, Env.NODE_NAME: "worker-1"}, lambda *_: Path("/nonexistent"))
+def a_builder(parallel: str) -> FailureBuilder:
+    environment = {Env.PARALLEL: parallel, Env.NODE_NAME: "worker-1"}
+    return FailureBuilder("worker-1", environment, lambda *_: Path("/nonexistent"))
 
 
 @pytest.mark.parametrize(
@@ -38,7 +36,7 @@ def witness(parallel: str) -> FailureBuilder:
     ],
 )
 def test_the_first_error_names_the_place_of_its_rank(parallel: str, who: str, tmp_path: Path) -> None:
-    failure = witness(parallel).ended(1, 1)
+    failure = a_builder(parallel).ended(GROUP, 1, 1)
     assert failures.final_message(Finish(1, failure=failure)).startswith(f"{who} failed first")
 
     message = tmp_path / "message"
@@ -48,6 +46,6 @@ def test_the_first_error_names_the_place_of_its_rank(parallel: str, who: str, tm
 
 
 def test_what_workers_say_they_train_by_goes_before_the_environment() -> None:
-    told = witness("shard=4")
-    told.parallel = "tp=2,pp=2"
-    assert told.ended(1, 1).place == "pp 1, tp 1"
+    builder = a_builder("shard=4")
+    builder.parallel = "tp=2,pp=2"
+    assert builder.ended(GROUP, 1, 1).place == "pp 1, tp 1"

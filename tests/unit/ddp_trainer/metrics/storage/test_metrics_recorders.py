@@ -23,7 +23,7 @@ from ddp_trainer.metrics.record.rank_recorder import BoardRankRecorder
 from ddp_trainer.metrics.storage.mmap_directory import rank_board_path
 from ddp_trainer.metrics.storage.mmap_store import AGENT, RANK, Board, read
 from ddp_trainer.metrics.storage.process import ProcessId
-from ddp_trainer.process.recorder import AgentRecorder, RankRecorder
+from ddp_trainer.process.recorder import AgentRecorder, FormedGroup, RankRecorder
 from ddp_trainer.process.startup_times import StartupTimes
 
 seconds = some.floats(0, 1e3)
@@ -261,10 +261,12 @@ def test_a_collective_that_failed_is_counted_on_the_board_of_its_rank(rank: Rank
 
 
 def test_a_rendezvous_is_summed_and_the_last_is_kept(agent: Agent) -> None:
-    agent.recorder.rendezvous(2.0, 1)
-    agent.recorder.rendezvous(0.5, 2)
-    agent.recorder.world(size=4, nodes=2, nodes_desired=3)
-    agent.recorder.restarts_remaining(0)
+    first = FormedGroup(2.0, 1, size=6, nodes=3, nodes_desired=3, first_rank=4, restarts_left=3, restarts={})
+    agent.recorder.group_formed(first)
+    changed = {RestartCause.FAILURE: 2, RestartCause.MEMBERSHIP: 1}
+    agent.recorder.group_formed(
+        first._replace(seconds=0.5, generation=2, size=4, nodes=2, first_rank=2, restarts_left=1, restarts=changed)
+    )
     agent.recorder.rendezvous_failed()
     agent.recorder.rendezvous_failed()
     agent.recorder.rejected_connections(7)
@@ -273,7 +275,8 @@ def test_a_rendezvous_is_summed_and_the_last_is_kept(agent: Agent) -> None:
     assert agent["ddp_rendezvous_last_duration_seconds"] == 0.5
     assert agent[Metric.RENDEZVOUS_ROUND] == 2
     assert (agent[Metric.WORLD_SIZE], agent[Metric.NODES], agent["ddp_nodes_desired"]) == (4, 2, 3)
-    assert agent["ddp_restarts_remaining"] == 0
+    assert (agent[Metric.FIRST_RANK], agent["ddp_restarts_remaining"]) == (2, 1)
+    assert [agent[cell(Metric.RESTARTS, cause)] for cause in (RestartCause.FAILURE, RestartCause.MEMBERSHIP)] == [2, 1]
     assert agent["ddp_rendezvous_failures_total"] == 2
     assert agent["ddp_rendezvous_refused_connections_total"] == 7
 

@@ -15,8 +15,7 @@ import torch
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from ddp_trainer.train.data.batch_plan import BatchPlan, cut, owned
-from ddp_trainer.train.data.sample_tracker import SampleTracker
+from ddp_trainer.train.data.batch_plan import BatchPlan, SampleTracker, cut, owned
 from tests.support.train_builders import slice_ids
 
 Split = Callable[[BatchPlan, int, int, int], list[int]]

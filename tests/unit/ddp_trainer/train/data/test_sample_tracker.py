@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from ddp_trainer.train.data.sample_tracker import SampleTracker
+from ddp_trainer.train.data.batch_plan import SampleTracker
 
 
 def ids(*numbers: int) -> torch.Tensor:
