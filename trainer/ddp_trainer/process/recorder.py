@@ -8,6 +8,7 @@ training does not fail because of its metrics.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from types import MappingProxyType
 from typing import Final, NamedTuple, Protocol
 
 from ddp_trainer.common.constants import FailureReason, GroupState, OutsideReason, RestartCause
@@ -161,11 +162,11 @@ class FormedGroup(NamedTuple):
     nodes: int
     nodes_desired: int
     """Largest number of nodes that the group could have."""
-    first_rank: int
+    first_rank: int = 0
     """First rank of this pod."""
-    restarts_left: int
+    restarts_left: int = 0
     """Remaining restart budget of the run."""
-    restarts: Mapping[RestartCause, int]
+    restarts: Mapping[RestartCause, int] = MappingProxyType({})
     """Number of restarts since the last group of this pod, by cause."""
 
 

@@ -20,7 +20,7 @@ from ddp_trainer.metrics.record.rank_recorder import BoardRankRecorder
 from ddp_trainer.metrics.storage.mmap_directory import agent_board_path, rank_board_path, read_pod_snapshot
 from ddp_trainer.metrics.storage.mmap_store import AGENT, RANK, read
 from ddp_trainer.metrics.storage.process import ProcessId
-from ddp_trainer.process.recorder import AgentRecorder, NoopAgentRecorder, NoopRankRecorder, RankRecorder
+from ddp_trainer.process.recorder import AgentRecorder, FormedGroup, NoopAgentRecorder, NoopRankRecorder, RankRecorder
 
 ONE_STEP = (1, 0, 16, 0.0, 0.0, 0.0, 0.0, 0.0, 0.0, 0.0, 0.0)
 
@@ -76,7 +76,7 @@ def test_a_worker_that_has_no_place_yet_is_no_rank_or_the_one_before_it(tmp_path
 
 def test_the_launcher_makes_the_directory_and_is_pending(tmp_path: Path) -> None:
     directory = tmp_path / "run" / "metrics"
-    attach.agent_recorder(directory, {}).world(size=4, nodes=2, nodes_desired=2)
+    attach.agent_recorder(directory, {}).group_formed(FormedGroup(2.0, 1, size=4, nodes=2, nodes_desired=2))
     values = read(agent_board_path(directory), AGENT).values
     assert values[cell(Metric.GROUP_STATE, GroupState.PENDING)] == 1
     assert values[Metric.WORLD_SIZE] == 4
@@ -84,8 +84,9 @@ def test_the_launcher_makes_the_directory_and_is_pending(tmp_path: Path) -> None
 
 
 def test_a_launcher_that_is_started_again_goes_on_counting(tmp_path: Path) -> None:
-    attach.agent_recorder(tmp_path, {}).rendezvous(2.0, 1)
-    attach.agent_recorder(tmp_path, {}).rendezvous(3.0, 2)
+    group = FormedGroup(2.0, 1, size=4, nodes=2, nodes_desired=2)
+    attach.agent_recorder(tmp_path, {}).group_formed(group)
+    attach.agent_recorder(tmp_path, {}).group_formed(group._replace(seconds=3.0, generation=2))
     assert read(agent_board_path(tmp_path), AGENT).values["ddp_rendezvous_duration_seconds_sum"] == 5.0
 
 

@@ -2,6 +2,12 @@
 signals and timers to :class:`~ddp_trainer.launch.agent.agent_state.AgentStateMachine` and carries out the actions that
 it returns.
 
+The death of a worker in this file, from top to bottom: :class:`~ddp_trainer.launch.workers.children.Children` reaps it.
+``_on_worker_exit`` makes its failure, reports it and passes it to the state machine. ``_do`` sends the failure to the
+store and stops the other workers. When the last of them has exited, ``_rejoin`` joins the rendezvous. ``on_message``
+receives the next generation, ``_record`` reports it, and
+:class:`~ddp_trainer.launch.agent.worker_start.Starting` starts its workers.
+
 At the end of a run its nodes exit together (:class:`ExitBarrier`). The first pod that exits for good ends the job in
 Kubernetes. Kubernetes then deletes the running pods, with their logs and with metrics that were not scraped yet. So
 :class:`ExitBarrier` sends Leave after the agent's final reports, and waits for the store's Part. The store sends Part

@@ -211,7 +211,7 @@ class Workers:
     """Creates the heartbeat page of a local rank whose worker is about to start, and returns its path. See
     :mod:`ddp_trainer.launch.hang.watchdog`.
     """
-    _routes: dict[tuple[int, Std], tuple[bool, bool]] = field(init=False)
+    _routes: dict[tuple[int, Std], tuple[bool, bool]] = field(default_factory=dict)
     """Local rank and stream → whether it goes to a file, and to the console."""
     _pump: LogForwarder | None = None
     _number: int = 0
@@ -220,10 +220,6 @@ class Workers:
     """Folders that this launcher made and kept, oldest first. Existing folders of other launchers are removed."""
     _living: dict[int, _Worker] = field(default_factory=dict)
     _tails: dict[int, deque[bytes]] = field(default_factory=dict)
-
-    def __post_init__(self) -> None:
-        ranks = range(self.launch.local_world_size)
-        self._routes = {(rank, stream): self.logs.of(rank, stream) for rank in ranks for stream in (Std.OUT, Std.ERR)}
 
     def start(self, generation: Assignment, more: Mapping[str, str] = NOTHING) -> None:
         """Start a worker for each local rank that has none, and send the others their new place.
@@ -441,6 +437,8 @@ class Workers:
     ) -> int | None:
         """Return the descriptor that a worker writes a stream to; None for the launcher's own."""
         is_out = stream is Std.OUT
+        if (local_rank, stream) not in self._routes:
+            self._routes[local_rank, stream] = self.logs.of(local_rank, stream)
         to_file, to_console = self._routes[local_rank, stream]
         file = folder / str(local_rank) / ("stdout.log" if is_out else "stderr.log")
         filters = self.logs.stdout_filters if is_out else self.logs.stderr_filters

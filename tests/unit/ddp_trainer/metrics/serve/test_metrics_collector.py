@@ -27,7 +27,7 @@ from ddp_trainer.metrics.serve import collector
 from ddp_trainer.metrics.serve.collector import Exposition
 from ddp_trainer.process import heartbeat_page
 from ddp_trainer.process.flight_recorder import recorder_socket_path
-from ddp_trainer.process.recorder import RankRecorder
+from ddp_trainer.process.recorder import FormedGroup, RankRecorder
 from tests.support.recorder_server import entry, record, recorder_at
 
 GPU_MEMORY = ("allocated", "reserved", "peak_allocated", "limit")
@@ -53,10 +53,8 @@ def pod(directory: Path, *ranks: int) -> None:
     """A pod in which everything has been reported once."""
     agent = attach.agent_recorder(directory, {})
     agent.state(GroupState.RUNNING)
-    agent.rendezvous(1.5, 1)
+    agent.group_formed(FormedGroup(1.5, 1, size=8, nodes=4, nodes_desired=4, restarts_left=3))
     agent.failed(FailureReason.SIGKILL, 3, 1.5)
-    agent.world(size=8, nodes=4, nodes_desired=4)
-    agent.restarts_remaining(3)
     agent.stalled(31.5, 2)
     for local, number in enumerate(ranks):
         recorder = rank(directory, number, local=local, of=len(ranks))

@@ -23,7 +23,7 @@ from ddp_trainer.metrics.serve.history import (
     lines,
     read,
 )
-from ddp_trainer.process.recorder import RankRecorder
+from ddp_trainer.process.recorder import FormedGroup, RankRecorder
 from kubectl_ddp.status import metrics_parser
 
 STEPS = (Metric.STEPS.value, (("rank", "0"), ("local_rank", "0")))
@@ -84,8 +84,8 @@ def test_what_is_dropped_costs_resolution_and_no_truth(tmp_path: Path) -> None:
 def test_it_holds_what_job_and_launcher_tell_too_and_nothing_that_was_always_zero(tmp_path: Path) -> None:
     agent = attach.agent_recorder(tmp_path, {})
     agent.state(GroupState.RUNNING)
-    agent.world(size=4, nodes=2, nodes_desired=2)
-    agent.count_restart(RestartCause.FAILURE)
+    restarts = {RestartCause.FAILURE: 1}
+    agent.group_formed(FormedGroup(1.5, 2, size=4, nodes=2, nodes_desired=2, restarts=restarts))
     recorder(tmp_path).account(JobAccount(1000.0, [float(number) for number, _ in enumerate(JobTime)], 3, 1.5))
     _, series = read(History(tmp_path, Clock()).to_dict())
     assert series[Metric.WORLD_SIZE.value, ()] == [4]
