@@ -68,7 +68,7 @@ def measure(options: Options) -> Report:
 def bits(directory: Path, level: str, worlds: Sequence[int]) -> str:
     """SHA-256 of weights, optimizer and losses after all steps, which these worlds took in equal parts."""
     from ddp_trainer.train.checkpoint.checkpoint_files import directories, read, unpack
-    from ddp_trainer.train.utils.value_digest import sha256
+    from ddp_trainer.train.data.batch_reader import sha256
 
     checkpoints = directory / f"{level}-{'-'.join(map(str, worlds))}"
     losses: dict[int, float] = {}

@@ -38,7 +38,7 @@ from bench.scripts.growing_task import STATE_MEGABYTES
 from bench.scripts.storm_faults import ORDERS, VARIABLE
 from ddp_trainer.common.constants import Env, Role
 from ddp_trainer.train.checkpoint.checkpoint_files import Checkpoint, directories, read, unpack
-from ddp_trainer.train.utils.value_digest import sha256
+from ddp_trainer.train.data.batch_reader import sha256
 
 SUMMARY = "goodput, samples lost and bits kept under one random fault every ten seconds, beside stock torchrun"
 

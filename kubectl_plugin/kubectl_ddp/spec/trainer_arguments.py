@@ -20,7 +20,7 @@ from ddp_trainer.common.trainer_options import (
     SCHEDULES,
     WITHOUT_SHARD,
     OptionCondition,
-    Said,
+    ValueOf,
     Violation,
     count_batch_slices,
     find_conflicts,
@@ -119,7 +119,7 @@ def option_value(args: Sequence[str], word: OptionCondition) -> str | None:
     return last_flag_value(args, word.flag)
 
 
-def option_violations(layouts: LayoutRange | None, options: Said) -> Iterator[Violation]:
+def option_violations(layouts: LayoutRange | None, options: ValueOf) -> Iterator[Violation]:
     """Yield the reasons why the trainer would refuse its options."""
     yield from find_conflicts(layouts, options, (*CLASHES, *WITHOUT_SHARD))
 

@@ -22,12 +22,12 @@ from ddp_trainer.train.checkpoint.checkpoint_files import directories, read, unp
 from ddp_trainer.train.checkpoint.checkpoint_manager import CheckpointManager
 from ddp_trainer.train.checkpoint.torch_zip_writer import Archive
 from ddp_trainer.train.checkpoint.write_lease import WriteLease
+from ddp_trainer.train.data.batch_reader import sha256
 from ddp_trainer.train.optim.optimizer import OptimizerWrapper
 from ddp_trainer.train.parallel.bitwise_ddp import Exact
 from ddp_trainer.train.parallel.load_balancer import LoadBalancer
 from ddp_trainer.train.tasks.digits import Digits, LabeledImages
 from ddp_trainer.train.transforms import precision
-from ddp_trainer.train.utils.value_digest import sha256
 from tests.local.workloads.train_group import WorkerGroup
 
 TASK = f"{__name__}:SmallDigits"

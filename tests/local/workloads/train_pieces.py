@@ -27,13 +27,13 @@ from ddp_trainer.train.checkpoint.checkpoint_manager import CheckpointManager
 from ddp_trainer.train.config.config import Config
 from ddp_trainer.train.config.option_values import KernelName
 from ddp_trainer.train.config.worker_env import Environment
+from ddp_trainer.train.data.batch_reader import sha256
 from ddp_trainer.train.distributed.group import Group
 from ddp_trainer.train.distributed.stop_signals import StopRequest, exit_immediately
 from ddp_trainer.train.loop.goodput_tracker import GoodputTracker
 from ddp_trainer.train.loop.group_components import build_state
 from ddp_trainer.train.loop.run_context import ProcessContext, build_context
 from ddp_trainer.train.loop.train_state import TrainState
-from ddp_trainer.train.utils.value_digest import sha256
 from tests.local.workloads.train_layouts import Numbers
 
 LAYOUTS = ("replicate=2", "shard=2", "tp=2", "pp=2")

@@ -11,10 +11,10 @@ import torch
 from torch import Tensor
 
 from ddp_trainer.train.config.worker_env import Environment
+from ddp_trainer.train.data.batch_reader import sha256
 from ddp_trainer.train.distributed.group import Group
 from ddp_trainer.train.exact import tree_allreduce
 from ddp_trainer.train.exact.tree_allreduce import TreeSum
-from ddp_trainer.train.utils.value_digest import sha256
 
 SHAPES = ((7, 3), (), (129,), (2, 0), (5, 5, 5), (1,))
 TYPES = (torch.float32, torch.float64, torch.float32, torch.float32, torch.bfloat16, torch.float32)

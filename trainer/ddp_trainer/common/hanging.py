@@ -31,7 +31,7 @@ from dataclasses import dataclass, fields, replace
 from enum import StrEnum
 from typing import Annotated, Any, Final
 
-from ddp_trainer.common.bounds import Bounds
+from ddp_trainer.common.strict_json import Bounds
 from ddp_trainer.common.time_classes import Section
 
 MOST_RANKS: Final = 1 << 22

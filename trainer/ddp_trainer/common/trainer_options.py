@@ -241,7 +241,7 @@ class OptionConflict:
     help: str
 
 
-Said = Callable[[OptionCondition], str | None]
+ValueOf = Callable[[OptionCondition], str | None]
 """Function that returns the value of an option: empty for a switch, None where it has its default."""
 
 _ONE: Final = "Leave one of them out."
@@ -331,7 +331,7 @@ WITHOUT_SHARD: Final[Sequence[OptionConflict]] = tuple(
 
 
 def find_conflicts(
-    layouts: LayoutRange | None, value_of: Said, among: Sequence[OptionConflict] = CLASHES
+    layouts: LayoutRange | None, value_of: ValueOf, among: Sequence[OptionConflict] = CLASHES
 ) -> Iterator[Violation]:
     """Yield a violation for each conflict between the options and the layouts.
 
@@ -355,7 +355,7 @@ def _layout_kinds(layouts: LayoutRange | None) -> set[Where]:
     return {where for where, is_so in holds.items() if is_so}
 
 
-def _is_given(word: OptionCondition, value_of: Said) -> bool:
+def _is_given(word: OptionCondition, value_of: ValueOf) -> bool:
     text = value_of(word)
     if text is None:
         return False

@@ -21,8 +21,8 @@ import secrets
 from dataclasses import dataclass
 from typing import Annotated, Final, Literal, TypeVar
 
-from ddp_trainer.common.bounds import Bounds, Matching
-from ddp_trainer.net import strict_json
+from ddp_trainer.common import strict_json
+from ddp_trainer.common.strict_json import Bounds, Matching
 
 MOST_BYTES: Final = 4096
 """Longest line before the proof, in bytes."""

@@ -19,10 +19,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Final, Generic, TypeVar
 
+from ddp_trainer.common.strict_json import DecodeError
 from ddp_trainer.net.addresses import is_address
 from ddp_trainer.net.asyncio_utils import hang_up
 from ddp_trainer.net.handshake import MOST_BYTES, HandshakeError
-from ddp_trainer.net.strict_json import DecodeError
 from ddp_trainer.preflight import names
 from ddp_trainer.preflight.listener import (
     CONNECT_SECONDS,

@@ -16,7 +16,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Final
 
-from ddp_trainer.net import strict_json
+from ddp_trainer.common import strict_json
 from ddp_trainer.net.run_secret import open_without_waiting
 from ddp_trainer.preflight.nvml import GpuInventory
 from ddp_trainer.preflight.schema import Gpu

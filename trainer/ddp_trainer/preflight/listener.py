@@ -24,12 +24,12 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Final, TypeVar
 
-from ddp_trainer.net import strict_json
+from ddp_trainer.common import strict_json
+from ddp_trainer.common.strict_json import DecodeError
 from ddp_trainer.net.addresses import is_loopback
 from ddp_trainer.net.asyncio_utils import hang_up
 from ddp_trainer.net.handshake import MOST_BYTES, HandshakeError, authenticate, authenticate_client
 from ddp_trainer.net.limited_server import Connection, ConnectionLimits, LimitedServer, RateLimitedLog, apply_fd_limit
-from ddp_trainer.net.strict_json import DecodeError
 from ddp_trainer.preflight.schema import VERSION, Outcome, Probe, ProbeKind, Report
 
 if TYPE_CHECKING:

@@ -37,7 +37,7 @@ SEQUENCE: Final = 5
 """Number of collectives begun in the default group; -1 where torch does not report it."""
 TOTAL: Final = 6
 """Number of collectives begun in all groups."""
-ASKED: Final = 7
+REQUESTED: Final = 7
 """Number of the launcher's last request for the worker's position and current collective."""
 ANSWERED: Final = 8
 """Number of the last request that was answered."""

@@ -11,7 +11,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Final
 
-from ddp_trainer.net import strict_json
+from ddp_trainer.common import strict_json
 
 LINE_BYTES: Final = 1 << 16
 """Longest line, in bytes. The longest message holds a part of an environment."""

@@ -11,10 +11,12 @@ import os
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from difflib import get_close_matches
-from typing import NoReturn
+from functools import partial
+from typing import Final
 
 from ddp_trainer.common.constants import Exit
 from ddp_trainer.common.trainer_options import renamed_flag
+from ddp_trainer.net.arguments import ArgumentParser
 from ddp_trainer.process.recorder import RankRecorder
 from ddp_trainer.process.stdio import print_safe
 from ddp_trainer.train.api import run
@@ -23,6 +25,8 @@ from ddp_trainer.train.config.options import Options, add_options
 from ddp_trainer.train.config.worker_env import Environment
 from ddp_trainer.train.distributed.agent_channel import Control
 from ddp_trainer.train.utils.errors import BadConfig, exit_without_teardown, named_error_file, report_error
+
+_HELP_HINT: Final = "See python -m ddp_trainer train --help."
 
 
 def main(argv: Sequence[str], recorder: Callable[[], RankRecorder] | None = None) -> int:
@@ -61,14 +65,6 @@ def _failed(err: Exception) -> int:
     return report_error(err, error_file)
 
 
-class _Parser(argparse.ArgumentParser):
-    """Argument parser that raises BadConfig instead of printing usage and exiting."""
-
-    def error(self, message: str) -> NoReturn:
-        """Raise BadConfig with argparse's message."""
-        raise BadConfig(f"{message[0].upper()}{message[1:]}.", hint="See python -m ddp_trainer train --help.")
-
-
 def parse(argv: Sequence[str]) -> Config:
     """Parse flags into a validated configuration.
 
@@ -83,13 +79,14 @@ def parse(argv: Sequence[str]) -> Config:
         if renamed := renamed_flag(given):
             raise BadConfig(renamed)
         near = get_close_matches(given, flags, n=1)
-        hint = f"Did you mean {near[0]}?" if near else "See python -m ddp_trainer train --help."
+        hint = f"Did you mean {near[0]}?" if near else _HELP_HINT
         raise BadConfig(f"There is no flag {unknown[0]!r}.", hint=hint)
     return Config(**vars(known))
 
 
-def _parser() -> _Parser:
-    parser = _Parser(
+def _parser() -> ArgumentParser:
+    parser = ArgumentParser(
+        partial(BadConfig, hint=_HELP_HINT),
         prog="python -m ddp_trainer train",
         description="Train elastically: the result depends on seed, data, batch and step, not on who computes it.",
         allow_abbrev=False,

@@ -7,7 +7,7 @@ from enum import StrEnum
 
 import pytest
 
-from ddp_trainer.net.strict_json import DecodeError, loads, parse
+from ddp_trainer.common.strict_json import DecodeError, loads, parse
 
 
 class Colour(StrEnum):

@@ -9,9 +9,9 @@ from pathlib import Path
 
 import pytest
 
+from ddp_trainer.common.strict_json import DecodeError
 from ddp_trainer.net.network_interfaces import list_interfaces
 from ddp_trainer.net.run_secret import RunSecret
-from ddp_trainer.net.strict_json import DecodeError
 from ddp_trainer.preflight import collector, formatter, names
 from ddp_trainer.preflight.checks.all_checks import run_all_checks
 from ddp_trainer.preflight.exchange import (

@@ -161,12 +161,12 @@ class RankWatch:
 
     def request_stacks(self) -> None:
         """Request the worker's thread to write its stacks and collectives."""
-        self.cells[heartbeat_page.ASKED] += 1.0
+        self.cells[heartbeat_page.REQUESTED] += 1.0
 
     @property
     def has_responded(self) -> bool:
         """True if the worker has answered the last request."""
-        return self.is_in_group and self.cells[heartbeat_page.ANSWERED] == self.cells[heartbeat_page.ASKED]
+        return self.is_in_group and self.cells[heartbeat_page.ANSWERED] == self.cells[heartbeat_page.REQUESTED]
 
     def is_response_pending(self, now: float) -> bool:
         """Return whether an answer to the last request is missing and can still come."""

@@ -201,7 +201,7 @@ class Heartbeat:
                 self._write_heartbeat()
                 if self._learn_at:
                     self._learn_imports(cells[page.BEAT])
-            request = cells[page.ASKED]
+            request = cells[page.REQUESTED]
             if request != cells[page.ANSWERED]:
                 self._dump_stacks()
                 cells[page.ANSWERED] = request

@@ -24,7 +24,7 @@ if TYPE_CHECKING:  # typing itself would cost every worker a millisecond
 
 BELOW_LAST = 8
 """Distance of the profiler's signal below ``SIGRTMAX``; see ``heartbeat.py`` for the signal next to it."""
-ASKED = ".profile.json"
+REQUEST = ".profile.json"
 """Suffix of a heartbeat page's path: file with the request."""
 READY = ".profile.signal"
 """Suffix of a heartbeat page's path: file with the signal number of its worker."""
@@ -55,7 +55,7 @@ def listen(path: str) -> None:
 def _on_signal(path: str) -> None:
     """Handle the signal. Python calls this between two instructions of the main thread."""
     try:
-        with open(path + ASKED) as file:  # noqa: PTH123
+        with open(path + REQUEST) as file:  # noqa: PTH123
             wanted = json.load(file)
         folder, steps = str(wanted["folder"]), int(wanted["steps"])
     except (OSError, ValueError, KeyError, TypeError):

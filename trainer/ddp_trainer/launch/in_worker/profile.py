@@ -26,7 +26,7 @@ from pathlib import Path
 from typing import Final
 
 from ddp_trainer.common.constants import Env, Exit, Profile
-from ddp_trainer.launch.in_worker.ondemand_profiler import ASKED, READY, REFUSAL, TRACE
+from ddp_trainer.launch.in_worker.ondemand_profiler import READY, REFUSAL, REQUEST, TRACE
 from ddp_trainer.process.heartbeat_page import STACKS_BEFORE
 from ddp_trainer.process.process_tree import PROC, parent_of, status_of
 
@@ -47,7 +47,7 @@ class Worker:
     """Worker process of this pod that can be profiled."""
 
     pid: int
-    pulse: str
+    page: str
 
     def signal(self) -> int:
         """Return the signal at which the worker reads its request.
@@ -56,7 +56,7 @@ class Worker:
             NoTrace: The worker does not handle the signal.
         """
         try:
-            number = int(Path(self.pulse + READY).read_text())
+            number = int(Path(self.page + READY).read_text())
         except (OSError, ValueError):
             number = 0
         caught = int(status_of(self.pid).get("SigCgt", "0"), 16)
@@ -118,7 +118,7 @@ def profile_lock(worker: Worker) -> Iterator[None]:
     Raises:
         NoTrace: Another process holds the lock.
     """
-    with Path(worker.pulse + LOCK).open("a") as lock:
+    with Path(worker.page + LOCK).open("a") as lock:
         try:
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
@@ -138,7 +138,7 @@ def trace(worker: Worker, steps: int, seconds: float, folder: Path) -> Path:
     Raises:
         NoTrace: The worker refused, exited, took too long, or its trace is too large.
     """
-    number, request = worker.signal(), Path(worker.pulse + ASKED)
+    number, request = worker.signal(), Path(worker.page + REQUEST)
     request.write_text(json.dumps({"folder": str(folder), "steps": steps}))
     deadline = time.monotonic() + seconds
     try:

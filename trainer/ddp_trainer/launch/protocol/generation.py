@@ -11,7 +11,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import Annotated
 
-from ddp_trainer.common.bounds import Bounds
+from ddp_trainer.common.strict_json import Bounds
 from ddp_trainer.launch.protocol import message_fields as fields
 
 

@@ -1,14 +1,13 @@
 """Types of the fields of messages, with a bound for every integer, string and list.
 
-:mod:`ddp_trainer.net.strict_json` checks the bounds when a message is decoded.
+:mod:`ddp_trainer.common.strict_json` checks the bounds when a message is decoded.
 """
 
 from __future__ import annotations
 
 from typing import Annotated, Final
 
-from ddp_trainer.common.bounds import Bounds, Matching
-from ddp_trainer.net.strict_json import MOST_INTEGER
+from ddp_trainer.common.strict_json import MOST_INTEGER, Bounds, Matching
 
 MOST_NODES: Final = 1 << 16
 MOST_LOCAL_RANKS: Final = 1 << 10

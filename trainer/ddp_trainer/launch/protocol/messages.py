@@ -1,8 +1,8 @@
 """Messages between agents and the store: one JSON object per line, each a frozen dataclass.
 
 A connection begins with the handshake of :mod:`ddp_trainer.net.handshake`. :func:`encode` and :func:`decode` convert
-the messages that follow. :mod:`ddp_trainer.net.strict_json` accepts exactly the declared fields, types and bounds, and
-runs no code. Every integer, string and list has a bound in its declaration. No message to an agent grows with the
+the messages that follow. :mod:`ddp_trainer.common.strict_json` accepts exactly the declared fields, types and bounds,
+and runs no code. Every integer, string and list has a bound in its declaration. No message to an agent grows with the
 number of nodes.
 """
 
@@ -12,11 +12,11 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Annotated, Final, get_args
 
-from ddp_trainer.common.bounds import Bounds
+from ddp_trainer.common import strict_json
 from ddp_trainer.common.hanging import RankStatus
+from ddp_trainer.common.strict_json import Bounds
 from ddp_trainer.launch.protocol import message_fields as fields
 from ddp_trainer.launch.protocol.generation import Assignment, Node
-from ddp_trainer.net import strict_json
 
 VERSION: Final = 7
 """Version of the protocol. It increases when the meaning of a message changes. The store refuses agents of another

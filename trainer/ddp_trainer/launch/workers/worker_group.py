@@ -107,7 +107,7 @@ class Channel:
         self._loop = asyncio.get_running_loop()
         self._on_message = on_message
         self._lines = Lines()
-        self._agent_end, self.theirs = socket.socketpair()
+        self._agent_end, self.worker_end = socket.socketpair()
         self._agent_end.setblocking(False)
         self._loop.add_reader(self._agent_end, self._read)
 
@@ -118,14 +118,14 @@ class Channel:
 
     def started(self) -> None:
         """Close the agent's copy of the worker's end, after the worker has started."""
-        self.theirs.close()
+        self.worker_end.close()
 
     def close(self) -> None:
         """Read the last messages of a worker that has exited, and close the channel."""
         self._read()
         self._loop.remove_reader(self._agent_end)
         self._agent_end.close()
-        self.theirs.close()
+        self.worker_end.close()
 
     def _read(self) -> None:
         try:
@@ -401,7 +401,7 @@ class Workers:
     ) -> int:
         passed: tuple[int, ...] = ()
         if worker.channel:
-            passed = (worker.channel.theirs.fileno(),)
+            passed = (worker.channel.worker_end.fileno(),)
             environment = {**environment, Env.CHANNEL: str(passed[0])}
         command, ended = self.program.command(local_rank), partial(self._ended, local_rank)
         return self.children.start(command, environment, ended, stdout=out, stderr=err, pass_fds=passed)
@@ -416,7 +416,7 @@ class Workers:
             "environment": environment,
             "cwd": str(Path.cwd()),
         }
-        return self.zygote.fork(request, out, err, worker.channel.theirs.fileno())
+        return self.zygote.fork(request, out, err, worker.channel.worker_end.fileno())
 
     def _on_message(self, local_rank: int, worker: _Worker, message: Message) -> None:
         if isinstance(message, Ended):

@@ -6,9 +6,11 @@ directory, disk full, read-only, owned by a living process); a warning then give
 
 from __future__ import annotations
 
+import gc
 import logging
 import os
 import sys
+import time
 import weakref
 from collections.abc import Callable, Mapping
 from functools import cache, partial
@@ -17,7 +19,6 @@ from typing import Any, Final
 
 from ddp_trainer.common.constants import Env, GroupState
 from ddp_trainer.common.metric_names import Metric, MetricLabel
-from ddp_trainer.metrics.collect import gc_time
 from ddp_trainer.metrics.record import ddp_comm_sampler
 from ddp_trainer.metrics.record.agent_recorder import BoardAgentRecorder
 from ddp_trainer.metrics.record.rank_recorder import BoardRankRecorder
@@ -30,6 +31,37 @@ from ddp_trainer.metrics.storage.user_values import UserValues, user_values_path
 from ddp_trainer.process.heartbeat_page import marks
 from ddp_trainer.process.recorder import AgentRecorder, NoopAgentRecorder, NoopRankRecorder, RankRecorder
 from ddp_trainer.process.startup_times import STARTUP
+
+_watching: Final[list[GcTimer]] = []
+
+
+class GcTimer:
+    """Callback that reports the duration of each garbage collection.
+
+    Collections are a known cause of stragglers, since each rank collects at a different time.
+    """
+
+    def __init__(self, report: Callable[[float], None]) -> None:
+        self._report = report
+        self._began: float | None = None
+
+    def __call__(self, phase: str, _: Mapping[str, int]) -> None:
+        """Handle one event of :data:`gc.callbacks`."""
+        if phase == "start":
+            self._began = time.perf_counter()
+        elif self._began is not None:
+            self._report(time.perf_counter() - self._began)
+            self._began = None
+
+
+def watch_gc(report: Callable[[float], None]) -> None:
+    """Call ``report`` with the seconds of each collection from now on. It replaces the previous callback."""
+    for before in _watching:
+        if before in gc.callbacks:
+            gc.callbacks.remove(before)
+    _watching[:] = [GcTimer(report)]
+    gc.callbacks.extend(_watching)
+
 
 _log: Final = logging.getLogger(__name__)
 
@@ -174,5 +206,5 @@ def _rank_recorder(directory: Path, environment: Mapping[str, str], *, waits_are
     if local_rank == 0:
         recorder.follow_startup(STARTUP)
     ddp_comm_sampler.track_ddp_models(sys.modules.get("torch"))
-    gc_time.watch(partial(recorder.add, Metric.GC_PAUSE_SECONDS))
+    watch_gc(partial(recorder.add, Metric.GC_PAUSE_SECONDS))
     return recorder

@@ -311,7 +311,7 @@ class UnreadableFiles:
     """Log of the unreadable boards of one directory."""
 
     directory: Path
-    say: Callable[[str], None]
+    report: Callable[[str], None]
     clock: Callable[[], float] = time.monotonic
     _looked_at: float = float("-inf")
     _reported: set[tuple[Path, str]] = field(default_factory=set)
@@ -324,7 +324,7 @@ class UnreadableFiles:
         for path, why in read_pod_snapshot(self.directory).stale:
             if (path, str(why)) not in self._reported:
                 self._reported.add((path, str(why)))
-                self.say(f"{path} is left out, as ddp_exporter_stale_boards counts: {_reason(why)}.")
+                self.report(f"{path} is left out, as ddp_exporter_stale_boards counts: {_reason(why)}.")
 
 
 def _reason(why: Exception) -> str:

@@ -13,13 +13,15 @@ from collections.abc import Iterator, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
 from datetime import UTC, datetime
+from functools import partial
 from pathlib import Path
-from typing import NoReturn
+from typing import Any
 
 import torch
 from torch import Tensor
 
 from ddp_trainer.common.constants import Exit
+from ddp_trainer.net.arguments import ArgumentParser
 from ddp_trainer.train.checkpoint import checkpoint_files
 from ddp_trainer.train.checkpoint.checkpoint_files import Checkpoint, CorruptCheckpoint, reason_of
 from ddp_trainer.train.checkpoint.manifest import FORMAT, Manifest
@@ -59,11 +61,6 @@ class Entry:
         }
 
 
-class _Parser(argparse.ArgumentParser):
-    def error(self, message: str) -> NoReturn:
-        raise BadConfig(f"{message[0].upper()}{message[1:]}.", hint="See python -m ddp_trainer checkpoint --help.")
-
-
 def main(argv: Sequence[str]) -> int:
     """Run one command.
 
@@ -83,8 +80,12 @@ def main(argv: Sequence[str]) -> int:
 
 def argument_parser() -> argparse.ArgumentParser:
     """Return the parser of the commands."""
-    parser = _Parser(prog="python -m ddp_trainer checkpoint", description="Inspect, verify and export checkpoints.")
-    commands = parser.add_subparsers(dest="command", required=True, metavar="COMMAND", parser_class=_Parser)
+    refuse = partial(BadConfig, hint="See python -m ddp_trainer checkpoint --help.")
+    parser = ArgumentParser(
+        refuse, prog="python -m ddp_trainer checkpoint", description="Inspect, verify and export checkpoints."
+    )
+    parser_class: Any = partial(ArgumentParser, refuse)  # called like a class
+    commands = parser.add_subparsers(dest="command", required=True, metavar="COMMAND", parser_class=parser_class)
     for name, text in (
         ("inspect", "list the checkpoints, their contents, and whether they are valid; exits with 1 if one is not"),
         ("verify", "check every digest; exits with 1 if one is wrong"),

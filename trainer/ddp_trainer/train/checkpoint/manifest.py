@@ -25,8 +25,8 @@ from typing import Annotated, Any, Final
 
 from torch import nn
 
-from ddp_trainer.common.bounds import Bounds, Matching
-from ddp_trainer.net import strict_json
+from ddp_trainer.common import strict_json
+from ddp_trainer.common.strict_json import Bounds, Matching
 from ddp_trainer.train.config.options import flag
 from ddp_trainer.train.data.sample_order import ORDERS
 from ddp_trainer.train.utils.errors import BadTask, CheckpointMismatch

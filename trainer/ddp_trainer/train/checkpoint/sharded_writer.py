@@ -22,9 +22,9 @@ from functools import partial
 from pathlib import Path
 from typing import Final, TypeAlias
 
+from ddp_trainer.common import strict_json
 from ddp_trainer.common.constants import CheckpointScope
 from ddp_trainer.common.parallel_dims import Layout
-from ddp_trainer.net import strict_json
 from ddp_trainer.process.atomic_files import FsyncStream, atomic_write
 from ddp_trainer.train.checkpoint.checkpoint_files import CheckpointDirectory, reason_of
 from ddp_trainer.train.checkpoint.manifest import CheckpointFile, Manifest

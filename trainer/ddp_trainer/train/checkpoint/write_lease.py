@@ -50,8 +50,8 @@ from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Annotated, Final, NoReturn
 
-from ddp_trainer.common.bounds import Matching
-from ddp_trainer.net import strict_json
+from ddp_trainer.common import strict_json
+from ddp_trainer.common.strict_json import Matching
 from ddp_trainer.process.atomic_files import atomic_write, remove_stale_temp_files
 from ddp_trainer.process.fence import is_valid_fence, precedence
 from ddp_trainer.train.storage.object_storage import ObjectStorage

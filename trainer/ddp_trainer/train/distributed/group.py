@@ -21,8 +21,8 @@ from torch import Tensor
 from ddp_trainer.train.config.option_values import BackendName
 from ddp_trainer.train.config.worker_env import Environment
 from ddp_trainer.train.distributed import group_teardown
-from ddp_trainer.train.distributed.backend import backend_of_group, choose_backend, require_same_device
 from ddp_trainer.train.distributed.collective_errors import can_be_peer_loss, is_network, raise_converted
+from ddp_trainer.train.distributed.device_selection import backend_of_group, choose_backend, require_same_device
 from ddp_trainer.train.distributed.gloo_sockets import GlooSockets
 from ddp_trainer.train.distributed.group_store import GroupStore
 from ddp_trainer.train.distributed.stream_abort import StreamAbort
@@ -91,7 +91,7 @@ class Group(group_teardown.GroupTeardown):
             requested: Backend of ``--backend``.
             control: Channel to the agent, which can cancel the join.
             survives: True if this process keeps running when an NCCL group ends.
-            offloads: See :func:`~ddp_trainer.train.distributed.backend.backend_of_group`.
+            offloads: See :func:`~ddp_trainer.train.distributed.device_selection.backend_of_group`.
 
         Raises:
             BadConfig: The backend is not available, or the ranks use different kinds of devices or backends.

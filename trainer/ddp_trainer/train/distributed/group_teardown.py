@@ -19,7 +19,7 @@ import torch.distributed as dist
 
 from ddp_trainer.common.lint import USE_NCCL2
 from ddp_trainer.train.config.worker_env import Environment
-from ddp_trainer.train.distributed.backend import is_nccl2
+from ddp_trainer.train.distributed.device_selection import is_nccl2
 from ddp_trainer.train.distributed.gloo_sockets import GlooSockets
 from ddp_trainer.train.distributed.group_store import GroupStore
 from ddp_trainer.train.distributed.stream_abort import STREAMS, StreamAbort

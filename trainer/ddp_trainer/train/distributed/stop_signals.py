@@ -44,7 +44,7 @@ class StopRequest:
         self._deadline: threading.Timer | None = None
         self.exit_code: int | None = None
         """Exit code after the stop; None without a request."""
-        self.heard: Callable[[], None] = lambda: None
+        self.on_stop: Callable[[], None] = lambda: None
         """Callback after each signal, called in the listening thread."""
 
     def begin_training(self) -> None:
@@ -72,7 +72,7 @@ class StopRequest:
             self._deadline = threading.Timer(self.patience_seconds, self._leave, (code, late))
             self._deadline.daemon = True
             self._deadline.start()
-        self.heard()
+        self.on_stop()
 
     def finished(self) -> None:
         """Cancel the timer, because the process stops in order."""

@@ -24,6 +24,7 @@ from ddp_trainer.train.checkpoint.snapshot import state_bytes
 from ddp_trainer.train.checkpoint.summary import Summary
 from ddp_trainer.train.config.option_values import Level
 from ddp_trainer.train.data.batch_plan import BatchPlan, SampleTracker
+from ddp_trainer.train.data.batch_reader import sha256
 from ddp_trainer.train.data.keyed_rng import ALGORITHM
 from ddp_trainer.train.loop.goodput_tracker import GoodputTracker
 from ddp_trainer.train.loop.run_context import RunContext
@@ -220,8 +221,6 @@ class TrainState:
         """Return the SHA-256 of weights and optimizer; None unless the level is ``exact``."""
         if not self._is_exact:
             return None
-        from ddp_trainer.train.utils.value_digest import sha256  # noqa: PLC0415 - few runs need it
-
         return sha256([self.context.model.state_dict(), self.optimizer.state_dict()])
 
     def _computed_on(self) -> str:

@@ -101,7 +101,7 @@ class GroupTransition:
         self._can_stay = can_stay
         self._is_able = True
         if control is not None:
-            stop.heard = control.end
+            stop.on_stop = control.end
             control.set_reusable()
             if config.parallel is not None:
                 control.report_layouts(config.parallel)

@@ -110,7 +110,7 @@ def _compiled(
 def _prepare_compile_cache() -> None:
     directory = os.environ.get("TORCHINDUCTOR_CACHE_DIR")
     if directory and Env.COMPILE_CACHE in os.environ:
-        from ddp_trainer.train.transforms.isa_probe import reuse_isa_probes  # noqa: PLC0415 - imports the compiler
+        from ddp_trainer.train.transforms.compilation import reuse_isa_probes  # noqa: PLC0415 - imports the compiler
 
         reuse_isa_probes(Path(directory))
 

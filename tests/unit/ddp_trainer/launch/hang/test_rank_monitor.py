@@ -201,7 +201,7 @@ def test_what_the_worker_answers_becomes_part_of_the_look(rank: Rank, tmp_path: 
     rank.watch.request_stacks()
     assert rank.watch.is_response_pending(rank.now)
     assert rank.watch.observe_with_response(rank.now).place == ""  # not yet
-    rank.cells[heartbeat_page.ANSWERED] = rank.cells[heartbeat_page.ASKED]
+    rank.cells[heartbeat_page.ANSWERED] = rank.cells[heartbeat_page.REQUESTED]
     look = rank.watch.observe_with_response(rank.now)
     assert (look.place, look.waits_in) == ("train.py:3 in step", "barrier[]")
     assert look.collectives == ("all_reduce[[4]]", "barrier[]")
@@ -210,7 +210,7 @@ def test_what_the_worker_answers_becomes_part_of_the_look(rank: Rank, tmp_path: 
 def test_an_answer_that_is_torn_is_none(rank: Rank, tmp_path: Path) -> None:
     (tmp_path / "answer.json").write_text('{"place": ')
     rank.watch.request_stacks()
-    rank.cells[heartbeat_page.ANSWERED] = rank.cells[heartbeat_page.ASKED]
+    rank.cells[heartbeat_page.ANSWERED] = rank.cells[heartbeat_page.REQUESTED]
     assert rank.watch.observe_with_response(rank.now).stack == ""
 
 

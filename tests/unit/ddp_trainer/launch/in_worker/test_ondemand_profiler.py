@@ -13,7 +13,7 @@ import torch
 from torch.optim import optimizer as optimizers
 
 from ddp_trainer.launch.in_worker import ondemand_profiler
-from ddp_trainer.launch.in_worker.ondemand_profiler import ASKED, READY, REFUSAL, TRACE, Window
+from ddp_trainer.launch.in_worker.ondemand_profiler import READY, REFUSAL, REQUEST, TRACE, Window
 
 
 @pytest.fixture
@@ -98,7 +98,7 @@ def test_the_signal_is_answered_once_somebody_asks_and_a_script_that_has_it_keep
         assert hooks() == before
         answer = tmp_path / "answer"
         answer.mkdir()
-        Path(pulse + ASKED).write_text(json.dumps({"folder": str(answer), "steps": 1}))
+        Path(pulse + REQUEST).write_text(json.dumps({"folder": str(answer), "steps": 1}))
         os.kill(os.getpid(), number)
         assert hooks() == before + 1
         model.step()

@@ -8,8 +8,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from ddp_trainer.metrics.collect import gc_time
-from ddp_trainer.metrics.record import ddp_comm_sampler
+from ddp_trainer.metrics.record import ddp_comm_sampler, recorder_factory
 from ddp_trainer.metrics.record.ddp_comm_sampler import MOST_STEPS, STOCK_RATE, CommSampler, Sample
 from ddp_trainer.metrics.record.sampler import Watch
 
@@ -152,11 +151,11 @@ def test_a_pass_of_the_garbage_collector_is_heard_by_the_last_one_that_asked() -
     second: list[float] = []
     gc.disable()  # passes that nobody asked for would be counted, too
     try:
-        gc_time.watch(first.append)
+        recorder_factory.watch_gc(first.append)
         gc.collect()
-        gc_time.watch(second.append)
+        recorder_factory.watch_gc(second.append)
         gc.collect()
-        gc_time.watch(lambda _: None)
+        recorder_factory.watch_gc(lambda _: None)
     finally:
         gc.enable()
     assert len(first) == len(second) == 1

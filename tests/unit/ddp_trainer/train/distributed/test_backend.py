@@ -7,7 +7,7 @@ import torch
 import torch.distributed as dist
 
 from ddp_trainer.train.config.option_values import BackendName
-from ddp_trainer.train.distributed.backend import backend_of_group, choose_backend, is_nccl2
+from ddp_trainer.train.distributed.device_selection import backend_of_group, choose_backend, is_nccl2
 from ddp_trainer.train.utils.errors import BadConfig
 
 CPU, GPU = torch.device("cpu"), torch.device("cuda", 0)

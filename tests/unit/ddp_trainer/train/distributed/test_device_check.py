@@ -11,7 +11,7 @@ import torch.distributed as dist
 
 from ddp_trainer.train.config.option_values import BackendName
 from ddp_trainer.train.config.worker_env import Environment
-from ddp_trainer.train.distributed.backend import require_same_device
+from ddp_trainer.train.distributed.device_selection import require_same_device
 from ddp_trainer.train.distributed.group import Group
 from ddp_trainer.train.utils.errors import BadConfig
 

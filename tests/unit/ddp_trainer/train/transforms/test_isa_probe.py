@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 from torch._inductor import cpu_vec_isa
 
-from ddp_trainer.train.transforms.isa_probe import reuse_isa_probes
+from ddp_trainer.train.transforms.compilation import reuse_isa_probes
 
 
 def a_process(monkeypatch: pytest.MonkeyPatch, *, passes: bool) -> list[str]:

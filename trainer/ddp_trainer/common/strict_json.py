@@ -1,25 +1,58 @@
 """JSON from a network as frozen dataclasses with exactly the declared fields, types and bounds.
 
-Every host in the network can reach a port, so a line is data, never code, and is parsed field by field. :func:`parse`
-is the entry point; a protocol with several kinds of messages uses :func:`encode` and :func:`decode`. A field bounds its
-value with ``Annotated[int, Bounds(0, 9)]``, see :mod:`ddp_trainer.common.bounds`. Standard library only.
+Every host in the network can reach a port, so a line is data, never code, and is parsed field by field.
+:func:`decode` and :func:`encode` convert messages, :func:`parse` any value. A field declares its bounds with
+``Annotated``: :class:`Bounds` for a number or a length, :class:`Matching` for the characters of a string. Standard
+library only.
 """
 
 from __future__ import annotations
 
 import json
 import math
+import re
 from collections.abc import Mapping
-from dataclasses import fields, is_dataclass
+from dataclasses import dataclass, fields, is_dataclass
 from enum import StrEnum
 from functools import cache
 from types import UnionType
 from typing import TYPE_CHECKING, Annotated, Any, Final, Union, get_args, get_origin, get_type_hints
 
-from ddp_trainer.common.bounds import Bounds, Matching, OutOfBounds
-
 if TYPE_CHECKING:
     from _typeshed import DataclassInstance
+
+
+class OutOfBounds(ValueError):
+    """A value outside the declared bounds."""
+
+
+@dataclass(frozen=True, slots=True)
+class Bounds:
+    """Smallest and largest allowed number, or length of a string, tuple or dict; both are included."""
+
+    least: float
+    most: float
+
+    def check(self, value: Any) -> None:
+        """Raise OutOfBounds for a value outside of the bounds. None, the value of an optional field, passes."""
+        if value is None:
+            return
+        size = value if isinstance(value, (int, float)) else len(value)
+        if not self.least <= size <= self.most:
+            raise OutOfBounds(f"{str(value)[:40]!r} is not within {self.least:g} to {self.most:g}")
+
+
+@dataclass(frozen=True, slots=True)
+class Matching:
+    """Regular expression that a whole string must match."""
+
+    pattern: str
+
+    def check(self, value: Any) -> None:
+        """Raise OutOfBounds for a string that does not match. None passes."""
+        if value is not None and not re.fullmatch(self.pattern, value):
+            raise OutOfBounds(f"{str(value)[:40]!r} does not match {self.pattern}")
+
 
 MOST_INTEGER: Final = (1 << 53) - 1
 """Largest integer that every JSON reader represents exactly (RFC 8259, section 6)."""
