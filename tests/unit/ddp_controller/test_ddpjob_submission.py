@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +12,7 @@ import pytest
 from kubectl_ddp.backends.cluster import ClusterBackend
 from kubectl_ddp.backends.cluster.http.api import Api
 from kubectl_ddp.backends.cluster.http.api_errors import AgainstPolicy
-from kubectl_ddp.backends.cluster.http.connection import connect
+from kubectl_ddp.backends.cluster.http.connection import Connection, connect
 from kubectl_ddp.backends.cluster.write import ddpjob_submission
 from kubectl_ddp.backends.cluster.write.ddpjob_submission import ANSWER_SECONDS, DDPJobSubmission
 from kubectl_ddp.code.archive import Code
@@ -29,9 +29,9 @@ COLLECTION = DDPJOB.rpartition("/")[0]
 
 
 @pytest.fixture
-def cluster(tmp_path: Path) -> Iterator[Cluster]:
-    with serving(ApiServer(GROUPS)) as server:
-        yield Cluster(server, connect(kubeconfig=str(kubeconfig(tmp_path, server.url))))
+def cluster(server: ApiServer, connection: Connection) -> Cluster:
+    server.groups = GROUPS
+    return Cluster(server, connection)
 
 
 def objects(**changes: Any) -> list[Object]:

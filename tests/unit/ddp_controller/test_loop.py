@@ -23,7 +23,7 @@ from kubectl_ddp.backends.cluster.http.connection import connect
 from kubectl_ddp.errors import AlreadyExists
 from kubectl_ddp.kube.objects import Object
 from kubectl_ddp.util.concurrency import Stop
-from tests.support.api_server import Answer, ApiServer, kubeconfig, serving, status
+from tests.support.api_server import Answer, ApiServer, kubeconfig, status
 from tests.unit.ddp_controller.controller_jobs import DOOMED, NOW, TIMING, moving, pod, root, store
 
 JOB = "/apis/batch/v1/namespaces/team/jobs/digits"
@@ -43,13 +43,13 @@ GROUPS = {
 
 
 @pytest.fixture
-def server() -> Iterator[ApiServer]:
-    with serving(ApiServer(GROUPS)) as running:
-        running.put(JOB, root())
-        for index in range(2):
-            running.put(f"/api/v1/namespaces/team/pods/digits-{index}", pod(index, DOOMED if index == 0 else "fine"))
-        running.put(f"/api/v1/nodes/{DOOMED}", {"spec": {"unschedulable": True}, "status": {}})
-        yield running
+def server(server: ApiServer) -> ApiServer:
+    server.groups = GROUPS
+    server.put(JOB, root())
+    for index in range(2):
+        server.put(f"/api/v1/namespaces/team/pods/digits-{index}", pod(index, DOOMED if index == 0 else "fine"))
+    server.put(f"/api/v1/nodes/{DOOMED}", {"spec": {"unschedulable": True}, "status": {}})
+    return server
 
 
 def made(

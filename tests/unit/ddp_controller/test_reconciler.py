@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import contextlib
 import json
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from kubectl_ddp.backends.cluster import ClusterBackend
-from kubectl_ddp.backends.cluster.http.connection import connect
+from kubectl_ddp.backends.cluster.http.connection import Connection
 from kubectl_ddp.backends.cluster.write.ddpjob_submission import ddpjob_of
 from kubectl_ddp.backends.select import Where
 from kubectl_ddp.client.submission import prepare_job
@@ -21,17 +21,16 @@ from kubectl_ddp.kube.objects import Object, condition_of
 from kubectl_ddp.spec.job_file import read
 from kubectl_ddp.spec.resolve import DefaultingContext, resolve
 from kubectl_ddp.version import default_image
-from tests.support.api_server import ApiServer, kubeconfig, serving
+from tests.support.api_server import ApiServer
 from tests.support.examples import JOB_FILES
 from tests.support.refused_jobs import IN_VALID
 from tests.unit.ddp_controller.ddpjob_cluster import DDPJOB, GROUPS, ROOT, SPACE, Cluster, Killed
 
 
 @pytest.fixture
-def cluster(tmp_path: Path) -> Iterator[Cluster]:
-    with serving(ApiServer(GROUPS)) as server:
-        connection = connect(kubeconfig=str(kubeconfig(tmp_path, server.url)))
-        yield Cluster(server, connection)
+def cluster(server: ApiServer, connection: Connection) -> Cluster:
+    server.groups = GROUPS
+    return Cluster(server, connection)
 
 
 def holds(job: Object, kind: str) -> str:

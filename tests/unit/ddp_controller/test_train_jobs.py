@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
 from copy import deepcopy
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -15,11 +13,11 @@ from ddp_controller.running_job import Resize, running_job
 from ddp_controller.train_jobs import JOBSET_NAME, JOBSET_UID, KEY_SECRET, STORE_SECONDS, TrainJobs
 from ddp_controller.world import World
 from ddp_trainer.common.constants import Annotation, Env, Label, Role
-from kubectl_ddp.backends.cluster.http.connection import connect
+from kubectl_ddp.backends.cluster.http.connection import Connection
 from kubectl_ddp.kube import job_kinds
 from kubectl_ddp.kube.objects import Object, Snapshot, timestamp
 from kubectl_ddp.values.pod import RuntimeMount
-from tests.support.api_server import ApiServer, kubeconfig, serving
+from tests.support.api_server import ApiServer
 from tests.unit.ddp_controller.ddpjob_cluster import GROUPS, SPACE, Cluster
 from tools.docs.training_runtimes import ENGINE, runtime
 
@@ -88,9 +86,9 @@ class Kubeflow(Cluster):
 
 
 @pytest.fixture
-def kubeflow(tmp_path: Path) -> Iterator[Kubeflow]:
-    with serving(ApiServer(GROUPS)) as server:
-        yield Kubeflow(server, connect(kubeconfig=str(kubeconfig(tmp_path, server.url))))
+def kubeflow(server: ApiServer, connection: Connection) -> Kubeflow:
+    server.groups = GROUPS
+    return Kubeflow(server, connection)
 
 
 @pytest.mark.parametrize("mount", [*RuntimeMount])

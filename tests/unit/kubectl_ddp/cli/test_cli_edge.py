@@ -15,9 +15,7 @@ import click
 import pytest
 
 from kubectl_ddp.cli.group import LazyGroup
-from kubectl_ddp.cli.registry import ALIASES, COMMANDS, SECTIONS
 from kubectl_ddp.cli.run import run
-from kubectl_ddp.errors import DdpError
 
 EXECUTABLE = Path(sys.executable).with_name("kubectl-ddp")
 
@@ -79,26 +77,6 @@ def registered(monkeypatch: pytest.MonkeyPatch, error: BaseException) -> None:
     monkeypatch.setattr(LazyGroup, "get_command", lambda *_: command)
 
 
-def every_error() -> list[type[DdpError]]:
-    found, waiting = [], [DdpError]
-    while waiting:
-        kind = waiting.pop()
-        found.append(kind)
-        waiting += kind.__subclasses__()
-    return found
-
-
-@pytest.mark.parametrize("kind", every_error(), ids=lambda kind: kind.__name__)
-def test_every_error_of_ours_ends_with_its_own_code(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], kind: type[DdpError]
-) -> None:
-    error = DdpError.__new__(kind)
-    DdpError.__init__(error, "It broke.", hint="Mend it.")
-    registered(monkeypatch, error)
-    assert run(["version"]) == kind.exit_code
-    assert capsys.readouterr().err == "error: It broke. Mend it.\n"
-
-
 def test_ctrl_c_is_130_and_one_word(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
     registered(monkeypatch, KeyboardInterrupt())
     assert run(["version"]) == 130
@@ -116,27 +94,6 @@ def test_a_bug_is_told_in_one_sentence(monkeypatch: pytest.MonkeyPatch, capsys: 
 def test_the_traceback_is_there_for_who_asks(capsys: pytest.CaptureFixture[str]) -> None:
     assert run(["version", "--nonsense", "-v"]) == 2
     assert "Traceback" in capsys.readouterr().err
-
-
-def test_without_a_command_there_is_help_and_no_error(capsys: pytest.CaptureFixture[str]) -> None:
-    assert run([]) == 0
-    told = capsys.readouterr()
-    assert all(name in told.out for name in COMMANDS)
-    assert told.err == ""
-
-
-def test_every_alias_means_a_command_and_hides_none() -> None:
-    assert set(ALIASES.values()) <= set(COMMANDS)
-    assert not set(ALIASES) & set(COMMANDS)
-    assert sum(len(part) for part in SECTIONS.values()) == len(COMMANDS)
-
-
-@pytest.mark.parametrize("name", COMMANDS)
-def test_every_command_explains_itself_under_its_own_name(name: str, capsys: pytest.CaptureFixture[str]) -> None:
-    assert run([name, "--help"]) == 0
-    told = capsys.readouterr().out
-    assert told.startswith(f"Usage: kubectl-ddp {name} ")
-    assert "--namespace" in told
 
 
 def test_a_reader_that_goes_away_is_no_error() -> None:

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-
 import pytest
 
 from kubectl_ddp.cli.run import run
 from kubectl_ddp.spec.rules import in_clear
 from kubectl_ddp.values.program import Command
 from tests.support.jobs import a_job
+
+pytestmark = pytest.mark.usefixtures("workdir")
 
 FORMS = (
     "hf_" + "a1B2" * 8,
@@ -28,14 +28,6 @@ PLACES = (
     ("--", f"--hf-token={PLANTED}"),
     ("--set", f"env.HUB_TOKEN={PLANTED}"),
 )
-
-
-@pytest.fixture(autouse=True)
-def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    (tmp_path / "train.py").write_text("print('hello')\n")
-    monkeypatch.chdir(tmp_path)
-    monkeypatch.setenv("HOME", str(tmp_path))
-    monkeypatch.delenv("KUBECONFIG", raising=False)
 
 
 def secret_of(words: tuple[str, ...]) -> str:

@@ -6,7 +6,6 @@ import copy
 import functools
 import re
 import shlex
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Final
 
@@ -18,7 +17,7 @@ from kubectl_ddp.kube.objects import Object
 from kubectl_ddp.observe.job_list import watch_list
 from kubectl_ddp.render import render
 from tests.support import kube_objects
-from tests.support.api_server import Answer, ApiServer, kubeconfig, serving, status
+from tests.support.api_server import Answer, ApiServer, status
 from tests.support.jobs import a_job
 
 COLLECTIONS: Final = (
@@ -76,6 +75,9 @@ WORKS: Final = {
     "explain job.nnodes": "MIN:MAX",
     "explain env.HF_HOME": "--env",
     "version": "kubectl-ddp 0.",
+    "--version": "kubectl-ddp 0.",
+    "": "Usage: kubectl-ddp",
+    "-h": "Usage: kubectl-ddp",
     "help get": "Usage: kubectl-ddp get",
     # torchrun and SkyPilot
     "run --nproc_per_node=2 train.py --dry-run": "pytorchjob",
@@ -175,12 +177,6 @@ REFUSED: Final = {
 
 
 @pytest.fixture(scope="module")
-def api() -> Iterator[ApiServer]:
-    with serving(ApiServer()) as made:
-        yield made
-
-
-@pytest.fixture(scope="module")
 def jobs() -> list[Object]:
     """A job that waits for its pods, and one that has succeeded."""
     roots = [job_kinds.root_of(render(a_job(name=name), "run1")) for name in ("digits", "images")]
@@ -191,22 +187,11 @@ def jobs() -> list[Object]:
 
 
 @pytest.fixture(autouse=True)
-def machine(api: ApiServer, jobs: list[Object], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A machine with a script, a job file, and a cluster that has two jobs."""
-    (tmp_path / "train.py").write_text("print('hello')\n")
-    (tmp_path / "digits.ddp.yaml").write_text(JOB_FILE)
-    monkeypatch.chdir(tmp_path)
-    monkeypatch.setenv("HOME", str(tmp_path))
-    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "state"))
-    monkeypatch.setenv("KUBECONFIG", str(kubeconfig(tmp_path, api.url)))
-    api.objects.clear()
+def machine(cluster: ApiServer, jobs: list[Object], workdir: Path) -> None:
+    """A job file, and a cluster that has two jobs."""
+    (workdir / "digits.ddp.yaml").write_text(JOB_FILE)
     for job in jobs:
-        path = f"/apis/kubeflow.org/v1/namespaces/team/pytorchjobs/{job['metadata']['name']}"
-        api.put(path, copy.deepcopy(job))
-
-
-def test_the_table_has_at_least_sixty_lines() -> None:
-    assert len(WORKS) + len(REFUSED) >= 60
+        cluster.put(f"{COLLECTIONS[0]}/{job['metadata']['name']}", copy.deepcopy(job))
 
 
 @pytest.mark.parametrize("line", WORKS)
@@ -227,10 +212,10 @@ def test_a_line_is_refused_with_what_to_type_instead(line: str, capsys: pytest.C
 
 
 def test_a_watch_keeps_the_jobs_of_a_place_that_does_not_answer(
-    api: ApiServer, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+    cluster: ApiServer, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     refusal = Answer(403, status(403, "Forbidden", "no"))
-    pauses = [lambda: [api.next(f"GET {path}", refusal) for path in COLLECTIONS], lambda: None]
+    pauses = [lambda: [cluster.next(f"GET {path}", refusal) for path in COLLECTIONS], lambda: None]
 
     def pause(_seconds: float) -> None:
         if not pauses:

@@ -3,7 +3,7 @@ import copy
 import queue
 import threading
 import zlib
-from collections.abc import Collection, Iterator
+from collections.abc import Collection
 from pathlib import Path
 from typing import Any
 
@@ -26,7 +26,7 @@ from kubectl_ddp.values.pod import Topology
 from kubectl_ddp.values.program import Gang, QueueResize
 from kubectl_ddp.values.quantity import NodeRange
 from tests.support import kube_objects
-from tests.support.api_server import Answer, ApiServer, kubeconfig, serving, status
+from tests.support.api_server import Answer, ApiServer, kubeconfig, status
 from tests.support.jobs import a_job
 
 JOBS = "/apis/kubeflow.org/v1/namespaces/team/pytorchjobs"
@@ -34,17 +34,6 @@ PODS = "/api/v1/namespaces/team/pods"
 EVENTS = "/api/v1/namespaces/team/events"
 DIGITS = f"{JOBS}/digits"
 WORKER = f"{PODS}/digits-worker-0"
-
-
-@pytest.fixture
-def server() -> Iterator[ApiServer]:
-    with serving(ApiServer()) as api:
-        yield api
-
-
-@pytest.fixture
-def backend(server: ApiServer, tmp_path: Path) -> ClusterBackend:
-    return ClusterBackend(connection=connect(kubeconfig=str(kubeconfig(tmp_path, server.url))))
 
 
 def put_job(server: ApiServer, *, run_id: str = "run1", name: str = "digits", **fields: Any) -> dict[str, Any]:

@@ -110,14 +110,6 @@ def test_logs_get_an_empty_line_and_the_progress_returns_when_they_pause(screen:
     assert screen.written() == drawn("digits: step 2 of 690")
 
 
-def test_a_closed_line_is_gone_and_stays_away(screen: Screen) -> None:
-    screen.line.show(training(1))
-    screen.written()
-    screen.line.close()
-    screen.line.show(training(2))
-    assert screen.written() == ERASE
-
-
 @dataclass
 class Pipe:
     """Plain lines, and their clock."""

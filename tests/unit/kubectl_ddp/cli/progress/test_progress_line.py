@@ -93,21 +93,11 @@ def test_each_state_has_its_line(state: JobState, phase: str, text: str) -> None
     assert progress_line(state, NOW) == ProgressLine("digits", phase, text)
 
 
-@pytest.mark.parametrize("phase", StartupPhase)
-def test_every_phase_of_the_start_has_a_text(phase: StartupPhase) -> None:
-    assert progress_line(starting(phase), NOW).text
-
-
 def test_a_program_that_joins_no_group_runs_and_does_not_import_for_ever() -> None:
     state = starting(StartupPhase.IMPORTS, State.RUNNING)
     assert progress_line(state, NOW).phase == "imports"
     assert progress_line(state, NOW + 60.0).phase == "running"
     assert progress_line(starting(StartupPhase.FIRST_BATCH, State.RUNNING), NOW + 600.0).phase == "first_batch"
-
-
-def test_a_cause_follows_what_the_job_does() -> None:
-    line = replace(progress_line(queued(None), NOW), cause="The quota of GPUs is used up.")
-    assert str(line) == "digits: queued in team-a. The quota of GPUs is used up."
 
 
 @pytest.mark.parametrize(

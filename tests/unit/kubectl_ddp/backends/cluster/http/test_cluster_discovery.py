@@ -1,6 +1,5 @@
 """What a cluster serves: one question to a server of today, one per group to an older one."""
 
-from collections.abc import Iterator
 from functools import partial
 from pathlib import Path
 
@@ -15,12 +14,6 @@ from kubectl_ddp.render import render
 from kubectl_ddp.util.concurrency import run_concurrently
 from tests.support.api_server import GROUPS, Answer, ApiServer, Json, kubeconfig, serving, status
 from tests.support.jobs import a_job
-
-
-@pytest.fixture
-def server() -> Iterator[ApiServer]:
-    with serving(ApiServer()) as api:
-        yield api
 
 
 def backend_of(server: ApiServer, folder: Path) -> ClusterBackend:

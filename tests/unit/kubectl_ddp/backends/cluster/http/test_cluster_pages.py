@@ -1,6 +1,6 @@
 import json
 import threading
-from collections.abc import Collection, Iterator
+from collections.abc import Collection
 from pathlib import Path
 from typing import Any
 
@@ -15,21 +15,10 @@ from kubectl_ddp.backends.cluster.read.jobs import strip_pod
 from kubectl_ddp.errors import Unreachable
 from kubectl_ddp.observe.scrape import ScrapeLimit, scrape_all
 from tests.support import kube_objects
-from tests.support.api_server import Answer, ApiServer, kubeconfig, serving, status
+from tests.support.api_server import Answer, ApiServer, kubeconfig, status
 from tests.support.scripted_backend import ScriptedBackend
 
 PODS = "/api/v1/namespaces/team/pods"
-
-
-@pytest.fixture
-def server() -> Iterator[ApiServer]:
-    with serving(ApiServer()) as api:
-        yield api
-
-
-@pytest.fixture
-def api(server: ApiServer, tmp_path: Path) -> Api:
-    return Api(connect(kubeconfig=str(kubeconfig(tmp_path, server.url))), sleep=lambda _: None)
 
 
 def page(token: str, *items: str) -> bytes:

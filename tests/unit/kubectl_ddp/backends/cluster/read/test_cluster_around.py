@@ -2,34 +2,24 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from pathlib import Path
-
 import pytest
 
 from kubectl_ddp.backends.cluster import ClusterBackend
-from kubectl_ddp.backends.cluster.http.connection import connect
 from kubectl_ddp.kube.objects import RelatedKind
 from tests.support import kube_objects
-from tests.support.api_server import GROUPS, Answer, ApiServer, kubeconfig, serving, status
+from tests.support.api_server import GROUPS, Answer, ApiServer, status
 
 KUEUE = "/apis/kueue.x-k8s.io/v1beta2"
 
 
 @pytest.fixture
-def server() -> Iterator[ApiServer]:
-    groups = {
+def server(server: ApiServer) -> ApiServer:
+    server.groups = {
         **GROUPS,
         "/api/v1": {**GROUPS["/api/v1"], "Node": "nodes", "PersistentVolumeClaim": "persistentvolumeclaims"},
         KUEUE: {"Workload": "workloads"},
     }
-    with serving(ApiServer(groups)) as api:
-        yield api
-
-
-@pytest.fixture
-def backend(server: ApiServer, tmp_path: Path) -> ClusterBackend:
-    return ClusterBackend(connection=connect(kubeconfig=str(kubeconfig(tmp_path, server.url))))
+    return server
 
 
 def test_every_kind_comes_with_its_objects_and_a_kind_that_is_not_served_with_none(

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import socket
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -13,26 +12,14 @@ from ddp_trainer.common.constants import Label
 from kubectl_ddp.backends.access import Access
 from kubectl_ddp.backends.base import Entry
 from kubectl_ddp.backends.cluster import ClusterBackend
-from kubectl_ddp.backends.cluster.backend import Kubectl
-from kubectl_ddp.backends.cluster.http.connection import connect
+from kubectl_ddp.backends.cluster.kubectl import Kubectl
 from kubectl_ddp.errors import PreflightFailed, Unreachable
 from tests.support import kube_objects
-from tests.support.api_server import ApiServer, kubeconfig, serving
+from tests.support.api_server import ApiServer, kubeconfig
 
 JOBS = "/apis/kubeflow.org/v1/namespaces/team/pytorchjobs"
 EVENTS = "/api/v1/namespaces/team/events"
 CONFIG_MAPS = "/api/v1/namespaces/team/configmaps"
-
-
-@pytest.fixture
-def server() -> Iterator[ApiServer]:
-    with serving(ApiServer()) as api:
-        yield api
-
-
-@pytest.fixture
-def backend(server: ApiServer, tmp_path: Path) -> ClusterBackend:
-    return ClusterBackend(connection=connect(kubeconfig=str(kubeconfig(tmp_path, server.url))))
 
 
 def put_job(server: ApiServer, name: str, run_id: str = "run1") -> None:

@@ -1,6 +1,6 @@
 import queue
 import threading
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +13,7 @@ from kubectl_ddp.backends.cluster.read.pod_output import PodLogs, main_container
 from kubectl_ddp.errors import Forbidden, NotFound, Unreachable
 from kubectl_ddp.util.concurrency import Stop
 from tests.support import kube_objects
-from tests.support.api_server import Answer, ApiServer, kubeconfig, serving, status
+from tests.support.api_server import Answer, ApiServer, kubeconfig, status
 
 POD = "/api/v1/namespaces/team/pods/digits-worker-0"
 LOG = f"GET {POD}/log"
@@ -21,12 +21,6 @@ FIRST = "2026-01-01T00:00:01.100000000Z a"
 SECOND = "2026-01-01T00:00:01.200000000Z b"
 TWIN = "2026-01-01T00:00:01.200000000Z c"
 THIRD = "2026-01-01T00:00:02.000000000Z d"
-
-
-@pytest.fixture
-def server() -> Iterator[ApiServer]:
-    with serving(ApiServer()) as api:
-        yield api
 
 
 def put_pod(server: ApiServer, state: Mapping[str, Any] | None = None, **fields: Any) -> dict[str, Any]:

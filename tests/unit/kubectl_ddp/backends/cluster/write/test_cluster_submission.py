@@ -1,4 +1,3 @@
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -33,25 +32,9 @@ def digits(run_id: str = "run1", **changes: Any) -> list[Object]:
     return render(a_job(**changes), run_id)
 
 
-@pytest.fixture
-def server() -> Iterator[ApiServer]:
-    with serving(ApiServer()) as api:
-        yield api
-
-
-@pytest.fixture
-def notices() -> list[str]:
-    return []
-
-
 def backend_of(server: ApiServer, folder: Path, notices: list[str]) -> ClusterBackend:
     connection = connect(kubeconfig=str(kubeconfig(folder, server.url)))
     return ClusterBackend(connection=connection, notice=notices.append)
-
-
-@pytest.fixture
-def backend(server: ApiServer, tmp_path: Path, notices: list[str]) -> ClusterBackend:
-    return backend_of(server, tmp_path, notices)
 
 
 def secret_of(run_id: str) -> str:
