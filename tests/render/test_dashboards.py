@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import doctest
 import json
 import re
-from collections import defaultdict
 from collections.abc import Iterator
 from itertools import combinations
 from typing import Any
@@ -19,12 +17,10 @@ from tests.render.dashboard_history import GPUS
 from tests.support.dashboards import BUILT_IN, DASHBOARDS, Question, panels, questions
 from tests.support.helm import ROOT, Helm, Object
 from tests.support.rule_files import PLATFORM, SERVES, exported, groups, matchers_of, metrics_of, records, rules
-from tools.dashboards import promql
 
 OF_OTHERS = {"ALERTS": "Prometheus' own: alerts that fire"} | dict.fromkeys(GPUS, "DCGM's exporter, where there is one")
 """Metrics that are not in our catalogue, each with its source."""
 GROWTH = ("rate(", "increase(", "max_over_time(", "min_over_time(", "changes(")
-UNITS = {"none", "short", "percentunit", "s", "h", "bytes", "sci", "celsius", "hertz", "watt"}
 COLOURS = re.compile(r"transparent|text|((super-light|light|semi-dark|dark)-)?(red|orange|yellow|green|blue|purple)")
 LARGEST_BYTES = 256 * 1024
 """Of the annotation in which `kubectl apply` keeps what was applied."""
@@ -45,10 +41,6 @@ def nodes(value: Any) -> Iterator[tuple[str, Any]]:
         yield str(key), each
         if isinstance(each, dict | list):
             yield from nodes(each)
-
-
-def test_examples_in_docstrings_hold() -> None:
-    assert doctest.testmod(promql).failed == 0
 
 
 def test_a_query_reads_what_is_exported_or_recorded(helm: Helm) -> None:
@@ -97,26 +89,6 @@ def test_the_document_says_what_each_row_answers() -> None:
         assert first_cells == ["Row", *rows]
 
 
-def test_each_dashboard_has_a_uid_of_its_own() -> None:
-    assert {name: dashboard["uid"] for name, dashboard in DASHBOARDS.items()} == {
-        "fleet": "ddp-fleet",
-        "job": "ddp-job",
-        "ranks": "ddp-ranks",
-    }
-
-
-@NAMED
-def test_a_panel_says_what_it_answers_and_in_which_unit(name: str) -> None:
-    for panel in panels(DASHBOARDS[name]):
-        assert panel["targets"], panel["title"]
-        assert panel["description"].endswith((".", "?")), panel["title"]
-        assert panel["fieldConfig"]["defaults"]["unit"] in UNITS, panel["title"]
-        assert panel["fieldConfig"]["defaults"]["thresholds"]["steps"][0]["value"] is None, panel["title"]
-        assert len({target["refId"] for target in panel["targets"]}) == len(panel["targets"])
-    titles = [panel["title"] for panel in panels(DASHBOARDS[name])]
-    assert len(titles) == len(set(titles))
-
-
 @NAMED
 def test_panels_have_ids_of_their_own_and_do_not_overlap(name: str) -> None:
     tops = [each for each in DASHBOARDS[name]["panels"] if not each.get("collapsed")]
@@ -128,18 +100,6 @@ def test_panels_have_ids_of_their_own_and_do_not_overlap(name: str) -> None:
         above = first["y"] + first["h"] <= second["y"] or second["y"] + second["h"] <= first["y"]
         assert beside or above, (first, second)
         assert first["x"] + first["w"] <= 24
-
-
-@NAMED
-def test_panels_leave_no_hole_in_the_grid(name: str) -> None:
-    tops = [each for each in DASHBOARDS[name]["panels"] if each["type"] != "row"]
-    for group in (tops, *(each["panels"] for each in DASHBOARDS[name]["panels"] if each.get("collapsed"))):
-        lines = defaultdict(list)
-        for place in (panel["gridPos"] for panel in group):
-            lines[place["y"]].append(place)
-        for line in lines.values():
-            assert sum(each["w"] for each in line) == 24, line
-            assert len({each["h"] for each in line}) == 1, line
 
 
 @NAMED
@@ -174,14 +134,6 @@ def test_a_link_leads_to_a_dashboard_that_takes_what_it_is_given(name: str) -> N
             assert set(given) <= takes[path.removeprefix("/d/")], url
             assert "${datasource:queryparam}" in url
             assert "${__url_time_range}" in url
-
-
-def test_the_buttons_of_a_dashboard_keep_the_job() -> None:
-    for dashboard in DASHBOARDS.values():
-        [button] = dashboard["links"]
-        assert (button["type"], button["includeVars"], button["keepTime"]) == ("dashboards", True, True)
-        assert set(button["tags"]) <= set(dashboard["tags"])
-        assert {"namespace", "ddp_job"} <= {each["name"] for each in dashboard["templating"]["list"]}
 
 
 def test_the_chart_delivers_each_as_grafanas_sidecar_finds_it(helm: Helm) -> None:
@@ -224,13 +176,3 @@ def test_an_alert_leads_to_a_dashboard_that_shows_what_it_is_about(linked: list[
         shown = set().union(*(exported(each.expr, recorded) for each in ASKED if each.dashboard == name))
         read = exported(alert["expr"], recorded)
         assert (read - CONDITIONS or read) & shown, alert["alert"]
-
-
-def test_an_alert_leads_nowhere_where_nobody_has_said_where_grafana_is(helm: Helm) -> None:
-    assert not [rule for rule in rules(groups(helm)) if "dashboard_url" in rule.get("annotations", {})]
-
-
-def test_without_monitoring_there_are_no_dashboards(helm: Helm) -> None:
-    for values in ({"enabled": False}, {"dashboards": {"enabled": False}}):
-        names = [item["metadata"]["name"] for item in helm.template(PLATFORM, {"monitoring": values})]
-        assert not [name for name in names if name.startswith("ddp-dashboard")]

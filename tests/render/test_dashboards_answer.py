@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import doctest
 import re
 import time
 from collections.abc import Iterator, Sequence
@@ -13,7 +12,7 @@ import pytest
 from ddp_trainer.common.metric_names import Metric
 from kubectl_ddp.report.prometheus import TimeRange, query_series
 from tests.render import dashboard_history as history
-from tests.support import dashboards, prometheus_history
+from tests.support import prometheus_history
 from tests.support.dashboards import DASHBOARDS, RANGE_SECONDS, Question, filled, panels, questions
 from tests.support.prometheus_history import Found, Prometheus, remembering
 from tests.support.rule_files import records
@@ -50,11 +49,6 @@ def number(remembered: Prometheus, asker: str) -> float:
 def shown(remembered: Prometheus, asker: str) -> Sequence[Found]:
     [question] = [each for each in ASKED if str(each) == asker]
     return answer(remembered, question)
-
-
-def test_examples_in_docstrings_hold() -> None:
-    assert doctest.testmod(dashboards).failed == 0
-    assert doctest.testmod(prometheus_history).failed == 0
 
 
 @pytest.mark.parametrize("question", ASKED, ids=str)

@@ -81,16 +81,6 @@ def test_a_controller_of_some_namespaces_has_rights_on_pods_and_jobs_there_alone
     assert binding["subjects"] == found["RoleBinding"]["subjects"]
 
 
-def test_both_roles_are_bound_to_its_service_account(helm: Helm) -> None:
-    found = made(helm)
-    account = found["ServiceAccount"]["metadata"]
-    for kind, role in (("ClusterRoleBinding", "ClusterRole"), ("RoleBinding", "Role")):
-        assert found[kind]["roleRef"]["kind"] == role
-        [subject] = found[kind]["subjects"]
-        assert (subject["name"], subject["namespace"]) == (account["name"], account["namespace"])
-    assert found["Deployment"]["spec"]["template"]["spec"]["serviceAccountName"] == account["name"]
-
-
 def test_its_pod_passes_pod_security_restricted_and_its_arguments_are_flags_of_the_program(helm: Helm) -> None:
     template = made(helm, namespaces=["a", "b"], taints=["example.com/repair"])["Deployment"]["spec"]["template"]
     assert beyond_restricted(template["spec"]) == []

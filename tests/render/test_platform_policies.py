@@ -65,17 +65,6 @@ def test_each_rule_is_one_policy_with_a_binding_of_its_name_for_the_namespaces_o
         assert but == {"key": f"ddp.dev/allow{name.removeprefix('ddp')}", "operator": "NotIn", "values": ["true"]}
 
 
-@pytest.mark.parametrize("action", ["Deny", "Warn", "Audit"])
-def test_what_becomes_of_a_rule_is_said_for_each(action: str) -> None:
-    found = bindings(hostPath=action, otherwise="Off")
-    assert {name: spec["validationActions"] for name, spec in found.items()} == {"ddp-host-path": [action]}
-
-
-@pytest.mark.parametrize("off", ["Off", "off", False])
-def test_a_rule_that_is_off_is_not_there(off: Any) -> None:
-    assert policies(otherwise=off) == []
-
-
 def test_the_platforms_own_pods_are_not_refused_for_want_of_a_digest(helm: Helm) -> None:
     deny = {"policies": {"imageDigest": "Deny"}}
     assert "image.digest is empty" in helm.error_response(PLATFORM, deny)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import Any
 
 from kubectl_ddp.rbac.rights import REACHING, SECTIONS, rules
@@ -11,7 +10,6 @@ from tools.docs.platform_roles import ROLES, Role, check_role_coverage
 
 PLATFORM = CHARTS / "ddp-platform"
 INTO = "rbac.authorization.k8s.io/aggregate-to-"
-ROOT = Path(__file__).parents[2]
 
 
 def rendered(helm: Helm, **values: Any) -> dict[str, dict[str, Any]]:
@@ -71,12 +69,6 @@ def test_no_role_has_a_wildcard_reads_a_secret_or_has_a_way_to_more_rights() -> 
             if "secrets" in rule["resources"]:  # that of a run is made, and never read: not even a patch, which answers
                 assert (each.name, rule["resources"], rule["verbs"]) == ("ddp-submit-objects", ["secrets"], ["create"])
             assert not {"impersonate", "escalate", "bind"} & set(rule["verbs"])
-
-
-def test_who_may_view_changes_nothing_and_reaches_into_nothing() -> None:
-    rights = set(role("ddp-view").permissions())
-    assert {right.verb for right in rights} == {"get", "list", "watch"}
-    assert {right.resource for right in rights if right.resource.startswith("pods")} == {"pods", "pods/log"}
 
 
 def test_every_command_has_a_role_that_is_enough() -> None:

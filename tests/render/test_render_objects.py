@@ -24,7 +24,6 @@ from ddp_trainer.common.constants import (
     Label,
     Path,
     Port,
-    PortName,
     Role,
 )
 from kubectl_ddp.code import pack
@@ -35,7 +34,7 @@ from kubectl_ddp.render import Code, render
 from kubectl_ddp.render.objects import PLACEHOLDER, placeholder_run_id
 from kubectl_ddp.spec.model import JobSpec
 from kubectl_ddp.spec.rules import longest_suffix
-from kubectl_ddp.spec.serialization import digest, spec_from_dict
+from kubectl_ddp.spec.serialization import spec_from_dict
 from kubectl_ddp.values.network_peers import DnsServer, Reader
 from kubectl_ddp.values.parsers import Egress
 from kubectl_ddp.values.program import Command, Script
@@ -112,11 +111,6 @@ def test_no_list_of_named_things_has_a_name_twice(spec: JobSpec) -> None:
         assert {mount["name"] for mount in each.get("volumeMounts", [])} == set(volumes)
 
 
-def test_the_root_comes_first_and_the_rest_follows() -> None:
-    kinds = [item["kind"] for item in render(a_job(), RUN)]
-    assert kinds == ["PyTorchJob", "Secret", "Job", "Service", "NetworkPolicy", "PodMonitor"]
-
-
 def test_the_same_job_renders_to_the_same_objects() -> None:
     assert render(a_job(), RUN, run_secret=PLACEHOLDER) == render(a_job(), RUN, run_secret=PLACEHOLDER)
     assert placeholder_run_id(a_job()) == placeholder_run_id(a_job())
@@ -132,42 +126,10 @@ def test_every_object_and_pod_carries_our_labels_and_none_the_operators() -> Non
     assert [template["metadata"]["labels"][Label.ROLE] for template in templates(objects)] == [Role.WORKER, Role.STORE]
 
 
-def test_owner_references_are_left_to_who_creates_the_objects() -> None:
-    assert all("ownerReferences" not in item["metadata"] for item in render(a_job(), RUN))
-
-
-def test_the_root_says_which_job_it_is() -> None:
-    annotations = by_kind(a_job())["PyTorchJob"]["metadata"]["annotations"]
-    assert annotations[Annotation.DIGEST] == digest(a_job())
-    assert spec_from_dict(json.loads(annotations[Annotation.SPEC])) == a_job()
-
-
-def test_the_elastic_policy_points_at_the_store_and_names_the_run() -> None:
-    spec = by_kind(a_job(nnodes=NodeRange(2, 8), max_restarts=7))["PyTorchJob"]["spec"]
-    assert spec["nprocPerNode"] == "2"
-    assert spec["elasticPolicy"] == {
-        "minReplicas": 2,
-        "maxReplicas": 8,
-        "rdzvBackend": "c10d",
-        "rdzvHost": "digits-store",
-        "rdzvPort": Port.RENDEZVOUS,
-        "rdzvId": RUN,
-        "maxRestarts": 7,
-    }
-    assert set(spec["pytorchReplicaSpecs"]) == {"Worker"}
-    worker = spec["pytorchReplicaSpecs"]["Worker"]
-    assert (worker["replicas"], worker["restartPolicy"]) == (8, "ExitCode")
-
-
 @pytest.mark.parametrize(("restarts", "limit"), [(0, 8), (1, 8), (10, 80)])
 def test_one_incident_on_every_node_does_not_use_up_the_backoff(restarts: int, limit: int) -> None:
     policy = by_kind(a_job(nnodes=NodeRange(2, 8), max_restarts=restarts))["PyTorchJob"]["spec"]["runPolicy"]
     assert policy == {"cleanPodPolicy": "Running", "suspend": False, "backoffLimit": limit}
-
-
-def test_deadline_and_time_to_live_are_there_when_asked_for() -> None:
-    policy = by_kind(a_job(deadline_seconds=60, ttl_seconds=0))["PyTorchJob"]["spec"]["runPolicy"]
-    assert (policy["activeDeadlineSeconds"], policy["ttlSecondsAfterFinished"]) == (60, 0)
 
 
 def test_the_store_is_a_job_that_is_made_again_wherever_it_is_lost() -> None:
@@ -197,21 +159,6 @@ def test_the_store_keeps_away_from_the_workers_and_from_their_machines() -> None
     assert store["nodeSelector"] == {"kubernetes.io/arch": "arm64", "topology.kubernetes.io/zone": "a"}
     [term] = store["affinity"]["podAntiAffinity"]["preferredDuringSchedulingIgnoredDuringExecution"]
     assert term["podAffinityTerm"]["labelSelector"]["matchLabels"] == {Label.JOB: "digits", Label.ROLE: Role.WORKER}
-
-
-def test_the_stores_service_shows_it_before_it_is_ready() -> None:
-    service = by_kind(a_job())["Service"]
-    assert service["metadata"]["name"] == "digits-store"
-    assert service["spec"]["clusterIP"] == "None"
-    assert service["spec"]["publishNotReadyAddresses"] is True
-    assert service["spec"]["selector"] == {Label.JOB: "digits", Label.ROLE: Role.STORE}
-    assert service["spec"]["ports"][0]["port"] == Port.RENDEZVOUS
-
-
-def test_port_names_fit_and_those_the_operator_wants_are_there() -> None:
-    ports = {port["name"]: port["containerPort"] for port in container(a_job())["ports"]}
-    assert ports == {PortName.OPERATOR: Port.OPERATOR, PortName.METRICS: Port.METRICS}
-    assert all(len(name) <= 15 for name in PortName)
 
 
 def test_only_pods_of_the_same_job_reach_its_ports_and_prometheus_its_metrics() -> None:
@@ -292,14 +239,6 @@ def test_closed_egress_leaves_the_job_and_dns_servers(servers: tuple[str, ...], 
     assert dns == {"to": peers, "ports": DNS_PORTS}
 
 
-def test_prometheus_is_told_of_the_workers_and_of_their_machines() -> None:
-    monitor = by_kind(a_job())["PodMonitor"]["spec"]
-    assert monitor["selector"]["matchLabels"] == {Label.JOB: "digits", Label.ROLE: Role.WORKER}
-    [endpoint] = monitor["podMetricsEndpoints"]
-    assert (endpoint["port"], endpoint["interval"], endpoint["honorLabels"]) == (PortName.METRICS, "15s", False)
-    assert endpoint["relabelings"] == [{"sourceLabels": ["__meta_kubernetes_pod_node_name"], "targetLabel": "node"}]
-
-
 def test_a_script_travels_as_a_config_map_of_its_own() -> None:
     text = "print('$(HOME) é')\n# \x85 \u2028 end\n"
     objects = by_kind(a_job(program=Script("src/train.py"), args=()), code=Code("train.py", text))
@@ -357,17 +296,3 @@ def test_a_large_directory_travels_in_several_config_maps_and_is_whole_in_the_po
     command = [sys.executable, *unpack["command"][1:-2], str(mounted), str(target)]
     subprocess.run(command, check=True)
     assert (target / "table.bin").read_bytes() == noise
-
-
-def test_a_changed_script_is_another_job() -> None:
-    spec = a_job(program=Script("train.py"), args=())
-    digests = {
-        render(spec, RUN, code=Code("train.py", text))[0]["metadata"]["annotations"][Annotation.DIGEST]
-        for text in ("a", "b")
-    }
-    assert len(digests) == 2
-
-
-def test_the_kubelet_expands_nothing_that_was_not_meant() -> None:
-    assert environment(a_job(env={"A": "$(HOME) $$ $5 ${X}"}))["A"] == "$$(HOME) $$$$ $$5 $${X}"
-    assert environment(a_job(env={"A": "$5 ${X}"}))["A"] == "$5 ${X}"

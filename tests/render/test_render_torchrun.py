@@ -93,14 +93,6 @@ def test_a_mounted_runtime_serves_the_metrics_of_the_ranks(engine: str) -> None:
     assert environment(job)[Env.METRICS_DIR] == "/var/run/ddp/metrics"
 
 
-def test_log_lines_begin_with_the_rank_and_variables_of_the_launcher_are_not_set() -> None:
-    found = environment(of_torchrun())
-    assert found["TORCHELASTIC_LOG_LINE_PREFIX_TEMPLATE"] == "[rank${rank}] "
-    assert found[Env.CHECKPOINT_DIR] == "/checkpoints"
-    assert found[Env.SHARE_STORE_OFF] == "1"
-    assert not {Env.SECRET_FILE, Env.METRICS_PORT, Env.TERMINATION_LOG, Env.RESTART_IN_PLACE} & found.keys()
-
-
 def test_the_interpreter_of_the_job_runs_torchrun() -> None:
     assert container(of_torchrun(python="/opt/conda/bin/python"))["command"][0] == "/opt/conda/bin/python"
 

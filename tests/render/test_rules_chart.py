@@ -13,7 +13,7 @@ import yaml
 
 from kubectl_ddp.cli.group import root
 from tests.support.helm import ROOT, Helm
-from tests.support.rule_files import PLATFORM, SERVES, groups, metrics_of, rules
+from tests.support.rule_files import PLATFORM, SERVES, groups, rules
 
 RUNBOOKS = ROOT / "docs" / "runbooks"
 SETTINGS = yaml.safe_load((PLATFORM / "values.yaml").read_text())["monitoring"]["rules"]["alerts"]
@@ -28,22 +28,6 @@ def test_every_alert_has_its_values_and_no_other_has(helm: Helm) -> None:
     assert delivered == set(SETTINGS)
     taken = SCHEMA["properties"]["monitoring"]["properties"]["rules"]["properties"]["alerts"]["propertyNames"]["enum"]
     assert sorted(taken) == ALERTS
-
-
-def test_names_of_records_say_level_metric_and_operation(helm: Helm) -> None:
-    for rule in rules(groups(helm)):
-        if "record" in rule:
-            level, metric, operation = rule["record"].split(":")
-            assert level in {"ddp_job", "ddp_job_phase", "ddp_job_rank", "ddp_job_state", "ddp_run"}
-            assert metric.startswith("ddp_")
-            assert re.fullmatch(r"(rate|ratio|mean|median|increase)(5m|1h)|max", operation)
-
-
-def test_what_is_recorded_is_recorded_once_and_before_it_is_read(helm: Helm) -> None:
-    found = [rule["record"] for rule in rules(groups(helm)) if "record" in rule]
-    assert len(found) == len(set(found))
-    read = {name for rule in rules(groups(helm)) for name in metrics_of(rule["expr"]) if ":" in name}
-    assert read <= set(found)
 
 
 @pytest.mark.parametrize(

@@ -7,7 +7,6 @@ import os
 import subprocess
 import sys
 import tarfile
-import threading
 import time
 from pathlib import Path
 from typing import Any
@@ -15,7 +14,7 @@ from typing import Any
 import pytest
 
 from bench.gpu_checks import check_runner
-from bench.gpu_checks.check_report import Bench, CheckReport
+from bench.gpu_checks.check_report import CheckReport
 from bench.gpu_checks.check_runner import ROOT, limits_of, run_check, run_phases
 from bench.gpu_checks.registry import CHECKS, Check
 from bench.measurements import gpu
@@ -120,13 +119,6 @@ def test_a_check_past_its_limit_is_killed_with_the_processes_that_have_sessions_
     assert [pid for pid in started if is_running(pid)] == []
 
 
-def test_children_that_have_nothing_to_do_with_a_check_are_left_alone(tmp_path: Path) -> None:
-    with subprocess.Popen([sys.executable, "-c", "import time; time.sleep(600)"]) as mine:
-        ran(tmp_path, "sys.exit(1)")
-        assert mine.poll() is None
-        mine.kill()
-
-
 def run(tmp_path: Path, checks: list[Check], bodies: dict[str, str], budget: float, **more: Any) -> list[str]:
     """Run checks in phases, and return what was reported, in its order."""
     told: list[str] = []
@@ -212,13 +204,6 @@ def test_a_check_for_which_no_time_is_left_is_not_started_and_named(tmp_path: Pa
     assert told[1:] == ["A timed out it did not end within 3 s", "B not run 1 s of the budget were left for it"]
 
 
-def test_limits_and_values_of_the_checks() -> None:
-    assert sorted(check.value for check in CHECKS) == list(range(1, len(CHECKS) + 1))
-    assert [check.phase for check in CHECKS] == sorted(check.phase for check in CHECKS)
-    assert all(check.after in {"", "P"} for check in CHECKS)
-    assert all((ROOT / "bench" / "gpu_checks" / f"{check.module}.py").is_file() for check in CHECKS)
-
-
 def test_without_a_gpu_every_check_is_reported_as_not_run_and_the_exit_code_is_0(tmp_path: Path) -> None:
     if gpu.has_device_files():
         pytest.skip("there is a GPU")
@@ -242,21 +227,6 @@ def test_without_a_gpu_every_check_is_reported_as_not_run_and_the_exit_code_is_0
     assert (tmp_path / "all.log").read_text() == done.stderr
 
 
-def test_a_run_that_has_ended_leaves_no_timer_behind(tmp_path: Path) -> None:
-    before = threading.active_count()
-    gpu.measure(gpu.Options(progress=lambda _: None, emit=lambda _: None, only=frozenset("A"), out=tmp_path))
-    assert not [thread for thread in threading.enumerate() if isinstance(thread, threading.Timer) and thread.is_alive()]
-    assert threading.active_count() == before
-
-
-@pytest.mark.parametrize("budget", ["0", "-3", "inf", "nan"])
-def test_a_budget_is_a_positive_time(budget: str) -> None:
-    command = [sys.executable, "-m", "bench", "gpu", f"--budget={budget}"]
-    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
-    assert done.returncode == 2
-    assert f"{budget} is no positive number of seconds" in done.stderr
-
-
 @pytest.mark.parametrize(
     ("name", "flag", "value"), [("exits", "budget", "3"), ("exits", "out", "x"), ("scale", "budget", "3")]
 )
@@ -270,16 +240,6 @@ def test_a_measurement_without_a_budget_or_files_refuses_them(name: str, flag: s
 def result_of(letter: str, **more: Any) -> dict[str, Any]:
     empty = {"title": "t", "status": "passed", "reason": "", "seconds": 1.0, "log": "", "figures": {}, "bars": []}
     return {"check": letter, **empty, **more}
-
-
-def test_a_line_of_a_check_has_at_most_700_characters_and_twelve_figures() -> None:
-    figures = {f"figure_{number}_of_this_check_seconds": 1.23456789 for number in range(40)}
-    bars = [BREAKS | {"what": "w" * 300}] * 9
-    line = gpu.short_result(result_of("K", figures=figures, bars=bars, reason="r" * 900))
-    assert len(json.dumps(line)) <= 700
-    assert 0 < len(line["figures"]) <= 12
-    assert len(gpu.short_result(result_of("K", figures=figures))["figures"]) == 12
-    assert gpu.short_result(result_of("K", figures={"a_seconds": 1.23456789}))["figures"] == {"a_seconds": 1.235}
 
 
 def a_run(tmp_path: Path) -> tuple[gpu.GpuRun, list[dict[str, Any]], list[int]]:
@@ -336,14 +296,6 @@ def test_findings_are_on_the_disk_as_soon_as_they_are_made(tmp_path: Path) -> No
     findings.add("some_bytes", 3)
     told = json.loads((tmp_path / "found.json").read_text())
     assert (told["unsupported"], told["figures"]) == ({"a part": "a reason"}, {"some_bytes": 3})
-
-
-def test_a_folder_of_a_part_is_new(tmp_path: Path) -> None:
-    bench = Bench(device="cpu", is_small=True, directory=tmp_path, deadline=0.0, findings=CheckReport())
-    assert bench.folder("part").is_dir()
-    with pytest.raises(FileExistsError):
-        bench.folder("part")
-    assert bench.size(full=2, small=1) == 1
 
 
 def test_the_frame_needs_no_installed_package() -> None:

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 import bench.__main__ as command
-from bench.harness import CannotMeasure, Options, Report, interleaved, named, paired_ratio
+from bench.harness import CannotMeasure, Options, Report, interleaved
 
 ROOT = Path(__file__).parents[3]
 
@@ -30,10 +30,6 @@ def test_many_values_become_median_minimum_maximum_and_count() -> None:
         "restart_max_seconds": 5.0,
         "restart_count": 3,
     }
-
-
-def test_the_longest_unit_is_the_unit() -> None:
-    assert "restore_p50_bytes_per_second" in named("restore_bytes_per_second", [1.0])[1]
 
 
 def test_a_name_without_a_unit_is_refused_with_the_units() -> None:
@@ -73,10 +69,6 @@ def test_every_round_measures_every_arm_once_in_a_drawn_order() -> None:
     assert [len(taken) for taken in values.values()] == [20, 20]
 
 
-def test_ratios_are_taken_round_by_round() -> None:
-    assert paired_ratio([2.0, 3.0], [4.0, 0.0]) == [0.5, math.inf]
-
-
 def test_the_line_is_json_even_where_a_figure_is_not_finite() -> None:
     report = Report()
     report.figure("share_ratio", math.inf)
@@ -88,14 +80,6 @@ def test_the_line_is_json_even_where_a_figure_is_not_finite() -> None:
     assert told["seed"] == 7
     assert told["machine"]["cores"] >= 1
     assert "\n" not in line
-
-
-def test_every_measurement_has_a_sentence_and_a_measure() -> None:
-    assert "metrics" in command.names()
-    for name in command.names():
-        measurement = command.load(name)
-        assert measurement.SUMMARY
-        assert callable(measurement.measure)
 
 
 def test_an_unknown_name_exits_2_with_the_name_that_was_meant() -> None:
@@ -116,8 +100,3 @@ def test_a_part_that_a_measurement_does_not_have_is_told_before_anything_is_meas
 ) -> None:
     assert command.main([measurement, "--only", "ours, ourz" if measurement == "storm" else "ourz"]) == 2
     assert sentence in capsys.readouterr().err
-
-
-def test_the_parts_that_are_asked_for_come_in_the_measurements_own_order() -> None:
-    assert Options(only=frozenset({"c", "a"})).parts(["a", "b", "c"]) == ["a", "c"]
-    assert Options().parts(["a", "b"]) == ["a", "b"]

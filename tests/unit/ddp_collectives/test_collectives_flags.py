@@ -7,12 +7,8 @@ from collections.abc import Sequence
 
 import pytest
 
-from ddp_collectives import cli, flags, operations
+from ddp_collectives import cli, flags
 from ddp_collectives.flags import BadRequest
-
-
-def test_every_operation_that_can_be_asked_for_is_there() -> None:
-    assert tuple(operations.OPERATIONS) == flags.OPERATIONS
 
 
 def test_torchruns_flags_and_ours_may_be_mixed_in_any_order() -> None:

@@ -101,14 +101,6 @@ def test_a_budget_of_an_earlier_job_of_the_same_name_protects_nothing() -> None:
     assert made.min_available == 2
 
 
-def test_a_budget_selects_the_pods_of_one_run() -> None:
-    assert stored(2)["spec"]["selector"]["matchLabels"] == {
-        "ddp.dev/job": "digits",
-        "ddp.dev/role": "worker",
-        "ddp.dev/run-id": "r1",
-    }
-
-
 def test_budgets_without_a_job_are_orphans() -> None:
     theirs: Object = {"metadata": {"name": "ddp-x", "namespace": "team"}}
     assert orphans([stored(2), theirs], [seen(root(), *TWO)]) == []

@@ -72,17 +72,3 @@ def test_a_missing_name_and_a_missing_keyword_are_faults_with_their_place(table:
         Use("torch.pi", ("unknown",), "a.py:4"),
     ]
     assert find_faults(table, found) == ["a.py:1: torch.ones has no 'layout'", "a.py:2: torch.gone does not exist"]
-
-
-def test_uses_are_found_through_every_form_of_import(tmp_path: Path) -> None:
-    file = tmp_path / "module.py"
-    file.write_text(
-        "import torch.distributed as dist\nfrom torch import nn as layers\nimport torch\n"
-        "dist.all_reduce(1, op=2)\nlayers.Linear(1, 1, bias=False).weight\ngetattr(torch, 'gone', None)\n"
-    )
-    assert {(use.path, use.keywords) for use in find_uses((tmp_path,))} == {
-        ("torch.nn", ()),
-        ("torch", ()),
-        ("torch.distributed.all_reduce", ("op",)),
-        ("torch.nn.Linear", ("bias",)),
-    }

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from tools.docs.values_table import BEGIN, END, comments, rows, updated
+from tools.docs.values_table import BEGIN, END, rows, updated
 
 VALUES = """\
 # A comment about the file.
@@ -63,14 +63,6 @@ def chart(tmp_path: Path) -> Path:
     (tmp_path / "values.yaml").write_text(VALUES)
     (tmp_path / "values.schema.json").write_text(json.dumps(SCHEMA))
     return tmp_path
-
-
-def test_a_comment_with_two_dashes_describes_the_key_below_it() -> None:
-    assert comments(VALUES) == {
-        "first": "What is the first thing, in two lines.",
-        "nested.items": "A list of things.",
-        "map": "A map | of things.",
-    }
 
 
 def test_what_items_and_entries_hold_is_told_from_the_schema(chart: Path) -> None:

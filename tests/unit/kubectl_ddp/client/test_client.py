@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import ast
 import json
 import subprocess
 import sys
@@ -11,12 +10,11 @@ from typing import Any, Final
 
 import pytest
 
-import kubectl_ddp
 from ddp_trainer.common.constants import Annotation
 from kubectl_ddp import Client
 from kubectl_ddp.backends.local.directory import local_jobs_directory
 from kubectl_ddp.cli.run import run
-from kubectl_ddp.errors import AlreadyExists, DdpError, NotFound, TimedOut, UsageError
+from kubectl_ddp.errors import DdpError, NotFound, TimedOut, UsageError
 from kubectl_ddp.kube import job_kinds
 from kubectl_ddp.render import render
 from kubectl_ddp.util.process import location_flags, thread_location
@@ -122,12 +120,6 @@ def test_a_wrong_job_is_refused_by_what_is_wrong_in_it(
     assert {request.method for request in server.requests} <= {"GET"}
 
 
-def test_a_name_is_taken_once(client: Client) -> None:
-    client.submit("train.py", name="mine", **SIZE)
-    with pytest.raises(AlreadyExists, match="mine"):
-        client.submit("train.py", name="mine", args=["other"], **SIZE)
-
-
 def test_a_handle_changes_the_job_and_waits_for_it(client: Client, server: ApiServer) -> None:
     job = client.submit("train.py", name="mine", nnodes="1:3", checkpoint_claim="shared", **SIZE)
     path = f"{JOBS}/mine"
@@ -199,13 +191,3 @@ def test_the_package_imports_the_client_when_it_is_used_and_never_torch_or_click
     )
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=False)
     assert (done.returncode, done.stderr) == (0, "")
-
-
-def test_type_checkers_see_every_public_name_and_no_other() -> None:
-    stub = ast.parse(Path(kubectl_ddp.__file__).with_suffix(".pyi").read_text())
-    imported = [alias.name for node in stub.body if isinstance(node, ast.ImportFrom) for alias in node.names]
-    assert imported == kubectl_ddp.__all__
-    for name in imported:
-        assert getattr(kubectl_ddp, name).__name__ == name
-    with pytest.raises(AttributeError):
-        kubectl_ddp.Other  # type: ignore[attr-defined]  # noqa: B018

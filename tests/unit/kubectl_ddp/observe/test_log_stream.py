@@ -173,15 +173,6 @@ def test_following_a_job_that_is_not_there_says_so() -> None:
         list(follow_logs(ScriptedBackend([]), "digits", ranks=rank_filter(None, None)))
 
 
-def test_a_line_knows_its_rank_and_keeps_its_text() -> None:
-    backend = ScriptedBackend(
-        [snapshot(job("Created"), pod(0))],
-        logs={"pod-worker-0/0": stamped("[rank12] x", "no rank", "[rank] odd")},
-    )
-    lines = list(read(backend, "digits", rank_filter("all", None)))
-    assert [(line.rank, str(line)) for line in lines] == [(12, "[rank12] x"), (None, "no rank"), (None, "[rank] odd")]
-
-
 def test_a_suspended_job_has_the_lines_of_its_ended_pods_where_they_are_kept() -> None:
     class Place(ScriptedBackend):
         def past_pods(self, name: str) -> list[Object]:

@@ -55,16 +55,6 @@ def test_a_slow_pod_holds_nobody_up(slow: SlowBackend) -> None:
     assert [state.silent for state in observe_all(slow, shown, timeout=0.1)] == [(), ("digits-worker-1",)]
 
 
-def test_more_pods_than_are_asked_at_once_all_answer() -> None:
-    class Quick(ScriptedBackend):
-        def metrics(self, pod: Object, families: Collection[str] = ()) -> str:
-            return rank_metrics(int(pod["metadata"]["name"].rpartition("-")[2]))
-
-    shown = snapshot(job(), *(pod(index) for index in range(50)))
-    (state,) = observe_all(Quick([]), [shown])
-    assert [rank.rank for rank in state.ranks] == list(range(50))
-
-
 def test_a_table_needs_fewer_families_and_is_the_same() -> None:
     class Asked(ScriptedBackend):
         def metrics(self, pod: Object, families: Collection[str] = ()) -> str:

@@ -6,7 +6,7 @@ import pytest
 
 from kubectl_ddp.kube.objects import Object
 from kubectl_ddp.preflight.chain import OF_THE_CLUSTER, it_is_allowed, run_checks, server_takes_it
-from kubectl_ddp.preflight.model import Check, PreflightFacts, Unknown
+from kubectl_ddp.preflight.model import PreflightFacts, Unknown
 from kubectl_ddp.preflight.namespace_checks import (
     check_config_maps,
     check_image_pull_secrets,
@@ -148,8 +148,3 @@ def test_what_could_not_be_read_is_said_and_neither_passed_nor_failed() -> None:
     [found] = run_checks(OF_THE_CLUSTER, a_subject(), PreflightFacts(nodes=Unknown("You may not list nodes.")))[:1]
     assert (found.severity, found.message) == (Severity.UNKNOWN, "You may not list nodes.")
     assert run_checks(OF_THE_CLUSTER, a_subject(), PreflightFacts()) == [], "nobody asked"
-
-
-def test_a_check_that_needs_what_is_no_fact_cannot_be_made() -> None:
-    with pytest.raises(ValueError, match="weather"):
-        Check("sky", ("weather",), lambda _subject, _facts: iter(()))

@@ -2,19 +2,15 @@
 
 from __future__ import annotations
 
-import yaml
-
 from kubectl_ddp.rbac.rights import (
     EVERYWHERE,
     KINDS,
     NAME,
     Right,
     build_roles,
-    needs,
     required_roles,
     rules,
     subject,
-    text,
 )
 
 MISSING = Right.of("create", "jobs.batch")
@@ -92,12 +88,3 @@ def test_a_binding_names_the_person_and_is_nobody_elses() -> None:
     assert odd["metadata"]["name"] == "kubectl-ddp:https:--id.example.com-ada-20l"
     [_, nobody] = build_roles([MISSING], namespace="team", user="")
     assert nobody["subjects"][0]["name"] == "YOU"
-
-
-def test_the_text_is_the_same_objects_with_a_line_for_each_rule() -> None:
-    made = build_roles([right for _, right in needs()], namespace="team", user="ada")
-    shown = text(made)
-    assert list(yaml.safe_load_all(shown)) == made
-    assert sum(line.startswith("- ") for line in shown.splitlines()) == sum(
-        len(each.get("rules") or each.get("subjects")) for each in made
-    )

@@ -6,15 +6,11 @@ import base64
 import hashlib
 import math
 import re
-import struct
-import zlib
 from html.parser import HTMLParser
 
 import pytest
 
 from ddp_trainer.common.metric_names import Metric
-from kubectl_ddp.report import draw
-from kubectl_ddp.report.draw import scale_of, ticks, time_ticks
 from kubectl_ddp.report.html_report import render_html
 from kubectl_ddp.report.plot_data import MOST_VALUE_PLOTS
 from kubectl_ddp.report.series import POD, Series
@@ -100,10 +96,6 @@ def test_a_thousand_ranks_of_a_week_are_less_than_two_megabytes() -> None:
     assert text.count('<th scope="row" class="number">') == 1000
 
 
-def test_one_rank_and_two_readings_make_a_page() -> None:
-    assert len(Elements(render_html(a_report(a_job(1, readings=2)))).all("svg")) == 5
-
-
 def test_a_loss_that_is_no_number_is_marked() -> None:
     losses: list[float | None] = [1.0, 0.5, math.nan, 0.4, 0.3]
     text = render_html(a_report([Series(Metric.LOSS, times(5), losses)]))
@@ -145,17 +137,3 @@ def test_an_axis_of_any_length_has_few_marks_that_rise(seconds: float) -> None:
     assert 1 <= len(marks) <= 8
     assert [mark.place for mark in marks] == sorted({mark.place for mark in marks})
     assert len({mark.text for mark in marks}) == len(marks)
-
-
-def test_the_grid_is_a_png_of_one_pixel_for_each_value() -> None:
-    url = draw.grid([(0.0, 1.0, None), (0.5, 2.0, -1.0)], 0.0, 1.0)
-    data = base64.b64decode(url.partition(",")[2])
-    assert data.startswith(b"\x89PNG\r\n\x1a\n")
-    chunks, at = {}, 8
-    while at < len(data):
-        (length,) = struct.unpack(">I", data[at : at + 4])
-        kind, body = data[at + 4 : at + 8], data[at + 8 : at + 8 + length]
-        assert struct.unpack(">I", data[at + 8 + length : at + 12 + length]) == (zlib.crc32(kind + body),)
-        chunks[kind], at = body, at + 12 + length
-    assert struct.unpack(">II", chunks[b"IHDR"][:8]) == (3, 2)
-    assert zlib.decompress(chunks[b"IDAT"]) == bytes([0, 1, 64, 0, 0, 33, 64, 1])

@@ -42,11 +42,6 @@ def test_what_only_ddp_launch_does_is_refused_in_one_sentence(changes: dict[str,
     assert sentence in str(caught.value)
 
 
-def test_flags_of_torchrun_itself_and_the_other_launcher_are_taken() -> None:
-    a_job(launcher=Launcher.TORCHRUN, torchrun_shim=False, env={"PET_LOG_DIR": "/data/logs"})
-    a_job(launcher=Launcher.DDP, spares=1)
-
-
 def test_the_notes_of_a_job_of_torchrun_list_what_it_lacks_and_what_has_no_effect() -> None:
     job = a_job(launcher=Launcher.TORCHRUN, runtime_image="ddp-runtime:1", env={"DDP_ON_HANG": "act", "A": "1"})
     notes = spec_notes(job)

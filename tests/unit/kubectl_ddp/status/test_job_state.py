@@ -168,11 +168,6 @@ def test_a_rank_that_does_not_run_is_told_from_one_that_is_gone() -> None:
     assert [rank.state for rank in state.ranks] == [RankActivity.STOPPED, RankActivity.DOWN]
 
 
-def test_shares_of_phases_add_up_to_one() -> None:
-    state = job_state(snapshot(job("Created", "Running"), pod(0)), metrics(w0=rank_metrics(0)))
-    assert state.ranks[0].phases == {"forward": 0.5, "backward": 0.5}
-
-
 def test_running_pods_that_tell_nothing_are_named() -> None:
     state = job_state(snapshot(job("Created", "Running"), pod(0), pod(1), pod(2, waiting())), metrics(w0=""))
     assert state.silent == ("digits-worker-1",)

@@ -51,18 +51,7 @@ def test_every_rank_has_a_row_with_its_step_as_a_bar() -> None:
     assert lines[0].startswith("digits  Running  step 10 of 100 (10%), epoch 1")
     header, *rows = lines[3:8]
     assert header.split()[:4] == ["RANK", "POD", "STATE", "STEP"]
-    assert rows[1].split() == [
-        "1",
-        "digits-worker-0",
-        "up",
-        "100",
-        "8",
-        "0.5",
-        "0.1",
-        "ddddddffffffccccccoooooo",
-        "2s",
-        "ago",
-    ]
+    assert " ".join(rows[1].split()) == "1 digits-worker-0 up 100 8 0.5 0.1 ddddddffffffccccccoooooo 2s ago"
     assert lines[-1] == "q leaves"
 
 

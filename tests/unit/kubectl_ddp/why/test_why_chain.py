@@ -249,20 +249,6 @@ def test_what_became_of_a_pod_that_is_gone_is_told_by_its_events_and_is_past_onc
     assert first(again).subject is Cause.RUNNING
 
 
-def test_events_of_a_job_whose_name_only_begins_alike_are_not_this_jobs() -> None:
-    around: dict[RelatedKind, tuple[Object, ...]] = {
-        RelatedKind.EVENTS: (event("Evicted", "low on memory", "digits-two-worker-0"),)
-    }
-    assert first(facts(job("Created"), pod(0, waiting()), around=around)).subject is Cause.STARTING
-
-
-def test_events_of_an_earlier_job_of_the_same_name_are_not_this_jobs() -> None:
-    old = event("Evicted", "low on memory") | {"lastTimestamp": "2026-01-02T03:00:00Z"}
-    assert (
-        first(facts(job("Created"), pod(0, waiting()), around={RelatedKind.EVENTS: (old,)})).subject is Cause.STARTING
-    )
-
-
 FAILED_LINE = "ddp-launch: failed: Rank 0 on digits-worker-0 failed first, it exited with code 1: KeyError: 'w'."
 
 
@@ -394,24 +380,6 @@ def test_an_unwell_node_explains_an_error_that_is_not_the_scripts_own(
     assert [each.subject for each in run_checks(known)] == causes
 
 
-def test_an_unwell_node_is_told_besides_a_job_that_runs() -> None:
-    node = {
-        "metadata": {"name": "node-0"},
-        "spec": {},
-        "status": {
-            "conditions": [
-                {"type": "Ready", "status": "True"},
-                {"type": "XidCriticalError", "status": "True", "message": "Xid 79: GPU has fallen off the bus"},
-            ]
-        },
-    }
-    found = run_checks(
-        facts(job("Created", "Running"), pod(0), pod(1), metrics=trains(), around={RelatedKind.NODES: (node,)})
-    )
-    assert [each.subject for each in found] == [Cause.RUNNING, Cause.NODE_UNWELL]
-    assert "Xid 79" in found[1].evidence[0]
-
-
 def test_no_check_stumbles_over_objects_that_say_next_to_nothing() -> None:
     bare = {"metadata": {"name": "digits-worker-0", "labels": {"ddp.dev/role": "worker"}}, "spec": {"containers": []}}
     for root in (job(), job("Created"), job("Failed"), job("Suspended")):
@@ -454,18 +422,6 @@ def test_a_launcher_in_every_rank_is_named_while_the_job_runs() -> None:
     known = facts(job("Created", "Running"), pod(0), pod(1), metrics=trains(), lines={"digits-worker-0": (line,)})
     assert (first(known).subject, first(known).exit_code) == (Cause.NESTED_LAUNCHER, 0)
     assert first(known).message.startswith("Rank 0 has started torchrun; where every rank does so")
-
-
-def test_a_store_whose_pod_is_refused_has_the_reason_of_the_api_server() -> None:
-    text = 'Error creating: pods "digits-store-x2x4z" is forbidden: cpu max limit to request ratio is 4'
-    around = {RelatedKind.EVENTS: (event("FailedCreate", text, "digits-store", kind="Job"),)}
-    refused_store = facts(job("Created"), pod(0), pod(1), around=around)
-    assert first(refused_store).subject is Cause.ADMISSION
-    assert first(refused_store).message == (
-        "The API server refuses the pod of its rendezvous store: cpu max limit to request ratio is 4."
-    )
-    admitted = facts(job("Created"), pod(0), pod(1), pod(0, role="store"), around=around)
-    assert Cause.ADMISSION not in {found.subject for found in run_checks(admitted)}
 
 
 def test_a_job_of_torchrun_has_no_store_that_could_be_missing() -> None:

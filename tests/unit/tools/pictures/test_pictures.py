@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import doctest
 import re
 import sys
 from pathlib import Path
@@ -10,9 +9,8 @@ from xml.etree import ElementTree as ET
 
 import pytest
 
-from tools.pictures import dashboard_svg, recording, terminal_svg
-from tools.pictures.dashboard_panels import Curve, Panel, shorten_window
-from tools.pictures.dashboard_svg import dashboard_picture, table_rows
+from tools.pictures.dashboard_panels import Curve, Panel
+from tools.pictures.dashboard_svg import dashboard_picture
 from tools.pictures.recording import Recording
 from tools.pictures.terminal_svg import Frame, terminal_animation, terminal_picture
 
@@ -35,11 +33,6 @@ def panel(kind: str, *curves: Curve, **model: object) -> Panel:
 
 def curve(name: str, *values: float, query: str = "A", **labels: str) -> Curve:
     return Curve(name, labels, query, [(float(at), value) for at, value in enumerate(values)])
-
-
-@pytest.mark.parametrize("module", [recording, terminal_svg, dashboard_svg], ids=lambda module: module.__name__)
-def test_examples_in_docstrings_hold(module: object) -> None:
-    assert doctest.testmod(module).failed == 0  # type: ignore[arg-type]
 
 
 def test_words_keep_their_columns_and_their_colours() -> None:
@@ -75,31 +68,6 @@ def test_every_kind_of_panel_is_drawn_with_and_without_data(kind: str) -> None:
     for each in (full, panel(kind), panel(kind, curve("x", float("nan")))):
         ET.fromstring(dashboard_picture("Job", [each], rows=8))
     assert "&lt;b&gt;" in dashboard_picture("Job", [full], rows=8) or kind in {"stat", "table", "of-a-later-version"}
-
-
-def test_a_picture_says_that_it_is_no_screenshot() -> None:
-    assert "not a Grafana screenshot" in dashboard_picture("Job", [panel("stat")], rows=8)
-
-
-def test_a_table_joins_its_queries_and_shows_what_grafana_would() -> None:
-    changes = [
-        {"id": "merge", "options": {}},
-        {"id": "filterFieldsByName", "options": {"include": {"names": ["rank", "Value #A", "Value #B"]}}},
-        {"id": "organize", "options": {"indexByName": {"rank": 0}, "renameByName": {"rank": "Rank", "Value #B": "Up"}}},
-    ]
-    curves = [
-        curve("", 5.0, rank="0", pod="a"),
-        curve("", 1.0, query="B", rank="0"),
-        curve("", 0.0, query="B", rank="1"),
-    ]
-    table = panel("table", *curves, targets=[{"refId": "A"}, {"refId": "B"}], transformations=changes)
-    names, rows = table_rows(table)
-    assert names == ["Rank", "Value #A", "Up"]
-    assert rows == [{"Rank": "0", "Value #A": 5.0, "Up": 1.0}, {"Rank": "1", "Up": 0.0}]
-
-
-def test_the_window_of_rates_is_as_short_as_the_run() -> None:
-    assert shorten_window("rate(x[5m]) / rate(y[1h])") == "rate(x[15s]) / rate(y[1h])"
 
 
 @pytest.mark.parametrize("path", sorted(ASSETS.glob("*.*g")), ids=lambda path: path.name)

@@ -18,10 +18,6 @@ FIRST_LINE = re.compile(r"[a-z0-9-]+==\S+( ; .+)? \\")
 DIGEST_LINE = re.compile(r"    --hash=sha256:[0-9a-f]{64}( \\)?")
 
 
-def test_every_file_of_locks_is_one_that_is_written() -> None:
-    assert {path.name for path in FILES} == {lock.path.name for lock in locks.ALL} | {locks.TORCH_CPU.name}
-
-
 @pytest.mark.parametrize("path", FILES, ids=lambda path: path.name)
 def test_every_package_has_a_version_and_digests_and_there_is_nothing_else(path: Path) -> None:
     comment, *lines = path.read_text().splitlines()
@@ -50,12 +46,6 @@ def test_a_lock_and_the_constraints_that_developers_have_agree(path: Path) -> No
     assert {name: CONSTRAINTS[name] for name in pinned.keys() & CONSTRAINTS.keys()} == {
         name: version for name, version in pinned.items() if name in CONSTRAINTS
     }, "run `make lock`"
-
-
-def test_without_cuda_means_without_what_cuda_needs() -> None:
-    found = locks.pinned_versions((LOCKS / "trainer.txt").read_text())
-    assert [name for name in found if name.startswith(locks.CUDA)] == ["nvidia-ml-py"]  # bindings, without CUDA
-    assert "scikit-learn" in found
 
 
 def test_the_image_installs_nothing_that_has_no_digest() -> None:

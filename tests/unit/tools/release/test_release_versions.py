@@ -83,20 +83,3 @@ def test_the_time_of_a_release_is_its_commit_s_unless_told_otherwise(monkeypatch
     monkeypatch.setenv("SOURCE_DATE_EPOCH", "yesterday")
     with pytest.raises(CannotRelease, match="'yesterday', and should be whole seconds"):
         artifacts.epoch()
-
-
-def test_a_program_that_is_not_there_is_named_and_a_failing_one_is_quoted(tmp_path: Path) -> None:
-    with pytest.raises(CannotRelease, match="no-such-program is not installed"):
-        call("no-such-program", "build")
-    with pytest.raises(CannotRelease, match=r"(?s)failed with exit code 2:.*nowhere"):
-        call("ls", tmp_path / "nowhere")
-
-
-def test_helm_3_is_not_taken_for_packing(tmp_path: Path) -> None:
-    old, new = tmp_path / "helm3", tmp_path / "helm"
-    for path, said in ((old, "v3.17.2+gcc0bbbd"), (new, "v4.1.4+g0b1f1c5")):
-        path.write_text(f"#!/bin/sh\necho {said}\n")
-        path.chmod(0o755)
-    assert artifacts.find_reproducible_helm(iter([old, new])) == str(new)
-    with pytest.raises(CannotRelease, match="needs Helm 4"):
-        artifacts.find_reproducible_helm(iter([old]))

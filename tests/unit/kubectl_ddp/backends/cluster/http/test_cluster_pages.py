@@ -100,12 +100,6 @@ def test_what_answers_in_another_tongue_is_no_api_server(server: ApiServer, api:
         api.get("/version")
 
 
-def test_nobody_is_led_elsewhere_with_our_token(server: ApiServer, api: Api) -> None:
-    server.next("GET /version", Answer(302, "", {"Location": "https://elsewhere.example.com/"}))
-    with pytest.raises(Exception, match="302 Found"):
-        api.get("/version")
-
-
 def test_a_listed_pod_keeps_what_says_how_it_does_and_drops_the_rest() -> None:
     pod = kube_objects.pod(0)
     pod["metadata"]["managedFields"] = [{"manager": "kubelet"}]

@@ -8,8 +8,8 @@ import pytest
 
 from kubectl_ddp.backends.cluster.http.api import Api
 from kubectl_ddp.backends.cluster.http.connection import connect
-from kubectl_ddp.backends.cluster.read import pod_output
-from kubectl_ddp.backends.cluster.read.pod_output import PodLogs, main_container
+from kubectl_ddp.backends.cluster.read import pod_logs
+from kubectl_ddp.backends.cluster.read.pod_logs import PodLogs
 from kubectl_ddp.errors import Forbidden, NotFound, Unreachable
 from kubectl_ddp.util.concurrency import Stop
 from tests.support import kube_objects
@@ -194,9 +194,3 @@ def test_following_without_the_right_to_ends_with_the_reason(server: ApiServer, 
     server.next(LOG, Answer(403, status(403, "Forbidden", "no logs for you")))
     with pytest.raises(Forbidden, match="get pods/log 'digits-worker-0'"):
         list(logs.follow(tail=None, since=None))
-
-
-def test_the_trainers_container_is_meant_also_behind_a_sidecar() -> None:
-    sidecar = {"spec": {"containers": [{"name": "istio-proxy"}, {"name": "pytorch"}]}}
-    assert main_container(sidecar) == "pytorch"
-    assert main_container({"spec": {"containers": [{"name": "store"}]}}) == "store"

@@ -118,12 +118,6 @@ def _is_of(item: Json, job: Json) -> bool:
     return bool(labels.get(Label.RUN_ID) == job["metadata"]["labels"][Label.RUN_ID])
 
 
-def test_a_failed_job_gets_a_new_run_and_what_was_written_down_for_it_goes(server: Mortal) -> None:
-    furnish(server)
-    assert restart(server) == 0
-    is_one_new_job(server)
-
-
 def test_a_job_that_fails_while_it_is_told_to_stop_gets_a_new_run_too(
     server: Mortal, monkeypatch: pytest.MonkeyPatch
 ) -> None:

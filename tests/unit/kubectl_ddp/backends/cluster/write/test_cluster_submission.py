@@ -74,13 +74,6 @@ def test_the_root_comes_first_and_suspended_then_what_it_owns_and_it_is_let_go_l
         assert (owner["kind"], owner["uid"]) == ("PyTorchJob", root["metadata"]["uid"])
 
 
-def test_the_store_does_not_run_before_the_root_is_let_go(server: ApiServer, backend: ClusterBackend) -> None:
-    backend.submit(digits())
-    created = next(request.body for request in server.requests if str(request) == f"POST {STORES}")
-    assert created["spec"]["suspend"] is True
-    assert server.objects[STORE]["spec"]["suspend"] is False
-
-
 def test_a_job_that_is_submitted_suspended_stays_so(server: ApiServer, backend: ClusterBackend) -> None:
     objects = digits()
     objects[0]["spec"]["runPolicy"]["suspend"] = True
