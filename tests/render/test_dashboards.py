@@ -15,7 +15,7 @@ from ddp_trainer.metrics.families.family import Kind
 from ddp_trainer.metrics.families.pod_families import FAMILIES
 from tests.render.dashboard_history import GPUS
 from tests.support.dashboards import BUILT_IN, DASHBOARDS, Question, panels, questions
-from tests.support.helm import ROOT, Helm, Object
+from tests.support.helm import Helm, Object
 from tests.support.rule_files import PLATFORM, SERVES, exported, groups, matchers_of, metrics_of, records, rules
 
 OF_OTHERS = {"ALERTS": "Prometheus' own: alerts that fire"} | dict.fromkeys(GPUS, "DCGM's exporter, where there is one")
@@ -77,16 +77,6 @@ def test_a_dashboard_can_be_imported_anywhere(name: str) -> None:
             assert value == {"type": "prometheus", "uid": "${datasource}"}
         if key in {"color", "fixedColor", "iconColor"} and isinstance(value, str):
             assert COLOURS.fullmatch(value), f"{value} is no colour of both themes"
-
-
-def test_the_document_says_what_each_row_answers() -> None:
-    text = (ROOT / "docs" / "dashboards.md").read_text()
-    for dashboard in DASHBOARDS.values():
-        assert f"| {dashboard['title']} | `{dashboard['uid']}` |" in text
-        section = text.split(f"**{dashboard['title'].split()[-1].capitalize()}**")[1].split("\n**")[0].split("\n## ")[0]
-        rows = [panel["title"] for panel in dashboard["panels"] if panel["type"] == "row"]
-        first_cells = re.findall(r"^\| ([^|]*?) \|", section, re.MULTILINE)
-        assert first_cells == ["Row", *rows]
 
 
 @NAMED

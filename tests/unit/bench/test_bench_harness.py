@@ -4,16 +4,11 @@ from __future__ import annotations
 
 import json
 import math
-import subprocess
-import sys
-from pathlib import Path
 
 import pytest
 
 import bench.__main__ as command
-from bench.harness import CannotMeasure, Options, Report, interleaved
-
-ROOT = Path(__file__).parents[3]
+from bench.harness import Options, Report, interleaved
 
 
 def quiet(seed: int = 0) -> Options:
@@ -30,16 +25,6 @@ def test_many_values_become_median_minimum_maximum_and_count() -> None:
         "restart_max_seconds": 5.0,
         "restart_count": 3,
     }
-
-
-def test_a_name_without_a_unit_is_refused_with_the_units() -> None:
-    with pytest.raises(ValueError, match=r"'speed' ends in none of seconds, bytes"):
-        Report().figure("speed", 3.0)
-
-
-def test_no_value_at_all_cannot_be_summarized() -> None:
-    with pytest.raises(CannotMeasure, match="every round failed"):
-        Report().figure("restart_seconds", [])
 
 
 @pytest.mark.parametrize(
@@ -80,15 +65,6 @@ def test_the_line_is_json_even_where_a_figure_is_not_finite() -> None:
     assert told["seed"] == 7
     assert told["machine"]["cores"] >= 1
     assert "\n" not in line
-
-
-def test_an_unknown_name_exits_2_with_the_name_that_was_meant() -> None:
-    done = subprocess.run(
-        [sys.executable, "-m", "bench", "metrcs"], cwd=ROOT, capture_output=True, text=True, check=False
-    )
-    assert done.returncode == 2
-    assert done.stderr == "bench: no measurement is named 'metrcs': did you mean 'metrics'?\n"
-    assert done.stdout == ""
 
 
 @pytest.mark.parametrize(

@@ -98,23 +98,6 @@ def test_code_of_a_job_file_lies_beside_it(workdir: Path, capsys: pytest.Capture
 
 
 @pytest.mark.usefixtures("workdir")
-def test_flags_become_the_job(capsys: pytest.CaptureFixture[str]) -> None:
-    found = rendered(
-        capsys, "train.py", "--nnodes", "2:8", "--gpus", "4", "--env", "A=b=c", "--env", "B=", "--gang", "kai",
-        "-n", "team",
-        "--toleration", "x=y:NoSchedule", "--toleration", "z", "--node-selector", "pool=a", "--secret-env", "T=s:k",
-        "--env-from", "secret/s", "--checkpoint-claim", "c", "--", "--epochs", "3", "--", "x",
-    )  # fmt: skip
-    assert found["script"] == "train.py"
-    assert found["args"] == ["--epochs", "3", "--", "x"]
-    assert (found["nnodes"], found["nproc"], found["gpus"], found["gang"]) == ("2:8", 4, 4, "kai")
-    assert (found["env"]["A"], found["env"]["B"]) == ("b=c", "")
-    assert found["tolerations"] == ["x=y:NoSchedule", "z"]
-    assert (found["nodeSelector"], found["secretEnv"], found["envFrom"]) == ({"pool": "a"}, {"T": "s:k"}, ["secret/s"])
-    assert (found["namespace"], found["checkpointClaim"]) == ("team", "c")
-
-
-@pytest.mark.usefixtures("workdir")
 def test_a_job_file_becomes_the_job_and_flags_win(capsys: pytest.CaptureFixture[str]) -> None:
     found = rendered(capsys, "-f", "job.yaml", "--nnodes", "4", "--set", "nproc=1", "--set", "maxRestarts=3")
     assert (found["name"], found["nnodes"], found["nproc"], found["maxRestarts"]) == ("digits", "4", 1, 3)

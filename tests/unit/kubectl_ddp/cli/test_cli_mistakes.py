@@ -162,13 +162,6 @@ def test_a_misspelled_file_is_answered_with_the_one_beside_it(
     assert meant in told.partition("Did you mean")[2]
 
 
-def test_all_that_a_job_file_lacks_is_said_at_once(capsys: pytest.CaptureFixture[str], workdir: Path) -> None:
-    (workdir / "bare.yaml").write_text("name: mine\n")
-    told = refused(capsys, "render", "bare.yaml")
-    assert "apiVersion: ddp.dev/v1alpha1" in told
-    assert "kind: DDPJob" in told
-
-
 @pytest.mark.parametrize("command", [("render",), ("submit", "--dry-run=client")])
 def test_a_job_of_more_annotations_than_a_cluster_stores_is_refused_before_anything_is_created(
     capsys: pytest.CaptureFixture[str], workdir: Path, command: tuple[str, ...]

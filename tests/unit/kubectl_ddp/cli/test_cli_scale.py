@@ -8,7 +8,6 @@ from typing import Any
 
 import pytest
 
-from ddp_trainer.common.constants import Annotation
 from ddp_trainer.common.parallel_dims import LayoutRange
 from kubectl_ddp.cli.jobs import restart as command
 from kubectl_ddp.cli.jobs.restart import left_over
@@ -34,14 +33,6 @@ def test_ranks_that_make_no_whole_replica_are_told() -> None:
         " Its layout 'replicate=1:2,shard=2' has no place for 1 of 3 ranks.",
         "",
     ]
-
-
-@pytest.mark.parametrize("parallel", ["", "ring=4"])
-def test_nothing_is_said_of_a_layout_that_is_not_known(parallel: str) -> None:
-    job = submitted()
-    assert left_over(job, 3) == ""
-    job["metadata"]["annotations"][Annotation.SPEC] = f'{{"parallel": "{parallel}"}}'
-    assert left_over(job, 3) == ""
 
 
 @pytest.mark.parametrize(

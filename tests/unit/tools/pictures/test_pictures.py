@@ -3,71 +3,13 @@
 from __future__ import annotations
 
 import re
-import sys
 from pathlib import Path
 from xml.etree import ElementTree as ET
 
 import pytest
 
-from tools.pictures.dashboard_panels import Curve, Panel
-from tools.pictures.dashboard_svg import dashboard_picture
-from tools.pictures.recording import Recording
-from tools.pictures.terminal_svg import Frame, terminal_animation, terminal_picture
-
 ASSETS = Path(__file__).resolve().parents[4] / "docs" / "assets"
 MOST_BYTES = 200_000
-SVG = "{http://www.w3.org/2000/svg}"
-
-
-def panel(kind: str, *curves: Curve, **model: object) -> Panel:
-    told = {
-        "type": kind,
-        "title": f"A {kind}",
-        "gridPos": {"x": 0, "y": 0, "w": 12, "h": 8},
-        "fieldConfig": {"defaults": {"unit": "s"}, "overrides": []},
-        "options": {},
-        "targets": [{"refId": "A"}],
-    }
-    return Panel(told | model, curves, (0.0, 10.0))
-
-
-def curve(name: str, *values: float, query: str = "A", **labels: str) -> Curve:
-    return Curve(name, labels, query, [(float(at), value) for at, value in enumerate(values)])
-
-
-def test_words_keep_their_columns_and_their_colours() -> None:
-    picture = terminal_picture("t", ["RANK   STATE", "0      \x1b[1;31mdown\x1b[0m  <&>"], described="d")
-    spans = ET.fromstring(picture).iter(f"{SVG}tspan")
-    at = {each.text: each for each in spans}
-    assert at["STATE"].get("x") == at["down"].get("x")
-    assert "font-weight:bold" in (at["down"].get("style") or "")
-    assert at["<&>"].get("style") is None
-
-
-def test_an_animation_shows_each_frame_for_its_time_and_stands_still_for_those_who_ask() -> None:
-    frames = [Frame(1.0, ("a", "b")), Frame(3.0, ("a", "c"), "killed")]
-    picture = terminal_animation("t", frames, described="d")
-    root = ET.fromstring(picture)
-    assert "@keyframes k1{0%{visibility:hidden}25.000%{visibility:visible}}" in picture
-    assert picture.count(">a</tspan>") == 1, "a line of two frames is drawn once"
-    [still] = [each for each in root.iter(f"{SVG}g") if "still" in (each.get("class") or "")]
-    assert still.get("id") == "f1"
-    assert "prefers-reduced-motion" in picture
-
-
-def test_screens_of_a_program_that_draws_in_place_are_told_apart() -> None:
-    program = "for x in 'ab': print(f'\\x1b[H{x}\\x1b[K\\n\\x1b[J', end='', flush=True)"
-    with Recording([sys.executable, "-c", program], {}, columns=80, rows=10) as recorded:
-        assert recorded.wait() == 0
-    assert [lines[0] for _, lines in recorded.screens()] == ["a", "b"]
-
-
-@pytest.mark.parametrize("kind", ["timeseries", "bargauge", "stat", "table", "state-timeline", "of-a-later-version"])
-def test_every_kind_of_panel_is_drawn_with_and_without_data(kind: str) -> None:
-    full = panel(kind, curve("rank 0", 1.0, float("nan"), 2.0, rank="0"), curve("<b>", 3.0, rank="1"))
-    for each in (full, panel(kind), panel(kind, curve("x", float("nan")))):
-        ET.fromstring(dashboard_picture("Job", [each], rows=8))
-    assert "&lt;b&gt;" in dashboard_picture("Job", [full], rows=8) or kind in {"stat", "table", "of-a-later-version"}
 
 
 @pytest.mark.parametrize("path", sorted(ASSETS.glob("*.*g")), ids=lambda path: path.name)
