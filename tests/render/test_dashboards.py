@@ -31,25 +31,25 @@ EVERY_TARGET = {"namespace", "ddp_job", "rank", "pod", "node"}
 FAMILY_OF = {series.sample: family for family in FAMILIES for series in family.series()} | {
     family.name: family for family in FAMILIES
 }
-ASKED = list(questions())
+QUESTIONS = list(questions())
 NAMED = pytest.mark.parametrize("name", DASHBOARDS)
 
 
 def nodes(value: Any) -> Iterator[tuple[str, Any]]:
     """Every key of a JSON text with what stands there."""
-    for key, each in value.items() if isinstance(value, dict) else enumerate(value):
-        yield str(key), each
-        if isinstance(each, dict | list):
-            yield from nodes(each)
+    for key, item in value.items() if isinstance(value, dict) else enumerate(value):
+        yield str(key), item
+        if isinstance(item, dict | list):
+            yield from nodes(item)
 
 
 def test_a_query_reads_what_is_exported_or_recorded(helm: Helm) -> None:
     recorded = {rule["record"] for rule in rules(groups(helm)) if "record" in rule}
-    read = set().union(*(metrics_of(each.expr) for each in ASKED))
+    read = set().union(*(metrics_of(item.expr) for item in QUESTIONS))
     assert read - FAMILY_OF.keys() - recorded == set(OF_OTHERS)
 
 
-@pytest.mark.parametrize("question", ASKED, ids=str)
+@pytest.mark.parametrize("question", QUESTIONS, ids=str)
 def test_a_query_asks_for_labels_and_values_that_the_catalogue_has(question: Question) -> None:
     for matcher in matchers_of(question.expr):
         if (family := FAMILY_OF.get(matcher.metric)) is not None and matcher.label not in EVERY_TARGET:
@@ -57,7 +57,7 @@ def test_a_query_asks_for_labels_and_values_that_the_catalogue_has(question: Que
             assert not family.values or matcher.values <= set(family.values)
 
 
-@pytest.mark.parametrize("question", ASKED, ids=str)
+@pytest.mark.parametrize("question", QUESTIONS, ids=str)
 def test_a_query_reads_a_counter_by_its_growth(question: Question) -> None:
     for name in metrics_of(question.expr):
         if name in FAMILY_OF and FAMILY_OF[name].kind in {Kind.COUNTER, Kind.SUMMARY, Kind.HISTOGRAM}:
@@ -81,11 +81,11 @@ def test_a_dashboard_can_be_imported_anywhere(name: str) -> None:
 
 @NAMED
 def test_panels_have_ids_of_their_own_and_do_not_overlap(name: str) -> None:
-    tops = [each for each in DASHBOARDS[name]["panels"] if not each.get("collapsed")]
-    ids = [each["id"] for each in (*DASHBOARDS[name]["panels"], *panels(DASHBOARDS[name])) if each["type"] == "row"]
-    ids += [each["id"] for each in panels(DASHBOARDS[name])]
+    tops = [item for item in DASHBOARDS[name]["panels"] if not item.get("collapsed")]
+    ids = [item["id"] for item in (*DASHBOARDS[name]["panels"], *panels(DASHBOARDS[name])) if item["type"] == "row"]
+    ids += [item["id"] for item in panels(DASHBOARDS[name])]
     assert len(ids) == len(set(ids))
-    for first, second in combinations((each["gridPos"] for each in tops), 2):
+    for first, second in combinations((item["gridPos"] for item in tops), 2):
         beside = first["x"] + first["w"] <= second["x"] or second["x"] + second["w"] <= first["x"]
         above = first["y"] + first["h"] <= second["y"] or second["y"] + second["h"] <= first["y"]
         assert beside or above, (first, second)
@@ -104,18 +104,18 @@ def test_the_queries_of_a_merged_table_leave_out_the_name_of_the_metric(name: st
 @NAMED
 def test_every_variable_is_used_and_every_used_one_is_there(name: str) -> None:
     dashboard = DASHBOARDS[name]
-    offered = {each["name"] for each in dashboard["templating"]["list"]}
+    offered = {item["name"] for item in dashboard["templating"]["list"]}
     text = json.dumps({key: value for key, value in dashboard.items() if key != "links"})
     used = {first or second for first, second in re.findall(r"\$(?:\{(\w+)\}|([a-zA-Z_]\w*))", text)} - BUILT_IN.keys()
     assert used <= offered | {"__all", "__url_time_range"}
-    kept_for_links = {each["name"] for each in dashboard["templating"]["list"] if each["hide"]}
+    kept_for_links = {item["name"] for item in dashboard["templating"]["list"] if item["hide"]}
     assert offered - kept_for_links <= used
 
 
 @NAMED
 def test_a_link_leads_to_a_dashboard_that_takes_what_it_is_given(name: str) -> None:
     takes = {
-        dashboard["uid"]: {f"var-{each['name']}" for each in dashboard["templating"]["list"]}
+        dashboard["uid"]: {f"var-{item['name']}" for item in dashboard["templating"]["list"]}
         for dashboard in DASHBOARDS.values()
     }
     for key, url in nodes(DASHBOARDS[name]):
@@ -158,11 +158,11 @@ def test_an_alert_leads_to_a_dashboard_that_shows_what_it_is_about(linked: list[
         url = urlsplit(alert["annotations"]["dashboard_url"])
         assert url.netloc == "grafana.example.com"
         [name] = [name for name, dashboard in DASHBOARDS.items() if url.path == f"/d/{dashboard['uid']}"]
-        takes = {f"var-{each['name']}" for each in DASHBOARDS[name]["templating"]["list"]}
-        told = dict(parse_qsl(url.query))
-        assert told.keys() <= takes
-        for label in re.findall(r"\$labels\.(\w+)", " ".join(told.values())):
+        takes = {f"var-{item['name']}" for item in DASHBOARDS[name]["templating"]["list"]}
+        report = dict(parse_qsl(url.query))
+        assert report.keys() <= takes
+        for label in re.findall(r"\$labels\.(\w+)", " ".join(report.values())):
             assert f"$labels.{label} " in alert["annotations"]["description"], alert["alert"]
-        shown = set().union(*(exported(each.expr, recorded) for each in ASKED if each.dashboard == name))
+        shown = set().union(*(exported(item.expr, recorded) for item in QUESTIONS if item.dashboard == name))
         read = exported(alert["expr"], recorded)
         assert (read - CONDITIONS or read) & shown, alert["alert"]

@@ -36,8 +36,8 @@ def base(helm: Helm) -> Objects:
 def test_what_is_written_is_fresh(helm: Helm) -> None:
     wanted = manifests.files(helm.path)
     assert {path: (MANIFESTS / path).read_text() for path in wanted} == wanted, "run `make manifests`"
-    kept = [path.relative_to(MANIFESTS) for path in MANIFESTS.glob("**/*.yaml")]
-    written = {path for path in kept if (MANIFESTS / path).read_text().startswith(manifests.WRITTEN)}
+    stored = [path.relative_to(MANIFESTS) for path in MANIFESTS.glob("**/*.yaml")]
+    written = {path for path in stored if (MANIFESTS / path).read_text().startswith(manifests.WRITTEN)}
     assert written == {path for path in wanted if path.parts[0] != ".."}
 
 
@@ -73,9 +73,9 @@ def test_components_together_are_the_chart_with_their_values(
 
 @pytest.mark.parametrize("path", KUSTOMIZATIONS, ids=lambda path: str(path.parent.relative_to(MANIFESTS)))
 def test_nothing_needs_a_network_or_what_kustomize_gave_up(path: Path) -> None:
-    said = yaml.safe_load(path.read_text())
-    assert not DEPRECATED & said.keys()
-    for entry in (*said.get("resources", ()), *said.get("components", ())):
+    text = yaml.safe_load(path.read_text())
+    assert not DEPRECATED & text.keys()
+    for entry in (*text.get("resources", ()), *text.get("components", ())):
         assert (path.parent / entry).exists(), entry
 
 

@@ -29,10 +29,10 @@ def test_lint_finds_nothing(each_helm: Helm) -> None:
 
 
 def test_both_helms_render_the_same(each_helm: Helm, helm: Helm) -> None:
-    ours, others = each_helm.template(PLATFORM), helm.template(PLATFORM)
-    secrets = [item.pop("stringData") for item in (*ours, *others) if item["kind"] == "Secret"]
+    own, others = each_helm.template(PLATFORM), helm.template(PLATFORM)
+    secrets = [item.pop("stringData") for item in (*own, *others) if item["kind"] == "Secret"]
     assert len({secret["run-secret"] for secret in secrets}) == 2, "each render has another secret"
-    assert ours == others
+    assert own == others
 
 
 @pytest.mark.parametrize("kubernetes", ["1.31.0", "1.36.2", "1.33.4-gke.100"])

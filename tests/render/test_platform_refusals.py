@@ -147,16 +147,16 @@ def test_what_cannot_be_meant_is_refused_with_the_way_out(helm: Helm, case: str)
 @pytest.mark.parametrize("case", ABOUT_QUEUES)
 def test_queues_that_kueue_would_refuse_are_refused_before(helm: Helm, case: str) -> None:
     values, sentence = ABOUT_QUEUES[case]
-    said = helm.error_response(PLATFORM, values, serves=KUEUE)
-    assert re.search(sentence, said), said
+    message = helm.error_response(PLATFORM, values, serves=KUEUE)
+    assert re.search(sentence, message), message
 
 
 @pytest.mark.parametrize("case", BY_SCHEMA)
 def test_the_schema_names_the_place_of_a_bad_value(each_helm: Helm, case: str) -> None:
     values, place = BY_SCHEMA[case]
-    said = each_helm.error_response(PLATFORM, values)
-    assert "specifications of the schema" in said
-    assert re.search(place, said.replace("/", "."), re.DOTALL), said
+    message = each_helm.error_response(PLATFORM, values)
+    assert "specifications of the schema" in message
+    assert re.search(place, message.replace("/", "."), re.DOTALL), message
 
 
 def test_a_preset_takes_the_keys_that_a_job_has(helm: Helm) -> None:

@@ -21,19 +21,21 @@ def aggregated(helm: Helm, **values: Any) -> dict[str, list[str]]:
     labels = {name: item["metadata"]["labels"] for name, item in rendered(helm, **values).items()}
     return {
         name: into
-        for name, each in labels.items()
-        if (into := [key.removeprefix(INTO) for key, value in each.items() if key.startswith(INTO) and value == "true"])
+        for name, label in labels.items()
+        if (
+            into := [key.removeprefix(INTO) for key, value in label.items() if key.startswith(INTO) and value == "true"]
+        )
     }
 
 
 def role(name: str) -> Role:
-    [found] = [each for each in ROLES if each.name == name]
+    [found] = [item for item in ROLES if item.name == name]
     return found
 
 
 def test_the_chart_has_the_roles_of_the_table(helm: Helm) -> None:
     assert {name: item["rules"] for name, item in rendered(helm).items()} == {
-        each.name: rules(each.permissions()) for each in ROLES
+        entry.name: rules(entry.permissions()) for entry in ROLES
     }
 
 
@@ -62,12 +64,12 @@ def test_everybody_may_know_the_api_servers_addresses_unless_told_otherwise(helm
 
 
 def test_no_role_has_a_wildcard_reads_a_secret_or_has_a_way_to_more_rights() -> None:
-    for each in ROLES:
-        for rule in rules(each.permissions()):
+    for item in ROLES:
+        for rule in rules(item.permissions()):
             assert "*" not in {*rule["verbs"], *rule["apiGroups"], *rule["resources"]}
             assert not {"serviceaccounts/token", "roles", "rolebindings"} & set(rule["resources"])
             if "secrets" in rule["resources"]:  # that of a run is made, and never read: not even a patch, which answers
-                assert (each.name, rule["resources"], rule["verbs"]) == ("ddp-submit-objects", ["secrets"], ["create"])
+                assert (item.name, rule["resources"], rule["verbs"]) == ("ddp-submit-objects", ["secrets"], ["create"])
             assert not {"impersonate", "escalate", "bind"} & set(rule["verbs"])
 
 

@@ -23,14 +23,14 @@ EXAMPLES = ROOT / "manifests" / "examples"
 JOB_FILES = sorted(EXAMPLES.glob(f"*{JOB_FILE}"))
 
 
-RENDERINGS = [(job_file, engine, kept) for job_file in JOB_FILES for engine, kept in targets(job_file).items()]
+RENDERINGS = [(job_file, engine, stored) for job_file in JOB_FILES for engine, stored in targets(job_file).items()]
 DOUBTS = {"data-parallel": ("3 GPUs of each node will stand idle: nproc is 1.",)}
 """DataParallel is one process with many GPUs; that is not what they are usually for."""
 
 
 def test_every_rendered_example_has_its_job_file_and_every_engine_its_examples() -> None:
-    kept = {path for _, _, path in RENDERINGS}
-    assert set(EXAMPLES.glob("*/*.yaml")) == kept
+    stored = {path for _, _, path in RENDERINGS}
+    assert set(EXAMPLES.glob("*/*.yaml")) == stored
     assert set(EXAMPLES.glob("*.yaml")) == set(JOB_FILES)
     stems = {path.name.removesuffix(JOB_FILE) for path in JOB_FILES}
     assert {"digits", "vision"} <= stems
@@ -42,7 +42,7 @@ def test_every_rendered_example_has_its_job_file_and_every_engine_its_examples()
 @pytest.mark.parametrize("job_file", JOB_FILES, ids=lambda path: path.name)
 def test_an_example_raises_no_doubt_but_those_that_it_must(job_file: Path) -> None:
     found = resolve([read(str(job_file))], DefaultingContext(image="ddp-trainer:1")).warnings
-    assert tuple(each.message for each in found) == DOUBTS.get(job_file.name.removesuffix(JOB_FILE), ())
+    assert tuple(item.message for item in found) == DOUBTS.get(job_file.name.removesuffix(JOB_FILE), ())
 
 
 @pytest.mark.parametrize("job_file", JOB_FILES, ids=lambda path: path.name)
@@ -58,8 +58,8 @@ def arguments(job_file: Path) -> tuple[str, ...]:
 
 def test_the_command_in_an_example_puts_a_secret_in_the_place_of_the_published_one() -> None:
     directory = EXAMPLES / RENDERED[Engine.TRAINJOB]
-    kept = directory / "digits.yaml"
-    [command] = re.findall(r"^#   (sed .+) \| kubectl apply -f -$", kept.read_text(), re.MULTILINE)
+    stored = directory / "digits.yaml"
+    [command] = re.findall(r"^#   (sed .+) \| kubectl apply -f -$", stored.read_text(), re.MULTILINE)
     made = [
         subprocess.run(["bash", "-c", command], cwd=directory, check=True, capture_output=True, text=True).stdout
         for _ in range(2)
@@ -72,4 +72,4 @@ def test_the_command_in_an_example_puts_a_secret_in_the_place_of_the_published_o
         assert re.fullmatch("[0-9a-f]{64}", value)
         secrets.append(value)
     assert len({PLACEHOLDER, *secrets}) == 3
-    assert made[0].replace(secrets[0], PLACEHOLDER) == kept.read_text()
+    assert made[0].replace(secrets[0], PLACEHOLDER) == stored.read_text()

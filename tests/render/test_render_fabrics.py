@@ -37,12 +37,12 @@ ALL = [
 ]
 
 
-def job(fabric: str, engine: Engine = Engine.JOB, **said: Any) -> JobSpec:
+def job(fabric: str, engine: Engine = Engine.JOB, **text: Any) -> JobSpec:
     given = {"module": "vision", "name": "big", "nnodes": "2:4", "gpus": "8", "fabric": fabric, "engine": engine}
     given |= {"rdma": DEVICES[fabric]} if fabric in DEVICES else {}
     layer = {
         key.replace("__", "."): Given(value, Origin(OriginKind.FLAG, key))
-        for key, value in (given | said).items()
+        for key, value in (given | text).items()
         if value
     }
     return resolve([layer], DefaultingContext(image="registry.example.com/vision:1.4.2")).spec
@@ -59,17 +59,17 @@ def container_of(spec: JobSpec, **more: Any) -> Any:
 @pytest.mark.parametrize("engine", ENGINES)
 @pytest.mark.parametrize("fabric", ALL)
 def test_every_fabric_says_the_same_on_every_engine(fabric: str, engine: Engine) -> None:
-    expected, found = (render(job(fabric, each), RUN) for each in (Engine.JOB, engine))
-    ours = worker_template(expected)
-    theirs = worker_template(found)
-    assert theirs["metadata"] == ours["metadata"]
+    expected, found = (render(job(fabric, entry), RUN) for entry in (Engine.JOB, engine))
+    own = worker_template(expected)
+    foreign = worker_template(found)
+    assert foreign["metadata"] == own["metadata"]
     for key in ("resources", "env", "command", "securityContext"):
-        assert theirs["spec"]["containers"][0][key] == ours["spec"]["containers"][0][key]
+        assert foreign["spec"]["containers"][0][key] == own["spec"]["containers"][0][key]
     for key in ("resourceClaims", "affinity", "nodeSelector"):
-        assert theirs["spec"].get(key) == ours["spec"].get(key)
+        assert foreign["spec"].get(key) == own["spec"].get(key)
     groups = {"resource.nvidia.com/v1beta1", "resource.k8s.io/v1"}
-    theirs, ours = ([item for item in each if item["apiVersion"] in groups] for each in (found, expected))
-    assert theirs == ours
+    foreign, own = ([item for item in entry if item["apiVersion"] in groups] for entry in (found, expected))
+    assert foreign == own
 
 
 @pytest.mark.parametrize("fabric", ALL)
@@ -154,8 +154,8 @@ def started(command: list[str], tmp_path: Path, **environ: str) -> subprocess.Co
     launcher.write_text('#!/bin/sh\necho "pid $$"\nenv\necho "args $*"\n')
     launcher.chmod(0o755)
     expanded = [word.replace("$$", "$").replace("/usr/local", str(tmp_path)) for word in command]
-    told = environ | {"PATH": f"{tmp_path / 'bin'}:{os.environ['PATH']}"}
-    return subprocess.run([*expanded, "--nnodes=2", "a b"], env=told, capture_output=True, text=True, check=False)
+    report = environ | {"PATH": f"{tmp_path / 'bin'}:{os.environ['PATH']}"}
+    return subprocess.run([*expanded, "--nnodes=2", "a b"], env=report, capture_output=True, text=True, check=False)
 
 
 def test_the_vendors_script_is_read_and_what_the_job_says_outlasts_it(tmp_path: Path) -> None:

@@ -89,8 +89,8 @@ def test_every_pod_meets_pod_security_restricted(spec: JobSpec) -> None:
             set(volume) - {"name"} <= {"emptyDir", "persistentVolumeClaim", "configMap", "secret", "image"}
             for volume in pod.get("volumes", [])
         )
-        for each in pod["containers"]:
-            assert each["securityContext"] == {
+        for item in pod["containers"]:
+            assert item["securityContext"] == {
                 "allowPrivilegeEscalation": False,
                 "readOnlyRootFilesystem": True,
                 "capabilities": {"drop": ["ALL"]},
@@ -102,13 +102,13 @@ def test_every_pod_meets_pod_security_restricted(spec: JobSpec) -> None:
 def test_no_list_of_named_things_has_a_name_twice(spec: JobSpec) -> None:
     """A server-side apply refuses it, though ``create`` does not."""
     for template in templates(render(spec, RUN)):
-        [each] = template["spec"]["containers"]
+        [item] = template["spec"]["containers"]
         for key in ("env", "ports", "volumeMounts"):
-            names = [entry.get("name") for entry in each.get(key, [])]
+            names = [entry.get("name") for entry in item.get(key, [])]
             assert len(names) == len(set(names))
         volumes = [volume["name"] for volume in template["spec"].get("volumes", [])]
         assert len(volumes) == len(set(volumes))
-        assert {mount["name"] for mount in each.get("volumeMounts", [])} == set(volumes)
+        assert {mount["name"] for mount in item.get("volumeMounts", [])} == set(volumes)
 
 
 def test_the_same_job_renders_to_the_same_objects() -> None:
@@ -140,9 +140,9 @@ def test_the_store_is_a_job_that_is_made_again_wherever_it_is_lost() -> None:
     assert "activeDeadlineSeconds" not in store["spec"]
     pod = store["spec"]["template"]["spec"]
     assert pod["restartPolicy"] == "OnFailure"
-    [each] = pod["containers"]
-    assert each["command"] + each["args"] == ["python", "-m", "ddp_trainer", "store", "--port", "29400"]
-    names = {variable["name"] for variable in each["env"]}
+    [item] = pod["containers"]
+    assert item["command"] + item["args"] == ["python", "-m", "ddp_trainer", "store", "--port", "29400"]
+    names = {variable["name"] for variable in item["env"]}
     assert {Env.RUN_ID, Env.JOB, Env.POD_IP} <= names
 
 
@@ -163,11 +163,11 @@ def test_the_store_keeps_away_from_the_workers_and_from_their_machines() -> None
 
 def test_only_pods_of_the_same_job_reach_its_ports_and_prometheus_its_metrics() -> None:
     policy = by_kind(a_job())["NetworkPolicy"]["spec"]
-    mine = {"podSelector": {"matchLabels": {Label.JOB: "digits"}}}
-    assert policy["podSelector"] == mine["podSelector"]
+    own = {"podSelector": {"matchLabels": {Label.JOB: "digits"}}}
+    assert policy["podSelector"] == own["podSelector"]
     monitoring = {"namespaceSelector": {"matchLabels": {"kubernetes.io/metadata.name": "monitoring"}}}
     metrics = {"ports": [{"port": Port.METRICS, "protocol": "TCP"}], "from": [monitoring]}
-    assert policy["ingress"] == [{"from": [mine]}, metrics]
+    assert policy["ingress"] == [{"from": [own]}, metrics]
 
 
 DNS_PORTS = [{"port": port, "protocol": kind} for port in (53, 5353) for kind in ("UDP", "TCP")]
@@ -185,13 +185,13 @@ def test_open_egress_leaves_out_the_credentials_that_clouds_hand_to_machines_and
         where = ipaddress.ip_address(address)
         return any(
             where in ipaddress.ip_network(block["cidr"])
-            and not any(where in ipaddress.ip_network(each) for each in block["except"])
-            for block in (each["ipBlock"] for each in blocks)
+            and not any(where in ipaddress.ip_network(item) for item in block["except"])
+            for block in (item["ipBlock"] for item in blocks)
         )
 
     refused = {"169.254.169.254", "fd00:ec2::254", "2001:db8::1"}
     reached = {"8.8.8.8", "10.0.0.1", "169.254.20.10", "169.254.170.23"}
-    assert {each for each in refused | reached if is_reached(each)} == reached
+    assert {item for item in refused | reached if is_reached(item)} == reached
     unrestricted = by_kind(a_job(egress=Egress.UNRESTRICTED))["NetworkPolicy"]["spec"]
     assert unrestricted["policyTypes"] == ["Ingress"]
     assert "egress" not in unrestricted
@@ -234,8 +234,8 @@ def test_closed_egress_leaves_the_job_and_dns_servers(servers: tuple[str, ...], 
     job = a_job(egress=Egress.CLOSED, dns=tuple(map(DnsServer.parse, servers)))
     policy = by_kind(job)["NetworkPolicy"]["spec"]
     assert policy["policyTypes"] == ["Ingress", "Egress"]
-    mine, dns = policy["egress"]
-    assert mine == {"to": [{"podSelector": {"matchLabels": {Label.JOB: "digits"}}}]}
+    own, dns = policy["egress"]
+    assert own == {"to": [{"podSelector": {"matchLabels": {Label.JOB: "digits"}}}]}
     assert dns == {"to": peers, "ports": DNS_PORTS}
 
 
@@ -287,7 +287,7 @@ def test_a_large_directory_travels_in_several_config_maps_and_is_whole_in_the_po
     assert read_back(maps[::-1]) == dataclasses.replace(code, files=0)
     pod = made[0]["spec"]["pytorchReplicaSpecs"]["Worker"]["template"]["spec"]
     [volume] = [volume for volume in pod["volumes"] if volume["name"] == "code-archive"]
-    assert [each["configMap"]["name"] for each in volume["projected"]["sources"]] == names
+    assert [source["configMap"]["name"] for source in volume["projected"]["sources"]] == names
     for item in maps:
         [(name, text)] = item["binaryData"].items()
         assert len(base64.b64decode(text)) <= PART_BYTES

@@ -99,8 +99,8 @@ def test_the_users_variables_win_over_those_that_are_only_a_default() -> None:
     assert environment(a_job(env={"HOME": "/data"}))["HOME"] == "/data"
     assert environment(a_job())["HOME"] == "/tmp"
     assert [environment(a_job())[name] for name in ("USER", "LOGNAME")] == ["ddp", "ddp"]
-    for said in ({"USER": "ada"}, {"LOGNAME": "ada"}):
-        assert [environment(a_job(env=said))[name] for name in ("USER", "LOGNAME")] == ["ada", "ada"]
+    for text in ({"USER": "ada"}, {"LOGNAME": "ada"}):
+        assert [environment(a_job(env=text))[name] for name in ("USER", "LOGNAME")] == ["ada", "ada"]
     assert "HOME" not in environment(a_job(), site=Site.LOCAL)
 
 
@@ -183,7 +183,7 @@ def test_who_the_pods_are_and_where_their_image_comes_from_is_the_users(engine: 
     for template in pods(engine, **changes):
         spec = template["spec"]
         assert (spec["serviceAccountName"], spec["imagePullSecrets"]) == ("s3-reader", [{"name": "a"}, {"name": "b"}])
-        assert {each["imagePullPolicy"] for each in spec["containers"]} == {"Always"}
+        assert {item["imagePullPolicy"] for item in spec["containers"]} == {"Always"}
     assert all("serviceAccountName" not in template["spec"] for template in pods(engine))
 
 
@@ -238,7 +238,7 @@ def test_an_image_without_the_launcher_gets_it_from_the_runtime_image_in_every_p
         [init] = copied["spec"]["initContainers"]
         assert (init["image"], init["volumeMounts"]) == ("ddp-runtime:1", [{"name": "runtime", "mountPath": RUNTIME}])
         assert "initContainers" not in mounted["spec"]
-        volumes = [each["spec"]["volumes"] for each in (copied, mounted)]
+        volumes = [item["spec"]["volumes"] for item in (copied, mounted)]
         assert [volume for of_pod in volumes for volume in of_pod if volume["name"] == "runtime"] == [
             {"name": "runtime", "emptyDir": {}},
             {"name": "runtime", "image": {"reference": "ddp-runtime:1", "pullPolicy": "IfNotPresent"}},

@@ -37,9 +37,9 @@ def test_worker_and_store_read_one_file_and_may_not_write_it(engine: Engine) -> 
     for template in templates(objects):
         pod = template["spec"]
         [container] = pod["containers"]
-        [volume] = [each for each in pod["volumes"] if "secret" in each]
+        [volume] = [item for item in pod["volumes"] if "secret" in item]
         assert volume["secret"] == {"secretName": secret["metadata"]["name"], "defaultMode": 0o400}
-        [mount] = [each for each in container["volumeMounts"] if each["name"] == volume["name"]]
+        [mount] = [item for item in container["volumeMounts"] if item["name"] == volume["name"]]
         assert (mount["mountPath"], mount["readOnly"]) == (Path.SECRET, True)
         assert {"name": Env.SECRET_FILE, "value": FILE} in container["env"]
         # Files of a Secret belong to root; the group of the pod is how another user reads them.

@@ -72,9 +72,9 @@ def test_a_headless_service_names_worker_0_unless_the_operator_makes_one(engine:
 
 @pytest.mark.parametrize("engine", ENGINES)
 def test_nothing_of_ours_is_in_the_pods_and_no_object_serves_our_launcher_alone(engine: str) -> None:
-    ours = kinds(render(a_job(engine=Engine(engine)), RUN))
-    theirs = kinds(render(of_torchrun(engine=Engine(engine)), RUN))
-    assert {kind for kind, _ in ours - theirs} == {"Job", "Service", "Secret", "PodMonitor"}
+    own = kinds(render(a_job(engine=Engine(engine)), RUN))
+    foreign = kinds(render(of_torchrun(engine=Engine(engine)), RUN))
+    assert {kind for kind, _ in own - foreign} == {"Job", "Service", "Secret", "PodMonitor"}
     [policy] = [item for item in render(of_torchrun(), RUN) if item["kind"] == "NetworkPolicy"]
     assert len(policy["spec"]["ingress"]) == 1
     pod = worker_pod(of_torchrun(engine=Engine(engine)))

@@ -63,6 +63,6 @@ def test_a_command_of_a_runbook_exists(path: Path) -> None:
         command = root().get_command(None, words[0])  # type: ignore[arg-type]
         assert command is not None, line
         words = words[1 : words.index("--")] if "--" in words else words[1:]
-        known = {name for each in command.params if isinstance(each, click.Option) for name in each.opts}
-        asked = {word.split("=")[0] for word in words if word.startswith("-")}
-        assert asked <= known, line
+        known = {name for param in command.params if isinstance(param, click.Option) for name in param.opts}
+        requests = {word.split("=")[0] for word in words if word.startswith("-")}
+        assert requests <= known, line

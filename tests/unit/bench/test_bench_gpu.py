@@ -121,17 +121,17 @@ def test_a_check_past_its_limit_is_killed_with_the_processes_that_have_sessions_
 
 def run(tmp_path: Path, checks: list[Check], bodies: dict[str, str], budget: float, **more: Any) -> list[str]:
     """Run checks in phases, and return what was reported, in its order."""
-    told: list[str] = []
+    messages: list[str] = []
 
     def emit(result: dict[str, Any]) -> None:
-        told.append(" ".join(filter(None, (result["check"], result["status"], result.get("reason", "")))))
+        messages.append(" ".join(filter(None, (result["check"], result["status"], result.get("reason", "")))))
 
     def command(check: Check, _: float, file: Path) -> list[str]:
         return [*script(bodies[check.letter]), str(file)]
 
     end = time.monotonic() + budget + check_runner.SUMMARY_SECONDS
     run_phases(checks, command, tmp_path, emit=emit, end=end, **more)
-    return told
+    return messages
 
 
 PASSES = f"save(bars=[{HOLDS!r}])"
@@ -146,15 +146,15 @@ def test_checks_of_a_phase_run_at_once_and_a_failure_ends_no_other(tmp_path: Pat
         "C": "sys.exit(1)",
         "D": PASSES,
     }
-    told = run(tmp_path, [a_check("A"), a_check("B"), a_check("C", 1), a_check("D", 2)], bodies, 100.0)
-    assert sorted(told[:4]) == ["A passed", "A started", "B passed", "B started"]
-    assert told[4:] == ["C started", "C crashed exit code 1: no output", "D started", "D passed"]
+    report = run(tmp_path, [a_check("A"), a_check("B"), a_check("C", 1), a_check("D", 2)], bodies, 100.0)
+    assert sorted(report[:4]) == ["A passed", "A started", "B passed", "B started"]
+    assert report[4:] == ["C started", "C crashed exit code 1: no output", "D started", "D passed"]
 
 
 def test_a_stopped_check_costs_its_limit_and_no_other_line(tmp_path: Path) -> None:
     bodies = {"A": "os.kill(os.getpid(), signal.SIGSTOP)", "B": PASSES, "C": PASSES}
-    told = run(tmp_path, [a_check("A", limit=3.0), a_check("B"), a_check("C", 1)], bodies, 100.0)
-    assert {"A timed out it did not end within 3 s", "B passed", "C passed"} <= set(told)
+    report = run(tmp_path, [a_check("A", limit=3.0), a_check("B"), a_check("C", 1)], bodies, 100.0)
+    assert {"A timed out it did not end within 3 s", "B passed", "C passed"} <= set(report)
 
 
 def test_a_check_that_cannot_be_killed_is_named_and_the_others_go_on_within_the_budget(
@@ -163,10 +163,10 @@ def test_a_check_that_cannot_be_killed_is_named_and_the_others_go_on_within_the_
     spared: list[int] = []
     monkeypatch.setattr(check_runner, "kill_process", spared.append)
     begun = time.monotonic()
-    told = run(tmp_path, [a_check("A", limit=1.0), a_check("B", 1)], {"A": "time.sleep(600)", "B": PASSES}, 20.0)
+    report = run(tmp_path, [a_check("A", limit=1.0), a_check("B", 1)], {"A": "time.sleep(600)", "B": PASSES}, 20.0)
     assert time.monotonic() - begun < 20.0 + 15.0
-    assert told[1] == "A stuck in the driver its processes are alive 5 s after SIGKILL"
-    assert told[-1] == "B passed"
+    assert report[1] == "A stuck in the driver its processes are alive 5 s after SIGKILL"
+    assert report[-1] == "B passed"
     monkeypatch.undo()
     [stuck] = check_runner.STUCK
     assert set(spared) == {stuck.pid}
@@ -185,8 +185,8 @@ def test_a_check_waits_for_the_one_that_must_pass_first(tmp_path: Path) -> None:
 def test_after_a_gpu_that_does_not_answer_nothing_is_started(tmp_path: Path) -> None:
     answers = iter([True, False])
     checks = [a_check("A", 0, probes=True), a_check("B", 1, probes=True), a_check("C", 2)]
-    told = run(tmp_path, checks, {"A": PASSES}, 50.0, answers=lambda: next(answers))
-    assert told[2:] == ["B not run the GPU does not answer", "C not run the GPU does not answer"]
+    report = run(tmp_path, checks, {"A": PASSES}, 50.0, answers=lambda: next(answers))
+    assert report[2:] == ["B not run the GPU does not answer", "C not run the GPU does not answer"]
 
 
 def test_a_short_budget_takes_from_the_checks_of_the_least_value() -> None:
@@ -200,8 +200,8 @@ def test_a_short_budget_takes_from_the_checks_of_the_least_value() -> None:
 
 def test_a_check_for_which_no_time_is_left_is_not_started_and_named(tmp_path: Path) -> None:
     checks = [a_check("A", 0, 3.0, value=1, least_seconds=3.0), a_check("B", 1, 3.0, value=2, least_seconds=2.0)]
-    told = run(tmp_path, checks, {"A": "time.sleep(600)"}, 4.0)
-    assert told[1:] == ["A timed out it did not end within 3 s", "B not run 1 s of the budget were left for it"]
+    report = run(tmp_path, checks, {"A": "time.sleep(600)"}, 4.0)
+    assert report[1:] == ["A timed out it did not end within 3 s", "B not run 1 s of the budget were left for it"]
 
 
 def test_without_a_gpu_every_check_is_reported_as_not_run_and_the_exit_code_is_0(tmp_path: Path) -> None:
@@ -258,7 +258,7 @@ def test_report_and_logs_are_replaced_after_every_check(tmp_path: Path) -> None:
         made.take({"check": letter, "status": "started"})
         made.take(result_of(letter))
         with tarfile.open(made.folder / "logs.tar") as logs:
-            assert logs.getnames() == [f"{each}.log" for each in "AB"[: "AB".index(letter) + 1]]
+            assert logs.getnames() == [f"{item}.log" for item in "AB"[: "AB".index(letter) + 1]]
         assert json.loads((made.folder / "report.json").read_text())["checks"][-1]["check"] == letter
     assert [(line["check"], line["status"]) for line in emitted] == [
         *(("A", "started"), ("A", "passed")),
@@ -290,12 +290,12 @@ def test_a_gpu_that_cuda_cannot_use_is_no_success(tmp_path: Path, monkeypatch: p
 def test_findings_are_on_the_disk_as_soon_as_they_are_made(tmp_path: Path) -> None:
     findings = CheckReport(file=tmp_path / "found.json")
     findings.at_most("a thing", float("inf"), 2.0)
-    told = json.loads((tmp_path / "found.json").read_text())
-    assert told["bars"] == [{"what": "a thing", "figure": None, "bar": 2.0, "holds": False, "relation": "<="}]
+    document = json.loads((tmp_path / "found.json").read_text())
+    assert document["bars"] == [{"what": "a thing", "figure": None, "bar": 2.0, "holds": False, "relation": "<="}]
     findings.mark_unsupported("a part", "a reason")
     findings.add("some_bytes", 3)
-    told = json.loads((tmp_path / "found.json").read_text())
-    assert (told["unsupported"], told["figures"]) == ({"a part": "a reason"}, {"some_bytes": 3})
+    document = json.loads((tmp_path / "found.json").read_text())
+    assert (document["unsupported"], document["figures"]) == ({"a part": "a reason"}, {"some_bytes": 3})
 
 
 def test_the_frame_needs_no_installed_package() -> None:

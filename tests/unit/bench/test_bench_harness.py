@@ -17,8 +17,8 @@ def quiet(seed: int = 0) -> Options:
 
 def test_many_values_become_median_minimum_maximum_and_count() -> None:
     report = Report()
-    spread = report.figure("restart_seconds", [5.0, 1.0, 3.0])
-    assert spread.median == 3.0
+    summary = report.figure("restart_seconds", [5.0, 1.0, 3.0])
+    assert summary.median == 3.0
     assert report.figures == {
         "restart_p50_seconds": 3.0,
         "restart_min_seconds": 1.0,
@@ -59,11 +59,11 @@ def test_the_line_is_json_even_where_a_figure_is_not_finite() -> None:
     report.figure("share_ratio", math.inf)
     report.at_most("a share", math.nan, 1.0)
     line = command.as_json("name", report, quiet(seed=7), 1.0)
-    told = json.loads(line)
-    assert told["figures"] == {"share_ratio": None}
-    assert told["bars"] == [{"what": "a share", "figure": None, "bar": 1.0, "holds": False, "relation": "<="}]
-    assert told["seed"] == 7
-    assert told["machine"]["cores"] >= 1
+    document = json.loads(line)
+    assert document["figures"] == {"share_ratio": None}
+    assert document["bars"] == [{"what": "a share", "figure": None, "bar": 1.0, "holds": False, "relation": "<="}]
+    assert document["seed"] == 7
+    assert document["machine"]["cores"] >= 1
     assert "\n" not in line
 
 

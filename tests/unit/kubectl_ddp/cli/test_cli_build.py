@@ -91,9 +91,9 @@ def test_the_first_tool_builds_tags_and_pushes_and_the_job_gets_the_digest(
     cached = ["--layers"] * (tool == "buildah")
     assert calls() == [[tool, "build", *cached, "."], [tool, "tag", ID, tagged], [tool, "push", tagged], *inspect]
     assert image_of(cluster) == f"{tagged}@{DIGEST}"
-    told = capfd.readouterr()
-    assert told.out == "pytorchjob.kubeflow.org/mine\n"
-    assert "output of the tool" in told.err
+    output = capfd.readouterr()
+    assert output.out == "pytorchjob.kubeflow.org/mine\n"
+    assert "output of the tool" in output.err
 
 
 def test_a_tag_that_is_given_is_pushed_to(cluster: ApiServer, install: Install) -> None:
@@ -113,9 +113,9 @@ def test_the_default_directory_is_that_of_the_job_file_and_a_value_names_another
     Path("a/job.ddp.yaml").write_text(
         f"{{apiVersion: ddp.dev/v1, kind: Job, name: mine, script: ../train.py, image: {REPOSITORY}}}"
     )
-    manner = ["--preflight", "off", "--engine", "pytorchjob"]
-    assert run(["submit", "-f", "a/job.ddp.yaml", "--build", *manner]) == 0
-    assert run(["submit", "-f", "a/job.ddp.yaml", "--build=b", *manner]) == 0
+    options = ["--preflight", "off", "--engine", "pytorchjob"]
+    assert run(["submit", "-f", "a/job.ddp.yaml", "--build", *options]) == 0
+    assert run(["submit", "-f", "a/job.ddp.yaml", "--build=b", *options]) == 0
     assert [words for words in calls() if words[1] == "build"] == [["podman", "build", "a"], ["podman", "build", "b"]]
 
 

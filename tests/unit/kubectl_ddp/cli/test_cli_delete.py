@@ -57,9 +57,9 @@ def test_without_a_terminal_a_running_job_with_checkpoints_of_its_own_needs_yes(
     assert run(["delete", "digits"]) == (2 if needs_yes else 0)
     assert (path in cluster.objects) == needs_yes
     if needs_yes:
-        said = capsys.readouterr().err
-        assert "checkpoints are deleted with them: job digits in namespace 'team'" in said
-        assert "--yes" in said
+        errors = capsys.readouterr().err
+        assert "checkpoints are deleted with them: job digits in namespace 'team'" in errors
+        assert "--yes" in errors
         assert run(["delete", "digits", "--yes"]) == 0
         assert path not in cluster.objects
 
@@ -73,9 +73,9 @@ def test_all_needs_yes_without_a_terminal_and_lists_the_jobs_that_lose_progress(
     assert "deletes 2 jobs. " in capsys.readouterr().err.replace("\n", " ")
     paths.add(put(cluster, "lost", "Running"))
     assert run(["delete", "--all"]) == 2
-    said = capsys.readouterr().err
-    assert "job lost " in said
-    assert "job kept " not in said
+    errors = capsys.readouterr().err
+    assert "job lost " in errors
+    assert "job kept " not in errors
     assert paths <= cluster.objects.keys()
     monkeypatch.setattr("sys.stdin", Typing("n\n"))
     assert run(["delete", "--all"]) != 0

@@ -43,10 +43,10 @@ def test_wrong_usage_is_one_sentence_and_exit_code_2(
     capsys: pytest.CaptureFixture[str], arguments: list[str], code: int, sentence: str
 ) -> None:
     assert run(arguments) == code
-    told = capsys.readouterr()
-    assert told.out == ""
-    assert sentence in told.err
-    assert told.err.count("\n") == 1
+    output = capsys.readouterr()
+    assert output.out == ""
+    assert sentence in output.err
+    assert output.err.count("\n") == 1
 
 
 @pytest.mark.parametrize("json_flag", [["-o", "json"], ["-ojson"], ["--output=json"], ["--output", "json"]])
@@ -84,9 +84,9 @@ def test_ctrl_c_is_130_and_one_word(monkeypatch: pytest.MonkeyPatch, capsys: pyt
 def test_a_bug_is_told_in_one_sentence(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
     registered(monkeypatch, ZeroDivisionError("division by zero"))
     assert run(["version"]) == 1
-    told = capsys.readouterr().err
-    assert told.startswith("error: Something went wrong inside kubectl-ddp: ZeroDivisionError: division by zero.")
-    assert told.count("\n") == 1
+    errors = capsys.readouterr().err
+    assert errors.startswith("error: Something went wrong inside kubectl-ddp: ZeroDivisionError: division by zero.")
+    assert errors.count("\n") == 1
 
 
 def test_the_traceback_is_there_for_who_asks(capsys: pytest.CaptureFixture[str]) -> None:

@@ -50,5 +50,5 @@ def test_json_is_the_schema(capsys: pytest.CaptureFixture[str]) -> None:
 )
 def test_an_unknown_key_is_one_sentence(key: str, hint: str, capsys: pytest.CaptureFixture[str]) -> None:
     assert run(["explain", key]) == 2
-    told = capsys.readouterr()
-    assert (told.out, told.err) == ("", f"error: A job has no key '{key}'. {hint}\n")
+    output = capsys.readouterr()
+    assert (output.out, output.err) == ("", f"error: A job has no key '{key}'. {hint}\n")

@@ -25,9 +25,9 @@ def test_gates_that_are_off_are_named_before_anything_is_created(
     cluster: ApiServer, command: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert run([command, *JOB, "--preflight=off"] if command == "submit" else [command, *JOB]) == 4
-    told = capsys.readouterr().err
-    assert "does not serve scheduling.k8s.io Workload" in told
-    assert "GenericWorkload and GangScheduling are off" in told
+    errors = capsys.readouterr().err
+    assert "does not serve scheduling.k8s.io Workload" in errors
+    assert "GenericWorkload and GangScheduling are off" in errors
     assert not cluster.asked("POST")
 
 

@@ -66,8 +66,8 @@ def test_answers_on_a_terminal_take_the_place_of_flags(monkeypatch: pytest.Monke
 def test_without_a_terminal_each_missing_flag_is_named(capsys: pytest.CaptureFixture[str]) -> None:
     Path("evaluate.py").write_text("import torch\n")
     assert run(["init"]) == 2
-    told = capsys.readouterr().err
-    assert all(word in told for word in ("SCRIPT", "--image", "--nnodes", "--gpus"))
+    errors = capsys.readouterr().err
+    assert all(word in errors for word in ("SCRIPT", "--image", "--nnodes", "--gpus"))
     assert not Path("Dockerfile").exists()
 
 

@@ -43,9 +43,9 @@ def job_file(workdir: Path) -> None:
 def rendered(capsys: pytest.CaptureFixture[str], *arguments: str) -> dict[str, Any]:
     """The effective job that ``render`` writes into the root object."""
     code = run(["render", "-o", "json", *arguments])
-    told = capsys.readouterr()
-    assert code == 0, told.err
-    root = json.loads(told.out)["items"][0]
+    output = capsys.readouterr()
+    assert code == 0, output.err
+    root = json.loads(output.out)["items"][0]
     document: dict[str, Any] = json.loads(root["metadata"]["annotations"][Annotation.SPEC])
     return document
 
@@ -53,11 +53,11 @@ def rendered(capsys: pytest.CaptureFixture[str], *arguments: str) -> dict[str, A
 def refused(capsys: pytest.CaptureFixture[str], *arguments: str) -> str:
     """The one sentence with which a call ends that exits with 2."""
     code = run(list(arguments))
-    told = capsys.readouterr()
-    assert (code, told.out) == (2, "")
-    assert told.err.startswith("error: ")
-    assert told.err.count("\n") == 1
-    return told.err
+    output = capsys.readouterr()
+    assert (code, output.out) == (2, "")
+    assert output.err.startswith("error: ")
+    assert output.err.count("\n") == 1
+    return output.err
 
 
 def test_code_on_a_claim_is_mounted_and_its_script_need_not_be_on_this_machine(
@@ -235,8 +235,8 @@ def without_secret(printed: str) -> str:
 @pytest.mark.usefixtures("workdir")
 def test_explain_says_where_each_value_came_from(capsys: pytest.CaptureFixture[str]) -> None:
     assert run(["render", "-f", "job.yaml", "--nproc", "1", "--set", "ttl=1h", "--explain"]) == 0
-    told = capsys.readouterr().out
-    table = told.partition("\n\n")[0]
+    printed = capsys.readouterr().out
+    table = printed.partition("\n\n")[0]
     rows = {line.split()[0]: " ".join(line.split()[2:]) for line in table.splitlines()}
     assert rows["nnodes"] == "job.yaml line 8"
     assert rows["nproc"] == "--nproc"
@@ -244,15 +244,15 @@ def test_explain_says_where_each_value_came_from(capsys: pytest.CaptureFixture[s
     assert rows["cpu"] == "rule nproc: one core per process"
     assert rows["env.NVIDIA_VISIBLE_DEVICES"].startswith("preset cpu-gloo: ")
     assert rows["maxRestarts"] == "default"
-    assert "nnodes 1:2 may be below a majority" in told
+    assert "nnodes 1:2 may be below a majority" in printed
 
 
 @pytest.mark.usefixtures("workdir")
 def test_warnings_are_messages_and_not_data(capsys: pytest.CaptureFixture[str]) -> None:
     assert run(["render", "train.py", "--image", "train:latest"]) == 0
-    told = capsys.readouterr()
-    assert "warning: The image 'train:latest' may be another one on each node" in told.err
-    assert "warning" not in told.out
+    output = capsys.readouterr()
+    assert "warning: The image 'train:latest' may be another one on each node" in output.err
+    assert "warning" not in output.out
     assert run(["render", "train.py", "--image", "train:latest", "-q"]) == 0
     assert capsys.readouterr().err == ""
 
@@ -308,10 +308,10 @@ def test_a_secret_must_be_exported_where_there_are_no_secrets() -> None:
 
 
 def test_what_means_nothing_on_one_machine_is_said() -> None:
-    told = check_local(a_job(gang=Gang.VOLCANO, env_from=(EnvSource("secret", "s"),)), {})
-    assert len(told) == 2
-    assert "secret/s" in told[0]
-    assert "gang" in told[1]
+    report = check_local(a_job(gang=Gang.VOLCANO, env_from=(EnvSource("secret", "s"),)), {})
+    assert len(report) == 2
+    assert "secret/s" in report[0]
+    assert "gang" in report[1]
 
 
 @pytest.mark.usefixtures("workdir")
@@ -326,11 +326,11 @@ def test_an_image_that_no_registry_serves_is_warned_of_where_a_cluster_is_meant(
     capsys: pytest.CaptureFixture[str], command: list[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     assert run([*command, "train.py", "--name", "t", "--gpus", "8"]) == 0
-    told = capsys.readouterr().err
-    assert "warning: " in told
-    assert "'ddp-trainer:" in told
-    assert "--image" in told
-    assert "$KUBECTL_DDP_IMAGE" in told
+    errors = capsys.readouterr().err
+    assert "warning: " in errors
+    assert "'ddp-trainer:" in errors
+    assert "--image" in errors
+    assert "$KUBECTL_DDP_IMAGE" in errors
     for words in (["--local"], ["--image", "registry.example.com/ddp-trainer:1"], ["--image", "python:3.12"]):
         assert run([*command, "train.py", "--name", "t", *words]) == 0
         assert "registry serves" not in capsys.readouterr().err

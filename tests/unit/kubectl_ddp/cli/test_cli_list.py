@@ -97,15 +97,15 @@ def test_a_watch_prints_the_list_and_then_the_jobs_that_change(
 ) -> None:
     moments += [lambda: None, add_text, remove_digits]
     assert run(["get", "jobs", "-w"]) == 130
-    told = capsys.readouterr()
-    assert [line.split()[:2] for line in told.out.splitlines()] == [
+    output = capsys.readouterr()
+    assert [line.split()[:2] for line in output.out.splitlines()] == [
         ["NAME", "STATUS"],
         ["images", "Lost"],
         ["digits", "Lost"],
         ["text", "Lost"],
         ["digits", "Deleting"],
     ]
-    assert told.err == "error: Stopped watching.\n"
+    assert output.err == "error: Stopped watching.\n"
 
 
 @pytest.mark.parametrize(

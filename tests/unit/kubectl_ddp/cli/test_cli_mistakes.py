@@ -36,18 +36,20 @@ def programs(workdir: Path) -> None:
 def rendered(capsys: pytest.CaptureFixture[str], *words: str) -> dict[str, Any]:
     """The job that a command line means."""
     code = run(["render", "-o", "json", *words])
-    told = capsys.readouterr()
-    assert code == 0, told.err
-    document: dict[str, Any] = json.loads(json.loads(told.out)["items"][0]["metadata"]["annotations"][Annotation.SPEC])
+    output = capsys.readouterr()
+    assert code == 0, output.err
+    document: dict[str, Any] = json.loads(
+        json.loads(output.out)["items"][0]["metadata"]["annotations"][Annotation.SPEC]
+    )
     return document
 
 
 def refused(capsys: pytest.CaptureFixture[str], *words: str, code: int = 2) -> str:
     """The one sentence with which a command line is refused."""
     assert run([*words]) == code
-    told = capsys.readouterr()
-    assert told.out == ""
-    return told.err
+    output = capsys.readouterr()
+    assert output.out == ""
+    return output.err
 
 
 def test_a_yaml_file_in_the_place_of_a_script_is_a_job_file(capsys: pytest.CaptureFixture[str]) -> None:
@@ -63,9 +65,9 @@ def test_a_yaml_file_in_the_place_of_a_script_is_a_job_file(capsys: pytest.Captu
 def test_what_is_no_python_is_not_run_as_python(
     capsys: pytest.CaptureFixture[str], workdir: Path, script: str, way_out: str, place: list[str], code: list[str]
 ) -> None:
-    told = refused(capsys, "submit", script, "--name", "mine", *place, *code)
-    assert script in told
-    assert way_out in told
+    report = refused(capsys, "submit", script, "--name", "mine", *place, *code)
+    assert script in report
+    assert way_out in report
     assert not (workdir / "state").exists()
 
 
@@ -143,8 +145,8 @@ def test_words_of_the_program_keep_their_underscores(capsys: pytest.CaptureFixtu
 def test_no_slip_of_the_finger_suggests_a_command_that_destroys_something(
     capsys: pytest.CaptureFixture[str], word: str
 ) -> None:
-    told = refused(capsys, word).partition(f"'{word}'")[2]
-    assert not [command for command in DESTRUCTIVE if command in told]
+    report = refused(capsys, word).partition(f"'{word}'")[2]
+    assert not [command for command in DESTRUCTIVE if command in report]
 
 
 @pytest.mark.parametrize(
@@ -157,9 +159,9 @@ def test_a_misspelled_file_is_answered_with_the_one_beside_it(
 ) -> None:
     (workdir / "sub").mkdir()
     code = 2 if "--code" in words else 3
-    told = refused(capsys, "submit", "--local", *words, code=code)
+    report = refused(capsys, "submit", "--local", *words, code=code)
     meant = "digits.ddp.yaml" if "-f" in words else "train.py"
-    assert meant in told.partition("Did you mean")[2]
+    assert meant in report.partition("Did you mean")[2]
 
 
 @pytest.mark.parametrize("command", [("render",), ("submit", "--dry-run=client")])
@@ -168,9 +170,9 @@ def test_a_job_of_more_annotations_than_a_cluster_stores_is_refused_before_anyth
 ) -> None:
     variables = "".join(f"  LONG_{number}: {'x' * 3000}\n" for number in range(100))
     (workdir / "long.yaml").write_text(f"{JOB_FILE}env:\n{variables}")
-    told = refused(capsys, *command, "-f", "long.yaml")
-    assert re.search(r"'mine' has 30\d,\d{3} bytes; a cluster stores at most 245,760", told)
-    assert "--env-from" in told
+    report = refused(capsys, *command, "-f", "long.yaml")
+    assert re.search(r"'mine' has 30\d,\d{3} bytes; a cluster stores at most 245,760", report)
+    assert "--env-from" in report
 
 
 def some_jobs(*names: str) -> None:
@@ -186,6 +188,6 @@ def test_a_list_of_names_shows_those(capsys: pytest.CaptureFixture[str]) -> None
     assert run(["list", "images", "pytorchjob/text", "-o", "json"]) == 0
     assert {item["name"] for item in json.loads(capsys.readouterr().out)["items"]} == {"images", "text"}
     assert run(["list", "images", "imagse", "-o", "name"]) == 0
-    told = capsys.readouterr()
-    assert told.out.split() == ["pytorchjob.kubeflow.org/images"]
-    assert "imagse" in told.err
+    output = capsys.readouterr()
+    assert output.out.split() == ["pytorchjob.kubeflow.org/images"]
+    assert "imagse" in output.err

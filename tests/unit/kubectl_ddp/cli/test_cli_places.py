@@ -49,9 +49,9 @@ def test_without_a_kubeconfig_a_job_is_refused_with_both_ways_out(
     workdir: Path, capsys: pytest.CaptureFixture[str], command: str
 ) -> None:
     assert run([command, "train.py", "--name", "mine"]) == 2
-    told = capsys.readouterr().err
-    assert "--local" in told
-    assert "--kubeconfig" in told
+    errors = capsys.readouterr().err
+    assert "--local" in errors
+    assert "--kubeconfig" in errors
     assert not (workdir / "state").exists()
 
 
@@ -66,9 +66,9 @@ def test_a_name_of_two_places_is_changed_in_neither(
 ) -> None:
     directory = a_job_of_this_machine("digits")
     assert run([*words]) == 2
-    told = capsys.readouterr().err
-    assert "--local" in told
-    assert "--context test" in told
+    errors = capsys.readouterr().err
+    assert "--local" in errors
+    assert "--context test" in errors
     assert directory.is_dir()
     assert {request.method for request in cluster.requests} <= {"GET"}
     assert JOB in cluster.objects
@@ -108,9 +108,9 @@ def test_a_name_of_this_machine_alone_needs_no_flag(cluster: ApiServer, capsys: 
 def test_all_jobs_are_those_of_one_place(cluster: ApiServer, capsys: pytest.CaptureFixture[str]) -> None:
     directory = a_job_of_this_machine("other")
     assert run(["delete", "--all", "--yes"]) == 2
-    told = capsys.readouterr().err
-    assert "--local" in told
-    assert "--context test" in told
+    errors = capsys.readouterr().err
+    assert "--local" in errors
+    assert "--context test" in errors
     assert directory.exists()
     assert JOB in cluster.objects
 

@@ -36,9 +36,9 @@ def test_what_is_set_is_told_apart_from_what_is_left_to_the_site(capsys: pytest.
 
 def test_a_name_that_is_none_is_one_sentence(capsys: pytest.CaptureFixture[str]) -> None:
     assert run(["presets", "aws-efs"]) == 3
-    told = capsys.readouterr()
-    assert told.err == "error: There is no preset or fabric 'aws-efs'. Did you mean 'aws-efa'?\n"
-    assert told.out == ""
+    output = capsys.readouterr()
+    assert output.err == "error: There is no preset or fabric 'aws-efs'. Did you mean 'aws-efa'?\n"
+    assert output.out == ""
 
 
 def test_render_explains_every_value_of_the_fabric_and_what_it_needs(capsys: pytest.CaptureFixture[str]) -> None:
@@ -72,12 +72,14 @@ def test_on_this_machine_the_fabric_is_left_aside(
     monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path))
     devices = ["--rdma", "vpc.amazonaws.com/efa=32"] if fabric == "aws-efa" else []
     assert run(["render", *JOB, "--fabric", fabric, *devices, "--env", "A=1", "--local"]) == 0
-    told = capsys.readouterr()
-    assert f"warning: The fabric {fabric} is between machines, and means nothing on one; it is left aside." in told.err
-    assert "name: NCCL_NET" not in told.out
-    assert "hugepages" not in told.out
-    assert "ComputeDomain" not in told.out
-    assert "name: A\n" in told.out
+    output = capsys.readouterr()
+    assert (
+        f"warning: The fabric {fabric} is between machines, and means nothing on one; it is left aside." in output.err
+    )
+    assert "name: NCCL_NET" not in output.out
+    assert "hugepages" not in output.out
+    assert "ComputeDomain" not in output.out
+    assert "name: A\n" in output.out
     assert run(["render", *JOB, "--fabric", fabric, *devices, "--local", "--explain"]) == 0
     [row] = [line for line in capsys.readouterr().out.splitlines() if line.startswith("fabric ")]
     assert "rule --local" in row

@@ -40,11 +40,11 @@ def test_a_secret_in_clear_is_refused_and_not_repeated(
     command: str, words: tuple[str, ...], capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert run([*command.split(), "train.py", "--image", "train:1", "--engine", "job", *words]) == 2
-    told = capsys.readouterr()
-    assert told.out == ""
-    assert secret_of(words) not in told.err
-    assert "looks like a secret" in told.err
-    assert "--secret-env" in told.err
+    output = capsys.readouterr()
+    assert output.out == ""
+    assert secret_of(words) not in output.err
+    assert "looks like a secret" in output.err
+    assert "--secret-env" in output.err
 
 
 @pytest.mark.parametrize(

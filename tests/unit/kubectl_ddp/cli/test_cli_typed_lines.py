@@ -197,18 +197,18 @@ def machine(cluster: ApiServer, jobs: list[Object], workdir: Path) -> None:
 @pytest.mark.parametrize("line", WORKS)
 def test_a_line_works(line: str, capsys: pytest.CaptureFixture[str]) -> None:
     code = run(shlex.split(line))
-    told = capsys.readouterr()
-    assert code == 0, told.err
-    assert WORKS[line] in told.out
+    output = capsys.readouterr()
+    assert code == 0, output.err
+    assert WORKS[line] in output.out
 
 
 @pytest.mark.parametrize("line", REFUSED)
 def test_a_line_is_refused_with_what_to_type_instead(line: str, capsys: pytest.CaptureFixture[str]) -> None:
     assert run(shlex.split(line)) in {2, 3}
-    told = capsys.readouterr()
-    assert told.out == ""
-    assert told.err.count("\n") == 1
-    assert REFUSED[line] in told.err.partition(": ")[2]
+    output = capsys.readouterr()
+    assert output.out == ""
+    assert output.err.count("\n") == 1
+    assert REFUSED[line] in output.err.partition(": ")[2]
 
 
 def test_a_watch_keeps_the_jobs_of_a_place_that_does_not_answer(
@@ -224,17 +224,17 @@ def test_a_watch_keeps_the_jobs_of_a_place_that_does_not_answer(
 
     monkeypatch.setattr("kubectl_ddp.cli.jobs.list.watch_list", functools.partial(watch_list, pause=pause))
     assert run(["get", "jobs", "-w", "-n", "team", "--no-headers"]) == 130
-    told = capsys.readouterr()
-    assert [line.split()[0] for line in told.out.splitlines()] == ["digits", "images"]
-    assert told.err.count("warning: ") == 1
+    output = capsys.readouterr()
+    assert [line.split()[0] for line in output.out.splitlines()] == ["digits", "images"]
+    assert output.err.count("warning: ") == 1
 
 
 @pytest.mark.parametrize("line", ["get jobs", "cancel digits", "describe job/digits", "run train.py --dry-run"])
 def test_an_alternative_name_does_what_the_command_does(line: str, capsys: pytest.CaptureFixture[str]) -> None:
-    ours = {"get": "list", "cancel": "suspend", "describe": "status", "run": "submit --name mine"}
+    own = {"get": "list", "cancel": "suspend", "describe": "status", "run": "submit --name mine"}
     word, _, rest = line.partition(" ")
     printed = []
-    for command in (f"{word} --name mine" if word == "run" else word, ours[word]):
+    for command in (f"{word} --name mine" if word == "run" else word, own[word]):
         assert run([*shlex.split(command), *rest.split()]) == 0
         printed.append(re.sub(r"\d+", "N", capsys.readouterr().out))  # ages may change between the two
     assert printed[0] == printed[1] != ""

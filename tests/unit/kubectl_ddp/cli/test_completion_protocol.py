@@ -127,15 +127,15 @@ def test_a_cluster_that_does_not_answer_offers_nothing_and_says_nothing(machine:
 
 
 def test_ranks_are_counted_from_the_job_that_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
-    asked: list[tuple[Where, str]] = []
+    requests: list[tuple[Where, str]] = []
 
     def world(where: Where, name: str) -> int:
-        asked.append((where, name))
+        requests.append((where, name))
         return 3
 
     monkeypatch.setattr(candidates, "_world", world)
     assert words(complete(["logs", "--local", "digits", "--rank", ""])) == ["all", "failed", "0", "1", "2"]
-    assert asked == [(Where(local=True), "digits")]
+    assert requests == [(Where(local=True), "digits")]
 
 
 def test_a_broken_kubeconfig_is_no_error_of_the_shell(machine: Path) -> None:
@@ -164,14 +164,16 @@ def test_bash_completes_through_the_script_we_print(machine: Path) -> None:
         ("kubectl-ddp submit --nnod", ["--nnodes"]),
     ):
         typed = line.split()
-        ask = f"""
+        command = f"""
             {script}
             COMP_WORDS=({line}); COMP_CWORD={len(typed) - 1}
             _kubectl_ddp
             printf '%s\\n' "${{COMPREPLY[@]}}"
         """
         environ = {**os.environ, "PATH": f"{BIN}:{os.environ['PATH']}"}
-        done = subprocess.run(["bash", "-c", ask], capture_output=True, text=True, check=True, env=environ, cwd=machine)
+        done = subprocess.run(
+            ["bash", "-c", command], capture_output=True, text=True, check=True, env=environ, cwd=machine
+        )
         assert done.stdout.split() == expected, done.stderr
 
 

@@ -23,7 +23,7 @@ LIMIT = 3
 
 def of_other_modules(number: int, deep: Unknown = sqrt(4.0)) -> None:  # noqa: B008, F821 - annotations do not run
     class Local:
-        roots = tuple(sqrt(each) for each in range(number))
+        roots = tuple(sqrt(item) for item in range(number))
 
     tag = xml.etree.ElementTree.Element("a").tag
     print(json.dumps([tag, deep, Local.roots[-1], Ordered(a=1)["a"], __name__]))

@@ -123,11 +123,11 @@ def test_every_variable_is_known_to_the_lint(entry: FabricValue) -> None:
 
 @pytest.mark.parametrize(("name", "machine"), ENVIRONMENTS)
 def test_the_environment_of_a_fabric_lints_clean(name: str, machine: str) -> None:
-    told = environment(name, machine)
-    preset = {key.partition(".")[2]: each.value for key, each in PRESETS["gpu-nccl"].settings.items() if "." in key}
-    ignored = told.get("DDP_LINT_IGNORE", "")
-    found = run_checks(JOB_CHECKS, preset | told | THREADS, NODE, ignored)
-    assert [str(each) for each in found] == []
+    variables = environment(name, machine)
+    preset = {key.partition(".")[2]: item.value for key, item in PRESETS["gpu-nccl"].settings.items() if "." in key}
+    ignored = variables.get("DDP_LINT_IGNORE", "")
+    found = run_checks(JOB_CHECKS, preset | variables | THREADS, NODE, ignored)
+    assert [str(item) for item in found] == []
 
 
 @pytest.mark.parametrize(
@@ -154,14 +154,16 @@ def test_the_environment_of_a_fabric_lints_clean(name: str, machine: str) -> Non
     ],
 )  # fmt: skip
 def test_what_a_vendors_script_sets_lints_clean_where_the_pod_looks(name: str, script: dict[str, str]) -> None:
-    told = {"NCCL_DEBUG": "WARN"} | environment(name, "") | script | THREADS
-    assert [str(each) for each in run_checks(JOB_CHECKS, told, NODE, told["DDP_LINT_IGNORE"])] == []
+    variables = {"NCCL_DEBUG": "WARN"} | environment(name, "") | script | THREADS
+    assert [str(finding) for finding in run_checks(JOB_CHECKS, variables, NODE, variables["DDP_LINT_IGNORE"])] == []
 
 
 def test_a_recipe_leaves_out_the_rules_that_it_breaks_and_no_others() -> None:
     for machine in ("BM.GPU.A100-v2.8", "BM.GPU.H100.8"):
-        told = environment("oci-roce", machine)
-        assert {each.rule for each in run_checks(JOB_CHECKS, told | THREADS, NODE)} == {told["DDP_LINT_IGNORE"]}
+        variables = environment("oci-roce", machine)
+        assert {finding.rule for finding in run_checks(JOB_CHECKS, variables | THREADS, NODE)} == {
+            variables["DDP_LINT_IGNORE"]
+        }
 
 
 WITHOUT_RDMA = ("gloo-cpu", "single-node-nvlink", "tcp", "gb200-mnnvl")
@@ -184,8 +186,8 @@ def test_a_gid_index_is_set_only_for_an_image_that_says_it_is_older(
 
 
 def test_values_newer_than_the_nccl_of_the_image_are_left_out_and_named() -> None:
-    told = too_new("coreweave-roce", facts(nccl=version("2.18")))
-    assert [entry.name for entry in told] == ["NCCL_IB_ADDR_FAMILY", "NCCL_IB_ADDR_RANGE"]
+    report = too_new("coreweave-roce", facts(nccl=version("2.18")))
+    assert [entry.name for entry in report] == ["NCCL_IB_ADDR_FAMILY", "NCCL_IB_ADDR_RANGE"]
     assert too_new("coreweave-roce", facts(nccl=version("2.28"))) == too_new("coreweave-roce", facts()) == []
 
 
@@ -203,7 +205,7 @@ def test_the_name_of_an_image_may_say_its_nccl(image: str, nccl: tuple[int, ...]
 
 
 @pytest.mark.parametrize(
-    ("told", "name"),
+    ("keys", "name"),
     [
         ({"gpus": 0}, "gloo-cpu"),
         ({"nodes": 1}, "single-node-nvlink"),
@@ -224,8 +226,8 @@ def test_the_name_of_an_image_may_say_its_nccl(image: str, nccl: tuple[int, ...]
         ({"devices": "rdma/rdma_shared_device_a"}, "ib"),
     ],
 )
-def test_the_jobs_other_words_choose_the_fabric(told: dict[str, object], name: str) -> None:
-    assert choose(facts(**told)).name == name
+def test_the_jobs_other_words_choose_the_fabric(keys: dict[str, object], name: str) -> None:
+    assert choose(facts(**keys)).name == name
 
 
 @pytest.mark.parametrize(

@@ -73,14 +73,14 @@ def test_what_a_hostile_job_says_stays_text() -> None:
     assert len(found.all("script")) == 2
     assert all(image["src"] is not None and image["src"].startswith("data:image/png;") for image in found.all("img"))
     assert "onerror=alert(1)>" not in text
-    assert sum(HOSTILE in said for said in found.texts) >= 3
+    assert sum(HOSTILE in sentence for sentence in found.texts) >= 3
 
 
 def test_every_picture_has_a_role_and_a_sentence_and_every_table_its_heads() -> None:
     found = Elements(render_html(a_report(a_job(slow=2))))
     pictures = found.all("svg")
     assert len(pictures) == 5
-    assert all(each["role"] == "img" and len(each["aria-label"] or "") > 15 for each in pictures)
+    assert all(picture["role"] == "img" and len(picture["aria-label"] or "") > 15 for picture in pictures)
     assert all("Rank 2 was slowest" in (image["alt"] or "") for image in found.all("img"))
     assert all(head.get("scope") in {"col", "row"} for head in found.all("th"))
     names = [attributes["id"] for _, attributes in found.found if "id" in attributes]
@@ -112,7 +112,9 @@ def test_values_of_the_script_have_a_fact_each_and_the_first_of_them_a_curve() -
     found = Elements(text)
     assert len(found.all("svg")) == MOST_VALUE_PLOTS
     assert [attributes["id"] for attributes in found.all("h3") if str(attributes.get("id")).startswith("value-1")]
-    assert any(said.startswith(f"{HOSTILE} 0.9, value_1 0.9, ") and "value_9 0.9" in said for said in found.texts)
+    assert any(
+        sentence.startswith(f"{HOSTILE} 0.9, value_1 0.9, ") and "value_9 0.9" in sentence for sentence in found.texts
+    )
     assert len(found.all("script")) == 2
 
 

@@ -23,7 +23,7 @@ DONE: Mapping[str, object] = {"result": "succeeded", "steps": 690, "world_size":
 
 
 def without(series: Sequence[Series], *names: str) -> list[Series]:
-    return [each for each in series if each.name not in names]
+    return [sery for sery in series if sery.name not in names]
 
 
 def test_a_killed_worker_is_named_with_its_time_and_both_recoveries() -> None:
@@ -40,7 +40,7 @@ def test_a_pod_that_records_no_rank_is_named_with_the_time_of_its_reading() -> N
 
 def test_a_reading_between_the_generation_and_its_size_hides_no_lost_rank() -> None:
     series = [
-        each for each in a_killed_worker() if (each.name, each.labels[POD]) != (Metric.WORLD_SIZE, "digits-worker-0")
+        item for item in a_killed_worker() if (item.name, item.labels[POD]) != (Metric.WORLD_SIZE, "digits-worker-0")
     ]
     late = [4.0] * 22 + [2.0] * 9 + [4.0] * 29
     series.append(Series(Metric.WORLD_SIZE, times(60), late, {POD: "digits-worker-0"}))
@@ -114,8 +114,8 @@ def test_a_job_of_which_nothing_is_known_has_no_story() -> None:
 
 
 def test_tiles_show_accuracy_and_samples_only_where_a_run_has_told_them() -> None:
-    told = DONE | {"metrics": {"accuracy": 0.975, "loss": 0.08}, "samples_lost": 0, "samples_repeated": 3}
-    text = render_html(a_report(a_killed_worker(), summary=told))
+    report = DONE | {"metrics": {"accuracy": 0.975, "loss": 0.08}, "samples_lost": 0, "samples_repeated": 3}
+    text = render_html(a_report(a_killed_worker(), summary=report))
     tiles = re.findall(
         r'<span class="name">(.*?)</span><span class="value">(.*?)</span><span class="more">(.*?)</span>', text
     )

@@ -132,8 +132,8 @@ def test_a_script_in_the_code_that_is_sent_is_the_job_s_script() -> None:
 
 @pytest.mark.parametrize("command", ["python train.py", "bash -c 'torchrun train.py'", "FOO=1 ./run", "env"])
 def test_other_commands_stay_as_they_are(command: str) -> None:
-    said = layer(command=command)
-    assert take_over(said) == (dict(said), ())
+    text = layer(command=command)
+    assert take_over(text) == (dict(text), ())
 
 
 @pytest.mark.parametrize("flag", TORCHRUN, ids=lambda flag: flag.long)

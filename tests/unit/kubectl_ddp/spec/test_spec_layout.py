@@ -147,17 +147,19 @@ def test_a_job_without_a_layout_says_nothing_of_one() -> None:
     ],
 )
 def test_a_layout_that_is_odd_is_doubted(text: str, changes: dict[str, Any], doubt: str) -> None:
-    assert any(doubt in str(each) for each in warnings(laid_out(text, **changes)))
+    assert any(doubt in str(warning) for warning in warnings(laid_out(text, **changes)))
 
 
 @pytest.mark.parametrize("text", ["replicate=2,shard=2", "shard=4", "replicate=4", "tp=2,replicate=2"])
 def test_replicas_of_whole_pods_and_pods_of_whole_replicas_are_not_doubted(text: str) -> None:
     found = warnings(laid_out(text, nnodes=NodeRange(2, 2), nproc=2))
-    assert not [each for each in found if "parallel" in str(each)]
+    assert not [item for item in found if "parallel" in str(item)]
 
 
 def test_two_dimensions_within_layers_share_a_pod_as_a_product(monkeypatch: pytest.MonkeyPatch) -> None:
-    within_layers = tuple(replace(each, is_used_in_layers=each.name in {"shard", "tp"}) for each in DIMENSIONS)
+    within_layers = tuple(
+        replace(dimension, is_used_in_layers=dimension.name in {"shard", "tp"}) for dimension in DIMENSIONS
+    )
     monkeypatch.setattr(layout, "DIMENSIONS", within_layers)
     with pytest.raises(UsageError) as info:
         laid_out("shard=2,tp=2", nnodes=NodeRange(2, 2), nproc=2)

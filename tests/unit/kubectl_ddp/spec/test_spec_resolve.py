@@ -77,7 +77,7 @@ def test_a_program_on_the_command_line_replaces_that_of_the_file() -> None:
 
 
 @pytest.mark.parametrize(
-    ("said", "program"),
+    ("keys", "program"),
     [
         ({"script": "dir/My train.py"}, Script("dir/My train.py")),
         ({"module": "a.b"}, Module("a.b")),
@@ -85,12 +85,12 @@ def test_a_program_on_the_command_line_replaces_that_of_the_file() -> None:
         ({"command": ["sh", "-c", "x y"]}, Command(("sh", "-c", "x y"))),
     ],
 )
-def test_each_way_to_say_what_runs(said: dict[str, Any], program: object) -> None:
-    assert resolve([flags(**said)], HERE).spec.program == program
+def test_each_way_to_say_what_runs(keys: dict[str, Any], program: object) -> None:
+    assert resolve([flags(**keys)], HERE).spec.program == program
 
 
 @pytest.mark.parametrize(
-    ("said", "name"),
+    ("keys", "name"),
     [
         ({"script": "My_Train.v2.py"}, "my-train-v2"),
         ({"script": "3d.py"}, "job-3d"),
@@ -100,8 +100,8 @@ def test_each_way_to_say_what_runs(said: dict[str, Any], program: object) -> Non
         ({"command": "/usr/bin/env python"}, "env"),
     ],
 )
-def test_a_name_is_made_of_what_runs(said: dict[str, Any], name: str) -> None:
-    assert resolve([flags(**said)], HERE).spec.name == name
+def test_a_name_is_made_of_what_runs(keys: dict[str, Any], name: str) -> None:
+    assert resolve([flags(**keys)], HERE).spec.name == name
 
 
 def test_a_made_up_name_takes_the_ending_and_a_given_one_does_not() -> None:
@@ -129,7 +129,7 @@ def test_the_image_of_the_environment_stands_in_for_the_default_only() -> None:
 
 
 @pytest.mark.parametrize(
-    ("said", "sentence"),
+    ("keys", "sentence"),
     [
         ({"nproc": "0"}, "--nproc: '0' is not an integer from 1 to 4096."),
         ({"spares": "1001"}, "--spares: '1001' is not an integer from 0 to 1000."),
@@ -216,9 +216,9 @@ def test_the_image_of_the_environment_stands_in_for_the_default_only() -> None:
         ({"ttl": "a week"}, "--ttl: 'a week' is not a duration."),
     ],
 )
-def test_a_bad_value_is_one_sentence_with_the_value_and_the_way_out(said: dict[str, Any], sentence: str) -> None:
+def test_a_bad_value_is_one_sentence_with_the_value_and_the_way_out(keys: dict[str, Any], sentence: str) -> None:
     with pytest.raises(UsageError) as caught:
-        spec(flags(**said))
+        spec(flags(**keys))
     assert sentence in str(caught.value)
     assert "\n" not in str(caught.value)
 

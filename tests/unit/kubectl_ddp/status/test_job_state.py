@@ -51,7 +51,7 @@ def metrics(**pods: str) -> dict[str, Samples]:
 
 
 @pytest.mark.parametrize(
-    ("shown", "told", "expected"),
+    ("shown", "samples", "expected"),
     [
         pytest.param(snapshot(job()), {}, State.PENDING, id="just created"),
         pytest.param(snapshot(job("Created"), pod(0, waiting())), {}, State.PENDING, id="pods are made"),
@@ -105,20 +105,20 @@ def metrics(**pods: str) -> dict[str, Samples]:
     ],
 )
 def test_the_first_row_of_the_table_that_holds_is_the_state(
-    shown: Snapshot, told: dict[str, Samples], expected: State
+    shown: Snapshot, samples: dict[str, Samples], expected: State
 ) -> None:
-    assert job_state(shown, told).state is expected
+    assert job_state(shown, samples).state is expected
 
 
 def test_progress_comes_from_the_ranks_and_throughput_is_their_sum() -> None:
-    told = metrics(
+    samples = metrics(
         w0=pod_metrics(world=4, generation=3)
         + job_metrics(planned=100)
         + rank_metrics(0)
         + rank_metrics(1, local_rank=1),
         w1=pod_metrics(world=4, generation=3) + rank_metrics(2, step=11) + rank_metrics(3, local_rank=1),
     )
-    state = job_state(snapshot(job("Created", "Running"), pod(0), pod(1)), told, where="local")
+    state = job_state(snapshot(job("Created", "Running"), pod(0), pod(1)), samples, where="local")
     assert (state.step, state.steps_planned, state.progress) == (11, 100, 0.11)
     assert state.throughput == pytest.approx(4 * 320 / 2.0)
     assert state.eta_seconds == pytest.approx((100 - 11) * (3 * 0.2 + 2 / 11) / 4)
@@ -142,13 +142,13 @@ def test_a_counter_that_fell_was_begun_anew() -> None:
 
 
 def test_ranks_that_were_not_asked_are_taken_to_be_as_fast_as_the_others() -> None:
-    told = metrics(w0=pod_metrics(world=8) + rank_metrics(0) + rank_metrics(1, local_rank=1))
-    assert job_state(snapshot(job("Created", "Running"), pod(0)), told).throughput == pytest.approx(8 * 160.0)
+    samples = metrics(w0=pod_metrics(world=8) + rank_metrics(0) + rank_metrics(1, local_rank=1))
+    assert job_state(snapshot(job("Created", "Running"), pod(0)), samples).throughput == pytest.approx(8 * 160.0)
 
 
 def test_ranks_are_where_they_say_they_are_and_not_where_the_pod_index_would_put_them() -> None:
-    told = metrics(w0=rank_metrics(1), w1=rank_metrics(0))
-    state = job_state(snapshot(job("Created", "Running"), pod(0), pod(1)), told)
+    samples = metrics(w0=rank_metrics(1), w1=rank_metrics(0))
+    state = job_state(snapshot(job("Created", "Running"), pod(0), pod(1)), samples)
     assert [(rank.rank, rank.pod, rank.node) for rank in state.ranks] == [
         (0, "digits-worker-1", "node-1"),
         (1, "digits-worker-0", "node-0"),
@@ -156,15 +156,15 @@ def test_ranks_are_where_they_say_they_are_and_not_where_the_pod_index_would_put
 
 
 def test_a_rank_that_moved_is_shown_once_where_it_lives() -> None:
-    told = metrics(w0=rank_metrics(0, up=0, step=99, last_step=2000.0), w1=rank_metrics(0, step=7, last_step=1500.0))
-    state = job_state(snapshot(job("Created", "Running"), pod(0), pod(1)), told)
+    samples = metrics(w0=rank_metrics(0, up=0, step=99, last_step=2000.0), w1=rank_metrics(0, step=7, last_step=1500.0))
+    state = job_state(snapshot(job("Created", "Running"), pod(0), pod(1)), samples)
     assert [(rank.pod, rank.state, rank.step) for rank in state.ranks] == [("digits-worker-1", RankActivity.UP, 7)]
 
 
 def test_a_rank_that_does_not_run_is_told_from_one_that_is_gone() -> None:
     stopped = rank_metrics(0) + 'ddp_rank_stopped{ddp_job="digits",rank="0"} 1\n'
-    told = metrics(w0=stopped + rank_metrics(1, up=0))
-    state = job_state(snapshot(job("Created", "Running"), pod(0)), told)
+    samples = metrics(w0=stopped + rank_metrics(1, up=0))
+    state = job_state(snapshot(job("Created", "Running"), pod(0)), samples)
     assert [rank.state for rank in state.ranks] == [RankActivity.STOPPED, RankActivity.DOWN]
 
 
@@ -184,9 +184,9 @@ def test_a_job_that_is_not_elastic_has_the_nodes_it_asked_for() -> None:
 
 
 def test_spares_are_those_asked_for_and_ready_when_their_pods_say_so() -> None:
-    told = metrics(w0=pod_metrics(), w1=pod_metrics(state="spare"))
+    samples = metrics(w0=pod_metrics(), w1=pod_metrics(state="spare"))
     root = job("Created", "Running", replicas=6, bounds=(1, 4), metadata=with_spares(2))
-    state = job_state(snapshot(root, pod(0), pod(1)), told)
+    state = job_state(snapshot(root, pod(0), pod(1)), samples)
     assert (state.nodes.spares, state.nodes.spares_ready, state.nodes.training) == (2, 1, 4)
     assert state.max_ranks == 4 * state.processes_per_node
     assert "1 ready of 2" in header(state, 0.0, Style())
@@ -200,8 +200,8 @@ def test_a_job_with_fewer_pods_than_its_maximum_has_no_spare_and_all_of_them_tra
 
 
 def test_restarts_are_counted_for_the_run_and_not_added_up_over_pods() -> None:
-    told = metrics(w0=pod_metrics(restarts=2), w1=pod_metrics(restarts=3))
-    state = job_state(snapshot(job("Created", "Running"), pod(0), pod(1)), told)
+    samples = metrics(w0=pod_metrics(restarts=2), w1=pod_metrics(restarts=3))
+    state = job_state(snapshot(job("Created", "Running"), pod(0), pod(1)), samples)
     assert state.restarts == {"failure": 3}
 
 
@@ -353,12 +353,12 @@ ddp_worker_failures_total{reason="python_exception"} 2
 ddp_last_failure_timestamp_seconds 90
 ddp_last_failed_rank 1
 """
-    told = metrics(w0=pod_metrics(restarts=3), w1=pod_metrics(restarts=3) + failures)
-    state = job_state(snapshot(job("Created", "Running"), pod(0), pod(1)), told)
+    samples = metrics(w0=pod_metrics(restarts=3), w1=pod_metrics(restarts=3) + failures)
+    state = job_state(snapshot(job("Created", "Running"), pod(0), pod(1)), samples)
     assert str(state.early_failures) == "3 failures before the first step, the last of rank 1: python_exception"
     assert "3 failures before the first step" in header(state, CREATED_EPOCH, Style(color=False))
     assert "3 failures, no step" in str(job_table([state], CREATED_EPOCH).rows)
-    assert job_state(snapshot(job("Created", "Failed"), pod(0), pod(1)), told).early_failures is None
+    assert job_state(snapshot(job("Created", "Failed"), pod(0), pod(1)), samples).early_failures is None
 
 
 def test_values_that_a_script_names_itself_are_shown_of_the_newest_group() -> None:
@@ -373,7 +373,7 @@ def test_values_that_a_script_names_itself_are_shown_of_the_newest_group() -> No
 
 def test_a_value_is_that_of_the_lowest_rank_that_reported_it() -> None:
     def told(rank: int, values: str, *, up: int = 1) -> Samples:
-        ranks = "".join(rank_metrics(each, up=up) for each in range(rank, rank + 2))
+        ranks = "".join(rank_metrics(item, up=up) for item in range(rank, rank + 2))
         return parse(f"{ranks}{pod_metrics()}{values}")
 
     low = 'ddp_user_value{name="loss",rank="1"} 1\nddp_user_value{name="loss",rank="0"} NaN\n'
@@ -386,13 +386,13 @@ def test_a_value_is_that_of_the_lowest_rank_that_reported_it() -> None:
 
 def test_what_an_init_container_prints_last_is_the_first_error_of_a_job_that_never_started() -> None:
     made = pod(0, waiting("PodInitializing"))
-    said = "Looking in indexes: https://pip.example.com\npip could not install the requirements: no nowhere==3"
-    made["status"]["initContainerStatuses"] = [{"name": "install-packages", "state": terminated(1, said)}]
+    text = "Looking in indexes: https://pip.example.com\npip could not install the requirements: no nowhere==3"
+    made["status"]["initContainerStatuses"] = [{"name": "install-packages", "state": terminated(1, text)}]
     error = job_state(snapshot(job("Failed"), made), {}).first_error
     assert error is not None
     assert (error.message, error.is_users) == ("pip could not install the requirements: no nowhere==3", True)
     started = pod(0)
-    started["status"]["initContainerStatuses"] = [{"name": "proxy", "state": terminated(1, said)}]
+    started["status"]["initContainerStatuses"] = [{"name": "proxy", "state": terminated(1, text)}]
     assert job_state(snapshot(job("Running"), started), {}).first_error is None
 
 
@@ -428,8 +428,8 @@ Root Cause (first observed failure):
     ],
 )  # fmt: skip
 def test_the_summary_of_torchrun_names_the_rank_that_failed_first(text: str, exit_code: int, message: str) -> None:
-    told = snapshot(job("Created", "Failed"), pod(0, terminated(1, "torchrun: lost")), pod(1, terminated(1, text)))
-    error = job_state(told, {}).first_error
+    report = snapshot(job("Created", "Failed"), pod(0, terminated(1, "torchrun: lost")), pod(1, terminated(1, text)))
+    error = job_state(report, {}).first_error
     assert error is not None
     assert (error.location, error.message, error.exit_code) == ("rank 3 on digits-worker-1", message, exit_code)
     assert (error.pod_exit_code, error.timestamp) == (1, CREATED_EPOCH + 30)

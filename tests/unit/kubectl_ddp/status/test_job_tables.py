@@ -31,7 +31,7 @@ NOW = CREATED_EPOCH + 90
 
 
 def a_state() -> JobState:
-    told = {
+    samples = {
         "digits-worker-0": parse(
             pod_metrics(restarts=1)
             + job_metrics()
@@ -39,12 +39,12 @@ def a_state() -> JobState:
             + rank_metrics(1, last_step=NOW - 3)
         )
     }
-    return job_state(snapshot(job("Created", "Running"), pod(0), pod(1)), told, where="local")
+    return job_state(snapshot(job("Created", "Running"), pod(0), pod(1)), samples, where="local")
 
 
 def test_ranks_of_a_layout_have_their_places_in_it() -> None:
-    told = {"digits-worker-0": parse(pod_metrics() + rank_metrics(0, place='replicate="0",pp="",shard="1",tp=""'))}
-    state = job_state(snapshot(job("Created", "Running"), pod(0), pod(1)), told, where="local")
+    samples = {"digits-worker-0": parse(pod_metrics() + rank_metrics(0, place='replicate="0",pp="",shard="1",tp=""'))}
+    state = job_state(snapshot(job("Created", "Running"), pod(0), pod(1)), samples, where="local")
     header, of_rank, silent = (line.split() for line in rank_table(state, NOW).render(Style()).splitlines())
     assert header[:4] == ["RANK", "MESH", "POD", "NODE"]
     assert of_rank[:5] == ["0", "r0", "s1", "digits-worker-0", "node-0"]

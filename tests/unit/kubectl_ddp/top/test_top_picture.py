@@ -19,12 +19,12 @@ NOW = 1002.0
 COLORS = re.compile(r"\x1b\[[0-9;]*m")
 
 
-def a_rank(rank: int, *, pod_of: int = 8, busy: float = 0.1, **told: object) -> RankState:
+def a_rank(rank: int, *, pod_of: int = 8, busy: float = 0.1, **report: object) -> RankState:
     """A rank of a job of eight ranks a pod, which steps twice a second."""
-    told = {"state": RankActivity.UP, "step": 100, "last_step": 1000.0, "phases": {"forward": 1.0}} | told
+    report = {"state": RankActivity.UP, "step": 100, "last_step": 1000.0, "phases": {"forward": 1.0}} | report
     place = {"local_rank": rank % pod_of, "pod": f"digits-worker-{rank // pod_of}", "node": "n"}
     speed = {"samples_per_second": 8.0, "seconds_per_step": 0.5, "busy_seconds": busy}
-    return RankState(rank=rank, **place, **speed, **told)  # type: ignore[arg-type]
+    return RankState(rank=rank, **place, **speed, **report)  # type: ignore[arg-type]
 
 
 def a_state(ranks: Sequence[RankState] = ()) -> JobState:

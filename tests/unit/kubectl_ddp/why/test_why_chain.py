@@ -42,7 +42,7 @@ def test_a_job_that_trains_is_said_to_and_exits_0() -> None:
 def test_what_an_elastic_job_can_do_without_comes_after_that_it_runs() -> None:
     lacks = refused("0/2 nodes are available: 2 Insufficient cpu.", 1)
     found = run_checks(facts(job("Created", "Running"), pod(0), lacks, metrics=trains()))
-    assert [(each.subject, each.severity) for each in found] == [
+    assert [(item.subject, item.severity) for item in found] == [
         (Cause.RUNNING, Severity.OK),
         (Cause.UNSCHEDULABLE, Severity.INFO),
     ]
@@ -101,7 +101,7 @@ def test_a_report_is_over_when_the_launchers_report_progress() -> None:
 @pytest.mark.parametrize(("seconds", "cause"), [(90.0, Cause.RUNNING), (700.0, Cause.HANG)])
 def test_an_evaluation_is_no_hang_before_its_own_limit(seconds: float, cause: Cause) -> None:
     metrics = {name: pod_metrics() + rank_metrics(0, last_step=NOW - seconds) for name in trains()}
-    look = RankStatus(
+    rank_status = RankStatus(
         rank=0,
         local_rank=0,
         node="digits-worker-0",
@@ -110,7 +110,7 @@ def test_an_evaluation_is_no_hang_before_its_own_limit(seconds: float, cause: Ca
         limit=600.0,
         section="evaluation",
     )
-    rank = RankReport(status=look, pod="digits-worker-0", pid=7, usual=None, stack_from="python")
+    rank = RankReport(status=rank_status, pod="digits-worker-0", pid=7, usual=None, stack_from="python")
     shown = PodReport(pod="digits-worker-0", generation=1, on_hang="warn", ranks=(rank,), named=(), ras="")
     known = replace(
         facts(job("Created", "Running"), pod(0), pod(1), metrics=metrics), sight=HangSnapshot(pods=(shown,))
@@ -175,13 +175,13 @@ def test_an_event_without_a_message_makes_nobody_stumble(reason: str) -> None:
 
 def test_a_volume_on_other_nodes_is_a_cause_of_its_own_however_the_scheduler_says_it() -> None:
     for words in ("had volume node affinity conflict", "didn't match PersistentVolume's node affinity"):
-        said = f"0/3 nodes are available: 1 node(s) had untolerated taint {{x: }}, 2 node(s) {words}."
-        assert first(facts(job("Created"), refused(said))).subject == Cause.VOLUME
+        text = f"0/3 nodes are available: 1 node(s) had untolerated taint {{x: }}, 2 node(s) {words}."
+        assert first(facts(job("Created"), refused(text))).subject == Cause.VOLUME
 
 
 def test_a_volume_that_could_not_be_mounted_at_first_is_no_cause_once_the_kubelet_is_past_it() -> None:
-    said = 'MountVolume.SetUp failed for volume "api" : failed to sync configmap cache'
-    slow = event("FailedMount", said, uid="pod-worker-0")
+    text = 'MountVolume.SetUp failed for volume "api" : failed to sync configmap cache'
+    slow = event("FailedMount", text, uid="pod-worker-0")
     around = {RelatedKind.EVENTS: (slow,)}
     assert first(facts(job("Created"), pod(0, waiting("ContainerCreating")), around=around)).subject is Cause.VOLUME
     held = pod(0, waiting("CreateContainerConfigError", 'secret "hub" not found'))
@@ -244,7 +244,7 @@ def test_what_became_of_a_pod_that_is_gone_is_told_by_its_events_and_is_past_onc
     around: dict[RelatedKind, tuple[Object, ...]] = {RelatedKind.EVENTS: (event(reason, message),)}
     pending = refused("0/2 nodes are available: 2 Insufficient cpu.")
     found = run_checks(facts(job("Created", "Restarting"), pending, pod(1), around=around))
-    assert [each.subject for each in found][:2] == [cause, Cause.UNSCHEDULABLE]
+    assert [item.subject for item in found][:2] == [cause, Cause.UNSCHEDULABLE]
     again = facts(job("Created", "Running"), pod(0), pod(1), around=around, metrics=trains())
     assert first(again).subject is Cause.RUNNING
 
@@ -289,10 +289,10 @@ def test_failures_that_are_over_are_not(metrics: dict[str, str]) -> None:
 
 
 def test_the_first_error_exits_with_whose_fault_it_was() -> None:
-    told = {"rank": 3, "message": "ValueError: no", "reason": "python_exception", "timestamp": 1.0}
-    users = facts(job("Created", "Failed"), pod(0, terminated(1, told)))
+    report = {"rank": 3, "message": "ValueError: no", "reason": "python_exception", "timestamp": 1.0}
+    users = facts(job("Created", "Failed"), pod(0, terminated(1, report)))
     assert (first(users).subject, first(users).exit_code) == (Cause.ERROR, 10)
-    died = told | {"message": "died of SIGKILL", "reason": "sigkill", "exit_code": 137}
+    died = report | {"message": "died of SIGKILL", "reason": "sigkill", "exit_code": 137}
     infrastructure = facts(job("Created", "Failed"), pod(0, terminated(137, died)))
     assert (first(infrastructure).subject, first(infrastructure).exit_code) == (Cause.ERROR, 11)
 
@@ -313,9 +313,9 @@ GPU_FAULTS = [
 
 @pytest.mark.parametrize(("message", "sentence", "help_"), GPU_FAULTS)
 def test_a_gpu_that_failed_is_a_cause_with_its_node_and_the_fix(message: str, sentence: str, help_: str) -> None:
-    told = {"rank": 3, "pod": "w-3", "host": "gpu-7", "reason": "gpu_fault", "exit_code": 173, "timestamp": 1.0}
-    found = run_checks(facts(job("Created", "Failed"), pod(0, terminated(93, told | {"message": message}))))
-    assert [each.subject for each in found] == [Cause.GPU_FAULT]
+    report = {"rank": 3, "pod": "w-3", "host": "gpu-7", "reason": "gpu_fault", "exit_code": 173, "timestamp": 1.0}
+    found = run_checks(facts(job("Created", "Failed"), pod(0, terminated(93, report | {"message": message}))))
+    assert [item.subject for item in found] == [Cause.GPU_FAULT]
     assert (found[0].message, found[0].exit_code) == (sentence, 11)
     assert help_ in found[0].hint
     assert "'kubectl cordon gpu-7'" in found[0].hint
@@ -323,17 +323,17 @@ def test_a_gpu_that_failed_is_a_cause_with_its_node_and_the_fix(message: str, se
 
 
 def test_a_pod_that_leaves_before_its_workers_start_names_its_gpu_as_well() -> None:
-    told = {"result": "failed", "reason": "gpu_fault", "message": "GPU 0 of gpu-7 does not work: CUDA error: x."}
-    found = run_checks(facts(job("Created", "Failed"), pod(0, terminated(173, told))))
-    assert [each.subject for each in found] == [Cause.GPU_FAULT]
+    report = {"result": "failed", "reason": "gpu_fault", "message": "GPU 0 of gpu-7 does not work: CUDA error: x."}
+    found = run_checks(facts(job("Created", "Failed"), pod(0, terminated(173, report))))
+    assert [item.subject for item in found] == [Cause.GPU_FAULT]
     assert found[0].message == (
         "Pod digits-worker-0 could not use its GPU on node node-0: GPU 0 of gpu-7 does not work: CUDA error: x."
     )
 
 
 def test_a_rank_that_ended_before_the_others_is_named_as_the_users_fault() -> None:
-    told = {"rank": 3, "pod": "w-3", "message": "ended with code 0 before the others; rank 1 then failed: closed"}
-    known = told | {"reason": "early_exit", "exit_code": 0, "pod_exit_code": 1, "timestamp": 1.0}
+    report = {"rank": 3, "pod": "w-3", "message": "ended with code 0 before the others; rank 1 then failed: closed"}
+    known = report | {"reason": "early_exit", "exit_code": 0, "pod_exit_code": 1, "timestamp": 1.0}
     found = first(facts(job("Created", "Failed"), pod(0, terminated(1, known))))
     assert (found.subject, found.exit_code) == (Cause.ERROR, 10)
     assert found.message == "Rank 3 on w-3 ended with code 0 before the others; rank 1 then failed: closed."
@@ -350,17 +350,17 @@ RAISED = {"reason": "python_exception", "message": "ValueError: no"}
 
 
 def a_node_that_says(*conditions: tuple[str, str]) -> Object:
-    told = [{"type": kind, "status": status, "message": f"{kind} {status}"} for kind, status in conditions]
-    return {"metadata": {"name": "node-0"}, "spec": {}, "status": {"conditions": told}}
+    report = [{"type": kind, "status": status, "message": f"{kind} {status}"} for kind, status in conditions]
+    return {"metadata": {"name": "node-0"}, "spec": {}, "status": {"conditions": report}}
 
 
 def test_detectors_that_say_what_is_well_are_not_taken_for_a_trouble() -> None:
     node = a_node_that_says(("Ready", "True"), ("KernelReady", "True"), ("KernelDeadlock", "False"))
     known = facts(job("Created", "Running"), pod(0), pod(1), metrics=trains(), around={RelatedKind.NODES: (node,)})
-    assert [each.subject for each in run_checks(known)] == [Cause.RUNNING]
+    assert [finding.subject for finding in run_checks(known)] == [Cause.RUNNING]
     sick = a_node_that_says(("Ready", "True"), ("AcceleratedHardwareReady", "False"))
     known = facts(job("Created", "Running"), pod(0), pod(1), metrics=trains(), around={RelatedKind.NODES: (sick,)})
-    assert [each.subject for each in run_checks(known)] == [Cause.RUNNING, Cause.NODE_UNWELL]
+    assert [finding.subject for finding in run_checks(known)] == [Cause.RUNNING, Cause.NODE_UNWELL]
 
 
 @pytest.mark.parametrize(
@@ -377,7 +377,7 @@ def test_an_unwell_node_explains_an_error_that_is_not_the_scripts_own(
     node = a_node_that_says(("Ready", "True"), (trouble, "True"))
     failed = pod(0, terminated(1, {"rank": 3, "timestamp": 1.0, **error}))
     known = facts(job("Created", "Failed"), failed, around={RelatedKind.NODES: (node,)})
-    assert [each.subject for each in run_checks(known)] == causes
+    assert [finding.subject for finding in run_checks(known)] == causes
 
 
 def test_no_check_stumbles_over_objects_that_say_next_to_nothing() -> None:
@@ -398,22 +398,22 @@ def test_a_stopped_rank_is_evidence_of_a_hang() -> None:
 def test_what_may_not_be_read_of_a_queue_is_said_and_the_queue_named() -> None:
     waits = job("Suspended", run_policy={"suspend": True}, metadata={"labels": {QUEUE: "team"}})
     found = run_checks(facts(waits, around={}))
-    assert [each.subject for each in found] == [Cause.QUEUED]
+    assert [item.subject for item in found] == [Cause.QUEUED]
     assert "'team'" in found[0].message
 
 
 @pytest.mark.parametrize(
-    ("line", "says"),
+    ("line", "sentence"),
     [
         ("ddp-launch: disk: the log file /logs/stdout.log misses output: No space left on device.", "/logs/stdout.log"),
         ("[rank0] No checkpoint could be saved in /checkpoints: No space left on device.", "saved in /checkpoints"),
     ],
 )
-def test_a_disk_that_is_full_while_ranks_train_is_named_with_its_path(line: str, says: str) -> None:
+def test_a_disk_that_is_full_while_ranks_train_is_named_with_its_path(line: str, sentence: str) -> None:
     lines = {"digits-worker-0": (f"{LATER} {line}",)}
     known = facts(job("Created", "Running"), pod(0), pod(1), metrics=trains(), lines=lines)
     assert (first(known).subject, first(known).exit_code) == (Cause.DISK_FULL, 0)
-    assert says in first(known).message
+    assert sentence in first(known).message
     assert first(replace(known, now=NOW + 1000)).subject is not Cause.DISK_FULL
 
 
@@ -464,15 +464,15 @@ RATIO = "cpu max limit to request ratio per Container is 2, but provided ratio i
     ],
 )
 def test_a_store_whose_pod_is_refused_is_named_with_the_reason(text: str, cause: Cause, message: str) -> None:
-    told = event("FailedCreate", f"Error creating: {text}", "digits-store", kind="Job", uid="u-9")
-    waits = facts(job("Created"), pod(0), pod(1), around={RelatedKind.EVENTS: (told,)})
+    report = event("FailedCreate", f"Error creating: {text}", "digits-store", kind="Job", uid="u-9")
+    waits = facts(job("Created"), pod(0), pod(1), around={RelatedKind.EVENTS: (report,)})
     found = first(waits)
     assert (found.subject, found.message) == (cause, message)
     assert "FailedCreate" in found.evidence[0]
 
 
 @pytest.mark.parametrize(
-    ("told", "fix"),
+    ("report", "fix"),
     [
         ('exec: "ddp-launch": executable file not found in $PATH', "Mount the launcher with --runtime-image"),
         (
@@ -483,24 +483,24 @@ def test_a_store_whose_pod_is_refused_is_named_with_the_reason(text: str, cause:
         ("exec /usr/bin/python3: exec format error", "Build the image for the nodes' architecture."),
     ],
 )
-def test_an_image_that_cannot_start_the_launcher_gets_the_key_that_helps(told: str, fix: str) -> None:
-    held = pod(0, waiting("RunContainerError", f"failed to create task: {told}"))
+def test_an_image_that_cannot_start_the_launcher_gets_the_key_that_helps(report: str, fix: str) -> None:
+    held = pod(0, waiting("RunContainerError", f"failed to create task: {report}"))
     held["status"]["containerStatuses"][0]["image"] = "user:1"
     found = first(facts(job("Created"), held))
     assert (found.subject, fix in found.hint) == (Cause.START, True), found.hint
-    ended = first(facts(job("Failed"), pod(0, terminated(1, told)))) if "format" in told else found
+    ended = first(facts(job("Failed"), pod(0, terminated(1, report)))) if "format" in report else found
     assert fix in ended.hint
 
 
 @pytest.mark.parametrize(
-    ("told", "fix"),
+    ("report", "fix"),
     [
         ("ModuleNotFoundError: No module named 'torch'", "The image has no torch for this interpreter"),
         ("/usr/bin/python3: No module named ddp_trainer", "mount it with --runtime-image"),
     ],
 )
-def test_an_image_without_torch_or_the_launcher_gets_the_key_that_helps(told: str, fix: str) -> None:
-    found = first(facts(job("Failed"), pod(0, terminated(1, told))))
+def test_an_image_without_torch_or_the_launcher_gets_the_key_that_helps(report: str, fix: str) -> None:
+    found = first(facts(job("Failed"), pod(0, terminated(1, report))))
     assert fix in found.hint
 
 

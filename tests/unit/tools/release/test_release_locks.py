@@ -52,8 +52,8 @@ def test_the_image_installs_nothing_that_has_no_digest() -> None:
     text = (ROOT / "Dockerfile").read_text().replace("\\\n", " ")
     installs = [line for line in re.findall(r"pip (?:--python \S+ )?install ([^\n]*)", text) if "--help" not in line]
     assert len(installs) == 9
-    ours = [line for line in installs if "--require-hashes" not in line]
-    assert [line.split("&&")[0].split() for line in ours] == [["--no-deps", "--no-cache-dir", "/dist/*.whl"]] * 2
+    own = [line for line in installs if "--require-hashes" not in line]
+    assert [line.split("&&")[0].split() for line in own] == [["--no-deps", "--no-cache-dir", "/dist/*.whl"]] * 2
     copied = re.findall(r"^COPY (locks/\S+)", text, re.MULTILINE)
     assert {ROOT / path for path in copied} == set(FILES) - {
         LOCKS / "release.txt",

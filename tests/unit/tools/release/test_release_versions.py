@@ -30,7 +30,7 @@ def test_this_tree_agrees_with_itself() -> None:
     assert list(versions.check_release_tag()) == []
 
 
-@pytest.mark.parametrize("path", [*sorted({each.path for each in versions.PLACES}), "charts/one/Chart.yaml"])
+@pytest.mark.parametrize("path", [*sorted({place.path for place in versions.PLACES}), "charts/one/Chart.yaml"])
 def test_every_place_that_says_another_version_is_named(tree: Path, path: str) -> None:
     assert list(versions.find_version_mismatches(tree)) == []
     text = (tree / path).read_text()
@@ -69,8 +69,8 @@ def test_a_tagged_commit_needs_a_base_image_that_a_digest_names(tree: Path, monk
     pinned = f"python:3.11-slim@sha256:{'0' * 64}"
     for base in ("", "python:3.11-slim", pinned[:-1], f"{pinned} more"):
         monkeypatch.setenv("PYTHON_IMAGE", base)
-        [said] = versions.check_image_digest(tree)
-        assert f"'{base}'" in said
+        [text] = versions.check_image_digest(tree)
+        assert f"'{base}'" in text
     monkeypatch.setenv("PYTHON_IMAGE", pinned)
     assert list(versions.check_image_digest(tree)) == []
 

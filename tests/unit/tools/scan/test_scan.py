@@ -10,7 +10,7 @@ POD = Failure("CKV_K8S_16", "no privileged containers", "Job/a-worker", "example
 
 
 def test_pods_of_custom_resources_become_jobs_that_are_looked_at() -> None:
-    [case] = [each for each in CASES if each.name == "privileged"]
+    [case] = [entry for entry in CASES if entry.name == "privileged"]
     for kind in KINDS:
         found = list(unwrapped([kind.of(case)]))
         seen = [item for item in found if item["kind"] in {"Pod", "Job", "CronJob"}]

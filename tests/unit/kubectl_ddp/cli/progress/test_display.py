@@ -132,9 +132,9 @@ def test_pods_that_end_stop_answering_and_their_last_step_stays() -> None:
 
 def test_the_remaining_time_is_the_rate_of_committed_steps() -> None:
     pace = StepRate()
-    told = [pace.eta_seconds(replace(TRAINING, step=step, eta_seconds=7.0), 2.0 * step) for step in range(100)]
-    assert told[0] == 7.0, "the ranks' own figure, until steps have been counted for some seconds"
-    assert told[-1] == pytest.approx(2.0 * 901)
+    report = [pace.eta_seconds(replace(TRAINING, step=step, eta_seconds=7.0), 2.0 * step) for step in range(100)]
+    assert report[0] == 7.0, "the ranks' own figure, until steps have been counted for some seconds"
+    assert report[-1] == pytest.approx(2.0 * 901)
 
 
 def test_the_rate_is_that_of_the_last_minute() -> None:

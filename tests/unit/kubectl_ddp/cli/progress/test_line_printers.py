@@ -61,12 +61,12 @@ class Screen(io.StringIO):
 
 @pytest.fixture
 def screen() -> Iterator[Screen]:
-    ours, theirs = pty.openpty()
-    screen = Screen(theirs)
+    leader, follower = pty.openpty()
+    screen = Screen(follower)
     screen.resize(80)
     yield screen
-    os.close(ours)
-    os.close(theirs)
+    os.close(leader)
+    os.close(follower)
 
 
 def drawn(text: str) -> str:

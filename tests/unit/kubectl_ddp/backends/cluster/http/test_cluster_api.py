@@ -235,11 +235,11 @@ def test_a_policy_that_refuses_is_named_with_its_own_sentence(
 def test_warnings_of_the_api_server_are_told_once_to_who_wants_to_hear_them(server: ApiServer, api: Api) -> None:
     warned = Answer(201, {}, {"Warning": '299 - "say \\"please\\"", 299 api "another, too"'})
     server.next(f"POST {PODS}", warned, warned)
-    told: list[str] = []
-    telling = api.with_warning_handler(told.append)
+    messages: list[str] = []
+    telling = api.with_warning_handler(messages.append)
     for name in ("a", "b"):
         telling.create(PODS, {"metadata": {"name": name}})
-    assert told == ['say "please"', "another, too"]
+    assert messages == ['say "please"', "another, too"]
     server.next(f"POST {PODS}", warned)
     api.create(PODS, {"metadata": {"name": "c"}})
-    assert len(told) == 2
+    assert len(messages) == 2

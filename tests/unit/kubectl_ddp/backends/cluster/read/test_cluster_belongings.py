@@ -28,10 +28,12 @@ def put_job(server: ApiServer, name: str, run_id: str = "run1") -> None:
     server.put(f"{JOBS}/{name}", job | {"metadata": {"creationTimestamp": kube_objects.CREATED, "labels": labels}})
 
 
-def put_event(server: ApiServer, about: str, moment: str, **fields: Any) -> None:
-    involved = {"kind": fields.pop("kind", "Pod"), "name": about}
+def put_event(server: ApiServer, metadata: str, moment: str, **fields: Any) -> None:
+    involved = {"kind": fields.pop("kind", "Pod"), "name": metadata}
     count = len(server.objects)
-    server.put(f"{EVENTS}/e{count}", {"involvedObject": involved, "lastTimestamp": moment, "reason": about, **fields})
+    server.put(
+        f"{EVENTS}/e{count}", {"involvedObject": involved, "lastTimestamp": moment, "reason": metadata, **fields}
+    )
 
 
 def test_events_of_pods_that_are_gone_count_and_those_of_others_do_not(
@@ -107,9 +109,9 @@ def test_acting_as_somebody_is_said_to_the_api_server(server: ApiServer, tmp_pat
     path = str(kubeconfig(tmp_path, server.url))
     ClusterBackend(Access(kubeconfig=path, acting_as="ada", as_groups=("ops", "admins"))).jobs()
     assert {request.headers.get("Impersonate-User") for request in server.requests} == {"ada"}
-    said = [[value for name, value in each.headers.items() if name == "Impersonate-Group"] for each in server.requests]
-    assert said
-    assert all(groups == ["ops", "admins"] for groups in said)
+    paths = [[value for name, value in item.headers.items() if name == "Impersonate-Group"] for item in server.requests]
+    assert paths
+    assert all(groups == ["ops", "admins"] for groups in paths)
 
 
 def test_a_request_is_given_up_after_the_time_that_the_flag_names(tmp_path: Path) -> None:

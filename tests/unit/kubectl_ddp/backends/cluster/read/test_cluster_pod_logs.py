@@ -85,10 +85,12 @@ def test_following_goes_on_after_a_broken_connection_and_gives_no_line_twice(ser
             put_pod(server, kube_objects.terminated(0))
             server.next(LOG, lines(THIRD))
     assert found == [FIRST, SECOND, TWIN, THIRD]
-    asked = queries(server)
-    assert [query.get("tailLines") for query in asked] == ["3", None, None, None]
-    assert [query.get("sinceTime") for query in asked[1:]] == [line.partition(" ")[0] for line in (SECOND, TWIN, THIRD)]
-    assert [query.get("follow") for query in asked] == ["true", "true", "true", None]
+    requests = queries(server)
+    assert [query.get("tailLines") for query in requests] == ["3", None, None, None]
+    assert [query.get("sinceTime") for query in requests[1:]] == [
+        line.partition(" ")[0] for line in (SECOND, TWIN, THIRD)
+    ]
+    assert [query.get("follow") for query in requests] == ["true", "true", "true", None]
 
 
 def test_following_reads_what_came_between_the_cut_and_the_end_of_the_container(

@@ -108,8 +108,8 @@ def is_one_new_job(server: Mortal) -> None:
     assert job["metadata"]["labels"][Label.RUN_ID] != "run1"
     assert INCOMPLETE not in job["metadata"]["annotations"]
     assert not job_kinds.is_suspend_requested(job)
-    mine = [each for each in server.objects.values() if _is_of(each, job)]
-    assert {each["kind"] for each in mine} >= {"PyTorchJob", "ConfigMap", "Job", "Service", "NetworkPolicy"}
+    own = [item for item in server.objects.values() if _is_of(item, job)]
+    assert {item["kind"] for item in own} >= {"PyTorchJob", "ConfigMap", "Job", "Service", "NetworkPolicy"}
     assert not [path for path in server.objects if path.startswith(RECORD)]
 
 
