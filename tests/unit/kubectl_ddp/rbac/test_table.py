@@ -177,12 +177,12 @@ def _discovery() -> Iterator[Json]:
         if path != "/api/v1":
             group, version = path.split("/")[2:]
             resources = [{"resource": name, "responseKind": {"kind": kind}} for kind, name in kinds.items()]
-            report = {"version": version, "freshness": "Current", "resources": resources}
-            yield {"metadata": {"name": group}, "versions": [report]}
+            entry = {"version": version, "freshness": "Current", "resources": resources}
+            yield {"metadata": {"name": group}, "versions": [entry]}
 
 
 @pytest.fixture(scope="module")
-def asked(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Requests]:
+def requests(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Requests]:
     """Command → what it asked an API server for."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("PATH", "/nonexistent")  # what is handed over to kubectl is kubectl's
@@ -266,8 +266,8 @@ def _right(request: Request) -> Right | None:
 
 @pytest.mark.parametrize("command", CALLS)
 def test_a_command_asks_for_nothing_that_the_table_does_not_tell(command: str, requests: Requests) -> None:
-    report = {right for _, right in needs(commands=(command,))}
-    assert sorted(map(str, requests[command] - report)) == []
+    rights = {right for _, right in needs(commands=(command,))}
+    assert sorted(map(str, requests[command] - rights)) == []
     assert requests[command]
 
 
@@ -285,9 +285,9 @@ def test_a_command_uses_every_verb_that_the_table_gives_it(command: str, request
 
 
 def test_every_command_that_asks_a_cluster_is_in_the_table_and_in_a_section() -> None:
-    report = {command for need in NEEDS for command in need.commands}
-    assert report == set(CALLS) == {command for commands in SECTIONS.values() for command in commands}
-    assert report == COMMANDS.keys() - {"config", "completion", "explain", "history", "init", "version"}
+    commands = {command for need in NEEDS for command in need.commands}
+    assert commands == set(CALLS) == {command for section in SECTIONS.values() for command in section}
+    assert commands == COMMANDS.keys() - {"config", "completion", "explain", "history", "init", "version"}
 
 
 def test_submitting_takes_the_kinds_that_are_created_and_no_pod_of_ones_own() -> None:
