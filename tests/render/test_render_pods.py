@@ -22,7 +22,7 @@ from kubectl_ddp.render import Site, render
 from kubectl_ddp.spec.model import JobSpec
 from kubectl_ddp.spec.rules import REQUIRED
 from kubectl_ddp.values.parsers import EnvSource, SecretKey, Toleration
-from kubectl_ddp.values.pod import Mount, PullPolicy, RuntimeMount
+from kubectl_ddp.values.pod import PullPolicy, RuntimeMount
 from kubectl_ddp.values.program import Command, Module, Script
 from kubectl_ddp.values.quantity import Memory
 from tests.support.jobs import a_job, jobs

@@ -6,7 +6,7 @@ import pytest
 
 from ddp_controller.pod_move import budget_size, decide_move
 from ddp_controller.running_job import Move
-from kubectl_ddp.kube.timestamps import timestamp
+from kubectl_ddp.kube.objects import timestamp
 from tests.unit.ddp_controller.controller_jobs import DRAINING, NOW, TIMING, moving, pod, root, seen
 
 MALFORMED = [

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from kubectl_ddp.backends.access import parse_timeout
-from kubectl_ddp.backends.local.paths import local_job_names, local_jobs_directory
+from kubectl_ddp.backends.local.directory import local_job_names, local_jobs_directory
 from kubectl_ddp.backends.select import Where, is_local
 from kubectl_ddp.errors import UsageError
 

@@ -24,7 +24,7 @@ TOOL: Final = f"""\
 #!{sys.executable} -IS
 import json, pathlib, sys
 here = pathlib.Path({{folder!r}})
-with (workdir / "calls").open("a") as calls:
+with (here / "calls").open("a") as calls:
     print(json.dumps([pathlib.Path(sys.argv[0]).name, *sys.argv[1:]]), file=calls)
 print("output of the tool")
 for word in sys.argv:

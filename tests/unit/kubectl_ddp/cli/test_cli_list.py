@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from kubectl_ddp.backends.local.paths import local_jobs_directory
+from kubectl_ddp.backends.local.directory import local_jobs_directory
 from kubectl_ddp.cli.run import run
 from kubectl_ddp.observe.job_list import watch_list
 from kubectl_ddp.render import render

@@ -8,21 +8,20 @@ import pytest
 
 from ddp_trainer.common.lint import Facts as Node
 from ddp_trainer.common.lint import run_checks
-from kubectl_ddp.fabrics.catalog import SET, FabricValue, fabrics, profiles
-from kubectl_ddp.fabrics.choice import (
+from kubectl_ddp.fabrics.catalog import (
+    SET,
+    FabricValue,
     NodeFacts,
-    Target,
     choose,
     effective_entries,
     fabrics,
     nccl_of,
     profiles,
-    suggest_name,
     too_new,
     version,
 )
 from kubectl_ddp.preflight.env_rules import JOB_CHECKS, known_names
-from kubectl_ddp.spec.presets import PRESETS
+from kubectl_ddp.spec.fields import PRESETS
 
 RECIPES: dict[tuple[str, str], dict[str, str]] = {
     ("ib", ""): {"NCCL_NET": "IB"},

@@ -11,6 +11,7 @@ from html.parser import HTMLParser
 import pytest
 
 from ddp_trainer.common.metric_names import Metric
+from kubectl_ddp.report.draw import scale_of, ticks, time_ticks
 from kubectl_ddp.report.html_report import render_html
 from kubectl_ddp.report.plot_data import MOST_VALUE_PLOTS
 from kubectl_ddp.report.series import POD, Series

@@ -9,9 +9,9 @@ from dataclasses import replace
 import pytest
 
 from ddp_trainer.common.metric_names import Metric
-from kubectl_ddp.report.event_marks import mark_events
 from kubectl_ddp.report.html_report import render_html
-from kubectl_ddp.report.series import POD, Series
+from kubectl_ddp.report.plot_data import mark_events
+from kubectl_ddp.report.series import POD, Series, Timeline
 from kubectl_ddp.report.story import MOST_SENTENCES, tell_story
 from kubectl_ddp.report.time_series import Change, Kind
 from kubectl_ddp.status.describe import header

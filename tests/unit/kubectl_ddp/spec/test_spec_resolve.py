@@ -8,6 +8,7 @@ import pytest
 
 from kubectl_ddp.engines import Engine
 from kubectl_ddp.errors import UsageError
+from kubectl_ddp.spec.fields import PRESETS
 from kubectl_ddp.spec.job_key import Given, Layer, Origin, OriginKind
 from kubectl_ddp.spec.model import JobSpec
 from kubectl_ddp.spec.resolve import DefaultingContext, Resolved, resolve, set_values

@@ -11,7 +11,7 @@ from ddp_trainer.launch.flags import ALL
 from kubectl_ddp.errors import UsageError
 from kubectl_ddp.spec.rules import LAUNCHER_SETTINGS, warnings
 from kubectl_ddp.values.parsers import SecretKey
-from kubectl_ddp.values.pod import Topology
+from kubectl_ddp.values.pod import Mount, SecretFiles, Topology
 from kubectl_ddp.values.program import Module
 from kubectl_ddp.values.quantity import Memory, NodeRange
 from tests.support.jobs import a_job

@@ -8,7 +8,7 @@ import zlib
 import pytest
 
 from ddp_trainer.common.constants import HISTORY_MARK
-from kubectl_ddp.status.history_log import MOST_BYTES, unpacked
+from kubectl_ddp.status.metrics_parser import MOST_BYTES, unpacked
 
 
 def packed(text: bytes) -> str:

@@ -15,6 +15,7 @@ from kubectl_ddp.status.job_state import State, failure, job_state
 from kubectl_ddp.status.job_tables import job_table
 from kubectl_ddp.status.metrics_parser import Samples, parse
 from kubectl_ddp.status.rank_status import RankActivity
+from kubectl_ddp.status.termination_message import FirstError
 from kubectl_ddp.util.text_table import Style
 from tests.support.kube_objects import (
     CREATED_EPOCH,
@@ -46,6 +47,19 @@ def with_spares(count: int) -> Object:
     return {"annotations": {Annotation.SPEC: json.dumps({"spares": count})}}
 
 
+RUNS = snapshot(job("Created", "Running"), pod(0))
+
+
+def error_of(*pods: Object, condition: str = "Failed") -> FirstError:
+    error = job_state(snapshot(job("Created", condition), *pods), {}).first_error
+    assert error is not None
+    return error
+
+
+def because(reason: str, exit_code: int = 1) -> dict[str, Any]:
+    return {**EXCEPTION, "reason": reason, "exit_code": exit_code}
+
+
 def metrics(**pods: str) -> dict[str, Samples]:
     return {f"digits-worker-{name[1:]}": parse(text) for name, text in pods.items()}
 
@@ -56,19 +70,9 @@ def metrics(**pods: str) -> dict[str, Samples]:
         pytest.param(snapshot(job()), {}, State.PENDING, id="just created"),
         pytest.param(snapshot(job("Created"), pod(0, waiting())), {}, State.PENDING, id="pods are made"),
         pytest.param(snapshot(job("Created"), pod(0)), {}, State.STARTING, id="operator has not said Running"),
-        pytest.param(snapshot(job("Created", "Running"), pod(0)), {}, State.RUNNING, id="pods do not tell"),
-        pytest.param(
-            snapshot(job("Created", "Running"), pod(0)),
-            metrics(w0=pod_metrics(state="rendezvous")),
-            State.STARTING,
-            id="first rendezvous",
-        ),
-        pytest.param(
-            snapshot(job("Created", "Running"), pod(0)),
-            metrics(w0=pod_metrics(state="rendezvous", restarts=1)),
-            State.RESTARTING,
-            id="rendezvous after a failure",
-        ),
+        pytest.param(RUNS, {}, State.RUNNING, id="pods do not tell"),
+        pytest.param(RUNS, metrics(w0=pod_metrics(state="rendezvous")), State.STARTING, id="first rendezvous"),
+        pytest.param(RUNS, metrics(w0=pod_metrics(state="rendezvous", restarts=1)), State.RESTARTING, id="another"),
         pytest.param(
             snapshot(job("Created", "Running"), pod(0, restarts=1)),
             metrics(w0=pod_metrics(state="starting")),
@@ -82,26 +86,13 @@ def metrics(**pods: str) -> dict[str, Samples]:
             id="one pod trains while another waits to join",
         ),
         pytest.param(snapshot(job("Created", "Restarting"), pod(0, waiting())), {}, State.RESTARTING, id="operator"),
-        pytest.param(
-            snapshot(job("Created", "Suspended", run_policy={"suspend": True})), {}, State.SUSPENDED, id="suspended"
-        ),
-        pytest.param(
-            snapshot(job("Created", "Suspended", run_policy={"suspend": False})), {}, State.PENDING, id="resumed"
-        ),
+        pytest.param(snapshot(job("Suspended", run_policy={"suspend": True})), {}, State.SUSPENDED, id="suspended"),
+        pytest.param(snapshot(job("Suspended", run_policy={"suspend": False})), {}, State.PENDING, id="resumed"),
         pytest.param(snapshot(job("Created", "Succeeded"), pod(0, terminated(0))), {}, State.SUCCEEDED, id="succeeded"),
         pytest.param(snapshot(job("Created", "Failed"), pod(0, terminated(1))), {}, State.FAILED, id="failed"),
-        pytest.param(
-            snapshot(job("Created", condition("Failed", reason="EngineLost"))), {}, State.LOST, id="local engine died"
-        ),
-        pytest.param(
-            snapshot(job("Created", "Running", metadata={"deletionTimestamp": "2026-01-02T03:04:05Z"}), pod(0)),
-            {},
-            State.DELETING,
-            id="being deleted",
-        ),
-        pytest.param(
-            snapshot(job("Created", condition("Running", "False"), "Failed")), {}, State.FAILED, id="Running is False"
-        ),
+        pytest.param(snapshot(job(condition("Failed", reason="EngineLost"))), {}, State.LOST, id="local engine died"),
+        pytest.param(snapshot(job("Running", metadata={"deletionTimestamp": "x"})), {}, State.DELETING, id="deleted"),
+        pytest.param(snapshot(job(condition("Running", "False"), "Failed")), {}, State.FAILED, id="Running is False"),
     ],
 )
 def test_the_first_row_of_the_table_that_holds_is_the_state(
@@ -128,22 +119,20 @@ def test_progress_comes_from_the_ranks_and_throughput_is_their_sum() -> None:
 
 
 def test_rates_are_over_the_time_between_two_scrapes() -> None:
-    shown = snapshot(job("Created", "Running"), pod(0))
     before = metrics(w0=pod_metrics(world=1) + rank_metrics(0, step=10, samples=320, seconds=2.0))
     after = metrics(w0=pod_metrics(world=1) + rank_metrics(0, step=20, samples=960, seconds=3.0))
-    assert job_state(shown, after, before=before).throughput == pytest.approx(640.0)
+    assert job_state(RUNS, after, before=before).throughput == pytest.approx(640.0)
 
 
 def test_a_counter_that_fell_was_begun_anew() -> None:
-    shown = snapshot(job("Created", "Running"), pod(0))
     before = metrics(w0=pod_metrics(world=1) + rank_metrics(0, step=90, samples=3000, seconds=30.0))
     after = metrics(w0=pod_metrics(world=1) + rank_metrics(0, step=10, samples=320, seconds=2.0))
-    assert job_state(shown, after, before=before).throughput == pytest.approx(160.0)
+    assert job_state(RUNS, after, before=before).throughput == pytest.approx(160.0)
 
 
 def test_ranks_that_were_not_asked_are_taken_to_be_as_fast_as_the_others() -> None:
     samples = metrics(w0=pod_metrics(world=8) + rank_metrics(0) + rank_metrics(1, local_rank=1))
-    assert job_state(snapshot(job("Created", "Running"), pod(0)), samples).throughput == pytest.approx(8 * 160.0)
+    assert job_state(RUNS, samples).throughput == pytest.approx(8 * 160.0)
 
 
 def test_ranks_are_where_they_say_they_are_and_not_where_the_pod_index_would_put_them() -> None:
@@ -164,7 +153,7 @@ def test_a_rank_that_moved_is_shown_once_where_it_lives() -> None:
 def test_a_rank_that_does_not_run_is_told_from_one_that_is_gone() -> None:
     stopped = rank_metrics(0) + 'ddp_rank_stopped{ddp_job="digits",rank="0"} 1\n'
     samples = metrics(w0=stopped + rank_metrics(1, up=0))
-    state = job_state(snapshot(job("Created", "Running"), pod(0)), samples)
+    state = job_state(RUNS, samples)
     assert [rank.state for rank in state.ranks] == [RankActivity.STOPPED, RankActivity.DOWN]
 
 
@@ -206,14 +195,7 @@ def test_restarts_are_counted_for_the_run_and_not_added_up_over_pods() -> None:
 
 
 def test_after_the_end_the_summary_tells() -> None:
-    done = {
-        "result": "succeeded",
-        "steps": 690,
-        "samples_lost": 0,
-        "restarts": {"failure": 1},
-        "loss": 0.1,
-        "world_size": 4,
-    }
+    done = {"result": "succeeded", "steps": 690, "restarts": {"failure": 1}, "loss": 0.1, "world_size": 4}
     less = {"result": "succeeded", "restarts": {"failure": 1}}
     pods = [pod(0, terminated(0, less)), pod(1, terminated(0, done))]
     state = job_state(snapshot(job("Created", "Succeeded", completionTime="2026-01-02T03:06:05Z"), *pods), {})
@@ -235,9 +217,7 @@ def test_a_pod_that_was_told_to_stop_is_no_error() -> None:
 
 
 def test_what_a_program_wrote_last_is_not_why_a_signal_ended_it() -> None:
-    killed = snapshot(job("Created", "Failed"), pod(0, terminated(137, "epoch 3\nepoch 4")))
-    error = job_state(killed, {}).first_error
-    assert error is not None
+    error = error_of(pod(0, terminated(137, "epoch 3\nepoch 4")))
     assert (error.message, error.stack) == ("killed by SIGKILL", "epoch 3\nepoch 4")
 
 
@@ -245,27 +225,21 @@ def test_the_first_error_is_the_earliest_that_names_a_rank() -> None:
     later = {**EXCEPTION, "rank": 0, "timestamp": 13.0, "message": "lost rank 3"}
     bystander = {"result": "failed", "message": "the run failed elsewhere", "timestamp": 1.0}
     pods = [pod(0, terminated(1, later)), pod(1, terminated(1, EXCEPTION)), pod(2, terminated(1, bystander))]
-    error = job_state(snapshot(job("Created", "Failed"), *pods), {}).first_error
-    assert error is not None
+    error = error_of(*pods)
     assert (error.rank, error.pod, error.message) == (3, "digits-worker-1", "ValueError: no such thing")
 
 
 def test_an_error_of_the_container_before_this_one_is_an_error_too() -> None:
-    shown = snapshot(job("Created", "Running"), pod(0, restarts=1, last=terminated(137)))
-    error = job_state(shown, {}).first_error
-    assert error is not None
-    assert error.message == "killed by SIGKILL"
+    last = pod(0, restarts=1, last=terminated(137))
+    assert error_of(last, condition="Running").message == "killed by SIGKILL"
 
 
 def test_a_message_that_is_no_json_is_taken_as_it_is() -> None:
     text = "Traceback (most recent call last):\n  File x\nKeyError: 'a'\n"
-    error = job_state(snapshot(job("Created", "Failed"), pod(0, terminated(1, text))), {}).first_error
-    assert error is not None
+    error = error_of(pod(0, terminated(1, text)))
     assert error.message == "KeyError: 'a'"
     assert "File x" in error.stack
-    brackets = job_state(snapshot(job("Created", "Failed"), pod(0, terminated(1, "[" * 4096))), {}).first_error
-    assert brackets is not None
-    assert brackets.message.startswith("[[[")
+    assert error_of(pod(0, terminated(1, "[" * 4096))).message.startswith("[[[")
 
 
 @pytest.mark.parametrize(
@@ -273,20 +247,16 @@ def test_a_message_that_is_no_json_is_taken_as_it_is() -> None:
     [
         pytest.param(1, EXCEPTION, JobFailed, id="exception"),
         pytest.param(93, EXCEPTION, JobFailed, id="restarts used up by an exception"),
-        pytest.param(
-            93, {**EXCEPTION, "reason": "sigkill", "exit_code": 137}, InfrastructureFailed, id="used up by kills"
-        ),
+        pytest.param(93, because("sigkill", 137), InfrastructureFailed, id="used up by kills"),
         pytest.param(93, "", InfrastructureFailed, id="used up, and nobody says by what"),
-        pytest.param(93, {**EXCEPTION, "reason": "sigsegv", "exit_code": 139}, JobFailed, id="used up by SIGSEGV"),
-        pytest.param(93, {**EXCEPTION, "reason": "sigabrt", "exit_code": 134}, JobFailed, id="used up by SIGABRT"),
-        pytest.param(93, {**EXCEPTION, "reason": "other", "exit_code": 136}, JobFailed, id="used up by SIGFPE"),
-        pytest.param(
-            93, {**EXCEPTION, "reason": "collective_timeout", "exit_code": 134}, InfrastructureFailed, id="NCCL aborts"
-        ),
-        pytest.param(1, {**EXCEPTION, "reason": "gpu_oom"}, JobFailed, id="the model does not fit the GPU"),
+        pytest.param(93, because("sigsegv", 139), JobFailed, id="used up by SIGSEGV"),
+        pytest.param(93, because("sigabrt", 134), JobFailed, id="used up by SIGABRT"),
+        pytest.param(93, because("other", 136), JobFailed, id="used up by SIGFPE"),
+        pytest.param(93, because("collective_timeout", 134), InfrastructureFailed, id="NCCL aborts"),
+        pytest.param(1, because("gpu_oom"), JobFailed, id="the model does not fit the GPU"),
         pytest.param(7, "", JobFailed, id="the user's own code"),
-        pytest.param(7, {**EXCEPTION, "reason": "other"}, JobFailed, id="the user's own code, told by the launcher"),
-        pytest.param(1, {**EXCEPTION, "reason": "collective_timeout"}, InfrastructureFailed, id="network"),
+        pytest.param(7, because("other"), JobFailed, id="the user's own code, told by the launcher"),
+        pytest.param(1, because("collective_timeout"), InfrastructureFailed, id="network"),
         pytest.param(137, "", InfrastructureFailed, id="killed"),
         pytest.param(170, "", InfrastructureFailed, id="rendezvous lost"),
         pytest.param(171, "", InfrastructureFailed, id="hang"),
@@ -313,35 +283,19 @@ def test_a_failure_says_which_rank_where_and_what() -> None:
     assert error.hint == "'kubectl-ddp logs digits --first-error' shows more."
 
 
+PORT = terminated(1, "Port 7 is in use.\n")
+NO_NODE = {"type": "PodScheduled", "status": "False", "message": "0/3 nodes are available."}
+
+
 @pytest.mark.parametrize(
     ("held_up", "reason"),
     [
-        pytest.param(
-            pod(1, waiting("ImagePullBackOff", "Back-off pulling image")),
-            "digits-worker-1: ImagePullBackOff: Back-off pulling image.",
-            id="image",
-        ),
-        pytest.param(
-            {
-                **pod(1, waiting()),
-                "status": {
-                    "conditions": [
-                        {"type": "PodScheduled", "status": "False", "message": "0/3 nodes are available."},
-                    ]
-                },
-            },
-            "digits-worker-1: 0/3 nodes are available.",
-            id="scheduler",
-        ),
-        pytest.param(
-            pod(
-                0, waiting("CrashLoopBackOff", "back-off 10s"), role="store", last=terminated(1, "Port 7 is in use.\n")
-            ),
-            "digits-store-0: Port 7 is in use.",
-            id="its store crashes",
-        ),
-        pytest.param(pod(1, waiting()), "Its pods are not running yet.", id="nothing special"),
+        (pod(1, waiting("ImagePullBackOff", "Back-off")), "digits-worker-1: ImagePullBackOff: Back-off."),
+        ({**pod(1, waiting()), "status": {"conditions": [NO_NODE]}}, "digits-worker-1: 0/3 nodes are available."),
+        (pod(0, waiting("CrashLoopBackOff"), role="store", last=PORT), "digits-store-0: Port 7 is in use."),
+        (pod(1, waiting()), "Its pods are not running yet."),
     ],
+    ids=["image", "scheduler", "its store crashes", "nothing special"],
 )
 def test_a_job_that_does_not_run_says_why(held_up: Object, reason: str) -> None:
     assert job_state(snapshot(job("Created"), held_up), {}).reason == reason
@@ -388,8 +342,7 @@ def test_what_an_init_container_prints_last_is_the_first_error_of_a_job_that_nev
     made = pod(0, waiting("PodInitializing"))
     text = "Looking in indexes: https://pip.example.com\npip could not install the requirements: no nowhere==3"
     made["status"]["initContainerStatuses"] = [{"name": "install-packages", "state": terminated(1, text)}]
-    error = job_state(snapshot(job("Failed"), made), {}).first_error
-    assert error is not None
+    error = error_of(made)
     assert (error.message, error.is_users) == ("pip could not install the requirements: no nowhere==3", True)
     started = pod(0)
     started["status"]["initContainerStatuses"] = [{"name": "proxy", "state": terminated(1, text)}]
@@ -428,9 +381,7 @@ Root Cause (first observed failure):
     ],
 )  # fmt: skip
 def test_the_summary_of_torchrun_names_the_rank_that_failed_first(text: str, exit_code: int, message: str) -> None:
-    report = snapshot(job("Created", "Failed"), pod(0, terminated(1, "torchrun: lost")), pod(1, terminated(1, text)))
-    error = job_state(report, {}).first_error
-    assert error is not None
+    error = error_of(pod(0, terminated(1, "torchrun: lost")), pod(1, terminated(1, text)))
     assert (error.location, error.message, error.exit_code) == ("rank 3 on digits-worker-1", message, exit_code)
     assert (error.pod_exit_code, error.timestamp) == (1, CREATED_EPOCH + 30)
 

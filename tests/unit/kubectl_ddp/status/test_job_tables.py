@@ -11,8 +11,7 @@ import yaml
 from ddp_trainer.common.constants import Annotation
 from kubectl_ddp.status.describe import header
 from kubectl_ddp.status.job_state import JobState, job_state
-from kubectl_ddp.status.job_tables import job_table, rank_table
-from kubectl_ddp.status.json_output import job_to_dict
+from kubectl_ddp.status.job_tables import job_table, job_to_dict, rank_table
 from kubectl_ddp.status.metrics_parser import parse
 from kubectl_ddp.util.text_table import Cell, Style, Table
 from kubectl_ddp.util.yaml_text import to_yaml

@@ -5,11 +5,9 @@ from __future__ import annotations
 from kubectl_ddp.kube.objects import Snapshot
 from kubectl_ddp.status.describe import header
 from kubectl_ddp.status.job_state import JobState, job_state
-from kubectl_ddp.status.job_tables import rank_table
-from kubectl_ddp.status.json_output import job_to_dict
+from kubectl_ddp.status.job_tables import job_to_dict, rank_table
 from kubectl_ddp.status.metrics_parser import parse
-from kubectl_ddp.status.rank_status import RankActivity
-from kubectl_ddp.status.stalled_group import StalledGroup, find_stalled_group
+from kubectl_ddp.status.rank_status import RankActivity, StalledGroup, find_stalled_group
 from kubectl_ddp.top.top_view import TopView
 from kubectl_ddp.util.text_table import Style
 from tests.support.kube_objects import job, pod, pod_metrics, rank_metrics, stall_metrics

@@ -12,7 +12,7 @@ from dataclasses import replace
 import pytest
 
 from kubectl_ddp.backends.cluster.http.api import Api
-from kubectl_ddp.backends.cluster.read.pod_metrics import served
+from kubectl_ddp.backends.cluster.read.pod_output import served
 from kubectl_ddp.backends.cluster.read.reflector import lines
 from kubectl_ddp.errors import Unreachable
 from kubectl_ddp.hang import collector

@@ -18,7 +18,7 @@ from kubectl_ddp.backends.cluster.http.api import Api
 from kubectl_ddp.backends.cluster.http.connection import RETRY_SECONDS, Login, connect
 from kubectl_ddp.backends.cluster.http.kubeconfig import V1, Context, run_program
 from kubectl_ddp.errors import DdpError, Forbidden, UsageError
-from kubectl_ddp.kube.timestamps import timestamp
+from kubectl_ddp.kube.objects import timestamp
 from tests.support.api_server import Answer, ApiServer, kubeconfig, status
 
 PODS = "/api/v1/namespaces/team/pods"

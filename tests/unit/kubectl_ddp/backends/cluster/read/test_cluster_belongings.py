@@ -12,7 +12,7 @@ from ddp_trainer.common.constants import Label
 from kubectl_ddp.backends.access import Access
 from kubectl_ddp.backends.base import Entry
 from kubectl_ddp.backends.cluster import ClusterBackend
-from kubectl_ddp.backends.cluster.kubectl import Kubectl
+from kubectl_ddp.backends.cluster.backend import Kubectl
 from kubectl_ddp.errors import PreflightFailed, Unreachable
 from tests.support import kube_objects
 from tests.support.api_server import ApiServer, kubeconfig

@@ -8,8 +8,8 @@ import pytest
 
 from kubectl_ddp.backends.cluster.http.api import Api
 from kubectl_ddp.backends.cluster.http.connection import connect
-from kubectl_ddp.backends.cluster.read import pod_logs
-from kubectl_ddp.backends.cluster.read.pod_logs import PodLogs
+from kubectl_ddp.backends.cluster.read import pod_output
+from kubectl_ddp.backends.cluster.read.pod_output import PodLogs
 from kubectl_ddp.errors import Forbidden, NotFound, Unreachable
 from kubectl_ddp.util.concurrency import Stop
 from tests.support import kube_objects
