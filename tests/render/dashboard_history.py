@@ -229,23 +229,23 @@ def lines(end: int) -> Iterator[str]:
 
 
 def _of_family(course: Course, family: Family, end: int) -> Iterator[str]:
-    own = [(each.sample, each.labels) for each in family.series()] or [(family.name, dict[str, str]())]
+    own = [(series.sample, series.labels) for series in family.series()] or [(family.name, dict[str, str]())]
     for pod, rank in _owners(family.scope):
         for sample, labels in own:
-            told = _identity(course, family, pod, rank) | labels
+            report = _identity(course, family, pod, rank) | labels
             move = MOVES.get(sample, _by_kind(family.kind))
             for seconds in range(0, SECONDS + 1, STEP_SECONDS):
                 moment = Moment(course, end - SECONDS, seconds, pod, rank, "".join(labels.values()))
-                yield f"{_series(sample, told)} {move(moment)} {moment.start + seconds}"
+                yield f"{_series(sample, report)} {move(moment)} {moment.start + seconds}"
 
 
 def _of_gpus(course: Course, end: int) -> Iterator[str]:
     for metric, move in GPUS.items():
         for pod, rank in _owners(Scope.RANK):
-            told = {"namespace": "gpu-operator", "pod": f"dcgm-exporter-{pod}", "UUID": _gpu(course, rank)}
+            report = {"namespace": "gpu-operator", "pod": f"dcgm-exporter-{pod}", "UUID": _gpu(course, rank)}
             for seconds in range(0, SECONDS + 1, STEP_SECONDS):
                 moment = Moment(course, end - SECONDS, seconds, pod, rank, "")
-                yield f"{_series(metric, told)} {move(moment)} {moment.start + seconds}"
+                yield f"{_series(metric, report)} {move(moment)} {moment.start + seconds}"
 
 
 def _gpu(course: Course, rank: int) -> str:
@@ -261,13 +261,13 @@ def _owners(scope: Scope) -> Iterator[tuple[int, int]]:
 
 def _identity(course: Course, family: Family, pod: int, rank: int) -> dict[str, str]:
     """What Prometheus adds, what every series has, and what an info family says."""
-    told = {"namespace": course.namespace, "pod": f"{course.name}-worker-{pod}", "node": f"node-{pod}"}
-    told |= {"ddp_job": course.name} | ({"rank": str(rank)} if family.scope is Scope.RANK else {})
+    report = {"namespace": course.namespace, "pod": f"{course.name}-worker-{pod}", "node": f"node-{pod}"}
+    report |= {"ddp_job": course.name} | ({"rank": str(rank)} if family.scope is Scope.RANK else {})
     words = {"local_rank": str(rank % RANKS_OF_EACH), "node_rank": str(pod), "backend": "nccl"}
     words |= {"gpu_uuid": _gpu(course, rank)}
     if family.kind is Kind.INFO:
-        told |= {label: words.get(label, f"{label}-{rank}") for label in family.labels}
-    return told
+        report |= {label: words.get(label, f"{label}-{rank}") for label in family.labels}
+    return report
 
 
 def _by_kind(kind: Kind) -> Callable[[Moment], float]:

@@ -32,8 +32,8 @@ class Case:
 
 def of(metric: str, **labels: str) -> str:
     """A series of the job, in pod ``digits-worker-0`` unless another is named."""
-    told = {**JOB, "pod": "digits-worker-0", **labels}
-    return metric + "{" + ",".join(f'{name}="{value}"' for name, value in told.items()) + "}"
+    report = {**JOB, "pod": "digits-worker-0", **labels}
+    return metric + "{" + ",".join(f'{name}="{value}"' for name, value in report.items()) + "}"
 
 
 def state(name: str, pod: str = "digits-worker-0") -> str:

@@ -74,17 +74,17 @@ def _positions(courses: Mapping[str, str], group: str = "default") -> dict[str, 
     """Of each rank the number of its last collective, and that its process is there."""
     series = {RUNNING: "1x30"}
     for rank, course in courses.items():
-        told = {"rank": rank, "pod": f"digits-worker-{rank}"}
-        series |= {of(Metric.ENQUEUED, process_group=group, **told): course, of(Metric.RANK_UP, **told): "1x30"}
+        report = {"rank": rank, "pod": f"digits-worker-{rank}"}
+        series |= {of(Metric.ENQUEUED, process_group=group, **report): course, of(Metric.RANK_UP, **report): "1x30"}
     return series
 
 
-_STANDS: Final = "0+60x4 240x26"
+_STALLED: Final = "0+60x4 240x26"
 _BEHIND: Final = {"0": "0+10x4 41x26", "1": "0+10x4 40x26", "2": "0+10x4 41x26"}
 _CULPRIT: Final = ({"rank": "1", "pod": "digits-worker-1"},)
 
 HANGS: Final = (
-    Case("DdpRankBehindCollective", "it stands", "11m", {STEPPED: _STANDS} | _positions(_BEHIND), _CULPRIT),
+    Case("DdpRankBehindCollective", "it stands", "11m", {STEPPED: _STALLED} | _positions(_BEHIND), _CULPRIT),
     Case(
         "DdpRankBehindCollective",
         "it has not come to a first step",
@@ -92,7 +92,7 @@ HANGS: Final = (
         {of("ddp_rank_start_time_seconds", rank="0"): "0x30"} | _positions({"0": "1x30", "1": "0x30", "2": "1x30"}),
         _CULPRIT,
     ),
-    Case("DdpRankBehindCollective", "for three minutes", "8m", {STEPPED: _STANDS} | _positions(_BEHIND)),
+    Case("DdpRankBehindCollective", "for three minutes", "8m", {STEPPED: _STALLED} | _positions(_BEHIND)),
     Case(
         "DdpRankBehindCollective",
         "it steps, and ranks are asked one after the other",
@@ -103,24 +103,24 @@ HANGS: Final = (
         "DdpRankBehindCollective",
         "an evaluation reduces on, without steps",
         "30m",
-        {STEPPED: _STANDS} | _positions({"0": "5+10x30", "1": "4+10x30"}),
+        {STEPPED: _STALLED} | _positions({"0": "5+10x30", "1": "4+10x30"}),
     ),
     Case(
         "DdpRankBehindCollective",
         "all wait in the same one",
         "30m",
-        {STEPPED: _STANDS} | _positions({"0": "9x30", "1": "9x30"}),
+        {STEPPED: _STALLED} | _positions({"0": "9x30", "1": "9x30"}),
     ),
     Case(
         "DdpRankBehindCollective",
         "in a group of which it is no member",
         "30m",
-        {STEPPED: _STANDS} | _positions({"0": "9x30", "1": "0x30"}, group="1"),
+        {STEPPED: _STALLED} | _positions({"0": "9x30", "1": "0x30"}, group="1"),
     ),
     Case(
         "DdpRankBehindCollective",
         "its process is gone, which another alert tells",
         "30m",
-        {STEPPED: _STANDS} | _positions(_BEHIND) | {of(Metric.RANK_UP, rank="1", pod="digits-worker-1"): "0x30"},
+        {STEPPED: _STALLED} | _positions(_BEHIND) | {of(Metric.RANK_UP, rank="1", pod="digits-worker-1"): "0x30"},
     ),
 )

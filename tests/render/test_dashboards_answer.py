@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import doctest
 import re
 import time
 from collections.abc import Iterator, Sequence
@@ -13,7 +12,7 @@ import pytest
 from ddp_trainer.common.metric_names import Metric
 from kubectl_ddp.report.prometheus import TimeRange, query_series
 from tests.render import dashboard_history as history
-from tests.support import dashboards, prometheus_history
+from tests.support import prometheus_history
 from tests.support.dashboards import DASHBOARDS, RANGE_SECONDS, Question, filled, panels, questions
 from tests.support.prometheus_history import Found, Prometheus, remembering
 from tests.support.rule_files import records
@@ -25,7 +24,7 @@ CHOSEN = {
     "namespaces": ".*",
     "datasource": "prometheus",
 }
-ASKED = list(questions())
+QUESTIONS = list(questions())
 
 
 @pytest.fixture(scope="module")
@@ -48,24 +47,19 @@ def number(remembered: Prometheus, asker: str) -> float:
 
 
 def shown(remembered: Prometheus, asker: str) -> Sequence[Found]:
-    [question] = [each for each in ASKED if str(each) == asker]
+    [question] = [item for item in QUESTIONS if str(item) == asker]
     return answer(remembered, question)
 
 
-def test_examples_in_docstrings_hold() -> None:
-    assert doctest.testmod(dashboards).failed == 0
-    assert doctest.testmod(prometheus_history).failed == 0
-
-
-@pytest.mark.parametrize("question", ASKED, ids=str)
+@pytest.mark.parametrize("question", QUESTIONS, ids=str)
 def test_a_query_is_answered(remembered: Prometheus, question: Question) -> None:
     found = answer(remembered, question)
     assert found, filled(question.expr, CHOSEN)
     named = set(re.findall(r"\{\{(\w+)\}\}", question.legend))
-    assert all(named <= each.labels.keys() for each in found), found[0].labels
+    assert all(named <= item.labels.keys() for item in found), found[0].labels
 
 
-@pytest.mark.parametrize("question", ASKED, ids=str)
+@pytest.mark.parametrize("question", QUESTIONS, ids=str)
 def test_a_query_is_about_nothing_but_what_is_chosen(remembered: Prometheus, question: Question) -> None:
     assert answer(remembered, question, namespace="elsewhere", namespaces="elsewhere") == []
     if question.dashboard != "fleet":
@@ -84,9 +78,9 @@ def test_what_can_be_chosen_is_what_is_there(remembered: Prometheus, name: str, 
     for dashboard in DASHBOARDS.values():
         for variable in dashboard["templating"]["list"]:
             if variable["name"] == name and variable["type"] == "query":
-                asked = re.fullmatch(r"label_values\((.*), (\w+)\)", variable["query"]["query"])
-                assert asked, variable
-                assert remembered.values_of(asked[2], filled(asked[1], CHOSEN)) == found
+                requests = re.fullmatch(r"label_values\((.*), (\w+)\)", variable["query"]["query"])
+                assert requests, variable
+                assert remembered.values_of(requests[2], filled(requests[1], CHOSEN)) == found
 
 
 @pytest.mark.parametrize("name", DASHBOARDS)
@@ -97,7 +91,9 @@ def test_a_column_of_a_table_has_something_in_it(remembered: Prometheus, name: s
 
 
 def columns(panel: dict[str, Any]) -> list[str]:
-    [chosen] = [each for each in panel["transformations"] if each["id"] == "filterFieldsByName"]
+    [chosen] = [
+        transformation for transformation in panel["transformations"] if transformation["id"] == "filterFieldsByName"
+    ]
     names: list[str] = chosen["options"]["include"]["names"]
     return names
 
@@ -166,23 +162,23 @@ def test_who_is_behind_in_a_collective_is_seen(remembered: Prometheus) -> None:
 
 
 def test_what_a_gpu_says_is_told_of_its_rank(remembered: Prometheus) -> None:
-    told = {found.labels["rank"]: found.values[-1] for found in shown(remembered, "ranks/Temperature/A")}
-    assert told == {"0": 60, "1": 61, "2": 62, "3": 63}
+    report = {found.labels["rank"]: found.values[-1] for found in shown(remembered, "ranks/Temperature/A")}
+    assert report == {"0": 60, "1": 61, "2": 62, "3": 63}
 
 
 def test_a_choice_of_ranks_leaves_the_median_of_all(remembered: Prometheus) -> None:
     chosen = {"rank": str(history.SLOW_RANK)}
     for title in ("Phases of a step, against the median of all ranks", "Stragglers"):
-        [question] = [each for each in ASKED if str(each) == f"ranks/{title}/A"]
+        [question] = [item for item in QUESTIONS if str(item) == f"ranks/{title}/A"]
         found = answer(remembered, question, **chosen)
-        assert {each.labels["rank"] for each in found} == {chosen["rank"]}
-        assert max(each.values[-1] for each in found) == pytest.approx(3)
+        assert {item.labels["rank"] for item in found} == {chosen["rank"]}
+        assert max(item.values[-1] for item in found) == pytest.approx(3)
 
 
 def test_a_report_of_a_job_knows_nothing_of_its_namesake_in_another_namespace(remembered: Prometheus) -> None:
     span, lost = TimeRange(start=remembered.end - RANGE_SECONDS, end=remembered.end), {}
     for course in (history.GPT, history.NAMESAKE):
-        told = query_series(f"http://{remembered.address}", course.name, course.namespace, span, {})
-        [series] = [each for each in told if each.name == Metric.LOST_PROGRESS]
+        report = query_series(f"http://{remembered.address}", course.name, course.namespace, span, {})
+        [series] = [item for item in report if item.name == Metric.LOST_PROGRESS]
         lost[course.namespace] = series.values[-1]
     assert lost == {history.GPT.namespace: history.LOST_SECONDS, history.NAMESAKE.namespace: 0}

@@ -32,9 +32,9 @@ def made(helm: Helm, values: dict[str, Any], **how: Any) -> Object:
 
 
 def refusal(helm: Helm, values: dict[str, Any], **how: Any) -> str:
-    said = helm.error_response(CHART, values, release="run", kubernetes=KUBERNETES, **how)
-    assert "don't meet the specifications of the schema" in said
-    return said
+    message = helm.error_response(CHART, values, release="run", kubernetes=KUBERNETES, **how)
+    assert "don't meet the specifications of the schema" in message
+    return message
 
 
 def needs_a_file(spec: dict[str, Any]) -> bool:
@@ -88,7 +88,7 @@ def test_what_is_not_set_stays_out(each_helm: Helm) -> None:
     unset = {"gpus": None, "env": {}, "secretEnv": None, "labels": {"team": None, "cost": "a"}, "global": {"x": 1}}
     assert made(each_helm, PLAIN | unset)["spec"] == PLAIN | {"labels": {"cost": "a"}}
     assert made(each_helm, PLAIN | {"name": "other"})["metadata"]["name"] == "other"
-    taken_back = [each for word in ("image=null", "labels.team=null") for each in ("--set", word)]
+    taken_back = [item for word in ("image=null", "labels.team=null") for item in ("--set", word)]
     assert made(each_helm, PLAIN | {"labels": {"team": "a"}}, words=taken_back)["spec"] == {"module": "vision.train"}
 
 
@@ -124,7 +124,7 @@ def test_text_that_looks_like_another_value_stays_text(each_helm: Helm) -> None:
         ({"code": "src"}, "code"),
         ({"module": None, "script": "train.py"}, "codeClaim"),
     ],
-    ids=lambda each: str(each)[:40],
+    ids=lambda item: str(item)[:40],
 )
 def test_the_schema_refuses_what_is_no_value_of_a_ddpjob(each_helm: Helm, changes: dict[str, Any], words: str) -> None:
     values = spec_with(changes) | {key: value for key, value in changes.items() if value is None}
@@ -138,13 +138,13 @@ def test_a_number_of_the_command_line_is_no_text(each_helm: Helm) -> None:
 def test_the_notes_name_the_next_commands(helm: Helm) -> None:
     if helm.major < 4:
         pytest.skip("Helm 3 makes notes with a cluster only; the test on a cluster looks at them.")
-    said = helm.notes(CHART, PLAIN, release="run", namespace="team-a")
-    assert "kubectl get ddp run -n team-a" in said
-    assert "helm uninstall run -n team-a" in said
-    assert "Without checkpointClaim" in said
+    message = helm.notes(CHART, PLAIN, release="run", namespace="team-a")
+    assert "kubectl get ddp run -n team-a" in message
+    assert "helm uninstall run -n team-a" in message
+    assert "Without checkpointClaim" in message
     assert "Without checkpointClaim" not in helm.notes(CHART, PLAIN | {"checkpointClaim": "c"}, release="run")
 
 
 def test_the_chart_is_of_this_release() -> None:
-    about = yaml.safe_load((CHART / "Chart.yaml").read_text(encoding="utf-8"))
-    assert about["version"] == about["appVersion"] == version()
+    metadata = yaml.safe_load((CHART / "Chart.yaml").read_text(encoding="utf-8"))
+    assert metadata["version"] == metadata["appVersion"] == version()

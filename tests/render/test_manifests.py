@@ -6,15 +6,13 @@ import itertools
 import re
 import shutil
 from pathlib import Path
-from typing import Any
 
 import pytest
 import yaml
 
 from tests.support.helm import HOW, Helm, program
 from tools.release import manifests
-from tools.release.errors import CannotRelease
-from tools.release.manifests import COMPONENTS, MANIFESTS, OVERLAYS, Key, Layer, Object, difference, render_objects
+from tools.release.manifests import COMPONENTS, MANIFESTS, OVERLAYS, Key, Layer, Object, render_objects
 
 KUSTOMIZATIONS = sorted(MANIFESTS.glob("**/kustomization.yaml"))
 Objects = dict[Key, Object]
@@ -38,14 +36,9 @@ def base(helm: Helm) -> Objects:
 def test_what_is_written_is_fresh(helm: Helm) -> None:
     wanted = manifests.files(helm.path)
     assert {path: (MANIFESTS / path).read_text() for path in wanted} == wanted, "run `make manifests`"
-    kept = [path.relative_to(MANIFESTS) for path in MANIFESTS.glob("**/*.yaml")]
-    written = {path for path in kept if (MANIFESTS / path).read_text().startswith(manifests.WRITTEN)}
+    stored = [path.relative_to(MANIFESTS) for path in MANIFESTS.glob("**/*.yaml")]
+    written = {path for path in stored if (MANIFESTS / path).read_text().startswith(manifests.WRITTEN)}
     assert written == {path for path in wanted if path.parts[0] != ".."}
-
-
-def test_every_directory_is_one_of_a_table() -> None:
-    layers = {layer.directory for layer in (*COMPONENTS.values(), *OVERLAYS.values())}
-    assert {path.parent for path in KUSTOMIZATIONS} == layers | {MANIFESTS / "base"}
 
 
 def test_the_base_is_the_chart_at_its_defaults(base: Objects, kubectl: str) -> None:
@@ -80,9 +73,9 @@ def test_components_together_are_the_chart_with_their_values(
 
 @pytest.mark.parametrize("path", KUSTOMIZATIONS, ids=lambda path: str(path.parent.relative_to(MANIFESTS)))
 def test_nothing_needs_a_network_or_what_kustomize_gave_up(path: Path) -> None:
-    said = yaml.safe_load(path.read_text())
-    assert not DEPRECATED & said.keys()
-    for entry in (*said.get("resources", ()), *said.get("components", ())):
+    text = yaml.safe_load(path.read_text())
+    assert not DEPRECATED & text.keys()
+    for entry in (*text.get("resources", ()), *text.get("components", ())):
         assert (path.parent / entry).exists(), entry
 
 
@@ -104,30 +97,3 @@ def test_the_overlay_of_the_readme_builds(kubectl: str, tmp_path: Path) -> None:
     made = manifests.kustomize_build(kubectl, Path("overlays/own"), tmp_path / "manifests")
     images = re.findall(r"registry\.example\.com/ml/ddp-trainer:\S+-cuda", str(list(made.values())))
     assert len(images) == 1
-
-
-@pytest.mark.parametrize(
-    ("old", "new", "operations"),
-    [
-        ({"a": 1}, {"a": 1}, []),
-        ({"a": 1}, {"a": 2}, [{"op": "replace", "path": "/a", "value": 2}]),
-        ({"a": 1}, {}, [{"op": "remove", "path": "/a"}]),
-        ({}, {"x/y~z": [1]}, [{"op": "add", "path": "/x~1y~0z", "value": [1]}]),
-        ({"a": {"b": [1, 2]}}, {"a": {"b": [1]}}, [{"op": "replace", "path": "/a/b", "value": [1]}]),
-        ({"a": {}}, {"a": None}, [{"op": "replace", "path": "/a", "value": None}]),
-    ],
-)
-def test_a_change_becomes_a_json_patch(old: Object, new: Object, operations: list[Any]) -> None:
-    assert list(difference(old, new)) == operations
-
-
-def test_values_that_take_an_object_away_make_no_component(base: Objects) -> None:
-    less = dict(list(base.items())[1:])
-    with pytest.raises(CannotRelease, match="a component only adds and changes"):
-        manifests._changes(COMPONENTS["gpu"], base, less, "Component")
-
-
-def test_what_has_no_namespace_of_its_own_gets_one_that_is_restricted() -> None:
-    item = manifests.home()
-    assert item["metadata"]["name"] == manifests.HOME
-    assert item["metadata"]["labels"]["pod-security.kubernetes.io/enforce"] == "restricted"

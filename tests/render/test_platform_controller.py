@@ -61,8 +61,8 @@ def test_ddpjobs_bring_their_kind_which_stays_and_further_rights(helm: Helm) -> 
 
 def test_a_controller_of_all_namespaces_reads_metrics_in_those_of_the_platform_alone(helm: Helm) -> None:
     assert "pods/proxy" not in {right.resource for right in controller_rights()}
-    roles = [each for each in of_its_jobs(helm) if each["kind"] == "Role"]
-    rights = [right for each in roles for right in granted(each, each["metadata"]["namespace"])]
+    roles = [item for item in of_its_jobs(helm) if item["kind"] == "Role"]
+    rights = [right for item in roles for right in granted(item, item["metadata"]["namespace"])]
     assert rights == [Right("get", "", "pods/proxy", "training")]
 
 
@@ -72,23 +72,13 @@ def test_a_controller_of_some_namespaces_has_rights_on_pods_and_jobs_there_alone
     rights = granted(found["ClusterRole"], EVERYWHERE) | granted(found["Role"], OWN)
     assert {right.kind for right in rights if right.where == EVERYWHERE} & {("", "pods"), ("batch", "jobs")} == set()
     *_, binding = of_its_jobs(helm, *places)
-    roles = [each for each in of_its_jobs(helm, *places) if each["kind"] == "Role"]
+    roles = [item for item in of_its_jobs(helm, *places) if item["kind"] == "Role"]
     for role in roles:
         rights |= granted(role, role["metadata"]["namespace"])
-    assert [each["metadata"]["namespace"] for each in roles] == places
+    assert [item["metadata"]["namespace"] for item in roles] == places
     assert rights == set(controller_rights(places))
     assert (binding["roleRef"]["name"], binding["metadata"]["namespace"]) == ("ddp-controller-jobs", "b")
     assert binding["subjects"] == found["RoleBinding"]["subjects"]
-
-
-def test_both_roles_are_bound_to_its_service_account(helm: Helm) -> None:
-    found = made(helm)
-    account = found["ServiceAccount"]["metadata"]
-    for kind, role in (("ClusterRoleBinding", "ClusterRole"), ("RoleBinding", "Role")):
-        assert found[kind]["roleRef"]["kind"] == role
-        [subject] = found[kind]["subjects"]
-        assert (subject["name"], subject["namespace"]) == (account["name"], account["namespace"])
-    assert found["Deployment"]["spec"]["template"]["spec"]["serviceAccountName"] == account["name"]
 
 
 def test_its_pod_passes_pod_security_restricted_and_its_arguments_are_flags_of_the_program(helm: Helm) -> None:
@@ -103,6 +93,6 @@ def test_its_pod_passes_pod_security_restricted_and_its_arguments_are_flags_of_t
 
 def test_preflight_finds_its_pods_and_the_reason_of_their_end(helm: Helm) -> None:
     template = made(helm)["Deployment"]["spec"]["template"]
-    labels = dict(each.split("=") for each in CONTROLLER_SELECTOR.split(","))
+    labels = dict(item.split("=") for item in CONTROLLER_SELECTOR.split(","))
     assert labels.items() <= template["metadata"]["labels"].items()
     assert template["spec"]["containers"][0]["terminationMessagePolicy"] == "FallbackToLogsOnError"

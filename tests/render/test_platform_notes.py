@@ -27,8 +27,8 @@ def notes(helm: Helm) -> Callable[..., str]:
             "-f",
             "-",
         )
-        said = helm.run(*words, stdin=json.dumps(values), environ=NOWHERE).ok().out
-        return said.partition("\nNOTES:\n")[2]
+        text = helm.run(*words, stdin=json.dumps(values), environ=NOWHERE).ok().out
+        return text.partition("\nNOTES:\n")[2]
 
     if helm.major < 4:
         pytest.skip("Helm 3 asks a cluster before it prints notes.")
@@ -36,15 +36,15 @@ def notes(helm: Helm) -> Callable[..., str]:
 
 
 def test_the_next_commands_are_named(notes: Callable[..., str]) -> None:
-    said = notes(image={"registry": "example.com", "tag": "2"})
-    assert "  helm test mine --namespace system\n" in said
-    assert "  kubectl ddp submit train.py --namespace training --image example.com/ddp-trainer:2\n" in said
+    message = notes(image={"registry": "example.com", "tag": "2"})
+    assert "  helm test mine --namespace system\n" in message
+    assert "  kubectl ddp submit train.py --namespace training --image example.com/ddp-trainer:2\n" in message
     assert "helm test" not in notes(test={"enabled": False})
 
 
 def test_what_is_weaker_than_the_defaults_is_said(notes: Callable[..., str]) -> None:
     assert notes(monitoring={"enabled": False}).count("\n- ") == 0
-    said = notes(
+    message = notes(
         namespaces=[
             {"name": "a", "podSecurity": "baseline", "quota": {"pods": 1}},
             {"name": "b", "keep": False},
@@ -60,7 +60,7 @@ def test_what_is_weaker_than_the_defaults_is_said(notes: Callable[..., str]) -> 
         "every pod of the cluster that names no PriorityClass gets c (globalDefault: true).",
         UNWATCHED,
     ):
-        assert f"- {sentence}" in said
+        assert f"- {sentence}" in message
 
 
 def test_monitoring_that_is_not_there_is_said_with_the_value_that_ends_it(notes: Callable[..., str]) -> None:

@@ -65,17 +65,6 @@ def test_each_rule_is_one_policy_with_a_binding_of_its_name_for_the_namespaces_o
         assert but == {"key": f"ddp.dev/allow{name.removeprefix('ddp')}", "operator": "NotIn", "values": ["true"]}
 
 
-@pytest.mark.parametrize("action", ["Deny", "Warn", "Audit"])
-def test_what_becomes_of_a_rule_is_said_for_each(action: str) -> None:
-    found = bindings(hostPath=action, otherwise="Off")
-    assert {name: spec["validationActions"] for name, spec in found.items()} == {"ddp-host-path": [action]}
-
-
-@pytest.mark.parametrize("off", ["Off", "off", False])
-def test_a_rule_that_is_off_is_not_there(off: Any) -> None:
-    assert policies(otherwise=off) == []
-
-
 def test_the_platforms_own_pods_are_not_refused_for_want_of_a_digest(helm: Helm) -> None:
     deny = {"policies": {"imageDigest": "Deny"}}
     assert "image.digest is empty" in helm.error_response(PLATFORM, deny)
@@ -93,11 +82,11 @@ def test_an_unknown_rule_or_action_is_refused(helm: Helm) -> None:
 @pytest.mark.parametrize("kind", KINDS, ids=lambda kind: kind.plural)
 @pytest.mark.parametrize("case", CASES, ids=lambda case: case.name)
 def test_a_rule_names_the_fields_that_break_it_and_the_way_out(case: Case, kind: Kind) -> None:
-    said = policy(case.rule).error_response(kind.plural, kind.of(case))
+    message = policy(case.rule).error_response(kind.plural, kind.of(case))
     fields = kind.fields(case)
-    assert bool(said) == bool(fields), said
-    assert not said or said.startswith(f"{', '.join(fields)}: ")
-    assert not said or said.endswith(f" ddp.dev/allow{name_of(case.rule).removeprefix('ddp')}=true.")
+    assert bool(message) == bool(fields), message
+    assert not message or message.startswith(f"{', '.join(fields)}: ")
+    assert not message or message.endswith(f" ddp.dev/allow{name_of(case.rule).removeprefix('ddp')}=true.")
 
 
 @pytest.mark.parametrize("rule", RULES)
@@ -115,9 +104,9 @@ def test_the_audiences_of_the_cluster_are_compared_exactly() -> None:
     issuer = "https://oidc.example.com/id/1"
     judged = policy("apiToken", more={"policies": {"apiAudiences": [issuer]}})
 
-    def refused(audience: str | None) -> bool:
-        about = {} if audience is None else {"audience": audience}
-        volume = {"name": "more", "projected": {"sources": [{"serviceAccountToken": {"path": "token", **about}}]}}
+    def refused(audience_name: str | None) -> bool:
+        metadata = {} if audience_name is None else {"audience": audience_name}
+        volume = {"name": "more", "projected": {"sources": [{"serviceAccountToken": {"path": "token", **metadata}}]}}
         return bool(judged.error_response("pods", pods.make({**a_spec(), "volumes": [volume]})))
 
     assert refused(issuer)
@@ -130,8 +119,8 @@ def test_the_audiences_of_the_cluster_are_compared_exactly() -> None:
 def test_who_may_only_patch_a_workload_changes_spec_active_alone(patch: Patch) -> None:
     judged = policy(WORKLOAD_PATCH, workloadPatch="Deny")
     old = a_workload("w") | {"metadata": {**a_workload("w")["metadata"], "uid": "UID"}}
-    said = judged.error_response("workloads", merged(old, patch.change), old, may=["patch workloads.kueue.x-k8s.io"])
-    assert said.partition(": ")[0] == ", ".join(patch.fields)
+    message = judged.error_response("workloads", merged(old, patch.change), old, may=["patch workloads.kueue.x-k8s.io"])
+    assert message.partition(": ")[0] == ", ".join(patch.fields)
     assert judged.error_response("workloads", merged(old, patch.change), old, may=[MAY_UPDATE]) == ""
 
 
@@ -157,8 +146,8 @@ def test_a_secret_for_a_token_is_refused_to_users_and_not_to_administrators() ->
     judged = policy("apiToken")
     secret = {"apiVersion": "v1", "kind": "Secret", "metadata": {"name": "t"}, "type": "Opaque"}
     token = {**secret, "type": "kubernetes.io/service-account-token"}
-    said = judged.error_response("secrets", token, may=["create secrets.", "update secrets."])
-    assert said.startswith("type 'kubernetes.io/service-account-token': ")
+    message = judged.error_response("secrets", token, may=["create secrets.", "update secrets."])
+    assert message.startswith("type 'kubernetes.io/service-account-token': ")
     assert judged.error_response("secrets", token, may=[EVERYWHERE]) == ""
     assert judged.error_response("secrets", secret) == ""
     del secret["type"]
@@ -180,8 +169,8 @@ def test_the_platforms_network_policies_are_changed_and_deleted_by_administrator
     for item in of_the_platform(helm):
         opened = {**item, "metadata": {**item["metadata"], "labels": {}}, "spec": {**item["spec"], "ingress": [{}]}}
         for after in (opened, None):
-            said = judged.error_response("networkpolicies", after, item, may=MAY_CHANGE_A_NAMESPACE)
-            assert "administrator" in said
+            message = judged.error_response("networkpolicies", after, item, may=MAY_CHANGE_A_NAMESPACE)
+            assert "administrator" in message
             for right in MAY_CHANGE_A_NAMESPACE[::2]:
                 assert judged.error_response("networkpolicies", after, item, may=[f"{right} everywhere"]) == ""
     own = a_network_policy([])
@@ -214,11 +203,11 @@ DNS_ADDRESS: Json = {"ipBlock": {"cidr": "169.254.20.10/32"}}
 )
 def test_in_a_closed_namespace_users_open_no_egress(rule: Json, *, is_refused: bool) -> None:
     closed = {"networkPolicy": {"egress": "closed"}}
-    mine = a_network_policy([rule])
-    assert bool(policy(NETWORK_POLICY, networkPolicy="Deny", more=closed).error_response("networkpolicies", mine)) == (
+    own = a_network_policy([rule])
+    assert bool(policy(NETWORK_POLICY, networkPolicy="Deny", more=closed).error_response("networkpolicies", own)) == (
         is_refused
     )
-    assert policy(NETWORK_POLICY, networkPolicy="Deny").error_response("networkpolicies", mine) == ""
+    assert policy(NETWORK_POLICY, networkPolicy="Deny").error_response("networkpolicies", own) == ""
 
 
 @pytest.mark.parametrize("dns", [(), ("--dns", "10.96.0.10")])
@@ -251,8 +240,8 @@ def test_a_container_that_is_added_to_look_into_a_pod_is_looked_at_too() -> None
     new = deepcopy(old)
     new["spec"]["ephemeralContainers"] = [{**a_container("look"), "securityContext": {"privileged": True}}]
     del new["spec"]["ephemeralContainers"][0]["resources"]  # Kubernetes allows it none
-    said = policy("privileged").error_response("pods/ephemeralcontainers", new, old)
-    assert said.startswith("spec.ephemeralContainers[look].securityContext.privileged: ")
+    message = policy("privileged").error_response("pods/ephemeralcontainers", new, old)
+    assert message.startswith("spec.ephemeralContainers[look].securityContext.privileged: ")
     assert policy("memoryLimit").error_response("pods/ephemeralcontainers", new, old) == ""
 
 

@@ -96,8 +96,8 @@ def test_a_text_that_cannot_be_meant_is_refused_in_a_sentence(
 
 def test_an_amount_of_a_queue_is_looked_at_wherever_it_stands(helm: Helm) -> None:
     values = put(WITH_QUEUES, "queues.clusterQueues.0.flavors.0.resources.cpu.nominal", "8 cores")
-    said = helm.error_response(PLATFORM, values, serves=KUEUE)
-    assert "queues.clusterQueues[0].flavors[0].resources.cpu.nominal: '8 cores' is no amount." in said
+    message = helm.error_response(PLATFORM, values, serves=KUEUE)
+    assert "queues.clusterQueues[0].flavors[0].resources.cpu.nominal: '8 cores' is no amount." in message
 
 
 def test_every_text_of_the_schema_has_a_shape_or_is_free_and_none_a_pattern() -> None:
@@ -112,9 +112,9 @@ def _texts(node: Mapping[str, Any], path: str) -> Iterator[str]:
     kinds = node.get("type", ())
     if "enum" not in node and "string" in ([kinds] if isinstance(kinds, str) else kinds):
         yield path
-    for name, each in node.get("properties", {}).items():
+    for name, item in node.get("properties", {}).items():
         if name != "global":
-            yield from _texts(each, f"{path}/{name}".removeprefix("/"))
+            yield from _texts(item, f"{path}/{name}".removeprefix("/"))
     if isinstance(node.get("items"), dict):
         yield from _texts(node["items"], f"{path}/[]")
     if isinstance(node.get("additionalProperties"), dict):

@@ -6,14 +6,12 @@ import importlib
 import json
 import shutil
 from pathlib import Path
-from typing import Any
 
 import pytest
 import yaml
 
 from tests.support.chart_values import Row, check, key_in_schema, keys_of
 from tests.support.helm import CHARTS, Helm
-from tools.docs import values_table
 
 PLATFORM = CHARTS / "ddp-platform"
 SCHEMA = json.loads((PLATFORM / "values.schema.json").read_text())
@@ -52,24 +50,6 @@ def test_a_value_changes_what_it_is_there_for(helm: Helm, chart: Path, row: Row)
 def test_no_value_is_left_out() -> None:
     mentioned = {key_in_schema(SCHEMA, row.key) for row in ROWS}
     assert keys_of(SCHEMA) - mentioned == READ_BY_NOTHING, "write a row for these in platform_values*.py"
-
-
-def test_every_value_is_described() -> None:
-    text = (PLATFORM / "values.yaml").read_text()
-    described = values_table.comments(text)
-    for key in described:
-        assert values_table.at(SCHEMA, key), key
-    bare = [key for key in _leaves(yaml.safe_load(text)) if key not in described]
-    assert [key for key in bare if not any(key.startswith(f"{each}.") for each in described)] == []
-    assert {key.split(".")[0].rstrip("[]") for key in keys_of(SCHEMA)} - READ_BY_NOTHING == set(yaml.safe_load(text))
-
-
-def _leaves(values: dict[str, Any], path: str = "") -> list[str]:
-    """The dotted keys of values.yaml that hold no keys."""
-    found = []
-    for name, value in values.items():
-        found += _leaves(value, f"{path}{name}.") if isinstance(value, dict) and value else [path + name]
-    return found
 
 
 def test_rule_files_and_dashboards_are_delivered_as_they_are(helm: Helm, chart: Path) -> None:

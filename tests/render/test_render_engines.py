@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 from hypothesis import HealthCheck, given, settings
 
-from ddp_trainer.common.constants import Annotation, Exit, Label, Role
+from ddp_trainer.common.constants import Exit, Label, Role
 from kubectl_ddp.engines import ENGINES as ENGINE_KINDS
 from kubectl_ddp.engines import POD_JOB, Engine, Path
 from kubectl_ddp.kube import job_kinds
@@ -29,17 +29,6 @@ BATCH = (Engine.TRAINJOB, Engine.JOBSET, Engine.JOB)
 
 def objects_of(engine: Engine, **changes: Any) -> list[Object]:
     return render(a_job(engine=engine, **changes), RUN, run_secret=PLACEHOLDER)
-
-
-def test_every_engine_can_be_rendered_and_found_again() -> None:
-    assert [root.name for root in ENGINE_KINDS.values()] == [str(engine) for engine in ENGINES]
-    for engine in ENGINES:
-        root = job_kinds.root_of(objects_of(engine))
-        assert (root["apiVersion"], root["kind"]) == (
-            ENGINE_KINDS[engine].api_version,
-            ENGINE_KINDS[engine].kind,
-        )
-        assert set(root["metadata"]["annotations"]) >= {Annotation.SPEC, Annotation.DIGEST}
 
 
 @pytest.mark.parametrize(
@@ -190,15 +179,6 @@ def test_a_train_job_brings_its_runtime_and_is_told_how_many() -> None:
     assert container["name"] == "node"
     assert "--nnodes=2:8" in container["args"]
     assert not any(variable["name"].startswith("PET_") for variable in container["env"])
-
-
-def test_the_nodes_of_a_plain_job_have_names() -> None:
-    objects = objects_of(Engine.JOB)
-    [service, _] = [item for item in objects if item["kind"] == "Service"]
-    assert service["metadata"]["name"] == "digits"
-    assert (service["spec"]["clusterIP"], service["spec"]["publishNotReadyAddresses"]) == ("None", True)
-    assert service["spec"]["selector"] == {Label.JOB: "digits", Label.ROLE: Role.WORKER}
-    assert worker_template(objects)["spec"]["subdomain"] == "digits"
 
 
 def test_this_machine_is_given_the_kind_that_it_interprets() -> None:

@@ -8,7 +8,6 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 
 from ddp_trainer.common.constants import (
-    CONTAINER,
     SWITCHES,
     CheckpointScope,
     Env,
@@ -23,7 +22,7 @@ from kubectl_ddp.render import Site, render
 from kubectl_ddp.spec.model import JobSpec
 from kubectl_ddp.spec.rules import REQUIRED
 from kubectl_ddp.values.parsers import EnvSource, SecretKey, Toleration
-from kubectl_ddp.values.pod import Mount, PullPolicy, RuntimeMount
+from kubectl_ddp.values.pod import PullPolicy, RuntimeMount
 from kubectl_ddp.values.program import Command, Module, Script
 from kubectl_ddp.values.quantity import Memory
 from tests.support.jobs import a_job, jobs
@@ -40,38 +39,6 @@ def test_a_script_that_is_sent_alone_starts_where_it_may_write_and_a_program_of_
     [sent] = worker_pod(a_job(program=Script("train.py"), args=()), code=Code("train.py", "print()"))["containers"]
     assert sent["workingDir"] == "/tmp"
     assert "workingDir" not in container(a_job(program=Module("mine.train")))
-
-
-def test_the_container_starts_the_launcher_with_everything_it_needs() -> None:
-    found = container(a_job())
-    assert (found["name"], found["command"]) == (CONTAINER, ["ddp-launch"])
-    assert found["args"] == [
-        "--nnodes=1:2",
-        "--nproc-per-node=2",
-        "--rdzv-backend=ddp",
-        "--rdzv-endpoint=digits-store:29400",
-        f"--rdzv-id={RUN}",
-        "--max-restarts=10",
-        "--tee=3",
-        "--log-line-prefix-template=[rank${rank}] ",
-        "-m",
-        "ddp_trainer",
-        "train",
-        "--task",
-        "digits",
-    ]
-
-
-def test_a_claim_mounted_over_the_caches_outlives_the_pod_and_the_rest_of_the_scratch_does_not() -> None:
-    pod = worker_pod(a_job(mounts=(Mount.parse(f"pvc=compile-cache:{Path.CACHE}"),)))
-    [found] = pod["containers"]
-    mounts = {mount["mountPath"]: mount for mount in found["volumeMounts"]}
-    volumes = {volume["name"]: volume for volume in pod["volumes"]}
-    assert volumes[mounts[Path.CACHE]["name"]]["persistentVolumeClaim"]["claimName"] == "compile-cache"
-    assert not mounts[Path.CACHE].get("readOnly")
-    assert volumes[mounts[Path.SCRATCH]["name"]]["emptyDir"] == {}
-    # Runtimes mount the shorter path first, so the claim is not hidden.
-    assert Path.CACHE.startswith(f"{Path.SCRATCH}/")
 
 
 @given(jobs())
@@ -128,17 +95,12 @@ def test_every_promised_variable_is_set_and_named_once() -> None:
     assert set(Env) - set(found) == others | {Env.PARENT_LINK} | of_train_jobs
 
 
-@pytest.mark.parametrize("switch", sorted(SWITCHES))
-def test_a_job_may_set_the_launchers_switches(switch: str) -> None:
-    assert environment(a_job(env={switch: "off"}))[switch] == "off"
-
-
 def test_the_users_variables_win_over_those_that_are_only_a_default() -> None:
     assert environment(a_job(env={"HOME": "/data"}))["HOME"] == "/data"
     assert environment(a_job())["HOME"] == "/tmp"
     assert [environment(a_job())[name] for name in ("USER", "LOGNAME")] == ["ddp", "ddp"]
-    for said in ({"USER": "ada"}, {"LOGNAME": "ada"}):
-        assert [environment(a_job(env=said))[name] for name in ("USER", "LOGNAME")] == ["ada", "ada"]
+    for text in ({"USER": "ada"}, {"LOGNAME": "ada"}):
+        assert [environment(a_job(env=text))[name] for name in ("USER", "LOGNAME")] == ["ada", "ada"]
     assert "HOME" not in environment(a_job(), site=Site.LOCAL)
 
 
@@ -156,12 +118,6 @@ def test_secrets_stay_where_they_are_on_a_cluster_and_are_inherited_here() -> No
     assert container(spec)["envFrom"] == [{"secretRef": {"name": "s"}}, {"configMapRef": {"name": "c"}}]
     assert "TOKEN" not in environment(spec, site=Site.LOCAL)
     assert "envFrom" not in container(spec, site=Site.LOCAL)
-
-
-def test_checkpoints_without_a_volume_belong_to_the_pod() -> None:
-    volumes = {volume["name"]: volume for volume in worker_pod(a_job())["volumes"]}
-    assert volumes["checkpoints"] == {"name": "checkpoints", "emptyDir": {}}
-    assert environment(a_job())[Env.CHECKPOINT_SCOPE] == CheckpointScope.POD
 
 
 def test_checkpoints_on_a_volume_belong_to_the_job() -> None:
@@ -202,15 +158,6 @@ def test_gpus_are_in_the_limits_and_their_taint_is_tolerated() -> None:
     assert "nvidia.com/gpu" not in container(a_job())["resources"]["limits"]
 
 
-def test_a_lost_machine_is_given_up_soon_and_by_the_store_sooner() -> None:
-    patience = [
-        {toleration["key"]: toleration.get("tolerationSeconds") for toleration in template["spec"]["tolerations"]}
-        for template in templates(render(a_job(), RUN))
-    ]
-    assert [found["node.kubernetes.io/unreachable"] for found in patience] == [30, 1]
-    assert [found["node.kubernetes.io/not-ready"] for found in patience] == [30, 1]
-
-
 @pytest.mark.parametrize(
     ("text", "rendered"),
     [
@@ -225,11 +172,6 @@ def test_taints_that_the_job_does_not_mind_are_tolerated_by_all_its_pods(text: s
         assert rendered in template["spec"]["tolerations"]
 
 
-def test_the_grace_period_is_the_promised_one() -> None:
-    assert worker_pod(a_job(grace_seconds=77))["terminationGracePeriodSeconds"] == 77
-    assert environment(a_job(grace_seconds=77))[Env.GRACE_SECONDS] == "77"
-
-
 def pods(engine: Engine, **changes: Any) -> list[Object]:
     """The templates of the pods of a job: of the workers and of the store."""
     return templates(render(a_job(engine=engine, **changes), RUN))
@@ -241,7 +183,7 @@ def test_who_the_pods_are_and_where_their_image_comes_from_is_the_users(engine: 
     for template in pods(engine, **changes):
         spec = template["spec"]
         assert (spec["serviceAccountName"], spec["imagePullSecrets"]) == ("s3-reader", [{"name": "a"}, {"name": "b"}])
-        assert {each["imagePullPolicy"] for each in spec["containers"]} == {"Always"}
+        assert {item["imagePullPolicy"] for item in spec["containers"]} == {"Always"}
     assert all("serviceAccountName" not in template["spec"] for template in pods(engine))
 
 
@@ -296,7 +238,7 @@ def test_an_image_without_the_launcher_gets_it_from_the_runtime_image_in_every_p
         [init] = copied["spec"]["initContainers"]
         assert (init["image"], init["volumeMounts"]) == ("ddp-runtime:1", [{"name": "runtime", "mountPath": RUNTIME}])
         assert "initContainers" not in mounted["spec"]
-        volumes = [each["spec"]["volumes"] for each in (copied, mounted)]
+        volumes = [item["spec"]["volumes"] for item in (copied, mounted)]
         assert [volume for of_pod in volumes for volume in of_pod if volume["name"] == "runtime"] == [
             {"name": "runtime", "emptyDir": {}},
             {"name": "runtime", "image": {"reference": "ddp-runtime:1", "pullPolicy": "IfNotPresent"}},

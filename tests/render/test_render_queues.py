@@ -104,9 +104,9 @@ def test_kueue_keeps_the_pods_of_each_replica_in_one_domain(engine: Engine) -> N
 
 def annotated(objects: list[Object]) -> dict[str, str]:
     """What Kueue reads about parts of a job and places of its pods."""
-    said = job_kinds.root_of(objects)["metadata"].get("annotations", {})
-    said |= worker_template(objects)["metadata"]["annotations"]
-    return {key: value for key, value in said.items() if key.startswith("kueue.x-k8s.io/")}
+    text = job_kinds.root_of(objects)["metadata"].get("annotations", {})
+    text |= worker_template(objects)["metadata"]["annotations"]
+    return {key: value for key, value in text.items() if key.startswith("kueue.x-k8s.io/")}
 
 
 def test_replicas_that_are_kept_together_are_admitted_all_at_once_and_asked_for_as_a_whole_too() -> None:
@@ -293,14 +293,17 @@ def test_a_scheduler_of_another_name_is_used_for_the_workers() -> None:
 def test_nodes_are_packed_and_spread_by_the_labels_of_their_machines(engine: Engine) -> None:
     wishes = ("pack=rack:required", "pack=zone", "spread=kubernetes.io/hostname", "spread=zone:required")
     found = pod(engine=engine, topology=tuple(map(Topology.parse, wishes)))
-    mine = {"matchLabels": {Label.JOB: "digits", Label.ROLE: Role.WORKER, Label.RUN_ID: RUN}}
+    own = {"matchLabels": {Label.JOB: "digits", Label.ROLE: Role.WORKER, Label.RUN_ID: RUN}}
     assert found["affinity"]["podAffinity"] == {
-        "requiredDuringSchedulingIgnoredDuringExecution": [{"topologyKey": "rack", "labelSelector": mine}],
+        "requiredDuringSchedulingIgnoredDuringExecution": [{"topologyKey": "rack", "labelSelector": own}],
         "preferredDuringSchedulingIgnoredDuringExecution": [
-            {"weight": 100, "podAffinityTerm": {"topologyKey": "zone", "labelSelector": mine}}
+            {"weight": 100, "podAffinityTerm": {"topologyKey": "zone", "labelSelector": own}}
         ],
     }
-    assert [(each["topologyKey"], each["whenUnsatisfiable"]) for each in found["topologySpreadConstraints"]] == [
+    assert [
+        (constraint["topologyKey"], constraint["whenUnsatisfiable"])
+        for constraint in found["topologySpreadConstraints"]
+    ] == [
         ("kubernetes.io/hostname", "ScheduleAnyway"),
         ("zone", "DoNotSchedule"),
     ]

@@ -17,7 +17,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from kubectl_ddp.render.jinja_env import TEMPLATES, block, environment, fill, to_flow_yaml
-from kubectl_ddp.util.yaml_text import to_json, to_yaml
+from kubectl_ddp.util.yaml_text import to_yaml
 from tests.support.jobs import TEXT
 
 LOADERS = [yaml.SafeLoader, *([yaml.CSafeLoader] if yaml.__with_libyaml__ else [])]
@@ -53,11 +53,6 @@ def test_tricky_text_survives_both_directions(text: str) -> None:
     assert yaml.safe_load(to_yaml([{"key": text, text: "value"}])) == {"key": text, text: "value"}
 
 
-def test_what_is_no_json_has_no_place_in_a_template() -> None:
-    with pytest.raises(TypeError, match="object has no place in a template"):
-        to_flow_yaml(object())
-
-
 CONSTANT = (' ["Ingress"] if egress == "unrestricted" else ["Ingress", "Egress"] ',)
 
 
@@ -76,20 +71,10 @@ def test_a_name_that_a_template_does_not_know_is_an_error() -> None:
     assert environment().undefined is jinja2.StrictUndefined
 
 
-def test_a_template_that_makes_no_object_is_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(environment(), "loader", jinja2.DictLoader({"list": "[1]"}))
-    with pytest.raises(TypeError, match="template list makes no object"):
-        fill("list", {})
-
-
 def test_objects_are_written_one_per_document_and_without_anchors() -> None:
     shared = {"a": "b"}
     text = to_yaml([{"x": shared, "y": shared}, {"z": [shared]}])
     assert text == 'x:\n  a: b\n"y":\n  a: b\n---\nz:\n  - a: b\n'
-
-
-def test_json_is_one_list_that_kubectl_takes() -> None:
-    assert json.loads(to_json([{"kind": "A"}])) == {"apiVersion": "v1", "kind": "List", "items": [{"kind": "A"}]}
 
 
 @pytest.mark.skipif(shutil.which("kubectl") is None, reason="kubectl is not installed")

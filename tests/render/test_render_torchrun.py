@@ -72,9 +72,9 @@ def test_a_headless_service_names_worker_0_unless_the_operator_makes_one(engine:
 
 @pytest.mark.parametrize("engine", ENGINES)
 def test_nothing_of_ours_is_in_the_pods_and_no_object_serves_our_launcher_alone(engine: str) -> None:
-    ours = kinds(render(a_job(engine=Engine(engine)), RUN))
-    theirs = kinds(render(of_torchrun(engine=Engine(engine)), RUN))
-    assert {kind for kind, _ in ours - theirs} == {"Job", "Service", "Secret", "PodMonitor"}
+    own = kinds(render(a_job(engine=Engine(engine)), RUN))
+    foreign = kinds(render(of_torchrun(engine=Engine(engine)), RUN))
+    assert {kind for kind, _ in own - foreign} == {"Job", "Service", "Secret", "PodMonitor"}
     [policy] = [item for item in render(of_torchrun(), RUN) if item["kind"] == "NetworkPolicy"]
     assert len(policy["spec"]["ingress"]) == 1
     pod = worker_pod(of_torchrun(engine=Engine(engine)))
@@ -91,14 +91,6 @@ def test_a_mounted_runtime_serves_the_metrics_of_the_ranks(engine: str) -> None:
     assert {volume["name"] for volume in pod["volumes"]} >= {"boards", "runtime"}
     assert [port["containerPort"] for port in pod["containers"][0]["ports"]] == [23456, 9464]
     assert environment(job)[Env.METRICS_DIR] == "/var/run/ddp/metrics"
-
-
-def test_log_lines_begin_with_the_rank_and_variables_of_the_launcher_are_not_set() -> None:
-    found = environment(of_torchrun())
-    assert found["TORCHELASTIC_LOG_LINE_PREFIX_TEMPLATE"] == "[rank${rank}] "
-    assert found[Env.CHECKPOINT_DIR] == "/checkpoints"
-    assert found[Env.SHARE_STORE_OFF] == "1"
-    assert not {Env.SECRET_FILE, Env.METRICS_PORT, Env.TERMINATION_LOG, Env.RESTART_IN_PLACE} & found.keys()
 
 
 def test_the_interpreter_of_the_job_runs_torchrun() -> None:

@@ -13,12 +13,11 @@ import yaml
 
 from kubectl_ddp.cli.group import root
 from tests.support.helm import ROOT, Helm
-from tests.support.rule_files import PLATFORM, SERVES, groups, metrics_of, rules
+from tests.support.rule_files import PLATFORM, SERVES, groups, rules
 
 RUNBOOKS = ROOT / "docs" / "runbooks"
 SETTINGS = yaml.safe_load((PLATFORM / "values.yaml").read_text())["monitoring"]["rules"]["alerts"]
 SCHEMA = json.loads((PLATFORM / "values.schema.json").read_text())
-SECTIONS = ["Meaning", "Impact", "Diagnosis", "Mitigation"]
 COMMAND = re.compile(r"^kubectl ddp .*$", re.MULTILINE)
 ALERTS = sorted(SETTINGS)
 
@@ -28,22 +27,6 @@ def test_every_alert_has_its_values_and_no_other_has(helm: Helm) -> None:
     assert delivered == set(SETTINGS)
     taken = SCHEMA["properties"]["monitoring"]["properties"]["rules"]["properties"]["alerts"]["propertyNames"]["enum"]
     assert sorted(taken) == ALERTS
-
-
-def test_names_of_records_say_level_metric_and_operation(helm: Helm) -> None:
-    for rule in rules(groups(helm)):
-        if "record" in rule:
-            level, metric, operation = rule["record"].split(":")
-            assert level in {"ddp_job", "ddp_job_phase", "ddp_job_rank", "ddp_job_state", "ddp_run"}
-            assert metric.startswith("ddp_")
-            assert re.fullmatch(r"(rate|ratio|mean|median|increase)(5m|1h)|max", operation)
-
-
-def test_what_is_recorded_is_recorded_once_and_before_it_is_read(helm: Helm) -> None:
-    found = [rule["record"] for rule in rules(groups(helm)) if "record" in rule]
-    assert len(found) == len(set(found))
-    read = {name for rule in rules(groups(helm)) for name in metrics_of(rule["expr"]) if ":" in name}
-    assert read <= set(found)
 
 
 @pytest.mark.parametrize(
@@ -73,14 +56,6 @@ def test_every_alert_has_a_runbook_and_the_index_names_it() -> None:
     assert sorted(re.findall(r"\]\((\w+)\.md\)", index)) == ALERTS
 
 
-@pytest.mark.parametrize("alert", ALERTS)
-def test_a_runbook_says_what_it_means_and_what_to_do(alert: str) -> None:
-    text = (RUNBOOKS / f"{alert}.md").read_text()
-    assert text.startswith(f"# {alert}\n")
-    assert re.findall(r"^## (.*)$", text, re.MULTILINE) == SECTIONS
-    assert COMMAND.findall(text), "a runbook names at least one command"
-
-
 @pytest.mark.parametrize("path", sorted(RUNBOOKS.glob("*.md")), ids=lambda path: path.stem)
 def test_a_command_of_a_runbook_exists(path: Path) -> None:
     for line in COMMAND.findall(path.read_text()):
@@ -88,6 +63,6 @@ def test_a_command_of_a_runbook_exists(path: Path) -> None:
         command = root().get_command(None, words[0])  # type: ignore[arg-type]
         assert command is not None, line
         words = words[1 : words.index("--")] if "--" in words else words[1:]
-        known = {name for each in command.params if isinstance(each, click.Option) for name in each.opts}
-        asked = {word.split("=")[0] for word in words if word.startswith("-")}
-        assert asked <= known, line
+        known = {name for param in command.params if isinstance(param, click.Option) for name in param.opts}
+        requests = {word.split("=")[0] for word in words if word.startswith("-")}
+        assert requests <= known, line

@@ -21,7 +21,7 @@ def scanned(helm: Helm, chart: Path) -> set[str]:
     """The templates of which the scan sees an object."""
     values = [yaml.safe_load(path.read_text()) for path in chart.glob("ci/*-values.yaml")]
     values += [EVERYTHING] if chart.name == "ddp-platform" else []
-    return {path for each in values for path in SOURCE.findall(helm.render(chart, each, serves=SERVES).ok().out)}
+    return {path for value in values for path in SOURCE.findall(helm.render(chart, value, serves=SERVES).ok().out)}
 
 
 @pytest.mark.parametrize(

@@ -48,6 +48,28 @@ class Row:
         return put(self.given, self.key, self.value)
 
 
+def rows_of(
+    prefix: str,
+    where: str,
+    *changes: tuple[Any, ...],
+    given: Mapping[str, Any] | None = None,
+    serves: Sequence[str] = (),
+) -> tuple[Row, ...]:
+    """Rows of keys below a prefix whose effects are in one object or a part of it.
+
+    Args:
+        prefix: First part of each key.
+        where: First part of each place.
+        changes: Rest of the key, value, rest of the place, and what is there then, where that is not the value.
+        given: Values that the keys mean nothing without.
+        serves: What the cluster serves.
+    """
+    return tuple(
+        Row(f"{prefix}{key}", value, f"{where}{place}", becomes[0] if becomes else value, given or {}, serves)
+        for key, value, place, *becomes in changes
+    )
+
+
 def put(values: Mapping[str, Any], key: str, value: Any) -> dict[str, Any]:
     """A copy of ``values`` with one key set. Backslashes keep dots together, as with ``--set``."""
     made: Any = copy.deepcopy(dict(values))

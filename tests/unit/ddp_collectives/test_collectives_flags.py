@@ -7,25 +7,21 @@ from collections.abc import Sequence
 
 import pytest
 
-from ddp_collectives import cli, flags, operations
+from ddp_collectives import cli, flags
 from ddp_collectives.flags import BadRequest
-
-
-def test_every_operation_that_can_be_asked_for_is_there() -> None:
-    assert tuple(operations.OPERATIONS) == flags.OPERATIONS
 
 
 def test_torchruns_flags_and_ours_may_be_mixed_in_any_order() -> None:
     words = ["--nnodes", "2", "--sizes", "4KiB", "--rdzv-endpoint=host:1", "-o", "json", "-r", "3", "--slow-below=50%"]
-    asked, rest = flags.parse(words)
+    samples, rest = flags.parse(words)
     assert rest == ["--nnodes", "2", "--rdzv-endpoint=host:1", "-r", "3"]
-    assert (asked.sizes_for("nccl"), asked.output, asked.slow_below) == ((4096,), "json", 0.5)
+    assert (samples.sizes_for("nccl"), samples.output, samples.slow_below) == ((4096,), "json", 0.5)
 
 
 def test_a_backend_has_the_sizes_at_which_it_reaches_its_bandwidth() -> None:
-    asked, _ = flags.parse([])
-    assert asked.sizes_for("gloo")[-1] == 2**24
-    assert asked.sizes_for("nccl")[-1] == 2**30
+    samples, _ = flags.parse([])
+    assert samples.sizes_for("gloo")[-1] == 2**24
+    assert samples.sizes_for("nccl")[-1] == 2**30
 
 
 @pytest.mark.parametrize(
@@ -54,10 +50,10 @@ def test_what_cannot_be_meant_gets_one_sentence_and_starts_nothing(
         raise AssertionError
 
     assert cli.main(words, launch) == BadRequest.exit_code
-    told = capsys.readouterr()
-    assert told.out == ""
-    assert sentence in told.err
-    assert told.err.count("\n") == 1
+    output = capsys.readouterr()
+    assert output.out == ""
+    assert sentence in output.err
+    assert output.err.count("\n") == 1
 
 
 def test_the_launcher_gets_torchruns_flags_then_the_worker_then_the_request() -> None:

@@ -54,7 +54,7 @@ def test_nodes_that_are_alike_are_not_suspected(nodes: int) -> None:
 
 def test_two_bad_nodes_of_eight_are_both_named() -> None:
     found = find_suspects(measured(8, 4, lambda one, other: None if {one, other} & {2, 5} else FULL), SHARE)
-    assert [each.nodes for each in found] == [(2,), (5,)]
+    assert [item.nodes for item in found] == [(2,), (5,)]
 
 
 def test_a_path_between_two_nodes_that_do_well_with_others_is_named() -> None:

@@ -26,11 +26,11 @@ def test_the_sum_over_ranks_is_exact_in_any_order(world: int) -> None:
 def test_a_part_of_a_message_is_the_same_whoever_asks_for_it(start: int, length: int, source: int, cut: int) -> None:
     pattern = Pattern(start, 10)
     middle = start + min(cut, length)
-    whole = pattern.message(source, 3, start, start + length)
+    complete = pattern.message(source, 3, start, start + length)
     parts = [pattern.message(source, 3, start, middle), pattern.message(source, 3, middle, start + length)]
-    assert torch.equal(torch.cat(parts), whole)
-    assert int(whole.min()) >= 0
-    assert int(whole.max()) < UNTOUCHED
+    assert torch.equal(torch.cat(parts), complete)
+    assert int(complete.min()) >= 0
+    assert int(complete.max()) < UNTOUCHED
 
 
 def test_messages_of_other_ranks_and_measurements_are_others() -> None:

@@ -13,7 +13,7 @@ from kubectl_ddp.kube.objects import Object, Snapshot, timestamp
 
 NOW = 1_800_000_000.0
 TIMING = Timing(settle=10, replacement_timeout=120, cooldown=3)
-DOOMED = "doomed"
+DRAINING = "doomed"
 FINE = "fine"
 APART = "apart"
 
@@ -80,13 +80,13 @@ def pod(
 ) -> Object:
     """A worker pod that has been ready for some seconds; None if it is not, since ``waits`` seconds."""
     since = timestamp(NOW - (waits if ready is None else ready))
-    about: Object = {"name": f"{name}-{index}", "namespace": "team", "uid": f"{name}-{index}"}
-    about["labels"] = {"ddp.dev/job": name, "ddp.dev/role": "worker", "ddp.dev/run-id": "r1", "job-name": name}
+    metadata: Object = {"name": f"{name}-{index}", "namespace": "team", "uid": f"{name}-{index}"}
+    metadata["labels"] = {"ddp.dev/job": name, "ddp.dev/role": "worker", "ddp.dev/run-id": "r1", "job-name": name}
     if leaving:
-        about["deletionTimestamp"] = since
+        metadata["deletionTimestamp"] = since
     condition = {"type": "Ready", "status": "False" if ready is None else "True", "lastTransitionTime": since}
     status = {"phase": "Running", "conditions": [condition]}
-    return {"metadata": about, "spec": {"nodeName": node, "containers": [{"name": "pytorch"}]}, "status": status}
+    return {"metadata": metadata, "spec": {"nodeName": node, "containers": [{"name": "pytorch"}]}, "status": status}
 
 
 def store(node: str = APART, *, runs: float | None = 600, name: str = "digits") -> Object:
@@ -100,8 +100,8 @@ def store(node: str = APART, *, runs: float | None = 600, name: str = "digits") 
 
 def seen(job: Object, *pods: Object) -> RunningJob:
     """The job with its pods, and a store if they have none; the node ``doomed`` is cordoned."""
-    has_store = any(each["metadata"]["labels"]["ddp.dev/role"] == "store" for each in pods)
-    return running_job(Snapshot(job, pods if has_store else (*pods, store())), {DOOMED: "cordoned"})
+    has_store = any(item["metadata"]["labels"]["ddp.dev/role"] == "store" for item in pods)
+    return running_job(Snapshot(job, pods if has_store else (*pods, store())), {DRAINING: "cordoned"})
 
 
 def moving(size: int, *, seconds_ago: float = 20) -> dict[str, str]:

@@ -71,13 +71,13 @@ class Cluster:
 
     def create(self, changes: dict[str, Any], **metadata: Any) -> None:
         item = ddpjob(PLAIN | changes)
-        about = {"generation": 1, "creationTimestamp": "2026-01-01T00:00:00Z", **item["metadata"], **metadata}
-        self.server.put(DDPJOB, {**item, "metadata": about})
+        attributes = {"generation": 1, "creationTimestamp": "2026-01-01T00:00:00Z", **item["metadata"], **metadata}
+        self.server.put(DDPJOB, {**item, "metadata": attributes})
 
     def change(self, **spec: Any) -> None:
         old = self.server.objects[DDPJOB]
-        about = {**old["metadata"], "generation": old["metadata"]["generation"] + 1}
-        self.server.put(DDPJOB, {**old, "metadata": about, "spec": {**old["spec"], **spec}})
+        metadata = {**old["metadata"], "generation": old["metadata"]["generation"] + 1}
+        self.server.put(DDPJOB, {**old, "metadata": metadata, "spec": {**old["spec"], **spec}})
 
     def reconciler(self, api: Api | None = None) -> Reconciler:
         return Reconciler(
@@ -88,14 +88,14 @@ class Cluster:
 
     def settle(self, reconciler: Reconciler | None = None) -> Object:
         """Reconcile as long as something changes, and return the DDPJob."""
-        mine = reconciler or self.reconciler()
+        own = reconciler or self.reconciler()
         self.collect_garbage()
         for _ in range(6):
             world = World(self.watching, taints={}, has_ddpjobs=True)
             world.start()
             world.stop()
             world.jobs()
-            mine.reconcile_all(world.ddpjobs(), world.runs())
+            own.reconcile_all(world.ddpjobs(), world.runs())
         return self.server.objects.get(DDPJOB, {})
 
     def collect_garbage(self) -> None:
@@ -116,4 +116,4 @@ class Cluster:
 
     def events(self) -> list[tuple[str, str]]:
         found = [item for item in self.server.objects.values() if item.get("kind") == "Event"]
-        return [(each["reason"], each["message"]) for each in found]
+        return [(entry["reason"], entry["message"]) for entry in found]

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +12,7 @@ import pytest
 from kubectl_ddp.backends.cluster import ClusterBackend
 from kubectl_ddp.backends.cluster.http.api import Api
 from kubectl_ddp.backends.cluster.http.api_errors import AgainstPolicy
-from kubectl_ddp.backends.cluster.http.connection import connect
+from kubectl_ddp.backends.cluster.http.connection import Connection, connect
 from kubectl_ddp.backends.cluster.write import ddpjob_submission
 from kubectl_ddp.backends.cluster.write.ddpjob_submission import ANSWER_SECONDS, DDPJobSubmission
 from kubectl_ddp.code.archive import Code
@@ -29,9 +29,9 @@ COLLECTION = DDPJOB.rpartition("/")[0]
 
 
 @pytest.fixture
-def cluster(tmp_path: Path) -> Iterator[Cluster]:
-    with serving(ApiServer(GROUPS)) as server:
-        yield Cluster(server, connect(kubeconfig=str(kubeconfig(tmp_path, server.url))))
+def cluster(server: ApiServer, connection: Connection) -> Cluster:
+    server.groups = GROUPS
+    return Cluster(server, connection)
 
 
 def objects(**changes: Any) -> list[Object]:
@@ -66,7 +66,7 @@ def submission(
 
 def test_a_submission_is_one_ddpjob_and_its_code(cluster: Cluster) -> None:
     assert submit(cluster, cluster.api, objects())
-    created = [each.body["kind"] for each in cluster.server.requests if each.path in {COLLECTION, CODE}]
+    created = [entry.body["kind"] for entry in cluster.server.requests if entry.path in {COLLECTION, CODE}]
     assert created[:2] == ["DDPJob", "ConfigMap"]
     made = cluster.made()
     [code] = [item for item in made.values() if item["kind"] == "ConfigMap"]
@@ -116,12 +116,12 @@ def test_a_user_who_may_not_create_a_ddpjob_gets_the_objects_instead(cluster: Cl
 
 
 def test_a_job_on_which_no_controller_acts_is_withdrawn_with_its_code_in_one_sentence(cluster: Cluster) -> None:
-    told: list[str] = []
+    messages: list[str] = []
     waited: list[float] = []
-    assert not submission(cluster.api, objects(), waited.append, notice=told.append).submit()
+    assert not submission(cluster.api, objects(), waited.append, notice=messages.append).submit()
     assert sum(waited) == pytest.approx(ANSWER_SECONDS)
     assert cluster.server.objects == {}
-    [sentence] = told
+    [sentence] = messages
     assert sentence.startswith("No controller has acted on the DDPJob 'digits' for 5 s, so this command creates")
 
 
@@ -136,7 +136,7 @@ def test_a_controller_that_answers_at_the_last_moment_keeps_the_job(cluster: Clu
     controller = cluster.reconciler(cluster.watching)
 
     def late(_seconds: float) -> None:
-        if any(each.method == "DELETE" for each in cluster.server.requests):
+        if any(item.method == "DELETE" for item in cluster.server.requests):
             cluster.settle(controller)
 
     def answer() -> bool:
@@ -157,18 +157,18 @@ def test_submit_without_a_controller_makes_the_objects_itself(
     everything = {"verbs": ["*"], "apiGroups": ["*"], "resources": ["*"]}
     review = {"status": {"incomplete": False, "resourceRules": [everything]}}
     cluster.server.next("POST /apis/authorization.k8s.io/v1/selfsubjectrulesreviews", Answer(201, review))
-    told: list[str] = []
-    backend = ClusterBackend(connection=cluster.watching.connection, notice=told.append)
+    messages: list[str] = []
+    backend = ClusterBackend(connection=cluster.watching.connection, notice=messages.append)
     backend.submit(objects())
     assert DDPJOB not in cluster.server.objects
     assert cluster.server.objects[ROOT]["spec"]["suspend"] is False
     assert [item["kind"] for item in cluster.server.objects.values()].count("ConfigMap") == 1
-    assert len(told) == 1
+    assert len(messages) == 1
 
 
 def test_a_job_that_the_controller_refuses_is_withdrawn_with_its_sentence(cluster: Cluster) -> None:
-    theirs = {"apiVersion": "v1", "kind": "Service", "metadata": {}, "spec": {}}
-    cluster.server.put("/api/v1/namespaces/team/services/digits", theirs)
+    foreign = {"apiVersion": "v1", "kind": "Service", "metadata": {}, "spec": {}}
+    cluster.server.put("/api/v1/namespaces/team/services/digits", foreign)
     with pytest.raises(UsageError, match="another Service 'digits'"):
         submit(cluster, cluster.api, objects())
     assert DDPJOB not in cluster.server.objects
@@ -179,19 +179,19 @@ def test_commands_change_the_ddpjob_of_a_job_and_not_its_objects(
 ) -> None:
     monkeypatch.setattr(ddpjob_submission, "PAUSE_SECONDS", 0.001)
     submit(cluster, cluster.api, objects())
-    told: list[str] = []
-    backend = ClusterBackend(connection=cluster.watching.connection, notice=told.append)
+    messages: list[str] = []
+    backend = ClusterBackend(connection=cluster.watching.connection, notice=messages.append)
     backend.scale("digits", 1)
     backend.suspend("digits", suspended=True)
     spec = cluster.server.objects[DDPJOB]["spec"]
     assert (spec["replicas"], spec["suspend"]) == (1, True)
     assert cluster.server.objects[ROOT]["spec"]["suspend"] is False
-    assert [each.partition(" for ")[0] for each in told] == [
+    assert [item.partition(" for ")[0] for item in messages] == [
         "No controller has acted on the change of the DDPJob 'digits'"
     ] * 2
     cluster.settle()
     backend.scale("digits", 1)
-    assert len(told) == 2, "this size has been observed"
+    assert len(messages) == 2, "this size has been observed"
     backend.delete("digits")
     assert DDPJOB not in cluster.server.objects
 

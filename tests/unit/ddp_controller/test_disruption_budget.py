@@ -6,11 +6,11 @@ import pytest
 
 from ddp_controller.pod_move import budget_of, budget_size, decide_budget, job_owner, orphans
 from kubectl_ddp.kube.objects import Object
-from tests.unit.ddp_controller.controller_jobs import DOOMED, FINE, NOW, TIMING, moving, pod, root, seen, store
+from tests.unit.ddp_controller.controller_jobs import DRAINING, FINE, NOW, TIMING, moving, pod, root, seen, store
 
 TWO = (pod(0), pod(1))
 THREE = (*TWO, pod(2))
-DRAINED = (pod(0, DOOMED), pod(1), pod(2))
+DRAINED = (pod(0, DRAINING), pod(1), pod(2))
 
 
 def waiting(seconds: float) -> Object:
@@ -30,7 +30,7 @@ def waiting(seconds: float) -> Object:
         pytest.param(
             root(4, spares=1, nnodes="3"), (*DRAINED, pod(3), store(FINE)), 3, id="a drain, but not of the store"
         ),
-        pytest.param(root(4, spares=1, nnodes="3"), (*DRAINED, pod(3), store(DOOMED)), 4, id="the store moves first"),
+        pytest.param(root(4, spares=1, nnodes="3"), (*DRAINED, pod(3), store(DRAINING)), 4, id="the store moves first"),
         pytest.param(root(3, spares=1), TWO, 3, id="the spare is missing"),
         pytest.param(root(3, nnodes="1:3", queue="team"), THREE, 1, id="cannot be enlarged: its minimum remains"),
         pytest.param(root(queue="team"), TWO, None, id="can neither grow nor shrink: a drain must not wait for ever"),
@@ -66,9 +66,9 @@ def test_the_budget_is_changed_only_where_it_differs() -> None:
     assert made.min_available == 2
     assert decide_budget(job, [stored(2)], NOW, TIMING) is None
     assert decide_budget(job, [stored(1)], NOW, TIMING) == made
-    gone = decide_budget(seen(root(suspended=True), pod(0, DOOMED)), [stored(2)], NOW, TIMING)
-    assert gone is not None
-    assert gone.min_available is None
+    removed = decide_budget(seen(root(suspended=True), pod(0, DRAINING)), [stored(2)], NOW, TIMING)
+    assert removed is not None
+    assert removed.min_available is None
 
 
 @pytest.mark.parametrize("labels", [{"ddp.dev/job": "digits"}, {"job-name": "digits"}, {"index": "1"}])
@@ -77,19 +77,19 @@ def test_a_budget_of_somebody_else_over_the_same_pods_comes_first(labels: dict[s
     pods = pod(0), pod(1)
     pods[1]["metadata"]["labels"]["index"] = "1"
     job = seen(root(), *pods)
-    theirs: Object = {"metadata": {"name": "own", "namespace": "team"}}
-    theirs["spec"] = {"selector": {"matchLabels": labels}}
-    assert decide_budget(job, [theirs], NOW, TIMING) is None
-    gone = decide_budget(job, [theirs, stored(2)], NOW, TIMING)
-    assert gone is not None
-    assert gone.min_available is None
-    theirs["spec"] = {"selector": {"matchLabels": {"app": "other"}}}
-    assert decide_budget(job, [theirs, stored(2)], NOW, TIMING) is None
+    foreign: Object = {"metadata": {"name": "own", "namespace": "team"}}
+    foreign["spec"] = {"selector": {"matchLabels": labels}}
+    assert decide_budget(job, [foreign], NOW, TIMING) is None
+    removed = decide_budget(job, [foreign, stored(2)], NOW, TIMING)
+    assert removed is not None
+    assert removed.min_available is None
+    foreign["spec"] = {"selector": {"matchLabels": {"app": "other"}}}
+    assert decide_budget(job, [foreign, stored(2)], NOW, TIMING) is None
 
 
 def test_a_budget_of_somebody_else_keeps_its_name() -> None:
-    job, theirs = seen(root(), *TWO), {"metadata": {"name": "ddp-digits", "namespace": "team"}}
-    assert decide_budget(job, [theirs], NOW, TIMING) is None
+    job, foreign = seen(root(), *TWO), {"metadata": {"name": "ddp-digits", "namespace": "team"}}
+    assert decide_budget(job, [foreign], NOW, TIMING) is None
 
 
 def test_a_budget_of_an_earlier_job_of_the_same_name_protects_nothing() -> None:
@@ -101,15 +101,7 @@ def test_a_budget_of_an_earlier_job_of_the_same_name_protects_nothing() -> None:
     assert made.min_available == 2
 
 
-def test_a_budget_selects_the_pods_of_one_run() -> None:
-    assert stored(2)["spec"]["selector"]["matchLabels"] == {
-        "ddp.dev/job": "digits",
-        "ddp.dev/role": "worker",
-        "ddp.dev/run-id": "r1",
-    }
-
-
 def test_budgets_without_a_job_are_orphans() -> None:
-    theirs: Object = {"metadata": {"name": "ddp-x", "namespace": "team"}}
-    assert orphans([stored(2), theirs], [seen(root(), *TWO)]) == []
-    assert [each["metadata"]["namespace"] for each in orphans([stored(2, "other"), theirs], [])] == ["other"]
+    foreign: Object = {"metadata": {"name": "ddp-x", "namespace": "team"}}
+    assert orphans([stored(2), foreign], [seen(root(), *TWO)]) == []
+    assert [orphan["metadata"]["namespace"] for orphan in orphans([stored(2, "other"), foreign], [])] == ["other"]

@@ -2,15 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from pathlib import Path
-
 import pytest
 
 from ddp_controller.lease import DEADLINE_SECONDS, LEASE_SECONDS, NAME, RENEW_SECONDS, Lease
 from kubectl_ddp.backends.cluster.http.api import Api
-from kubectl_ddp.backends.cluster.http.connection import connect
-from tests.support.api_server import Answer, ApiServer, kubeconfig, serving, status
+from tests.support.api_server import Answer, ApiServer, status
 
 LEASES = "/apis/coordination.k8s.io/v1/namespaces/team/leases"
 PATH = f"{LEASES}/{NAME}"
@@ -27,14 +23,9 @@ class Clock:
 
 
 @pytest.fixture
-def server() -> Iterator[ApiServer]:
-    with serving(ApiServer({"/apis/coordination.k8s.io/v1": {"Lease": "leases"}})) as running:
-        yield running
-
-
-@pytest.fixture
-def api(server: ApiServer, tmp_path: Path) -> Api:
-    return Api(connect(kubeconfig=str(kubeconfig(tmp_path, server.url))), sleep=lambda _: None)
+def server(server: ApiServer) -> ApiServer:
+    server.groups = {"/apis/coordination.k8s.io/v1": {"Lease": "leases"}}
+    return server
 
 
 def holder(server: ApiServer) -> str:

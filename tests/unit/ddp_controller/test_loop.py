@@ -23,8 +23,8 @@ from kubectl_ddp.backends.cluster.http.connection import connect
 from kubectl_ddp.errors import AlreadyExists
 from kubectl_ddp.kube.objects import Object
 from kubectl_ddp.util.concurrency import Stop
-from tests.support.api_server import Answer, ApiServer, kubeconfig, serving, status
-from tests.unit.ddp_controller.controller_jobs import DOOMED, NOW, TIMING, moving, pod, root, store
+from tests.support.api_server import Answer, ApiServer, kubeconfig, status
+from tests.unit.ddp_controller.controller_jobs import DRAINING, NOW, TIMING, moving, pod, root, store
 
 JOB = "/apis/batch/v1/namespaces/team/jobs/digits"
 BUDGET = "/apis/policy/v1/namespaces/team/poddisruptionbudgets/ddp-digits"
@@ -43,13 +43,13 @@ GROUPS = {
 
 
 @pytest.fixture
-def server() -> Iterator[ApiServer]:
-    with serving(ApiServer(GROUPS)) as running:
-        running.put(JOB, root())
-        for index in range(2):
-            running.put(f"/api/v1/namespaces/team/pods/digits-{index}", pod(index, DOOMED if index == 0 else "fine"))
-        running.put(f"/api/v1/nodes/{DOOMED}", {"spec": {"unschedulable": True}, "status": {}})
-        yield running
+def server(server: ApiServer) -> ApiServer:
+    server.groups = GROUPS
+    server.put(JOB, root())
+    for index in range(2):
+        server.put(f"/api/v1/namespaces/team/pods/digits-{index}", pod(index, DRAINING if index == 0 else "fine"))
+    server.put(f"/api/v1/nodes/{DRAINING}", {"spec": {"unschedulable": True}, "status": {}})
+    return server
 
 
 def made(
@@ -104,8 +104,8 @@ def test_a_budget_ends_with_the_rights_of_the_controller_or_without_them_with_it
 
 def test_a_budget_of_an_earlier_run_is_taken_over(server: ApiServer, controller: Controller) -> None:
     earlier = {"ddp.dev/job": "digits", "ddp.dev/run-id": "r0"}
-    about = {"uid": "b", "labels": {"app.kubernetes.io/managed-by": "ddp-controller"}}
-    server.put(BUDGET, {"metadata": about, "spec": {"minAvailable": 2, "selector": {"matchLabels": earlier}}})
+    metadata = {"uid": "b", "labels": {"app.kubernetes.io/managed-by": "ddp-controller"}}
+    server.put(BUDGET, {"metadata": metadata, "spec": {"minAvailable": 2, "selector": {"matchLabels": earlier}}})
     controller.run_once()
     assert server.objects[BUDGET]["spec"]["selector"]["matchLabels"]["ddp.dev/run-id"] == "r1"
 
@@ -116,11 +116,11 @@ def test_a_budget_of_somebody_else_is_not_changed(
 ) -> None:
     """Its creation may not have been seen when the decision was made."""
     [job] = controller.world.jobs()[0]
-    theirs = {"minAvailable": 2, "selector": {"matchLabels": {"app": "theirs"}}}
-    server.put(BUDGET, {"metadata": {"uid": "b"}, "spec": theirs})
+    foreign = {"minAvailable": 2, "selector": {"matchLabels": {"app": "theirs"}}}
+    server.put(BUDGET, {"metadata": {"uid": "b"}, "spec": foreign})
     with contextlib.suppress(AlreadyExists):
         execute(controller.api, SetBudget(job=job, min_available=wanted))
-    assert server.objects[BUDGET]["spec"] == theirs
+    assert server.objects[BUDGET]["spec"] == foreign
 
 
 def test_without_the_lease_nothing_changes(server: ApiServer, controller: Controller) -> None:
@@ -147,11 +147,11 @@ def test_a_denied_request_makes_it_review_its_rights(
 ) -> None:
     """A policy may deny it as well: then no right is missing, and it continues."""
     reviewed: list[int] = []
-    mine = made(server, tmp_path, review=lambda: reviewed.append(1))
+    own = made(server, tmp_path, review=lambda: reviewed.append(1))
     server.next(f"PATCH {JOB}", *[Answer(code, status(code, "Forbidden", "no", name="digits"))] * 9)
-    mine.world.start()
-    mine.run_once()
-    mine.world.stop()
+    own.world.start()
+    own.run_once()
+    own.world.stop()
     assert len(reviewed) == reviews
 
 
@@ -160,7 +160,7 @@ def replaced(server: ApiServer) -> ApiServer:
     """A job whose replacement for the pod on the doomed node has settled."""
     server.put(JOB, root(3, annotations=moving(2)))
     for index in range(3):
-        settled = pod(index, DOOMED if index == 0 else "fine", ready=SETTLED)
+        settled = pod(index, DRAINING if index == 0 else "fine", ready=SETTLED)
         server.put(f"/api/v1/namespaces/team/pods/digits-{index}", settled)
     server.put("/api/v1/namespaces/team/pods/digits-store-0", store(runs=SETTLED))
     return server
@@ -173,7 +173,7 @@ def replaced(server: ApiServer) -> ApiServer:
 def test_a_drain_has_time_to_evict_a_pod_itself(
     replaced: ApiServer, controller: Controller, spec: Object, seconds: float
 ) -> None:
-    replaced.put(f"/api/v1/nodes/{DOOMED}", {"spec": spec, "status": {}})
+    replaced.put(f"/api/v1/nodes/{DRAINING}", {"spec": spec, "status": {}})
     while not all(pod.drain_reason for pod in controller.world.jobs()[0][0].pods[:1]):
         controller.world.changes.get(timeout=20)
     clock = [100.0]
@@ -191,13 +191,13 @@ def test_the_time_of_a_drain_starts_again_when_the_pod_may_not_leave_for_a_while
     place, clock = "/api/v1/namespaces/team/pods/digits-store-0", [100.0]
     controller.clock = lambda: clock[0]
     controller.run_once()
-    kept = replaced.objects[place]
+    stored = replaced.objects[place]
     replaced.drop(place)
     while controller.world.jobs()[0][0].store:
         controller.world.changes.get(timeout=20)
     clock[0] += 1
     controller.run_once()
-    replaced.put(place, kept)
+    replaced.put(place, stored)
     while not controller.world.jobs()[0][0].store:
         controller.world.changes.get(timeout=20)
     clock[0] += DRAIN_SECONDS
@@ -211,15 +211,15 @@ def test_the_time_of_a_drain_starts_again_when_the_pod_may_not_leave_for_a_while
 def test_a_refused_eviction_does_not_delay_the_budget(replaced: ApiServer, tmp_path: Path) -> None:
     """A drain may have evicted a pod first: the budget must grow before the replacement is ready."""
     server = replaced
-    server.put(f"/api/v1/nodes/{DOOMED}", {"spec": {"taints": [{"key": "karpenter.sh/disrupted"}]}, "status": {}})
+    server.put(f"/api/v1/nodes/{DRAINING}", {"spec": {"taints": [{"key": "karpenter.sh/disrupted"}]}, "status": {}})
     refusal = status(429, "TooManyRequests", "Cannot evict pod as it would violate the pod's disruption budget.")
     server.next("POST /api/v1/namespaces/team/pods/digits-0/eviction", Answer(429, refusal))
     controller = made(server, tmp_path)
     controller.world.start()
     controller.run_once()
     assert server.objects[BUDGET]["spec"]["minAvailable"] == 2
-    server.put("/api/v1/namespaces/team/pods/digits-0", pod(0, DOOMED, leaving=True))
-    while not any(each.is_leaving for each in controller.world.jobs()[0][0].pods):
+    server.put("/api/v1/namespaces/team/pods/digits-0", pod(0, DRAINING, leaving=True))
+    while not any(item.is_leaving for item in controller.world.jobs()[0][0].pods):
         controller.world.changes.get(timeout=20)
     controller.run_once()
     assert server.objects[BUDGET]["spec"]["minAvailable"] == 3
@@ -263,9 +263,9 @@ def test_a_malformed_job_is_skipped_and_reported_once(
         controller.run_once()
     controller._skipped.clear()  # as in its successor
     controller.run_once()
-    told = [line for line in capsys.readouterr().err.splitlines() if "skipped" in line]
-    assert len(told) == 2
-    assert "team/bad" in told[0]
+    errors = [line for line in capsys.readouterr().err.splitlines() if "skipped" in line]
+    assert len(errors) == 2
+    assert "team/bad" in errors[0]
     [event] = [item for path, item in server.objects.items() if "/events/" in path]
     assert event["involvedObject"] == {
         "apiVersion": "batch/v1",
@@ -316,9 +316,9 @@ def test_a_kind_that_is_installed_later_is_found_without_a_restart(
 
 
 def test_a_job_that_has_only_the_label_is_left_alone(server: ApiServer, tmp_path: Path) -> None:
-    theirs, ours = root(name="theirs", engine="pytorchjob"), root(name="ours", engine="pytorchjob")
-    del theirs["metadata"]["annotations"]["ddp.dev/spec"]
-    for job in (theirs, ours):
+    foreign, own = root(name="theirs", engine="pytorchjob"), root(name="ours", engine="pytorchjob")
+    del foreign["metadata"]["annotations"]["ddp.dev/spec"]
+    for job in (foreign, own):
         server.put(f"/apis/kubeflow.org/v1/namespaces/team/pytorchjobs/{job['metadata']['name']}", job)
     controller = made(server, tmp_path)
     controller.world.start()
@@ -333,8 +333,8 @@ def test_jobs_of_other_namespaces_are_left_alone(server: ApiServer, tmp_path: Pa
     other.world.stop()
     assert BUDGET not in server.objects
     assert size(server) == 2
-    whole = {f"{root}/{plural}" for root, kinds in GROUPS.items() for plural in kinds.values()}
-    assert {each.path for each in server.requests} & whole == {"/api/v1/nodes"}, "lists of all namespaces"
+    complete = {f"{root}/{plural}" for root, kinds in GROUPS.items() for plural in kinds.values()}
+    assert {item.path for item in server.requests} & complete == {"/api/v1/nodes"}, "lists of all namespaces"
 
 
 def test_jobs_of_several_namespaces_are_managed(server: ApiServer, tmp_path: Path) -> None:

@@ -5,25 +5,23 @@ from __future__ import annotations
 import itertools
 import queue
 from collections.abc import Iterator
-from pathlib import Path
 
 import pytest
 
 from ddp_controller.world import PodMembership
 from ddp_trainer.common.metric_names import Metric
 from kubectl_ddp.backends.cluster.http.api import Api
-from kubectl_ddp.backends.cluster.http.connection import connect
 from kubectl_ddp.status.metrics_parser import metrics_path
-from tests.support.api_server import Answer, ApiServer, kubeconfig, serving
+from tests.support.api_server import Answer, ApiServer
 from tests.unit.ddp_controller.controller_jobs import pod
 
 READ = f"GET /api/v1/namespaces/team/pods/digits-0:9464/proxy{metrics_path([Metric.GROUP_STATE]).partition('?')[0]}"
 
 
 @pytest.fixture
-def server() -> Iterator[ApiServer]:
-    with serving(ApiServer({})) as running:
-        yield running
+def server(server: ApiServer) -> ApiServer:
+    server.groups = {}
+    return server
 
 
 @pytest.fixture
@@ -32,9 +30,8 @@ def changes() -> queue.SimpleQueue[None]:
 
 
 @pytest.fixture
-def joined(server: ApiServer, tmp_path: Path, changes: queue.SimpleQueue[None]) -> Iterator[PodMembership]:
+def joined(api: Api, changes: queue.SimpleQueue[None]) -> Iterator[PodMembership]:
     clock = itertools.count()  # each look at the clock is a second later
-    api = Api(connect(kubeconfig=str(kubeconfig(tmp_path, server.url))), sleep=lambda _: None)
     found = PodMembership(api, lambda: changes.put(None), clock=lambda: float(next(clock)))
     yield found
     found.stop()

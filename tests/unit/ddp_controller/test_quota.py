@@ -42,14 +42,14 @@ def workload(
 ) -> Object:
     containers = [{"resources": {"requests": {"cpu": str(cpu)}}}]
     conditions = [{"type": "QuotaReserved", "status": "True" if reserved else "False"}]
-    about = {"name": name, "namespace": "team", "creationTimestamp": "2026-01-02T03:04:05Z"}
-    about["ownerReferences"] = [{"uid": owner or f"uid-{name}", "name": owner or name}]  # type: ignore[assignment]
+    metadata = {"name": name, "namespace": "team", "creationTimestamp": "2026-01-02T03:04:05Z"}
+    metadata["ownerReferences"] = [{"uid": owner or f"uid-{name}", "name": owner or name}]  # type: ignore[assignment]
     pods = [{"name": "main", "count": count, "template": {"spec": {"containers": containers}}}]
     leads = LEADS[queue]
     assigned = [{"name": "main", "count": 99, "flavors": {"cpu": "f0"}}]  # as admitted, before it was shrunk
     admission = {"admission": {"clusterQueue": leads, "podSetAssignments": assigned}} if reserved else {}
     return {
-        "metadata": about,
+        "metadata": metadata,
         "spec": {"queueName": queue, "priority": priority, "podSets": pods},
         "status": {"conditions": conditions, **admission},
     }
@@ -81,9 +81,9 @@ def decided(
     cpu: int, jobs: list[RunningJob], workloads: list[Object], *others: Object, cohort: str = ""
 ) -> dict[str, tuple[str, int]]:
     return {
-        each.job.root["metadata"]["name"]: (each.action, each.size)
+        change.job.root["metadata"]["name"]: (change.action, change.size)
         for queue in state(cpu, jobs, workloads, *others, cohort=cohort)
-        for each in decide_sizes(queue, NOW, TIMING)
+        for change in decide_sizes(queue, NOW, TIMING)
     }
 
 
@@ -105,20 +105,20 @@ def test_a_waiting_job_that_never_fits_holds_nobody_up() -> None:
 
 
 def test_a_job_of_the_cohort_that_does_not_fit_holds_nobody_up() -> None:
-    job, mine = elastic("a", 2, "1:4"), workload("a", 2)
+    job, own = elastic("a", 2, "1:4"), workload("a", 2)
     lender = cluster_queue(4, name="cq2", cohort="all")
     for count, expected in ((6, {}), (7, {"a": ("grow", 4)})):
         other = workload("other", count, reserved=False, queue="q2")
-        assert decided(4, [job], [mine, other], lender, cohort="all") == expected
+        assert decided(4, [job], [own, other], lender, cohort="all") == expected
 
 
 def test_jobs_that_wait_in_a_stopped_queue_hold_nobody_up() -> None:
-    job, mine = elastic("a", 3, "1:4"), workload("a", 3)
-    assert decided(4, [job], [mine, waits(2)]) == {"a": ("shrink", 2)}
-    assert decided(4, [job], [mine, waits(2, queue="stopped")]) == {"a": ("grow", 4)}
+    job, own = elastic("a", 3, "1:4"), workload("a", 3)
+    assert decided(4, [job], [own, waits(2)]) == {"a": ("shrink", 2)}
+    assert decided(4, [job], [own, waits(2, queue="stopped")]) == {"a": ("grow", 4)}
     other, lender = waits(1, queue="q2"), cluster_queue(4, name="cq2", cohort="all")
-    assert decided(4, [job], [mine, other], lender, cohort="all") == {}
-    assert decided(4, [job], [mine, other], stopped(lender), cohort="all") == {"a": ("grow", 4)}
+    assert decided(4, [job], [own, other], lender, cohort="all") == {}
+    assert decided(4, [job], [own, other], stopped(lender), cohort="all") == {"a": ("grow", 4)}
 
 
 @pytest.mark.parametrize("priority", [0, -5])
@@ -156,20 +156,20 @@ def test_free_quota_is_spread_by_priority_and_by_the_share_of_the_range() -> Non
 
 
 def test_nobody_grows_into_what_is_borrowed_or_while_another_waits_in_the_cohort() -> None:
-    job, mine = elastic("a", 2, "1:4"), workload("a", 2)
+    job, own = elastic("a", 2, "1:4"), workload("a", 2)
     lender = cluster_queue(4, name="cq2", cohort="all")
-    assert decided(2, [job], [mine], lender, cohort="all") == {}
-    assert decided(4, [job], [mine], lender, cohort="all") == {"a": ("grow", 4)}
+    assert decided(2, [job], [own], lender, cohort="all") == {}
+    assert decided(4, [job], [own], lender, cohort="all") == {"a": ("grow", 4)}
     other = workload("other", 1, reserved=False, queue="q2")
-    assert decided(4, [job], [mine, other], lender, cohort="all") == {}
+    assert decided(4, [job], [own, other], lender, cohort="all") == {}
 
 
 def test_quota_that_the_cohort_has_borrowed_is_not_free() -> None:
-    job, mine = elastic("a", 2, "1:4"), workload("a", 2)
+    job, own = elastic("a", 2, "1:4"), workload("a", 2)
     borrower = cluster_queue(0, name="cq2", cohort="all")
-    assert decided(4, [job], [mine, workload("other", 1, queue="q2")], borrower, cohort="all") == {"a": ("grow", 3)}
-    assert decided(4, [job], [mine, workload("other", 2, queue="q2")], borrower, cohort="all") == {}
-    held = [mine, workload("other", 1, queue="q2"), waits(2)]
+    assert decided(4, [job], [own, workload("other", 1, queue="q2")], borrower, cohort="all") == {"a": ("grow", 3)}
+    assert decided(4, [job], [own, workload("other", 2, queue="q2")], borrower, cohort="all") == {}
+    held = [own, workload("other", 1, queue="q2"), waits(2)]
     assert decided(4, [job], held, borrower, cohort="all") == {"a": ("shrink", 1)}
 
 
@@ -213,15 +213,15 @@ def test_a_job_that_moves_keeps_its_size_and_static_ones_and_other_engines_are_n
 
 
 def test_the_quota_of_pods_that_have_ended_or_were_not_admitted_is_free() -> None:
-    job, mine = elastic("a", 2, "1:4"), workload("a", 2)
+    job, own = elastic("a", 2, "1:4"), workload("a", 2)
     other = workload("other", 4)
-    assert decided(6, [job], [mine, other]) == {}
+    assert decided(6, [job], [own, other]) == {}
     other["status"]["reclaimablePods"] = [{"name": "main", "count": 1}]
-    assert decided(6, [job], [mine, other]) == {"a": ("grow", 3)}
+    assert decided(6, [job], [own, other]) == {"a": ("grow", 3)}
     other["status"]["admission"]["podSetAssignments"][0]["count"] = 2
-    assert decided(6, [job], [mine, other]) == {"a": ("grow", 4)}
+    assert decided(6, [job], [own, other]) == {"a": ("grow", 4)}
     other["status"]["reclaimablePods"][0]["count"] = 4
-    assert decided(4, [job], [mine, other]) == {"a": ("grow", 4)}
+    assert decided(4, [job], [own, other]) == {"a": ("grow", 4)}
 
 
 def test_a_workload_without_pods_uses_no_quota() -> None:

@@ -26,22 +26,22 @@ def borrowable(*queues: tuple[Object, int]) -> int:
 
 
 def test_what_a_cohort_leaves_unused_can_be_borrowed_up_to_the_limits() -> None:
-    mine = a_queue("lab", 8, 8, cohort="all")
+    own = a_queue("lab", 8, 8, cohort="all")
     other = a_queue("other", 16, 6, cohort="all")
-    assert borrowable(mine, other, a_queue("stranger", 99, cohort="elsewhere")) == 10
+    assert borrowable(own, other, a_queue("stranger", 99, cohort="elsewhere")) == 10
     assert borrowable(a_queue("lab", 8, 12, cohort="all"), other) == 6, "4 are borrowed already"
-    assert borrowable(mine, a_queue("other", 16, 6, cohort="all", lendingLimit="3")) == 3
+    assert borrowable(own, a_queue("other", 16, 6, cohort="all", lendingLimit="3")) == 3
     assert borrowable(a_queue("lab", 8, 9, cohort="all", borrowingLimit="3"), other) == 2
-    assert borrowable(mine, other, a_queue("third", 0, 7, cohort="all")) == 3, "the third has borrowed 7"
+    assert borrowable(own, other, a_queue("third", 0, 7, cohort="all")) == 3, "the third has borrowed 7"
     assert borrowable(a_queue("lab", 8, 8), other) == 0
 
 
 def test_quota_that_the_cohort_has_borrowed_is_not_free() -> None:
     """Of 4 that are nominal, 2 are used and the cohort has borrowed the rest."""
-    mine = a_queue("lab", 4, 2, cohort="all")
-    found = share(mine, a_queue("other", 0, 2, cohort="all"))
+    own = a_queue("lab", 4, 2, cohort="all")
+    found = share(own, a_queue("other", 0, 2, cohort="all"))
     assert (found.free, found.unused) == (0, 0)
-    found = share(mine, a_queue("other", 0, 1, cohort="all"))
+    found = share(own, a_queue("other", 0, 1, cohort="all"))
     assert (found.free, found.unused) == (1_000, 1_000)
-    found = share(mine, a_queue("other", 0, 1, cohort="all"), a_queue("third", 5, cohort="all", lendingLimit="3"))
+    found = share(own, a_queue("other", 0, 1, cohort="all"), a_queue("third", 5, cohort="all", lendingLimit="3"))
     assert (found.free, found.unused) == (4_000, 2_000)

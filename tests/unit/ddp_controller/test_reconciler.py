@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import contextlib
 import json
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from kubectl_ddp.backends.cluster import ClusterBackend
-from kubectl_ddp.backends.cluster.http.connection import connect
+from kubectl_ddp.backends.cluster.http.connection import Connection
 from kubectl_ddp.backends.cluster.write.ddpjob_submission import ddpjob_of
 from kubectl_ddp.backends.select import Where
 from kubectl_ddp.client.submission import prepare_job
@@ -21,17 +21,16 @@ from kubectl_ddp.kube.objects import Object, condition_of
 from kubectl_ddp.spec.job_file import read
 from kubectl_ddp.spec.resolve import DefaultingContext, resolve
 from kubectl_ddp.version import default_image
-from tests.support.api_server import ApiServer, kubeconfig, serving
+from tests.support.api_server import ApiServer
 from tests.support.examples import JOB_FILES
 from tests.support.refused_jobs import IN_VALID
 from tests.unit.ddp_controller.ddpjob_cluster import DDPJOB, GROUPS, ROOT, SPACE, Cluster, Killed
 
 
 @pytest.fixture
-def cluster(tmp_path: Path) -> Iterator[Cluster]:
-    with serving(ApiServer(GROUPS)) as server:
-        connection = connect(kubeconfig=str(kubeconfig(tmp_path, server.url)))
-        yield Cluster(server, connection)
+def cluster(server: ApiServer, connection: Connection) -> Cluster:
+    server.groups = GROUPS
+    return Cluster(server, connection)
 
 
 def holds(job: Object, kind: str) -> str:
@@ -64,7 +63,7 @@ def test_a_job_of_torchrun_becomes_its_objects_without_a_secret(cluster: Cluster
 def test_the_root_comes_last_and_is_suspended_until_then(cluster: Cluster) -> None:
     cluster.create({})
     cluster.settle()
-    created = [each.body for each in cluster.server.requests if each.method == "POST" and each.body["kind"] != "Event"]
+    created = [item.body for item in cluster.server.requests if item.method == "POST" and item.body["kind"] != "Event"]
     assert created[0]["kind"] == "Secret"
     assert created[-1]["metadata"]["name"] == "digits"
     assert created[-1]["kind"] == "Job"
@@ -73,18 +72,18 @@ def test_the_root_comes_last_and_is_suspended_until_then(cluster: Cluster) -> No
 
 def test_a_job_that_is_as_it_should_be_costs_no_request(cluster: Cluster) -> None:
     cluster.create({})
-    mine = cluster.reconciler()
-    cluster.settle(mine)
-    before = [str(each) for each in cluster.server.requests if each.method != "GET"]
-    cluster.settle(mine)
-    assert [str(each) for each in cluster.server.requests if each.method != "GET"] == before
+    own = cluster.reconciler()
+    cluster.settle(own)
+    before = [str(item) for item in cluster.server.requests if item.method != "GET"]
+    cluster.settle(own)
+    assert [str(item) for item in cluster.server.requests if item.method != "GET"] == before
 
 
 @pytest.mark.parametrize("loses_answer", [False, True])
 def test_the_process_killed_at_any_request_leaves_what_another_completes(cluster: Cluster, loses_answer: bool) -> None:
     cluster.create({})
     cluster.settle()
-    whole = {name for name in cluster.made() if name != "Secret"}
+    complete = {name for name in cluster.made() if name != "Secret"}
     for last in range(1, 200):
         cluster.server.objects.clear()
         cluster.create({})
@@ -95,11 +94,11 @@ def test_the_process_killed_at_any_request_leaves_what_another_completes(cluster
         cluster.life.left = 10**6
         job = cluster.settle()
         made = cluster.made()
-        assert {name for name in made if name != "Secret"} == whole, f"killed at request {last}"
+        assert {name for name in made if name != "Secret"} == complete, f"killed at request {last}"
         assert made["Job/digits"]["spec"]["suspend"] is False
         assert made["Job/digits"]["metadata"]["labels"]["ddp.dev/run-id"] == job["status"]["runId"]
         secret = made["Job/digits"]["spec"]["template"]["spec"]["volumes"]
-        names = {each["secret"]["secretName"] for each in secret if "secret" in each}
+        names = {item["secret"]["secretName"] for item in secret if "secret" in item}
         assert all(f"/api/v1{SPACE}/secrets/{name}" in cluster.server.objects for name in names)
         if is_whole:
             break
@@ -107,7 +106,7 @@ def test_the_process_killed_at_any_request_leaves_what_another_completes(cluster
     assert last > 10, "requests were counted"
 
 
-@pytest.mark.parametrize(("changes", "sentence"), IN_VALID, ids=lambda each: str(each)[:60])
+@pytest.mark.parametrize(("changes", "sentence"), IN_VALID, ids=lambda value: str(value)[:60])
 def test_an_invalid_job_is_one_sentence_in_its_status_and_nothing_is_created(
     cluster: Cluster, changes: dict[str, Any], sentence: str
 ) -> None:
@@ -129,8 +128,8 @@ def test_a_corrected_job_starts(cluster: Cluster) -> None:
 
 
 def test_an_object_of_somebody_else_is_not_changed(cluster: Cluster) -> None:
-    theirs = {"apiVersion": "v1", "kind": "Service", "metadata": {"labels": {"app": "theirs"}}, "spec": {}}
-    cluster.server.put(f"/api/v1{SPACE}/services/digits", theirs)
+    foreign = {"apiVersion": "v1", "kind": "Service", "metadata": {"labels": {"app": "theirs"}}, "spec": {}}
+    cluster.server.put(f"/api/v1{SPACE}/services/digits", foreign)
     cluster.create({})
     job = cluster.settle()
     assert "another Service 'digits'" in condition_of(job, "Valid")["message"]
@@ -223,17 +222,17 @@ def test_code_that_is_on_its_way_is_awaited(cluster: Cluster) -> None:
     code = Code("train.py", "print('hello')\n")
     note = {"annotations": {"ddp.dev/code": code.hash}}
     cluster.create({"module": None, "script": "train.py"}, **note)
-    mine = cluster.reconciler()
-    job = cluster.settle(mine)
+    own = cluster.reconciler()
+    job = cluster.settle(own)
     assert (holds(job, "Valid"), condition_of(job, "Valid")["reason"]) == ("Unknown", "WaitingForCode")
     assert cluster.made() == {}
     [part] = code_parts("digits", code)
     owner = {"apiVersion": "ddp.dev/v1alpha1", "kind": "DDPJob", "name": "digits", "uid": job["metadata"]["uid"]}
-    about = {"ownerReferences": [owner]}
-    sent = {"apiVersion": "v1", "kind": "ConfigMap", "metadata": about, "data": {part.entry: part.text}}
+    metadata = {"ownerReferences": [owner]}
+    sent = {"apiVersion": "v1", "kind": "ConfigMap", "metadata": metadata, "data": {part.entry: part.text}}
     cluster.server.put(f"/api/v1{SPACE}/configmaps/{part.name}", sent)
     cluster.now += 2
-    job = cluster.settle(mine)
+    job = cluster.settle(own)
     assert holds(job, "Valid") == "True"
     labels = cluster.made()[f"ConfigMap/{part.name}"]["metadata"]["labels"]
     assert labels["ddp.dev/run-id"] == job["status"]["runId"]
@@ -246,15 +245,15 @@ def test_the_objects_of_an_example_are_those_that_the_command_makes(cluster: Clu
     prepared = prepare_job(resolved, Where(namespace="team"), shown=True).resolve_engine(backend)
     objects = prepared.objects("run")
     job = ddpjob_of(objects)
-    about = {"generation": 1, "creationTimestamp": "2026-01-01T00:00:00Z", **job["metadata"]}
-    owner = cluster.server.put(DDPJOB.replace("digits", about["name"]), {**job, "metadata": about})
+    metadata = {"generation": 1, "creationTimestamp": "2026-01-01T00:00:00Z", **job["metadata"]}
+    owner = cluster.server.put(DDPJOB.replace("digits", metadata["name"]), {**job, "metadata": metadata})
     for item in objects:
         if item["kind"] == "ConfigMap":
-            mine = {**item["metadata"], "ownerReferences": [dict(owner_reference(owner))]}
-            cluster.server.put(f"/api/v1{SPACE}/configmaps/{mine['name']}", {**item, "metadata": mine})
+            own = {**item["metadata"], "ownerReferences": [dict(owner_reference(owner))]}
+            cluster.server.put(f"/api/v1{SPACE}/configmaps/{own['name']}", {**item, "metadata": own})
     cluster.settle()
     made = cluster.made()
-    run_id = cluster.server.objects[DDPJOB.replace("digits", about["name"])]["status"]["runId"]
+    run_id = cluster.server.objects[DDPJOB.replace("digits", metadata["name"])]["status"]["runId"]
     wanted = {key: item for item in prepared.objects(run_id) if (key := name_of(item)) != "Secret"}
     assert {key: plain(made[key]) for key in made if key != "Secret"} == {key: plain(wanted[key]) for key in wanted}
 

@@ -7,7 +7,7 @@ import pytest
 from ddp_controller.pod_move import budget_size, decide_move
 from ddp_controller.running_job import Move
 from kubectl_ddp.kube.objects import timestamp
-from tests.unit.ddp_controller.controller_jobs import DOOMED, NOW, TIMING, moving, pod, root, seen
+from tests.unit.ddp_controller.controller_jobs import DRAINING, NOW, TIMING, moving, pod, root, seen
 
 MALFORMED = [
     "move",
@@ -22,7 +22,7 @@ MALFORMED = [
 
 @pytest.mark.parametrize("note", MALFORMED)
 def test_a_malformed_annotation_of_the_controller_counts_as_missing(note: str) -> None:
-    job = seen(root(3, annotations={"ddp.dev/move": note, "ddp.dev/size": note}), pod(0, DOOMED), pod(1), pod(2))
+    job = seen(root(3, annotations={"ddp.dev/move": note, "ddp.dev/size": note}), pod(0, DRAINING), pod(1), pod(2))
     assert (job.move, job.resized_at) == (None, 0)
     assert decide_move(job, NOW, TIMING) is not None
     assert budget_size(job, NOW, TIMING) == 2
@@ -46,7 +46,7 @@ def test_a_pod_that_has_no_node_has_waited_since_its_creation() -> None:
     pending["metadata"]["creationTimestamp"] = timestamp(NOW - 90)
     lost = pod(1, ready=None, waits=30)
     lost["metadata"]["creationTimestamp"] = timestamp(NOW - 900)
-    assert [each.changed_at for each in seen(root(), pending, lost).pods] == [NOW - 90, NOW - 30]
+    assert [item.changed_at for item in seen(root(), pending, lost).pods] == [NOW - 90, NOW - 30]
 
 
 @pytest.mark.parametrize("nproc", ["0", "auto", 0, [1]])

@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
 from copy import deepcopy
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -15,11 +13,11 @@ from ddp_controller.running_job import Resize, running_job
 from ddp_controller.train_jobs import JOBSET_NAME, JOBSET_UID, KEY_SECRET, STORE_SECONDS, TrainJobs
 from ddp_controller.world import World
 from ddp_trainer.common.constants import Annotation, Env, Label, Role
-from kubectl_ddp.backends.cluster.http.connection import connect
+from kubectl_ddp.backends.cluster.http.connection import Connection
 from kubectl_ddp.kube import job_kinds
 from kubectl_ddp.kube.objects import Object, Snapshot, timestamp
 from kubectl_ddp.values.pod import RuntimeMount
-from tests.support.api_server import ApiServer, kubeconfig, serving
+from tests.support.api_server import ApiServer
 from tests.unit.ddp_controller.ddpjob_cluster import GROUPS, SPACE, Cluster
 from tools.docs.training_runtimes import ENGINE, runtime
 
@@ -46,10 +44,10 @@ class Kubeflow(Cluster):
     ) -> None:
         size = {"parallelism": nodes, "completions": nodes}
         spec = {"suspend": False, "runtimeRef": {"kind": "ClusterTrainingRuntime", "name": name}}
-        about = {"namespace": "team", "creationTimestamp": "2026-01-01T00:00:00Z", "name": "twelve"}
-        root = {"apiVersion": ENGINE.api_version, "kind": "TrainJob", "metadata": {**about, "uid": ROOT_UID}}
+        metadata = {"namespace": "team", "creationTimestamp": "2026-01-01T00:00:00Z", "name": "twelve"}
+        root = {"apiVersion": ENGINE.api_version, "kind": "TrainJob", "metadata": {**metadata, "uid": ROOT_UID}}
         self.server.put(ROOT, {**root, "spec": spec})
-        owned = {**about, "name": "twelve-node-0"}
+        owned = {**metadata, "name": "twelve-node-0"}
         self.server.put(INNER, {"apiVersion": "batch/v1", "kind": "Job", "metadata": owned, "spec": {**size}})
         job = {"name": "node", "template": {"spec": {**size}}}
         self.server.put(
@@ -57,7 +55,7 @@ class Kubeflow(Cluster):
             {
                 "apiVersion": "jobset.x-k8s.io/v1alpha2",
                 "kind": "JobSet",
-                "metadata": {**about, "uid": RUN, "ownerReferences": [{"uid": ROOT_UID}]},
+                "metadata": {**metadata, "uid": RUN, "ownerReferences": [{"uid": ROOT_UID}]},
                 "spec": {"replicatedJobs": [job]},
             },
         )
@@ -88,9 +86,9 @@ class Kubeflow(Cluster):
 
 
 @pytest.fixture
-def kubeflow(tmp_path: Path) -> Iterator[Kubeflow]:
-    with serving(ApiServer(GROUPS)) as server:
-        yield Kubeflow(server, connect(kubeconfig=str(kubeconfig(tmp_path, server.url))))
+def kubeflow(server: ApiServer, connection: Connection) -> Kubeflow:
+    server.groups = GROUPS
+    return Kubeflow(server, connection)
 
 
 @pytest.mark.parametrize("mount", [*RuntimeMount])
@@ -105,7 +103,7 @@ def test_it_gets_store_network_and_labels_and_its_fields_stay(kubeflow: Kubeflow
     assert set(owners.values()) == {root["metadata"]["uid"]}
     labels = {Label.JOB.value: "twelve", Label.RUN_ID.value: RUN}
     named = [root, made["Pod/twelve-node-0-0"], made["Pod/twelve-node-0-1"], *(made[name] for name in owned)]
-    assert all(labels.items() <= each["metadata"]["labels"].items() for each in named)
+    assert all(labels.items() <= item["metadata"]["labels"].items() for item in named)
     submitted = json.loads(root["metadata"]["annotations"][Annotation.SPEC])
     expected = {"nnodes": "1:64", "nproc": 4, "image": "example.com/theirs:1", "command": COMMAND}
     assert expected.items() <= submitted.items()
@@ -116,12 +114,12 @@ def test_the_store_derives_the_secret_as_the_workers_do(kubeflow: Kubeflow) -> N
     kubeflow.reconcile()
     made = kubeflow.made()
     worker, store = made["Pod/twelve-node-0-0"]["spec"], made["Job/twelve-store"]["spec"]["template"]["spec"]
-    [theirs], [ours] = worker["initContainers"], store["initContainers"]
-    [run_id] = ours.pop("env")
-    del theirs["env"]
-    assert (ours, run_id) == (theirs, {"name": Env.RUN_ID.value, "value": RUN})
-    mounted = {each["name"] for each in theirs["volumeMounts"]}
-    volumes = [[each for each in pod["volumes"] if each["name"] in mounted] for pod in (worker, store)]
+    [foreign], [own] = worker["initContainers"], store["initContainers"]
+    [run_id] = own.pop("env")
+    del foreign["env"]
+    assert (own, run_id) == (foreign, {"name": Env.RUN_ID.value, "value": RUN})
+    mounted = {item["name"] for item in foreign["volumeMounts"]}
+    volumes = [[item for item in pod["volumes"] if item["name"] in mounted] for pod in (worker, store)]
     assert volumes[0] == volumes[1] != []
     assert made["Secret"]["metadata"]["name"] == KEY_SECRET
 
@@ -139,7 +137,7 @@ def test_a_pod_that_comes_later_is_labelled(kubeflow: Kubeflow) -> None:
     kubeflow.add_pod(template, 2, 3)
     kubeflow.server.requests.clear()
     kubeflow.reconcile()
-    writes = [(each.method, each.path) for each in kubeflow.server.requests if each.method != "GET"]
+    writes = [(item.method, item.path) for item in kubeflow.server.requests if item.method != "GET"]
     key = "POST", f"/api/v1{SPACE}/secrets"  # it is there, unless somebody has deleted it
     assert writes == [key, ("PATCH", f"/api/v1{SPACE}/pods/twelve-node-0-2")]
 
@@ -201,7 +199,7 @@ def test_a_pod_that_only_says_to_be_of_a_trainjob_changes_nothing(kubeflow: Kube
     pod["metadata"]["labels"] |= claim
     kubeflow.server.put(path, pod)
     kubeflow.reconcile()
-    assert [each.path for each in kubeflow.server.requests if each.method != "GET"] == []
+    assert [item.path for item in kubeflow.server.requests if item.method != "GET"] == []
 
 
 @pytest.mark.parametrize(("name", "nodes"), [(ELASTIC, "0"), (ELASTIC, "65"), ("ddp-torch", "3")])
@@ -232,7 +230,7 @@ def test_one_that_hides_the_launcher_has_an_event(kubeflow: Kubeflow) -> None:
     kubeflow.apply()
     path = f"/api/v1{SPACE}/pods/twelve-node-0-0"
     pod = kubeflow.server.objects[path]
-    [paths] = [each for each in pod["spec"]["containers"][0]["env"] if each["name"] == "PYTHONPATH"]
+    [paths] = [item for item in pod["spec"]["containers"][0]["env"] if item["name"] == "PYTHONPATH"]
     paths["value"] = "/theirs"
     kubeflow.server.put(path, pod)
     kubeflow.reconcile()
@@ -248,11 +246,11 @@ def test_one_that_cannot_be_managed_has_an_event_and_is_tried_again_later(kubefl
     [(reason, message)] = kubeflow.events()
     assert reason == "NotManaged"
     assert "gpus" in message
-    refused = [each for each in kubeflow.logged if each["event"] == "refused"]
+    refused = [item for item in kubeflow.logged if item["event"] == "refused"]
     kubeflow.reconcile()
-    assert [each for each in kubeflow.logged if each["event"] == "refused"] == refused
+    assert [item for item in kubeflow.logged if item["event"] == "refused"] == refused
     kubeflow.now += 3
     kubeflow.reconcile()
     kubeflow.now += 3  # the second pause is twice as long
     kubeflow.reconcile()
-    assert len([each for each in kubeflow.logged if each["event"] == "refused"]) == len(refused) + 1
+    assert len([item for item in kubeflow.logged if item["event"] == "refused"]) == len(refused) + 1

@@ -7,6 +7,10 @@ from pathlib import Path
 
 import pytest
 
+from tests.support.api_fixtures import api, backend, cluster, connection, notices, server, workdir
+
+__all__ = ["api", "backend", "cluster", "connection", "notices", "server", "workdir"]
+
 
 @pytest.fixture(autouse=True, scope="session")
 def history_of_tests(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:

@@ -11,19 +11,12 @@ from pathlib import Path
 import pytest
 
 from kubectl_ddp.cli.run import run
-from tests.support.api_server import ApiServer, kubeconfig, serving
+from tests.support.api_server import ApiServer
 
 
-@pytest.fixture
-def laptop(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A machine with macOS and without a kubeconfig."""
-    monkeypatch.chdir(tmp_path)
-    monkeypatch.setenv("HOME", str(tmp_path))
-    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "state"))
-    monkeypatch.delenv("KUBECONFIG", raising=False)
+@pytest.fixture(autouse=True)
+def macos(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(sys, "platform", "darwin")
-    (tmp_path / "train.py").write_text("print('hello')\n")
-    return tmp_path
 
 
 def test_no_module_of_cluster_commands_needs_what_only_linux_has() -> None:
@@ -45,16 +38,14 @@ def test_no_module_of_cluster_commands_needs_what_only_linux_has() -> None:
     ids=" ".join,
 )
 def test_local_jobs_are_refused_with_one_sentence_and_nothing_is_created(
-    laptop: Path, capsys: pytest.CaptureFixture[str], words: tuple[str, ...]
+    workdir: Path, capsys: pytest.CaptureFixture[str], words: tuple[str, ...]
 ) -> None:
     assert run(words) == 4
     expected = "error: Local jobs need Linux, and this is darwin. Name a cluster with --kubeconfig FILE.\n"
     assert capsys.readouterr().err.endswith(expected)
-    assert not (laptop / "state").exists()
+    assert not (workdir / "state").exists()
 
 
-def test_a_list_shows_the_cluster_alone(laptop: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    with serving(ApiServer()) as server:
-        monkeypatch.setenv("KUBECONFIG", str(kubeconfig(laptop, server.url)))
-        assert run(["list"]) == 0
-        assert server.requests
+def test_a_list_shows_the_cluster_alone(cluster: ApiServer) -> None:
+    assert run(["list"]) == 0
+    assert cluster.requests

@@ -15,11 +15,11 @@ def test_generated_files_are_fresh() -> None:
 
 
 def test_what_is_left_of_an_earlier_version_is_removed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    kept, gone = tmp_path / "job.json", tmp_path / "gone.json"
-    gone.write_text("{}")
+    stored, removed = tmp_path / "job.json", tmp_path / "gone.json"
+    removed.write_text("{}")
     monkeypatch.setattr(writer, "DASHBOARDS", tmp_path)
-    monkeypatch.setattr(writer, "files", lambda: [(kept, "{}")])
+    monkeypatch.setattr(writer, "files", lambda: [(stored, "{}")])
     monkeypatch.setattr(writer, "EXAMPLES", tmp_path)
     monkeypatch.setattr(writer, "FABRICS", tmp_path)
     writer.main()
-    assert [*tmp_path.iterdir()] == [kept]
+    assert [*tmp_path.iterdir()] == [stored]

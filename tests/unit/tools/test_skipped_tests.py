@@ -47,7 +47,3 @@ def test_rare_reasons_are_counted_together() -> None:
     text = describe_skipped(reasons)
     assert text.startswith("make test: 28 tests were skipped: 7 (g), 6 (f)")
     assert text.endswith("3 for other reasons.")
-
-
-def test_a_run_in_which_nothing_was_skipped() -> None:
-    assert describe_skipped([]) == "make test: no test was skipped."

@@ -6,9 +6,9 @@ from pathlib import Path
 
 import pytest
 
-from kubectl_ddp.backends.access import kubeconfig_files, parse_timeout
+from kubectl_ddp.backends.access import parse_timeout
 from kubectl_ddp.backends.local.directory import local_job_names, local_jobs_directory
-from kubectl_ddp.backends.select import Where, has_kubeconfig, is_local
+from kubectl_ddp.backends.select import Where, is_local
 from kubectl_ddp.errors import UsageError
 
 
@@ -96,14 +96,6 @@ def test_the_time_that_a_request_may_take_is_read_as_kubectl_reads_it(text: str,
 def test_what_is_no_duration_of_kubectls_is_refused(text: str) -> None:
     with pytest.raises(UsageError, match=r"--request-timeout: '.*' is not a duration\. Write it as"):
         parse_timeout(text)
-
-
-def test_kubeconfig_is_a_list_of_files_of_which_those_that_exist_count(tmp_path: Path) -> None:
-    there = tmp_path / "there"
-    there.write_text("")
-    environ = {"KUBECONFIG": f"{tmp_path / 'gone'}:{there}:", "HOME": str(tmp_path)}
-    assert kubeconfig_files(environ) == [there]
-    assert not has_kubeconfig({"KUBECONFIG": str(tmp_path / "gone"), "HOME": str(tmp_path)})
 
 
 def test_files_among_the_jobs_and_hidden_directories_are_no_jobs(environ: dict[str, str]) -> None:

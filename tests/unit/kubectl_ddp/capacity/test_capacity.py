@@ -43,8 +43,8 @@ def shown(capacity: Capacity) -> list[list[str]]:
 
 
 def test_tables_show_what_is_free_by_machine_kind_and_queue() -> None:
-    told = found(machines(2, "H100"), [a_pod("H100-0", gpus=8), a_pod("H100-1", phase="Failed")], TEAM, [lab()])
-    by_machine, by_kind, by_queue = shown(told)
+    report = found(machines(2, "H100"), [a_pod("H100-0", gpus=8), a_pod("H100-1", phase="Failed")], TEAM, [lab()])
+    by_machine, by_kind, by_queue = shown(report)
     assert by_machine[1].split() == ["H100-0", "H100", "0", "of", "8", "15", "of", "16", "63Gi", "of", "64Gi", "-"]
     assert by_machine[2].split()[2:8] == ["8", "of", "8", "16", "of", "16"]
     assert by_kind[1].split() == ["H100", "2", "8", "of", "16"]
@@ -58,7 +58,7 @@ def test_only_machines_of_a_kind_and_one_queue_are_shown_if_asked_for() -> None:
     with pytest.raises(NotFound, match=r"No machine has GPUs of type 'B200'\. There is A100, H100\."):
         found(nodes, [], gpu_type="B200")
     queues = [*TEAM, {"metadata": {"name": "also"}, "spec": {"clusterQueue": "lab"}}]
-    assert [each.name for each in found(nodes, [], queues, [lab()], queue="team").queues or ()] == ["team"]
+    assert [item.name for item in found(nodes, [], queues, [lab()], queue="team").queues or ()] == ["team"]
     with pytest.raises(NotFound, match=r"no LocalQueue 'other'.*There is also, team\."):
         found(nodes, [], queues, [lab()], queue="other")
 
@@ -81,14 +81,14 @@ def test_what_keeps_pods_from_a_machine_is_noted_and_a_closed_machine_has_nothin
 
 def test_what_may_not_be_read_is_a_sentence_and_the_rest_is_told() -> None:
     why = "You may not list pods."
-    told = found(machines(1, "H100"), Unknown(why))
-    assert told.unread == (why,)
-    assert "- of 8" in shown(told)[0][1]
-    [machine] = capacity_to_dict(told)["machines"]
+    report = found(machines(1, "H100"), Unknown(why))
+    assert report.unread == (why,)
+    assert "- of 8" in shown(report)[0][1]
+    [machine] = capacity_to_dict(report)["machines"]
     assert (machine["gpus"], machine["gpus_free"]) == (8, None)
-    told = found(Unknown("no nodes"), Unknown("no pods"), TEAM, Unknown("no quotas"))
-    assert told.unread == ("no nodes", "no pods", "no quotas")
-    assert capacity_to_dict(told)["queues"] == [
+    report = found(Unknown("no nodes"), Unknown("no pods"), TEAM, Unknown("no quotas"))
+    assert report.unread == ("no nodes", "no pods", "no quotas")
+    assert capacity_to_dict(report)["queues"] == [
         {"name": "team", "cluster_queue": "lab", "inactive": "", "waiting": 0, "shares": None}
     ]
     with pytest.raises(Forbidden, match="no nodes"):

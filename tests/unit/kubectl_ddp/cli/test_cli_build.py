@@ -8,14 +8,14 @@ from __future__ import annotations
 import json
 import shutil
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import Final
 
 import pytest
 
 from kubectl_ddp.cli.run import run
-from tests.support.api_server import ApiServer, kubeconfig, serving
+from tests.support.api_server import ApiServer
 
 ID: Final = "0123456789abcdef" * 4
 DIGEST: Final = "sha256:" + "d" * 64
@@ -40,19 +40,12 @@ JOB: Final = "/apis/kubeflow.org/v1/namespaces/team/pytorchjobs/mine"
 Install = Callable[..., None]
 
 
-@pytest.fixture
-def server(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[ApiServer]:
-    """A directory with a script and a Dockerfile, a cluster, and no tool on PATH."""
-    (tmp_path / "bin").mkdir()
-    (tmp_path / "train.py").write_text("print('hello')\n")
-    (tmp_path / "Dockerfile").write_text("FROM scratch\n")
-    monkeypatch.chdir(tmp_path)
-    monkeypatch.setenv("HOME", str(tmp_path))
-    monkeypatch.setenv("PATH", str(tmp_path / "bin"))
-    monkeypatch.delenv("KUBECTL_DDP_IMAGE", raising=False)
-    with serving(ApiServer()) as made:
-        monkeypatch.setenv("KUBECONFIG", str(kubeconfig(tmp_path, made.url)))
-        yield made
+@pytest.fixture(autouse=True)
+def no_tools(workdir: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A Dockerfile, and no tool on PATH."""
+    (workdir / "bin").mkdir()
+    (workdir / "Dockerfile").write_text("FROM scratch\n")
+    monkeypatch.setenv("PATH", str(workdir / "bin"))
 
 
 @pytest.fixture
@@ -78,15 +71,15 @@ def submit(*words: str) -> int:
     return run(["submit", "train.py", "--name", "mine", "--preflight", "off", "--engine", "pytorchjob", *words])
 
 
-def image_of(server: ApiServer) -> str:
-    template = server.objects[JOB]["spec"]["pytorchReplicaSpecs"]["Worker"]["template"]
+def image_of(cluster: ApiServer) -> str:
+    template = cluster.objects[JOB]["spec"]["pytorchReplicaSpecs"]["Worker"]["template"]
     image: str = template["spec"]["containers"][0]["image"]
     return image
 
 
 @pytest.mark.parametrize(("tool", "ignored"), [("docker", "podman"), ("podman", "buildah"), ("buildah", "kaniko")])
 def test_the_first_tool_builds_tags_and_pushes_and_the_job_gets_the_digest(
-    server: ApiServer, install: Install, capfd: pytest.CaptureFixture[str], tool: str, ignored: str
+    cluster: ApiServer, install: Install, capfd: pytest.CaptureFixture[str], tool: str, ignored: str
 ) -> None:
     install(tool)
     install(ignored)
@@ -97,21 +90,21 @@ def test_the_first_tool_builds_tags_and_pushes_and_the_job_gets_the_digest(
     )
     cached = ["--layers"] * (tool == "buildah")
     assert calls() == [[tool, "build", *cached, "."], [tool, "tag", ID, tagged], [tool, "push", tagged], *inspect]
-    assert image_of(server) == f"{tagged}@{DIGEST}"
-    told = capfd.readouterr()
-    assert told.out == "pytorchjob.kubeflow.org/mine\n"
-    assert "output of the tool" in told.err
+    assert image_of(cluster) == f"{tagged}@{DIGEST}"
+    output = capfd.readouterr()
+    assert output.out == "pytorchjob.kubeflow.org/mine\n"
+    assert "output of the tool" in output.err
 
 
-def test_a_tag_that_is_given_is_pushed_to(server: ApiServer, install: Install) -> None:
+def test_a_tag_that_is_given_is_pushed_to(cluster: ApiServer, install: Install) -> None:
     install("buildah")
     assert submit("--image", f"{REPOSITORY}:1", "--build") == 0
     assert calls()[-1] == ["buildah", "push", f"{REPOSITORY}:1"]
-    assert image_of(server) == f"{REPOSITORY}:1@{DIGEST}"
+    assert image_of(cluster) == f"{REPOSITORY}:1@{DIGEST}"
 
 
 def test_the_default_directory_is_that_of_the_job_file_and_a_value_names_another(
-    server: ApiServer, install: Install
+    cluster: ApiServer, install: Install
 ) -> None:
     install("podman")
     for name in ("a", "b"):
@@ -120,20 +113,20 @@ def test_the_default_directory_is_that_of_the_job_file_and_a_value_names_another
     Path("a/job.ddp.yaml").write_text(
         f"{{apiVersion: ddp.dev/v1, kind: Job, name: mine, script: ../train.py, image: {REPOSITORY}}}"
     )
-    manner = ["--preflight", "off", "--engine", "pytorchjob"]
-    assert run(["submit", "-f", "a/job.ddp.yaml", "--build", *manner]) == 0
-    assert run(["submit", "-f", "a/job.ddp.yaml", "--build=b", *manner]) == 0
+    options = ["--preflight", "off", "--engine", "pytorchjob"]
+    assert run(["submit", "-f", "a/job.ddp.yaml", "--build", *options]) == 0
+    assert run(["submit", "-f", "a/job.ddp.yaml", "--build=b", *options]) == 0
     assert [words for words in calls() if words[1] == "build"] == [["podman", "build", "a"], ["podman", "build", "b"]]
 
 
 @pytest.mark.parametrize("step", ["build", "tag", "push"])
 def test_a_tool_that_fails_ends_the_submission_with_its_exit_code_in_the_sentence(
-    server: ApiServer, install: Install, capfd: pytest.CaptureFixture[str], step: str
+    cluster: ApiServer, install: Install, capfd: pytest.CaptureFixture[str], step: str
 ) -> None:
     install("buildah", **{step: 7})
     assert submit("--image", REPOSITORY, "--build") == 1
     assert f"'buildah {step}' ended with exit code 7" in capfd.readouterr().err
-    assert JOB not in server.objects
+    assert JOB not in cluster.objects
 
 
 @pytest.mark.parametrize(
@@ -149,15 +142,15 @@ def test_a_tool_that_fails_ends_the_submission_with_its_exit_code_in_the_sentenc
     ],
 )
 def test_what_cannot_be_built_is_refused_with_the_way_out(
-    server: ApiServer, capfd: pytest.CaptureFixture[str], words: list[str], code: int, way_out: str
+    cluster: ApiServer, capfd: pytest.CaptureFixture[str], words: list[str], code: int, way_out: str
 ) -> None:
     assert submit(*words) == code
     assert way_out in capfd.readouterr().err
-    assert JOB not in server.objects
+    assert JOB not in cluster.objects
 
 
 def test_a_shared_default_is_not_overwritten(
-    server: ApiServer, install: Install, monkeypatch: pytest.MonkeyPatch
+    cluster: ApiServer, install: Install, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     install("docker")
     monkeypatch.setenv("KUBECTL_DDP_IMAGE", f"{REPOSITORY}:1")
@@ -165,7 +158,7 @@ def test_a_shared_default_is_not_overwritten(
     assert not Path("calls").exists()
 
 
-def test_a_dry_run_builds_nothing(server: ApiServer, install: Install) -> None:
+def test_a_dry_run_builds_nothing(cluster: ApiServer, install: Install) -> None:
     install("docker")
     assert submit("--image", REPOSITORY, "--build", "--dry-run") == 0
     assert not Path("calls").exists()

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import io
-from collections.abc import Iterator
-from pathlib import Path
 from typing import Any, Final
 
 import pytest
@@ -14,7 +12,7 @@ from kubectl_ddp.cli.run import run
 from kubectl_ddp.kube import job_kinds
 from kubectl_ddp.render import render
 from tests.support import kube_objects
-from tests.support.api_server import ApiServer, kubeconfig, serving
+from tests.support.api_server import ApiServer
 from tests.support.jobs import a_job
 
 JOBS: Final = "/apis/kubeflow.org/v1/namespaces/team/pytorchjobs"
@@ -22,24 +20,15 @@ CLAIM: Final = {"checkpoint_claim": "checkpoints"}
 STORE: Final = {"args": ("--checkpoint-dir", "s3://bucket/run")}
 
 
-@pytest.fixture
-def server(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[ApiServer]:
-    monkeypatch.setenv("HOME", str(tmp_path))
-    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "state"))
-    with serving(ApiServer()) as made:
-        monkeypatch.setenv("KUBECONFIG", str(kubeconfig(tmp_path, made.url)))
-        yield made
-
-
-def put(server: ApiServer, name: str, condition: str, **keys: Any) -> str:
+def put(cluster: ApiServer, name: str, condition: str, **keys: Any) -> str:
     root = job_kinds.root_of(render(a_job(name=name, **keys), "run1"))
     root["metadata"]["creationTimestamp"] = kube_objects.CREATED
     root["status"] = {"conditions": [kube_objects.condition(condition)]}
-    server.put(f"{JOBS}/{name}", root)
+    cluster.put(f"{JOBS}/{name}", root)
     if condition == "Running":
         labels = {Label.JOB: name, Label.ROLE: "worker", Label.RUN_ID: "run1"}
         pod = kube_objects.pod() | {"metadata": {"labels": labels}}
-        server.put(f"/api/v1/namespaces/team/pods/{name}-worker-0", pod)
+        cluster.put(f"/api/v1/namespaces/team/pods/{name}-worker-0", pod)
     return f"{JOBS}/{name}"
 
 
@@ -55,7 +44,7 @@ class Typing(io.StringIO):
     [("Running", {}, True), ("Running", CLAIM, False), ("Running", STORE, False), ("Succeeded", {}, False)],
 )
 def test_without_a_terminal_a_running_job_with_checkpoints_of_its_own_needs_yes(
-    server: ApiServer,
+    cluster: ApiServer,
     monkeypatch: pytest.MonkeyPatch,
     capsys: pytest.CaptureFixture[str],
     condition: str,
@@ -64,34 +53,34 @@ def test_without_a_terminal_a_running_job_with_checkpoints_of_its_own_needs_yes(
     needs_yes: bool,
 ) -> None:
     monkeypatch.setattr("sys.stdin", io.StringIO())
-    path = put(server, "digits", condition, **keys)
+    path = put(cluster, "digits", condition, **keys)
     assert run(["delete", "digits"]) == (2 if needs_yes else 0)
-    assert (path in server.objects) == needs_yes
+    assert (path in cluster.objects) == needs_yes
     if needs_yes:
-        said = capsys.readouterr().err
-        assert "checkpoints are deleted with them: job digits in namespace 'team'" in said
-        assert "--yes" in said
+        errors = capsys.readouterr().err
+        assert "checkpoints are deleted with them: job digits in namespace 'team'" in errors
+        assert "--yes" in errors
         assert run(["delete", "digits", "--yes"]) == 0
-        assert path not in server.objects
+        assert path not in cluster.objects
 
 
 def test_all_needs_yes_without_a_terminal_and_lists_the_jobs_that_lose_progress(
-    server: ApiServer, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    cluster: ApiServer, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setattr("sys.stdin", io.StringIO())
-    paths = {put(server, "ended", "Succeeded"), put(server, "kept", "Running", **CLAIM)}
+    paths = {put(cluster, "ended", "Succeeded"), put(cluster, "kept", "Running", **CLAIM)}
     assert run(["delete", "--all"]) == 2
     assert "deletes 2 jobs. " in capsys.readouterr().err.replace("\n", " ")
-    paths.add(put(server, "lost", "Running"))
+    paths.add(put(cluster, "lost", "Running"))
     assert run(["delete", "--all"]) == 2
-    said = capsys.readouterr().err
-    assert "job lost " in said
-    assert "job kept " not in said
-    assert paths <= server.objects.keys()
+    errors = capsys.readouterr().err
+    assert "job lost " in errors
+    assert "job kept " not in errors
+    assert paths <= cluster.objects.keys()
     monkeypatch.setattr("sys.stdin", Typing("n\n"))
     assert run(["delete", "--all"]) != 0
     assert "job lost " in capsys.readouterr().err
-    assert paths <= server.objects.keys()
+    assert paths <= cluster.objects.keys()
     monkeypatch.setattr("sys.stdin", Typing("y\n"))
     assert run(["delete", "--all"]) == 0
-    assert not paths & server.objects.keys()
+    assert not paths & cluster.objects.keys()

@@ -6,17 +6,9 @@ import json
 
 import pytest
 
-from kubectl_ddp.cli.complete import complete
 from kubectl_ddp.cli.run import run
 from kubectl_ddp.engines import Engine
-from kubectl_ddp.spec.fields import FILE_KEYS, job_schema
-
-
-def test_all_keys_are_listed_with_type_and_description(capsys: pytest.CaptureFixture[str]) -> None:
-    assert run(["explain"]) == 0
-    lines = capsys.readouterr().out.splitlines()
-    assert [line.split()[0] for line in lines] == list(FILE_KEYS)
-    assert all(line.endswith(field.help) for line, field in zip(lines, FILE_KEYS.values(), strict=True))
+from kubectl_ddp.spec.fields import job_schema
 
 
 def test_a_key_is_described(capsys: pytest.CaptureFixture[str]) -> None:
@@ -58,10 +50,5 @@ def test_json_is_the_schema(capsys: pytest.CaptureFixture[str]) -> None:
 )
 def test_an_unknown_key_is_one_sentence(key: str, hint: str, capsys: pytest.CaptureFixture[str]) -> None:
     assert run(["explain", key]) == 2
-    told = capsys.readouterr()
-    assert (told.out, told.err) == ("", f"error: A job has no key '{key}'. {hint}\n")
-
-
-def test_keys_are_completed() -> None:
-    keys = ["queue", "queuePriority", "queueResize"]
-    assert [each.value for each in complete(["explain", "queue"]).candidates] == keys
+    output = capsys.readouterr()
+    assert (output.out, output.err) == ("", f"error: A job has no key '{key}'. {hint}\n")

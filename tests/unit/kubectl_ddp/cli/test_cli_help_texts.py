@@ -4,9 +4,6 @@ from __future__ import annotations
 
 import os
 import re
-import subprocess
-import sys
-import tomllib
 from pathlib import Path
 from typing import Final
 
@@ -48,20 +45,6 @@ def test_help_is_lines_of_plain_text(
         assert flaws(capsys.readouterr().out) == []
 
 
-def headings(text: str) -> list[str]:
-    return re.findall(r"^(\S[^:\n]*):$", text, re.MULTILINE)
-
-
-@pytest.mark.parametrize("command", COMMANDS)
-def test_connection_flags_and_examples_come_last(command: str, capsys: pytest.CaptureFixture[str]) -> None:
-    assert run([command, "--help-all"]) == 0
-    told = capsys.readouterr().out
-    assert headings(told)[0] == "Options"
-    assert headings(told)[-3:] == ["Output", "Connection", "Examples"]
-    connection = told.partition("\nConnection:\n")[2].partition("\nExamples:\n")[0]
-    assert {"--local", "--namespace", "--context", "--kubeconfig", "--as"} <= set(re.findall(r"--[\w-]+", connection))
-
-
 def test_the_default_help_of_submit_is_short_and_the_full_one_complete(capsys: pytest.CaptureFixture[str]) -> None:
     assert run(["submit", "--help"]) == 0
     short = re.findall(r"^  (-.*?)(?:  |$)", capsys.readouterr().out, re.MULTILINE)
@@ -78,11 +61,6 @@ def test_the_default_help_of_submit_is_short_and_the_full_one_complete(capsys: p
 CASES: Final = [
     pytest.param(name, words, id=f"{name} {words}".strip()) for name in EXAMPLES for words in EXAMPLES[name]
 ]
-
-
-def test_every_command_has_up_to_three_examples() -> None:
-    assert list(EXAMPLES) == list(COMMANDS)
-    assert [name for name, examples in EXAMPLES.items() if not 1 <= len(examples) <= 3] == []
 
 
 @pytest.mark.parametrize(("name", "words"), CASES)
@@ -102,33 +80,3 @@ def test_an_example_parses_and_runs_where_that_needs_no_cluster(
         )
         Path("pods.yaml").write_text("{apiVersion: v1, kind: Pod, metadata: {name: a}, spec: {containers: []}}\n")
         assert run([name, *words.split()]) == 0, capsys.readouterr().err
-
-
-@pytest.mark.parametrize("command", ["config", "completion"])
-def test_a_list_in_a_help_text_has_a_line_for_each_entry(command: str, capsys: pytest.CaptureFixture[str]) -> None:
-    assert run([command, "--help"]) == 0
-    lines = [line.strip() for line in capsys.readouterr().out.splitlines()]
-    entries = {"config": ("view ", "set KEY", "unset KEY", "path "), "completion": ("bash: ", "zsh: ", "fish: ")}
-    for entry in entries[command]:
-        assert [line for line in lines if line.startswith(entry)], entry
-
-
-DEFAULT_TWICE: Final = re.compile(r"\(default: ([^)]*)\)\s*\(default: ")
-
-
-@pytest.mark.parametrize("words", [["train"], ["launch"], ["preflight"], ["collectives"], ["store"], ["checkpoint"]])
-def test_a_default_is_printed_once(words: list[str]) -> None:
-    done = subprocess.run(
-        [sys.executable, "-m", "ddp_trainer", *words, "--help"],
-        env={**os.environ, "COLUMNS": "80"}, capture_output=True, text=True, check=True,
-    )  # fmt: skip
-    assert not DEFAULT_TWICE.search(done.stdout)
-
-
-def test_the_text_for_a_package_index_has_no_relative_link() -> None:
-
-    project = tomllib.loads((Path(__file__).parents[4] / "pyproject.toml").read_text())["project"]
-    text = project["readme"]["text"]
-    links = re.findall(r"\]\(([^)]*)\)|(?:href|src)=\"([^\"]*)\"", text)
-    assert not [link for pair in links for link in pair if link and not link.startswith("https://")]
-    assert "kubectl ddp" in text

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import io
-import os
 from pathlib import Path
 from typing import Final
 
@@ -23,13 +22,10 @@ class Terminal(io.StringIO):
 
 
 @pytest.fixture(autouse=True)
-def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def scripts(workdir: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A directory with one script that uses torch, and no terminal."""
-    (tmp_path / "train.py").write_text("import torch\n")
-    (tmp_path / "download.py").write_text("print()\n")
-    monkeypatch.chdir(tmp_path)
-    monkeypatch.setenv("HOME", str(tmp_path))
-    monkeypatch.setenv("KUBECONFIG", os.devnull)
+    (workdir / "train.py").write_text("import torch\n")
+    (workdir / "download.py").write_text("print()\n")
     monkeypatch.setattr("sys.stdin", io.StringIO())
 
 
@@ -70,8 +66,8 @@ def test_answers_on_a_terminal_take_the_place_of_flags(monkeypatch: pytest.Monke
 def test_without_a_terminal_each_missing_flag_is_named(capsys: pytest.CaptureFixture[str]) -> None:
     Path("evaluate.py").write_text("import torch\n")
     assert run(["init"]) == 2
-    told = capsys.readouterr().err
-    assert all(word in told for word in ("SCRIPT", "--image", "--nnodes", "--gpus"))
+    errors = capsys.readouterr().err
+    assert all(word in errors for word in ("SCRIPT", "--image", "--nnodes", "--gpus"))
     assert not Path("Dockerfile").exists()
 
 

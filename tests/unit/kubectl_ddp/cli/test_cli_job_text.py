@@ -91,14 +91,14 @@ class HostileServer(ApiServer):
 
 def failed(server: ApiServer) -> None:
     """A job whose rank 0 ended with the corpus as its last words."""
-    told = {"message": LINE, "stack": HOSTILE, "rank": 0, "reason": "PythonException", "pod": "digits-worker-0"}
-    put(server, kube_objects.terminated(1, {**told, "result": "failed", "note": HOSTILE}), "Failed")
+    report = {"message": LINE, "stack": HOSTILE, "rank": 0, "reason": "PythonException", "pod": "digits-worker-0"}
+    put(server, kube_objects.terminated(1, {**report, "result": "failed", "note": HOSTILE}), "Failed")
 
 
 def succeeded(server: ApiServer) -> None:
     """A job whose program wrote the corpus into its summary."""
-    told = {"result": "succeeded", "steps": 3, "note": LINE, "more": {"text": HOSTILE}}
-    put(server, kube_objects.terminated(0, told), "Succeeded")
+    report = {"result": "succeeded", "steps": 3, "note": LINE, "more": {"text": HOSTILE}}
+    put(server, kube_objects.terminated(0, report), "Succeeded")
 
 
 def stuck(server: ApiServer) -> None:
@@ -107,20 +107,20 @@ def stuck(server: ApiServer) -> None:
 
 
 def put(server: ApiServer, state: Mapping[str, Any], condition: str) -> None:
-    said = compact(spec_to_dict(a_job(args=("--db-pass", WORD), env={"SOMETHING": WORD})))
+    document = compact(spec_to_dict(a_job(args=("--db-pass", WORD), env={"SOMETHING": WORD})))
     env = [{"name": "SOMETHING", "value": WORD}, {"name": "HTTPS_PROXY", "value": SECRETS["token of a URL"]}]
     template = kube_objects.a_template(["python", "train.py", "--db-pass", WORD], env=env)
     job = kube_objects.job(kube_objects.condition(condition, message=HOSTILE), template=template)
     labels = {Label.JOB: "digits", Label.RUN_ID: "run1"}
-    annotations = {Annotation.SPEC: said}
+    annotations = {Annotation.SPEC: document}
     job["metadata"] = {"creationTimestamp": kube_objects.CREATED, "labels": labels, "annotations": annotations}
     stored = server.put(f"{JOBS}/digits", job)
     pod = kube_objects.pod(0, state)
     pod["spec"] = {**template["spec"], "nodeName": "node-0"}
     pod["metadata"] = {"labels": {**labels, Label.ROLE: "worker"}}
     server.put(f"{PODS}/digits-worker-0", pod)
-    about = {"kind": "PyTorchJob", "name": "digits", "uid": stored["metadata"]["uid"]}
-    event = {"involvedObject": about, "type": "Warning", "reason": "Odd", "message": LINE}
+    metadata = {"kind": "PyTorchJob", "name": "digits", "uid": stored["metadata"]["uid"]}
+    event = {"involvedObject": metadata, "type": "Warning", "reason": "Odd", "message": LINE}
     server.put(f"{EVENTS}/odd", {**event, "lastTimestamp": kube_objects.CREATED})
 
 
@@ -173,12 +173,12 @@ def test_text_for_a_terminal_holds_no_control_but_our_own_colours(control: str) 
 
 def written(line: str) -> bytes:
     """What reaches a terminal of one line of a log."""
-    ours, theirs = pty.openpty()
-    with os.fdopen(theirs, "w", encoding="utf-8") as terminal:
+    leader, follower = pty.openpty()
+    with os.fdopen(follower, "w", encoding="utf-8") as terminal:
         write_log_line(terminal, line)
         terminal.flush()
-        shown = os.read(ours, 65536)
-    os.close(ours)
+        shown = os.read(leader, 65536)
+    os.close(leader)
     return shown
 
 
@@ -195,7 +195,7 @@ def test_a_progress_bar_shows_its_last_state_and_cannot_write_over_the_rank() ->
 
 
 def test_a_line_of_a_log_is_unchanged_in_a_file(tmp_path: Path) -> None:
-    line = f"[rank0] {''.join(each for each in CONTROLS.values() if chr(0x85) not in each)}"
+    line = f"[rank0] {''.join(control for control in CONTROLS.values() if chr(0x85) not in control)}"
     with (tmp_path / "log").open("w", encoding="utf-8", newline="") as file:
         write_log_line(file, line)
     assert (tmp_path / "log").read_bytes() == f"{line}\n".encode()

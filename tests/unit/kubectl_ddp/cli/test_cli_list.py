@@ -10,7 +10,6 @@ from pathlib import Path
 import pytest
 
 from kubectl_ddp.backends.local.directory import local_jobs_directory
-from kubectl_ddp.cli.complete import complete
 from kubectl_ddp.cli.run import run
 from kubectl_ddp.observe.job_list import watch_list
 from kubectl_ddp.render import render
@@ -18,11 +17,8 @@ from tests.support.jobs import a_job
 
 
 @pytest.fixture(autouse=True)
-def jobs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def jobs(workdir: Path) -> None:
     """A machine without a cluster, with two jobs whose engines have never started."""
-    monkeypatch.setenv("HOME", str(tmp_path))
-    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "state"))
-    monkeypatch.delenv("KUBECONFIG", raising=False)
     add_job("images", labels={"team": "b"}, created="2026-01-02T00:00:00Z")
     add_job("digits", labels={"team": "a"}, created="2026-01-03T00:00:00Z")
 
@@ -68,12 +64,6 @@ def test_one_name_gives_one_document_and_more_give_a_list(capsys: pytest.Capture
         assert json.loads(capsys.readouterr().out)["kind"] == kind
 
 
-def test_a_document_has_the_metadata_of_a_kubernetes_object(capsys: pytest.CaptureFixture[str]) -> None:
-    assert run(["status", "digits", "-o", "json"]) == 0
-    metadata = json.loads(capsys.readouterr().out)["metadata"]
-    assert (metadata["name"], metadata["creationTimestamp"]) == ("digits", "2026-01-03T00:00:00Z")
-
-
 def test_a_selection_without_a_job_prints_nothing(capsys: pytest.CaptureFixture[str]) -> None:
     assert run(["list", "-l", "team=c", "-q"]) == 0
     assert capsys.readouterr().out == ""
@@ -107,15 +97,15 @@ def test_a_watch_prints_the_list_and_then_the_jobs_that_change(
 ) -> None:
     moments += [lambda: None, add_text, remove_digits]
     assert run(["get", "jobs", "-w"]) == 130
-    told = capsys.readouterr()
-    assert [line.split()[:2] for line in told.out.splitlines()] == [
+    output = capsys.readouterr()
+    assert [line.split()[:2] for line in output.out.splitlines()] == [
         ["NAME", "STATUS"],
         ["images", "Lost"],
         ["digits", "Lost"],
         ["text", "Lost"],
         ["digits", "Deleting"],
     ]
-    assert told.err == "error: Stopped watching.\n"
+    assert output.err == "error: Stopped watching.\n"
 
 
 @pytest.mark.parametrize(
@@ -137,20 +127,3 @@ def test_a_watch_prints_a_document_for_each_change(
 def test_a_watch_of_a_name_that_no_job_has_ends(capsys: pytest.CaptureFixture[str]) -> None:
     assert run(["get", "job", "digist", "-w"]) == 3
     assert "Did you mean 'digits'?" in capsys.readouterr().err
-
-
-@pytest.mark.parametrize(
-    ("line", "expected"),
-    [
-        (["get", ""], ["digits", "images"]),
-        (["get", "jobs", ""], ["digits", "images"]),
-        (["describe", "job", "d"], ["digits"]),
-        (["cancel", ""], ["digits", "images"]),
-        (["get", "-o", "j"], ["json", "jsonpath="]),
-        (["get", "--sel"], ["--selector"]),
-        (["run", "--nn"], ["--nnodes"]),
-    ],
-    ids=" ".join,
-)
-def test_alternative_names_and_types_are_completed(line: list[str], expected: list[str]) -> None:
-    assert sorted(each.value for each in complete(line).candidates) == expected

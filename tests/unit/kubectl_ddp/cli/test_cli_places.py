@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Final
 
@@ -14,7 +13,7 @@ from kubectl_ddp.cli.run import run
 from kubectl_ddp.kube import job_kinds
 from kubectl_ddp.render import render
 from tests.support import kube_objects
-from tests.support.api_server import Answer, ApiServer, kubeconfig, serving, status
+from tests.support.api_server import Answer, ApiServer, status
 from tests.support.jobs import a_job
 
 JOB: Final = "/apis/kubeflow.org/v1/namespaces/team/pytorchjobs/digits"
@@ -28,26 +27,13 @@ CHANGES: Final = (
 
 
 @pytest.fixture
-def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A machine without a kubeconfig and without a job."""
-    monkeypatch.chdir(tmp_path)
-    monkeypatch.setenv("HOME", str(tmp_path))
-    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "state"))
-    monkeypatch.delenv("KUBECONFIG", raising=False)
-    (tmp_path / "train.py").write_text("print('hello')\n")
-    return tmp_path
-
-
-@pytest.fixture
-def server(here: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[ApiServer]:
-    """The same machine with a cluster that has the job ``digits``."""
-    with serving(ApiServer()) as made:
-        monkeypatch.setenv("KUBECONFIG", str(kubeconfig(here, made.url)))
-        root = job_kinds.root_of(render(a_job(), "run1"))
-        root["metadata"] |= {"creationTimestamp": kube_objects.CREATED}
-        root["status"] = {"conditions": [kube_objects.condition("Running")]}
-        made.put(JOB, root)
-        yield made
+def cluster(cluster: ApiServer) -> ApiServer:
+    """A cluster that has the job ``digits``."""
+    root = job_kinds.root_of(render(a_job(), "run1"))
+    root["metadata"] |= {"creationTimestamp": kube_objects.CREATED}
+    root["status"] = {"conditions": [kube_objects.condition("Running")]}
+    cluster.put(JOB, root)
+    return cluster
 
 
 def a_job_of_this_machine(name: str) -> Path:
@@ -60,79 +46,79 @@ def a_job_of_this_machine(name: str) -> Path:
 
 @pytest.mark.parametrize("command", ["submit", "preflight"])
 def test_without_a_kubeconfig_a_job_is_refused_with_both_ways_out(
-    here: Path, capsys: pytest.CaptureFixture[str], command: str
+    workdir: Path, capsys: pytest.CaptureFixture[str], command: str
 ) -> None:
     assert run([command, "train.py", "--name", "mine"]) == 2
-    told = capsys.readouterr().err
-    assert "--local" in told
-    assert "--kubeconfig" in told
-    assert not (here / "state").exists()
+    errors = capsys.readouterr().err
+    assert "--local" in errors
+    assert "--kubeconfig" in errors
+    assert not (workdir / "state").exists()
 
 
-def test_a_job_that_is_only_shown_needs_no_place(here: Path) -> None:
-    assert here.is_dir()
+def test_a_job_that_is_only_shown_needs_no_place(workdir: Path) -> None:
+    assert workdir.is_dir()
     assert run(["submit", "train.py", "--name", "mine", "--dry-run=client", "-o", "name"]) == 0
 
 
 @pytest.mark.parametrize("words", CHANGES, ids=lambda words: words[0])
 def test_a_name_of_two_places_is_changed_in_neither(
-    server: ApiServer, capsys: pytest.CaptureFixture[str], words: tuple[str, ...]
+    cluster: ApiServer, capsys: pytest.CaptureFixture[str], words: tuple[str, ...]
 ) -> None:
     directory = a_job_of_this_machine("digits")
     assert run([*words]) == 2
-    told = capsys.readouterr().err
-    assert "--local" in told
-    assert "--context test" in told
+    errors = capsys.readouterr().err
+    assert "--local" in errors
+    assert "--context test" in errors
     assert directory.is_dir()
-    assert {request.method for request in server.requests} <= {"GET"}
-    assert JOB in server.objects
+    assert {request.method for request in cluster.requests} <= {"GET"}
+    assert JOB in cluster.objects
 
 
-def test_a_flag_chooses_the_place(server: ApiServer, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_flag_chooses_the_place(cluster: ApiServer, capsys: pytest.CaptureFixture[str]) -> None:
     directory = a_job_of_this_machine("digits")
     assert run(["delete", "digits", "--yes", "--local"]) == 0
     assert capsys.readouterr().out == "job digits deleted on this machine\n"
     assert not directory.exists()
-    assert JOB in server.objects
+    assert JOB in cluster.objects
     a_job_of_this_machine("digits")
     assert run(["delete", "digits", "--yes", "--context", "test", "-o", "json"]) == 0
     [item] = json.loads(capsys.readouterr().out)["items"]
     assert (item["where"], item["namespace"]) == ("test", "team")
-    assert JOB not in server.objects
+    assert JOB not in cluster.objects
     assert directory.exists()
 
 
 def test_a_cluster_that_does_not_answer_may_have_the_job_too(
-    server: ApiServer, capsys: pytest.CaptureFixture[str]
+    cluster: ApiServer, capsys: pytest.CaptureFixture[str]
 ) -> None:
     directory = a_job_of_this_machine("digits")
-    server.next(f"GET {JOB}", Answer(403, status(403, "Forbidden", "no")))
+    cluster.next(f"GET {JOB}", Answer(403, status(403, "Forbidden", "no")))
     assert run(["delete", "digits", "--yes"]) == 2
     assert "--local" in capsys.readouterr().err
     assert directory.is_dir()
 
 
-def test_a_name_of_this_machine_alone_needs_no_flag(server: ApiServer, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_name_of_this_machine_alone_needs_no_flag(cluster: ApiServer, capsys: pytest.CaptureFixture[str]) -> None:
     a_job_of_this_machine("other")
     assert run(["delete", "other", "--yes"]) == 0
     assert capsys.readouterr().out == "job other deleted on this machine\n"
-    assert JOB in server.objects
+    assert JOB in cluster.objects
 
 
-def test_all_jobs_are_those_of_one_place(server: ApiServer, capsys: pytest.CaptureFixture[str]) -> None:
+def test_all_jobs_are_those_of_one_place(cluster: ApiServer, capsys: pytest.CaptureFixture[str]) -> None:
     directory = a_job_of_this_machine("other")
     assert run(["delete", "--all", "--yes"]) == 2
-    told = capsys.readouterr().err
-    assert "--local" in told
-    assert "--context test" in told
+    errors = capsys.readouterr().err
+    assert "--local" in errors
+    assert "--context test" in errors
     assert directory.exists()
-    assert JOB in server.objects
+    assert JOB in cluster.objects
 
 
 def test_a_command_that_reads_a_job_of_this_machine_beside_a_cluster_prints_the_place(
-    server: ApiServer, capsys: pytest.CaptureFixture[str]
+    cluster: ApiServer, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    assert JOB in server.objects
+    assert JOB in cluster.objects
     a_job_of_this_machine("digits")
     run(["events", "digits"])
     assert "Job digits on this machine" in capsys.readouterr().err

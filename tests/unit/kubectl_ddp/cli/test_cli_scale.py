@@ -8,7 +8,6 @@ from typing import Any
 
 import pytest
 
-from ddp_trainer.common.constants import Annotation
 from ddp_trainer.common.parallel_dims import LayoutRange
 from kubectl_ddp.cli.jobs import restart as command
 from kubectl_ddp.cli.jobs.restart import left_over
@@ -36,19 +35,11 @@ def test_ranks_that_make_no_whole_replica_are_told() -> None:
     ]
 
 
-@pytest.mark.parametrize("parallel", ["", "ring=4"])
-def test_nothing_is_said_of_a_layout_that_is_not_known(parallel: str) -> None:
-    job = submitted()
-    assert left_over(job, 3) == ""
-    job["metadata"]["annotations"][Annotation.SPEC] = f'{{"parallel": "{parallel}"}}'
-    assert left_over(job, 3) == ""
-
-
 @pytest.mark.parametrize(
-    ("nodes", "action", "told"), [(4, "unchanged", "unchanged at 4 nodes"), (2, "scaled", "scaled to 2 nodes")]
+    ("nodes", "action", "report"), [(4, "unchanged", "unchanged at 4 nodes"), (2, "scaled", "scaled to 2 nodes")]
 )
 def test_a_size_that_a_job_has_already_is_not_reported_as_a_change(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], nodes: int, action: str, told: str
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], nodes: int, action: str, report: str
 ) -> None:
     class Place(ScriptedBackend):
         def scale(self, name: str, nodes: int, *, dry_run: bool = False) -> None:
@@ -59,7 +50,7 @@ def test_a_size_that_a_job_has_already_is_not_reported_as_a_change(
     place = Place([snapshot(root | {"status": {"conditions": [condition("Running")]}})])
     monkeypatch.setattr(command, "target", lambda *_, **__: (place, "digits"))
     command.scale(["digits", "--nnodes", str(nodes), "--no-wait"], standalone_mode=False)
-    assert capsys.readouterr().out == f"job digits {told} in namespace 'team' of context 'scripted'\n"
+    assert capsys.readouterr().out == f"job digits {report} in namespace 'team' of context 'scripted'\n"
     command.scale(["digits", "--nnodes", str(nodes), "--no-wait", "-o", "json"], standalone_mode=False)
     assert json.loads(capsys.readouterr().out)["action"] == action
 

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-
 import pytest
 
 from kubectl_ddp.cli.run import run
 from kubectl_ddp.spec.rules import in_clear
 from kubectl_ddp.values.program import Command
 from tests.support.jobs import a_job
+
+pytestmark = pytest.mark.usefixtures("workdir")
 
 FORMS = (
     "hf_" + "a1B2" * 8,
@@ -30,14 +30,6 @@ PLACES = (
 )
 
 
-@pytest.fixture(autouse=True)
-def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    (tmp_path / "train.py").write_text("print('hello')\n")
-    monkeypatch.chdir(tmp_path)
-    monkeypatch.setenv("HOME", str(tmp_path))
-    monkeypatch.delenv("KUBECONFIG", raising=False)
-
-
 def secret_of(words: tuple[str, ...]) -> str:
     return PLANTED if any(PLANTED in word for word in words) else words[-1].removeprefix("HARMLESS=")
 
@@ -48,11 +40,11 @@ def test_a_secret_in_clear_is_refused_and_not_repeated(
     command: str, words: tuple[str, ...], capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert run([*command.split(), "train.py", "--image", "train:1", "--engine", "job", *words]) == 2
-    told = capsys.readouterr()
-    assert told.out == ""
-    assert secret_of(words) not in told.err
-    assert "looks like a secret" in told.err
-    assert "--secret-env" in told.err
+    output = capsys.readouterr()
+    assert output.out == ""
+    assert secret_of(words) not in output.err
+    assert "looks like a secret" in output.err
+    assert "--secret-env" in output.err
 
 
 @pytest.mark.parametrize(

@@ -3,13 +3,11 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
-from pathlib import Path
 
 import pytest
 
 from kubectl_ddp.cli.run import run
-from tests.support.api_server import Answer, ApiServer, kubeconfig, serving, status
+from tests.support.api_server import Answer, ApiServer, status
 
 CONFIG_MAP = "/api/v1/namespaces/team/configmaps/ddp-presets"
 RENDER = ["render", "--name", "new", "--image", "example.com/train:1", "--command", "true", "--preset"]
@@ -24,15 +22,12 @@ settings:
 
 
 @pytest.fixture
-def server(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[ApiServer]:
-    monkeypatch.setenv("HOME", str(tmp_path))
-    with serving(ApiServer()) as api:
-        api.put(CONFIG_MAP, {"data": {"a100": A100, "broken": "summary: [", "odd": "settings: {gpu: {value: 8}}"}})
-        monkeypatch.setenv("KUBECONFIG", str(kubeconfig(tmp_path, api.url)))
-        yield api
+def cluster(cluster: ApiServer) -> ApiServer:
+    cluster.put(CONFIG_MAP, {"data": {"a100": A100, "broken": "summary: [", "odd": "settings: {gpu: {value: 8}}"}})
+    return cluster
 
 
-def test_a_job_takes_the_values_of_a_shared_preset(server: ApiServer, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_job_takes_the_values_of_a_shared_preset(cluster: ApiServer, capsys: pytest.CaptureFixture[str]) -> None:
     assert run([*RENDER, "a100", "-o", "json", "--engine", "pytorchjob"]) == 0
     [job] = [item for item in json.loads(capsys.readouterr().out)["items"] if item["kind"] == "PyTorchJob"]
     assert job["metadata"]["labels"]["kueue.x-k8s.io/queue-name"] == "team"
@@ -43,7 +38,7 @@ def test_a_job_takes_the_values_of_a_shared_preset(server: ApiServer, capsys: py
 
 
 def test_a_flag_wins_over_it_and_the_reason_of_its_values_is_told(
-    server: ApiServer, capsys: pytest.CaptureFixture[str]
+    cluster: ApiServer, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert run([*RENDER, "a100", "--gpus", "4", "--explain", "--engine", "pytorchjob"]) == 0
     shown = capsys.readouterr().out
@@ -51,13 +46,13 @@ def test_a_flag_wins_over_it_and_the_reason_of_its_values_is_told(
     assert "a node has eight" not in shown
 
 
-def test_presets_that_we_bring_are_taken_without_asking(server: ApiServer) -> None:
+def test_presets_that_we_bring_are_taken_without_asking(cluster: ApiServer) -> None:
     assert run([*RENDER, "gpu-nccl", "--engine", "pytorchjob"]) == 0
-    assert server.requests == []
+    assert cluster.requests == []
 
 
 def test_they_are_listed_beside_ours_and_a_broken_one_says_so(
-    server: ApiServer, capsys: pytest.CaptureFixture[str]
+    cluster: ApiServer, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert run(["presets"]) == 0
     rows = {row.split()[0]: row for row in capsys.readouterr().out.splitlines()}
@@ -66,7 +61,7 @@ def test_they_are_listed_beside_ours_and_a_broken_one_says_so(
     assert "no preset sets 'gpu'" in rows["odd"]
 
 
-def test_one_is_shown_with_its_reasons(server: ApiServer, capsys: pytest.CaptureFixture[str]) -> None:
+def test_one_is_shown_with_its_reasons(cluster: ApiServer, capsys: pytest.CaptureFixture[str]) -> None:
     assert run(["presets", "a100"]) == 0
     shown = capsys.readouterr().out
     assert "a100 (shared): Eight A100 per node." in shown
@@ -90,17 +85,17 @@ def test_one_is_shown_with_its_reasons(server: ApiServer, capsys: pytest.Capture
     ],
 )
 def test_what_cannot_be_had_is_one_sentence(
-    server: ApiServer, capsys: pytest.CaptureFixture[str], name: str, sentence: str
+    cluster: ApiServer, capsys: pytest.CaptureFixture[str], name: str, sentence: str
 ) -> None:
     assert run([*RENDER, name]) == 2
     assert sentence in capsys.readouterr().err
 
 
 def test_a_refusal_is_told_with_the_preset_that_was_asked_for(
-    server: ApiServer, capsys: pytest.CaptureFixture[str]
+    cluster: ApiServer, capsys: pytest.CaptureFixture[str]
 ) -> None:
     refused = Answer(403, status(403, "Forbidden", "no", name="ddp-presets"))
-    server.next(f"GET {CONFIG_MAP}", refused, refused)
+    cluster.next(f"GET {CONFIG_MAP}", refused, refused)
     assert run([*RENDER, "a100"]) == 2
     assert "there is no preset 'a100'; those of the cluster cannot be read: The API server does not let" in (
         capsys.readouterr().err
@@ -111,14 +106,14 @@ def test_a_refusal_is_told_with_the_preset_that_was_asked_for(
     assert "gpu-nccl" in shown.out
 
 
-def test_this_machine_shares_none(server: ApiServer, capsys: pytest.CaptureFixture[str]) -> None:
+def test_this_machine_shares_none(cluster: ApiServer, capsys: pytest.CaptureFixture[str]) -> None:
     assert run([*RENDER, "a100", "--local"]) == 2
     assert "there is no preset 'a100'." in capsys.readouterr().err
     assert run(["presets", "--local"]) == 0
     assert "a100" not in capsys.readouterr().out
-    assert server.requests == []
+    assert cluster.requests == []
 
 
-def test_the_namespace_of_the_job_is_asked(server: ApiServer, capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_namespace_of_the_job_is_asked(cluster: ApiServer, capsys: pytest.CaptureFixture[str]) -> None:
     assert run([*RENDER, "a100", "-n", "other"]) == 2
-    assert server.asked("GET")[-1] == "/api/v1/namespaces/other/configmaps/ddp-presets"
+    assert cluster.asked("GET")[-1] == "/api/v1/namespaces/other/configmaps/ddp-presets"

@@ -55,15 +55,6 @@ def test_help_imports_nothing_heavy(arguments: list[str]) -> None:
     assert not imported("kubectl_ddp.__main__", *arguments) & set(HEAVY)
 
 
-def test_help_imports_no_command() -> None:
-    names = imported("kubectl_ddp.__main__", "--help")
-    assert not {
-        name
-        for name in names
-        if name.startswith(("kubectl_ddp.cli.jobs.submit", "kubectl_ddp.spec", "kubectl_ddp.backends.local"))
-    }
-
-
 @pytest.mark.parametrize(
     "words",
     [[""], ["sub"], ["submit", "--"], ["submit", "-o", ""], ["render", "--preset", ""], ["explain", ""]],

@@ -6,7 +6,6 @@ import copy
 import functools
 import re
 import shlex
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Final
 
@@ -18,7 +17,7 @@ from kubectl_ddp.kube.objects import Object
 from kubectl_ddp.observe.job_list import watch_list
 from kubectl_ddp.render import render
 from tests.support import kube_objects
-from tests.support.api_server import Answer, ApiServer, kubeconfig, serving, status
+from tests.support.api_server import Answer, ApiServer, status
 from tests.support.jobs import a_job
 
 COLLECTIONS: Final = (
@@ -76,6 +75,9 @@ WORKS: Final = {
     "explain job.nnodes": "MIN:MAX",
     "explain env.HF_HOME": "--env",
     "version": "kubectl-ddp 0.",
+    "--version": "kubectl-ddp 0.",
+    "": "Usage: kubectl-ddp",
+    "-h": "Usage: kubectl-ddp",
     "help get": "Usage: kubectl-ddp get",
     # torchrun and SkyPilot
     "run --nproc_per_node=2 train.py --dry-run": "pytorchjob",
@@ -175,12 +177,6 @@ REFUSED: Final = {
 
 
 @pytest.fixture(scope="module")
-def api() -> Iterator[ApiServer]:
-    with serving(ApiServer()) as made:
-        yield made
-
-
-@pytest.fixture(scope="module")
 def jobs() -> list[Object]:
     """A job that waits for its pods, and one that has succeeded."""
     roots = [job_kinds.root_of(render(a_job(name=name), "run1")) for name in ("digits", "images")]
@@ -191,46 +187,35 @@ def jobs() -> list[Object]:
 
 
 @pytest.fixture(autouse=True)
-def machine(api: ApiServer, jobs: list[Object], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A machine with a script, a job file, and a cluster that has two jobs."""
-    (tmp_path / "train.py").write_text("print('hello')\n")
-    (tmp_path / "digits.ddp.yaml").write_text(JOB_FILE)
-    monkeypatch.chdir(tmp_path)
-    monkeypatch.setenv("HOME", str(tmp_path))
-    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "state"))
-    monkeypatch.setenv("KUBECONFIG", str(kubeconfig(tmp_path, api.url)))
-    api.objects.clear()
+def machine(cluster: ApiServer, jobs: list[Object], workdir: Path) -> None:
+    """A job file, and a cluster that has two jobs."""
+    (workdir / "digits.ddp.yaml").write_text(JOB_FILE)
     for job in jobs:
-        path = f"/apis/kubeflow.org/v1/namespaces/team/pytorchjobs/{job['metadata']['name']}"
-        api.put(path, copy.deepcopy(job))
-
-
-def test_the_table_has_at_least_sixty_lines() -> None:
-    assert len(WORKS) + len(REFUSED) >= 60
+        cluster.put(f"{COLLECTIONS[0]}/{job['metadata']['name']}", copy.deepcopy(job))
 
 
 @pytest.mark.parametrize("line", WORKS)
 def test_a_line_works(line: str, capsys: pytest.CaptureFixture[str]) -> None:
     code = run(shlex.split(line))
-    told = capsys.readouterr()
-    assert code == 0, told.err
-    assert WORKS[line] in told.out
+    output = capsys.readouterr()
+    assert code == 0, output.err
+    assert WORKS[line] in output.out
 
 
 @pytest.mark.parametrize("line", REFUSED)
 def test_a_line_is_refused_with_what_to_type_instead(line: str, capsys: pytest.CaptureFixture[str]) -> None:
     assert run(shlex.split(line)) in {2, 3}
-    told = capsys.readouterr()
-    assert told.out == ""
-    assert told.err.count("\n") == 1
-    assert REFUSED[line] in told.err.partition(": ")[2]
+    output = capsys.readouterr()
+    assert output.out == ""
+    assert output.err.count("\n") == 1
+    assert REFUSED[line] in output.err.partition(": ")[2]
 
 
 def test_a_watch_keeps_the_jobs_of_a_place_that_does_not_answer(
-    api: ApiServer, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+    cluster: ApiServer, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     refusal = Answer(403, status(403, "Forbidden", "no"))
-    pauses = [lambda: [api.next(f"GET {path}", refusal) for path in COLLECTIONS], lambda: None]
+    pauses = [lambda: [cluster.next(f"GET {path}", refusal) for path in COLLECTIONS], lambda: None]
 
     def pause(_seconds: float) -> None:
         if not pauses:
@@ -239,17 +224,17 @@ def test_a_watch_keeps_the_jobs_of_a_place_that_does_not_answer(
 
     monkeypatch.setattr("kubectl_ddp.cli.jobs.list.watch_list", functools.partial(watch_list, pause=pause))
     assert run(["get", "jobs", "-w", "-n", "team", "--no-headers"]) == 130
-    told = capsys.readouterr()
-    assert [line.split()[0] for line in told.out.splitlines()] == ["digits", "images"]
-    assert told.err.count("warning: ") == 1
+    output = capsys.readouterr()
+    assert [line.split()[0] for line in output.out.splitlines()] == ["digits", "images"]
+    assert output.err.count("warning: ") == 1
 
 
 @pytest.mark.parametrize("line", ["get jobs", "cancel digits", "describe job/digits", "run train.py --dry-run"])
 def test_an_alternative_name_does_what_the_command_does(line: str, capsys: pytest.CaptureFixture[str]) -> None:
-    ours = {"get": "list", "cancel": "suspend", "describe": "status", "run": "submit --name mine"}
+    own = {"get": "list", "cancel": "suspend", "describe": "status", "run": "submit --name mine"}
     word, _, rest = line.partition(" ")
     printed = []
-    for command in (f"{word} --name mine" if word == "run" else word, ours[word]):
+    for command in (f"{word} --name mine" if word == "run" else word, own[word]):
         assert run([*shlex.split(command), *rest.split()]) == 0
         printed.append(re.sub(r"\d+", "N", capsys.readouterr().out))  # ages may change between the two
     assert printed[0] == printed[1] != ""

@@ -40,9 +40,9 @@ def attach(*moments: Any, follows: bool = False, **flags: Any) -> None:
 
 def test_a_wait_prints_what_the_job_does_and_what_it_came_to_on_stderr(capsys: pytest.CaptureFixture[str]) -> None:
     attach(RUNNING, SUCCEEDED)
-    told = capsys.readouterr()
-    assert told.out == ""
-    progress, end = told.err.splitlines()
+    output = capsys.readouterr()
+    assert output.out == ""
+    progress, end = output.err.splitlines()
     assert progress.startswith("digits: step 40 of 100 (40%)")
     assert end.startswith("Job digits succeeded in 12s: 690 steps, 0 samples lost, 2 restarts.")
     assert "report digits'" in end
@@ -59,15 +59,15 @@ def test_with_json_there_is_a_document_and_nothing_on_stderr(
     capsys: pytest.CaptureFixture[str], *, follows: bool
 ) -> None:
     attach(RUNNING, SUCCEEDED, follows=follows, output="json")
-    told = capsys.readouterr()
-    assert (json.loads(told.out)["name"], told.err) == ("digits", "")
+    output = capsys.readouterr()
+    assert (json.loads(output.out)["name"], output.err) == ("digits", "")
 
 
 def test_quiet_prints_nothing_and_scrapes_nothing(capsys: pytest.CaptureFixture[str]) -> None:
     backend = ScriptedBackend([RUNNING, SUCCEEDED], metrics=[PAGE, {}])
     attach_to_job(backend, dict(SUBMISSION), Options(quiet=True), follows=False, timeout=60.0)
-    told = capsys.readouterr()
-    assert (told.out, told.err) == ("", "")
+    output = capsys.readouterr()
+    assert (output.out, output.err) == ("", "")
     assert backend.metrics(pod(0)), "the first page is still there"
 
 

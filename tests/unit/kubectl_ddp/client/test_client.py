@@ -2,57 +2,39 @@
 
 from __future__ import annotations
 
-import ast
 import json
 import subprocess
 import sys
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, Final
 
 import pytest
 
-import kubectl_ddp
 from ddp_trainer.common.constants import Annotation
 from kubectl_ddp import Client
 from kubectl_ddp.backends.local.directory import local_jobs_directory
 from kubectl_ddp.cli.run import run
-from kubectl_ddp.errors import AlreadyExists, DdpError, NotFound, TimedOut, UsageError
+from kubectl_ddp.errors import DdpError, NotFound, TimedOut, UsageError
 from kubectl_ddp.kube import job_kinds
 from kubectl_ddp.render import render
 from kubectl_ddp.util.process import location_flags, thread_location
 from tests.support import kube_objects
-from tests.support.api_server import ApiServer, kubeconfig, serving
+from tests.support.api_server import ApiServer, kubeconfig
 from tests.support.jobs import a_job
 
 JOBS: Final = "/apis/kubeflow.org/v1/namespaces/team/pytorchjobs"
 SIZE: Final[dict[str, Any]] = {"engine": "pytorchjob", "image": "registry.example.com/train:1", "preflight": "off"}
 
 
-@pytest.fixture
-def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A machine without a kubeconfig and without a job."""
-    monkeypatch.chdir(tmp_path)
-    monkeypatch.setenv("HOME", str(tmp_path))
-    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "state"))
-    monkeypatch.delenv("KUBECONFIG", raising=False)
-    (tmp_path / "train.py").write_text("print('hello')\n")
-    (tmp_path / "job.yaml").write_text("apiVersion: ddp.dev/v1\nkind: Job\nscript: train.py\nmaxRestarts: 7\n")
-    return tmp_path
+@pytest.fixture(autouse=True)
+def job_file(workdir: Path) -> None:
+    (workdir / "job.yaml").write_text("apiVersion: ddp.dev/v1\nkind: Job\nscript: train.py\nmaxRestarts: 7\n")
 
 
 @pytest.fixture
-def server(here: Path) -> Iterator[ApiServer]:
-    """A cluster."""
-    with serving(ApiServer()) as made:
-        kubeconfig(here, made.url)
-        yield made
-
-
-@pytest.fixture
-def client(server: ApiServer, here: Path) -> Client:
+def client(server: ApiServer, workdir: Path) -> Client:
     """A client of the cluster."""
-    return Client(kubeconfig=kubeconfig(here, server.url))
+    return Client(kubeconfig=kubeconfig(workdir, server.url))
 
 
 def spec_of(server: ApiServer, name: str) -> dict[str, Any]:
@@ -65,11 +47,11 @@ def train(steps: int) -> None:
 
 
 def test_a_file_a_mapping_and_keywords_make_the_job_of_the_same_flags(
-    client: Client, server: ApiServer, here: Path, capsys: pytest.CaptureFixture[str]
+    client: Client, server: ApiServer, workdir: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     words = ["render", "-f", "job.yaml", "--name", "a", "--nnodes", "1:2", "--env", "A=1", "--cpu", "1.5", "-o", "json"]
     words += ["--affinity", "{podAntiAffinity: {a: [{weight: 1, b: no}]}}", "--label", "team=a"]
-    place = ["--kubeconfig", str(here / "kubeconfig"), "--engine", "pytorchjob", "--image", SIZE["image"]]
+    place = ["--kubeconfig", str(workdir / "kubeconfig"), "--engine", "pytorchjob", "--image", SIZE["image"]]
     assert run([*words, *place]) == 0
     objects = json.loads(capsys.readouterr().out)["items"]
     wanted = json.loads(job_kinds.root_of(objects)["metadata"]["annotations"][Annotation.SPEC])
@@ -78,7 +60,7 @@ def test_a_file_a_mapping_and_keywords_make_the_job_of_the_same_flags(
     client.submit("job.yaml", name="a", **keys, **SIZE)
     client.submit({"script": "train.py", "maxRestarts": 7}, name="b", **keys, **SIZE)
     client.submit(Path("train.py"), name="c", max_restarts=7, **keys, **SIZE)
-    client.submit(script=here / "train.py", name="d", max_restarts="7", **keys, **SIZE)
+    client.submit(script=workdir / "train.py", name="d", max_restarts="7", **keys, **SIZE)
     for name in "abcd":
         assert spec_of(server, name) | {"script": "train.py"} == wanted | {"name": name, "script": "train.py"}
     assert capsys.readouterr() == ("", "")
@@ -138,12 +120,6 @@ def test_a_wrong_job_is_refused_by_what_is_wrong_in_it(
     assert {request.method for request in server.requests} <= {"GET"}
 
 
-def test_a_name_is_taken_once(client: Client) -> None:
-    client.submit("train.py", name="mine", **SIZE)
-    with pytest.raises(AlreadyExists, match="mine"):
-        client.submit("train.py", name="mine", args=["other"], **SIZE)
-
-
 def test_a_handle_changes_the_job_and_waits_for_it(client: Client, server: ApiServer) -> None:
     job = client.submit("train.py", name="mine", nnodes="1:3", checkpoint_claim="shared", **SIZE)
     path = f"{JOBS}/mine"
@@ -163,25 +139,25 @@ def test_a_handle_changes_the_job_and_waits_for_it(client: Client, server: ApiSe
         client.get("mine")
 
 
-def test_a_suggested_command_looks_in_the_place_of_the_client(server: ApiServer, here: Path) -> None:
-    client = Client(kubeconfig=kubeconfig(here, server.url), namespace="team")
+def test_a_suggested_command_looks_in_the_place_of_the_client(server: ApiServer, workdir: Path) -> None:
+    client = Client(kubeconfig=kubeconfig(workdir, server.url), namespace="team")
     job = client.submit("train.py", name="mine", **SIZE)
     with pytest.raises(TimedOut) as over:
         job.wait(0.1)
-    assert f"-n team --kubeconfig {here / 'kubeconfig'}" in over.value.hint
+    assert f"-n team --kubeconfig {workdir / 'kubeconfig'}" in over.value.hint
     assert location_flags() == ""
     with thread_location(" -n mine"):
         assert location_flags() == " -n mine"
 
 
 def test_no_job_is_made_or_changed_in_a_place_that_was_guessed(
-    here: Path, server: ApiServer, monkeypatch: pytest.MonkeyPatch
+    workdir: Path, server: ApiServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     with pytest.raises(UsageError, match="no kubeconfig"):
         Client().submit("train.py")
     with pytest.raises(UsageError, match="contradict"):
         Client(local=True, context="test").list()
-    monkeypatch.setenv("KUBECONFIG", str(kubeconfig(here, server.url)))
+    monkeypatch.setenv("KUBECONFIG", str(kubeconfig(workdir, server.url)))
     root = job_kinds.root_of(render(a_job(name="twice"), "run1"))
     server.put(f"{JOBS}/twice", root | {"status": {}})
     directory = local_jobs_directory() / "twice"
@@ -196,9 +172,9 @@ def test_no_job_is_made_or_changed_in_a_place_that_was_guessed(
 
 
 def test_a_place_that_fails_leaves_the_list_of_the_other_with_a_warning(
-    here: Path, server: ApiServer, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+    workdir: Path, server: ApiServer, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    monkeypatch.setenv("KUBECONFIG", str(kubeconfig(here, "http://127.0.0.1:9")))
+    monkeypatch.setenv("KUBECONFIG", str(kubeconfig(workdir, "http://127.0.0.1:9")))
     with pytest.raises(DdpError):
         Client(request_timeout="1s").list()
     directory = local_jobs_directory() / "mine"
@@ -215,13 +191,3 @@ def test_the_package_imports_the_client_when_it_is_used_and_never_torch_or_click
     )
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=False)
     assert (done.returncode, done.stderr) == (0, "")
-
-
-def test_type_checkers_see_every_public_name_and_no_other() -> None:
-    stub = ast.parse(Path(kubectl_ddp.__file__).with_suffix(".pyi").read_text())
-    imported = [alias.name for node in stub.body if isinstance(node, ast.ImportFrom) for alias in node.names]
-    assert imported == kubectl_ddp.__all__
-    for name in imported:
-        assert getattr(kubectl_ddp, name).__name__ == name
-    with pytest.raises(AttributeError):
-        kubectl_ddp.Other  # type: ignore[attr-defined]  # noqa: B018

@@ -55,8 +55,8 @@ def test_a_notebook_shows_the_state_as_a_table_of_escaped_text() -> None:
 
 
 def test_a_notebook_shows_why_a_job_cannot_be_read() -> None:
-    gone = handle(ScriptedBackend([], is_deleted_at_the_end=True))
-    assert "digits" in gone._repr_html_()
+    removed = handle(ScriptedBackend([], is_deleted_at_the_end=True))
+    assert "digits" in removed._repr_html_()
 
 
 def test_a_wait_reports_its_progress() -> None:
@@ -101,9 +101,9 @@ def test_metrics_are_the_samples_of_the_pods_that_answer() -> None:
 
 
 def test_a_status_has_the_ranks_and_a_handle_names_its_place() -> None:
-    mine = handle(ScriptedBackend([RUNNING], metrics=[PAGE]))
-    assert [rank.step for rank in mine.status().ranks] == [7, 10]
-    assert repr(mine) == "Job('digits', where='scripted', namespace='team')"
+    own = handle(ScriptedBackend([RUNNING], metrics=[PAGE]))
+    assert [rank.step for rank in own.status().ranks] == [7, 10]
+    assert repr(own) == "Job('digits', where='scripted', namespace='team')"
 
 
 def test_a_report_is_a_page_that_only_its_owner_can_read(tmp_path: Path) -> None:

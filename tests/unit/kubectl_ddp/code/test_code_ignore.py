@@ -104,20 +104,20 @@ def test_random_patterns_match_what_git_matches(tmp_path: Path) -> None:
     for _ in range(100):
         word = "".join(chance.choices(parts, k=chance.randint(1, 6)))
         (tmp_path / ".gitignore").write_text(f"{word}\n")
-        told = subprocess.run(
+        text = subprocess.run(
             ["git", "-C", tmp_path, "check-ignore", "--no-index", "--stdin", "-z"],
             check=False, capture_output=True, text=True, input="\0".join(paths),
             env={"HOME": str(tmp_path), "GIT_CONFIG_NOSYSTEM": "1"},
         )  # fmt: skip
         found = [path for path in paths if left_out(word, path)]
-        assert found == [path for path in told.stdout.split("\0") if path], word
+        assert found == [path for path in text.stdout.split("\0") if path], word
 
 
 def left_out(line: str, path: str) -> bool:
     """Whether a line leaves a file out, or a directory above it."""
     patterns, names = read(line), path.split("/")
     above = ("/".join(names[:depth]) for depth in range(1, len(names)))
-    return any(is_ignored(patterns, each, is_directory=True) for each in above) or is_ignored(
+    return any(is_ignored(patterns, item, is_directory=True) for item in above) or is_ignored(
         patterns, path, is_directory=False
     )
 

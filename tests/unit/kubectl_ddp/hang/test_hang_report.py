@@ -34,22 +34,24 @@ def state(kind: State = State.RUNNING, error: FirstError | None = None) -> JobSt
     return replace(job_state(Snapshot(job=job(), pods=()), {}, where="local"), state=kind, first_error=error)
 
 
-def sight(*looks: RankStatus, on_hang: str = "warn", ras: str = "") -> HangSnapshot:
-    ranks = tuple(RankReport(status=look, pod="w-0", pid=9, usual=0.1, stack_from="python") for look in looks)
+def sight(*statuses: RankStatus, on_hang: str = "warn", ras: str = "") -> HangSnapshot:
+    ranks = tuple(
+        RankReport(status=rank_status, pod="w-0", pid=9, usual=0.1, stack_from="python") for rank_status in statuses
+    )
     return HangSnapshot(pods=(PodReport(pod="w-0", generation=1, on_hang=on_hang, ranks=ranks, named=(), ras=ras),))
 
 
-def report(verdict: HangAnalysis, seen: HangSnapshot, of: JobState | None = None) -> HangReport:
-    return HangReport(state=of or state(), sight=seen, analysis=verdict, now=100.0)
+def report(analysis: HangAnalysis, seen: HangSnapshot, of: JobState | None = None) -> HangReport:
+    return HangReport(state=of or state(), sight=seen, analysis=analysis, now=100.0)
 
 
 def test_who_is_waited_for_is_told_with_its_stack_and_the_place_of_all() -> None:
     named = tuple(find_culprits([WAITING, BEHIND], lambda _: True))
     hanging = report(HangAnalysis(answer=HangState.HANGS, culprits=named), sight(WAITING, BEHIND, ras="MISMATCH"))
-    told = text(hanging, PLAIN)
-    assert "It hangs: rank 1 on w-0 did not enter collective #7; at train.py:3 in load for 60.0 s" in told
-    assert "Rank 1 (pod w-0, process 9), by python:\n  Thread MainThread\n    load" in told
-    assert "Report of NCCL (RAS):\n  MISMATCH" in told
+    printed = text(hanging, PLAIN)
+    assert "It hangs: rank 1 on w-0 did not enter collective #7; at train.py:3 in load for 60.0 s" in printed
+    assert "Rank 1 (pod w-0, process 9), by python:\n  Thread MainThread\n    load" in printed
+    assert "Report of NCCL (RAS):\n  MISMATCH" in printed
     as_data = json.loads(json.dumps(hang_report_to_dict(hanging)))
     assert (as_data["apiVersion"], as_data["kind"], as_data["exitCode"]) == ("cli.ddp/v1", "HangReport", 14)
     assert [culprit["rank"] for culprit in as_data["culprits"]] == [1]

@@ -28,7 +28,7 @@ from tests.support.scripted_backend import ScriptedBackend
 FORBIDDEN = 'Error from server (Forbidden): pods "w" is forbidden: User "ada" cannot create resource "pods/exec"'
 REFUSED = 'error: unable to upgrade connection: pods "w" is forbidden: User "ada" cannot create resource "pods/exec" in'
 """By the WebSocket of kubectl 1.31 and later."""
-LOOKS = [
+STATUSES = [
     RankStatus(
         rank=rank,
         local_rank=0,
@@ -44,13 +44,13 @@ LOOKS = [
 
 
 def page(*ranks: dict[str, Any], generation: int = 1, findings: list[dict[str, Any]] | None = None) -> str:
-    about = {"version": VERSION, "node": "w", "generation": generation, "on_hang": "warn", "time": 1.0}
-    return json.dumps({**about, "ranks": ranks, "findings": findings or []})
+    metadata = {"version": VERSION, "node": "w", "generation": generation, "on_hang": "warn", "time": 1.0}
+    return json.dumps({**metadata, "ranks": ranks, "findings": findings or []})
 
 
 def full(rank: int) -> dict[str, Any]:
-    look = replace(LOOKS[rank], place="train.py:3 in load", stack="Thread MainThread\n  load")
-    return snapshot_fields(look, 40 + rank, 0.5, StackSource.PYTHON)
+    rank_status = replace(STATUSES[rank], place="train.py:3 in load", stack="Thread MainThread\n  load")
+    return snapshot_fields(rank_status, 40 + rank, 0.5, StackSource.PYTHON)
 
 
 class Place(ScriptedBackend):
@@ -65,7 +65,7 @@ class Place(ScriptedBackend):
     def hang(self, pod: Object) -> str:
         rank = int(pod["metadata"]["name"].rpartition("-")[2])
         finding = {"time": 1.0, "generation": 1, "ranks": [1], "killed": []}
-        return page(summary_fields(LOOKS[rank], 0.5), findings=[finding])
+        return page(summary_fields(STATUSES[rank], 0.5), findings=[finding])
 
     def enter(self, pod: Object, entry: Entry) -> ExecCommand:
         self.words = entry.words
@@ -77,22 +77,22 @@ def report(script: str) -> tuple[HangReport, Place]:
     place = Place(script)
     snapshot = place.job("digits")
     sight = collect_hang_snapshot(place, snapshot)
-    verdict = analyze(sight)
-    assert verdict is not None
-    sight, verdict, missing = with_stacks(place, snapshot, sight, verdict)
+    analysis = analyze(sight)
+    assert analysis is not None
+    sight, analysis, missing = with_stacks(place, snapshot, sight, analysis)
     state = job_state(snapshot, {}, where="scripted")
-    return HangReport(state=state, sight=sight, analysis=verdict, now=100.0, stacks_missing=missing), place
+    return HangReport(state=state, sight=sight, analysis=analysis, now=100.0, stacks_missing=missing), place
 
 
 def test_who_may_exec_gets_the_stack_of_the_rank_that_is_waited_for_and_of_no_other_pod() -> None:
     found, place = report(f"printf %s {shlex.quote(page(full(1)))}")
     assert place.entered == ["digits-worker-1"]
-    told = hang_report_to_dict(found)
-    (culprit,) = told["culprits"]
+    document = hang_report_to_dict(found)
+    (culprit,) = document["culprits"]
     assert (culprit["rank"], culprit["pid"], culprit["stack"]) == (1, 41, "Thread MainThread\n  load")
     assert "train.py:3" in culprit["sentence"]
-    assert [rank["pid"] for rank in told["ranks"]] == [None, 41]
-    assert told["stacksMissing"] == ""
+    assert [rank["pid"] for rank in document["ranks"]] == [None, 41]
+    assert document["stacksMissing"] == ""
 
 
 @pytest.mark.parametrize(
@@ -107,11 +107,11 @@ def test_who_may_exec_gets_the_stack_of_the_rank_that_is_waited_for_and_of_no_ot
 )
 def test_without_exec_the_rank_is_named_and_one_line_says_why_it_has_no_stack(script: str, why: str) -> None:
     found, _ = report(script)
-    told = hang_report_to_dict(found)
-    assert (told["answer"], [rank["rank"] for rank in told["culprits"]]) == (HangState.HANGS, [1])
-    assert why in told["stacksMissing"]
+    document = hang_report_to_dict(found)
+    assert (document["answer"], [rank["rank"] for rank in document["culprits"]]) == (HangState.HANGS, [1])
+    assert why in document["stacksMissing"]
     lines = text(found, Style(color=False)).splitlines()
-    assert [line for line in lines if why in line] == [told["stacksMissing"]]
+    assert [line for line in lines if why in line] == [document["stacksMissing"]]
     assert any("rank 1 on digits-worker-1 did not enter" in line for line in lines)
 
 
@@ -128,7 +128,7 @@ def test_while_all_ranks_move_a_pod_is_entered_only_for_what_its_launcher_has_sa
     place = Place("exit 1")
     snapshot = place.job("digits")
     sight = collect_hang_snapshot(place, snapshot)
-    sight = sight if has_named else HangSnapshot(pods=tuple(replace(each, named=()) for each in sight.pods))
+    sight = sight if has_named else HangSnapshot(pods=tuple(replace(item, named=()) for item in sight.pods))
     with_stacks(place, snapshot, sight, HangAnalysis(answer=HangState.MOVES))
     assert place.entered == entered
 
@@ -148,9 +148,9 @@ def test_an_image_without_the_launcher_needs_no_shell_for_its_stacks(
     root = job(metadata={"annotations": {Annotation.SPEC: json.dumps(spec)}})
     seen = Snapshot(job=root, pods=(pod(0), pod(1)))
     sight = collect_hang_snapshot(place, seen)
-    verdict = analyze(sight)
-    assert verdict is not None
-    with_stacks(place, seen, sight, verdict)
+    analysis = analyze(sight)
+    assert analysis is not None
+    with_stacks(place, seen, sight, analysis)
     assert place.words[-len(words) :] == words
     assert (place.words[0] == "sh") is not bool(spec)
 
@@ -158,5 +158,5 @@ def test_an_image_without_the_launcher_needs_no_shell_for_its_stacks(
 def test_no_pod_of_a_job_of_torchrun_is_asked_for_its_ranks() -> None:
     root = job(metadata={"annotations": {Annotation.SPEC: json.dumps({"launcher": "torchrun"})}})
     sight = collect_hang_snapshot(Place("exit 1"), Snapshot(job=root, pods=(pod(0), pod(1))))
-    told = "The launcher of the job is torchrun, which reports no ranks."
-    assert (sight.pods, sight.silent) == ((), {"digits-worker-0": told, "digits-worker-1": told})
+    reported = "The launcher of the job is torchrun, which reports no ranks."
+    assert (sight.pods, sight.silent) == ((), {"digits-worker-0": reported, "digits-worker-1": reported})

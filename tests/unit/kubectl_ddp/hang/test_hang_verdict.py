@@ -29,28 +29,28 @@ def shown(rank: int, *, usual: float | None = 0.5, **facts: Any) -> dict[str, An
 def page(
     *ranks: dict[str, Any], generation: int = 1, findings: list[dict[str, Any]] | None = None, ras: str = ""
 ) -> str:
-    about = {"version": VERSION, "node": "w-0", "generation": generation, "on_hang": "warn", "time": 1.0}
-    return json.dumps({**about, "ranks": ranks, "findings": findings or [], "ras": ras})
+    metadata = {"version": VERSION, "node": "w-0", "generation": generation, "on_hang": "warn", "time": 1.0}
+    return json.dumps({**metadata, "ranks": ranks, "findings": findings or [], "ras": ras})
 
 
 def pod(*ranks: dict[str, Any], name: str = "w-0", generation: int = 1, **more: Any) -> PodReport:
-    told = read(name, page(*ranks, generation=generation, **more))
-    assert isinstance(told, PodReport), told
-    return told
+    report = read(name, page(*ranks, generation=generation, **more))
+    assert isinstance(report, PodReport), report
+    return report
 
 
 def test_what_a_launcher_writes_is_what_the_command_reads() -> None:
     assert LAUNCHERS == VERSION
     facts = {"state": RankState.DEAF, "section": "data", "place": "a.py:1 in f", "stack": "Thread MainThread"}
-    told = RankReport(status=status(1, **facts), pod="w-0", pid=101, usual=0.5, stack_from="python")
-    assert pod(shown(1, **facts)).ranks == (told,)
+    report = RankReport(status=status(1, **facts), pod="w-0", pid=101, usual=0.5, stack_from="python")
+    assert pod(shown(1, **facts)).ranks == (report,)
 
 
 def test_a_launcher_of_a_later_version_may_tell_more() -> None:
-    told = json.loads(page(shown(0)))
-    told["weather"] = "fair"
-    told["ranks"][0]["mood"] = "good"
-    assert isinstance(read("w-0", json.dumps(told)), PodReport)
+    document = json.loads(page(shown(0)))
+    document["weather"] = "fair"
+    document["ranks"][0]["mood"] = "good"
+    assert isinstance(read("w-0", json.dumps(document)), PodReport)
 
 
 @pytest.mark.parametrize(
@@ -71,53 +71,53 @@ def test_what_cannot_be_read_is_a_sentence(text: str, sentence: str) -> None:
 
 def test_the_rank_that_did_not_enter_the_collective_is_named_before_the_launchers_limit() -> None:
     behind = shown(1, sequence=6, waits_in="", collectives=("barrier[]",))
-    verdict = analyze(HangSnapshot(pods=(pod(shown(0), behind), pod(shown(2), name="w-1"))))
-    assert verdict is not None
-    assert verdict.answer is HangState.HANGS
-    (culprit,) = verdict.culprits
+    analysis = analyze(HangSnapshot(pods=(pod(shown(0), behind), pod(shown(2), name="w-1"))))
+    assert analysis is not None
+    assert analysis.answer is HangState.HANGS
+    (culprit,) = analysis.culprits
     assert culprit.message.startswith("rank 1 on w-0 did not enter all_reduce #7")
 
 
 def test_who_holds_the_gil_is_named_with_its_collective() -> None:
-    verdict = analyze(HangSnapshot(pods=(pod(shown(0), shown(1, state=RankState.DEAF, waits_in="")),)))
-    assert verdict is not None
-    assert "holds the GIL: no thread of Python gets a turn since it began all_reduce #7" in verdict.culprits[0].message
+    analysis = analyze(HangSnapshot(pods=(pod(shown(0), shown(1, state=RankState.DEAF, waits_in="")),)))
+    assert analysis is not None
+    assert "holds the GIL: no thread of Python gets a turn since it began all_reduce #7" in analysis.culprits[0].message
 
 
 @pytest.mark.parametrize(("seconds", "usual"), [(4.9, 0.1), (9.0, None), (14.0, 5.0), (24.0, 3600.0)])
 def test_nobody_is_named_who_may_only_be_slow(seconds: float, usual: float | None) -> None:
-    looks = [shown(rank, seconds=seconds, usual=usual, sequence=7 - (rank == 1)) for rank in range(2)]
-    assert analyze(HangSnapshot(pods=(pod(*looks),))) is None
+    statuses = [shown(rank, seconds=seconds, usual=usual, sequence=7 - (rank == 1)) for rank in range(2)]
+    assert analyze(HangSnapshot(pods=(pod(*statuses),))) is None
 
 
 @pytest.mark.parametrize(("seconds", "usual"), [(5.0, 0.1), (10.0, None), (15.0, 5.0), (25.0, 3600.0)])
 def test_after_thrice_its_longest_stay_a_rank_stands_still(seconds: float, usual: float | None) -> None:
-    looks = [shown(rank, seconds=seconds, usual=usual, sequence=7 - (rank == 1)) for rank in range(2)]
-    verdict = analyze(HangSnapshot(pods=(pod(*looks),)))
-    assert verdict is not None
-    assert verdict.answer is HangState.HANGS
+    statuses = [shown(rank, seconds=seconds, usual=usual, sequence=7 - (rank == 1)) for rank in range(2)]
+    analysis = analyze(HangSnapshot(pods=(pod(*statuses),)))
+    assert analysis is not None
+    assert analysis.answer is HangState.HANGS
 
 
 def test_while_one_rank_moves_nobody_hangs() -> None:
     sight = HangSnapshot(pods=(pod(shown(0), shown(1, seconds=0.2)),))
     assert analyze(sight) is None
-    verdict = timeout_analysis(sight)
-    assert verdict.answer is HangState.STALLED
-    assert verdict.still == (0,)
+    analysis = timeout_analysis(sight)
+    assert analysis.answer is HangState.STALLED
+    assert analysis.still == (0,)
 
 
 def test_all_in_one_collective_wait_for_none_of_these() -> None:
-    verdict = analyze(HangSnapshot(pods=(pod(shown(0), shown(1)),)))
-    assert verdict is not None
-    assert verdict.answer is HangState.STUCK
-    assert "all 2 ranks that run wait in all_reduce #7" in verdict.message
+    analysis = analyze(HangSnapshot(pods=(pod(shown(0), shown(1)),)))
+    assert analysis is not None
+    assert analysis.answer is HangState.STUCK
+    assert "all 2 ranks that run wait in all_reduce #7" in analysis.message
 
 
 def test_a_pod_that_shows_nothing_may_be_the_one() -> None:
-    verdict = analyze(HangSnapshot(pods=(pod(shown(0)),), silent={"w-1": "It does not answer."}))
-    assert verdict is not None
-    assert verdict.answer is HangState.SILENT
-    assert "pod w-1 does not show its ranks" in verdict.message
+    analysis = analyze(HangSnapshot(pods=(pod(shown(0)),), silent={"w-1": "It does not answer."}))
+    assert analysis is not None
+    assert analysis.answer is HangState.SILENT
+    assert "pod w-1 does not show its ranks" in analysis.message
 
 
 def test_ranks_move_when_each_was_seen_elsewhere_since() -> None:
@@ -136,25 +136,25 @@ def test_a_rank_that_its_launcher_has_only_now_seen_to_move_may_have_stopped_bef
 def test_a_pod_of_the_generation_before_does_not_speak_for_its_ranks() -> None:
     sight = HangSnapshot(pods=(pod(shown(0), generation=2), pod(shown(1), name="w-1", generation=1)))
     assert [rank.status.rank for rank in sight.ranks] == [0]
-    verdict = analyze(HangSnapshot())
-    assert verdict is not None
-    assert verdict.answer is HangState.UNSEEN
+    analysis = analyze(HangSnapshot())
+    assert analysis is not None
+    assert analysis.answer is HangState.UNSEEN
 
 
 def test_what_launchers_have_named_is_told_once_and_in_order() -> None:
     def named(moment: float, generation: int, *killed: int) -> dict[str, Any]:
-        told = {"time": moment, "generation": generation, "ranks": [1], "sentences": ["rank 1 is still"]}
-        return {**told, "killed": list(killed)}
+        report = {"time": moment, "generation": generation, "ranks": [1], "sentences": ["rank 1 is still"]}
+        return {**report, "killed": list(killed)}
 
     first, second = [named(4.0, 1), named(5.0, 1, 1), named(9.0, 2, 1)], [named(9.1, 2, 1)]
     sight = HangSnapshot(pods=(pod(findings=first, ras="RAS"), pod(name="w-1", findings=second)))
-    assert [(each.generation, each.killed) for each in sight.named] == [(1, (1,)), (2, (1,))]
+    assert [(item.generation, item.killed) for item in sight.named] == [(1, (1,)), (2, (1,))]
     assert sight.ras == "RAS"
 
 
 def test_a_pod_that_is_slow_to_answer_is_asked_again_for_a_while() -> None:
     silent = HangSnapshot(silent={"w-0": "timed out"})
-    verdict = analyze(silent)
-    assert verdict is not None
-    assert (is_final(verdict, silent, 1.0), is_final(verdict, silent, 8.0)) == (False, True)
-    assert is_final(verdict, HangSnapshot(), 0.0)
+    analysis = analyze(silent)
+    assert analysis is not None
+    assert (is_final(analysis, silent, 1.0), is_final(analysis, silent, 8.0)) == (False, True)
+    assert is_final(analysis, HangSnapshot(), 0.0)

@@ -74,9 +74,9 @@ def test_grafanas_service_is_found_by_its_label_and_the_way_to_it_is_said_in_a_p
         assert "no Service with the label app.kubernetes.io/name=grafana" in capsys.readouterr().err
         server.put("/api/v1/namespaces/watch/services/grafana", SERVICE)
         assert run(["dashboard", "digits", "--print"]) == 0
-        told = capsys.readouterr()
-        assert told.out == "http://127.0.0.1:3000/d/ddp-job?var-namespace=team&var-ddp_job=digits\n"
-        assert "port-forward --namespace=watch service/grafana 3000:80" in told.err
+        output = capsys.readouterr()
+        assert output.out == "http://127.0.0.1:3000/d/ddp-job?var-namespace=team&var-ddp_job=digits\n"
+        assert "port-forward --namespace=watch service/grafana 3000:80" in output.err
         server.put("/api/v1/namespaces/also/services/grafana", SERVICE)
         assert run(["dashboard", "digits"]) == 2
         assert "several Grafanas: service/grafana in namespace" in capsys.readouterr().err

@@ -54,12 +54,6 @@ def test_a_failure_comes_with_the_engines_reason(engine: Engine) -> None:
     assert len(reason.splitlines()) == 1
 
 
-@pytest.mark.parametrize("engine", ENGINES)
-def test_a_job_that_nobody_has_looked_at_is_pending(engine: Engine) -> None:
-    found = root(engine, "running")
-    assert job_state(Snapshot({**found, "status": {}}, ()), {}).state is State.PENDING
-
-
 def test_a_store_is_no_job_and_neither_is_what_somebody_else_made() -> None:
     objects = render(a_job(engine=Engine.JOB), "run1")
     assert [job_kinds.kind_of(item) for item in objects] == [ENGINE_KINDS[Engine.JOB], *[None] * 6]
@@ -82,19 +76,6 @@ def test_a_specification_that_cannot_be_read_says_nothing() -> None:
         assert job_kinds.submitted_spec(found) == {}
         assert job_kinds.bounds(found) == (2, 2)
         assert job_kinds.processes_per_node(found) == 1
-
-
-@pytest.mark.parametrize(
-    ("engine", "resource"),
-    [
-        (Engine.PYTORCHJOB, "pytorchjob.kubeflow.org"),
-        (Engine.TRAINJOB, "trainjob.trainer.kubeflow.org"),
-        (Engine.JOBSET, "jobset.jobset.x-k8s.io"),
-        (Engine.JOB, "job.batch"),
-    ],
-)
-def test_a_resource_is_named_as_kubectl_names_it(engine: Engine, resource: str) -> None:
-    assert ENGINE_KINDS[engine].resource == resource
 
 
 @pytest.mark.parametrize("engine", ENGINES)

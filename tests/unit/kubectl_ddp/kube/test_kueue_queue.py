@@ -166,14 +166,14 @@ def test_a_job_that_kueue_holds_back_is_suspended_and_one_that_waits_for_quota_i
     put_workload(kueue, uids["unseen"])
     item = {"metadata": {"ownerReferences": [{"uid": uids["waits"]}]}, "positionInClusterQueue": 0}
     kueue.next(f"GET {VISIBLE}", Answer(200, {"items": [item]}), Answer(200, {"items": [item]}))
-    states = {each.job["metadata"]["name"]: job_state(each, {}) for each in backend.jobs()}
+    states = {job.job["metadata"]["name"]: job_state(job, {}) for job in backend.jobs()}
     assert {name: state.state for name, state in states.items()} == {
         "held": State.SUSPENDED,
         "unseen": State.QUEUED,
         "waits": State.QUEUED,
     }
-    asked = [path for path in kueue.asked("GET") if WORKLOADS in path]
-    assert len(asked) == 1, "one request for all that wait and have no place"
+    requests = [path for path in kueue.asked("GET") if WORKLOADS in path]
+    assert len(requests) == 1, "one request for all that wait and have no place"
     watched = backend.watch("held")
     assert job_state(next(watched), {}).state is State.SUSPENDED
     watched.close()  # type: ignore[attr-defined]  # it is a generator

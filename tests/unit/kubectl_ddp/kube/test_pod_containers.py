@@ -21,7 +21,7 @@ def beside(made: Object, name: str = "istio-proxy", **status: Any) -> Object:
     made["spec"]["containers"].insert(0, {"name": name})
     statuses = made["status"]["containerStatuses"]
     statuses.append({"name": name, "ready": True, "restartCount": 0, "state": running(), **status})
-    statuses.sort(key=lambda each: each["name"])
+    statuses.sort(key=lambda value: value["name"])
     return made
 
 

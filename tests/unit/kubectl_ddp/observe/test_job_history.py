@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 import subprocess
 import sys
 from dataclasses import replace
@@ -122,13 +121,6 @@ def test_lines_that_are_no_records_are_skipped(text: str) -> None:
     with history_file().open("a") as file:
         file.write(f"{text}\n")
     assert [record.uid for record in read_history()] == ["u1"]
-
-
-@pytest.mark.skipif(os.geteuid() == 0, reason="root may write everywhere")
-def test_a_home_that_cannot_be_written_is_left_alone(state_home: Path) -> None:
-    state_home.chmod(0o500)
-    record_submission(a_job(), seen(a_job()))
-    assert read_history() == []
 
 
 def test_a_state_directory_that_is_a_file_is_left_alone(state_home: Path) -> None:

@@ -38,10 +38,6 @@ def test_the_first_report_has_all_jobs_and_the_next_ones_those_that_changed() ->
     ]
 
 
-def test_a_new_and_a_deleted_job_are_changes() -> None:
-    assert reported([], [PENDING], [], []) == [[], [("a", State.PENDING)], [("a", State.DELETING)]]
-
-
 def test_a_job_of_the_same_name_in_another_run_is_another_job() -> None:
     [_, second] = reported([RUNNING], [replace(PENDING, uid="3")])
     assert sorted(second) == [("a", State.DELETING), ("a", State.PENDING)]

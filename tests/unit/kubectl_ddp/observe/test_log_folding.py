@@ -23,8 +23,8 @@ def texts(lines: list[Line | None]) -> list[str]:
 
 
 def test_equal_lines_of_several_ranks_become_one_in_the_place_of_the_first() -> None:
-    said = [line(0, "a"), line(2, "a"), line(0, "b"), line(1, "a"), line(1, "b"), line(5, "a"), line(0, "c")]
-    assert texts([*said]) == ["[rank0-2,5 x4] a", "[rank0-1 x2] b", "[rank0] c"]
+    text = [line(0, "a"), line(2, "a"), line(0, "b"), line(1, "a"), line(1, "b"), line(5, "a"), line(0, "c")]
+    assert texts([*text]) == ["[rank0-2,5 x4] a", "[rank0-1 x2] b", "[rank0] c"]
 
 
 def test_what_one_rank_says_twice_is_said_twice() -> None:
@@ -40,8 +40,8 @@ def test_lines_far_apart_are_not_one() -> None:
 
 
 def test_launchers_are_told_by_their_number() -> None:
-    said = [line(None, "generation 1", pod="p0"), line(None, "generation 1", pod="p1"), line(0, "generation 1")]
-    assert texts([*said]) == ["[2 pods] generation 1", "[rank0] generation 1"]
+    text = [line(None, "generation 1", pod="p0"), line(None, "generation 1", pod="p1"), line(0, "generation 1")]
+    assert texts([*text]) == ["[2 pods] generation 1", "[rank0] generation 1"]
 
 
 def test_a_pause_lets_go_what_waits() -> None:
@@ -50,8 +50,8 @@ def test_a_pause_lets_go_what_waits() -> None:
 
 
 @given(st.lists(st.tuples(st.integers(0, 3), st.sampled_from("ab"), st.integers(0, 20))))
-def test_no_line_is_lost_and_each_rank_keeps_its_order(said: list[tuple[int, str, int]]) -> None:
-    lines = [line(rank, text, at / 5) for rank, text, at in sorted(said, key=lambda one: one[2])]
+def test_no_line_is_lost_and_each_rank_keeps_its_order(sentence: list[tuple[int, str, int]]) -> None:
+    lines = [line(rank, text, at / 5) for rank, text, at in sorted(sentence, key=lambda one: one[2])]
     out = [one for found in fold(lines) for one in found.lines]
     assert sorted(out, key=repr) == sorted(lines, key=repr)
     for rank in range(4):

@@ -106,7 +106,7 @@ def test_a_pod_that_goes_away_meanwhile_leaves_the_lines_of_the_others_and_all_a
     backend = Leaving([snapshot(job("Succeeded"), *pods)], logs={"pod-worker-1/0": stamped("[rank1] b", second=2)})
     backend.left = frozenset({pods[0]["metadata"]["name"]})
     assert [line.text[-1] for line in read(backend, "digits", rank_filter("all", None))] == ["b"]
-    backend.left = frozenset(each["metadata"]["name"] for each in pods)
+    backend.left = frozenset(item["metadata"]["name"] for item in pods)
     with pytest.raises(NotFound, match="is gone"):
         list(read(backend, "digits", rank_filter("all", None)))
 
@@ -173,23 +173,14 @@ def test_following_a_job_that_is_not_there_says_so() -> None:
         list(follow_logs(ScriptedBackend([]), "digits", ranks=rank_filter(None, None)))
 
 
-def test_a_line_knows_its_rank_and_keeps_its_text() -> None:
-    backend = ScriptedBackend(
-        [snapshot(job("Created"), pod(0))],
-        logs={"pod-worker-0/0": stamped("[rank12] x", "no rank", "[rank] odd")},
-    )
-    lines = list(read(backend, "digits", rank_filter("all", None)))
-    assert [(line.rank, str(line)) for line in lines] == [(12, "[rank12] x"), (None, "no rank"), (None, "[rank] odd")]
-
-
 def test_a_suspended_job_has_the_lines_of_its_ended_pods_where_they_are_kept() -> None:
     class Place(ScriptedBackend):
         def past_pods(self, name: str) -> list[Object]:
             return [pod(0)]
 
     suspended = snapshot(job("Suspended", run_policy={"suspend": True}))
-    kept = {"pod-worker-0/0": ["2026-01-01T00:00:01Z [rank0] saved"]}
-    assert [line.text for line in read(Place([suspended], logs=kept), "digits", rank_filter("all", None))] == [
+    stored = {"pod-worker-0/0": ["2026-01-01T00:00:01Z [rank0] saved"]}
+    assert [line.text for line in read(Place([suspended], logs=stored), "digits", rank_filter("all", None))] == [
         "[rank0] saved"
     ]
-    assert list(read(ScriptedBackend([suspended], logs=kept), "digits", rank_filter("all", None))) == []
+    assert list(read(ScriptedBackend([suspended], logs=stored), "digits", rank_filter("all", None))) == []

@@ -21,7 +21,13 @@ from kubectl_ddp.status.termination_message import (
 from tests.support.kube_objects import CREATED_EPOCH, job, pod, pod_metrics, rank_metrics, terminated
 from tests.support.scripted_backend import ScriptedBackend
 
-TOLD = {"rank": 1, "pod": "digits-worker-0", "message": "ValueError: no", "reason": "python_exception", "generation": 2}
+REPORTED = {
+    "rank": 1,
+    "pod": "digits-worker-0",
+    "message": "ValueError: no",
+    "reason": "python_exception",
+    "generation": 2,
+}
 
 
 def failed(*pods: Object, annotation: str | None = None) -> Snapshot:
@@ -36,7 +42,7 @@ def keep(snapshot: Snapshot) -> dict[str, str]:
 
 
 def test_an_error_that_is_kept_is_told_when_the_pods_are_gone() -> None:
-    written = keep(failed(pod(0, terminated(1, TOLD | {"stack": "line 7", "timestamp": 5.5}))))
+    written = keep(failed(pod(0, terminated(1, REPORTED | {"stack": "line 7", "timestamp": 5.5}))))
     state = job_state(failed(annotation=written[Annotation.FIRST_ERROR]), {})
     assert state.first_error == FirstError(
         pod="digits-worker-0",
@@ -52,13 +58,13 @@ def test_an_error_that_is_kept_is_told_when_the_pods_are_gone() -> None:
 
 
 def test_what_is_kept_already_is_not_written_again() -> None:
-    written = keep(failed(pod(0, terminated(1, TOLD))))
-    assert keep(failed(pod(0, terminated(1, TOLD)), annotation=written[Annotation.FIRST_ERROR])) == {}
+    written = keep(failed(pod(0, terminated(1, REPORTED))))
+    assert keep(failed(pod(0, terminated(1, REPORTED)), annotation=written[Annotation.FIRST_ERROR])) == {}
     assert keep(failed(annotation=written[Annotation.FIRST_ERROR])) == {}
 
 
 def test_a_long_stack_is_cut_once_and_for_all() -> None:
-    [written] = keep(failed(pod(0, terminated(1, TOLD | {"stack": "x" * 50_000, "message": "y" * 9_000})))).values()
+    [written] = keep(failed(pod(0, terminated(1, REPORTED | {"stack": "x" * 50_000, "message": "y" * 9_000})))).values()
     assert len(written) < 2 * KEPT_CHARACTERS + 500
     assert keep(failed(annotation=written)) == {}
 
@@ -66,7 +72,7 @@ def test_a_long_stack_is_cut_once_and_for_all() -> None:
 def test_a_rank_of_a_later_worker_group_goes_before_what_was_kept_and_a_pod_that_knows_less_does_not() -> None:
     older = to_keep(FirstError(pod="p", message="older", rank=0, generation=1))
     newer = to_keep(FirstError(pod="p", message="newer", rank=0, generation=9))
-    pods = [pod(0, terminated(1, TOLD))]
+    pods = [pod(0, terminated(1, REPORTED))]
 
     def told(annotation: str, pods: list[Object]) -> Any:
         snapshot = failed(annotation=annotation)
@@ -88,7 +94,7 @@ def test_a_command_does_not_fail_where_the_error_may_not_be_kept() -> None:
         def annotate(self, job: Object, annotations: object) -> None:
             raise Forbidden("You may not patch pytorchjobs.")
 
-    snapshot = failed(pod(0, terminated(1, TOLD)))
+    snapshot = failed(pod(0, terminated(1, REPORTED)))
     persist_result(ReadOnly([snapshot]), snapshot.job, job_state(snapshot, {}))
 
 
@@ -106,7 +112,7 @@ def test_a_job_that_runs_again_does_not_tell_what_it_recovered_from() -> None:
 
 def test_a_secret_that_an_error_quotes_is_neither_shown_nor_kept() -> None:
     planted = "hf_" + "a1B2" * 8
-    for message in (TOLD | {"message": f"HTTPError: {planted} is expired", "stack": f"get({planted!r})"}, None):
+    for message in (REPORTED | {"message": f"HTTPError: {planted} is expired", "stack": f"get({planted!r})"}, None):
         shown = terminated(1, message) if message else terminated(1, {"no": "message"})
         if message is None:  # a program's own last words
             shown["terminated"]["message"] = f"login\nno entry with {planted}"

@@ -44,36 +44,26 @@ def test_running_workers_are_asked_and_no_other_pods() -> None:
 
 def test_pods_that_do_not_answer_are_left_out() -> None:
     shown = snapshot(job(), pod(0), pod(1))
-    told = scrape(ScriptedBackend([], metrics=[{"digits-worker-1": pod_metrics()}]), shown)
-    assert told.keys() == {"digits-worker-1"}
+    samples = scrape(ScriptedBackend([], metrics=[{"digits-worker-1": pod_metrics()}]), shown)
+    assert samples.keys() == {"digits-worker-1"}
 
 
 def test_a_slow_pod_holds_nobody_up(slow: SlowBackend) -> None:
     shown = [snapshot(job(), pod(0)), snapshot(job(), pod(0), pod(1))]
-    told = scrape_all(slow, shown, timeout=1.0)
-    assert [one.keys() for one in told] == [{"digits-worker-0"}, {"digits-worker-0"}]
+    report = scrape_all(slow, shown, timeout=1.0)
+    assert [one.keys() for one in report] == [{"digits-worker-0"}, {"digits-worker-0"}]
     assert [state.silent for state in observe_all(slow, shown, timeout=0.1)] == [(), ("digits-worker-1",)]
 
 
-def test_more_pods_than_are_asked_at_once_all_answer() -> None:
-    class Quick(ScriptedBackend):
-        def metrics(self, pod: Object, families: Collection[str] = ()) -> str:
-            return rank_metrics(int(pod["metadata"]["name"].rpartition("-")[2]))
-
-    shown = snapshot(job(), *(pod(index) for index in range(50)))
-    (state,) = observe_all(Quick([]), [shown])
-    assert [rank.rank for rank in state.ranks] == list(range(50))
-
-
 def test_a_table_needs_fewer_families_and_is_the_same() -> None:
-    class Asked(ScriptedBackend):
+    class Requests(ScriptedBackend):
         def metrics(self, pod: Object, families: Collection[str] = ()) -> str:
             wanted = {str(family) for family in families}
             lines = (pod_metrics() + rank_metrics(0) + job_metrics()).splitlines(keepends=True)
             return "".join(line for line in lines if line.partition("{")[0].partition(" ")[0] in wanted)
 
     shown = [snapshot(job(), pod(0))]
-    few, every = (observe_all(Asked([]), shown, for_table=for_table) for for_table in (True, False))
+    few, every = (observe_all(Requests([]), shown, for_table=for_table) for for_table in (True, False))
     tables = [job_table(states, NOW, wide=True).rows for states in (few, every)]
     assert tables[0] == tables[1]
     assert (few[0].loss, few[0].epoch, every[0].epoch) == (0.5, None, 1)

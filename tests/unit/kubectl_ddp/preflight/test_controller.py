@@ -94,5 +94,5 @@ def test_without_a_controller_only_a_job_that_it_would_resize_is_warned() -> Non
 def test_a_controller_of_other_namespaces_is_none() -> None:
     other = a_controller(args=("--only-namespace=vision",), **ended(5, LACKS))
     assert check(a_subject(), other) == []
-    mine = a_controller(args=("--only-namespace=vision", "--only-namespace=team"), **ended(5, LACKS))
-    assert len(check(a_subject(), mine)) == 1
+    own = a_controller(args=("--only-namespace=vision", "--only-namespace=team"), **ended(5, LACKS))
+    assert len(check(a_subject(), own)) == 1

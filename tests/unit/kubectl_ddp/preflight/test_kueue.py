@@ -51,8 +51,8 @@ def test_a_queue_that_takes_no_jobs_says_why() -> None:
     ],
 )
 def test_a_priority_in_the_queue_has_to_be_there(found: Object | None, severity: Severity, words: str) -> None:
-    [said] = check_priority_class(job(queue_priority="urgent"), facts(queue_priority=found))
-    assert (said.severity, words in said.message) == (severity, True)
+    [text] = check_priority_class(job(queue_priority="urgent"), facts(queue_priority=found))
+    assert (text.severity, words in text.message) == (severity, True)
 
 
 @pytest.mark.parametrize(
@@ -77,8 +77,8 @@ def test_the_number_of_those_before_and_the_next_of_them_are_said() -> None:
     known = facts(local_queues=[a_local()], pending=[waiting("first"), waiting("second"), waiting("digits")])
     [found] = check_pending_jobs(job(), known)
     assert found.message == "2 jobs wait in the same queue; the next is team/first."
-    [nobody] = check_pending_jobs(job(), facts(local_queues=[a_local()], pending=[]))
-    assert nobody.severity is Severity.OK
+    [nothing] = check_pending_jobs(job(), facts(local_queues=[a_local()], pending=[]))
+    assert nothing.severity is Severity.OK
 
 
 def test_a_queue_of_another_scheduler_is_not_kueues() -> None:

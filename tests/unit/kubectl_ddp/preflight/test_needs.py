@@ -6,7 +6,7 @@ import pytest
 
 from kubectl_ddp.kube.objects import Object
 from kubectl_ddp.preflight.chain import OF_THE_CLUSTER, it_is_allowed, run_checks, server_takes_it
-from kubectl_ddp.preflight.model import Check, PreflightFacts, Unknown
+from kubectl_ddp.preflight.model import PreflightFacts, Unknown
 from kubectl_ddp.preflight.namespace_checks import (
     check_config_maps,
     check_image_pull_secrets,
@@ -66,11 +66,11 @@ def test_secrets_and_their_entries_are_there_or_named() -> None:
         mounts=(Mount.parse("configmap=app:/app"),),
     )
     known = facts(secrets={"hub": frozenset({"token"}), "all": None, "files": frozenset()}, config_maps={"app": None})
-    told = [(each.severity, each.message) for each in check_secrets(job, known)]
-    assert (Severity.ERROR, "The Secret 'hub' has no entry key.") in told
-    assert (Severity.ERROR, "There is no Secret 'all' in namespace 'team'.") in told
-    assert (Severity.OK, "The Secret 'files' is there.") in told
-    assert {each.message.split("'")[1] for each in check_config_maps(job, known)} == {"app", "settings"}
+    report = [(item.severity, item.message) for item in check_secrets(job, known)]
+    assert (Severity.ERROR, "The Secret 'hub' has no entry key.") in report
+    assert (Severity.ERROR, "There is no Secret 'all' in namespace 'team'.") in report
+    assert (Severity.OK, "The Secret 'files' is there.") in report
+    assert {item.message.split("'")[1] for item in check_config_maps(job, known)} == {"app", "settings"}
 
 
 def test_a_pull_secret_that_is_not_there_is_named() -> None:
@@ -83,7 +83,7 @@ def test_a_pull_secret_and_a_service_account_that_the_job_names_must_be_there() 
     job = a_subject(image_pull_secrets=("registry",), service_account="s3-reader")
     known = facts(account=None, secrets={"registry": None})
     found = [*check_secrets(job, known), *check_image_pull_secrets(job, known)]
-    assert [(each.severity, each.message) for each in found] == [
+    assert [(item.severity, item.message) for item in found] == [
         (Severity.ERROR, "There is no Secret 'registry' in namespace 'team'."),
         (Severity.ERROR, "There is no ServiceAccount 's3-reader' in namespace 'team'."),
     ]
@@ -91,8 +91,8 @@ def test_a_pull_secret_and_a_service_account_that_the_job_names_must_be_there() 
 
 def test_a_priority_is_there_or_not() -> None:
     job = a_subject(priority="high")
-    assert [each.severity for each in check_priority_class(job, facts(priority=None))] == [Severity.ERROR]
-    assert [each.severity for each in check_priority_class(job, facts(priority={"value": 1}))] == [Severity.OK]
+    assert [item.severity for item in check_priority_class(job, facts(priority=None))] == [Severity.ERROR]
+    assert [item.severity for item in check_priority_class(job, facts(priority={"value": 1}))] == [Severity.OK]
 
 
 @pytest.mark.parametrize(
@@ -148,8 +148,3 @@ def test_what_could_not_be_read_is_said_and_neither_passed_nor_failed() -> None:
     [found] = run_checks(OF_THE_CLUSTER, a_subject(), PreflightFacts(nodes=Unknown("You may not list nodes.")))[:1]
     assert (found.severity, found.message) == (Severity.UNKNOWN, "You may not list nodes.")
     assert run_checks(OF_THE_CLUSTER, a_subject(), PreflightFacts()) == [], "nobody asked"
-
-
-def test_a_check_that_needs_what_is_no_fact_cannot_be_made() -> None:
-    with pytest.raises(ValueError, match="weather"):
-        Check("sky", ("weather",), lambda _subject, _facts: iter(()))

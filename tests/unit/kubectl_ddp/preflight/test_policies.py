@@ -53,14 +53,14 @@ def test_a_policy_that_isolates_the_pods_is_named_with_what_the_job_needs(
     egress: Egress, spec: Any, severity: Severity | None
 ) -> None:
     known = facts(policies=[policy(spec)])
-    found = [each for each in run_checks(OF_THE_CLUSTER, a_subject(egress=egress), known) if each.subject == "policies"]
-    assert [each.severity for each in found] == ([] if severity is None else [severity])
-    for each in found:
-        assert "'default-deny'" in each.message
-        assert "--egress closed" in each.hint or severity is Severity.OK
+    found = [item for item in run_checks(OF_THE_CLUSTER, a_subject(egress=egress), known) if item.subject == "policies"]
+    assert [item.severity for item in found] == ([] if severity is None else [severity])
+    for item in found:
+        assert "'default-deny'" in item.message
+        assert "--egress closed" in item.hint or severity is Severity.OK
 
 
 def test_the_policy_of_the_job_itself_is_none_of_the_namespace() -> None:
     subject = a_subject(egress=Egress.UNRESTRICTED)
     known = facts(policies=[policy(NOTHING, subject.spec.name)])
-    assert [each for each in run_checks(OF_THE_CLUSTER, subject, known) if each.subject == "policies"] == []
+    assert [finding for finding in run_checks(OF_THE_CLUSTER, subject, known) if finding.subject == "policies"] == []

@@ -64,7 +64,7 @@ DDPJOBS: Final = ("ddpjobs.ddp.dev",)
 CODE_OF_DDPJOB: Final = "no script and no directory is sent with a DDPJob"
 CUT_OFF: Final = "a submission that was cut off cannot be finished"
 BY_KUBECTL: Final = frozenset({"exec", "profile", "port-forward"})
-Asked = Mapping[str, frozenset[Right]]
+Requests = Mapping[str, frozenset[Right]]
 
 WAITS, RUNS, FAILED = "waits", "Running", "Failed"
 STATES: Final[Mapping[str, tuple[str, ...]]] = {
@@ -121,7 +121,7 @@ CALLS: Final[Mapping[str, tuple[tuple[str, ...], ...]]] = {
     "dashboard": (("dashboard", "digits", "--print"),),
     "submit": (
         ("submit", *LARGE, "--preflight=warn"),
-        *(("submit", "--name", "new", *IMAGE, "--engine", each, "--preflight=off") for each in ENGINES),
+        *(("submit", "--name", "new", *IMAGE, "--engine", engine, "--preflight=off") for engine in ENGINES),
     ),
     "preflight": (("preflight", *LARGE),),
     "clone": (("clone", "digits", "--name", "again", "--preflight=warn"),),
@@ -177,12 +177,12 @@ def _discovery() -> Iterator[Json]:
         if path != "/api/v1":
             group, version = path.split("/")[2:]
             resources = [{"resource": name, "responseKind": {"kind": kind}} for kind, name in kinds.items()]
-            told = {"version": version, "freshness": "Current", "resources": resources}
-            yield {"metadata": {"name": group}, "versions": [told]}
+            entry = {"version": version, "freshness": "Current", "resources": resources}
+            yield {"metadata": {"name": group}, "versions": [entry]}
 
 
 @pytest.fixture(scope="module")
-def asked(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Asked]:
+def requests(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Requests]:
     """Command → what it asked an API server for."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("PATH", "/nonexistent")  # what is handed over to kubectl is kubectl's
@@ -195,7 +195,7 @@ def _asked(name: str, calls: tuple[tuple[str, ...], ...], folder: Path, patch: p
     found: set[Right] = set()
     patch.setenv("HOME", str(folder))
     done = [(state, words) for words in calls for state in STATES.get(name, (RUNS,))]
-    for state, words in (*done, *(each for each in ALSO if each[1][0] == name)):
+    for state, words in (*done, *(item for item in ALSO if item[1][0] == name)):
         with serving(Recorder(_groups())) as server:
             _furnish(server, state)
             patch.setenv("KUBECONFIG", str(kubeconfig(folder, server.url)))
@@ -233,14 +233,14 @@ def _furnish_queue(server: ApiServer, uid: str, *, is_admitted: bool) -> None:
     server.put(f"{kueue}/namespaces/team/localqueues/team", {"spec": {"clusterQueue": "lab"}})
     holds = {"admission": {"clusterQueue": "lab"}, "conditions": [{"type": "QuotaReserved", "status": "True"}]}
     for namespace, name, its in (("team", "digits", uid), (OTHER, "holder", "u-other")):
-        about = {
+        metadata = {
             "labels": {JOB_UID: its},
             "ownerReferences": [{"kind": "PyTorchJob", "name": name, "uid": its}],
             "creationTimestamp": kube_objects.CREATED,
         }
         spec = {"queueName": "team", "podSets": [{"name": "main", "count": 1}]}
         status = holds if is_admitted or namespace == OTHER else {}
-        workload = {"metadata": about, "spec": spec, "status": status}
+        workload = {"metadata": metadata, "spec": spec, "status": status}
         server.put(f"{kueue}/namespaces/{namespace}/workloads/{name}", workload)
     [job] = [item for item in render(a_job(name="holder"), "run2") if item["kind"] == "PyTorchJob"]
     job["metadata"] |= {"namespace": OTHER, "creationTimestamp": kube_objects.CREATED}
@@ -265,29 +265,29 @@ def _right(request: Request) -> Right | None:
 
 
 @pytest.mark.parametrize("command", CALLS)
-def test_a_command_asks_for_nothing_that_the_table_does_not_tell(command: str, asked: Asked) -> None:
-    told = {right for _, right in needs(commands=(command,))}
-    assert sorted(map(str, asked[command] - told)) == []
-    assert asked[command]
+def test_a_command_asks_for_nothing_that_the_table_does_not_tell(command: str, requests: Requests) -> None:
+    rights = {right for _, right in needs(commands=(command,))}
+    assert sorted(map(str, requests[command] - rights)) == []
+    assert requests[command]
 
 
 @pytest.mark.parametrize("command", CALLS)
-def test_a_command_uses_every_verb_that_the_table_gives_it(command: str, asked: Asked) -> None:
+def test_a_command_uses_every_verb_that_the_table_gives_it(command: str, requests: Requests) -> None:
     unused = set()
     for need in NEEDS:
         if command not in need.commands or need.without in {CUT_OFF, STANDSTILL} or set(need.commands) <= BY_KUBECTL:
             continue  # what tests of submissions that die show, what `why` uses too, and what kubectl does itself
         if need.resources == DDPJOBS or need.without == CODE_OF_DDPJOB:
             continue  # what tests/cluster/test_cluster_ddpjob.py shows
-        seen = {right.verb for right in need.permissions() if right in asked[command]}
+        seen = {right.verb for right in need.permissions() if right in requests[command]}
         unused |= {(command, verb, need.resources[-1]) for verb in need.verbs if verb not in seen}
-    assert unused == {each for each in NOT_PLAYED if each[0] == command}
+    assert unused == {item for item in NOT_PLAYED if item[0] == command}
 
 
 def test_every_command_that_asks_a_cluster_is_in_the_table_and_in_a_section() -> None:
-    told = {command for need in NEEDS for command in need.commands}
-    assert told == set(CALLS) == {command for commands in SECTIONS.values() for command in commands}
-    assert told == COMMANDS.keys() - {"config", "completion", "explain", "history", "init", "version"}
+    commands = {command for need in NEEDS for command in need.commands}
+    assert commands == set(CALLS) == {command for section in SECTIONS.values() for command in section}
+    assert commands == COMMANDS.keys() - {"config", "completion", "explain", "history", "init", "version"}
 
 
 def test_submitting_takes_the_kinds_that_are_created_and_no_pod_of_ones_own() -> None:
@@ -299,12 +299,12 @@ def test_submitting_takes_the_kinds_that_are_created_and_no_pod_of_ones_own() ->
 
 
 def test_a_checkup_asks_about_what_commands_fail_without_and_never_about_reading_secrets() -> None:
-    asked = permissions_to_check(KINDS)
-    assert len(set(asked)) == len(asked)
-    said = set(map(str, asked))
-    assert {"create pods/exec", "list resourcequotas", "get serviceaccounts"} <= said
-    assert "get endpointslices.discovery.k8s.io in namespace 'default'" in said
-    assert not {"get secrets", "create pods"} & said
+    requests = permissions_to_check(KINDS)
+    assert len(set(requests)) == len(requests)
+    text = set(map(str, requests))
+    assert {"create pods/exec", "list resourcequotas", "get serviceaccounts"} <= text
+    assert "get endpointslices.discovery.k8s.io in namespace 'default'" in text
+    assert not {"get secrets", "create pods"} & text
     assert {right.group for right in permissions_to_check({("", "pods"), ("batch", "jobs")})} == {"", "batch"}
 
 

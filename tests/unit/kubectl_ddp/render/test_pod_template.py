@@ -39,7 +39,7 @@ def rendered(patch: Any, *, engine: Engine = Engine.JOB, site: Site = Site.CLUST
 
 
 def worker(patch: Any, **changes: Any) -> Object:
-    return next(each for each in rendered(patch, **changes) if each["metadata"]["labels"]["ddp.dev/role"] == "worker")
+    return next(item for item in rendered(patch, **changes) if item["metadata"]["labels"]["ddp.dev/role"] == "worker")
 
 
 @pytest.mark.parametrize("engine", list(ENGINES))
@@ -48,7 +48,7 @@ def test_a_patch_reaches_the_workers_of_every_engine_and_not_the_store(engine: E
     assert found["metadata"]["labels"] == plain["metadata"]["labels"] | {"mesh": "blue"}
     assert found["metadata"]["annotations"]["karpenter.sh/do-not-disrupt"] == "false"
     spec, [own] = found["spec"], found["spec"]["containers"]
-    assert [each["name"] for each in spec["initContainers"]] == ["unpack-code", "proxy"]
+    assert [item["name"] for item in spec["initContainers"]] == ["unpack-code", "proxy"]
     assert spec["volumes"] == [*plain["spec"]["volumes"], *PATCH["spec"]["volumes"]]
     assert spec["automountServiceAccountToken"]
     [before] = plain["spec"]["containers"]
@@ -56,7 +56,7 @@ def test_a_patch_reaches_the_workers_of_every_engine_and_not_the_store(engine: E
     assert own["volumeMounts"] == [*before["volumeMounts"], {"name": "nfs", "mountPath": "/data"}]
     assert own["resources"]["limits"] == before["resources"]["limits"] | {"ephemeral-storage": "1Gi"}
     assert own["name"] == ENGINES[engine].container
-    [store] = [each for each in rendered(PATCH, engine=engine) if each["metadata"]["labels"]["ddp.dev/role"] == "store"]
+    [store] = [item for item in rendered(PATCH, engine=engine) if item["metadata"]["labels"]["ddp.dev/role"] == "store"]
     assert "hostAliases" not in store["spec"]
 
 

@@ -72,10 +72,10 @@ def test_whoever_does_not_answer_in_time_is_named_with_the_way_out(
     behave: Callable[[socket.socket, threading.Event], None], sentence: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(prometheus, "PATIENCE_SECONDS", 0.5)
-    with listener(behave) as url, pytest.raises(Unreachable) as told:
+    with listener(behave) as url, pytest.raises(Unreachable) as report:
         query_series(url, "digits", None, TimeRange(start=0.0, end=60.0), {})
-    assert f"{url} {sentence}" in told.value.message
-    assert told.value.hint
+    assert f"{url} {sentence}" in report.value.message
+    assert report.value.hint
 
 
 def test_a_name_that_nobody_knows_is_named() -> None:

@@ -8,12 +8,11 @@ from dataclasses import replace
 
 import pytest
 
-from ddp_trainer.common.constants import FailureReason
 from ddp_trainer.common.metric_names import Metric
-from kubectl_ddp.report.html_report import TEMPLATES, render_html
+from kubectl_ddp.report.html_report import render_html
 from kubectl_ddp.report.plot_data import mark_events
 from kubectl_ddp.report.series import POD, Series, Timeline
-from kubectl_ddp.report.story import MOST_SENTENCES, tell_story, worker_end
+from kubectl_ddp.report.story import MOST_SENTENCES, tell_story
 from kubectl_ddp.report.time_series import Change, Kind
 from kubectl_ddp.status.describe import header
 from kubectl_ddp.status.job_tables import job_table
@@ -24,7 +23,7 @@ DONE: Mapping[str, object] = {"result": "succeeded", "steps": 690, "world_size":
 
 
 def without(series: Sequence[Series], *names: str) -> list[Series]:
-    return [each for each in series if each.name not in names]
+    return [sery for sery in series if sery.name not in names]
 
 
 def test_a_killed_worker_is_named_with_its_time_and_both_recoveries() -> None:
@@ -41,7 +40,7 @@ def test_a_pod_that_records_no_rank_is_named_with_the_time_of_its_reading() -> N
 
 def test_a_reading_between_the_generation_and_its_size_hides_no_lost_rank() -> None:
     series = [
-        each for each in a_killed_worker() if (each.name, each.labels[POD]) != (Metric.WORLD_SIZE, "digits-worker-0")
+        item for item in a_killed_worker() if (item.name, item.labels[POD]) != (Metric.WORLD_SIZE, "digits-worker-0")
     ]
     late = [4.0] * 22 + [2.0] * 9 + [4.0] * 29
     series.append(Series(Metric.WORLD_SIZE, times(60), late, {POD: "digits-worker-0"}))
@@ -114,14 +113,9 @@ def test_a_job_of_which_nothing_is_known_has_no_story() -> None:
     assert '<p class="story">' not in render_html(a_report([]))
 
 
-@pytest.mark.parametrize("reason", [*FailureReason, "of-a-later-version"])
-def test_every_reason_has_a_verb(reason: str) -> None:
-    assert re.fullmatch(r"(was \w+ed|\w+)( .*)?", worker_end(reason))
-
-
 def test_tiles_show_accuracy_and_samples_only_where_a_run_has_told_them() -> None:
-    told = DONE | {"metrics": {"accuracy": 0.975, "loss": 0.08}, "samples_lost": 0, "samples_repeated": 3}
-    text = render_html(a_report(a_killed_worker(), summary=told))
+    report = DONE | {"metrics": {"accuracy": 0.975, "loss": 0.08}, "samples_lost": 0, "samples_repeated": 3}
+    text = render_html(a_report(a_killed_worker(), summary=report))
     tiles = re.findall(
         r'<span class="name">(.*?)</span><span class="value">(.*?)</span><span class="more">(.*?)</span>', text
     )
@@ -173,14 +167,6 @@ def test_a_failure_without_room_stands_on_a_line_above() -> None:
     marks = mark_events(changes, Timeline(START, 1.0, 100))
     assert [mark.label for mark in marks] == ["4 ranks", "rank 3 killed", "4 ranks"]
     assert [mark.is_above for mark in marks] == [False, True, False]
-
-
-def test_the_alarm_colour_is_for_failures_alone() -> None:
-    css = (TEMPLATES / "report.css").read_text(encoding="utf-8")
-    rules = re.findall(r"([^{};]+)\{[^{}]*var\(--alarm\)[^{}]*\}", css)
-    assert {rule.strip() for rule in rules} == {
-        *(".bad", ".error", ".error h2", ".rule.failure", ".mark.failure", ".broken", ".failed"),
-    }
 
 
 def test_a_group_that_grew_before_the_first_reading_was_resized_and_did_not_restart() -> None:

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from kubectl_ddp.report.series import Series, Timeline, build_timeline, elementwise_ratio, growth, merge_growth, total
+from kubectl_ddp.report.series import Series, Timeline, build_timeline, growth
 
 
 def counted(*readings: tuple[float, float | None]) -> Series:
@@ -70,9 +70,3 @@ def test_the_axis_has_no_part_that_is_shorter_than_the_time_between_two_readings
 @pytest.mark.parametrize("series", [[], [counted((5, 1))], [counted((5, None), (6, 2))]])
 def test_less_than_two_readings_span_nothing(series: list[Series]) -> None:
     assert build_timeline(series) is None
-
-
-def test_sums_and_quotients_know_what_is_not_known() -> None:
-    assert total([(1.0, None, None), (2.0, 3.0, None)]) == (3.0, 3.0, None)
-    assert elementwise_ratio((1.0, 1.0, None), (2.0, 0.0, 1.0)) == (0.5, None, None)
-    assert merge_growth([], TEN).amounts == (0.0,) * 10

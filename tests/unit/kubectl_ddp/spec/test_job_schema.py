@@ -38,7 +38,7 @@ def is_valid(value: Any, schema: Mapping[str, Any]) -> bool:
 
 def rest_is_valid(value: Any, wanted: Any, schema: Mapping[str, Any]) -> bool:
     more = [value[key] for key in value if key not in schema.get("properties", {})] if isinstance(value, dict) else []
-    return not more if wanted is False else all(is_valid(each, wanted) for each in more)
+    return not more if wanted is False else all(is_valid(item, wanted) for item in more)
 
 
 KEYWORDS: Final[Mapping[str, Callable[[Any, Any, Mapping[str, Any]], bool]]] = {
@@ -55,10 +55,10 @@ KEYWORDS: Final[Mapping[str, Callable[[Any, Any, Mapping[str, Any]], bool]]] = {
     "maximum": lambda value, wanted, _: not TYPES["number"](value) or value <= wanted,
     "minItems": lambda value, wanted, _: not isinstance(value, list) or len(value) >= wanted,
     "required": lambda value, wanted, _: all(key in value for key in wanted),
-    "anyOf": lambda value, wanted, _: any(is_valid(value, each) for each in wanted),
+    "anyOf": lambda value, wanted, _: any(is_valid(value, item) for item in wanted),
     "not": lambda value, wanted, _: not is_valid(value, wanted),
-    "items": lambda value, wanted, _: not isinstance(value, list) or all(is_valid(each, wanted) for each in value),
-    "propertyNames": lambda value, wanted, _: all(is_valid(each, wanted) for each in value),
+    "items": lambda value, wanted, _: not isinstance(value, list) or all(is_valid(item, wanted) for item in value),
+    "propertyNames": lambda value, wanted, _: all(is_valid(item, wanted) for item in value),
     "properties": lambda value, wanted, _: all(is_valid(value[key], wanted[key]) for key in wanted if key in value),
     "additionalProperties": rest_is_valid,
 }

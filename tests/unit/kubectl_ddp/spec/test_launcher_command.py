@@ -11,7 +11,7 @@ import pytest
 from ddp_trainer.launch.flags import TORCHRUN
 from kubectl_ddp.errors import UsageError
 from kubectl_ddp.spec.job_key import Given, Layer, Origin, OriginKind
-from kubectl_ddp.spec.launcher_command import LAUNCHERS, take_over
+from kubectl_ddp.spec.launcher_command import take_over
 from kubectl_ddp.spec.resolve import DefaultingContext, Resolved, resolve
 from kubectl_ddp.values.program import Command, Module, Script
 
@@ -132,8 +132,8 @@ def test_a_script_in_the_code_that_is_sent_is_the_job_s_script() -> None:
 
 @pytest.mark.parametrize("command", ["python train.py", "bash -c 'torchrun train.py'", "FOO=1 ./run", "env"])
 def test_other_commands_stay_as_they_are(command: str) -> None:
-    said = layer(command=command)
-    assert take_over(said) == (dict(said), ())
+    text = layer(command=command)
+    assert take_over(text) == (dict(text), ())
 
 
 @pytest.mark.parametrize("flag", TORCHRUN, ids=lambda flag: flag.long)
@@ -148,9 +148,3 @@ def test_each_flag_of_torchrun_is_taken_over_or_refused(flag: Any) -> None:
             str(taken[key].raw[-1]) for key in ("command",) if key in taken
         }
         assert len(notes) == 1
-
-
-def test_every_launcher_is_taken_over() -> None:
-    for name in LAUNCHERS:
-        word = f"python -m {name}" if name.startswith("torch.") else name
-        assert take_over(layer(command=f"{word} train.py"))[0]["script"].raw == "train.py"

@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-import dataclasses
 import json
 
 import pytest
 from hypothesis import HealthCheck, given, settings
 
 from kubectl_ddp.errors import UsageError
-from kubectl_ddp.spec.fields import FIELDS
 from kubectl_ddp.spec.model import JobSpec
 from kubectl_ddp.spec.serialization import compact, digest, spec_from_dict, spec_to_dict
 from tests.support.jobs import a_job, jobs
@@ -19,10 +17,6 @@ from tests.support.jobs import a_job, jobs
 @settings(deadline=None, suppress_health_check=[HealthCheck.too_slow])  # a loaded machine draws jobs slowly
 def test_any_job_survives_json(spec: JobSpec) -> None:
     assert spec_from_dict(json.loads(compact(spec_to_dict(spec)))) == spec
-
-
-def test_every_attribute_of_a_job_has_a_key() -> None:
-    assert {field.attribute for field in FIELDS.values()} == {field.name for field in dataclasses.fields(JobSpec)}
 
 
 def test_the_digest_ignores_the_name_and_nothing_else() -> None:

@@ -19,17 +19,17 @@ MACHINE = "nodeSelector.node.kubernetes.io/instance-type"
 ON_GPUS = {"module": "a", "gpus": "8", "nnodes": "2:4"}
 
 
-def resolved(*, image: str = "a:1", **said: Any) -> Resolved:
-    layer = {key.replace("__", "."): Given(value, Origin(OriginKind.FLAG, f"--{key}")) for key, value in said.items()}
+def resolved(*, image: str = "a:1", **text: Any) -> Resolved:
+    layer = {key.replace("__", "."): Given(value, Origin(OriginKind.FLAG, f"--{key}")) for key, value in text.items()}
     return resolve([layer], DefaultingContext(image=image))
 
 
-def on(fabric: str, **said: Any) -> Resolved:
-    return resolved(**ON_GPUS, fabric=fabric, **said)
+def on(fabric: str, **text: Any) -> Resolved:
+    return resolved(**ON_GPUS, fabric=fabric, **text)
 
 
 def doubts(found: Resolved) -> list[str]:
-    return [str(each) for each in found.warnings]
+    return [str(warning) for warning in found.warnings]
 
 
 def test_a_fabric_fills_in_what_nobody_has_said_and_says_why() -> None:
@@ -41,9 +41,9 @@ def test_a_fabric_fills_in_what_nobody_has_said_and_says_why() -> None:
     assert doubts(found) == []
 
 
-@pytest.mark.parametrize("said", [{}, {"fabric": "auto"}])
-def test_the_fabric_is_chosen_by_the_machine_and_brings_its_devices(said: dict[str, str]) -> None:
-    found = resolved(**ON_GPUS, **{MACHINE: "p5.48xlarge"}, **said)
+@pytest.mark.parametrize("keys", [{}, {"fabric": "auto"}])
+def test_the_fabric_is_chosen_by_the_machine_and_brings_its_devices(keys: dict[str, str]) -> None:
+    found = resolved(**ON_GPUS, **{MACHINE: "p5.48xlarge"}, **keys)
     assert (found.spec.fabric, found.spec.rdma) == ("aws-efa", Rdma("vpc.amazonaws.com/efa", 32))
     assert str(found.origins["fabric"]) == "rule nodeSelector: the network of p5.48xlarge"
     assert [(entry.key, entry.value) for entry in object_entries(found.spec)] == [("resource.hugepages-2Mi", "5120Mi")]
@@ -51,8 +51,8 @@ def test_the_fabric_is_chosen_by_the_machine_and_brings_its_devices(said: dict[s
 
 
 def test_a_job_on_cpu_or_on_one_node_gets_nothing() -> None:
-    for said, name in (({"nproc": "2"}, "gloo-cpu"), ({"gpus": "8"}, "single-node-nvlink")):
-        found = resolved(module="a", **said)
+    for text, name in (({"nproc": "2"}, "gloo-cpu"), ({"gpus": "8"}, "single-node-nvlink")):
+        found = resolved(module="a", **text)
         assert found.spec.fabric == name
         assert OriginKind.FABRIC not in {origin.kind for origin in found.origins.values()}
         assert object_entries(found.spec) == []
@@ -82,7 +82,7 @@ def test_fewer_devices_than_the_machine_has_are_warned_of() -> None:
 
 
 @pytest.mark.parametrize(
-    ("fabric", "said", "words"),
+    ("fabric", "keys", "words"),
     [
         ("ib", {"env__NCCL_IB_DISABLE": "1"}, "NCCL_IB_DISABLE=1 stands against the fabric ib: it disables"),
         ("roce", {"env__NCCL_IB_GID_INDEX": "3"}, "the index differs from pod to pod"),
@@ -91,8 +91,8 @@ def test_fewer_devices_than_the_machine_has_are_warned_of() -> None:
         ("tcp", {"env__NCCL_IB_HCA": "mlx5"}, "sockets use no InfiniBand devices"),
     ],
 )
-def test_what_stands_against_a_fabric_is_warned_of(fabric: str, said: dict[str, str], words: str) -> None:
-    [doubt] = doubts(on(fabric, **({} if fabric == "tcp" else {"rdma": "rdma/ib=8"}), **said))
+def test_what_stands_against_a_fabric_is_warned_of(fabric: str, keys: dict[str, str], words: str) -> None:
+    [doubt] = doubts(on(fabric, **({} if fabric == "tcp" else {"rdma": "rdma/ib=8"}), **keys))
     assert words in doubt
 
 
@@ -106,7 +106,7 @@ def test_a_plain_value_of_a_refused_variable_is_none_of_its_business() -> None:
 
 
 @pytest.mark.parametrize(
-    ("said", "sentence"),
+    ("keys", "sentence"),
     [
         ({"fabric": "ib"}, r"The fabric ib needs RDMA devices, and the job requests none\. Say --rdma rdma/NAME=COUNT"),
         ({"fabric": "aws-efa"}, r"Say --rdma vpc\.amazonaws\.com/efa=COUNT\. vpc.*=32 on p5\.48xlarge"),
@@ -118,14 +118,14 @@ def test_a_plain_value_of_a_refused_variable_is_none_of_its_business() -> None:
         ({"fabric": "ib+roce"}, "names ib and roce, and the nodes of a job have one of them"),
     ],
 )
-def test_a_fabric_that_cannot_be_is_refused(said: dict[str, str], sentence: str) -> None:
+def test_a_fabric_that_cannot_be_is_refused(keys: dict[str, str], sentence: str) -> None:
     with pytest.raises(UsageError) as caught:
-        resolved(**ON_GPUS | said)
+        resolved(**ON_GPUS | keys)
     assert re.search(sentence, str(caught.value)), str(caught.value)
 
 
 @pytest.mark.parametrize(
-    ("fabric", "said", "words"),
+    ("fabric", "keys", "words"),
     [
         ("gcp-tcpx", {}, "must add the container tcpx-daemon (NET_ADMIN;"),
         ("gcp-tcpxo", {}, "in a namespace that Pod Security does not hold to 'restricted'"),
@@ -135,11 +135,11 @@ def test_a_fabric_that_cannot_be_is_refused(said: dict[str, str], sentence: str)
     ],
 )
 def test_what_the_cluster_must_add_itself_is_said_at_every_submission(
-    fabric: str, said: dict[str, str], words: str
+    fabric: str, keys: dict[str, str], words: str
 ) -> None:
-    [doubt] = doubts(on(fabric, **said))
+    [doubt] = doubts(on(fabric, **keys))
     assert words in doubt
-    assert any(words in note for note in spec_notes(on(fabric, **said).spec))
+    assert any(words in note for note in spec_notes(on(fabric, **keys).spec))
 
 
 def test_a_need_that_the_job_meets_is_not_told() -> None:

@@ -8,7 +8,7 @@ import pytest
 
 from kubectl_ddp.engines import Engine
 from kubectl_ddp.errors import UsageError
-from kubectl_ddp.spec.fields import FIELDS, PRESETS
+from kubectl_ddp.spec.fields import PRESETS
 from kubectl_ddp.spec.job_key import Given, Layer, Origin, OriginKind
 from kubectl_ddp.spec.model import JobSpec
 from kubectl_ddp.spec.resolve import DefaultingContext, Resolved, resolve, set_values
@@ -78,7 +78,7 @@ def test_a_program_on_the_command_line_replaces_that_of_the_file() -> None:
 
 
 @pytest.mark.parametrize(
-    ("said", "program"),
+    ("keys", "program"),
     [
         ({"script": "dir/My train.py"}, Script("dir/My train.py")),
         ({"module": "a.b"}, Module("a.b")),
@@ -86,12 +86,12 @@ def test_a_program_on_the_command_line_replaces_that_of_the_file() -> None:
         ({"command": ["sh", "-c", "x y"]}, Command(("sh", "-c", "x y"))),
     ],
 )
-def test_each_way_to_say_what_runs(said: dict[str, Any], program: object) -> None:
-    assert resolve([flags(**said)], HERE).spec.program == program
+def test_each_way_to_say_what_runs(keys: dict[str, Any], program: object) -> None:
+    assert resolve([flags(**keys)], HERE).spec.program == program
 
 
 @pytest.mark.parametrize(
-    ("said", "name"),
+    ("keys", "name"),
     [
         ({"script": "My_Train.v2.py"}, "my-train-v2"),
         ({"script": "3d.py"}, "job-3d"),
@@ -101,8 +101,8 @@ def test_each_way_to_say_what_runs(said: dict[str, Any], program: object) -> Non
         ({"command": "/usr/bin/env python"}, "env"),
     ],
 )
-def test_a_name_is_made_of_what_runs(said: dict[str, Any], name: str) -> None:
-    assert resolve([flags(**said)], HERE).spec.name == name
+def test_a_name_is_made_of_what_runs(keys: dict[str, Any], name: str) -> None:
+    assert resolve([flags(**keys)], HERE).spec.name == name
 
 
 def test_a_made_up_name_takes_the_ending_and_a_given_one_does_not() -> None:
@@ -129,83 +129,36 @@ def test_the_image_of_the_environment_stands_in_for_the_default_only() -> None:
     assert resolved(a_file(image="theirs:3"), surroundings=around).spec.image == "theirs:3"
 
 
-@pytest.mark.parametrize("key", FIELDS)
-def test_every_key_says_where_its_value_came_from(key: str) -> None:
-    samples: dict[str, Any] = {
-        "name": "a", "namespace": "a", "script": "a.py", "module": "a", "command": "a", "args": ["a"], "nnodes": "2",
-        "nproc": "1", "gpus": "1", "cpu": "1", "memory": "8Gi", "shm": "1Gi", "image": "a:1", "env": {"A": "1"},
-        "secretEnv": {"A": "s:k"}, "envFrom": ["secret/a"], "maxRestarts": "1", "grace": "9s", "checkpointClaim": "a",
-        "compileCache": "a", "deadline": "1h", "ttl": "1h", "priority": "a", "nodeSelector": {"a.b/c": "d"},
-        "tolerations": ["a=b:NoSchedule"], "gang": "kai", "egress": "closed", "engine": "job",
-        "mounts": ["pvc=a:/data:ro"], "secrets": ["a:/s"], "queue": "q", "scheduler": "s", "topology": ["pack=rack"],
-        "queuePriority": "c", "queueResize": "start", "parallel": "replicate=1", "spares": "1",
-        "mig": "1g.10gb", "rdma": "rdma/ib", "gpuType": "H100", "networks": ["rdma-vf", "net/rail-0"],
-        "fabric": "gloo-cpu", "metricsFrom": ["watchers", "10.0.0.0/24"], "code": ".", "codeClaim": "a:b/c",
-        "dns": ["dns/app=coredns", "10.96.0.10"], "imagePullSecrets": ["registry"], "imagePullPolicy": "Always",
-        "python": "python3", "runtimeImage": "a:1", "runtimeMount": "copy", "torchrunShim": "true", "launcher": "ddp",
-        "requirements": ["a"],
-        "serviceAccount": "a", "labels": {"a.b/c": "d"}, "annotations": {"a.b/c": "any text"}, "runAsUser": "none",
-        "runAsGroup": "0", "fsGroup": "1000", "affinity": "{podAntiAffinity: {a: [1, true, no]}}",
-        "podTemplate": "{spec: {dnsPolicy: Default, hostAliases: null}}",
-    }  # fmt: skip
-    raw = samples[key]
-    given = {f"{key}.{name}": value for name, value in raw.items()} if isinstance(raw, dict) else {key: raw}
-    layer = {name: Given(value, Origin(OriginKind.FLAG, "--it")) for name, value in given.items()}
-    needed = {"gpuType": {"gpus": "1"}, "queuePriority": {"queue": "q"}}.get(key, {})
-    found = resolve([a_file(module="pkg", **needed), layer], HERE)
-    assert all(found.origins[name].place == "--it" for name in given)
-
-
 @pytest.mark.parametrize(
-    ("said", "sentence"),
+    ("keys", "sentence"),
     [
-        (
-            {"nnodes": "8:2"},
-            "--nnodes: '8:2' has a minimum (8) above the maximum (2). Write the smaller number first: '2:8'.",
-        ),
-        ({"nproc": "auto"}, "--nproc: 'auto' is resolved on each node when it starts"),
         ({"nproc": "0"}, "--nproc: '0' is not an integer from 1 to 4096."),
-        ({"spares": "-1"}, "--spares: '-1' is not an integer from 0 to 1000."),
         ({"spares": "1001"}, "--spares: '1001' is not an integer from 0 to 1000."),
-        ({"gpus": "-1"}, "--gpus: '-1' is not an integer from 0 to 64."),
         ({"name": "My_Job"}, "--name: 'My_Job' is not a name for a job. Use lower case letters"),
-        ({"name": "1st"}, "--name: '1st' is not a name for a job."),
-        ({"name": "a-"}, "--name: 'a-' is not a name for a job."),
-        ({"memory": "lots"}, "--memory: 'lots' is not an amount of memory. Write it as '4Gi' or '512Mi'."),
         ({"image": "a b"}, "--image: 'a b' is not an image."),
         ({"module": "train.py x"}, "--module: 'train.py x' is not a Python module."),
         ({"command": "-x y"}, "--command: '-x' is not a program."),
-        ({"command": ""}, "--command: the command is empty."),
         ({"command": "a 'b"}, "--command: 'a 'b' cannot be split into words: No closing quotation."),
         ({"preset": "gpu-ncl"}, "--preset: there is no preset 'gpu-ncl'. Did you mean 'gpu-nccl'?"),
-        ({"preset": ["gpu-nccl"]}, "--preset: there is no preset '['gpu-nccl']'."),
         ({"egress": "some"}, "--egress: 'some' is not one of open, closed, unrestricted."),
         ({"metricsFrom": ["10.0.0.1/24"]}, "'10.0.0.1/24' is not a valid source of metrics requests. Name a namespace"),
         ({"dns": ["kube-dns"]}, "'kube-dns' names no DNS server. Write NAMESPACE/LABEL=VALUE"),
-        ({"dns": ["10.0.0.1/24"]}, "'10.0.0.1/24' names no DNS server."),
         ({"metricsFrom": []}, "the list is empty. Leave it out for the default"),
-        ({"metricsFrom": ["Team"]}, "'Team' is not a valid source of metrics requests."),
         (
             {"gang": "vulcano"},
             "--gang: 'vulcano' is not one of none, auto, kueue, volcano, scheduler-plugins, kai, native.",
         ),
-        ({"gang": "vulcano"}, "Did you mean 'volcano'?"),
         ({"engine": "trainjobs"}, f"--engine: 'trainjobs' is not one of {', '.join(Engine)}. Did"),
         ({"mounts": ["hostPath=/data:/data"]}, "is a hostPath volume, which Pod Security 'restricted'"),
         ({"mounts": ["nfs=a:/data"]}, "'nfs' is not a kind of volume. Write pvc=NAME:/PATH[:ro], configmap="),
         ({"mounts": ["pvc=a:data"]}, "'data' is not an absolute path. Begin it with '/', as in '/data'."),
-        ({"mounts": ["pvc=a:/data/../etc"]}, "'/data/../etc' is not an absolute path."),
         ({"mounts": ["pvc=a:/usr"]}, "A mount at '/usr' would hide the image's own files."),
-        ({"mounts": ["pvc=A_B:/data"]}, "'A_B' is not a valid object name."),
         ({"mounts": ["pvc=a:/data:rx"]}, "'pvc=a:/data:rx' ends in 'rx'. Write ':ro' to mount it read-only."),
         ({"mounts": ["configmap=a:/data:rw"]}, "requests write access to a ConfigMap."),
-        ({"mounts": ["emptydir=big:/data"]}, "'big' is not an amount of memory."),
         ({"mounts": ["data"]}, "'data' mounts nothing."),
         ({"secrets": ["hub"]}, "'hub' mounts no Secret. Write 'NAME:/PATH'"),
         ({"topology": ["rack"]}, "'rack' is not a placement constraint. Write pack=LABEL or spread=LABEL"),
-        ({"topology": ["pack=rack:now"]}, "'pack=rack:now' is not a placement constraint."),
         ({"rdma": "ib"}, "'ib' names no RDMA resource. Write RESOURCE or RESOURCE=COUNT, as in 'rdma/ib=8'"),
-        ({"rdma": "rdma/ib=0"}, "'rdma/ib=0' names no RDMA resource."),
         ({"mig": "half"}, "'half' is not a MIG profile."),
         ({"mig": "1g.10gb", "gpus": "2"}, "has one process and one slice, and nproc is 2"),
         (
@@ -229,12 +182,9 @@ def test_every_key_says_where_its_value_came_from(key: str) -> None:
         ({"annotations__ddp.dev/spec": "x"}, "annotations: 'ddp.dev/spec' is set by the job itself or its operator."),
         ({"affinity": "{nodes: {}}"}, "'nodes' is not one of nodeAffinity, podAffinity, podAntiAffinity."),
         ({"affinity": "{nodeAffinity: 5}"}, "affinity.nodeAffinity has no list of maps requiredDuring"),
-        ({"affinity": "{nodeAffinity: {requiredDuringSchedulingIgnoredDuringExecution: []}}"}, "has no list of maps"),
         ({"affinity": "{nodeAffinity: }"}, "--affinity: nodeAffinity has no value. Give it one, or leave it out."),
         ({"affinity": "{a: 1, a: 2}"}, "--affinity: it is not valid YAML: 'a' is given twice. Write it as in a pod."),
-        ({"parallel": "auto"}, "--parallel: 'auto' is not a layout; write dimension=size with commas, as in"),
         ({"podTemplate": "{containers: []}"}, "--podTemplate: 'containers' is not one of metadata, spec."),
-        ({"affinity": "{a: ["}, "--affinity: it is not valid YAML: "),
         ({"affinity": "none"}, "--affinity: 'none' is not a map of nodeAffinity, podAffinity, podAntiAffinity."),
         ({"affinity": f"{{podAffinity: {'[' * 99}{']' * 99}}}"}, "is nested too deeply"),
         (
@@ -264,13 +214,12 @@ def test_every_key_says_where_its_value_came_from(key: str) -> None:
         ({"env__A": "a\0b"}, "contains a NUL character"),
         ({"args": ["\udcff"]}, "is not UTF-8 text"),
         ({"nodeSelector__a b": "1"}, "'a b' is not a valid label."),
-        ({"namespace": "a" * 64}, "is not a namespace."),
         ({"ttl": "a week"}, "--ttl: 'a week' is not a duration."),
     ],
 )
-def test_a_bad_value_is_one_sentence_with_the_value_and_the_way_out(said: dict[str, Any], sentence: str) -> None:
+def test_a_bad_value_is_one_sentence_with_the_value_and_the_way_out(keys: dict[str, Any], sentence: str) -> None:
     with pytest.raises(UsageError) as caught:
-        spec(flags(**said))
+        spec(flags(**keys))
     assert sentence in str(caught.value)
     assert "\n" not in str(caught.value)
 

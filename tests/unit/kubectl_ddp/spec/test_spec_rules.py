@@ -93,22 +93,6 @@ def test_other_variables_are(name: str) -> None:
     assert a_job(env={name: "1"}).env == {name: "1"}
 
 
-def test_the_longest_name_that_fits_is_taken() -> None:
-    assert a_job(name="a" * 48).name == "a" * 48
-
-
-def test_flags_of_another_program_are_its_own_business() -> None:
-    assert a_job(program=Module("mine.train"), args=("--global-batch", "1")).largest_world == 4
-
-
-def test_the_trainer_without_arguments_is_its_own_business_too() -> None:
-    assert a_job(args=()).largest_world == 4
-
-
-def test_a_batch_as_large_as_the_world_is_enough() -> None:
-    assert a_job(args=("train", "--global-batch", "4", "--batch-slices", "4")).largest_world == 4
-
-
 @pytest.mark.parametrize(
     ("changes", "words"),
     [
@@ -135,6 +119,10 @@ def test_what_is_probably_not_meant_is_said(changes: dict[str, Any], words: str)
         {"env": {"MAX_TOKENS": ""}},
         {"image": "registry.example.com:5000/train:1.2"},
         {"image": "train@sha256:" + "0" * 64},
+        {"name": "a" * 48},
+        {"args": ()},
+        {"args": ("train", "--global-batch", "4", "--batch-slices", "4")},
+        {"program": Module("mine.train"), "args": ("--global-batch", "1")},
     ],
 )
 def test_what_is_plain_raises_no_doubt(changes: dict[str, Any]) -> None:

@@ -42,17 +42,12 @@ def test_what_only_ddp_launch_does_is_refused_in_one_sentence(changes: dict[str,
     assert sentence in str(caught.value)
 
 
-def test_flags_of_torchrun_itself_and_the_other_launcher_are_taken() -> None:
-    a_job(launcher=Launcher.TORCHRUN, torchrun_shim=False, env={"PET_LOG_DIR": "/data/logs"})
-    a_job(launcher=Launcher.DDP, spares=1)
-
-
 def test_the_notes_of_a_job_of_torchrun_list_what_it_lacks_and_what_has_no_effect() -> None:
     job = a_job(launcher=Launcher.TORCHRUN, runtime_image="ddp-runtime:1", env={"DDP_ON_HANG": "act", "A": "1"})
     notes = spec_notes(job)
-    told = [note for note in notes if note.startswith("torchrun: ")]
+    report = [note for note in notes if note.startswith("torchrun: ")]
     for lack in ("a rank fails", "restart budget", "spares", "first error", "rank metrics"):
-        assert any(note.startswith(f"torchrun: {lack}") for note in told)
-    assert told[-1] == "torchrun: without an effect: DDP_ON_HANG."
+        assert any(note.startswith(f"torchrun: {lack}") for note in report)
+    assert report[-1] == "torchrun: without an effect: DDP_ON_HANG."
     assert not [note for note in notes if "one store decides membership" in note]
     assert not [note for note in spec_notes(a_job()) if "torchrun" in note]

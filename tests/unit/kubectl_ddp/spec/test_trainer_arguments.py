@@ -47,13 +47,13 @@ def refused_by_plugin(words: list[str], layout: str) -> UsageError:
     return caught.value
 
 
-@pytest.mark.parametrize("clash", [*CLASHES, *WITHOUT_SHARD], ids=lambda each: f"{each.where}-{each.words[0].flag}")
+@pytest.mark.parametrize("clash", [*CLASHES, *WITHOUT_SHARD], ids=lambda value: f"{value.where}-{value.words[0].flag}")
 def test_trainer_and_plugin_refuse_it_in_the_same_words(clash: OptionConflict) -> None:
     words, layout = given(clash), LAYOUTS[clash.where]
-    ours, theirs = refused_by_plugin(words, layout), refused_by_trainer(words, layout)
-    assert (ours.message, ours.hint) == (theirs.message, theirs.hint)
-    assert ours.message.startswith(clash.message.split("{")[0])
-    assert ours.exit_code == 2
+    own, foreign = refused_by_plugin(words, layout), refused_by_trainer(words, layout)
+    assert (own.message, own.hint) == (foreign.message, foreign.hint)
+    assert own.message.startswith(clash.message.split("{")[0])
+    assert own.exit_code == 2
 
 
 @pytest.mark.parametrize(
@@ -64,10 +64,10 @@ def test_trainer_and_plugin_refuse_it_in_the_same_words(clash: OptionConflict) -
     ],
 )
 def test_what_changes_nothing_goes_with_every_layout(words: str) -> None:
-    said = ["--task", "text", "--data", "/data", *words.split()]
+    text = ["--task", "text", "--data", "/data", *words.split()]
     for layout in LAYOUTS.values():
-        check_shard(parse([*said, "--parallel", layout]))
-        a_job(args=("train", *said), parallel=LayoutRange.parse(layout), nproc=4, nnodes=NodeRange(1, 1))
+        check_shard(parse([*text, "--parallel", layout]))
+        a_job(args=("train", *text), parallel=LayoutRange.parse(layout), nproc=4, nnodes=NodeRange(1, 1))
 
 
 @pytest.mark.parametrize("flag", CHOICES)
@@ -87,12 +87,12 @@ def test_words_that_the_trainer_has_not_are_refused_with_those_it_has(flag: str,
 
 @pytest.mark.parametrize(("flag", "now"), RENAMED.items())
 def test_a_flag_of_the_trainer_with_another_name_now_is_refused_with_it(flag: str, now: str) -> None:
-    for said in ((flag, "4"), (f"{flag}=4",), (flag,)):
+    for text in ((flag, "4"), (f"{flag}=4",), (flag,)):
         with pytest.raises(BadConfig, match=f"^{flag} is now {now}[.]$"):
-            parse(said)
+            parse(text)
         with pytest.raises(UsageError, match=f"^{flag} is now {now}[.]$"):
-            a_job(args=("train", *said))
-        a_job(program=Module("vision.train"), args=said)
+            a_job(args=("train", *text))
+        a_job(program=Module("vision.train"), args=text)
 
 
 def test_a_job_without_a_layout_has_no_options_of_shard() -> None:

@@ -53,12 +53,12 @@ def test_defaults_stand_below_what_is_said_and_above_presets(file: Path) -> None
     write(file, "grace", "77s")
     write(file, "image", "mine:1")
     environ = {"XDG_CONFIG_HOME": str(file.parent.parent), "HOME": "/nowhere"}
-    said = {"module": Given("m", Origin(OriginKind.FLAG, "--module"))}
-    found = resolve([defaults_of(environ), said], DefaultingContext(image="built-in:1"))
+    text = {"module": Given("m", Origin(OriginKind.FLAG, "--module"))}
+    found = resolve([defaults_of(environ), text], DefaultingContext(image="built-in:1"))
     assert (found.spec.grace_seconds, found.spec.image) == (77, "mine:1")
     assert str(found.origins["grace"]) == f"{file} line 1"
     named = resolve(
-        [defaults_of(environ), said | {"grace": Given("5s", Origin(OriginKind.FLAG, "-"))}], DefaultingContext("x:1")
+        [defaults_of(environ), text | {"grace": Given("5s", Origin(OriginKind.FLAG, "-"))}], DefaultingContext("x:1")
     )
     assert named.spec.grace_seconds == 5
     assert "image" not in defaults_of(environ | {"KUBECTL_DDP_IMAGE": "other:1"})

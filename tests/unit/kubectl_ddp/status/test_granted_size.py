@@ -20,11 +20,11 @@ ADMITTED, WAITS = Queued("team", is_admitted=True), Queued("team", is_admitted=F
 
 def indexed_job(nodes: int, *, suspend: bool = False, **annotations: str) -> Object:
     """An Indexed Job that was submitted with --nnodes 1:4, and has as many nodes now."""
-    about = {"ddp.dev/spec": json.dumps({"nnodes": "1:4"}), **annotations}
+    metadata = {"ddp.dev/spec": json.dumps({"nnodes": "1:4"}), **annotations}
     return {
         "apiVersion": "batch/v1",
         "kind": "Job",
-        "metadata": {"name": "digits", "uid": "u-1", "labels": {"ddp.dev/job": "digits"}, "annotations": about},
+        "metadata": {"name": "digits", "uid": "u-1", "labels": {"ddp.dev/job": "digits"}, "annotations": metadata},
         "spec": {"parallelism": nodes, "completions": nodes, "suspend": suspend},
         "status": {"active": nodes},
     }

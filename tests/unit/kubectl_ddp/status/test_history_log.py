@@ -8,7 +8,7 @@ import zlib
 import pytest
 
 from ddp_trainer.common.constants import HISTORY_MARK
-from kubectl_ddp.status.metrics_parser import MOST_BYTES, is_part, unpacked, without
+from kubectl_ddp.status.metrics_parser import MOST_BYTES, unpacked
 
 
 def packed(text: bytes) -> str:
@@ -44,14 +44,3 @@ def test_what_is_no_history_is_none(line: str) -> None:
 
 def test_what_would_fill_the_memory_is_not_unpacked() -> None:
     assert unpacked([f"{HISTORY_MARK}1/1 {packed(bytes(MOST_BYTES + 1))}"]) is None
-
-
-def test_people_are_shown_all_other_lines() -> None:
-    part = f"{HISTORY_MARK}1/1 {packed(b'x')}"
-    said = [
-        "2026-01-01T00:00:00Z step 1",
-        f"2026-01-01T00:00:01Z {part}",
-        f"2026-01-01T00:00:02Z {HISTORY_MARK}of mine",
-    ]
-    assert list(without(said)) == [said[0], said[2]]
-    assert is_part(part)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from dataclasses import asdict, replace
+from dataclasses import replace
 
 import pytest
 import yaml
@@ -11,7 +11,7 @@ import yaml
 from ddp_trainer.common.constants import Annotation
 from kubectl_ddp.status.describe import header
 from kubectl_ddp.status.job_state import JobState, job_state
-from kubectl_ddp.status.job_tables import job_list_to_dict, job_table, job_to_dict, rank_table
+from kubectl_ddp.status.job_tables import job_table, job_to_dict, rank_table
 from kubectl_ddp.status.metrics_parser import parse
 from kubectl_ddp.util.text_table import Cell, Style, Table
 from kubectl_ddp.util.yaml_text import to_yaml
@@ -30,7 +30,7 @@ NOW = CREATED_EPOCH + 90
 
 
 def a_state() -> JobState:
-    told = {
+    samples = {
         "digits-worker-0": parse(
             pod_metrics(restarts=1)
             + job_metrics()
@@ -38,12 +38,12 @@ def a_state() -> JobState:
             + rank_metrics(1, last_step=NOW - 3)
         )
     }
-    return job_state(snapshot(job("Created", "Running"), pod(0), pod(1)), told, where="local")
+    return job_state(snapshot(job("Created", "Running"), pod(0), pod(1)), samples, where="local")
 
 
 def test_ranks_of_a_layout_have_their_places_in_it() -> None:
-    told = {"digits-worker-0": parse(pod_metrics() + rank_metrics(0, place='replicate="0",pp="",shard="1",tp=""'))}
-    state = job_state(snapshot(job("Created", "Running"), pod(0), pod(1)), told, where="local")
+    samples = {"digits-worker-0": parse(pod_metrics() + rank_metrics(0, place='replicate="0",pp="",shard="1",tp=""'))}
+    state = job_state(snapshot(job("Created", "Running"), pod(0), pod(1)), samples, where="local")
     header, of_rank, silent = (line.split() for line in rank_table(state, NOW).render(Style()).splitlines())
     assert header[:4] == ["RANK", "MESH", "POD", "NODE"]
     assert of_rank[:5] == ["0", "r0", "s1", "digits-worker-0", "node-0"]
@@ -51,59 +51,26 @@ def test_ranks_of_a_layout_have_their_places_in_it() -> None:
     assert "MESH" not in rank_table(a_state(), NOW).render(Style())
 
 
+def cells(line: str) -> str:
+    """The cells of a line, one space apart."""
+    return " ".join(line.split())
+
+
 def test_a_job_is_one_row() -> None:
-    lines = job_table([a_state()], NOW).render(Style()).splitlines()
-    assert lines[0].split() == [
-        "NAME",
-        "STATUS",
-        "READY",
-        "STEP",
-        "PROGRESS",
-        "ETA",
-        "THROUGHPUT",
-        "RESTARTS",
-        "DURATION",
-        "AGE",
-        "WHERE",
-    ]
-    assert lines[1].split() == [
-        "digits",
-        "Running",
-        "2/2",
-        "(1-4)",
-        "10",
-        "10%",
-        "18s",
-        "320/s",
-        "1",
-        "-",
-        "90s",
-        "local",
-    ]
+    titles, row = map(cells, job_table([a_state()], NOW).render(Style()).splitlines())
+    assert titles == "NAME STATUS READY STEP PROGRESS ETA THROUGHPUT RESTARTS DURATION AGE WHERE"
+    assert row == "digits Running 2/2 (1-4) 10 10% 18s 320/s 1 - 90s local"
 
 
 def test_what_nobody_told_is_a_dash() -> None:
     row = job_table([job_state(snapshot(job()), {})], NOW).render(Style()).splitlines()[1]
-    assert row.split() == ["digits", "Pending", "0/2", "(1-4)", "-", "-", "-", "-", "0", "-", "90s"]
+    assert cells(row) == "digits Pending 0/2 (1-4) - - - - 0 - 90s"
 
 
 def test_ranks_and_silent_pods_are_rows() -> None:
-    rows = [line.split() for line in rank_table(a_state(), NOW).render(Style()).splitlines()[1:]]
-    assert rows[0] == [
-        "0",
-        "digits-worker-0",
-        "node-0",
-        "up",
-        "10",
-        "160",
-        "forward",
-        "50%",
-        "backward",
-        "50%",
-        "3s",
-        "ago",
-    ]
-    assert rows[2] == ["-", "digits-worker-1", "-", "silent", "-", "-", "-", "-"]
+    first, _, silent = map(cells, rank_table(a_state(), NOW).render(Style()).splitlines()[1:])
+    assert first == "0 digits-worker-0 node-0 up 10 160 forward 50% backward 50% 3s ago"
+    assert silent == "- digits-worker-1 - silent - - - -"
 
 
 def test_a_pipe_gets_every_letter_and_a_narrow_terminal_does_not() -> None:
@@ -112,10 +79,6 @@ def test_a_pipe_gets_every_letter_and_a_narrow_terminal_does_not() -> None:
     narrow = table.render(Style(width=60)).splitlines()
     assert max(map(len, narrow)) == 60
     assert "…" in narrow[1]
-
-
-def test_a_terminal_too_narrow_for_the_headers_still_shows_them() -> None:
-    assert Table(("NAME", "WHY"), [[Cell("a" * 50), Cell("b")]]).render(Style(width=5)).startswith("NAME")
 
 
 def test_color_is_added_and_never_the_only_signal() -> None:
@@ -184,14 +147,6 @@ def test_the_document_of_a_job_holds_plain_values_only() -> None:
     assert yaml.safe_load(to_yaml([document])) == json.loads(json.dumps(document))
 
 
-def test_json_has_a_version_and_all_fields() -> None:
-    document = json.loads(json.dumps(job_list_to_dict([a_state()])))
-    assert (document["apiVersion"], document["kind"]) == ("cli.ddp/v1", "JobStateList")
-    item = document["items"][0]
-    assert (item["kind"], item["state"], item["step"], item["progress"]) == ("JobState", "Running", 10, 0.1)
-    assert item["ranks"][0]["pod"] == "digits-worker-0"
-
-
 def test_jobs_of_all_namespaces_are_told_apart_by_theirs_which_comes_first() -> None:
     for wide in (False, True):
         header, row = job_table([a_state()], NOW, wide=wide, namespaced=True).render(Style()).splitlines()
@@ -204,13 +159,6 @@ def test_the_wide_table_says_what_share_of_the_time_trained() -> None:
     header, well, unknown = job_table(states, NOW, wide=True).render(Style()).splitlines()
     column = header.index("GOODPUT")
     assert (well[column:].split()[0], unknown[column:].split()[0]) == ("93%", "-")
-
-
-def test_a_rank_in_a_document_has_every_field_and_words_for_enumerations() -> None:
-    state = a_state()
-    told = job_to_dict(state)["ranks"]
-    assert told == [asdict(rank) for rank in state.ranks] != []
-    assert {type(rank["state"]) for rank in told} == {str}
 
 
 def test_a_job_of_torchrun_shows_a_dash_for_what_its_ranks_do_not_report() -> None:

@@ -2,11 +2,6 @@
 
 from __future__ import annotations
 
-import ast
-import collections
-import time
-from pathlib import Path
-
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -14,14 +9,8 @@ from prometheus_client import Gauge
 from prometheus_client.exposition import generate_latest
 from prometheus_client.registry import CollectorRegistry
 
-import kubectl_ddp
-from ddp_trainer.common.metric_names import Metric
 from kubectl_ddp.status.metrics_parser import (
-    GROUPS_JOINED,
-    LIVE,
     MOST_LABEL_CHARACTERS,
-    RANK_STOPPED,
-    iter_samples,
     parse,
 )
 
@@ -60,44 +49,6 @@ def test_what_was_said_of_each_rank_is_told_apart() -> None:
         "1": (2, 0),
     }
     assert parse("ddp_loss 3").split("rank") == {}
-
-
-def test_the_families_that_pods_are_asked_for_are_those_that_commands_read() -> None:
-    """A report reads its own: a pod's history, or a Prometheus."""
-    package = Path(kubectl_ddp.__file__).parent
-    read = {
-        Metric[node.attr]
-        for path in package.rglob("*.py")
-        if not path.is_relative_to(package / "report")
-        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8")))
-        if isinstance(node, ast.Attribute) and isinstance(node.value, ast.Name) and node.value.id == "Metric"
-        if path.name != "exposition.py"
-    }
-    assert read | {RANK_STOPPED, GROUPS_JOINED} == set(LIVE)
-
-
-HOSTILE = {
-    "a name without an end": "ddp_step{" + "a" * 1_000_000 + "} 1",
-    "names in a row": "ddp_step{" + "a," * 500_000 + "} 1",
-    "a text without an end": 'ddp_step{a="' + "\\\\" * 500_000 + "} 1",
-    "texts that begin": "ddp_step{" + 'a="' * 330_000 + "} 1",
-    "braces": "ddp_step" + "{" * 1_000_000,
-    "closed braces": "ddp_step{" + "}" * 1_000_000,
-    "spaces": "ddp_step{," + " " * 1_000_000 + "} 1",
-    "a name": "ddp_" + "a" * 1_000_000,
-    "many lines": "ddp_step{a\n" * 90_000,
-    "short labels": 'ddp_step{r="1"} 1\n' * 55_000,
-}
-
-
-@pytest.mark.parametrize("name", HOSTILE)
-def test_what_a_pod_serves_costs_processor_time_in_proportion_to_its_length(name: str) -> None:
-    """A megabyte takes milliseconds. The bar is far above that, and far below what a square would take."""
-    text = HOSTILE[name]
-    begun = time.process_time()
-    parse(text)
-    collections.deque(iter_samples(text), maxlen=0)
-    assert time.process_time() - begun < 2.0
 
 
 def test_labels_that_are_too_long_are_left_out() -> None:

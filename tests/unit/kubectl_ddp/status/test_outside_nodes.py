@@ -24,20 +24,20 @@ UNREACHED = f"{LATER} ddp-launch: The store at digits-store:29400 cannot be reac
 def outside(reason: str, since: float, state: str = "rendezvous") -> str:
     text = pod_metrics(state=state, generation=0, world=0)
     return text + "".join(
-        f'ddp_outside_group_timestamp_seconds{{reason="{each}"}} {since if each == reason else 0}\n'
-        for each in (*OutsideReason, "of_a_later_version")
+        f'ddp_outside_group_timestamp_seconds{{reason="{item}"}} {since if item == reason else 0}\n'
+        for item in (*OutsideReason, "of_a_later_version")
     )
 
 
 def with_second(text: str) -> Facts:
     """A job that trains with its first node, and the metrics of its second one."""
-    told = {"digits-worker-0": trains()["digits-worker-0"], "digits-worker-1": text}
+    report = {"digits-worker-0": trains()["digits-worker-0"], "digits-worker-1": text}
     lines = {"digits-worker-1": (UNREACHED,)}
-    return facts(job("Created", "Running", bounds=(1, 2)), pod(0), pod(1), metrics=told, lines=lines)
+    return facts(job("Created", "Running", bounds=(1, 2)), pod(0), pod(1), metrics=report, lines=lines)
 
 
 @pytest.mark.parametrize(
-    ("reason", "says", "word"),
+    ("reason", "sentence", "word"),
     [
         ("name_resolution", "the store's name does not resolve", "DNS"),
         ("connection", "the store's name resolves, and the store does not accept a connection", "connection"),
@@ -45,16 +45,16 @@ def with_second(text: str) -> Facts:
         ("secret", "the store has another secret", "secret"),
     ],
 )
-def test_a_node_that_cannot_join_is_named_with_the_stage_that_fails(reason: str, says: str, word: str) -> None:
+def test_a_node_that_cannot_join_is_named_with_the_stage_that_fails(reason: str, sentence: str, word: str) -> None:
     known = with_second(outside(reason, NOW - 45))
     found = first(known)
     assert (found.subject, found.severity, found.exit_code) == (Cause.OUTSIDE_GROUP, Severity.WARNING, 0)
-    assert f"digits-worker-1 for 45s: {says}. The job trains without it." in found.message
+    assert f"digits-worker-1 for 45s: {sentence}. The job trains without it." in found.message
     assert "its name does not resolve (x)" in found.evidence[-1]
-    assert f"digits-worker-1 for 45s: {says}" in header(known.state, NOW, Style(color=False))
+    assert f"digits-worker-1 for 45s: {sentence}" in header(known.state, NOW, Style(color=False))
     rows = str(job_table([known.state], NOW, wide=True).rows)
     assert f"digits-worker-1 outside: {word}" in rows
-    assert says in rows
+    assert sentence in rows
 
 
 def test_a_start_takes_twenty_seconds_and_a_member_is_not_outside() -> None:
@@ -74,20 +74,20 @@ def test_a_node_that_waits_for_its_place_is_shown_and_is_no_fault() -> None:
 
 def test_without_a_group_the_node_that_cannot_reach_the_store_explains_why_the_others_wait() -> None:
     waits = f"{LATER} ddp-launch: 1 node ready (digits-worker-0), missing: digits-worker-1, waiting for a group"
-    told = {"digits-worker-0": outside("waiting", NOW - 60), "digits-worker-1": outside("name_resolution", NOW - 60)}
+    report = {"digits-worker-0": outside("waiting", NOW - 60), "digits-worker-1": outside("name_resolution", NOW - 60)}
     known = facts(
         job("Created", bounds=(2, 2)),
         *(pod(0), pod(1), pod(0, role="store")),
-        metrics=told,
+        metrics=report,
         lines={"digits-worker-0": (waits,), "digits-worker-1": (UNREACHED,)},
     )
-    assert [each.subject for each in run_checks(known)][:2] == [Cause.OUTSIDE_GROUP, Cause.RENDEZVOUS]
+    assert [finding.subject for finding in run_checks(known)][:2] == [Cause.OUTSIDE_GROUP, Cause.RENDEZVOUS]
     assert first(known).exit_code == 13
 
 
 def test_a_list_scrapes_more_pods_of_a_job_whose_group_is_short_of_nodes() -> None:
     class Pods(ScriptedBackend):
-        asked = size = 0
+        requests = size = 0
 
         def metrics(self, pod: Object, _families: object = ()) -> str:
             self.asked += 1

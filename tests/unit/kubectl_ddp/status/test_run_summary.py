@@ -66,11 +66,11 @@ def known(state: JobState) -> tuple[Any, ...]:
 def test_a_summary_that_is_kept_is_told_when_the_pods_are_gone(how: str, container: Object) -> None:
     there = ended(how, pod(0, container))
     written = keep(there)
-    gone = ended(how, annotations=written)
-    assert known(job_state(gone, {})) == known(job_state(there, {}))
-    assert keep(gone) == {}
+    removed = ended(how, annotations=written)
+    assert known(job_state(removed, {})) == known(job_state(there, {}))
+    assert keep(removed) == {}
     assert keep(ended(how, pod(0, container), annotations=written)) == {}
-    text = header(job_state(gone, {}), 0.0, Style())
+    text = header(job_state(removed, {}), 0.0, Style())
     assert "goodput" in text
     assert "Restarts:" in text
 
@@ -142,8 +142,8 @@ def test_a_finished_job_keeps_step_progress_duration_and_result_when_its_pods_ar
     how: str, container: Object, step: str, progress: str, result: str
 ) -> None:
     there = ended(how, pod(0, container))
-    gone = ended(how, annotations=keep(there))
-    for one in (there, gone):
+    removed = ended(how, annotations=keep(there))
+    for one in (there, removed):
         state = job_state(one, {})
         header_line, row = job_table([state], NOW).render(Style()).splitlines()
         columns = [header_line.index(name) for name in ("STEP", "PROGRESS", "DURATION", "RESULT")]

@@ -69,15 +69,15 @@ def told(
 
 
 def event(reason: str, message: str = "", index: int = 0) -> Object:
-    about = {"kind": "Pod", "name": f"digits-worker-{index}"}
-    return {"involvedObject": about, "reason": reason, "message": message}
+    metadata = {"kind": "Pod", "name": f"digits-worker-{index}"}
+    return {"involvedObject": metadata, "reason": reason, "message": message}
 
 
 PULLED = event("Pulled", 'Successfully pulled image "x" in 4.2s (5s including waiting). Image size: 7 bytes.')
 
 
 def of(*pods: Object, events: tuple[Object, ...] = (), **samples: Samples) -> Startup:
-    found = startup(job(), pods, {f"digits-worker-{name[1:]}": each for name, each in samples.items()}, events)
+    found = startup(job(), pods, {f"digits-worker-{name[1:]}": sample for name, sample in samples.items()}, events)
     assert found is not None
     return found
 
@@ -233,8 +233,8 @@ def test_the_start_outlives_metrics_and_pods() -> None:
     assert over.startup is not None
     assert over.startup.total == pytest.approx(10.5 + sum(SPENT.values()))
     assert over.summary is not None
-    kept: dict[str, Any] = over.summary
-    assert startup(job(), [], {}, (), kept) == Startup(submitted=CREATED_EPOCH, seconds=over.startup.seconds)
+    stored: dict[str, Any] = over.summary
+    assert startup(job(), [], {}, (), stored) == Startup(submitted=CREATED_EPOCH, seconds=over.startup.seconds)
 
 
 def test_the_text_has_the_time_of_each_phase() -> None:

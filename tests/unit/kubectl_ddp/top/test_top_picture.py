@@ -19,12 +19,12 @@ NOW = 1002.0
 COLORS = re.compile(r"\x1b\[[0-9;]*m")
 
 
-def a_rank(rank: int, *, pod_of: int = 8, busy: float = 0.1, **told: object) -> RankState:
+def a_rank(rank: int, *, pod_of: int = 8, busy: float = 0.1, **report: object) -> RankState:
     """A rank of a job of eight ranks a pod, which steps twice a second."""
-    told = {"state": RankActivity.UP, "step": 100, "last_step": 1000.0, "phases": {"forward": 1.0}} | told
+    report = {"state": RankActivity.UP, "step": 100, "last_step": 1000.0, "phases": {"forward": 1.0}} | report
     place = {"local_rank": rank % pod_of, "pod": f"digits-worker-{rank // pod_of}", "node": "n"}
     speed = {"samples_per_second": 8.0, "seconds_per_step": 0.5, "busy_seconds": busy}
-    return RankState(rank=rank, **place, **speed, **told)  # type: ignore[arg-type]
+    return RankState(rank=rank, **place, **speed, **report)  # type: ignore[arg-type]
 
 
 def a_state(ranks: Sequence[RankState] = ()) -> JobState:
@@ -51,18 +51,7 @@ def test_every_rank_has_a_row_with_its_step_as_a_bar() -> None:
     assert lines[0].startswith("digits  Running  step 10 of 100 (10%), epoch 1")
     header, *rows = lines[3:8]
     assert header.split()[:4] == ["RANK", "POD", "STATE", "STEP"]
-    assert rows[1].split() == [
-        "1",
-        "digits-worker-0",
-        "up",
-        "100",
-        "8",
-        "0.5",
-        "0.1",
-        "ddddddffffffccccccoooooo",
-        "2s",
-        "ago",
-    ]
+    assert " ".join(rows[1].split()) == "1 digits-worker-0 up 100 8 0.5 0.1 ddddddffffffccccccoooooo 2s ago"
     assert lines[-1] == "q leaves"
 
 

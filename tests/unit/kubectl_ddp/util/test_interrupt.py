@@ -31,22 +31,22 @@ KINDS = (
 
 def test_a_second_ctrl_c_ends_a_list_at_once_and_leaves_no_traceback(tmp_path: Path) -> None:
     with serving(ApiServer()) as server:
-        asked = [f"GET /apis/{kind}" for kind in KINDS]
-        for each in asked:
-            server.next(each, Answer(200, cut=True, silence=60.0))
+        requests = [f"GET /apis/{kind}" for kind in KINDS]
+        for item in requests:
+            server.next(item, Answer(200, cut=True, silence=60.0))
         command = [sys.executable, "-c", SLOW_TO_END, "list", "--kubeconfig", str(kubeconfig(tmp_path, server.url))]
         process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
         assert process.stdout is not None
-        for each in asked:
-            server.wait_until_answered(each)
+        for item in requests:
+            server.wait_until_answered(item)
         # A signal between Python's last look for one and its wait would wake nobody.
         while "futex" not in Path(f"/proc/{process.pid}/wchan").read_text():
             time.sleep(0.001)
         process.send_signal(signal.SIGINT)
         assert process.stdout.readline() == "tidying up\n"
         process.send_signal(signal.SIGINT)
-        _, told = process.communicate(timeout=30)
-    assert (process.returncode, told) == (-signal.SIGINT, "error: Interrupted.\n")
+        _, errors = process.communicate(timeout=30)
+    assert (process.returncode, errors) == (-signal.SIGINT, "error: Interrupted.\n")
 
 
 def test_who_has_ctrl_c_ignored_is_not_interrupted() -> None:

@@ -31,9 +31,9 @@ def content_of(tar: tarfile.TarFile, member: tarfile.TarInfo) -> str:
 
 
 def test_pods_that_answer_are_in_it_with_lines_and_metrics_and_others_without() -> None:
-    said = {"digits-worker-0": pod_metrics() + rank_metrics(0)}
+    samples = {"digits-worker-0": pod_metrics() + rank_metrics(0)}
     lines = {"pod-worker-0/0": ["2026-01-02T03:04:06Z [rank0] token=0123456789 step 1"]}
-    backend = ScriptedBackend([snapshot(job("Running"), pod(0), pod(1))], metrics=[said], logs=lines)
+    backend = ScriptedBackend([snapshot(job("Running"), pod(0), pod(1))], metrics=[samples], logs=lines)
     found = {file.name: file.content for file in files(backend, "digits", clock=lambda: CREATED_EPOCH)}
     assert found["logs/digits-worker-0.log"].rstrip() == "2026-01-02T03:04:06Z [rank0] token=(redacted) step 1"
     assert {"metrics/digits-worker-0.prom", "logs/digits-worker-1.log"} <= found.keys()
@@ -54,14 +54,14 @@ def test_events_of_a_job_whose_name_begins_alike_stay_out() -> None:
     def about(kind: str, name: str) -> Object:
         return {"involvedObject": {"kind": kind, "name": name}, "metadata": {"uid": name}, "reason": "Any"}
 
-    told = [about("Pod", "digits-worker-1"), about("Pod", "digits-2-worker-0"), about("PyTorchJob", "digits-2")]
-    told.append(about("PersistentVolumeClaim", "data"))
+    report = [about("Pod", "digits-worker-1"), about("Pod", "digits-2-worker-0"), about("PyTorchJob", "digits-2")]
+    report.append(about("PersistentVolumeClaim", "data"))
     mounts = {"volumes": [{"name": "data", "persistentVolumeClaim": {"claimName": "data"}}]}
     one = pod(0)
-    seen = Snapshot(job("Running"), (one | {"spec": one["spec"] | mounts},), tuple(told[:3]))
-    backend = ScriptedBackend([seen], around={RelatedKind.EVENTS: (told[3],)})
+    seen = Snapshot(job("Running"), (one | {"spec": one["spec"] | mounts},), tuple(report[:3]))
+    backend = ScriptedBackend([seen], around={RelatedKind.EVENTS: (report[3],)})
     found = {file.name: file.content for file in files(backend, "digits", clock=lambda: CREATED_EPOCH)}
-    names = [each["involvedObject"]["name"] for each in json.loads(found["events.json"])]
+    names = [event["involvedObject"]["name"] for event in json.loads(found["events.json"])]
     assert sorted(names) == ["data", "digits-worker-1"]
 
 

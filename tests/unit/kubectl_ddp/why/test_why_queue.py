@@ -27,14 +27,14 @@ def workload(
         },
         "spec": {"queueName": "team", "priority": priority, "podSets": [{"count": 2}], **spec},
         "status": {
-            "conditions": [{"type": each, "status": "True"} for each in conditions],
+            "conditions": [{"type": condition, "status": "True"} for condition in conditions],
             "admission": {"clusterQueue": cluster},
         },
     }
 
 
 LOCAL_QUEUES = ({"metadata": {"name": "team", "namespace": "team"}, "spec": {"clusterQueue": "lab"}},)
-MINE = workload("mine", "2026-01-02T03:05:00Z", 0)
+OWN_WORKLOAD = workload("mine", "2026-01-02T03:05:00Z", 0)
 WAITS = job("Suspended", run_policy={"suspend": True}, metadata={"labels": {QUEUE: "team"}})
 
 
@@ -45,15 +45,15 @@ def in_queue(*workloads: Object, clusters: tuple[Object, ...] = (), position: in
         RelatedKind.CLUSTER_QUEUES: clusters,
     }
     known = facts(WAITS, around=around)
-    told = Queued("team", is_admitted=False, position=position)
-    return dataclasses.replace(known, snapshot=dataclasses.replace(known.snapshot, queued=told))
+    report = Queued("team", is_admitted=False, position=position)
+    return dataclasses.replace(known, snapshot=dataclasses.replace(known.snapshot, queued=report))
 
 
 def test_the_jobs_that_hold_quota_of_the_queue_are_named_with_their_namespace_and_size() -> None:
     held = "QuotaReserved"
     found = first(
         in_queue(
-            MINE,
+            OWN_WORKLOAD,
             workload("waits", "2026-01-02T03:07:00Z", 9),
             workload("holder", "2026-01-02T03:00:00Z", 3, "Admitted", held, "PodsReady", space="other"),
             workload("ended", "2026-01-02T03:00:00Z", 0, held, "Finished"),
@@ -63,12 +63,12 @@ def test_the_jobs_that_hold_quota_of_the_queue_are_named_with_their_namespace_an
     assert found.message == "It waits for quota in the queue 'team'."
     assert found.evidence == ("holds quota: holder in namespace other (2 pods, priority 3)",)
     many = [workload(f"holder-{number}", "2026-01-02T03:00:00Z", 0, held) for number in range(7)]
-    assert first(in_queue(MINE, *many)).evidence[-1] == "holds quota: 2 more jobs"
+    assert first(in_queue(OWN_WORKLOAD, *many)).evidence[-1] == "holds quota: 2 more jobs"
 
 
 @pytest.mark.parametrize(("position", "ahead"), [(None, ""), (1, ""), (4, ", 3 ahead of it")])
 def test_the_number_of_those_ahead_is_kueues_own(position: int | None, ahead: str) -> None:
-    assert first(in_queue(MINE, position=position)).message == f"It waits for quota in the queue 'team'{ahead}."
+    assert first(in_queue(OWN_WORKLOAD, position=position)).message == f"It waits for quota in the queue 'team'{ahead}."
 
 
 def told_by_kueue(text: str) -> Object:
@@ -77,7 +77,7 @@ def told_by_kueue(text: str) -> Object:
         "status": "False",
         "message": f"couldn't assign flavors to pod set main: {text}",
     }
-    return {**MINE, "status": {"conditions": [reserved]}}
+    return {**OWN_WORKLOAD, "status": {"conditions": [reserved]}}
 
 
 @pytest.mark.parametrize(
@@ -103,7 +103,7 @@ def test_a_queue_that_lets_nobody_go_is_named_with_its_reason() -> None:
         "spec": {},
         "status": {"conditions": [{"type": "Active", "status": "False", "message": why}]},
     }
-    found = first(in_queue(MINE, clusters=(stopped,)))
+    found = first(in_queue(OWN_WORKLOAD, clusters=(stopped,)))
     assert found.message == f"It waits in the queue 'team', which admits no job now: {why}"
     assert (found.subject, found.exit_code) == (Cause.QUEUED, 13)
 
@@ -113,7 +113,7 @@ def test_a_job_that_kueue_failed_to_start_waits_for_ever_and_is_queued_again_by_
         {"type": "Admitted", "status": "True"},
         {"type": "Finished", "status": "True", "reason": "FailedToStart", "message": "invalid admission check"},
     ]
-    found = first(in_queue({**MINE, "status": {"conditions": conditions}}))
+    found = first(in_queue({**OWN_WORKLOAD, "status": {"conditions": conditions}}))
     assert (found.subject, "failed to start it" in found.message) == (Cause.QUEUED, True)
     assert "resume digits" in found.hint
     assert "invalid admission check" in found.evidence[0]

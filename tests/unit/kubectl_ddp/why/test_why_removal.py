@@ -52,7 +52,7 @@ def test_a_pod_that_is_deleted_is_named_while_it_ends_and_when_another_has_its_p
 def test_it_is_over_when_ranks_have_stepped_since_or_after_a_while() -> None:
     metrics = {f"digits-worker-{rank}": pod_metrics() + rank_metrics(rank, last_step=KILLED + 5) for rank in range(2)}
     stepped = run_checks(known(pod(0), pod(1), events=(killing(),), metrics=metrics))
-    assert [(each.subject, each.severity) for each in stepped] == [
+    assert [(item.subject, item.severity) for item in stepped] == [
         (Cause.RUNNING, Severity.OK),
         (Cause.POD_DELETED, Severity.INFO),
     ]
@@ -135,10 +135,10 @@ def test_a_container_of_the_store_that_was_killed_and_runs_again_counts() -> Non
 
 
 ENDED = "Error pod digits-worker-0 container pytorch exitCode: 139 terminated message: "
-TOLD = '{"rank":0,"pod":"digits-worker-0","exit_code":139,"reason":"sigsegv","message":"died of SIGSEGV"}'
+REPORTED = '{"rank":0,"pod":"digits-worker-0","exit_code":139,"reason":"sigsegv","message":"died of SIGSEGV"}'
 
 
-@pytest.mark.parametrize(("message", "code"), [(TOLD, 10), (TOLD[:60], 11)], ids=["whole", "cut off"])
+@pytest.mark.parametrize(("message", "code"), [(REPORTED, 10), (REPORTED[:60], 11)], ids=["whole", "cut off"])
 def test_a_pod_that_failed_and_was_replaced_is_told_by_its_operators_event(message: str, code: int) -> None:
     ended = event("Error", ENDED + message, "digits", kind="PyTorchJob", uid="")
     found = first(known(pod(0), pod(1), events=(ended,)))
@@ -167,6 +167,6 @@ def test_a_pod_that_was_killed_for_memory_and_replaced_is_told_by_its_operators_
     ],
 )
 def test_errors_with_a_known_fix_get_a_help_of_their_own(error: str, fix: str) -> None:
-    told = ENDED.replace("139", "1") + json.dumps({"rank": 0, "message": error})
-    ended = event("Error", told, "digits", kind="PyTorchJob", uid="")
+    report = ENDED.replace("139", "1") + json.dumps({"rank": 0, "message": error})
+    ended = event("Error", report, "digits", kind="PyTorchJob", uid="")
     assert fix in first(known(pod(0), pod(1), events=(ended,))).hint

@@ -2,104 +2,14 @@
 
 from __future__ import annotations
 
-import doctest
 import re
-import sys
 from pathlib import Path
 from xml.etree import ElementTree as ET
 
 import pytest
 
-from tools.pictures import dashboard_svg, recording, terminal_svg
-from tools.pictures.dashboard_panels import Curve, Panel, shorten_window
-from tools.pictures.dashboard_svg import dashboard_picture, table_rows
-from tools.pictures.recording import Recording
-from tools.pictures.terminal_svg import Frame, terminal_animation, terminal_picture
-
 ASSETS = Path(__file__).resolve().parents[4] / "docs" / "assets"
 MOST_BYTES = 200_000
-SVG = "{http://www.w3.org/2000/svg}"
-
-
-def panel(kind: str, *curves: Curve, **model: object) -> Panel:
-    told = {
-        "type": kind,
-        "title": f"A {kind}",
-        "gridPos": {"x": 0, "y": 0, "w": 12, "h": 8},
-        "fieldConfig": {"defaults": {"unit": "s"}, "overrides": []},
-        "options": {},
-        "targets": [{"refId": "A"}],
-    }
-    return Panel(told | model, curves, (0.0, 10.0))
-
-
-def curve(name: str, *values: float, query: str = "A", **labels: str) -> Curve:
-    return Curve(name, labels, query, [(float(at), value) for at, value in enumerate(values)])
-
-
-@pytest.mark.parametrize("module", [recording, terminal_svg, dashboard_svg], ids=lambda module: module.__name__)
-def test_examples_in_docstrings_hold(module: object) -> None:
-    assert doctest.testmod(module).failed == 0  # type: ignore[arg-type]
-
-
-def test_words_keep_their_columns_and_their_colours() -> None:
-    picture = terminal_picture("t", ["RANK   STATE", "0      \x1b[1;31mdown\x1b[0m  <&>"], described="d")
-    spans = ET.fromstring(picture).iter(f"{SVG}tspan")
-    at = {each.text: each for each in spans}
-    assert at["STATE"].get("x") == at["down"].get("x")
-    assert "font-weight:bold" in (at["down"].get("style") or "")
-    assert at["<&>"].get("style") is None
-
-
-def test_an_animation_shows_each_frame_for_its_time_and_stands_still_for_those_who_ask() -> None:
-    frames = [Frame(1.0, ("a", "b")), Frame(3.0, ("a", "c"), "killed")]
-    picture = terminal_animation("t", frames, described="d")
-    root = ET.fromstring(picture)
-    assert "@keyframes k1{0%{visibility:hidden}25.000%{visibility:visible}}" in picture
-    assert picture.count(">a</tspan>") == 1, "a line of two frames is drawn once"
-    [still] = [each for each in root.iter(f"{SVG}g") if "still" in (each.get("class") or "")]
-    assert still.get("id") == "f1"
-    assert "prefers-reduced-motion" in picture
-
-
-def test_screens_of_a_program_that_draws_in_place_are_told_apart() -> None:
-    program = "for x in 'ab': print(f'\\x1b[H{x}\\x1b[K\\n\\x1b[J', end='', flush=True)"
-    with Recording([sys.executable, "-c", program], {}, columns=80, rows=10) as recorded:
-        assert recorded.wait() == 0
-    assert [lines[0] for _, lines in recorded.screens()] == ["a", "b"]
-
-
-@pytest.mark.parametrize("kind", ["timeseries", "bargauge", "stat", "table", "state-timeline", "of-a-later-version"])
-def test_every_kind_of_panel_is_drawn_with_and_without_data(kind: str) -> None:
-    full = panel(kind, curve("rank 0", 1.0, float("nan"), 2.0, rank="0"), curve("<b>", 3.0, rank="1"))
-    for each in (full, panel(kind), panel(kind, curve("x", float("nan")))):
-        ET.fromstring(dashboard_picture("Job", [each], rows=8))
-    assert "&lt;b&gt;" in dashboard_picture("Job", [full], rows=8) or kind in {"stat", "table", "of-a-later-version"}
-
-
-def test_a_picture_says_that_it_is_no_screenshot() -> None:
-    assert "not a Grafana screenshot" in dashboard_picture("Job", [panel("stat")], rows=8)
-
-
-def test_a_table_joins_its_queries_and_shows_what_grafana_would() -> None:
-    changes = [
-        {"id": "merge", "options": {}},
-        {"id": "filterFieldsByName", "options": {"include": {"names": ["rank", "Value #A", "Value #B"]}}},
-        {"id": "organize", "options": {"indexByName": {"rank": 0}, "renameByName": {"rank": "Rank", "Value #B": "Up"}}},
-    ]
-    curves = [
-        curve("", 5.0, rank="0", pod="a"),
-        curve("", 1.0, query="B", rank="0"),
-        curve("", 0.0, query="B", rank="1"),
-    ]
-    table = panel("table", *curves, targets=[{"refId": "A"}, {"refId": "B"}], transformations=changes)
-    names, rows = table_rows(table)
-    assert names == ["Rank", "Value #A", "Up"]
-    assert rows == [{"Rank": "0", "Value #A": 5.0, "Up": 1.0}, {"Rank": "1", "Up": 0.0}]
-
-
-def test_the_window_of_rates_is_as_short_as_the_run() -> None:
-    assert shorten_window("rate(x[5m]) / rate(y[1h])") == "rate(x[15s]) / rate(y[1h])"
 
 
 @pytest.mark.parametrize("path", sorted(ASSETS.glob("*.*g")), ids=lambda path: path.name)

@@ -18,10 +18,6 @@ FIRST_LINE = re.compile(r"[a-z0-9-]+==\S+( ; .+)? \\")
 DIGEST_LINE = re.compile(r"    --hash=sha256:[0-9a-f]{64}( \\)?")
 
 
-def test_every_file_of_locks_is_one_that_is_written() -> None:
-    assert {path.name for path in FILES} == {lock.path.name for lock in locks.ALL} | {locks.TORCH_CPU.name}
-
-
 @pytest.mark.parametrize("path", FILES, ids=lambda path: path.name)
 def test_every_package_has_a_version_and_digests_and_there_is_nothing_else(path: Path) -> None:
     comment, *lines = path.read_text().splitlines()
@@ -52,18 +48,12 @@ def test_a_lock_and_the_constraints_that_developers_have_agree(path: Path) -> No
     }, "run `make lock`"
 
 
-def test_without_cuda_means_without_what_cuda_needs() -> None:
-    found = locks.pinned_versions((LOCKS / "trainer.txt").read_text())
-    assert [name for name in found if name.startswith(locks.CUDA)] == ["nvidia-ml-py"]  # bindings, without CUDA
-    assert "scikit-learn" in found
-
-
 def test_the_image_installs_nothing_that_has_no_digest() -> None:
     text = (ROOT / "Dockerfile").read_text().replace("\\\n", " ")
     installs = [line for line in re.findall(r"pip (?:--python \S+ )?install ([^\n]*)", text) if "--help" not in line]
     assert len(installs) == 9
-    ours = [line for line in installs if "--require-hashes" not in line]
-    assert [line.split("&&")[0].split() for line in ours] == [["--no-deps", "--no-cache-dir", "/dist/*.whl"]] * 2
+    own = [line for line in installs if "--require-hashes" not in line]
+    assert [line.split("&&")[0].split() for line in own] == [["--no-deps", "--no-cache-dir", "/dist/*.whl"]] * 2
     copied = re.findall(r"^COPY (locks/\S+)", text, re.MULTILINE)
     assert {ROOT / path for path in copied} == set(FILES) - {
         LOCKS / "release.txt",

@@ -20,8 +20,8 @@ def test_krews_manifest_names_one_archive_for_all_platforms(tmp_path: Path, monk
     archive.write_bytes(b"packed")
     spec = yaml.safe_load(json.dumps(krew_manifest(archive)))["spec"]
     assert spec["version"] == f"v{version()}"
-    assert [tuple(each["selector"]["matchLabels"].values()) for each in spec["platforms"]] == PLATFORMS
-    assert {(each["uri"], each["sha256"], each["bin"]) for each in spec["platforms"]} == {
+    assert [tuple(platform["selector"]["matchLabels"].values()) for platform in spec["platforms"]] == PLATFORMS
+    assert {(platform["uri"], platform["sha256"], platform["bin"]) for platform in spec["platforms"]} == {
         (f"https://example.com/files/v{version()}/{archive.name}", hashlib.sha256(b"packed").hexdigest(), "kubectl-ddp")
     }
 
@@ -31,10 +31,10 @@ def test_a_shared_dashboard_names_every_panel_type_and_asks_for_the_data_source(
     assert {path.name for path in written} == {f"dashboard-{name}.json" for name in ("fleet", "job", "ranks")}
     for path in written:
         dashboard = json.loads(path.read_text())
-        required = {(each["type"], each["id"]) for each in dashboard["__requires"]}
+        required = {(item["type"], item["id"]) for item in dashboard["__requires"]}
         assert {("grafana", "grafana"), ("datasource", "prometheus"), ("panel", "timeseries")} <= required
         assert ("panel", "row") not in required
-        assert [(each["name"], each["pluginId"]) for each in dashboard["__inputs"]] == [("DS_PROMETHEUS", "prometheus")]
+        assert [(item["name"], item["pluginId"]) for item in dashboard["__inputs"]] == [("DS_PROMETHEUS", "prometheus")]
         assert "${datasource" not in path.read_text()
         assert {panel["datasource"]["uid"] for panel in dashboard["panels"] if panel["type"] != "row"} == {
             "${DS_PROMETHEUS}"

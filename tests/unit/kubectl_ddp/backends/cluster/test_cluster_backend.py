@@ -3,7 +3,7 @@ import copy
 import queue
 import threading
 import zlib
-from collections.abc import Collection, Iterator
+from collections.abc import Collection
 from pathlib import Path
 from typing import Any
 
@@ -26,7 +26,7 @@ from kubectl_ddp.values.pod import Topology
 from kubectl_ddp.values.program import Gang, QueueResize
 from kubectl_ddp.values.quantity import NodeRange
 from tests.support import kube_objects
-from tests.support.api_server import Answer, ApiServer, kubeconfig, serving, status
+from tests.support.api_server import Answer, ApiServer, kubeconfig, status
 from tests.support.jobs import a_job
 
 JOBS = "/apis/kubeflow.org/v1/namespaces/team/pytorchjobs"
@@ -34,17 +34,6 @@ PODS = "/api/v1/namespaces/team/pods"
 EVENTS = "/api/v1/namespaces/team/events"
 DIGITS = f"{JOBS}/digits"
 WORKER = f"{PODS}/digits-worker-0"
-
-
-@pytest.fixture
-def server() -> Iterator[ApiServer]:
-    with serving(ApiServer()) as api:
-        yield api
-
-
-@pytest.fixture
-def backend(server: ApiServer, tmp_path: Path) -> ClusterBackend:
-    return ClusterBackend(connection=connect(kubeconfig=str(kubeconfig(tmp_path, server.url))))
 
 
 def put_job(server: ApiServer, *, run_id: str = "run1", name: str = "digits", **fields: Any) -> dict[str, Any]:
@@ -59,8 +48,8 @@ def put_pod(server: ApiServer, index: int = 0, *, run_id: str = "run1", job: str
     return server.put(f"{PODS}/{job}-worker-{index}", pod | {"metadata": {"labels": labels}})
 
 
-def put_event(server: ApiServer, name: str, about: dict[str, Any], moment: str, reason: str = "") -> None:
-    involved = {"uid": about["metadata"]["uid"], "name": about["metadata"]["name"], "kind": "Pod"}
+def put_event(server: ApiServer, name: str, metadata: dict[str, Any], moment: str, reason: str = "") -> None:
+    involved = {"uid": metadata["metadata"]["uid"], "name": metadata["metadata"]["name"], "kind": "Pod"}
     server.put(f"{EVENTS}/{name}", {"involvedObject": involved, "lastTimestamp": moment, "reason": reason})
 
 
@@ -97,15 +86,15 @@ def test_a_job_can_be_read_without_the_right_to_read_events(server: ApiServer, b
 
 
 def test_a_list_names_the_kinds_that_may_not_be_listed(server: ApiServer, tmp_path: Path) -> None:
-    told: list[str] = []
+    messages: list[str] = []
     to = connect(kubeconfig=str(kubeconfig(tmp_path, server.url)))
-    backend = ClusterBackend(connection=to, notice=told.append)
+    backend = ClusterBackend(connection=to, notice=messages.append)
     put_job(server)
-    assert (len(backend.jobs()), told) == (1, [])
+    assert (len(backend.jobs()), messages) == (1, [])
     path = "/apis/jobset.x-k8s.io/v1alpha2/namespaces/team/jobsets"
     server.next(f"GET {path}", Answer(403, status(403, "Forbidden", "no job sets for you")))
     assert len(backend.jobs()) == 1
-    [warning] = told
+    [warning] = messages
     assert "list jobsets.jobset.x-k8s.io in namespace 'team': no job sets for you" in warning
 
 
@@ -444,8 +433,8 @@ def test_a_watch_reads_the_events_that_its_caller_needs_and_no_others(
     put_event(server, "after", pod, "2026-01-02T00:00:02Z", "Pulled")
     seen = watcher.until(lambda one: len(one.events) == 2)
     assert [event["reason"] for event in seen.events] == ["Pulling", "Pulled"]
-    asked = {one.query["fieldSelector"] for one in server.requests if one.path == EVENTS}
-    assert asked == {f"involvedObject.kind=Pod,reason={reason}" for reason in ("Pulling", "Pulled")}
+    paths = {one.query["fieldSelector"] for one in server.requests if one.path == EVENTS}
+    assert paths == {f"involvedObject.kind=Pod,reason={reason}" for reason in ("Pulling", "Pulled")}
     watcher.stop.request()
     server.requests.clear()
     Watcher(backend, ()).until(lambda one: one.pods)
@@ -481,8 +470,8 @@ def test_a_watch_reads_the_list_again_when_the_server_forgot(server: ApiServer, 
     put_pod(server, 0)
     watcher = Watcher(backend)
     watcher.until(lambda one: len(one.pods) == 1)
-    gone = Answer(410, status(410, "Expired", "too old resource version"))
-    server.next(f"GET {PODS}", gone)
+    removed = Answer(410, status(410, "Expired", "too old resource version"))
+    server.next(f"GET {PODS}", removed)
     server.cut_watches()
     server.drop(WORKER)
     put_pod(server, 1)

@@ -8,12 +8,10 @@ import os
 import time
 from collections.abc import Iterator
 from dataclasses import replace
-from pathlib import Path
 
 import pytest
 
 from kubectl_ddp.backends.cluster.http.api import Api
-from kubectl_ddp.backends.cluster.http.connection import connect
 from kubectl_ddp.backends.cluster.read.pod_output import served
 from kubectl_ddp.backends.cluster.read.reflector import lines
 from kubectl_ddp.errors import Unreachable
@@ -22,7 +20,7 @@ from kubectl_ddp.report import series
 from kubectl_ddp.status.job_state import group_state
 from kubectl_ddp.status.metrics_parser import iter_samples, parse
 from kubectl_ddp.util.bounded_answer import POD_ANSWER, RefusedAnswer, read_answer
-from tests.support.api_server import Answer, ApiServer, kubeconfig, serving
+from tests.support.api_server import Answer, ApiServer
 from tests.support.hostile_answers import HOSTILE, hostile, mutations
 from tests.unit.ddp_controller.controller_jobs import pod
 
@@ -54,17 +52,6 @@ def test_no_answer_of_a_pod_ends_a_reader_or_takes_long() -> None:
         assert all(len(line) <= 512 for line in lines(Chunks(body), 512))
         slowest = max(slowest, time.thread_time() - began)
     assert slowest < 0.5
-
-
-@pytest.fixture
-def server() -> Iterator[ApiServer]:
-    with serving(ApiServer()) as running:
-        yield running
-
-
-@pytest.fixture
-def api(server: ApiServer, tmp_path: Path) -> Api:
-    return Api(connect(kubeconfig=str(kubeconfig(tmp_path, server.url))))
 
 
 @pytest.mark.parametrize("name", HOSTILE)

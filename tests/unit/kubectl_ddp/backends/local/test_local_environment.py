@@ -93,8 +93,8 @@ def test_names_from_the_downward_api_are_not_translated() -> None:
         {"name": "POD", "valueFrom": {"fieldRef": {"fieldPath": "metadata.name"}}},
         {"name": "PEER", "value": "digits-worker-0:1 $(POD)"},
     ]
-    told = resolve(variables, pod, inherited={}, adapt=lambda text: text.replace("digits-worker-0", "127.9.9.2"))
-    assert told == {"POD": "digits-worker-0", "PEER": "127.9.9.2:1 digits-worker-0"}
+    report = resolve(variables, pod, inherited={}, adapt=lambda text: text.replace("digits-worker-0", "127.9.9.2"))
+    assert report == {"POD": "digits-worker-0", "PEER": "127.9.9.2:1 digits-worker-0"}
 
 
 def test_a_secret_is_what_the_shell_exports() -> None:

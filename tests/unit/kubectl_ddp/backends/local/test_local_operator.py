@@ -141,12 +141,6 @@ def test_a_job_past_its_deadline_fails() -> None:
     assert plan.delete == ("digits-worker-0", "digits-worker-1")
 
 
-def test_the_status_given_is_not_changed() -> None:
-    status: dict[str, Any] = {"conditions": []}
-    decide(job(), pod(0), status=status)
-    assert status == {"conditions": []}
-
-
 STORE = {"kind": "Job", "metadata": {"name": "digits-store"}, "spec": {"template": a_template(), "backoffLimit": 2}}
 
 

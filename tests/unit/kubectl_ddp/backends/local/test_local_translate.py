@@ -35,7 +35,3 @@ DIRECTORIES = {"/checkpoints": "/home/a b/ckpt", "/var/run/ddp": "/state/run", "
 )
 def test_whole_names_and_whole_path_components_are_translated(text: str, expected: str) -> None:
     assert translation(ADDRESSES, DIRECTORIES, "team")(text) == expected
-
-
-def test_a_job_without_names_and_mounts_is_left_alone() -> None:
-    assert translation({}, {}, "default")("digits-store /checkpoints") == "digits-store /checkpoints"

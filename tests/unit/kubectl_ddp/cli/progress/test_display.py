@@ -21,7 +21,7 @@ from kubectl_ddp.cli.internal.progress import (
 from kubectl_ddp.errors import Unreachable
 from kubectl_ddp.kube.objects import Object, RelatedKind, RelatedObjects
 from kubectl_ddp.status.job_state import JobState, State, job_state
-from tests.support.kube_objects import job, pod, snapshot, terminated, waiting
+from tests.support.kube_objects import job, pod, snapshot, waiting
 from tests.support.scripted_backend import ScriptedBackend
 
 NO_IMAGE = snapshot(job("Created"), pod(0, waiting("ImagePullBackOff", "example.com/no:1 not found")))
@@ -130,22 +130,11 @@ def test_pods_that_end_stop_answering_and_their_last_step_stays() -> None:
     assert shown.after(1, replace(restarting, state=State.RUNNING)).text != text, "another group has begun"
 
 
-def test_the_end_is_kept_and_not_shown_as_progress() -> None:
-    shown = Shown()
-    ended = job_state(snapshot(job("Created", "Succeeded"), pod(0, terminated(0))), {})
-    shown.display.update(ended)
-    assert (shown.lines, shown.display.last) == ([], ended)
-
-
-def test_without_a_printer_no_states_are_wanted() -> None:
-    assert ProgressDisplay(Diagnosed(), None).seen is None
-
-
 def test_the_remaining_time_is_the_rate_of_committed_steps() -> None:
     pace = StepRate()
-    told = [pace.eta_seconds(replace(TRAINING, step=step, eta_seconds=7.0), 2.0 * step) for step in range(100)]
-    assert told[0] == 7.0, "the ranks' own figure, until steps have been counted for some seconds"
-    assert told[-1] == pytest.approx(2.0 * 901)
+    report = [pace.eta_seconds(replace(TRAINING, step=step, eta_seconds=7.0), 2.0 * step) for step in range(100)]
+    assert report[0] == 7.0, "the ranks' own figure, until steps have been counted for some seconds"
+    assert report[-1] == pytest.approx(2.0 * 901)
 
 
 def test_the_rate_is_that_of_the_last_minute() -> None:
@@ -156,13 +145,6 @@ def test_the_rate_is_that_of_the_last_minute() -> None:
         eta = pace.eta_seconds(replace(TRAINING, step=step), 100.0 + 3.0 * (step - 100))
     assert eta == pytest.approx(3.0 * 801)
     assert WINDOW_SECONDS < 200
-
-
-def test_the_remaining_time_changes_with_the_steps_alone() -> None:
-    pace = StepRate()
-    for step in range(20):
-        eta = pace.eta_seconds(replace(TRAINING, step=step), float(step))
-    assert pace.eta_seconds(replace(TRAINING, step=19), 500.0) == eta
 
 
 @pytest.mark.parametrize("later", [replace(TRAINING, step=3), replace(TRAINING, step=60, generation=2)])

@@ -61,12 +61,12 @@ class Screen(io.StringIO):
 
 @pytest.fixture
 def screen() -> Iterator[Screen]:
-    ours, theirs = pty.openpty()
-    screen = Screen(theirs)
+    leader, follower = pty.openpty()
+    screen = Screen(follower)
     screen.resize(80)
     yield screen
-    os.close(ours)
-    os.close(theirs)
+    os.close(leader)
+    os.close(follower)
 
 
 def drawn(text: str) -> str:
@@ -108,14 +108,6 @@ def test_logs_get_an_empty_line_and_the_progress_returns_when_they_pause(screen:
     screen.clock.now += 1.5
     screen.line.show(training(2))
     assert screen.written() == drawn("digits: step 2 of 690")
-
-
-def test_a_closed_line_is_gone_and_stays_away(screen: Screen) -> None:
-    screen.line.show(training(1))
-    screen.written()
-    screen.line.close()
-    screen.line.show(training(2))
-    assert screen.written() == ERASE
 
 
 @dataclass

@@ -93,21 +93,11 @@ def test_each_state_has_its_line(state: JobState, phase: str, text: str) -> None
     assert progress_line(state, NOW) == ProgressLine("digits", phase, text)
 
 
-@pytest.mark.parametrize("phase", StartupPhase)
-def test_every_phase_of_the_start_has_a_text(phase: StartupPhase) -> None:
-    assert progress_line(starting(phase), NOW).text
-
-
 def test_a_program_that_joins_no_group_runs_and_does_not_import_for_ever() -> None:
     state = starting(StartupPhase.IMPORTS, State.RUNNING)
     assert progress_line(state, NOW).phase == "imports"
     assert progress_line(state, NOW + 60.0).phase == "running"
     assert progress_line(starting(StartupPhase.FIRST_BATCH, State.RUNNING), NOW + 600.0).phase == "first_batch"
-
-
-def test_a_cause_follows_what_the_job_does() -> None:
-    line = replace(progress_line(queued(None), NOW), cause="The quota of GPUs is used up.")
-    assert str(line) == "digits: queued in team-a. The quota of GPUs is used up."
 
 
 @pytest.mark.parametrize(
@@ -143,19 +133,21 @@ def test_a_job_that_runs_again_is_told_with_its_ranks_and_its_step() -> None:
 
 def about_pod(index: int, reason: str, message: str = "") -> Object:
     """An event of the kubelet."""
-    about = {"kind": "Pod", "name": f"digits-worker-{index}"}
-    return {"involvedObject": about, "reason": reason, "message": message}
+    metadata = {"kind": "Pod", "name": f"digits-worker-{index}"}
+    return {"involvedObject": metadata, "reason": reason, "message": message}
 
 
 def test_the_size_of_the_image_is_known_once_a_pod_has_pulled_it() -> None:
     scheduled = {"type": "PodScheduled", "status": "True", "lastTransitionTime": CREATED}
     pulling = pod(1, waiting(), creationTimestamp=CREATED)
     pulling["status"]["conditions"] = [scheduled]
-    told = 'Successfully pulled image "example.com/train:1" in 9s (9s including waiting). Image size: 3221225472 bytes.'
+    report = (
+        'Successfully pulled image "example.com/train:1" in 9s (9s including waiting). Image size: 3221225472 bytes.'
+    )
     events = [about_pod(0, "Pulling"), about_pod(1, "Pulling")]
     before = Snapshot(job("Created"), (pod(0), pulling), tuple(events))
-    after = replace(before, events=(*events, about_pod(0, "Pulled", told)))
-    assert [progress_line(job_state(each, {}), NOW).text for each in (before, after)] == [
+    after = replace(before, events=(*events, about_pod(0, "Pulled", report)))
+    assert [progress_line(job_state(item, {}), NOW).text for item in (before, after)] == [
         "pulling the image, 1 of 2 pods ready",
         "pulling the image, 1 of 2 pods ready, 3.0 GiB each",
     ]

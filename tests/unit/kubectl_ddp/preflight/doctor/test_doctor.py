@@ -52,7 +52,7 @@ LAPTOP = client.ClientFacts(
 
 
 def severities(found: list[Finding]) -> dict[str, Severity]:
-    return {each.subject: each.severity for each in found}
+    return {item.subject: item.severity for item in found}
 
 
 def of_cluster(**changes: Any) -> dict[str, Severity]:
@@ -103,7 +103,7 @@ def test_what_a_machine_lacks_is_marked(changes: dict[str, Any], what: str, seve
 def of_features(*, has_kueue: bool = True, **known: Any) -> dict[str, str]:
     """Subject → message of the findings about optional features, where all engines are served."""
     found = check_features(ClusterFeatures(**known), [*ENGINES], has_kueue=has_kueue)
-    return {each.subject: each.message for each in found}
+    return {item.subject: item.message for item in found}
 
 
 def test_the_gang_schedulers_are_listed_and_the_gates_of_one_that_is_off() -> None:
@@ -113,10 +113,10 @@ def test_the_gang_schedulers_are_listed_and_the_gates_of_one_that_is_off() -> No
     assert "volcano (scheduling.volcano.sh/v1beta1)" in without
     assert "GenericWorkload and GangScheduling" in without
     native = {Gang.NATIVE: "scheduling.k8s.io/v1alpha2"}
-    told = of_features(gangs=native, native_engines=["job", "jobset"], has_kueue=False)["gang schedulers"]
-    assert "native (scheduling.k8s.io/v1alpha2, engines job, jobset)" in told
-    assert "kueue" not in told
-    assert "GangScheduling" not in told
+    report = of_features(gangs=native, native_engines=["job", "jobset"], has_kueue=False)["gang schedulers"]
+    assert "native (scheduling.k8s.io/v1alpha2, engines job, jobset)" in report
+    assert "kueue" not in report
+    assert "GangScheduling" not in report
 
 
 @pytest.mark.parametrize(
@@ -143,20 +143,20 @@ def test_the_restarts_in_place_are_listed_with_their_gates(actions: list[str], o
     ],
 )
 def test_elastic_jobs_are_listed_with_the_gates_that_are_configured(gates: dict[str, bool | None], words: str) -> None:
-    told = of_features(gates=gates)["elastic jobs"]
-    assert "scale works with pytorchjob and job" in told
-    assert words in told
+    report = of_features(gates=gates)["elastic jobs"]
+    assert "scale works with pytorchjob and job" in report
+    assert words in report
 
 
 def test_an_operator_is_listed_with_the_tag_of_its_image() -> None:
     pod = READY | {"spec": {"containers": [{"image": "registry.example.com:5000/kubeflow/operator:v1.9.4@sha256:0"}]}}
     facts = dataclasses.replace(FACTS, operators={OPERATOR: [pod]})
-    found = {each.subject: each.message for each in doctor.run_checks(facts)}
+    found = {finding.subject: finding.message for finding in doctor.run_checks(facts)}
     assert "training operator v1.9.4 runs (1 ready)" in found["engine pytorchjob"]
 
 
 def of_rights(*missing: Right) -> dict[str, Finding]:
-    return {each.subject: each for each in doctor.run_checks(dataclasses.replace(FACTS, missing=missing))}
+    return {finding.subject: finding for finding in doctor.run_checks(dataclasses.replace(FACTS, missing=missing))}
 
 
 def test_rights_that_are_missing_are_all_named_at_once_with_what_fails() -> None:
@@ -180,7 +180,9 @@ def test_a_shell_in_a_pod_is_to_be_asked_for_by_itself() -> None:
 
 
 def test_an_api_server_that_does_not_tell_what_is_granted_is_no_failure() -> None:
-    found = {each.subject: each.severity for each in doctor.run_checks(dataclasses.replace(FACTS, missing=None))}
+    found = {
+        finding.subject: finding.severity for finding in doctor.run_checks(dataclasses.replace(FACTS, missing=None))
+    }
     assert found["rights"] == Severity.WARNING
 
 

@@ -5,25 +5,18 @@ import socket
 import ssl
 import subprocess
 import threading
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
 from kubectl_ddp.backends.cluster.http.api import PAGE, Api
 from kubectl_ddp.backends.cluster.http.api_errors import AgainstPolicy, NotServed
-from kubectl_ddp.backends.cluster.http.connection import connect
+from kubectl_ddp.backends.cluster.http.connection import Connection, connect
 from kubectl_ddp.errors import AlreadyExists, DdpError, Forbidden, NotFound, Unreachable, UsageError
-from tests.support.api_server import Answer, ApiServer, kubeconfig, serving, status
+from tests.support.api_server import Answer, ApiServer, kubeconfig, status
 
 PODS = "/api/v1/namespaces/team/pods"
 JOBS = "/apis/kubeflow.org/v1/namespaces/team/pytorchjobs"
-
-
-@pytest.fixture
-def server() -> Iterator[ApiServer]:
-    with serving(ApiServer()) as api:
-        yield api
 
 
 @pytest.fixture
@@ -32,8 +25,8 @@ def pauses() -> list[float]:
 
 
 @pytest.fixture
-def api(server: ApiServer, tmp_path: Path, pauses: list[float]) -> Api:
-    return Api(connect(kubeconfig=str(kubeconfig(tmp_path, server.url))), sleep=pauses.append)
+def api(connection: Connection, pauses: list[float]) -> Api:
+    return Api(connection, sleep=pauses.append)
 
 
 def test_a_list_is_read_in_pages_and_comes_back_whole_and_in_order(server: ApiServer, api: Api) -> None:
@@ -242,11 +235,11 @@ def test_a_policy_that_refuses_is_named_with_its_own_sentence(
 def test_warnings_of_the_api_server_are_told_once_to_who_wants_to_hear_them(server: ApiServer, api: Api) -> None:
     warned = Answer(201, {}, {"Warning": '299 - "say \\"please\\"", 299 api "another, too"'})
     server.next(f"POST {PODS}", warned, warned)
-    told: list[str] = []
-    telling = api.with_warning_handler(told.append)
+    messages: list[str] = []
+    telling = api.with_warning_handler(messages.append)
     for name in ("a", "b"):
         telling.create(PODS, {"metadata": {"name": name}})
-    assert told == ['say "please"', "another, too"]
+    assert messages == ['say "please"', "another, too"]
     server.next(f"POST {PODS}", warned)
     api.create(PODS, {"metadata": {"name": "c"}})
-    assert len(told) == 2
+    assert len(messages) == 2

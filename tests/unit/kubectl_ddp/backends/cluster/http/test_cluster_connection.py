@@ -84,22 +84,6 @@ def test_a_cluster_and_a_user_may_be_others_than_the_contexts_own(tmp_path: Path
     assert (found.where, found.server, found.namespace) == ("west", servers["west"], "default"), "without a context"
 
 
-def test_credentials_that_a_program_makes_are_made_for_a_user_of_another_context(tmp_path: Path) -> None:
-    file = kubeconfig(tmp_path, SERVER)
-    document = json.loads(file.read_text())
-    answer = '{"apiVersion":"client.authentication.k8s.io/v1","kind":"ExecCredential","status":{"token":"made"}}'
-    call = {"apiVersion": "client.authentication.k8s.io/v1", "command": "echo", "args": [answer]}
-    document["users"].append({"name": "maker", "user": {"exec": call | {"interactiveMode": "Never"}}})
-    file.write_text(json.dumps(document))
-    found = connection_to(Access(kubeconfig=str(file), user="maker"))
-    assert (found.server, dict(found.login.session().headers)) == (SERVER, {"authorization": "Bearer made"})
-
-
-def test_a_kubeconfig_variable_with_a_slip_in_it_is_named(tmp_path: Path) -> None:
-    with pytest.raises(UsageError, match=r"KUBECONFIG names '/typo', which does not exist"):
-        connect(environ={"HOME": str(tmp_path), "KUBECONFIG": "/typo"})
-
-
 def test_an_unknown_context_is_answered_with_the_nearest_one(tmp_path: Path) -> None:
     path = str(kubeconfig(tmp_path, SERVER, name="production"))
     with pytest.raises(UsageError, match=r"no context 'prodution'. Did you mean 'production'\?"):

@@ -1,6 +1,5 @@
 """What a cluster serves: one question to a server of today, one per group to an older one."""
 
-from collections.abc import Iterator
 from functools import partial
 from pathlib import Path
 
@@ -17,12 +16,6 @@ from tests.support.api_server import GROUPS, Answer, ApiServer, Json, kubeconfig
 from tests.support.jobs import a_job
 
 
-@pytest.fixture
-def server() -> Iterator[ApiServer]:
-    with serving(ApiServer()) as api:
-        yield api
-
-
 def backend_of(server: ApiServer, folder: Path) -> ClusterBackend:
     return ClusterBackend(connection=connect(kubeconfig=str(kubeconfig(folder, server.url))), notice=lambda _: None)
 
@@ -35,8 +28,8 @@ def aggregated(*, stale: str = "") -> Json:
         if root == "apis":
             resources = [{"resource": name, "responseKind": {"kind": kind}} for kind, name in kinds.items()]
             freshness = "Stale" if group == stale else "Current"
-            told = {"version": version[0], "freshness": freshness, "resources": [] if group == stale else resources}
-            items.append({"metadata": {"name": group}, "versions": [told]})
+            report = {"version": version[0], "freshness": freshness, "resources": [] if group == stale else resources}
+            items.append({"metadata": {"name": group}, "versions": [report]})
     return {"kind": "APIGroupDiscoveryList", "items": items}
 
 
@@ -50,8 +43,8 @@ def test_a_whole_submission_asks_once_what_is_served(server: ApiServer, tmp_path
     assert ("kubeflow.org/v1", "PyTorchJob") in backend.facts().kinds
     backend.submit(render(a_job(), "run1"))
     assert groups_asked(server) == ["/apis"]
-    [asked] = [request for request in server.requests if request.path == "/apis"]
-    assert asked.headers["Accept"].startswith(AGGREGATED)
+    [paths] = [request for request in server.requests if request.path == "/apis"]
+    assert paths.headers["Accept"].startswith(AGGREGATED)
 
 
 def test_an_older_server_is_asked_group_by_group(server: ApiServer, tmp_path: Path) -> None:
@@ -73,10 +66,10 @@ def test_a_group_whose_own_server_is_away_is_asked_for_itself(server: ApiServer,
 
 
 def test_a_server_of_other_kinds_that_is_away_holds_up_nobody(server: ApiServer, tmp_path: Path) -> None:
-    told = aggregated()
+    report = aggregated()
     away = {"version": "v1beta1", "freshness": "Stale", "resources": []}
-    told["items"].append({"metadata": {"name": "metrics.k8s.io"}, "versions": [away]})
-    server.next("GET /apis", Answer(200, told))
+    report["items"].append({"metadata": {"name": "metrics.k8s.io"}, "versions": [away]})
+    server.next("GET /apis", Answer(200, report))
     server.next("GET /apis/metrics.k8s.io/v1beta1", Answer(500, status(500, "InternalError", "nobody is there")))
     backend_of(server, tmp_path).submit(render(a_job(), "run1"))
     assert groups_asked(server) == ["/apis"]
@@ -86,11 +79,11 @@ def test_a_server_of_other_kinds_that_is_away_holds_up_nobody(server: ApiServer,
 def test_of_a_needed_server_that_is_away_is_said_what_is_known_or_that_it_is_away(
     server: ApiServer, tmp_path: Path, *, is_known: bool
 ) -> None:
-    told = aggregated(stale="" if is_known else "kubeflow.org")
-    next(item for item in told["items"] if item["metadata"]["name"] == "kubeflow.org")["versions"][0]["freshness"] = (
+    report = aggregated(stale="" if is_known else "kubeflow.org")
+    next(item for item in report["items"] if item["metadata"]["name"] == "kubeflow.org")["versions"][0]["freshness"] = (
         "Stale"
     )
-    server.next("GET /apis", Answer(200, told))
+    server.next("GET /apis", Answer(200, report))
     server.next("GET /apis/kubeflow.org/v1", Answer(500, status(500, "InternalError", "nobody is there")))
     discovery = Discovery(Api(connect(kubeconfig=str(kubeconfig(tmp_path, server.url)))))
     if is_known:
@@ -104,12 +97,12 @@ def test_of_a_needed_server_that_is_away_is_said_what_is_known_or_that_it_is_awa
 def test_what_is_there_for_its_subresources_alone_has_no_kind_and_harms_nobody(
     server: ApiServer, tmp_path: Path
 ) -> None:
-    told = aggregated()
+    report = aggregated()
     consoles = [{"resource": "virtualmachineinstances", "responseKind": None}, {"resource": "virtualmachines"}]
-    told["items"].append(
+    report["items"].append(
         {"metadata": {"name": "subresources.kubevirt.io"}, "versions": [{"version": "v1", "resources": consoles}]}
     )
-    server.next("GET /apis", Answer(200, told))
+    server.next("GET /apis", Answer(200, report))
     assert ("kubeflow.org/v1", "PyTorchJob") in backend_of(server, tmp_path).facts().kinds
 
 

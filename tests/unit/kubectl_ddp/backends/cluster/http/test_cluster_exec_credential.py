@@ -7,7 +7,6 @@ import os
 import pty
 import shutil
 import subprocess
-from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
@@ -20,7 +19,7 @@ from kubectl_ddp.backends.cluster.http.connection import RETRY_SECONDS, Login, c
 from kubectl_ddp.backends.cluster.http.kubeconfig import V1, Context, run_program
 from kubectl_ddp.errors import DdpError, Forbidden, UsageError
 from kubectl_ddp.kube.objects import timestamp
-from tests.support.api_server import Answer, ApiServer, kubeconfig, serving, status
+from tests.support.api_server import Answer, ApiServer, kubeconfig, status
 
 PODS = "/api/v1/namespaces/team/pods"
 SERVER = "https://cluster.example.com"
@@ -57,12 +56,6 @@ class Program:
 @pytest.fixture
 def program(tmp_path: Path) -> Program:
     return Program(tmp_path)
-
-
-@pytest.fixture
-def server() -> Iterator[ApiServer]:
-    with serving(ApiServer()) as running:
-        yield running
 
 
 def api_of(server: ApiServer, folder: Path, config: dict[str, Any]) -> Api:

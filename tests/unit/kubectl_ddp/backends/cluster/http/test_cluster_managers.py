@@ -30,10 +30,15 @@ def written(listed: Json) -> bytes:
 
 def pod(name: str, *, record: list[Json] | None) -> Json:
     """With its fields in the order of Kubernetes' types."""
-    about = {"name": name, "uid": "1", "annotations": {"note": NASTY}, "ownerReferences": [{"name": "j", "uid": "2"}]}
-    about |= {"managedFields": record} if record is not None else {}
+    metadata = {
+        "name": name,
+        "uid": "1",
+        "annotations": {"note": NASTY},
+        "ownerReferences": [{"name": "j", "uid": "2"}],
+    }
+    metadata |= {"managedFields": record} if record is not None else {}
     container = {"name": "a", "args": [',"managedFields":[', ']},"spec":'], "ports": [{"name": "http"}]}
-    return {"metadata": about, "spec": {"containers": [container]}, "status": {"phase": "Running"}}
+    return {"metadata": metadata, "spec": {"containers": [container]}, "status": {"phase": "Running"}}
 
 
 def pods(*items: Json, kind: str = "PodList") -> Json:
@@ -42,10 +47,10 @@ def pods(*items: Json, kind: str = "PodList") -> Json:
 
 def custom(name: str, *, record: list[Json] | None) -> Json:
     """With its fields in the order of the alphabet."""
-    about = {"annotations": {"note": NASTY}, "labels": {"a": "b"}}
-    about |= {"managedFields": record} if record is not None else {}
-    about |= {"name": name, "namespace": "team", "ownerReferences": [{"name": "j", "uid": "2"}], "uid": "1"}
-    return {"apiVersion": "kubeflow.org/v1", "kind": "PyTorchJob", "metadata": about, "spec": {"a": [{"name": "b"}]}}
+    metadata = {"annotations": {"note": NASTY}, "labels": {"a": "b"}}
+    metadata |= {"managedFields": record} if record is not None else {}
+    metadata |= {"name": name, "namespace": "team", "ownerReferences": [{"name": "j", "uid": "2"}], "uid": "1"}
+    return {"apiVersion": "kubeflow.org/v1", "kind": "PyTorchJob", "metadata": metadata, "spec": {"a": [{"name": "b"}]}}
 
 
 def customs(*items: Json) -> Json:

@@ -2,34 +2,24 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from pathlib import Path
-
 import pytest
 
 from kubectl_ddp.backends.cluster import ClusterBackend
-from kubectl_ddp.backends.cluster.http.connection import connect
 from kubectl_ddp.kube.objects import RelatedKind
 from tests.support import kube_objects
-from tests.support.api_server import GROUPS, Answer, ApiServer, kubeconfig, serving, status
+from tests.support.api_server import GROUPS, Answer, ApiServer, status
 
 KUEUE = "/apis/kueue.x-k8s.io/v1beta2"
 
 
 @pytest.fixture
-def server() -> Iterator[ApiServer]:
-    groups = {
+def server(server: ApiServer) -> ApiServer:
+    server.groups = {
         **GROUPS,
         "/api/v1": {**GROUPS["/api/v1"], "Node": "nodes", "PersistentVolumeClaim": "persistentvolumeclaims"},
         KUEUE: {"Workload": "workloads"},
     }
-    with serving(ApiServer(groups)) as api:
-        yield api
-
-
-@pytest.fixture
-def backend(server: ApiServer, tmp_path: Path) -> ClusterBackend:
-    return ClusterBackend(connection=connect(kubeconfig=str(kubeconfig(tmp_path, server.url))))
+    return server
 
 
 def test_every_kind_comes_with_its_objects_and_a_kind_that_is_not_served_with_none(
@@ -39,7 +29,7 @@ def test_every_kind_comes_with_its_objects_and_a_kind_that_is_not_served_with_no
     found = backend.related_objects(
         kube_objects.job(), [RelatedKind.CLAIMS, RelatedKind.LOCAL_QUEUES, RelatedKind.EVENTS]
     )
-    assert [each["metadata"]["name"] for each in found.of(RelatedKind.CLAIMS)] == ["data"]
+    assert [item["metadata"]["name"] for item in found.of(RelatedKind.CLAIMS)] == ["data"]
     assert (found.was_read(RelatedKind.LOCAL_QUEUES), found.of(RelatedKind.LOCAL_QUEUES)) == (True, ())
     assert (found.was_read(RelatedKind.NODES), found.unseen) == (False, ())
 
@@ -57,7 +47,7 @@ def test_workloads_of_the_namespace_do_where_those_of_all_may_not_be_read(
     server.put(f"{KUEUE}/namespaces/team/workloads/mine", {})
     server.next(f"GET {KUEUE}/workloads", Answer(403, status(403, "Forbidden", "not all")))
     found = backend.related_objects(kube_objects.job(), [RelatedKind.WORKLOADS])
-    assert [each["metadata"]["name"] for each in found.of(RelatedKind.WORKLOADS)] == ["mine"]
+    assert [item["metadata"]["name"] for item in found.of(RelatedKind.WORKLOADS)] == ["mine"]
     assert len(found.unseen) == 1
 
 
@@ -65,7 +55,7 @@ def test_an_annotation_is_set_on_this_very_job_and_leaves_the_others(
     server: ApiServer, backend: ClusterBackend
 ) -> None:
     path = "/apis/kubeflow.org/v1/namespaces/team/pytorchjobs/digits"
-    about = {"labels": {"ddp.dev/job": "digits"}, "annotations": {"kept": "x"}, "creationTimestamp": "t"}
-    made = server.put(path, kube_objects.job(metadata=about))
+    metadata = {"labels": {"ddp.dev/job": "digits"}, "annotations": {"kept": "x"}, "creationTimestamp": "t"}
+    made = server.put(path, kube_objects.job(metadata=metadata))
     backend.annotate(made, {"ddp.dev/first-error": "{}"})
     assert server.objects[path]["metadata"]["annotations"] == {"kept": "x", "ddp.dev/first-error": "{}"}

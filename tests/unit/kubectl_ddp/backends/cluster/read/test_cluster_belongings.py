@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import socket
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -14,25 +13,13 @@ from kubectl_ddp.backends.access import Access
 from kubectl_ddp.backends.base import Entry
 from kubectl_ddp.backends.cluster import ClusterBackend
 from kubectl_ddp.backends.cluster.backend import Kubectl
-from kubectl_ddp.backends.cluster.http.connection import connect
 from kubectl_ddp.errors import PreflightFailed, Unreachable
 from tests.support import kube_objects
-from tests.support.api_server import ApiServer, kubeconfig, serving
+from tests.support.api_server import ApiServer, kubeconfig
 
 JOBS = "/apis/kubeflow.org/v1/namespaces/team/pytorchjobs"
 EVENTS = "/api/v1/namespaces/team/events"
 CONFIG_MAPS = "/api/v1/namespaces/team/configmaps"
-
-
-@pytest.fixture
-def server() -> Iterator[ApiServer]:
-    with serving(ApiServer()) as api:
-        yield api
-
-
-@pytest.fixture
-def backend(server: ApiServer, tmp_path: Path) -> ClusterBackend:
-    return ClusterBackend(connection=connect(kubeconfig=str(kubeconfig(tmp_path, server.url))))
 
 
 def put_job(server: ApiServer, name: str, run_id: str = "run1") -> None:
@@ -41,10 +28,12 @@ def put_job(server: ApiServer, name: str, run_id: str = "run1") -> None:
     server.put(f"{JOBS}/{name}", job | {"metadata": {"creationTimestamp": kube_objects.CREATED, "labels": labels}})
 
 
-def put_event(server: ApiServer, about: str, moment: str, **fields: Any) -> None:
-    involved = {"kind": fields.pop("kind", "Pod"), "name": about}
+def put_event(server: ApiServer, metadata: str, moment: str, **fields: Any) -> None:
+    involved = {"kind": fields.pop("kind", "Pod"), "name": metadata}
     count = len(server.objects)
-    server.put(f"{EVENTS}/e{count}", {"involvedObject": involved, "lastTimestamp": moment, "reason": about, **fields})
+    server.put(
+        f"{EVENTS}/e{count}", {"involvedObject": involved, "lastTimestamp": moment, "reason": metadata, **fields}
+    )
 
 
 def test_events_of_pods_that_are_gone_count_and_those_of_others_do_not(
@@ -120,9 +109,9 @@ def test_acting_as_somebody_is_said_to_the_api_server(server: ApiServer, tmp_pat
     path = str(kubeconfig(tmp_path, server.url))
     ClusterBackend(Access(kubeconfig=path, acting_as="ada", as_groups=("ops", "admins"))).jobs()
     assert {request.headers.get("Impersonate-User") for request in server.requests} == {"ada"}
-    said = [[value for name, value in each.headers.items() if name == "Impersonate-Group"] for each in server.requests]
-    assert said
-    assert all(groups == ["ops", "admins"] for groups in said)
+    paths = [[value for name, value in item.headers.items() if name == "Impersonate-Group"] for item in server.requests]
+    assert paths
+    assert all(groups == ["ops", "admins"] for groups in paths)
 
 
 def test_a_request_is_given_up_after_the_time_that_the_flag_names(tmp_path: Path) -> None:

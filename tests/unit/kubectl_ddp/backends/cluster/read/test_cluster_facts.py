@@ -43,9 +43,9 @@ def refused(folder: Path, path: str, message: str) -> list[str]:
 )
 def test_a_quota_that_refuses_an_object_is_told_once(tmp_path: Path, path: str, what: str, count: int) -> None:
     text = f'"digits-store" is forbidden: exceeded quota: few, requested: {what}, used: {what}, limited: {what}'
-    told = refused(tmp_path, path, text)
-    assert len(told) == count
-    assert all("exceeded quota: few" in each for each in told)
+    report = refused(tmp_path, path, text)
+    assert len(report) == count
+    assert all("exceeded quota: few" in item for item in report)
 
 
 @pytest.mark.parametrize("text", ["[oops", "only words", "integrations: [batch/job]"])

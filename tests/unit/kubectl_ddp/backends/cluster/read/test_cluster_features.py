@@ -2,36 +2,28 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from pathlib import Path
 from typing import Any
 
 import pytest
 import yaml
 
 from kubectl_ddp.backends.cluster.http.api import Api
-from kubectl_ddp.backends.cluster.http.connection import connect
 from kubectl_ddp.backends.cluster.http.resources import Discovery
 from kubectl_ddp.backends.cluster.read.cluster_info import detect_features, passes_scheduling_group
 from kubectl_ddp.engines import ENGINES
 from kubectl_ddp.preflight.doctor import CONFIGURED_GATES, ClusterFeatures
 from kubectl_ddp.preflight.model import Unknown
 from kubectl_ddp.values.program import Gang
-from tests.support.api_server import GROUPS, Answer, ApiServer, kubeconfig, serving, status
+from tests.support.api_server import GROUPS, Answer, ApiServer, status
 
 JOBS = "POST /apis/batch/v1/namespaces/team/jobs"
 NATIVE = {**GROUPS, "/apis/scheduling.k8s.io/v1alpha2": {"Workload": "workloads", "PodGroup": "podgroups"}}
 
 
 @pytest.fixture
-def server() -> Iterator[ApiServer]:
-    with serving(ApiServer(NATIVE)) as made:
-        yield made
-
-
-@pytest.fixture
-def api(server: ApiServer, tmp_path: Path) -> Api:
-    return Api(connect(kubeconfig=str(kubeconfig(tmp_path, server.url))))
+def server(server: ApiServer) -> ApiServer:
+    server.groups = NATIVE
+    return server
 
 
 def detected(api: Api, *engines: str) -> ClusterFeatures:

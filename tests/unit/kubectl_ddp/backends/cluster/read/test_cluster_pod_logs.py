@@ -1,6 +1,6 @@
 import queue
 import threading
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -9,11 +9,11 @@ import pytest
 from kubectl_ddp.backends.cluster.http.api import Api
 from kubectl_ddp.backends.cluster.http.connection import connect
 from kubectl_ddp.backends.cluster.read import pod_output
-from kubectl_ddp.backends.cluster.read.pod_output import PodLogs, main_container
+from kubectl_ddp.backends.cluster.read.pod_output import PodLogs
 from kubectl_ddp.errors import Forbidden, NotFound, Unreachable
 from kubectl_ddp.util.concurrency import Stop
 from tests.support import kube_objects
-from tests.support.api_server import Answer, ApiServer, kubeconfig, serving, status
+from tests.support.api_server import Answer, ApiServer, kubeconfig, status
 
 POD = "/api/v1/namespaces/team/pods/digits-worker-0"
 LOG = f"GET {POD}/log"
@@ -21,12 +21,6 @@ FIRST = "2026-01-01T00:00:01.100000000Z a"
 SECOND = "2026-01-01T00:00:01.200000000Z b"
 TWIN = "2026-01-01T00:00:01.200000000Z c"
 THIRD = "2026-01-01T00:00:02.000000000Z d"
-
-
-@pytest.fixture
-def server() -> Iterator[ApiServer]:
-    with serving(ApiServer()) as api:
-        yield api
 
 
 def put_pod(server: ApiServer, state: Mapping[str, Any] | None = None, **fields: Any) -> dict[str, Any]:
@@ -41,6 +35,17 @@ def logs_of(server: ApiServer, folder: Path, pod: dict[str, Any], pauses: list[f
 
 def lines(*entries: str, cut: bool = False) -> Answer:
     return Answer(200, "".join(f"{entry}\n" for entry in entries), cut=cut)
+
+
+def followed(server: ApiServer, logs: PodLogs, last: str, *rest: str, tail: int | None = None) -> list[str]:
+    """The lines that following gives, of a container that ends after *last*, and *rest* of it."""
+    found = []
+    for line in logs.follow(tail=tail, since=None):
+        found.append(line)
+        if line == last:
+            put_pod(server, kube_objects.terminated(0))
+            server.next(LOG, lines(last, *rest))
+    return found
 
 
 def queries(server: ApiServer) -> list[Mapping[str, str]]:
@@ -84,17 +89,13 @@ def test_following_goes_on_after_a_broken_connection_and_gives_no_line_twice(ser
     pod = put_pod(server)
     logs = logs_of(server, tmp_path, pod)
     server.next(LOG, lines(FIRST, SECOND, cut=True), lines(FIRST, SECOND, TWIN, cut=True), lines(SECOND, TWIN, THIRD))
-    found = []
-    for line in logs.follow(tail=3, since=None):
-        found.append(line)
-        if line == THIRD:
-            put_pod(server, kube_objects.terminated(0))
-            server.next(LOG, lines(THIRD))
-    assert found == [FIRST, SECOND, TWIN, THIRD]
-    asked = queries(server)
-    assert [query.get("tailLines") for query in asked] == ["3", None, None, None]
-    assert [query.get("sinceTime") for query in asked[1:]] == [line.partition(" ")[0] for line in (SECOND, TWIN, THIRD)]
-    assert [query.get("follow") for query in asked] == ["true", "true", "true", None]
+    assert followed(server, logs, THIRD, tail=3) == [FIRST, SECOND, TWIN, THIRD]
+    requests = queries(server)
+    assert [query.get("tailLines") for query in requests] == ["3", None, None, None]
+    assert [query.get("sinceTime") for query in requests[1:]] == [
+        line.partition(" ")[0] for line in (SECOND, TWIN, THIRD)
+    ]
+    assert [query.get("follow") for query in requests] == ["true", "true", "true", None]
 
 
 def test_following_reads_what_came_between_the_cut_and_the_end_of_the_container(
@@ -102,13 +103,7 @@ def test_following_reads_what_came_between_the_cut_and_the_end_of_the_container(
 ) -> None:
     logs = logs_of(server, tmp_path, put_pod(server))
     server.next(LOG, lines(FIRST, cut=True))
-    found = []
-    for line in logs.follow(tail=None, since=None):
-        found.append(line)
-        if line == FIRST:
-            put_pod(server, kube_objects.terminated(1))
-            server.next(LOG, lines(FIRST, SECOND, THIRD))
-    assert found == [FIRST, SECOND, THIRD]
+    assert followed(server, logs, FIRST, SECOND, THIRD) == [FIRST, SECOND, THIRD]
 
 
 def test_an_error_of_the_kubelet_has_no_time_and_reading_goes_on_from_the_line_before(
@@ -117,13 +112,7 @@ def test_an_error_of_the_kubelet_has_no_time_and_reading_goes_on_from_the_line_b
     west = "2025-12-31T19:00:01.1-05:00 a"
     logs = logs_of(server, tmp_path, put_pod(server))
     server.next(LOG, lines(west, "unable to retrieve container logs", cut=True), lines(west, SECOND))
-    found = []
-    for line in logs.follow(tail=None, since=None):
-        found.append(line)
-        if line == SECOND:
-            put_pod(server, kube_objects.terminated(0))
-            server.next(LOG, lines(SECOND))
-    assert found == [FIRST, FIRST.replace(" a", " unable to retrieve container logs"), SECOND]
+    assert followed(server, logs, SECOND) == [FIRST, FIRST.replace(" a", " unable to retrieve container logs"), SECOND]
     assert [query.get("sinceTime") for query in queries(server)][1:] == [line.split(" ")[0] for line in (FIRST, SECOND)]
 
 
@@ -186,13 +175,7 @@ def test_a_container_that_says_nothing_for_long_is_not_given_up(
     logs = logs_of(server, tmp_path, put_pod(server))
     silent = Answer(200, f"{FIRST}\n", cut=True, silence=60)
     server.next(LOG, silent, silent, silent, lines(FIRST, SECOND))
-    found = []
-    for line in logs.follow(tail=None, since=None):
-        found.append(line)
-        if line == SECOND:
-            put_pod(server, kube_objects.terminated(0))
-            server.next(LOG, lines(SECOND))
-    assert found == [FIRST, SECOND]
+    assert followed(server, logs, SECOND) == [FIRST, SECOND]
 
 
 def test_following_without_the_right_to_ends_with_the_reason(server: ApiServer, tmp_path: Path) -> None:
@@ -200,9 +183,3 @@ def test_following_without_the_right_to_ends_with_the_reason(server: ApiServer, 
     server.next(LOG, Answer(403, status(403, "Forbidden", "no logs for you")))
     with pytest.raises(Forbidden, match="get pods/log 'digits-worker-0'"):
         list(logs.follow(tail=None, since=None))
-
-
-def test_the_trainers_container_is_meant_also_behind_a_sidecar() -> None:
-    sidecar = {"spec": {"containers": [{"name": "istio-proxy"}, {"name": "pytorch"}]}}
-    assert main_container(sidecar) == "pytorch"
-    assert main_container({"spec": {"containers": [{"name": "store"}]}}) == "store"

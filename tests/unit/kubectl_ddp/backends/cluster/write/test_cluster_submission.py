@@ -1,4 +1,3 @@
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -33,25 +32,9 @@ def digits(run_id: str = "run1", **changes: Any) -> list[Object]:
     return render(a_job(**changes), run_id)
 
 
-@pytest.fixture
-def server() -> Iterator[ApiServer]:
-    with serving(ApiServer()) as api:
-        yield api
-
-
-@pytest.fixture
-def notices() -> list[str]:
-    return []
-
-
 def backend_of(server: ApiServer, folder: Path, notices: list[str]) -> ClusterBackend:
     connection = connect(kubeconfig=str(kubeconfig(folder, server.url)))
     return ClusterBackend(connection=connection, notice=notices.append)
-
-
-@pytest.fixture
-def backend(server: ApiServer, tmp_path: Path, notices: list[str]) -> ClusterBackend:
-    return backend_of(server, tmp_path, notices)
 
 
 def secret_of(run_id: str) -> str:
@@ -89,13 +72,6 @@ def test_the_root_comes_first_and_suspended_then_what_it_owns_and_it_is_let_go_l
     for path in everything - {ROOT}:
         (owner,) = server.objects[path]["metadata"]["ownerReferences"]
         assert (owner["kind"], owner["uid"]) == ("PyTorchJob", root["metadata"]["uid"])
-
-
-def test_the_store_does_not_run_before_the_root_is_let_go(server: ApiServer, backend: ClusterBackend) -> None:
-    backend.submit(digits())
-    created = next(request.body for request in server.requests if str(request) == f"POST {STORES}")
-    assert created["spec"]["suspend"] is True
-    assert server.objects[STORE]["spec"]["suspend"] is False
 
 
 def test_a_job_that_is_submitted_suspended_stays_so(server: ApiServer, backend: ClusterBackend) -> None:
@@ -225,10 +201,10 @@ def test_a_runtime_of_somebody_else_that_is_missing_is_told_at_once(tmp_path: Pa
 def test_a_companions_name_that_somebody_else_has_is_said_and_theirs_is_left_alone(
     server: ApiServer, backend: ClusterBackend
 ) -> None:
-    theirs = server.put(SERVICE, {"spec": {"ports": []}})
+    foreign = server.put(SERVICE, {"spec": {"ports": []}})
     with pytest.raises(AlreadyExists, match=r"another Service 'digits-store'"):
         backend.submit(digits())
-    assert server.objects == {SERVICE: theirs} | {
+    assert server.objects == {SERVICE: foreign} | {
         path: item for path, item in server.objects.items() if path not in {SERVICE, ROOT}
     }
     assert ROOT not in server.objects
@@ -259,8 +235,8 @@ def test_a_lost_answer_is_no_taken_name(server: ApiServer, backend: ClusterBacke
 
 def test_a_job_that_is_being_deleted_still_has_its_name(server: ApiServer, backend: ClusterBackend) -> None:
     backend.submit(digits())
-    about = server.objects[ROOT]["metadata"] | {"deletionTimestamp": "2026-01-01T00:00:00Z"}
-    server.put(ROOT, server.objects[ROOT] | {"metadata": about})
+    metadata = server.objects[ROOT]["metadata"] | {"deletionTimestamp": "2026-01-01T00:00:00Z"}
+    server.put(ROOT, server.objects[ROOT] | {"metadata": metadata})
     with pytest.raises(AlreadyExists, match="being deleted; try again"):
         backend.submit(digits())
 
@@ -359,8 +335,8 @@ def test_a_job_has_no_pod_monitor_of_its_own_where_the_platform_has_one_for_all(
 def test_the_secret_of_a_run_is_made_once_and_never_read(server: ApiServer, backend: ClusterBackend) -> None:
     backend.submit(digits())
     backend.submit(digits("run2"))  # the identical job: nothing is made
-    asked = [str(request) for request in server.requests if "/secrets" in request.path]
-    assert asked == [f"POST {SECRETS}"]
+    paths = [str(request) for request in server.requests if "/secrets" in request.path]
+    assert paths == [f"POST {SECRETS}"]
     [made] = [item for path, item in server.objects.items() if path.startswith(SECRETS)]
     assert made["immutable"] is True
 
@@ -387,7 +363,7 @@ def test_the_secret_of_a_submission_that_was_cut_off_goes_before_that_of_the_sam
 
 def test_a_secret_of_that_name_that_stays_is_not_used(server: ApiServer, tmp_path: Path) -> None:
     api = Api(connect(kubeconfig=str(kubeconfig(tmp_path, server.url))))
-    theirs = server.put(secret_of("run1"), {"stringData": {"run-secret": "run1:known to others"}})
+    foreign = server.put(secret_of("run1"), {"stringData": {"run-secret": "run1:known to others"}})
     with pytest.raises(AlreadyExists, match=r"another Secret 'digits-run-.*Submit again"):
         Submission(api, digits(), "team", notice=print, sleep=lambda _: None).submit()
-    assert server.objects == {secret_of("run1"): theirs}
+    assert server.objects == {secret_of("run1"): foreign}
