@@ -300,7 +300,7 @@ def _restart_changes(series: Series, cause: str) -> Iterator[Change]:
     before = 0.0
     for index, (moment, count) in enumerate(series.known()):
         if count > before and (index or (series.is_whole and moment > series.times[0])):
-            is_resize = cause == RestartCause.MEMBERSHIP
+            is_resize = cause == RestartCause.RESIZE
             yield (
                 Change(moment, Kind.SCALE, "resize")
                 if is_resize

@@ -91,7 +91,7 @@ def test_changes_are_told_once_however_many_pods_count_them() -> None:
     series = [
         Series(Metric.RESTARTS, times(30), values, {"cause": cause, POD: name})
         for name in ("a", "b")
-        for cause, values in (("failure", restarts), ("membership", [0.0] * 20 + [1.0] * 10))
+        for cause, values in (("failure", restarts), ("resize", [0.0] * 20 + [1.0] * 10))
     ]
     series += [Series(Metric.WORLD_SIZE, times(30), world, {POD: name}) for name in ("a", "b")]
     found = of(series)
