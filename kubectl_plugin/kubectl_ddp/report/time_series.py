@@ -96,10 +96,10 @@ class JobTimeSeries:
     changes: tuple[Change, ...] = field(default=())
 
     @property
-    def mean_throughput(self) -> float | None:
-        """Mean samples per second over all intervals with samples; None without any."""
+    def trained(self) -> tuple[float, float]:
+        """Samples, and the seconds of the intervals that have some."""
         known = [value for value in self.throughput if value]
-        return sum(known) / len(known) if known else None
+        return self.timeline.width * sum(known), self.timeline.width * len(known)
 
 
 def summarize_series(series: Sequence[Series]) -> JobTimeSeries | None:

@@ -104,6 +104,13 @@ def _optional_int(number: float | None) -> int | None:
     return int(number) if number is not None else None
 
 
+def trained_samples(told: Iterable[Samples]) -> tuple[float, float]:
+    """Return the samples that all ranks of these pods have trained, and the seconds of the rank that trained longest."""
+    ranks = [said for pod in told for said in pod.split(MetricLabel.RANK).values()]
+    seconds = max((said.total(Metric.PHASE_SECONDS) for said in ranks), default=0.0)
+    return sum(said.total(Metric.SAMPLES) for said in ranks), seconds
+
+
 def goodput(told: Iterable[Samples]) -> float | None:
     """Return the goodput of the job so far, as defined by :func:`ddp_trainer.common.goodput.goodput`; None if unknown.
 

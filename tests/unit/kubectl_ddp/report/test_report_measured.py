@@ -169,4 +169,4 @@ def test_the_plot_of_the_throughput_has_the_mean_of_the_tile() -> None:
     assert report.measured is not None
     idle = replace(report.measured, throughput=(0.0, 100.0, 300.0, None))
     assert replace(report, measured=idle).throughput == 200.0
-    assert build_plots(idle)[0].caption.startswith("Mean 200 samples/s, from 0 to 300")
+    assert build_plots(idle, was_suspended=False)[0].caption.startswith("Mean 200 samples/s, from 0 to 300")
