@@ -39,6 +39,22 @@ SUBMIT: Final = {
     "submit train.py --detach --local": "continues",
     "submit train.py -d --local": "continues",
     "submit train.py --background --local": "continues",
+    "submit train.py --spot": "'--toleration'",
+    "submit train.py --use-spot --local": "'--toleration'",
+    "submit train.py --elastic --local": "'--nnodes MIN:MAX'",
+    "submit train.py --min-nodes 1 --max-nodes 4": "'--nnodes MIN:MAX'",
+    "submit train.py --array 0-3": "one job for each value",
+    "submit train.py --resume --local": "'resume JOB'",
+    "submit train.py -p 8080": "'port-forward JOB PORT'",
+    "submit train.py -v data:/data --local": "-- data:/data",
+    "submit train.py --gpus=all": "number alone",
+    "submit https://example.com/train.py": "Download it",
+    "submit train.py --output log.txt": "'json', 'yaml', 'name'",
+    "submit train.py --image-pull-secret regcred": "Add --local",
+    "submit train.py --name My_Job": "lower case",
+    "submit train.py --mount ./data:/data": "pvc=NAME:/PATH",
+    "submit train.py train2.py": "-- train2.py",
+    "run --image x/y -- python train.py": "script before any '--'",
 }
 FLAGS: Final = {
     "--time 1h": "--deadline",
@@ -64,6 +80,19 @@ FLAGS: Final = {
     "--pvc data": "--mount",
     "--interactive": "--follow",
     "--dryrun": "--dry-run",
+    "-it": "--follow",
+    "--shm-size 8Gi": "--shm",
+    "--accelerator A100": "--gpu-type",
+    "--nodelist n1": "--node-selector",
+    "--instance-type p4d.24xlarge": "--node-selector",
+    "--account team": "--queue",
+    "--qos high": "--priority",
+    "--priority-class high": "--priority",
+    "--rm": "--ttl",
+    "--restart-policy Never": "--max-restarts",
+    "--force": "--replace",
+    "--overwrite": "--replace",
+    "--imagePullSecrets regcred": "--image-pull-secret",
 }
 """Flag of another program after ``submit train.py`` → ours."""
 COMMANDS: Final = {
@@ -111,6 +140,24 @@ COMMANDS: Final = {
     "delete": "--all",
     "rename mine new": "clone JOB --name NAME",
     "update mine": "scale JOB --nnodes N",
+    "-v": "--version",
+    "login": "doctor",
+    "logout": "doctor",
+    "gpu": "capacity",
+    "nvidia-smi": "exec JOB -- nvidia-smi",
+    "tensorboard": "report JOB",
+    "grafana": "dashboard JOB",
+    "use-context kind": "list --context NAME",
+    "logs mine 0": "--rank R",
+    "wait mine 60": "--timeout TIME",
+    "report mine --html": "-o FILE",
+    "list --state running": "list | grep STATE",
+    "scale mine --up": "--nnodes",
+    "restart mine --force": "--yes",
+    "exec mine": "-- CMD",
+    "-n team list": "list -n team",
+    "clone mine": "--name NEW",
+    "delete pod mine-0": "status JOB --ranks",
 }
 REFUSED: Final = {**SUBMIT, **{f"submit train.py {flag}": f"'{ours}'" for flag, ours in FLAGS.items()}, **COMMANDS}
 WORKS: Final = {
@@ -118,6 +165,10 @@ WORKS: Final = {
     "help submit": "Usage: kubectl-ddp submit",
     "submit -h": "Usage: kubectl-ddp submit",
     "-h": "Usage: kubectl-ddp",
+    "-V": "kubectl-ddp 0.",
+    "run train.py --local --dry-run": "created (dry run)",
+    "config view": "place",
+    "completion bash": "kubectl_complete-ddp",
     "submit train.py -e FOO=1 --local --dry-run": "created (dry run)",
 }
 
@@ -132,8 +183,8 @@ def laptop(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("KUBECONFIG", raising=False)
 
 
-def test_the_tables_have_one_hundred_lines() -> None:
-    assert len(REFUSED) + len(WORKS) == 100
+def test_the_tables_have_one_hundred_and_fifty_one_lines() -> None:
+    assert len(REFUSED) + len(WORKS) == 151
 
 
 @pytest.mark.parametrize("line", WORKS)
