@@ -105,7 +105,7 @@ def _optional_int(number: float | None) -> int | None:
 
 
 def trained_samples(told: Iterable[Samples]) -> tuple[float, float]:
-    """Return the samples that all ranks of these pods have trained, and the seconds of the rank that trained longest."""
+    """Return the samples that all ranks of these pods have trained, and the longest time of a rank in steps."""
     ranks = [said for pod in told for said in pod.split(MetricLabel.RANK).values()]
     seconds = max((said.total(Metric.PHASE_SECONDS) for said in ranks), default=0.0)
     return sum(said.total(Metric.SAMPLES) for said in ranks), seconds

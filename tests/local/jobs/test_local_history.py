@@ -1,4 +1,4 @@
-"""A job that was deleted or replaced stays in the history, two runs can be compared, and a suspension forgets nothing."""
+"""Deleted and replaced jobs stay in the history, two runs can be compared, and a suspension forgets nothing."""
 
 from __future__ import annotations
 

@@ -10,34 +10,18 @@ from xml.etree import ElementTree as ET
 
 import pytest
 
-from tools.pictures import dashboard_svg, recording, terminal_svg
-from tools.pictures.dashboard_panels import Curve, Panel, shorten_window
-from tools.pictures.dashboard_svg import dashboard_picture, table_rows
+from tools.pictures import recording, terminal_svg
+from tools.pictures.__main__ import shorten_window
 from tools.pictures.recording import Recording
 from tools.pictures.terminal_svg import Frame, terminal_animation, terminal_picture
 
 ASSETS = Path(__file__).resolve().parents[4] / "docs" / "assets"
 MOST_BYTES = 200_000
+MOST_BYTES_IN_ALL = 600_000
 SVG = "{http://www.w3.org/2000/svg}"
 
 
-def panel(kind: str, *curves: Curve, **model: object) -> Panel:
-    told = {
-        "type": kind,
-        "title": f"A {kind}",
-        "gridPos": {"x": 0, "y": 0, "w": 12, "h": 8},
-        "fieldConfig": {"defaults": {"unit": "s"}, "overrides": []},
-        "options": {},
-        "targets": [{"refId": "A"}],
-    }
-    return Panel(told | model, curves, (0.0, 10.0))
-
-
-def curve(name: str, *values: float, query: str = "A", **labels: str) -> Curve:
-    return Curve(name, labels, query, [(float(at), value) for at, value in enumerate(values)])
-
-
-@pytest.mark.parametrize("module", [recording, terminal_svg, dashboard_svg], ids=lambda module: module.__name__)
+@pytest.mark.parametrize("module", [recording, terminal_svg], ids=lambda module: module.__name__)
 def test_examples_in_docstrings_hold(module: object) -> None:
     assert doctest.testmod(module).failed == 0  # type: ignore[arg-type]
 
@@ -69,43 +53,18 @@ def test_screens_of_a_program_that_draws_in_place_are_told_apart() -> None:
     assert [lines[0] for _, lines in recorded.screens()] == ["a", "b"]
 
 
-@pytest.mark.parametrize("kind", ["timeseries", "bargauge", "stat", "table", "state-timeline", "of-a-later-version"])
-def test_every_kind_of_panel_is_drawn_with_and_without_data(kind: str) -> None:
-    full = panel(kind, curve("rank 0", 1.0, float("nan"), 2.0, rank="0"), curve("<b>", 3.0, rank="1"))
-    for each in (full, panel(kind), panel(kind, curve("x", float("nan")))):
-        ET.fromstring(dashboard_picture("Job", [each], rows=8))
-    assert "&lt;b&gt;" in dashboard_picture("Job", [full], rows=8) or kind in {"stat", "table", "of-a-later-version"}
-
-
-def test_a_picture_says_that_it_is_no_screenshot() -> None:
-    assert "not a Grafana screenshot" in dashboard_picture("Job", [panel("stat")], rows=8)
-
-
-def test_a_table_joins_its_queries_and_shows_what_grafana_would() -> None:
-    changes = [
-        {"id": "merge", "options": {}},
-        {"id": "filterFieldsByName", "options": {"include": {"names": ["rank", "Value #A", "Value #B"]}}},
-        {"id": "organize", "options": {"indexByName": {"rank": 0}, "renameByName": {"rank": "Rank", "Value #B": "Up"}}},
-    ]
-    curves = [
-        curve("", 5.0, rank="0", pod="a"),
-        curve("", 1.0, query="B", rank="0"),
-        curve("", 0.0, query="B", rank="1"),
-    ]
-    table = panel("table", *curves, targets=[{"refId": "A"}, {"refId": "B"}], transformations=changes)
-    names, rows = table_rows(table)
-    assert names == ["Rank", "Value #A", "Up"]
-    assert rows == [{"Rank": "0", "Value #A": 5.0, "Up": 1.0}, {"Rank": "1", "Up": 0.0}]
-
-
 def test_the_window_of_rates_is_as_short_as_the_run() -> None:
-    assert shorten_window("rate(x[5m]) / rate(y[1h])") == "rate(x[15s]) / rate(y[1h])"
+    assert shorten_window("rate(x[5m]) / rate(y[1h])") == "rate(x[30s]) / rate(y[1h])"
 
 
-@pytest.mark.parametrize("path", sorted(ASSETS.glob("*.*g")), ids=lambda path: path.name)
+@pytest.mark.parametrize("path", sorted(ASSETS.glob("*.*[gp]")), ids=lambda path: path.name)
 def test_a_picture_is_small_and_loads_nothing(path: Path) -> None:
     assert path.stat().st_size < MOST_BYTES
     if path.suffix == ".svg":
         text = path.read_text(encoding="utf-8")
         ET.fromstring(text)
         assert not re.search(r"""(?:href|src)=["'](?!#)|@import|url\((?!#)""", text)
+
+
+def test_all_pictures_together_are_small() -> None:
+    assert sum(path.stat().st_size for path in ASSETS.iterdir()) < MOST_BYTES_IN_ALL
