@@ -38,7 +38,7 @@ demo-text: $(DEMO) ## Let two processes learn to write Python, byte by byte, fro
 		--data "$$($(BIN)/python -c 'import sysconfig; print(sysconfig.get_path("stdlib"))')" \
 		--model gpt:layers=2 --window 64 --global-batch 32 --batch-slices 2 --max-steps 700 --learning-rate 0.004 --warmup-steps 30 --log-steps 70
 
-picture: $(READY) ## Take the pictures of the documentation again, of a real run: needs Chromium and Prometheus, and an idle machine
+picture: $(READY) build/dashboards-check/.installed ## Take the pictures of the documentation again, of a real run: needs npm, Chromium and Prometheus, and an idle machine
 	@$(BIN)/python -m tools.pictures docs/assets
 
 test: $(READY) ## Run every test that this machine can run, and count those that it cannot
@@ -158,10 +158,7 @@ site-check: site ## Check every page of the site for accessibility with axe-core
 dashboards-check: $(READY) ## Draw every dashboard with Grafana's components over a real Prometheus, and check what is shown; needs npm, Chromium and Prometheus
 	@chromium=$$(command -v chromium chromium-browser google-chrome | head -n 1); \
 	if ! command -v npm >/dev/null || ! command -v prometheus >/dev/null || [ -z "$$chromium" ]; then echo "make dashboards-check: npm, Prometheus or Chromium is not installed; the dashboards are not drawn."; exit 0; fi; \
-	mkdir -p build/dashboards-check && cp $(filter-out %.py,$(wildcard tools/dashboards_check/*.*)) build/dashboards-check && \
-	cmp -s build/dashboards-check/package-lock.json build/dashboards-check/.installed || npm --prefix build/dashboards-check ci --no-audit --no-fund --loglevel error \
-		|| { echo "make dashboards-check: Grafana's components could not be installed; the dashboards are not drawn."; exit 0; }; \
-	cp build/dashboards-check/package-lock.json build/dashboards-check/.installed && \
+	$(MAKE) --no-print-directory build/dashboards-check/.installed || { echo "make dashboards-check: Grafana's components could not be installed; the dashboards are not drawn."; exit 0; }; \
 	$(BIN)/python -m tools.dashboards_check "$$chromium"
 
 clean: ## Remove what the verbs made
@@ -216,6 +213,11 @@ build/clients/%/.ready: | $(READY)
 build/tools/.ready: tests/support/tools.py | $(READY)
 	@$(BIN)/python -m tests.support.tools $(@D)
 	@touch $@
+
+build/dashboards-check/.installed: tools/dashboards_check/package-lock.json
+	@mkdir -p $(@D) && cp tools/dashboards_check/package.json tools/dashboards_check/package-lock.json $(@D)
+	@cmp -s $@ $< || npm --prefix $(@D) ci --no-audit --no-fund --loglevel error
+	@cp $< $@
 
 # What the demo needs: no linters, no tests. On Linux torch's own index has CPU builds of a tenth of the size; pip takes
 # them from there if it can be reached and nobody has named an index.

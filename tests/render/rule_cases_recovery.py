@@ -30,9 +30,7 @@ _LOST: Final = of(Metric.LOST_PROGRESS)
 RECOVERY: Final = (
     Case("DdpRestartLoop", "three failures", "20m", {_restarts("failure"): "0 0 1 1 2 2 3x30"}, WHOLE_JOB),
     Case("DdpRestartLoop", "two failures", "60m", {_restarts("failure"): "0 1 2x60"}),
-    Case(
-        "DdpRestartLoop", "nodes come and go", "30m", {_restarts("membership"): "0+1x30", _restarts("failure"): "0x30"}
-    ),
+    Case("DdpRestartLoop", "nodes come and go", "30m", {_restarts("resize"): "0+1x30", _restarts("failure"): "0x30"}),
     Case("DdpRestartLoop", "three failures of yesterday", "200m", {_restarts("failure"): "0 1 2 3x200"}),
     Case("DdpHangsRepeated", "two hangs", "30m", {_restarts("hang"): "0 0 1 1 2x30"}, WHOLE_JOB),
     Case("DdpHangsRepeated", "one hang", "30m", {_restarts("hang"): "0 0 1x30"}),

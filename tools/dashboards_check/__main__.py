@@ -6,21 +6,16 @@ both themes, and prints what is wrong. ``make dashboards-check`` installs the pa
 
 from __future__ import annotations
 
-import json
-import subprocess
 import sys
 import tempfile
 import time
 from pathlib import Path
-from typing import Final
 
 from tests.render import dashboard_history as history
 from tests.support.dashboards import FILES, RANGE_SECONDS
 from tests.support.prometheus_history import STEP_SECONDS, remembering
 from tests.support.rule_files import records
-
-INSTALLED: Final = Path(__file__).resolve().parents[2] / "build" / "dashboards-check"
-"""Folder with the sources beside this file, and their packages."""
+from tools.dashboards_check.drawing import INSTALLED, Drawing, Question, draw_dashboards
 
 
 def main(chromium: str) -> int:
@@ -31,18 +26,15 @@ def main(chromium: str) -> int:
         tempfile.TemporaryDirectory(prefix="dashboards-") as place,
         remembering(Path(place), history.lines(end), records(), end) as server,
     ):
-        asked = {"address": f"http://{server.address}", "scrapeSeconds": STEP_SECONDS, "end": end}
-        task = {
-            "chromium": chromium,
-            "dashboards": [str(path) for path in sorted(FILES.glob("*.json"))],
-            "pictures": str(INSTALLED / "pictures"),
-            "asked": {**asked, "seconds": RANGE_SECONDS, "choices": job},
-            "variables": {"namespaces": "$__all", "rank": ".*", "datasource": "prometheus"},
-            "themes": ["dark", "light"],
-        }
-        file = Path(place, "task.json")
-        file.write_text(json.dumps(task), encoding="utf-8")
-        return subprocess.run(["node", INSTALLED / "check.mjs", file], check=False).returncode
+        drawing = Drawing(
+            chromium=chromium,
+            dashboards=[str(path) for path in sorted(FILES.glob("*.json"))],
+            pictures=str(INSTALLED / "pictures"),
+            asked=Question(f"http://{server.address}", STEP_SECONDS, end, RANGE_SECONDS, job),
+            themes=["dark", "light"],
+            variables={"namespaces": "$__all", "rank": ".*", "datasource": "prometheus"},
+        )
+        return draw_dashboards(drawing, Path(place))
 
 
 if __name__ == "__main__":

@@ -1,5 +1,5 @@
 // Draw dashboards with Grafana's components in Chromium, over a Prometheus that runs, check what is shown, and leave pictures.
-// node check.mjs TASK: TASK is a file of JSON, as tools/dashboards_check/__main__.py writes it.
+// node check.mjs TASK: TASK is a file of JSON, as tools/dashboards_check/drawing.py writes it.
 import { mkdirSync, readFileSync } from "node:fs";
 import { createServer } from "node:http";
 import { join, resolve } from "node:path";
@@ -8,7 +8,7 @@ import puppeteer from "puppeteer-core";
 
 const task = JSON.parse(readFileSync(process.argv[2], "utf8"));
 const here = import.meta.dirname;
-const WIDTH = 1600;
+const PATIENCE = 180_000; // milliseconds: other programs may keep the machine busy
 const models = Object.fromEntries(task.dashboards.map((path) => [path.replace(/.*\/|\.json$/g, ""), JSON.parse(readFileSync(path, "utf8"))]));
 const uids = new Set(Object.values(models).map(({ uid }) => uid));
 
@@ -17,7 +17,7 @@ await build({
   define: { "process.env.NODE_ENV": '"production"', global: "window" }, loader: { ".svg": "text", ".woff2": "empty", ".woff": "empty", ".ttf": "empty" },
   alias: { "react-router-dom-v5-compat": "react-router-dom", "@grafana/plugin-compat/datasources": join(here, "plugin_compat.js") },
 });
-const HTML = '<!doctype html><meta charset="utf-8"><title>Dashboard</title><link rel="icon" href="data:,"><link rel="stylesheet" href="page.css"><style>[role="grid"] { content-visibility: visible !important; }</style><div id="root"></div><script>window.grafanaBootData = { settings: {}, user: {}, navTree: [] };</script><script src="page.js"></script>';
+const HTML = '<!doctype html><meta charset="utf-8"><title>Dashboard</title><link rel="icon" href="data:,"><link rel="stylesheet" href="page.css"><style>body { margin: 0 !important; } [role="grid"] { content-visibility: visible !important; }</style><div id="root"></div><script>window.grafanaBootData = { settings: {}, user: {}, navTree: [] };</script><script src="page.js"></script>';
 const weights = { Regular: 400, Medium: 500 };
 const fonts = Object.fromEntries(Object.entries(weights).map(([name, weight]) => [
   `/public/fonts/inter/Inter-${name}.woff2`, join(here, "node_modules", "@fontsource", "inter", "files", `inter-latin-${weight}-normal.woff2`),
@@ -31,7 +31,7 @@ const server = createServer(({ url }, response) => {
   else response.writeHead(200, { "content-type": "image/svg+xml" }).end('<svg xmlns="http://www.w3.org/2000/svg"/>'); // icons are not in npm
 });
 await new Promise((listening) => server.listen(0, "127.0.0.1", listening));
-const browser = await puppeteer.launch({ executablePath: task.chromium, args: ["--no-sandbox", "--hide-scrollbars", "--force-color-profile=srgb"], protocolTimeout: 300_000 });
+const browser = await puppeteer.launch({ executablePath: task.chromium, args: ["--no-sandbox", "--hide-scrollbars", "--force-color-profile=srgb"], protocolTimeout: PATIENCE });
 mkdirSync(task.pictures, { recursive: true });
 
 const faults = [];
@@ -49,31 +49,71 @@ process.exit(faults.length ? 1 : 0);
 async function checked(name, model, theme) {
   const fault = (words) => faults.push(`${name} (${theme}): ${words}`);
   const page = await browser.newPage();
+  page.setDefaultTimeout(PATIENCE);
   page.on("pageerror", (error) => fault(`the page failed: ${error.message.slice(0, 400)}`));
   page.on("console", async (message) => {
     if (!["error", "warn"].includes(message.type())) return;
     const words = await Promise.all(message.args().map((each) => each.evaluate((value) => value?.stack ?? String(value)).catch(() => "")));
     fault(`console: ${(words.join(" ") || message.text()).slice(0, 800)}`);
   });
-  await page.setViewport({ width: WIDTH, height: 900 });
-  await page.goto(`http://127.0.0.1:${server.address().port}/`);
-  await page.evaluate(() => document.fonts.ready);
-  await page.evaluate((model, asked) => window.draw(model, asked), model, { ...task.asked, theme });
-  await settled(page);
+  await page.setViewport({ width: task.width, height: 900 });
+  const { panels } = await drawn(page, model, theme);
+  if (task.isCompact) {
+    model = compacted(model, new Map(panels.filter(hasData).map((panel) => [panel.title, panel])));
+    await drawn(page, model, theme);
+  }
   const lowest = await page.evaluate(() => Math.max(...[...document.querySelectorAll("[data-viz-panel-key]")].map((each) => each.getBoundingClientRect().bottom)));
   const height = Math.ceil(lowest + 16);
-  await page.setViewport({ width: WIDTH, height });
+  await page.setViewport({ width: task.width, height });
   judged(model, await settled(page), theme, fault);
   const background = await page.evaluate(() => getComputedStyle(document.body).backgroundColor.match(/\d+/g).slice(0, 3).reduce((sum, each) => sum + Number(each), 0));
   if ((background < 382) !== (theme === "dark")) fault("the page has the background of the other theme");
   const path = join(task.pictures, `${name}-${theme}.webp`);
-  await page.screenshot({ path, type: "webp", quality: 80, captureBeyondViewport: false, clip: { x: 0, y: 0, width: WIDTH, height } });
+  await page.screenshot({ path, type: "webp", quality: task.quality, captureBeyondViewport: false, clip: { x: 0, y: 0, width: task.width, height } });
   await page.close();
+}
+
+async function drawn(page, model, theme) {
+  await page.goto(`http://127.0.0.1:${server.address().port}/`);
+  await page.evaluate(() => document.fonts.ready);
+  await page.evaluate((model, asked) => window.draw(model, asked), model, { ...task.asked, theme });
+  return settled(page);
+}
+
+// The dashboard without closed rows, and without panels that have no data, by title. The others of a line share its width,
+// and tables and lanes are as high as their rows.
+function compacted(model, withData) {
+  const rowsOf = { table: ([frame]) => frame.length, "status-history": (frames) => frames.length };
+  const heightOf = ({ title, type, gridPos: { h } }) => (type in rowsOf ? Math.min(h, 3 + rowsOf[type](withData.get(title).frames)) : h);
+  const kept = model.panels.filter(({ type, title, collapsed }) => (type === "row" ? !collapsed : withData.has(title)));
+  const shown = kept.filter(({ type }, at) => type !== "row" || (kept[at + 1] ?? { type }).type !== "row");
+  let y = 0;
+  const panels = [...new Set(shown.map(({ gridPos }) => gridPos.y))].flatMap((line) => {
+    const beside = shown.filter(({ gridPos }) => gridPos.y === line);
+    const scale = 24 / beside.reduce((sum, { gridPos }) => sum + gridPos.w, 0);
+    const top = y;
+    let x = 0;
+    const h = Math.max(...beside.map(heightOf));
+    y += h;
+    return beside.map((panel) => {
+      const gridPos = { x, y: top, w: panel.gridPos.w * scale, h };
+      x += gridPos.w;
+      return { ...panel, gridPos };
+    });
+  });
+  return { ...model, panels };
+}
+
+function hasData({ kind, state, frames }) {
+  if (state !== "Done") return false;
+  const fields = frames.flatMap(({ fields }) => fields);
+  const answers = kind === "table" ? fields : fields.filter(({ type }) => type === "number");
+  return answers.some(({ values }) => values.some((value) => !["NaN", "null", "undefined"].includes(value)));
 }
 
 // What is shown, as soon as two looks, a quarter of a second apart, find every panel answered and the same.
 async function settled(page) {
-  const until = Date.now() + 30_000;
+  const until = Date.now() + PATIENCE;
   let before = "";
   for (;;) {
     const shown = await page.evaluate(() => window.inspected());
@@ -102,8 +142,7 @@ function judged(model, { variables, panels }, theme, fault) {
     if (panel.state !== "Done") { wrong(`state ${panel.state}`); continue; }
     const fields = panel.frames.flatMap(({ fields }) => fields);
     const numbers = fields.filter(({ type }) => type === "number");
-    const answers = panel.kind === "table" ? fields : numbers;
-    if (!answers.some(({ values }) => values.some((value) => !["NaN", "null", "undefined"].includes(value)))) wrong("no data");
+    if (!hasData(panel)) wrong("no data");
     if (!panel.marks) wrong("nothing is drawn");
     for (const text of panel.cut) wrong(`${text} is cut`);
     for (const column of panel.outside) wrong(`column ${column} is out of sight`);
@@ -139,13 +178,14 @@ function rowsAndColumns({ transformations, fieldConfig }, { frames, columns }, w
   const meant = Object.keys(indexByName).sort((a, b) => indexByName[a] - indexByName[b]).map((name) => renameByName[name]);
   const fields = frames[0]?.fields ?? [];
   const found = fields.map(({ name }) => name);
-  if (String(found) !== String(meant)) wrong(`the columns are ${found}, not ${meant}`);
-  if (columns.length !== meant.length) wrong(`${columns.length} of ${meant.length} columns are drawn`);
+  const shown = task.isCompact ? meant.filter((name) => found.includes(name)) : meant;
+  if (String(found) !== String(shown)) wrong(`the columns are ${found}, not ${shown}`);
+  if (columns.length !== shown.length) wrong(`${columns.length} of ${shown.length} columns are drawn`);
   const labels = fields.filter(({ type }) => type === "string");
   const keys = Array.from({ length: frames[0]?.length ?? 0 }, (_, row) => labels.map(({ values }) => values[row]).join(" "));
   const several = keys.filter((key, at) => keys.indexOf(key) !== at);
   if (several.length) wrong(`${keys.length} rows for ${new Set(keys).size} keys: ${several[0]}`);
-  for (const { matcher } of fieldConfig.overrides) if (!found.includes(matcher.options)) wrong(`the override of ${matcher.options} has no column`);
+  for (const { matcher } of fieldConfig.overrides) if (!task.isCompact && !found.includes(matcher.options)) wrong(`the override of ${matcher.options} has no column`);
 }
 
 function legends({ legend }, numbers, wrong) {

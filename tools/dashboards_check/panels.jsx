@@ -37,7 +37,7 @@ function joined(frames, ...rest) {
 }
 
 function TimeSeriesPanel({ data, width, height, timeRange, timeZone, options }) {
-  return <TimeSeries frames={data.series} preparePlotFrame={joined} width={width} height={height} timeRange={timeRange} timeZone={timeZone} legend={options.legend} options={options} />;
+  return data.series.length === 0 ? null : <TimeSeries frames={data.series} preparePlotFrame={joined} width={width} height={height} timeRange={timeRange} timeZone={timeZone} legend={options.legend} options={options} />;
 }
 
 function repeated(draw) {

@@ -1,8 +1,8 @@
 """Pictures of the documentation, taken of a real run on this machine: ``python -m tools.pictures FOLDER``.
 
-The run trains on two nodes with two processes each, a worker is killed on the way, and the job ends by itself. Terminal
-pictures show what the commands print, the report is the page in Chromium, and dashboards are drawn from what a
-Prometheus has scraped of the run.
+The run trains on two nodes with two processes each. A worker is killed, one node leaves and returns, and the job ends
+by itself. Terminal pictures show what the commands print, the report is the page in Chromium, and Grafana's components
+draw the dashboards from what a Prometheus has scraped of the run. ``make picture`` installs these first.
 """
 
 from __future__ import annotations
@@ -14,30 +14,26 @@ import time
 from pathlib import Path
 from typing import Final
 
-from bench.drivers.jobs import ROOT, LocalJobs
-from tests.support.browser import browser
-from tests.support.prometheus_server import prometheus
+from bench.drivers.jobs import LocalJobs
+from tests.support.browser import browser, program
+from tests.support.dashboards import FILES
+from tests.support.prometheus_server import Prometheus, prometheus
 from tests.support.rule_files import records, written
+from tools.dashboards_check.drawing import Drawing, Question, draw_dashboards
 from tools.pictures import local_run
-from tools.pictures.dashboard_panels import Recorded, shorten_window
-from tools.pictures.dashboard_svg import dashboard_picture
 from tools.pictures.terminal_svg import terminal_animation, terminal_picture
 
-DASHBOARDS: Final = ROOT / "charts" / "ddp-platform" / "files" / "dashboards"
-CHOICES: Final = {"namespace": "training", "namespaces": "training", "ddp_job": local_run.NAME, "rank": ".*"}
-ROWS_OF: Final = {"job": 68, "ranks": 50, "fleet": 48}
-"""Rows of the grid that a picture shows. Those below are about checkpoints, learning and GPUs."""
+CHOICES: Final = {"namespace": "training", "ddp_job": local_run.NAME, "rank": ".*"}
+STEP_SECONDS: Final = 5
+"""Between the points of a curve."""
 REPORT_SIZE: Final = (1280, 960, 0.8)
 """Width and height of the report's picture in pixels of the page, and its scale."""
-NEEDED: Final = ("prometheus", "chromium")
 
 
 def main(folder: Path) -> None:
     """Take all pictures, and write them into the folder."""
-    if missing := [name for name in NEEDED if shutil.which(name) is None]:
-        raise SystemExit(
-            f"make picture: {' and '.join(missing)} is not installed; install it and run make picture again."
-        )
+    if missing := [name for name in ("prometheus", "node") if shutil.which(name) is None]:
+        raise SystemExit(f"make picture: {' and '.join(missing)} is not installed; install it and try again.")
     with tempfile.TemporaryDirectory(prefix="pictures-") as state:
         jobs = LocalJobs(Path(state))
         try:
@@ -50,23 +46,19 @@ def main(folder: Path) -> None:
 
 
 def _take_run(jobs: LocalJobs, folder: Path) -> None:
-    """Record the run: the kill in ``top``, the dashboards while it trains, and the report at its end."""
+    """Record the run: the kill in ``top``, the dashboards just before the end, and the report after it."""
     local_run.submit_job(jobs)
     with tempfile.TemporaryDirectory(prefix="prometheus-") as place:
         rules = [{"record": name, "expr": shorten_window(expression)} for name, expression in records().items()]
         file = written(Path(place), "records.json", {"groups": [{"name": "records", "rules": rules}]})
         with prometheus(Path(place), local_run.targets(jobs), file) as server:
-            while not server.query("ddp_job:ddp_goodput:ratio1h"):
-                time.sleep(0.2)
             begun = time.time()
             kill, frames = local_run.record_kill(jobs)
             described = f"Rank {kill.rank} is killed, the others train on, and all {local_run.RANKS} ranks train again."
             animation = terminal_animation(f"kubectl ddp top {local_run.NAME}", frames, described=described)
             _write(folder / "top.svg", animation)
-            recorded = Recorded(server.address, begun, time.time() - 1.0, CHOICES)
-            for name, rows in ROWS_OF.items():
-                title, panels = recorded.read(DASHBOARDS / f"{name}.json")
-                _write(folder / f"dashboard-{name}.svg", dashboard_picture(title, panels, rows=rows))
+            local_run.resize_group(jobs)
+            _draw_dashboards(server, begun, Path(place), folder)
     jobs.run("wait", local_run.NAME, "--for=complete", "--timeout=900s")
     page = jobs.directory / "report.html"
     jobs.run("report", local_run.NAME, "-o", str(page))
@@ -74,6 +66,28 @@ def _take_run(jobs: LocalJobs, folder: Path) -> None:
     with browser() as tab:
         tab.open(page, width=width)
         (folder / "report.png").write_bytes(tab.picture(height=height, scale=scale))
+
+
+def _draw_dashboards(server: Prometheus, begun: float, place: Path, folder: Path) -> None:
+    end = int(time.time()) // STEP_SECONDS * STEP_SECONDS
+    for path in FILES.glob("*.json"):
+        (place / f"dashboard-{path.name}").write_text(shorten_window(path.read_text("utf-8")), encoding="utf-8")
+    drawing = Drawing(
+        chromium=program() or "",
+        dashboards=[str(path) for path in sorted(place.glob("dashboard-*.json"))],
+        pictures=str(folder),
+        asked=Question(f"http://{server.address}", STEP_SECONDS, end, int(end - begun), CHOICES),
+        themes=["light"],
+        quality=60,
+        isCompact=True,
+    )
+    if draw_dashboards(drawing, place):
+        raise SystemExit("make picture: a dashboard is not as it should be.")
+
+
+def shorten_window(text: str) -> str:
+    """Return queries or rules that look back 30 s in place of 5 min, since the recorded run is short."""
+    return text.replace("[5m]", "[30s]")
 
 
 def _write(path: Path, text: str) -> None:

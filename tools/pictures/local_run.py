@@ -1,10 +1,11 @@
-"""The run that the pictures show: two nodes with two processes each, one of which is killed."""
+"""The run that the pictures show: two nodes with two processes each. A worker is killed, a node leaves and returns."""
 
 from __future__ import annotations
 
 import os
 import signal
 import sys
+import sysconfig
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -16,18 +17,26 @@ from ddp_trainer.common.constants import Role
 from tools.pictures.recording import Recording, record_output, wrap_lines
 from tools.pictures.terminal_svg import Frame
 
-NAME: Final = "digits"
+NAME: Final = "python-text"
 RANKS: Final = 4
+STEPS: Final = 1000
+"""Up to five minutes on two cores, by what else runs there."""
 SUBMIT: Final = (
-    *("submit", "--local", "--name", NAME, "--nnodes", "1:2", "--nproc", "2", "--module", "ddp_trainer"),
-    *("--", "train", "--task", "digits", "--epochs", "120", "--global-batch", "64", "--seed", "0"),
+    *("submit", "--local", "--name", NAME, "--nnodes", "1:2", "--nproc", "2", "--module", "ddp_trainer", "--", "train"),
+    *("--task", "text", "--data", sysconfig.get_path("stdlib"), "--model", "gpt:layers=2", "--window", "64"),
+    *("--global-batch", "32", "--batch-slices", "4", "--max-steps", str(STEPS), "--checkpoint-steps", str(STEPS // 10)),
+    *("--learning-rate", "0.004", "--warmup-steps", "30"),
 )
 HANGING: Final = "stuck"
 SUBMIT_HANG: Final = (
     *("submit", "--local", "--name", HANGING, "--nnodes", "1", "--nproc", "2", "--module", "ddp_trainer"),
     *("--", "train", "--task", "digits", "--epochs", "5000"),
 )
-KILL_AT_STEP: Final = 400
+KILL_AT_STEP: Final = STEPS // 4
+SHRINK_AT_STEP: Final = STEPS // 2
+GROW_AT_STEP: Final = STEPS * 3 // 4
+LAST_STEP: Final = STEPS * 49 // 50
+"""Step at whose end the dashboards are drawn: afterwards the pods end."""
 BEFORE_SECONDS: Final = 4.0
 AFTER_SECONDS: Final = 5.0
 LAST_SECONDS: Final = 4.0
@@ -88,6 +97,15 @@ def record_kill(jobs: LocalJobs) -> tuple[Kill, list[Frame]]:
             time.sleep(0.2)
         screens = recording.screens()
     return kill, _frames(screens, kill)
+
+
+def resize_group(jobs: LocalJobs) -> None:
+    """Train on one node for a quarter of the run, then on both again, until just before the end."""
+    _wait(jobs, NAME, _all_beyond(RANKS, SHRINK_AT_STEP))
+    jobs.run("scale", NAME, "--nnodes", "1")
+    _wait(jobs, NAME, _all_beyond(RANKS // 2, GROW_AT_STEP))
+    jobs.run("scale", NAME, "--nnodes", "2")
+    _wait(jobs, NAME, _all_beyond(RANKS, LAST_STEP))
 
 
 def _frames(screens: list[tuple[float, tuple[str, ...]]], kill: Kill) -> list[Frame]:

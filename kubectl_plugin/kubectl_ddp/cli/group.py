@@ -72,7 +72,7 @@ def root() -> click.Group:
         callback=_help_without_command,
         params=[
             click.Option(
-                ["--version"],
+                ["-V", "--version"],
                 is_flag=True,
                 is_eager=True,
                 expose_value=False,

@@ -77,6 +77,10 @@ def _from_click_error(error: click.ClickException, arguments: Sequence[str]) -> 
     if isinstance(error, click.MissingParameter) and isinstance(error.param, click.Option) and error.param.metavar:
         hint = f"Add '{error.param.opts[0]} {error.param.metavar}'."
     message = " ".join(error.format_message().split()).rstrip(".")
+    if context is not None and "unexpected extra argument" in message:
+        from kubectl_ddp.cli.internal.suggestions import suggest_for_word  # noqa: PLC0415 - only for errors
+
+        hint = suggest_for_word(context.command.name or "", program()) or hint
     return UsageError(f"{message[:1].upper()}{message[1:]}.", hint=hint)
 
 
@@ -88,6 +92,8 @@ def _command_path(arguments: Sequence[str]) -> str:
 
 def _flag_hint(error: click.NoSuchOption, path: str, arguments: list[str]) -> str:
     if path == program() and error.option_name not in {"--help", "-h"}:
+        if arguments == ["-v"]:
+            return f"'{path} --version' prints the version."
         at = next((at for at, word in enumerate(arguments) if word in COMMANDS or word in ALIASES), None)
         words = ["list", error.option_name, "..."] if at is None else [arguments.pop(at), *arguments]
         return f"Flags follow the command, as in '{redact_text(' '.join([path, *words]))}'."
@@ -102,7 +108,7 @@ def _flag_hint(error: click.NoSuchOption, path: str, arguments: list[str]) -> st
 
 
 def _fail(error: DdpError, arguments: Sequence[str]) -> int:
-    if _has_flag(arguments, "-v", "--verbose"):
+    if _has_flag(arguments, "-v", "--verbose") and not isinstance(error, UsageError):
         import traceback  # noqa: PLC0415 - only with --verbose
 
         traceback.print_exc()

@@ -211,7 +211,7 @@ def _read(script: Path) -> bytes:
     except FileNotFoundError:
         raise NotFound(
             f"There is no script '{script}'.",
-            hint=suggest_file(str(script))
+            hint=("Download it, and name the file." if ":/" in str(script) else suggest_file(str(script)))
             or f"Run a script of the image with '{program()} submit --command \"python {script}\"{location_flags()}'.",
         ) from None
     except OSError as error:

@@ -28,8 +28,8 @@ from kubectl_ddp.backends.local.directory import local_jobs_directory
 from kubectl_ddp.errors import DdpError
 from kubectl_ddp.kube import job_kinds
 from kubectl_ddp.kube.objects import Object
-from kubectl_ddp.observe.scrape import observe
-from kubectl_ddp.status.job_progress import EarlierPods
+from kubectl_ddp.observe.scrape import observe, scrape
+from kubectl_ddp.status.job_progress import EarlierPods, trained_samples
 from kubectl_ddp.status.job_state import JobState, State, job_state
 from kubectl_ddp.status.termination_message import load_first_error, text_to_keep, to_keep, workers
 
@@ -253,16 +253,24 @@ def persist_result(backend: Backend, job: Object, state: JobState) -> None:
 def suspend(backend: Backend, name: str) -> None:
     """Suspend a job, after its start and progress were kept. Raises the errors of the backend."""
     snapshot = backend.job(name)
-    state, pods = observe(backend, snapshot), workers(snapshot.pods)
+    told, pods = scrape(backend, snapshot), workers(snapshot.pods)
+    state = job_state(snapshot, told, where=backend.where)
     persist_result(backend, snapshot.job, state)
     if pods and state.state is not State.SUSPENDED and not state.is_terminal:
         first = min(pods, key=lambda pod: str(pod["metadata"]["name"]))
+        earlier = _with_startup(snapshot.job, state)
+        samples, seconds = earlier.total_work(
+            *trained_samples(told.values()), {str(pod["metadata"]["uid"]) for pod in pods}
+        )
         known = replace(
-            _with_startup(snapshot.job, state),
+            earlier,
             uid=str(first["metadata"]["uid"]),
             started=state.started,
             restarts=state.restarts,
             step=state.step,
+            is_counted=state.steps_planned is None,
+            samples=round(samples, 3),
+            seconds=round(seconds, 3),
         )
         with contextlib.suppress(DdpError):
             backend.annotate(snapshot.job, {Annotation.EARLIER: known.to_annotation()})

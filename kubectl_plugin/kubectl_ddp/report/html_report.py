@@ -82,7 +82,7 @@ def render_html(report: Report) -> str:
 
 def _view(report: Report) -> dict[str, Any]:
     numbers = report.measured
-    drawn = build_plots(numbers) if numbers is not None else []
+    drawn = build_plots(numbers, was_suspended=report.state.was_suspended) if numbers is not None else []
     heat = heatmap(numbers.ranks) if numbers is not None else None
     rows = list(_rows(report))
     script = (TEMPLATES / "report.js").read_text(encoding="utf-8")

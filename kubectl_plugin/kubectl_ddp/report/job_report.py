@@ -22,6 +22,7 @@ from kubectl_ddp.report.series import Series
 from kubectl_ddp.report.story import tell_story, worker_end
 from kubectl_ddp.report.time_series import LOST, Change, JobTimeSeries, Kind, WorkerFailure, summarize_series
 from kubectl_ddp.status.describe import values_text
+from kubectl_ddp.status.job_progress import EarlierPods
 from kubectl_ddp.status.job_state import FirstError, JobState
 from kubectl_ddp.status.termination_message import load_first_error, workers
 from kubectl_ddp.status.timeline import WARNING, TimelineEvent
@@ -51,6 +52,8 @@ class Report:
     source: str
     """Source of the numbers, as words."""
     measured: JobTimeSeries | None
+    earlier: EarlierPods
+    """What pods before the last suspension reported."""
     story: tuple[str, ...]
     """One to three sentences; empty if nothing is known."""
     facts: tuple[Fact, ...]
@@ -85,10 +88,14 @@ class Report:
 
     @property
     def throughput(self) -> float | None:
-        """Current samples per second while the job runs, else the mean over all intervals with samples."""
+        """Current samples per second while the job runs, else the mean over the time with samples of the whole run."""
         if self.state.throughput is not None:
             return self.state.throughput
-        return self.measured.mean_throughput if self.measured is not None else None
+        parts = [self.measured.trained] if self.measured is not None else []
+        if self.state.was_suspended:
+            parts.append((self.earlier.samples, self.earlier.seconds))
+        samples, seconds = sum(part[0] for part in parts), sum(part[1] for part in parts)
+        return samples / seconds if samples > 0 and seconds > 0 else None
 
     @property
     def quality(self) -> Mapping[str, float]:
@@ -125,6 +132,7 @@ def report(
         made=now,
         source=source,
         measured=numbers,
+        earlier=EarlierPods.of(snapshot.job),
         story=tell_story(state, numbers, error),
         facts=tuple(_facts(snapshot, state, numbers)),
         happenings=tuple(happened[-MOST_HAPPENINGS:]),

@@ -82,25 +82,31 @@ MOST_VALUE_PLOTS: Final = 8
 """Values of the script with a plot. The others are text."""
 
 
-def build_plots(numbers: JobTimeSeries) -> list[Plot]:
-    """Return all plots with data, in page order."""
+def build_plots(numbers: JobTimeSeries, *, was_suspended: bool) -> list[Plot]:
+    """Return all plots with data, in page order.
+
+    Args:
+        numbers: Series of the present pods.
+        was_suspended: True if there were other pods before.
+    """
     return [
         plot
         for plot in (
-            *(_throughput(numbers), _loss(numbers), *_user_values(numbers)),
+            *(_throughput(numbers, was_suspended=was_suspended), _loss(numbers), *_user_values(numbers)),
             *(_phase_plot(numbers), _states(numbers), _world(numbers)),
         )
         if plot is not None
     ]
 
 
-def _throughput(numbers: JobTimeSeries) -> Plot | None:
+def _throughput(numbers: JobTimeSeries, *, was_suspended: bool) -> Plot | None:
     known = [value for value in numbers.throughput if value is not None]
     if not any(known):
         return None
     scale = scale_of(known, from_zero=True)
-    low, high, mean = (format_number(each or 0.0) for each in (min(known), max(known), numbers.mean_throughput))
-    described = f"Mean {mean} samples/s, from {low} to {high}."
+    mean = sum(known) / sum(map(bool, known))
+    low, high, mean_text = map(format_number, (min(known), max(known), mean))
+    described = f"Mean {mean_text} samples/s{' since the job was resumed' * was_suspended}, from {low} to {high}."
     return Plot(
         id="throughput",
         title="Throughput",

@@ -238,10 +238,10 @@ class JobTimeSeries:
     changes: tuple[Change, ...] = field(default=())
 
     @property
-    def mean_throughput(self) -> float | None:
-        """Mean samples per second over all intervals with samples; None without any."""
+    def trained(self) -> tuple[float, float]:
+        """Samples, and the seconds of the intervals that have some."""
         known = [value for value in self.throughput if value]
-        return sum(known) / len(known) if known else None
+        return self.timeline.width * sum(known), self.timeline.width * len(known)
 
 
 def summarize_series(series: Sequence[Series]) -> JobTimeSeries | None:
@@ -442,7 +442,7 @@ def _restart_changes(series: Series, cause: str) -> Iterator[Change]:
     before = 0.0
     for index, (moment, count) in enumerate(series.known()):
         if count > before and (index or (series.is_whole and moment > series.times[0])):
-            is_resize = cause == RestartCause.MEMBERSHIP
+            is_resize = cause == RestartCause.RESIZE
             yield (
                 Change(moment, Kind.SCALE, "resize")
                 if is_resize

@@ -157,7 +157,7 @@ def restarts_text(state: JobState) -> str:
 
 def restart_causes(restarts: Mapping[str, int]) -> str:
     """Return the causes of restarts, each with its number."""
-    known = sorted((cause, count) for cause, count in restarts.items() if cause != RestartCause.MEMBERSHIP)
+    known = sorted((cause, count) for cause, count in restarts.items() if cause != RestartCause.RESIZE)
     return ", ".join(f"{cause} {count}" for cause, count in known)
 
 

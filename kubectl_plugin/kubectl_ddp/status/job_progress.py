@@ -1,7 +1,7 @@
 """Progress of a job: steps, speed, goodput and size of the group, from its pods, its summary and its annotations.
 
-Pods may be gone. Commands keep the start in an annotation as soon as it is over, and start time, restarts and steps
-before they suspend the job (:mod:`kubectl_ddp.observe.job_results`).
+Pods may be gone. Commands keep the start in an annotation as soon as it is over, and start time, restarts, steps and
+samples before they suspend the job (:mod:`kubectl_ddp.observe.job_results`).
 """
 
 from __future__ import annotations
@@ -40,6 +40,12 @@ class EarlierPods:
     """Restarts by cause until then."""
     step: int | None = None
     """Last step until then."""
+    is_counted: bool = False
+    """True if the pods counted the steps of a script that does not report them. Later pods count from 0."""
+    samples: float = 0.0
+    """Samples that all ranks had trained until then."""
+    seconds: float = 0.0
+    """Seconds that they took for them."""
 
     @classmethod
     def of(cls, job: Object) -> Self:
@@ -57,11 +63,36 @@ class EarlierPods:
             uid=str(told.get("uid") or ""),
             restarts={cause: count for cause, count in _map(told.get("restarts")).items() if isinstance(count, int)},
             step=step if isinstance(step, int) else None,
+            is_counted=told.get("is_counted") is True,
+            **{name: told[name] for name in ("samples", "seconds") if isinstance(told.get(name), _NUMBERS)},
         )
 
     def to_annotation(self) -> str:
         """Return the text of the annotation."""
         return json.dumps({name: value for name, value in asdict(self).items() if value}, separators=(",", ":"))
+
+    def total_step(self, step: int | None, uids: Collection[str]) -> int | None:
+        """Return the last step of the whole run.
+
+        Args:
+            step: Last step that the present pods have reported.
+            uids: UIDs of the present pods.
+        """
+        if self.step is None or not self.is_counted:
+            return step
+        return max(self.step, step or 0) if self.uid in uids else self.step + (step or 0)
+
+    def total_work(self, samples: float, seconds: float, uids: Collection[str]) -> tuple[float, float]:
+        """Return the samples of the whole run, and the seconds for them.
+
+        Args:
+            samples: Samples that the present pods have trained.
+            seconds: Seconds that they took for them.
+            uids: UIDs of the present pods.
+        """
+        if self.uid in uids:
+            return max(self.samples, samples), max(self.seconds, seconds)
+        return self.samples + samples, self.seconds + seconds
 
     def total_restarts(self, counted: Mapping[str, int], uids: Collection[str]) -> dict[str, int]:
         """Return the restarts of the whole run by cause.
@@ -263,6 +294,13 @@ def _rank_of(labels: Labels) -> int:
 
 def _optional_int(number: float | None) -> int | None:
     return int(number) if number is not None else None
+
+
+def trained_samples(told: Iterable[Samples]) -> tuple[float, float]:
+    """Return the samples that all ranks of these pods have trained, and the longest time of a rank in steps."""
+    ranks = [said for pod in told for said in pod.split(MetricLabel.RANK).values()]
+    seconds = max((said.total(Metric.PHASE_SECONDS) for said in ranks), default=0.0)
+    return sum(said.total(Metric.SAMPLES) for said in ranks), seconds
 
 
 def goodput(told: Iterable[Samples]) -> float | None:

@@ -268,8 +268,9 @@ def job_state(
     if uses_torchrun and started is not None and started.current in IN_POD:
         started = None  # nothing measures the phases in the pod
     earlier, uids = EarlierPods.of(job), {str(pod["metadata"].get("uid")) for pod in workers}
-    if state is State.SUSPENDED and progress["step"] is None:
-        progress["step"] = earlier.step
+    step = progress["step"]
+    is_without_pods = state is State.SUSPENDED and step is None
+    progress["step"] = earlier.step if is_without_pods else earlier.total_step(step, uids)
     running = {str(pod["metadata"]["name"]) for pod in workers if _runs(pod)}
     status = job.get("status") or {}
     return JobState(
@@ -298,7 +299,7 @@ def job_state(
         summary=summary,
         queue=snapshot.queued,
         startup=started,
-        early_failures=find_early_failures(told, counted, progress["step"]) if state in WITH_RANKS else None,
+        early_failures=find_early_failures(told, counted, step) if state in WITH_RANKS else None,
         **progress,
     )
 

@@ -413,7 +413,7 @@ def restarts_of(summary: Mapping[str, Any]) -> dict[str, int]:
 def restart_count(restarts: Mapping[str, int]) -> int:
     """Return the number of restarts of a run. A change of the members is a resize, not a restart.
 
-    >>> restart_count({"failure": 2, "membership": 3}), resize_count({"failure": 2, "membership": 3})
+    >>> restart_count({"failure": 2, "resize": 3}), resize_count({"failure": 2, "resize": 3})
     (2, 3)
     """
     return sum(restarts.values()) - resize_count(restarts)
@@ -421,7 +421,7 @@ def restart_count(restarts: Mapping[str, int]) -> int:
 
 def resize_count(restarts: Mapping[str, int]) -> int:
     """Return how often the worker group re-formed because nodes came, left or were lost."""
-    return restarts.get(RestartCause.MEMBERSHIP, 0)
+    return restarts.get(RestartCause.RESIZE, 0)
 
 
 def progress(summary: Mapping[str, Any], *, has_succeeded: bool) -> dict[str, Any]:

@@ -67,7 +67,7 @@ def test_digits_on_two_nodes_survives_a_killed_worker_and_launcher_and_loses_no_
     os.kill(launcher, signal.SIGKILL)
     done = wait_for(place, "digits", parse_wait_condition("complete"), timeout=180)
     assert done.summary is not None
-    assert done.restarts == {"failure": 2, "membership": 1}
+    assert done.restarts == {"failure": 2, "resize": 1}
     assert [pod["status"]["containerStatuses"][0]["restartCount"] for pod in place.job("digits").pods] == [0, 0, 0]
     assert (done.summary["samples_lost"], done.summary["samples_repeated"]) == (0, 0)
     assert done.summary["accuracy"] >= 0.97

@@ -1,4 +1,4 @@
-"""A job that was deleted or replaced stays in the history, and two runs can be compared."""
+"""Deleted and replaced jobs stay in the history, two runs can be compared, and a suspension forgets nothing."""
 
 from __future__ import annotations
 
@@ -7,6 +7,9 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
+
+from kubectl_ddp.report.job_report import report_of
 from tests.local.jobs.test_local_commands import Typed
 from tests.support.local_place import a_place
 
@@ -16,6 +19,39 @@ from ddp_trainer.metrics import attach
 attach.log(loss=float(sys.argv[1]))
 time.sleep(float(sys.argv[2]))
 """
+
+STEPS = """\
+import sys, time
+from ddp_trainer.metrics import attach
+meter = attach.meter()
+for _ in range(int(sys.argv[1])):
+    time.sleep(0.05)
+    meter.step(samples=8)
+"""
+
+
+def test_steps_and_mean_of_a_script_go_on_through_a_suspension(tmp_path: Path) -> None:
+    script = tmp_path / "train.py"
+    script.write_text(STEPS)
+    with a_place(tmp_path / "state") as place:
+        typed = Typed(place)
+        assert typed("submit", str(script), "--local", "--name", "run", "-j", "1x1", "--", "60").returncode == 0
+        assert typed("wait", "run", "--for=step=20", "--timeout", "100s").returncode == 0
+        assert typed("suspend", "run", "--wait").returncode == 0
+        before = int(typed("status", "run", "-o", "jsonpath={.step}").stdout)
+        assert before >= 20
+        assert typed("list", "--no-headers").stdout.split()[3] == str(before)
+        assert typed("resume", "run").returncode == 0
+        assert typed("wait", "run", "--for=step=65", "--timeout", "100s").returncode == 0
+        assert typed("wait", "run", "--timeout", "100s").returncode == 0
+        assert typed("status", "run", "-o", "jsonpath={.step}").stdout == str(before + 60)
+        report = report_of(place, "run", warn=print)
+        assert report.measured is not None
+        assert report.throughput is not None
+        samples, seconds = report.measured.trained
+        assert report.earlier.samples == 8 * before
+        whole = report.throughput * (report.earlier.seconds + seconds)
+        assert whole == pytest.approx(8 * before + samples)
 
 
 def test_a_replaced_and_a_deleted_job_stay_in_the_history(tmp_path: Path) -> None:
@@ -34,10 +70,14 @@ def test_a_replaced_and_a_deleted_job_stay_in_the_history(tmp_path: Path) -> Non
         assert typed("status", "run", "-o", "jsonpath={.state}").stdout == "Succeeded"
         assert typed(*submit, "--replace", "--", "0.75", "600").returncode == 0
         assert typed("wait", "run", "--for=running", "--timeout", "100s").returncode == 0
+        running = typed(*submit, "--replace", "--", "0.5", "0")
+        assert (running.returncode, "Add --yes to delete it" in running.stderr) == (2, True)
+        assert typed("status", "run", "-o", "jsonpath={.state}").stdout == "Running"
+        assert typed(*submit, "--replace", "--yes", "--", "0.75", "600").returncode == 0
         assert typed("delete", "run", "--yes").returncode == 0
-        newest, oldest = json.loads(typed("history", "-o", "json").stdout)["items"]
-        assert (newest["state"], oldest["state"]) == ("Deleted", "Succeeded")
-        assert typed("history", "--no-headers").stdout.count(f"{script} 0.") == 2
+        newest, replaced, oldest = json.loads(typed("history", "-o", "json").stdout)["items"]
+        assert (newest["state"], replaced["state"], oldest["state"]) == ("Deleted", "Deleted", "Succeeded")
+        assert typed("history", "--no-headers").stdout.count(f"{script} 0.") == 3
         compared = typed("report", newest["run"], oldest["run"][:6])
         assert compared.returncode == 0
         assert ["args", "0.75", "600", "0.25", "0"] in [line.split() for line in compared.stdout.splitlines()]

@@ -69,7 +69,7 @@ def test_a_killed_node_leaves_a_smaller_world_and_comes_back_to_it(stage: Stage)
     running(again, 3, 2)
     stage.finish()
     assert [survivor.code(), again.code()] == [0, 0]
-    assert 'restarts={"membership": 2}' in survivor.output
+    assert 'restarts={"resize": 2}' in survivor.output
     assert store.code() == 0
 
 

@@ -240,7 +240,7 @@ def test_a_worker_that_cannot_outlive_its_group_leaves_it_for_a_joiner_without_a
     first.line("on 2 ranks")
     hurry(stage)
     assert [first.code(), joiner.code()] == [0, 0]
-    assert "Restarts by cause: membership 1." in first.output
+    assert "Restarts by cause: resize 1." in first.output
 
 
 def sockets_and_threads(pid: int) -> tuple[int, int]:

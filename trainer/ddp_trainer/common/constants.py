@@ -318,7 +318,7 @@ class RestartCause(StrEnum):
     """Cause of a restart of the worker group."""
 
     FAILURE = "failure"
-    MEMBERSHIP = "membership"
+    RESIZE = "resize"
     HANG = "hang"
     PREEMPTION = "preemption"
     MANUAL = "manual"

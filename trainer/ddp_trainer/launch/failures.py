@@ -321,8 +321,8 @@ def final_message(finish: Finish) -> str:
 def by_cause(restarts: Mapping[str, int]) -> str:
     """Format counts by cause, the most frequent first.
 
-    >>> by_cause({"membership": 1, "failure": 3}), by_cause({})
-    ('failure 3, membership 1', 'none')
+    >>> by_cause({"resize": 1, "failure": 3}), by_cause({})
+    ('failure 3, resize 1', 'none')
     """
     ranked = sorted(restarts.items(), key=lambda item: (-item[1], item[0]))
     return ", ".join(f"{cause} {count}" for cause, count in ranked if count) or "none"

@@ -35,10 +35,17 @@ FLAG_EQUIVALENTS: Final[Mapping[str, str]] = {
     **dict.fromkeys(("--docker-image", "--container"), "--image"),
     **dict.fromkeys(("--workdir", "--working-dir"), "--code"),
     "--env-file": "--env",
-    "--interactive": "--follow",
+    **dict.fromkeys(("--interactive", "-i", "-t"), "--follow"),
     "--dryrun": "--dry-run",
-    "--volume": "--mount",
-    "--pvc": "--mount",
+    **dict.fromkeys(("--volume", "--pvc"), "--mount"),
+    **dict.fromkeys(("--shm-size", "--ipc"), "--shm"),
+    **dict.fromkeys(("--accelerator", "--accelerators", "--constraint"), "--gpu-type"),
+    **dict.fromkeys(("--node-list", "--nodelist", "--instance-type", "--region", "--zone"), "--node-selector"),
+    "--account": "--queue",
+    "--qos": "--priority",
+    "--rm": "--ttl",
+    "--restart-policy": "--max-restarts",
+    **dict.fromkeys(("--force", "--overwrite"), "--replace"),
     "-m": "--module",
 }
 """Flag of another launcher → our closest flag."""
@@ -47,7 +54,13 @@ _CONTINUES: Final = "Leave it out: the job continues when the command has ended.
 _CHECKPOINTS: Final = (
     "A path that the script writes to is an argument after '--'. --checkpoint-claim names a volume on a cluster."
 )
+_ELASTIC: Final = "Write '--nnodes MIN:MAX' for an elastic job."
 FLAG_HINTS: Final[Mapping[str, str]] = {
+    **dict.fromkeys(("--elastic", "--min-nodes", "--max-nodes", "--min-replicas", "--max-replicas"), _ELASTIC),
+    **dict.fromkeys(("--spot", "--use-spot"), "Select such nodes with '--node-selector' and '--toleration'."),
+    **dict.fromkeys(("--port", "-p"), "'port-forward JOB PORT' reaches a port of the running job."),
+    "--array": "Submit one job for each value, with a --name of its own.",
+    "--resume": "'resume JOB' continues a suspended job; a flag of the script follows '--'.",
     **dict.fromkeys(("--detach", "-d", "--background"), _CONTINUES),
     **dict.fromkeys(("--checkpoint-dir", "--ckpt-dir"), _CHECKPOINTS),
 }
@@ -136,8 +149,8 @@ COMMAND_EQUIVALENTS: Final[Mapping[str, Sequence[str]]] = {
     **dict.fromkeys(("shell", "ssh", "bash"), _EXEC),
     **dict.fromkeys(("edit", "patch", "set", "label", "annotate", "update"), _CHANGE),
     **dict.fromkeys(("watch", "monitor", "metrics"), ("top JOB",)),
-    **dict.fromkeys(("gpus", "show-gpus", "nodes", "sinfo"), ("capacity",)),
-    **dict.fromkeys(("check", "cluster-info", "auth", "whoami", "login"), ("doctor",)),
+    **dict.fromkeys(("gpu", "gpus", "show-gpus", "nodes", "sinfo"), ("capacity",)),
+    **dict.fromkeys(("check", "cluster-info", "auth", "whoami", "login", "logout"), ("doctor",)),
     **dict.fromkeys(("info", "show", "inspect", "stat"), _STATUS),
     **dict.fromkeys(("diagnose", "debug"), ("why JOB",)),
     **dict.fromkeys(("rerun", "retry", "reboot"), ("restart JOB",)),
@@ -145,6 +158,11 @@ COMMAND_EQUIVALENTS: Final[Mapping[str, Sequence[str]]] = {
     **dict.fromkeys(("rename", "copy"), ("clone JOB --name NAME",)),
     **dict.fromkeys(("plot", "open", "ui", "web"), ("report JOB",)),
     "resize": ("scale JOB --nnodes N",),
+    "nvidia-smi": ("exec JOB -- nvidia-smi", "capacity"),
+    **dict.fromkeys(("grafana", "prometheus"), ("dashboard JOB",)),
+    "tensorboard": ("report JOB", "top JOB"),
+    **dict.fromkeys(("use-context", "context", "contexts"), ("list --context NAME",)),
+    "install": ("doctor",),
     "compare": ("report A B",),
     "validate": ("submit -f FILE --dry-run=server",),
     "diff": ("submit -f FILE --dry-run=server", "report A B"),
@@ -174,9 +192,11 @@ FLAGS: Final[Mapping[str, Mapping[str, str]]] = {
         **dict.fromkeys(("-l", "--selector"), _NAMED),
         "--lines": "Did you mean '--tail'?",
     },
+    "report": {"--html": "Leave it out: the report is an HTML page, and -o FILE names it."},
+    "restart": {"--force": _YES},
     "delete": dict.fromkeys(("-f", "--filename", "-l", "--selector"), _NAMED) | {"--force": _YES},
-    "list": {**_JSON, "--all": "Write '-A' for all namespaces."},
-    "scale": dict.fromkeys(("--replicas", "--nodes", "--num-nodes"), "Did you mean '--nnodes'?"),
+    "list": {**_JSON, "--all": "Write '-A' for all namespaces.", "--state": "'{path} list | grep STATE' filters."},
+    "scale": dict.fromkeys(("--replicas", "--nodes", "--num-nodes", "--up", "--down"), "Did you mean '--nnodes'?"),
     "status": dict.fromkeys(("-w", "--watch"), "'{path} get JOB -w' prints changes, and '{path} top JOB' is live.")
     | _JSON,
     "events": {"--for": _NAMED},
@@ -186,6 +206,14 @@ FLAGS: Final[Mapping[str, Mapping[str, str]]] = {
     "port-forward": {"--address": "'kubectl port-forward' has it; '{path} status JOB --ranks' names the pods."},
 }
 """Command → flag of kubectl's command of this name → a hint, with ``{path}`` and ``{command}`` of ours."""
+
+
+WORDS: Final[Mapping[str, str]] = {
+    "logs": "Write '--rank R' for the lines of a rank.",
+    "wait": "Write '--timeout TIME' or '--for=STATE'.",
+    "report": "'{path} report A B' compares two jobs; -o FILE names the page.",
+}
+"""Command → a hint for a word after its last argument."""
 
 
 def suggest_command(words: Sequence[str], path: str) -> str:
@@ -208,6 +236,11 @@ def suggest_command(words: Sequence[str], path: str) -> str:
         return f"'{path} delete JOB' removes a job, '{path} suspend JOB' stops it and keeps it."
     harmless = [name for name in (*COMMANDS, *ALIASES) if name not in DESTRUCTIVE]
     return suggest_close_match(word, harmless) or f"Run '{path} --help' to see them all."
+
+
+def suggest_for_word(command: str, path: str) -> str:
+    """Return a hint for a word too many after a command; empty if there is none."""
+    return WORDS.get(command, "").format(path=path)
 
 
 def suggest_flag_of(command: str, flag: str, path: str) -> str:

@@ -43,6 +43,13 @@ from kubectl_ddp.cli.internal.job_options import DRY_RUN, DRY_RUNS, JobRequest, 
     is_flag=True,
     help="Delete the job of this name first, and what is deleted with it.",
 )
+@grouped_option(
+    "-y",
+    "--yes",
+    is_common=False,
+    is_flag=True,
+    help="With --replace: delete a job that has not ended without confirmation.",
+)
 @job_options
 @shared_options("json", "yaml", "name")
 def submit(
@@ -56,6 +63,7 @@ def submit(
     build: str | None,
     preflight: str | None,
     replaces: bool,
+    yes: bool,
 ) -> None:
     """Run SCRIPT, a module or a job file on a cluster; with --local on this machine.
 
@@ -74,5 +82,6 @@ def submit(
             preflight=preflight,
             build=build,
             replaces=replaces,
+            yes=yes,
         ),
     )

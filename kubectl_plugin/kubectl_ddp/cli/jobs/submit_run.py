@@ -6,6 +6,7 @@ import contextlib
 import dataclasses
 import os
 import secrets
+import sys
 import time
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -25,7 +26,7 @@ from kubectl_ddp.cli.internal.job_options import JobRequest, prepare, warn
 from kubectl_ddp.cli.internal.output import print_output
 from kubectl_ddp.client.layers import random_suffix
 from kubectl_ddp.client.submission import Prepared, check_local, create_job, level_of
-from kubectl_ddp.errors import DdpError, Interrupted, NotFound, UsageError
+from kubectl_ddp.errors import Cancelled, DdpError, Interrupted, NotFound, UsageError
 from kubectl_ddp.kube.objects import Object
 from kubectl_ddp.observe import job_results
 from kubectl_ddp.observe.waiting import wait_until_deleted
@@ -33,6 +34,7 @@ from kubectl_ddp.render import Site
 from kubectl_ddp.spec import rules
 from kubectl_ddp.spec.job_key import Origin, OriginKind
 from kubectl_ddp.spec.serialization import digest
+from kubectl_ddp.status.job_state import job_state
 from kubectl_ddp.status.job_tables import API_VERSION
 from kubectl_ddp.util.process import location_flags, program
 from kubectl_ddp.util.text_table import pluralize
@@ -59,6 +61,8 @@ class SubmitOptions:
     """Directory of the Dockerfile to build; empty for the one beside the job file, None to build nothing."""
     replaces: bool = False
     """True to delete an earlier job of the same name."""
+    yes: bool = False
+    """True to delete it without confirmation if it has not ended."""
 
 
 def submit_job(options: Options, request: JobRequest, manner: SubmitOptions) -> None:
@@ -119,8 +123,8 @@ def submit_prepared(prepared: Prepared, options: Options, manner: SubmitOptions)
     if prepared.code is not None and prepared.code.files:
         options.print_message(f"Code: {pluralize(prepared.code.files, 'file')}, packed as {prepared.code.hash}.")
     backend, run_id = backend_for(prepared.where), secrets.token_hex(6)
-    if manner.replaces and manner.dry_run != "none":
-        _print_replacement(backend, prepared.spec.name, options, on_server=manner.dry_run == "server")
+    if manner.replaces:
+        _check_replacement(backend, prepared.spec.name, options, manner)
     if manner.dry_run != "none":
         _dry_run(prepared, options, on_server=manner.dry_run == "server")
         return
@@ -147,15 +151,34 @@ def submit_prepared(prepared: Prepared, options: Options, manner: SubmitOptions)
         attach_to_job(backend, submission, options, follows=manner.follow, timeout=seconds)
 
 
-def _print_replacement(backend: Backend, name: str, options: Options, *, on_server: bool) -> None:
-    with contextlib.suppress(NotFound):
-        backend.job(name, events=False)
-        if on_server:
-            raise UsageError(
-                f"--dry-run=server cannot check job {name} beside the one that it replaces.",
-                hint="Use --dry-run=client.",
-            )
+def _check_replacement(backend: Backend, name: str, options: Options, manner: SubmitOptions) -> None:
+    """Confirm the deletion of a job of the same name that has not ended. A dry run prints it.
+
+    Raises:
+        UsageError: If --yes is required, because stdin is not a terminal.
+        Cancelled: If the deletion is not confirmed.
+    """
+    try:
+        snapshot = backend.job(name, events=False)
+    except NotFound:
+        return
+    if manner.dry_run == "server":
+        raise UsageError(
+            f"--dry-run=server cannot check job {name} beside the one that it replaces.", hint="Use --dry-run=client."
+        )
+    if manner.dry_run == "client":
         options.print_message(f"Job {name} would be deleted {place_of(backend)} first.")
+        return
+    state = job_state(snapshot, {}, where=backend.where, with_startup=False)
+    if manner.yes or state.is_terminal:
+        return
+    if not sys.stdin.isatty():
+        raise UsageError(
+            f"--replace would delete job {name} {place_of(backend)}, which has not ended: {state.state}.",
+            hint="Add --yes to delete it, or choose another --name.",
+        )
+    if not click.confirm(f"Delete job {name} {place_of(backend)} ({state.state}) and everything in it?", err=True):
+        raise Cancelled("Nothing was deleted.")
 
 
 def _delete_earlier(backend: Backend, name: str, options: Options) -> None:

@@ -86,7 +86,7 @@ class TestEnvironment:
 
     def generation(self) -> Assignment:
         nodes = (a_node("a", size=4), a_node("b", size=2), a_node("c", size=2, role="other"))
-        restarts = {"membership": 3, "failure": 1}
+        restarts = {"resize": 3, "failure": 1}
         group = Generation(number=5, fence=5, nodes=nodes, master_address="10.0.0.1", master_port=7, restarts=restarts)
         return place_of(group, "t-b")
 
@@ -103,7 +103,7 @@ class TestEnvironment:
     def test_only_failures_count_as_restarts_of_torchrun(self) -> None:
         env = self.worker({}, 0)
         assert env["TORCHELASTIC_RESTART_COUNT"] == "1"
-        assert json.loads(env["DDP_RESTARTS"]) == {"failure": 1, "membership": 3}
+        assert json.loads(env["DDP_RESTARTS"]) == {"failure": 1, "resize": 3}
 
     def test_what_the_user_has_set_is_kept_and_what_is_ours_is_not(self) -> None:
         base = {"OMP_NUM_THREADS": "8", "RANK": "99", "HOME": "/h"}

@@ -178,6 +178,16 @@ def test_attaching_imports_neither_torch_nor_prometheus_client() -> None:
     assert done.stdout == "set()\n"
 
 
+def test_a_meter_counts_on_from_the_steps_of_an_earlier_process(tmp_path: Path) -> None:
+    attach.meter(environment(tmp_path)).step(samples=16)
+    meter = attach.meter(environment(tmp_path))
+    meter.step(samples=16)
+    assert isinstance(meter.recorder, BoardRankRecorder)
+    assert meter.recorder.steps == 2
+    values = read(rank_board_path(tmp_path, 1), RANK).values
+    assert (values[Metric.STEP], values[Metric.STEPS]) == (2.0, 2.0)
+
+
 def test_a_meter_reports_to_the_board(tmp_path: Path) -> None:
     meter = attach.meter(environment(tmp_path))
     meter.end_phase(Phase.FORWARD)

@@ -1,8 +1,9 @@
-"""When ``delete`` asks, and what it lists as lost."""
+"""When ``delete`` and ``submit --replace`` ask, and what they list as lost."""
 
 from __future__ import annotations
 
 import io
+from pathlib import Path
 from typing import Any, Final
 
 import pytest
@@ -84,3 +85,18 @@ def test_all_needs_yes_without_a_terminal_and_lists_the_jobs_that_lose_progress(
     monkeypatch.setattr("sys.stdin", Typing("y\n"))
     assert run(["delete", "--all"]) == 0
     assert not paths & cluster.objects.keys()
+
+
+def test_replace_asks_before_it_deletes_a_job_that_has_not_ended(
+    cluster: ApiServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "train.py").touch()
+    submit = ["submit", str(tmp_path / "train.py"), "--name", "digits", "--replace"]
+    path = put(cluster, "digits", "Running")
+    monkeypatch.setattr("sys.stdin", io.StringIO())
+    assert run(submit) == 2
+    assert "which has not ended: Running. Add --yes" in " ".join(capsys.readouterr().err.split())
+    monkeypatch.setattr("sys.stdin", Typing("n\n"))
+    assert run(submit) not in {0, 2}
+    assert "Delete job digits in namespace 'team' of context 'test' (Running)" in capsys.readouterr().err
+    assert path in cluster.objects

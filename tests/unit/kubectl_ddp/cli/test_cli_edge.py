@@ -89,9 +89,14 @@ def test_a_bug_is_told_in_one_sentence(monkeypatch: pytest.MonkeyPatch, capsys: 
     assert errors.count("\n") == 1
 
 
-def test_the_traceback_is_there_for_who_asks(capsys: pytest.CaptureFixture[str]) -> None:
-    assert run(["version", "--nonsense", "-v"]) == 2
+def test_the_traceback_is_there_for_who_asks_but_not_that_of_a_mistyped_line(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path))
+    assert run(["status", "absent", "--local", "-v"]) == 3
     assert "Traceback" in capsys.readouterr().err
+    assert run(["version", "--nonsense", "-v"]) == 2
+    assert "Traceback" not in capsys.readouterr().err
 
 
 def test_a_reader_that_goes_away_is_no_error() -> None:

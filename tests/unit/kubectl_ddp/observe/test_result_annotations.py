@@ -9,6 +9,7 @@ from ddp_trainer.common.constants import Annotation
 from kubectl_ddp.errors import Forbidden
 from kubectl_ddp.kube.objects import Object, Snapshot
 from kubectl_ddp.observe.job_results import persist_result, suspend
+from kubectl_ddp.status.job_progress import EarlierPods
 from kubectl_ddp.status.job_state import JobState, failure, job_state
 from kubectl_ddp.status.metrics_parser import parse
 from kubectl_ddp.status.termination_message import (
@@ -18,7 +19,7 @@ from kubectl_ddp.status.termination_message import (
     resolve_first_error,
     to_keep,
 )
-from tests.support.kube_objects import CREATED_EPOCH, job, pod, pod_metrics, rank_metrics, terminated
+from tests.support.kube_objects import CREATED_EPOCH, job, job_metrics, pod, pod_metrics, rank_metrics, terminated
 from tests.support.scripted_backend import ScriptedBackend
 
 REPORTED = {
@@ -130,11 +131,13 @@ class Suspended(ScriptedBackend):
         """Nothing else happens."""
 
 
-def stopped(earlier: dict[str, str], uid: str, restarts: int, step: int, started: str | None = None) -> dict[str, str]:
-    """The annotations after a suspension of the job's one pod."""
+def stopped(
+    earlier: dict[str, str], uid: str, restarts: int, step: int, started: str | None = None, *, reports: str = ""
+) -> dict[str, str]:
+    """The annotations after a suspension of the job's one pod, which has trained 320 samples in 2 seconds."""
     one = pod(0)
     one["metadata"]["uid"] = uid
-    page = pod_metrics(restarts=restarts) + rank_metrics(0, step=step)
+    page = pod_metrics(restarts=restarts) + rank_metrics(0, step=step) + reports
     seen = Snapshot(job("Running", metadata={"annotations": earlier}, startTime=started), [one])
     backend = Suspended([seen], metrics=[{"digits-worker-0": page}])
     suspend(backend, "digits")
@@ -157,8 +160,26 @@ def test_restarts_and_step_outlive_suspensions() -> None:
     assert seen(once, "b").restarts == {"failure": 2}
     assert seen(once, "b", restarts=1).restarts == {"failure": 3}
     twice = stopped(once, "b", restarts=1, step=20)
-    assert (seen(twice).restarts, seen(twice).step) == ({"failure": 3}, 20)
+    assert (seen(twice).restarts, seen(twice).step) == ({"failure": 3}, 80)
     assert seen(twice, "c", restarts=1).restarts == {"failure": 4}
+
+
+def test_steps_that_pods_count_are_added_and_those_of_a_checkpoint_are_not() -> None:
+    def step(annotations: dict[str, str], word: str = "Running", **ending: object) -> int | None:
+        one = pod(0, terminated(0, dict(ending)) if ending else None)
+        one["metadata"]["uid"] = "c"
+        page = {} if ending else {"digits-worker-0": parse(rank_metrics(0, step=7))}
+        return job_state(Snapshot(job(word, metadata={"annotations": annotations}), [one]), page).step
+
+    counted = stopped(stopped({}, "a", 0, step=60), "b", 0, step=20)
+    assert step(counted) == 87
+    assert step(counted, "Succeeded", result="succeeded", steps=9) == 89
+    known = EarlierPods.of(job(metadata={"annotations": counted}))
+    assert (known.samples, known.seconds) == (640.0, 4.0)
+    again = EarlierPods.of(job(metadata={"annotations": stopped(counted, "b", 0, step=20)}))
+    assert (again.step, again.samples, again.seconds) == (80, 640.0, 4.0), "these pods have been counted"
+    reported = stopped({}, "a", 0, step=60, reports=job_metrics())
+    assert step(reported) == 7
 
 
 def test_the_duration_counts_from_the_first_start_and_not_from_the_last_resume() -> None:

@@ -91,7 +91,7 @@ def test_changes_are_told_once_however_many_pods_count_them() -> None:
     series = [
         Series(Metric.RESTARTS, times(30), values, {"cause": cause, POD: name})
         for name in ("a", "b")
-        for cause, values in (("failure", restarts), ("membership", [0.0] * 20 + [1.0] * 10))
+        for cause, values in (("failure", restarts), ("resize", [0.0] * 20 + [1.0] * 10))
     ]
     series += [Series(Metric.WORLD_SIZE, times(30), world, {POD: name}) for name in ("a", "b")]
     found = of(series)
@@ -169,4 +169,4 @@ def test_the_plot_of_the_throughput_has_the_mean_of_the_tile() -> None:
     assert report.measured is not None
     idle = replace(report.measured, throughput=(0.0, 100.0, 300.0, None))
     assert replace(report, measured=idle).throughput == 200.0
-    assert build_plots(idle)[0].caption.startswith("Mean 200 samples/s, from 0 to 300")
+    assert build_plots(idle, was_suspended=False)[0].caption.startswith("Mean 200 samples/s, from 0 to 300")

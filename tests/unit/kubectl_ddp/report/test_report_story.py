@@ -170,7 +170,7 @@ def test_a_failure_without_room_stands_on_a_line_above() -> None:
 
 
 def test_a_group_that_grew_before_the_first_reading_was_resized_and_did_not_restart() -> None:
-    report = a_report(a_job(), summary=DONE | {"restarts": {"membership": 1}})
+    report = a_report(a_job(), summary=DONE | {"restarts": {"resize": 1}})
     text = render_html(report)
     assert report.story == ("The worker group was resized 1 time, and did not restart.",)
     tile = r'<span class="name">Restarts</span><span class="value">0</span><span class="more">1 resize</span>'

@@ -125,7 +125,7 @@ def test_status_shows_where_the_time_of_a_failed_job_went_beside_its_error() -> 
                 "steps": 690,
                 "samples_lost": 0,
                 "samples_repeated": 0,
-                "restarts": {"failure": 1, "membership": 2},
+                "restarts": {"failure": 1, "resize": 2},
                 "goodput": 0.8123,
                 "seconds": 12.6,
                 "loss": 0.1,

@@ -85,7 +85,7 @@ class Budget:
             policy: Settings of the run.
             membership_changed: Whether the group ended because of a lost, new or leaving node.
         """
-        cause = RestartCause.MEMBERSHIP if membership_changed or first is None else self._cause_of(first)
+        cause = RestartCause.RESIZE if membership_changed or first is None else self._cause_of(first)
         self._unexplained = self._unexplained + 1 if cause is RestartCause.PREEMPTION else 0
         if first is not None and cause in exit_codes.CHARGED:
             if self._cannot_heal(first):

@@ -143,7 +143,7 @@ class Account:
         risen = {cause for cause, known in zip(_CAUSES, self.restarts, strict=True) if restarts.get(cause, 0) > known}
         if RestartCause.HANG in risen:
             return JobTime.HANG
-        if risen and risen <= {RestartCause.MEMBERSHIP}:
+        if risen and risen <= {RestartCause.RESIZE}:
             return JobTime.ELASTIC_RESIZE
         return JobTime.RESTART
 

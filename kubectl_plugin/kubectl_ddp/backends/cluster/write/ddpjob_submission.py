@@ -10,7 +10,7 @@ controller has written to it meanwhile.
 
 An interrupted command leaves a DDPJob. Submitting the same job again completes it.
 
-The controller creates all other objects (:func:`create_owned`). The owner exists first, so each step can be repeated:
+The controller creates all other objects. The owner exists first, so each step can be repeated:
 an object that the owner has already is kept, and an object of another owner is never changed. The root comes last,
 suspended.
 """

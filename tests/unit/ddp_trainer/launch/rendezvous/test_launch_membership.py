@@ -127,7 +127,7 @@ def test_a_newcomer_below_the_most_nodes_makes_the_group_stop_gracefully_and_gro
     assert old.asked_to_stop == Stop(graceful=True)
     stop_and_join(old)
     assert (old.runs, new.runs) == (2, 2)
-    assert run.starts[-1].restarts == {"membership": 1}
+    assert run.starts[-1].restarts == {"resize": 1}
 
 
 def test_newcomers_that_come_close_together_cost_one_restart() -> None:
@@ -160,7 +160,7 @@ def test_a_node_whose_ranks_have_left_is_not_waited_for_while_it_saves() -> None
     assert first.runs is None
     run.membership.handle_and_tick(second.peer, Leave(has_left=True))
     assert first.runs == 2
-    assert run.starts[-1].restarts == {"membership": 1}
+    assert run.starts[-1].restarts == {"resize": 1}
 
 
 def test_a_group_that_completes_is_not_stopped_for_a_newcomer() -> None:

@@ -97,7 +97,7 @@ def test_a_lost_node_costs_no_restart_even_when_its_peers_fail_first() -> None:
     survivor.join()
     run.wait(2)
     assert survivor.runs == 2
-    assert run.starts[-1].restarts == {"membership": 1}
+    assert run.starts[-1].restarts == {"resize": 1}
 
 
 @pytest.mark.parametrize("first_report", ["sigterm", "collective_error"])
@@ -193,14 +193,14 @@ def test_a_lost_member_is_charged_for_one_crash_of_the_pod_that_takes_its_name()
     run.wait(1)
     first.join()
     assert (first.runs, early.runs) == (2, 2)
-    assert run.starts[-1].restarts == {"failure": 1, "membership": 1}
+    assert run.starts[-1].restarts == {"failure": 1, "resize": 1}
     again = with_crash(run.agent(1)).connect()
     again.mark_disconnected()
     run.wait(1)
     first.fail()
     first.join()
     early.join()
-    assert run.starts[-1].restarts == {"failure": 2, "membership": 1}
+    assert run.starts[-1].restarts == {"failure": 2, "resize": 1}
 
 
 def test_a_new_pod_without_a_crash_leaves_none_to_charge() -> None:

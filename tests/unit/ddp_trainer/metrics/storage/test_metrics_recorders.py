@@ -239,7 +239,7 @@ def test_exactly_one_state_is_on(agent: Agent) -> None:
 
 
 def test_restarts_and_failures_are_counted_by_cause(agent: Agent) -> None:
-    agent.recorder.count_restart(RestartCause.MEMBERSHIP)
+    agent.recorder.count_restart(RestartCause.RESIZE)
     agent.recorder.failed(FailureReason.SIGKILL, 3, 1700000000.25)
     agent.recorder.failed(FailureReason.SIGKILL, 2, 1700000001.5)
     assert [agent[cell(Metric.RESTARTS, cause)] for cause in RestartCause] == [0, 1, 0, 0, 0]

@@ -163,7 +163,7 @@ class Job:
 
     def kill(self, seconds: float, cause: RestartCause = RestartCause.FAILURE) -> None:
         """The process, in the midst of a step; the pod stays."""
-        state = {RestartCause.HANG: JobTime.HANG, RestartCause.MEMBERSHIP: JobTime.ELASTIC_RESIZE}
+        state = {RestartCause.HANG: JobTime.HANG, RestartCause.RESIZE: JobTime.ELASTIC_RESIZE}
         self.passes(state.get(cause, JobTime.RESTART), seconds)
         self.count(cause)
         self.group(is_new=True)
@@ -183,7 +183,7 @@ class Job:
     def resize(self, seconds: float) -> None:
         """Others come or go; this process stays, with its state."""
         self.passes(JobTime.ELASTIC_RESIZE, seconds)
-        self.count(RestartCause.MEMBERSHIP)
+        self.count(RestartCause.RESIZE)
         self.group(is_new=False)
 
     def count(self, cause: RestartCause) -> None:
@@ -209,7 +209,7 @@ MISFORTUNES = {
     "lost_pod": lambda job, seconds: job.lose_pod(seconds),
     "suspend": lambda job, seconds: job.suspend(seconds),
     "resize": lambda job, seconds: job.resize(seconds),
-    "resize_with_new_process": lambda job, seconds: job.kill(seconds, RestartCause.MEMBERSHIP),
+    "resize_with_new_process": lambda job, seconds: job.kill(seconds, RestartCause.RESIZE),
 }
 STEP = some.tuples(ticks, ticks, some.sampled_from([0.0, 0.0, 1.25]), some.sampled_from([0.0, 2.5]))
 
