@@ -159,6 +159,15 @@ def until(what: str, check: Callable[[], T], *, seconds: float = 120) -> T:
 
 
 @contextlib.contextmanager
+def podless_namespace(api: Api, home: Path) -> Iterator[Namespace]:
+    """A namespace for one test in which no pod is made: its quota forbids it."""
+    with namespace(api, "registry.invalid/never:1", home) as space:
+        quota = {"metadata": {"name": "podless"}, "spec": {"hard": {"pods": "0"}}}
+        space.api.create(space.path("v1", "resourcequotas"), quota)
+        yield space
+
+
+@contextlib.contextmanager
 def namespace(api: Api, image: str, home: Path, *, security: str = "restricted") -> Iterator[Namespace]:
     """A namespace for one test, which enforces that level of Pod Security; deleted after it."""
     name = f"ddp-test-{secrets.token_hex(4)}"

@@ -212,20 +212,3 @@ def _metrics_through_a_tunnel(space: Namespace) -> None:
         with urllib.request.urlopen(f"http://{address[1]}/metrics", timeout=20) as answer:
             assert b'ddp_rank_up{ddp_job="count",rank="1"} 1' in answer.read()
         tunnel.terminate()
-
-
-@pytest.mark.timeout(300)
-def test_a_failed_job_gets_a_new_run_from_the_same_code(space: Namespace, tmp_path: Path) -> None:
-    script = tmp_path / "broken.py"
-    script.write_text("import layers\n")
-    (tmp_path / "layers.py").write_text("raise ValueError('the 7th layer has no name')\n")
-    words = ("--name", "broken", "--image", space.image, "--wait", "--max-restarts", "0", "--nnodes", "1", "-o", "json")
-    failed = space.ddp("submit", str(script), *words, *SIZE)
-    assert failed.code == 10, failed.err
-    script.unlink()
-    told = space.ddp("restart", "broken", "-o", "json").ok().json
-    assert told["action"] == "restarted"
-    assert told["runId"] != failed.json["runId"]
-    again = space.ddp("wait", "broken", "--timeout", "2m")
-    assert again.code == 10
-    assert "the 7th layer has no name" in again.err

@@ -79,7 +79,7 @@ def running(space: Namespace, job: str) -> dict[str, str]:
     return found()
 
 
-def test_another_job_reaches_nothing_of_a_job_and_a_reader_its_metrics_alone(
+def test_another_job_reaches_nothing_of_a_job_a_reader_its_metrics_alone_and_prometheus_scrapes_it(
     space: Namespace, watchers: Namespace
 ) -> None:
     submit = ("submit", "--image", space.image, "--nnodes", "1")
@@ -91,6 +91,10 @@ def test_another_job_reaches_nothing_of_a_job_and_a_reader_its_metrics_alone(
 
     assert knock(watchers, "reader", doors, to_open=["metrics"]) == {"store": False, "metrics": True}
     assert knock(space, "stranger", doors) == {"store": False, "metrics": False}
+    prometheus = ClusterPrometheus(space.api)
+    if prometheus.is_there:
+        [series] = until("a scrape", lambda: prometheus.query(f'{Metric.WORLD_SIZE}{{namespace="{space.name}"}}'))
+        assert (series["metric"]["ddp_job"], series["value"][1]) == ("nap", "1")
 
 
 def world_size(space: Namespace) -> bool:
@@ -151,11 +155,3 @@ def test_a_job_trains_while_egress_is_closed_and_reaches_nothing_but_itself(
 
 def is_default_policy(item: dict[str, Any]) -> bool:
     return bool(item["kind"] == "NetworkPolicy" and item["metadata"]["name"] == "ddp-default")
-
-
-def test_the_clusters_prometheus_scrapes_a_job(space: Namespace, prometheus: ClusterPrometheus) -> None:
-    space.ddp("submit", "--image", space.image, "--nnodes", "1", "--name", "nap", *SLEEP).ok()
-
-    asked = f'{Metric.WORLD_SIZE}{{namespace="{space.name}"}}'
-    [series] = until("a scrape", lambda: prometheus.query(asked))
-    assert (series["metric"]["ddp_job"], series["value"][1]) == ("nap", "1")

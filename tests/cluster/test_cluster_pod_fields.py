@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
 import json
 from typing import Any, Final
 
@@ -72,15 +71,15 @@ def accepted(space: Namespace, engine: Engine, **fields: Any) -> None:
 
 
 @pytest.mark.parametrize("engine", list(ENGINES))
-def test_each_key_alone_and_each_pair_passes_the_server_and_pod_security(space: Namespace, engine: Engine) -> None:
+def test_each_key_alone_and_all_at_once_pass_the_server_and_pod_security(space: Namespace, engine: Engine) -> None:
     try:
         space.api.get(space.path(ENGINES[engine].api_version, ENGINES[engine].plural), limit="1")
     except NotServed:
         pytest.skip(f"This cluster serves no {ENGINES[engine].kind}.")
     space.api.create(space.path("v1", "serviceaccounts"), {"metadata": {"name": "reader"}})
-    for count in (1, 2):
-        for keys in itertools.combinations(FIELDS, count):
-            accepted(space, engine, **{key: FIELDS[key] for key in keys})
+    for key, value in FIELDS.items():
+        accepted(space, engine, **{key: value})
+    accepted(space, engine, **FIELDS)
 
 
 @pytest.mark.parametrize(

@@ -67,18 +67,8 @@ def test_a_run_with_strangers_that_have_its_labels_trains_as_alone_and_its_pods_
     script.write_text(TRAINS)
     size = ("--nnodes", "2", "--nproc", "1", "--cpu", "250m", "--memory", "768Mi", "--shm", "64Mi", "--engine", "job")
     words = (
-        "--name",
-        JOB,
-        "--image",
-        space.image,
-        *size,
-        "--max-restarts",
-        "0",
-        "--env",
-        "DDP_LAST_SCRAPE=0",
-        "--wait",
-        "--timeout",
-        "200s",
+        *("--name", JOB, "--image", space.image, *size, "--max-restarts", "0"),
+        *("--env", "DDP_LAST_SCRAPE=0", "--wait", "--timeout", "200s"),
     )
     done = space.ddp("submit", str(script), *words)
 

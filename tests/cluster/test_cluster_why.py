@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Iterator
-from pathlib import Path
 
 import pytest
 from click.testing import CliRunner
@@ -108,9 +107,3 @@ def test_the_first_error_is_told_after_the_pods_are_gone(stages: Staging) -> Non
     assert (waited.code, "the 7th layer has no name" in waited.err) == (10, True)
     state = space.ddp("status", "pods-gone", "-o", "json").ok().json
     assert (state["state"], state["first_error"]["rank"]) == ("Failed", 0)
-
-
-def test_the_kubeconfig_is_not_needed_for_help(tmp_path: Path) -> None:
-    done = CliRunner().invoke(root(), ["why", "--help"], env={"KUBECONFIG": str(tmp_path)})
-    assert done.exit_code == 0
-    assert "likeliest cause first" in " ".join(done.output.split())
