@@ -98,11 +98,11 @@ class ForkedProcess:
 
 
 def run(
-    program: Sequence[str], *, env: Mapping[str, str], timeout: float, imported: Sequence[str]
+    program: Sequence[str], *, env: Mapping[str, str], timeout: float, imported: Sequence[str], cwd: Path | None = None
 ) -> subprocess.CompletedProcess[str]:
     """Run what :func:`start` starts to its end. Raises subprocess.TimeoutExpired."""
     with tempfile.TemporaryFile("w+") as stderr:
-        process = start(program, env=env, stderr=stderr, imported=imported)
+        process = start(program, env=env, stderr=stderr, imported=imported, cwd=cwd)
         with process.stdout:
             try:
                 out, _ = process.communicate(timeout)
@@ -115,13 +115,18 @@ def run(
 
 
 def start(
-    program: Sequence[str], *, env: Mapping[str, str], stderr: IO[Any], imported: Sequence[str] = TRAINER
+    program: Sequence[str],
+    *,
+    env: Mapping[str, str],
+    stderr: IO[Any],
+    imported: Sequence[str] = TRAINER,
+    cwd: Path | None = None,
 ) -> ForkedProcess:
     """Start what ``python PROGRAM…`` would, for a program ``-m MODULE …`` or ``-c CODE …``; its stdout is a pipe.
 
     ``imported`` is :data:`TRAINER` or :data:`COMMAND_LINE`.
     """
-    order = json.dumps({"argv": list(program), "env": dict(env), "cwd": str(Path.cwd())}).encode()
+    order = json.dumps({"argv": list(program), "env": dict(env), "cwd": str(cwd or Path.cwd())}).encode()
     ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
     reader, writer = os.pipe()
     try:

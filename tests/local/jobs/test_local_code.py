@@ -5,13 +5,11 @@ from __future__ import annotations
 import json
 import random
 import sys
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
-from tests.local.jobs.test_local_commands import Typed
-from tests.support.local_place import Place, a_place
+from tests.support.local_place import Place, Typed
 
 SCRIPT = """\
 import os, pathlib
@@ -19,17 +17,6 @@ import lib.word
 print(lib.word.WORD, os.environ["RANK"], pathlib.Path("data.txt").read_text(), pathlib.Path("left.log").exists())
 pathlib.Path("written.txt").write_text("beside the script")
 """
-
-
-@pytest.fixture
-def place(tmp_path: Path) -> Iterator[Place]:
-    with a_place(tmp_path / "state") as found:
-        yield found
-
-
-@pytest.fixture
-def typed(place: Place) -> Typed:
-    return Typed(place)
 
 
 @pytest.fixture

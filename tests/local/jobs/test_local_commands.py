@@ -7,56 +7,14 @@ import os
 import signal
 import subprocess
 import sys
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
-from kubectl_ddp.backends.local.job_status import engine_of, wait_until_gone
-from tests.support.local_place import Place, a_place, all_run, condition, workers
+from kubectl_ddp.backends.local.liveness import engine_of, wait_until_gone
+from tests.support.local_place import Place, Typed, all_run, condition, workers
 
 POLITE = "trap 'echo [rank0] bye; exit 143' TERM; echo [rank0] ready; echo [rank1] also; while :; do sleep 0.05; done"
-
-
-class Typed:
-    """A shell in which ``kubectl-ddp`` finds the jobs of a place."""
-
-    def __init__(self, place: Place) -> None:
-        home = place.state.parent / "home"
-        home.mkdir()
-        unset = {"KUBECONFIG", "NO_COLOR", "KUBERNETES_SERVICE_HOST"}
-        self.environ = {name: value for name, value in place.environ.items() if name not in unset}
-        self.environ |= {"HOME": str(home), "COLUMNS": "300"}
-
-    def __call__(self, *words: str, stdin: str = "") -> subprocess.CompletedProcess[str]:
-        return subprocess.run(
-            self.command(*words),
-            env=self.environ,
-            input=stdin,
-            capture_output=True,
-            text=True,
-            check=False,
-            timeout=120,
-        )
-
-    def command(self, *words: str) -> list[str]:
-        return [str(Path(sys.executable).with_name("kubectl-ddp")), *words]
-
-    def open(self, *words: str) -> subprocess.Popen[str]:
-        return subprocess.Popen(
-            self.command(*words), env=self.environ, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
-        )
-
-
-@pytest.fixture
-def place(tmp_path: Path) -> Iterator[Place]:
-    with a_place(tmp_path / "state") as found:
-        yield found
-
-
-@pytest.fixture
-def typed(place: Place) -> Typed:
-    return Typed(place)
 
 
 def test_list_shows_every_job_in_one_row(place: Place, typed: Typed) -> None:

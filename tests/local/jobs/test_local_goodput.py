@@ -5,8 +5,6 @@ from __future__ import annotations
 import json
 import os
 import signal
-import subprocess
-import sys
 import time
 from collections.abc import Iterator
 from contextlib import suppress
@@ -23,34 +21,13 @@ from kubectl_ddp.observe.scrape import observe, scrape
 from kubectl_ddp.observe.waiting import parse_wait_condition, wait_for
 from kubectl_ddp.status import termination_message
 from kubectl_ddp.status.metrics_parser import Samples, parse
-from tests.support.local_place import Place, a_place, all_run, condition, workers
+from tests.support.local_place import Place, Typed, all_run, condition, workers
 
 TRAIN = (
     *("train", "--task", "digits", "--epochs", "4000", "--global-batch", "64", "--batch-slices", "4"),
     "--checkpoint-steps",
 )
 STEPS_AT_ONCE = 30
-
-
-@pytest.fixture
-def place(tmp_path: Path) -> Iterator[Place]:
-    with a_place(tmp_path / "state", HOME=str(tmp_path)) as found:
-        found.environ.pop("KUBECONFIG", None)
-        yield found
-
-
-def person(place: Place, *words: str) -> str:
-    program = str(Path(sys.executable).with_name("kubectl-ddp"))
-    done = subprocess.run(
-        [program, words[0], "--local", *words[1:]],
-        env=place.environ,
-        capture_output=True,
-        text=True,
-        check=False,
-        timeout=120,
-    )
-    assert done.returncode == 0, done.stderr
-    return done.stdout
 
 
 def processes(place: Place) -> dict[int, int]:
@@ -127,15 +104,17 @@ class Watched:
 
 
 @pytest.mark.timeout(300)
-def test_the_states_of_a_jobs_time_add_up_over_three_kills_a_suspension_and_a_resize(place: Place) -> None:
+def test_the_states_of_a_jobs_time_add_up_over_three_kills_a_suspension_and_a_resize(
+    place: Place, typed: Typed
+) -> None:
     submitted = time.time()
-    person(place, "submit", "--module", "ddp_trainer", "--name", "digits", "--nnodes", "1:3", "--nproc", "1", "--",
-           *TRAIN, "100")  # fmt: skip
+    words = ("--module", "ddp_trainer", "--name", "digits", "--nnodes", "1:3", "--nproc", "1", "--", *TRAIN, "100")
+    assert typed("submit", "--local", *words).returncode == 0
     wait_for(place, "digits", parse_wait_condition("step=50"), timeout=120)
     watched, trained = Watched(place), time.time()
 
     generation = watched.generation
-    person(place, "scale", "digits", "--nnodes", "2")
+    assert typed("scale", "digits", "--nnodes", "2").returncode == 0
     place.until(all_run(2))
     watched.goes_on(generation)
 
@@ -148,9 +127,9 @@ def test_the_states_of_a_jobs_time_add_up_over_three_kills_a_suspension_and_a_re
     after_killing(*processes(place).values())
     after_killing(parent(processes(place)[0]))
 
-    person(place, "suspend", "digits")
+    assert typed("suspend", "digits").returncode == 0
     place.until(lambda shown: condition("Suspended")(shown) and not workers(shown))
-    person(place, "resume", "digits")
+    assert typed("resume", "digits").returncode == 0
     said = watched.goes_on(0)
 
     assert submitted <= (said.value(Metric.JOB_START) or 0.0) <= trained
@@ -164,6 +143,6 @@ def test_the_states_of_a_jobs_time_add_up_over_three_kills_a_suspension_and_a_re
     (odometer,) = place.files().volumes.rglob(FILE)
     assert lost == lost_in(odometer.read_bytes())
     assert lost > 0
-    state: dict[str, Any] = json.loads(person(place, "status", "digits", "-o", "json"))
+    state: dict[str, Any] = json.loads(typed("status", "digits", "-o", "json").stdout)
     productive = spent[JobTime.PRODUCTIVE] - (said.value(Metric.LOST_PROGRESS) or 0.0)
     assert state["goodput"] == pytest.approx(productive / (sum(spent.values()) - spent[JobTime.SUSPENDED]), abs=0.1)

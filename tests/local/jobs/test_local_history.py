@@ -7,8 +7,7 @@ import subprocess
 import sys
 from pathlib import Path
 
-from tests.local.jobs.test_local_commands import Typed
-from tests.support.local_place import a_place
+from tests.support.local_place import Typed, a_place
 
 SCRIPT = """\
 import sys, time

@@ -9,9 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.local.jobs.test_local_commands import Typed
-from tests.local.jobs.test_local_reach import person
-from tests.support.local_place import a_place
+from tests.support.local_place import Typed, a_place
 
 PLAIN = """\
 import os, signal, time
@@ -42,7 +40,7 @@ def typed(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Typed]:
     with a_place(folder / "state") as place:
         script = folder / "plain.py"
         script.write_text(PLAIN.replace('"hold"', repr(str(folder / "hold"))))
-        typed = person(place)
+        typed = Typed(place)
         typed.environ["DDP_TEST_HOLD"] = str(folder / "hold")
         assert typed("submit", str(script), "--local", "--name", "digits", "-j", "1x2").returncode == 0
         assert typed("wait", "digits", "--for=step=5", "--timeout", "100s").returncode == 0

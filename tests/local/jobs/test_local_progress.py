@@ -7,8 +7,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from tests.local.jobs.test_local_reach import person
-from tests.support.local_place import Place, a_place
+from tests.support.local_place import Place, Typed, a_place
 from tests.support.terminals import Terminal
 
 STEPPING = """\
@@ -48,7 +47,7 @@ def lines_left(said: str) -> list[str]:
 
 
 def test_a_terminal_shows_one_line_between_the_logs_and_ctrl_c_leaves_the_job_running(place: Place) -> None:
-    typed = person(place)
+    typed = Typed(place)
     shell = {name: value for name, value in typed.environ.items() if name not in {"COLUMNS", "LINES"}}
     command = typed.command(*submitting(place, "mine", "--follow", "--", "100000"))
     with Terminal(command, shell | {"TERM": "xterm"}, columns=70, rows=20) as terminal:
@@ -70,7 +69,7 @@ def test_a_terminal_shows_one_line_between_the_logs_and_ctrl_c_leaves_the_job_ru
 
 
 def test_a_pipe_gets_plain_lines_and_a_summary_on_stderr(place: Place) -> None:
-    done = person(place)(*submitting(place, "piped", "--wait", "--", "40"))
+    done = Typed(place)(*submitting(place, "piped", "--wait", "--", "40"))
     assert (done.returncode, done.stdout) == (0, "")
     created, *progress, end = done.stderr.splitlines()
     assert created.startswith("Job piped created")

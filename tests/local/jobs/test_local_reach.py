@@ -11,9 +11,8 @@ from typing import Any
 
 import pytest
 
-from tests.local.jobs.test_local_commands import Typed
 from tests.support.launch_harness import wait_until
-from tests.support.local_place import Place, a_place
+from tests.support.local_place import Place, Typed, a_place
 from tests.support.terminals import typed_into
 
 ENDLESS = """\
@@ -32,7 +31,7 @@ def begin(place: Place, name: str) -> None:
     """A job of two nodes of two ranks each, all of which can be heard of."""
     script = place.state.parent / "endless.py"
     script.write_text(ENDLESS)
-    typed = person(place)
+    typed = Typed(place)
     assert typed("submit", str(script), "--local", "--name", name, "-j", "1:2x2").returncode == 0
     assert typed("wait", name, "--for=world-size=4", "--timeout", "100s").returncode == 0
     await_ranks(typed, name)
@@ -53,26 +52,12 @@ def await_ranks(typed: Typed, name: str, counts: Callable[[dict[str, Any]], obje
         seen = ranks(typed, name)
 
 
-def person(place: Place) -> Typed:
-    """Who types in a place, in a shell of their own."""
-    found = Typed.__new__(Typed)
-    unset = {"KUBECONFIG", "NO_COLOR", "KUBERNETES_SERVICE_HOST"}
-    found.environ = {name: value for name, value in place.environ.items() if name not in unset}
-    found.environ |= {"HOME": str(place.state.parent / "home"), "COLUMNS": "300"}
-    return found
-
-
 @pytest.fixture(scope="module")
 def place(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Place]:
     """A place with a job that nobody changes."""
     with a_place(tmp_path_factory.mktemp("reach") / "state") as found:
         begin(found, "digits")
         yield found
-
-
-@pytest.fixture
-def typed(place: Place) -> Typed:
-    return person(place)
 
 
 def test_a_command_runs_beside_its_rank_and_its_exit_code_is_ours(typed: Typed) -> None:

@@ -7,9 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.local.jobs.test_local_commands import Typed
-from tests.local.jobs.test_local_reach import await_ranks, person
-from tests.support.local_place import a_place
+from tests.local.jobs.test_local_reach import await_ranks
+from tests.support.local_place import Typed, a_place
 from tests.support.terminals import Terminal
 
 STEPPING = """\
@@ -35,7 +34,7 @@ def typed(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Typed]:
     with a_place(tmp_path_factory.mktemp("top") / "state") as place:
         script = place.state.parent / "stepping.py"
         script.write_text(STEPPING)
-        typed = person(place)
+        typed = Typed(place)
         assert typed("submit", str(script), "--local", "--name", "digits", "-j", "2x2").returncode == 0
         await_ranks(typed, "digits", lambda rank: rank["step"])
         yield typed

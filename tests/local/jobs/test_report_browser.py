@@ -7,7 +7,6 @@ import re
 import signal
 import socket
 import subprocess
-import sys
 from collections.abc import Iterator
 from dataclasses import dataclass
 from http.server import BaseHTTPRequestHandler, HTTPServer
@@ -22,7 +21,7 @@ from kubectl_ddp.observe.waiting import parse_wait_condition, wait_for
 from kubectl_ddp.status import metrics_parser, termination_message
 from kubectl_ddp.status.metrics_parser import parse
 from tests.support.browser import Tab, browser, program
-from tests.support.local_place import Place, a_place
+from tests.support.local_place import Place, Typed, a_place
 from tests.support.prometheus_server import answers, prometheus
 
 pytestmark = pytest.mark.timeout(600)
@@ -47,18 +46,13 @@ class Made:
     refused: list[subprocess.CompletedProcess[str]]
 
 
-def ddp(place: Place, *words: str) -> subprocess.CompletedProcess[str]:
-    command = [str(Path(sys.executable).with_name("kubectl-ddp")), *words]
-    return subprocess.run(command, env=place.environ, capture_output=True, text=True, check=False)
-
-
 @pytest.fixture(scope="module")
 def made(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Made]:
     """A job that trains, loses a worker, goes on, and ends well."""
     folder = tmp_path_factory.mktemp("pages")
     with a_place(folder / "state", HOME=str(folder), OMP_NUM_THREADS="1") as place:
         place.environ.pop("KUBECONFIG", None)
-        hurry = folder / "hurry"
+        typed, hurry = Typed(place), folder / "hurry"
         shape = [
             "--name",
             "digits",
@@ -71,14 +65,14 @@ def made(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Made]:
             "--env",
             f"PACE={PACE}",
         ]
-        done = ddp(place, "submit", "--local", *shape, *TRAIN)
+        done = typed("submit", "--local", *shape, *TRAIN)
         assert done.returncode == 0, done.stderr
         wait_for(place, "digits", parse_wait_condition("step=20"), timeout=120)
         targets = [
             f"{pod['status']['podIP']}:{Port.METRICS.value}"
             for pod in termination_message.workers(place.job("digits").pods)
         ]
-        asked, refused = None, list(_refused(place))
+        asked, refused = None, list(_refused(typed))
         if _has_prometheus():
             with prometheus(folder, targets) as server:
                 answers(server, SCRAPED, count=4)
@@ -86,18 +80,16 @@ def made(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Made]:
                 answers(server, SCRAPED.replace("> 1", "> 3"), count=4)
                 asked = folder / "asked.html"
                 url = server.url.partition("/api")[0]
-                done = ddp(place, "report", "digits", "-o", str(asked), "--from", "prometheus", url)
+                done = typed("report", "digits", "-o", str(asked), "--from", "prometheus", url)
                 assert done.returncode == 0, done.stderr
-                refused.append(
-                    ddp(place, "report", "--local", "digits", "-o", "x", "--from", "prometheus", f"{url}/no")
-                )
+                refused.append(typed("report", "--local", "digits", "-o", "x", "--from", "prometheus", f"{url}/no"))
         else:
             _lose_a_worker(place)
         running, ended = folder / "running.html", folder / "ended.html"
-        assert ddp(place, "report", "digits", "-o", str(running)).stdout == f"{running}\n"
+        assert typed("report", "digits", "-o", str(running)).stdout == f"{running}\n"
         hurry.touch()
         wait_for(place, "digits", parse_wait_condition("complete"), timeout=240)
-        done = ddp(place, "report", "digits", "-o", str(ended))
+        done = typed("report", "digits", "-o", str(ended))
         assert done.returncode == 0, done.stderr
         yield Made(place, running, ended, asked, refused)
 
@@ -125,21 +117,21 @@ class _Other(BaseHTTPRequestHandler):
         pass
 
 
-def _refused(place: Place) -> Iterator[subprocess.CompletedProcess[str]]:
+def _refused(typed: Typed) -> Iterator[subprocess.CompletedProcess[str]]:
     report = ("report", "digits", "-o", "x", "--from")
     with socket.create_server(("127.0.0.1", 0)) as silent:
         closed = silent.getsockname()[1]
-    yield ddp(place, *report, "prometheus", f"http://user:geheim1@127.0.0.1:{closed}")
+    yield typed(*report, "prometheus", f"http://user:geheim1@127.0.0.1:{closed}")
     other = HTTPServer(("127.0.0.1", 0), _Other)
     Thread(target=other.serve_forever, daemon=True).start()
-    yield ddp(place, *report, "prometheus", f"http://127.0.0.1:{other.server_port}")
+    yield typed(*report, "prometheus", f"http://127.0.0.1:{other.server_port}")
     other.shutdown()
     other.server_close()
-    yield ddp(place, *report, "prometheus", "ftp://prometheus.example.com")
-    yield ddp(place, *report, "prometheus")
-    yield ddp(place, *report, "job", "http://prometheus.example.com")
-    yield ddp(place, "report", "digits", "-o", "/nonexistent/page.html")
-    yield ddp(place, "report", "nothing", "--local")
+    yield typed(*report, "prometheus", "ftp://prometheus.example.com")
+    yield typed(*report, "prometheus")
+    yield typed(*report, "job", "http://prometheus.example.com")
+    yield typed("report", "digits", "-o", "/nonexistent/page.html")
+    yield typed("report", "nothing", "--local")
 
 
 @pytest.fixture(scope="module")
@@ -170,7 +162,7 @@ def test_what_cannot_be_asked_gets_a_sentence_and_the_documented_exit_code(made:
 
 
 def test_the_log_of_a_pod_that_has_ended_shows_nobody_its_history(made: Made) -> None:
-    done = ddp(made.place, "logs", "digits", "--rank", "all")
+    done = Typed(made.place)("logs", "digits", "--rank", "all")
     assert done.returncode == 0
     assert "ddp-history" not in done.stdout
     pods = termination_message.workers(made.place.job("digits").pods)

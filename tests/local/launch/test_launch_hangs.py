@@ -5,14 +5,11 @@ from __future__ import annotations
 import json
 import signal
 import sys
-from collections.abc import Iterator
 from pathlib import Path
-
-import pytest
 
 import bench
 from ddp_trainer.common.constants import Exit, FailureReason
-from tests.support.launch_harness import Running, Stage, stage_of
+from tests.support.launch_harness import Running, Stage
 
 SCRIPT = Path(bench.__file__).parent / "scripts" / "hanging_ddp.py"
 ACT = ["--on-hang", "act", "--hang-floor", "2"]
@@ -35,11 +32,6 @@ dist.destroy_process_group()
 time.sleep(3.0)
 """
 """Everything that looks like a hang and is none, at the rhythm of a floor of five seconds."""
-
-
-@pytest.fixture
-def stage(tmp_path: Path) -> Iterator[Stage]:
-    yield from stage_of(tmp_path)
 
 
 def order(stage: Stage, rank: int, kind: str) -> None:

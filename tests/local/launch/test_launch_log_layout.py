@@ -4,12 +4,8 @@ from __future__ import annotations
 
 import re
 import sys
-from collections.abc import Iterator
-from pathlib import Path
 
-import pytest
-
-from tests.support.launch_harness import LAUNCH, Stage, stage_of
+from tests.support.launch_harness import LAUNCH, Stage
 
 STOCK = [sys.executable, "-m", "torch.distributed.run"]
 FAILS_ONCE = """
@@ -27,11 +23,6 @@ def main():
         raise RuntimeError("on purpose")
 main()
 """
-
-
-@pytest.fixture
-def stage(tmp_path: Path) -> Iterator[Stage]:
-    yield from stage_of(tmp_path)
 
 
 def files_of(stage: Stage, name: str, launcher: list[str], flags: list[str]) -> dict[str, str]:

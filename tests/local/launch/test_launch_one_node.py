@@ -9,18 +9,13 @@ import signal
 import socket
 import subprocess
 import sys
-from collections.abc import Iterator
 from pathlib import Path
+from urllib.request import urlopen
 
 import pytest
 
-from tests.support.launch_harness import LAUNCH, LOOP, Stage, is_alive, stage_of, wait_until
+from tests.support.launch_harness import LAUNCH, LOOP, Stage, is_alive, wait_until
 from tests.support.ports import free_port
-
-
-@pytest.fixture
-def stage(tmp_path: Path) -> Iterator[Stage]:
-    yield from stage_of(tmp_path)
 
 
 def test_workers_get_the_environment_of_torchrun(stage: Stage) -> None:
@@ -57,27 +52,19 @@ def seen_by(command: list[str], cwd: Path) -> dict[str, object]:
     return json.loads(told)
 
 
-def test_a_script_sees_what_python_would_show_it(tmp_path: Path) -> None:
-    (tmp_path / "folder").mkdir()
-    (tmp_path / "folder" / "script.py").write_text(WHAT_A_SCRIPT_SEES)
-    rest = ["folder/script.py", "--nnodes", "x"]
-    assert seen_by([*LAUNCH, *rest], tmp_path) == seen_by([sys.executable, "-u", *rest], tmp_path)
-
-
-def test_a_module_sees_what_python_m_would_show_it(tmp_path: Path) -> None:
-    package = tmp_path / "package"
-    package.mkdir()
-    (package / "__init__.py").touch()
-    (package / "part.py").write_text(WHAT_A_SCRIPT_SEES)
-    rest = ["-m", "package.part", "--nnodes", "x"]
-    assert seen_by([*LAUNCH, *rest], tmp_path) == seen_by([sys.executable, "-u", *rest], tmp_path)
-
-
-def test_a_folder_with_a_main_runs_as_with_python(tmp_path: Path) -> None:
-    (tmp_path / "app").mkdir()
-    (tmp_path / "app" / "__main__.py").write_text(WHAT_A_SCRIPT_SEES)
-    ours, pythons = (seen_by([*command, "app"], tmp_path) for command in (LAUNCH, [sys.executable, "-u"]))
-    assert ours == pythons
+@pytest.mark.parametrize(
+    ("file", "words"),
+    [
+        ("folder/script.py", ["folder/script.py", "--nnodes", "x"]),
+        ("package/part.py", ["-m", "package.part", "--nnodes", "x"]),
+        ("app/__main__.py", ["app"]),
+    ],
+    ids=["script", "module", "directory"],
+)
+def test_a_program_sees_what_python_would_show_it(tmp_path: Path, file: str, words: list[str]) -> None:
+    (tmp_path / file).parent.mkdir()
+    (tmp_path / file).write_text(WHAT_A_SCRIPT_SEES)
+    assert seen_by([*LAUNCH, *words], tmp_path) == seen_by([sys.executable, "-u", *words], tmp_path)
 
 
 def test_a_line_of_a_worker_is_one_write_since_the_ranks_of_a_node_share_the_pipe(tmp_path: Path) -> None:
@@ -109,28 +96,18 @@ raise RuntimeError("the same every time")
 
 @pytest.mark.parametrize(
     ("ending", "code"),
-    [
-        ("sys.exit(0)", 0),
-        ("sys.exit(1)", 1),
-        ("sys.exit(42)", 42),
-        ("sys.exit(127)", 127),
-        ("os._exit(7)", 7),
-        ("raise SystemExit('words')", 1),
-        ("raise ValueError('boom')", 1),
-    ],
+    [("sys.exit(0)", 0), ("sys.exit(42)", 42), ("os._exit(7)", 7), ("raise SystemExit('words')", 1)],
 )
 def test_the_exit_code_of_the_script_passes_through(stage: Stage, ending: str, code: int) -> None:
     assert stage.launch(stage.script(f"import os, signal, sys\n{ending}")).code() == code
 
 
-@pytest.mark.parametrize("restarts", [0, 2])
 @pytest.mark.parametrize(
-    ("ending", "code"),
+    ("ending", "code", "restarts"),
     [
-        ("os.kill(os.getpid(), signal.SIGKILL)", 137),
-        ("os.kill(os.getpid(), signal.SIGSEGV)", 139),
-        ("os.abort()", 134),
-        ("os._exit(171)", 171),
+        ("os.kill(os.getpid(), signal.SIGKILL)", 137, 2),
+        ("os.kill(os.getpid(), signal.SIGSEGV)", 139, 0),
+        ("os._exit(171)", 171, 0),
     ],
 )
 def test_a_spent_budget_ends_with_a_code_that_no_controller_retries_and_keeps_the_workers_own(
@@ -141,6 +118,7 @@ def test_a_spent_budget_ends_with_a_code_that_no_controller_retries_and_keeps_th
     files = {"DDP_RUN_DIR": str(tmp_path), "DDP_TERMINATION_LOG": str(log), "DDP_METRICS_PORT": "0"}
     run = stage.launch("--max-restarts", str(restarts), script, **files)
     assert run.code() == 93, run.output
+    assert (f"All {restarts} restarts are spent." in run.output) == bool(restarts)
     assert run.lines.count("runs") == 1 + restarts
     message = json.loads(log.read_text())
     assert (message["exit_code"], message["pod_exit_code"]) == (code, 93)
@@ -218,12 +196,6 @@ def test_a_run_that_fails_before_its_first_step_tells_that_none_of_its_time_was_
     assert told["seconds"] > 0
 
 
-def test_an_import_that_fails_is_named_so(stage: Stage, tmp_path: Path) -> None:
-    run = stage.launch(stage.script("import no_such_thing"), DDP_TERMINATION_LOG=str(tmp_path / "log"))
-    assert run.code() == 1
-    assert json.loads((tmp_path / "log").read_text())["reason"] == "import_error"
-
-
 def test_an_error_file_of_the_scripts_own_record_is_left_as_it_is(stage: Stage, tmp_path: Path) -> None:
     script = stage.script(
         "import json, os\n"
@@ -267,19 +239,6 @@ def test_the_summary_of_the_script_is_kept_and_completed(stage: Stage, tmp_path:
         assert (summary["accuracy"], summary["restarts"]) == (0.98, {})
 
 
-def test_a_budget_that_is_spent_on_signals_means_do_not_restart(stage: Stage) -> None:
-    script = stage.script("import os, signal\nos.kill(os.getpid(), signal.SIGKILL)")
-    run = stage.launch("--max-restarts", "2", script)
-    assert run.code() == 93
-    assert "All 2 restarts are spent." in run.output
-    run.line("generation 3:")
-
-
-def test_a_budget_that_is_spent_on_errors_passes_the_code_on(stage: Stage) -> None:
-    run = stage.launch("--max-restarts", "1", stage.script("import sys; sys.exit(9)"))
-    assert run.code() == 9
-
-
 @pytest.mark.parametrize("which", [signal.SIGTERM, signal.SIGINT, signal.SIGHUP])
 def test_a_signal_reaches_the_workers_and_is_waited_for(stage: Stage, which: signal.Signals) -> None:
     script = stage.script(
@@ -293,18 +252,6 @@ def test_a_signal_reaches_the_workers_and_is_waited_for(stage: Stage, which: sig
     run.send(which)
     assert run.code() == 143
     assert f"saved after {int(which)}" in run.lines
-
-
-def test_a_worker_that_does_not_listen_is_killed_after_the_shutdown_timeout(stage: Stage) -> None:
-    script = stage.script(
-        "import signal, time, os\nsignal.signal(signal.SIGTERM, signal.SIG_IGN)\n"
-        "print('pid', os.getpid(), flush=True)\ntime.sleep(600)"
-    )
-    run = stage.launch("--shutdown-timeout", "1", script)
-    worker = int(run.line(r"pid (\d+)")[1])
-    run.send(signal.SIGTERM)
-    assert run.code() == 143
-    assert not is_alive(worker)
 
 
 def test_a_second_signal_does_not_wait(stage: Stage) -> None:
@@ -325,26 +272,6 @@ def test_workers_die_with_a_launcher_that_is_killed(stage: Stage) -> None:
     run.send(signal.SIGKILL)
     run.code()
     wait_until(lambda: not any(map(is_alive, workers)), "workers outlived their launcher")
-
-
-def test_children_of_a_dead_worker_do_not_outlive_it(stage: Stage) -> None:
-    script = stage.script(
-        "import os, subprocess, sys, time\n"
-        "child = subprocess.Popen(['sleep', '600'])\nprint('child', child.pid, flush=True)\nos._exit(3)"
-    )
-    run = stage.launch(script)
-    child = int(run.line(r"child (\d+)")[1])
-    assert run.code() == 3
-    wait_until(lambda: not is_alive(child), "a child of the worker still runs")
-
-
-def test_a_program_that_ends_well_may_leave_something_running(stage: Stage) -> None:
-    script = stage.script("import subprocess\nprint('child', subprocess.Popen(['sleep', '600']).pid, flush=True)")
-    run = stage.launch(script)
-    child = int(run.line(r"child (\d+)")[1])
-    assert run.process.wait(60) == 0
-    assert is_alive(child)
-    subprocess.run(["kill", "-9", str(child)], check=True)
 
 
 def test_one_rank_that_ends_early_waits_for_the_others(stage: Stage) -> None:
@@ -479,7 +406,7 @@ def test_a_script_that_is_edited_while_it_runs_is_named_when_workers_start_again
     run.line(r"script\.py has changed meanwhile: workers that start now run the new text")
 
 
-@pytest.mark.parametrize("form", ["--master-port={}", "--rdzv-endpoint=localhost:{}", "--rdzv-endpoint=127.0.0.1:{}"])
+@pytest.mark.parametrize("form", ["--master-port={}", "--rdzv-endpoint=localhost:{}"])
 def test_one_node_restarts_at_a_port_that_the_user_has_named(stage: Stage, form: str) -> None:
     port = str(free_port())
     flags = ["--nproc-per-node", "2", "--max-restarts", "2", form.format(port)]
@@ -505,14 +432,7 @@ def test_a_port_of_the_user_that_is_in_use_ends_the_launch(stage: Stage) -> None
     ("text", "groups", "sentence"),
     [
         ("import no_such_module", 1, "No module named 'no_such_module'. No restart can heal this"),
-        ("def broken(:", 1, "No restart can heal this, so none was tried."),
-        (
-            "raise RuntimeError('the same every time')",
-            3,
-            "the same every time. It came 3 times in the same words",
-        ),
         ("raise SystemExit(7)", 3, "exited with code 7. It came 3 times in the same words before the first step"),
-        ("import time\nraise RuntimeError(time.time_ns())", 5, "Restarts by cause: failure 4."),
         (STEPS_THEN_FAILS, 5, "Restarts by cause: failure 4."),
     ],
 )
@@ -525,8 +445,6 @@ def test_an_error_that_cannot_heal_is_not_retried(stage: Stage, text: str, group
 
 
 def test_metrics_that_have_no_port_do_not_stop_training(stage: Stage, tmp_path: Path) -> None:
-    import socket
-
     with socket.socket() as taken:
         taken.bind(("0.0.0.0", 0))
         taken.listen()
@@ -538,14 +456,9 @@ def test_metrics_that_have_no_port_do_not_stop_training(stage: Stage, tmp_path: 
         assert run.code() == 0
 
 
-@pytest.mark.parametrize("by_flag", [True, False])
-def test_the_agent_and_its_workers_are_scraped(stage: Stage, *, by_flag: bool) -> None:
-    from urllib.request import urlopen
-
+def test_the_agent_and_its_workers_are_scraped(stage: Stage) -> None:
     port = free_port()
-    flags = ["--metrics-port", str(port)] if by_flag else []
-    environment = {} if by_flag else {"DDP_METRICS_PORT": str(port)}
-    run = stage.launch(*flags, stage.script(LOOP), stage.done(), DDP_JOB="digits", **environment)
+    run = stage.launch(stage.script(LOOP), stage.done(), DDP_JOB="digits", DDP_METRICS_PORT=str(port))
     run.line("rank=0 .*runs")
     run.line("/metrics")
     with urlopen(f"http://127.0.0.1:{port}/metrics") as page:
@@ -560,14 +473,9 @@ def test_the_agent_and_its_workers_are_scraped(stage: Stage, *, by_flag: bool) -
     ("arguments", "sentence"),
     [
         (["nothing.py"], "There is no script 'nothing.py'"),
-        (["."], "'.' is a directory without __main__.py; name the script in it."),
         (["-m", "no_such_module"], "There is no module 'no_such_module'"),
         (["--no-python", "no-such-program"], "There is no program 'no-such-program'"),
-        (["--max-restart", "-1", "x.py"], "--max-restarts -1 is less than 0."),
         (["--nodes", "2", "x.py"], "Unknown flag --nodes; did you mean --nnodes?"),
-        (["--nnodes", "3:2", "x.py"], "--nnodes '3:2'"),
-        (["--rdzv-backend", "etcd-v2", "x.py"], "use --rdzv-backend c10d"),
-        (["--nproc-per-node", "gpus", "x.py"], "--nproc-per-node 'gpus'"),
         ([], "No script was given"),
     ],
 )  # fmt: skip

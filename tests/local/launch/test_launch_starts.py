@@ -5,14 +5,13 @@ from __future__ import annotations
 import os
 import signal
 import subprocess
-from collections.abc import Iterator
 from contextlib import closing
 from pathlib import Path
 
 import pytest
 
 from tests.local.launch.preflight_namespaces import needs_namespaces
-from tests.support.launch_harness import LAUNCH, LOOP, Stage, is_alive, stage_of, wait_until
+from tests.support.launch_harness import LAUNCH, LOOP, Stage, is_alive, wait_until
 from tests.support.ports import free_port
 
 OLD_SCRIPT = """
@@ -26,16 +25,10 @@ print(f"rank={{os.environ['RANK']}} local_rank={{args.local_rank}} {{args.data}}
 """
 
 
-@pytest.fixture
-def stage(tmp_path: Path) -> Iterator[Stage]:
-    yield from stage_of(tmp_path)
-
-
 @pytest.mark.parametrize(
     ("names", "spelling"),
     [
         ('"--local_rank"', "local_rank"),
-        ('"--local-rank"', "local-rank"),
         ('"--local-rank", "--local_rank"', "--local-rank"),
     ],
 )

@@ -18,12 +18,7 @@ from ddp_trainer.launch.protocol.generation import Node
 from ddp_trainer.launch.protocol.messages import KEY_PURPOSE, VERSION, Hello, Join, Leave, Policy, WorkerState, encode
 from ddp_trainer.net.handshake import ClientHandshake
 from ddp_trainer.net.run_secret import RunSecret, read_run_secret
-from tests.support.launch_harness import LOOP, STORE, Stage, stage_of, wait_until
-
-
-@pytest.fixture
-def stage(tmp_path: Path) -> Iterator[Stage]:
-    yield from stage_of(tmp_path)
+from tests.support.launch_harness import LOOP, STORE, Stage, wait_until
 
 
 def hello(name: str = "worker-0", token: str = "stranger") -> Hello:

@@ -2,19 +2,15 @@
 
 from __future__ import annotations
 
-import subprocess
-import sys
 import time
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 from pathlib import Path
-
-import pytest
 
 from ddp_trainer.common.constants import Port
 from kubectl_ddp.observe.waiting import parse_wait_condition, wait_for
 from kubectl_ddp.status import termination_message
 from tests.support.dashboards import Question, filled, questions
-from tests.support.local_place import Place, a_place
+from tests.support.local_place import Place, Typed
 from tests.support.metrics_processes import DEADLINE_SECONDS
 from tests.support.prometheus_history import Prometheus
 from tests.support.prometheus_server import prometheus
@@ -33,13 +29,6 @@ OF_GPUS = ("DCGM_", "ddp_gpu_")
 RECORDS = records()
 
 
-@pytest.fixture
-def place(tmp_path: Path) -> Iterator[Place]:
-    with a_place(tmp_path / "state", HOME=str(tmp_path)) as found:
-        found.environ.pop("KUBECONFIG", None)
-        yield found
-
-
 def silent(ask: Prometheus, asked: Iterable[Question]) -> list[Question]:
     """The questions that nothing answers now."""
     return [each for each in asked if not ask.now(filled(each.expr, CHOSEN))]
@@ -55,10 +44,9 @@ def _is_of_gpus(metric: str) -> bool:
     return metric.startswith(OF_GPUS)
 
 
-def test_a_job_that_runs_answers_what_the_dashboards_ask(place: Place, tmp_path: Path) -> None:
+def test_a_job_that_runs_answers_what_the_dashboards_ask(place: Place, typed: Typed, tmp_path: Path) -> None:
     shape = ["--name", "digits", "--nnodes", "2", "--nproc", "2", "--module", "ddp_trainer"]
-    program = str(Path(sys.executable).with_name("kubectl-ddp"))
-    subprocess.run([program, "submit", "--local", *shape, *TRAIN], env=place.environ, check=True, capture_output=True)
+    assert typed("submit", "--local", *shape, *TRAIN).returncode == 0
     wait_for(place, "digits", parse_wait_condition("step=1"), timeout=120)
     targets = {
         f"{pod['status']['podIP']}:{Port.METRICS.value}": {"namespace": "training", "pod": pod["metadata"]["name"]}

@@ -8,14 +8,13 @@ import os
 import signal
 import subprocess
 import urllib.request
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
 from ddp_trainer.metrics.storage.mmap_directory import rank_board_path
 from ddp_trainer.metrics.storage.mmap_store import FileLayout
-from tests.support.launch_harness import LAUNCH, Running, Stage, stage_of, wait_until
+from tests.support.launch_harness import LAUNCH, Running, Stage, wait_until
 from tests.support.metrics_processes import Aggregator, Rank, Scrape, aggregator
 
 STEPS = """
@@ -35,11 +34,6 @@ while len(sys.argv) > 2 and not os.path.exists(sys.argv[2]):
 
 READ_ONLY = "mount --bind {0} {0} && mount -o remount,ro,bind {0}"
 FULL = "mount -t tmpfs -o size=8k none {0} && (head -c 9k /dev/zero > {0}/full || true) 2> /dev/null"
-
-
-@pytest.fixture
-def stage(tmp_path: Path) -> Iterator[Stage]:
-    yield from stage_of(tmp_path)
 
 
 def launched(stage: Stage, mount: str, metrics: Path, *arguments: str) -> subprocess.CompletedProcess[str]:

@@ -6,7 +6,6 @@ import json
 import os
 import subprocess
 import sys
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -14,7 +13,7 @@ from prometheus_client import generate_latest
 
 from ddp_trainer.launch.in_worker import bootstrap
 from ddp_trainer.metrics.serve.collector import Exposition
-from tests.support.launch_harness import SCRIPTS, Stage, stage_of
+from tests.support.launch_harness import SCRIPTS, Stage
 from tests.support.metrics_processes import Scrape
 
 READ = """
@@ -188,11 +187,6 @@ for _ in range(3):
     step()
 print(len(graphs), sum(counters["graph_break"].values()))
 """
-
-
-@pytest.fixture
-def stage(tmp_path: Path) -> Iterator[Stage]:
-    yield from stage_of(tmp_path)
 
 
 def worker(folder: Path, script: str, **env: str) -> subprocess.CompletedProcess[str]:

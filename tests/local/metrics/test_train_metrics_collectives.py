@@ -6,24 +6,17 @@ import os
 import signal
 import stat
 import urllib.request
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
-
-import pytest
 
 from ddp_trainer.common.constants import FailureReason
 from ddp_trainer.common.metric_names import Metric
 from kubectl_ddp.hang.analysis import HangAnalysis, HangState, analyze
 from kubectl_ddp.hang.collector import HangSnapshot, PodReport, read
-from tests.support.launch_harness import Running, Stage, stage_of, wait_until, worker_pid
+from tests.support.launch_harness import Running, Stage, wait_until, worker_pid
 from tests.support.metrics_processes import Scrape
 
 SCRIPT = Path(__file__).with_name("hanging_metered.py")
-
-
-@pytest.fixture
-def stage(tmp_path: Path) -> Iterator[Stage]:
-    yield from stage_of(tmp_path)
 
 
 class Pod:

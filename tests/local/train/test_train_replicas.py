@@ -6,8 +6,6 @@ import json
 import signal
 import subprocess
 import sys
-from collections.abc import Iterator
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -25,11 +23,6 @@ TASK = (
 )
 PROGRAM = ("-m", train_half_voted.__name__, *TASK, "--max-steps", str(STEPS), "--log-steps", "1", "--log-json")
 FLAGS = (*PROGRAM, "--clip-norm", "0.2", "--schedule", "constant", "--evaluate-every", "99")
-
-
-@pytest.fixture
-def stage(tmp_path: Path) -> Iterator[Stage]:
-    yield from stage_of(tmp_path)
 
 
 @pytest.fixture(scope="module")

@@ -10,7 +10,6 @@ import os
 import random
 import signal
 from collections import Counter, defaultdict
-from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -21,7 +20,7 @@ import test_launch_reform as reform
 from tests.local.workloads import train_on_stream_model
 from tests.local.workloads.train_group import WorkerGroup
 from tests.local.workloads.train_on_stream_model import EvenNumbers
-from tests.support.launch_harness import Running, Stage, stage_of
+from tests.support.launch_harness import Running, Stage
 
 KILLS = int(os.environ.get("DDP_STANDIN_KILLS", "2"))
 SEED = os.environ.get("DDP_STANDIN_SEED") or str(random.randrange(1 << 30))
@@ -35,11 +34,6 @@ LAYOUTS = {
     "pp": (4, ("--parallel", "replicate=2,pp=2", "--batch-slices", "4"), 2500),
 }
 """Ranks, flags, and about as many operations as a step has."""
-
-
-@pytest.fixture
-def stage(tmp_path: Path) -> Iterator[Stage]:
-    yield from stage_of(tmp_path)
 
 
 def flags_of(layout: str, log: Path, steps: int) -> tuple[str, ...]:
