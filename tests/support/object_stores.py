@@ -171,10 +171,6 @@ class FaultProxy:
 
         self.decide = decide
 
-    def pass_all(self) -> None:
-        """Fail no more requests."""
-        self.decide = lambda _method, _path: None
-
 
 @contextmanager
 def fault_proxy(store: Store) -> Iterator[FaultProxy]:

@@ -3,11 +3,9 @@
 from __future__ import annotations
 
 import gzip
-import json
 import os
 import re
 import stat
-from collections.abc import Iterator
 from pathlib import Path
 
 from ddp_trainer.common.constants import SECRET_KEY, Env
@@ -79,34 +77,3 @@ def test_a_new_run_of_a_failed_job_has_another_secret_and_a_deleted_one_none(typ
     assert typed("wait", "again", "--for=failed", "--local", "--timeout", "60s").returncode == 0
     assert typed("delete", "again", "--yes", "--local").returncode == 0
     assert secret_files(typed) == []
-
-
-def test_a_job_of_an_earlier_version_has_no_secret_and_every_command_works(typed: Typed) -> None:
-    """Its objects mount none, and a new run in its place gets one."""
-    typed.write("hello.py", "raise SystemExit(3)\n")
-    words = ("submit", "hello.py", "--local", "--name", "old", "-j", "1x1", "--max-restarts", "0", "--wait")
-    assert typed(*words).returncode == 10
-    [file] = secret_files(typed)
-    objects = file.parents[3] / "objects.json"
-    kept = json.loads(objects.read_text())
-    for pod in _pods(kept):
-        pod["volumes"] = [each for each in pod["volumes"] if each["name"] != SECRET_KEY]
-        for container in pod["containers"]:
-            container["volumeMounts"] = [each for each in container["volumeMounts"] if each["name"] != SECRET_KEY]
-            container["env"] = [each for each in container["env"] if each["name"] != Env.SECRET_FILE]
-    objects.write_text(json.dumps(kept))
-    file.unlink()
-    file.parent.rmdir()
-    assert typed("status", "old", "--local").returncode == 0
-    assert typed("why", "old", "--local").returncode == 10
-    assert typed("restart", "old", "--local", "--yes").returncode == 0
-    assert len(secret_files(typed)) == 1
-
-
-def _pods(objects: list[dict[str, object]]) -> Iterator[dict[str, list[dict[str, object]]]]:
-    for item in objects:
-        spec: dict = item.get("spec") or {}  # type: ignore[type-arg]
-        if item["kind"] == "PyTorchJob":
-            yield spec["pytorchReplicaSpecs"]["Worker"]["template"]["spec"]
-        elif item["kind"] == "Job":
-            yield spec["template"]["spec"]

@@ -5,13 +5,9 @@ from __future__ import annotations
 import os
 import re
 import signal
-import socket
-import subprocess
 from collections.abc import Iterator
 from dataclasses import dataclass
-from http.server import BaseHTTPRequestHandler, HTTPServer
 from pathlib import Path
-from threading import Thread
 
 import pytest
 
@@ -43,7 +39,6 @@ class Made:
     ended: Path
     asked: Path | None
     """From a Prometheus, where there is one."""
-    refused: list[subprocess.CompletedProcess[str]]
 
 
 @pytest.fixture(scope="module")
@@ -72,7 +67,7 @@ def made(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Made]:
             f"{pod['status']['podIP']}:{Port.METRICS.value}"
             for pod in termination_message.workers(place.job("digits").pods)
         ]
-        asked, refused = None, list(_refused(typed))
+        asked = None
         if _has_prometheus():
             with prometheus(folder, targets) as server:
                 answers(server, SCRAPED, count=4)
@@ -82,7 +77,6 @@ def made(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Made]:
                 url = server.url.partition("/api")[0]
                 done = typed("report", "digits", "-o", str(asked), "--from", "prometheus", url)
                 assert done.returncode == 0, done.stderr
-                refused.append(typed("report", "--local", "digits", "-o", "x", "--from", "prometheus", f"{url}/no"))
         else:
             _lose_a_worker(place)
         running, ended = folder / "running.html", folder / "ended.html"
@@ -91,7 +85,7 @@ def made(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Made]:
         wait_for(place, "digits", parse_wait_condition("complete"), timeout=240)
         done = typed("report", "digits", "-o", str(ended))
         assert done.returncode == 0, done.stderr
-        yield Made(place, running, ended, asked, refused)
+        yield Made(place, running, ended, asked)
 
 
 def _has_prometheus() -> bool:
@@ -107,33 +101,6 @@ def _lose_a_worker(place: Place) -> None:
     wait_for(place, "digits", parse_wait_condition(f"step={int(before) + 60}"), timeout=120)
 
 
-class _Other(BaseHTTPRequestHandler):
-    def do_GET(self) -> None:
-        self.send_response(200)
-        self.end_headers()
-        self.wfile.write(b"<html>not json")
-
-    def log_message(self, *_: object) -> None:
-        pass
-
-
-def _refused(typed: Typed) -> Iterator[subprocess.CompletedProcess[str]]:
-    report = ("report", "digits", "-o", "x", "--from")
-    with socket.create_server(("127.0.0.1", 0)) as silent:
-        closed = silent.getsockname()[1]
-    yield typed(*report, "prometheus", f"http://user:geheim1@127.0.0.1:{closed}")
-    other = HTTPServer(("127.0.0.1", 0), _Other)
-    Thread(target=other.serve_forever, daemon=True).start()
-    yield typed(*report, "prometheus", f"http://127.0.0.1:{other.server_port}")
-    other.shutdown()
-    other.server_close()
-    yield typed(*report, "prometheus", "ftp://prometheus.example.com")
-    yield typed(*report, "prometheus")
-    yield typed(*report, "job", "http://prometheus.example.com")
-    yield typed("report", "digits", "-o", "/nonexistent/page.html")
-    yield typed("report", "nothing", "--local")
-
-
 @pytest.fixture(scope="module")
 def tab() -> Iterator[Tab]:
     if program() is None:
@@ -141,24 +108,6 @@ def tab() -> Iterator[Tab]:
     PICTURES.mkdir(parents=True, exist_ok=True)
     with browser() as found:
         yield found
-
-
-def test_what_cannot_be_asked_gets_a_sentence_and_the_documented_exit_code(made: Made) -> None:
-    closed, other, scheme, lacking, needless, unwritable, unknown, *_ = made.refused
-    codes = [done.returncode for done in made.refused]
-    assert codes[:7] == [1, 1, 2, 2, 2, 1, 3]
-    assert "does not answer" in closed.stderr
-    assert "geheim1" not in closed.stderr
-    assert "is not Prometheus: the response is not JSON" in other.stderr
-    assert "is not the URL of a Prometheus server" in scheme.stderr
-    assert "--from prometheus needs URL" in lacking.stderr
-    assert "--from job takes no URL" in needless.stderr
-    assert "cannot be written" in unwritable.stderr
-    assert "There is no job 'nothing'" in unknown.stderr
-    assert not any("Traceback" in done.stderr for done in made.refused)
-    if made.asked is not None:
-        assert codes[7] == 1
-        assert "is not Prometheus: it answers with 404" in made.refused[7].stderr
 
 
 def test_the_log_of_a_pod_that_has_ended_shows_nobody_its_history(made: Made) -> None:

@@ -126,19 +126,6 @@ def test_a_spent_budget_ends_with_a_code_that_no_controller_retries_and_keeps_th
     assert json.loads((tmp_path / "error.json").read_text())["exit_code"] == code
 
 
-def test_a_worker_that_the_watchdog_of_nccl_ends_failed_of_what_the_watchdog_printed(
-    stage: Stage, tmp_path: Path
-) -> None:
-    sample = Path(__file__).parents[2] / "samples" / "nccl_watchdog_cuda.txt"
-    script = stage.script(f"import os, sys\nsys.stderr.write(open({str(sample)!r}).read())\nos.abort()")
-    log = tmp_path / "termination"
-    run = stage.launch("--tee", "3", script, DDP_TERMINATION_LOG=str(log), DDP_METRICS_PORT="0")
-    assert run.code() == 93
-    message = json.loads(log.read_text())
-    assert (message["reason"], message["exit_code"]) == ("gpu_fault", 134)
-    assert message["message"].startswith("CUDA error: uncorrectable ECC error encountered")
-
-
 def test_a_script_that_raises_is_reported_in_files_and_in_one_sentence(stage: Stage, tmp_path: Path) -> None:
     script = stage.script("import os, time\nif os.environ['RANK'] == '1': raise KeyError('the cause')\ntime.sleep(600)")
     log = tmp_path / "termination"
@@ -160,40 +147,6 @@ def test_a_script_that_raises_is_reported_in_files_and_in_one_sentence(stage: St
     assert run.lines[-3:-1] == ["ddp-launch: Restarts by cause: none.", f"ddp-launch: {sentence}"]
     assert (error["host"], error["type"]) == (socket.gethostname(), "KeyError")
     assert "bootstrap.py" not in run.output
-
-
-UNSTEPPED = "raise ValueError('no data')"
-STEPPED = """
-from ddp_trainer.metrics.attach import rank_recorder
-rank_recorder().step(7, 0, 1, *[0.1] * 8)
-raise ValueError('no more data')
-"""
-
-
-@pytest.mark.parametrize(
-    ("script", "hooks", "known"),
-    [(UNSTEPPED, "1", True), (UNSTEPPED, "0", False), (STEPPED, "1", False)],
-    ids=["fails before its first step", "is not listened to", "fails after a step and keeps no ledger"],
-)
-def test_a_run_that_fails_before_its_first_step_tells_that_none_of_its_time_was_productive(
-    stage: Stage, tmp_path: Path, *, script: str, hooks: str, known: bool
-) -> None:
-    log, run_dir = tmp_path / "log", tmp_path / "run"
-    run = stage.launch(
-        stage.script(script), DDP_RUN_DIR=str(run_dir), DDP_TERMINATION_LOG=str(log), DDP_METRICS_PORT="0",
-        DDP_METRICS_HOOKS=hooks,
-    )  # fmt: skip
-    assert run.code() == 1
-    told = json.loads(log.read_text())
-    assert told["type"] == "ValueError"
-    if not known:
-        assert not told.keys() & {"goodput", "spent", "seconds"}
-        assert told.get("steps") == (7 if script == STEPPED else None)
-        return
-    assert (told["steps"], told["goodput"], told["lost_steps"]) == (0, 0.0, 0)
-    assert told["spent"].keys() <= {"startup", "rendezvous"}
-    assert sum(told["spent"].values()) == pytest.approx(told["seconds"], abs=0.01)
-    assert told["seconds"] > 0
 
 
 def test_an_error_file_of_the_scripts_own_record_is_left_as_it_is(stage: Stage, tmp_path: Path) -> None:
@@ -316,16 +269,6 @@ def test_lines_are_whole_marked_and_kept_in_files(stage: Stage, tmp_path: Path) 
         assert (folder / "stdout.log").read_text().endswith("no end")
         assert (folder / "stderr.log").read_text() == "error line\n"
     assert not [line for line in run.lines if line and not re.match(r"\[default|ddp-launch", line)]
-
-
-def test_redirected_streams_stay_off_the_console(stage: Stage, tmp_path: Path) -> None:
-    script = stage.script("import sys\nprint('to file')\nprint('to console', file=sys.stderr)")
-    run = stage.launch("-r", "1", "--rdzv-id", "id", "--log-dir", str(tmp_path), script)
-    assert run.code() == 0
-    assert "to console" in run.lines
-    assert "to file" not in run.lines
-    (file,) = tmp_path.glob("id_*/attempt_0/0/stdout.log")
-    assert file.read_text() == "to file\n"
 
 
 def test_the_filter_shows_the_ranks_that_were_asked_for(stage: Stage) -> None:

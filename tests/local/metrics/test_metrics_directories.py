@@ -57,7 +57,6 @@ def launched(stage: Stage, mount: str, metrics: Path, *arguments: str) -> subpro
     ("mount", "inner", "why"),
     [
         pytest.param("echo no directory > {0}/taken", "taken/metrics", "Not a directory", id="under-a-file"),
-        pytest.param(READ_ONLY, "", "Read-only file system", id="read-only"),
         pytest.param(READ_ONLY, "new", "Read-only file system", id="missing-where-none-can-be-made"),
         pytest.param(FULL, "", "No space left on device", id="full"),
     ],

@@ -116,8 +116,6 @@ def test_a_server_keeps_checkpoints_fenced_with_or_without_conditional_writes(
         (Fault.UNAVAILABLE, "PUT", "", 3),
         (Fault.CUT_REQUEST, "PUT", "partNumber=2", 2),
         (Fault.LOST_ANSWER, "POST", "?uploadId=", 1),
-        (Fault.LOST_ANSWER, "PUT", "claims", 1),
-        (Fault.CUT_BODY, "GET", "state.pt", 2),
         (Fault.HALF_BODY, "GET", "state.pt", 2),
     ],
 )

@@ -14,7 +14,7 @@ import pytest
 
 from ddp_trainer.common.constants import CheckpointScope, Env, Exit
 from ddp_trainer.train.checkpoint.write_lease import WriteLease
-from tests.local.workloads.train_group import ENTRY, WorkerGroup
+from tests.local.workloads.train_group import WorkerGroup
 from tests.support.launch_harness import Running, Stage
 
 
@@ -43,14 +43,6 @@ def test_the_newest_checkpoint_of_any_pod_is_where_all_go_on(tmp_path: Path) -> 
         assert group.finish() == [0, 0, 0], group.stderr()
     assert started["resumed_step"] == 6
     assert [steps(volume)[-1] for volume in volumes] == [8, 8, 8]
-
-
-def test_pods_without_any_checkpoint_begin_at_the_start(tmp_path: Path) -> None:
-    pods = [pod(tmp_path / name) for name in ("a", "b")]
-    with WorkerGroup(2, ["--max-steps", "1"], directory=tmp_path, pods=pods) as group:
-        (started,) = [event for event in group.events() if event["event"] == "started"]
-        assert group.finish() == [0, 0], group.stderr()
-    assert started["resumed_step"] == 0
 
 
 def test_a_checkpoint_of_another_seed_is_refused_by_every_rank(tmp_path: Path) -> None:
@@ -120,16 +112,6 @@ def test_a_full_disk_is_told_of_and_the_older_checkpoint_kept(small_disk: Path, 
     with WorkerGroup(1, flags, directory=tmp_path, generation=1) as group:
         (started,) = [event for event in group.events() if event["event"] == "started"]
     assert started["resumed_step"] == 2
-
-
-def test_a_limit_on_file_sizes_is_met_like_a_full_disk(tmp_path: Path) -> None:
-    program = "import resource; resource.setrlimit(resource.RLIMIT_FSIZE, (100_000, 100_000)); " + ENTRY
-    flags = ["--max-steps", "4", "--checkpoint-steps", "2", "--checkpoint-dir", str(tmp_path / "c")]
-    with WorkerGroup(1, flags, directory=tmp_path, program=("-c", program)) as group:
-        assert group.finish() == [Exit.FAILURE]
-        assert "of step 4, could not be saved in" in group.stderr()
-        assert "File too large" in group.stderr()
-    assert steps(tmp_path / "c") == []
 
 
 def test_a_worker_group_that_was_superseded_leaves_without_writing(tmp_path: Path) -> None:

@@ -138,12 +138,6 @@ def test_an_image_that_cannot_be_read_ends_the_run_with_its_name(images: Path, t
     )
 
 
-def test_a_data_set_smaller_than_a_global_batch_is_one_partial_step_per_epoch(images: Path, tmp_path: Path) -> None:
-    flags = ["--task", "image-folder", "--data", str(images), "--image-size", "16", "--on-bad-sample", "skip"]
-    losses, summary, _ = trained(2, [*flags, "--global-batch", "64", "--epochs", "2"], tmp_path)
-    assert (len(losses), summary["epochs"]) == (2, 2.0)
-
-
 def test_text_is_learnt_by_two_ranks(tmp_path: Path) -> None:
     words = tmp_path / "words"
     words.mkdir()

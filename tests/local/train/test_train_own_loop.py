@@ -94,9 +94,7 @@ with elastic.run(model, torch.optim.SGD(model.parameters(), lr=0.1), torch.ones(
     ("body", "sentence"),
     [
         ("pass", "A batch of step 0 was not given to step.backward. Call step.backward(loss) once for each batch."),
-        ("break", "The ranks processed 0 samples in step 0, which has 4."),
         ("step.backward(model(batch).mean()); step.backward(model(batch).mean())", "called without a batch of step 0"),
-        ("step.backward(model(batch).mean() / 0)", "The loss of step 0 is "),
     ],
 )
 def test_a_loop_that_forgets_a_batch_is_told_so(body: str, sentence: str, tmp_path: Path) -> None:

@@ -16,15 +16,12 @@ from tests.local.workloads.train_outcome import STEPS, fail, train
 IMITATED = ("-m", train_imitated.__name__)
 
 
-def test_bf16_learns_what_32_bits_do_up_to_its_own_rounding(tmp_path: Path) -> None:
+def test_bf16_learns_what_32_bits_do_up_to_its_own_rounding_at_any_world(tmp_path: Path) -> None:
     full, half = (train(tmp_path / name, ["--precision", name]) for name in ("fp32", "bf16"))
     assert half.losses != full.losses
     assert half.losses == pytest.approx(full.losses, rel=0.02)
-
-
-def test_bf16_does_not_depend_on_the_world(tmp_path: Path) -> None:
-    alone, together = (train(tmp_path / str(world), ["--precision", "bf16"], world=world) for world in (1, 2))
-    assert together.losses == pytest.approx(alone.losses, rel=1e-3)
+    alone = train(tmp_path / "alone", ["--precision", "bf16"], world=1)
+    assert half.losses == pytest.approx(alone.losses, rel=1e-3)
 
 
 def test_fp16_skips_what_overflows_on_all_ranks_and_goes_on_from_its_loss_scale(tmp_path: Path) -> None:

@@ -10,7 +10,6 @@ from typing import Any
 
 import pytest
 
-from ddp_trainer.common.constants import Env
 from tests.local.launch.test_launch_reform import QUICKLY, hurry, workers_of
 from tests.local.workloads import train_half_voted, train_handed_on, train_slow_disk
 from tests.support.launch_harness import Running, Stage, stage_of
@@ -163,16 +162,6 @@ def test_a_rank_that_somebody_tells_to_end_takes_its_piece_to_the_disk_before_th
     hurry(stage)
     assert run.code() == 0, run.output
     assert {"samples_lost": 0, "samples_repeated": 0, "lost_steps": 0, "steps": STEPS}.items() <= summary(run).items()
-
-
-def test_the_first_error_names_the_place_in_the_layout_that_its_rank_was_given_by_a_flag(stage: Stage) -> None:
-    """That of the environment is another one, which the flag replaces."""
-    env = {**QUICKLY, "HURRY": str(stage.folder / "hurry"), "PAUSE": "0.3", Env.PARALLEL.value: "pp=2"}
-    run = stage.launch("--nproc-per-node", "2", "--max-restarts", "0", *FLAGS, "--parallel", "shard=2", **env)
-    run.line('"event": "step"')
-    subprocess.run(["kill", "-9", str(workers_of(run)[1])], check=True)
-    assert run.code() != 0
-    assert "ddp-launch: Rank 1 (shard 1) on " in run.output
 
 
 @pytest.mark.long

@@ -70,24 +70,6 @@ def test_two_kills_in_one_epoch_lose_and_repeat_no_sample(tmp_path: Path) -> Non
     assert summary["steps"] == 2 * STEPS_PER_EPOCH
 
 
-def test_the_result_after_a_kill_equals_that_of_an_undisturbed_run(tmp_path: Path) -> None:
-    flags = ["--max-steps", "40", "--global-batch", "32", "--log-steps", "1", "--checkpoint-steps", "10"]
-    losses: dict[str, float] = {}
-    for name, kill_at in (("whole", None), ("killed", 17)):
-        directory = tmp_path / name
-        directory.mkdir()
-        own = [*flags, "--checkpoint-dir", str(directory / "checkpoints"), "--summary", str(directory / "summary")]
-        if kill_at is not None:
-            with WorkerGroup(2, own, directory=directory) as group:
-                group.wait_for_step(kill_at)
-                group.ranks[1].kill()
-                group.finish()
-        with WorkerGroup(1, own, directory=directory, generation=1) as group:
-            assert group.finish() == [Exit.SUCCESS], group.stderr()
-        losses[name] = json.loads((directory / "summary").read_text())["loss"]
-    assert abs(losses["killed"] - losses["whole"]) < 1e-3 * losses["whole"]
-
-
 def test_a_peer_that_vanishes_is_named_in_one_sentence_and_in_the_error_file(tmp_path: Path) -> None:
     with WorkerGroup(2, ["--epochs", "300", "--log-steps", "1"], directory=tmp_path) as group:
         group.wait_for_step(3)
