@@ -117,7 +117,7 @@ class Namespace:
     def kubeconfig_of_nobody(self) -> Path:
         """A kubeconfig for a service account without any right."""
         self.api.create(self.path("v1", "serviceaccounts"), {"metadata": {"name": "nobody"}})
-        asked = self.api.create(
+        request = self.api.create(
             self.path("v1", "serviceaccounts", "nobody/token"),
             {"apiVersion": "authentication.k8s.io/v1", "kind": "TokenRequest", "spec": {"expirationSeconds": 3600}},
         )
@@ -130,7 +130,7 @@ class Namespace:
                     "kind": "Config",
                     "current-context": "nobody",
                     "clusters": [{"name": "c", "cluster": cluster}],
-                    "users": [{"name": "u", "user": {"token": asked["status"]["token"]}}],
+                    "users": [{"name": "u", "user": {"token": request["status"]["token"]}}],
                     "contexts": [{"name": "nobody", "context": {"cluster": "c", "user": "u"}}],
                 }
             )

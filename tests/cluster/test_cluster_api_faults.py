@@ -133,10 +133,10 @@ def test_submit_makes_one_job_whichever_change_goes_wrong_and_is_done_again(
         with api_proxy(still.api.connection, tmp_path / name) as proxy:
             seen: list[int] = []
 
-            def decide(asked: Asked) -> Fault | None:
-                if asked.is_change:
-                    seen.append(asked.number)
-                return FAULTS[fault] if asked.is_change and len(seen) == change else None
+            def decide(request: Asked) -> Fault | None:
+                if request.is_change:
+                    seen.append(request.number)
+                return FAULTS[fault] if request.is_change and len(seen) == change else None
 
             proxy.fresh(decide)
             first = through(still, proxy, "submit", "--name", name, *JOB)
@@ -178,10 +178,10 @@ def test_a_watch_goes_on_after_its_connection_ended_and_neither_loses_nor_repeat
     broken = Fault(cut_after=300, cut_in_order=True) if fault == "torn in order" else FAULTS[fault]
     watches: list[Asked] = []
 
-    def decide(asked: Asked) -> Fault | None:
-        if not (asked.watches and asked.path.endswith(JOBS)):
+    def decide(request: Asked) -> Fault | None:
+        if not (request.watches and request.path.endswith(JOBS)):
             return None
-        watches.append(asked)
+        watches.append(request)
         return broken if len(watches) <= 3 else None
 
     proxy.fresh(decide)
@@ -199,10 +199,10 @@ def test_a_watch_goes_on_after_its_connection_ended_and_neither_loses_nor_repeat
             if step:
                 still.api.merge(path, {"metadata": {"annotations": {"example.com/step": step}}})
             while True:
-                told = mark(next(watch))
-                if not seen or told != seen[-1]:
-                    seen.append(told)
-                if told == step:
+                report = mark(next(watch))
+                if not seen or report != seen[-1]:
+                    seen.append(report)
+                if report == step:
                     break
     finally:
         watch.close()

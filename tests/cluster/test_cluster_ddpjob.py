@@ -41,7 +41,7 @@ def kind(api: Api) -> Iterator[None]:
 
     def is_established() -> bool:
         conditions = (api.get(path).get("status") or {}).get("conditions") or ()
-        return any((each["type"], each["status"]) == ("Established", "True") for each in conditions)
+        return any((condition["type"], condition["status"]) == ("Established", "True") for condition in conditions)
 
     until("that the kind is served", is_established)
     yield

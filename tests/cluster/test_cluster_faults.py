@@ -79,9 +79,9 @@ class Job:
         return {pod["metadata"]["uid"] for pod in self.space.pods() if pod["status"]["phase"] == "Running"}
 
     def delete(self, pod: Json) -> None:
-        about = pod["metadata"]
-        self.space.api.delete(self.space.path("v1", "pods", about["name"]), uid=about["uid"])
-        until("the pod gone", lambda: about["uid"] not in {p["metadata"]["uid"] for p in self.space.pods()})
+        metadata = pod["metadata"]
+        self.space.api.delete(self.space.path("v1", "pods", metadata["name"]), uid=metadata["uid"])
+        until("the pod gone", lambda: metadata["uid"] not in {p["metadata"]["uid"] for p in self.space.pods()})
 
     # ------------------------------------------------------------------------------------------------------- faults
 
@@ -102,7 +102,7 @@ class Job:
         until("the crash counted", lambda: self.restarts("failure") > crashes)
         self.wait("world-size=2")
         [same] = [one for one in self.space.pods() if one["metadata"]["uid"] == pod["metadata"]["uid"]]
-        assert [each["restartCount"] for each in same["status"]["containerStatuses"]] == [0]
+        assert [status["restartCount"] for status in same["status"]["containerStatuses"]] == [0]
 
     def restarts(self, cause: str) -> int:
         status = self.space.ddp("status", NAME, "-o", "json").ok().json

@@ -72,7 +72,7 @@ def test_a_pod_of_a_gpu_job_has_the_count_the_variables_and_the_shared_memory(sp
     assert report["cuda"] is None or report["missing"] == []
     inside = report["environ"]
     assert (inside["WORLD_SIZE"], inside["LOCAL_WORLD_SIZE"]) == (str(count), str(count))
-    given = {each["name"]: each["value"] for each in container["env"] if "value" in each}
+    given = {item["name"]: item["value"] for item in container["env"] if "value" in item}
     nccl = {name for name in given if name.startswith(("NCCL_", "TORCH_NCCL_"))}
     assert nccl, "a job with GPUs talks by NCCL"
     assert {name: inside.get(name) for name in nccl} == {name: given[name] for name in nccl}

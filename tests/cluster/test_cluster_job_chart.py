@@ -130,8 +130,8 @@ SCRIPT = "import time\nprint('hello from the script', flush=True)\ntime.sleep(60
 @pytest.fixture
 def user(training: Namespace) -> Namespace:
     """The platform's namespace, for somebody who has the role ``ddp-submit`` in it and no other right."""
-    nobody = dataclasses.replace(training, name=training.name.removesuffix("-kept"))
-    path = submitter(nobody, training.name, "ddp-submit")
+    outsider = dataclasses.replace(training, name=training.name.removesuffix("-kept"))
+    path = submitter(outsider, training.name, "ddp-submit")
     return dataclasses.replace(training, environ={"KUBECONFIG": str(path)}, _collections=[])
 
 
@@ -166,7 +166,7 @@ def runs_nothing_for_others(user: Namespace) -> None:
         item = {"apiVersion": job_kinds.API_VERSION, "kind": job_kinds.KIND, "metadata": {"name": name}, "spec": job}
         kubectl(user, "create", "-f", "-", stdin=json.dumps(item), **may)
 
-    theirs = user.api.create(
+    other = user.api.create(
         user.path("v1", "services"), {"metadata": {"name": "taken-store"}, "spec": {"ports": [{"port": 80}]}}
     )
     apply("taken")
@@ -178,10 +178,10 @@ def runs_nothing_for_others(user: Namespace) -> None:
     for name, sentence in {"taken": "another Service", "huge": "a cluster stores"}.items():
         valid = until(f"a verdict on {name}", lambda name=name: condition(user, name))
         assert sentence in valid, name
-    assert user.api.get(user.path("v1", "services", "taken-store"))["metadata"]["uid"] == theirs["metadata"]["uid"]
+    assert user.api.get(user.path("v1", "services", "taken-store"))["metadata"]["uid"] == other["metadata"]["uid"]
     for name in ("taken", "elsewhere", "huge", "last"):
         kubectl(user, "delete", "ddp", name, **may)
-    user.api.delete(user.path("v1", "services", "taken-store"), uid=theirs["metadata"]["uid"])
+    user.api.delete(user.path("v1", "services", "taken-store"), uid=other["metadata"]["uid"])
 
 
 def condition(space: Namespace, name: str) -> str:

@@ -34,7 +34,7 @@ TINY = ("--nproc", "1", "--cpu", "60m", "--memory", "128Mi", "--shm", "16Mi", "-
 def submitter(space: Namespace) -> Iterator[str]:
     """A user with the roles to submit in the namespace, to whom the platform's policy for Workloads applies."""
     user, tenant = f"{space.name}:ada", space.name
-    granted = [right for each in ROLES if each.name.startswith("ddp-submit") for right in each.permissions()]
+    granted = [right for role in ROLES if role.name.startswith("ddp-submit") for right in role.permissions()]
     space.api.create(space.path(RBAC, "roles"), {"metadata": {"name": "submit"}, "rules": rules(granted)})
     bound = {
         "metadata": {"name": "submit"},
@@ -156,7 +156,9 @@ def test_a_job_that_kueue_has_admitted_is_suspended_stays_so_and_is_resumed_on_e
         """Whether its container runs: one that is stopped while it starts fails its job (docs/exit-codes.md)."""
         pods = [pod for pod in space.pods() if pod["metadata"]["labels"][Label.JOB] == engine]
         left = [pod for pod in pods if "deletionTimestamp" not in pod["metadata"]]
-        return any("running" in each["state"] for pod in left for each in pod["status"].get("containerStatuses", []))
+        return any(
+            "running" in status["state"] for pod in left for status in pod["status"].get("containerStatuses", [])
+        )
 
     for engine in ENGINES:  # there is quota for one, so each is admitted because the one before has given it back
         submit(space, queue, engine, engine)
@@ -164,7 +166,7 @@ def test_a_job_that_kueue_has_admitted_is_suspended_stays_so_and_is_resumed_on_e
         assert f"resume {engine} -n {space.name}" in space.ddp("suspend", engine).ok().err
     until("that none runs", lambda: {job["state"] for job in jobs(space).values()} == {"Suspended"})
     workloads, _ = space.api.items(space.path(KUEUE, "workloads"))
-    assert [each["spec"]["active"] for each in workloads] == [False] * len(ENGINES)
+    assert [workload["spec"]["active"] for workload in workloads] == [False] * len(ENGINES)
     for engine in ENGINES:
         assert f"when Kueue admits it to the queue '{queue}'" in space.ddp("resume", engine).ok().err
         until(f"that the {engine} is admitted again and runs", functools.partial(runs, engine))
@@ -198,8 +200,8 @@ def test_kueue_admits_a_job_and_lets_those_of_every_engine_wait_until_one_goes_b
     assert "insufficient unused quota for cpu" in why
     assert f"holds quota: first in namespace {space.name} (1 pod, priority 0)" in why
 
-    told = space.ddp("preflight", "--image", space.image, "--queue", queue, "--engine", "job", *TINY).ok().out
-    assert f"4 jobs wait in the same queue; the next is {space.name}/{waiting[1]['name']}." in told
+    result = space.ddp("preflight", "--image", space.image, "--queue", queue, "--engine", "job", *TINY).ok().out
+    assert f"4 jobs wait in the same queue; the next is {space.name}/{waiting[1]['name']}." in result
     [shown] = space.ddp("capacity", "--queue", queue, "-o", "json").ok().json["queues"]
     assert shown["waiting"] == 4
     assert {share["resource"]: (share["used"], share["quota"]) for share in shown["shares"]}["cpu"] == (0.06, 0.06)

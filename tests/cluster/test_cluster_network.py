@@ -72,8 +72,8 @@ def running(space: Namespace, job: str) -> dict[str, str]:
 
     def found() -> dict[str, str]:
         pods = [(role, pod) for role in (Role.STORE, Role.WORKER) for pod in space.pods(role)]
-        mine = [(role, pod) for role, pod in pods if pod["metadata"]["name"].startswith(job)]
-        return {role: pod["status"].get("podIP", "") for role, pod in mine if pod["status"]["phase"] == "Running"}
+        own = [(role, pod) for role, pod in pods if pod["metadata"]["name"].startswith(job)]
+        return {role: pod["status"].get("podIP", "") for role, pod in own if pod["status"]["phase"] == "Running"}
 
     until("store and worker running", lambda: len(found()) == 2 and all(found().values()))
     return found()
@@ -124,7 +124,7 @@ def listener(space: Namespace) -> str:
 
     def listens() -> str | None:
         status = space.api.get(path)["status"]
-        is_ready = any(each["ready"] for each in status.get("containerStatuses") or ())
+        is_ready = any(container_status["ready"] for container_status in status.get("containerStatuses") or ())
         return str(status["podIP"]) if is_ready else None
 
     return until("a pod that listens", listens)
@@ -146,8 +146,8 @@ def test_a_job_trains_while_egress_is_closed_and_reaches_nothing_but_itself(
     size = ("--nnodes", "2", "--nproc", "1", "--cpu", "250m", "--memory", "768Mi", "--shm", "64Mi", "--engine", "job")
     words = ("--name", "shut", "--image", space.image, *size, "--egress", "closed", "--wait", "--timeout", "150s")
     space.ddp("submit", str(script), *words).ok()
-    said = space.ddp("logs", "shut", "--rank", "all").ok().out
-    assert said.count("world size 2 after 5 steps, reached []") == 2, said
+    result = space.ddp("logs", "shut", "--rank", "all").ok().out
+    assert result.count("world size 2 after 5 steps, reached []") == 2, result
 
     found = knock(space, "shut-in", {**doors, "dns": DNS}, to_open=["dns"])
     assert found == {**dict.fromkeys(doors, False), "dns": True}

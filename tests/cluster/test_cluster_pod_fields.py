@@ -124,7 +124,7 @@ def test_a_sidecar_ends_with_the_job_and_a_container_of_a_webhook_is_not_taken_f
     rendered = space.ddp("render", "--name", "two", *job, "--command", "sleep 600", "-o", "json").ok().json["items"]
     rendered[0]["spec"]["template"]["spec"]["containers"].insert(0, {"name": "a-proxy", **other})
     plurals = {"Job": "jobs", "Secret": "secrets", "Service": "services", "NetworkPolicy": "networkpolicies"}
-    for item in (each for each in rendered if each["kind"] in plurals):
+    for item in (entry for entry in rendered if entry["kind"] in plurals):
         space.api.create(space.path(item["apiVersion"], plurals[item["kind"]]), item)
     [pod] = until("the worker", lambda: [pod for pod in space.pods() if "running" in main_status(pod).get("state", {})])
     name = pod["metadata"]["name"]

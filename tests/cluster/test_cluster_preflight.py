@@ -24,9 +24,9 @@ def submit(space: Namespace, *words: str, environ: dict[str, str] | None = None)
 
 
 def findings(space: Namespace, *words: str) -> list[tuple[str, str]]:
-    told = space.ddp("preflight", "--name", "job", "--image", space.image, *words, *TINY, "-o", "json").json
-    assert (told["apiVersion"], told["kind"], told["namespace"]) == ("cli.ddp/v1", "Preflight", space.name)
-    return [(each["severity"], each["message"]) for each in told["findings"]]
+    document = space.ddp("preflight", "--name", "job", "--image", space.image, *words, *TINY, "-o", "json").json
+    assert (document["apiVersion"], document["kind"], document["namespace"]) == ("cli.ddp/v1", "Preflight", space.name)
+    return [(finding["severity"], finding["message"]) for finding in document["findings"]]
 
 
 def unsettled(space: Namespace) -> list[str]:
@@ -73,8 +73,8 @@ def test_all_that_a_job_lacks_is_said_at_once(space: Namespace) -> None:
         *("--secret-env", "TOKEN=hub:token", "--secret", "keys:/keys", "--env-from", "configmap/settings"),
         *("--priority", "no-such", "--queue", "no-such"),
     )
-    told = findings(space, *words)
-    failed = [message for severity, message in told if severity == "error"]
+    report = findings(space, *words)
+    failed = [message for severity, message in report if severity == "error"]
     for sentence in (
         f"There is no PersistentVolumeClaim 'none' in namespace '{space.name}'.",
         "The Secret 'hub' has no entry token.",
@@ -84,7 +84,7 @@ def test_all_that_a_job_lacks_is_said_at_once(space: Namespace) -> None:
     ):
         assert sentence in failed, failed
     assert any(message.startswith("There is no LocalQueue 'no-such'") for message in failed)
-    assert any("The volume 'one' can be mounted by one machine only" in message for _, message in told)
+    assert any("The volume 'one' can be mounted by one machine only" in message for _, message in report)
     refused = submit(space, *words)
     assert (refused.code, space.left()) == (4, [])
     assert "There is no PriorityClass 'no-such'." in refused.err
@@ -97,8 +97,8 @@ def test_admission_of_the_pods_is_asked_before_there_is_a_job(space: Namespace) 
     space.api.create(space.path("v1", "resourcequotas"), {"metadata": {"name": "few"}, "spec": {"hard": {"pods": "2"}}})
     until("the quota", lambda: space.api.get(space.path("v1", "resourcequotas", "few")).get("status", {}).get("hard"))
     failed = [message for severity, message in findings(space, "--nnodes", "2") if severity == "error"]
-    assert any("Its pods would be refused: maximum memory usage per Container is 64Mi" in each for each in failed)
-    assert any("The quota 'few' allows 2 pods, and 2 nodes with the store take 3 pods" in each for each in failed)
+    assert any("Its pods would be refused: maximum memory usage per Container is 64Mi" in item for item in failed)
+    assert any("The quota 'few' allows 2 pods, and 2 nodes with the store take 3 pods" in item for item in failed)
     assert submit(space, "--nnodes", "2").code == 4
     assert not space.left()
 
@@ -112,11 +112,11 @@ def test_rights_that_are_missing_are_said_all_at_once_and_the_role_that_is_asked
         assert refused.code == 5
         for right in ("create jobs.batch", "patch jobs.batch", "create services", "create networkpolicies.networking"):
             assert right in refused.err
-        assert [each["kind"] for each in asked_for(refused)] == ["Role", "RoleBinding"]
+        assert [entry["kind"] for entry in asked_for(refused)] == ["Role", "RoleBinding"]
         assert len([line for line in refused.err.splitlines() if line.startswith("error: ")]) == 1
-    looked = space.ddp("preflight", "--kubeconfig", kubeconfig, "--image", "x:1", "--engine", "job", *TINY)
-    assert looked.code == 5
-    assert "UNKNOWN  machines" in looked.out
+    checked = space.ddp("preflight", "--kubeconfig", kubeconfig, "--image", "x:1", "--engine", "job", *TINY)
+    assert checked.code == 5
+    assert "UNKNOWN  machines" in checked.out
     role, binding = asked_for(refused)
     assert binding["subjects"] == [{"kind": "ServiceAccount", "name": "nobody", "namespace": space.name}]
     for plural, item in (("roles", role), ("rolebindings", binding)):
@@ -148,10 +148,10 @@ def test_a_name_that_is_taken_and_a_namespace_that_is_not_there_are_said_by_pref
 
 
 def test_capacity_says_what_the_machines_have_and_what_is_free(space: Namespace) -> None:
-    told = space.ddp("capacity", "-o", "json").ok().json
-    assert (told["apiVersion"], told["kind"], told["namespace"]) == ("cli.ddp/v1", "Capacity", space.name)
-    has = {machine["name"]: machine["gpus"] for machine in told["machines"] if machine["gpus"]}
+    document = space.ddp("capacity", "-o", "json").ok().json
+    assert (document["apiVersion"], document["kind"], document["namespace"]) == ("cli.ddp/v1", "Capacity", space.name)
+    has = {machine["name"]: machine["gpus"] for machine in document["machines"] if machine["gpus"]}
     assert sorted(has.values()) == sorted(gpus(space))
-    assert all(0 <= machine["cpu_cores_free"] <= machine["cpu_cores"] for machine in told["machines"])
+    assert all(0 <= machine["cpu_cores_free"] <= machine["cpu_cores"] for machine in document["machines"])
     shown = space.ddp("capacity").ok().out
     assert all(name in shown for name in has)

@@ -95,7 +95,7 @@ class Stage:
             *made, "--as", self.user(command), environ={"KUBECONFIG": str(self.proxy.kubeconfig)}
         )
         found = (
-            (right_of(each, self.space.name), self.proxy.answered.get(each.number, 0)) for each in self.proxy.asked
+            (right_of(item, self.space.name), self.proxy.answered.get(item.number, 0)) for item in self.proxy.asked
         )
         self.asked[command] = [(right, status) for right, status in found if right is not None]
 
@@ -110,11 +110,11 @@ class Stage:
         )
 
 
-def right_of(asked: Asked, namespace: str) -> Right | None:
+def right_of(request: Asked, namespace: str) -> Right | None:
     """What a request takes; ``None`` for what every user may do."""
-    if ANYBODY_MAY.fullmatch(asked.path):
+    if ANYBODY_MAY.fullmatch(request.path):
         return None
-    done = call(asked.method, asked.path, server="", context="", watches="watch" in asked.query)
+    done = call(request.method, request.path, server="", context="", watches="watch" in request.query)
     if done.resource == "namespaces":
         return Right.of(done.verb, "namespaces")
     where = {namespace: OWN, "": EVERYWHERE}.get(done.namespace, done.namespace)
@@ -138,14 +138,14 @@ def _granted(api: Api, stage_name: str, command: str) -> Iterator[None]:
     rights = [right for need_, right in needs(served, commands=(command,))]
     made = []
     for item in build_roles(dict.fromkeys(rights), namespace=stage_name, user=f"{stage_name}:{command}"):
-        about = item["metadata"]
-        about["name"] = f"{stage_name}-{command}"
+        metadata = item["metadata"]
+        metadata["name"] = f"{stage_name}-{command}"
         if "roleRef" in item:
-            item["roleRef"]["name"] = about["name"]
-        inside = f"/namespaces/{about['namespace']}" if "namespace" in about else ""
+            item["roleRef"]["name"] = metadata["name"]
+        inside = f"/namespaces/{metadata['namespace']}" if "namespace" in metadata else ""
         path = f"{RBAC}{inside}/{item['kind'].lower()}s"
         with contextlib.suppress(NotFound):  # of a namespace that is not there
-            made.append((f"{path}/{about['name']}", api.create(path, item)["metadata"]["uid"]))
+            made.append((f"{path}/{metadata['name']}", api.create(path, item)["metadata"]["uid"]))
     try:
         yield
     finally:
@@ -221,8 +221,8 @@ def _play(stage: Stage) -> None:
 def test_a_command_needs_no_right_that_the_table_does_not_tell(stage: Stage, command: str) -> None:
     done = stage.done[command]
     assert done.code == SAYS_WHAT_IS_MISSING.get(command, 0), done.err
-    told = {right for _, right in needs(commands=(command,))}
-    asked = stage.asked.get(command, [])
-    assert {str(right) for right, status in asked if status == 403} == set()
-    assert {str(right) for right, _ in asked if right not in told} == set()
-    assert asked or command in REACHING
+    granted = {right for _, right in needs(commands=(command,))}
+    requests = stage.asked.get(command, [])
+    assert {str(right) for right, status in requests if status == 403} == set()
+    assert {str(right) for right, _ in requests if right not in granted} == set()
+    assert requests or command in REACHING

@@ -72,8 +72,8 @@ def killed_at(proxy: ApiProxy, last: int, begin: Callable[[], Submission]) -> bo
     reached = threading.Event()
     left = itertools.count(1)
 
-    def decide(asked: Asked) -> Fault | None:
-        is_last = asked.is_change and next(left) == last
+    def decide(request: Asked) -> Fault | None:
+        is_last = request.is_change and next(left) == last
         return Fault(then=reach, loses_answer=last % 2 == 0) if is_last else None
 
     def reach() -> None:
@@ -106,17 +106,21 @@ def is_one_job(space: Namespace, name: str, engine: str) -> set[str]:
     there = of(space, name)
     main = [item for item in there[root.plural] if item["metadata"]["name"] == name]
     assert len(main) == 1
-    about = main[0]["metadata"]
-    assert INCOMPLETE not in about["annotations"]
+    metadata = main[0]["metadata"]
+    assert INCOMPLETE not in metadata["annotations"]
     for kind, items in there.items():
         for item in items:
-            if item["metadata"]["uid"] == about["uid"] or "trainer.kubeflow.org/trainjob-name" in str(item["metadata"]):
+            if item["metadata"]["uid"] == metadata["uid"] or "trainer.kubeflow.org/trainjob-name" in str(
+                item["metadata"]
+            ):
                 continue
             owners = item["metadata"].get("ownerReferences") or [{}]
             if owners[0].get("controller"):
                 continue  # what an operator makes of the root
-            assert owners[0].get("uid") == about["uid"], f"{kind} {item['metadata']['name']} is not owned by the root"
-            assert item["metadata"]["labels"][Label.RUN_ID] == about["labels"][Label.RUN_ID], kind
+            assert owners[0].get("uid") == metadata["uid"], (
+                f"{kind} {item['metadata']['name']} is not owned by the root"
+            )
+            assert item["metadata"]["labels"][Label.RUN_ID] == metadata["labels"][Label.RUN_ID], kind
     return set(there)
 
 
@@ -130,7 +134,7 @@ def test_the_client_killed_after_any_change_of_submit_and_run_again_makes_exactl
     with api_proxy(still.api.connection, tmp_path / "count") as proxy:
         code, errors = submit(still, proxy, "whole", engine).outcome()
         assert code == 0, errors
-        changes = sum(asked.is_change for asked in proxy.asked)
+        changes = sum(item.is_change for item in proxy.asked)
     assert changes >= 5
     kinds = is_one_job(still, "whole", engine)
 

@@ -42,13 +42,13 @@ class Rank:
     """A rank that steps when it is told to."""
 
     def __init__(self, directory: Path, rank: int) -> None:
-        told = {"RANK": rank, "LOCAL_RANK": rank, "LOCAL_WORLD_SIZE": 4, "DDP_METRICS_DIR": directory}
+        values = {"RANK": rank, "LOCAL_RANK": rank, "LOCAL_WORLD_SIZE": 4, "DDP_METRICS_DIR": directory}
         self.process = subprocess.Popen(
             [sys.executable, "-c", RANK_PROGRAM, str(rank)],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             text=True,
-            env=os.environ | {name: str(value) for name, value in told.items()},
+            env=os.environ | {name: str(value) for name, value in values.items()},
         )
 
     def __enter__(self) -> Self:

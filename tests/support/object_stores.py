@@ -166,8 +166,8 @@ class FaultProxy:
         """Fail the next requests with this method whose path contains ``part``."""
         left = iter(range(times))
 
-        def decide(asked: str, path: str) -> Fault | None:
-            return fault if asked == method and part in path and next(left, None) is not None else None
+        def decide(request: str, path: str) -> Fault | None:
+            return fault if request == method and part in path and next(left, None) is not None else None
 
         self.decide = decide
 
@@ -225,10 +225,10 @@ class _Handler(BaseHTTPRequestHandler):
         if fault is Fault.LOST_ANSWER:
             self._hang_up()
             return
-        whole = len(content)
+        total = len(content)
         if fault in {Fault.HALF_BODY, Fault.CUT_BODY}:
-            content = content[: whole // 2]
-        length = whole if fault is Fault.CUT_BODY else len(content)
+            content = content[: total // 2]
+        length = total if fault is Fault.CUT_BODY else len(content)
         self.send_response_only(answer.status)
         for name, value in answer.getheaders():
             if name.lower() not in {"content-length", "transfer-encoding", "connection"}:

@@ -37,9 +37,9 @@ class PeakResidentMemory:
 
 
 def _tensor_bytes() -> int:
-    tensors = [each for each in gc.get_objects() if issubclass(type(each), torch.Tensor)]
+    tensors = [item for item in gc.get_objects() if issubclass(type(item), torch.Tensor)]
     storages = [
-        each.untyped_storage() for each in tensors if not issubclass(type(each), DTensor) and each.device.type == "cpu"
+        item.untyped_storage() for item in tensors if not issubclass(type(item), DTensor) and item.device.type == "cpu"
     ]
     return sum({storage.data_ptr(): storage.nbytes() for storage in storages}.values())
 

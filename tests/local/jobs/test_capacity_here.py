@@ -22,9 +22,9 @@ def test_this_machine_is_told_with_its_cores_and_memory() -> None:
         check=True,
         stdin=subprocess.DEVNULL,
     )
-    told = json.loads(done.stdout)
-    [machine] = told["machines"]
-    assert (told["kind"], told["where"], told["unread"]) == ("Capacity", "local", [])
+    document = json.loads(done.stdout)
+    [machine] = document["machines"]
+    assert (document["kind"], document["where"], document["unread"]) == ("Capacity", "local", [])
     assert machine["cpu_cores"] == len(os.sched_getaffinity(0))
     assert 0 < machine["memory_bytes_free"] < machine["memory_bytes"]
 
@@ -32,8 +32,8 @@ def test_this_machine_is_told_with_its_cores_and_memory() -> None:
 def test_the_memory_is_what_the_kernel_says_and_the_rest_is_taken() -> None:
     found = capacity_reader.read()
     assert isinstance(found.nodes, list)
-    whole = int(found.nodes[0]["status"]["allocatable"]["memory"])
-    assert whole == os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
+    total = int(found.nodes[0]["status"]["allocatable"]["memory"])
+    assert total == os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
 
 
 SMI = """#!/bin/sh

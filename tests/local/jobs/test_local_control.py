@@ -133,9 +133,9 @@ def test_a_job_whose_engine_cannot_start_is_not_there(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("name", ["../digits", "no-such-job"])
 def test_a_job_that_is_not_there_is_not_found(place: Place, name: str) -> None:
-    for ask in (place.job, place.delete, lambda one: place.scale(one, 1), lambda one: next(place.watch(one))):
+    for item in (place.job, place.delete, lambda one: place.scale(one, 1), lambda one: next(place.watch(one))):
         with pytest.raises(NotFound, match="There is no job"):
-            ask(name)
+            item(name)
 
 
 def test_a_deadline_ends_the_job(place: Place) -> None:

@@ -32,8 +32,8 @@ STEPS_AT_ONCE = 30
 
 def processes(place: Place) -> dict[int, int]:
     """Of the ranks that live."""
-    said = [one for pod in scrape(place, place.job("digits")).values() for one in pod.split(MetricLabel.RANK).items()]
-    return {int(rank): int(one.value(Metric.RANK_PID) or 0) for rank, one in said if one.value(Metric.RANK_UP)}
+    ranks = [one for pod in scrape(place, place.job("digits")).values() for one in pod.split(MetricLabel.RANK).items()]
+    return {int(rank): int(one.value(Metric.RANK_PID) or 0) for rank, one in ranks if one.value(Metric.RANK_UP)}
 
 
 def kill(*pids: int) -> None:
@@ -69,34 +69,34 @@ class Watched:
 
     def look(self) -> Samples | None:
         """What is told now by rank 0's pod, or by the later one where it has moved."""
-        said = max(all_told(self._place), key=lambda pod: pod.total(Metric.JOB_TIME), default=None)
-        if said is None or not said.value(Metric.JOB_START):
+        report = max(all_told(self._place), key=lambda pod: pod.total(Metric.JOB_TIME), default=None)
+        if report is None or not report.value(Metric.JOB_START):
             return None
-        spent = said.by(MetricLabel.STATE, Metric.JOB_TIME)
+        spent = report.by(MetricLabel.STATE, Metric.JOB_TIME)
         assert {state for state, before in self._spent.items() if spent[state] < before} == set()
         self._spent = spent
-        return said
+        return report
 
     def goes_on(self, generation: int) -> Samples:
         """Once a later group has trained for some steps."""
         first: int | None = None
         while True:
-            said, state = self.look(), observe(self._place, self._place.job("digits"))
-            if said is not None and (state.generation or 0) > generation and state.step is not None:
+            report, state = self.look(), observe(self._place, self._place.job("digits"))
+            if report is not None and (state.generation or 0) > generation and state.step is not None:
                 first = state.step if first is None else first
                 if state.step >= first + STEPS_AT_ONCE:
-                    return said
+                    return report
             time.sleep(0.1)
 
     def catches_up(self) -> Samples:
         """Once what is told is all but 1 % of the time that has passed; it is never more."""
         while True:
-            said = self.look()
-            assert said is not None
-            told, elapsed = said.total(Metric.JOB_TIME), time.time() - (said.value(Metric.JOB_START) or 0.0)
-            assert told <= elapsed
-            if told >= 0.99 * elapsed:
-                return said
+            samples = self.look()
+            assert samples is not None
+            total, elapsed = samples.total(Metric.JOB_TIME), time.time() - (samples.value(Metric.JOB_START) or 0.0)
+            assert total <= elapsed
+            if total >= 0.99 * elapsed:
+                return samples
 
     @property
     def generation(self) -> int:
@@ -130,19 +130,19 @@ def test_the_states_of_a_jobs_time_add_up_over_three_kills_a_suspension_and_a_re
     assert typed("suspend", "digits").returncode == 0
     place.until(lambda shown: condition("Suspended")(shown) and not workers(shown))
     assert typed("resume", "digits").returncode == 0
-    said = watched.goes_on(0)
+    report = watched.goes_on(0)
 
-    assert submitted <= (said.value(Metric.JOB_START) or 0.0) <= trained
-    said = watched.catches_up()
-    spent = said.by(MetricLabel.STATE, Metric.JOB_TIME)
+    assert submitted <= (report.value(Metric.JOB_START) or 0.0) <= trained
+    report = watched.catches_up()
+    spent = report.by(MetricLabel.STATE, Metric.JOB_TIME)
     assert {state for state, seconds in spent.items() if seconds > 0} >= {
         *(JobTime.PRODUCTIVE, JobTime.STARTUP, JobTime.RENDEZVOUS, JobTime.CHECKPOINT_LOAD),
         *(JobTime.RESTART, JobTime.ELASTIC_RESIZE, JobTime.SUSPENDED),
     }
-    lost = said.value(Metric.LOST_STEPS)
+    lost = report.value(Metric.LOST_STEPS)
     (odometer,) = place.files().volumes.rglob(FILE)
     assert lost == lost_in(odometer.read_bytes())
     assert lost > 0
     state: dict[str, Any] = json.loads(typed("status", "digits", "-o", "json").stdout)
-    productive = spent[JobTime.PRODUCTIVE] - (said.value(Metric.LOST_PROGRESS) or 0.0)
+    productive = spent[JobTime.PRODUCTIVE] - (report.value(Metric.LOST_PROGRESS) or 0.0)
     assert state["goodput"] == pytest.approx(productive / (sum(spent.values()) - spent[JobTime.SUSPENDED]), abs=0.1)

@@ -37,10 +37,10 @@ def secret_files(typed: Typed) -> list[Path]:
 
 def test_every_pod_reads_the_secret_which_stands_in_no_other_file_and_no_output(typed: Typed) -> None:
     typed.write("all.py", PRINTS_ALL)
-    said = ["submit", "all.py", "--local", "--name", "reading", "-j", "2x1", "--max-restarts", "0", "--follow"]
+    submit = ["submit", "all.py", "--local", "--name", "reading", "-j", "2x1", "--max-restarts", "0", "--follow"]
     before = os.umask(0)  # a shell may have any
     try:
-        ran = typed(*said)
+        ran = typed(*submit)
     finally:
         os.umask(before)
     [file] = secret_files(typed)
@@ -58,9 +58,9 @@ def test_every_pod_reads_the_secret_which_stands_in_no_other_file_and_no_output(
     assert not [path for path in others if value in path.read_text(errors="replace")]
 
     bundle = typed.directory / "reading.tar.gz"
-    told = [ran, *(typed(*words, "--local") for words in READS)]
-    told.append(typed("bundle", "reading", "--local", "--file", str(bundle)))
-    assert not [done.args for done in told if value in done.stdout + done.stderr]
+    results = [ran, *(typed(*words, "--local") for words in READS)]
+    results.append(typed("bundle", "reading", "--local", "--file", str(bundle)))
+    assert not [done.args for done in results if value in done.stdout + done.stderr]
     assert value not in gzip.decompress(bundle.read_bytes()).decode(errors="replace")
 
 

@@ -28,8 +28,8 @@ def test_a_script_runs_on_all_ranks_and_the_command_ends_with_the_job(typed: Typ
     typed.write("hello.py", HELLO)
     done = typed("submit", "hello.py", "--local", "--name", "hello", "-j", "2x2", "--follow")
     assert done.returncode == 0, done.stderr
-    said = sorted(line for line in done.stdout.splitlines() if "hello from" in line)
-    assert said == [f"[rank{rank}] hello from {rank} of 4" for rank in range(4)]
+    lines = sorted(line for line in done.stdout.splitlines() if "hello from" in line)
+    assert lines == [f"[rank{rank}] hello from {rank} of 4" for rank in range(4)]
     assert "Job hello created on this machine, run " in done.stderr
 
 
@@ -60,8 +60,11 @@ def test_a_job_that_is_deleted_while_it_is_followed_is_exit_code_12(typed: Typed
     assert process.stdout is not None
     assert any("running" in line for line in process.stdout)
     assert typed("delete", "mine", "--yes").returncode == 0
-    _, told = process.communicate(timeout=120)
-    assert (process.returncode, told.splitlines()[-1]) == (12, "error: Job 'mine' was deleted before it was complete.")
+    _, errors = process.communicate(timeout=120)
+    assert (process.returncode, errors.splitlines()[-1]) == (
+        12,
+        "error: Job 'mine' was deleted before it was complete.",
+    )
 
 
 def test_ctrl_c_while_the_job_is_made_leaves_a_whole_job(typed: Typed) -> None:
@@ -70,9 +73,9 @@ def test_ctrl_c_while_the_job_is_made_leaves_a_whole_job(typed: Typed) -> None:
     while not (typed.directory / "state/kubectl-ddp/jobs/mine").exists():
         assert process.poll() is None
     process.send_signal(signal.SIGINT)
-    _, told = process.communicate(timeout=120)
+    _, errors = process.communicate(timeout=120)
     assert process.returncode == 130
-    assert "continues" in told.splitlines()[-1]
+    assert "continues" in errors.splitlines()[-1]
     assert typed("wait", "mine", "--for=running", "--timeout=120s").returncode == 0
 
 

@@ -91,11 +91,11 @@ def test_ctrl_c_gives_the_terminal_back_and_says_that_the_job_goes_on(typed: Typ
 
 
 def test_in_a_pipe_there_is_one_table_and_no_escape_code(typed: Typed) -> None:
-    told = typed("top", "digits")
-    assert told.returncode == 0
-    assert "\x1b" not in told.stdout
-    assert [line.split()[0] for line in told.stdout.splitlines() if "digits-worker-" in line] == ["0", "1", "2", "3"]
-    assert "cccccc" in told.stdout
+    result = typed("top", "digits")
+    assert result.returncode == 0
+    assert "\x1b" not in result.stdout
+    assert [line.split()[0] for line in result.stdout.splitlines() if "digits-worker-" in line] == ["0", "1", "2", "3"]
+    assert "cccccc" in result.stdout
     refused = "error: Option '-n' requires an argument. Run 'kubectl-ddp top --help' for its flags.\n"
     assert typed("top", "-n").stderr == refused
 

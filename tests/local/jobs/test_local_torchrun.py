@@ -32,9 +32,9 @@ def test_two_nodes_form_a_group_under_stock_torchrun(typed: Typed) -> None:
     ended = typed("submit", "show.py", *job, "--wait")
     assert ended.returncode == 0, ended.stderr
     lines = typed("logs", "stock", "--local", "--rank", "all").stdout.splitlines()
-    told = sorted(line for line in lines if "rank of" in line)
-    address = told[0].rpartition(" ")[2]
-    assert told == [f"[rank{rank}] rank of 2 at {address}" for rank in range(2)]
+    printed = sorted(line for line in lines if "rank of" in line)
+    address = printed[0].rpartition(" ")[2]
+    assert printed == [f"[rank{rank}] rank of 2 at {address}" for rank in range(2)]
     assert address.startswith("127.")
     status = typed("status", "stock", "--local").stdout.split()
     assert status[status.index("Status:") + 1] == "Succeeded"

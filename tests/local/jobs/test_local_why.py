@@ -36,9 +36,9 @@ def test_the_cause_of_a_local_job_is_named_from_its_start_to_its_end(
     place.suspend("digits", suspended=False)
     (tmp_path / "go").touch()
     place.until(condition("Failed"))
-    told = why()
-    assert (told["cause"], told["exitCode"]) == ("error", 10)
-    assert "the 7th layer has no name" in told["findings"][0]["message"]
+    report = why()
+    assert (report["cause"], report["exitCode"]) == ("error", 10)
+    assert "the 7th layer has no name" in report["findings"][0]["message"]
     assert "7th layer" in place.job("digits").job["metadata"]["annotations"][Annotation.FIRST_ERROR]
 
     path = tmp_path / "digits.tar.gz"

@@ -67,15 +67,15 @@ def made(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Made]:
             f"{pod['status']['podIP']}:{Port.METRICS.value}"
             for pod in termination_message.workers(place.job("digits").pods)
         ]
-        asked = None
+        prometheus_page = None
         if _has_prometheus():
             with prometheus(folder, targets) as server:
                 answers(server, SCRAPED, count=4)
                 _lose_a_worker(place)
                 answers(server, SCRAPED.replace("> 1", "> 3"), count=4)
-                asked = folder / "asked.html"
+                prometheus_page = folder / "asked.html"
                 url = server.url.partition("/api")[0]
-                done = typed("report", "digits", "-o", str(asked), "--from", "prometheus", url)
+                done = typed("report", "digits", "-o", str(prometheus_page), "--from", "prometheus", url)
                 assert done.returncode == 0, done.stderr
         else:
             _lose_a_worker(place)
@@ -85,7 +85,7 @@ def made(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Made]:
         wait_for(place, "digits", parse_wait_condition("complete"), timeout=240)
         done = typed("report", "digits", "-o", str(ended))
         assert done.returncode == 0, done.stderr
-        yield Made(place, running, ended, asked)
+        yield Made(place, running, ended, prometheus_page)
 
 
 def _has_prometheus() -> bool:
@@ -94,9 +94,9 @@ def _has_prometheus() -> bool:
 
 def _lose_a_worker(place: Place) -> None:
     pod = termination_message.workers(place.job("digits").pods)[1]
-    told = parse(place.metrics(pod))
-    pid = next(int(value) for _, value in told.all(Metric.RANK_PID))
-    before = max(value for _, value in told.all(Metric.STEP))
+    report = parse(place.metrics(pod))
+    pid = next(int(value) for _, value in report.all(Metric.RANK_PID))
+    before = max(value for _, value in report.all(Metric.STEP))
     os.kill(pid, signal.SIGKILL)
     wait_for(place, "digits", parse_wait_condition(f"step={int(before) + 60}"), timeout=120)
 
@@ -157,7 +157,7 @@ def test_dark_is_dark_and_both_can_be_read(made: Made, tab: Tab) -> None:
     for dark in (False, True):
         tab.open(made.running, width=1280, dark=dark)
         (PICTURES / f"running-{'dark' if dark else 'light'}.png").write_bytes(tab.picture(height=900))
-        found[dark] = [tab.value(CONTRAST.replace("SELECTOR", each)) for each in ("body", ".card", ".muted", ".chip")]
+        found[dark] = [tab.value(CONTRAST.replace("SELECTOR", name)) for name in ("body", ".card", ".muted", ".chip")]
         assert min(found[dark]) >= 4.5, found
     assert tab.value("getComputedStyle(document.body).backgroundColor") == "rgb(15, 18, 21)"
     assert found[False] != found[True]
@@ -202,5 +202,5 @@ def test_it_is_whole_without_javascript_and_on_paper(made: Made, tab: Tab) -> No
     (PICTURES / "paper.pdf").write_bytes(paper)
     pages = len(re.findall(rb"/Type\s*/Page\b", paper))
     assert 2 <= pages <= 8
-    width, height = (float(each) for each in re.findall(rb"/MediaBox\s*\[0 0 ([\d.]+) ([\d.]+)\]", paper)[0])
+    width, height = (float(item) for item in re.findall(rb"/MediaBox\s*\[0 0 ([\d.]+) ([\d.]+)\]", paper)[0])
     assert (round(width), round(height)) == (595, 842)

@@ -46,7 +46,7 @@ def launch(stage: Stage, *flags: str, steps: int = 1_000_000) -> Running:
 
 def test_hanging_ranks_are_named_and_killed_and_the_group_goes_on(stage: Stage) -> None:
     run = launch(stage, *ACT, "--nproc-per-node", "2", "--max-restarts", "3", "--log-dir", str(stage.folder / "logs"))
-    for generation, kind, said in (
+    for generation, kind, sentence in (
         (1, "stop", r"is stopped by a signal \(state T\)"),
         (2, "loop", r"did not enter (all_reduce|collective) #\d+; at hang_faults.py:\d+ in busy_loop"),
         (3, "skip", r"entered all_reduce\[\[650\]\] where barrier\[\] was due"),
@@ -54,7 +54,7 @@ def test_hanging_ranks_are_named_and_killed_and_the_group_goes_on(stage: Stage) 
         run.line(f"generation {generation}: 2 workers")
         wait_for_ready(run, generation)
         order(stage, 1, kind)
-        run.line(rf"hang: rank 1 on \S+ {said}.* \(limit [\d.]+ s\); it is killed")
+        run.line(rf"hang: rank 1 on \S+ {sentence}.* \(limit [\d.]+ s\); it is killed")
     wait_for_ready(run, 4)
     run.send(signal.SIGTERM)
     assert run.code() == Exit.TERMINATED
@@ -70,8 +70,13 @@ def wait_for_ready(run: Running, generation: int) -> None:
 
 def test_over_two_nodes_and_without_restarts_it_ends_for_good(stage: Stage, tmp_path: Path) -> None:
     stage.store()
-    told = tmp_path / "told"
-    env = {"TROUBLE": str(stage.folder), "DDP_ON_HANG": "act", "DDP_HANG_FLOOR": "2", "DDP_TERMINATION_LOG": str(told)}
+    termination = tmp_path / "told"
+    env = {
+        "TROUBLE": str(stage.folder),
+        "DDP_ON_HANG": "act",
+        "DDP_HANG_FLOOR": "2",
+        "DDP_TERMINATION_LOG": str(termination),
+    }
     program = [str(SCRIPT), "--ready", "40"]
     agents = [
         stage.agent(0, *program, restarts=0, **env),
@@ -88,7 +93,7 @@ def test_over_two_nodes_and_without_restarts_it_ends_for_good(stage: Stage, tmp_
     assert error["reason"] == FailureReason.HANG
     assert error["message"].startswith("Rank 1 on worker-1 holds the GIL")
     assert "in inject_fault" in error["stack"]
-    message = json.loads(told.read_text())
+    message = json.loads(termination.read_text())
     assert (message["exit_code"], message["pod_exit_code"]) == (Exit.HANG, Exit.DO_NOT_RESTART)
     assert message["message"] == error["message"]
 

@@ -71,8 +71,8 @@ def test_a_launcher_that_crashes_is_back_in_its_place_until_the_budget_is_spent(
     os.kill(launcher_of(victim), signal.SIGKILL)
     assert (victim.code(), peer.code()) == (93, 93)
     assert "The launcher died of SIGKILL, and its workers with it, on worker-1" in peer.output
-    told = json.loads(Path(files[Env.TERMINATION_LOG]).read_text())
-    assert (told["reason"], told["exit_code"], told["restarts"]["failure"]) == ("launcher_crash", 137, 2)
+    document = json.loads(Path(files[Env.TERMINATION_LOG]).read_text())
+    assert (document["reason"], document["exit_code"], document["restarts"]["failure"]) == ("launcher_crash", 137, 2)
     assert not (Path(files[Env.RUN_DIR]) / File.LAUNCHER).exists()
 
 
@@ -143,7 +143,7 @@ def test_a_launcher_that_dies_before_it_has_joined_is_started_three_times(stage:
     for _ in range(3):
         launcher = wait_for_launcher(parent)
         os.kill(launcher, signal.SIGKILL)
-        wait_until(lambda gone=launcher: not is_alive(gone), "killed")
+        wait_until(lambda ended=launcher: not is_alive(ended), "killed")
     assert parent.code() == 137
     assert "3 times in a row before it had joined a group; exit code 137" in parent.output
 

@@ -37,18 +37,18 @@ def worker(folder: Path, script: str) -> subprocess.CompletedProcess[str]:
 
 
 @pytest.mark.parametrize(
-    ("ending", "code", "said"),
+    ("ending", "code", "message"),
     [
         ("raise SystemExit(7)", 7, ""),
         ("raise KeyError('missing')", 1, "KeyError: 'missing'"),
     ],
 )
 def test_a_worker_with_a_process_group_ends_before_its_modules_are_taken_apart(
-    tmp_path: Path, ending: str, code: int, said: str
+    tmp_path: Path, ending: str, code: int, message: str
 ) -> None:
     done = worker(tmp_path, SCRIPT + ending)
     assert done.returncode == code, done.stderr
-    assert said in done.stderr
+    assert message in done.stderr
     assert "the last words" in done.stdout
     assert "atexit\n" in done.stdout
     assert done.stdout.endswith("atexit in C\n")

@@ -125,8 +125,8 @@ def test_a_node_that_comes_after_the_run_was_given_up_does_not_try_again(stage: 
             f"Rank 1 on worker-1 ({HOST}) failed first, it exited with code 1: ValueError: the cause." in agent.output
         )
         # The stack of a rank of another pod is in no log of this one, so it is told; the own one is there already.
-        told = [line for line in agent.lines if line.startswith("ddp-launch: rank 1 | ")]
-        assert bool(told) == (agent is agents[0])
+        lines = [line for line in agent.lines if line.startswith("ddp-launch: rank 1 | ")]
+        assert bool(lines) == (agent is agents[0])
         assert agent.output.count("ValueError: the cause\n") == 1
     late = stage.agent(2, script, restarts=0)
     assert late.code() == 93
@@ -149,10 +149,10 @@ def test_a_store_that_is_not_there_is_named_when_patience_ends(stage: Stage, tmp
     )  # fmt: skip
     assert agent.code() == 170
     assert f"The store at 127.0.0.1:{stage.port} could not be reached for 1 s" in agent.output
-    told = json.loads(log.read_text())
-    assert (told["pod_exit_code"], told["goodput"], told["steps"]) == (170, 0.0, 0)
-    assert told["spent"]["rendezvous"] >= 0.9
-    assert told["largest_badput"] == "rendezvous"
+    document = json.loads(log.read_text())
+    assert (document["pod_exit_code"], document["goodput"], document["steps"]) == (170, 0.0, 0)
+    assert document["spent"]["rendezvous"] >= 0.9
+    assert document["largest_badput"] == "rendezvous"
 
 
 def test_garbage_on_the_port_of_the_store_harms_nobody(stage: Stage) -> None:

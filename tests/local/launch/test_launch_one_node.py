@@ -29,8 +29,8 @@ def test_workers_get_the_environment_of_torchrun(stage: Stage) -> None:
     whole_lines = ["--tee", "1", "--log-line-prefix-template", ""]
     run = stage.launch("--nproc-per-node", "2", "--max-restarts", "4", *whole_lines, script)
     assert run.code() == 0
-    told = sorted(line for line in run.lines if line.startswith("env"))
-    assert told == [
+    lines = sorted(line for line in run.lines if line.startswith("env"))
+    assert lines == [
         "env 0 0 2 2 0 1 0 default 2 127.0.0.1 0 4 False SIGTERM,SIGINT,SIGHUP,SIGQUIT 1 1 1 1",
         "env 1 1 2 2 0 1 1 default 2 127.0.0.1 0 4 False SIGTERM,SIGINT,SIGHUP,SIGQUIT 1 1 1 1",
     ]
@@ -48,8 +48,8 @@ print(json.dumps({"argv": sys.argv, "path0": sys.path[0], "name": __name__, "fil
 
 
 def seen_by(command: list[str], cwd: Path) -> dict[str, object]:
-    told = subprocess.run(command, cwd=cwd, check=True, capture_output=True, text=True).stdout
-    return json.loads(told)
+    text = subprocess.run(command, cwd=cwd, check=True, capture_output=True, text=True).stdout
+    return json.loads(text)
 
 
 @pytest.mark.parametrize(
@@ -69,10 +69,10 @@ def test_a_program_sees_what_python_would_show_it(tmp_path: Path, file: str, wor
 
 def test_a_line_of_a_worker_is_one_write_since_the_ranks_of_a_node_share_the_pipe(tmp_path: Path) -> None:
     (tmp_path / "script.py").write_text("print('rank', 0, 'of', 2)\nprint('end')\n")
-    kept, given = socket.socketpair(socket.AF_UNIX, socket.SOCK_DGRAM)
-    with kept, given:
+    saved, given = socket.socketpair(socket.AF_UNIX, socket.SOCK_DGRAM)
+    with saved, given:
         subprocess.run([*LAUNCH, "script.py"], cwd=tmp_path, check=True, stdout=given, stderr=subprocess.DEVNULL)
-        assert [kept.recv(100), kept.recv(100)] == [b"rank 0 of 2\n", b"end\n"]
+        assert [saved.recv(100), saved.recv(100)] == [b"rank 0 of 2\n", b"end\n"]
 
 
 def test_any_program_runs_without_python(stage: Stage) -> None:
@@ -261,10 +261,10 @@ def test_lines_are_whole_marked_and_kept_in_files(stage: Stage, tmp_path: Path) 
     assert run.code() == 0
     for rank in (0, 1):
         mark = f"[default {rank}/{rank}] "
-        ours = [line.removeprefix(mark) for line in run.lines if line.startswith(mark)]
-        assert [line for line in ours if line.startswith("x")] == [f"{'x' * 2000} {n}" for n in range(300)]
-        assert "no end" in ours
-        assert "error line" in ours
+        own = [line.removeprefix(mark) for line in run.lines if line.startswith(mark)]
+        assert [line for line in own if line.startswith("x")] == [f"{'x' * 2000} {n}" for n in range(300)]
+        assert "no end" in own
+        assert "error line" in own
         (folder,) = (tmp_path / "logs").glob(f"id_*/attempt_0/{rank}")
         assert (folder / "stdout.log").read_text().endswith("no end")
         assert (folder / "stderr.log").read_text() == "error line\n"
@@ -321,8 +321,10 @@ def test_a_signal_that_means_nothing_to_the_launcher_reaches_the_workers_that_ha
 
 
 def test_a_launcher_that_a_script_starts_does_not_take_the_flags_of_its_own(stage: Stage) -> None:
-    told = "os.write(1, f\"inner {os.environ['RANK']} of {os.environ['WORLD_SIZE']}\\n\".encode())"  # as a whole line
-    inner = stage.script(f"import os\n{told}", "inner.py")
+    statement = (
+        "os.write(1, f\"inner {os.environ['RANK']} of {os.environ['WORLD_SIZE']}\\n\".encode())"  # as a whole line
+    )
+    inner = stage.script(f"import os\n{statement}", "inner.py")
     words = ["-m", "torch.distributed.run", "--nproc-per-node=2", inner]
     outer = stage.script(
         "import os, subprocess, sys\n"

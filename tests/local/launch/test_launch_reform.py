@@ -232,7 +232,7 @@ def test_a_worker_that_cannot_outlive_its_group_leaves_it_for_a_joiner_without_a
 
 
 def sockets_and_threads(pid: int) -> tuple[int, int]:
-    links = [str(each.readlink()) for each in Path(f"/proc/{pid}/fd").iterdir() if each.is_symlink()]
+    links = [str(path.readlink()) for path in Path(f"/proc/{pid}/fd").iterdir() if path.is_symlink()]
     return sum(link.startswith("socket:") for link in links), len(list(Path(f"/proc/{pid}/task").iterdir()))
 
 

@@ -130,8 +130,8 @@ def test_silent_and_greedy_connections_keep_nobody_out_where_few_files_may_be_op
         run_of_two(stage)
         ends_well(stage)
     finally:
-        for each in crowd:
-            each.close()
+        for item in crowd:
+            item.close()
         resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
     assert store.code() == 0
     assert len(store.lines) < 60, "the log grew with the number of connections"

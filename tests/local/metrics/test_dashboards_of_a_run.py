@@ -29,9 +29,9 @@ OF_GPUS = ("DCGM_", "ddp_gpu_")
 RECORDS = records()
 
 
-def silent(ask: Prometheus, asked: Iterable[Question]) -> list[Question]:
+def silent(server: Prometheus, candidates: Iterable[Question]) -> list[Question]:
     """The questions that nothing answers now."""
-    return [each for each in asked if not ask.now(filled(each.expr, CHOSEN))]
+    return [question for question in candidates if not server.now(filled(question.expr, CHOSEN))]
 
 
 def is_excused(question: Question) -> bool:
@@ -54,13 +54,15 @@ def test_a_job_that_runs_answers_what_the_dashboards_ask(place: Place, typed: Ty
     }
     rules = [{"record": name, "expr": expression} for name, expression in RECORDS.items()]
     file = written(tmp_path, "records.json", {"groups": [{"name": "records", "rules": rules}]})
-    with prometheus(tmp_path, {address: told | {"node": "here"} for address, told in targets.items()}, file) as running:
+    with prometheus(
+        tmp_path, {address: report | {"node": "here"} for address, report in targets.items()}, file
+    ) as running:
         deadline = time.monotonic() + DEADLINE_SECONDS
         while not running.query("ddp_job:ddp_goodput:ratio1h"):
             assert time.monotonic() < deadline, "no record of a goodput"
             time.sleep(0.1)
-        asked, deadline = list(questions()), time.monotonic() + DEADLINE_SECONDS
-        while unanswered := [each for each in asked if not is_excused(each)]:
-            assert time.monotonic() < deadline, [str(each) for each in unanswered]
+        unanswered_questions, deadline = list(questions()), time.monotonic() + DEADLINE_SECONDS
+        while unanswered := [item for item in unanswered_questions if not is_excused(item)]:
+            assert time.monotonic() < deadline, [str(item) for item in unanswered]
             time.sleep(0.2)
-            asked = silent(Prometheus(running.address, time.time()), asked)
+            unanswered_questions = silent(Prometheus(running.address, time.time()), unanswered_questions)

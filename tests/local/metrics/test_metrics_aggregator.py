@@ -112,7 +112,11 @@ def test_1500_clients_hold_64_connections_under_256_descriptors_and_128_mib(tmp_
 def own_address() -> str:
     """An address of this machine that is not the loopback."""
     found = [
-        each for one in list_interfaces() if one.is_up and not one.is_loopback for each in one.addresses if "." in each
+        address
+        for one in list_interfaces()
+        if one.is_up and not one.is_loopback
+        for address in one.addresses
+        if "." in address
     ]
     if not found:
         pytest.skip("this machine has no address but the loopback")
@@ -121,14 +125,14 @@ def own_address() -> str:
 
 def without_places() -> dict[str, str]:
     """This environment, as on a machine that is no pod."""
-    told = ("DDP_METRICS_ADDRESS", "DDP_POD_IP", "KUBERNETES_SERVICE_HOST")
-    return {name: value for name, value in os.environ.items() if name not in told}
+    names = ("DDP_METRICS_ADDRESS", "DDP_POD_IP", "KUBERNETES_SERVICE_HOST")
+    return {name: value for name, value in os.environ.items() if name not in names}
 
 
-@pytest.mark.parametrize("told", [{"KUBERNETES_SERVICE_HOST": "10.0.0.1"}, {"DDP_METRICS_ADDRESS": "0.0.0.0"}])
-def test_in_a_pod_or_where_it_is_told_so_it_listens_on_every_address(tmp_path: Path, told: dict[str, str]) -> None:
+@pytest.mark.parametrize("variables", [{"KUBERNETES_SERVICE_HOST": "10.0.0.1"}, {"DDP_METRICS_ADDRESS": "0.0.0.0"}])
+def test_in_a_pod_or_where_it_is_told_so_it_listens_on_every_address(tmp_path: Path, variables: dict[str, str]) -> None:
     command = aggregate(tmp_path, "--port", "0")
-    with started(command, without_places() | told) as process:
+    with started(command, without_places() | variables) as process:
         port = announced_port(process)
         for address in ("127.0.0.1", own_address()):
             socket.create_connection((address, port), timeout=DEADLINE_SECONDS).close()

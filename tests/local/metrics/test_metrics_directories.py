@@ -128,8 +128,10 @@ def test_of_two_launchers_on_one_directory_each_tells_of_its_own_ranks_alone(sta
     first_rank = int(first.line(r"^steps 4 (\d+)$")[1])
     second = stage.launch(script, "7", stage.done(), **env, DDP_JOB="second")
     second_rank = int(second.line(r"^steps 7 (\d+)$")[1])
-    told = second.line(r"In (\S+) are the metrics of another launcher, process (\d+), so this launcher has its own in ")
-    assert told.groups() == (str(boards), str(first.pid))
+    match = second.line(
+        r"In (\S+) are the metrics of another launcher, process (\d+), so this launcher has its own in "
+    )
+    assert match.groups() == (str(boards), str(first.pid))
     for running, job, steps, pid in ((first, "first", 4, first_rank), (second, "second", 7, second_rank)):
         seen = scraped(page(running, job))
         assert (seen.value("ddp_steps_total"), seen.value("ddp_rank_pid")) == (steps, pid)

@@ -191,7 +191,7 @@ def test_a_script_that_reports_its_steps_itself_is_listened_to_alone(tmp_path: P
 
 def test_what_a_script_compiles_is_what_it_would_be_without_us(tmp_path: Path) -> None:
     done = [worker(tmp_path, COMPILED, DDP_METRICS_DIR=str(tmp_path), DDP_METRICS_HOOKS=switch) for switch in "01"]
-    assert [each.returncode for each in done] == [0, 0], done[1].stderr
+    assert [item.returncode for item in done] == [0, 0], done[1].stderr
     assert done[0].stdout == done[1].stdout
 
 

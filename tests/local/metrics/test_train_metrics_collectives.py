@@ -23,8 +23,8 @@ class Pod:
         self.folder = stage.folder
         self.boards = stage.folder / "boards"
         flags = ["--metrics-port", "0", "--nproc-per-node", "2", "--max-restarts", "3", str(SCRIPT)]
-        told = {"TROUBLE": str(stage.folder), "DDP_METRICS_DIR": str(self.boards)}
-        self.run: Running = stage.launch(*flags, **told, DDP_METRICS_ADDRESS="127.0.0.1")
+        values = {"TROUBLE": str(stage.folder), "DDP_METRICS_DIR": str(self.boards)}
+        self.run: Running = stage.launch(*flags, **values, DDP_METRICS_ADDRESS="127.0.0.1")
         self.address = self.run.line(r"(http://127\.0\.0\.1:\d+/metrics)")[1]
 
     def scrape(self) -> Scrape:

@@ -133,6 +133,6 @@ def test_a_run_along_it_learns_what_one_process_does_and_goes_on_in_another_layo
     ]
     wanted_losses, *parts = losses_of(tmp_path, run(alone, 4, (), world=1), *runs)
     assert list(chain(*parts)) == pytest.approx(wanted_losses, rel=1e-4)
-    wanted, last = (json.loads(kept.with_suffix(".json").read_text()) for kept in (alone, cut))
+    wanted, last = (json.loads(item.with_suffix(".json").read_text()) for item in (alone, cut))
     assert last["metrics"] == pytest.approx(wanted["metrics"], rel=1e-4)
     assert {"steps": 4, "samples_lost": 0, "samples_repeated": 0}.items() <= last.items()

@@ -102,11 +102,11 @@ def test_a_full_disk_is_told_of_and_the_older_checkpoint_kept(small_disk: Path, 
     with WorkerGroup(2, flags, directory=tmp_path) as group:
         events = list(group.events())
         assert group.finish() == [Exit.FAILURE, Exit.SUCCESS]
-        said = group.stderr(0)
-    told = [event["text"] for event in events if event["event"] == "note"]
+        errors = group.stderr(0)
+    messages = [event["text"] for event in events if event["event"] == "note"]
     full = f"No checkpoint could be saved in {small_disk}: No space left on device."
-    assert told == [f"{full} Training continues; older checkpoints are kept."] * 2
-    assert said.startswith(f"error: The final state, of step 6, could not be saved in {small_disk}: No space left")
+    assert messages == [f"{full} Training continues; older checkpoints are kept."] * 2
+    assert errors.startswith(f"error: The final state, of step 6, could not be saved in {small_disk}: No space left")
     assert json.loads((tmp_path / "summary").read_text())["steps"] == 6
     assert steps(small_disk) == [2]
     with WorkerGroup(1, flags, directory=tmp_path, generation=1) as group:
@@ -122,11 +122,11 @@ def test_a_worker_group_that_was_superseded_leaves_without_writing(tmp_path: Pat
         WriteLease(directory, generation=1, fence=1, run_id="test", token="newer").take()
         group.ranks[1].send_signal(signal.SIGTERM)
         codes = group.finish()
-        said = group.stderr(0)
+        errors = group.stderr(0)
     assert codes[0] == Exit.STALE_GENERATION
     assert codes[1] in {Exit.TERMINATED, Exit.RENDEZVOUS_LOST}
-    assert "Generation 0 may no longer write" in said
-    assert "generation 1 has claimed it" in said
+    assert "Generation 0 may no longer write" in errors
+    assert "generation 1 has claimed it" in errors
     assert steps(directory) == []
 
 

@@ -69,7 +69,7 @@ def test_slices_that_move_to_a_faster_rank_leave_the_same_bits(alone: str, tmp_p
 def test_small_passes_and_evaluation_by_one_rank_have_the_same_bits_too(tmp_path: Path) -> None:
     flags = (*EXACT, "--micro-batch", "4", "--evaluate-on", "rank0", "--precision", "bf16")
     runs = {world: Runs(tmp_path / str(world), flags) for world in (1, 2)}
-    assert len({finished(each, world) for world, each in runs.items()}) == 1
+    assert len({finished(run, world) for world, run in runs.items()}) == 1
     assert runs[1].notes == runs[2].notes
     assert runs[1].notes[-1].startswith("Weights and optimizer have the SHA-256 ")
 
@@ -94,8 +94,8 @@ def test_what_some_slices_lack_leaves_the_same_bits(
 ) -> None:
     chosen = (*EXACT, *flags, "--task", f"{train_bits.__name__}:{task}")
     runs = {world: Runs(tmp_path / str(world), chosen) for world in (1, 2)}
-    assert len({finished(each, world) for world, each in runs.items()}) == 1
-    assert all(left_out.items() <= each.summary.items() for each in runs.values()), runs[1].summary
+    assert len({finished(run, world) for world, run in runs.items()}) == 1
+    assert all(left_out.items() <= run.summary.items() for run in runs.values()), runs[1].summary
 
 
 def test_ranks_that_compute_differently_are_refused_in_a_sentence(tmp_path: Path) -> None:

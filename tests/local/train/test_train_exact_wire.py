@@ -14,6 +14,6 @@ from tests.local.workloads.train_group import WorkerGroup
 def test_sums_over_the_wire_have_the_bits_of_one_rank_alone(world: int, batch_slices: int, tmp_path: Path) -> None:
     program = ("-m", train_wire.__name__)
     with WorkerGroup(world, [], directory=tmp_path, program=program, env={"TREE_SLICES": str(batch_slices)}) as group:
-        (told,) = group.events()
+        (report,) = group.events()
         assert group.finish() == [0] * world, group.stderr()
-    assert told["together"] == [told["alone"]] * 5
+    assert report["together"] == [report["alone"]] * 5

@@ -36,8 +36,8 @@ def undisturbed(tmp_path_factory: pytest.TempPathFactory) -> dict[int, float]:
 
 def losses(running: Running) -> dict[int, float]:
     """Of each step that was told, the last of each."""
-    told = [json.loads(line) for line in running.lines if '"event": "step"' in line]
-    return {each["step"]: each["loss"] for each in told}
+    events = [json.loads(line) for line in running.lines if '"event": "step"' in line]
+    return {event["step"]: event["loss"] for event in events}
 
 
 def summary(running: Running) -> dict[str, Any]:
@@ -47,8 +47,8 @@ def summary(running: Running) -> dict[str, Any]:
 
 def saved_slowly(stage: Stage) -> tuple[str, ...]:
     """The program, which saves when a group ends by agreement, and not before."""
-    kept = ("--checkpoint-dir", str(stage.folder / "kept"), "--checkpoint-seconds", "inf")
-    return ("-m", train_slow_disk.__name__, *FLAGS[2:], *kept)
+    saved = ("--checkpoint-dir", str(stage.folder / "kept"), "--checkpoint-seconds", "inf")
+    return ("-m", train_slow_disk.__name__, *FLAGS[2:], *saved)
 
 
 def watched(stage: Stage, *, pause: str) -> dict[str, str]:
@@ -64,7 +64,7 @@ def made(stage: Stage) -> int:
 @pytest.mark.any_torch
 @pytest.mark.parametrize(
     ("cut", "slices"),
-    [("shard=2", 4), *(pytest.param(*each, marks=pytest.mark.long) for each in (("tp=2", 2), ("pp=2", 4)))],
+    [("shard=2", 4), *(pytest.param(*item, marks=pytest.mark.long) for item in (("tp=2", 2), ("pp=2", 4)))],
 )
 def test_a_lost_rank_and_a_lost_verdict_cost_two_replicas_of_two_ranks_no_step(
     stage: Stage, undisturbed: dict[int, float], cut: str, slices: int
@@ -114,8 +114,8 @@ def test_two_shards_go_on_from_the_disk_where_two_of_four_are_gone_for_good(
 ) -> None:
     """There is no replica that holds what was lost, and the range of layouts allows a smaller one."""
     env = {**watched(stage, pause="0.4"), "DDP_ZYGOTE": "0"}
-    kept = ("--checkpoint-dir", str(stage.folder / "kept"), "--checkpoint-steps", str(SAVED_EVERY))
-    program = ("--nproc-per-node", "2", *FLAGS, *kept, "--parallel", "shard=2:4")
+    saved = ("--checkpoint-dir", str(stage.folder / "kept"), "--checkpoint-steps", str(SAVED_EVERY))
+    program = ("--nproc-per-node", "2", *FLAGS, *saved, "--parallel", "shard=2:4")
     stage.store()
     first, second = (stage.agent(index, *program, nnodes="1:2", **env) for index in (0, 1))
     first.line('"event": "started".*"world_size": 4')
@@ -155,8 +155,8 @@ def test_a_rank_that_somebody_tells_to_end_takes_its_piece_to_the_disk_before_th
     env = {**QUICKLY, "HURRY": str(stage.folder / "hurry"), "PAUSE": "0.3"}
     run = stage.launch("--nproc-per-node", "2", *saved_slowly(stage), "--parallel", "shard=2", **env)
     run.line('"event": "step"')
-    survivor, told = workers_of(run)
-    subprocess.run(["kill", str(told)], check=True)
+    survivor, victim = workers_of(run)
+    subprocess.run(["kill", str(victim)], check=True)
     run.line('"event": "started".*"resumed_step": [1-9]')
     assert workers_of(run)[0] == survivor
     hurry(stage)
@@ -167,8 +167,8 @@ def test_a_rank_that_somebody_tells_to_end_takes_its_piece_to_the_disk_before_th
 @pytest.mark.long
 def test_spares_that_have_given_what_they_held_go_on_from_the_disk_when_the_others_are_gone(stage: Stage) -> None:
     env = {**QUICKLY, "DDP_ZYGOTE": "0", "HURRY": str(stage.folder / "hurry"), "PAUSE": "0.5"}
-    kept = ("--checkpoint-dir", str(stage.folder / "kept"), "--checkpoint-steps", str(SAVED_EVERY))
-    program = ("--nproc-per-node", "2", *FLAGS, *kept, "--parallel", "shard=2")
+    saved = ("--checkpoint-dir", str(stage.folder / "kept"), "--checkpoint-steps", str(SAVED_EVERY))
+    program = ("--nproc-per-node", "2", *FLAGS, *saved, "--parallel", "shard=2")
     stage.store()
     spare = stage.agent(1, *program, nnodes="1:2", **env)
     spare.line('"event": "step"')

@@ -75,9 +75,9 @@ def test_a_peer_that_vanishes_is_named_in_one_sentence_and_in_the_error_file(tmp
         group.wait_for_step(3)
         group.ranks[1].kill()
         assert group.finish() == [Exit.RENDEZVOUS_LOST, -signal.SIGKILL]
-        said = group.stderr(0)
-    assert said.startswith("error: Rank 0 lost a peer in step ")
-    assert len(said.splitlines()) == 1
+        errors = group.stderr(0)
+    assert errors.startswith("error: Rank 0 lost a peer in step ")
+    assert len(errors.splitlines()) == 1
     message = json.loads((tmp_path / "error.0.json").read_text())["message"]
     assert message["message"].startswith("PeerLost: Rank 0 lost a peer in step ")
     assert message["extraInfo"]["timestamp"].isdecimal()
@@ -85,6 +85,6 @@ def test_a_peer_that_vanishes_is_named_in_one_sentence_and_in_the_error_file(tmp
 
 
 def test_a_peer_that_dies_before_ddps_second_forward_pass_is_lost_and_no_error_of_the_task(tmp_path: Path) -> None:
-    codes, said = fail(tmp_path, ["--batch-slices", "2"], task="DyingDigits", env={"FATAL_BATCH": "2"})
-    assert codes == [Exit.RENDEZVOUS_LOST, -signal.SIGKILL], said
-    assert said.startswith("error: Rank 0 lost a peer in step 1: ")
+    codes, errors = fail(tmp_path, ["--batch-slices", "2"], task="DyingDigits", env={"FATAL_BATCH": "2"})
+    assert codes == [Exit.RENDEZVOUS_LOST, -signal.SIGKILL], errors
+    assert errors.startswith("error: Rank 0 lost a peer in step 1: ")

@@ -98,6 +98,6 @@ def test_a_script_that_spawns_its_ranks_learns_the_same_and_exchanges_gradients_
     )
     assert done.returncode == 0, done.stderr
     # Four slices of each rank are four backward passes; all but the last are under no_sync.
-    said = sorted(done.stdout.splitlines())
-    assert said == [f"rank {rank} exchanged {STEPS} times, lost 0" for rank in range(2)]
+    lines = sorted(done.stdout.splitlines())
+    assert lines == [f"rank {rank} exchanged {STEPS} times, lost 0" for rank in range(2)]
     assert json.loads(summary.read_text())["loss"] == pytest.approx(everybody.summary["loss"], rel=1e-5)

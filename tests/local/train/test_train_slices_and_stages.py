@@ -30,10 +30,10 @@ def learn(directory: Path, world: int, *flags: str) -> tuple[list[float], dict[s
 def test_slices_go_on_as_stages_and_learn_what_one_process_does(tmp_path: Path) -> None:
     """With a partial step, at the end of the epoch, on the way."""
     losses, summary = learn(tmp_path / "one", 1, "--max-steps", "10")
-    kept = ("--checkpoint-dir", str(tmp_path / "kept"))
-    sliced, _ = learn(tmp_path / "slices", 2, *kept, "--max-steps", "5", "--parallel", "tp=2")
+    saved = ("--checkpoint-dir", str(tmp_path / "kept"))
+    sliced, _ = learn(tmp_path / "slices", 2, *saved, "--max-steps", "5", "--parallel", "tp=2")
     pipelined = ("--parallel", "pp=2", "--pipeline-schedule", "zero-bubble-v", "--micro-batch", "2")
-    staged, last = learn(tmp_path / "stages", 2, *kept, "--max-steps", "10", *pipelined)
+    staged, last = learn(tmp_path / "stages", 2, *saved, "--max-steps", "10", *pipelined)
     assert [*sliced, *staged] == pytest.approx(losses, rel=1e-4)
     assert last["metrics"] == pytest.approx(summary["metrics"], rel=1e-4)
     assert {"steps": 10, "samples_lost": 0, "samples_repeated": 0}.items() <= last.items()

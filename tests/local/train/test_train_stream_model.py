@@ -49,8 +49,8 @@ def flags_of(layout: str, log: Path, steps: int) -> tuple[str, ...]:
 def variables_of(layout: str, log: Path, kills: int) -> dict[str, str]:
     """What the processes of a run read."""
     seeds = {"SEED": SEED, "STREAM_MODEL_SEED": SEED}
-    about = {"LOG": str(log), "KILLS": str(kills), "OPERATIONS": str(LAYOUTS[layout][2])}
-    return {"OMP_NUM_THREADS": "1", **seeds, **about}
+    details = {"LOG": str(log), "KILLS": str(kills), "OPERATIONS": str(LAYOUTS[layout][2])}
+    return {"OMP_NUM_THREADS": "1", **seeds, **details}
 
 
 def start(stage: Stage, layout: str, *flags: str, kills: int, steps: int) -> tuple[Running, Path]:
@@ -140,7 +140,7 @@ def demand_every_sample_once(noted: Noted, steps: int) -> None:
 
 @pytest.mark.timeout(600 + 90 * KILLS)
 @pytest.mark.parametrize(
-    "layout", ["shard", *(pytest.param(each, marks=pytest.mark.long) for each in ("ddp", "tp", "pp"))]
+    "layout", ["shard", *(pytest.param(name, marks=pytest.mark.long) for name in ("ddp", "tp", "pp"))]
 )
 def test_ranks_that_die_anywhere_in_a_step_leave_no_garbage_in_what_the_others_go_on_with(
     stage: Stage, layout: str

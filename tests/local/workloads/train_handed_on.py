@@ -80,8 +80,8 @@ def be(rank: int, port: int, done: tuple[int, int]) -> None:
     select_active_ranks(NOW, group, lambda _: None)
     assert taken is not None
     if group.is_spare:
-        heard = group.wait_as_spare(lambda: False).decode()
-        tell(f"spare {rank} heard {heard}")
+        report = group.wait_as_spare(lambda: False).decode()
+        tell(f"spare {rank} heard {report}")
     else:
         both = group.gather(rank)
         slot, step = taken.holdings["state"].tolist()

@@ -155,19 +155,19 @@ class Stand:
         config = Config(
             parallel=LayoutRange.parse(layout), optimizer_kernel=KernelName.LOOP, global_batch=8, device="cpu"
         )
-        ground = build_context(config, task, around)
-        deferred = [name for name, each in ground.model.named_parameters() if each.is_meta]
+        root = build_context(config, task, around)
+        deferred = [name for name, parameter in root.model.named_parameters() if parameter.is_meta]
         train_made.runs, drawn_next = 0, torch.get_rng_state()
-        state = build_state(ground, GoodputTracker(ground.timer), None, loads=loads)
+        state = build_state(root, GoodputTracker(root.timer), None, loads=loads)
         assert torch.equal(torch.get_rng_state(), drawn_next)
         state.step = 0 if loads else STEP
-        return cls(ground, state, deferred)
+        return cls(root, state, deferred)
 
     def tensors(self) -> dict[str, Tensor]:
         """A copy of all that the model has on this rank."""
         model = self.ground.model
         named = [*model.named_parameters(), *model.named_buffers()]
-        return {name: local_shard(each.detach()).clone() for name, each in named if not each.is_meta}
+        return {name: local_shard(item.detach()).clone() for name, item in named if not item.is_meta}
 
     def demand_open(self) -> None:
         """Refuse weights with numbers of which a state has others, and without numbers where it has none."""
@@ -186,12 +186,12 @@ class Stand:
         else:
             KeyedRng(seed, torch.device("cpu")).enter(Stream.WEIGHTS)
             wanted = task.model()
-        whole = {"model": model.state_dict(), "optimizer": {"state": {}}}
+        total = {"model": model.state_dict(), "optimizer": {"state": {}}}
         if self.state.sharded is not None:
-            whole = self.state.sharded.gather_state(whole, keep=True)
-        assert whole["model"].keys() == wanted.state_dict().keys()
+            total = self.state.sharded.gather_state(total, keep=True)
+        assert total["model"].keys() == wanted.state_dict().keys()
         for name, tensor in wanted.state_dict().items():
-            assert name in RANKS_OWN or torch.equal(whole["model"][name], tensor), name
+            assert name in RANKS_OWN or torch.equal(total["model"][name], tensor), name
 
     def unpacked(self, luggage: LocalState) -> RestoreResult:
         """Go on from what the ranks have taken along."""
@@ -210,19 +210,19 @@ def demand_loaded(task: DrawnWhole, layout: str, around: ProcessContext) -> None
     """Fill models from the state of another one; nothing is made for what is filled, and nothing of it is left."""
     drawn = Stand.of(task, layout, around, loads=False)
     wanted = drawn.tensors()
-    assert all(each.isfinite().all() for each in wanted.values())
+    assert all(item.isfinite().all() for item in wanted.values())
     assert bool(sum(around.group.gather(train_made.runs))) is isinstance(task, Counted)
     drawn.demand_as_in_one_process()
     checkpoint = drawn.state.to_checkpoint()
     begin_step(drawn.state)
     luggage = capture_state(drawn.state, in_doubt=False)
     for is_slot in (False, True):
-        stand = Stand.of(task, layout, around, loads=True)
+        fixture = Stand.of(task, layout, around, loads=True)
         assert train_made.runs == 0, "weights were made"
-        stand.demand_open()
-        _ = stand.unpacked(luggage) if is_slot else stand.state.load_checkpoint(checkpoint)
-        assert stand.state.step == STEP
-        filled = stand.tensors()
+        fixture.demand_open()
+        _ = fixture.unpacked(luggage) if is_slot else fixture.state.load_checkpoint(checkpoint)
+        assert fixture.state.step == STEP
+        filled = fixture.tensors()
         assert filled.keys() == wanted.keys()
         for name, tensor in wanted.items():
             assert torch.equal(filled[name], tensor), name
@@ -233,9 +233,9 @@ def demand_room_for_half(layout: str, around: ProcessContext) -> None:
     Stand.of(Numbers(), layout, around, loads=False)  # code is loaded
     watched = PeakResidentMemory()
     model = Stand.of(Large(), layout, around, loads=False).ground.model
-    whole = sum(weight.numel() * weight.element_size() for weight in model.parameters())
-    assert whole > 90 << 20
-    assert watched.peak() < 0.75 * whole
+    total = sum(weight.numel() * weight.element_size() for weight in model.parameters())
+    assert total > 90 << 20
+    assert watched.peak() < 0.75 * total
 
 
 def be(rank: int, world: int, port: int, task: DrawnWhole, layout: str) -> None:

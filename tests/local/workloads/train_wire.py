@@ -33,7 +33,7 @@ def leaf(slice_index: int) -> list[Tensor]:
 
 
 def zeros() -> list[Tensor]:
-    return [torch.zeros_like(each) for each in leaf(0)]
+    return [torch.zeros_like(item) for item in leaf(0)]
 
 
 def total(tree: TreeSum, own: range) -> str:
