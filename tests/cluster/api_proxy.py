@@ -2,7 +2,7 @@
 
 Whoever comes through it is who the kubeconfig's user is. It counts what is asked, and a test decides by a function
 what becomes of each request: it is answered by somebody else, its connection ends before or after the API server has
-done it, in the middle of the answer, or late; or the client dies.
+done it, or in the middle of the answer; or the client dies.
 """
 
 from __future__ import annotations
@@ -62,8 +62,6 @@ class Fault:
     """The answer's connection ends after so many bytes of it."""
     cut_in_order: bool = False
     """Ends as a whole answer does, though it is torn."""
-    late: float = 0.0
-    """Seconds before the answer."""
     then: Callable[[], None] | None = None
     """Called once the API server has done it and before its answer is passed on."""
 
@@ -174,7 +172,6 @@ class _Handler(BaseHTTPRequestHandler):
         self.wfile.write(text.encode())
 
     def _relay(self, answer: BaseHTTPResponse, fault: Fault) -> None:
-        threading.Event().wait(fault.late)
         if fault.then is not None:
             fault.then()
         if fault.loses_answer:

@@ -86,13 +86,11 @@ def test_each_key_alone_and_all_at_once_pass_the_server_and_pod_security(space: 
     ("words", "code", "sentence"),
     [
         (("--image-pull-secret", "missing"), 4, "There is no Secret 'missing' in namespace '"),
-        (("--service-account", "missing"), 4, "There is no ServiceAccount 'missing' in namespace '"),
         (
             ("--pod-template", "{spec: {hostNetwork: true, dnsPolicy: ClusterFirstWithHostNet}}"),
             4,
             "host namespaces (hostNetwork=true)",
         ),
-        (("--pod-template", "{spec: {initContainers: [{name: x, image: x}]}}"), 4, 'container "x" must set'),
         (("--pod-template", "{spec: {hostAlias: []}}"), 4, 'unknown field "spec.hostAlias"'),
         (("--pod-template", "{spec: {hostAlias: []}}", "--engine", "trainjob"), 4, 'unknown field "spec.hostAlias"'),
         (

@@ -12,8 +12,6 @@ from pathlib import Path
 
 import pytest
 
-from ddp_trainer.metrics.storage.mmap_directory import rank_board_path
-from ddp_trainer.metrics.storage.mmap_store import FileLayout
 from tests.support.launch_harness import LAUNCH, Running, Stage, wait_until
 from tests.support.metrics_processes import Aggregator, Rank, Scrape, aggregator
 
@@ -144,27 +142,6 @@ def test_of_two_launchers_on_one_directory_each_tells_of_its_own_ranks_alone(sta
     assert "has its own in" not in third.output
     stage.finish()
     assert second.code() == 0
-
-
-def test_a_board_of_another_version_is_left_out_and_named_once(stage: Stage) -> None:
-    boards = stage.folder / "boards"
-    boards.mkdir()
-    rank_board_path(boards, 1).write_bytes(
-        FileLayout({"ddp_steps_total": 0.0, "ddp_of_tomorrow_total": 0.0}).initial_bytes()
-    )
-    rank_board_path(boards, 2).write_bytes(b"torn")
-    env = {"DDP_METRICS_DIR": str(boards), "DDP_METRICS_ADDRESS": "127.0.0.1", "DDP_METRICS_PORT": "0"}
-    running = stage.launch(stage.script(STEPS), "4", stage.done(), **env, DDP_JOB="digits")
-    running.line(r"rank-1.board is left out, as ddp_exporter_stale_boards counts: another version of kubectl-ddp has ")
-    running.line(
-        r"rank-2.board is left out, as ddp_exporter_stale_boards counts: it is damaged \(A board has \d+ bytes"
-    )
-    running.line(r"^steps 4 ")
-    seen = scraped(page(running, "digits"))
-    assert (seen.value("ddp_exporter_stale_boards"), seen.value("ddp_steps_total")) == (2, 4)
-    stage.finish()
-    assert running.code() == 0
-    assert running.output.count("is left out") == 2
 
 
 def test_a_second_process_of_one_rank_is_told_off_and_the_first_keeps_its_board(

@@ -125,19 +125,6 @@ def test_images_that_cannot_be_read_are_skipped_named_and_counted(images: Path, 
     assert len(messages) <= 2
 
 
-def test_an_image_that_cannot_be_read_ends_the_run_with_its_name(images: Path, tmp_path: Path) -> None:
-    flags = ["--task", "image-folder", "--data", str(images), "--image-size", "16", "--model", "cnn:width=4"]
-    with WorkerGroup(2, [*flags, "--global-batch", "32", "--loader-workers", "1"], directory=tmp_path) as group:
-        codes = group.finish()
-        errors = [group.stderr(rank) for rank in range(2)]
-    assert sorted(codes) == [Exit.USAGE, Exit.RENDEZVOUS_LOST]
-    culprit = errors[codes.index(Exit.USAGE)]
-    assert culprit == (
-        f"error: The image {images}/train/dogs/10.png cannot be read: it is not an image, or it is damaged. "
-        "Repair or remove it, or give --on-bad-sample skip.\n"
-    )
-
-
 def test_text_is_learnt_by_two_ranks(tmp_path: Path) -> None:
     words = tmp_path / "words"
     words.mkdir()
