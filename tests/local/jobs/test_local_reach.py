@@ -6,7 +6,6 @@ import json
 import time
 import urllib.request
 from collections.abc import Callable, Iterator
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -71,7 +70,7 @@ def test_a_command_runs_beside_its_rank_and_its_exit_code_is_ours(typed: Typed) 
 def test_the_environment_of_a_pod_and_its_directory_are_there(typed: Typed) -> None:
     command = 'echo "$DDP_POD_NAME $(pwd -P) ${RANK-none}"'
     done = typed("exec", "digits", "--pod", "worker-1", "--", "sh", "-c", command)
-    assert done.stdout == f"digits-worker-1 {Path.cwd()} none\n"
+    assert done.stdout == f"digits-worker-1 {typed.directory} none\n"
 
 
 @pytest.mark.parametrize(

@@ -90,16 +90,6 @@ def test_ctrl_c_gives_the_terminal_back_and_says_that_the_job_goes_on(typed: Typ
         assert terminal.is_as_before
 
 
-def test_in_a_pipe_there_is_one_table_and_no_escape_code(typed: Typed) -> None:
-    result = typed("top", "digits")
-    assert result.returncode == 0
-    assert "\x1b" not in result.stdout
-    assert [line.split()[0] for line in result.stdout.splitlines() if "digits-worker-" in line] == ["0", "1", "2", "3"]
-    assert "cccccc" in result.stdout
-    refused = "error: Option '-n' requires an argument. Run 'kubectl-ddp top --help' for its flags.\n"
-    assert typed("top", "-n").stderr == refused
-
-
 def test_a_job_that_is_deleted_ends_the_view_with_a_sentence(typed: Typed) -> None:
     assert typed("submit", "--local", "--name", "gone", "-j", "1x1", "--command", "sleep", "--", "60").returncode == 0
     with watching(typed, "gone") as terminal:

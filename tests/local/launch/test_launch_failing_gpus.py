@@ -70,14 +70,6 @@ def test_a_node_whose_gpu_fails_leaves_the_run_with_the_reason(stage: Stage, tmp
     assert (document["reason"], document["message"].startswith(sentence)) == ("gpu_fault", True)
 
 
-def test_a_node_whose_gpus_answer_goes_on(stage: Stage, tmp_path: Path) -> None:
-    machine = a_machine(tmp_path, "")
-    run = stage.launch("--nproc-per-node", "2", "--max-restarts", "3", stage.script(FAILS_ONCE), **machine)
-    assert run.code() == 0, run.output
-    assert any("The GPUs of node-b answer; the node joins again." in line for line in run.lines)
-    assert "runs 2" in run.lines, run.output
-
-
 RESET = {"nvmlDeviceGetRemappedRows": "0 1 1 0"}
 SENTENCE = "The preflight's check gpu-health fails. worker-{}: GPU 0 (NVIDIA H100 80GB HBM3) is to be reset; fix: drain"
 
@@ -127,16 +119,6 @@ def test_a_node_that_is_fit_after_a_failure_or_only_warned_of_joins_again(
     assert run.code() == 0, run.output
     assert sum(sentence in line for line in run.lines) == 1, run.output
     assert "runs 2 of 1" in run.lines
-
-
-def test_a_driver_that_answers_no_more_keeps_a_node_out(stage: Stage, tmp_path: Path) -> None:
-    machine = a_machine_that_falls_ill(tmp_path) | {"DDP_POD_NAME": "worker-0", "FAILS_IN": "1"}
-    fake_nvml.answers(tmp_path / "ill", fake_nvml.HEALTHY, nvmlInitWithFlags="!999")
-    flags = ["--max-restarts", "3", "--preflight", "strict"]
-    run = stage.launch(*flags, stage.script(FALLS_ILL), stage.done(), **machine)
-    assert run.code() == Exit.GPU_FAULT, run.output
-    document = json.loads((tmp_path / "termination").read_text())
-    assert "worker-0: NVML cannot be initialized: Unknown Error; fix: look at nvidia-smi" in document["message"]
 
 
 def test_the_node_whose_gpu_fails_in_a_step_is_named_and_the_rank_that_waits_for_it_goes_on(

@@ -132,23 +132,3 @@ def test_sigterm_gives_workers_their_grace_and_no_other_launcher(stage: Stage) -
     assert parent.code() == 143
     assert "rank=0 generation=1 stops" in parent.output
     assert "started again" not in parent.output
-
-
-def test_the_exit_code_of_the_program_passes_through(stage: Stage) -> None:
-    assert stage.launch("--standalone", stage.script("raise SystemExit(7)"), **IN_PLACE).code() == 7
-
-
-def test_a_launcher_that_dies_before_it_has_joined_is_started_three_times(stage: Stage) -> None:
-    parent = stage.agent(0, stage.script(""), **IN_PLACE)  # there is no store
-    for _ in range(3):
-        launcher = wait_for_launcher(parent)
-        os.kill(launcher, signal.SIGKILL)
-        wait_until(lambda ended=launcher: not is_alive(ended), "killed")
-    assert parent.code() == 137
-    assert "3 times in a row before it had joined a group; exit code 137" in parent.output
-
-
-def wait_for_launcher(parent: Running) -> int:
-    children = Path(f"/proc/{parent.pid}/task/{parent.pid}/children")
-    wait_until(lambda: any(is_alive(int(pid)) for pid in children.read_text().split()), "no launcher")
-    return launcher_of(parent)

@@ -61,12 +61,6 @@ def test_a_strict_preflight_that_fails_starts_no_worker_and_says_why(script: Pat
     assert "may open 512 files" in error["message"]
 
 
-def test_a_node_alone_passes_whatever_number_its_pod_has(script: Path) -> None:
-    environment = {**os.environ, "DDP_POD_NAME": "worker-1"}
-    done = run("--standalone", "--preflight", "strict", str(script), env=environment)
-    assert (done.returncode, done.stdout) == (0, "rank 0 of 1 runs\n"), done.stderr
-
-
 def test_a_launcher_that_waits_in_its_preflight_stops_when_told(script: Path) -> None:
     flags = ["--nnodes", "2", "--node-rank", "0", "--master-port", "0", "--preflight", "strict"]
     with Running([*LAUNCH, *flags, str(script)]) as agent:

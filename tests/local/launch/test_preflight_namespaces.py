@@ -46,15 +46,6 @@ def test_a_rendezvous_port_that_is_rejected_is_named_on_both_sides(nodes: tuple[
     )
 
 
-def test_a_wrong_line_in_etc_hosts_is_named(nodes: tuple[Side, Side]) -> None:
-    a, b = nodes
-    b.knows(**{"node-a": IPV4["a"], "node-b": IPV4["b"], "first.example.com": "10.213.77.99"})
-    first, second = both(a, b, timeout=2)
-    assert (first.code, second.code) == (1, 1)
-    assert "node rank 1 did not" in first.message("meeting")
-    assert "/etc/hosts says: 10.213.77.99 first.example.com" in second.message("meeting")
-
-
 def test_a_meeting_place_by_address_shows_the_wrong_name_on_both_sides(nodes: tuple[Side, Side]) -> None:
     a, b = nodes
     b.knows(**{"node-a": IPV4["a"], "node-b": IPV4["b"], "first.example.com": "10.213.77.99"})

@@ -5,13 +5,12 @@ from __future__ import annotations
 import json
 import signal
 import subprocess
-import sys
 from typing import Any
 
 import pytest
 
 from tests.local.launch.test_launch_reform import QUICKLY, hurry, workers_of
-from tests.local.workloads import train_half_voted, train_handed_on, train_slow_disk
+from tests.local.workloads import train_half_voted, train_slow_disk
 from tests.support.launch_harness import Running, Stage, stage_of
 
 STEPS = 60
@@ -182,13 +181,3 @@ def test_spares_that_have_given_what_they_held_go_on_from_the_disk_when_the_othe
     hurry(stage)
     assert spare.code() == 0, spare.output
     assert {"samples_lost": 0, "samples_repeated": 0, "steps": STEPS}.items() <= summary(spare).items()
-
-
-def test_of_three_ranks_left_the_spare_gives_what_it_holds_and_is_released_when_the_others_are_done() -> None:
-    run = subprocess.run([sys.executable, "-m", train_handed_on.__name__], capture_output=True, text=True, check=False)
-    assert run.returncode == 0, run.stdout + run.stderr
-    assert sorted(line for line in run.stdout.splitlines() if line) == [
-        "rank 0 of [0, 1] has slot 0 after 5 and 5",
-        "rank 1 of [0, 1] has slot 1 after 5 and 5",
-        "spare 2 heard the end",
-    ]
