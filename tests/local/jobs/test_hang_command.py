@@ -36,7 +36,9 @@ def test_a_hanging_rank_is_named_before_the_launchers_limit_and_after(
     variables = {"TROUBLE": tmp_path, "PYTHONPATH": SCRIPTS, "DDP_ON_HANG": "act", "DDP_HANG_FLOOR": "12"}
     flags = [word for name, value in {**variables, "DDP_ZYGOTE": "1"}.items() for word in ("--env", f"{name}={value}")]
     size = ["--nproc", "2", "--max-restarts", "3", "--preflight", "off"]
-    assert typed("submit", str(SCRIPTS / "hanging_ddp.py"), "--name", "digits", *size, *flags).returncode == 0
+    assert (
+        typed("submit", "--local", str(SCRIPTS / "hanging_ddp.py"), "--name", "digits", *size, *flags).returncode == 0
+    )
     seen_in_log(place, "ready: ")
     moving = hang()
     assert (moving["answer"], len(moving["ranks"])) == ("moves", 2)

@@ -51,19 +51,6 @@ def test_the_duration_goes_on_through_a_suspension(place: Place) -> None:
     assert job_state(place.until(all_run(1)), {}).started == first
 
 
-def test_scaling_up_adds_pods_and_scaling_down_takes_the_highest(place: Place) -> None:
-    place.run(POLITE)
-    place.until(all_run(2))
-    first_two = uids(place)
-    place.scale("digits", 4)
-    place.until(all_run(4))
-    assert uids(place)[:2] == first_two
-    place.scale("digits", 1)
-    shown = place.until(lambda one: len(one.pods) == 1)
-    assert [pod["metadata"]["name"] for pod in shown.pods] == ["digits-worker-0"]
-    assert uids(place) == first_two[:1]
-
-
 def test_a_job_that_is_over_cannot_be_changed(place: Place) -> None:
     place.run("exit 0", replicas=1)
     place.ended()
@@ -82,14 +69,6 @@ def test_a_deleted_job_leaves_nothing(place: Place) -> None:
     assert [*(place.state / "kubectl-ddp" / "jobs").iterdir()] == []
     with pytest.raises(NotFound, match="no job 'digits' on this machine"):
         place.job("digits")
-
-
-def test_watching_ends_with_the_job(place: Place) -> None:
-    place.run(POLITE)
-    watching = place.watch("digits")
-    next(watching)
-    place.delete("digits")
-    assert [snapshot for snapshot in watching if snapshot.pods == ()] == []
 
 
 def test_a_name_is_taken_until_its_job_is_deleted(place: Place) -> None:
@@ -136,9 +115,3 @@ def test_a_job_that_is_not_there_is_not_found(place: Place, name: str) -> None:
     for item in (place.job, place.delete, lambda one: place.scale(one, 1), lambda one: next(place.watch(one))):
         with pytest.raises(NotFound, match="There is no job"):
             item(name)
-
-
-def test_a_deadline_ends_the_job(place: Place) -> None:
-    place.run("exec sleep 100", replicas=1, run_policy={"activeDeadlineSeconds": 1})
-    shown = place.ended()
-    assert condition("Failed")(shown)

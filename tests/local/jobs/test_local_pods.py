@@ -14,7 +14,7 @@ from kubectl_ddp.backends.local.job_status import engine_of
 from kubectl_ddp.backends.local.process import descendants
 from kubectl_ddp.errors import PreflightFailed, UsageError
 from tests.support.kube_objects import a_template, job
-from tests.support.local_place import Place, a_place, all_run, condition, container, seen_in_log, store_of, workers
+from tests.support.local_place import Place, a_place, all_run, condition, container, seen_in_log, workers
 
 
 @pytest.fixture
@@ -219,10 +219,3 @@ def test_a_home_that_cannot_be_written_is_named(tmp_path: Path) -> None:
         pytest.raises(PreflightFailed, match=r"file/kubectl-ddp/jobs', which cannot be written.*Set XDG_STATE_HOME"),
     ):
         place.submit([job()])
-
-
-def test_the_store_objects_of_a_job_do_not_hold_the_job_up(place: Place) -> None:
-    place.submit([job(template=a_template(["true"])), *store_of("digits", "sleep 100")])
-    shown = place.ended()
-    assert condition("Succeeded")(shown)
-    assert all("terminated" in container(pod)["state"] for pod in shown.pods)

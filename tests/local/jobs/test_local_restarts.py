@@ -48,18 +48,6 @@ def test_on_failure_restarts_in_place(place: Place) -> None:
     assert container(pod)["lastState"]["terminated"]["exitCode"] == 1
 
 
-def test_the_backoff_limit_ends_a_crash_loop(place: Place) -> None:
-    place.run("exit 1", replicas=1, policy="OnFailure", run_policy={"backoffLimit": 2})
-    shown = place.ended()
-    assert condition("Failed")(shown)
-    assert any("backoff limit" in item["message"] for item in shown.job["status"]["conditions"])
-
-
-def test_never_means_never(place: Place) -> None:
-    place.run("kill -9 $$", replicas=1, policy="Never")
-    assert condition("Failed")(place.ended())
-
-
 def test_a_killed_store_is_back_at_the_same_address_while_the_workers_go_on(place: Place) -> None:
     place.run("exec sleep 100", store="echo started; exec sleep 100")
     before = place.until(

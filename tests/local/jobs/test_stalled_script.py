@@ -32,7 +32,7 @@ def test_the_rank_that_others_wait_for_is_named_without_steps_and_until_it_moves
 
     script, wake = typed.write("plain.py", SCRIPT), tmp_path / "wake"
     flags = ("--nproc", "2", "--preflight", "off", "--env", f"WAKE={wake}")
-    assert typed("submit", script, "--name", "digits", *flags).returncode == 0
+    assert typed("submit", script, "--local", "--name", "digits", *flags).returncode == 0
     seen_in_log(place, "waiting: the others wait for rank 1")
     wait_until(lambda: shown("status")["stall"] is not None, "the launcher's report")
     state = shown("status")

@@ -98,6 +98,12 @@ def test_survivors_that_are_too_few_say_who_was_lost(stage: Stage) -> None:
     survivor.line(r"1 node ready \(worker-0\), missing: worker-1, waiting for a group of at least 2\.")
 
 
+def test_more_workers_than_gpus_are_started_with_a_word_of_what_will_fail(stage: Stage) -> None:
+    run = stage.launch("--nproc-per-node", "3", stage.script("pass"), CUDA_VISIBLE_DEVICES="0,1")
+    assert run.code() == 0
+    assert "3 workers share 2 GPUs: those that choose theirs by LOCAL_RANK will fail from rank 2 on" in run.output
+
+
 def test_more_workers_than_gpus_that_want_one_each_are_not_started(stage: Stage) -> None:
     run = stage.launch(
         "--nproc-per-node", "3", "--virtual-local-rank", stage.script("pass"), CUDA_VISIBLE_DEVICES="0,1"
@@ -117,14 +123,6 @@ if os.fork() == 0:
 os.wait()
 time.sleep(0.2)
 """
-
-
-def test_a_daemon_that_a_failed_script_forked_does_not_outlive_it(stage: Stage) -> None:
-    run = stage.launch(stage.script(DAEMON + "raise SystemExit(5)"))
-    daemon = int(run.line(r"daemon pid=(\d+)")[1])
-    assert run.code() == 5
-    wait_until(lambda: not is_alive(daemon), "the daemon outlived its script")
-    assert ours(run)[-1].endswith("failed first, it exited with code 5.")
 
 
 def test_a_daemon_is_gone_before_the_script_is_started_again(stage: Stage) -> None:

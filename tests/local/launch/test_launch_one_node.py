@@ -10,7 +10,6 @@ import socket
 import subprocess
 import sys
 from pathlib import Path
-from urllib.request import urlopen
 
 import pytest
 
@@ -158,24 +157,6 @@ def test_an_error_file_of_the_scripts_own_record_is_left_as_it_is(stage: Stage, 
     run = stage.launch(script, DDP_TERMINATION_LOG=str(tmp_path / "log"))
     assert run.code() == 1
     assert json.loads((tmp_path / "log").read_text())["message"] == "mine"
-
-
-def test_a_killed_worker_is_replaced_and_the_summary_says_so(stage: Stage, tmp_path: Path) -> None:
-    log = tmp_path / "log"
-    run = stage.launch(
-        "--nproc-per-node", "2", "--max-restarts", "2", stage.script(LOOP), stage.done(), DDP_TERMINATION_LOG=str(log)
-    )
-    run.line("rank=0 generation=1 .*runs")
-    victim = int(run.line(r"rank=1 generation=1 .*pid=(\d+)")[1])
-    subprocess.run(["kill", "-9", str(victim)], check=True)
-    run.line("rank=0 generation=2 .*runs")
-    run.line("rank=1 generation=2 .*runs")
-    stage.finish()
-    assert run.code() == 0
-    summary = json.loads(log.read_text())
-    assert summary["restarts"] == {"failure": 1}
-    assert "ddp-launch: Restarts by cause: failure 1." in run.lines
-    assert summary["result"] == "succeeded"
 
 
 def test_the_summary_of_the_script_is_kept_and_completed(stage: Stage, tmp_path: Path) -> None:
@@ -399,19 +380,6 @@ def test_metrics_that_have_no_port_do_not_stop_training(stage: Stage, tmp_path: 
         run.line(rf"port {port} of 127\.0\.0\.1 is in use")
         stage.finish()
         assert run.code() == 0
-
-
-def test_the_agent_and_its_workers_are_scraped(stage: Stage) -> None:
-    port = free_port()
-    run = stage.launch(stage.script(LOOP), stage.done(), DDP_JOB="digits", DDP_METRICS_PORT=str(port))
-    run.line("rank=0 .*runs")
-    run.line("/metrics")
-    with urlopen(f"http://127.0.0.1:{port}/metrics") as page:
-        text = page.read().decode()
-    assert re.search(r'ddp_world_size\{ddp_job="digits"\} 1(\.0)?\n', text)
-    assert re.search(r'ddp_worker_group_state\{.*state="running".*\} 1', text)
-    stage.finish()
-    assert run.code() == 0
 
 
 @pytest.mark.parametrize(

@@ -128,22 +128,6 @@ def test_a_worker_that_somebody_tells_to_end_is_replaced_at_the_cost_of_one_free
     demand_every_sample_once(stage)
 
 
-def test_where_nodes_can_be_spared_the_others_go_on_before_a_killed_worker_is_replaced(stage: Stage) -> None:
-    stage.store()
-    first, second = (agent(stage, index, OWN_LOOP) for index in (0, 1))
-    survivor, victim = training(first, 2), training(second, 2)
-    seen, before = len(first.lines), len(second.lines)
-    subprocess.run(["kill", "-9", str(victim)], check=True)
-    assert training(first, 1, after=seen) == survivor
-    assert training(first, 2, after=seen) == survivor
-    assert training(second, 2, after=before) != victim
-    hurry(stage)
-    assert [first.code(), second.code()] == [0, 0]
-    assert "lost=0 0 0 end" in first.output
-    first.line(r"Restarts by cause: .*\bfailure 1\b")
-    demand_every_sample_once(stage)
-
-
 def test_a_store_that_goes_away_and_comes_back_lets_workers_outlive_the_next_fault(stage: Stage) -> None:
     store = stage.store()
     first, second = (agent(stage, index, OWN_LOOP) for index in (0, 1))
