@@ -14,7 +14,7 @@ import yaml
 
 from kubectl_ddp.backends.cluster.http.api import Api
 from kubectl_ddp.errors import DdpError, NotFound
-from kubectl_ddp.kube import ddpjob as ddpjob_kind
+from kubectl_ddp.kube import job_kinds
 from kubectl_ddp.kube.objects import condition_of
 from tests.cluster.live_cluster import Json, Namespace, until
 from tests.cluster.test_cluster_controller import controller
@@ -95,7 +95,7 @@ def a_job(space: Namespace, name: str, command: list[str], **more: Any) -> Json:
 def test_a_submission_that_no_controller_acts_on_creates_the_objects_itself(space: Namespace) -> None:
     created = space.ddp("submit", "--name", "later", "--image", space.image, *ONE_POD, "--command", "sleep 3600").ok()
     assert "No controller has acted on the DDPJob 'later' for 5 s" in created.err
-    assert ddpjob_kind.owner_of(space.api.get(space.path("batch/v1", "jobs", "later"))) is None
+    assert job_kinds.owner_of(space.api.get(space.path("batch/v1", "jobs", "later"))) is None
     space.ddp("delete", "later", "--yes").ok()
 
 

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from kubectl_ddp.backends.local.liveness import engine_of, wait_until_gone
+from kubectl_ddp.backends.local.job_status import engine_of, wait_until_gone
 from tests.support.local_place import Place, Typed, all_run, condition, workers
 
 POLITE = "trap 'echo [rank0] bye; exit 143' TERM; echo [rank0] ready; echo [rank1] also; while :; do sleep 0.05; done"

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from kubectl_ddp.render.runtime import TORCHRUN
+from kubectl_ddp.render.pod import TORCHRUN
 from tests.support.local_place import Typed
 
 SHOW = """
