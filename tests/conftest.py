@@ -31,7 +31,6 @@ LONGEST = (
     "test_train_stream_model",
     "test_collectives_pairs",
     "test_train_strategies",
-    "test_train_loaded",
     "test_train_data",
 )
 """Files of tests/local and tests/docs that take minutes, the longest first. One process runs a file."""

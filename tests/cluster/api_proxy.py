@@ -2,7 +2,7 @@
 
 Whoever comes through it is who the kubeconfig's user is. It counts what is asked, and a test decides by a function
 what becomes of each request: it is answered by somebody else, its connection ends before or after the API server has
-done it, in the middle of the answer, or late; or the client dies.
+done it, or in the middle of the answer; or the client dies.
 """
 
 from __future__ import annotations
@@ -62,8 +62,6 @@ class Fault:
     """The answer's connection ends after so many bytes of it."""
     cut_in_order: bool = False
     """Ends as a whole answer does, though it is torn."""
-    late: float = 0.0
-    """Seconds before the answer."""
     then: Callable[[], None] | None = None
     """Called once the API server has done it and before its answer is passed on."""
 
@@ -111,22 +109,22 @@ class ApiProxy:
         """Count a request, and say what becomes of it."""
         split = urlsplit(target)
         with self._lock:
-            asked = Asked(len(self.asked) + 1, method, split.path, dict(parse_qsl(split.query)))
-            self.asked.append(asked)
+            query = Asked(len(self.asked) + 1, method, split.path, dict(parse_qsl(split.query)))
+            self.asked.append(query)
             if self._dead.is_set():
-                return asked, Fault(is_dropped=True)
-            return asked, self.decide(asked)
+                return query, Fault(is_dropped=True)
+            return query, self.decide(query)
 
     def pass_on(self, method: str, target: str, headers: Mapping[str, str], body: bytes | None) -> BaseHTTPResponse:
         """Ask the API server itself."""
         to = self.connection
-        kept = {name: value for name, value in headers.items() if name.lower() not in HOP_BY_HOP}
+        saved = {name: value for name, value in headers.items() if name.lower() not in HOP_BY_HOP}
         session = to.login.session()
         return session.pool.request(
             method,
             f"{to.server}{target}",
             body=body,
-            headers={**kept, **session.headers},
+            headers={**saved, **session.headers},
             preload_content=False,
             retries=False,
             timeout=Timeout(connect=10, read=300),
@@ -141,22 +139,22 @@ class _Handler(BaseHTTPRequestHandler):
     def _serve(self) -> None:
         length = int(self.headers.get("Content-Length") or 0)
         body = self.rfile.read(length) if length else None
-        asked, fault = self.proxy.meet(self.command, self.path)
+        request, fault = self.proxy.meet(self.command, self.path)
         fault = fault or Fault()
         try:
             if fault.is_dropped:
                 self.close_connection = True
             elif fault.status:
-                self._reject_unknown_args(asked, fault)
+                self._reject_unknown_args(request, fault)
             else:
                 answer = self.proxy.pass_on(self.command, self.path, dict(self.headers), body)
-                self.proxy.answered[asked.number] = answer.status
+                self.proxy.answered[request.number] = answer.status
                 self._relay(answer, fault)
         except (OSError, HTTPError):
             self.close_connection = True
 
-    def _reject_unknown_args(self, asked: Asked, fault: Fault) -> None:
-        name = asked.path.rpartition("/")[2]
+    def _reject_unknown_args(self, request: Asked, fault: Fault) -> None:
+        name = request.path.rpartition("/")[2]
         status = {
             "kind": "Status",
             "status": "Failure",
@@ -174,7 +172,6 @@ class _Handler(BaseHTTPRequestHandler):
         self.wfile.write(text.encode())
 
     def _relay(self, answer: BaseHTTPResponse, fault: Fault) -> None:
-        threading.Event().wait(fault.late)
         if fault.then is not None:
             fault.then()
         if fault.loses_answer:

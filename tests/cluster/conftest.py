@@ -79,8 +79,8 @@ def controller_image() -> str:
 @pytest.fixture(scope="session")
 def reach(api: Api, image: str) -> Iterator[NodeAccess]:
     """A pod on every machine that kills processes of others."""
-    with node_access(api, image) as them:
-        yield them
+    with node_access(api, image) as items:
+        yield items
 
 
 @pytest.fixture(scope="session")

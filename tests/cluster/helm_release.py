@@ -54,13 +54,13 @@ class Release:
 
     def run(self, verb: str, *words: str, values: Mapping[str, Any] | None = None, seconds: float = 300) -> Done:
         """Call Helm about this release, with a file of values where there are any."""
-        about = [verb, self.name, *words, "--namespace", self.space.name]
+        details = [verb, self.name, *words, "--namespace", self.space.name]
         if values is None:
-            return self.helm.run(*about, seconds=seconds)
+            return self.helm.run(*details, seconds=seconds)
         with tempfile.NamedTemporaryFile("w", suffix=".json") as file:
             json.dump(values, file)
             file.flush()
-            return self.helm.run(*about, "--values", file.name, seconds=seconds)
+            return self.helm.run(*details, "--values", file.name, seconds=seconds)
 
     def remove(self) -> None:
         """Take away what a test that failed has left."""
@@ -105,12 +105,12 @@ def everything(api: Api, own: str) -> set[str]:
 
 
 def _name(plural: str, item: Mapping[str, Any], own: str) -> str:
-    about = item["metadata"]
-    namespace = about.get("namespace", "")
-    is_others = "ddp-test-" in about["name"] and own not in about["name"]
+    metadata = item["metadata"]
+    namespace = metadata.get("namespace", "")
+    is_others = "ddp-test-" in metadata["name"] and own not in metadata["name"]
     if is_others or (namespace and namespace not in EVERYBODYS and not namespace.startswith(own)):
         return ""
-    return f"{plural}/{namespace}/{about['name']}"
+    return f"{plural}/{namespace}/{metadata['name']}"
 
 
 def _resources(api: Api) -> Iterator[tuple[str, Mapping[str, Any]]]:

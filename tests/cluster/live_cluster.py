@@ -117,7 +117,7 @@ class Namespace:
     def kubeconfig_of_nobody(self) -> Path:
         """A kubeconfig for a service account without any right."""
         self.api.create(self.path("v1", "serviceaccounts"), {"metadata": {"name": "nobody"}})
-        asked = self.api.create(
+        request = self.api.create(
             self.path("v1", "serviceaccounts", "nobody/token"),
             {"apiVersion": "authentication.k8s.io/v1", "kind": "TokenRequest", "spec": {"expirationSeconds": 3600}},
         )
@@ -130,7 +130,7 @@ class Namespace:
                     "kind": "Config",
                     "current-context": "nobody",
                     "clusters": [{"name": "c", "cluster": cluster}],
-                    "users": [{"name": "u", "user": {"token": asked["status"]["token"]}}],
+                    "users": [{"name": "u", "user": {"token": request["status"]["token"]}}],
                     "contexts": [{"name": "nobody", "context": {"cluster": "c", "user": "u"}}],
                 }
             )
@@ -156,6 +156,15 @@ def until(what: str, check: Callable[[], T], *, seconds: float = 120) -> T:
         assert now < end, f"{what} did not happen within {seconds:g} s"
         # Most checks are commands: tests that wait leave the processors to the pods.
         time.sleep(max(0.4, 2 * (now - begun)))
+
+
+@contextlib.contextmanager
+def podless_namespace(api: Api, home: Path) -> Iterator[Namespace]:
+    """A namespace for one test in which no pod is made: its quota forbids it."""
+    with namespace(api, "registry.invalid/never:1", home) as space:
+        quota = {"metadata": {"name": "podless"}, "spec": {"hard": {"pods": "0"}}}
+        space.api.create(space.path("v1", "resourcequotas"), quota)
+        yield space
 
 
 @contextlib.contextmanager

@@ -193,6 +193,8 @@ if dist.get_rank() == 1:
 while True:
     dist.all_reduce(torch.ones(1))
 """
+KILL: Final = "import os, signal\nos.kill(os.getpid(), signal.SIGKILL)\n"
+HOST_OOM: Final = "import time\nheld = b'x' * (1 << 30)\ntime.sleep(3600)\n"
 CUDA_OOM: Final = """
 class OutOfMemoryError(RuntimeError):
     pass

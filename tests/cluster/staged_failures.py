@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 import threading
 import time
 from collections.abc import Iterator, Mapping
@@ -12,8 +13,24 @@ from typing import Final
 from kubectl_ddp.why.model import Cause
 from tests.cluster import staged_changes as to
 from tests.cluster.live_cluster import Namespace, until
-from tests.cluster.staged_changes import CUDA_OOM, EARLY_EXIT, HANG, NOWHERE, RAISE
-from tests.cluster.staging import AT_ONCE, HALF, IDLE, TAINT, Stage, Staging
+from tests.cluster.staged_changes import CUDA_OOM, EARLY_EXIT, HANG, HOST_OOM, KILL, NOWHERE, RAISE
+from tests.cluster.staging import AT_ONCE, HALF, IDLE, TAINT, Change, Stage, Staging
+
+
+def _failing(says: str, script: str, *words: str, cause: Cause = Cause.ERROR, code: int = 10) -> Stage:
+    """A script that fails without a restart."""
+    return Stage(cause=cause, code=code, says=says, words=("--max-restarts", "0", *words), script=script, runs=True)
+
+
+def _waiting(cause: Cause, says: str, *words: str, change: Change = lambda _: None) -> Stage:
+    """A job whose pods do not run."""
+    return Stage(cause=cause, says=says, words=(*words, *IDLE), change=change)
+
+
+def _queued(cause: Cause, says: str, queue: str = "busy", *, change: Change = lambda _: None) -> Stage:
+    """A Job in a queue, whose pods would find no node."""
+    return _waiting(cause, says, "--engine", "job", "--queue", queue, *NOWHERE, change=change)
+
 
 STAGES: Final[Mapping[str, Stage]] = {
     # Those that take longest come first.
@@ -62,55 +79,12 @@ STAGES: Final[Mapping[str, Stage]] = {
         runs=True,
         change=to.second_is_mute,
     ),
-    "first-error": Stage(
-        cause=Cause.ERROR,
-        code=10,
-        says="the 7th layer has no name",
-        words=("--max-restarts", "0"),
-        script=RAISE,
-        runs=True,
-    ),
-    "pods-gone": Stage(
-        cause=Cause.ERROR,
-        code=10,
-        says="kept in the job's annotation",
-        words=("--max-restarts", "0"),
-        script=RAISE,
-        after=to.gone_from_the_cluster,
-        runs=True,
-    ),
-    "import": Stage(
-        cause=Cause.ERROR,
-        code=10,
-        says="No module named 'flash_attention'",
-        words=("--max-restarts", "0", "--engine", "job"),
-        script="import flash_attention\n",
-        runs=True,
-    ),
-    "killed": Stage(
-        cause=Cause.ERROR,
-        code=11,
-        says="SIGKILL",
-        words=("--max-restarts", "0", "--engine", "jobset"),
-        script="import os, signal\nos.kill(os.getpid(), signal.SIGKILL)\n",
-        runs=True,
-    ),
-    "cuda-oom": Stage(
-        cause=Cause.GPU_OOM,
-        code=10,
-        says="Tried to allocate",
-        words=("--max-restarts", "0"),
-        script=CUDA_OOM,
-        runs=True,
-    ),
-    "host-oom": Stage(
-        cause=Cause.HOST_OOM,
-        code=11,
-        says="more --memory",
-        words=("--max-restarts", "0", "--memory", "128Mi"),
-        script="import time\nheld = b'x' * (1 << 30)\ntime.sleep(3600)\n",
-        runs=True,
-    ),
+    "first-error": _failing("the 7th layer has no name", RAISE),
+    "pods-gone": dataclasses.replace(_failing("kept in the job's annotation", RAISE), after=to.gone_from_the_cluster),
+    "import": _failing("No module named 'flash_attention'", "import flash_attention\n", "--engine", "job"),
+    "killed": _failing("SIGKILL", KILL, "--engine", "jobset", code=11),
+    "cuda-oom": _failing("Tried to allocate", CUDA_OOM, cause=Cause.GPU_OOM),
+    "host-oom": _failing("more --memory", HOST_OOM, "--memory", "128Mi", cause=Cause.HOST_OOM, code=11),
     "finished": Stage(cause=Cause.FINISHED, code=0, says="has succeeded", words=("--command", "true"), runs=True),
     "deadline": Stage(
         cause=Cause.DEADLINE,
@@ -118,13 +92,13 @@ STAGES: Final[Mapping[str, Stage]] = {
         says="DeadlineExceeded",
         words=("--engine", "job", "--deadline", "1s", *NOWHERE, *IDLE),
     ),
-    "operator": Stage(
-        cause=Cause.OPERATOR, says="left to the controller 'kueue.x-k8s.io/multikueue'", change=to.left_to_another
+    "operator": _waiting(
+        Cause.OPERATOR, "left to the controller 'kueue.x-k8s.io/multikueue'", change=to.left_to_another
     ),
-    "operator-of-jobset": Stage(
-        cause=Cause.OPERATOR,
-        says="left to the controller 'example.com/nobody'",
-        words=("--engine", "jobset", *IDLE),
+    "operator-of-jobset": _waiting(
+        Cause.OPERATOR,
+        "left to the controller 'example.com/nobody'",
+        *("--engine", "jobset"),
         change=to.left_to_another_job,
     ),
     "suspended": Stage(
@@ -141,27 +115,12 @@ STAGES: Final[Mapping[str, Stage]] = {
         change=to.never_forgotten,
         after=to.delete,
     ),
-    "holder": Stage(
-        cause=Cause.UNSCHEDULABLE, says="stage=nowhere", words=("--engine", "job", "--queue", "busy", *NOWHERE, *IDLE)
-    ),
-    "queued": Stage(
-        cause=Cause.QUEUED, says="holds quota: holder", words=("--engine", "job", "--queue", "busy", *NOWHERE, *IDLE)
-    ),
-    "queued-second": Stage(
-        cause=Cause.QUEUED,
-        says="1 ahead of it",
-        words=("--engine", "job", "--queue", "busy", *NOWHERE, *IDLE),
-    ),
-    "no-queue": Stage(
-        cause=Cause.QUEUED,
-        says="There is no queue 'nope'",
-        words=("--engine", "jobset", "--queue", "nope", *NOWHERE, *IDLE),
-    ),
-    "too-large-for-queue": Stage(
-        cause=Cause.QUEUED,
-        says="more than the queue 'busy' can ever admit",
-        words=("--engine", "job", "--queue", "busy", *NOWHERE, *IDLE),
-        change=to.asks_for("memory", "3Gi"),
+    "holder": _queued(Cause.UNSCHEDULABLE, "stage=nowhere"),
+    "queued": _queued(Cause.QUEUED, "holds quota: holder"),
+    "queued-second": _queued(Cause.QUEUED, "1 ahead of it"),
+    "no-queue": _waiting(Cause.QUEUED, "There is no queue 'nope'", "--engine", "jobset", "--queue", "nope", *NOWHERE),
+    "too-large-for-queue": _queued(
+        Cause.QUEUED, "more than the queue 'busy' can ever admit", change=to.asks_for("memory", "3Gi")
     ),
     "outdone": Stage(
         cause=Cause.PREEMPTED,
@@ -170,50 +129,24 @@ STAGES: Final[Mapping[str, Stage]] = {
         words=("--engine", "job", "--queue", "unfair", "--priority", "{tag}-low", *NOWHERE, *IDLE),
         after=to.outdo,
     ),
-    "quota": Stage(cause=Cause.QUOTA, says="none-of-these", words=("--priority", "{tag}-capped", *IDLE)),
-    "quota-of-jobset": Stage(
-        cause=Cause.QUOTA, says="none-of-these", words=("--priority", "{tag}-capped", "--engine", "jobset", *IDLE)
+    "quota": _waiting(Cause.QUOTA, "none-of-these", "--priority", "{tag}-capped"),
+    "quota-of-jobset": _waiting(Cause.QUOTA, "none-of-these", "--priority", "{tag}-capped", "--engine", "jobset"),
+    "admission": _waiting(Cause.ADMISSION, "PodSecurity", change=to.privileged),
+    "gpus": _waiting(Cause.UNSCHEDULABLE, "Insufficient nvidia.com/gpu", change=to.asks_for("nvidia.com/gpu", "9")),
+    "memory": _waiting(Cause.UNSCHEDULABLE, "Insufficient memory", change=to.asks_for("memory", "64Ti")),
+    "selector": _waiting(
+        Cause.UNSCHEDULABLE, "nodeSelector of the pods: stage=nowhere", "--engine", "trainjob", *NOWHERE
     ),
-    "admission": Stage(cause=Cause.ADMISSION, says="PodSecurity", change=to.privileged),
-    "gpus": Stage(
-        cause=Cause.UNSCHEDULABLE,
-        says="Insufficient nvidia.com/gpu",
-        change=to.asks_for("nvidia.com/gpu", "9"),
-    ),
-    "memory": Stage(cause=Cause.UNSCHEDULABLE, says="Insufficient memory", change=to.asks_for("memory", "64Ti")),
-    "selector": Stage(
-        cause=Cause.UNSCHEDULABLE,
-        says="nodeSelector of the pods: stage=nowhere",
-        words=("--engine", "trainjob", *NOWHERE, *IDLE),
-    ),
-    "taint": Stage(
-        cause=Cause.UNSCHEDULABLE,
-        says="untolerated taint",
-        words=("--node-selector", "stage={tag}-tainted", *IDLE),
-    ),
-    "gate": Stage(cause=Cause.UNSCHEDULABLE, says="the gate example.com/wait is closed", change=to.gated),
-    "scheduler": Stage(
-        cause=Cause.UNSCHEDULABLE, says="The scheduler 'nobody' has not looked", words=("--scheduler", "nobody", *IDLE)
-    ),
-    "no-claim": Stage(
-        cause=Cause.VOLUME, says="The claim 'nope' does not exist", words=("--mount", "pvc=nope:/data", *IDLE)
-    ),
-    "claim-unbound": Stage(
-        cause=Cause.VOLUME,
-        says="The claim 'never-bound' has no volume",
-        words=("--checkpoint-claim", "never-bound", *IDLE),
-    ),
-    "image": Stage(
-        cause=Cause.IMAGE, says="cannot be got", words=("--image", "registry.invalid/nobody/nothing:1", *IDLE)
-    ),
-    "image-name": Stage(cause=Cause.IMAGE, says="InvalidImageName", words=("--image", "example.com/UPPER:1", *IDLE)),
-    "secret": Stage(
-        cause=Cause.CONFIG, says="there is no Secret 'hub'", words=("--secret-env", "TOKEN=hub:token", *IDLE)
-    ),
-    "configmap": Stage(
-        cause=Cause.CONFIG, says="there is no ConfigMap 'app'", words=("--mount", "configmap=app:/app", *IDLE)
-    ),
-    "init": Stage(cause=Cause.INIT, says="no such bucket", change=to.fails_before),
+    "taint": _waiting(Cause.UNSCHEDULABLE, "untolerated taint", "--node-selector", "stage={tag}-tainted"),
+    "gate": _waiting(Cause.UNSCHEDULABLE, "the gate example.com/wait is closed", change=to.gated),
+    "scheduler": _waiting(Cause.UNSCHEDULABLE, "The scheduler 'nobody' has not looked", "--scheduler", "nobody"),
+    "no-claim": _waiting(Cause.VOLUME, "The claim 'nope' does not exist", "--mount", "pvc=nope:/data"),
+    "claim-unbound": _waiting(Cause.VOLUME, "claim 'never-bound' has no volume", "--checkpoint-claim", "never-bound"),
+    "image": _waiting(Cause.IMAGE, "cannot be got", "--image", "registry.invalid/nobody/nothing:1"),
+    "image-name": _waiting(Cause.IMAGE, "InvalidImageName", "--image", "example.com/UPPER:1"),
+    "secret": _waiting(Cause.CONFIG, "there is no Secret 'hub'", "--secret-env", "TOKEN=hub:token"),
+    "configmap": _waiting(Cause.CONFIG, "there is no ConfigMap 'app'", "--mount", "configmap=app:/app"),
+    "init": _waiting(Cause.INIT, "no such bucket", change=to.fails_before),
     "start": Stage(cause=Cause.START, code=10, says="ddp-launch", words=("--image", "localhost/busybox:1", *IDLE)),
     "store-refused": Stage(
         cause=Cause.ADMISSION, says="the pod of its rendezvous store", runs=True, change=to.store_is_privileged

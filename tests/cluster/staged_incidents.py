@@ -6,7 +6,7 @@ Scripts print :data:`BEGINS` where their failure begins, which is what ``bench w
 from __future__ import annotations
 
 import threading
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Final
 
 from kubectl_ddp.status.termination_message import stores, workers
@@ -83,6 +83,12 @@ def _evict(staging: Staging, pod: Json) -> None:
     staging.space.api.create(f"{_path(staging, pod)}/eviction", body)
 
 
+def _left(name: str, cause: Cause, end: str, fault: Callable[[Staging, str], None]) -> Stage:
+    """The second pod of a job ends, and takes its time."""
+    says = f"{name}-worker-1 was {end}"
+    return Stage(cause=cause, code=11, says=says, words=_LEAVING_LATE, script=_LEAVES_LATE, fault=fault, runs=True)
+
+
 INCIDENTS: Final[Mapping[str, Stage]] = {
     "one-rank-raises": Stage(
         cause=Cause.ERROR,
@@ -114,33 +120,9 @@ INCIDENTS: Final[Mapping[str, Stage]] = {
         script=_FULL,
         runs=True,
     ),
-    "pod-deleted": Stage(
-        cause=Cause.POD_DELETED,
-        code=11,
-        says="pod-deleted-worker-1 was deleted",
-        words=_LEAVING_LATE,
-        script=_LEAVES_LATE,
-        fault=delete_pod,
-        runs=True,
-    ),
-    "pod-evicted": Stage(
-        cause=Cause.EVICTED,
-        code=11,
-        says="pod-evicted-worker-1 was evicted",
-        words=_LEAVING_LATE,
-        script=_LEAVES_LATE,
-        fault=evict_pod,
-        runs=True,
-    ),
-    "node-drained": Stage(
-        cause=Cause.EVICTED,
-        code=11,
-        says="node-drained-worker-1 was evicted",
-        words=_LEAVING_LATE,
-        script=_LEAVES_LATE,
-        fault=drain_node,
-        runs=True,
-    ),
+    "pod-deleted": _left("pod-deleted", Cause.POD_DELETED, "deleted", delete_pod),
+    "pod-evicted": _left("pod-evicted", Cause.EVICTED, "evicted", evict_pod),
+    "node-drained": _left("node-drained", Cause.EVICTED, "evicted", drain_node),
     "store-killed": Stage(
         cause=Cause.STORE,
         code=0,

@@ -157,7 +157,7 @@ def start_stranger(space: Namespace, job: str, role: Role, machine: str) -> str:
         "imagePullPolicy": "IfNotPresent",
         "command": [
             *("python", "-c", PROGRAM, f"{job}-store", job, str(int(Port.RENDEZVOUS)), str(int(Port.METRICS))),
-            *(str(IDLE), *(json.dumps([each.hex() for each in lines]) for lines in words)),
+            *(str(IDLE), *(json.dumps([line.hex() for line in lines]) for lines in words)),
         ],
         "env": [{"name": "POD_IP", "valueFrom": {"fieldRef": {"fieldPath": "status.podIP"}}}],
         "ports": [{"name": PortName.RENDEZVOUS, "containerPort": int(Port.RENDEZVOUS)}],

@@ -57,7 +57,7 @@ def test_alerts_name_the_rank_that_is_late_and_the_one_that_is_stopped(
 
     numbers = until("what each rank computes, in Prometheus", rates, seconds=180)
     told_at = time.time()
-    assert {each["metric"]["rank"] for each in numbers} == {"0", "1", "2"}
+    assert {number["metric"]["rank"] for number in numbers} == {"0", "1", "2"}
     assert told_at - _first_step(user) < FIRST_NUMBERS_SECONDS
 
     address = next(pod["status"]["podIP"] for pod in user.pods() if pod["metadata"]["name"].startswith(CONTROL))
@@ -116,4 +116,4 @@ class _Alerts:
 
     def _named(self, expression: str) -> set[tuple[str, str]]:
         found = self.prometheus.query(expression)
-        return {(each["metric"]["ddp_job"], each["metric"].get("rank", "")) for each in found}
+        return {(item["metric"]["ddp_job"], item["metric"].get("rank", "")) for item in found}

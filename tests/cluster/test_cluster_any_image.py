@@ -47,9 +47,9 @@ def test_a_script_runs_in_an_image_that_does_not_hold_the_launcher(space: Namesp
     job = ("--image", space.image, "--runtime-image", runtime, "--runtime-mount", mount, "--python", BASE_PYTHON)
     space.ddp("submit", str(script), "--name", "one", "--nnodes", "2", *SMALL, *job, "--wait").ok()
     lines = space.ddp("logs", "one", "--rank", "all").ok().out.splitlines()
-    told = [json.loads(line[line.index("{") :]) for line in lines if '"package"' in line]
-    assert {each.pop("rank") for each in told} == {"0", "1"}
+    documents = [json.loads(line[line.index("{") :]) for line in lines if '"package"' in line]
+    assert {document.pop("rank") for document in documents} == {"0", "1"}
     package = "/var/run/ddp-runtime/ddp_trainer/__init__.py"
     expected = {"package": package, "python": BASE_PYTHON, "torch": False, "prometheus": False}
-    assert told == [expected, expected]
+    assert documents == [expected, expected]
     assert not [line for line in lines if "Traceback" in line]

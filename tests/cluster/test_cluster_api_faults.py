@@ -19,25 +19,12 @@ from kubectl_ddp.backends.cluster.read import reflector
 from kubectl_ddp.engines import PYTORCHJOB
 from kubectl_ddp.kube.objects import Snapshot
 from tests.cluster.api_proxy import ApiProxy, Asked, Fault, api_proxy
-from tests.cluster.live_cluster import Namespace, Result, namespace, until
+from tests.cluster.live_cluster import Namespace, Result, podless_namespace
 from tests.cluster.test_cluster_engines import need
 
-IMAGE = "registry.invalid/never:1"
 JOB = (
-    *(
-        "--preflight=off",
-        "--image",
-        IMAGE,
-        "--engine",
-        "pytorchjob",
-        "--nnodes",
-        "1:2",
-        "--nproc",
-        "1",
-        "--cpu",
-        "100m",
-    ),
-    *("--memory", "256Mi", "--command", "true"),
+    *("--preflight=off", "--image", "registry.invalid/never:1", "--engine", "pytorchjob", "--nnodes", "1:2"),
+    *("--nproc", "1", "--cpu", "100m", "--memory", "256Mi", "--command", "true"),
 )
 JOBS = f"/{PYTORCHJOB.plural}"
 DONE, ERROR, NOT_FOUND, PREFLIGHT, FORBIDDEN, TIMED_OUT = 0, 1, 3, 4, 5, 124
@@ -58,25 +45,18 @@ COMMANDS: dict[str, tuple[str, ...]] = {
 }
 FAULTS: dict[str, Fault] = {
     "401": Fault(status=401),
-    "403": Fault(status=403),
-    "404": Fault(status=404),
     "404 of no API server": Fault(status=404, body="404 page not found\n"),
     "409": Fault(status=409),
     "410": Fault(status=410),
-    "422": Fault(status=422),
     "429": Fault(status=429, headers={"Retry-After": "0"}),
-    "500": Fault(status=500),
     "503": Fault(status=503, headers={"Retry-After": "0"}),
     "a login page": Fault(status=200, body="<html>Please log in</html>"),
     "dropped": Fault(is_dropped=True),
     "answer lost": Fault(loses_answer=True),
-    "torn": Fault(cut_after=20),
     "torn in order": Fault(cut_after=20, cut_in_order=True),
 }
 CODES = {
     "401": {FORBIDDEN},
-    "403": {FORBIDDEN},
-    "404": {NOT_FOUND, PREFLIGHT},
     "404 of no API server": {NOT_FOUND, PREFLIGHT},
 }
 """What a command exits with that meets nothing else; others exit with 1, or with 2 where a value is refused."""
@@ -93,9 +73,7 @@ def may_end(command: str, fault: str) -> set[int]:
 @pytest.fixture(scope="module")
 def still(api: Api, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Namespace]:
     """A namespace in which no pod is made."""
-    with namespace(api, IMAGE, tmp_path_factory.mktemp("home")) as space:
-        quota = {"metadata": {"name": "still"}, "spec": {"hard": {"pods": "0"}}}
-        space.api.create(space.path("v1", "resourcequotas"), quota)
+    with podless_namespace(api, tmp_path_factory.mktemp("home")) as space:
         need(space, "pytorchjob")
         yield space
 
@@ -146,24 +124,7 @@ def test_every_command_ends_with_a_sentence_and_a_documented_code_when_every_cal
 
 
 @pytest.mark.timeout(300)
-@pytest.mark.parametrize("fault", ["429", "503", "dropped", "torn"])
-def test_a_fault_that_passes_is_not_noticed_by_a_command_that_reads(
-    still: Namespace, tmp_path: Path, fault: str
-) -> None:
-    there(still)
-
-    def run(command: str) -> Result:
-        with api_proxy(still.api.connection, tmp_path / command) as proxy:
-            proxy.fresh(lambda asked: FAULTS[fault] if asked.number == 2 else None)
-            return through(still, proxy, *COMMANDS[command])
-
-    with ThreadPoolExecutor(4) as pool:
-        results = list(pool.map(run, ["list", "status", "top"]))
-    assert [done.code for done in results] == [DONE] * 3, results
-
-
-@pytest.mark.timeout(300)
-@pytest.mark.parametrize("fault", ["429", "500", "503", "dropped", "answer lost", "torn", "torn in order", "409"])
+@pytest.mark.parametrize("fault", ["503", "answer lost"])
 def test_submit_makes_one_job_whichever_change_goes_wrong_and_is_done_again(
     still: Namespace, tmp_path: Path, fault: str
 ) -> None:
@@ -172,10 +133,10 @@ def test_submit_makes_one_job_whichever_change_goes_wrong_and_is_done_again(
         with api_proxy(still.api.connection, tmp_path / name) as proxy:
             seen: list[int] = []
 
-            def decide(asked: Asked) -> Fault | None:
-                if asked.is_change:
-                    seen.append(asked.number)
-                return FAULTS[fault] if asked.is_change and len(seen) == change else None
+            def decide(request: Asked) -> Fault | None:
+                if request.is_change:
+                    seen.append(request.number)
+                return FAULTS[fault] if request.is_change and len(seen) == change else None
 
             proxy.fresh(decide)
             first = through(still, proxy, "submit", "--name", name, *JOB)
@@ -191,23 +152,8 @@ def test_submit_makes_one_job_whichever_change_goes_wrong_and_is_done_again(
 
     with ThreadPoolExecutor(4) as pool:
         codes = list(pool.map(run, range(1, 7)))
-    if fault in {"429", "503"}:
+    if fault == "503":
         assert [code for code, _ in codes] == [DONE] * 6, codes
-
-
-def test_a_server_that_says_when_is_asked_again_then_and_not_before(still: Namespace, proxy: ApiProxy) -> None:
-    there(still)
-    late, left = Fault(status=429, headers={"Retry-After": "1"}), iter(range(2))
-    proxy.fresh(lambda asked: late if asked.path.endswith(JOBS) and next(left, None) is not None else None)
-    through(still, proxy, "list").ok()
-    assert sum(asked.path.endswith(JOBS) for asked in proxy.asked) == 3
-
-
-def test_slow_answers_are_waited_for(still: Namespace, proxy: ApiProxy) -> None:
-    there(still)
-    proxy.fresh(lambda _: Fault(late=0.4))
-    assert "there" in through(still, proxy, "list").ok().out
-    through(still, proxy, "status", "there").ok()
 
 
 def test_commands_use_few_connections_and_few_calls(still: Namespace, proxy: ApiProxy) -> None:
@@ -222,21 +168,20 @@ def test_commands_use_few_connections_and_few_calls(still: Namespace, proxy: Api
     assert calls["resume"] <= 5
 
 
-@pytest.mark.parametrize("fault", ["torn", "torn in order", "dropped", "410"])
+@pytest.mark.parametrize("fault", ["torn in order", "410"])
 def test_a_watch_goes_on_after_its_connection_ended_and_neither_loses_nor_repeats(
     still: Namespace, proxy: ApiProxy, monkeypatch: pytest.MonkeyPatch, fault: str
 ) -> None:
     monkeypatch.setattr(reflector, "PAUSE_SECONDS", 0.01)
     name = f"watched-{list(FAULTS).index(fault)}"
     still.ddp("submit", "--name", name, *JOB).ok()
-    kept = {"torn": Fault(cut_after=300), "torn in order": Fault(cut_after=300, cut_in_order=True)}
-    broken = kept.get(fault, FAULTS[fault])
+    broken = Fault(cut_after=300, cut_in_order=True) if fault == "torn in order" else FAULTS[fault]
     watches: list[Asked] = []
 
-    def decide(asked: Asked) -> Fault | None:
-        if not (asked.watches and asked.path.endswith(JOBS)):
+    def decide(request: Asked) -> Fault | None:
+        if not (request.watches and request.path.endswith(JOBS)):
             return None
-        watches.append(asked)
+        watches.append(request)
         return broken if len(watches) <= 3 else None
 
     proxy.fresh(decide)
@@ -254,25 +199,13 @@ def test_a_watch_goes_on_after_its_connection_ended_and_neither_loses_nor_repeat
             if step:
                 still.api.merge(path, {"metadata": {"annotations": {"example.com/step": step}}})
             while True:
-                told = mark(next(watch))
-                if not seen or told != seen[-1]:
-                    seen.append(told)
-                if told == step:
+                report = mark(next(watch))
+                if not seen or report != seen[-1]:
+                    seen.append(report)
+                if report == step:
                     break
     finally:
         watch.close()
     assert seen == ["", *steps], "each once, none after its successor"
     assert len(watches) >= 3
     still.ddp("delete", name, "--yes").ok()
-
-
-def test_a_wait_sees_the_end_through_a_server_that_goes_away_meanwhile(still: Namespace, proxy: ApiProxy) -> None:
-    still.ddp("submit", "--name", "ends", *JOB).ok()
-    bad = iter([Fault(is_dropped=True), Fault(status=503), Fault(status=500), Fault(cut_after=1)])
-    proxy.fresh(lambda asked: next(bad, None) if asked.watches else None)
-    with ThreadPoolExecutor(1) as pool:
-        waiting = pool.submit(through, still, proxy, "wait", "ends", "--for=deleted", "--timeout", "50s")
-        # Three kinds are watched: three of the faults end a watch at once, the fourth cuts one off at its next event.
-        until("three watches again", lambda: sum(asked.watches for asked in proxy.asked) >= 6)
-        still.ddp("delete", "ends", "--yes").ok()
-        waiting.result().ok()

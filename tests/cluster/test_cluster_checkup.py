@@ -42,8 +42,8 @@ def test_a_bundle_holds_what_a_colleague_needs_and_no_secret(space: Namespace, t
 
 def test_a_doctor_finds_this_cluster_fit(space: Namespace) -> None:
     done = space.ddp("doctor", "-o", "json")
-    found = {each["subject"]: each for each in done.json["findings"]}
-    assert done.code == 0, [each for each in found.values() if each["severity"] == "error"]
+    found = {finding["subject"]: finding for finding in done.json["findings"]}
+    assert done.code == 0, [finding for finding in found.values() if finding["severity"] == "error"]
     assert found["API server"]["severity"] == "ok"
     assert "Pod Security restricted" in found["namespace"]["message"]
     assert found["engine pytorchjob"]["severity"] == "ok"
@@ -57,7 +57,7 @@ def test_a_doctor_lists_every_right_that_is_missing_and_the_role_it_asks_for_is_
     assert done.code == 4
     assert "ERROR    rights: run" in done.out
     assert "create, delete, get, list, patch and watch pytorchjobs.kubeflow.org" in done.out
-    made = [each for each in yaml.safe_load_all(done.out[done.out.index("# Missing rights") :]) if each]
+    made = [document for document in yaml.safe_load_all(done.out[done.out.index("# Missing rights") :]) if document]
     group = "rbac.authorization.k8s.io/v1"
     plurals = {"Role": "roles", "RoleBinding": "rolebindings"}
     for item in made:

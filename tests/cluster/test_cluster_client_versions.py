@@ -68,10 +68,10 @@ def test_a_job_is_submitted_seen_and_deleted_with_credentials_that_the_client_ha
     plain = {"PYTHONPATH": str(folder)}
     environ = {"KUBECONFIG": str(made_by_a_program(tmp_path)), **plain}
     code = "import kubernetes; print(kubernetes.__version__)"
-    said = subprocess.run(
+    result = subprocess.run(
         [sys.executable, "-c", code], capture_output=True, text=True, check=True, env={**os.environ, **environ}
     )
-    assert said.stdout.strip() == version
+    assert result.stdout.strip() == version
 
     submit = ("submit", "--name", "job", *JOB, "--cpu", "100m", "--command", "true", "-o", "json")
     assert space.ddp(*submit, environ=environ).ok().json["created"] is True

@@ -46,9 +46,9 @@ def environ_of(space: Namespace) -> dict[str, str]:
 
 
 def kubectl(space: Namespace, *words: str) -> subprocess.CompletedProcess[str]:
-    told = {"_": str(shutil.which("kubectl"))}  # as a shell tells what it starts
+    shell = {"_": str(shutil.which("kubectl"))}  # as a shell tells what it starts
     return subprocess.run(
-        ["kubectl", *words], env=environ_of(space) | told, capture_output=True, text=True, check=False, timeout=60
+        ["kubectl", *words], env=environ_of(space) | shell, capture_output=True, text=True, check=False, timeout=60
     )
 
 
@@ -74,30 +74,30 @@ def count(space: Namespace, project: Path, nnodes: str) -> None:
 def test_following_through_a_killed_worker_and_a_deleted_pod_no_line_comes_twice_and_none_is_lost(
     space: Namespace, project: Path, tmp_path: Path
 ) -> None:
-    told = tmp_path / "told"
+    output = tmp_path / "told"
     count(space, project, "2")  # and not 1:2: nobody begins alone, so each group is two more processes
-    with told.open("w") as file:
+    with output.open("w") as file:
         words = ("logs", "-n", space.name, "count", "-f", "--rank", "all")
         following = subprocess.Popen([BIN / "kubectl-ddp", *words], stdout=file, env=environ_of(space))
-    until("lines of both workers", lambda: len(_counted(told.read_text())) == 2)
+    until("lines of both workers", lambda: len(_counted(output.read_text())) == 2)
     until("ranks that tell of themselves", lambda: len(_ranks(space)) == 2)
     killed = space.ddp("exec", "count", "--rank", "1", "--", "sh", "-c", "ls written && kill -9 $RANK_PID").ok()
     assert killed.out == "written\n"
     assert re.match(r"Rank 1: pod count-worker-\d, local rank 0, process \d+\.\n", killed.err)
 
     until("a group without it", lambda: _world(space) == 2 and _restarts(space) >= 1)
-    until("lines of the next two workers", lambda: len(_counted(told.read_text())) == 4)
+    until("lines of the next two workers", lambda: len(_counted(output.read_text())) == 4)
     victim = space.pods()[0]
     space.api.delete(space.path("v1", "pods", victim["metadata"]["name"]), uid=victim["metadata"]["uid"])
     until("another pod", lambda: victim["metadata"]["uid"] not in {pod["metadata"]["uid"] for pod in space.pods()})
-    until("lines of the last two workers", lambda: len(_counted(told.read_text())) == 6)
+    until("lines of the last two workers", lambda: len(_counted(output.read_text())) == 6)
     until("ranks that tell of themselves again", lambda: len(_ranks(space)) == 2)
     for rank in ("1", "0"):
         space.ddp("exec", "count", "--rank", rank, "--", "touch", "/tmp/enough").ok()
     space.ddp("wait", "count", "--timeout", "2m").ok()
     assert following.wait(timeout=120) == 0
 
-    processes = _counted(told.read_text())
+    processes = _counted(output.read_text())
     for process, (numbers, _) in processes.items():
         assert numbers == list(range(len(numbers))), f"{process} is torn"
     ended = {process: (len(numbers), end) for process, (numbers, end) in processes.items() if end is not None}
@@ -117,9 +117,9 @@ def _end_like_this(space: Namespace) -> None:
     assert space.ddp("restart", "count").code == 2
     other = space.ddp("clone", "count", "--name", "other", "--nnodes", "1", "--dry-run=client", "-o", "json").ok().json
     archive = [item["binaryData"] for item in other["items"] if item["kind"] == "ConfigMap"]
-    mine = space.api.items(space.path("v1", "configmaps"), labelSelector="ddp.dev/job=count")[0]
-    assert archive == [item["binaryData"] for item in mine]
-    assert [item["immutable"] for item in mine] == [True] * 3
+    own = space.api.items(space.path("v1", "configmaps"), labelSelector="ddp.dev/job=count")[0]
+    assert archive == [item["binaryData"] for item in own]
+    assert [item["immutable"] for item in own] == [True] * 3
     assert space.ddp("prune", "--older-than", "1h", "--dry-run").ok().out == ""
     assert space.ddp("prune", "--yes").ok().out == f"job count deleted {_place(space)}\n"
     until("nothing left", lambda: not space.left())
@@ -179,8 +179,8 @@ def test_a_job_is_reached_scaled_and_restarted_under_the_real_kubectl(space: Nam
     rows = {row["key"]: row for row in space.ddp("config", "-o", "json").ok().json["items"]}
     assert (rows["namespace"]["value"], rows["namespace"]["from"]) == (space.name, "--namespace")
     assert rows["engine auto"]["value"] == "pytorchjob"
-    nobody = space.ddp("list", "--as", f"system:serviceaccount:{space.name}:nobody")
-    assert nobody.code == 5, nobody.err
+    outsider = space.ddp("list", "--as", f"system:serviceaccount:{space.name}:nobody")
+    assert outsider.code == 5, outsider.err
 
     scaled = space.ddp("scale", "count", "--nnodes", "1")
     assert (scaled.code, scaled.out) == (0, f"job count scaled to 1 node {_place(space)}\n")
@@ -195,10 +195,10 @@ def test_a_job_is_reached_scaled_and_restarted_under_the_real_kubectl(space: Nam
 
 def _shell_on_a_terminal(space: Namespace) -> None:
     command = ["kubectl", "ddp", "exec", "-n", space.name, "count", "--rank", "1"]
-    code, said = typed_into(command, b"echo from-$((40 + RANK)); tty; exit 5\n", environ_of(space))
+    code, output = typed_into(command, b"echo from-$((40 + RANK)); tty; exit 5\n", environ_of(space))
     assert code == 5
-    assert b"from-41" in said
-    assert b"/dev/pts/" in said
+    assert b"from-41" in output
+    assert b"/dev/pts/" in output
 
 
 def _metrics_through_a_tunnel(space: Namespace) -> None:
@@ -212,20 +212,3 @@ def _metrics_through_a_tunnel(space: Namespace) -> None:
         with urllib.request.urlopen(f"http://{address[1]}/metrics", timeout=20) as answer:
             assert b'ddp_rank_up{ddp_job="count",rank="1"} 1' in answer.read()
         tunnel.terminate()
-
-
-@pytest.mark.timeout(300)
-def test_a_failed_job_gets_a_new_run_from_the_same_code(space: Namespace, tmp_path: Path) -> None:
-    script = tmp_path / "broken.py"
-    script.write_text("import layers\n")
-    (tmp_path / "layers.py").write_text("raise ValueError('the 7th layer has no name')\n")
-    words = ("--name", "broken", "--image", space.image, "--wait", "--max-restarts", "0", "--nnodes", "1", "-o", "json")
-    failed = space.ddp("submit", str(script), *words, *SIZE)
-    assert failed.code == 10, failed.err
-    script.unlink()
-    told = space.ddp("restart", "broken", "-o", "json").ok().json
-    assert told["action"] == "restarted"
-    assert told["runId"] != failed.json["runId"]
-    again = space.ddp("wait", "broken", "--timeout", "2m")
-    assert again.code == 10
-    assert "the 7th layer has no name" in again.err

@@ -26,8 +26,8 @@ BUDGETS = ("policy/v1", "poddisruptionbudgets")
 def controller(space: Namespace, *flags: str) -> Iterator[subprocess.Popen[bytes]]:
     """A controller for the namespace of the test; it must end with 0 after SIGTERM."""
     port = free_port()
-    about = ["--namespace", space.name, "--only-namespace", space.name, "--port", str(port), "--settle", "1"]
-    process = subprocess.Popen([sys.executable, "-m", "ddp_controller", *about, *flags])
+    details = ["--namespace", space.name, "--only-namespace", space.name, "--port", str(port), "--settle", "1"]
+    process = subprocess.Popen([sys.executable, "-m", "ddp_controller", *details, *flags])
     try:
         until("the controller", lambda: _is_ready(port))
         yield process
@@ -52,7 +52,7 @@ def marked(api: Api, node: str, key: str) -> Iterator[None]:
 
     def change(*, there: bool) -> bool:
         found = api.get(f"/api/v1/nodes/{node}")
-        taints = [each for each in found["spec"].get("taints") or () if each["key"] != key]
+        taints = [taint for taint in found["spec"].get("taints") or () if taint["key"] != key]
         taints += [{"key": key, "effect": "PreferNoSchedule"}] if there else []
         version = found["metadata"]["resourceVersion"]
         try:
@@ -73,8 +73,8 @@ def ready(pods: list[Json]) -> set[str]:
     return {
         pod["metadata"]["uid"]
         for pod in pods
-        for each in pod["status"].get("conditions") or ()
-        if each["type"] == "Ready" and each["status"] == "True" and "deletionTimestamp" not in pod["metadata"]
+        for condition in pod["status"].get("conditions") or ()
+        if condition["type"] == "Ready" and condition["status"] == "True" and "deletionTimestamp" not in pod["metadata"]
     }
 
 
@@ -135,10 +135,10 @@ def root_of(space: Namespace, name: str) -> Json:
 def budget_of(space: Namespace) -> int | None:
     """The size of the only PodDisruptionBudget; None without one."""
     found, _ = space.api.items(space.path(*BUDGETS))
-    return next((int(each["spec"]["minAvailable"]) for each in found), None)
+    return next((int(item["spec"]["minAvailable"]) for item in found), None)
 
 
-def create_job(space: Namespace, queue: str, name: str, size: int, **about: Any) -> Json:
+def create_job(space: Namespace, queue: str, name: str, size: int, **details: Any) -> Json:
     """Create an Indexed Job in the queue whose pods sleep, as `kubectl ddp` labels them."""
     labels = {"ddp.dev/job": name, "ddp.dev/run-id": "r"}
     resources = {"requests": {"cpu": "20m", "memory": "32Mi"}, "limits": {"memory": "32Mi"}}
@@ -150,8 +150,8 @@ def create_job(space: Namespace, queue: str, name: str, size: int, **about: Any)
     }
     metadata = {
         "name": name,
-        "labels": {**labels, "kueue.x-k8s.io/queue-name": queue, **about.get("labels", {})},
-        "annotations": about.get("annotations", {}),
+        "labels": {**labels, "kueue.x-k8s.io/queue-name": queue, **details.get("labels", {})},
+        "annotations": details.get("annotations", {}),
     }
     template = {"metadata": {"labels": {**labels, "ddp.dev/role": "worker"}}, "spec": pod}
     spec = {"completionMode": "Indexed", "completions": size, "parallelism": size, "suspend": True}

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
-import json
 import os
 import subprocess
 from collections.abc import Iterator, Mapping
@@ -15,7 +13,8 @@ import pytest
 import yaml
 
 from kubectl_ddp.backends.cluster.http.api import Api
-from kubectl_ddp.errors import DdpError, NotFound, UsageError
+from kubectl_ddp.errors import DdpError, NotFound
+from kubectl_ddp.kube import job_kinds
 from kubectl_ddp.kube.objects import condition_of
 from tests.cluster.live_cluster import Json, Namespace, until
 from tests.cluster.test_cluster_controller import controller
@@ -42,7 +41,7 @@ def kind(api: Api) -> Iterator[None]:
 
     def is_established() -> bool:
         conditions = (api.get(path).get("status") or {}).get("conditions") or ()
-        return any((each["type"], each["status"]) == ("Established", "True") for each in conditions)
+        return any((condition["type"], condition["status"]) == ("Established", "True") for condition in conditions)
 
     until("that the kind is served", is_established)
     yield
@@ -92,45 +91,12 @@ def a_job(space: Namespace, name: str, command: list[str], **more: Any) -> Json:
     return deepcopy(job)
 
 
-@pytest.mark.timeout(600)
 @pytest.mark.usefixtures("kind")
-def test_kubectl_is_enough_for_a_whole_life_of_a_job(space: Namespace) -> None:
-    with controller(space, "--ddpjobs"):
-        sleeper = a_job(space, "life", ["sleep", "3600"])
-        kubectl(space, "apply", "-f", "-", stdin=json.dumps(sleeper))
-        kubectl(space, "wait", "--for=condition=Running", "ddp/life", "--timeout=120s")
-        until("two ready pods", lambda: get(space, "life")["status"].get("nodes") == "2/2")
-        assert "life" in kubectl(space, "get", "ddp", "-o", "wide")
-        kubectl(space, "scale", "ddp/life", "--replicas=1")
-        until("one pod", lambda: get(space, "life")["status"].get("nodes") == "1/1")
-        kubectl(space, "patch", "ddp/life", "--type=merge", "-p", '{"spec":{"suspend":true}}')
-        kubectl(space, "wait", "--for=condition=Suspended", "ddp/life", "--timeout=60s")
-        until("no worker", lambda: not space.pods())
-        kubectl(space, "patch", "ddp/life", "--type=merge", "-p", '{"spec":{"suspend":false}}')
-        until("one pod", lambda: get(space, "life")["status"].get("nodes") == "1/1")
-        with pytest.raises(UsageError, match="only replicas, suspend, ttl can change"):
-            space.api.merge(space.path("ddp.dev/v1alpha1", "ddpjobs", "life"), {"spec": {"gpus": 1}})
-        kubectl(space, "delete", "ddp/life")
-        until("nothing left", lambda: not space.left())
-
-
-@pytest.mark.timeout(600)
-@pytest.mark.usefixtures("kind")
-def test_submit_makes_one_object_and_its_script_arrives(space: Namespace, tmp_path: Path) -> None:
-    script = tmp_path / "hello.py"
-    script.write_text("print('hello from the script')\n")
-    with controller(space, "--ddpjobs"):
-        space.ddp("submit", str(script), "--name", "once", "--image", space.image, *ONE_POD, "--wait").ok()
-        job = until(
-            "the end",
-            lambda: found if condition_of(found := get(space, "once"), "Succeeded")["status"] == "True" else None,
-        )
-        assert job["status"]["phase"] == "Succeeded"
-        assert "hello from the script" in space.ddp("logs", "once").ok().out
-        space.ddp("delete", "-y", "once").ok()
-        until("nothing left", lambda: not space.left())
-        with contextlib.suppress(NotFound):
-            until("no DDPJob", lambda: "deletionTimestamp" not in get(space, "once") or None)
+def test_a_submission_that_no_controller_acts_on_creates_the_objects_itself(space: Namespace) -> None:
+    created = space.ddp("submit", "--name", "later", "--image", space.image, *ONE_POD, "--command", "sleep 3600").ok()
+    assert "No controller has acted on the DDPJob 'later' for 5 s" in created.err
+    assert job_kinds.owner_of(space.api.get(space.path("batch/v1", "jobs", "later"))) is None
+    space.ddp("delete", "later", "--yes").ok()
 
 
 @pytest.mark.timeout(600)

@@ -27,7 +27,7 @@ from tests.support.helm import HOW, TOOLS, program
 def kubeconfig_of(space: Namespace) -> Path:
     """The cluster's own kubeconfig, with the test's namespace as the context's."""
     config = yaml.safe_load(Path(os.environ["KUBECONFIG"]).read_text())
-    [context] = [each["context"] for each in config["contexts"] if each["name"] == config["current-context"]]
+    [context] = [item["context"] for item in config["contexts"] if item["name"] == config["current-context"]]
     context["namespace"] = space.name
     path = space.home / "kubeconfig"
     path.write_text(yaml.safe_dump(config))
@@ -77,7 +77,7 @@ def bare(api: Api) -> Iterator[None]:
 
 def _ending(api: Api) -> list[str]:
     namespaces = api.items("/api/v1/namespaces")[0]
-    ending = [each["metadata"]["name"] for each in namespaces if "deletionTimestamp" in each["metadata"]]
+    ending = [namespace["metadata"]["name"] for namespace in namespaces if "deletionTimestamp" in namespace["metadata"]]
     return [name for name in ending if name in {"training", "ddp-system"}]
 
 

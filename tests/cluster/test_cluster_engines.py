@@ -16,7 +16,11 @@ ENGINES = tuple(ENGINE_KINDS)
 SMALL = ("--nproc", "1", "--cpu", "500m", "--memory", "1Gi", "--shm", "128Mi", "--module", "ddp_trainer")
 SCENARIOS = {
     "plain": ("--nnodes", "2"),
-    "elastic": ("--nnodes", "1:4", "--deadline", "2h", "--ttl", "1d"),
+    "elastic": (
+        *("--nnodes", "1:4", "--deadline", "2h", "--ttl", "1d", "--egress", "closed", "--env", "A=b"),
+        *("--toleration", "dedicated=training:NoSchedule", "--node-selector", "disk=ssd", "--grace", "2m"),
+        *("--secret-env", "TOKEN=hub:token", "--env-from", "configmap/settings", "--checkpoint-claim", "shared"),
+    ),
     "queued": ("--nnodes", "2:4", "--queue", "team"),
     "placed": (
         *("--nnodes", "4", "--gpus", "1", "--gpu-type", "H100", "--topology", "pack=rack:required"),

@@ -17,21 +17,19 @@ PRODUCT = "nvidia.com/gpu.product"
 SHM_BYTES = 256 << 20
 SMALL = ("--cpu", "200m", "--memory", "1Gi", "--shm", "256Mi")
 
-INSTALLED = """
-import json, subprocess, sys, torch
-
-packages = sys.argv[1:]
-query = ["dpkg-query", "--show", "--showformat", "${Package}\\n", *packages]
-found = subprocess.run(query, capture_output=True, text=True).stdout.split()
-print("told", json.dumps({"cuda": torch.version.cuda, "missing": sorted(set(packages) - set(found))}), flush=True)
-"""
-
-TELLING = """
-import json, os
+REPORT = """
+import json, os, subprocess, sys
 
 if os.environ["RANK"] == "0":
-    shm = os.statvfs("/dev/shm")
-    print("told", json.dumps({"shm": shm.f_blocks * shm.f_frsize, "environ": dict(os.environ)}), flush=True)
+    import torch
+    shm, packages = os.statvfs("/dev/shm"), sys.argv[1:]
+    query = ["dpkg-query", "--show", "--showformat", "${Package}\\n", *packages]
+    installed = subprocess.run(query, capture_output=True, text=True).stdout.split()
+    report = {
+        "shm": shm.f_blocks * shm.f_frsize, "environ": dict(os.environ),
+        "cuda": torch.version.cuda, "missing": sorted(set(packages) - set(installed)),
+    }
+    print("report", json.dumps(report), flush=True)
 """
 
 
@@ -49,11 +47,14 @@ def machine_with_gpus(space: Namespace) -> tuple[int, str]:
 
 
 def test_a_pod_of_a_gpu_job_has_the_count_the_variables_and_the_shared_memory(space: Namespace, tmp_path: Path) -> None:
+    """And, if the image is the cuda image, the packages that the fabrics demand."""
     count, product = machine_with_gpus(space)
-    script = tmp_path / "telling.py"
-    script.write_text(TELLING)
+    packages = {name for profile in fabrics().values() for need in profile.needs for name in need.packages}
+    script = tmp_path / "report.py"
+    script.write_text(REPORT)
     words = ("--name", "gpus", "--image", space.image, "--nnodes", "1", "--gpus", str(count), "--gpu-type", product)
-    space.ddp("submit", str(script), *words, *SMALL, environ={"KUBECTL_DDP_PREFLIGHT": ""}).ok()
+    program = (str(script), "--", "gcc", "g++", *sorted(packages))
+    space.ddp("submit", *words, *SMALL, *program, environ={"KUBECTL_DDP_PREFLIGHT": ""}).ok()
 
     def bound() -> Json | None:
         return next((pod for pod in space.pods() if pod["spec"].get("nodeName")), None)
@@ -65,28 +66,15 @@ def test_a_pod_of_a_gpu_job_has_the_count_the_variables_and_the_shared_memory(sp
     assert (container["resources"]["limits"][GPU], container["resources"]["requests"][GPU]) == (str(count),) * 2
     space.ddp("wait", "gpus", "--for=complete", "--timeout", "120s").ok()
 
-    [line] = [line for line in space.ddp("logs", "gpus").ok().out.splitlines() if " told " in f" {line}"]
-    told = json.loads(line.partition("told ")[2])
-    assert told["shm"] == SHM_BYTES
-    inside = told["environ"]
+    [line] = [line for line in space.ddp("logs", "gpus").ok().out.splitlines() if " report " in f" {line}"]
+    report = json.loads(line.partition("report ")[2])
+    assert report["shm"] == SHM_BYTES
+    assert report["cuda"] is None or report["missing"] == []
+    inside = report["environ"]
     assert (inside["WORLD_SIZE"], inside["LOCAL_WORLD_SIZE"]) == (str(count), str(count))
-    given = {each["name"]: each["value"] for each in container["env"] if "value" in each}
+    given = {item["name"]: item["value"] for item in container["env"] if "value" in item}
     nccl = {name for name in given if name.startswith(("NCCL_", "TORCH_NCCL_"))}
     assert nccl, "a job with GPUs talks by NCCL"
     assert {name: inside.get(name) for name in nccl} == {name: given[name] for name in nccl}
     assert inside["OMP_NUM_THREADS"] == given["OMP_NUM_THREADS"]
     space.ddp("delete", "gpus", "--yes").ok()
-
-
-def test_the_cuda_image_holds_the_packages_that_the_fabrics_demand(space: Namespace, tmp_path: Path) -> None:
-    packages = {name for profile in fabrics().values() for need in profile.needs for name in need.packages}
-    script = tmp_path / "installed.py"
-    script.write_text(INSTALLED)
-    words = ("--name", "installed", "--image", space.image, "--nnodes", "1")
-    space.ddp("submit", *words, *SMALL, str(script), "--", "gcc", "g++", *sorted(packages)).ok()
-    space.ddp("wait", "installed", "--for=complete", "--timeout", "120s").ok()
-    [line] = [line for line in space.ddp("logs", "installed").ok().out.splitlines() if " told " in f" {line}"]
-    told = json.loads(line.partition("told ")[2])
-    if told["cuda"] is None:
-        pytest.skip("The image of these tests is not the cuda image.")
-    assert told["missing"] == []

@@ -1,4 +1,4 @@
-"""The life of a release of ddp-platform on a real cluster, with the real Helm 3 and Helm 4."""
+"""The life of a release of ddp-platform on a real cluster, with the real Helm 3; the documents type one with Helm 4."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ import pytest
 from kubectl_ddp.backends.cluster.http.api import collection
 from tests.cluster.helm_release import PLATFORM, Release, everything, gone, release, submitter
 from tests.cluster.live_cluster import Namespace, until
-from tests.support.helm import Done, Helm
+from tests.support.helm import Done, Helm, helms
 
 pytestmark = pytest.mark.alone
 
@@ -28,18 +28,19 @@ AMOUNTS: Final = {"enabled": True, "hard": {"pods": 20}}
 
 
 @pytest.fixture
-def platform(each_helm: Helm, space: Namespace) -> Iterator[Release]:
-    with release(each_helm, space) as made:
+def platform(helm: Helm, space: Namespace) -> Iterator[Release]:
+    """By the oldest Helm; ``helm`` is the newest."""
+    with release(helms().get(3, helm), space) as made:
         yield made
 
 
 @pytest.mark.timeout(600)
-def test_a_release_lives_and_leaves_nothing_while_a_job_runs_on(platform: Release, tmp_path: Path) -> None:
+def test_a_release_lives_and_leaves_nothing_while_a_job_runs_on(platform: Release, helm: Helm, tmp_path: Path) -> None:
     space, api = platform.space, platform.space.api
     until("what the cluster puts into every namespace", lambda: _is_furnished(space))
     before = everything(api, space.name)
     platform.run("install", str(PLATFORM), values=platform.values()).ok()
-    _test_that_fails(platform)
+    _test_that_fails(dataclasses.replace(platform, helm=helm))
     # The nodes hear of a policy that is gone a moment later.
     assert "Succeeded" in until("a test that passes", lambda: _tested(platform), seconds=240).out
 

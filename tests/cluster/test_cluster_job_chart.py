@@ -7,7 +7,7 @@ import dataclasses
 import json
 import os
 import subprocess
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 import pytest
@@ -17,7 +17,7 @@ from kubectl_ddp.errors import NotFound
 from kubectl_ddp.kube import job_kinds
 from kubectl_ddp.kube.objects import condition_of
 from tests.cluster.helm_release import PLATFORM, release, submitter
-from tests.cluster.live_cluster import Namespace, until
+from tests.cluster.live_cluster import Namespace, namespace, until
 from tests.cluster.test_cluster_ddpjob import DEFINITIONS, get, kubectl, phase
 from tests.cluster.test_cluster_documents import kubeconfig_of
 from tests.docs.test_documents import FENCE, typed
@@ -28,27 +28,22 @@ PAGE = ROOT / "docs/howto/kubectl-only.md"
 CHART = str(CHARTS / "ddp-job")
 DEFINITION = f"{DEFINITIONS}/ddpjobs.ddp.dev"
 SMALL: dict[str, Any] = {"engine": "job", "nproc": 1, "memory": "512Mi", "shm": "64Mi", "grace": "5s"}
-DIGITS: dict[str, Any] = {"module": "ddp_trainer", "args": ["train", "--epochs", "2", "--seed", "0"], "cpu": "300m"}
 SLEEPER: dict[str, Any] = {"command": ["sleep", "3600"], "nnodes": "1:2", "cpu": "50m"}
 
 
-Platform = tuple[Namespace, Callable[[], object]]
-"""Namespace for training, and what uninstalls the platform."""
-
-
-@pytest.fixture
-def training(helm: Helm, space: Namespace, api: Api, controller_image: str) -> Iterator[Platform]:
-    """A namespace of a platform whose controller manages it, and what uninstalls the platform."""
+@pytest.fixture(scope="module")
+def training(
+    helm: Helm, api: Api, image: str, controller_image: str, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[Namespace]:
+    """A namespace of a platform whose controller manages it."""
     path, _, tag = controller_image.rpartition(":")
     controller = {"image": {"repository": path.rpartition("/")[2], "tag": tag}, "replicas": 1}
-    with release(helm, space) as made:
+    home = tmp_path_factory.mktemp("home")
+    with namespace(api, image, home) as space, release(helm, space) as made:
         try:
             values = made.values(test={"enabled": False}, controller={**controller, "namespaces": [made.kept]})
             made.run("install", str(PLATFORM), "--wait", "--timeout", "3m", values=values).ok()
-            yield (
-                dataclasses.replace(space, name=made.kept, _collections=[]),
-                lambda: made.run("uninstall", "--wait").ok(),
-            )
+            yield dataclasses.replace(space, name=made.kept, _collections=[])
         finally:
             with contextlib.suppress(NotFound):
                 api.delete(DEFINITION, uid=api.get(DEFINITION)["metadata"]["uid"])
@@ -60,54 +55,28 @@ def helm_in(space: Namespace, helm: Helm, verb: str, name: str, values: Mapping[
 
 
 @pytest.mark.timeout(600)
-def test_jobs_live_as_releases_and_the_platform_comes_and_goes(training: Platform, api: Api) -> None:
-    space, uninstall_platform = training
-    first, last = helms()[min(helms())], helms()[max(helms())]
-    trains_as_a_release(space, last, first)
-    is_scaled_by_upgrades(space, last)
-    applies_as_a_manifest(space, last)
-
-    uninstall_platform()
-    assert api.get(DEFINITION)["metadata"]["annotations"]["helm.sh/resource-policy"] == "keep"
-    size = ("--nnodes", "1", "--nproc", "1", "--cpu", "50m", "--memory", "128Mi", "--shm", "16Mi", "--grace", "5s")
-    job = ("--name", "later", "--engine", "job", "--image", space.image, *size, "--command", "sleep 3600")
-    said = space.ddp("submit", *job).ok()
-    assert "No controller has acted on the DDPJob 'later' for 5 s" in said.err
-    assert job_kinds.owner_of(space.api.get(space.path("batch/v1", "jobs", "later"))) is None
-    space.ddp("delete", "later", "--yes").ok()
-
-
-def trains_as_a_release(space: Namespace, helm: Helm, other: Helm) -> None:
-    """A release trains to its end, and an upgrade with the same values by the other Helm changes nothing."""
-    values = {**SMALL, **DIGITS, "image": space.image}
-    assert "kubectl get ddp digits" in helm_in(space, helm, "install", "digits", values).ok().out
-    kubectl(space, "wait", "--for=condition=Succeeded", "ddp/digits", "--timeout=180s")
-    before = get(space, "digits")
-    helm_in(space, other, "upgrade", "digits", values).ok()
-    assert get(space, "digits")["metadata"]["generation"] == before["metadata"]["generation"]
-    helm_in(space, other, "uninstall", "digits").ok()
-    until("nothing left", lambda: not space.left())
-
-
-def is_scaled_by_upgrades(space: Namespace, helm: Helm) -> None:
-    """An upgrade scales a release; what cannot change is refused and changes nothing; a rollback scales it back."""
-    values = {**SMALL, **SLEEPER, "image": space.image}
-    helm_in(space, helm, "install", "life", values).ok()
-    until("two nodes", lambda: nodes(space, "life") == "2/2")
-    pods = {pod["metadata"]["uid"] for pod in space.pods()}
-    helm_in(space, helm, "upgrade", "life", values | {"replicas": 1}).ok()
-    until("one node", lambda: nodes(space, "life") == "1/1")
-    refused = helm_in(space, helm, "upgrade", "life", values | {"nnodes": "1:3"})
+def test_an_upgrade_scales_a_release_and_what_cannot_change_is_refused(training: Namespace) -> None:
+    helm, other = helms()[max(helms())], helms()[min(helms())]
+    values = {**SMALL, **SLEEPER, "image": training.image}
+    assert "kubectl get ddp life" in helm_in(training, helm, "install", "life", values).ok().out
+    until("two nodes", lambda: nodes(training, "life") == "2/2")
+    before = get(training, "life")["metadata"]["generation"]
+    helm_in(training, other, "upgrade", "life", values).ok()
+    assert get(training, "life")["metadata"]["generation"] == before
+    pods = {pod["metadata"]["uid"] for pod in training.pods()}
+    helm_in(training, helm, "upgrade", "life", values | {"replicas": 1}).ok()
+    until("one node", lambda: nodes(training, "life") == "1/1")
+    refused = helm_in(training, helm, "upgrade", "life", values | {"nnodes": "1:3"})
     assert refused.code != 0
     assert "only replicas, suspend, ttl can change" in refused.err
-    assert get(space, "life")["spec"]["nnodes"] == "1:2"
-    helm.run("rollback", "life", "1", "--namespace", space.name).ok()
-    assert "replicas" not in get(space, "life")["spec"]
-    helm_in(space, helm, "upgrade", "life", values | {"replicas": 2}).ok()
-    until("two nodes again", lambda: nodes(space, "life") == "2/2")
-    assert pods & {pod["metadata"]["uid"] for pod in space.pods()}
-    helm_in(space, helm, "uninstall", "life").ok()
-    until("nothing left", lambda: not space.left())
+    assert get(training, "life")["spec"]["nnodes"] == "1:2"
+    helm.run("rollback", "life", "1", "--namespace", training.name).ok()
+    assert "replicas" not in get(training, "life")["spec"]
+    helm_in(training, helm, "upgrade", "life", values | {"replicas": 2}).ok()
+    until("two nodes again", lambda: nodes(training, "life") == "2/2")
+    assert pods & {pod["metadata"]["uid"] for pod in training.pods()}
+    helm_in(training, helm, "uninstall", "life").ok()
+    until("nothing left", lambda: not training.left())
 
 
 def nodes(space: Namespace, name: str) -> str:
@@ -115,24 +84,23 @@ def nodes(space: Namespace, name: str) -> str:
     return str((get(space, name).get("status") or {}).get("nodes"))
 
 
-def applies_as_a_manifest(space: Namespace, helm: Helm) -> None:
-    """The rendered object is applied by kubectl on either side; it differs from the cluster in nothing afterwards."""
-    values = {**SMALL, **SLEEPER, "image": space.image, "suspend": True}
+def test_a_rendered_object_is_applied_by_kubectl_on_either_side(training: Namespace, helm: Helm) -> None:
+    """It differs from the cluster in nothing afterwards."""
+    values = {**SMALL, **SLEEPER, "image": training.image, "suspend": True}
     for name, how in (("by-client", ()), ("by-server", ("--server-side", "--field-manager=argocd-controller"))):
-        text = helm_in(space, helm, "template", name, values).ok().out
+        text = helm_in(training, helm, "template", name, values).ok().out
         for _ in range(2):
-            kubectl(space, "apply", *how, "-f", "-", stdin=text)
-            kubectl(space, "scale", f"ddp/{name}", "--replicas=1")
-            kubectl(space, "diff", *how, "-f", "-", stdin=text)
-        assert get(space, name)["spec"]["replicas"] == 1
-        until("the state", lambda name=name: phase(space, name) == "Suspended")
-        kubectl(space, "delete", "-f", "-", stdin=text)
+            kubectl(training, "apply", *how, "-f", "-", stdin=text)
+            kubectl(training, "scale", f"ddp/{name}", "--replicas=1")
+            kubectl(training, "diff", *how, "-f", "-", stdin=text)
+        assert get(training, name)["spec"]["replicas"] == 1
+        until("the state", lambda name=name: phase(training, name) == "Suspended")
+        kubectl(training, "delete", "-f", "-", stdin=text)
 
 
 @pytest.mark.timeout(300)
-def test_the_page_about_kubectl_alone_prints_what_it_shows(training: Platform) -> None:
-    space, _ = training
-    text = PAGE.read_text()
+def test_the_page_about_kubectl_alone_prints_what_it_shows(training: Namespace) -> None:
+    space, text = training, PAGE.read_text()
     [job] = [match[3] for match in FENCE.finditer(text) if match[1] == "yaml"]
     (space.home / "job.yaml").write_text(job.replace("registry.example.com/ddp-trainer:0.1.0", space.image))
     shown = [match[3] for match in FENCE.finditer(text) if (match[1], match[2]) == ("console", " kubectl")]
@@ -160,12 +128,11 @@ SCRIPT = "import time\nprint('hello from the script', flush=True)\ntime.sleep(60
 
 
 @pytest.fixture
-def user(training: Platform) -> Namespace:
+def user(training: Namespace) -> Namespace:
     """The platform's namespace, for somebody who has the role ``ddp-submit`` in it and no other right."""
-    space, _ = training
-    nobody = dataclasses.replace(space, name=space.name.removesuffix("-kept"))
-    path = submitter(nobody, space.name, "ddp-submit")
-    return dataclasses.replace(space, environ={"KUBECONFIG": str(path)}, _collections=[])
+    outsider = dataclasses.replace(training, name=training.name.removesuffix("-kept"))
+    path = submitter(outsider, training.name, "ddp-submit")
+    return dataclasses.replace(training, environ={"KUBECONFIG": str(path)}, _collections=[])
 
 
 @pytest.mark.timeout(600)
@@ -199,7 +166,7 @@ def runs_nothing_for_others(user: Namespace) -> None:
         item = {"apiVersion": job_kinds.API_VERSION, "kind": job_kinds.KIND, "metadata": {"name": name}, "spec": job}
         kubectl(user, "create", "-f", "-", stdin=json.dumps(item), **may)
 
-    theirs = user.api.create(
+    other = user.api.create(
         user.path("v1", "services"), {"metadata": {"name": "taken-store"}, "spec": {"ports": [{"port": 80}]}}
     )
     apply("taken")
@@ -211,10 +178,10 @@ def runs_nothing_for_others(user: Namespace) -> None:
     for name, sentence in {"taken": "another Service", "huge": "a cluster stores"}.items():
         valid = until(f"a verdict on {name}", lambda name=name: condition(user, name))
         assert sentence in valid, name
-    assert user.api.get(user.path("v1", "services", "taken-store"))["metadata"]["uid"] == theirs["metadata"]["uid"]
+    assert user.api.get(user.path("v1", "services", "taken-store"))["metadata"]["uid"] == other["metadata"]["uid"]
     for name in ("taken", "elsewhere", "huge", "last"):
         kubectl(user, "delete", "ddp", name, **may)
-    user.api.delete(user.path("v1", "services", "taken-store"), uid=theirs["metadata"]["uid"])
+    user.api.delete(user.path("v1", "services", "taken-store"), uid=other["metadata"]["uid"])
 
 
 def condition(space: Namespace, name: str) -> str:

@@ -29,7 +29,7 @@ def kubectl() -> str:
 
 def apply(kubectl: str, space: Namespace, objects: Iterable[Object], *words: str) -> list[str]:
     """What ``kubectl apply`` says to the objects, those with a namespace in that of the test."""
-    moved = [_moved(each, space.name) for each in objects]
+    moved = [_moved(item, space.name) for item in objects]
     done = subprocess.run(
         [kubectl, "apply", "--server-side", "-f", "-", *words],
         input=json.dumps({"apiVersion": "v1", "kind": "List", "items": moved}),
@@ -68,9 +68,9 @@ def test_the_api_server_takes_every_object_of_an_overlay(space: Namespace, kubec
 @pytest.mark.parametrize("engine", RENDERED)
 def test_the_api_server_takes_every_object_of_every_example(space: Namespace, kubectl: str, engine: Engine) -> None:
     files = sorted((MANIFESTS / "examples" / RENDERED[engine]).iterdir())
-    objects = [each for path in files for each in yaml.safe_load_all(path.read_text())]
-    skip_unless_served(space, *{each["apiVersion"] for each in objects if "." in each["apiVersion"]})
+    objects = [document for path in files for document in yaml.safe_load_all(path.read_text())]
+    skip_unless_served(space, *{document["apiVersion"] for document in objects if "." in document["apiVersion"]})
     if engine is Engine.TRAINJOB:
         # A TrainJob is refused whose runtime is not there.
-        apply(kubectl, space, [each for each in objects if each["kind"] == "TrainingRuntime"])
+        apply(kubectl, space, [document for document in objects if document["kind"] == "TrainingRuntime"])
     assert len(apply(kubectl, space, objects, "--dry-run=server")) == len(objects) >= 4

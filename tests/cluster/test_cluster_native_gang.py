@@ -66,7 +66,7 @@ def test_two_pods_that_fit_only_together_start_together(space: Namespace, add_no
     def gang_status() -> str | None:
         found = space.api.get(path)
         types = ("PodGroupScheduled", "PodGroupInitiallyScheduled")  # the second since v1alpha3
-        return next((condition["status"] for each in types if (condition := condition_of(found, each))), None)
+        return next((condition["status"] for item in types if (condition := condition_of(found, item))), None)
 
     def machines() -> set[str]:
         return {pod["spec"]["nodeName"] for pod in space.pods() if "nodeName" in pod["spec"]}

@@ -72,14 +72,14 @@ def running(space: Namespace, job: str) -> dict[str, str]:
 
     def found() -> dict[str, str]:
         pods = [(role, pod) for role in (Role.STORE, Role.WORKER) for pod in space.pods(role)]
-        mine = [(role, pod) for role, pod in pods if pod["metadata"]["name"].startswith(job)]
-        return {role: pod["status"].get("podIP", "") for role, pod in mine if pod["status"]["phase"] == "Running"}
+        own = [(role, pod) for role, pod in pods if pod["metadata"]["name"].startswith(job)]
+        return {role: pod["status"].get("podIP", "") for role, pod in own if pod["status"]["phase"] == "Running"}
 
     until("store and worker running", lambda: len(found()) == 2 and all(found().values()))
     return found()
 
 
-def test_another_job_reaches_nothing_of_a_job_and_a_reader_its_metrics_alone(
+def test_another_job_reaches_nothing_of_a_job_a_reader_its_metrics_alone_and_prometheus_scrapes_it(
     space: Namespace, watchers: Namespace
 ) -> None:
     submit = ("submit", "--image", space.image, "--nnodes", "1")
@@ -91,6 +91,10 @@ def test_another_job_reaches_nothing_of_a_job_and_a_reader_its_metrics_alone(
 
     assert knock(watchers, "reader", doors, to_open=["metrics"]) == {"store": False, "metrics": True}
     assert knock(space, "stranger", doors) == {"store": False, "metrics": False}
+    prometheus = ClusterPrometheus(space.api)
+    if prometheus.is_there:
+        [series] = until("a scrape", lambda: prometheus.query(f'{Metric.WORLD_SIZE}{{namespace="{space.name}"}}'))
+        assert (series["metric"]["ddp_job"], series["value"][1]) == ("nap", "1")
 
 
 def world_size(space: Namespace) -> bool:
@@ -120,7 +124,7 @@ def listener(space: Namespace) -> str:
 
     def listens() -> str | None:
         status = space.api.get(path)["status"]
-        is_ready = any(each["ready"] for each in status.get("containerStatuses") or ())
+        is_ready = any(container_status["ready"] for container_status in status.get("containerStatuses") or ())
         return str(status["podIP"]) if is_ready else None
 
     return until("a pod that listens", listens)
@@ -142,8 +146,8 @@ def test_a_job_trains_while_egress_is_closed_and_reaches_nothing_but_itself(
     size = ("--nnodes", "2", "--nproc", "1", "--cpu", "250m", "--memory", "768Mi", "--shm", "64Mi", "--engine", "job")
     words = ("--name", "shut", "--image", space.image, *size, "--egress", "closed", "--wait", "--timeout", "150s")
     space.ddp("submit", str(script), *words).ok()
-    said = space.ddp("logs", "shut", "--rank", "all").ok().out
-    assert said.count("world size 2 after 5 steps, reached []") == 2, said
+    result = space.ddp("logs", "shut", "--rank", "all").ok().out
+    assert result.count("world size 2 after 5 steps, reached []") == 2, result
 
     found = knock(space, "shut-in", {**doors, "dns": DNS}, to_open=["dns"])
     assert found == {**dict.fromkeys(doors, False), "dns": True}
@@ -151,11 +155,3 @@ def test_a_job_trains_while_egress_is_closed_and_reaches_nothing_but_itself(
 
 def is_default_policy(item: dict[str, Any]) -> bool:
     return bool(item["kind"] == "NetworkPolicy" and item["metadata"]["name"] == "ddp-default")
-
-
-def test_the_clusters_prometheus_scrapes_a_job(space: Namespace, prometheus: ClusterPrometheus) -> None:
-    space.ddp("submit", "--image", space.image, "--nnodes", "1", "--name", "nap", *SLEEP).ok()
-
-    asked = f'{Metric.WORLD_SIZE}{{namespace="{space.name}"}}'
-    [series] = until("a scrape", lambda: prometheus.query(asked))
-    assert (series["metric"]["ddp_job"], series["value"][1]) == ("nap", "1")

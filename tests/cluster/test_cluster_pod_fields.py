@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
 import json
 from typing import Any, Final
 
@@ -72,28 +71,26 @@ def accepted(space: Namespace, engine: Engine, **fields: Any) -> None:
 
 
 @pytest.mark.parametrize("engine", list(ENGINES))
-def test_each_key_alone_and_each_pair_passes_the_server_and_pod_security(space: Namespace, engine: Engine) -> None:
+def test_each_key_alone_and_all_at_once_pass_the_server_and_pod_security(space: Namespace, engine: Engine) -> None:
     try:
         space.api.get(space.path(ENGINES[engine].api_version, ENGINES[engine].plural), limit="1")
     except NotServed:
         pytest.skip(f"This cluster serves no {ENGINES[engine].kind}.")
     space.api.create(space.path("v1", "serviceaccounts"), {"metadata": {"name": "reader"}})
-    for count in (1, 2):
-        for keys in itertools.combinations(FIELDS, count):
-            accepted(space, engine, **{key: FIELDS[key] for key in keys})
+    for key, value in FIELDS.items():
+        accepted(space, engine, **{key: value})
+    accepted(space, engine, **FIELDS)
 
 
 @pytest.mark.parametrize(
     ("words", "code", "sentence"),
     [
         (("--image-pull-secret", "missing"), 4, "There is no Secret 'missing' in namespace '"),
-        (("--service-account", "missing"), 4, "There is no ServiceAccount 'missing' in namespace '"),
         (
             ("--pod-template", "{spec: {hostNetwork: true, dnsPolicy: ClusterFirstWithHostNet}}"),
             4,
             "host namespaces (hostNetwork=true)",
         ),
-        (("--pod-template", "{spec: {initContainers: [{name: x, image: x}]}}"), 4, 'container "x" must set'),
         (("--pod-template", "{spec: {hostAlias: []}}"), 4, 'unknown field "spec.hostAlias"'),
         (("--pod-template", "{spec: {hostAlias: []}}", "--engine", "trainjob"), 4, 'unknown field "spec.hostAlias"'),
         (
@@ -125,7 +122,7 @@ def test_a_sidecar_ends_with_the_job_and_a_container_of_a_webhook_is_not_taken_f
     rendered = space.ddp("render", "--name", "two", *job, "--command", "sleep 600", "-o", "json").ok().json["items"]
     rendered[0]["spec"]["template"]["spec"]["containers"].insert(0, {"name": "a-proxy", **other})
     plurals = {"Job": "jobs", "Secret": "secrets", "Service": "services", "NetworkPolicy": "networkpolicies"}
-    for item in (each for each in rendered if each["kind"] in plurals):
+    for item in (entry for entry in rendered if entry["kind"] in plurals):
         space.api.create(space.path(item["apiVersion"], plurals[item["kind"]]), item)
     [pod] = until("the worker", lambda: [pod for pod in space.pods() if "running" in main_status(pod).get("state", {})])
     name = pod["metadata"]["name"]

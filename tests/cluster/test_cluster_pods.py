@@ -135,9 +135,9 @@ def test_a_job_that_was_suspended_goes_on_from_the_step_that_it_saved(
     done = space.ddp("wait", "digits", "--for=complete", "--timeout", "3m")
     assert done.code == 0, done.err
 
-    said = re.search(r"resumed after step (\d+)", space.ddp("logs", "digits").ok().out)
-    assert said
-    assert 20 <= int(said[1]) < 900
+    match = re.search(r"resumed after step (\d+)", space.ddp("logs", "digits").ok().out)
+    assert match
+    assert 20 <= int(match[1]) < 900
     summary = space.ddp("status", "digits", "-o", "json").ok().json["summary"]
     assert (summary["samples_lost"], summary["samples_repeated"]) == (0, 0)
     assert summary["accuracy"] >= 0.97

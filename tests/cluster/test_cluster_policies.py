@@ -56,8 +56,8 @@ def places(api: Api, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Place
         default = stack.enter_context(namespace(api, "", home))
         wanted = [
             *policies(strict.name),
-            *(each for each in policies(lenient.name, **NOT_DENIED) if each["kind"].endswith("Binding")),
-            *(each for each in policies(default.name, imageDigest="Off") if each["kind"].endswith("Binding")),
+            *(policy for policy in policies(lenient.name, **NOT_DENIED) if policy["kind"].endswith("Binding")),
+            *(policy for policy in policies(default.name, imageDigest="Off") if policy["kind"].endswith("Binding")),
         ]
         paths = [stack.enter_context(_made(api, item, tag=strict.name)) for item in wanted]
         made = Places(
@@ -109,23 +109,23 @@ def refusal(space: Namespace, kind: Kind, case: Case) -> str:
 
 def warnings(space: Namespace, item: Json, plural: str = "jobs") -> list[str]:
     """What the API server warns of when it takes an object."""
-    told: list[str] = []
-    space.api.with_warning_handler(told.append).create(space.path(item["apiVersion"], plural), item, dryRun="All")
-    return [each for each in told if "ValidatingAdmissionPolicy" in each]
+    messages: list[str] = []
+    space.api.with_warning_handler(messages.append).create(space.path(item["apiVersion"], plural), item, dryRun="All")
+    return [entry for entry in messages if "ValidatingAdmissionPolicy" in entry]
 
 
 @pytest.mark.parametrize("kind", KINDS, ids=lambda kind: kind.plural)
 def test_the_api_server_refuses_what_the_evaluator_of_this_machine_refuses(places: Places, kind: Kind) -> None:
     space = places.strict
     with contextlib.suppress(NotServed):
-        for case in (each for each in CASES if not each.needs_more):
-            said = refusal(space, kind, case)
+        for case in (item for item in CASES if not item.needs_more):
+            report = refusal(space, kind, case)
             if kind.plural == "pods" and not case.in_pods:  # admission has mounted the token, under a name of its own
-                assert said.startswith(f"spec.volumes[{MOUNTED}"), case.name
+                assert report.startswith(f"spec.volumes[{MOUNTED}"), case.name
             elif fields := kind.fields(case):
-                assert said.startswith(f"{', '.join(fields)}: "), case.name
+                assert report.startswith(f"{', '.join(fields)}: "), case.name
             else:
-                assert said == "", case.name
+                assert report == "", case.name
 
 
 def test_the_api_server_finds_nothing_wrong_with_the_types_in_the_policies(places: Places) -> None:
@@ -148,8 +148,8 @@ def test_a_submission_against_a_policy_is_refused_in_a_sentence_with_the_way_out
 def test_what_a_policy_warns_of_is_passed_on_and_a_label_lets_a_namespace_off(places: Places) -> None:
     space = places.lenient
     bare = KINDS[1].of(next(case for case in CASES if case.name == "no-resources"))
-    [told] = warnings(space, bare)
-    assert "spec.template.spec.containers[main].resources.limits.memory: " in told
+    [report] = warnings(space, bare)
+    assert "spec.template.spec.containers[main].resources.limits.memory: " in report
     path = f"/api/v1/namespaces/{space.name}"
     space.api.merge(path, {"metadata": {"labels": {"ddp.dev/allow-memory-limit": "true"}}})
     until("no warning", lambda: not warnings(space, bare))
@@ -164,10 +164,10 @@ def test_jobs_as_the_operators_show_them_pass_where_the_platform_says_so(places:
     item = kind.make({"restartPolicy": "OnFailure", "containers": [{**container, "name": kind.main}]})
     item.setdefault("metadata", {})["name"] = "sample"
     try:
-        told = warnings(places.lenient, item, kind.plural)
+        report = warnings(places.lenient, item, kind.plural)
     except NotServed:
         pytest.skip(f"This cluster does not serve {kind.plural}.")
-    assert {name for name in map(name_of, RULES) if any(f"'{name}-" in each for each in told)} == {
+    assert {name for name in map(name_of, RULES) if any(f"'{name}-" in entry for entry in report)} == {
         name_of("memoryLimit"),
         name_of("apiToken"),
     }

@@ -29,8 +29,8 @@ def test_a_function_runs_on_two_nodes_and_is_deleted(space: Namespace) -> None:
         **size,  # type: ignore[arg-type]
     )
     with contextlib.closing(job.logs("all", follow=True)) as lines:
-        told = {line.rank: line.message for line in lines if line.rank is not None}
-    assert told == {0: "rank 0 of 2", 1: "rank 1 of 2"}
+        printed = {line.rank: line.message for line in lines if line.rank is not None}
+    assert printed == {0: "rank 0 of 2", 1: "rank 1 of 2"}
     assert job.wait(120).state == "Succeeded"
     assert [state.name for state in client.list()] == [job.name]
     job.delete(wait=True, timeout=60)

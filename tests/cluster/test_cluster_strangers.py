@@ -67,18 +67,8 @@ def test_a_run_with_strangers_that_have_its_labels_trains_as_alone_and_its_pods_
     script.write_text(TRAINS)
     size = ("--nnodes", "2", "--nproc", "1", "--cpu", "250m", "--memory", "768Mi", "--shm", "64Mi", "--engine", "job")
     words = (
-        "--name",
-        JOB,
-        "--image",
-        space.image,
-        *size,
-        "--max-restarts",
-        "0",
-        "--env",
-        "DDP_LAST_SCRAPE=0",
-        "--wait",
-        "--timeout",
-        "200s",
+        *("--name", JOB, "--image", space.image, *size, "--max-restarts", "0"),
+        *("--env", "DDP_LAST_SCRAPE=0", "--wait", "--timeout", "200s"),
     )
     done = space.ddp("submit", str(script), *words)
 
@@ -89,7 +79,7 @@ def test_a_run_with_strangers_that_have_its_labels_trains_as_alone_and_its_pods_
     assert done.code == 0, "\n".join([done.err, *logs])
     assert len(logs) == 2
     sums = [re.findall(r"sum (\d+) at ([\d.]+)", log) for log in logs]
-    assert [[int(total) for total, _ in each] for each in sums] == [[2 * STEPS]] * 2, logs
+    assert [[int(total) for total, _ in item] for item in sums] == [[2 * STEPS]] * 2, logs
     assert [re.findall(r"generation (\d+)", log) for log in logs] == [["1"]] * 2, logs
 
     lasted = [ended_at(worker) - float(over) for worker, [(_, over)] in zip(workers, sums, strict=True)]
@@ -101,11 +91,11 @@ def test_a_run_with_strangers_that_have_its_labels_trains_as_alone_and_its_pods_
     )
     print(f"the store ended {ended_at(store) - max(map(ended_at, workers)):.1f} s after the workers")
     assert ended_at(store) - max(map(ended_at, workers)) <= LINGER_SECONDS + MOST_SECONDS
-    said = space.api.text(space.path("v1", "pods", f"{store['metadata']['name']}/log"), limits=ANSWER)
-    assert "Traceback" not in said
-    assert len(said.splitlines()) < 200, "the log grew with the number of connections"
+    text = space.api.text(space.path("v1", "pods", f"{store['metadata']['name']}/log"), limits=ANSWER)
+    assert "Traceback" not in text
+    assert len(text.splitlines()) < 200, "the log grew with the number of connections"
 
     counts = {name: counts_of(space, name) for name in strangers}
-    assert all(each["connected"] and each["held"] for each in counts.values()), counts
-    assert any(each["agents"] for each in counts.values()), "no agent or stranger took one for the store"
-    assert not any(each["started"] for each in counts.values()), counts
+    assert all(item["connected"] and item["held"] for item in counts.values()), counts
+    assert any(item["agents"] for item in counts.values()), "no agent or stranger took one for the store"
+    assert not any(item["started"] for item in counts.values()), counts

@@ -1,6 +1,6 @@
 """The command line dies at any moment of ``submit``, and the same command again makes exactly one job of it.
 
-A proxy lets so many calls through. The API server does the last of them, and the client is killed before it hears of
+A proxy lets so many changes through. The API server does the last of them, and the client is killed before it hears of
 it, or when it has heard and would go on: what the cluster then holds is the same, and whatever follows comes too late.
 No pod of these jobs is ever made: a quota forbids it.
 """
@@ -10,11 +10,10 @@ from __future__ import annotations
 import functools
 import itertools
 import os
-import subprocess
-import sys
 import threading
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -25,64 +24,56 @@ from kubectl_ddp.backends.cluster.http.api import Api
 from kubectl_ddp.backends.cluster.write.submission import INCOMPLETE
 from kubectl_ddp.engines import ENGINES as ENGINE_KINDS
 from tests.cluster.api_proxy import ApiProxy, Asked, Fault, api_proxy
-from tests.cluster.live_cluster import Namespace, namespace, until
+from tests.cluster.live_cluster import Namespace, podless_namespace, until
 from tests.cluster.test_cluster_engines import need
+from tests.support import fork_server
 
-ENGINES = tuple(ENGINE_KINDS)
+ENGINES = ("pytorchjob", "trainjob")
+"""The default, and the one whose pods need an object of another kind first."""
 JOB = (
-    "--preflight=off",
-    "--image",
-    "registry.invalid/never:1",
-    "--nnodes",
-    "1:2",
-    "--nproc",
-    "1",
-    "--cpu",
-    "100m",
-    "--memory",
-    "256Mi",
+    *("--preflight=off", "--image", "registry.invalid/never:1", "--nnodes", "1:2", "--nproc", "1"),
+    *("--cpu", "100m", "--memory", "256Mi", "--command", "true", "-o", "json"),
 )
-EVERY_CALL = "job"
 AT_ONCE = 6
 """Submissions side by side, each with a proxy of its own."""
 
 
 @pytest.fixture
 def still(api: Api, tmp_path: Path) -> Iterator[Namespace]:
-    """A namespace in which no pod is made."""
-    with namespace(api, "registry.invalid/never:1", tmp_path) as space:
-        quota = {"metadata": {"name": "still"}, "spec": {"hard": {"pods": "0"}}}
-        space.api.create(space.path("v1", "resourcequotas"), quota)
+    with podless_namespace(api, tmp_path) as space:
         yield space
 
 
-def submit(space: Namespace, proxy: ApiProxy, name: str, engine: str) -> subprocess.Popen[str]:
-    return start(space, proxy, "submit", "--name", name, "--engine", engine, *JOB, "--command", "true", "-o", "json")
+@dataclass
+class Submission:
+    """A command that submits a job through a proxy."""
+
+    process: fork_server.ForkedProcess
+    errors: Path
+
+    def outcome(self) -> tuple[int, str]:
+        """Exit code and stderr, once it has ended."""
+        with self.process.stdout:
+            self.process.communicate()
+        return self.process.wait(), self.errors.read_text()
 
 
-def start(space: Namespace, proxy: ApiProxy, *words: str) -> subprocess.Popen[str]:
-    return subprocess.Popen(
-        [sys.executable, "-m", "kubectl_ddp", *words, "-n", space.name],
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        stdin=subprocess.DEVNULL,
-        text=True,
-        env={**os.environ, "HOME": str(space.home), "KUBECONFIG": str(proxy.kubeconfig)},
-    )
+def submit(space: Namespace, proxy: ApiProxy, name: str, engine: str) -> Submission:
+    words = ["-m", "kubectl_ddp", "submit", "--name", name, "--engine", engine, *JOB, "-n", space.name]
+    environ = {**os.environ, "HOME": str(space.home), "KUBECONFIG": str(proxy.kubeconfig)}
+    errors = space.home / f"{name}.stderr"
+    with errors.open("w") as stderr:
+        process = fork_server.start(words, env=environ, stderr=stderr, imported=fork_server.COMMAND_LINE)
+    return Submission(process, errors)
 
 
-def killed_at(
-    proxy: ApiProxy,
-    last: int,
-    begin: Callable[[], subprocess.Popen[str]],
-    counts: Callable[[Asked], bool] = lambda _: True,
-) -> bool:
-    """Begin, and kill the client when the API server has done the ``last`` call that counts; whether there was one."""
+def killed_at(proxy: ApiProxy, last: int, begin: Callable[[], Submission]) -> bool:
+    """Begin, and kill the client when the API server has done the ``last`` change; whether there was one."""
     reached = threading.Event()
     left = itertools.count(1)
 
-    def decide(asked: Asked) -> Fault | None:
-        is_last = counts(asked) and next(left) == last
+    def decide(request: Asked) -> Fault | None:
+        is_last = request.is_change and next(left) == last
         return Fault(then=reach, loses_answer=last % 2 == 0) if is_last else None
 
     def reach() -> None:
@@ -90,12 +81,11 @@ def killed_at(
         reached.set()
 
     proxy.fresh(decide)
-    process = begin()
-    with process:
-        while not reached.wait(0.01) and process.poll() is None:
-            pass
-        process.kill()
-        process.communicate()
+    submission = begin()
+    while not reached.wait(0.01) and submission.process.poll() is None:
+        pass
+    submission.process.kill()
+    submission.outcome()
     proxy.fresh()
     return reached.is_set()
 
@@ -116,73 +106,52 @@ def is_one_job(space: Namespace, name: str, engine: str) -> set[str]:
     there = of(space, name)
     main = [item for item in there[root.plural] if item["metadata"]["name"] == name]
     assert len(main) == 1
-    about = main[0]["metadata"]
-    assert INCOMPLETE not in about["annotations"]
+    metadata = main[0]["metadata"]
+    assert INCOMPLETE not in metadata["annotations"]
     for kind, items in there.items():
         for item in items:
-            if item["metadata"]["uid"] == about["uid"] or "trainer.kubeflow.org/trainjob-name" in str(item["metadata"]):
+            if item["metadata"]["uid"] == metadata["uid"] or "trainer.kubeflow.org/trainjob-name" in str(
+                item["metadata"]
+            ):
                 continue
             owners = item["metadata"].get("ownerReferences") or [{}]
             if owners[0].get("controller"):
                 continue  # what an operator makes of the root
-            assert owners[0].get("uid") == about["uid"], f"{kind} {item['metadata']['name']} is not owned by the root"
-            assert item["metadata"]["labels"][Label.RUN_ID] == about["labels"][Label.RUN_ID], kind
+            assert owners[0].get("uid") == metadata["uid"], (
+                f"{kind} {item['metadata']['name']} is not owned by the root"
+            )
+            assert item["metadata"]["labels"][Label.RUN_ID] == metadata["labels"][Label.RUN_ID], kind
     return set(there)
 
 
 @pytest.mark.timeout(600)
 @pytest.mark.parametrize("engine", ENGINES)
-def test_the_client_killed_after_any_call_of_submit_and_run_again_makes_exactly_one_job(
+def test_the_client_killed_after_any_change_of_submit_and_run_again_makes_exactly_one_job(
     still: Namespace, tmp_path: Path, engine: str
 ) -> None:
+    """Or its remains are deleted by the job's name."""
     need(still, engine)
     with api_proxy(still.api.connection, tmp_path / "count") as proxy:
-        with submit(still, proxy, f"{engine}-whole", engine) as process:
-            out, err = process.communicate()
-            assert process.returncode == 0, out + err
-        calls = [asked.number for asked in proxy.asked if asked.is_change or engine == EVERY_CALL]
-    assert len(calls) >= 5
-    kinds = is_one_job(still, f"{engine}-whole", engine)
+        code, errors = submit(still, proxy, "whole", engine).outcome()
+        assert code == 0, errors
+        changes = sum(item.is_change for item in proxy.asked)
+    assert changes >= 5
+    kinds = is_one_job(still, "whole", engine)
 
     def attempt(last: int) -> bool:
-        name = f"{engine}-{last}"
+        name = f"cut-{last}"
         with api_proxy(still.api.connection, tmp_path / name) as proxy:
             was_killed = killed_at(proxy, last, functools.partial(submit, still, proxy, name, engine))
-            with submit(still, proxy, name, engine) as again:
-                out, err = again.communicate()
-            assert again.returncode == 0, f"after call {last}: {out}{err}"
+            code, errors = submit(still, proxy, name, engine).outcome()
+            assert code == 0, f"after change {last}: {errors}"
         assert is_one_job(still, name, engine) >= kinds - {"jobs", "jobsets", "podmonitors"}
         return was_killed
 
     with ThreadPoolExecutor(AT_ONCE) as pool:
-        killed = list(pool.map(attempt, calls))
-    assert all(killed), "every call was reached"
-
-    still.ddp("delete", "-y", *(f"{engine}-{last}" for last in ("whole", *calls))).ok()
-    until("nothing left", lambda: not [left for left in still.left() if f"/{engine}-" in left])
-
-
-@pytest.mark.parametrize("engine", ENGINES)
-def test_what_a_submission_left_that_died_can_be_deleted_by_the_jobs_name(
-    still: Namespace, tmp_path: Path, engine: str
-) -> None:
-    need(still, engine)
-    name = f"dead-{engine}"
-    first: list[int] = []
-    with api_proxy(still.api.connection, tmp_path) as proxy:
-
-        def decide(asked: Asked) -> Fault | None:
-            if asked.is_change and not first:
-                first.append(asked.number)
-                return Fault(then=proxy.die, loses_answer=True)
-            return None
-
-        proxy.fresh(decide)
-        with submit(still, proxy, name, engine) as process:
-            _, err = process.communicate()
-        assert process.returncode == 1
-        assert "cannot be reached" in err
-        assert "Traceback" not in err
-    assert of(still, name), "something was left"
-    still.ddp("delete", "-y", name).ok()
-    until("nothing left", lambda: not of(still, name))
+        assert all(pool.map(attempt, range(1, changes + 1))), "every change was reached"
+    with api_proxy(still.api.connection, tmp_path / "dead") as proxy:
+        assert killed_at(proxy, 1, functools.partial(submit, still, proxy, "dead", engine))
+    assert of(still, "dead"), "something was left"
+    names = ("whole", "dead", *(f"cut-{last}" for last in range(1, changes + 1)))
+    still.ddp("delete", "-y", *names).ok()
+    until("nothing left", lambda: not still.left())

@@ -9,14 +9,6 @@ import pytest
 from tests.cluster.live_cluster import Namespace, until
 from tests.cluster.test_cluster_any_image import RUNTIME
 
-TRAIN = """
-import torch, torch.distributed as dist
-dist.init_process_group("gloo")
-model = torch.nn.parallel.DistributedDataParallel(torch.nn.Linear(4, 1))
-model(torch.ones(2, 4)).sum().backward()
-print("trained", dist.get_rank(), "of", dist.get_world_size(), flush=True)
-dist.destroy_process_group()
-"""
 COUNTED = """
 import os, time, urllib.request
 import torch, torch.distributed as dist
@@ -37,20 +29,9 @@ dist.destroy_process_group()
 SIZE = ("--nnodes", "2", "--cpu", "200m", "--memory", "400Mi", "--shm", "32Mi", "--engine", "job")
 
 
-def test_two_nodes_train_under_the_torchrun_of_the_image(space: Namespace) -> None:
-    script = space.home / "train.py"
-    script.write_text(TRAIN)
-    job = ("--name", "stock", "--image", space.image, "--launcher", "torchrun")
-    space.ddp("submit", str(script), *job, *SIZE, "--wait").ok()
-    lines = space.ddp("logs", "stock", "--rank", "all").ok().out.splitlines()
-    assert sorted(line for line in lines if "trained" in line) == ["[rank0] trained 0 of 2", "[rank1] trained 1 of 2"]
-    [told] = [line for line in space.ddp("list").ok().out.splitlines() if line.startswith("stock ")]
-    assert told.split()[1:3] == ["Succeeded", "0/2"]
-    space.ddp("delete", "stock", "--yes").ok()
-    until("all objects of the job are gone", lambda: not space.left())
-
-
-def test_a_mounted_runtime_counts_the_steps_of_a_plain_script(space: Namespace) -> None:
+def test_two_nodes_train_under_the_torchrun_of_the_image_and_a_mounted_runtime_counts_their_steps(
+    space: Namespace,
+) -> None:
     if RUNTIME not in os.environ:
         pytest.skip(f"Set {RUNTIME} to an image of the Dockerfile's target runtime that the cluster can start.")
     script = space.home / "train.py"
@@ -59,3 +40,7 @@ def test_a_mounted_runtime_counts_the_steps_of_a_plain_script(space: Namespace) 
     space.ddp("submit", str(script), *job, *SIZE, "--wait").ok()
     lines = space.ddp("logs", "stock", "--rank", "all").ok().out.splitlines()
     assert sorted(line for line in lines if "counted" in line) == ["[rank0] counted 0", "[rank1] counted 1"]
+    [row] = [line for line in space.ddp("list").ok().out.splitlines() if line.startswith("stock ")]
+    assert row.split()[1:3] == ["Succeeded", "0/2"]
+    space.ddp("delete", "stock", "--yes").ok()
+    until("all objects of the job are gone", lambda: not space.left())

@@ -37,7 +37,7 @@ def lose_drained_node(job: Job) -> None:
     reached = max(rank["step"] for rank in job.ranks())
     pod = job.space.pods()[-1]
     drain(NAME, pod["spec"]["nodeName"])
-    assert pod["metadata"]["uid"] not in {each["metadata"]["uid"] for each in job.space.pods()}
+    assert pod["metadata"]["uid"] not in {item["metadata"]["uid"] for item in job.space.pods()}
     job.wait("world-size=2")
     assert max(rank["step"] for rank in job.ranks()) > reached
     job.go_on()
@@ -81,6 +81,9 @@ def test_one_in_the_words_of_the_sdk_is_scaled_and_loses_pods_and_no_sample(
         job.succeeds()
         found = space.api.get(space.path(ENGINE.api_version, ENGINE.plural, NAME))
         assert found["spec"] == found["spec"] | {key: wanted["spec"][key] for key in ("trainer",)}
-        assert any(each["type"] == "Complete" for each in found["status"]["conditions"])
+        assert any(condition["type"] == "Complete" for condition in found["status"]["conditions"])
         space.ddp("delete", "-y", NAME).ok()
-        until("nothing left", lambda: not [each for each in space.left() if "ddp-namespace-key" not in each])
+        until(
+            "nothing left",
+            lambda: not [condition for condition in space.left() if "ddp-namespace-key" not in condition],
+        )

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import gzip
 import json
-from pathlib import Path
 
 import pytest
 
@@ -72,35 +71,3 @@ def _can_be_seen_from_here(space: Namespace) -> None:
     with gzip.open(file) as trace:
         names = [event.get("name", "") for event in json.load(trace)["traceEvents"]]
     assert sum(name.startswith("Optimizer.step#") for name in names) == 3
-
-
-def test_following_a_submission_prints_every_line_once_and_ends_with_the_job(space: Namespace, tmp_path: Path) -> None:
-    script = tmp_path / "count.py"
-    script.write_text(
-        "import time\nfor number in range(40):\n    print('line', number, flush=True)\n    time.sleep(0.1)\n"
-    )
-    flags = ("--nnodes", "1", "--nproc", "2", "--cpu", "500m", "--memory", "512Mi", "--shm", "32Mi")
-    done = space.ddp("submit", str(script), "--name", "count", "--image", space.image, "--follow", *flags).ok()
-    for rank in range(2):
-        written = [line for line in done.out.splitlines() if line.startswith(f"[rank{rank}] ")]
-        assert written == [f"[rank{rank}] line {number}" for number in range(40)]
-    tail = space.ddp("logs", "count", "--rank", "1", "--tail", "3").ok().out.splitlines()
-    assert tail == [f"[rank1] line {number}" for number in (37, 38, 39)]
-
-
-def test_a_script_that_fails_exits_10_with_its_error(space: Namespace, tmp_path: Path) -> None:
-    script = tmp_path / "broken.py"
-    script.write_text("raise ValueError('the 7th layer has no name')\n")
-    flags = ("--nnodes", "1", "--nproc", "1", "--cpu", "500m", "--memory", "512Mi", "--shm", "32Mi")
-    done = space.ddp(
-        "submit", str(script), "--name", "broken", "--image", space.image, "--wait", "--max-restarts", "0", *flags
-    )
-    assert done.code == 10
-    assert "the 7th layer has no name" in done.err
-    waited = space.ddp("wait", "broken", "--for=complete")
-    assert waited.code == 10
-    assert "the 7th layer has no name" in waited.err
-    error = space.ddp("logs", "broken", "--first-error").ok().out
-    assert "ValueError: the 7th layer has no name" in error
-    state = space.ddp("status", "broken", "-o", "json").ok().json
-    assert (state["state"], state["first_error"]["rank"]) == ("Failed", 0)

@@ -81,7 +81,7 @@ def offences(source: str) -> Iterator[str]:
     """What in the source would run what somebody else wrote, as Python writes it."""
     for node in ast.walk(ast.parse(source)):
         if isinstance(node, ast.Import):
-            yield from (each.name for each in node.names if each.name in UNPICKLES - {"pickle"})
+            yield from (item.name for item in node.names if item.name in UNPICKLES - {"pickle"})
         elif isinstance(node, ast.ImportFrom) and node.module:
             if node.module.split(".")[0] in UNPICKLES or node.module == "torch.distributed.rpc":
                 yield node.module

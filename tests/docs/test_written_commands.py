@@ -62,9 +62,9 @@ def test_a_chart_takes_the_values_that_an_installation_gives_it(
     written = ROOT / chart / "ci" / "digits-values.yaml"  # values that a command before it has written
     (tmp_path / READERS_OWN).write_text(written.read_text() if written.exists() else "")
     flags = [_found(word, tmp_path) for word in rest if word != "--create-namespace"]
-    asked = [f"--kube-version={KUBERNETES}", *(f"--api-versions={each}" for each in SERVES)]
+    requests = [f"--kube-version={KUBERNETES}", *(f"--api-versions={serve}" for serve in SERVES)]
     path = ROOT / Path(chart)
-    assert objects_of(each_helm.run("template", release, str(path), *flags, *asked).ok().out)
+    assert objects_of(each_helm.run("template", release, str(path), *flags, *requests).ok().out)
 
 
 def _found(word: str, reader: Path) -> str:

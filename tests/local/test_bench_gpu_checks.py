@@ -36,9 +36,8 @@ def bars(found: dict[str, Any]) -> dict[str, bool]:
     [
         ("A", 2, {"c_compilers_count"}),
         ("B", 3, {"plain_forked_count", "asking_forked_count"}),
-        ("C", 3, set()),
         ("D", 6, {"stuck_seconds", "device_used_again_seconds"}),
-        ("E", 3, {"cycles_count"}),
+        pytest.param("E", 3, {"cycles_count"}, marks=pytest.mark.long),
         pytest.param(
             "F1",
             9,
@@ -54,11 +53,11 @@ def bars(found: dict[str, Any]) -> dict[str, bool]:
         ("N", 3, {"metrics_count", "model_flops_per_second"}),
         pytest.param("P", 7, {"step_seconds"}, marks=pytest.mark.long),
         ("Q", 3, set()),
-        ("S", 4, set()),
+        pytest.param("S", 4, set(), marks=pytest.mark.long),
         ("I", 8, set()),
-        ("J", 2, {"50mb_warm_stall_seconds", "50mb_resume_bytes_per_second", "170mb_resume_bytes_per_second"}),
+        pytest.param("J", 2, {"50mb_warm_stall_seconds", "50mb_resume_bytes_per_second"}, marks=pytest.mark.long),
         ("K", 3, {"trainer_step_seconds", "by_hand_after_step_seconds", "synchronizations_of_a_step_count"}),
-        ("M", 2, set()),
+        pytest.param("M", 2, set(), marks=pytest.mark.long),
     ],
 )
 def test_a_check_comes_to_its_end_without_a_gpu_and_what_it_requires_holds(
@@ -87,34 +86,6 @@ def test_faults_of_a_device_are_told_apart_from_lost_peers(tmp_path: Path) -> No
 def test_every_check_is_rehearsed() -> None:
     text = Path(__file__).read_text()
     assert [check.letter for check in CHECKS if f'"{check.letter}"' not in text] == []
-
-
-@pytest.mark.long
-def test_a_weight_that_missed_a_gradient_is_seen(tmp_path: Path) -> None:
-    """The comparison of checks P, F1 and F2: one step less, on one of the sides, changes almost every weight."""
-    program = """
-import sys
-from pathlib import Path
-from bench.gpu_checks.launches import TASKS, checkpoint_weights, train_single_rank
-from bench.gpu_checks.tasks import SUMS_FLAGS
-folder = Path(sys.argv[1])
-found = []
-for steps in (20, 20, 21):
-    saved = folder / str(len(found))
-    flags = ("--task", f"{TASKS}:Sums", *SUMS_FLAGS, "--device", "cpu", "--max-steps", str(steps), "--epochs", "100")
-    train_single_rank(*flags, "--checkpoint-dir", str(saved), "--checkpoint-seconds", "inf", seconds=300.0)
-    found.append(checkpoint_weights(saved, folder / f"{len(found)}.pt")["weight"])
-first, same, other = found
-print(int((first != same).sum()), int((first != other).sum()), bool((first * 4096 == (first * 4096).round()).all()))
-"""
-    done = subprocess.run(
-        [sys.executable, "-c", program, str(tmp_path)], env=environment(), capture_output=True, text=True, check=False
-    )
-    assert done.returncode == 0, done.stderr
-    same, other, are_exact = done.stdout.split()
-    assert int(same) == 0
-    assert int(other) > 4000
-    assert are_exact == "True"
 
 
 def test_a_rehearsal_by_the_one_command_is_told_as_such_and_never_becomes_a_claim(tmp_path: Path) -> None:

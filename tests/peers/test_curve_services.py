@@ -58,17 +58,17 @@ def records(file: Path) -> Iterator[Any]:
     """Yield the records of a run file of W&B: a header of 7 bytes, then LevelDB's log in blocks of 32 KiB."""
     from wandb.proto.wandb_internal_pb2 import Record
 
-    content, place, whole = file.read_bytes(), 7, b""
+    content, place, total = file.read_bytes(), 7, b""
     while place + 7 <= len(content):
         if (room := 32768 - place % 32768) < 7:
             place += room
             continue
         size, kind = int.from_bytes(content[place + 4 : place + 6], "little"), content[place + 6]
-        whole += content[place + 7 : place + 7 + size]
+        total += content[place + 7 : place + 7 + size]
         place += 7 + size
         if kind in {1, 4}:  # full, or the last part
-            yield Record.FromString(whole)
-            whole = b""
+            yield Record.FromString(total)
+            total = b""
 
 
 def test_wandb_has_one_run_over_a_restart_by_another_job(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -85,7 +85,9 @@ def test_wandb_has_one_run_over_a_restart_by_another_job(tmp_path: Path, monkeyp
 
 def logged_steps(file: Path) -> list[int]:
     """Return the steps on the x axis of the training loss, in the order of the file."""
-    rows = [{item.key or item.nested_key[0]: item.value_json for item in each.history.item} for each in records(file)]
+    rows = [
+        {item.key or item.nested_key[0]: item.value_json for item in record.history.item} for record in records(file)
+    ]
     return [json.loads(row["step"]) for row in rows if "train/loss" in row]
 
 
@@ -114,6 +116,6 @@ def test_training_succeeds_without_its_server(
         if not answers:
             server.close()
         assert run(a_config(tmp_path, mlflow="curves"), Lines(), env=JOB).summary.steps == 9
-    said = capfd.readouterr().err
-    assert said.count("--mlflow failed, and the run continues without it: ") == 1
-    assert ("did not take its last values within 1 s" in said) is answers
+    errors = capfd.readouterr().err
+    assert errors.count("--mlflow failed, and the run continues without it: ") == 1
+    assert ("did not take its last values within 1 s" in errors) is answers

@@ -5,17 +5,10 @@ the libraries beside our own packages.
 from __future__ import annotations
 
 import importlib.util
-from collections.abc import Iterator
-from pathlib import Path
 
 import pytest
 
-from tests.support.launch_harness import Stage, check_recovered, run_and_kill, stage_of
-
-
-@pytest.fixture
-def stage(tmp_path: Path) -> Iterator[Stage]:
-    yield from stage_of(tmp_path)
+from tests.support.launch_harness import Stage, check_recovered, run_and_kill
 
 
 @pytest.mark.parametrize(

@@ -3,20 +3,13 @@
 from __future__ import annotations
 
 import importlib.util
-from collections.abc import Iterator
-from pathlib import Path
 
 import pytest
 from prometheus_client import generate_latest
 
 from ddp_trainer.metrics.serve.collector import Exposition
-from tests.support.launch_harness import SCRIPTS, Stage, stage_of
+from tests.support.launch_harness import SCRIPTS, Stage
 from tests.support.metrics_processes import Scrape
-
-
-@pytest.fixture
-def stage(tmp_path: Path) -> Iterator[Stage]:
-    yield from stage_of(tmp_path)
 
 
 @pytest.mark.parametrize(

@@ -98,9 +98,12 @@ class ApiServer:
             kind = "MODIFIED" if path in self.objects else "ADDED"
             before = self.objects.get(path, {"metadata": {"uid": str(uuid.uuid4())}})["metadata"]
             namespace = path.partition("/namespaces/")[2].partition("/")[0]
-            about = {"name": path.rpartition("/")[2], "uid": before["uid"], "namespace": namespace}
+            details = {"name": path.rpartition("/")[2], "uid": before["uid"], "namespace": namespace}
             self._version += 1
-            stored = {**item, "metadata": {**about, **item.get("metadata", {}), "resourceVersion": str(self._version)}}
+            stored = {
+                **item,
+                "metadata": {**details, **item.get("metadata", {}), "resourceVersion": str(self._version)},
+            }
             self.objects[path] = stored
             self._tell(kind, path, stored)
             return stored
@@ -109,9 +112,9 @@ class ApiServer:
         """Delete an object."""
         with self._changed:
             self._version += 1
-            gone = self.objects.pop(path)
-            gone = {**gone, "metadata": {**gone["metadata"], "resourceVersion": str(self._version)}}
-            self._tell("DELETED", path, gone)
+            ended = self.objects.pop(path)
+            ended = {**ended, "metadata": {**ended["metadata"], "resourceVersion": str(self._version)}}
+            self._tell("DELETED", path, ended)
 
     def next(self, request: str, *answers: Answer) -> None:
         """Answer the next requests of this kind so."""
@@ -178,11 +181,11 @@ class ApiServer:
         found = [item for path, item in sorted(self.objects.items()) if self._selects(request, path, item)]
         start = int(request.query.get("continue", 0))
         end = start + min(self.page, int(request.query.get("limit", self.page)))
-        about: Json = {"resourceVersion": str(self._version)}
+        details: Json = {"resourceVersion": str(self._version)}
         if end < len(found):
-            about["continue"] = str(end)
+            details["continue"] = str(end)
         bare = [{name: value for name, value in item.items() if name not in {"kind", "apiVersion"}} for item in found]
-        return Answer(200, {"kind": "List", "metadata": about, "items": bare[start:end]})
+        return Answer(200, {"kind": "List", "metadata": details, "items": bare[start:end]})
 
     def _post(self, request: Request) -> Answer:
         name = request.body["metadata"]["name"]
@@ -191,8 +194,8 @@ class ApiServer:
             return Answer(409, status(409, "AlreadyExists", f'"{name}" already exists', name=name))
         if request.query.get("dryRun"):
             return Answer(201, {**request.body, "dry": True})
-        about = {"creationTimestamp": "2026-01-01T00:00:00Z", "generation": 1} | request.body["metadata"]
-        return Answer(201, self.put(path, {**request.body, "metadata": about}))
+        metadata = {"creationTimestamp": "2026-01-01T00:00:00Z", "generation": 1} | request.body["metadata"]
+        return Answer(201, self.put(path, {**request.body, "metadata": metadata}))
 
     def _patch(self, request: Request) -> Answer:
         path, of_status = request.path.removesuffix("/status"), request.path.endswith("/status")
@@ -281,8 +284,8 @@ def _merged(old: Any, change: Any) -> Any:
     if not isinstance(change, dict):
         return change
     base = old if isinstance(old, dict) else {}
-    kept = {name: value for name, value in base.items() if name not in change}
-    return kept | {name: _merged(base.get(name), value) for name, value in change.items() if value is not None}
+    saved = {name: value for name, value in base.items() if name not in change}
+    return saved | {name: _merged(base.get(name), value) for name, value in change.items() if value is not None}
 
 
 class _Handler(BaseHTTPRequestHandler):

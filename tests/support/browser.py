@@ -65,21 +65,21 @@ class Tab:
 
     def value(self, expression: str) -> Any:
         """What an expression of JavaScript comes to."""
-        told = self.call("Runtime.evaluate", expression=expression, awaitPromise=True, returnByValue=True)
-        assert "exceptionDetails" not in told, told
-        return told["result"].get("value")
+        report = self.call("Runtime.evaluate", expression=expression, awaitPromise=True, returnByValue=True)
+        assert "exceptionDetails" not in report, report
+        return report["result"].get("value")
 
     def picture(self, *, height: float | None = None, scale: float = 1.0) -> bytes:
         """A PNG of the page: all of it, or its top."""
         size = self.call("Page.getLayoutMetrics")["cssContentSize"]
         clip = {"x": 0, "y": 0, "width": size["width"], "height": height or size["height"], "scale": scale}
-        told = self.call("Page.captureScreenshot", format="png", captureBeyondViewport=True, clip=clip)
-        return base64.b64decode(told["data"])
+        report = self.call("Page.captureScreenshot", format="png", captureBeyondViewport=True, clip=clip)
+        return base64.b64decode(report["data"])
 
     def paper(self) -> bytes:
         """A PDF, in the page's own paper size."""
-        told = self.call("Page.printToPDF", preferCSSPageSize=True, printBackground=True)
-        return base64.b64decode(told["data"])
+        report = self.call("Page.printToPDF", preferCSSPageSize=True, printBackground=True)
+        return base64.b64decode(report["data"])
 
     def move(self, x: float, y: float) -> None:
         """Put the pointer somewhere."""
@@ -87,17 +87,17 @@ class Tab:
 
     def _call(self, method: str, session: str | None = None, **parameters: Any) -> dict[str, Any]:
         self._number += 1
-        about = {"sessionId": session} if session else {}
-        message = json.dumps({"id": self._number, "method": method, "params": parameters, **about}).encode() + b"\0"
+        details = {"sessionId": session} if session else {}
+        message = json.dumps({"id": self._number, "method": method, "params": parameters, **details}).encode() + b"\0"
         while message:
             message = message[os.write(self._out, message) :]
         while True:
-            told = self._next()
-            if told.get("id") == self._number:
-                assert "error" not in told, (method, told["error"])
-                result: dict[str, Any] = told["result"]
+            report = self._next()
+            if report.get("id") == self._number:
+                assert "error" not in report, (method, report["error"])
+                result: dict[str, Any] = report["result"]
                 return result
-            self._result_path(told)
+            self._result_path(report)
 
     def _next(self) -> dict[str, Any]:
         while b"\0" not in self._rest:
@@ -105,22 +105,22 @@ class Tab:
             assert chunk, "the browser has ended"
             self._rest += chunk
         message, _, self._rest = self._rest.partition(b"\0")
-        told: dict[str, Any] = json.loads(message)
-        return told
+        document: dict[str, Any] = json.loads(message)
+        return document
 
     def _result_path(self, told: dict[str, Any]) -> None:
-        about = told.get("params", {})
+        details = told.get("params", {})
         match told.get("method"):
             case "Page.loadEventFired":
                 self._has_loaded = True
             case "Runtime.exceptionThrown":
-                self.said.append(f"exception: {about['exceptionDetails']}")
+                self.said.append(f"exception: {details['exceptionDetails']}")
             case "Runtime.consoleAPICalled":
-                self.said.append(f"console: {about['args']}")
+                self.said.append(f"console: {details['args']}")
             case "Log.entryAdded":
-                self.said.append(f"log: {about['entry']['text']}")
-            case "Network.requestWillBeSent" if not about["request"]["url"].startswith(("file:", "data:")):
-                self.said.append(f"request: {about['request']['url']}")
+                self.said.append(f"log: {details['entry']['text']}")
+            case "Network.requestWillBeSent" if not details["request"]["url"].startswith(("file:", "data:")):
+                self.said.append(f"request: {details['request']['url']}")
 
 
 @contextmanager
@@ -143,9 +143,9 @@ def browser() -> Iterator[Tab]:
         ) as process:
             os.close(to_read)
             os.close(to_write)
-            with os.fdopen(read, "rb") as told:
+            with os.fdopen(read, "rb") as report:
                 try:
-                    yield Tab(write, told)
+                    yield Tab(write, report)
                 finally:
                     os.close(write)
                     process.terminate()

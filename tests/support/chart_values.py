@@ -115,14 +115,14 @@ def keys_of(schema: Mapping[str, Any]) -> set[str]:
 def _leaves(schema: Mapping[str, Any], node: Mapping[str, Any], path: str) -> Iterator[str]:
     node = resolved(schema, node)
     below = [
-        *((name, each) for name, each in node.get("properties", {}).items()),
+        *((name, item) for name, item in node.get("properties", {}).items()),
         *([("[]", node["items"])] if _has_keys(schema, node.get("items")) else []),
         *([("*", node["additionalProperties"])] if _has_keys(schema, node.get("additionalProperties")) else []),
     ]
     if not below:
         yield path.removeprefix(".").replace(".[]", "[]")
-    for name, each in below:
-        yield from _leaves(schema, each, f"{path}.{name}")
+    for name, item in below:
+        yield from _leaves(schema, item, f"{path}.{name}")
 
 
 def _has_keys(schema: Mapping[str, Any], node: Any) -> bool:

@@ -48,11 +48,11 @@ def a_pod(
     machine: str, *, job: str = "", cpu: str = "1", memory: str = "1Gi", gpus: int = 0, phase: str = "Running"
 ) -> Object:
     """A pod that has its machine."""
-    wants = {"cpu": cpu, "memory": memory} | ({GPU: str(gpus)} if gpus else {})
+    wanted = {"cpu": cpu, "memory": memory} | ({GPU: str(gpus)} if gpus else {})
     labels = {"ddp.dev/job": job} if job else {}
     return {
         "metadata": {"name": f"{job or 'service'}-{machine}", "namespace": "team", "labels": labels},
-        "spec": {"nodeName": machine, "containers": [{"name": "c", "resources": {"requests": wants}}]},
+        "spec": {"nodeName": machine, "containers": [{"name": "c", "resources": {"requests": wanted}}]},
         "status": {"phase": phase},
     }
 

@@ -48,10 +48,13 @@ def first(known: Facts) -> CauseFinding:
 
 
 def event(reason: str, message: str, name: str = "digits-worker-0", *, kind: str = "Pod", uid: str = "gone") -> Object:
-    about = {"kind": kind, "name": name, "uid": uid}
-    return {"metadata": {"uid": f"{reason}-{name}"}, "reason": reason, "message": message, "involvedObject": about} | {
-        "lastTimestamp": LATER
-    }
+    details = {"kind": kind, "name": name, "uid": uid}
+    return {
+        "metadata": {"uid": f"{reason}-{name}"},
+        "reason": reason,
+        "message": message,
+        "involvedObject": details,
+    } | {"lastTimestamp": LATER}
 
 
 def refused(message: str, index: int = 0) -> Object:

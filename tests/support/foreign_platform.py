@@ -12,10 +12,8 @@ import json
 import os
 import pkgutil
 import signal
-import subprocess
 import sys
 import sysconfig
-import tempfile
 import urllib.request  # noqa: F401 - with the platform's name changed it would look for macOS' own settings
 from collections.abc import Sequence
 from pathlib import Path
@@ -62,38 +60,6 @@ def _raise(_name: str) -> None:
     raise  # noqa: PLE0704 - the error that is being handled
 
 
-def run(words: Sequence[str]) -> tuple[int, str, str]:
-    """Run one command line in a forked process; return its exit code, stdout and stderr."""
-    from kubectl_ddp.cli.run import run as run_command_line
-
-    with tempfile.TemporaryFile() as out, tempfile.TemporaryFile() as err:
-        pid = os.fork()
-        if not pid:
-            os.dup2(out.fileno(), 1)
-            os.dup2(err.fileno(), 2)
-            code = run_command_line(words)
-            sys.stdout.flush()
-            os._exit(code)
-        code = os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
-        out.seek(0)
-        err.seek(0)
-        return code, out.read().decode(), err.read().decode()
-
-
-def outcomes(lines: Sequence[Sequence[str]], environ: dict[str, str], directory: Path) -> list[tuple[int, str, str]]:
-    """Run command lines, one after the other, on such a machine; return exit code, stdout and stderr of each."""
-    done = subprocess.run(
-        [sys.executable, "-m", __name__],
-        input=json.dumps(lines),
-        env={**environ, "PYTHONPATH": os.pathsep.join([str(ROOT), *filter(None, [environ.get("PYTHONPATH")])])},
-        cwd=directory,
-        stdout=subprocess.PIPE,
-        text=True,
-        check=True,
-    )
-    return [(code, out, err) for code, out, err in json.loads(done.stdout)]
-
-
 if __name__ == "__main__":
     leave_linux()
-    print(json.dumps(modules() if sys.argv[1:] == ["modules"] else [run(words) for words in json.load(sys.stdin)]))
+    print(json.dumps(modules()))

@@ -68,23 +68,23 @@ class ForkedProcess:
         if self.returncode is None:
             if not select.select([self._control], [], [], timeout)[0]:
                 raise subprocess.TimeoutExpired("a forked process", timeout or 0)
-            said = self._control.recv(32)
-            if not said:
+            report = self._control.recv(32)
+            if not report:
                 raise RuntimeError("The fork server has ended before its process did.")
             self._control.close()
-            self.returncode = int(said)
+            self.returncode = int(report)
         return self.returncode
 
     def communicate(self, timeout: float | None = None) -> tuple[str, None]:
         """Read stdout to its end, then wait. Raises subprocess.TimeoutExpired."""
-        said: list[str] = []
-        reader = threading.Thread(target=lambda: said.append(self.stdout.read()), daemon=True)
+        messages: list[str] = []
+        reader = threading.Thread(target=lambda: messages.append(self.stdout.read()), daemon=True)
         reader.start()
         reader.join(timeout)
         if reader.is_alive():
             raise subprocess.TimeoutExpired("a forked process", timeout or 0)
         self.wait(timeout)
-        return "".join(said), None
+        return "".join(messages), None
 
     def send_signal(self, number: int) -> None:
         """Send a signal, unless the process has ended."""
@@ -98,11 +98,11 @@ class ForkedProcess:
 
 
 def run(
-    program: Sequence[str], *, env: Mapping[str, str], timeout: float, imported: Sequence[str]
+    program: Sequence[str], *, env: Mapping[str, str], timeout: float, imported: Sequence[str], cwd: Path | None = None
 ) -> subprocess.CompletedProcess[str]:
     """Run what :func:`start` starts to its end. Raises subprocess.TimeoutExpired."""
     with tempfile.TemporaryFile("w+") as stderr:
-        process = start(program, env=env, stderr=stderr, imported=imported)
+        process = start(program, env=env, stderr=stderr, imported=imported, cwd=cwd)
         with process.stdout:
             try:
                 out, _ = process.communicate(timeout)
@@ -115,38 +115,43 @@ def run(
 
 
 def start(
-    program: Sequence[str], *, env: Mapping[str, str], stderr: IO[Any], imported: Sequence[str] = TRAINER
+    program: Sequence[str],
+    *,
+    env: Mapping[str, str],
+    stderr: IO[Any],
+    imported: Sequence[str] = TRAINER,
+    cwd: Path | None = None,
 ) -> ForkedProcess:
     """Start what ``python PROGRAM…`` would, for a program ``-m MODULE …`` or ``-c CODE …``; its stdout is a pipe.
 
     ``imported`` is :data:`TRAINER` or :data:`COMMAND_LINE`.
     """
-    order = json.dumps({"argv": list(program), "env": dict(env), "cwd": str(Path.cwd())}).encode()
-    ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+    order = json.dumps({"argv": list(program), "env": dict(env), "cwd": str(cwd or Path.cwd())}).encode()
+    own, other = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
     reader, writer = os.pipe()
     try:
-        descriptors = array.array("i", [writer, stderr.fileno(), theirs.fileno()])
+        descriptors = array.array("i", [writer, stderr.fileno(), other.fileno()])
         with _starting:
             server = _server(env.get("PYTHONPATH"), tuple(imported))
         server.sendmsg([order], [(socket.SOL_SOCKET, socket.SCM_RIGHTS, descriptors)])
     finally:
         os.close(writer)
-        theirs.close()
-    return ForkedProcess(ours, os.fdopen(reader))
+        other.close()
+    return ForkedProcess(own, os.fdopen(reader))
 
 
 @functools.cache
 def _server(python_path: str | None, imported: tuple[str, ...]) -> socket.socket:
     """The socket of the fork server that imports these modules from this ``PYTHONPATH`` and ends with this process."""
-    ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
-    with theirs:
+    own, other = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+    with other:
         environment = {name: value for name, value in os.environ.items() if not name.startswith(("DDP_", "OMP_"))}
         environment |= {} if python_path is None else {"PYTHONPATH": python_path}
-        command = [sys.executable, "-m", __name__, str(theirs.fileno()), *imported]
+        command = [sys.executable, "-m", __name__, str(other.fileno()), *imported]
         nothing = subprocess.DEVNULL
-        process = subprocess.Popen(command, env=environment, pass_fds=[theirs.fileno()], stdin=nothing, stdout=nothing)
-    atexit.register(_end, process, ours)
-    return ours
+        process = subprocess.Popen(command, env=environment, pass_fds=[other.fileno()], stdin=nothing, stdout=nothing)
+    atexit.register(_end, process, own)
+    return own
 
 
 def _end(process: subprocess.Popen[bytes], orders: socket.socket) -> None:

@@ -83,11 +83,11 @@ class Helm:
         words: Sequence[str] = (),
     ) -> Done:
         """``helm template`` for a cluster that serves ``serves`` (``group/version`` or ``group/version/Kind``)."""
-        asked = [f"--api-versions={each}" for each in serves]
-        asked.append(f"--kube-version={kubernetes}")
+        requests = [f"--api-versions={serve}" for serve in serves]
+        requests.append(f"--kube-version={kubernetes}")
         given = _as_yaml(values or {})
         return self.run(
-            "template", release, str(chart), "--namespace", namespace, "--values", "-", *asked, *words, stdin=given
+            "template", release, str(chart), "--namespace", namespace, "--values", "-", *requests, *words, stdin=given
         )
 
     def template(self, chart: Path, values: Mapping[str, Any] | None = None, **how: Any) -> list[Object]:
@@ -148,7 +148,7 @@ def helms() -> Mapping[int, Helm]:
 
 
 def _version(path: str) -> tuple[int, int, int]:
-    said = subprocess.run([path, "version", "--short"], capture_output=True, text=True, check=True, timeout=60).stdout
-    found = re.match(r"v(\d+)\.(\d+)\.(\d+)", said)
-    assert found, f"{path} version --short says {said!r}"
+    result = subprocess.run([path, "version", "--short"], capture_output=True, text=True, check=True, timeout=60).stdout
+    found = re.match(r"v(\d+)\.(\d+)\.(\d+)", result)
+    assert found, f"{path} version --short says {result!r}"
     return int(found[1]), int(found[2]), int(found[3])

@@ -43,7 +43,7 @@ def job(
     }
     if bounds is not None:
         spec["elasticPolicy"] = {"minReplicas": bounds[0], "maxReplicas": bounds[1], "rdzvBackend": "c10d"}
-    told = [condition(each) if isinstance(each, str) else dict(each) for each in conditions]
+    messages = [condition(item) if isinstance(item, str) else dict(item) for item in conditions]
     return {
         "apiVersion": "kubeflow.org/v1",
         "kind": "PyTorchJob",
@@ -56,7 +56,7 @@ def job(
             **(metadata or {}),
         },
         "spec": spec,
-        "status": {"conditions": told, **status},
+        "status": {"conditions": messages, **status},
     }
 
 

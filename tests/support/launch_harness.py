@@ -15,6 +15,8 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Self
 
+import pytest
+
 from ddp_trainer.common.constants import Env
 from tests.support.ports import free_port
 
@@ -177,6 +179,12 @@ def stage_of(folder: Path) -> Iterator[Stage]:
         yield stage
     finally:
         stage.close()
+
+
+@pytest.fixture(name="stage")
+def stage_fixture(tmp_path: Path) -> Iterator[Stage]:
+    """Starts the processes of one test."""
+    yield from stage_of(tmp_path)
 
 
 def wait_until(condition: Callable[[], bool], what: str) -> None:

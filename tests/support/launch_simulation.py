@@ -169,7 +169,7 @@ class SimulatedAgent:
 
     def record_result(self, *, fit: bool) -> SimulatedAgent:
         """The preflight that it was asked for last is over."""
-        number = next(heard.number for heard in reversed(self.heard) if isinstance(heard, RunPreflight))
+        number = next(item.number for item in reversed(self.heard) if isinstance(item, RunPreflight))
         self.run.membership.handle_and_tick(self.peer, PreflightResult(number=number, fit=fit))
         return self
 
@@ -244,7 +244,7 @@ class SimulatedRun:
         self.membership.tick()
 
     def _write_report(self, peer: int, message: FromStore) -> None:
-        if isinstance(message, Start) and message.assignment.fence not in {each.fence for each in self.starts}:
+        if isinstance(message, Start) and message.assignment.fence not in {start.fence for start in self.starts}:
             self.starts.append(self.membership.roster.generation)
         if peer in self.agents and self.agents[peer].connected:
             self.agents[peer].hears(message)

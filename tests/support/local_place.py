@@ -3,10 +3,14 @@
 from __future__ import annotations
 
 import os
+import subprocess
+import sys
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
+
+import pytest
 
 from kubectl_ddp.backends.local.backend import LocalBackend
 from kubectl_ddp.backends.local.directory import JobDirectory
@@ -14,6 +18,7 @@ from kubectl_ddp.backends.local.job_status import engine_of, is_true, wait_until
 from kubectl_ddp.backends.local.process import marked
 from kubectl_ddp.kube.objects import Object, Snapshot
 from kubectl_ddp.render.pod import literal
+from tests.support import fork_server
 from tests.support.kube_objects import a_template, job
 
 Until = Callable[[Snapshot], object]
@@ -73,6 +78,61 @@ def a_place(path: Path, **environ: str) -> Iterator[Place]:
             uids.append(snapshot.job["metadata"]["uid"])
             place.delete(snapshot.job["metadata"]["name"])
         assert [marked(f"{uid}/") for uid in uids] == [[] for _ in uids]
+
+
+@pytest.fixture(name="place")
+def place_fixture(tmp_path: Path) -> Iterator[Place]:
+    """A place for the jobs of one test, in a home of its own and without a cluster."""
+    with a_place(tmp_path / "state", HOME=str(tmp_path), KUBECONFIG=os.devnull, OMP_NUM_THREADS="1") as place:
+        yield place
+
+
+class Typed:
+    """A shell in which ``kubectl-ddp`` finds the jobs of a place."""
+
+    def __init__(self, place: Place) -> None:
+        self.directory = place.state.parent
+        unset = {"NO_COLOR", "KUBERNETES_SERVICE_HOST"}
+        self.environ = {name: value for name, value in place.environ.items() if name not in unset}
+        self.environ |= {"HOME": str(self.directory), "KUBECONFIG": os.devnull, "COLUMNS": "300"}
+
+    def __call__(self, *words: str, stdin: str = "") -> subprocess.CompletedProcess[str]:
+        """Run a command to its end."""
+        if stdin:
+            return subprocess.run(
+                self.command(*words), env=self.environ, cwd=self.directory, input=stdin, capture_output=True, text=True,
+                check=False, timeout=120,
+            )  # fmt: skip
+        return fork_server.run(
+            ["-m", "kubectl_ddp", *words],
+            env=self.environ,
+            cwd=self.directory,
+            timeout=280,
+            imported=fork_server.COMMAND_LINE,
+        )
+
+    def command(self, *words: str) -> list[str]:
+        """The words of a command as a program of its own."""
+        return [str(Path(sys.executable).with_name("kubectl-ddp")), *words]
+
+    def open(self, *words: str) -> subprocess.Popen[str]:
+        """Start a command."""
+        return subprocess.Popen(
+            self.command(*words), env=self.environ, cwd=self.directory, text=True,
+            stdout=subprocess.PIPE, stderr=subprocess.PIPE,
+        )  # fmt: skip
+
+    def write(self, name: str, text: str) -> str:
+        """Write a file into the directory of the shell, and return its path."""
+        path = self.directory / name
+        path.write_text(text)
+        return str(path)
+
+
+@pytest.fixture(name="typed")
+def typed_fixture(place: Place) -> Typed:
+    """A shell for the jobs of the place."""
+    return Typed(place)
 
 
 def store_of(name: str, script: str) -> list[Object]:

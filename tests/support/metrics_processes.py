@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import os
 import re
-import select
 import subprocess
 import sys
 import time
@@ -19,19 +18,14 @@ from prometheus_client.parser import text_string_to_metric_families
 
 DEADLINE_SECONDS = 120.0
 """For what must happen; never a measure of how soon."""
-QUIET_SECONDS = 0.5
-"""A thread that prints all the time and prints nothing for so long does not run."""
 
 RANK_PROGRAM = """
-import ctypes, sys, threading
+import sys
 from ddp_trainer.metrics import attach
 
 recorder = attach.rank_recorder()
 rank = int(sys.argv[1])
 recorder.identity(rank=rank, local_rank=rank, world_size=8, backend="gloo", device="cpu")
-
-def hold_the_gil():
-    ctypes.PyDLL(None).sleep(3600)
 
 for number, line in enumerate(sys.stdin, start=1):
     order, _, value = line.strip().partition(" ")
@@ -40,10 +34,6 @@ for number, line in enumerate(sys.stdin, start=1):
             recorder.step(step + 1, 0, 16, *[0.125] * 8)
     elif order == "loss":
         recorder.progress(float(value), 0.1)
-    elif order == "hold-gil":
-        threading.Timer(0, hold_the_gil).start()
-        while True:
-            print("python runs", flush=True)
     print("done", flush=True)
 """
 
@@ -51,14 +41,14 @@ for number, line in enumerate(sys.stdin, start=1):
 class Rank:
     """A rank that steps when it is told to."""
 
-    def __init__(self, directory: Path, rank: int, *, local_world_size: int = 4) -> None:
-        told = {"RANK": rank, "LOCAL_RANK": rank, "LOCAL_WORLD_SIZE": local_world_size, "DDP_METRICS_DIR": directory}
+    def __init__(self, directory: Path, rank: int) -> None:
+        values = {"RANK": rank, "LOCAL_RANK": rank, "LOCAL_WORLD_SIZE": 4, "DDP_METRICS_DIR": directory}
         self.process = subprocess.Popen(
             [sys.executable, "-c", RANK_PROGRAM, str(rank)],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             text=True,
-            env=os.environ | {name: str(value) for name, value in told.items()},
+            env=os.environ | {name: str(value) for name, value in values.items()},
         )
 
     def __enter__(self) -> Self:
@@ -72,23 +62,11 @@ class Rank:
 
     def tell(self, order: str) -> None:
         """Give an order and wait until it is carried out."""
-        self.order(order)
-        assert self.process.stdout is not None
-        assert self.process.stdout.readline() == "done\n"
-
-    def order(self, order: str) -> None:
-        """Give an order."""
         assert self.process.stdin is not None
+        assert self.process.stdout is not None
         self.process.stdin.write(f"{order}\n")
         self.process.stdin.flush()
-
-    def wait_until_python_stands_still(self) -> None:
-        """After the order hold-gil: read what its other thread prints until nothing comes any more."""
-        assert self.process.stdout is not None
-        deadline = time.monotonic() + DEADLINE_SECONDS
-        while select.select([self.process.stdout], [], [], QUIET_SECONDS)[0]:
-            assert os.read(self.process.stdout.fileno(), 1 << 16), "the rank has ended"
-            assert time.monotonic() < deadline, "Python runs on; the GIL is not held"
+        assert self.process.stdout.readline() == "done\n"
 
     def kill(self, number: int) -> None:
         """Send a signal."""

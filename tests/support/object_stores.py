@@ -130,24 +130,6 @@ class Fault(Enum):
     """Lets the request take effect, and closes the connection without an answer."""
     HALF_BODY = auto()
     """Answers 200 with the first half of the body, and a Content-Length that agrees."""
-    CUT_BODY = auto()
-    """Answers 200 with the first half of the body, then closes the connection."""
-    CLOCK = auto()
-    """Answers 403 RequestTimeTooSkewed."""
-    QUOTA = auto()
-    """Answers 507 QuotaExceeded."""
-    REGION = auto()
-    """Answers 301 PermanentRedirect with the region of the bucket."""
-    HELD = auto()
-    """Waits for :attr:`FaultProxy.released`, then passes the request on."""
-
-
-_ANSWERS: Final = {
-    Fault.UNAVAILABLE: (503, "SlowDown"),
-    Fault.CLOCK: (403, "RequestTimeTooSkewed"),
-    Fault.QUOTA: (507, "QuotaExceeded"),
-    Fault.REGION: (301, "PermanentRedirect"),
-}
 
 
 @dataclass
@@ -158,22 +140,15 @@ class FaultProxy:
     decide: Callable[[str, str], Fault | None] = lambda _method, _path: None
     requests: list[tuple[str, str]] = field(default_factory=list)
     """Method and path of all requests so far."""
-    held: threading.Event = field(default_factory=threading.Event)
-    """Set when a request with the fault ``HELD`` has arrived."""
-    released: threading.Event = field(default_factory=threading.Event)
 
     def fail(self, fault: Fault, *, method: str, part: str = "", times: int = 1 << 30) -> None:
         """Fail the next requests with this method whose path contains ``part``."""
         left = iter(range(times))
 
-        def decide(asked: str, path: str) -> Fault | None:
-            return fault if asked == method and part in path and next(left, None) is not None else None
+        def decide(request: str, path: str) -> Fault | None:
+            return fault if request == method and part in path and next(left, None) is not None else None
 
         self.decide = decide
-
-    def pass_all(self) -> None:
-        """Fail no more requests."""
-        self.decide = lambda _method, _path: None
 
 
 @contextmanager
@@ -192,7 +167,6 @@ def fault_proxy(store: Store) -> Iterator[FaultProxy]:
         try:
             yield proxy
         finally:
-            proxy.released.set()
             server.shutdown()
             thread.join()
 
@@ -211,12 +185,9 @@ class _Handler(BaseHTTPRequestHandler):
             self._hang_up()
             return
         body = self.rfile.read(length)
-        if fault in _ANSWERS:
-            self._refuse(*_ANSWERS[fault])
+        if fault is Fault.UNAVAILABLE:
+            self._refuse()
             return
-        if fault is Fault.HELD:
-            proxy.held.set()
-            proxy.released.wait()
         connection = HTTPConnection(self.target, timeout=60)
         try:
             connection.request(self.command, self.path, body, dict(self.headers.items()))
@@ -229,27 +200,22 @@ class _Handler(BaseHTTPRequestHandler):
         if fault is Fault.LOST_ANSWER:
             self._hang_up()
             return
-        whole = len(content)
-        if fault in {Fault.HALF_BODY, Fault.CUT_BODY}:
-            content = content[: whole // 2]
-        length = whole if fault is Fault.CUT_BODY else len(content)
+        if fault is Fault.HALF_BODY:
+            content = content[: len(content) // 2]
         self.send_response_only(answer.status)
         for name, value in answer.getheaders():
             if name.lower() not in {"content-length", "transfer-encoding", "connection"}:
                 self.send_header(name, value)
         is_head = self.command == "HEAD"
-        self.send_header("Content-Length", answer.getheader("Content-Length", "0") if is_head else str(length))
+        self.send_header("Content-Length", answer.getheader("Content-Length", "0") if is_head else str(len(content)))
         self.end_headers()
         self.wfile.write(b"" if is_head else content)
-        if fault is Fault.CUT_BODY:
-            self._hang_up()
 
-    def _refuse(self, status: int, code: str) -> None:
-        content = f"<Error><Code>{code}</Code><Message>by the test</Message></Error>".encode()
-        self.send_response_only(status)
+    def _refuse(self) -> None:
+        content = b"<Error><Code>SlowDown</Code><Message>by the test</Message></Error>"
+        self.send_response_only(503)
         self.send_header("Content-Type", "application/xml")
         self.send_header("Content-Length", str(len(content)))
-        self.send_header("x-amz-bucket-region", "eu-north-1")
         self.end_headers()
         if self.command != "HEAD":
             self.wfile.write(content)

@@ -24,7 +24,10 @@ PROFILES: Final = frozenset({"RuntimeDefault", "Localhost"})
 
 def beyond_restricted(spec: Mapping[str, Any]) -> list[str]:
     """Every field of a pod's spec for which a namespace that enforces ``restricted`` would refuse it."""
-    return [*_of_the_pod(spec), *(found for each in _containers(spec) for found in _of_a_container(spec, each))]
+    return [
+        *_of_the_pod(spec),
+        *(found for container in _containers(spec) for found in _of_a_container(spec, container)),
+    ]
 
 
 def _containers(spec: Mapping[str, Any]) -> Iterator[Mapping[str, Any]]:
@@ -37,7 +40,7 @@ def _of_the_pod(spec: Mapping[str, Any]) -> Iterator[str]:
     for volume in spec.get("volumes", ()):
         yield from (f"volume {volume['name']}: {kind}" for kind in volume.keys() - {"name"} - VOLUMES)
     security = spec.get("securityContext", {})
-    yield from (f"sysctl {each['name']}" for each in security.get("sysctls", ()) if each["name"] not in SYSCTLS)
+    yield from (f"sysctl {sysctl['name']}" for sysctl in security.get("sysctls", ()) if sysctl["name"] not in SYSCTLS)
     if security.get("runAsUser") == 0:
         yield "runAsUser: 0"
 

@@ -76,16 +76,16 @@ def _volume(**source: Any) -> Callable[[Json], object]:
     return lambda spec: spec["volumes"].append({"name": "more", **source})
 
 
-def _token(**about: Any) -> Callable[[Json], object]:
+def _token(**details: Any) -> Callable[[Json], object]:
     return _volume(
-        projected={"sources": [{"configMap": {"name": "a"}}, {"serviceAccountToken": {"path": TOKEN, **about}}]}
+        projected={"sources": [{"configMap": {"name": "a"}}, {"serviceAccountToken": {"path": TOKEN, **details}}]}
     )
 
 
 def _limit_of_the_pod(spec: Json) -> None:
     spec["resources"] = {"limits": {"memory": "1Gi"}}
-    for each in (*spec["containers"], *spec["initContainers"]):
-        del each["resources"]
+    for item in (*spec["containers"], *spec["initContainers"]):
+        del item["resources"]
 
 
 CASES: Final = (
@@ -409,8 +409,8 @@ def policies(
         more: further values of the chart.
         **actions: rule → ``Deny``, ``Warn``, ``Audit`` or ``Off``; rules that are not about pods are off by default.
     """
-    said = dict.fromkeys(OTHER_RULES, "Off") | dict.fromkeys(RULES, otherwise) | actions
-    return deepcopy(list(_rendered(namespace, tuple(said.items()), json.dumps(more or {}))))
+    report = dict.fromkeys(OTHER_RULES, "Off") | dict.fromkeys(RULES, otherwise) | actions
+    return deepcopy(list(_rendered(namespace, tuple(report.items()), json.dumps(more or {}))))
 
 
 def name_of(rule: str) -> str:

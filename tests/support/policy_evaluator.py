@@ -82,18 +82,20 @@ class Policy:
             "authorizer": json_to_cel({"may": [*may]}),
             "variables": celtypes.MapType(),
         }
-        if not all(_program(each["expression"]).evaluate(known) for each in spec["matchConditions"]):
+        if not all(_program(variable["expression"]).evaluate(known) for variable in spec["matchConditions"]):
             return ""
-        for each in spec["variables"]:
-            known["variables"][celtypes.StringType(each["name"])] = _program(each["expression"]).evaluate(known)
-        refused = [each for each in spec["validations"] if not _program(each["expression"]).evaluate(known)]
+        for variable in spec["variables"]:
+            known["variables"][celtypes.StringType(variable["name"])] = _program(variable["expression"]).evaluate(known)
+        refused = [variable for variable in spec["validations"] if not _program(variable["expression"]).evaluate(known)]
         return " ".join(
-            each["message"] if "message" in each else str(_program(each["messageExpression"]).evaluate(known))
-            for each in refused
+            variable["message"]
+            if "message" in variable
+            else str(_program(variable["messageExpression"]).evaluate(known))
+            for variable in refused
         )
 
     @staticmethod
     def _matches(rule: Json, operation: str, plural: str, api_version: str) -> bool:
         group, _, version = api_version.rpartition("/")
-        asked = (("operations", operation), ("resources", plural), ("apiGroups", group), ("apiVersions", version))
-        return all({word, "*"} & set(rule[field]) for field, word in asked)
+        request = (("operations", operation), ("resources", plural), ("apiGroups", group), ("apiVersions", version))
+        return all({word, "*"} & set(rule[field]) for field, word in request)

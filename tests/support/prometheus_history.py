@@ -55,20 +55,20 @@ class Prometheus:
 
     def now(self, expression: str) -> list[Found]:
         """What the expression is at the end of the history. Raises :class:`Refused`."""
-        told = self._asked("query", query=expression, time=self.end)
-        if told["resultType"] == "scalar":
-            return [Found({}, [float(told["result"][1])])]
-        return [Found(each["metric"], [float(each["value"][1])]) for each in told["result"]]
+        report = self._asked("query", query=expression, time=self.end)
+        if report["resultType"] == "scalar":
+            return [Found({}, [float(report["result"][1])])]
+        return [Found(item["metric"], [float(item["value"][1])]) for item in report["result"]]
 
     def over(self, expression: str, seconds: int) -> list[Found]:
         """What it was over the last ``seconds``. Raises :class:`Refused`."""
-        told = self._asked("query_range", query=expression, start=self.end - seconds, end=self.end, step=STEP_SECONDS)
-        return [Found(each["metric"], [float(value) for _, value in each["values"]]) for each in told["result"]]
+        report = self._asked("query_range", query=expression, start=self.end - seconds, end=self.end, step=STEP_SECONDS)
+        return [Found(item["metric"], [float(value) for _, value in item["values"]]) for item in report["result"]]
 
     def values_of(self, label: str, selector: str) -> list[str]:
         """The values of a label among the series that the selector chooses. Raises :class:`Refused`."""
-        told: list[str] = self._asked(f"label/{label}/values", **{"match[]": selector})
-        return told
+        report: list[str] = self._asked(f"label/{label}/values", **{"match[]": selector})
+        return report
 
     def _asked(self, path: str, **words: object) -> Any:
         url = f"http://{self.address}/api/v1/{path}?{urllib.parse.urlencode(words)}"
@@ -100,9 +100,9 @@ def remembering(directory: Path, lines: Iterable[str], records: Mapping[str, str
         rules = [{"record": name, "expr": records[name]} for name in level]
         path = written(directory, "records.json", {"groups": [{"name": "records", "rules": rules}]})
         with _running(directory, end) as before:
-            asked = [f"--url=http://{before.address}", f"--output-dir={data}", f"--eval-interval={STEP_SECONDS}s"]
-            asked += [f"--start={end - RECORDED_SECONDS}", f"--end={end}"]
-            promtool("tsdb", "create-blocks-from", "rules", *asked, path).ok()
+            requests = [f"--url=http://{before.address}", f"--output-dir={data}", f"--eval-interval={STEP_SECONDS}s"]
+            requests += [f"--start={end - RECORDED_SECONDS}", f"--end={end}"]
+            promtool("tsdb", "create-blocks-from", "rules", *requests, path).ok()
     with _running(directory, end) as complete:
         yield complete
 
@@ -138,11 +138,11 @@ def _running(directory: Path, end: int) -> Iterator[Prometheus]:
 def _address(process: subprocess.Popen[str]) -> str:
     """Where it answers, as soon as it does."""
     assert process.stderr is not None
-    said, address, ready = [], "", False
+    report, address, ready = [], "", False
     for line in process.stderr:  # the two come in either order
-        said.append(line)
+        report.append(line)
         found = _LISTENS.search(line)
         address, ready = found[1] if found else address, ready or _READY in line
         if address and ready:
             return address
-    raise AssertionError(f"Prometheus ended: {''.join(said)}")
+    raise AssertionError(f"Prometheus ended: {''.join(report)}")

@@ -32,8 +32,8 @@ class Prometheus:
         try:
             with urllib.request.urlopen(
                 f"{self.url}?{urllib.parse.urlencode({'query': expression})}", timeout=5
-            ) as told:
-                vector: list[dict[str, Any]] = json.load(told)["data"]["result"]
+            ) as report:
+                vector: list[dict[str, Any]] = json.load(report)["data"]["result"]
         except (urllib.error.URLError, ConnectionError):
             return []
         return vector
@@ -60,12 +60,12 @@ def prometheus(
     configuration = directory / "prometheus.yml"
     labels = targets if isinstance(targets, Mapping) else {target: {} for target in targets}
     found = [{"targets": [target], "labels": dict(own)} for target, own in labels.items()]
-    told: dict[str, Any] = {
+    values: dict[str, Any] = {
         "global": {"scrape_interval": "1s", "scrape_timeout": "1s", "evaluation_interval": "1s"},
         "scrape_configs": [{"job_name": "pods", "static_configs": found}],
         "rule_files": [] if rules is None else [str(rules)],
     }
-    configuration.write_text(json.dumps(told), encoding="utf-8")  # JSON is YAML, too
+    configuration.write_text(json.dumps(values), encoding="utf-8")  # JSON is YAML, too
     port = free_port()
     command = [
         "prometheus",

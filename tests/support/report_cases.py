@@ -39,9 +39,9 @@ def a_job(ranks: int = 4, *, readings: int = 60, of_pod: int = 8, slow: int | No
     """Series of all pods; rank ``slow`` computes a tenth longer than the others."""
     pods = sorted({f"digits-worker-{rank // of_pod}" for rank in range(ranks)})
     series = [
-        each
+        item
         for rank in range(ranks)
-        for each in a_rank(rank, readings=readings, of_pod=of_pod, slow=1.1 if rank == slow else 1.0)
+        for item in a_rank(rank, readings=readings, of_pod=of_pod, slow=1.1 if rank == slow else 1.0)
     ]
     for name in pods:
         series.append(counter(Metric.SAMPLES, 64.0, readings, pod=name))
@@ -93,17 +93,17 @@ def a_report(
     summary: Mapping[str, object] | None = None,
 ) -> Report:
     """The report of a job that runs, that has failed with an error, or that has ended with a summary."""
-    told = {
+    values = {
         "rank": 1,
         "pod": "digits-worker-1",
         "message": error,
         "stack": f"Traceback\n  {error}",
         "timestamp": START + 9,
     }
-    pods = [pod(0), pod(1, terminated(1, told) if error else None)]
+    pods = [pod(0), pod(1, terminated(1, values) if error else None)]
     word = "Failed" if error else "Running" if summary is None else "Succeeded"
-    about = {"name": name} | ({"annotations": {Annotation.SUMMARY: json.dumps(summary)}} if summary else {})
-    found = snapshot(job(word, metadata=about), *pods)
+    details = {"name": name} | ({"annotations": {Annotation.SUMMARY: json.dumps(summary)}} if summary else {})
+    found = snapshot(job(word, metadata=details), *pods)
     state = job_state(found, {}, where="somewhere")
     events = [
         {

@@ -215,9 +215,9 @@ class StreamModel(dist.ProcessGroup):
 
     def _exchange(self, name: str, inputs: Sequence[Tensor], outputs: Sequence[Tensor], *args: Any) -> ModelWork:
         """In place where inputs are outputs."""
-        sent = [each.detach().clone() for each in self._awaited(inputs)]
+        sent = [item.detach().clone() for item in self._awaited(inputs)]
         is_in_place = inputs is outputs
-        received = sent if is_in_place else [torch.empty_like(each) for each in outputs]
+        received = sent if is_in_place else [torch.empty_like(item) for item in outputs]
 
         def begin() -> tuple[Any, Callable[[], None]]:
             call = getattr(self.inner, name)
@@ -238,7 +238,7 @@ class StreamModel(dist.ProcessGroup):
         options = dist.AllreduceOptions()
         if opts is not None:
             options.reduceOp = opts.reduceOp
-        works = [self.allreduce([each], options) for each in tensors]
+        works = [self.allreduce([tensor], options) for tensor in tensors]
         return works[-1]
 
     def broadcast(self, tensors: Any, opts: Any = None) -> ModelWork:  # type: ignore[override]
@@ -248,7 +248,7 @@ class StreamModel(dist.ProcessGroup):
     def allgather(self, outputs: Any, inputs: Any, opts: Any = None) -> ModelWork:  # type: ignore[override]
         (own,), (into,) = inputs, outputs
         wait_for([own])
-        sent, received = own.detach().clone(), [torch.empty_like(each) for each in into]
+        sent, received = own.detach().clone(), [torch.empty_like(item) for item in into]
         options = opts or dist.distributed_c10d.AllgatherOptions()
         return self._begin(
             [own], into, lambda: (self.inner.allgather([received], [sent], options), lambda: copy(into, received))
@@ -286,11 +286,11 @@ class StreamModel(dist.ProcessGroup):
 
     def send(self, tensors: Any, target: int, tag: int = 0) -> ModelWork:  # type: ignore[override]
         wait_for(tensors)
-        sent = [each.detach().clone() for each in tensors]
+        sent = [tensor.detach().clone() for tensor in tensors]
         return self._begin(tensors, [], lambda: (self.inner.send(sent, target, tag), lambda: None))
 
     def recv(self, tensors: Any, source: int, tag: int = 0) -> ModelWork:  # type: ignore[override]
-        received = [torch.empty_like(each) for each in tensors]
+        received = [torch.empty_like(tensor) for tensor in tensors]
         return self._begin(
             [], tensors, lambda: (self.inner.recv(received, source, tag), lambda: copy(tensors, received))
         )

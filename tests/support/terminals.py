@@ -23,18 +23,18 @@ MOST_SECONDS = 120.0
 
 def typed_into(command: Sequence[str], words: bytes, environ: Mapping[str, str]) -> tuple[int, bytes]:
     """Start it, type ``words``, and wait for its end; its exit code, and all that stood on the terminal."""
-    ours, theirs = pty.openpty()
-    program = subprocess.Popen(command, stdin=theirs, stdout=theirs, stderr=theirs, env=environ, start_new_session=True)
-    os.close(theirs)
-    os.write(ours, words)
-    said = b""
+    own, other = pty.openpty()
+    program = subprocess.Popen(command, stdin=other, stdout=other, stderr=other, env=environ, start_new_session=True)
+    os.close(other)
+    os.write(own, words)
+    report = b""
     try:
-        while chunk := os.read(ours, 4096):
-            said += chunk
+        while chunk := os.read(own, 4096):
+            report += chunk
     except OSError:  # the other end is closed
         pass
-    os.close(ours)
-    return program.wait(timeout=30), said
+    os.close(own)
+    return program.wait(timeout=30), report
 
 
 class Terminal:

@@ -22,18 +22,11 @@ def test_this_machine_is_told_with_its_cores_and_memory() -> None:
         check=True,
         stdin=subprocess.DEVNULL,
     )
-    told = json.loads(done.stdout)
-    [machine] = told["machines"]
-    assert (told["kind"], told["where"], told["unread"]) == ("Capacity", "local", [])
+    document = json.loads(done.stdout)
+    [machine] = document["machines"]
+    assert (document["kind"], document["where"], document["unread"]) == ("Capacity", "local", [])
     assert machine["cpu_cores"] == len(os.sched_getaffinity(0))
     assert 0 < machine["memory_bytes_free"] < machine["memory_bytes"]
-
-
-def test_the_memory_is_what_the_kernel_says_and_the_rest_is_taken() -> None:
-    found = capacity_reader.read()
-    assert isinstance(found.nodes, list)
-    whole = int(found.nodes[0]["status"]["allocatable"]["memory"])
-    assert whole == os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
 
 
 SMI = """#!/bin/sh
@@ -55,13 +48,3 @@ def test_gpus_on_which_a_program_computes_are_taken(tmp_path: Path, monkeypatch:
     assert (node.gpu_type, node.machine.allocatable[GPU]) == ("NVIDIA-H100-80GB-HBM3", 2000)
     assert node.free is not None
     assert node.free[GPU] == 1000
-
-
-def test_a_program_that_does_not_answer_with_gpus_means_none(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    program = tmp_path / "nvidia-smi"
-    program.write_text("#!/bin/sh\necho 'Failed to initialize NVML'\nexit 9\n")
-    program.chmod(0o755)
-    monkeypatch.setenv("PATH", str(tmp_path), prepend=os.pathsep)
-    found = capacity_reader.read()
-    assert isinstance(found.nodes, list)
-    assert GPU not in found.nodes[0]["status"]["allocatable"]

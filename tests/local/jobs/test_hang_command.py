@@ -2,52 +2,18 @@
 
 from __future__ import annotations
 
-import contextlib
 import json
 import os
 import signal
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-import pytest
-from click.testing import CliRunner
-
 import bench
-from kubectl_ddp.cli.group import root
-from tests.support.local_place import Place, a_place, seen_in_log
+from tests.support.local_place import Place, Typed, seen_in_log
 
 SCRIPTS = Path(bench.__file__).parent / "scripts"
-
-
-@pytest.fixture
-def place(tmp_path: Path) -> Iterator[Place]:
-    with a_place(tmp_path / "state") as found:
-        yield found
-
-
-def typed(place: Place, *words: str) -> tuple[int, str]:
-    done = CliRunner().invoke(root(), [words[0], "--local", *words[1:]], env={"XDG_STATE_HOME": str(place.state)})
-    assert done.exception is None or isinstance(done.exception, SystemExit), done.exc_info
-    return done.exit_code, done.stdout
-
-
-def hang(place: Place, *words: str) -> Any:
-    code, out = typed(place, "hang", "digits", "-o", "json", *words)
-    told = json.loads(out)
-    assert code == told["exitCode"] == (14 if told["hangs"] else 0), told
-    return told
-
-
-def launcher_of(folder: Path) -> int:
-    """The process that started the first worker with this folder in its environment."""
-    workers = []
-    for process in Path("/proc").iterdir():
-        with contextlib.suppress(OSError):
-            block = (process / "environ").read_bytes() if process.name.isdigit() else b""
-            if f"TROUBLE={folder}\0".encode() in block and b"LOCAL_RANK=0\0" in block:
-                workers.append(int(process.name))
-    return int(Path(f"/proc/{min(workers)}/stat").read_text().rpartition(")")[2].split()[1])
+LAUNCHER = "cut -d ' ' -f 4 /proc/$RANK_PID/stat"
+"""Prints the parent of the rank."""
 
 
 def order(folder: Path, rank: int, kind: str) -> None:
@@ -56,21 +22,37 @@ def order(folder: Path, rank: int, kind: str) -> None:
     unread.replace(folder / f"rank-{rank}")
 
 
-def test_a_hanging_rank_is_named_before_the_launchers_limit_and_after(place: Place, tmp_path: Path) -> None:
-    told = {"TROUBLE": tmp_path, "PYTHONPATH": SCRIPTS, "DDP_ON_HANG": "act", "DDP_HANG_FLOOR": "12", "DDP_ZYGOTE": "1"}
-    flags = [word for name, value in told.items() for word in ("--env", f"{name}={value}")]
-    script = str(SCRIPTS / "hanging_ddp.py")
+def test_a_hanging_rank_is_named_before_the_launchers_limit_and_after(
+    place: Place, typed: Typed, tmp_path: Path
+) -> None:
+    """And a launcher that is stopped does not hold up the answer."""
+
+    def hang(*words: str) -> Any:
+        done = typed("hang", "digits", "-o", "json", *words)
+        document = json.loads(done.stdout)
+        assert done.returncode == document["exitCode"] == (14 if document["hangs"] else 0), document
+        return document
+
+    variables = {"TROUBLE": tmp_path, "PYTHONPATH": SCRIPTS, "DDP_ON_HANG": "act", "DDP_HANG_FLOOR": "12"}
+    flags = [word for name, value in {**variables, "DDP_ZYGOTE": "1"}.items() for word in ("--env", f"{name}={value}")]
     size = ["--nproc", "2", "--max-restarts", "3", "--preflight", "off"]
-    code, _ = typed(place, "submit", script, "--name", "digits", *size, *flags)
-    assert code == 0
+    assert (
+        typed("submit", "--local", str(SCRIPTS / "hanging_ddp.py"), "--name", "digits", *size, *flags).returncode == 0
+    )
     seen_in_log(place, "ready: ")
-    moving = hang(place)
+    moving = hang()
     assert (moving["answer"], len(moving["ranks"])) == ("moves", 2)
     assert [rank["pid"] for rank in moving["ranks"]] == [None, None]
 
+    launcher = int(typed("exec", "digits", "--rank", "0", "--", "sh", "-c", LAUNCHER).stdout)
+    os.kill(launcher, signal.SIGSTOP)
+    stopped = hang("--timeout", "0")
+    os.kill(launcher, signal.SIGCONT)
+    assert (stopped["answer"], list(stopped["silentPods"])) == ("unseen", ["digits-worker-0"])
+
     order(tmp_path, 1, "wait")
     seen_in_log(place, "trouble: rank=1")
-    named = hang(place)
+    named = hang()
     (culprit,) = named["culprits"]
     assert (named["answer"], culprit["rank"], culprit["state"]) == ("hangs", 1, "deaf")
     assert "holds the GIL: no thread of Python gets a turn since it began barrier #" in culprit["sentence"]
@@ -81,22 +63,6 @@ def test_a_hanging_rank_is_named_before_the_launchers_limit_and_after(place: Pla
     assert (waiting["waitsIn"], waiting["sequence"]) == ("all_reduce[[650]]", culprit["sequence"] + 1)
 
     seen_in_log(place, "; it is killed")
-    (finding,) = hang(place, "--timeout", "0")["launcherNamed"]
+    (finding,) = hang("--timeout", "0")["launcherNamed"]
     assert (finding["generation"], finding["ranks"], finding["killed"]) == (1, [1], [1])
     assert finding["sentences"][0].startswith("rank 1 on digits-worker-0 holds the GIL")
-
-
-def test_a_launcher_that_is_stopped_does_not_hold_up_the_answer(place: Place, tmp_path: Path) -> None:
-    told = {"TROUBLE": tmp_path, "PYTHONPATH": SCRIPTS}
-    flags = [word for name, value in told.items() for word in ("--env", f"{name}={value}")]
-    code, _ = typed(place, "submit", str(SCRIPTS / "hanging_ddp.py"), "--name", "digits", "--nproc", "2", *flags)
-    assert code == 0
-    seen_in_log(place, "ready: ")
-    assert len(hang(place)["ranks"]) == 2
-    launcher = launcher_of(tmp_path)
-    os.kill(launcher, signal.SIGSTOP)
-    try:
-        stopped = hang(place, "--timeout", "0")
-    finally:
-        os.kill(launcher, signal.SIGCONT)
-    assert (stopped["answer"], list(stopped["silentPods"])) == ("unseen", ["digits-worker-0"])

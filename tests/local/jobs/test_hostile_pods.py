@@ -72,32 +72,6 @@ def environ(server: HostileServer, tmp_path: Path) -> dict[str, str]:
     return {**os.environ, "KUBECONFIG": str(kubeconfig(tmp_path, server.url))}
 
 
-def most_memory(process: subprocess.Popen[bytes]) -> int:
-    """Wait for the end of a process, and return its largest resident memory in KiB."""
-    _, status, usage = os.wait4(process.pid, 0)
-    process.returncode = os.waitstatus_to_exitcode(status)
-    return usage.ru_maxrss
-
-
-def test_a_command_takes_little_memory_for_a_pod_that_offers_a_gibibyte(
-    server: HostileServer, environ: dict[str, str]
-) -> None:
-    server.put("/apis/batch/v1/namespaces/team/jobs/digits", root(1, nnodes="1"))
-    running = {"name": "pytorch", "ready": True, "state": {"running": {"startedAt": "2026-01-02T03:04:05Z"}}}
-    found = pod(0)
-    found["status"]["containerStatuses"] = [running]
-    server.put(f"{PODS}/digits-0", found)
-    taken = []
-    for answers in ({}, {"digits-0": "a gibibyte"}):
-        server.hostile = answers
-        command = [sys.executable, "-m", "kubectl_ddp", "status", "digits"]
-        process = subprocess.Popen(command, env=environ, stdout=subprocess.DEVNULL)
-        taken.append(most_memory(process))
-        assert process.returncode == 0
-    assert server.read == {"digits-0": 2}
-    assert taken[1] - taken[0] < 16 << 10
-
-
 def test_a_controller_under_five_hostile_pods_keeps_its_lease_and_moves_another_job(
     server: HostileServer, environ: dict[str, str]
 ) -> None:

@@ -5,13 +5,11 @@ from __future__ import annotations
 import json
 import random
 import sys
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
-from tests.local.jobs.test_local_commands import Typed
-from tests.support.local_place import Place, a_place
+from tests.support.local_place import Place, Typed
 
 SCRIPT = """\
 import os, pathlib
@@ -19,17 +17,6 @@ import lib.word
 print(lib.word.WORD, os.environ["RANK"], pathlib.Path("data.txt").read_text(), pathlib.Path("left.log").exists())
 pathlib.Path("written.txt").write_text("beside the script")
 """
-
-
-@pytest.fixture
-def place(tmp_path: Path) -> Iterator[Place]:
-    with a_place(tmp_path / "state") as found:
-        yield found
-
-
-@pytest.fixture
-def typed(place: Place) -> Typed:
-    return Typed(place)
 
 
 @pytest.fixture
@@ -56,8 +43,8 @@ def test_code_travels_as_it_was_and_a_clone_gets_the_same(typed: Typed, project:
     (project / "lib" / "word.py").write_text("WORD = 'second'\n")
     cloned = typed("clone", "one", "--name", "two", "--nproc", "2", "--follow")
     assert cloned.returncode == 0, cloned.stderr
-    said = {line for line in cloned.stdout.splitlines() if "data False" in line}
-    assert said == {"[rank0] first 0 data False", "[rank1] first 1 data False"}
+    lines = {line for line in cloned.stdout.splitlines() if "data False" in line}
+    assert lines == {"[rank0] first 0 data False", "[rank1] first 1 data False"}
     changed = typed("clone", "one", "--name", "three", "--code", str(project), "--follow")
     assert "[rank0] second 0 data False\n" in changed.stdout
     refused = typed("clone", "one")
@@ -96,9 +83,9 @@ def test_a_failed_job_is_restarted_as_a_new_run_with_its_checkpoints(typed: Type
     failed = typed("submit", str(script), "--local", "--name", "flaky", "--max-restarts", "0", "--wait", "-o", "json")
     assert failed.returncode == 10
     before = json.loads(failed.stdout)["runId"]
-    told = typed("restart", "flaky", "-o", "json")
-    assert told.returncode == 0, told.stderr
-    document = json.loads(told.stdout)
+    result = typed("restart", "flaky", "-o", "json")
+    assert result.returncode == 0, result.stderr
+    document = json.loads(result.stdout)
     assert (document["kind"], document["action"]) == ("JobChange", "restarted")
     assert document["runId"] != before
     assert "it gets a new run, from its last checkpoint" in document["effect"]

@@ -7,64 +7,22 @@ import os
 import signal
 import subprocess
 import sys
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
 from kubectl_ddp.backends.local.job_status import engine_of, wait_until_gone
-from tests.support.local_place import Place, a_place, all_run, condition, workers
+from tests.support.local_place import Place, Typed, all_run, condition, workers
 
 POLITE = "trap 'echo [rank0] bye; exit 143' TERM; echo [rank0] ready; echo [rank1] also; while :; do sleep 0.05; done"
-
-
-class Typed:
-    """A shell in which ``kubectl-ddp`` finds the jobs of a place."""
-
-    def __init__(self, place: Place) -> None:
-        home = place.state.parent / "home"
-        home.mkdir()
-        unset = {"KUBECONFIG", "NO_COLOR", "KUBERNETES_SERVICE_HOST"}
-        self.environ = {name: value for name, value in place.environ.items() if name not in unset}
-        self.environ |= {"HOME": str(home), "COLUMNS": "300"}
-
-    def __call__(self, *words: str, stdin: str = "") -> subprocess.CompletedProcess[str]:
-        return subprocess.run(
-            self.command(*words),
-            env=self.environ,
-            input=stdin,
-            capture_output=True,
-            text=True,
-            check=False,
-            timeout=120,
-        )
-
-    def command(self, *words: str) -> list[str]:
-        return [str(Path(sys.executable).with_name("kubectl-ddp")), *words]
-
-    def open(self, *words: str) -> subprocess.Popen[str]:
-        return subprocess.Popen(
-            self.command(*words), env=self.environ, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
-        )
-
-
-@pytest.fixture
-def place(tmp_path: Path) -> Iterator[Place]:
-    with a_place(tmp_path / "state") as found:
-        yield found
-
-
-@pytest.fixture
-def typed(place: Place) -> Typed:
-    return Typed(place)
 
 
 def test_list_shows_every_job_in_one_row(place: Place, typed: Typed) -> None:
     place.run(POLITE, name="digits")
     place.until(all_run(2))
-    told = typed("list")
-    assert (told.returncode, told.stderr) == (0, "")
-    header, row = told.stdout.splitlines()
+    result = typed("list")
+    assert (result.returncode, result.stderr) == (0, "")
+    header, row = result.stdout.splitlines()
     assert header.split()[:3] == ["NAME", "STATUS", "READY"]
     assert row.split()[:4] == ["digits", "Running", "2/2", "(1-4)"]
     assert typed("list", "-o", "name").stdout == "pytorchjob.kubeflow.org/digits\n"
@@ -73,18 +31,18 @@ def test_list_shows_every_job_in_one_row(place: Place, typed: Typed) -> None:
 
 
 def test_a_machine_without_jobs_says_how_to_make_one(typed: Typed) -> None:
-    told = typed("list")
-    assert (told.returncode, told.stdout) == (0, "")
-    assert "submit SCRIPT --local" in told.stderr
+    result = typed("list")
+    assert (result.returncode, result.stdout) == (0, "")
+    assert "submit SCRIPT --local" in result.stderr
     assert typed("status").returncode == 3
 
 
 def test_the_newest_job_is_meant_when_none_is_named_and_that_is_said(place: Place, typed: Typed) -> None:
     place.run("exit 0", replicas=1)
     place.ended()
-    told = typed("status")
-    assert told.stderr == "Job digits (local), the newest.\n"
-    assert "Status:     Succeeded" in told.stdout
+    result = typed("status")
+    assert result.stderr == "Job digits (local), the newest.\n"
+    assert "Status:     Succeeded" in result.stdout
     assert typed("status", "-q").stderr == ""
     assert typed("status", "pytorchjob/digits").returncode == 0
     assert typed("status", "deployment/digits").returncode == 2
@@ -121,15 +79,15 @@ def test_logs_chooses_ranks(place: Place, typed: Typed) -> None:
 )
 def test_wait_exits_with_how_the_job_ended(place: Place, typed: Typed, script: str, code: int) -> None:
     place.run(script, replicas=1)
-    told = typed("wait", "digits", "--timeout", "90s")
-    assert (told.returncode, told.stdout) == (code, "")
+    result = typed("wait", "digits", "--timeout", "90s")
+    assert (result.returncode, result.stdout) == (code, "")
 
 
 def test_a_wait_has_a_limit(place: Place, typed: Typed) -> None:
     place.run(POLITE, replicas=1)
-    told = typed("wait", "digits", "--for=step=5", "--timeout", "1s")
-    assert told.returncode == 124
-    assert "was not step=5 within 1 s" in told.stderr
+    result = typed("wait", "digits", "--for=step=5", "--timeout", "1s")
+    assert result.returncode == 124
+    assert "was not step=5 within 1 s" in result.stderr
     assert typed("wait", "digits", "--for=nothing").returncode == 2
     assert typed("wait", "digits", "--timeout", "soon").returncode == 2
     assert typed("wait", "no-such-job").returncode == 3
@@ -206,9 +164,9 @@ def test_ctrl_c_leaves_the_job_alone_and_says_so(place: Place, typed: Typed, wor
     else:
         _until_it_has_children_or_threads(command.pid)
     command.send_signal(signal.SIGINT)
-    _, said = command.communicate(timeout=120)
+    _, errors = command.communicate(timeout=120)
     assert command.returncode == 130
-    assert "job digits continues" in said
+    assert "job digits continues" in errors
     assert not condition("Failed")(place.job("digits"))
     assert workers(place.job("digits"))[0]["metadata"]["uid"] == pod["metadata"]["uid"]
 
@@ -223,8 +181,8 @@ def test_a_reader_that_goes_away_is_no_error(place: Place, typed: Typed) -> None
     place.run("seq -f '[rank0] %g' 100000", replicas=1)
     place.ended()
     pipeline = f"{' '.join(typed.command('logs', 'digits'))} | head -1"
-    told = subprocess.run(["sh", "-c", pipeline], env=typed.environ, capture_output=True, text=True, check=False)
-    assert (told.stdout, told.stderr) == ("[rank0] 1\n", "")
+    result = subprocess.run(["sh", "-c", pipeline], env=typed.environ, capture_output=True, text=True, check=False)
+    assert (result.stdout, result.stderr) == ("[rank0] 1\n", "")
 
 
 def test_the_terminals_end_does_not_end_the_job(place: Place) -> None:
@@ -246,7 +204,7 @@ def test_looking_at_local_jobs_imports_nothing_heavy(place: Place, typed: Typed,
         "heavy = {'kubernetes', 'jinja2', 'yaml', 'prometheus_client', 'torch', 'asyncio'} & set(sys.modules);"
         "sys.exit(f'imported {heavy}' if heavy or code else 0)"
     )
-    told = subprocess.run(
+    result = subprocess.run(
         [sys.executable, "-c", check, *words], env=typed.environ, capture_output=True, text=True, check=False
     )
-    assert (told.returncode, told.stderr) == (0, "")
+    assert (result.returncode, result.stderr) == (0, "")

@@ -5,11 +5,6 @@ from __future__ import annotations
 import json
 import os
 import signal
-import subprocess
-import sys
-from collections.abc import Iterator
-from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -19,29 +14,7 @@ from ddp_trainer.process.process_tree import parent_of
 from kubectl_ddp.observe.scrape import observe
 from kubectl_ddp.observe.waiting import parse_wait_condition, wait_for
 from kubectl_ddp.status.metrics_parser import parse
-from tests.support.local_place import Place, a_place
-
-
-@pytest.fixture
-def place(tmp_path: Path) -> Iterator[Place]:
-    with a_place(tmp_path / "state", HOME=str(tmp_path)) as found:
-        found.environ.pop("KUBECONFIG", None)
-        yield found
-
-
-def submit(place: Place, *words: str) -> dict[str, Any]:
-    program = str(Path(sys.executable).with_name("kubectl-ddp"))
-    told = subprocess.run(
-        [program, "submit", "--local", "--module", "ddp_trainer", "--name", "digits", "-o", "json", *words],
-        env=place.environ,
-        capture_output=True,
-        text=True,
-        check=False,
-        timeout=120,
-    )
-    assert told.returncode == 0, told.stderr
-    document: dict[str, Any] = json.loads(told.stdout)
-    return document
+from tests.support.local_place import Place, Typed
 
 
 def worker_of_rank(place: Place, rank: int) -> int:
@@ -54,9 +27,12 @@ def worker_of_rank(place: Place, rank: int) -> int:
 
 
 @pytest.mark.timeout(240)
-def test_digits_on_two_nodes_survives_a_killed_worker_and_launcher_and_loses_no_sample(place: Place) -> None:
+def test_digits_on_two_nodes_survives_a_killed_worker_and_launcher_and_loses_no_sample(
+    place: Place, typed: Typed
+) -> None:
     training = ["train", "--task", "digits", "--epochs", "30", "--global-batch", "64", "--seed", "0"]
-    submit(place, "--nnodes", "2", "--nproc", "2", "--", *training)
+    words = ("--module", "ddp_trainer", "--name", "digits", "--nnodes", "2", "--nproc", "2")
+    assert typed("submit", "--local", *words, "--", *training).returncode == 0
     state = wait_for(place, "digits", parse_wait_condition("step=50"), timeout=120)
     assert state.world_size == 4
     assert [rank.rank for rank in observe(place, place.job("digits")).ranks] == [0, 1, 2, 3]

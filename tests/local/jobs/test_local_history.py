@@ -10,8 +10,7 @@ from pathlib import Path
 import pytest
 
 from kubectl_ddp.report.job_report import report_of
-from tests.local.jobs.test_local_commands import Typed
-from tests.support.local_place import a_place
+from tests.support.local_place import Typed, a_place
 
 SCRIPT = """\
 import sys, time

@@ -2,19 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from pathlib import Path
-
-import pytest
-
 from kubectl_ddp.observe.log_stream import follow_logs, rank_filter, read
-from tests.support.local_place import Place, a_place, workers
-
-
-@pytest.fixture
-def place(tmp_path: Path) -> Iterator[Place]:
-    with a_place(tmp_path / "state") as found:
-        yield found
+from tests.support.local_place import Place, workers
 
 
 def counting(place: Place, lives: int, ending: str) -> str:
@@ -24,11 +13,8 @@ def counting(place: Place, lives: int, ending: str) -> str:
         [ $n -lt {(lives - 1) * 10} ] && {ending}; exit 0"""
 
 
-@pytest.mark.parametrize(("policy", "ending"), [("ExitCode", "kill -9 $$"), ("OnFailure", "exit 1")])
-def test_following_goes_on_through_restarts_and_no_line_comes_twice_or_is_lost(
-    place: Place, policy: str, ending: str
-) -> None:
-    place.run(counting(place, 3, ending), replicas=2, bounds=None, policy=policy)
+def test_following_goes_on_through_restarts_and_no_line_comes_twice_or_is_lost(place: Place) -> None:
+    place.run(counting(place, 3, "kill -9 $$"), replicas=2, bounds=None)
     lines = [line.text for line in follow_logs(place, "digits", ranks=rank_filter("all", None))]
     for pod in ("digits-worker-0", "digits-worker-1"):
         assert [line for line in lines if pod in line] == [f"[rank0] {pod} {number}" for number in range(30)]
@@ -63,11 +49,3 @@ def test_a_line_without_an_end_is_a_line_and_long_ones_are_whole(place: Place) -
     place.run("head -c 50000 /dev/zero | tr '\\0' x; echo; printf 'no end'", replicas=1)
     place.ended()
     assert place.lines() == ["x" * 50_000, "no end"]
-
-
-def test_times_come_first_when_asked_for(place: Place) -> None:
-    place.run("echo one", replicas=1)
-    (pod,) = workers(place.ended())
-    ((moment, text),) = [line.split(" ", 1) for line in place.logs(pod, timestamps=True)]
-    assert text == "one"
-    assert len(moment) == len("2026-01-02T03:04:05.123456789Z")

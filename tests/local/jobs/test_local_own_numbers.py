@@ -7,9 +7,8 @@ import time
 from pathlib import Path
 from typing import Any
 
-from tests.local.jobs.test_local_commands import Typed
 from tests.support.launch_harness import PATIENCE_SECONDS
-from tests.support.local_place import a_place
+from tests.support.local_place import Typed, a_place
 
 REPORTING = """\
 import os, pathlib, sys, time

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 import signal
 import sys
 from collections.abc import Iterator
@@ -15,7 +14,7 @@ from kubectl_ddp.backends.local.job_status import engine_of
 from kubectl_ddp.backends.local.process import descendants
 from kubectl_ddp.errors import PreflightFailed, UsageError
 from tests.support.kube_objects import a_template, job
-from tests.support.local_place import Place, a_place, all_run, condition, container, seen_in_log, store_of, workers
+from tests.support.local_place import Place, a_place, all_run, condition, container, seen_in_log, workers
 
 
 @pytest.fixture
@@ -88,13 +87,6 @@ def test_state_directories_may_have_unusual_names(tmp_path: Path) -> None:
         place.run('echo "$DDP_TERMINATION_LOG"; echo -n it was me > "$DDP_TERMINATION_LOG"', replicas=1)
         shown = place.ended()
         assert container(workers(shown)[0])["state"]["terminated"]["message"] == "it was me"
-
-
-def test_a_relative_script_is_found_where_submit_was_called(place: Place) -> None:
-    (place.state.parent / "train.sh").write_text("echo found")
-    place.run("sh train.sh", replicas=1)
-    place.ended()
-    assert place.lines() == ["found"]
 
 
 def test_what_cannot_be_started_fails_the_job_with_its_name(place: Place) -> None:
@@ -227,36 +219,3 @@ def test_a_home_that_cannot_be_written_is_named(tmp_path: Path) -> None:
         pytest.raises(PreflightFailed, match=r"file/kubectl-ddp/jobs', which cannot be written.*Set XDG_STATE_HOME"),
     ):
         place.submit([job()])
-
-
-def test_the_store_has_its_own_address_under_its_services_name(place: Place) -> None:
-    place.run("exec sleep 100", store='echo "I am $DDP_POD_IP"; sleep 100')
-    shown = place.until(lambda one: len(one.pods) == 3 and all_run(2)(one))
-    store = next(pod for pod in shown.pods if pod["metadata"]["labels"]["ddp.dev/role"] == "store")
-    assert next(iter(place.logs(store, follow=True))) == f"I am {store['status']['podIP']}"
-
-
-def test_the_metrics_of_a_pod_are_asked_at_its_address(place: Place) -> None:
-    serve = (
-        f"exec {sys.executable} -I -c 'import os, socket;"
-        's = socket.create_server((os.environ["DDP_POD_IP"], 9464)); print("serves", flush=True); c, _ = s.accept();'
-        'c.recv(9999); c.sendall(b"HTTP/1.0 200 OK\\r\\n\\r\\nddp_step 7\\n"); c.close()\''
-    )
-    place.run(serve, replicas=1)
-    seen_in_log(place, "serves")
-    assert place.metrics(workers(place.job("digits"))[0]) == "ddp_step 7\n"
-
-
-def test_pods_inherit_what_the_shell_exports(tmp_path: Path) -> None:
-    with a_place(tmp_path / "state", MY_SETTING="from the shell") as place:
-        place.run('echo "$MY_SETTING"', replicas=1)
-        place.ended()
-        assert place.lines() == ["from the shell"]
-    assert "MY_SETTING" not in os.environ
-
-
-def test_the_store_objects_of_a_job_do_not_hold_the_job_up(place: Place) -> None:
-    place.submit([job(template=a_template(["true"])), *store_of("digits", "sleep 100")])
-    shown = place.ended()
-    assert condition("Succeeded")(shown)
-    assert all("terminated" in container(pod)["state"] for pod in shown.pods)

@@ -9,9 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.local.jobs.test_local_commands import Typed
-from tests.local.jobs.test_local_reach import person
-from tests.support.local_place import a_place
+from tests.support.local_place import Typed, a_place
 
 PLAIN = """\
 import os, signal, time
@@ -42,7 +40,7 @@ def typed(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Typed]:
     with a_place(folder / "state") as place:
         script = folder / "plain.py"
         script.write_text(PLAIN.replace('"hold"', repr(str(folder / "hold"))))
-        typed = person(place)
+        typed = Typed(place)
         typed.environ["DDP_TEST_HOLD"] = str(folder / "hold")
         assert typed("submit", str(script), "--local", "--name", "digits", "-j", "1x2").returncode == 0
         assert typed("wait", "digits", "--for=step=5", "--timeout", "100s").returncode == 0
@@ -55,8 +53,8 @@ def test_a_trace_of_a_plain_script_comes_here_one_at_a_time_and_who_cannot_answe
     file = tmp_path / "trace.json.gz"
     done = typed("profile", "digits", "--steps", "4", "-O", str(file), "-o", "json")
     assert done.returncode == 0, done.stderr
-    told = json.loads(done.stdout)
-    assert (told["rank"], told["steps"], told["size_bytes"]) == (0, 4, file.stat().st_size)
+    document = json.loads(done.stdout)
+    assert (document["rank"], document["steps"], document["size_bytes"]) == (0, 4, file.stat().st_size)
     with gzip.open(file) as trace:
         names = [event.get("name", "") for event in json.load(trace)["traceEvents"]]
     assert sum(name.startswith("Optimizer.step#AdamW.step") for name in names) == 4
@@ -69,8 +67,8 @@ def test_a_trace_of_a_plain_script_comes_here_one_at_a_time_and_who_cannot_answe
     assert typed("profile", "digits", "--steps", "0").returncode == 2
 
     # It stands still: the first one waits for a step, and the second one is told so.
-    asked = "tr '\\0' '\\n' </proc/$RANK_PID/environ | sed -n 's/^DDP_PULSE=//p'"
-    pulse = Path(typed("exec", "digits", "--", "sh", "-c", asked).stdout.strip())
+    command = "tr '\\0' '\\n' </proc/$RANK_PID/environ | sed -n 's/^DDP_PULSE=//p'"
+    pulse = Path(typed("exec", "digits", "--", "sh", "-c", command).stdout.strip())
     assert pulse.exists()
     Path(typed.environ["DDP_TEST_HOLD"]).touch()
     waiting = typed.open("profile", "digits", "--timeout", "4s", "-O", str(tmp_path / "never"))
@@ -78,7 +76,7 @@ def test_a_trace_of_a_plain_script_comes_here_one_at_a_time_and_who_cannot_answe
         assert waiting.poll() is None, waiting.communicate()
     second = typed("profile", "digits", "--timeout", "1s", "-O", str(tmp_path / "never"))
     assert (second.returncode, "Another profile of this rank is running." in second.stderr) == (1, True), second.stderr
-    said = waiting.communicate()[1]
+    errors = waiting.communicate()[1]
     assert waiting.returncode == 124
-    assert "Within 4 s the rank has not ended 6 steps" in said
-    assert [each.name for each in tmp_path.iterdir()] == [file.name]
+    assert "Within 4 s the rank has not ended 6 steps" in errors
+    assert [path.name for path in tmp_path.iterdir()] == [file.name]

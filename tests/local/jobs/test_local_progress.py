@@ -7,8 +7,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from tests.local.jobs.test_local_reach import person
-from tests.support.local_place import Place, a_place
+from tests.support.local_place import Place, Typed, a_place
 from tests.support.terminals import Terminal
 
 STEPPING = """\
@@ -41,20 +40,20 @@ def submitting(place: Place, name: str, *words: str) -> list[str]:
     return ["submit", script, "--local", "--name", name, "-j", "1x1", *words]
 
 
-def lines_left(said: str) -> list[str]:
+def lines_left(text: str) -> list[str]:
     """The lines that stay on a terminal, whose last line was erased and rewritten meanwhile."""
-    plain = re.sub(r"\x1b\[\?7[lh]", "", said).replace("\r\n", "\n")
+    plain = re.sub(r"\x1b\[\?7[lh]", "", text).replace("\r\n", "\n")
     return [line.rpartition(ERASE)[2] for line in plain.split("\n")]
 
 
 def test_a_terminal_shows_one_line_between_the_logs_and_ctrl_c_leaves_the_job_running(place: Place) -> None:
-    typed = person(place)
+    typed = Typed(place)
     shell = {name: value for name, value in typed.environ.items() if name not in {"COLUMNS", "LINES"}}
     command = typed.command(*submitting(place, "mine", "--follow", "--", "100000"))
     with Terminal(command, shell | {"TERM": "xterm"}, columns=70, rows=20) as terminal:
-        terminal.says(lambda said: "100 steps are done" in said and len(STEP.findall(said)) > 2)
+        terminal.says(lambda report: "100 steps are done" in report and len(STEP.findall(report)) > 2)
         terminal.resize(12, 20)
-        terminal.says(lambda said: said.endswith(f"{ERASE}mine: step \x1b[?7h"))
+        terminal.says(lambda report: report.endswith(f"{ERASE}mine: step \x1b[?7h"))
         terminal.type(b"\x03")
         assert terminal.ended() == 130
     left = lines_left(terminal.said)
@@ -70,7 +69,7 @@ def test_a_terminal_shows_one_line_between_the_logs_and_ctrl_c_leaves_the_job_ru
 
 
 def test_a_pipe_gets_plain_lines_and_a_summary_on_stderr(place: Place) -> None:
-    done = person(place)(*submitting(place, "piped", "--wait", "--", "40"))
+    done = Typed(place)(*submitting(place, "piped", "--wait", "--", "40"))
     assert (done.returncode, done.stdout) == (0, "")
     created, *progress, end = done.stderr.splitlines()
     assert created.startswith("Job piped created")

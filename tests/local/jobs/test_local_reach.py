@@ -6,14 +6,12 @@ import json
 import time
 import urllib.request
 from collections.abc import Callable, Iterator
-from pathlib import Path
 from typing import Any
 
 import pytest
 
-from tests.local.jobs.test_local_commands import Typed
 from tests.support.launch_harness import wait_until
-from tests.support.local_place import Place, a_place
+from tests.support.local_place import Place, Typed, a_place
 from tests.support.terminals import typed_into
 
 ENDLESS = """\
@@ -32,7 +30,7 @@ def begin(place: Place, name: str) -> None:
     """A job of two nodes of two ranks each, all of which can be heard of."""
     script = place.state.parent / "endless.py"
     script.write_text(ENDLESS)
-    typed = person(place)
+    typed = Typed(place)
     assert typed("submit", str(script), "--local", "--name", name, "-j", "1:2x2").returncode == 0
     assert typed("wait", name, "--for=world-size=4", "--timeout", "100s").returncode == 0
     await_ranks(typed, name)
@@ -53,15 +51,6 @@ def await_ranks(typed: Typed, name: str, counts: Callable[[dict[str, Any]], obje
         seen = ranks(typed, name)
 
 
-def person(place: Place) -> Typed:
-    """Who types in a place, in a shell of their own."""
-    found = Typed.__new__(Typed)
-    unset = {"KUBECONFIG", "NO_COLOR", "KUBERNETES_SERVICE_HOST"}
-    found.environ = {name: value for name, value in place.environ.items() if name not in unset}
-    found.environ |= {"HOME": str(place.state.parent / "home"), "COLUMNS": "300"}
-    return found
-
-
 @pytest.fixture(scope="module")
 def place(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Place]:
     """A place with a job that nobody changes."""
@@ -70,23 +59,18 @@ def place(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Place]:
         yield found
 
 
-@pytest.fixture
-def typed(place: Place) -> Typed:
-    return person(place)
-
-
 def test_a_command_runs_beside_its_rank_and_its_exit_code_is_ours(typed: Typed) -> None:
-    asked = 'echo "$RANK $LOCAL_RANK $DDP_POD_NAME"; cat; grep -zo "^RANK=3" /proc/$RANK_PID/environ; exit 7'
-    done = typed("exec", "digits", "--rank", "3", "-i", "--", "sh", "-c", asked, stdin="piped\n")
+    command = 'echo "$RANK $LOCAL_RANK $DDP_POD_NAME"; cat; grep -zo "^RANK=3" /proc/$RANK_PID/environ; exit 7'
+    done = typed("exec", "digits", "--rank", "3", "-i", "--", "sh", "-c", command, stdin="piped\n")
     assert done.returncode == 7, done.stderr
     assert done.stdout.startswith("3 1 digits-worker-1\npiped\n")
     assert done.stderr.startswith("Rank 3: pod digits-worker-1, local rank 1, process ")
 
 
 def test_the_environment_of_a_pod_and_its_directory_are_there(typed: Typed) -> None:
-    asked = 'echo "$DDP_POD_NAME $(pwd -P) ${RANK-none}"'
-    done = typed("exec", "digits", "--pod", "worker-1", "--", "sh", "-c", asked)
-    assert done.stdout == f"digits-worker-1 {Path.cwd()} none\n"
+    command = 'echo "$DDP_POD_NAME $(pwd -P) ${RANK-none}"'
+    done = typed("exec", "digits", "--pod", "worker-1", "--", "sh", "-c", command)
+    assert done.stdout == f"digits-worker-1 {typed.directory} none\n"
 
 
 @pytest.mark.parametrize(
@@ -107,10 +91,10 @@ def test_what_cannot_be_run_is_one_sentence(typed: Typed, words: tuple[str, ...]
 
 def test_without_a_command_there_is_a_shell_on_the_terminal(typed: Typed) -> None:
     command = typed.command("exec", "digits", "--rank", "2")
-    code, said = typed_into(command, b"echo from-$((40 + RANK)); tty; exit 5\n", typed.environ)
+    code, report = typed_into(command, b"echo from-$((40 + RANK)); tty; exit 5\n", typed.environ)
     assert code == 5
-    assert b"from-42" in said
-    assert b"/dev/pts/" in said
+    assert b"from-42" in report
+    assert b"/dev/pts/" in report
 
 
 def test_port_forward_says_the_address_of_a_rank(typed: Typed) -> None:
@@ -126,8 +110,8 @@ def test_port_forward_says_the_address_of_a_rank(typed: Typed) -> None:
 
 
 def test_events_tell_what_happened_and_logs_fold_what_all_say(typed: Typed) -> None:
-    told = typed("events", "digits")
-    assert told.stdout.splitlines()[0].split()[:2] == ["LAST", "SEEN"]
+    result = typed("events", "digits")
+    assert result.stdout.splitlines()[0].split()[:2] == ["LAST", "SEEN"]
     items = json.loads(typed("events", "digits", "-o", "json").stdout)["items"]
     assert {"SuccessfulCreatePod", "PyTorchJobRunning"} <= {one["reason"] for one in items}
     assert typed("events", "digits", "--warnings").stdout == ""
@@ -142,9 +126,9 @@ def test_events_tell_what_happened_and_logs_fold_what_all_say(typed: Typed) -> N
 def test_restart_and_scale_say_the_effect_and_are_confirmed(typed: Typed, place: Place) -> None:
     begin(place, "small")
     uids = {pod["metadata"]["uid"] for pod in place.job("small").pods}
-    told = typed("restart", "small")
-    assert (told.returncode, told.stdout) == (0, "job small restarted on this machine\n")
-    assert "All pods of job small (2 nodes) end and start again, from its last checkpoint." in told.stderr
+    result = typed("restart", "small")
+    assert (result.returncode, result.stdout) == (0, "job small restarted on this machine\n")
+    assert "All pods of job small (2 nodes) end and start again, from its last checkpoint." in result.stderr
     assert typed("wait", "small", "--for=world-size=4", "--timeout", "100s").returncode == 0
     workers = {pod["metadata"]["uid"] for pod in place.job("small").pods if "worker" in pod["metadata"]["name"]}
     assert len(workers) == 2

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import signal
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -13,13 +12,7 @@ from kubectl_ddp.backends.local.job_status import engine_of
 from kubectl_ddp.backends.local.process import descendants, marked
 from kubectl_ddp.errors import DdpError, InfrastructureFailed
 from kubectl_ddp.status.job_state import State, failure, job_state
-from tests.support.local_place import Place, a_place, all_run, condition, container, seen_in_log, workers
-
-
-@pytest.fixture
-def place(tmp_path: Path) -> Iterator[Place]:
-    with a_place(tmp_path / "state") as found:
-        yield found
+from tests.support.local_place import Place, all_run, condition, container, seen_in_log, workers
 
 
 def once(place: Place, first: str, then: str) -> str:
@@ -27,7 +20,7 @@ def once(place: Place, first: str, then: str) -> str:
     return f"[ -e {place.state}/once ] || {{ touch {place.state}/once; {first}; }}; {then}"
 
 
-@pytest.mark.parametrize("how", ["exit 128", "exit 143", "exit 170", "kill -9 $$"])
+@pytest.mark.parametrize("how", ["exit 143", "kill -9 $$"])
 def test_under_exit_code_a_retryable_end_makes_a_new_pod(place: Place, how: str) -> None:
     place.run(once(place, how, "exit 0"), replicas=1)
     shown = place.ended()
@@ -39,12 +32,11 @@ def test_under_exit_code_a_retryable_end_makes_a_new_pod(place: Place, how: str)
     assert "ExitedWithCode" in [event["reason"] for event in shown.events]
 
 
-@pytest.mark.parametrize("code", [1, 93, 127])
-def test_under_exit_code_a_permanent_end_fails_the_job_and_stops_the_others(place: Place, code: int) -> None:
-    place.run(f"case $HOSTNAME in *-0) exit {code};; esac; exec sleep 100")
+def test_under_exit_code_a_permanent_end_fails_the_job_and_stops_the_others(place: Place) -> None:
+    place.run("case $HOSTNAME in *-0) exit 93;; esac; exec sleep 100")
     shown = place.ended()
     assert condition("Failed")(shown)
-    assert {container(pod)["state"]["terminated"]["exitCode"] for pod in shown.pods} == {code, 143}
+    assert {container(pod)["state"]["terminated"]["exitCode"] for pod in shown.pods} == {93, 143}
 
 
 def test_on_failure_restarts_in_place(place: Place) -> None:
@@ -54,18 +46,6 @@ def test_on_failure_restarts_in_place(place: Place) -> None:
     (pod,) = workers(shown)
     assert container(pod)["restartCount"] == 1
     assert container(pod)["lastState"]["terminated"]["exitCode"] == 1
-
-
-def test_the_backoff_limit_ends_a_crash_loop(place: Place) -> None:
-    place.run("exit 1", replicas=1, policy="OnFailure", run_policy={"backoffLimit": 2})
-    shown = place.ended()
-    assert condition("Failed")(shown)
-    assert any("backoff limit" in item["message"] for item in shown.job["status"]["conditions"])
-
-
-def test_never_means_never(place: Place) -> None:
-    place.run("kill -9 $$", replicas=1, policy="Never")
-    assert condition("Failed")(place.ended())
 
 
 def test_a_killed_store_is_back_at_the_same_address_while_the_workers_go_on(place: Place) -> None:

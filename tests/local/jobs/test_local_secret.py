@@ -3,17 +3,13 @@
 from __future__ import annotations
 
 import gzip
-import json
 import os
 import re
 import stat
-from collections.abc import Iterator
 from pathlib import Path
 
-import pytest
-
 from ddp_trainer.common.constants import SECRET_KEY, Env
-from tests.local.jobs.test_local_submit import Person
+from tests.support.local_place import Typed
 
 PRINTS_ALL = f"""\
 import os, sys
@@ -35,87 +31,49 @@ READS = (
 )
 
 
-@pytest.fixture
-def person(tmp_path: Path) -> Iterator[Person]:
-    who = Person(tmp_path)
-    yield who
-    who.types("delete", "--all", "--yes", "--local")
+def secret_files(typed: Typed) -> list[Path]:
+    return [path for path in typed.directory.rglob(SECRET_KEY) if path.is_file()]
 
 
-def secret_files(person: Person) -> list[Path]:
-    return [path for path in person.directory.rglob(SECRET_KEY) if path.is_file()]
-
-
-def test_every_pod_reads_the_secret_which_stands_in_no_other_file_and_no_output(person: Person) -> None:
-    person.writes("all.py", PRINTS_ALL)
-    said = ["submit", "all.py", "--local", "--name", "reading", "-j", "2x1", "--max-restarts", "0", "--follow"]
+def test_every_pod_reads_the_secret_which_stands_in_no_other_file_and_no_output(typed: Typed) -> None:
+    typed.write("all.py", PRINTS_ALL)
+    submit = ["submit", "all.py", "--local", "--name", "reading", "-j", "2x1", "--max-restarts", "0", "--follow"]
     before = os.umask(0)  # a shell may have any
     try:
-        ran = person.types(*said)
+        ran = typed(*submit)
     finally:
         os.umask(before)
-    [file] = secret_files(person)
+    [file] = secret_files(typed)
     run_id, _, value = file.read_text().partition(":")
     assert re.fullmatch("ddprunsecret[0-9a-f]{64}", value)
     assert ran.stdout.count(f"run {run_id} {len(value)}") == 2, ran.stderr
     assert f"run {run_id}" in ran.stderr
 
     assert stat.S_IMODE(file.stat().st_mode) == 0o400
-    job = person.directory / "state" / "kubectl-ddp" / "jobs" / "reading"
+    job = typed.directory / "state" / "kubectl-ddp" / "jobs" / "reading"
     assert stat.S_IMODE(job.stat().st_mode) == 0o700
     assert job in file.parents
     others = [path for path in job.rglob("*") if path.is_file() and path != file]
     assert job / "objects.json" in others
     assert not [path for path in others if value in path.read_text(errors="replace")]
 
-    bundle = person.directory / "reading.tar.gz"
-    told = [ran, *(person.types(*words, "--local") for words in READS)]
-    told.append(person.types("bundle", "reading", "--local", "--file", str(bundle)))
-    assert not [done.args for done in told if value in done.stdout + done.stderr]
+    bundle = typed.directory / "reading.tar.gz"
+    results = [ran, *(typed(*words, "--local") for words in READS)]
+    results.append(typed("bundle", "reading", "--local", "--file", str(bundle)))
+    assert not [done.args for done in results if value in done.stdout + done.stderr]
     assert value not in gzip.decompress(bundle.read_bytes()).decode(errors="replace")
 
 
-def test_a_new_run_of_a_failed_job_has_another_secret_and_a_deleted_one_none(person: Person) -> None:
-    person.writes("all.py", PRINTS_ALL)
-    ran = person.types("submit", "all.py", "--local", "--name", "again", "-j", "1x1", "--max-restarts", "0", "--wait")
+def test_a_new_run_of_a_failed_job_has_another_secret_and_a_deleted_one_none(typed: Typed) -> None:
+    typed.write("all.py", PRINTS_ALL)
+    ran = typed("submit", "all.py", "--local", "--name", "again", "-j", "1x1", "--max-restarts", "0", "--wait")
     assert ran.returncode == 10, ran.stderr
-    [first] = secret_files(person)
+    [first] = secret_files(typed)
     text = first.read_text()
-    assert person.types("restart", "again", "--local", "--yes").returncode == 0
-    [second] = secret_files(person)
+    assert typed("restart", "again", "--local", "--yes").returncode == 0
+    [second] = secret_files(typed)
     assert second.read_text().partition(":")[0] != text.partition(":")[0]
     assert second.read_text().partition(":")[2] != text.partition(":")[2]
-    assert person.types("wait", "again", "--for=failed", "--local", "--timeout", "60s").returncode == 0
-    assert person.types("delete", "again", "--yes", "--local").returncode == 0
-    assert secret_files(person) == []
-
-
-def test_a_job_of_an_earlier_version_has_no_secret_and_every_command_works(person: Person) -> None:
-    """Its objects mount none, and a new run in its place gets one."""
-    person.writes("hello.py", "raise SystemExit(3)\n")
-    words = ("submit", "hello.py", "--local", "--name", "old", "-j", "1x1", "--max-restarts", "0", "--wait")
-    assert person.types(*words).returncode == 10
-    [file] = secret_files(person)
-    objects = file.parents[3] / "objects.json"
-    kept = json.loads(objects.read_text())
-    for pod in _pods(kept):
-        pod["volumes"] = [each for each in pod["volumes"] if each["name"] != SECRET_KEY]
-        for container in pod["containers"]:
-            container["volumeMounts"] = [each for each in container["volumeMounts"] if each["name"] != SECRET_KEY]
-            container["env"] = [each for each in container["env"] if each["name"] != Env.SECRET_FILE]
-    objects.write_text(json.dumps(kept))
-    file.unlink()
-    file.parent.rmdir()
-    assert person.types("status", "old", "--local").returncode == 0
-    assert person.types("why", "old", "--local").returncode == 10
-    assert person.types("restart", "old", "--local", "--yes").returncode == 0
-    assert len(secret_files(person)) == 1
-
-
-def _pods(objects: list[dict[str, object]]) -> Iterator[dict[str, list[dict[str, object]]]]:
-    for item in objects:
-        spec: dict = item.get("spec") or {}  # type: ignore[type-arg]
-        if item["kind"] == "PyTorchJob":
-            yield spec["pytorchReplicaSpecs"]["Worker"]["template"]["spec"]
-        elif item["kind"] == "Job":
-            yield spec["template"]["spec"]
+    assert typed("wait", "again", "--for=failed", "--local", "--timeout", "60s").returncode == 0
+    assert typed("delete", "again", "--yes", "--local").returncode == 0
+    assert secret_files(typed) == []

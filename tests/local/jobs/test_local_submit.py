@@ -3,18 +3,13 @@
 from __future__ import annotations
 
 import json
-import os
 import signal
-import subprocess
-import sys
-from collections.abc import Iterator
-from pathlib import Path
 
 import pytest
 
 from tests.support.launch_harness import wait_until
+from tests.support.local_place import Typed
 
-EXECUTABLE = Path(sys.executable).with_name("kubectl-ddp")
 HELLO = "import os\nprint('hello from', os.environ['RANK'], 'of', os.environ['WORLD_SIZE'], flush=True)\n"
 BROKEN = "raise ValueError('no such data set')\n"
 STEPS = """
@@ -29,51 +24,18 @@ sys.exit(int(sys.argv[1]))
 ENDLESS = "import time\nprint('running', flush=True)\nwhile True: time.sleep(0.1)\n"
 
 
-class Person:
-    """Types commands in a directory, with a state directory of their own."""
-
-    def __init__(self, directory: Path) -> None:
-        self.directory = directory
-        self.environ = {
-            **{key: value for key, value in os.environ.items() if key != "KUBECONFIG"},
-            "HOME": str(directory),
-            "XDG_STATE_HOME": str(directory / "state"),
-        }
-
-    def writes(self, name: str, text: str) -> None:
-        (self.directory / name).write_text(text)
-
-    def starts(self, *words: str) -> subprocess.Popen[str]:
-        return subprocess.Popen(
-            [EXECUTABLE, *words], cwd=self.directory, env=self.environ, text=True,
-            stdout=subprocess.PIPE, stderr=subprocess.PIPE,
-        )  # fmt: skip
-
-    def types(self, *words: str) -> subprocess.CompletedProcess[str]:
-        process = self.starts(*words)
-        out, err = process.communicate(timeout=120)
-        return subprocess.CompletedProcess(process.args, process.returncode, out, err)
-
-
-@pytest.fixture
-def person(tmp_path: Path) -> Iterator[Person]:
-    who = Person(tmp_path)
-    yield who
-    who.types("delete", "--all", "--yes", "--local")
-
-
-def test_a_script_runs_on_all_ranks_and_the_command_ends_with_the_job(person: Person) -> None:
-    person.writes("hello.py", HELLO)
-    done = person.types("submit", "hello.py", "--local", "--name", "hello", "-j", "2x2", "--follow")
+def test_a_script_runs_on_all_ranks_and_the_command_ends_with_the_job(typed: Typed) -> None:
+    typed.write("hello.py", HELLO)
+    done = typed("submit", "hello.py", "--local", "--name", "hello", "-j", "2x2", "--follow")
     assert done.returncode == 0, done.stderr
-    said = sorted(line for line in done.stdout.splitlines() if "hello from" in line)
-    assert said == [f"[rank{rank}] hello from {rank} of 4" for rank in range(4)]
+    lines = sorted(line for line in done.stdout.splitlines() if "hello from" in line)
+    assert lines == [f"[rank{rank}] hello from {rank} of 4" for rank in range(4)]
     assert "Job hello created on this machine, run " in done.stderr
 
 
-def test_with_json_the_only_thing_on_stdout_is_one_document(person: Person) -> None:
-    person.writes("hello.py", HELLO)
-    done = person.types("submit", "hello.py", "--local", "--name", "hello", "--follow", "--wait", "-o", "json")
+def test_with_json_the_only_thing_on_stdout_is_one_document(typed: Typed) -> None:
+    typed.write("hello.py", HELLO)
+    done = typed("submit", "hello.py", "--local", "--name", "hello", "--follow", "--wait", "-o", "json")
     assert done.returncode == 0, done.stderr
     document = json.loads(done.stdout)
     assert (document["apiVersion"], document["kind"], document["name"]) == ("cli.ddp/v1", "Submission", "hello")
@@ -81,17 +43,10 @@ def test_with_json_the_only_thing_on_stdout_is_one_document(person: Person) -> N
     assert "[rank0] hello from 0 of 1" in done.stderr
 
 
-def test_a_script_that_raises_is_exit_code_10_with_its_error(person: Person) -> None:
-    person.writes("broken.py", BROKEN)
-    done = person.types("submit", "broken.py", "--local", "--name", "broken", "--max-restarts", "0", "--wait")
-    assert done.returncode == 10
-    assert "no such data set" in done.stderr.splitlines()[-1]
-
-
-def test_a_failed_job_still_says_in_json_how_it_ended(person: Person) -> None:
-    person.writes("broken.py", BROKEN)
+def test_a_failed_job_still_says_in_json_how_it_ended(typed: Typed) -> None:
+    typed.write("broken.py", BROKEN)
     words = ["submit", "broken.py", "--local", "--name", "broken", "--max-restarts", "0", "--wait", "-o", "json"]
-    done = person.types(*words)
+    done = typed(*words)
     assert done.returncode == 10
     assert json.loads(done.stdout)["state"] == "Failed"
     error = json.loads(done.stderr.splitlines()[-1])
@@ -99,129 +54,87 @@ def test_a_failed_job_still_says_in_json_how_it_ended(person: Person) -> None:
     assert "no such data set" in error["message"]
 
 
-def test_a_name_is_taken_once(person: Person) -> None:
-    person.writes("endless.py", ENDLESS)
-    assert (
-        person.types("submit", "endless.py", "--local", "--name", "mine", "-o", "name").stdout
-        == "pytorchjob.kubeflow.org/mine\n"
-    )
-    again = person.types("submit", "endless.py", "--local", "--name", "mine")
-    assert again.returncode == 1
-    assert again.stderr.startswith("error: ")
-    assert "mine" in again.stderr
-    assert again.stderr.count("\n") == 1
-
-
-def test_ctrl_c_leaves_the_job_alone_and_says_how_to_return(person: Person) -> None:
-    person.writes("endless.py", ENDLESS)
-    process = person.starts("submit", "endless.py", "--local", "--name", "mine", "--follow")
-    assert process.stdout is not None
-    for line in process.stdout:
-        if "running" in line:
-            break
-    process.send_signal(signal.SIGINT)
-    _, told = process.communicate(timeout=120)
-    assert process.returncode == 130
-    assert told.endswith("error: Stopped watching; job mine continues. Return with 'kubectl-ddp logs mine -f'.\n")
-    [job] = json.loads(person.types("list", "--local", "-o", "json").stdout)["items"]
-    assert job["state"] in {"Running", "Starting"}
-
-
-def test_a_job_that_is_deleted_while_it_is_followed_is_exit_code_12(person: Person) -> None:
-    person.writes("endless.py", ENDLESS)
-    process = person.starts("submit", "endless.py", "--local", "--name", "mine", "--follow")
+def test_a_job_that_is_deleted_while_it_is_followed_is_exit_code_12(typed: Typed) -> None:
+    typed.write("endless.py", ENDLESS)
+    process = typed.open("submit", "endless.py", "--local", "--name", "mine", "--follow")
     assert process.stdout is not None
     assert any("running" in line for line in process.stdout)
-    assert person.types("delete", "mine", "--yes").returncode == 0
-    _, told = process.communicate(timeout=120)
-    assert (process.returncode, told.splitlines()[-1]) == (12, "error: Job 'mine' was deleted before it was complete.")
+    assert typed("delete", "mine", "--yes").returncode == 0
+    _, errors = process.communicate(timeout=120)
+    assert (process.returncode, errors.splitlines()[-1]) == (
+        12,
+        "error: Job 'mine' was deleted before it was complete.",
+    )
 
 
-def test_ctrl_c_while_the_job_is_made_leaves_a_whole_job(person: Person) -> None:
-    person.writes("endless.py", ENDLESS)
-    process = person.starts("submit", "endless.py", "--local", "--name", "mine", "--follow")
-    while not (person.directory / "state/kubectl-ddp/jobs/mine").exists():
+def test_ctrl_c_while_the_job_is_made_leaves_a_whole_job(typed: Typed) -> None:
+    typed.write("endless.py", ENDLESS)
+    process = typed.open("submit", "endless.py", "--local", "--name", "mine", "--follow")
+    while not (typed.directory / "state/kubectl-ddp/jobs/mine").exists():
         assert process.poll() is None
     process.send_signal(signal.SIGINT)
-    _, told = process.communicate(timeout=120)
+    _, errors = process.communicate(timeout=120)
     assert process.returncode == 130
-    assert "continues" in told.splitlines()[-1]
-    assert person.types("wait", "mine", "--for=running", "--timeout=120s").returncode == 0
+    assert "continues" in errors.splitlines()[-1]
+    assert typed("wait", "mine", "--for=running", "--timeout=120s").returncode == 0
 
 
-@pytest.mark.parametrize("flag", ["--wait", "--follow"])
-def test_patience_ends_with_124_and_the_job_goes_on(person: Person, flag: str) -> None:
-    person.writes("endless.py", ENDLESS)
-    done = person.types("submit", "endless.py", "--local", "--name", "mine", flag, "--timeout", "2s")
+def test_patience_ends_with_124_and_the_job_goes_on(typed: Typed) -> None:
+    typed.write("endless.py", ENDLESS)
+    done = typed("submit", "endless.py", "--local", "--name", "mine", "--follow", "--timeout", "2s")
     assert done.returncode == 124, done.stderr
     assert done.stderr.splitlines()[-1].startswith("error: ")
-    [job] = json.loads(person.types("list", "--local", "-o", "json").stdout)["items"]
+    [job] = json.loads(typed("list", "--local", "-o", "json").stdout)["items"]
     assert job["state"] in {"Running", "Starting", "Pending"}
 
 
-def test_texts_reach_the_script_as_they_were_typed(person: Person) -> None:
-    person.writes(
-        "echo.py", "import json, os, sys\nprint(json.dumps([os.environ['TEXT'], *sys.argv[1:]]), flush=True)\n"
-    )
+def test_texts_reach_the_script_as_they_were_typed(typed: Typed) -> None:
+    typed.write("echo.py", "import json, os, sys\nprint(json.dumps([os.environ['TEXT'], *sys.argv[1:]]), flush=True)\n")
     texts = ["$(HOME) $$ ${X}", "a: [b", "é 😀", "--flag", "", "two\nlines", "1e3"]
-    words = [
-        "submit",
-        "echo.py",
-        "--local",
-        "--name",
-        "echo",
-        "--env",
-        f"TEXT={texts[0]}",
-        "--follow",
-        "--",
-        *texts[1:],
-    ]
-    done = person.types(*words)
+    words = ("submit", "echo.py", "--local", "--name", "echo", "--env", f"TEXT={texts[0]}", "--follow")
+    done = typed(*words, "--", *texts[1:])
     assert done.returncode == 0, done.stderr
     [line] = [line for line in done.stdout.splitlines() if line.startswith("[rank0] [")]
     assert json.loads(line.removeprefix("[rank0] ")) == texts
 
 
-def test_a_command_of_another_language_is_a_job_too(person: Person) -> None:
-    done = person.types(
-        "submit", "--command", "sh -c 'echo rank $RANK; exit 3'", "--local", "--max-restarts", "0", "--follow"
-    )
+def test_a_command_of_another_language_is_a_job_too(typed: Typed) -> None:
+    done = typed("submit", "--command", "sh -c 'echo rank $RANK; exit 3'", "--local", "--max-restarts", "0", "--follow")
     assert done.returncode == 10
     assert "[rank0] rank 0" in done.stdout
 
 
-@pytest.mark.parametrize(("ending", "state"), [("0", "Succeeded"), ("1", "Failed")])
-def test_a_finished_job_of_a_plain_script_keeps_its_last_step(person: Person, ending: str, state: str) -> None:
-    person.writes("steps.py", STEPS)
-    person.types("submit", "steps.py", "--local", "--name", "mine", "--max-restarts", "0", "--wait", "--", ending)
-    item = json.loads(person.types("list", "mine", "-o", "json").stdout)
-    assert (item["state"], item["step"]) == (state, 5)
+def test_a_finished_job_of_a_plain_script_keeps_its_last_step(typed: Typed) -> None:
+    typed.write("steps.py", STEPS)
+    typed("submit", "steps.py", "--local", "--name", "mine", "--max-restarts", "0", "--wait", "--", "1")
+    item = json.loads(typed("list", "mine", "-o", "json").stdout)
+    assert (item["state"], item["step"]) == ("Failed", 5)
     assert item["finished"] >= item["created"]
-    assert "step 5" in person.types("status", "mine").stdout
+    assert "step 5" in typed("status", "mine").stdout
 
 
-def test_an_error_at_every_start_is_shown_while_the_job_loops_and_ends_it_at_its_third_time(person: Person) -> None:
-    person.writes("repeat.py", """
+def test_an_error_at_every_start_is_shown_while_the_job_loops_and_ends_it_at_its_third_time(typed: Typed) -> None:
+    typed.write("repeat.py", """
 import os, sys, time
 tries = os.path.join(sys.argv[1], "tries")
 with open(tries, "a") as file: file.write("x")
 while os.path.getsize(tries) == 3 and not os.path.exists(os.path.join(sys.argv[1], "go")): time.sleep(0.1)
 raise RuntimeError("no such data set")
 """)  # fmt: skip
-    assert person.types("submit", "repeat.py", "--local", "--name", "r", "--", str(person.directory)).returncode == 0
-    tries = person.directory / "tries"
+    assert typed("submit", "repeat.py", "--local", "--name", "r", "--", str(typed.directory)).returncode == 0
+    tries = typed.directory / "tries"
     wait_until(lambda: tries.exists() and tries.stat().st_size == 3, "it did not start a third time")
-    wait_until(lambda: "Failing:" in person.types("status", "r", "--local").stdout, "status shows no failures")
-    why = person.types("why", "r", "--local")
+    wait_until(lambda: "Failing:" in typed("status", "r", "--local").stdout, "status shows no failures")
+    why = typed("why", "r", "--local")
     assert why.returncode == 10
     assert "(2 of 10 restarts used)" in why.stdout
     assert "RuntimeError: no such data set" in why.stdout
-    assert "2 failures, no step" in person.types("list", "--local").stdout
-    (person.directory / "go").touch()
-    ended = person.types("wait", "r", "--local", "--timeout", "60s")
+    assert "2 failures, no step" in typed("list", "--local").stdout
+    (typed.directory / "go").touch()
+    ended = typed("wait", "r", "--local", "--timeout", "60s")
     assert ended.returncode == 10
     assert tries.stat().st_size == 3
-    assert "RuntimeError: no such data set" in person.types("list", "--local").stdout
+    assert "RuntimeError: no such data set" in typed("list", "--local").stdout
 
 
 @pytest.mark.parametrize(
@@ -247,14 +160,14 @@ raise RuntimeError("no such data set")
     ],
     ids=["a data loader's process", "argparse"],
 )
-def test_every_command_has_the_same_sentence_for_an_error(person: Person, text: str, expected: str) -> None:
-    person.writes("broken.py", text)
-    ended = person.types("submit", "broken.py", "--local", "--name", "b", "--max-restarts", "0", "--wait")
+def test_every_command_has_the_same_sentence_for_an_error(typed: Typed, text: str, expected: str) -> None:
+    typed.write("broken.py", text)
+    ended = typed("submit", "broken.py", "--local", "--name", "b", "--max-restarts", "0", "--wait")
     assert ended.returncode == 10
     assert f"{expected}." in ended.stderr
-    assert expected in person.types("why", "b", "--local").stdout
-    assert expected in person.types("status", "b", "--local").stdout
-    assert expected[:37] in person.types("list", "--local").stdout
+    assert expected in typed("why", "b", "--local").stdout
+    assert expected in typed("status", "b", "--local").stdout
+    assert expected[:37] in typed("list", "--local").stdout
 
 
 APART = """
@@ -274,38 +187,12 @@ TOGETHER = (
 
 @pytest.mark.parametrize(("text", "apart"), [(APART, True), (TOGETHER, False)], ids=["apart", "together"])
 def test_a_success_of_ranks_that_never_worked_together_is_said_everywhere(
-    person: Person, text: str, *, apart: bool
+    typed: Typed, text: str, *, apart: bool
 ) -> None:
-    person.writes("spawn.py", text)
-    ended = person.types("submit", "spawn.py", "--local", "--name", "s", "--nnodes", "2", "--nproc", "1", "--wait")
+    typed.write("spawn.py", text)
+    ended = typed("submit", "spawn.py", "--local", "--name", "s", "--nnodes", "2", "--nproc", "1", "--wait")
     assert ended.returncode == 0, ended.stderr
-    assert ("No process group held all 2 ranks" in person.types("logs", "s", "--local").stdout) is apart
-    assert ("no process group held all ranks" in person.types("status", "s", "--local").stdout) is apart
-    assert ("its ranks never worked together" in person.types("why", "s", "--local").stdout) is apart
-    assert ("ranks were apart" in person.types("list", "--local").stdout) is apart
-
-
-SAVES = """
-import signal, sys, time
-def save(*_):
-    print("saved", flush=True)
-    sys.exit(0)
-signal.signal(signal.SIGTERM, save)
-print("ready", flush=True)
-time.sleep(600)
-"""
-
-
-def test_the_log_of_a_suspended_job_shows_how_its_pods_ended(person: Person) -> None:
-    person.writes("saves.py", SAVES)
-    assert person.types("submit", "saves.py", "--local", "--name", "e").returncode == 0
-    assert person.types("wait", "e", "--local", "--for=running", "--timeout", "60s").returncode == 0
-    follower = person.starts("logs", "e", "--local", "-f")
-    assert follower.stdout is not None
-    assert any("ready" in line for line in follower.stdout)
-    follower.kill()
-    follower.communicate()
-    assert person.types("suspend", "e", "--local", "--wait", "--timeout", "60s").returncode == 0
-    logs = person.types("logs", "e", "--local")
-    assert logs.returncode == 0
-    assert "saved" in logs.stdout
+    assert ("No process group held all 2 ranks" in typed("logs", "s", "--local").stdout) is apart
+    assert ("no process group held all ranks" in typed("status", "s", "--local").stdout) is apart
+    assert ("its ranks never worked together" in typed("why", "s", "--local").stdout) is apart
+    assert ("ranks were apart" in typed("list", "--local").stdout) is apart

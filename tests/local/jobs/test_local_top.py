@@ -7,9 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.local.jobs.test_local_commands import Typed
-from tests.local.jobs.test_local_reach import await_ranks, person
-from tests.support.local_place import a_place
+from tests.local.jobs.test_local_reach import await_ranks
+from tests.support.local_place import Typed, a_place
 from tests.support.terminals import Terminal
 
 STEPPING = """\
@@ -35,7 +34,7 @@ def typed(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Typed]:
     with a_place(tmp_path_factory.mktemp("top") / "state") as place:
         script = place.state.parent / "stepping.py"
         script.write_text(STEPPING)
-        typed = person(place)
+        typed = Typed(place)
         assert typed("submit", str(script), "--local", "--name", "digits", "-j", "2x2").returncode == 0
         await_ranks(typed, "digits", lambda rank: rank["step"])
         yield typed
@@ -89,16 +88,6 @@ def test_ctrl_c_gives_the_terminal_back_and_says_that_the_job_goes_on(typed: Typ
         assert before
         assert after == "error: Stopped watching; job digits continues.\r\n"
         assert terminal.is_as_before
-
-
-def test_in_a_pipe_there_is_one_table_and_no_escape_code(typed: Typed) -> None:
-    told = typed("top", "digits")
-    assert told.returncode == 0
-    assert "\x1b" not in told.stdout
-    assert [line.split()[0] for line in told.stdout.splitlines() if "digits-worker-" in line] == ["0", "1", "2", "3"]
-    assert "cccccc" in told.stdout
-    refused = "error: Option '-n' requires an argument. Run 'kubectl-ddp top --help' for its flags.\n"
-    assert typed("top", "-n").stderr == refused
 
 
 def test_a_job_that_is_deleted_ends_the_view_with_a_sentence(typed: Typed) -> None:

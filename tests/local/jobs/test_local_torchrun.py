@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from kubectl_ddp.render.pod import TORCHRUN
-from tests.local.jobs.test_local_submit import Person, person  # noqa: F401
+from tests.support.local_place import Typed
 
 SHOW = """
 import os
@@ -26,17 +26,17 @@ raise RendezvousConnectionError("worker 0 is gone")
 """
 
 
-def test_two_nodes_form_a_group_under_stock_torchrun(person: Person) -> None:  # noqa: F811
-    person.writes("show.py", SHOW)
+def test_two_nodes_form_a_group_under_stock_torchrun(typed: Typed) -> None:
+    typed.write("show.py", SHOW)
     job = ("--name", "stock", "--local", "--launcher", "torchrun", "--nnodes", "2")
-    ended = person.types("submit", "show.py", *job, "--wait")
+    ended = typed("submit", "show.py", *job, "--wait")
     assert ended.returncode == 0, ended.stderr
-    lines = person.types("logs", "stock", "--local", "--rank", "all").stdout.splitlines()
-    told = sorted(line for line in lines if "rank of" in line)
-    address = told[0].rpartition(" ")[2]
-    assert told == [f"[rank{rank}] rank of 2 at {address}" for rank in range(2)]
+    lines = typed("logs", "stock", "--local", "--rank", "all").stdout.splitlines()
+    printed = sorted(line for line in lines if "rank of" in line)
+    address = printed[0].rpartition(" ")[2]
+    assert printed == [f"[rank{rank}] rank of 2 at {address}" for rank in range(2)]
     assert address.startswith("127.")
-    status = person.types("status", "stock", "--local").stdout.split()
+    status = typed("status", "stock", "--local").stdout.split()
     assert status[status.index("Status:") + 1] == "Succeeded"
     assert status[status.index("Restarts:") + 1] == "-"
     assert "Startup:" not in status

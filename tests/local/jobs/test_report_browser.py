@@ -5,14 +5,9 @@ from __future__ import annotations
 import os
 import re
 import signal
-import socket
-import subprocess
-import sys
 from collections.abc import Iterator
 from dataclasses import dataclass
-from http.server import BaseHTTPRequestHandler, HTTPServer
 from pathlib import Path
-from threading import Thread
 
 import pytest
 
@@ -22,7 +17,7 @@ from kubectl_ddp.observe.waiting import parse_wait_condition, wait_for
 from kubectl_ddp.status import metrics_parser, termination_message
 from kubectl_ddp.status.metrics_parser import parse
 from tests.support.browser import Tab, browser, program
-from tests.support.local_place import Place, a_place
+from tests.support.local_place import Place, Typed, a_place
 from tests.support.prometheus_server import answers, prometheus
 
 pytestmark = pytest.mark.timeout(600)
@@ -44,12 +39,6 @@ class Made:
     ended: Path
     asked: Path | None
     """From a Prometheus, where there is one."""
-    refused: list[subprocess.CompletedProcess[str]]
-
-
-def ddp(place: Place, *words: str) -> subprocess.CompletedProcess[str]:
-    command = [str(Path(sys.executable).with_name("kubectl-ddp")), *words]
-    return subprocess.run(command, env=place.environ, capture_output=True, text=True, check=False)
 
 
 @pytest.fixture(scope="module")
@@ -58,7 +47,7 @@ def made(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Made]:
     folder = tmp_path_factory.mktemp("pages")
     with a_place(folder / "state", HOME=str(folder), OMP_NUM_THREADS="1") as place:
         place.environ.pop("KUBECONFIG", None)
-        hurry = folder / "hurry"
+        typed, hurry = Typed(place), folder / "hurry"
         shape = [
             "--name",
             "digits",
@@ -71,35 +60,32 @@ def made(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Made]:
             "--env",
             f"PACE={PACE}",
         ]
-        done = ddp(place, "submit", "--local", *shape, *TRAIN)
+        done = typed("submit", "--local", *shape, *TRAIN)
         assert done.returncode == 0, done.stderr
         wait_for(place, "digits", parse_wait_condition("step=20"), timeout=120)
         targets = [
             f"{pod['status']['podIP']}:{Port.METRICS.value}"
             for pod in termination_message.workers(place.job("digits").pods)
         ]
-        asked, refused = None, list(_refused(place))
+        prometheus_page = None
         if _has_prometheus():
             with prometheus(folder, targets) as server:
                 answers(server, SCRAPED, count=4)
                 _lose_a_worker(place)
                 answers(server, SCRAPED.replace("> 1", "> 3"), count=4)
-                asked = folder / "asked.html"
+                prometheus_page = folder / "asked.html"
                 url = server.url.partition("/api")[0]
-                done = ddp(place, "report", "digits", "-o", str(asked), "--from", "prometheus", url)
+                done = typed("report", "digits", "-o", str(prometheus_page), "--from", "prometheus", url)
                 assert done.returncode == 0, done.stderr
-                refused.append(
-                    ddp(place, "report", "--local", "digits", "-o", "x", "--from", "prometheus", f"{url}/no")
-                )
         else:
             _lose_a_worker(place)
         running, ended = folder / "running.html", folder / "ended.html"
-        assert ddp(place, "report", "digits", "-o", str(running)).stdout == f"{running}\n"
+        assert typed("report", "digits", "-o", str(running)).stdout == f"{running}\n"
         hurry.touch()
         wait_for(place, "digits", parse_wait_condition("complete"), timeout=240)
-        done = ddp(place, "report", "digits", "-o", str(ended))
+        done = typed("report", "digits", "-o", str(ended))
         assert done.returncode == 0, done.stderr
-        yield Made(place, running, ended, asked, refused)
+        yield Made(place, running, ended, prometheus_page)
 
 
 def _has_prometheus() -> bool:
@@ -108,38 +94,11 @@ def _has_prometheus() -> bool:
 
 def _lose_a_worker(place: Place) -> None:
     pod = termination_message.workers(place.job("digits").pods)[1]
-    told = parse(place.metrics(pod))
-    pid = next(int(value) for _, value in told.all(Metric.RANK_PID))
-    before = max(value for _, value in told.all(Metric.STEP))
+    report = parse(place.metrics(pod))
+    pid = next(int(value) for _, value in report.all(Metric.RANK_PID))
+    before = max(value for _, value in report.all(Metric.STEP))
     os.kill(pid, signal.SIGKILL)
     wait_for(place, "digits", parse_wait_condition(f"step={int(before) + 60}"), timeout=120)
-
-
-class _Other(BaseHTTPRequestHandler):
-    def do_GET(self) -> None:
-        self.send_response(200)
-        self.end_headers()
-        self.wfile.write(b"<html>not json")
-
-    def log_message(self, *_: object) -> None:
-        pass
-
-
-def _refused(place: Place) -> Iterator[subprocess.CompletedProcess[str]]:
-    report = ("report", "digits", "-o", "x", "--from")
-    with socket.create_server(("127.0.0.1", 0)) as silent:
-        closed = silent.getsockname()[1]
-    yield ddp(place, *report, "prometheus", f"http://user:geheim1@127.0.0.1:{closed}")
-    other = HTTPServer(("127.0.0.1", 0), _Other)
-    Thread(target=other.serve_forever, daemon=True).start()
-    yield ddp(place, *report, "prometheus", f"http://127.0.0.1:{other.server_port}")
-    other.shutdown()
-    other.server_close()
-    yield ddp(place, *report, "prometheus", "ftp://prometheus.example.com")
-    yield ddp(place, *report, "prometheus")
-    yield ddp(place, *report, "job", "http://prometheus.example.com")
-    yield ddp(place, "report", "digits", "-o", "/nonexistent/page.html")
-    yield ddp(place, "report", "nothing", "--local")
 
 
 @pytest.fixture(scope="module")
@@ -151,26 +110,8 @@ def tab() -> Iterator[Tab]:
         yield found
 
 
-def test_what_cannot_be_asked_gets_a_sentence_and_the_documented_exit_code(made: Made) -> None:
-    closed, other, scheme, lacking, needless, unwritable, unknown, *_ = made.refused
-    codes = [done.returncode for done in made.refused]
-    assert codes[:7] == [1, 1, 2, 2, 2, 1, 3]
-    assert "does not answer" in closed.stderr
-    assert "geheim1" not in closed.stderr
-    assert "is not Prometheus: the response is not JSON" in other.stderr
-    assert "is not the URL of a Prometheus server" in scheme.stderr
-    assert "--from prometheus needs URL" in lacking.stderr
-    assert "--from job takes no URL" in needless.stderr
-    assert "cannot be written" in unwritable.stderr
-    assert "There is no job 'nothing'" in unknown.stderr
-    assert not any("Traceback" in done.stderr for done in made.refused)
-    if made.asked is not None:
-        assert codes[7] == 1
-        assert "is not Prometheus: it answers with 404" in made.refused[7].stderr
-
-
 def test_the_log_of_a_pod_that_has_ended_shows_nobody_its_history(made: Made) -> None:
-    done = ddp(made.place, "logs", "digits", "--rank", "all")
+    done = Typed(made.place)("logs", "digits", "--rank", "all")
     assert done.returncode == 0
     assert "ddp-history" not in done.stdout
     pods = termination_message.workers(made.place.job("digits").pods)
@@ -216,7 +157,7 @@ def test_dark_is_dark_and_both_can_be_read(made: Made, tab: Tab) -> None:
     for dark in (False, True):
         tab.open(made.running, width=1280, dark=dark)
         (PICTURES / f"running-{'dark' if dark else 'light'}.png").write_bytes(tab.picture(height=900))
-        found[dark] = [tab.value(CONTRAST.replace("SELECTOR", each)) for each in ("body", ".card", ".muted", ".chip")]
+        found[dark] = [tab.value(CONTRAST.replace("SELECTOR", name)) for name in ("body", ".card", ".muted", ".chip")]
         assert min(found[dark]) >= 4.5, found
     assert tab.value("getComputedStyle(document.body).backgroundColor") == "rgb(15, 18, 21)"
     assert found[False] != found[True]
@@ -261,5 +202,5 @@ def test_it_is_whole_without_javascript_and_on_paper(made: Made, tab: Tab) -> No
     (PICTURES / "paper.pdf").write_bytes(paper)
     pages = len(re.findall(rb"/Type\s*/Page\b", paper))
     assert 2 <= pages <= 8
-    width, height = (float(each) for each in re.findall(rb"/MediaBox\s*\[0 0 ([\d.]+) ([\d.]+)\]", paper)[0])
+    width, height = (float(item) for item in re.findall(rb"/MediaBox\s*\[0 0 ([\d.]+) ([\d.]+)\]", paper)[0])
     assert (round(width), round(height)) == (595, 842)

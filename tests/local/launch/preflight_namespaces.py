@@ -86,8 +86,8 @@ class Outcome:
 
     def message(self, check: str) -> str:
         """All that a check says, with the nodes it says it of."""
-        own = [each for each in self.document["findings"] if each["check"] == check]
-        return "\n".join(f"{each['node']}: {each['message']}; {each['hint']}" for each in own)
+        own = [finding for finding in self.document["findings"] if finding["check"] == check]
+        return "\n".join(f"{finding['node']}: {finding['message']}; {finding['hint']}" for finding in own)
 
 
 @contextmanager

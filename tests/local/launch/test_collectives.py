@@ -42,11 +42,11 @@ def test_every_collective_is_right(run: Path) -> None:
 
 
 def test_sizes_are_what_travelled_and_bandwidths_follow_from_them(run: Path) -> None:
-    results = {(each["operation"], each["size_bytes"]): each for each in json.loads(run.read_text())["results"]}
+    results = {(item["operation"], item["size_bytes"]): item for item in json.loads(run.read_text())["results"]}
     assert {size for name, size in results if name == "all_reduce"} == {4000, 65536}
     assert {size for name, size in results if name == "all_gather"} == {3996, 65532}
     for name, factor in {"all_reduce": 4 / 3, "all_gather": 2 / 3, "broadcast": 1, "send_recv": 1}.items():
-        for result in (each for (operation, _), each in results.items() if operation == name):
+        for result in (item for (operation, _), item in results.items() if operation == name):
             seconds, size = result["seconds"], result["size_bytes"]
             assert 0 < seconds["minimum"] <= seconds["median"] <= seconds["maximum"]
             assert result["algorithm_bytes_per_second"] == pytest.approx(size / seconds["median"])

@@ -82,12 +82,12 @@ def test_nodes_that_are_alike_are_not_suspected(started: list[Group], tmp_path: 
     assert (code, sentence) == (0, "")
     document = json.loads(out)
     assert (document["apiVersion"], document["kind"]) == ("preflight.ddp/v1", "Pairs")
-    assert sorted(tuple(each["nodes"]) for each in document["pairings"]) == [
+    assert sorted(tuple(pairing["nodes"]) for pairing in document["pairings"]) == [
         *[(0, 1), (0, 2), (0, 3)],
         *[(1, 2), (1, 3)],
         (2, 3),
     ]
-    assert {each["verdict"] for each in document["pairings"]} == {"good"}
+    assert {pairing["verdict"] for pairing in document["pairings"]} == {"good"}
     assert document["suspicions"] == []
     assert [process.wait(30) for process in started[0].ranks] == [0] * NODES
 

@@ -6,17 +6,11 @@ import json
 import signal
 import socket
 import subprocess
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
-from tests.support.launch_harness import LAUNCH, LOOP, Running, Stage, is_alive, stage_of, wait_until
-
-
-@pytest.fixture
-def stage(tmp_path: Path) -> Iterator[Stage]:
-    yield from stage_of(tmp_path)
+from tests.support.launch_harness import LAUNCH, LOOP, Running, Stage, is_alive, wait_until
 
 
 def elastic(stage: Stage, endpoint: str, conf: str = "join_timeout=1", **env: str) -> Running:
@@ -38,14 +32,6 @@ def test_an_endpoint_that_does_not_resolve_is_named(stage: Stage) -> None:
     )
 
 
-def test_an_endpoint_where_nobody_listens_is_named(stage: Stage) -> None:
-    run = elastic(stage, f"127.0.0.1:{stage.port}")
-    assert run.code() == 170
-    assert ours(run) == [
-        f"The store at 127.0.0.1:{stage.port} could not be reached for 1 s: connection refused; is its pod running?"
-    ]
-
-
 def test_an_endpoint_where_something_else_listens_is_told_from_a_store(stage: Stage) -> None:
     with socket.create_server(("127.0.0.1", 0)) as other:
         run = elastic(stage, f"127.0.0.1:{other.getsockname()[1]}")
@@ -63,20 +49,6 @@ def test_a_store_that_stays_away_is_spoken_of_before_patience_ends(stage: Stage)
     run.line(r"cannot be reached yet: connection refused\. Gives up at \d\d:\d\d:\d\d, in 59\d s\.")
     run.send(signal.SIGTERM)
     assert run.code() == 143
-
-
-def test_a_run_id_that_another_job_uses_is_named_with_both(stage: Stage) -> None:
-    stage.store()
-    first = stage.launch(
-        "--nnodes", "1:2", "--rdzv-backend", "ddp", "--rdzv-endpoint", f"127.0.0.1:{stage.port}", "--rdzv-id", "theirs",
-        stage.script(LOOP), stage.done(),
-    )  # fmt: skip
-    first.line("runs")
-    second = elastic(stage, f"127.0.0.1:{stage.port}")
-    assert second.code() == 170
-    assert ours(second) == ["The store serves another run than 'run': a newer submission has replaced this one."]
-    stage.finish()
-    assert first.code() == 0
 
 
 def test_another_job_with_the_same_run_id_is_told_what_runs_there(stage: Stage, tmp_path: Path) -> None:
@@ -129,9 +101,7 @@ def test_survivors_that_are_too_few_say_who_was_lost(stage: Stage) -> None:
 def test_more_workers_than_gpus_are_started_with_a_word_of_what_will_fail(stage: Stage) -> None:
     run = stage.launch("--nproc-per-node", "3", stage.script("pass"), CUDA_VISIBLE_DEVICES="0,1")
     assert run.code() == 0
-    assert ours(run)[0].startswith(
-        "3 workers share 2 GPUs: those that choose theirs by LOCAL_RANK will fail from rank 2 on"
-    )
+    assert "3 workers share 2 GPUs: those that choose theirs by LOCAL_RANK will fail from rank 2 on" in run.output
 
 
 def test_more_workers_than_gpus_that_want_one_each_are_not_started(stage: Stage) -> None:
@@ -155,14 +125,6 @@ time.sleep(0.2)
 """
 
 
-def test_a_daemon_that_a_failed_script_forked_does_not_outlive_it(stage: Stage) -> None:
-    run = stage.launch(stage.script(DAEMON + "raise SystemExit(5)"))
-    daemon = int(run.line(r"daemon pid=(\d+)")[1])
-    assert run.code() == 5
-    wait_until(lambda: not is_alive(daemon), "the daemon outlived its script")
-    assert ours(run)[-1].endswith("failed first, it exited with code 5.")
-
-
 def test_a_daemon_is_gone_before_the_script_is_started_again(stage: Stage) -> None:
     script = stage.script(DAEMON + "raise SystemExit(5 if os.environ['DDP_GENERATION'] == '1' else 0)")
     run = stage.launch("--max-restarts", "1", script)
@@ -175,32 +137,15 @@ def test_a_daemon_is_gone_before_the_script_is_started_again(stage: Stage) -> No
     subprocess.run(["kill", "-9", str(second)], check=True)
 
 
-def test_a_fork_that_runs_on_does_not_change_what_the_script_says(stage: Stage) -> None:
-    script = stage.script(
-        "import os, sys\nchild = os.fork()\nif child: os.waitpid(child, 0)\nsys.exit(0 if child else 9)"
-    )
-    run = stage.launch(script)
-    assert run.code() == 0
-
-
-@pytest.mark.parametrize(("ending", "code"), [("os._exit(0)", 0), ("os._exit(7)", 7)])
-def test_a_script_that_leaves_by_os_exit_is_believed(stage: Stage, ending: str, code: int) -> None:
-    run = stage.launch(stage.script(f"import os\n{ending}"))
-    assert run.code() == code
-    assert ("failed first, it exited with code 7." in run.output) == bool(code)
-    assert "Traceback" not in run.output
-
-
 @pytest.mark.parametrize("flags", [[], ["--tee", "3"]])
-@pytest.mark.parametrize("close", ["sys.stdout.close(); sys.stderr.close()", "os.close(1); os.close(2)"])
-def test_a_script_may_close_its_streams(stage: Stage, close: str, flags: list[str]) -> None:
-    code = "" if "sys." in close else "os._exit(0)"  # Python itself complains of a descriptor that is gone, with 120
-    run = stage.launch(*flags, stage.script(f"import os, sys, time\n{close}\ntime.sleep(0.2)\n{code}"))
+def test_a_script_may_close_its_streams(stage: Stage, flags: list[str]) -> None:
+    # Python itself complains of a descriptor that is gone, with 120.
+    run = stage.launch(*flags, stage.script("import os, time\nos.close(1); os.close(2)\ntime.sleep(0.2)\nos._exit(0)"))
     assert run.code() == 0
     assert "Traceback" not in run.output
 
 
-@pytest.mark.parametrize("closed", ["2>&-", ">&- 2>&-", "2>&1 | head -n 1"])
+@pytest.mark.parametrize("closed", [">&- 2>&-", "2>&1 | head -n 1"])
 def test_a_launcher_whose_own_streams_are_closed_trains_on(stage: Stage, tmp_path: Path, closed: str) -> None:
     script = stage.script(
         "import os, pathlib, sys\n"

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import os
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -14,15 +13,10 @@ from ddp_trainer.launch.protocol.generation import Generation, Node
 from ddp_trainer.launch.workers.children import Children
 from ddp_trainer.launch.workers.logs import LogSpec
 from ddp_trainer.launch.workers.worker_group import Program, Workers
-from tests.support.launch_harness import Stage, stage_of
+from tests.support.launch_harness import Stage
 from tests.support.launch_simulation import place_of
 
 ONE = min(os.sched_getaffinity(0))
-
-
-@pytest.fixture
-def stage(tmp_path: Path) -> Iterator[Stage]:
-    yield from stage_of(tmp_path)
 
 
 async def run_bound(script: Path, folder: Path) -> int:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import os
 import signal
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -19,7 +18,6 @@ from tests.support.launch_harness import (
     fork_servers,
     has_fork_server,
     is_alive,
-    stage_of,
     wait_until,
 )
 
@@ -36,11 +34,6 @@ with open(os.path.join(os.environ["PYTHONPATH"], "libtorch.so"), "rb") as librar
     mapped = mmap.mmap(library.fileno(), 0, access=mmap.ACCESS_READ)
 os.write(1, f"generation={os.environ['DDP_GENERATION']} is_forked={'torch' in sys.modules}\\n".encode())
 """
-
-
-@pytest.fixture
-def stage(tmp_path: Path) -> Iterator[Stage]:
-    yield from stage_of(tmp_path)
 
 
 def launcher_of(parent: Running) -> int:
@@ -78,8 +71,8 @@ def test_a_launcher_that_crashes_is_back_in_its_place_until_the_budget_is_spent(
     os.kill(launcher_of(victim), signal.SIGKILL)
     assert (victim.code(), peer.code()) == (93, 93)
     assert "The launcher died of SIGKILL, and its workers with it, on worker-1" in peer.output
-    told = json.loads(Path(files[Env.TERMINATION_LOG]).read_text())
-    assert (told["reason"], told["exit_code"], told["restarts"]["failure"]) == ("launcher_crash", 137, 2)
+    document = json.loads(Path(files[Env.TERMINATION_LOG]).read_text())
+    assert (document["reason"], document["exit_code"], document["restarts"]["failure"]) == ("launcher_crash", 137, 2)
     assert not (Path(files[Env.RUN_DIR]) / File.LAUNCHER).exists()
 
 
@@ -139,24 +132,3 @@ def test_sigterm_gives_workers_their_grace_and_no_other_launcher(stage: Stage) -
     assert parent.code() == 143
     assert "rank=0 generation=1 stops" in parent.output
     assert "started again" not in parent.output
-
-
-@pytest.mark.parametrize(("program", "code"), [("raise SystemExit(7)", 7), ("", 0)])
-def test_the_exit_code_of_the_program_passes_through(stage: Stage, program: str, code: int) -> None:
-    assert stage.launch("--standalone", stage.script(program), **IN_PLACE).code() == code
-
-
-def test_a_launcher_that_dies_before_it_has_joined_is_started_three_times(stage: Stage) -> None:
-    parent = stage.agent(0, stage.script(""), **IN_PLACE)  # there is no store
-    for _ in range(3):
-        launcher = wait_for_launcher(parent)
-        os.kill(launcher, signal.SIGKILL)
-        wait_until(lambda gone=launcher: not is_alive(gone), "killed")
-    assert parent.code() == 137
-    assert "3 times in a row before it had joined a group; exit code 137" in parent.output
-
-
-def wait_for_launcher(parent: Running) -> int:
-    children = Path(f"/proc/{parent.pid}/task/{parent.pid}/children")
-    wait_until(lambda: any(is_alive(int(pid)) for pid in children.read_text().split()), "no launcher")
-    return launcher_of(parent)

@@ -35,8 +35,8 @@ def launch(sides: tuple[Side, Side], script: Path, environment: dict[str, str]) 
     flags = ["launch", "--nnodes", "2", "--rdzv-backend", "c10d", "--rdzv-endpoint", f"{IPV4['a']}:{PORT}"]
     command = [sys.executable, "-m", "ddp_trainer", *flags, "--max-restarts", "0", str(script)]
     agents = [side.start(*command, environment=environment) for side in sides]
-    told = [agent.communicate(timeout=150) for agent in agents]
-    return [(agent.returncode, out, err) for agent, (out, err) in zip(agents, told, strict=True)]
+    outputs = [agent.communicate(timeout=150) for agent in agents]
+    return [(agent.returncode, out, err) for agent, (out, err) in zip(agents, outputs, strict=True)]
 
 
 def test_ranks_listen_on_the_interface_that_leads_to_the_others(nodes: tuple[Side, Side], tmp_path: Path) -> None:

@@ -20,20 +20,20 @@ os._exit(3)
 
 def test_error_file_termination_message_and_log_agree_and_keep_no_secret(tmp_path: Path) -> None:
     controls, last = "".join(CONTROLS.values()), SECRETS["PEM without an end"]
-    secrets = [each for each in SECRETS.values() if each != last]
+    secrets = [secret for secret in SECRETS.values() if secret != last]
     (tmp_path / "fails.py").write_text(FAILS)
     (tmp_path / "said").write_text(f"ValueError: {controls}\n" + "\n\n".join([*secrets, last]), newline="")
-    told = tmp_path / "told"
+    termination = tmp_path / "told"
     ended = subprocess.run(
         [*LAUNCH, "--standalone", "--max-restarts", "0", str(tmp_path / "fails.py"), str(tmp_path / "said")],
-        env={"PATH": "/usr/bin:/bin", "DDP_RUN_DIR": str(tmp_path / "run"), "DDP_TERMINATION_LOG": str(told)},
+        env={"PATH": "/usr/bin:/bin", "DDP_RUN_DIR": str(tmp_path / "run"), "DDP_TERMINATION_LOG": str(termination)},
         check=False, capture_output=True, timeout=120,
     )  # fmt: skip
     log = ended.stderr.decode()
     error = json.loads((tmp_path / "run" / "error.json").read_text())
-    message = json.loads(told.read_text())
+    message = json.loads(termination.read_text())
     assert (error["message"][:60], error["type"]) == (message["message"][:60], message["type"])
     assert error["message"].partition("\n")[0] in log
-    for text in (log, told.read_text(), error["message"], error["stack"], message["message"], message["stack"]):
+    for text in (log, termination.read_text(), error["message"], error["stack"], message["message"], message["stack"]):
         assert WORD not in text
         assert raw_controls(text) == set()

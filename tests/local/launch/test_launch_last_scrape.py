@@ -4,20 +4,11 @@ from __future__ import annotations
 
 import time
 import urllib.request
-from collections.abc import Iterator
-from pathlib import Path
-
-import pytest
 
 from ddp_trainer.common.constants import Exit, GroupState
 from ddp_trainer.common.metric_names import Metric
-from tests.support.launch_harness import LOOP, Stage, stage_of, wait_until
+from tests.support.launch_harness import LOOP, Stage, wait_until
 from tests.support.metrics_processes import Scrape
-
-
-@pytest.fixture
-def stage(tmp_path: Path) -> Iterator[Stage]:
-    yield from stage_of(tmp_path)
 
 
 def test_prometheus_sees_that_the_run_has_succeeded(stage: Stage) -> None:

@@ -4,12 +4,8 @@ from __future__ import annotations
 
 import re
 import sys
-from collections.abc import Iterator
-from pathlib import Path
 
-import pytest
-
-from tests.support.launch_harness import LAUNCH, Stage, stage_of
+from tests.support.launch_harness import LAUNCH, Stage
 
 STOCK = [sys.executable, "-m", "torch.distributed.run"]
 FAILS_ONCE = """
@@ -27,11 +23,6 @@ def main():
         raise RuntimeError("on purpose")
 main()
 """
-
-
-@pytest.fixture
-def stage(tmp_path: Path) -> Iterator[Stage]:
-    yield from stage_of(tmp_path)
 
 
 def files_of(stage: Stage, name: str, launcher: list[str], flags: list[str]) -> dict[str, str]:
@@ -53,14 +44,14 @@ def files_of(stage: Stage, name: str, launcher: list[str], flags: list[str]) -> 
 def test_the_tree_of_logs_is_that_of_torchrun_restarts_included(stage: Stage) -> None:
     flags = ["--redirects", "1:2", "--tee", "0:3,1:1", "--duplicate-stdout-filters", "attempt"]
     rendezvous = ["--nnodes", "1", "--rdzv-backend", "c10d", "--rdzv-endpoint", "127.0.0.1:0", "--rdzv-id", "id"]
-    theirs = files_of(stage, "stock", STOCK, [*rendezvous, *flags])
-    ours = files_of(stage, "ours", LAUNCH, ["--rdzv-id", "id", *flags])
+    other = files_of(stage, "stock", STOCK, [*rendezvous, *flags])
+    own = files_of(stage, "ours", LAUNCH, ["--rdzv-id", "id", *flags])
     # Both ranks fail; whether the second one still writes its error is a race in both launchers.
-    errors = [[path for path in tree if path.endswith("error.json")] for tree in (theirs, ours)]
+    errors = [[path for path in tree if path.endswith("error.json")] for tree in (other, own)]
     assert all(path.startswith("id_RANDOM/attempt_0/") for paths in errors for path in paths)
-    for tree, paths in zip((theirs, ours), errors, strict=True):
+    for tree, paths in zip((other, own), errors, strict=True):
         assert paths
         for path in paths:
             del tree[path]
-    assert ours == theirs
-    assert {f"id_RANDOM/attempt_{attempt}/0/stderr.log" for attempt in (0, 1)} <= ours.keys()
+    assert own == other
+    assert {f"id_RANDOM/attempt_{attempt}/0/stderr.log" for attempt in (0, 1)} <= own.keys()

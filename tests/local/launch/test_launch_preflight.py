@@ -61,12 +61,6 @@ def test_a_strict_preflight_that_fails_starts_no_worker_and_says_why(script: Pat
     assert "may open 512 files" in error["message"]
 
 
-def test_a_node_alone_passes_whatever_number_its_pod_has(script: Path) -> None:
-    environment = {**os.environ, "DDP_POD_NAME": "worker-1"}
-    done = run("--standalone", "--preflight", "strict", str(script), env=environment)
-    assert (done.returncode, done.stdout) == (0, "rank 0 of 1 runs\n"), done.stderr
-
-
 def test_a_launcher_that_waits_in_its_preflight_stops_when_told(script: Path) -> None:
     flags = ["--nnodes", "2", "--node-rank", "0", "--master-port", "0", "--preflight", "strict"]
     with Running([*LAUNCH, *flags, str(script)]) as agent:
@@ -86,9 +80,7 @@ def test_a_script_that_is_called_preflight_is_started_by_its_path(tmp_path: Path
 @pytest.mark.parametrize(
     ("flags", "sentence"),
     [
-        (["--nnodes", "0"], "--nnodes '0' is neither a number from 1 nor MIN:MAX with MIN <= MAX."),
         (["--nnodes", "2"], "More than one node needs --rdzv-endpoint HOST:PORT, the same on all of them"),
-        (["--nnodes", "2", "--rdzv-endpoint", "h:99999"], "--rdzv-endpoint 'h:99999' is not HOST:PORT"),
         (["nosuch.py"], "The script 'nosuch.py' cannot be read"),
         (["--timeout", "0"], "Argument --timeout: '0' is not a number of seconds above 0; --help lists the flags."),
     ],
@@ -139,31 +131,9 @@ def test_a_node_whose_gpu_is_to_be_reset_stays_out_until_it_was(tmp_path: Path, 
         first = stage.agent(0, *flags, **own, FAKE_NVML=str(tmp_path / "healthy"))
         first.line("generation=1 world=1 .*runs")
         second = stage.agent(1, *flags, **own, FAKE_NVML=str(tmp_path / "ill"))
-        sentence = (
-            r"check gpu-health fails. worker-1: GPU 0 \(NVIDIA H100 80GB HBM3\) is to be reset; fix: drain the node"
-        )
-        second.line(sentence)
-        first.line("worker-1.*not fit|" + sentence)
-        stage.finish()
-        assert first.code() == 0
-        assert not any("generation=2" in line for line in first.lines)
-        second.process.send_signal(signal.SIGTERM)
-        second.code()
-
-
-def test_a_node_that_is_not_fit_to_join_is_named_and_stays_out(tmp_path: Path) -> None:
-    with contextlib.contextmanager(stage_of)(tmp_path) as stage:
-        stage.store()
-        flags = ["--preflight", "strict", stage.script(LOOP), stage.done()]
-        first = stage.agent(0, *flags, nnodes="1:2")
-        first.line("generation=1 world=1 .*runs")
-        soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-        resource.setrlimit(resource.RLIMIT_NOFILE, (512, hard))
-        second = stage.agent(1, *flags, nnodes="1:2")
-        resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
-        what = r"The preflight's check open-files fails\. worker-1: a process may open 512 files; .*\.$"
-        second.line(rf"This node stays out of the run, and is looked at again in 60 s\. {what}")
-        first.line(rf"worker-1 wants to join, and stays out of the run\. {what}")
+        why = r"The preflight's check gpu-health fails\. worker-1: GPU 0 \(NVIDIA H100 80GB HBM3\) is to be reset"
+        second.line(rf"This node stays out of the run, and is looked at again in 60 s\. {why}")
+        first.line(rf"worker-1 wants to join, and stays out of the run\. {why}")
         stage.finish()
         assert first.code() == 0
         assert not any("stops" in line for line in first.lines)

@@ -5,14 +5,13 @@ from __future__ import annotations
 import os
 import signal
 import subprocess
-from collections.abc import Iterator
 from contextlib import closing
 from pathlib import Path
 
 import pytest
 
 from tests.local.launch.preflight_namespaces import needs_namespaces
-from tests.support.launch_harness import LAUNCH, LOOP, Stage, is_alive, stage_of, wait_until
+from tests.support.launch_harness import LAUNCH, LOOP, Stage, is_alive, wait_until
 from tests.support.ports import free_port
 
 OLD_SCRIPT = """
@@ -26,16 +25,10 @@ print(f"rank={{os.environ['RANK']}} local_rank={{args.local_rank}} {{args.data}}
 """
 
 
-@pytest.fixture
-def stage(tmp_path: Path) -> Iterator[Stage]:
-    yield from stage_of(tmp_path)
-
-
 @pytest.mark.parametrize(
     ("names", "spelling"),
     [
         ('"--local_rank"', "local_rank"),
-        ('"--local-rank"', "local-rank"),
         ('"--local-rank", "--local_rank"', "--local-rank"),
     ],
 )
@@ -66,8 +59,8 @@ def test_two_workers_of_volcengine_need_no_flags(stage: Stage) -> None:
     }
     runs = [stage.launch(script, **variables, MLP_ROLE_INDEX=str(index)) for index in (0, 1)]
     assert [run.code() for run in runs] == [0, 0]
-    told = {line for run in runs for line in run.lines if line.startswith("rank ")}
-    assert told == {f"rank {rank} of 4" for rank in range(4)}
+    lines = {line for run in runs for line in run.lines if line.startswith("rank ")}
+    assert lines == {f"rank {rank} of 4" for rank in range(4)}
     assert "--nnodes 2 (MLP_WORKER_NUM), --node-rank 1 (MLP_ROLE_INDEX)" in runs[1].output
 
 
@@ -146,7 +139,7 @@ def test_a_static_launch_whose_name_server_is_silent_can_be_stopped(stage: Stage
     flags = ["--nnodes", "2", "--node-rank", "1", "--master-addr", "first.example.com", "--master-port", "29500"]
     command = [*LAUNCH, *flags, stage.script(LOOP), stage.done()]
     run = stage.run(["unshare", "-m", "sh", "-ec", ASKED, "sh", str(hosts), *command])
-    with closing(_Asked(hosts)) as asked:
-        wait_until(lambda: bool(asked), "the name was not looked up")
+    with closing(_Asked(hosts)) as request:
+        wait_until(lambda: bool(request), "the name was not looked up")
         run.send(signal.SIGTERM)
         assert run.code() == 143  # while the answer is still to come

@@ -3,12 +3,9 @@
 from __future__ import annotations
 
 import contextlib
-import json
 import re
 import resource
-import signal
 import socket
-import sys
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -18,12 +15,7 @@ from ddp_trainer.launch.protocol.generation import Node
 from ddp_trainer.launch.protocol.messages import KEY_PURPOSE, VERSION, Hello, Join, Leave, Policy, WorkerState, encode
 from ddp_trainer.net.handshake import ClientHandshake
 from ddp_trainer.net.run_secret import RunSecret, read_run_secret
-from tests.support.launch_harness import LOOP, STORE, Stage, stage_of, wait_until
-
-
-@pytest.fixture
-def stage(tmp_path: Path) -> Iterator[Stage]:
-    yield from stage_of(tmp_path)
+from tests.support.launch_harness import LOOP, STORE, Stage
 
 
 def hello(name: str = "worker-0", token: str = "stranger") -> Hello:
@@ -110,17 +102,6 @@ def test_whoever_does_not_authenticate_is_not_heard(stage: Stage) -> None:
     assert "Traceback" not in store.output
 
 
-def test_a_launcher_of_before_the_handshake_gets_one_sentence(stage: Stage) -> None:
-    stage.store()
-    old = Stranger(stage.port)
-    line = json.loads(encode(hello()))
-    old.send(json.dumps({**line, "version": 4}).encode() + b"\n")
-    answer = json.loads(old.lines.readline())
-    assert (answer["is"], answer["exit_code"]) == ("rejected", 170)
-    assert "Use one image for all pods of a job" in answer["why"]
-    assert old.is_closed()
-
-
 def test_an_agent_with_another_secret_waits_in_vain_and_says_why(stage: Stage, tmp_path: Path) -> None:
     stage.store()
     other = tmp_path / "other"
@@ -130,14 +111,6 @@ def test_an_agent_with_another_secret_waits_in_vain_and_says_why(stage: Stage, t
     agent = stage.agent(0, *flags, stage.script(LOOP), stage.done(), nnodes="1")
     assert agent.code() == 2, agent.output
     assert "has another secret than this node" in agent.lines[-2]
-
-
-def test_a_second_hello_ends_its_connection(stage: Stage) -> None:
-    stage.store()
-    stranger = Stranger(stage.port)
-    stranger.authenticate(read_run_secret(str(stage.secret_file)))
-    stranger.send(encode(hello()), encode(hello(token="another")))
-    assert stranger.is_closed()
 
 
 def test_silent_and_greedy_connections_keep_nobody_out_where_few_files_may_be_open(stage: Stage) -> None:
@@ -157,8 +130,8 @@ def test_silent_and_greedy_connections_keep_nobody_out_where_few_files_may_be_op
         run_of_two(stage)
         ends_well(stage)
     finally:
-        for each in crowd:
-            each.close()
+        for item in crowd:
+            item.close()
         resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
     assert store.code() == 0
     assert len(store.lines) < 60, "the log grew with the number of connections"
@@ -175,40 +148,16 @@ def test_a_stranger_that_stays_connected_does_not_hold_up_the_end_of_a_run(stage
     ends_well(stage)
 
 
-def test_a_store_that_is_told_to_stop_says_nothing_of_its_connections(stage: Stage) -> None:
-    store = stage.store()
-    strangers = [Stranger(stage.port) for _ in range(3)]
-    strangers[0].authenticate(read_run_secret(str(stage.secret_file)))
-    strangers[0].send(encode(hello()))
-    wait_until(lambda: b"waiting" in strangers[0].socket.recv(1, socket.MSG_PEEK) or True, "")
-    store.send(signal.SIGTERM)
-    assert store.code() == 143
-    assert len(store.lines) <= 2, store.output
-
-
-@pytest.mark.parametrize("program", ["store", "launch"])
-def test_a_secret_file_that_cannot_be_used_is_named_with_the_fix(stage: Stage, tmp_path: Path, program: str) -> None:
-    wrong = {
-        "missing": tmp_path / "missing",
-        "empty": tmp_path / "empty",
-        "open": tmp_path / "open",
-        "other": tmp_path / "of-another-run",
-    }
-    for name, mode, text in (("empty", 0o600, ""), ("open", 0o644, "0f" * 32), ("other", 0o600, f"run-6:{'0f' * 32}")):
-        wrong[name].touch(mode)
-        wrong[name].write_text(text)
-    for file in wrong.values():
-        command = {
-            "store": [*STORE, "--port", str(stage.port), "--run-id", "run"],
-            "launch": [
-                *(sys.executable, "-m", "ddp_trainer", "launch", "--nnodes", "2", "--rdzv-backend", "ddp"),
-                *("--rdzv-endpoint", f"127.0.0.1:{stage.port}", "--rdzv-id", "run", stage.script(LOOP), stage.done()),
-            ],
-        }[program]
+def test_a_secret_file_that_cannot_be_used_is_named_with_the_fix(stage: Stage, tmp_path: Path) -> None:
+    command = [*STORE, "--port", str(stage.port), "--run-id", "run"]
+    for name, mode, text in (("open", 0o644, "0f" * 32), ("of-another-run", 0o600, f"run-6:{'0f' * 32}")):
+        file = tmp_path / name
+        file.touch(mode)
+        file.write_text(text)
         run = stage.run(command, {"DDP_SECRET_FILE": str(file)})
         assert run.code() == 2, run.output
         assert str(file) in run.output
         assert len([line for line in run.lines if line]) == 1
-    none = stage.run(command, {"DDP_SECRET_FILE": ""})
+    none = stage.agent(0, stage.script(LOOP), stage.done(), DDP_SECRET_FILE="")
     assert none.code() == 2
     assert re.search(r"DDP_SECRET_FILE.*secret_file=FILE", none.output)

@@ -2,19 +2,15 @@
 
 from __future__ import annotations
 
-import subprocess
-import sys
 import time
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 from pathlib import Path
-
-import pytest
 
 from ddp_trainer.common.constants import Port
 from kubectl_ddp.observe.waiting import parse_wait_condition, wait_for
 from kubectl_ddp.status import termination_message
 from tests.support.dashboards import Question, filled, questions
-from tests.support.local_place import Place, a_place
+from tests.support.local_place import Place, Typed
 from tests.support.metrics_processes import DEADLINE_SECONDS
 from tests.support.prometheus_history import Prometheus
 from tests.support.prometheus_server import prometheus
@@ -33,16 +29,9 @@ OF_GPUS = ("DCGM_", "ddp_gpu_")
 RECORDS = records()
 
 
-@pytest.fixture
-def place(tmp_path: Path) -> Iterator[Place]:
-    with a_place(tmp_path / "state", HOME=str(tmp_path)) as found:
-        found.environ.pop("KUBECONFIG", None)
-        yield found
-
-
-def silent(ask: Prometheus, asked: Iterable[Question]) -> list[Question]:
+def silent(server: Prometheus, candidates: Iterable[Question]) -> list[Question]:
     """The questions that nothing answers now."""
-    return [each for each in asked if not ask.now(filled(each.expr, CHOSEN))]
+    return [question for question in candidates if not server.now(filled(question.expr, CHOSEN))]
 
 
 def is_excused(question: Question) -> bool:
@@ -55,10 +44,9 @@ def _is_of_gpus(metric: str) -> bool:
     return metric.startswith(OF_GPUS)
 
 
-def test_a_job_that_runs_answers_what_the_dashboards_ask(place: Place, tmp_path: Path) -> None:
+def test_a_job_that_runs_answers_what_the_dashboards_ask(place: Place, typed: Typed, tmp_path: Path) -> None:
     shape = ["--name", "digits", "--nnodes", "2", "--nproc", "2", "--module", "ddp_trainer"]
-    program = str(Path(sys.executable).with_name("kubectl-ddp"))
-    subprocess.run([program, "submit", "--local", *shape, *TRAIN], env=place.environ, check=True, capture_output=True)
+    assert typed("submit", "--local", *shape, *TRAIN).returncode == 0
     wait_for(place, "digits", parse_wait_condition("step=1"), timeout=120)
     targets = {
         f"{pod['status']['podIP']}:{Port.METRICS.value}": {"namespace": "training", "pod": pod["metadata"]["name"]}
@@ -66,13 +54,15 @@ def test_a_job_that_runs_answers_what_the_dashboards_ask(place: Place, tmp_path:
     }
     rules = [{"record": name, "expr": expression} for name, expression in RECORDS.items()]
     file = written(tmp_path, "records.json", {"groups": [{"name": "records", "rules": rules}]})
-    with prometheus(tmp_path, {address: told | {"node": "here"} for address, told in targets.items()}, file) as running:
+    with prometheus(
+        tmp_path, {address: report | {"node": "here"} for address, report in targets.items()}, file
+    ) as running:
         deadline = time.monotonic() + DEADLINE_SECONDS
         while not running.query("ddp_job:ddp_goodput:ratio1h"):
             assert time.monotonic() < deadline, "no record of a goodput"
             time.sleep(0.1)
-        asked, deadline = list(questions()), time.monotonic() + DEADLINE_SECONDS
-        while unanswered := [each for each in asked if not is_excused(each)]:
-            assert time.monotonic() < deadline, [str(each) for each in unanswered]
+        unanswered_questions, deadline = list(questions()), time.monotonic() + DEADLINE_SECONDS
+        while unanswered := [item for item in unanswered_questions if not is_excused(item)]:
+            assert time.monotonic() < deadline, [str(item) for item in unanswered]
             time.sleep(0.2)
-            asked = silent(Prometheus(running.address, time.time()), asked)
+            unanswered_questions = silent(Prometheus(running.address, time.time()), unanswered_questions)

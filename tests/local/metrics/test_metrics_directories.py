@@ -8,14 +8,11 @@ import os
 import signal
 import subprocess
 import urllib.request
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
-from ddp_trainer.metrics.storage.mmap_directory import rank_board_path
-from ddp_trainer.metrics.storage.mmap_store import FileLayout
-from tests.support.launch_harness import LAUNCH, Running, Stage, stage_of, wait_until
+from tests.support.launch_harness import LAUNCH, Running, Stage, wait_until
 from tests.support.metrics_processes import Aggregator, Rank, Scrape, aggregator
 
 STEPS = """
@@ -35,11 +32,6 @@ while len(sys.argv) > 2 and not os.path.exists(sys.argv[2]):
 
 READ_ONLY = "mount --bind {0} {0} && mount -o remount,ro,bind {0}"
 FULL = "mount -t tmpfs -o size=8k none {0} && (head -c 9k /dev/zero > {0}/full || true) 2> /dev/null"
-
-
-@pytest.fixture
-def stage(tmp_path: Path) -> Iterator[Stage]:
-    yield from stage_of(tmp_path)
 
 
 def launched(stage: Stage, mount: str, metrics: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
@@ -63,7 +55,6 @@ def launched(stage: Stage, mount: str, metrics: Path, *arguments: str) -> subpro
     ("mount", "inner", "why"),
     [
         pytest.param("echo no directory > {0}/taken", "taken/metrics", "Not a directory", id="under-a-file"),
-        pytest.param(READ_ONLY, "", "Read-only file system", id="read-only"),
         pytest.param(READ_ONLY, "new", "Read-only file system", id="missing-where-none-can-be-made"),
         pytest.param(FULL, "", "No space left on device", id="full"),
     ],
@@ -135,8 +126,10 @@ def test_of_two_launchers_on_one_directory_each_tells_of_its_own_ranks_alone(sta
     first_rank = int(first.line(r"^steps 4 (\d+)$")[1])
     second = stage.launch(script, "7", stage.done(), **env, DDP_JOB="second")
     second_rank = int(second.line(r"^steps 7 (\d+)$")[1])
-    told = second.line(r"In (\S+) are the metrics of another launcher, process (\d+), so this launcher has its own in ")
-    assert told.groups() == (str(boards), str(first.pid))
+    match = second.line(
+        r"In (\S+) are the metrics of another launcher, process (\d+), so this launcher has its own in "
+    )
+    assert match.groups() == (str(boards), str(first.pid))
     for running, job, steps, pid in ((first, "first", 4, first_rank), (second, "second", 7, second_rank)):
         seen = scraped(page(running, job))
         assert (seen.value("ddp_steps_total"), seen.value("ddp_rank_pid")) == (steps, pid)
@@ -149,27 +142,6 @@ def test_of_two_launchers_on_one_directory_each_tells_of_its_own_ranks_alone(sta
     assert "has its own in" not in third.output
     stage.finish()
     assert second.code() == 0
-
-
-def test_a_board_of_another_version_is_left_out_and_named_once(stage: Stage) -> None:
-    boards = stage.folder / "boards"
-    boards.mkdir()
-    rank_board_path(boards, 1).write_bytes(
-        FileLayout({"ddp_steps_total": 0.0, "ddp_of_tomorrow_total": 0.0}).initial_bytes()
-    )
-    rank_board_path(boards, 2).write_bytes(b"torn")
-    env = {"DDP_METRICS_DIR": str(boards), "DDP_METRICS_ADDRESS": "127.0.0.1", "DDP_METRICS_PORT": "0"}
-    running = stage.launch(stage.script(STEPS), "4", stage.done(), **env, DDP_JOB="digits")
-    running.line(r"rank-1.board is left out, as ddp_exporter_stale_boards counts: another version of kubectl-ddp has ")
-    running.line(
-        r"rank-2.board is left out, as ddp_exporter_stale_boards counts: it is damaged \(A board has \d+ bytes"
-    )
-    running.line(r"^steps 4 ")
-    seen = scraped(page(running, "digits"))
-    assert (seen.value("ddp_exporter_stale_boards"), seen.value("ddp_steps_total")) == (2, 4)
-    stage.finish()
-    assert running.code() == 0
-    assert running.output.count("is left out") == 2
 
 
 def test_a_second_process_of_one_rank_is_told_off_and_the_first_keeps_its_board(

@@ -2,14 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from pathlib import Path
-
-import pytest
-
 from ddp_trainer.metrics.storage.mmap_directory import agent_board_path, rank_board_path
 from ddp_trainer.metrics.storage.mmap_store import AGENT, RANK, read
-from tests.support.launch_harness import Stage, stage_of, wait_until
+from tests.support.launch_harness import Stage, wait_until
 
 ONE_DIES = """
 import os, signal, torch, torch.distributed as dist
@@ -21,11 +16,6 @@ if dist.get_rank() == 1:
 while True:
     dist.all_reduce(torch.ones(1))
 """
-
-
-@pytest.fixture
-def stage(tmp_path: Path) -> Iterator[Stage]:
-    yield from stage_of(tmp_path)
 
 
 def test_tries_to_reach_a_store_that_is_not_there_are_counted(stage: Stage) -> None:

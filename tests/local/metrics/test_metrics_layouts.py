@@ -29,15 +29,15 @@ FLAGS = (
 )
 def test_a_rank_of_a_layout_tells_what_it_waits_for(tmp_path: Path, layout: str, waits: set[Wait]) -> None:
     flags = [*FLAGS, "--parallel", layout, "--micro-batch", "2"]
-    told = {Env.METRICS_DIR.value: str(tmp_path)}
-    with WorkerGroup(2, flags, directory=tmp_path, program=("-m", "ddp_trainer", "train"), env=told) as group:
+    variables = {Env.METRICS_DIR.value: str(tmp_path)}
+    with WorkerGroup(2, flags, directory=tmp_path, program=("-m", "ddp_trainer", "train"), env=variables) as group:
         assert group.finish() == [0, 0], group.stderr()
     boards = [read(tmp_path / f"rank-{rank}.board", RANK) for rank in range(2)]
     assert boards[0].identity["parallelism"] == layout
     for values in (board.values for board in boards):
-        told = {wait for wait in Wait if cell(Metric.WAIT_SECONDS, wait) in values}
-        assert told == waits
-        waited = [values[cell(Metric.WAIT_SECONDS, wait)] for wait in told]
+        measured = {wait for wait in Wait if cell(Metric.WAIT_SECONDS, wait) in values}
+        assert measured == waits
+        waited = [values[cell(Metric.WAIT_SECONDS, wait)] for wait in measured]
         assert min(waited) > 0.0
         assert sum(waited) <= values[cell(Metric.PHASE_SECONDS, Phase.COMM_EXPOSED)]
         assert (values[Metric.SAMPLED_STEPS] > 0) == (layout == "shard=2"), "stages do different work"

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import shutil
 import subprocess
-from contextlib import ExitStack
 from pathlib import Path
 
 import pytest
@@ -17,7 +16,6 @@ from ddp_trainer.metrics import attach
 from ddp_trainer.process.recorder import FormedGroup
 from tests import fake_nvml
 from tests.support.metrics_processes import Rank, aggregator
-from tests.support.prometheus_server import answers, prometheus
 from tests.support.rule_files import promtool, written
 
 ROOT = Path(__file__).parents[3]
@@ -75,17 +73,3 @@ def test_the_page_joins_dcgm_with_ranks_by_uuid(tmp_path: Path) -> None:
     }
     done = promtool("test", "rules", written(tmp_path, "test.json", {"tests": [test]}))
     assert done.code == 0, done.out + done.err
-
-
-def test_a_prometheus_finds_every_rank(tmp_path: Path) -> None:
-    boards = tmp_path / "boards"
-    boards.mkdir()
-    with ExitStack() as running:
-        pod = running.enter_context(aggregator(boards))
-        for number in range(4):
-            running.enter_context(Rank(boards, number)).tell(f"step {number + 1}")
-        ask = running.enter_context(prometheus(tmp_path, [f"127.0.0.1:{pod.port}"]))
-        steps = answers(ask, "ddp_steps_total", count=4)
-        assert dict(steps) == {"0": "1", "1": "2", "2": "3", "3": "4"}
-        assert answers(ask, "sum by (rank) (ddp_rank_up)", count=4) == [(f"{rank}", "1") for rank in range(4)]
-        assert answers(ask, 'ddp_rank_info{job="pods",ddp_job="digits"}', count=4)

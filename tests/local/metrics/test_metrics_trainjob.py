@@ -117,9 +117,9 @@ def test_a_server_that_refuses_or_sends_elsewhere_is_told_of_once_and_tried_agai
         while kubeflow.told.get(timeout=DEADLINE_SECONDS)[1] != "Bearer renewed":
             pass
         found.stop()
-    said = capsys.readouterr().err
-    assert said.count("aggregate:") == 1
-    assert "training continues: the server answers 302 no such TrainJob; it is tried again." in said
+    errors = capsys.readouterr().err
+    assert errors.count("aggregate:") == 1
+    assert "training continues: the server answers 302 no such TrainJob; it is tried again." in errors
 
 
 @pytest.mark.parametrize(

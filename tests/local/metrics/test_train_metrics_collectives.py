@@ -4,26 +4,16 @@ from __future__ import annotations
 
 import os
 import signal
-import stat
 import urllib.request
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
-
-import pytest
 
 from ddp_trainer.common.constants import FailureReason
 from ddp_trainer.common.metric_names import Metric
-from kubectl_ddp.hang.analysis import HangAnalysis, HangState, analyze
-from kubectl_ddp.hang.collector import HangSnapshot, PodReport, read
-from tests.support.launch_harness import Running, Stage, stage_of, wait_until, worker_pid
+from tests.support.launch_harness import Running, Stage, wait_until, worker_pid
 from tests.support.metrics_processes import Scrape
 
 SCRIPT = Path(__file__).with_name("hanging_metered.py")
-
-
-@pytest.fixture
-def stage(tmp_path: Path) -> Iterator[Stage]:
-    yield from stage_of(tmp_path)
 
 
 class Pod:
@@ -33,13 +23,9 @@ class Pod:
         self.folder = stage.folder
         self.boards = stage.folder / "boards"
         flags = ["--metrics-port", "0", "--nproc-per-node", "2", "--max-restarts", "3", str(SCRIPT)]
-        told = {"TROUBLE": str(stage.folder), "DDP_METRICS_DIR": str(self.boards)}
-        self.run: Running = stage.launch(*flags, **told, DDP_METRICS_ADDRESS="127.0.0.1")
+        values = {"TROUBLE": str(stage.folder), "DDP_METRICS_DIR": str(self.boards)}
+        self.run: Running = stage.launch(*flags, **values, DDP_METRICS_ADDRESS="127.0.0.1")
         self.address = self.run.line(r"(http://127\.0\.0\.1:\d+/metrics)")[1]
-
-    def hang_page(self) -> str:
-        with urllib.request.urlopen(self.address.replace("/metrics", "/hang"), timeout=5) as answer:
-            return str(answer.read().decode())
 
     def scrape(self) -> Scrape:
         with urllib.request.urlopen(self.address, timeout=2) as answer:
@@ -75,44 +61,6 @@ def is_behind(scrape: Scrape) -> bool:
     """Rank 0 is in the collective that rank 1 has not entered, and no step is made."""
     first, second = begun(scrape, 0), begun(scrape, 1)
     return first is not None and second is not None and first == second + 1
-
-
-def verdict_of(page: str) -> HangAnalysis | None:
-    shown = read("worker-0", page)
-    assert isinstance(shown, PodReport), shown
-    return analyze(HangSnapshot(pods=(shown,)))
-
-
-def test_the_metrics_port_names_a_rank_that_hangs_and_shows_neither_code_nor_processes(stage: Stage) -> None:
-    before = os.umask(0)
-    try:
-        pod = Pod(stage)
-    finally:
-        os.umask(before)
-    pod.until(lambda seen: (begun(seen, 0) or 0) > 5, "it trains")
-    pod.inject_fault("loop")
-    pages = [pod.hang_page()]
-
-    def is_named() -> bool:
-        pages.append(pod.hang_page())
-        verdict = verdict_of(pages[-1])
-        return verdict is not None and verdict.answer is HangState.HANGS
-
-    wait_until(is_named, "it is named")
-    verdict = verdict_of(pages[-1])
-    assert verdict is not None
-    assert [culprit.status.rank for culprit in verdict.culprits] == [1]
-    pids = [str(worker_pid(pod.run.pid, rank)) for rank in range(2)]
-    secrets = (SCRIPT.name, "Thread", "0x", "stack", "pid", *(f" {pid}," for pid in pids))
-    assert [word for word in secrets for page in pages if word in page] == []
-    assert not list(stage.folder.rglob("answer.json")), "no worker was asked to write its stacks"
-
-    modes = {each.name: stat.S_IMODE(each.lstat().st_mode) for each in pod.boards.iterdir()}
-    assert {"launcher.sock", "rank-0.sock", "rank-0.pulse"} <= modes.keys()
-    # Others hold the number of a signal, names of imports, and numbers, in a folder that only this user enters.
-    others = {name for name, mode in modes.items() if mode & 0o077}
-    assert {name for name in others if not name.endswith((".imports", ".signal")) and name != "history.json"} == set()
-    assert stat.S_IMODE(pod.boards.lstat().st_mode) == 0o700
 
 
 def test_every_kind_of_sick_rank_is_told_of(stage: Stage) -> None:

@@ -39,7 +39,7 @@ def alone(tmp_path_factory: pytest.TempPathFactory) -> str:
     return finished(Runs(tmp_path_factory.mktemp("alone"), EXACT), 1)
 
 
-@pytest.mark.parametrize("world", [2, 3, 4])
+@pytest.mark.parametrize("world", [2, 4])
 def test_the_bits_do_not_depend_on_the_world(world: int, alone: str, tmp_path: Path) -> None:
     assert finished(Runs(tmp_path, EXACT), world) == alone
 
@@ -69,7 +69,7 @@ def test_slices_that_move_to_a_faster_rank_leave_the_same_bits(alone: str, tmp_p
 def test_small_passes_and_evaluation_by_one_rank_have_the_same_bits_too(tmp_path: Path) -> None:
     flags = (*EXACT, "--micro-batch", "4", "--evaluate-on", "rank0", "--precision", "bf16")
     runs = {world: Runs(tmp_path / str(world), flags) for world in (1, 2)}
-    assert len({finished(each, world) for world, each in runs.items()}) == 1
+    assert len({finished(run, world) for world, run in runs.items()}) == 1
     assert runs[1].notes == runs[2].notes
     assert runs[1].notes[-1].startswith("Weights and optimizer have the SHA-256 ")
 
@@ -94,8 +94,8 @@ def test_what_some_slices_lack_leaves_the_same_bits(
 ) -> None:
     chosen = (*EXACT, *flags, "--task", f"{train_bits.__name__}:{task}")
     runs = {world: Runs(tmp_path / str(world), chosen) for world in (1, 2)}
-    assert len({finished(each, world) for world, each in runs.items()}) == 1
-    assert all(left_out.items() <= each.summary.items() for each in runs.values()), runs[1].summary
+    assert len({finished(run, world) for world, run in runs.items()}) == 1
+    assert all(left_out.items() <= run.summary.items() for run in runs.values()), runs[1].summary
 
 
 def test_ranks_that_compute_differently_are_refused_in_a_sentence(tmp_path: Path) -> None:
@@ -113,9 +113,3 @@ def test_a_run_that_goes_on_otherwise_than_it_began_says_so(tmp_path: Path) -> N
     assert first.startswith("The steps so far were computed without --level exact, and those from here on ")
     assert second.count(" thread") == 2
     assert second.endswith("the result will not have the bits of a run that was computed in one way.")
-
-
-def test_fast_commits_the_same_samples_in_the_same_steps(tmp_path: Path) -> None:
-    runs = Runs(tmp_path, (*FLAGS, "--level", "fast"))
-    finished(runs, 2)
-    assert runs.metrics[-1]["loss"] < runs.metrics[0]["loss"]

@@ -9,7 +9,6 @@ from pathlib import Path
 
 import pytest
 
-from ddp_trainer.common.constants import Exit
 from tests.support.launch_harness import Running, Stage, stage_of
 
 CLOCK = """
@@ -62,14 +61,3 @@ def test_after_a_clock_that_was_a_year_ahead_the_next_run_saves(
     assert second.code() == 0, second.output
     assert steps(stage) == ["step-00000002", "step-00000004"]
     assert fence_ahead_seconds(stage) < 3600
-
-
-def test_a_damaged_claim_ends_the_run_in_one_sentence_and_nothing_is_saved(stage: Stage) -> None:
-    stage.store()
-    (stage.folder / "c").mkdir()
-    (stage.folder / "c" / "CLAIM").write_bytes(b'{"token": "')
-    run = trained(stage, 2)
-    assert run.code() == Exit.USAGE, run.output
-    run.line(r"The claim on the checkpoint directory, .*/c/CLAIM, is damaged: .*delete the file and start again")
-    assert "Traceback" not in run.output
-    assert steps(stage) == []

@@ -64,9 +64,9 @@ RUNS = {
 def test_models_in_pieces_compute_as_the_options_say(tmp_path: Path) -> None:
     index = save_weights(tmp_path)
     flags = [[*FLAGS, *run.replace("INDEX", str(index)).split()] for run in RUNS]
-    runs = [Run(2 if "--parallel" in each else 1, each) for each in flags]
+    runs = [Run(2 if "--parallel" in flag else 1, flag) for flag in flags]
     found = dict(zip(RUNS, losses_of(tmp_path, *runs), strict=True))
     for run, (like, off) in RUNS.items():
         assert found[run] == pytest.approx(found[like], rel=off), run
-    kinds = [found[each] for each in (WEIGHTS, "--precision fp16", OUTSIDE, STAGES_AGAIN)]
+    kinds = [found[flag] for flag in (WEIGHTS, "--precision fp16", OUTSIDE, STAGES_AGAIN)]
     assert all(one != pytest.approx(other, rel=1e-4) for one, other in combinations(kinds, 2))

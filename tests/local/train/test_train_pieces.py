@@ -21,11 +21,11 @@ def test_a_state_saved_under_any_layout_is_loaded_under_any_other_bit_for_bit(tm
     """Then a bit of the other rank's file flips, and then its disk is full: the checkpoint before is the newest."""
     program = ("-m", train_pieces.__name__)
     with WorkerGroup(2, [str(tmp_path)], directory=tmp_path, program=program) as group:
-        told = list(group.events())
+        report = list(group.events())
         assert group.finish() == [0, 0], group.stderr() + group.stderr(1)
-    *states, saved, loaded, refused = told
-    assert len({each["digest"] for each in states}) == 1
-    assert [each["durable"] for each in states[: len(LAYOUTS)]] == [FIRST] * len(LAYOUTS)
+    *states, saved, loaded, refused = report
+    assert len({state["digest"] for state in states}) == 1
+    assert [state["durable"] for state in states[: len(LAYOUTS)]] == [FIRST] * len(LAYOUTS)
     assert len(states) == len(LAYOUTS) + len(LAYOUTS) ** 2
     for layout in LAYOUTS:
         files = {file.name for file in (tmp_path / layout / f"step-{FIRST:08d}").iterdir()}

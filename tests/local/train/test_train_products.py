@@ -33,8 +33,8 @@ EACH = 2
 
 def run(directory: Path, steps: int, flags: Sequence[str], *, world: int) -> Run:
     """A run that goes on from what is in the directory."""
-    kept = ("--checkpoint-dir", str(directory), "--summary", str(directory.with_suffix(".json")))
-    return Run(world, [*FLAGS, *kept, "--max-steps", str(steps), *flags])
+    saved = ("--checkpoint-dir", str(directory), "--summary", str(directory.with_suffix(".json")))
+    return Run(world, [*FLAGS, *saved, "--max-steps", str(steps), *flags])
 
 
 @pytest.mark.any_torch
@@ -47,16 +47,16 @@ def test_each_product_goes_on_where_another_one_ended_and_learns_what_one_proces
         )
     losses = list(chain(*losses_of(tmp_path, *runs, env={Env.METRICS_DIR: str(tmp_path)})))
     assert losses[steps:] == pytest.approx(losses[:steps], rel=1e-4)
-    wanted, last = (json.loads(kept.with_suffix(".json").read_text()) for kept in (alone, cut))
+    wanted, last = (json.loads(item.with_suffix(".json").read_text()) for item in (alone, cut))
     assert last["metrics"] == pytest.approx(wanted["metrics"], rel=1e-4)
     assert {"steps": steps, "samples_lost": 0, "samples_repeated": 0}.items() <= last.items()
     demand_waits(tmp_path)
 
 
-def demand_waits(told: Path) -> None:
+def demand_waits(directory: Path) -> None:
     """Stages in pieces tell what they wait for: one another, their weights and the sums of their gradients."""
     for rank in range(4, 8):  # of the second layout alone
-        values = read(told / f"rank-{rank}.board", RANK).values
+        values = read(directory / f"rank-{rank}.board", RANK).values
         waited = [values[cell(Metric.WAIT_SECONDS, wait)] for wait in Wait]
         assert min(waited) > 0.0
         assert sum(waited) <= values[cell(Metric.PHASE_SECONDS, Phase.COMM_EXPOSED)]

@@ -8,7 +8,7 @@ mixed precision                       test_train_precision: bf16, fp16 with what
 no_sync                               here: how often gradients are exchanged; test_train_strategies: micro-batches
 SyncBatchNorm                         test_train_precision: refused without GPUs, its GPU part is skipped by name
 unused parameters                     test_train_strategies; test_train_exact: left alone, decay included
-distributed and rank-0 evaluation     here; test_train_exact: the same bits
+distributed and rank-0 evaluation     test_train_exact: the same bits
 resume                                test_train_restart, test_train_checkpoints, test_train_strategies
 clipping, schedule                    test_train_strategies
 dynamic balance                       test_train_data, test_train_exact
@@ -26,7 +26,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.local.workloads.train_outcome import STEPS, Ended, train
+from tests.local.workloads.train_outcome import STEPS, train
 from tests.support.ports import free_port
 
 SPAWNS = """
@@ -68,20 +68,8 @@ FLAGS = {
 """Those of train_outcome."""
 
 
-@pytest.fixture(scope="module")
-def everybody(tmp_path_factory: pytest.TempPathFactory) -> Ended:
-    return train(tmp_path_factory.mktemp("everybody"), [])
-
-
-def test_rank_0_alone_comes_to_the_evaluation_of_all_ranks(everybody: Ended, tmp_path: Path) -> None:
-    alone = train(tmp_path, ["--evaluate-on", "rank0"])
-    assert alone.summary["metrics"] == pytest.approx(everybody.summary["metrics"], rel=1e-5)
-    assert alone.losses == everybody.losses
-
-
-def test_a_script_that_spawns_its_ranks_learns_the_same_and_exchanges_gradients_once_a_step(
-    everybody: Ended, tmp_path: Path
-) -> None:
+def test_a_script_that_spawns_its_ranks_learns_the_same_and_exchanges_gradients_once_a_step(tmp_path: Path) -> None:
+    launched = train(tmp_path / "launched", [])
     (tmp_path / "spawns.py").write_text(SPAWNS)
     root = Path(__file__).parents[3]
     env = {name: value for name, value in os.environ.items() if not name.startswith(("DDP_", "PET_", "OMP_"))}
@@ -98,6 +86,6 @@ def test_a_script_that_spawns_its_ranks_learns_the_same_and_exchanges_gradients_
     )
     assert done.returncode == 0, done.stderr
     # Four slices of each rank are four backward passes; all but the last are under no_sync.
-    said = sorted(done.stdout.splitlines())
-    assert said == [f"rank {rank} exchanged {STEPS} times, lost 0" for rank in range(2)]
-    assert json.loads(summary.read_text())["loss"] == pytest.approx(everybody.summary["loss"], rel=1e-5)
+    lines = sorted(done.stdout.splitlines())
+    assert lines == [f"rank {rank} exchanged {STEPS} times, lost 0" for rank in range(2)]
+    assert json.loads(summary.read_text())["loss"] == pytest.approx(launched.summary["loss"], rel=1e-5)

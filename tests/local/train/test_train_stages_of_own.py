@@ -34,10 +34,10 @@ def optimizer_in(directory: Path) -> dict[str, Any]:
 @pytest.mark.timeout(600)
 def test_stages_learn_and_are_evaluated_as_a_person_meant_them(tmp_path: Path) -> None:
     """One process and two stages go on from each other's checkpoints, in pieces or written by one rank."""
-    one, two, whole = tmp_path / "one", tmp_path / "two", tmp_path / "whole"
+    one, two, total = tmp_path / "one", tmp_path / "two", tmp_path / "whole"
     task, numbers = "FrozenAndGrouped", [tmp_path / "alone.json", tmp_path / "staged.json"]
     half, still = ("--precision", "fp16", "--max-steps", "2"), ("--learning-rate", "1e-12", "--max-steps", "1")
-    by_one_rank = ("--checkpoint-dir", str(whole), "--checkpoint-scope", "pod")
+    by_one_rank = ("--checkpoint-dir", str(total), "--checkpoint-scope", "pod")
     losses = losses_of(
         tmp_path,
         run(task, "--max-steps", "2", "--checkpoint-dir", str(one)),
@@ -53,12 +53,12 @@ def test_stages_learn_and_are_evaluated_as_a_person_meant_them(tmp_path: Path) -
     )
     for like, other in ((0, 1), (0, 2), (3, 4), (3, 5)):
         assert losses[other] == pytest.approx(losses[like], rel=1e-5)
-    kept = optimizer_in(one)
-    assert [len(group["params"]) for group in kept["param_groups"]] == [5, 12]
-    assert len(kept["state"]) == 17
-    for other in map(optimizer_in, (two, whole)):
-        assert other["param_groups"] == kept["param_groups"]
-        torch.testing.assert_close(other["state"], kept["state"], rtol=1e-4, atol=1e-7)
+    saved = optimizer_in(one)
+    assert [len(group["params"]) for group in saved["param_groups"]] == [5, 12]
+    assert len(saved["state"]) == 17
+    for other in map(optimizer_in, (two, total)):
+        assert other["param_groups"] == saved["param_groups"]
+        torch.testing.assert_close(other["state"], saved["state"], rtol=1e-4, atol=1e-7)
     assert losses[7] == pytest.approx(losses[6], rel=1e-4), "a stage without gradients scales losses, too"
     assert losses[9] != pytest.approx(losses[8], rel=1e-3), "it drops out while it learns"
     alone, staged = (json.loads(number.read_text())["metrics"] for number in numbers)

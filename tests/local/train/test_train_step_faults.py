@@ -7,9 +7,7 @@ not reduced, changes every loss after it.
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
 from dataclasses import dataclass
-from pathlib import Path
 
 import pytest
 
@@ -74,11 +72,6 @@ LAYOUTS = {
 }
 ALWAYS = ("ddp",)
 """Layouts of `make test`; `make test-long` and `make test-torch` run all."""
-
-
-@pytest.fixture
-def stage(tmp_path: Path) -> Iterator[Stage]:
-    yield from stage_of(tmp_path)
 
 
 def losses(agents: list[Running]) -> dict[int, float]:

@@ -26,12 +26,12 @@ def ddp(tmp_path_factory: pytest.TempPathFactory) -> Ended:
     [
         pytest.param(["--strategy", "manual"], id="gradients averaged by hand"),
         pytest.param(["--strategy", "local-sgd", "--sync-steps", "1"], id="weights averaged after every step"),
-        pytest.param(["--micro-batch", "3"], id="slices cut into smaller passes"),
-        pytest.param(["--batch-slices", "2"], id="one pass per step"),
-        pytest.param(["--batch-slices", "2", "--static-graph"], id="static graph"),
-        pytest.param(["--bucket-mb", "0.001", "--no-gradient-as-bucket-view"], id="small buckets"),
-        pytest.param(["--activation-checkpointing"], id="activations computed again"),
-        pytest.param(["--find-unused-parameters"], id="looking for unused weights"),
+        pytest.param(["--micro-batch", "3", "--activation-checkpointing"], id="small passes, activations again"),
+        pytest.param(["--batch-slices", "2", "--static-graph"], id="one pass per step, static graph"),
+        pytest.param(
+            ["--bucket-mb", "0.001", "--no-gradient-as-bucket-view", "--find-unused-parameters"],
+            id="small buckets, looking for unused weights",
+        ),
         pytest.param(["--optimizer-kernel", "fused", "--gc-steps", "3", "--deterministic"], id="fused, by hand, exact"),
     ],
 )
@@ -60,9 +60,9 @@ def test_data_parallel_spreads_a_batch_over_gpus(ddp: Ended, tmp_path: Path) -> 
 
 @pytest.mark.parametrize("strategy", ["single", "data-parallel"])
 def test_what_is_for_one_process_refuses_a_group(strategy: str, tmp_path: Path) -> None:
-    codes, said = fail(tmp_path, ["--strategy", strategy])
+    codes, errors = fail(tmp_path, ["--strategy", strategy])
     assert codes == [Exit.USAGE] * 2
-    assert f"error: --strategy {strategy} trains in one process, and this group has 2 ranks." in said
+    assert f"error: --strategy {strategy} trains in one process, and this group has 2 ranks." in errors
 
 
 def test_clipping_and_a_linear_schedule_do_not_depend_on_the_world(tmp_path: Path) -> None:
@@ -74,28 +74,12 @@ def test_clipping_and_a_linear_schedule_do_not_depend_on_the_world(tmp_path: Pat
     assert together.rates[-1] == pytest.approx(0.1 / 19)
 
 
-def test_clipping_changes_what_is_learnt(ddp: Ended, tmp_path: Path) -> None:
-    clipped = train(tmp_path, ["--clip-norm", "0.05"])
-    assert clipped.losses[-1] > ddp.losses[-1] * 1.01
-
-
 def test_weights_without_a_gradient_are_named_before_a_step_is_spoilt(tmp_path: Path) -> None:
-    codes, said = fail(tmp_path, [], task="UnusedDigits")
+    codes, errors = fail(tmp_path, [], task="UnusedDigits")
     assert codes == [Exit.USAGE] * 2
-    assert "Rank 0 got no gradient for some weights in step 0" in said
-    assert "Give --find-unused-parameters" in said
-    assert len(said.splitlines()) == 1
-
-
-def test_weights_without_a_gradient_may_stay_as_they_are_on_request(tmp_path: Path) -> None:
-    ended = train(tmp_path, ["--find-unused-parameters"], task="UnusedDigits")
-    assert ended.losses[-1] < ended.losses[0] * 0.9
-
-
-def test_a_static_graph_refuses_more_than_one_pass(tmp_path: Path) -> None:
-    codes, said = fail(tmp_path, ["--static-graph"])
-    assert codes == [Exit.USAGE] * 2
-    assert "--static-graph needs one pass per rank and step, and there are 8 batch slices for 2 ranks" in said
+    assert "Rank 0 got no gradient for some weights in step 0" in errors
+    assert "Give --find-unused-parameters" in errors
+    assert len(errors.splitlines()) == 1
 
 
 def test_rank_0s_running_statistics_can_be_everybodys(tmp_path: Path) -> None:
@@ -115,21 +99,21 @@ def test_synchronous_against_asynchronous(ddp: Ended, tmp_path: Path) -> None:
 
 
 def saved_steps(directory: Path) -> list[int]:
-    return sorted(int(each.name.removeprefix("step-")) for each in directory.glob("step-*"))
+    return sorted(int(path.name.removeprefix("step-")) for path in directory.glob("step-*"))
 
 
 def test_local_sgd_saves_at_synchronisations_alone_and_goes_on_from_them(tmp_path: Path) -> None:
     flags = ["--strategy", "local-sgd", "--sync-steps", "5", "--momentum", "0.9", "--keep", "99"]
     saving = ["--checkpoint-steps", "1", "--checkpoint-dir"]
-    whole = train(tmp_path / "whole", [*flags, *saving, str(tmp_path / "whole/c")])
+    undisturbed = train(tmp_path / "whole", [*flags, *saving, str(tmp_path / "whole/c")])
     # Rank 0 goes on alone until the next synchronisation.
     saving.append(str(tmp_path / "killed/c"))
     killed = train(tmp_path / "killed", [*flags, *saving], task="DyingDigits", fatal_batch=13)
     # After every fifth step, an epoch of 23, and the run.
     assert saved_steps(tmp_path / "whole/c") == [5, 10, 15, 20, 23, 24]
     assert set(saved_steps(tmp_path / "killed/c")) <= {5, 10, 15, 20, 23, 24}
-    assert killed.losses == whole.losses[-len(killed.losses) :]
-    assert killed.summary["loss"] == whole.summary["loss"]
+    assert killed.losses == undisturbed.losses[-len(killed.losses) :]
+    assert killed.summary["loss"] == undisturbed.summary["loss"]
     assert EXACTLY_ONCE.items() <= killed.summary.items()
     assert 0 < killed.summary["lost_steps"] < 24
 
@@ -148,16 +132,14 @@ def test_local_sgd_that_is_told_to_stop_leaves_at_a_synchronisation(tmp_path: Pa
 @pytest.mark.parametrize(
     "flags",
     [
-        pytest.param(["--strategy", "manual"], id="manual"),
-        pytest.param(["--micro-batch", "3"], id="micro-batches"),
-        pytest.param(["--clip-norm", "0.2", "--schedule", "linear"], id="clipping and schedule"),
-        pytest.param(["--precision", "bf16"], id="bf16"),
+        pytest.param(["--strategy", "manual", "--micro-batch", "3"], id="manual, micro-batches"),
+        pytest.param(["--clip-norm", "0.2", "--schedule", "linear", "--precision", "bf16"], id="clipping, bf16"),
     ],
 )
 def test_a_killed_run_ends_as_an_undisturbed_one(flags: list[str], tmp_path: Path) -> None:
     saving = ["--checkpoint-steps", "4", "--checkpoint-dir"]
-    whole = train(tmp_path / "whole", [*flags, *saving, str(tmp_path / "whole/c")])
+    undisturbed = train(tmp_path / "whole", [*flags, *saving, str(tmp_path / "whole/c")])
     killed = train(tmp_path / "killed", [*flags, *saving, str(tmp_path / "killed/c")], kill_at=10)
-    assert killed.losses == whole.losses[-len(killed.losses) :]
-    assert killed.summary["loss"] == whole.summary["loss"]
+    assert killed.losses == undisturbed.losses[-len(killed.losses) :]
+    assert killed.summary["loss"] == undisturbed.summary["loss"]
     assert EXACTLY_ONCE.items() <= killed.summary.items()

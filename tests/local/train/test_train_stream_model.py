@@ -10,7 +10,6 @@ import os
 import random
 import signal
 from collections import Counter, defaultdict
-from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -21,7 +20,7 @@ import test_launch_reform as reform
 from tests.local.workloads import train_on_stream_model
 from tests.local.workloads.train_group import WorkerGroup
 from tests.local.workloads.train_on_stream_model import EvenNumbers
-from tests.support.launch_harness import Running, Stage, stage_of
+from tests.support.launch_harness import Running, Stage
 
 KILLS = int(os.environ.get("DDP_STANDIN_KILLS", "2"))
 SEED = os.environ.get("DDP_STANDIN_SEED") or str(random.randrange(1 << 30))
@@ -37,11 +36,6 @@ LAYOUTS = {
 """Ranks, flags, and about as many operations as a step has."""
 
 
-@pytest.fixture
-def stage(tmp_path: Path) -> Iterator[Stage]:
-    yield from stage_of(tmp_path)
-
-
 def flags_of(layout: str, log: Path, steps: int) -> tuple[str, ...]:
     """Flags of the trainer."""
     return (
@@ -55,8 +49,8 @@ def flags_of(layout: str, log: Path, steps: int) -> tuple[str, ...]:
 def variables_of(layout: str, log: Path, kills: int) -> dict[str, str]:
     """What the processes of a run read."""
     seeds = {"SEED": SEED, "STREAM_MODEL_SEED": SEED}
-    about = {"LOG": str(log), "KILLS": str(kills), "OPERATIONS": str(LAYOUTS[layout][2])}
-    return {"OMP_NUM_THREADS": "1", **seeds, **about}
+    details = {"LOG": str(log), "KILLS": str(kills), "OPERATIONS": str(LAYOUTS[layout][2])}
+    return {"OMP_NUM_THREADS": "1", **seeds, **details}
 
 
 def start(stage: Stage, layout: str, *flags: str, kills: int, steps: int) -> tuple[Running, Path]:
@@ -146,7 +140,7 @@ def demand_every_sample_once(noted: Noted, steps: int) -> None:
 
 @pytest.mark.timeout(600 + 90 * KILLS)
 @pytest.mark.parametrize(
-    "layout", ["shard", *(pytest.param(each, marks=pytest.mark.long) for each in ("ddp", "tp", "pp"))]
+    "layout", ["shard", *(pytest.param(name, marks=pytest.mark.long) for name in ("ddp", "tp", "pp"))]
 )
 def test_ranks_that_die_anywhere_in_a_step_leave_no_garbage_in_what_the_others_go_on_with(
     stage: Stage, layout: str

@@ -17,14 +17,14 @@ OWN = {"goodput", "seconds", "lost_seconds", "largest_badput", "spent"}
 def test_every_pod_has_the_summary_and_no_rank_overwrites_it(tmp_path: Path) -> None:
     pods = [{"DDP_RUN_DIR": str(tmp_path / f"pod-{index}")} for index in range(2)]
     with WorkerGroup(2, ["--epochs", "1", "--global-batch", "256"], directory=tmp_path, pods=pods) as group:
-        said = [event for event in group.events() if event["event"] == "summary"]
+        messages = [event for event in group.events() if event["event"] == "summary"]
         assert group.finish() == [0, 0], group.stderr()
     first, second = (json.loads((Path(pod["DDP_RUN_DIR"]) / "summary.json").read_text()) for pod in pods)
     assert first["result"] == "succeeded"
     assert first["samples_lost"] == first["samples_repeated"] == 0
-    about = {name: value for name, value in first.items() if name not in OWN}
-    assert {name: second[name] for name in about} == about
-    assert len(said) == 1
+    details = {name: value for name, value in first.items() if name not in OWN}
+    assert {name: second[name] for name in details} == details
+    assert len(messages) == 1
 
 
 def test_a_run_whose_words_nobody_reads_succeeds_all_the_same(tmp_path: Path) -> None:

@@ -159,8 +159,8 @@ class Runs:
     def sha256(self) -> str:
         """Of weights, optimizer, losses of all steps, and metrics of the last evaluation."""
         state = unpack(read(next(directories(self.checkpoints))))
-        kept = {name: state[name] for name in ("model", "optimizer", "ledger", "cursor")}
-        return sha256([kept, sorted(self._losses.items()), self.metrics[-1]])
+        saved = {name: state[name] for name in ("model", "optimizer", "ledger", "cursor")}
+        return sha256([saved, sorted(self._losses.items()), self.metrics[-1]])
 
 
 PLACES: dict[str, tuple[type, str, bool]] = {
@@ -178,14 +178,14 @@ PLACES: dict[str, tuple[type, str, bool]] = {
 def _die_at(place: str, before: int) -> None:
     """Let this process be killed in the next call of the method after ``before`` ones."""
     owner, name, after = PLACES[place]
-    whole = getattr(owner, name)
+    total = getattr(owner, name)
     calls = itertools.count()
 
     def fatal(*args: object, **kwargs: object) -> object:
         is_due = next(calls) == before
         if is_due and not after:
             os.kill(os.getpid(), signal.SIGKILL)
-        result = whole(*args, **kwargs)
+        result = total(*args, **kwargs)
         if is_due:
             os.kill(os.getpid(), signal.SIGKILL)
         return result

@@ -109,18 +109,6 @@ class NormalizedDigits(PlainDigits):
         return nn.Sequential(nn.Linear(64, 32), nn.BatchNorm1d(32), nn.ReLU(), nn.Linear(32, 10))
 
 
-class FlawedStatistics(NormalizedDigits):
-    """The marked sample itself is infinite, and so are the statistics of its slice."""
-
-    name = "flawed-statistics"
-
-    def __init__(self) -> None:
-        super().__init__()
-        images = self._train.images.clone()
-        images[MARKED] = float("inf")
-        self._train = LabeledImages(images, self._train.labels)
-
-
 class _Deadly(LabeledImages):
     def batch(self, ids: Tensor) -> tuple[Tensor, Tensor]:
         self.fetched = getattr(self, "fetched", 0) + 1

@@ -31,10 +31,10 @@ def half(ballot: StepReport, group: Group) -> StepDecision:
     """Vote; on rank 1 of the first group, the verdict of one vote does not arrive."""
     global _votes  # noqa: PLW0603 - of this process
     _votes += 1
-    verdict = _whole(ballot, group)
+    decision = _whole(ballot, group)
     if _votes == UNHEARD + 1 and os.environ["RANK"] == "1" and os.environ.get("DDP_GENERATION") == "1":
         raise PeerLost("The verdict did not arrive.")
-    return verdict
+    return decision
 
 
 class SlowRows(Rows):

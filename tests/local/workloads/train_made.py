@@ -14,5 +14,5 @@ def count() -> None:
     global runs  # noqa: PLW0603 - of this process
     runs += 1
     if file := os.environ.get("MADE"):
-        with Path(file).open("a") as told:
-            told.write(f"{os.getpid()}\n")
+        with Path(file).open("a") as report:
+            report.write(f"{os.getpid()}\n")

@@ -120,10 +120,10 @@ def prepare() -> None:
         return begin(state, parts)
 
     def committed(state: Any, parts: Any, batch: Any, result: Any, **options: Any) -> StepDecision:
-        verdict: StepDecision = commit(state, parts, batch, result, **options)
-        LOG.note(f"V {os.environ['DDP_GENERATION']} {batch.step} {verdict.loss!r} {DOOM.operations}")
+        decision: StepDecision = commit(state, parts, batch, result, **options)
+        LOG.note(f"V {os.environ['DDP_GENERATION']} {batch.step} {decision.loss!r} {DOOM.operations}")
         DOOM.end_step()
-        return verdict
+        return decision
 
     def fetched(parts: Any, request: Any, result: Any) -> Any:
         if parts.group.counts:

@@ -54,14 +54,14 @@ def train(
     with WorkerGroup(world, every, directory=directory, program=program, env=env, generation=generation) as group:
         events = list(group.events())
         assert group.finish() == [0] * world, group.stderr()
-        said = group.stderr()
+        errors = group.stderr()
     steps = [event for event in events if event["event"] == "step"]
     return Ended(
         losses=[event["loss"] for event in steps],
         rates=[event["learning_rate"] for event in steps],
         notes=[event["text"] for event in events if event["event"] == "note"],
         summary=json.loads((directory / "summary").read_text()),
-        stderr=said,
+        stderr=errors,
     )
 
 

@@ -64,8 +64,8 @@ class Stand:
             global_batch=8,
             device="cpu",
         )
-        ground = build_context(config, OddNumbers(), around)
-        state = build_state(ground, GoodputTracker(ground.timer), None, loads=loads)
+        root = build_context(config, OddNumbers(), around)
+        state = build_state(root, GoodputTracker(root.timer), None, loads=loads)
         optimizer = state.optimizer.optimizer
         if not loads:
             for group in optimizer.param_groups:
@@ -96,8 +96,8 @@ class Stand:
 
     def digest(self) -> str:
         """Of the whole state, on the ranks that gather it."""
-        whole = self.state.state_dict(keeps=self.around.group.rank == 0)
-        return sha256(list(tensors(whole["model"]))) + sha256(list(tensors(whole["optimizer"]["state"])))
+        undisturbed = self.state.state_dict(keeps=self.around.group.rank == 0)
+        return sha256(list(tensors(undisturbed["model"]))) + sha256(list(tensors(undisturbed["optimizer"]["state"])))
 
     def _saver(self) -> CheckpointManager:
         around = self.around
@@ -132,13 +132,13 @@ def main(arguments: Sequence[str]) -> None:
         began=time.time(),
     )
     for layout in LAYOUTS:
-        stand = Stand.under(layout, around, path / layout)
-        tell(saved=layout, digest=stand.digest(), durable=stand.save(FIRST))
+        fixture = Stand.under(layout, around, path / layout)
+        tell(saved=layout, digest=fixture.digest(), durable=fixture.save(FIRST))
     for before in LAYOUTS:
         for after in LAYOUTS:
-            stand = Stand.under(after, around, path / before, loads=True)
-            stand.load()
-            tell(saved=before, loaded=after, digest=stand.digest())
+            fixture = Stand.under(after, around, path / before, loads=True)
+            fixture.load()
+            tell(saved=before, loaded=after, digest=fixture.digest())
     meet_damage(Stand.under("shard=2", around, path / "shard=2"), path / "shard=2")
     around.group.close()
 
