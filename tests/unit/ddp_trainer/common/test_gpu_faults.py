@@ -13,7 +13,7 @@ from ddp_trainer.common.gpu_faults import FaultKind, fault_in, is_out_of_gpu_mem
 from ddp_trainer.launch import failures
 
 SAMPLES: list[dict[str, Any]] = json.loads((Path(__file__).parents[3] / "samples" / "nccl_errors.json").read_text())
-BY_MESSAGE = [pytest.param(each["message"], each["is"], id=each["message"][:60]) for each in SAMPLES]
+BY_MESSAGE = [pytest.param(sample["message"], sample["is"], id=sample["message"][:60]) for sample in SAMPLES]
 
 
 @pytest.mark.parametrize(("message", "kind"), BY_MESSAGE)
@@ -43,15 +43,6 @@ def test_a_failed_gpu_is_the_cause_of_what_its_peers_report_and_configuration_is
     assert failed == FailureReason.GPU_FAULT
     refused = "BadConfig: Rank 1: NCCL finds no network 'IB'. Fix: use an image with it."
     assert failures.reason_of(2, refused, oom_killed=False) == FailureReason.PYTHON_EXCEPTION
-
-
-def test_every_kind_has_a_fix_in_one_sentence() -> None:
-    for sample in SAMPLES:
-        fault = fault_in(sample["message"])
-        if fault:
-            assert fault.fix
-            assert not fault.fix.endswith(".")
-            assert fault.fix[0].islower()
 
 
 def test_the_network_that_was_asked_for_is_named() -> None:

@@ -1,20 +1,116 @@
-"""Limits of a listener, with real sockets."""
+"""Limits of listeners: counted by themselves, and with real sockets."""
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
 import os
+import random
 import resource
 import socket
+import subprocess
+import sys
+from collections import Counter
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from contextlib import asynccontextmanager
 
 import pytest
 
 from ddp_trainer.net import limited_server
-from ddp_trainer.net.limited_server import Connection, ConnectionLimits, LimitedServer, RateLimitedLog
+from ddp_trainer.net.limited_server import (
+    WINDOW_SECONDS,
+    Connection,
+    ConnectionLimits,
+    LimitedServer,
+    RateLimitedLog,
+    client_of,
+)
 from ddp_trainer.net.network_interfaces import list_interfaces
+
+
+@pytest.mark.parametrize(
+    ("address", "client"),
+    [
+        ("192.0.2.7", "192.0.2.7"),
+        ("::ffff:192.0.2.7", "192.0.2.7"),
+        ("2001:db8:0:1::7", "2001:db8:0:1::/64"),
+        ("2001:db8:0:1:ffff::8", "2001:db8:0:1::/64"),
+        ("fe80::7%eth0", "fe80::7"),
+        ("127.0.0.1", ""),
+        ("127.9.9.9", ""),
+        ("::1", ""),
+        ("::ffff:127.0.0.1", ""),
+        ("", ""),
+    ],
+)
+def test_connections_count_by_the_host_that_they_come_from(address: str, client: str) -> None:
+    assert client_of(address) == client
+
+
+def test_one_address_leaves_room_for_others() -> None:
+    limits = ConnectionLimits(total=4, per_address=2)
+    assert [limits.try_acquire("192.0.2.1") for _ in range(3)] == [True, True, False]
+    assert limits.is_full_for("::ffff:192.0.2.1")
+    assert not limits.is_full_for("192.0.2.2")
+    assert [limits.try_acquire("192.0.2.2") for _ in range(3)] == [True, True, False]
+    assert limits.is_full
+    assert not limits.try_acquire("192.0.2.3")
+    limits.release("::ffff:192.0.2.1")
+    assert limits.try_acquire("192.0.2.3")
+
+
+def test_the_loopback_may_use_all_of_the_total() -> None:
+    limits = ConnectionLimits(total=8, per_address=2)
+    assert [limits.try_acquire("127.0.0.1") for _ in range(9)] == [True] * 8 + [False]
+
+
+def test_no_order_of_connections_passes_a_limit() -> None:
+    seed = random.randrange(1 << 32)
+    print(f"seed {seed}")
+    draw = random.Random(seed)
+    limits = ConnectionLimits(total=6, per_address=3)
+    addresses = ["192.0.2.1", "::ffff:192.0.2.1", "2001:db8::1", "2001:db8::2", "127.0.0.1"]
+    held: list[str] = []
+    for _ in range(5000):
+        if held and draw.random() < 0.45:
+            limits.release(held.pop(draw.randrange(len(held))))
+        elif limits.try_acquire(address := draw.choice(addresses)):
+            held.append(address)
+        by_client = Counter(map(client_of, held))
+        assert len(held) <= 6
+        assert all(count <= 3 for client, count in by_client.items() if client)
+        assert limits.is_full == (len(held) == 6)
+
+
+@pytest.mark.parametrize(
+    ("soft", "hard", "wanted", "fits"),
+    [(256, 256, 4096, 192), (128, 512, 400, 400), (256, 256, 64, 64), (32, 32, 64, 1)],
+)
+def test_connections_fit_into_the_limit_of_open_files(soft: int, hard: int, wanted: int, fits: int) -> None:
+    script = (
+        "import resource, sys; from ddp_trainer.net.limited_server import apply_fd_limit;"
+        f"resource.setrlimit(resource.RLIMIT_NOFILE, ({soft}, {hard}));"
+        f"print(apply_fd_limit({wanted}), resource.getrlimit(resource.RLIMIT_NOFILE)[1])"
+    )
+    output = subprocess.run([sys.executable, "-c", script], check=True, capture_output=True, text=True).stdout
+    assert output.split() == [str(fits), str(hard)]
+
+
+def test_a_log_writes_its_lines_a_minute_and_then_what_it_left_out() -> None:
+    now = 1000.0
+    lines: list[str] = []
+    log = RateLimitedLog(lines_per_minute=3, write=lines.append, clock=lambda: now)
+    for number in range(100):
+        log.write(f"line {number}")
+    assert lines == ["line 0", "line 1", "line 2"]
+    now += WINDOW_SECONDS
+    log.write("later")
+    assert len(lines) == 5
+    assert lines[3].startswith("97 ")
+    assert lines[4] == "later"
+    log.flush()
+    assert len(lines) == 5  # nothing was left out since
+
 
 BUFFER_BYTES = 4096
 Serve = Callable[[Connection], Awaitable[None]]
@@ -96,66 +192,58 @@ async def closed(connection: Peer) -> None:
         assert await connection[0].read() == b""
 
 
-def test_more_connections_than_fit_close_the_oldest() -> None:
-    async def run() -> None:
-        async with listening(total=3) as here:
-            crowd = [await here.connect() for _ in range(6)]
-            for each in crowd[:3]:
-                await closed(each)
-            assert [await said(each, b"hi\n") for each in crowd[3:]] == [b"hi\n"] * 3
-            assert len(here.server._open) == 3
-
-    asyncio.run(run())
+async def test_more_connections_than_fit_close_the_oldest() -> None:
+    async with listening(total=3) as here:
+        crowd = [await here.connect() for _ in range(6)]
+        for peer in crowd[:3]:
+            await closed(peer)
+        assert [await said(peer, b"hi\n") for peer in crowd[3:]] == [b"hi\n"] * 3
+        assert len(here.server._open) == 3
 
 
-def test_a_connection_that_is_kept_is_not_closed_for_others() -> None:
-    async def run() -> None:
-        async with listening(total=3) as here:
-            member = await here.connect()
-            assert await said(member, b"member\n") == b"member\n"
-            for _ in range(12):
-                await here.connect()
-            assert await said(member, b"still here\n") == b"still here\n"
-
-    asyncio.run(run())
+async def test_a_connection_that_is_kept_is_not_closed_for_others() -> None:
+    async with listening(total=3) as here:
+        member = await here.connect()
+        assert await said(member, b"member\n") == b"member\n"
+        for _ in range(12):
+            await here.connect()
+        assert await said(member, b"still here\n") == b"still here\n"
 
 
-def test_a_server_that_is_full_of_kept_ones_closes_new_ones_with_few_lines() -> None:
-    async def run() -> None:
-        async with listening(total=2) as here:
-            members = [await here.connect() for _ in range(2)]
-            for each in members:
-                assert await said(each, b"member\n") == b"member\n"
-            for _ in range(50):
-                await closed(await here.connect())
-            assert [await said(each, b"hi\n") for each in members] == [b"hi\n"] * 2
-            assert len(here.lines) == 3
-        assert "47" in here.lines[-1]  # those that were left out are counted
-
-    asyncio.run(run())
+async def test_a_server_that_is_full_of_kept_ones_closes_new_ones_with_few_lines() -> None:
+    async with listening(total=2) as here:
+        members = [await here.connect() for _ in range(2)]
+        for peer in members:
+            assert await said(peer, b"member\n") == b"member\n"
+        for _ in range(50):
+            await closed(await here.connect())
+        assert [await said(peer, b"hi\n") for peer in members] == [b"hi\n"] * 2
+        assert len(here.lines) == 3
+    assert "47" in here.lines[-1]  # those that were left out are counted
 
 
 def own_address() -> str:
     """An address of this machine that is not the loopback."""
     found = [
-        each for one in list_interfaces() if one.is_up and not one.is_loopback for each in one.addresses if "." in each
+        address
+        for one in list_interfaces()
+        if one.is_up and not one.is_loopback
+        for address in one.addresses
+        if "." in address
     ]
     if not found:
         pytest.skip("this machine has no address but the loopback")
     return found[0]
 
 
-def test_one_address_does_not_take_all_of_the_total() -> None:
-    async def run() -> None:
-        async with listening(total=8, per_address=2, host="0.0.0.0") as here:
-            here.address = (own_address(), here.address[1])
-            crowd = [await here.connect() for _ in range(6)]
-            for each in crowd[:4]:
-                await closed(each)
-            assert [await said(each, b"hi\n") for each in crowd[4:]] == [b"hi\n"] * 2
-            assert len(here.server._open) == 2
-
-    asyncio.run(run())
+async def test_one_address_does_not_take_all_of_the_total() -> None:
+    async with listening(total=8, per_address=2, host="0.0.0.0") as here:
+        here.address = (own_address(), here.address[1])
+        crowd = [await here.connect() for _ in range(6)]
+        for peer in crowd[:4]:
+            await closed(peer)
+        assert [await said(peer, b"hi\n") for peer in crowd[4:]] == [b"hi\n"] * 2
+        assert len(here.server._open) == 2
 
 
 @contextlib.contextmanager
@@ -168,73 +256,61 @@ def open_files(limit: int) -> Iterator[None]:
         resource.setrlimit(resource.RLIMIT_NOFILE, before)
 
 
-def test_without_a_free_descriptor_it_waits_and_goes_on_later(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_without_a_free_descriptor_it_waits_and_goes_on_later(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(limited_server, "RETRY_SECONDS", 0.05)
 
-    async def run() -> None:
-        async with listening() as here:
-            asked = asyncio.Event()
-            monkeypatch.setattr(here.server, "log", RateLimitedLog(lines_per_minute=1, write=lambda _: asked.set()))
-            client = socket.socket()
-            client.setblocking(False)
-            next_one = os.dup(0)
-            os.close(next_one)
-            with open_files(next_one):
-                await asyncio.get_running_loop().sock_connect(client, here.address)
-                await asked.wait()
-                assert len(here.server._open) == 0
-            assert await said(await here.connect(client), b"hi\n") == b"hi\n"
-
-    asyncio.run(run())
+    async with listening() as here:
+        attempted = asyncio.Event()
+        monkeypatch.setattr(here.server, "log", RateLimitedLog(lines_per_minute=1, write=lambda _: attempted.set()))
+        client = socket.socket()
+        client.setblocking(False)
+        next_one = os.dup(0)
+        os.close(next_one)
+        with open_files(next_one):
+            await asyncio.get_running_loop().sock_connect(client, here.address)
+            await attempted.wait()
+            assert len(here.server._open) == 0
+        assert await said(await here.connect(client), b"hi\n") == b"hi\n"
 
 
-def test_what_a_peer_sends_unread_is_bounded() -> None:
+async def test_what_a_peer_sends_unread_is_bounded() -> None:
     async def never_reads(_: Connection) -> None:
         await asyncio.Event().wait()
 
-    async def run() -> None:
-        async with listening(never_reads) as here:
-            client = socket.socket()
-            client.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, BUFFER_BYTES)
-            client.settimeout(0.5)  # after it the server takes no more
-            await asyncio.to_thread(client.connect, here.address)
-            sent = 0
-            with contextlib.suppress(TimeoutError):
-                while sent < 1 << 20:
-                    sent += await asyncio.to_thread(client.send, b"x" * 1024)
-            assert sent <= 16 * BUFFER_BYTES
-            client.close()
-
-    asyncio.run(run())
+    async with listening(never_reads) as here:
+        client = socket.socket()
+        client.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, BUFFER_BYTES)
+        client.settimeout(0.5)  # after it the server takes no more
+        await asyncio.to_thread(client.connect, here.address)
+        sent = 0
+        with contextlib.suppress(TimeoutError):
+            while sent < 1 << 20:
+                sent += await asyncio.to_thread(client.send, b"x" * 1024)
+        assert sent <= 16 * BUFFER_BYTES
+        client.close()
 
 
-def test_a_line_longer_than_it_may_be_ends_the_connection() -> None:
-    async def run() -> None:
-        async with listening() as here:
-            connection = await here.connect()
-            connection[1].write(b"x" * (4 * BUFFER_BYTES))
-            await closed(connection)
-
-    asyncio.run(run())
+async def test_a_line_longer_than_it_may_be_ends_the_connection() -> None:
+    async with listening() as here:
+        connection = await here.connect()
+        connection[1].write(b"x" * (4 * BUFFER_BYTES))
+        await closed(connection)
 
 
-def test_an_unexpected_error_is_logged_with_the_address_and_ends_one_connection() -> None:
+async def test_an_unexpected_error_is_logged_with_the_address_and_ends_one_connection() -> None:
     async def fail(connection: Connection) -> None:
         if await connection.reader.readuntil(b"\n") == b"fail\n":
             raise KeyError("oops")
         connection.writer.write(b"well\n")
 
-    async def run() -> None:
-        async with listening(fail) as here:
-            bad = await here.connect()
-            bad[1].write(b"fail\n")
-            await closed(bad)
-            assert await said(await here.connect(), b"hi\n") == b"well\n"
-            (line,) = here.lines
-            assert "127.0.0.1" in line
-            assert "oops" in line
-
-    asyncio.run(run())
+    async with listening(fail) as here:
+        bad = await here.connect()
+        bad[1].write(b"fail\n")
+        await closed(bad)
+        assert await said(await here.connect(), b"hi\n") == b"well\n"
+        (line,) = here.lines
+        assert "127.0.0.1" in line
+        assert "oops" in line
 
 
 def test_a_server_that_closes_ends_all_connections_without_a_word(capfd: pytest.CaptureFixture[str]) -> None:

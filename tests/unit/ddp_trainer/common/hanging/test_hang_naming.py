@@ -1,8 +1,9 @@
-"""From tables of looks to names: who is it that the others wait for?"""
+"""From tables of rank states, and from NCCL's report, to names: which rank do the others wait for?"""
 
 from __future__ import annotations
 
 from dataclasses import asdict, replace
+from pathlib import Path
 
 import pytest
 
@@ -13,6 +14,7 @@ from ddp_trainer.common.hanging import (
     Stage,
     all_waiting_message,
     find_culprits,
+    lagging_ranks,
     parse_rank_status,
 )
 from ddp_trainer.common.time_classes import Section
@@ -23,7 +25,7 @@ EACH_STEP = ("all_reduce[[10]]", "all_reduce[[]]")
 
 def waiting(rank: int, **changes: object) -> RankStatus:
     """A rank that has begun its 40th collective, and waits in it."""
-    look = RankStatus(
+    status = RankStatus(
         rank=rank,
         local_rank=rank % 2,
         node=f"worker-{rank // 2}",
@@ -35,7 +37,7 @@ def waiting(rank: int, **changes: object) -> RankStatus:
         collectives=EACH_STEP * 10,
         place="train.py:30 in step",
     )
-    return replace(look, **changes)  # type: ignore[arg-type] # each test names fields of a RankStatus
+    return replace(status, **changes)  # type: ignore[arg-type] # each test names fields of a RankStatus
 
 
 def behind(rank: int, **changes: object) -> RankStatus:
@@ -124,18 +126,11 @@ TABLE = {
 }
 
 
-@pytest.mark.parametrize(("looks", "expected"), TABLE.values(), ids=TABLE.keys())
-def test_it_names(looks: list[RankStatus], expected: dict[int, str]) -> None:
-    named = {culprit.status.rank: culprit.why for culprit in find_culprits(looks)}
+@pytest.mark.parametrize(("statuses", "expected"), TABLE.values(), ids=TABLE.keys())
+def test_it_names(statuses: list[RankStatus], expected: dict[int, str]) -> None:
+    named = {culprit.status.rank: culprit.why for culprit in find_culprits(statuses)}
     assert named.keys() == expected.keys()
     assert all(expected[rank] in why for rank, why in named.items())
-
-
-def test_a_sentence_says_who_where_and_for_how_long() -> None:
-    (culprit,) = find_culprits([*WAITING, behind(1, section=Section.DATA)])
-    assert culprit.message == (
-        "rank 1 on worker-0 did not enter all_reduce #40; in section data at train.py:7 for 20.0 s (limit 30.0 s)"
-    )
 
 
 def test_where_all_wait_in_one_collective_the_network_is_suspected() -> None:
@@ -205,17 +200,17 @@ ON_GPUS = {
 }
 
 
-@pytest.mark.parametrize(("looks", "named"), ON_GPUS.values(), ids=ON_GPUS)
-def test_gpus_that_are_behind_their_hosts_are_named(looks: list[RankStatus], named: dict[int, str]) -> None:
-    found = {culprit.status.rank: culprit.why for culprit in find_culprits(looks)}
+@pytest.mark.parametrize(("statuses", "named"), ON_GPUS.values(), ids=ON_GPUS)
+def test_gpus_that_are_behind_their_hosts_are_named(statuses: list[RankStatus], named: dict[int, str]) -> None:
+    found = {culprit.status.rank: culprit.why for culprit in find_culprits(statuses)}
     assert found.keys() == named.keys()
     for rank, why in named.items():
         assert found[rank].startswith(why)
 
 
 def test_positions_travel_in_a_look() -> None:
-    look = on_nccl(1, ("", 40, -1, 39), ("tp", 7, 7, 6))
-    assert parse_rank_status(asdict(look)) == look
+    status = on_nccl(1, ("", 40, -1, 39), ("tp", 7, 7, 6))
+    assert parse_rank_status(asdict(status)) == status
 
 
 def meeting(rank: int, seconds: float = 25.0, world: int = 4) -> RankStatus:
@@ -240,7 +235,7 @@ def apart(rank: int, seconds: float = 90.0, **changes: object) -> RankStatus:
 
 
 @pytest.mark.parametrize(
-    ("looks", "named"),
+    ("statuses", "named"),
     [
         ([meeting(0), meeting(2), apart(1)], [1]),
         ([meeting(0), apart(1), apart(2)], [1, 2]),
@@ -262,10 +257,10 @@ def apart(rank: int, seconds: float = 90.0, **changes: object) -> RankStatus:
         "it is stopped by a signal",
     ],
 )
-def test_a_rank_that_does_not_come_to_the_first_group_is_named(looks: list[RankStatus], named: list[int]) -> None:
-    found = find_culprits(looks)
+def test_a_rank_that_does_not_come_to_the_first_group_is_named(statuses: list[RankStatus], named: list[int]) -> None:
+    found = find_culprits(statuses)
     assert [culprit.status.rank for culprit in found] == named
-    if named == [1] and looks[-1].stage:
+    if named == [1] and statuses[-1].stage:
         message = "rank 1 on worker-0 has not reached init_process_group; at train.py:6 in load for 25.0 s"
         assert found[0].message == message
 
@@ -275,3 +270,32 @@ def test_a_group_that_never_becomes_whole_names_the_world_that_the_script_asks_f
     assert "all 4 ranks that run wait in init_process_group for 25.0 s: the script asks for a world of 8" in sentence
     assert "MASTER_ADDR" in all_waiting_message([meeting(rank) for rank in range(4)])
     assert not all_waiting_message([*[meeting(rank) for rank in range(3)], meeting(3, 2.0)])
+
+
+REPORT = (Path(__file__).parents[4] / "samples" / "nccl_ras_status.txt").read_text()
+
+
+def test_ranks_that_are_behind_are_read_from_both_forms() -> None:
+    found = lagging_ranks(REPORT)
+    assert [(lag.communicator, lag.rank, lag.launched, lag.most) for lag in found] == [
+        *(("0-0", rank, 6649, 6650) for rank in (0, 2, 3, 4, 5, 7)),
+        ("1-0", 7, 60, 64),
+    ]
+    assert found[-1].message == (
+        "NCCL: rank 7 of communicator #1-0 (GPU 3, process 1650386, node node1) has launched 60 operations, others 64"
+    )
+
+
+def test_a_rank_that_is_ahead_is_not_behind() -> None:
+    report = (
+        "#0-0 (1a) MISMATCH\n  7 ranks have launched up to operation 4\n"
+        "  Rank 1 has launched up to operation 5 -- GPU 1 managed by process 9 on node a\n"
+    )
+    assert lagging_ranks(report) == []
+    none = report.replace("has launched up to operation 5", "has not launched any operations")
+    assert [lag.launched for lag in lagging_ranks(none)] == [0]
+
+
+def test_what_is_no_report_names_nobody() -> None:
+    assert lagging_ranks("") == lagging_ranks("Rank 1 -- GPU 1 managed by process 9 on node a") == []
+    assert lagging_ranks("#0-0 (1a2b) INCOMPLETE\n  Missing communicator data from 1 job process\n") == []

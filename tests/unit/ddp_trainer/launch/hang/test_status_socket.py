@@ -30,10 +30,9 @@ from ddp_trainer.launch.hang.status_socket import (
     HangStatusServer,
 )
 from ddp_trainer.metrics.serve import server
-from ddp_trainer.metrics.serve.server import Response
 from ddp_trainer.process import heartbeat_page
 
-LOOK = RankStatus(
+STATUS = RankStatus(
     rank=0,
     local_rank=0,
     node="w-0",
@@ -57,11 +56,11 @@ class CountedEyes:
 
     async def summarize_ranks(self) -> list[dict[str, Any]]:
         self.outlined += 1
-        return [summary_fields(LOOK, 0.5)]
+        return [summary_fields(STATUS, 0.5)]
 
     async def take_snapshots(self) -> list[dict[str, Any]]:
         self.sighted += 1
-        return [snapshot_fields(LOOK, 4711, 0.5, StackSource.KERNEL)]
+        return [snapshot_fields(STATUS, 4711, 0.5, StackSource.KERNEL)]
 
 
 @asynccontextmanager
@@ -70,9 +69,9 @@ async def a_page(
 ) -> AsyncIterator[list[str]]:
     """A page that is served in the folder; yields the lines of its log."""
     lines: list[str] = []
-    nobody = {"NCCL_RAS_ADDR": "127.0.0.1:1"}
+    no_ras = {"NCCL_RAS_ADDR": "127.0.0.1:1"}
     page = HangStatusServer(
-        folder, nobody, eyes or CountedEyes(), lambda: {"generation": 3}, findings or FindingHistory(), lines.append
+        folder, no_ras, eyes or CountedEyes(), lambda: {"generation": 3}, findings or FindingHistory(), lines.append
     )
     await page.start()
     try:
@@ -81,139 +80,113 @@ async def a_page(
         await page.close()
 
 
-def test_the_metrics_port_shows_ranks_and_numbers_and_nothing_of_code_or_processes(tmp_path: Path) -> None:
+def hang_command(folder: Path) -> subprocess.CompletedProcess[str]:
+    environ = os.environ | {"DDP_METRICS_DIR": str(folder)}
+    command = [sys.executable, "-m", "ddp_trainer", "hang"]
+    return subprocess.run(command, env=environ, capture_output=True, text=True, check=False)
+
+
+async def test_the_metrics_port_shows_ranks_and_numbers_and_nothing_of_code_or_processes(tmp_path: Path) -> None:
     findings = FindingHistory()
     for number in range(MOST_FINDINGS + 2):
         findings.add(number, (1,), (), ("rank 1 on w-0 is still at secret_model.py:3",))
     eyes = CountedEyes()
-
-    async def run() -> bytes:
-        async with a_page(tmp_path, eyes, findings):
-            return (await server.hang(tmp_path)).body
-
-    body = asyncio.run(run())
-    told = json.loads(body)
-    assert told["generation"] == 3
+    async with a_page(tmp_path, eyes, findings):
+        body = (await server.hang(tmp_path)).body
+    document = json.loads(body)
+    assert document["generation"] == 3
     where = {"rank": 0, "local_rank": 0, "node": "w-0", "section": "", "state": "alive"}
     how_long = {"seconds": 1.0, "limit": None, "notice": None, "usual": 0.5}
     start = {"stage": "", "world": 0, "is_busy": False}
-    assert told["ranks"] == [
+    assert document["ranks"] == [
         where
         | how_long
         | start
         | {"sequence": 7, "waits_in": "barrier[]", "collectives": ["barrier[]"], "positions": []}
     ]
-    assert [finding["generation"] for finding in told["findings"]] == list(range(2, MOST_FINDINGS + 2))
+    assert [finding["generation"] for finding in document["findings"]] == list(range(2, MOST_FINDINGS + 2))
     assert not any(word in body for word in (b"secret_model", b"4711", b"Thread", b"0x"))
     assert eyes.sighted == 0
     assert not (tmp_path / heartbeat_page.LAUNCHER).exists()
 
 
-def test_who_may_exec_gets_stacks_and_what_the_launcher_has_said(tmp_path: Path) -> None:
+async def test_who_may_exec_gets_stacks_and_what_the_launcher_has_said(tmp_path: Path) -> None:
     findings = FindingHistory()
     findings.add(3, (1,), (1,), ("rank 1 is still",))
-
-    async def run() -> subprocess.CompletedProcess[str]:
-        async with a_page(tmp_path, findings=findings):
-            command = [sys.executable, "-m", "ddp_trainer", "hang"]
-            environ = os.environ | {"DDP_METRICS_DIR": str(tmp_path)}
-            return await asyncio.to_thread(
-                subprocess.run, command, env=environ, capture_output=True, text=True, check=False
-            )
-
-    done = asyncio.run(run())
-    told = json.loads(done.stdout)
-    (rank,) = told["ranks"]
-    assert (rank["pid"], rank["stack"], rank["place"], rank["stack_from"]) == (4711, LOOK.stack, LOOK.place, "/proc")
-    assert told["findings"][0]["sentences"] == ["rank 1 is still"]
-    assert (told["ras"], done.returncode) == ("", 0)
+    async with a_page(tmp_path, findings=findings):
+        done = await asyncio.to_thread(hang_command, tmp_path)
+    document = json.loads(done.stdout)
+    (rank,) = document["ranks"]
+    assert (rank["pid"], rank["stack"], rank["place"], rank["stack_from"]) == (
+        4711,
+        STATUS.stack,
+        STATUS.place,
+        "/proc",
+    )
+    assert document["findings"][0]["sentences"] == ["rank 1 is still"]
+    assert (document["ras"], done.returncode) == ("", 0)
 
 
 def test_without_a_launcher_who_may_exec_reads_one_sentence(tmp_path: Path) -> None:
-    environ = os.environ | {"DDP_METRICS_DIR": str(tmp_path)}
-    command = [sys.executable, "-m", "ddp_trainer", "hang"]
-    done = subprocess.run(command, env=environ, capture_output=True, text=True, check=False)
+    done = hang_command(tmp_path)
     assert (done.returncode, done.stdout, len(done.stderr.splitlines())) == (1, "", 1)
     assert str(tmp_path) in done.stderr
 
 
-def test_many_who_ask_at_once_have_the_ranks_looked_at_once(tmp_path: Path) -> None:
+async def test_many_who_ask_at_once_have_the_ranks_looked_at_once(tmp_path: Path) -> None:
     eyes = CountedEyes()
-
-    async def run() -> list[Response]:
-        async with a_page(tmp_path, eyes):
-            return list(await asyncio.gather(*(server.hang(tmp_path) for _ in range(10))))
-
-    answers = asyncio.run(run())
+    async with a_page(tmp_path, eyes):
+        answers = await asyncio.gather(*(server.hang(tmp_path) for _ in range(10)))
     assert (len({answer.body for answer in answers}), eyes.outlined, eyes.sighted) == (1, 1, 0)
 
 
-def test_a_crowd_at_the_metrics_port_is_one_client_of_the_launcher(tmp_path: Path) -> None:
-    async def run() -> tuple[list[Response], int]:
-        clients = 0
+async def test_a_crowd_at_the_metrics_port_is_one_client_of_the_launcher(tmp_path: Path) -> None:
+    requests: list[bytes] = []
+    everybody_asks = asyncio.Event()
 
-        async def answer_late(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-            nonlocal clients
-            clients += 1
-            assert await reader.readline() == heartbeat_page.OUTLINE
-            await everybody_asks.wait()
-            writer.write(b"{}")
-            writer.close()
+    async def answer_late(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        requests.append(await reader.readline())
+        await everybody_asks.wait()
+        writer.write(b"{}")
+        writer.close()
 
-        everybody_asks = asyncio.Event()
-        async with await asyncio.start_unix_server(answer_late, tmp_path / heartbeat_page.LAUNCHER):
-            crowd = server.HangProxy(tmp_path)
-            asked = [asyncio.create_task(crowd.fetch_response()) for _ in range(64)]
-            await asyncio.sleep(0)
-            everybody_asks.set()
-            return list(await asyncio.gather(*asked)), clients
-
-    answers, clients = asyncio.run(run())
-    assert ({answer.body for answer in answers}, len(answers), clients) == ({b"{}"}, 64, 1)
+    async with await asyncio.start_unix_server(answer_late, tmp_path / heartbeat_page.LAUNCHER):
+        crowd = server.HangProxy(tmp_path)
+        tasks = [asyncio.create_task(crowd.fetch_response()) for _ in range(64)]
+        await asyncio.sleep(0)
+        everybody_asks.set()
+        answers = await asyncio.gather(*tasks)
+    assert ({answer.body for answer in answers}, requests) == ({b"{}"}, [heartbeat_page.OUTLINE])
 
 
 @pytest.mark.parametrize("request_", [b"", b"\n", b"everything\n", b"outline", b"x" * 100_000])
-def test_a_client_that_asks_for_no_page_gets_none_and_holds_up_nobody(tmp_path: Path, request_: bytes) -> None:
-    async def run() -> bytes:
-        async with a_page(tmp_path) as lines:
-            crowd = [
-                await asyncio.open_unix_connection(tmp_path / heartbeat_page.LAUNCHER)
-                for _ in range(2 * MOST_CONNECTIONS)
-            ]
-            said = b""
-            for reader, writer in crowd:
-                writer.write(request_)
-                with contextlib.suppress(ConnectionError):
-                    said += await reader.read()
-                writer.transport.abort()
-            assert (await server.hang(tmp_path)).status is HTTPStatus.OK
-            assert len(lines) <= LINES_PER_MINUTE
-            return said
-
-    assert asyncio.run(run()) == b""
+async def test_a_client_that_asks_for_no_page_gets_none_and_holds_up_nobody(tmp_path: Path, request_: bytes) -> None:
+    launcher = tmp_path / heartbeat_page.LAUNCHER
+    async with a_page(tmp_path) as lines:
+        for reader, writer in [await asyncio.open_unix_connection(launcher) for _ in range(2 * MOST_CONNECTIONS)]:
+            writer.write(request_)
+            with contextlib.suppress(ConnectionError):
+                assert await reader.read() == b""
+            writer.transport.abort()
+        assert (await server.hang(tmp_path)).status is HTTPStatus.OK
+        assert len(lines) <= LINES_PER_MINUTE
 
 
-def test_the_socket_is_our_users_alone_and_takes_a_dead_launchers_place(tmp_path: Path) -> None:
+async def test_the_socket_is_our_users_alone_and_takes_a_dead_launchers_place(tmp_path: Path) -> None:
     (tmp_path / heartbeat_page.LAUNCHER).touch()
-    folder = tmp_path / ("deep" * 40)
-    folder.mkdir()
-
-    async def mode() -> list[int]:
-        found = []
-        for place in (tmp_path, folder):
-            async with a_page(place):
-                found.append(os.stat(place / heartbeat_page.LAUNCHER).st_mode & 0o777)  # noqa: PTH116
-        return found
-
+    deep = tmp_path / ("deep" * 40)
+    deep.mkdir()
     before = os.umask(0)
     try:
-        assert asyncio.run(mode()) == [0o600, 0o600]
+        for folder in (tmp_path, deep):
+            async with a_page(folder):
+                assert os.stat(folder / heartbeat_page.LAUNCHER).st_mode & 0o777 == 0o600  # noqa: PTH116
     finally:
         os.umask(before)
 
 
-def test_without_a_launcher_there_is_a_sentence(tmp_path: Path) -> None:
-    answer = asyncio.run(server.hang(tmp_path))
+async def test_without_a_launcher_there_is_a_sentence(tmp_path: Path) -> None:
+    answer = await server.hang(tmp_path)
     assert answer.status is HTTPStatus.SERVICE_UNAVAILABLE
     assert answer.body == b"No launcher shows its ranks here: No such file or directory.\n"
 
@@ -226,12 +199,9 @@ def test_a_launcher_that_is_stopped_holds_up_nobody_for_ever(tmp_path: Path, mon
         assert asyncio.run(server.hang(tmp_path)).status is HTTPStatus.GATEWAY_TIMEOUT
 
 
-def test_a_folder_that_cannot_be_written_costs_the_page_and_not_the_training(tmp_path: Path) -> None:
-    async def start() -> None:
-        async with a_page(tmp_path / "absent"):
-            pass
-
-    asyncio.run(start())
+async def test_a_folder_that_cannot_be_written_costs_the_page_and_not_the_training(tmp_path: Path) -> None:
+    async with a_page(tmp_path / "absent"):
+        pass
 
 
 class Ras:
@@ -239,7 +209,7 @@ class Ras:
 
     def __init__(self, greeting: bytes = b"SERVER PROTOCOL 2\n") -> None:
         self._greeting = greeting
-        self.heard: list[bytes] = []
+        self.requests: list[bytes] = []
         self.listener = socket.create_server(("127.0.0.1", 0))
         self.address = f"127.0.0.1:{self.listener.getsockname()[1]}"
         self._thread = threading.Thread(target=self._serve)
@@ -251,7 +221,7 @@ class Ras:
                 line = talk.readline()
                 if not line:
                     return
-                self.heard.append(line)
+                self.requests.append(line)
                 talk.write(answer)
                 talk.flush()
 
@@ -267,13 +237,13 @@ class Ras:
 def test_ras_is_asked_for_all_it_knows() -> None:
     with Ras() as ras:
         assert status_socket.nccl_report({"NCCL_RAS_ADDR": ras.address}) == "NCCL version 2.28\n#0-0 (1a2b) MISMATCH\n"
-    assert ras.heard == [b"CLIENT PROTOCOL 2\n", b"TIMEOUT 2\n", b"VERBOSE STATUS\n"]
+    assert ras.requests == [b"CLIENT PROTOCOL 2\n", b"TIMEOUT 2\n", b"VERBOSE STATUS\n"]
 
 
 def test_another_program_at_that_port_is_left_alone() -> None:
     with Ras(greeting=b"HTTP/1.1 400 Bad Request\n") as other:
         assert status_socket.nccl_report({"NCCL_RAS_ADDR": other.address}) == ""
-    assert other.heard == [b"CLIENT PROTOCOL 2\n"]
+    assert other.requests == [b"CLIENT PROTOCOL 2\n"]
 
 
 @pytest.mark.parametrize("address", ["127.0.0.1:1", "nonsense:port", "localhost:99999999"])

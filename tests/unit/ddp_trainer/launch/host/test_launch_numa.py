@@ -6,7 +6,6 @@ from pathlib import Path
 
 import pytest
 
-from ddp_trainer.launch.host import numa
 from ddp_trainer.launch.host.numa import Machine, bindings, numbers, this_machine
 from ddp_trainer.launch.protocol.console import LaunchError
 
@@ -58,7 +57,7 @@ def a_machine(root: Path, allowed: frozenset[int] = ALL) -> Machine:
     ],
 )
 def test_each_mode_binds_as_torch_describes_it(root: Path, mode: str, expected: list[str]) -> None:
-    assert list(bindings(mode, 4, a_machine(root))) == [numbers(each) for each in expected]
+    assert list(bindings(mode, 4, a_machine(root))) == [numbers(binding) for binding in expected]
 
 
 def test_processors_that_the_container_may_not_use_are_left_out(root: Path) -> None:
@@ -100,7 +99,3 @@ def test_a_kernel_that_does_not_tell_and_a_gpu_that_is_not_there_are_sentences(r
         bindings("node", 1, a_machine(root))
     with pytest.raises(LaunchError, match="names MIG-1, which is not a GPU of this machine"):
         this_machine({"CUDA_VISIBLE_DEVICES": "MIG-1"}, root)
-
-
-def test_modes_are_those_of_the_flag() -> None:
-    assert set(numa.NAMES) == {"node", "socket", "exclusive", "core-complex"}

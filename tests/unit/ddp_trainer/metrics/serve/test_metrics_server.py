@@ -1,11 +1,12 @@
-"""The HTTP server under clients that are slow, rude, or many."""
+"""The HTTP server under clients that are slow, rude, or many, and the last scrape of a run."""
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
 import json
-from collections.abc import Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager
 from http import HTTPStatus
 from pathlib import Path
 from typing import Any
@@ -23,7 +24,17 @@ from prometheus_client.registry import Collector
 from ddp_trainer.common.listener import listen
 from ddp_trainer.metrics.aggregator import FRESH_SECONDS, MOST_PAGES, PageRouter, argument_parser
 from ddp_trainer.metrics.serve.history import History
-from ddp_trainer.metrics.serve.server import MOST_CONNECTIONS, HttpRequest, Response, Server, parse
+from ddp_trainer.metrics.serve.server import (
+    MOST_CONNECTIONS,
+    MOST_SECONDS,
+    HttpRequest,
+    Response,
+    ScrapeTracker,
+    Server,
+    max_wait_seconds,
+    parse,
+)
+from tests.support.clocks import Clock
 
 NOWHERE = Path("/nonexistent")
 NOWHERE = Path("/nonexistent")
@@ -39,22 +50,17 @@ def huge(_: HttpRequest) -> Response:
     return Response(b"x" * (32 << 20))
 
 
-def against(
-    conversation: Callable[[Callable[[], Awaitable[Connection]]], Awaitable[None]],
-    respond: Callable[[HttpRequest], Response] = hello,
-    deadline_seconds: float = 60.0,
-) -> None:
-    """Hold a conversation with a server of its own."""
-
-    async def run() -> None:
-        listener = listen("127.0.0.1", 0)
-        address = listener.getsockname()
-        server = Server(respond, print, deadline_seconds=deadline_seconds).start(listener)
-        async with asyncio.timeout(60):
-            await conversation(lambda: asyncio.open_connection(*address))
-            await server.close()
-
-    asyncio.run(run())
+@asynccontextmanager
+async def serving(
+    respond: Callable[[HttpRequest], Response] = hello, deadline_seconds: float = 60.0
+) -> AsyncIterator[Callable[[], Awaitable[Connection]]]:
+    """A server, and how to connect to it."""
+    listener = listen("127.0.0.1", 0)
+    address = listener.getsockname()
+    server = Server(respond, print, deadline_seconds=deadline_seconds).start(listener)
+    async with asyncio.timeout(60):
+        yield lambda: asyncio.open_connection(*address)
+        await server.close()
 
 
 async def ask(connection: Connection, request: bytes) -> bytes:
@@ -65,27 +71,21 @@ async def ask(connection: Connection, request: bytes) -> bytes:
     return answer
 
 
-def answer_to(request: bytes) -> bytes:
-    answers = []
-
-    async def conversation(connect: Callable[[], Awaitable[Connection]]) -> None:
-        answers.append(await ask(await connect(), request))
-
-    against(conversation)
-    return answers[0]
+async def answer_to(request: bytes) -> bytes:
+    async with serving() as connect:
+        return await ask(await connect(), request)
 
 
-def test_a_get_is_answered_whole() -> None:
-    head, _, body = answer_to(b"GET /metrics?a=b HTTP/1.1\r\nHost: a\r\naccept:  text/plain \r\n\r\n").partition(
-        b"\r\n\r\n"
-    )
+async def test_a_get_is_answered_whole() -> None:
+    answer = await answer_to(b"GET /metrics?a=b HTTP/1.1\r\nHost: a\r\naccept:  text/plain \r\n\r\n")
+    head, _, body = answer.partition(b"\r\n\r\n")
     assert body == b"hello /metrics text/plain"
     assert head.startswith(b"HTTP/1.1 200 OK\r\n")
     assert f"Content-Length: {len(body)}".encode() in head
 
 
-def test_a_head_is_answered_without_a_body() -> None:
-    answer = answer_to(b"HEAD /metrics HTTP/1.1\r\n\r\n")
+async def test_a_head_is_answered_without_a_body() -> None:
+    answer = await answer_to(b"HEAD /metrics HTTP/1.1\r\n\r\n")
     assert answer.endswith(b"Content-Length: 15\r\nConnection: close\r\n\r\n")
 
 
@@ -99,14 +99,14 @@ def test_a_head_is_answered_without_a_body() -> None:
         (b"GET / HTTP/1.1\r\nX: " + b"x" * 9000 + b"\r\n\r\n", HTTPStatus.REQUEST_HEADER_FIELDS_TOO_LARGE),
     ],
 )
-def test_what_cannot_be_answered_is_refused_with_a_sentence(request_: bytes, status: HTTPStatus) -> None:
-    answer = answer_to(request_)
+async def test_what_cannot_be_answered_is_refused_with_a_sentence(request_: bytes, status: HTTPStatus) -> None:
+    answer = await answer_to(request_)
     assert answer.startswith(f"HTTP/1.1 {status.value} ".encode())
     assert answer.endswith(b".\n")
 
 
-def test_a_client_that_dribbles_is_cut_off_at_the_deadline() -> None:
-    async def conversation(connect: Callable[[], Awaitable[Connection]]) -> None:
+async def test_a_client_that_dribbles_is_cut_off_at_the_deadline() -> None:
+    async with serving(deadline_seconds=0.2) as connect:
         reader, writer = await connect()
         writer.write(b"GET /metr")
         answer = b""
@@ -116,11 +116,9 @@ def test_a_client_that_dribbles_is_cut_off_at_the_deadline() -> None:
         writer.close()
         assert (await ask(await connect(), b"GET / HTTP/1.1\r\n\r\n")).endswith(b"hello / ")
 
-    against(conversation, deadline_seconds=0.2)
 
-
-def test_a_client_that_does_not_read_is_cut_off_at_the_deadline() -> None:
-    async def conversation(connect: Callable[[], Awaitable[Connection]]) -> None:
+async def test_a_client_that_does_not_read_is_cut_off_at_the_deadline() -> None:
+    async with serving(respond=huge, deadline_seconds=0.2) as connect:
         reader, writer = await connect()
         writer.write(b"GET / HTTP/1.1\r\n\r\n")
         await reader.readuntil(b"\r\n\r\n")
@@ -128,11 +126,9 @@ def test_a_client_that_does_not_read_is_cut_off_at_the_deadline() -> None:
         await asyncio.wait(asyncio.all_tasks() - {asyncio.current_task()})
         writer.transport.abort()
 
-    against(conversation, respond=huge, deadline_seconds=0.2)
 
-
-def test_a_request_without_an_end_is_cut_off_after_its_first_bytes() -> None:
-    async def conversation(connect: Callable[[], Awaitable[Connection]]) -> None:
+async def test_a_request_without_an_end_is_cut_off_after_its_first_bytes() -> None:
+    async with serving() as connect:
         _, writer = await connect()
         sent = 0
         with contextlib.suppress(ConnectionError):
@@ -143,11 +139,9 @@ def test_a_request_without_an_end_is_cut_off_after_its_first_bytes() -> None:
         assert sent < 1 << 30
         assert (await ask(await connect(), b"GET / HTTP/1.1\r\n\r\n")).endswith(b"hello / ")
 
-    against(conversation)
 
-
-def test_clients_that_leave_in_the_middle_leave_nothing_behind() -> None:
-    async def conversation(connect: Callable[[], Awaitable[Connection]]) -> None:
+async def test_clients_that_leave_in_the_middle_leave_nothing_behind() -> None:
+    async with serving() as connect:
         for _ in range(2 * MOST_CONNECTIONS):
             _, writer = await connect()
             writer.write(b"GET /metr")
@@ -156,18 +150,14 @@ def test_clients_that_leave_in_the_middle_leave_nothing_behind() -> None:
         while others := asyncio.all_tasks() - {asyncio.current_task()}:
             await asyncio.wait(others)
 
-    against(conversation)
 
-
-def test_a_crowd_of_idle_clients_does_not_keep_a_scraper_out() -> None:
-    async def conversation(connect: Callable[[], Awaitable[Connection]]) -> None:
+async def test_a_crowd_of_idle_clients_does_not_keep_a_scraper_out() -> None:
+    async with serving() as connect:
         idle = [await connect() for _ in range(3 * MOST_CONNECTIONS)]
         for _ in range(3):
             assert (await ask(await connect(), b"GET / HTTP/1.1\r\n\r\n")).endswith(b"hello / ")
         for _, writer in idle:
             writer.transport.abort()
-
-    against(conversation)
 
 
 def test_a_header_is_found_whatever_its_case() -> None:
@@ -218,18 +208,18 @@ def test_a_query_of_many_fields_is_refused_with_a_sentence() -> None:
 
 
 def test_a_history_is_read_once_per_interval() -> None:
-    looked = 0
+    reads = 0
 
     class Read(History):
         def to_dict(self) -> dict[str, Any]:
-            nonlocal looked
-            looked += 1
+            nonlocal reads
+            reads += 1
             return {}
 
     pages = PageRouter(Counting(), Read(NOWHERE), NOWHERE, clock=lambda: 0.0)
     for _ in range(100):
         pages.get_response(HttpRequest("GET", "/history", ""))
-    assert looked == 1
+    assert reads == 1
 
 
 class Telling(Collector):
@@ -243,7 +233,7 @@ class Telling(Collector):
 
 
 @pytest.mark.parametrize(
-    ("query", "told"),
+    ("query", "series"),
     [
         ("name[]=ddp_step", ['ddp_step{rank="0"} 7.0']),
         ("name%5B%5D=ddp_steps_total&name[]=ddp_step&other=1", ['ddp_step{rank="0"} 7.0', "ddp_steps_total 9.0"]),
@@ -255,11 +245,11 @@ class Telling(Collector):
         ("name[]=ddp_unknown", []),
     ],
 )
-def test_families_that_are_asked_for_by_name_are_told_alone(query: str, told: list[str]) -> None:
+def test_families_that_are_asked_for_by_name_are_told_alone(query: str, series: list[str]) -> None:
     pages = PageRouter(Telling(), NO_HISTORY, NOWHERE)
     answer = pages.get_response(HttpRequest("GET", "/metrics", "", query=query))
     assert isinstance(answer, Response)
-    assert [line for line in answer.body.decode().splitlines() if not line.startswith("#")] == told
+    assert [line for line in answer.body.decode().splitlines() if not line.startswith("#")] == series
 
 
 def test_who_asks_for_everything_gets_it_also_right_after_somebody_asked_for_less() -> None:
@@ -272,8 +262,8 @@ def test_who_asks_for_everything_gets_it_also_right_after_somebody_asked_for_les
 
 def test_openmetrics_is_served_to_those_who_ask_for_it() -> None:
     pages = PageRouter(Counting(), NO_HISTORY, NOWHERE)
-    asked = "application/openmetrics-text;version=1.0.0;q=0.5,text/plain;version=0.0.4;q=0.3"
-    answer = pages.get_response(HttpRequest("GET", "/metrics", asked))
+    accept = "application/openmetrics-text;version=1.0.0;q=0.5,text/plain;version=0.0.4;q=0.3"
+    answer = pages.get_response(HttpRequest("GET", "/metrics", accept))
     assert answer.body.endswith(b"# EOF\n")
     assert answer.content_type.startswith("application/openmetrics-text")
     assert pages.get_response(HttpRequest("GET", "/metrics", "*/*")).content_type.startswith(
@@ -294,3 +284,73 @@ def test_a_port_that_is_none_is_refused_with_the_range(port: str, capsys: pytest
         argument_parser().parse_args(["--directory", "d", "--port", port])
     assert left.value.code == 2
     assert f"{port!r} is not a port from 0 to 65535" in capsys.readouterr().err
+
+
+AGENT = "Prometheus/3.5.0"
+
+
+@pytest.fixture
+def clock() -> Clock:
+    return Clock()
+
+
+def test_who_was_scraped_every_fifteen_seconds_waits_for_one_more(clock: Clock) -> None:
+    scrapes = ScrapeTracker(clock)
+    for moment in (100.0, 115.0):
+        clock.now = moment
+        scrapes.asked(AGENT)
+        assert not scrapes.is_done
+    clock.now = 120.0
+    scrapes.over(MOST_SECONDS)
+    assert not scrapes.is_done
+    clock.now = 130.0
+    scrapes.asked("kubectl")
+    assert not scrapes.is_done
+    scrapes.asked(AGENT)
+    assert not scrapes.is_done, "the answer is on its way"
+    clock.now = 131.0
+    assert scrapes.is_done
+
+
+@pytest.mark.parametrize(("before", "most", "waits"), [(15.0, 20.0, 20.0), (60.0, 20.0, 20.0), (2.0, 20.0, 3.5)])
+def test_it_waits_no_longer_than_it_may_and_no_longer_than_two_intervals(
+    clock: Clock, before: float, most: float, waits: float
+) -> None:
+    scrapes = ScrapeTracker(clock)
+    scrapes.asked(AGENT)
+    clock.now += before
+    scrapes.asked(AGENT)
+    clock.now += 1.0
+    scrapes.over(most)
+    clock.now += waits - 0.1
+    assert not scrapes.is_done
+    clock.now += 0.2
+    assert scrapes.is_done
+
+
+@pytest.mark.parametrize("agents", [[], [AGENT], ["curl/8", "curl/8", "curl/8"]])
+def test_nobody_is_waited_for_who_has_not_come_regularly(clock: Clock, agents: list[str]) -> None:
+    scrapes = ScrapeTracker(clock)
+    for agent in agents:
+        scrapes.asked(agent)
+        clock.now += 5.0
+    scrapes.over(MOST_SECONDS)
+    assert scrapes.is_done
+
+
+def test_a_prometheus_that_is_gone_is_not_waited_for(clock: Clock) -> None:
+    scrapes = ScrapeTracker(clock)
+    for _ in range(2):
+        scrapes.asked(AGENT)
+        clock.now += 5.0
+    clock.now += 60.0
+    scrapes.over(MOST_SECONDS)
+    assert scrapes.is_done
+
+
+@pytest.mark.parametrize(
+    ("option", "seconds"),
+    [("", 20.0), ("0", 0.0), ("45", 45.0), ("-1", 20.0), ("nan", 20.0), ("1e9", 20.0), ("x", 20.0)],
+)
+def test_how_long_is_the_jobs_to_say(option: str, seconds: float) -> None:
+    assert max_wait_seconds({"DDP_LAST_SCRAPE": option}) == seconds

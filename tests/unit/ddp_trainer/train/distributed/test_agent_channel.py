@@ -1,8 +1,11 @@
-"""A worker's end of the channel, with a real socket in place of the agent."""
+"""A worker talks to its agent, and is stopped by signals."""
 
 from __future__ import annotations
 
+import math
 import socket
+import subprocess
+import sys
 import threading
 from collections.abc import Iterator
 
@@ -29,9 +32,9 @@ class Agent:
     """The other end."""
 
     def __init__(self) -> None:
-        self.connection, theirs = socket.socketpair()
+        self.connection, worker_end = socket.socketpair()
         self.connection.settimeout(60)
-        self.control = Control(theirs, {}, generation=GENERATION)
+        self.control = Control(worker_end, {}, generation=GENERATION)
         self.left: list[int] = []
         self.stop = StopRequest(grace_seconds=60, leave=lambda code, _: self.left.append(code))
         self.passage = GroupTransition(Config(timeout_seconds=5), self.control, self.stop, can_stay=True)
@@ -110,9 +113,9 @@ def test_one_without_a_group_leaves_the_next_one_before_it_knows_its_place(agent
     agent.say(LeaveGroup(generation=GENERATION, graceful=True))  # it crossed the report, and is answered already
     agent.say(LeaveGroup(generation=GENERATION + 1, graceful=True))
     answers: list[Left] = []
-    while [each.generation for each in answers][-1:] != [GENERATION + 1]:
-        answers += [each for each in agent.handle_message() if isinstance(each, Left)]
-    assert [(each.generation, each.stays) for each in answers] == [(GENERATION, True), (GENERATION + 1, True)]
+    while [answer.generation for answer in answers][-1:] != [GENERATION + 1]:
+        answers += [answer for answer in agent.handle_message() if isinstance(answer, Left)]
+    assert [(answer.generation, answer.stays) for answer in answers] == [(GENERATION, True), (GENERATION + 1, True)]
 
 
 def test_a_place_in_the_next_group_replaces_that_in_the_one_before(agent: Agent) -> None:
@@ -123,17 +126,17 @@ def test_a_place_in_the_next_group_replaces_that_in_the_one_before(agent: Agent)
 
 
 @pytest.mark.parametrize(
-    ("backend", "survives", "stays"),
+    ("backend", "survives", "keeps_process"),
     [("gloo", False, True), ("none", False, True), ("nccl", False, False), ("nccl", True, True)],
 )
 def test_a_process_outlives_an_nccl_group_only_where_it_is_asked_to(
-    agent: Agent, monkeypatch: pytest.MonkeyPatch, backend: str, survives: bool, stays: bool
+    agent: Agent, monkeypatch: pytest.MonkeyPatch, backend: str, survives: bool, keeps_process: bool
 ) -> None:
     cpu = torch.device("cpu")
     group = Group(0, 2, backend, cpu, abort=StreamAbort(Streams(), cpu, pytest.fail) if survives else None)
     monkeypatch.setattr(Group, "join", lambda *_, **__: group)
     agent.passage.join(nobody_there())
-    assert agent.passage.is_open is stays
+    assert agent.passage.is_open is keeps_process
     agent.passage.close()
     # Each change is told once: the agent then ends this worker by SIGTERM, and not by a request to stay.
     assert agent.handle_message() == [Reusable(able=True), Reusable(able=False)]
@@ -141,11 +144,73 @@ def test_a_process_outlives_an_nccl_group_only_where_it_is_asked_to(
 
 def test_the_environment_asks_to_outlive_an_nccl_group_as_the_flag_does() -> None:
     assert not with_defaults(Config(), Environment.from_environ({})).survive_on_nccl
-    asked = Environment.from_environ({Env.SURVIVE_ON_NCCL: "1"})
-    assert with_defaults(Config(), asked).survive_on_nccl
+    requested = Environment.from_environ({Env.SURVIVE_ON_NCCL: "1"})
+    assert with_defaults(Config(), requested).survive_on_nccl
     assert with_defaults(Config(survive_on_nccl=True), Environment.from_environ({})).survive_on_nccl
 
 
 def test_a_word_that_is_no_yes_or_no_is_refused() -> None:
     with pytest.raises(BadConfig, match=r"DDP_SURVIVE_ON_NCCL is 'maybe'\. Set it to 1 or 0\."):
         Environment.from_environ({Env.SURVIVE_ON_NCCL: "maybe"})
+
+
+TOLD_AT_EVERY_LINE = """
+import os, signal, sys, threading
+from ddp_trainer.train.distributed.stop_signals import StopRequest
+
+def told_at(line):
+    def trace(frame, event, _):
+        nonlocal line
+        if frame.f_code is not StopRequest.handle_signals.__wrapped__.__code__:
+            return None
+        if event == "line":
+            line -= 1
+            if not line:
+                os.kill(os.getpid(), signal.SIGTERM)
+        return trace
+    sys.settrace(trace)
+    with StopRequest(grace_seconds=60, leave=lambda code, _: os._exit(code)).handle_signals():
+        sys.settrace(None)
+        if line > 0:
+            os._exit(0)  # it has fewer lines
+        threading.Event().wait(20)
+    os._exit(1)  # the signal was lost
+
+codes = []
+while 0 not in codes:
+    child = os.fork()
+    if not child:
+        told_at(len(codes) + 1)
+    codes.append(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]))
+print(*codes)
+"""
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="forks")
+def test_no_signal_is_lost_while_a_process_begins_to_listen() -> None:
+    done = subprocess.run([sys.executable, "-c", TOLD_AT_EVERY_LINE], capture_output=True, text=True, check=True)
+    *codes, last = map(int, done.stdout.split())
+    assert last == 0
+    assert len(codes) > 5
+    assert set(codes) <= {-15, Exit.TERMINATED}
+    assert Exit.TERMINATED in codes
+
+
+def test_a_request_before_training_is_obeyed_at_once_and_later_ones_wait() -> None:
+    left: list[int] = []
+    request = StopRequest(grace_seconds=60, leave=lambda code, _: left.append(code))
+    request.begin_training()
+    request.on_signal(15)
+    assert request.exit_code == 143
+    assert left == []
+    request.on_signal(2)
+    assert left == [130]
+    request.finished()
+    early = StopRequest(grace_seconds=60, leave=lambda code, _: left.append(code))
+    early.on_signal(15)
+    assert left == [130, 143]
+
+
+def test_some_of_the_grace_period_is_left_to_the_launcher() -> None:
+    assert math.isclose(StopRequest(grace_seconds=30, leave=lambda *_: None).patience_seconds, 29)
+    assert math.isclose(StopRequest(grace_seconds=1, leave=lambda *_: None).patience_seconds, 0.5)

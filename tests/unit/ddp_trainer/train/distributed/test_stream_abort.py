@@ -39,7 +39,7 @@ def pair() -> Iterator[list[StreamModel]]:
     store = dist.HashStore()  # type: ignore[attr-defined] # documented, but not in __all__
     with ThreadPoolExecutor(2) as pool:
         gloo = pool.map(lambda rank: ProcessGroupGloo(store, rank, 2, timeout=timedelta(minutes=10)), range(2))
-        ranks = [StreamModel(each) for each in gloo]
+        ranks = [StreamModel(backend) for backend in gloo]
     yield ranks
     for rank in ranks:
         rank.abort()
@@ -82,28 +82,6 @@ def aborting(monkeypatch: pytest.MonkeyPatch, *communicators: Any, limit: float 
     monkeypatch.setattr(stream_abort, "list_process_groups", lambda: list(communicators))
     ends = Ends()
     return StreamAbort(ModelStreams(), CPU, ends, limit_seconds=limit), ends
-
-
-def test_a_collective_of_the_model_comes_to_the_sum_without_keeping_the_host(pair: list[StreamModel]) -> None:
-    own = [torch.tensor([1.0, 2.0]), torch.tensor([10.0, 20.0])]
-    first = pair[0].allreduce([own[0]])
-    assert first.wait()
-    assert not first.is_completed()
-    pair[1].allreduce([own[1]])
-    with HostWaits():
-        assert [(each + 0).tolist() for each in own] == [[11.0, 22.0]] * 2
-
-
-def test_what_fails_on_a_stream_of_the_model_shows_at_the_next_synchronization(
-    pair: list[StreamModel], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(stream_model, "_faults", [])
-    pair[0].next_fault = RuntimeError("an illegal memory access was encountered")
-    tensors = [torch.ones(2), torch.ones(2)]
-    works = [rank.allreduce([tensor]) for rank, tensor in zip(pair, tensors, strict=True)]
-    assert all(work.wait() for work in works)
-    with pytest.raises(RuntimeError, match="illegal memory access"):
-        ModelStreams().synchronize(CPU)
 
 
 def test_an_abort_frees_a_host_that_waits_for_a_lost_rank_and_what_it_reads_then_does_not_count(
@@ -196,7 +174,7 @@ def marked(monkeypatch: pytest.MonkeyPatch, pair: list[StreamModel], then: Calla
     group = group_of(abort)
     group.clear_reduced_mark()
     both = [torch.ones(2), torch.ones(2)]
-    works = [rank.allreduce([each]) for rank, each in zip(pair, both, strict=True)]
+    works = [rank.allreduce([tensor]) for rank, tensor in zip(pair, both, strict=True)]
     for work in works:
         assert work._job.over.wait(SOON)
     then(group)
