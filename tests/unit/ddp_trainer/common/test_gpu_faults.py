@@ -45,15 +45,6 @@ def test_a_failed_gpu_is_the_cause_of_what_its_peers_report_and_configuration_is
     assert failures.reason_of(2, refused, oom_killed=False) == FailureReason.PYTHON_EXCEPTION
 
 
-def test_every_kind_has_a_fix_in_one_sentence() -> None:
-    for sample in SAMPLES:
-        fault = fault_in(sample["message"])
-        if fault:
-            assert fault.fix
-            assert not fault.fix.endswith(".")
-            assert fault.fix[0].islower()
-
-
 def test_the_network_that_was_asked_for_is_named() -> None:
     unnamed = "NCCL error: ncclInvalidUsage\nLast error:\nFailed to initialize any NET plugin"
     refusal = nccl_config_error(unnamed, "AWS Libfabric")

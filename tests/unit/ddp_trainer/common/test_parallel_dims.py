@@ -2,7 +2,7 @@
 
 import subprocess
 import sys
-from itertools import pairwise, product
+from itertools import product
 from pathlib import Path
 
 import pytest
@@ -34,14 +34,6 @@ def test_its_text_reads_back_as_itself() -> None:
         assert Layout.parse(str(layout)) == layout
         assert LayoutRange.parse(str(layout)) == LayoutRange.of(layout)
         assert LayoutRange.parse(str(layout)).choose(layout.world) == layout
-
-
-def test_a_replica_is_a_block_of_ranks_and_the_ranks_of_tp_are_neighbours() -> None:
-    for layout in EVERY:
-        for rank in range(layout.world):
-            place = layout.place(rank)
-            assert place.replicate == rank // layout.replica
-            assert place.tp == rank % layout.tp
 
 
 def test_the_order_of_the_dimensions_is_replicate_pp_shard_tp() -> None:
@@ -161,12 +153,6 @@ def test_a_range_of_too_many_kinds_of_replica_is_told() -> None:
     with pytest.raises(LayoutError) as caught:
         LayoutRange.parse("shard=1:4097")
     assert str(caught.value).startswith("shard=1:4097 allows 4097 kinds of replica; narrow shard, ")
-
-
-def test_more_ranks_never_take_a_smaller_layout() -> None:
-    allowed = LayoutRange.parse("replicate=1:5,shard=2:3,tp=1:2")
-    sizes = [allowed.choose(world).world for world in range(2, 40)]
-    assert all(fewer <= more for fewer, more in pairwise(sizes))
 
 
 def test_too_few_ranks_for_the_smallest_are_told() -> None:

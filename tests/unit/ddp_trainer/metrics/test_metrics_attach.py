@@ -15,12 +15,10 @@ from ddp_trainer.common.constants import Env, GroupState, OutsideReason
 from ddp_trainer.common.metric_names import Metric, cell
 from ddp_trainer.common.time_classes import Phase
 from ddp_trainer.metrics import attach
-from ddp_trainer.metrics.record.agent_recorder import BoardAgentRecorder
-from ddp_trainer.metrics.record.rank_recorder import BoardRankRecorder
 from ddp_trainer.metrics.storage.mmap_directory import agent_board_path, rank_board_path, read_pod_snapshot
 from ddp_trainer.metrics.storage.mmap_store import AGENT, RANK, read
 from ddp_trainer.metrics.storage.process import ProcessId
-from ddp_trainer.process.recorder import AgentRecorder, FormedGroup, NoopAgentRecorder, NoopRankRecorder, RankRecorder
+from ddp_trainer.process.recorder import NoopAgentRecorder, NoopRankRecorder
 
 ONE_STEP = (1, 0, 16, 0.0, 0.0, 0.0, 0.0, 0.0, 0.0, 0.0, 0.0)
 
@@ -33,11 +31,6 @@ def test_without_a_directory_nobody_is_told() -> None:
     assert isinstance(attach.rank_recorder({}), NoopRankRecorder)
     assert isinstance(attach.rank_recorder({Env.METRICS_DIR: ""}), NoopRankRecorder)
     assert isinstance(attach.agent_recorder(None, {}), NoopAgentRecorder)
-
-
-@pytest.mark.parametrize(("board", "base"), [(BoardRankRecorder, RankRecorder), (BoardAgentRecorder, AgentRecorder)])
-def test_every_report_has_its_cells_on_the_board(board: type, base: type) -> None:
-    assert {name for name in vars(base) if not name.startswith("_")} <= vars(board).keys()
 
 
 def test_a_rank_is_known_from_the_first_moment(tmp_path: Path) -> None:

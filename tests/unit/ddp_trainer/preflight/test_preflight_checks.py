@@ -23,6 +23,8 @@ from ddp_trainer.preflight.schema import (
 )
 from tests.support.preflight_reports import LOOPBACK, a_probe, a_report, ethernet, facts_of
 
+FAIL, WARN = Status.FAIL, Status.WARN
+
 
 def bad(facts: Facts) -> list[Finding]:
     return [finding for finding in run_all_checks(facts) if finding.status in {Status.WARN, Status.FAIL}]
@@ -53,183 +55,82 @@ def software(**changed: str) -> Software:
     return replace(a_report().software, versions={**a_report().software.versions, **changed})
 
 
-@pytest.mark.parametrize(
-    ("facts", "check", "status", "message"),
-    [
-        pytest.param(
-            facts_of(a_report(0), expected=2, least=2),
-            "meeting",
-            Status.FAIL,
-            "1 of 2 nodes came in time: node-0; node rank 1 did not",
-            id="a node that does not come",
-        ),
-        pytest.param(
-            facts_of(a_report(0), a_report(1), expected=3, least=2),
-            "meeting",
-            Status.WARN,
-            "2 of 3 nodes came in time: node-0, node-1; node rank 2 did not",
-            id="a node that need not come",
-        ),
-        pytest.param(
-            second(node_rank=7),
-            "ranks",
-            Status.FAIL,
-            "node rank 7 is not below the 2 nodes of the run",
-            id="rank too high",
-        ),
-        pytest.param(
-            second(endpoint=Resolution(name="first.example.com", error="Name or service not known")),
-            "endpoint-name",
-            Status.FAIL,
-            "the endpoint's name first.example.com does not resolve: Name or service not known",
-            id="no such name",
-        ),
-        pytest.param(
-            second(
-                endpoint=Resolution(
-                    name="first.example.com", addresses=("127.0.1.1",), hosts_line="127.0.1.1 first.example.com"
-                )
-            ),
-            "endpoint-name",
-            Status.FAIL,
-            "first.example.com leads to this node itself by /etc/hosts (127.0.1.1 first.example.com): 127.0.1.1",
-            id="the first node's name leads to loopback",
-        ),
-        pytest.param(
-            second(endpoint=Resolution(name="first.example.com", addresses=("10.9.9.9",))),
-            "endpoint-name",
-            Status.FAIL,
-            "first.example.com leads to 10.9.9.9, elsewhere than on other nodes",
-            id="a name that leads elsewhere",
-        ),
-        pytest.param(
-            second(astray={"10.0.0.2": "10.0.0.7"}),
-            "reverse-name",
-            Status.WARN,
-            "10.0.0.2 leads back to node-1, which leads to 10.0.0.7",
-            id="a name that does not lead back",
-        ),
-        pytest.param(
-            second(interfaces=(LOOPBACK, ethernet("10.0.0.2", "fd00::2"))),
-            "address-family",
-            Status.WARN,
-            "no IPv6 here, while node-1 has it",
-            id="IPv6 on one side that nobody would use",
-        ),
-        pytest.param(
-            second(
-                interfaces=(LOOPBACK, ethernet("10.0.0.2", "fd00::2")), gloo=Choice(interface="eth0", address="fd00::2")
-            ),
-            "address-family",
-            Status.FAIL,
-            "no IPv6 here, while node-1 has it; gloo would use IPv4 on node-0, IPv6 on node-1",
-            id="IPv6 on one side that gloo would use",
-        ),
-        pytest.param(
-            second(interfaces=(LOOPBACK, ethernet("10.0.0.2", mtu=9000))),
-            "mtu",
-            Status.WARN,
-            "packets of 9000 bytes at most here, of 1500 on node-0",
-            id="longer packets",
-        ),
-        pytest.param(
-            second(gloo=Choice(error="GLOO_SOCKET_IFNAME=eth9 is not an interface")),
-            "interface",
-            Status.FAIL,
-            "gloo has no interface: GLOO_SOCKET_IFNAME=eth9 is not an interface",
-            id="no such interface",
-        ),
-        pytest.param(
-            second(nccl=Choice(interface="lo", address="127.0.0.1", why="its default")),
-            "interface",
-            Status.WARN,
-            "NCCL would listen on 127.0.0.1 (lo), by its default, where no other node can reach it",
-            id="loopback for NCCL where there is no GPU",
-        ),
-        pytest.param(
-            second(clock=Clock(offset=0.4, uncertainty=0.001)),
-            "clock",
-            Status.WARN,
-            "the clock is 0.400 s ahead of the first node's",
-            id="a clock that is a little ahead",
-        ),
-        pytest.param(
-            second(clock=Clock(offset=-7.0, uncertainty=0.001)),
-            "clock",
-            Status.FAIL,
-            "the clock is 7.000 s behind the first node's",
-            id="a clock that is far behind",
-        ),
-        pytest.param(
-            second(software=software(torch="2.12.1")),
-            "versions",
-            Status.FAIL,
-            "torch is 2.12.1 here, 2.13.0 on node-0",
-            id="another torch",
-        ),
-        pytest.param(
-            second(software=replace(a_report().software, versions={"python": "3.12.4"})),
-            "versions",
-            Status.FAIL,
-            "torch is not there here, 2.13.0 on node-0",
-            id="no torch",
-        ),
-        pytest.param(
-            second(software=software(driver="550.1")),
-            "versions",
-            Status.WARN,
-            "driver is 550.1 here, not there on node-0",
-            id="another driver",
-        ),
-        pytest.param(
-            second(software=replace(a_report().software, script="t")),
-            "script",
-            Status.FAIL,
-            "script is t here, s on node-0",
-            id="another script",
-        ),
-        pytest.param(
-            second(software=replace(a_report().software, environment={"NCCL_ALGO": "Ring"})),
-            "environment",
-            Status.WARN,
-            "NCCL_ALGO is Ring here, not there on node-0",
-            id="a variable on one node",
-        ),
-        pytest.param(
-            second(software=replace(a_report().software, packages="q")),
-            "environment",
-            Status.WARN,
-            "the digest of installed packages is q here, p on node-0",
-            id="other packages",
-        ),
-        pytest.param(
-            second(
-                limits=KernelLimits(shared_memory_bytes=64 << 20, shared_memory_free_bytes=60 << 20, open_files=1 << 20)
-            ),
-            "shared-memory",
-            Status.WARN,
-            "/dev/shm has 60 of 64 MiB free; NCCL and data loaders need 1 GiB",
-            id="a container's default of shared memory",
-        ),
-        pytest.param(
-            second(limits=replace(a_report().limits, open_files=256)),
-            "open-files",
-            Status.FAIL,
-            "a process may open 256 files; large worlds need 65536",
-            id="few open files",
-        ),
-        pytest.param(
-            second(has_driver=True, gpu_note="NVML cannot be initialized: Driver Not Loaded"),
-            "gpus",
-            Status.WARN,
-            "NVML cannot be initialized: Driver Not Loaded",
-            id="a driver that does not work",
-        ),
-    ],
-)
-def test_what_is_wrong_with_one_node_is_named(facts: Facts, check: str, status: Status, message: str) -> None:
+FEW_SHARED = KernelLimits(shared_memory_bytes=64 << 20, shared_memory_free_bytes=60 << 20, open_files=1 << 20)
+IPV6 = {"interfaces": (LOOPBACK, ethernet("10.0.0.2", "fd00::2"))}
+ON_LOOPBACK = Choice(interface="lo", address="127.0.0.1", why="its default")
+
+
+def named(**resolved: Any) -> Facts:
+    """The second node resolves the endpoint's name so."""
+    return second(endpoint=Resolution(name="first.example.com", **resolved))
+
+
+def of_software(**changed: Any) -> Facts:
+    return second(software=replace(a_report().software, **changed))
+
+
+WRONG = {
+    "a node that does not come": (facts_of(a_report(0), expected=2, least=2), "meeting", FAIL, "node rank 1 did not"),
+    "a node that need not come": (
+        facts_of(a_report(0), a_report(1), expected=3, least=2),
+        "meeting",
+        WARN,
+        "node rank 2 did not",
+    ),
+    "rank too high": (second(node_rank=7), "ranks", FAIL, "node rank 7 is not below the 2 nodes"),
+    "no such name": (named(error="Name not known"), "endpoint-name", FAIL, "does not resolve: Name not known"),
+    "the first node's name leads to loopback": (
+        named(addresses=("127.0.1.1",), hosts_line="127.0.1.1 first.example.com"),
+        "endpoint-name",
+        FAIL,
+        "leads to this node itself by /etc/hosts (127.0.1.1 first.example.com)",
+    ),
+    "a name that leads elsewhere": (named(addresses=("10.9.9.9",)), "endpoint-name", FAIL, "10.9.9.9, elsewhere"),
+    "a name that does not lead back": (second(astray={"10.0.0.2": "10.0.0.7"}), "reverse-name", WARN, "to 10.0.0.7"),
+    "IPv6 on one side that nobody would use": (second(**IPV6), "address-family", WARN, "no IPv6 here"),
+    "IPv6 on one side that gloo would use": (
+        second(**IPV6, gloo=Choice(interface="eth0", address="fd00::2")),
+        "address-family",
+        FAIL,
+        "gloo would use IPv4 on node-0, IPv6 on node-1",
+    ),
+    "longer packets": (second(interfaces=(LOOPBACK, ethernet("10.0.0.2", mtu=9000))), "mtu", WARN, "of 9000 bytes"),
+    "no such interface": (second(gloo=Choice(error="eth9 is none")), "interface", FAIL, "no interface: eth9 is none"),
+    "loopback for NCCL where there is no GPU": (second(nccl=ON_LOOPBACK), "interface", WARN, "127.0.0.1 (lo)"),
+    "a clock that is a little ahead": (
+        second(clock=Clock(offset=0.4, uncertainty=0.001)),
+        "clock",
+        WARN,
+        "0.400 s ahead",
+    ),
+    "a clock that is far behind": (second(clock=Clock(offset=-7, uncertainty=0.001)), "clock", FAIL, "7.000 s behind"),
+    "another torch": (
+        second(software=software(torch="2.12.1")),
+        "versions",
+        FAIL,
+        "torch is 2.12.1 here, 2.13.0 on node-0",
+    ),
+    "no torch": (of_software(versions={"python": "3.12.4"}), "versions", FAIL, "torch is not there here"),
+    "another driver": (second(software=software(driver="550.1")), "versions", WARN, "driver is 550.1 here, not there"),
+    "another script": (of_software(script="t"), "script", FAIL, "script is t here, s on node-0"),
+    "a variable on one node": (
+        of_software(environment={"NCCL_ALGO": "Ring"}),
+        "environment",
+        WARN,
+        "NCCL_ALGO is Ring",
+    ),
+    "other packages": (of_software(packages="q"), "environment", WARN, "installed packages is q here, p on node-0"),
+    "a container's default of shared memory": (second(limits=FEW_SHARED), "shared-memory", WARN, "60 of 64 MiB free"),
+    "few open files": (second(limits=replace(a_report().limits, open_files=256)), "open-files", FAIL, "256 files"),
+    "a driver that does not work": (second(has_driver=True, gpu_note="Not Loaded"), "gpus", WARN, "Not Loaded"),
+}
+
+
+@pytest.mark.parametrize(("facts", "check", "status", "words"), WRONG.values(), ids=WRONG)
+def test_what_is_wrong_with_one_node_is_named(facts: Facts, check: str, status: Status, words: str) -> None:
     finding = only(facts)
-    assert (finding.check, finding.status, finding.message) == (check, status, message)
+    assert (finding.check, finding.status) == (check, status)
+    assert words in finding.message
     assert finding.hint
 
 

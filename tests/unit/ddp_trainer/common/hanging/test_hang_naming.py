@@ -131,13 +131,6 @@ def test_it_names(looks: list[RankStatus], expected: dict[int, str]) -> None:
     assert all(expected[rank] in why for rank, why in named.items())
 
 
-def test_a_sentence_says_who_where_and_for_how_long() -> None:
-    (culprit,) = find_culprits([*WAITING, behind(1, section=Section.DATA)])
-    assert culprit.message == (
-        "rank 1 on worker-0 did not enter all_reduce #40; in section data at train.py:7 for 20.0 s (limit 30.0 s)"
-    )
-
-
 def test_where_all_wait_in_one_collective_the_network_is_suspected() -> None:
     assert all_waiting_message(WAITING).startswith("all 3 ranks that run wait in all_reduce #40 for 20.0 s: ")
 

@@ -128,11 +128,6 @@ def test_what_needs_the_node_is_not_claimed_without_it(rule: str) -> None:
     ] == []
 
 
-def test_a_clean_environment_has_no_findings() -> None:
-    environment = {"PATH": "/bin", "NCCL_SOCKET_IFNAME": "=eth0", "GLOO_SOCKET_IFNAME": "eth0", "NCCL_DEBUG": "WARN"}
-    assert run_checks(START_CHECKS, environment, Facts(nodes=4, nproc=8, rdma_devices=(), **ETH)) == []
-
-
 def test_errors_come_first_and_rules_can_be_left_out() -> None:
     environment = {"TORCH_NCCL_ASYNC_ERROR_HANDLING": "0", "NCCL_IB_TIMEOUT": "0", "TORCH_DISTRIBUTED_DEBUG": "x"}
     rules = ["N12", "T20", "T02"]

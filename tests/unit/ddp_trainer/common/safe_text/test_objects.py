@@ -53,33 +53,12 @@ def test_a_secrets_data_and_what_was_applied_last_never_leave() -> None:
     }
 
 
-def test_plain_words_stay_as_they_are() -> None:
-    for text in ("the tokenizer token count is 12345678", "step 10: loss 0.5", "secret sharing is a field"):
-        assert redact_text(text) == text
-
-
 ANNOTATED = {"COOKIE": "chocolate", "PGPASS": "correct", "command": ["curl", '{"api_key": "horse"}']}
 
 
 def test_names_in_the_json_of_an_annotation_are_judged_as_all_others_are() -> None:
     shown = json.dumps(redact_object({"metadata": {"annotations": {"ddp.dev/spec": json.dumps({"env": ANNOTATED})}}}))
     assert [word for word in ("chocolate", "correct", "horse") if word in shown] == []
-
-
-@pytest.mark.parametrize(
-    "text",
-    [
-        "https://battery@sentry.example.com/1",
-        "https://blob.example.com/c?sv=1&sig=battery%3D&se=2",
-        "https://s3.example.com/k?X-Amz-Signature=battery",
-        "Authorization: Basic battery=",
-    ],
-)
-def test_credentials_without_a_word_for_them_are_told_by_where_they_stand(text: str) -> None:
-    assert (
-        "battery" in redact_text(text),
-        text.partition(" Basic")[0].partition("battery")[0] in redact_text(text),
-    ) == (False, True)
 
 
 def test_what_only_sounds_like_a_secret_stays() -> None:

@@ -15,7 +15,6 @@ from ddp_trainer.common.hanging import WARNING, RankState, RankStatus
 from ddp_trainer.common.time_classes import Section
 from ddp_trainer.launch.hang.rank_monitor import RankWatch
 from ddp_trainer.launch.rendezvous.hang_limits import (
-    FIRST_SECONDS,
     NOTICE_SECONDS,
     WARM_UP_MOVES,
     HangPolicy,
@@ -132,14 +131,6 @@ def test_the_time_before_the_first_collective_teaches_nothing(rank: Rank) -> Non
     assert rank.look().limit == FLOOR
 
 
-def test_a_first_step_of_twenty_times_the_others_is_no_alarm_and_teaches_nothing(rank: Rank) -> None:
-    rank.step()
-    assert not rank.look(20 * FLOOR).has_exceeded_limit(WARNING)
-    rank.warm_up()
-    assert rank.look().limit == FLOOR
-    assert FIRST_SECONDS > 20 * FLOOR
-
-
 def test_a_pause_below_the_limit_is_no_alarm(rank: Rank) -> None:
     rank.warm_up()
     assert not rank.look(WARNING * FLOOR - 0.1).has_exceeded_limit(WARNING)
@@ -153,13 +144,6 @@ def test_a_rank_that_stands_still_is_overdue_first_for_a_warning_and_then_for_go
     assert rank.look(FLOOR).has_exceeded_limit(1.0)
 
 
-def test_a_straggler_teaches_its_own_pace_and_is_no_alarm(rank: Rank) -> None:
-    rank.warm_up()
-    rank.step(4.0)
-    assert rank.look().limit == 20.0
-    assert not rank.look(8.0).has_exceeded_limit(WARNING)
-
-
 def test_an_evaluation_and_a_checkpoint_have_limits_of_their_own(rank: Rank) -> None:
     for _ in range(WARM_UP_MOVES + 1):
         rank.enter(Section.FORWARD)
@@ -171,12 +155,6 @@ def test_an_evaluation_and_a_checkpoint_have_limits_of_their_own(rank: Rank) -> 
     rank.enter(Section.FORWARD)
     rank.look()
     assert rank.look(2 * FLOOR).has_exceeded_limit(1.0)
-
-
-def test_a_rank_that_sets_up_or_has_ended_its_run_may_take_its_time(rank: Rank) -> None:
-    rank.warm_up()
-    rank.enter(Section.SETUP)
-    assert rank.look(10_000).limit is None
 
 
 def test_a_rank_whose_thread_gets_no_turn_is_deaf_and_one_that_beats_is_not(rank: Rank) -> None:

@@ -6,7 +6,6 @@ from pathlib import Path
 
 import pytest
 
-from ddp_trainer.launch.host import numa
 from ddp_trainer.launch.host.numa import Machine, bindings, numbers, this_machine
 from ddp_trainer.launch.protocol.console import LaunchError
 
@@ -100,7 +99,3 @@ def test_a_kernel_that_does_not_tell_and_a_gpu_that_is_not_there_are_sentences(r
         bindings("node", 1, a_machine(root))
     with pytest.raises(LaunchError, match="names MIG-1, which is not a GPU of this machine"):
         this_machine({"CUDA_VISIBLE_DEVICES": "MIG-1"}, root)
-
-
-def test_modes_are_those_of_the_flag() -> None:
-    assert set(numa.NAMES) == {"node", "socket", "exclusive", "core-complex"}

@@ -28,12 +28,6 @@ def stop_and_join(*agents: SimulatedAgent) -> None:
         agent.join()
 
 
-def test_a_group_forms_at_once_when_all_nodes_are_there() -> None:
-    run = SimulatedRun(a_policy(2, 2))
-    first, second = run.joined(1, 0)
-    assert first.runs == second.runs == 1
-
-
 def test_ranks_follow_the_index_of_the_pod_and_not_its_address() -> None:
     run = SimulatedRun(a_policy(3, 3))
     run.joined(10, 2, 1)

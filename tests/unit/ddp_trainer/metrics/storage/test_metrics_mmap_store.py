@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 import os
-import struct
 from collections.abc import Callable
 from pathlib import Path
 
@@ -150,8 +149,3 @@ def test_a_writer_killed_while_changing_leaves_numbers_that_are_read(path: Path)
     with board.atomic_update():
         assert board.revision[0] == 41
     assert board.revision[0] == 42
-
-
-def test_the_schema_changes_with_the_cells() -> None:
-    assert RANK.schema != AGENT.schema
-    assert len(RANK.schema) == struct.calcsize("8s")

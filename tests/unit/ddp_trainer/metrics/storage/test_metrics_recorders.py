@@ -106,17 +106,6 @@ def test_a_restarted_worker_leaves_the_start_of_its_pod_alone(rank: Rank) -> Non
     assert rank[Metric.AGENT_START] == 1000.0
 
 
-def test_the_phases_are_taken_in_the_order_of_the_contract(rank: Rank) -> None:
-    rank.recorder.step(1, 0, 16, *(float(2**i) for i in range(len(Phase))))
-    assert [rank[cell(Metric.PHASE_SECONDS, phase)] for phase in Phase] == [2.0**i for i in range(len(Phase))]
-
-
-def test_a_step_leaves_an_even_revision(rank: Rank) -> None:
-    for _ in range(3):
-        rank.recorder.step(1, 0, 1, *[0.0] * len(Phase))
-        assert rank.board.revision[0] % 2 == 0
-
-
 def test_progress_and_evaluation_arrive(rank: Rank) -> None:
     rank.recorder.put(Metric.STEPS_PLANNED, 900)
     rank.recorder.progress(math.nan, 0.1)
@@ -163,12 +152,6 @@ def test_what_the_allocator_counts_goes_on_over_a_restart(rank: Rank) -> None:
         rank.board_recorder.gpu_memory(before | {peak: 9.0, "ddp_gpu_alloc_retries_total": 7.0}, before)
     assert (rank["ddp_gpu_alloc_retries_total"], rank["ddp_gpu_oom_total"]) == (14, 2)
     assert rank[peak] == 9.0
-
-
-def test_pauses_of_the_garbage_collector_are_counted(rank: Rank) -> None:
-    rank.recorder.add(Metric.GC_PAUSE_SECONDS, 0.5)
-    rank.recorder.add(Metric.GC_PAUSE_SECONDS, 0.25)
-    assert rank["ddp_gc_pause_seconds_total"] == 0.75
 
 
 def test_checkpoints_arrive(rank: Rank) -> None:

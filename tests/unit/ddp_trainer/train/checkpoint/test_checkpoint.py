@@ -107,13 +107,6 @@ def test_what_a_crashed_writer_left_is_swept_up(tmp_path: Path) -> None:
     assert directory.latest_checkpoint(pytest.fail) is None
 
 
-def test_what_was_prepared_for_several_writers_may_be_written_by_one(tmp_path: Path) -> None:
-    directory = a_directory(tmp_path)
-    directory.prepare(5)
-    write(directory, 5)
-    assert names(tmp_path) == ["step-00000005"]
-
-
 def test_nobody_who_still_writes_for_a_group_that_is_over_writes_into_the_next_ones(tmp_path: Path) -> None:
     directory = a_directory(tmp_path)
     assert directory.prepare(5) != directory.prepare(5)

@@ -106,14 +106,6 @@ def test_a_process_that_is_killed_while_it_writes_leaves_a_whole_one(tmp_path: P
     assert (reading.lost_steps, said) == (2 * reading.highest_step, [])
 
 
-def test_an_odometer_is_read_by_the_next_process(tmp_path: Path) -> None:
-    first = ProgressFile(tmp_path, "run")
-    first.write(RunProgress(7, 2, 1234.5))
-    first.write(RunProgress(8, 2, 1234.5))
-    assert ProgressFile(tmp_path, "run").read() == RunProgress(8, 2, 1234.5)
-    first.close()
-
-
 def test_the_odometer_of_another_run_or_a_damaged_one_reads_zero(tmp_path: Path) -> None:
     odometer = ProgressFile(tmp_path, "run")
     odometer.write(RunProgress(7, 2, 1.0))

@@ -62,18 +62,6 @@ def test_views_empty_tensors_and_scalars_come_back_as_they_were() -> None:
     assert back["turned"].untyped_storage().data_ptr() == back["part"].untyped_storage().data_ptr()
 
 
-def test_a_model_and_its_optimizer_come_back() -> None:
-    model = nn.Sequential(nn.Linear(3, 4), nn.BatchNorm1d(4))
-    optimizer = torch.optim.AdamW(model.parameters())
-    torch.autograd.backward(model(torch.ones(2, 3)).sum())
-    optimizer.step()
-    back = loaded(pack({"model": model.state_dict(), "optimizer": optimizer.state_dict()}))
-    again = nn.Sequential(nn.Linear(3, 4), nn.BatchNorm1d(4))
-    again.load_state_dict(back["model"])  # type: ignore[arg-type]
-    torch.optim.AdamW(again.parameters()).load_state_dict(back["optimizer"])  # type: ignore[arg-type]
-    assert all(torch.equal(one, other) for one, other in zip(model.parameters(), again.parameters(), strict=True))
-
-
 def test_an_archive_is_a_sound_zip_file_whose_data_are_aligned() -> None:
     archive = pack({"one": torch.ones(3), "long name of a tensor": torch.zeros(1000)})
     content = written(archive)

@@ -32,14 +32,6 @@ def demand_only_writer(writer: WriteLease, *others: WriteLease) -> None:
             other.check()
 
 
-def test_after_a_clock_was_a_year_ahead_the_next_group_writes_and_the_one_before_does_not(tmp_path: Path) -> None:
-    before, after = claim_of(tmp_path, YEAR_AHEAD), claim_of(tmp_path, FENCE)
-    before.take()
-    demand_only_writer(before)
-    after.take()
-    demand_only_writer(after, before)
-
-
 def test_a_group_that_a_right_clock_replaced_stays_out_however_great_its_next_fences_are(tmp_path: Path) -> None:
     stale, newer = claim_of(tmp_path, YEAR_AHEAD), claim_of(tmp_path, FENCE)
     stale.take()
@@ -49,14 +41,6 @@ def test_a_group_that_a_right_clock_replaced_stays_out_however_great_its_next_fe
     assert str(tmp_path / "CLAIM") in str(info.value)
     assert "365 days ahead" in str(info.value)
     demand_only_writer(newer, stale)
-
-
-def test_groups_of_one_wrong_clock_keep_their_order(tmp_path: Path) -> None:
-    newer, stale = claim_of(tmp_path, YEAR_AHEAD + 1), claim_of(tmp_path, YEAR_AHEAD)
-    newer.take()
-    with pytest.raises(StaleGeneration):
-        stale.take()
-    demand_only_writer(newer)
 
 
 def test_a_refusal_names_the_file_to_delete(tmp_path: Path) -> None:

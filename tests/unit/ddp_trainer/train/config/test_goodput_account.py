@@ -15,7 +15,6 @@ from hypothesis import strategies as some
 
 from ddp_trainer.common.constants import File, RestartCause
 from ddp_trainer.common.goodput import JobAccount
-from ddp_trainer.common.metric_names import Metric
 from ddp_trainer.common.time_classes import JobTime
 from ddp_trainer.process.recorder import NoopRankRecorder
 from ddp_trainer.train.checkpoint.progress_file import ProgressFile
@@ -362,11 +361,6 @@ def test_a_damaged_account_is_blank_so_that_the_checkpoints_own_is_taken(damage:
     numbers = Account(until=FIRST, seconds=[0.5] * len(JobTime)).to_list()
     numbers[place] = damage
     assert Account.from_list(numbers) == Account()
-
-
-def test_a_state_is_a_label_of_the_metric_that_stands_for_it() -> None:
-    assert len(JobTime) <= 14
-    assert Metric.JOB_TIME.endswith("_seconds_total")
 
 
 @dataclass

@@ -9,7 +9,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ddp_trainer.train.data.batch_plan import BatchPlan, choose_batch_slices, cut, digest, owned, shares
+from ddp_trainer.train.data.batch_plan import BatchPlan, choose_batch_slices, cut, digest, owned
 from ddp_trainer.train.data.keyed_rng import mix, mix_all
 from ddp_trainer.train.data.sample_order import COMPUTED, order, permute
 from ddp_trainer.train.utils.errors import BadConfig
@@ -139,10 +139,6 @@ def test_a_batch_smaller_than_the_world_is_refused_with_the_way_out() -> None:
 def test_an_empty_training_set_is_refused() -> None:
     with pytest.raises(BadConfig, match="empty"):
         a_plan(samples=0)
-
-
-def test_thirty_two_samples_are_shared_among_three_ranks() -> None:
-    assert shares(32, 8, 3) == [12, 12, 8]
 
 
 @given(st.sets(st.integers(0, 10_000), min_size=2, max_size=30), st.integers(1, 5))

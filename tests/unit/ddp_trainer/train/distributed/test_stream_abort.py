@@ -84,28 +84,6 @@ def aborting(monkeypatch: pytest.MonkeyPatch, *communicators: Any, limit: float 
     return StreamAbort(ModelStreams(), CPU, ends, limit_seconds=limit), ends
 
 
-def test_a_collective_of_the_model_comes_to_the_sum_without_keeping_the_host(pair: list[StreamModel]) -> None:
-    own = [torch.tensor([1.0, 2.0]), torch.tensor([10.0, 20.0])]
-    first = pair[0].allreduce([own[0]])
-    assert first.wait()
-    assert not first.is_completed()
-    pair[1].allreduce([own[1]])
-    with HostWaits():
-        assert [(each + 0).tolist() for each in own] == [[11.0, 22.0]] * 2
-
-
-def test_what_fails_on_a_stream_of_the_model_shows_at_the_next_synchronization(
-    pair: list[StreamModel], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(stream_model, "_faults", [])
-    pair[0].next_fault = RuntimeError("an illegal memory access was encountered")
-    tensors = [torch.ones(2), torch.ones(2)]
-    works = [rank.allreduce([tensor]) for rank, tensor in zip(pair, tensors, strict=True)]
-    assert all(work.wait() for work in works)
-    with pytest.raises(RuntimeError, match="illegal memory access"):
-        ModelStreams().synchronize(CPU)
-
-
 def test_an_abort_frees_a_host_that_waits_for_a_lost_rank_and_what_it_reads_then_does_not_count(
     pair: list[StreamModel], monkeypatch: pytest.MonkeyPatch
 ) -> None:

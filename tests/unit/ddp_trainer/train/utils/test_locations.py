@@ -32,8 +32,3 @@ def test_a_place_is_a_path_or_a_url(text: str, place: Path | StorageUrl) -> None
 def test_a_url_without_a_bucket_or_of_another_store_is_refused(text: str) -> None:
     with pytest.raises(BadConfig, match=text):
         parse_location(text)
-
-
-def test_the_parts_of_a_url() -> None:
-    url = StorageUrl("s3://bucket/a/b")
-    assert (url.scheme, url.bucket) == ("s3", "bucket")
