@@ -13,7 +13,7 @@ from ddp_trainer.common.gpu_faults import FaultKind, fault_in, is_out_of_gpu_mem
 from ddp_trainer.launch import failures
 
 SAMPLES: list[dict[str, Any]] = json.loads((Path(__file__).parents[3] / "samples" / "nccl_errors.json").read_text())
-BY_MESSAGE = [pytest.param(each["message"], each["is"], id=each["message"][:60]) for each in SAMPLES]
+BY_MESSAGE = [pytest.param(sample["message"], sample["is"], id=sample["message"][:60]) for sample in SAMPLES]
 
 
 @pytest.mark.parametrize(("message", "kind"), BY_MESSAGE)

@@ -39,7 +39,7 @@ def test_schedules_are_the_trainers() -> None:
 
 
 def test_the_plugins_defaults_are_the_trainers() -> None:
-    of_gpt = {name: each.default for name, each in inspect.signature(Gpt).parameters.items()}
+    of_gpt = {name: parameter.default for name, parameter in inspect.signature(Gpt).parameters.items()}
     assert dict(trainer_arguments.SIZES) == {name: of_gpt[name] for name in trainer_arguments.SIZES}
     config = Config()
     assert config.global_batch == trainer_arguments.GLOBAL_BATCH

@@ -24,9 +24,9 @@ def test_rank_and_place_are_inverse_and_a_place_belongs_to_one_rank() -> None:
 
 def test_the_document_has_the_table_of_dimensions() -> None:
     document = (Path(__file__).parents[4] / "docs" / "parallel.md").read_text(encoding="utf-8")
-    help_of = {each.name: each.help for each in module.DIMENSIONS}
+    help_of = {dimension.name: dimension.help for dimension in module.DIMENSIONS}
     assert "\n".join(f"| `{name}` | {help_of[name]} |" for name in module.WRITTEN) in document
-    assert len({each.name[0] for each in module.DIMENSIONS}) == len(module.DIMENSIONS)
+    assert len({dimension.name[0] for dimension in module.DIMENSIONS}) == len(module.DIMENSIONS)
 
 
 def test_its_text_reads_back_as_itself() -> None:
@@ -141,8 +141,8 @@ def test_the_choice_is_the_best_of_all_that_are_allowed() -> None:
     allowed = LayoutRange.parse("replicate=1:3,shard=1:3,tp=1:2,pp=2:3")
     every = [Layout(replicate=r, shard=s, tp=t, pp=p) for r, s, t, p in product((1, 2, 3), (1, 2, 3), (1, 2), (2, 3))]
     for world in range(2, 60):
-        best = max(each.world for each in every if each.world <= world)
-        most = max(each.replica for each in every if each.world == best)
+        best = max(layout.world for layout in every if layout.world <= world)
+        most = max(layout.replica for layout in every if layout.world == best)
         chosen = allowed.choose(world)
         assert chosen in every
         assert (chosen.world, chosen.replica) == (best, most)

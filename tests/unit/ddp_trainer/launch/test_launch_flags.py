@@ -49,26 +49,26 @@ def actions_of(parser: argparse.ArgumentParser) -> dict[str, argparse.Action]:
 
 
 def test_every_flag_of_torchrun_is_taken_with_its_default_and_arity(torchs_parser: argparse.ArgumentParser) -> None:
-    theirs, ours = actions_of(torchs_parser), actions_of(parser_for({}))
-    assert theirs.keys() <= ours.keys()
-    for option, action in theirs.items():
-        assert (action.nargs == 0) == (ours[option].nargs == 0), option
-        assert action.dest == ours[option].dest, option
+    torchs, parsed = actions_of(torchs_parser), actions_of(parser_for({}))
+    assert torchs.keys() <= parsed.keys()
+    for option, action in torchs.items():
+        assert (action.nargs == 0) == (parsed[option].nargs == 0), option
+        assert action.dest == parsed[option].dest, option
         if action.dest not in NOT_STRINGS:
-            assert action.default == ours[option].default, option
+            assert action.default == parsed[option].default, option
 
 
 def test_flags_that_torchrun_does_not_know_are_those_that_are_ours(torchs_parser: argparse.ArgumentParser) -> None:
-    theirs, ours = actions_of(torchs_parser), actions_of(parser_for({}))
-    extra = {ours[option].dest for option in ours.keys() - theirs.keys()}
+    torchs, parsed = actions_of(torchs_parser), actions_of(parser_for({}))
+    extra = {parsed[option].dest for option in parsed.keys() - torchs.keys()}
     newer = {flag.dest for flag in TORCHRUN if flag.since and numbers(flag.since) > numbers(installed_version())}
     assert extra == {flag.dest for flag in (*LEGACY, *OURS)} | newer
 
 
 def test_the_choices_of_a_flag_are_torchs(torchs_parser: argparse.ArgumentParser) -> None:
-    theirs, ours = actions_of(torchs_parser), actions_of(parser_for({}))
-    chosen = {option: set(action.choices or ()) for option, action in theirs.items()}
-    assert {option: set(ours[option].choices or ()) for option in theirs} == chosen
+    torchs, parsed = actions_of(torchs_parser), actions_of(parser_for({}))
+    chosen = {option: set(action.choices or ()) for option, action in torchs.items()}
+    assert {option: set(parsed[option].choices or ()) for option in torchs} == chosen
     assert chosen["--numa-binding"]
 
 
@@ -88,8 +88,8 @@ def test_every_flag_is_taken_with_dashes_with_underscores_and_from_the_environme
     expected = True if flag.kind is None else flag.kind(value)
     for name in (*flag.names.split(), f"--{flag.dest}"):
         assert getattr(parser_for({}).parse_args([name, *given]), flag.dest) == expected
-    told = parser_for({flag.variable: "1" if flag.kind is None else value}).parse_args([])
-    assert getattr(told, flag.dest) == (expected if flag.in_environment else parser_for({}).get_default(flag.dest))
+    arguments = parser_for({flag.variable: "1" if flag.kind is None else value}).parse_args([])
+    assert getattr(arguments, flag.dest) == (expected if flag.in_environment else parser_for({}).get_default(flag.dest))
 
 
 def prefixes(parser: argparse.ArgumentParser) -> dict[str, set[str]]:
@@ -106,11 +106,11 @@ def prefixes(parser: argparse.ArgumentParser) -> dict[str, set[str]]:
 def test_each_prefix_that_is_unique_in_torchrun_means_the_same_flag_here(
     torchs_parser: argparse.ArgumentParser, *, joined: bool
 ) -> None:
-    theirs = actions_of(torchs_parser)
+    torchs = actions_of(torchs_parser)
     unique = {prefix: dests.pop() for prefix, dests in prefixes(torchs_parser).items() if len(dests) == 1}
     assert len(unique) > 300
     for prefix, dest in unique.items():
-        action = next(each for each in theirs.values() if each.dest == dest)
+        action = next(candidate for candidate in torchs.values() if candidate.dest == dest)
         if dest in {"help", "logs_specs", "print_completion"}:
             assert remaining_args([prefix]) == []
             continue
@@ -141,14 +141,14 @@ def test_flags_that_are_ours_have_prefixes_where_torchrun_has_none() -> None:
 
 
 @pytest.mark.parametrize(
-    ("argv", "environ", "told"),
+    ("argv", "environ", "given"),
     [
         (["--nnodes", "2", "-t3", "x.py", "--role", "r"], {}, {"nnodes", "tee"}),
         (["--max-rest", "5", "x.py"], {"PET_ROLE": "r", "PET_STANDALONE": ""}, {"max_restarts", "role"}),
     ],
 )  # fmt: skip
-def test_it_is_known_which_flags_were_given(argv: list[str], environ: dict[str, str], told: set[str]) -> None:
-    assert parse(argv, environ).given == told
+def test_it_is_known_which_flags_were_given(argv: list[str], environ: dict[str, str], given: set[str]) -> None:
+    assert parse(argv, environ).told == given
 
 
 def test_the_environment_means_the_same_to_both(
@@ -161,10 +161,10 @@ def test_the_environment_means_the_same_to_both(
         if action.option_strings and action.dest != "help" and action.dest not in NOT_STRINGS:
             value = "1" if action.nargs == 0 else (action.choices or [values.get(action.type, "7")])[0]
             monkeypatch.setenv(f"PET_{action.dest.upper()}", value)
-    theirs = vars(get_args_parser().parse_args(["script.py"]))
-    ours = vars(parser_for(os.environ).parse_args([]))
-    for name in theirs.keys() - NOT_STRINGS - {"training_script", "training_script_args"}:
-        assert theirs[name] == ours[name], name
+    torchs = vars(get_args_parser().parse_args(["script.py"]))
+    parsed = vars(parser_for(os.environ).parse_args([]))
+    for name in torchs.keys() - NOT_STRINGS - {"training_script", "training_script_args"}:
+        assert torchs[name] == parsed[name], name
 
 
 @pytest.mark.parametrize(
@@ -183,10 +183,10 @@ def test_the_environment_means_the_same_to_both(
 def test_a_command_line_means_what_torchrun_would_read(
     torchs_parser: argparse.ArgumentParser, argv: list[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    theirs = vars(torchs_parser.parse_args(argv))
-    ours = vars(parse(argv, {}))
-    for name in theirs.keys() - NOT_STRINGS:
-        assert theirs[name] == ours[name], name
+    torchs = vars(torchs_parser.parse_args(argv))
+    parsed = vars(parse(argv, {}))
+    for name in torchs.keys() - NOT_STRINGS:
+        assert torchs[name] == parsed[name], name
 
 
 def test_flags_beat_the_environment() -> None:
@@ -229,9 +229,9 @@ def test_what_cannot_be_meant_is_one_sentence_with_the_value(
 def test_help_lists_every_flag(capsys: pytest.CaptureFixture[str]) -> None:
     with contextlib.suppress(SystemExit):
         parse(["--help"], {})
-    told = capsys.readouterr().out
+    output = capsys.readouterr().out
     for flag in ALL:
-        assert flag.long in told
+        assert flag.long in output
 
 
 def test_bash_completes_flags_and_files(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
@@ -242,19 +242,21 @@ def test_bash_completes_flags_and_files(capsys: pytest.CaptureFixture[str], tmp_
     (tmp_path / "train.py").touch()
     # What bash has learnt, asked again through the same words.
     shell = 'source ./completion; words=$(complete -p ddp-launch | sed "s/^complete/compgen/; s/ ddp-launch$//"); '
-    asked = [f'{shell} eval "$words -- {begun}"' for begun in ("--nproc", "tr")]
-    told = [
-        subprocess.run(["bash", "-c", each], cwd=tmp_path, check=False, capture_output=True, text=True).stdout.split()
-        for each in asked
+    commands = [f'{shell} eval "$words -- {begun}"' for begun in ("--nproc", "tr")]
+    completions = [
+        subprocess.run(
+            ["bash", "-c", command], cwd=tmp_path, check=False, capture_output=True, text=True
+        ).stdout.split()
+        for command in commands
     ]
-    assert told == [["--nproc-per-node"], ["train.py"]]
+    assert completions == [["--nproc-per-node"], ["train.py"]]
 
 
 @pytest.mark.parametrize("shell", ["zsh", "tcsh"])
 def test_completion_of_other_shells_names_every_flag(shell: str) -> None:
-    told = completion_script(shell, {flag.long: True for flag in ALL})
-    assert all(flag.long.removeprefix("--") in told for flag in ALL)
-    assert "ddp-launch" in told
+    completion = script(shell, {flag.long: True for flag in ALL})
+    assert all(flag.long.removeprefix("--") in completion for flag in ALL)
+    assert "ddp-launch" in completion
 
 
 TOY_BACKEND = """

@@ -74,9 +74,9 @@ class TestEndpoints:
         with pytest.raises(LaunchError, match="host:port"):
             parse_endpoint(text)
 
-    @pytest.mark.parametrize(("host", "ours"), [("localhost", True), ("127.0.0.9", True), ("192.0.2.1", False)])
-    def test_this_host_is_one_that_a_socket_can_be_bound_to(self, host: str, ours: bool) -> None:
-        assert is_this_host(host) is ours
+    @pytest.mark.parametrize(("host", "is_here"), [("localhost", True), ("127.0.0.9", True), ("192.0.2.1", False)])
+    def test_this_host_is_one_that_a_socket_can_be_bound_to(self, host: str, is_here: bool) -> None:
+        assert is_this_host(host) is is_here
 
 
 class TestEnvironment:
@@ -143,20 +143,20 @@ class TestReports:
     def test_a_long_stack_is_cut_in_the_middle_until_it_fits(self) -> None:
         text = fit({"rank": 1, "stack": "head " + 'é"\n' * 9000 + " tail", "message": "m"})
         assert len(text.encode()) <= 4096
-        told = json.loads(text)
-        assert told["stack"].startswith("head")
-        assert told["stack"].endswith("tail")
+        document = json.loads(text)
+        assert document["stack"].startswith("head")
+        assert document["stack"].endswith("tail")
 
     def test_a_summary_of_many_fields_loses_the_largest_first(self) -> None:
-        told = json.loads(fit({"restarts": {"failure": 1}, "losses": list(range(5000))}))
-        assert told == {"restarts": {"failure": 1}}
+        document = json.loads(fit({"restarts": {"failure": 1}, "losses": list(range(5000))}))
+        assert document == {"restarts": {"failure": 1}}
 
     def test_an_error_is_kept_whole_in_its_file(self, tmp_path: Path) -> None:
         report = TerminationReport({"DDP_RUN_DIR": str(tmp_path), "DDP_TERMINATION_LOG": str(tmp_path / "log")})
         report.failed(a_failure(3, rank=7), 93, {"failure": 2})
         assert json.loads((tmp_path / "error.json").read_text())["rank"] == 7
-        told = json.loads((tmp_path / "log").read_text())
-        assert (told["pod_exit_code"], told["exit_code"], told["restarts"]) == (93, 1, {"failure": 2})
+        document = json.loads((tmp_path / "log").read_text())
+        assert (document["pod_exit_code"], document["exit_code"], document["restarts"]) == (93, 1, {"failure": 2})
 
     def test_a_failure_tells_what_the_time_of_the_job_went_into_and_still_fits_with_its_error(
         self, tmp_path: Path
@@ -167,11 +167,11 @@ class TestReports:
         report.failed(failure, 93, {"failure": 2}, account.summary())
         text = (tmp_path / "log").read_text()
         assert len(text.encode()) <= 4096
-        told = json.loads(text)
-        assert (told["rank"], told["message"], told["lost_steps"]) == (7, "ValueError: no such layer", 7)
-        assert told["stack"].startswith("frame")
-        assert set(told["spent"]) == set(JobTime)
-        assert sum(told["spent"].values()) == pytest.approx(told["seconds"], abs=0.01)
+        document = json.loads(text)
+        assert (document["rank"], document["message"], document["lost_steps"]) == (7, "ValueError: no such layer", 7)
+        assert document["stack"].startswith("frame")
+        assert set(document["spent"]) == set(JobTime)
+        assert sum(document["spent"].values()) == pytest.approx(document["seconds"], abs=0.01)
 
     def test_a_summary_of_an_earlier_container_is_not_ours(self, tmp_path: Path) -> None:
         (tmp_path / "summary.json").write_text('{"accuracy": 1}')
@@ -381,7 +381,7 @@ def test_an_address_of_the_pod_that_is_none_is_not_taken_for_the_stores() -> Non
 )
 def test_a_termination_message_holds_no_secret_and_stays_json(secret: str) -> None:
     quoted = f"no access to https://{secret}example.com" if secret.endswith("@") else f"no access with {secret}!"
-    told = json.loads(fit({"message": quoted, "stack": f"a\n{quoted}\nb", "rank": 1}))
-    assert secret not in f"{told['message']} {told['stack']}"
-    assert "(redacted)" in told["message"]
-    assert told["stack"].endswith("\nb")
+    document = json.loads(fit({"message": quoted, "stack": f"a\n{quoted}\nb", "rank": 1}))
+    assert secret not in f"{document['message']} {document['stack']}"
+    assert "(redacted)" in document["message"]
+    assert document["stack"].endswith("\nb")

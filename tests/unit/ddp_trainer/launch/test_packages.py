@@ -15,12 +15,12 @@ SHOW = "import greeting, subprocess; print('worker', greeting.__file__); subproc
 
 def wheel(folder: Path, name: str, *requires: str) -> None:
     """Write a wheel with one module and one program."""
-    about = f"Metadata-Version: 2.1\nName: {name}\nVersion: 1.0\n" + "".join(
-        f"Requires-Dist: {each}\n" for each in requires
+    metadata = f"Metadata-Version: 2.1\nName: {name}\nVersion: 1.0\n" + "".join(
+        f"Requires-Dist: {requirement}\n" for requirement in requires
     )
     with zipfile.ZipFile(folder / f"{name}-1.0-py3-none-any.whl", "w") as file:
         file.writestr(f"{name}.py", "def main():\n    print('greeted')\n")
-        file.writestr(f"{name}-1.0.dist-info/METADATA", about)
+        file.writestr(f"{name}-1.0.dist-info/METADATA", metadata)
         file.writestr(f"{name}-1.0.dist-info/WHEEL", "Wheel-Version: 1.0\nRoot-Is-Purelib: true\nTag: py3-none-any\n")
         file.writestr(f"{name}-1.0.dist-info/entry_points.txt", "[console_scripts]\ngreet = greeting:main\n")
         file.writestr(f"{name}-1.0.dist-info/RECORD", "")
@@ -28,11 +28,11 @@ def wheel(folder: Path, name: str, *requires: str) -> None:
 
 def run(folder: Path, requirements: str, *words: str) -> subprocess.CompletedProcess[str]:
     """Run a command of ``ddp_trainer`` with the variables of a pod; an index of packages is a folder."""
-    told: dict[str, str] = {Env.PACKAGES: str(folder / "packages"), Env.REQUIREMENTS: requirements}
+    variables: dict[str, str] = {Env.PACKAGES: str(folder / "packages"), Env.REQUIREMENTS: requirements}
     pip = {"PIP_NO_INDEX": "1", "PIP_FIND_LINKS": str(folder), "PATH": os.defpath, "HOME": str(folder)}
     paths = os.pathsep.join(path for path in sys.path if not path.endswith("-packages"))
     command = [sys.executable, "-m", "ddp_trainer", *words]
-    environ = {**told, **pip, "PYTHONPATH": paths}
+    environ = {**variables, **pip, "PYTHONPATH": paths}
     return subprocess.run(command, env=environ, cwd=folder, capture_output=True, text=True, check=False)
 
 

@@ -71,10 +71,10 @@ def test_a_signal_that_the_launcher_may_handle_is_forwarded_to_it(tmp_path: Path
 
 def test_processes_that_left_the_group_of_a_dead_launcher_are_dead_before_the_next_one(tmp_path: Path) -> None:
     marker = tmp_path / "pid"
-    look = f"marker = pathlib.Path({str(marker)!r})"
+    marker_line = f"marker = pathlib.Path({str(marker)!r})"
     check = "if crashes: return int(os.path.exists('/proc/' + marker.read_text()))"
     orphan = "marker.write_text(str(subprocess.Popen(['sleep', '600'], start_new_session=True, stdout=2).pid))"
-    assert run(tmp_path, look, check, orphan, JOINED, "os.kill(os.getpid(), signal.SIGKILL)").returncode == 0
+    assert run(tmp_path, marker_line, check, orphan, JOINED, "os.kill(os.getpid(), signal.SIGKILL)").returncode == 0
 
 
 @pytest.mark.parametrize(("run_id", "crashes"), [("r", 3), ("of another run", 0)])

@@ -118,12 +118,12 @@ def test_a_pod_outside_of_the_group_has_one_reason_and_its_time_and_a_member_non
 def test_trouble_is_one_line_of_warning_and_a_silent_recorder(
     tmp_path: Path, caplog: pytest.LogCaptureFixture, trouble: Callable[[Path], Mapping[str, str]]
 ) -> None:
-    told = trouble(tmp_path)
+    warning = trouble(tmp_path)
     with caplog.at_level(logging.WARNING):
-        recorder = attach.rank_recorder(told)
+        recorder = attach.rank_recorder(warning)
     recorder.step(*ONE_STEP)
     (record,) = caplog.records
-    assert record.getMessage().startswith(f"metrics are off for this rank: no board in {told[Env.METRICS_DIR]} (")
+    assert record.getMessage().startswith(f"metrics are off for this rank: no board in {warning[Env.METRICS_DIR]} (")
     assert "\n" not in record.getMessage()
 
 
@@ -146,9 +146,9 @@ def run(code: str, environment: Mapping[str, str]) -> subprocess.CompletedProces
 
 def test_a_child_of_a_rank_does_not_take_its_board(tmp_path: Path) -> None:
     """A data loader's worker that imports the training script again must not become the rank."""
-    told = environment(tmp_path)
-    attach.rank_recorder(told)
-    done = run("from ddp_trainer.metrics import attach; print(type(attach.rank_recorder()).__name__)", told)
+    environ = environment(tmp_path)
+    attach.rank_recorder(environ)
+    done = run("from ddp_trainer.metrics import attach; print(type(attach.rank_recorder()).__name__)", environ)
     assert (done.stdout, done.stderr) == ("NoopRankRecorder\n", "")
     assert read(rank_board_path(tmp_path, 1), RANK).owner == ProcessId.current()
 

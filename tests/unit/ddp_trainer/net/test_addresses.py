@@ -14,6 +14,6 @@ def test_an_address_needs_no_resolver(text: str, expected: bool) -> None:
     assert is_address(text) is expected
 
 
-@pytest.mark.parametrize(("address", "ours"), [("127.0.0.9", True), ("::1", True), ("192.0.2.1", False)])
-def test_an_own_address_can_be_bound_to(address: str, ours: bool) -> None:
-    assert is_local_address(address) is ours
+@pytest.mark.parametrize(("address", "is_local"), [("127.0.0.9", True), ("::1", True), ("192.0.2.1", False)])
+def test_an_own_address_can_be_bound_to(address: str, is_local: bool) -> None:
+    assert is_local_address(address) is is_local

@@ -48,10 +48,10 @@ def test_a_signal_that_comes_while_the_loop_closes_is_not_spoken_of(run: str, is
 
 def test_what_is_run_gets_its_signals_and_its_errors_out() -> None:
     async def main() -> Any:
-        loop, heard = asyncio.get_running_loop(), asyncio.Event()
-        loop.add_signal_handler(signal.SIGUSR2, heard.set)
+        loop, received = asyncio.get_running_loop(), asyncio.Event()
+        loop.add_signal_handler(signal.SIGUSR2, received.set)
         os.kill(os.getpid(), signal.SIGUSR2)
-        await heard.wait()
+        await received.wait()
         raise LookupError("done")
 
     with pytest.raises(LookupError, match="done"):

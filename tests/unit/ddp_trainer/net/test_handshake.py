@@ -45,9 +45,9 @@ def test_a_proof_of_one_connection_is_worth_nothing_on_another() -> None:
 
 
 def test_no_nonce_is_used_twice() -> None:
-    knocks = {ClientHandshake(KEY, VERSION).knock for _ in range(1000)}
-    challenges = {ServerHandshake(KEY, VERSION).make_challenge(next(iter(knocks))) for _ in range(1000)}
-    assert (len(knocks), len(challenges)) == (1000, 1000)
+    greetings = {ClientHandshake(KEY, VERSION).knock for _ in range(1000)}
+    challenges = {ServerHandshake(KEY, VERSION).make_challenge(next(iter(greetings))) for _ in range(1000)}
+    assert (len(greetings), len(challenges)) == (1000, 1000)
 
 
 def test_another_version_is_refused_before_any_proof() -> None:
@@ -81,10 +81,10 @@ def over_tcp(client: Streams, server: Streams) -> tuple[object, object]:
 
         listener = await asyncio.start_server(serve, "127.0.0.1", 0, limit=MOST_BYTES)
         reader, writer = await asyncio.open_connection(*listener.sockets[0].getsockname()[:2], limit=MOST_BYTES)
-        theirs = await outcome(client(reader, writer))
+        client_outcome = await outcome(client(reader, writer))
         writer.close()
         async with listener:
-            return theirs, await ended
+            return client_outcome, await ended
 
     return asyncio.run(talk())
 

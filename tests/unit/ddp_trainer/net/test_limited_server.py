@@ -100,9 +100,9 @@ def test_more_connections_than_fit_close_the_oldest() -> None:
     async def run() -> None:
         async with listening(total=3) as here:
             crowd = [await here.connect() for _ in range(6)]
-            for each in crowd[:3]:
-                await closed(each)
-            assert [await said(each, b"hi\n") for each in crowd[3:]] == [b"hi\n"] * 3
+            for peer in crowd[:3]:
+                await closed(peer)
+            assert [await said(peer, b"hi\n") for peer in crowd[3:]] == [b"hi\n"] * 3
             assert len(here.server._open) == 3
 
     asyncio.run(run())
@@ -124,11 +124,11 @@ def test_a_server_that_is_full_of_kept_ones_closes_new_ones_with_few_lines() -> 
     async def run() -> None:
         async with listening(total=2) as here:
             members = [await here.connect() for _ in range(2)]
-            for each in members:
-                assert await said(each, b"member\n") == b"member\n"
+            for peer in members:
+                assert await said(peer, b"member\n") == b"member\n"
             for _ in range(50):
                 await closed(await here.connect())
-            assert [await said(each, b"hi\n") for each in members] == [b"hi\n"] * 2
+            assert [await said(peer, b"hi\n") for peer in members] == [b"hi\n"] * 2
             assert len(here.lines) == 3
         assert "47" in here.lines[-1]  # those that were left out are counted
 
@@ -138,7 +138,11 @@ def test_a_server_that_is_full_of_kept_ones_closes_new_ones_with_few_lines() -> 
 def own_address() -> str:
     """An address of this machine that is not the loopback."""
     found = [
-        each for one in list_interfaces() if one.is_up and not one.is_loopback for each in one.addresses if "." in each
+        address
+        for one in list_interfaces()
+        if one.is_up and not one.is_loopback
+        for address in one.addresses
+        if "." in address
     ]
     if not found:
         pytest.skip("this machine has no address but the loopback")
@@ -150,9 +154,9 @@ def test_one_address_does_not_take_all_of_the_total() -> None:
         async with listening(total=8, per_address=2, host="0.0.0.0") as here:
             here.address = (own_address(), here.address[1])
             crowd = [await here.connect() for _ in range(6)]
-            for each in crowd[:4]:
-                await closed(each)
-            assert [await said(each, b"hi\n") for each in crowd[4:]] == [b"hi\n"] * 2
+            for peer in crowd[:4]:
+                await closed(peer)
+            assert [await said(peer, b"hi\n") for peer in crowd[4:]] == [b"hi\n"] * 2
             assert len(here.server._open) == 2
 
     asyncio.run(run())
@@ -173,15 +177,15 @@ def test_without_a_free_descriptor_it_waits_and_goes_on_later(monkeypatch: pytes
 
     async def run() -> None:
         async with listening() as here:
-            asked = asyncio.Event()
-            monkeypatch.setattr(here.server, "log", RateLimitedLog(lines_per_minute=1, write=lambda _: asked.set()))
+            attempted = asyncio.Event()
+            monkeypatch.setattr(here.server, "log", RateLimitedLog(lines_per_minute=1, write=lambda _: attempted.set()))
             client = socket.socket()
             client.setblocking(False)
             next_one = os.dup(0)
             os.close(next_one)
             with open_files(next_one):
                 await asyncio.get_running_loop().sock_connect(client, here.address)
-                await asked.wait()
+                await attempted.wait()
                 assert len(here.server._open) == 0
             assert await said(await here.connect(client), b"hi\n") == b"hi\n"
 

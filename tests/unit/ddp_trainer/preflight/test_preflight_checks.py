@@ -136,7 +136,7 @@ def test_what_is_wrong_with_one_node_is_named(facts: Facts, check: str, status: 
 
 def test_a_rank_that_two_nodes_claim_is_named_on_both() -> None:
     found = bad(facts_of(a_report(0), a_report(1), a_report(2, node_rank=1), expected=3))
-    assert [(each.node, each.message) for each in found] == [
+    assert [(item.node, item.message) for item in found] == [
         ("node-1", "node rank 1 is claimed here and on node-2"),
         ("node-2", "node rank 1 is claimed here and on node-1"),
     ]
@@ -250,6 +250,6 @@ def test_a_member_that_does_not_meet_the_newcomer_is_missing() -> None:
 
 
 def test_the_clock_of_a_newcomer_is_held_against_the_members() -> None:
-    theirs = Clock(offset=-7.0, uncertainty=0.001)
-    finding = only(joined(a_report(0, clock=theirs), a_report(1, clock=theirs), newcomer=a_report(2)))
+    seven_behind = Clock(offset=-7.0, uncertainty=0.001)
+    finding = only(joined(a_report(0, clock=seven_behind), a_report(1, clock=seven_behind), newcomer=a_report(2)))
     assert (finding.node, finding.message) == ("node-2", "the clock is 7.000 s ahead of the first node's")

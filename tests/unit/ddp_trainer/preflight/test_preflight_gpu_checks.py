@@ -119,10 +119,10 @@ def test_torchs_cuda_must_have_code_for_the_gpu(capability: tuple[int, ...], cud
 
 
 @pytest.mark.parametrize(
-    ("cuda", "theirs", "fails"), [("12.4", "13.0", True), ("13.0", "13.2", False), ("13.1", "12.8", False)]
+    ("cuda", "torch_cuda", "fails"), [("12.4", "13.0", True), ("13.0", "13.2", False), ("13.1", "12.8", False)]
 )
-def test_a_driver_must_run_the_major_version_of_torchs_cuda(cuda: str, theirs: str, fails: bool) -> None:
-    found = bad(node_of(WHOLE, driver_cuda=cuda, cuda=theirs))
+def test_a_driver_must_run_the_major_version_of_torchs_cuda(cuda: str, torch_cuda: str, fails: bool) -> None:
+    found = bad(node_of(WHOLE, driver_cuda=cuda, cuda=torch_cuda))
     assert [finding.check for finding in found] == ["gpus", "gpus"] * fails
     if fails:
         assert found[1].message == "driver 580.65.06 runs CUDA up to 12.4, and torch was built with 13.0"

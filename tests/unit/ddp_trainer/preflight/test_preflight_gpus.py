@@ -18,7 +18,7 @@ from tests import fake_nvml
 from tests.fake_nvml import HEALTHY
 from tests.support.preflight_reports import WHOLE_GPU
 
-Asked = Callable[..., GpuInventory]
+ReadGpus = Callable[..., GpuInventory]
 
 EXPECTED = replace(WHOLE_GPU, name="NVIDIA H100 80GB HBM3", uuid="GPU-5d6e", pcie_replays=0)
 
@@ -29,7 +29,7 @@ def library(tmp_path_factory: pytest.TempPathFactory) -> str:
 
 
 @pytest.fixture
-def asked(library: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Asked:
+def read_gpus(library: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> ReadGpus:
     """Ask the library, with these answers of each GPU."""
 
     def ask(*cards: Mapping[str, str], log: str = "", proc: Path = Path("/proc"), **system: str) -> GpuInventory:
@@ -41,8 +41,8 @@ def asked(library: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Aske
     return ask
 
 
-def test_every_field_of_a_healthy_gpu_is_read(asked: Asked) -> None:
-    assert asked(HEALTHY, HEALTHY) == GpuInventory(
+def test_every_field_of_a_healthy_gpu_is_read(read_gpus: ReadGpus) -> None:
+    assert read_gpus(HEALTHY, HEALTHY) == GpuInventory(
         driver="580.65.06",
         cuda="13.0",
         gpus=(EXPECTED, replace(EXPECTED, index=1, bus_id="00000000:11:00.0")),
@@ -78,8 +78,10 @@ def test_every_field_of_a_healthy_gpu_is_read(asked: Asked) -> None:
         ({"nvmlDeviceGetCurrentClocksEventReasons": "0x5"}, "slowdowns", ()),
     ],
 )
-def test_what_is_wrong_with_a_gpu_is_read(asked: Asked, answer: dict[str, str], field: str, value: object) -> None:
-    [gpu] = asked({**HEALTHY, **answer}).gpus
+def test_what_is_wrong_with_a_gpu_is_read(
+    read_gpus: ReadGpus, answer: dict[str, str], field: str, value: object
+) -> None:
+    [gpu] = read_gpus({**HEALTHY, **answer}).gpus
     assert getattr(gpu, field) == value
 
 
@@ -103,9 +105,9 @@ FIELDS_OF = {
 
 
 @pytest.mark.parametrize("function", FIELDS_OF)
-def test_a_field_that_cannot_be_read_is_the_only_one_that_is_lost(asked: Asked, function: str) -> None:
+def test_a_field_that_cannot_be_read_is_the_only_one_that_is_lost(read_gpus: ReadGpus, function: str) -> None:
     pages = {"nvmlDeviceGetRetiredPagesPendingStatus": "0"}
-    [gpu] = asked({**HEALTHY, **pages, function: "!999"}).gpus
+    [gpu] = read_gpus({**HEALTHY, **pages, function: "!999"}).gpus
     assert set(gpu.unread) == FIELDS_OF[function]
     assert set(gpu.unread.values()) == {"Unknown Error"}
     empty = Gpu(index=0, name="unknown")
@@ -113,8 +115,8 @@ def test_a_field_that_cannot_be_read_is_the_only_one_that_is_lost(asked: Asked, 
     assert replace(gpu, unread={}) == replace(EXPECTED, **lost)
 
 
-def test_what_a_gpu_does_not_have_is_no_trouble(asked: Asked) -> None:
-    [gpu] = asked({"nvmlDeviceGetName": "Tesla T4"}).gpus
+def test_what_a_gpu_does_not_have_is_no_trouble(read_gpus: ReadGpus) -> None:
+    [gpu] = read_gpus({"nvmlDeviceGetName": "Tesla T4"}).gpus
     assert (gpu.name, gpu.nvlinks, gpu.fabric_state, gpu.unread) == ("Tesla T4", None, "", {})
 
 
@@ -126,15 +128,15 @@ def test_an_old_driver_lacks_functions_and_nothing_else(tmp_path: Path, monkeypa
     assert (gpu.fabric_state, gpu.slowdowns, gpu.nvlinks_up, gpu.unread) == ("", ("power brake",), 18, {})
 
 
-def test_a_gpu_that_fell_off_the_bus_takes_no_other_with_it(asked: Asked) -> None:
-    gone, there = asked({"nvmlDeviceGetHandleByIndex_v2": "!15"}, HEALTHY).gpus
-    assert (gone.is_lost, gone.unread) == (True, {"device": "GPU is lost"})
+def test_a_gpu_that_fell_off_the_bus_takes_no_other_with_it(read_gpus: ReadGpus) -> None:
+    unreachable, there = read_gpus({"nvmlDeviceGetHandleByIndex_v2": "!15"}, HEALTHY).gpus
+    assert (unreachable.is_lost, unreachable.unread) == (True, {"device": "GPU is lost"})
     assert replace(there, index=0, bus_id=EXPECTED.bus_id) == EXPECTED
-    [later] = asked({**HEALTHY, "nvmlDeviceGetMemoryInfo": "!15"}).gpus
+    [later] = read_gpus({**HEALTHY, "nvmlDeviceGetMemoryInfo": "!15"}).gpus
     assert later.is_lost
 
 
-def test_xids_of_the_last_two_hours_are_told_by_the_kernels_log_and_by_the_driver(asked: Asked) -> None:
+def test_xids_of_the_last_two_hours_are_told_by_the_kernels_log_and_by_the_driver(read_gpus: ReadGpus) -> None:
     def record(seconds_ago: float, bus: str, rest: str) -> str:
         return f"4,77,{int((time.monotonic() - seconds_ago) * 1e6)},-;NVRM: Xid (PCI:0000:{bus}:00): {rest}\n"
 
@@ -144,16 +146,16 @@ def test_xids_of_the_last_two_hours_are_told_by_the_kernels_log_and_by_the_drive
         + record(60, "12", "31, pid=7, name=python, Ch 00000008")
         + (record(7300, "10", "48, pid=7") if time.monotonic() > 7400 else "")
     )
-    found = asked(HEALTHY, HEALTHY, log=log, nvmlEventSetWait_v2="1 74").gpus
+    found = read_gpus(HEALTHY, HEALTHY, log=log, nvmlEventSetWait_v2="1 74").gpus
     assert [gpu.xids for gpu in found] == [(79,), (74,)]
 
 
-def test_a_process_of_another_launcher_is_foreign_and_one_of_ours_is_not(asked: Asked, tmp_path: Path) -> None:
+def test_a_process_of_another_launcher_is_foreign_and_one_of_ours_is_not(read_gpus: ReadGpus, tmp_path: Path) -> None:
     proc = tmp_path / "proc"
     for pid, parent in {4711: 4700, 4700: os.getppid(), 4800: 1}.items():
         (proc / str(pid)).mkdir(parents=True)
         (proc / str(pid) / "stat").write_text(f"{pid} (python (x)) S {parent} 1 1 0")
-    [gpu] = asked({**HEALTHY, "nvmlDeviceGetComputeRunningProcesses_v3": "4711 4800 4900"}, proc=proc).gpus
+    [gpu] = read_gpus({**HEALTHY, "nvmlDeviceGetComputeRunningProcesses_v3": "4711 4800 4900"}, proc=proc).gpus
     assert gpu.processes == (4800, 4900)
 
 
@@ -166,15 +168,15 @@ def test_a_process_of_another_launcher_is_foreign_and_one_of_ours_is_not(asked: 
         ({"nvmlDeviceGetCount_v2": "crash"}, "the process that asks NVML ended with -6: "),
     ],
 )
-def test_a_driver_in_trouble_is_quoted(asked: Asked, system: dict[str, str], error: str) -> None:
-    cards = asked(HEALTHY, **system)
+def test_a_driver_in_trouble_is_quoted(read_gpus: ReadGpus, system: dict[str, str], error: str) -> None:
+    cards = read_gpus(HEALTHY, **system)
     assert cards.error.startswith(error)
     assert (cards.has_driver, cards.gpus) == (True, ())
 
 
-def test_a_driver_that_never_answers_is_not_waited_for(asked: Asked, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_driver_that_never_answers_is_not_waited_for(read_gpus: ReadGpus, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(gpus, "_TIMEOUT_SECONDS", 2.0)
-    assert asked({**HEALTHY, "nvmlDeviceGetName": "hang"}).error == "NVML does not answer within 2 s"
+    assert read_gpus({**HEALTHY, "nvmlDeviceGetName": "hang"}).error == "NVML does not answer within 2 s"
 
 
 def test_without_a_driver_one_line_says_so(tmp_path: Path) -> None:

@@ -41,10 +41,10 @@ def test_nccl_prefers_infiniband_and_falls_back_to_docker_and_loopback() -> None
     assert interface_selection.nccl((), {}).error == "NCCL finds no interface with an address"
 
 
-@pytest.mark.parametrize("told", ["=eth", "eth9", "down0"])
-def test_a_list_of_nccl_that_matches_nothing_is_an_error(told: str) -> None:
-    chosen = interface_selection.nccl(MANY, {"NCCL_SOCKET_IFNAME": told})
-    assert chosen.error == f"NCCL_SOCKET_IFNAME={told} matches no interface that is up"
+@pytest.mark.parametrize("variable", ["=eth", "eth9", "down0"])
+def test_a_list_of_nccl_that_matches_nothing_is_an_error(variable: str) -> None:
+    chosen = interface_selection.nccl(MANY, {"NCCL_SOCKET_IFNAME": variable})
+    assert chosen.error == f"NCCL_SOCKET_IFNAME={variable} matches no interface that is up"
 
 
 def test_gloo_takes_the_first_address_of_the_host_name_that_is_here() -> None:

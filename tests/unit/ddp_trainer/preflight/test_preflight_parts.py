@@ -32,8 +32,8 @@ KEY = RunSecret.random().key("preflight")
 
 
 def test_messages_come_back_as_they_were_sent() -> None:
-    told = PreflightResponse(reports=(a_report(0), a_report(1)), probes=(a_probe(0, 1, ProbeKind.RANDOM),))
-    assert decode(PreflightResponse, encode(told)) == told
+    response = PreflightResponse(reports=(a_report(0), a_report(1)), probes=(a_probe(0, 1, ProbeKind.RANDOM),))
+    assert decode(PreflightResponse, encode(response)) == response
 
 
 @pytest.mark.parametrize(
@@ -130,9 +130,9 @@ def test_a_guest_that_leaves_in_between_is_not_waited_for() -> None:
         listener = PreflightServer("token-0", "127.0.0.1", KEY, host.serve)
         port = await listener.listen(0)
         guest = await connect_to_host("127.0.0.1", port, loop.time() + 30, KEY)
-        reports, told = await asyncio.gather(host.reports(a_report(0)), guest.reports(a_report(1)))
-        assert {each.token for each in reports} == {each.token for each in told} == {"token-0", "token-1"}
-        [clock] = [each.clock for each in told if each.token == "token-1"]
+        reports, received = await asyncio.gather(host.reports(a_report(0)), guest.reports(a_report(1)))
+        assert {member.token for member in reports} == {member.token for member in received} == {"token-0", "token-1"}
+        [clock] = [member.clock for member in received if member.token == "token-1"]
         assert abs(clock.offset) <= clock.uncertainty + 0.01
         guest.close()
         probes = await host.gather_probes("token-0", (a_probe(0, 1, ProbeKind.RANDOM),))
@@ -158,7 +158,7 @@ def test_a_guest_without_the_secret_is_neither_heard_nor_answered() -> None:
         reports, _ = await asyncio.gather(host.reports(a_report(0)), guest.reports(a_report(1)))
         guest.close()
         await listener.aclose()
-        return sorted(each.token for each in reports), answer
+        return sorted(member.token for member in reports), answer
 
     assert asyncio.run(hold()) == (["token-0", "token-1"], b"")
 

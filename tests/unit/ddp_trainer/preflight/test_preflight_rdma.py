@@ -54,10 +54,10 @@ def test_a_node_without_any_of_it_has_none(tmp_path: Path) -> None:
 
 
 def test_the_limit_of_locked_memory_is_that_of_the_process() -> None:
-    told = "from ddp_trainer.preflight.collector import rdma; print(rdma(libraries=()).locked_memory_bytes)"
+    program = "from ddp_trainer.preflight.collector import rdma; print(rdma(libraries=()).locked_memory_bytes)"
     _, hard = resource.getrlimit(resource.RLIMIT_MEMLOCK)
     limit = 65536 if hard == resource.RLIM_INFINITY else min(hard, 65536)
-    command = ["prlimit", f"--memlock={limit}", sys.executable, "-c", told]
+    command = ["prlimit", f"--memlock={limit}", sys.executable, "-c", program]
     done = subprocess.run(command, capture_output=True, text=True, check=True)
     assert done.stdout.strip() == str(limit)
 

@@ -19,4 +19,4 @@ def test_a_fence_is_believed_up_to_a_day_ahead() -> None:
 def test_a_fence_that_is_believed_comes_after_each_that_is_not() -> None:
     year = FENCE + 365 * DAY
     fences = [year + 1, FENCE + 1, year, FENCE, 10**4000]
-    assert sorted(fences, key=lambda each: precedence(each, NOW)) == [year, year + 1, 10**4000, FENCE, FENCE + 1]
+    assert sorted(fences, key=lambda fence: precedence(fence, NOW)) == [year, year + 1, 10**4000, FENCE, FENCE + 1]

@@ -21,8 +21,8 @@ NCCL_DUMP = Path(__file__).parents[3] / "samples" / "nccl_flight_recorder.json"
 def test_the_numbers_of_each_group_and_what_is_waited_in(tmp_path: Path) -> None:
     body = record({0: (3, 2), 4: (1, 1)}, entry(1), entry(2), entry(1, group=4), entry(3, "gloo:barrier", over=False))
     with recorder_at(tmp_path / "rank-0.sock", {"fr_trace_json": body}):
-        told = flight_recorder.fetch_record(tmp_path / "rank-0.sock", 5)
-    assert told == Record(
+        found = flight_recorder.fetch_record(tmp_path / "rank-0.sock", 5)
+    assert found == Record(
         groups={"default": Position(3, 2, name="0"), "1": Position(1, 1, name="4")},
         collectives=("all_reduce[[4]]", "all_reduce[[4]]", "barrier[[4]]"),
         waits_in="barrier[[4]]",
@@ -31,32 +31,32 @@ def test_the_numbers_of_each_group_and_what_is_waited_in(tmp_path: Path) -> None
 
 def test_a_default_group_that_is_no_more_is_not_told(tmp_path: Path) -> None:
     first, second = entry(1, over=False), entry(1) | {"pg_id": 2}
-    told = flight_recorder.read(record({0: (40, 40), 1: (9, 9), 2: (1, 1), 3: (5, 4)}, first, second))
-    assert told.groups == {"default": Position(1, 1, name="0"), "1": Position(5, 4)}
-    assert not told.waits_in  # in a collective of a group that is no more
+    found = flight_recorder.read(record({0: (40, 40), 1: (9, 9), 2: (1, 1), 3: (5, 4)}, first, second))
+    assert found.groups == {"default": Position(1, 1, name="0"), "1": Position(5, 4)}
+    assert not found.waits_in  # in a collective of a group that is no more
 
 
 def test_collectives_of_nccl_are_read_from_the_recorder_of_nccl(tmp_path: Path) -> None:
     answers = {"fr_trace_json": record({}), "dump_nccl_trace_json": NCCL_DUMP.read_bytes()}
     with recorder_at(tmp_path / "s.sock", answers):
-        told = flight_recorder.fetch_record(tmp_path / "s.sock", 5)
-    assert told.groups == {"default": Position(2, 2, -1, "0")}
-    assert told.collectives == ("all_reduce[[3, 4]]", "all_reduce[[3, 4]]")
+        found = flight_recorder.fetch_record(tmp_path / "s.sock", 5)
+    assert found.groups == {"default": Position(2, 2, -1, "0")}
+    assert found.collectives == ("all_reduce[[3, 4]]", "all_reduce[[3, 4]]")
 
 
 def test_the_recorder_of_nccl_is_empty_where_a_job_uses_gloo(tmp_path: Path) -> None:
     answers = {"fr_trace_json": record({0: (1, 0)}, entry(1, over=False)), "dump_nccl_trace_json": record({})}
     with recorder_at(tmp_path / "s.sock", answers):
-        told = flight_recorder.fetch_record(tmp_path / "s.sock", 5)
-    assert (told.groups, told.waits_in) == ({"default": Position(1, 0, name="0")}, "all_reduce[[4]]")
+        found = flight_recorder.fetch_record(tmp_path / "s.sock", 5)
+    assert (found.groups, found.waits_in) == ({"default": Position(1, 0, name="0")}, "all_reduce[[4]]")
 
 
 def test_groups_of_both_backends_are_told_and_a_common_default_group_is_that_of_nccl() -> None:
     nccl = record({0: (5, 4), 1: (2, 2)}, entry(5, "nccl:all_reduce"), entry(2, "nccl:all_gather", group=1))
     beside = record({0: (9, 9)}, entry(9, group=0) | {"process_group": ["7", "undefined"]})
     common = record({0: (9, 9)}, entry(9))
-    told = flight_recorder.read(nccl, beside)
-    assert told.groups == {
+    found = flight_recorder.read(nccl, beside)
+    assert found.groups == {
         "default": Position(5, 4, name="0"),
         "1": Position(2, 2, name="1"),
         "2": Position(9, 9, name="7"),
@@ -81,11 +81,11 @@ def test_a_torch_without_nccl2_that_answers_for_gloo_twice_is_read_once() -> Non
 
 def test_a_look_has_the_positions_of_groups_by_names_that_all_ranks_share(tmp_path: Path) -> None:
     body = record({0: (3, 2), 4: (1, 1), 5: (9, 9)}, entry(3), entry(1, "nccl:all_gather", group=4))
-    look = RankStatus(rank=0, local_rank=0, node="w-0", state=RankState.ALIVE, seconds=1.0, limit=None)
+    status = RankStatus(rank=0, local_rank=0, node="w-0", state=RankState.ALIVE, seconds=1.0, limit=None)
     watch: Any = SimpleNamespace(page=tmp_path / "rank-0.pulse")
     with recorder_at(tmp_path / "rank-0.sock", {"dump_nccl_trace_json": body}):
-        told = recorded_by_torch(watch, look)
-    assert told.positions == (
+        found = recorded_by_torch(watch, status)
+    assert found.positions == (
         GroupPosition(group="", enqueued=3, completed=2),
         GroupPosition(group="4", enqueued=1, completed=1),
     )

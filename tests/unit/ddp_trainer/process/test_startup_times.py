@@ -87,14 +87,14 @@ def test_a_script_without_a_group_has_imported_when_it_has_torch() -> None:
 
 
 def test_a_later_group_of_the_process_changes_nothing() -> None:
-    times, told = started(100.5), []
-    times.listener = lambda: told.append(1)
+    times, calls = started(100.5), []
+    times.listener = lambda: calls.append(1)
     times.reached(StartupPhase.RENDEZVOUS, 104.0)
     times.reached(StartupPhase.RENDEZVOUS, 109.0)
     times.finish(1.0, 0.0)
     times.finish(1.0, 0.0)
     assert seconds(times, LAUNCHED)[StartupPhase.RENDEZVOUS] == 3.5
-    assert len(told) == 2
+    assert len(calls) == 2
 
 
 def test_compilation_is_no_part_of_the_first_step(monkeypatch: pytest.MonkeyPatch) -> None:

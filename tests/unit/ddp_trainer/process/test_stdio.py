@@ -34,10 +34,10 @@ def test_a_reader_that_has_gone_ends_a_command_silently(command: tuple[str, ...]
 @pytest.mark.parametrize("command", [SHOW, COMPLETE, HELP], ids=" ".join)
 def test_a_full_disk_is_a_sentence(command: tuple[str, ...]) -> None:
     with Path("/dev/full").open("w") as full:
-        code, said = run(command, full.fileno())
+        code, errors = run(command, full.fileno())
     assert code == 1
-    assert said.endswith("What there is to say cannot be written: No space left on device.\n")
-    assert said.count("\n") == 1
+    assert errors.endswith("What there is to say cannot be written: No space left on device.\n")
+    assert errors.count("\n") == 1
 
 
 def test_closed_streams_lead_nowhere_and_keep_their_numbers() -> None:

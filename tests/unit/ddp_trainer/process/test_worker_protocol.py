@@ -32,7 +32,7 @@ from ddp_trainer.process.worker_protocol import (
 )
 def test_a_message_arrives_whole_however_it_is_cut(message: Message) -> None:
     lines, data = Lines(), encode(message)
-    assert [each for byte in data for each in lines.take(bytes([byte]))] == [message]
+    assert [decoded for byte in data for decoded in lines.take(bytes([byte]))] == [message]
 
 
 @pytest.mark.parametrize(

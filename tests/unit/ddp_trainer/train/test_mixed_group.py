@@ -36,11 +36,11 @@ def _installed(monkeypatch: pytest.MonkeyPatch) -> None:
 def aborts(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     """The backends of groups that torch has aborted."""
     found: list[str] = []
-    whole = dist.distributed_c10d._abort_process_group
+    abort_group = dist.distributed_c10d._abort_process_group
 
     def noted(*args: Any) -> None:
         found.append(dist.get_backend_config())
-        whole(*args)
+        abort_group(*args)
 
     monkeypatch.setattr(dist.distributed_c10d, "_abort_process_group", noted)
     return found

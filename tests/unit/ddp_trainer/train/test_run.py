@@ -160,7 +160,7 @@ def kill_after(calls: int) -> Callable[[Tensor], None]:
 
 
 def test_a_run_goes_on_to_the_same_weights_and_counts_what_it_lost(tmp_path: Path) -> None:
-    whole = run(a_config(tmp_path / "whole", batch_slices=1), Lines(), env=HERE)
+    undisturbed = run(a_config(tmp_path / "whole", batch_slices=1), Lines(), env=HERE)
     config = a_config(tmp_path / "killed", batch_slices=1, checkpoint_steps=4, checkpoint_seconds=None)
     with pytest.raises(Killed):
         run(config, Lines(kill_after(7)), env=HERE)
@@ -173,7 +173,7 @@ def test_a_run_goes_on_to_the_same_weights_and_counts_what_it_lost(tmp_path: Pat
     assert 0 <= journal.lost_seconds == pytest.approx(resumed.summary.lost_seconds, abs=1e-3)
     assert sum(resumed.summary.spent.values()) == pytest.approx(resumed.summary.seconds, abs=0.01)
     assert len(journal.spent) == len(JobTime)
-    assert resumed.summary.loss == whole.summary.loss
+    assert resumed.summary.loss == undisturbed.summary.loss
     assert resumed.summary.samples_repeated == resumed.summary.samples_lost == 0
     assert resumed.summary.goodput < 1
 
@@ -205,14 +205,14 @@ def test_slices_of_the_checkpoint_are_kept_when_none_are_asked_for(tmp_path: Pat
 
 
 def test_a_run_keeps_the_order_of_its_checkpoint(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    whole = run(a_config(batch_slices=1), Lines(), env=HERE)
+    undisturbed = run(a_config(batch_slices=1), Lines(), env=HERE)
     config = a_config(tmp_path, batch_slices=1, checkpoint_steps=4, checkpoint_seconds=None)
     with pytest.raises(Killed):
         run(config, Lines(kill_after(7)), env=HERE)
     monkeypatch.setattr(sample_order, "_MOST_LISTED", 4)
     resumed = run(config, Lines(), env=HERE)
     computed = run(a_config(batch_slices=1), Lines(), env=HERE)
-    assert resumed.summary.loss == whole.summary.loss != computed.summary.loss
+    assert resumed.summary.loss == undisturbed.summary.loss != computed.summary.loss
     assert computed.summary.samples_repeated == computed.summary.samples_lost == 0
 
 
@@ -277,8 +277,8 @@ def test_run_is_the_packages_function_however_often_it_is_called() -> None:
 
 def test_a_data_set_smaller_than_a_global_batch_is_told_of(capsys: pytest.CaptureFixture[str]) -> None:
     train.run(Config(epochs=1, global_batch=16, batch_slices=2), Lines(), env=HERE)
-    said = capsys.readouterr().err
-    assert "10 samples per rank" in said
-    assert "The data set has 10 samples, fewer than the global batch of 16: every epoch is one step of all" in said
+    stderr = capsys.readouterr().err
+    assert "10 samples per rank" in stderr
+    assert "The data set has 10 samples, fewer than the global batch of 16: every epoch is one step of all" in stderr
     train.run(Config(epochs=1, global_batch=10, batch_slices=2), Lines(), env=HERE)
     assert "fewer than" not in capsys.readouterr().err

@@ -96,14 +96,14 @@ def test_a_report_gets_to_a_device_without_a_wait_for_it() -> None:
 
 
 def test_a_report_for_a_gpu_is_sent_from_memory_that_stays_in_its_place(monkeypatch: pytest.MonkeyPatch) -> None:
-    asked: list[bool] = []
+    pinned: list[bool] = []
 
     def empty(size: int, *, dtype: torch.dtype, pin_memory: bool) -> Tensor:
-        asked.append(pin_memory)
+        pinned.append(pin_memory)
         return torch.zeros(size, dtype=dtype)
 
     monkeypatch.setattr(torch, "empty", empty)
     _host_buffer.cache_clear()
     assert _host_buffer(12, is_pinned=True) is _host_buffer(12, is_pinned=True)
     _host_buffer.cache_clear()
-    assert asked == [True]
+    assert pinned == [True]

@@ -23,7 +23,7 @@ EACH_STEP = ("all_reduce[[10]]", "all_reduce[[]]")
 
 def waiting(rank: int, **changes: object) -> RankStatus:
     """A rank that has begun its 40th collective, and waits in it."""
-    look = RankStatus(
+    status = RankStatus(
         rank=rank,
         local_rank=rank % 2,
         node=f"worker-{rank // 2}",
@@ -35,7 +35,7 @@ def waiting(rank: int, **changes: object) -> RankStatus:
         collectives=EACH_STEP * 10,
         place="train.py:30 in step",
     )
-    return replace(look, **changes)  # type: ignore[arg-type] # each test names fields of a RankStatus
+    return replace(status, **changes)  # type: ignore[arg-type] # each test names fields of a RankStatus
 
 
 def behind(rank: int, **changes: object) -> RankStatus:
@@ -124,9 +124,9 @@ TABLE = {
 }
 
 
-@pytest.mark.parametrize(("looks", "expected"), TABLE.values(), ids=TABLE.keys())
-def test_it_names(looks: list[RankStatus], expected: dict[int, str]) -> None:
-    named = {culprit.status.rank: culprit.why for culprit in find_culprits(looks)}
+@pytest.mark.parametrize(("statuses", "expected"), TABLE.values(), ids=TABLE.keys())
+def test_it_names(statuses: list[RankStatus], expected: dict[int, str]) -> None:
+    named = {culprit.look.rank: culprit.why for culprit in find_culprits(statuses)}
     assert named.keys() == expected.keys()
     assert all(expected[rank] in why for rank, why in named.items())
 
@@ -198,17 +198,17 @@ ON_GPUS = {
 }
 
 
-@pytest.mark.parametrize(("looks", "named"), ON_GPUS.values(), ids=ON_GPUS)
-def test_gpus_that_are_behind_their_hosts_are_named(looks: list[RankStatus], named: dict[int, str]) -> None:
-    found = {culprit.status.rank: culprit.why for culprit in find_culprits(looks)}
+@pytest.mark.parametrize(("statuses", "named"), ON_GPUS.values(), ids=ON_GPUS)
+def test_gpus_that_are_behind_their_hosts_are_named(statuses: list[RankStatus], named: dict[int, str]) -> None:
+    found = {culprit.look.rank: culprit.why for culprit in find_culprits(statuses)}
     assert found.keys() == named.keys()
     for rank, why in named.items():
         assert found[rank].startswith(why)
 
 
 def test_positions_travel_in_a_look() -> None:
-    look = on_nccl(1, ("", 40, -1, 39), ("tp", 7, 7, 6))
-    assert parse_rank_status(asdict(look)) == look
+    status = on_nccl(1, ("", 40, -1, 39), ("tp", 7, 7, 6))
+    assert parse_rank_status(asdict(status)) == status
 
 
 def meeting(rank: int, seconds: float = 25.0, world: int = 4) -> RankStatus:
@@ -233,7 +233,7 @@ def apart(rank: int, seconds: float = 90.0, **changes: object) -> RankStatus:
 
 
 @pytest.mark.parametrize(
-    ("looks", "named"),
+    ("statuses", "named"),
     [
         ([meeting(0), meeting(2), apart(1)], [1]),
         ([meeting(0), apart(1), apart(2)], [1, 2]),
@@ -255,10 +255,10 @@ def apart(rank: int, seconds: float = 90.0, **changes: object) -> RankStatus:
         "it is stopped by a signal",
     ],
 )
-def test_a_rank_that_does_not_come_to_the_first_group_is_named(looks: list[RankStatus], named: list[int]) -> None:
-    found = find_culprits(looks)
-    assert [culprit.status.rank for culprit in found] == named
-    if named == [1] and looks[-1].stage:
+def test_a_rank_that_does_not_come_to_the_first_group_is_named(statuses: list[RankStatus], named: list[int]) -> None:
+    found = find_culprits(statuses)
+    assert [culprit.look.rank for culprit in found] == named
+    if named == [1] and statuses[-1].stage:
         message = "rank 1 on worker-0 has not reached init_process_group; at train.py:6 in load for 25.0 s"
         assert found[0].message == message
 

@@ -11,7 +11,7 @@ REPORT = (Path(__file__).parents[4] / "samples" / "nccl_ras_status.txt").read_te
 
 def test_ranks_that_are_behind_are_read_from_both_forms() -> None:
     found = lagging_ranks(REPORT)
-    assert [(each.communicator, each.rank, each.launched, each.most) for each in found] == [
+    assert [(lag.communicator, lag.rank, lag.launched, lag.most) for lag in found] == [
         *(("0-0", rank, 6649, 6650) for rank in (0, 2, 3, 4, 5, 7)),
         ("1-0", 7, 60, 64),
     ]
@@ -27,7 +27,7 @@ def test_a_rank_that_is_ahead_is_not_behind() -> None:
     )
     assert lagging_ranks(report) == []
     none = report.replace("has launched up to operation 5", "has not launched any operations")
-    assert [each.launched for each in lagging_ranks(none)] == [0]
+    assert [lag.launched for lag in lagging_ranks(none)] == [0]
 
 
 def test_what_is_no_report_names_nobody() -> None:

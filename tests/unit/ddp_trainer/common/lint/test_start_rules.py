@@ -121,16 +121,16 @@ def test_every_rule_is_seen_to_report_and_to_be_silent() -> None:
 @pytest.mark.parametrize("rule", ["N42", "N46", "N47", "N48", "T19", "T23"])
 def test_what_needs_the_node_is_not_claimed_without_it(rule: str) -> None:
     assert [
-        each
+        finding
         for name, variables, *_ in REPORTED
         if name == rule
-        for each in findings_of(START_CHECKS, rule, variables, {"nodes": 2, "nproc": 8})
+        for finding in findings_of(START_CHECKS, rule, variables, {"nodes": 2, "nproc": 8})
     ] == []
 
 
 def test_errors_come_first_and_rules_can_be_left_out() -> None:
     environment = {"TORCH_NCCL_ASYNC_ERROR_HANDLING": "0", "NCCL_IB_TIMEOUT": "0", "TORCH_DISTRIBUTED_DEBUG": "x"}
     rules = ["N12", "T20", "T02"]
-    assert [each.rule for each in run_checks(START_CHECKS, environment, Facts())] == rules
-    assert [each.rule for each in run_checks(START_CHECKS, environment, Facts(), "n12, T20")] == ["T02"]
+    assert [finding.rule for finding in run_checks(START_CHECKS, environment, Facts())] == rules
+    assert [finding.rule for finding in run_checks(START_CHECKS, environment, Facts(), "n12, T20")] == ["T02"]
     assert run_checks(START_CHECKS, environment, Facts(), "all") == []

@@ -31,7 +31,7 @@ def test_a_variable_keeps_its_value_only_where_its_name_is_known_to_be_harmless(
         {"name": "MAX_TOKENS", "value": "2048"},
         {"name": "HUB_TOKEN", "valueFrom": {"secretKeyRef": {"name": "hub", "key": "token"}}},
     ]
-    values = {each["name"]: each for each in redact_object({"env": env})["env"]}
+    values = {variable["name"]: variable for variable in redact_object({"env": env})["env"]}
     assert values["WANDB_API_KEY"]["value"] == values["COMPANY_SETTING"]["value"] == HIDDEN
     assert values["HTTPS_PROXY"]["value"] == f"http://{HIDDEN}@proxy.example.com"
     assert (values["NCCL_DEBUG"]["value"], values["MAX_TOKENS"]["value"]) == ("INFO", "2048")

@@ -267,12 +267,12 @@ def test_a_node_that_leaves_says_when_its_ranks_have_left_though_they_still_save
 def test_a_node_whose_ranks_publish_what_others_lack_has_left_when_they_have_and_nobody_hurries_them() -> None:
     core = able(running(), 0, 1)
     core.on_signal(signal.SIGTERM)
-    asked = a_failure(4, exit_code=Exit.TERMINATED)
-    assert core.left(0, asked, stays=False, publishes=True) == []
-    assert core.left(1, asked, stays=False, publishes=True) == []
+    terminated = a_failure(4, exit_code=Exit.TERMINATED)
+    assert core.left(0, terminated, stays=False, publishes=True) == []
+    assert core.left(1, terminated, stays=False, publishes=True) == []
     assert core.on_message(Stop(graceful=False)) == []
-    core.on_worker_exit(0, asked)
-    assert core.on_worker_exit(1, asked)[-1] == Finish(143)
+    core.on_worker_exit(0, terminated)
+    assert core.on_worker_exit(1, terminated)[-1] == Finish(143)
 
 
 def test_a_worker_that_can_no_longer_is_stopped_as_others_are() -> None:
@@ -366,17 +366,17 @@ def test_a_store_that_is_away_does_not_disturb_running_workers() -> None:
 
 
 @pytest.mark.parametrize(
-    ("state", "standing", "said"),
+    ("state", "standing", "messages"),
     [(joining, WorkerState.IDLE, [Join]), (running, WorkerState.RUNNING, []), (done, WorkerState.SUCCEEDED, [])],
 )
 def test_a_new_link_hears_how_things_stand(
-    state: Callable[[], AgentStateMachine], standing: WorkerState, said: list[type]
+    state: Callable[[], AgentStateMachine], standing: WorkerState, messages: list[type]
 ) -> None:
     hello, *rest = state().initial_messages("10.0.0.7")
     assert isinstance(hello, Hello)
     assert hello.standing is standing
     assert hello.node.address == "10.0.0.7"
-    assert [type(message) for message in rest] == said
+    assert [type(message) for message in rest] == messages
 
 
 def test_a_new_link_hears_of_a_failure_that_the_old_one_may_have_lost() -> None:
@@ -470,12 +470,12 @@ def test_workers_that_do_not_stay_have_no_more_time_than_before() -> None:
 
 def test_a_worker_that_was_told_to_end_itself_is_waited_for_while_it_saves_and_charged_to_nobody() -> None:
     core = able(running(), 0, 1)
-    asked = a_failure(4, exit_code=Exit.TERMINATED)
-    actions = core.left(0, asked, stays=False)
-    assert actions[0] == Send(Failed(failure=asked, agreed=True))
+    terminated = a_failure(4, exit_code=Exit.TERMINATED)
+    actions = core.left(0, terminated, stays=False)
+    assert actions[0] == Send(Failed(failure=terminated, agreed=True))
     assert seconds_until_killed(core, LIMITS.shutdown - 1) == LIMITS.shutdown - 1
-    assert core.left(1, asked) == []
-    assert core.on_worker_exit(0, asked) == [CancelTimer(Timer.KILL), Rejoin()]
+    assert core.left(1, terminated) == []
+    assert core.on_worker_exit(0, terminated) == [CancelTimer(Timer.KILL), Rejoin()]
     assert core.join(5001)[-1] == Send(Join(port=5001, is_prepared=False))
 
 
@@ -500,11 +500,11 @@ def test_a_node_that_is_ready_by_the_time_it_is_asked_to_get_ready_joins_again()
 
 def test_a_worker_that_was_told_to_end_itself_has_its_time_to_save_whatever_the_store_says_of_the_others() -> None:
     core = able(running(), 0, 1)
-    asked = a_failure(4, exit_code=Exit.TERMINATED)
-    core.left(0, asked, stays=False)
-    core.left(1, asked)
+    terminated = a_failure(4, exit_code=Exit.TERMINATED)
+    core.left(0, terminated, stays=False)
+    core.left(1, terminated)
     assert core.on_message(Stop(graceful=False)) == []
-    assert core.on_worker_exit(0, asked) == [CancelTimer(Timer.KILL), Rejoin()]
+    assert core.on_worker_exit(0, terminated) == [CancelTimer(Timer.KILL), Rejoin()]
 
 
 def test_what_a_worker_could_is_taken_back_when_it_ends() -> None:
@@ -538,12 +538,12 @@ def an_early_exit(generation: int = 4, *, rank: int = 0, at: float = 1.0) -> Fai
 def test_a_rank_that_ended_before_is_the_cause_of_a_collective_that_fails() -> None:
     core = running()
     assert core.on_worker_exit(0, an_early_exit()) == []
-    told, *_ = core.on_worker_exit(
+    sent, *_ = core.on_worker_exit(
         1, a_failure(4, reason="collective_error", message="Connection closed by peer", rank=1, at=2)
     )
-    assert isinstance(told, Send)
-    assert isinstance(told.message, Failed)
-    first = told.message.failure
+    assert isinstance(sent, Send)
+    assert isinstance(sent.message, Failed)
+    first = sent.message.failure
     assert (first.rank, first.exit_code, first.reason) == (0, 0, "early_exit")
     assert "rank 1 then failed: Connection closed by peer" in first.message
 
@@ -552,8 +552,8 @@ def test_a_rank_that_ended_before_is_not_the_cause_of_an_exception() -> None:
     core = running()
     core.on_worker_exit(0, an_early_exit())
     failure = a_failure(4, reason="python_exception", rank=1, at=2)
-    told, *_ = core.on_worker_exit(1, failure)
-    assert told == Send(Failed(failure=failure))
+    sent, *_ = core.on_worker_exit(1, failure)
+    assert sent == Send(Failed(failure=failure))
 
 
 @pytest.mark.parametrize("all_ended", [False, True])

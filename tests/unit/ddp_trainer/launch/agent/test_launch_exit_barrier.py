@@ -63,30 +63,30 @@ def test_after_a_failure_no_next_pod_is_expected() -> None:
 
 def test_an_agent_waits_for_the_others_until_the_store_lets_it_go() -> None:
     async def wait() -> list[FromAgent]:
-        parting, said = ExitBarrier(), []
-        parting.stop_waiting()  # the link was down once, long before the end
-        parting.on_message(OVER)
-        waiting = asyncio.create_task(parting.wait(said.append))
+        barrier, messages = ExitBarrier(), []
+        barrier.stop_waiting()  # the link was down once, long before the end
+        barrier.on_message(OVER)
+        waiting = asyncio.create_task(barrier.wait(messages.append))
         await asyncio.sleep(0)
         assert not waiting.done()
-        parting.on_message(Part())
+        barrier.on_message(Part())
         await waiting
-        return said
+        return messages
 
     assert asyncio.run(wait()) == [Leave()]
 
 
 def test_an_agent_waits_for_nobody_without_a_store_or_once_it_is_told_to_stop() -> None:
     async def wait() -> None:
-        parting = ExitBarrier()
-        parting.on_message(OVER)
-        parting.stop_waiting()
-        await parting.wait(lambda _: None)
+        barrier = ExitBarrier()
+        barrier.on_message(OVER)
+        barrier.stop_waiting()
+        await barrier.wait(lambda _: None)
 
     asyncio.run(wait())
 
 
 def test_an_agent_that_ends_while_the_run_goes_on_says_nothing_more() -> None:
-    said: list[FromAgent] = []
-    asyncio.run(ExitBarrier().wait(said.append))
-    assert said == []
+    messages: list[FromAgent] = []
+    asyncio.run(ExitBarrier().wait(messages.append))
+    assert messages == []

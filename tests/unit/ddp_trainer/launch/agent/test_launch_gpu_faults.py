@@ -106,18 +106,18 @@ def test_nobody_looks_at_gpus_for_another_failure(reason: str) -> None:
 
 
 @pytest.mark.parametrize(
-    ("reason", "looks"),
+    ("reason", "probes"),
     [
-        *((each, True) for each in ("python_exception", "sigkill", "sigsegv", "hang", "host_oom", "other")),
+        *((name, True) for name in ("python_exception", "sigkill", "sigsegv", "hang", "host_oom", "other")),
         # A survivor, whose workers failed since a peer had gone.
-        *((each, False) for each in ("collective_error", "collective_timeout", "sigterm", "early_exit")),
+        *((name, False) for name in ("collective_error", "collective_timeout", "sigterm", "early_exit")),
     ],
 )
-def test_with_a_preflight_a_node_is_looked_at_after_any_failure_of_its_own(reason: str, looks: bool) -> None:
+def test_with_a_preflight_a_node_is_looked_at_after_any_failure_of_its_own(reason: str, probes: bool) -> None:
     core = running(checks_health=True)
     core.on_worker_exit(0, None)
     actions = core.on_worker_exit(1, a_failure(4, reason=reason, rank=1))
-    assert actions[-1] == (ProbeGpus() if looks else Rejoin())
+    assert actions[-1] == (ProbeGpus() if probes else Rejoin())
 
 
 def test_a_node_that_its_preflight_has_found_unfit_is_not_looked_at_again() -> None:

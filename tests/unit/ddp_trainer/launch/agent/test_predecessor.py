@@ -16,13 +16,13 @@ class Journal(AgentRecorder):
     """Recorder that keeps what it is told of crashes."""
 
     def __init__(self) -> None:
-        self.told: list[object] = []
+        self.messages: list[object] = []
 
     def failed(self, reason: FailureReason, rank: int, timestamp: float) -> None:
-        self.told.append((reason, rank, timestamp))
+        self.messages.append((reason, rank, timestamp))
 
     def count_restart(self, cause: RestartCause) -> None:
-        self.told.append(cause)
+        self.messages.append(cause)
 
 
 def of_pod(folder: Path) -> dict[str, str]:
@@ -50,7 +50,7 @@ def test_a_crash_is_described_by_the_place_that_the_launcher_had_and_reported_on
     later.store_reached()
     for _ in range(2):
         later.group_formed(a_place(), journal)
-    assert journal.told == [(FailureReason.LAUNCHER_CRASH, 6, 50.0), RestartCause.FAILURE]
+    assert journal.messages == [(FailureReason.LAUNCHER_CRASH, 6, 50.0), RestartCause.FAILURE]
     assert file.read() == LauncherRecord(
         run_id="run", has_joined=True, generation=1, first_rank=0, crashes=2, crashed_at=50.0
     )

@@ -29,9 +29,9 @@ class Zygote:
 
 @pytest.mark.parametrize(("alive", "starts_at_once"), [([0, 1], True), ([0], False), ([], False)])
 def test_survivors_get_their_place_at_once(alive: list[int], starts_at_once: bool) -> None:
-    zygote, started = Zygote(), list[str]()
+    fork_server, started = Zygote(), list[str]()
     starting = object.__new__(Starting)
-    starting.workers = cast("Any", SimpleNamespace(zygote=zygote, alive=alive))
+    starting.workers = cast("Any", SimpleNamespace(zygote=fork_server, alive=alive))
     starting.setup = cast("Any", SimpleNamespace(launch=SimpleNamespace(local_world_size=2)))
     starting.moments = LifecycleTimes()
 
@@ -39,4 +39,4 @@ def test_survivors_get_their_place_at_once(alive: list[int], starts_at_once: boo
         starting._after_imports(lambda: started.append("started"))
 
     asyncio.run(begin())
-    assert (started == ["started"], len(zygote.waiting)) == (starts_at_once, 1 - starts_at_once)
+    assert (started == ["started"], len(fork_server.waiting)) == (starts_at_once, 1 - starts_at_once)

@@ -51,6 +51,6 @@ def test_a_launcher_below_a_process_is_found_while_it_runs(tmp_path: Path) -> No
 
 
 def test_the_first_error_of_a_failed_launcher_is_named_and_other_output_is_not_its() -> None:
-    told = "torchrun, which the script starts, failed: ValueError: the 7th layer has no name"
-    assert launcher_in_stderr(TORCHRUN) == told
+    sentence = "torchrun, which the script starts, failed: ValueError: the 7th layer has no name"
+    assert launcher_in_stderr(TORCHRUN) == sentence
     assert launcher_in_stderr("Traceback\nValueError: torchrun") == ""

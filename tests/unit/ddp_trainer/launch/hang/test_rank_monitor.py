@@ -75,8 +75,8 @@ def rank(tmp_path: Path) -> Rank:
 def receive(folder: Path) -> None:
     """Keep what arrives at a socket: Linux counts no bytes of it."""
     sender, receiver = socket.socketpair()
-    with sender, receiver, mmap.mmap(-1, 1 << 20) as kept, memoryview(kept) as room:
-        for start in range(0, len(kept), 1 << 14):
+    with sender, receiver, mmap.mmap(-1, 1 << 20) as memory, memoryview(memory) as room:
+        for start in range(0, len(memory), 1 << 14):
             sender.sendall(b"x" * (1 << 14))
             receiver.recv_into(room[start:], 1 << 14, socket.MSG_WAITALL)
 
@@ -139,8 +139,8 @@ def test_a_pause_below_the_limit_is_no_alarm(rank: Rank) -> None:
 
 def test_a_rank_that_stands_still_is_overdue_first_for_a_warning_and_then_for_good(rank: Rank) -> None:
     rank.warm_up()
-    look = rank.look(WARNING * FLOOR + 0.1)
-    assert (look.has_exceeded_limit(WARNING), look.has_exceeded_limit(1.0)) == (True, False)
+    status = rank.look(WARNING * FLOOR + 0.1)
+    assert (status.has_exceeded_limit(WARNING), status.has_exceeded_limit(1.0)) == (True, False)
     assert rank.look(FLOOR).has_exceeded_limit(1.0)
 
 
@@ -179,10 +179,10 @@ def test_what_the_worker_answers_becomes_part_of_the_look(rank: Rank, tmp_path: 
     rank.watch.request_stacks()
     assert rank.watch.is_response_pending(rank.now)
     assert rank.watch.observe_with_response(rank.now).place == ""  # not yet
-    rank.cells[heartbeat_page.ANSWERED] = rank.cells[heartbeat_page.REQUESTED]
-    look = rank.watch.observe_with_response(rank.now)
-    assert (look.place, look.waits_in) == ("train.py:3 in step", "barrier[]")
-    assert look.collectives == ("all_reduce[[4]]", "barrier[]")
+    rank.cells[heartbeat_page.ANSWERED] = rank.cells[heartbeat_page.ASKED]
+    status = rank.watch.observe_with_response(rank.now)
+    assert (status.place, status.waits_in) == ("train.py:3 in step", "barrier[]")
+    assert status.collectives == ("all_reduce[[4]]", "barrier[]")
 
 
 def test_an_answer_that_is_torn_is_none(rank: Rank, tmp_path: Path) -> None:

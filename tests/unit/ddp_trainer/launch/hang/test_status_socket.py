@@ -33,7 +33,7 @@ from ddp_trainer.metrics.serve import server
 from ddp_trainer.metrics.serve.server import Response
 from ddp_trainer.process import heartbeat_page
 
-LOOK = RankStatus(
+STATUS = RankStatus(
     rank=0,
     local_rank=0,
     node="w-0",
@@ -57,11 +57,11 @@ class CountedEyes:
 
     async def summarize_ranks(self) -> list[dict[str, Any]]:
         self.outlined += 1
-        return [summary_fields(LOOK, 0.5)]
+        return [summary_fields(STATUS, 0.5)]
 
     async def take_snapshots(self) -> list[dict[str, Any]]:
         self.sighted += 1
-        return [snapshot_fields(LOOK, 4711, 0.5, StackSource.KERNEL)]
+        return [snapshot_fields(STATUS, 4711, 0.5, StackSource.KERNEL)]
 
 
 @asynccontextmanager
@@ -70,9 +70,9 @@ async def a_page(
 ) -> AsyncIterator[list[str]]:
     """A page that is served in the folder; yields the lines of its log."""
     lines: list[str] = []
-    nobody = {"NCCL_RAS_ADDR": "127.0.0.1:1"}
+    no_ras = {"NCCL_RAS_ADDR": "127.0.0.1:1"}
     page = HangStatusServer(
-        folder, nobody, eyes or CountedEyes(), lambda: {"generation": 3}, findings or FindingHistory(), lines.append
+        folder, no_ras, eyes or CountedEyes(), lambda: {"generation": 3}, findings or FindingHistory(), lines.append
     )
     await page.start()
     try:
@@ -92,18 +92,18 @@ def test_the_metrics_port_shows_ranks_and_numbers_and_nothing_of_code_or_process
             return (await server.hang(tmp_path)).body
 
     body = asyncio.run(run())
-    told = json.loads(body)
-    assert told["generation"] == 3
+    document = json.loads(body)
+    assert document["generation"] == 3
     where = {"rank": 0, "local_rank": 0, "node": "w-0", "section": "", "state": "alive"}
     how_long = {"seconds": 1.0, "limit": None, "notice": None, "usual": 0.5}
     start = {"stage": "", "world": 0, "is_busy": False}
-    assert told["ranks"] == [
+    assert document["ranks"] == [
         where
         | how_long
         | start
         | {"sequence": 7, "waits_in": "barrier[]", "collectives": ["barrier[]"], "positions": []}
     ]
-    assert [finding["generation"] for finding in told["findings"]] == list(range(2, MOST_FINDINGS + 2))
+    assert [finding["generation"] for finding in document["findings"]] == list(range(2, MOST_FINDINGS + 2))
     assert not any(word in body for word in (b"secret_model", b"4711", b"Thread", b"0x"))
     assert eyes.sighted == 0
     assert not (tmp_path / heartbeat_page.LAUNCHER).exists()
@@ -122,11 +122,16 @@ def test_who_may_exec_gets_stacks_and_what_the_launcher_has_said(tmp_path: Path)
             )
 
     done = asyncio.run(run())
-    told = json.loads(done.stdout)
-    (rank,) = told["ranks"]
-    assert (rank["pid"], rank["stack"], rank["place"], rank["stack_from"]) == (4711, LOOK.stack, LOOK.place, "/proc")
-    assert told["findings"][0]["sentences"] == ["rank 1 is still"]
-    assert (told["ras"], done.returncode) == ("", 0)
+    document = json.loads(done.stdout)
+    (rank,) = document["ranks"]
+    assert (rank["pid"], rank["stack"], rank["place"], rank["stack_from"]) == (
+        4711,
+        STATUS.stack,
+        STATUS.place,
+        "/proc",
+    )
+    assert document["findings"][0]["sentences"] == ["rank 1 is still"]
+    assert (document["ras"], done.returncode) == ("", 0)
 
 
 def test_without_a_launcher_who_may_exec_reads_one_sentence(tmp_path: Path) -> None:
@@ -163,10 +168,10 @@ def test_a_crowd_at_the_metrics_port_is_one_client_of_the_launcher(tmp_path: Pat
         everybody_asks = asyncio.Event()
         async with await asyncio.start_unix_server(answer_late, tmp_path / heartbeat_page.LAUNCHER):
             crowd = server.HangProxy(tmp_path)
-            asked = [asyncio.create_task(crowd.fetch_response()) for _ in range(64)]
+            tasks = [asyncio.create_task(crowd.fetch_response()) for _ in range(64)]
             await asyncio.sleep(0)
             everybody_asks.set()
-            return list(await asyncio.gather(*asked)), clients
+            return list(await asyncio.gather(*tasks)), clients
 
     answers, clients = asyncio.run(run())
     assert ({answer.body for answer in answers}, len(answers), clients) == ({b"{}"}, 64, 1)
@@ -180,15 +185,15 @@ def test_a_client_that_asks_for_no_page_gets_none_and_holds_up_nobody(tmp_path: 
                 await asyncio.open_unix_connection(tmp_path / heartbeat_page.LAUNCHER)
                 for _ in range(2 * MOST_CONNECTIONS)
             ]
-            said = b""
+            response = b""
             for reader, writer in crowd:
                 writer.write(request_)
                 with contextlib.suppress(ConnectionError):
-                    said += await reader.read()
+                    response += await reader.read()
                 writer.transport.abort()
             assert (await server.hang(tmp_path)).status is HTTPStatus.OK
             assert len(lines) <= LINES_PER_MINUTE
-            return said
+            return response
 
     assert asyncio.run(run()) == b""
 
@@ -239,7 +244,7 @@ class Ras:
 
     def __init__(self, greeting: bytes = b"SERVER PROTOCOL 2\n") -> None:
         self._greeting = greeting
-        self.heard: list[bytes] = []
+        self.requests: list[bytes] = []
         self.listener = socket.create_server(("127.0.0.1", 0))
         self.address = f"127.0.0.1:{self.listener.getsockname()[1]}"
         self._thread = threading.Thread(target=self._serve)
@@ -251,7 +256,7 @@ class Ras:
                 line = talk.readline()
                 if not line:
                     return
-                self.heard.append(line)
+                self.requests.append(line)
                 talk.write(answer)
                 talk.flush()
 
@@ -266,14 +271,14 @@ class Ras:
 
 def test_ras_is_asked_for_all_it_knows() -> None:
     with Ras() as ras:
-        assert status_socket.nccl_report({"NCCL_RAS_ADDR": ras.address}) == "NCCL version 2.28\n#0-0 (1a2b) MISMATCH\n"
-    assert ras.heard == [b"CLIENT PROTOCOL 2\n", b"TIMEOUT 2\n", b"VERBOSE STATUS\n"]
+        assert nccl_ras.report({"NCCL_RAS_ADDR": ras.address}) == "NCCL version 2.28\n#0-0 (1a2b) MISMATCH\n"
+    assert ras.requests == [b"CLIENT PROTOCOL 2\n", b"TIMEOUT 2\n", b"VERBOSE STATUS\n"]
 
 
 def test_another_program_at_that_port_is_left_alone() -> None:
     with Ras(greeting=b"HTTP/1.1 400 Bad Request\n") as other:
-        assert status_socket.nccl_report({"NCCL_RAS_ADDR": other.address}) == ""
-    assert other.heard == [b"CLIENT PROTOCOL 2\n"]
+        assert nccl_ras.report({"NCCL_RAS_ADDR": other.address}) == ""
+    assert other.requests == [b"CLIENT PROTOCOL 2\n"]
 
 
 @pytest.mark.parametrize("address", ["127.0.0.1:1", "nonsense:port", "localhost:99999999"])

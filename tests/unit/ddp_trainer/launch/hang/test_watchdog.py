@@ -72,7 +72,7 @@ def test_a_rank_that_has_left_the_group_it_hung_in_is_not_killed_in_the_next(tmp
         deaf.kill()
 
 
-async def longest_steps(folder: Path, *, stays: bool) -> list[float]:
+async def longest_steps(folder: Path, *, survives: bool) -> list[float]:
     """What a process may be busy with: before it is known, when its group ends, and after a group where it was not."""
     guard = HangGuard(
         policy=HangPolicy(on_hang=OnHang.ACT, floor=1000.0),
@@ -91,18 +91,18 @@ async def longest_steps(folder: Path, *, stays: bool) -> list[float]:
         cells[heartbeat_page.TOTAL] = 1.0 + step
         await guard.summarize_ranks()
     known.append(guard.longest_step({0}))
-    for number, pid in ((3, os.getpid() if stays else os.getppid()), (4, os.getpid())):
+    for number, pid in ((3, os.getpid() if survives else os.getppid()), (4, os.getpid())):
         guard.begin(a_generation(number), 0, {0: pid}, folder)
     known.append(guard.longest_step({0}))
     guard.end()
     return known
 
 
-@pytest.mark.parametrize("stays", [True, False])
-def test_the_longest_step_of_a_process_is_forgotten_when_the_process_is_gone(tmp_path: Path, stays: bool) -> None:
-    before, learned, after = asyncio.run(longest_steps(tmp_path, stays=stays))
+@pytest.mark.parametrize("survives", [True, False])
+def test_the_longest_step_of_a_process_is_forgotten_when_the_process_is_gone(tmp_path: Path, survives: bool) -> None:
+    before, learned, after = asyncio.run(longest_steps(tmp_path, survives=survives))
     assert learned < before == FIRST_STEP_SECONDS
-    assert (after < before) is stays
+    assert (after < before) is survives
 
 
 async def stalls(folder: Path) -> list[tuple[bool, int]]:

@@ -43,10 +43,10 @@ def test_nothing_is_set_without_a_cache() -> None:
 
 def test_a_directory_that_cannot_be_made_is_reported_and_left_out(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
-    told: list[str] = []
+    messages: list[str] = []
 
-    assert compile_cache_variables({"DDP_COMPILE_CACHE": str(tmp_path / "file")}, told.append) == {}
-    assert [str(tmp_path / "file") in sentence for sentence in told] == [True]
+    assert compile_cache_variables({"DDP_COMPILE_CACHE": str(tmp_path / "file")}, messages.append) == {}
+    assert [str(tmp_path / "file") in sentence for sentence in messages] == [True]
 
 
 @pytest.mark.parametrize(

@@ -34,25 +34,27 @@ def test_a_node_alone_and_nodes_of_one_machine_are_told_nothing() -> None:
 
 @pytest.mark.skipif(not route_from(FAR), reason="This machine has no way out.")
 def test_the_interface_on_the_way_to_the_others_is_told() -> None:
-    [name] = [each.name for each in list_interfaces() if route_from(FAR) in each.addresses]
-    told = select_interface({}, place("127.0.1.1", FAR)).environment
-    assert (told["GLOO_SOCKET_IFNAME"], told["TP_SOCKET_IFNAME"]) == (name, name)
-    assert told.get("NCCL_SOCKET_IFNAME", f"={name}") == f"={name}"
+    [name] = [interface.name for interface in list_interfaces() if route_from(FAR) in interface.addresses]
+    environment = select_interface({}, place("127.0.1.1", FAR)).environment
+    assert (environment["GLOO_SOCKET_IFNAME"], environment["TP_SOCKET_IFNAME"]) == (name, name)
+    assert environment.get("NCCL_SOCKET_IFNAME", f"={name}") == f"={name}"
     assert interface_to(FAR) == name
 
 
 @pytest.mark.skipif(not route_from(FAR), reason="This machine has no way out.")
 def test_what_somebody_has_named_stays() -> None:
     assert select_interface({"GLOO_SOCKET_IFNAME": "eth7"}, place("", FAR)).environment == {}
-    told = select_interface({"NCCL_SOCKET_IFNAME": "=ib0", "TP_SOCKET_IFNAME": "eth7"}, place("", FAR)).environment
-    assert list(told) == ["GLOO_SOCKET_IFNAME"]
+    environment = select_interface(
+        {"NCCL_SOCKET_IFNAME": "=ib0", "TP_SOCKET_IFNAME": "eth7"}, place("", FAR)
+    ).environment
+    assert list(environment) == ["GLOO_SOCKET_IFNAME"]
 
 
 @pytest.mark.skipif(bool(route_from(NOWHERE)), reason="This machine has a way to every IPv6 address.")
 def test_a_node_without_a_way_says_so() -> None:
-    told = select_interface({}, place("", NOWHERE))
-    assert told.environment == {}
-    assert told.message == (
+    selection = select_interface({}, place("", NOWHERE))
+    assert selection.environment == {}
+    assert selection.message == (
         f"GLOO_SOCKET_IFNAME is left unset, since this machine has no route to {NOWHERE}; name the interface that "
         "leads to the other nodes."
     )
@@ -72,4 +74,4 @@ def test_a_name_is_not_looked_up_where_the_group_starts() -> None:
 
 def test_a_name_and_the_loopback_have_no_interface() -> None:
     assert (interface_to("digits-store"), interface_to("127.0.0.1"), interface_to("")) == (None, None, None)
-    assert {name for _, name in socket.if_nameindex()} >= {each.name for each in list_interfaces()}
+    assert {name for _, name in socket.if_nameindex()} >= {interface.name for interface in list_interfaces()}

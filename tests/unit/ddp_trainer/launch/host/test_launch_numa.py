@@ -57,7 +57,7 @@ def a_machine(root: Path, allowed: frozenset[int] = ALL) -> Machine:
     ],
 )
 def test_each_mode_binds_as_torch_describes_it(root: Path, mode: str, expected: list[str]) -> None:
-    assert list(bindings(mode, 4, a_machine(root))) == [numbers(each) for each in expected]
+    assert list(bindings(mode, 4, a_machine(root))) == [numbers(binding) for binding in expected]
 
 
 def test_processors_that_the_container_may_not_use_are_left_out(root: Path) -> None:

@@ -78,8 +78,8 @@ def test_collectives_are_those_of_nccl_and_of_other_backends_in_their_order(monk
     of_gloo = entry(1, group=3) | {"time_created_ns": 20}, entry(5) | {"time_created_ns": 40}
     monkeypatch.setattr(c10d_extension, "_dump_nccl_trace_json", lambda *_: record({}, *of_nccl), raising=False)
     monkeypatch.setattr(c10d_extension, "_dump_fr_trace_json", lambda *_: record({}, *of_gloo))
-    told = [(group, number, name) for group, number, name, _, _ in heartbeat.collectives()]
-    assert told == [("0", 1, "all_reduce"), ("3", 1, "all_reduce"), ("0", 2, "all_gather")]
+    collectives = [(group, number, name) for group, number, name, _, _ in heartbeat.collectives()]
+    assert collectives == [("0", 1, "all_reduce"), ("3", 1, "all_reduce"), ("0", 2, "all_gather")]
 
 
 def test_a_group_begins_the_beat_and_its_end_ends_it(cells: memoryview[float]) -> None:
@@ -152,6 +152,6 @@ def test_a_module_that_is_loaded_when_it_is_touched_is_not_touched_by_telling_wh
         spec.loader.exec_module(module)
     monkeypatch.setitem(sys.modules, "scipy", ModuleType("scipy"))  # without a spec, as what scripts make by themselves
     heartbeat.write_imports(str(tmp_path / "imports"))
-    told = (tmp_path / "imports").read_text().splitlines()
-    assert {"torch", "torch.distributed", "ddp_trainer"} <= {*told}
-    assert not {"pandas", "users_own", "scipy", "os"} & {*told}
+    modules = (tmp_path / "imports").read_text().splitlines()
+    assert {"torch", "torch.distributed", "ddp_trainer"} <= {*modules}
+    assert not {"pandas", "users_own", "scipy", "os"} & {*modules}

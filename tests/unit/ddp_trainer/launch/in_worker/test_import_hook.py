@@ -29,35 +29,35 @@ def awaited(request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.
     monkeypatch.syspath_prepend(tmp_path)
     monkeypatch.setattr(sys, "meta_path", list(sys.meta_path))
     yield name
-    for each in (name, PACKAGE):
-        sys.modules.pop(each, None)
+    for module in (name, PACKAGE):
+        sys.modules.pop(module, None)
 
 
 def test_a_module_is_told_of_once_it_is_executed_and_all_others_are_left_alone(awaited: str) -> None:
-    told: list[ModuleType] = []
+    imported: list[ModuleType] = []
     before = list(sys.meta_path)
-    call_after_import(awaited, told.append)
-    (finder,) = (each for each in sys.meta_path if each not in before)
+    call_after_import(awaited, imported.append)
+    (finder,) = (hook for hook in sys.meta_path if hook not in before)
     assert finder.find_spec("json", None) is None
-    assert not told
+    assert not imported
     module = importlib.import_module(awaited)
-    assert told == [module]
+    assert imported == [module]
     assert module.VALUE == 7
     assert sys.meta_path == before, "it leaves"
 
 
 def test_a_module_that_is_there_is_told_of_at_once(awaited: str) -> None:
     module = importlib.import_module(awaited)
-    before, told = list(sys.meta_path), []
-    call_after_import(awaited, told.append)
-    assert told == [module]
+    before, imported = list(sys.meta_path), []
+    call_after_import(awaited, imported.append)
+    assert imported == [module]
     assert sys.meta_path == before
 
 
 def test_a_module_that_fails_is_not_told_of(awaited: str, tmp_path: Path) -> None:
     file_of(awaited, tmp_path).write_text("raise ValueError('broken')\n")
-    told: list[ModuleType] = []
-    call_after_import(awaited, told.append)
+    imported: list[ModuleType] = []
+    call_after_import(awaited, imported.append)
     with pytest.raises(ValueError, match="broken"):
         importlib.import_module(awaited)
-    assert not told
+    assert not imported

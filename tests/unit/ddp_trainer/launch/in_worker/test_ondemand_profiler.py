@@ -89,16 +89,16 @@ def test_a_profiler_of_the_scripts_own_is_left_alone_and_that_is_told(
 def test_the_signal_is_answered_once_somebody_asks_and_a_script_that_has_it_keeps_it(
     tmp_path: Path, model: torch.optim.Optimizer
 ) -> None:
-    pulse, number = str(tmp_path / "pulse-0"), signal.SIGRTMAX - ondemand_profiler.BELOW_LAST
+    page, number = str(tmp_path / "pulse-0"), signal.SIGRTMAX - ondemand_profiler.BELOW_LAST
     try:
-        ondemand_profiler.listen(pulse)
-        assert int(Path(pulse + READY).read_text()) == number
+        ondemand_profiler.listen(page)
+        assert int(Path(page + READY).read_text()) == number
         before = hooks()
         os.kill(os.getpid(), number)  # nobody asks anything
         assert hooks() == before
         answer = tmp_path / "answer"
         answer.mkdir()
-        Path(pulse + REQUEST).write_text(json.dumps({"folder": str(answer), "steps": 1}))
+        Path(page + ASKED).write_text(json.dumps({"folder": str(answer), "steps": 1}))
         os.kill(os.getpid(), number)
         assert hooks() == before + 1
         model.step()

@@ -27,10 +27,10 @@ os.write(1, f"{os.environ['RANK']} {sys.argv[1:]}\\n".encode())
 
 def output(directory: Path, **variables: str) -> str:
     (directory / "sitecustomize.py").write_text("import sys\nsys.modules['_of_the_image'] = sys\n")
-    mine = directory / "mine"
-    mine.mkdir()
-    (mine / "of_the_user.py").touch()
-    paths = os.pathsep.join([str(mine), str(HOOKS), str(ROOT), str(directory)])
+    hooks = directory / "mine"
+    hooks.mkdir()
+    (hooks / "of_the_user.py").touch()
+    paths = os.pathsep.join([str(hooks), str(HOOKS), str(ROOT), str(directory)])
     environ = {**os.environ, "PYTHONPATH": paths, Env.METRICS_DIR: str(directory), **variables}
     return subprocess.run([sys.executable, "-c", SHOW], env=environ, check=True, capture_output=True, text=True).stdout
 

@@ -34,7 +34,7 @@ from ddp_trainer.launch.rendezvous.store import MOST_FAILED_TICKS, Store
 from ddp_trainer.net.handshake import ServerHandshake
 from ddp_trainer.net.run_secret import RunSecret
 
-STORE, STRANGER, NOBODY = "127.0.0.1", "127.0.0.2", "127.0.0.3"
+STORE, STRANGER, UNREACHABLE = "127.0.0.1", "127.0.0.2", "127.0.0.3"
 SECRET: Final = RunSecret.random()
 OVER: Final = encode(Over(verdict=Verdict.SUCCEEDED, exit_code=0))
 Answer = Callable[[asyncio.StreamReader, asyncio.StreamWriter], Awaitable[None]]
@@ -44,7 +44,7 @@ class Listener:
     """Keeps what the link reports; :attr:`heard` is the first message of a store."""
 
     def __init__(self) -> None:
-        self.heard: asyncio.Future[FromStore] = asyncio.get_running_loop().create_future()
+        self.first_message: asyncio.Future[FromStore] = asyncio.get_running_loop().create_future()
         self.troubles: asyncio.Queue[tuple[str, OutsideReason]] = asyncio.Queue()
 
     def initial_messages(self, address: str) -> Sequence[FromAgent]:
@@ -53,8 +53,8 @@ class Listener:
         return Hello(version=VERSION, run_id="run", node=node, policy=policy, standing=WorkerState.IDLE), Join(port=1)
 
     def on_message(self, message: FromStore) -> None:
-        if not self.heard.done():
-            self.heard.set_result(message)
+        if not self.first_message.done():
+            self.first_message.set_result(message)
 
     def link_down(self) -> None: ...
 
@@ -107,7 +107,7 @@ async def stranger_beside(answer: Answer, *, has_store: bool = True) -> Any:
 
 
 @pytest.mark.parametrize("answer", [silent, old_store, impostor, hangs_up])
-@pytest.mark.parametrize("order", [(STRANGER, STORE), (NOBODY, STRANGER, STRANGER, STORE), (STORE, STRANGER)])
+@pytest.mark.parametrize("order", [(STRANGER, STORE), (UNREACHABLE, STRANGER, STRANGER, STORE), (STORE, STRANGER)])
 def test_strangers_at_other_addresses_of_the_stores_name_keep_no_agent_away(
     monkeypatch: pytest.MonkeyPatch, answer: Answer, order: tuple[str, ...]
 ) -> None:
@@ -117,7 +117,7 @@ def test_strangers_at_other_addresses_of_the_stores_name_keep_no_agent_away(
             listener, link = Listener(), TcpLink(Endpoint("store", port), SECRET)
             link.start(listener)
             async with asyncio.timeout(60):
-                message = await listener.heard
+                message = await listener.first_message
             await link.close()
             return message
 
@@ -167,23 +167,23 @@ def test_why_no_address_is_the_stores_is_reported(
             await link.close()
             return trouble
 
-    told, stage = asyncio.run(reported())
-    assert (why in told, stage) == (True, reason)
+    reported_reason, stage = asyncio.run(reported())
+    assert (why in reported_reason, stage) == (True, reason)
 
 
 @pytest.mark.parametrize(
-    ("found", "told"),
+    ("found", "reported_reason"),
     [
         (
             socket.gaierror(socket.EAI_NONAME, "Name or service not known"),
             ("does not resolve (Name", "name_resolution"),
         ),
         (None, ("no name server answers within", "name_resolution")),
-        (NOBODY, ("connection refused", "connection")),
+        (UNREACHABLE, ("connection refused", "connection")),
     ],
 )
 def test_a_name_that_does_not_resolve_is_told_from_a_connection_that_fails(
-    monkeypatch: pytest.MonkeyPatch, found: str | Exception | None, told: tuple[str, str]
+    monkeypatch: pytest.MonkeyPatch, found: str | Exception | None, reported_reason: tuple[str, str]
 ) -> None:
     async def reported() -> tuple[str, OutsideReason]:
         async def lookup(_host: str, port: int, **_: Any) -> list[Any]:
@@ -196,7 +196,7 @@ def test_a_name_that_does_not_resolve_is_told_from_a_connection_that_fails(
         monkeypatch.setattr(asyncio.get_running_loop(), "getaddrinfo", lookup)
         monkeypatch.setattr("ddp_trainer.launch.rendezvous.client._CONNECT_SECONDS", 0.1)
         with socket.socket() as free:
-            free.bind((NOBODY, 0))
+            free.bind((UNREACHABLE, 0))
             listener, link = Listener(), TcpLink(Endpoint("store", free.getsockname()[1]), SECRET)
             link.start(listener)
             trouble = await asyncio.wait_for(listener.troubles.get(), 60)
@@ -204,7 +204,7 @@ def test_a_name_that_does_not_resolve_is_told_from_a_connection_that_fails(
         return trouble
 
     why, reason = asyncio.run(reported())
-    assert (told[0] in why, reason) == (True, told[1])
+    assert (reported_reason[0] in why, reason) == (True, reported_reason[1])
 
 
 def test_a_lookup_that_takes_longer_than_an_attempt_is_used_when_it_ends(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -230,7 +230,7 @@ def test_a_lookup_that_takes_longer_than_an_attempt_is_used_when_it_ends(monkeyp
                     await listener.troubles.get()
                 monkeypatch.undo()
                 is_answered.set()
-                message = await listener.heard
+                message = await listener.first_message
             await link.close()
         return message, next(lookups)
 

@@ -12,8 +12,8 @@ from ddp_trainer.launch.rendezvous.membership import RunPhase
 from ddp_trainer.launch.workers.worker_group import Program
 from tests.support.launch_simulation import SimulatedAgent, SimulatedRun, a_policy
 
-OURS = Identity(program="train.py", path="/home/ann/train.py", digest="1")
-THEIRS = Identity(program="serve.py", path="/home/bob/serve.py", digest="2")
+TRAIN_JOB = Identity(program="train.py", path="/home/ann/train.py", digest="1")
+SERVE_JOB = Identity(program="serve.py", path="/home/bob/serve.py", digest="2")
 
 
 def comes(run: SimulatedRun, index: int, what: Identity | None, *, role: str = "default") -> SimulatedAgent:
@@ -25,7 +25,7 @@ def comes(run: SimulatedRun, index: int, what: Identity | None, *, role: str = "
 @pytest.mark.parametrize(
     ("other", "is_same"),
     [
-        (OURS, True),
+        (TRAIN_JOB, True),
         (Identity(program="train.py", path="/mnt/train.py", digest="1"), True),  # another host's path
         (Identity(program="train.py", path="/home/ann/train.py", digest="7"), True),  # edited while it runs
         (None, True),
@@ -37,7 +37,7 @@ def comes(run: SimulatedRun, index: int, what: Identity | None, *, role: str = "
 def test_one_job_is_a_program_of_one_name_with_the_same_contents_or_the_same_place(
     other: Identity | None, is_same: bool
 ) -> None:
-    assert is_same_job(OURS, other) is is_same_job(other, OURS) is is_same
+    assert is_same_job(TRAIN_JOB, other) is is_same_job(other, TRAIN_JOB) is is_same
 
 
 def test_arguments_and_the_place_of_a_script_make_no_other_job(tmp_path: Path) -> None:
@@ -72,9 +72,9 @@ def test_commands_modules_and_folders_are_known_by_what_is_run(tmp_path: Path) -
 
 def test_a_job_that_comes_to_anothers_run_is_told_both_programs_and_the_way_out() -> None:
     run = SimulatedRun(a_policy(1, 3))
-    first = comes(run, 0, OURS).join()
+    first = comes(run, 0, TRAIN_JOB).join()
     run.wait(5)
-    second = comes(run, 1, THEIRS)
+    second = comes(run, 1, SERVE_JOB)
     assert isinstance(second.last, Rejected)
     assert second.last.exit_code == 170
     assert second.last.why == (
@@ -89,25 +89,25 @@ def test_a_job_that_comes_to_anothers_run_is_told_both_programs_and_the_way_out(
 
 def test_programs_of_different_roles_are_of_one_job() -> None:
     run = SimulatedRun(a_policy(2, 2))
-    comes(run, 0, OURS).join()
-    second = comes(run, 1, THEIRS, role="evaluator").join()
+    comes(run, 0, TRAIN_JOB).join()
+    second = comes(run, 1, SERVE_JOB, role="evaluator").join()
     assert second.runs == 1
 
 
 def test_the_run_is_free_again_when_the_other_job_has_gone() -> None:
     run = SimulatedRun(a_policy(1, 2))
-    first = comes(run, 0, OURS).join()
+    first = comes(run, 0, TRAIN_JOB).join()
     run.wait(5)
     first.leave().mark_disconnected()
-    second = comes(run, 1, THEIRS).join()
+    second = comes(run, 1, SERVE_JOB).join()
     run.wait(5)
     assert second.runs == 2
 
 
 def test_a_pod_that_is_created_again_with_another_program_takes_its_own_place() -> None:
     run = SimulatedRun(a_policy(1, 1))
-    first = comes(run, 0, OURS).join()
-    second = comes(run, 0, THEIRS).join()
+    first = comes(run, 0, TRAIN_JOB).join()
+    second = comes(run, 0, SERVE_JOB).join()
     first.mark_disconnected()
     run.wait(5)
     assert second.runs == 2
@@ -115,18 +115,18 @@ def test_a_pod_that_is_created_again_with_another_program_takes_its_own_place() 
 
 def test_nodes_of_a_run_that_goes_on_are_let_in_and_an_intruder_of_a_forgetful_store_is_put_out() -> None:
     run = SimulatedRun(a_policy(2, 3))
-    ours = [comes(run, index, OURS) for index in (0, 1)]
-    for agent in ours:
+    agents = [comes(run, index, TRAIN_JOB) for index in (0, 1)]
+    for agent in agents:
         agent.join()
     run.wait(5)
     run.restart_store()
-    intruder = comes(run, 5, THEIRS).join()
+    intruder = comes(run, 5, SERVE_JOB).join()
     assert not isinstance(intruder.last, Rejected)
-    for agent in ours:
+    for agent in agents:
         run.reconnect(agent)
         assert agent.standing is WorkerState.RUNNING
     assert isinstance(intruder.last, Rejected)
     assert "which runs /home/ann/train.py on worker-0, and this one runs /home/bob/serve.py;" in intruder.last.why
     run.wait(60)
     assert run.membership.phase is RunPhase.RUNNING
-    assert [agent.asked_to_stop for agent in ours] == [None, None]
+    assert [agent.asked_to_stop for agent in agents] == [None, None]

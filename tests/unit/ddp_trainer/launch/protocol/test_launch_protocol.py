@@ -51,7 +51,7 @@ GENERATION = Generation(
     number=3, fence=3, nodes=(NODE, NODE), master_address="h", master_port=1, restarts={"failure": 2}
 )
 PLACE = place_of(GENERATION, "t")
-LOOK = RankStatus(
+STATUS = RankStatus(
     rank=1, local_rank=1, node="w-0", state=RankState.ALIVE, seconds=2.5, limit=60.0, section="data", collectives=("a",)
 )
 MESSAGES = [
@@ -73,7 +73,7 @@ MESSAGES = [
     Leave(),
     Part(),
     SuspectHang(generation=3),
-    RankStates(generation=3, ranks=(LOOK, replace(LOOK, limit=None, state=RankState.DEAF))),
+    RankStates(generation=3, ranks=(STATUS, replace(STATUS, limit=None, state=RankState.DEAF))),
     Ping(),
     PreflightResult(number=2, fit=False),
     RunPreflight(number=2, names=("w-0", "w-1"), place=PLACE),
@@ -148,10 +148,10 @@ def unbounded(kind: object, where: str, *, is_bounded: bool = False) -> Iterator
             yield where
         is_bounded = False
     if is_dataclass(kind):
-        for name, each in get_type_hints(kind, include_extras=True).items():
-            yield from unbounded(each, f"{where}.{name}")
-    for each in parts:
-        yield from unbounded(each, where, is_bounded=is_bounded)
+        for name, part in get_type_hints(kind, include_extras=True).items():
+            yield from unbounded(part, f"{where}.{name}")
+    for part in parts:
+        yield from unbounded(part, where, is_bounded=is_bounded)
 
 
 def test_every_number_string_and_list_of_a_message_has_a_bound() -> None:
@@ -190,7 +190,7 @@ def changed(message: object, **values: object) -> bytes:
         changed(Failed(failure=a_failure(1)), failure__stack="x" * 100_000),
         changed(
             RankStates(generation=3, ranks=()),
-            ranks=[json.loads(encode(RankStates(generation=3, ranks=(LOOK,))))["ranks"][0]] * 2000,
+            ranks=[json.loads(encode(RankStates(generation=3, ranks=(STATUS,))))["ranks"][0]] * 2000,
         ),
     ],
     ids=lambda line: line[-60:].decode(errors="replace"),
@@ -217,8 +217,8 @@ def test_what_hangs_is_told_to_a_node_in_a_message_that_does_not_grow_with_the_r
     hung = HangingRanks(
         generation=3, ranks=ranks, to_kill=ranks, sentences=tuple(f"rank {rank} is silent" for rank in ranks)
     )
-    told = hung.for_node(first_rank=500, local_world_size=2)
-    assert told.ranks == (*range(MOST_NAMED), 500, 501)
-    assert told.to_kill == told.ranks
-    assert told.sentences[-1] == "rank 501 is silent"
-    assert told.more == 1000 - len(told.ranks)
+    verdict_of_node = hung.for_node(first_rank=500, local_world_size=2)
+    assert verdict_of_node.ranks == (*range(MOST_NAMED), 500, 501)
+    assert verdict_of_node.to_kill == verdict_of_node.ranks
+    assert verdict_of_node.sentences[-1] == "rank 501 is silent"
+    assert verdict_of_node.more == 1000 - len(verdict_of_node.ranks)

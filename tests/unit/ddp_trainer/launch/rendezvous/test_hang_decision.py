@@ -32,10 +32,10 @@ def test_an_alarm_makes_the_store_ask_everybody_once() -> None:
 def test_nobody_is_named_before_all_nodes_have_told() -> None:
     judge = HangAnalyzer()
     assert told(judge, 0, 1.0) is None
-    verdict = told(judge, 1, 1.1)
-    assert isinstance(verdict, HangingRanks)
-    assert (verdict.ranks, verdict.to_kill) == ((1,), ())
-    assert verdict.sentences[0].startswith("rank 1 on w-1 did not enter collective #8")
+    decision = told(judge, 1, 1.1)
+    assert isinstance(decision, HangingRanks)
+    assert (decision.ranks, decision.to_kill) == ((1,), ())
+    assert decision.sentences[0].startswith("rank 1 on w-1 did not enter collective #8")
 
 
 def test_looks_of_different_moments_are_not_compared() -> None:
@@ -51,19 +51,19 @@ def test_a_warning_comes_first_and_is_said_once_and_the_limit_is_for_acting() ->
     assert told(judge, 0, 2.0) is None
     assert told(judge, 1, 2.0) is None
     told(judge, 0, 6.0, seconds=11.0)
-    verdict = told(judge, 1, 6.0, seconds=11.0)
-    assert isinstance(verdict, HangingRanks)
-    assert verdict.to_kill == (1,)
+    decision = told(judge, 1, 6.0, seconds=11.0)
+    assert isinstance(decision, HangingRanks)
+    assert decision.to_kill == (1,)
 
 
 def test_that_nobody_is_missing_is_said_once_and_kills_nobody() -> None:
     judge = HangAnalyzer()
     same = {"sequence": 8, "waits_in": "all_reduce[[4]]"}
     told(judge, 0, 1.0, **same)
-    verdict = told(judge, 1, 1.0, **same)
-    assert isinstance(verdict, HangingRanks)
-    assert (verdict.ranks, verdict.to_kill) == ((), ())
-    assert "another has ended early" in verdict.sentences[0]
+    decision = told(judge, 1, 1.0, **same)
+    assert isinstance(decision, HangingRanks)
+    assert (decision.ranks, decision.to_kill) == ((), ())
+    assert "another has ended early" in decision.sentences[0]
     assert told(judge, 1, 2.0, **same, seconds=30.0) is None
 
 

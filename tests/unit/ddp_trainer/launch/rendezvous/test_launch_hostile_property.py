@@ -67,7 +67,7 @@ HELLOS = st.builds(
     st.sampled_from([None, Identity(program="other.py", path="/other.py", digest="0")]),
     st.booleans(), st.sampled_from([0.0, 1e9, 1e12]),
 )  # fmt: skip
-LOOKS = st.builds(
+STATUSES = st.builds(
     lambda generation, ranks: RankStates(
         generation=generation,
         ranks=tuple(
@@ -93,7 +93,7 @@ MESSAGES = st.one_of(
     st.builds(lambda number: SuspectHang(generation=number), NUMBERS),
     st.builds(lambda number, fit: PreflightResult(number=number, fit=fit), NUMBERS, st.booleans()),
     st.just(Ping()),
-    LOOKS,
+    STATUSES,
 )
 STEPS = st.lists(
     st.tuples(st.sampled_from([9001, 9002]), MESSAGES | st.sampled_from(["wait", "break", "blip"])),

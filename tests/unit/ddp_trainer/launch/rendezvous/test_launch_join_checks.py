@@ -8,35 +8,38 @@ from ddp_trainer.launch.rendezvous.membership import RunPhase
 from tests.support.launch_simulation import SimulatedAgent, SimulatedRun, a_policy
 
 
-def comes(run: SimulatedRun, *indices: int, looks: bool = True) -> list[SimulatedAgent]:
+def comes(run: SimulatedRun, *indices: int, preflights: bool = True) -> list[SimulatedAgent]:
     agents = [run.agent(index) for index in indices]
     for agent in agents:
-        agent.looks = looks
+        agent.looks = preflights
         agent.connect().join()
     return agents
 
 
-def group_of(count: int, *, most: int = 100, looks: bool = True) -> tuple[SimulatedRun, list[SimulatedAgent]]:
+def group_of(count: int, *, most: int = 100, preflights: bool = True) -> tuple[SimulatedRun, list[SimulatedAgent]]:
     run = SimulatedRun(a_policy(1, most))
-    members = comes(run, *range(count), looks=looks)
+    members = comes(run, *range(count), preflights=preflights)
     run.wait(5)
     assert [agent.runs for agent in members] == [1] * count
     return run, members
 
 
 def meetings(agent: SimulatedAgent) -> list[RunPreflight]:
-    return [heard for heard in agent.heard if isinstance(heard, RunPreflight)]
+    return [message for message in agent.heard if isinstance(message, RunPreflight)]
 
 
 def test_a_node_that_joins_meets_the_members_at_its_own_port_before_they_are_stopped() -> None:
     run, members = group_of(2)
     (newcomer,) = comes(run, 7)
     run.wait(1000)
-    (meet,) = meetings(newcomer)
-    assert [[each.names for each in meetings(member)] for member in members] == [[meet.names], [meet.names]]
+    (request,) = meetings(newcomer)
+    assert [[preflight.names for preflight in meetings(member)] for member in members] == [
+        [request.names],
+        [request.names],
+    ]
     assert [meetings(member)[0].place.node_rank for member in members] == [0, 1]
-    assert list(meet.names) == ["worker-0", "worker-1", "worker-7"]
-    assert (meet.place.master_address, meet.place.master_port) == ("10.0.0.7", 30007)
+    assert list(request.names) == ["worker-0", "worker-1", "worker-7"]
+    assert (request.place.master_address, request.place.master_port) == ("10.0.0.7", 30007)
     assert [member.asked_to_stop for member in members] == [None, None]
     newcomer.record_result(fit=True)
     run.wait(5)
@@ -120,9 +123,9 @@ def test_an_answer_to_an_earlier_question_is_not_heard() -> None:
 def test_of_many_members_a_few_take_part_and_of_many_newcomers_a_few_at_once() -> None:
     run, members = group_of(20)
     newcomers = comes(run, *range(20, 20 + AT_ONCE + 2))
-    asked = [member for member in members if meetings(member)]
-    assert len(asked) <= MOST_ONLOOKERS
-    assert asked[0] is members[0]
+    preflighted = [member for member in members if meetings(member)]
+    assert len(preflighted) <= MOST_ONLOOKERS
+    assert preflighted[0] is members[0]
     assert [len(meetings(newcomer)) for newcomer in newcomers] == [1] * AT_ONCE + [0, 0]
     newcomers[0].record_result(fit=True)
     assert [len(meetings(newcomer)) for newcomer in newcomers] == [1] * (AT_ONCE + 1) + [0]
@@ -130,8 +133,8 @@ def test_of_many_members_a_few_take_part_and_of_many_newcomers_a_few_at_once() -
 
 def test_nobody_is_asked_who_does_not_look() -> None:
     for members_look, newcomer_looks in ((False, True), (True, False)):
-        run, (member,) = group_of(1, looks=members_look)
-        (newcomer,) = comes(run, 1, looks=newcomer_looks)
+        run, (member,) = group_of(1, preflights=members_look)
+        (newcomer,) = comes(run, 1, preflights=newcomer_looks)
         run.wait(5)
         assert not meetings(member) + meetings(newcomer)
         member.join()

@@ -71,8 +71,8 @@ def test_too_few_nodes_never_form_a_group() -> None:
 def test_those_that_wait_hear_who_is_there_whenever_that_changes() -> None:
     run = SimulatedRun(a_policy(3, 3))
     first, second = run.joined(0, 2)
-    told = Waiting(nodes=2, spare=False, names=("worker-0", "worker-2"), missing=("worker-1",), missing_count=1)
-    assert (first.last, second.last) == (told, told)
+    expected = Waiting(nodes=2, spare=False, names=("worker-0", "worker-2"), missing=("worker-1",), missing_count=1)
+    assert (first.last, second.last) == (expected, expected)
     second.mark_disconnected()
     assert first.last == Waiting(
         nodes=1, spare=False, names=("worker-0",), missing=("worker-1", "worker-2"), missing_count=2
@@ -84,8 +84,8 @@ def test_of_many_nodes_only_the_one_that_comes_is_told_how_many_wait() -> None:
     agents = run.joined(*range(MOST_TOLD + 2))
     first = tuple(f"worker-{index}" for index in range(MOST_NAMED))
     missing = tuple(f"worker-{index}" for index in range(MOST_TOLD, MOST_TOLD + MOST_NAMED))
-    told = Waiting(nodes=MOST_TOLD, spare=False, names=first, missing=missing, missing_count=1000 - MOST_TOLD)
-    assert agents[0].last == told
+    expected = Waiting(nodes=MOST_TOLD, spare=False, names=first, missing=missing, missing_count=1000 - MOST_TOLD)
+    assert agents[0].last == expected
     assert agents[-1].last == Waiting(nodes=MOST_TOLD + 2, spare=False)
 
 
@@ -106,7 +106,7 @@ def test_a_node_with_other_numbers_is_warned_and_those_of_the_first_node_count()
     (first,) = run.joined(0)
     run.policy = a_policy(2, 2, 3)
     (second,) = run.joined(1)
-    assert not any(isinstance(each, OtherPolicy) for each in first.heard)
+    assert not any(isinstance(sent, OtherPolicy) for sent in first.heard)
     assert OtherPolicy(policy=a_policy(1, 2, 3)) in second.heard
     sentence = other_policy_message(run.policy, a_policy(1, 2, 3))
     assert "--nnodes 2:2, and the run --nnodes 1:2 " in sentence

@@ -58,7 +58,7 @@ def test_a_budget_of_n_allows_n_restarts_over_all_nodes_and_also_over_new_pods(r
         agent.mark_disconnected()
     assert len({start.number for start in run.starts}) == 1 + restarts
     (late,) = run.joined(0)
-    assert [(each.exit_code, each.late) for each in late.heard if isinstance(each, Over)] == [(93, True)]
+    assert [(sent.exit_code, sent.late) for sent in late.heard if isinstance(sent, Over)] == [(93, True)]
     assert late.runs is None
 
 

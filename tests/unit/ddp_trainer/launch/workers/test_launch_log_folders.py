@@ -92,5 +92,5 @@ def test_the_newest_generations_are_kept_and_what_a_surviving_worker_writes_to(
 ) -> None:
     monkeypatch.setattr(worker_group, "KEPT_GENERATIONS", 3)
     asyncio.run(replace_second_worker(tmp_path, 6))
-    kept = sorted(path.name for path in tmp_path.iterdir())
-    assert kept == ["attempt_0", "attempt_3", "attempt_4", "attempt_5"]
+    folders = sorted(path.name for path in tmp_path.iterdir())
+    assert folders == ["attempt_0", "attempt_3", "attempt_4", "attempt_5"]

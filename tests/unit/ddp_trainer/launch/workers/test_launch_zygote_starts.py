@@ -67,8 +67,8 @@ def test_a_zygote_that_keeps_dying_is_not_started_for_ever(tmp_path: Path) -> No
         while zygote._control:
             await asyncio.sleep(0.01)
     """
-    told = agent(tmp_path, body, torch="raise SystemExit(1)")
-    assert told.split() == ["True"] * 3 + ["False"] * 6
+    output = agent(tmp_path, body, torch="raise SystemExit(1)")
+    assert output.split() == ["True"] * 3 + ["False"] * 6
 
 
 def test_a_zygote_imports_a_later_list_too_and_forks_only_after_it(tmp_path: Path) -> None:

@@ -34,17 +34,17 @@ def test_a_fork_tells_whether_it_could_use_cuda(
     tmp_path: Path, has_context: bool, has_touched: bool, forks: bool
 ) -> None:
     (tmp_path / "torch.py").write_text(TORCH.format(has_context=has_context, has_touched=has_touched))
-    ours, theirs = socket.socketpair()
-    ours.settimeout(60)
-    command = [sys.executable, fork_server_process.__file__, str(os.getpid()), str(theirs.fileno()), "torch"]
-    with ours:
-        with theirs:
+    control, child_end = socket.socketpair()
+    control.settimeout(60)
+    command = [sys.executable, fork_server_process.__file__, str(os.getpid()), str(child_end.fileno()), "torch"]
+    with control:
+        with child_end:
             process = subprocess.Popen(
-                command, env={**os.environ, "PYTHONPATH": str(tmp_path)}, pass_fds=[theirs.fileno()]
+                command, env={**os.environ, "PYTHONPATH": str(tmp_path)}, pass_fds=[child_end.fileno()]
             )
-        said = ours.recv(8)  # nothing where the zygote has ended
+        answer = control.recv(8)  # nothing where the zygote has ended
     process.wait(60)
-    assert (said == fork_server_process.READY) is forks
+    assert (answer == fork_server_process.READY) is forks
 
 
 def test_torch_still_has_what_a_fork_asks() -> None:
@@ -68,9 +68,9 @@ def test_an_agent_without_a_free_descriptor_does_without_a_zygote(monkeypatch: p
         raise OSError(errno.EMFILE, "Too many open files")
 
     monkeypatch.setattr(socket, "socketpair", fail)
-    zygote = ForkServer(None, sys.executable, [], {})  # type: ignore[arg-type] # not called
-    zygote.start()
-    assert zygote.fork({}, 1, 2, 1) is None
+    fork_server = ForkServer(None, sys.executable, [], {})  # type: ignore[arg-type] # not called
+    fork_server.start()
+    assert fork_server.fork({}, 1, 2, 1) is None
 
 
 def test_the_zygote_of_a_spare_takes_the_imports_of_its_script_that_do_not_read_the_rank(tmp_path: Path) -> None:

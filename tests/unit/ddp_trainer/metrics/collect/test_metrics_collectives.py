@@ -38,63 +38,63 @@ def clock() -> Clock:
 
 
 @pytest.fixture
-def told(tmp_path: Path, clock: Clock) -> Collectives:
+def collectives(tmp_path: Path, clock: Clock) -> Collectives:
     return Collectives(tmp_path, clock=clock)
 
 
 @pytest.mark.usefixtures("cells")
-def test_without_a_recorder_the_pulse_tells_what_was_begun(told: Collectives) -> None:
-    told.query_due_ranks()
-    assert told.values(0) == {BEGUN: 7.0}
-    assert told.values(1) == {}
+def test_without_a_recorder_the_pulse_tells_what_was_begun(collectives: Collectives) -> None:
+    collectives.query_due_ranks()
+    assert collectives.values(0) == {BEGUN: 7.0}
+    assert collectives.values(1) == {}
 
 
 def test_a_rank_that_gets_no_turn_is_where_its_recorder_says(
-    tmp_path: Path, told: Collectives, cells: memoryview[float], clock: Clock
+    tmp_path: Path, collectives: Collectives, cells: memoryview[float], clock: Clock
 ) -> None:
     with recorder_at(tmp_path / "rank-0.sock", {"fr_trace_json": record({0: (8, 7)}, entry(8))}):
-        told.query_due_ranks()
-    assert told.values(0) == {BEGUN: 8.0, OVER: 7.0}
+        collectives.query_due_ranks()
+    assert collectives.values(0) == {BEGUN: 8.0, OVER: 7.0}
     clock.now += 60.0
-    told.query_due_ranks()  # now nobody answers any more
-    assert told.values(0) == {BEGUN: 8.0, OVER: 7.0}
+    collectives.query_due_ranks()  # now nobody answers any more
+    assert collectives.values(0) == {BEGUN: 8.0, OVER: 7.0}
     cells[heartbeat_page.BEAT], cells[heartbeat_page.SEQUENCE] = 120.0, 12.0
-    assert told.values(0) == {BEGUN: 12.0, OVER: 7.0}
+    assert collectives.values(0) == {BEGUN: 12.0, OVER: 7.0}
 
 
-def test_at_most_four_groups_are_told_of(tmp_path: Path, told: Collectives, cells: memoryview[float]) -> None:
+def test_at_most_four_groups_are_told_of(tmp_path: Path, collectives: Collectives, cells: memoryview[float]) -> None:
     groups = {number: (number, number) for number in range(9)}
     with recorder_at(tmp_path / "rank-0.sock", {"fr_trace_json": record(groups, entry(1))}):
-        told.query_due_ranks()
-    assert len(told.values(0)) == 8
+        collectives.query_due_ranks()
+    assert len(collectives.values(0)) == 8
     cells[heartbeat_page.HAS_GROUP] = 0.0
-    assert told.values(0) == {}
+    assert collectives.values(0) == {}
 
 
 def test_a_record_of_the_group_before_is_not_told_as_of_this_one(
-    tmp_path: Path, told: Collectives, cells: memoryview[float]
+    tmp_path: Path, collectives: Collectives, cells: memoryview[float]
 ) -> None:
     with recorder_at(tmp_path / "rank-0.sock", {"fr_trace_json": record({0: (900, 900)}, entry(900))}):
-        told.query_due_ranks()
+        collectives.query_due_ranks()
     cells[heartbeat_page.BEAT], cells[heartbeat_page.SEQUENCE] = 120.0, 2.0
-    assert told.values(0) == {BEGUN: 2.0}
+    assert collectives.values(0) == {BEGUN: 2.0}
 
 
-def test_a_torch_that_does_not_count_tells_nothing(told: Collectives, cells: memoryview[float]) -> None:
+def test_a_torch_that_does_not_count_tells_nothing(collectives: Collectives, cells: memoryview[float]) -> None:
     cells[heartbeat_page.SEQUENCE] = -1.0
-    assert told.values(0) == {}
+    assert collectives.values(0) == {}
 
 
 def test_a_rank_is_asked_now_and_then_and_at_once_when_it_falls_silent(
-    tmp_path: Path, told: Collectives, cells: memoryview[float], clock: Clock
+    tmp_path: Path, collectives: Collectives, cells: memoryview[float], clock: Clock
 ) -> None:
-    asked = []
+    queried = []
     for moment, beat in ((110.0, 109.9), (111.0, 110.9), (112.0, 110.9), (113.0, 110.9), (128.0, 110.9)):
         clock.now, cells[heartbeat_page.BEAT] = moment, beat
         number = int(moment)
         with recorder_at(tmp_path / "rank-0.sock", {"fr_trace_json": record({0: (number, number)}, entry(1))}):
-            told.query_due_ranks()
+            collectives.query_due_ranks()
         (tmp_path / "rank-0.sock").unlink()
-        asked.append(told.values(0).get(OVER) == number)
+        queried.append(collectives.values(0).get(OVER) == number)
         cells[heartbeat_page.SEQUENCE] = 1000.0
-    assert asked == [False, False, True, False, True]
+    assert queried == [False, False, True, False, True]

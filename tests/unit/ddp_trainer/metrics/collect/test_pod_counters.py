@@ -18,8 +18,8 @@ FORWARD = cell("ddp_pod_step_phase_seconds_total", Phase.FORWARD)
 
 def rank(directory: Path, local: int) -> RankRecorder:
     """A rank of a pod of two."""
-    told = {Env.METRICS_DIR: str(directory), "RANK": f"{local}", "LOCAL_RANK": f"{local}", "LOCAL_WORLD_SIZE": "2"}
-    recorder = attach.rank_recorder(told)
+    environ = {Env.METRICS_DIR: str(directory), "RANK": f"{local}", "LOCAL_RANK": f"{local}", "LOCAL_WORLD_SIZE": "2"}
+    recorder = attach.rank_recorder(environ)
     recorder.identity(rank=local, local_rank=local, world_size=2, backend="gloo", device="cpu")
     return recorder
 
@@ -37,9 +37,9 @@ def test_a_sum_grows_as_its_ranks_do(tmp_path: Path) -> None:
     assert set(looked(sums, tmp_path).values()) == {0.0}
     stepped(first, 16)
     stepped(second, 8)
-    told = looked(sums, tmp_path)
-    assert (told[SAMPLES], told[FORWARD], told["ddp_pod_tokens_total"]) == (24, 0.5, 0)
-    assert looked(sums, tmp_path) == told, "a look adds nothing by itself"
+    values = looked(sums, tmp_path)
+    assert (values[SAMPLES], values[FORWARD], values["ddp_pod_tokens_total"]) == (24, 0.5, 0)
+    assert looked(sums, tmp_path) == values, "a look adds nothing by itself"
 
 
 def test_what_was_there_before_the_exporter_is_none_of_its_growth(tmp_path: Path) -> None:

@@ -64,11 +64,11 @@ def run(watch: Watch, models: list[Model], steps: int, seconds: float = 1.0, wai
 
 
 def test_a_sampled_step_is_split_into_busy_and_exposed() -> None:
-    heard, model = Heard(), Model(exposed=0.25)
+    recorder, model = Heard(), Model(exposed=0.25)
     ddp_comm_sampler.models.add(model)
-    run(Watch(heard), [model], 50)
-    assert set(heard.samples) == {(0.75, 0.25)}
-    assert 2 <= len(heard.samples) <= 10
+    run(Watch(recorder), [model], 50)
+    assert set(recorder.samples) == {(0.75, 0.25)}
+    assert 2 <= len(recorder.samples) <= 10
     assert model.rate == STOCK_RATE, "between samples DDP times as often as ever"
 
 
@@ -81,51 +81,51 @@ def test_the_share_of_the_forward_pass_comes_from_the_timer() -> None:
 
 
 def test_two_models_are_waited_for_one_after_the_other() -> None:
-    heard, models = Heard(), [Model(0.25), Model(0.5)]
+    recorder, models = Heard(), [Model(0.25), Model(0.5)]
     ddp_comm_sampler.models.update(models)
-    run(Watch(heard), models, 50)
-    assert set(heard.samples) == {(0.25, 0.75)}
+    run(Watch(recorder), models, 50)
+    assert set(recorder.samples) == {(0.25, 0.75)}
 
 
 def test_a_step_of_several_passes_waits_in_each() -> None:
-    heard, model = Heard(), Model(exposed=0.125, passes=4)
+    recorder, model = Heard(), Model(exposed=0.125, passes=4)
     ddp_comm_sampler.models.add(model)
-    run(Watch(heard), [model], 50)
-    assert set(heard.samples) == {(0.5, 0.5)}
+    run(Watch(recorder), [model], 50)
+    assert set(recorder.samples) == {(0.5, 0.5)}
 
 
 def test_nobody_waits_longer_than_a_step_takes() -> None:
-    heard, model = Heard(), Model(exposed=9.0)
+    recorder, model = Heard(), Model(exposed=9.0)
     ddp_comm_sampler.models.add(model)
-    run(Watch(heard), [model], 20)
-    assert set(heard.samples) == {(0.0, 1.0)}
+    run(Watch(recorder), [model], 20)
+    assert set(recorder.samples) == {(0.0, 1.0)}
 
 
 def test_what_a_loop_knows_of_its_waiting_is_added_to_what_ddp_knows() -> None:
-    heard, model = Heard(), Model(exposed=0.25)
+    recorder, model = Heard(), Model(exposed=0.25)
     ddp_comm_sampler.models.add(model)
-    run(Watch(heard), [model], 20, waited=0.125)
-    assert set(heard.samples) == {(0.625, 0.375)}
+    run(Watch(recorder), [model], 20, waited=0.125)
+    assert set(recorder.samples) == {(0.625, 0.375)}
 
 
 def test_a_loop_without_ddp_tells_by_itself_what_it_waits_for() -> None:
-    heard = Heard()
-    run(Watch(heard), [], 50, waited=0.5)
-    assert set(heard.samples) == {(0.5, 0.5)}
+    recorder = Heard()
+    run(Watch(recorder), [], 50, waited=0.5)
+    assert set(recorder.samples) == {(0.5, 0.5)}
 
 
 def test_nothing_is_claimed_where_nothing_is_known() -> None:
-    heard = Heard()
-    run(Watch(heard), [], 500)
-    run(Watch(heard, waits_are_told=False), [], 500, waited=0.5)
-    assert heard.samples == []
+    recorder = Heard()
+    run(Watch(recorder), [], 500)
+    run(Watch(recorder, waits_are_told=False), [], 500, waited=0.5)
+    assert recorder.samples == []
 
 
 def test_a_torch_with_another_timer_is_left_alone() -> None:
-    heard = Heard()
+    recorder = Heard()
     ddp_comm_sampler.models.add(broken := SimpleModel())
-    run(Watch(heard), [], 500)
-    assert heard.samples == []
+    run(Watch(recorder), [], 500)
+    assert recorder.samples == []
     assert broken not in ddp_comm_sampler.models
 
 

@@ -28,8 +28,8 @@ class Clock:
 
 
 def test_time_goes_to_the_phase_that_was_reached_and_the_rest_to_other() -> None:
-    heard, clock = Heard(), Clock()
-    meter = StepMeter(heard, clock=clock)
+    recorder, clock = Heard(), Clock()
+    meter = StepMeter(recorder, clock=clock)
     clock.now += 1
     meter.end_phase(Phase.DATA_WAIT)
     clock.now += 2
@@ -39,24 +39,24 @@ def test_time_goes_to_the_phase_that_was_reached_and_the_rest_to_other() -> None
     clock.now += 8
     meter.step(samples=16, epoch=3)
     spent = {Phase.DATA_WAIT: 1.0, Phase.FORWARD: 6.0, Phase.OTHER: 8.0}
-    assert heard.steps == [(1, 3, 16, *(spent.get(phase, 0.0) for phase in Phase))]
+    assert recorder.steps == [(1, 3, 16, *(spent.get(phase, 0.0) for phase in Phase))]
 
 
 def test_every_step_starts_from_nothing() -> None:
-    heard, clock = Heard(), Clock()
-    meter = StepMeter(heard, clock=clock)
+    recorder, clock = Heard(), Clock()
+    meter = StepMeter(recorder, clock=clock)
     clock.now += 1
     meter.step(samples=1)
     clock.now += 0.5
     meter.step(samples=2)
-    assert [step[0] for step in heard.steps] == [1, 2]
-    assert [sum(step[3:]) for step in heard.steps] == [1.0, 0.5]
+    assert [step[0] for step in recorder.steps] == [1, 2]
+    assert [sum(step[3:]) for step in recorder.steps] == [1.0, 0.5]
 
 
 def test_a_word_that_names_no_phase_counts_as_other() -> None:
-    heard, clock = Heard(), Clock()
-    meter = StepMeter(heard, clock=clock)
+    recorder, clock = Heard(), Clock()
+    meter = StepMeter(recorder, clock=clock)
     clock.now += 1
     meter.end_phase("lunch")
     meter.step(samples=1)
-    assert heard.steps[0][-1] == 1.0
+    assert recorder.steps[0][-1] == 1.0

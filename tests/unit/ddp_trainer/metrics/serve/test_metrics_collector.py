@@ -88,16 +88,16 @@ def in_group(directory: Path, local: int) -> None:
 
 def collectives(directory: Path) -> Collectives:
     """What all ranks of a directory with a pulse say of their collectives, by their flight recorders too."""
-    told = Collectives(directory)
+    gathered = Collectives(directory)
     with contextlib.ExitStack() as stack:
         for path in directory.glob("*.pulse"):
             stack.enter_context(
                 recorder_at(recorder_socket_path(path), {"fr_trace_json": record({0: (7, 6)}, entry(7))})
             )
-        told.query_due_ranks()
+        gathered.query_due_ranks()
     for path in directory.glob("*.sock"):
         path.unlink()
-    return told
+    return gathered
 
 
 def samples(directory: Path, job: str = "digits") -> Series:
@@ -110,7 +110,7 @@ def samples(directory: Path, job: str = "digits") -> Series:
 
 
 def labels_of(series: Series, name: str) -> list[dict[str, str]]:
-    return [dict(labels) for each, labels in series if each == name]
+    return [dict(labels) for sample_name, labels in series if sample_name == name]
 
 
 def sample_names(scope: Scope) -> set[str]:
@@ -123,8 +123,8 @@ def sample_names(scope: Scope) -> set[str]:
 
 def test_everything_in_the_catalogue_is_told_and_nothing_else(tmp_path: Path) -> None:
     pod(tmp_path, 0, 1)
-    told = {name for name, _ in samples(tmp_path)}
-    assert told == sample_names(Scope.RANK) | sample_names(Scope.POD) | sample_names(Scope.JOB)
+    names = {name for name, _ in samples(tmp_path)}
+    assert names == sample_names(Scope.RANK) | sample_names(Scope.POD) | sample_names(Scope.JOB)
 
 
 def test_every_family_of_a_rank_carries_the_job_and_the_rank(tmp_path: Path) -> None:
@@ -155,9 +155,9 @@ def test_the_pod_is_told_of_once(tmp_path: Path) -> None:
 
 def test_what_was_never_set_is_absent(tmp_path: Path) -> None:
     rank(tmp_path, 0, local=0)
-    told = {name for name, _ in samples(tmp_path)}
-    assert Metric.STEPS in told
-    assert not {Metric.LOSS, Metric.LAST_STEP_TIMESTAMP, "ddp_checkpoint_last_step", Metric.WORLD_SIZE} & told
+    names = {name for name, _ in samples(tmp_path)}
+    assert Metric.STEPS in names
+    assert not {Metric.LOSS, Metric.LAST_STEP_TIMESTAMP, "ddp_checkpoint_last_step", Metric.WORLD_SIZE} & names
 
 
 def test_a_loss_that_is_no_number_is_told(tmp_path: Path) -> None:
@@ -185,11 +185,11 @@ def test_the_exporter_tells_of_itself_even_without_boards(tmp_path: Path) -> Non
     (tmp_path / "rank-0.board").write_bytes(b"damaged")
     exposition = Exposition(tmp_path, "digits")
     generate_latest(exposition)
-    told = {sample.name: sample.value for family in exposition.collect() for sample in family.samples}
-    assert told["ddp_exporter_stale_boards"] == 1
-    assert told["ddp_exporter_scrapes_total"] == 1
-    assert told["ddp_exporter_scrape_seconds_total"] > 0
-    assert told["ddp_build_info"] == 1
+    values = {sample.name: sample.value for family in exposition.collect() for sample in family.samples}
+    assert values["ddp_exporter_stale_boards"] == 1
+    assert values["ddp_exporter_scrapes_total"] == 1
+    assert values["ddp_exporter_scrape_seconds_total"] > 0
+    assert values["ddp_build_info"] == 1
 
 
 def test_a_scrape_sees_every_series_before_anything_happened(tmp_path: Path) -> None:

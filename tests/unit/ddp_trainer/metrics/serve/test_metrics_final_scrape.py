@@ -78,7 +78,8 @@ def test_a_prometheus_that_is_gone_is_not_waited_for(clock: Clock) -> None:
 
 
 @pytest.mark.parametrize(
-    ("told", "seconds"), [("", 20.0), ("0", 0.0), ("45", 45.0), ("-1", 20.0), ("nan", 20.0), ("1e9", 20.0), ("x", 20.0)]
+    ("option", "seconds"),
+    [("", 20.0), ("0", 0.0), ("45", 45.0), ("-1", 20.0), ("nan", 20.0), ("1e9", 20.0), ("x", 20.0)],
 )
-def test_how_long_is_the_jobs_to_say(told: str, seconds: float) -> None:
-    assert max_wait_seconds({"DDP_LAST_SCRAPE": told}) == seconds
+def test_how_long_is_the_jobs_to_say(option: str, seconds: float) -> None:
+    assert max_wait_seconds({"DDP_LAST_SCRAPE": option}) == seconds

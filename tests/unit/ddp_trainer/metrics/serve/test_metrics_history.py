@@ -149,10 +149,10 @@ def test_a_loss_that_is_no_number_stays_so(tmp_path: Path) -> None:
 
 
 def test_what_is_left_in_a_log_is_read_from_among_other_lines(tmp_path: Path) -> None:
-    told = trained(tmp_path, 400, Clock()).to_dict()
-    left = downsample(told)
+    document = trained(tmp_path, 400, Clock()).to_dict()
+    left = downsample(document)
     assert len(left["times"]) == LEFT_READINGS
-    assert (left["times"][0], left["times"][-1]) == (told["times"][0], told["times"][-1])
+    assert (left["times"][0], left["times"][-1]) == (document["times"][0], document["times"][-1])
     packed = list(lines(left))
     assert all(line.startswith(HISTORY_MARK) and len(line) < 4096 for line in packed)
     log = [
@@ -165,7 +165,7 @@ def test_what_is_left_in_a_log_is_read_from_among_other_lines(tmp_path: Path) ->
     found = metrics_parser.unpacked(log)
     assert found is not None
     assert json.loads(found) == left
-    assert read(left)[1][STEPS][-1] == read(told)[1][STEPS][-1]
+    assert read(left)[1][STEPS][-1] == read(document)[1][STEPS][-1]
 
 
 def test_eight_ranks_leave_less_than_sixteen_kilobytes_in_a_log(tmp_path: Path) -> None:

@@ -218,18 +218,18 @@ def test_a_query_of_many_fields_is_refused_with_a_sentence() -> None:
 
 
 def test_a_history_is_read_once_per_interval() -> None:
-    looked = 0
+    reads = 0
 
     class Read(History):
         def to_dict(self) -> dict[str, Any]:
-            nonlocal looked
-            looked += 1
+            nonlocal reads
+            reads += 1
             return {}
 
     pages = PageRouter(Counting(), Read(NOWHERE), NOWHERE, clock=lambda: 0.0)
     for _ in range(100):
         pages.get_response(HttpRequest("GET", "/history", ""))
-    assert looked == 1
+    assert reads == 1
 
 
 class Telling(Collector):
@@ -243,7 +243,7 @@ class Telling(Collector):
 
 
 @pytest.mark.parametrize(
-    ("query", "told"),
+    ("query", "series"),
     [
         ("name[]=ddp_step", ['ddp_step{rank="0"} 7.0']),
         ("name%5B%5D=ddp_steps_total&name[]=ddp_step&other=1", ['ddp_step{rank="0"} 7.0', "ddp_steps_total 9.0"]),
@@ -255,11 +255,11 @@ class Telling(Collector):
         ("name[]=ddp_unknown", []),
     ],
 )
-def test_families_that_are_asked_for_by_name_are_told_alone(query: str, told: list[str]) -> None:
+def test_families_that_are_asked_for_by_name_are_told_alone(query: str, series: list[str]) -> None:
     pages = PageRouter(Telling(), NO_HISTORY, NOWHERE)
     answer = pages.get_response(HttpRequest("GET", "/metrics", "", query=query))
     assert isinstance(answer, Response)
-    assert [line for line in answer.body.decode().splitlines() if not line.startswith("#")] == told
+    assert [line for line in answer.body.decode().splitlines() if not line.startswith("#")] == series
 
 
 def test_who_asks_for_everything_gets_it_also_right_after_somebody_asked_for_less() -> None:
@@ -272,8 +272,8 @@ def test_who_asks_for_everything_gets_it_also_right_after_somebody_asked_for_les
 
 def test_openmetrics_is_served_to_those_who_ask_for_it() -> None:
     pages = PageRouter(Counting(), NO_HISTORY, NOWHERE)
-    asked = "application/openmetrics-text;version=1.0.0;q=0.5,text/plain;version=0.0.4;q=0.3"
-    answer = pages.get_response(HttpRequest("GET", "/metrics", asked))
+    accept = "application/openmetrics-text;version=1.0.0;q=0.5,text/plain;version=0.0.4;q=0.3"
+    answer = pages.get_response(HttpRequest("GET", "/metrics", accept))
     assert answer.body.endswith(b"# EOF\n")
     assert answer.content_type.startswith("application/openmetrics-text")
     assert pages.get_response(HttpRequest("GET", "/metrics", "*/*")).content_type.startswith(

@@ -22,7 +22,7 @@ def slot(rank: int, local_rank: int, of: int, *, start: int, alive: bool = True)
 
 
 def ranks(*slots: Slot) -> list[int]:
-    return [each.rank for each in current(slots)]
+    return [claimed.rank for claimed in current(slots)]
 
 
 def test_all_ranks_of_a_pod_are_told_in_order() -> None:
@@ -40,7 +40,7 @@ def test_a_slot_that_has_not_been_taken_up_yet_still_shows_its_dead_rank() -> No
 
 def test_the_newer_of_two_claimants_has_the_rank() -> None:
     taken = current([slot(1, 0, 2, start=20), slot(1, 1, 2, start=10, alive=False)])
-    assert [(each.rank, each.local_rank) for each in taken] == [(1, 0)]
+    assert [(claimed.rank, claimed.local_rank) for claimed in taken] == [(1, 0)]
 
 
 def test_a_living_process_is_newer_than_a_dead_one_of_before_a_reboot() -> None:
@@ -67,7 +67,7 @@ def test_a_survey_counts_what_it_cannot_read_and_passes_over_what_is_no_board(tm
     (tmp_path / ".rank-5.board.tmp").write_bytes(b"half")
     (tmp_path / "rank-x.board").write_bytes(b"")
     seen = read_pod_snapshot(tmp_path)
-    assert [each.rank for each in seen.ranks] == [0]
+    assert [claimed.rank for claimed in seen.ranks] == [0]
     assert seen.agent is None
     assert len(seen.stale) == 4
 
@@ -98,10 +98,10 @@ def test_a_process_that_has_ended_has_no_vitals_even_before_it_is_reaped() -> No
 
 def test_this_process_lives_and_uses_memory() -> None:
     me = ProcessId.current()
-    mine = read_process_stats(me)
-    assert mine is not None
-    assert mine.resident_bytes > 1 << 20
-    assert not mine.standing_still
+    stats = read_process_stats(me)
+    assert stats is not None
+    assert stats.resident_bytes > 1 << 20
+    assert not stats.standing_still
 
 
 def test_memory_that_was_given_back_is_in_the_peak_of_its_process_and_not_in_that_of_a_fork() -> None:
@@ -113,14 +113,14 @@ def test_memory_that_was_given_back_is_in_the_peak_of_its_process_and_not_in_tha
         assert parent.stdin is not None
         assert parent.stdout is not None
         child = int(parent.stdout.readline())
-        whole, fork = (read_process_stats(ProcessId(pid, started(pid))) for pid in (parent.pid, child))
+        parent_stats, fork = (read_process_stats(ProcessId(pid, started(pid))) for pid in (parent.pid, child))
         parent.stdin.close()
-    assert whole is not None
+    assert parent_stats is not None
     assert fork is not None
-    assert whole.peak_resident_bytes is not None
+    assert parent_stats.peak_resident_bytes is not None
     assert fork.peak_resident_bytes is not None
-    assert whole.peak_resident_bytes - whole.resident_bytes > many / 2
-    assert fork.resident_bytes <= fork.peak_resident_bytes < whole.peak_resident_bytes - many / 2
+    assert parent_stats.peak_resident_bytes - parent_stats.resident_bytes > many / 2
+    assert fork.resident_bytes <= fork.peak_resident_bytes < parent_stats.peak_resident_bytes - many / 2
 
 
 def test_a_parent_is_an_ancestor_and_oneself_is_not() -> None:

@@ -218,7 +218,7 @@ def test_the_place_of_a_rank_is_that_in_the_layout_of_its_group(rank: Rank, monk
 def test_exactly_one_state_is_on(agent: Agent) -> None:
     for state in GroupState:
         agent.recorder.state(state)
-        assert [each for each in GroupState if agent[cell(Metric.GROUP_STATE, each)]] == [state]
+        assert [group_state for group_state in GroupState if agent[cell(Metric.GROUP_STATE, group_state)]] == [state]
 
 
 def test_restarts_and_failures_are_counted_by_cause(agent: Agent) -> None:

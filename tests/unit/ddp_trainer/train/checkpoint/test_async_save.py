@@ -91,7 +91,7 @@ class Told(NoopRankRecorder):
 
 def a_saver(
     directory: CheckpointDirectory,
-    told: Told | None = None,
+    metrics: Told | None = None,
     clock: Callable[[], float] = time.monotonic,
     alarm: Callable[[str], object] = pytest.fail,
 ) -> CheckpointManager:
@@ -100,7 +100,7 @@ def a_saver(
         Config(checkpoint_dir=directory.path, checkpoint_seconds=10.0),
         directory,
         keeps_time=True,
-        recorder=told or Told(),
+        recorder=metrics or Told(),
         alarm=alarm,
         note=print,
         device=torch.device("cpu"),
@@ -109,19 +109,19 @@ def a_saver(
 
 
 def test_each_checkpoint_that_is_due_while_one_is_being_written_counts_as_skipped(tmp_path: Path) -> None:
-    now, directory, told = [0.0], Slow(tmp_path), Told()
-    saver = a_saver(directory, told, lambda: now[0])
+    now, directory, metrics = [0.0], Slow(tmp_path), Told()
+    saver = a_saver(directory, metrics, lambda: now[0])
     saver.open()
     wanted = {}
     for second in range(9, 46):
         now[0] = float(second)
         if saver.should_save():
-            wanted[second] = told.skipped
+            wanted[second] = metrics.skipped
             saver.save(1, lambda: {"step": 1}, lambda: a_manifest(1))
-    assert (wanted, told.skipped) == ({10: 0}, 3), "due at 20, 30 and 40 again"
+    assert (wanted, metrics.skipped) == ({10: 0}, 3), "due at 20, 30 and 40 again"
     directory.let.set()
     saver.wait_for_save()
-    assert (told.saved, saver.should_save()) == (1, True)
+    assert (metrics.saved, saver.should_save()) == (1, True)
 
 
 class Failing(CheckpointDirectory):
@@ -139,21 +139,21 @@ class Failing(CheckpointDirectory):
 def test_a_save_that_fails_for_any_reason_is_counted_and_the_next_one_tries_again(
     error: Exception, tmp_path: Path
 ) -> None:
-    directory, told = (
+    directory, metrics = (
         Failing(tmp_path, keep=1, claim=WriteLease(tmp_path, generation=0, fence=0, run_id="run", token="a")),
         Told(),
     )
     directory.errors = [error, error]
-    said: list[str] = []
-    saver = a_saver(directory, told, alarm=said.append)
+    messages: list[str] = []
+    saver = a_saver(directory, metrics, alarm=messages.append)
     saver.open()
     for step in (1, 2, 3):
         saver.save(step, lambda: {"step": 1}, lambda: a_manifest(1))
         saver.wait_for_save()
         assert saver.failure is (error if step < 3 else None)
-    assert (told.failed, told.saved, len(said)) == (2, 1, 2)
-    assert told.failures_in_a_row == [1, 2, 0]
-    assert "Training continues; older checkpoints are kept." in said[0]
+    assert (metrics.failed, metrics.saved, len(messages)) == (2, 1, 2)
+    assert metrics.failures_in_a_row == [1, 2, 0]
+    assert "Training continues; older checkpoints are kept." in messages[0]
 
 
 def test_a_state_that_cannot_be_copied_is_written_while_training_waits(
@@ -163,23 +163,23 @@ def test_a_state_that_cannot_be_copied_is_written_while_training_waits(
         raise MemoryError
 
     monkeypatch.setattr(Snapshot, "take", take)
-    told, said = Told(), list[str]()
-    saver = a_saver(a_directory(tmp_path), told, alarm=said.append)
+    metrics, messages = Told(), list[str]()
+    saver = a_saver(a_directory(tmp_path), metrics, alarm=messages.append)
     saver.open()
     saver.save(1, lambda: {"step": 1}, lambda: a_manifest(1))
-    assert (saver.durable_step, told.failed) == (1, 0)
-    assert said == ["The state cannot be copied for a save: MemoryError. Training waits until it is written."]
+    assert (saver.durable_step, metrics.failed) == (1, 0)
+    assert messages == ["The state cannot be copied for a save: MemoryError. Training waits until it is written."]
 
 
 def test_a_state_that_has_no_memory_is_a_failed_save_unless_other_ranks_wait_for_it(tmp_path: Path) -> None:
     def state() -> dict[str, object]:
         raise MemoryError
 
-    told = Told()
-    saver = a_saver(a_directory(tmp_path), told, alarm=print)
+    metrics = Told()
+    saver = a_saver(a_directory(tmp_path), metrics, alarm=print)
     saver.open()
     saver.save(1, state, lambda: a_manifest(1))
-    assert (type(saver.failure), told.failed) == (MemoryError, 1)
+    assert (type(saver.failure), metrics.failed) == (MemoryError, 1)
     with pytest.raises(MemoryError):
         saver.save(2, state, lambda: a_manifest(2), together=True)
 

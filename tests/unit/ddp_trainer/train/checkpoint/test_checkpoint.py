@@ -81,11 +81,11 @@ def test_a_damaged_checkpoint_is_skipped_with_its_name_for_the_one_before(
     write(directory, 1)
     write(directory, 2)
     damage(tmp_path / "step-00000002" / file)
-    said: list[str] = []
-    checkpoint = directory.latest_checkpoint(said.append)
+    messages: list[str] = []
+    checkpoint = directory.latest_checkpoint(messages.append)
     assert checkpoint is not None
     assert checkpoint.manifest.step == 1
-    (sentence,) = said
+    (sentence,) = messages
     assert str(tmp_path / "step-00000002") in sentence
     assert reason in sentence
 

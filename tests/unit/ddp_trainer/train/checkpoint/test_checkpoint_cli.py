@@ -39,15 +39,15 @@ def checkpoints(tmp_path: Path) -> Path:
 def test_inspect_shows_what_is_there(checkpoints: Path, capsys: pytest.CaptureFixture[str]) -> None:
     (checkpoints / "step-00000005" / "state.pt").write_bytes(b"torn")
     assert main(["inspect", str(checkpoints)]) == Exit.FAILURE
-    told = capsys.readouterr()
-    header, newest, torn, *_ = told.out.splitlines()
+    output = capsys.readouterr()
+    header, newest, torn, *_ = output.out.splitlines()
     assert header.split() == ["STEP", "EPOCH", "SIZE", "WORLD", "WRITTEN", "METRICS", "VALID"]
     assert newest.split()[0] == "6"
     assert "loss=" in newest
     assert newest.endswith("yes")
     assert "state.pt has 4 of" in torn
-    assert told.err.startswith(f"{checkpoints / 'step-00000005'}: state.pt has 4 of")
-    assert told.err.count("\n") == 1
+    assert output.err.startswith(f"{checkpoints / 'step-00000005'}: state.pt has 4 of")
+    assert output.err.count("\n") == 1
 
 
 def test_inspect_says_in_json_what_a_checkpoint_holds(checkpoints: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -112,10 +112,10 @@ def test_a_damaged_newest_is_passed_over_by_export(checkpoints: Path, tmp_path: 
 def test_what_cannot_be_meant_gets_a_sentence(
     arguments: list[str], sentence: str, checkpoints: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    assert main([each.format(c=checkpoints, t=tmp_path) for each in arguments]) == Exit.USAGE
-    said = capsys.readouterr().err
-    assert sentence in said
-    assert said.startswith("error: ")
+    assert main([argument.format(c=checkpoints, t=tmp_path) for argument in arguments]) == Exit.USAGE
+    stderr = capsys.readouterr().err
+    assert sentence in stderr
+    assert stderr.startswith("error: ")
 
 
 WEIGHTS = {"weight": torch.tensor([[2.0]]), "bias": torch.tensor([0.0])}
@@ -164,14 +164,19 @@ def test_the_state_of_the_optimizer_is_taken_where_asked(tmp_path: Path) -> None
     torch.autograd.backward((model(torch.ones(1, 1)) - 50).square().sum())
     optimizer.step()
     torch.save({"model": WEIGHTS, "optimizer": optimizer.state_dict()}, tmp_path / "mine.pt")
-    paths = {asked: tmp_path / str(asked) for asked in (True, False)}
-    for asked, path in paths.items():
-        config = a_config(init_from=tmp_path / "mine.pt", init_optimizer=asked, checkpoint_dir=path, max_steps=1)
+    paths = {keeps_optimizer: tmp_path / str(keeps_optimizer) for keeps_optimizer in (True, False)}
+    for keeps_optimizer, path in paths.items():
+        config = a_config(
+            init_from=tmp_path / "mine.pt", init_optimizer=keeps_optimizer, checkpoint_dir=path, max_steps=1
+        )
         run(config, Lines(), env=HERE)
     states = {
-        asked: torch.load(path / "step-00000001" / "state.pt", weights_only=True) for asked, path in paths.items()
+        keeps_optimizer: torch.load(path / "step-00000001" / "state.pt", weights_only=True)
+        for keeps_optimizer, path in paths.items()
     }
-    counts = {asked: state["optimizer"]["state"][0]["step"].item() for asked, state in states.items()}
+    counts = {
+        keeps_optimizer: state["optimizer"]["state"][0]["step"].item() for keeps_optimizer, state in states.items()
+    }
     assert counts == {True: 2, False: 1}
     assert states[True]["optimizer"]["param_groups"][0]["peak_lr"] == 0.1
 

@@ -38,11 +38,11 @@ def two_checkpoints(path: Path, *, sharded: bool = False) -> tuple[CheckpointDir
 
 
 def demand_fallback(directory: CheckpointDirectory, damaged: Path) -> None:
-    said: list[str] = []
-    found = directory.latest_checkpoint(said.append)
+    messages: list[str] = []
+    found = directory.latest_checkpoint(messages.append)
     assert found is not None
     assert found.manifest.step == unpack(found)["step"] == 1
-    (sentence,) = said
+    (sentence,) = messages
     assert str(damaged) in sentence
     assert len(sentence.splitlines()) == 1
     write(directory, 3)  # pruning looks at the damaged one, too
@@ -154,19 +154,19 @@ def test_arbitrary_damage_is_harmless_or_noticed(
 ) -> None:
     path = tmp_path_factory.mktemp("checkpoints")
     directory, newest = two_checkpoints(path, sharded=True)
-    whole = Manifest.from_json((newest / MANIFEST).read_text())
+    intact = Manifest.from_json((newest / MANIFEST).read_text())
     old = (newest / name).read_bytes()
     (newest / name).write_bytes(damage(old))
-    said: list[str] = []
-    found = directory.latest_checkpoint(said.append)
+    messages: list[str] = []
+    found = directory.latest_checkpoint(messages.append)
     assert found is not None
-    if said:
+    if messages:
         assert found.manifest.step == 1
-        assert len(said) == 1
+        assert len(messages) == 1
     else:
-        assert found.manifest == whole
+        assert found.manifest == intact
         assert name == MANIFEST or (newest / name).read_bytes() == old
-    assert main(["verify", str(path)]) == (1 if said else 0)
+    assert main(["verify", str(path)]) == (1 if messages else 0)
     shutil.rmtree(path)
 
 

@@ -133,8 +133,8 @@ class Job:
     def __init__(self, checkpoints: Path, steps: int) -> None:
         config = a_config(checkpoints, steps)
         stop = StopRequest(grace_seconds=1, leave=exit_immediately)
-        self._agent, ours = socket.socketpair()
-        progress, control = make_progress(config, HERE), Control(ours, {}, generation=1)
+        self._agent, worker_end = socket.socketpair()
+        progress, control = make_progress(config, HERE), Control(worker_end, {}, generation=1)
         self.process = ProcessContext.outside_groups(HERE, progress, stop, time.time(), control)
         self.trainer = Trainer(config, Lines(), self.process)
 

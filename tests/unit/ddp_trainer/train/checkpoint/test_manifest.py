@@ -25,7 +25,7 @@ def test_the_same_run_at_another_world_size_may_go_on() -> None:
 
 
 @pytest.mark.parametrize(
-    ("field", "theirs", "sentence"),
+    ("field", "stored", "sentence"),
     [
         ("seed", 3, "was written with seed 3, and this run has 0. Give --seed 3 to continue from it"),
         ("global_batch", 32, "with global batch 32, and this run has 4. Give --global-batch 32"),
@@ -37,8 +37,8 @@ def test_the_same_run_at_another_world_size_may_go_on() -> None:
         ("architecture", "heads=2", "with architecture heads=2"),
     ],
 )
-def test_another_run_is_refused_with_both_values_and_the_way_out(field: str, theirs: object, sentence: str) -> None:
-    identity = replace(IDENTITY, **{field: theirs})  # type: ignore[arg-type] # by name
+def test_another_run_is_refused_with_both_values_and_the_way_out(field: str, stored: object, sentence: str) -> None:
+    identity = replace(IDENTITY, **{field: stored})  # type: ignore[arg-type] # by name
     with pytest.raises(CheckpointMismatch) as info:
         check_same_run(replace(MANIFEST, identity=identity), IDENTITY, where="in /c", batch_slices=None)
     assert sentence in str(info.value)
@@ -79,10 +79,10 @@ class Cut(nn.Linear):
 
 
 def test_another_architecture_of_the_same_shapes_is_refused_with_both() -> None:
-    theirs, ours = (replace(IDENTITY, architecture=architecture(Cut({"heads": heads}))) for heads in (4, 2))
-    check_same_run(replace(MANIFEST, identity=theirs), theirs, where="in /c", batch_slices=None)
+    four_heads, two_heads = (replace(IDENTITY, architecture=architecture(Cut({"heads": heads}))) for heads in (4, 2))
+    check_same_run(replace(MANIFEST, identity=four_heads), four_heads, where="in /c", batch_slices=None)
     with pytest.raises(CheckpointMismatch, match=r"with architecture heads=4, and this run has heads=2\. Bring back"):
-        check_same_run(replace(MANIFEST, identity=theirs), ours, where="in /c", batch_slices=None)
+        check_same_run(replace(MANIFEST, identity=four_heads), two_heads, where="in /c", batch_slices=None)
 
 
 def test_a_gpt_says_how_many_heads_it_has() -> None:

@@ -65,7 +65,7 @@ class Pods:
 
     def folders(self) -> list[str]:
         """Return the checkpoints in the store, published or not."""
-        return sorted({each.parent.name.partition(".")[0] for each in self.store.glob("step-*/*")})
+        return sorted({stored_file.parent.name.partition(".")[0] for stored_file in self.store.glob("step-*/*")})
 
     def folder(self, step: int) -> Path:
         return next(self.store.glob(f"step-{step:08d}.*"))

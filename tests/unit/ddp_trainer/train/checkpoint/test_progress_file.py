@@ -14,9 +14,9 @@ from ddp_trainer.train.config.goodput_account import Account
 
 
 def account(seconds: float) -> Account:
-    told = Account(until=1000.0)
-    told.add_time(JobTime.PRODUCTIVE, 1000.0 + seconds)
-    return told
+    saved = Account(until=1000.0)
+    saved.add_time(JobTime.PRODUCTIVE, 1000.0 + seconds)
+    return saved
 
 
 FORMER = RunProgress(7, 2, 1000.0, account(1.0))
@@ -26,18 +26,18 @@ LAST = RunProgress(8, 3, 1000.0, account(2.0))
 @pytest.fixture
 def file(tmp_path: Path) -> Path:
     """Two readings of a run, one after the other."""
-    odometer = ProgressFile(tmp_path, "run")
+    progress = ProgressFile(tmp_path, "run")
     for reading in (FORMER, LAST):
-        odometer.write(reading)
-        odometer.write_account(reading.account)
-    odometer.close()
+        progress.write(reading)
+        progress.write_account(reading.account)
+    progress.close()
     return tmp_path / FILE
 
 
 def read(file: Path) -> tuple[RunProgress, list[str]]:
     """What the next process reads, and what it says about it."""
-    said: list[str] = []
-    return ProgressFile(file.parent, "run", said.append).read(), said
+    messages: list[str] = []
+    return ProgressFile(file.parent, "run", messages.append).read(), messages
 
 
 def test_what_is_whole_is_read_without_a_word(file: Path) -> None:
@@ -48,35 +48,35 @@ def test_a_damaged_byte_loses_nothing_but_what_the_last_record_added(file: Path)
     content = file.read_bytes()
     for place in range(len(content)):
         file.write_bytes(content[:place] + bytes([content[place] ^ 0x10]) + content[place + 1 :])
-        reading, said = read(file)
+        reading, messages = read(file)
         assert (reading.highest_step, reading.lost_steps) in {(7, 2), (8, 3)}, place
         assert reading.account in (FORMER.account, LAST.account), place
-        assert len(said) <= 1
+        assert len(messages) <= 1
         if reading != LAST:
-            assert said == [f"{file} is damaged in part; its second copy is intact and is used."]
+            assert messages == [f"{file} is damaged in part; its second copy is intact and is used."]
 
 
 def test_a_file_that_is_cut_off_anywhere_is_read_as_far_as_it_goes(file: Path) -> None:
     content = file.read_bytes()
     for length in range(len(content)):
         file.write_bytes(content[:length])
-        reading, said = read(file)
+        reading, messages = read(file)
         assert (reading.highest_step, reading.lost_steps) in {(0, 0), (7, 2), (8, 3)}, length
-        assert len(said) <= 1
+        assert len(messages) <= 1
 
 
 def test_a_file_of_something_else_is_one_sentence_and_is_written_anew(file: Path) -> None:
     file.write_bytes(b"\xff" * 4096)
-    said: list[str] = []
-    odometer = ProgressFile(file.parent, "run", said.append)
-    assert odometer.read() == RunProgress()
-    (sentence,) = said
+    messages: list[str] = []
+    progress = ProgressFile(file.parent, "run", messages.append)
+    assert progress.read() == RunProgress()
+    (sentence,) = messages
     assert sentence.startswith(f"{file} is damaged: ")
     assert sentence.endswith("training continues.")
     for reading in (FORMER, LAST):
-        odometer.write(reading)
-        odometer.write_account(reading.account)
-    odometer.close()
+        progress.write(reading)
+        progress.write_account(reading.account)
+    progress.close()
     assert read(file) == (LAST, [])
 
 
@@ -101,15 +101,15 @@ def test_a_process_that_is_killed_while_it_writes_leaves_a_whole_one(tmp_path: P
         assert process.stdout is not None
         assert process.stdout.readline() == "writes\n"
         process.kill()
-    reading, said = read(tmp_path / FILE)
+    reading, messages = read(tmp_path / FILE)
     assert reading.highest_step >= 1000
-    assert (reading.lost_steps, said) == (2 * reading.highest_step, [])
+    assert (reading.lost_steps, messages) == (2 * reading.highest_step, [])
 
 
 def test_the_odometer_of_another_run_or_a_damaged_one_reads_zero(tmp_path: Path) -> None:
-    odometer = ProgressFile(tmp_path, "run")
-    odometer.write(RunProgress(7, 2, 1.0))
-    odometer.close()
+    progress = ProgressFile(tmp_path, "run")
+    progress.write(RunProgress(7, 2, 1.0))
+    progress.close()
     assert ProgressFile(tmp_path, "another").read() == RunProgress()
     (tmp_path / "ODOMETER").write_bytes(b"torn")
     assert ProgressFile(tmp_path, "run").read() == RunProgress()

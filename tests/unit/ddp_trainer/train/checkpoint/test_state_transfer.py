@@ -131,7 +131,7 @@ def test_a_rank_reads_the_directory_that_it_sees_and_is_sent_what_it_does_not_se
 ) -> None:
     write(a_directory(tmp_path), 7)
     directory = tmp_path / "step-00000007"
-    whole = unpack(read(directory))
+    full_state = unpack(read(directory))
 
     def resume(group: Group) -> object:
         if group.rank == 2:
@@ -141,7 +141,7 @@ def test_a_rank_reads_the_directory_that_it_sees_and_is_sent_what_it_does_not_se
             (directory / "state.pt").write_bytes((directory / "state.pt").read_bytes()[:-1] + b"x")
         group.gather(0)
         found = from_rank(1, Checkpoint(whole_manifest, directory) if group.rank == 1 else None, group)
-        return found.directory is not None, equal(unpack(found)["weights"], whole["weights"])
+        return found.directory is not None, equal(unpack(found)["weights"], full_state["weights"])
 
     whole_manifest = read(directory).manifest
     assert run_ranks(4, resume) == [(True, True), (True, True), (False, True), (False, True)]
@@ -149,9 +149,9 @@ def test_a_rank_reads_the_directory_that_it_sees_and_is_sent_what_it_does_not_se
 
 def test_a_rank_that_wants_nothing_takes_part() -> None:
     def receive(group: Group) -> object:
-        mine = Checkpoint(a_manifest(3), state={"x": torch.arange(3)}) if group.rank == 0 else None
-        want = checkpoint_broadcast.NEW_MEMORY._replace(is_wanted=group.rank != 1)
-        state = from_rank(0, mine, group, receive=want).state
+        checkpoint = Checkpoint(a_manifest(3), state={"x": torch.arange(3)}) if group.rank == 0 else None
+        receive_options = checkpoint_broadcast.NEW_MEMORY._replace(is_wanted=group.rank != 1)
+        state = from_rank(0, checkpoint, group, receive=receive_options).state
         return None if state is None else state["x"].tolist()
 
     assert run_ranks(3, receive) == [[0, 1, 2], None, [0, 1, 2]]
@@ -170,9 +170,9 @@ def test_a_state_that_one_rank_lacks_is_sent_to_it_alone_and_into_its_tensors(mo
 
     def receive(group: Group) -> object:
         own = {"model": {"weight": torch.zeros(300_000)}}
-        want = checkpoint_broadcast.Receive(is_wanted=group.rank == 2, targets=lambda: own)
-        mine = Checkpoint(a_manifest(3), state=state) if group.rank == 0 else None
-        found = from_rank(0, mine, group, receive=want).state
+        receive_options = checkpoint_broadcast.Receive(is_wanted=group.rank == 2, targets=lambda: own)
+        checkpoint = Checkpoint(a_manifest(3), state=state) if group.rank == 0 else None
+        found = from_rank(0, checkpoint, group, receive=receive_options).state
         is_whole = found is not None and torch.equal(found["model"]["weight"], state["model"]["weight"])
         return is_whole, float(own["model"]["weight"].sum()) > 0, max(sent, default=0) < 10_000
 

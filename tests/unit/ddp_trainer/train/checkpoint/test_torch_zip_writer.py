@@ -51,8 +51,8 @@ def test_torch_loads_every_kind_of_number(dtype: torch.dtype) -> None:
 
 
 def test_views_empty_tensors_and_scalars_come_back_as_they_were() -> None:
-    whole = torch.arange(12.0).view(3, 4)
-    state = {"turned": whole.t(), "part": whole[1:, 2:], "empty": torch.empty(0, 3), "scalar": torch.tensor(7)}
+    matrix = torch.arange(12.0).view(3, 4)
+    state = {"turned": matrix.t(), "part": matrix[1:, 2:], "empty": torch.empty(0, 3), "scalar": torch.tensor(7)}
     archive = pack(state)
     assert len(archive.storages) == 3
     back = loaded(archive)

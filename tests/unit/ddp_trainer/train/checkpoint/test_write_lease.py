@@ -57,19 +57,19 @@ def test_a_writer_whose_claim_was_removed_stops(tmp_path: Path) -> None:
         writer.check()
 
 
-WHOLE = {"token": "t", "generation": 1, "fence": 1, "run_id": "run", "pid": 1}
+CLAIM = {"token": "t", "generation": 1, "fence": 1, "run_id": "run", "pid": 1}
 DAMAGED = {
     "empty": b"",
-    "torn": json.dumps(WHOLE).encode()[:-9],
-    "two drafts in one": json.dumps(WHOLE).encode() + b'"}',
+    "torn": json.dumps(CLAIM).encode()[:-9],
+    "two drafts in one": json.dumps(CLAIM).encode() + b'"}',
     "not text": b"\xff\xfe",
     "another document": b"[]",
-    "a field is missing": json.dumps({**WHOLE, "fence": None}).encode(),
-    "a number of 5,000 digits": json.dumps(WHOLE).replace('"fence": 1', f'"fence": {"9" * 5000}').encode(),
+    "a field is missing": json.dumps({**CLAIM, "fence": None}).encode(),
+    "a number of 5,000 digits": json.dumps(CLAIM).replace('"fence": 1', f'"fence": {"9" * 5000}').encode(),
     "nested": b"[" * 4000,
-    "too long": json.dumps({**WHOLE, "token": "t" * 10_000}).encode(),
-    "a fraction": json.dumps({**WHOLE, "fence": 1.5}).encode(),
-    "infinite": json.dumps({**WHOLE, "fence": float("inf")}).encode(),
+    "too long": json.dumps({**CLAIM, "token": "t" * 10_000}).encode(),
+    "a fraction": json.dumps({**CLAIM, "fence": 1.5}).encode(),
+    "infinite": json.dumps({**CLAIM, "fence": float("inf")}).encode(),
 }
 
 

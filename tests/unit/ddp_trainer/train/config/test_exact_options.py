@@ -34,9 +34,9 @@ def test_exact_says_with_what_it_cannot_hold_and_why(
     flags: list[str], why: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert main(["--level", "exact", *flags]) == Exit.USAGE
-    said = capsys.readouterr().err
-    assert why in said
-    assert len(said.splitlines()) == 1
+    stderr = capsys.readouterr().err
+    assert why in stderr
+    assert len(stderr.splitlines()) == 1
     parse(flags)
 
 
@@ -129,9 +129,9 @@ def test_batches_of_any_form_become_one(batches: Sequence[Any], merged: object) 
 def flat(value: Any) -> Any:
     """Letters in place of names, which assert_close does not compare."""
     if isinstance(value, dict):
-        return {key: flat(each) for key, each in value.items()}
+        return {key: flat(item) for key, item in value.items()}
     if isinstance(value, tuple | list):
-        return [flat(each) for each in value]
+        return [flat(item) for item in value]
     return ord(value) if isinstance(value, str) else value
 
 

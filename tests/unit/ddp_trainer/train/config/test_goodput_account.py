@@ -48,7 +48,7 @@ class Meeting:
     """Where ranks of one process, a thread each, do their collectives."""
 
     def __init__(self, ranks: int) -> None:
-        self.said: list[torch.Tensor] = [torch.zeros(0)] * ranks
+        self.tensors: list[torch.Tensor] = [torch.zeros(0)] * ranks
         self.barrier = Barrier(ranks, timeout=60)
 
     def member(self, rank: int) -> Group:
@@ -59,13 +59,13 @@ class Member(Group):
     """One of them."""
 
     def __init__(self, meeting: Meeting, rank: int) -> None:
-        super().__init__(rank, len(meeting.said), "threads", torch.device("cpu"))
+        super().__init__(rank, len(meeting.tensors), "threads", torch.device("cpu"))
         self._meeting = meeting
 
     def _exchange(self, tensor: torch.Tensor) -> torch.Tensor:
-        self._meeting.said[self.rank] = tensor.clone()
+        self._meeting.tensors[self.rank] = tensor.clone()
         self._meeting.barrier.wait()
-        every = torch.stack(self._meeting.said)
+        every = torch.stack(self._meeting.tensors)
         self._meeting.barrier.wait()
         return every
 
@@ -93,7 +93,7 @@ class Job:
     restarts: dict[str, int] = field(default_factory=dict)
     expected: dict[JobTime, float] = field(default_factory=lambda: dict.fromkeys(JobTime, 0.0))
     lost_steps: int = 0
-    told: Told = field(default_factory=Told)
+    recorder: Told = field(default_factory=Told)
     steps_since: list[float] = field(default_factory=list)
     """Productive seconds of the steps that no checkpoint holds."""
     lost_seconds: float = 0.0
@@ -110,10 +110,10 @@ class Job:
         self.phases = StepTimer(self.clock)
         self.history = GoodputTracker(self.phases, self.clock)
         self.began = self.now
-        if self.step > (kept := self.stored[0] if self.stored else 0):
-            self.lost_steps += self.step - kept
+        if self.step > (saved_step := self.stored[0] if self.stored else 0):
+            self.lost_steps += self.step - saved_step
             self.lost_seconds += sum(self.steps_since)
-        self.step = kept
+        self.step = saved_step
         self.steps_since.clear()
 
     def pod(self) -> None:
@@ -130,7 +130,7 @@ class Job:
         self.passes(JobTime.STARTUP, START)
         self.history.begin_restore()
         env = Environment(moments=moments, restarts=dict(self.restarts))
-        self.history.load(ProgressFile(self.directory, "run"), self.told, Group.single_rank(), self.began, env)
+        self.history.load(ProgressFile(self.directory, "run"), self.recorder, Group.single_rank(), self.began, env)
         loads = is_new and self.stored is not None
         self.passes(JobTime.CHECKPOINT_LOAD if loads else JobTime.INIT, LOAD)
         self.history.go_on_from(self.step)
@@ -150,7 +150,7 @@ class Job:
         self.step += 1
         self.steps_since.append(computes)
         self.history.record_step(self.step, self.history.time_report())
-        self.phases.report(self.told, step=self.step, epoch=0, samples=1)
+        self.phases.report(self.recorder, step=self.step, epoch=0, samples=1)
         if evaluates:
             self.passes(JobTime.EVAL, evaluates)
             self.phases.record_evaluation()
@@ -189,10 +189,10 @@ class Job:
         self.restarts[cause] = self.restarts.get(cause, 0) + 1
 
     def check(self) -> None:
-        assert sum(self.told.seconds) == pytest.approx(self.now - FIRST, rel=1e-9)
-        assert dict(zip(JobTime, self.told.seconds, strict=True)) == pytest.approx(self.expected, abs=1e-5)
-        assert self.told.lost_steps == self.lost_steps
-        assert self.told.lost_seconds == pytest.approx(self.lost_seconds, abs=1e-5)
+        assert sum(self.recorder.seconds) == pytest.approx(self.now - FIRST, rel=1e-9)
+        assert dict(zip(JobTime, self.recorder.seconds, strict=True)) == pytest.approx(self.expected, abs=1e-5)
+        assert self.recorder.lost_steps == self.lost_steps
+        assert self.recorder.lost_seconds == pytest.approx(self.lost_seconds, abs=1e-5)
 
 
 def started(directory: Path) -> Job:
@@ -237,11 +237,11 @@ def test_three_kills_a_suspend_and_a_resize_are_told_apart(tmp_path: Path) -> No
     job.train(0.25, 10.0)
     job.history.finish()
     job.check()
-    spent = dict(zip(JobTime, job.told.seconds, strict=True))
+    spent = dict(zip(JobTime, job.recorder.seconds, strict=True))
     assert spent[JobTime.SUSPENDED] == pytest.approx(3600.0)
     assert spent[JobTime.RESTART] == pytest.approx(1.0 + 2.0 + 3.0)
     assert spent[JobTime.ELASTIC_RESIZE] == pytest.approx(7.0)
-    assert (job.told.lost_steps, job.told.lost_seconds) == (3, pytest.approx(30.0))
+    assert (job.recorder.lost_steps, job.recorder.lost_seconds) == (3, pytest.approx(30.0))
     summary = job.history.summary()
     assert summary["goodput"] == pytest.approx((70.25 - 30.0) / (job.now - FIRST - 3600.0), abs=1e-4)
     assert summary["largest_badput"] == "startup"
@@ -254,7 +254,7 @@ def test_a_checkpoint_alone_brings_the_account_back(tmp_path: Path) -> None:
     before = job.now - 0.5
     (tmp_path / "ODOMETER").unlink()
     job.lose_pod(60.0)
-    spent = dict(zip(JobTime, job.told.seconds, strict=True))
+    spent = dict(zip(JobTime, job.recorder.seconds, strict=True))
     assert sum(spent.values()) == pytest.approx(job.now - FIRST)
     assert spent[JobTime.PRODUCTIVE] == pytest.approx(10.0)
     assert spent[JobTime.SCHEDULING] == pytest.approx(job.launched - before)
@@ -265,15 +265,15 @@ def test_a_damaged_odometer_loses_neither_time_nor_steps_that_a_checkpoint_knows
     job.train(0.25, 10.0, saves=0.5)
     job.train(0.25, 5.0)
     job.lose_pod(60.0)
-    assert job.told.lost_steps == 1
+    assert job.recorder.lost_steps == 1
     job.train(0.25, 10.0, saves=0.5)
-    before = job.told.lost_seconds
+    before = job.recorder.lost_seconds
     (tmp_path / "ODOMETER").write_bytes(b"torn")
     job.lose_pod(60.0)
     job.train(0.25, 1.0)
     job.train(0.25, 1.0)
-    assert (job.told.lost_steps, job.told.lost_seconds) == (1, before)
-    assert sum(job.told.seconds) == pytest.approx(job.now - FIRST, abs=1.5)
+    assert (job.recorder.lost_steps, job.recorder.lost_seconds) == (1, before)
+    assert sum(job.recorder.seconds) == pytest.approx(job.now - FIRST, abs=1.5)
 
 
 def test_steps_that_a_rollback_takes_back_are_lost_at_once(tmp_path: Path) -> None:
@@ -283,16 +283,16 @@ def test_steps_that_a_rollback_takes_back_are_lost_at_once(tmp_path: Path) -> No
     assert job.stored
     job.history.load_state_dict(job.stored[1])
     assert job.history.go_on_from(job.stored[0]) == 1
-    assert (job.told.lost_steps, job.told.lost_seconds) == (1, pytest.approx(5.0))
+    assert (job.recorder.lost_steps, job.recorder.lost_seconds) == (1, pytest.approx(5.0))
 
 
 def test_without_a_launcher_the_gap_is_a_restart_and_after_a_good_end_a_suspension(tmp_path: Path) -> None:
     now = [FIRST]
-    told = Told()
+    recorder = Told()
 
     def run(*, leaves: bool) -> None:
         history = GoodputTracker(StepTimer(lambda: now[0]), lambda: now[0])
-        history.load(ProgressFile(tmp_path, "run"), told, Group.single_rank(), now[0], Environment())
+        history.load(ProgressFile(tmp_path, "run"), recorder, Group.single_rank(), now[0], Environment())
         history.begin_restore()
         history.end_restore(loaded=False)
         history.begin()
@@ -304,7 +304,7 @@ def test_without_a_launcher_the_gap_is_a_restart_and_after_a_good_end_a_suspensi
     for leaves in (False, True, False):
         run(leaves=leaves)
         now[0] += 16.0
-    assert sum(told.seconds) == 2.0 + 16.0 + 16.0, "the last vote's share is told after the next one"
+    assert sum(recorder.seconds) == 2.0 + 16.0 + 16.0, "the last vote's share is told after the next one"
     spent = ProgressFile(tmp_path, "run").read().account
     assert (spent[JobTime.PRODUCTIVE], spent[JobTime.RESTART], spent[JobTime.SUSPENDED]) == (3.0, 16.0, 16.0)
 
@@ -319,9 +319,9 @@ def test_a_pod_that_came_later_knows_before_its_first_step_what_was_before_it(tm
     job.history.save_account()
     left = job.now
     env = Environment(moments=LauncherTimes(left + 60.0, left + 61.0, left + 62.0), run_dir=run_dir)
-    told = Told()
+    recorder = Told()
     later = GoodputTracker(StepTimer(job.clock), job.clock)
-    later.load(ProgressFile(tmp_path, "run"), told, Group.single_rank(), left + 63.0, env)
+    later.load(ProgressFile(tmp_path, "run"), recorder, Group.single_rank(), left + 63.0, env)
     account = JobAccount.from_json((run_dir / File.ACCOUNT).read_text())
     assert account is not None
     assert account.started == FIRST
@@ -330,7 +330,7 @@ def test_a_pod_that_came_later_knows_before_its_first_step_what_was_before_it(tm
         3.0,
         pytest.approx(60.0),
     )
-    assert not told.seconds, "a metric that another rank may have to take back is none yet"
+    assert not recorder.seconds, "a metric that another rank may have to take back is none yet"
 
 
 def test_a_new_run_leaves_nothing_of_before(tmp_path: Path) -> None:
@@ -374,7 +374,7 @@ class Rank:
 def test_all_ranks_hold_the_account_of_rank_0_and_no_counter_falls_when_another_takes_its_place() -> None:
     """Rank 1 sees other times than rank 0; as rank 0 of the next group it goes on from where each state was."""
     now = [FIRST + 4.0]
-    told = Told()
+    recorder = Told()
     ranks = [
         Rank(GoodputTracker(phases, lambda: now[0]), phases) for phases in (StepTimer(lambda: now[0]) for _ in range(2))
     ]
@@ -385,7 +385,7 @@ def test_all_ranks_hold_the_account_of_rank_0_and_no_counter_falls_when_another_
         def enter(place: int) -> None:
             history, env = order[place].history, Environment(moments=moments[place])
             history.begin_restore()
-            history.load(None, told if place == 0 else Told(), meeting.member(place), now[0], env)
+            history.load(None, recorder if place == 0 else Told(), meeting.member(place), now[0], env)
             history.end_restore(loaded=False)
             history.begin()
 
@@ -403,7 +403,7 @@ def test_all_ranks_hold_the_account_of_rank_0_and_no_counter_falls_when_another_
     accounts = [rank.history._account for rank in ranks]
     assert accounts[0] == accounts[1]
     assert accounts[0][JobTime.DATA_WAIT] == 30.0
-    before = told.seconds
+    before = recorder.seconds
     form([ranks[1]], [LauncherTimes(FIRST, now[0], now[0])])
-    assert all(later >= earlier for later, earlier in zip(told.seconds, before, strict=True))
-    assert sum(told.seconds) == now[0] - FIRST
+    assert all(later >= earlier for later, earlier in zip(recorder.seconds, before, strict=True))
+    assert sum(recorder.seconds) == now[0] - FIRST

@@ -43,11 +43,11 @@ def test_a_flag_that_cannot_be_meant_is_refused_with_its_value(
     argv: list[str], sentence: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert main(argv) == Exit.USAGE
-    said = capsys.readouterr()
-    assert said.err.startswith("error: ")
-    assert sentence in said.err
-    assert len(said.err.splitlines()) == 1
-    assert said.out == ""
+    output = capsys.readouterr()
+    assert output.err.startswith("error: ")
+    assert sentence in output.err
+    assert len(output.err.splitlines()) == 1
+    assert output.out == ""
 
 
 @pytest.mark.parametrize(
@@ -70,16 +70,16 @@ def test_options_that_do_not_go_together_are_refused(
 ) -> None:
     monkeypatch.delenv("DDP_CHECKPOINT_DIR", raising=False)
     assert main(["--max-steps", "1", *argv]) == Exit.USAGE
-    said = capsys.readouterr().err
-    assert said.startswith("error: ")
-    assert sentence in said
-    assert len(said.splitlines()) == 1
+    output = capsys.readouterr().err
+    assert output.startswith("error: ")
+    assert sentence in output
+    assert len(output.splitlines()) == 1
 
 
 def test_help_shows_every_option_in_its_group(capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit):
         main(["--help"])
-    said = capsys.readouterr().out
+    output = capsys.readouterr().out
     for heading in ("strategy:", "speed and memory:", "guards:", "optimization:"):
-        assert f"\n{heading}\n" in said
-    assert said.count("--no-gradient-as-bucket-view") >= 1
+        assert f"\n{heading}\n" in output
+    assert output.count("--no-gradient-as-bucket-view") >= 1

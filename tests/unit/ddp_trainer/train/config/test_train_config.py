@@ -121,17 +121,17 @@ def test_a_directory_that_cannot_be_used_is_refused(tmp_path: Path, capsys: pyte
 
 def test_a_whole_run_prints_its_summary_and_nothing_else_on_stdout(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["--max-steps", "2"]) == 0
-    said = capsys.readouterr()
-    assert json.loads(said.out)["steps"] == 2
-    assert "1 rank" in said.err
+    output = capsys.readouterr()
+    assert json.loads(output.out)["steps"] == 2
+    assert "1 rank" in output.err
 
 
 def test_json_lines_are_all_there_is_on_request(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["--max-steps", "2", "--log-json", "--log-steps", "1"]) == 0
-    said = capsys.readouterr()
-    events = [json.loads(line) for line in said.out.splitlines()]
+    output = capsys.readouterr()
+    events = [json.loads(line) for line in output.out.splitlines()]
     assert [event["event"] for event in events] == ["started", "step", "step", "evaluated", "summary"]
-    assert said.err == ""
+    assert output.err == ""
 
 
 def test_the_users_own_error_shows_its_traceback_and_exits_1(

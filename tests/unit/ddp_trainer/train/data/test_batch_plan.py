@@ -111,7 +111,7 @@ def test_a_world_larger_than_the_slices_is_refused_with_the_way_out() -> None:
 
 
 @pytest.mark.parametrize(
-    ("asked", "promised", "most", "world", "batch", "batch_slices"),
+    ("requested", "promised", "most", "world", "batch", "batch_slices"),
     [
         (None, None, None, 1, 64, 8),
         (None, None, None, 12, 64, 16),
@@ -125,9 +125,11 @@ def test_a_world_larger_than_the_slices_is_refused_with_the_way_out() -> None:
     ],
 )
 def test_slices_are_a_power_of_two_that_holds_the_largest_world(
-    asked: int | None, promised: int | None, most: int | None, world: int, batch: int, batch_slices: int
+    requested: int | None, promised: int | None, most: int | None, world: int, batch: int, batch_slices: int
 ) -> None:
-    found = choose_batch_slices(asked, promised_ranks=promised, max_ranks=most, world_size=world, global_batch=batch)
+    found = choose_batch_slices(
+        requested, promised_ranks=promised, max_ranks=most, world_size=world, global_batch=batch
+    )
     assert found == batch_slices
 
 
@@ -143,10 +145,10 @@ def test_an_empty_training_set_is_refused() -> None:
 
 @given(st.sets(st.integers(0, 10_000), min_size=2, max_size=30), st.integers(1, 5))
 def test_the_digest_adds_up_over_ranks_and_tells_sets_with_equal_sums_apart(ids: set[int], shift: int) -> None:
-    whole = torch.tensor(sorted(ids))
-    half = len(whole) // 2
-    assert digest(whole) == digest(whole[:half]) + digest(whole[half:])
-    moved = whole.clone()
+    all_ids = torch.tensor(sorted(ids))
+    half = len(all_ids) // 2
+    assert digest(all_ids) == digest(all_ids[:half]) + digest(all_ids[half:])
+    moved = all_ids.clone()
     moved[0] -= shift
     moved[-1] += shift
-    assert digest(moved) != digest(whole)
+    assert digest(moved) != digest(all_ids)

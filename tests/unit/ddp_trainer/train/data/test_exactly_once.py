@@ -88,7 +88,9 @@ def live(scenario: Scenario, split: Split) -> History:
             if len(running.steps) == plan.total_steps:
                 return running
             step = len(running.steps)
-            running.commit(plan, [each for rank in range(life.world) for each in split(plan, step, life.world, rank)])
+            running.commit(
+                plan, [member for rank in range(life.world) for member in split(plan, step, life.world, rank)]
+            )
             if len(running.steps) % life.save_every == 0:
                 checkpoint = running.saved()
     return running

@@ -60,16 +60,16 @@ def test_a_commit_only_indexes_the_whole_account() -> None:
 
 
 def test_the_account_is_the_same_whether_it_is_looked_at_after_every_step_or_at_the_end() -> None:
-    looked, left = SampleTracker(5000), SampleTracker(5000)
+    inspected, left = SampleTracker(5000), SampleTracker(5000)
     seen: set[int] = set()
     for step in range(150):
         taken = torch.arange(step * 40, step * 40 + 64) % 5000
         seen.update(taken.tolist())
-        looked.commit(taken)
+        inspected.commit(taken)
         left.commit(taken)
-        assert looked.repeated == looked.committed - len(seen), step
-    assert left.repeated == looked.repeated
-    assert left.state_dict()["seen"].equal(looked.state_dict()["seen"])
+        assert inspected.repeated == inspected.committed - len(seen), step
+    assert left.repeated == inspected.repeated
+    assert left.state_dict()["seen"].equal(inspected.state_dict()["seen"])
 
 
 def test_steps_after_the_last_save_are_not_in_a_ledger_that_goes_back_to_it() -> None:

@@ -58,7 +58,7 @@ def test_modules_go_on_sharing_a_weight_and_what_was_not_filled_is_not_a_number(
     assert model[2].weight is model[0].weight  # type: ignore[index] # a Sequential
     assert Named.calls.count("0.weight") == 1
     assert "2.weight" not in Named.calls
-    missing = {name for name, each in model.state_dict().items() if each.isnan().any()}
+    missing = {name for name, tensor in model.state_dict().items() if tensor.isnan().any()}
     assert missing == {"0.bias", "1.running_mean"}
 
 
@@ -66,7 +66,7 @@ def test_weights_without_memory_stay_so_where_asked() -> None:
     with torch.device("meta"):
         model = Named().model()
     materialize(model, CPU, without={"0.weight"})
-    assert [name for name, each in model.named_parameters() if each.is_meta] == ["0.weight"]
+    assert [name for name, tensor in model.named_parameters() if tensor.is_meta] == ["0.weight"]
 
 
 class Started(Lines):
@@ -102,7 +102,7 @@ def test_the_gpt_for_text_fills_all_of_its_weights() -> None:
     task = object.__new__(Text)  # without a folder of text
     task.name, task._window, task._model = "text/8", 8, "gpt:layers=2,width=32,heads=2"
     weights = dict(made(task).named_parameters())
-    assert all(each.isfinite().all() for each in weights.values())
+    assert all(tensor.isfinite().all() for tensor in weights.values())
     assert weights["blocks.0.mlp.hidden.weight"].std().item() == pytest.approx(0.02, rel=0.1)
     assert weights["blocks.0.mlp.out.weight"].std().item() == pytest.approx(0.01, rel=0.1)
     assert torch.equal(weights["norm.weight"], torch.ones(32))

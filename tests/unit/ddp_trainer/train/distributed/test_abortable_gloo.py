@@ -34,7 +34,7 @@ class Pair:
     def meet(self, pool: ThreadPoolExecutor) -> None:
         store = dist.HashStore()  # type: ignore[attr-defined] # documented, but not in __all__
         gloo = pool.map(lambda rank: ProcessGroupGloo(store, rank, 2, timeout=LONG), range(2))
-        self.ranks = [AbortableGloo(each, self.over.is_set) for each in gloo]
+        self.ranks = [AbortableGloo(backend, self.over.is_set) for backend in gloo]
 
 
 @pytest.fixture
@@ -57,7 +57,7 @@ def test_each_rank_has_the_sum_of_both(pair: Pair) -> None:
     own = [torch.tensor([1.0, 2.0]), torch.tensor([10.0, 20.0])]
     works = [rank.allreduce([tensor]) for rank, tensor in zip(pair.ranks, own, strict=True)]
     assert [work.wait() for work in works] == [True, True]
-    assert [each.tolist() for each in own] == [[11.0, 22.0]] * 2
+    assert [summed.tolist() for summed in own] == [[11.0, 22.0]] * 2
 
 
 def test_each_rank_is_asked_for_the_largest_where_that_is_wanted(pair: Pair) -> None:
@@ -66,7 +66,7 @@ def test_each_rank_is_asked_for_the_largest_where_that_is_wanted(pair: Pair) -> 
     own = [torch.tensor([1.0, 20.0]), torch.tensor([10.0, 2.0])]
     for work in [rank.allreduce([tensor], options) for rank, tensor in zip(pair.ranks, own, strict=True)]:
         work.wait()
-    assert [each.tolist() for each in own] == [[10.0, 20.0]] * 2
+    assert [summed.tolist() for summed in own] == [[10.0, 20.0]] * 2
 
 
 @pytest.mark.parametrize("shape", [(3,), (2, 2), ()], ids=str)
@@ -80,7 +80,7 @@ def test_each_rank_has_what_both_had_one_after_the_other(pair: Pair, shape: tupl
     ]
     for work in works:
         work.wait()
-    assert [torch.equal(each.view(2, *shape), torch.stack(own)) for each in gathered] == [True, True]
+    assert [torch.equal(summed.view(2, *shape), torch.stack(own)) for summed in gathered] == [True, True]
 
 
 def test_each_rank_has_its_own_part_of_the_sum_and_what_it_gave_is_as_it_was(pair: Pair) -> None:
@@ -179,9 +179,9 @@ def test_every_way_of_a_group_that_python_may_write_anew_is_written_anew() -> No
 
 
 def test_what_two_ranks_say_to_each_other_is_left_to_gloo(pair: Pair) -> None:
-    heard = torch.zeros(2)
-    works = [pair.ranks[0].send([torch.ones(2)], 1, 0), pair.ranks[1].recv([heard], 0, 0)]
+    received = torch.zeros(2)
+    works = [pair.ranks[0].send([torch.ones(2)], 1, 0), pair.ranks[1].recv([received], 0, 0)]
     for work in works:
         work.wait()
-    assert heard.tolist() == [1.0, 1.0]
+    assert received.tolist() == [1.0, 1.0]
     assert pair.ranks[0].name() == "ddp_gloo"

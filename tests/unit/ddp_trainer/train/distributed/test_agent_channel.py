@@ -29,9 +29,9 @@ class Agent:
     """The other end."""
 
     def __init__(self) -> None:
-        self.connection, theirs = socket.socketpair()
+        self.connection, worker_end = socket.socketpair()
         self.connection.settimeout(60)
-        self.control = Control(theirs, {}, generation=GENERATION)
+        self.control = Control(worker_end, {}, generation=GENERATION)
         self.left: list[int] = []
         self.stop = StopRequest(grace_seconds=60, leave=lambda code, _: self.left.append(code))
         self.passage = GroupTransition(Config(timeout_seconds=5), self.control, self.stop, can_stay=True)
@@ -110,9 +110,9 @@ def test_one_without_a_group_leaves_the_next_one_before_it_knows_its_place(agent
     agent.say(LeaveGroup(generation=GENERATION, graceful=True))  # it crossed the report, and is answered already
     agent.say(LeaveGroup(generation=GENERATION + 1, graceful=True))
     answers: list[Left] = []
-    while [each.generation for each in answers][-1:] != [GENERATION + 1]:
-        answers += [each for each in agent.handle_message() if isinstance(each, Left)]
-    assert [(each.generation, each.stays) for each in answers] == [(GENERATION, True), (GENERATION + 1, True)]
+    while [answer.generation for answer in answers][-1:] != [GENERATION + 1]:
+        answers += [answer for answer in agent.handle_message() if isinstance(answer, Left)]
+    assert [(answer.generation, answer.stays) for answer in answers] == [(GENERATION, True), (GENERATION + 1, True)]
 
 
 def test_a_place_in_the_next_group_replaces_that_in_the_one_before(agent: Agent) -> None:
@@ -123,17 +123,17 @@ def test_a_place_in_the_next_group_replaces_that_in_the_one_before(agent: Agent)
 
 
 @pytest.mark.parametrize(
-    ("backend", "survives", "stays"),
+    ("backend", "survives", "keeps_process"),
     [("gloo", False, True), ("none", False, True), ("nccl", False, False), ("nccl", True, True)],
 )
 def test_a_process_outlives_an_nccl_group_only_where_it_is_asked_to(
-    agent: Agent, monkeypatch: pytest.MonkeyPatch, backend: str, survives: bool, stays: bool
+    agent: Agent, monkeypatch: pytest.MonkeyPatch, backend: str, survives: bool, keeps_process: bool
 ) -> None:
     cpu = torch.device("cpu")
     group = Group(0, 2, backend, cpu, abort=StreamAbort(Streams(), cpu, pytest.fail) if survives else None)
     monkeypatch.setattr(Group, "join", lambda *_, **__: group)
     agent.passage.join(nobody_there())
-    assert agent.passage.is_open is stays
+    assert agent.passage.is_open is keeps_process
     agent.passage.close()
     # Each change is told once: the agent then ends this worker by SIGTERM, and not by a request to stay.
     assert agent.handle_message() == [Reusable(able=True), Reusable(able=False)]
@@ -141,8 +141,8 @@ def test_a_process_outlives_an_nccl_group_only_where_it_is_asked_to(
 
 def test_the_environment_asks_to_outlive_an_nccl_group_as_the_flag_does() -> None:
     assert not with_defaults(Config(), Environment.from_environ({})).survive_on_nccl
-    asked = Environment.from_environ({Env.SURVIVE_ON_NCCL: "1"})
-    assert with_defaults(Config(), asked).survive_on_nccl
+    requested = Environment.from_environ({Env.SURVIVE_ON_NCCL: "1"})
+    assert with_defaults(Config(), requested).survive_on_nccl
     assert with_defaults(Config(survive_on_nccl=True), Environment.from_environ({})).survive_on_nccl
 
 

@@ -14,7 +14,7 @@ CPU, GPU = torch.device("cpu"), torch.device("cuda", 0)
 
 
 @pytest.mark.parametrize(
-    ("asked", "device", "chosen"),
+    ("requested", "device", "chosen"),
     [
         (BackendName.AUTO, CPU, "gloo"),
         (BackendName.AUTO, GPU, "nccl"),
@@ -22,8 +22,8 @@ CPU, GPU = torch.device("cpu"), torch.device("cuda", 0)
         (BackendName.GLOO, GPU, "gloo"),
     ],
 )
-def test_the_device_decides_unless_somebody_does(asked: BackendName, device: torch.device, chosen: str) -> None:
-    assert choose_backend(asked, device) == chosen
+def test_the_device_decides_unless_somebody_does(requested: BackendName, device: torch.device, chosen: str) -> None:
+    assert choose_backend(requested, device) == chosen
 
 
 @pytest.mark.parametrize(

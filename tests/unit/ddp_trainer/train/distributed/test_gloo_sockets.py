@@ -33,8 +33,8 @@ class Foreign:
         self.served = stack.enter_context(listener.accept()[0])
         for watched in ([listener, self.served], [self.client]):
             poll = stack.enter_context(selectors.EpollSelector())
-            for each in watched:
-                poll.register(each, selectors.EVENT_READ)
+            for descriptor in watched:
+                poll.register(descriptor, selectors.EVENT_READ)
 
     def is_open(self) -> bool:
         self.client.sendall(b"ping")
@@ -72,7 +72,7 @@ def test_a_stuck_collective_and_the_store_end_and_a_foreign_connection_stays(sta
         stuck.wait()
     with pytest.raises(RuntimeError):
         store.get("absent")
-    assert [each.is_open() for each in (before_store, during_join, in_subgroup, later)] == [True] * 4
+    assert [connection.is_open() for connection in (before_store, during_join, in_subgroup, later)] == [True] * 4
     del peer
 
 

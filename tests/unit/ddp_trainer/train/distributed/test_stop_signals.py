@@ -45,8 +45,8 @@ print(*codes)
 
 @pytest.mark.skipif(sys.platform != "linux", reason="forks")
 def test_no_signal_is_lost_while_a_process_begins_to_listen() -> None:
-    told = subprocess.run([sys.executable, "-c", TOLD_AT_EVERY_LINE], capture_output=True, text=True, check=True)
-    *codes, last = map(int, told.stdout.split())
+    done = subprocess.run([sys.executable, "-c", TOLD_AT_EVERY_LINE], capture_output=True, text=True, check=True)
+    *codes, last = map(int, done.stdout.split())
     assert last == 0
     assert len(codes) > 5
     assert set(codes) <= {-15, Exit.TERMINATED}

@@ -39,7 +39,7 @@ def pair() -> Iterator[list[StreamModel]]:
     store = dist.HashStore()  # type: ignore[attr-defined] # documented, but not in __all__
     with ThreadPoolExecutor(2) as pool:
         gloo = pool.map(lambda rank: ProcessGroupGloo(store, rank, 2, timeout=timedelta(minutes=10)), range(2))
-        ranks = [StreamModel(each) for each in gloo]
+        ranks = [StreamModel(backend) for backend in gloo]
     yield ranks
     for rank in ranks:
         rank.abort()
@@ -174,7 +174,7 @@ def marked(monkeypatch: pytest.MonkeyPatch, pair: list[StreamModel], then: Calla
     group = group_of(abort)
     group.clear_reduced_mark()
     both = [torch.ones(2), torch.ones(2)]
-    works = [rank.allreduce([each]) for rank, each in zip(pair, both, strict=True)]
+    works = [rank.allreduce([tensor]) for rank, tensor in zip(pair, both, strict=True)]
     for work in works:
         assert work._job.over.wait(SOON)
     then(group)

@@ -189,11 +189,11 @@ class FlawedOnce(Lines):
 
     def __init__(self) -> None:
         super().__init__()
-        self._asked = 0
+        self._calls = 0
 
     def losses(self, model: nn.Module, batch: Tensor) -> Tensor:
-        self._asked += 1
-        return super().losses(model, batch) * (float("nan") if self._asked == 9 else 1.0)
+        self._calls += 1
+        return super().losses(model, batch) * (float("nan") if self._calls == 9 else 1.0)
 
 
 def rolled_back(path: Path, **changes: object) -> Config:

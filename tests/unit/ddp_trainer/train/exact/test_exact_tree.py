@@ -41,14 +41,14 @@ def by_definition(leaves: int, level: int, place: int) -> str:
 
 def together(leaves: int, runs: Sequence[range]) -> str:
     """The ranks' own sums, then those of all, as the exchange adds them."""
-    whole = BinaryCounter[str](leaves, words)
+    merged = BinaryCounter[str](leaves, words)
     for run in runs:
         own = BinaryCounter[str](leaves, words)
         for leaf in run:
             own.put(TreeNode(0, leaf), str(leaf))
         for node, value in zip(own.nodes, own.values, strict=True):
-            whole.put(node, value)
-    return whole.root()
+            merged.put(node, value)
+    return merged.root()
 
 
 @given(cut_runs())
@@ -109,7 +109,7 @@ def test_sums_of_floats_have_the_same_bits_at_every_world(leaves: int, seed: int
         of_ranks(values, [owned(leaves, world, rank) for rank in range(world)]).view(torch.int32).tolist()
         for world in range(1, leaves + 1)
     ]
-    assert all(each == sums[0] for each in sums)
+    assert all(bits == sums[0] for bits in sums)
 
 
 def test_these_bits_tell_the_tree_from_any_other_order() -> None:

@@ -103,7 +103,7 @@ def test_a_gpt_counts_its_weights_and_its_operations() -> None:
 def test_what_is_computed_again_is_what_torch_counts_more_with_activation_checkpointing() -> None:
     """Of matrices, which are nearly all of it: torch counts no attention on the CPU, and no norms."""
     layers, width, window, samples = 3, 32, 16, 2
-    counted, told = [], []
+    counted, ratios = [], []
     for again in (False, True):
         gpt = Gpt(vocabulary=64, window=window, layers=layers, heads=2, width=width)
         if again:
@@ -111,14 +111,14 @@ def test_what_is_computed_again_is_what_torch_counts_more_with_activation_checkp
         with FlopCounterMode(display=False) as counter:
             gpt(torch.randint(64, (samples, window))).sum().backward()
         counted.append(counter.get_total_flops())
-        told.append(recompute_ratio(gpt, Config(activation_checkpointing=again)))
+        ratios.append(recompute_ratio(gpt, Config(activation_checkpointing=again)))
     tokens_seen = samples * window
     attention = 4 * layers * width * window * tokens_seen
     norms = 2 * layers * width * tokens_seen
     needed, again_done = samples * gpt.flops_per_sample(), samples * gpt.recomputed_flops_per_sample()
     assert counted[0] == needed - 3 * attention - 6 * (2 * layers + 1) * width * tokens_seen
     assert counted[1] - counted[0] == again_done - attention - 2 * norms
-    assert told == [0.0, again_done / needed]
+    assert ratios == [0.0, again_done / needed]
 
 
 def counted_operations(gpt: Gpt) -> int:
@@ -130,11 +130,11 @@ def counted_operations(gpt: Gpt) -> int:
 @pytest.mark.parametrize(("recompute", "blocks"), [(Recompute.ALL, 5), (2, 2), (3, 1), (7, 0)])
 def test_of_every_nth_block_their_share_is_counted_again(recompute: Recompute | int, blocks: int) -> None:
     gpt = Gpt(vocabulary=64, window=16, layers=5, heads=2, width=32)
-    kept = counted_operations(gpt)
+    counts = counted_operations(gpt)
     assert checkpoint_activations(gpt, recompute) == blocks
     attention, norms = 4 * 32 * 16, 2 * 2 * 32
     of_a_block = gpt.recomputed_flops_per_sample() / 5
-    assert counted_operations(gpt) - kept == blocks * 2 * (of_a_block - 16 * (attention + norms))
+    assert counted_operations(gpt) - counts == blocks * 2 * (of_a_block - 16 * (attention + norms))
     config = Config(activation_checkpointing=True, recompute=recompute)
     assert recompute_ratio(gpt, config) == pytest.approx(blocks * of_a_block / gpt.flops_per_sample())
 
@@ -142,14 +142,14 @@ def test_of_every_nth_block_their_share_is_counted_again(recompute: Recompute | 
 @pytest.mark.parametrize("dropout", [0.0, 0.5])
 def test_what_is_cheap_multiplies_nothing_again_but_a_gpus_attention_that_draws(dropout: float) -> None:
     gpt = Gpt(vocabulary=64, window=16, layers=3, heads=2, width=32, dropout=dropout)
-    kept = counted_operations(gpt)
+    counts = counted_operations(gpt)
     checkpoint_activations(gpt, Recompute.CHEAP)
     # On the CPU attention that draws is made of matrix products, which are kept; on a GPU it is one kernel.
-    assert counted_operations(gpt) == kept
+    assert counted_operations(gpt) == counts
     drawn = 2 * 16 * 4 * 3 * 32 * 16 if dropout else 0
-    told = recompute_ratio(gpt, Config(activation_checkpointing=True, recompute=Recompute.CHEAP))
+    ratio = recompute_ratio(gpt, Config(activation_checkpointing=True, recompute=Recompute.CHEAP))
     norms = 2 * 16 * 2 * 3 * 2 * 32
-    assert told == pytest.approx((norms + drawn) / 2 / gpt.flops_per_sample())
+    assert ratio == pytest.approx((norms + drawn) / 2 / gpt.flops_per_sample())
 
 
 def test_a_model_that_does_not_say_what_it_computes_again_has_no_ratio() -> None:

@@ -64,30 +64,30 @@ def phases(clock: Clock) -> StepTimer:
 
 
 def test_waiting_is_taken_out_of_the_phase_it_happened_in(clock: Clock, phases: StepTimer) -> None:
-    waits, heard = CommWaits(phases), Heard()
+    waits, recorder = CommWaits(phases), Heard()
     clock.now += 1.0
     with waits.during(Wait.STAGE):
         clock.now += 0.5
     clock.now += 0.25
     phases.end_phase(Phase.BACKWARD)
-    assert phases.report(heard, step=1, epoch=0, samples=8) == 1.75
-    assert (heard.phases[Phase.BACKWARD], heard.phases[Phase.COMM_EXPOSED]) == (1.25, 0.5)
-    assert heard.waits == [{Wait.STAGE: 0.5, Wait.REDUCE_SCATTER: 0.0}]
+    assert phases.report(recorder, step=1, epoch=0, samples=8) == 1.75
+    assert (recorder.phases[Phase.BACKWARD], recorder.phases[Phase.COMM_EXPOSED]) == (1.25, 0.5)
+    assert recorder.waits == [{Wait.STAGE: 0.5, Wait.REDUCE_SCATTER: 0.0}]
 
 
 def test_a_wait_that_turns_out_to_have_gone_on_is_told_as_a_whole(clock: Clock, phases: StepTimer) -> None:
-    waits, heard = CommWaits(phases), Heard()
+    waits, recorder = CommWaits(phases), Heard()
     with waits.during(Wait.REDUCE_SCATTER):
         clock.now += 0.5
     clock.now += 0.25
     waits.extend_wait(Wait.REDUCE_SCATTER)
     phases.end_phase(Phase.BACKWARD)
-    phases.report(heard, step=1, epoch=0, samples=8)
-    assert heard.waits[-1][Wait.REDUCE_SCATTER] == heard.phases[Phase.COMM_EXPOSED] == 0.75
+    phases.report(recorder, step=1, epoch=0, samples=8)
+    assert recorder.waits[-1][Wait.REDUCE_SCATTER] == recorder.phases[Phase.COMM_EXPOSED] == 0.75
 
 
 def test_what_is_waited_for_in_an_evaluation_is_no_part_of_a_step(clock: Clock, phases: StepTimer) -> None:
-    waits, heard = CommWaits(phases), Heard()
+    waits, recorder = CommWaits(phases), Heard()
     phases.end_phase(Phase.OTHER)
     phases.enter(Section.EVALUATION)
     with waits.during(Wait.STAGE):
@@ -96,17 +96,17 @@ def test_what_is_waited_for_in_an_evaluation_is_no_part_of_a_step(clock: Clock, 
     assert phases.non_step_seconds[2] == 4.0
     with waits.during(Wait.STAGE):
         clock.now += 0.5
-    phases.report(heard, step=1, epoch=0, samples=8)
-    assert heard.waits[-1][Wait.STAGE] == 0.5
+    phases.report(recorder, step=1, epoch=0, samples=8)
+    assert recorder.waits[-1][Wait.STAGE] == 0.5
 
 
 def test_a_step_begins_without_the_waits_of_the_one_before(clock: Clock, phases: StepTimer) -> None:
-    waits, heard = CommWaits(phases), Heard()
+    waits, recorder = CommWaits(phases), Heard()
     for seconds in (0.5, 0.25):
         with waits.during(Wait.STAGE):
             clock.now += seconds
-        phases.report(heard, step=1, epoch=0, samples=8)
-    assert [told[Wait.STAGE] for told in heard.waits] == [0.5, 0.25]
+        phases.report(recorder, step=1, epoch=0, samples=8)
+    assert [seconds_by_wait[Wait.STAGE] for seconds_by_wait in recorder.waits] == [0.5, 0.25]
 
 
 @pytest.mark.parametrize(
@@ -121,19 +121,19 @@ def test_a_step_begins_without_the_waits_of_the_one_before(clock: Clock, phases:
 def test_every_series_of_a_layout_is_there_before_its_first_step(
     clock: Clock, layout: Layout, kinds: set[Wait]
 ) -> None:
-    heard = Heard()
-    measure_waits(torch.nn.Linear(1, 1), layout, Group.single_rank(), StepTimer(clock), heard)
-    assert heard.waits == [dict.fromkeys(kinds, 0.0)]
+    recorder = Heard()
+    measure_waits(torch.nn.Linear(1, 1), layout, Group.single_rank(), StepTimer(clock), recorder)
+    assert recorder.waits == [dict.fromkeys(kinds, 0.0)]
 
 
 def test_ranks_that_share_no_model_are_not_asked_what_they_wait_for(clock: Clock) -> None:
-    heard, phases = Heard(), StepTimer(clock)
-    with measure_waits(torch.nn.Linear(1, 1), Layout(replicate=4), Group.single_rank(), phases, heard).during(
+    recorder, phases = Heard(), StepTimer(clock)
+    with measure_waits(torch.nn.Linear(1, 1), Layout(replicate=4), Group.single_rank(), phases, recorder).during(
         Wait.STAGE
     ):
         clock.now += 1.0
-    phases.report(heard, step=1, epoch=0, samples=8)
-    assert heard.waits == []
+    phases.report(recorder, step=1, epoch=0, samples=8)
+    assert recorder.waits == []
 
 
 def test_a_schedule_of_torch_waits_in_the_function_that_is_timed(
@@ -153,9 +153,9 @@ def test_a_schedule_of_torch_waits_in_the_function_that_is_timed(
         getattr(schedules, WAIT)([])
     assert getattr(schedules, WAIT) is transferred
     assert done == [["work"]]
-    heard = Heard()
-    phases.report(heard, step=1, epoch=0, samples=8)
-    assert heard.waits[-1][Wait.STAGE] == 0.5
+    recorder = Heard()
+    phases.report(recorder, step=1, epoch=0, samples=8)
+    assert recorder.waits[-1][Wait.STAGE] == 0.5
 
 
 class Stream:
@@ -174,11 +174,11 @@ class Stream:
         return made
 
     def run(self) -> None:
-        for each in self._given:
-            if isinstance(each, Moment):
-                each.at = self.at
+        for item in self._given:
+            if isinstance(item, Moment):
+                item.at = self.at
             else:
-                self.at += each
+                self.at += item
         self._given.clear()
 
 
@@ -197,7 +197,7 @@ class Moment:
 
 
 def test_a_stream_waits_by_its_own_clock_and_is_asked_when_it_has_come_so_far(clock: Clock) -> None:
-    phases, stream, heard = StepTimer(clock), Stream(), Heard()
+    phases, stream, recorder = StepTimer(clock), Stream(), Heard()
     waits = StreamWaits(phases, stream.mark)
     phases.expect(Wait, waits.known)
     with waits.during(Wait.STAGE):
@@ -214,30 +214,30 @@ def test_a_stream_waits_by_its_own_clock_and_is_asked_when_it_has_come_so_far(cl
         stream.give(0.125)
     clock.now += 1.0
     phases.end_phase(Phase.BACKWARD)
-    phases.report(heard, step=1, epoch=0, samples=8)
-    assert heard.phases[Phase.BACKWARD] == 1.0
-    assert heard.phases[Phase.COMM_EXPOSED] == 0.0
+    phases.report(recorder, step=1, epoch=0, samples=8)
+    assert recorder.phases[Phase.BACKWARD] == 1.0
+    assert recorder.phases[Phase.COMM_EXPOSED] == 0.0
     stream.run()
-    phases.report(heard, step=2, epoch=0, samples=8)
-    assert heard.waits == [
+    phases.report(recorder, step=2, epoch=0, samples=8)
+    assert recorder.waits == [
         {Wait.ALL_GATHER: 0.0, Wait.REDUCE_SCATTER: 0.25, Wait.STAGE: 0.5},
         {Wait.ALL_GATHER: 0.0, Wait.REDUCE_SCATTER: 0.0, Wait.STAGE: 0.125},
     ]
 
 
 @pytest.mark.parametrize(
-    ("layout", "told"),
+    ("layout", "expected"),
     [(Layout(shard=2), []), (Layout(shard=2, pp=2), [dict.fromkeys(Wait, 0.0)])],
     ids=["shard", "shard,pp"],
 )
 def test_a_gpu_tells_what_its_stages_wait_for_alone(
-    clock: Clock, layout: Layout, told: list[dict[Wait, float]]
+    clock: Clock, layout: Layout, expected: list[dict[Wait, float]]
 ) -> None:
-    heard = Heard()
+    recorder = Heard()
     group = Group(0, 1, "none", torch.device("cuda"))
-    waits = measure_waits(torch.nn.Linear(1, 1), layout, group, StepTimer(clock), heard)
-    assert heard.waits == told
-    assert isinstance(waits, StreamWaits) == bool(told)
+    waits = measure_waits(torch.nn.Linear(1, 1), layout, group, StepTimer(clock), recorder)
+    assert recorder.waits == expected
+    assert isinstance(waits, StreamWaits) == bool(expected)
 
 
 @pytest.fixture
@@ -268,7 +268,7 @@ def test_stages_wait_for_their_pieces_and_for_the_sums_of_their_gradients(
     slow(0.5, pp_zero, "ALL_GATHER")
     slow(0.25, pp_zero, "REDUCE_SCATTER")
     slow(0.125, dist, "all_reduce")
-    model, heard, phases = torch.nn.Linear(3, 1), Heard(), StepTimer(clock)
+    model, recorder, phases = torch.nn.Linear(3, 1), Heard(), StepTimer(clock)
     phases.expect(Wait)
     phases.restart()
     waits = CommWaits(phases)
@@ -280,8 +280,8 @@ def test_stages_wait_for_their_pieces_and_for_the_sums_of_their_gradients(
     phases.end_phase(Phase.DATA_WAIT)
     model(torch.ones(1, 3)).sum().backward()
     pieces.reduce_scatter_grads(waits)
-    phases.report(heard, step=1, epoch=0, samples=1)
+    phases.report(recorder, step=1, epoch=0, samples=1)
     of_bias = 0.125  # one number, which is not cut
-    assert heard.waits == [{Wait.ALL_GATHER: 0.5, Wait.REDUCE_SCATTER: 0.25 + of_bias, Wait.STAGE: 0.0}]
-    assert heard.phases[Phase.COMM_EXPOSED] == 0.875
-    assert heard.phases[Phase.DATA_WAIT] == 0.0
+    assert recorder.waits == [{Wait.ALL_GATHER: 0.5, Wait.REDUCE_SCATTER: 0.25 + of_bias, Wait.STAGE: 0.0}]
+    assert recorder.phases[Phase.COMM_EXPOSED] == 0.875
+    assert recorder.phases[Phase.DATA_WAIT] == 0.0

@@ -10,11 +10,11 @@ from tests.support.train_builders import Clock
 
 def test_phases_add_up_to_the_time_that_passed() -> None:
     clock = Clock()
-    heard: list[float] = []
+    recorded: list[float] = []
 
     class Ear(NoopRankRecorder):
         def step(self, *values: float) -> None:  # type: ignore[override]
-            heard.extend(values)
+            recorded.extend(values)
 
     phases = StepTimer(clock)
     for phase, seconds in ((Phase.FORWARD, 2.0), (Phase.BACKWARD, 3.0), (Phase.FORWARD, 1.0), (Phase.CHECKPOINT, 4.0)):
@@ -22,7 +22,7 @@ def test_phases_add_up_to_the_time_that_passed() -> None:
         phases.end_phase(phase)
     clock.now += 0.5
     assert phases.report(Ear(), step=1, epoch=0, samples=8) == 10.5
-    assert heard == [1, 0, 8, 0.0, 0.0, 3.0, 3.0, 0.0, 0.0, 4.0, 0.5]
+    assert recorded == [1, 0, 8, 0.0, 0.0, 3.0, 3.0, 0.0, 0.0, 4.0, 0.5]
     assert phases.non_step_seconds == (0.0, 4.0, 0.0)
     clock.now += 2.0
     phases.record_evaluation()

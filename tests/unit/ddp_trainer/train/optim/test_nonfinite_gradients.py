@@ -13,7 +13,7 @@ from ddp_trainer.train.optim.optimizer import nonfinite_flag
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64, torch.bfloat16])
 def test_a_gradient_that_is_not_finite_is_found_wherever_it_is(bad: float, dtype: torch.dtype) -> None:
     gradients = [torch.ones(3, dtype=dtype), torch.ones(2, 2, dtype=dtype)]
-    before = [each.clone() for each in gradients]
+    before = [gradient.clone() for gradient in gradients]
     assert nonfinite_flag(gradients) == 0
     assert all(torch.equal(one, other) for one, other in zip(gradients, before, strict=True))
     gradients[1][1, 0] = bad

@@ -30,7 +30,7 @@ def test_every_kernel_takes_the_same_step(optimizer: OptimizerName) -> None:
         optimization.check_grads()
         optimization.step(0)
         weights.append(model.weight.detach())
-    assert all(torch.allclose(each, weights[0], rtol=1e-5) for each in weights)
+    assert all(torch.allclose(weight, weights[0], rtol=1e-5) for weight in weights)
 
 
 def test_clipping_bounds_the_norm_of_the_step() -> None:
@@ -48,7 +48,7 @@ def test_clipping_bounds_the_norm_of_the_step() -> None:
 def vars_of(config: Config) -> dict[str, object]:
     from dataclasses import fields
 
-    return {each.name: getattr(config, each.name) for each in fields(config)}
+    return {option.name: getattr(config, option.name) for option in fields(config)}
 
 
 def test_a_linear_schedule_falls_to_nothing_in_equal_steps() -> None:

@@ -28,18 +28,18 @@ def test_no_other_map_has_an_earlier_slowest_rank(seconds: list[float], batch_sl
 
 
 def ranks(world: int, batch_slices: int) -> tuple[list[LoadBalancer], list[list[int]]]:
-    told: list[list[int]] = []
+    reports: list[list[int]] = []
     cpu = torch.device("cpu")
     made = [
         LoadBalancer(
             batch_slices,
             Group(rank, world, "gloo", cpu),
             StepTimer(lambda: 0.0),
-            lambda counts: told.append(list(counts)),
+            lambda counts: reports.append(list(counts)),
         )
         for rank in range(world)
     ]
-    return made, told
+    return made, reports
 
 
 def settled(balances: list[LoadBalancer], busy: list[float], steps: int = WINDOW_STEPS) -> list[list[range] | None]:
@@ -49,15 +49,15 @@ def settled(balances: list[LoadBalancer], busy: list[float], steps: int = WINDOW
 
 
 def test_a_slow_rank_gets_fewer_slices_and_all_ranks_agree() -> None:
-    balances, told = ranks(3, 8)
+    balances, reports = ranks(3, 8)
     assert settled(balances, [1.0, 4.0, 1.0]) == [[range(4), range(4, 5), range(5, 8)]] * 3
-    assert told == [[4, 1, 3]] * 3
+    assert reports == [[4, 1, 3]] * 3
 
 
 def test_a_small_difference_changes_nothing() -> None:
-    balances, told = ranks(2, 8)
+    balances, reports = ranks(2, 8)
     assert settled(balances, [1.0, 1.05]) == [None, None]
-    assert told == []
+    assert reports == []
 
 
 def test_one_slow_step_is_not_a_slow_rank() -> None:
@@ -67,10 +67,10 @@ def test_one_slow_step_is_not_a_slow_rank() -> None:
 
 
 def test_a_rank_that_recovers_gets_its_slices_back() -> None:
-    balances, told = ranks(2, 8)
+    balances, reports = ranks(2, 8)
     settled(balances, [1.0, 3.0])
     assert settled(balances, [1.0, 1.0]) == [[range(4), range(4, 8)]] * 2
-    assert told == [[6, 2]] * 2 + [[4, 4]] * 2
+    assert reports == [[6, 2]] * 2 + [[4, 4]] * 2
 
 
 def test_a_rank_without_samples_for_a_while_is_not_judged() -> None:

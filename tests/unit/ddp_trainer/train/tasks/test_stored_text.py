@@ -39,8 +39,8 @@ def test_stored_text_has_the_windows_of_text_in_memory(
 ) -> None:
     monkeypatch.setattr(text, "MOST_BYTES", 100)
     stored = Text(data=folder, window=window)
-    whole = text.read(folder, least=window + 1)
-    train, test = Windows(whole.train, window), Windows(whole.test, window, most=text.MOST_TEST_WINDOWS)
+    corpus = text.read(folder, least=window + 1)
+    train, test = Windows(corpus.train, window), Windows(corpus.test, window, most=text.MOST_TEST_WINDOWS)
     samples, tests = stored.train_samples(), stored.test_samples()
 
     assert not isinstance(samples, Windows), "the training windows are not in memory"

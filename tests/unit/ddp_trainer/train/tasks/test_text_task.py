@@ -27,7 +27,7 @@ def test_windows_lie_side_by_side_and_know_the_next_byte() -> None:
     inputs, targets = windows.batch(torch.tensor([0, 1]))
     assert inputs.tolist() == [[0, 1, 2, 3, 4], [5, 6, 7, 8, 9]]
     assert targets.tolist() == [[1, 2, 3, 4, 5], [6, 7, 8, 9, 10]]
-    assert [each.tolist() for each in windows[1]] == [inputs[1].tolist(), targets[1].tolist()]
+    assert [tensor.tolist() for tensor in windows[1]] == [inputs[1].tolist(), targets[1].tolist()]
 
 
 def test_fewer_windows_than_there_are_come_from_everywhere() -> None:

@@ -81,12 +81,12 @@ def test_a_block_that_cannot_be_compiled_says_so_and_computes_on_request() -> No
     model = nn.Sequential(nn.Linear(2, 2), nn.Sequential(nn.Linear(2, 2), nn.ReLU()))
     inputs = torch.ones(1, 2)
     expected = model(inputs)
-    told: list[str] = []
-    compile_blocks(blocks(model), backend=broken, alarm=told.append)
+    messages: list[str] = []
+    compile_blocks(blocks(model), backend=broken, alarm=messages.append)
     assert [torch.equal(model(inputs), expected) for _ in range(2)] == [True, True]
-    assert [each.startswith("A block of the model could not be compiled, and is trained unc") for each in told] == [
-        True
-    ]
+    assert [
+        message.startswith("A block of the model could not be compiled, and is trained unc") for message in messages
+    ] == [True]
 
 
 def test_a_block_that_cannot_be_compiled_ends_the_run() -> None:

@@ -30,7 +30,7 @@ def test_a_model_that_cannot_be_compiled_says_so_and_trains_on_request(fallback:
     """With a compiler that is not there."""
     missing = {"CXX": str(tmp_path / "no-such-compiler"), "TORCHINDUCTOR_CACHE_DIR": str(tmp_path / "cache")}
     done = train([*COMPILED, *(["--compile-fallback"] if fallback else [])], **missing)
-    said = done.stdout if fallback else done.stderr
+    output = done.stdout if fallback else done.stderr
     assert done.returncode == (0 if fallback else Exit.USAGE), done.stderr
-    assert ("and is trained uncompiled: " if fallback else "error: The model could not be compiled: ") in said
+    assert ("and is trained uncompiled: " if fallback else "error: The model could not be compiled: ") in output
     assert fallback or len(done.stderr.splitlines()) == 1

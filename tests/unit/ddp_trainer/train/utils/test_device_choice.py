@@ -59,9 +59,9 @@ def here(local_rank: int, local_world: int, **variables: str) -> Environment:
     )
 
 
-def refused(driver: FakeDriver, env: Environment, files: Path, asked: DeviceName = DeviceName.AUTO) -> TrainError:
+def refused(driver: FakeDriver, env: Environment, files: Path, requested: DeviceName = DeviceName.AUTO) -> TrainError:
     with pytest.raises(TrainError) as caught:
-        choose_device(asked, env, driver, files)
+        choose_device(requested, env, driver, files)
     assert not driver.taken
     return caught.value
 
@@ -131,14 +131,14 @@ def test_a_gpu_that_cannot_be_taken_is_a_fault(tmp_path: Path) -> None:
     assert err.message.startswith("Rank 3 on node-b cannot use GPU 3: CUDA error: uncorrectable ECC error encountered")
 
 
-@pytest.mark.parametrize("asked", [DeviceName.AUTO, DeviceName.CUDA])
-def test_more_ranks_than_gpus_are_refused(tmp_path: Path, asked: DeviceName) -> None:
-    err = refused(FakeDriver(gpus=4), here(6, 8), devices(tmp_path, 4), asked)
+@pytest.mark.parametrize("requested", [DeviceName.AUTO, DeviceName.CUDA])
+def test_more_ranks_than_gpus_are_refused(tmp_path: Path, requested: DeviceName) -> None:
+    err = refused(FakeDriver(gpus=4), here(6, 8), devices(tmp_path, 4), requested)
     assert isinstance(err, BadConfig)
     assert err.exit_code == Exit.USAGE
     assert err.message == "Rank 6 has no GPU: node-b has 4 GPUs for 8 ranks."
     assert "--nproc-per-node gpu" in err.hint
-    hidden = refused(FakeDriver(gpus=1), here(1, 2, CUDA_VISIBLE_DEVICES="3"), devices(tmp_path, 4), asked)
+    hidden = refused(FakeDriver(gpus=1), here(1, 2, CUDA_VISIBLE_DEVICES="3"), devices(tmp_path, 4), requested)
     assert hidden.message == "Rank 1 has no GPU: node-b has 1 GPU (CUDA_VISIBLE_DEVICES='3') for 2 ranks."
 
 

@@ -103,7 +103,7 @@ def everything(
 
 
 def numbers(fetched: list[FetchResult]) -> list[int]:
-    return [number for each in fetched for number in each.batch.tolist()]
+    return [number for result in fetched for number in result.batch.tolist()]
 
 
 def a_feed(samples: Any, plan: BatchPlan = PLAN, config: Config | None = None, batch_slices: range = range(4)) -> Feed:
@@ -117,9 +117,11 @@ def same(one: list[FetchResult], other: list[FetchResult]) -> bool:
 
 
 def test_draws_belong_to_seed_epoch_and_sample_whoever_reads_it() -> None:
-    whole = everything(a_feed(Augmented()), PLAN)
+    all_batches = everything(a_feed(Augmented()), PLAN)
     drawn = {
-        (step // 3, int(i)): list(map(float, draws)) for step, f in by_step(whole) for i, *draws in zip(*f, strict=True)
+        (step // 3, int(i)): list(map(float, draws))
+        for step, f in by_step(all_batches)
+        for i, *draws in zip(*f, strict=True)
     }
     assert len(drawn) == 44
     other = replace(PLAN, batch_slices=8)
@@ -169,10 +171,10 @@ def test_a_bad_sample_is_left_out_and_named_and_the_others_stay_as_they_are(work
     feed = a_feed(Augmented(bad=(7, 8)), config=replace(SKIP, seed=3, loader_workers=workers))
     fetched = everything(feed, PLAN)
     feed.close()
-    assert sorted(why for each in fetched for why in each.skipped) == sorted(
+    assert sorted(why for result in fetched for why in result.skipped) == sorted(
         ["Sample 7 is broken."] * 2 + ["Sample 8 is broken."] * 2
     )
-    ids = [int(i) for each in fetched if each.batch is not None for i in each.batch[0]]
+    ids = [int(i) for result in fetched if result.batch is not None for i in result.batch[0]]
     assert sorted(ids) == sorted([i for i in range(22) if i not in {7, 8}] * 2)
 
 
@@ -187,7 +189,7 @@ class Many(Augmented):
     """Gives many samples at once."""
 
     def batch(self, ids: torch.Tensor) -> torch.Tensor:
-        if any(int(each) in self._bad for each in ids):
+        if any(int(sample) in self._bad for sample in ids):
             raise BadSample("One of many is broken.")
         return ids
 
@@ -195,7 +197,7 @@ class Many(Augmented):
 def test_many_samples_of_which_one_is_bad_are_read_one_by_one() -> None:
     feed = a_feed(Many(bad=(7,)), config=SKIP)
     fetched = everything(feed, PLAN, steps=range(3))
-    assert [why for each in fetched for why in each.skipped] == ["Sample 7 is broken."]
+    assert [why for result in fetched for why in result.skipped] == ["Sample 7 is broken."]
     with pytest.raises(BadSample, match="One of many"):
         everything(a_feed(Many(bad=(7,))), PLAN)
 
@@ -312,13 +314,13 @@ def test_what_workers_cannot_read_is_refused(samples: Callable[[], Any]) -> None
 
 
 def test_skipped_samples_are_named_once_and_not_without_end() -> None:
-    said: list[str] = []
-    skips = Skips(said.append)
+    messages: list[str] = []
+    skips = Skips(messages.append)
     for number in [0, 0, *range(1000), 3]:
         skips(f"Sample {number} is broken.")
-    assert said[0] == "Sample 0 is broken. It counts as seen, with weight 0."
-    assert len(said) == MOST_TOLD + 1
-    assert said[-1].startswith("More samples cannot be read")
+    assert messages[0] == "Sample 0 is broken. It counts as seen, with weight 0."
+    assert len(messages) == MOST_TOLD + 1
+    assert messages[-1].startswith("More samples cannot be read")
 
 
 class Rows:
@@ -327,7 +329,7 @@ class Rows:
     def __init__(self, row_bytes: int = 8) -> None:
         self._numbers = torch.arange(22)
         self._padding = torch.zeros(22, row_bytes, dtype=torch.uint8)
-        self.asked: list[list[int]] = []
+        self.reads: list[list[int]] = []
 
     def __len__(self) -> int:
         return 22
@@ -337,7 +339,7 @@ class Rows:
 
     @rowwise
     def batch(self, ids: torch.Tensor) -> dict[str, Any]:
-        self.asked.append(ids.tolist())
+        self.reads.append(ids.tolist())
         return {"number": self._numbers[ids], "more": (self._numbers[ids] ** 2, [self._padding[ids]])}
 
 
@@ -359,13 +361,13 @@ def test_rows_of_several_steps_are_read_at_once_and_are_those_of_each_step(batch
         assert batch["more"][0].tolist() == [number**2 for number in request.ids.tolist()]
         assert batch["more"][1][0].shape == (len(request.ids), 8)
     # The first step tells how large one is; then two full steps, and the one that is left of each epoch.
-    assert len(rows.asked) == 5
+    assert len(rows.reads) == 5
 
 
 def test_rows_are_read_no_further_ahead_than_a_bounded_amount() -> None:
     rows = Rows(row_bytes=1 << 16)
     everything(a_feed(rows), PLAN)
-    assert max(map(len, rows.asked)) == PLAN.global_batch
+    assert max(map(len, rows.reads)) == PLAN.global_batch
 
 
 def test_rows_read_ahead_are_dropped_where_a_run_goes_on_elsewhere_or_with_other_slices() -> None:
@@ -373,7 +375,7 @@ def test_rows_read_ahead_are_dropped_where_a_run_goes_on_elsewhere_or_with_other
     feed = a_feed(rows)
     everything(feed, PLAN, steps=range(2))
     again = everything(feed, PLAN, steps=range(1))
-    assert [n for each in again for n in each.batch["number"].tolist()] == PLAN.batch(0).tolist()  # type: ignore[index]
+    assert [n for result in again for n in result.batch["number"].tolist()] == PLAN.batch(0).tolist()  # type: ignore[index]
     feed.assign_slices(range(2, 3))
     (one,) = everything(feed, PLAN, batch_slices=range(2, 3), steps=range(1, 2))
     assert one.batch["number"].tolist() == slice_ids(PLAN, 1, 2).tolist()  # type: ignore[index]
@@ -389,7 +391,7 @@ def test_a_batch_that_says_nothing_of_its_rows_is_read_for_each_slice(level: Lev
 def test_where_bits_are_promised_nothing_is_read_ahead() -> None:
     rows = Rows()
     everything(a_feed(rows, config=Config(seed=PLAN.seed, level=Level.EXACT)), PLAN)
-    assert rows.asked == [request.ids.tolist() for request in requests(PLAN, range(4), range(6))]
+    assert rows.reads == [request.ids.tolist() for request in requests(PLAN, range(4), range(6))]
 
 
 @pytest.mark.parametrize(

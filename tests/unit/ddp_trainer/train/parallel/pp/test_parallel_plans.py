@@ -66,14 +66,14 @@ def test_more_stages_than_layers_are_refused() -> None:
 
 
 @pytest.mark.parametrize(
-    ("options", "said"),
+    ("options", "message"),
     [
         pytest.param({"heads": 4}, "number of heads is 4, which tp=3", id="heads"),
         pytest.param({"heads": 3, "width": 9, "vocabulary": 8}, "vocabulary is 8, which tp=3", id="vocabulary"),
     ],
 )
-def test_what_does_not_divide_is_refused(options: dict[str, int], said: str) -> None:
-    with pytest.raises(BadConfig, match=said):
+def test_what_does_not_divide_is_refused(options: dict[str, int], message: str) -> None:
+    with pytest.raises(BadConfig, match=message):
         a_gpt(**options).tp_plan(3)
 
 
@@ -118,7 +118,7 @@ def test_an_unknown_word_in_a_plan_is_refused() -> None:
 
 
 @pytest.mark.parametrize(
-    ("plan", "said"),
+    ("plan", "message"),
     [
         pytest.param(["norm"], "gives a value of type list, and no mapping. Give names of modules and", id="a list"),
         pytest.param(lambda _: None, "gives None, and no mapping.", id="a function that returns nothing"),
@@ -127,10 +127,10 @@ def test_an_unknown_word_in_a_plan_is_refused() -> None:
         pytest.param(lambda _, tp: {}, "takes (_, tp), and is called with (model). Let it take", id="other arguments"),
     ],
 )
-def test_what_is_no_plan_is_refused(plan: object, said: str) -> None:
+def test_what_is_no_plan_is_refused(plan: object, message: str) -> None:
     with pytest.raises(BadTask) as caught:
         find_plan(a_gpt(), Planned(plan), 2)
-    assert str(caught.value).startswith(f"The tp_plan of the task 'lines' {said}")
+    assert str(caught.value).startswith(f"The tp_plan of the task 'lines' {message}")
 
 
 class Staged(Lines):
@@ -142,7 +142,7 @@ class Staged(Lines):
 
 
 @pytest.mark.parametrize(
-    ("stage", "said"),
+    ("stage", "message"),
     [
         pytest.param(lambda *_: None, "returns None, and no module, for stage 0 of 2. Let it return a", id="nothing"),
         pytest.param(lambda model, *_: model, "returns the model itself, for stage 0 of 2.", id="the model"),
@@ -154,15 +154,17 @@ class Staged(Lines):
         pytest.param([], "is a value of type list, and no function. Let it be one that takes (model, i", id="a list"),
     ],
 )
-def test_what_is_no_stage_is_refused(stage: object, said: str) -> None:
+def test_what_is_no_stage_is_refused(stage: object, message: str) -> None:
     with pytest.raises(BadTask) as caught:
         stages_of(a_gpt(), Staged(stage), 2)
-    assert str(caught.value).startswith(f"The pipeline_stage of the task 'lines' {said}")
+    assert str(caught.value).startswith(f"The pipeline_stage of the task 'lines' {message}")
 
 
 def test_stages_are_the_tasks_own_or_the_models() -> None:
     model = a_gpt()
-    assert stages_of(model, Staged(lambda whole, index, count: whole.blocks[index]), 2) == list(model.blocks)[:2]
+    assert (
+        stages_of(model, Staged(lambda full_model, index, count: full_model.blocks[index]), 2) == list(model.blocks)[:2]
+    )
     assert len(stages_of(model, Lines(), 5)) == 5
     with pytest.raises(BadConfig, match="nor its model, a Linear, has a pipeline_stage"):
         stages_of(nn.Linear(1, 1), Lines(), 2)
@@ -188,7 +190,7 @@ def test_a_module_that_is_to_draw_apart_does_and_the_common_stream_goes_on() -> 
         after.append(torch.rand(4).tolist())
         assert torch.equal(module.eval()(torch.ones(4)), torch.ones(4))
     assert drawn[0] == drawn[2]
-    assert len({tuple(each) for draws in drawn[:2] for each in draws}) == 4
+    assert len({tuple(draw) for draws in drawn[:2] for draw in draws}) == 4
     assert after[0] == after[1]
 
 
@@ -201,7 +203,7 @@ SPLIT = {"parallel": "pp=2", "pipeline_schedule": PipelineSchedule.ZERO_BUBBLE}
 
 
 @pytest.mark.parametrize(
-    ("options", "said"),
+    ("options", "message"),
     [
         pytest.param({"parallel": "shard=2,pp=2", "fsdp_prefetch": 1}, "stages gather their weights once", id="gather"),
         pytest.param(
@@ -219,8 +221,8 @@ SPLIT = {"parallel": "pp=2", "pipeline_schedule": PipelineSchedule.ZERO_BUBBLE}
         ),
     ],
 )
-def test_what_slices_and_stages_do_not_do_is_refused(options: dict[str, Any], said: str) -> None:
-    with pytest.raises(BadConfig, match=said):
+def test_what_slices_and_stages_do_not_do_is_refused(options: dict[str, Any], message: str) -> None:
+    with pytest.raises(BadConfig, match=message):
         Config(**{**options, "parallel": LayoutRange.parse(options["parallel"])})
 
 
@@ -234,7 +236,7 @@ def test_stages_draw_apart_and_again_the_same() -> None:
         computation.begin()
         drawn.append([stages[number](ones) for number in (0, 3, 0)])
     assert all(torch.equal(one, other) for one, other in zip(drawn[0], drawn[1], strict=True))
-    assert len({tuple(each.tolist()) for draws in (drawn[0], drawn[2]) for each in draws}) == 6
+    assert len({tuple(draw.tolist()) for draws in (drawn[0], drawn[2]) for draw in draws}) == 6
 
 
 def test_stages_compute_in_few_bits_and_pass_on_32() -> None:

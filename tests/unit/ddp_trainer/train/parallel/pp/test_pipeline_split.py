@@ -89,16 +89,16 @@ def test_the_kernel_of_an_optimizer_is_chosen_by_weights_that_are_here(lacks: bo
     try:
         devices = init_device_mesh("cpu", (1,), mesh_dim_names=("shard",))
         model = nn.Sequential(nn.Linear(2, 3), nn.Linear(3, 2, device="meta")) if lacks else nn.Linear(2, 3)
-        model.load_state_dict({name: torch.ones_like(each) for name, each in model.state_dict().items()})
+        model.load_state_dict({name: torch.ones_like(tensor) for name, tensor in model.state_dict().items()})
         for module in model.modules():
             for name, weight in module.named_parameters(recurse=False):
                 if not weight.is_meta:
                     setattr(module, name, nn.Parameter(distribute_tensor(weight.detach(), devices, [Shard(0)])))
         here = [weight for weight in model.parameters() if not weight.is_meta]
         layout = Layout(shard=1, pp=2)
-        spread = ShardedState(Mesh(layout, layout.place(0), devices, {"shard": "shard"}), Group.single_rank())
+        sharded_state = ShardedState(Mesh(layout, layout.place(0), devices, {"shard": "shard"}), Group.single_rank())
         config = Config(warmup_steps=0, learning_rate=0.5, weight_decay=0.0)
-        made = OptimizerWrapper.build(Lines(), model, config, 10, sharded=spread)
+        made = OptimizerWrapper.build(Lines(), model, config, 10, spread=sharded_state)
         for weight in here:
             weight.grad = torch.ones_like(weight)
         assert made.check_grads() == 0
