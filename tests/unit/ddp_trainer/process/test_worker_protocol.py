@@ -1,9 +1,21 @@
-"""The lines between an agent and a worker that outlives its group."""
+"""What worker and launcher tell each other: messages, the heartbeat page, and their place in the process tree."""
 
 from __future__ import annotations
 
-import pytest
+import os
+import sys
+from datetime import timedelta
+from pathlib import Path
 
+import pytest
+import torch.distributed as dist
+
+from ddp_trainer.common.time_classes import Phase, Section
+from ddp_trainer.process import heartbeat_page
+from ddp_trainer.process.fence import is_valid_fence, precedence
+from ddp_trainer.process.group_names import restart_group_names
+from ddp_trainer.process.process_tree import parent_of
+from ddp_trainer.process.recorder import SECTION_NUMBERS
 from ddp_trainer.process.worker_protocol import (
     LINE_BYTES,
     Begin,
@@ -16,6 +28,7 @@ from ddp_trainer.process.worker_protocol import (
     Reusable,
     encode,
 )
+from ddp_trainer.train.observability.step_timer import StepTimer
 
 
 @pytest.mark.parametrize(
@@ -48,3 +61,79 @@ def test_a_message_arrives_whole_however_it_is_cut(message: Message) -> None:
 def test_what_none_of_ours_says_is_no_message(data: bytes) -> None:
     with pytest.raises(ValueError, match=r"message|line"):
         Lines().take(data)
+
+
+def test_marks_of_a_training_thread_are_seen_in_the_page(tmp_path: Path) -> None:
+    path = str(tmp_path / "p")
+    heartbeat_page.create(path)
+    phases = StepTimer(lambda: 12.5, heartbeat_page.marks({heartbeat_page.VARIABLE: path}))
+    cells = heartbeat_page.open_page(path)
+    phases.end_phase(Phase.FORWARD)
+    assert (cells[heartbeat_page.SECTION], cells[heartbeat_page.SINCE]) == (SECTION_NUMBERS[Section.BACKWARD], 12.5)
+    phases.enter(Section.EVALUATION)
+    assert cells[heartbeat_page.SECTION] == SECTION_NUMBERS[Section.EVALUATION]
+    phases.enter(None)
+    assert cells[heartbeat_page.SECTION] == 0.0
+
+
+@pytest.mark.parametrize("content", [None, b"", b"\0" * heartbeat_page.BYTES])
+def test_without_a_sound_page_marks_lead_nowhere(content: bytes | None, tmp_path: Path) -> None:
+    path = tmp_path / "p"
+    if content is not None:
+        path.write_bytes(content)
+    assert heartbeat_page.marks({heartbeat_page.VARIABLE: str(path)}) == [0.0, 0.0]
+    assert heartbeat_page.marks({}) == [0.0, 0.0]
+
+
+def test_a_new_page_replaces_that_of_a_dead_worker_and_leaves_it_its_own(tmp_path: Path) -> None:
+    path = str(tmp_path / "p")
+    heartbeat_page.create(path)
+    old = heartbeat_page.open_page(path)
+    heartbeat_page.create(path)
+    old[heartbeat_page.BEAT] = 7.0
+    assert heartbeat_page.open_page(path)[heartbeat_page.BEAT] == 0.0
+    assert heartbeat_page.open_page(path)[heartbeat_page.SEQUENCE] == -1.0
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="reads /proc")
+def test_a_process_has_the_parent_that_started_it() -> None:
+    assert parent_of(os.getpid()) == os.getppid()
+
+
+def test_a_name_with_parentheses_does_not_mislead(tmp_path: Path) -> None:
+    (tmp_path / "7").mkdir()
+    (tmp_path / "7/stat").write_text("7 (a) R 1 (b)) S 3 7 7")
+    assert parent_of(7, tmp_path) == 3
+
+
+def test_a_process_that_has_ended_has_none(tmp_path: Path) -> None:
+    assert parent_of(8, tmp_path) is None
+
+
+def test_a_group_that_failed_while_it_was_made_is_not_counted() -> None:
+    assert not dist.is_initialized()
+    with pytest.raises(RuntimeError):
+        dist.init_process_group(
+            "gloo", store=dist.HashStore(), rank=0, world_size=2, timeout=timedelta(milliseconds=300)
+        )
+    assert dist.distributed_c10d._world.group_count == 1
+    restart_group_names()
+    assert dist.distributed_c10d._world.group_count == 0
+
+
+NOW = 1_800_000_000.0
+FENCE = int(NOW * 1000)
+DAY = 86_400_000
+
+
+def test_a_fence_is_believed_up_to_a_day_ahead() -> None:
+    assert is_valid_fence(0, NOW)
+    assert is_valid_fence(FENCE + DAY, NOW)
+    assert not is_valid_fence(FENCE + DAY + 1, NOW)
+    assert not is_valid_fence(10**4000, NOW)
+
+
+def test_a_fence_that_is_believed_comes_after_each_that_is_not() -> None:
+    year = FENCE + 365 * DAY
+    fences = [year + 1, FENCE + 1, year, FENCE, 10**4000]
+    assert sorted(fences, key=lambda fence: precedence(fence, NOW)) == [year, year + 1, 10**4000, FENCE, FENCE + 1]

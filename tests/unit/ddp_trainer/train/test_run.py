@@ -11,14 +11,14 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from ddp_trainer import train
+from ddp_trainer import elastic, train
 from ddp_trainer.common.goodput import JobAccount
 from ddp_trainer.common.metric_names import Metric
 from ddp_trainer.common.time_classes import JobTime, Section
 from ddp_trainer.process.recorder import SECTION_NUMBERS, NoopRankRecorder
 from ddp_trainer.train import Config, run
 from ddp_trainer.train.data import sample_order
-from ddp_trainer.train.utils.errors import CheckpointMismatch, NonFiniteLoss
+from ddp_trainer.train.utils.errors import BadConfig, CheckpointMismatch, NonFiniteLoss
 from tests.support.train_builders import HERE, Lines
 
 
@@ -282,3 +282,40 @@ def test_a_data_set_smaller_than_a_global_batch_is_told_of(capsys: pytest.Captur
     assert "The data set has 10 samples, fewer than the global batch of 16: every epoch is one step of all" in stderr
     train.run(Config(epochs=1, global_batch=10, batch_slices=2), Lines(), env=HERE)
     assert "fewer than" not in capsys.readouterr().err
+
+
+class FSDPModule:
+    """Mix-in of what ``fully_shard`` returns, by its name."""
+
+
+class Sharded(FSDPModule, nn.Linear):
+    """As ``fully_shard`` makes of a layer."""
+
+
+@pytest.mark.parametrize("wrapper", [nn.parallel.DistributedDataParallel, Sharded], ids=["DDP", "FSDP2"])
+def test_a_model_that_holds_state_of_a_group_is_refused_by_name(wrapper: type[nn.Module]) -> None:
+    inner = wrapper.__new__(wrapper)
+    nn.Module.__init__(inner)
+    model = nn.Sequential(nn.Linear(1, 1), inner)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    with (
+        pytest.raises(BadConfig, match="whose state does not survive a change of the group") as caught,
+        elastic.run(model, optimizer, torch.ones(8, 1), global_batch=8),
+    ):
+        raise AssertionError("it trains")
+    assert "plain model" in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("thing", "names"),
+    [
+        (nn.Parameter(torch.ones(1)), ("_base", "_use_count", "_backward_hooks", "_post_accumulate_grad_hooks")),
+        (torch.ops.aten.add.Tensor, ("_schema",)),
+        (torch.ops.aten.add_.Tensor._schema.arguments[0].alias_info, ("is_write",)),
+        (nn.Linear(1, 1), ("_compiled_call_impl",)),
+        (nn.parallel.DistributedDataParallel, ("_check_reducer_finalized",)),
+    ],
+    ids=lambda value: value[0] if isinstance(value, tuple) else None,
+)
+def test_objects_of_this_torch_have_what_the_trainer_asks_them(thing: object, names: tuple[str, ...]) -> None:
+    assert all(hasattr(thing, name) for name in names)

@@ -1,3 +1,5 @@
+"""Messages between agents and store, and the exit codes that both know."""
+
 from __future__ import annotations
 
 import json
@@ -10,7 +12,7 @@ import pytest
 from hypothesis import given
 
 from ddp_trainer.common.hanging import RankState, RankStatus
-from ddp_trainer.common.strict_json import Bounds
+from ddp_trainer.launch.protocol import exit_codes
 from ddp_trainer.launch.protocol.generation import Generation, Node
 from ddp_trainer.launch.protocol.message_fields import MOST_NAMED
 from ddp_trainer.launch.protocol.messages import (
@@ -222,3 +224,8 @@ def test_what_hangs_is_told_to_a_node_in_a_message_that_does_not_grow_with_the_r
     assert verdict_of_node.to_kill == verdict_of_node.ranks
     assert verdict_of_node.sentences[-1] == "rank 501 is silent"
     assert verdict_of_node.more == 1000 - len(verdict_of_node.ranks)
+
+
+def test_every_code_below_128_is_final_and_every_other_is_not() -> None:
+    assert exit_codes.of_given_up_run(127) == 127
+    assert exit_codes.of_given_up_run(128) == 93

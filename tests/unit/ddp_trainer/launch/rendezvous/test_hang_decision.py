@@ -1,3 +1,5 @@
+"""When a rank has been in one place for too long, and what the store decides then."""
+
 from __future__ import annotations
 
 from dataclasses import replace
@@ -5,8 +7,180 @@ from dataclasses import replace
 import pytest
 
 from ddp_trainer.common.hanging import RankState, RankStatus
+from ddp_trainer.common.time_classes import Section
+from ddp_trainer.launch.protocol.errors import LaunchError
 from ddp_trainer.launch.protocol.messages import HangingRanks, RankStates, Show, SuspectHang
 from ddp_trainer.launch.rendezvous.hang_decision import ASK_SECONDS, FRESH_SECONDS, HangAnalyzer
+from ddp_trainer.launch.rendezvous.hang_limits import (
+    FACTOR,
+    FIRST_FACTOR,
+    FIRST_FLOORS,
+    FIRST_SECONDS,
+    FLOORS,
+    NOTICE_LONGEST,
+    NOTICE_SECONDS,
+    NOTICE_STAYS,
+    RECENT,
+    SCRIPT,
+    WARM_UP_MOVES,
+    HangPolicy,
+    OnHang,
+    StepTimeHistory,
+    policy_of,
+)
+
+
+def warm(floor: float | None = None, section: str = SCRIPT) -> StepTimeHistory:
+    pace = StepTimeHistory(HangPolicy(floor=floor))
+    for _ in range(WARM_UP_MOVES):
+        pace.moved(section, 1.0)
+    return pace
+
+
+def test_the_first_steps_have_a_generous_limit_whatever_the_floor() -> None:
+    pace = StepTimeHistory(HangPolicy(floor=1.0))
+    for _ in range(WARM_UP_MOVES - 1):
+        pace.moved(SCRIPT, 0.1)
+    assert pace.limit(SCRIPT) == FIRST_SECONDS
+    pace.moved(SCRIPT, 0.1)
+    assert pace.limit(SCRIPT) == 1.0
+
+
+def test_the_first_steps_of_a_later_group_are_measured_by_those_of_the_workers_before() -> None:
+    assert StepTimeHistory(HangPolicy(floor=1.0), first=0.5).limit(SCRIPT) == FIRST_FLOORS * 1.0
+    assert StepTimeHistory(HangPolicy(floor=1.0), first=40.0).limit(SCRIPT) == FIRST_FACTOR * 40.0
+    assert StepTimeHistory(HangPolicy(floor=1.0), first=5000.0).limit(SCRIPT) == FIRST_SECONDS
+    assert StepTimeHistory(HangPolicy(floor=9000.0), first=0.5).limit(SCRIPT) == 9000.0
+
+
+def test_a_process_that_a_signal_has_stopped_is_not_busy_with_its_first_steps() -> None:
+    assert StepTimeHistory(HangPolicy(floor=1.0)).limit(SCRIPT, is_stopped=True) == 1.0
+
+
+def test_nothing_is_learned_once_the_group_is_over() -> None:
+    pace = warm(1.0)
+    pace.is_closed = True
+    pace.moved(SCRIPT, 40.0)
+    assert pace.limit(SCRIPT) == 1.0
+
+
+def test_nothing_is_learned_from_a_first_step_that_compiles() -> None:
+    pace = StepTimeHistory(HangPolicy(floor=1.0))
+    for seconds in (300.0, 0.1, 0.1, 0.1, 0.1, 0.1):
+        pace.moved(SCRIPT, seconds)
+    assert pace.limit(SCRIPT) == 1.0
+
+
+def test_a_limit_follows_the_longest_recent_stay_in_its_section() -> None:
+    pace = warm(1.0)
+    pace.moved(SCRIPT, 40.0)
+    pace.moved(Section.DATA, 2.0)
+    assert pace.limit(SCRIPT) == FACTOR * 40.0
+    assert pace.limit(Section.DATA) == FACTOR * 2.0
+    assert pace.limit(Section.FORWARD) == 1.0
+
+
+def test_what_was_long_ago_is_forgotten() -> None:
+    pace = warm(1.0)
+    pace.moved(SCRIPT, 40.0)
+    for _ in range(RECENT):
+        pace.moved(SCRIPT, 0.5)
+    assert pace.limit(SCRIPT) == FACTOR * 0.5
+
+
+@pytest.mark.parametrize("section", FLOORS)
+def test_a_floor_of_ones_own_may_raise_every_limit(section: str) -> None:
+    assert warm(5000.0, section).limit(section) == 5000.0
+
+
+def test_a_floor_of_ones_own_lowers_no_limit_of_what_takes_long_by_nature() -> None:
+    assert warm(1.0).limit(Section.EVALUATION) == FLOORS[Section.EVALUATION]
+    assert warm(1.0).limit(Section.CHECKPOINT) == FLOORS[Section.CHECKPOINT]
+
+
+def test_a_rank_may_set_up_for_ever() -> None:
+    assert warm().limit(Section.SETUP) is None
+
+
+def test_flags_are_believed_before_the_environment() -> None:
+    environ = {"DDP_ON_HANG": "act", "DDP_HANG_FLOOR": "90"}
+    assert policy_of("", "", environ) == HangPolicy(on_hang=OnHang.ACT, floor=90.0)
+    assert policy_of("off", "7.5", environ) == HangPolicy(on_hang=OnHang.OFF, floor=7.5)
+    assert policy_of("", "", {}) == HangPolicy(on_hang=OnHang.WARN, floor=None)
+
+
+@pytest.mark.parametrize(
+    ("on_hang", "floor", "sentence"),
+    [
+        ("kill", "", "--on-hang 'kill' is none of off, warn, act."),
+        ("", "0", "--hang-floor '0' is not a number of seconds above 0."),
+        ("", "-3", "--hang-floor '-3' is not a number of seconds above 0."),
+        ("", "soon", "--hang-floor 'soon' is not a number of seconds above 0."),
+        ("", "nan", "--hang-floor 'nan' is not a number of seconds above 0."),
+    ],
+)
+def test_what_cannot_be_meant_gets_a_sentence(on_hang: str, floor: str, sentence: str) -> None:
+    with pytest.raises(LaunchError, match="^" + sentence.replace("(", r"\(") + "$"):
+        policy_of(on_hang, floor, {})
+
+
+@pytest.mark.parametrize(
+    ("environ", "sentence"),
+    [
+        ({"DDP_ON_HANG": "kill"}, "DDP_ON_HANG='kill' is none of off, warn, act."),
+        ({"DDP_HANG_FLOOR": "soon"}, "DDP_HANG_FLOOR='soon' is not a number of seconds above 0."),
+    ],
+)
+def test_a_sentence_names_the_variable_that_said_it(environ: dict[str, str], sentence: str) -> None:
+    with pytest.raises(LaunchError, match=f"^{sentence}$"):
+        policy_of("", "", environ)
+
+
+def test_short_limits_are_looked_at_more_often() -> None:
+    assert HangPolicy(floor=1.0).poll_interval_seconds == 0.05
+    assert HangPolicy(floor=4.0).poll_interval_seconds == 0.2
+    assert HangPolicy().poll_interval_seconds == 0.5
+
+
+def test_a_step_takes_the_longest_stays_in_all_its_sections_and_an_evaluation_is_no_part_of_it() -> None:
+    pace = warm()
+    assert pace.longest_step() is None
+    for section, seconds in ((Section.DATA, 5.0), (Section.FORWARD, 7.0), (Section.BACKWARD, 9.0), (Section.DATA, 2.0)):
+        pace.moved(section, seconds)
+    assert pace.longest_step(Section.EVALUATION) is None
+    pace.moved(Section.EVALUATION, 1200.0)
+    pace.moved(Section.SETUP, 300.0)
+    assert pace.longest_step(Section.FORWARD) == 21.0
+    assert pace.longest_step(Section.EVALUATION) == 1221.0
+
+
+@pytest.mark.parametrize("section", [SCRIPT, Section.DATA, Section.FORWARD])
+def test_a_rank_is_reported_long_before_its_limit_also_while_it_warms_up(section: str) -> None:
+    assert StepTimeHistory(HangPolicy()).report_after_seconds(section) == NOTICE_SECONDS
+    assert warm(section=section).report_after_seconds(section) == NOTICE_SECONDS
+
+
+def test_slow_steps_and_pauses_delay_the_report() -> None:
+    steps = warm()
+    for _ in range(9):
+        steps.moved(SCRIPT, 4.0)
+    assert steps.report_after_seconds(SCRIPT) == NOTICE_STAYS * 4.0
+    steps.moved(SCRIPT, 100.0)
+    assert steps.report_after_seconds(SCRIPT) == NOTICE_LONGEST * 100.0
+
+
+def test_a_report_comes_no_later_than_half_of_the_limit() -> None:
+    assert warm(2.0).report_after_seconds(SCRIPT) == 1.0
+
+
+@pytest.mark.parametrize("section", [Section.EVALUATION, Section.CHECKPOINT])
+def test_what_takes_long_by_nature_is_reported_at_half_of_its_limit(section: str) -> None:
+    assert warm().report_after_seconds(section) == FLOORS[section] / 2
+
+
+def test_a_rank_that_sets_up_is_never_reported() -> None:
+    assert warm().report_after_seconds(Section.SETUP) is None
+
 
 NODES = ("a", "b")
 
@@ -75,14 +249,14 @@ def test_who_went_on_and_hangs_again_is_named_again() -> None:
     assert isinstance(told(judge, 1, 3.0), HangingRanks)
 
 
-SCRIPT = {"limit": 600.0, "notice": 30.0, "seconds": 31.0}
+IN_SCRIPT = {"limit": 600.0, "notice": 30.0, "seconds": 31.0}
 """A rank of a plain script whose limit is far away."""
 
 
 def verdict(rank_0: dict[str, object], rank_1: dict[str, object]) -> Show | HangingRanks | None:
     judge = HangAnalyzer()
-    told(judge, 0, 1.0, **{**SCRIPT, "sequence": 8, "waits_in": "all_reduce[[4]]", **rank_0})
-    return told(judge, 1, 1.0, **{**SCRIPT, "sequence": 7, **rank_1})
+    told(judge, 0, 1.0, **{**IN_SCRIPT, "sequence": 8, "waits_in": "all_reduce[[4]]", **rank_0})
+    return told(judge, 1, 1.0, **{**IN_SCRIPT, "sequence": 7, **rank_1})
 
 
 def test_a_rank_that_others_wait_for_is_named_and_not_killed_long_before_its_limit() -> None:

@@ -1,18 +1,24 @@
-"""Steps of a loop that reports none, from its batches and optimizer steps."""
+"""Steps, their phases and their samples, as they are seen in a loop or told by it."""
 
 from __future__ import annotations
 
 from typing import Any
 
+import numpy as np
 import pytest
 
+from ddp_trainer.common.time_classes import Phase
 from ddp_trainer.metrics.record.step_detector import (
     OTHER_OPTIMIZER_STEPS,
     REPORT_SECONDS,
     SHORT_SECONDS,
+    SampleCounter,
     StepBatch,
     StepDetector,
+    size_of,
 )
+from ddp_trainer.metrics.record.user_metrics import StepMeter
+from ddp_trainer.process.recorder import NoopRankRecorder
 
 MILLISECOND = 0.001
 
@@ -206,3 +212,100 @@ def test_an_optimizer_that_is_gone_is_followed_by_the_next(loop: Loop) -> None:
     del first
     loop.optimize(Optimizer())
     assert loop.steps == 2
+
+
+images = [np.zeros((3, 32, 32)), np.zeros((3, 16, 16))]
+
+
+@pytest.mark.parametrize(
+    ("batch", "size"),
+    [
+        (np.zeros((8, 2)), 8),
+        ((np.zeros((8, 2)), np.zeros(8)), 8),
+        ({"input_ids": np.zeros((4, 128)), "labels": np.zeros((4, 128))}, 4),
+        ([{"image": np.zeros((5, 2))}], 5),
+        (np.float32(1), 0),
+        (["a", "b"], 0),
+        (None, 0),
+        ([[[[[[np.zeros(3)]]]]]], 0),
+    ],
+)
+def test_the_first_dimension_of_the_first_tensor_is_the_size(batch: Any, size: int) -> None:
+    assert size_of(batch) == size
+
+
+def counter_of(*indices: Any, is_stream: bool = False) -> SampleCounter:
+    counter = SampleCounter(object(), is_stream=is_stream)
+    for index in indices:
+        counter.record_indices(index)
+    return counter
+
+
+def test_a_batch_has_as_many_samples_as_indices_were_drawn_whatever_it_looks_like() -> None:
+    counter = counter_of([1, 2], [3, 4], [5])
+    assert [counter.count(images) for _ in range(3)] == [2, 2, 1]
+
+
+def test_the_last_batch_of_a_stream_is_as_large_as_it_is() -> None:
+    counter = counter_of(*[[None] * 4] * 3, is_stream=True)
+    assert [counter.count(np.zeros((rows, 2))) for rows in (4, 4, 1)] == [4, 4, 1]
+
+
+def test_samples_without_batches_count_one_by_one() -> None:
+    counter = counter_of(0, 1, 2)
+    assert [counter.count("a sample") for _ in range(3)] == [1, 1, 1]
+
+
+class Heard(NoopRankRecorder):
+    """Keeps the steps it is told."""
+
+    def __init__(self) -> None:
+        self.steps: list[tuple[float, ...]] = []
+
+    def step(self, step: int, epoch: int, samples: int, *phases: float) -> None:
+        self.steps.append((step, epoch, samples, *phases))
+
+
+class Clock:
+    """Time that passes when told to."""
+
+    def __init__(self) -> None:
+        self.now = 100.0
+
+    def __call__(self) -> float:
+        return self.now
+
+
+def test_time_goes_to_the_phase_that_was_reached_and_the_rest_to_other() -> None:
+    recorder, clock = Heard(), Clock()
+    meter = StepMeter(recorder, clock=clock)
+    clock.now += 1
+    meter.end_phase(Phase.DATA_WAIT)
+    clock.now += 2
+    meter.end_phase(Phase.FORWARD)
+    clock.now += 4
+    meter.end_phase(Phase.FORWARD)
+    clock.now += 8
+    meter.step(samples=16, epoch=3)
+    spent = {Phase.DATA_WAIT: 1.0, Phase.FORWARD: 6.0, Phase.OTHER: 8.0}
+    assert recorder.steps == [(1, 3, 16, *(spent.get(phase, 0.0) for phase in Phase))]
+
+
+def test_every_step_starts_from_nothing() -> None:
+    recorder, clock = Heard(), Clock()
+    meter = StepMeter(recorder, clock=clock)
+    clock.now += 1
+    meter.step(samples=1)
+    clock.now += 0.5
+    meter.step(samples=2)
+    assert [step[0] for step in recorder.steps] == [1, 2]
+    assert [sum(step[3:]) for step in recorder.steps] == [1.0, 0.5]
+
+
+def test_a_word_that_names_no_phase_counts_as_other() -> None:
+    recorder, clock = Heard(), Clock()
+    meter = StepMeter(recorder, clock=clock)
+    clock.now += 1
+    meter.end_phase("lunch")
+    meter.step(samples=1)
+    assert recorder.steps[0][-1] == 1.0

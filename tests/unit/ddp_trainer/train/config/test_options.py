@@ -1,11 +1,22 @@
-"""Options of the trainer: values and combinations that are refused, and the help."""
+"""Options of the trainer: from flags and the environment to a configuration."""
 
 from __future__ import annotations
 
+import json
+import subprocess
+import sys
+from pathlib import Path
+
 import pytest
 
-from ddp_trainer.common.constants import Exit
-from ddp_trainer.train.cli import main
+from ddp_trainer.common.constants import CheckpointScope, Env, Exit
+from ddp_trainer.common.parallel_dims import LayoutRange
+from ddp_trainer.common.trainer_options import OptimizerName
+from ddp_trainer.train.api import with_defaults
+from ddp_trainer.train.cli import main, parse
+from ddp_trainer.train.config.config import Config
+from ddp_trainer.train.config.worker_env import Environment
+from ddp_trainer.train.utils.errors import BadConfig
 
 
 @pytest.mark.parametrize(
@@ -83,3 +94,166 @@ def test_help_shows_every_option_in_its_group(capsys: pytest.CaptureFixture[str]
     for heading in ("strategy:", "speed and memory:", "guards:", "optimization:"):
         assert f"\n{heading}\n" in output
     assert output.count("--no-gradient-as-bucket-view") >= 1
+
+
+ROOT = Path(__file__).resolve().parents[5]
+
+
+def test_flags_become_a_config() -> None:
+    config = parse(["--task", "digits", "--epochs", "3", "--optimizer", "sgd", "--checkpoint-dir", "/c", "--log-json"])
+    assert (config.epochs, config.optimizer, config.checkpoint_dir) == (3, OptimizerName.SGD, Path("/c"))
+    assert config.log_json
+    assert config.global_batch == Config().global_batch
+
+
+@pytest.mark.parametrize(
+    ("environ", "sentence"),
+    [
+        ({"RANK": "one"}, "RANK is 'one'. Set it to a whole number."),
+        ({"RANK": "2", "WORLD_SIZE": "2"}, "RANK is 2 and WORLD_SIZE is 2."),
+        ({"DDP_GRACE_SECONDS": "soon"}, "DDP_GRACE_SECONDS is 'soon'."),
+        ({"DDP_CHECKPOINT_SCOPE": "node"}, "DDP_CHECKPOINT_SCOPE is 'node'. Set it to job or pod."),
+    ],
+)
+def test_a_variable_that_cannot_be_meant_is_refused_with_its_value(environ: dict[str, str], sentence: str) -> None:
+    with pytest.raises(BadConfig) as info:
+        Environment.from_environ(environ)
+    assert sentence in str(info.value)
+
+
+def test_without_a_launcher_a_process_is_a_group_of_its_own() -> None:
+    env = Environment.from_environ({})
+    assert (env.rank, env.world_size, env.generation) == (0, 1, 0)
+    assert env.max_ranks is None
+
+
+def test_a_launchers_variables_are_understood() -> None:
+    env = Environment.from_environ(
+        {
+            "RANK": "3",
+            "LOCAL_RANK": "1",
+            "WORLD_SIZE": "4",
+            "LOCAL_WORLD_SIZE": "2",
+            "MASTER_ADDR": "10.0.0.1",
+            "MASTER_PORT": "29500",
+            "TORCHELASTIC_USE_AGENT_STORE": "True",
+            "TORCHELASTIC_RESTART_COUNT": "2",
+            "TORCHELASTIC_ERROR_FILE": "/e",
+            "OMP_NUM_THREADS": "1",
+            "DDP_RESTARTS": '{"failure": 1}',
+            "DDP_CHECKPOINT_DIR": "/c",
+            "DDP_CHECKPOINT_SCOPE": "pod",
+            "DDP_RUN_DIR": "/r",
+        }
+    )
+    assert (env.rank, env.local_rank, env.world_size, env.local_world_size) == (3, 1, 4, 2)
+    assert (env.master_address, env.master_port) == ("10.0.0.1", 29500)
+    assert (env.agent_hosts_store, env.generation, env.threads_chosen) == (True, 2, True)
+    assert env.restarts == {"failure": 1}
+    assert (env.checkpoint_dir, env.checkpoint_scope) == (Path("/c"), CheckpointScope.POD)
+
+
+def test_our_generation_goes_before_torchruns_restart_count() -> None:
+    assert Environment.from_environ({"DDP_GENERATION": "7", "TORCHELASTIC_RESTART_COUNT": "2"}).generation == 7
+
+
+@pytest.mark.parametrize(
+    ("environ", "fewest", "most"),
+    [
+        ({"PET_NNODES": "2"}, None, 4),
+        ({"PET_NNODES": "2:2"}, 4, 4),
+        ({"PET_NNODES": "1:4"}, 2, 8),
+        ({"PET_NNODES": "1:4", "PET_NPROC_PER_NODE": "8"}, 8, 32),
+        ({"PET_NNODES": "1:4", "PET_NPROC_PER_NODE": "gpu"}, 2, 8),
+        ({"PET_NNODES": "many"}, None, None),
+        ({"DDP_NODES": "1:3"}, 2, 6),
+        ({"PET_NNODES": "2", "DDP_NODES": "1:2"}, 2, 4),
+    ],
+)
+def test_how_many_ranks_there_can_be_follows_from_the_launchers_nodes(
+    environ: dict[str, str], fewest: int | None, most: int | None
+) -> None:
+    env = Environment.from_environ({"LOCAL_WORLD_SIZE": "2", **environ})
+    assert (env.min_ranks, env.max_ranks) == (fewest, most)
+
+
+@pytest.mark.parametrize("text", ["not json", "[1]", '{"failure": "x"}'])
+def test_unreadable_restart_counts_do_not_stop_a_run(text: str) -> None:
+    assert Environment.from_environ({"DDP_RESTARTS": text}).restarts == {}
+
+
+def test_a_flag_goes_before_the_launchers_directory() -> None:
+    env = Environment(run_dir=Path("/r"), checkpoint_dir=Path("/env"), checkpoint_scope=CheckpointScope.POD)
+    taken = with_defaults(Config(), env)
+    assert (taken.checkpoint_dir, taken.checkpoint_scope) == (Path("/env"), CheckpointScope.POD)
+    assert taken.summary == Path("/r/summary.json")
+    given = with_defaults(Config(checkpoint_dir=Path("/flag"), summary=Path("/s")), env)
+    assert (given.checkpoint_dir, given.summary) == (Path("/flag"), Path("/s"))
+    assert given.checkpoint_scope is CheckpointScope.POD
+
+
+def test_a_directory_that_cannot_be_used_is_refused(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (tmp_path / "file").write_text("")
+    assert main(["--max-steps", "1", "--checkpoint-dir", str(tmp_path / "file" / "c")]) == Exit.USAGE
+    assert f"{tmp_path / 'file' / 'c'} cannot be used: Not a directory." in capsys.readouterr().err
+
+
+def test_a_whole_run_prints_its_summary_and_nothing_else_on_stdout(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["--max-steps", "2"]) == 0
+    output = capsys.readouterr()
+    assert json.loads(output.out)["steps"] == 2
+    assert "1 rank" in output.err
+
+
+def test_json_lines_are_all_there_is_on_request(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["--max-steps", "2", "--log-json", "--log-steps", "1"]) == 0
+    output = capsys.readouterr()
+    events = [json.loads(line) for line in output.out.splitlines()]
+    assert [event["event"] for event in events] == ["started", "step", "step", "evaluated", "summary"]
+    assert output.err == ""
+
+
+def test_the_users_own_error_shows_its_traceback_and_exits_1(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "faulty_task.py").write_text(
+        "from ddp_trainer.train.tasks.digits import Digits\n"
+        "class Faulty(Digits):\n"
+        "    def losses(self, model, batch):\n"
+        "        raise ZeroDivisionError('by hand')\n"
+    )
+    monkeypatch.syspath_prepend(tmp_path)
+    monkeypatch.setenv("TORCHELASTIC_ERROR_FILE", str(tmp_path / "error.json"))
+    assert main(["--task", "faulty_task:Faulty"]) == Exit.FAILURE
+    assert "ZeroDivisionError: by hand" in capsys.readouterr().err
+    message = json.loads((tmp_path / "error.json").read_text())["message"]
+    assert message["message"] == "ZeroDivisionError: by hand"
+
+
+@pytest.mark.parametrize("argv", [["--help"], ["--epocs"]])
+def test_help_and_wrong_flags_need_no_torch(argv: list[str]) -> None:
+    program = (
+        "import sys\n"
+        "from ddp_trainer.train.cli import main\n"
+        "try:\n    main(sys.argv[1:])\nfinally:\n    assert 'torch' not in sys.modules"
+    )
+    subprocess.run([sys.executable, "-c", program, *argv], check=True, capture_output=True, timeout=60)
+
+
+def test_the_jobs_layout_is_taken_where_no_flag_gives_one() -> None:
+    env = Environment.from_environ({Env.PARALLEL: "replicate=1:4"})
+    assert with_defaults(Config(), env).parallel == LayoutRange.parse("replicate=1:4")
+    assert with_defaults(parse(["--parallel", "replicate=2"]), env).parallel == LayoutRange.parse("replicate=2")
+    assert with_defaults(Config(), Environment.from_environ({})).parallel is None
+
+
+def test_a_variable_that_holds_no_layout_is_a_sentence() -> None:
+    with pytest.raises(
+        BadConfig, match="DDP_PARALLEL is 'ddp=4': 'ddp' is not a dimension of a layout; use replicate,"
+    ):
+        Environment.from_environ({Env.PARALLEL: "ddp=4"})
+
+
+def test_a_flag_that_holds_no_layout_is_a_sentence() -> None:
+    with pytest.raises(BadConfig, match="--parallel is 'shard=0': shard=0 is not a size of a dimension"):
+        parse(["--parallel", "shard=0"])

@@ -1,18 +1,21 @@
-"""The order of samples, and who owns what."""
+"""Which samples a step has, in which order, and which rank computes them."""
 
 from __future__ import annotations
 
+from collections import namedtuple
+from collections.abc import Iterable
 from typing import Any
 
 import pytest
 import torch
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from ddp_trainer.train.data.batch_plan import BatchPlan, choose_batch_slices, cut, digest, owned
+from ddp_trainer.train.data.batch_reader import micro_batches, reader, to_device
 from ddp_trainer.train.data.keyed_rng import mix, mix_all
-from ddp_trainer.train.data.sample_order import COMPUTED, order, permute
-from ddp_trainer.train.utils.errors import BadConfig
+from ddp_trainer.train.data.sample_order import COMPUTED, block_order, order, permute, uniform_blocks
+from ddp_trainer.train.utils.errors import BadConfig, BadTask
 
 
 def a_plan(**changes: Any) -> BatchPlan:
@@ -152,3 +155,109 @@ def test_the_digest_adds_up_over_ranks_and_tells_sets_with_equal_sums_apart(ids:
     moved[0] -= shift
     moved[-1] += shift
     assert digest(moved) != digest(all_ids)
+
+
+def plan_of(counts: list[int], size: int, global_batch: int, batch_slices: int) -> BatchPlan:
+    blocks = uniform_blocks(torch.tensor(counts), size)
+    return BatchPlan(
+        samples=sum(counts), global_batch=global_batch, batch_slices=batch_slices, seed=3, epochs=2, blocks=blocks
+    )
+
+
+def ids_of(runs: Iterable[tuple[int, int]]) -> list[int]:
+    return [number for first, count in runs for number in range(first, first + count)]
+
+
+@settings(max_examples=30)
+@given(st.lists(st.integers(0, 20), min_size=1, max_size=5), st.integers(1, 8), st.integers(1, 12), st.data())
+def test_each_epoch_uses_every_sample_once(counts: list[int], size: int, batch: int, data: st.DataObject) -> None:
+    counts[0] += 1
+    plan = plan_of(counts, size, batch, data.draw(st.integers(1, batch)))
+
+    for epoch in range(2):
+        steps = range(epoch * plan.steps_per_epoch, (epoch + 1) * plan.steps_per_epoch)
+        ids = torch.cat([plan.batch(step) for step in steps])
+        assert sorted(ids.tolist()) == list(range(plan.samples))
+
+
+@settings(max_examples=30)
+@given(st.lists(st.integers(0, 20), min_size=1, max_size=5), st.integers(1, 8), st.integers(1, 12), st.data())
+def test_a_lane_is_what_its_slice_computes_from_a_step_on(
+    counts: list[int], size: int, batch: int, data: st.DataObject
+) -> None:
+    counts[0] += 1
+    plan = plan_of(counts, size, batch, data.draw(st.integers(1, batch)))
+    first = data.draw(st.integers(0, plan.total_steps - 1))
+    epoch_end = (plan.epoch_of(first) + 1) * plan.steps_per_epoch
+
+    for number in range(plan.batch_slices):
+        steps = [plan.batch(step) for step in range(first, epoch_end)]
+        expected = torch.cat([ids[cut(len(ids), plan.batch_slices, number)] for ids in steps])
+        assert ids_of(plan.lane(first, number)) == expected.tolist()
+
+
+def test_no_block_lies_in_two_shards() -> None:
+    blocks = uniform_blocks(torch.tensor([5, 0, 3, 4]), 3)
+
+    assert blocks.starts.tolist() == [0, 3, 5, 8, 11]
+    assert blocks.samples == 12
+
+
+def test_a_slice_reads_runs_as_long_as_a_block() -> None:
+    plan = plan_of([1000, 1000], 100, 40, 4)
+    runs = [run for number in range(4) for run in plan.lane(0, number)]
+
+    assert len(runs) <= 20 + 3, "each border between lanes divides one block at most"
+
+
+@pytest.mark.parametrize("other", [(4, 0), (3, 1)], ids=["seed", "epoch"])
+def test_another_seed_or_epoch_has_another_order_of_blocks(other: tuple[int, int]) -> None:
+    blocks = uniform_blocks(torch.tensor([100]), 10)
+    order = block_order(blocks, 3, 0).starts.tolist()
+
+    assert sorted(order) == blocks.starts.tolist()
+    assert order != block_order(blocks, *other).starts.tolist()
+
+
+def test_micro_batches_are_pieces_of_the_batch_in_order() -> None:
+    pair = namedtuple("pair", "x y")  # noqa: PYI024 - what users hand over need not be typed
+    batch = {"a": torch.arange(5), "b": [torch.arange(5), ("p", "q", "r", "s", "t")], "c": pair(torch.ones(5, 2), 0)}
+    batch["c"] = pair(torch.ones(5, 2), torch.arange(5))
+    pieces = list(micro_batches(batch, 5, 2))
+    assert [piece["a"].tolist() for piece in pieces] == [[0, 1], [2, 3], [4]]
+    assert [piece["b"][1] for piece in pieces] == [("p", "q"), ("r", "s"), ("t",)]
+    assert [piece["c"].x.shape[0] for piece in pieces] == [2, 2, 1]
+    assert list(micro_batches(batch, 5, 5)) == [batch]
+
+
+@pytest.mark.parametrize("batch", [torch.ones(3), (torch.ones(5), 7), {"a": torch.ones(4)}])
+def test_a_batch_that_cannot_be_cut_is_refused(batch: object) -> None:
+    with pytest.raises(BadTask, match="--micro-batch cuts a batch of 5 samples"):
+        list(micro_batches(batch, 5, 2))
+
+
+Pair = namedtuple("Pair", "x y")  # noqa: PYI024 - what users hand over need not be typed
+
+
+def test_every_kind_of_batch_reaches_the_device() -> None:
+    batch = {"a": (torch.ones(1), [torch.ones(1)]), "b": Pair(torch.ones(1), "text")}
+    moved = to_device(batch, torch.device("meta"))
+    assert moved["a"][0].device.type == moved["a"][1][0].device.type == moved["b"].x.device.type == "meta"
+    assert moved["b"].y == "text"
+
+
+def test_the_fastest_way_to_fetch_is_taken() -> None:
+    class Single:
+        def __len__(self) -> int:
+            return 5
+
+        def __getitem__(self, index: int) -> int:
+            return index * 10
+
+    class Many(Single):
+        def __getitems__(self, ids: list[int]) -> list[int]:
+            return [index * 100 for index in ids]
+
+    ids = torch.tensor([3, 1])
+    assert reader(Single())(ids).tolist() == [30, 10]
+    assert reader(Many())(ids).tolist() == [300, 100]

@@ -1,4 +1,4 @@
-"""Best states, early ends and reports: decided alike with and without a restart."""
+"""Evaluations, best states, early ends and reports: decided alike with and without a restart."""
 
 from __future__ import annotations
 
@@ -19,6 +19,7 @@ import torch
 from torch import Tensor, nn
 
 from ddp_trainer.common.constants import Exit
+from ddp_trainer.common.trainer_options import PrecisionName
 from ddp_trainer.metrics import attach
 from ddp_trainer.train import Config, run
 from ddp_trainer.train.checkpoint.checkpoint_manager import best_interval, suggest_interval
@@ -27,7 +28,7 @@ from ddp_trainer.train.checkpoint.torch_zip_writer import pack
 from ddp_trainer.train.config.option_values import EarlyStop, OnNonfinite, ProfileWindow
 from ddp_trainer.train.config.worker_env import Environment
 from ddp_trainer.train.utils.errors import BadConfig
-from tests.support.train_builders import HERE, Lines
+from tests.support.train_builders import HERE, Lines, Points
 
 
 def a_config(**changes: object) -> Config:
@@ -296,3 +297,57 @@ def test_a_trace_holds_the_steps_that_were_asked_for(tmp_path: Path) -> None:
     assert trace.name == "profile-rank0-step2.json"
     names = [event.get("name") for event in json.loads(trace.read_text())["traceEvents"]]
     assert sum(name == "Optimizer.step#AdamW.step" for name in names) == 3
+
+
+class Images(Lines):
+    """Records each forward pass: whether it trains, its samples, its dtype, and whether its input is channels-last."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.passes: set[tuple[bool, int, torch.dtype, bool]] = set()
+
+    def model(self) -> nn.Module:
+        model = nn.Sequential(nn.Conv2d(3, 2, 1), nn.Flatten(), nn.LazyLinear(1))
+        model(torch.zeros(1, 3, 2, 2))
+        model[0].register_forward_hook(self._record)
+        return model
+
+    def _record(self, module: nn.Module, inputs: tuple[Tensor], output: Tensor) -> None:
+        is_last = inputs[0].is_contiguous(memory_format=torch.channels_last)
+        self.passes.add((module.training, len(output), output.dtype, is_last))
+
+    def train_samples(self) -> Points:
+        return Points(torch.rand(8, 3, 2, 2), None)
+
+    def test_samples(self) -> Points:
+        return Points(torch.rand(6, 3, 2, 2), None)
+
+    def losses(self, model: nn.Module, batch: Tensor) -> Tensor:
+        return model(batch).float().square().squeeze(1)
+
+    def metrics(self, model: nn.Module, batch: Tensor) -> Mapping[str, Tensor]:
+        return {"loss": self.losses(model, batch).sum()}
+
+
+def test_an_evaluation_makes_the_passes_of_training() -> None:
+    task = Images()
+    run(
+        Config(
+            epochs=1,
+            global_batch=8,
+            batch_slices=2,
+            micro_batch=2,
+            precision=PrecisionName.BF16,
+            channels_last=True,
+            warmup_steps=0,
+        ),
+        task,
+        env=HERE,
+    )
+    assert task.passes == {(True, 2, torch.bfloat16, True), (False, 2, torch.bfloat16, True)}
+
+
+def test_an_evaluation_without_micro_batches_takes_all_samples_of_a_small_test_set_at_once() -> None:
+    task = Images()
+    run(Config(epochs=1, global_batch=8, batch_slices=2, warmup_steps=0), task, env=HERE)
+    assert (False, 6, torch.float32, False) in task.passes

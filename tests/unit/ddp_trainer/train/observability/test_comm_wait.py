@@ -1,4 +1,4 @@
-"""What a rank waits for within a step: taken out of what it was about, and told."""
+"""The time of a step: its phases, and what a rank waits for within them."""
 
 from __future__ import annotations
 
@@ -22,16 +22,7 @@ from ddp_trainer.train.parallel.factory import measure_waits
 from ddp_trainer.train.parallel.pp import pp_zero
 from ddp_trainer.train.parallel.pp.pp_zero import StageZero
 from ddp_trainer.train.parallel.pp.stage_transfer import WAIT, time_transfers
-
-
-class Clock:
-    """Goes where it is put."""
-
-    def __init__(self) -> None:
-        self.now = 100.0
-
-    def __call__(self) -> float:
-        return self.now
+from tests.support.train_builders import Clock
 
 
 class Heard(NoopRankRecorder):
@@ -285,3 +276,24 @@ def test_stages_wait_for_their_pieces_and_for_the_sums_of_their_gradients(
     assert recorder.waits == [{Wait.ALL_GATHER: 0.5, Wait.REDUCE_SCATTER: 0.25 + of_bias, Wait.STAGE: 0.0}]
     assert recorder.phases[Phase.COMM_EXPOSED] == 0.875
     assert recorder.phases[Phase.DATA_WAIT] == 0.0
+
+
+def test_phases_add_up_to_the_time_that_passed() -> None:
+    clock = Clock()
+    recorded: list[float] = []
+
+    class Ear(NoopRankRecorder):
+        def step(self, *values: float) -> None:  # type: ignore[override]
+            recorded.extend(values)
+
+    phases = StepTimer(clock)
+    for phase, seconds in ((Phase.FORWARD, 2.0), (Phase.BACKWARD, 3.0), (Phase.FORWARD, 1.0), (Phase.CHECKPOINT, 4.0)):
+        clock.now += seconds
+        phases.end_phase(phase)
+    clock.now += 0.5
+    assert phases.report(Ear(), step=1, epoch=0, samples=8) == 10.5
+    assert recorded == [1, 0, 8, 0.0, 0.0, 3.0, 3.0, 0.0, 0.0, 4.0, 0.5]
+    assert phases.non_step_seconds == (0.0, 4.0, 0.0)
+    clock.now += 2.0
+    phases.record_evaluation()
+    assert phases.non_step_seconds == (0.0, 4.0, 2.0)

@@ -1,4 +1,4 @@
-"""The optimizer of a run: kernels, clipping, learning rate, check of gradients, resume."""
+"""The optimizer: its rate, clipping, loss scale, and gradients that are not finite."""
 
 from __future__ import annotations
 
@@ -9,12 +9,12 @@ from pathlib import Path
 
 import pytest
 import torch
-from torch import nn
+from torch import Tensor, nn
 
 from ddp_trainer.common.trainer_options import OptimizerName
 from ddp_trainer.train.config.config import Config
 from ddp_trainer.train.config.option_values import KernelName, LrScaling, ScheduleName
-from ddp_trainer.train.optim.optimizer import OptimizerWrapper, lr_scale, rate_factor
+from ddp_trainer.train.optim.optimizer import LossScale, OptimizerWrapper, lr_scale, nonfinite_flag, rate_factor
 from tests.support.train_builders import Lines
 
 
@@ -171,3 +171,93 @@ def test_a_run_goes_on_with_the_kernel_of_its_own_flags(name: OptimizerName, sav
     take(first, before, 1)
     take(second, after, 1)
     torch.testing.assert_close(second.state_dict(), first.state_dict())
+
+
+CPU = torch.device("cpu")
+
+
+def a_step(optimization: OptimizerWrapper, model: nn.Module, size: float) -> Tensor:
+    optimization.zero_grad()
+    torch.autograd.backward(optimization.scaled((model(torch.ones(1, 1)) * size).sum()))
+    return optimization.check_grads()
+
+
+def test_a_loss_scale_is_halved_by_an_overflow_and_survives_a_checkpoint() -> None:
+    model = nn.Linear(1, 1)
+    first = OptimizerWrapper.build(Lines(), model, Config(warmup_steps=0), 10, LossScale(CPU))
+    assert a_step(first, model, 1.0) == 0
+    weight = next(model.parameters())
+    assert weight.grad is not None
+    assert weight.grad.item() == 1.0  # scaled up, and down again
+    first.step(0)
+    assert a_step(first, model, 1e38) != 0
+    assert first.back_off()
+    assert first.loss_scale == 32768
+    second = OptimizerWrapper.build(Lines(), model, Config(warmup_steps=0), 10, LossScale(CPU))
+    second.load_loss_scale(first.loss_scale_state())
+    assert second.loss_scale == 32768
+    assert a_step(second, model, 1.0) == 0
+    second.step(1)
+
+
+def test_a_step_whose_vote_was_never_heard_leaves_the_loss_scale_usable() -> None:
+    model = nn.Linear(1, 1)
+    optimization = OptimizerWrapper.build(Lines(), model, Config(warmup_steps=0), 10, LossScale(CPU))
+    assert a_step(optimization, model, 1e38) != 0
+    optimization.discard_step()  # a peer was lost
+    assert all(weight.grad is None for weight in model.parameters())
+    assert a_step(optimization, model, 1.0) == 0
+    optimization.step(0)
+    assert optimization.loss_scale == 65536
+
+
+def test_a_stage_that_learns_nothing_scales_as_the_others_do() -> None:
+    scales = []
+    for learns in (True, False):
+        model = nn.Linear(1, 1).requires_grad_(learns)
+        scale = LossScale(CPU)
+        scale.load_state_dict({**scale.state_dict(), "growth_interval": 2})
+        optimization = OptimizerWrapper.build(Lines(), model, Config(warmup_steps=0), 10, scale)
+        for step in range(2):
+            optimization.zero_grad()
+            if learns:
+                torch.autograd.backward(optimization.scaled(model(torch.ones(1, 1)).sum()))
+            assert optimization.check_grads() == 0
+            optimization.step(step)
+        scales.append(optimization.loss_scale)
+    assert scales == [131072, 131072]
+
+
+def test_a_loss_scale_of_one_is_not_what_overflows() -> None:
+    scale = LossScale(CPU)
+    scale.up(torch.ones(()))
+    assert [scale.back_off() for _ in range(16)] == [True] * 16
+    assert scale.value == 1
+    assert not scale.back_off()
+
+
+def test_other_precisions_have_no_loss_scale() -> None:
+    optimization = OptimizerWrapper.build(Lines(), nn.Linear(1, 1), Config(), 10)
+    assert (optimization.loss_scale, optimization.loss_scale_state(), optimization.back_off()) == (1.0, None, False)
+    optimization.load_loss_scale({"scale": 2.0})
+
+
+@pytest.mark.parametrize("bad", [float("nan"), float("inf"), float("-inf")])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64, torch.bfloat16])
+def test_a_gradient_that_is_not_finite_is_found_wherever_it_is(bad: float, dtype: torch.dtype) -> None:
+    gradients = [torch.ones(3, dtype=dtype), torch.ones(2, 2, dtype=dtype)]
+    before = [gradient.clone() for gradient in gradients]
+    assert nonfinite_flag(gradients) == 0
+    assert all(torch.equal(one, other) for one, other in zip(gradients, before, strict=True))
+    gradients[1][1, 0] = bad
+    assert nonfinite_flag(gradients) != 0
+    assert nonfinite_flag(gradients, nn.utils.get_total_norm(gradients)) != 0
+
+
+def test_no_gradients_have_no_flaw() -> None:
+    assert nonfinite_flag([]) == 0
+
+
+def test_torch_still_has_the_kernel_that_finds_flaws_fast() -> None:
+    # Without it every step pays for a norm; nothing else breaks.
+    assert hasattr(torch, "_amp_foreach_non_finite_check_and_unscale_")

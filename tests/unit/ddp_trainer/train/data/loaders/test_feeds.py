@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+from collections import Counter
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from typing import Any
@@ -10,13 +11,16 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
 from torch.utils.data import IterableDataset
 
 from ddp_trainer.train.config.config import Config
 from ddp_trainer.train.config.option_values import Level, OnBadSample
-from ddp_trainer.train.data.batch_plan import BatchPlan, cut
+from ddp_trainer.train.data.batch_plan import BatchPlan, StepBatches, StepPlan, cut, digest, owned
 from ddp_trainer.train.data.loaders.base import MOST_TOLD, Feed, FetchResult, Request, Skips
 from ddp_trainer.train.data.loaders.factory import make_feed, sample_count
+from ddp_trainer.train.data.sample_order import BlockTable, uniform_blocks
 from ddp_trainer.train.data.task import rowwise
 from ddp_trainer.train.utils.errors import BadConfig, BadData, BadSample, BadTask, LoaderWorkerLost
 from tests.support.train_builders import slice_ids
@@ -407,3 +411,183 @@ def test_a_batch_that_has_no_row_for_each_id_is_told_in_a_sentence(made: object)
 
     with pytest.raises(BadTask, match=r"marked rowwise, and batch\(\) of 8 ids gave a "):
         everything(a_feed(Odd()), PLAN, steps=range(1))
+
+
+SAMPLES = 1000
+
+
+class Stored:
+    """Numbers in blocks of 20, which count how often each was read and cannot all be decoded."""
+
+    def __init__(self, bad: frozenset[int] = frozenset(), missing: int | None = None) -> None:
+        self.blocks: BlockTable = uniform_blocks(torch.tensor([600, 400]), 20)
+        self.read: Counter[int] = Counter()
+        self._bad, self._missing = bad, missing
+
+    def __len__(self) -> int:
+        return SAMPLES
+
+    def __getitem__(self, index: int) -> int:
+        return self.decode(self.read_block(index, 1)[0])
+
+    def read_block(self, first: int, count: int) -> list[int]:
+        if self._missing in range(first, first + count):
+            raise BadData(f"The shard of {first} is gone.")
+        self.read.update(range(first, first + count))
+        return list(range(first, first + count))
+
+    def decode(self, record: int) -> int:
+        if record in self._bad:
+            raise BadSample(f"Sample {record} is broken.")
+        return record
+
+
+def plan_of(stored: Stored) -> BatchPlan:
+    return BatchPlan(samples=SAMPLES, global_batch=32, batch_slices=8, seed=3, epochs=2, blocks=stored.blocks)
+
+
+def steps_of(feed: Feed, plan: BatchPlan, batch_slices: range, steps: range) -> list[int]:
+    """Fetch the samples of some steps, as a rank with these batch slices does, and return them."""
+    batches = StepBatches(plan, batch_slices)
+    requests = [request for step in steps for request in batches.of(step).own]
+    fetched = [feed.fetch(request).batch for request in requests]
+    return [value for batch in fetched if batch is not None for value in batch.tolist()]
+
+
+def test_resizes_within_an_epoch_use_every_sample_once_and_read_little_twice() -> None:
+    """The worlds 4, 3, 1 and 2 share an epoch; each rank of each world is a new process."""
+    worlds = ((4, range(9)), (3, range(9, 16)), (1, range(16, 20)), (2, range(20, 32)))
+    used: list[int] = []
+    read: Counter[int] = Counter()
+    for world, steps in worlds:
+        for rank in range(world):
+            stored = Stored()
+            plan = plan_of(stored)
+            assert steps.stop <= plan.steps_per_epoch
+            feed = make_feed(stored, plan, owned(8, world, rank), Config(), CPU)
+            used += steps_of(feed, plan, owned(8, world, rank), steps)
+            feed.close()
+            read.update(stored.read)
+
+    assert sorted(used) == list(range(SAMPLES))
+    # What was read ahead and not used is read again: at most two blocks of each of the 8 lanes, at 3 resizes.
+    assert sum(read.values()) <= SAMPLES + 3 * 8 * 2 * 20
+
+
+def test_a_rank_reads_what_its_slices_use_and_each_sample_once() -> None:
+    stored = Stored()
+    plan = plan_of(stored)
+    feed = make_feed(stored, plan, range(2, 4), Config(), CPU)
+
+    used = steps_of(feed, plan, range(2, 4), range(plan.steps_per_epoch))
+
+    assert stored.read == Counter(used)
+    assert max(stored.read.values()) == 1
+
+
+def test_the_next_epoch_is_read_in_another_order() -> None:
+    stored = Stored()
+    plan = plan_of(stored)
+    feed = make_feed(stored, plan, range(8), Config(), CPU)
+    per_epoch = plan.steps_per_epoch
+
+    first = steps_of(feed, plan, range(8), range(per_epoch))
+    second = steps_of(feed, plan, range(8), range(per_epoch, 2 * per_epoch))
+
+    assert sorted(first) == sorted(second)
+    assert first != second
+
+
+def test_a_step_can_be_repeated_after_a_rollback() -> None:
+    stored = Stored()
+    plan = plan_of(stored)
+    feed = make_feed(stored, plan, range(8), Config(), CPU)
+    before = steps_of(feed, plan, range(8), range(10))
+
+    assert steps_of(feed, plan, range(8), range(4, 10)) == before[4 * 32 :]
+
+
+def test_a_sample_that_cannot_be_decoded_is_skipped_on_request() -> None:
+    stored = Stored(bad=frozenset({7}))
+    plan = plan_of(stored)
+    feed = make_feed(stored, plan, range(8), Config(on_bad_sample=OnBadSample.SKIP), CPU)
+
+    used = steps_of(feed, plan, range(8), range(plan.steps_per_epoch))
+
+    assert sorted(used) == sorted(set(range(SAMPLES)) - {7})
+
+
+def test_an_error_of_a_reading_thread_is_raised_where_the_samples_are_requested() -> None:
+    stored = Stored(missing=500)
+    plan = plan_of(stored)
+    feed = make_feed(stored, plan, range(8), Config(), CPU)
+
+    with pytest.raises(BadData, match="is gone"):
+        steps_of(feed, plan, range(8), range(plan.steps_per_epoch))
+
+
+def test_loader_workers_are_refused() -> None:
+    stored = Stored()
+
+    with pytest.raises(BadConfig, match="threads read ahead"):
+        make_feed(stored, plan_of(stored), range(8), Config(loader_workers=1), CPU)
+
+
+@st.composite
+def plans(draw: st.DrawFn) -> BatchPlan:
+    batch = draw(st.integers(1, 40))
+    return BatchPlan(
+        samples=draw(st.integers(1, 90)),
+        global_batch=batch,
+        batch_slices=draw(st.integers(1, batch)),
+        seed=draw(st.integers(0, 3)),
+        epochs=draw(st.integers(1, 3)),
+        sequential=draw(st.booleans()),
+    )
+
+
+def assert_is_of(portion: StepPlan, plan: BatchPlan, batch_slices: range, step: int) -> None:
+    assert portion.step == step
+    assert torch.equal(portion.ids, plan.batch(step))
+    assert portion.samples == len(plan.batch(step)) == plan.batch_length(step)
+    assert portion.digest == digest(plan.batch(step))
+    own = {
+        slice_index: slice_ids(plan, step, slice_index)
+        for slice_index in batch_slices
+        if len(slice_ids(plan, step, slice_index))
+    }
+    assert [request.slice_index for request in portion.own] == list(own)
+    for request in portion.own:
+        assert (request.step, request.epoch) == (step, plan.epoch_of(step))
+        assert torch.equal(request.ids, own[request.slice_index])
+    assert portion.own_samples == sum(map(len, own.values()))
+    assert portion.own_digest == sum(map(digest, own.values()))
+
+
+@given(plan=plans(), data=st.data())
+@settings(max_examples=25, deadline=None)
+def test_every_portion_is_what_the_plan_says_in_whatever_order_they_are_asked_for(
+    plan: BatchPlan, data: st.DataObject
+) -> None:
+    world = data.draw(st.integers(1, plan.batch_slices))
+    rank = data.draw(st.integers(0, world - 1))
+    batch_slices = owned(plan.batch_slices, world, rank)
+    portions = StepBatches(plan, batch_slices)
+    first = data.draw(st.integers(0, plan.total_steps - 1))
+    for step in [*range(first, plan.total_steps), first]:
+        assert_is_of(portions.of(step), plan, batch_slices, step)
+
+
+def test_a_step_far_larger_than_what_is_hashed_at_once_has_its_portion_too() -> None:
+    plan = BatchPlan(samples=70_000, global_batch=30_000, batch_slices=7, seed=1, epochs=2)
+    portions = StepBatches(plan, range(5, 7))
+    for step in range(plan.total_steps):
+        assert_is_of(portions.of(step), plan, range(5, 7), step)
+
+
+def test_other_slices_count_from_the_next_step_on() -> None:
+    plan = BatchPlan(samples=40, global_batch=8, batch_slices=4, seed=2, epochs=1)
+    portions = StepBatches(plan, range(2))
+    assert_is_of(portions.of(0), plan, range(2), 0)
+    portions.assign_slices(range(3))
+    assert_is_of(portions.of(1), plan, range(3), 1)
