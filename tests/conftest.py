@@ -1,6 +1,8 @@
 """What holds for all tests, wherever they are started from."""
 
+import asyncio
 import gc
+import inspect
 import signal
 import sys
 from typing import Any
@@ -58,6 +60,16 @@ def pytest_collection_finish() -> None:
     gc.freeze()
     if torch := sys.modules.get("torch"):
         torch.set_num_threads(1)
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_pyfunc_call(pyfuncitem: pytest.Function) -> bool | None:
+    """Run a test that is a coroutine in an event loop of its own."""
+    if not inspect.iscoroutinefunction(pyfuncitem.obj):
+        return None
+    names = inspect.signature(pyfuncitem.obj).parameters
+    asyncio.run(pyfuncitem.obj(**{name: pyfuncitem.funcargs[name] for name in names}))
+    return True
 
 
 def pytest_terminal_summary(terminalreporter: Any, config: pytest.Config) -> None:

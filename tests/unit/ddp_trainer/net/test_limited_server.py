@@ -192,43 +192,34 @@ async def closed(connection: Peer) -> None:
         assert await connection[0].read() == b""
 
 
-def test_more_connections_than_fit_close_the_oldest() -> None:
-    async def run() -> None:
-        async with listening(total=3) as here:
-            crowd = [await here.connect() for _ in range(6)]
-            for peer in crowd[:3]:
-                await closed(peer)
-            assert [await said(peer, b"hi\n") for peer in crowd[3:]] == [b"hi\n"] * 3
-            assert len(here.server._open) == 3
-
-    asyncio.run(run())
+async def test_more_connections_than_fit_close_the_oldest() -> None:
+    async with listening(total=3) as here:
+        crowd = [await here.connect() for _ in range(6)]
+        for peer in crowd[:3]:
+            await closed(peer)
+        assert [await said(peer, b"hi\n") for peer in crowd[3:]] == [b"hi\n"] * 3
+        assert len(here.server._open) == 3
 
 
-def test_a_connection_that_is_kept_is_not_closed_for_others() -> None:
-    async def run() -> None:
-        async with listening(total=3) as here:
-            member = await here.connect()
-            assert await said(member, b"member\n") == b"member\n"
-            for _ in range(12):
-                await here.connect()
-            assert await said(member, b"still here\n") == b"still here\n"
-
-    asyncio.run(run())
+async def test_a_connection_that_is_kept_is_not_closed_for_others() -> None:
+    async with listening(total=3) as here:
+        member = await here.connect()
+        assert await said(member, b"member\n") == b"member\n"
+        for _ in range(12):
+            await here.connect()
+        assert await said(member, b"still here\n") == b"still here\n"
 
 
-def test_a_server_that_is_full_of_kept_ones_closes_new_ones_with_few_lines() -> None:
-    async def run() -> None:
-        async with listening(total=2) as here:
-            members = [await here.connect() for _ in range(2)]
-            for peer in members:
-                assert await said(peer, b"member\n") == b"member\n"
-            for _ in range(50):
-                await closed(await here.connect())
-            assert [await said(peer, b"hi\n") for peer in members] == [b"hi\n"] * 2
-            assert len(here.lines) == 3
-        assert "47" in here.lines[-1]  # those that were left out are counted
-
-    asyncio.run(run())
+async def test_a_server_that_is_full_of_kept_ones_closes_new_ones_with_few_lines() -> None:
+    async with listening(total=2) as here:
+        members = [await here.connect() for _ in range(2)]
+        for peer in members:
+            assert await said(peer, b"member\n") == b"member\n"
+        for _ in range(50):
+            await closed(await here.connect())
+        assert [await said(peer, b"hi\n") for peer in members] == [b"hi\n"] * 2
+        assert len(here.lines) == 3
+    assert "47" in here.lines[-1]  # those that were left out are counted
 
 
 def own_address() -> str:
@@ -245,17 +236,14 @@ def own_address() -> str:
     return found[0]
 
 
-def test_one_address_does_not_take_all_of_the_total() -> None:
-    async def run() -> None:
-        async with listening(total=8, per_address=2, host="0.0.0.0") as here:
-            here.address = (own_address(), here.address[1])
-            crowd = [await here.connect() for _ in range(6)]
-            for peer in crowd[:4]:
-                await closed(peer)
-            assert [await said(peer, b"hi\n") for peer in crowd[4:]] == [b"hi\n"] * 2
-            assert len(here.server._open) == 2
-
-    asyncio.run(run())
+async def test_one_address_does_not_take_all_of_the_total() -> None:
+    async with listening(total=8, per_address=2, host="0.0.0.0") as here:
+        here.address = (own_address(), here.address[1])
+        crowd = [await here.connect() for _ in range(6)]
+        for peer in crowd[:4]:
+            await closed(peer)
+        assert [await said(peer, b"hi\n") for peer in crowd[4:]] == [b"hi\n"] * 2
+        assert len(here.server._open) == 2
 
 
 @contextlib.contextmanager
@@ -268,73 +256,61 @@ def open_files(limit: int) -> Iterator[None]:
         resource.setrlimit(resource.RLIMIT_NOFILE, before)
 
 
-def test_without_a_free_descriptor_it_waits_and_goes_on_later(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_without_a_free_descriptor_it_waits_and_goes_on_later(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(limited_server, "RETRY_SECONDS", 0.05)
 
-    async def run() -> None:
-        async with listening() as here:
-            attempted = asyncio.Event()
-            monkeypatch.setattr(here.server, "log", RateLimitedLog(lines_per_minute=1, write=lambda _: attempted.set()))
-            client = socket.socket()
-            client.setblocking(False)
-            next_one = os.dup(0)
-            os.close(next_one)
-            with open_files(next_one):
-                await asyncio.get_running_loop().sock_connect(client, here.address)
-                await attempted.wait()
-                assert len(here.server._open) == 0
-            assert await said(await here.connect(client), b"hi\n") == b"hi\n"
-
-    asyncio.run(run())
+    async with listening() as here:
+        attempted = asyncio.Event()
+        monkeypatch.setattr(here.server, "log", RateLimitedLog(lines_per_minute=1, write=lambda _: attempted.set()))
+        client = socket.socket()
+        client.setblocking(False)
+        next_one = os.dup(0)
+        os.close(next_one)
+        with open_files(next_one):
+            await asyncio.get_running_loop().sock_connect(client, here.address)
+            await attempted.wait()
+            assert len(here.server._open) == 0
+        assert await said(await here.connect(client), b"hi\n") == b"hi\n"
 
 
-def test_what_a_peer_sends_unread_is_bounded() -> None:
+async def test_what_a_peer_sends_unread_is_bounded() -> None:
     async def never_reads(_: Connection) -> None:
         await asyncio.Event().wait()
 
-    async def run() -> None:
-        async with listening(never_reads) as here:
-            client = socket.socket()
-            client.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, BUFFER_BYTES)
-            client.settimeout(0.5)  # after it the server takes no more
-            await asyncio.to_thread(client.connect, here.address)
-            sent = 0
-            with contextlib.suppress(TimeoutError):
-                while sent < 1 << 20:
-                    sent += await asyncio.to_thread(client.send, b"x" * 1024)
-            assert sent <= 16 * BUFFER_BYTES
-            client.close()
-
-    asyncio.run(run())
+    async with listening(never_reads) as here:
+        client = socket.socket()
+        client.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, BUFFER_BYTES)
+        client.settimeout(0.5)  # after it the server takes no more
+        await asyncio.to_thread(client.connect, here.address)
+        sent = 0
+        with contextlib.suppress(TimeoutError):
+            while sent < 1 << 20:
+                sent += await asyncio.to_thread(client.send, b"x" * 1024)
+        assert sent <= 16 * BUFFER_BYTES
+        client.close()
 
 
-def test_a_line_longer_than_it_may_be_ends_the_connection() -> None:
-    async def run() -> None:
-        async with listening() as here:
-            connection = await here.connect()
-            connection[1].write(b"x" * (4 * BUFFER_BYTES))
-            await closed(connection)
-
-    asyncio.run(run())
+async def test_a_line_longer_than_it_may_be_ends_the_connection() -> None:
+    async with listening() as here:
+        connection = await here.connect()
+        connection[1].write(b"x" * (4 * BUFFER_BYTES))
+        await closed(connection)
 
 
-def test_an_unexpected_error_is_logged_with_the_address_and_ends_one_connection() -> None:
+async def test_an_unexpected_error_is_logged_with_the_address_and_ends_one_connection() -> None:
     async def fail(connection: Connection) -> None:
         if await connection.reader.readuntil(b"\n") == b"fail\n":
             raise KeyError("oops")
         connection.writer.write(b"well\n")
 
-    async def run() -> None:
-        async with listening(fail) as here:
-            bad = await here.connect()
-            bad[1].write(b"fail\n")
-            await closed(bad)
-            assert await said(await here.connect(), b"hi\n") == b"well\n"
-            (line,) = here.lines
-            assert "127.0.0.1" in line
-            assert "oops" in line
-
-    asyncio.run(run())
+    async with listening(fail) as here:
+        bad = await here.connect()
+        bad[1].write(b"fail\n")
+        await closed(bad)
+        assert await said(await here.connect(), b"hi\n") == b"well\n"
+        (line,) = here.lines
+        assert "127.0.0.1" in line
+        assert "oops" in line
 
 
 def test_a_server_that_closes_ends_all_connections_without_a_word(capfd: pytest.CaptureFixture[str]) -> None:

@@ -4,6 +4,8 @@ import asyncio
 import json
 import os
 import socket
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 from dataclasses import replace
 from pathlib import Path
 
@@ -91,16 +93,14 @@ def test_only_variables_that_ranks_read_are_told(tmp_path: Path) -> None:
     assert found.script == "d74ff0ee8da3b980"
 
 
-def test_a_knock_tells_who_answers() -> None:
-    async def knocks() -> list[Outcome]:
-        listener = PreflightServer("me", "127.0.0.1", KEY)
-        port = await listener.listen(0)
-        outcomes = [await probe_port("127.0.0.1", port, token, KEY) for token in ("me", "", "you")]
-        await listener.aclose()
-        return [*outcomes, await probe_port("127.0.0.1", port, "me", KEY), await probe_port("fe80::1", port, "me", KEY)]
-
-    outcomes = [Outcome.OK, Outcome.OK, Outcome.STRANGER, Outcome.REFUSED, Outcome.NO_ROUTE]
-    assert asyncio.run(knocks()) == outcomes  # a link-local address without its link leads nowhere
+async def test_a_knock_tells_who_answers() -> None:
+    listener = PreflightServer("me", "127.0.0.1", KEY)
+    port = await listener.listen(0)
+    outcomes = [await probe_port("127.0.0.1", port, token, KEY) for token in ("me", "", "you")]
+    assert outcomes == [Outcome.OK, Outcome.OK, Outcome.STRANGER]
+    await listener.aclose()
+    assert await probe_port("127.0.0.1", port, "me", KEY) == Outcome.REFUSED
+    assert await probe_port("fe80::1", port, "me", KEY) == Outcome.NO_ROUTE, "it has no link"
 
 
 def test_the_process_that_listens_on_a_port_is_named() -> None:
@@ -109,68 +109,54 @@ def test_the_process_that_listens_on_a_port_is_named() -> None:
         assert holder(server.getsockname()[1]) == f" by process {os.getpid()} ({comm})"
 
 
-def test_a_meeting_place_without_a_host_gives_up_in_time_and_says_why() -> None:
+async def test_a_meeting_place_without_a_host_gives_up_in_time_and_says_why() -> None:
     with socket.socket() as silent:
         silent.bind(("127.0.0.1", 0))
-
-        async def try_it() -> None:
-            await connect_to_host("127.0.0.1", silent.getsockname()[1], asyncio.get_running_loop().time(), KEY)
-
-        with pytest.raises(
-            ExchangeFailed, match=r"the first node was not met at port \d+: 127.0.0.1 refused"
-        ) as caught:
-            asyncio.run(try_it())
+        now = asyncio.get_running_loop().time()
+        with pytest.raises(ExchangeFailed, match=r"not met at port \d+: 127.0.0.1 refused") as caught:
+            await connect_to_host("127.0.0.1", silent.getsockname()[1], now, KEY)
     assert "start preflight on the first node too" in caught.value.hint
 
 
-def test_a_guest_that_leaves_in_between_is_not_waited_for() -> None:
-    async def hold() -> tuple[int, int]:
-        loop = asyncio.get_running_loop()
-        host = Host("token-0", 2, loop.time() + 30)
-        listener = PreflightServer("token-0", "127.0.0.1", KEY, host.serve)
-        port = await listener.listen(0)
-        guest = await connect_to_host("127.0.0.1", port, loop.time() + 30, KEY)
+@asynccontextmanager
+async def hosting(key: bytes | None, seconds: float = 30) -> AsyncIterator[tuple[Host, int, float]]:
+    """The first of two nodes with the port at which it listens, and the moment until which it waits."""
+    until = asyncio.get_running_loop().time() + seconds
+    host = Host("token-0", 2, until)
+    listener = PreflightServer("token-0", "127.0.0.1", key, host.serve)
+    yield host, await listener.listen(0), until
+    await listener.aclose()
+
+
+async def test_a_guest_that_leaves_in_between_is_not_waited_for() -> None:
+    async with asyncio.timeout(PROBE_SECONDS / 2), hosting(KEY) as (host, port, until):
+        guest = await connect_to_host("127.0.0.1", port, until, KEY)
         reports, received = await asyncio.gather(host.reports(a_report(0)), guest.reports(a_report(1)))
         assert {member.token for member in reports} == {member.token for member in received} == {"token-0", "token-1"}
         [clock] = [member.clock for member in received if member.token == "token-1"]
         assert abs(clock.offset) <= clock.uncertainty + 0.01
         guest.close()
-        probes = await host.gather_probes("token-0", (a_probe(0, 1, ProbeKind.RANDOM),))
-        await listener.aclose()
-        return len(reports), len(probes)
-
-    assert asyncio.run(asyncio.wait_for(hold(), PROBE_SECONDS / 2)) == (2, 1)
+        assert len(await host.gather_probes("token-0", (a_probe(0, 1, ProbeKind.RANDOM),))) == 1
 
 
-def test_a_guest_without_the_secret_is_neither_heard_nor_answered() -> None:
-    async def hold() -> tuple[list[str], bytes]:
-        loop = asyncio.get_running_loop()
-        host = Host("token-0", 2, loop.time() + 30)
-        listener = PreflightServer("token-0", "127.0.0.1", KEY, host.serve)
-        port = await listener.listen(0)
+async def test_a_guest_without_the_secret_is_neither_heard_nor_answered() -> None:
+    async with hosting(KEY) as (host, port, until):
         reader, writer = await asyncio.open_connection("127.0.0.1", port)
         writer.write(encode(PreflightRequest(report=a_report(7))))
-        answer = await reader.read()
+        assert await reader.read() == b""
         writer.close()
         with pytest.raises(ExchangeFailed):
-            await connect_to_host("127.0.0.1", port, loop.time(), RunSecret.random().key("preflight"))
-        guest = await connect_to_host("127.0.0.1", port, loop.time() + 30, KEY)
+            await connect_to_host("127.0.0.1", port, until - 30, RunSecret.random().key("preflight"))
+        guest = await connect_to_host("127.0.0.1", port, until, KEY)
         reports, _ = await asyncio.gather(host.reports(a_report(0)), guest.reports(a_report(1)))
         guest.close()
-        await listener.aclose()
-        return sorted(member.token for member in reports), answer
-
-    assert asyncio.run(hold()) == (["token-0", "token-1"], b"")
+        assert sorted(member.token for member in reports) == ["token-0", "token-1"]
 
 
 @pytest.mark.parametrize(("is_member", "answers"), [(False, 0), (True, 2)])
-def test_only_a_client_whose_report_the_host_has_may_send_longer_lines(*, is_member: bool, answers: int) -> None:
+async def test_only_a_client_whose_report_the_host_has_may_send_longer_lines(*, is_member: bool, answers: int) -> None:
     """Of a launch without a secret, in which anyone may connect."""
-
-    async def hold() -> bytes:
-        host = Host("token-0", 2, asyncio.get_running_loop().time() + 30)
-        listener = PreflightServer("token-0", "127.0.0.1", None, host.serve)
-        port = await listener.listen(0)
+    async with hosting(None) as (host, port, _):
         reader, writer = await asyncio.open_connection("127.0.0.1", port, limit=1 << 24)
         own = asyncio.create_task(host.reports(a_report(0)))
         await reader.readuntil(b"\n")
@@ -179,21 +165,14 @@ def test_only_a_client_whose_report_the_host_has_may_send_longer_lines(*, is_mem
             await own
         writer.write(b" " * FIRST_LINE_BYTES + encode(PreflightRequest()))
         writer.write_eof()
-        answered = await reader.read()
+        assert (await reader.read()).count(b"\n") == answers
         writer.close()
         own.cancel()
-        await listener.aclose()
-        return answered
-
-    assert asyncio.run(hold()).count(b"\n") == answers
 
 
-def test_a_report_that_comes_too_late_is_late_for_everybody() -> None:
-    async def hold() -> list[int]:
-        host = Host("token-0", 2, asyncio.get_running_loop().time())
-        return [len(await host.reports(a_report(rank))) for rank in range(2)]
-
-    assert asyncio.run(hold()) == [1, 1]
+async def test_a_report_that_comes_too_late_is_late_for_everybody() -> None:
+    async with hosting(KEY, seconds=0) as (host, _port, _until):
+        assert [len(await host.reports(a_report(rank))) for rank in range(2)] == [1, 1]
 
 
 def test_nodes_stand_in_the_order_of_their_ranks_and_namesakes_are_told_apart() -> None:

@@ -76,14 +76,11 @@ def test_an_agent_waits_for_the_others_until_the_store_lets_it_go() -> None:
     assert asyncio.run(wait()) == [Leave()]
 
 
-def test_an_agent_waits_for_nobody_without_a_store_or_once_it_is_told_to_stop() -> None:
-    async def wait() -> None:
-        barrier = ExitBarrier()
-        barrier.on_message(OVER)
-        barrier.stop_waiting()
-        await barrier.wait(lambda _: None)
-
-    asyncio.run(wait())
+async def test_an_agent_waits_for_nobody_without_a_store_or_once_it_is_told_to_stop() -> None:
+    barrier = ExitBarrier()
+    barrier.on_message(OVER)
+    barrier.stop_waiting()
+    await barrier.wait(lambda _: None)
 
 
 def test_an_agent_that_ends_while_the_run_goes_on_says_nothing_more() -> None:

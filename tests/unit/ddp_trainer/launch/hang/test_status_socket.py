@@ -231,12 +231,9 @@ def test_a_launcher_that_is_stopped_holds_up_nobody_for_ever(tmp_path: Path, mon
         assert asyncio.run(server.hang(tmp_path)).status is HTTPStatus.GATEWAY_TIMEOUT
 
 
-def test_a_folder_that_cannot_be_written_costs_the_page_and_not_the_training(tmp_path: Path) -> None:
-    async def start() -> None:
-        async with a_page(tmp_path / "absent"):
-            pass
-
-    asyncio.run(start())
+async def test_a_folder_that_cannot_be_written_costs_the_page_and_not_the_training(tmp_path: Path) -> None:
+    async with a_page(tmp_path / "absent"):
+        pass
 
 
 class Ras:

@@ -6,7 +6,7 @@ import asyncio
 import contextlib
 import itertools
 import socket
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from typing import Any, Final
 
 import pytest
@@ -41,7 +41,7 @@ Answer = Callable[[asyncio.StreamReader, asyncio.StreamWriter], Awaitable[None]]
 
 
 class Listener:
-    """Keeps what the link reports; :attr:`heard` is the first message of a store."""
+    """Keeps what the link reports; :attr:`first_message` is the first message of a store."""
 
     def __init__(self) -> None:
         self.first_message: asyncio.Future[FromStore] = asyncio.get_running_loop().create_future()
@@ -82,68 +82,80 @@ async def hangs_up(_: asyncio.StreamReader, writer: asyncio.StreamWriter) -> Non
     writer.close()
 
 
+Lookup = Callable[[], Awaitable[Sequence[str]]]
+
+
+def look_up(monkeypatch: pytest.MonkeyPatch, lookup: Lookup, attempt_seconds: float = 0.1) -> None:
+    """Let every name lead to the addresses that this returns, and an attempt end after so long."""
+
+    async def found(_host: str, port: int, **_: Any) -> list[Any]:
+        return [(socket.AF_INET, socket.SOCK_STREAM, 6, "", (address, port)) for address in await lookup()]
+
+    monkeypatch.setattr(asyncio.get_running_loop(), "getaddrinfo", found)
+    monkeypatch.setattr("ddp_trainer.launch.rendezvous.client._CONNECT_SECONDS", attempt_seconds)
+
+
 def resolve(monkeypatch: pytest.MonkeyPatch, *addresses: str) -> None:
     """Let every name lead to these addresses in this order, as a headless Service with several endpoints does."""
 
-    async def found(_host: str, port: int, **_: Any) -> list[Any]:
-        return [(socket.AF_INET, socket.SOCK_STREAM, 6, "", (address, port)) for address in addresses]
+    async def lookup() -> Sequence[str]:
+        return addresses
 
-    monkeypatch.setattr(asyncio.get_running_loop(), "getaddrinfo", found)
+    look_up(monkeypatch, lookup, attempt_seconds=2.0)
 
 
 @contextlib.asynccontextmanager
-async def stranger_beside(answer: Answer, *, has_store: bool = True) -> Any:
+async def stranger_beside(answer: Answer, *, has_store: bool = True) -> AsyncIterator[int]:
     """A stranger and the store, which listen on one port of two addresses; yields the port."""
 
     async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         with contextlib.closing(writer), contextlib.suppress(OSError):
             await answer(reader, writer)
 
-    with contextlib.closing(Store(SECRET, patience=Timeouts(first=0.0))) as store:
+    with contextlib.closing(a_store()) as store:
         port = store.listen(STORE, 0) if has_store else 0
         server = await asyncio.start_server(serve, STRANGER, port)
         yield server.sockets[0].getsockname()[1]
         server.close()
 
 
+def a_store() -> Store:
+    return Store(SECRET, patience=Timeouts(first=0.0))
+
+
+@contextlib.asynccontextmanager
+async def linked(listener: Listener, port: int, host: str = "store") -> AsyncIterator[Listener]:
+    """An agent that reaches for its store, for a minute at most."""
+    link = TcpLink(Endpoint(host, port), SECRET)
+    link.start(listener)
+    async with asyncio.timeout(60):
+        yield listener
+    await link.close()
+
+
 @pytest.mark.parametrize("answer", [silent, old_store, impostor, hangs_up])
 @pytest.mark.parametrize("order", [(STRANGER, STORE), (UNREACHABLE, STRANGER, STRANGER, STORE), (STORE, STRANGER)])
-def test_strangers_at_other_addresses_of_the_stores_name_keep_no_agent_away(
+async def test_strangers_at_other_addresses_of_the_stores_name_keep_no_agent_away(
     monkeypatch: pytest.MonkeyPatch, answer: Answer, order: tuple[str, ...]
 ) -> None:
-    async def join() -> FromStore:
-        async with stranger_beside(answer) as port:
-            resolve(monkeypatch, *order)
-            listener, link = Listener(), TcpLink(Endpoint("store", port), SECRET)
-            link.start(listener)
-            async with asyncio.timeout(60):
-                message = await listener.first_message
-            await link.close()
-            return message
-
-    assert isinstance(asyncio.run(join()), Start)
+    async with stranger_beside(answer) as port:
+        resolve(monkeypatch, *order)
+        async with linked(Listener(), port) as listener:
+            assert isinstance(await listener.first_message, Start)
 
 
 @pytest.mark.parametrize("error", [OSError, TimeoutError, ValueError, RuntimeError])
-def test_an_error_of_the_agent_is_no_lost_connection(error: type[Exception]) -> None:
+async def test_an_error_of_the_agent_is_no_lost_connection(error: type[Exception]) -> None:
     class Failing(Listener):
         def on_message(self, message: FromStore) -> None:
             raise error(message)
 
-    async def raised() -> Exception:
-        loop = asyncio.get_running_loop()
-        found: asyncio.Future[Exception] = loop.create_future()
-        loop.set_exception_handler(lambda _, context: found.set_result(context["exception"]))
-        with contextlib.closing(Store(SECRET, patience=Timeouts(first=0.0))) as store:
-            listener, link = Failing(), TcpLink(Endpoint(STORE, store.listen(STORE, 0)), SECRET)
-            link.start(listener)
-            async with asyncio.timeout(60):
-                result = await found
-            await link.close()
-            assert listener.troubles.empty()
-        return result
-
-    assert type(asyncio.run(raised())) is error
+    raised: asyncio.Future[Exception] = asyncio.get_running_loop().create_future()
+    asyncio.get_running_loop().set_exception_handler(lambda _, context: raised.set_result(context["exception"]))
+    with contextlib.closing(a_store()) as store:
+        async with linked(Failing(), store.listen(STORE, 0), STORE) as listener:
+            assert type(await raised) is error
+        assert listener.troubles.empty()
 
 
 @pytest.mark.parametrize(
@@ -154,112 +166,81 @@ def test_an_error_of_the_agent_is_no_lost_connection(error: type[Exception]) -> 
         (impostor, "another secret", OutsideReason.SECRET),
     ],
 )
-def test_why_no_address_is_the_stores_is_reported(
+async def test_why_no_address_is_the_stores_is_reported(
     monkeypatch: pytest.MonkeyPatch, answer: Answer, why: str, reason: OutsideReason
 ) -> None:
-    async def reported() -> tuple[str, OutsideReason]:
-        async with stranger_beside(answer, has_store=False) as port:
-            resolve(monkeypatch, STORE, STRANGER)
-            listener, link = Listener(), TcpLink(Endpoint("store", port), SECRET)
-            link.start(listener)
-            async with asyncio.timeout(60):
-                trouble = await listener.troubles.get()
-            await link.close()
-            return trouble
+    async with stranger_beside(answer, has_store=False) as port:
+        resolve(monkeypatch, STORE, STRANGER)
+        async with linked(Listener(), port) as listener:
+            trouble, stage = await listener.troubles.get()
+    assert (why in trouble, stage) == (True, reason)
 
-    reported_reason, stage = asyncio.run(reported())
-    assert (why in reported_reason, stage) == (True, reason)
+
+NO_NAME = socket.gaierror(socket.EAI_NONAME, "Name or service not known")
 
 
 @pytest.mark.parametrize(
-    ("found", "reported_reason"),
+    ("found", "why", "reason"),
     [
-        (
-            socket.gaierror(socket.EAI_NONAME, "Name or service not known"),
-            ("does not resolve (Name", "name_resolution"),
-        ),
-        (None, ("no name server answers within", "name_resolution")),
-        (UNREACHABLE, ("connection refused", "connection")),
+        (NO_NAME, "does not resolve (Name", "name_resolution"),
+        (None, "no name server answers within", "name_resolution"),
+        (UNREACHABLE, "connection refused", "connection"),
     ],
 )
-def test_a_name_that_does_not_resolve_is_told_from_a_connection_that_fails(
-    monkeypatch: pytest.MonkeyPatch, found: str | Exception | None, reported_reason: tuple[str, str]
+async def test_a_name_that_does_not_resolve_is_told_from_a_connection_that_fails(
+    monkeypatch: pytest.MonkeyPatch, found: str | Exception | None, why: str, reason: str
 ) -> None:
-    async def reported() -> tuple[str, OutsideReason]:
-        async def lookup(_host: str, port: int, **_: Any) -> list[Any]:
-            if isinstance(found, Exception):
-                raise found
-            if found is None:
-                await asyncio.Event().wait()
-            return [(socket.AF_INET, socket.SOCK_STREAM, 6, "", (found, port))]
+    async def lookup() -> Sequence[str]:
+        if isinstance(found, Exception):
+            raise found
+        if found is None:
+            await asyncio.Event().wait()
+        return [str(found)]
 
-        monkeypatch.setattr(asyncio.get_running_loop(), "getaddrinfo", lookup)
-        monkeypatch.setattr("ddp_trainer.launch.rendezvous.client._CONNECT_SECONDS", 0.1)
-        with socket.socket() as free:
-            free.bind((UNREACHABLE, 0))
-            listener, link = Listener(), TcpLink(Endpoint("store", free.getsockname()[1]), SECRET)
-            link.start(listener)
-            trouble = await asyncio.wait_for(listener.troubles.get(), 60)
-            await link.close()
-        return trouble
-
-    why, reason = asyncio.run(reported())
-    assert (reported_reason[0] in why, reason) == (True, reported_reason[1])
+    look_up(monkeypatch, lookup)
+    with socket.socket() as free:
+        free.bind((UNREACHABLE, 0))
+        async with linked(Listener(), free.getsockname()[1]) as listener:
+            trouble, stage = await listener.troubles.get()
+    assert (why in trouble, stage) == (True, reason)
 
 
-def test_a_lookup_that_takes_longer_than_an_attempt_is_used_when_it_ends(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_lookup_that_takes_longer_than_an_attempt_is_used_when_it_ends(monkeypatch: pytest.MonkeyPatch) -> None:
     """A resolver whose first name server is gone takes 5 s for every lookup."""
+    lookups, is_answered = itertools.count(), asyncio.Event()
 
-    async def join() -> tuple[FromStore, int]:
-        lookups = itertools.count()
-        is_answered = asyncio.Event()
-        with contextlib.closing(Store(SECRET, patience=Timeouts(first=0.0))) as store:
-            port = store.listen(STORE, 0)
+    async def lookup() -> Sequence[str]:
+        next(lookups)
+        await is_answered.wait()
+        return [STORE]
 
-            async def lookup(_host: str, port: int, **_: Any) -> list[Any]:
-                next(lookups)
-                await is_answered.wait()
-                return [(socket.AF_INET, socket.SOCK_STREAM, 6, "", (STORE, port))]
-
-            monkeypatch.setattr(asyncio.get_running_loop(), "getaddrinfo", lookup)
-            monkeypatch.setattr("ddp_trainer.launch.rendezvous.client._CONNECT_SECONDS", 0.05)
-            listener, link = Listener(), TcpLink(Endpoint("store", port), SECRET)
-            link.start(listener)
-            async with asyncio.timeout(60):
-                for _ in range(2):
-                    await listener.troubles.get()
-                monkeypatch.undo()
-                is_answered.set()
-                message = await listener.first_message
-            await link.close()
-        return message, next(lookups)
-
-    message, lookups = asyncio.run(join())
-    assert isinstance(message, Start)
-    assert lookups == 1
+    look_up(monkeypatch, lookup, attempt_seconds=0.05)
+    with contextlib.closing(a_store()) as store:
+        async with linked(Listener(), store.listen(STORE, 0)) as listener:
+            for _ in range(2):
+                await listener.troubles.get()
+            monkeypatch.undo()
+            is_answered.set()
+            assert isinstance(await listener.first_message, Start)
+    assert next(lookups) == 1
 
 
-def test_a_store_each_of_whose_steps_fails_gives_up_instead_of_turning_for_ever(
+async def test_a_store_each_of_whose_steps_fails_gives_up_instead_of_turning_for_ever(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     ticks: list[float] = []
 
-    async def run() -> str:
-        with contextlib.closing(Store(SECRET, patience=Timeouts(first=0.0))) as store:
-            loop = asyncio.get_running_loop()
+    def fail() -> None:
+        ticks.append(asyncio.get_running_loop().time())
+        raise ValueError("a broken step")
 
-            def fail() -> None:
-                ticks.append(loop.time())
-                raise ValueError("a broken step")
-
-            monkeypatch.setattr(store.membership, "tick", fail)
-            monkeypatch.setattr(store.membership, "deadline", lambda: 0.0)
-            monkeypatch.setattr("ddp_trainer.launch.rendezvous.store.FAILED_TICK_SECONDS", 0.02)
-            store.listen("127.0.0.1", 0)
-            store._schedule_tick()
-            await asyncio.wait_for(store.finished.wait(), 10)
-            return store.failure
-
-    assert asyncio.run(run()) == "ValueError('a broken step')"
+    with contextlib.closing(a_store()) as store:
+        monkeypatch.setattr(store.membership, "tick", fail)
+        monkeypatch.setattr(store.membership, "deadline", lambda: 0.0)
+        monkeypatch.setattr("ddp_trainer.launch.rendezvous.store.FAILED_TICK_SECONDS", 0.02)
+        store.listen("127.0.0.1", 0)
+        store._schedule_tick()
+        await asyncio.wait_for(store.finished.wait(), 10)
+        assert store.failure == "ValueError('a broken step')"
     assert len(ticks) == MOST_FAILED_TICKS
     assert min(later - sooner for sooner, later in itertools.pairwise(ticks)) > 0.015

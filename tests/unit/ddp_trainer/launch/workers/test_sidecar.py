@@ -29,14 +29,11 @@ class Processes:
         return self._starts
 
 
-def test_a_sidecar_that_cannot_start_again_is_tried_later(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_sidecar_that_cannot_start_again_is_tried_later(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(sidecar, "_FIRST_PAUSE", 0.0)
 
-    async def kill_first() -> None:
-        processes = Processes()
-        Sidecar(cast("Children", processes), ["aggregate"], {})
-        (await processes.started.get())(-9)
-        async with asyncio.timeout(10):
-            await processes.started.get()
-
-    asyncio.run(kill_first())
+    processes = Processes()
+    Sidecar(cast("Children", processes), ["aggregate"], {})
+    (await processes.started.get())(-9)
+    async with asyncio.timeout(10):
+        await processes.started.get()

@@ -5,7 +5,8 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import json
-from collections.abc import Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager
 from http import HTTPStatus
 from pathlib import Path
 from typing import Any
@@ -48,22 +49,17 @@ def huge(_: HttpRequest) -> Response:
     return Response(b"x" * (32 << 20))
 
 
-def against(
-    conversation: Callable[[Callable[[], Awaitable[Connection]]], Awaitable[None]],
-    respond: Callable[[HttpRequest], Response] = hello,
-    deadline_seconds: float = 60.0,
-) -> None:
-    """Hold a conversation with a server of its own."""
-
-    async def run() -> None:
-        listener = listen("127.0.0.1", 0)
-        address = listener.getsockname()
-        server = Server(respond, print, deadline_seconds=deadline_seconds).start(listener)
-        async with asyncio.timeout(60):
-            await conversation(lambda: asyncio.open_connection(*address))
-            await server.close()
-
-    asyncio.run(run())
+@asynccontextmanager
+async def serving(
+    respond: Callable[[HttpRequest], Response] = hello, deadline_seconds: float = 60.0
+) -> AsyncIterator[Callable[[], Awaitable[Connection]]]:
+    """A server, and how to connect to it."""
+    listener = listen("127.0.0.1", 0)
+    address = listener.getsockname()
+    server = Server(respond, print, deadline_seconds=deadline_seconds).start(listener)
+    async with asyncio.timeout(60):
+        yield lambda: asyncio.open_connection(*address)
+        await server.close()
 
 
 async def ask(connection: Connection, request: bytes) -> bytes:
@@ -74,27 +70,21 @@ async def ask(connection: Connection, request: bytes) -> bytes:
     return answer
 
 
-def answer_to(request: bytes) -> bytes:
-    answers = []
-
-    async def conversation(connect: Callable[[], Awaitable[Connection]]) -> None:
-        answers.append(await ask(await connect(), request))
-
-    against(conversation)
-    return answers[0]
+async def answer_to(request: bytes) -> bytes:
+    async with serving() as connect:
+        return await ask(await connect(), request)
 
 
-def test_a_get_is_answered_whole() -> None:
-    head, _, body = answer_to(b"GET /metrics?a=b HTTP/1.1\r\nHost: a\r\naccept:  text/plain \r\n\r\n").partition(
-        b"\r\n\r\n"
-    )
+async def test_a_get_is_answered_whole() -> None:
+    answer = await answer_to(b"GET /metrics?a=b HTTP/1.1\r\nHost: a\r\naccept:  text/plain \r\n\r\n")
+    head, _, body = answer.partition(b"\r\n\r\n")
     assert body == b"hello /metrics text/plain"
     assert head.startswith(b"HTTP/1.1 200 OK\r\n")
     assert f"Content-Length: {len(body)}".encode() in head
 
 
-def test_a_head_is_answered_without_a_body() -> None:
-    answer = answer_to(b"HEAD /metrics HTTP/1.1\r\n\r\n")
+async def test_a_head_is_answered_without_a_body() -> None:
+    answer = await answer_to(b"HEAD /metrics HTTP/1.1\r\n\r\n")
     assert answer.endswith(b"Content-Length: 15\r\nConnection: close\r\n\r\n")
 
 
@@ -108,14 +98,14 @@ def test_a_head_is_answered_without_a_body() -> None:
         (b"GET / HTTP/1.1\r\nX: " + b"x" * 9000 + b"\r\n\r\n", HTTPStatus.REQUEST_HEADER_FIELDS_TOO_LARGE),
     ],
 )
-def test_what_cannot_be_answered_is_refused_with_a_sentence(request_: bytes, status: HTTPStatus) -> None:
-    answer = answer_to(request_)
+async def test_what_cannot_be_answered_is_refused_with_a_sentence(request_: bytes, status: HTTPStatus) -> None:
+    answer = await answer_to(request_)
     assert answer.startswith(f"HTTP/1.1 {status.value} ".encode())
     assert answer.endswith(b".\n")
 
 
-def test_a_client_that_dribbles_is_cut_off_at_the_deadline() -> None:
-    async def conversation(connect: Callable[[], Awaitable[Connection]]) -> None:
+async def test_a_client_that_dribbles_is_cut_off_at_the_deadline() -> None:
+    async with serving(deadline_seconds=0.2) as connect:
         reader, writer = await connect()
         writer.write(b"GET /metr")
         answer = b""
@@ -125,11 +115,9 @@ def test_a_client_that_dribbles_is_cut_off_at_the_deadline() -> None:
         writer.close()
         assert (await ask(await connect(), b"GET / HTTP/1.1\r\n\r\n")).endswith(b"hello / ")
 
-    against(conversation, deadline_seconds=0.2)
 
-
-def test_a_client_that_does_not_read_is_cut_off_at_the_deadline() -> None:
-    async def conversation(connect: Callable[[], Awaitable[Connection]]) -> None:
+async def test_a_client_that_does_not_read_is_cut_off_at_the_deadline() -> None:
+    async with serving(respond=huge, deadline_seconds=0.2) as connect:
         reader, writer = await connect()
         writer.write(b"GET / HTTP/1.1\r\n\r\n")
         await reader.readuntil(b"\r\n\r\n")
@@ -137,11 +125,9 @@ def test_a_client_that_does_not_read_is_cut_off_at_the_deadline() -> None:
         await asyncio.wait(asyncio.all_tasks() - {asyncio.current_task()})
         writer.transport.abort()
 
-    against(conversation, respond=huge, deadline_seconds=0.2)
 
-
-def test_a_request_without_an_end_is_cut_off_after_its_first_bytes() -> None:
-    async def conversation(connect: Callable[[], Awaitable[Connection]]) -> None:
+async def test_a_request_without_an_end_is_cut_off_after_its_first_bytes() -> None:
+    async with serving() as connect:
         _, writer = await connect()
         sent = 0
         with contextlib.suppress(ConnectionError):
@@ -152,11 +138,9 @@ def test_a_request_without_an_end_is_cut_off_after_its_first_bytes() -> None:
         assert sent < 1 << 30
         assert (await ask(await connect(), b"GET / HTTP/1.1\r\n\r\n")).endswith(b"hello / ")
 
-    against(conversation)
 
-
-def test_clients_that_leave_in_the_middle_leave_nothing_behind() -> None:
-    async def conversation(connect: Callable[[], Awaitable[Connection]]) -> None:
+async def test_clients_that_leave_in_the_middle_leave_nothing_behind() -> None:
+    async with serving() as connect:
         for _ in range(2 * MOST_CONNECTIONS):
             _, writer = await connect()
             writer.write(b"GET /metr")
@@ -165,18 +149,14 @@ def test_clients_that_leave_in_the_middle_leave_nothing_behind() -> None:
         while others := asyncio.all_tasks() - {asyncio.current_task()}:
             await asyncio.wait(others)
 
-    against(conversation)
 
-
-def test_a_crowd_of_idle_clients_does_not_keep_a_scraper_out() -> None:
-    async def conversation(connect: Callable[[], Awaitable[Connection]]) -> None:
+async def test_a_crowd_of_idle_clients_does_not_keep_a_scraper_out() -> None:
+    async with serving() as connect:
         idle = [await connect() for _ in range(3 * MOST_CONNECTIONS)]
         for _ in range(3):
             assert (await ask(await connect(), b"GET / HTTP/1.1\r\n\r\n")).endswith(b"hello / ")
         for _, writer in idle:
             writer.transport.abort()
-
-    against(conversation)
 
 
 def test_a_header_is_found_whatever_its_case() -> None:
