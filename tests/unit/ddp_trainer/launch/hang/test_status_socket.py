@@ -30,7 +30,6 @@ from ddp_trainer.launch.hang.status_socket import (
     HangStatusServer,
 )
 from ddp_trainer.metrics.serve import server
-from ddp_trainer.metrics.serve.server import Response
 from ddp_trainer.process import heartbeat_page
 
 STATUS = RankStatus(
@@ -81,17 +80,19 @@ async def a_page(
         await page.close()
 
 
-def test_the_metrics_port_shows_ranks_and_numbers_and_nothing_of_code_or_processes(tmp_path: Path) -> None:
+def hang_command(folder: Path) -> subprocess.CompletedProcess[str]:
+    environ = os.environ | {"DDP_METRICS_DIR": str(folder)}
+    command = [sys.executable, "-m", "ddp_trainer", "hang"]
+    return subprocess.run(command, env=environ, capture_output=True, text=True, check=False)
+
+
+async def test_the_metrics_port_shows_ranks_and_numbers_and_nothing_of_code_or_processes(tmp_path: Path) -> None:
     findings = FindingHistory()
     for number in range(MOST_FINDINGS + 2):
         findings.add(number, (1,), (), ("rank 1 on w-0 is still at secret_model.py:3",))
     eyes = CountedEyes()
-
-    async def run() -> bytes:
-        async with a_page(tmp_path, eyes, findings):
-            return (await server.hang(tmp_path)).body
-
-    body = asyncio.run(run())
+    async with a_page(tmp_path, eyes, findings):
+        body = (await server.hang(tmp_path)).body
     document = json.loads(body)
     assert document["generation"] == 3
     where = {"rank": 0, "local_rank": 0, "node": "w-0", "section": "", "state": "alive"}
@@ -109,19 +110,11 @@ def test_the_metrics_port_shows_ranks_and_numbers_and_nothing_of_code_or_process
     assert not (tmp_path / heartbeat_page.LAUNCHER).exists()
 
 
-def test_who_may_exec_gets_stacks_and_what_the_launcher_has_said(tmp_path: Path) -> None:
+async def test_who_may_exec_gets_stacks_and_what_the_launcher_has_said(tmp_path: Path) -> None:
     findings = FindingHistory()
     findings.add(3, (1,), (1,), ("rank 1 is still",))
-
-    async def run() -> subprocess.CompletedProcess[str]:
-        async with a_page(tmp_path, findings=findings):
-            command = [sys.executable, "-m", "ddp_trainer", "hang"]
-            environ = os.environ | {"DDP_METRICS_DIR": str(tmp_path)}
-            return await asyncio.to_thread(
-                subprocess.run, command, env=environ, capture_output=True, text=True, check=False
-            )
-
-    done = asyncio.run(run())
+    async with a_page(tmp_path, findings=findings):
+        done = await asyncio.to_thread(hang_command, tmp_path)
     document = json.loads(done.stdout)
     (rank,) = document["ranks"]
     assert (rank["pid"], rank["stack"], rank["place"], rank["stack_from"]) == (
@@ -135,90 +128,65 @@ def test_who_may_exec_gets_stacks_and_what_the_launcher_has_said(tmp_path: Path)
 
 
 def test_without_a_launcher_who_may_exec_reads_one_sentence(tmp_path: Path) -> None:
-    environ = os.environ | {"DDP_METRICS_DIR": str(tmp_path)}
-    command = [sys.executable, "-m", "ddp_trainer", "hang"]
-    done = subprocess.run(command, env=environ, capture_output=True, text=True, check=False)
+    done = hang_command(tmp_path)
     assert (done.returncode, done.stdout, len(done.stderr.splitlines())) == (1, "", 1)
     assert str(tmp_path) in done.stderr
 
 
-def test_many_who_ask_at_once_have_the_ranks_looked_at_once(tmp_path: Path) -> None:
+async def test_many_who_ask_at_once_have_the_ranks_looked_at_once(tmp_path: Path) -> None:
     eyes = CountedEyes()
-
-    async def run() -> list[Response]:
-        async with a_page(tmp_path, eyes):
-            return list(await asyncio.gather(*(server.hang(tmp_path) for _ in range(10))))
-
-    answers = asyncio.run(run())
+    async with a_page(tmp_path, eyes):
+        answers = await asyncio.gather(*(server.hang(tmp_path) for _ in range(10)))
     assert (len({answer.body for answer in answers}), eyes.outlined, eyes.sighted) == (1, 1, 0)
 
 
-def test_a_crowd_at_the_metrics_port_is_one_client_of_the_launcher(tmp_path: Path) -> None:
-    async def run() -> tuple[list[Response], int]:
-        clients = 0
+async def test_a_crowd_at_the_metrics_port_is_one_client_of_the_launcher(tmp_path: Path) -> None:
+    requests: list[bytes] = []
+    everybody_asks = asyncio.Event()
 
-        async def answer_late(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-            nonlocal clients
-            clients += 1
-            assert await reader.readline() == heartbeat_page.OUTLINE
-            await everybody_asks.wait()
-            writer.write(b"{}")
-            writer.close()
+    async def answer_late(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        requests.append(await reader.readline())
+        await everybody_asks.wait()
+        writer.write(b"{}")
+        writer.close()
 
-        everybody_asks = asyncio.Event()
-        async with await asyncio.start_unix_server(answer_late, tmp_path / heartbeat_page.LAUNCHER):
-            crowd = server.HangProxy(tmp_path)
-            tasks = [asyncio.create_task(crowd.fetch_response()) for _ in range(64)]
-            await asyncio.sleep(0)
-            everybody_asks.set()
-            return list(await asyncio.gather(*tasks)), clients
-
-    answers, clients = asyncio.run(run())
-    assert ({answer.body for answer in answers}, len(answers), clients) == ({b"{}"}, 64, 1)
+    async with await asyncio.start_unix_server(answer_late, tmp_path / heartbeat_page.LAUNCHER):
+        crowd = server.HangProxy(tmp_path)
+        tasks = [asyncio.create_task(crowd.fetch_response()) for _ in range(64)]
+        await asyncio.sleep(0)
+        everybody_asks.set()
+        answers = await asyncio.gather(*tasks)
+    assert ({answer.body for answer in answers}, requests) == ({b"{}"}, [heartbeat_page.OUTLINE])
 
 
 @pytest.mark.parametrize("request_", [b"", b"\n", b"everything\n", b"outline", b"x" * 100_000])
-def test_a_client_that_asks_for_no_page_gets_none_and_holds_up_nobody(tmp_path: Path, request_: bytes) -> None:
-    async def run() -> bytes:
-        async with a_page(tmp_path) as lines:
-            crowd = [
-                await asyncio.open_unix_connection(tmp_path / heartbeat_page.LAUNCHER)
-                for _ in range(2 * MOST_CONNECTIONS)
-            ]
-            response = b""
-            for reader, writer in crowd:
-                writer.write(request_)
-                with contextlib.suppress(ConnectionError):
-                    response += await reader.read()
-                writer.transport.abort()
-            assert (await server.hang(tmp_path)).status is HTTPStatus.OK
-            assert len(lines) <= LINES_PER_MINUTE
-            return response
-
-    assert asyncio.run(run()) == b""
+async def test_a_client_that_asks_for_no_page_gets_none_and_holds_up_nobody(tmp_path: Path, request_: bytes) -> None:
+    launcher = tmp_path / heartbeat_page.LAUNCHER
+    async with a_page(tmp_path) as lines:
+        for reader, writer in [await asyncio.open_unix_connection(launcher) for _ in range(2 * MOST_CONNECTIONS)]:
+            writer.write(request_)
+            with contextlib.suppress(ConnectionError):
+                assert await reader.read() == b""
+            writer.transport.abort()
+        assert (await server.hang(tmp_path)).status is HTTPStatus.OK
+        assert len(lines) <= LINES_PER_MINUTE
 
 
-def test_the_socket_is_our_users_alone_and_takes_a_dead_launchers_place(tmp_path: Path) -> None:
+async def test_the_socket_is_our_users_alone_and_takes_a_dead_launchers_place(tmp_path: Path) -> None:
     (tmp_path / heartbeat_page.LAUNCHER).touch()
-    folder = tmp_path / ("deep" * 40)
-    folder.mkdir()
-
-    async def mode() -> list[int]:
-        found = []
-        for place in (tmp_path, folder):
-            async with a_page(place):
-                found.append(os.stat(place / heartbeat_page.LAUNCHER).st_mode & 0o777)  # noqa: PTH116
-        return found
-
+    deep = tmp_path / ("deep" * 40)
+    deep.mkdir()
     before = os.umask(0)
     try:
-        assert asyncio.run(mode()) == [0o600, 0o600]
+        for folder in (tmp_path, deep):
+            async with a_page(folder):
+                assert os.stat(folder / heartbeat_page.LAUNCHER).st_mode & 0o777 == 0o600  # noqa: PTH116
     finally:
         os.umask(before)
 
 
-def test_without_a_launcher_there_is_a_sentence(tmp_path: Path) -> None:
-    answer = asyncio.run(server.hang(tmp_path))
+async def test_without_a_launcher_there_is_a_sentence(tmp_path: Path) -> None:
+    answer = await server.hang(tmp_path)
     assert answer.status is HTTPStatus.SERVICE_UNAVAILABLE
     assert answer.body == b"No launcher shows its ranks here: No such file or directory.\n"
 

@@ -9,6 +9,7 @@ import signal
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -35,17 +36,17 @@ def a_generation(number: int) -> Assignment:
     return place_of(group, "t")
 
 
+def a_guard(folder: Path, **changes: Any) -> HangGuard:
+    """The guard of a node that ends hanging ranks, and reports to nobody."""
+    actions = dict.fromkeys(("send", "kill", "say"), lambda _: None)
+    policy = HangPolicy(on_hang=OnHang.ACT, floor=1000.0)
+    return HangGuard(**{"policy": policy, "folder": folder, "node": "w-0", **actions, **changes})
+
+
 async def condemn(folder: Path, pid: int, *, forms_anew: bool) -> list[int]:
     """Local ranks that are killed when one is declared hung, and perhaps outlives its group meanwhile."""
     killed: list[int] = []
-    guard = HangGuard(
-        policy=HangPolicy(on_hang=OnHang.ACT, floor=1000.0),
-        folder=folder,
-        node="w-0",
-        send=lambda _: None,
-        kill=killed.append,
-        say=lambda _: None,
-    )
+    guard = a_guard(folder, kill=killed.append)
     cells = heartbeat_page.open_page(guard.prepare(0))
     cells[heartbeat_page.HAS_GROUP], cells[heartbeat_page.BEAT], cells[heartbeat_page.SIGNAL] = 1.0, 0.0, float(NUMBER)
     guard.begin(a_generation(1), 0, {0: pid}, folder)
@@ -62,7 +63,9 @@ async def condemn(folder: Path, pid: int, *, forms_anew: bool) -> list[int]:
 
 @pytest.mark.skipif(sys.platform != "linux", reason="reads /proc")
 @pytest.mark.parametrize("forms_anew", [False, True])
-def test_a_rank_that_has_left_the_group_it_hung_in_is_not_killed_in_the_next(tmp_path: Path, forms_anew: bool) -> None:
+def test_a_rank_that_has_left_the_group_it_hung_in_is_not_killed_in_the_next(
+    tmp_path: Path, forms_anew: bool
+) -> None:
     (tmp_path / "0").mkdir()
     command = [sys.executable, "-c", DEAF, str(NUMBER), str(tmp_path / "0" / "stacks.txt")]
     with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as deaf:
@@ -74,14 +77,7 @@ def test_a_rank_that_has_left_the_group_it_hung_in_is_not_killed_in_the_next(tmp
 
 async def longest_steps(folder: Path, *, survives: bool) -> list[float]:
     """What a process may be busy with: before it is known, when its group ends, and after a group where it was not."""
-    guard = HangGuard(
-        policy=HangPolicy(on_hang=OnHang.ACT, floor=1000.0),
-        folder=folder,
-        node="w-0",
-        send=lambda _: None,
-        kill=lambda _: None,
-        say=lambda _: None,
-    )
+    guard = a_guard(folder)
     cells = heartbeat_page.open_page(guard.prepare(0))
     guard.begin(a_generation(1), 0, {0: os.getpid()}, folder)
     known = [guard.longest_step({0})]
@@ -115,15 +111,7 @@ async def stalls(folder: Path) -> list[tuple[bool, int]]:
             recorded.append((seconds > 0, rank))
             changed.set()
 
-    guard = HangGuard(
-        policy=HangPolicy(floor=1.0),
-        folder=folder,
-        node="w-0",
-        send=lambda _: None,
-        kill=lambda _: None,
-        say=lambda _: None,
-        stalled=stalled,
-    )
+    guard = a_guard(folder, policy=HangPolicy(floor=1.0), stalled=stalled)
     cells = heartbeat_page.open_page(guard.prepare(0))
     guard.begin(a_generation(1), 0, {0: os.getpid()}, folder)
     await guard.summarize_ranks()  # looks at the rank for the first time, which counts as a move
@@ -143,35 +131,20 @@ def test_a_stall_is_recorded_from_the_stores_report_until_a_rank_moves(tmp_path:
     assert asyncio.run(asyncio.wait_for(stalls(tmp_path), 60)) == [(False, -1), (True, 3), (False, -1)]
 
 
-def test_the_record_of_every_rank_is_on_disk_before_one_of_them_is_judged(tmp_path: Path) -> None:
+async def test_the_record_of_every_rank_is_on_disk_before_one_of_them_is_judged(tmp_path: Path) -> None:
     """Whichever group of its process a rank is in: torch's own file is that of the first one."""
     sent: list[FromAgent] = []
-
-    async def show() -> None:
-        guard = HangGuard(
-            policy=HangPolicy(on_hang=OnHang.ACT, floor=1000.0),
-            folder=tmp_path,
-            node="w-0",
-            send=sent.append,
-            kill=lambda _: None,
-            say=lambda _: None,
-        )
-        cells = heartbeat_page.open_page(guard.prepare(0))
-        cells[heartbeat_page.HAS_GROUP] = 1.0
-        attempt = tmp_path / "attempt"
-        (attempt / "0").mkdir(parents=True)
-        guard.begin(a_generation(2), 0, {0: os.getpid()}, attempt)
-        others = asyncio.all_tasks()
+    second = record({7: (4, 3)}, entry(4, "nccl:all_reduce", group=7, over=False))
+    guard = a_guard(tmp_path, send=sent.append)
+    heartbeat_page.open_page(guard.prepare(0))[heartbeat_page.HAS_GROUP] = 1.0
+    (tmp_path / "attempt" / "0").mkdir(parents=True)
+    guard.begin(a_generation(2), 0, {0: os.getpid()}, tmp_path / "attempt")
+    others = asyncio.all_tasks()
+    with recorder_at(tmp_path / "rank-0.sock", {"dump_nccl_trace_json": second, "fr_trace_json": record({})}):
         guard.on_message(Show(generation=2))
         (acting,) = asyncio.all_tasks() - others
         await acting
-        guard.end()
-
-    second = record({7: (4, 3)}, entry(4, "nccl:all_reduce", group=7, over=False))
-    nothing = record({})
-    answers = {"dump_nccl_trace_json": second, "fr_trace_json": nothing}
-    with recorder_at(tmp_path / "rank-0.sock", answers):
-        asyncio.run(show())
+    guard.end()
     assert isinstance(sent[-1], RankStates)
     written = json.loads((tmp_path / "attempt" / "0" / "flight_recorder.json").read_text())
     assert written == {"dump_nccl_trace_json": json.loads(second)}
