@@ -207,6 +207,12 @@ class SimulatedRun:
         self._next_peer = 0
         self.restart_store()
 
+    @classmethod
+    def of(cls, policy: Policy, *indices: int) -> tuple[SimulatedRun, list[SimulatedAgent]]:
+        """A run, and the agents of these pods, which have joined it."""
+        run = cls(policy)
+        return run, run.joined(*indices)
+
     def restart_store(self) -> None:
         """A store that remembers nothing; every agent's connection is gone."""
         for agent in self.agents.values():

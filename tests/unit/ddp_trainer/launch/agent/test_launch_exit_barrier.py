@@ -15,8 +15,7 @@ OVER = Over(verdict=Verdict.SUCCEEDED, exit_code=Exit.SUCCESS)
 
 
 def of_three(*, spare: bool = False) -> tuple[SimulatedRun, list[SimulatedAgent]]:
-    run = SimulatedRun(a_policy(2, 2 if spare else 3))
-    agents = run.joined(0, 1, 2)
+    run, agents = SimulatedRun.of(a_policy(2, 2 if spare else 3), 0, 1, 2)
     run.wait(10)
     return run, agents
 

@@ -63,9 +63,7 @@ async def condemn(folder: Path, pid: int, *, forms_anew: bool) -> list[int]:
 
 @pytest.mark.skipif(sys.platform != "linux", reason="reads /proc")
 @pytest.mark.parametrize("forms_anew", [False, True])
-def test_a_rank_that_has_left_the_group_it_hung_in_is_not_killed_in_the_next(
-    tmp_path: Path, forms_anew: bool
-) -> None:
+def test_a_rank_that_has_left_the_group_it_hung_in_is_not_killed_in_the_next(tmp_path: Path, forms_anew: bool) -> None:
     (tmp_path / "0").mkdir()
     command = [sys.executable, "-c", DEAF, str(NUMBER), str(tmp_path / "0" / "stacks.txt")]
     with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as deaf:

@@ -41,8 +41,7 @@ def test_rank_0_says_where_the_ranks_meet() -> None:
 
 
 def test_below_the_most_nodes_a_fresh_store_waits_for_a_running_group_that_may_reconnect() -> None:
-    run = SimulatedRun(a_policy(1, 2))
-    (alone,) = run.joined(0)
+    run, (alone,) = SimulatedRun.of(a_policy(1, 2), 0)
     run.wait(2.9)
     assert alone.runs is None
     run.wait(0.2)
@@ -61,16 +60,14 @@ def test_each_newcomer_renews_the_wait_until_the_last_call() -> None:
 
 
 def test_too_few_nodes_never_form_a_group() -> None:
-    run = SimulatedRun(a_policy(2, 3))
-    (alone,) = run.joined(0)
+    run, (alone,) = SimulatedRun.of(a_policy(2, 3), 0)
     run.wait(1000)
     assert alone.runs is None
     assert run.membership.deadline() is None
 
 
 def test_those_that_wait_hear_who_is_there_whenever_that_changes() -> None:
-    run = SimulatedRun(a_policy(3, 3))
-    first, second = run.joined(0, 2)
+    first, second = SimulatedRun(a_policy(3, 3)).joined(0, 2)
     expected = Waiting(nodes=2, spare=False, names=("worker-0", "worker-2"), missing=("worker-1",), missing_count=1)
     assert (first.last, second.last) == (expected, expected)
     second.mark_disconnected()
@@ -80,8 +77,7 @@ def test_those_that_wait_hear_who_is_there_whenever_that_changes() -> None:
 
 
 def test_of_many_nodes_only_the_one_that_comes_is_told_how_many_wait() -> None:
-    run = SimulatedRun(a_policy(1000, 1000))
-    agents = run.joined(*range(MOST_TOLD + 2))
+    agents = SimulatedRun(a_policy(1000, 1000)).joined(*range(MOST_TOLD + 2))
     first = tuple(f"worker-{index}" for index in range(MOST_NAMED))
     missing = tuple(f"worker-{index}" for index in range(MOST_TOLD, MOST_TOLD + MOST_NAMED))
     expected = Waiting(nodes=MOST_TOLD, spare=False, names=first, missing=missing, missing_count=1000 - MOST_TOLD)
@@ -90,8 +86,7 @@ def test_of_many_nodes_only_the_one_that_comes_is_told_how_many_wait() -> None:
 
 
 def test_a_node_too_many_waits_as_a_spare_and_steps_in() -> None:
-    run = SimulatedRun(a_policy(2, 2))
-    first, second = run.joined(0, 1)
+    run, (first, second) = SimulatedRun.of(a_policy(2, 2), 0, 1)
     (spare,) = run.joined(2)
     assert spare.last == Waiting(nodes=1, spare=True)
     second.mark_disconnected()
@@ -102,8 +97,7 @@ def test_a_node_too_many_waits_as_a_spare_and_steps_in() -> None:
 
 
 def test_a_node_with_other_numbers_is_warned_and_those_of_the_first_node_count() -> None:
-    run = SimulatedRun(a_policy(1, 2, 3))
-    (first,) = run.joined(0)
+    run, (first,) = SimulatedRun.of(a_policy(1, 2, 3), 0)
     run.policy = a_policy(2, 2, 3)
     (second,) = run.joined(1)
     assert not any(isinstance(sent, OtherPolicy) for sent in first.heard)
@@ -114,8 +108,7 @@ def test_a_node_with_other_numbers_is_warned_and_those_of_the_first_node_count()
 
 
 def test_a_newcomer_below_the_most_nodes_makes_the_group_stop_gracefully_and_grow() -> None:
-    run = SimulatedRun(a_policy(1, 2))
-    (old,) = run.joined(0)
+    run, (old,) = SimulatedRun.of(a_policy(1, 2), 0)
     run.wait(3)
     (new,) = run.joined(1)
     assert old.asked_to_stop == Stop(graceful=True)
@@ -125,8 +118,7 @@ def test_a_newcomer_below_the_most_nodes_makes_the_group_stop_gracefully_and_gro
 
 
 def test_newcomers_that_come_close_together_cost_one_restart() -> None:
-    run = SimulatedRun(a_policy(1, 8))
-    (old,) = run.joined(0)
+    run, (old,) = SimulatedRun.of(a_policy(1, 8), 0)
     run.wait(3)
     run.joined(1)
     run.wait(0.9)
@@ -138,8 +130,7 @@ def test_newcomers_that_come_close_together_cost_one_restart() -> None:
 
 
 def test_newcomers_that_are_all_prepared_are_not_waited_for() -> None:
-    run = SimulatedRun(a_policy(1, 8))
-    (old,) = run.joined(0)
+    run, (old,) = SimulatedRun.of(a_policy(1, 8), 0)
     run.wait(3)
     new = run.agent(1).connect()
     run.membership.handle_and_tick(new.peer, Join(port=30001, is_prepared=True))
@@ -147,8 +138,7 @@ def test_newcomers_that_are_all_prepared_are_not_waited_for() -> None:
 
 
 def test_a_node_whose_ranks_have_left_is_not_waited_for_while_it_saves() -> None:
-    run = SimulatedRun(a_policy(1, 2))
-    first, second = run.joined(0, 1)
+    run, (first, second) = SimulatedRun.of(a_policy(1, 2), 0, 1)
     second.leave()
     first.join()
     assert first.runs is None
@@ -158,8 +148,7 @@ def test_a_node_whose_ranks_have_left_is_not_waited_for_while_it_saves() -> None
 
 
 def test_a_group_that_completes_is_not_stopped_for_a_newcomer() -> None:
-    run = SimulatedRun(a_policy(1, 3))
-    first, second = run.joined(0, 1)
+    run, (first, second) = SimulatedRun.of(a_policy(1, 3), 0, 1)
     run.wait(3)
     first.succeed()
     run.joined(2)
@@ -168,8 +157,7 @@ def test_a_group_that_completes_is_not_stopped_for_a_newcomer() -> None:
 
 
 def test_a_failure_stops_everybody_at_once_and_is_charged() -> None:
-    run = SimulatedRun(a_policy(2, 2, max_restarts=1))
-    first, second = run.joined(0, 1)
+    run, (first, second) = SimulatedRun.of(a_policy(2, 2, max_restarts=1), 0, 1)
     first.fail()
     assert second.asked_to_stop == Stop(graceful=False)
     first.join()
@@ -181,8 +169,7 @@ def test_a_failure_stops_everybody_at_once_and_is_charged() -> None:
 
 
 def test_nobody_is_hurried_where_the_ranks_have_ended_their_group_together_unless_a_rank_is_lost_then() -> None:
-    run = SimulatedRun(a_policy(3, 3))
-    first, second, third = run.joined(0, 1, 2)
+    first, second, third = SimulatedRun(a_policy(3, 3)).joined(0, 1, 2)
     first.fail(agreed=True, exit_code=143, reason="sigterm")
     second.fail(agreed=True, exit_code=143, reason="sigterm")
     assert third.asked_to_stop == Stop(graceful=True)
@@ -191,8 +178,7 @@ def test_nobody_is_hurried_where_the_ranks_have_ended_their_group_together_unles
 
 
 def test_a_peer_that_went_away_is_never_the_first_error_while_there_is_another() -> None:
-    run = SimulatedRun(a_policy(2, 2, max_restarts=0))
-    first, second = run.joined(0, 1)
+    first, second = SimulatedRun(a_policy(2, 2, max_restarts=0)).joined(0, 1)
     first.fail(exit_code=1, at=10, reason="collective_error", rank=0)
     second.fail(exit_code=7, at=11, rank=2)
     first.join()
@@ -201,8 +187,7 @@ def test_a_peer_that_went_away_is_never_the_first_error_while_there_is_another()
 
 
 def test_a_rank_that_ended_with_0_before_is_the_cause_of_what_a_peer_of_another_node_fails_of() -> None:
-    run = SimulatedRun(a_policy(2, 2, max_restarts=0))
-    first, second = run.joined(0, 1)
+    first, second = SimulatedRun(a_policy(2, 2, max_restarts=0)).joined(0, 1)
     first.succeed()
     second.fail(exit_code=1, at=10, reason="collective_error", rank=2)
     assert first.asked_to_stop == Stop(graceful=False)
@@ -215,8 +200,7 @@ def test_a_rank_that_ended_with_0_before_is_the_cause_of_what_a_peer_of_another_
 
 
 def test_a_lost_node_is_not_waited_for_and_joins_when_it_is_back() -> None:
-    run = SimulatedRun(a_policy(1, 2))
-    survivor, lost = run.joined(0, 1)
+    run, (survivor, lost) = SimulatedRun.of(a_policy(1, 2), 0, 1)
     lost.mark_disconnected()
     run.wait(0.6)
     survivor.join()
@@ -228,8 +212,7 @@ def test_a_lost_node_is_not_waited_for_and_joins_when_it_is_back() -> None:
 
 
 def test_a_group_of_new_pods_alone_waits_for_more_of_them() -> None:
-    run = SimulatedRun(a_policy(1, 3))
-    lost = run.joined(0, 1)
+    run, lost = SimulatedRun.of(a_policy(1, 3), 0, 1)
     run.wait(3)
     for agent in lost:
         agent.mark_disconnected()
@@ -243,8 +226,7 @@ def test_a_group_of_new_pods_alone_waits_for_more_of_them() -> None:
 
 
 def test_a_node_that_said_goodbye_is_not_waited_for() -> None:
-    run = SimulatedRun(a_policy(1, 2))
-    survivor, leaver = run.joined(0, 1)
+    survivor, leaver = SimulatedRun(a_policy(1, 2)).joined(0, 1)
     leaver.leave()
     assert survivor.asked_to_stop == Stop(graceful=True)
     stop_and_join(survivor)
@@ -254,8 +236,7 @@ def test_a_node_that_said_goodbye_is_not_waited_for() -> None:
 
 
 def test_a_connection_that_blips_disturbs_nobody() -> None:
-    run = SimulatedRun(a_policy(2, 2))
-    first, second = run.joined(0, 1)
+    run, (first, second) = SimulatedRun.of(a_policy(2, 2), 0, 1)
     first.mark_disconnected()
     run.wait(0.3)
     run.reconnect(first)
@@ -264,8 +245,7 @@ def test_a_connection_that_blips_disturbs_nobody() -> None:
 
 
 def test_a_loss_during_a_graceful_stop_hurries_the_others() -> None:
-    run = SimulatedRun(a_policy(1, 3))
-    first, second = run.joined(0, 1)
+    run, (first, second) = SimulatedRun.of(a_policy(1, 3), 0, 1)
     run.wait(3)
     run.joined(2)
     assert first.asked_to_stop == Stop(graceful=True)
@@ -275,8 +255,7 @@ def test_a_loss_during_a_graceful_stop_hurries_the_others() -> None:
 
 
 def test_a_run_is_complete_when_every_member_has_succeeded() -> None:
-    run = SimulatedRun(a_policy(2, 2))
-    first, second = run.joined(0, 1)
+    run, (first, second) = SimulatedRun.of(a_policy(2, 2), 0, 1)
     first.succeed()
     assert run.membership.phase is RunPhase.RUNNING
     second.succeed()
@@ -284,8 +263,7 @@ def test_a_run_is_complete_when_every_member_has_succeeded() -> None:
 
 
 def test_a_member_that_is_done_takes_part_again_when_another_fails() -> None:
-    run = SimulatedRun(a_policy(2, 2))
-    done, failing = run.joined(0, 1)
+    done, failing = SimulatedRun(a_policy(2, 2)).joined(0, 1)
     done.succeed()
     failing.fail().join()
     stop_and_join(done)
@@ -293,8 +271,7 @@ def test_a_member_that_is_done_takes_part_again_when_another_fails() -> None:
 
 
 def test_a_member_that_is_done_may_go_before_the_others_are() -> None:
-    run = SimulatedRun(a_policy(2, 2))
-    first, second = run.joined(0, 1)
+    run, (first, second) = SimulatedRun.of(a_policy(2, 2), 0, 1)
     first.succeed().mark_disconnected()
     run.wait(10)
     assert second.runs == 1
@@ -304,8 +281,7 @@ def test_a_member_that_is_done_may_go_before_the_others_are() -> None:
 
 @pytest.mark.parametrize(("exit_code", "late_code"), [(0, 0), (1, 93), (137, 93)])
 def test_late_comers_hear_how_it_ended(exit_code: int, late_code: int) -> None:
-    run = SimulatedRun(a_policy(1, 1, max_restarts=1))
-    (agent,) = run.joined(0)
+    run, (agent,) = SimulatedRun.of(a_policy(1, 1, max_restarts=1), 0)
     if exit_code:
         agent.fail(exit_code=exit_code).join().fail(exit_code=exit_code).join()
     else:
@@ -325,8 +301,7 @@ def test_an_agent_of_another_run_is_refused_by_name() -> None:
 
 
 def test_a_pod_created_again_waits_for_its_name_until_the_former_one_is_lost() -> None:
-    run = SimulatedRun(a_policy(2, 2))
-    first, former = run.joined(0, 1)
+    run, (first, former) = SimulatedRun.of(a_policy(2, 2), 0, 1)
     (new,) = run.joined(1)
     assert new.last.namesake
     run.wait(100)
@@ -338,8 +313,7 @@ def test_a_pod_created_again_waits_for_its_name_until_the_former_one_is_lost() -
 
 
 def test_a_connection_that_blips_does_not_lose_its_name_to_one_that_waits_for_it() -> None:
-    run = SimulatedRun(a_policy(2, 2))
-    first, second = run.joined(0, 1)
+    run, (first, second) = SimulatedRun.of(a_policy(2, 2), 0, 1)
     (waiting,) = run.joined(1)
     second.mark_disconnected()
     run.reconnect(second)
@@ -348,8 +322,7 @@ def test_a_connection_that_blips_does_not_lose_its_name_to_one_that_waits_for_it
 
 
 def test_a_pod_that_leaves_gives_its_name_to_the_next_one_at_once() -> None:
-    run = SimulatedRun(a_policy(2, 2))
-    first, former = run.joined(0, 1)
+    run, (first, former) = SimulatedRun.of(a_policy(2, 2), 0, 1)
     former.leave()
     (new,) = run.joined(1)
     assert isinstance(former.last, Rejected)
@@ -359,8 +332,7 @@ def test_a_pod_that_leaves_gives_its_name_to_the_next_one_at_once() -> None:
 
 
 def test_a_start_that_never_arrived_is_made_up_for() -> None:
-    run = SimulatedRun(a_policy(2, 2))
-    first, second = run.joined(0, 1)
+    run, (first, second) = SimulatedRun.of(a_policy(2, 2), 0, 1)
     second.mark_disconnected()
     second.generation, second.standing = None, WorkerState.IDLE  # the message was lost on the way
     run.reconnect(second).join()
@@ -384,8 +356,7 @@ def test_a_range_that_holds_no_number_is_refused() -> None:
 
 
 def test_a_start_carries_the_place_of_its_node() -> None:
-    run = SimulatedRun(a_policy(2, 2))
-    first, second = run.joined(0, 1)
+    first, second = SimulatedRun(a_policy(2, 2)).joined(0, 1)
     assert isinstance(first.last, Start)
     places = [first.last.assignment, second.last.assignment]
     assert [(place.node_rank, place.first_rank, place.world_size) for place in places] == [(0, 0, 4), (1, 2, 4)]

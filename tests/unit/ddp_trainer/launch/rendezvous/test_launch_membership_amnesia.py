@@ -7,8 +7,7 @@ from tests.support.launch_simulation import SimulatedRun, a_policy
 
 
 def test_a_store_that_forgot_everything_adopts_a_running_group_without_disturbing_it() -> None:
-    run = SimulatedRun(a_policy(2, 2))
-    agents = run.joined(0, 1)
+    run, agents = SimulatedRun.of(a_policy(2, 2), 0, 1)
     run.restart_store()
     for agent in agents:
         run.reconnect(agent)
@@ -18,8 +17,7 @@ def test_a_store_that_forgot_everything_adopts_a_running_group_without_disturbin
 
 
 def test_a_store_that_forgot_everything_goes_on_counting_where_the_old_one_stopped() -> None:
-    run = SimulatedRun(a_policy(2, 2, max_restarts=2))
-    agents = run.joined(0, 1)
+    run, agents = SimulatedRun.of(a_policy(2, 2, max_restarts=2), 0, 1)
     agents[0].fail().join()
     agents[1].join()
     run.restart_store()
@@ -33,8 +31,7 @@ def test_a_store_that_forgot_everything_goes_on_counting_where_the_old_one_stopp
 
 
 def test_a_store_that_forgot_everything_gives_up_on_members_that_do_not_come_back() -> None:
-    run = SimulatedRun(a_policy(1, 2))
-    survivor, _lost = run.joined(0, 1)
+    run, (survivor, _lost) = SimulatedRun.of(a_policy(1, 2), 0, 1)
     run.restart_store()
     run.reconnect(survivor)
     run.wait(9.9)
@@ -46,8 +43,7 @@ def test_a_store_that_forgot_everything_gives_up_on_members_that_do_not_come_bac
 
 
 def test_a_store_that_forgot_everything_does_not_start_newcomers_beside_a_group_that_reconnects() -> None:
-    run = SimulatedRun(a_policy(1, 2))
-    old, other = run.joined(0, 1)
+    run, (old, other) = SimulatedRun.of(a_policy(1, 2), 0, 1)
     run.restart_store()
     (new,) = run.joined(2)
     run.wait(1)
@@ -59,8 +55,7 @@ def test_a_store_that_forgot_everything_does_not_start_newcomers_beside_a_group_
 
 
 def test_a_store_that_forgot_everything_lets_the_younger_of_two_groups_stand_because_the_other_is_fenced_off() -> None:
-    run = SimulatedRun(a_policy(1, 2))
-    (old,) = run.joined(0)
+    run, (old,) = SimulatedRun.of(a_policy(1, 2), 0)
     run.wait(3)
     old.fail().join()
     run.restart_store()
@@ -76,8 +71,7 @@ def test_a_store_that_forgot_everything_lets_the_younger_of_two_groups_stand_bec
 
 
 def test_a_store_that_forgot_everything_begins_at_1_when_all_who_knew_are_gone_but_its_fence_is_higher() -> None:
-    run = SimulatedRun(a_policy(1, 1))
-    (old,) = run.joined(0)
+    run, (old,) = SimulatedRun.of(a_policy(1, 1), 0)
     old.fail().join()
     run.wait(1)
     old.mark_disconnected()
@@ -88,8 +82,7 @@ def test_a_store_that_forgot_everything_begins_at_1_when_all_who_knew_are_gone_b
 
 
 def test_a_store_that_forgot_everything_waits_for_the_workers_of_a_group_that_one_agent_saw_end() -> None:
-    run = SimulatedRun(a_policy(1, 2))
-    first, second = run.joined(0, 1)
+    run, (first, second) = SimulatedRun.of(a_policy(1, 2), 0, 1)
     first.fail()
     run.restart_store()
     first.standing = WorkerState.IDLE
@@ -103,8 +96,7 @@ def test_a_store_that_forgot_everything_waits_for_the_workers_of_a_group_that_on
 
 
 def test_a_store_that_forgot_everything_waits_less_for_members_of_a_group_that_one_agent_saw_end() -> None:
-    run = SimulatedRun(a_policy(1, 2))
-    first, _lost = run.joined(0, 1)
+    run, (first, _lost) = SimulatedRun.of(a_policy(1, 2), 0, 1)
     first.fail()
     run.restart_store()
     first.standing = WorkerState.IDLE
@@ -114,8 +106,7 @@ def test_a_store_that_forgot_everything_waits_less_for_members_of_a_group_that_o
 
 
 def test_a_store_that_forgot_everything_remembers_who_has_succeeded() -> None:
-    run = SimulatedRun(a_policy(2, 2))
-    first, second = run.joined(0, 1)
+    run, (first, second) = SimulatedRun.of(a_policy(2, 2), 0, 1)
     first.succeed()
     run.restart_store()
     run.reconnect(first)
@@ -124,8 +115,7 @@ def test_a_store_that_forgot_everything_remembers_who_has_succeeded() -> None:
 
 
 def test_a_store_that_forgot_everything_stops_workers_of_a_generation_that_is_over() -> None:
-    run = SimulatedRun(a_policy(1, 2))
-    survivor, cut_off = run.joined(0, 1)
+    run, (survivor, cut_off) = SimulatedRun.of(a_policy(1, 2), 0, 1)
     cut_off.mark_disconnected()
     run.wait(0.6)
     survivor.join()

@@ -8,8 +8,7 @@ from tests.support.launch_simulation import SimulatedRun, a_policy
 
 
 def test_a_newcomer_gets_ready_first_where_the_others_workers_stay() -> None:
-    run = SimulatedRun(a_policy(1, 2))
-    (first,) = run.joined(0)
+    run, (first,) = SimulatedRun.of(a_policy(1, 2), 0)
     run.wait(10)
     first.outlive()
     (second,) = run.joined(1)
@@ -22,8 +21,7 @@ def test_a_newcomer_gets_ready_first_where_the_others_workers_stay() -> None:
 
 
 def test_a_newcomer_that_cannot_get_ready_is_taken_in_as_it_is() -> None:
-    run = SimulatedRun(a_policy(1, 2))
-    (first,) = run.joined(0)
+    run, (first,) = SimulatedRun.of(a_policy(1, 2), 0)
     run.wait(10)
     first.outlive()
     (second,) = run.joined(1)
@@ -33,8 +31,7 @@ def test_a_newcomer_that_cannot_get_ready_is_taken_in_as_it_is() -> None:
 
 
 def test_a_newcomer_to_workers_that_are_started_anew_is_taken_in_at_once() -> None:
-    run = SimulatedRun(a_policy(1, 3))
-    first, second = run.joined(0, 1)
+    run, (first, second) = SimulatedRun.of(a_policy(1, 3), 0, 1)
     run.wait(10)
     first.outlive()
     (third,) = run.joined(2)
@@ -44,8 +41,7 @@ def test_a_newcomer_to_workers_that_are_started_anew_is_taken_in_at_once() -> No
 
 
 def test_a_spare_gets_ready_too() -> None:
-    run = SimulatedRun(a_policy(1, 1))
-    (first,) = run.joined(0)
+    run, (first,) = SimulatedRun.of(a_policy(1, 1), 0)
     run.wait(10)
     first.outlive()
     (spare,) = run.joined(1)
@@ -54,8 +50,7 @@ def test_a_spare_gets_ready_too() -> None:
 
 
 def test_a_spare_that_came_before_the_workers_could_stay_gets_ready_when_all_can() -> None:
-    run = SimulatedRun(a_policy(2, 2))
-    first, second, spare = run.joined(0, 1, 2)
+    first, second, spare = SimulatedRun(a_policy(2, 2)).joined(0, 1, 2)
     first.outlive()
     assert Prepare() not in spare.heard
     second.outlive()
@@ -66,8 +61,7 @@ def test_a_spare_that_came_before_the_workers_could_stay_gets_ready_when_all_can
 
 
 def test_a_group_whose_workers_start_anew_stops_for_a_newcomer_only_when_that_has_imported() -> None:
-    run = SimulatedRun(a_policy(1, 2))
-    (first,) = run.joined(0)
+    run, (first,) = SimulatedRun.of(a_policy(1, 2), 0)
     run.wait(10)
     second = run.agent(1).connect().join(is_importing=True)
     run.wait(1000)
@@ -80,8 +74,7 @@ def test_a_group_whose_workers_start_anew_stops_for_a_newcomer_only_when_that_ha
 
 
 def test_members_that_are_enough_do_not_wait_for_the_imports_of_another_node() -> None:
-    run = SimulatedRun(a_policy(1, 3))
-    first, second = run.joined(0, 1)
+    run, (first, second) = SimulatedRun.of(a_policy(1, 3), 0, 1)
     run.wait(10)
     third = run.agent(2).connect().join(is_importing=True)
     second.mark_disconnected()
@@ -91,8 +84,7 @@ def test_members_that_are_enough_do_not_wait_for_the_imports_of_another_node() -
 
 
 def test_members_that_are_too_few_take_a_node_that_still_imports() -> None:
-    run = SimulatedRun(a_policy(2, 2))
-    first, second = run.joined(0, 1)
+    run, (first, second) = SimulatedRun.of(a_policy(2, 2), 0, 1)
     run.wait(10)
     third = run.agent(2).connect().join(is_importing=True)
     second.mark_disconnected()
@@ -102,8 +94,7 @@ def test_members_that_are_too_few_take_a_node_that_still_imports() -> None:
 
 
 def test_a_member_is_in_the_next_group_although_its_fork_server_imports() -> None:
-    run = SimulatedRun(a_policy(1, 2))
-    first, second = run.joined(0, 1)
+    first, second = SimulatedRun(a_policy(1, 2)).joined(0, 1)
     first.fail()
     second.join()
     first.join(is_importing=True)
@@ -117,8 +108,7 @@ def test_the_first_group_forms_while_its_nodes_import() -> None:
 
 
 def test_nodes_outside_of_the_group_get_the_imports_of_its_workers_from_node_0() -> None:
-    run = SimulatedRun(a_policy(1, 2))
-    first, second, spare = run.joined(0, 1, 2)
+    run, (first, second, spare) = SimulatedRun.of(a_policy(1, 2), 0, 1, 2)
     known = WorkerImports(modules=("torch", "torch._dynamo"))
     run.membership.handle_and_tick(second.peer, known)
     assert known not in spare.heard
@@ -129,8 +119,7 @@ def test_nodes_outside_of_the_group_get_the_imports_of_its_workers_from_node_0()
 
 
 def test_the_others_go_on_at_once_without_a_node_that_steps_aside_and_take_it_in_when_it_is_ready() -> None:
-    run = SimulatedRun(a_policy(1, 2))
-    first, second = run.joined(0, 1)
+    run, (first, second) = SimulatedRun.of(a_policy(1, 2), 0, 1)
     second.fail().step_aside()
     assert first.asked_to_stop == Stop(graceful=False)
     first.join_prepared()
@@ -145,8 +134,7 @@ def test_the_others_go_on_at_once_without_a_node_that_steps_aside_and_take_it_in
 
 
 def test_a_node_that_steps_aside_is_waited_for_where_the_others_are_too_few() -> None:
-    run = SimulatedRun(a_policy(2, 3))
-    agents = run.joined(0, 1, 2)
+    run, agents = SimulatedRun.of(a_policy(2, 3), 0, 1, 2)
     agents[2].fail().step_aside()
     agents[1].step_aside()
     agents[0].join_prepared()
@@ -157,8 +145,7 @@ def test_a_node_that_steps_aside_is_waited_for_where_the_others_are_too_few() ->
 
 
 def test_a_spare_takes_the_place_of_a_node_that_steps_aside_which_is_the_spare_from_then_on() -> None:
-    run = SimulatedRun(a_policy(1, 2))
-    first, second = run.joined(0, 1)
+    run, (first, second) = SimulatedRun.of(a_policy(1, 2), 0, 1)
     (spare,) = run.joined(2)
     second.fail().step_aside()
     first.join_prepared()
@@ -167,8 +154,7 @@ def test_a_spare_takes_the_place_of_a_node_that_steps_aside_which_is_the_spare_f
 
 
 def test_no_group_is_formed_before_the_others_of_one_that_steps_aside_have_stopped() -> None:
-    run = SimulatedRun(a_policy(1, 3))
-    first, second, third = run.joined(0, 1, 2)
+    run, (first, second, third) = SimulatedRun.of(a_policy(1, 3), 0, 1, 2)
     third.fail().step_aside()
     first.join_prepared()
     third.join_prepared()
@@ -178,7 +164,6 @@ def test_no_group_is_formed_before_the_others_of_one_that_steps_aside_have_stopp
 
 
 def test_a_store_that_never_heard_of_the_failure_ends_the_group_of_a_node_that_steps_aside() -> None:
-    run = SimulatedRun(a_policy(1, 2))
-    first, second = run.joined(0, 1)
+    first, second = SimulatedRun(a_policy(1, 2)).joined(0, 1)
     second.step_aside()
     assert first.asked_to_stop == Stop(graceful=False)

@@ -12,8 +12,7 @@ from tests.support.launch_simulation import SimulatedAgent, SimulatedRun, a_fail
 
 
 def test_failures_of_many_nodes_in_one_generation_cost_one_restart() -> None:
-    run = SimulatedRun(a_policy(3, 3, max_restarts=2))
-    agents = run.joined(0, 1, 2)
+    run, agents = SimulatedRun.of(a_policy(3, 3, max_restarts=2), 0, 1, 2)
     for agent in agents:
         agent.fail()
     for agent in agents:
@@ -22,8 +21,7 @@ def test_failures_of_many_nodes_in_one_generation_cost_one_restart() -> None:
 
 
 def test_a_spent_budget_ends_the_run_with_the_code_of_the_script_and_its_earliest_error() -> None:
-    run = SimulatedRun(a_policy(2, 2, max_restarts=0))
-    first, second = run.joined(0, 1)
+    first, second = SimulatedRun(a_policy(2, 2, max_restarts=0)).joined(0, 1)
     first.fail(exit_code=3, at=20, rank=0)
     second.fail(exit_code=5, at=10, rank=2)
     first.join()
@@ -35,8 +33,7 @@ def test_a_spent_budget_ends_the_run_with_the_code_of_the_script_and_its_earlies
 
 @pytest.mark.parametrize("exit_code", [2, 93])
 def test_what_no_restart_can_help_ends_the_run_at_once(exit_code: int) -> None:
-    run = SimulatedRun(a_policy(1, 1, max_restarts=5))
-    (agent,) = run.joined(0)
+    run, (agent,) = SimulatedRun.of(a_policy(1, 1, max_restarts=5), 0)
     agent.fail(exit_code=exit_code).join()
     assert (agent.last.verdict, agent.last.exit_code) == (Verdict.FAILED, exit_code)
     assert len(run.starts) == 1
@@ -45,8 +42,7 @@ def test_what_no_restart_can_help_ends_the_run_at_once(exit_code: int) -> None:
 @pytest.mark.parametrize("restarts", [0, 2])
 @pytest.mark.parametrize("exit_code", [137, 139, 171])
 def test_a_budget_of_n_allows_n_restarts_over_all_nodes_and_also_over_new_pods(restarts: int, exit_code: int) -> None:
-    run = SimulatedRun(a_policy(2, 2, max_restarts=restarts))
-    agents = run.joined(0, 1)
+    run, agents = SimulatedRun.of(a_policy(2, 2, max_restarts=restarts), 0, 1)
     for number in range(restarts + 1):
         agents[number % 2].fail(exit_code=exit_code, reason="sigkill")
         agents[0].join()
@@ -64,16 +60,14 @@ def test_a_budget_of_n_allows_n_restarts_over_all_nodes_and_also_over_new_pods(r
 
 @pytest.mark.parametrize("exit_code", [143, 172])
 def test_workers_that_stop_unasked_in_good_order_are_not_charged(exit_code: int) -> None:
-    run = SimulatedRun(a_policy(1, 1, max_restarts=0))
-    (agent,) = run.joined(0)
+    run, (agent,) = SimulatedRun.of(a_policy(1, 1, max_restarts=0), 0)
     agent.fail(exit_code=exit_code).join()
     assert agent.runs == 2
     assert run.starts[-1].restarts == {"preemption": 1}
 
 
 def test_a_script_that_always_exits_143_is_given_up_in_the_end() -> None:
-    run = SimulatedRun(a_policy(1, 1, max_restarts=0))
-    (agent,) = run.joined(0)
+    (agent,) = SimulatedRun(a_policy(1, 1, max_restarts=0)).joined(0)
     for _ in range(50):
         if isinstance(agent.last, Over):
             break
@@ -82,16 +76,14 @@ def test_a_script_that_always_exits_143_is_given_up_in_the_end() -> None:
 
 
 def test_a_hang_is_charged_under_its_own_name() -> None:
-    run = SimulatedRun(a_policy(1, 1, max_restarts=1))
-    (agent,) = run.joined(0)
+    run, (agent,) = SimulatedRun.of(a_policy(1, 1, max_restarts=1), 0)
     agent.fail(exit_code=171).join()
     assert run.starts[-1].restarts == {"hang": 1}
     assert run.starts[-1].restarts_left == 0
 
 
 def test_a_lost_node_costs_no_restart_even_when_its_peers_fail_first() -> None:
-    run = SimulatedRun(a_policy(1, 2, max_restarts=0))
-    survivor, lost = run.joined(0, 1)
+    run, (survivor, lost) = SimulatedRun.of(a_policy(1, 2, max_restarts=0), 0, 1)
     survivor.fail(reason="collective_error")
     lost.mark_disconnected()
     survivor.join()
@@ -104,8 +96,7 @@ def test_a_lost_node_costs_no_restart_even_when_its_peers_fail_first() -> None:
 def test_a_worker_that_sigterm_stopped_is_not_charged_when_its_peer_failed_earlier(
     first_report: str,
 ) -> None:
-    run = SimulatedRun(a_policy(2, 2, max_restarts=0))
-    preempted, peer = run.joined(0, 1)
+    run, (preempted, peer) = SimulatedRun.of(a_policy(2, 2, max_restarts=0), 0, 1)
     reports = {
         "sigterm": lambda: preempted.fail(exit_code=143, reason="sigterm", at=11, rank=0),
         "collective_error": lambda: peer.fail(exit_code=1, reason="collective_error", at=10, rank=2),
@@ -133,8 +124,7 @@ def crashed(run: SimulatedRun, agent: SimulatedAgent) -> SimulatedAgent:
 
 @pytest.mark.parametrize("least", [1, 2])
 def test_the_crash_of_a_launcher_is_one_failure_whether_or_not_the_others_wait_for_it(least: int) -> None:
-    run = SimulatedRun(a_policy(least, 2, max_restarts=3))
-    first, second = run.joined(0, 1)
+    run, (first, second) = SimulatedRun.of(a_policy(least, 2, max_restarts=3), 0, 1)
     successor = crashed(run, second)
     first.join()
     successor.connect().join()
@@ -146,8 +136,7 @@ def test_the_crash_of_a_launcher_is_one_failure_whether_or_not_the_others_wait_f
 
 
 def test_a_crash_counts_once_although_its_launcher_reports_it_over_two_connections() -> None:
-    run = SimulatedRun(a_policy(2, 2, max_restarts=3))
-    first, second = run.joined(0, 1)
+    run, (first, second) = SimulatedRun.of(a_policy(2, 2, max_restarts=3), 0, 1)
     successor = crashed(run, second).connect()
     successor.mark_disconnected()
     run.wait(5)
@@ -158,8 +147,7 @@ def test_a_crash_counts_once_although_its_launcher_reports_it_over_two_connectio
 
 @pytest.mark.parametrize("least", [1, 2])
 def test_a_crash_beyond_the_budget_ends_the_run_on_all_nodes(least: int) -> None:
-    run = SimulatedRun(a_policy(least, 2, max_restarts=1))
-    first, second = run.joined(0, 1)
+    run, (first, second) = SimulatedRun.of(a_policy(least, 2, max_restarts=1), 0, 1)
     first.fail()
     first.join()
     second.join()
@@ -173,8 +161,7 @@ def test_a_crash_beyond_the_budget_ends_the_run_on_all_nodes(least: int) -> None
 
 
 def test_crashes_outside_of_the_group_cost_no_restart_and_end_no_healthy_run() -> None:
-    run = SimulatedRun(a_policy(2, 2, max_restarts=0))
-    members = run.joined(0, 1)
+    run, members = SimulatedRun.of(a_policy(2, 2, max_restarts=0), 0, 1)
     for index in (0, 1, 2, 2, 3):  # two names of members that are connected, and those of spares
         with_crash(run.agent(index)).connect().join()
         run.wait(10)
@@ -185,8 +172,7 @@ def test_crashes_outside_of_the_group_cost_no_restart_and_end_no_healthy_run() -
 
 
 def test_a_lost_member_is_charged_for_one_crash_of_the_pod_that_takes_its_name() -> None:
-    run = SimulatedRun(a_policy(2, 2, max_restarts=3))
-    first, second = run.joined(0, 1)
+    run, (first, second) = SimulatedRun.of(a_policy(2, 2, max_restarts=3), 0, 1)
     early = with_crash(run.agent(1)).connect().join()  # before the store has noticed the loss
     assert run.membership.deadline() is None
     second.mark_disconnected()
@@ -204,8 +190,7 @@ def test_a_lost_member_is_charged_for_one_crash_of_the_pod_that_takes_its_name()
 
 
 def test_a_new_pod_without_a_crash_leaves_none_to_charge() -> None:
-    run = SimulatedRun(a_policy(1, 2, max_restarts=3))
-    first, second = run.joined(0, 1)
+    run, (first, second) = SimulatedRun.of(a_policy(1, 2, max_restarts=3), 0, 1)
     second.mark_disconnected()
     run.wait(1)
     first.join()
@@ -271,8 +256,7 @@ def test_a_run_that_has_stepped_once_restarts_as_often_as_it_may() -> None:
 
 
 def test_a_pod_that_cannot_start_does_not_end_a_run_that_another_node_has_stepped_in() -> None:
-    run = SimulatedRun(a_policy(2, 2, max_restarts=6))
-    first, second = run.joined(0, 1)
+    first, second = SimulatedRun(a_policy(2, 2, max_restarts=6)).joined(0, 1)
     first.fail(exit_code=137, reason="sigkill")
     first.join(is_before_first_step=False)
     second.join(is_before_first_step=True)
