@@ -7,10 +7,11 @@ import json
 from collections.abc import Callable, Mapping
 from pathlib import Path
 
+import pytest
 import torch
 from torch import Tensor, nn
 
-from ddp_trainer.train.checkpoint.checkpoint_files import CheckpointDirectory
+from ddp_trainer.train.checkpoint.checkpoint_files import Checkpoint, CheckpointDirectory
 from ddp_trainer.train.checkpoint.manifest import Identity, Manifest
 from ddp_trainer.train.checkpoint.torch_zip_writer import Archive, pack
 from ddp_trainer.train.checkpoint.write_lease import WriteLease
@@ -80,6 +81,15 @@ def write(directory: CheckpointDirectory, step: int, **changes: object) -> Manif
     return directory.write(a_manifest(step, **changes), a_state(step))
 
 
+def latest(
+    directory: CheckpointDirectory, warn: Callable[[str], object] = pytest.fail, *, verified: bool = True
+) -> Checkpoint:
+    """Return the newest checkpoint that can be read; there is one."""
+    found = directory.latest_checkpoint(warn, verified=verified)
+    assert found is not None
+    return found
+
+
 class Lines:
     """Fit ``y = 2 x`` on ten points: a task without optional parts."""
 
@@ -145,13 +155,3 @@ class Points:
         if self._broken is not None:
             self._broken(ids)
         return self._x[ids]
-
-
-class Clock:
-    """Goes where it is put."""
-
-    def __init__(self) -> None:
-        self.now = 100.0
-
-    def __call__(self) -> float:
-        return self.now

@@ -8,6 +8,7 @@ import pytest
 
 from ddp_trainer.metrics.collect.collectives import Collectives
 from ddp_trainer.process import heartbeat_page
+from tests.support.clocks import Clock
 from tests.support.recorder_server import entry, record, recorder_at
 
 BEGUN = "ddp_collective_last_enqueued_sequence{default}"
@@ -22,19 +23,9 @@ def cells(tmp_path: Path) -> memoryview[float]:
     return cells
 
 
-class Clock:
-    """Stands at ten seconds after the last beat until it is moved."""
-
-    def __init__(self) -> None:
-        self.now = 110.0
-
-    def __call__(self) -> float:
-        return self.now
-
-
 @pytest.fixture
 def clock() -> Clock:
-    return Clock()
+    return Clock(110.0)  # ten seconds after the last beat
 
 
 @pytest.fixture

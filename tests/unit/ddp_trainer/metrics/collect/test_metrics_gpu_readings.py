@@ -14,6 +14,7 @@ from ddp_trainer.metrics.serve.collector import Exposition
 from ddp_trainer.metrics.storage.mmap_directory import read_pod_snapshot
 from tests import fake_nvml
 from tests.fake_nvml import HEALTHY, rank_of_gpu
+from tests.support.clocks import Clock
 
 IDLE = {
     **HEALTHY,
@@ -35,15 +36,6 @@ OF_HEALTHY = {
 }
 
 Answer = Callable[..., None]
-
-
-class Clock:
-    """Stands still until it is moved."""
-
-    now = 100.0
-
-    def __call__(self) -> float:
-        return self.now
 
 
 @pytest.fixture(scope="module")

@@ -19,6 +19,7 @@ from ddp_trainer.metrics.record.step_detector import (
 )
 from ddp_trainer.metrics.record.user_metrics import StepMeter
 from ddp_trainer.process.recorder import NoopRankRecorder
+from tests.support.clocks import Clock
 
 MILLISECOND = 0.001
 
@@ -264,16 +265,6 @@ class Heard(NoopRankRecorder):
 
     def step(self, step: int, epoch: int, samples: int, *phases: float) -> None:
         self.steps.append((step, epoch, samples, *phases))
-
-
-class Clock:
-    """Time that passes when told to."""
-
-    def __init__(self) -> None:
-        self.now = 100.0
-
-    def __call__(self) -> float:
-        return self.now
 
 
 def test_time_goes_to_the_phase_that_was_reached_and_the_rest_to_other() -> None:

@@ -23,19 +23,13 @@ from ddp_trainer.metrics.serve.history import (
     lines,
     read,
 )
-from ddp_trainer.process.recorder import FormedGroup, RankRecorder
-from kubectl_ddp.status import metrics_parser
+from ddp_trainer.process.recorder import RankRecorder
+from kubectl_ddp.status import history_log
+from tests.support.clocks import Clock
 
 STEPS = (Metric.STEPS.value, (("rank", "0"), ("local_rank", "0")))
 LOSS = (Metric.LOSS.value, ())
-
-
-class Clock:
-    def __init__(self) -> None:
-        self.now = 1_700_000_000.0
-
-    def __call__(self) -> float:
-        return self.now
+START = 1_700_000_000.0
 
 
 def recorder(directory: Path) -> RankRecorder:
@@ -58,7 +52,7 @@ def trained(directory: Path, seconds: int, clock: Clock, *, history: History | N
 
 
 def test_a_history_of_any_length_keeps_between_half_of_the_most_readings_and_all(tmp_path: Path) -> None:
-    clock = Clock()
+    clock = Clock(START)
     history = trained(tmp_path, 1000, clock)
     assert MOST_READINGS / 2 <= len(history.times) < MOST_READINGS
     assert history.times[-1] > clock.now - history.interval - 1
@@ -66,12 +60,12 @@ def test_a_history_of_any_length_keeps_between_half_of_the_most_readings_and_all
 
 
 def test_what_is_dropped_costs_resolution_and_no_truth(tmp_path: Path) -> None:
-    clock = Clock()
+    clock = Clock(START)
     times, series = read(trained(tmp_path, 500, clock).to_dict())
     steps = series[STEPS]
     assert steps[-1] == 500
     assert all(
-        value == pytest.approx(moment - 1_700_000_000, abs=1.01)
+        value == pytest.approx(moment - START, abs=1.01)
         for moment, value in zip(times, steps, strict=True)
         if value is not None
     )
@@ -87,7 +81,7 @@ def test_it_holds_what_job_and_launcher_tell_too_and_nothing_that_was_always_zer
     restarts = {RestartCause.FAILURE: 1}
     agent.group_formed(FormedGroup(1.5, 2, size=4, nodes=2, nodes_desired=2, restarts=restarts))
     recorder(tmp_path).account(JobAccount(1000.0, [float(number) for number, _ in enumerate(JobTime)], 3, 1.5))
-    _, series = read(History(tmp_path, Clock()).to_dict())
+    _, series = read(History(tmp_path, Clock(START)).to_dict())
     assert series[Metric.WORLD_SIZE.value, ()] == [4]
     assert series[Metric.RESTARTS.value, (("cause", "failure"),)] == [1]
     assert (Metric.RESTARTS.value, (("cause", "hang"),)) not in series
@@ -99,7 +93,7 @@ def test_it_holds_a_value_of_the_script_of_the_lowest_rank_that_has_it(tmp_path:
     for rank in (1, 0):
         here = {"RANK": str(rank), "LOCAL_RANK": str(rank), "LOCAL_WORLD_SIZE": "2", Env.METRICS_DIR: str(tmp_path)}
         attach.log(here, val_accuracy=0.0 + rank, extra={f"of/rank-{rank}": math.nan})
-    _, series = read(History(tmp_path, Clock()).to_dict())
+    _, series = read(History(tmp_path, Clock(START)).to_dict())
     found = {labels: values for (name, labels), values in series.items() if name == Metric.USER_VALUE}
     assert found.keys() == {
         (("name", "val_accuracy"), ("rank", "0")),
@@ -110,7 +104,7 @@ def test_it_holds_a_value_of_the_script_of_the_lowest_rank_that_has_it(tmp_path:
 
 
 def test_an_aggregator_that_is_started_anew_goes_on_where_the_last_one_was(tmp_path: Path) -> None:
-    clock = Clock()
+    clock = Clock(START)
     before = trained(tmp_path, 300, clock)
     before.keep()
     clock.now += 60
@@ -127,14 +121,14 @@ def test_a_file_that_is_no_history_is_begun_anew(text: str, tmp_path: Path) -> N
 
 
 def test_a_directory_that_is_gone_is_no_reason_to_end(tmp_path: Path) -> None:
-    history = History(tmp_path / "gone", Clock())
+    history = History(tmp_path / "gone", Clock(START))
     history.sample_if_due()
     history.keep()
     assert history.to_dict()["series"] == []
 
 
 def test_a_loss_that_is_no_number_stays_so(tmp_path: Path) -> None:
-    rank, clock = recorder(tmp_path), Clock()
+    rank, clock = recorder(tmp_path), Clock(START)
     history = History(tmp_path, clock)
     for loss in (2.5, math.nan, math.inf):
         rank.progress(loss, 0.1)
@@ -149,7 +143,7 @@ def test_a_loss_that_is_no_number_stays_so(tmp_path: Path) -> None:
 
 
 def test_what_is_left_in_a_log_is_read_from_among_other_lines(tmp_path: Path) -> None:
-    document = trained(tmp_path, 400, Clock()).to_dict()
+    document = trained(tmp_path, 400, Clock(START)).to_dict()
     left = downsample(document)
     assert len(left["times"]) == LEFT_READINGS
     assert (left["times"][0], left["times"][-1]) == (document["times"][0], document["times"][-1])
@@ -169,7 +163,7 @@ def test_what_is_left_in_a_log_is_read_from_among_other_lines(tmp_path: Path) ->
 
 
 def test_eight_ranks_leave_less_than_sixteen_kilobytes_in_a_log(tmp_path: Path) -> None:
-    clock = Clock()
+    clock = Clock(START)
     ranks = [
         attach.rank_recorder(
             {Env.METRICS_DIR: str(tmp_path), "RANK": f"{number}", "LOCAL_RANK": f"{number}", "LOCAL_WORLD_SIZE": "8"}

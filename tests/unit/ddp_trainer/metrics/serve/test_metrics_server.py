@@ -34,6 +34,7 @@ from ddp_trainer.metrics.serve.server import (
     max_wait_seconds,
     parse,
 )
+from tests.support.clocks import Clock
 
 NOWHERE = Path("/nonexistent")
 NOWHERE = Path("/nonexistent")
@@ -286,15 +287,6 @@ def test_a_port_that_is_none_is_refused_with_the_range(port: str, capsys: pytest
 
 
 AGENT = "Prometheus/3.5.0"
-
-
-class Clock:
-    """Stands still until it is moved."""
-
-    now = 100.0
-
-    def __call__(self) -> float:
-        return self.now
 
 
 @pytest.fixture

@@ -35,7 +35,7 @@ from ddp_trainer.train.checkpoint.manifest import (
 from ddp_trainer.train.checkpoint.torch_zip_writer import pack
 from ddp_trainer.train.checkpoint.write_lease import WriteLease
 from ddp_trainer.train.utils.errors import CheckpointMismatch, StaleGeneration
-from tests.support.train_builders import IDENTITY, a_directory, a_manifest, a_state, sealed, write
+from tests.support.train_builders import IDENTITY, a_directory, a_manifest, a_state, latest, sealed, write
 
 
 def names(path: Path) -> list[str]:
@@ -45,8 +45,7 @@ def names(path: Path) -> list[str]:
 def test_what_was_written_is_read_back(tmp_path: Path) -> None:
     directory = a_directory(tmp_path)
     write(directory, 3)
-    checkpoint = directory.latest_checkpoint(pytest.fail)
-    assert checkpoint is not None
+    checkpoint = latest(directory)
     assert checkpoint.manifest.step == 3
     state = unpack(checkpoint)
     assert state["step"] == 3
@@ -62,8 +61,7 @@ def test_the_newest_few_are_kept(tmp_path: Path) -> None:
     for step in (1, 2, 10, 9_999_999, 100_000_000):
         write(directory, step)
     assert names(tmp_path) == ["step-09999999", "step-100000000"]
-    newest = directory.latest_checkpoint(pytest.fail)
-    assert newest is not None
+    newest = latest(directory)
     assert newest.manifest.step == 100_000_000
 
 
@@ -99,8 +97,7 @@ def test_a_damaged_checkpoint_is_skipped_with_its_name_for_the_one_before(
     write(directory, 2)
     damage(tmp_path / "step-00000002" / file)
     messages: list[str] = []
-    checkpoint = directory.latest_checkpoint(messages.append)
-    assert checkpoint is not None
+    checkpoint = latest(directory, messages.append)
     assert checkpoint.manifest.step == 1
     (sentence,) = messages
     assert str(tmp_path / "step-00000002") in sentence
@@ -136,8 +133,7 @@ def test_a_step_that_is_saved_again_replaces_the_first(tmp_path: Path) -> None:
     write(directory, 5)
     directory.write(a_manifest(5), pack({"step": 5, "again": True}))
     assert names(tmp_path) == ["step-00000005"]
-    newest = directory.latest_checkpoint(pytest.fail)
-    assert newest is not None
+    newest = latest(directory)
     assert unpack(newest)["again"] is True
 
 
@@ -145,8 +141,7 @@ def test_a_crash_between_the_renames_of_a_replacement_loses_nothing(tmp_path: Pa
     directory = a_directory(tmp_path)
     write(directory, 5)
     (tmp_path / "step-00000005").rename(tmp_path / "step-00000005.old")
-    newest = directory.latest_checkpoint(pytest.fail)
-    assert newest is not None
+    newest = latest(directory)
     assert newest.manifest.step == 5
 
 
@@ -194,8 +189,7 @@ class Code:
 def test_a_payload_with_anything_but_tensors_and_values_is_not_loaded(tmp_path: Path) -> None:
     directory = a_directory(tmp_path)
     directory.write(a_manifest(1), pack({"weights": torch.zeros(1), "code": Code()}))
-    checkpoint = directory.latest_checkpoint(pytest.fail)
-    assert checkpoint is not None
+    checkpoint = latest(directory)
     with pytest.raises(CheckpointMismatch, match="not loaded for safety"):
         unpack(checkpoint)
 
@@ -217,8 +211,7 @@ def test_a_checkpoint_of_a_later_version_is_not_skipped_for_an_older_one(tmp_pat
     later = {"format": FORMAT + 1, "step": 2, "hashes": {"state.pt": "..."}}
     (tmp_path / "step-00000002").mkdir()
     (tmp_path / "step-00000002" / MANIFEST).write_text(sealed(later))
-    newest = directory.latest_checkpoint(pytest.fail)
-    assert newest is not None
+    newest = latest(directory)
     refused = f"has format {FORMAT + 1}, and this version reads format {FORMAT}. Continue with"
     with pytest.raises(CheckpointMismatch, match=re.escape(refused)):
         check_same_run(newest.manifest, IDENTITY, where="here", batch_slices=None)
@@ -271,15 +264,13 @@ def two_checkpoints(path: Path, *, sharded: bool = False) -> tuple[CheckpointDir
 
 def demand_fallback(directory: CheckpointDirectory, damaged: Path) -> None:
     messages: list[str] = []
-    found = directory.latest_checkpoint(messages.append)
-    assert found is not None
+    found = latest(directory, messages.append)
     assert found.manifest.step == unpack(found)["step"] == 1
     (sentence,) = messages
     assert str(damaged) in sentence
     assert len(sentence.splitlines()) == 1
     write(directory, 3)  # pruning looks at the damaged one, too
-    again = directory.latest_checkpoint(pytest.fail)
-    assert again is not None
+    again = latest(directory)
     assert again.manifest.step == 3
 
 
@@ -390,8 +381,7 @@ def test_arbitrary_damage_is_harmless_or_noticed(
     old = (newest / name).read_bytes()
     (newest / name).write_bytes(damage(old))
     messages: list[str] = []
-    found = directory.latest_checkpoint(messages.append)
-    assert found is not None
+    found = latest(directory, messages.append)
     if messages:
         assert found.manifest.step == 1
         assert len(messages) == 1

@@ -35,7 +35,7 @@ from ddp_trainer.train.loop.run_context import ProcessContext
 from ddp_trainer.train.trainer import Trainer
 from ddp_trainer.train.utils.errors import GroupEnded, PeerLost
 from tests.support.forked_ranks import LOST, run_ranks
-from tests.support.train_builders import HERE, Lines, a_directory, a_manifest, write
+from tests.support.train_builders import HERE, Lines, a_directory, a_manifest, latest, write
 
 
 def damage(directory: Path) -> None:
@@ -105,8 +105,7 @@ def test_damage_ends_the_group_on_every_rank_and_the_next_one_takes_the_checkpoi
     assert first == (2, [f"{tmp_path}/step-00000002 is damaged, and training had started from it: {reason}."])
     assert second == (2, [])
     skipped: list[str] = []
-    newest = directory.latest_checkpoint(skipped.append, verified=False)
-    assert newest is not None
+    newest = latest(directory, skipped.append, verified=False)
     assert newest.manifest.step == 1
     assert len(skipped) == 1
 
@@ -120,8 +119,7 @@ def test_a_state_whose_structure_is_damaged_is_skipped_at_once(tmp_path: Path) -
     for start in (content.index(b"weights"), len(content) - 10):
         payload.write_bytes(content[:start] + b"\xff" + content[start + 1 :])
         skipped: list[str] = []
-        newest = directory.latest_checkpoint(skipped.append, verified=False)
-        assert newest is not None
+        newest = latest(directory, skipped.append, verified=False)
         assert (newest.manifest.step, len(skipped)) == (1, 1)
 
 

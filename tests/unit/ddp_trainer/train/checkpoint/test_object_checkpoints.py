@@ -21,7 +21,7 @@ from ddp_trainer.train.utils.errors import (
     StorageFull,
     StorageUnavailable,
 )
-from tests.support.train_builders import a_manifest, a_state, write
+from tests.support.train_builders import a_manifest, a_state, latest, write
 
 TOKENS = (f"token{number}" for number in itertools.count())
 
@@ -247,8 +247,7 @@ def test_a_copy_on_the_disk_spares_the_download(pods: Pods) -> None:
     reader = pods.writer(2)
     reader.latest_checkpoint(pods.skipped.append)
     (pods.folder(1) / "state.pt").write_bytes(bytes(written.size_bytes))  # would be refused if it were read again
-    found = reader.latest_checkpoint(pods.skipped.append)
-    assert found is not None
+    found = latest(reader, pods.skipped.append)
     assert (found.manifest, pods.skipped) == (written, [])
 
 
@@ -256,8 +255,7 @@ def test_what_is_on_the_disk_and_was_not_published_is_never_used(pods: Pods) -> 
     writer = pods.writer()
     write(writer, 1)
     CheckpointDirectory.write(writer, a_manifest(2), a_state(2))
-    found = writer.latest_checkpoint(pods.skipped.append)
-    assert found is not None
+    found = latest(writer, pods.skipped.append)
     assert found.manifest.step == 1
 
 

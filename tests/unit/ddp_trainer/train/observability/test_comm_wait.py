@@ -22,7 +22,7 @@ from ddp_trainer.train.parallel.factory import measure_waits
 from ddp_trainer.train.parallel.pp import pp_zero
 from ddp_trainer.train.parallel.pp.pp_zero import StageZero
 from ddp_trainer.train.parallel.pp.stage_transfer import WAIT, time_transfers
-from tests.support.train_builders import Clock
+from tests.support.clocks import Clock
 
 
 class Heard(NoopRankRecorder):

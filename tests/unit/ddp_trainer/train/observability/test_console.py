@@ -7,7 +7,7 @@ import json
 
 from ddp_trainer.train.loop.callbacks import StepLines
 from ddp_trainer.train.observability.console import EvaluationCompleted, Mode, Progress, clock_time
-from tests.support.train_builders import Clock
+from tests.support.clocks import Clock
 
 
 class Run:
