@@ -12,11 +12,20 @@ from pathlib import Path
 import pytest
 
 from ddp_trainer.launch import config
-from ddp_trainer.launch.completion import script
-from ddp_trainer.launch.flags import ALL, LEGACY, OURS, TORCHRUN, Flag, parse, parser_for, remaining_args
+from ddp_trainer.launch.flags import (
+    ALL,
+    LEGACY,
+    OURS,
+    TORCHRUN,
+    Flag,
+    completion_script,
+    parse,
+    parser_for,
+    remaining_args,
+)
 from ddp_trainer.launch.platform_defaults import VOLCENGINE as TABLE
 from ddp_trainer.launch.platform_defaults import apply
-from ddp_trainer.launch.protocol.errors import LaunchError
+from ddp_trainer.launch.protocol.console import LaunchError
 
 NOT_STRINGS = {"duplicate_stdout_filters", "duplicate_stderr_filters"}
 """torch parses these into lists in the parser, we do later."""
@@ -143,7 +152,7 @@ def test_flags_that_are_ours_have_prefixes_where_torchrun_has_none() -> None:
     ],
 )  # fmt: skip
 def test_it_is_known_which_flags_were_given(argv: list[str], environ: dict[str, str], given: set[str]) -> None:
-    assert parse(argv, environ).told == given
+    assert parse(argv, environ).given == given
 
 
 def test_the_environment_means_the_same_to_both(
@@ -249,7 +258,7 @@ def test_bash_completes_flags_and_files(capsys: pytest.CaptureFixture[str], tmp_
 
 @pytest.mark.parametrize("shell", ["zsh", "tcsh"])
 def test_completion_of_other_shells_names_every_flag(shell: str) -> None:
-    completion = script(shell, {flag.long: True for flag in ALL})
+    completion = completion_script(shell, {flag.long: True for flag in ALL})
     assert all(flag.long.removeprefix("--") in completion for flag in ALL)
     assert "ddp-launch" in completion
 

@@ -128,7 +128,7 @@ TABLE = {
 
 @pytest.mark.parametrize(("statuses", "expected"), TABLE.values(), ids=TABLE.keys())
 def test_it_names(statuses: list[RankStatus], expected: dict[int, str]) -> None:
-    named = {culprit.look.rank: culprit.why for culprit in find_culprits(statuses)}
+    named = {culprit.status.rank: culprit.why for culprit in find_culprits(statuses)}
     assert named.keys() == expected.keys()
     assert all(expected[rank] in why for rank, why in named.items())
 
@@ -202,7 +202,7 @@ ON_GPUS = {
 
 @pytest.mark.parametrize(("statuses", "named"), ON_GPUS.values(), ids=ON_GPUS)
 def test_gpus_that_are_behind_their_hosts_are_named(statuses: list[RankStatus], named: dict[int, str]) -> None:
-    found = {culprit.look.rank: culprit.why for culprit in find_culprits(statuses)}
+    found = {culprit.status.rank: culprit.why for culprit in find_culprits(statuses)}
     assert found.keys() == named.keys()
     for rank, why in named.items():
         assert found[rank].startswith(why)
@@ -259,7 +259,7 @@ def apart(rank: int, seconds: float = 90.0, **changes: object) -> RankStatus:
 )
 def test_a_rank_that_does_not_come_to_the_first_group_is_named(statuses: list[RankStatus], named: list[int]) -> None:
     found = find_culprits(statuses)
-    assert [culprit.look.rank for culprit in found] == named
+    assert [culprit.status.rank for culprit in found] == named
     if named == [1] and statuses[-1].stage:
         message = "rank 1 on worker-0 has not reached init_process_group; at train.py:6 in load for 25.0 s"
         assert found[0].message == message

@@ -236,13 +236,13 @@ class Ras:
 
 def test_ras_is_asked_for_all_it_knows() -> None:
     with Ras() as ras:
-        assert nccl_ras.report({"NCCL_RAS_ADDR": ras.address}) == "NCCL version 2.28\n#0-0 (1a2b) MISMATCH\n"
+        assert status_socket.nccl_report({"NCCL_RAS_ADDR": ras.address}) == "NCCL version 2.28\n#0-0 (1a2b) MISMATCH\n"
     assert ras.requests == [b"CLIENT PROTOCOL 2\n", b"TIMEOUT 2\n", b"VERBOSE STATUS\n"]
 
 
 def test_another_program_at_that_port_is_left_alone() -> None:
     with Ras(greeting=b"HTTP/1.1 400 Bad Request\n") as other:
-        assert nccl_ras.report({"NCCL_RAS_ADDR": other.address}) == ""
+        assert status_socket.nccl_report({"NCCL_RAS_ADDR": other.address}) == ""
     assert other.requests == [b"CLIENT PROTOCOL 2\n"]
 
 

@@ -8,7 +8,7 @@ import pytest
 
 from ddp_trainer.common.hanging import RankState, RankStatus
 from ddp_trainer.common.time_classes import Section
-from ddp_trainer.launch.protocol.errors import LaunchError
+from ddp_trainer.launch.protocol.console import LaunchError
 from ddp_trainer.launch.protocol.messages import HangingRanks, RankStates, Show, SuspectHang
 from ddp_trainer.launch.rendezvous.hang_decision import ASK_SECONDS, FRESH_SECONDS, HangAnalyzer
 from ddp_trainer.launch.rendezvous.hang_limits import (

@@ -24,7 +24,7 @@ from ddp_trainer.metrics.serve.history import (
     read,
 )
 from ddp_trainer.process.recorder import RankRecorder
-from kubectl_ddp.status import history_log
+from kubectl_ddp.status import metrics_parser
 from tests.support.clocks import Clock
 
 STEPS = (Metric.STEPS.value, (("rank", "0"), ("local_rank", "0")))

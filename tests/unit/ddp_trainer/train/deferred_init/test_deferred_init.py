@@ -13,8 +13,7 @@ from torch import Tensor, nn
 from ddp_trainer.common.parallel_dims import LayoutRange
 from ddp_trainer.train import Config, run
 from ddp_trainer.train.data.task import Task
-from ddp_trainer.train.deferred_init.materialize import init_weights, is_deferred, materialize
-from ddp_trainer.train.deferred_init.skip_init import SkipInit
+from ddp_trainer.train.deferred_init.skip_init import SkipInit, init_weights, is_deferred, materialize
 from ddp_trainer.train.tasks.text import Text
 from ddp_trainer.train.utils.errors import BadTask
 from tests.support.train_builders import HERE, Lines

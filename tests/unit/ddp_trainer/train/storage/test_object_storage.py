@@ -8,8 +8,7 @@ from types import SimpleNamespace
 import pytest
 
 from ddp_trainer.train.storage import object_storage
-from ddp_trainer.train.storage.client_errors import as_storage_error
-from ddp_trainer.train.storage.object_storage import ObjectStorage
+from ddp_trainer.train.storage.object_storage import ObjectStorage, as_storage_error
 from ddp_trainer.train.utils.errors import (
     ConditionUnsupported,
     ObjectExists,

@@ -23,9 +23,14 @@ from ddp_trainer.train.mesh.device_mesh import Mesh, PerRankRng, shared_rng
 from ddp_trainer.train.mesh.sharded_state import ShardedState
 from ddp_trainer.train.models.gpt import Gpt
 from ddp_trainer.train.optim.optimizer import OptimizerWrapper
-from ddp_trainer.train.parallel.apply_tp import find_plan
-from ddp_trainer.train.parallel.pipeline_schedule import KINDS, check_micro_batches
-from ddp_trainer.train.parallel.pp.pipeline_split import Stages, check_pipeline_model, check_shared_weights, stages_of
+from ddp_trainer.train.parallel.pp.pipeline_split import (
+    KINDS,
+    Stages,
+    check_micro_batches,
+    check_pipeline_model,
+    check_shared_weights,
+    stages_of,
+)
 from ddp_trainer.train.parallel.pp.stage_transfer import BetweenStreams, StageComputation, TensorSpec
 from ddp_trainer.train.parallel.tensor_parallel import find_plan
 from ddp_trainer.train.utils.errors import BadConfig, BadTask
@@ -350,7 +355,7 @@ def test_the_kernel_of_an_optimizer_is_chosen_by_weights_that_are_here(lacks: bo
         layout = Layout(shard=1, pp=2)
         sharded_state = ShardedState(Mesh(layout, layout.place(0), devices, {"shard": "shard"}), Group.single_rank())
         config = Config(warmup_steps=0, learning_rate=0.5, weight_decay=0.0)
-        made = OptimizerWrapper.build(Lines(), model, config, 10, spread=sharded_state)
+        made = OptimizerWrapper.build(Lines(), model, config, 10, sharded=sharded_state)
         for weight in here:
             weight.grad = torch.ones_like(weight)
         assert made.check_grads() == 0
