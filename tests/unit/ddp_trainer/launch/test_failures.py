@@ -12,13 +12,11 @@ import pytest
 
 from ddp_trainer.common.constants import FailureReason
 from ddp_trainer.launch import failures
-from ddp_trainer.launch.agent.agent_state import AgentStateMachine, Limits
-from ddp_trainer.launch.agent.termination_report import FailureBuilder
+from ddp_trainer.launch.failures import FailureBuilder
 from ddp_trainer.launch.protocol.actions import Finish
-from ddp_trainer.launch.protocol.generation import Node
-from ddp_trainer.launch.protocol.messages import VERSION, Failure, Hello, WorkerState
+from ddp_trainer.launch.protocol.messages import Failure
 from ddp_trainer.launch.workers.logs import TAIL_LINES, LogForwarder, Prefix
-from tests.support.launch_simulation import a_failure, a_policy
+from tests.support.launch_simulation import a_failure
 
 
 class TestEvidence:
@@ -132,10 +130,8 @@ CUDA = (SAMPLES / "nccl_watchdog_cuda.txt").read_text()
 
 
 def ended(exit_code: int, stderr: str) -> Failure:
-    node = Node(token="t", name="worker-0", local_world_size=1)
-    hello = Hello(version=VERSION, run_id="run", node=node, policy=a_policy(), standing=WorkerState.IDLE)
-    core = AgentStateMachine(hello=hello, limits=Limits(), endpoint="")
-    return FailureBuilder(core, {}, lambda *_: Path("/nonexistent"), lambda _: stderr).ended(0, exit_code)
+    builder = FailureBuilder("worker-0", {}, lambda *_: Path("/nonexistent"), lambda _: stderr)
+    return builder.ended(None, 0, exit_code)
 
 
 @pytest.mark.parametrize(

@@ -18,7 +18,7 @@ from ddp_trainer.metrics import attach
 from ddp_trainer.metrics.storage.mmap_directory import agent_board_path, rank_board_path, read_pod_snapshot
 from ddp_trainer.metrics.storage.mmap_store import AGENT, RANK, read
 from ddp_trainer.metrics.storage.process import ProcessId
-from ddp_trainer.process.recorder import NoopAgentRecorder, NoopRankRecorder
+from ddp_trainer.process.recorder import FormedGroup, NoopAgentRecorder, NoopRankRecorder
 
 ONE_STEP = (1, 0, 16, 0.0, 0.0, 0.0, 0.0, 0.0, 0.0, 0.0, 0.0)
 

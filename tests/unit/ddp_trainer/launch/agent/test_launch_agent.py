@@ -73,7 +73,7 @@ agent.Agent._report_outcome = report_and_fail
 class Zygote:
     """A fork server that still imports."""
 
-    is_importing = True
+    is_importing = is_running = True
 
     def __init__(self) -> None:
         self.waiting: list[object] = []

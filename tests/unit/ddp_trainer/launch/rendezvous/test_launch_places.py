@@ -46,6 +46,6 @@ def test_the_first_error_names_the_place_of_its_rank(parallel: str, who: str, tm
 
 
 def test_what_workers_say_they_train_by_goes_before_the_environment() -> None:
-    builder = witness("shard=4")
+    builder = a_builder("shard=4")
     builder.parallel = "tp=2,pp=2"
-    assert builder.ended(1, 1).place == "pp 1, tp 1"
+    assert builder.ended(GROUP, 1, 1).place == "pp 1, tp 1"

@@ -23,7 +23,7 @@ from ddp_trainer.metrics.serve.history import (
     lines,
     read,
 )
-from ddp_trainer.process.recorder import RankRecorder
+from ddp_trainer.process.recorder import FormedGroup, RankRecorder
 from kubectl_ddp.status import metrics_parser
 from tests.support.clocks import Clock
 

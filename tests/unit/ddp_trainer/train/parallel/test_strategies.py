@@ -226,6 +226,7 @@ model[1].running_mean.fill_(rank + 1.0)
 has_agreed = sys.argv[4] == "agreed"
 group = SimpleNamespace(device=torch.device("cpu"), convert_errors=nullcontext, has_agreed_state=has_agreed)
 config = SimpleNamespace(
+    activation_checkpointing=False,
     static_graph=False, bucket_mb=25, find_unused_parameters=False, gradient_as_bucket_view=False
 )
 def prepare(self, parts):
