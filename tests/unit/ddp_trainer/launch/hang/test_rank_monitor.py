@@ -179,7 +179,7 @@ def test_what_the_worker_answers_becomes_part_of_the_look(rank: Rank, tmp_path: 
     rank.watch.request_stacks()
     assert rank.watch.is_response_pending(rank.now)
     assert rank.watch.observe_with_response(rank.now).place == ""  # not yet
-    rank.cells[heartbeat_page.ANSWERED] = rank.cells[heartbeat_page.ASKED]
+    rank.cells[heartbeat_page.ANSWERED] = rank.cells[heartbeat_page.REQUESTED]
     status = rank.watch.observe_with_response(rank.now)
     assert (status.place, status.waits_in) == ("train.py:3 in step", "barrier[]")
     assert status.collectives == ("all_reduce[[4]]", "barrier[]")

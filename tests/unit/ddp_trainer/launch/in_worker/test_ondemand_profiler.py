@@ -98,7 +98,7 @@ def test_the_signal_is_answered_once_somebody_asks_and_a_script_that_has_it_keep
         assert hooks() == before
         answer = tmp_path / "answer"
         answer.mkdir()
-        Path(page + ASKED).write_text(json.dumps({"folder": str(answer), "steps": 1}))
+        Path(page + REQUEST).write_text(json.dumps({"folder": str(answer), "steps": 1}))
         os.kill(os.getpid(), number)
         assert hooks() == before + 1
         model.step()

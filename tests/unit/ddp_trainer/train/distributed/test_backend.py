@@ -14,8 +14,13 @@ import torch.distributed as dist
 
 from ddp_trainer.train.config.option_values import BackendName
 from ddp_trainer.train.config.worker_env import Environment
-from ddp_trainer.train.distributed.backend import backend_of_group, choose_backend, is_nccl2, require_same_device
 from ddp_trainer.train.distributed.collective_errors import is_network, reason
+from ddp_trainer.train.distributed.device_selection import (
+    backend_of_group,
+    choose_backend,
+    is_nccl2,
+    require_same_device,
+)
 from ddp_trainer.train.distributed.group import Group
 from ddp_trainer.train.utils.errors import BadConfig, PeerLost
 from tests.support.ports import free_port
