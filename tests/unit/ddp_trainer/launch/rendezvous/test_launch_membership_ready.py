@@ -130,7 +130,7 @@ def test_the_others_go_on_at_once_without_a_node_that_steps_aside_and_take_it_in
     assert first.asked_to_stop == Stop(graceful=True)
     first.join()
     assert first.runs == second.runs == 3
-    assert run.starts[-1].restarts == {"failure": 1, "membership": 1}
+    assert run.starts[-1].restarts == {"failure": 1, "resize": 1}
 
 
 def test_a_node_that_steps_aside_is_waited_for_where_the_others_are_too_few() -> None:

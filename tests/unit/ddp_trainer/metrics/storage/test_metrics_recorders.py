@@ -246,7 +246,7 @@ def test_a_collective_that_failed_is_counted_on_the_board_of_its_rank(rank: Rank
 def test_a_rendezvous_is_summed_and_the_last_is_kept(agent: Agent) -> None:
     first = FormedGroup(2.0, 1, size=6, nodes=3, nodes_desired=3, first_rank=4, restarts_left=3, restarts={})
     agent.recorder.group_formed(first)
-    changed = {RestartCause.FAILURE: 2, RestartCause.MEMBERSHIP: 1}
+    changed = {RestartCause.FAILURE: 2, RestartCause.RESIZE: 1}
     agent.recorder.group_formed(
         first._replace(seconds=0.5, generation=2, size=4, nodes=2, first_rank=2, restarts_left=1, restarts=changed)
     )
@@ -259,7 +259,7 @@ def test_a_rendezvous_is_summed_and_the_last_is_kept(agent: Agent) -> None:
     assert agent[Metric.RENDEZVOUS_ROUND] == 2
     assert (agent[Metric.WORLD_SIZE], agent[Metric.NODES], agent["ddp_nodes_desired"]) == (4, 2, 3)
     assert (agent[Metric.FIRST_RANK], agent["ddp_restarts_remaining"]) == (2, 1)
-    assert [agent[cell(Metric.RESTARTS, cause)] for cause in (RestartCause.FAILURE, RestartCause.MEMBERSHIP)] == [2, 1]
+    assert [agent[cell(Metric.RESTARTS, cause)] for cause in (RestartCause.FAILURE, RestartCause.RESIZE)] == [2, 1]
     assert agent["ddp_rendezvous_failures_total"] == 2
     assert agent["ddp_rendezvous_refused_connections_total"] == 7
 
