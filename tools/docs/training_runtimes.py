@@ -19,7 +19,7 @@ from kubectl_ddp.engines import ENGINES, Engine
 from kubectl_ddp.kube import job_kinds
 from kubectl_ddp.kube.objects import Object
 from kubectl_ddp.render import render
-from kubectl_ddp.render.pod import CONTAINER_SECURITY, HOOKS
+from kubectl_ddp.render.pod import CONTAINER_SECURITY, TORCHRUN_HOOKS
 from kubectl_ddp.spec.job_key import Given, Origin, OriginKind
 from kubectl_ddp.spec.resolve import DefaultingContext, resolve
 from kubectl_ddp.util.yaml_text import to_yaml
@@ -114,7 +114,7 @@ def _start_torchrun(container: Object, nodes: str) -> None:
         _label_env(Env.RUN_ID, JOBSET_UID),
         *fixed,
         {"name": Env.LAUNCH_FLAGS.value, "value": shlex.join(flags)},
-        {"name": "PYTHONPATH", "value": f"{constants.Path.RUNTIME}/{HOOKS}"},
+        {"name": "PYTHONPATH", "value": f"{constants.Path.RUNTIME}/{TORCHRUN_HOOKS}"},
     ]
     container["workingDir"] = str(constants.Path.SCRATCH)  # the SDK writes the script there
     container["lifecycle"] = {"preStop": {"exec": {"command": STOP}}}

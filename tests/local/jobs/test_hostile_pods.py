@@ -18,7 +18,7 @@ from tests.support.api_server import Answer, ApiServer, Request, kubeconfig, ser
 from tests.support.hostile_answers import hostile
 from tests.support.launch_harness import wait_until
 from tests.support.ports import free_port
-from tests.unit.ddp_controller.controller_jobs import DOOMED, NOW, moving, pod, root, store
+from tests.unit.ddp_controller.controller_jobs import DRAINING, NOW, moving, pod, root, store
 
 GROUPS = {
     "/api/v1": {"Pod": "pods", "Node": "nodes", "Event": "events"},
@@ -76,7 +76,7 @@ def test_a_controller_under_five_hostile_pods_keeps_its_lease_and_moves_another_
     server: HostileServer, environ: dict[str, str]
 ) -> None:
     attacks = ("a gibibyte in chunks", "a gibibyte of empty lines", "chunks of a byte", "drops", "a bomb")
-    server.put(f"/api/v1/nodes/{DOOMED}", {"spec": {"taints": [{"key": "karpenter.sh/disrupted"}]}, "status": {}})
+    server.put(f"/api/v1/nodes/{DRAINING}", {"spec": {"taints": [{"key": "karpenter.sh/disrupted"}]}, "status": {}})
     server.put("/apis/batch/v1/namespaces/team/jobs/evil", root(6, name="evil", annotations=moving(5), nnodes="5"))
     server.hostile = {f"evil-{index}": attack for index, attack in enumerate(attacks)}
     for name in server.hostile:
@@ -88,7 +88,7 @@ def test_a_controller_under_five_hostile_pods_keeps_its_lease_and_moves_another_
         server.put("/apis/batch/v1/namespaces/team/jobs/digits", root(3, annotations=moving(2)))
         server.put(f"{PODS}/digits-store-0", store(runs=SETTLED))
         for index in range(3):
-            server.put(f"{PODS}/digits-{index}", pod(index, DOOMED if index == 0 else "fine", ready=SETTLED))
+            server.put(f"{PODS}/digits-{index}", pod(index, DRAINING if index == 0 else "fine", ready=SETTLED))
         began = time.monotonic()
         assert server.evicted.wait(20), "the pod on the doomed node has to leave"
         assert time.monotonic() - began < 5

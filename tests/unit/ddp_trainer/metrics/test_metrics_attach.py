@@ -15,6 +15,7 @@ from ddp_trainer.common.constants import Env, GroupState, OutsideReason
 from ddp_trainer.common.metric_names import Metric, cell
 from ddp_trainer.common.time_classes import Phase
 from ddp_trainer.metrics import attach
+from ddp_trainer.metrics.record.rank_recorder import BoardRankRecorder
 from ddp_trainer.metrics.storage.mmap_directory import agent_board_path, rank_board_path, read_pod_snapshot
 from ddp_trainer.metrics.storage.mmap_store import AGENT, RANK, read
 from ddp_trainer.metrics.storage.process import ProcessId

@@ -12,6 +12,7 @@ import pytest
 from hypothesis import given
 
 from ddp_trainer.common.hanging import RankState, RankStatus
+from ddp_trainer.common.strict_json import Bounds
 from ddp_trainer.launch.protocol import exit_codes
 from ddp_trainer.launch.protocol.generation import Generation, Node
 from ddp_trainer.launch.protocol.message_fields import MOST_NAMED
