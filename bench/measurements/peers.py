@@ -24,7 +24,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from bench.harness import CannotMeasure, Options, Report, machine
-from bench.peers.fault_run import FaultRun, fault_run, kept_steps, recovered, save_steps, storm
+from bench.peers.fault_run import FaultRun, MachineStalled, fault_run, kept_steps, recovered, save_steps, storm
 from bench.peers.peer import FAULTS, LOOPS, ROOT, Peer, peers
 
 SUMMARY = "the same faults for torchrun, ft_launcher, torchft, Ray Train and ours: recovery, samples, weights, cost"
@@ -40,11 +40,11 @@ LIMIT_SECONDS: Final = 3 * 3600.0
 QUICK_LIMIT_SECONDS: Final = 18 * 60.0
 START_SECONDS: Final = 120.0
 GIVE_UP_SECONDS: Final = 60.0
-QUICK_GIVE_UP_SECONDS: Final = 30.0
+QUICK_GIVE_UP_SECONDS: Final = 50.0
 UNDISTURBED_SECONDS: Final = 180.0
 CALM_SECONDS: Final = 3.0
 STORM_SECONDS: Final = 300.0
-QUICK_STORM_SECONDS: Final = 30.0
+QUICK_STORM_SECONDS: Final = 20.0
 EVERY_SECONDS: Final = 10.0
 
 
@@ -141,30 +141,21 @@ def _strike(run: FaultRun, cell: Cell, result: dict[str, Any], seed: int) -> Non
         run.wait(lambda lines: 1.0 if lines[-1].step > newest + steps else None, 10.0)
 
 
-COMPARE: Final = """
-import os, sys, torch
-a, b = (torch.load(f, weights_only=True) for f in sys.argv[1:])
-difference = (a["weights"] - b["weights"]).abs().max() / b["weights"].abs().max()
-print(a["step"] == b["step"], float(difference), torch.equal(a["weights"], b["weights"]))
-"""
-
-
 def _final_state(peer: Peer, folder: Path) -> dict[str, Any]:
     """Return what the weights say: samples lost and repeated, and how far they are from an undisturbed run's."""
-    weights = folder / "weights.pt"
-    if not weights.exists():
+    import torch
+
+    if not (folder / "weights.pt").exists():
         return {}
-    read = (
-        "import sys, torch; s = torch.load(sys.argv[1], weights_only=True); print(s['step'], s['lost'], s['repeated'])"
-    )
-    step, lost, repeated = map(int, _python("-c", read, str(weights)).split())
+    state = torch.load(folder / "weights.pt", weights_only=True)
     calm = folder / "undisturbed"
     calm.mkdir()
-    loop = "elastic_run.py" if peer.loop == "elastic_run.py" else "plain.py"
+    loop = LOOPS / ("elastic_run.py" if peer.loop == "elastic_run.py" else "plain.py")
     environment = {
+        "PYTHONPATH": os.pathsep.join(filter(None, [str(LOOPS), str(ROOT / "trainer"), os.environ.get("PYTHONPATH")])),
         "BENCH_FOLDER": str(calm),
-        "BENCH_STEPS": str(step),
-        "BENCH_SAVE_STEPS": str(step),
+        "BENCH_STEPS": str(state["step"]),
+        "BENCH_SAVE_STEPS": str(state["step"]),
         "BENCH_PAUSE": "0",
         "BENCH_STATE_MB": "0",
         "RANK": "0",
@@ -174,22 +165,9 @@ def _final_state(peer: Peer, folder: Path) -> dict[str, Any]:
         "MASTER_PORT": "0",
         "OMP_NUM_THREADS": "1",
     }
-    _python(str(LOOPS / loop), **environment)
-    same, difference, equal = _python("-c", COMPARE, str(weights), str(calm / "weights.pt")).split()
-    return {
-        "final_step": step,
-        "lost_samples": lost,
-        "repeated_samples": repeated,
-        "weights_difference": float(difference) if same == "True" else None,
-        "weights_equal": equal == "True",
-    }
-
-
-def _python(*arguments: str, **environment: str) -> str:
-    path = os.pathsep.join(filter(None, [str(LOOPS), str(ROOT / "trainer"), os.environ.get("PYTHONPATH")]))
     done = subprocess.run(
-        [sys.executable, *arguments],
-        env={**os.environ, "PYTHONPATH": path, **environment},
+        [sys.executable, str(loop)],
+        env={**os.environ, **environment},
         capture_output=True,
         text=True,
         check=False,
@@ -197,7 +175,16 @@ def _python(*arguments: str, **environment: str) -> str:
     )
     if done.returncode:
         raise CannotMeasure(f"The undisturbed run ended with {done.returncode}: {done.stderr.strip()[-500:]}")
-    return done.stdout
+    calm_state = torch.load(calm / "weights.pt", weights_only=True)
+    weights, expected = state["weights"], calm_state["weights"]
+    same_step = state["step"] == calm_state["step"]
+    return {
+        "final_step": state["step"],
+        "lost_samples": state["lost"],
+        "repeated_samples": state["repeated"],
+        "weights_difference": float((weights - expected).abs().max() / expected.abs().max()) if same_step else None,
+        "weights_equal": torch.equal(weights, expected),
+    }
 
 
 def results(out: Path) -> Iterator[dict[str, Any]]:
@@ -216,7 +203,7 @@ def measure(options: Options) -> Report:
         if missing := known[name].missing():
             options.progress(missing)
     cells = [cell for cell in cells if not known[cell.peer].missing()]
-    for number, cell in enumerate(cells, 1):
+    for number, cell in enumerate(cells, 1):  # grows by the cells that come again
         file = out / f"{cell.name}.json"
         if file.exists():
             continue
@@ -228,6 +215,10 @@ def measure(options: Options) -> Report:
         started = time.monotonic()
         try:
             result = run_cell(cell, known[cell.peer], folder, options.seed)
+        except MachineStalled:
+            options.progress(f"{number}/{len(cells)} {cell.name}: the machine was suspended; the cell comes again.")
+            cells.append(cell)
+            continue
         except (CannotMeasure, OSError, subprocess.TimeoutExpired) as error:  # the other cells are still to run
             result = {**asdict(cell), "load": os.getloadavg()[0], "cores": os.cpu_count(), "failed": str(error)}
         result["wall_seconds"] = round(time.monotonic() - started, 1)

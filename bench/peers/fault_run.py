@@ -25,8 +25,14 @@ from bench.peers.peer import LOOPS, ROOT, Command, Job, Peer
 from bench.peers.torchrun_driver import free_port
 
 POLL_SECONDS: Final = 0.02
+STALL_SECONDS: Final = 2.0
+"""A poll that comes later than this was not delayed by what runs here: the machine itself was suspended."""
 RESTART_SECONDS: Final = 1.0
 TICKS: Final = os.sysconf("SC_CLK_TCK")
+
+
+class MachineStalled(Exception):
+    """The machine was suspended during a run, so its figures mean nothing."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,7 +90,7 @@ class FaultRun:
             self._read += len(complete)
             self.lines += [Line(**json.loads(line)) for line in complete.splitlines()]
         for place, agent in self.agents.items():
-            if agent.poll() not in {None, 0} and place not in self.lost:
+            if self.peer.restarts and agent.poll() not in {None, 0} and place not in self.lost:
                 died = self._died.setdefault(place, time.monotonic())
                 if time.monotonic() - died >= RESTART_SECONDS:
                     self.kill_node(place)
@@ -93,11 +99,15 @@ class FaultRun:
 
     def wait(self, found: Callable[[list[Line]], float | None], timeout: float) -> float | None:
         """Return what ``found`` returns once it is not None, or None after ``timeout``."""
-        deadline = time.monotonic() + timeout
+        polled = time.monotonic()
+        deadline = polled + timeout
         while time.monotonic() < deadline:
             if (it := found(self.poll())) is not None:
                 return it
             time.sleep(POLL_SECONDS)
+            if time.monotonic() - polled > STALL_SECONDS:
+                raise MachineStalled
+            polled = time.monotonic()
         return None
 
     def processes(self, place: int | None = None) -> Iterator[int]:
@@ -121,8 +131,8 @@ class FaultRun:
     def inject(self, fault: str, place: int = 1) -> None:
         """Let a fault befall a node."""
         worker = next((line.pid for line in reversed(self.lines) if line.place == place), None)
-        if fault == "agent_killed":
-            self.agents[place].kill()
+        if fault == "agent_killed":  # the first process of its container, so the others die with it
+            self.kill_node(place)
         elif fault == "node_killed":
             self.lost.add(place)
             self.kill_node(place)

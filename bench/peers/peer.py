@@ -64,6 +64,8 @@ class Peer:
     """Address of the page that its set-up follows."""
     cannot: Mapping[str, str] = field(default_factory=dict)
     """Fault → why it cannot survive this, with the address of its own document."""
+    restarts: bool = True
+    """Whether a node whose agent has died can come back."""
     needs_change: bool = False
     """Whether the plain loop had to be changed."""
 

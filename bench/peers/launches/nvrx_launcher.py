@@ -4,17 +4,22 @@ from __future__ import annotations
 
 from bench.peers.peer import Command, Job, Peer
 
+SPARES = (
+    "the size is `min_nodes`, and other nodes are spares"
+    " (https://nvidia.github.io/nvidia-resiliency-ext/fault_tolerance/usage_guide.html)"
+)
 
-def node(job: Job, place: int, policy: str = "any-failed", last_call: int = 1) -> Command:
+
+def node(job: Job, place: int, *timeouts: str) -> Command:
     """Return the agent; it starts a monitor for its rank. The plain script sends no heartbeats."""
-    fast = ("--monitor-interval=0.1", "--workers-stop-timeout=1", "--ft-workload-check-interval=1") if job.fast else ()
-    conf = "join_timeout=60" + (f",last_call_timeout={last_call}" if job.fast else "")
+    fast = ("--monitor-interval=0.1", "--workers-stop-timeout=1", "--ft-workload-check-interval=0.5", *timeouts)
     return Command(
         (
             *(job.python, "-m", "nvidia_resiliency_ext.fault_tolerance.launcher"),
-            *("--nnodes=1:2", "--nproc-per-node=1", "--max-restarts=1000", "--ignore-missing-fault-tol-cfg"),
+            *("--nnodes=2", "--nproc-per-node=1", "--max-restarts=1000", "--ft-ignore-missing-cfg"),
             *("--rdzv-backend=c10d", f"--rdzv-endpoint=127.0.0.1:{job.ports[0]}", "--rdzv-id=bench"),
-            *(f"--rdzv-conf={conf}", f"--local-addr=127.0.0.{place + 1}", f"--ft-restart-policy={policy}", *fast),
+            *(f"--rdzv-conf=join_timeout=60,is_host={place == 0}", f"--local-addr=127.0.0.{place + 1}"),
+            *(fast if job.fast else timeouts),
             job.loop,
         )
     )
@@ -25,7 +30,7 @@ PEER = Peer(
     node=node,
     environment="nvrx",
     beside="a monitor per rank",
-    settings="`--monitor-interval 0.1`, `--workers-stop-timeout 1`, `--ft-workload-check-interval 1`, "
-    "`last_call_timeout=1`",
+    cannot={"node_killed": SPARES, "node_joins": SPARES},
+    settings="`--monitor-interval 0.1`, `--workers-stop-timeout 1`",
     source="https://nvidia.github.io/nvidia-resiliency-ext/fault_tolerance/usage_guide.html",
 )

@@ -33,7 +33,7 @@ class Net(nn.Module):
         torch.manual_seed(0)
         self.layers = nn.Sequential(nn.Linear(64, 64), nn.ReLU(), nn.Linear(64, 10))
         self.used = nn.Parameter(torch.zeros(SAMPLES))
-        self.register_buffer("data", torch.randn(SAMPLES, 64), persistent=False)
+        self.data = torch.randn(SAMPLES, 64)  # no buffer, since DDP would send it with every step
         for number in range(int(os.environ.get("BENCH_STATE_MB", "1"))):
             self.register_parameter(f"ballast_{number}", nn.Parameter(torch.randn(TENSOR_NUMBERS), requires_grad=False))
 

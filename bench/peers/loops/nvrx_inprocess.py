@@ -2,6 +2,7 @@
 
 import os
 from datetime import timedelta
+from typing import Optional
 
 import loop_parts
 import torch
@@ -10,6 +11,7 @@ from nvidia_resiliency_ext import inprocess
 from torch.nn.parallel import DistributedDataParallel
 
 CHECKPOINT = loop_parts.FOLDER / "checkpoint.pt"
+PORT = int(os.environ["MASTER_PORT"])
 
 
 FAST = {
@@ -21,19 +23,23 @@ FAST = {
     "soft_timeout": timedelta(seconds=3),
     "hard_timeout": timedelta(seconds=5),
     "heartbeat_timeout": timedelta(seconds=3),
-    "termination_grace_time": timedelta(seconds=1),
+    "termination_grace_time": timedelta(seconds=0),
 }
 
 
 @inprocess.Wrapper(
-    store_kwargs={"host_name": "127.0.0.1", "port": int(os.environ["BENCH_STORE_PORT"])},
-    initialize=inprocess.initialize.RetryController(min_world_size=1),
+    store_kwargs={"host_name": "127.0.0.1", "port": PORT + 1},
+    rank_assignment=inprocess.Compose(
+        inprocess.rank_assignment.MaxActiveWorldSize(2), inprocess.rank_assignment.ShiftRanks()
+    ),
     **(FAST if os.environ["BENCH_FAST"] == "1" else {}),
 )
-def main() -> None:
+def main(wrapper: Optional[inprocess.CallWrapper] = None) -> None:  # noqa: UP045 the wrapper looks for this type
     """Train."""
-    dist.init_process_group("gloo", timeout=timedelta(seconds=loop_parts.TIMEOUT_SECONDS))
-    rank, world = dist.get_rank(), dist.get_world_size()
+    rank, world = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
+    store = dist.TCPStore("127.0.0.1", PORT + 2 + wrapper.iteration, world, is_master=rank == 0, multi_tenant=True)
+    timeout = timedelta(seconds=loop_parts.TIMEOUT_SECONDS)
+    dist.init_process_group("gloo", store=store, rank=rank, world_size=world, timeout=timeout)
     model, optimizer = loop_parts.build()
     first = 0
     if CHECKPOINT.exists():
@@ -44,14 +50,16 @@ def main() -> None:
     ddp = DistributedDataParallel(model)
     trace = loop_parts.Trace()
     for step in range(first + 1, loop_parts.STEPS + 1):
+        wrapper.ping()
         loop_parts.hang_if_requested()
         optimizer.zero_grad()
         ddp(loop_parts.batch(step, rank, world)).backward()
         optimizer.step()
         if rank == 0 and step % loop_parts.SAVE_STEPS == 0:
-            state = {"model": model.state_dict(), "optimizer": optimizer.state_dict(), "step": step}
-            torch.save(state, CHECKPOINT.with_suffix(".partial"))
-            CHECKPOINT.with_suffix(".partial").replace(CHECKPOINT)
+            with wrapper.atomic():
+                state = {"model": model.state_dict(), "optimizer": optimizer.state_dict(), "step": step}
+                torch.save(state, CHECKPOINT.with_suffix(".partial"))
+                CHECKPOINT.with_suffix(".partial").replace(CHECKPOINT)
         trace.commit(step, rank, world, model)
     dist.destroy_process_group()
 
