@@ -103,6 +103,7 @@ lint: $(READY) ## Style, types and the arrows between the packages
 	@$(BIN)/ruff format --check .
 	@$(BIN)/mypy
 	@$(BIN)/mypy tests/scripts/client_job.py
+	@$(BIN)/mypy -m bench.measurements.peers -m bench.peers.page -p bench.peers.launches
 	@for platform in darwin win32; do $(BIN)/mypy --platform $$platform --cache-dir .mypy_cache/$$platform \
 		-p kubectl_ddp --exclude '/backends/local/|/top/(watch|terminal)\.py' || exit 1; done
 	@$(BIN)/lint-imports
@@ -175,6 +176,9 @@ $(PEERS)/.ready: $(READY) constraints-peers.txt
 build/peer-%/.ready: bench/peers/requirements/%.txt
 	@$(PYTHON) -m venv --clear $(@D)
 	@$(@D)/bin/python -m pip install $(PIP_FLAGS) --requirement $<
+	@# A package whose wheels are for a newer C library, only because of a part for GPUs.
+	@sed -n 's/^# wheel: //p' $< | xargs --no-run-if-empty $(@D)/bin/python -m pip install $(PIP_FLAGS) --no-deps \
+		--only-binary :all: --target "$$($(@D)/bin/python -c 'import sysconfig; print(sysconfig.get_path("purelib"))')"
 	@touch $@
 
 build/torch-%/.ready: pyproject.toml constraints.txt

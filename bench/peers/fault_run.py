@@ -118,24 +118,28 @@ class FaultRun:
                 if entry.name.isdecimal() and mark.encode() in (entry / "environ").read_bytes().split(b"\0"):
                     yield int(entry.name)
 
-    def kill_node(self, place: int | None) -> None:
-        """SIGKILL every process of a node, or of the whole run."""
+    def kill_node(self, place: int | None) -> float:
+        """SIGKILL every process of a node, or of the whole run; return the time of the first signal."""
+        begun = None
         while alive := [pid for pid in self.processes(place) if _is_alive(pid)]:
+            begun = begun or time.time()
             for pid in alive:
                 with contextlib.suppress(ProcessLookupError):
                     os.kill(pid, signal.SIGKILL)
             for process in self.started:
                 process.poll()
             time.sleep(POLL_SECONDS)
+        return begun or time.time()
 
-    def inject(self, fault: str, place: int = 1) -> None:
-        """Let a fault befall a node."""
+    def inject(self, fault: str, place: int = 1) -> float:
+        """Let a fault befall a node; return the time of it."""
         worker = next((line.pid for line in reversed(self.lines) if line.place == place), None)
+        begun = time.time()
         if fault == "agent_killed":  # the first process of its container, so the others die with it
-            self.kill_node(place)
+            begun = self.kill_node(place)
         elif fault == "node_killed":
             self.lost.add(place)
-            self.kill_node(place)
+            begun = self.kill_node(place)
         elif fault == "node_joins":
             self.start_node(place)
         elif worker is not None and fault == "rank_hung":
@@ -143,6 +147,7 @@ class FaultRun:
         elif worker is not None:
             with contextlib.suppress(ProcessLookupError):
                 os.kill(worker, signal.SIGKILL if fault == "worker_killed" else signal.SIGSTOP)
+        return begun
 
     def usage(self) -> dict[str, float]:
         """Return processor seconds and proportional resident bytes of all processes of the run."""

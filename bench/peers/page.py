@@ -1,35 +1,44 @@
-"""``python -m bench.peers.page [DIR]`` writes docs/peers.md and docs/assets/peers.svg from results of ``bench peers``.
+"""``python -m bench.peers.page [DIR...]`` writes docs/peers.md, its picture and its diffs.
 
-Only the whole measurement counts, not ``--quick``. Where a peer is ahead of this project, the page says so first.
+With folders, it first collects their results in docs/measurements. A cell that the whole measurement has not reached is
+shown with its run of ``--quick``. Where a peer is ahead of this project, the page says so first.
 """
 
 from __future__ import annotations
 
 import importlib.metadata
+import json
+import re
 import statistics
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from html import escape
 from pathlib import Path
 from typing import Any, Final
 
-from bench.measurements.peers import OUT, REPEATS, results
+from bench.measurements.peers import REPEATS, results
 from bench.peers.peer import FAULTS, REQUIREMENTS, ROOT, Peer, peers
 
+DOCS: Final = ROOT / "docs"
+MEASURED: Final = DOCS / "measurements" / "peers.json"
 FIGURES: Final = {
     "any_seconds": "any rank, s",
     "all_seconds": "all ranks, s",
-    "pause_seconds": "longest pause, s",
-    "again_steps": "steps done again",
+    "again_steps": "steps again",
     "lost_samples": "samples lost",
     "repeated_samples": "samples repeated",
     "goodput": "goodput",
 }
-COSTS: Final = {"memory_bytes": (1e-6, "memory, MB"), "cpu_seconds_per_step": (1e3, "processor time per step, ms")}
-OURS: Final = {False: "ours_plain", True: "ours_elastic"}
-"""Whether a peer needs a change of the script → which of ours it is compared with."""
+STORM: Final = frozenset({"lost_samples", "repeated_samples", "goodput"})
+"""What a storm measures; the others are of a single fault."""
+COSTS: Final = {"memory_bytes": (1e-6, "memory, MB"), "cpu_seconds_per_step": (1e3, "CPU per step, ms")}
+PLAIN, ELASTIC = "ours_plain", "ours_elastic"
 NONE: Final = "\N{EN DASH}"
-Results = list[dict[str, Any]]
+NOTABLE: Final = 1.05
+"""Medians that differ by less than this factor count as equal."""
+
+Run = dict[str, Any]
+Results = list[Run]
 
 
 def values(found: Results, key: str) -> list[float]:
@@ -37,55 +46,120 @@ def values(found: Results, key: str) -> list[float]:
     return [run[key] for run in found if run.get(key) is not None]
 
 
-def shown(numbers: Sequence[float], scale: float = 1.0) -> str:
+def shown(numbers: Sequence[float], scale: float = 1.0, *, between: str = " ") -> str:
     """Return the median and the range."""
     if not numbers:
         return NONE
     low, middle, high = (f"{scale * x:.3g}" for x in (min(numbers), statistics.median(numbers), max(numbers)))
-    return middle if low == high else f"{middle} ({low}{NONE}{high})"
+    return middle if low == high else f"{middle}{between}({low}{NONE}{high})"
 
 
 def select(runs: Results, name: str, fault: str, megabytes: int = 1, *, fast: bool = True) -> Results:
-    """Return the runs of a cell."""
+    """Return the runs of a cell: those of the whole measurement, else those of ``--quick``."""
     wanted = {"peer": name, "fault": fault, "megabytes": megabytes, "fast": fast}
-    return [run for run in runs if all(run[key] == value for key, value in wanted.items())]
+    found = [run for run in runs if all(run[key] == value for key, value in wanted.items())]
+    return [run for run in found if not run["quick"]] or found
+
+
+def is_better(theirs: Sequence[float], own: Sequence[float], *, more: bool = False) -> bool:
+    """Return whether their median is notably better, or only they have the figure."""
+    if not theirs or not own:
+        return bool(theirs)
+    a, b = statistics.median(theirs), statistics.median(own)
+    return a > NOTABLE * b if more else b > NOTABLE * a
 
 
 def ahead(runs: Results, known: dict[str, Peer]) -> list[str]:
-    """Return a line for each figure in which a peer is ahead of ours, or survives a fault that ours does not."""
-    lines = []
-    for name in (name for name in known if name not in OURS.values()):
-        ours = OURS[known[name].needs_change]
-        for fault in FAULTS:
-            for megabytes in sorted({run["megabytes"] for run in runs}):
-                theirs, own = (select(runs, who, fault, megabytes) for who in (name, ours))
+    """Return a row for each peer and figure in which it is ahead of ours, or survives what ours does not.
+
+    Each is compared with ``elastic.run``, and one that needs no change of the script also with the plain script.
+    """
+    cells = [(fault, size) for fault in FAULTS for size in sorted({run["megabytes"] for run in runs})]
+    rows = []
+    for name, peer in known.items():
+        for ours in () if name in {PLAIN, ELASTIC} else (ELASTIC,) if peer.needs_change else (PLAIN, ELASTIC):
+            found = []
+            for fault, size in cells:
+                theirs, own = (select(runs, who, fault, size) for who in (name, ours))
                 for key, what in FIGURES.items():
                     a, b = values(theirs, key), values(own, key)
-                    less, more = sorted((statistics.median(a), statistics.median(b))) if a and b else (0, 0)
-                    better = statistics.median(a) == (more if key == "goodput" else less) if a and b else bool(a)
-                    if better and (not b or less != more):
-                        lines.append(
-                            f"- {known[name].title}: {fault.replace('_', ' ')}, {megabytes} MB, {what}: "
-                            f"{shown(a)}; {known[ours].title}: {shown(b)}."
-                        )
+                    if own and (fault != "storm" or key in STORM) and is_better(a, b, more=key == "goodput"):
+                        found.append(f"{fault.replace('_', ' ')}, {size} MB, {what}: {shown(a)} against {shown(b)}")
+            for key, (scale, what) in COSTS.items():
+                a, b = (values(undisturbed(runs, who), key) for who in (name, ours))
+                if b and is_better(a, b):
+                    found.append(f"{what}: {shown(a, scale)} against {shown(b, scale)}")
+            if found:
+                rows.append(f"|{peer.title}|{known[ours].title}|{'<br>'.join(found)}|")
+    return rows
+
+
+def undisturbed(runs: Results, name: str) -> Results:
+    """Return the runs of a peer that began with both nodes and the small state."""
+    return [run for fault in FAULTS if fault != "node_joins" for run in select(runs, name, fault)]
+
+
+def cell(found: Results, notes: list[str], reasons: Iterable[str]) -> str:
+    """Return the seconds until all ranks trained; runs that recovered, if not all did; a note if none did."""
+    seconds = values(found, "all_seconds")
+    if not found:
+        return ""
+    if not seconds and (reason := next(filter(None, reasons), "")):
+        if reason not in notes:
+            notes.append(reason)
+        return f"{NONE}[{notes.index(reason) + 1}](#notes)"
+    runs = [] if len(found) == len(seconds) == REPEATS else [f"{len(seconds)}/{len(found)}"]
+    return "<br>".join([shown(seconds, between="<br>"), *runs])
+
+
+def table(runs: Results, known: dict[str, Peer], megabytes: int, notes: list[str], *, fast: bool = True) -> list[str]:
+    """Return the table of one size of state, with a column per fault."""
+    faults = [
+        fault
+        for fault in FAULTS
+        if fault != "storm" and any(select(runs, name, fault, megabytes, fast=fast) for name in known)
+    ]
+    if not faults:
+        return []
+    lines = [f"||{'|'.join(fault.replace('_', ' ') for fault in faults)}|", "|---" * (len(faults) + 1) + "|"]
+    for name, peer in known.items():
+        cells = [
+            cell(
+                select(runs, name, fault, megabytes, fast=fast),
+                notes,
+                (peer.cannot.get(fault, ""), peer.limits.get(fault, "")),
+            )
+            for fault in faults
+        ]
+        if any(cells):
+            lines.append(f"|{peer.title}|{'|'.join(cells)}|")
     return lines
 
 
-def table(runs: Results, known: dict[str, Peer], fault: str, megabytes: int, *, fast: bool = True) -> list[str]:
-    """Return the table of one fault."""
-    lines = [f"| | recovered | {' | '.join(FIGURES.values())} | weights |", "|---" * (len(FIGURES) + 3) + "|"]
+def costs(runs: Results, known: dict[str, Peer]) -> list[str]:
+    """Return the table of what a peer needs, loses and repeats."""
+    costs_named = "|".join(what for _, what in COSTS.values())
+    lines = [
+        f"||goodput|steps again|samples lost|repeated|weights|{costs_named}|lines added|also runs|",
+        "|---" * 10 + "|",
+    ]
     for name, peer in known.items():
-        found = select(runs, name, fault, megabytes, fast=fast)
-        if reason := next((run["cannot"] for run in found if "cannot" in run), ""):
-            lines.append(f"| {peer.title} | {NONE} {reason} " + f"| {NONE} " * (len(FIGURES) + 1) + "|")
-        elif found:
-            whole = len(values(found, "all_seconds"))
-            cells = [shown(values(found, key)) for key in FIGURES]
-            difference = values(found, "weights_difference")
-            same = difference and all(run.get("weights_equal") for run in found)
-            weights = "same bits" if same else f"differ by {max(difference):.1g}" if difference else NONE
-            lines.append(f"| {peer.title} | {whole} of {len(found)} | {' | '.join(cells)} | {weights} |")
-    return lines if len(lines) > 2 else []
+        found = [run for fault in FAULTS for size in (1, 500) for run in select(runs, name, fault, size)]
+        difference = values(found, "weights_difference")
+        same = all(run["weights_equal"] for run in found if "weights_equal" in run)
+        goodput = values(select(runs, name, "storm"), "goodput")
+        small = undisturbed(runs, name)
+        lines.append(
+            f"|{peer.title}|{shown(goodput)}|"
+            + "".join(
+                f"{max(values(found, key), default=NONE)}|"
+                for key in ("again_steps", "lost_samples", "repeated_samples")
+            )
+            + ("same bits|" if difference and same else f"±{max(difference):.0e}|" if difference else f"{NONE}|")
+            + "".join(f"{shown(values(small, key), scale, between='<br>')}|" for key, (scale, _) in COSTS.items())
+            + f"{peer.added_lines()}|{peer.beside}|"
+        )
+    return lines
 
 
 def bars(runs: Results, known: dict[str, Peer]) -> str:
@@ -100,82 +174,92 @@ def bars(runs: Results, known: dict[str, Peer]) -> str:
             seconds = values(select(runs, name, fault), "all_seconds")
             rows.append(f'<text x="8" y="{y}">{escape(peer.title)}</text>')
             if seconds:
-                middle = 250 + scale * statistics.median(seconds)
-                low, high = 250 + scale * min(seconds), 250 + scale * max(seconds)
-                rows.append(f'<rect x="250" y="{y - 9}" width="{middle - 250:.1f}" height="9" fill="#4477aa"/>')
+                middle = 330 + scale * statistics.median(seconds)
+                low, high = 330 + scale * min(seconds), 330 + scale * max(seconds)
+                rows.append(f'<rect x="330" y="{y - 9}" width="{middle - 330:.1f}" height="9" fill="#4477aa"/>')
                 rows.append(f'<path d="M{low:.1f} {y - 4.5}H{high:.1f}" stroke="#222" stroke-width="2"/>')
-            rows.append(f'<text x="{(high if seconds else 250) + 6:.1f}" y="{y}">{shown(seconds)}</text>')
+            rows.append(f'<text x="{(high if seconds else 330) + 6:.1f}" y="{y}">{shown(seconds)}</text>')
         y += 28
     style = 'font-family="sans-serif" font-size="12"'
     title = "Seconds until all ranks have committed a step after a fault: median and range; gloo, two cores"
     return "\n".join(
         [
-            f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 900 {y}" {style}><title>{title}</title>',
+            f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 960 {y}" {style}><title>{title}</title>',
+            f'<rect width="960" height="{y}" fill="#fff"/>',
             *rows,
             "</svg>\n",
         ]
     )
 
 
+def diffs(known: dict[str, Peer]) -> str:
+    """Return the change of the plain loop that each peer needs."""
+    return "\n".join(line for peer in known.values() if peer.needs_change for line in (*peer.diff(), ""))
+
+
 def page(runs: Results, known: dict[str, Peer]) -> str:
     """Return the page."""
-    loads = values(runs, "load")
-    better = ahead(runs, known) or ["Nothing in these figures."]
+    notes: list[str] = []
+    loads, sizes = values(runs, "load"), sorted({run["megabytes"] for run in runs})
+    tables = []
+    for fast in (True, False):
+        for megabytes in sizes:
+            if rows := table(runs, known, megabytes, notes, fast=fast):
+                kind = "" if fast else ", default settings"
+                tables += ["", f"### {megabytes} MB of state{kind}", "", *rows]
     lines = [
-        "# Faults, beside other launchers",
+        "# Faults beside other launchers",
         "",
-        "For engineers who compare tools. Afterwards you know what each tool does with the same faults.",
+        "For engineers who compare tools: what each does with the same faults. Measured with gloo on",
+        f"{runs[0]['cores']} CPU cores, not on GPUs ([status](status.md)).",
         "",
-        "## What the others do better",
+        "## Where others are ahead",
         "",
-        *better,
+        *(
+            ["||of|median (range)|", "|---|---|---|", *rows]
+            if (rows := ahead(runs, known))
+            else ["Nowhere in these figures."]
+        ),
+        "",
+        "## Seconds until all ranks train",
+        "",
+        f"Median (range) of {REPEATS} runs. A fraction is runs that recovered of all runs.",
+        "",
+        "![Recovery](assets/peers.svg)",
+        *tables,
+        "",
+        "## Samples and costs",
+        "",
+        "Worst run over all faults; goodput is the share of undisturbed steps with a fault every 10 s; memory and",
+        "processor time are without faults. Shared pages of memory count once.",
+        "",
+        *costs(runs, known),
         "",
         "## Method",
         "",
-        f"Conditions: gloo, {runs[0]['cores']} cores, two nodes of one worker on one machine, no GPU",
-        f"([status](status.md)). Load of the machine when a run began: {shown(loads)}. torchrun and `kubectl ddp` use",
-        f"torch {importlib.metadata.version('torch')}. Runs per cell: up to {REPEATS}, in random order. Cells show",
-        "median (range). All tools run the same model, data and loop: `bench/peers/loops/plain.py`. It saves every 10",
-        "steps (1 MB of state) or 100 steps (500 MB). Collectives have a timeout of 10 s. A node whose agent has died",
-        "starts again after 1 s, except where the node is lost. A run has recovered when every rank has committed a",
-        "step, within 60 s. Each run keeps its logs in `build/bench-peers`.",
+        "Two nodes of one worker on one machine train one model on one data set with one",
+        "[loop](../bench/peers/loops/plain.py), or with the [smallest change](assets/peers.diff) of it. It saves every 10",
+        "steps, with 500 MB every 100. Collectives time out after 10 s; less would shorten hangs. A dead agent takes",
+        "its workers along, and its node comes back after 1 s, unless it is lost. A run fails if not all ranks have",
+        f"committed a step after 60 s. Order: random. Load when a run began: {shown(loads)}; most of it had idle",
+        f"priority. Without another version, torch is {importlib.metadata.version('torch').partition('+')[0]}.",
+        "Settings are the fastest documented. [All runs](measurements/peers.json).",
         "",
-        "| | version | settings | also runs | lines added | source |",
-        "|---|---|---|---|---|---|",
-    ]
-    for peer in known.values():
-        cells = (peer.title, _version(peer), peer.settings, peer.beside, str(peer.added_lines()), peer.source)
-        lines.append(f"| {' | '.join(cells)} |")
-    lines += [
-        "",
-        "## Cost without faults",
-        "",
-        f"| | {' | '.join(what for _, what in COSTS.values())} |",
+        "||version|settings|",
         "|---|---|---|",
-    ]
-    for name, peer in known.items():
-        found = [run for run in runs if run["peer"] == name and run["megabytes"] == 1]
-        costs = (shown(values(found, key), scale) for key, (scale, _) in COSTS.items())
-        lines.append(f"| {peer.title} | {' | '.join(costs)} |")
-    lines += [
+        *(
+            f"|[{peer.title}]({peer.source})|{_version(peer)}|{peer.settings.replace('`, `', '`,<br>`')}|"
+            for peer in known.values()
+        ),
         "",
-        "Memory is proportional: a page that processes share counts once.",
+        "### Notes",
         "",
-        "![Recovery](assets/peers.svg)",
-    ]
-    for fault in FAULTS:
-        for megabytes in sorted({run["megabytes"] for run in runs}):
-            for fast in (True, False):
-                if rows := table(runs, known, fault, megabytes, fast=fast):
-                    kind = "" if fast else ", default settings"
-                    lines += ["", f"## {fault.replace('_', ' ').capitalize()}, {megabytes} MB{kind}", "", *rows]
-    lines += ["", "## Changes of the loop"]
-    for peer in known.values():
-        if peer.needs_change:
-            lines += ["", f"### {peer.title}", "", "```diff", *peer.diff(), "```"]
-    lines += [
-        *("", "## Run it again", "", "`make bench-peers bench BENCH=peers`, then `python -m bench.peers.page`."),
-        *("", "## Add a peer", "", "Add a module to `bench/peers/launches`; `bench/peers/peer.py` describes it."),
+        *(f"{number}. {note}" for number, note in enumerate(notes, 1)),
+        "",
+        "## Repeat it, add a peer",
+        "",
+        "`make bench-peers bench BENCH=peers` takes three hours, `python -m bench peers --quick` 20 minutes; both resume.",
+        "A peer is [one file](../bench/peers/peer.py). `python -m bench.peers.page build/bench-peers` writes this page.",
     ]
     return "\n".join(lines) + "\n"
 
@@ -183,20 +267,23 @@ def page(runs: Results, known: dict[str, Peer]) -> str:
 def _version(peer: Peer) -> str:
     if not peer.environment:
         return ""
-    pins = (REQUIREMENTS / f"{peer.environment}.txt").read_text().splitlines()
-    return ", ".join(pin for pin in pins if pin.startswith(("torch", "ray=", "nvidia-resiliency")))
+    pins = (REQUIREMENTS / f"{peer.environment}.txt").read_text()
+    found = re.search(r"^(?:# wheel: )?(?:torchft|ray|nvidia-resiliency-ext)==(\S+)", pins, re.MULTILINE)
+    return found[1] if found else ""
 
 
 def main() -> int:
-    """Write both files."""
-    out = Path(sys.argv[1]) if len(sys.argv) > 1 else OUT
-    runs = [run for run in results(out) if not run["quick"]]
-    if not runs:
-        print(f"bench.peers.page: {out} has no results; run `python -m bench peers`.", file=sys.stderr)
+    """Write the page, its picture and its diffs."""
+    if len(sys.argv) > 1:
+        found = sorted(results(Path(sys.argv[1])), key=lambda run: json.dumps(run, sort_keys=True))
+        MEASURED.write_text("[\n" + ",\n".join(map(json.dumps, found)) + "\n]\n")
+    if not MEASURED.exists():
+        print(f"bench.peers.page: {MEASURED} is missing; run `python -m bench peers`.", file=sys.stderr)
         return 1
-    known = peers()
-    (ROOT / "docs" / "peers.md").write_text(page(runs, known))
-    (ROOT / "docs" / "assets" / "peers.svg").write_text(bars(runs, known))
+    runs, known = json.loads(MEASURED.read_text()), peers()
+    (DOCS / "peers.md").write_text(page(runs, known))
+    (DOCS / "assets" / "peers.svg").write_text(bars(runs, known))
+    (DOCS / "assets" / "peers.diff").write_text(diffs(known))
     return 0
 
 

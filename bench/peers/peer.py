@@ -63,7 +63,11 @@ class Peer:
     source: str = ""
     """Address of the page that its set-up follows."""
     cannot: Mapping[str, str] = field(default_factory=dict)
-    """Fault → why it cannot survive this, with the address of its own document."""
+    """Fault → why it cannot survive this, with the address of its own document; the fault is not injected."""
+    limits: Mapping[str, str] = field(default_factory=dict)
+    """Fault → why it did not recover, with the address of its own document or issue."""
+    workers_left: int = 1
+    """Workers that train once one of two nodes is lost."""
     restarts: bool = True
     """Whether a node whose agent has died can come back."""
     needs_change: bool = False

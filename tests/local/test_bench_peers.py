@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 
 import pytest
@@ -41,20 +42,51 @@ def test_the_step_of_the_fault_does_not_count_as_recovery() -> None:
     assert [outcome(restarted)[key] for key in ("any_seconds", "all_seconds", "again_steps")] == [3.0, 3.5, 3]
 
 
+def _run(peer: str, **figures: object) -> dict[str, object]:
+    common = {"fault": "worker_killed", "megabytes": 1, "fast": True, "quick": False, "load": 0.1, "cores": 2}
+    return {**common, "peer": peer, **figures}
+
+
 def test_the_page_first_names_what_a_peer_does_better() -> None:
-    common = {"fault": "worker_killed", "megabytes": 1, "fast": True, "load": 0.1, "cores": 2}
     runs = [
-        {**common, "peer": "torchft", "any_seconds": 0.5, "all_seconds": 4.0},
-        {**common, "peer": "ours_elastic", "any_seconds": 1.0, "all_seconds": 2.0},
+        _run("torchft", any_seconds=0.5, all_seconds=4.0),
+        _run("ours_elastic", any_seconds=1.0, all_seconds=2.0),
+        _run("ours_plain", any_seconds=1.0, all_seconds=2.0),
     ]
-    written = page.page(runs, peers())
-    first = written.partition("## Method")[0]
-    assert "torchft: worker killed, 1 MB, any rank, s: 0.5; kubectl ddp, elastic.run: 1." in first
+    first = page.page(runs, peers()).partition("## Seconds")[0]
+    assert "|torchft|kubectl ddp, elastic.run|worker killed, 1 MB, any rank, s: 0.5 against 1|" in first
     assert "all ranks" not in first
     assert "kubectl ddp, elastic.run" in page.bars(runs, peers())
 
 
+def test_a_peer_without_a_change_of_the_script_is_compared_with_both_of_ours() -> None:
+    runs = [
+        _run("torchrun", all_seconds=1.0),
+        _run("ours_plain", all_seconds=2.0),
+        _run("ours_elastic", all_seconds=2.0),
+    ]
+    assert [row.split("|")[2] for row in page.ahead(runs, peers())] == [
+        "kubectl ddp, plain script",
+        "kubectl ddp, elastic.run",
+    ]
+
+
 def test_the_page_says_so_where_only_a_peer_survives() -> None:
-    common = {"fault": "rank_hung", "megabytes": 1, "fast": True, "load": 0.1, "cores": 2}
-    runs = [{**common, "peer": "torchft", "all_seconds": 4.0}, {**common, "peer": "ours_elastic", "all_seconds": None}]
-    assert any("all ranks" in line and line.endswith(f"{page.NONE}.") for line in page.ahead(runs, peers()))
+    runs = [_run("torchft", all_seconds=4.0), _run("ours_elastic", all_seconds=None)]
+    assert any(f"all ranks, s: 4 against {page.NONE}|" in row for row in page.ahead(runs, peers()))
+
+
+def test_a_cell_names_the_runs_that_recovered_unless_all_did() -> None:
+    whole = [_run("torchft", all_seconds=float(number)) for number in range(page.REPEATS)]
+    assert page.cell(whole, [], ()) == f"2<br>(0{page.NONE}4)"
+    assert page.cell([*whole, _run("torchft", all_seconds=None)], [], ()).endswith("<br>5/6")
+    notes: list[str] = []
+    assert page.cell([_run("torchft", cannot="why")], notes, ("why",)) == f"{page.NONE}[1](#notes)"
+    assert notes == ["why"]
+
+
+def test_the_page_is_as_generated() -> None:
+    runs, known = json.loads(page.MEASURED.read_text()), peers()
+    assert (page.DOCS / "peers.md").read_text() == page.page(runs, known)
+    assert (page.DOCS / "assets" / "peers.svg").read_text() == page.bars(runs, known)
+    assert (page.DOCS / "assets" / "peers.diff").read_text() == page.diffs(known)

@@ -23,17 +23,18 @@ def node(job: Job, place: int) -> Command:
 
 
 PEER = Peer(
-    title="nvidia-resiliency-ext, in-process",
+    title="NVRx in-process",
     node=node,
     loop="nvrx_inprocess.py",
     environment="nvrx",
     beside="a monitor per process, and a process in reserve per node",
     needs_change=True,
+    workers_left=2,  # the one of the other node, and its reserve
     restarts=False,
     cannot={
         "agent_killed": f"it has no agent; a scheduler starts the processes ({GUIDE})",
         "node_joins": f"ended processes do not rejoin, and reserves are started in advance ({GUIDE})",
     },
-    settings="intervals 0.1 s, `last_call_wait` 0.1 s, `soft_timeout` 3 s, `hard_timeout` 5 s, `heartbeat_timeout` 3 s",
+    settings="intervals and `last_call_wait` 0.1 s, `soft_timeout` and `heartbeat_timeout` 3 s, `hard_timeout` 12 s",
     source=GUIDE,
 )

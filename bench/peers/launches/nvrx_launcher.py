@@ -26,7 +26,7 @@ def node(job: Job, place: int, *timeouts: str) -> Command:
 
 
 PEER = Peer(
-    title="nvidia-resiliency-ext, ft_launcher",
+    title="NVRx ft_launcher",
     node=node,
     environment="nvrx",
     beside="a monitor per rank",

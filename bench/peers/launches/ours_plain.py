@@ -23,7 +23,7 @@ def node(job: Job, place: int) -> Command:
     """Return the agent."""
     folder = job.folder / f"run-{place}"
     folder.mkdir(exist_ok=True)
-    fast = {Env.ON_HANG: "act", Env.HANG_FLOOR: "2", Env.ZYGOTE: "2"} if job.fast else {Env.ON_HANG: "act"}
+    fast: dict[str, str] = {Env.HANG_FLOOR: "2", Env.ZYGOTE: "2"} if job.fast else {}
     return Command(
         (
             *(sys.executable, "-m", "ddp_trainer", "launch", "--nnodes=1:2", "--nproc-per-node=1"),
@@ -34,6 +34,7 @@ def node(job: Job, place: int) -> Command:
             Env.POD_NAME: f"worker-{place}",
             Env.RUN_DIR: str(folder),
             Env.SECRET_FILE: str(job.folder / "run-secret"),
+            Env.ON_HANG: "act",
             **fast,
         },
     )

@@ -20,13 +20,13 @@ def services(job: Job) -> tuple[Command, ...]:
         "--include-dashboard=false",
         IP,
     )
-    fast = {"RAY_TRAIN_HEALTH_CHECK_INTERVAL_S": "0.2", "BENCH_RESIZE_SECONDS": "1"} if job.fast else {}
+    fast = FAST if job.fast else {}
     environment = {"RAY_ADDRESS": f"127.0.0.1:{job.ports[0]}", **COMMON, **fast}
     memory = ("--object-store-memory=100000000", f"--temp-dir={_temporary(job)}")
     wait = (
         f"until {ray} health-check --address 127.0.0.1:{job.ports[0]}; do sleep 0.2; done; exec {job.python} {job.loop}"
     )
-    return Command((*head, *memory), COMMON), Command(("sh", "-c", wait), environment)
+    return Command((*head, *memory), {**COMMON, **fast}), Command(("sh", "-c", wait), environment)
 
 
 def node(job: Job, place: int) -> Command:
@@ -42,6 +42,15 @@ def _temporary(job: Job) -> str:
 
 IP = "--node-ip-address=127.0.0.1"
 COMMON = {"RAY_TRAIN_V2_ENABLED": "1", "RAY_USAGE_STATS_ENABLED": "0", "RAY_DEDUP_LOGS": "0"}
+FAST = {
+    "RAY_TRAIN_HEALTH_CHECK_INTERVAL_S": "0.2",
+    "RAY_TRAIN_WORKER_GROUP_START_TIMEOUT_S": "10",
+    "RAY_health_check_initial_delay_ms": "0",
+    "RAY_health_check_period_ms": "500",
+    "RAY_health_check_timeout_ms": "1000",
+    "RAY_health_check_failure_threshold": "3",
+    "BENCH_RESIZE_SECONDS": "1",
+}
 PEER = Peer(
     title="Ray Train",
     node=node,
@@ -50,6 +59,7 @@ PEER = Peer(
     environment="ray",
     beside="a head node, and a driver",
     needs_change=True,
-    settings="`RAY_TRAIN_HEALTH_CHECK_INTERVAL_S=0.2`, `elastic_resize_monitor_interval_s=1`",
+    settings="`RAY_TRAIN_HEALTH_CHECK_INTERVAL_S=0.2`, `RAY_TRAIN_WORKER_GROUP_START_TIMEOUT_S=10`, "
+    "`RAY_health_check_period_ms=500` (`timeout` 1000, `failure_threshold` 3), `elastic_resize_monitor_interval_s=1`",
     source="https://docs.ray.io/en/latest/train/user-guides/elastic-training.html",
 )

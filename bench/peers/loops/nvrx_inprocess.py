@@ -21,7 +21,7 @@ FAST = {
     "progress_watchdog_interval": timedelta(seconds=0.1),
     "last_call_wait": timedelta(seconds=0.1),
     "soft_timeout": timedelta(seconds=3),
-    "hard_timeout": timedelta(seconds=5),
+    "hard_timeout": timedelta(seconds=12),  # gloo cannot be aborted: a blocked rank needs the 10 s of its timeout
     "heartbeat_timeout": timedelta(seconds=3),
     "termination_grace_time": timedelta(seconds=0),
 }
