@@ -1,4 +1,4 @@
-"""``python -m bench.peers.page [DIR...]`` writes docs/peers.md, its picture and its diffs.
+"""``python -m bench.peers.page [DIR...]`` writes docs/peers.md, its picture and the set-ups.
 
 With folders, it first collects their results in docs/measurements. A cell that the whole measurement has not reached is
 shown with its run of ``--quick``. Where a peer is ahead of this project, the page says so first.
@@ -20,7 +20,8 @@ from bench.measurements.peers import REPEATS, results
 from bench.peers.peer import FAULTS, REQUIREMENTS, ROOT, Peer, peers
 
 DOCS: Final = ROOT / "docs"
-MEASURED: Final = DOCS / "measurements" / "peers.json"
+MEASURED: Final = {quick: DOCS / "measurements" / f"peers{'-quick' * quick}.json" for quick in (False, True)}
+"""Whether runs are of ``--quick`` → their file."""
 FIGURES: Final = {
     "any_seconds": "any rank, s",
     "all_seconds": "all ranks, s",
@@ -54,6 +55,12 @@ def shown(numbers: Sequence[float], scale: float = 1.0, *, between: str = " ") -
     return middle if low == high else f"{middle}{between}({low}{NONE}{high})"
 
 
+def against(theirs: Sequence[float], own: Sequence[float], scale: float = 1.0) -> str:
+    """Return both medians."""
+    a, b = (f"{scale * statistics.median(numbers):.3g}" if numbers else NONE for numbers in (theirs, own))
+    return f"{a}/{b}"
+
+
 def select(runs: Results, name: str, fault: str, megabytes: int = 1, *, fast: bool = True) -> Results:
     """Return the runs of a cell: those of the whole measurement, else those of ``--quick``."""
     wanted = {"peer": name, "fault": fault, "megabytes": megabytes, "fast": fast}
@@ -82,15 +89,17 @@ def ahead(runs: Results, known: dict[str, Peer]) -> list[str]:
             for fault, size in cells:
                 theirs, own = (select(runs, who, fault, size) for who in (name, ours))
                 for key, what in FIGURES.items():
+                    if key == "again_steps" and peer.loop == known[ours].loop:
+                        continue  # the same script saves at the same steps, so this is chance
                     a, b = values(theirs, key), values(own, key)
                     if own and (fault != "storm" or key in STORM) and is_better(a, b, more=key == "goodput"):
-                        found.append(f"{fault.replace('_', ' ')}, {size} MB, {what}: {shown(a)} against {shown(b)}")
+                        found.append(f"{fault.replace('_', ' ')}, {size} MB, {what}: {against(a, b)}")
             for key, (scale, what) in COSTS.items():
                 a, b = (values(undisturbed(runs, who), key) for who in (name, ours))
                 if b and is_better(a, b):
-                    found.append(f"{what}: {shown(a, scale)} against {shown(b, scale)}")
+                    found.append(f"{what}: {against(a, b, scale)}")
             if found:
-                rows.append(f"|{peer.title}|{known[ours].title}|{'<br>'.join(found)}|")
+                rows.append(f"|{peer.title}|{known[ours].title.split(', ')[1]}|{'<br>'.join(found)}|")
     return rows
 
 
@@ -107,7 +116,7 @@ def cell(found: Results, notes: list[str], reasons: Iterable[str]) -> str:
     if not seconds and (reason := next(filter(None, reasons), "")):
         if reason not in notes:
             notes.append(reason)
-        return f"{NONE}[{notes.index(reason) + 1}](#notes)"
+        return f"{NONE}[{notes.index(reason) + 1}](#method)"
     runs = [] if len(found) == len(seconds) == REPEATS else [f"{len(seconds)}/{len(found)}"]
     return "<br>".join([shown(seconds, between="<br>"), *runs])
 
@@ -140,8 +149,8 @@ def costs(runs: Results, known: dict[str, Peer]) -> list[str]:
     """Return the table of what a peer needs, loses and repeats."""
     costs_named = "|".join(what for _, what in COSTS.values())
     lines = [
-        f"||goodput|steps again|samples lost|repeated|weights|{costs_named}|lines added|also runs|",
-        "|---" * 10 + "|",
+        f"||version|goodput|steps again|samples lost|repeated|weights|{costs_named}|lines added|also runs|",
+        "|---" * 11 + "|",
     ]
     for name, peer in known.items():
         found = [run for fault in FAULTS for size in (1, 500) for run in select(runs, name, fault, size)]
@@ -150,7 +159,7 @@ def costs(runs: Results, known: dict[str, Peer]) -> list[str]:
         goodput = values(select(runs, name, "storm"), "goodput")
         small = undisturbed(runs, name)
         lines.append(
-            f"|{peer.title}|{shown(goodput)}|"
+            f"|[{peer.title}]({peer.source})|{_version(peer)}|{shown(goodput)}|"
             + "".join(
                 f"{max(values(found, key), default=NONE)}|"
                 for key in ("again_steps", "lost_samples", "repeated_samples")
@@ -192,9 +201,13 @@ def bars(runs: Results, known: dict[str, Peer]) -> str:
     )
 
 
-def diffs(known: dict[str, Peer]) -> str:
-    """Return the change of the plain loop that each peer needs."""
-    return "\n".join(line for peer in known.values() if peer.needs_change for line in (*peer.diff(), ""))
+def setups(known: dict[str, Peer]) -> str:
+    """Return version, settings, source and change of the plain loop of each peer."""
+    lines = []
+    for peer in known.values():
+        lines += [f"{peer.title} {_version(peer)}".rstrip(), f"Settings: {peer.settings}", f"Source: {peer.source}"]
+        lines += ["", *(peer.diff() if peer.needs_change else ["The script is unchanged."]), "", ""]
+    return "\n".join(lines)
 
 
 def page(runs: Results, known: dict[str, Peer]) -> str:
@@ -210,80 +223,71 @@ def page(runs: Results, known: dict[str, Peer]) -> str:
     lines = [
         "# Faults beside other launchers",
         "",
-        "For engineers who compare tools: what each does with the same faults. Measured with gloo on",
-        f"{runs[0]['cores']} CPU cores, not on GPUs ([status](status.md)).",
+        "For engineers who compare launchers. Afterwards you know what each does with the same faults, measured with",
+        f"gloo on {runs[0]['cores']} CPU cores, not on GPUs ([status](status.md)).",
         "",
         "## Where others are ahead",
         "",
-        *(
-            ["||of|median (range)|", "|---|---|---|", *rows]
-            if (rows := ahead(runs, known))
-            else ["Nowhere in these figures."]
-        ),
+        *(["||of ours|medians|", "|---|---|---|", *rows] if (rows := ahead(runs, known)) else ["Nowhere."]),
         "",
         "## Seconds until all ranks train",
         "",
-        f"Median (range) of {REPEATS} runs. A fraction is runs that recovered of all runs.",
+        f"Median (range) of {REPEATS} runs. Else, the fraction is runs that recovered of all runs.",
         "",
-        "![Recovery](assets/peers.svg)",
+        "![Seconds from a fault until all ranks train](assets/peers.svg)",
         *tables,
         "",
         "## Samples and costs",
         "",
-        "Worst run over all faults; goodput is the share of undisturbed steps with a fault every 10 s; memory and",
-        "processor time are without faults. Shared pages of memory count once.",
+        "The worst run over all faults. Goodput: share of the undisturbed steps with a fault every 10 s.",
+        "Memory and CPU: without faults.",
         "",
         *costs(runs, known),
         "",
         "## Method",
         "",
-        "Two nodes of one worker on one machine train one model on one data set with one",
-        "[loop](../bench/peers/loops/plain.py), or with the [smallest change](assets/peers.diff) of it. It saves every 10",
-        "steps, with 500 MB every 100. Collectives time out after 10 s; less would shorten hangs. A dead agent takes",
-        "its workers along, and its node comes back after 1 s, unless it is lost. A run fails if not all ranks have",
-        f"committed a step after 60 s. Order: random. Load when a run began: {shown(loads)}; most of it had idle",
-        f"priority. Without another version, torch is {importlib.metadata.version('torch').partition('+')[0]}.",
-        "Settings are the fastest documented. [All runs](measurements/peers.json).",
-        "",
-        "||version|settings|",
-        "|---|---|---|",
-        *(
-            f"|[{peer.title}]({peer.source})|{_version(peer)}|{peer.settings.replace('`, `', '`,<br>`')}|"
-            for peer in known.values()
-        ),
-        "",
-        "### Notes",
+        "Two nodes of one worker on one machine run one loop or the smallest change of it, with the fastest documented",
+        "[settings](assets/peers.txt) of each peer, in random order. It saves every 10 steps, with 500 MB every 100.",
+        "Collectives time out after 10 s; less would shorten hangs. Workers die with their agent; its node returns",
+        f"after 1 s, unless it is lost. A run fails after 60 s. Load, mostly of idle priority: {shown(loads)}.",
+        "Runs: [whole](measurements/peers.json), [quick](measurements/peers-quick.json).",
         "",
         *(f"{number}. {note}" for number, note in enumerate(notes, 1)),
         "",
         "## Repeat it, add a peer",
         "",
-        "`make bench-peers bench BENCH=peers` takes three hours, `python -m bench peers --quick` 20 minutes; both resume.",
-        "A peer is [one file](../bench/peers/peer.py). `python -m bench.peers.page build/bench-peers` writes this page.",
+        "`make bench-peers bench BENCH=peers` takes three hours, `BENCH='peers --quick'` 20 minutes.",
+        "`python -m bench.peers.page build/bench-peers` writes this page. A peer is [a file](../bench/peers/peer.py).",
     ]
     return "\n".join(lines) + "\n"
 
 
 def _version(peer: Peer) -> str:
     if not peer.environment:
-        return ""
+        return "0.1.0" if peer.title.startswith("kubectl") else importlib.metadata.version("torch").partition("+")[0]
     pins = (REQUIREMENTS / f"{peer.environment}.txt").read_text()
     found = re.search(r"^(?:# wheel: )?(?:torchft|ray|nvidia-resiliency-ext)==(\S+)", pins, re.MULTILINE)
     return found[1] if found else ""
 
 
+def measured() -> Results:
+    """Return all runs in docs/measurements."""
+    return [run for file in MEASURED.values() if file.exists() for run in json.loads(file.read_text())]
+
+
 def main() -> int:
-    """Write the page, its picture and its diffs."""
-    if len(sys.argv) > 1:
-        found = sorted(results(Path(sys.argv[1])), key=lambda run: json.dumps(run, sort_keys=True))
-        MEASURED.write_text("[\n" + ",\n".join(map(json.dumps, found)) + "\n]\n")
-    if not MEASURED.exists():
-        print(f"bench.peers.page: {MEASURED} is missing; run `python -m bench peers`.", file=sys.stderr)
+    """Write the page, its picture and the set-ups."""
+    collected = [run for folder in sys.argv[1:] for run in results(Path(folder))]
+    for quick, file in MEASURED.items():
+        if found := sorted(json.dumps(run) for run in collected if run["quick"] is quick):
+            file.write_text("[\n" + ",\n".join(found) + "\n]\n")
+    runs, known = measured(), peers()
+    if not runs:
+        print("bench.peers.page: there are no results; run `python -m bench peers`.", file=sys.stderr)
         return 1
-    runs, known = json.loads(MEASURED.read_text()), peers()
     (DOCS / "peers.md").write_text(page(runs, known))
     (DOCS / "assets" / "peers.svg").write_text(bars(runs, known))
-    (DOCS / "assets" / "peers.diff").write_text(diffs(known))
+    (DOCS / "assets" / "peers.txt").write_text(setups(known))
     return 0
 
 

@@ -56,7 +56,7 @@ class Peer:
     loop: str = "plain.py"
     environment: str = ""
     """Name of its requirements and of its environment ``build/peer-NAME``; empty for torch of this environment."""
-    beside: str = "nothing"
+    beside: str = "\N{EN DASH}"
     """What runs beside agents and workers."""
     settings: str = ""
     """Its fastest documented settings, in words."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 from bench.peers.peer import Command, Job, Peer
 
 SPARES = (
-    "the size is `min_nodes`, and other nodes are spares"
+    "the size is `min_nodes`; more nodes are spares"
     " (https://nvidia.github.io/nvidia-resiliency-ext/fault_tolerance/usage_guide.html)"
 )
 
@@ -29,7 +29,7 @@ PEER = Peer(
     title="NVRx ft_launcher",
     node=node,
     environment="nvrx",
-    beside="a monitor per rank",
+    beside="monitors",
     cannot={"node_killed": SPARES, "node_joins": SPARES},
     settings="`--monitor-interval 0.1`, `--workers-stop-timeout 1`",
     source="https://nvidia.github.io/nvidia-resiliency-ext/fault_tolerance/usage_guide.html",

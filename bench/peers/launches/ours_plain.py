@@ -44,7 +44,7 @@ PEER = Peer(
     title="kubectl ddp, plain script",
     node=node,
     services=services,
-    beside="a store",
+    beside="store",
     settings="`DDP_ON_HANG=act`, `DDP_HANG_FLOOR=2`, `DDP_ZYGOTE=2`",
     source="launcher.md",
 )

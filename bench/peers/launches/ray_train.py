@@ -45,6 +45,8 @@ COMMON = {"RAY_TRAIN_V2_ENABLED": "1", "RAY_USAGE_STATS_ENABLED": "0", "RAY_DEDU
 FAST = {
     "RAY_TRAIN_HEALTH_CHECK_INTERVAL_S": "0.2",
     "RAY_TRAIN_WORKER_GROUP_START_TIMEOUT_S": "10",
+    "RAY_TRAIN_WORKER_HEALTH_CHECK_TIMEOUT_S": "3",
+    "TORCH_PROCESS_GROUP_SHUTDOWN_TIMEOUT_S": "1",
     "RAY_health_check_initial_delay_ms": "0",
     "RAY_health_check_period_ms": "500",
     "RAY_health_check_timeout_ms": "1000",
@@ -57,9 +59,10 @@ PEER = Peer(
     services=services,
     loop="ray_loop.py",
     environment="ray",
-    beside="a head node, and a driver",
+    beside="head, driver",
     needs_change=True,
     settings="`RAY_TRAIN_HEALTH_CHECK_INTERVAL_S=0.2`, `RAY_TRAIN_WORKER_GROUP_START_TIMEOUT_S=10`, "
+    "`RAY_TRAIN_WORKER_HEALTH_CHECK_TIMEOUT_S=3`, `TORCH_PROCESS_GROUP_SHUTDOWN_TIMEOUT_S=1`, "
     "`RAY_health_check_period_ms=500` (`timeout` 1000, `failure_threshold` 3), `elastic_resize_monitor_interval_s=1`",
     source="https://docs.ray.io/en/latest/train/user-guides/elastic-training.html",
 )

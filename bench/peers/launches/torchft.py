@@ -32,8 +32,14 @@ PEER = Peer(
     services=services,
     loop="torchft_loop.py",
     environment="torchft",
-    beside="a lighthouse, and a manager per replica group",
+    beside="lighthouse, managers",
     needs_change=True,
+    limits={
+        "rank_hung": "a hung group sends heartbeats, and the lighthouse waits for it"
+        " (https://github.com/meta-pytorch/torchft/blob/main/src/lighthouse.rs)",
+        "rank_stopped": "torchrun restarts only what has exited"
+        " (https://docs.pytorch.org/docs/stable/elastic/agent.html)",
+    },
     settings="`--join_timeout_ms 1000`, `--heartbeat_timeout_ms 1000`; torchrun as above",
     source="https://docs.pytorch.org/torchft/",
 )
