@@ -6,7 +6,6 @@ shown with its run of ``--quick``. Where a peer is ahead of this project, the pa
 
 from __future__ import annotations
 
-import importlib.metadata
 import json
 import re
 import statistics
@@ -47,17 +46,22 @@ def values(found: Results, key: str) -> list[float]:
     return [run[key] for run in found if run.get(key) is not None]
 
 
+def digits(number: float) -> str:
+    """Return a number with three digits at least."""
+    return f"{number:.0f}" if number >= 100 else f"{number:.3g}"
+
+
 def shown(numbers: Sequence[float], scale: float = 1.0, *, between: str = " ") -> str:
     """Return the median and the range."""
     if not numbers:
         return NONE
-    low, middle, high = (f"{scale * x:.3g}" for x in (min(numbers), statistics.median(numbers), max(numbers)))
+    low, middle, high = (digits(scale * x) for x in (min(numbers), statistics.median(numbers), max(numbers)))
     return middle if low == high else f"{middle}{between}({low}{NONE}{high})"
 
 
 def against(theirs: Sequence[float], own: Sequence[float], scale: float = 1.0) -> str:
     """Return both medians."""
-    a, b = (f"{scale * statistics.median(numbers):.3g}" if numbers else NONE for numbers in (theirs, own))
+    a, b = (digits(scale * statistics.median(numbers)) if numbers else NONE for numbers in (theirs, own))
     return f"{a}/{b}"
 
 
@@ -99,13 +103,14 @@ def ahead(runs: Results, known: dict[str, Peer]) -> list[str]:
                 if b and is_better(a, b):
                     found.append(f"{what}: {against(a, b, scale)}")
             if found:
-                rows.append(f"|{peer.title}|{known[ours].title.split(', ')[1]}|{'<br>'.join(found)}|")
+                rows.append(f"|{peer.title}|{known[ours].title}|{'<br>'.join(found)}|")
     return rows
 
 
 def undisturbed(runs: Results, name: str) -> Results:
-    """Return the runs of a peer that began with both nodes and the small state."""
-    return [run for fault in FAULTS if fault != "node_joins" for run in select(runs, name, fault)]
+    """Return the runs of a peer that began with both nodes and the small state, without ``--quick`` if there are."""
+    found = [run for fault in FAULTS if fault != "node_joins" for run in select(runs, name, fault)]
+    return [run for run in found if not run["quick"]] or found
 
 
 def cell(found: Results, notes: list[str], reasons: Iterable[str]) -> str:
@@ -121,28 +126,29 @@ def cell(found: Results, notes: list[str], reasons: Iterable[str]) -> str:
     return "<br>".join([shown(seconds, between="<br>"), *runs])
 
 
-def table(runs: Results, known: dict[str, Peer], megabytes: int, notes: list[str], *, fast: bool = True) -> list[str]:
-    """Return the table of one size of state, with a column per fault."""
-    faults = [
-        fault
+def table(runs: Results, known: dict[str, Peer], notes: list[str], *, fast: bool = True) -> list[str]:
+    """Return a table with a column per fault and size of the state."""
+    sizes = sorted({run["megabytes"] for run in runs})
+    columns = [
+        (fault, size)
         for fault in FAULTS
-        if fault != "storm" and any(select(runs, name, fault, megabytes, fast=fast) for name in known)
+        for size in sizes
+        if fault != "storm" and any(select(runs, name, fault, size, fast=fast) for name in known)
     ]
-    if not faults:
-        return []
-    lines = [f"||{'|'.join(fault.replace('_', ' ') for fault in faults)}|", "|---" * (len(faults) + 1) + "|"]
+    titles = [fault.replace("_", " ") + f", {size} MB" * (size > sizes[0]) for fault, size in columns]
+    lines = [f"||{'|'.join(titles)}|", "|---" * (len(columns) + 1) + "|"]
     for name, peer in known.items():
         cells = [
             cell(
-                select(runs, name, fault, megabytes, fast=fast),
+                select(runs, name, fault, size, fast=fast),
                 notes,
                 (peer.cannot.get(fault, ""), peer.limits.get(fault, "")),
             )
-            for fault in faults
+            for fault, size in columns
         ]
         if any(cells):
             lines.append(f"|{peer.title}|{'|'.join(cells)}|")
-    return lines
+    return lines if columns else []
 
 
 def costs(runs: Results, known: dict[str, Peer]) -> list[str]:
@@ -213,18 +219,16 @@ def setups(known: dict[str, Peer]) -> str:
 def page(runs: Results, known: dict[str, Peer]) -> str:
     """Return the page."""
     notes: list[str] = []
-    loads, sizes = values(runs, "load"), sorted({run["megabytes"] for run in runs})
-    tables = []
-    for fast in (True, False):
-        for megabytes in sizes:
-            if rows := table(runs, known, megabytes, notes, fast=fast):
-                kind = "" if fast else ", default settings"
-                tables += ["", f"### {megabytes} MB of state{kind}", "", *rows]
+    loads = values(runs, "load")
+    tables = table(runs, known, notes)
+    if rows := table(runs, known, notes, fast=False):
+        tables += ["", "### Default settings", "", *rows]
     lines = [
         "# Faults beside other launchers",
         "",
-        "For engineers who compare launchers. Afterwards you know what each does with the same faults, measured with",
-        f"gloo on {runs[0]['cores']} CPU cores, not on GPUs ([status](status.md)).",
+        "For engineers who compare launchers: what each does with the same faults, measured with gloo on",
+        f"{runs[0]['cores']} CPU cores, not on GPUs ([status](status.md)). `ddp-launch` and `elastic.run` are ours,",
+        "`ft_launcher` and `inprocess.Wrapper` NVRx.",
         "",
         "## Where others are ahead",
         "",
@@ -232,15 +236,16 @@ def page(runs: Results, known: dict[str, Peer]) -> str:
         "",
         "## Seconds until all ranks train",
         "",
-        f"Median (range) of {REPEATS} runs. Else, the fraction is runs that recovered of all runs.",
+        f"Median (range) of {REPEATS} runs with 1 MB of state. Else, the fraction is runs that recovered of all runs.",
         "",
         "![Seconds from a fault until all ranks train](assets/peers.svg)",
+        "",
         *tables,
         "",
         "## Samples and costs",
         "",
         "The worst run over all faults. Goodput: share of the undisturbed steps with a fault every 10 s.",
-        "Memory and CPU: without faults.",
+        "Memory, CPU: without faults.",
         "",
         *costs(runs, known),
         "",
@@ -254,7 +259,7 @@ def page(runs: Results, known: dict[str, Peer]) -> str:
         "",
         *(f"{number}. {note}" for number, note in enumerate(notes, 1)),
         "",
-        "## Repeat it, add a peer",
+        "## Repeat",
         "",
         "`make bench-peers bench BENCH=peers` takes three hours, `BENCH='peers --quick'` 20 minutes.",
         "`python -m bench.peers.page build/bench-peers` writes this page. A peer is [a file](../bench/peers/peer.py).",
@@ -263,10 +268,12 @@ def page(runs: Results, known: dict[str, Peer]) -> str:
 
 
 def _version(peer: Peer) -> str:
-    if not peer.environment:
-        return "0.1.0" if peer.title.startswith("kubectl") else importlib.metadata.version("torch").partition("+")[0]
-    pins = (REQUIREMENTS / f"{peer.environment}.txt").read_text()
-    found = re.search(r"^(?:# wheel: )?(?:torchft|ray|nvidia-resiliency-ext)==(\S+)", pins, re.MULTILINE)
+    name = peer.title if peer.title == "torchrun" else peer.environment
+    if not name:
+        return ""
+    pins = ROOT / "constraints.txt" if name == "torchrun" else REQUIREMENTS / f"{name}.txt"
+    package = {"torchrun": "torch", "nvrx": "nvidia-resiliency-ext"}.get(name, name)
+    found = re.search(rf"^(?:# wheel: )?{package}==(\S+)", pins.read_text(), re.MULTILINE)
     return found[1] if found else ""
 
 

@@ -18,7 +18,7 @@ def node(job: Job, place: int) -> Command:
 
 PEER = dataclasses.replace(
     nvrx_launcher.PEER,
-    title="NVRx ft_launcher, heartbeats",
+    title="ft_launcher+heartbeats",
     node=node,
     loop="nvrx_heartbeats.py",
     needs_change=True,

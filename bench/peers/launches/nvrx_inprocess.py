@@ -23,7 +23,7 @@ def node(job: Job, place: int) -> Command:
 
 
 PEER = Peer(
-    title="NVRx in-process",
+    title="inprocess.Wrapper",
     node=node,
     loop="nvrx_inprocess.py",
     environment="nvrx",

@@ -26,7 +26,7 @@ def node(job: Job, place: int, *timeouts: str) -> Command:
 
 
 PEER = Peer(
-    title="NVRx ft_launcher",
+    title="ft_launcher",
     node=node,
     environment="nvrx",
     beside="monitors",

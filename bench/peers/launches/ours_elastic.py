@@ -7,5 +7,5 @@ import dataclasses
 from bench.peers.launches import ours_plain
 
 PEER = dataclasses.replace(
-    ours_plain.PEER, title="kubectl ddp, elastic.run", loop="elastic_run.py", needs_change=True, source="library.md"
+    ours_plain.PEER, title="elastic.run", loop="elastic_run.py", needs_change=True, source="library.md"
 )

@@ -41,7 +41,7 @@ def node(job: Job, place: int) -> Command:
 
 
 PEER = Peer(
-    title="kubectl ddp, plain script",
+    title="ddp-launch",
     node=node,
     services=services,
     beside="store",
