@@ -18,7 +18,6 @@ Every file is replaced as a whole, so readers never see a partial file.
 from __future__ import annotations
 
 import contextlib
-import fcntl
 import json
 import os
 from collections.abc import Iterator, Mapping
@@ -153,6 +152,8 @@ class JobDirectory:
     @contextlib.contextmanager
     def locked(self) -> Iterator[None]:
         """Hold the lock for edits."""
+        import fcntl  # noqa: PLC0415 - Windows lacks it, and commands that use a cluster import this module
+
         try:
             lock = os.open(self.path / "lock", os.O_RDWR | os.O_CREAT, 0o600)
         except FileNotFoundError:
