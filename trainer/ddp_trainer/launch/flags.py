@@ -34,7 +34,7 @@ if [[ $funcstack[1] == _{program} ]]; then _ddp_launch; else compdef _ddp_launch
 def completion_script(shell: str, flags: Mapping[str, bool]) -> str:
     """Return the completion script for a shell.
 
-    >>> script("bash", {"--tee": True, "--standalone": False})
+    >>> completion_script("bash", {"--tee": True, "--standalone": False})
     "complete -o default -o bashdefault -W '--tee --standalone' ddp-launch"
 
     Args:

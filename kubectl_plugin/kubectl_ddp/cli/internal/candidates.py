@@ -179,15 +179,15 @@ def _in_kubeconfig(context: click.Context, kind: str) -> dict[str, Mapping[str, 
 
 def _preset_names(context: click.Context) -> Iterable[Candidate]:
     """Return the built-in presets and those that the namespace shares."""
-    from kubectl_ddp.client.layers import shared_by  # noqa: PLC0415 - rarely needed
-    from kubectl_ddp.spec.external_values import SharedPresets  # noqa: PLC0415
-
     place = where_of(context)
-    there = SharedPresets()
+    shared: Iterable[str] = ()
     if not place.local and has_kubeconfig():
-        there = within(PATIENCE_SECONDS, lambda: shared_by(place), there)
+        from kubectl_ddp.client.layers import shared_by  # noqa: PLC0415 - imports YAML
+        from kubectl_ddp.spec.external_values import SharedPresets  # noqa: PLC0415
+
+        shared = within(PATIENCE_SECONDS, lambda: shared_by(place), SharedPresets()).texts
     builtin = [Candidate(preset.name, preset.summary) for preset in PRESETS.values()]
-    return [*builtin, *(Candidate(name, "of this namespace") for name in there.texts)]
+    return [*builtin, *(Candidate(name, "of this namespace") for name in shared)]
 
 
 def _fabric_names(_context: click.Context) -> Iterable[Candidate]:
