@@ -91,6 +91,7 @@ def logged_steps(file: Path) -> list[int]:
     return [json.loads(row["step"]) for row in rows if "train/loss" in row]
 
 
+@pytest.mark.filterwarnings("ignore")  # of MLflow's own dependencies, which it imports in this process
 def test_mlflow_has_one_run_over_a_restart_by_another_job(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     pytest.importorskip("mlflow", reason="Install kubectl-ddp[mlflow].")
     monkeypatch.setenv("MLFLOW_TRACKING_URI", f"sqlite:///{tmp_path}/curves.db")
