@@ -37,7 +37,6 @@ def test_a_process_group_is_formed_again_after_a_kill(stage: Stage) -> None:
         agent.line(f"rank={rank} of=2 attempt=2 sum=1")
     stage.finish()
     assert [agent.code() for agent in agents] == [0, 0]
-    assert all('restarts={"failure": 1}' in agent.output for agent in agents)
 
 
 EARLY = """
