@@ -255,13 +255,15 @@ def page(runs: Results, known: dict[str, Peer]) -> str:
         "[settings](assets/peers.txt) found for each peer, in random order. It saves every 10 steps (500 MB: 100).",
         "Collectives time out after 10 s; less would shorten hangs. Workers die with their agent; its node returns",
         f"after 1 s, unless lost. A run fails after 60 s (quick: 50 s). Load, mostly of idle priority: {shown(loads)}.",
-        "Runs: [whole](measurements/peers.json), [quick](measurements/peers-quick.json).",
+        f"Runs so far: [{sum(not run['quick'] for run in runs)} of the whole](measurements/peers.json),",
+        f"[{sum(run['quick'] for run in runs)} quick](measurements/peers-quick.json).",
         "",
         *(f"{number}. {note}" for number, note in enumerate(notes, 1)),
         "",
         "## Repeat",
         "",
-        "`make bench-peers bench BENCH=peers` takes three hours, `BENCH='peers --quick'` 20 minutes.",
+        "`make bench-peers bench BENCH=peers` starts no run after three hours, `BENCH='peers --quick'` none after",
+        "18 minutes. Run the command again to continue.",
         "`python -m bench.peers.page build/bench-peers` writes this page. A peer is [a file](../bench/peers/peer.py).",
     ]
     return "\n".join(lines) + "\n"

@@ -37,6 +37,7 @@ def test_a_process_group_is_formed_again_after_a_kill(stage: Stage) -> None:
         agent.line(f"rank={rank} of=2 attempt=2 sum=1")
     stage.finish()
     assert [agent.code() for agent in agents] == [0, 0]
+    assert all("ddp-launch: Restarts by cause: failure 1." in agent.lines for agent in agents)
 
 
 EARLY = """
