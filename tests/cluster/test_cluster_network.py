@@ -79,7 +79,7 @@ def running(space: Namespace, job: str) -> dict[str, str]:
     return found()
 
 
-def test_another_job_reaches_nothing_of_a_job_a_reader_its_metrics_alone_and_prometheus_scrapes_it(
+def test_another_job_reaches_nothing_of_a_job_and_a_reader_its_metrics_alone(
     space: Namespace, watchers: Namespace
 ) -> None:
     submit = ("submit", "--image", space.image, "--nnodes", "1")
@@ -91,10 +91,14 @@ def test_another_job_reaches_nothing_of_a_job_a_reader_its_metrics_alone_and_pro
 
     assert knock(watchers, "reader", doors, to_open=["metrics"]) == {"store": False, "metrics": True}
     assert knock(space, "stranger", doors) == {"store": False, "metrics": False}
-    prometheus = ClusterPrometheus(space.api)
-    if prometheus.is_there:
-        [series] = until("a scrape", lambda: prometheus.query(f'{Metric.WORLD_SIZE}{{namespace="{space.name}"}}'))
-        assert (series["metric"]["ddp_job"], series["value"][1]) == ("nap", "1")
+
+
+def test_the_clusters_prometheus_scrapes_a_job(space: Namespace, prometheus: ClusterPrometheus) -> None:
+    space.ddp("submit", "--image", space.image, "--nnodes", "1", "--name", "nap", *SLEEP).ok()
+
+    asked = f'{Metric.WORLD_SIZE}{{namespace="{space.name}"}}'
+    [series] = until("a scrape", lambda: prometheus.query(asked))
+    assert (series["metric"]["ddp_job"], series["value"][1]) == ("nap", "1")
 
 
 def world_size(space: Namespace) -> bool:
