@@ -60,9 +60,6 @@ def test_an_upgrade_scales_a_release_and_what_cannot_change_is_refused(training:
     values = {**SMALL, **SLEEPER, "image": training.image}
     assert "kubectl get ddp life" in helm_in(training, helm, "install", "life", values).ok().out
     until("two nodes", lambda: nodes(training, "life") == "2/2")
-    before = get(training, "life")["metadata"]["generation"]
-    helm_in(training, other, "upgrade", "life", values).ok()
-    assert get(training, "life")["metadata"]["generation"] == before
     pods = {pod["metadata"]["uid"] for pod in training.pods()}
     helm_in(training, helm, "upgrade", "life", values | {"replicas": 1}).ok()
     until("one node", lambda: nodes(training, "life") == "1/1")
@@ -75,6 +72,10 @@ def test_an_upgrade_scales_a_release_and_what_cannot_change_is_refused(training:
     helm_in(training, helm, "upgrade", "life", values | {"replicas": 2}).ok()
     until("two nodes again", lambda: nodes(training, "life") == "2/2")
     assert pods & {pod["metadata"]["uid"] for pod in training.pods()}
+    # Last, because after an upgrade by Helm 3, Helm 4 owns what it changes in another way, and a rollback leaves it.
+    before = get(training, "life")["metadata"]["generation"]
+    helm_in(training, other, "upgrade", "life", values | {"replicas": 2}).ok()
+    assert get(training, "life")["metadata"]["generation"] == before
     helm_in(training, helm, "uninstall", "life").ok()
     until("nothing left", lambda: not training.left())
 
