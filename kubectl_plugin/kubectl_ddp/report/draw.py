@@ -82,7 +82,7 @@ def ticks(scale: Scale) -> list[Tick]:
 def time_ticks(start: float, end: float, *, most: int = 6) -> list[Tick]:
     """Return ticks of the time since the start, at round intervals."""
     span = end - start
-    step = next((each for each in _TIME_STEPS if span / each <= most), math.ceil(span / most / _DAY) * _DAY)
+    step = next((interval for interval in _TIME_STEPS if span / interval <= most), math.ceil(span / most / _DAY) * _DAY)
     return [Tick(step * index / span, since(step * index)) for index in range(int(span / step) + 1)]
 
 
@@ -92,15 +92,15 @@ def since(seconds: float) -> str:
     >>> [since(each) for each in (0, 45, 90, 3600, 5400, 90000, 172800)]
     ['0', '45 s', '1:30 min', '1 h', '1:30 h', '1 d 1 h', '2 d']
     """
-    whole = round(seconds)
-    if whole < 60:
-        return f"{whole} s" if whole else "0"
-    if whole < 3600:
-        return f"{whole // 60} min" if whole % 60 == 0 else f"{whole // 60}:{whole % 60:02} min"
-    if whole < _DAY:
-        return f"{whole // 3600} h" if whole % 3600 < 60 else f"{whole // 3600}:{whole % 3600 // 60:02} h"
-    hours = whole % _DAY // 3600
-    return f"{whole // _DAY} d" + (f" {hours} h" if hours else "")
+    rounded = round(seconds)
+    if rounded < 60:
+        return f"{rounded} s" if rounded else "0"
+    if rounded < 3600:
+        return f"{rounded // 60} min" if rounded % 60 == 0 else f"{rounded // 60}:{rounded % 60:02} min"
+    if rounded < _DAY:
+        return f"{rounded // 3600} h" if rounded % 3600 < 60 else f"{rounded // 3600}:{rounded % 3600 // 60:02} h"
+    hours = rounded % _DAY // 3600
+    return f"{rounded // _DAY} d" + (f" {hours} h" if hours else "")
 
 
 def moment(seconds: float) -> str:
@@ -194,14 +194,12 @@ def steps(values: Values, scale: Scale) -> str:
 def stacked(bands: Mapping[str, Values]) -> list[str]:
     """Return stacked bands, each as share of its interval's total; one path per band, bottom first."""
     count = len(next(iter(bands.values()), ()))
-    wholes = [sum(band[index] or 0.0 for band in bands.values()) for index in range(count)]
+    sums = [sum(band[index] or 0.0 for band in bands.values()) for index in range(count)]
     below = [0.0] * count
     paths = []
     for band in bands.values():
-        tops = [
-            below[index] + (band[index] or 0.0) / wholes[index] if wholes[index] > 0 else 0.0 for index in range(count)
-        ]
-        paths.append("".join(_band_path(run, below, tops, count) for run in _runs_of(wholes)))
+        tops = [below[index] + (band[index] or 0.0) / sums[index] if sums[index] > 0 else 0.0 for index in range(count)]
+        paths.append("".join(_band_path(run, below, tops, count) for run in _runs_of(sums)))
         below = tops
     return paths
 
@@ -218,8 +216,8 @@ def _band_path(run: Sequence[int], below: Sequence[float], tops: Sequence[float]
     return f"{upper}{lower}Z"
 
 
-def _runs_of(wholes: Sequence[float]) -> Iterator[list[int]]:
-    for run in _runs(tuple(whole if whole > 0 else None for whole in wholes)):
+def _runs_of(sums: Sequence[float]) -> Iterator[list[int]]:
+    for run in _runs(tuple(interval_sum if interval_sum > 0 else None for interval_sum in sums)):
         yield [index for index, _ in run]
 
 

@@ -32,7 +32,7 @@ MOST_ROWS: Final = 2_000
 OPEN_ROWS: Final = 64
 """Number of rows up to which the table is expanded on screen; in print it always is."""
 
-LOOKS: Final[Mapping[State, str]] = {
+STATE_CLASSES: Final[Mapping[State, str]] = {
     State.RUNNING: "good",
     State.SUCCEEDED: "good",
     State.FAILED: "bad",
@@ -89,7 +89,7 @@ def _view(report: Report) -> dict[str, Any]:
     return {
         "report": report,
         "state": report.state,
-        "look": LOOKS.get(report.state.state, "busy"),
+        "state_class": STATE_CLASSES.get(report.state.state, "busy"),
         "reason": report.state.reason,
         "progress": progress_text(report.state),
         "tiles": list(_tiles(report)),
@@ -114,7 +114,7 @@ def _view(report: Report) -> dict[str, Any]:
         "style": Markup((TEMPLATES / "report.css").read_text(encoding="utf-8")),  # noqa: S704 - a file of ours
         "script": Markup(script),  # noqa: S704 - a file of ours
         "digest": base64.b64encode(hashlib.sha256(script.encode()).digest()).decode(),
-        "pointed": _tooltip_json(drawn, heat, report),
+        "tooltips": _tooltip_json(drawn, heat, report),
         "version": version(),
     }
 
@@ -166,27 +166,27 @@ def _time_breakdown(report: Report) -> Iterator[dict[str, Any]]:
     lost = min(spent.get(LOST, 0.0), spent.get("productive", 0.0))
     if lost:
         spent["productive"] -= lost
-    whole = sum(spent.values())
+    total = sum(spent.values())
     order = {style: at for at, style in enumerate(GROUPS)}
     known = [(STYLE_OF.get(state, "rest"), state, seconds) for state, seconds in spent.items() if seconds > 0]
     for style, state, seconds in sorted(known, key=lambda item: (order[item[0]], -item[2])):
         words = state.replace("_", " ")
-        yield {"style": style, "name": words, "time": duration(seconds), "share": seconds / whole}
+        yield {"style": style, "name": words, "time": duration(seconds), "share": seconds / total}
 
 
 def _time_breakdown_text(report: Report) -> str:
-    told = sorted(_time_breakdown(report), key=lambda one: -one["share"])
-    return "; ".join(f"{one['name']} {one['time']} ({one['share']:.1%})" for one in told)
+    shares = sorted(_time_breakdown(report), key=lambda one: -one["share"])
+    return "; ".join(f"{one['name']} {one['time']} ({one['share']:.1%})" for one in shares)
 
 
 def _waterfall(report: Report) -> Iterator[dict[str, Any]]:
     """Yield the phases of the start in order, each with its begin and its length as shares of all."""
     startup = report.state.startup
     spent = startup.so_far(report.made) if startup is not None else {}
-    whole, reached = sum(spent.values()), 0.0
-    for phase, seconds in spent.items() if whole > 0 else ():
+    total, reached = sum(spent.values()), 0.0
+    for phase, seconds in spent.items() if total > 0 else ():
         words = phase.replace("_", " ")
-        yield {"name": words, "time": f"{seconds:.1f}s", "begin": reached / whole, "share": seconds / whole}
+        yield {"name": words, "time": f"{seconds:.1f}s", "begin": reached / total, "share": seconds / total}
         reached += seconds
 
 
@@ -222,9 +222,11 @@ def _tooltip_json(drawn: list[Plot], heat: Heatmap | None, report: Report) -> st
     if report.measured is None:
         return "{}"
     timeline = report.measured.timeline
-    told = {plot.id: dict(plot.told) for plot in drawn} | ({"ranks": dict(heat.told)} if heat is not None else {})
+    tooltips = {plot.id: dict(plot.tooltips) for plot in drawn} | (
+        {"ranks": dict(heat.tooltips)} if heat is not None else {}
+    )
     times = [f"{since(moment - timeline.start)} · {clock(moment)} UTC" for moment in timeline.midpoints()]
-    text = json.dumps({"times": times, "plots": told}, separators=(",", ":"), ensure_ascii=True)
+    text = json.dumps({"times": times, "plots": tooltips}, separators=(",", ":"), ensure_ascii=True)
     return Markup(text.replace("<", "\\u003c").replace(">", "\\u003e").replace("&", "\\u0026"))  # noqa: S704 - escaped
 
 

@@ -68,23 +68,23 @@ class Report:
     @property
     def seconds_by_state(self) -> Mapping[str, float]:
         """Seconds by state, and lost progress, from the job's summary if it has ended, else from its pods."""
-        told = self.state.summary or {}
-        spent = _numbers(told.get("spent"))
+        summary = self.state.summary or {}
+        spent = _numbers(summary.get("spent"))
         if not spent:
             return self.measured.spent if self.measured is not None else {}
-        lost = _numbers({LOST: told.get("lost_seconds")})
+        lost = _numbers({LOST: summary.get("lost_seconds")})
         return spent | {name: seconds for name, seconds in lost.items() if seconds > 0}
 
     @property
     def goodput(self) -> float | None:
         """Share of the time with pods that was spent on committed steps; None if unknown."""
-        told = _numbers({"goodput": (self.state.summary or {}).get("goodput")})
-        if told:
-            return told["goodput"]
+        reported = _numbers({"goodput": (self.state.summary or {}).get("goodput")})
+        if reported:
+            return reported["goodput"]
         spent = self.seconds_by_state
-        whole = sum(seconds for state, seconds in spent.items() if state not in {LOST, JobTime.SUSPENDED})
+        total = sum(seconds for state, seconds in spent.items() if state not in {LOST, JobTime.SUSPENDED})
         useful = spent.get(JobTime.PRODUCTIVE, 0.0) - spent.get(LOST, 0.0)
-        return max(0.0, useful) / whole if whole > 0 else None
+        return max(0.0, useful) / total if total > 0 else None
 
     @property
     def throughput(self) -> float | None:
@@ -144,11 +144,11 @@ def report(
 
 
 def _facts(snapshot: Snapshot, state: JobState, numbers: JobTimeSeries | None) -> Iterator[Fact]:
-    job, said = snapshot.job, job_kinds.submitted_spec(snapshot.job)
+    job, spec = snapshot.job, job_kinds.submitted_spec(snapshot.job)
     kind = job_kinds.kind_of(job)
-    about = job["metadata"]
+    metadata = job["metadata"]
     low, high = state.nodes.minimum, state.nodes.maximum
-    yield "Program", clean_text(" ".join(redact_object(_program(said))))
+    yield "Program", clean_text(" ".join(redact_object(_program(spec))))
     yield "Image", ", ".join(sorted(_images(snapshot)))
     is_local = state.where == "local"
     yield "Engine", f"{kind.name} ({kind.kind})" if kind is not None and not is_local else ""
@@ -158,30 +158,30 @@ def _facts(snapshot: Snapshot, state: JobState, numbers: JobTimeSeries | None) -
     yield "World sizes", _sizes(state, numbers)
     yield "Generations", str(state.generation) if state.generation is not None else ""
     past = numbers.user_values if numbers is not None else {}
-    yield "Values", values_text({name: each.last for name, each in past.items()} | state.values)
-    yield "Fabric", str(said.get("fabric") or "")
+    yield "Values", values_text({name: value.last for name, value in past.items()} | state.values)
+    yield "Fabric", str(spec.get("fabric") or "")
     if not is_local:
-        yield "Digest", str((about.get("annotations") or {}).get(Annotation.DIGEST, ""))
-    yield "Run", str((about.get("labels") or {}).get(Label.RUN_ID, ""))
+        yield "Digest", str((metadata.get("annotations") or {}).get(Annotation.DIGEST, ""))
+    yield "Run", str((metadata.get("labels") or {}).get(Label.RUN_ID, ""))
     if not is_local:
         yield "UID", state.uid
 
 
-def _program(said: Mapping[str, Any]) -> list[str]:
-    program = said.get("script") or (f"-m {said['module']}" if said.get("module") else "") or said.get("command") or ""
+def _program(spec: Mapping[str, Any]) -> list[str]:
+    program = spec.get("script") or (f"-m {spec['module']}" if spec.get("module") else "") or spec.get("command") or ""
     words = [program] if isinstance(program, str) else [str(word) for word in program]
-    return [*filter(None, words), *map(str, said.get("args") or ())]
+    return [*filter(None, words), *map(str, spec.get("args") or ())]
 
 
 def _images(snapshot: Snapshot) -> set[str]:
     found = {
-        str(each["image"])
+        str(container["image"])
         for pod in workers(snapshot.pods)
-        for each in pod["spec"].get("containers") or ()
-        if each["name"] == main_container(pod) and each.get("image")
+        for container in pod["spec"].get("containers") or ()
+        if container["name"] == main_container(pod) and container.get("image")
     }
-    told = job_kinds.submitted_spec(snapshot.job).get("image")
-    return found or ({str(told)} if told else set())
+    image = job_kinds.submitted_spec(snapshot.job).get("image")
+    return found or ({str(image)} if image else set())
 
 
 def _sizes(state: JobState, numbers: JobTimeSeries | None) -> str:
@@ -217,13 +217,13 @@ def _failure_change(failure: WorkerFailure) -> Change:
     return Change(failure.time, Kind.FAILURE, text, f"{who} {did.removeprefix('was ')}")
 
 
-def _numbers(told: object) -> dict[str, float]:
+def _numbers(values: object) -> dict[str, float]:
     """Return the finite, non-negative numbers of an untrusted mapping."""
-    if not isinstance(told, Mapping):
+    if not isinstance(values, Mapping):
         return {}
     return {
         str(name): float(value)
-        for name, value in told.items()
+        for name, value in values.items()
         if isinstance(value, int | float) and not isinstance(value, bool) and 0 <= value < float("inf")
     }
 

@@ -45,7 +45,7 @@ class Plot:
     caption: str = ""
     """Sentence below the plot, for what neither plot nor legend shows."""
     legend: tuple[LegendItem, ...] = ()
-    told: Mapping[str, list[str]] = field(default_factory=dict)
+    tooltips: Mapping[str, list[str]] = field(default_factory=dict)
     """Curve name → its value in each interval as text, for tooltips."""
     broken: tuple[float, ...] = ()
     """Positions of values that were not finite."""
@@ -115,7 +115,7 @@ def _throughput(numbers: JobTimeSeries, *, was_suspended: bool) -> Plot | None:
         rows=tuple(ticks(scale)),
         described=described,
         caption=described,
-        told={"samples/s": [_format_value(value) for value in numbers.throughput]},
+        tooltips={"samples/s": [_format_value(value) for value in numbers.throughput]},
     )
 
 
@@ -124,8 +124,8 @@ def _loss(numbers: JobTimeSeries) -> Plot | None:
 
 
 def _user_values(numbers: JobTimeSeries) -> Iterator[Plot | None]:
-    for index, (name, told) in enumerate([*numbers.user_values.items()][:MOST_VALUE_PLOTS]):
-        yield _curve(told.values, told.broken, f"value-{index}", title=name, note="reported by the script", name=name)
+    for index, (name, value) in enumerate([*numbers.user_values.items()][:MOST_VALUE_PLOTS]):
+        yield _curve(value.values, value.broken, f"value-{index}", title=name, note="reported by the script", name=name)
 
 
 def _curve(values: Values, broken: Sequence[int], plot_id: str, *, title: str, note: str, name: str) -> Plot | None:
@@ -148,7 +148,7 @@ def _curve(values: Values, broken: Sequence[int], plot_id: str, *, title: str, n
         rows=tuple(ticks(scale)),
         described=f"{went}{wrong}".strip(),
         caption=f"{went}{wrong}".strip(),
-        told={name: [_format_value(value) for value in values]},
+        tooltips={name: [_format_value(value) for value in values]},
         broken=tuple((part + 0.5) / count for part in broken),
     )
 
@@ -169,9 +169,9 @@ def _phase_plot(numbers: JobTimeSeries) -> Plot | None:
 def _states(numbers: JobTimeSeries) -> Plot | None:
     bands = {}
     for style, (_, states) in GROUPS.items():
-        told = [numbers.states[state] for state in states if state in numbers.states]
-        if told:
-            bands[style] = total(told)
+        group = [numbers.states[state] for state in states if state in numbers.states]
+        if group:
+            bands[style] = total(group)
     if not bands:
         return None
     return _stack(
@@ -186,8 +186,8 @@ def _states(numbers: JobTimeSeries) -> Plot | None:
 def _stack(bands: Mapping[str, Values], names: Mapping[str, str], *, id: str, title: str, note: str) -> Plot:  # noqa: A002 - HTML's word
     paths = draw.stacked(bands)
     sums = {style: sum(value for value in band if value is not None) for style, band in bands.items()}
-    whole = sum(sums.values()) or 1.0
-    legend = tuple(LegendItem(style, names[style], sums[style] / whole) for style in bands)
+    grand_total = sum(sums.values()) or 1.0
+    legend = tuple(LegendItem(style, names[style], sums[style] / grand_total) for style in bands)
     return Plot(
         id=id,
         title=title,
@@ -196,13 +196,16 @@ def _stack(bands: Mapping[str, Values], names: Mapping[str, str], *, id: str, ti
         rows=tuple(Tick(share / 4, f"{25 * share} %") for share in (0, 2, 4)),
         described="; ".join(f"{band.name} {band.share:.0%}" for band in legend) + ".",
         legend=legend,
-        told={names[style]: _shares(band, bands.values()) for style, band in bands.items()},
+        tooltips={names[style]: _shares(band, bands.values()) for style, band in bands.items()},
     )
 
 
 def _shares(band: Values, bands: Iterable[Values]) -> list[str]:
-    wholes = total(bands)
-    return [f"{(value or 0.0) / whole:.0%}" if whole else "" for value, whole in zip(band, wholes, strict=True)]
+    sums = total(bands)
+    return [
+        f"{(value or 0.0) / interval_sum:.0%}" if interval_sum else ""
+        for value, interval_sum in zip(band, sums, strict=True)
+    ]
 
 
 def _world(numbers: JobTimeSeries) -> Plot | None:
@@ -210,16 +213,16 @@ def _world(numbers: JobTimeSeries) -> Plot | None:
     if not known:
         return None
     scale = scale_of(known, from_zero=True)
-    whole = tuple(row for row in ticks(scale) if float(row.text.rstrip("kMG")).is_integer())
+    integers = tuple(row for row in ticks(scale) if float(row.text.rstrip("kMG")).is_integer())
     sizes = ", then ".join(str(size) for size in numbers.worlds[-12:])
     return Plot(
         id="world",
         title="World size",
         note="ranks of the worker group",
         svg=draw.steps(numbers.world, scale),
-        rows=whole,
+        rows=integers,
         described=f"{sizes} rank{'' if sizes == '1' else 's'}.",
-        told={"ranks": [_format_value(value) for value in numbers.world]},
+        tooltips={"ranks": [_format_value(value) for value in numbers.world]},
     )
 
 
@@ -236,7 +239,7 @@ class Heatmap:
     slowest: str
     """Sentence about the slowest rank; empty with a single rank."""
     count: int
-    told: Mapping[str, list[str]]
+    tooltips: Mapping[str, list[str]]
     """Tooltip texts: time of the fastest and the slowest rank per interval."""
 
 
@@ -258,16 +261,18 @@ def heatmap(ranks: Sequence[RankHistory]) -> Heatmap | None:
         described=f"{pluralize(len(rows), 'rank')}, {duration(low)} to {duration(high)} a step. {slowest}",
         slowest=slowest,
         count=len(rows),
-        told=_min_max_ranks(by_rank),
+        tooltips=_min_max_ranks(by_rank),
     )
 
 
 def _by_rank(ranks: Sequence[RankHistory]) -> dict[int, Values]:
     """Return one row per rank, over all pods it ran on."""
     found: dict[int, Values] = {}
-    for each in ranks:
-        before = found.get(each.rank, (None,) * len(each.own))
-        found[each.rank] = tuple(new if new is not None else old for new, old in zip(each.own, before, strict=True))
+    for history in ranks:
+        before = found.get(history.rank, (None,) * len(history.own))
+        found[history.rank] = tuple(
+            new if new is not None else old for new, old in zip(history.own, before, strict=True)
+        )
     return dict(sorted(found.items()))
 
 
@@ -285,12 +290,12 @@ def _slowest_rank_text(by_rank: Mapping[int, Values]) -> str:
 
 
 def _min_max_ranks(by_rank: Mapping[int, Values]) -> dict[str, list[str]]:
-    told: dict[str, list[str]] = {"slowest rank": [], "fastest rank": []}
+    tooltips: dict[str, list[str]] = {"slowest rank": [], "fastest rank": []}
     for column in zip(*by_rank.values(), strict=True):
         known = [(value, rank) for rank, value in zip(by_rank, column, strict=True) if value is not None]
         for name, choose in (("slowest rank", max), ("fastest rank", min)):
-            told[name].append(_ranked(choose(known)) if known else "")
-    return told
+            tooltips[name].append(_ranked(choose(known)) if known else "")
+    return tooltips
 
 
 def _ranked(one: tuple[float, int]) -> str:

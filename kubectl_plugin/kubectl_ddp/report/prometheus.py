@@ -108,8 +108,8 @@ def query_series(url: str, job: str, namespace: str | None, span: TimeRange, pod
     )
     found = [
         series
-        for told in map_concurrently(partial(_query_range, place, selector, span, pods), QUERIES)
-        for series in told
+        for results in map_concurrently(partial(_query_range, place, selector, span, pods), QUERIES)
+        for series in results
     ]
     if not any(series.name == Metric.STEPS for series in found):
         hint = "Its pods may not be scraped; 'kubectl ddp doctor' checks. '--from job' uses metrics of the job."
@@ -152,7 +152,7 @@ def _query_range(place: _Place, selector: str, span: TimeRange, pods: Mapping[st
     count = int((span.end - span.start) / span.step) + 1
     times = [span.start + span.step * index for index in range(count)]
     try:
-        return [_series(query, told, times, span, pods) for told in document["data"]["result"]]
+        return [_series(query, result, times, span, pods) for result in document["data"]["result"]]
     except (KeyError, TypeError, ValueError, IndexError, AttributeError) as error:
         raise _no_prometheus(place, "the response is not a JSON object") from error
 
@@ -195,10 +195,10 @@ def _body(response: http.client.HTTPResponse) -> bytes:
 
 def _http_error(place: _Place, error: urllib.error.HTTPError) -> DdpError:
     try:
-        told = json.loads(error.read(1 << 16))["error"]
+        message = json.loads(error.read(1 << 16))["error"]
     except (ValueError, KeyError, TypeError, OSError):
         return _no_prometheus(place, f"it answers with {error.code}")
-    return DdpError(f"Prometheus at {place.shown} refuses with {error.code}: {clean_text(str(told))}.")
+    return DdpError(f"Prometheus at {place.shown} refuses with {error.code}: {clean_text(str(message))}.")
 
 
 def _no_prometheus(place: _Place, why: str) -> Unreachable:
@@ -206,18 +206,18 @@ def _no_prometheus(place: _Place, why: str) -> Unreachable:
 
 
 def _series(
-    query: Query, told: Mapping[str, Any], times: Sequence[float], span: TimeRange, pods: Mapping[str, str]
+    query: Query, result: Mapping[str, Any], times: Sequence[float], span: TimeRange, pods: Mapping[str, str]
 ) -> Series:
-    labels = {str(name): str(value) for name, value in told["metric"].items()}
+    labels = {str(name): str(value) for name, value in result["metric"].items()}
     where = next((labels[name] for name in _WHERE if labels.get(name)), "")
     where = pods.get(where.rpartition(":")[0].strip("[]"), where)
     values: list[float | None] = [None] * len(times)
-    for index, value in _parse_samples(told["values"], span):
+    for index, value in _parse_samples(result["values"], span):
         if 0 <= index < len(values):
             values[index] = value
-    kept = {name: value for name, value in labels.items() if name in query.by}
+    kept_labels = {name: value for name, value in labels.items() if name in query.by}
     # Prometheus may have started to scrape long after the start of the job.
-    return Series(str(query.name), times, values, kept | {POD: where}, is_whole=False)
+    return Series(str(query.name), times, values, kept_labels | {POD: where}, is_whole=False)
 
 
 def _parse_samples(values: Sequence[Sequence[Any]], span: TimeRange) -> Iterator[tuple[int, float]]:

@@ -52,7 +52,7 @@ class Series:
 def chosen(series: Iterable[Series], name: str, *labels: str) -> list[Series]:
     """Return the series with this name and exactly these labels in addition to the pod's."""
     wanted = {*labels}
-    return [each for each in series if each.name == name and each.labels.keys() - {POD} == wanted]
+    return [one for one in series if one.name == name and one.labels.keys() - {POD} == wanted]
 
 
 def read(text: str, pod: str) -> list[Series]:
@@ -68,21 +68,21 @@ def read(text: str, pod: str) -> list[Series]:
         if len(times) > MOST_READINGS:
             return []
         rising = [index for index, moment in enumerate(times) if index == 0 or moment > max(times[:index])]
-        found = [_series(each, times, pod) for each in document["series"][:MOST_SERIES]]
+        found = [_series(entry, times, pod) for entry in document["series"][:MOST_SERIES]]
     except (ValueError, LookupError, TypeError, AttributeError, ArithmeticError, RecursionError):
         return []
     return [
-        Series(each.name, [times[index] for index in rising], [each.values[index] for index in rising], each.labels)
-        for each in found
+        Series(entry.name, [times[index] for index in rising], [entry.values[index] for index in rising], entry.labels)
+        for entry in found
     ]
 
 
-def _series(told: Mapping[str, Any], times: Sequence[float], pod: str) -> Series:
-    name = str(told["name"])
-    values = [None if value is None else float(value) for value in told["values"]]
+def _series(entry: Mapping[str, Any], times: Sequence[float], pod: str) -> Series:
+    name = str(entry["name"])
+    values = [None if value is None else float(value) for value in entry["values"]]
     if len(values) != len(times):
         raise ValueError(name)
-    labels = {str(label): str(value) for label, value in told["labels"].items()} | {POD: pod}
+    labels = {str(label): str(value) for label, value in entry["labels"].items()} | {POD: pod}
     return Series(name, times, list(_cumulative_sum(values)) if name.endswith("_total") else values, labels)
 
 
@@ -95,8 +95,8 @@ def _cumulative_sum(increases: Iterable[float | None]) -> Iterator[float | None]
 
 def load_series(backend: Backend, snapshot: Snapshot) -> list[Series]:
     """Return the series of all worker pods, queried in parallel; pods without history are left out."""
-    told = map_concurrently(partial(_of_pod, backend), workers(snapshot.pods))
-    return [series for of_pod in told for series in of_pod]
+    by_pod = map_concurrently(partial(_of_pod, backend), workers(snapshot.pods))
+    return [series for of_pod in by_pod for series in of_pod]
 
 
 def _of_pod(backend: Backend, pod: Object) -> list[Series]:
@@ -143,14 +143,14 @@ class Timeline:
 
 def build_timeline(series: Sequence[Series], *, since: float | None = None, most: int = MOST_PARTS) -> Timeline | None:
     """Return the axis that covers all series, or None if none has two samples; starts at ``since`` if earlier."""
-    readings = [[moment for moment, _ in each.known()] for each in series]
-    told = [times for times in readings if len(times) > 1]
-    if not told:
+    readings = [[moment for moment, _ in one.known()] for one in series]
+    sampled = [times for times in readings if len(times) > 1]
+    if not sampled:
         return None
-    start, end = min(times[0] for times in told), max(times[-1] for times in told)
+    start, end = min(times[0] for times in sampled), max(times[-1] for times in sampled)
     start = start if since is None else min(start, since)
     # Intervals shorter than the sampling interval would show artefacts of the sampling.
-    between = max(_median_interval(times) for times in told)
+    between = max(_median_interval(times) for times in sampled)
     count = min(most, max(1, int((end - start) / between)))
     return Timeline(start, (end - start) / count, count)
 
@@ -214,14 +214,14 @@ def merge_growth(grown: Sequence[Growth], timeline: Timeline) -> Growth:
     """Return the sum of several counters; covered is the longest coverage of any of them."""
     if not grown:
         return Growth((0.0,) * timeline.count, (0.0,) * timeline.count)
-    amounts = tuple(map(sum, zip(*(each.amounts for each in grown), strict=True)))
-    return Growth(amounts, tuple(map(max, zip(*(each.covered for each in grown), strict=True))))
+    amounts = tuple(map(sum, zip(*(counter.amounts for counter in grown), strict=True)))
+    return Growth(amounts, tuple(map(max, zip(*(counter.covered for counter in grown), strict=True))))
 
 
 def total(values: Iterable[Values]) -> Values:
     """Return the sum of the known values of each interval."""
     return tuple(
-        sum(each for each in column if each is not None) if any(each is not None for each in column) else None
+        sum(value for value in column if value is not None) if any(value is not None for value in column) else None
         for column in zip(*values, strict=True)
     )
 

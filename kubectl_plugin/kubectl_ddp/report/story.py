@@ -77,7 +77,7 @@ def _failure_sentences(failures: Sequence[WorkerFailure], start: float) -> Itera
         return
     yield f"Workers failed {len(failures)} times. Most recently {did}"
     yield from _recovery_sentence(last)
-    stops = [each.stopped_seconds for each in failures if each.stopped_seconds is not None]
+    stops = [failure.stopped_seconds for failure in failures if failure.stopped_seconds is not None]
     if len(stops) == len(failures):
         yield f"All failures together stopped training for {duration(sum(stops))}."
 
@@ -88,16 +88,16 @@ def _recovery_sentence(failure: WorkerFailure) -> Iterator[str]:
     if before is None or after is None:
         return
     stop = f" after {duration(failure.stopped_seconds)}" if failure.stopped_seconds is not None else ""
-    whole = f" within {duration(failure.restored_seconds)}" if failure.restored_seconds is not None else ""
+    restored = f" within {duration(failure.restored_seconds)}" if failure.restored_seconds is not None else ""
     everybody = "the rank" if before == 1 else f"all {before} ranks"
     if after < before:
         yield (
             f"The other {pluralize(after, 'rank')} trained on{stop}."
-            if not whole
-            else (f"The other {pluralize(after, 'rank')} trained on{stop}, and {everybody} trained again{whole}.")
+            if not restored
+            else (f"The other {pluralize(after, 'rank')} trained on{stop}, and {everybody} trained again{restored}.")
         )
-    elif stop or whole:
-        yield f"{everybody[0].upper()}{everybody[1:]} trained again{stop or whole}."
+    elif stop or restored:
+        yield f"{everybody[0].upper()}{everybody[1:]} trained again{stop or restored}."
 
 
 def _resize_sentences(numbers: JobTimeSeries) -> Iterator[str]:

@@ -73,20 +73,20 @@ def find_failures(
 
 
 def _counted(series: Sequence[Series]) -> Iterator[WorkerFailure]:
-    times = {each.labels.get(POD, ""): dict(each.known()) for each in chosen(series, Metric.LAST_FAILURE)}
-    ranks = {each.labels.get(POD, ""): dict(each.known()) for each in chosen(series, Metric.LAST_FAILED_RANK)}
-    for each in chosen(series, Metric.FAILURES, MetricLabel.REASON):
-        pod, before, read = each.labels.get(POD, ""), 0.0, 0.0
-        readings = [(moment, count) for moment, count in each.known() if math.isfinite(count)]
+    times = {gauge.labels.get(POD, ""): dict(gauge.known()) for gauge in chosen(series, Metric.LAST_FAILURE)}
+    ranks = {gauge.labels.get(POD, ""): dict(gauge.known()) for gauge in chosen(series, Metric.LAST_FAILED_RANK)}
+    for counter in chosen(series, Metric.FAILURES, MetricLabel.REASON):
+        pod, before, read = counter.labels.get(POD, ""), 0.0, 0.0
+        readings = [(moment, count) for moment, count in counter.known() if math.isfinite(count)]
         for index, (moment, count) in enumerate(readings):
-            if count > before and (index or (each.is_whole and moment > each.times[0])):
+            if count > before and (index or (counter.is_whole and moment > counter.times[0])):
                 exact = times.get(pod, {}).get(moment, 0.0)
                 rank = ranks.get(pod, {}).get(moment, math.nan)
                 is_known = read - _TOGETHER_SECONDS < exact <= moment and exact > 0 and math.isfinite(rank)
                 yield WorkerFailure(
                     time=exact if is_known else moment,
                     pod=pod,
-                    reason=each.labels[MetricLabel.REASON],
+                    reason=counter.labels[MetricLabel.REASON],
                     rank=int(rank) if is_known else None,
                     count=round(count - before),
                 )
@@ -103,8 +103,8 @@ def _with_recovery(
     # A launcher reports the generation before the size, and a reading may fall between the two.
     after = next((int(size) for moment, size in reversed(sizes) if formed <= moment < following), before)
     since = formed if after >= before else following
-    whole = next((moment for moment, size in sizes if moment >= since and size >= before), None)
-    trained = _all_trained(series, before, whole) if whole is not None else None
+    restored = next((moment for moment, size in sizes if moment >= since and size >= before), None)
+    trained = _all_trained(series, before, restored) if restored is not None else None
     return replace(
         failure,
         ranks_before=before,
@@ -118,8 +118,8 @@ def _formed_after(series: Sequence[Series], time: float) -> tuple[float | None, 
     """Return when the first group after this time was formed, None if none was, and when the next one was."""
     rounds = sorted(
         (later, number)
-        for each in chosen(series, Metric.RENDEZVOUS_ROUND)
-        for (_, former), (later, number) in _pairs(each)
+        for gauge in chosen(series, Metric.RENDEZVOUS_ROUND)
+        for (_, former), (later, number) in _pairs(gauge)
         if later > time and number > former
     )
     if not rounds:
@@ -131,9 +131,9 @@ def _formed_after(series: Sequence[Series], time: float) -> tuple[float | None, 
 def _all_trained(series: Sequence[Series], count: int, since: float) -> float | None:
     """Return the time of the first reading by which each of ``count`` ranks has committed a step since ``since``."""
     first: dict[str, float] = {}
-    for each in series:
-        if each.name == Metric.STEPS and (rank := each.labels.get(MetricLabel.RANK)) is not None:
-            grown = [later for (_, one), (later, other) in _pairs(each) if later >= since and other > one]
+    for counter in series:
+        if counter.name == Metric.STEPS and (rank := counter.labels.get(MetricLabel.RANK)) is not None:
+            grown = [later for (_, one), (later, other) in _pairs(counter) if later >= since and other > one]
             if grown:
                 first[rank] = min(first.get(rank, grown[0]), grown[0])
     return max(first.values()) if len(first) >= count else None
@@ -142,13 +142,13 @@ def _all_trained(series: Sequence[Series], count: int, since: float) -> float | 
 def _stopped(account: Sequence[Series], moment: float) -> float | None:
     """Return the seconds without training in the interval of the account that contains the failure at this time."""
     times = account[0].times if account else ()
-    after = next((index for index, each in enumerate(times) if each > moment), None)
+    after = next((index for index, time in enumerate(times) if time > moment), None)
     if not after:
         return None
     for index in range(after, len(times)):
         grown = {
-            each.labels[MetricLabel.STATE]: (each.values[index] or 0.0) - (each.values[after - 1] or 0.0)
-            for each in account
+            counter.labels[MetricLabel.STATE]: (counter.values[index] or 0.0) - (counter.values[after - 1] or 0.0)
+            for counter in account
         }
         if grown.get(JobTime.RESTART, 0.0) + grown.get(JobTime.HANG, 0.0) + grown.get(JobTime.ELASTIC_RESIZE, 0.0) > 0:
             return sum(seconds for state, seconds in grown.items() if state not in _TRAINING)
@@ -250,7 +250,7 @@ def summarize_series(series: Sequence[Series]) -> JobTimeSeries | None:
     timeline = build_timeline(series, since=account[0].times[0] if account else None)
     if timeline is None:
         return None
-    samples = merge_growth([growth(each, timeline) for each in chosen(series, Metric.SAMPLES)], timeline)
+    samples = merge_growth([growth(counter, timeline) for counter in chosen(series, Metric.SAMPLES)], timeline)
     loss, broken = _means(chosen(series, Metric.LOSS), timeline)
     sizes = list(_sizes(series))
     return JobTimeSeries(
@@ -274,15 +274,15 @@ def summarize_series(series: Sequence[Series]) -> JobTimeSeries | None:
 def _user_values(series: Sequence[Series], timeline: Timeline) -> dict[str, UserValue]:
     """Return the values that the script names itself, each of the lowest rank that has reported it."""
     found: dict[str, dict[int, list[Series]]] = {}
-    for each in chosen(series, Metric.USER_VALUE, MetricLabel.NAME, MetricLabel.RANK):
-        rank = each.labels[MetricLabel.RANK]
-        if rank.isdecimal() and any(each.known()):
-            of_name = found.setdefault(clean_text(each.labels[MetricLabel.NAME]), {})
-            of_name.setdefault(int(rank), []).append(each)
+    for gauge in chosen(series, Metric.USER_VALUE, MetricLabel.NAME, MetricLabel.RANK):
+        rank = gauge.labels[MetricLabel.RANK]
+        if rank.isdecimal() and any(gauge.known()):
+            of_name = found.setdefault(clean_text(gauge.labels[MetricLabel.NAME]), {})
+            of_name.setdefault(int(rank), []).append(gauge)
     lowest = {name: of_name[min(of_name)] for name, of_name in [*found.items()][:MOST_NAMES]}
     return {
-        name: UserValue(*_means(told, timeline), max(last for each in told for last in each.known())[1])
-        for name, told in lowest.items()
+        name: UserValue(*_means(of_rank, timeline), max(last for gauge in of_rank for last in gauge.known())[1])
+        for name, of_rank in lowest.items()
     }
 
 
@@ -290,8 +290,8 @@ def _means(series: Iterable[Series], timeline: Timeline) -> tuple[Values, tuple[
     """Return the mean of the finite values in each interval, and the intervals with values that are not finite."""
     parts: list[list[float]] = [[] for _ in range(timeline.count)]
     broken: set[int] = set()
-    for each in series:
-        for moment, value in each.known():
+    for gauge in series:
+        for moment, value in gauge.known():
             if math.isfinite(value):
                 parts[timeline.part(moment)].append(value)
             else:
@@ -300,13 +300,13 @@ def _means(series: Iterable[Series], timeline: Timeline) -> tuple[Values, tuple[
 
 
 def _phase_seconds(series: Sequence[Series], timeline: Timeline) -> dict[str, Values]:
-    told = chosen(series, Metric.PHASE_SECONDS, MetricLabel.PHASE)
+    counters = chosen(series, Metric.PHASE_SECONDS, MetricLabel.PHASE)
     found: dict[str, Values] = {}
     for phase in Phase:
-        grown = [growth(each, timeline) for each in told if each.labels[MetricLabel.PHASE] == phase]
-        whole = merge_growth(grown, timeline)
-        if any(whole.amounts):
-            found[phase] = whole.known(timeline.width)
+        grown = [growth(counter, timeline) for counter in counters if counter.labels[MetricLabel.PHASE] == phase]
+        merged = merge_growth(grown, timeline)
+        if any(merged.amounts):
+            found[phase] = merged.known(timeline.width)
     return found
 
 
@@ -317,37 +317,37 @@ def _account(series: Sequence[Series]) -> list[Series]:
     without a change are left out, so that each remaining interval is the time it accounts for. If the time before the
     first sample is short, the series starts with the job.
     """
-    told: dict[float, dict[str, float]] = {}
-    for each in series:
-        for moment, value in each.known():
-            state = each.labels[MetricLabel.STATE]
-            told.setdefault(moment, {})[state] = max(value, told.get(moment, {}).get(state, 0.0))
-    kept: list[tuple[float, dict[str, float]]] = []
-    for moment, spent in sorted(told.items()):
-        if not kept or sum(spent.values()) > sum(kept[-1][1].values()):
-            kept.append((moment, spent))
-    if kept and 0 < (before := sum(kept[0][1].values())) <= kept[-1][0] - kept[0][0]:
-        kept.insert(0, (kept[0][0] - before, {}))
-    times = [moment for moment, _ in kept]
-    states = {state for _, spent in kept for state in spent}
+    readings: dict[float, dict[str, float]] = {}
+    for counter in series:
+        for moment, value in counter.known():
+            state = counter.labels[MetricLabel.STATE]
+            readings.setdefault(moment, {})[state] = max(value, readings.get(moment, {}).get(state, 0.0))
+    changes: list[tuple[float, dict[str, float]]] = []
+    for moment, spent in sorted(readings.items()):
+        if not changes or sum(spent.values()) > sum(changes[-1][1].values()):
+            changes.append((moment, spent))
+    if changes and 0 < (before := sum(changes[0][1].values())) <= changes[-1][0] - changes[0][0]:
+        changes.insert(0, (changes[0][0] - before, {}))
+    times = [moment for moment, _ in changes]
+    states = {state for _, spent in changes for state in spent}
     return [
-        Series(Metric.JOB_TIME, times, [spent.get(state, 0.0) for _, spent in kept], {MetricLabel.STATE: state})
+        Series(Metric.JOB_TIME, times, [spent.get(state, 0.0) for _, spent in changes], {MetricLabel.STATE: state})
         for state in sorted(states)
     ]
 
 
 def _states(account: Sequence[Series], timeline: Timeline) -> dict[str, Values]:
-    grown = {each.labels[MetricLabel.STATE]: growth(each, timeline) for each in account}
-    return {state: each.known(timeline.width) for state, each in grown.items() if any(each.amounts)}
+    grown = {counter.labels[MetricLabel.STATE]: growth(counter, timeline) for counter in account}
+    return {state: counter.known(timeline.width) for state, counter in grown.items() if any(counter.amounts)}
 
 
 def _seconds_by_state(series: Sequence[Series]) -> dict[str, float]:
     """Return the time accounting of the most advanced pod; states without time are left out."""
     found: dict[str, float] = {}
-    for each in chosen(series, Metric.JOB_TIME, MetricLabel.STATE):
-        state = each.labels[MetricLabel.STATE]
-        found[state] = max(found.get(state, 0.0), each.last or 0.0)
-    lost = max((each.last or 0.0 for each in chosen(series, Metric.LOST_PROGRESS)), default=0.0)
+    for counter in chosen(series, Metric.JOB_TIME, MetricLabel.STATE):
+        state = counter.labels[MetricLabel.STATE]
+        found[state] = max(found.get(state, 0.0), counter.last or 0.0)
+    lost = max((counter.last or 0.0 for counter in chosen(series, Metric.LOST_PROGRESS)), default=0.0)
     return {state: seconds for state, seconds in found.items() if seconds > 0} | ({LOST: lost} if lost > 0 else {})
 
 
@@ -371,8 +371,12 @@ _Key = tuple[str, str, str]
 
 def _by_rank(series: Sequence[Series], name: str, labels: Sequence[str]) -> dict[_Key, Series]:
     return {
-        (each.labels.get(POD, ""), each.labels[MetricLabel.RANK], each.labels.get(MetricLabel.LOCAL_RANK, "")): each
-        for each in chosen(series, name, *labels)
+        (
+            counter.labels.get(POD, ""),
+            counter.labels[MetricLabel.RANK],
+            counter.labels.get(MetricLabel.LOCAL_RANK, ""),
+        ): counter
+        for counter in chosen(series, name, *labels)
     }
 
 
@@ -382,7 +386,7 @@ def _rank(key: _Key, steps: Series, seconds: Series | None, waited: Series | Non
     in_steps = growth(seconds, timeline) if seconds is not None else nothing
     in_wait = growth(waited, timeline) if waited is not None else nothing
     taken = growth(steps, timeline)
-    own = tuple(max(0.0, whole - part) for whole, part in zip(in_steps.amounts, in_wait.amounts, strict=True))
+    own = tuple(max(0.0, total - part) for total, part in zip(in_steps.amounts, in_wait.amounts, strict=True))
     return RankHistory(
         rank=int(rank),
         local_rank=int(local) if local.isdecimal() else None,
@@ -396,14 +400,14 @@ def _rank(key: _Key, steps: Series, seconds: Series | None, waited: Series | Non
 
 def _sizes(series: Sequence[Series]) -> Iterator[tuple[float, float]]:
     """Yield the world size over time, as reported by pods of the latest generation."""
-    rounds = {each.labels.get(POD, ""): each for each in chosen(series, Metric.RENDEZVOUS_ROUND)}
-    told: list[tuple[float, float, float]] = []
-    for each in chosen(series, Metric.WORLD_SIZE):
-        number = rounds.get(each.labels.get(POD, ""))
+    rounds = {gauge.labels.get(POD, ""): gauge for gauge in chosen(series, Metric.RENDEZVOUS_ROUND)}
+    readings: list[tuple[float, float, float]] = []
+    for gauge in chosen(series, Metric.WORLD_SIZE):
+        number = rounds.get(gauge.labels.get(POD, ""))
         generations = dict(number.known()) if number is not None else {}
-        told += [(moment, generations.get(moment, 0.0), size) for moment, size in each.known() if size > 0]
+        readings += [(moment, generations.get(moment, 0.0), size) for moment, size in gauge.known() if size > 0]
     latest = 0.0
-    for moment, generation, size in sorted(told):
+    for moment, generation, size in sorted(readings):
         if generation >= latest:
             latest = generation
             yield moment, size
@@ -431,9 +435,11 @@ def _scale_changes(sizes: Iterable[tuple[float, float]]) -> Iterator[Change]:
 def _restarts(series: Sequence[Series]) -> Iterator[Change]:
     """Yield the restarts of the pod with the most, per cause; every pod counts the whole run from its own start."""
     causes: dict[str, dict[str, list[Change]]] = {}
-    for each in chosen(series, Metric.RESTARTS, MetricLabel.CAUSE):
-        cause = each.labels[MetricLabel.CAUSE]
-        causes.setdefault(cause, {}).setdefault(each.labels.get(POD, ""), []).extend(_restart_changes(each, cause))
+    for counter in chosen(series, Metric.RESTARTS, MetricLabel.CAUSE):
+        cause = counter.labels[MetricLabel.CAUSE]
+        causes.setdefault(cause, {}).setdefault(counter.labels.get(POD, ""), []).extend(
+            _restart_changes(counter, cause)
+        )
     for of_pods in causes.values():
         yield from max(of_pods.values(), key=len)
 

@@ -129,10 +129,10 @@ def startup_text(startup: Startup, now: float) -> str:
     """Return the time from the submission to the first step, or until now, with the time of each phase."""
     spent = startup.so_far(now)
     phases = ", ".join(f"{phase.replace('_', ' ')} {seconds:.1f}s" for phase, seconds in spent.items())
-    whole = f"{sum(spent.values()):.1f}s"
+    total = f"{sum(spent.values()):.1f}s"
     if startup.current is None:
-        return f"{whole} from submission to the first step: {phases}"
-    return f"{startup.current.replace('_', ' ')} since {spent[startup.current]:.1f}s, submitted {whole} ago: {phases}"
+        return f"{total} from submission to the first step: {phases}"
+    return f"{startup.current.replace('_', ' ')} since {spent[startup.current]:.1f}s, submitted {total} ago: {phases}"
 
 
 def no_progress_text(state: JobState) -> str:
@@ -175,11 +175,11 @@ def summary_text(summary: Mapping[str, Any], keys: Collection[str] = _SUMMARY) -
         summary: Values by key.
         keys: Keys to show, in the order of the summary line.
     """
-    told = []
+    texts = []
     for key, text in ((key, text) for key, text in _SUMMARY.items() if key in keys):
         with contextlib.suppress(AttributeError, TypeError, ValueError):
-            told += [text(summary[key])] if summary.get(key) is not None else []
-    return ", ".join(told)
+            texts += [text(summary[key])] if summary.get(key) is not None else []
+    return ", ".join(texts)
 
 
 def why_no_ranks(state: JobState) -> str:

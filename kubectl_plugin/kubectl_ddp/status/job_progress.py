@@ -51,20 +51,20 @@ class EarlierPods:
     def of(cls, job: Object) -> Self:
         """Return what the annotation of a job says. A malformed one counts as missing, since users may write it."""
         try:
-            told = json.loads((job["metadata"].get("annotations") or {}).get(Annotation.EARLIER, "{}"))
+            stored = json.loads((job["metadata"].get("annotations") or {}).get(Annotation.EARLIER, "{}"))
         except (ValueError, RecursionError, TypeError):
             return cls()
-        if not isinstance(told, dict):
+        if not isinstance(stored, dict):
             return cls()
-        step, started = told.get("step"), told.get("started")
+        step, started = stored.get("step"), stored.get("started")
         return cls(
-            startup={name: value for name, value in _map(told.get("startup")).items() if isinstance(value, _NUMBERS)},
+            startup={name: value for name, value in _map(stored.get("startup")).items() if isinstance(value, _NUMBERS)},
             started=started if isinstance(started, _NUMBERS) else None,
-            uid=str(told.get("uid") or ""),
-            restarts={cause: count for cause, count in _map(told.get("restarts")).items() if isinstance(count, int)},
+            uid=str(stored.get("uid") or ""),
+            restarts={cause: count for cause, count in _map(stored.get("restarts")).items() if isinstance(count, int)},
             step=step if isinstance(step, int) else None,
-            is_counted=told.get("is_counted") is True,
-            **{name: told[name] for name in ("samples", "seconds") if isinstance(told.get(name), _NUMBERS)},
+            is_counted=stored.get("is_counted") is True,
+            **{name: stored[name] for name in ("samples", "seconds") if isinstance(stored.get(name), _NUMBERS)},
         )
 
     def to_annotation(self) -> str:
@@ -108,7 +108,7 @@ class EarlierPods:
 
 
 def _map(value: object) -> dict[str, Any]:
-    return {str(key): each for key, each in value.items()} if isinstance(value, dict) else {}
+    return {str(key): item for key, item in value.items()} if isinstance(value, dict) else {}
 
 
 GATED: Final = "SchedulingGated"
@@ -144,10 +144,10 @@ def granted_size(job: Object, workers: Iterable[Object], queue: Queued | None) -
 
 def _size_before_controller(job: Object, desired: int) -> tuple[int, str]:
     """Return the size that the job would have without the platform's controller, and why the controller reduced it."""
-    told = job_kinds.json_annotation(job, Annotation.SIZE)
-    wanted = told.get("wanted")
-    if told.get("granted") == desired and isinstance(wanted, int) and wanted > desired:
-        return wanted, str(told.get("reason", ""))
+    size = job_kinds.json_annotation(job, Annotation.SIZE)
+    wanted = size.get("wanted")
+    if size.get("granted") == desired and isinstance(wanted, int) and wanted > desired:
+        return wanted, str(size.get("reason", ""))
     return desired, ""
 
 
@@ -210,26 +210,30 @@ MOST_NAMES: Final = 32
 
 
 def progress_fields(
-    told: Mapping[str, Samples], ranks: Sequence[RankState], summary: Mapping[str, Any] | None, *, has_succeeded: bool
+    samples: Mapping[str, Samples],
+    ranks: Sequence[RankState],
+    summary: Mapping[str, Any] | None,
+    *,
+    has_succeeded: bool,
 ) -> dict[str, Any]:
     """Return the fields of a job's state about steps, speed and group, from metrics, and from the summary of its end.
 
     Args:
-        told: Name of a pod → its metrics.
+        samples: Name of a pod → its metrics.
         ranks: Ranks of the job.
         summary: Summary of the job, if it is over.
         has_succeeded: True if the job is over and has succeeded; then the summary alone counts.
     """
     if summary is not None:
-        told_last = termination_message.progress(summary, has_succeeded=has_succeeded)
-        return told_last if has_succeeded else {**_progress_of(told, ranks), **told_last}
-    return _progress_of(told, ranks)
+        at_end = termination_message.progress(summary, has_succeeded=has_succeeded)
+        return at_end if has_succeeded else {**_progress_of(samples, ranks), **at_end}
+    return _progress_of(samples, ranks)
 
 
-def _progress_of(told: Mapping[str, Samples], ranks: Sequence[RankState]) -> dict[str, Any]:
+def _progress_of(samples: Mapping[str, Samples], ranks: Sequence[RankState]) -> dict[str, Any]:
     alive = [rank for rank in ranks if rank.state is not RankActivity.DOWN]
     step = max((rank.step for rank in ranks if rank.step is not None), default=None)
-    latest = _Latest(told)
+    latest = _Latest(samples)
     planned = latest.value(Metric.STEPS_PLANNED)
     pace = [rank.seconds_per_step for rank in alive if rank.seconds_per_step is not None]
     rates = [rank.samples_per_second for rank in alive if rank.samples_per_second is not None]
@@ -246,7 +250,7 @@ def _progress_of(told: Mapping[str, Samples], ranks: Sequence[RankState]) -> dic
         "values": latest.named_values(Metric.USER_VALUE),
         "throughput": sum(rates) * max(1.0, (world or 0) / len(ranks)) if rates else None,
         "eta_seconds": eta,
-        "goodput": goodput(told.values()),
+        "goodput": goodput(samples.values()),
         "world_size": world,
         "generation": _optional_int(latest.value(Metric.RENDEZVOUS_ROUND)),
     }
@@ -259,14 +263,14 @@ class _Latest:
     values on another pod. Among equal pods, the largest value is the newest.
     """
 
-    def __init__(self, told: Mapping[str, Samples]) -> None:
-        self._told = [
-            ((said.value(Metric.RENDEZVOUS_ROUND) or 0.0, said.total(Metric.RANK_UP)), said) for said in told.values()
+    def __init__(self, samples: Mapping[str, Samples]) -> None:
+        self._pods = [
+            ((pod.value(Metric.RENDEZVOUS_ROUND) or 0.0, pod.total(Metric.RANK_UP)), pod) for pod in samples.values()
         ]
 
     def value(self, family: str) -> float | None:
         """Return the value of a family; None if no pod reports it."""
-        values = [(order, value) for order, said in self._told if (value := said.value(family)) is not None]
+        values = [(order, value) for order, pod in self._pods if (value := pod.value(family)) is not None]
         return max(values)[-1] if values else None
 
     def named_values(self, family: str) -> dict[str, float]:
@@ -274,14 +278,14 @@ class _Latest:
 
         The newest group takes precedence, and in it the lowest rank that has reported the name.
         """
-        told = [
+        named = [
             (-generation, _rank_of(labels), labels[MetricLabel.NAME], value)
-            for (generation, _), said in self._told
-            for labels, value in said.all(family)
+            for (generation, _), pod in self._pods
+            for labels, value in pod.all(family)
             if MetricLabel.NAME in labels
         ]
         found: dict[str, float] = {}
-        for _, _, name, value in sorted(told, key=lambda one: one[:2]):
+        for _, _, name, value in sorted(named, key=lambda one: one[:2]):
             found.setdefault(clean_text(name), value)
         return dict([*found.items()][:MOST_NAMES])
 
@@ -296,22 +300,22 @@ def _optional_int(number: float | None) -> int | None:
     return int(number) if number is not None else None
 
 
-def trained_samples(told: Iterable[Samples]) -> tuple[float, float]:
+def trained_samples(pods: Iterable[Samples]) -> tuple[float, float]:
     """Return the samples that all ranks of these pods have trained, and the longest time of a rank in steps."""
-    ranks = [said for pod in told for said in pod.split(MetricLabel.RANK).values()]
-    seconds = max((said.total(Metric.PHASE_SECONDS) for said in ranks), default=0.0)
-    return sum(said.total(Metric.SAMPLES) for said in ranks), seconds
+    ranks = [of_rank for pod in pods for of_rank in pod.split(MetricLabel.RANK).values()]
+    seconds = max((of_rank.total(Metric.PHASE_SECONDS) for of_rank in ranks), default=0.0)
+    return sum(of_rank.total(Metric.SAMPLES) for of_rank in ranks), seconds
 
 
-def goodput(told: Iterable[Samples]) -> float | None:
+def goodput(pods: Iterable[Samples]) -> float | None:
     """Return the goodput of the job so far, as defined by :func:`ddp_trainer.common.goodput.goodput`; None if unknown.
 
     Rank 0 accounts for the whole job. If it has moved, its former pod still reports an account, which is the shorter
     one.
     """
-    accounts = [(elapsed, said) for said in told if (elapsed := said.total(Metric.JOB_TIME)) > 0]
+    accounts = [(elapsed, pod) for pod in pods if (elapsed := pod.total(Metric.JOB_TIME)) > 0]
     if not accounts:
         return None
-    _, said = max(accounts, key=lambda account: account[0])
-    spent = {state: said.total(Metric.JOB_TIME, state=state) for state in JobTime}
-    return max(0.0, definition.goodput(spent, said.total(Metric.LOST_PROGRESS)))
+    _, pod = max(accounts, key=lambda account: account[0])
+    spent = {state: pod.total(Metric.JOB_TIME, state=state) for state in JobTime}
+    return max(0.0, definition.goodput(spent, pod.total(Metric.LOST_PROGRESS)))

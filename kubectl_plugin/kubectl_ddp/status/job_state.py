@@ -243,30 +243,20 @@ def job_state(
         with_startup: False to leave out the phases of the start, which take 20 µs per pod.
     """
     job, workers = snapshot.job, termination_message.workers(snapshot.pods)
-    names = {str(pod["metadata"]["name"]) for pod in workers}
-    told = {pod: said for pod, said in samples.items() if pod in names}
-    counted = _restarts(told, workers)
-    facts = _facts(snapshot, workers, told, counted)
-    state = next(state for state, holds in _DECISION if holds(facts))
     nodes_of = {str(pod["metadata"]["name"]): str(pod["spec"].get("nodeName", "")) for pod in workers}
-    stall = find_stalled_group(told) if state in WITH_RANKS else None
-    ranks = rank_states(told, nodes_of, before, awaited=stall.rank if stall else None)
+    worker_samples = {pod: of_pod for pod, of_pod in samples.items() if pod in nodes_of}
+    counted = _restarts(worker_samples, workers)
+    facts = _facts(snapshot, workers, worker_samples, counted)
+    state = next(state for state, holds in _DECISION if holds(facts))
+    stall = find_stalled_group(worker_samples) if state in WITH_RANKS else None
+    ranks = rank_states(worker_samples, nodes_of, before, awaited=stall.rank if stall else None)
     has_succeeded = state is State.SUCCEEDED
     is_over = has_succeeded or state is State.FAILED
     summary = termination_message.outcome(job, workers, has_succeeded=has_succeeded) if is_over else None
-    started = None
-    if with_startup:
-        from kubectl_ddp.status.startup import startup  # noqa: PLC0415 - a list of jobs does not need it
-
-        is_suspended = state is State.SUSPENDED or (facts.is_to_be_suspended and state is not State.QUEUED)
-        started = startup(job, workers, told, snapshot.events, summary, is_suspended=is_suspended)
-        if summary is not None and started is not None and started.is_over:
-            summary |= {"startup": started.to_summary()}
+    is_suspended = state is State.SUSPENDED or (facts.is_to_be_suspended and state is not State.QUEUED)
     error = _first_error(state, job, workers)
-    progress = progress_fields(told, ranks, summary, has_succeeded=has_succeeded)
+    progress = progress_fields(worker_samples, ranks, summary, has_succeeded=has_succeeded)
     uses_torchrun = job_kinds.uses_torchrun(job)
-    if uses_torchrun and started is not None and started.current in IN_POD:
-        started = None  # nothing measures the phases in the pod
     earlier, uids = EarlierPods.of(job), {str(pod["metadata"].get("uid")) for pod in workers}
     step = progress["step"]
     is_without_pods = state is State.SUSPENDED and step is None
@@ -280,7 +270,7 @@ def job_state(
         uid=str(job["metadata"].get("uid", "")),
         state=state,
         reason=_reason(state, facts, [*workers, *termination_message.stores(snapshot.pods)]),
-        nodes=_nodes(job, workers, told, snapshot.queued, is_over=state in TERMINAL),
+        nodes=_nodes(job, workers, worker_samples, snapshot.queued, is_over=state in TERMINAL),
         uses_torchrun=uses_torchrun,
         processes_per_node=job_kinds.processes_per_node(job),
         restarts=earlier.total_restarts(counted or termination_message.restarts_of(summary or {}), uids),
@@ -290,18 +280,39 @@ def job_state(
         finished=_finished(status, facts) if state in TERMINAL else None,
         ranks=ranks,
         stall=stall,
-        silent=() if uses_torchrun else tuple(sorted(running - told.keys())),
-        outside=find_outside_nodes(told, {pod: group_state(said) for pod, said in told.items()})
+        silent=() if uses_torchrun else tuple(sorted(running - worker_samples.keys())),
+        outside=find_outside_nodes(worker_samples, {pod: group_state(of_pod) for pod, of_pod in worker_samples.items()})
         if state in WITH_RANKS
         else (),
         first_error=error,
         failed_ranks=termination_message.failed_ranks(error, workers),
+        startup=_startup(snapshot, workers, worker_samples, summary, is_suspended=is_suspended)
+        if with_startup
+        else None,
         summary=summary,
         queue=snapshot.queued,
-        startup=started,
-        early_failures=find_early_failures(told, counted, step) if state in WITH_RANKS else None,
+        early_failures=find_early_failures(worker_samples, counted, step) if state in WITH_RANKS else None,
         **progress,
     )
+
+
+def _startup(
+    snapshot: Snapshot,
+    workers: list[Object],
+    samples: Mapping[str, Samples],
+    summary: dict[str, Any] | None,
+    *,
+    is_suspended: bool,
+) -> Startup | None:
+    """Return the start of a job. A start that is over is also added to the summary."""
+    from kubectl_ddp.status.startup import startup  # noqa: PLC0415 - a list of jobs does not need it
+
+    started = startup(snapshot.job, workers, samples, snapshot.events, summary, is_suspended=is_suspended)
+    if started is None or (started.current in IN_POD and job_kinds.uses_torchrun(snapshot.job)):
+        return None  # under torchrun, nothing measures the phases in the pod
+    if summary is not None and started.is_over:
+        summary["startup"] = started.to_summary()
+    return started
 
 
 def _first_error(state: State, job: Object, workers: list[Object]) -> FirstError | None:
@@ -318,7 +329,7 @@ def _first_error(state: State, job: Object, workers: list[Object]) -> FirstError
 
 
 def _facts(
-    snapshot: Snapshot, workers: list[Object], told: Mapping[str, Samples], counted: Mapping[str, int]
+    snapshot: Snapshot, workers: list[Object], samples: Mapping[str, Samples], counted: Mapping[str, int]
 ) -> _Facts:
     job, queue = snapshot.job, snapshot.queued
     return _Facts(
@@ -328,7 +339,7 @@ def _facts(
         waits_in_queue=queue is not None and not queue.is_admitted and not queue.is_held,
         is_held_in_queue=queue is not None and queue.is_held,
         running_pods=sum(_runs(pod) for pod in workers),
-        group_states=frozenset(state for said in told.values() if (state := group_state(said))),
+        group_states=frozenset(state for of_pod in samples.values() if (state := group_state(of_pod))),
         has_restarted=any(counted.values()) or any(main_status(pod).get("restartCount") for pod in workers),
     )
 
@@ -346,7 +357,12 @@ def _runs(pod: Object) -> bool:
 
 
 def _nodes(
-    job: Object, workers: Sequence[Object], told: Mapping[str, Samples], queue: Queued | None, *, is_over: bool
+    job: Object,
+    workers: Sequence[Object],
+    worker_samples: Mapping[str, Samples],
+    queue: Queued | None,
+    *,
+    is_over: bool,
 ) -> Nodes:
     ready = sum(_runs(pod) and bool(main_status(pod).get("ready")) for pod in workers)
     low, high = job_kinds.bounds(job)
@@ -360,15 +376,15 @@ def _nodes(
         wanted=wanted,
         shortage=shortage,
         spares=job_kinds.spares(job),
-        spares_ready=sum(group_state(samples) == GroupState.SPARE for samples in told.values()),
+        spares_ready=sum(group_state(samples) == GroupState.SPARE for samples in worker_samples.values()),
     )
 
 
-def _restarts(told: Mapping[str, Samples], workers: Iterable[Object]) -> dict[str, int]:
+def _restarts(samples: Mapping[str, Samples], workers: Iterable[Object]) -> dict[str, int]:
     """Return restarts by cause. Every pod counts the whole run, so the maximum of all pods is correct."""
     counts = termination_message.restarts(workers)
-    for samples in told.values():
-        for cause, count in samples.by(MetricLabel.CAUSE, Metric.RESTARTS).items():
+    for of_pod in samples.values():
+        for cause, count in of_pod.by(MetricLabel.CAUSE, Metric.RESTARTS).items():
             counts[cause] = max(counts.get(cause, 0), int(count))
     return {cause: count for cause, count in counts.items() if count}
 

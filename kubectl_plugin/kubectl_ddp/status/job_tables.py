@@ -22,7 +22,7 @@ API_VERSION: Final = "cli.ddp/v1"
 def job_to_dict(state: JobState) -> dict[str, Any]:
     """Return the JSON of one job."""
     fields = {"metadata": _metadata(state)} | asdict(replace(state, ranks=()), dict_factory=_plain)
-    fields["ranks"] = [_rank(each) for each in state.ranks]
+    fields["ranks"] = [_rank(rank) for rank in state.ranks]
     fields["progress"] = state.progress
     return {"apiVersion": API_VERSION, "kind": "JobState", **fields}
 

@@ -40,7 +40,7 @@ def is_part(text: str) -> bool:
 
 def unpacked(lines: Iterable[str]) -> str | None:
     """Return the last complete history in the lines of a log, as JSON; None if there is none."""
-    whole: str | None = None
+    packed: str | None = None
     parts: list[str] = []
     for line in lines:
         if (found := _LINE.match(line)) is None:
@@ -50,8 +50,8 @@ def unpacked(lines: Iterable[str]) -> str | None:
         if number == len(parts) + 1:
             parts.append(found[3])
         if number == count == len(parts):
-            whole, parts = "".join(parts), []
-    return _decompress(whole) if whole is not None else None
+            packed, parts = "".join(parts), []
+    return _decompress(packed) if packed is not None else None
 
 
 def _decompress(packed: str) -> str | None:

@@ -80,47 +80,48 @@ def rank_states(
         before: Samples of an earlier scrape. With it, rates are averages over the time between the scrapes.
         awaited: Rank that the others wait for.
     """
-    told: list[RankState] = []
-    for pod, said in samples.items():
+    found: list[RankState] = []
+    for pod, of_pod in samples.items():
         earlier = before[pod].split(MetricLabel.RANK) if before and pod in before else {}
-        told += [
+        found += [
             _rank(int(name), pod, nodes.get(pod, ""), of_rank, earlier.get(name, _NOTHING))
-            for name, of_rank in said.split(MetricLabel.RANK).items()
+            for name, of_rank in of_pod.split(MetricLabel.RANK).items()
             if name.isdecimal() and (of_rank.all(Metric.RANK_UP) or of_rank.all(Metric.RANK_INFO))
         ]
     best: dict[int, RankState] = {}
     # A pod keeps the last values of a rank that moved away. The current one is up, or committed a step last.
-    for state in sorted(told, key=lambda one: (one.state is not RankActivity.DOWN, one.last_step or 0.0)):
+    for state in sorted(found, key=lambda one: (one.state is not RankActivity.DOWN, one.last_step or 0.0)):
         best[state.rank] = state
     if awaited in best and best[awaited].state is RankActivity.UP:
         best[awaited] = replace(best[awaited], state=RankActivity.AWAITED)
     return tuple(best[rank] for rank in sorted(best))
 
 
-def _rank(rank: int, pod: str, node: str, said: Samples, before: Samples) -> RankState:
+def _rank(rank: int, pod: str, node: str, samples: Samples, before: Samples) -> RankState:
     """Return the state of a rank from the samples with its label."""
-    info = next((labels for labels, _ in said.all(Metric.RANK_INFO)), {})
+    info = next((labels for labels, _ in samples.all(Metric.RANK_INFO)), {})
     local = info.get(MetricLabel.LOCAL_RANK, "")
-    step = said.value(Metric.STEP)
-    phases = _counter_increase(said, before, Metric.PHASE_SECONDS)
+    step = samples.value(Metric.STEP)
+    phases = _counter_increase(samples, before, Metric.PHASE_SECONDS)
     seconds = sum(phases.values())
-    steps = _counter_increase(said, before, Metric.STEPS).get("", 0.0)
+    steps = _counter_increase(samples, before, Metric.STEPS).get("", 0.0)
     sampled, busy = (
-        _counter_increase(said, before, each).get("", 0.0) for each in (Metric.SAMPLED_STEPS, Metric.SAMPLED_BUSY)
+        _counter_increase(samples, before, family).get("", 0.0)
+        for family in (Metric.SAMPLED_STEPS, Metric.SAMPLED_BUSY)
     )
-    computed = _counter_increase(said, before, Metric.SAMPLES).get("", 0.0)
+    computed = _counter_increase(samples, before, Metric.SAMPLES).get("", 0.0)
     return RankState(
         rank=rank,
         local_rank=int(local) if local.isdigit() else None,
         pod=pod,
         node=node,
-        state=_activity(said),
+        state=_activity(samples),
         step=int(step) if step is not None else None,
         samples_per_second=computed / seconds if seconds > 0 and steps > 0 and computed > 0 else None,
         seconds_per_step=seconds / steps if steps > 0 else None,
         busy_seconds=busy / sampled if sampled > 0 else _step_seconds_without_comm(phases, steps),
         phases={phase: value / seconds for phase, value in phases.items() if value > 0} if seconds > 0 else {},
-        last_step=said.value(Metric.LAST_STEP_TIMESTAMP),
+        last_step=samples.value(Metric.LAST_STEP_TIMESTAMP),
         place=_place(info) if info else "",
     )
 
@@ -138,15 +139,15 @@ def _step_seconds_without_comm(phases: Mapping[str, float], steps: float) -> flo
     return (sum(phases.values()) - waited) / steps if steps > 0 and waited > 0 else None
 
 
-def _activity(said: Samples) -> RankActivity:
-    if said.value(Metric.RANK_UP) == 0:
+def _activity(samples: Samples) -> RankActivity:
+    if samples.value(Metric.RANK_UP) == 0:
         return RankActivity.DOWN
-    return RankActivity.STOPPED if said.value(RANK_STOPPED) else RankActivity.UP
+    return RankActivity.STOPPED if samples.value(RANK_STOPPED) else RankActivity.UP
 
 
-def _counter_increase(said: Samples, before: Samples, family: str) -> dict[str, float]:
+def _counter_increase(samples: Samples, before: Samples, family: str) -> dict[str, float]:
     """Return the increase of a counter, by phase if it has phases. A counter that decreased has been reset."""
-    now = _by_phase(said, family)
+    now = _by_phase(samples, family)
     then = _by_phase(before, family) if before is not _NOTHING else {}
     if not then:
         return now
@@ -155,8 +156,8 @@ def _counter_increase(said: Samples, before: Samples, family: str) -> dict[str, 
     return {phase: value - then.get(phase, 0.0) for phase, value in now.items()}
 
 
-def _by_phase(said: Samples, family: str) -> dict[str, float]:
-    return {labels.get(MetricLabel.PHASE, ""): number for labels, number in said.all(family)}
+def _by_phase(samples: Samples, family: str) -> dict[str, float]:
+    return {labels.get(MetricLabel.PHASE, ""): number for labels, number in samples.all(family)}
 
 
 RATIO: Final = 1.15
@@ -176,11 +177,11 @@ def slowdown_by_rank(ranks: Iterable[RankState]) -> Mapping[int, float]:
     >>> slowdown_by_rank([busy(0, 0.2), busy(1, 0.7)])
     {}
     """
-    told = {one.rank: one.busy_seconds for one in ranks if one.busy_seconds and one.state is not RankActivity.DOWN}
-    if len(told) < FEWEST:
+    busy = {one.rank: one.busy_seconds for one in ranks if one.busy_seconds and one.state is not RankActivity.DOWN}
+    if len(busy) < FEWEST:
         return {}
-    middle = median(told.values())
-    return {rank: round(seconds / middle, 9) for rank, seconds in told.items()}
+    middle = median(busy.values())
+    return {rank: round(seconds / middle, 9) for rank, seconds in busy.items()}
 
 
 def stragglers(slow: Mapping[int, float]) -> tuple[int, ...]:
@@ -202,16 +203,16 @@ class StalledGroup:
     """First rank that the others wait for; None if no single rank is the cause."""
 
 
-def find_stalled_group(told: Mapping[str, Samples]) -> StalledGroup | None:
+def find_stalled_group(samples: Mapping[str, Samples]) -> StalledGroup | None:
     """Return the stall that all pods of the newest worker group report; None if one of them reports progress.
 
     Args:
-        told: name of a pod → its samples.
+        samples: name of a pod → its samples.
     """
-    newest = max((_generation(said) for said in told.values()), default=0.0)
-    group = [said for said in told.values() if _generation(said) == newest]
+    newest = max((_generation(pod) for pod in samples.values()), default=0.0)
+    group = [pod for pod in samples.values() if _generation(pod) == newest]
     seconds, rank = min(
-        ((said.value(Metric.STALLED) or 0.0, said.value(Metric.STALLED_BY)) for said in group),
+        ((pod.value(Metric.STALLED) or 0.0, pod.value(Metric.STALLED_BY)) for pod in group),
         key=lambda report: report[0],
         default=(0.0, None),
     )
@@ -220,13 +221,13 @@ def find_stalled_group(told: Mapping[str, Samples]) -> StalledGroup | None:
     )
 
 
-def is_reported(told: Mapping[str, Samples]) -> bool:
+def is_reported(samples: Mapping[str, Samples]) -> bool:
     """Return whether any pod reports stalls. Launchers of earlier versions do not."""
-    return any(said.value(Metric.STALLED) is not None for said in told.values())
+    return any(pod.value(Metric.STALLED) is not None for pod in samples.values())
 
 
-def _generation(said: Samples) -> float:
-    return said.value(Metric.RENDEZVOUS_ROUND) or 0.0
+def _generation(samples: Samples) -> float:
+    return samples.value(Metric.RENDEZVOUS_ROUND) or 0.0
 
 
 LEAST_SECONDS: Final = 20.0
@@ -304,18 +305,18 @@ def overdue(nodes: Iterable[OutsideNode], now: float) -> list[OutsideNode]:
     return [node for node in nodes if now - node.since > LEAST_SECONDS]
 
 
-def find_outside_nodes(told: Mapping[str, Samples], states: Mapping[str, str]) -> tuple[OutsideNode, ...]:
+def find_outside_nodes(samples: Mapping[str, Samples], states: Mapping[str, str]) -> tuple[OutsideNode, ...]:
     """Return the nodes in no group. While there is no group, a node that only waits for one is not among them.
 
     Args:
-        told: Name of a pod → its metrics.
+        samples: Name of a pod → its metrics.
         states: Name of a pod → state of its worker group.
     """
     has_group = not {GroupState.RUNNING, GroupState.SUCCEEDED}.isdisjoint(states.values())
     return tuple(
         OutsideNode(pod=pod, reason=reason, since=since)
-        for pod, said in sorted(told.items())
+        for pod, of_pod in sorted(samples.items())
         if states[pod] in {GroupState.PENDING, GroupState.RENDEZVOUS}
-        for reason, since in said.by(MetricLabel.REASON, Metric.OUTSIDE_SINCE).items()
+        for reason, since in of_pod.by(MetricLabel.REASON, Metric.OUTSIDE_SINCE).items()
         if since and reason in _TEXTS and (has_group or reason != OutsideReason.WAITING)
     )

@@ -56,15 +56,19 @@ class Startup:
     @classmethod
     def from_summary(cls, summary: Mapping[str, Any] | None) -> Self | None:
         """Return the start in a job's summary, which outlives its pods; None if there is none."""
-        told = (summary or {}).get("startup")
-        if not isinstance(told, Mapping) or not isinstance(told.get("submitted"), int | float):
+        recorded = (summary or {}).get("startup")
+        if not isinstance(recorded, Mapping) or not isinstance(recorded.get("submitted"), int | float):
             return None
-        seconds = {str(phase): told[phase] for phase in StartupPhase if isinstance(told.get(phase), int | float)}
-        return cls(submitted=told["submitted"], seconds=seconds)
+        seconds = {
+            str(phase): recorded[phase] for phase in StartupPhase if isinstance(recorded.get(phase), int | float)
+        }
+        return cls(submitted=recorded["submitted"], seconds=seconds)
 
     def to_summary(self) -> dict[str, float]:
         """Return the start as plain numbers; the inverse is :meth:`from_summary`."""
-        return {"submitted": round(self.submitted, 3)} | {name: round(each, 3) for name, each in self.seconds.items()}
+        return {"submitted": round(self.submitted, 3)} | {
+            name: round(phase_seconds, 3) for name, phase_seconds in self.seconds.items()
+        }
 
     @property
     def since(self) -> float:
@@ -91,7 +95,7 @@ class Startup:
 def startup(
     job: Object,
     workers: Sequence[Object],
-    told: Mapping[str, Samples],
+    samples: Mapping[str, Samples],
     events: Sequence[Object] = (),
     summary: Mapping[str, Any] | None = None,
     *,
@@ -104,40 +108,42 @@ def startup(
     Args:
         job: Root object.
         workers: Worker pods.
-        told: Name of a pod → its metrics.
+        samples: Name of a pod → its metrics.
         events: Events of the pods. Without them, a pull is recognized by the pod's conditions from 2 s on.
         summary: Summary of the job, if it is over.
         is_suspended: True if somebody has suspended the job, which then waits for no quota.
     """
     if (first := Startup.from_summary({"startup": EarlierPods.of(job).startup})) is not None:
         return first
-    submitted, kept = submission_time(job), Startup.from_summary(summary)
-    if submitted is None or (kept is not None and not told):
-        return kept
+    submitted, stored = submission_time(job), Startup.from_summary(summary)
+    if submitted is None or (stored is not None and not samples):
+        return stored
     if is_suspended or _was_resumed(job):
         return None
     if not workers:
         return Startup(submitted=submitted, current=StartupPhase.QUEUE) if summary is None else None
-    return _of_pods(submitted, workers, told, events)
+    return _of_pods(submitted, workers, samples, events)
 
 
 def _of_pods(
-    submitted: float, workers: Sequence[Object], told: Mapping[str, Samples], events: Sequence[Object]
+    submitted: float, workers: Sequence[Object], worker_samples: Mapping[str, Samples], events: Sequence[Object]
 ) -> Startup | None:
     """Return the start as the present pods saw it; None if those that made it are gone."""
     pulls = _pull_seconds(events)
-    chains = [_Chain.of(pod, told.get(_name(pod)) or _last_samples(pod), pulls, submitted) for pod in workers]
-    late = {pod for pod, samples in told.items() if _joined_later(samples)}
+    chains = [_Chain.of(pod, worker_samples.get(_name(pod)) or _last_samples(pod), pulls, submitted) for pod in workers]
+    late = {pod for pod, samples in worker_samples.items() if _joined_later(samples)}
     done = [chain for chain in chains if chain.current is None]
     ends = [chain.end for chain in done if chain.pod not in late]
     if not ends:
-        are_gone = bool(told) and late == told.keys()
-        if are_gone or any(samples.value(Metric.STEP) is not None for samples in told.values()):
+        are_gone = bool(worker_samples) and late == worker_samples.keys()
+        if are_gone or any(samples.value(Metric.STEP) is not None for samples in worker_samples.values()):
             return None  # the first pods are gone, or of a version that does not measure its start
         slowest = min(chains, key=lambda chain: (chain.place, -chain.end))
         return replace(slowest.startup(submitted), image_bytes=_image_bytes(events))
     group = [chain for chain in done if chain.end <= min(ends) + _SAME_STEP_SECONDS]
-    job_starts = [moment for samples in told.values() if (moment := samples.value(Metric.JOB_START)) is not None]
+    job_starts = [
+        moment for samples in worker_samples.values() if (moment := samples.value(Metric.JOB_START)) is not None
+    ]
     if job_starts and min(job_starts) < min(chain.launched for chain in group) - _SAME_STEP_SECONDS:
         return None  # the pods of the first start were replaced
     return max(group, key=lambda chain: chain.ready).startup(submitted)
@@ -163,10 +169,10 @@ def _was_resumed(job: Object) -> bool:
 
 def submission_time(job: Object) -> float | None:
     """Return the Unix time of a job's submission; None if unknown."""
-    told = (job["metadata"].get("annotations") or {}).get(Annotation.SUBMITTED, "")
+    text = (job["metadata"].get("annotations") or {}).get(Annotation.SUBMITTED, "")
     created = epoch(job["metadata"].get("creationTimestamp"))
     try:
-        exact = float(told)
+        exact = float(text)
     except ValueError:
         return created
     # Clocks differ, and the annotation may have been copied from another job.
@@ -309,18 +315,18 @@ def _image_bytes(events: Iterable[Object]) -> int | None:
     """Return the size of the largest image that a pod has pulled; None if unknown."""
     sizes = [
         int(found[1])
-        for _, reason, told in _pod_events(events)
+        for _, reason, message in _pod_events(events)
         if reason == _PULL_ENDS
-        for found in _SIZE.finditer(told)
+        for found in _SIZE.finditer(message)
     ]
     return max(sizes, default=None)
 
 
 def _pod_events(events: Iterable[Object]) -> Iterator[tuple[str, str, str]]:
     for event in events:
-        about = event.get("involvedObject") or {}
-        if about.get("kind") == "Pod":
-            yield str(about.get("name")), str(event.get("reason")), str(event.get("message"))
+        involved = event.get("involvedObject") or {}
+        if involved.get("kind") == "Pod":
+            yield str(involved.get("name")), str(event.get("reason")), str(event.get("message"))
 
 
 def _duration(text: str) -> float:

@@ -35,7 +35,7 @@ USER_REASONS: Final = frozenset(
     }
 )
 """Failures of the user's code, which another machine would not prevent."""
-_FAULTS: Final = frozenset(int(Exit.SIGNAL_BASE + each) for each in (signal.SIGILL, signal.SIGFPE))
+_FAULTS: Final = frozenset(int(Exit.SIGNAL_BASE + number) for number in (signal.SIGILL, signal.SIGFPE))
 """Codes of workers that died of a fault of their own and have no :class:`FailureReason`."""
 
 
@@ -147,7 +147,7 @@ def workers(pods: Iterable[Object]) -> list[Object]:
 
 _ROOT_CAUSE: Final = re.compile(
     r"^Root Cause \(first observed failure\):\n\[\d+\]:\n\s+time +: (?P<time>\S+)\n.*?^\s+rank +: (?P<rank>\d+) .*?"
-    r"^\s+exitcode +: (?P<code>-?\d+) .*?^\s+traceback +: (?P<told>[^\n]*)",
+    r"^\s+exitcode +: (?P<code>-?\d+) .*?^\s+traceback +: (?P<traceback>[^\n]*)",
     re.MULTILINE | re.DOTALL,
 )
 """Summary of torchrun, ``ChildFailedError.format_msg``. Its times are those of the pod, which is in UTC."""
@@ -180,10 +180,10 @@ def crash_message(pod: Object) -> str:
 def first_error(pods: Iterable[Object]) -> FirstError | None:
     """Return the earliest error that an ended worker pod reports."""
     failed = [ending for ending in _endings(pods) if ending.is_error]
-    told = [_reported_error(ending) for ending in failed if "message" in ending.parsed_message]
-    by_rank = [error for error in told if error.rank is not None]
+    reported = [_reported_error(ending) for ending in failed if "message" in ending.parsed_message]
+    by_rank = [error for error in reported if error.rank is not None]
     # An error with a rank was observed directly. Errors without one report how the pod learned of the failure.
-    candidates = by_rank or told or [_inferred_error(ending) for ending in failed]
+    candidates = by_rank or reported or [_inferred_error(ending) for ending in failed]
     return min(candidates, key=lambda error: error.timestamp or float("inf"), default=None)
 
 
@@ -204,10 +204,10 @@ def failed_ranks(first: FirstError | None, pods: Iterable[Object]) -> tuple[int,
     """
     if first is None:
         return ()
-    told = (
+    reported = (
         _reported_error(ending) for ending in _endings(pods) if ending.is_error and "message" in ending.parsed_message
     )
-    return tuple(sorted({error.rank for error in (first, *told) if error.rank is not None}))
+    return tuple(sorted({error.rank for error in (first, *reported) if error.rank is not None}))
 
 
 def load_first_error(job: Object) -> FirstError | None:
@@ -237,12 +237,12 @@ def resolve_first_error(job: Object, pods: Iterable[Object]) -> FirstError | Non
     An error with a rank precedes an error without one. Of two errors with a rank, that of the later worker group is
     returned, because the run recovered from the earlier one.
     """
-    told, before = first_error(pods), load_first_error(job)
-    if told is None or before is None:
-        return told or before
-    if told.rank is None and before.rank is not None:
-        return before
-    return before if (before.generation or 0) > (told.generation or 0) else told
+    reported, stored = first_error(pods), load_first_error(job)
+    if reported is None or stored is None:
+        return reported or stored
+    if reported.rank is None and stored.rank is not None:
+        return stored
+    return stored if (stored.generation or 0) > (reported.generation or 0) else reported
 
 
 def _clean(text: str) -> str:
@@ -275,10 +275,10 @@ def _torchrun_error(ending: _TerminatedContainer) -> FirstError | None:
         return None
     exit_code = int(found["code"])
     code = Exit.SIGNAL_BASE - exit_code if exit_code < 0 else exit_code
-    told = found["told"].strip()
+    traceback = found["traceback"].strip()
     return FirstError(
         pod=ending.pod,
-        message=describe_exit_code(code) if not told or told.startswith(_NO_TRACEBACK) else told,
+        message=describe_exit_code(code) if not traceback or traceback.startswith(_NO_TRACEBACK) else traceback,
         rank=int(found["rank"]),
         exit_code=code,
         pod_exit_code=ending.exit_code,
@@ -292,10 +292,10 @@ def _inferred_error(ending: _TerminatedContainer) -> FirstError:
         return of_torchrun
     lines = [line for line in _clean(ending.message).splitlines() if line.strip()]
     # If a signal ended the program, its last line does not describe the failure.
-    is_told = bool(lines) and ending.exit_code < Exit.SIGNAL_BASE
+    has_message = bool(lines) and ending.exit_code < Exit.SIGNAL_BASE
     return FirstError(
         pod=ending.pod,
-        message=lines[-1].strip() if is_told else describe_exit_code(ending.exit_code),
+        message=lines[-1].strip() if has_message else describe_exit_code(ending.exit_code),
         exit_code=ending.exit_code,
         pod_exit_code=ending.exit_code,
         stack="\n".join(lines) if len(lines) > 1 else "",
@@ -326,8 +326,10 @@ def describe_exit_code(exit_code: int) -> str:
 
 def summary(pods: Iterable[Object]) -> dict[str, Any] | None:
     """Return the most detailed summary that a pod of a successful run reports."""
-    told = [dict(ending.parsed_message) for ending in _endings(pods) if ending.is_success and ending.parsed_message]
-    return max(told, key=len, default=None)
+    summaries = [
+        dict(ending.parsed_message) for ending in _endings(pods) if ending.is_success and ending.parsed_message
+    ]
+    return max(summaries, key=len, default=None)
 
 
 def account(pods: Iterable[Object]) -> dict[str, Any] | None:
@@ -336,11 +338,13 @@ def account(pods: Iterable[Object]) -> dict[str, Any] | None:
     A pod that joined late may not count the steps before it. If a pod that took steps reports no time account, only the
     number of steps is returned.
     """
-    told = [ending.parsed_message for ending in _endings(pods) if ending.is_error and "result" in ending.parsed_message]
-    known = [document for document in told if isinstance(document.get("seconds"), int | float)]
+    reports = [
+        ending.parsed_message for ending in _endings(pods) if ending.is_error and "result" in ending.parsed_message
+    ]
+    known = [document for document in reports if isinstance(document.get("seconds"), int | float)]
     most = max(known, key=seconds_of, default={})
-    if not most.get("steps") and len(known) < len(told):
-        most = max(told, key=_steps_of)
+    if not most.get("steps") and len(known) < len(reports):
+        most = max(reports, key=_steps_of)
         if _steps_of(most) <= 0:
             return None
     return {name: most[name] for name in _ACCOUNT if name in most} or None
@@ -348,8 +352,8 @@ def account(pods: Iterable[Object]) -> dict[str, Any] | None:
 
 def startup(pod: Object) -> dict[str, float]:
     """Return the start that a pod's launcher reported at its end: ``began`` (Unix time) and seconds by phase."""
-    told = [ending.parsed_message.get("startup") for ending in _endings([pod])]
-    last = next((each for each in reversed(told) if isinstance(each, Mapping)), {})
+    startups = [ending.parsed_message.get("startup") for ending in _endings([pod])]
+    last = next((phases for phases in reversed(startups) if isinstance(phases, Mapping)), {})
     return {str(name): float(value) for name, value in last.items() if isinstance(value, int | float)}
 
 
@@ -368,8 +372,8 @@ def restarts(pods: Iterable[Object]) -> dict[str, int]:
     """Return restarts by cause. Every pod counts the whole run, so the maximum over all ended pods is taken."""
     counts: dict[str, int] = {}
     for ending in _endings(pods):
-        told = ending.parsed_message.get("restarts")
-        for cause, count in told.items() if isinstance(told, dict) else ():
+        reported = ending.parsed_message.get("restarts")
+        for cause, count in reported.items() if isinstance(reported, dict) else ():
             if isinstance(count, int):
                 counts[cause] = max(counts.get(cause, 0), count)
     return counts
@@ -381,7 +385,7 @@ def _endings(pods: Iterable[Object]) -> Iterator[_TerminatedContainer]:
         has_started = {"running", "terminated"} & {*(main.get("state") or {}), *(main.get("lastState") or {})}
         # An init container that fails, such as pip's, is why the job's container has not started.
         inits = () if has_started else (pod.get("status") or {}).get("initContainerStatuses") or ()
-        for state in (each.get(when) or {} for each in (*inits, main) for when in ("lastState", "state")):
+        for state in (status.get(when) or {} for status in (*inits, main) for when in ("lastState", "state")):
             if ended := state.get("terminated"):
                 yield _TerminatedContainer(
                     pod["metadata"]["name"], int(ended.get("exitCode", 0)), ended.get("message") or ""
@@ -397,8 +401,12 @@ def outcome(job: Object, workers: Iterable[Object], *, has_succeeded: bool) -> S
     If both pods and annotation have one, the more complete one is returned: some pods may be gone.
     """
     pods = [*workers]
-    told = summary(pods) if has_succeeded else account(pods)
-    known = [each for each in (told, _stored_summary(job, _result(has_succeeded=has_succeeded))) if each is not None]
+    reported = summary(pods) if has_succeeded else account(pods)
+    known = [
+        result
+        for result in (reported, _stored_summary(job, _result(has_succeeded=has_succeeded)))
+        if result is not None
+    ]
     most = max(known, key=len if has_succeeded else seconds_of, default=None)
     return _redact_summary(most) if most is not None else None
 
@@ -406,8 +414,8 @@ def outcome(job: Object, workers: Iterable[Object], *, has_succeeded: bool) -> S
 def restarts_of(summary: Mapping[str, Any]) -> dict[str, int]:
     """Return restarts by cause. Malformed values are skipped, because any program may write the summary."""
     counts = summary.get("restarts")
-    told = counts.items() if isinstance(counts, Mapping) else ()
-    return {str(cause): count for cause, count in told if isinstance(count, int) and count > 0}
+    items = counts.items() if isinstance(counts, Mapping) else ()
+    return {str(cause): count for cause, count in items if isinstance(count, int) and count > 0}
 
 
 def restart_count(restarts: Mapping[str, int]) -> int:
@@ -430,14 +438,14 @@ def progress(summary: Mapping[str, Any], *, has_succeeded: bool) -> dict[str, An
     if has_succeeded:
         known = {name: summary.get(name) for name in ("loss", "goodput", "world_size", "generation")}
         return {"step": steps, "steps_planned": steps, **known}
-    told = {"step": steps, "steps_planned": summary.get("steps_planned"), "goodput": summary.get("goodput")}
-    return {name: value for name, value in told.items() if isinstance(value, int | float)}
+    fields = {"step": steps, "steps_planned": summary.get("steps_planned"), "goodput": summary.get("goodput")}
+    return {name: value for name, value in fields.items() if isinstance(value, int | float)}
 
 
 def text_to_keep(summary: Mapping[str, Any], *, has_succeeded: bool) -> str:
     """Serialize a summary for the annotation: compact JSON without secrets."""
-    told = _redact_summary({**summary, "result": _result(has_succeeded=has_succeeded)})
-    return json.dumps(told, separators=(",", ":"), ensure_ascii=False)
+    document = _redact_summary({**summary, "result": _result(has_succeeded=has_succeeded)})
+    return json.dumps(document, separators=(",", ":"), ensure_ascii=False)
 
 
 def _redact_summary(summary: Summary) -> Summary:

@@ -47,25 +47,25 @@ class TimelineEvent:
 
 def history(snapshot: Snapshot, events: Iterable[Object]) -> list[TimelineEvent]:
     """Return the timeline, oldest entry first."""
-    told = [_event(event) for event in events]
-    known = {(one.about, one.reason) for one in told}
+    of_events = [_event(event) for event in events]
+    known = {(one.about, one.reason) for one in of_events}
     seen = [
         one
         for one in (*_states(snapshot.job), *_container_exits(snapshot.pods))
         if (one.about, one.reason) not in known
     ]
-    return sorted(dict.fromkeys([*told, *seen]), key=lambda one: one.time)
+    return sorted(dict.fromkeys([*of_events, *seen]), key=lambda one: one.time)
 
 
 def _event(event: Object) -> TimelineEvent:
-    about = event.get("involvedObject") or {}
+    involved = event.get("involvedObject") or {}
     times = (event.get("lastTimestamp"), event.get("eventTime"), (event.get("metadata") or {}).get("creationTimestamp"))
     series = event.get("series") or {}
     return TimelineEvent(
         time=_second(series.get("lastObservedTime") or next((time for time in times if time), "")),
         type=str(event.get("type") or NORMAL),
         reason=str(event.get("reason") or ""),
-        about=f"{str(about.get('kind', '')).lower()}/{about.get('name', '')}",
+        about=f"{str(involved.get('kind', '')).lower()}/{involved.get('name', '')}",
         message=_clean(event.get("message")),
         count=int(event.get("count") or series.get("count") or 1),
     )

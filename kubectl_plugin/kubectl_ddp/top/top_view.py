@@ -80,13 +80,13 @@ def cut(line: str, width: int) -> str:
     >>> cut("\033[31mdown\033[0m now", 2), cut("short", 10)
     ('\x1b[31mdo\x1b[0m', 'short')
     """
-    kept, room = [], width
+    pieces, room = [], width
     for color, text in _PIECE.findall(line):
         if color and (room > 0 or color == _END_OF_COLOR):
-            kept.append(color)
-        kept.append(text[: max(0, room)])
+            pieces.append(color)
+        pieces.append(text[: max(0, room)])
         room -= len(text)
-    return "".join(kept)
+    return "".join(pieces)
 
 
 LETTERS: Final[Mapping[str, tuple[str, str]]] = {
@@ -126,14 +126,16 @@ def mean(shares: Sequence[Mapping[str, float]]) -> dict[str, float]:
     >>> mean([{"forward": 1.0}, {"forward": 0.5, "backward": 0.5}])
     {'forward': 0.75, 'backward': 0.25}
     """
-    told = [each for each in shares if each]
+    known = [phases for phases in shares if phases]
     return {
-        str(phase): sum(each.get(phase, 0.0) for each in told) / len(told) for phase in LETTERS if _any(told, phase)
+        str(phase): sum(phases.get(phase, 0.0) for phases in known) / len(known)
+        for phase in LETTERS
+        if _any(known, phase)
     }
 
 
-def _any(told: Sequence[Mapping[str, float]], phase: str) -> bool:
-    return any(each.get(phase) for each in told)
+def _any(shares: Sequence[Mapping[str, float]], phase: str) -> bool:
+    return any(phases.get(phase) for phases in shares)
 
 
 HEADER: Final = ("RANK", "POD", "STATE", "STEP", "SAMPLES/S", "SEC/STEP", "BUSY", "STEP TIME", "LAST STEP")
@@ -212,8 +214,8 @@ def rows_of(ranks: Sequence[RankState], slow: Mapping[int, float], room: int | N
     rows = sorted(grouped if len(grouped) > 1 else single, key=lambda row: row.sort_key)
     if len(rows) <= room:
         return rows, 0
-    kept = max(0, room - 1)
-    return rows[:kept], len(rows) - kept
+    shown = max(0, room - 1)
+    return rows[:shown], len(rows) - shown
 
 
 def table(rows: Sequence[Row], now: float, style: Style) -> list[str]:
@@ -223,30 +225,32 @@ def table(rows: Sequence[Row], now: float, style: Style) -> list[str]:
 
 
 def _max_value(ranks: Sequence[RankState], value: Callable[[RankState], float | None]) -> float | None:
-    return max((told for one in ranks if (told := value(one)) is not None), default=None)
+    return max((known for one in ranks if (known := value(one)) is not None), default=None)
 
 
 RATE_SECONDS: Final = 5.0
 """Window of rates, in seconds."""
 JUDGED_SECONDS: Final = 60.0
 """Maximum window for straggler detection, in seconds; single steps vary too much."""
-KEPT: Final = 512
+HISTORY_LENGTH: Final = 512
 """Number of values kept for sparklines; no terminal is wider."""
 
-Told = Mapping[str, Samples]
+SamplesByPod = Mapping[str, Samples]
 
 
 class RateWindow:
     """Collects every frame and computes rates."""
 
     def __init__(self) -> None:
-        self.throughput: deque[float | None] = deque(maxlen=KEPT)
-        self.step_seconds: deque[float | None] = deque(maxlen=KEPT)
-        self.loss: deque[float | None] = deque(maxlen=KEPT)
-        self._recent: deque[tuple[float, Told]] = deque()
-        self._sparse: deque[tuple[float, Told]] = deque()
+        self.throughput: deque[float | None] = deque(maxlen=HISTORY_LENGTH)
+        self.step_seconds: deque[float | None] = deque(maxlen=HISTORY_LENGTH)
+        self.loss: deque[float | None] = deque(maxlen=HISTORY_LENGTH)
+        self._recent: deque[tuple[float, SamplesByPod]] = deque()
+        self._sparse: deque[tuple[float, SamplesByPod]] = deque()
 
-    def frame(self, snapshot: Snapshot, samples: Told, where: str, now: float) -> tuple[JobState, Mapping[int, float]]:
+    def frame(
+        self, snapshot: Snapshot, samples: SamplesByPod, where: str, now: float
+    ) -> tuple[JobState, Mapping[int, float]]:
         """Add a frame and return the job's state with recent rates, and the slowdown of each rank.
 
         Args:
@@ -268,17 +272,17 @@ class RateWindow:
             self.loss.append(state.loss)
         return state, slow
 
-    def _long_window_states(self, samples: Told) -> tuple[RankState, ...]:
+    def _long_window_states(self, samples: SamplesByPod) -> tuple[RankState, ...]:
         return rank_states(samples, {}, self._sparse[0][1])
 
 
 def step_seconds(ranks: tuple[RankState, ...]) -> float | None:
     """Return the mean step time over the ranks; they wait for one another."""
-    told = [one.seconds_per_step for one in ranks if one.seconds_per_step is not None]
-    return sum(told) / len(told) if told else None
+    seconds = [one.seconds_per_step for one in ranks if one.seconds_per_step is not None]
+    return sum(seconds) / len(seconds) if seconds else None
 
 
-def _discard_before(frames: deque[tuple[float, Told]], since: float) -> None:
+def _discard_before(frames: deque[tuple[float, SamplesByPod]], since: float) -> None:
     """Keep the newest frame that is at least as old as ``since``, and all later ones."""
     while len(frames) > 1 and frames[1][0] <= since:
         frames.popleft()

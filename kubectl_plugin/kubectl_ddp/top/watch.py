@@ -157,8 +157,8 @@ class _Frame:
 class _Poller:
     """Thread that queries the pods repeatedly until stopped; each result wakes the screen."""
 
-    def __init__(self, backend: Backend, name: str, looks: Style, wake: Callable[[], None]) -> None:
-        self._backend, self._name, self._looks, self._wake = backend, name, looks, wake
+    def __init__(self, backend: Backend, name: str, style: Style, wake: Callable[[], None]) -> None:
+        self._backend, self._name, self._style, self._wake = backend, name, style, wake
         self._course = RateWindow()
         self._ended = threading.Event()
         self.latest: _Frame | Exception = _Frame()
@@ -188,7 +188,7 @@ class _Poller:
         snapshot = self._backend.job(self._name, events=False)
         samples = scrape(self._backend, snapshot)
         state, slow = self._course.frame(snapshot, samples, self._backend.where, time.monotonic())
-        course, unicode = self._course, self._looks.unicode
+        course, unicode = self._course, self._style.unicode
         return TopView(
             state=state,
             now=time.time(),
@@ -199,7 +199,7 @@ class _Poller:
         )
 
 
-def watch(backend: Backend, name: str, looks: Style) -> TopView | None:
+def watch(backend: Backend, name: str, style: Style) -> TopView | None:
     """Show the job until the user quits (return None) or the job has ended (return the last view).
 
     Raises:
@@ -208,7 +208,7 @@ def watch(backend: Backend, name: str, looks: Style) -> TopView | None:
     """
     shown: TopView | None = None
     with Terminal() as screen:
-        asker = _Poller(backend, name, looks, screen.interrupt_wait)
+        asker = _Poller(backend, name, style, screen.interrupt_wait)
         try:
             while True:
                 frame = asker.latest
@@ -217,7 +217,7 @@ def watch(backend: Backend, name: str, looks: Style) -> TopView | None:
                 if frame.error is not None and shown is None:
                     raise frame.error
                 shown = frame.picture or shown
-                _draw(screen, name, looks, shown, frame.error)
+                _draw(screen, name, style, shown, frame.error)
                 if shown is not None and shown.state.is_terminal:
                     return shown
                 if LEAVE & set(screen.wait(FRAME_SECONDS)):
@@ -226,11 +226,11 @@ def watch(backend: Backend, name: str, looks: Style) -> TopView | None:
             asker.stop()
 
 
-def _draw(screen: Terminal, name: str, looks: Style, picture: TopView | None, error: DdpError | None) -> None:
+def _draw(screen: Terminal, name: str, style: Style, picture: TopView | None, error: DdpError | None) -> None:
     columns, rows = screen.size
     if picture is None:
         screen.draw([f"{name}: asking its pods ...", KEYS])
         return
     age = max(0.0, time.time() - picture.now)
     wrong = [f"{error.message} Shown is what was {duration(age)} ago."] if error is not None else []
-    screen.draw(replace(picture, notes=[KEYS, *wrong]).lines(replace(looks, width=columns), rows))
+    screen.draw(replace(picture, notes=[KEYS, *wrong]).lines(replace(style, width=columns), rows))
