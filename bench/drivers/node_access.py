@@ -23,7 +23,7 @@ from bench.harness import CannotMeasure
 from kubectl_ddp.backends.cluster.http.api import Api, collection
 from kubectl_ddp.backends.cluster.read.pod_output import main_container
 from kubectl_ddp.errors import DdpError
-from kubectl_ddp.util.bounded_answer import POD_ANSWER
+from kubectl_ddp.util.bounded_response import POD_ANSWER
 
 Json = dict[str, Any]
 

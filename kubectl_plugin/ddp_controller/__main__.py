@@ -11,7 +11,7 @@ from dataclasses import replace
 from functools import partial
 
 from ddp_controller.lease import Lease
-from ddp_controller.loop import Controller, log, until_reachable
+from ddp_controller.loop import Controller, log, retry_unreachable
 from ddp_controller.metrics import ControllerMetrics
 from ddp_controller.rbac_rules import check_rights
 from ddp_controller.running_job import Timing
@@ -47,7 +47,7 @@ def main(argv: list[str] | None = None) -> int:
             world.start()
             return world
 
-        if (world := until_reachable(started, stop)) is not None:
+        if (world := retry_unreachable(started, stop)) is not None:
             identity = f"{os.environ.get('HOSTNAME') or socket.gethostname()}_{os.getpid()}"
             log("started", identity=identity, server=connection.server)
             lease = Lease(api, namespace, identity)

@@ -11,7 +11,7 @@ import contextlib
 import hashlib
 import time
 
-from ddp_controller.pod_move import OWN_ROLE, budget_name, budget_of, is_own, job_owner
+from ddp_controller.pod_move import OWN_ROLE, budget_name, budget_of, is_managed, job_owner
 from ddp_controller.running_job import Decision, Evict, Resize, RunningJob, SetBudget
 from ddp_trainer.common.constants import Label
 from kubectl_ddp.backends.cluster.http.api import Api
@@ -110,14 +110,14 @@ def _set_budget(api: Api, decision: SetBudget) -> None:
             found = api.get(where)
         except NotFound:
             return
-        if is_own(found):
+        if is_managed(found):
             _delete(api, where, found["metadata"]["uid"])
         return
     wanted = budget_of(job, decision.min_available, _owner(api, job))
     try:
         api.create(f"/apis/policy/v1/namespaces/{namespace}/poddisruptionbudgets", wanted)
     except AlreadyExists:
-        if not is_own(api.get(where)):
+        if not is_managed(api.get(where)):
             raise
         labels = {Label.RUN_ID.value: None, **wanted["spec"]["selector"]["matchLabels"]}
         api.merge(where, {**wanted, "spec": {**wanted["spec"], "selector": {"matchLabels": labels}}})

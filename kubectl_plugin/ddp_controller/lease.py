@@ -38,12 +38,12 @@ class Lease:
         """Last renewal by another holder, and the time at which it was first seen."""
 
     @property
-    def is_held(self) -> bool:
+    def is_leader(self) -> bool:
         """True if this process may decide now."""
         return self._renewed is not None and self._clock() - self._renewed < DEADLINE_SECONDS
 
-    def try_hold(self) -> bool:
-        """Acquire or renew the lease if it is due. Returns :attr:`is_held`; an unreachable server is not an error."""
+    def try_acquire_or_renew(self) -> bool:
+        """Acquire or renew the lease if it is due. Returns :attr:`is_leader`; an unreachable server is not an error."""
         now = self._clock()
         if self._renewed is None or now - self._renewed >= RENEW_SECONDS:
             try:
@@ -52,11 +52,11 @@ class Lease:
                 self._renewed = None
             except DdpError:  # the deadline decides
                 pass
-        return self.is_held
+        return self.is_leader
 
     def release(self) -> None:
         """Give the lease back, so that another controller can take over immediately."""
-        if self.is_held:
+        if self.is_leader:
             current = self._api.get(self._path)
             if current["spec"].get("holderIdentity") == self._identity:
                 self._write(current, {"holderIdentity": "", "leaseDurationSeconds": 1})

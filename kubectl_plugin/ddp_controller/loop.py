@@ -17,7 +17,7 @@ from typing import Any, Final, TypeVar
 from ddp_controller.executor import delete_budgets, execute, report_skipped
 from ddp_controller.lease import Lease
 from ddp_controller.metrics import ControllerMetrics
-from ddp_controller.pod_move import CORDONED, decide_budget, decide_move, is_own, orphans
+from ddp_controller.pod_move import CORDONED, decide_budget, decide_move, is_managed, orphaned_budgets
 from ddp_controller.quota import decide_sizes
 from ddp_controller.reconciler import Reconciler
 from ddp_controller.running_job import Decision, Evict, Resize, RunningJob, SetBudget, Timing
@@ -73,18 +73,18 @@ class Controller:
     def run(self) -> None:
         """Run until the stop is requested, in a world that has started. Raises the error that ended a watch."""
         try:
-            with self.stop.waking(lambda: self.world.changes.put(None)):
+            with self.stop.wake_on_stop(lambda: self.world.changes.put(None)):
                 while not self.stop.is_requested:
                     self.run_once()
                     self.metrics.pass_done()
                     _wait(self.world)
         finally:
             self.world.stop()
-            self._leave()
+            self._release()
 
     def run_once(self) -> None:
         """Renew the Lease, and carry out all decisions of this moment if this process holds it."""
-        is_leader = self.lease.try_hold()
+        is_leader = self.lease.try_acquire_or_renew()
         self.metrics.is_leader.set(is_leader)
         jobs, malformed = self.world.jobs()
         self.metrics.jobs.set(len(jobs))
@@ -94,14 +94,14 @@ class Controller:
         self._paused = {key: end for key, end in self._paused.items() if end > self.clock()}
         budgets = self.world.budgets()
         for decision in self._decide(jobs, budgets):
-            if not self.lease.is_held:
+            if not self.lease.is_leader:
                 return
-            self._carry_out(decision)
-        self._delete(orphans(budgets, jobs))
+            self._execute(decision)
+        self._delete(orphaned_budgets(budgets, jobs))
         self._report_skipped(malformed)
-        may_act = lambda: self.lease.is_held and not self.stop.is_requested  # noqa: E731
+        may_act = lambda: self.lease.is_leader and not self.stop.is_requested  # noqa: E731
         if self.world.has_ddpjobs:
-            self.train_jobs.reconcile(self.world.unnamed_pods(), self.world.train_jobs(), may_act=may_act)
+            self.train_jobs.reconcile(self.world.unlabeled_pods(), self.world.train_jobs(), may_act=may_act)
         # Last, since the objects of many new jobs take longer than pods can wait that leave a node.
         self.reconciler.reconcile_all(self.world.ddpjobs(), self.world.runs(), may_act=may_act)
 
@@ -144,7 +144,7 @@ class Controller:
         resizes = [resize for state in states for resize in decide_sizes(state, now, self.timing)]
         yield from (resize for resize in resizes if self._paused.get((resize.job.key, False), 0) <= clock)
 
-    def _carry_out(self, decision: Decision) -> None:
+    def _execute(self, decision: Decision) -> None:
         action = action_of(decision)
         facts = facts_of(decision)
         pause = 0.0 if isinstance(decision, SetBudget) else TICK_SECONDS  # until the watches show the change
@@ -170,11 +170,11 @@ class Controller:
         except DdpError as error:
             log("refused", action="budget", error=str(error))
 
-    def _leave(self) -> None:
+    def _release(self) -> None:
         """Delete the PodDisruptionBudgets, which would block drains without a controller, and release the Lease."""
-        if not self.lease.is_held:
+        if not self.lease.is_leader:
             return
-        self._delete([budget for budget in self.world.budgets() if is_own(budget)])
+        self._delete([budget for budget in self.world.budgets() if is_managed(budget)])
         try:
             self.lease.release()
         except DdpError as error:
@@ -222,7 +222,7 @@ def log(event: str, **facts: Any) -> None:
     print(json.dumps({"time": round(time.time(), 3), "event": event, **facts}), file=sys.stderr, flush=True)
 
 
-def until_reachable(
+def retry_unreachable(
     act: Callable[[], Result], stop: Stop, *, clock: Callable[[], float] = time.monotonic
 ) -> Result | None:
     """Return the result of ``act``, which is repeated while the API server is unreachable; None after a stop.

@@ -201,21 +201,21 @@ def decide_budget(job: RunningJob, budgets: Sequence[Object], now: float, timing
         now: Unix time.
         timing: Limits of time.
     """
-    is_taken = any(not is_own(budget) and _concerns(budget, job) for budget in budgets)
+    is_taken = any(not is_managed(budget) and _matches_job(budget, job) for budget in budgets)
     wanted = None if is_taken else budget_size(job, now, timing)
-    own_budget = next((budget for budget in budgets if is_own(budget) and _is_of_run(budget, job)), None)
+    own_budget = next((budget for budget in budgets if is_managed(budget) and _is_of_run(budget, job)), None)
     found = own_budget["spec"].get("minAvailable") if own_budget else None
     return SetBudget(job=job, min_available=wanted) if wanted != found else None
 
 
-def orphans(budgets: Iterable[Object], jobs: Iterable[RunningJob]) -> list[Object]:
+def orphaned_budgets(budgets: Iterable[Object], jobs: Iterable[RunningJob]) -> list[Object]:
     """Return the controller's PodDisruptionBudgets without a job."""
     known = {(job.root["metadata"].get("namespace"), budget_name(job)) for job in jobs}
     place = ((budget["metadata"].get("namespace"), budget["metadata"]["name"]) for budget in budgets)
-    return [budget for budget, where in zip(budgets, place, strict=False) if is_own(budget) and where not in known]
+    return [budget for budget, where in zip(budgets, place, strict=False) if is_managed(budget) and where not in known]
 
 
-def _concerns(budget: Object, job: RunningJob) -> bool:
+def _matches_job(budget: Object, job: RunningJob) -> bool:
     """Return whether a budget selects a pod of the job or has the name of the job's budget.
 
     The eviction API refuses a pod that two budgets select.
@@ -271,6 +271,6 @@ def budget_name(job: RunningJob) -> str:
     return f"ddp-{job.root['metadata']['name']}"
 
 
-def is_own(budget: Object) -> bool:
+def is_managed(budget: Object) -> bool:
     """Return whether the controller made a PodDisruptionBudget."""
     return bool((budget["metadata"].get("labels") or {}).get(Label.MANAGED_BY) == MANAGER)

@@ -160,11 +160,11 @@ def decide_sizes(queue: ClusterQueueState, now: float, timing: Timing) -> list[R
     if any(queued.job.size != queued.granted for queued in running):
         return []  # Kueue has not followed yet
     if queue.waiting:
-        return _make_room(queue, running, now)
-    return [] if queue.is_awaited else _grow(queue, running, now)
+        return _shrink_jobs(queue, running, now)
+    return [] if queue.is_awaited else _expand_jobs(queue, running, now)
 
 
-def _make_room(queue: ClusterQueueState, running: Sequence[QueuedJob], now: float) -> list[Resize]:
+def _shrink_jobs(queue: ClusterQueueState, running: Sequence[QueuedJob], now: float) -> list[Resize]:
     head = queue.waiting[0]
     need: Amounts = needs(head, queue.free)
     if _fits(need, queue.free):
@@ -197,7 +197,7 @@ def _shrink_plan(running: Sequence[QueuedJob], need: Amounts, free: Amounts) -> 
 
     After :data:`MOST_STEPS` it returns what it has; the next pass continues.
     """
-    if not _fits(need, total([free, *(_can_give(queued, free) for queued in running)])):
+    if not _fits(need, total([free, *(_reclaimable(queued, free) for queued in running)])):
         return []
     by_age = sorted(running, key=lambda queued: str(queued.job.root["metadata"].get("creationTimestamp")), reverse=True)
     nodes = {queued.job.uid: queued.nodes for queued in by_age}
@@ -213,22 +213,22 @@ def _shrink_plan(running: Sequence[QueuedJob], need: Amounts, free: Amounts) -> 
         ]
         giver = min(givers, key=lambda queued: (queued.priority, -_steps_above_minimum(queued, nodes[queued.job.uid])))
         smaller = giver.lower(nodes[giver.job.uid]) or 0
-        room = added(room, _freed(giver, nodes[giver.job.uid], smaller, room))
+        room = added(room, _released(giver, nodes[giver.job.uid], smaller, room))
         nodes[giver.job.uid] = smaller
     return [(queued, nodes[queued.job.uid]) for queued in by_age if nodes[queued.job.uid] != queued.nodes]
 
 
-def _can_give(queued: QueuedJob, room: Amounts) -> Amounts:
+def _reclaimable(queued: QueuedJob, room: Amounts) -> Amounts:
     """Return what a job frees at its minimum, of the resources in ``room``."""
-    return _freed(queued, queued.nodes, queued.job.sizes[0], room) if queued.lower(queued.nodes) is not None else {}
+    return _released(queued, queued.nodes, queued.job.sizes[0], room) if queued.lower(queued.nodes) is not None else {}
 
 
-def _freed(queued: QueuedJob, nodes: int, smaller: int, room: Amounts) -> Amounts:
+def _released(queued: QueuedJob, nodes: int, smaller: int, room: Amounts) -> Amounts:
     freed = times(queued.one, queued.job.pod_count(nodes) - queued.job.pod_count(smaller))
     return {name: amount for name, amount in freed.items() if name in room}
 
 
-def _grow(queue: ClusterQueueState, running: Sequence[QueuedJob], now: float) -> list[Resize]:
+def _expand_jobs(queue: ClusterQueueState, running: Sequence[QueuedJob], now: float) -> list[Resize]:
     by_age = sorted(running, key=lambda queued: str(queued.job.root["metadata"].get("creationTimestamp")))
     nodes = {queued.job.uid: queued.nodes for queued in by_age}
     room: Amounts = queue.own
@@ -270,7 +270,7 @@ def cluster_queues(
     }
     usage = reserved_quota(clusters, workloads)
     shares = {name: shares_of(cluster_queue, clusters, usage) for name, cluster_queue in active.items()}
-    most = {name: _most(cluster_queue) for name, cluster_queue in shares.items()}
+    most = {name: _max_quota(cluster_queue) for name, cluster_queue in shares.items()}
     found: dict[str, list[QueuedJob]] = {name: [] for name in active}
     elastic: dict[tuple[str, str], QueuedJob] = {}
     by_owner: dict[str, list[Object]] = {}
@@ -311,7 +311,7 @@ def _order(workload: Object) -> tuple[int, str]:
     return -int(workload["spec"].get("priority") or 0), str(workload["metadata"].get("creationTimestamp", ""))
 
 
-def _most(shares: Iterable[Share]) -> dict[str, int]:
+def _max_quota(shares: Iterable[Share]) -> dict[str, int]:
     """Return the quota that a queue could use if all its jobs ended, of the flavor with most of each resource."""
     found: dict[str, int] = {}
     for share in shares:

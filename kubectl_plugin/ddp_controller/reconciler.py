@@ -110,9 +110,9 @@ class Reconciler:
             if seen is not None and not is_due:
                 self._seen[uid] = seen
             elif may_act():
-                self._seen[uid] = self._look(job, runs.get(uid), version, seen)
+                self._seen[uid] = self._process(job, runs.get(uid), version, seen)
 
-    def _look(self, job: Object, run: Snapshot | None, version: Version, seen: _Seen | None) -> _Seen:
+    def _process(self, job: Object, run: Snapshot | None, version: Version, seen: _Seen | None) -> _Seen:
         """Reconcile one DDPJob, and return when to do so again."""
         pause = seen.pause if seen is not None else 0.0
         try:
@@ -133,10 +133,10 @@ class Reconciler:
         if "deletionTimestamp" in job["metadata"]:
             return None
         if is_over(job):
-            return self._expire(job)
+            return self._delete_expired(job)
         status = job.get("status") or {}
         if run is None and status.get("root"):
-            run = self._root_that_no_watch_shows(job)
+            run = self._fetch_root(job)
             if run is None:
                 self._write_status(job, status_of_lost_run(job, self._clock()))
                 return None
@@ -217,7 +217,7 @@ class Reconciler:
 
     def _keep(self, job: Object, run: Snapshot) -> None:
         """Suspend, resume and scale the run as the DDPJob asks, and write its status."""
-        self._control_suspension(job, run.job)
+        self._sync_suspend(job, run.job)
         result = self._control_size(job, run.job)
         nodes = (job.get("spec") or {}).get(job_kinds.REPLICAS)
         requested = {} if nodes is None else {"requestedReplicas": nodes}
@@ -243,7 +243,7 @@ class Reconciler:
         self._log("scaled", job=_name(job), nodes=nodes)
         return JobResult()
 
-    def _control_suspension(self, job: Object, root: Object) -> None:
+    def _sync_suspend(self, job: Object, root: Object) -> None:
         wanted = is_suspended(job)
         if KUEUE_QUEUE in root["metadata"]["labels"]:
             is_new = condition_of(job, "Suspended").get("observedGeneration") != job["metadata"].get("generation")
@@ -261,7 +261,7 @@ class Reconciler:
     def _change(self, root: Object, patch: Object) -> None:
         merge_same(self._api, path(job_kinds.engine_of(root), root["metadata"]["namespace"]), root, patch)
 
-    def _expire(self, job: Object) -> float | None:
+    def _delete_expired(self, job: Object) -> float | None:
         """Delete a finished DDPJob whose time to live is over. Returns when to look again."""
         end = expires_at(job)
         if end is None or end > self._clock():
@@ -273,7 +273,7 @@ class Reconciler:
 
     # -- status --------------------------------------------------------------------------------------------------------
 
-    def _root_that_no_watch_shows(self, job: Object) -> Snapshot | None:
+    def _fetch_root(self, job: Object) -> Snapshot | None:
         """Return the root object if it exists; the watch of the DDPJobs may be ahead of that of the roots."""
         metadata = job["metadata"]
         for kind in ENGINES.values():

@@ -162,7 +162,7 @@ class RunningJob:
         is_free = not self.queue or self.is_resized_by_slices
         return job_kinds.is_scalable(self.root) and is_free and not job_kinds.uses_torchrun(self.root)
 
-    def unjoined(self, now: float) -> list[Member]:
+    def pending_members(self, now: float) -> list[Member]:
         """Return the ready pods of which a move depends on whether they have joined."""
         if not (self.move or self.has_spares or any(pod.drain_reason for pod in self.pods)):
             return []

@@ -38,7 +38,7 @@ from kubectl_ddp.kube import job_kinds
 from kubectl_ddp.kube.objects import Object, Snapshot
 from kubectl_ddp.status.job_state import group_state
 from kubectl_ddp.status.metrics_parser import metrics_path, parse
-from kubectl_ddp.util.bounded_answer import POD_STATE
+from kubectl_ddp.util.bounded_response import POD_STATE
 from kubectl_ddp.util.concurrency import Stop
 
 JOINED: Final = frozenset({GroupState.SPARE, GroupState.RUNNING})
@@ -252,9 +252,9 @@ class World:
         for snapshot in self._snapshots:
             try:
                 running = running_job(snapshot, drain_reasons, self._membership.has_joined)
-                unjoined = running.unjoined(time.time())
-                has_unjoined |= bool(unjoined)
-                self._membership.check(pods[pod.uid] for pod in unjoined)
+                pending_members = running.pending_members(time.time())
+                has_unjoined |= bool(pending_members)
+                self._membership.check(pods[pod.uid] for pod in pending_members)
                 found.append(running)
             except (ValueError, LookupError, TypeError, AttributeError, ArithmeticError) as error:
                 reason = f"{type(error).__name__}: {error}"[:MOST_REASON_CHARACTERS]
@@ -286,7 +286,7 @@ class World:
             if owner.get("kind") == job_kinds.KIND
         }
 
-    def unnamed_pods(self) -> list[Object]:
+    def unlabeled_pods(self) -> list[Object]:
         """Return the pods of TrainJobs that have no labels of their job yet (:mod:`ddp_controller.train_jobs`)."""
         return [
             pod

@@ -62,7 +62,7 @@ class ScriptedBackend:
         yield from self._moments
         if not self._ends:
             ended = threading.Event()
-            with (stop or Stop()).waking(ended.set):
+            with (stop or Stop()).wake_on_stop(ended.set):
                 ended.wait()
 
     def metrics(self, pod: Object, families: Collection[str] = ()) -> str:

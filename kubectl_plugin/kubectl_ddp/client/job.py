@@ -183,11 +183,11 @@ class Job:
     def report(self, path: str | PathLike[str] | None = None) -> Path:
         """Write the HTML report of the job, and return its path (default: ``NAME.html``). Raises DdpError."""
         from kubectl_ddp.report.html_report import render_html  # noqa: PLC0415 - imports Jinja
-        from kubectl_ddp.report.job_report import report_of, write_page  # noqa: PLC0415
+        from kubectl_ddp.report.job_report import report_of, save_report  # noqa: PLC0415
 
         file = Path(f"{self.name}.html" if path is None else path)
         with self._location():
-            write_page(render_html(report_of(self._backend, self.name, warn=_LOG.warning)), file)
+            save_report(render_html(report_of(self._backend, self.name, warn=_LOG.warning)), file)
         return file
 
     def _to_change(self) -> Backend:

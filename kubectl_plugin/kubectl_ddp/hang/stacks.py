@@ -14,7 +14,7 @@ from kubectl_ddp.errors import DdpError
 from kubectl_ddp.hang.analysis import HangAnalysis, HangState, analyze
 from kubectl_ddp.hang.collector import HangSnapshot, PodReport, read
 from kubectl_ddp.kube.objects import Object, Snapshot
-from kubectl_ddp.render.pod import words_in_pod
+from kubectl_ddp.render.pod import command_prefix
 from kubectl_ddp.util.concurrency import map_concurrently
 
 MOST_PODS: Final = 4
@@ -41,7 +41,7 @@ def with_stacks(
     """
     names = _pods(sight, analysis)[:MOST_PODS]
     pods = [pod for pod in snapshot.pods if pod["metadata"]["name"] in names]
-    command = words_in_pod(snapshot.job, "hang") or ("sh", "-c", _RUN, "hang", *_WORDS)
+    command = command_prefix(snapshot.job, "hang") or ("sh", "-c", _RUN, "hang", *_WORDS)
     found = map_concurrently(lambda pod: _read(backend, pod, command), pods)
     fuller = {shown.pod: shown for shown in found if isinstance(shown, PodReport)}
     missing = next((shown for shown in found if isinstance(shown, str)), "")

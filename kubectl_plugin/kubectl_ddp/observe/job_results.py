@@ -29,7 +29,7 @@ from kubectl_ddp.errors import DdpError
 from kubectl_ddp.kube import job_kinds
 from kubectl_ddp.kube.objects import Object
 from kubectl_ddp.observe.scrape import observe, scrape
-from kubectl_ddp.status.job_progress import EarlierPods, trained_samples
+from kubectl_ddp.status.job_progress import EarlierPods, sample_totals
 from kubectl_ddp.status.job_state import JobState, State, job_state
 from kubectl_ddp.status.termination_message import load_first_error, text_to_keep, to_keep, workers
 
@@ -260,7 +260,7 @@ def suspend(backend: Backend, name: str) -> None:
         first = min(pods, key=lambda pod: str(pod["metadata"]["name"]))
         earlier = _with_startup(snapshot.job, state)
         samples, seconds = earlier.total_work(
-            *trained_samples(told.values()), {str(pod["metadata"]["uid"]) for pod in pods}
+            *sample_totals(told.values()), {str(pod["metadata"]["uid"]) for pod in pods}
         )
         known = replace(
             earlier,

@@ -57,8 +57,8 @@ OF_THE_JOB: Final[Sequence[Check]] = (
 OF_THE_CLUSTER: Final[Sequence[Check]] = (
     Check(RIGHTS, ("rights",), it_is_allowed),
     Check("server", ("refused",), server_takes_it),
-    Check("machines", ("nodes",), resources.check_machines),
-    Check("gang", ("has_scheduling_group",), resources.reaches_pods),
+    Check("machines", ("nodes",), resources.check_node_resources),
+    Check("gang", ("has_scheduling_group",), resources.check_native_gang),
     Check("queue", ("local_queues",), controllers.check_local_queue),
     Check("queue", ("queue_priority",), controllers.check_priority_class),
     Check("admission", ("frameworks",), controllers.check_engine_integration),

@@ -31,11 +31,11 @@ _ERROR: Final = "error: "
 
 def check_controller(subject: Subject, facts: PreflightFacts) -> Iterator[Finding]:
     """Check that an installed controller works, and that one is installed for a job that needs it to grow."""
-    pods = managing_pods(read(facts.controller), subject.namespace)
+    pods = controller_pods(read(facts.controller), subject.namespace)
     grows = subject.spec.queue_resize is QueueResize.RUNNING
     limits = ["its pods do not move before their node goes"]
     limits += ["its number of nodes does not follow the quota"] if grows else []
-    if trouble := controller_trouble(pods):
+    if trouble := controller_problem(pods):
         yield warning(f"{trouble} Until this is fixed, {' and '.join(limits)}.", fix_of(pods))
     elif pods:
         yield ok("The controller is ready.")
@@ -47,25 +47,25 @@ def check_controller(subject: Subject, facts: PreflightFacts) -> Iterator[Findin
         )
 
 
-def managing_pods(pods: Sequence[Object], namespace: str) -> list[Object]:
+def controller_pods(pods: Sequence[Object], namespace: str) -> list[Object]:
     """Return the pods of controllers that manage the jobs of a namespace."""
     return [pod for pod in pods if not (only := _namespaces(pod)) or namespace in only]
 
 
-def controller_trouble(pods: Sequence[Object]) -> str:
+def controller_problem(pods: Sequence[Object]) -> str:
     """Return a sentence about why the controller does not work; empty if it does, or if it has no pods.
 
     All its pods have the same rights, so one that lacks some counts, even if others have not noticed yet.
     """
     unready = [pod for pod in pods if not holds(pod, "Ready")]
-    lacking = next(filter(None, map(_missing_rights, unready)), "")
+    lacking = next(filter(None, map(_permission_error, unready)), "")
     return lacking or ("The controller is not ready." if pods and len(unready) == len(pods) else "")
 
 
 def fix_of(pods: Sequence[Object]) -> str:
     """Return the fix of the trouble."""
     metadata = pods[0]["metadata"]
-    if any(map(_missing_rights, pods)):
+    if any(map(_permission_error, pods)):
         return "Ask a cluster administrator to grant this to its service account, as the chart ddp-platform does."
     return f"'kubectl describe pod {metadata['name']} -n {metadata['namespace']}' shows the reason."
 
@@ -75,7 +75,7 @@ def _namespaces(pod: Object) -> set[str]:
     return {word.removeprefix(_ONLY) for word in words if word.startswith(_ONLY)}
 
 
-def _missing_rights(pod: Object) -> str:
+def _permission_error(pod: Object) -> str:
     """Return the sentence with which the controller has ended because a right is missing; empty if it has not."""
     for status in (pod.get("status") or {}).get("containerStatuses") or ():
         for state in (status.get("state") or {}, status.get("lastState") or {}):

@@ -12,7 +12,7 @@ from typing import Final
 from kubectl_ddp.engines import ENGINES, Operator
 from kubectl_ddp.kube.kueue_queue import KUEUE
 from kubectl_ddp.kube.objects import Object, holds
-from kubectl_ddp.preflight.controllers import CONTROLLER_SELECTOR, controller_trouble, fix_of, managing_pods
+from kubectl_ddp.preflight.controllers import CONTROLLER_SELECTOR, controller_pods, controller_problem, fix_of
 from kubectl_ddp.rbac.rights import KINDS, OWN, SECTIONS, Kind, Need, Right, needs, summarize_permissions
 from kubectl_ddp.util.finding import Finding, Severity, error, ok, warning
 from kubectl_ddp.values.program import Gang
@@ -43,12 +43,12 @@ class ClusterFeatures:
 
 def check_features(features: ClusterFeatures, engines: Sequence[str], *, has_kueue: bool) -> Iterator[Finding]:
     """Yield one finding per feature. ``engines`` are served."""
-    yield _gangs(features, has_kueue=has_kueue)
+    yield _gang_schedulers(features, has_kueue=has_kueue)
     yield _restarts(features.restart_actions)
     yield _elastic(features, engines, has_kueue=has_kueue)
 
 
-def _gangs(features: ClusterFeatures, *, has_kueue: bool) -> Finding:
+def _gang_schedulers(features: ClusterFeatures, *, has_kueue: bool) -> Finding:
     parts = ["kueue, with --queue"] if has_kueue else []
     parts += [
         f"native ({version}, engines {', '.join(features.native_engines) or 'none'})"
@@ -228,8 +228,8 @@ def _controller(facts: ClusterFacts) -> Iterator[Finding]:
     found = facts.operators.get(CONTROLLER_SELECTOR)
     if found is None:
         return
-    pods = managing_pods(found, facts.namespace)
-    if trouble := controller_trouble(pods):
+    pods = controller_pods(found, facts.namespace)
+    if trouble := controller_problem(pods):
         yield warning(trouble, fix_of(pods), subject="controller")
     else:
         ready = sum(holds(pod, "Ready") for pod in pods)

@@ -126,7 +126,7 @@ def _check_ranges(environment: Environment, _: Facts) -> Iterator[Finding]:
             yield Finding("N32", name, message, "Correct it, or delete it.", lint.ENV)
 
 
-def _check_switched_off(environment: Environment, _: Facts) -> Iterator[Finding]:
+def _check_disabled_features(environment: Environment, _: Facts) -> Iterator[Finding]:
     for name, what in (("NCCL_P2P_DISABLE", "NVLink and PCI peer access"), ("NCCL_SHM_DISABLE", "shared memory")):
         if is_one(environment.get(name, "")):
             message = f"{name}=1 switches off {what} between the GPUs of a node, and all goes another, slower way."
@@ -239,7 +239,7 @@ JOB_CHECKS: Final[tuple[Check, ...]] = (
     _check_names,
     _check_allocator_keys,
     _check_ranges,
-    _check_switched_off,
+    _check_disabled_features,
     _check_network,
     _check_logging,
     _check_torch,

@@ -156,13 +156,13 @@ def check_network_policies(subject: Subject, facts: PreflightFacts) -> Iterator[
 def _blocking_policies(policies: Sequence[Object], labels: Mapping[str, str]) -> Iterator[tuple[str, str]]:
     """Yield direction and name of the policies that block pods with these labels from one another."""
     for direction, side in (("Ingress", "from"), ("Egress", "to")):
-        isolating = [policy for policy in policies if _isolates(policy["spec"], direction, labels)]
+        isolating = [policy for policy in policies if _applies_to(policy["spec"], direction, labels)]
         rules = [rule for policy in isolating for rule in policy["spec"].get(direction.lower()) or ()]
         if isolating and not any(_allows(rule, side, labels) for rule in rules):
             yield direction, isolating[0]["metadata"]["name"]
 
 
-def _isolates(spec: Mapping[str, Any], direction: str, labels: Mapping[str, str]) -> bool:
+def _applies_to(spec: Mapping[str, Any], direction: str, labels: Mapping[str, str]) -> bool:
     types = spec.get("policyTypes") or ["Ingress", *(["Egress"] if "egress" in spec else [])]
     return direction in types and selects(spec.get("podSelector") or {}, labels)
 
@@ -171,7 +171,7 @@ def _allows(rule: Mapping[str, Any], side: str, labels: Mapping[str, str]) -> bo
     """Return True if a rule allows the pods as peers, with enough ports."""
     ends, ports = rule.get(side), rule.get("ports")
     is_peer = not ends or any(_is_peer(end, labels) for end in ends)
-    return is_peer and (not ports or any(_covers_ephemeral_ports(port) for port in ports))
+    return is_peer and (not ports or any(_allows_ephemeral_ports(port) for port in ports))
 
 
 def _is_peer(end: Mapping[str, Any], labels: Mapping[str, str]) -> bool:
@@ -179,7 +179,7 @@ def _is_peer(end: Mapping[str, Any], labels: Mapping[str, str]) -> bool:
     return "ipBlock" in end or "podSelector" not in end or selects(end["podSelector"], labels)
 
 
-def _covers_ephemeral_ports(port: Mapping[str, Any]) -> bool:
+def _allows_ephemeral_ports(port: Mapping[str, Any]) -> bool:
     if port.get("protocol", "TCP") != "TCP":
         return False
     return "port" not in port or ("endPort" in port and port["endPort"] - port["port"] >= _MANY)

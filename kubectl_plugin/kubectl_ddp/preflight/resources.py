@@ -199,7 +199,7 @@ DEPENDABLE: Final = Engine.JOB
 """Engine without a CRD, whose pods have every field that the API server has."""
 
 
-def check_machines(subject: Subject, facts: PreflightFacts) -> Iterator[Finding]:
+def check_node_resources(subject: Subject, facts: PreflightFacts) -> Iterator[Finding]:
     """Check that the allocatable resources of all machines are enough for the nodes of the job.
 
     It is an upper bound: labels, taints, topology and other pods are left to the scheduler. More never fit.
@@ -208,7 +208,7 @@ def check_machines(subject: Subject, facts: PreflightFacts) -> Iterator[Finding]
     room = sum(copies(requests, machine.allocatable) for machine in machines)
     nodes, largest = subject.spec.nnodes, subject.spec.largest_pod_count
     grows = facts.grows is True or not isinstance(facts.grows, bool)
-    why = "".join(f"; {reason}" for reason in _lacking(requests, machines))
+    why = "".join(f"; {reason}" for reason in _missing_resources(requests, machines))
     if room >= largest:
         yield ok(f"The machines have the resources for {size_text(subject, largest)}, if nothing else runs there.")
     elif room >= nodes.minimum:
@@ -228,7 +228,7 @@ def check_machines(subject: Subject, facts: PreflightFacts) -> Iterator[Finding]
         )
 
 
-def _lacking(requests: Amounts, machines: Sequence[Machine]) -> Iterator[str]:
+def _missing_resources(requests: Amounts, machines: Sequence[Machine]) -> Iterator[str]:
     """Yield each requested resource of which no machine has enough for one pod."""
     for name, amount in requests.items():
         largest = max((machine.allocatable.get(name, 0) for machine in machines), default=0)
@@ -236,7 +236,7 @@ def _lacking(requests: Amounts, machines: Sequence[Machine]) -> Iterator[str]:
             yield f"no machine has {format_quantity(name, amount)}, the largest has {number(name, largest)}"
 
 
-def reaches_pods(subject: Subject, facts: PreflightFacts) -> Iterator[Finding]:
+def check_native_gang(subject: Subject, facts: PreflightFacts) -> Iterator[Finding]:
     """Check that the engine passes the group of ``--gang native`` on to its pods."""
     engine = ENGINES[subject.spec.engine]
     if read(facts.has_scheduling_group):

@@ -77,7 +77,7 @@ def command(spec: JobSpec, name: str, *, is_local: bool) -> list[str]:
     return ["python" if is_local else interpreter(spec), "-m", "ddp_trainer", name]
 
 
-def words_in_pod(job: Object, name: str) -> tuple[str, ...]:
+def command_prefix(job: Object, name: str) -> tuple[str, ...]:
     """Return the words that start a command of ``ddp_trainer`` in a running pod; empty if the pod's image holds it."""
     spec = job_kinds.submitted_spec(job)
     return (str(spec.get("python") or PYTHON3), str(Path.RUNTIME), name) if spec.get("runtimeImage") else ()

@@ -13,7 +13,7 @@ from kubectl_ddp.util.text_table import NOTHING, Cell, Table, count, duration, n
 def comparison_table(one: JobRecord, other: JobRecord) -> Table:
     """Return the results of two runs, and below them each setting that differs."""
     titles = [record.name if one.name != other.name else f"{record.name} {record.run}" for record in (one, other)]
-    rows = [*_results(one, other), *_differing_settings(one.settings, other.settings)]
+    rows = [*_results(one, other), *_setting_changes(one.settings, other.settings)]
     return Table(["", *titles], [[Cell(name), Cell(left), Cell(right)] for name, left, right in rows])
 
 
@@ -34,18 +34,18 @@ def _results(one: JobRecord, other: JobRecord) -> Iterator[tuple[str, str, str]]
         yield row(name, [number(record.values.get(name)) for record in both])
 
 
-def _differing_settings(one: dict[str, Any], other: dict[str, Any]) -> Iterator[tuple[str, str, str]]:
+def _setting_changes(one: dict[str, Any], other: dict[str, Any]) -> Iterator[tuple[str, str, str]]:
     """Yield settings that differ; of the arguments of the program, each flag that differs."""
     for key in sorted(one.keys() | other.keys()):
         if one.get(key) == other.get(key):
             continue
         if key == "args":
-            yield from _differing_arguments(one.get(key) or [], other.get(key) or [])
+            yield from _argument_changes(one.get(key) or [], other.get(key) or [])
         else:
             yield key, _text(one.get(key)), _text(other.get(key))
 
 
-def _differing_arguments(one: list[Any], other: list[Any]) -> Iterator[tuple[str, str, str]]:
+def _argument_changes(one: list[Any], other: list[Any]) -> Iterator[tuple[str, str, str]]:
     left, right = _flags(one), _flags(other)
     for flag in dict.fromkeys([*left, *right]):
         if left.get(flag) != right.get(flag):

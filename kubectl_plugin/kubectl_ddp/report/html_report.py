@@ -20,7 +20,7 @@ from kubectl_ddp.report.draw import STOPS, clock, duration, format_number, since
 from kubectl_ddp.report.job_report import Report
 from kubectl_ddp.report.plot_data import GROUPS, SHAPES, STYLE_OF, Heatmap, Plot, build_plots, heatmap, mark_events
 from kubectl_ddp.report.time_series import LOST, RankHistory
-from kubectl_ddp.status.describe import progress_text, resizes_text, restart_causes, restarts_text, startup_text
+from kubectl_ddp.status.describe import progress_text, resize_text, restarts_by_cause, restarts_text, startup_text
 from kubectl_ddp.status.job_state import State
 from kubectl_ddp.status.timeline import WARNING
 from kubectl_ddp.version import version
@@ -53,7 +53,7 @@ class Tile:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class PageRow:
+class RankRow:
     """One rank on one pod."""
 
     rank: int
@@ -143,7 +143,7 @@ def _tiles(report: Report) -> Iterator[Tile]:
 def _outcome_tiles(report: Report) -> Iterator[Tile]:
     """Yield what failures cost: restarts, samples, goodput and time."""
     state = report.state
-    more = ", ".join(filter(None, (restart_causes(state.restarts), resizes_text(state.restarts))))
+    more = ", ".join(filter(None, (restarts_by_cause(state.restarts), resize_text(state.restarts))))
     yield Tile("Restarts", restarts_text(state).partition(" ")[0].strip(","), more)
     if samples := report.samples:
         (first, count), *others = samples.items()
@@ -182,7 +182,7 @@ def _time_breakdown_text(report: Report) -> str:
 def _waterfall(report: Report) -> Iterator[dict[str, Any]]:
     """Yield the phases of the start in order, each with its begin and its length as shares of all."""
     startup = report.state.startup
-    spent = startup.so_far(report.made) if startup is not None else {}
+    spent = startup.elapsed_seconds(report.made) if startup is not None else {}
     total, reached = sum(spent.values()), 0.0
     for phase, seconds in spent.items() if total > 0 else ():
         words = phase.replace("_", " ")
@@ -190,14 +190,14 @@ def _waterfall(report: Report) -> Iterator[dict[str, Any]]:
         reached += seconds
 
 
-def _rows(report: Report) -> Iterator[PageRow]:
+def _rows(report: Report) -> Iterator[RankRow]:
     known = {(one.rank, one.pod): one for one in report.state.ranks}
     past = {(one.rank, one.pod): one for one in (report.measured.ranks if report.measured is not None else ())}
     for rank, pod in sorted(known.keys() | past.keys()):
         now, before = known.get((rank, pod)), past.get((rank, pod))
         node = (now.node if now is not None else "") or report.nodes.get(pod, "")
         steps = before.steps if before is not None else None
-        yield PageRow(
+        yield RankRow(
             rank=rank,
             pod=pod,
             node=node,
@@ -222,9 +222,8 @@ def _tooltip_json(drawn: list[Plot], heat: Heatmap | None, report: Report) -> st
     if report.measured is None:
         return "{}"
     timeline = report.measured.timeline
-    tooltips = {plot.id: dict(plot.tooltips) for plot in drawn} | (
-        {"ranks": dict(heat.tooltips)} if heat is not None else {}
-    )
+    tooltips = {plot.id: dict(plot.tooltips) for plot in drawn}
+    tooltips |= {"ranks": dict(heat.tooltips)} if heat is not None else {}
     times = [f"{since(moment - timeline.start)} · {clock(moment)} UTC" for moment in timeline.midpoints()]
     text = json.dumps({"times": times, "plots": tooltips}, separators=(",", ":"), ensure_ascii=True)
     return Markup(text.replace("<", "\\u003c").replace(">", "\\u003e").replace("&", "\\u0026"))  # noqa: S704 - escaped

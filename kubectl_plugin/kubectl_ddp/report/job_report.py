@@ -19,7 +19,7 @@ from kubectl_ddp.kube.objects import Object, Snapshot, main_container
 from kubectl_ddp.observe.job_results import persist_result
 from kubectl_ddp.observe.scrape import observe
 from kubectl_ddp.report.series import Series
-from kubectl_ddp.report.story import tell_story, worker_end
+from kubectl_ddp.report.story import summarize_run, worker_end
 from kubectl_ddp.report.time_series import LOST, Change, JobTimeSeries, Kind, WorkerFailure, summarize_series
 from kubectl_ddp.status.describe import values_text
 from kubectl_ddp.status.job_progress import EarlierPods
@@ -91,7 +91,7 @@ class Report:
         """Current samples per second while the job runs, else the mean over the time with samples of the whole run."""
         if self.state.throughput is not None:
             return self.state.throughput
-        parts = [self.measured.trained] if self.measured is not None else []
+        parts = [self.measured.training_totals] if self.measured is not None else []
         if self.state.was_suspended:
             parts.append((self.earlier.samples, self.earlier.seconds))
         samples, seconds = sum(part[0] for part in parts), sum(part[1] for part in parts)
@@ -133,7 +133,7 @@ def report(
         source=source,
         measured=numbers,
         earlier=EarlierPods.of(snapshot.job),
-        story=tell_story(state, numbers, error),
+        story=summarize_run(state, numbers, error),
         facts=tuple(_facts(snapshot, state, numbers)),
         happenings=tuple(happened[-MOST_HAPPENINGS:]),
         happenings_left_out=max(0, len(happened) - MOST_HAPPENINGS),
@@ -253,7 +253,7 @@ def report_of(backend: Backend, name: str, *, url: str | None = None, warn: Call
     return report(snapshot, state, events, series, now=now, source=words)
 
 
-def write_page(text: str, path: Path) -> None:
+def save_report(text: str, path: Path) -> None:
     """Write a page to a file that only its owner can read. Raises DdpError.
 
     Errors and events of a job may contain confidential text.

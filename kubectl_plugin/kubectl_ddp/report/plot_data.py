@@ -124,8 +124,8 @@ def _loss(numbers: JobTimeSeries) -> Plot | None:
 
 
 def _user_values(numbers: JobTimeSeries) -> Iterator[Plot | None]:
-    for index, (name, value) in enumerate([*numbers.user_values.items()][:MOST_VALUE_PLOTS]):
-        yield _curve(value.values, value.broken, f"value-{index}", title=name, note="reported by the script", name=name)
+    for index, (name, item) in enumerate([*numbers.user_values.items()][:MOST_VALUE_PLOTS]):
+        yield _curve(item.values, item.broken, f"value-{index}", title=name, note="reported by the script", name=name)
 
 
 def _curve(values: Values, broken: Sequence[int], plot_id: str, *, title: str, note: str, name: str) -> Plot | None:
@@ -202,10 +202,7 @@ def _stack(bands: Mapping[str, Values], names: Mapping[str, str], *, id: str, ti
 
 def _shares(band: Values, bands: Iterable[Values]) -> list[str]:
     sums = total(bands)
-    return [
-        f"{(value or 0.0) / interval_sum:.0%}" if interval_sum else ""
-        for value, interval_sum in zip(band, sums, strict=True)
-    ]
+    return [f"{(value or 0.0) / height:.0%}" if height else "" for value, height in zip(band, sums, strict=True)]
 
 
 def _world(numbers: JobTimeSeries) -> Plot | None:
@@ -268,11 +265,9 @@ def heatmap(ranks: Sequence[RankHistory]) -> Heatmap | None:
 def _by_rank(ranks: Sequence[RankHistory]) -> dict[int, Values]:
     """Return one row per rank, over all pods it ran on."""
     found: dict[int, Values] = {}
-    for history in ranks:
-        before = found.get(history.rank, (None,) * len(history.own))
-        found[history.rank] = tuple(
-            new if new is not None else old for new, old in zip(history.own, before, strict=True)
-        )
+    for row in ranks:
+        before = found.get(row.rank, (None,) * len(row.own))
+        found[row.rank] = tuple(new if new is not None else old for new, old in zip(row.own, before, strict=True))
     return dict(sorted(found.items()))
 
 

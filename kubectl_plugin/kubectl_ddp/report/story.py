@@ -26,9 +26,9 @@ _ENDS: Final = {
 """What a worker did, by reason; ``failed`` for all others."""
 
 
-def tell_story(state: JobState, numbers: JobTimeSeries | None, error: FirstError | None) -> tuple[str, ...]:
+def summarize_run(state: JobState, numbers: JobTimeSeries | None, error: FirstError | None) -> tuple[str, ...]:
     """Return one to three sentences, or none if nothing is known of the job's training."""
-    return tuple(_sentences(state, numbers, error))[:MOST_SENTENCES]
+    return tuple(_summary(state, numbers, error))[:MOST_SENTENCES]
 
 
 def worker_end(reason: str) -> str:
@@ -36,20 +36,20 @@ def worker_end(reason: str) -> str:
     return _ENDS.get(FailureReason(reason), "failed") if reason in {*FailureReason} else "failed"
 
 
-def _sentences(state: JobState, numbers: JobTimeSeries | None, error: FirstError | None) -> Iterator[str]:
+def _summary(state: JobState, numbers: JobTimeSeries | None, error: FirstError | None) -> Iterator[str]:
     failures = numbers.failures if numbers is not None else ()
     start = numbers.timeline.start if numbers is not None else state.created
     if numbers is not None and failures:
-        yield from _failure_sentences(failures, numbers.timeline.start)
+        yield from _summarize_failures(failures, numbers.timeline.start)
     elif numbers is not None:
-        yield from _resize_sentences(numbers)
+        yield from _summarize_resizes(numbers)
     if state.state is State.FAILED:
-        yield _end_sentence(error, start)
+        yield _summarize_end(error, start)
     elif numbers is not None and not failures and not numbers.changes and numbers.worlds:
-        yield from _quiet_sentences(state, numbers.worlds[-1])
+        yield from _summarize_no_failure(state, numbers.worlds[-1])
 
 
-def _quiet_sentences(state: JobState, size: int) -> Iterator[str]:
+def _summarize_no_failure(state: JobState, size: int) -> Iterator[str]:
     """Yield that nothing happened to the present pods. Their numbers do not show what happened to earlier ones."""
     ranks, have = ("The rank", "has") if size == 1 else (f"All {size} ranks", "have")
     restarts, resizes = restart_count(state.restarts), resize_count(state.restarts)
@@ -67,22 +67,22 @@ def _quiet_sentences(state: JobState, size: int) -> Iterator[str]:
         yield f"{ranks} {have} trained without a restart so far."
 
 
-def _failure_sentences(failures: Sequence[WorkerFailure], start: float) -> Iterator[str]:
+def _summarize_failures(failures: Sequence[WorkerFailure], start: float) -> Iterator[str]:
     last = failures[-1]
     who = f"rank {last.rank}" if last.rank is not None else f"a worker of {last.pod}"
     did = f"{who} {worker_end(last.reason)} at {moment(last.time - start)}."
     if len(failures) == 1:
         yield did[0].upper() + did[1:]
-        yield from _recovery_sentence(last)
+        yield from _summarize_recovery(last)
         return
     yield f"Workers failed {len(failures)} times. Most recently {did}"
-    yield from _recovery_sentence(last)
+    yield from _summarize_recovery(last)
     stops = [failure.stopped_seconds for failure in failures if failure.stopped_seconds is not None]
     if len(stops) == len(failures):
         yield f"All failures together stopped training for {duration(sum(stops))}."
 
 
-def _recovery_sentence(failure: WorkerFailure) -> Iterator[str]:
+def _summarize_recovery(failure: WorkerFailure) -> Iterator[str]:
     """Yield how the group went on. Times of readings are upper bounds."""
     before, after = failure.ranks_before, failure.ranks_after
     if before is None or after is None:
@@ -100,7 +100,7 @@ def _recovery_sentence(failure: WorkerFailure) -> Iterator[str]:
         yield f"{everybody[0].upper()}{everybody[1:]} trained again{stop or restored}."
 
 
-def _resize_sentences(numbers: JobTimeSeries) -> Iterator[str]:
+def _summarize_resizes(numbers: JobTimeSeries) -> Iterator[str]:
     sizes = numbers.worlds
     restarts = [one for one in numbers.changes if one.kind is Kind.RESTART]
     if restarts:  # of a failure that no pod has counted: the workers had left the group before one of them ended
@@ -120,7 +120,7 @@ def _resize_sentences(numbers: JobTimeSeries) -> Iterator[str]:
         )
 
 
-def _end_sentence(error: FirstError | None, start: float | None) -> str:
+def _summarize_end(error: FirstError | None, start: float | None) -> str:
     if error is None:
         return "The job failed."
     when = ""

@@ -64,7 +64,7 @@ def find_failures(
         account: The job's time accounting, one series per state, with common times.
     """
     found: list[WorkerFailure] = []
-    for failure in sorted(_counted(series), key=lambda one: one.time):
+    for failure in sorted(_count_failures(series), key=lambda one: one.time):
         if found and failure.time - found[-1].time <= _TOGETHER_SECONDS:
             found[-1] = replace(found[-1], count=found[-1].count + failure.count)
         else:
@@ -72,7 +72,7 @@ def find_failures(
     return tuple(_with_recovery(failure, series, sizes, account) for failure in found)
 
 
-def _counted(series: Sequence[Series]) -> Iterator[WorkerFailure]:
+def _count_failures(series: Sequence[Series]) -> Iterator[WorkerFailure]:
     times = {gauge.labels.get(POD, ""): dict(gauge.known()) for gauge in chosen(series, Metric.LAST_FAILURE)}
     ranks = {gauge.labels.get(POD, ""): dict(gauge.known()) for gauge in chosen(series, Metric.LAST_FAILED_RANK)}
     for counter in chosen(series, Metric.FAILURES, MetricLabel.REASON):
@@ -97,24 +97,24 @@ def _with_recovery(
     failure: WorkerFailure, series: Sequence[Series], sizes: Sequence[tuple[float, float]], account: Sequence[Series]
 ) -> WorkerFailure:
     before = next((int(size) for moment, size in reversed(sizes) if moment < failure.time), None)
-    formed, following = _formed_after(series, failure.time)
+    formed, following = _next_group_times(series, failure.time)
     if before is None or formed is None:
         return replace(failure, ranks_before=before)
     # A launcher reports the generation before the size, and a reading may fall between the two.
     after = next((int(size) for moment, size in reversed(sizes) if formed <= moment < following), before)
     since = formed if after >= before else following
     restored = next((moment for moment, size in sizes if moment >= since and size >= before), None)
-    trained = _all_trained(series, before, restored) if restored is not None else None
+    training_totals = _all_steps_time(series, before, restored) if restored is not None else None
     return replace(
         failure,
         ranks_before=before,
         ranks_after=after,
         stopped_seconds=_stopped(account, failure.time),
-        restored_seconds=trained - failure.time if trained is not None else None,
+        restored_seconds=training_totals - failure.time if training_totals is not None else None,
     )
 
 
-def _formed_after(series: Sequence[Series], time: float) -> tuple[float | None, float]:
+def _next_group_times(series: Sequence[Series], time: float) -> tuple[float | None, float]:
     """Return when the first group after this time was formed, None if none was, and when the next one was."""
     rounds = sorted(
         (later, number)
@@ -128,7 +128,7 @@ def _formed_after(series: Sequence[Series], time: float) -> tuple[float | None, 
     return formed, next((moment for moment, number in rounds if number > first), math.inf)
 
 
-def _all_trained(series: Sequence[Series], count: int, since: float) -> float | None:
+def _all_steps_time(series: Sequence[Series], count: int, since: float) -> float | None:
     """Return the time of the first reading by which each of ``count`` ranks has committed a step since ``since``."""
     first: dict[str, float] = {}
     for counter in series:
@@ -238,7 +238,7 @@ class JobTimeSeries:
     changes: tuple[Change, ...] = field(default=())
 
     @property
-    def trained(self) -> tuple[float, float]:
+    def training_totals(self) -> tuple[float, float]:
         """Samples, and the seconds of the intervals that have some."""
         known = [value for value in self.throughput if value]
         return self.timeline.width * sum(known), self.timeline.width * len(known)
@@ -251,7 +251,7 @@ def summarize_series(series: Sequence[Series]) -> JobTimeSeries | None:
     if timeline is None:
         return None
     samples = merge_growth([growth(counter, timeline) for counter in chosen(series, Metric.SAMPLES)], timeline)
-    loss, broken = _means(chosen(series, Metric.LOSS), timeline)
+    loss, broken = _mean_values(chosen(series, Metric.LOSS), timeline)
     sizes = list(_sizes(series))
     return JobTimeSeries(
         timeline=timeline,
@@ -281,12 +281,12 @@ def _user_values(series: Sequence[Series], timeline: Timeline) -> dict[str, User
             of_name.setdefault(int(rank), []).append(gauge)
     lowest = {name: of_name[min(of_name)] for name, of_name in [*found.items()][:MOST_NAMES]}
     return {
-        name: UserValue(*_means(of_rank, timeline), max(last for gauge in of_rank for last in gauge.known())[1])
+        name: UserValue(*_mean_values(of_rank, timeline), max(last for gauge in of_rank for last in gauge.known())[1])
         for name, of_rank in lowest.items()
     }
 
 
-def _means(series: Iterable[Series], timeline: Timeline) -> tuple[Values, tuple[int, ...]]:
+def _mean_values(series: Iterable[Series], timeline: Timeline) -> tuple[Values, tuple[int, ...]]:
     """Return the mean of the finite values in each interval, and the intervals with values that are not finite."""
     parts: list[list[float]] = [[] for _ in range(timeline.count)]
     broken: set[int] = set()
@@ -371,12 +371,8 @@ _Key = tuple[str, str, str]
 
 def _by_rank(series: Sequence[Series], name: str, labels: Sequence[str]) -> dict[_Key, Series]:
     return {
-        (
-            counter.labels.get(POD, ""),
-            counter.labels[MetricLabel.RANK],
-            counter.labels.get(MetricLabel.LOCAL_RANK, ""),
-        ): counter
-        for counter in chosen(series, name, *labels)
+        (one.labels.get(POD, ""), one.labels[MetricLabel.RANK], one.labels.get(MetricLabel.LOCAL_RANK, "")): one
+        for one in chosen(series, name, *labels)
     }
 
 
@@ -436,10 +432,8 @@ def _restarts(series: Sequence[Series]) -> Iterator[Change]:
     """Yield the restarts of the pod with the most, per cause; every pod counts the whole run from its own start."""
     causes: dict[str, dict[str, list[Change]]] = {}
     for counter in chosen(series, Metric.RESTARTS, MetricLabel.CAUSE):
-        cause = counter.labels[MetricLabel.CAUSE]
-        causes.setdefault(cause, {}).setdefault(counter.labels.get(POD, ""), []).extend(
-            _restart_changes(counter, cause)
-        )
+        cause, pod = counter.labels[MetricLabel.CAUSE], counter.labels.get(POD, "")
+        causes.setdefault(cause, {}).setdefault(pod, []).extend(_restart_changes(counter, cause))
     for of_pods in causes.values():
         yield from max(of_pods.values(), key=len)
 

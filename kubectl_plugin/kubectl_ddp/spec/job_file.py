@@ -60,7 +60,7 @@ def parse(file: JobFile, warn: Callable[[str], None] = lambda _: None) -> Layer:
     root = _root(file)
     entries = {key: (node, value) for key, node, value in _entries(file, root)}
     layer: dict[str, Given] = {}
-    keys = _keys_of_the_earlier_form if _is_earlier_form(file, entries) else _keys
+    keys = _parse_legacy_keys if _is_legacy_header(file, entries) else _keys
     for key, node, value in keys(file, entries, warn):
         if key not in FILE_KEYS:
             raise UsageError(f"{file.line(node)}: a job has no key '{key}'.", hint=suggest_known(key, FILE_KEYS))
@@ -130,26 +130,26 @@ Entries = Mapping[str, tuple[yaml.Node, yaml.Node]]
 """Key → node of the key, and node of the value."""
 
 
-def _is_earlier_form(file: JobFile, entries: Entries) -> bool:
+def _is_legacy_header(file: JobFile, entries: Entries) -> bool:
     """Return whether the header is that of the earlier form. Raises UsageError for another one."""
-    header = EARLIER_HEADER if _word(entries, "kind") == EARLIER_HEADER["kind"] else HEADER
+    header = EARLIER_HEADER if _node_text(entries, "kind") == EARLIER_HEADER["kind"] else HEADER
     if missing := [f"'{key}: {wanted}'" for key, wanted in header.items() if key not in entries]:
         raise UsageError(f"{file.name} lacks {' and '.join(missing)}.", hint="Begin the file with it.")
     for key, wanted in header.items():
-        if _word(entries, key) != wanted:
+        if _node_text(entries, key) != wanted:
             raise UsageError(
-                f"{file.line(entries[key][1])}: {key} is '{_word(entries, key)}', and a job file says '{wanted}'.",
+                f"{file.line(entries[key][1])}: {key} is '{_node_text(entries, key)}', and a job file says '{wanted}'.",
                 hint="Rendered objects go to 'kubectl apply', job files to submit and render.",
             )
     return header is EARLIER_HEADER
 
 
-def _word(entries: Entries, key: str) -> str:
+def _node_text(entries: Entries, key: str) -> str:
     node = entries[key][1] if key in entries else None
     return str(node.value) if isinstance(node, yaml.ScalarNode) else "..."
 
 
-def _keys_of_the_earlier_form(file: JobFile, entries: Entries, warn: Callable[[str], None]) -> Iterator[Entry]:
+def _parse_legacy_keys(file: JobFile, entries: Entries, warn: Callable[[str], None]) -> Iterator[Entry]:
     warn(
         f"{file.name} has the form before 'kind: {job_kinds.KIND}', which 'kubectl apply' does not accept. "
         f"Begin it with 'apiVersion: {job_kinds.API_VERSION}', and move name to metadata and all other keys to spec."

@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Any, Final, TypeAlias, TypeVar, dataclass_transform
 
-from kubectl_ddp.values.parsers import Raw, Schema, WordChoice
+from kubectl_ddp.values.parsers import ChoiceParser, Raw, Schema
 
 
 class OriginKind(StrEnum):
@@ -177,7 +177,7 @@ def field_of(
         parse=parse,
         schema=getattr(parse, "schema", {}) if schema is None else schema,
         help=summary,
-        metavar=metavar or ("|".join(parse.members) if isinstance(parse, WordChoice) else ""),
+        metavar=metavar or ("|".join(parse.members) if isinstance(parse, ChoiceParser) else ""),
         example=example,
         group=group,
         default=default,
@@ -205,7 +205,7 @@ def keys(*declared: Field) -> Any:
 
 
 @dataclass_transform(kw_only_default=True, frozen_default=True, field_specifiers=(key, keys))
-def declares_keys(cls: type[T]) -> type[T]:
+def key_dataclass(cls: type[T]) -> type[T]:
     """Turn a class into a dataclass whose fields are made by :func:`key`."""
     return dataclass(frozen=True, slots=True, kw_only=True)(cls)
 

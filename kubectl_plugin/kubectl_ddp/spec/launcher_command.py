@@ -108,26 +108,26 @@ def take_over(values: Mapping[str, Given]) -> tuple[dict[str, Given], tuple[str,
         UsageError: If the launcher starts nothing, or one of its flags has no counterpart in a job.
     """
     given = values.get("command")
-    launch = _taken_apart(given.raw) if given is not None else None
+    launch = _parse_launch(given.raw) if given is not None else None
     if given is None or launch is None:
         return dict(values), ()
     rest = {key: entry for key, entry in values.items() if key != "command"}
     origin = Origin(given.origin.kind, given.origin.place, f"the command of {launch.launcher}")
     program, arguments = _program(launch, rest)
     taken, notes = dict(rest), []
-    for key, (value, written) in _sized(launch, rest).items():
+    for key, (value, written) in _launch_values(launch, rest).items():
         known = rest.get(key)
-        if known is None or not _is_as_strong(known.origin.kind, origin.kind):
+        if known is None or not _has_precedence(known.origin.kind, origin.kind):
             taken[key] = Given(value, Origin(origin.kind, origin.place, f"{written} of {launch.launcher}"))
         elif str(known.raw) != value:
             notes.append(f"{known.origin.place} ({known.raw}) wins over {written} of {launch.launcher}.")
     taken |= {key: Given(raw, origin) for key, raw in program.items()}
     if "args" not in rest or isinstance(rest["args"].raw, list):
-        taken["args"] = Given([*arguments, *_words(rest.get("args"))], origin)
+        taken["args"] = Given([*arguments, *_list_value(rest.get("args"))], origin)
     return taken, (_summary(launch, taken, program), *notes)
 
 
-def _taken_apart(raw: Raw) -> _Launch | None:
+def _parse_launch(raw: Raw) -> _Launch | None:
     """Return the launcher of a command; None for another program, or for a command that the job's rules refuse."""
     try:
         words = list(parse_command(raw))
@@ -199,7 +199,7 @@ def _full_name(launcher: str, written: str, flags: Mapping[str, str | None]) -> 
     )
 
 
-def _sized(launch: _Launch, rest: Mapping[str, Given]) -> dict[str, tuple[str, str]]:
+def _launch_values(launch: _Launch, rest: Mapping[str, Given]) -> dict[str, tuple[str, str]]:
     """Return the values of the launcher's flags as values of keys. Raises UsageError."""
     keys = dict(launch.keys)
     if "standalone" in launch.switches:
@@ -246,11 +246,11 @@ def _program(launch: _Launch, rest: Mapping[str, Given]) -> tuple[dict[str, Raw]
     return {"command": [python, target]}, arguments
 
 
-def _words(given: Given | None) -> list[Raw]:
+def _list_value(given: Given | None) -> list[Raw]:
     return given.raw if given is not None and isinstance(given.raw, list) else []
 
 
-def _is_as_strong(kind: OriginKind, command: OriginKind) -> bool:
+def _has_precedence(kind: OriginKind, command: OriginKind) -> bool:
     order = list(OriginKind)
     return order.index(kind) <= order.index(command)
 

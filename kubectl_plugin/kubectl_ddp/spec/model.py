@@ -25,7 +25,7 @@ from typing import Any, Final
 from ddp_trainer.common.parallel_dims import WRITTEN, LayoutError, LayoutRange
 from kubectl_ddp.engines import Engine
 from kubectl_ddp.fabrics.catalog import AUTO, NONE, profiles, suggest_name
-from kubectl_ddp.spec.job_key import Completion, Group, declares_keys, field_of, key, keys
+from kubectl_ddp.spec.job_key import Completion, Group, field_of, key, key_dataclass, keys
 from kubectl_ddp.values import parsers as v
 from kubectl_ddp.values.network_peers import DEFAULT, MONITORING, DnsServer, Reader
 from kubectl_ddp.values.parsers import Egress, EnvSource, SecretKey, Toleration, text_schema
@@ -99,7 +99,7 @@ _SECONDS: Final = v.Parsed(parse_seconds, text_schema(DURATION))
 _COMMAND: Final = {"type": ["array", "string"], "items": v.TEXT}
 
 
-@declares_keys
+@key_dataclass
 class JobSpec:
     """Complete job. :func:`kubectl_ddp.spec.rules.checked` tells if its values are consistent."""
 
@@ -188,7 +188,7 @@ class JobSpec:
         example="registry.example.com/ddp-runtime:1", default=None,
     )
     launcher: Launcher | None = key(
-        "launcher", Group.ENVIRONMENT, v.WordChoice(Launcher, tuple(Launcher)),
+        "launcher", Group.ENVIRONMENT, v.ChoiceParser(Launcher, tuple(Launcher)),
         "Launcher of the ranks: ddp-launch (default ddp), or the image's own torchrun.", example="torchrun",
         default=None,
     )
@@ -198,7 +198,7 @@ class JobSpec:
         "true|false", example="true", default=None,
     )
     runtime_mount: RuntimeMount | None = key(
-        "runtimeMount", Group.ENVIRONMENT, v.WordChoice(RuntimeMount, tuple(RuntimeMount)),
+        "runtimeMount", Group.ENVIRONMENT, v.ChoiceParser(RuntimeMount, tuple(RuntimeMount)),
         "Mount of the runtime image: an image volume, or a copy by an init container.", example="copy", default=None,
         otherwise="the version of Kubernetes",
     )
@@ -214,7 +214,7 @@ class JobSpec:
         flag="--image-pull-secret",
     )
     image_pull_policy: PullPolicy | None = key(
-        "imagePullPolicy", Group.ENVIRONMENT, v.WordChoice(PullPolicy, tuple(PullPolicy)),
+        "imagePullPolicy", Group.ENVIRONMENT, v.ChoiceParser(PullPolicy, tuple(PullPolicy)),
         "Time at which nodes pull the image (IfNotPresent).", example="Always", default=None,
     )
     env: Mapping[str, str] = key(
@@ -272,7 +272,7 @@ class JobSpec:
         example="{nodeAffinity: {preferredDuringSchedulingIgnoredDuringExecution: []}}", default=None,
     )
     engine: Engine = key(
-        "engine", Group.PLACEMENT, v.WordChoice(Engine, tuple(Engine)), "Kind of the job object on a cluster.",
+        "engine", Group.PLACEMENT, v.ChoiceParser(Engine, tuple(Engine)), "Kind of the job object on a cluster.",
         example="jobset", default=Engine.AUTO.value,
     )
     mounts: tuple[Mount, ...] = key(
@@ -294,12 +294,12 @@ class JobSpec:
         "CLASS", example="urgent", default=None,
     )
     queue_resize: QueueResize | None = key(
-        "queueResize", Group.QUEUE, v.WordChoice(QueueResize, tuple(QueueResize)),
+        "queueResize", Group.QUEUE, v.ChoiceParser(QueueResize, tuple(QueueResize)),
         "Time at which a job in a queue can be resized: at its 'start' (default), or while it is 'running'.", "WHEN",
         example="running", default=None,
     )
     gang: Gang = key(
-        "gang", Group.QUEUE, v.WordChoice(Gang, tuple(Gang)),
+        "gang", Group.QUEUE, v.ChoiceParser(Gang, tuple(Gang)),
         "Scheduler that starts either the minimum number of nodes together or none.", example="kueue",
         default=Gang.NONE.value,
     )
@@ -341,7 +341,7 @@ class JobSpec:
         example="[monitoring, 10.0.0.0/24]", default=[str(MONITORING)],
     )
     egress: Egress = key(
-        "egress", Group.ACCESS, v.WordChoice(Egress, tuple(Egress)),
+        "egress", Group.ACCESS, v.ChoiceParser(Egress, tuple(Egress)),
         "Allowed egress of the pods; open is the cluster, and IPv4 without the metadata service.", example="closed",
         default=Egress.OPEN.value,
     )

@@ -10,20 +10,20 @@ from ddp_trainer.common.constants import RestartCause
 from kubectl_ddp.kube.objects import Queued
 from kubectl_ddp.status.job_state import JobState
 from kubectl_ddp.status.job_tables import bounds, granted_text, state_cell
-from kubectl_ddp.status.rank_status import overdue
+from kubectl_ddp.status.rank_status import overdue_nodes
 from kubectl_ddp.status.startup import Startup
 from kubectl_ddp.status.termination_message import resize_count, restart_count
 from kubectl_ddp.util.text_table import NOTHING, Style, duration, number, percent, pluralize
 
 
-def resizes_text(restarts: Mapping[str, int]) -> str:
+def resize_text(restarts: Mapping[str, int]) -> str:
     """Return the number of resizes of the worker group; empty without any."""
     count = resize_count(restarts)
     return pluralize(count, "resize") if count else ""
 
 
 def _restarts_of_summary(restarts: Mapping[str, int]) -> str:
-    return ", ".join(filter(None, (pluralize(restart_count(restarts), "restart"), resizes_text(restarts))))
+    return ", ".join(filter(None, (pluralize(restart_count(restarts), "restart"), resize_text(restarts))))
 
 
 _SUMMARY: Final[Mapping[str, Callable[[Any], str]]] = {
@@ -61,7 +61,7 @@ def _facts(state: JobState, now: float, style: Style) -> Iterator[tuple[str, str
     yield "Where", state.where + (f", namespace {state.namespace}" if state.namespace else "")
     nodes = state.nodes
     yield "Pods", f"{nodes.ready} ready of {nodes.desired} (asked for {bounds(nodes)})"
-    outside = [node.describe(now) for node in overdue(state.outside, now)]
+    outside = [node.describe(now) for node in overdue_nodes(state.outside, now)]
     more = f" and {len(outside) - _MOST_OUTSIDE} more" if len(outside) > _MOST_OUTSIDE else ""
     yield "Outside", style.apply_color("; ".join(outside[:_MOST_OUTSIDE]) + more, "yellow") if outside else ""
     yield "Granted", granted_text(nodes) if nodes.shortage else ""
@@ -106,7 +106,7 @@ def progress_text(state: JobState) -> str:
     planned = f" of {state.steps_planned}" if state.steps_planned else ""
     share = f" ({percent(state.progress)})" if state.progress is not None else ""
     epoch = f", epoch {state.epoch}" if state.epoch is not None else ""
-    eta = f", {about(state.eta_seconds)} to go" if state.eta_seconds and not state.is_terminal else ""
+    eta = f", {format_estimate(state.eta_seconds)} to go" if state.eta_seconds and not state.is_terminal else ""
     return f"step {state.step}{planned}{share}{epoch}{eta}"
 
 
@@ -115,10 +115,10 @@ def values_text(values: Mapping[str, float]) -> str:
     return ", ".join(f"{name} {number(value)}" for name, value in values.items())
 
 
-def about(seconds: float) -> str:
+def format_estimate(seconds: float) -> str:
     """Format an estimated duration with the precision of an estimate.
 
-    >>> [about(each) for each in (3.2, 44, 90, 400, 5000, 90_000, 1_000_000)]
+    >>> [format_estimate(each) for each in (3.2, 44, 90, 400, 5000, 90_000, 1_000_000)]
     ['about 5s', 'about 45s', 'about 90s', 'about 7m', 'about 83m', 'about 25h', 'about 12d']
     """
     unit = next((size for limit, size in ((100, 5), (7_200, 60), (172_800, 3_600)) if seconds < limit), 86_400)
@@ -127,7 +127,7 @@ def about(seconds: float) -> str:
 
 def startup_text(startup: Startup, now: float) -> str:
     """Return the time from the submission to the first step, or until now, with the time of each phase."""
-    spent = startup.so_far(now)
+    spent = startup.elapsed_seconds(now)
     phases = ", ".join(f"{phase.replace('_', ' ')} {seconds:.1f}s" for phase, seconds in spent.items())
     total = f"{sum(spent.values()):.1f}s"
     if startup.current is None:
@@ -150,12 +150,12 @@ def restarts_text(state: JobState) -> str:
     """Return the number of restarts with their causes, and of resizes; ``-`` if torchrun counts them alone."""
     if state.uses_torchrun and not state.restarts:
         return NOTHING
-    causes, resizes = restart_causes(state.restarts), resizes_text(state.restarts)
+    causes, resizes = restarts_by_cause(state.restarts), resize_text(state.restarts)
     text = f"{restart_count(state.restarts)}" + (f" ({causes})" if causes else "")
     return ", ".join(filter(None, (text, resizes)))
 
 
-def restart_causes(restarts: Mapping[str, int]) -> str:
+def restarts_by_cause(restarts: Mapping[str, int]) -> str:
     """Return the causes of restarts, each with its number."""
     known = sorted((cause, count) for cause, count in restarts.items() if cause != RestartCause.RESIZE)
     return ", ".join(f"{cause} {count}" for cause, count in known)

@@ -210,24 +210,20 @@ MOST_NAMES: Final = 32
 
 
 def progress_fields(
-    samples: Mapping[str, Samples],
-    ranks: Sequence[RankState],
-    summary: Mapping[str, Any] | None,
-    *,
-    has_succeeded: bool,
+    pods: Mapping[str, Samples], ranks: Sequence[RankState], summary: Mapping[str, Any] | None, *, has_succeeded: bool
 ) -> dict[str, Any]:
     """Return the fields of a job's state about steps, speed and group, from metrics, and from the summary of its end.
 
     Args:
-        samples: Name of a pod → its metrics.
+        pods: Name of a pod → its metrics.
         ranks: Ranks of the job.
         summary: Summary of the job, if it is over.
         has_succeeded: True if the job is over and has succeeded; then the summary alone counts.
     """
     if summary is not None:
         at_end = termination_message.progress(summary, has_succeeded=has_succeeded)
-        return at_end if has_succeeded else {**_progress_of(samples, ranks), **at_end}
-    return _progress_of(samples, ranks)
+        return at_end if has_succeeded else {**_progress_of(pods, ranks), **at_end}
+    return _progress_of(pods, ranks)
 
 
 def _progress_of(samples: Mapping[str, Samples], ranks: Sequence[RankState]) -> dict[str, Any]:
@@ -300,7 +296,7 @@ def _optional_int(number: float | None) -> int | None:
     return int(number) if number is not None else None
 
 
-def trained_samples(pods: Iterable[Samples]) -> tuple[float, float]:
+def sample_totals(pods: Iterable[Samples]) -> tuple[float, float]:
     """Return the samples that all ranks of these pods have trained, and the longest time of a rank in steps."""
     ranks = [of_rank for pod in pods for of_rank in pod.split(MetricLabel.RANK).values()]
     seconds = max((of_rank.total(Metric.PHASE_SECONDS) for of_rank in ranks), default=0.0)

@@ -32,7 +32,7 @@ from kubectl_ddp.status.rank_status import (
     find_stalled_group,
     rank_states,
 )
-from kubectl_ddp.status.termination_message import FirstError
+from kubectl_ddp.status.termination_message import FirstError, Summary
 from kubectl_ddp.util.process import location_flags, program
 
 if TYPE_CHECKING:
@@ -253,7 +253,6 @@ def job_state(
     has_succeeded = state is State.SUCCEEDED
     is_over = has_succeeded or state is State.FAILED
     summary = termination_message.outcome(job, workers, has_succeeded=has_succeeded) if is_over else None
-    is_suspended = state is State.SUSPENDED or (facts.is_to_be_suspended and state is not State.QUEUED)
     error = _first_error(state, job, workers)
     progress = progress_fields(worker_samples, ranks, summary, has_succeeded=has_succeeded)
     uses_torchrun = job_kinds.uses_torchrun(job)
@@ -286,9 +285,7 @@ def job_state(
         else (),
         first_error=error,
         failed_ranks=termination_message.failed_ranks(error, workers),
-        startup=_startup(snapshot, workers, worker_samples, summary, is_suspended=is_suspended)
-        if with_startup
-        else None,
+        startup=_startup(snapshot, workers, worker_samples, summary, state) if with_startup else None,
         summary=summary,
         queue=snapshot.queued,
         early_failures=find_early_failures(worker_samples, counted, step) if state in WITH_RANKS else None,
@@ -297,18 +294,15 @@ def job_state(
 
 
 def _startup(
-    snapshot: Snapshot,
-    workers: list[Object],
-    samples: Mapping[str, Samples],
-    summary: dict[str, Any] | None,
-    *,
-    is_suspended: bool,
+    snapshot: Snapshot, workers: list[Object], samples: Mapping[str, Samples], summary: Summary | None, state: State
 ) -> Startup | None:
     """Return the start of a job. A start that is over is also added to the summary."""
     from kubectl_ddp.status.startup import startup  # noqa: PLC0415 - a list of jobs does not need it
 
-    started = startup(snapshot.job, workers, samples, snapshot.events, summary, is_suspended=is_suspended)
-    if started is None or (started.current in IN_POD and job_kinds.uses_torchrun(snapshot.job)):
+    job = snapshot.job
+    is_suspended = state is State.SUSPENDED or (state is not State.QUEUED and job_kinds.is_suspend_requested(job))
+    started = startup(job, workers, samples, snapshot.events, summary, is_suspended=is_suspended)
+    if started is None or (started.current in IN_POD and job_kinds.uses_torchrun(job)):
         return None  # under torchrun, nothing measures the phases in the pod
     if summary is not None and started.is_over:
         summary["startup"] = started.to_summary()
@@ -357,12 +351,7 @@ def _runs(pod: Object) -> bool:
 
 
 def _nodes(
-    job: Object,
-    workers: Sequence[Object],
-    worker_samples: Mapping[str, Samples],
-    queue: Queued | None,
-    *,
-    is_over: bool,
+    job: Object, workers: Sequence[Object], pods: Mapping[str, Samples], queue: Queued | None, *, is_over: bool
 ) -> Nodes:
     ready = sum(_runs(pod) and bool(main_status(pod).get("ready")) for pod in workers)
     low, high = job_kinds.bounds(job)
@@ -376,7 +365,7 @@ def _nodes(
         wanted=wanted,
         shortage=shortage,
         spares=job_kinds.spares(job),
-        spares_ready=sum(group_state(samples) == GroupState.SPARE for samples in worker_samples.values()),
+        spares_ready=sum(group_state(samples) == GroupState.SPARE for samples in pods.values()),
     )
 
 

@@ -106,8 +106,7 @@ def _rank(rank: int, pod: str, node: str, samples: Samples, before: Samples) -> 
     seconds = sum(phases.values())
     steps = _counter_increase(samples, before, Metric.STEPS).get("", 0.0)
     sampled, busy = (
-        _counter_increase(samples, before, family).get("", 0.0)
-        for family in (Metric.SAMPLED_STEPS, Metric.SAMPLED_BUSY)
+        _counter_increase(samples, before, name).get("", 0.0) for name in (Metric.SAMPLED_STEPS, Metric.SAMPLED_BUSY)
     )
     computed = _counter_increase(samples, before, Metric.SAMPLES).get("", 0.0)
     return RankState(
@@ -281,12 +280,12 @@ class OutsideNode:
         return self.reason != OutsideReason.WAITING
 
     @property
-    def word(self) -> str:
+    def short_reason(self) -> str:
         """The reason in one or two words."""
         return _TEXTS[self.reason][0]
 
     @property
-    def sentence(self) -> str:
+    def reason_text(self) -> str:
         """The reason as the end of a sentence."""
         return _TEXTS[self.reason][1]
 
@@ -297,10 +296,10 @@ class OutsideNode:
 
     def describe(self, now: float) -> str:
         """Return node, time and reason, without a full stop."""
-        return f"{self.pod} for {duration(max(0.0, now - self.since))}: {self.sentence}"
+        return f"{self.pod} for {duration(max(0.0, now - self.since))}: {self.reason_text}"
 
 
-def overdue(nodes: Iterable[OutsideNode], now: float) -> list[OutsideNode]:
+def overdue_nodes(nodes: Iterable[OutsideNode], now: float) -> list[OutsideNode]:
     """Return the nodes that are outside of the group for longer than a start takes."""
     return [node for node in nodes if now - node.since > LEAST_SECONDS]
 

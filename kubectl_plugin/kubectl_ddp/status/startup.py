@@ -56,19 +56,15 @@ class Startup:
     @classmethod
     def from_summary(cls, summary: Mapping[str, Any] | None) -> Self | None:
         """Return the start in a job's summary, which outlives its pods; None if there is none."""
-        recorded = (summary or {}).get("startup")
-        if not isinstance(recorded, Mapping) or not isinstance(recorded.get("submitted"), int | float):
+        stored = (summary or {}).get("startup")
+        if not isinstance(stored, Mapping) or not isinstance(stored.get("submitted"), int | float):
             return None
-        seconds = {
-            str(phase): recorded[phase] for phase in StartupPhase if isinstance(recorded.get(phase), int | float)
-        }
-        return cls(submitted=recorded["submitted"], seconds=seconds)
+        seconds = {str(phase): stored[phase] for phase in StartupPhase if isinstance(stored.get(phase), int | float)}
+        return cls(submitted=stored["submitted"], seconds=seconds)
 
     def to_summary(self) -> dict[str, float]:
         """Return the start as plain numbers; the inverse is :meth:`from_summary`."""
-        return {"submitted": round(self.submitted, 3)} | {
-            name: round(phase_seconds, 3) for name, phase_seconds in self.seconds.items()
-        }
+        return {"submitted": round(self.submitted, 3)} | {name: round(spent, 3) for name, spent in self.seconds.items()}
 
     @property
     def since(self) -> float:
@@ -85,7 +81,7 @@ class Startup:
         """Seconds of all phases that have ended; once the start is over, those from submission to first step."""
         return sum(self.seconds.values())
 
-    def so_far(self, now: float) -> dict[str, float]:
+    def elapsed_seconds(self, now: float) -> dict[str, float]:
         """Return the seconds of each phase at a Unix time, with those of the current phase."""
         if self.current is None:
             return dict(self.seconds)
@@ -126,30 +122,28 @@ def startup(
 
 
 def _of_pods(
-    submitted: float, workers: Sequence[Object], worker_samples: Mapping[str, Samples], events: Sequence[Object]
+    submitted: float, workers: Sequence[Object], by_pod: Mapping[str, Samples], events: Sequence[Object]
 ) -> Startup | None:
     """Return the start as the present pods saw it; None if those that made it are gone."""
     pulls = _pull_seconds(events)
-    chains = [_Chain.of(pod, worker_samples.get(_name(pod)) or _last_samples(pod), pulls, submitted) for pod in workers]
-    late = {pod for pod, samples in worker_samples.items() if _joined_later(samples)}
+    chains = [_Chain.of(pod, by_pod.get(_name(pod)) or _last_samples(pod), pulls, submitted) for pod in workers]
+    late = {pod for pod, samples in by_pod.items() if _is_late_member(samples)}
     done = [chain for chain in chains if chain.current is None]
     ends = [chain.end for chain in done if chain.pod not in late]
     if not ends:
-        are_gone = bool(worker_samples) and late == worker_samples.keys()
-        if are_gone or any(samples.value(Metric.STEP) is not None for samples in worker_samples.values()):
+        are_gone = bool(by_pod) and late == by_pod.keys()
+        if are_gone or any(samples.value(Metric.STEP) is not None for samples in by_pod.values()):
             return None  # the first pods are gone, or of a version that does not measure its start
         slowest = min(chains, key=lambda chain: (chain.place, -chain.end))
         return replace(slowest.startup(submitted), image_bytes=_image_bytes(events))
     group = [chain for chain in done if chain.end <= min(ends) + _SAME_STEP_SECONDS]
-    job_starts = [
-        moment for samples in worker_samples.values() if (moment := samples.value(Metric.JOB_START)) is not None
-    ]
+    job_starts = [moment for samples in by_pod.values() if (moment := samples.value(Metric.JOB_START)) is not None]
     if job_starts and min(job_starts) < min(chain.launched for chain in group) - _SAME_STEP_SECONDS:
         return None  # the pods of the first start were replaced
     return max(group, key=lambda chain: chain.ready).startup(submitted)
 
 
-def _joined_later(samples: Samples) -> bool:
+def _is_late_member(samples: Samples) -> bool:
     """Return whether a pod was not in the first worker group: it is a replacement, or was added."""
     joined, number = samples.value(GROUPS_JOINED), samples.value(Metric.RENDEZVOUS_ROUND)
     return joined is not None and number is not None and 0 < joined < number
@@ -246,11 +240,11 @@ class _Chain:
             self.add(phase, measured.get(phase, 0.0))
         # A launcher that waits for the group before its worker starts has measured a part of the rendezvous early.
         if missing := [phase for phase in IN_POD if phase not in measured]:
-            return _unmeasured(missing[0], samples)
+            return _current_phase(missing[0], samples)
         return None
 
 
-def _unmeasured(phase: StartupPhase, samples: Samples) -> StartupPhase:
+def _current_phase(phase: StartupPhase, samples: Samples) -> StartupPhase:
     """Return the current phase, given the first one without a measurement. The launcher of a script that starts only
     in its group waits for the group before any worker runs.
     """

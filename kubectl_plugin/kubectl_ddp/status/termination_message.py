@@ -326,9 +326,7 @@ def describe_exit_code(exit_code: int) -> str:
 
 def summary(pods: Iterable[Object]) -> dict[str, Any] | None:
     """Return the most detailed summary that a pod of a successful run reports."""
-    summaries = [
-        dict(ending.parsed_message) for ending in _endings(pods) if ending.is_success and ending.parsed_message
-    ]
+    summaries = [dict(one.parsed_message) for one in _endings(pods) if one.is_success and one.parsed_message]
     return max(summaries, key=len, default=None)
 
 
@@ -338,9 +336,7 @@ def account(pods: Iterable[Object]) -> dict[str, Any] | None:
     A pod that joined late may not count the steps before it. If a pod that took steps reports no time account, only the
     number of steps is returned.
     """
-    reports = [
-        ending.parsed_message for ending in _endings(pods) if ending.is_error and "result" in ending.parsed_message
-    ]
+    reports = [one.parsed_message for one in _endings(pods) if one.is_error and "result" in one.parsed_message]
     known = [document for document in reports if isinstance(document.get("seconds"), int | float)]
     most = max(known, key=seconds_of, default={})
     if not most.get("steps") and len(known) < len(reports):
@@ -402,11 +398,8 @@ def outcome(job: Object, workers: Iterable[Object], *, has_succeeded: bool) -> S
     """
     pods = [*workers]
     reported = summary(pods) if has_succeeded else account(pods)
-    known = [
-        result
-        for result in (reported, _stored_summary(job, _result(has_succeeded=has_succeeded)))
-        if result is not None
-    ]
+    stored = _stored_summary(job, _result(has_succeeded=has_succeeded))
+    known = [result for result in (reported, stored) if result is not None]
     most = max(known, key=len if has_succeeded else seconds_of, default=None)
     return _redact_summary(most) if most is not None else None
 

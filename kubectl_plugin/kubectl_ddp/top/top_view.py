@@ -126,11 +126,9 @@ def mean(shares: Sequence[Mapping[str, float]]) -> dict[str, float]:
     >>> mean([{"forward": 1.0}, {"forward": 0.5, "backward": 0.5}])
     {'forward': 0.75, 'backward': 0.25}
     """
-    known = [phases for phases in shares if phases]
+    ranks = [rank for rank in shares if rank]
     return {
-        str(phase): sum(phases.get(phase, 0.0) for phases in known) / len(known)
-        for phase in LETTERS
-        if _any(known, phase)
+        str(phase): sum(rank.get(phase, 0.0) for rank in ranks) / len(ranks) for phase in LETTERS if _any(ranks, phase)
     }
 
 
@@ -235,7 +233,7 @@ JUDGED_SECONDS: Final = 60.0
 HISTORY_LENGTH: Final = 512
 """Number of values kept for sparklines; no terminal is wider."""
 
-SamplesByPod = Mapping[str, Samples]
+Scrape = Mapping[str, Samples]
 
 
 class RateWindow:
@@ -245,11 +243,11 @@ class RateWindow:
         self.throughput: deque[float | None] = deque(maxlen=HISTORY_LENGTH)
         self.step_seconds: deque[float | None] = deque(maxlen=HISTORY_LENGTH)
         self.loss: deque[float | None] = deque(maxlen=HISTORY_LENGTH)
-        self._recent: deque[tuple[float, SamplesByPod]] = deque()
-        self._sparse: deque[tuple[float, SamplesByPod]] = deque()
+        self._recent: deque[tuple[float, Scrape]] = deque()
+        self._sparse: deque[tuple[float, Scrape]] = deque()
 
     def frame(
-        self, snapshot: Snapshot, samples: SamplesByPod, where: str, now: float
+        self, snapshot: Snapshot, samples: Scrape, where: str, now: float
     ) -> tuple[JobState, Mapping[int, float]]:
         """Add a frame and return the job's state with recent rates, and the slowdown of each rank.
 
@@ -272,7 +270,7 @@ class RateWindow:
             self.loss.append(state.loss)
         return state, slow
 
-    def _long_window_states(self, samples: SamplesByPod) -> tuple[RankState, ...]:
+    def _long_window_states(self, samples: Scrape) -> tuple[RankState, ...]:
         return rank_states(samples, {}, self._sparse[0][1])
 
 
@@ -282,7 +280,7 @@ def step_seconds(ranks: tuple[RankState, ...]) -> float | None:
     return sum(seconds) / len(seconds) if seconds else None
 
 
-def _discard_before(frames: deque[tuple[float, SamplesByPod]], since: float) -> None:
+def _discard_before(frames: deque[tuple[float, Scrape]], since: float) -> None:
     """Keep the newest frame that is at least as old as ``since``, and all later ones."""
     while len(frames) > 1 and frames[1][0] <= since:
         frames.popleft()

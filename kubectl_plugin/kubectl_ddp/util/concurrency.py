@@ -109,7 +109,7 @@ class Stop:
         return self._requested.is_set()
 
     def request(self) -> None:
-        """Request the stop, and wake every thread that is inside of :meth:`waking` or :meth:`wait`."""
+        """Request the stop, and wake every thread that is inside of :meth:`wake_on_stop` or :meth:`wait`."""
         with self._lock:  # a waker is not called after its block has ended
             self._requested.set()
             for wake in self._wakers:
@@ -120,7 +120,7 @@ class Stop:
         self._requested.wait(seconds)
 
     @contextlib.contextmanager
-    def waking(self, wake: Callable[[], None]) -> Iterator[None]:
+    def wake_on_stop(self, wake: Callable[[], None]) -> Iterator[None]:
         """Call ``wake`` when the stop is requested inside of the block, or was before. It must not block."""
         with self._lock:
             self._wakers.append(wake)

@@ -88,7 +88,7 @@ def finding_to_dict(finding: Finding) -> dict[str, Any]:
     }
 
 
-def most_severe(findings: Sequence[Finding]) -> Severity:
+def max_severity(findings: Sequence[Finding]) -> Severity:
     """Return the most severe severity of the findings; OK if there are none."""
     return min((finding.severity for finding in findings), key=SEVERITIES.index, default=Severity.OK)
 

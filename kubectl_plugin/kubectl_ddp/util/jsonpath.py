@@ -116,7 +116,7 @@ def parse_template(text: str) -> Template:
         if action == "end":
             path, parts = stack.pop()
             if path is None:
-                raise _refusal(text, "has '{end}' without '{range ...}'")
+                raise _usage_error(text, "has '{end}' without '{range ...}'")
             stack[-1][1].append(_Range(path, tuple(parts)))
         elif action.split(maxsplit=1)[:1] == ["range"]:
             stack.append((_path(action.removeprefix("range").strip(), text), []))
@@ -124,16 +124,16 @@ def parse_template(text: str) -> Template:
             stack[-1][1].append(_text_or_path(action, text))
     stack[-1][1].append(_plain(text[end:], text))
     if len(stack) > 1:
-        raise _refusal(text, "has '{range ...}' without '{end}'")
+        raise _usage_error(text, "has '{range ...}' without '{end}'")
     if not has_action:
-        raise _refusal(text, "has no path in braces")
+        raise _usage_error(text, "has no path in braces")
     return Template(tuple(stack[0][1]))
 
 
 def _plain(part: str, text: str) -> str:
     """Return text between two actions. Raises UsageError if it has a brace that none has."""
     if "{" in part or "}" in part:
-        raise _refusal(text, f"has a brace or a quote without its counterpart at '{part.strip()}'")
+        raise _usage_error(text, f"has a brace or a quote without its counterpart at '{part.strip()}'")
     return part
 
 
@@ -163,7 +163,7 @@ def _path(path: str, text: str) -> JsonPath:
     if rest in {"", "."}:
         if path:
             return JsonPath((), is_absolute)
-        raise _refusal(text, "has an empty path")
+        raise _usage_error(text, "has an empty path")
     while at < len(rest):
         step, at = _step(rest, at, text)
         steps.append(step)
@@ -184,7 +184,7 @@ def _step(path: str, at: int, text: str) -> tuple[Step, int]:
         return _filter(_path(f"@{match[1]}", text), match[2], match[3], text), match.end()
     if (match := _NAME.match(path, at)) and (at == 0 or path[at] == "."):
         return _field(re.sub(r"\\(.)", r"\1", match[1])), match.end()
-    raise _refusal(text, f"has '{path[at:]}', which is not supported")
+    raise _usage_error(text, f"has '{path[at:]}', which is not supported")
 
 
 _MEANT: Final = {"status": "state"}
@@ -244,14 +244,14 @@ def _literal(literal: str, text: str) -> Any:
     try:
         return json.loads(literal)
     except ValueError:
-        raise _refusal(text, f"compares with '{literal}', which is neither a number nor a text in quotes") from None
+        raise _usage_error(text, f"compares with '{literal}', which is neither a number nor a text in quotes") from None
 
 
 def _unquote(quoted: str) -> str:
     return re.sub(r"\\(.)", lambda match: _ESCAPES.get(match[1], match[1]), quoted[1:-1])
 
 
-def _refusal(text: str, problem: str) -> UsageError:
+def _usage_error(text: str, problem: str) -> UsageError:
     return UsageError(f"JSONPath '{text}' {problem}.", hint=_HINT)
 
 
@@ -292,7 +292,7 @@ def columns_table(document: Mapping[str, Any], text: str) -> Table:
     """Return a table with a row for each item of a list, or one row for another document. Raises UsageError."""
     columns = parse_columns(text)
     rows = [[_text(path.find(item)) for _, path in columns] for item in document.get("items", [document])]
-    return Table.of_texts([title for title, _ in columns], rows)
+    return Table.from_text([title for title, _ in columns], rows)
 
 
 def _text(values: Sequence[Any]) -> str:

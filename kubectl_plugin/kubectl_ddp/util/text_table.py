@@ -81,7 +81,7 @@ class Table:
     rows: list[Sequence[Cell]] = field(default_factory=list)
 
     @classmethod
-    def of_texts(cls, header: Sequence[str], rows: Iterable[Sequence[str]]) -> Table:
+    def from_text(cls, header: Sequence[str], rows: Iterable[Sequence[str]]) -> Table:
         """Return a table of texts without colors."""
         return cls(header, [[Cell(text) for text in row] for row in rows])
 
@@ -90,7 +90,7 @@ class Table:
         columns = range(len(self.header))
         widths = [max([len(self.header[at]), *(len(row[at].text) for row in self.rows)]) for at in columns]
         if style.width is not None:
-            widths = _fit_widths(widths, self.header, style.width)
+            widths = _fit_columns(widths, self.header, style.width)
         lines = [_line([Cell(word, "bold") for word in self.header], widths, style)] if has_header else []
         lines += [_line(row, widths, style) for row in self.rows]
         return "\n".join(lines)
@@ -102,7 +102,7 @@ class Table:
         return f"<table><tr>{header}</tr>{''.join(f'<tr>{row}</tr>' for row in rows)}</table>"
 
 
-def _fit_widths(widths: list[int], header: Sequence[str], limit: int) -> list[int]:
+def _fit_columns(widths: list[int], header: Sequence[str], limit: int) -> list[int]:
     widths = list(widths)
     least = [max(len(word), min(_NARROWEST, width)) for word, width in zip(header, widths, strict=True)]
     while sum(widths) + _GAP * (len(widths) - 1) > limit:

@@ -84,7 +84,7 @@ class ManifestDumper(yaml.SafeDumper):
         return True
 
 
-def represent_text(dumper: yaml.SafeDumper, text: str) -> yaml.ScalarNode:
+def represent_str(dumper: yaml.SafeDumper, text: str) -> yaml.ScalarNode:
     """Represent a string, quoted unless it is a plain word."""
     bare = PLAIN.fullmatch(text) is not None and text.lower() not in WORDS
     return dumper.represent_scalar("tag:yaml.org,2002:str", text, style=None if bare else '"')
@@ -96,7 +96,7 @@ def _list(dumper: yaml.SafeDumper, items: list[Any]) -> yaml.SequenceNode:
     return dumper.represent_sequence("tag:yaml.org,2002:seq", items, flow_style=is_numbers)
 
 
-ManifestDumper.add_representer(str, represent_text)
+ManifestDumper.add_representer(str, represent_str)
 ManifestDumper.add_representer(list, _list)
 
 

@@ -184,7 +184,7 @@ def parse_command(raw: Raw) -> tuple[str, ...]:
 
 
 @dataclass(frozen=True, slots=True)
-class WordChoice(Generic[T]):
+class ChoiceParser(Generic[T]):
     """Parser for one of a fixed set of words."""
 
     kind: Callable[[str], T]

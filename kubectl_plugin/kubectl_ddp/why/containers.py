@@ -196,7 +196,7 @@ def sidecar(facts: Facts) -> Iterator[CauseFinding]:
         main = main_status(pod)
         ended = (main.get("state") or {}).get("terminated") or {}
         finished = epoch(ended.get("finishedAt"))
-        running = [str(item.status["name"]) for item in facts.containers() if item.pod is pod and _runs_beside(item)]
+        running = [str(item.status["name"]) for item in facts.containers() if item.pod is pod and _is_sidecar(item)]
         if running and finished is not None and facts.now - finished > _LINGERS_SECONDS:
             name, other = pod["metadata"]["name"], running[0]
             yield diagnosis(
@@ -209,7 +209,7 @@ def sidecar(facts: Facts) -> Iterator[CauseFinding]:
             return
 
 
-def _runs_beside(container: JobContainer) -> bool:
+def _is_sidecar(container: JobContainer) -> bool:
     return not container.is_init and not container.holds_job and "running" in (container.status.get("state") or {})
 
 

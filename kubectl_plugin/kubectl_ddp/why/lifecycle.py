@@ -121,7 +121,7 @@ def rejected_pods(facts: Facts) -> Iterator[CauseFinding]:
     events = [
         event
         for event in facts.events("FailedCreate", "FailedCreatePod")
-        if _REFUSED.search(message_of(event)) and _lacks_pod_of(facts, event)
+        if _REFUSED.search(message_of(event)) and _is_missing_pod_of(facts, event)
     ]
     if not events:
         return
@@ -145,7 +145,7 @@ def rejected_pods(facts: Facts) -> Iterator[CauseFinding]:
     )
 
 
-def _lacks_pod_of(facts: Facts, event: Object) -> bool:
+def _is_missing_pod_of(facts: Facts, event: Object) -> bool:
     """Return True if pods are missing that the object of an event would have made."""
     if _is_of_store(event):
         return not (facts.is_over or job_kinds.is_suspend_requested(facts.job) or stores(facts.pods))

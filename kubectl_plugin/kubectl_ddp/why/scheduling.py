@@ -271,11 +271,11 @@ def _waits(facts: Facts, workload: Object, queue: str) -> CauseFinding:
         grows = f" to grow to {pluralize(facts.state.nodes.desired, 'node')}" if facts.is_training else ""
         what = f"It waits for quota in the queue '{queue}'{grows}{ahead}."
         then = f"Kueue admits it when enough quota is free; '{program()} list -A{location_flags()}' shows the jobs."
-        evidence += _holders(facts, workload, cluster_queue)
+        evidence += _quota_users(facts, workload, cluster_queue)
     return diagnosis(Cause.QUEUED, what, then, evidence, is_aside=facts.is_training)
 
 
-def _holders(facts: Facts, workload: Object, cluster_queue: str) -> Iterator[str]:
+def _quota_users(facts: Facts, workload: Object, cluster_queue: str) -> Iterator[str]:
     """Yield a line for each job that holds quota of a ClusterQueue."""
     held = [
         other

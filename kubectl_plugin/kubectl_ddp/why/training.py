@@ -13,7 +13,7 @@ from kubectl_ddp.kube import job_kinds
 from kubectl_ddp.kube.objects import Object, RelatedKind, condition_of, epoch
 from kubectl_ddp.status.describe import no_progress_text, progress_text
 from kubectl_ddp.status.job_state import State, group_state
-from kubectl_ddp.status.rank_status import RankActivity, is_reported, overdue
+from kubectl_ddp.status.rank_status import RankActivity, is_reported, overdue_nodes
 from kubectl_ddp.status.termination_message import stores
 from kubectl_ddp.util.process import location_flags, program
 from kubectl_ddp.util.text_table import duration
@@ -54,7 +54,7 @@ def hang(facts: Facts) -> Iterator[CauseFinding]:
             Cause.HANG,
             f"No rank has stepped for {duration(facts.now - (stepped or facts.now))}.",
             f"'{program()} top {facts.name}{location_flags()}' shows which rank is behind; its log, what it was about.",
-            _lagging_ranks(facts),
+            _slowest_ranks(facts),
         )
 
 
@@ -73,7 +73,7 @@ def _stalled(facts: Facts, reported_at: float, message: str, *, is_hung: bool) -
         f"It hangs: {text}." if is_hung else f"No rank has made progress for {duration(seconds)}: {text}.",
         f"'{program()} hang {facts.name}{location_flags()}' shows every rank; '{program()} logs {facts.name} "
         f"--rank all{location_flags()}' has the stack; --env DDP_ON_HANG=act restarts a rank past its limit.",
-        (*printed, *_lagging_ranks(facts)),
+        (*printed, *_slowest_ranks(facts)),
     )
 
 
@@ -82,7 +82,7 @@ def _is_in_long_section(status: RankStatus) -> bool:
     return status.section in LONG_SECTIONS and not status.has_exceeded_limit(1.0)
 
 
-def _lagging_ranks(facts: Facts) -> list[str]:
+def _slowest_ranks(facts: Facts) -> list[str]:
     """Return the ranks that are stopped, dead, or furthest behind."""
     ranks = facts.state.ranks
     odd = [f"rank {rank.rank} on {rank.pod} is {rank.state}" for rank in ranks if rank.state is not RankActivity.UP]
@@ -103,7 +103,7 @@ def store(facts: Facts) -> Iterator[CauseFinding]:
     pods = [pod for pod in stores(facts.pods) if pod.get("status", {}).get("phase") == "Running"]
     is_absent = not pods and facts.age_seconds > STORE_SECONDS
     _, message = _last_match(facts, _NO_STORE)
-    if not is_absent and (not message or _arrived_pods(facts)):
+    if not is_absent and (not message or _waiting_pods(facts)):
         return
     state = "does not run" if is_absent else "cannot be reached"
     yield diagnosis(
@@ -124,7 +124,7 @@ def _store_pods(facts: Facts) -> str:
 
 def outside_group(facts: Facts) -> Iterator[CauseFinding]:
     """Check whether nodes run and cannot join the group. A job that trains does so without them."""
-    nodes = [node for node in overdue(facts.state.outside, facts.now) if node.is_fault]
+    nodes = [node for node in overdue_nodes(facts.state.outside, facts.now) if node.is_fault]
     if not nodes:
         return
     first = nodes[0]
@@ -143,7 +143,7 @@ def outside_group(facts: Facts) -> Iterator[CauseFinding]:
 
 def rendezvous(facts: Facts) -> Iterator[CauseFinding]:
     """Check whether some pods wait for others."""
-    came = _arrived_pods(facts) if _is_in_rendezvous(facts) else []
+    came = _waiting_pods(facts) if _is_in_rendezvous(facts) else []
     if not came:
         return
     absent = [pod for pod in facts.workers if pod not in came]
@@ -164,7 +164,7 @@ def rendezvous(facts: Facts) -> Iterator[CauseFinding]:
     )
 
 
-def _arrived_pods(facts: Facts) -> list[Object]:
+def _waiting_pods(facts: Facts) -> list[Object]:
     """Return the worker pods that have joined the rendezvous and wait for others."""
     names = {name for name, lines in facts.lines.items() if any(_MISSING.search(line) for line in lines)}
     return [pod for pod in facts.workers if pod["metadata"]["name"] in names]

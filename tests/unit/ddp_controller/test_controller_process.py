@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from ddp_controller.loop import until_reachable
+from ddp_controller.loop import retry_unreachable
 from kubectl_ddp.errors import Forbidden, Unreachable
 from kubectl_ddp.util.concurrency import Stop
 from tests.support.api_server import Answer, ApiServer, kubeconfig, serving
@@ -76,8 +76,8 @@ def test_it_gives_up_after_five_minutes_and_at_once_where_waiting_does_not_help(
         raise error
 
     with pytest.raises(Unreachable):
-        until_reachable(lambda: fail(Unreachable("away")), stop, clock=lambda: now[0])
+        retry_unreachable(lambda: fail(Unreachable("away")), stop, clock=lambda: now[0])
     assert 300.0 < now[0] < 320.0
     with pytest.raises(Forbidden):
-        until_reachable(lambda: fail(Forbidden("a right is missing")), stop, clock=lambda: now[0])
+        retry_unreachable(lambda: fail(Forbidden("a right is missing")), stop, clock=lambda: now[0])
     assert now[0] < 320.0

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from ddp_controller.pod_move import budget_of, budget_size, decide_budget, job_owner, orphans
+from ddp_controller.pod_move import budget_of, budget_size, decide_budget, job_owner, orphaned_budgets
 from kubectl_ddp.kube.objects import Object
 from tests.unit.ddp_controller.controller_jobs import DRAINING, FINE, NOW, TIMING, moving, pod, root, seen, store
 
@@ -103,5 +103,7 @@ def test_a_budget_of_an_earlier_job_of_the_same_name_protects_nothing() -> None:
 
 def test_budgets_without_a_job_are_orphans() -> None:
     foreign: Object = {"metadata": {"name": "ddp-x", "namespace": "team"}}
-    assert orphans([stored(2), foreign], [seen(root(), *TWO)]) == []
-    assert [orphan["metadata"]["namespace"] for orphan in orphans([stored(2, "other"), foreign], [])] == ["other"]
+    assert orphaned_budgets([stored(2), foreign], [seen(root(), *TWO)]) == []
+    assert [orphan["metadata"]["namespace"] for orphan in orphaned_budgets([stored(2, "other"), foreign], [])] == [
+        "other"
+    ]

@@ -165,7 +165,7 @@ def test_a_ready_replacement_that_has_not_joined_is_none(has_joined: bool | None
     snapshot = Snapshot(root(3, annotations=moving(2)), pods)
     job = running_job(snapshot, {DRAINING: "cordoned"}, lambda uid: has_joined if uid == "digits-2" else True)
     assert isinstance(decided(job), Evict) == leaves
-    assert [item.name for item in job.unjoined(NOW)] == ([] if leaves else ["digits-2"])
+    assert [item.name for item in job.pending_members(NOW)] == ([] if leaves else ["digits-2"])
 
 
 def test_a_replacement_whose_metrics_cannot_be_read_counts_after_a_minute() -> None:

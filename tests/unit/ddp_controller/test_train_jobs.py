@@ -79,7 +79,7 @@ class Kubeflow(Cluster):
             world.start()
             world.stop()
             world.jobs()
-            self.train_jobs.reconcile(world.unnamed_pods(), world.train_jobs())
+            self.train_jobs.reconcile(world.unlabeled_pods(), world.train_jobs())
 
     def root(self) -> Object:
         return self.server.objects[ROOT]

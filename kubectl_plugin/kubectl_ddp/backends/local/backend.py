@@ -30,7 +30,7 @@ from kubectl_ddp.kube.job_kinds import pod_count
 from kubectl_ddp.kube.objects import Object, RelatedKind, RelatedObjects, Snapshot
 from kubectl_ddp.status.metrics_parser import metrics_path
 from kubectl_ddp.status.termination_message import is_running
-from kubectl_ddp.util.bounded_answer import POD_ANSWER, RefusedAnswer, read_answer
+from kubectl_ddp.util.bounded_response import POD_ANSWER, ResponseRefused, read_response
 from kubectl_ddp.util.concurrency import Stop
 from kubectl_ddp.util.process import defer_interrupt, program
 from kubectl_ddp.values.quantity import validate_node_count
@@ -219,8 +219,8 @@ class LocalBackend:
         try:
             with socket.create_connection((address, port), timeout=seconds) as connection:
                 connection.sendall(request.encode())
-                answer = read_answer(iter(lambda: connection.recv(1 << 16), b""), POD_ANSWER)
-        except RefusedAnswer as error:
+                answer = read_response(iter(lambda: connection.recv(1 << 16), b""), POD_ANSWER)
+        except ResponseRefused as error:
             raise Unreachable(f"The answer of pod '{name}' at {address}:{port} {error}.") from error
         except OSError as error:
             raise Unreachable(f"Pod '{name}' does not answer at {address}:{port}: {error}.") from error

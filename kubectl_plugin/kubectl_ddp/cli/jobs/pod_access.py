@@ -185,7 +185,7 @@ def profile(options: Options, job: str | None, *, rank: int, steps: int, path: s
     wait for it.
     """
     from kubectl_ddp.observe.rank_locator import entry, fetch_trace  # noqa: PLC0415 - not needed for help and completion
-    from kubectl_ddp.render.pod import words_in_pod  # noqa: PLC0415
+    from kubectl_ddp.render.pod import command_prefix  # noqa: PLC0415
 
     seconds = parse_timeout(timeout)
     if not seconds:
@@ -202,7 +202,7 @@ def profile(options: Options, job: str | None, *, rank: int, steps: int, path: s
     # A local pod uses the interpreter of its submission, usually that of this process.
     here = os.environ.get("KUBECTL_DDP_PYTHON") or sys.executable
     python = here if backend.where == LOCAL else "python3"
-    command = () if backend.where == LOCAL else words_in_pod(backend.job(name).job, "profile")
+    command = () if backend.where == LOCAL else command_prefix(backend.job(name).job, "profile")
     flags = place.local_rank, place.variables
     wanted = entry(*flags, steps=steps, seconds=seconds, python=python, command=command)
     size = fetch_trace(backend.enter(place.pod, wanted), file, seconds)

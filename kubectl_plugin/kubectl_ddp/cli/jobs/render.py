@@ -163,7 +163,7 @@ def _as_json(key: str, value: Any, origin: Origin) -> dict[str, Any]:
 
 def _table(resolved: Resolved) -> str:
     rows = [(key, _short(value), str(origin)) for key, value, origin in value_origins(resolved)]
-    return Table.of_texts(("FIELD", "VALUE", "FROM"), rows).render(Style())
+    return Table.from_text(("FIELD", "VALUE", "FROM"), rows).render(Style())
 
 
 def _short(value: Any) -> str:

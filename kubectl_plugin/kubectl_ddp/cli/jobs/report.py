@@ -60,7 +60,7 @@ def history(options: Options, name: str | None, *, limit: int) -> None:
     elif records:
         is_wide = options.output == "wide"
         rows = [[*_row(record, time.time()), *(_wide_row(record) if is_wide else ())] for record in records]
-        table = Table.of_texts((*_HEADER, *(_WIDE_HEADER if is_wide else ())), rows)
+        table = Table.from_text((*_HEADER, *(_WIDE_HEADER if is_wide else ())), rows)
         click.echo(table.render(style(options), has_header=not options.no_headers))
     else:
         options.print_message("No job was submitted from this machine.")
@@ -189,12 +189,12 @@ def _compare(options: Options, job: str, other: str, path: str | None) -> None:
 
 
 def _write_report(text: str, path: Path, options: Options, *, opens: bool) -> None:
-    from kubectl_ddp.report.job_report import write_page  # noqa: PLC0415 - not needed for help and completion
+    from kubectl_ddp.report.job_report import save_report  # noqa: PLC0415 - not needed for help and completion
 
     if str(path) == "-":
         sys.stdout.write(text)
         return
-    write_page(text, path)
+    save_report(text, path)
     click.echo(path)
     if opens and not webbrowser.open(path.resolve().as_uri()):
         options.print_message(f"No browser could be started; open {path} in one.")

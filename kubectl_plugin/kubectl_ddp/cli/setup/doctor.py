@@ -25,7 +25,7 @@ from kubectl_ddp.cli.internal.command import HelpfulCommand, Options, shared_opt
 from kubectl_ddp.cli.internal.job_options import JobRequest, ProgramCommand, job_options, prepare, print_notes
 from kubectl_ddp.cli.internal.output import fail_on_errors, print_findings, print_output, style
 from kubectl_ddp.errors import DdpError, UsageError
-from kubectl_ddp.util.finding import Finding, Severity, most_severe, ok, warning
+from kubectl_ddp.util.finding import Finding, Severity, max_severity, ok, warning
 
 if TYPE_CHECKING:
     from kubectl_ddp.kube.objects import Object
@@ -90,7 +90,7 @@ def preflight(options: Options, request: JobRequest, *, strict: bool) -> None:
         job=spec.name,
         where=backend.where,
         namespace=inputs[0].namespace,
-        verdict=str(most_severe([finding for finding in found if finding.severity is not Severity.INFO])),
+        verdict=str(max_severity([finding for finding in found if finding.severity is not Severity.INFO])),
     )
     failed = [finding for finding in found if finding.severity is Severity.ERROR]
     if failed and all(finding.subject == RIGHTS for finding in failed):

@@ -55,7 +55,7 @@ def _all_keys(fields: Iterable[Field]) -> str:
     from kubectl_ddp.spec.fields import type_of  # noqa: PLC0415 - as above
 
     rows = [(field.name, type_of(field), field.help) for field in fields]
-    return Table.of_texts(("KEY", "TYPE", "DESCRIPTION"), rows).render(Style(), has_header=False)
+    return Table.from_text(("KEY", "TYPE", "DESCRIPTION"), rows).render(Style(), has_header=False)
 
 
 def _one_key(field: Field) -> Iterator[str]:
@@ -94,7 +94,7 @@ def presets(options: Options, preset: str | None) -> None:
         every = [*_all(), *_shared(options)]
         document = {"items": [{key: item[key] for key in ("name", "type", "summary", "source")} for item in every]}
         rows = [(item["name"], item["type"], item["summary"]) for item in document["items"]]
-        shown = [Table.of_texts(("NAME", "TYPE", "SUMMARY"), rows).render(Style())]
+        shown = [Table.from_text(("NAME", "TYPE", "SUMMARY"), rows).render(Style())]
     if options.output == "json":
         kind = "Preset" if preset is not None else "PresetList"
         print_output({"apiVersion": API_VERSION, "kind": kind, **document}, options.output)

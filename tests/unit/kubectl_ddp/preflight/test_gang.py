@@ -6,7 +6,7 @@ import pytest
 
 from kubectl_ddp.engines import Engine
 from kubectl_ddp.kube.objects import Object
-from kubectl_ddp.preflight.resources import check_machines, reaches_pods
+from kubectl_ddp.preflight.resources import check_native_gang, check_node_resources
 from kubectl_ddp.util.finding import Finding, Severity
 from kubectl_ddp.values.program import Gang
 from kubectl_ddp.values.quantity import NodeRange
@@ -14,7 +14,7 @@ from tests.support.cluster_facts import a_node, a_subject, facts
 
 
 def machines(nodes: list[Object], *, grows: bool = False, **job: Any) -> Finding:
-    [found] = check_machines(a_subject(**job), facts(nodes=nodes, grows=grows))
+    [found] = check_node_resources(a_subject(**job), facts(nodes=nodes, grows=grows))
     return found
 
 
@@ -72,9 +72,9 @@ def test_what_only_the_scheduler_decides_refuses_no_job(node: Object) -> None:
 @pytest.mark.parametrize(("engine", "product"), [(Engine.JOBSET, "JobSet"), (Engine.TRAINJOB, "Kubeflow Trainer 2.3")])
 def test_an_engine_that_drops_the_native_group_of_its_pods_is_refused(engine: Engine, product: str) -> None:
     subject = a_subject(gang=Gang.NATIVE, engine=engine)
-    [found] = reaches_pods(subject, facts(has_scheduling_group=False))
+    [found] = check_native_gang(subject, facts(has_scheduling_group=False))
     assert found.severity is Severity.ERROR
     assert "drops spec.schedulingGroup" in found.message
     assert product in found.hint
-    [found] = reaches_pods(subject, facts(has_scheduling_group=True))
+    [found] = check_native_gang(subject, facts(has_scheduling_group=True))
     assert found.severity is Severity.OK

@@ -15,7 +15,7 @@ from kubectl_ddp.preflight.namespace_checks import (
     check_volume_claims,
 )
 from kubectl_ddp.preflight.resources import check_resource_quota
-from kubectl_ddp.util.finding import Severity, most_severe
+from kubectl_ddp.util.finding import Severity, max_severity
 from kubectl_ddp.values.parsers import EnvSource, SecretKey
 from kubectl_ddp.values.pod import Mount, SecretFiles
 from kubectl_ddp.values.quantity import NodeRange
@@ -113,7 +113,7 @@ def test_what_is_left_of_a_quota_is_enough_for_the_nodes_and_the_store(
 ) -> None:
     quota = {"metadata": {"name": "q"}, "spec": {"hard": hard}, "status": {"hard": hard, "used": used}}
     found = list(check_resource_quota(a_subject(nnodes=NodeRange(2, 2)), facts(quotas=[quota])))
-    assert most_severe(found) is severity, found
+    assert max_severity(found) is severity, found
 
 
 def test_a_quota_for_other_pods_is_left_aside() -> None:
@@ -127,7 +127,7 @@ def test_a_quota_for_other_pods_is_left_aside() -> None:
     job = a_subject(priority="high")
     assert list(check_resource_quota(job, facts(quotas=others))) == []
     assert (
-        most_severe(list(check_resource_quota(job, facts(quotas=[quota(scopeSelector=selects("In", "high"))]))))
+        max_severity(list(check_resource_quota(job, facts(quotas=[quota(scopeSelector=selects("In", "high"))]))))
         is Severity.ERROR
     )
 

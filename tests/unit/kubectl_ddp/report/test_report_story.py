@@ -12,7 +12,7 @@ from ddp_trainer.common.metric_names import Metric
 from kubectl_ddp.report.html_report import render_html
 from kubectl_ddp.report.plot_data import mark_events
 from kubectl_ddp.report.series import POD, Series, Timeline
-from kubectl_ddp.report.story import MOST_SENTENCES, tell_story
+from kubectl_ddp.report.story import MOST_SENTENCES, summarize_run
 from kubectl_ddp.report.time_series import Change, Kind
 from kubectl_ddp.status.describe import header
 from kubectl_ddp.status.job_tables import job_table
@@ -98,7 +98,7 @@ def test_what_happened_to_earlier_pods_is_not_denied(
 ) -> None:
     report = a_report([Series(Metric.WORLD_SIZE, times(6), [4] * 6, {POD: "a"})])
     state = replace(report.state, restarts={"failure": restarts}, was_suspended=was_suspended)
-    assert tell_story(state, report.measured, None) == story
+    assert summarize_run(state, report.measured, None) == story
 
 
 def test_a_failed_job_names_the_rank_that_ended_it() -> None:

@@ -31,7 +31,7 @@ from kubectl_ddp.backends.cluster.http.api_errors import Expired, api_error, cal
 from kubectl_ddp.backends.cluster.http.connection import Connection
 from kubectl_ddp.errors import Unreachable
 from kubectl_ddp.kube.objects import Object
-from kubectl_ddp.util.bounded_answer import AnswerLimits, RefusedAnswer, check_coding, read_answer
+from kubectl_ddp.util.bounded_response import ResponseLimits, ResponseRefused, check_encoding, read_response
 from kubectl_ddp.util.concurrency import Future
 from kubectl_ddp.util.process import at_rest
 from kubectl_ddp.version import version
@@ -59,14 +59,14 @@ def send(
     body: bytes | None,
     timeout: Timeout,
     streams: bool,
-    limits: AnswerLimits | None,
+    limits: ResponseLimits | None,
 ) -> Response:
     """Send a request once and return the response; for a stream, only its head.
 
     Raises:
         ProtocolError: If the connection ended within the response, or the response is damaged.
         HTTPError: If the server cannot be reached, or does not answer in time.
-        RefusedAnswer: If the response exceeds the limits.
+        ResponseRefused: If the response exceeds the limits.
     """
     response = pool.request(
         method,
@@ -82,8 +82,8 @@ def send(
     goes_on = streams and response.status < HTTPStatus.MULTIPLE_CHOICES
     coding = response.headers.get("Content-Encoding", "")
     try:
-        check_coding(coding, headers.get("Accept-Encoding", ""))
-        data = b"" if goes_on else read_answer(iter(lambda: response.read1(CHUNK_BYTES), b""), limits, coding=coding)
+        check_encoding(coding, headers.get("Accept-Encoding", ""))
+        data = b"" if goes_on else read_response(iter(lambda: response.read1(CHUNK_BYTES), b""), limits, coding=coding)
     except (ValueError, zlib.error) as error:  # a chunk of a negative size is a ValueError
         response.close()
         raise ProtocolError(str(error)) from error
@@ -275,7 +275,7 @@ class Api:
                 version = str((page.get("metadata") or {}).get("resourceVersion", ""))
         return found, version
 
-    def text(self, path: str, *, limits: AnswerLimits) -> str:
+    def text(self, path: str, *, limits: ResponseLimits) -> str:
         """Return a response that is not JSON, after a single attempt. Raises Unreachable if it exceeds the limits."""
         seconds = min(limits.most_seconds, self.connection.request_seconds or limits.most_seconds)
         timeout = Timeout(total=seconds)
@@ -362,7 +362,7 @@ class Api:
         streams: bool = False,
         tries: int = TRIES,
         ask: Mapping[str, str] = NOTHING,
-        limits: AnswerLimits | None = None,
+        limits: ResponseLimits | None = None,
     ) -> Response:
         """Send a request until its response is final, at most ``tries`` times, and once more with new credentials."""
         to = self.connection
@@ -386,7 +386,7 @@ class Api:
                     streams=streams,
                     limits=limits,
                 )
-            except RefusedAnswer as error:
+            except ResponseRefused as error:
                 raise Unreachable(
                     f"The answer of {to.server}{path} {error}.", hint="Check what serves it, and any proxy on the way."
                 ) from error

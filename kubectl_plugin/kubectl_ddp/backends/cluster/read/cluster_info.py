@@ -35,7 +35,7 @@ from kubectl_ddp.rbac import rights
 from kubectl_ddp.rbac.rights import EVERYWHERE, KINDS, OWN, Right, permissions_to_check, to_submit
 from kubectl_ddp.render.choose import GANG_KINDS
 from kubectl_ddp.render.pod import GPU
-from kubectl_ddp.util.bounded_answer import API_DOCUMENT
+from kubectl_ddp.util.bounded_response import API_DOCUMENT
 from kubectl_ddp.util.concurrency import Future, map_concurrently, run_concurrently
 from kubectl_ddp.values.program import Gang
 

@@ -21,11 +21,11 @@ from kubectl_ddp.backends.cluster.http.api import Api, pod_path
 from kubectl_ddp.backends.cluster.read.reflector import cut, lines
 from kubectl_ddp.errors import DdpError, Forbidden, NotFound, Unreachable
 from kubectl_ddp.kube.objects import Object, as_log_timestamp, log_timestamp, main_container
-from kubectl_ddp.util.bounded_answer import POD_ANSWER, AnswerLimits
+from kubectl_ddp.util.bounded_response import POD_ANSWER, ResponseLimits
 from kubectl_ddp.util.concurrency import Stop
 
 
-def served(api: Api, pod: Object, path: str, limits: AnswerLimits = POD_ANSWER) -> str:
+def served(api: Api, pod: Object, path: str, limits: ResponseLimits = POD_ANSWER) -> str:
     """Return the response of the pod's metrics port at a path. Raises Unreachable and Forbidden."""
     try:
         return api.text(f"{pod_path(pod)}:{_port(pod)}/proxy{path}", limits=limits)
@@ -130,7 +130,7 @@ class PodLogs:
         known, again = self._last, self._given_at_last
         response = self._api.stream(f"{self._path}/log", silence_seconds=SILENCE_SECONDS, **query)
         try:
-            with self._stop.waking(lambda: cut(response)):
+            with self._stop.wake_on_stop(lambda: cut(response)):
                 for raw in lines(response, MOST_LINE_BYTES):
                     moment, text = self._timed(raw.decode(errors="replace"))
                     if moment < known:

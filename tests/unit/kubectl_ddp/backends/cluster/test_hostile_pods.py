@@ -19,7 +19,7 @@ from kubectl_ddp.hang import collector
 from kubectl_ddp.report import series
 from kubectl_ddp.status.job_state import group_state
 from kubectl_ddp.status.metrics_parser import iter_samples, parse
-from kubectl_ddp.util.bounded_answer import POD_ANSWER, RefusedAnswer, read_answer
+from kubectl_ddp.util.bounded_response import POD_ANSWER, ResponseRefused, read_response
 from tests.support.api_server import Answer, ApiServer
 from tests.support.hostile_answers import HOSTILE, hostile, mutations
 from tests.unit.ddp_controller.controller_jobs import pod
@@ -44,7 +44,7 @@ def test_no_answer_of_a_pod_ends_a_reader_or_takes_long() -> None:
     slowest = 0.0
     for body in itertools.islice(mutations(seed=37), ANSWERS):
         began = time.thread_time()
-        text = read_answer(iter([body]), POD_ANSWER).decode(errors="replace")
+        text = read_response(iter([body]), POD_ANSWER).decode(errors="replace")
         group_state(parse(text))
         collections.deque(iter_samples(text), maxlen=0)
         assert isinstance(collector.read("digits-0", text), str | collector.PodReport)
@@ -85,5 +85,5 @@ def test_each_limit_refuses_without_reading_on() -> None:
         "0 s of processor time": (replace(LIMITS, most_processor_seconds=0.0), b"x", 0.0),
     }
     for words, (limit, chunk, pause) in limits.items():
-        with pytest.raises(RefusedAnswer, match=words):
-            read_answer(endless(chunk, pause), limit)
+        with pytest.raises(ResponseRefused, match=words):
+            read_response(endless(chunk, pause), limit)
