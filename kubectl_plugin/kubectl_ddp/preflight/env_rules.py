@@ -22,14 +22,12 @@ from ddp_trainer.common.lint import (
     Facts,
     Finding,
     Severity,
-    forces_ll128,
-    is_one,
     is_yes,
-    is_zero,
-    number,
     run_checks,
     split_list,
 )
+from kubectl_ddp.preflight import env_values
+from kubectl_ddp.preflight.env_values import VALUE_CHECKS, forces_ll128, is_one, is_zero, number
 from kubectl_ddp.spec.model import JobSpec
 from kubectl_ddp.util import finding
 from kubectl_ddp.util.yaml_text import read_yaml
@@ -106,7 +104,9 @@ def _check_allocator_keys(environment: Environment, _: Facts) -> Iterator[Findin
             if key not in (known := known_names()["allocator"]):
                 near = difflib.get_close_matches(key, known, n=1)
                 message = f"{name} has the key {key}, and torch refuses keys that it does not know."
-                yield _warn("T18", name, message, lint.TORCH_CUDA, f"Did you mean {near[0]}?" if near else "Delete it.")
+                yield _warn(
+                    "T18", name, message, env_values.TORCH_CUDA, f"Did you mean {near[0]}?" if near else "Delete it."
+                )
 
 
 def _check_ranges(environment: Environment, _: Facts) -> Iterator[Finding]:
@@ -142,7 +142,7 @@ def _check_disabled_features(environment: Environment, _: Facts) -> Iterator[Fin
             "NCCL_NVLS_ENABLE=0 gives up NVLink SHARP, to work around NCCL before 2.18.5 or a broken fabric manager."
         )
         fix = "Delete it, and mend the fabric manager. Keep it where processes outlive NCCL groups."
-        yield _warn("N13", "NCCL_NVLS_ENABLE", message, f"{lint.issue('NVIDIA/nccl', 1672)} ({lint.NVRX})", fix)
+        yield _warn("N13", "NCCL_NVLS_ENABLE", message, f"{lint.issue('NVIDIA/nccl', 1672)} ({env_values.NVRX})", fix)
     if is_one(environment.get("NCCL_MNNVL_ENABLE", "")):
         message = "NCCL_MNNVL_ENABLE=1 makes the start fail (Cuda failure 800) on every node without an IMEX channel."
         fix = "Leave it at 2, which finds out, or claim a ComputeDomain for the pods."
@@ -178,7 +178,7 @@ def _check_network(environment: Environment, _: Facts) -> Iterator[Finding]:
     for name in (*_EFA_OBSOLETE, *(_EFA_NEEDLESS if is_efa else ())):
         if name in environment:
             message = f"{name}={environment[name]} is obsolete with EFA: its plugin sets what is needed."
-            yield _warn("N22", name, message, lint.EFA)
+            yield _warn("N22", name, message, env_values.EFA)
     host = environment.get("NCCL_RAS_ADDR", "").strip().rpartition(":")[0].strip("[]")
     if host not in {"", "localhost", "127.0.0.1", "::1"}:
         message = (
@@ -236,6 +236,7 @@ def _check_torch(environment: Environment, facts: Facts) -> Iterator[Finding]:
 
 JOB_CHECKS: Final[tuple[Check, ...]] = (
     *START_CHECKS,
+    *VALUE_CHECKS,
     _check_names,
     _check_allocator_keys,
     _check_ranges,

@@ -11,13 +11,34 @@ from typing import Any
 import pytest
 
 from ddp_trainer.common import lint
-from kubectl_ddp.preflight import env_rules
+from kubectl_ddp.preflight import env_rules, env_values
 from kubectl_ddp.preflight.env_rules import JOB_CHECKS
 from tests.support.lint_rules import Case, assert_reports, findings_of
 
 ROOT = Path(__file__).parents[4]
 
 REPORTED: list[Case] = [
+    ("N12", {"NCCL_IB_TIMEOUT": "32"}, {}, "NCCL_IB_TIMEOUT=32"),
+    ("N12", {"NCCL_IB_TIMEOUT": "0"}, {}, "NCCL_IB_TIMEOUT=0"),
+    ("N14", {"NCCL_CUMEM_ENABLE": "0", "NCCL_MNNVL_ENABLE": "1"}, {}, "needs what NCCL_CUMEM_ENABLE=0 switches off"),
+    ("N19", {"NCCL_SOCKET_NTHREADS": "16", "NCCL_NSOCKS_PERTHREAD": "8"}, {}, "=16 times NCCL_NSOCKS_PERTHREAD=8"),
+    ("N24", {"NCCL_NET_PLUGIN": "none", "NCCL_NET": "gIB"}, {}, "keeps the plugin of this fabric"),
+    ("N27", {"NCCL_HOSTID": "a"}, {"nodes": 2}, "look like one host"),
+    ("N33", {"NCCL_PROTO": "Simple,LL128"}, {}, "forces LL128, which corrupts"),
+    ("N33", {"NCCL_PROTO": "simple;allreduce:ll128"}, {}, "forces LL128"),
+    ("N34", {"NCCL_ALGO": "Ring,Treee"}, {}, "NCCL_ALGO names treee"),
+    ("N35", {"NCCL_MIN_CTAS": "32", "NCCL_MAX_CTAS": "16"}, {}, "NCCL_MIN_CTAS=32 is more than NCCL_MAX_CTAS=16"),
+    ("T02", {"TORCH_NCCL_ASYNC_ERROR_HANDLING": "1"}, {}, "=1: the flight recorder's dump is lost. Use torch's"),
+    ("T02", {"TORCH_NCCL_ASYNC_ERROR_HANDLING": "0"}, {}, "=0: a lost peer becomes an endless hang"),
+    ("T02", {"DDP_SURVIVE_ON_NCCL": "1", "TORCH_NCCL_DESYNC_DEBUG": "1"}, {}, "DESYNC_DEBUG=1: torch ends a process"),
+    ("T02", {"DDP_SURVIVE_ON_NCCL": "1", "TORCH_DISTRIBUTED_DEBUG": "DETAIL"}, {}, "DETAIL: torch ends a process"),
+    ("T02", {"DDP_SURVIVE_ON_NCCL": "1", "TORCH_DIST_USE_NCCL2": "1"}, {}, "nccl2 refuses DDP_SURVIVE_ON_NCCL=1"),
+    (
+        "T02",
+        {"TORCH_NCCL_ASYNC_ERROR_HANDLING": "3", "DDP_SURVIVE_ON_NCCL": "1"},
+        {},
+        "=3: torch ends a process that could outlive its group",
+    ),
     ("N01", {"NCCL_SOCKET_IFNAM": "eth0"}, {}, "Did you mean NCCL_SOCKET_IFNAME?"),
     ("N01", {"NCCL_TIMEOUT": "1"}, {}, "NCCL ignores NCCL_TIMEOUT"),
     ("N02", {"NCCL_IB_GDR_LEVEL": "3"}, {}, "NCCL_IB_GDR_LEVEL is renamed in 2.4. Use NCCL_NET_GDR_LEVEL."),
@@ -62,6 +83,17 @@ REPORTED: list[Case] = [
 ]
 
 SILENT: list[tuple[str, dict[str, str], dict[str, Any]]] = [
+    ("N12", {"NCCL_IB_TIMEOUT": "22"}, {}),
+    ("N14", {"NCCL_CUMEM_ENABLE": "0", "NCCL_MNNVL_ENABLE": "2"}, {}),
+    ("N19", {"NCCL_SOCKET_NTHREADS": "8", "NCCL_NSOCKS_PERTHREAD": "8"}, {}),
+    ("N24", {"NCCL_NET_PLUGIN": "none", "NCCL_NET": "IB"}, {}),
+    ("N27", {"NCCL_HOSTID": "a"}, {"nodes": 1}),
+    ("N33", {"NCCL_PROTO": "^LL128"}, {}),
+    ("N34", {"NCCL_ALGO": "ring,collnetdirect;allreduce:^tree,NVLSTree", "NCCL_PROTO": "LL,Simple"}, {}),
+    ("N35", {"NCCL_MIN_CTAS": "16", "NCCL_MAX_CTAS": "16"}, {}),
+    ("T02", {"TORCH_NCCL_ASYNC_ERROR_HANDLING": "3"}, {}),
+    ("T02", {"DDP_SURVIVE_ON_NCCL": "1", "TORCH_DIST_USE_NCCL2": "0"}, {}),
+    ("T02", {"TORCH_NCCL_ASYNC_ERROR_HANDLING": "0", "DDP_SURVIVE_ON_NCCL": "1"}, {}),
     (
         "N01",
         {"NCCL_SOCKET_IFNAME": "eth0", "NCCL_FASTRAK_X": "1", "NCCL_VERSION": "2.27", "NCCL_BLOCKING_WAIT": "1"},
@@ -117,6 +149,6 @@ def rules_in(module: ModuleType) -> set[str]:
 
 
 def test_every_rule_is_documented_and_seen_to_report_and_to_be_silent() -> None:
-    assert {case[0] for case in REPORTED} == {case[0] for case in SILENT} == rules_in(env_rules)
+    assert {case[0] for case in REPORTED} == {case[0] for case in SILENT} == rules_in(env_rules) | rules_in(env_values)
     documented = re.findall(r"^\| ([NT]\d\d) \|", (ROOT / "docs/lint.md").read_text(), re.MULTILINE)
-    assert sorted(documented) == sorted(rules_in(env_rules) | rules_in(lint))
+    assert sorted(documented) == sorted(rules_in(env_rules) | rules_in(env_values) | rules_in(lint))
