@@ -4,17 +4,17 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 from typing import Any, Final
 
-from ddp_trainer.common.hanging import RankStatus, parse_rank_status
-from ddp_trainer.common.safe_text import redact_object
+from ddp_trainer.common.hanging import GroupPosition, RankState, RankStatus
 from kubectl_ddp.backends.base import Backend
 from kubectl_ddp.errors import DdpError
 from kubectl_ddp.kube import job_kinds
 from kubectl_ddp.kube.objects import Object, Snapshot
 from kubectl_ddp.status.termination_message import is_running, workers
 from kubectl_ddp.util.concurrency import map_concurrently
+from kubectl_ddp.util.redacted_objects import redact_object
 
 VERSION: Final = "ddp.dev/hang/v1"
 UNDER_TORCHRUN: Final = "The launcher of the job is torchrun, which reports no ranks."
@@ -122,15 +122,47 @@ def read(pod: str, text: str) -> PodReport | str:
         return f"What it shows of its ranks cannot be read ({repr(error)[:200]})."
 
 
-def _rank(pod: str, fields: Mapping[str, Any]) -> RankReport:
-    usual, pid = fields["usual"], fields.get("pid")
+def _rank(pod: str, entry: Mapping[str, Any]) -> RankReport:
+    usual, pid = entry["usual"], entry.get("pid")
     return RankReport(
-        status=parse_rank_status(fields),
+        status=parse_rank_status(entry),
         pod=pod,
         pid=None if pid is None else int(pid),
         usual=None if usual is None else float(usual),
-        stack_from=str(fields.get("stack_from", "")),
+        stack_from=str(entry.get("stack_from", "")),
     )
+
+
+def parse_rank_status(fields_by_name: Mapping[str, Any]) -> RankStatus:
+    """Return the look in an agent's report. Unknown fields, as of an agent of another version, are ignored.
+
+    Raises:
+        ValueError: If a field is missing or has the wrong type.
+    """
+    try:
+        known = {field.name: fields_by_name[field.name] for field in fields(RankStatus) if field.name in fields_by_name}
+        limit = known.get("limit")
+        return RankStatus(
+            **known
+            | {"state": RankState(known["state"]), "collectives": tuple(map(str, known.get("collectives", ())))}
+            | {name: int(known[name]) for name in ("rank", "local_rank", "sequence", "world") if name in known}
+            | {"seconds": float(known["seconds"]), "limit": None if limit is None else float(limit)}
+            | {"notice": None if known.get("notice") is None else float(known["notice"])}
+            | {"positions": tuple(_position_of(position) for position in known.get("positions", ()))}
+            | {
+                name: str(known[name])
+                for name in ("node", "section", "waits_in", "stage", "place", "stack")
+                if name in known
+            }
+            | {"is_busy": bool(known.get("is_busy", False))}
+        )
+    except (KeyError, TypeError, ValueError) as error:
+        raise ValueError(f"no look at a rank: {error!r}") from error
+
+
+def _position_of(fields_by_name: Mapping[str, Any]) -> GroupPosition:
+    numbers = {name: int(fields_by_name.get(name, -1)) for name in ("enqueued", "started", "completed")}
+    return GroupPosition(group=str(fields_by_name["group"]), **numbers)
 
 
 def _named(hangs: Sequence[Mapping[str, Any]]) -> tuple[ReportedHang, ...]:

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any, Final
 
-from ddp_trainer.common.hanging import lagging_ranks
 from kubectl_ddp.hang.analysis import HangReport
 from kubectl_ddp.hang.collector import RankReport
+from kubectl_ddp.hang.ras_report import lagging_ranks
 from kubectl_ddp.status.job_tables import API_VERSION, state_cell
 from kubectl_ddp.util.text_table import NOTHING, Cell, Style, Table, duration
 

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 from ddp_trainer.common.constants import Annotation, Label
-from ddp_trainer.common.safe_text import clean_text, redact_object
+from ddp_trainer.common.safe_text import clean_text
 from ddp_trainer.common.time_classes import JobTime
 from kubectl_ddp.backends.base import Backend
 from kubectl_ddp.errors import DdpError, Forbidden
@@ -27,6 +27,7 @@ from kubectl_ddp.status.job_state import FirstError, JobState
 from kubectl_ddp.status.termination_message import load_first_error, workers
 from kubectl_ddp.status.timeline import WARNING, TimelineEvent
 from kubectl_ddp.status.timeline import history as happenings_of
+from kubectl_ddp.util.redacted_objects import redact_object
 from kubectl_ddp.util.text_table import pluralize
 
 if TYPE_CHECKING:

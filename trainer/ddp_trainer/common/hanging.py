@@ -3,7 +3,7 @@
 Both sides use this package: the store names a hanging rank past the limit, and ``kubectl ddp hang`` on demand. One copy
 of the rules ensures that both name the same rank.
 
-:class:`RankStatus` is one rank's state and :func:`parse_rank_status` reads it from a report.
+:class:`RankStatus` is one rank's state.
 
 :func:`find_culprits` applies the rules in this order, and the first rule that finds ranks decides::
 
@@ -17,19 +17,15 @@ of the rules ensures that both name the same rank.
     not waiting in a collective          these ranks, if the program marks sections; if all are, none is killed
 
 A rank that makes progress is slow and is never named. While any rank makes progress, the group does not hang.
-
-:func:`lagging_ranks` is the entry point. RAS counts the operations that a rank has launched, per communicator, and from
-NCCL 2.31 on per kind of operation. A rank whose kernel or network hangs has launched as many operations as the others.
 """
 
 from __future__ import annotations
 
-import re
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, fields, replace
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, replace
 from enum import StrEnum
-from typing import Annotated, Any, Final
+from typing import Annotated, Final
 
 from ddp_trainer.common.strict_json import Bounds
 from ddp_trainer.common.time_classes import Section
@@ -120,38 +116,6 @@ class RankStatus:
 def is_long(status: RankStatus) -> bool:
     """Return whether the launcher reports this rank if other ranks wait for it."""
     return status.has_exceeded_limit(WARNING) or (status.notice is not None and status.seconds > status.notice)
-
-
-def parse_rank_status(fields_by_name: Mapping[str, Any]) -> RankStatus:
-    """Return the look in an agent's report. Unknown fields, as of an agent of another version, are ignored.
-
-    Raises:
-        ValueError: If a field is missing or has the wrong type.
-    """
-    try:
-        known = {field.name: fields_by_name[field.name] for field in fields(RankStatus) if field.name in fields_by_name}
-        limit = known.get("limit")
-        return RankStatus(
-            **known
-            | {"state": RankState(known["state"]), "collectives": tuple(map(str, known.get("collectives", ())))}
-            | {name: int(known[name]) for name in ("rank", "local_rank", "sequence", "world") if name in known}
-            | {"seconds": float(known["seconds"]), "limit": None if limit is None else float(limit)}
-            | {"notice": None if known.get("notice") is None else float(known["notice"])}
-            | {"positions": tuple(_position_of(position) for position in known.get("positions", ()))}
-            | {
-                name: str(known[name])
-                for name in ("node", "section", "waits_in", "stage", "place", "stack")
-                if name in known
-            }
-            | {"is_busy": bool(known.get("is_busy", False))}
-        )
-    except (KeyError, TypeError, ValueError) as error:
-        raise ValueError(f"no look at a rank: {error!r}") from error
-
-
-def _position_of(fields_by_name: Mapping[str, Any]) -> GroupPosition:
-    numbers = {name: int(fields_by_name.get(name, -1)) for name in ("enqueued", "started", "completed")}
-    return GroupPosition(group=str(fields_by_name["group"]), **numbers)
 
 
 MEETING_SECONDS: Final = 20.0
@@ -424,66 +388,3 @@ def _where(status: RankStatus) -> str:
     place = " ".join(part for part in parts if part)
     limit = "" if status.limit is None else f" (limit {status.limit:.1f} s)"
     return f"{f'; {place}' if place else ','} for {status.seconds:.1f} s{limit}"
-
-
-_COMMUNICATOR: Final = re.compile(r"^#(?P<name>\d+-\d+) \((?P<hash>[0-9a-f]+)\) MISMATCH")
-_MANY: Final = re.compile(r"^\s+\d+ ranks have (?:launched up to operation (?P<last>\d+)|not launched any operations)")
-_ONE: Final = re.compile(
-    r"^\s+Rank (?P<rank>\d+)(?: has (?:launched up to operation (?P<last>\d+)|(?P<none>not launched any operations)))?"
-    r" -- GPU (?P<gpu>\S+) managed by process (?P<process>\d+) on node (?P<node>\S+)"
-)
-
-
-@dataclass(frozen=True, slots=True)
-class LaggingRank:
-    """A rank that has launched fewer operations than others of its communicator."""
-
-    communicator: str
-    """Name of the communicator in RAS, for example ``0-0``."""
-    rank: int
-    """Rank in the communicator."""
-    gpu: str
-    """Index of the GPU on its node, as NVML counts."""
-    process: int
-    """Process id, in the process namespace of its container."""
-    node: str
-    """Address of the rank's node."""
-    launched: int
-    """Number of the rank's last launched operation; 0 for none."""
-    most: int
-    """Number of the last launched operation of the rank that is furthest ahead."""
-
-    @property
-    def message(self) -> str:
-        """The rank and its operation counts as one sentence."""
-        return (
-            f"NCCL: rank {self.rank} of communicator #{self.communicator} (GPU {self.gpu}, process {self.process}, "
-            f"node {self.node}) has launched {self.launched} operations, others {self.most}"
-        )
-
-
-def lagging_ranks(report: str) -> list[LaggingRank]:
-    """Return the ranks that are behind in a report of ``VERBOSE STATUS``, in its order.
-
-    Source: NCCL's documentation of RAS (Troubleshooting), and ``src/ras/client_support.cc``.
-    """
-    found: list[LaggingRank] = []
-    name, launched = "", 0
-    counts: dict[str, list[int]] = {}
-    for line in report.splitlines():
-        if match := _COMMUNICATOR.match(line):
-            name, launched = match["name"], 0
-        elif not line.startswith(" "):
-            name = ""
-        elif name and (match := _MANY.match(line)):
-            launched = int(match["last"] or 0)
-            counts.setdefault(name, []).append(launched)
-        elif name and (match := _ONE.match(line)):
-            own = int(match["last"] or 0) if match["last"] or match["none"] else launched
-            counts.setdefault(name, []).append(own)
-            found.append(
-                LaggingRank(name, int(match["rank"]), match["gpu"], int(match["process"]), match["node"], own, most=own)
-            )
-    furthest = {name: max(numbers) for name, numbers in counts.items()}
-    known = [replace(rank, most=furthest[rank.communicator]) for rank in found]
-    return [rank for rank in known if rank.launched < rank.most]

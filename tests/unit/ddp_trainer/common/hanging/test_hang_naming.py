@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict, replace
-from pathlib import Path
+from dataclasses import replace
 
 import pytest
 
@@ -14,8 +13,6 @@ from ddp_trainer.common.hanging import (
     Stage,
     all_waiting_message,
     find_culprits,
-    lagging_ranks,
-    parse_rank_status,
 )
 from ddp_trainer.common.time_classes import Section
 
@@ -208,11 +205,6 @@ def test_gpus_that_are_behind_their_hosts_are_named(statuses: list[RankStatus], 
         assert found[rank].startswith(why)
 
 
-def test_positions_travel_in_a_look() -> None:
-    status = on_nccl(1, ("", 40, -1, 39), ("tp", 7, 7, 6))
-    assert parse_rank_status(asdict(status)) == status
-
-
 def meeting(rank: int, seconds: float = 25.0, world: int = 4) -> RankStatus:
     """A rank that has waited in ``init_process_group`` for some time."""
     return waiting(
@@ -270,32 +262,3 @@ def test_a_group_that_never_becomes_whole_names_the_world_that_the_script_asks_f
     assert "all 4 ranks that run wait in init_process_group for 25.0 s: the script asks for a world of 8" in sentence
     assert "MASTER_ADDR" in all_waiting_message([meeting(rank) for rank in range(4)])
     assert not all_waiting_message([*[meeting(rank) for rank in range(3)], meeting(3, 2.0)])
-
-
-REPORT = (Path(__file__).parents[4] / "samples" / "nccl_ras_status.txt").read_text()
-
-
-def test_ranks_that_are_behind_are_read_from_both_forms() -> None:
-    found = lagging_ranks(REPORT)
-    assert [(lag.communicator, lag.rank, lag.launched, lag.most) for lag in found] == [
-        *(("0-0", rank, 6649, 6650) for rank in (0, 2, 3, 4, 5, 7)),
-        ("1-0", 7, 60, 64),
-    ]
-    assert found[-1].message == (
-        "NCCL: rank 7 of communicator #1-0 (GPU 3, process 1650386, node node1) has launched 60 operations, others 64"
-    )
-
-
-def test_a_rank_that_is_ahead_is_not_behind() -> None:
-    report = (
-        "#0-0 (1a) MISMATCH\n  7 ranks have launched up to operation 4\n"
-        "  Rank 1 has launched up to operation 5 -- GPU 1 managed by process 9 on node a\n"
-    )
-    assert lagging_ranks(report) == []
-    none = report.replace("has launched up to operation 5", "has not launched any operations")
-    assert [lag.launched for lag in lagging_ranks(none)] == [0]
-
-
-def test_what_is_no_report_names_nobody() -> None:
-    assert lagging_ranks("") == lagging_ranks("Rank 1 -- GPU 1 managed by process 9 on node a") == []
-    assert lagging_ranks("#0-0 (1a2b) INCOMPLETE\n  Missing communicator data from 1 job process\n") == []
