@@ -106,7 +106,7 @@ class SimulatedAgent(asyncio.Protocol):
         assert self._handshake
         self._transport = transport
         self._begun = time.perf_counter()
-        transport.write(self._handshake.knock)
+        transport.write(self._handshake.first_message)
 
     def data_received(self, data: bytes) -> None:
         """Answer as an agent does."""

@@ -134,7 +134,7 @@ def _says() -> list[bytes]:
         hello + _old(Join(port=1)),
         hello + _old(Succeeded(generation=1)) + _old(Leave()),
         hello + _old(Failed(failure=failure)),
-        impostor.knock + b'{"is":"proof","proof":"' + b"0" * 64 + b'"}\n' + hello + _old(Join(port=1)),
+        impostor.first_message + b'{"is":"proof","proof":"' + b"0" * 64 + b'"}\n' + hello + _old(Join(port=1)),
         b"GET / HTTP/1.1\r\n\r\n",
         b"\x16\x03\x01" + b"\xff" * 300 + b"\n",
         b"x" * 20_000,

@@ -217,7 +217,7 @@ class SimulatedRun:
         """A store that remembers nothing; every agent's connection is gone."""
         for agent in self.agents.values():
             agent.connected = False
-        self.membership = TickingMembership(self._write_report, lambda: self.now, patience=self.patience)
+        self.membership = TickingMembership(self._write_report, lambda: self.now, timeouts=self.patience)
 
     def agent(self, index: int) -> SimulatedAgent:
         """A pod that has just been made."""
@@ -251,6 +251,6 @@ class SimulatedRun:
 
     def _write_report(self, peer: int, message: FromStore) -> None:
         if isinstance(message, Start) and message.assignment.fence not in {start.fence for start in self.starts}:
-            self.starts.append(self.membership.roster.generation)
+            self.starts.append(self.membership.registry.generation)
         if peer in self.agents and self.agents[peer].connected:
             self.agents[peer].hears(message)

@@ -29,9 +29,9 @@ async def run_bound(script: Path, folder: Path) -> int:
         logs=LogSpec(),
         log_dir=folder,
         environment=dict(os.environ),
-        zygote=None,
+        fork_server=None,
         exited=lambda _, returncode: ended.set_result(returncode),
-        said=lambda _, __: None,
+        on_message=lambda _, __: None,
     )
     node = Node(token="t", name="node", local_world_size=1)
     group = Generation(number=1, fence=1, nodes=(node,), master_address="127.0.0.1", master_port=1)

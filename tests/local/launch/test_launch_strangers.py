@@ -51,7 +51,7 @@ class Stranger:
 
     def authenticate(self, secret: RunSecret) -> None:
         handshake = ClientHandshake(secret.key(KEY_PURPOSE), VERSION)
-        self.send(handshake.knock)
+        self.send(handshake.first_message)
         self.send(handshake.respond(self.lines.readline()))
 
     def is_closed(self) -> bool:
@@ -88,8 +88,8 @@ def test_whoever_does_not_authenticate_is_not_heard(stage: Stage) -> None:
         [b"GET / HTTP/1.1\r\n\r\n"],
         [b"\x16\x03\x01" + b"\xff" * 300 + b"\n"],
         [b"x" * 100_000],
-        [impostor.knock, b'{"is":"proof","proof":"' + b"0" * 64 + b'"}\n', encode(hello())],
-        [ClientHandshake(b"", VERSION + 1).knock],
+        [impostor.first_message, b'{"is":"proof","proof":"' + b"0" * 64 + b'"}\n', encode(hello())],
+        [ClientHandshake(b"", VERSION + 1).first_message],
     ]
     for attempt in attempts:
         stranger = Stranger(stage.port)

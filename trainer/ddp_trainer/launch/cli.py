@@ -181,7 +181,7 @@ def _setup(
         signals=plan.signals,
         environment=environ,
         preload=preload,
-        zygote_delay=config.zygote_delay_of(environ),
+        fork_server_delay=config.fork_server_delay_of(environ),
         care=config.parse_preflight_policy(arguments, environ),
         hangs=plan.hangs,
         pulse_dir=pulse_dir,

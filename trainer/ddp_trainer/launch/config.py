@@ -290,7 +290,7 @@ def preload_of(
     Raises:
         LaunchError: The variable for the fork server's delay is invalid.
     """
-    if arguments.no_zygote or not zygote_delay_of(environ):
+    if arguments.no_zygote or not fork_server_delay_of(environ):
         return None
     names = [name.strip() for name in arguments.preload.split(",") if name.strip()]
     return [*names, *known.get(arguments.training_script, ())]
@@ -308,7 +308,7 @@ def parse_preflight_policy(arguments: argparse.Namespace, environ: Mapping[str, 
     return PreflightPolicy(text)
 
 
-def zygote_delay_of(environ: Mapping[str, str]) -> float:
+def fork_server_delay_of(environ: Mapping[str, str]) -> float:
     """Return the seconds from the start of workers to the fork server; 0 for no fork server.
 
     Raises:

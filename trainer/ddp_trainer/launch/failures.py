@@ -105,12 +105,12 @@ def read_error_file(path: Path) -> ErrorFile | None:
         The error; None if the file is missing or unreadable.
     """
     try:
-        told = json.loads(path.read_text(errors="replace"))["message"]
-        if isinstance(told, str):
-            return ErrorFile(told, "", path.stat().st_mtime)
-        extra = told.get("extraInfo", {})
+        error = json.loads(path.read_text(errors="replace"))["message"]
+        if isinstance(error, str):
+            return ErrorFile(error, "", path.stat().st_mtime)
+        extra = error.get("extraInfo", {})
         when = float(extra.get("timestamp_ns", 0)) / 1e9 or path.stat().st_mtime
-        return ErrorFile(str(told["message"]), str(extra.get("py_callstack", "")), when)
+        return ErrorFile(str(error["message"]), str(extra.get("py_callstack", "")), when)
     except (OSError, ValueError, KeyError, TypeError, AttributeError):
         return None
 
@@ -303,13 +303,13 @@ def lines(finish: Finish, *, restarts: Mapping[str, int], own_stack_shown: bool,
         own_stack_shown: Whether a worker of this node has printed its stack.
         own_node: Name of this node.
     """
-    told = []
+    output = []
     failure = finish.failure
     is_hang = failure is not None and failure.reason == FailureReason.HANG
     if failure and failure.stack and (is_hang or not (own_stack_shown and failure.node == own_node)):
-        told += [f"rank {failure.rank} | {line}" for line in failure.stack.rstrip().splitlines()]
-    told.append(f"Restarts by cause: {by_cause(restarts)}.")
-    return [*told, *filter(None, [final_message(finish)])]
+        output += [f"rank {failure.rank} | {line}" for line in failure.stack.rstrip().splitlines()]
+    output.append(f"Restarts by cause: {by_cause(restarts)}.")
+    return [*output, *filter(None, [final_message(finish)])]
 
 
 def final_message(finish: Finish) -> str:
@@ -420,8 +420,8 @@ class FailureBuilder:
         reason = reason_of(exit_code, message, oom_killed=self._oom_kills > kills, aborted=aborted)
         if note and (nested := launcher_in_stderr(note.stack)):
             message = f"{nested}: {message}"
-        told = aborted or message or self._describe_exit(local_rank, exit_code)
-        failure = self._failure(group, local_rank, exit_code, reason, sanitize_text(told, MESSAGE_CHARACTERS))
+        text = aborted or message or self._describe_exit(local_rank, exit_code)
+        failure = self._failure(group, local_rank, exit_code, reason, sanitize_text(text, MESSAGE_CHARACTERS))
         if note is None:
             return failure
         quoted = "" if message == note.message else f"{note.message}\n"

@@ -147,7 +147,7 @@ TORCHRUN: Final = (
 LEGACY: Final = (Flag("--use-env", None, "accepted, no effect: LOCAL_RANK is always set", None, in_environment=False),)
 """Additional flags of ``python -m torch.distributed.launch``."""
 
-OURS: Final = (
+EXTENSIONS: Final = (
     Flag("--pass-local-rank", "", "also pass the local rank as an argument: local-rank or local_rank"),
     Flag(
         "--platform",
@@ -171,7 +171,7 @@ OURS: Final = (
     Flag("--no-zygote", None, "restart workers without the fork server, which has torch imported", None),
 )
 
-ALL: Final = TORCHRUN + LEGACY + OURS
+ALL: Final = TORCHRUN + LEGACY + EXTENSIONS
 
 _BY_DEST: Final = {flag.dest: flag for flag in ALL}
 

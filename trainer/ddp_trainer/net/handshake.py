@@ -82,7 +82,7 @@ class ClientHandshake:
     def __init__(self, key: bytes, version: int) -> None:
         self._key = key
         self._nonce = secrets.token_hex(32)
-        self.knock = strict_json.encode(Knock(version=version, nonce=self._nonce))
+        self.first_message = strict_json.encode(Knock(version=version, nonce=self._nonce))
 
     def respond(self, line: bytes) -> bytes:
         """Return the proof to send.
@@ -154,7 +154,7 @@ async def authenticate(
         OSError: If the connection breaks.
     """
     handshake = ClientHandshake(key, version)
-    writer.write(handshake.knock)
+    writer.write(handshake.first_message)
     async with asyncio.timeout(seconds):
         writer.write(handshake.respond(await _line(reader)))
 

@@ -14,8 +14,8 @@ import pytest
 from ddp_trainer.launch import config
 from ddp_trainer.launch.flags import (
     ALL,
+    EXTENSIONS,
     LEGACY,
-    OURS,
     TORCHRUN,
     Flag,
     completion_script,
@@ -66,7 +66,7 @@ def test_flags_that_torchrun_does_not_know_are_those_that_are_ours(torchs_parser
     torchs, parsed = actions_of(torchs_parser), actions_of(parser_for({}))
     extra = {parsed[option].dest for option in parsed.keys() - torchs.keys()}
     newer = {flag.dest for flag in TORCHRUN if flag.since and numbers(flag.since) > numbers(installed_version())}
-    assert extra == {flag.dest for flag in (*LEGACY, *OURS)} | newer
+    assert extra == {flag.dest for flag in (*LEGACY, *EXTENSIONS)} | newer
 
 
 def test_the_choices_of_a_flag_are_torchs(torchs_parser: argparse.ArgumentParser) -> None:

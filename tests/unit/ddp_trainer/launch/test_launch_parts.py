@@ -257,7 +257,7 @@ class TestSettings:
 
     def test_a_zygote_that_is_asked_for_in_words_is_not_understood(self) -> None:
         with pytest.raises(LaunchError, match="DDP_ZYGOTE='yes'"):
-            settings.zygote_delay_of({"DDP_ZYGOTE": "yes"})
+            settings.fork_server_delay_of({"DDP_ZYGOTE": "yes"})
 
     @pytest.mark.parametrize("text", ["SIGNOTHING", "SIGKILL", "SIGTERM,SIGCHLD"])
     def test_signals_that_cannot_be_handled_are_named(self, text: str) -> None:

@@ -30,31 +30,31 @@ VERSION = 5
 def test_each_side_finds_out_that_the_other_has_another_secret() -> None:
     client, server = ClientHandshake(KEY, VERSION), ServerHandshake(OTHER, VERSION)
     with pytest.raises(WrongSecret):
-        client.respond(server.make_challenge(client.knock))
+        client.respond(server.make_challenge(client.first_message))
     impostor, honest = ClientHandshake(OTHER, VERSION), ServerHandshake(KEY, VERSION)
-    challenge = json.loads(honest.make_challenge(impostor.knock))
+    challenge = json.loads(honest.make_challenge(impostor.first_message))
     with pytest.raises(WrongSecret):
         honest.verify(json.dumps({"is": "proof", "proof": challenge["proof"]}).encode())  # the server's own, reflected
 
 
 def test_a_proof_of_one_connection_is_worth_nothing_on_another() -> None:
     client, server = ClientHandshake(KEY, VERSION), ServerHandshake(KEY, VERSION)
-    proof = client.respond(server.make_challenge(client.knock))
+    proof = client.respond(server.make_challenge(client.first_message))
     again = ServerHandshake(KEY, VERSION)
-    again.make_challenge(client.knock)
+    again.make_challenge(client.first_message)
     with pytest.raises(WrongSecret):
         again.verify(proof)
 
 
 def test_no_nonce_is_used_twice() -> None:
-    greetings = {ClientHandshake(KEY, VERSION).knock for _ in range(1000)}
+    greetings = {ClientHandshake(KEY, VERSION).first_message for _ in range(1000)}
     challenges = {ServerHandshake(KEY, VERSION).make_challenge(next(iter(greetings))) for _ in range(1000)}
     assert (len(greetings), len(challenges)) == (1000, 1000)
 
 
 def test_another_version_is_refused_before_any_proof() -> None:
     with pytest.raises(HandshakeError, match="version 4"):
-        ServerHandshake(KEY, VERSION).make_challenge(ClientHandshake(KEY, 4).knock)
+        ServerHandshake(KEY, VERSION).make_challenge(ClientHandshake(KEY, 4).first_message)
 
 
 @given(st.binary(max_size=300) | st.from_regex(rb'\{"is":"(knock|proof|challenge)","[a-z]+":"?[0-9a-f]*"?\}\n'))
@@ -63,7 +63,7 @@ def test_whatever_else_is_sent_does_not_pass(line: bytes) -> None:
         with pytest.raises(HandshakeError):
             side(line)
     server = ServerHandshake(KEY, VERSION)
-    server.make_challenge(ClientHandshake(KEY, VERSION).knock)
+    server.make_challenge(ClientHandshake(KEY, VERSION).first_message)
     with pytest.raises(HandshakeError):
         server.verify(line)
 

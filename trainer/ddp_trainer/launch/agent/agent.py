@@ -133,7 +133,7 @@ class Agent:
         """
         self._setup = setup
         self._last_words = last_words
-        self._parting = ExitBarrier()
+        self._exit_barrier = ExitBarrier()
         self._core = setup.core
         self._link = link
         self._children = children
@@ -150,7 +150,7 @@ class Agent:
         self._imports: WorkerImports | None = None
         """Modules that workers of this node have imported. Node 0 sends them to the store."""
         self._restarts: dict[str, int] | None = None
-        self._kept: Failure | None = None
+        self._reported_failure: Failure | None = None
         self._guard = self._build_guard()
         self._hang_page = self._guard.page_server(setup.environment)
         environment = common_environment(setup.environment, setup.launch) | compile_cache_variables(
@@ -195,15 +195,15 @@ class Agent:
             node=self._core.node.name,
             send=self._link.send,
             kill=self._kill,
-            say=log_line,
+            log=log_line,
             stalled=self._setup.recorder.stalled,
         )
 
     def _build_workers(self, environment: Mapping[str, str]) -> Workers:
-        setup, zygote = self._setup, None
+        setup, fork_server = self._setup, None
         if setup.preload is not None:
             parent = setup.predecessor.parent
-            zygote = ForkServer(self._children, setup.program.python, setup.preload, environment, parent)
+            fork_server = ForkServer(self._children, setup.program.python, setup.preload, environment, parent)
         return Workers(
             children=self._children,
             program=setup.program,
@@ -211,10 +211,10 @@ class Agent:
             logs=setup.logs,
             log_dir=setup.log_dir,
             environment=environment,
-            zygote=zygote,
+            fork_server=fork_server,
             exited=self._on_worker_exit,
             pulse_of=self._guard.prepare,
-            said=self._on_worker_message,
+            on_message=self._on_worker_message,
         )
 
     async def run(self) -> int:
@@ -243,7 +243,7 @@ class Agent:
         self._report_outcome(finish)
         if finish.code < Exit.SIGNAL_BASE:
             await self._last_words()
-            await self._parting.wait(self._link.send)
+            await self._exit_barrier.wait(self._link.send)
         await self._link.close()
         return finish.code
 
@@ -277,7 +277,7 @@ class Agent:
 
     def link_down(self) -> None:
         """Handle a lost link to the store."""
-        self._parting.stop_waiting()
+        self._exit_barrier.stop_waiting()
         self._do(self._core.link_down())
 
     def link_failed(self, why: str, reason: OutsideReason) -> None:
@@ -316,7 +316,7 @@ class Agent:
             self._joining.on_message(message)
         if isinstance(message, WorkerImports):
             self._import_as_members(message.modules)
-        self._parting.on_message(message)
+        self._exit_barrier.on_message(message)
         if self._core.hello.crash:
             self._setup.predecessor.store_reached()
             self._core.hello = replace(self._core.hello, crash=None)
@@ -332,7 +332,7 @@ class Agent:
             loop.default_exception_handler(context)
 
     def _on_signal(self, which: signal.Signals) -> None:
-        self._parting.stop_waiting()
+        self._exit_barrier.stop_waiting()
         self._do(self._core.on_signal(which))
 
     def _pass_on(self, which: signal.Signals) -> None:
@@ -384,14 +384,14 @@ class Agent:
                 failure = self._failures.left(group, local_rank, message) if message.generation else None
                 if failure:
                     self._setup.recorder.collective_failed(local_rank, FailureReason(failure.reason))
-                self._do(self._core.left(local_rank, failure, stays=message.stays, publishes=message.publishes))
+                self._do(self._core.left(local_rank, failure, is_staying=message.stays, publishes=message.publishes))
                 self._keep_failure()
 
     def _keep_failure(self) -> None:
-        if self._core.failure is not self._kept and self._core.failure:
-            self._kept = self._core.failure
-            self._setup.report.keep(self._kept)
-            log_line(f"failed: {failures.describe_failure(self._kept)}")
+        if self._core.failure is not self._reported_failure and self._core.failure:
+            self._reported_failure = self._core.failure
+            self._setup.report.keep(self._reported_failure)
+            log_line(f"failed: {failures.describe_failure(self._reported_failure)}")
 
     # ------------------------------------------------------------------ actions
 
@@ -551,10 +551,10 @@ class Agent:
             setup.report.ended(finish.code, finish.message, {**last_account(setup, moments, None), **startup})
         if generation:
             shown = setup.logs.of(finish.failure.local_rank if finish.failure else 0, Std.ERR)[1]
-            told = failures.lines(finish, restarts=restarts, own_stack_shown=shown, own_node=self._core.node.name)
+            lines = failures.lines(finish, restarts=restarts, own_stack_shown=shown, own_node=self._core.node.name)
         else:
-            told = [failures.final_message(finish)]
-        for line in filter(None, told):
+            lines = [failures.final_message(finish)]
+        for line in filter(None, lines):
             log_line(line)
 
 

@@ -34,7 +34,7 @@ class AgentConfig:
     """Environment of this launcher."""
     preload: Sequence[str] | None
     """Modules that the fork server imports besides torch; None for no fork server."""
-    zygote_delay: float
+    fork_server_delay: float
     """Seconds from the start of workers to the start of the fork server."""
     care: PreflightPolicy
     """Effect of a preflight on the start of the first workers."""

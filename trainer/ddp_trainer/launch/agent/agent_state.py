@@ -129,7 +129,7 @@ class LocalWorkers:
         self.alive: set[int] = set()
         self.able: set[int] = set()
         self.idle: set[int] = set()
-        self.parting: set[int] = set()
+        self.leaving: set[int] = set()
         self.publishing: set[int] = set()
         """Workers whose save other nodes need."""
         self.outlives = False
@@ -149,25 +149,25 @@ class LocalWorkers:
             return True
         return False
 
-    def leave(self, local_rank: int, *, stays: bool, publishes: bool) -> None:
+    def leave(self, local_rank: int, *, is_staying: bool, publishes: bool) -> None:
         """Record that a worker has left its group. The arguments are those of
         :meth:`~ddp_trainer.launch.agent.agent_state.AgentStateMachine.left`.
         """
-        (self.idle if stays else self.parting).add(local_rank)
-        if not stays:
+        (self.idle if is_staying else self.leaving).add(local_rank)
+        if not is_staying:
             self.able.discard(local_rank)
         if publishes:
             self.publishing.add(local_rank)
 
     def remove(self, local_rank: int) -> None:
         """Record that a worker has exited."""
-        for group in (self.alive, self.able, self.idle, self.parting, self.publishing):
+        for group in (self.alive, self.able, self.idle, self.leaving, self.publishing):
             group.discard(local_rank)
 
     @property
     def active(self) -> set[int]:
         """Workers that have not left their group."""
-        return self.alive - self.idle - self.parting
+        return self.alive - self.idle - self.leaving
 
     @property
     def survivors(self) -> frozenset[int]:
@@ -205,7 +205,7 @@ class WorkerStop:
         self._limits = limits
         self._hurry = limits.failure
         """Seconds from a loss to SIGKILL. A surviving worker that computes notices the loss only after its step."""
-        self._patience = 0.0
+        self._seconds_left = 0.0
         """Seconds to SIGKILL, from when the timer was last armed."""
 
     def begin(self, *, graceful: bool) -> None:
@@ -215,7 +215,7 @@ class WorkerStop:
 
     def is_complete(self) -> bool:
         """Return whether all workers have left the group and saved; at the end of the run, whether all have exited."""
-        return not (self._workers.active | self._workers.parting if self.ending is None else self._workers.alive)
+        return not (self._workers.active | self._workers.leaving if self.ending is None else self._workers.alive)
 
     def request(self) -> list[Action]:
         """Request all workers to stop. Workers that stay for the next group only leave the current one."""
@@ -246,7 +246,7 @@ class WorkerStop:
         if self.ending is not None:
             return self.kill()
         stuck = frozenset(self.stuck(self._workers.active))
-        left = self._patience - self._limits.failure
+        left = self._seconds_left - self._limits.failure
         if not self.is_graceful:
             left = min(left, self._longest_survivor_step(besides=stuck))
         if left <= 0:
@@ -256,17 +256,17 @@ class WorkerStop:
     def kill(self) -> list[Action]:
         """Kill the workers that have not left their group or still save. Idle workers stay if the run continues."""
         has_staying = self._workers.idle and self.ending is None
-        late = frozenset(self._workers.active | self._workers.parting)
+        late = frozenset(self._workers.active | self._workers.leaving)
         return [SignalWorkers(signal.SIGKILL, late if has_staying else None)]
 
     def _longest_survivor_step(self, *, besides: frozenset[int] = frozenset()) -> float:
         survivors = self._workers.survivors - besides
         return self.longest_step(survivors) if survivors else 0.0
 
-    def _set_kill_timer(self, patience: float) -> SetTimer:
+    def _set_kill_timer(self, seconds: float) -> SetTimer:
         """Give workers this many seconds to stop, and check for stuck workers on the way."""
-        self._patience = patience
-        return SetTimer(Timer.KILL, min(patience, self._limits.failure))
+        self._seconds_left = seconds
+        return SetTimer(Timer.KILL, min(seconds, self._limits.failure))
 
 
 class State(Enum):
@@ -500,19 +500,19 @@ class AgentStateMachine:
         )
 
     def left(
-        self, local_rank: int, failure: messages.Failure | None, *, stays: bool = True, publishes: bool = False
+        self, local_rank: int, failure: messages.Failure | None, *, is_staying: bool = True, publishes: bool = False
     ) -> list[Action]:
         """Handle a worker that has left its group.
 
         Args:
             local_rank: Local rank of the worker.
             failure: What the process would have ended with; None if it was in no group yet.
-            stays: The worker waits for the next group; False if it ends and is still saving.
+            is_staying: The worker waits for the next group; False if it ends and is still saving.
             publishes: Other nodes need what the worker saves.
         """
         if local_rank not in self._workers.able:
             return []
-        self._workers.leave(local_rank, stays=stays, publishes=publishes)
+        self._workers.leave(local_rank, is_staying=is_staying, publishes=publishes)
         if self.worker_stop.ending is TOLD_TO_STOP and self.state is State.STOPPING:
             return [] if self._workers.active | self._workers.publishing else [Send(messages.Leave(has_left=True))]
         return self._on_worker_idle(failure, agreed=failure is not None and failure.exit_code == Exit.TERMINATED)
@@ -609,8 +609,8 @@ class AgentStateMachine:
         if self.state is State.STOPPING:
             return [Send(messages.Leave()), *self.worker_stop.terminate_survivors()]
         self.state = State.STOPPING
-        patience = SetTimer(Timer.KILL, self.limits.shutdown)
-        return [Send(messages.Leave()), SignalWorkers(which), Enter(GroupState.STOPPING), patience]
+        kill_timer = SetTimer(Timer.KILL, self.limits.shutdown)
+        return [Send(messages.Leave()), SignalWorkers(which), Enter(GroupState.STOPPING), kill_timer]
 
     def on_timer(self, timer: Timer) -> list[Action]:
         """Handle a timer that has run out."""

@@ -28,14 +28,14 @@ def last_account(setup: AgentConfig, moments: LifecycleTimes, failure: Failure |
     The time breakdown is unknown for ranks that train without a ledger. A launcher that was in every group can find
     that no step was ever taken: it counts the steps of all Python programs, unless ``$DDP_METRICS_HOOKS`` is 0.
     """
-    told, step = setup.recorder.job_account() or setup.report.account(), setup.recorder.highest_step()
+    known, step = setup.recorder.job_account() or setup.report.account(), setup.recorder.highest_step()
     was_always_there = was_in_every_group(setup, moments)
-    if step is None or (told is None and not (counts_steps(setup) and step == 0 and was_always_there)):
+    if step is None or (known is None and not (counts_steps(setup) and step == 0 and was_always_there)):
         return _steps(setup.recorder, step)
     ending = JobTime.HANG if failure is not None and failure.reason == FailureReason.HANG else JobTime.RESTART
-    account = account_at_the_end(told, moments.times, time.time(), ending)
+    account = account_at_the_end(known, moments.times, time.time(), ending)
     # Ranks that resumed from a checkpoint and took no step have not reported the number of earlier steps.
-    steps = _steps(setup.recorder, step) or ({"steps": 0} if told is None else {})
+    steps = _steps(setup.recorder, step) or ({"steps": 0} if known is None else {})
     return {**steps, "started": round(account.started, 3), **account.summary()}
 
 
@@ -71,18 +71,18 @@ def _steps(recorder: AgentRecorder, step: int | None) -> dict[str, int]:
 
 
 def account_at_the_end(
-    told: JobAccount | None, times: Mapping[LifecycleEvent, float], now: float, ending: JobTime
+    known: JobAccount | None, times: Mapping[LifecycleEvent, float], now: float, ending: JobTime
 ) -> JobAccount:
     """Return the time breakdown of a job up to its end.
 
     Args:
-        told: Last time breakdown that ranks reported; None if no rank took a step or found an earlier one.
+        known: Last time breakdown that ranks reported; None if no rank took a step or found an earlier one.
         times: Unix times of this launcher in seconds, which include the time of its launch.
         now: Unix time of the end, in seconds.
         ending: State that led to the end; it gets the time since the last step.
     """
     launched = times[LifecycleEvent.LAUNCHED]
-    account = JobAccount.empty(launched) if told is None else told
+    account = JobAccount.empty(launched) if known is None else known
     joined, formed = times.get(LifecycleEvent.JOINED, 0.0), times.get(LifecycleEvent.FORMED, 0.0)
     if account.until > joined > 0.0:
         return account.up_to(now, ending)

@@ -47,22 +47,22 @@ class JoinPreflight:
     """Returns the environment variables for network interfaces that workers of a group would get."""
     send: Callable[[FromAgent], None]
     """Sends a message to the store."""
-    say: Callable[[str], None]
+    log: Callable[[str], None]
     """Prints a line."""
     _count: int = 0
     """Number of own preflights. The number of the store is not enough: a restarted store counts from one again."""
     pid: int | None = None
     """Process id of this node's own preflight; None while none runs."""
 
-    def on_message(self, meet: RunPreflight) -> None:
+    def on_message(self, request: RunPreflight) -> None:
         """Take part in a preflight, as the store requests."""
-        *members, newcomer = meet.names
-        if meet.place.node_rank == meet.place.node_count - 1:
-            self.say(f"Before it joins, this node holds a preflight with {', '.join(members)}.")
+        *members, newcomer = request.names
+        if request.place.node_rank == request.place.node_count - 1:
+            self.log(f"Before it joins, this node holds a preflight with {', '.join(members)}.")
             self.end()
-            self.pid = self._start(meet, partial(self._ended, self._count, meet.number))
+            self.pid = self._start(request, partial(self._ended, self._count, request.number))
         else:
-            self._start(meet, partial(self._report_peer_check, newcomer, meet.place.node_rank == 0))
+            self._start(request, partial(self._report_peer_check, newcomer, request.place.node_rank == 0))
 
     def end(self) -> None:
         """Kill this node's own preflight: after a lost connection the store has forgotten it, and it holds the port of
@@ -73,13 +73,13 @@ class JoinPreflight:
             kill(self.pid, signal.SIGKILL)
             self.pid = None
 
-    def _start(self, meet: RunPreflight, ended: Callable[[Verdict], None]) -> int | None:
-        def over(verdict: Verdict) -> None:
+    def _start(self, request: RunPreflight, ended: Callable[[Verdict], None]) -> int | None:
+        def over(outcome: Verdict) -> None:
             timer.cancel()
-            ended(verdict)
+            ended(outcome)
 
         try:
-            pid = self.preflight.start_join_check(meet.number, meet.place, over, self.sockets_in(meet.place))
+            pid = self.preflight.start_join_check(request.number, request.place, over, self.sockets_in(request.place))
         except OSError as error:
             may_start = self.preflight.care is PreflightPolicy.WARN
             ended(Verdict(may_start=may_start, message=f"The preflight could not be started: {error}"))
@@ -87,22 +87,22 @@ class JoinPreflight:
         timer = asyncio.get_running_loop().call_later(LONGEST_SECONDS, kill, pid, signal.SIGKILL)
         return pid
 
-    def _ended(self, count: int, number: int, verdict: Verdict) -> None:
+    def _ended(self, count: int, number: int, outcome: Verdict) -> None:
         """Report the result of this node's own preflight."""
         if count != self._count:
             return
         self.pid = None
-        self.core.unfit = "" if verdict.may_start else verdict.message
-        if not verdict.may_start:
-            self.say(
-                f"This node stays out of the run, and is looked at again in {AGAIN_SECONDS:g} s. {verdict.message}."
+        self.core.unfit = "" if outcome.may_start else outcome.message
+        if not outcome.may_start:
+            self.log(
+                f"This node stays out of the run, and is looked at again in {AGAIN_SECONDS:g} s. {outcome.message}."
             )
-        self.send(PreflightResult(number=number, fit=verdict.may_start))
+        self.send(PreflightResult(number=number, fit=outcome.may_start))
 
-    def _report_peer_check(self, newcomer: str, is_first: bool, verdict: Verdict) -> None:
+    def _report_peer_check(self, newcomer: str, is_first: bool, outcome: Verdict) -> None:
         """Print the result of another node's preflight, on the first of the nodes that took part."""
-        if is_first and not verdict.may_start:
-            self.say(f"{newcomer} wants to join, and stays out of the run. {verdict.message}.")
+        if is_first and not outcome.may_start:
+            self.log(f"{newcomer} wants to join, and stays out of the run. {outcome.message}.")
 
 
 _HEALTH = "health"
@@ -170,9 +170,9 @@ class GpuProbes:
         sentence = f"The driver of {self._node} does not answer within {PROBE_SECONDS:g} s"
         self._health_is_known(Verdict(may_start=self.preflight.care is PreflightPolicy.WARN, message=sentence))
 
-    def _health_is_known(self, verdict: Verdict) -> None:
+    def _health_is_known(self, outcome: Verdict) -> None:
         if _HEALTH in self._waited_for:
-            self._health = verdict
+            self._health = outcome
             self._is_over(_HEALTH)
 
     def _one_is_late(self, device: str, pid: int) -> None:
@@ -201,8 +201,8 @@ class GpuProbes:
         if not self._found:
             if not self._health.may_start:
                 return f"{self._health.message}."
-            said = f"{self._health.message}. The" if self._health.message else f"The GPUs of {self._node} answer; the"
-            log_line(f"{said} node joins again.")
+            result = f"{self._health.message}. The" if self._health.message else f"The GPUs of {self._node} answer; the"
+            log_line(f"{result} node joins again.")
             return ""
         device, words = min(self._found.items())
         others = f", nor do {len(self._found) - 1} others" if len(self._found) > 1 else ""

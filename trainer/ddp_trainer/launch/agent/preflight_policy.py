@@ -100,9 +100,9 @@ class Preflight:
         else:
             flags = ["--standalone", "--nproc-per-node", str(self.local_world_size)]
 
-        def over(verdict: Verdict) -> None:
+        def over(outcome: Verdict) -> None:
             self.pid = None
-            ended(verdict)
+            ended(outcome)
 
         self.pid = self._start(self._table_command(flags, document), document, care, over, more)
 
@@ -132,10 +132,10 @@ class Preflight:
         flags = [*self._place_in(place), "--newcomer", str(last), "--timeout", f"{MEET_SECONDS:g}"]
         command = self._table_command(flags, document)
 
-        def over(verdict: Verdict) -> None:
+        def over(outcome: Verdict) -> None:
             if not is_ours:
                 document.unlink(missing_ok=True)
-            ended(verdict)
+            ended(outcome)
 
         return self._start(command, document, self.care, over, more, stdout)
 
@@ -194,7 +194,7 @@ class Preflight:
 def _failure_message(document: Path, returncode: int) -> str:
     with contextlib.suppress(OSError, ValueError, KeyError, TypeError, StopIteration):
         findings = json.loads(document.read_text())["findings"]
-        worst = next(each for each in findings if each["status"] == "fail")
+        worst = next(finding for finding in findings if finding["status"] == "fail")
         where = f"{worst['node']}: " if worst["node"] else ""
         return f"The preflight's check {worst['check']} fails. {where}{worst['message']}; fix: {worst['hint']}"
     return f"The preflight ended with {returncode} and without a result"

@@ -87,16 +87,16 @@ class TerminationReport:
         self._terminate(fit(summary))
 
     def _error(self, failure: Failure) -> Json:
-        told = {name: value for name, value in asdict(failure).items() if value or name != "place"}
-        pod, stack = told.pop("node"), told.pop("stack")
-        return {**told, "pod": pod, "type": type_of(failure.exit_code, failure.message), "stack": stack}
+        document = {name: value for name, value in asdict(failure).items() if value or name != "place"}
+        pod, stack = document.pop("node"), document.pop("stack")
+        return {**document, "pod": pod, "type": type_of(failure.exit_code, failure.message), "stack": stack}
 
     def _read(self, name: File) -> Json:
         """Return the object in a file of the run directory; empty if there is none."""
         if self._run_dir:
             with contextlib.suppress(OSError, ValueError):
-                told = json.loads((self._run_dir / name).read_text())
-                return told if isinstance(told, dict) else {}
+                document = json.loads((self._run_dir / name).read_text())
+                return document if isinstance(document, dict) else {}
         return {}
 
     def _terminate(self, message: str) -> None:
@@ -116,7 +116,7 @@ def fit(message: Json, limit: int = TERMINATION_MESSAGE_BYTES) -> str:
     """
     message = _redact(message)
     while len((text := _compact(message)).encode()) > limit:
-        name = max(message, key=lambda each: len(_compact(message[each])))
+        name = max(message, key=lambda field: len(_compact(message[field])))
         value = message[name]
         excess = len(text.encode()) - limit
         if isinstance(value, str) and len(value) > 16:

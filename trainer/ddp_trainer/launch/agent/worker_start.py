@@ -1,6 +1,6 @@
 """Start of a generation's workers in this pod, immediately or after a preflight has found the node fit.
 
-:class:`Starting` also starts the preflight, the hang watchdog of the workers and :class:`ZygoteWatch`, which starts the
+:class:`Starting` also starts the preflight, the hang watchdog and :class:`ForkServerWatch`, which starts the
 fork server, or has a running one import what workers have imported: after their imports, and not during them. If
 workers restart before that, the fork server starts beside them. Otherwise a job whose workers keep failing during
 imports would never get one.
@@ -35,7 +35,7 @@ SOON: Final = 0.1
 """Fraction of the pause before the first look at workers that have restarted without a fork server."""
 
 
-class ZygoteWatch:
+class ForkServerWatch:
     """Periodic look at the workers. Surviving workers already have torch, so it continues when the group re-forms."""
 
     def __init__(
@@ -127,9 +127,9 @@ class Starting:
     """Called with the file of the modules that workers have imported."""
     preflight: Preflight = field(init=False)
     """Preflight of this node."""
-    _zygote_watch: ZygoteWatch = field(init=False)
+    _fork_server_watch: ForkServerWatch = field(init=False)
     _sockets: Mapping[str, str] = field(default_factory=dict)
-    _told: set[str] = field(default_factory=set)
+    _logged: set[str] = field(default_factory=set)
     held: Callable[[], None] | None = None
     """Start of workers that waits for the fork server."""
 
@@ -137,7 +137,9 @@ class Starting:
         setup, size = self.setup, self.setup.launch.local_world_size
         script = setup.program.target if setup.program.kind == "script" else ""
         self.preflight = Preflight(self.children, setup.care, size, script, setup.log_dir, self.environment)
-        self._zygote_watch = ZygoteWatch(self.workers, setup.zygote_delay / 2, self.guard.imports, self.learnt)
+        self._fork_server_watch = ForkServerWatch(
+            self.workers, setup.fork_server_delay / 2, self.guard.imports, self.learnt
+        )
 
     def prepare(self) -> None:
         """Start workers that get ready without a generation."""
@@ -145,8 +147,8 @@ class Starting:
 
     def is_importing(self) -> bool:
         """Return whether the fork server still imports what the first workers of this node need."""
-        zygote = self.workers.zygote
-        return zygote is not None and zygote.is_running and zygote.is_importing and not self.workers.alive
+        fork_server = self.workers.fork_server
+        return fork_server is not None and fork_server.is_importing and not self.workers.alive
 
     def import_first(self) -> None:
         """Start the fork server before the first workers if their script begins with torch."""
@@ -156,14 +158,14 @@ class Starting:
 
     def start_fork_server(self, imports: Path | None = None) -> None:
         """Start the fork server before there are workers, with the imports of their script or of a list."""
-        zygote, program = self.workers.zygote, self.setup.program
-        if zygote and self.workers.supports_fork_server and not self.workers.alive:
+        fork_server, program = self.workers.fork_server, self.setup.program
+        if fork_server and self.workers.supports_fork_server and not self.workers.alive:
             has_imports = program.kind == "script" and program.target.endswith(".py")
-            zygote.start(Path(program.target) if has_imports else imports, has_workers=False)
+            fork_server.start(Path(program.target) if has_imports else imports, has_workers=False)
             if imports:
-                zygote.learn(imports)
-            if zygote.is_importing:
-                zygote.when_imported(self.imported)
+                fork_server.learn(imports)
+            if fork_server.is_importing:
+                fork_server.when_imported(self.imported)
 
     def cancel(self) -> None:
         """Report workers as ended whose start waits for the fork server."""
@@ -177,13 +179,13 @@ class Starting:
 
         Living workers get their place immediately, since the ranks of other nodes wait for them.
         """
-        zygote, size = self.workers.zygote, self.setup.launch.local_world_size
-        if zygote is None or not zygote.is_running or not zygote.is_importing or len(self.workers.alive) == size:
+        fork_server, size = self.workers.fork_server, self.setup.launch.local_world_size
+        if fork_server is None or not fork_server.is_importing or len(self.workers.alive) == size:
             start()
             return
         self.moments.reached(LifecycleEvent.IMPORTING)
         self.held = start
-        limit = asyncio.get_running_loop().call_later(LONGEST_IMPORT_SECONDS, zygote.stop)
+        limit = asyncio.get_running_loop().call_later(LONGEST_IMPORT_SECONDS, fork_server.stop)
 
         def imported() -> None:
             limit.cancel()
@@ -191,7 +193,7 @@ class Starting:
                 self.held = None
                 self._after_imports(start)
 
-        zygote.when_imported(imported)
+        fork_server.when_imported(imported)
 
     def start(self, generation: Assignment) -> None:
         """Start the workers of this pod, after the preflight if they must wait for it."""
@@ -212,14 +214,14 @@ class Starting:
         from ddp_trainer.launch.host.network_interface import select_interface  # noqa: PLC0415 - one node alone does without ctypes
 
         sockets = select_interface(self.environment, generation)
-        if sockets.message and sockets.message not in self._told:
-            self._told.add(sockets.message)
+        if sockets.message and sockets.message not in self._logged:
+            self._logged.add(sockets.message)
             log_line(sockets.message)
         return sockets.environment
 
     def end(self) -> None:
         """Stop the start of fork servers."""
-        self._zygote_watch.end()
+        self._fork_server_watch.end()
 
     def _try(self, start: Callable[[], None]) -> None:
         try:
@@ -232,7 +234,7 @@ class Starting:
         self._after_imports(partial(self._try, partial(self._start_workers, generation)))
 
     def _start_workers(self, generation: Assignment) -> None:
-        self._zygote_watch.begin(anew=not self.workers.alive)
+        self._fork_server_watch.begin(anew=not self.workers.alive)
         self.workers.start(generation, {**self._sockets, **self.moments.environment})
         first_rank = generation.first_rank
         self.guard.begin(generation, first_rank, self.workers.pids, self.workers.folder(generation.number))
@@ -240,14 +242,14 @@ class Starting:
     def _start_preflight(self, generation: Assignment) -> None:
         self.preflight.start(generation, partial(self._on_preflight_end, generation), self._sockets)
 
-    def _on_preflight_end(self, generation: Assignment, verdict: Verdict) -> None:
+    def _on_preflight_end(self, generation: Assignment, outcome: Verdict) -> None:
         """Start the workers after the preflight, or report them as exited: the state machine counts them as started."""
         number, stopped = generation.number, self.setup.core.state is not State.RUNNING
-        if verdict.may_start and not stopped:
+        if outcome.may_start and not stopped:
             self._try(partial(self._start_now, generation))
             return
         if not stopped:
-            write_error(self.workers.error_file(number, 0), verdict.message)
+            write_error(self.workers.error_file(number, 0), outcome.message)
         for local_rank in range(self.setup.launch.local_world_size):
             is_first = local_rank == 0 and not stopped
             self.exited(local_rank, int(Exit.NOT_FIT) if is_first else -signal.SIGTERM)

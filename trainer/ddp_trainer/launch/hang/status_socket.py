@@ -113,13 +113,13 @@ class HangStatusServer:
     """Folder of the socket."""
     environment: Mapping[str, str]
     """Environment of this launcher."""
-    eyes: SnapshotSource
+    snapshots: SnapshotSource
     """Source of the ranks' states."""
-    about: Callable[[], dict[str, Any]]
+    common_fields: Callable[[], dict[str, Any]]
     """Returns the fields that need no look at the ranks."""
     findings: FindingHistory
     """Findings that the pages contain."""
-    say: Callable[[str], None]
+    log: Callable[[str], None]
     """Prints a line to the log."""
     _turns: dict[bytes, asyncio.Lock] = field(default_factory=lambda: defaultdict(asyncio.Lock))
     _made: dict[bytes, tuple[float, bytes]] = field(default_factory=dict)
@@ -131,7 +131,7 @@ class HangStatusServer:
         with contextlib.suppress(OSError):
             listener = bind_status_socket(self.folder)
             limits = ConnectionLimits(total=MOST_CONNECTIONS, per_address=MOST_CONNECTIONS)
-            log = RateLimitedLog(lines_per_minute=LINES_PER_MINUTE, write=lambda line: self.say(f"hang: {line}"))
+            log = RateLimitedLog(lines_per_minute=LINES_PER_MINUTE, write=lambda line: self.log(f"hang: {line}"))
             size = MOST_REQUEST_BYTES
             self._server = LimitedServer(listener, self._serve, limits=limits, log=log, buffer_bytes=size)
             self._server.start()
@@ -164,14 +164,16 @@ class HangStatusServer:
     async def _summary_document(self) -> dict[str, Any]:
         # The sentences contain lines of code.
         findings = [{name: finding[name] for name in finding if name != "sentences"} for finding in self.findings.last]
-        return self._payload(ranks=await self.eyes.summarize_ranks(), findings=findings)
+        return self._payload(ranks=await self.snapshots.summarize_ranks(), findings=findings)
 
     async def _stacks(self) -> dict[str, Any]:
-        ranks, ras = await asyncio.gather(self.eyes.take_snapshots(), asyncio.to_thread(nccl_report, self.environment))
+        ranks, ras = await asyncio.gather(
+            self.snapshots.take_snapshots(), asyncio.to_thread(nccl_report, self.environment)
+        )
         return self._payload(ranks=ranks, findings=list(self.findings.last), ras=ras)
 
     def _payload(self, **parts: Any) -> dict[str, Any]:
-        return {"version": VERSION, **self.about(), "time": time.time(), **parts}
+        return {"version": VERSION, **self.common_fields(), "time": time.time(), **parts}
 
 
 def bind_status_socket(folder: Path) -> socket.socket:

@@ -53,7 +53,7 @@ class HangGuard:
     """Sends a message to the store."""
     kill: Callable[[int], None]
     """Kills a local rank with its whole process group."""
-    say: Callable[[str], None]
+    log: Callable[[str], None]
     """Prints a line."""
     stalled: Callable[[float, int], None] = lambda *_: None
     """Records the seconds without progress and the rank that others wait for, as
@@ -101,7 +101,7 @@ class HangGuard:
         except OSError as error:
             if not self._is_blind:
                 self._is_blind = True
-                self.say(f"hang: {path} cannot be written ({error.strerror}), so hangs of a rank are not detected.")
+                self.log(f"hang: {path} cannot be written ({error.strerror}), so hangs of a rank are not detected.")
             return ""
         return path
 
@@ -209,7 +209,7 @@ class HangGuard:
 
     def page_server(self, environment: Mapping[str, str]) -> HangStatusServer:
         """Return the server of the pages about these ranks."""
-        return HangStatusServer(self.folder, environment, self, self._status_fields, self._findings, self.say)
+        return HangStatusServer(self.folder, environment, self, self._status_fields, self._findings, self.log)
 
     async def summarize_ranks(self) -> list[dict[str, Any]]:
         """Return outlines of the ranks without any work of theirs."""
@@ -254,7 +254,7 @@ class HangGuard:
         """Print which launcher the workers have started, if one has."""
         for watch in self._watches.values():
             if name := "" if watch.is_in_group else nested_launcher(watch.pid):
-                self.say(
+                self.log(
                     f"nested launcher: rank {watch.rank} has started {name}; where every rank does so, each starts "
                     "ranks of its own, which do not work together"
                 )
@@ -291,14 +291,14 @@ class HangGuard:
         self._waits_for = (time.monotonic(), min(hung.ranks, default=NO_RANK))
         self._findings.add(hung.generation, hung.ranks, hung.to_kill if acts else (), hung.sentences)
         if not hung.ranks:
-            self.say(f"hang: {'; '.join(hung.sentences)}; the stacks of all are in {self._stacks()}")
+            self.log(f"hang: {'; '.join(hung.sentences)}; the stacks of all are in {self._stacks()}")
             return
         for rank, sentence in zip(hung.ranks, hung.sentences, strict=True):
             is_hung = rank in hung.to_kill
             words = f"hang: {sentence}; {'it is killed' if acts else 'the others wait for it'}"
-            self.say(words if is_hung else f"waiting: {waits_for(sentence)}")
+            self.log(words if is_hung else f"waiting: {waits_for(sentence)}")
         if hung.more:
-            self.say(f"hang: the others wait for {hung.more} more {'rank' if hung.more == 1 else 'ranks'}")
+            self.log(f"hang: the others wait for {hung.more} more {'rank' if hung.more == 1 else 'ranks'}")
         reasons = dict(zip(hung.ranks, hung.sentences, strict=True))
         for watch in [watch for watch in self._watches.values() if watch.rank in reasons]:
             is_hung = watch.rank in hung.to_kill
@@ -308,7 +308,7 @@ class HangGuard:
             if self._watches.get(watch.local_rank) is not watch:
                 continue  # it has exited meanwhile, or is already in the next group
             if not is_doomed:
-                self.say(f"hang: stack of rank {watch.rank}, all in {watch.folder}/stacks.txt:\n{stack}")
+                self.log(f"hang: stack of rank {watch.rank}, all in {watch.folder}/stacks.txt:\n{stack}")
                 continue
             self._condemned[watch.local_rank] = (f"R{reasons[watch.rank][1:]}", stack)
             self.kill(watch.local_rank)

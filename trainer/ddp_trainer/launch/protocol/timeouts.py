@@ -38,4 +38,4 @@ class Timeouts:
 
 
 HEARTBEAT: Final = HeartbeatTimeouts()
-PATIENCE: Final = Timeouts()
+TIMEOUTS: Final = Timeouts()

@@ -72,7 +72,7 @@ class Acceptor:
             OSError: If the address cannot be used.
         """
         found = socket.getaddrinfo(host or None, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
-        for family, kind, protocol, _, address in sorted(found, key=lambda each: each[0] != socket.AF_INET):
+        for family, kind, protocol, _, address in sorted(found, key=lambda entry: entry[0] != socket.AF_INET):
             try:
                 listener = socket.socket(family, kind, protocol)
             except OSError:

@@ -200,10 +200,10 @@ class TcpLink:
         self._writer = writer
         beating = asyncio.get_running_loop().create_task(self._send_heartbeats(writer))
         try:
-            while told := await self._next_message(reader, listener):
+            while received := await self._next_message(reader, listener):
                 # Another attempt would look like a newer pod of this name, and would replace the successor of this pod.
-                self._is_refused = isinstance(told, messages.Rejected)
-                listener.on_message(told)  # type: ignore[arg-type] # the listener ignores messages that a store never sends
+                self._is_refused = isinstance(received, messages.Rejected)
+                listener.on_message(received)  # type: ignore[arg-type] # the listener ignores messages that a store never sends
         finally:
             beating.cancel()
 
@@ -244,7 +244,7 @@ def _line(message: messages.FromAgent) -> bytes:
     """Encode a message within the store's line limit. Looks that are too long lose their stacks."""
     line = messages.encode(message)
     if len(line) > messages.LINE_BYTES and isinstance(message, messages.RankStates):
-        bare = tuple(replace(look, stack="", collectives=()) for look in message.ranks)
+        bare = tuple(replace(status, stack="", collectives=()) for status in message.ranks)
         line = messages.encode(replace(message, ranks=bare))
     return line
 

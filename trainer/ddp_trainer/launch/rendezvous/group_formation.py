@@ -155,12 +155,12 @@ class JoinWindow:
         self.last_at = now
         self.first_at = min(self.first_at, now)
 
-    def form_at(self, ready: Mapping[str, Agent], roster: NodeRegistry, policy: Policy, not_before: float) -> float:
+    def form_at(self, ready: Mapping[str, Agent], registry: NodeRegistry, policy: Policy, not_before: float) -> float:
         """Return the time at which the ready nodes form a group; infinity for never, minus infinity for now.
 
         Args:
             ready: Agents that the group can form from, by token.
-            roster: Agents of the run.
+            registry: Agents of the run.
             policy: Settings of the run.
             not_before: Earliest time for the first group, if it has less than ``max_nodes``.
         """
@@ -168,24 +168,24 @@ class JoinWindow:
             return math.inf
         if len(ready) >= policy.max_nodes:
             return -math.inf
-        if roster.generation is None:
+        if registry.generation is None:
             return max(self.closes_at(policy), not_before)
         # Surviving nodes do not wait, because the arrival of others is unknown. Later nodes join the running group.
-        return -math.inf if any(map(roster.is_member, ready)) else self.closes_at(policy)
+        return -math.inf if any(map(registry.is_member, ready)) else self.closes_at(policy)
 
-    def scale_up_at(self, roster: NodeRegistry, policy: Policy | None, room: int) -> float:
+    def scale_up_at(self, registry: NodeRegistry, policy: Policy | None, room: int) -> float:
         """Return the time at which a running group stops for new nodes; infinity for never, minus infinity for now.
 
         Args:
-            roster: Agents of the run.
+            registry: Agents of the run.
             policy: Settings of the run; None before the first agent.
             room: Number of nodes that the group can still take. Without room, new nodes wait as spares.
         """
-        ready = sum(not agent.is_importing for agent in roster.ready().values())
-        has_absent = any(agent.peer is None for agent in roster.members())
+        ready = sum(not agent.is_importing for agent in registry.ready().values())
+        has_absent = any(agent.peer is None for agent in registry.members())
         if policy is None or not ready or room <= 0 or has_absent:
             return math.inf
-        all_are_here = all(agent.is_prepared for agent in roster.joining_agents())
+        all_are_here = all(agent.is_prepared for agent in registry.joining_agents())
         return -math.inf if ready >= room or all_are_here else self.closes_at(policy)
 
     def closes_at(self, policy: Policy) -> float:
@@ -197,23 +197,23 @@ class JoinWindow:
 
 
 def form_group(
-    ready: Mapping[str, Agent], roster: NodeRegistry, policy: Policy, budget: Budget, *, number: int, now: float
+    ready: Mapping[str, Agent], registry: NodeRegistry, policy: Policy, budget: Budget, *, number: int, now: float
 ) -> tuple[Generation, dict[str, Start]]:
     """Return the next generation, and the message to each of its nodes by token.
 
     Args:
         ready: Agents that can be in the group, by token.
-        roster: Agents of the run, with its newest generation.
+        registry: Agents of the run, with its newest generation.
         policy: Settings of the run.
         budget: Restarts of the run.
         number: Number of the generation.
         now: Time of the store's monotonic clock, in seconds.
     """
-    veterans = {node.token for node in roster.generation.nodes} if roster.generation else set()
+    veterans = {node.token for node in registry.generation.nodes} if registry.generation else set()
     nodes = tuple(choose([agent.node for agent in ready.values()], veterans, policy.max_nodes))
     generation = Generation(
         number=number,
-        fence=max(roster.fence + 1, int(median_time_ms([ready[node.token] for node in nodes], now))),
+        fence=max(registry.fence + 1, int(median_time_ms([ready[node.token] for node in nodes], now))),
         nodes=nodes,
         master_address=nodes[0].address,
         master_port=ready[nodes[0].token].port or 0,
@@ -270,8 +270,7 @@ def choose(candidates: Collection[Node], veterans: Collection[str], limit: int) 
         limit: Largest number of nodes.
     """
     ranked = in_order(candidates)
-    kept = [node for node in ranked if node.token in veterans] + [node for node in ranked if node.token not in veterans]
-    return in_order(kept[:limit])
+    return in_order(sorted(ranked, key=lambda node: node.token not in veterans)[:limit])
 
 
 def _natural(name: str) -> tuple[tuple[int, int, str], ...]:
@@ -289,7 +288,7 @@ class WaitingNotifier:
     """Source of notices, which it produces when the set of ready nodes changes."""
 
     def __init__(self) -> None:
-        self.told: frozenset[str] = frozenset()
+        self.notified: frozenset[str] = frozenset()
         """Tokens of the ready agents at the last notices. Read only."""
         self.arrived: list[Agent] = []
         """Agents that have just joined. They get a reply once it is clear whether they are in a group. Read only."""
@@ -299,23 +298,23 @@ class WaitingNotifier:
         self.arrived.append(agent)
 
     def notices(
-        self, roster: NodeRegistry, policy: Policy | None, room: int, *, is_forming: bool
+        self, registry: NodeRegistry, policy: Policy | None, room: int, *, is_forming: bool
     ) -> Iterator[tuple[Agent, Waiting]]:
         """Yield each agent that has just joined with its reply, or each waiting agent with its notice.
 
         Args:
-            roster: Agents of the run.
+            registry: Agents of the run.
             policy: Settings of the run; None before the first agent.
             room: Number of nodes that the group can still take.
             is_forming: A group is wanted.
         """
         arrived, self.arrived = self.arrived, []
-        waiting = [agent for agent in arrived if agent.is_ready and not roster.is_member(agent.node.token)]
-        is_short = is_forming and len(roster.ready()) < (policy.min_nodes if policy else 1)
+        waiting = [agent for agent in arrived if agent.is_ready and not registry.is_member(agent.node.token)]
+        is_short = is_forming and len(registry.ready()) < (policy.min_nodes if policy else 1)
         if waiting and not is_short:
-            told = Waiting(nodes=len(roster.ready()), spare=room <= 0)
-            yield from ((agent, told) for agent in waiting)
-        yield from self.notifications(roster.ready() if is_short else {}, policy)
+            notice = Waiting(nodes=len(registry.ready()), spare=room <= 0)
+            yield from ((agent, notice) for agent in waiting)
+        yield from self.notifications(registry.ready() if is_short else {}, policy)
 
     def notifications(self, ready: Mapping[str, Agent], policy: Policy | None) -> Iterator[tuple[Agent, Waiting]]:
         """Yield each agent with its notice.
@@ -324,9 +323,9 @@ class WaitingNotifier:
             ready: Agents that wait for a group, by token.
             policy: Settings of the run; None before the first agent.
         """
-        if ready.keys() == self.told:
+        if ready.keys() == self.notified:
             return
-        before, self.told = self.told, frozenset(ready)
+        before, self.notified = self.notified, frozenset(ready)
         few = len(ready) <= MOST_TOLD
         nodes = [agent.node for agent in ready.values()]
         names = [node.name for node in in_order(nodes)] if few else []
@@ -362,40 +361,40 @@ class JoinChecks:
         self.watched: dict[str, None] = {}
         """Tokens of nodes that may be waiting for a preflight, in the order in which they joined. Read only."""
 
-    def holds_up(self, agent: Agent, roster: NodeRegistry) -> bool:
+    def holds_up(self, agent: Agent, registry: NodeRegistry) -> bool:
         """Return whether a node that has joined must wait, and mark its preflight as due if it needs one."""
         if (
             agent.fitness is PreflightState.UNKNOWN
-            and not roster.is_member(agent.node.token)
-            and _preflight_peers(agent, roster)
+            and not registry.is_member(agent.node.token)
+            and _preflight_peers(agent, registry)
         ):
             agent.fitness = PreflightState.DUE
         if agent.is_out:
             self.watched[agent.node.token] = None
         return agent.is_out
 
-    def review(self, roster: NodeRegistry) -> None:
+    def review(self, registry: NodeRegistry) -> None:
         """Check the newcomers again after a group has formed. Before that, there may be no member to connect to."""
-        for agent in roster.joining_agents():
+        for agent in registry.joining_agents():
             if agent.port is not None:
-                self.holds_up(agent, roster)
+                self.holds_up(agent, registry)
 
-    def begin(self, roster: NodeRegistry, now: float) -> Iterator[tuple[Agent, RunPreflight | None]]:
+    def begin(self, registry: NodeRegistry, now: float) -> Iterator[tuple[Agent, RunPreflight | None]]:
         """Yield agents with their :class:`RunPreflight`, for the preflights that start now.
 
         An agent with None needs no preflight, because no member can take part. The group may accept it.
         """
-        found = {token: roster.agents.get(token) for token in self.watched}
+        found = {token: registry.agents.get(token) for token in self.watched}
         known = {token: agent for token, agent in found.items() if agent and agent.is_out and agent.peer is not None}
         self.watched = dict.fromkeys(known)
-        self._under_way = {token: each for token, each in self._under_way.items() if token in known}
+        self._under_way = {token: check for token, check in self._under_way.items() if token in known}
         self._again_at = {token: when for token, when in self._again_at.items() if token in known}
         for token, agent in known.items():
             if agent.fitness is PreflightState.UNFIT and self._again_at.get(token, now) <= now:
                 agent.fitness = PreflightState.DUE
                 self._again_at.pop(token, None)
             if agent.fitness is PreflightState.DUE and agent.port is not None:
-                onlookers = _preflight_peers(agent, roster)
+                onlookers = _preflight_peers(agent, registry)
                 if not onlookers:
                     agent.fitness = PreflightState.FIT
                     yield agent, None
@@ -405,7 +404,7 @@ class JoinChecks:
     def _start_preflight(self, newcomer: Agent, onlookers: list[Agent]) -> Iterator[tuple[Agent, RunPreflight]]:
         self._number += 1
         newcomer.fitness = PreflightState.UNDER_WAY
-        self._under_way[newcomer.node.token] = (self._number, frozenset(each.node.token for each in onlookers))
+        self._under_way[newcomer.node.token] = (self._number, frozenset(onlooker.node.token for onlooker in onlookers))
         everybody = [*onlookers, newcomer]
         group = Generation(
             number=0,
@@ -418,7 +417,7 @@ class JoinChecks:
         for agent, (_, place) in zip(everybody, group.assignments(), strict=True):
             yield agent, RunPreflight(number=self._number, names=names, place=place)
 
-    def record_result(self, newcomer: Agent, met: PreflightResult, roster: NodeRegistry, now: float) -> bool:
+    def record_result(self, newcomer: Agent, met: PreflightResult, registry: NodeRegistry, now: float) -> bool:
         """Record the result of a preflight, and return whether the group may accept the newcomer.
 
         A negative result counts only if all participating members are still connected. Otherwise the preflight is
@@ -430,7 +429,7 @@ class JoinChecks:
         del self._under_way[newcomer.node.token]
         if met.fit:
             newcomer.fitness = PreflightState.FIT
-        elif onlookers <= {agent.node.token for agent in roster.members() if agent.peer is not None}:
+        elif onlookers <= {agent.node.token for agent in registry.members() if agent.peer is not None}:
             newcomer.fitness, self._again_at[newcomer.node.token] = PreflightState.UNFIT, now + AGAIN_SECONDS
         else:
             newcomer.fitness = PreflightState.DUE
@@ -441,10 +440,10 @@ class JoinChecks:
         return min(self._again_at.values(), default=math.inf)
 
 
-def _preflight_peers(newcomer: Agent, roster: NodeRegistry) -> list[Agent]:
+def _preflight_peers(newcomer: Agent, registry: NodeRegistry) -> list[Agent]:
     """Return members that can take part, in the order of ranks; none if the newcomer holds no preflights."""
-    if not newcomer.looks or roster.generation is None:
+    if not newcomer.joins_preflight or registry.generation is None:
         return []
-    members = [roster.agents[node.token] for node in roster.generation.nodes if node.token in roster.agents]
-    able = [agent for agent in members if agent.looks and agent.peer is not None and not agent.leaving]
+    members = [registry.agents[node.token] for node in registry.generation.nodes if node.token in registry.agents]
+    able = [agent for agent in members if agent.joins_preflight and agent.peer is not None and not agent.leaving]
     return able[:: math.ceil(len(able) / MOST_ONLOOKERS)] if able else []

@@ -24,9 +24,9 @@ ASK_SECONDS: Final = 0.5
 class HangAnalyzer:
     """Decision about hanging ranks in one generation, from the looks of its agents."""
 
-    _looks: dict[str, tuple[float, tuple[RankStatus, ...]]] = field(default_factory=dict)
+    _statuses: dict[str, tuple[float, tuple[RankStatus, ...]]] = field(default_factory=dict)
     _asked_at: float = -FRESH_SECONDS
-    _told: tuple[tuple[int, ...], bool] = ((), False)
+    _last_report: tuple[tuple[int, ...], bool] = ((), False)
 
     def messages(
         self, agent: Agent, message: SuspectHang | RankStates, busy: Sequence[Agent], now: float
@@ -40,12 +40,14 @@ class HangAnalyzer:
             now: Current time, in seconds.
         """
         if isinstance(message, RankStates):
-            own = tuple(replace(look, node=agent.node.name) for look in message.ranks if agent.has_rank(look.rank))
+            own = tuple(
+                replace(status, node=agent.node.name) for status in message.ranks if agent.has_rank(status.rank)
+            )
             message = replace(message, ranks=own)
-        if told := self.update(agent.node.token, message, {each.node.token for each in busy}, now):
+        if reply := self.update(agent.node.token, message, {member.node.token for member in busy}, now):
             for member in busy:
                 size = member.node.local_world_size
-                yield member, told.for_node(member.first_rank, size) if isinstance(told, HangingRanks) else told
+                yield member, reply.for_node(member.first_rank, size) if isinstance(reply, HangingRanks) else reply
 
     def update(
         self, token: str, message: SuspectHang | RankStates, expected: Collection[str], now: float
@@ -62,26 +64,28 @@ class HangAnalyzer:
             A request for looks, a decision, or None if there is nothing new.
         """
         if isinstance(message, RankStates):
-            self._looks[token] = (now, message.ranks)
-            return self._verdict(expected, now, message.generation)
+            self._statuses[token] = (now, message.ranks)
+            return self._decide(expected, now, message.generation)
         if now < self._asked_at + ASK_SECONDS:
             return None
         self._asked_at = now
         return Show(generation=message.generation)
 
-    def _verdict(self, expected: Collection[str], now: float, generation: int) -> HangingRanks | None:
+    def _decide(self, expected: Collection[str], now: float, generation: int) -> HangingRanks | None:
         """Return the decision when all looks are fresh; None before, and if it has not changed."""
-        fresh = {known for known, (when, _) in self._looks.items() if when >= now - FRESH_SECONDS}
+        fresh = {known for known, (when, _) in self._statuses.items() if when >= now - FRESH_SECONDS}
         if not fresh.issuperset(expected):
             return None
-        looks = sorted((look for each in expected for look in self._looks[each][1]), key=lambda look: look.rank)
-        named = [culprit for culprit in find_culprits(looks) if _is_reported(culprit, looks)]
+        statuses = sorted(
+            (status for token in expected for status in self._statuses[token][1]), key=lambda status: status.rank
+        )
+        named = [culprit for culprit in find_culprits(statuses) if _is_reported(culprit, statuses)]
         declared = any(culprit.status.has_exceeded_limit(1.0) for culprit in named)
-        stuck = "" if named else all_waiting_message(looks)
+        stuck = "" if named else all_waiting_message(statuses)
         ranks = tuple(culprit.status.rank for culprit in named)
-        if (ranks, declared or bool(stuck)) == self._told:
+        if (ranks, declared or bool(stuck)) == self._last_report:
             return None
-        self._told = (ranks, declared or bool(stuck))
+        self._last_report = (ranks, declared or bool(stuck))
         if not named and not stuck:
             return None
         return HangingRanks(
@@ -93,7 +97,7 @@ class HangAnalyzer:
         )
 
 
-def _is_reported(culprit: BlockingRank, looks: Collection[RankStatus]) -> bool:
+def _is_reported(culprit: BlockingRank, statuses: Collection[RankStatus]) -> bool:
     """Return whether a rank is reported. Before half of its limit, another rank must wait in a collective."""
-    waits = any(look.waits_in or look.sequence > culprit.status.sequence for look in looks)
+    waits = any(status.waits_in or status.sequence > culprit.status.sequence for status in statuses)
     return culprit.status.has_exceeded_limit(WARNING) or (culprit.is_waited_for and waits)

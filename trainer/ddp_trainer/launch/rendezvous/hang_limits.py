@@ -100,14 +100,14 @@ def policy_of(on_hang: str, floor: str, environ: Mapping[str, str]) -> HangPolic
     """Read the hang policy from flags, else from the environment. Raises LaunchError for an invalid value."""
     word = on_hang or environ.get(Env.ON_HANG, "") or OnHang.WARN
     if word not in list(OnHang):
-        told = f"--on-hang {word!r}" if on_hang else f"{Env.ON_HANG}={word!r}"
-        raise LaunchError(f"{told} is none of {', '.join(OnHang)}.")
+        setting = f"--on-hang {word!r}" if on_hang else f"{Env.ON_HANG}={word!r}"
+        raise LaunchError(f"{setting} is none of {', '.join(OnHang)}.")
     text = floor or environ.get(Env.HANG_FLOOR, "")
     if not text:
         return HangPolicy(on_hang=OnHang(word))
     if not re.fullmatch(r"\d{1,6}(\.\d{1,6})?", text) or not float(text):
-        told = f"--hang-floor {text!r}" if floor else f"{Env.HANG_FLOOR}={text!r}"
-        raise LaunchError(f"{told} is not a number of seconds above 0.")
+        setting = f"--hang-floor {text!r}" if floor else f"{Env.HANG_FLOOR}={text!r}"
+        raise LaunchError(f"{setting} is not a number of seconds above 0.")
     return HangPolicy(on_hang=OnHang(word), floor=float(text))
 
 
@@ -121,7 +121,7 @@ class StepTimeHistory:
     """
     moves: int = 0
     """Number of looks since the start that found the rank at another place than the look before."""
-    stays: dict[str, deque[float]] = field(default_factory=dict)
+    durations: dict[str, deque[float]] = field(default_factory=dict)
     longest_first: float = 0.0
     """Longest stay in the rank's own first steps, in seconds."""
     is_closed: bool = False
@@ -133,7 +133,7 @@ class StepTimeHistory:
             return
         self.moves += 1
         if self.moves > WARM_UP_MOVES:
-            self.stays.setdefault(section, deque(maxlen=RECENT)).append(seconds)
+            self.durations.setdefault(section, deque(maxlen=RECENT)).append(seconds)
         else:
             self.longest_first = max(self.longest_first, seconds)
 
@@ -144,7 +144,7 @@ class StepTimeHistory:
 
     def longest(self, section: str) -> float | None:
         """Return the longest recent stay in ``section``, in seconds; None if there is none."""
-        return max(self.stays.get(section, ()), default=None)
+        return max(self.durations.get(section, ()), default=None)
 
     def longest_step(self, section: str = SCRIPT) -> float | None:
         """Return the longest step in seconds, estimated from recent stays; None if nothing has been learned.
@@ -152,8 +152,10 @@ class StepTimeHistory:
         Args:
             section: Current section of the rank. It counts even if most steps do not have it.
         """
-        longest = [max(stays) for name, stays in self.stays.items() if name == section or name not in BESIDE_STEPS]
-        is_known = longest and (section not in PATIENT or section in self.stays)
+        longest = [
+            max(durations) for name, durations in self.durations.items() if name == section or name not in BESIDE_STEPS
+        ]
+        is_known = longest and (section not in PATIENT or section in self.durations)
         return sum(longest) if is_known else None
 
     def report_after_seconds(self, section: str) -> float | None:
@@ -161,8 +163,8 @@ class StepTimeHistory:
         limit = self.limit(section)
         if limit is None or section in PATIENT:
             return None if limit is None else WARNING * limit
-        stays = sorted(self.stays.get(section, ())) or [0.0]
-        typical, longest = stays[len(stays) // 2], stays[-1]
+        durations = sorted(self.durations.get(section, ())) or [0.0]
+        typical, longest = durations[len(durations) // 2], durations[-1]
         return min(WARNING * limit, max(NOTICE_SECONDS, NOTICE_STAYS * typical, NOTICE_LONGEST * longest))
 
     def limit(self, section: str, *, is_stopped: bool = False) -> float | None:
@@ -178,4 +180,4 @@ class StepTimeHistory:
         if not self.is_warmup_done and not is_stopped:
             known = FIRST_SECONDS if self.first is None else max(FIRST_FLOORS * floor, FIRST_FACTOR * self.first)
             return max(floor, min(FIRST_SECONDS, known))
-        return max(floor, FACTOR * max(self.stays.get(section, ()), default=0.0))
+        return max(floor, FACTOR * max(self.durations.get(section, ()), default=0.0))

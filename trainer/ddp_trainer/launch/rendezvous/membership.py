@@ -79,11 +79,11 @@ class GroupProgress:
 class RunEnd:
     """Result of one run, and the members that are done."""
 
-    def __init__(self, roster: NodeRegistry) -> None:
+    def __init__(self, registry: NodeRegistry) -> None:
         self.over: Over | None = None
         self.has_parted = False
         """The run is over, and all members of its last group are done."""
-        self._roster = roster
+        self._registry = registry
         self._said_goodbye: set[str] = set()
 
     def record_leave(self, token: str) -> None:
@@ -93,7 +93,7 @@ class RunEnd:
     def begin(self, over: Over, restarts: Mapping[str, int]) -> Over:
         """Return the result as the agents receive it."""
         over = replace(over, restarts=dict(restarts))
-        if over.failure and len(self._roster.agents) > MOST_TOLD:
+        if over.failure and len(self._registry.agents) > MOST_TOLD:
             short = shorten(over.failure.stack, MESSAGE_CHARACTERS)
             over = replace(over, failure=replace(over.failure, stack=short))
         self.over = over
@@ -108,7 +108,7 @@ class RunEnd:
 
     def part(self) -> bool:
         """Return whether all agents are released now. See :mod:`~ddp_trainer.launch.agent.agent`."""
-        waited_for = [agent for agent in self._roster.members() if agent.peer is not None]
+        waited_for = [agent for agent in self._registry.members() if agent.peer is not None]
         if self.has_parted or not all(agent.leaving for agent in waited_for):
             return False
         self.has_parted = True
@@ -120,7 +120,7 @@ class RunEnd:
 
         The pod that replaces the node will connect.
         """
-        nodes = self._roster.generation.nodes if self._roster.generation else ()
+        nodes = self._registry.generation.nodes if self._registry.generation else ()
         has_succeeded = self.over is not None and self.over.verdict is Verdict.SUCCEEDED
         return has_succeeded and any(node.token not in self._said_goodbye for node in nodes)
 
@@ -142,7 +142,7 @@ class Membership:
         send: Callable[[int, messages.FromStore], None],
         clock: Callable[[], float],
         *,
-        patience: Timeouts,
+        timeouts: Timeouts,
         run_id: str = "",
         check_message: Callable[[messages.FromStore], object] | None = messages.encode,
     ) -> None:
@@ -151,26 +151,26 @@ class Membership:
         Args:
             send: Sends a message to the agent of a connection.
             clock: Returns monotonic seconds.
-            patience: Timeouts of the store.
+            timeouts: Timeouts of the store.
             run_id: Id of the run, if it is known.
             check_message: Raises an error for a message that cannot be sent; None if every message can.
         """
         self.run_id = run_id
         """Id of the run; empty until the first agent has sent it."""
         self.phase = RunPhase.FORMING
-        self.roster = NodeRegistry()
-        self.end = RunEnd(self.roster)
+        self.registry = NodeRegistry()
+        self.end = RunEnd(self.registry)
         self._send = send
         self._check_message = check_message
         self._clock = clock
-        self._patience = patience
+        self._timeouts = timeouts
         self._policy: messages.Policy | None = None
         self._highest_number = 0
         self._budget = Budget()
-        self._roll_call = WaitingNotifier()
-        self._may_form_at = clock() + patience.first
+        self._notifier = WaitingNotifier()
+        self._may_form_at = clock() + timeouts.first
         self._candidates = JoinWindow()
-        self._inspection = JoinChecks()
+        self._join_checks = JoinChecks()
         self._imports: messages.WorkerImports | None = None
         self._reset_group_state()
 
@@ -187,8 +187,8 @@ class Membership:
         """
         if isinstance(message, messages.Hello):
             self._register_agent(peer, message)
-            self._pass_on_imports(self.roster.of_peer(peer))
-        elif agent := self.roster.sender_of(peer, message):
+            self._pass_on_imports(self.registry.of_peer(peer))
+        elif agent := self.registry.sender_of(peer, message):
             self._dispatch_message(agent, message)
 
     def _dispatch_message(self, agent: Agent, message: messages.FromAgent) -> None:
@@ -215,10 +215,10 @@ class Membership:
 
     def drop(self, peer: int) -> None:
         """Process the loss of a connection without :meth:`tick`."""
-        if agent := self.roster.of_peer(peer):
-            patience = 0 if agent.leaving else self._patience.reconnect
-            self.roster.mark_disconnected(agent)
-            self.roster.set_deadline(agent, self._clock() + patience)
+        if agent := self.registry.of_peer(peer):
+            seconds = 0 if agent.leaving else self._timeouts.reconnect
+            self.registry.mark_disconnected(agent)
+            self.registry.set_deadline(agent, self._clock() + seconds)
 
     def tick(self) -> float | None:
         """Do what is due at the current time, and return the next :meth:`deadline`."""
@@ -228,35 +228,35 @@ class Membership:
             RunPhase.STOPPING: self._finalize_if_stopped,
             RunPhase.OVER: self._part_if_all_may,
         }
-        if self._inspection.watched:
-            for agent, meet in list(self._inspection.begin(self.roster, self._clock())):
-                self._send_to_agent(agent, meet) if meet else self._add_candidate(agent)
+        if self._join_checks.watched:
+            for agent, request in list(self._join_checks.begin(self.registry, self._clock())):
+                self._send_to_agent(agent, request) if request else self._add_candidate(agent)
         phase = None
         while phase is not self.phase:
             phase = self.phase
-            if self.roster.expiring:
+            if self.registry.expiring:
                 self._remove_lost_agents()
             steps.get(self.phase, lambda: None)()
         room, is_forming = self._free_slots(), self.phase is RunPhase.FORMING
-        if is_forming or self._roll_call.arrived or self._roll_call.told:
-            for agent, told in self._roll_call.notices(self.roster, self._policy, room, is_forming=is_forming):
-                self._send_to_agent(agent, told)
+        if is_forming or self._notifier.arrived or self._notifier.notified:
+            for agent, notice in self._notifier.notices(self.registry, self._policy, room, is_forming=is_forming):
+                self._send_to_agent(agent, notice)
         return self.deadline()
 
     def deadline(self) -> float | None:
         """Return the time at which :meth:`tick` is due next if nothing else happens; None for never."""
         questions = {RunPhase.FORMING: self._form_at, RunPhase.RUNNING: self._scale_up_at}
         soonest = questions.get(self.phase, lambda: math.inf)()
-        if self._inspection.watched:
-            soonest = min(soonest, self._inspection.deadline())
-        if self.roster.expiring:
-            soonest = min(soonest, self.roster.next_loss())
+        if self._join_checks.watched:
+            soonest = min(soonest, self._join_checks.deadline())
+        if self.registry.expiring:
+            soonest = min(soonest, self.registry.next_loss())
         return None if math.isinf(soonest) else soonest
 
     # ------------------------------------------------------------------ arrivals
 
     def _register_agent(self, peer: int, hello: messages.Hello) -> None:
-        if why := rejection_reason(hello, self.run_id, self.roster):
+        if why := rejection_reason(hello, self.run_id, self.registry):
             self._send(peer, messages.Rejected(why=why, exit_code=Exit.RENDEZVOUS_LOST))
             return
         if late := self.end.late_messages():
@@ -264,9 +264,9 @@ class Membership:
                 self._send(peer, message)
             return
         self.run_id = hello.run_id
-        agent = Agent.of(hello, peer, self.roster.agents.get(hello.node.token), self._clock())
+        agent = Agent.of(hello, peer, self.registry.agents.get(hello.node.token), self._clock())
         self._claim_name(agent)
-        self.roster.add(agent)
+        self.registry.add(agent)
         self._compare_policy(agent, hello.policy)
         if agent.waits_for_name:
             self._send_to_agent(agent, name_is_taken(agent))
@@ -275,21 +275,21 @@ class Membership:
         if hello.last:
             if hello.last.number <= self._highest_number + MOST_AHEAD:
                 self._highest_number = max(self._highest_number, hello.last.number)
-            if is_newer_group(hello, self.roster, median_time_ms([agent], self._clock())):
+            if is_newer_group(hello, self.registry, median_time_ms([agent], self._clock())):
                 self._restore_generation(hello, hello.last)
             else:
-                self.roster.claim(hello.last, hello.node)
+                self.registry.claim(hello.last, hello.node)
         if hello.standing is not messages.WorkerState.IDLE:
             self._resume(agent, hello)
 
     def _learn_imports(self, imports: messages.WorkerImports) -> None:
         self._imports = imports
-        for agent in self.roster.connected():
+        for agent in self.registry.connected():
             self._pass_on_imports(agent)
 
     def _pass_on_imports(self, agent: Agent | None) -> None:
         """Send a node outside of the group what the group's workers have imported."""
-        if agent and self._imports and not self.roster.is_member(agent.node.token):
+        if agent and self._imports and not self.registry.is_member(agent.node.token):
             self._send_to_agent(agent, self._imports)
 
     def _compare_policy(self, agent: Agent, policy: messages.Policy) -> None:
@@ -300,13 +300,13 @@ class Membership:
 
     def _claim_name(self, agent: Agent) -> None:
         """Let a recreated pod wait for its name until the former pod is lost or leaves."""
-        if (namesakes := claim_name(agent, self.roster)) is None:
+        if (namesakes := claim_name(agent, self.registry)) is None:
             return
         for namesake in namesakes:
             why = f"Another pod named {agent.node.name} has taken the place of this one."
             self._send_to_agent(namesake, messages.Rejected(why=why, exit_code=Exit.STALE_GENERATION))
-            self.roster.mark_disconnected(namesake)
-            self.roster.set_deadline(namesake, -math.inf)
+            self.registry.mark_disconnected(namesake)
+            self.registry.set_deadline(namesake, -math.inf)
         self._remove_lost_agents()
 
     def _charge_crash(self, agent: Agent) -> bool:
@@ -320,28 +320,28 @@ class Membership:
 
     def _restore_generation(self, hello: messages.Hello, last: Assignment) -> None:
         """Adopt a generation that this store does not have, because the store is younger than the run."""
-        for agent in self.roster.members():
+        for agent in self.registry.members():
             if agent.port is None:
                 # This group has a lower fence. It formed while the reported one had no connection.
                 self._send_to_agent(agent, messages.Stop(graceful=False))
         self._budget.merge_counts(last.restarts)
         has_ended = hello.standing is messages.WorkerState.IDLE
-        patience = self._patience.ended if has_ended else self._patience.adopt
-        self.roster.restore_generation(last, hello.node, self._clock() + patience)
+        seconds = self._timeouts.ended if has_ended else self._timeouts.adopt
+        self.registry.restore_generation(last, hello.node, self._clock() + seconds)
         self._reset_group_state()
-        self._inspection.review(self.roster)
+        self._join_checks.review(self.registry)
         # An agent without workers has seen the group end. The others must still stop, or report that they have.
         self.phase = RunPhase.STOPPING if has_ended else RunPhase.RUNNING
-        for intruder, why in rejected_agents(hello, self.roster):
+        for intruder, why in rejected_agents(hello, self.registry):
             self._send_to_agent(intruder, messages.Rejected(why=why, exit_code=Exit.RENDEZVOUS_LOST))
-            self.roster.remove(intruder.node.token)
-        for waiting in self.roster.ready().values():
-            self._roll_call.record_arrival(waiting)  # it came before the group, and may be a spare now
+            self.registry.remove(intruder.node.token)
+        for waiting in self.registry.ready().values():
+            self._notifier.record_arrival(waiting)  # it came before the group, and may be a spare now
 
     def _resume(self, agent: Agent, hello: messages.Hello) -> None:
         """Process a reconnect with workers of the current generation, or of one that is over."""
-        is_member = self.roster.is_member(agent.node.token)
-        is_current = is_member and hello.last is not None and hello.last.fence == self.roster.fence
+        is_member = self.registry.is_member(agent.node.token)
+        is_current = is_member and hello.last is not None and hello.last.fence == self.registry.fence
         if not is_current or self.phase is not RunPhase.RUNNING:
             self._send_to_agent(agent, messages.Stop(graceful=is_current and self._group.is_graceful))
         elif hello.standing is messages.WorkerState.SUCCEEDED:
@@ -350,30 +350,30 @@ class Membership:
     def _on_join(self, agent: Agent, join: messages.Join) -> None:
         agent.port, agent.is_prepared, agent.is_aside = join.port, join.is_prepared, False
         self._budget.has_stepped |= not join.is_before_first_step
-        if self.roster.is_member(agent.node.token):
+        if self.registry.is_member(agent.node.token):
             agent.is_importing = False
             if self._has_running_workers(agent):
                 self._change(graceful=False)  # its workers ended without a report of the reason
             return
         agent.is_importing = join.is_importing
-        if not self._inspection.holds_up(agent, self.roster):
+        if not self._join_checks.holds_up(agent, self.registry):
             self._add_candidate(agent)
         self._record_arrival(agent)
 
     def _on_preflight_result(self, agent: Agent, result: messages.PreflightResult) -> None:
-        if self._inspection.record_result(agent, result, self.roster, self._clock()):
+        if self._join_checks.record_result(agent, result, self.registry, self._clock()):
             self._add_candidate(agent)
         self._record_arrival(agent)
 
     def _record_arrival(self, agent: Agent) -> None:
         if not agent.is_importing:
-            self._roll_call.record_arrival(agent)
+            self._notifier.record_arrival(agent)
 
     def _add_candidate(self, agent: Agent) -> None:
         """Handle a node that a group may accept."""
-        if self.phase is RunPhase.RUNNING and should_prepare(agent, self.roster):
+        if self.phase is RunPhase.RUNNING and should_prepare(agent, self.registry):
             self._ask_to_prepare(agent)
-        elif not self.roster.is_member(agent.node.token) and (
+        elif not self.registry.is_member(agent.node.token) and (
             self.phase is not RunPhase.RUNNING or not agent.is_importing
         ):
             self._candidates.record_arrival(self._clock())
@@ -382,8 +382,8 @@ class Membership:
         """Let nodes prepare that joined before the members could keep their processes."""
         if self.phase is not RunPhase.RUNNING or not self._has_outsiders():
             return
-        for agent in self.roster.ready().values():
-            if should_prepare(agent, self.roster):
+        for agent in self.registry.ready().values():
+            if should_prepare(agent, self.registry):
                 self._ask_to_prepare(agent)
 
     def _ask_to_prepare(self, agent: Agent) -> None:
@@ -397,12 +397,12 @@ class Membership:
         agent.leaving = True
         self.end.record_leave(agent.node.token)
         if leave.has_left:
-            self.roster.set_deadline(agent, self._clock())
+            self.registry.set_deadline(agent, self._clock())
         if was_busy:
             self._change(graceful=True)
 
     def _failed(self, failure: messages.Failure, *, agreed: bool) -> None:
-        if failure.generation == self.roster.number and self.phase in {RunPhase.RUNNING, RunPhase.STOPPING}:
+        if failure.generation == self.registry.number and self.phase in {RunPhase.RUNNING, RunPhase.STOPPING}:
             first = self._group.first_failure
             self._group.first_failure = failure if first is None else root_cause(first, failure)
             self._stop(graceful=agreed)
@@ -424,20 +424,20 @@ class Membership:
             return
         self.phase = RunPhase.STOPPING
         self._group.is_graceful = graceful
-        for agent in self.roster.members():
+        for agent in self.registry.members():
             if agent.port is None:
                 self._send_to_agent(agent, messages.Stop(graceful=graceful))
 
     def _remove_lost_agents(self) -> None:
-        for agent in self.roster.take_lost(self._clock()):
-            if self.roster.is_member(agent.node.token) and not agent.leaving:
+        for agent in self.registry.take_lost(self._clock()):
+            if self.registry.is_member(agent.node.token) and not agent.leaving:
                 self._budget.record_lost_member(agent.node.name)
-            heir = pass_on_name(agent, self.roster)
+            heir = pass_on_name(agent, self.registry)
             if heir is not None and self._charge_crash(heir):
                 return
-            if heir is not None and heir.port is not None and not self._inspection.holds_up(heir, self.roster):
+            if heir is not None and heir.port is not None and not self._join_checks.holds_up(heir, self.registry):
                 self._add_candidate(heir)
-            if not self.roster.is_member(agent.node.token):
+            if not self.registry.is_member(agent.node.token):
                 continue
             if self.phase is RunPhase.STOPPING:
                 self._group.membership_changed = True
@@ -446,7 +446,7 @@ class Membership:
 
     def _finalize_if_stopped(self) -> None:
         """After all workers of the group have stopped, end the run or start to form the next group."""
-        if not self.roster.has_stopped():
+        if not self.registry.has_stopped():
             return
         code = self._budget.decide_restart(
             self._group.first_failure, self._policy, membership_changed=self._group.membership_changed
@@ -460,26 +460,26 @@ class Membership:
 
     def _end(self, over: messages.Over) -> None:
         over = self.end.begin(over, self._budget.restarts)
-        for agent in self.roster.agents.values():
+        for agent in self.registry.agents.values():
             self._send_to_agent(agent, over)
         self.phase = RunPhase.OVER
 
     def _part_if_all_may(self) -> None:
         """Release all agents when all members are done."""
         if self.end.part():
-            for agent in self.roster.connected():
+            for agent in self.registry.connected():
                 self._send_to_agent(agent, messages.Part())
 
     def _process_hang_message(self, agent: Agent, message: messages.SuspectHang | messages.RankStates) -> None:
         """Process a report of a rank without progress. A worker that its agent kills for it fails like any other."""
-        busy = [member for member in self.roster.members() if self._has_running_workers(member)]
-        for member, told in self._group.hangs.messages(agent, message, busy, self._clock()):
-            self._send_to_agent(member, told)
+        busy = [member for member in self.registry.members() if self._has_running_workers(member)]
+        for member, reply in self._group.hangs.messages(agent, message, busy, self._clock()):
+            self._send_to_agent(member, reply)
 
     # ------------------------------------------------------------------ a group begins, grows, completes
 
     def _complete_or_scale_up(self) -> None:
-        nodes = self.roster.generation.nodes if self.roster.generation else ()
+        nodes = self.registry.generation.nodes if self.registry.generation else ()
         if len(self._group.succeeded) == len(nodes):
             self._end(messages.Over(verdict=messages.Verdict.SUCCEEDED, exit_code=Exit.SUCCESS))
         elif self._scale_up_at() <= self._clock():
@@ -489,36 +489,36 @@ class Membership:
         """Return the time at which the group stops for newcomers; never while it completes."""
         if self._group.succeeded or not self._has_outsiders():
             return math.inf
-        return self._candidates.scale_up_at(self.roster, self._policy, self._free_slots())
+        return self._candidates.scale_up_at(self.registry, self._policy, self._free_slots())
 
     def _has_outsiders(self) -> bool:
         """Return whether there may be agents outside of the running group; a run of thousands of nodes has none."""
-        return len(self.roster.agents) > (len(self.roster.generation.nodes) if self.roster.generation else 0)
+        return len(self.registry.agents) > (len(self.registry.generation.nodes) if self.registry.generation else 0)
 
     def _form_at(self) -> float:
         if self._policy is None:
             return math.inf
-        ready = self.roster.candidates(self._policy.min_nodes)
-        return self._candidates.form_at(ready, self.roster, self._policy, self._may_form_at)
+        ready = self.registry.candidates(self._policy.min_nodes)
+        return self._candidates.form_at(ready, self.registry, self._policy, self._may_form_at)
 
     def _form_if_due(self) -> None:
         if self._policy is None:
             return
-        ready, now = self.roster.candidates(self._policy.min_nodes), self._clock()
-        if self._candidates.form_at(ready, self.roster, self._policy, self._may_form_at) > now:
+        ready, now = self.registry.candidates(self._policy.min_nodes), self._clock()
+        if self._candidates.form_at(ready, self.registry, self._policy, self._may_form_at) > now:
             return
         number = self._highest_number + 1
-        generation, starts = form_group(ready, self.roster, self._policy, self._budget, number=number, now=now)
+        generation, starts = form_group(ready, self.registry, self._policy, self._budget, number=number, now=now)
         if self._check_message is not None:
             self._check_message(starts[generation.nodes[0].token])  # before it becomes the state
         self._highest_number = generation.number
-        self.roster.begin(generation)
+        self.registry.begin(generation)
         self._reset_group_state()
         self.phase = RunPhase.RUNNING
         for agent, message in start_messages(ready, starts):
             self._send_to_agent(agent, message)
         if self._has_outsiders():
-            self._inspection.review(self.roster)
+            self._join_checks.review(self.registry)
 
     # ------------------------------------------------------------------ queries
 
@@ -529,9 +529,11 @@ class Membership:
     def _has_running_workers(self, agent: Agent) -> bool:
         """Return whether an agent's workers run for the group, as far as the store can see."""
         token = agent.node.token
-        return self.phase is RunPhase.RUNNING and token not in self._group.succeeded and self.roster.is_member(token)
+        return self.phase is RunPhase.RUNNING and token not in self._group.succeeded and self.registry.is_member(token)
 
     def _free_slots(self) -> int:
         """Return the number of nodes that the group can still take."""
-        group = self.roster.generation.nodes if self.roster.generation and self.phase is not RunPhase.FORMING else ()
+        group = (
+            self.registry.generation.nodes if self.registry.generation and self.phase is not RunPhase.FORMING else ()
+        )
         return self._policy.max_nodes - len(group) if self._policy else 0

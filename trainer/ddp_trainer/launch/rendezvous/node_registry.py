@@ -54,7 +54,7 @@ class Agent:
     """The workers can leave a group without ending."""
     identity: Identity | None = None
     """Program that the agent has reported; None if it has reported none."""
-    looks: bool = False
+    joins_preflight: bool = False
     """The agent takes part in preflights."""
     fitness: PreflightState = PreflightState.UNKNOWN
     was_asked_to_prepare: bool = False
@@ -85,7 +85,7 @@ class Agent:
             peer=peer,
             outlive=hello.outlive,
             identity=hello.identity,
-            looks=hello.looks,
+            joins_preflight=hello.looks,
             # A node that was in a group has passed its preflight and needs no other one.
             fitness=PreflightState.FIT if hello.last else PreflightState.UNKNOWN,
             crash=hello.crash or (known.crash if known else None),
@@ -323,13 +323,13 @@ MOST_AHEAD: Final = 1_000_000
 """Most generations that an agent may be ahead of the store. A larger number is ignored."""
 
 
-def rejection_reason(hello: messages.Hello, run_id: str, roster: NodeRegistry) -> str:
+def rejection_reason(hello: messages.Hello, run_id: str, registry: NodeRegistry) -> str:
     """Return the reason why an agent cannot take part in the run, as a sentence; empty if it can.
 
     Args:
         hello: First message of the agent.
         run_id: Id of the run. If empty, the store has none yet and accepts any.
-        roster: Agents of the run.
+        registry: Agents of the run.
     """
     if hello.version != messages.VERSION:
         versions = f"version {messages.VERSION} of the protocol, this launcher {hello.version}"
@@ -339,10 +339,10 @@ def rejection_reason(hello: messages.Hello, run_id: str, roster: NodeRegistry) -
     policy = hello.policy
     if not 1 <= policy.min_nodes <= policy.max_nodes:
         return f"No group of {policy.min_nodes}:{policy.max_nodes} nodes can be formed."
-    is_new = hello.last is None and hello.node.token not in roster.agents
-    has_group = is_new and any(member.peer is not None for member in roster.members())
-    others = _other_job_agents(hello, roster) if is_new else iter(())
-    owner = next((agent for agent in others if roster.is_member(agent.node.token) or not has_group), None)
+    is_new = hello.last is None and hello.node.token not in registry.agents
+    has_group = is_new and any(member.peer is not None for member in registry.members())
+    others = _other_job_agents(hello, registry) if is_new else iter(())
+    owner = next((agent for agent in others if registry.is_member(agent.node.token) or not has_group), None)
     return in_use(hello.run_id, owner.node, owner.identity, hello.identity) if owner else ""
 
 
@@ -351,7 +351,7 @@ def has_other_numbers(own: messages.Policy, run: messages.Policy) -> bool:
     return (own.min_nodes, own.max_nodes, own.max_restarts) != (run.min_nodes, run.max_nodes, run.max_restarts)
 
 
-def is_newer_group(hello: messages.Hello, roster: NodeRegistry, now_ms: float) -> bool:
+def is_newer_group(hello: messages.Hello, registry: NodeRegistry, now_ms: float) -> bool:
     """Return whether an agent reports a group that the store must adopt.
 
     A store without state adopts the group of the first member that connects. A store adopts no other group while a
@@ -359,31 +359,31 @@ def is_newer_group(hello: messages.Hello, roster: NodeRegistry, now_ms: float) -
 
     Args:
         hello: First message of the agent.
-        roster: Agents of the run.
+        registry: Agents of the run.
         now_ms: Current time, in milliseconds since the epoch.
     """
     last = hello.last
-    if last is None or last.fence <= roster.fence or not is_valid_fence(last.fence, now_ms / 1000):
+    if last is None or last.fence <= registry.fence or not is_valid_fence(last.fence, now_ms / 1000):
         return False
-    return not any(member.peer is not None for member in roster.members())
+    return not any(member.peer is not None for member in registry.members())
 
 
-def rejected_agents(hello: messages.Hello, roster: NodeRegistry) -> Iterator[tuple[Agent, str]]:
+def rejected_agents(hello: messages.Hello, registry: NodeRegistry) -> Iterator[tuple[Agent, str]]:
     """Yield agents of another job that a store without state has admitted, each with its refusal."""
-    for agent in list(_other_job_agents(hello, roster)):
-        if not roster.is_member(agent.node.token):
+    for agent in list(_other_job_agents(hello, registry)):
+        if not registry.is_member(agent.node.token):
             yield agent, in_use(hello.run_id, hello.node, hello.identity, agent.identity)
 
 
-def _other_job_agents(hello: messages.Hello, roster: NodeRegistry) -> Iterator[Agent]:
+def _other_job_agents(hello: messages.Hello, registry: NodeRegistry) -> Iterator[Agent]:
     """Yield agents that run another program. An agent that leaves, or whose pod was replaced, does not count."""
-    for role, identity, agents in roster.jobs():
+    for role, identity, agents in registry.jobs():
         if role != hello.node.role or is_same_job(identity, hello.identity):
             continue
         yield from (agent for agent in agents if not agent.leaving and agent.node.name != hello.node.name)
 
 
-def is_message_valid(agent: Agent, message: messages.FromAgent, roster: NodeRegistry) -> bool:
+def is_message_valid(agent: Agent, message: messages.FromAgent, registry: NodeRegistry) -> bool:
     """Return whether a message counts.
 
     Every agent holds the secret of the run but may still be wrong. Failures count only for the ranks of the agent that
@@ -391,25 +391,25 @@ def is_message_valid(agent: Agent, message: messages.FromAgent, roster: NodeRegi
     """
     match message:
         case messages.Failed():
-            return roster.is_member(agent.node.token) and agent.has_rank(message.failure.rank)
+            return registry.is_member(agent.node.token) and agent.has_rank(message.failure.rank)
         case messages.Succeeded() | messages.StandBy():
-            return message.generation == roster.number and roster.is_member(agent.node.token)
+            return message.generation == registry.number and registry.is_member(agent.node.token)
         case messages.WorkerImports():
-            return roster.is_member(agent.node.token) and agent.first_rank == 0
+            return registry.is_member(agent.node.token) and agent.first_rank == 0
         case messages.SuspectHang() | messages.RankStates():
-            return message.generation == roster.number
+            return message.generation == registry.number
         case _:
             return True
 
 
-def should_prepare(agent: Agent, roster: NodeRegistry) -> bool:
+def should_prepare(agent: Agent, registry: NodeRegistry) -> bool:
     """Return whether a node prepares its workers before a running group stops for it.
 
     This is so only if all members can keep their processes, because the stop is then short. A node receives only one
     request, because it may be unable to prepare.
     """
-    is_due = not (agent.is_prepared or agent.was_asked_to_prepare or roster.is_member(agent.node.token))
-    members = roster.members() if is_due else []
+    is_due = not (agent.is_prepared or agent.was_asked_to_prepare or registry.is_member(agent.node.token))
+    members = registry.members() if is_due else []
     return bool(members) and all(member.outlive for member in members)
 
 
@@ -424,28 +424,28 @@ def name_is_taken(agent: Agent) -> Waiting:
     return Waiting(nodes=0, spare=False, namesake=_NAME_IS_TAKEN.format(name=agent.node.name))
 
 
-def claim_name(agent: Agent, roster: NodeRegistry) -> list[Agent] | None:
+def claim_name(agent: Agent, registry: NodeRegistry) -> list[Agent] | None:
     """Give an agent that connects its name, or let it wait for the name.
 
     Returns:
         The former agents of the name, which all leave; None if the agent reconnects or waits.
     """
-    known = roster.agents.get(agent.node.token)
+    known = registry.agents.get(agent.node.token)
     if known and not known.waits_for_name:
         return None  # it already has the name and reconnects
-    namesakes = roster.agents_with_same_name(agent.node)
+    namesakes = registry.agents_with_same_name(agent.node)
     if not all(namesake.leaving for namesake in namesakes):
         agent.waits_for_name = True
         return None
     return namesakes
 
 
-def pass_on_name(lost: Agent, roster: NodeRegistry) -> Agent | None:
+def pass_on_name(lost: Agent, registry: NodeRegistry) -> Agent | None:
     """Give the name of a lost agent to the agent that has waited for it longest, and return that agent."""
     if lost.waits_for_name:
         return None  # it had no name
-    heirs = [each for each in roster.agents_with_same_name(lost.node) if each.waits_for_name]
-    heir = min(heirs, key=lambda each: each.peer or 0, default=None)  # the one that connected first
+    heirs = [agent for agent in registry.agents_with_same_name(lost.node) if agent.waits_for_name]
+    heir = min(heirs, key=lambda agent: agent.peer or 0, default=None)  # the one that connected first
     if heir is not None:
         heir.waits_for_name = False
     return heir

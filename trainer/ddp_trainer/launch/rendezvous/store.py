@@ -22,7 +22,7 @@ from ddp_trainer.common.constants import Env, Exit, Port
 from ddp_trainer.launch.host.secret_file import required_secret
 from ddp_trainer.launch.protocol import messages
 from ddp_trainer.launch.protocol.console import LaunchError
-from ddp_trainer.launch.protocol.timeouts import HEARTBEAT, PATIENCE, HeartbeatTimeouts, Timeouts
+from ddp_trainer.launch.protocol.timeouts import HEARTBEAT, TIMEOUTS, HeartbeatTimeouts, Timeouts
 from ddp_trainer.launch.rendezvous.acceptor import Acceptor
 from ddp_trainer.launch.rendezvous.agent_connection import AgentConnection
 from ddp_trainer.launch.rendezvous.membership import Membership
@@ -70,11 +70,11 @@ class Store:
         *,
         run_id: str = "",
         heartbeat: HeartbeatTimeouts = HEARTBEAT,
-        patience: Timeouts = PATIENCE,
+        timeouts: Timeouts = TIMEOUTS,
         linger: float = LINGER_SECONDS,
     ) -> None:
         loop = asyncio.get_running_loop()
-        self.membership = Membership(self._send, loop.time, run_id=run_id, patience=patience)
+        self.membership = Membership(self._send, loop.time, run_id=run_id, timeouts=timeouts)
         self.finished = asyncio.Event()
         """Set some seconds after the run is over, or when the store gives up."""
         self.failure = ""
@@ -245,7 +245,7 @@ async def _run(arguments: argparse.Namespace) -> tuple[messages.Over | None, int
         required_secret(arguments.secret_file, arguments.run_id),
         run_id=arguments.run_id,
         heartbeat=HeartbeatTimeouts(interval=arguments.heartbeat_timeout / 5, timeout=arguments.heartbeat_timeout),
-        patience=Timeouts(adopt=arguments.adopt_seconds, first=arguments.first_seconds),
+        timeouts=Timeouts(adopt=arguments.adopt_seconds, first=arguments.first_seconds),
         linger=arguments.linger_seconds,
     )
     signalled: list[int] = []
@@ -305,10 +305,10 @@ def argument_parser() -> argparse.ArgumentParser:
         default=LINGER_SECONDS,
         help="time for which late agents of a finished run still get an answer",
     )
-    seconds("--adopt-seconds", default=PATIENCE.adopt, help="time for which a restarted store waits for known agents")
+    seconds("--adopt-seconds", default=TIMEOUTS.adopt, help="time for which a restarted store waits for known agents")
     seconds(
         "--first-seconds",
-        default=PATIENCE.first,
+        default=TIMEOUTS.first,
         help="time after the start in which only a group of the maximum size is formed",
     )
     return parser

@@ -91,7 +91,7 @@ class HereLink(_LocalLink):
         self._membership = Membership(
             lambda _peer, message: self._notify_listener(message),
             loop.time,
-            patience=Timeouts(first=0.0),
+            timeouts=Timeouts(first=0.0),
             check_message=None,
         )
 
@@ -119,7 +119,7 @@ class StaticLink(_LocalLink):
         super().__init__(loop, address="")
         self._place = place
         self._token = token
-        self._judge = HangAnalyzer()
+        self._hangs = HangAnalyzer()
         self._task: asyncio.Task[None] | None = None
 
     def send(self, message: messages.FromAgent) -> None:
@@ -139,8 +139,8 @@ class StaticLink(_LocalLink):
             case messages.SuspectHang() | messages.RankStates() if (
                 self._place.node_count == 1
             ):  # with more nodes, none has all looks
-                if told := self._judge.update(self._token, message, {self._token}, self._loop.time()):
-                    self._notify_listener(told)
+                if reply := self._hangs.update(self._token, message, {self._token}, self._loop.time()):
+                    self._notify_listener(reply)
 
     async def close(self) -> None:
         """See :class:`Link`."""
@@ -155,5 +155,5 @@ class StaticLink(_LocalLink):
         place = self._place
         if place.node_count > 1:
             found = await addresses_of(place.master_address, RESOLVER_SECONDS)
-            place = replace(place, peer_addresses=tuple(each for each in found if not is_loopback(each))[:1])
+            place = replace(place, peer_addresses=tuple(address for address in found if not is_loopback(address))[:1])
         self._notify_listener(messages.Start(assignment=place))

@@ -14,13 +14,13 @@ SILENT_SECONDS: Final = 5.0
 """Time before an unreachable store is reported, in seconds. Pods and their names start one by one."""
 
 
-def waiting_message(waiting: Waiting, least: int, patience: str) -> str:
+def waiting_message(waiting: Waiting, least: int, deadline: str) -> str:
     """Return the message for a node that has joined while no group forms.
 
     Args:
         waiting: Message of the store.
         least: Smallest number of nodes of a group.
-        patience: Sentence with the end of the wait, such as the one of :func:`deadline_message`.
+        deadline: Sentence with the end of the wait, such as the one of :func:`deadline_message`.
     """
     if waiting.namesake:
         return waiting.namesake
@@ -31,7 +31,7 @@ def waiting_message(waiting: Waiting, least: int, patience: str) -> str:
         )
     if waiting.nodes >= least:
         return f"{_nodes(waiting.nodes)} ready, waiting for a group"
-    return f"{describe_nodes(waiting)}, waiting for a group of at least {least}. {patience}"
+    return f"{describe_nodes(waiting)}, waiting for a group of at least {least}. {deadline}"
 
 
 def other_policy_message(own: Policy, run: Policy) -> str:
@@ -42,11 +42,12 @@ def other_policy_message(own: Policy, run: Policy) -> str:
         run: Settings of the run, from its first node.
     """
     flags = (
-        (f"--nnodes {each.min_nodes}:{each.max_nodes}", f"--max-restarts {each.max_restarts}") for each in (own, run)
+        (f"--nnodes {policy.min_nodes}:{policy.max_nodes}", f"--max-restarts {policy.max_restarts}")
+        for policy in (own, run)
     )
     differing = [pair for pair in zip(*flags, strict=True) if pair[0] != pair[1]]
-    mine, theirs = (" ".join(words) for words in zip(*differing, strict=True))
-    return f"This node has {mine}, and the run {theirs} from its first node, which counts; give all nodes the same."
+    ours, others = (" ".join(words) for words in zip(*differing, strict=True))
+    return f"This node has {ours}, and the run {others} from its first node, which counts; give all nodes the same."
 
 
 def describe_nodes(waiting: Waiting) -> str:

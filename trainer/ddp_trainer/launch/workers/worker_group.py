@@ -201,11 +201,11 @@ class Workers:
     """Folder of the generations' folders."""
     environment: Mapping[str, str]
     """Environment that all workers have in common."""
-    zygote: ForkServer | None
+    fork_server: ForkServer | None
     """Fork server; None for none."""
     exited: Callable[[int, int], None]
     """Called with a local rank and a return code, negative for a signal."""
-    said: Callable[[int, Message], None]
+    on_message: Callable[[int, Message], None]
     """Called with a local rank and a message of its worker."""
     pulse_of: Callable[[int], str] = lambda _: ""
     """Creates the heartbeat page of a local rank whose worker is about to start, and returns its path. See
@@ -315,7 +315,7 @@ class Workers:
     @property
     def supports_fork_server(self) -> bool:
         """Whether a fork server can start workers of this program."""
-        return self.zygote is not None and self.program.kind != "command"
+        return self.fork_server is not None and self.program.kind != "command"
 
     def have_torch(self) -> bool:
         """Return whether a fork server would save time: it is enabled, and a worker has loaded torch."""
@@ -323,15 +323,15 @@ class Workers:
 
     def prepare_restart(self, imports: Path | None) -> None:
         """Start the fork server, or have it import what workers have imported; see :meth:`ForkServer.start`."""
-        if self.zygote and imports:
-            self.zygote.learn(imports)
-        elif self.zygote:
-            self.zygote.start()
+        if self.fork_server and imports:
+            self.fork_server.learn(imports)
+        elif self.fork_server:
+            self.fork_server.start()
 
     def close(self) -> None:
         """Stop the fork server, and print the remaining output."""
-        if self.zygote:
-            self.zygote.stop()
+        if self.fork_server:
+            self.fork_server.stop()
         if self._pump:
             self._pump.close()
 
@@ -382,10 +382,10 @@ class Workers:
                 worker.channel = Channel(partial(self._on_message, local_rank, worker))
                 stack.callback(worker.channel.started)
             forked = self._fork(worker, local_rank, environment, 1 if out is None else out, 2 if err is None else err)
-            if forked and self.zygote:
+            if forked and self.fork_server:
                 self.children.add_child_handler(forked, ended)
                 self._bind(forked, local_rank)
-                self.zygote.release()
+                self.fork_server.release()
             worker.pid = forked or self._execute(worker, local_rank, environment, out, err)
             self._living[local_rank] = worker
             self._bind(worker.pid, local_rank)
@@ -407,7 +407,7 @@ class Workers:
         return self.children.start(command, environment, ended, stdout=out, stderr=err, pass_fds=passed)
 
     def _fork(self, worker: _Worker, local_rank: int, environment: dict[str, str], out: int, err: int) -> int | None:
-        if self.zygote is None or not self.zygote.is_running or worker.channel is None:
+        if self.fork_server is None or not self.fork_server.is_running or worker.channel is None:
             return None
         request = {
             "kind": self.program.kind,
@@ -416,13 +416,13 @@ class Workers:
             "environment": environment,
             "cwd": str(Path.cwd()),
         }
-        return self.zygote.fork(request, out, err, worker.channel.worker_end.fileno())
+        return self.fork_server.fork(request, out, err, worker.channel.worker_end.fileno())
 
     def _on_message(self, local_rank: int, worker: _Worker, message: Message) -> None:
         if isinstance(message, Ended):
             worker.exit_limit = worker.exit_limit or ExitLimit(worker.pid, worker.rank, message.exit_code)
         elif self._living.get(local_rank) is worker:
-            self.said(local_rank, message)
+            self.on_message(local_rank, message)
 
     def _ended(self, local_rank: int, returncode: int) -> None:
         worker = self._living.pop(local_rank, None)

@@ -89,7 +89,7 @@ class Zygote:
 def test_survivors_get_their_place_at_once(alive: list[int], starts_at_once: bool) -> None:
     fork_server, started = Zygote(), list[str]()
     starting = object.__new__(Starting)
-    starting.workers = cast("Any", SimpleNamespace(zygote=fork_server, alive=alive))
+    starting.workers = cast("Any", SimpleNamespace(fork_server=fork_server, alive=alive))
     starting.setup = cast("Any", SimpleNamespace(launch=SimpleNamespace(local_world_size=2)))
     starting.moments = LifecycleTimes()
 

@@ -268,8 +268,8 @@ def test_a_node_whose_ranks_publish_what_others_lack_has_left_when_they_have_and
     core = able(running(), 0, 1)
     core.on_signal(signal.SIGTERM)
     terminated = a_failure(4, exit_code=Exit.TERMINATED)
-    assert core.left(0, terminated, stays=False, publishes=True) == []
-    assert core.left(1, terminated, stays=False, publishes=True) == []
+    assert core.left(0, terminated, is_staying=False, publishes=True) == []
+    assert core.left(1, terminated, is_staying=False, publishes=True) == []
     assert core.on_message(Stop(graceful=False)) == []
     core.on_worker_exit(0, terminated)
     assert core.on_worker_exit(1, terminated)[-1] == Finish(143)
@@ -471,7 +471,7 @@ def test_workers_that_do_not_stay_have_no_more_time_than_before() -> None:
 def test_a_worker_that_was_told_to_end_itself_is_waited_for_while_it_saves_and_charged_to_nobody() -> None:
     core = able(running(), 0, 1)
     terminated = a_failure(4, exit_code=Exit.TERMINATED)
-    actions = core.left(0, terminated, stays=False)
+    actions = core.left(0, terminated, is_staying=False)
     assert actions[0] == Send(Failed(failure=terminated, agreed=True))
     assert seconds_until_killed(core, LIMITS.shutdown - 1) == LIMITS.shutdown - 1
     assert core.left(1, terminated) == []
@@ -501,7 +501,7 @@ def test_a_node_that_is_ready_by_the_time_it_is_asked_to_get_ready_joins_again()
 def test_a_worker_that_was_told_to_end_itself_has_its_time_to_save_whatever_the_store_says_of_the_others() -> None:
     core = able(running(), 0, 1)
     terminated = a_failure(4, exit_code=Exit.TERMINATED)
-    core.left(0, terminated, stays=False)
+    core.left(0, terminated, is_staying=False)
     core.left(1, terminated)
     assert core.on_message(Stop(graceful=False)) == []
     assert core.on_worker_exit(0, terminated) == [CancelTimer(Timer.KILL), Rejoin()]

@@ -38,7 +38,7 @@ def a_generation(number: int) -> Assignment:
 
 def a_guard(folder: Path, **changes: Any) -> HangGuard:
     """The guard of a node that ends hanging ranks, and reports to nobody."""
-    actions = dict.fromkeys(("send", "kill", "say"), lambda _: None)
+    actions = dict.fromkeys(("send", "kill", "log"), lambda _: None)
     policy = HangPolicy(on_hang=OnHang.ACT, floor=1000.0)
     return HangGuard(**{"policy": policy, "folder": folder, "node": "w-0", **actions, **changes})
 

@@ -120,7 +120,7 @@ async def stranger_beside(answer: Answer, *, has_store: bool = True) -> AsyncIte
 
 
 def a_store() -> Store:
-    return Store(SECRET, patience=Timeouts(first=0.0))
+    return Store(SECRET, timeouts=Timeouts(first=0.0))
 
 
 @contextlib.asynccontextmanager

@@ -199,7 +199,7 @@ def test_a_new_pod_without_a_crash_leaves_none_to_charge() -> None:
     replacement.mark_disconnected()
     run.wait(1)
     with_crash(run.agent(1)).connect()
-    assert "failure" not in run.membership.roster.generation.restarts
+    assert "failure" not in run.membership.registry.generation.restarts
     first.fail()
     first.join()
     run.wait(10)

@@ -16,7 +16,7 @@ from typing import Any, cast
 import pytest
 import torch
 
-from ddp_trainer.launch.agent.worker_start import MOST_LOOKS, ZygoteWatch
+from ddp_trainer.launch.agent.worker_start import MOST_LOOKS, ForkServerWatch
 from ddp_trainer.launch.in_worker import fork_server_process
 from ddp_trainer.launch.in_worker.fork_server_process import DESCRIPTORS, LENGTH, requests
 from ddp_trainer.launch.in_worker.heartbeat import LEARNT
@@ -168,7 +168,7 @@ def looks_until_zygote(*, starts: int) -> int:
 
     async def begin() -> int:
         workers = Importing()
-        watch = ZygoteWatch(cast("Any", workers), 0.01, lambda: None, lambda _: None)
+        watch = ForkServerWatch(cast("Any", workers), 0.01, lambda: None, lambda _: None)
         for _ in range(starts):
             watch.begin(anew=True)
         loop = asyncio.get_running_loop()
@@ -209,13 +209,13 @@ def test_where_no_zygote_is_wanted_nobody_looks_at_the_workers(pause: float, tmp
         logs=nothing,
         log_dir=tmp_path,
         environment={},
-        zygote=None,
+        fork_server=None,
         exited=nothing,
-        said=nothing,
+        on_message=nothing,
     )
 
     async def begin() -> None:
-        ZygoteWatch(workers, pause, lambda: None, lambda _: None).begin(anew=True)
+        ForkServerWatch(workers, pause, lambda: None, lambda _: None).begin(anew=True)
         for _ in range(3):
             await asyncio.sleep(0)
 

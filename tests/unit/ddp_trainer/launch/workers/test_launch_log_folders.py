@@ -30,9 +30,9 @@ def workers_in(log_dir: Path, ended: asyncio.Queue[int]) -> Workers:
         logs=LogSpec(redirects=Std.OUT),
         log_dir=log_dir,
         environment=dict(os.environ),
-        zygote=None,
+        fork_server=None,
         exited=lambda local_rank, _: ended.put_nowait(local_rank),
-        said=lambda *_: None,
+        on_message=lambda *_: None,
     )
 
 
