@@ -8,7 +8,6 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 
 from ddp_trainer.common.constants import (
-    SWITCHES,
     CheckpointScope,
     Env,
     Path,
@@ -21,6 +20,7 @@ from kubectl_ddp.kube.objects import Object
 from kubectl_ddp.render import Site, render
 from kubectl_ddp.spec.model import JobSpec
 from kubectl_ddp.spec.rules import REQUIRED
+from kubectl_ddp.spec.torchrun import SWITCHES
 from kubectl_ddp.values.parsers import EnvSource, SecretKey, Toleration
 from kubectl_ddp.values.pod import PullPolicy, RuntimeMount
 from kubectl_ddp.values.program import Command, Module, Script

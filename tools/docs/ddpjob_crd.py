@@ -14,11 +14,12 @@ from typing import Any, Final
 
 import yaml
 
-from ddp_trainer.common.constants import GROUP, NAME_LENGTH, SWITCHES, Env
+from ddp_trainer.common.constants import GROUP, NAME_LENGTH, Env
 from kubectl_ddp.kube import job_kinds
 from kubectl_ddp.spec import rules
 from kubectl_ddp.spec.fields import FILE_KEYS, PROGRAM_KEYS, default_of
 from kubectl_ddp.spec.job_key import Field
+from kubectl_ddp.spec.torchrun import SWITCHES
 from kubectl_ddp.util.yaml_text import ManifestDumper
 from kubectl_ddp.values import pod
 from kubectl_ddp.values.parsers import INTEGER_PATTERN

@@ -16,7 +16,7 @@ from dataclasses import asdict
 from pathlib import PurePosixPath
 from typing import Any, Final
 
-from ddp_trainer.common.constants import GROUP, LOG_PREFIX, SECRET_KEY, CheckpointScope, Env, Exit, Path, Port
+from ddp_trainer.common.constants import GROUP, SECRET_KEY, CheckpointScope, Env, Exit, Path, Port
 from kubectl_ddp.engines import EngineKind
 from kubectl_ddp.kube import job_kinds
 from kubectl_ddp.kube.objects import Object
@@ -59,6 +59,9 @@ COPY: Final = (
     *(f"{_TOOLS}/ld.so", "--library-path", _TOOLS, f"{_TOOLS}/cp"),
     *("--recursive", "/__main__.py", "/ddp_trainer", str(Path.RUNTIME)),
 )
+
+LOG_PREFIX: Final = "[rank${rank}] "
+"""Value of torchrun's ``--log-line-prefix-template`` in every pod: each log line begins with its rank."""
 
 
 def interpreter(spec: JobSpec) -> str:

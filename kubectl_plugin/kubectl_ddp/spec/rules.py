@@ -12,13 +12,13 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import PurePath
 from typing import Final
 
-from ddp_trainer.common.constants import CREDENTIALS, GROUP, NAME_LENGTH, SWITCHES, Env
+from ddp_trainer.common.constants import GROUP, NAME_LENGTH, Env
 from kubectl_ddp.engines import ENGINES, Engine
 from kubectl_ddp.errors import UsageError
 from kubectl_ddp.spec import fabric, layout
 from kubectl_ddp.spec.launcher_command import LAUNCHERS
 from kubectl_ddp.spec.model import JobSpec
-from kubectl_ddp.spec.torchrun import torchrun_has_the_keys
+from kubectl_ddp.spec.torchrun import SWITCHES, torchrun_has_the_keys
 from kubectl_ddp.spec.trainer_arguments import invalid_options, last_flag_value, runs_the_trainer
 from kubectl_ddp.util.finding import Finding, warning
 from kubectl_ddp.util.text_table import pluralize
@@ -36,7 +36,14 @@ FLAG: Final = re.compile(
     r"(hf|hub|auth|access|api|bearer|github|gitlab|wandb|refresh)[-_]?token)$"
 )
 """Pattern of flags that take a secret. A tokenizer's ``--pad-token`` does not match."""
-FORM: Final = re.compile(CREDENTIALS)
+FORM: Final = re.compile(
+    r"\b(AKIA|ASIA)[0-9A-Z]{16}\b|\bgh[pousr]_\w{20,}|\bgithub_pat_\w{20,}|\bglpat-[\w-]{16,}|\bhf_\w{20,}"
+    r"|\bsk-[\w-]{20,}|\bxox[abps]-[\w-]{16,}|\beyJ[\w-]{10,}\.eyJ[\w-]{5,}\.[\w-]*"
+    r"|-----BEGIN [A-Z ]*PRIVATE KEY[\s\S]*?(?:-----END [A-Z ]*PRIVATE KEY-----|$)|://[^/\s:@]*:[^/\s:@]+@"
+)
+"""Regular expression, in the common syntax of Python and Go, for tokens of common services, private keys and
+passwords in URLs. A match must not go into an object of a job, nor into a pod's termination message, which events
+repeat."""
 HARMLESS: Final = re.compile(r"(?i)\d{1,9}|true|false|none|null|/[\w./-]*|")
 """Pattern of values that are never secrets, whatever the name: MAX_TOKENS is a number, and HF_TOKEN_PATH a file."""
 AS_VARIABLE: Final = "--secret-env NAME=SECRET:KEY"

@@ -6,10 +6,26 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Final
 
-from ddp_trainer.common.constants import SWITCHES, Env
+from ddp_trainer.common.constants import Env
 from kubectl_ddp.errors import UsageError
 from kubectl_ddp.spec.model import JobSpec
 from kubectl_ddp.values.pod import Placement
+
+SWITCHES: Final = frozenset(
+    {
+        Env.PREFLIGHT,
+        Env.ON_HANG,
+        Env.HANG_FLOOR,
+        Env.NUMA_BINDING,
+        Env.SURVIVE_ON_NCCL,
+        Env.LAST_SCRAPE,
+        Env.RESTART_IN_PLACE,
+        Env.ZYGOTE,
+        Env.LINT_IGNORE,
+        Env.METRICS_HOOKS,
+    }
+)
+"""Variables of the launcher that a job may set. The others belong to the launcher and the platform."""
 
 
 @dataclass(frozen=True, slots=True)

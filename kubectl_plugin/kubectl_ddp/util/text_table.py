@@ -184,7 +184,7 @@ def format_ranges(numbers: Iterable[int]) -> str:
 
 
 PREFIX: Final = re.compile(r"^\[rank(\d+)\] ?")
-"""Prefix that the launcher adds to a rank's line (``contract.LOG_PREFIX``)."""
+"""Prefix that the launcher adds to a rank's line (``kubectl_ddp.render.pod.LOG_PREFIX``)."""
 _OWN_COLOR: Final = re.compile(rf"(\x1b\[(?:0|{'|'.join(sorted(COLOR_CODES))})m)")
 
 

@@ -109,23 +109,6 @@ class Env(StrEnum):
     """Variable of torch. At its default, a scale-up or a replaced pod kills or splits a c10d job of stock torchrun."""
 
 
-SWITCHES: Final = frozenset(
-    {
-        Env.PREFLIGHT,
-        Env.ON_HANG,
-        Env.HANG_FLOOR,
-        Env.NUMA_BINDING,
-        Env.SURVIVE_ON_NCCL,
-        Env.LAST_SCRAPE,
-        Env.RESTART_IN_PLACE,
-        Env.ZYGOTE,
-        Env.LINT_IGNORE,
-        Env.METRICS_HOOKS,
-    }
-)
-"""Variables of the launcher that a job may set. The others belong to the launcher and the platform."""
-
-
 class CheckpointScope(StrEnum):
     """Scope of a checkpoint directory: the ranks that see the same one, and so the ranks that write to it."""
 
@@ -248,8 +231,6 @@ SECRET_KEY: Final = "run-secret"  # noqa: S105 - a key of the object
 """Key in the Secret of a run, and so the name of its file. Its value is ``RUN_ID:SECRET``, and the secret 256 random
 bits as 64 hexadecimal digits after ``ddprunsecret``. A file written by hand may hold the digits alone."""
 
-LOG_PREFIX: Final = "[rank${rank}] "
-"""Value of torchrun's ``--log-line-prefix-template`` in every pod: each log line begins with its rank."""
 
 FAMILY_QUERY: Final = "name[]"
 """Query parameter that selects metric families, as in ``/metrics?name[]=ddp_step&name[]=ddp_loss``. The name is that of
@@ -276,15 +257,6 @@ CONTAINER: Final = "pytorch"
 
 TERMINATION_MESSAGE_BYTES: Final = 4096
 """Largest termination message that the kubelet keeps, in bytes."""
-
-CREDENTIALS: Final = (
-    r"\b(AKIA|ASIA)[0-9A-Z]{16}\b|\bgh[pousr]_\w{20,}|\bgithub_pat_\w{20,}|\bglpat-[\w-]{16,}|\bhf_\w{20,}"
-    r"|\bsk-[\w-]{20,}|\bxox[abps]-[\w-]{16,}|\beyJ[\w-]{10,}\.eyJ[\w-]{5,}\.[\w-]*"
-    r"|-----BEGIN [A-Z ]*PRIVATE KEY[\s\S]*?(?:-----END [A-Z ]*PRIVATE KEY-----|$)|://[^/\s:@]*:[^/\s:@]+@"
-)
-"""Regular expression, in the common syntax of Python and Go, for tokens of common services, private keys and
-passwords in URLs. A match must not go into an object of a job, nor into a pod's termination message, which events
-repeat."""
 
 NAME_LENGTH: Final = 63
 """Longest DNS label, and so the longest name of a pod or Service, in characters."""

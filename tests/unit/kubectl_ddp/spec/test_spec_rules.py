@@ -6,10 +6,11 @@ from typing import Any
 
 import pytest
 
-from ddp_trainer.common.constants import SWITCHES, Env
+from ddp_trainer.common.constants import Env
 from ddp_trainer.launch.flags import ALL
 from kubectl_ddp.errors import UsageError
 from kubectl_ddp.spec.rules import LAUNCHER_SETTINGS, warnings
+from kubectl_ddp.spec.torchrun import SWITCHES
 from kubectl_ddp.values.parsers import SecretKey
 from kubectl_ddp.values.pod import Mount, SecretFiles, Topology
 from kubectl_ddp.values.program import Module
