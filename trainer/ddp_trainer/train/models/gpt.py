@@ -7,14 +7,14 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, cast
+from typing import TYPE_CHECKING, Final, cast
 
 import torch
 from torch import Tensor, nn
+from torch.nn import functional
 
-from ddp_trainer.common.trainer_options import of_stages
+from ddp_trainer.common.trainer_options import of_slices, of_stages
 from ddp_trainer.train.data.batch_plan import cut
-from ddp_trainer.train.models.gpt_layers import Block, GptParts, Head, ScaledDotProductAttention
 from ddp_trainer.train.models.registry import at_least, share
 from ddp_trainer.train.utils.errors import BadConfig
 
@@ -22,6 +22,8 @@ if TYPE_CHECKING:
     from torch.distributed.tensor.parallel import ParallelStyle
 
 _STD = 0.02
+_TIME: Final = 1
+"""Dimension of the tokens in ``(n, time, width)``."""
 
 
 class Gpt(nn.Module):
@@ -96,10 +98,52 @@ class Gpt(nn.Module):
         return any(isinstance(module, ScaledDotProductAttention) and module.share > 0 for module in self.modules())
 
     def tp_plan(self, tp: int) -> Mapping[str, ParallelStyle]:
-        """Return how the weights are divided among ``tp`` ranks; see :mod:`ddp_trainer.train.models.gpt_tp`."""
-        from ddp_trainer.train.models.gpt_tp import tp_plan  # noqa: PLC0415 - few runs need it
+        """Return the parallel style of each module, by name; ``*`` stands for any block.
 
-        return tp_plan(self, tp)
+        The division follows "Megatron-LM" (Shoeybi et al., 2019), with the sequence parallelism of Korthikanti et al.
+        (2022). In each block, layers that widen are divided by rows of their output: each rank has consecutive heads or
+        hidden units. Layers that narrow are divided by columns of their input, so a block exchanges activations twice.
+        Between them, operations act on single tokens, and each rank has consecutive tokens. Dropout draws the same as
+        in one process. Dropout in attention is the exception: each rank draws for its heads. The rows of the token
+        embedding, and therefore the logits, are divided by tokens of the vocabulary.
+
+        Args:
+            tp: Number of tensor-parallel ranks.
+
+        Raises:
+            BadConfig: Heads or vocabulary cannot be divided evenly among the ranks.
+        """
+        from torch.distributed.tensor import Replicate, Shard, parallel  # noqa: PLC0415 - a second of imports; on request
+
+        from ddp_trainer.train.mesh.device_mesh import PerRankRng  # noqa: PLC0415 - as above
+
+        for misfit in of_slices(tp, heads=self.heads, vocabulary=self.tokens.num_embeddings):
+            raise BadConfig(misfit.message, hint=misfit.help)
+        by_time = Shard(_TIME)
+        return {
+            "tokens": parallel.RowwiseParallel(
+                input_layouts=Replicate(), output_layouts=by_time, use_local_output=False
+            ),
+            # ``(time, width)``, the same for all samples.
+            "positions": parallel.RowwiseParallel(
+                input_layouts=Replicate(), output_layouts=Shard(0), use_local_output=False
+            ),
+            "blocks.*.attention_norm": parallel.SequenceParallel(),
+            "blocks.*.attention": parallel.PrepareModuleInput(input_layouts=by_time, desired_input_layouts=Replicate()),
+            "blocks.*.attention.query": parallel.ColwiseParallel(),
+            "blocks.*.attention.key": parallel.ColwiseParallel(),
+            "blocks.*.attention.value": parallel.ColwiseParallel(),
+            **({"blocks.*.attention.attend": PerRankRng()} if self.has_attention_dropout else {}),
+            "blocks.*.attention.out": parallel.RowwiseParallel(output_layouts=by_time, use_local_output=False),
+            "blocks.*.mlp_norm": parallel.SequenceParallel(),
+            "blocks.*.mlp": parallel.PrepareModuleInput(input_layouts=by_time, desired_input_layouts=Replicate()),
+            "blocks.*.mlp.hidden": parallel.ColwiseParallel(),
+            "blocks.*.mlp.out": parallel.RowwiseParallel(output_layouts=by_time, use_local_output=False),
+            "norm": parallel.SequenceParallel(),
+            "head": parallel.PrepareModuleInput(
+                input_layouts=(by_time, None), desired_input_layouts=(Replicate(), None), use_local_output=False
+            ),
+        }
 
     def pipeline_stage(self, index: int, count: int) -> nn.Module:
         """Return stage ``index`` of ``count`` of this model; see :class:`GptStage`."""
@@ -155,7 +199,7 @@ class GptStage(nn.Module):
     stream, or logits in the last stage.
     """
 
-    def __init__(self, model: GptParts, index: int, count: int) -> None:
+    def __init__(self, model: Gpt, index: int, count: int) -> None:
         """Make stage ``index`` of ``count``, which shares its weights with the model.
 
         Raises:
@@ -191,3 +235,103 @@ class GptStage(nn.Module):
         for block in self.blocks.values():
             stream = cast("Block", block)(stream)
         return self.head(self.norm(stream), self.tokens.weight) if self._is_last else stream
+
+
+class Block(nn.Module):
+    """Attention and a perceptron, each with a norm on its input and a residual connection."""
+
+    def __init__(self, width: int, heads: int, dropout: float) -> None:
+        super().__init__()
+        self.attention_norm = nn.LayerNorm(width, bias=False)
+        self.attention = Attention(width, heads, dropout)
+        self.mlp_norm = nn.LayerNorm(width, bias=False)
+        self.mlp = FeedForward(width, dropout)
+
+    def forward(self, stream: Tensor) -> Tensor:
+        """Return the residual stream after this block, ``(n, time, width)``.
+
+        Args:
+            stream: Residual stream, float ``(n, time, width)``.
+        """
+        stream = stream + self.attention(self.attention_norm(stream))
+        return stream + self.mlp(self.mlp_norm(stream))  # type: ignore[no-any-return] # a Module's call
+
+
+class Attention(nn.Module):
+    """Causal self-attention with several heads."""
+
+    def __init__(self, width: int, heads: int, dropout: float) -> None:
+        super().__init__()
+        self._head_width = width // heads
+        # Separate layers: if rows are divided among ranks, each rank has query, key and value of the same heads.
+        self.query = nn.Linear(width, width, bias=False)
+        self.key = nn.Linear(width, width, bias=False)
+        self.value = nn.Linear(width, width, bias=False)
+        self.attend = ScaledDotProductAttention(dropout)
+        self.out = nn.Linear(width, width, bias=False)
+        self.dropout = nn.Dropout(dropout)
+
+    def forward(self, stream: Tensor) -> Tensor:
+        """Return the output of attention, ``(n, time, width)``.
+
+        Args:
+            stream: Normalized residual stream, float ``(n, time, width)``.
+        """
+        query, key, value = (self._by_head(layer(stream)) for layer in (self.query, self.key, self.value))
+        found = self.attend(query, key, value)
+        return self.dropout(self.out(found.transpose(1, 2).flatten(2)))  # type: ignore[no-any-return] # as above
+
+    def _by_head(self, projected: Tensor) -> Tensor:
+        """Return ``(n, heads, time, width of a head)`` for the heads on this rank."""
+        n, time, width = projected.shape
+        return projected.view(n, time, width // self._head_width, self._head_width).transpose(1, 2)
+
+
+class ScaledDotProductAttention(nn.Module):
+    """Attention of each head separately, for all heads or those of one rank."""
+
+    def __init__(self, dropout: float) -> None:
+        super().__init__()
+        self.share = dropout
+
+    def forward(self, query: Tensor, key: Tensor, value: Tensor) -> Tensor:
+        """Return the attention output. All inputs and the output are ``(n, heads, time, width of a head)``.
+
+        Args:
+            query: Queries, float ``(n, heads, time, width of a head)``.
+            key: Keys, float ``(n, heads, time, width of a head)``.
+            value: Values, float ``(n, heads, time, width of a head)``.
+        """
+        dropout = self.share if self.training else 0.0
+        return functional.scaled_dot_product_attention(query, key, value, dropout_p=dropout, is_causal=True)
+
+
+class FeedForward(nn.Module):
+    """Perceptron with one hidden layer of four times the width."""
+
+    def __init__(self, width: int, dropout: float) -> None:
+        super().__init__()
+        self.hidden = nn.Linear(width, 4 * width, bias=False)
+        self.out = nn.Linear(4 * width, width, bias=False)
+        self.dropout = nn.Dropout(dropout)
+
+    def forward(self, stream: Tensor) -> Tensor:
+        """Return the output of the perceptron, ``(n, time, width)``.
+
+        Args:
+            stream: Normalized residual stream, float ``(n, time, width)``.
+        """
+        return self.dropout(self.out(functional.gelu(self.hidden(stream))))  # type: ignore[no-any-return] # as above
+
+
+class Head(nn.Module):
+    """Output layer, with the weights of the token embedding."""
+
+    def forward(self, stream: Tensor, weight: Tensor) -> Tensor:
+        """Return logits, ``(n, time, vocabulary)``.
+
+        Args:
+            stream: Normalized residual stream, float ``(n, time, width)``.
+            weight: Token embedding, float ``(vocabulary, width)``.
+        """
+        return functional.linear(stream, weight)
