@@ -6,9 +6,9 @@ weights and reduce gradients within passes, so every rank makes as many passes a
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from contextlib import AbstractContextManager, nullcontext
-from typing import Any, Final
+from typing import Any
 
 import torch
 import torch.distributed as dist
@@ -16,24 +16,19 @@ from torch import Tensor, nn
 from torch.distributed.fsdp import CPUOffloadPolicy, FSDPModule, MixedPrecisionPolicy, OffloadPolicy, fully_shard
 
 from ddp_trainer.common.time_classes import Wait
-from ddp_trainer.common.trainer_options import PrecisionName
 from ddp_trainer.train.config.config import Config
 from ddp_trainer.train.config.option_values import Level
-from ddp_trainer.train.data.batch_plan import BatchPlan, cut, owned
+from ddp_trainer.train.data.batch_plan import BatchPlan, cut, shares
 from ddp_trainer.train.data.task import Batch
+from ddp_trainer.train.distributed.grad_allreduce import ALL_GATHER, REDUCE_SCATTER
 from ddp_trainer.train.distributed.group import Group
 from ddp_trainer.train.mesh.device_mesh import Mesh
 from ddp_trainer.train.observability.step_timer import CommWaits
 from ddp_trainer.train.parallel.strategy import Parts, Strategy
 from ddp_trainer.train.parallel.tensor_parallel import full_losses, in_slices
 from ddp_trainer.train.transforms.blocks import blocks, named_blocks
-from ddp_trainer.train.utils.collective_names import ALL_GATHER, REDUCE_SCATTER
+from ddp_trainer.train.transforms.precision import AUTOCAST_TYPES
 from ddp_trainer.train.utils.errors import BadConfig
-
-_COMPUTED_IN: Final[Mapping[PrecisionName, torch.dtype]] = {
-    PrecisionName.BF16: torch.bfloat16,
-    PrecisionName.FP16: torch.float16,
-}
 
 
 def shard(model: nn.Module, mesh: Mesh, config: Config, group: Group) -> None:
@@ -56,7 +51,7 @@ def shard(model: nn.Module, mesh: Mesh, config: Config, group: Group) -> None:
             "--fsdp-offload keeps pieces in the CPU's memory, and this run computes on the CPU.",
             hint="Leave it out.",
         )
-    computed_in = _COMPUTED_IN.get(config.precision)
+    computed_in = AUTOCAST_TYPES.get(config.precision)
     devices = mesh.along("replicate", "shard")
     offload = CPUOffloadPolicy() if config.fsdp_offload else OffloadPolicy()
     inner = MixedPrecisionPolicy(param_dtype=computed_in, reduce_dtype=None if computed_in is None else torch.float32)
@@ -206,23 +201,19 @@ class Passes:
 
     def __init__(self, plan: BatchPlan, ranks: int, config: Config) -> None:
         """``ranks`` is the number of ranks that a batch is divided among."""
-        self._plan = plan
-        self._owned = [owned(plan.batch_slices, ranks, rank) for rank in range(ranks)]
-        self._most = config.micro_batch
+        self._plan, self._ranks, self._most = plan, ranks, config.micro_batch
         self._together = config.level is Level.FAST
         self._known: dict[int, int] = {}
 
     def of(self, step: int) -> int:
         """Return the number of passes in a global step; at least 1."""
-        length = self._plan.batch_length(step)
+        length, slices = self._plan.batch_length(step), self._plan.batch_slices
         if length not in self._known:
-            self._known[length] = max(self._of_rank(length, batch_slices) for batch_slices in self._owned)
+            sizes, of_ranks = shares(length, slices, slices), shares(length, slices, self._ranks)
+            runs = (
+                [[size] for size in of_ranks]
+                if self._together
+                else [sizes[cut(slices, self._ranks, rank)] for rank in range(self._ranks)]
+            )
+            self._known[length] = max(sum(-(-size // (self._most or size or 1)) for size in run) for run in runs)
         return self._known[length]
-
-    def _of_rank(self, length: int, batch_slices: range) -> int:
-        slices = [cut(length, self._plan.batch_slices, slice_index) for slice_index in batch_slices]
-        sizes = [where.stop - where.start for where in slices]
-        return sum(map(self._of_samples, [sum(sizes)] if self._together else sizes))
-
-    def _of_samples(self, samples: int) -> int:
-        return min(samples, 1) if self._most is None else -(-samples // self._most)

@@ -25,7 +25,7 @@ from torch.distributed.pipelining import PipelineStage
 from ddp_trainer.common.time_classes import Wait
 from ddp_trainer.common.trainer_options import micro_batch_size
 from ddp_trainer.train.config.config import Config
-from ddp_trainer.train.data.batch_plan import BatchPlan, cut, owned
+from ddp_trainer.train.data.batch_plan import BatchPlan, shares
 from ddp_trainer.train.data.batch_reader import micro_batches
 from ddp_trainer.train.data.loaders.base import BatchSlice
 from ddp_trainer.train.data.task import Batch
@@ -189,9 +189,7 @@ class Pipeline(Strategy):
 
 def _micro_batches(plan: BatchPlan, config: Config, rank: int, ranks: int, pp: int) -> tuple[int, int]:
     """Return the size of a micro-batch in samples, and the number of micro-batches of a data rank."""
-    length = min(plan.global_batch, plan.samples)
-    batch_slices = owned(plan.batch_slices, ranks, rank)
-    most = sum(len(range(length)[cut(length, plan.batch_slices, slice_index)]) for slice_index in batch_slices)
+    most = shares(min(plan.global_batch, plan.samples), plan.batch_slices, ranks)[rank]
     size = micro_batch_size(most, config.micro_batch, pp)
     return size, -(-most // size)
 

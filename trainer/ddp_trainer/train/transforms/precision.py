@@ -16,7 +16,7 @@ import torch
 from ddp_trainer.common.trainer_options import PrecisionName
 from ddp_trainer.train.utils.errors import BadConfig
 
-_AUTOCAST: Final[Mapping[PrecisionName, torch.dtype]] = {
+AUTOCAST_TYPES: Final[Mapping[PrecisionName, torch.dtype]] = {
     PrecisionName.BF16: torch.bfloat16,
     PrecisionName.FP16: torch.float16,
 }
@@ -65,7 +65,7 @@ def precision_context(precision: PrecisionName, device: torch.device) -> Callabl
     if precision is PrecisionName.TF32:
         torch.set_float32_matmul_precision("high")
         torch.backends.cudnn.allow_tf32 = True
-    dtype = _AUTOCAST.get(precision)
+    dtype = AUTOCAST_TYPES.get(precision)
     if dtype is None:
         return nullcontext
     return lambda: torch.autocast(device.type, dtype)

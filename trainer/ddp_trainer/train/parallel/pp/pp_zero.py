@@ -20,14 +20,13 @@ from torch import Tensor, nn
 from torch.distributed.tensor import DTensor, Placement, Shard
 
 from ddp_trainer.common.time_classes import Wait
-from ddp_trainer.train.distributed.grad_allreduce import buckets
+from ddp_trainer.train.distributed.grad_allreduce import ALL_GATHER, REDUCE_SCATTER, buckets
 from ddp_trainer.train.distributed.group import Group
 from ddp_trainer.train.mesh.device_mesh import Mesh
 from ddp_trainer.train.mesh.sharded_state import from_local, local_shard
 from ddp_trainer.train.observability.step_timer import CommWaits
 from ddp_trainer.train.parallel.pp.stage_transfer import without_memory
 from ddp_trainer.train.parallel.tensor_parallel import add_up_along
-from ddp_trainer.train.utils.collective_names import ALL_GATHER, REDUCE_SCATTER
 
 
 @dataclass(slots=True)
