@@ -14,7 +14,6 @@ from ddp_trainer.train.config.option_values import TargetMetric
 from ddp_trainer.train.utils.errors import BadConfig
 
 if TYPE_CHECKING:
-    from ddp_trainer.train.config.config import Config
     from ddp_trainer.train.data.batch_plan import BatchPlan
 
 

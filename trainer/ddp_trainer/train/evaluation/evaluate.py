@@ -63,6 +63,7 @@ class Evaluation:
         group: Group,
         metrics: Metrics,
         *,
+        batch_slices: int,
         micro_batch: int | None,
         on: EvaluateOn,
         skipped: Callable[[str], None] | None,
@@ -73,6 +74,7 @@ class Evaluation:
             task: Provides test samples.
             group: The ranks.
             metrics: Metrics of the task, computed in the precision and memory layout of training.
+            batch_slices: Batch slices of a global batch.
             micro_batch: Largest number of samples of a training pass; None if it is not limited.
             on: Ranks that evaluate. If only rank 0 does, the others wait and receive the result.
             skipped: Receives a sentence for each unreadable sample. If it is None, such a sample is an error.
@@ -91,6 +93,7 @@ class Evaluation:
         self._samples = samples
         self._group = group
         self._shared = on is EvaluateOn.ALL
+        self._batch_slices = batch_slices
 
     def run(self, model: nn.Module) -> dict[str, float]:
         """Return the mean of each metric; empty if the task has no test samples. Every rank must call it.
@@ -131,9 +134,12 @@ class Evaluation:
             if fetched.batch is None:
                 continue
             batch = to_device(fetched.batch, self._group.device)
-            for name, value in self._metrics(model, batch).items():
+            for name, value in self._compute_metrics(model, batch).items():
                 sums[name] = sums.get(name, torch.zeros((), dtype=torch.float64)) + value.double().cpu()
         return MetricSums(sums, len(own), skipped)
+
+    def _compute_metrics(self, model: nn.Module, batch: Batch) -> Mapping[str, Tensor]:
+        return self._metrics(model, batch)
 
     def _added_up(self, vectors: Sequence[Tensor], zeros: Tensor) -> Tensor:
         """Return the sum of the vectors over all parts and ranks; ``zeros`` has their shape."""
@@ -159,20 +165,6 @@ class Evaluation:
 
 class TreeEvaluation(Evaluation):
     """Evaluates the test samples in as many batch slices as a batch has, and adds up along a fixed tree."""
-
-    def __init__(
-        self,
-        task: Task,
-        group: Group,
-        metrics: Metrics,
-        batch_slices: int,
-        *,
-        micro_batch: int | None,
-        on: EvaluateOn,
-        skipped: Callable[[str], None] | None,
-    ) -> None:
-        super().__init__(task, group, metrics, micro_batch=micro_batch, on=on, skipped=skipped)
-        self._batch_slices = batch_slices
 
     def _local_ranges(self) -> list[range]:
         everything = range(len(self._samples))
@@ -203,22 +195,8 @@ class EvenEvaluation(Evaluation):
 
     # Weights gathered in inference mode cannot be used in a backward pass.
     mode: ClassVar[Callable[[], AbstractContextManager[object]]] = torch.no_grad
-
-    def __init__(
-        self,
-        task: Task,
-        group: Group,
-        metrics: Metrics,
-        *,
-        micro_batch: int | None,
-        skipped: Callable[[str], None] | None,
-    ) -> None:
-        super().__init__(
-            task, group, self._compute_metrics, micro_batch=micro_batch, on=EvaluateOn.ALL, skipped=skipped
-        )
-        self._one_pass = metrics
-        self._batch: Batch | None = None
-        self._made = 0
+    _batch: Batch | None = None
+    _made = 0
 
     def run(self, model: nn.Module) -> dict[str, float]:
         """Return the mean of each metric, then free all gathered weights; every rank must call it."""
@@ -234,14 +212,14 @@ class EvenEvaluation(Evaluation):
     def _compute_metrics(self, model: nn.Module, batch: Batch) -> Mapping[str, Tensor]:
         self._made += 1
         self._batch = batch
-        return self._one_pass(model, batch)
+        return self._metrics(model, batch)
 
     def _sum_metrics(self, model: nn.Module, own: range) -> MetricSums:
         self._made = 0
         sums = super()._sum_metrics(model, own)
         longest = cut(len(self._samples), self._group.data_size, 0)
         for _ in range(-(-(longest.stop - longest.start) // self._pass_samples) - self._made):
-            self._one_pass(model, self._example() if self._batch is None else self._batch)
+            self._metrics(model, self._example() if self._batch is None else self._batch)
         self._batch = None
         return sums
 

@@ -17,7 +17,7 @@ from torch import Tensor, nn
 from ddp_trainer.common.parallel_dims import Layout
 from ddp_trainer.common.trainer_options import PrecisionName
 from ddp_trainer.train.config.config import Config, check_rollback, layout_of
-from ddp_trainer.train.config.option_values import BalancerName, Level, OnBadSample
+from ddp_trainer.train.config.option_values import BalancerName, EvaluateOn, Level, OnBadSample
 from ddp_trainer.train.data.batch_plan import BatchPlan, SampleTracker, StepBatches, choose_batch_slices, owned
 from ddp_trainer.train.data.batch_reader import is_stream, to_device
 from ddp_trainer.train.data.loaders.base import Feed
@@ -26,7 +26,7 @@ from ddp_trainer.train.data.loaders.map_reader import first_batch
 from ddp_trainer.train.data.task import Batch, BlockSamples, Samples
 from ddp_trainer.train.deferred_init.skip_init import init_weights, is_deferred, materialize
 from ddp_trainer.train.distributed.group import Group
-from ddp_trainer.train.evaluation.evaluate import Evaluation
+from ddp_trainer.train.evaluation.evaluate import Evaluation, EvenEvaluation, TreeEvaluation
 from ddp_trainer.train.exact.buffer_sync import FirstRanksBuffers, SharedBuffers, TreeBuffers
 from ddp_trainer.train.loop.goodput_tracker import GoodputTracker
 from ddp_trainer.train.loop.run_context import RunContext
@@ -292,17 +292,12 @@ def _example(context: RunContext) -> Batch:
 
 
 def _evaluation(state: TrainState) -> Evaluation:
-    context, plan = state.context, state.plan
-    config, task, group = context.config, context.task, context.process.group
-    skipped = context.on_skip if config.on_bad_sample is OnBadSample.SKIP else None
-    metrics, most = in_training_format(task.metrics, config, group.device), config.micro_batch
+    config, context, kind, on = state.context.config, state.context, Evaluation, state.context.config.evaluate_on
     if state.sharded is not None:
-        from ddp_trainer.train.evaluation.evaluate import EvenEvaluation  # noqa: PLC0415 - on request
-
-        return EvenEvaluation(task, group, metrics, micro_batch=most, skipped=skipped)
-    if config.level is not Level.EXACT:
-        return Evaluation(task, group, metrics, micro_batch=most, on=config.evaluate_on, skipped=skipped)
-    from ddp_trainer.train.evaluation.evaluate import TreeEvaluation  # noqa: PLC0415 - few runs need it
-
-    slices, on = plan.batch_slices, config.evaluate_on
-    return TreeEvaluation(task, group, metrics, slices, micro_batch=most, on=on, skipped=skipped)
+        kind, on = EvenEvaluation, EvaluateOn.ALL
+    elif config.level is Level.EXACT:
+        kind = TreeEvaluation
+    group, skipped = context.process.group, context.on_skip if config.on_bad_sample is OnBadSample.SKIP else None
+    metrics, slices = in_training_format(context.task.metrics, config, group.device), state.plan.batch_slices
+    most = config.micro_batch
+    return kind(context.task, group, metrics, batch_slices=slices, micro_batch=most, on=on, skipped=skipped)
