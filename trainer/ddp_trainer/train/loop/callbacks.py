@@ -205,13 +205,13 @@ class CallbackList:
         )
         if self._reports:
             self._position = step, epoch
-            self._reports.step(step, epoch, {"loss": self.loss, "learning_rate": rate})
+            self._reports.write(step, epoch, "train", {"loss": self.loss, "learning_rate": rate})
             self._report_user_values()
 
     def _report_user_values(self) -> None:
         """Write the values that the script has reported since the last call to the curves, at the last step."""
         if self._reports and (values := self._process.recorder.take_user_values()):
-            self._reports.record_user_values(*self._position, values)
+            self._reports.write(*self._position, "user", values)
 
     def _record_gradients(self, optimizer: OptimizerWrapper) -> None:
         """Report gradient norm and loss scale of the last step, at most every :data:`GRADIENT_SECONDS` seconds."""
@@ -228,7 +228,7 @@ class CallbackList:
             metrics.get("loss", float("nan")), metrics.get("accuracy", float("nan"))
         )
         self._process.progress.show_event(EvaluationCompleted(epoch=epoch + 1, step=step, metrics=metrics))
-        self._reports.record_evaluation(step, epoch, metrics)
+        self._reports.write(step, epoch, "test", metrics)
 
     def show(self, state: TrainState) -> None:
         """Print the task's report at the end of the run; every rank must call it if the state is distributed."""

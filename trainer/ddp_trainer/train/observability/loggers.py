@@ -130,19 +130,15 @@ class Reports(list[CsvReport | TensorBoardReport | RemoteLogger]):
             except BadConfig:
                 self.remove(report)
 
-    def step(self, step: int, epoch: int, values: Mapping[str, float]) -> None:
-        """Write the values of a committed step under ``train/``."""
-        self._write(step, epoch, "train", values)
+    def write(self, step: int, epoch: int, stage: str, values: Mapping[str, float]) -> None:
+        """Write values after a committed step under ``train/``, ``test/`` or ``user/``.
 
-    def record_evaluation(self, step: int, epoch: int, values: Mapping[str, float]) -> None:
-        """Write the values of an evaluation under ``test/``."""
-        self._write(step, epoch, "test", values)
-
-    def record_user_values(self, step: int, epoch: int, values: Mapping[str, float]) -> None:
-        """Write the values that the script has reported by ``attach.log()`` under ``user/``."""
-        self._write(step, epoch, "user", values)
-
-    def _write(self, step: int, epoch: int, stage: str, values: Mapping[str, float]) -> None:
+        Args:
+            step: Number of committed steps.
+            epoch: Epoch of the step, from 0.
+            stage: ``train``, ``test``, or ``user`` for those that the script has reported by ``attach.log()``.
+            values: Name → value.
+        """
         for report in list(self):
             try:
                 report.write(step, epoch, {f"{stage}/{name}": value for name, value in values.items()})

@@ -6,10 +6,10 @@ The entry point is :func:`prepare`.
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from contextlib import nullcontext
 from pathlib import Path
-from typing import TypeVar
+from typing import Any, TypeVar
 
 import torch
 from torch import Tensor, nn
@@ -17,6 +17,7 @@ from torch import Tensor, nn
 from ddp_trainer.common.constants import Env
 from ddp_trainer.train.config.config import Config
 from ddp_trainer.train.config.option_values import Level, Recompute
+from ddp_trainer.train.data.batch_reader import map_parts
 from ddp_trainer.train.data.task import Batch
 from ddp_trainer.train.distributed.group import Group
 from ddp_trainer.train.transforms.blocks import named_blocks, require_blocks
@@ -43,8 +44,6 @@ def prepare(model: nn.Module, losses: Losses, config: Config, group: Group, alar
     """
     require_precision(config.precision, group.device)
     if config.deterministic or config.level is Level.EXACT:
-        from ddp_trainer.train.transforms.model_transforms import be_deterministic  # noqa: PLC0415 - a process-wide change
-
         be_deterministic()
     if config.sync_batchnorm:
         convert_sync_batchnorm(model, config, group)
@@ -123,15 +122,12 @@ def _blocks(model: nn.Module, config: Config, flag: str) -> Sequence[nn.Module]:
 
 def channels_last(batch: Batch) -> Batch:
     """Return the batch with every four-dimensional tensor in NHWC memory format; shapes do not change."""
-    if isinstance(batch, Tensor):
-        return batch.contiguous(memory_format=torch.channels_last) if batch.dim() == 4 else batch
-    if isinstance(batch, Mapping):
-        return {key: channels_last(value) for key, value in batch.items()}
-    if isinstance(batch, tuple) and hasattr(batch, "_fields"):
-        return type(batch)(*(channels_last(value) for value in batch))
-    if isinstance(batch, tuple | list):
-        return type(batch)(channels_last(value) for value in batch)
-    return batch
+    return map_parts(_channels_last, batch)
+
+
+def _channels_last(part: Any) -> Any:
+    is_image = isinstance(part, Tensor) and part.dim() == 4
+    return part.contiguous(memory_format=torch.channels_last) if is_image else part
 
 
 def convert_sync_batchnorm(model: nn.Module, config: Config, group: Group) -> None:
