@@ -256,8 +256,8 @@ def time_load(place: Path, model: nn.Module, optimizer: OptimizerWrapper, *, unt
     began = time.perf_counter()
     found = broadcast_latest_checkpoint(read(place, verified=False), ALONE, lambda _: None)
     assert found is not None
-    verification = BackgroundVerification(found.checkpoint, ALONE, print)
-    load_whole_state(found.checkpoint, model, optimizer)
+    verification = BackgroundVerification(found, ALONE, print)
+    load_whole_state(found, model, optimizer)
     verification.start()
     seconds = time.perf_counter() - began
     optimizer.wait_for_copies()

@@ -91,7 +91,7 @@ class Stand:
             self._saver().latest_checkpoint(self.around.group), self.around.group, lambda _: None
         )
         assert found is not None
-        self.state.load_checkpoint(found.checkpoint)
+        self.state.load_checkpoint(found)
         return self.state.step
 
     def digest(self) -> str:

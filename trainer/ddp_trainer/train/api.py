@@ -18,12 +18,12 @@ from typing import TYPE_CHECKING, Any, NamedTuple, TextIO
 
 from ddp_trainer.common.constants import CheckpointScope, File
 from ddp_trainer.process.recorder import NoopRankRecorder, RankRecorder
+from ddp_trainer.train.checkpoint.summary import Outcome
 from ddp_trainer.train.config.config import Config, check_unused_ranks
 from ddp_trainer.train.config.worker_env import Environment
 from ddp_trainer.train.data.task import TASK_FLAGS, Task, load_task
 from ddp_trainer.train.distributed.agent_channel import Control
 from ddp_trainer.train.distributed.stop_signals import StopRequest, exit_immediately
-from ddp_trainer.train.loop.run_result import Outcome
 from ddp_trainer.train.observability.console import Ended, Mode, Progress
 from ddp_trainer.train.utils.errors import GroupEnded, PeerLost
 from ddp_trainer.train.utils.locations import StorageUrl

@@ -23,7 +23,7 @@ from ddp_trainer.common.time_classes import Phase
 from ddp_trainer.process.recorder import RankRecorder
 from ddp_trainer.train import api
 from ddp_trainer.train.api import JobLabels
-from ddp_trainer.train.checkpoint.summary import Result, Summary
+from ddp_trainer.train.checkpoint.summary import Outcome, Result, Summary
 from ddp_trainer.train.config.config import Config
 from ddp_trainer.train.config.worker_env import Environment
 from ddp_trainer.train.data.batch_plan import StepPlan, digest
@@ -33,7 +33,6 @@ from ddp_trainer.train.distributed.device_selection import limit_threads
 from ddp_trainer.train.distributed.stop_signals import StopRequest, exit_immediately
 from ddp_trainer.train.loop.group_components import GroupComponents
 from ddp_trainer.train.loop.run_context import ProcessContext
-from ddp_trainer.train.loop.run_result import Outcome
 from ddp_trainer.train.loop.train_state import TrainState
 from ddp_trainer.train.loop.user_loop import UserTask
 from ddp_trainer.train.recovery.group_transition import GroupTransition

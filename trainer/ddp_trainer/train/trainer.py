@@ -9,13 +9,15 @@ around a user-written loop.
 from __future__ import annotations
 
 import gc
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Self
 
 from ddp_trainer.common.constants import Exit
 from ddp_trainer.common.time_classes import Phase, Section
 from ddp_trainer.train.checkpoint.checkpoint_factory import make_saver
 from ddp_trainer.train.checkpoint.checkpoint_manager import CheckpointManager
-from ddp_trainer.train.checkpoint.summary import Result, Summary
+from ddp_trainer.train.checkpoint.summary import Outcome, Result, Summary
 from ddp_trainer.train.config.config import Config, check_shard
 from ddp_trainer.train.config.option_values import OnNonfinite
 from ddp_trainer.train.data.batch_plan import StepPlan
@@ -25,13 +27,11 @@ from ddp_trainer.train.loop.goodput_tracker import GoodputTracker
 from ddp_trainer.train.loop.group_components import GroupComponents, build_components
 from ddp_trainer.train.loop.nonfinite_policy import RollBack
 from ddp_trainer.train.loop.run_context import ProcessContext, build_context
-from ddp_trainer.train.loop.run_result import Outcome, summarize
 from ddp_trainer.train.loop.train_state import RestoreResult, TrainState
 from ddp_trainer.train.recovery.elastic_state import ElasticState
 from ddp_trainer.train.recovery.group_transition import await_end, needs_more_ranks
 from ddp_trainer.train.step import StepResult, begin_step, commit_step, compute_step
 from ddp_trainer.train.utils.errors import GroupEnded, PeerLost, StaleGeneration
-from ddp_trainer.train.utils.gc_control import manual_gc
 
 
 class Trainer:
@@ -274,7 +274,33 @@ class Trainer:
 
     def summary(self, result: Result) -> Summary:
         """Return the summary of the run so far."""
-        return summarize(result, self.state, loss=self.callbacks.loss)
+        state = self.state
+        context, plan, tracker = state.context, state.plan, state.tracker
+        config, env, watch = context.config, context.process.env, context.watch
+        metrics = (watch.metrics_after(state.step) or {}) if result is Result.SUCCEEDED else {}
+        return Summary(
+            result=result,
+            task=context.task.name,
+            steps=state.step,
+            epochs=round(state.step / plan.steps_per_epoch, 4),
+            accuracy=metrics.get("accuracy"),
+            loss=metrics.get("loss", self.callbacks.loss),
+            metrics=metrics,
+            best=watch.best_of_run(),
+            stopped_early=watch.should_stop and state.step < plan.total_steps,
+            samples_lost=tracker.lost,
+            samples_repeated=tracker.repeated,
+            samples_skipped=tracker.skipped,
+            skipped_steps=context.guard.skipped,
+            rollbacks=context.guard.rollbacks,
+            restarts=dict(env.restarts),
+            **state.history.summary(),
+            world_size=context.process.group.world_size,
+            global_batch=config.global_batch,
+            batch_slices=plan.batch_slices,
+            seed=config.seed,
+            generation=env.generation,
+        )
 
     def teardown_group(self, *, stays: bool = True, collects: bool = True) -> None:
         """Drop everything that belongs to the ended group, and its uncommitted step.
@@ -308,3 +334,20 @@ class Trainer:
         if self._has_entered:
             self.callbacks.close(has_failed=kind is not None)
             self._saver.__exit__()
+
+
+@contextmanager
+def manual_gc(every_steps: int | None) -> Iterator[None]:
+    """Disable automatic garbage collection inside the context, unless ``every_steps`` is None.
+
+    With ``--gc-steps``, all ranks collect after the same steps. By default each rank collects at a different time, and
+    all other ranks wait for it.
+    """
+    if every_steps is None or not gc.isenabled():
+        yield
+        return
+    gc.disable()
+    try:
+        yield
+    finally:
+        gc.enable()

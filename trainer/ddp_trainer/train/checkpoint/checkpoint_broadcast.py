@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import platform
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final, NamedTuple
 
@@ -45,17 +44,9 @@ class Receive(NamedTuple):
 NEW_MEMORY: Final = Receive(is_wanted=True, targets=dict)
 
 
-@dataclass(frozen=True, slots=True)
-class Found:
-    """Newest checkpoint of all ranks, available on every rank, and the rank that had it."""
-
-    checkpoint: Checkpoint
-    rank: int
-
-
 def broadcast_latest_checkpoint(
     own: Checkpoint | None, group: Group, demand: Callable[[Manifest], None], receive: Receive = NEW_MEMORY
-) -> Found | None:
+) -> Checkpoint | None:
     """Return the newest checkpoint that any rank has, on every rank; None without one. Every rank must call it.
 
     Pods with separate volumes may hold different steps, and a new pod may hold none.
@@ -70,7 +61,7 @@ def broadcast_latest_checkpoint(
     if max(steps) == _NOTHING:
         return None
     holder = steps.index(max(steps))
-    return Found(from_rank(holder, own, group, demand, receive), holder)
+    return from_rank(holder, own, group, demand, receive)
 
 
 def from_rank(
@@ -157,9 +148,6 @@ def sync_progress(own: RunProgress, group: Group, now: float) -> RunProgress:
     return RunProgress(int(highest), int(lost), -first, Account.unpack(account))
 
 
-_NO_STATE: Final = -1
-
-
 class ResumeSource(NamedTuple):
     """State that a rank resumes from."""
 
@@ -197,11 +185,10 @@ def find_state(
         newest: Returns the newest checkpoint that this rank sees; called only if no rank holds a state.
         demand: Raises to refuse the state of another run.
     """
-    all_held = group.gather(_NO_STATE if held is None else held)
+    all_held = group.gather(_NOTHING if held is None else held)
     furthest = max(all_held)
-    if furthest == _NO_STATE:
-        found = broadcast_latest_checkpoint(newest(), group, demand, receive)
-        return ResumeSource(None if found is None else found.checkpoint, is_durable=True)
+    if furthest == _NOTHING:
+        return ResumeSource(broadcast_latest_checkpoint(newest(), group, demand, receive), is_durable=True)
     if min(all_held) == furthest:
         return ResumeSource(None)
     source = all_held.index(furthest)

@@ -20,7 +20,7 @@ from ddp_trainer.train.checkpoint.checkpoint_files import CheckpointDirectory
 from ddp_trainer.train.checkpoint.checkpoint_manager import CheckpointManager
 from ddp_trainer.train.checkpoint.manifest import Identity
 from ddp_trainer.train.checkpoint.progress_file import ProgressFile
-from ddp_trainer.train.checkpoint.write_lease import Claim, WriteLease
+from ddp_trainer.train.checkpoint.write_lease import Claim, ClaimJournal, WriteLease
 from ddp_trainer.train.config.config import Config
 from ddp_trainer.train.config.option_values import TargetMetric
 from ddp_trainer.train.config.worker_env import Environment
@@ -91,7 +91,6 @@ def open_checkpoints(
         ObjectCheckpoints,
         StoredCheckpoints,
     )
-    from ddp_trainer.train.checkpoint.write_lease import ClaimJournal  # noqa: PLC0415 - only for object stores
     from ddp_trainer.train.storage.object_storage import open_storage  # noqa: PLC0415 - as above
 
     stored = StoredCheckpoints(open_storage(place))

@@ -34,7 +34,7 @@ from ddp_trainer.train.checkpoint.manifest import FORMAT, MANIFEST, PAYLOAD, Che
 from ddp_trainer.train.checkpoint.torch_zip_writer import Archive
 from ddp_trainer.train.checkpoint.write_lease import NAME, ClaimJournal, WriteLease, read_record
 from ddp_trainer.train.config.option_values import TargetMetric
-from ddp_trainer.train.storage.object_storage import ObjectStorage, S3Storage
+from ddp_trainer.train.storage.object_storage import ObjectStorage, S3Storage, open_storage
 from ddp_trainer.train.utils.errors import BadConfig, ObjectMissing, StorageError, StorageFull
 from ddp_trainer.train.utils.locations import StorageUrl
 
@@ -82,8 +82,6 @@ def _of_directory(directory: Path) -> ListedCheckpoint:
 
 
 def _of_store(url: StorageUrl) -> list[ListedCheckpoint]:
-    from ddp_trainer.train.storage.object_storage import open_storage  # noqa: PLC0415 - only for object stores
-
     stored = StoredCheckpoints(open_storage(url))
 
     def manifest_of(name: str) -> Manifest | None:

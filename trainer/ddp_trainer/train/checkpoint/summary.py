@@ -14,6 +14,7 @@ from typing import Any
 
 from ddp_trainer.process.atomic_files import atomic_write
 from ddp_trainer.train.evaluation.early_stopping import Best
+from ddp_trainer.train.utils.errors import CheckpointNotWritten
 
 
 class Result(StrEnum):
@@ -98,3 +99,14 @@ class Summary:
         """
         file.parent.mkdir(parents=True, exist_ok=True)
         atomic_write(file, (self.to_json() + "\n").encode())
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """Outcome of a run in this process."""
+
+    summary: Summary
+    exit_code: int
+    """0 on success; 143 after a requested stop, 130 after Ctrl-C."""
+    error: CheckpointNotWritten | None = None
+    """Set if the run is complete but its last state is not on any disk."""

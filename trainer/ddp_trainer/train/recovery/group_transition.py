@@ -18,7 +18,7 @@ from ddp_trainer.common.constants import Exit
 from ddp_trainer.common.parallel_dims import LayoutRange
 from ddp_trainer.common.time_classes import Section, StartupPhase
 from ddp_trainer.process import startup_times
-from ddp_trainer.train.checkpoint.summary import Summary
+from ddp_trainer.train.checkpoint.summary import Outcome, Summary
 from ddp_trainer.train.config.config import Config, layout_of
 from ddp_trainer.train.config.worker_env import Environment
 from ddp_trainer.train.distributed.agent_channel import Control
@@ -27,7 +27,6 @@ from ddp_trainer.train.distributed.group import Group
 from ddp_trainer.train.distributed.group_teardown import destroy_default_group
 from ddp_trainer.train.distributed.stop_signals import StopRequest
 from ddp_trainer.train.loop.run_context import ProcessContext
-from ddp_trainer.train.loop.run_result import Outcome
 from ddp_trainer.train.observability.step_timer import StepTimer
 from ddp_trainer.train.utils.errors import GroupEnded, PeerLost
 

@@ -50,9 +50,9 @@ def load(group: Group, own: Checkpoint | None) -> tuple[Checkpoint, BackgroundVe
     found = broadcast_latest_checkpoint(own, group, lambda _: None)
     assert found is not None
     alarms: list[str] = []
-    verification = BackgroundVerification(found.checkpoint, group, alarms.append)
+    verification = BackgroundVerification(found, group, alarms.append)
     verification.start()
-    return found.checkpoint, verification, alarms
+    return found, verification, alarms
 
 
 def test_one_rank_of_each_machine_computes_the_digest_while_all_have_the_state(

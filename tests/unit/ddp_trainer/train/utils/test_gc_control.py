@@ -8,7 +8,7 @@ from torch import Tensor, nn
 
 from ddp_trainer.train import run
 from ddp_trainer.train.config.config import Config
-from ddp_trainer.train.utils.gc_control import manual_gc
+from ddp_trainer.train.trainer import manual_gc
 from tests.support.train_builders import HERE, Lines
 
 
