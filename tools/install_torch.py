@@ -2,7 +2,7 @@
 
 ``python tools/install_torch.py PIP-ARGUMENTS``, with the Python of the environment. On Linux, torch's wheels on the
 public package index hold CUDA and gigabytes of libraries. CPU builds in torch's own index have a tenth of the size.
-It is asked if pip's settings lead to no CPU build. ``TORCH_INDEX`` names another index; if it is empty, pip's settings
+It serves if pip's settings lead to no CPU build. ``TORCH_INDEX`` names another index; if it is empty, pip's settings
 alone count.
 """
 
@@ -27,7 +27,7 @@ def main() -> None:
     wheels = wheels_to_install(arguments)
     if sys.platform == "linux" and wheels and not is_cpu_build(wheels):
         index = os.environ.get("TORCH_INDEX", CPU_INDEX)
-        if index and has_answer(f"{index}/torch/"):
+        if index and is_reachable(f"{index}/torch/"):
             from_index = [*arguments, "--extra-index-url", index]
             if found := wheels_to_install(from_index):
                 arguments, wheels = from_index, found
@@ -76,7 +76,7 @@ def size_of(url: str) -> int:
         return 0
 
 
-def has_answer(url: str) -> bool:
+def is_reachable(url: str) -> bool:
     """Return whether an index can be reached."""
     try:
         with urllib.request.urlopen(url, timeout=TIMEOUT_SECONDS):  # noqa: S310

@@ -50,7 +50,7 @@ class Module:
 
     text: str
     names: set[str] = field(default_factory=set)
-    """What it defines or imports at its top level."""
+    """Names that it defines or imports at its top level."""
     classes: Members = field(default_factory=dict)
     """Class → its attributes and methods, and the names of its bases, each with a ``<`` before it."""
 
@@ -105,11 +105,11 @@ def dead_references(modules: dict[str, Module]) -> Iterator[str]:
     """Yield a finding for each reference to a name that is not there."""
     for name, module in modules.items():
         for target in sorted(set(REFERENCE.findall(module.text))):
-            if not is_there(target, name, modules) and target not in TOLERATED_REFERENCES:
+            if not is_defined(target, name, modules) and target not in TOLERATED_REFERENCES:
                 yield f"{name}: `{target}` names nothing"
 
 
-def is_there(target: str, place: str, modules: dict[str, Module]) -> bool:
+def is_defined(target: str, place: str, modules: dict[str, Module]) -> bool:
     """Return True if ``target`` is defined, as seen from the module ``place``, or is of another package."""
     parts = target.split(".")
     if parts[0] in PACKAGES:

@@ -7,9 +7,9 @@ from typing import Final
 from tools.dashboards import fleet, grafana, job, ranks
 
 DASHBOARDS: Final = {"fleet": fleet.DASHBOARD, "job": job.DASHBOARD, "ranks": ranks.DASHBOARD}
-"""By the name of the file."""
+"""File name without extension → dashboard."""
 
 
 def files() -> dict[str, str]:
-    """The name of each file, and what stands in it."""
-    return {f"{name}.json": grafana.text(each) for name, each in DASHBOARDS.items()}
+    """The name of dashboard file, and what stands in it."""
+    return {f"{name}.json": grafana.text(dashboard) for name, dashboard in DASHBOARDS.items()}

@@ -6,7 +6,7 @@ from typing import Final
 
 from tools.dashboards.panel import Panel, Query, Row
 from tools.dashboards.panel_types import bars, dashed, lines
-from tools.dashboards.promql import among_most, gpus
+from tools.dashboards.promql import gpus, topk_at_end
 
 HOST: Final = Row(
     "Is it the node?",
@@ -16,7 +16,7 @@ HOST: Final = Row(
             "Is a stalled rank busy or waiting? A busy rank uses a core, a waiting one uses none. The 12 highest, and "
             "the median.",
             Query(
-                among_most("max by (rank) (rate(ddp_rank_cpu_seconds_total{<rank>}[$__rate_interval]<at>))"),
+                topk_at_end("max by (rank) (rate(ddp_rank_cpu_seconds_total{<rank>}[$__rate_interval]<at>))"),
                 "rank {{rank}}",
             ),
             Query("quantile(0.5, rate(ddp_rank_cpu_seconds_total{<job>}[$__rate_interval]))", "median"),
@@ -27,7 +27,7 @@ HOST: Final = Row(
             "Memory, by rank",
             "Does a rank leak memory? Loader workers are not included. The dashed line is the highest peak of any "
             "process.",
-            Query(among_most("max by (rank) (ddp_rank_resident_memory_bytes{<rank>}<at>)"), "rank {{rank}}"),
+            Query(topk_at_end("max by (rank) (ddp_rank_resident_memory_bytes{<rank>}<at>)"), "rank {{rank}}"),
             Query("max(ddp_rank_resident_memory_peak_bytes{<rank>})", "peak"),
             unit="bytes",
             overrides=(dashed("peak"),),
@@ -36,7 +36,7 @@ HOST: Final = Row(
             "Memory of pods, share of limit",
             "Which pod is close to an OOM kill? Memory of its ranks divided by the limit of its container.",
             Query(
-                among_most(
+                topk_at_end(
                     "sum by (pod) (ddp_rank_resident_memory_bytes{<job>}<at>)"
                     " / on (pod) max by (pod) (ddp_container_memory_limit_bytes{<job>}<at>)",
                     by="pod",
@@ -50,7 +50,7 @@ HOST: Final = Row(
             "Shared memory in use",
             "Is /dev/shm nearly full? Data loaders fail when it is. `--shm` sets its size.",
             Query(
-                among_most(
+                topk_at_end(
                     "max by (pod) (ddp_shm_used_bytes{<job>}<at>)"
                     " / on (pod) (max by (pod) (ddp_shm_size_bytes{<job>}<at>) > 0)",
                     by="pod",
@@ -65,7 +65,7 @@ HOST: Final = Row(
             "Does garbage collection slow ranks down? Share of time. A rank that collects while others train is a "
             "straggler.",
             Query(
-                among_most("max by (rank) (rate(ddp_gc_pause_seconds_total{<rank>}[$__rate_interval]<at>))"),
+                topk_at_end("max by (rank) (rate(ddp_gc_pause_seconds_total{<rank>}[$__rate_interval]<at>))"),
                 "rank {{rank}}",
             ),
             unit="percentunit",
@@ -91,7 +91,7 @@ def _of_limit(title: str, question: str, metric: str) -> Panel:
     """Return a query of one kind of memory, as a share of the memory of the GPU."""
     limit = "max by (rank) (ddp_gpu_memory_limit_bytes{<rank>}<at>)"
     share = f"max by (rank) ({metric}{{<rank>}}<at>) / on (rank) ({limit} > 0)"
-    query = Query(among_most(share), "rank {{rank}}")
+    query = Query(topk_at_end(share), "rank {{rank}}")
     return lines(title, question, query, unit="percentunit", max=1, steps={None: "text", 0.95: "red"}, width=8)
 
 
@@ -138,7 +138,7 @@ GPU: Final = Row(
 
 
 def _of_driver(title: str, question: str, expression: str) -> Panel:
-    return lines(title, question, Query(among_most(expression), "rank {{rank}}"), unit="percentunit", max=1, width=8)
+    return lines(title, question, Query(topk_at_end(expression), "rank {{rank}}"), unit="percentunit", max=1, width=8)
 
 
 DRIVER: Final = Row(
@@ -168,29 +168,29 @@ DRIVER: Final = Row(
 )
 
 
-def _of_silicon(title: str, question: str, metric: str, unit: str) -> Panel:
+def _gpu_lines(title: str, question: str, metric: str, unit: str) -> Panel:
     return lines(title, question, Query(gpus(metric), "rank {{rank}}"), unit=unit, width=8)
 
 
 SILICON: Final = Row(
     "Is it the GPU? (from DCGM's exporter)",
     (
-        _of_silicon("Temperature", "Is a GPU too hot?", "DCGM_FI_DEV_GPU_TEMP", "celsius"),
-        _of_silicon("Clock", "Is one GPU slower than the others?", "DCGM_FI_DEV_SM_CLOCK * 1e6", "hertz"),
-        _of_silicon("Power", "Does one GPU draw less power than the others?", "DCGM_FI_DEV_POWER_USAGE", "watt"),
-        _of_silicon(
+        _gpu_lines("Temperature", "Is a GPU too hot?", "DCGM_FI_DEV_GPU_TEMP", "celsius"),
+        _gpu_lines("Clock", "Is one GPU slower than the others?", "DCGM_FI_DEV_SM_CLOCK * 1e6", "hertz"),
+        _gpu_lines("Power", "Does one GPU draw less power than the others?", "DCGM_FI_DEV_POWER_USAGE", "watt"),
+        _gpu_lines(
             "Last XID",
             "Did the driver report an error? 48, 63, 64, 74, 79, 94 and 95 are the hardware: drain the node.",
             "DCGM_FI_DEV_XID_ERRORS",
             "none",
         ),
-        _of_silicon(
+        _gpu_lines(
             "Thermal throttling",
             "Share of time in which the clock was lowered because of temperature.",
             "rate(DCGM_FI_DEV_THERMAL_VIOLATION[$__rate_interval]) / 1e6",
             "percentunit",
         ),
-        _of_silicon(
+        _gpu_lines(
             "NVLink",
             "Does the traffic of one GPU differ from the others? The unit depends on the driver: compare GPUs only.",
             "rate(DCGM_FI_DEV_NVLINK_BANDWIDTH_TOTAL[$__rate_interval])",

@@ -8,14 +8,14 @@ from tools.dashboards import colors
 from tools.dashboards.choices import FLEET, NAMESPACES, to_job, to_ranks_of_job
 from tools.dashboards.panel import Dashboard, Query, Row
 from tools.dashboards.panel_types import bars, column, lines, shares, stat, table
-from tools.dashboards.promql import BY_JOB, LOST, NOT_PRODUCTIVE, TIME, grown
+from tools.dashboards.promql import BY_JOB, LOST, NOT_PRODUCTIVE, TIME, increase_of
 
 _WORLD: Final = f"on ({BY_JOB}) group_left () max by ({BY_JOB}) (ddp_world_size{{<jobs>}})"
 _RUNNING: Final = f'max by ({BY_JOB}) (ddp_worker_group_state{{<jobs>, state="running"}})'
 _RESTARTS: Final = f"max by ({BY_JOB}, cause) (increase(ddp_worker_restarts_total{{<jobs>}}[$__range]))"
-_WASTED: Final = f"{grown(TIME, '<jobs>', NOT_PRODUCTIVE, by=f'{BY_JOB}, state')} * {_WORLD} / 3600"
+_WASTED: Final = f"{increase_of(TIME, '<jobs>', NOT_PRODUCTIVE, by=f'{BY_JOB}, state')} * {_WORLD} / 3600"
 _WAITING: Final = f'max by ({BY_JOB}) (ddp_worker_group_state{{<jobs>, state=~"pending|rendezvous|starting"}})'
-_OURS: Final = '<jobs>, alertname=~"Ddp.+", alertstate="firing"'
+_FIRING: Final = '<jobs>, alertname=~"Ddp.+", alertstate="firing"'
 
 NEEDY: Final = Row(
     "Which job needs attention?",
@@ -49,7 +49,7 @@ NEEDY: Final = Row(
         stat(
             "Alerts",
             "Alerts that are firing.",
-            Query(f"count(ALERTS{{{_OURS}}})", now=True),
+            Query(f"count(ALERTS{{{_FIRING}}})", now=True),
             unit="none",
             noValue="none",
             steps={None: "green", 1: "red"},
@@ -70,7 +70,7 @@ NEEDY: Final = Row(
             Query(f"max by ({BY_JOB}) (ddp_world_size{{<jobs>}})", table=True),
             Query(f"sum by ({BY_JOB}) ({_RESTARTS})", table=True),
             Query(f"time() - max by ({BY_JOB}) (ddp_checkpoint_last_success_timestamp_seconds{{<jobs>}})", table=True),
-            Query(f"count by ({BY_JOB}) (ALERTS{{{_OURS}}})", table=True),
+            Query(f"count by ({BY_JOB}) (ALERTS{{{_FIRING}}})", table=True),
             columns={
                 "namespace": "Namespace",
                 "ddp_job": "Job",
@@ -104,7 +104,7 @@ NEEDY: Final = Row(
         table(
             "Firing alerts",
             "What is wrong, where, and since when? Each alert has a runbook of the same name.",
-            Query(f"max by (alertname, severity, {BY_JOB}, rank, pod) (ALERTS{{{_OURS}}})", table=True),
+            Query(f"max by (alertname, severity, {BY_JOB}, rank, pod) (ALERTS{{{_FIRING}}})", table=True),
             columns={
                 "alertname": "Alert",
                 "severity": "Severity",
@@ -127,7 +127,7 @@ COST: Final = Row(
             "Unproductive rank hours",
             "Time of each job times its ranks, by cause, in the range. With one GPU per rank these are GPU hours.",
             Query(f"sort_desc(sum by (state) ({_WASTED}) > 0)", "{{state}}", now=True),
-            Query(f"sum({grown(LOST, '<jobs>', by=BY_JOB)} * {_WORLD}) / 3600 > 0", "lost progress", now=True),
+            Query(f"sum({increase_of(LOST, '<jobs>', by=BY_JOB)} * {_WORLD}) / 3600 > 0", "lost progress", now=True),
             unit="h",
             colours=colors.TIME,
         ),

@@ -42,22 +42,22 @@ def as_json(dashboard: Dashboard) -> Json:
         "timepicker": {},
         "fiscalYearStartMonth": 0,
         "weekStart": "",
-        "links": [_to_the_others()],
+        "links": [_dashboard_links()],
         "templating": {"list": [_datasource(), *dashboard.variables]},
         "annotations": {"list": list(dashboard.annotations)},
-        "panels": list(_laid_out(dashboard.rows)),
+        "panels": list(_place_panels(dashboard.rows)),
     }
 
 
-def chosen(name: str, label: str, asked: str) -> Json:
-    """Return a variable with values from Prometheus. ``asked`` is ``label_values(METRIC, LABEL)``."""
+def chosen(name: str, label: str, query: str) -> Json:
+    """Return a variable with values from Prometheus. ``query`` is ``label_values(METRIC, LABEL)``."""
     return {
         "type": "query",
         "name": name,
         "label": label,
         "datasource": SOURCE,
-        "query": {"query": asked, "refId": "A", "qryType": 1},
-        "definition": asked,
+        "query": {"query": query, "refId": "A", "qryType": 1},
+        "definition": query,
         "refresh": 2,
         "sort": 1,
         "multi": False,
@@ -66,10 +66,10 @@ def chosen(name: str, label: str, asked: str) -> Json:
     }
 
 
-def chosen_many(name: str, label: str, asked: str) -> Json:
+def chosen_many(name: str, label: str, query: str) -> Json:
     """Return a variable with several values, or all."""
     everything = {"text": "All", "value": "$__all"}
-    return chosen(name, label, asked) | {"multi": True, "includeAll": True, "allValue": ".*", "current": everything}
+    return chosen(name, label, query) | {"multi": True, "includeAll": True, "allValue": ".*", "current": everything}
 
 
 def typed(name: str, label: str, default: str, *, hidden: bool = False) -> Json:
@@ -86,7 +86,7 @@ def typed(name: str, label: str, default: str, *, hidden: bool = False) -> Json:
     }
 
 
-def marked(name: str, query: Query, *, colour: str, title: str, told: str, shown: bool = True) -> Json:
+def marked(name: str, query: Query, *, colour: str, title: str, text: str, shown: bool = True) -> Json:
     """Return an annotation on all graphs, at the times where the query has a value."""
     return {
         "name": name,
@@ -97,7 +97,7 @@ def marked(name: str, query: Query, *, colour: str, title: str, told: str, shown
         "expr": query.promql,
         "target": {"refId": "Anno", "expr": query.promql, "interval": "", "legendFormat": ""},
         "titleFormat": title,
-        "textFormat": told,
+        "textFormat": text,
         "useValueForTime": False,
     }
 
@@ -108,7 +108,7 @@ def link(title: str, uid: str, **variables: str) -> Json:
     return {"title": title, "url": f"/d/{uid}?{query}&${{datasource:queryparam}}&${{__url_time_range}}"}
 
 
-def _to_the_others() -> Json:
+def _dashboard_links() -> Json:
     """Return buttons to the other dashboards, which keep the job and the time range."""
     return {
         "type": "dashboards",
@@ -138,7 +138,7 @@ def _datasource() -> Json:
     }
 
 
-def _laid_out(rows: Iterable[Row]) -> Iterator[Json]:
+def _place_panels(rows: Iterable[Row]) -> Iterator[Json]:
     """Return the panels of all rows, top to bottom and left to right, with unique ids."""
     ids = iter(range(1, 1000))
     y = 0

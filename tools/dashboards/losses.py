@@ -7,7 +7,7 @@ from typing import Final
 from tools.dashboards import colors
 from tools.dashboards.panel import Query, Row
 from tools.dashboards.panel_types import bars, lines, on_the_right, shares, stat, timeline
-from tools.dashboards.promql import LOST, NOT_PRODUCTIVE, NOT_SUSPENDED, PRODUCTIVE, TIME, grown
+from tools.dashboards.promql import LOST, NOT_PRODUCTIVE, NOT_SUSPENDED, PRODUCTIVE, TIME, increase_of
 
 WASTE: Final = Row(
     "What was lost?",
@@ -16,8 +16,8 @@ WASTE: Final = Row(
             "Goodput",
             "Share of the selected range spent on steps that were kept. Suspended time is excluded.",
             Query(
-                f"({grown(TIME, '<job>', PRODUCTIVE)} - {grown(LOST, '<job>')})"
-                f" / (sum{grown(TIME, '<job>', NOT_SUSPENDED, by='state')} > 0)",
+                f"({increase_of(TIME, '<job>', PRODUCTIVE)} - {increase_of(LOST, '<job>')})"
+                f" / (sum{increase_of(TIME, '<job>', NOT_SUSPENDED, by='state')} > 0)",
                 now=True,
             ),
             unit="percentunit",
@@ -29,13 +29,13 @@ WASTE: Final = Row(
         stat(
             "Lost progress",
             "Time of steps that were lost because no checkpoint contained them, in the selected range.",
-            Query(grown(LOST, "<job>"), "time", now=True),
+            Query(increase_of(LOST, "<job>"), "time", now=True),
             unit="s",
         ),
         stat(
             "Lost steps",
             "Steps that were repeated, in the selected range.",
-            Query(grown("ddp_lost_steps_total", "<job>"), now=True),
+            Query(increase_of("ddp_lost_steps_total", "<job>"), now=True),
             unit="short",
         ),
         stat(
@@ -63,8 +63,8 @@ WASTE: Final = Row(
         shares(
             "Unproductive time",
             "What was the rest of the range spent on? Lost progress is the time of steps that had to be repeated.",
-            Query(f"sort_desc({grown(TIME, '<job>', NOT_PRODUCTIVE, by='state')} > 0)", "{{state}}", now=True),
-            Query(grown(LOST, "<job>") + " > 0", "lost progress", now=True),
+            Query(f"sort_desc({increase_of(TIME, '<job>', NOT_PRODUCTIVE, by='state')} > 0)", "{{state}}", now=True),
+            Query(increase_of(LOST, "<job>") + " > 0", "lost progress", now=True),
             unit="s",
             colours=colors.TIME,
         ),

@@ -31,7 +31,7 @@ class Query:
 
     @property
     def promql(self) -> str:
-        """Return the expression as it is sent to Grafana."""
+        """Return the expression with the matchers of the selected variables."""
         text = self.expr
         for word, matchers in SELECTED.items():
             text = text.replace(word, matchers)

@@ -17,12 +17,12 @@ NEUTRAL: Final[Steps] = {None: "text"}
 ALL_BLUE: Final[Steps] = {None: "blue"}
 NEVER: Final[Mapping[str, bool]] = {}
 COLUMN_MIN_WIDTH: Final = 100
-"""Of tables, in pixels. With Grafana's default of 150, twelve columns do not fit in a window of 1600."""
+"""Pixels of a table's column. With Grafana's default of 150, twelve columns do not fit in a window of 1600."""
 BAR_NAME_SIZE: Final = 11
-"""In pixels. Grafana reserves the width of one name at 12, and cuts others that have as many letters but wider ones."""
+"""Pixels. Grafana reserves the width of one name at 12, and cuts others that have as many letters but wider ones."""
 
 
-class Shown(TypedDict, total=False):
+class Display(TypedDict, total=False):
     """Display options of numbers, with the names of Grafana, and overrides."""
 
     min: float
@@ -45,7 +45,7 @@ def stat(
     steps: Steps = NEUTRAL,
     width: int = 4,
     text: str = "auto",
-    **shown: Unpack[Shown],
+    **shown: Unpack[Display],
 ) -> Panel:
     """Return a panel with one large number, coloured by thresholds.
 
@@ -83,7 +83,7 @@ def lines(
     width: int = 12,
     is_stacked: bool = False,
     from_zero: bool = True,
-    **shown: Unpack[Shown],
+    **shown: Unpack[Display],
 ) -> Panel:
     """Return a time series panel. ``steps`` are dashed horizontal lines."""
     custom: Json = {
@@ -100,7 +100,7 @@ def lines(
     return _over_time(title, question, queries, width, defaults, _overrides(shown))
 
 
-def bars(title: str, question: str, *queries: Query, unit: str, width: int = 12, **shown: Unpack[Shown]) -> Panel:
+def bars(title: str, question: str, *queries: Query, unit: str, width: int = 12, **shown: Unpack[Display]) -> Panel:
     """Return a panel of stacked bars, one per interval."""
     custom: Json = {
         "drawStyle": "bars",
@@ -121,7 +121,7 @@ def shares(
     unit: str,
     steps: Steps = ALL_BLUE,
     width: int = 12,
-    **shown: Unpack[Shown],
+    **shown: Unpack[Display],
 ) -> Panel:
     """Return a bar gauge of the values at the end of the range, in the order of the queries."""
     return Panel(
@@ -182,7 +182,7 @@ def timeline(title: str, question: str, *queries: Query, colours: Mapping[str, s
     )
 
 
-def cells(title: str, question: str, *queries: Query, unit: str, steps: Steps, **shown: Unpack[Shown]) -> Panel:
+def cells(title: str, question: str, *queries: Query, unit: str, steps: Steps, **shown: Unpack[Display]) -> Panel:
     """Return a status history: one cell per series and interval, coloured by value."""
     return Panel(
         kind="status-history",
@@ -311,9 +311,9 @@ def _over_time(
     )
 
 
-def _defaults(unit: str, steps: Steps, shown: Shown) -> Json:
-    """Raise TypeError for an option that :class:`Shown` does not have."""
-    if unknown := shown.keys() - Shown.__annotations__.keys():
+def _defaults(unit: str, steps: Steps, shown: Display) -> Json:
+    """Raise TypeError for an option that :class:`Display` does not have."""
+    if unknown := shown.keys() - Display.__annotations__.keys():
         raise TypeError(f"A panel takes no {', '.join(sorted(unknown))}.")
     found: Json = {"unit": unit, "thresholds": _thresholds(steps), "color": {"mode": "thresholds"}, "mappings": []}
     return found | {name: value for name, value in shown.items() if name not in {"colours", "overrides"}}
@@ -323,7 +323,7 @@ def _thresholds(steps: Steps) -> Json:
     return {"mode": "absolute", "steps": [{"value": value, "color": colour} for value, colour in steps.items()]}
 
 
-def _overrides(shown: Shown) -> tuple[Json, ...]:
+def _overrides(shown: Display) -> tuple[Json, ...]:
     """Return the given overrides, and one per line with a fixed colour."""
     fixed = (
         _override(name, {"color": {"mode": "fixed", "fixedColor": colour}})

@@ -13,12 +13,12 @@ NOT_SUSPENDED: Final = 'state!="suspended"'
 PRODUCTIVE: Final = 'state="productive"'
 
 
-def grown(metric: str, chosen: str, *matchers: str, by: str = "") -> str:
+def increase_of(metric: str, chosen: str, *matchers: str, by: str = "") -> str:
     """Return the growth of a counter of the whole job in the range.
 
     A new pod continues the counter at its last value, which ``increase`` would take for a start from 0.
 
-    >>> grown("a_total", "<job>")
+    >>> increase_of("a_total", "<job>")
     '(max(max_over_time(a_total{<job>}[$__range])) - min(min_over_time(a_total{<job>}[$__range])))'
     """
     series = f"{metric}{{{', '.join([chosen, *matchers])}}}[$__range]"
@@ -26,13 +26,13 @@ def grown(metric: str, chosen: str, *matchers: str, by: str = "") -> str:
     return f"(max{grouped}(max_over_time({series})) - min{grouped}(min_over_time({series})))"
 
 
-def among_most(expression: str, count: int = 12, *, by: str = "rank") -> str:
+def topk_at_end(expression: str, count: int = 12, *, by: str = "rank") -> str:
     """Return ``expression`` for the series that are greatest at the end of the range.
 
     ``<at>`` marks where a time modifier may stand. A plain ``topk`` selects at each time, and draws all series that it
     ever selected.
 
-    >>> among_most("max by (rank) (a{<rank>}<at>)")
+    >>> topk_at_end("max by (rank) (a{<rank>}<at>)")
     'max by (rank) (a{<rank>}) and on (rank) topk(12, max by (rank) (a{<rank>} @ end()))'
     """
     return f"{expression.replace('<at>', '')} and on ({by}) topk({count}, {expression.replace('<at>', ' @ end()')})"
@@ -41,7 +41,7 @@ def among_most(expression: str, count: int = 12, *, by: str = "rank") -> str:
 def gpus(metric: str) -> str:
     """Return a query of DCGM's exporter for the GPUs of the ranks, joined by UUID.
 
-    The pod labels of the exporter are those of its own pod, or missing. If an old and a new pod overlap, one is taken.
+    The pod labels of the exporter name its pod, or are missing. If an old and a new pod overlap, one is taken.
     """
     owners = 'topk by (gpu_uuid) (1, ddp_rank_info{<rank>, gpu_uuid!=""})'
     owned = f'label_replace({owners}, "UUID", "$1", "gpu_uuid", "(.+)")'

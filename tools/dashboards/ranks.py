@@ -8,7 +8,7 @@ from tools.dashboards.choices import A_JOB, MARKS, RANKS, SOME_RANKS, to_rank
 from tools.dashboards.devices import DRIVER, GPU, HOST, SILICON
 from tools.dashboards.panel import Dashboard, Query, Row
 from tools.dashboards.panel_types import cells, column, lines, shares, table
-from tools.dashboards.promql import among_most
+from tools.dashboards.promql import topk_at_end
 
 _POD: Final = "pod, node"
 _PLACE: Final = "rank, pod, node"
@@ -22,7 +22,7 @@ _BEHIND: Final = f"topk(50, ({_AHEAD} > 0) - on (process_group) group_right () {
 _THOSE_BEHIND: Final = f"and on (process_group, {_PLACE}) {_BEHIND}"
 
 
-def _placed(expression: str) -> str:
+def _with_labels(expression: str) -> str:
     """Return a query of each rank, with the labels of where it runs."""
     return (
         f"({expression}) * on (namespace, ddp_job, rank) group_left (pod, node, device_name, gpu_uuid)"
@@ -37,9 +37,9 @@ SLOW: Final = Row(
             "Stragglers",
             "Which rank do the others wait for, and where does it run? Own time of a rank in a step, divided by that "
             "of the median rank. Under DDP all ranks have the same step time, so compare their own time.",
-            Query(_placed(f"topk(20, {_STRAGGLER}{{<rank>}})"), table=True),
+            Query(_with_labels(f"topk(20, {_STRAGGLER}{{<rank>}})"), table=True),
             Query(
-                _placed(f"ddp_job_rank:ddp_busy_seconds:mean5m{{<rank>}} and topk(20, {_STRAGGLER}{{<rank>}})"),
+                _with_labels(f"ddp_job_rank:ddp_busy_seconds:mean5m{{<rank>}} and topk(20, {_STRAGGLER}{{<rank>}})"),
                 table=True,
             ),
             columns={
@@ -89,7 +89,7 @@ SLOW: Final = Row(
             "Steps per second, by rank",
             "Do all ranks make the same number of steps? Under DDP they must, except with --strategy local-sgd.",
             Query(
-                among_most("max by (rank) (rate(ddp_steps_total{<rank>}[$__rate_interval]<at>))"),
+                topk_at_end("max by (rank) (rate(ddp_steps_total{<rank>}[$__rate_interval]<at>))"),
                 "rank {{rank}}",
             ),
             unit="none",

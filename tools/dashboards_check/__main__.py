@@ -15,7 +15,7 @@ from tests.render import dashboard_history as history
 from tests.support.dashboards import FILES, RANGE_SECONDS
 from tests.support.prometheus_history import STEP_SECONDS, remembering
 from tests.support.rule_files import records
-from tools.dashboards_check.drawing import INSTALLED, Drawing, Question, draw_dashboards
+from tools.dashboards_check.drawing import INSTALLED, Drawing, PrometheusSource, draw_dashboards
 
 
 def main(chromium: str) -> int:
@@ -30,7 +30,7 @@ def main(chromium: str) -> int:
             chromium=chromium,
             dashboards=[str(path) for path in sorted(FILES.glob("*.json"))],
             pictures=str(INSTALLED / "pictures"),
-            asked=Question(f"http://{server.address}", STEP_SECONDS, end, RANGE_SECONDS, job),
+            source=PrometheusSource(f"http://{server.address}", STEP_SECONDS, end, RANGE_SECONDS, job),
             themes=["dark", "light"],
             variables={"namespaces": "$__all", "rank": ".*", "datasource": "prometheus"},
         )

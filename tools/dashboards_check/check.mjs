@@ -76,7 +76,7 @@ async function checked(name, model, theme) {
 async function drawn(page, model, theme) {
   await page.goto(`http://127.0.0.1:${server.address().port}/`);
   await page.evaluate(() => document.fonts.ready);
-  await page.evaluate((model, asked) => window.draw(model, asked), model, { ...task.asked, theme });
+  await page.evaluate((model, source) => window.draw(model, source), model, { ...task.source, theme });
   return settled(page);
 }
 
@@ -126,7 +126,7 @@ async function settled(page) {
 }
 
 function judged(model, { variables, panels }, theme, fault) {
-  const meant = { ...task.asked.choices, ...task.variables };
+  const meant = { ...task.source.choices, ...task.variables };
   const wanted = model.panels.flatMap((each) => (each.type === "row" ? each.panels : [each]));
   if (panels.length !== wanted.length) fault(`${panels.length} of ${wanted.length} panels are drawn`);
   for (const { name, value, error, loading } of variables) {

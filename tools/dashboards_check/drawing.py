@@ -16,7 +16,7 @@ INSTALLED: Final = SOURCES.parents[1] / "build" / "dashboards-check"
 
 
 @dataclass(frozen=True, slots=True)
-class Question:
+class PrometheusSource:
     """A Prometheus, the time range to show, and the values of the dashboards' variables."""
 
     address: str
@@ -30,14 +30,14 @@ class Question:
 
 @dataclass(frozen=True, slots=True)
 class Drawing:
-    """What ``check.mjs`` draws and checks."""
+    """Input of ``check.mjs``."""
 
     chromium: str
     dashboards: Sequence[str]
     """JSON files of dashboards."""
     pictures: str
     """Folder of the pictures, ``NAME-THEME.webp``."""
-    asked: Question
+    source: PrometheusSource
     themes: Sequence[str]
     variables: Mapping[str, str] = field(default_factory=dict)
     """Expected values of further variables."""

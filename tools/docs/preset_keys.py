@@ -1,4 +1,4 @@
-"""What presets of the chart ddp-platform may be called and set: ``charts/ddp-platform/files/presets.json``."""
+"""Names and keys that presets of the chart ddp-platform may have: ``charts/ddp-platform/files/presets.json``."""
 
 from __future__ import annotations
 

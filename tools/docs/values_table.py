@@ -1,7 +1,7 @@
 """Table of values in a chart's README, from values.yaml and its schema.
 
 A key is described by the comment above it that begins with ``# --``; what an item of a list holds is described in
-values.schema.json, which also says what a value may be. The table stands between two markers, and the rest of the
+values.schema.json, as is the type of a value. The table stands between two markers, and the rest of the
 README is written by hand.
 """
 
@@ -31,7 +31,7 @@ class Row:
     key: str
     """Dotted; what an item of a list holds as ``namespaces[].name``, of a map as ``presets.*.summary``."""
     default: str
-    """As JSON, where it is short; empty for what is in an item."""
+    """JSON, if it is short; empty inside items."""
     may_be: str
     description: str
 
@@ -88,7 +88,7 @@ def comments(text: str) -> dict[str, str]:
 
 
 def at(schema: Schema, key: str) -> Schema:
-    """What the schema says of a dotted key. Raises KeyError where it does not know it."""
+    """Return the schema of a dotted key. Raises KeyError if it has none."""
     node: Schema = schema
     for name in key.split("."):
         node = resolved(schema, resolved(schema, node)["properties"][name])
@@ -96,7 +96,7 @@ def at(schema: Schema, key: str) -> Schema:
 
 
 def resolved(schema: Schema, node: Schema) -> Schema:
-    """The node that a reference leads to; what is said beside the reference wins."""
+    """Return the node that a reference leads to; keywords beside the reference override it."""
     if "$ref" in node:
         return resolved(schema, schema["definitions"][node["$ref"].rpartition("/")[2]])
     if "allOf" in node and len(node["allOf"]) == 1:
@@ -111,7 +111,7 @@ def _at(values: Any, key: str) -> Any:
 
 
 def _inside(schema: Schema, key: str, node: Schema) -> Iterator[Row]:
-    """What an item of a list or of a map holds."""
+    """Yield the rows of an item of a list or of a map."""
     for below, item in _items(schema, key, node):
         for name, field in item.get("properties", {}).items():
             inner = resolved(schema, field)
@@ -130,7 +130,7 @@ def _items(schema: Schema, key: str, node: Schema) -> Iterator[tuple[str, Schema
 
 
 def _may_be(schema: Schema, node: Schema) -> str:
-    """What a value may be, for a person."""
+    """Describe the allowed values."""
     if "enum" in node:
         return ", ".join(f"`{json.dumps(value).strip(chr(34))}`" for value in node["enum"])
     kinds = node.get("type", "object")

@@ -19,7 +19,7 @@ from tests.support.browser import browser, program
 from tests.support.dashboards import FILES
 from tests.support.prometheus_server import Prometheus, prometheus
 from tests.support.rule_files import records, written
-from tools.dashboards_check.drawing import Drawing, Question, draw_dashboards
+from tools.dashboards_check.drawing import Drawing, PrometheusSource, draw_dashboards
 from tools.pictures import local_run
 from tools.pictures.terminal_svg import terminal_animation, terminal_picture
 
@@ -76,7 +76,7 @@ def _draw_dashboards(server: Prometheus, begun: float, place: Path, folder: Path
         chromium=program() or "",
         dashboards=[str(path) for path in sorted(place.glob("dashboard-*.json"))],
         pictures=str(folder),
-        asked=Question(f"http://{server.address}", STEP_SECONDS, end, int(end - begun), CHOICES),
+        source=PrometheusSource(f"http://{server.address}", STEP_SECONDS, end, int(end - begun), CHOICES),
         themes=["light"],
         quality=60,
         isCompact=True,

@@ -40,7 +40,7 @@ LAST_STEP: Final = STEPS * 49 // 50
 BEFORE_SECONDS: Final = 4.0
 AFTER_SECONDS: Final = 5.0
 LAST_SECONDS: Final = 4.0
-"""How long the animation rests on its last screen."""
+"""Duration of the animation's last screen."""
 MOST_FRAMES: Final = 40
 PATIENCE_SECONDS: Final = 600.0
 COLUMNS: Final = 124
@@ -49,7 +49,7 @@ ROWS: Final = 16
 
 @dataclass(frozen=True, slots=True)
 class Kill:
-    """What was done to the run, and when it had recovered."""
+    """A killed worker, and the time of the recovery."""
 
     rank: int
     pid: int

@@ -25,12 +25,12 @@ class Recording:
     """A program that runs on a terminal, as a context manager; at its end the program is stopped."""
 
     def __init__(self, command: Sequence[str], environ: Mapping[str, str], *, columns: int, rows: int) -> None:
-        self._ours, theirs = pty.openpty()
-        fcntl.ioctl(theirs, termios.TIOCSWINSZ, struct.pack("HHHH", rows, columns, 0, 0))
-        look = {"TERM": "xterm-256color", "COLUMNS": str(columns), "LINES": str(rows), "LC_ALL": "C.UTF-8"}
-        ends = dict.fromkeys(("stdin", "stdout", "stderr"), theirs)
-        self._program = subprocess.Popen(command, env={**environ, **look}, start_new_session=True, **ends)  # type: ignore[call-overload]
-        os.close(theirs)
+        self._terminal, child_end = pty.openpty()
+        fcntl.ioctl(child_end, termios.TIOCSWINSZ, struct.pack("HHHH", rows, columns, 0, 0))
+        terminal = {"TERM": "xterm-256color", "COLUMNS": str(columns), "LINES": str(rows), "LC_ALL": "C.UTF-8"}
+        ends = dict.fromkeys(("stdin", "stdout", "stderr"), child_end)
+        self._program = subprocess.Popen(command, env={**environ, **terminal}, start_new_session=True, **ends)  # type: ignore[call-overload]
+        os.close(child_end)
         self._pieces: list[tuple[float, str]] = []
         self._reader = threading.Thread(target=self._read, daemon=True)
 
@@ -42,7 +42,7 @@ class Recording:
         self._program.terminate()
         self._program.wait()
         self._reader.join()
-        os.close(self._ours)
+        os.close(self._terminal)
 
     def wait(self) -> int:
         """Wait for the end of the program and of its output; return the exit code."""
@@ -56,12 +56,12 @@ class Recording:
 
     def screens(self) -> list[tuple[float, tuple[str, ...]]]:
         """Return the complete screens, each with the Unix time of its last piece, without repetitions."""
-        said, ends = "", []
+        output, ends = "", []
         for moment, text in self._pieces:
-            said += text
-            ends.append((len(said), moment))
+            output += text
+            ends.append((len(output), moment))
         found: list[tuple[float, tuple[str, ...]]] = []
-        for screen in _SCREEN.finditer(said):
+        for screen in _SCREEN.finditer(output):
             lines = tuple(line.removesuffix("\x1b[K") for line in screen[1].split("\r\n"))
             moment = next(moment for end, moment in ends if end >= screen.end())
             if not found or found[-1][1] != lines:
@@ -71,7 +71,7 @@ class Recording:
     def _read(self) -> None:
         letters = codecs.getincrementaldecoder("utf-8")("replace")
         try:
-            while chunk := os.read(self._ours, 65536):
+            while chunk := os.read(self._terminal, 65536):
                 self._pieces.append((time.time(), letters.decode(chunk)))
         except OSError:  # the program has closed its end
             pass

@@ -136,8 +136,8 @@ def _frame_body(frame: Frame, rows: int, lines: _Lines) -> str:
 
 def _run_svg(run: _Run) -> str:
     style = (f"fill:{run.color};" if run.color else "") + ("font-weight:bold" if run.bold else "")
-    look = f' style="{style.rstrip(";")}"' if style else ""
-    return f'<tspan x="{MARGIN + run.column * CELL_WIDTH:g}"{look}>{escape(run.text)}</tspan>'
+    attribute = f' style="{style.rstrip(";")}"' if style else ""
+    return f'<tspan x="{MARGIN + run.column * CELL_WIDTH:g}"{attribute}>{escape(run.text)}</tspan>'
 
 
 def _ground_svg(run: _Run) -> str:
@@ -148,14 +148,14 @@ def _ground_svg(run: _Run) -> str:
 
 def _timing(frames: Sequence[Frame]) -> tuple[str, int]:
     """Return the styles that show one frame after another, and the index of the frame to show without motion."""
-    whole = sum(frame.seconds for frame in frames)
+    total_seconds = sum(frame.seconds for frame in frames)
     styles, begun = [], 0.0
     for index, frame in enumerate(frames):
-        start, end = 100 * begun / whole, 100 * (begun + frame.seconds) / whole
+        start, end = 100 * begun / total_seconds, 100 * (begun + frame.seconds) / total_seconds
         before = "0%{visibility:hidden}" if index else ""
         after = f"{end:.3f}%{{visibility:hidden}}" if index + 1 < len(frames) else ""
         styles.append(f"@keyframes k{index}{{{before}{start:.3f}%{{visibility:visible}}{after}}}")
-        styles.append(f"#f{index}{{animation:k{index} {whole:.2f}s step-end infinite}}")
+        styles.append(f"#f{index}{{animation:k{index} {total_seconds:.2f}s step-end infinite}}")
         begun += frame.seconds
     noted = [index for index, frame in enumerate(frames) if frame.note]
     still = noted[len(noted) // 2] if noted else len(frames) - 1

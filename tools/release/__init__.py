@@ -1,4 +1,4 @@
-"""What is done before a version is published, and can be done again by whoever wants to know.
+"""Build and check the artifacts of a version before it is published; everybody can repeat it.
 
 ::
 

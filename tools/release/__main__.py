@@ -48,7 +48,7 @@ def check() -> Iterator[str]:
         [wheel] = [path for name, path in files.items() if name.endswith(".whl")]
         python = wheel_test.install(wheel, Path(room, "fresh"))
         wheel_test.check_commands(python)
-        yield "holds: installed from locks/plugin.txt by digest, without torch, it says its version"
+        yield "holds: installed from locks/plugin.txt by digest, without torch, it prints its version"
         archive, manifest = plugin_archive.build(python, Path(room))
         plugin_archive.check_archive(archive, Path(room, "krew"))
         yield f"holds: {archive.name}, as krew unpacks it, prints its version and a job in a dry run"
@@ -60,7 +60,7 @@ def check() -> Iterator[str]:
 
 
 def write_charts() -> Iterator[str]:
-    """Archives of the charts as git tracks them, into ``dist``, with what ``sha256sum`` says of them."""
+    """Write archives of the charts as git tracks them into ``dist``; yield lines as of ``sha256sum``."""
     with tempfile.TemporaryDirectory(prefix="ddp-charts-") as room:
         source = artifacts.copy_tracked_files(Path(room, "source"), artifacts.epoch())
         if (helm := _helm()) is None:

@@ -22,10 +22,10 @@ OLDEST_HELM = 4
 
 def epoch(root: Path = ROOT) -> int:
     """Time of the commit, in seconds since 1970; ``SOURCE_DATE_EPOCH`` overrules it, as everywhere."""
-    said = os.environ.get("SOURCE_DATE_EPOCH") or call("git", "log", "-1", "--format=%ct", cwd=root)
-    if not said.strip().isdigit():
-        raise CannotRelease(f"SOURCE_DATE_EPOCH is {said!r}, and should be whole seconds since 1970.")
-    return int(said)
+    value = os.environ.get("SOURCE_DATE_EPOCH") or call("git", "log", "-1", "--format=%ct", cwd=root)
+    if not value.strip().isdigit():
+        raise CannotRelease(f"SOURCE_DATE_EPOCH is {value!r}, and should be whole seconds since 1970.")
+    return int(value)
 
 
 def copy_tracked_files(target: Path, seconds: int, root: Path = ROOT) -> Path:

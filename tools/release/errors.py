@@ -1,4 +1,4 @@
-"""How what stands in the way of a release is said."""
+"""Errors of a release, and of the programs that it calls."""
 
 from __future__ import annotations
 
@@ -8,11 +8,11 @@ from pathlib import Path
 
 
 class CannotRelease(Exception):
-    """Something that a release needs is missing or wrong; the message is a sentence that says what, and what to do."""
+    """Something that a release needs is missing or wrong; the message names it and the fix."""
 
 
 def call(*words: str | Path, cwd: Path | None = None, environ: Mapping[str, str] | None = None) -> str:
-    """What a program prints. Raises CannotRelease with its last words where it fails or is not there."""
+    """Return the stdout of a program. Raises CannotRelease with its stderr if it fails or is missing."""
     line = " ".join(map(str, words[:3]))
     try:
         done = subprocess.run(words, cwd=cwd, env=environ, capture_output=True, text=True, check=False)

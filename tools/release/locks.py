@@ -31,7 +31,7 @@ class Lock:
     """A sentence for its first line."""
     requirements: Callable[[], list[str]]
     is_apart: bool = False
-    """Of an environment of its own, which ``constraints.txt`` says nothing about."""
+    """Whether its environment is separate, without the versions of ``constraints.txt``."""
     without_cuda: bool = False
     """Leave torch out, and what only its wheels with CUDA need."""
 
@@ -41,20 +41,20 @@ class Lock:
 
 
 def of_the_plugin() -> list[str]:
-    """What ``pip install kubectl-ddp`` brings."""
+    """Return the dependencies of ``pip install kubectl-ddp``."""
     return list(pyproject()["project"]["dependencies"])
 
 
 def of_the_trainer() -> list[str]:
-    """What a pod needs: the clients of metrics and GPUs, and the extra ``trainer``."""
+    """Return the dependencies of a pod: clients of Prometheus and NVML, and the extra ``trainer``."""
     project = pyproject()["project"]
-    clients = [each for each in project["dependencies"] if normal(each) in {"prometheus-client", "nvidia-ml-py"}]
+    clients = [line for line in project["dependencies"] if normal(line) in {"prometheus-client", "nvidia-ml-py"}]
     return clients + project["optional-dependencies"]["trainer"]
 
 
 def torch() -> list[str]:
-    """What the package index has as torch: on Linux with CUDA."""
-    return [each for each in of_the_trainer() if normal(each) == "torch"]
+    """Return the requirement of torch, which is on Linux a build with CUDA."""
+    return [requirement for requirement in of_the_trainer() if normal(requirement) == "torch"]
 
 
 ALL: Final = (
@@ -66,7 +66,7 @@ ALL: Final = (
     Lock("scan", "What `make checkov` runs.", lambda: list(pyproject()["dependency-groups"]["scan"]), is_apart=True),
     Lock("site", "What `make site` runs.", lambda: list(pyproject()["dependency-groups"]["site"])),
 )
-"""In the order in which they are written: the trainer's leaves out what torch-cuda's has."""
+"""Written in this order: the trainer's lacks the packages of torch-cuda's."""
 
 TORCH_CPU: Final = LOCKS / "torch-cpu.txt"
 
@@ -80,10 +80,10 @@ def pinned_versions(text: str) -> dict[str, str]:
 def write(uv: Path, torch_index: str | None) -> list[str]:
     """Write all locks again, and return a line for each. Raises CannotRelease."""
     LOCKS.mkdir(exist_ok=True)
-    said = []
+    lines = []
     for lock in ALL:
         _compile(uv, lock)
-        said.append(f"{lock.path.relative_to(ROOT)}: {len(pinned_versions(lock.path.read_text()))} packages")
+        lines.append(f"{lock.path.relative_to(ROOT)}: {len(pinned_versions(lock.path.read_text()))} packages")
     version = pinned_versions((ROOT / "constraints.txt").read_text())["torch"]
     if torch_index:
         _compile_torch_cpu(uv, version, torch_index)
@@ -92,7 +92,7 @@ def write(uv: Path, torch_index: str | None) -> list[str]:
             f"locks/torch-cpu.txt is not for torch {version}, and its wheels lie on an index of their own: name it, as "
             "PyTorch's installation page tells: make lock TORCH_INDEX=URL."
         )
-    return said
+    return lines
 
 
 def _compile(uv: Path, lock: Lock) -> None:
@@ -101,7 +101,7 @@ def _compile(uv: Path, lock: Lock) -> None:
         wanted.write_text("\n".join(lock.requirements()))
         words: list[str | Path] = [] if lock.is_apart else ["--constraints", ROOT / "constraints.txt"]
         if lock.without_cuda:
-            torch_lock = next(each for each in ALL if each.name == "torch-cuda")
+            torch_lock = next(other for other in ALL if other.name == "torch-cuda")
             cuda = [name for name in pinned_versions(torch_lock.path.read_text()) if name.startswith(CUDA)]
             excluded = Path(room, "excluded.txt")
             excluded.write_text("\n".join(cuda))

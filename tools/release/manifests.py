@@ -35,13 +35,13 @@ DASHBOARDS: Final = Path("../charts/ddp-platform/files/dashboards")
 
 @dataclass(frozen=True)
 class Layer:
-    """A directory whose ``values.yaml`` says what it changes."""
+    """A directory of ``manifests/``, rendered with its ``values.yaml``."""
 
     path: str
     serves: tuple[str, ...] = ()
-    """What a cluster must serve for it."""
+    """APIs that a cluster must serve for it."""
     components: tuple[str, ...] = ()
-    """Of an overlay."""
+    """Components of an overlay."""
 
     @property
     def directory(self) -> Path:
@@ -51,12 +51,12 @@ class Layer:
     def values(self) -> list[Path]:
         """Files of values that say the same, in order."""
         own = [self.directory / "values.yaml"]
-        return [COMPONENTS[each].directory / "values.yaml" for each in self.components] + [p for p in own if p.exists()]
+        return [COMPONENTS[name].directory / "values.yaml" for name in self.components] + [p for p in own if p.exists()]
 
     @property
     def served(self) -> list[str]:
-        """What a cluster must serve for it and its components."""
-        return [*self.serves, *(api for each in self.components for api in COMPONENTS[each].serves)]
+        """APIs that a cluster must serve for it and its components."""
+        return [*self.serves, *(api for name in self.components for api in COMPONENTS[name].serves)]
 
 
 PROMETHEUS: Final = ("monitoring.coreos.com/v1/PodMonitor", "monitoring.coreos.com/v1/PrometheusRule")
@@ -80,10 +80,10 @@ def render_objects(helm: str, values: Iterable[Path] = (), served: Iterable[str]
     words = [word for path in values for word in ("--values", str(path))]
     words += [f"--api-versions={api}" for api in served]
     text = call(helm, "template", "ddp", CHART, "--namespace", HOME, *words)
-    objects = [plain(each) for each in yaml.safe_load_all(text) if each and not _is_of_test(each)]
-    if any(each["metadata"].get("namespace") == HOME for each in objects):
+    objects = [plain(item) for item in yaml.safe_load_all(text) if item and not _is_of_test(item)]
+    if any(item["metadata"].get("namespace") == HOME for item in objects):
         objects.insert(0, home())
-    return {key(each): each for each in objects}
+    return {key(item): item for item in objects}
 
 
 def plain(item: Object) -> Object:
@@ -97,14 +97,14 @@ def plain(item: Object) -> Object:
 
 
 def home() -> Object:
-    """What ``helm install --create-namespace`` makes, and at Pod Security "restricted": no pod of ours runs there."""
+    """Return the namespace of ``helm install --create-namespace``, at Pod Security "restricted"."""
     labels = {f"pod-security.kubernetes.io/{mode}": "restricted" for mode in ("enforce", "audit", "warn")}
     component = {"app.kubernetes.io/component": "namespace", "app.kubernetes.io/part-of": "ddp"}
     return {"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": HOME, "labels": component | labels}}
 
 
 def key(item: Object) -> Key:
-    """Which object it is."""
+    """Return what identifies an object: API version, kind, namespace, name."""
     metadata = item["metadata"]
     return item["apiVersion"], item["kind"], metadata.get("namespace", ""), metadata["name"]
 
@@ -132,7 +132,7 @@ def files(helm: str) -> dict[Path, str]:
 
 
 def write(helm: str) -> Iterator[str]:
-    """Write ``manifests/`` again, but for what is not generated; a line for each directory."""
+    """Write the generated files of ``manifests/``; yield a line for each directory."""
     wanted = files(helm)
     for directory in sorted({path.parent for path in wanted}):
         for old in (MANIFESTS / directory).glob("*.yaml"):
@@ -149,14 +149,14 @@ def _is_dashboard(item: Object) -> bool:
 
 
 def _generator(item: Object) -> Object:
-    """What makes the ConfigMap of the file beside it."""
+    """Return the generator of the ConfigMap of a file."""
     metadata = item["metadata"]
     options = {key: metadata[key] for key in ("labels", "annotations") if key in metadata}
     return {"name": metadata["name"], "namespace": metadata["namespace"], "files": [*item["data"]], "options": options}
 
 
 def _is_of_test(item: Object) -> bool:
-    """Whether it is there for ``helm test``, which kustomize has not."""
+    """Return whether it belongs to ``helm test``, which kustomize lacks."""
     return bool(item["metadata"]["labels"].get("app.kubernetes.io/component") == "test")
 
 
@@ -171,8 +171,8 @@ def _resources(directory: Path, objects: Iterable[Object]) -> dict[Path, str]:
 def _changes(layer: Layer, base: Mapping[Key, Object], own: Mapping[Key, Object], kind: str) -> dict[Path, str]:
     """The files of a layer: what its values add to the base, and what they change."""
     directory = Path(layer.path)
-    if gone := base.keys() - own.keys():
-        raise CannotRelease(f"The values of {directory} take {sorted(gone)} away; a component only adds and changes.")
+    if absent := base.keys() - own.keys():
+        raise CannotRelease(f"The values of {directory} take {sorted(absent)} away; a component only adds and changes.")
     made = _resources(directory, [item for name, item in own.items() if name not in base])
     patches = [
         {"target": _target(name), "patch": _dump(operations)}
@@ -182,7 +182,7 @@ def _changes(layer: Layer, base: Mapping[Key, Object], own: Mapping[Key, Object]
     made[directory / "kustomization.yaml"] = _kustomization(
         kind,
         resources=[*(["../../base"] if kind == "Kustomization" else []), *_names(made, directory)],
-        components=[f"../../components/{each}" for each in layer.components],
+        components=[f"../../components/{name}" for name in layer.components],
         patches=patches,
     )
     return made
@@ -207,8 +207,8 @@ def difference(old: Any, new: Any, path: str = "") -> Iterator[Object]:
 def _target(name: Key) -> Object:
     version, kind, namespace, called = name
     group, _, number = version.rpartition("/")
-    said = {"group": group, "version": number, "kind": kind, "name": called, "namespace": namespace}
-    return {field: value for field, value in said.items() if value}
+    target = {"group": group, "version": number, "kind": kind, "name": called, "namespace": namespace}
+    return {field: value for field, value in target.items() if value}
 
 
 def _names(made: Mapping[Path, str], directory: Path) -> list[str]:
@@ -217,12 +217,12 @@ def _names(made: Mapping[Path, str], directory: Path) -> list[str]:
 
 def _kustomization(kind: str, **fields: Any) -> str:
     version = "v1alpha1" if kind == "Component" else "v1beta1"
-    said = {name: value for name, value in fields.items() if value}
-    return _text([{"apiVersion": f"kustomize.config.k8s.io/{version}", "kind": kind, **said}])
+    content = {name: value for name, value in fields.items() if value}
+    return _text([{"apiVersion": f"kustomize.config.k8s.io/{version}", "kind": kind, **content}])
 
 
 def _text(documents: Iterable[Object]) -> str:
-    return f"{WRITTEN}, from charts/ddp-platform and values.yaml.\n" + "---\n".join(_dump(each) for each in documents)
+    return f"{WRITTEN}, from charts/ddp-platform and values.yaml.\n" + "---\n".join(map(_dump, documents))
 
 
 class _Dumper(yaml.SafeDumper):
@@ -242,9 +242,9 @@ def _dump(document: Any) -> str:
 
 
 def kustomize_build(kubectl: str, directory: Path, root: Path = MANIFESTS) -> dict[Key, Object]:
-    """What ``kubectl kustomize`` makes of a directory below ``root``, with no network and no cluster."""
+    """Return the objects that ``kubectl kustomize`` renders, without a network or a cluster."""
     text = call(kubectl, "kustomize", root / directory)
-    return {key(each): each for each in yaml.safe_load_all(text)}
+    return {key(item): item for item in yaml.safe_load_all(text)}
 
 
 def on_the_base(components: tuple[str, ...], kubectl: str) -> dict[Key, Object]:

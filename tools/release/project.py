@@ -1,4 +1,4 @@
-"""What pyproject.toml says, and where things of a release lie."""
+"""Contents of pyproject.toml, and paths of a release."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
-"""What is inside each artefact, as CycloneDX: the command line as it is installed, the images' Python as it is locked.
+"""SBOMs in CycloneDX: of the installed command line, and of the locked Python packages of the images.
 
-Debian's packages are not in there: those of the images' base follow from the digest that ``PYTHON_IMAGE`` names, and
+Debian's packages are missing: those of the images' base follow from the digest that ``PYTHON_IMAGE`` names, and
 those that the target ``cuda`` adds stand in the Dockerfile by name, in the version of the day of the build.
 """
 

@@ -20,7 +20,7 @@ INPUT: Final = {
     "pluginId": "prometheus",
     "pluginName": "Prometheus",
 }
-"""What Grafana prompts for at the import."""
+"""Grafana prompts for this input at the import."""
 
 
 def write(target: Path) -> list[Path]:
@@ -39,7 +39,9 @@ def shared_form(dashboard: dict[str, Any]) -> dict[str, Any]:
         json.dumps(dashboard).replace("&${datasource:queryparam}", "").replace("${datasource}", f"${{{INPUT['name']}}}")
     )
     shared = json.loads(text)
-    shared["templating"]["list"] = [each for each in shared["templating"]["list"] if each["type"] != "datasource"]
+    shared["templating"]["list"] = [
+        variable for variable in shared["templating"]["list"] if variable["type"] != "datasource"
+    ]
     kinds = sorted({panel["type"] for panel in _panels(shared["panels"]) if panel["type"] != "row"})
     requires = [GRAFANA, *({"type": "panel", "id": kind, "name": kind, "version": ""} for kind in kinds)]
     requires.append({"type": "datasource", "id": "prometheus", "name": "Prometheus", "version": "1.0.0"})

@@ -42,9 +42,9 @@ def find_version_mismatches(root: Path = ROOT, wanted: str | None = None) -> Ite
         found = re.findall(place.pattern, (root / place.path).read_text(encoding="utf-8"), re.MULTILINE)
         if len(found) < place.count:
             yield f"{place.path} names no version where {place.pattern!r} is looked for; write {wanted} there."
-        for each in found:
-            if each != wanted:
-                yield f"{place.path} says {each}, and pyproject.toml {wanted}; make them agree."
+        for number in found:
+            if number != wanted:
+                yield f"{place.path} says {number}, and pyproject.toml {wanted}; make them agree."
 
 
 def check_image_digest(root: Path = ROOT) -> Iterator[str]:

@@ -23,10 +23,10 @@ def install(wheel: Path, room: Path) -> Path:
 
 
 def check_commands(python: Path) -> None:
-    """Raises CannotRelease where a command of the wheel does not say its version, or brought torch along."""
-    said = call(python.with_name("kubectl-ddp"), "--version")
-    if version() not in said.split():
-        raise CannotRelease(f"The installed kubectl-ddp calls itself {said.strip()!r}, and should say {version()}.")
+    """Run the commands of the wheel. Raises CannotRelease for a wrong version, or if torch was installed with it."""
+    output = call(python.with_name("kubectl-ddp"), "--version")
+    if version() not in output.split():
+        raise CannotRelease(f"The installed kubectl-ddp calls itself {output.strip()!r}, and should say {version()}.")
     call(python.with_name("ddp-launch"), "--help")
     if list((python.parents[1] / "lib").glob("python3*/site-packages/torch")):
         raise CannotRelease("The command line's lock brings torch, which `kubectl ddp` is to do without.")

@@ -1,4 +1,4 @@
-"""``python -m tools.scan CHECKOV``: what checkov, found at that path, says of all that there is."""
+"""``python -m tools.scan CHECKOV`` scans all objects with checkov, found at that path."""
 
 from __future__ import annotations
 
@@ -12,18 +12,18 @@ from typing import Any, Final
 import yaml
 
 from tools.scan.objects import ROOT, everything
-from tools.scan.skips import Failure, judge, read
-from tools.scan.unwrap import unwrapped
+from tools.scan.skips import Failure, find_problems, read
+from tools.scan.unwrap import unwrap_pods
 
 FOLDER: Final = ROOT / "build" / "scan"
 
 
 def main(checkov: str) -> int:
-    """Scan, and say what is wrong; 1 where something is."""
+    """Scan and print the failures; return 1 if there are any."""
     count = _write()
     report = _scan(checkov)
     failures = [_failure(check) for check in report["results"]["failed_checks"]]
-    wrong = judge(failures, read())
+    wrong = find_problems(failures, read())
     for line in wrong:
         print(f"error: {line}", file=sys.stderr)
     passed = report["summary"]["passed"]
@@ -37,7 +37,7 @@ def _write() -> int:
     FOLDER.mkdir(parents=True)
     count = 0
     for name, objects in everything():
-        items = list(unwrapped(objects))
+        items = list(unwrap_pods(objects))
         count += len(items)
         (FOLDER / f"{name}.yaml").write_text(yaml.safe_dump_all(items))
     return count

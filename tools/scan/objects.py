@@ -1,4 +1,4 @@
-"""What there is to look at, by where it comes from."""
+"""Objects to scan, by their source."""
 
 from __future__ import annotations
 

@@ -21,7 +21,7 @@ class Skip:
     reason: str
 
     def covers(self, failure: Failure) -> bool:
-        """Whether this is what it is about."""
+        """Return whether it allows this failure."""
         return self.check == failure.check and re.fullmatch(self.objects, failure.item) is not None
 
 
@@ -41,7 +41,7 @@ def read(file: Path = FILE) -> list[Skip]:
     return [Skip(**row) for row in tomllib.loads(file.read_text())["skip"]]
 
 
-def judge(failures: list[Failure], skips: list[Skip]) -> list[str]:
+def find_problems(failures: list[Failure], skips: list[Skip]) -> list[str]:
     """A line for each failure that no row covers, and for each row that covers nothing or has no reason."""
     problems = [
         f"{failure.check} ({failure.name}): {failure.item} in {failure.source}"

@@ -11,21 +11,21 @@ KNOWN: Final = frozenset({"Pod", "Job", "CronJob", "Deployment", "StatefulSet", 
 """Kinds whose pods checkov looks at."""
 NAMESPACE: Final = "training"
 OF_NO_NAMESPACE: Final = ("Cluster", "Namespace", "PriorityClass", "ValidatingAdmission", "ResourceFlavor")
-"""How kinds begin that stand in none."""
+"""Prefixes of kinds without a namespace."""
 
 
-def unwrapped(objects: Sequence[Object]) -> Iterator[Object]:
-    """The objects as they will stand in a namespace, and for each kind of pod of a custom resource a Job of its own."""
+def unwrap_pods(objects: Sequence[Object]) -> Iterator[Object]:
+    """Yield the objects with a namespace, and a Job for each pod template of a custom resource."""
     items = [entry for item in objects for entry in (item["items"] if item["kind"] == "List" else [item])]
     for item in items:
-        yield _placed(deepcopy(item))
+        yield _with_namespace(deepcopy(item))
     for item in items:
         if item["kind"] not in KNOWN:
             yield from (_job(item, role, template) for role, template in _templates(item.get("spec")))
 
 
-def _placed(item: Object) -> Object:
-    """In a namespace, as ``kubectl -n`` would put it."""
+def _with_namespace(item: Object) -> Object:
+    """Set the namespace as ``kubectl -n`` does."""
     if not item["kind"].startswith(OF_NO_NAMESPACE):
         item["metadata"].setdefault("namespace", NAMESPACE)
     return item

@@ -82,7 +82,7 @@ def _translate(text: str, origin: str, page: str) -> str:
         if "://" in found[2] or found[2].startswith("mailto:"):
             return found[0]
         there = _page_at(posixpath.normpath(posixpath.join(posixpath.dirname(origin), found[2])))
-        # Files that are no pages of the site, such as values of charts, are named and not linked.
+        # Files outside of the site, such as values of charts, are named and not linked.
         return f"[{found[1]}]({_relative(there, page)}{found[3]})" if there else found[1]
 
     def image(found: re.Match[str]) -> str:

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from tests.support.policy_cases import CASES, KINDS
-from tools.scan.skips import Failure, Skip, judge
-from tools.scan.unwrap import unwrapped
+from tools.scan.skips import Failure, Skip, find_problems
+from tools.scan.unwrap import unwrap_pods
 
 POD = Failure("CKV_K8S_16", "no privileged containers", "Job/a-worker", "examples")
 
@@ -12,7 +12,7 @@ POD = Failure("CKV_K8S_16", "no privileged containers", "Job/a-worker", "example
 def test_pods_of_custom_resources_become_jobs_that_are_looked_at() -> None:
     [case] = [entry for entry in CASES if entry.name == "privileged"]
     for kind in KINDS:
-        found = list(unwrapped([kind.of(case)]))
+        found = list(unwrap_pods([kind.of(case)]))
         seen = [item for item in found if item["kind"] in {"Pod", "Job", "CronJob"}]
         assert len(seen) == 1, kind.plural
         assert "'privileged': True" in str(seen)
@@ -21,12 +21,12 @@ def test_pods_of_custom_resources_become_jobs_that_are_looked_at() -> None:
 
 def test_what_stands_in_no_namespace_is_put_into_none() -> None:
     roles = [{"apiVersion": "rbac.authorization.k8s.io/v1", "kind": "ClusterRole", "metadata": {"name": "a"}}]
-    assert list(unwrapped(roles)) == roles
+    assert list(unwrap_pods(roles)) == roles
 
 
 def test_a_failure_without_a_reason_and_a_reason_without_a_failure_are_wrong() -> None:
     covering = Skip("CKV_K8S_16", "Job/a-.*", "so")
-    assert judge([POD], [covering]) == []
-    assert judge([POD], []) == ["CKV_K8S_16 (no privileged containers): Job/a-worker in examples"]
-    assert "meets nothing" in judge([POD], [covering, Skip("CKV_K8S_16", "Job/b", "so")])[0]
-    assert "has no reason" in judge([POD], [Skip("CKV_K8S_16", "Job/a-.*", "")])[0]
+    assert find_problems([POD], [covering]) == []
+    assert find_problems([POD], []) == ["CKV_K8S_16 (no privileged containers): Job/a-worker in examples"]
+    assert "meets nothing" in find_problems([POD], [covering, Skip("CKV_K8S_16", "Job/b", "so")])[0]
+    assert "has no reason" in find_problems([POD], [Skip("CKV_K8S_16", "Job/a-.*", "")])[0]
