@@ -94,7 +94,7 @@ def _overwrite(directory: Path) -> None:
         (_overwrite, "shard.00000.mds has another table of offsets"),
     ],
 )
-def test_a_shard_that_changed_since_the_run_began_is_named(
+def test_a_shard_that_changed_during_the_run_is_named(
     shards: Path, harm: Callable[[Path], None], sentence: str
 ) -> None:
     read = ShardedSamples(shards)
