@@ -106,7 +106,7 @@ def test_a_rule_reports_the_value_and_what_to_do(case: Case) -> None:
 
 
 @pytest.mark.parametrize(("rule", "environment", "facts"), SILENT)
-def test_a_rule_is_silent_close_to_its_subject(
+def test_a_rule_is_silent_next_to_what_it_is_about(
     rule: str, environment: dict[str, str], facts: dict[str, Any]
 ) -> None:
     assert findings_of(JOB_CHECKS, rule, environment, facts) == []

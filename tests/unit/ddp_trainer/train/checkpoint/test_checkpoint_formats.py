@@ -293,28 +293,19 @@ def test_of_a_file_no_more_is_read_than_is_asked_for(tmp_path: Path) -> None:
     assert 8 << 10 <= int(resident.group(1)) < 12 << 10
 
 
-def cut_short(file: Path) -> None:
-    file.write_bytes(file.read_bytes()[:-1])
-
-
-def without_header(file: Path) -> None:
-    file.write_bytes((2).to_bytes(8, "little") + b"[]")
+DAMAGED = r"x\.safetensors, which is damaged: "
 
 
 def of_header(file: Path, header: bytes) -> None:
     file.write_bytes(len(header).to_bytes(8, "little") + header + bytes(8))
 
 
-def of_unknown_type(file: Path) -> None:
-    file.write_bytes(file.read_bytes().replace(b'"F32"', b'"F31"'))
-
-
 @pytest.mark.parametrize(
     ("harm", "sentence"),
     [
-        (cut_short, r"x\.safetensors, which is damaged: a lies at 0 to 8 of 7 bytes, and has the shape \(2,\)\."),
+        (lambda file: file.write_bytes(file.read_bytes()[:-1]), f"{DAMAGED}a lies at 0 to 8 of 7 bytes"),
         (lambda file: file.write_bytes(b"abc"), "which is damaged: its 3 bytes end before its header does"),
-        (without_header, "which is damaged: its header is none of safetensors"),
+        (lambda file: of_header(file, b"[]"), "which is damaged: its header is none of safetensors"),
         (lambda file: of_header(file, b"[" * 100_000), "which is damaged: its header is none of safetensors"),
         *(
             (lambda file, entry=entry: of_header(file, json.dumps({"a": entry}).encode()), "x.*, which is damaged: ")
@@ -328,7 +319,7 @@ def of_unknown_type(file: Path) -> None:
                 7,
             )
         ),
-        (of_unknown_type, "which is damaged: a has numbers of the type 'F31', which is not known"),
+        (lambda file: file.write_bytes(file.read_bytes().replace(b'"F32"', b'"F31"')), f"{DAMAGED}a has .* type 'F31'"),
         (Path.unlink, "which cannot be read: No such file"),
     ],
 )
