@@ -15,6 +15,7 @@ from ddp_trainer.train.checkpoint.checkpoint_files import Checkpoint, Checkpoint
 from ddp_trainer.train.checkpoint.manifest import Identity, Manifest
 from ddp_trainer.train.checkpoint.torch_zip_writer import Archive, pack
 from ddp_trainer.train.checkpoint.write_lease import WriteLease
+from ddp_trainer.train.config.config import Config
 from ddp_trainer.train.config.option_values import TargetMetric
 from ddp_trainer.train.config.worker_env import Environment
 from ddp_trainer.train.data.batch_plan import BatchPlan, cut
@@ -88,6 +89,12 @@ def latest(
     found = directory.latest_checkpoint(warn, verified=verified)
     assert found is not None
     return found
+
+
+def lines_config(**changes: object) -> Config:
+    """Return a configuration that fits :class:`Lines` in a few steps."""
+    values: dict[str, object] = {"epochs": 1, "global_batch": 4, "warmup_steps": 0, "learning_rate": 0.1}
+    return Config(**{**values, **changes})  # type: ignore[arg-type] # a builder
 
 
 class Lines:

@@ -46,41 +46,28 @@ def ran(tmp_path: Path, body: str, seconds: float = 20.0) -> dict[str, Any]:
     return run_check(ALONE, [*script(body), str(file)], seconds, file)
 
 
-def test_a_check_whose_bars_hold_passed_and_one_with_a_broken_bar_failed(tmp_path: Path) -> None:
-    passed = ran(tmp_path, f"save(bars=[{HOLDS!r}], figures={{'some_seconds': 2.0}})")
-    assert (passed["status"], passed["reason"], passed["figures"]) == ("passed", "", {"some_seconds": 2.0})
-    failed = ran(tmp_path, f"save(bars=[{HOLDS!r}, {BREAKS!r}])")
-    assert (failed["status"], failed["reason"]) == ("failed", "another thing")
-
-
-def test_a_check_of_which_a_part_was_left_out_is_partial_and_not_passed(tmp_path: Path) -> None:
-    found = ran(tmp_path, f"save(bars=[{HOLDS!r}], unsupported={{'compiled': 'no time'}})")
-    assert (found["status"], found["reason"]) == ("partial", "without compiled")
-
-
-def test_a_check_that_the_hardware_does_not_support_is_reported_with_its_reason(tmp_path: Path) -> None:
-    found = ran(tmp_path, "save(reason='this torch has no NCCL')")
-    assert (found["status"], found["reason"]) == ("not supported", "this torch has no NCCL")
-
-
 @pytest.mark.parametrize(
-    ("body", "reason"),
+    ("body", "status", "reason"),
     [
-        ("print('the last words', file=sys.stderr); sys.exit(3)", "exit code 3: the last words"),
-        ("os.kill(os.getpid(), signal.SIGABRT)", "signal SIGABRT: no output"),
-        ("pass", "it ended without a result"),
-        ("open(sys.argv[1], 'w').write('{')", "it ended without a result"),
+        (f"save(bars=[{HOLDS!r}])", "passed", ""),
+        (f"save(bars=[{HOLDS!r}, {BREAKS!r}])", "failed", "another thing"),
+        (f"save(bars=[{HOLDS!r}], unsupported={{'compiled': 'no time'}})", "partial", "without compiled"),
+        ("save(reason='this torch has no NCCL')", "not supported", "this torch has no NCCL"),
+        ("print('last words', file=sys.stderr); sys.exit(3)", "crashed", "exit code 3: last words"),
+        ("os.kill(os.getpid(), signal.SIGABRT)", "crashed", "signal SIGABRT: no output"),
+        ("pass", "crashed", "it ended without a result"),
+        ("open(sys.argv[1], 'w').write('{')", "crashed", "it ended without a result"),
     ],
 )
-def test_a_check_that_crashes_is_reported_with_its_last_words(tmp_path: Path, body: str, reason: str) -> None:
+def test_a_check_is_reported_with_its_status_and_reason(tmp_path: Path, body: str, status: str, reason: str) -> None:
     found = ran(tmp_path, body)
-    assert (found["status"], found["reason"]) == ("crashed", reason)
+    assert (found["status"], found["reason"]) == (status, reason)
 
 
 def test_a_check_that_crashes_keeps_what_it_found_before(tmp_path: Path) -> None:
-    found = ran(tmp_path, f"save(bars=[{HOLDS!r}], figures={{'some_seconds': 2.0}}); sys.exit(1)")
-    assert found["status"] == "crashed"
-    assert found["figures"] == {"some_seconds": 2.0}
+    for end, status in (("", "passed"), ("; sys.exit(1)", "crashed")):
+        found = ran(tmp_path, f"save(bars=[{HOLDS!r}], figures={{'some_seconds': 2.0}}){end}")
+        assert (found["status"], found["figures"]) == (status, {"some_seconds": 2.0})
 
 
 def test_what_an_earlier_run_has_left_counts_for_nothing(tmp_path: Path) -> None:
@@ -94,9 +81,7 @@ def is_running(pid: str) -> bool:
     return stat.exists() and stat.read_text().rpartition(")")[2].split()[0] != "Z"
 
 
-def test_a_check_past_its_limit_is_killed_with_the_processes_that_have_sessions_and_parents_of_their_own(
-    tmp_path: Path,
-) -> None:
+def test_a_check_past_its_limit_is_killed_with_processes_of_other_sessions_and_parents(tmp_path: Path) -> None:
     pids = tmp_path / "pids"
     below = "import os, sys, time; open(sys.argv[1], 'a').write(f'{os.getpid()} '); time.sleep(600)"
     between = (
@@ -151,13 +136,7 @@ def test_checks_of_a_phase_run_at_once_and_a_failure_ends_no_other(tmp_path: Pat
     assert report[4:] == ["C started", "C crashed exit code 1: no output", "D started", "D passed"]
 
 
-def test_a_stopped_check_costs_its_limit_and_no_other_line(tmp_path: Path) -> None:
-    bodies = {"A": "os.kill(os.getpid(), signal.SIGSTOP)", "B": PASSES, "C": PASSES}
-    report = run(tmp_path, [a_check("A", limit=3.0), a_check("B"), a_check("C", 1)], bodies, 100.0)
-    assert {"A timed out it did not end within 3 s", "B passed", "C passed"} <= set(report)
-
-
-def test_a_check_that_cannot_be_killed_is_named_and_the_others_go_on_within_the_budget(
+def test_a_check_that_cannot_be_killed_is_named_and_the_others_run(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     spared: list[int] = []

@@ -71,7 +71,7 @@ def test_the_line_is_json_even_where_a_figure_is_not_finite() -> None:
     ("measurement", "sentence"),
     [("storm", "There is no part ourz; there are ours, stock."), ("cli", "There is no part ourz; there are none.")],
 )
-def test_a_part_that_a_measurement_does_not_have_is_told_before_anything_is_measured(
+def test_an_unknown_part_is_refused_at_the_start(
     measurement: str, sentence: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert command.main([measurement, "--only", "ours, ourz" if measurement == "storm" else "ourz"]) == 2

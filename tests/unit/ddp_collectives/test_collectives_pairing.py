@@ -47,11 +47,6 @@ def test_a_node_that_does_badly_with_every_partner_is_named(nodes: int, to: floa
         assert found == [Suspect(nodes=(bad,), is_sure=True, has_failed=to is None)]
 
 
-@pytest.mark.parametrize("nodes", range(2, 9))
-def test_nodes_that_are_alike_are_not_suspected(nodes: int) -> None:
-    assert find_suspects(measured(nodes, 3, lambda one, other: FULL - one - 2 * other), SHARE) == []
-
-
 def test_two_bad_nodes_of_eight_are_both_named() -> None:
     found = find_suspects(measured(8, 4, lambda one, other: None if {one, other} & {2, 5} else FULL), SHARE)
     assert [item.nodes for item in found] == [(2,), (5,)]

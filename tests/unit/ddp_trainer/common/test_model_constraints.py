@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from ddp_trainer.common.parallel_dims import LayoutRange
-from ddp_trainer.common.trainer_options import SCHEDULES, PipelineSchedule, count_batch_slices, share
+from ddp_trainer.common.trainer_options import PipelineSchedule, count_batch_slices, share
 from ddp_trainer.train.config.config import Config
 from ddp_trainer.train.data.batch_plan import choose_batch_slices, shares
 from ddp_trainer.train.models.gpt import Gpt
@@ -34,10 +34,6 @@ def test_samples_of_a_part_are_those_that_the_trainer_gives_it(batch: int, batch
     )
 
 
-def test_schedules_are_the_trainers() -> None:
-    assert set(SCHEDULES) == set(PipelineSchedule)
-
-
 def test_the_plugins_defaults_are_the_trainers() -> None:
     of_gpt = {name: parameter.default for name, parameter in inspect.signature(Gpt).parameters.items()}
     assert dict(trainer_arguments.SIZES) == {name: of_gpt[name] for name in trainer_arguments.SIZES}
@@ -45,6 +41,11 @@ def test_the_plugins_defaults_are_the_trainers() -> None:
     assert config.global_batch == trainer_arguments.GLOBAL_BATCH
     assert config.pipeline_schedule == trainer_arguments.SCHEDULE
     assert trainer_arguments.VOCABULARY == VOCABULARY
+
+
+INTERLEAVED = "--pipeline-schedule interleaved"
+BATCHES = "--global-batch 8 --micro-batch 8"
+ROUNDS = "--global-batch 5 --micro-batch 1 --pipeline-schedule zero-bubble"
 
 
 def a_gpt(**options: int) -> Gpt:
@@ -57,26 +58,13 @@ def a_gpt(**options: int) -> Gpt:
         pytest.param("tp=2", "--model gpt:heads=3", lambda: a_gpt(heads=3).tp_plan(2), id="heads"),
         pytest.param("pp=2", "--model gpt:layers=1", lambda: a_gpt(layers=1).pipeline_stage(0, 2), id="layers"),
         pytest.param(
-            "pp=2",
-            "--pipeline-schedule interleaved --model=gpt:layers=3",
-            lambda: a_gpt(layers=3).pipeline_stage(0, 4),
-            id="layers of an interleaved schedule",
+            "pp=2", f"{INTERLEAVED} --model=gpt:layers=3", lambda: a_gpt(layers=3).pipeline_stage(0, 4), id="4"
         ),
-        pytest.param(
-            "pp=2",
-            "--global-batch 8 --micro-batch 8",
-            lambda: check_micro_batches(PipelineSchedule.ONE_F_ONE_B, 1, 2),
-            id="micro-batches",
-        ),
-        pytest.param(
-            "pp=2",
-            "--global-batch 5 --micro-batch 1 --pipeline-schedule zero-bubble",
-            lambda: check_micro_batches(PipelineSchedule.ZERO_BUBBLE, 5, 2),
-            id="rounds",
-        ),
+        pytest.param("pp=2", BATCHES, lambda: check_micro_batches(PipelineSchedule.ONE_F_ONE_B, 1, 2), id="batches"),
+        pytest.param("pp=2", ROUNDS, lambda: check_micro_batches(PipelineSchedule.ZERO_BUBBLE, 5, 2), id="rounds"),
     ],
 )
-def test_what_the_trainer_would_refuse_is_refused_before_it_is_sent_in_the_same_words(
+def test_the_plugin_refuses_in_the_words_of_the_trainer(
     parallel: str, words: str, of_the_trainer: Callable[[], object]
 ) -> None:
     with pytest.raises(BadConfig) as late:

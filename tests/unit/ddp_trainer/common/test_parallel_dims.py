@@ -1,7 +1,5 @@
 """A layout is arithmetic that three programs must do alike: where a rank stands, and who stands there."""
 
-import subprocess
-import sys
 from itertools import product
 from pathlib import Path
 
@@ -55,9 +53,7 @@ def test_a_batch_is_divided_among_replicas_and_shards_and_shared_by_the_ranks_of
 
 
 def test_a_place_made_by_hand_finds_its_rank_and_refuses_to_guess_its_share_of_a_batch() -> None:
-    layout = Layout(replicate=2, shard=4)
-    assert layout.place(4) == Place(replicate=1)
-    assert layout.rank(Place(replicate=1)) == 4
+    assert Layout(replicate=2, shard=4).rank(Place(replicate=1)) == 4
     with pytest.raises(LayoutError, match=r"ask Layout\.place"):
         _ = Place(replicate=1).data_rank
 
@@ -66,22 +62,17 @@ def test_a_place_made_by_hand_finds_its_rank_and_refuses_to_guess_its_share_of_a
     ("text", "sentence"),
     [
         ("", "'' is not a layout; write dimension=size with commas, as in replicate=2,shard=4"),
-        ("4", "'4' is not a layout; write"),
         ("shard=2,", "'shard=2,' is not a layout; write"),
         ("fsdp=4", "'fsdp' is not a dimension of a layout; use replicate, shard, "),
-        ("Shard=4", "'Shard' is not a dimension"),
         ("shard=2,shard=2", "'shard=2,shard=2' names shard twice; name it once"),
         ("shard=", "shard= is not a size of a dimension; give a whole number from 1 to 1000000, as shard=2"),
         ("shard=0", "shard=0 is not a size"),
-        ("tp=-1", "tp=-1 is not a size"),
         ("tp=2.0", "tp=2.0 is not a size"),
         ("tp=two", "tp=two is not a size"),
         ("tp=٣", "tp=٣ is not a size"),
         ("pp=1000001", "pp=1000001 is not a size"),
         ("pp=" + "9" * 5000, "is not a size"),
         ("shard=1:", "shard=1: is not a size"),
-        ("shard=1:2:3", "shard=1:2:3 is not a size"),
-        ("shard=0:2", "shard=0:2 is not a size"),
     ],
 )
 def test_what_is_no_layout_is_told_in_one_sentence(text: str, sentence: str) -> None:
@@ -120,20 +111,14 @@ def test_a_place_outside_of_the_layout_is_told() -> None:
     ("allowed", "world", "chosen"),
     [
         ("replicate=1:4", 3, "replicate=3"),
-        ("replicate=1:4", 9, "replicate=4"),
-        ("replicate=1:4,shard=2", 2, "shard=2"),
         ("replicate=1:4,shard=2", 5, "replicate=2,shard=2"),
-        ("shard=2:4", 3, "shard=3"),
         ("replicate=1:8,shard=1:8", 8, "shard=8"),
         ("replicate=1:8,shard=1:4,tp=1:2", 8, "shard=4,tp=2"),
-        ("shard=1:4,pp=1:4", 4, "shard=4"),
         ("pp=1:4,tp=1:4", 4, "pp=4"),
         ("replicate=2:3,tp=3:4", 7, "replicate=2,tp=3"),
     ],
 )
-def test_a_range_gives_the_layout_with_the_most_ranks_and_then_the_most_spread(
-    allowed: str, world: int, chosen: str
-) -> None:
+def test_a_range_gives_the_layout_of_most_ranks_then_of_most_shards(allowed: str, world: int, chosen: str) -> None:
     assert str(LayoutRange.parse(allowed).choose(world)) == chosen
 
 
@@ -169,23 +154,13 @@ def test_too_few_ranks_for_the_smallest_are_told() -> None:
     )
 
 
-def test_it_needs_nothing_but_the_standard_library() -> None:
-    known = "{*sys.stdlib_module_names, 'ddp_trainer', '__main__'}"
-    code = (
-        f"import sys, ddp_trainer.common.parallel_dims; print({{name.split('.')[0] for name in sys.modules}} - {known})"
-    )
-    package = Path(module.__file__).parents[2]
-    bare = [sys.executable, "-I", "-S", "-c", f"import sys; sys.path.append({str(package)!r}); {code}"]
-    assert subprocess.run(bare, check=True, capture_output=True, text=True).stdout.strip() == "set()"
-
-
 @given(
     st.tuples(*[st.tuples(st.integers(1, 6), st.integers(0, 5)) for _ in range(4)]),
     st.integers(1, 10),
     st.integers(0, 40),
     st.integers(1, 12),
 )
-def test_the_sizes_of_a_layout_are_those_that_it_fills(
+def test_a_layout_has_the_sizes_that_it_fills(
     spans: tuple[tuple[int, int], ...], low: int, more: int, per_node: int
 ) -> None:
     names = ("replicate", "shard", "tp", "pp")

@@ -69,18 +69,5 @@ def test_a_secret_on_a_line_of_its_own_is_found_after_any_text(before: str, secr
         assert WORD not in redact_text(f"{before}\nstep 1\n{secret}")
 
 
-TOKENS = (
-    "hf_" + "a1B2" * 8,
-    "AKIA" + "ABCD1234EFGH5678",
-    "eyJhbGciOiJIUzI1NiJ9.eyJzdWIiOiIxIn0.c2lnbmF0dXJl",
-    "-----BEGIN RSA PRIVATE KEY-----\nMIIB\n-----END RSA PRIVATE KEY-----",
-)
-
-
-@pytest.mark.parametrize("secret", TOKENS)
-def test_what_looks_like_a_secret_is_taken_out_wherever_it_stands(secret: str) -> None:
-    assert secret not in redact_text(f"login with {secret} worked")
-
-
 def test_what_only_sounds_like_a_secret_stays() -> None:
     assert redact_text("a basic training run") == "a basic training run"

@@ -31,12 +31,7 @@ class TestEvidence:
             (1, "torch.OutOfMemoryError: CUDA out of memory. Tried to", False, FailureReason.GPU_OOM),
             (1, "MemoryError: ", False, FailureReason.HOST_OOM),
             (1, "ModuleNotFoundError: No module named 'x'", False, FailureReason.IMPORT_ERROR),
-            (
-                1,
-                "RuntimeError: [../gloo/transport/tcp/pair.cc:534] Connection closed by peer",
-                False,
-                "collective_error",
-            ),
+            (1, "RuntimeError: [gloo/tcp/pair.cc:534] Connection closed by peer", False, "collective_error"),
             (1, "torch.distributed.DistBackendError: NCCL error in: x", False, FailureReason.COLLECTIVE_ERROR),
             (1, "DistStoreError: Timed out after 61 seconds", False, FailureReason.COLLECTIVE_TIMEOUT),
             (1, "RuntimeError: Gloo connect Timeout", False, FailureReason.COLLECTIVE_TIMEOUT),
@@ -45,9 +40,7 @@ class TestEvidence:
             (200, "", False, FailureReason.OTHER),
         ],
     )
-    def test_reasons_are_read_off_codes_and_messages(
-        self, code: int, message: str, oom_killed: bool, reason: str
-    ) -> None:
+    def test_codes_and_messages_have_reasons(self, code: int, message: str, oom_killed: bool, reason: str) -> None:
         assert failures.reason_of(code, message, oom_killed=oom_killed) == reason
 
     @pytest.mark.parametrize("text", ["", "[]", "{}", '{"message": 3}', "nonsense", '{"message": {}}'])
@@ -110,10 +103,7 @@ of message
 @pytest.mark.parametrize(
     ("message", "innermost"),
     [
-        (
-            LOADER,
-            "RuntimeError: unable to allocate shared memory(shm) for file </torch_1>: No space left on device",
-        ),
+        (LOADER, LOADER.splitlines()[-1]),
         (SPAWN, "ValueError: two lines\nof message"),
         (f"RemoteError: in a pool\n{LOADER}\n{SPAWN}", "ValueError: two lines\nof message"),
         ("KeyError: 'w'", "KeyError: 'w'"),
@@ -127,6 +117,7 @@ def test_the_innermost_error_is_the_message(message: str, innermost: str | None)
 SAMPLES = Path(__file__).parents[3] / "samples"
 TIMEOUT = (SAMPLES / "nccl_watchdog_timeout.txt").read_text()
 CUDA = (SAMPLES / "nccl_watchdog_cuda.txt").read_text()
+TERMINATE = 'terminate called\n  what():  boom\nFatal Python error: Aborted\n\n  File "t.py", line 1 in <module>\n'
 
 
 def ended(exit_code: int, stderr: str) -> Failure:
@@ -144,16 +135,8 @@ def ended(exit_code: int, stderr: str) -> Failure:
         ),
         (CUDA, FailureReason.GPU_FAULT, "CUDA error: uncorrectable ECC error encountered"),
         (TIMEOUT + CUDA, FailureReason.GPU_FAULT, "CUDA error: uncorrectable ECC error encountered"),
-        (
-            "double free or corruption (out)\n",
-            FailureReason.SIGABRT,
-            "died of SIGABRT: double free or",
-        ),
-        (
-            'terminate called\n  what():  boom\nFatal Python error: Aborted\n\n  File "t.py", line 1 in <module>\n',
-            FailureReason.SIGABRT,
-            "died of SIGABRT: what():  boom",
-        ),
+        ("double free or corruption (out)\n", FailureReason.SIGABRT, "died of SIGABRT: double free or"),
+        (TERMINATE, FailureReason.SIGABRT, "died of SIGABRT: what():  boom"),
         ("", FailureReason.SIGABRT, "died of SIGABRT"),
     ],
     ids=["timeout", "ECC", "both", "another abort", "with Python's stacks", "silence"],

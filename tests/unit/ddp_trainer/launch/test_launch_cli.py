@@ -23,9 +23,7 @@ from ddp_trainer.launch.launch_plan import make_plan
         (["--standalone"], False),
     ],
 )
-def test_crashes_are_recorded_for_a_store_that_outlives_them(
-    tmp_path: Path, flags: list[str], is_recorded: bool
-) -> None:
+def test_crashes_are_recorded_for_a_store_elsewhere(tmp_path: Path, flags: list[str], is_recorded: bool) -> None:
     secret = tmp_path / "secret"
     secret.write_text("0123456789abcdef" * 4)
     secret.chmod(0o600)

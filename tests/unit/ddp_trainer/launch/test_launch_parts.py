@@ -79,6 +79,9 @@ class TestEndpoints:
         assert is_this_host(host) is is_here
 
 
+ONE_GPU_EACH = {"virtual_local_rank": True}
+
+
 class TestEnvironment:
     def launch(self, **changes: object) -> Launch:
         settings = {"run_id": "r", "local_world_size": 2, "max_restarts": 3, **changes}
@@ -95,58 +98,41 @@ class TestEnvironment:
         common = common_environment(base, launch)
         return {**common, **place_in(common, launch, self.generation(), local_rank, "/e")}
 
-    def test_ranks_count_the_workers_of_the_nodes_before(self) -> None:
-        env = self.worker({}, 1)
-        assert (env["RANK"], env["WORLD_SIZE"], env["GROUP_RANK"], env["LOCAL_RANK"]) == ("5", "8", "1", "1")
-        assert (env["ROLE_RANK"], env["ROLE_WORLD_SIZE"]) == ("5", "6")
-
-    def test_only_failures_count_as_restarts_of_torchrun(self) -> None:
-        env = self.worker({}, 0)
-        assert env["TORCHELASTIC_RESTART_COUNT"] == "1"
-        assert json.loads(env["DDP_RESTARTS"]) == {"failure": 1, "resize": 3}
-
-    def test_what_the_user_has_set_is_kept_and_what_is_ours_is_not(self) -> None:
-        base = {"OMP_NUM_THREADS": "8", "RANK": "99", "HOME": "/h"}
-        env = self.worker(base, 0)
-        assert (env["OMP_NUM_THREADS"], env["RANK"], env["HOME"]) == ("8", "4", "/h")
+    @pytest.mark.parametrize(
+        ("base", "local_rank", "changes", "expected"),
+        [
+            ({}, 1, {}, {"RANK": "5", "WORLD_SIZE": "8", "GROUP_RANK": "1", "LOCAL_RANK": "1"}),
+            ({}, 1, {}, {"ROLE_RANK": "5", "ROLE_WORLD_SIZE": "6"}),
+            ({}, 0, {}, {"TORCHELASTIC_RESTART_COUNT": "1", "DDP_RESTARTS": '{"failure": 1, "resize": 3}'}),
+            ({"OMP_NUM_THREADS": "8", "RANK": "99"}, 0, {}, {"OMP_NUM_THREADS": "8", "RANK": "4"}),
+            ({"DDP_NODES": "9:9"}, 0, {"nodes": "1:4"}, {"DDP_NODES": "1:4"}),
+            ({"DDP_ON_HANG": "warn"}, 0, {"on_hang": "act"}, {"DDP_ON_HANG": "act"}),
+            ({"CUDA_VISIBLE_DEVICES": "4, 6"}, 1, ONE_GPU_EACH, {"LOCAL_RANK": "0", "CUDA_VISIBLE_DEVICES": "6"}),
+        ],
+    )
+    def test_a_worker_finds_its_place_and_what_its_user_has_set(
+        self, base: dict[str, str], local_rank: int, changes: dict[str, object], expected: dict[str, str]
+    ) -> None:
+        assert expected.items() <= self.worker(base, local_rank, **changes).items()
 
     def test_how_nccl_treats_errors_is_torchs_choice_or_the_users(self) -> None:
         name = "TORCH_NCCL_ASYNC_ERROR_HANDLING"
         assert name not in common_environment({}, self.launch())
         assert common_environment({name: "1"}, self.launch())[name] == "1"
 
-    def test_workers_know_of_how_many_nodes_the_run_may_be(self) -> None:
-        assert self.worker({"DDP_NODES": "9:9"}, 0, nodes="1:4")["DDP_NODES"] == "1:4"
-
-    def test_workers_know_what_is_done_about_a_rank_that_hangs(self) -> None:
-        assert self.worker({"DDP_ON_HANG": "warn"}, 0, on_hang="act")["DDP_ON_HANG"] == "act"
-
     def test_a_single_worker_keeps_all_cores(self) -> None:
-        env = self.worker({}, 0, local_world_size=1)
-        assert "OMP_NUM_THREADS" not in env
-
-    def test_each_worker_may_see_one_gpu(self) -> None:
-        base = {"CUDA_VISIBLE_DEVICES": "4, 6"}
-        env = self.worker(base, 1, virtual_local_rank=True)
-        assert (env["LOCAL_RANK"], env["CUDA_VISIBLE_DEVICES"]) == ("0", "6")
+        assert "OMP_NUM_THREADS" not in self.worker({}, 0, local_world_size=1)
 
     def test_one_gpu_for_two_workers_is_an_error(self) -> None:
         base = {"CUDA_VISIBLE_DEVICES": "4"}
         with pytest.raises(LaunchError, match="CUDA_VISIBLE_DEVICES=4"):
-            self.worker(base, 1, virtual_local_rank=True)
+            self.worker(base, 1, **ONE_GPU_EACH)
 
     def test_the_macro_of_torchrun_is_replaced(self) -> None:
         assert with_local_rank(("--rank=${local_rank}", "$HOME"), 3) == ["--rank=3", "$HOME"]
 
 
 class TestReports:
-    def test_a_long_stack_is_cut_in_the_middle_until_it_fits(self) -> None:
-        text = fit({"rank": 1, "stack": "head " + 'é"\n' * 9000 + " tail", "message": "m"})
-        assert len(text.encode()) <= 4096
-        document = json.loads(text)
-        assert document["stack"].startswith("head")
-        assert document["stack"].endswith("tail")
-
     def test_a_summary_of_many_fields_loses_the_largest_first(self) -> None:
         document = json.loads(fit({"restarts": {"failure": 1}, "losses": list(range(5000))}))
         assert document == {"restarts": {"failure": 1}}
@@ -158,9 +144,7 @@ class TestReports:
         document = json.loads((tmp_path / "log").read_text())
         assert (document["pod_exit_code"], document["exit_code"], document["restarts"]) == (93, 1, {"failure": 2})
 
-    def test_a_failure_tells_what_the_time_of_the_job_went_into_and_still_fits_with_its_error(
-        self, tmp_path: Path
-    ) -> None:
+    def test_a_report_of_a_failure_fits_with_its_error_and_the_time_breakdown(self, tmp_path: Path) -> None:
         report = TerminationReport({"DDP_TERMINATION_LOG": str(tmp_path / "log")})
         account = JobAccount(1e9, [1000.0 + number for number, _ in enumerate(JobTime)], 7, 20.0)
         failure = replace(a_failure(3, rank=7), message="ValueError: no such layer", stack="frame\n" * 9000)
@@ -249,7 +233,7 @@ class TestSettings:
             (["x.py"], {"DDP_ZYGOTE": "0"}, None),
         ],
     )
-    def test_a_zygote_imports_what_was_asked_for(
+    def test_a_zygote_imports_its_list(
         self, flags: list[str], environ: dict[str, str], modules: list[str] | None
     ) -> None:
         known = {"known": ("what", "it", "needs")}
@@ -279,14 +263,8 @@ class TestLines:
 
     def test_lines_are_cut_at_every_kind_of_end_and_carried_whole(self, tmp_path: Path) -> None:
         read, write = os.pipe()
-        pump = LogForwarder()
-        sink = pump.add(
-            console=write,
-            prefix=Prefix("${rank}> ", 7),
-            file=tmp_path / "log",
-            filters=("b",),
-            filtered=tmp_path / "some",
-        )
+        pump, files = LogForwarder(), {"file": tmp_path / "log", "filtered": tmp_path / "some"}
+        sink = pump.add(console=write, prefix=Prefix("${rank}> ", 7), filters=("b",), **files)
         for part in (b"a", b"b\r", b"\nc\rd\n\nlast"):
             os.write(sink, part)
         os.close(sink)
@@ -322,7 +300,7 @@ class TestLines:
             assert "ddp-logs" not in {thread.name for thread in threading.enumerate()}
             assert (tmp_path / f"log{number}").read_bytes() == b"last\n"
 
-    def test_a_full_disk_of_the_log_files_is_reported_once_and_costs_no_line_of_the_console(
+    def test_a_full_disk_of_log_files_costs_no_line_of_the_console(
         self, tmp_path: Path, capfd: pytest.CaptureFixture[str]
     ) -> None:
         out = os.open(tmp_path / "out", os.O_WRONLY | os.O_CREAT)
@@ -351,14 +329,6 @@ class TestLines:
 
 
 class TestPorts:
-    def test_a_held_port_can_be_listened_on_by_the_store_of_torch(self) -> None:
-        from torch.distributed import TCPStore
-
-        with reserve_port() as held:
-            store = TCPStore("127.0.0.1", held.getsockname()[1], is_master=True, wait_for_workers=False)
-            store.set("key", "value")
-            assert store.get("key") == b"value"
-
     def test_nobody_is_given_a_held_port(self) -> None:
         with reserve_port() as held, socket.socket() as other, pytest.raises(OSError, match="in use"):
             other.bind(("0.0.0.0", held.getsockname()[1]))
@@ -373,11 +343,7 @@ def test_an_address_of_the_pod_that_is_none_is_not_taken_for_the_stores() -> Non
 
 @pytest.mark.parametrize(
     "secret",
-    [
-        "hf_" + "a1B2" * 8,
-        "-----BEGIN RSA PRIVATE KEY-----\nMIIB\n-----END RSA PRIVATE KEY-----",
-        "me:hunter22@",
-    ],
+    ["hf_" + "a1B2" * 8, "-----BEGIN RSA PRIVATE KEY-----\nMIIB\n-----END RSA PRIVATE KEY-----", "me:hunter22@"],
 )
 def test_a_termination_message_holds_no_secret_and_stays_json(secret: str) -> None:
     quoted = f"no access to https://{secret}example.com" if secret.endswith("@") else f"no access with {secret}!"

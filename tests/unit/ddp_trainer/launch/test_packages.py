@@ -36,9 +36,7 @@ def run(folder: Path, requirements: str, *words: str) -> subprocess.CompletedPro
     return subprocess.run(command, env=environ, cwd=folder, capture_output=True, text=True, check=False)
 
 
-def test_the_packages_and_their_programs_are_there_and_what_the_image_has_is_not_installed_again(
-    tmp_path: Path,
-) -> None:
+def test_packages_and_their_programs_are_installed_unless_the_image_has_them(tmp_path: Path) -> None:
     wheel(tmp_path, "greeting", "torch")  # no folder has a torch: the one of this Python satisfies it
     installed = run(tmp_path, "greeting==1.0", "install")
     assert installed.returncode == 0, installed.stderr

@@ -37,21 +37,11 @@ def run(folder: Path, *body: str) -> subprocess.CompletedProcess[str]:
     return subprocess.run(command, env=environ, capture_output=True, text=True, timeout=60, check=False)
 
 
-def test_a_launcher_that_has_joined_is_started_again_until_it_ends_by_itself(tmp_path: Path) -> None:
-    done = run(tmp_path, "if crashes == 5: return 7", JOINED, "os.kill(os.getpid(), signal.SIGKILL)")
-    assert done.returncode == 7
-    assert done.stdout.splitlines() == [f"crashes {number} wanted None" for number in range(6)]
-
-
 def test_an_internal_error_is_a_crash_and_is_printed(tmp_path: Path) -> None:
     done = run(tmp_path, "if crashes == 1: return 0", JOINED, "raise RuntimeError('of the launcher')")
     assert done.returncode == 0
     assert "RuntimeError: of the launcher" in done.stderr
     assert "The launcher died of SIGABRT. It is started again in this pod." in done.stderr
-
-
-def test_an_exit_of_argparse_is_none(tmp_path: Path) -> None:
-    assert run(tmp_path, "sys.exit(2)").returncode == 2
 
 
 def test_crashes_before_it_has_joined_end_the_pod_with_the_code_of_the_signal(tmp_path: Path) -> None:
@@ -78,7 +68,7 @@ def test_processes_that_left_the_group_of_a_dead_launcher_are_dead_before_the_ne
 
 
 @pytest.mark.parametrize(("run_id", "crashes"), [("r", 3), ("of another run", 0)])
-def test_a_container_that_died_with_its_launcher_counts_as_a_crash_in_the_same_run(
+def test_a_container_that_died_with_its_launcher_is_a_crash_of_its_run(
     tmp_path: Path, run_id: str, crashes: int
 ) -> None:
     of_before = LauncherRecordFile({Env.RUN_DIR: str(tmp_path), Env.RUN_ID: run_id})

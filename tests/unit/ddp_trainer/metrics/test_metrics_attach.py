@@ -6,14 +6,13 @@ import logging
 import os
 import subprocess
 import sys
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 
 import pytest
 
 from ddp_trainer.common.constants import Env, GroupState, OutsideReason
 from ddp_trainer.common.metric_names import Metric, cell
-from ddp_trainer.common.time_classes import Phase
 from ddp_trainer.metrics import attach
 from ddp_trainer.metrics.record.rank_recorder import BoardRankRecorder
 from ddp_trainer.metrics.storage.mmap_directory import agent_board_path, rank_board_path, read_pod_snapshot
@@ -84,23 +83,6 @@ def test_a_launcher_that_is_started_again_goes_on_counting(tmp_path: Path) -> No
     assert read(agent_board_path(tmp_path), AGENT).values["ddp_rendezvous_duration_seconds_sum"] == 5.0
 
 
-def missing(directory: Path) -> Mapping[str, str]:
-    return environment(directory / "missing")
-
-
-def a_file(directory: Path) -> Mapping[str, str]:
-    (directory / "file").touch()
-    return environment(directory / "file")
-
-
-def read_only(_: Path) -> Mapping[str, str]:
-    return environment(Path("/proc/self"))
-
-
-def no_number(directory: Path) -> Mapping[str, str]:
-    return environment(directory, LOCAL_RANK="first")
-
-
 def test_a_pod_outside_of_the_group_has_one_reason_and_its_time_and_a_member_none(tmp_path: Path) -> None:
     recorder = attach.agent_recorder(tmp_path, {})
 
@@ -115,23 +97,20 @@ def test_a_pod_outside_of_the_group_has_one_reason_and_its_time_and_a_member_non
     assert shown() == {}
 
 
-@pytest.mark.parametrize("trouble", [missing, a_file, read_only, no_number])
+@pytest.mark.parametrize(
+    ("folder", "variables"), [("missing", {}), ("file", {}), ("/proc/self", {}), ("", {"LOCAL_RANK": "first"})]
+)
 def test_trouble_is_one_line_of_warning_and_a_silent_recorder(
-    tmp_path: Path, caplog: pytest.LogCaptureFixture, trouble: Callable[[Path], Mapping[str, str]]
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, folder: str, variables: dict[str, str]
 ) -> None:
-    warning = trouble(tmp_path)
+    (tmp_path / "file").touch()
+    warning = environment(tmp_path / folder, **variables)
     with caplog.at_level(logging.WARNING):
         recorder = attach.rank_recorder(warning)
     recorder.step(*ONE_STEP)
     (record,) = caplog.records
     assert record.getMessage().startswith(f"metrics are off for this rank: no board in {warning[Env.METRICS_DIR]} (")
     assert "\n" not in record.getMessage()
-
-
-def test_a_launcher_in_trouble_is_silent_too(caplog: pytest.LogCaptureFixture) -> None:
-    with caplog.at_level(logging.WARNING):
-        attach.agent_recorder(Path("/proc/self/metrics"), {}).state(GroupState.RUNNING)
-    assert caplog.records[0].getMessage().startswith("metrics are off for the launcher: no board in /proc/self/metrics")
 
 
 def run(code: str, environment: Mapping[str, str]) -> subprocess.CompletedProcess[str]:
@@ -180,10 +159,3 @@ def test_a_meter_counts_on_from_the_steps_of_an_earlier_process(tmp_path: Path) 
     assert meter.recorder.steps == 2
     values = read(rank_board_path(tmp_path, 1), RANK).values
     assert (values[Metric.STEP], values[Metric.STEPS]) == (2.0, 2.0)
-
-
-def test_a_meter_reports_to_the_board(tmp_path: Path) -> None:
-    meter = attach.meter(environment(tmp_path))
-    meter.end_phase(Phase.FORWARD)
-    meter.step(samples=16)
-    assert read(rank_board_path(tmp_path, 1), RANK).values[Metric.SAMPLES] == 16

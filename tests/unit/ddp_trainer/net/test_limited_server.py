@@ -4,19 +4,16 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import os
 import random
-import resource
 import socket
 import subprocess
 import sys
 from collections import Counter
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
+from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 
 import pytest
 
-from ddp_trainer.net import limited_server
 from ddp_trainer.net.limited_server import (
     WINDOW_SECONDS,
     Connection,
@@ -25,7 +22,6 @@ from ddp_trainer.net.limited_server import (
     RateLimitedLog,
     client_of,
 )
-from ddp_trainer.net.network_interfaces import list_interfaces
 
 
 @pytest.mark.parametrize(
@@ -45,18 +41,6 @@ from ddp_trainer.net.network_interfaces import list_interfaces
 )
 def test_connections_count_by_the_host_that_they_come_from(address: str, client: str) -> None:
     assert client_of(address) == client
-
-
-def test_one_address_leaves_room_for_others() -> None:
-    limits = ConnectionLimits(total=4, per_address=2)
-    assert [limits.try_acquire("192.0.2.1") for _ in range(3)] == [True, True, False]
-    assert limits.is_full_for("::ffff:192.0.2.1")
-    assert not limits.is_full_for("192.0.2.2")
-    assert [limits.try_acquire("192.0.2.2") for _ in range(3)] == [True, True, False]
-    assert limits.is_full
-    assert not limits.try_acquire("192.0.2.3")
-    limits.release("::ffff:192.0.2.1")
-    assert limits.try_acquire("192.0.2.3")
 
 
 def test_the_loopback_may_use_all_of_the_total() -> None:
@@ -192,24 +176,6 @@ async def closed(connection: Peer) -> None:
         assert await connection[0].read() == b""
 
 
-async def test_more_connections_than_fit_close_the_oldest() -> None:
-    async with listening(total=3) as here:
-        crowd = [await here.connect() for _ in range(6)]
-        for peer in crowd[:3]:
-            await closed(peer)
-        assert [await said(peer, b"hi\n") for peer in crowd[3:]] == [b"hi\n"] * 3
-        assert len(here.server._open) == 3
-
-
-async def test_a_connection_that_is_kept_is_not_closed_for_others() -> None:
-    async with listening(total=3) as here:
-        member = await here.connect()
-        assert await said(member, b"member\n") == b"member\n"
-        for _ in range(12):
-            await here.connect()
-        assert await said(member, b"still here\n") == b"still here\n"
-
-
 async def test_a_server_that_is_full_of_kept_ones_closes_new_ones_with_few_lines() -> None:
     async with listening(total=2) as here:
         members = [await here.connect() for _ in range(2)]
@@ -220,57 +186,6 @@ async def test_a_server_that_is_full_of_kept_ones_closes_new_ones_with_few_lines
         assert [await said(peer, b"hi\n") for peer in members] == [b"hi\n"] * 2
         assert len(here.lines) == 3
     assert "47" in here.lines[-1]  # those that were left out are counted
-
-
-def own_address() -> str:
-    """An address of this machine that is not the loopback."""
-    found = [
-        address
-        for one in list_interfaces()
-        if one.is_up and not one.is_loopback
-        for address in one.addresses
-        if "." in address
-    ]
-    if not found:
-        pytest.skip("this machine has no address but the loopback")
-    return found[0]
-
-
-async def test_one_address_does_not_take_all_of_the_total() -> None:
-    async with listening(total=8, per_address=2, host="0.0.0.0") as here:
-        here.address = (own_address(), here.address[1])
-        crowd = [await here.connect() for _ in range(6)]
-        for peer in crowd[:4]:
-            await closed(peer)
-        assert [await said(peer, b"hi\n") for peer in crowd[4:]] == [b"hi\n"] * 2
-        assert len(here.server._open) == 2
-
-
-@contextlib.contextmanager
-def open_files(limit: int) -> Iterator[None]:
-    before = resource.getrlimit(resource.RLIMIT_NOFILE)
-    resource.setrlimit(resource.RLIMIT_NOFILE, (limit, before[1]))
-    try:
-        yield
-    finally:
-        resource.setrlimit(resource.RLIMIT_NOFILE, before)
-
-
-async def test_without_a_free_descriptor_it_waits_and_goes_on_later(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(limited_server, "RETRY_SECONDS", 0.05)
-
-    async with listening() as here:
-        attempted = asyncio.Event()
-        monkeypatch.setattr(here.server, "log", RateLimitedLog(lines_per_minute=1, write=lambda _: attempted.set()))
-        client = socket.socket()
-        client.setblocking(False)
-        next_one = os.dup(0)
-        os.close(next_one)
-        with open_files(next_one):
-            await asyncio.get_running_loop().sock_connect(client, here.address)
-            await attempted.wait()
-            assert len(here.server._open) == 0
-        assert await said(await here.connect(client), b"hi\n") == b"hi\n"
 
 
 async def test_what_a_peer_sends_unread_is_bounded() -> None:

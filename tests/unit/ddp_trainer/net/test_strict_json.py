@@ -38,7 +38,6 @@ def test_declared_fields_of_declared_types_come_back() -> None:
     "line",
     [
         b"{",
-        b"[]",
         b"[" * 100_000,
         b"{}",
         b'{"name": 1}',
@@ -49,7 +48,6 @@ def test_declared_fields_of_declared_types_come_back() -> None:
         b'{"name": "a", "parts": {"number": 1}}',
         b'{"name": "a", "parts": [{"number": true}]}',
         b'{"name": "a", "parts": [{"number": NaN}]}',
-        b'{"name": "a", "parts": [{"number": 1e999}]}',
         b'{"name": "a", "parts": [{"number": 1' + b"0" * 400 + b"}]}",
         b'{"name": "a", "parts": [{"number": 1' + b"0" * 5000 + b"}]}",
     ],

@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-import resource
-import subprocess
-import sys
 from dataclasses import asdict, replace
 from pathlib import Path
 
@@ -42,6 +39,8 @@ HEALTH = "gpu-health"
 LINKS = "gpu-links"
 USE = "gpu-use"
 FAIL, WARN = Status.FAIL, Status.WARN
+IN_USE = MOST_IDLE_MIB + 1
+NOT_JOINED = "has not joined the fabric of its NVSwitches"
 
 
 @pytest.mark.parametrize(
@@ -51,36 +50,21 @@ FAIL, WARN = Status.FAIL, Status.WARN
         ({"uncorrected_errors": 3}, HEALTH, FAIL, "had 3 uncorrected errors"),
         ({"needs_reset": True}, HEALTH, FAIL, "is to be reset"),
         ({"remap_failed": True}, HEALTH, FAIL, "could not replace a bad row of its memory"),
-        (
-            {"recovery_action": "reboot the node"},
-            HEALTH,
-            FAIL,
-            "needs to be recovered, by its driver: reboot the node",
-        ),
+        ({"recovery_action": "reboot it"}, HEALTH, FAIL, "needs to be recovered, by its driver: reboot it"),
         ({"xids": (31, 48, 79)}, HEALTH, FAIL, "had Xids 48, 79 in the last two hours"),
         ({"slowdowns": ("power brake",)}, HEALTH, WARN, "is slowed down (power brake)"),
         ({"unread": {"uuid": "Unknown Error"}}, HEALTH, WARN, "does not tell all of itself (uuid: Unknown Error)"),
-        (
-            {"fabric_state": "in progress"},
-            LINKS,
-            FAIL,
-            "has not joined the fabric of its NVSwitches (in progress), and CUDA does not start there",
-        ),
+        ({"fabric_state": "in progress"}, LINKS, FAIL, f"{NOT_JOINED} (in progress), and CUDA does not start there"),
         ({"fabric_faults": ("an unhealthy route",)}, LINKS, FAIL, "has a fabric with an unhealthy route"),
         ({"nvlinks_up": 17}, LINKS, FAIL, "has 17 NVLinks up, others of this node 18"),
         ({"nvlink_errors": 9}, LINKS, WARN, "had 9 replays and recoveries of NVLinks"),
         ({"pcie_width": 8}, LINKS, WARN, "uses 8 of 16 lanes of PCI"),
         ({"pcie_generation": 3}, LINKS, WARN, "is at PCI generation 3, and could be at 5"),
         ({"processes": (4711,)}, USE, WARN, "is in use by process 4711"),
-        (
-            {"memory_used_mib": MOST_IDLE_MIB + 1},
-            USE,
-            WARN,
-            f"has {MOST_IDLE_MIB + 1} MiB in use, and no process that is seen from here",
-        ),
+        ({"memory_used_mib": IN_USE}, USE, WARN, f"has {IN_USE} MiB in use, and no process that is seen from here"),
     ],
 )  # fmt: skip
-def test_what_is_wrong_with_a_gpu_is_said_once(
+def test_a_fault_of_a_gpu_is_reported_once(
     changed: dict[str, object], check: str, status: Status, trouble: str
 ) -> None:
     [finding] = bad(node_of(WHOLE, replace(WHOLE, **changed)))  # type: ignore[arg-type]
@@ -110,13 +94,7 @@ def test_gpus_of_which_none_has_links_up_are_those_of_a_machine_without_bridges(
 
 @pytest.mark.parametrize(
     ("capability", "cuda", "fails"),
-    [
-        ((7, 0), "13.0", True),
-        ((7, 0), "12.9", False),
-        ((7, 5), "13.2", False),
-        ((10, 3), "13.0", False),
-        ((), "13.0", False),
-    ],
+    [((7, 0), "13.0", True), ((7, 0), "12.9", False), ((7, 5), "13.2", False), ((), "13.0", False)],
 )
 def test_torchs_cuda_must_have_code_for_the_gpu(capability: tuple[int, ...], cuda: str, fails: bool) -> None:
     gpu = replace(WHOLE, name="Tesla V100-SXM2-32GB", compute_capability=capability)
@@ -141,14 +119,7 @@ def a_gpu(index: int, **more: object) -> Gpu:
 
 @pytest.mark.parametrize(
     ("devices", "ill"),
-    [
-        (["0", "1"], []),
-        (["2"], [2]),
-        (["0", "2", "3"], [2, 3]),
-        (["GPU-33ab"], [3]),
-        (["GPU-22"], [2]),
-        (["MIG-5f"], [2, 3]),
-    ],
+    [(["0", "1"], []), (["0", "2", "3"], [2, 3]), (["GPU-33ab"], [3]), (["GPU-22"], [2]), (["MIG-5f"], [2, 3])],
 )
 def test_other_gpus_of_the_machine_do_not_count(devices: list[str], ill: list[int]) -> None:
     cards = GpuInventory(gpus=(a_gpu(0), a_gpu(1), a_gpu(2, needs_reset=True), a_gpu(3, is_lost=True)))
@@ -206,15 +177,6 @@ def test_a_node_without_any_of_it_has_none(tmp_path: Path) -> None:
     assert not any(found.values())
 
 
-def test_the_limit_of_locked_memory_is_that_of_the_process() -> None:
-    program = "from ddp_trainer.preflight.collector import rdma; print(rdma(libraries=()).locked_memory_bytes)"
-    _, hard = resource.getrlimit(resource.RLIMIT_MEMLOCK)
-    limit = 65536 if hard == resource.RLIM_INFINITY else min(hard, 65536)
-    command = ["prlimit", f"--memlock={limit}", sys.executable, "-c", program]
-    done = subprocess.run(command, capture_output=True, text=True, check=True)
-    assert done.stdout.strip() == str(limit)
-
-
 def asks(net: str, **changed: object) -> Facts:
     environment = {"NCCL_NET": net} if net else {}
     report = a_report()
@@ -236,11 +198,7 @@ def test_a_node_that_lacks_nothing_passes(net: str) -> None:
     [
         ({"locked_memory_bytes": 65536}, Status.FAIL, "a process may lock 64 KiB of memory"),
         ({"locked_memory_bytes": 1 << 32}, Status.WARN, "a process may lock 4194304 KiB of memory"),
-        (
-            {"libraries": {"libibverbs.so.1": "no such file"}},
-            Status.FAIL,
-            "libibverbs.so.1 cannot be loaded (no such file)",
-        ),
+        ({"libraries": {"libx.so": "no such file"}}, Status.FAIL, "libx.so cannot be loaded (no such file)"),
         ({"providers": 0}, Status.FAIL, "libibverbs has no driver here"),
         ({"ports": {}}, Status.FAIL, "there is no InfiniBand, RoCE or EFA device"),
         ({"device_files": 0}, Status.FAIL, "no file /dev/infiniband/uverbs* can be opened"),
@@ -248,7 +206,7 @@ def test_a_node_that_lacks_nothing_passes(net: str) -> None:
         ({"ports": {"mlx5_0/1": "ACTIVE", "mlx5_1/1": "DOWN"}}, Status.WARN, "mlx5_1/1 is DOWN"),
     ],
 )
-def test_what_is_missing_fails_where_the_network_is_asked_for(
+def test_what_is_missing_fails_with_that_network_alone(
     changed: dict[str, object], status: Status, message: str
 ) -> None:
     [finding] = of_rdma(asks("IB", **changed))

@@ -78,9 +78,7 @@ def test_every_field_of_a_healthy_gpu_is_read(read_gpus: ReadGpus) -> None:
         ({"nvmlDeviceGetCurrentClocksEventReasons": "0x5"}, "slowdowns", ()),
     ],
 )
-def test_what_is_wrong_with_a_gpu_is_read(
-    read_gpus: ReadGpus, answer: dict[str, str], field: str, value: object
-) -> None:
+def test_each_fault_of_a_gpu_is_read(read_gpus: ReadGpus, answer: dict[str, str], field: str, value: object) -> None:
     [gpu] = read_gpus({**HEALTHY, **answer}).gpus
     assert getattr(gpu, field) == value
 

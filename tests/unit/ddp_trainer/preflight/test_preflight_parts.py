@@ -12,17 +12,15 @@ from pathlib import Path
 import pytest
 
 from ddp_trainer.common.strict_json import DecodeError
-from ddp_trainer.net.network_interfaces import list_interfaces
 from ddp_trainer.net.run_secret import RunSecret
 from ddp_trainer.preflight import collector, formatter, names
-from ddp_trainer.preflight.checks.all_checks import CHECKS, run_all_checks
+from ddp_trainer.preflight.checks.all_checks import run_all_checks
 from ddp_trainer.preflight.exchange import (
     FIRST_LINE_BYTES,
     PROBE_SECONDS,
     ExchangeFailed,
     Host,
     PreflightRequest,
-    PreflightResponse,
     connect_to_host,
 )
 from ddp_trainer.preflight.listener import PreflightServer, decode, encode, holder, probe_port
@@ -31,11 +29,6 @@ from ddp_trainer.preflight.schema import Outcome, ProbeKind, Report
 from tests.support.preflight_reports import a_probe, a_report, facts_of
 
 KEY = RunSecret.random().key("preflight")
-
-
-def test_messages_come_back_as_they_were_sent() -> None:
-    response = PreflightResponse(reports=(a_report(0), a_report(1)), probes=(a_probe(0, 1, ProbeKind.RANDOM),))
-    assert decode(PreflightResponse, encode(response)) == response
 
 
 @pytest.mark.parametrize(
@@ -54,13 +47,6 @@ def test_a_report_with_a_field_of_another_type_is_refused() -> None:
             decode(Report, json.dumps({**document, name: value}).encode())
 
 
-def test_interfaces_are_those_of_the_kernel() -> None:
-    found = {interface.name: interface for interface in list_interfaces()}
-    assert set(found) == {name for _, name in socket.if_nameindex()}
-    assert found["lo"].is_loopback
-    assert "127.0.0.1" in found["lo"].addresses
-
-
 def test_a_line_of_etc_hosts_is_found_by_any_of_its_names(tmp_path: Path) -> None:
     hosts = tmp_path / "hosts"
     hosts.write_text("127.0.0.1 localhost\n10.0.0.1  Node-A node-a.example.com  # node-b\n")
@@ -68,20 +54,6 @@ def test_a_line_of_etc_hosts_is_found_by_any_of_its_names(tmp_path: Path) -> Non
     assert names.hosts_line("node-b", hosts) == ""
     assert names.hosts_line("10.0.0.1", hosts) == ""
     assert names.hosts_line("node-a", tmp_path / "none") == ""
-
-
-def test_an_address_needs_no_resolver_and_a_name_that_cannot_be_gets_its_reason() -> None:
-    assert names.forward("127.0.0.1").addresses == ("127.0.0.1",)
-    broken = names.forward("a..b")
-    assert (broken.addresses, bool(broken.error)) == ((), True)
-
-
-def test_the_version_of_torch_is_the_one_that_would_be_imported() -> None:
-    import torch
-
-    versions = collector.torch_versions()
-    assert versions["torch"] == str(torch.__version__)
-    assert (versions["cuda"] or None) == torch.version.cuda
 
 
 def test_only_variables_that_ranks_read_are_told(tmp_path: Path) -> None:
@@ -182,17 +154,6 @@ def test_nodes_stand_in_the_order_of_their_ranks_and_namesakes_are_told_apart() 
 
 def older(rank: int) -> Report:
     return a_report(rank, software=replace(a_report().software, versions={"python": "3.12.4", "torch": "2.10.0"}))
-
-
-def test_the_table_shows_every_check_of_every_node_and_the_fix() -> None:
-    facts = facts_of(a_report(0), older(1))
-    lines = formatter.table(facts, run_all_checks(facts)).splitlines()
-    assert lines[0].split() == ["CHECK", "node-0", "node-1"]
-    assert {line.split()[0] for line in lines[1 : len(CHECKS) + 1]} == {check.name for check in CHECKS}
-    assert ["versions", "ok", "FAIL"] in [line.split() for line in lines]
-    assert "FAIL  versions  node-1: torch is 2.10.0 here, 2.13.0 on node-0." in lines
-    assert "      fix: run the same image on all nodes." in lines
-    assert lines[-1] == "preflight: 2 of 2 nodes, 1 of 20 checks fails."
 
 
 def test_of_many_nodes_the_worst_are_shown() -> None:

@@ -53,7 +53,7 @@ def test_the_variable_counts_more_than_the_files(devices: Path, named: str, visi
     assert visible_gpus({"CUDA_VISIBLE_DEVICES": named}, devices) == visible
 
 
-def test_slices_are_named_by_their_uuids_and_their_gpu_is_not(
+def test_slices_are_named_by_their_uuids_instead_of_a_gpu(
     devices: Path, tmp_path: Path, with_smi: dict[str, str]
 ) -> None:
     capabilities = tmp_path / "capabilities"

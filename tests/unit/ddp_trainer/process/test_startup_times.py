@@ -41,9 +41,7 @@ def seconds(times: StartupTimes, moments: dict[LifecycleEvent, float]) -> dict[S
         pytest.param(103.0, None, {"interpreter": 3.0}, id="no group has formed: the process was slow to start"),
     ],
 )
-def test_before_the_worker_the_launcher_has_the_time(
-    process: float, formed: float | None, before: dict[str, float]
-) -> None:
+def test_the_launcher_has_the_time_before_it(process: float, formed: float | None, before: dict[str, float]) -> None:
     moments = LAUNCHED | ({LifecycleEvent.FORMED: formed} if formed else {})
     assert seconds(started(process), moments) == before
 
@@ -106,13 +104,6 @@ def test_compilation_is_no_part_of_the_first_step(monkeypatch: pytest.MonkeyPatc
     times.finish(3.0, 0.0)
     assert seconds(times, LAUNCHED)[StartupPhase.COMPILE] == 1.5
     assert seconds(times, LAUNCHED)[StartupPhase.FIRST_STEP] == 1.5
-
-
-@pytest.mark.usefixtures("no_compiler")
-def test_without_the_compiler_the_first_step_follows_the_first_batch() -> None:
-    times = started(100.5)
-    times.reached(StartupPhase.FIRST_BATCH, 107.0)
-    assert seconds(times, LAUNCHED)[StartupPhase.COMPILE] == 0.0
 
 
 def test_torch_counts_the_compilation_under_the_names_that_are_read() -> None:

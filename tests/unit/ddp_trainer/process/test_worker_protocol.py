@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import os
-import sys
 from datetime import timedelta
 from pathlib import Path
 
@@ -93,11 +91,6 @@ def test_a_new_page_replaces_that_of_a_dead_worker_and_leaves_it_its_own(tmp_pat
     old[heartbeat_page.BEAT] = 7.0
     assert heartbeat_page.open_page(path)[heartbeat_page.BEAT] == 0.0
     assert heartbeat_page.open_page(path)[heartbeat_page.SEQUENCE] == -1.0
-
-
-@pytest.mark.skipif(sys.platform != "linux", reason="reads /proc")
-def test_a_process_has_the_parent_that_started_it() -> None:
-    assert parent_of(os.getpid()) == os.getppid()
 
 
 def test_a_name_with_parentheses_does_not_mislead(tmp_path: Path) -> None:

@@ -46,7 +46,7 @@ def aborts(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     return found
 
 
-def test_a_process_leaves_a_mixed_group_while_it_waits_for_an_offloaded_tensor_and_joins_the_next(
+def test_a_process_that_waits_for_an_offloaded_tensor_leaves_its_mixed_group_and_joins_the_next(
     aborts: list[str],
 ) -> None:
     launcher, ports = Launcher(), (free_port(), free_port())
@@ -83,7 +83,7 @@ def test_a_process_leaves_a_mixed_group_while_it_waits_for_an_offloaded_tensor_a
 @pytest.mark.parametrize(
     ("backend", "is_aborted"), [(f"cpu:gloo,cuda:{NAME}", True), (NAME, True), ("gloo", False), ("cpu:gloo", False)]
 )
-def test_what_runs_on_streams_is_aborted_and_what_does_not_is_destroyed(
+def test_a_group_is_aborted_if_it_runs_on_streams_else_destroyed(
     backend: str, is_aborted: bool, aborts: list[str]
 ) -> None:
     store = dist.HashStore()  # type: ignore[attr-defined] # documented, but not in __all__

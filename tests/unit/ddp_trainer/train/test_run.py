@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections import defaultdict
 from collections.abc import Callable
 from pathlib import Path
@@ -18,13 +17,12 @@ from ddp_trainer.common.time_classes import JobTime, Section
 from ddp_trainer.process.recorder import SECTION_NUMBERS, NoopRankRecorder
 from ddp_trainer.train import Config, run
 from ddp_trainer.train.data import sample_order
-from ddp_trainer.train.utils.errors import BadConfig, CheckpointMismatch, NonFiniteLoss
-from tests.support.train_builders import HERE, Lines
+from ddp_trainer.train.utils.errors import BadConfig
+from tests.support.train_builders import HERE, Lines, lines_config
 
 
 def a_config(path: Path | None = None, **changes: object) -> Config:
-    values: dict[str, object] = {"epochs": 4, "global_batch": 4, "warmup_steps": 0, "learning_rate": 0.1}
-    return Config(**{**values, "checkpoint_dir": path, **changes})  # type: ignore[arg-type] # a builder
+    return lines_config(**{"epochs": 4, "checkpoint_dir": path, **changes})
 
 
 class Journal(NoopRankRecorder):
@@ -186,14 +184,6 @@ def test_lost_steps_add_up_over_restarts_without_any_checkpoint(tmp_path: Path) 
     assert run(config, Lines(), env=HERE).summary.lost_steps == 5
 
 
-def test_a_finished_run_gives_its_summary_again(tmp_path: Path) -> None:
-    first = run(a_config(tmp_path), Lines(), env=HERE)
-    journal = Journal()
-    again = run(a_config(tmp_path), Lines(), journal, env=HERE)
-    assert again.summary == first.summary
-    assert journal.steps == []
-
-
 def test_a_finished_run_with_more_epochs_goes_on(tmp_path: Path) -> None:
     run(a_config(tmp_path), Lines(), env=HERE)
     assert run(a_config(tmp_path, epochs=6), Lines(), env=HERE).summary.steps == 18
@@ -216,43 +206,6 @@ def test_a_run_keeps_the_order_of_its_checkpoint(tmp_path: Path, monkeypatch: py
     assert computed.summary.samples_repeated == computed.summary.samples_lost == 0
 
 
-def test_another_model_is_refused(tmp_path: Path) -> None:
-    class Wider(Lines):
-        def model(self) -> nn.Module:
-            return nn.Sequential(nn.Linear(1, 3), nn.Linear(3, 1))
-
-    run(a_config(tmp_path), Lines(), env=HERE)
-    with pytest.raises(CheckpointMismatch, match="with model 2 weights, "):
-        run(a_config(tmp_path), Wider(), env=HERE)
-
-
-def test_an_error_of_the_data_set_reaches_the_caller() -> None:
-    def unreadable(_: Tensor) -> None:
-        raise OSError(5, "Input/output error", "shard-7")
-
-    with pytest.raises(OSError, match="shard-7"):
-        run(a_config(), Lines(unreadable), env=HERE)
-
-
-def test_a_loss_that_is_not_a_number_ends_the_run_before_it_spoils_the_weights(tmp_path: Path) -> None:
-    class Exploding(Lines):
-        def losses(self, model: nn.Module, batch: Tensor) -> Tensor:
-            return super().losses(model, batch) * float("inf")
-
-    with pytest.raises(NonFiniteLoss, match="loss of step 0"):
-        run(a_config(tmp_path), Exploding(), env=HERE)
-    assert not list(tmp_path.glob("step-*"))
-
-
-def test_the_summary_is_left_in_the_run_directory(tmp_path: Path) -> None:
-    env = type(HERE)(run_dir=tmp_path / "run", restarts={"failure": 2})
-    run(a_config(), Lines(), env=env)
-    summary = json.loads((tmp_path / "run" / "summary.json").read_text())
-    assert summary["result"] == "succeeded"
-    assert summary["restarts"] == {"failure": 2}
-    assert {"samples_lost", "samples_repeated", "steps", "goodput", "seconds", "world_size", "epochs"} <= set(summary)
-
-
 def test_the_seed_decides_the_result() -> None:
     losses = [run(a_config(seed=seed), Lines(), env=HERE).summary.loss for seed in (1, 1, 2)]
     assert losses[0] == losses[1] != losses[2]
@@ -267,12 +220,6 @@ def test_a_plain_torch_data_set_will_do() -> None:
             return super().losses(model, batch if isinstance(batch, Tensor) else batch[0])
 
     assert run(a_config(), Plain(), env=HERE).summary.loss == run(a_config(), Lines(), env=HERE).summary.loss
-
-
-def test_run_is_the_packages_function_however_often_it_is_called() -> None:
-    # A module of this name would take the function's place as soon as it is imported, which the first call does.
-    for _ in range(2):
-        assert train.run(Config(epochs=1, global_batch=4, batch_slices=1), Lines(), env=HERE).summary.steps == 3
 
 
 def test_a_data_set_smaller_than_a_global_batch_is_told_of(capsys: pytest.CaptureFixture[str]) -> None:

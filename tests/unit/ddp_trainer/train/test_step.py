@@ -36,10 +36,6 @@ def test_the_largest_possible_digest_is_exact() -> None:
     assert float(largest) != float(largest - 1)
 
 
-def test_what_the_step_demands_passes() -> None:
-    check(a_decision(), step=7, samples=4, digest=99)
-
-
 @pytest.mark.parametrize(
     ("changes", "error", "words"),
     [
@@ -64,7 +60,7 @@ def test_anything_else_is_not_committed(changes: dict[str, float], error: type[E
         (1.5, math.nan, False),
     ],
 )
-def test_a_loss_or_gradient_that_is_not_finite_is_in_the_decision(
+def test_the_decision_has_losses_and_gradients_that_are_not_finite(
     loss: float, flaw: float | None, is_finite: bool
 ) -> None:
     report = StepReport(

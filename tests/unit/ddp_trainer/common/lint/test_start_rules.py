@@ -35,12 +35,7 @@ REPORTED: list[Case] = [
     ("N48", {"NCCL_IB_HCA": "=mlx5_2"}, IB, "=mlx5_2 matches none of this node's devices"),
     ("T08", {"GLOO_SOCKET_IFNAME": "^lo"}, {}, "GLOO_SOCKET_IFNAME=^lo has NCCL's syntax"),
     ("T13", {"LOCAL_RANK": "1", "TORCHELASTIC_RUN_ID": "x"}, {}, "inside a worker of another one"),
-    (
-        "T19",
-        {"GLOO_SOCKET_IFNAME": "ens5"},
-        ETH,
-        "GLOO_SOCKET_IFNAME names ens5, and the interfaces of this node are eth0",
-    ),
+    ("T19", {"GLOO_SOCKET_IFNAME": "ens5"}, ETH, "IFNAME names ens5, and the interfaces of this node are eth0"),
     ("T20", {"TORCH_DISTRIBUTED_DEBUG": "TRACE"}, {}, "TORCH_DISTRIBUTED_DEBUG=TRACE is refused"),
     ("T21", {"CUDA_VISIBLE_DEVICES": "0,1"}, {"nproc": 4}, "fewer devices than this node has workers (4)"),
 ]
@@ -75,9 +70,7 @@ def test_a_rule_reports_the_value_and_what_to_do(case: Case) -> None:
 
 
 @pytest.mark.parametrize(("rule", "environment", "facts"), SILENT)
-def test_a_rule_is_silent_next_to_what_it_is_about(
-    rule: str, environment: dict[str, str], facts: dict[str, Any]
-) -> None:
+def test_a_rule_is_silent_close_to_its_subject(rule: str, environment: dict[str, str], facts: dict[str, Any]) -> None:
     assert findings_of(START_CHECKS, rule, environment, facts) == []
 
 

@@ -27,62 +27,40 @@ def trained(until: float) -> JobAccount:
     return JobAccount(until - 100.0, seconds, 2, 5.0)
 
 
-def test_before_the_first_step_time_went_into_the_start_and_the_rendezvous_and_none_was_productive() -> None:
-    account = account_at_the_end(None, TIMES, NOW, JobTime.RESTART)
-    assert spent(account) == {JobTime.STARTUP: 4.0 + 60.0, JobTime.RENDEZVOUS: 10.0}
+STARTED = {JobTime.STARTUP: 4.0, JobTime.RENDEZVOUS: 10.0}
+NEVER_FORMED = {LifecycleEvent.LAUNCHED: LAUNCHED, LifecycleEvent.JOINED: JOINED}
+
+
+@pytest.mark.parametrize(
+    ("times", "end", "expected"),
+    [
+        pytest.param({LifecycleEvent.LAUNCHED: LAUNCHED}, JobTime.RESTART, {JobTime.STARTUP: 74.0}, id="never joined"),
+        pytest.param(NEVER_FORMED, JobTime.RESTART, STARTED | {JobTime.RENDEZVOUS: 70.0}, id="never formed"),
+        pytest.param(TIMES, JobTime.RESTART, STARTED | {JobTime.STARTUP: 4.0 + 60.0}, id="no step"),
+        pytest.param(TIMES, JobTime.HANG, STARTED | {JobTime.HANG: 60.0}, id="a hang"),
+    ],
+)
+def test_before_the_first_step_no_time_is_productive(
+    times: dict[LifecycleEvent, float], end: JobTime, expected: dict[JobTime, float]
+) -> None:
+    account = account_at_the_end(None, times, NOW, end)
+    assert spent(account) == expected
     assert account.summary()["goodput"] == 0.0
-    assert account.summary()["largest_badput"] == "startup"
     assert (account.started, account.until) == (LAUNCHED, NOW)
 
 
 @pytest.mark.parametrize(
-    ("times", "expected"),
+    ("until", "expected"),
     [
-        ({LifecycleEvent.LAUNCHED: LAUNCHED}, {JobTime.STARTUP: 74.0}),
-        (
-            {LifecycleEvent.LAUNCHED: LAUNCHED, LifecycleEvent.JOINED: JOINED},
-            {JobTime.STARTUP: 4.0, JobTime.RENDEZVOUS: 70.0},
-        ),
-        (TIMES | {LifecycleEvent.JOINED: 1024.0}, {JobTime.STARTUP: 24.0, JobTime.RENDEZVOUS: 50.0}),
+        pytest.param(1070.0, {JobTime.RESTART: 4.0}, id="in this group"),
+        pytest.param(1002.0, {JobTime.RESTART: 2.0, JobTime.RENDEZVOUS: 10.0, JobTime.STARTUP: 60.0}, id="before it"),
+        pytest.param(900.0, STARTED | {JobTime.SCHEDULING: 100.0, JobTime.STARTUP: 64.0}, id="before this pod"),
     ],
-    ids=["never joined", "never formed", "joined again"],
 )
-def test_a_launcher_that_found_no_others_waited_in_the_rendezvous(
-    times: dict[LifecycleEvent, float], expected: dict[JobTime, float]
-) -> None:
-    assert spent(account_at_the_end(None, times, NOW, JobTime.RESTART)) == expected
-
-
-def test_a_hang_before_the_first_step_is_a_hang() -> None:
-    account = account_at_the_end(None, TIMES, NOW, JobTime.HANG)
-    assert spent(account) == {JobTime.STARTUP: 4.0, JobTime.RENDEZVOUS: 10.0, JobTime.HANG: 60.0}
-
-
-def test_what_followed_the_last_step_of_a_group_led_to_the_end() -> None:
-    account = account_at_the_end(trained(1070.0), TIMES, NOW, JobTime.RESTART)
-    assert spent(account) == {JobTime.PRODUCTIVE: 100.0, JobTime.RESTART: 4.0}
-    assert (account.lost_steps, account.lost_seconds) == (2, 5.0)
-
-
-def test_a_group_that_was_formed_anew_and_took_no_step_had_to_start_again() -> None:
-    account = account_at_the_end(trained(1002.0), TIMES, NOW, JobTime.RESTART)
-    assert spent(account) == {
-        JobTime.PRODUCTIVE: 100.0,
-        JobTime.RESTART: 2.0,
-        JobTime.RENDEZVOUS: 10.0,
-        JobTime.STARTUP: 60.0,
-    }
-
-
-def test_before_a_pod_that_came_later_there_was_none() -> None:
-    account = account_at_the_end(trained(900.0), TIMES, NOW, JobTime.RESTART)
-    assert spent(account) == {
-        JobTime.PRODUCTIVE: 100.0,
-        JobTime.SCHEDULING: 100.0,
-        JobTime.STARTUP: 4.0 + 60.0,
-        JobTime.RENDEZVOUS: 10.0,
-    }
-    assert account.until == NOW
+def test_what_followed_the_last_step_led_to_the_end(until: float, expected: dict[JobTime, float]) -> None:
+    account = account_at_the_end(trained(until), TIMES, NOW, JobTime.RESTART)
+    assert spent(account) == expected | {JobTime.PRODUCTIVE: 100.0}
+    assert (account.lost_steps, account.lost_seconds, account.until) == (2, 5.0, NOW)
 
 
 def test_an_account_survives_its_file_and_what_is_none_is_none() -> None:
@@ -92,9 +70,7 @@ def test_an_account_survives_its_file_and_what_is_none_is_none() -> None:
 
 
 @pytest.mark.parametrize(("groups", "number", "is_known"), [(1, 1, True), (3, 3, True), (1, 3, False)])
-def test_only_a_pod_of_the_first_group_reports_the_start_of_the_job(
-    groups: int, number: int, *, is_known: bool
-) -> None:
+def test_only_pods_of_the_first_group_report_the_start_of_the_job(groups: int, number: int, *, is_known: bool) -> None:
     moments = LifecycleTimes()
     for _ in range(groups):
         moments.reached(LifecycleEvent.FORMED)

@@ -20,7 +20,6 @@ from ddp_trainer.launch.protocol.actions import (
     SetTimer,
     SignalWorkers,
     StartForkServer,
-    StartWorkers,
     Timer,
 )
 from ddp_trainer.launch.protocol.generation import Generation, Node
@@ -31,7 +30,6 @@ from ddp_trainer.launch.protocol.messages import (
     Hello,
     Join,
     Leave,
-    Over,
     Policy,
     Prepare,
     Rejected,
@@ -40,7 +38,6 @@ from ddp_trainer.launch.protocol.messages import (
     Start,
     Stop,
     Succeeded,
-    Verdict,
     Waiting,
     WorkerState,
 )
@@ -117,12 +114,6 @@ def test_joining_says_the_port_and_waits_so_long_and_no_longer() -> None:
     assert core.join(5000) == [Enter(GroupState.RENDEZVOUS), SetTimer(Timer.JOIN, 60), Send(Join(port=5000))]
 
 
-def test_a_generation_starts_the_workers() -> None:
-    actions = joining().on_message(Start(assignment=GENERATION))
-    assert StartWorkers(GENERATION) in actions
-    assert CancelTimer(Timer.JOIN) in actions
-
-
 @pytest.mark.parametrize("state", [running, stopping, done])
 def test_a_generation_that_comes_late_starts_nothing(state: Callable[[], AgentStateMachine]) -> None:
     assert state().on_message(Start(assignment=GENERATION)) == []
@@ -136,14 +127,6 @@ def test_a_failure_is_told_at_once_and_the_others_get_little_time() -> None:
     assert SIGTERM in actions
     assert SetTimer(Timer.KILL, 3) in actions
     assert core.on_worker_exit(0, a_failure(4, exit_code=143)) == [CancelTimer(Timer.KILL), Rejoin()]
-
-
-def test_a_single_worker_that_fails_is_followed_by_joining_again() -> None:
-    core = running()
-    core.on_worker_exit(0, None)
-    actions = core.on_worker_exit(1, a_failure(4))
-    assert actions[-1] == Rejoin()
-    assert SIGTERM not in actions
 
 
 def test_an_error_that_was_there_earlier_is_told_when_it_turns_up() -> None:
@@ -196,15 +179,6 @@ def test_told_to_stop_without_workers_it_leaves_at_once(state: Callable[[], Agen
     actions = state().on_signal(signal.SIGTERM)
     assert actions[0] == Send(Leave())
     assert actions[-1] == Finish(Exit.TERMINATED)
-
-
-def test_told_to_stop_it_passes_the_signal_on_and_waits() -> None:
-    core = running()
-    actions = core.on_signal(signal.SIGINT)
-    assert actions[:2] == [Send(Leave()), SignalWorkers(signal.SIGINT)]
-    assert SetTimer(Timer.KILL, 30) in actions
-    core.on_worker_exit(0, None)
-    assert core.on_worker_exit(1, a_failure(4, exit_code=1))[-1] == Finish(Exit.TERMINATED)
 
 
 def able(core: AgentStateMachine, *local_ranks: int) -> AgentStateMachine:
@@ -326,20 +300,6 @@ def test_a_node_whose_workers_could_not_have_stayed_joins_at_once() -> None:
     assert core.on_worker_exit(1, a_failure(4, exit_code=143)) == [CancelTimer(Timer.KILL), Rejoin()]
 
 
-def test_a_node_that_stepped_aside_is_told_to_stop_as_any_other() -> None:
-    core = of_two_nodes(1)
-    core.left(1, None)
-    assert core.on_signal(signal.SIGTERM)[:2] == [Send(Leave()), SIGTERM]
-    core.on_worker_exit(0, None)
-    assert core.on_worker_exit(1, None)[-1] == Finish(Exit.TERMINATED)
-
-
-def test_told_to_stop_twice_it_does_not_wait() -> None:
-    core = running()
-    core.on_signal(signal.SIGTERM)
-    assert core.on_signal(signal.SIGTERM) == [SIGKILL]
-
-
 def test_told_to_stop_while_stopping_for_others_it_does_not_join_again() -> None:
     core = stopping()
     assert core.on_signal(signal.SIGTERM) == [Send(Leave())]
@@ -347,22 +307,11 @@ def test_told_to_stop_while_stopping_for_others_it_does_not_join_again() -> None
     assert core.on_worker_exit(1, None)[-1] == Finish(Exit.TERMINATED)
 
 
-def test_the_verdict_ends_a_node_that_is_done() -> None:
-    over = Over(verdict=Verdict.SUCCEEDED, exit_code=0, restarts={"failure": 1})
-    assert done().on_message(over)[-1] == Finish(0, "", None, {"failure": 1})
-
-
 def test_the_verdict_ends_running_workers_first() -> None:
     core = running()
     assert SIGTERM in core.on_message(Rejected(why="stale", exit_code=172))
     core.on_worker_exit(0, a_failure(4, exit_code=143))
     assert core.on_worker_exit(1, a_failure(4, exit_code=143))[-1] == Finish(172, "stale")
-
-
-def test_a_store_that_is_away_does_not_disturb_running_workers() -> None:
-    core = running()
-    assert core.link_down() == []
-    assert core.state is State.RUNNING
 
 
 @pytest.mark.parametrize(
@@ -386,19 +335,6 @@ def test_a_new_link_hears_of_a_failure_that_the_old_one_may_have_lost() -> None:
     hello, *rest = core.initial_messages("")
     assert hello.standing is WorkerState.RUNNING
     assert rest == [Failed(failure=a_failure(4))]
-
-
-def test_patience_ends_with_the_name_of_the_store_that_was_not_there() -> None:
-    finish = joining().on_timer(Timer.JOIN)[-1]
-    assert finish.code == Exit.RENDEZVOUS_LOST
-    assert "store:29400" in finish.message
-
-
-def test_patience_ends_with_the_count_of_nodes_that_were() -> None:
-    core = joining()
-    core.initial_messages("")
-    core.on_message(Waiting(nodes=1, spare=False))
-    assert "1 node ready" in core.on_timer(Timer.JOIN)[-1].message
 
 
 def test_a_spare_waits_as_long_as_the_store_is_there() -> None:
@@ -447,36 +383,10 @@ def test_a_node_that_is_asked_to_gets_its_workers_ready_before_it_joins_again() 
     assert core.left(1, None) == [CancelTimer(Timer.KILL), Rejoin()]
 
 
-def test_a_survivor_may_finish_a_step_that_takes_longer_than_what_is_stuck_may_live() -> None:
-    core = able(running(), 0)
-    core.worker_stop.longest_step = lambda _: 40.0
-    core.on_worker_exit(1, a_failure(4))
-    assert seconds_until_killed(core) == 40.0
-
-
-def test_a_survivor_that_a_signal_stops_meanwhile_is_not_waited_for() -> None:
-    core = able(running(), 0)
-    core.worker_stop.longest_step = lambda local_ranks: 40.0 if local_ranks else 0.0
-    core.on_worker_exit(1, a_failure(4))
-    core.worker_stop.stuck = frozenset
-    assert seconds_until_killed(core) == LIMITS.failure
-
-
 def test_workers_that_do_not_stay_have_no_more_time_than_before() -> None:
     core = running()
     core.worker_stop.longest_step = lambda _: 40.0
     assert SetTimer(Timer.KILL, 3) in core.on_worker_exit(1, a_failure(4))
-
-
-def test_a_worker_that_was_told_to_end_itself_is_waited_for_while_it_saves_and_charged_to_nobody() -> None:
-    core = able(running(), 0, 1)
-    terminated = a_failure(4, exit_code=Exit.TERMINATED)
-    actions = core.left(0, terminated, is_staying=False)
-    assert actions[0] == Send(Failed(failure=terminated, agreed=True))
-    assert seconds_until_killed(core, LIMITS.shutdown - 1) == LIMITS.shutdown - 1
-    assert core.left(1, terminated) == []
-    assert core.on_worker_exit(0, terminated) == [CancelTimer(Timer.KILL), Rejoin()]
-    assert core.join(5001)[-1] == Send(Join(port=5001, is_prepared=False))
 
 
 def test_a_node_some_of_whose_workers_have_stayed_gets_the_others_ready_and_joins_again() -> None:
@@ -521,31 +431,8 @@ def test_a_worker_that_could_not_outlive_its_group_has_nothing_to_take_back() ->
     assert Send(ReusableWorkers(able=False)) not in core.on_worker_exit(0, a_failure(4))
 
 
-def test_a_node_that_the_members_do_not_let_in_gives_up_with_what_they_found() -> None:
-    core = joining()
-    core.initial_messages("10.0.0.7")
-    core.unfit = "The preflight's check versions fails"
-    finish = core.on_timer(Timer.JOIN)[-1]
-    assert finish == Finish(
-        Exit.RENDEZVOUS_LOST, "This node was not let in within 60 s. The preflight's check versions fails."
-    )
-
-
 def an_early_exit(generation: int = 4, *, rank: int = 0, at: float = 1.0) -> Failure:
     return a_failure(generation, exit_code=0, reason="early_exit", message=EARLY_EXIT, rank=rank, at=at)
-
-
-def test_a_rank_that_ended_before_is_the_cause_of_a_collective_that_fails() -> None:
-    core = running()
-    assert core.on_worker_exit(0, an_early_exit()) == []
-    sent, *_ = core.on_worker_exit(
-        1, a_failure(4, reason="collective_error", message="Connection closed by peer", rank=1, at=2)
-    )
-    assert isinstance(sent, Send)
-    assert isinstance(sent.message, Failed)
-    first = sent.message.failure
-    assert (first.rank, first.exit_code, first.reason) == (0, 0, "early_exit")
-    assert "rank 1 then failed: Connection closed by peer" in first.message
 
 
 def test_a_rank_that_ended_before_is_not_the_cause_of_an_exception() -> None:

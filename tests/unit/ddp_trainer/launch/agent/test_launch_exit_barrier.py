@@ -80,9 +80,3 @@ async def test_an_agent_waits_for_nobody_without_a_store_or_once_it_is_told_to_s
     barrier.on_message(OVER)
     barrier.stop_waiting()
     await barrier.wait(lambda _: None)
-
-
-def test_an_agent_that_ends_while_the_run_goes_on_says_nothing_more() -> None:
-    messages: list[FromAgent] = []
-    asyncio.run(ExitBarrier().wait(messages.append))
-    assert messages == []

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import signal
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -19,7 +20,6 @@ from ddp_trainer.launch.protocol.messages import (
     Failure,
     Hello,
     Join,
-    Leave,
     Over,
     Prepare,
     StandBy,
@@ -61,15 +61,6 @@ def test_gpus_are_probed_before_this_node_joins_again() -> None:
     assert core.on_message(Start(assignment=core.generation)) == []  # type: ignore[arg-type] # there is one
     assert core.on_gpus_probed("") == [Rejoin()]
     assert core.join(5001)[-1] == Send(Join(port=5001, is_prepared=False))
-
-
-def test_a_node_with_a_gpu_that_fails_leaves_with_the_reason() -> None:
-    leave, *_, finish = probing().on_gpus_probed(TROUBLE)
-    assert leave == Send(Leave())
-    assert isinstance(finish, Finish)
-    assert finish.code == Exit.GPU_FAULT
-    assert finish.failure is not None
-    assert (finish.failure.reason, finish.failure.message, finish.failure.rank) == ("gpu_fault", TROUBLE, 1)
 
 
 def test_workers_that_have_stayed_end_first() -> None:
@@ -160,11 +151,7 @@ def test_a_container_that_follows_looks_for_what_its_run_checks(tmp_path: Path) 
 )
 def test_a_failure_in_nccl_makes_gpus_suspect_too(reason: str, message: str, is_suspect: bool) -> None:
     failure = a_failure(4, reason=reason)
-    assert failures.is_of_a_gpu(Failure(**{**vars_of(failure), "message": message})) is is_suspect
-
-
-def vars_of(failure: Failure) -> dict[str, object]:
-    return {name: getattr(failure, name) for name in failure.__dataclass_fields__}
+    assert failures.is_of_a_gpu(replace(failure, message=message)) is is_suspect
 
 
 def test_a_signal_or_the_end_of_the_run_does_not_wait_for_probes() -> None:

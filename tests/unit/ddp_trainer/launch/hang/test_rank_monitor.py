@@ -14,12 +14,7 @@ import pytest
 from ddp_trainer.common.hanging import WARNING, RankState, RankStatus
 from ddp_trainer.common.time_classes import Section
 from ddp_trainer.launch.hang.rank_monitor import RankWatch
-from ddp_trainer.launch.rendezvous.hang_limits import (
-    NOTICE_SECONDS,
-    WARM_UP_MOVES,
-    HangPolicy,
-    StepTimeHistory,
-)
+from ddp_trainer.launch.rendezvous.hang_limits import NOTICE_SECONDS, WARM_UP_MOVES, HangPolicy, StepTimeHistory
 from ddp_trainer.process import heartbeat_page
 from ddp_trainer.process.recorder import SECTION_NUMBERS
 
@@ -86,7 +81,7 @@ def write(folder: Path) -> None:
 
 
 @pytest.mark.parametrize("move", [receive, write])
-def test_data_that_moves_is_work_before_the_first_steps_and_not_after_them(
+def test_data_that_moves_is_work_before_the_first_steps(
     rank: Rank, tmp_path: Path, move: Callable[[Path], None]
 ) -> None:
     rank.step()

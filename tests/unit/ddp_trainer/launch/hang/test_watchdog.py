@@ -99,36 +99,6 @@ def test_the_longest_step_of_a_process_is_forgotten_when_the_process_is_gone(tmp
     assert (after < before) is survives
 
 
-async def stalls(folder: Path) -> list[tuple[bool, int]]:
-    """What is recorded when the store names a rank of another pod, while it waits, and when this pod's rank moves."""
-    recorded: list[tuple[bool, int]] = []
-    changed = asyncio.Event()
-
-    def stalled(seconds: float, rank: int) -> None:
-        if not recorded or recorded[-1] != (seconds > 0, rank):
-            recorded.append((seconds > 0, rank))
-            changed.set()
-
-    guard = a_guard(folder, policy=HangPolicy(floor=1.0), stalled=stalled)
-    cells = heartbeat_page.open_page(guard.prepare(0))
-    guard.begin(a_generation(1), 0, {0: os.getpid()}, folder)
-    await guard.summarize_ranks()  # looks at the rank for the first time, which counts as a move
-    changed.clear()
-    guard.on_message(
-        HangingRanks(generation=1, ranks=(3,), to_kill=(), sentences=("rank 3 on w-1 did not enter all_reduce #8",))
-    )
-    await changed.wait()
-    changed.clear()
-    cells[heartbeat_page.SECTION], cells[heartbeat_page.SINCE] = 1.0, 1.0
-    await changed.wait()
-    guard.end()
-    return recorded
-
-
-def test_a_stall_is_recorded_from_the_stores_report_until_a_rank_moves(tmp_path: Path) -> None:
-    assert asyncio.run(asyncio.wait_for(stalls(tmp_path), 60)) == [(False, -1), (True, 3), (False, -1)]
-
-
 async def test_the_record_of_every_rank_is_on_disk_before_one_of_them_is_judged(tmp_path: Path) -> None:
     """Whichever group of its process a rank is in: torch's own file is that of the first one."""
     sent: list[FromAgent] = []

@@ -41,15 +41,6 @@ def test_the_interface_on_the_way_to_the_others_is_told() -> None:
     assert interface_to(FAR) == name
 
 
-@pytest.mark.skipif(not route_from(FAR), reason="This machine has no way out.")
-def test_what_somebody_has_named_stays() -> None:
-    assert select_interface({"GLOO_SOCKET_IFNAME": "eth7"}, place("", FAR)).environment == {}
-    environment = select_interface(
-        {"NCCL_SOCKET_IFNAME": "=ib0", "TP_SOCKET_IFNAME": "eth7"}, place("", FAR)
-    ).environment
-    assert list(environment) == ["GLOO_SOCKET_IFNAME"]
-
-
 @pytest.mark.skipif(bool(route_from(NOWHERE)), reason="This machine has a way to every IPv6 address.")
 def test_a_node_without_a_way_says_so() -> None:
     selection = select_interface({}, place("", NOWHERE))

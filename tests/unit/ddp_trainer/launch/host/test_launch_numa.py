@@ -86,7 +86,7 @@ def test_visible_gpus_are_found_by_number_and_by_name(root: Path, visible: str |
         ("exclusive", 4, frozenset({0, 16, 1, 12}), "3 GPUs share a NUMA node on which 2 cores may be used"),
     ],
 )
-def test_what_cannot_be_bound_is_one_sentence(
+def test_a_wrong_binding_is_one_sentence(
     root: Path, mode: str, workers: int, allowed: frozenset[int], words: str
 ) -> None:
     with pytest.raises(LaunchError, match=words):

@@ -75,10 +75,6 @@ SHOW = """
 import sys, torch, of_the_user
 print("hooked", "_of_the_image" in sys.modules, "ddp_trainer.metrics.record.autolog" in sys.modules)
 """
-SHOW_RANK = """
-import os, sys
-os.write(1, f"{os.environ['RANK']} {sys.argv[1:]}\\n".encode())
-"""
 
 
 def output(directory: Path, **variables: str) -> str:

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import gzip
 import json
-import os
-import signal
 from pathlib import Path
 
 import pytest
@@ -13,7 +11,7 @@ import torch
 from torch.optim import optimizer as optimizers
 
 from ddp_trainer.launch.in_worker import ondemand_profiler
-from ddp_trainer.launch.in_worker.ondemand_profiler import READY, REFUSAL, REQUEST, TRACE, Window
+from ddp_trainer.launch.in_worker.ondemand_profiler import REFUSAL, TRACE, Window
 
 
 @pytest.fixture
@@ -31,7 +29,7 @@ def hooks() -> int:
     return len(optimizers._global_optimizer_post_hooks)
 
 
-def test_a_window_holds_the_steps_that_were_asked_for_and_leaves_nothing_behind(
+def test_a_window_holds_the_requested_steps_and_leaves_nothing_behind(
     tmp_path: Path, model: torch.optim.Optimizer
 ) -> None:
     before = hooks()
@@ -73,9 +71,7 @@ def test_nothing_begins_for_somebody_who_has_gone(tmp_path: Path, model: torch.o
     assert hooks() == before
 
 
-def test_a_profiler_of_the_scripts_own_is_left_alone_and_that_is_told(
-    tmp_path: Path, model: torch.optim.Optimizer
-) -> None:
+def test_a_profiler_of_the_script_itself_refuses_the_request(tmp_path: Path, model: torch.optim.Optimizer) -> None:
     before = hooks()
     with torch.profiler.profile() as own:
         a_window(tmp_path, 1)
@@ -84,30 +80,3 @@ def test_a_profiler_of_the_scripts_own_is_left_alone_and_that_is_told(
     assert (tmp_path / REFUSAL).read_text() == "RuntimeError: the script runs its own profiler"
     assert hooks() == before
     assert sum(event.count for event in own.key_averages() if event.key.startswith("Optimizer.step")) == 2
-
-
-def test_the_signal_is_answered_once_somebody_asks_and_a_script_that_has_it_keeps_it(
-    tmp_path: Path, model: torch.optim.Optimizer
-) -> None:
-    page, number = str(tmp_path / "pulse-0"), signal.SIGRTMAX - ondemand_profiler.BELOW_LAST
-    try:
-        ondemand_profiler.listen(page)
-        assert int(Path(page + READY).read_text()) == number
-        before = hooks()
-        os.kill(os.getpid(), number)  # nobody asks anything
-        assert hooks() == before
-        answer = tmp_path / "answer"
-        answer.mkdir()
-        Path(page + REQUEST).write_text(json.dumps({"folder": str(answer), "steps": 1}))
-        os.kill(os.getpid(), number)
-        assert hooks() == before + 1
-        model.step()
-        model.step()
-        assert (answer / TRACE).exists()
-
-        signal.signal(number, signal.SIG_IGN)
-        ondemand_profiler.listen(other := str(tmp_path / "pulse-1"))
-        assert not Path(other + READY).exists()
-        assert signal.getsignal(number) is signal.SIG_IGN
-    finally:
-        signal.signal(number, signal.SIG_DFL)

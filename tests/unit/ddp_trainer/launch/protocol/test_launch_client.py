@@ -135,7 +135,7 @@ async def linked(listener: Listener, port: int, host: str = "store") -> AsyncIte
 
 @pytest.mark.parametrize("answer", [silent, old_store, impostor, hangs_up])
 @pytest.mark.parametrize("order", [(STRANGER, STORE), (UNREACHABLE, STRANGER, STRANGER, STORE), (STORE, STRANGER)])
-async def test_strangers_at_other_addresses_of_the_stores_name_keep_no_agent_away(
+async def test_strangers_at_other_addresses_keep_no_agent_away(
     monkeypatch: pytest.MonkeyPatch, answer: Answer, order: tuple[str, ...]
 ) -> None:
     async with stranger_beside(answer) as port:
@@ -156,24 +156,6 @@ async def test_an_error_of_the_agent_is_no_lost_connection(error: type[Exception
         async with linked(Failing(), store.listen(STORE, 0), STORE) as listener:
             assert type(await raised) is error
         assert listener.troubles.empty()
-
-
-@pytest.mark.parametrize(
-    ("answer", "why", "reason"),
-    [
-        (silent, "does not answer the handshake", OutsideReason.HANDSHAKE),
-        (old_store, "not a store of this run", OutsideReason.HANDSHAKE),
-        (impostor, "another secret", OutsideReason.SECRET),
-    ],
-)
-async def test_why_no_address_is_the_stores_is_reported(
-    monkeypatch: pytest.MonkeyPatch, answer: Answer, why: str, reason: OutsideReason
-) -> None:
-    async with stranger_beside(answer, has_store=False) as port:
-        resolve(monkeypatch, STORE, STRANGER)
-        async with linked(Listener(), port) as listener:
-            trouble, stage = await listener.troubles.get()
-    assert (why in trouble, stage) == (True, reason)
 
 
 NO_NAME = socket.gaierror(socket.EAI_NONAME, "Name or service not known")
@@ -225,9 +207,7 @@ async def test_a_lookup_that_takes_longer_than_an_attempt_is_used_when_it_ends(m
     assert next(lookups) == 1
 
 
-async def test_a_store_each_of_whose_steps_fails_gives_up_instead_of_turning_for_ever(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+async def test_a_store_gives_up_when_every_step_fails(monkeypatch: pytest.MonkeyPatch) -> None:
     ticks: list[float] = []
 
     def fail() -> None:

@@ -34,9 +34,7 @@ def comes(run: SimulatedRun, index: int, what: Identity | None, *, role: str = "
         (Identity(program="pkg.train"), False),
     ],
 )
-def test_one_job_is_a_program_of_one_name_with_the_same_contents_or_the_same_place(
-    other: Identity | None, is_same: bool
-) -> None:
+def test_one_job_has_programs_of_one_name_with_one_content_or_place(other: Identity | None, is_same: bool) -> None:
     assert is_same_job(TRAIN_JOB, other) is is_same_job(other, TRAIN_JOB) is is_same
 
 
@@ -68,23 +66,6 @@ def test_commands_modules_and_folders_are_known_by_what_is_run(tmp_path: Path) -
     (tmp_path / "app" / "__main__.py").write_text("pass")
     assert empty.digest == ""
     assert identity_of(Program(kind="script", target=str(tmp_path / "app")), {}).digest != ""
-
-
-def test_a_job_that_comes_to_anothers_run_is_told_both_programs_and_the_way_out() -> None:
-    run = SimulatedRun(a_policy(1, 3))
-    first = comes(run, 0, TRAIN_JOB).join()
-    run.wait(5)
-    second = comes(run, 1, SERVE_JOB)
-    assert isinstance(second.last, Rejected)
-    assert second.last.exit_code == 170
-    assert second.last.why == (
-        "The run 'run' is in use by another job, which runs /home/ann/train.py on worker-0, and this one runs "
-        "/home/bob/serve.py; give it its own --rdzv-id and --rdzv-endpoint, or, where one job runs several "
-        "programs, a --role for each."
-    )
-    second.join()
-    run.wait(60)
-    assert (first.runs, second.runs, first.asked_to_stop) == (1, None, None)
 
 
 def test_programs_of_different_roles_are_of_one_job() -> None:

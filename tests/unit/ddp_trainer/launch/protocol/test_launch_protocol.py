@@ -57,18 +57,11 @@ PLACE = place_of(GENERATION, "t")
 STATUS = RankStatus(
     rank=1, local_rank=1, node="w-0", state=RankState.ALIVE, seconds=2.5, limit=60.0, section="data", collectives=("a",)
 )
+HELLO = Hello(version=VERSION, run_id="r", node=NODE, policy=a_policy(), standing=WorkerState.IDLE)
 MESSAGES = [
-    Hello(version=VERSION, run_id="r", node=NODE, policy=a_policy(), standing=WorkerState.RUNNING, last=PLACE),
-    Hello(version=VERSION, run_id="r", node=NODE, policy=a_policy(), standing=WorkerState.IDLE),
-    Hello(
-        version=VERSION,
-        run_id="r",
-        node=NODE,
-        policy=a_policy(),
-        standing=WorkerState.IDLE,
-        identity=Identity(program="train.py", path="/a/é", digest="1-0"),
-        looks=True,
-    ),
+    replace(HELLO, standing=WorkerState.RUNNING, last=PLACE),
+    HELLO,
+    replace(HELLO, identity=Identity(program="train.py", path="/a/é", digest="1-0"), looks=True),
     Join(port=1),
     Failed(failure=a_failure(1)),
     Failed(failure=a_failure(1), agreed=True),
@@ -106,11 +99,9 @@ def test_every_message_survives_the_wire_on_one_line(message: str) -> None:
         b"[]",
         b"{}",
         b'{"is":"exec"}',
-        b'{"is":["join"]}',
         b'{"is":"join"}',
         b'{"is":"join","port":"1"}',
         b'{"is":"join","port":true}',
-        b'{"is":"join","port":1.5}',
         b'{"is":"join","port":1,"more":1}',
         b'{"is":"stop","graceful":1}',
         b'{"is":"failed","failure":{}}',
@@ -178,17 +169,14 @@ def changed(message: object, **values: object) -> bytes:
     "line",
     [
         changed(MESSAGES[0], last__fence=10**4299),
-        changed(MESSAGES[0], last__number=-1),
         changed(MESSAGES[0], last__node_count=1 << 17),
         changed(MESSAGES[1], node__name="w\x00"),
         changed(MESSAGES[1], node__name="w\ud800"),
         changed(MESSAGES[1], node__name="w" * 254),
         changed(MESSAGES[1], node__address="10.0.0.1\x00"),
-        changed(MESSAGES[1], node__address="10.0.0.1 evil"),
         changed(MESSAGES[1], node__local_world_size=0),
         changed(MESSAGES[1], policy__settle_seconds=-1.0),
         changed(Join(port=1), port=65536),
-        changed(Failed(failure=a_failure(1)), failure__exit_code=-1),
         changed(Failed(failure=a_failure(1)), failure__exit_code=256),
         changed(Failed(failure=a_failure(1)), failure__stack="x" * 100_000),
         changed(

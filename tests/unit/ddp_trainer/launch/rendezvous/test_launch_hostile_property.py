@@ -117,9 +117,7 @@ def take(run: SimulatedRun, honest: list[SimulatedAgent], peer: int, step: FromA
 
 @given(STEPS)
 @settings(max_examples=SEQUENCES, deadline=None)
-def test_no_sequence_of_a_stranger_ends_wedges_or_outlives_an_honest_run(
-    steps: list[tuple[int, FromAgent | str]],
-) -> None:
+def test_no_messages_of_a_stranger_end_wedge_or_outlive_an_honest_run(steps: list[tuple[int, FromAgent | str]]) -> None:
     run = SimulatedRun(a_policy(2, 2))
     run.now = 3.0
     honest = run.joined(0, 1)
@@ -139,9 +137,7 @@ def test_no_sequence_of_a_stranger_ends_wedges_or_outlives_an_honest_run(
 
 @given(STEPS)
 @settings(max_examples=SEQUENCES // 3, deadline=None)
-def test_a_failure_in_an_honest_run_is_answered_by_a_restart_whatever_a_stranger_does(
-    steps: list[tuple[int, FromAgent | str]],
-) -> None:
+def test_a_failure_causes_a_restart_whatever_a_stranger_does(steps: list[tuple[int, FromAgent | str]]) -> None:
     run = SimulatedRun(a_policy(2, 2))
     run.now = 3.0
     honest = run.joined(0, 1)

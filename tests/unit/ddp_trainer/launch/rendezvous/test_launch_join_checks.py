@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from ddp_trainer.launch.protocol.messages import Prepare, RunPreflight, Waiting
-from ddp_trainer.launch.rendezvous.group_formation import AGAIN_SECONDS, AT_ONCE, MOST_ONLOOKERS
+from ddp_trainer.launch.rendezvous.group_formation import AT_ONCE, MOST_ONLOOKERS
 from ddp_trainer.launch.rendezvous.membership import RunPhase
 from tests.support.launch_simulation import SimulatedAgent, SimulatedRun, a_policy
 
@@ -26,41 +26,6 @@ def group_of(count: int, *, most: int = 100, preflights: bool = True) -> tuple[S
 
 def meetings(agent: SimulatedAgent) -> list[RunPreflight]:
     return [message for message in agent.heard if isinstance(message, RunPreflight)]
-
-
-def test_a_node_that_joins_meets_the_members_at_its_own_port_before_they_are_stopped() -> None:
-    run, members = group_of(2)
-    (newcomer,) = comes(run, 7)
-    run.wait(1000)
-    (request,) = meetings(newcomer)
-    assert [[preflight.names for preflight in meetings(member)] for member in members] == [
-        [request.names],
-        [request.names],
-    ]
-    assert [meetings(member)[0].place.node_rank for member in members] == [0, 1]
-    assert list(request.names) == ["worker-0", "worker-1", "worker-7"]
-    assert (request.place.master_address, request.place.master_port) == ("10.0.0.7", 30007)
-    assert [member.asked_to_stop for member in members] == [None, None]
-    newcomer.record_result(fit=True)
-    run.wait(5)
-    for member in members:
-        assert member.asked_to_stop is not None
-        member.join()
-    assert [agent.runs for agent in (*members, newcomer)] == [2, 2, 2]
-
-
-def test_a_node_that_is_not_fit_stays_out_and_is_looked_at_again() -> None:
-    run, (member,) = group_of(1)
-    (newcomer,) = comes(run, 1)
-    newcomer.record_result(fit=False)
-    run.wait(AGAIN_SECONDS - 1)
-    assert len(meetings(newcomer)) == 1
-    run.wait(2)
-    assert len(meetings(newcomer)) == 2
-    assert (member.runs, member.asked_to_stop) == (1, None)
-    newcomer.record_result(fit=True)
-    run.wait(5)
-    assert member.asked_to_stop is not None
 
 
 def test_one_that_is_not_fit_keeps_nobody_else_waiting() -> None:

@@ -1,14 +1,11 @@
 from __future__ import annotations
 
-import pytest
-
 from ddp_trainer.launch.failures import EARLY_EXIT
 from ddp_trainer.launch.protocol.message_fields import MOST_NAMED
 from ddp_trainer.launch.protocol.messages import (
     Join,
     Leave,
     OtherPolicy,
-    Part,
     Rejected,
     Start,
     Stop,
@@ -26,18 +23,6 @@ def stop_and_join(*agents: SimulatedAgent) -> None:
     for agent in agents:
         assert agent.asked_to_stop is not None
         agent.join()
-
-
-def test_ranks_follow_the_index_of_the_pod_and_not_its_address() -> None:
-    run = SimulatedRun(a_policy(3, 3))
-    run.joined(10, 2, 1)
-    assert [node.index for node in run.starts[-1].nodes] == [1, 2, 10]
-
-
-def test_rank_0_says_where_the_ranks_meet() -> None:
-    run = SimulatedRun(a_policy(2, 2))
-    run.joined(1, 0)
-    assert (run.starts[0].master_address, run.starts[0].master_port) == ("10.0.0.0", 30000)
 
 
 def test_below_the_most_nodes_a_fresh_store_waits_for_a_running_group_that_may_reconnect() -> None:
@@ -59,13 +44,6 @@ def test_each_newcomer_renews_the_wait_until_the_last_call() -> None:
     assert len(run.starts[0].nodes) == 6
 
 
-def test_too_few_nodes_never_form_a_group() -> None:
-    run, (alone,) = SimulatedRun.of(a_policy(2, 3), 0)
-    run.wait(1000)
-    assert alone.runs is None
-    assert run.membership.deadline() is None
-
-
 def test_those_that_wait_hear_who_is_there_whenever_that_changes() -> None:
     first, second = SimulatedRun(a_policy(3, 3)).joined(0, 2)
     expected = Waiting(nodes=2, spare=False, names=("worker-0", "worker-2"), missing=("worker-1",), missing_count=1)
@@ -85,17 +63,6 @@ def test_of_many_nodes_only_the_one_that_comes_is_told_how_many_wait() -> None:
     assert agents[-1].last == Waiting(nodes=MOST_TOLD + 2, spare=False)
 
 
-def test_a_node_too_many_waits_as_a_spare_and_steps_in() -> None:
-    run, (first, second) = SimulatedRun.of(a_policy(2, 2), 0, 1)
-    (spare,) = run.joined(2)
-    assert spare.last == Waiting(nodes=1, spare=True)
-    second.mark_disconnected()
-    run.wait(0.6)
-    first.join()
-    assert (first.runs, spare.runs) == (2, 2)
-    assert [node.index for node in run.starts[-1].nodes] == [0, 2]
-
-
 def test_a_node_with_other_numbers_is_warned_and_those_of_the_first_node_count() -> None:
     run, (first,) = SimulatedRun.of(a_policy(1, 2, 3), 0)
     run.policy = a_policy(2, 2, 3)
@@ -105,16 +72,6 @@ def test_a_node_with_other_numbers_is_warned_and_those_of_the_first_node_count()
     sentence = other_policy_message(run.policy, a_policy(1, 2, 3))
     assert "--nnodes 2:2, and the run --nnodes 1:2 " in sentence
     assert "--max-restarts" not in sentence, "these agree"
-
-
-def test_a_newcomer_below_the_most_nodes_makes_the_group_stop_gracefully_and_grow() -> None:
-    run, (old,) = SimulatedRun.of(a_policy(1, 2), 0)
-    run.wait(3)
-    (new,) = run.joined(1)
-    assert old.asked_to_stop == Stop(graceful=True)
-    stop_and_join(old)
-    assert (old.runs, new.runs) == (2, 2)
-    assert run.starts[-1].restarts == {"resize": 1}
 
 
 def test_newcomers_that_come_close_together_cost_one_restart() -> None:
@@ -199,18 +156,6 @@ def test_a_rank_that_ended_with_0_before_is_the_cause_of_what_a_peer_of_another_
         assert "rank 2 then failed" in agent.last.failure.message
 
 
-def test_a_lost_node_is_not_waited_for_and_joins_when_it_is_back() -> None:
-    run, (survivor, lost) = SimulatedRun.of(a_policy(1, 2), 0, 1)
-    lost.mark_disconnected()
-    run.wait(0.6)
-    survivor.join()
-    assert survivor.runs == 2
-    (again,) = run.joined(1)
-    assert survivor.asked_to_stop == Stop(graceful=True)
-    survivor.join()
-    assert (survivor.runs, again.runs) == (3, 3)
-
-
 def test_a_group_of_new_pods_alone_waits_for_more_of_them() -> None:
     run, lost = SimulatedRun.of(a_policy(1, 3), 0, 1)
     run.wait(3)
@@ -225,25 +170,6 @@ def test_a_group_of_new_pods_alone_waits_for_more_of_them() -> None:
     assert (first.runs, second.runs) == (2, 2)
 
 
-def test_a_node_that_said_goodbye_is_not_waited_for() -> None:
-    survivor, leaver = SimulatedRun(a_policy(1, 2)).joined(0, 1)
-    leaver.leave()
-    assert survivor.asked_to_stop == Stop(graceful=True)
-    stop_and_join(survivor)
-    assert survivor.runs is None  # the leaver's workers still finish their step
-    leaver.mark_disconnected()
-    assert survivor.runs == 2
-
-
-def test_a_connection_that_blips_disturbs_nobody() -> None:
-    run, (first, second) = SimulatedRun.of(a_policy(2, 2), 0, 1)
-    first.mark_disconnected()
-    run.wait(0.3)
-    run.reconnect(first)
-    run.wait(100)
-    assert (first.runs, second.runs, second.asked_to_stop) == (1, 1, None)
-
-
 def test_a_loss_during_a_graceful_stop_hurries_the_others() -> None:
     run, (first, second) = SimulatedRun.of(a_policy(1, 3), 0, 1)
     run.wait(3)
@@ -252,14 +178,6 @@ def test_a_loss_during_a_graceful_stop_hurries_the_others() -> None:
     second.mark_disconnected()
     first.fail(reason="collective_error")
     assert first.asked_to_stop == Stop(graceful=False)
-
-
-def test_a_run_is_complete_when_every_member_has_succeeded() -> None:
-    run, (first, second) = SimulatedRun.of(a_policy(2, 2), 0, 1)
-    first.succeed()
-    assert run.membership.phase is RunPhase.RUNNING
-    second.succeed()
-    assert (first.last.verdict, second.last.verdict) == (Verdict.SUCCEEDED, Verdict.SUCCEEDED)
 
 
 def test_a_member_that_is_done_takes_part_again_when_another_fails() -> None:
@@ -277,39 +195,6 @@ def test_a_member_that_is_done_may_go_before_the_others_are() -> None:
     assert second.runs == 1
     second.succeed()
     assert second.last.verdict is Verdict.SUCCEEDED
-
-
-@pytest.mark.parametrize(("exit_code", "late_code"), [(0, 0), (1, 93), (137, 93)])
-def test_late_comers_hear_how_it_ended(exit_code: int, late_code: int) -> None:
-    run, (agent,) = SimulatedRun.of(a_policy(1, 1, max_restarts=1), 0)
-    if exit_code:
-        agent.fail(exit_code=exit_code).join().fail(exit_code=exit_code).join()
-    else:
-        agent.succeed()
-    over, part = run.agent(1).connect().heard
-    assert (over.late, over.exit_code, part) == (True, late_code, Part())
-
-
-def test_an_agent_of_another_run_is_refused_by_name() -> None:
-    run = SimulatedRun()
-    run.joined(0)
-    stranger = run.agent(1).connect(run_id="other")
-    assert isinstance(stranger.last, Rejected)
-    assert "'other'" in stranger.last.why
-    assert "'run'" not in stranger.last.why
-    assert stranger.last.exit_code == 170
-
-
-def test_a_pod_created_again_waits_for_its_name_until_the_former_one_is_lost() -> None:
-    run, (first, former) = SimulatedRun.of(a_policy(2, 2), 0, 1)
-    (new,) = run.joined(1)
-    assert new.last.namesake
-    run.wait(100)
-    assert (first.runs, former.runs, new.runs) == (1, 1, None)
-    former.mark_disconnected()
-    run.wait(0.6)
-    stop_and_join(first)
-    assert (first.runs, new.runs) == (2, 2)
 
 
 def test_a_connection_that_blips_does_not_lose_its_name_to_one_that_waits_for_it() -> None:
@@ -339,13 +224,6 @@ def test_a_start_that_never_arrived_is_made_up_for() -> None:
     assert first.asked_to_stop is not None
     first.join()
     assert (first.runs, second.runs) == (2, 2)
-
-
-def test_strangers_are_not_heard() -> None:
-    run = SimulatedRun(a_policy(1, 1))
-    agent = run.agent(0)
-    agent.join()
-    assert agent.heard == []
 
 
 def test_a_range_that_holds_no_number_is_refused() -> None:

@@ -6,16 +6,6 @@ from ddp_trainer.launch.protocol.messages import Stop, Verdict, Waiting, WorkerS
 from tests.support.launch_simulation import SimulatedRun, a_policy
 
 
-def test_a_store_that_forgot_everything_adopts_a_running_group_without_disturbing_it() -> None:
-    run, agents = SimulatedRun.of(a_policy(2, 2), 0, 1)
-    run.restart_store()
-    for agent in agents:
-        run.reconnect(agent)
-    run.wait(100)
-    assert [agent.runs for agent in agents] == [1, 1]
-    assert [agent.asked_to_stop for agent in agents] == [None, None]
-
-
 def test_a_store_that_forgot_everything_goes_on_counting_where_the_old_one_stopped() -> None:
     run, agents = SimulatedRun.of(a_policy(2, 2, max_restarts=2), 0, 1)
     agents[0].fail().join()

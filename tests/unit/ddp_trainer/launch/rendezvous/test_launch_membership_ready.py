@@ -7,19 +7,6 @@ from ddp_trainer.launch.rendezvous.membership import RunPhase
 from tests.support.launch_simulation import SimulatedRun, a_policy
 
 
-def test_a_newcomer_gets_ready_first_where_the_others_workers_stay() -> None:
-    run, (first,) = SimulatedRun.of(a_policy(1, 2), 0)
-    run.wait(10)
-    first.outlive()
-    (second,) = run.joined(1)
-    assert second.last == Prepare()
-    assert first.asked_to_stop is None
-    second.join_prepared()
-    assert first.asked_to_stop == Stop(graceful=True)
-    first.join_prepared()
-    assert first.runs == second.runs == 2
-
-
 def test_a_newcomer_that_cannot_get_ready_is_taken_in_as_it_is() -> None:
     run, (first,) = SimulatedRun.of(a_policy(1, 2), 0)
     run.wait(10)
@@ -58,19 +45,6 @@ def test_a_spare_that_came_before_the_workers_could_stay_gets_ready_when_all_can
     assert spare.join_prepared().last == Waiting(nodes=1, spare=True)
     first.outlive()
     assert spare.heard.count(Prepare()) == 1
-
-
-def test_a_group_whose_workers_start_anew_stops_for_a_newcomer_only_when_that_has_imported() -> None:
-    run, (first,) = SimulatedRun.of(a_policy(1, 2), 0)
-    run.wait(10)
-    second = run.agent(1).connect().join(is_importing=True)
-    run.wait(1000)
-    assert first.asked_to_stop is None
-    second.join()
-    run.wait(1)
-    assert first.asked_to_stop == Stop(graceful=True)
-    first.join()
-    assert first.runs == second.runs == 2
 
 
 def test_members_that_are_enough_do_not_wait_for_the_imports_of_another_node() -> None:
@@ -116,21 +90,6 @@ def test_nodes_outside_of_the_group_get_the_imports_of_its_workers_from_node_0()
     assert known in spare.heard
     assert known not in [*first.heard, *second.heard]
     assert known in run.agent(3).connect().heard
-
-
-def test_the_others_go_on_at_once_without_a_node_that_steps_aside_and_take_it_in_when_it_is_ready() -> None:
-    run, (first, second) = SimulatedRun.of(a_policy(1, 2), 0, 1)
-    second.fail().step_aside()
-    assert first.asked_to_stop == Stop(graceful=False)
-    first.join_prepared()
-    assert [node.index for node in run.starts[-1].nodes] == [0]
-    assert run.starts[-1].restarts == {"failure": 1}
-    assert second.asked_to_stop is None
-    second.join_prepared()
-    assert first.asked_to_stop == Stop(graceful=True)
-    first.join()
-    assert first.runs == second.runs == 3
-    assert run.starts[-1].restarts == {"failure": 1, "resize": 1}
 
 
 def test_a_node_that_steps_aside_is_waited_for_where_the_others_are_too_few() -> None:

@@ -2,26 +2,20 @@
 
 from __future__ import annotations
 
-import asyncio
 import errno
 import os
 import signal
 import socket
 import subprocess
 import sys
-from collections.abc import Callable
 from pathlib import Path
-from typing import Any, cast
 
 import pytest
-import torch
 
-from ddp_trainer.launch.agent.worker_start import MOST_LOOKS, ForkServerWatch
 from ddp_trainer.launch.in_worker import fork_server_process
 from ddp_trainer.launch.in_worker.fork_server_process import DESCRIPTORS, LENGTH, requests
 from ddp_trainer.launch.in_worker.heartbeat import LEARNT
 from ddp_trainer.launch.workers.fork_server import NVML_CHECK, ForkServer, begins_with_torch
-from ddp_trainer.launch.workers.worker_group import Program, Workers
 
 EMPTY_TORCH = "class cuda: is_initialized = staticmethod(bool)"
 THREAD = "import threading; threading.Thread(target=threading.Event().wait, daemon=True).start()"
@@ -98,18 +92,6 @@ def test_a_zygote_imports_a_later_list_too_and_forks_only_after_it(tmp_path: Pat
     assert agent(tmp_path, body).split() == ["False", "imported", "True", "None", "True"]
 
 
-def test_those_who_wait_for_imports_go_on_when_the_zygote_is_gone(tmp_path: Path) -> None:
-    body = """
-    ready = asyncio.Event()
-    zygote.start()
-    zygote.when_imported(ready.set)
-    zygote.stop()
-    await ready.wait()
-    print(zygote.is_importing)
-    """
-    assert agent(tmp_path, body, torch="import time; time.sleep(100)").split() == ["False"]
-
-
 @pytest.mark.parametrize(
     ("script", "begins"),
     [
@@ -122,9 +104,7 @@ def test_those_who_wait_for_imports_go_on_when_the_zygote_is_gone(tmp_path: Path
         ("", False),
     ],
 )
-def test_torch_is_imported_first_where_a_script_does_so_before_it_can_change_the_environment(
-    tmp_path: Path, script: str, begins: bool
-) -> None:
+def test_torch_is_imported_early_where_a_script_begins_with_it(tmp_path: Path, script: str, begins: bool) -> None:
     file = tmp_path / "train.py"
     file.write_text(script)
     assert begins_with_torch(file) is begins
@@ -148,85 +128,6 @@ def test_a_fork_that_is_killed_before_its_release_is_reported_as_dead(tmp_path: 
     assert agent(tmp_path, body).split() == [str(-signal.SIGKILL)]
 
 
-class Importing:
-    """Workers that have torch in their memory, and have imported nothing else yet."""
-
-    supports_fork_server = True
-
-    def __init__(self) -> None:
-        self.has_zygote = asyncio.Event()
-
-    def have_torch(self) -> bool:
-        return True
-
-    def prepare_restart(self, imports: Path | None) -> None:
-        self.has_zygote.set()
-
-
-def looks_until_zygote(*, starts: int) -> int:
-    """How often workers are looked at, from their last start on, until there is a zygote; none tells its imports."""
-
-    async def begin() -> int:
-        workers = Importing()
-        watch = ForkServerWatch(cast("Any", workers), 0.01, lambda: None, lambda _: None)
-        for _ in range(starts):
-            watch.begin(anew=True)
-        loop = asyncio.get_running_loop()
-        assert isinstance(loop, Counting)
-        before = loop.timers
-        await workers.has_zygote.wait()
-        return loop.timers - before
-
-    loop = Counting()
-    try:
-        return loop.run_until_complete(begin())
-    finally:
-        loop.close()
-
-
-def test_workers_that_have_to_start_again_get_a_zygote_beside_them() -> None:
-    assert looks_until_zygote(starts=1) == MOST_LOOKS
-    assert looks_until_zygote(starts=2) == 1
-
-
-class Counting(asyncio.SelectorEventLoop):
-    """Counts the timers that are set."""
-
-    timers = 0
-
-    def call_at(self, when: float, callback: Callable[..., object], *args: Any, **more: Any) -> asyncio.TimerHandle:
-        self.timers += 1
-        return super().call_at(when, callback, *args, **more)
-
-
-@pytest.mark.parametrize("pause", [0.0, 2.5])
-def test_where_no_zygote_is_wanted_nobody_looks_at_the_workers(pause: float, tmp_path: Path) -> None:
-    nothing = cast("Any", None)
-    workers = Workers(
-        children=nothing,
-        program=Program(kind="script", target="train.py"),
-        launch=nothing,
-        logs=nothing,
-        log_dir=tmp_path,
-        environment={},
-        fork_server=None,
-        exited=nothing,
-        on_message=nothing,
-    )
-
-    async def begin() -> None:
-        ForkServerWatch(workers, pause, lambda: None, lambda _: None).begin(anew=True)
-        for _ in range(3):
-            await asyncio.sleep(0)
-
-    loop = Counting()
-    try:
-        loop.run_until_complete(begin())
-    finally:
-        loop.close()
-    assert loop.timers == 0
-
-
 TORCH = """
 import os
 class cuda:
@@ -241,9 +142,7 @@ class cuda:
 @pytest.mark.parametrize(
     ("has_context", "has_touched", "forks"), [(False, False, True), (False, True, False), (True, True, False)]
 )
-def test_a_fork_tells_whether_it_could_use_cuda(
-    tmp_path: Path, has_context: bool, has_touched: bool, forks: bool
-) -> None:
+def test_a_fork_tells_if_it_can_use_cuda(tmp_path: Path, has_context: bool, has_touched: bool, forks: bool) -> None:
     (tmp_path / "torch.py").write_text(TORCH.format(has_context=has_context, has_touched=has_touched))
     control, child_end = socket.socketpair()
     control.settimeout(60)
@@ -256,10 +155,6 @@ def test_a_fork_tells_whether_it_could_use_cuda(
         answer = control.recv(8)  # nothing where the zygote has ended
     process.wait(60)
     assert (answer == fork_server_process.READY) is forks
-
-
-def test_torch_still_has_what_a_fork_asks() -> None:
-    assert torch.cuda._is_in_bad_fork() is False
 
 
 def test_a_look_for_gpus_does_not_touch_cuda_in_a_zygote() -> None:
@@ -317,16 +212,3 @@ def test_the_descriptors_of_an_incomplete_request_are_closed(head: bytes, body: 
     os.set_blocking(source, False)
     assert os.read(source, 1) == b""  # an open copy of the other end would raise BlockingIOError
     os.close(source)
-
-
-def test_requests_are_received_with_their_descriptors_until_the_launcher_is_gone() -> None:
-    control, child_end = socket.socketpair()
-    with control:
-        with child_end:
-            socket.send_fds(child_end, [LENGTH.pack(8)], [control.fileno()] * DESCRIPTORS)
-            child_end.sendall(b'{"a": 1}')
-        ((request, descriptors),) = requests(control, DESCRIPTORS)
-    assert request == {"a": 1}
-    assert len(set(descriptors)) == DESCRIPTORS
-    for descriptor in descriptors:
-        os.close(descriptor)

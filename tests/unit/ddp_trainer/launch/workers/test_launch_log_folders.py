@@ -87,9 +87,7 @@ async def replace_second_worker(log_dir: Path, times: int) -> None:
     workers.close()
 
 
-def test_the_newest_generations_are_kept_and_what_a_surviving_worker_writes_to(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_the_newest_folders_and_those_of_survivors_are_kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(worker_group, "KEPT_GENERATIONS", 3)
     asyncio.run(replace_second_worker(tmp_path, 6))
     folders = sorted(path.name for path in tmp_path.iterdir())

@@ -40,7 +40,7 @@ def test_without_a_recorder_the_pulse_tells_what_was_begun(collectives: Collecti
     assert collectives.values(1) == {}
 
 
-def test_a_rank_that_gets_no_turn_is_where_its_recorder_says(
+def test_a_silent_rank_is_where_its_recorder_says(
     tmp_path: Path, collectives: Collectives, cells: memoryview[float], clock: Clock
 ) -> None:
     with recorder_at(tmp_path / "rank-0.sock", {"fr_trace_json": record({0: (8, 7)}, entry(8))}):
@@ -62,7 +62,7 @@ def test_at_most_four_groups_are_told_of(tmp_path: Path, collectives: Collective
     assert collectives.values(0) == {}
 
 
-def test_a_record_of_the_group_before_is_not_told_as_of_this_one(
+def test_a_record_of_the_group_before_is_left_out(
     tmp_path: Path, collectives: Collectives, cells: memoryview[float]
 ) -> None:
     with recorder_at(tmp_path / "rank-0.sock", {"fr_trace_json": record({0: (900, 900)}, entry(900))}):

@@ -155,9 +155,7 @@ def test_a_driver_that_is_not_loaded_yet_is_tried_again(readings: GpuSampler, bo
     assert told(readings) == [OF_HEALTHY]
 
 
-def test_a_reading_that_is_not_renewed_is_left_out(
-    readings: GpuSampler, boards: Path, answer: Answer, clock: Clock
-) -> None:
+def test_a_reading_that_is_old_is_left_out(readings: GpuSampler, boards: Path, answer: Answer, clock: Clock) -> None:
     rank_of_gpu(boards, 0, "GPU-5d6e")
     answer(HEALTHY)
     readings.read()

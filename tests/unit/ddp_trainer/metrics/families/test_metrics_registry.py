@@ -7,18 +7,13 @@ from pathlib import Path
 import pytest
 
 from ddp_trainer.common.constants import Port
-from ddp_trainer.common.metric_names import Metric, MetricLabel
-from ddp_trainer.common.parallel_dims import DIMENSION_NAMES
-from ddp_trainer.metrics.families.family import Family, Kind, Scope, Source
+from ddp_trainer.common.metric_names import Metric
+from ddp_trainer.metrics.families.family import Scope
 from ddp_trainer.metrics.families.pod_families import FAMILIES
 from ddp_trainer.metrics.storage.mmap_store import RANK, Board, read
 
 ROOT = Path(__file__).parents[5]
 BY_NAME = {family.name: family for family in FAMILIES}
-
-
-def ids(family: Family) -> str:
-    return family.name
 
 
 def test_no_name_is_given_twice() -> None:
@@ -29,29 +24,6 @@ def test_no_name_is_given_twice() -> None:
 
 def test_every_metric_of_the_contract_is_in_the_catalogue() -> None:
     assert {metric.value for metric in Metric} <= set(BY_NAME)
-
-
-@pytest.mark.parametrize("family", FAMILIES, ids=ids)
-def test_a_label_is_one_of_the_contract(family: Family) -> None:
-    assert {*family.labels} <= {*MetricLabel, *DIMENSION_NAMES}
-    # ddp_job and rank are put on by the exposition.
-    assert not {MetricLabel.JOB, MetricLabel.RANK} & set(family.labels)
-    assert (
-        (len(family.labels) == 1)
-        if family.values
-        else (not family.labels or family.kind is Kind.INFO or family.source is Source.SCRIPT)
-    )
-
-
-def test_type_and_unit_follow_from_the_name() -> None:
-    found = {family.name: (family.kind, family.unit) for family in FAMILIES}
-    assert found[Metric.PHASE_SECONDS] == (Kind.COUNTER, "seconds")
-    assert found[Metric.TOKENS] == (Kind.COUNTER, "")
-    assert found[Metric.JOB_INFO] == (Kind.INFO, "")
-    assert found[Metric.STEP_DURATION] == (Kind.HISTOGRAM, "seconds")
-    assert found["ddp_rendezvous_duration_seconds"] == (Kind.SUMMARY, "seconds")
-    assert found["ddp_gpu_memory_limit_bytes"] == (Kind.GAUGE, "bytes")
-    assert found[Metric.PEAK_FLOPS] == (Kind.GAUGE, "")
 
 
 @pytest.mark.parametrize(
@@ -68,14 +40,6 @@ def test_a_rank_of_no_layout_has_no_series_of_layouts(tmp_path: Path) -> None:
     board.close()
     assert of_layouts
     assert not of_layouts & read(tmp_path / "rank-0.board", RANK).values.keys()
-
-
-def test_counters_and_states_start_at_zero_and_other_gauges_absent() -> None:
-    assert BY_NAME[Metric.STEPS].initial == 0.0
-    assert BY_NAME[Metric.GROUP_STATE].initial == 0.0
-    assert BY_NAME[Metric.LOSS].initial is None
-    assert BY_NAME[Metric.LAST_STEP_TIMESTAMP].initial is None
-    assert BY_NAME[Metric.STEP_DURATION].initial == 0.0
 
 
 def test_the_page_names_the_port() -> None:

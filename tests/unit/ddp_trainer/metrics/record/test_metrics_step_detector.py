@@ -12,7 +12,6 @@ from ddp_trainer.metrics.record.step_detector import (
     OTHER_OPTIMIZER_STEPS,
     REPORT_SECONDS,
     SHORT_SECONDS,
-    SampleCounter,
     StepBatch,
     StepDetector,
     size_of,
@@ -87,13 +86,6 @@ def test_a_plain_loop_is_taken_apart_into_its_phases(loop: Loop) -> None:
         loop.optimize()
     assert loop.reports == [one(4, 1.0, 2.0, 8.0, 0.0)] * 3
     assert loop.first_batches == 1
-
-
-def test_time_before_the_first_batch_belongs_to_no_step(loop: Loop) -> None:
-    loop.now += 1000
-    loop.fetch()
-    loop.optimize()
-    assert loop.reports == [one(4, 1.0, 2.0, 8.0, 0.0)]
 
 
 def test_accumulated_batches_are_one_step(loop: Loop) -> None:
@@ -207,17 +199,6 @@ def test_an_optimizer_that_continues_alone_counts_from_then_on(loop: Loop) -> No
     assert loop.steps == 1 + 10
 
 
-def test_an_optimizer_that_is_gone_is_followed_by_the_next(loop: Loop) -> None:
-    first = Optimizer()
-    loop.optimize(first)
-    del first
-    loop.optimize(Optimizer())
-    assert loop.steps == 2
-
-
-images = [np.zeros((3, 32, 32)), np.zeros((3, 16, 16))]
-
-
 @pytest.mark.parametrize(
     ("batch", "size"),
     [
@@ -233,28 +214,6 @@ images = [np.zeros((3, 32, 32)), np.zeros((3, 16, 16))]
 )
 def test_the_first_dimension_of_the_first_tensor_is_the_size(batch: Any, size: int) -> None:
     assert size_of(batch) == size
-
-
-def counter_of(*indices: Any, is_stream: bool = False) -> SampleCounter:
-    counter = SampleCounter(object(), is_stream=is_stream)
-    for index in indices:
-        counter.record_indices(index)
-    return counter
-
-
-def test_a_batch_has_as_many_samples_as_indices_were_drawn_whatever_it_looks_like() -> None:
-    counter = counter_of([1, 2], [3, 4], [5])
-    assert [counter.count(images) for _ in range(3)] == [2, 2, 1]
-
-
-def test_the_last_batch_of_a_stream_is_as_large_as_it_is() -> None:
-    counter = counter_of(*[[None] * 4] * 3, is_stream=True)
-    assert [counter.count(np.zeros((rows, 2))) for rows in (4, 4, 1)] == [4, 4, 1]
-
-
-def test_samples_without_batches_count_one_by_one() -> None:
-    counter = counter_of(0, 1, 2)
-    assert [counter.count("a sample") for _ in range(3)] == [1, 1, 1]
 
 
 class Heard(NoopRankRecorder):
@@ -280,17 +239,6 @@ def test_time_goes_to_the_phase_that_was_reached_and_the_rest_to_other() -> None
     meter.step(samples=16, epoch=3)
     spent = {Phase.DATA_WAIT: 1.0, Phase.FORWARD: 6.0, Phase.OTHER: 8.0}
     assert recorder.steps == [(1, 3, 16, *(spent.get(phase, 0.0) for phase in Phase))]
-
-
-def test_every_step_starts_from_nothing() -> None:
-    recorder, clock = Heard(), Clock()
-    meter = StepMeter(recorder, clock=clock)
-    clock.now += 1
-    meter.step(samples=1)
-    clock.now += 0.5
-    meter.step(samples=2)
-    assert [step[0] for step in recorder.steps] == [1, 2]
-    assert [sum(step[3:]) for step in recorder.steps] == [1.0, 0.5]
 
 
 def test_a_word_that_names_no_phase_counts_as_other() -> None:

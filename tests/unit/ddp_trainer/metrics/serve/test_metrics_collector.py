@@ -145,26 +145,6 @@ def test_the_job_is_told_of_by_rank_0_alone(tmp_path: Path) -> None:
         assert labels_of(second, name) == [], name
 
 
-def test_the_pod_is_told_of_once(tmp_path: Path) -> None:
-    pod(tmp_path, 2, 3)
-    series = samples(tmp_path)
-    assert series["ddp_checkpoint_saves_total", frozenset({("ddp_job", "digits"), ("result", "success")})] == 1
-    for name in sample_names(Scope.POD):
-        assert all("rank" not in labels for labels in labels_of(series, name)), name
-
-
-def test_what_was_never_set_is_absent(tmp_path: Path) -> None:
-    rank(tmp_path, 0, local=0)
-    names = {name for name, _ in samples(tmp_path)}
-    assert Metric.STEPS in names
-    assert not {Metric.LOSS, Metric.LAST_STEP_TIMESTAMP, "ddp_checkpoint_last_step", Metric.WORLD_SIZE} & names
-
-
-def test_a_loss_that_is_no_number_is_told(tmp_path: Path) -> None:
-    pod(tmp_path, 0)
-    assert math.isnan(samples(tmp_path)[Metric.LOSS, frozenset({("ddp_job", "digits")})])
-
-
 def test_a_series_follows_the_rank_that_has_the_slot_now(tmp_path: Path) -> None:
     pod(tmp_path, 4, 5)
     rank(tmp_path, 0, local=0).step(2, 0, 16, *[0.0] * len(Phase))
@@ -240,9 +220,7 @@ def test_what_the_job_has_come_to_is_absent_until_it_is_told(tmp_path: Path) -> 
     ],
     ids=["v2", "v2-unlimited", "v1", "v1-unlimited", "unknown"],
 )
-def test_the_memory_limit_is_read_from_either_version_of_cgroups(
-    tmp_path: Path, files: dict[str, str], limit: float | None
-) -> None:
+def test_the_memory_limit_is_read_from_both_cgroups(tmp_path: Path, files: dict[str, str], limit: float | None) -> None:
     for name, text in files.items():
         (tmp_path / name).parent.mkdir(exist_ok=True)
         (tmp_path / name).write_text(text)

@@ -120,13 +120,6 @@ def test_a_file_that_is_no_history_is_begun_anew(text: str, tmp_path: Path) -> N
     assert History.load(tmp_path).times == []
 
 
-def test_a_directory_that_is_gone_is_no_reason_to_end(tmp_path: Path) -> None:
-    history = History(tmp_path / "gone", Clock(START))
-    history.sample_if_due()
-    history.keep()
-    assert history.to_dict()["series"] == []
-
-
 def test_a_loss_that_is_no_number_stays_so(tmp_path: Path) -> None:
     rank, clock = recorder(tmp_path), Clock(START)
     history = History(tmp_path, clock)

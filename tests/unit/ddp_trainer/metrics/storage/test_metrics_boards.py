@@ -68,30 +68,17 @@ def test_a_process_that_comes_later_goes_on_in_the_same_file(path: Path) -> None
     assert path.stat().st_ino == inode
 
 
-def truncated(content: bytes) -> bytes:
-    return content[:-1]
+DAMAGE: dict[str, Callable[[bytes], bytes]] = {
+    "truncated": lambda content: content[:-1],
+    "longer": lambda content: content + b"\0",
+    "empty": lambda _: b"",
+    "another magic": lambda content: b"NOTBOARD" + content[8:],
+    "another schema": lambda content: content[:8] + b"12345678" + content[16:],
+}
 
 
-def longer(content: bytes) -> bytes:
-    return content + b"\0"
-
-
-def empty(_: bytes) -> bytes:
-    return b""
-
-
-def other_magic(content: bytes) -> bytes:
-    return b"NOTBOARD" + content[8:]
-
-
-def other_schema(content: bytes) -> bytes:
-    return content[:8] + b"12345678" + content[16:]
-
-
-@pytest.mark.parametrize("damage", [truncated, longer, empty, other_magic, other_schema])
-def test_a_damaged_board_is_refused_by_the_reader_and_replaced_by_the_writer(
-    path: Path, damage: Callable[[bytes], bytes]
-) -> None:
+@pytest.mark.parametrize("damage", DAMAGE.values(), ids=DAMAGE)
+def test_readers_refuse_a_damaged_board_and_writers_replace_it(path: Path, damage: Callable[[bytes], bytes]) -> None:
     path.write_bytes(damage(RANK.initial_bytes()))
     with pytest.raises(InvalidBoardError):
         read(path, RANK)
@@ -162,34 +149,26 @@ def slot(rank: int, local_rank: int, of: int, *, start: int, alive: bool = True)
     return Slot(FileSnapshot(ProcessId(100 + local_rank, start), identity, {}), ALIVE if alive else None)
 
 
-def ranks(*slots: Slot) -> list[int]:
-    return [claimed.rank for claimed in current(slots)]
-
-
-def test_all_ranks_of_a_pod_are_told_in_order() -> None:
-    assert ranks(slot(5, 1, 2, start=10), slot(4, 0, 2, start=11)) == [4, 5]
-
-
-def test_ranks_of_a_larger_pod_before_are_not_told() -> None:
-    left_over = [slot(local, local, 4, start=10, alive=False) for local in range(4)]
-    assert ranks(*left_over[2:], slot(0, 0, 2, start=20), slot(1, 1, 2, start=20)) == [0, 1]
-
-
-def test_a_slot_that_has_not_been_taken_up_yet_still_shows_its_dead_rank() -> None:
-    assert ranks(slot(0, 0, 2, start=20), slot(1, 1, 2, start=10, alive=False)) == [0, 1]
-
-
-def test_the_newer_of_two_claimants_has_the_rank() -> None:
-    taken = current([slot(1, 0, 2, start=20), slot(1, 1, 2, start=10, alive=False)])
-    assert [(claimed.rank, claimed.local_rank) for claimed in taken] == [(1, 0)]
-
-
-def test_a_living_process_is_newer_than_a_dead_one_of_before_a_reboot() -> None:
-    assert ranks(slot(0, 0, 1, start=50), slot(3, 3, 4, start=9_000_000, alive=False)) == [0]
-
-
-def test_no_slot_no_rank() -> None:
-    assert ranks() == []
+@pytest.mark.parametrize(
+    ("slots", "local_ranks"),
+    [
+        pytest.param([slot(5, 1, 2, start=10), slot(4, 0, 2, start=11)], {4: 0, 5: 1}, id="all, in order"),
+        pytest.param(
+            [
+                *(slot(old, old, 4, start=10, alive=False) for old in (2, 3)),
+                *(slot(new, new, 2, start=20) for new in (0, 1)),
+            ],
+            {0: 0, 1: 1},
+            id="none of a larger pod before",
+        ),
+        pytest.param([slot(0, 0, 2, start=20), slot(1, 1, 2, start=10, alive=False)], {0: 0, 1: 1}, id="a dead rank"),
+        pytest.param([slot(1, 0, 2, start=20), slot(1, 1, 2, start=10, alive=False)], {1: 0}, id="the newer of two"),
+        pytest.param([slot(0, 0, 1, start=50), slot(3, 3, 4, start=9**8, alive=False)], {0: 0}, id="after a reboot"),
+    ],
+)
+def test_a_pod_shows_the_ranks_that_hold_its_slots_now(slots: list[Slot], local_ranks: dict[int, int]) -> None:
+    found = [(claimed.rank, claimed.local_rank) for claimed in current(slots)]
+    assert found == list(local_ranks.items())
 
 
 def put(directory: Path, local_rank: int, identity: dict[str, str | int]) -> None:
@@ -235,14 +214,6 @@ def test_a_process_that_has_ended_has_no_vitals_even_before_it_is_reaped() -> No
         os.waitid(os.P_PID, child.pid, os.WEXITED | os.WNOWAIT)
         assert read_process_stats(process) is None
     assert read_process_stats(process) is None
-
-
-def test_this_process_lives_and_uses_memory() -> None:
-    me = ProcessId.current()
-    stats = read_process_stats(me)
-    assert stats is not None
-    assert stats.resident_bytes > 1 << 20
-    assert not stats.standing_still
 
 
 def test_memory_that_was_given_back_is_in_the_peak_of_its_process_and_not_in_that_of_a_fork() -> None:

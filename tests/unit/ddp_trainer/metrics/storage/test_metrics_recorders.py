@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import logging
-import math
 import sys
 from pathlib import Path
 from typing import Any
@@ -77,9 +76,7 @@ def test_steps_add_up(tmp_path_factory: pytest.TempPathFactory, steps: list[tupl
         assert rank[cell(Metric.PHASE_SECONDS, phase)] == pytest.approx(expected)
 
 
-def test_the_phases_of_the_start_end_with_the_first_step(
-    rank: Rank, agent: Agent, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_the_start_ends_with_the_first_step(rank: Rank, agent: Agent, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delitem(sys.modules, "torch._dynamo.utils", raising=False)  # whatever other tests have compiled
     startup = StartupTimes(clock=lambda: 1010.0, started=lambda: 1000.0)
     rank.board_recorder.follow_startup(startup)
@@ -104,16 +101,6 @@ def test_a_restarted_worker_leaves_the_start_of_its_pod_alone(rank: Rank) -> Non
     later.follow_startup(StartupTimes(clock=lambda: 2010.0, started=lambda: 2000.0))
     later.step(2, 0, 16, *[0.0] * len(Phase))
     assert rank[Metric.AGENT_START] == 1000.0
-
-
-def test_progress_and_evaluation_arrive(rank: Rank) -> None:
-    rank.recorder.put(Metric.STEPS_PLANNED, 900)
-    rank.recorder.progress(math.nan, 0.1)
-    rank.recorder.record_evaluation(0.25, 0.97)
-    assert math.isnan(rank[Metric.LOSS])
-    assert rank[Metric.LEARNING_RATE] == 0.1
-    assert rank[Metric.STEPS_PLANNED] == 900
-    assert (rank["ddp_eval_loss"], rank["ddp_eval_accuracy_ratio"]) == (0.25, 0.97)
 
 
 def test_work_and_what_was_measured_of_it_add_up(rank: Rank) -> None:
@@ -266,11 +253,8 @@ def test_a_rendezvous_is_summed_and_the_last_is_kept(agent: Agent) -> None:
 
 REPORTS: list[tuple[str, tuple[Any, ...]]] = [
     ("step", (None,) * 11),
-    ("step", ("a", 0, 1, 0.0, 0.0, 0.0, 0.0, 0.0, 0.0, 0.0, 0.0)),
-    ("progress", ("low", 0.1)),
     ("put", (Metric.STEPS_PLANNED, object())),
     ("add", ("ddp_unknown_total",)),
-    ("record_evaluation", ("good", 1)),
     ("checkpoint_saved", (None, None, None, None)),
     ("account", (JobAccount(1.0, [1.0], 0, 0.0),)),
 ]

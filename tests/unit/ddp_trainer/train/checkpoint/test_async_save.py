@@ -30,6 +30,10 @@ def niceness() -> int:
     return os.getpriority(os.PRIO_PROCESS, threading.get_native_id())
 
 
+def a_lease(path: Path, generation: int = 0) -> WriteLease:
+    return WriteLease(path, generation=generation, fence=generation, run_id="run", token=f"of {generation}")
+
+
 class Observed(CheckpointDirectory):
     """Notes how nice the thread is that writes."""
 
@@ -44,7 +48,7 @@ class Observed(CheckpointDirectory):
 @pytest.mark.parametrize("behind", [True, False])
 def test_only_a_thread_that_writes_behind_the_training_gives_way_to_it(behind: bool, tmp_path: Path) -> None:
     before = niceness()
-    directory = Observed(tmp_path, keep=1, claim=WriteLease(tmp_path, generation=0, fence=0, run_id="run", token="a"))
+    directory = Observed(tmp_path, keep=1, claim=a_lease(tmp_path))
     directory.open()
     writing = Writing(directory.write, a_manifest(1), a_state(1), time.monotonic())
     if behind:
@@ -61,7 +65,7 @@ class Slow(CheckpointDirectory):
     """A store that writes nothing until it is let."""
 
     def __init__(self, path: Path) -> None:
-        super().__init__(path, keep=1, claim=WriteLease(path, generation=0, fence=0, run_id="run", token="slow"))
+        super().__init__(path, keep=1, claim=a_lease(path))
         self.let = threading.Event()
 
     def write(self, draft: Manifest, archive: Archive) -> Manifest:
@@ -136,13 +140,8 @@ class Failing(CheckpointDirectory):
 
 
 @pytest.mark.parametrize("error", [MemoryError(), OSError(28, "No space left on device"), RuntimeError("odd")])
-def test_a_save_that_fails_for_any_reason_is_counted_and_the_next_one_tries_again(
-    error: Exception, tmp_path: Path
-) -> None:
-    directory, metrics = (
-        Failing(tmp_path, keep=1, claim=WriteLease(tmp_path, generation=0, fence=0, run_id="run", token="a")),
-        Told(),
-    )
+def test_a_save_that_fails_is_counted_and_the_next_one_tries_again(error: Exception, tmp_path: Path) -> None:
+    directory, metrics = Failing(tmp_path, keep=1, claim=a_lease(tmp_path)), Told()
     directory.errors = [error, error]
     messages: list[str] = []
     saver = a_saver(directory, metrics, alarm=messages.append)
@@ -156,9 +155,7 @@ def test_a_save_that_fails_for_any_reason_is_counted_and_the_next_one_tries_agai
     assert "Training continues; older checkpoints are kept." in messages[0]
 
 
-def test_a_state_that_cannot_be_copied_is_written_while_training_waits(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_training_waits_for_a_state_that_cannot_be_copied(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def take(*_: object) -> None:
         raise MemoryError
 
@@ -184,20 +181,6 @@ def test_a_state_that_has_no_memory_is_a_failed_save_unless_other_ranks_wait_for
         saver.save(2, state, lambda: a_manifest(2), together=True)
 
 
-def test_a_claim_of_a_newer_group_ends_training_as_before(tmp_path: Path) -> None:
-    directory = Failing(tmp_path, keep=1, claim=WriteLease(tmp_path, generation=0, fence=0, run_id="run", token="a"))
-    directory.errors = [StaleGeneration("a newer group")]
-    saver = a_saver(directory)
-    saver.open()
-
-    def save() -> None:
-        saver.save(1, lambda: {"step": 1}, lambda: a_manifest(1))
-        saver.wait_for_save()  # it is reported as soon as the writer has ended, and here at the latest
-
-    with pytest.raises(StaleGeneration):
-        save()
-
-
 def saving(path: Path) -> tuple[Slow, CheckpointManager]:
     """Of a writer that is none in the next group: what it saves comes when it is let, and who claims the directory."""
     directory = Slow(path)
@@ -207,9 +190,7 @@ def saving(path: Path) -> tuple[Slow, CheckpointManager]:
     return directory, former
 
 
-def test_ranks_that_go_on_from_the_directory_have_it_claimed_when_the_last_save_of_the_group_before_is_there(
-    tmp_path: Path,
-) -> None:
+def test_ranks_that_read_the_directory_claim_it_after_the_last_save_of_the_group_before(tmp_path: Path) -> None:
     directory, former = saving(tmp_path)
     between, heir = a_saver(a_directory(tmp_path / "another")), a_saver(a_directory(tmp_path / "one more"))
     between.chain_after(former)
@@ -222,11 +203,7 @@ def test_ranks_that_go_on_from_the_directory_have_it_claimed_when_the_last_save_
 
 def test_a_save_that_nobody_needs_ends_where_the_next_writer_claims_the_directory(tmp_path: Path) -> None:
     directory, former = saving(tmp_path)
-    heir = a_saver(
-        CheckpointDirectory(
-            tmp_path, keep=1, claim=WriteLease(tmp_path, generation=1, fence=1, run_id="run", token="b")
-        )
-    )
+    heir = a_saver(CheckpointDirectory(tmp_path, keep=1, claim=a_lease(tmp_path, generation=1)))
     heir.chain_after(former)
     heir.open()
     directory.let.set()

@@ -6,10 +6,7 @@ import hashlib
 import json
 import os
 import re
-import resource
 import shutil
-import subprocess
-import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -19,10 +16,8 @@ import torch
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from ddp_trainer.common.constants import Exit
-from ddp_trainer.train.checkpoint import checkpoint_files
 from ddp_trainer.train.checkpoint.checkpoint_cli import main
-from ddp_trainer.train.checkpoint.checkpoint_files import CheckpointDirectory, CorruptCheckpoint, unpack
+from ddp_trainer.train.checkpoint.checkpoint_files import CheckpointDirectory, unpack
 from ddp_trainer.train.checkpoint.manifest import (
     FORMAT,
     MANIFEST,
@@ -40,16 +35,6 @@ from tests.support.train_builders import IDENTITY, a_directory, a_manifest, a_st
 
 def names(path: Path) -> list[str]:
     return sorted(entry.name for entry in path.iterdir() if entry.name != "CLAIM")
-
-
-def test_what_was_written_is_read_back(tmp_path: Path) -> None:
-    directory = a_directory(tmp_path)
-    write(directory, 3)
-    checkpoint = latest(directory)
-    assert checkpoint.manifest.step == 3
-    state = unpack(checkpoint)
-    assert state["step"] == 3
-    assert state["weights"].tolist() == list(range(10))
 
 
 def test_an_empty_directory_has_no_checkpoint(tmp_path: Path) -> None:
@@ -82,14 +67,11 @@ DAMAGE: dict[str, tuple[Callable[[Path], None], str, str]] = {
     "payload torn": (cut_short, PAYLOAD, "state.pt has "),
     "payload corrupt": (flip_a_bit, PAYLOAD, "does not have the digest"),
     "manifest torn": (cut_short, MANIFEST, "manifest.json is damaged"),
-    "manifest empty": (lambda file: file.write_bytes(b"") and None, MANIFEST, "manifest.json is damaged"),
-    "manifest of something else": (lambda file: file.write_text("{}") and None, MANIFEST, "manifest.json is damaged"),
-    "manifest is not text": (lambda file: file.write_bytes(b"\xff\xfe") and None, MANIFEST, "manifest.json is damaged"),
 }
 
 
 @pytest.mark.parametrize(("damage", "file", "reason"), DAMAGE.values(), ids=DAMAGE.keys())
-def test_a_damaged_checkpoint_is_skipped_with_its_name_for_the_one_before(
+def test_a_damaged_checkpoint_is_named_and_skipped(
     damage: Callable[[Path], None], file: str, reason: str, tmp_path: Path
 ) -> None:
     directory = a_directory(tmp_path)
@@ -111,14 +93,6 @@ def test_damaged_ones_do_not_count_among_those_that_are_kept(tmp_path: Path) -> 
     cut_short(tmp_path / "step-00000003" / PAYLOAD)
     write(directory, 4)
     assert names(tmp_path) == ["step-00000002", "step-00000004"]
-
-
-def test_what_a_crashed_writer_left_is_swept_up(tmp_path: Path) -> None:
-    (tmp_path / ".tmp-step-00000007-dead").mkdir()
-    (tmp_path / ".tmp-step-00000007-dead" / PAYLOAD).write_bytes(b"half")
-    directory = a_directory(tmp_path)
-    assert names(tmp_path) == []
-    assert directory.latest_checkpoint(pytest.fail) is None
 
 
 def test_nobody_who_still_writes_for_a_group_that_is_over_writes_into_the_next_ones(tmp_path: Path) -> None:
@@ -143,25 +117,6 @@ def test_a_crash_between_the_renames_of_a_replacement_loses_nothing(tmp_path: Pa
     (tmp_path / "step-00000005").rename(tmp_path / "step-00000005.old")
     newest = latest(directory)
     assert newest.manifest.step == 5
-
-
-def test_a_superseded_writer_is_refused_and_replaces_nothing(tmp_path: Path) -> None:
-    stale = a_directory(tmp_path, token="stale", generation=1)
-    write(stale, 1)
-    newer = a_directory(tmp_path, token="newer", generation=2)
-    with pytest.raises(
-        StaleGeneration, match=r"Generation 1 may no longer write to .*generation 2 has claimed"
-    ) as info:
-        write(stale, 2)
-    assert info.value.exit_code == Exit.STALE_GENERATION
-    write(newer, 3)
-    assert names(tmp_path) == ["step-00000001", "step-00000003"]
-
-
-def test_a_superseded_writer_cannot_claim_the_directory_back(tmp_path: Path) -> None:
-    a_directory(tmp_path, generation=2)
-    with pytest.raises(StaleGeneration):
-        a_directory(tmp_path, generation=1, token="b")
 
 
 def test_generations_that_begin_again_after_a_suspension_are_not_stale(tmp_path: Path) -> None:
@@ -217,34 +172,6 @@ def test_a_checkpoint_of_a_later_version_is_not_skipped_for_an_older_one(tmp_pat
         check_same_run(newest.manifest, IDENTITY, where="here", batch_slices=None)
 
 
-FULL_DISK = """
-import sys
-from pathlib import Path
-import resource, torch
-from tests.support.train_builders import a_directory, a_manifest, write
-from ddp_trainer.train.checkpoint.torch_zip_writer import pack
-path = Path(sys.argv[1])
-directory = a_directory(path)
-write(directory, 1)
-resource.setrlimit(resource.RLIMIT_FSIZE, (100_000, 100_000))
-try:
-    directory.write(a_manifest(2), pack({"weights": torch.zeros(100_000)}))
-except OSError as err:
-    print(type(err).__name__, err.strerror)
-write(directory, 3)
-"""
-
-
-def test_a_write_that_the_disk_refuses_leaves_the_older_ones_and_no_rubbish(tmp_path: Path) -> None:
-    # The kernel's limit on file sizes fails in the middle of a write, as a full disk does.
-    assert resource.getrlimit(resource.RLIMIT_FSIZE)[1] == resource.RLIM_INFINITY
-    done = subprocess.run(
-        [sys.executable, "-c", FULL_DISK, str(tmp_path)], capture_output=True, text=True, check=True, timeout=60
-    )
-    assert done.stdout == "OSError File too large\n"
-    assert names(tmp_path) == ["step-00000001", "step-00000003"]
-
-
 PIECES = "pieces-00001.pt"
 
 
@@ -281,10 +208,8 @@ def with_field(**changes: object) -> Callable[[dict[str, Any]], dict[str, Any]]:
 MANIFESTS: dict[str, Callable[[dict[str, Any]], dict[str, Any]]] = {
     "size infinite": with_field(size_bytes=float("inf")),
     "size absurd": with_field(size_bytes=10**30),
-    "size negative": with_field(size_bytes=-1),
     "step too large for ranks": with_field(step=2**63),
     "a field of no version": with_field(steps=2),
-    "step a text": with_field(step="2"),
     "step of another checkpoint": with_field(step=7),
     "written in no year": with_field(written_at=1e300),
     "no identity": with_field(identity=None),
@@ -293,15 +218,13 @@ MANIFESTS: dict[str, Callable[[dict[str, Any]], dict[str, Any]]] = {
     "a piece with half a character": with_field(pieces=[{"file": "\ud800", "sha256": "", "size_bytes": 0}]),
     "metrics a number": with_field(metrics=3),
     "metrics of texts": with_field(metrics={"accuracy": "high"}),
-    "format a list": with_field(format=[2]),
     "format infinite": with_field(format=float("inf")),
-    "step of a later format a text": with_field(format=FORMAT + 1, step="2"),
     "a later format of no year": with_field(format=FORMAT + 1, written_at="now"),
 }
 
 
 @pytest.mark.parametrize("change", MANIFESTS.values(), ids=MANIFESTS.keys())
-def test_a_manifest_that_cannot_be_meant_is_damaged_with_a_digest_that_fits_it(
+def test_a_wrong_manifest_is_damaged_despite_its_digest(
     change: Callable[[dict[str, Any]], dict[str, Any]], tmp_path: Path
 ) -> None:
     directory, newest = two_checkpoints(tmp_path)
@@ -320,9 +243,7 @@ def test_a_manifest_without_a_digest_is_damaged(tmp_path: Path) -> None:
 
 CONTENTS = {
     "a list": b"[{}]",
-    "a number": b"1",
     "nested": b"[" * 200_000,
-    "nested objects": b'{"a":' * 200_000,
     "many digits": b'{"format": ' + b"9" * 5000 + b"}",
     "not text": b"\xff\xfe\x00",
 }
@@ -390,9 +311,3 @@ def test_arbitrary_damage_is_harmless_or_noticed(
         assert name == MANIFEST or (newest / name).read_bytes() == old
     assert main(["verify", str(path)]) == (1 if messages else 0)
     shutil.rmtree(path)
-
-
-def test_a_pipe_of_which_a_manifest_says_that_it_is_empty_is_not_read(tmp_path: Path) -> None:
-    os.mkfifo(tmp_path / PAYLOAD)
-    with pytest.raises(CorruptCheckpoint, match="is no regular file"):
-        checkpoint_files._check_file_size(tmp_path / PAYLOAD, 0)

@@ -55,9 +55,7 @@ def load(group: Group, own: Checkpoint | None) -> tuple[Checkpoint, BackgroundVe
     return found, verification, alarms
 
 
-def test_one_rank_of_each_machine_computes_the_digest_while_all_have_the_state(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_one_rank_per_machine_computes_the_digest_meanwhile(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     directory = a_directory(tmp_path)
     write(directory, 7)
     verify, verified = checkpoint_files.verify_files, list[Path]()
@@ -123,9 +121,7 @@ def test_a_state_whose_structure_is_damaged_is_skipped_at_once(tmp_path: Path) -
         assert (newest.manifest.step, len(skipped)) == (1, 1)
 
 
-def test_without_the_right_to_leave_a_note_the_digest_is_computed_first(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_the_digest_comes_first_where_no_note_can_be_left(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     write(a_directory(tmp_path), 1)
     monkeypatch.setattr("os.access", lambda *_: False)  # root may write everywhere
     assert read(tmp_path / "step-00000001", verified=False).is_verified
@@ -211,7 +207,7 @@ def may_verify(monkeypatch: pytest.MonkeyPatch) -> threading.Event:
     return allowed
 
 
-def test_steps_from_a_damaged_checkpoint_are_neither_saved_nor_kept(
+def test_steps_from_a_damaged_checkpoint_are_dropped(
     stored: Path, may_verify: threading.Event, make_job: MakeJob
 ) -> None:
     job = make_job(stored, 7)
@@ -233,7 +229,7 @@ def test_steps_from_a_damaged_checkpoint_are_neither_saved_nor_kept(
     assert job.weight == undisturbed.weight
 
 
-def test_an_error_of_the_first_step_is_that_of_the_damaged_checkpoint(
+def test_a_damaged_checkpoint_explains_an_error_of_the_first_step(
     stored: Path, make_job: MakeJob, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     job = make_job(stored, 7)
@@ -255,7 +251,7 @@ def test_a_finished_run_is_reported_only_when_the_digest_is_right(stored: Path, 
     assert job.trainer.state.step == 2
 
 
-def test_a_group_that_ends_before_the_digest_is_known_leaves_no_state(
+def test_a_group_that_ends_before_its_digest_leaves_no_state(
     stored: Path, may_verify: threading.Event, make_job: MakeJob
 ) -> None:
     shutil.rmtree(stored / "step-00000002")
@@ -381,9 +377,7 @@ def test_a_source_that_is_lost_leaves_the_states_of_the_others(monkeypatch: pyte
     assert run_ranks(3, receive) == [LOST, [1.0], [2.0]]
 
 
-def test_a_rank_reads_the_directory_that_it_sees_and_is_sent_what_it_does_not_see(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_rank_is_sent_what_it_does_not_see_in_a_directory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     write(a_directory(tmp_path), 7)
     directory = tmp_path / "step-00000007"
     full_state = unpack(read(directory))
@@ -400,16 +394,6 @@ def test_a_rank_reads_the_directory_that_it_sees_and_is_sent_what_it_does_not_se
 
     whole_manifest = read(directory).manifest
     assert run_ranks(4, resume) == [(True, True), (True, True), (False, True), (False, True)]
-
-
-def test_a_rank_that_wants_nothing_takes_part() -> None:
-    def receive(group: Group) -> object:
-        checkpoint = Checkpoint(a_manifest(3), state={"x": torch.arange(3)}) if group.rank == 0 else None
-        receive_options = checkpoint_broadcast.NEW_MEMORY._replace(is_wanted=group.rank != 1)
-        state = from_rank(0, checkpoint, group, receive=receive_options).state
-        return None if state is None else state["x"].tolist()
-
-    assert run_ranks(3, receive) == [[0, 1, 2], None, [0, 1, 2]]
 
 
 def test_a_state_that_one_rank_lacks_is_sent_to_it_alone_and_into_its_tensors(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -18,14 +18,8 @@ from torch import Tensor, nn
 
 from ddp_trainer.common.parallel_dims import Layout
 from ddp_trainer.train.checkpoint.checkpoint_cli import main
-from ddp_trainer.train.checkpoint.checkpoint_files import (
-    CheckpointDirectory,
-    CorruptCheckpoint,
-    manifest_if_complete,
-)
-from ddp_trainer.train.checkpoint.checkpoint_files import (
-    read as read_checkpoint,
-)
+from ddp_trainer.train.checkpoint.checkpoint_files import CheckpointDirectory, CorruptCheckpoint, manifest_if_complete
+from ddp_trainer.train.checkpoint.checkpoint_files import read as read_checkpoint
 from ddp_trainer.train.checkpoint.manifest import MANIFEST, Manifest
 from ddp_trainer.train.checkpoint.safetensors_files import INDEX, is_safetensors, read
 from ddp_trainer.train.checkpoint.sharded_writer import ShardedWriter, await_pieces, write_pieces
@@ -89,13 +83,6 @@ def test_an_archive_is_a_sound_zip_file_whose_data_are_aligned() -> None:
     assert written(archive) == content
 
 
-def test_a_file_can_be_mapped_into_memory(tmp_path: object) -> None:
-    file = f"{tmp_path}/state.pt"
-    with open(file, "wb") as stream:  # noqa: PTH123 - a plain stream will do
-        pack({"weights": torch.arange(5.0)}).write_to(stream)
-    assert torch.load(file, weights_only=True, mmap=True)["weights"].tolist() == [0, 1, 2, 3, 4]
-
-
 def test_a_snapshot_keeps_what_was_while_the_originals_change() -> None:
     model = nn.Linear(3, 2)
     before = model.weight.detach().clone()
@@ -112,13 +99,6 @@ def test_an_archive_is_written_once_its_content_is_there() -> None:
     weights = torch.zeros(3)
     archive = replace(pack({"weights": weights}), ready=lambda: weights.fill_(1.0))
     assert loaded(archive)["weights"].tolist() == [1.0] * 3
-
-
-def test_a_state_larger_than_was_thought_still_fits() -> None:
-    snapshot = Snapshot(torch.device("cpu"))
-    snapshot.reserve(4)
-    taken = snapshot.take(pack({"weights": torch.arange(100.0)}))
-    assert loaded(taken)["weights"].tolist() == list(range(100))
 
 
 def test_memory_is_reserved_for_a_model_with_its_adam() -> None:
@@ -313,46 +293,33 @@ def test_of_a_file_no_more_is_read_than_is_asked_for(tmp_path: Path) -> None:
     assert 8 << 10 <= int(resident.group(1)) < 12 << 10
 
 
-def cut_short(file: Path) -> None:
-    file.write_bytes(file.read_bytes()[:-1])
-
-
-def without_header(file: Path) -> None:
-    file.write_bytes((2).to_bytes(8, "little") + b"[]")
+DAMAGED = r"x\.safetensors, which is damaged: "
 
 
 def of_header(file: Path, header: bytes) -> None:
     file.write_bytes(len(header).to_bytes(8, "little") + header + bytes(8))
 
 
-def of_unknown_type(file: Path) -> None:
-    file.write_bytes(file.read_bytes().replace(b'"F32"', b'"F31"'))
-
-
 @pytest.mark.parametrize(
     ("harm", "sentence"),
     [
-        (cut_short, r"x\.safetensors, which is damaged: a lies at 0 to 8 of 7 bytes, and has the shape \(2,\)\."),
+        (lambda file: file.write_bytes(file.read_bytes()[:-1]), f"{DAMAGED}a lies at 0 to 8 of 7 bytes"),
         (lambda file: file.write_bytes(b"abc"), "which is damaged: its 3 bytes end before its header does"),
-        (lambda file: file.write_bytes(b"a" * 20), "which is damaged: its 20 bytes end before its header does"),
-        (without_header, "which is damaged: its header is none of safetensors"),
+        (lambda file: of_header(file, b"[]"), "which is damaged: its header is none of safetensors"),
         (lambda file: of_header(file, b"[" * 100_000), "which is damaged: its header is none of safetensors"),
         *(
             (lambda file, entry=entry: of_header(file, json.dumps({"a": entry}).encode()), "x.*, which is damaged: ")
             for entry in (
-                {"dtype": "F32", "shape": [-1, -2], "data_offsets": [0, 8]},
                 {"dtype": "F32", "shape": [10**30], "data_offsets": [0, 8]},
                 {"dtype": "F32", "shape": [float("inf")], "data_offsets": [0, 8]},
-                {"dtype": "F32", "shape": [2.0], "data_offsets": [0, 8]},
                 {"dtype": "F32", "shape": "2", "data_offsets": [0, 8]},
                 {"dtype": "F32", "shape": [-1, 0], "data_offsets": [0, 0]},
                 {"dtype": "F32", "shape": [2], "data_offsets": [0.0, 8.0]},
-                {"dtype": "F32", "shape": [2], "data_offsets": [0]},
                 {"dtype": ["F32"], "shape": [2], "data_offsets": [0, 8]},
                 7,
             )
         ),
-        (of_unknown_type, "which is damaged: a has numbers of the type 'F31', which is not known"),
+        (lambda file: file.write_bytes(file.read_bytes().replace(b'"F32"', b'"F31"')), f"{DAMAGED}a has .* type 'F31'"),
         (Path.unlink, "which cannot be read: No such file"),
     ],
 )
@@ -373,7 +340,6 @@ def test_a_damaged_file_is_refused(harm: Callable[[Path], object], sentence: str
         ('{"weight_map": {"a": "2.safetensors"}}', r"2\.safetensors, which cannot be read: No such file"),
         ('{"weight_map": {"a": "../1.safetensors"}}', r"which names the file '\.\./1\.safetensors'"),
         ('{"weight_map": ["a"]}', "which is not a safetensors index"),
-        ("a", "which is not a safetensors index"),
         ('{"weight_map": {"a": 7}}', "which is not a safetensors index"),
         ("[" * 100_000, "which is not a safetensors index"),
     ],

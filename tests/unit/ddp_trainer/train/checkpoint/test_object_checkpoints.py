@@ -9,18 +9,12 @@ from typing import Any
 
 import pytest
 
-from ddp_trainer.train.checkpoint.checkpoint_files import Checkpoint, CheckpointDirectory, unpack
+from ddp_trainer.train.checkpoint.checkpoint_files import Checkpoint, CheckpointDirectory
 from ddp_trainer.train.checkpoint.object_checkpoints import ObjectCheckpoints, StoredCheckpoints
 from ddp_trainer.train.checkpoint.write_lease import Claim, ClaimJournal, WriteLease
 from ddp_trainer.train.config.option_values import TargetMetric
 from ddp_trainer.train.storage.object_storage import ObjectStorage, open_storage
-from ddp_trainer.train.utils.errors import (
-    InvalidLease,
-    ObjectExists,
-    StaleGeneration,
-    StorageFull,
-    StorageUnavailable,
-)
+from ddp_trainer.train.utils.errors import InvalidLease, StaleGeneration, StorageFull, StorageUnavailable
 from tests.support.train_builders import a_manifest, a_state, latest, write
 
 TOKENS = (f"token{number}" for number in itertools.count())
@@ -76,13 +70,6 @@ def pods(tmp_path: Path) -> Pods:
     return Pods(tmp_path)
 
 
-def test_a_pod_with_an_empty_disk_resumes_from_what_another_one_saved(pods: Pods) -> None:
-    written = write(pods.writer(), 7)
-    found = pods.newest()
-    assert found is not None
-    assert (found.manifest, unpack(found).keys()) == (written, {"step", "weights"})
-
-
 def test_the_newest_the_best_and_no_others_are_kept(pods: Pods) -> None:
     writer = pods.writer(keep=2, best="accuracy")
     for step, accuracy in ((1, 0.5), (2, 0.9), (3, 0.6), (4, 0.7), (5, 0.8)):
@@ -97,19 +84,6 @@ def test_a_checkpoint_of_the_same_step_replaces_the_one_before(pods: Pods) -> No
     found = pods.newest()
     assert found is not None
     assert (found.manifest.epoch, pods.folders()) == (1, ["step-00000003"])
-
-
-def test_an_older_group_may_not_publish_once_a_newer_one_has_claimed_the_store(pods: Pods) -> None:
-    old = pods.writer(1)
-    write(old, 1)
-    new = pods.writer(2)
-    with pytest.raises(StaleGeneration, match="generation 2 has claimed it"):
-        write(old, 9)
-    assert pods.newest_step() == 1
-    write(new, 2)
-    assert pods.newest_step() == 2
-    with pytest.raises(StaleGeneration):
-        pods.writer(1)
 
 
 def test_a_writer_continues_in_a_later_group_and_keeps_out_those_between(pods: Pods) -> None:
@@ -212,34 +186,25 @@ def test_the_next_writer_removes_what_a_killed_one_has_not_published(pods: Pods)
     ("file", "content", "reason"),
     [
         ("state.pt", b"", "state.pt has 0 of"),
+        ("state.pt", "another byte", "digest"),
         ("state.pt", None, "state.pt is missing"),
         ("manifest.json", b"{}", "manifest.json is damaged"),
         ("manifest.json", None, "manifest.json is missing"),
     ],
 )
-def test_a_damaged_checkpoint_is_skipped_with_the_reason(
-    pods: Pods, file: str, content: bytes | None, reason: str
-) -> None:
+def test_a_damaged_checkpoint_is_skipped(pods: Pods, file: str, content: bytes | str | None, reason: str) -> None:
     writer = pods.writer()
     write(writer, 1)
     write(writer, 2)
     damaged = pods.folder(2) / file
-    damaged.unlink() if content is None else damaged.write_bytes(content)
+    if content is None:
+        damaged.unlink()
+    else:
+        intact = damaged.read_bytes()
+        damaged.write_bytes(content if isinstance(content, bytes) else intact[:-1] + bytes([intact[-1] ^ 1]))
     assert pods.newest_step() == 1
     [sentence] = pods.skipped
     assert reason in sentence
-
-
-def test_a_byte_that_differs_is_noticed(pods: Pods) -> None:
-    writer = pods.writer()
-    write(writer, 1)
-    write(writer, 2)
-    state = pods.folder(2) / "state.pt"
-    content = bytearray(state.read_bytes())
-    content[len(content) // 2] ^= 1
-    state.write_bytes(content)
-    assert pods.newest_step() == 1
-    assert "digest" in pods.skipped[0]
 
 
 def test_a_copy_on_the_disk_spares_the_download(pods: Pods) -> None:
@@ -257,39 +222,6 @@ def test_what_is_on_the_disk_and_was_not_published_is_never_used(pods: Pods) -> 
     CheckpointDirectory.write(writer, a_manifest(2), a_state(2))
     found = latest(writer, pods.skipped.append)
     assert found.manifest.step == 1
-
-
-class Unconditional(ObjectStorage):
-    """A store that ignores the condition of a write."""
-
-    def write(self, key: str, content: bytes | Path, *, if_absent: bool = False) -> None:
-        super().write(key, content)
-
-
-def unconditional(place: Path) -> ObjectStorage:
-    storage = open_storage(place)
-    storage.__class__ = Unconditional
-    return storage
-
-
-def test_without_conditional_writes_a_stale_writer_is_found_by_reading_and_the_risk_is_reported(tmp_path: Path) -> None:
-    pods = Pods(tmp_path, unconditional)
-    old = pods.writer(1)
-    write(old, 1)
-    new = pods.writer(2)
-    with pytest.raises(StaleGeneration):
-        write(old, 9)
-    write(new, 2)
-    assert pods.newest_step() == 2
-    assert len(pods.alarms) == 2
-    assert "no conditional writes" in pods.alarms[0]
-
-
-def test_a_store_with_conditional_writes_raises_no_alarm(pods: Pods) -> None:
-    write(pods.writer(), 1)
-    assert pods.alarms == []
-    with pytest.raises(ObjectExists):
-        open_storage(pods.store).write("claims/000000000002.json", b"", if_absent=True)
 
 
 def test_a_claim_that_cannot_be_parsed_is_an_error_and_not_an_empty_store(pods: Pods) -> None:

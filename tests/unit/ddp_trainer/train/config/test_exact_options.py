@@ -14,9 +14,8 @@ from ddp_trainer.train import Config, run
 from ddp_trainer.train.cli import main, parse
 from ddp_trainer.train.config.option_values import Level
 from ddp_trainer.train.data.batch_reader import merge
-from ddp_trainer.train.exact.tree_allreduce import hardware_id, require_same_hardware
 from ddp_trainer.train.utils.errors import BadTask
-from tests.support.train_builders import ALONE, HERE, Lines
+from tests.support.train_builders import HERE, Lines
 
 
 @pytest.mark.parametrize(
@@ -30,7 +29,7 @@ from tests.support.train_builders import ALONE, HERE, Lines
         (["--broadcast-buffers"], "with --broadcast-buffers: rank 0 has other batch slices in another world."),
     ],
 )
-def test_exact_says_with_what_it_cannot_hold_and_why(
+def test_exact_refuses_what_breaks_it_and_says_why(
     flags: list[str], why: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert main(["--level", "exact", *flags]) == Exit.USAGE
@@ -38,18 +37,6 @@ def test_exact_says_with_what_it_cannot_hold_and_why(
     assert why in stderr
     assert len(stderr.splitlines()) == 1
     parse(flags)
-
-
-def test_ordered_is_the_default_and_threads_are_at_least_one(capsys: pytest.CaptureFixture[str]) -> None:
-    assert parse([]).level is Level.ORDERED
-    assert main(["--threads", "0"]) == Exit.USAGE
-    assert "--threads is 0. Give 1 or more." in capsys.readouterr().err
-
-
-def test_a_rank_alone_is_kin_to_itself() -> None:
-    kind = hardware_id(torch.device("cpu"))
-    assert f"torch {torch.__version__}" in kind
-    require_same_hardware(kind, ALONE)
 
 
 class SparseLines(Lines):

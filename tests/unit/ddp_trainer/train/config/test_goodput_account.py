@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from pathlib import Path
-from threading import Barrier
 
 import pytest
 import torch
@@ -23,6 +21,7 @@ from ddp_trainer.train.config.worker_env import Environment
 from ddp_trainer.train.distributed.group import Group
 from ddp_trainer.train.loop.goodput_tracker import GoodputTracker, HistoryState
 from ddp_trainer.train.observability.step_timer import Phase, StepTimer
+from tests.support.forked_ranks import run_ranks
 
 FIRST = 1_700_000_000.0
 LAUNCH, JOIN, START, LOAD, PREPARE = 2.0, 4.0, 8.0, 1.0, 0.5
@@ -42,43 +41,6 @@ class Told(NoopRankRecorder):
 
     def account(self, account: JobAccount) -> None:
         self.seconds, self.lost_steps, self.lost_seconds = account.seconds, account.lost_steps, account.lost_seconds
-
-
-class Meeting:
-    """Where ranks of one process, a thread each, do their collectives."""
-
-    def __init__(self, ranks: int) -> None:
-        self.tensors: list[torch.Tensor] = [torch.zeros(0)] * ranks
-        self.barrier = Barrier(ranks, timeout=60)
-
-    def member(self, rank: int) -> Group:
-        return Member(self, rank)
-
-
-class Member(Group):
-    """One of them."""
-
-    def __init__(self, meeting: Meeting, rank: int) -> None:
-        super().__init__(rank, len(meeting.tensors), "threads", torch.device("cpu"))
-        self._meeting = meeting
-
-    def _exchange(self, tensor: torch.Tensor) -> torch.Tensor:
-        self._meeting.tensors[self.rank] = tensor.clone()
-        self._meeting.barrier.wait()
-        every = torch.stack(self._meeting.tensors)
-        self._meeting.barrier.wait()
-        return every
-
-    def sum(self, tensor: torch.Tensor) -> torch.Tensor:
-        return tensor.copy_(self._exchange(tensor).sum(0))
-
-    def max(self, tensor: torch.Tensor) -> torch.Tensor:
-        return tensor.copy_(self._exchange(tensor).amax(0))
-
-    def broadcast(self, payload: bytes | None, source: int) -> bytes:
-        length = self.gather(len(payload or b""))[source]
-        own = bytearray(payload) if self.rank == source and payload else bytearray(length)
-        return bytes(self._exchange(torch.frombuffer(own, dtype=torch.uint8))[source].tolist())
 
 
 @dataclass
@@ -363,47 +325,33 @@ def test_a_damaged_account_is_blank_so_that_the_checkpoints_own_is_taken(damage:
     assert Account.from_list(numbers) == Account()
 
 
-@dataclass
-class Rank:
-    """One of several, each on its own thread: they meet in collectives."""
-
-    history: GoodputTracker
-    phases: StepTimer
-
-
 def test_all_ranks_hold_the_account_of_rank_0_and_no_counter_falls_when_another_takes_its_place() -> None:
     """Rank 1 sees other times than rank 0; as rank 0 of the next group it goes on from where each state was."""
-    now = [FIRST + 4.0]
-    recorder = Told()
-    ranks = [
-        Rank(GoodputTracker(phases, lambda: now[0]), phases) for phases in (StepTimer(lambda: now[0]) for _ in range(2))
-    ]
 
-    def form(order: list[Rank], moments: list[LauncherTimes]) -> None:
-        meeting = Meeting(len(order))
+    def train(group: Group) -> object:
+        now, recorder = FIRST + 4.0, Told()
+        phases = StepTimer(lambda: now)
+        history = GoodputTracker(phases, lambda: now)
 
-        def enter(place: int) -> None:
-            history, env = order[place].history, Environment(moments=moments[place])
+        def form(group: Group, *moments: float) -> None:
             history.begin_restore()
-            history.load(None, recorder if place == 0 else Told(), meeting.member(place), now[0], env)
+            history.load(None, recorder, group, now, Environment(moments=LauncherTimes(*moments)))
             history.end_restore(loaded=False)
             history.begin()
 
-        with ThreadPoolExecutor(len(order)) as pool:
-            list(pool.map(enter, range(len(order))))
+        form(group, FIRST, FIRST + 3.0 * group.rank, FIRST + 4.0)
+        for step in range(1, 4):
+            now += 10.0
+            phases.end_phase((Phase.DATA_WAIT, Phase.FORWARD)[group.rank])
+            reports = group.sum(torch.tensor(history.time_report(), dtype=torch.float64))
+            history.record_step(step, reports.tolist())
+        account, before = history._account, recorder.seconds
+        if group.rank == 1:
+            form(Group.single_rank(), FIRST, now, now)
+        return account, before, recorder.seconds, now
 
-    form(ranks, [LauncherTimes(FIRST, FIRST, FIRST + 4.0), LauncherTimes(FIRST, FIRST + 3.0, FIRST + 4.0)])
-    for step in range(1, 4):
-        now[0] += 10.0
-        ranks[0].phases.end_phase(Phase.DATA_WAIT)
-        ranks[1].phases.end_phase(Phase.FORWARD)
-        word = [sum(parts) for parts in zip(*(rank.history.time_report() for rank in ranks), strict=True)]
-        for rank in ranks:
-            rank.history.record_step(step, word)
-    accounts = [rank.history._account for rank in ranks]
-    assert accounts[0] == accounts[1]
-    assert accounts[0][JobTime.DATA_WAIT] == 30.0
-    before = recorder.seconds
-    form([ranks[1]], [LauncherTimes(FIRST, now[0], now[0])])
-    assert all(later >= earlier for later, earlier in zip(recorder.seconds, before, strict=True))
-    assert sum(recorder.seconds) == now[0] - FIRST
+    (account, before, *_), (same, _, after, now) = run_ranks(2, train)
+    assert account == same
+    assert account[JobTime.DATA_WAIT] == 30.0
+    assert all(later >= earlier for later, earlier in zip(after, before, strict=True))
+    assert sum(after) == now - FIRST

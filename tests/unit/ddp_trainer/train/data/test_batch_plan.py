@@ -79,11 +79,6 @@ def test_the_last_step_of_an_epoch_has_what_is_left() -> None:
     assert [plan.is_epoch_end(step) for step in range(6)] == [False, False, True, False, False, True]
 
 
-def test_epochs_come_in_different_orders() -> None:
-    plan = a_plan(samples=100, global_batch=100)
-    assert plan.batch(0).tolist() != plan.batch(1).tolist()
-
-
 def test_a_run_ends_after_its_epochs_or_its_steps() -> None:
     assert a_plan().total_steps == 6
     assert a_plan(max_steps=4).total_steps == 4
@@ -141,11 +136,6 @@ def test_a_batch_smaller_than_the_world_is_refused_with_the_way_out() -> None:
         choose_batch_slices(None, promised_ranks=None, max_ranks=None, world_size=5, global_batch=3)
 
 
-def test_an_empty_training_set_is_refused() -> None:
-    with pytest.raises(BadConfig, match="empty"):
-        a_plan(samples=0)
-
-
 @given(st.sets(st.integers(0, 10_000), min_size=2, max_size=30), st.integers(1, 5))
 def test_the_digest_adds_up_over_ranks_and_tells_sets_with_equal_sums_apart(ids: set[int], shift: int) -> None:
     all_ids = torch.tensor(sorted(ids))
@@ -182,7 +172,7 @@ def test_each_epoch_uses_every_sample_once(counts: list[int], size: int, batch: 
 
 @settings(max_examples=30)
 @given(st.lists(st.integers(0, 20), min_size=1, max_size=5), st.integers(1, 8), st.integers(1, 12), st.data())
-def test_a_lane_is_what_its_slice_computes_from_a_step_on(
+def test_a_lane_has_what_its_slice_computes_later(
     counts: list[int], size: int, batch: int, data: st.DataObject
 ) -> None:
     counts[0] += 1

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable
 from copy import deepcopy
 from dataclasses import dataclass, field
 from typing import Any, ClassVar
@@ -13,11 +12,8 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from ddp_trainer.train.data.batch_plan import BatchPlan, SampleTracker, cut, owned
+from ddp_trainer.train.data.batch_plan import BatchPlan, SampleTracker, owned
 from tests.support.train_builders import slice_ids
-
-Split = Callable[[BatchPlan, int, int, int], list[int]]
-"""(plan, step, world, rank) → sample ids that the rank processes."""
 
 
 def by_slices(plan: BatchPlan, step: int, world: int, rank: int) -> list[int]:
@@ -27,14 +23,6 @@ def by_slices(plan: BatchPlan, step: int, world: int, rank: int) -> list[int]:
         for slice_index in owned(plan.batch_slices, world, rank)
         for sample in slice_ids(plan, step, slice_index).tolist()
     ]
-
-
-def padded(plan: BatchPlan, step: int, world: int, rank: int) -> list[int]:
-    """What torch's DistributedSampler does: repeat samples until the batch divides by the world."""
-    batch = plan.batch(step).tolist()
-    while len(batch) % world:
-        batch.append(batch[len(batch) % max(len(batch) - 1, 1)])
-    return batch[rank::world]
 
 
 @dataclass
@@ -76,7 +64,7 @@ class History:
         return History(ledger, list(self.steps))
 
 
-def live(scenario: Scenario, split: Split) -> History:
+def live(scenario: Scenario) -> History:
     """Run through all lives; the last one is not killed."""
     plan = scenario.plan
     checkpoint = History.begin(plan)
@@ -87,7 +75,7 @@ def live(scenario: Scenario, split: Split) -> History:
                 return running
             step = len(running.steps)
             running.commit(
-                plan, [member for rank in range(life.world) for member in split(plan, step, life.world, rank)]
+                plan, [member for rank in range(life.world) for member in by_slices(plan, step, life.world, rank)]
             )
             if len(running.steps) % life.save_every == 0:
                 checkpoint = running.saved()
@@ -124,7 +112,7 @@ TWICE_IN_ONE_EPOCH = Scenario(
 @given(scenarios())
 @example(TWICE_IN_ONE_EPOCH)
 def test_every_sample_is_committed_exactly_once(scenario: Scenario) -> None:
-    history = live(scenario, by_slices)
+    history = live(scenario)
     assert len(history.steps) == scenario.plan.total_steps
     assert is_exactly_once(scenario, history)
     assert (history.ledger.lost, history.ledger.repeated) == (0, 0)
@@ -135,37 +123,12 @@ def test_every_sample_is_committed_exactly_once(scenario: Scenario) -> None:
 @example(TWICE_IN_ONE_EPOCH)
 def test_every_step_has_the_samples_that_one_rank_alone_would_give_it(scenario: Scenario) -> None:
     plan = scenario.plan
-    alone = live(Scenario(plan, [Life(1, plan.total_steps, 1)]), by_slices)
-    assert [sorted(step) for step in live(scenario, by_slices).steps] == [sorted(step) for step in alone.steps]
-
-
-def test_the_same_checks_find_a_padded_sampler_out() -> None:
-    history = live(TWICE_IN_ONE_EPOCH, padded)
-    assert not is_exactly_once(TWICE_IN_ONE_EPOCH, history)
-    assert history.ledger.repeated > 0
-
-
-def test_the_same_checks_find_a_dropped_tail_out() -> None:
-    def dropping(plan: BatchPlan, step: int, world: int, rank: int) -> list[int]:
-        batch = plan.batch(step).tolist()
-        even = batch[: len(batch) - len(batch) % world]
-        return even[cut(len(even), world, rank)]
-
-    history = live(TWICE_IN_ONE_EPOCH, dropping)
-    assert not is_exactly_once(TWICE_IN_ONE_EPOCH, history)
-    assert history.ledger.lost > 0
+    alone = live(Scenario(plan, [Life(1, plan.total_steps, 1)]))
+    assert [sorted(step) for step in live(scenario).steps] == [sorted(step) for step in alone.steps]
 
 
 def ids(*numbers: int) -> torch.Tensor:
     return torch.tensor(numbers, dtype=torch.int64)
-
-
-def test_every_epoch_begins_with_nothing_seen() -> None:
-    ledger = SampleTracker(2)
-    for _ in range(3):
-        ledger.commit(ids(0, 1))
-        ledger.close_epoch()
-    assert (ledger.lost, ledger.repeated, ledger.committed) == (0, 0, 6)
 
 
 @given(st.integers(1, 70), st.lists(st.lists(st.integers(0, 69), min_size=1, max_size=9), max_size=6))
@@ -214,13 +177,3 @@ def test_the_account_is_the_same_whether_it_is_looked_at_after_every_step_or_at_
         assert inspected.repeated == inspected.committed - len(seen), step
     assert left.repeated == inspected.repeated
     assert left.state_dict()["seen"].equal(inspected.state_dict()["seen"])
-
-
-def test_steps_after_the_last_save_are_not_in_a_ledger_that_goes_back_to_it() -> None:
-    ledger = SampleTracker(11)
-    ledger.commit(ids(0, 1))
-    stored = ledger.state_dict()
-    ledger.commit(ids(2, 3))
-    ledger.load_state_dict(stored)
-    ledger.commit(ids(2, 3))
-    assert (ledger.committed, ledger.repeated) == (4, 0)

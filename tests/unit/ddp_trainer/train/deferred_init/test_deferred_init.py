@@ -34,54 +34,20 @@ class Rotary(nn.Module):
         self.register_buffer("angles", torch.arange(4).float() ** -0.5, persistent=False)
 
 
-class RandomBuffer(nn.Linear):
-    def __init__(self) -> None:
-        super().__init__(4, 4)
-        self.register_buffer("features", torch.randn(4), persistent=False)
+def linear_with(change: Callable[[nn.Linear], object]) -> Callable[[], nn.Module]:
+    """Return what builds a layer and does this with it."""
 
-
-class DistanceFromStart(nn.Linear):
-    def __init__(self) -> None:
-        super().__init__(4, 4)
-        self.start = self.weight.detach().clone()
-
-
-class Scaled(nn.Linear):
-    def __init__(self) -> None:
-        super().__init__(4, 4)
-        self.register_buffer("scale", self.weight.data.abs().max(), persistent=False)
-
-
-class Copied(nn.Sequential):
-    def __init__(self) -> None:
+    def build() -> nn.Module:
         layer = nn.Linear(4, 4)
-        super().__init__(layer, copy.deepcopy(layer))
+        change(layer)
+        return layer
+
+    return build
 
 
-class Truncated(nn.Linear):
-    def __init__(self) -> None:
-        super().__init__(4, 4)
-
-    def reset_parameters(self) -> None:
-        nn.init.trunc_normal_(self.weight)
-
-
-class HiddenTeacher(nn.Linear):
-    def __init__(self) -> None:
-        super().__init__(4, 4)
-        self.teacher = [nn.Linear(4, 4)]
-
-
-class KeptView(nn.Linear):
-    def __init__(self) -> None:
-        super().__init__(4, 4)
-        self.alias = self.weight.data
-
-
-class SharedBuffer(nn.Linear):
-    def __init__(self) -> None:
-        super().__init__(4, 4)
-        self.register_buffer("same", self.weight.detach(), persistent=False)
+def copied() -> nn.Module:
+    layer = nn.Linear(4, 4)
+    return nn.Sequential(layer, copy.deepcopy(layer))
 
 
 class OwnGenerator(nn.Module):
@@ -100,12 +66,6 @@ class ForkedGenerator(nn.Module):
             self.weight = nn.Parameter(torch.empty(4))
             nn.init.normal_(self.weight)
             self.register_buffer("features", torch.randn(4), persistent=False)
-
-
-class DrawnElsewhere(nn.Module):
-    def __init__(self) -> None:
-        super().__init__()
-        self.weight = nn.Parameter(torch.randn(4))
 
 
 def test_all_but_the_weights_is_built_as_usual() -> None:
@@ -131,12 +91,28 @@ def test_weights_are_not_filled() -> None:
     assert values.tolist() == [7.0] * 4
 
 
+BUFFERS: dict[str, Callable[[nn.Linear], Tensor]] = {
+    "drawn": lambda _: torch.randn(4),
+    "of the weights": lambda layer: layer.weight.data.abs().max(),
+    "the weights": lambda layer: layer.weight.detach(),
+}
+ATTRIBUTES: dict[str, Callable[[nn.Linear], object]] = {
+    "a copy": lambda layer: layer.weight.detach().clone(),
+    "a view": lambda layer: layer.weight.data,
+    "a weight": lambda _: nn.Parameter(torch.randn(4)),
+    "a model": lambda _: [nn.Linear(4, 4)],
+}
+
+
 @pytest.mark.parametrize(
     "model",
     [
-        *(RandomBuffer, DistanceFromStart, Scaled, Copied, Truncated, DrawnElsewhere),
-        *(HiddenTeacher, KeptView, SharedBuffer, OwnGenerator, ForkedGenerator),
+        *(linear_with(lambda at, value=value: at.register_buffer("b", value(at), False)) for value in BUFFERS.values()),
+        *(linear_with(lambda at, value=value: setattr(at, "kept", value(at))) for value in ATTRIBUTES.values()),
+        linear_with(lambda layer: nn.init.trunc_normal_(layer.weight)),
+        *(copied, OwnGenerator, ForkedGenerator),
     ],
+    ids=[*BUFFERS, *ATTRIBUTES, "truncated", "copied", "own generator", "forked generator"],
 )
 def test_a_model_that_depends_on_its_first_weights_is_not_exact(model: Callable[[], nn.Module]) -> None:
     with SkipInit() as skips:

@@ -53,20 +53,18 @@ def pair(pool: ThreadPoolExecutor) -> Iterator[Pair]:
         rank.release_pending_work()
 
 
-def test_each_rank_has_the_sum_of_both(pair: Pair) -> None:
-    own = [torch.tensor([1.0, 2.0]), torch.tensor([10.0, 20.0])]
-    works = [rank.allreduce([tensor]) for rank, tensor in zip(pair.ranks, own, strict=True)]
-    assert [work.wait() for work in works] == [True, True]
-    assert [summed.tolist() for summed in own] == [[11.0, 22.0]] * 2
-
-
-def test_each_rank_is_asked_for_the_largest_where_that_is_wanted(pair: Pair) -> None:
+@pytest.mark.parametrize(
+    ("operation", "expected"),
+    [(dist.ReduceOp.SUM, [11.0, 22.0]), (dist.ReduceOp.MAX, [10.0, 20.0])],
+    ids=["sum", "max"],
+)
+def test_each_rank_has_the_sum_or_the_maximum_of_both(pair: Pair, operation: Any, expected: list[float]) -> None:
     options = dist.AllreduceOptions()
-    options.reduceOp = dist.ReduceOp(dist.ReduceOp.MAX)
+    options.reduceOp = dist.ReduceOp(operation)
     own = [torch.tensor([1.0, 20.0]), torch.tensor([10.0, 2.0])]
-    for work in [rank.allreduce([tensor], options) for rank, tensor in zip(pair.ranks, own, strict=True)]:
-        work.wait()
-    assert [summed.tolist() for summed in own] == [[10.0, 20.0]] * 2
+    works = [rank.allreduce([tensor], options) for rank, tensor in zip(pair.ranks, own, strict=True)]
+    assert [work.wait() for work in works] == [True, True]
+    assert [summed.tolist() for summed in own] == [expected] * 2
 
 
 @pytest.mark.parametrize("shape", [(3,), (2, 2), ()], ids=str)

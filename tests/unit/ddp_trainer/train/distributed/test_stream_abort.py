@@ -12,7 +12,6 @@ from typing import Any
 import pytest
 import torch
 import torch.distributed as dist
-from torch import nn
 from torch.distributed import ProcessGroupGloo
 
 from ddp_trainer.common.constants import Exit
@@ -21,14 +20,14 @@ from ddp_trainer.train.distributed import group_teardown, stream_abort
 from ddp_trainer.train.distributed.group import Group
 from ddp_trainer.train.distributed.group_store import GroupStore
 from ddp_trainer.train.distributed.stream_abort import StreamAbort, Streams
-from ddp_trainer.train.exact.buffer_sync import FirstRanksBuffers, SharedBuffers
 from ddp_trainer.train.utils import errors
 from ddp_trainer.train.utils.errors import BadConfig, BadData, PeerLost, end_for_lost_peer
 from tests.support import stream_model
 from tests.support.ports import free_port
-from tests.support.stream_model import HostWaits, ModelStreams, StreamModel
+from tests.support.stream_model import ModelStreams, StreamModel
 
 CPU = torch.device("cpu")
+ACT = {"DDP_ON_HANG": "act"}
 SOON = 60.0
 """For what must come; a machine under load is slow, not wrong."""
 
@@ -73,46 +72,13 @@ def group_of(abort: StreamAbort) -> Group:
     return Group(0, 2, stream_model.NAME, CPU, abort=abort)
 
 
-def leave_as_a_result(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Let an abort leave what was there: the most dangerous garbage, since it looks like a sum."""
-    monkeypatch.setattr(stream_model, "spoil", lambda _: None)
-
-
 def aborting(monkeypatch: pytest.MonkeyPatch, *communicators: Any, limit: float = SOON) -> tuple[StreamAbort, Ends]:
     monkeypatch.setattr(stream_abort, "list_process_groups", lambda: list(communicators))
     ends = Ends()
     return StreamAbort(ModelStreams(), CPU, ends, limit_seconds=limit), ends
 
 
-def test_an_abort_frees_a_host_that_waits_for_a_lost_rank_and_what_it_reads_then_does_not_count(
-    pair: list[StreamModel], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    leave_as_a_result(monkeypatch)
-    abort, ends = aborting(monkeypatch, pair[0])
-    group, own, is_queued = group_of(abort), torch.ones(3, dtype=torch.float64), threading.Event()
-
-    def read() -> list[float]:
-        with HostWaits():
-            pair[0].allreduce([own])  # the other rank never comes
-            is_queued.set()
-            return group.read(own + 0)
-
-    with ThreadPoolExecutor(1) as pool:
-        found = pool.submit(read)
-        assert is_queued.wait(SOON)
-        with pytest.raises(TimeoutError):
-            found.result(0.5)
-        abort.begin()
-        with pytest.raises(PeerLost, match="the group was aborted"):
-            found.result(SOON)
-    abort.finish()
-    assert own.tolist() == [1.0, 1.0, 1.0]  # it looked like a result
-    assert not ends.why
-
-
-def test_what_a_step_makes_of_garbage_is_a_lost_peer_and_an_error_before_is_not(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_an_error_of_a_step_is_a_lost_peer_after_an_abort_alone(monkeypatch: pytest.MonkeyPatch) -> None:
     abort, _ = aborting(monkeypatch)
     group = group_of(abort)
     with pytest.raises(ZeroDivisionError), group.convert_abort_errors():
@@ -124,9 +90,7 @@ def test_what_a_step_makes_of_garbage_is_a_lost_peer_and_an_error_before_is_not(
         raise BadData("The samples are missing.")
 
 
-def test_the_communicator_of_all_ranks_is_aborted_first_and_one_that_hangs_holds_up_no_other(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_the_group_of_all_ranks_is_aborted_first_and_holds_up_no_other(monkeypatch: pytest.MonkeyPatch) -> None:
     noted: list[str] = []
     abort, ends = aborting(
         monkeypatch, Fake("all", noted, threading.Event()), Fake("some", noted), Fake("others", noted), limit=1.0
@@ -168,48 +132,43 @@ def test_a_process_that_ends_so_exits_with_the_code_of_a_lost_peer_and_leaves_th
     assert capsys.readouterr().err == "error: This process ends with its group.\n"
 
 
-def marked(monkeypatch: pytest.MonkeyPatch, pair: list[StreamModel], then: Callable[[Group], None]) -> bool:
-    """Whether a group had reduced that was aborted while its second collective waited for a lost rank."""
+def begin_another(group: Group, rank: StreamModel) -> None:
+    rank.allreduce([torch.ones(2)])
+    group.mark_reduced()
+
+
+def begin_next_step(group: Group, _: StreamModel) -> None:
+    group.mark_reduced()
+    group.clear_reduced_mark()
+
+
+@pytest.mark.parametrize(
+    ("then", "is_ahead"),
+    [
+        pytest.param(lambda group, _: group.mark_reduced(), True, id="reduced"),
+        pytest.param(begin_another, False, id="a reduction is under way"),
+        pytest.param(begin_next_step, False, id="the step before was reduced"),
+    ],
+)
+def test_a_step_is_ahead_only_if_it_was_reduced_before_the_abort(
+    pair: list[StreamModel],
+    monkeypatch: pytest.MonkeyPatch,
+    then: Callable[[Group, StreamModel], None],
+    *,
+    is_ahead: bool,
+) -> None:
     abort, _ = aborting(monkeypatch, pair[0])
     group = group_of(abort)
     group.clear_reduced_mark()
-    both = [torch.ones(2), torch.ones(2)]
-    works = [rank.allreduce([tensor]) for rank, tensor in zip(pair, both, strict=True)]
-    for work in works:
+    for work in [rank.allreduce([torch.ones(2)]) for rank in pair]:
         assert work._job.over.wait(SOON)
-    then(group)
+    then(group, pair[0])
     abort.finish()
     group.mark_reduced()  # as the main thread may, which has not noticed
-    return group.is_reduction_complete
+    assert group.is_reduction_complete is is_ahead
 
 
-def test_a_step_is_ahead_whose_reductions_were_done_before_the_abort(
-    pair: list[StreamModel], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    assert marked(monkeypatch, pair, lambda group: group.mark_reduced())
-
-
-def test_a_step_is_not_ahead_that_had_a_reduction_under_way_at_the_abort(
-    pair: list[StreamModel], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    def begin_another(group: Group) -> None:
-        pair[0].allreduce([torch.ones(2)])
-        group.mark_reduced()
-
-    assert not marked(monkeypatch, pair, begin_another)
-
-
-def test_a_step_is_not_ahead_that_had_not_come_to_its_mark_at_the_abort_though_the_one_before_had(
-    pair: list[StreamModel], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    def next_step(group: Group) -> None:
-        group.mark_reduced()
-        group.clear_reduced_mark()
-
-    assert not marked(monkeypatch, pair, next_step)
-
-
-def test_a_step_is_not_ahead_that_was_begun_after_the_abort_though_the_one_before_was_reduced(
+def test_a_step_that_begins_after_the_abort_is_not_ahead(
     pair: list[StreamModel], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Its vote was read just before the flag was there."""
@@ -261,23 +220,14 @@ def test_a_group_is_not_outlived_before_its_first_step_counts(monkeypatch: pytes
     [
         ({"DDP_ON_HANG": "warn"}, "the launcher does not end hanging ranks (--on-hang act)"),
         ({}, "the launcher does not end hanging ranks (--on-hang act)"),
-        (
-            {"DDP_ON_HANG": "act", "TORCH_NCCL_ASYNC_ERROR_HANDLING": "3"},
-            "torch's watchdog stays on with TORCH_NCCL_ASYNC_ERROR_HANDLING=3",
-        ),
-        (
-            {"DDP_ON_HANG": "act", "TORCH_NCCL_DESYNC_DEBUG": "1"},
-            "torch's watchdog ends the process with TORCH_NCCL_DESYNC_DEBUG=1",
-        ),
-        (
-            {"DDP_ON_HANG": "act", "TORCH_DISTRIBUTED_DEBUG": "detail"},
-            "torch's watchdog ends the process with TORCH_DISTRIBUTED_DEBUG=detail",
-        ),
+        (ACT | {"TORCH_NCCL_ASYNC_ERROR_HANDLING": "3"}, "stays on with TORCH_NCCL_ASYNC_ERROR_HANDLING=3"),
+        (ACT | {"TORCH_NCCL_DESYNC_DEBUG": "1"}, "ends the process with TORCH_NCCL_DESYNC_DEBUG=1"),
+        (ACT | {"TORCH_DISTRIBUTED_DEBUG": "detail"}, "ends the process with TORCH_DISTRIBUTED_DEBUG=detail"),
     ],
 )
 def test_the_watchdog_stays_on_and_the_reason_is_returned(given: dict[str, str], obstacle: str) -> None:
     environ = dict(given)
-    assert Streams().disable_watchdog(environ) == obstacle
+    assert Streams().disable_watchdog(environ).removeprefix("torch's watchdog ") == obstacle
     assert environ.keys() <= {*given, "TORCH_NCCL_ASYNC_ERROR_HANDLING", "TORCH_NCCL_RETHROW_CUDA_ERRORS"}
 
 
@@ -327,27 +277,3 @@ def test_ranks_that_agreed_to_end_wait_for_each_other_before_they_abort(monkeypa
     GroupStore(other, "here", "nccl", timedelta(seconds=SOON)).await_all(2, "left")
     leaving.join(SOON)
     assert noted == ["all"]
-
-
-class Counted(Group):
-    """Counts its collectives."""
-
-    sums = 0
-
-    def sum(self, tensor: torch.Tensor) -> torch.Tensor:
-        self.sums += 1
-        return tensor
-
-
-@pytest.mark.parametrize("kind", [SharedBuffers, FirstRanksBuffers])
-def test_running_statistics_are_exchanged_before_the_vote_alone(kind: type[SharedBuffers]) -> None:
-    model, group = nn.BatchNorm1d(2), Counted(0, 1, "none", CPU)
-    buffers = kind(model, group)
-    model(torch.tensor([[10.0, 10.0], [10.0, 10.0]]))
-    buffers.slice_done()
-    buffers.gather()
-    assert group.sums == 1
-    buffers.commit()
-    assert group.sums == 1
-    assert model.running_mean is not None
-    assert model.running_mean.tolist() == pytest.approx([1.0, 1.0])

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import builtins
 import csv
 import hashlib
 import io
 import json
 import signal
+import sys
 from collections.abc import Iterator, Mapping
 from contextlib import closing
 from dataclasses import replace
@@ -28,18 +28,11 @@ from ddp_trainer.train.checkpoint.torch_zip_writer import pack
 from ddp_trainer.train.config.option_values import EarlyStop, OnNonfinite, ProfileWindow
 from ddp_trainer.train.config.worker_env import Environment
 from ddp_trainer.train.utils.errors import BadConfig
-from tests.support.train_builders import HERE, Lines, Points
+from tests.support.train_builders import HERE, Lines, Points, lines_config
 
 
 def a_config(**changes: object) -> Config:
-    values: dict[str, object] = {
-        "epochs": 8,
-        "global_batch": 4,
-        "warmup_steps": 0,
-        "learning_rate": 0.1,
-        "batch_slices": 1,
-    }
-    return Config(**{**values, "checkpoint_seconds": None, **changes})  # type: ignore[arg-type] # a builder
+    return lines_config(**{"epochs": 8, "batch_slices": 1, "checkpoint_seconds": None, **changes})
 
 
 class Scripted(Lines):
@@ -268,25 +261,8 @@ def test_other_ranks_write_no_reports(tmp_path: Path) -> None:
     assert not list(tmp_path.iterdir())
 
 
-def test_tensorboard_reads_the_curves_of_a_run_that_went_on(tmp_path: Path) -> None:
-    reading = pytest.importorskip("tensorboard.backend.event_processing.event_accumulator")
-    for epochs in (1, 2):
-        run(a_config(epochs=epochs, tensorboard=tmp_path / "e", checkpoint_dir=tmp_path / "c"), Lines(), env=HERE)
-    events = reading.EventAccumulator(str(tmp_path / "e"))
-    events.Reload()
-    assert [point.step for point in events.Scalars("train/loss")] == [1, 2, 3, 4, 5, 6]
-    assert [point.step for point in events.Scalars("test/loss")] == [3, 6]
-
-
 def test_tensorboard_is_asked_for_in_a_sentence_where_it_is_missing(monkeypatch: pytest.MonkeyPatch) -> None:
-    real = builtins.__import__
-
-    def without(name: str, *rest: object) -> object:
-        if name.startswith("torch.utils.tensorboard"):
-            raise ImportError(name)
-        return real(name, *rest)  # type: ignore[arg-type]
-
-    monkeypatch.setattr(builtins, "__import__", without)
+    monkeypatch.setitem(sys.modules, "torch.utils.tensorboard", None)
     with pytest.raises(BadConfig, match=r"not installed\. Install kubectl-ddp\[tensorboard\]\."):
         run(a_config(tensorboard=Path("events")), Lines(), env=HERE)
 
@@ -331,19 +307,8 @@ class Images(Lines):
 
 def test_an_evaluation_makes_the_passes_of_training() -> None:
     task = Images()
-    run(
-        Config(
-            epochs=1,
-            global_batch=8,
-            batch_slices=2,
-            micro_batch=2,
-            precision=PrecisionName.BF16,
-            channels_last=True,
-            warmup_steps=0,
-        ),
-        task,
-        env=HERE,
-    )
+    options = {"micro_batch": 2, "precision": PrecisionName.BF16, "channels_last": True}
+    run(a_config(epochs=1, global_batch=8, batch_slices=2, **options), task, env=HERE)
     assert task.passes == {(True, 2, torch.bfloat16, True), (False, 2, torch.bfloat16, True)}
 
 

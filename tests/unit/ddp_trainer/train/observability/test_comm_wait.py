@@ -100,23 +100,6 @@ def test_a_step_begins_without_the_waits_of_the_one_before(clock: Clock, phases:
     assert [seconds_by_wait[Wait.STAGE] for seconds_by_wait in recorder.waits] == [0.5, 0.25]
 
 
-@pytest.mark.parametrize(
-    ("layout", "kinds"),
-    [
-        (Layout(pp=2), {Wait.STAGE}),
-        (Layout(shard=2, tp=2), {Wait.ALL_GATHER, Wait.REDUCE_SCATTER}),
-        (Layout(shard=2, pp=2), set(Wait)),
-    ],
-    ids=["pp", "shard,tp", "shard,pp"],
-)
-def test_every_series_of_a_layout_is_there_before_its_first_step(
-    clock: Clock, layout: Layout, kinds: set[Wait]
-) -> None:
-    recorder = Heard()
-    measure_waits(torch.nn.Linear(1, 1), layout, Group.single_rank(), StepTimer(clock), recorder)
-    assert recorder.waits == [dict.fromkeys(kinds, 0.0)]
-
-
 def test_ranks_that_share_no_model_are_not_asked_what_they_wait_for(clock: Clock) -> None:
     recorder, phases = Heard(), StepTimer(clock)
     with measure_waits(torch.nn.Linear(1, 1), Layout(replicate=4), Group.single_rank(), phases, recorder).during(
@@ -127,7 +110,7 @@ def test_ranks_that_share_no_model_are_not_asked_what_they_wait_for(clock: Clock
     assert recorder.waits == []
 
 
-def test_a_schedule_of_torch_waits_in_the_function_that_is_timed(
+def test_torchs_schedules_wait_in_the_timed_function(
     clock: Clock, phases: StepTimer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The name is private: where torch drops it, no bubble is told any more."""
@@ -221,9 +204,7 @@ def test_a_stream_waits_by_its_own_clock_and_is_asked_when_it_has_come_so_far(cl
     [(Layout(shard=2), []), (Layout(shard=2, pp=2), [dict.fromkeys(Wait, 0.0)])],
     ids=["shard", "shard,pp"],
 )
-def test_a_gpu_tells_what_its_stages_wait_for_alone(
-    clock: Clock, layout: Layout, expected: list[dict[Wait, float]]
-) -> None:
+def test_a_gpu_times_the_waits_of_stages_alone(clock: Clock, layout: Layout, expected: list[dict[Wait, float]]) -> None:
     recorder = Heard()
     group = Group(0, 1, "none", torch.device("cuda"))
     waits = measure_waits(torch.nn.Linear(1, 1), layout, group, StepTimer(clock), recorder)
@@ -244,9 +225,7 @@ def alone() -> Iterator[Mesh]:
         dist.destroy_process_group()
 
 
-def test_stages_wait_for_their_pieces_and_for_the_sums_of_their_gradients(
-    clock: Clock, alone: Mesh, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_stages_wait_for_their_pieces_and_gradients(clock: Clock, alone: Mesh, monkeypatch: pytest.MonkeyPatch) -> None:
     def slow(seconds: float, home: ModuleType, name: str) -> None:
         inner: Callable[..., Any] = getattr(home, name)
 

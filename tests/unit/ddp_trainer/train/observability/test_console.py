@@ -6,7 +6,7 @@ import io
 import json
 
 from ddp_trainer.train.loop.callbacks import StepLines
-from ddp_trainer.train.observability.console import EvaluationCompleted, Mode, Progress, clock_time
+from ddp_trainer.train.observability.console import EvaluationCompleted, Mode, Progress
 from tests.support.clocks import Clock
 
 
@@ -70,7 +70,3 @@ def test_a_reader_that_goes_away_does_not_end_the_training() -> None:
     progress = Progress(Mode.PLAIN, Broken())
     progress.log_message("nobody hears")
     progress.log_message("this either")
-
-
-def test_durations_read_like_a_clock() -> None:
-    assert [clock_time(seconds) for seconds in (0, 59.6, 3600)] == ["0:00", "1:00", "1:00:00"]

@@ -15,12 +15,11 @@ from ddp_trainer.train.observability import remote_logger
 from ddp_trainer.train.observability.loggers import changed_options
 from ddp_trainer.train.observability.remote_logger import RemoteLogger, Service, new_points
 from ddp_trainer.train.utils.errors import BadConfig
-from tests.support.train_builders import HERE, Lines
+from tests.support.train_builders import HERE, Lines, lines_config
 
 
 def a_config(folder: Path | None = None, **changes: object) -> Config:
-    values: dict[str, object] = {"epochs": 1, "global_batch": 4, "warmup_steps": 0, "checkpoint_dir": folder}
-    return Config(**{**values, **changes})  # type: ignore[arg-type] # a builder
+    return lines_config(checkpoint_dir=folder, **changes)
 
 
 @pytest.mark.parametrize("service", Service)

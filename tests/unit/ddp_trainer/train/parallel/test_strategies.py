@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import subprocess
-import sys
 from collections.abc import Callable
 
 import pytest
@@ -17,16 +15,14 @@ from ddp_trainer.common.time_classes import Phase
 from ddp_trainer.train.config.config import Config
 from ddp_trainer.train.data.batch_plan import BatchPlan
 from ddp_trainer.train.distributed.group import Group
-from ddp_trainer.train.models.gpt import Gpt
 from ddp_trainer.train.observability.step_timer import StepTimer
 from ddp_trainer.train.parallel import strategy
 from ddp_trainer.train.parallel.factory import build
 from ddp_trainer.train.parallel.load_balancer import WINDOW_STEPS, LoadBalancer, balance_slices, max_rank_time
 from ddp_trainer.train.parallel.strategy import Parts, ScaledBackward, Strategy, buffer_argument
-from ddp_trainer.train.transforms.activation_checkpointing import COMPUTES_AGAIN, checkpoint_activations
-from ddp_trainer.train.transforms.blocks import blocks, named_blocks
+from ddp_trainer.train.transforms.blocks import named_blocks
 from ddp_trainer.train.utils.errors import BadConfig
-from tests.support.ports import free_port
+from tests.support.forked_ranks import run_ranks
 from tests.support.train_builders import ALONE
 
 CPU = torch.device("cpu")
@@ -124,14 +120,6 @@ def test_blocks_are_found_by_the_names_of_their_classes_in_order_and_what_lies_i
         named_blocks(model, ["ReLU"])
 
 
-@pytest.mark.parametrize("names", [[], ["Block"]])
-def test_every_nth_block_computes_again_whether_blocks_are_named_or_not(names: list[str]) -> None:
-    gpt = Gpt(vocabulary=64, window=8, layers=5, heads=2, width=8)
-    found = named_blocks(gpt, names) if names else blocks(gpt)
-    checkpoint_activations(gpt, 3, found=found)
-    assert [vars(block)[COMPUTES_AGAIN] for block in gpt.blocks] == [False, False, True, False, False]
-
-
 costs = st.floats(1e-6, 1e3)
 
 
@@ -210,53 +198,22 @@ def test_a_ballot_holds_the_seconds_per_sample_of_data_and_forward_in_the_ranks_
     assert balance.cost_vector(0) == [0.0, 0.0, 0.0]
 
 
-PROGRAM = """
-import sys, warnings
-from types import SimpleNamespace
-from contextlib import nullcontext
-import torch, torch.distributed as dist
-from torch import nn
-from ddp_trainer.train.parallel import strategy
-warnings.simplefilter("ignore")
-rank, port, name = int(sys.argv[1]), int(sys.argv[2]), sys.argv[3]
-dist.init_process_group("gloo", init_method=f"tcp://127.0.0.1:{port}", rank=rank, world_size=2)
-strategy._BUFFER_ARGUMENT = name
-model = nn.Sequential(nn.Linear(2, 2), nn.BatchNorm1d(2))
-model[1].running_mean.fill_(rank + 1.0)
-has_agreed = sys.argv[4] == "agreed"
-group = SimpleNamespace(device=torch.device("cpu"), convert_errors=nullcontext, has_agreed_state=has_agreed)
-config = SimpleNamespace(
-    activation_checkpointing=False,
-    static_graph=False, bucket_mb=25, find_unused_parameters=False, gradient_as_bucket_view=False
-)
-def prepare(self, parts):
-    self.model, self._group = model, group
-strategy.Strategy.__init__ = prepare
-strategy.Ddp(SimpleNamespace(config=config, module=lambda: model))
-print(model[1].running_mean.tolist())
-dist.destroy_process_group()
-"""
-
-
-def buffers_of_both(name: str, state: str) -> list[str]:
-    port = str(free_port())
-    ranks = [
-        subprocess.Popen(
-            [sys.executable, "-c", PROGRAM, str(rank), port, name, state], stdout=subprocess.PIPE, text=True
-        )
-        for rank in range(2)
-    ]
-    return [rank.communicate(timeout=120)[0].strip() for rank in ranks]
-
-
+@pytest.mark.filterwarnings("ignore")  # torch 2.13 warns of its older argument
 @pytest.mark.parametrize("name", ["forward_sync_buffers", "broadcast_buffers"])
-def test_both_ranks_have_the_buffers_of_rank_0(name: str) -> None:
-    assert buffers_of_both(name, "apart") == ["[1.0, 1.0]"] * 2
+@pytest.mark.parametrize(("has_agreed", "means"), [(False, [[1.0, 1.0]] * 2), (True, [[1.0, 1.0], [2.0, 2.0]])])
+def test_ranks_get_the_buffers_of_rank_0_unless_they_have_agreed_on_their_state(
+    monkeypatch: pytest.MonkeyPatch, name: str, has_agreed: bool, means: list[list[float]]
+) -> None:
+    monkeypatch.setattr(strategy, "_BUFFER_ARGUMENT", name)
 
+    def wrap(group: Group) -> object:
+        model = nn.Sequential(nn.Linear(2, 2), nn.BatchNorm1d(2))
+        model.get_buffer("1.running_mean").fill_(group.rank + 1.0)
+        group.has_agreed_state = has_agreed
+        a_strategy("ddp", group, model)
+        return model.get_buffer("1.running_mean").tolist()
 
-@pytest.mark.parametrize("name", ["forward_sync_buffers", "broadcast_buffers"])
-def test_nothing_is_sent_again_where_all_ranks_have_the_same_state(name: str) -> None:
-    assert buffers_of_both(name, "agreed") == ["[1.0, 1.0]", "[2.0, 2.0]"]
+    assert run_ranks(2, wrap) == means
 
 
 def of_torch_2_12(self: object, module: object, broadcast_buffers: bool = True) -> None: ...

@@ -84,16 +84,6 @@ def test_restarted_ranks_without_a_state_begin_with_the_first_weights() -> None:
     assert torch.equal(first.weight, restarted.weight)
 
 
-def test_a_new_rank_receives_the_state_into_its_own_weights() -> None:
-    def receive(group: Group) -> object:
-        rank = a_rank_of(group)
-        address = rank.weight.data_ptr()
-        rank.resume(group)
-        return rank.weight.data_ptr() == address, rank.weight.unique().tolist(), rank.held.state.step
-
-    assert run_ranks(2, receive) == [(True, [2.0], STEP)] * 2
-
-
 def test_a_former_spare_receives_the_state_into_its_own_weights_too(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(state_transfer, "_SMALL_BYTES", 1)
     moved = list[int]()
@@ -153,7 +143,7 @@ def test_a_rank_whose_source_is_lost_begins_with_the_first_weights_again(monkeyp
         ([0, -1, 0], 1, [(0, 1)]),
     ],
 )
-def test_holders_take_turns_to_give_and_nobody_gets_what_it_has(
+def test_holders_take_turns_to_give_what_others_lack(
     slots: list[int], replica: int, expected: list[tuple[int, int]]
 ) -> None:
     assert transfer_pairs(slots, replica, len(slots)) == expected

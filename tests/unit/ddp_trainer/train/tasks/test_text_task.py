@@ -162,9 +162,7 @@ def stored(folder: Path, monkeypatch: pytest.MonkeyPatch) -> Text:
 
 
 @pytest.mark.parametrize("window", [16, 1500], ids=["files for the test", "the last tenth for the test"])
-def test_stored_text_has_the_windows_of_text_in_memory(
-    folder: Path, monkeypatch: pytest.MonkeyPatch, window: int
-) -> None:
+def test_stored_text_has_the_windows_of_loaded_text(folder: Path, monkeypatch: pytest.MonkeyPatch, window: int) -> None:
     monkeypatch.setattr(text, "MOST_BYTES", 100)
     stored = Text(data=folder, window=window)
     corpus = text.read(folder, least=window + 1)

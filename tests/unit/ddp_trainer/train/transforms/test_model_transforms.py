@@ -16,7 +16,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from ddp_trainer.common.constants import Exit
 from ddp_trainer.train.config.config import Config
 from ddp_trainer.train.config.option_values import Recompute, parse_recompute
-from ddp_trainer.train.transforms.activation_checkpointing import _compute_intensive_ops, checkpoint_activations
+from ddp_trainer.train.transforms.activation_checkpointing import checkpoint_activations
 from ddp_trainer.train.transforms.blocks import blocks
 from ddp_trainer.train.transforms.compilation import compile_blocks
 from ddp_trainer.train.transforms.model_transforms import channels_last
@@ -37,30 +37,6 @@ def test_blocks_are_the_layers_of_a_list_before_those_of_a_sequence() -> None:
     assert blocks(model) == [inner]
     with pytest.raises(BadConfig, match="finds no blocks in Linear"):
         checkpoint_activations(nn.Linear(1, 1))
-
-
-def test_activations_are_computed_again_and_gradients_stay_the_same() -> None:
-    class Counted(nn.Linear):
-        calls = 0
-
-        def forward(self, input: Tensor) -> Tensor:  # noqa: A002 - torch's name
-            Counted.calls += 1
-            return super().forward(input)
-
-    torch.manual_seed(0)
-    model = nn.Sequential(Counted(3, 3), nn.Dropout(0.5), nn.ReLU(), Counted(3, 1))
-    gradients = []
-    for again in (False, True):
-        if again:
-            assert checkpoint_activations(model) == 2
-        Counted.calls = 0
-        model.zero_grad()
-        torch.manual_seed(1)
-        torch.autograd.backward(model(torch.ones(2, 3)).sum())
-        assert Counted.calls == (4 if again else 2)
-        gradients.append([weight.grad.clone() for weight in model.parameters() if weight.grad is not None])
-    assert all(torch.equal(one, other) for one, other in zip(*gradients, strict=True))
-    assert list(model.state_dict()) == ["0.weight", "0.bias", "3.weight", "3.bias"]
 
 
 @pytest.mark.parametrize(
@@ -93,9 +69,7 @@ class Products(TorchDispatchMode):
 @pytest.mark.parametrize(
     ("recompute", "products", "activations"), [(Recompute.ALL, 4, 4), (Recompute.CHEAP, 0, 4), (2, 2, 2), (5, 0, 0)]
 )
-def test_as_much_is_computed_again_as_was_asked_for(
-    recompute: Recompute | int, products: int, activations: int
-) -> None:
+def test_only_what_was_asked_for_is_computed_again(recompute: Recompute | int, products: int, activations: int) -> None:
     calls: list[int] = []
 
     class Layer(nn.Linear):
@@ -113,12 +87,6 @@ def test_as_much_is_computed_again_as_was_asked_for(
         found = torch.autograd.grad(output, list(model.parameters()))
     assert (counted.count, len(calls)) == (products, activations)
     assert all(torch.equal(one, other) for one, other in zip(found, expected, strict=True))
-
-
-def test_operations_whose_results_are_kept_are_those_that_torch_has() -> None:
-    assert {torch.ops.aten.mm.default, torch.ops.aten.bmm.default, torch.ops.aten.convolution.default} < set(
-        _compute_intensive_ops()
-    )
 
 
 def test_a_block_that_cannot_be_compiled_says_so_and_computes_on_request() -> None:
@@ -180,11 +148,6 @@ def test_torch_still_lets_determinism_be_asked_for_without_its_compiler() -> Non
         "assert 'torch._dynamo' not in sys.modules and 'torch._inductor' not in sys.modules\n"
     )
     subprocess.run([sys.executable, "-c", program], check=True, timeout=60)
-
-
-def test_torch_still_answers_whether_a_processor_has_fp16() -> None:
-    # Without it, fp16 is tried wherever it is asked for.
-    assert isinstance(torch.ops.mkldnn._is_mkldnn_fp16_supported(), bool)
 
 
 def test_neither_options_nor_fp16_import_the_compiler() -> None:

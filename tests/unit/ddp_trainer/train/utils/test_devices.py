@@ -97,7 +97,7 @@ def test_a_worker_that_sees_its_own_gpu_alone_takes_it(tmp_path: Path) -> None:
     ],
     ids=["no GPU", "GPUs are hidden", "torch without CUDA"],
 )
-def test_the_cpu_is_taken_where_no_gpu_is_meant(
+def test_without_a_usable_gpu_the_cpu_is_taken(
     tmp_path: Path, driver: FakeDriver, files: int, variables: dict[str, str]
 ) -> None:
     env = here(1, 2, **variables)
@@ -157,14 +157,6 @@ def test_slices_of_a_gpu_need_a_worker_each(tmp_path: Path) -> None:
     assert "--virtual-local-rank" in err.hint
 
 
-def test_torch_without_cuda_reports_none() -> None:
-    driver = Driver()
-    if driver.cuda:
-        pytest.skip("this torch has CUDA")
-    assert driver.count() == 0
-    assert "not compiled with CUDA" in driver.init_error()
-
-
 def test_the_environment_names_the_kubernetes_node() -> None:
     assert Environment.from_environ({"DDP_NODE_NAME": "gpu-7", "CUDA_VISIBLE_DEVICES": "0"}).host == "gpu-7"
     assert Environment.from_environ({"CUDA_VISIBLE_DEVICES": "0"}).visible_devices == {"CUDA_VISIBLE_DEVICES": "0"}
@@ -210,7 +202,7 @@ def raised_by(group: Group, err: RuntimeError, *, in_pass: bool) -> BaseExceptio
     ],
     ids=lambda value: str(value)[:50],
 )  # fmt: skip
-def test_an_error_in_a_collective_is_what_it_is(
+def test_each_error_has_its_kind_and_code(
     group: Group, err: RuntimeError, kind: type[BaseException], code: int, in_pass: bool
 ) -> None:
     found = raised_by(group, err, in_pass=in_pass)

@@ -120,27 +120,6 @@ def same(one: list[FetchResult], other: list[FetchResult]) -> bool:
     )
 
 
-def test_draws_belong_to_seed_epoch_and_sample_whoever_reads_it() -> None:
-    all_batches = everything(a_feed(Augmented()), PLAN)
-    drawn = {
-        (step // 3, int(i)): list(map(float, draws))
-        for step, f in by_step(all_batches)
-        for i, *draws in zip(*f, strict=True)
-    }
-    assert len(drawn) == 44
-    other = replace(PLAN, batch_slices=8)
-    for request in requests(other, range(8), range(6)):
-        for i, *draws in zip(*a_feed(Augmented(), other).fetch(request).batch, strict=True):
-            assert drawn[request.epoch, int(i)] == list(map(float, draws))
-    assert all(one != other for one, other in zip(drawn[0, 5], drawn[1, 5], strict=True))
-
-
-def by_step(fetched: list[FetchResult]) -> Iterator[tuple[int, Any]]:
-    return zip(
-        (request.step for request in requests(PLAN, range(4), range(6))), (f.batch for f in fetched), strict=True
-    )
-
-
 @pytest.mark.parametrize(("workers", "prefetch"), [(1, 1), (2, 3)])
 def test_workers_read_what_this_process_would_and_draw_the_same(workers: int, prefetch: int) -> None:
     feed = a_feed(Augmented(), config=Config(seed=3, loader_workers=workers, prefetch=prefetch))
@@ -446,6 +425,11 @@ def plan_of(stored: Stored) -> BatchPlan:
     return BatchPlan(samples=SAMPLES, global_batch=32, batch_slices=8, seed=3, epochs=2, blocks=stored.blocks)
 
 
+def a_stored_feed(stored: Stored, config: Config | None = None) -> tuple[BatchPlan, Feed]:
+    plan = plan_of(stored)
+    return plan, make_feed(stored, plan, range(8), config or Config(), CPU)
+
+
 def steps_of(feed: Feed, plan: BatchPlan, batch_slices: range, steps: range) -> list[int]:
     """Fetch the samples of some steps, as a rank with these batch slices does, and return them."""
     batches = StepBatches(plan, batch_slices)
@@ -474,43 +458,15 @@ def test_resizes_within_an_epoch_use_every_sample_once_and_read_little_twice() -
     assert sum(read.values()) <= SAMPLES + 3 * 8 * 2 * 20
 
 
-def test_a_rank_reads_what_its_slices_use_and_each_sample_once() -> None:
-    stored = Stored()
-    plan = plan_of(stored)
-    feed = make_feed(stored, plan, range(2, 4), Config(), CPU)
-
-    used = steps_of(feed, plan, range(2, 4), range(plan.steps_per_epoch))
-
-    assert stored.read == Counter(used)
-    assert max(stored.read.values()) == 1
-
-
-def test_the_next_epoch_is_read_in_another_order() -> None:
-    stored = Stored()
-    plan = plan_of(stored)
-    feed = make_feed(stored, plan, range(8), Config(), CPU)
-    per_epoch = plan.steps_per_epoch
-
-    first = steps_of(feed, plan, range(8), range(per_epoch))
-    second = steps_of(feed, plan, range(8), range(per_epoch, 2 * per_epoch))
-
-    assert sorted(first) == sorted(second)
-    assert first != second
-
-
 def test_a_step_can_be_repeated_after_a_rollback() -> None:
-    stored = Stored()
-    plan = plan_of(stored)
-    feed = make_feed(stored, plan, range(8), Config(), CPU)
+    plan, feed = a_stored_feed(Stored())
     before = steps_of(feed, plan, range(8), range(10))
 
     assert steps_of(feed, plan, range(8), range(4, 10)) == before[4 * 32 :]
 
 
 def test_a_sample_that_cannot_be_decoded_is_skipped_on_request() -> None:
-    stored = Stored(bad=frozenset({7}))
-    plan = plan_of(stored)
-    feed = make_feed(stored, plan, range(8), Config(on_bad_sample=OnBadSample.SKIP), CPU)
+    plan, feed = a_stored_feed(Stored(bad=frozenset({7})), SKIP)
 
     used = steps_of(feed, plan, range(8), range(plan.steps_per_epoch))
 
@@ -518,19 +474,15 @@ def test_a_sample_that_cannot_be_decoded_is_skipped_on_request() -> None:
 
 
 def test_an_error_of_a_reading_thread_is_raised_where_the_samples_are_requested() -> None:
-    stored = Stored(missing=500)
-    plan = plan_of(stored)
-    feed = make_feed(stored, plan, range(8), Config(), CPU)
+    plan, feed = a_stored_feed(Stored(missing=500))
 
     with pytest.raises(BadData, match="is gone"):
         steps_of(feed, plan, range(8), range(plan.steps_per_epoch))
 
 
 def test_loader_workers_are_refused() -> None:
-    stored = Stored()
-
     with pytest.raises(BadConfig, match="threads read ahead"):
-        make_feed(stored, plan_of(stored), range(8), Config(loader_workers=1), CPU)
+        a_stored_feed(Stored(), Config(loader_workers=1))
 
 
 @st.composite
@@ -566,7 +518,7 @@ def assert_is_of(portion: StepPlan, plan: BatchPlan, batch_slices: range, step: 
 
 @given(plan=plans(), data=st.data())
 @settings(max_examples=25, deadline=None)
-def test_every_portion_is_what_the_plan_says_in_whatever_order_they_are_asked_for(
+def test_every_portion_is_that_of_the_plan_in_whatever_order_they_are_read(
     plan: BatchPlan, data: st.DataObject
 ) -> None:
     world = data.draw(st.integers(1, plan.batch_slices))
@@ -583,11 +535,3 @@ def test_a_step_far_larger_than_what_is_hashed_at_once_has_its_portion_too() -> 
     portions = StepBatches(plan, range(5, 7))
     for step in range(plan.total_steps):
         assert_is_of(portions.of(step), plan, range(5, 7), step)
-
-
-def test_other_slices_count_from_the_next_step_on() -> None:
-    plan = BatchPlan(samples=40, global_batch=8, batch_slices=4, seed=2, epochs=1)
-    portions = StepBatches(plan, range(2))
-    assert_is_of(portions.of(0), plan, range(2), 0)
-    portions.assign_slices(range(3))
-    assert_is_of(portions.of(1), plan, range(3), 1)
