@@ -80,7 +80,7 @@ def refusal(space: Namespace, user: str, change: Json) -> str:
     try:
         api.merge(path, change)
     except AgainstPolicy as refused:
-        return refused.said
+        return refused.policy_message
     except Forbidden:  # the role is not there yet
         return ""
     return ""

@@ -103,7 +103,7 @@ def refusal(space: Namespace, kind: Kind, case: Case) -> str:
     try:
         space.api.create(space.path(item["apiVersion"], kind.plural), item, dryRun="All")
     except AgainstPolicy as refused:
-        return refused.said if refused.policy.startswith(name_of(case.rule)) else str(refused)
+        return refused.policy_message if refused.policy.startswith(name_of(case.rule)) else str(refused)
     return ""
 
 

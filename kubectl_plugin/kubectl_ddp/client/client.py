@@ -114,7 +114,7 @@ class Client:
             given.append({"namespace": Given(self._where.namespace, Origin(OriginKind.FLAG, "namespace"))})
         with self._location():
             resolved = resolve_job(given, self._where, name_suffix=random_suffix())
-            prepared = prepare_job(resolved, self._where, kept=code)
+            prepared = prepare_job(resolved, self._where, existing_code=code)
             _log_choices(prepared)
             backend = backend_for(prepared.where, notice=_LOG.warning)
             create_job(

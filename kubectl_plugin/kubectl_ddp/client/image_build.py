@@ -83,7 +83,7 @@ def _push(tool: str, tagged: str, digest_file: Path) -> str:
     inspect = [tool, "image", "inspect", "--format={{range .RepoDigests}}{{println .}}{{end}}", tagged]
     pushed = subprocess.run(inspect, stdout=subprocess.PIPE, text=True, check=False).stdout.split()
     repository = tagged.rpartition(":")[0]
-    return next((each.partition("@")[2] for each in pushed if each.startswith(f"{repository}@")), "")
+    return next((reference.partition("@")[2] for reference in pushed if reference.startswith(f"{repository}@")), "")
 
 
 def _run(words: Sequence[str], failure: str) -> None:

@@ -118,14 +118,16 @@ class Prepared:
         )
 
 
-def prepare_job(resolved: Resolved, where: Where, *, shown: bool = False, kept: Code | None = None) -> Prepared:
+def prepare_job(
+    resolved: Resolved, where: Where, *, shown: bool = False, existing_code: Code | None = None
+) -> Prepared:
     """Return a job with its place and its code, with its script checked. Raises UsageError or NotFound.
 
     Args:
         resolved: The job.
         where: Values of the flags that select the place. The namespace of the job is used on a cluster.
         shown: True if the objects are only printed; then a cluster is assumed unless ``--local`` is given.
-        kept: Code of the job that does not lie on this machine.
+        existing_code: Code of the job that does not lie on this machine.
     """
     where = dataclasses.replace(where.where, namespace=None if where.local else resolved.spec.namespace)
     site = Site.LOCAL if (where.local if shown else is_local(where)) else Site.CLUSTER
@@ -137,8 +139,8 @@ def prepare_job(resolved: Resolved, where: Where, *, shown: bool = False, kept: 
         resolved = dataclasses.replace(
             resolved, warnings=(*resolved.warnings, *warnings), notes=(*resolved.notes, *notes)
         )
-    code, spec = _with_code(resolved.spec, site, kept)
-    if kept is None:
+    code, spec = _with_code(resolved.spec, site, existing_code)
+    if existing_code is None:
         resolved = dataclasses.replace(resolved, warnings=(*resolved.warnings, *program_warnings(spec)))
     if not shown:
         check_place_of_new_job(where)
@@ -162,7 +164,7 @@ def _image_warnings(spec: JobSpec) -> Iterator[Finding]:
 
 def _lost_files(spec: JobSpec) -> Iterator[str]:
     """Yield a note for a job without a place whose files outlive its pods."""
-    has_claim = spec.checkpoint_claim is not None or any(each.source is VolumeSource.CLAIM for each in spec.mounts)
+    has_claim = spec.checkpoint_claim is not None or any(mount.source is VolumeSource.CLAIM for mount in spec.mounts)
     if not has_claim and object_store_url(spec.args) is None:
         yield "Files of a pod are lost with it; --checkpoint-claim CLAIM keeps those in /checkpoints."
 
@@ -194,7 +196,7 @@ def _check_secrets(spec: JobSpec) -> None:
         )
 
 
-def _with_code(spec: JobSpec, site: Site, kept: Code | None) -> tuple[Code | None, JobSpec]:
+def _with_code(spec: JobSpec, site: Site, existing_code: Code | None) -> tuple[Code | None, JobSpec]:
     """Return the code to submit, and the job with the path of its script in that code. Raises UsageError."""
     program = spec.program
     if spec.code_claim is not None:
@@ -204,16 +206,16 @@ def _with_code(spec: JobSpec, site: Site, kept: Code | None) -> tuple[Code | Non
             )
         return None, spec
     if spec.code is not None:
-        if isinstance(program, Script) and kept is None:
+        if isinstance(program, Script) and existing_code is None:
             inside = script_inside(program.path, spec.code)
             check_is_python(Path(spec.code, inside))
             program = Script(inside)
-        return kept or pack(spec.code), dataclasses.replace(spec, program=program)
+        return existing_code or pack(spec.code), dataclasses.replace(spec, program=program)
     if not isinstance(program, Script):
         return None, spec
     if site is Site.LOCAL:
         return None, dataclasses.replace(spec, program=Script(str(check_script(program.path))))
-    return kept or read_script(program.path), spec
+    return existing_code or read_script(program.path), spec
 
 
 def _with_shared_disk(resolved: Resolved) -> Resolved:
@@ -235,25 +237,28 @@ def _without_fabric(resolved: Resolved) -> Resolved:
     spec, name = resolved.spec, resolved.spec.fabric
     if not fabric.has_entries(spec):
         return resolved
-    mine = {key: origin for key, origin in resolved.origins.items() if origin.kind is not OriginKind.FABRIC}
-    kept = _without_keys(spec, [key for key in resolved.origins if key not in mine])
-    bare = dataclasses.replace(spec, fabric=NONE, **kept)
-    origins = {**mine, "fabric": Origin(OriginKind.RULE, "--local", "one machine has no network between its nodes")}
+    remaining = {key: origin for key, origin in resolved.origins.items() if origin.kind is not OriginKind.FABRIC}
+    defaults = _without_keys(spec, [key for key in resolved.origins if key not in remaining])
+    bare = dataclasses.replace(spec, fabric=NONE, **defaults)
+    origins = {
+        **remaining,
+        "fabric": Origin(OriginKind.RULE, "--local", "one machine has no network between its nodes"),
+    }
     doubt = warning(f"The fabric {name} is between machines, and means nothing on one; it is left aside.")
     return dataclasses.replace(resolved, spec=bare, origins=origins, warnings=(*rules.warnings(bare), doubt))
 
 
 def _without_keys(spec: JobSpec, keys: list[str]) -> dict[str, Any]:
     """Return the values of the attributes without these keys."""
-    kept: dict[str, Any] = {}
+    values: dict[str, Any] = {}
     for key in keys:
         head = key.partition(".")[0]
         attribute = FIELDS[head].attribute
-        kept[attribute] = JobSpec.__dataclass_fields__[attribute].default
+        values[attribute] = JobSpec.__dataclass_fields__[attribute].default
         if FIELDS[head].is_map:
-            dropped = {each.partition(".")[2] for each in keys if each.startswith(f"{head}.")}
-            kept[attribute] = {name: value for name, value in getattr(spec, attribute).items() if name not in dropped}
-    return kept
+            dropped = {dotted.partition(".")[2] for dotted in keys if dotted.startswith(f"{head}.")}
+            values[attribute] = {name: value for name, value in getattr(spec, attribute).items() if name not in dropped}
+    return values
 
 
 def check_local(spec: JobSpec, environ: Mapping[str, str] = os.environ) -> list[str]:
@@ -316,15 +321,15 @@ def check_before_submit(
         return
     spec = prepared.spec
     try:
-        told = backend.preflight(spec, objects, is_thorough=False)
+        inputs = backend.preflight(spec, objects, is_thorough=False)
     except NotFound:
         raise
     except DdpError as error:
         warn(f"Whether the job can run was not found out: {error.message}")
         return
-    if told is None:
+    if inputs is None:
         return
-    found = run_checks(OF_THE_CLUSTER, *told)
+    found = run_checks(OF_THE_CLUSTER, *inputs)
     failed = [finding for finding in found if finding.severity is Severity.ERROR]
     refuses = level == STRICT and bool(failed) and not _is_already_submitted(backend, spec.name, objects)
     for finding in found:
@@ -348,11 +353,11 @@ def _is_already_submitted(backend: Backend, name: str, objects: Sequence[Object]
     from kubectl_ddp.kube import job_kinds  # noqa: PLC0415
 
     try:
-        there = backend.job(name).job["metadata"].get("annotations") or {}
+        existing = backend.job(name).job["metadata"].get("annotations") or {}
     except DdpError:
         return False
-    mine: Mapping[str, str] = job_kinds.root_of(list(objects))["metadata"]["annotations"]
-    return there.get(Annotation.DIGEST) == mine[Annotation.DIGEST]
+    annotations: Mapping[str, str] = job_kinds.root_of(list(objects))["metadata"]["annotations"]
+    return existing.get(Annotation.DIGEST) == annotations[Annotation.DIGEST]
 
 
 def level_of(flag: str | None, environ: Mapping[str, str] = os.environ) -> str:

@@ -253,14 +253,14 @@ def persist_result(backend: Backend, job: Object, state: JobState) -> None:
 def suspend(backend: Backend, name: str) -> None:
     """Suspend a job, after its start and progress were kept. Raises the errors of the backend."""
     snapshot = backend.job(name)
-    told, pods = scrape(backend, snapshot), workers(snapshot.pods)
-    state = job_state(snapshot, told, where=backend.where)
+    scraped, pods = scrape(backend, snapshot), workers(snapshot.pods)
+    state = job_state(snapshot, scraped, where=backend.where)
     persist_result(backend, snapshot.job, state)
     if pods and state.state is not State.SUSPENDED and not state.is_terminal:
         first = min(pods, key=lambda pod: str(pod["metadata"]["name"]))
         earlier = _with_startup(snapshot.job, state)
         samples, seconds = earlier.total_work(
-            *trained_samples(told.values()), {str(pod["metadata"]["uid"]) for pod in pods}
+            *trained_samples(scraped.values()), {str(pod["metadata"]["uid"]) for pod in pods}
         )
         known = replace(
             earlier,

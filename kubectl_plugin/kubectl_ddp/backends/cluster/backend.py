@@ -67,11 +67,11 @@ class Kubectl:
 
     def enter(self, pod: Object, entry: Entry) -> ExecCommand:
         """Return a ``kubectl exec`` command. Raises PreflightFailed if kubectl is not installed."""
-        manner = [flag for flag, is_set in (("--stdin", entry.stdin), ("--tty", entry.terminal)) if is_set]
+        flags = [flag for flag, is_set in (("--stdin", entry.stdin), ("--tty", entry.terminal)) if is_set]
         variables = [f"{name}={value}" for name, value in entry.variables.items()]
         words = [*(["env", *variables] if variables else []), *entry.words]
         return self._exec_command(
-            "exec", *manner, pod["metadata"]["name"], f"--container={main_container(pod)}", "--", *words
+            "exec", *flags, pod["metadata"]["name"], f"--container={main_container(pod)}", "--", *words
         )
 
     def forward(self, pod: Object, ports: Sequence[str]) -> ExecCommand:
@@ -147,8 +147,8 @@ class ClusterBackend:
         """Return the properties of the cluster that affect how a job is rendered."""
         from kubectl_ddp.render.choose import ClusterKinds  # noqa: PLC0415 - 30 ms, and only to submit
 
-        told, served = run_concurrently(lambda: self._api.get("/version"), self._served_kinds)
-        major, minor = (int(re.sub(r"\D.*", "", str(told[part])) or 0) for part in ("major", "minor"))
+        version, served = run_concurrently(lambda: self._api.get("/version"), self._served_kinds)
+        major, minor = (int(re.sub(r"\D.*", "", str(version[part])) or 0) for part in ("major", "minor"))
         return ClusterKinds(self.where, (major, minor), served)
 
     def _served_kinds(self) -> frozenset[Kind]:
@@ -185,8 +185,8 @@ class ClusterBackend:
     def job(self, name: str, *, events: bool = True) -> Snapshot:
         """Return one job, without its events if ``events`` is false. Raises NotFound."""
         path = collection("v1", "pods", self.namespace)
-        mine = f"{Label.JOB}={name}"
-        with Future(lambda: self._api.items(path, reduce=without_managers, labelSelector=mine)[0]) as pods:
+        selector = f"{Label.JOB}={name}"
+        with Future(lambda: self._api.items(path, reduce=without_managers, labelSelector=selector)[0]) as pods:
             job = self._jobs.named(name)
             found = of_one(job, pods.result(), recent_events(self._api, name, self.namespace) if events else ())
             return replace(found, queued=queue_state_lookup(self._api, [job])(job))

@@ -310,9 +310,9 @@ class LocalBackend:
     def annotate(self, job: Object, annotations: Mapping[str, str]) -> None:
         """Set annotations of exactly this job (same uid) and keep its others."""
         with self._directory(str(job["metadata"]["name"])).edit() as objects:
-            about = root_of(objects)["metadata"]
-            if about.get("uid") == job["metadata"].get("uid"):
-                about.setdefault("annotations", {}).update(annotations)
+            metadata = root_of(objects)["metadata"]
+            if metadata.get("uid") == job["metadata"].get("uid"):
+                metadata.setdefault("annotations", {}).update(annotations)
 
     def scale(self, name: str, nodes: int, *, dry_run: bool = False) -> None:
         """Set the number of nodes. Raises UsageError if it is outside of the job's bounds, in a dry run as well."""

@@ -52,10 +52,10 @@ def set_condition(status: dict[str, Any], condition: str, value: str, *, reason:
         "lastUpdateTime": now,
         "lastTransitionTime": now if before is None or moved else before["lastTransitionTime"],
     }
-    kept = [item for kind, item in present.items() if kind not in {condition, *_DISPLACES.get(condition, ())}]
+    remaining = [item for kind, item in present.items() if kind not in {condition, *_DISPLACES.get(condition, ())}]
     if condition in FINAL:
-        kept = [item | {"status": "False"} if item["type"] == "Running" else item for item in kept]
-    status["conditions"] = [*kept, entry]
+        remaining = [item | {"status": "False"} if item["type"] == "Running" else item for item in remaining]
+    status["conditions"] = [*remaining, entry]
     return True
 
 

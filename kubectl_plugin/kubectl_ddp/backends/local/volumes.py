@@ -77,7 +77,11 @@ def mount(pod: Object, volumes: Path, config_maps: ConfigMaps) -> Mounts:
 def _entries(spec: Mapping[str, Any]) -> list[dict[str, Any]]:
     """Return the mounts of the pod's container and init containers."""
     containers = [*(spec.get("initContainers") or ()), spec["containers"][0]]
-    return list({entry["mountPath"]: entry for each in containers for entry in each.get("volumeMounts") or ()}.values())
+    return list(
+        {
+            entry["mountPath"]: entry for container in containers for entry in container.get("volumeMounts") or ()
+        }.values()
+    )
 
 
 def _in_memory(volume: Mapping[str, Any], mounts: Mounts) -> Path | None:

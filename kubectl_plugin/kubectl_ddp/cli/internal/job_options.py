@@ -225,7 +225,7 @@ def prepare(
     from kubectl_ddp.client.submission import prepare_job  # noqa: PLC0415 - not needed for help and completion
 
     resolved = _read_job(request, options, name_suffix, under)
-    return prepare_job(resolved, options, shown=shown, kept=code)
+    return prepare_job(resolved, options, shown=shown, existing_code=code)
 
 
 def flag_layer(request: JobRequest, options: Options) -> Layer:

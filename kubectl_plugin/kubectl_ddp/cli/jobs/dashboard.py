@@ -54,8 +54,8 @@ def open_port_forward(handover: ExecCommand) -> Iterator[PortForward]:
             opened = _FORWARDING.match(first)
             if opened is None:
                 process.terminate()
-                said = (process.stderr.read() if process.stderr else "").strip().splitlines()
-                raise Unreachable(f"kubectl port-forward opens no way: {said[-1] if said else first.strip()}.")
+                messages = (process.stderr.read() if process.stderr else "").strip().splitlines()
+                raise Unreachable(f"kubectl port-forward opens no way: {messages[-1] if messages else first.strip()}.")
             yield PortForward(process, int(opened[1]))
         finally:
             process.terminate()

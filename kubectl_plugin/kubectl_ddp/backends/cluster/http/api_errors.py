@@ -45,10 +45,10 @@ class NotServed(PreflightFailed):
 class AgainstPolicy(Forbidden):
     """A ValidatingAdmissionPolicy rejects the object. Further permissions would not help."""
 
-    def __init__(self, thing: str, policy: str, said: str) -> None:
-        super().__init__(f"The policy '{policy}' refuses {thing}: {said}.")
+    def __init__(self, thing: str, policy: str, message: str) -> None:
+        super().__init__(f"The policy '{policy}' refuses {thing}: {message}.")
         self.policy = policy
-        self.said = said
+        self.policy_message = message
         """Message of the policy without its final period: the field, and the fix."""
 
 
@@ -113,7 +113,7 @@ def call(method: str, path: str, *, server: str, context: str, watches: bool = F
 
 @dataclass(frozen=True, slots=True)
 class ErrorMapping:
-    """One row of the table. Its message may use the fields of :class:`Call`, and ``said``, the API server's message."""
+    """One row of the table. The message may use the fields of :class:`Call` and the API server's ``message``."""
 
     error: type[DdpError]
     message: str
@@ -121,26 +121,30 @@ class ErrorMapping:
 
 
 REFUSALS: Final[Mapping[int, ErrorMapping]] = {
-    HTTPStatus.BAD_REQUEST: ErrorMapping(DdpError, "The API server cannot {verb} {thing}{place}: {said}."),
+    HTTPStatus.BAD_REQUEST: ErrorMapping(DdpError, "The API server cannot {verb} {thing}{place}: {message}."),
     HTTPStatus.UNAUTHORIZED: ErrorMapping(
         Forbidden,
-        "The API server {server} does not accept the credentials of context '{context}': {said}.",
+        "The API server {server} does not accept the credentials of context '{context}': {message}.",
         "Log in again, or choose another context with --context.",
     ),
     HTTPStatus.FORBIDDEN: ErrorMapping(
         Forbidden,
-        "The API server does not let context '{context}' {verb} {thing}{place}: {said}.",
+        "The API server does not let context '{context}' {verb} {thing}{place}: {message}.",
         "'kubectl auth can-i --list' lists your permissions. Request the missing one from a cluster administrator.",
     ),
     HTTPStatus.NOT_FOUND: ErrorMapping(NotFound, "There is no {thing}{place} of context '{context}'."),
     HTTPStatus.CONFLICT: ErrorMapping(
-        Conflict, "{thing}{place} was changed by someone else at the same time: {said}.", "Try again."
+        Conflict, "{thing}{place} was changed by someone else at the same time: {message}.", "Try again."
     ),
-    HTTPStatus.GONE: ErrorMapping(Expired, "The API server forgot the past of {resource}{place}: {said}."),
-    HTTPStatus.REQUEST_ENTITY_TOO_LARGE: ErrorMapping(UsageError, "{thing} is too large for the API server: {said}."),
-    HTTPStatus.UNPROCESSABLE_ENTITY: ErrorMapping(UsageError, "The API server refuses {thing}{place}: {said}."),
+    HTTPStatus.GONE: ErrorMapping(Expired, "The API server forgot the past of {resource}{place}: {message}."),
+    HTTPStatus.REQUEST_ENTITY_TOO_LARGE: ErrorMapping(
+        UsageError, "{thing} is too large for the API server: {message}."
+    ),
+    HTTPStatus.UNPROCESSABLE_ENTITY: ErrorMapping(UsageError, "The API server refuses {thing}{place}: {message}."),
     HTTPStatus.TOO_MANY_REQUESTS: ErrorMapping(
-        Unreachable, "The API server {server} has too much to do to {verb} {thing}: {said}.", "Try again in a minute."
+        Unreachable,
+        "The API server {server} has too much to do to {verb} {thing}: {message}.",
+        "Try again in a minute.",
     ),
 }
 """Status code → error. Codes of 500 and above map to :data:`BROKEN`, others to :data:`UNEXPECTED`."""
@@ -152,16 +156,16 @@ NO_NAMESPACE: Final = ErrorMapping(
 NOT_SERVED: Final = ErrorMapping(NotServed, "The cluster of context '{context}' does not serve {resource}.")
 BROKEN: Final = ErrorMapping(
     Unreachable,
-    "The API server {server} failed to {verb} {thing}{place}: {said}.",
+    "The API server {server} failed to {verb} {thing}{place}: {message}.",
     "Try again. If the error persists, contact a cluster administrator.",
 )
 UNEXPECTED: Final = ErrorMapping(
-    DdpError, "The API server {server} answered a request to {verb} {thing}{place} with {said}."
+    DdpError, "The API server {server} answered a request to {verb} {thing}{place} with {message}."
 )
 
 _POLICY: Final = re.compile(
     r"""(?s)(?:"(?P<name>[^"]*)"\ is\ forbidden:\ )?
-    ValidatingAdmissionPolicy\ '(?P<policy>[^']*)'\ with\ binding\ '[^']*'\ denied\ request:\ (?P<said>.*)""",
+    ValidatingAdmissionPolicy\ '(?P<policy>[^']*)'\ with\ binding\ '[^']*'\ denied\ request:\ (?P<message>.*)""",
     re.VERBOSE,
 )
 """Message of the API server for the denial by a policy; the last group is the policy's own message."""
@@ -169,22 +173,22 @@ _POLICY: Final = re.compile(
 _FIELDS: Final = ("server", "context", "verb", "resource", "namespace", "thing", "place")
 
 
-def api_error(code: int, body: bytes, asked: Call) -> DdpError:
+def api_error(code: int, body: bytes, request: Call) -> DdpError:
     """Return the error for a response with status ``code``."""
     status = _status(body)
-    said = _error_message(status, code, body)
-    if (denied := _POLICY.search(said)) is not None:
-        return _against_policy(denied, asked)
+    message = _error_message(status, code, body)
+    if (denied := _POLICY.search(message)) is not None:
+        return _against_policy(denied, request)
     row = BROKEN if not status and body.startswith(b"{") else _row(code, status)  # only the begin of a Status arrived
-    words = {name: getattr(asked, name) for name in _FIELDS}
-    sentence = row.message.format(**words, said=said.rstrip("."))
+    words = {name: getattr(request, name) for name in _FIELDS}
+    sentence = row.message.format(**words, message=message.rstrip("."))
     return row.error(sentence[:1].upper() + sentence[1:], hint=row.hint)
 
 
-def _against_policy(denied: re.Match[str], asked: Call) -> AgainstPolicy:
+def _against_policy(denied: re.Match[str], request: Call) -> AgainstPolicy:
     """Return the error for a denial by a policy. It names the object even if the request was for a collection."""
-    named = replace(asked, name=asked.name or denied["name"] or "")
-    return AgainstPolicy(f"{named.thing}{named.place}", denied["policy"], denied["said"].rstrip("."))
+    named = replace(request, name=request.name or denied["name"] or "")
+    return AgainstPolicy(f"{named.thing}{named.place}", denied["policy"], denied["message"].rstrip("."))
 
 
 def _row(code: int, status: Mapping[str, Any]) -> ErrorMapping:
@@ -261,12 +265,12 @@ REASONS: tuple[tuple[type[Exception], str, str], ...] = (
 """Type of the failure or of one of its causes → description, hint. The first matching row is used."""
 
 
-def connection_error(error: HTTPError, asked: Call) -> Unreachable:
+def connection_error(error: HTTPError, request: Call) -> Unreachable:
     """Return the error for a server that cannot be reached."""
-    reason, hint = next(told for kind, *told in REASONS if any(isinstance(link, kind) for link in _chain(error)))
-    words = reason.format(cause=_cause(error), host=urlsplit(asked.server).hostname)
+    reason, hint = next(texts for kind, *texts in REASONS if any(isinstance(link, kind) for link in _chain(error)))
+    words = reason.format(cause=_cause(error), host=urlsplit(request.server).hostname)
     return Unreachable(
-        f"The API server {asked.server} of context '{asked.context}' cannot be reached: {words}.", hint=hint
+        f"The API server {request.server} of context '{request.context}' cannot be reached: {words}.", hint=hint
     )
 
 

@@ -51,7 +51,7 @@ NO_RIGHT: Final = "cannot create resource"
 UNKNOWN_FIELD: Final = "strict decoding error"
 """Words of a refusal of a field that the server does not know, such as a mistyped one of a podTemplate."""
 NO_DRY_RUN: Final = "dry run"
-SAID_ELSEWHERE: Final = ("exceeded quota", "no PriorityClass with name")
+REPORTED_ELSEWHERE: Final = ("exceeded quota", "no PriorityClass with name")
 """Rejections that other checks report in more detail."""
 
 _CHECK: Final = "-check"
@@ -75,8 +75,8 @@ class PreflightReader:
 
     def facts(self) -> PreflightFacts:
         """Return all facts. Raises NotFound if the namespace does not exist, and other errors of the requests."""
-        asked = self._queries()
-        facts = dict(zip(asked, run_concurrently(*asked.values()), strict=True))
+        queries = self._queries()
+        facts = dict(zip(queries, run_concurrently(*queries.values()), strict=True))
         facts["grows"] = self._can_scale_up(facts.pop("autoscaler"), facts["nodes"])
         self._add_pull_secrets(facts)
         if lacking := facts["rights"]:
@@ -116,11 +116,11 @@ class PreflightReader:
         if not (versions := self.discovery.served_versions(KUEUE)):
             return {"local_queues": list}
         group = f"{KUEUE}/{versions[0]}"
-        about: dict[str, Question] = {}
+        queries: dict[str, Question] = {}
         if (name := self.subject.spec.queue_priority) is not None:
             path = f"{collection(group, 'workloadpriorityclasses', None)}/{name}"
-            about["queue_priority"] = unknown_if_forbidden(partial(self._get, path))
-        return about | {
+            queries["queue_priority"] = unknown_if_forbidden(partial(self._get, path))
+        return queries | {
             "local_queues": unknown_if_forbidden(
                 partial(objects, self.api, RelatedKind.LOCAL_QUEUES, self.subject.namespace)
             ),
@@ -184,12 +184,12 @@ class PreflightReader:
         return (self._get(path) or {}).get("items") or []
 
     def _frameworks(self) -> frozenset[str] | Unknown:
-        config = (self._get(KUEUE_CONFIG) or {}).get("data") or {}
+        data = (self._get(KUEUE_CONFIG) or {}).get("data") or {}
         try:
-            told = yaml.safe_load(next(iter(config.values()), ""))
+            config = yaml.safe_load(next(iter(data.values()), ""))
         except yaml.YAMLError:
-            told = None
-        integrations = told.get("integrations") if isinstance(told, dict) else None
+            config = None
+        integrations = config.get("integrations") if isinstance(config, dict) else None
         named = integrations.get("frameworks") if isinstance(integrations, dict) else None
         return (
             frozenset(map(str, named))
@@ -235,7 +235,7 @@ class PreflightReader:
         except NotFound:
             raise
         except AgainstPolicy as refusal:
-            return f"{_describe(item)} would be refused by the policy '{refusal.policy}': {refusal.said}."
+            return f"{_describe(item)} would be refused by the policy '{refusal.policy}': {refusal.policy_message}."
         except DdpError as refusal:
             if NO_RIGHT in refusal.message:
                 return Unknown("You may not create pods, so whether their admission would refuse them is not known.")
@@ -250,13 +250,15 @@ class PreflightReader:
         """Shorten a rejection; empty if another check reports it, or if the object exists and is not created again."""
         if "exceeded quota" in refusal and item["kind"] != "Pod":  # object-count quotas have no check of their own
             return "" if self._belongs_to_job(f"{path}/{item['metadata']['name']}", item) else _in_short(item, refusal)
-        return "" if any(words in refusal for words in SAID_ELSEWHERE) else _in_short(item, refusal)
+        return "" if any(words in refusal for words in REPORTED_ELSEWHERE) else _in_short(item, refusal)
 
     def _belongs_to_job(self, path: str, item: Object) -> bool:
         """Return whether the existing object of this name belongs to this very job."""
-        about = (self._get(path) or {"metadata": {}})["metadata"]
-        digests = [(each.get("annotations") or {}).get(Annotation.DIGEST) for each in (about, item["metadata"])]
-        return (about.get("labels") or {}).get(Label.JOB) == self.subject.spec.name and digests[0] == digests[1]
+        existing = (self._get(path) or {"metadata": {}})["metadata"]
+        digests = [
+            (metadata.get("annotations") or {}).get(Annotation.DIGEST) for metadata in (existing, item["metadata"])
+        ]
+        return (existing.get("labels") or {}).get(Label.JOB) == self.subject.spec.name and digests[0] == digests[1]
 
 
 def _pod(subject: Subject, role: str, template: Mapping[str, Any]) -> Object:
@@ -266,8 +268,8 @@ def _pod(subject: Subject, role: str, template: Mapping[str, Any]) -> Object:
 
 def _in_short(item: Object, refusal: str) -> str:
     """Return the message of the plugin or webhook. It is the same for pods that differ only in their name."""
-    _, found, said = refusal.partition(" is forbidden: ")
-    return f"{_describe(item)} would be refused: {said}" if found else refusal
+    _, found, reason = refusal.partition(" is forbidden: ")
+    return f"{_describe(item)} would be refused: {reason}" if found else refusal
 
 
 def _describe(item: Object) -> str:

@@ -88,11 +88,11 @@ def related_objects(api: Api, namespace: str, engine: str, kinds: Collection[Rel
         kinds: Kinds to read.
     """
     selectors = {RelatedKind.OPERATOR: ENGINES[engine].operator.selector, RelatedKind.QUEUE_CONTROLLER: KUEUE.selector}
-    asked = [kind for kind in kinds if selectors.get(kind) != ""]
+    selected = [kind for kind in kinds if selectors.get(kind) != ""]
     answers = dict(
         zip(
-            asked,
-            map_concurrently(lambda kind: _read(api, namespace, kind, selectors.get(kind, "")), asked),
+            selected,
+            map_concurrently(lambda kind: _read(api, namespace, kind, selectors.get(kind, "")), selected),
             strict=True,
         )
     )

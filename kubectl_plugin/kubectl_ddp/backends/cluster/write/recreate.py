@@ -51,8 +51,8 @@ def renew(
     """
     wanted = job_kinds.root_of(list(objects))
     name, run = str(wanted["metadata"]["name"]), str(wanted["metadata"]["labels"][Label.RUN_ID])
-    for each in records_of(objects):
-        _write_down(api, each, namespace)
+    for record in records_of(objects):
+        _write_down(api, record, namespace)
     if old and old[-1]["metadata"]["labels"].get(Label.RUN_ID) != run:
         _delete_and_wait(api, old)
     try:
@@ -77,13 +77,13 @@ def cut_off(api: Api, name: str, namespace: str, job: Object | None) -> list[Obj
         records = _read_records(api, name, namespace)
     except Forbidden:
         return []
-    records = [each for each in records if run_of(each) == run_of(records[0])]
+    records = [record for record in records if run_of(record) == run_of(records[0])]
     if not records or job is None:
         return records
-    about = job["metadata"]
-    if about["labels"].get(Label.RUN_ID) == run_of(records[0]):
-        return records if INCOMPLETE in (about.get("annotations") or {}) else []
-    return records if "deletionTimestamp" in about else []
+    metadata = job["metadata"]
+    if metadata["labels"].get(Label.RUN_ID) == run_of(records[0]):
+        return records if INCOMPLETE in (metadata.get("annotations") or {}) else []
+    return records if "deletionTimestamp" in metadata else []
 
 
 def delete_record(api: Api, name: str, namespace: str) -> bool:
@@ -91,8 +91,8 @@ def delete_record(api: Api, name: str, namespace: str) -> bool:
     try:
         records = _read_records(api, name, namespace)
         for record in reversed(records):  # without the first, nothing leads to the others
-            about = record["metadata"]
-            api.delete(f"{_records(namespace)}/{about['name']}", uid=about["uid"])
+            metadata = record["metadata"]
+            api.delete(f"{_records(namespace)}/{metadata['name']}", uid=metadata["uid"])
     except (NotFound, Conflict, Forbidden):
         return False
     return bool(records)
@@ -109,18 +109,18 @@ def _read_records(api: Api, name: str, namespace: str) -> list[Object]:
 
 def records_of(objects: Sequence[Object]) -> list[Object]:
     """Return the ConfigMaps from which a rendered job can be rendered again."""
-    about = job_kinds.root_of(list(objects))["metadata"]
+    metadata = job_kinds.root_of(list(objects))["metadata"]
     parts = [item for item in objects if item["kind"] == "ConfigMap"] or [{}]
     return [
         {
             "apiVersion": "v1",
             "kind": "ConfigMap",
             "metadata": {
-                "name": _name_of(about["name"], number),
+                "name": _name_of(metadata["name"], number),
                 "labels": {Label.MANAGED_BY: FIELD_MANAGER},
                 "annotations": {
-                    RUN: about["labels"][Label.RUN_ID],
-                    Annotation.SPEC: about["annotations"][Annotation.SPEC],
+                    RUN: metadata["labels"][Label.RUN_ID],
+                    Annotation.SPEC: metadata["annotations"][Annotation.SPEC],
                 },
             },
             **{key: part[key] for key in ("data", "binaryData") if key in part},
@@ -198,10 +198,10 @@ def delete_remains(api: Api, name: str, namespace: str) -> bool:
     for version, plural in RUNTIMES.values():
         path = f"{collection(version, plural, namespace)}/{name}"
         try:
-            about = api.get(path)["metadata"]
+            metadata = api.get(path)["metadata"]
         except (NotFound, NotServed):
             continue
-        if (about.get("labels") or {}).get(Label.JOB) == name and not about.get("ownerReferences"):
-            api.delete(path, uid=about["uid"])
+        if (metadata.get("labels") or {}).get(Label.JOB) == name and not metadata.get("ownerReferences"):
+            api.delete(path, uid=metadata["uid"])
             found = True
     return found

@@ -96,8 +96,8 @@ def set_active(api: Api, job: Object, *, active: bool, sleep: Callable[[float], 
         except NotServed:
             return False
         for path, workload in found:
-            about = workload["metadata"]
-            api.merge(f"{path}/{about['name']}", {"metadata": {"uid": about["uid"]}, "spec": {"active": active}})
+            metadata = workload["metadata"]
+            api.merge(f"{path}/{metadata['name']}", {"metadata": {"uid": metadata["uid"]}, "spec": {"active": active}})
         if found:
             return True
         if not job_kinds.is_suspend_requested(job):  # it runs unmanaged: Kueue does not manage its kind
