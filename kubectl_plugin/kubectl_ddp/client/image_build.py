@@ -32,7 +32,7 @@ def build_image(image: str, directory: Path) -> str:
 
     Raises:
         UsageError: If the image names a digest.
-        NotFound: If there is no Dockerfile.
+        NotFound: If the Dockerfile is missing.
         PreflightFailed: If this machine has no tool.
         DdpError: If the build or the push fails.
     """

@@ -48,7 +48,7 @@ def layer_of_object(job: Mapping[str, Any]) -> Layer:
     return _layer({**metadata, **keys}, OriginKind.FILE, "spec")
 
 
-def layer_of_keywords(keywords: Mapping[str, Any]) -> Layer:
+def layer_from_kwargs(keywords: Mapping[str, Any]) -> Layer:
     """Return the values of keyword arguments: keys of a job file in snake_case. Raises UsageError."""
     for word in keywords:
         if word not in _KEY_OF_KEYWORD:

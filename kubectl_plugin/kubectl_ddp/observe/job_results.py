@@ -46,7 +46,7 @@ _NUMBERS: Final = ("step", "loss", "throughput", "values", "restarts", "processe
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class JobRecord:
-    """What is known of one submitted job."""
+    """Entry of the history for one submitted job."""
 
     uid: str
     name: str
@@ -103,7 +103,7 @@ def record_submission(job: Object, state: JobState) -> None:
 
 
 def record_state(job: Object, state: JobState, *, is_last: bool = False) -> None:
-    """Update a job of the history, at once if nobody will see it again. Jobs submitted elsewhere are not added."""
+    """Update a job of the history, immediately if this is its last state. Jobs submitted elsewhere are not added."""
     before = find_job(state.uid)
     if before is None:
         return

@@ -202,7 +202,7 @@ class ClusterBackend:
 
         yield from watch(self._api, self._jobs.named(name), self.namespace, reasons, stop or Stop())
 
-    def past_pods(self, name: str) -> Sequence[Object]:
+    def deleted_pods(self, name: str) -> Sequence[Object]:
         """Return none: a log goes with its pod."""
         del name
         return ()
@@ -416,9 +416,9 @@ class ClusterBackend:
         """Return the ConfigMaps with the code of a job; empty if the job has none."""
         return code_of(self._api, self._jobs.named(name))
 
-    def renew(self, name: str, objects: Sequence[Object]) -> None:
+    def recreate(self, name: str, objects: Sequence[Object]) -> None:
         """Replace a finished run by a new one. Claims have no owner, so they are kept."""
-        from kubectl_ddp.backends.cluster.write.recreate import renew  # noqa: PLC0415 - only for a new run
+        from kubectl_ddp.backends.cluster.write.recreate import recreate  # noqa: PLC0415 - only for a new run
 
         job = self._find_job(name)
         owner, earlier = job_kinds.owner_of(job) if job is not None else None, None
@@ -426,13 +426,13 @@ class ClusterBackend:
             with contextlib.suppress(NotFound):  # an interrupted restart has deleted it
                 earlier = self._api.get(self._ddpjob_path(owner))
         old = [item for item in (earlier, job) if item is not None]
-        renew(self._api, old, objects, lambda: self.submit(objects, earlier), self.namespace)
+        recreate(self._api, old, objects, lambda: self.submit(objects, earlier), self.namespace)
 
-    def cut_off(self, name: str) -> list[Object]:
+    def pending_restart(self, name: str) -> list[Object]:
         """Return the record of an unfinished restart; empty if there is none."""
-        from kubectl_ddp.backends.cluster.write.recreate import cut_off  # noqa: PLC0415 - only for a new run
+        from kubectl_ddp.backends.cluster.write.recreate import pending_restart  # noqa: PLC0415 - only for a new run
 
-        return cut_off(self._api, name, self.namespace, self._find_job(name))
+        return pending_restart(self._api, name, self.namespace, self._find_job(name))
 
     def _find_job(self, name: str) -> Object | None:
         """Return the root object of a job; ``None`` if it does not exist."""

@@ -322,7 +322,7 @@ class PodRunner:
     def _ended(self, code: int, number: int | None, *, reason: str, message: str) -> None:
         self.ran_seconds = asyncio.get_running_loop().time() - self._started
         pod_states.mark_terminated(self.pod, code, reason=reason, message=message, signal=number)
-        self._keep_summary()
+        self._save_summary()
         if pod_states.is_over(self.pod):
             self.close()
         else:
@@ -343,7 +343,7 @@ class PodRunner:
         log.skip_to_last(_FALLBACK_LOG_BYTES)
         return "\n".join([text for _, text in log.lines()][-FALLBACK_LINES:])[-FALLBACK_BYTES:]
 
-    def _keep_summary(self) -> None:
+    def _save_summary(self) -> None:
         """Copy the summary of the run from the pod, which is removed, to the job's directory, which is kept.
 
         Every pod has a summary; the one of rank 0 is the most complete.

@@ -151,12 +151,12 @@ def create(directory: JobDirectory, objects: Sequence[Object], machine: LocalMac
         raise not_writable_error(directory.path.parent, error) from error
 
 
-def _inherit(heir: JobDirectory, directory: JobDirectory) -> None:
+def _inherit(successor: JobDirectory, directory: JobDirectory) -> None:
     """Move the volume claims of a finished job to its successor, and remove the rest of it."""
     claims = directory.volumes / CLAIMS
     if claims.is_dir():
-        heir.volumes.mkdir(exist_ok=True)
-        claims.rename(heir.volumes / CLAIMS)
+        successor.volumes.mkdir(exist_ok=True)
+        claims.rename(successor.volumes / CLAIMS)
     remove(directory)
 
 

@@ -131,7 +131,7 @@ def submit_prepared(prepared: Prepared, options: Options, submit_options: Submit
 
     def replace() -> None:
         if submit_options.replaces:
-            _delete_earlier(backend, prepared.spec.name, options)
+            _delete_previous(backend, prepared.spec.name, options)
 
     try:
         prepared = create_job(
@@ -181,7 +181,7 @@ def _check_replacement(backend: Backend, name: str, options: Options, submit_opt
         raise Cancelled("Nothing was deleted.")
 
 
-def _delete_earlier(backend: Backend, name: str, options: Options) -> None:
+def _delete_previous(backend: Backend, name: str, options: Options) -> None:
     """Delete the job of the same name, if there is one, and wait until it is gone. Raises TimedOut."""
     with contextlib.suppress(NotFound):
         job_results.delete(backend, name)
@@ -189,11 +189,9 @@ def _delete_earlier(backend: Backend, name: str, options: Options) -> None:
         options.print_message(f"Job {name} deleted {place_of(backend)}.")
 
 
-def _check_flags(submit_options: SubmitOptions) -> tuple[str, float | None]:
+def _check_flags(flags: SubmitOptions) -> tuple[str, float | None]:
     """Return the level of the checks and the maximum wait in seconds. Raises UsageError."""
-    return level_of(submit_options.preflight), _parse_timeout(
-        submit_options.timeout, waits=submit_options.follow or submit_options.waits
-    )
+    return level_of(flags.preflight), _parse_timeout(flags.timeout, waits=flags.follow or flags.waits)
 
 
 def _interrupted(backend: Backend, name: str, submitted: float) -> Interrupted:
@@ -273,9 +271,9 @@ def _print_submission(submission: dict[str, Any], options: Options, at: Where, *
         click.echo(f"{submission['resource']}/{name}")
     elif options.output is not None and is_last:
         print_output(submission, options.output)
-    did = "created" if submission["created"] else "was there already, unchanged,"
+    outcome = "created" if submission["created"] else "was there already, unchanged,"
     place = "on this machine" if where == "local" else f"in {where}"
-    options.print_message(f"Job {name} {did} {place}, run {submission['runId']}.")
+    options.print_message(f"Job {name} {outcome} {place}, run {submission['runId']}.")
     if is_last:
         called, to = program(), at.flags
         options.print_message(

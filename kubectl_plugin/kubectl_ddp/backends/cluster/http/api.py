@@ -19,6 +19,7 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from copy import copy
 from dataclasses import dataclass, replace
+from functools import partial
 from http import HTTPStatus
 from typing import Any, Final
 from urllib.parse import urlencode
@@ -79,20 +80,20 @@ def send(
         retries=False,
         redirect=False,
     )
-    goes_on = streams and response.status < HTTPStatus.MULTIPLE_CHOICES
+    is_stream = streams and response.status < HTTPStatus.MULTIPLE_CHOICES
     coding = response.headers.get("Content-Encoding", "")
     try:
         check_coding(coding, headers.get("Accept-Encoding", ""))
-        data = b"" if goes_on else read_answer(iter(lambda: response.read1(CHUNK_BYTES), b""), limits, coding=coding)
+        data = b"" if is_stream else read_answer(iter(lambda: response.read1(CHUNK_BYTES), b""), limits, coding=coding)
     except (ValueError, zlib.error) as error:  # a chunk of a negative size is a ValueError
         response.close()
         raise ProtocolError(str(error)) from error
     except BaseException:  # unread data must not become the next response
         response.close()
         raise
-    if not goes_on:
+    if not is_stream:
         response.release_conn()
-    return Response(response.status, response.headers, data, response if goes_on else None)
+    return Response(response.status, response.headers, data, response if is_stream else None)
 
 
 Fetch = Callable[[str], bytes]
@@ -108,7 +109,7 @@ def iter_pages(fetch: Fetch) -> Iterator[Object]:
     body = fetch("")
     while True:
         found = TOKEN.match(body[:HEAD_BYTES])
-        coming = _prefetch(fetch, found[1].decode()) if found is not None else None
+        next_page = Future(partial(fetch, found[1].decode())) if found is not None else None
         page = _decode_page(body)
         del body
         yield page
@@ -116,7 +117,7 @@ def iter_pages(fetch: Fetch) -> Iterator[Object]:
         del page
         if not token:
             return
-        body = coming.result() if coming is not None else fetch(token)
+        body = next_page.result() if next_page is not None else fetch(token)
 
 
 def _decode_page(body: bytes) -> Object:
@@ -128,10 +129,6 @@ def _decode_page(body: bytes) -> Object:
         if lean is body:
             raise
         return decode_json(body)
-
-
-def _prefetch(fetch: Fetch, token: str) -> Future[bytes]:
-    return Future(lambda: fetch(token))
 
 
 def decode_json(body: bytes) -> Object:
@@ -147,29 +144,29 @@ def decode_json(body: bytes) -> Object:
     return found
 
 
-BEGIN: Final = b',"managedFields":['
+BEGIN_MARKER: Final = b',"managedFields":['
 """Start of the fields. Quotes in a JSON string are escaped, so this is always a key."""
 
-ENDS: Final[Mapping[bytes, bytes]] = {
+END_MARKERS: Final[Mapping[bytes, bytes]] = {
     b'{"kind":"PodList",': b']},"spec":',  # in the order of Kubernetes' own types: last field of the metadata
     b'{"apiVersion":"': b'],"name":"',  # in alphabetical order, as in custom resources
 }
 """Start of a list → the text after the fields, which cannot be one of their own keys, such as f:spec."""
 
-ANOTHER: Final = b'"uid":"'
+NEXT_OBJECT: Final = b'"uid":"'
 """Key of the next object. If it is reached, the end of the fields was missed."""
 
 
 def without_records(body: bytes) -> bytes:
     """Return a list in JSON without the fields if its format is known, else unchanged."""
-    end = next((end for head, end in ENDS.items() if body.startswith(head)), None)
+    end = next((end for head, end in END_MARKERS.items() if body.startswith(head)), None)
     if end is None:
         return body
     parts: list[bytes] = []
     position = 0
-    while (begin := body.find(BEGIN, position)) >= 0:
+    while (begin := body.find(BEGIN_MARKER, position)) >= 0:
         after = body.find(end, begin)
-        if after < 0 or body.find(ANOTHER, begin, after) >= 0:
+        if after < 0 or body.find(NEXT_OBJECT, begin, after) >= 0:
             return body
         parts.append(body[position:begin])
         position = after + 1

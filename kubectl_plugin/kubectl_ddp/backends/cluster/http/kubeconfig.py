@@ -70,10 +70,8 @@ def read_context(
     try:
         merger = KubeConfigMerger(files)
         contexts, clusters, users = (_entries(merger, kind) for kind in ("context", "cluster", "user"))
-        documents = merger.config_files.values()
-        current = next(
-            (str(document["current-context"]) for document in documents if document.get("current-context")), ""
-        )
+        configs = merger.config_files.values()
+        current = next((str(config["current-context"]) for config in configs if config.get("current-context")), "")
         name, chosen = _chosen(contexts, wanted, current, cluster)
         cluster_name = cluster or str(chosen.get("cluster"))
         cluster_entry = _named("cluster", cluster, clusters) or clusters.get(cluster_name) or {}
@@ -239,9 +237,7 @@ def _info(cluster: Entry) -> dict[str, Any]:
             found["certificate-authority-data"] = base64.b64encode(Path(path).read_bytes()).decode()
         except OSError as error:
             raise UsageError(f"The certificate-authority '{path}' cannot be read: {error.strerror}.") from error
-    configs = [
-        extension["extension"] for extension in cluster.get("extensions") or () if extension["name"] == EXTENSION
-    ]
+    configs = [entry["extension"] for entry in cluster.get("extensions") or () if entry["name"] == EXTENSION]
     return found | ({"config": configs[0]} if configs else {})
 
 

@@ -89,11 +89,7 @@ class Discovery:
         with self._lock:
             if self._is_aggregated is None:
                 self._discover_all()
-        return [
-            group_version.partition("/")[2]
-            for group_version in self._groups
-            if group_version.partition("/")[0] == group
-        ]
+        return [version.partition("/")[2] for version in self._groups if version.partition("/")[0] == group]
 
     def filter_served(self, kinds: Iterable[tuple[str, str]]) -> frozenset[tuple[str, str]]:
         """Return the served ones of these kinds (API group and plural)."""
@@ -147,19 +143,13 @@ class Discovery:
             listed = self._api.get(f"/apis/{group}" if "/" in group else f"/api/{group}")
         except NotServed:
             return {}
-        return {
-            resource["kind"]: resource["name"]
-            for resource in listed.get("resources", ())
-            if "/" not in resource["name"]
-        }
+        return {item["kind"]: item["name"] for item in listed.get("resources", ()) if "/" not in item["name"]}
 
 
 def _resources_by_kind(version: Object) -> dict[str, str]:
     """Return kind → plural. Resources without a kind are skipped: they exist only for their subresources."""
-    kinds = [
-        ((resource.get("responseKind") or {}).get("kind"), resource) for resource in version.get("resources") or ()
-    ]
-    return {kind: resource["resource"] for kind, resource in kinds if kind}
+    kinds = [((item.get("responseKind") or {}).get("kind"), item) for item in version.get("resources") or ()]
+    return {kind: item["resource"] for kind, item in kinds if kind}
 
 
 def not_served(api_version: str, kind: str, context: str) -> NotServed:

@@ -40,7 +40,7 @@ from kubectl_ddp.util.concurrency import Future, map_concurrently, run_concurren
 from kubectl_ddp.values.program import Gang
 
 AUTHORIZATION: Final = "/apis/authorization.k8s.io/v1"
-WHO: Final = "/apis/authentication.k8s.io/v1/selfsubjectreviews"
+USER_REVIEWS: Final = "/apis/authentication.k8s.io/v1/selfsubjectreviews"
 
 
 def missing_to_submit(api: Api, discovery: Discovery, namespace: str, objects: Sequence[Object]) -> list[Right]:
@@ -104,7 +104,7 @@ def _may(api: Api, namespace: str, right: Right) -> bool:
 def user_name(api: Api) -> str:
     """Return the name of the user on the API server; empty if it does not report it."""
     try:
-        answer = api.create(WHO, {"apiVersion": "authentication.k8s.io/v1", "kind": "SelfSubjectReview"})
+        answer = api.create(USER_REVIEWS, {"apiVersion": "authentication.k8s.io/v1", "kind": "SelfSubjectReview"})
     except DdpError:  # not available before Kubernetes 1.28
         return ""
     return str(answer["status"]["userInfo"].get("username", ""))

@@ -65,8 +65,8 @@ def watch(api: Api, job: Object, namespace: str, reasons: Collection[str] | None
                 if not found:
                     return
                 current = with_type_meta(kind, found[0])
-                happened = [event for reflector in events for event in reflector.objects()]
-                yield replace(of_one(current, pods.objects(), happened), queued=_in_queue(api, current))
+                current_events = [event for reflector in events for event in reflector.objects()]
+                yield replace(of_one(current, pods.objects(), current_events), queued=_in_queue(api, current))
                 wait(changes)
     finally:
         for reflector in reflectors:

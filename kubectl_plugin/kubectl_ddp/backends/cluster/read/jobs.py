@@ -65,9 +65,7 @@ def strip_pod(pod: Object) -> Object:
         if kind in spec
     }
     statuses = {
-        kind: [_only(container_status, CONTAINER_STATUS) for container_status in status[kind]]
-        for kind in CONTAINER_STATUSES
-        if kind in status
+        kind: [_only(item, CONTAINER_STATUS) for item in status[kind]] for kind in CONTAINER_STATUSES if kind in status
     }
     return {
         "metadata": _only(pod["metadata"], METADATA),
@@ -108,10 +106,10 @@ def events_of(api: Api, job: Object, jobs: Sequence[Object]) -> list[Object]:
         jobs: All jobs of the namespace.
     """
     metadata, name = job["metadata"], str(job["metadata"]["name"])
-    longer = [other for item in jobs if (other := str(item["metadata"]["name"])).startswith(f"{name}-")]
+    others = [other for item in jobs if (other := str(item["metadata"]["name"])).startswith(f"{name}-")]
 
     def select_event(event: Object) -> Object | None:
-        is_related = last_timestamp(event) >= str(metadata["creationTimestamp"]) and _involves_job(event, name, longer)
+        is_related = last_timestamp(event) >= str(metadata["creationTimestamp"]) and _involves_job(event, name, others)
         return without_managers(event) if is_related else None
 
     events, _ = api.items(collection("v1", "events", metadata["namespace"]), reduce=select_event)
@@ -153,12 +151,12 @@ def last_timestamp(event: Object) -> str:
     return timestamp(epoch(next((str(time) for time in times if time), None))) or ""
 
 
-def _involves_job(event: Object, name: str, longer: Sequence[str]) -> bool:
+def _involves_job(event: Object, name: str, longer_names: Sequence[str]) -> bool:
     involved = event.get("involvedObject") or {}
     object_name = str(involved.get("name", ""))
     if involved.get("kind") == "Workload":  # Kueue's, as in pytorchjob-digits-1a2b3
         object_name = object_name.partition("-")[2]
-    return _matches_name(object_name, name) and not any(_matches_name(object_name, other) for other in longer)
+    return _matches_name(object_name, name) and not any(_matches_name(object_name, other) for other in longer_names)
 
 
 def _matches_name(object_name: str, name: str) -> bool:
@@ -170,20 +168,20 @@ Run = tuple[str, str, str]
 
 
 def of_all(
-    jobs: Iterable[Object], pods: Iterable[Object], standing: Callable[[Object], Queued | None]
+    jobs: Iterable[Object], pods: Iterable[Object], queue_state: Callable[[Object], Queued | None]
 ) -> list[Snapshot]:
     """Return a snapshot of every job with its pods, oldest first, without events.
 
     Args:
         jobs: Root objects.
         pods: Pods of all jobs, in any order.
-        standing: Function that returns the position of a job in a queue.
+        queue_state: Function that returns the position of a job in a queue.
     """
     by_run: dict[Run, list[Object]] = {}
     for pod in pods:
         by_run.setdefault(_run_of(pod), []).append(pod)
     in_order = sorted(jobs, key=lambda job: (job["metadata"]["creationTimestamp"], job["metadata"]["name"]))
-    return [Snapshot(job, _in_order(by_run.get(_run_of(job), ())), queued=standing(job)) for job in in_order]
+    return [Snapshot(job, _in_order(by_run.get(_run_of(job), ())), queued=queue_state(job)) for job in in_order]
 
 
 def of_one(job: Object, pods: Iterable[Object], events: Sequence[Object]) -> Snapshot:
@@ -324,13 +322,13 @@ class Jobs:
         return f"{path(job_kinds.engine_of(job), self._namespace)}/{job['metadata']['name']}"
 
 
-def find_conflicting_job(api: Api, namespace: str, job: Object) -> Object | None:
+def find_name_conflict(api: Api, namespace: str, job: Object) -> Object | None:
     """Return a job with the same name and another kind; ``None`` if there is none or it may not be read.
 
     Its pods would have the same labels as those of ``job``, and partly the same names.
     """
 
-    def asked(kind: EngineKind) -> Object | None:
+    def find(kind: EngineKind) -> Object | None:
         try:
             found = with_type_meta(kind, api.get(f"{path(kind, namespace)}/{job['metadata']['name']}"))
         except (NotServed, NotFound, Forbidden):
@@ -338,7 +336,7 @@ def find_conflicting_job(api: Api, namespace: str, job: Object) -> Object | None
         return found if _is_managed_root(found) else None
 
     return next(
-        filter(None, map_concurrently(asked, [kind for kind in ENGINES.values() if kind.kind != job["kind"]])), None
+        filter(None, map_concurrently(find, [kind for kind in ENGINES.values() if kind.kind != job["kind"]])), None
     )
 
 

@@ -91,7 +91,7 @@ class PodLogs:
             raise NotFound(f"Pod '{self._name}' is gone, and its lines with it.")
         if _state(pod, self._container) != "waiting":
             found = self._stream(tail=tail, since=since)
-            yield from found if tail is None else _newest(islice(found, tail))
+            yield from found if tail is None else _last_lines(islice(found, tail))
 
     def follow(self, *, tail: int | None, since: str | None) -> Iterator[str]:
         """Yield the existing lines and further ones, until the container ends or the stop is requested."""
@@ -174,7 +174,7 @@ class PodLogs:
         return Unreachable(f"The lines of pod '{self._name}' stopped coming: {error}.")
 
 
-def _newest(lines: Iterable[str]) -> Iterator[str]:
+def _last_lines(lines: Iterable[str]) -> Iterator[str]:
     """Return the last lines within :data:`MOST_TAIL_BYTES`, which callers keep in memory."""
     newest: deque[str] = deque()
     size = 0

@@ -15,7 +15,7 @@ import yaml
 
 from ddp_trainer.common.constants import Annotation, Label, Role
 from kubectl_ddp.backends.cluster.http.api import Api, collection
-from kubectl_ddp.backends.cluster.http.api_errors import AgainstPolicy, NotServed
+from kubectl_ddp.backends.cluster.http.api_errors import NotServed, PolicyDenied
 from kubectl_ddp.backends.cluster.http.resources import Discovery
 from kubectl_ddp.backends.cluster.read import cluster_info
 from kubectl_ddp.backends.cluster.read.cluster_info import passes_scheduling_group
@@ -37,7 +37,7 @@ KUEUE: Final = "kueue.x-k8s.io"
 VISIBILITY: Final = "visibility.kueue.x-k8s.io"
 KUEUE_CONFIG: Final = "/api/v1/namespaces/kueue-system/configmaps/kueue-manager-config"
 AUTOSCALER: Final = "/api/v1/namespaces/kube-system/configmaps/cluster-autoscaler-status"
-GROWERS: Final = ("karpenter.sh", "cluster-autoscaler.kubernetes.io", "autoscaling.x-k8s.io")
+AUTOSCALER_GROUPS: Final = ("karpenter.sh", "cluster-autoscaler.kubernetes.io", "autoscaling.x-k8s.io")
 """API groups of autoscalers."""
 NODE_POOLS: Final = (
     "karpenter.sh/nodepool",
@@ -163,7 +163,7 @@ class PreflightReader:
         """
         if autoscaler is not None and not isinstance(autoscaler, Unknown):
             return True
-        if any(self.discovery.served_versions(group) for group in GROWERS):
+        if any(self.discovery.served_versions(group) for group in AUTOSCALER_GROUPS):
             return True
         if autoscaler is None or isinstance(nodes, Unknown):
             return False
@@ -218,7 +218,7 @@ class PreflightReader:
         return [
             item
             for item in self.objects
-            if self.discovery.resource_for_object(item) and not job_kinds.needs_another(item, self.objects)
+            if self.discovery.resource_for_object(item) and not job_kinds.has_dependency(item, self.objects)
         ]
 
     def _dry_run_error(self, item: Object) -> str | Unknown:
@@ -231,10 +231,10 @@ class PreflightReader:
         except AlreadyExists:
             name, space = item["metadata"]["name"], self.subject.namespace
             taken = f"There is another {item['kind']} '{name}' in namespace '{space}' already; choose another --name."
-            return "" if self._belongs_to_job(f"{path}/{name}", item) else taken
+            return "" if self._is_of_same_job(f"{path}/{name}", item) else taken
         except NotFound:
             raise
-        except AgainstPolicy as refusal:
+        except PolicyDenied as refusal:
             return f"{_describe(item)} would be refused by the policy '{refusal.policy}': {refusal.policy_message}."
         except DdpError as refusal:
             if NO_RIGHT in refusal.message:
@@ -249,15 +249,13 @@ class PreflightReader:
     def _rejection_summary(self, item: Object, path: str, refusal: str) -> str:
         """Shorten a rejection; empty if another check reports it, or if the object exists and is not created again."""
         if "exceeded quota" in refusal and item["kind"] != "Pod":  # object-count quotas have no check of their own
-            return "" if self._belongs_to_job(f"{path}/{item['metadata']['name']}", item) else _in_short(item, refusal)
+            return "" if self._is_of_same_job(f"{path}/{item['metadata']['name']}", item) else _in_short(item, refusal)
         return "" if any(words in refusal for words in REPORTED_ELSEWHERE) else _in_short(item, refusal)
 
-    def _belongs_to_job(self, path: str, item: Object) -> bool:
+    def _is_of_same_job(self, path: str, item: Object) -> bool:
         """Return whether the existing object of this name belongs to this very job."""
         existing = (self._get(path) or {"metadata": {}})["metadata"]
-        digests = [
-            (metadata.get("annotations") or {}).get(Annotation.DIGEST) for metadata in (existing, item["metadata"])
-        ]
+        digests = [(entry.get("annotations") or {}).get(Annotation.DIGEST) for entry in (existing, item["metadata"])]
         return (existing.get("labels") or {}).get(Label.JOB) == self.subject.spec.name and digests[0] == digests[1]
 
 
@@ -286,10 +284,10 @@ def _keys(item: Object) -> frozenset[str]:
 def unknown_if_forbidden(question: Question) -> Question:
     """Wrap a function so that it returns Unknown instead of raising Forbidden or NotServed."""
 
-    def asked() -> Any:
+    def answer_or_unknown() -> Any:
         try:
             return question()
         except (Forbidden, NotServed) as refusal:
             return Unknown(refusal.message)
 
-    return asked
+    return answer_or_unknown

@@ -182,16 +182,16 @@ def lines(response: BaseHTTPResponse, most_bytes: int) -> Iterator[bytes]:
     A last line without an end is included.
     """
     parts: list[bytes] = []
-    room = most_bytes
+    remaining = most_bytes
     while chunk := response.read1(CHUNK_BYTES):
         *complete, rest = chunk.split(b"\n")
         if complete:
-            yield b"".join([*parts, complete[0][:room]])
+            yield b"".join([*parts, complete[0][:remaining]])
             yield from (line[:most_bytes] for line in complete[1:])
-            parts, room = [], most_bytes
-        if rest and room:
-            parts.append(rest[:room])
-            room -= len(parts[-1])
+            parts, remaining = [], most_bytes
+        if rest and remaining:
+            parts.append(rest[:remaining])
+            remaining -= len(parts[-1])
     if parts:
         yield b"".join(parts)
 
@@ -206,10 +206,10 @@ def watch_into_queue(reflector: Reflector, changes: queue.SimpleQueue[Exception 
 
 def wait(changes: queue.SimpleQueue[Exception | None]) -> None:
     """Wait for a change, and combine it with all further changes in the queue. Raises the error that ended a watch."""
-    news = [changes.get()]
+    errors = [changes.get()]
     with contextlib.suppress(queue.Empty):
         while True:
-            news.append(changes.get_nowait())
-    for error in news:
+            errors.append(changes.get_nowait())
+    for error in errors:
         if error is not None:
             raise error

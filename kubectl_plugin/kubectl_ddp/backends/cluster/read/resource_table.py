@@ -37,13 +37,13 @@ class Source:
 
 
 _KUEUE: Final = ("kueue.x-k8s.io/v1beta2", "kueue.x-k8s.io/v1beta1")
-HELD: Final = "spec.nodeName!=,status.phase!=Succeeded,status.phase!=Failed"
+BOUND_SELECTOR: Final = "spec.nodeName!=,status.phase!=Succeeded,status.phase!=Failed"
 """Field selector of unfinished pods that are bound to a machine."""
 
 SOURCES: Final[Mapping[RelatedKind, Source]] = {
     RelatedKind.EVENTS: Source(plural="events"),
     RelatedKind.NODES: Source(plural="nodes", is_everywhere=True),
-    RelatedKind.BOUND: Source(plural="pods", is_everywhere=True, fields=HELD, reduce=strip_scheduled_pod),
+    RelatedKind.BOUND: Source(plural="pods", is_everywhere=True, fields=BOUND_SELECTOR, reduce=strip_scheduled_pod),
     RelatedKind.CLAIMS: Source(plural="persistentvolumeclaims"),
     RelatedKind.QUOTAS: Source(plural="resourcequotas"),
     RelatedKind.POLICIES: Source(versions=("networking.k8s.io/v1",), plural="networkpolicies"),

@@ -26,9 +26,9 @@ from typing import Any, Final
 
 from ddp_trainer.common.constants import FIELD_MANAGER, Annotation, Label
 from kubectl_ddp.backends.cluster.http.api import Api, collection
-from kubectl_ddp.backends.cluster.http.api_errors import AgainstPolicy, Conflict, NotServed
+from kubectl_ddp.backends.cluster.http.api_errors import Conflict, NotServed, PolicyDenied
 from kubectl_ddp.backends.cluster.http.resources import Discovery
-from kubectl_ddp.backends.cluster.read.jobs import ddpjobs_path, find_conflicting_job
+from kubectl_ddp.backends.cluster.read.jobs import ddpjobs_path, find_name_conflict
 from kubectl_ddp.backends.cluster.write.submission import Submission
 from kubectl_ddp.code.archive import read_back
 from kubectl_ddp.errors import AlreadyExists, DdpError, Forbidden, NotFound, UsageError
@@ -37,9 +37,9 @@ from kubectl_ddp.kube.objects import Object, condition_of
 from kubectl_ddp.spec.serialization import spec_from_dict, to_ddpjob
 
 PAUSE_SECONDS: Final = 0.1
-PATIENCE_SECONDS: Final = 30.0
+TIMEOUT_SECONDS: Final = 30.0
 """Time in which the controller creates the root object, or refuses the job."""
-TRIES: Final = int(PATIENCE_SECONDS / PAUSE_SECONDS)
+TRIES: Final = int(TIMEOUT_SECONDS / PAUSE_SECONDS)
 ANSWER_SECONDS: Final = 5.0
 """Time in which the controller writes its first status."""
 ANSWER_TRIES: Final = int(ANSWER_SECONDS / PAUSE_SECONDS)
@@ -125,7 +125,7 @@ class DDPJobSubmission:
         """
         try:
             job = self._claim()
-        except AgainstPolicy:
+        except PolicyDenied:
             raise
         except (Forbidden, NotServed):
             return False
@@ -173,9 +173,7 @@ class DDPJobSubmission:
                     return
                 if job_kinds.owner_of(existing) != job["metadata"]["name"]:
                     break
-                self._api.delete(
-                    f"{where}/{metadata['name']}", uid=existing["metadata"]["uid"]
-                )  # of a job that is gone
+                self._api.delete(f"{where}/{metadata['name']}", uid=existing["metadata"]["uid"])  # of a deleted job
             self._sleep(PAUSE_SECONDS)
         raise AlreadyExists(
             f"There is another ConfigMap '{metadata['name']}' in namespace '{self._namespace}' already.",
@@ -194,15 +192,15 @@ class DDPJobSubmission:
                 return True
             if valid.get("status") == "False":
                 raise UsageError(str(valid.get("message")))
-            if count >= ANSWER_TRIES and not found.get("status") and self._withdraw(found):
+            if count >= ANSWER_TRIES and not found.get("status") and self._delete_if_unseen(found):
                 return False
             self._sleep(PAUSE_SECONDS)
         raise DdpError(
-            f"No controller has acted on the {job_kinds.KIND} '{job['metadata']['name']}' for {PATIENCE_SECONDS:g} s.",
+            f"No controller has acted on the {job_kinds.KIND} '{job['metadata']['name']}' for {TIMEOUT_SECONDS:g} s.",
             hint="Check that ddp-controller runs with --ddpjobs; the chart ddp-platform installs it.",
         )
 
-    def _withdraw(self, job: Object) -> bool:
+    def _delete_if_unseen(self, job: Object) -> bool:
         """Delete a DDPJob that no controller has seen, with its code. Returns false if it stays."""
         if not self._may_create_objects():
             return False
@@ -260,9 +258,9 @@ class OwnedSubmission(Submission):
             AlreadyExists: If an object of the same name has another owner.
             Conflict: If objects of an earlier job are being deleted, or an operator is not ready. Try again.
         """
-        if (other := find_conflicting_job(self._api, self._namespace, self._root)) is not None:
+        if (other := find_name_conflict(self._api, self._namespace, self._root)) is not None:
             raise self._conflict(other)
-        self.create_companions()
+        self.create_missing_objects()
         root = deepcopy(self._root)
         job_kinds.put(root, self._kind.suspend, value=True)
         try:
@@ -272,7 +270,7 @@ class OwnedSubmission(Submission):
                 raise Conflict(refusal.message) from refusal
             raise
 
-    def create_companions(self) -> None:
+    def create_missing_objects(self) -> None:
         """Create what is missing except for the Secret and the root. Raises AlreadyExists and Conflict."""
         for item in (*self._before, *self._companions):
             if item["kind"] != "Secret":

@@ -33,7 +33,7 @@ TRIES: Final = 150
 """Number of polls for the deletion. Finalizers of an operator may delay it by seconds."""
 
 
-def renew(
+def recreate(
     api: Api, old: Sequence[Object], objects: Sequence[Object], submit: Callable[[], object], namespace: str
 ) -> None:
     """Replace a run by a new one, or complete an interrupted replacement.
@@ -64,7 +64,7 @@ def renew(
         delete_record(api, name, namespace)
 
 
-def cut_off(api: Api, name: str, namespace: str, job: Object | None) -> list[Object]:
+def pending_restart(api: Api, name: str, namespace: str, job: Object | None) -> list[Object]:
     """Return the record of a new run whose replacement of the old run was interrupted; empty if there is none.
 
     Args:
@@ -153,13 +153,13 @@ def _delete_and_wait(api: Api, old: Sequence[Object]) -> None:
     with contextlib.suppress(NotFound, Conflict):
         api.delete(_path(old[0]), uid=old[0]["metadata"]["uid"])
     for _ in range(TRIES):
-        there = [item for item in old if _exists(api, item)]
-        if not there:
+        remaining = [item for item in old if _exists(api, item)]
+        if not remaining:
             return
         time.sleep(PAUSE_SECONDS)
     name = old[0]["metadata"]["name"]
     raise DdpError(
-        f"The {there[0]['kind']} '{name}' was deleted but still exists; no new one was created.",
+        f"The {remaining[0]['kind']} '{name}' was deleted but still exists; no new one was created.",
         hint=f"Check its finalizers with kubectl. Once it is gone, {_restart_command(name)} finishes it.",
     )
 

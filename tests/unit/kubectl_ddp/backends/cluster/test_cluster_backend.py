@@ -584,4 +584,4 @@ def test_a_line_without_an_end_is_cut_and_the_next_ones_are_whole() -> None:
 
 def test_the_last_lines_are_kept_within_their_limit() -> None:
     lines = [f"{number} {'x' * 100_000}" for number in range(100)]
-    assert [*pod_output._newest(iter(lines))] == lines[-41:]
+    assert [*pod_output._last_lines(iter(lines))] == lines[-41:]
