@@ -235,7 +235,7 @@ def retry_unreachable(
         try:
             return act()
         except Unreachable as error:
-            if clock() - began > reflector.PATIENCE_SECONDS:
+            if clock() - began > reflector.MAX_UNAVAILABLE_SECONDS:
                 raise
             log("unreachable", error=str(error))
         stop.wait(pause)

@@ -172,7 +172,7 @@ class TrainJobs:
         submission = OwnedSubmission(
             self._api, objects, job, notice=lambda text: self._log("notice", job=metadata["name"], text=text)
         )
-        submission.create_companions()
+        submission.create_missing_objects()
         root = job_kinds.root_of(objects)["metadata"]
         created = epoch(metadata.get("creationTimestamp")) or self._clock()
         annotations = {**root["annotations"], Annotation.SUBMITTED: f"{created:.3f}"}

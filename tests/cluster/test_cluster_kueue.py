@@ -13,7 +13,7 @@ import pytest
 from ddp_trainer.common.constants import Label
 from kubectl_ddp.backends.access import Access
 from kubectl_ddp.backends.cluster.http.api import Api, collection
-from kubectl_ddp.backends.cluster.http.api_errors import AgainstPolicy, NotServed
+from kubectl_ddp.backends.cluster.http.api_errors import NotServed, PolicyDenied
 from kubectl_ddp.backends.cluster.http.connection import connection_to
 from kubectl_ddp.engines import ENGINES
 from kubectl_ddp.errors import Forbidden
@@ -79,8 +79,8 @@ def refusal(space: Namespace, user: str, change: Json) -> str:
         change = {**change, "metadata": {"uid": space.api.get(path)["metadata"]["uid"]}}
     try:
         api.merge(path, change)
-    except AgainstPolicy as refused:
-        return refused.said
+    except PolicyDenied as refused:
+        return refused.policy_message
     except Forbidden:  # the role is not there yet
         return ""
     return ""

@@ -14,7 +14,7 @@ from typing import Any, Final
 import pytest
 
 from kubectl_ddp.backends.cluster.http.api import Api
-from kubectl_ddp.backends.cluster.http.api_errors import AgainstPolicy, NotServed
+from kubectl_ddp.backends.cluster.http.api_errors import NotServed, PolicyDenied
 from kubectl_ddp.engines import ENGINES, EngineKind
 from tests.cluster.live_cluster import Namespace, namespace, until
 from tests.support.policy_cases import CASES, KINDS, RULES, Case, Kind, name_of, policies
@@ -102,8 +102,8 @@ def refusal(space: Namespace, kind: Kind, case: Case) -> str:
     item = kind.of(case)
     try:
         space.api.create(space.path(item["apiVersion"], kind.plural), item, dryRun="All")
-    except AgainstPolicy as refused:
-        return refused.said if refused.policy.startswith(name_of(case.rule)) else str(refused)
+    except PolicyDenied as refused:
+        return refused.policy_message if refused.policy.startswith(name_of(case.rule)) else str(refused)
     return ""
 
 
@@ -171,7 +171,7 @@ def test_jobs_as_the_operators_show_them_pass_where_the_platform_says_so(places:
         name_of("memoryLimit"),
         name_of("apiToken"),
     }
-    with pytest.raises(AgainstPolicy):
+    with pytest.raises(PolicyDenied):
         warnings(places.default, item, kind.plural)
 
 

@@ -82,7 +82,7 @@ class ScriptedBackend:
     def metrics_history(self, pod: Object) -> None:
         """Nothing is kept."""
 
-    def past_pods(self, name: str) -> Sequence[Object]:
+    def deleted_pods(self, name: str) -> Sequence[Object]:
         """None is kept."""
         del name
         return ()

@@ -72,8 +72,8 @@ class Access:
     def _given(self) -> Iterator[tuple[str, str, str]]:
         for name, flag in FLAGS.items():
             value = getattr(self, name)
-            for each in value if isinstance(value, tuple) else (value,) if value else ():
-                yield name, flag, each
+            for item in value if isinstance(value, tuple) else (value,) if value else ():
+                yield name, flag, item
 
 
 def parse_timeout(text: str) -> float:

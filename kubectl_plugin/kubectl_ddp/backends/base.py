@@ -122,7 +122,7 @@ class Backend(Protocol):
         The aggregator of a running pod serves it. An ended pod has written it to its log.
         """
 
-    def past_pods(self, name: str) -> Sequence[Object]:
+    def deleted_pods(self, name: str) -> Sequence[Object]:
         """Return worker pods that are gone and whose lines :meth:`logs` still has."""
 
     def logs(
@@ -166,11 +166,11 @@ class Backend(Protocol):
     def code(self, name: str) -> list[Object]:
         """Return the ConfigMaps with the code of a job; empty if the job has none. Raises NotFound."""
 
-    def renew(self, name: str, objects: Sequence[Object]) -> None:
+    def recreate(self, name: str, objects: Sequence[Object]) -> None:
         """Replace a finished run by a new one. Objects of the old run are deleted; claims and checkpoints are kept."""
 
-    def cut_off(self, name: str) -> list[Object]:
-        """Return the record of an unfinished :meth:`renew`: code, spec and run id of the new run; usually empty."""
+    def pending_restart(self, name: str) -> list[Object]:
+        """Return the record of an unfinished :meth:`recreate`: code, spec and run id of the new run; usually empty."""
 
     def scale(self, name: str, nodes: int, *, dry_run: bool = False) -> None:
         """Set the number of worker pods; in a dry run, only validate the number. Raises UsageError."""

@@ -41,7 +41,7 @@ def code_of(backend: Backend, spec: JobSpec) -> Code | None:
     """Return the code of a job. Raises UsageError if the code is missing."""
     found = backend.code(spec.name)
     code = read_back(found)
-    if code is not None and not all(code.hash in each["metadata"]["name"] for each in found):
+    if code is not None and not all(code.hash in item["metadata"]["name"] for item in found):
         code = None  # a part is missing
     is_sent = isinstance(spec.program, Script) and spec.code_claim is None and backend.where != "local"
     is_needed = spec.code is not None or is_sent

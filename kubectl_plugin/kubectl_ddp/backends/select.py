@@ -57,7 +57,7 @@ class Where(Access):
     @property
     def where(self) -> Where:
         """These flags, without the further fields of a subclass."""
-        return Where(**{each: getattr(self, each) for each in Where.__dataclass_fields__})
+        return Where(**{name: getattr(self, name) for name in Where.__dataclass_fields__})
 
     @property
     def incompatible_flag(self) -> str:

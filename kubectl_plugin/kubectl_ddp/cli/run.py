@@ -58,7 +58,7 @@ def _to_ddp_error(error: BaseException, arguments: Sequence[str]) -> DdpError:
         case KeyboardInterrupt() | click.Abort():
             return Interrupted("Interrupted.")
         case click.ClickException():
-            return _from_click_error(error, arguments)
+            return _usage_error(error, arguments)
         case OSError(errno=errno.ENOSPC | errno.EDQUOT):
             return DdpError(f"{program()} cannot write: {error}.", hint="Free some space.")
     return DdpError(
@@ -67,7 +67,7 @@ def _to_ddp_error(error: BaseException, arguments: Sequence[str]) -> DdpError:
     )
 
 
-def _from_click_error(error: click.ClickException, arguments: Sequence[str]) -> DdpError:
+def _usage_error(error: click.ClickException, arguments: Sequence[str]) -> DdpError:
     """Convert a click error to a UsageError with the value and a hint."""
     context = getattr(error, "ctx", None)
     path = context.command_path if context is not None else _command_path(arguments)
@@ -78,9 +78,9 @@ def _from_click_error(error: click.ClickException, arguments: Sequence[str]) -> 
         hint = f"Add '{error.param.opts[0]} {error.param.metavar}'."
     message = " ".join(error.format_message().split()).rstrip(".")
     if context is not None and "unexpected extra argument" in message:
-        from kubectl_ddp.cli.internal.suggestions import suggest_for_word  # noqa: PLC0415 - only for errors
+        from kubectl_ddp.cli.internal.suggestions import suggest_for_extra_argument  # noqa: PLC0415 - only for errors
 
-        hint = suggest_for_word(context.command.name or "", program()) or hint
+        hint = suggest_for_extra_argument(context.command.name or "", program()) or hint
     return UsageError(f"{message[:1].upper()}{message[1:]}.", hint=hint)
 
 

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, Final, Literal, Unpack
 from kubectl_ddp.backends.select import Where, backend_for, target_backends
 from kubectl_ddp.client.function_source import arguments_as_json, code_of_function, job_name_of
 from kubectl_ddp.client.job import Job, JobStates
-from kubectl_ddp.client.layers import layer_of_keywords, layer_of_mapping, layer_of_path, random_suffix, resolve_job
+from kubectl_ddp.client.layers import layer_from_kwargs, layer_of_mapping, layer_of_path, random_suffix, resolve_job
 from kubectl_ddp.client.submission import Prepared, check_local, create_job, level_of, prepare_job
 from kubectl_ddp.errors import DdpError, UsageError
 from kubectl_ddp.observe.job_list import observe_jobs, read_jobs
@@ -109,12 +109,12 @@ class Client:
         layer, code = _of_source(job, arguments)
         if twice := sorted(keys.keys() & _fixed_by(job)):
             raise UsageError(f"The job has a program, and {twice[0]} names another.", hint="Keep one of them.")
-        given: list[Layer] = [layer, layer_of_keywords(keys)]
+        given: list[Layer] = [layer, layer_from_kwargs(keys)]
         if self._where.namespace:
             given.append({"namespace": Given(self._where.namespace, Origin(OriginKind.FLAG, "namespace"))})
         with self._location():
             resolved = resolve_job(given, self._where, name_suffix=random_suffix())
-            prepared = prepare_job(resolved, self._where, kept=code)
+            prepared = prepare_job(resolved, self._where, packed_code=code)
             _log_choices(prepared)
             backend = backend_for(prepared.where, notice=_LOG.warning)
             create_job(
@@ -139,7 +139,7 @@ class Client:
     def list(self, *, all_namespaces: bool = False) -> JobStates:
         """Return the states of all jobs, oldest first; without a chosen place, of this machine and of the cluster.
 
-        At most two pods of each job are asked for metrics. :meth:`Job.status` asks all of them.
+        Metrics are read from at most two pods of each job. :meth:`Job.status` reads those of all pods.
         """
         where = replace(self._where, all_namespaces=all_namespaces)
         with self._location():

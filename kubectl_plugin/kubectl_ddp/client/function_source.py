@@ -4,7 +4,7 @@ The script holds the source of the function alone, as in Kubeflow's SDK. Its mod
 no file, and each rank would run the top level of a file, which may be the call that submitted the job.
 
 The script imports again what the function uses of other modules: the modules, and names of them. Anything else is
-refused before the job is created: constants and functions of its own module, closures, decorators, lambdas, and
+rejected before the job is created: constants and functions of the same module, closures, decorators, lambdas, and
 functions whose source is unknown.
 """
 
@@ -107,9 +107,9 @@ def _checked(function: Callable[..., object]) -> FunctionType:
     """Return the function. Raises UsageError for anything that is not a plain function."""
     name = getattr(function, "__qualname__", type(function).__qualname__)
     if not isinstance(function, FunctionType):
-        raise UsageError(f"{name} is no function written with 'def'.", hint="Write one that calls it.")
+        raise UsageError(f"{name} is not a function written with 'def'.", hint="Write one that calls it.")
     if function.__name__ == "<lambda>":
-        raise UsageError("A lambda has no source of its own to send.", hint="Write it with 'def'.")
+        raise UsageError("The source of a lambda cannot be sent.", hint="Write it with 'def'.")
     if inspect.iscoroutinefunction(function) or inspect.isgeneratorfunction(function):
         raise UsageError(f"A call alone does not run {name}.", hint="Write a function without async and yield.")
     if function.__code__.co_freevars:
@@ -150,7 +150,7 @@ def _imports(function: FunctionType, source: str) -> str:
             hint="Define it inside of the function, pass it as a parameter, or submit the file as a script.",
         )
     found = {line for line in lines.values() if line}
-    dotted = {f"import {name}" for name in _dotted_names(source) if f"import {name.partition('.')[0]}" in found}
+    dotted = {f"import {name}" for name in _qualified_names(source) if f"import {name.partition('.')[0]}" in found}
     return "\n".join(sorted(found | dotted))
 
 
@@ -166,7 +166,7 @@ def _globals_of(source: str) -> Iterator[str]:
                 yield symbol.get_name()
 
 
-def _dotted_names(source: str) -> Iterator[str]:
+def _qualified_names(source: str) -> Iterator[str]:
     """Yield modules that the source reads as attributes, as in ``torch.distributed.checkpoint.save``."""
     for node in ast.walk(ast.parse(source)):
         if isinstance(node, ast.Attribute) and (name := ast.unparse(node)) in sys.modules:

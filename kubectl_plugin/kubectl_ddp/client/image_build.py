@@ -32,7 +32,7 @@ def build_image(image: str, directory: Path) -> str:
 
     Raises:
         UsageError: If the image names a digest.
-        NotFound: If there is no Dockerfile.
+        NotFound: If the Dockerfile is missing.
         PreflightFailed: If this machine has no tool.
         DdpError: If the build or the push fails.
     """
@@ -83,7 +83,7 @@ def _push(tool: str, tagged: str, digest_file: Path) -> str:
     inspect = [tool, "image", "inspect", "--format={{range .RepoDigests}}{{println .}}{{end}}", tagged]
     pushed = subprocess.run(inspect, stdout=subprocess.PIPE, text=True, check=False).stdout.split()
     repository = tagged.rpartition(":")[0]
-    return next((each.partition("@")[2] for each in pushed if each.startswith(f"{repository}@")), "")
+    return next((reference.partition("@")[2] for reference in pushed if reference.startswith(f"{repository}@")), "")
 
 
 def _run(words: Sequence[str], failure: str) -> None:

@@ -41,7 +41,7 @@ class JobStates(list[JobState]):
 class Job:
     """Handle of one job, returned by :class:`~kubectl_ddp.client.client.Client`.
 
-    It keeps no state: every method and :attr:`state` read the job anew, and raise NotFound once it is deleted.
+    It keeps no state: every method and :attr:`state` read the job again, and raise NotFound once it is deleted.
     """
 
     def __init__(self, backend: Backend, name: str, where: Where) -> None:

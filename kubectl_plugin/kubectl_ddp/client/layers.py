@@ -48,7 +48,7 @@ def layer_of_object(job: Mapping[str, Any]) -> Layer:
     return _layer({**metadata, **keys}, OriginKind.FILE, "spec")
 
 
-def layer_of_keywords(keywords: Mapping[str, Any]) -> Layer:
+def layer_from_kwargs(keywords: Mapping[str, Any]) -> Layer:
     """Return the values of keyword arguments: keys of a job file in snake_case. Raises UsageError."""
     for word in keywords:
         if word not in _KEY_OF_KEYWORD:
@@ -98,10 +98,10 @@ def random_suffix() -> str:
 
 
 def _defaulting_context(name_suffix: str, where: Where, environ: Mapping[str, str] = os.environ) -> DefaultingContext:
-    said = environ.get(IMAGE_VARIABLE)
+    image = environ.get(IMAGE_VARIABLE)
     return DefaultingContext(
-        image=said or default_image(),
-        image_origin=Origin(OriginKind.ENVIRONMENT, f"${IMAGE_VARIABLE}") if said else DEFAULT,
+        image=image or default_image(),
+        image_origin=Origin(OriginKind.ENVIRONMENT, f"${IMAGE_VARIABLE}") if image else DEFAULT,
         name_suffix=name_suffix,
         shared=lambda namespace: shared_by(where, namespace),
     )

@@ -17,10 +17,10 @@ from kubectl_ddp.code.script import (
     SHELLS,
     check_is_python,
     check_script,
-    command_starts_launchers,
+    command_launcher_warnings,
+    launcher_warnings,
     read_script,
     script_warnings,
-    starts_launchers,
 )
 from kubectl_ddp.engines import DEFAULT_ENGINE, Engine
 from kubectl_ddp.errors import DdpError, Forbidden, NotFound, PreflightFailed, UsageError
@@ -54,7 +54,7 @@ LOCAL_CLAIM: Final = "checkpoints"
 GPU_DRIVERS: Final = (Path("/proc/driver/nvidia/gpus"), Path("/dev/kfd"), Path("/dev/nvidiactl"), Path("/dev/dxg"))
 """Paths of which one exists on a machine with GPUs: NVIDIA's, AMD's, in a container, and on Windows."""
 
-ABOUT_MACHINES: Final = frozenset(
+CLUSTER_ONLY_KEYS: Final = frozenset(
     {"gang", "queue", "queuePriority", "scheduler", "topology", "priority"}
     | {"nodeSelector", "tolerations", "affinity", "gpuType", "rdma", "networks"}
     | {"serviceAccount", "imagePullSecrets", "imagePullPolicy", "runAsUser", "runAsGroup", "fsGroup"}
@@ -118,14 +118,14 @@ class Prepared:
         )
 
 
-def prepare_job(resolved: Resolved, where: Where, *, shown: bool = False, kept: Code | None = None) -> Prepared:
+def prepare_job(resolved: Resolved, where: Where, *, shown: bool = False, packed_code: Code | None = None) -> Prepared:
     """Return a job with its place and its code, with its script checked. Raises UsageError or NotFound.
 
     Args:
         resolved: The job.
         where: Values of the flags that select the place. The namespace of the job is used on a cluster.
         shown: True if the objects are only printed; then a cluster is assumed unless ``--local`` is given.
-        kept: Code of the job that does not lie on this machine.
+        packed_code: Code of the job, if it was packed before.
     """
     where = dataclasses.replace(where.where, namespace=None if where.local else resolved.spec.namespace)
     site = Site.LOCAL if (where.local if shown else is_local(where)) else Site.CLUSTER
@@ -137,8 +137,8 @@ def prepare_job(resolved: Resolved, where: Where, *, shown: bool = False, kept: 
         resolved = dataclasses.replace(
             resolved, warnings=(*resolved.warnings, *warnings), notes=(*resolved.notes, *notes)
         )
-    code, spec = _with_code(resolved.spec, site, kept)
-    if kept is None:
+    code, spec = _with_code(resolved.spec, site, packed_code)
+    if packed_code is None:
         resolved = dataclasses.replace(resolved, warnings=(*resolved.warnings, *program_warnings(spec)))
     if not shown:
         check_place_of_new_job(where)
@@ -162,7 +162,7 @@ def _image_warnings(spec: JobSpec) -> Iterator[Finding]:
 
 def _lost_files(spec: JobSpec) -> Iterator[str]:
     """Yield a note for a job without a place whose files outlive its pods."""
-    has_claim = spec.checkpoint_claim is not None or any(each.source is VolumeSource.CLAIM for each in spec.mounts)
+    has_claim = spec.checkpoint_claim is not None or any(mount.source is VolumeSource.CLAIM for mount in spec.mounts)
     if not has_claim and object_store_url(spec.args) is None:
         yield "Files of a pod are lost with it; --checkpoint-claim CLAIM keeps those in /checkpoints."
 
@@ -175,13 +175,13 @@ def program_warnings(spec: JobSpec) -> Iterator[Finding]:
     if isinstance(spec.program, Script) and spec.code_claim is None:
         script = Path(spec.code or "", spec.program.path)
         yield from script_warnings(script)
-        yield from starts_launchers(script, launchers)
+        yield from launcher_warnings(script, launchers)
     elif isinstance(spec.program, Command):
-        yield from command_starts_launchers(spec.program.words, launchers)
+        yield from command_launcher_warnings(spec.program.words, launchers)
         scripts = (word for word in spec.program.words if PurePath(word).suffix in {".py", *SHELLS})
         for script in (Path(spec.code, word) for word in scripts if spec.code is not None):
             if script.is_file():
-                yield from starts_launchers(script, launchers)
+                yield from launcher_warnings(script, launchers)
 
 
 def _check_secrets(spec: JobSpec) -> None:
@@ -189,12 +189,11 @@ def _check_secrets(spec: JobSpec) -> None:
     for found in in_clear(spec):
         raise UsageError(
             found.message,
-            hint=f"{found.hint} What is none, and only looks like one, may come from a ConfigMap: "
-            "--env-from configmap/NAME.",
+            hint=f"{found.hint} If it is not a secret, use a ConfigMap: --env-from configmap/NAME.",
         )
 
 
-def _with_code(spec: JobSpec, site: Site, kept: Code | None) -> tuple[Code | None, JobSpec]:
+def _with_code(spec: JobSpec, site: Site, packed_code: Code | None) -> tuple[Code | None, JobSpec]:
     """Return the code to submit, and the job with the path of its script in that code. Raises UsageError."""
     program = spec.program
     if spec.code_claim is not None:
@@ -204,16 +203,16 @@ def _with_code(spec: JobSpec, site: Site, kept: Code | None) -> tuple[Code | Non
             )
         return None, spec
     if spec.code is not None:
-        if isinstance(program, Script) and kept is None:
+        if isinstance(program, Script) and packed_code is None:
             inside = script_inside(program.path, spec.code)
             check_is_python(Path(spec.code, inside))
             program = Script(inside)
-        return kept or pack(spec.code), dataclasses.replace(spec, program=program)
+        return packed_code or pack(spec.code), dataclasses.replace(spec, program=program)
     if not isinstance(program, Script):
         return None, spec
     if site is Site.LOCAL:
         return None, dataclasses.replace(spec, program=Script(str(check_script(program.path))))
-    return kept or read_script(program.path), spec
+    return packed_code or read_script(program.path), spec
 
 
 def _with_shared_disk(resolved: Resolved) -> Resolved:
@@ -235,25 +234,25 @@ def _without_fabric(resolved: Resolved) -> Resolved:
     spec, name = resolved.spec, resolved.spec.fabric
     if not fabric.has_entries(spec):
         return resolved
-    mine = {key: origin for key, origin in resolved.origins.items() if origin.kind is not OriginKind.FABRIC}
-    kept = _without_keys(spec, [key for key in resolved.origins if key not in mine])
-    bare = dataclasses.replace(spec, fabric=NONE, **kept)
-    origins = {**mine, "fabric": Origin(OriginKind.RULE, "--local", "one machine has no network between its nodes")}
-    doubt = warning(f"The fabric {name} is between machines, and means nothing on one; it is left aside.")
-    return dataclasses.replace(resolved, spec=bare, origins=origins, warnings=(*rules.warnings(bare), doubt))
+    others = {key: origin for key, origin in resolved.origins.items() if origin.kind is not OriginKind.FABRIC}
+    defaults = _without_keys(spec, [key for key in resolved.origins if key not in others])
+    bare = dataclasses.replace(spec, fabric=NONE, **defaults)
+    origins = {**others, "fabric": Origin(OriginKind.RULE, "--local", "one machine has no network between its nodes")}
+    ignored = warning(f"The fabric {name} is ignored with --local: one machine needs no network between nodes.")
+    return dataclasses.replace(resolved, spec=bare, origins=origins, warnings=(*rules.warnings(bare), ignored))
 
 
 def _without_keys(spec: JobSpec, keys: list[str]) -> dict[str, Any]:
     """Return the values of the attributes without these keys."""
-    kept: dict[str, Any] = {}
+    values: dict[str, Any] = {}
     for key in keys:
         head = key.partition(".")[0]
         attribute = FIELDS[head].attribute
-        kept[attribute] = JobSpec.__dataclass_fields__[attribute].default
+        values[attribute] = JobSpec.__dataclass_fields__[attribute].default
         if FIELDS[head].is_map:
-            dropped = {each.partition(".")[2] for each in keys if each.startswith(f"{head}.")}
-            kept[attribute] = {name: value for name, value in getattr(spec, attribute).items() if name not in dropped}
-    return kept
+            dropped = {dotted.partition(".")[2] for dotted in keys if dotted.startswith(f"{head}.")}
+            values[attribute] = {name: value for name, value in getattr(spec, attribute).items() if name not in dropped}
+    return values
 
 
 def check_local(spec: JobSpec, environ: Mapping[str, str] = os.environ) -> list[str]:
@@ -282,16 +281,16 @@ def check_devices(spec: JobSpec) -> None:
 
 def _left_out(spec: JobSpec) -> Iterator[str]:
     for source in spec.env_from:
-        yield f"The variables of {source} are not set: this machine has no such thing. Export what the job needs."
+        yield f"The variables of {source} are not set: this machine has no such object. Export those you need."
     if spec.engine not in {Engine.AUTO, DEFAULT_ENGINE}:
-        yield f"This machine runs every job in one way, so the engine {spec.engine} is left aside."
-    ignored = [key for key, field in FIELDS.items() if key in ABOUT_MACHINES and _is_set(spec, field.attribute)]
+        yield f"The engine {spec.engine} is ignored with --local."
+    ignored = [key for key, field in FIELDS.items() if key in CLUSTER_ONLY_KEYS and _is_set(spec, field.attribute)]
     if ignored:
         yield f"Ignored with --local, which has no cluster: {', '.join(ignored)}."
     if spec.pod_template is not None:
         yield "Of podTemplate only variables of the container 'worker' are set; the rest needs a cluster."
     if spec.mig is not None:
-        yield "A MIG slice is given by a cluster; here the job sees every GPU that the shell does."
+        yield "MIG slices need a cluster; this job sees all GPUs of the shell."
 
 
 def _is_set(spec: JobSpec, attribute: str) -> bool:
@@ -302,7 +301,7 @@ def _is_set(spec: JobSpec, attribute: str) -> bool:
 VARIABLE: Final = "KUBECTL_DDP_PREFLIGHT"
 OFF, WARN, STRICT = "off", "warn", "strict"
 LEVELS: Final = (OFF, WARN, STRICT)
-GRAVE: Final = (Severity.WARNING, Severity.ERROR)
+REPORTED: Final = (Severity.WARNING, Severity.ERROR)
 
 
 def check_before_submit(
@@ -316,20 +315,20 @@ def check_before_submit(
         return
     spec = prepared.spec
     try:
-        told = backend.preflight(spec, objects, is_thorough=False)
+        inputs = backend.preflight(spec, objects, is_thorough=False)
     except NotFound:
         raise
     except DdpError as error:
-        warn(f"Whether the job can run was not found out: {error.message}")
+        warn(f"The checks of whether the job can run failed: {error.message}")
         return
-    if told is None:
+    if inputs is None:
         return
-    found = run_checks(OF_THE_CLUSTER, *told)
+    found = run_checks(OF_THE_CLUSTER, *inputs)
     failed = [finding for finding in found if finding.severity is Severity.ERROR]
     refuses = level == STRICT and bool(failed) and not _is_already_submitted(backend, spec.name, objects)
     for finding in found:
         # The refused request reports all missing rights together.
-        if finding.severity in GRAVE and finding.subject != RIGHTS and not (refuses and finding is failed[0]):
+        if finding.severity in REPORTED and finding.subject != RIGHTS and not (refuses and finding is failed[0]):
             warn(str(finding))
     if refuses:
         raise finding_error(failed[0])
@@ -348,11 +347,11 @@ def _is_already_submitted(backend: Backend, name: str, objects: Sequence[Object]
     from kubectl_ddp.kube import job_kinds  # noqa: PLC0415
 
     try:
-        there = backend.job(name).job["metadata"].get("annotations") or {}
+        existing = backend.job(name).job["metadata"].get("annotations") or {}
     except DdpError:
         return False
-    mine: Mapping[str, str] = job_kinds.root_of(list(objects))["metadata"]["annotations"]
-    return there.get(Annotation.DIGEST) == mine[Annotation.DIGEST]
+    annotations: Mapping[str, str] = job_kinds.root_of(list(objects))["metadata"]["annotations"]
+    return existing.get(Annotation.DIGEST) == annotations[Annotation.DIGEST]
 
 
 def level_of(flag: str | None, environ: Mapping[str, str] = os.environ) -> str:

@@ -166,7 +166,7 @@ def read_back(config_maps: Sequence[Object]) -> Code | None:
 LARGEST_BYTES: Final = 8 * 2**20
 """Maximum size of the archive in bytes. It is cut into ConfigMaps, and every pod gets it from the API server."""
 
-HOPELESS_BYTES: Final = 64 * 2**20
+MAX_UNPACKED_BYTES: Final = 64 * 2**20
 """Maximum total size of the files in bytes. A larger directory is rejected without packing."""
 
 LISTED_FILES: Final = 3
@@ -194,7 +194,7 @@ def pack(directory: str) -> Code:
     try:
         files = sorted(_files(root), key=lambda file: file.path)
         if not files:
-            raise UsageError(f"--code: there is no file to send in '{directory}'.", hint=_ignored())
+            raise UsageError(f"--code: '{directory}' sends no files.", hint=".gitignore and .ddpignore exclude files.")
         return _archive(files, "--code", f"--code: {pluralize(len(files), 'file')} in '{directory}'")
     except OSError as error:
         raise UsageError(f"--code: '{error.filename or directory}' cannot be read: {error.strerror}.") from error
@@ -214,7 +214,7 @@ def pack_script(script: Path, modules: Sequence[Path]) -> Code:
 
 
 def _archive(files: Sequence[_File], option: str, what: str) -> Code:
-    if sum(file.size for file in files) > HOPELESS_BYTES:
+    if sum(file.size for file in files) > MAX_UNPACKED_BYTES:
         raise _too_large(what, files, None)
     reject_credentials(option, [file.path for file in files if _holds_credentials(file)])
     data = gzip.compress(_build_archive(files), compresslevel=9, mtime=0)
@@ -313,10 +313,6 @@ def _too_large(what: str, files: Sequence[_File], packed: int | None) -> UsageEr
         hint="Exclude files in .ddpignore, mount the code from a volume (--code-claim CLAIM:PATH), or build it into an "
         "image (submit --build).",
     )
-
-
-def _ignored() -> str:
-    return ".gitignore and .ddpignore exclude files."
 
 
 def _size(size: int) -> str:

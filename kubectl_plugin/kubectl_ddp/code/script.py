@@ -64,15 +64,15 @@ def script_warnings(script: Path) -> Iterator[Finding]:
         )
 
 
-def starts_launchers(script: Path, launchers: Collection[str]) -> Iterator[Finding]:
+def launcher_warnings(script: Path, launchers: Collection[str]) -> Iterator[Finding]:
     """Yield a warning if a Python or shell script starts one of these launchers, except with ``--standalone``."""
     data = _read(script)
-    texts = _started_texts(data) if script.suffix == ".py" else _commands(data)
+    texts = _subprocess_arguments(data) if script.suffix == ".py" else _commands(data)
     yield from _launcher_warning(f"'{script}'", texts, launchers)
 
 
-def command_starts_launchers(words: Sequence[str], launchers: Collection[str]) -> Iterator[Finding]:
-    """Yield a warning if a word of a command is a shell's text, as after ``bash -c``, that starts a launcher."""
+def command_launcher_warnings(words: Sequence[str], launchers: Collection[str]) -> Iterator[Finding]:
+    """Yield a warning if an argument of a command is a shell script, as after ``bash -c``, that starts a launcher."""
     texts = [word for word in words if len(word.split()) > 1]
     yield from _launcher_warning("The command", _commands("\n".join(texts).encode()), launchers)
 
@@ -92,7 +92,7 @@ def _launcher_warning(what: str, texts: Sequence[str], launchers: Collection[str
             return
 
 
-def _started_texts(source: bytes) -> list[str]:
+def _subprocess_arguments(source: bytes) -> list[str]:
     """Return the texts in each call that may start a program, and in each value that such a source assigns."""
     import ast  # noqa: PLC0415 - only for sources that are looked at
 
@@ -116,7 +116,7 @@ def _commands(source: bytes) -> list[str]:
     return [line for line in text.splitlines() if not line.lstrip().startswith("#")]
 
 
-def modules_beside(script: Path) -> list[Path]:
+def sibling_modules(script: Path) -> list[Path]:
     """Return the Python files beside a script that it imports, directly or by one another; packages as a whole."""
     found: dict[Path, None] = {}
     new = [script]
@@ -179,7 +179,7 @@ def read_script(path: str) -> Code:
     """
     check_script(path)
     script, data = Path(path), _read(Path(path))
-    if modules := modules_beside(script):
+    if modules := sibling_modules(script):
         try:
             return pack_script(script, modules)
         except OSError as error:

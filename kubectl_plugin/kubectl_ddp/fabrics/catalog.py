@@ -1,7 +1,7 @@
 """Catalog of all fabrics by name, read from ``profiles/*.yaml``, and the choice of one for a job's machines.
 
-A :class:`Profile` holds additions to a job, requirements on the cluster, and conflicting variables. In a list of a
-profile's file, a word stands for an entry, need or refusal of ``shared.yaml``, or for several. A source is a word of
+A :class:`Profile` holds additions to a job, requirements on the cluster, and conflicting variables. A string in a list
+of a profile's file is the key of one or several entries, needs or refusals in ``shared.yaml``. A source is a key of
 ``sources.yaml``, ``env`` for the paragraph of the variable in NCCL's guide, or a URL.
 """
 
@@ -149,7 +149,7 @@ class Profile:
     """True if it joins only some nodes of a job and another fabric may join the rest."""
 
     @property
-    def devices_of_machines(self) -> dict[str, str]:
+    def devices_by_machine_type(self) -> dict[str, str]:
         """Machine type → request for all of its RDMA devices."""
         return {machine: entry.value for entry in self.entries if entry.key == "rdma" for machine in entry.machines}
 

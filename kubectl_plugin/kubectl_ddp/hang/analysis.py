@@ -65,9 +65,9 @@ def hang_threshold(rank: RankReport) -> float:
     return min(MOST_SECONDS, max(LEAST_SECONDS, usual))
 
 
-def analyze(sight: HangSnapshot) -> HangAnalysis | None:
+def analyze(hang_snapshot: HangSnapshot) -> HangAnalysis | None:
     """Return the verdict of one snapshot, or None if another, later snapshot is needed."""
-    ranks = sight.ranks
+    ranks = hang_snapshot.ranks
     if not ranks:
         return HangAnalysis(answer=HangState.UNSEEN)
     limits = {rank.status.rank: hang_threshold(rank) for rank in ranks}
@@ -81,16 +81,16 @@ def analyze(sight: HangSnapshot) -> HangAnalysis | None:
         return None
     if named := find_culprits(statuses, is_stalled):
         return HangAnalysis(answer=HangState.HANGS, culprits=tuple(named), still=still)
-    if sight.silent:
-        return HangAnalysis(answer=HangState.SILENT, message=_unresponsive_message(sight, statuses), still=still)
+    if hang_snapshot.silent:
+        return HangAnalysis(answer=HangState.SILENT, message=_silent_pods_message(hang_snapshot, statuses), still=still)
     if sentence := all_waiting_message(statuses, is_stalled):
         return HangAnalysis(answer=HangState.STUCK, message=sentence, still=still)
     return HangAnalysis(answer=HangState.STALLED, message=_no_progress_message(statuses), still=still)
 
 
-def is_final(analysis: HangAnalysis, sight: HangSnapshot, elapsed: float) -> bool:
+def is_final(analysis: HangAnalysis, hang_snapshot: HangSnapshot, elapsed: float) -> bool:
     """Return True if further snapshots would not change the verdict; a pod on a loaded machine may answer a retry."""
-    waits_for_pods = analysis.answer in {HangState.UNSEEN, HangState.SILENT} and sight.silent
+    waits_for_pods = analysis.answer in {HangState.UNSEEN, HangState.SILENT} and hang_snapshot.silent
     return not waits_for_pods or elapsed >= SILENT_SECONDS
 
 
@@ -103,12 +103,12 @@ def have_moved(before: HangSnapshot, now: HangSnapshot, elapsed: float) -> bool:
     )
 
 
-def timeout_analysis(sight: HangSnapshot) -> HangAnalysis:
+def timeout_analysis(hang_snapshot: HangSnapshot) -> HangAnalysis:
     """Return the verdict at the end of the observation: other ranks move, so a stalled rank is slow or blocks none."""
-    still = tuple(rank.status.rank for rank in sight.ranks if rank.status.seconds >= hang_threshold(rank))
+    still = tuple(rank.status.rank for rank in hang_snapshot.ranks if rank.status.seconds >= hang_threshold(rank))
     if not still:
         return HangAnalysis(answer=HangState.MOVES)
-    statuses = [rank.status for rank in sight.ranks if rank.status.rank in still]
+    statuses = [rank.status for rank in hang_snapshot.ranks if rank.status.rank in still]
     return HangAnalysis(
         answer=HangState.STALLED, message=f"{_no_progress_message(statuses)}, and others move", still=still
     )
@@ -120,8 +120,8 @@ def _no_progress_message(statuses: Sequence[RankStatus]) -> str:
     return f"{subject} still for {min(status.seconds for status in statuses):.1f} s"
 
 
-def _unresponsive_message(sight: HangSnapshot, statuses: Sequence[RankStatus]) -> str:
-    pods = ", ".join(sorted(sight.silent))
+def _silent_pods_message(hang_snapshot: HangSnapshot, statuses: Sequence[RankStatus]) -> str:
+    pods = ", ".join(sorted(hang_snapshot.silent))
     return f"{_no_progress_message(statuses)}, and pod {pods} does not show its ranks: they may be waited for"
 
 
@@ -134,7 +134,7 @@ class HangReport:
     """Result of one call of the command."""
 
     state: JobState
-    sight: HangSnapshot
+    hang_snapshot: HangSnapshot
     analysis: HangAnalysis
     now: float
     """Unix time."""
@@ -160,7 +160,7 @@ class HangReport:
     @property
     def culprits(self) -> tuple[tuple[RankReport, str], ...]:
         """Blocking ranks, each with a message about it."""
-        seen = {rank.status.rank: rank for rank in self.sight.ranks}
+        seen = {rank.status.rank: rank for rank in self.hang_snapshot.ranks}
         return tuple((seen[culprit.status.rank], culprit.message) for culprit in self.analysis.culprits)
 
     @property
@@ -172,7 +172,7 @@ class HangReport:
         if answer in {HangState.STUCK, HangState.SILENT}:
             return f"It hangs: {self.analysis.message}."
         if answer is HangState.MOVES:
-            return f"It does not hang: {_moving(len(self.sight.ranks))}."
+            return f"It does not hang: {_moving(len(self.hang_snapshot.ranks))}."
         if answer is HangState.STALLED:
             return f"No rank is waited for by all others, as far as can be seen: {self.analysis.message}."
         return self._no_ranks_message()
@@ -182,11 +182,11 @@ class HangReport:
             return f"It hung, and has ended by that: {self.ended.message.rstrip('.')}."
         if self.state.is_terminal:
             return "It is over, and did not hang."
-        if any(pod.on_hang == "off" for pod in self.sight.pods):
+        if any(pod.on_hang == "off" for pod in self.hang_snapshot.pods):
             return "Hang detection is off: the job runs with --on-hang off."
-        if self.sight.silent:
-            return f"None of its pods shows its ranks: {next(iter(self.sight.silent.values()))}"
-        if self.sight.pods:
+        if self.hang_snapshot.silent:
+            return f"None of its pods shows its ranks: {next(iter(self.hang_snapshot.silent.values()))}"
+        if self.hang_snapshot.pods:
             return "No rank runs just now: its workers start, stop, or have ended."
         return f"No pod of it runs just now; it is {self.state.state}."
 

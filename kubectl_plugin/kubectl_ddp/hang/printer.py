@@ -26,7 +26,7 @@ def _lines(report: HangReport, style: Style) -> Iterator[str]:
     cell = state_cell(state.state)
     yield f"Job {state.name} ({state.where}) is {style.apply_color(cell.text, cell.color)}."
     yield style.apply_color(report.message, "bold") if report.is_hung else report.message
-    if report.sight.ranks:
+    if report.hang_snapshot.ranks:
         yield ""
         yield from _table(report, style)
     for rank in [rank for rank, _ in report.culprits if rank.status.stack][:_MOST_STACKS]:
@@ -40,19 +40,19 @@ def _lines(report: HangReport, style: Style) -> Iterator[str]:
     if report.stacks_missing:
         yield style.apply_color(report.stacks_missing, "dim")
     yield from _named(report, style)
-    if report.sight.ras:
+    if report.hang_snapshot.ras:
         yield ""
-        yield from (rank.message for rank in lagging_ranks(report.sight.ras)[:_MOST_ROWS])
+        yield from (rank.message for rank in lagging_ranks(report.hang_snapshot.ras)[:_MOST_ROWS])
         yield "Report of NCCL (RAS):"
-        yield from (f"  {line}" for line in report.sight.ras.splitlines())
-    for pod, why in sorted(report.sight.silent.items()):
+        yield from (f"  {line}" for line in report.hang_snapshot.ras.splitlines())
+    for pod, why in sorted(report.hang_snapshot.silent.items()):
         yield style.apply_color(f"Pod {pod} shows no rank: {why}", "dim")
 
 
 def _table(report: HangReport, style: Style) -> Iterator[str]:
     waited_for = {rank.status.rank for rank, _ in report.culprits}
     table = Table(("RANK", "POD", "STATE", "COLLECTIVE", "IN", "STANDS", "AT"))
-    ranks = sorted(report.sight.ranks, key=lambda rank: (rank.status.rank not in waited_for, rank.status.rank))
+    ranks = sorted(report.hang_snapshot.ranks, key=lambda rank: (rank.status.rank not in waited_for, rank.status.rank))
     for rank in sorted(ranks[:_MOST_ROWS], key=lambda rank: rank.status.rank):
         status = rank.status
         color = "red" if status.rank in waited_for else ""
@@ -68,7 +68,7 @@ def _table(report: HangReport, style: Style) -> Iterator[str]:
 
 
 def _named(report: HangReport, style: Style) -> Iterator[str]:
-    for named in report.sight.named:
+    for named in report.hang_snapshot.named:
         killed = f"; killed: {', '.join(map(str, named.killed))}" if named.killed else ""
         ago = duration(max(0.0, report.now - named.time))
         message = "; ".join(named.sentences) or f"ranks that the others wait for: {', '.join(map(str, named.ranks))}"
@@ -97,7 +97,7 @@ def hang_report_to_dict(report: HangReport) -> dict[str, Any]:
             }
             for rank, sentence in report.culprits
         ],
-        "ranks": [_rank(rank) for rank in report.sight.ranks],
+        "ranks": [_rank(rank) for rank in report.hang_snapshot.ranks],
         "endedBy": None
         if report.ended is None
         else {
@@ -115,11 +115,11 @@ def hang_report_to_dict(report: HangReport) -> dict[str, Any]:
                 "killed": list(named.killed),
                 "sentences": list(named.sentences),
             }
-            for named in report.sight.named
+            for named in report.hang_snapshot.named
         ],
         "stacksMissing": report.stacks_missing,
-        "silentPods": dict(report.sight.silent),
-        "ras": report.sight.ras,
+        "silentPods": dict(report.hang_snapshot.silent),
+        "ras": report.hang_snapshot.ras,
         "exitCode": report.code,
         "time": report.now,
     }

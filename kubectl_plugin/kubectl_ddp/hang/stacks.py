@@ -32,20 +32,22 @@ exec "$own" "$@"
 
 
 def with_stacks(
-    backend: Backend, snapshot: Snapshot, sight: HangSnapshot, analysis: HangAnalysis
+    backend: Backend, snapshot: Snapshot, hang_snapshot: HangSnapshot, analysis: HangAnalysis
 ) -> tuple[HangSnapshot, HangAnalysis, str]:
     """Add stacks to the ranks named by a verdict, or to the stalled ranks if it names none.
 
     Returns:
         The snapshot with the stacks that were read, its verdict, and a message about stacks that could not be read.
     """
-    names = _pods(sight, analysis)[:MOST_PODS]
+    names = _pods(hang_snapshot, analysis)[:MOST_PODS]
     pods = [pod for pod in snapshot.pods if pod["metadata"]["name"] in names]
     command = command_prefix(snapshot.job, "hang") or ("sh", "-c", _RUN, "hang", *_WORDS)
     found = map_concurrently(lambda pod: _read(backend, pod, command), pods)
     fuller = {shown.pod: shown for shown in found if isinstance(shown, PodReport)}
     missing = next((shown for shown in found if isinstance(shown, str)), "")
-    complete = replace(sight, pods=tuple(_merge_pod_reports(pod, fuller.get(pod.pod)) for pod in sight.pods))
+    complete = replace(
+        hang_snapshot, pods=tuple(_merge_pod_reports(pod, fuller.get(pod.pod)) for pod in hang_snapshot.pods)
+    )
     again = analyze(complete)  # the messages now name lines of code
     return (
         complete,
@@ -54,12 +56,12 @@ def with_stacks(
     )
 
 
-def _pods(sight: HangSnapshot, analysis: HangAnalysis) -> list[str]:
+def _pods(hang_snapshot: HangSnapshot, analysis: HangAnalysis) -> list[str]:
     """Return the pods of the verdict's ranks; without such ranks, one pod whose launcher has reported a hang."""
     wanted = {culprit.status.rank for culprit in analysis.culprits} or set(analysis.still)
     if analysis.answer in {HangState.MOVES, HangState.UNSEEN} or not wanted:
-        return [pod.pod for pod in sight.pods if pod.named][:1]
-    return list(dict.fromkeys(rank.pod for rank in sight.ranks if rank.status.rank in wanted))
+        return [pod.pod for pod in hang_snapshot.pods if pod.named][:1]
+    return list(dict.fromkeys(rank.pod for rank in hang_snapshot.ranks if rank.status.rank in wanted))
 
 
 def _merge_pod_reports(outline: PodReport, shown: PodReport | None) -> PodReport:

@@ -66,7 +66,7 @@ def only_service(services: Iterable[Object]) -> GrafanaService:
     found = [GrafanaService.of(service) for service in services if service["spec"].get("clusterIP") != "None"]
     hint = f"Give its address with --grafana or ${VARIABLE}."
     if not found:
-        raise NotFound(f"There is no Service with the label {LABEL} in the cluster.", hint=hint)
+        raise NotFound(f"The cluster has no Service with the label {LABEL}.", hint=hint)
     if len(found) > 1:
         raise UsageError(f"There are several Grafanas: {', '.join(map(str, found))}.", hint=hint)
     return found[0]

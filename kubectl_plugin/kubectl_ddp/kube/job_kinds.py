@@ -92,7 +92,7 @@ def root_of(objects: list[Object]) -> Object:
     return root
 
 
-def needs_another(item: Object, objects: Sequence[Object]) -> bool:
+def has_dependency(item: Object, objects: Sequence[Object]) -> bool:
     """Return whether the API server takes an object only after another one of the same job, so not in a dry run.
 
     A root needs its runtime, and a PodGroup of Kubernetes' own gang its Workload.

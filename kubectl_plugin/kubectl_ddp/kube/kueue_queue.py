@@ -57,7 +57,7 @@ def is_resizable(job: Object) -> bool:
     return any(gate.get("name") == KUEUE_ELASTIC for gate in gates)
 
 
-def wants_resizing(job: Object) -> bool:
+def requests_elastic(job: Object) -> bool:
     """Return whether a job requests to grow and shrink in its queue while it runs."""
     return (job["metadata"].get("annotations") or {}).get(KUEUE_ELASTIC) == "true"
 

@@ -13,10 +13,10 @@ from kubectl_ddp.kube.objects import Snapshot
 from kubectl_ddp.observe.scrape import ScrapeLimit, observe_all
 from kubectl_ddp.status.job_state import JobState, State
 
-_PATIENCE_SECONDS: Final = {"local": 0.12}
+_TIMEOUT_SECONDS: Final = {"local": 0.12}
 """Seconds to wait for pods, by place. On this machine, pods answer immediately unless they are overloaded."""
 
-_CLUSTER_PATIENCE_SECONDS: Final = 1.0
+_CLUSTER_TIMEOUT_SECONDS: Final = 1.0
 """Seconds to wait for pods in a cluster, where a network policy may block requests without an error."""
 
 _MOST: Final = ScrapeLimit(of_each=2, in_all=48)
@@ -57,7 +57,7 @@ def observe_jobs(found: Sequence[tuple[Backend, Snapshot]], *, for_table: bool =
     states = []
     for backend in dict.fromkeys(backend for backend, _ in found):
         snapshots = [snapshot for where, snapshot in found if where is backend]
-        timeout = _PATIENCE_SECONDS.get(backend.where, _CLUSTER_PATIENCE_SECONDS)
+        timeout = _TIMEOUT_SECONDS.get(backend.where, _CLUSTER_TIMEOUT_SECONDS)
         states += observe_all(backend, snapshots, timeout=timeout, most=_MOST, for_table=for_table)
     return states
 
@@ -108,9 +108,9 @@ def watch_list(
     """
     before: dict[JobKey, JobState] | None = None
     while True:
-        begun = clock()
+        started = clock()
         now = {key_of(state): state for state in read()}
-        seconds = clock() - begun
+        seconds = clock() - started
         known = before or {}
         deleting = [replace(state, state=State.DELETING) for key, state in known.items() if key not in now]
         changed = [state for key, state in now.items() if key not in known or _has_changed(known[key], state)]

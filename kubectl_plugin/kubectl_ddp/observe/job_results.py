@@ -46,7 +46,7 @@ _NUMBERS: Final = ("step", "loss", "throughput", "values", "restarts", "processe
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class JobRecord:
-    """What is known of one submitted job."""
+    """Entry of the history for one submitted job."""
 
     uid: str
     name: str
@@ -103,7 +103,7 @@ def record_submission(job: Object, state: JobState) -> None:
 
 
 def record_state(job: Object, state: JobState, *, is_last: bool = False) -> None:
-    """Update a job of the history, at once if nobody will see it again. Jobs submitted elsewhere are not added."""
+    """Update a job of the history, immediately if this is its last state. Jobs submitted elsewhere are not added."""
     before = find_job(state.uid)
     if before is None:
         return
@@ -253,14 +253,14 @@ def persist_result(backend: Backend, job: Object, state: JobState) -> None:
 def suspend(backend: Backend, name: str) -> None:
     """Suspend a job, after its start and progress were kept. Raises the errors of the backend."""
     snapshot = backend.job(name)
-    told, pods = scrape(backend, snapshot), workers(snapshot.pods)
-    state = job_state(snapshot, told, where=backend.where)
+    scraped, pods = scrape(backend, snapshot), workers(snapshot.pods)
+    state = job_state(snapshot, scraped, where=backend.where)
     persist_result(backend, snapshot.job, state)
     if pods and state.state is not State.SUSPENDED and not state.is_terminal:
         first = min(pods, key=lambda pod: str(pod["metadata"]["name"]))
         earlier = _with_startup(snapshot.job, state)
         samples, seconds = earlier.total_work(
-            *sample_totals(told.values()), {str(pod["metadata"]["uid"]) for pod in pods}
+            *sample_totals(scraped.values()), {str(pod["metadata"]["uid"]) for pod in pods}
         )
         known = replace(
             earlier,

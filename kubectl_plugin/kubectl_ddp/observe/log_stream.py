@@ -26,7 +26,7 @@ _ERROR: Final = re.compile(
     r"|Traceback \(most recent call last\)"
     r"|^(?:\w+\.)*\w*(?:Error|Exception)\b"
 )
-_CONTINUES: Final = re.compile(r"^(?:\s|During handling|The above exception|$)")
+_CONTINUATION: Final = re.compile(r"^(?:\s|During handling|The above exception|$)")
 
 _RETRY_SECONDS: Final = 1.0
 
@@ -77,7 +77,7 @@ class RankFilter:
         if _ERROR.search(text):
             self._in_trace.add(source)
             return True
-        if source in self._in_trace and _CONTINUES.match(text):
+        if source in self._in_trace and _CONTINUATION.match(text):
             return True
         self._in_trace.discard(source)
         return False
@@ -125,7 +125,7 @@ def read(
 
     ``since`` is a time in the form of :attr:`Line.time`: older lines are left out.
     """
-    pods = workers(backend.job(name).pods) or backend.past_pods(name)
+    pods = workers(backend.job(name).pods) or backend.deleted_pods(name)
     lines = filter(ranks.matches, _merged(backend, pods, since))
     return lines if tail is None else iter(deque(lines, maxlen=tail))
 
@@ -143,8 +143,8 @@ def follow_logs(
         seen[line.pod] = line.time
         return ranks.matches(line)
 
-    past = filter(record_time, _merged(backend, workers(backend.job(name).pods), since))
-    yield from past if tail is None else deque(past, maxlen=tail)
+    earlier_lines = filter(record_time, _merged(backend, workers(backend.job(name).pods), since))
+    yield from earlier_lines if tail is None else deque(earlier_lines, maxlen=tail)
     with contextlib.closing(_Streams(backend, name, seen, since).lines()) as lines:
         yield from filter(ranks.matches, lines)
 
@@ -195,7 +195,7 @@ class _Streams:
         """Yield lines as they arrive. The order within each pod is kept."""
         self._start(self._watch)
         try:
-            yield from self._arriving()
+            yield from self._receive_lines()
         finally:
             self._stop.request()
             with contextlib.suppress(queue.Empty):  # makes room for threads that wait for it
@@ -210,7 +210,7 @@ class _Streams:
         self._threads = [*filter(threading.Thread.is_alive, self._threads), thread]
         thread.start()
 
-    def _arriving(self) -> Iterator[Line]:
+    def _receive_lines(self) -> Iterator[Line]:
         pods: list[Object] = []
         is_over = False
         while not (is_over and not self._reading):
@@ -319,7 +319,7 @@ def fold(lines: Iterable[Line | None]) -> Iterator[Folded]:
         lines: Lines in order of time. ``None`` marks a pause, after which all pending lines are yielded.
     """
     waiting: dict[tuple[bool, str], Folded] = {}
-    said_last: dict[tuple[str, int | None], int] = {}
+    last_numbers: dict[tuple[str, int | None], int] = {}
     """(pod, rank) → number of the folded line that it wrote last."""
     number = 0
     for line in lines:
@@ -331,8 +331,8 @@ def fold(lines: Iterable[Line | None]) -> Iterator[Folded]:
         while waiting and now - (epoch(next(iter(waiting.values())).first.time) or 0.0) > WINDOW_SECONDS:
             yield waiting.pop(next(iter(waiting)))
         found = waiting.get(key)
-        who = (line.pod, line.rank)
-        if found is not None and said_last.get(who, 0) >= found.number:
+        source = (line.pod, line.rank)
+        if found is not None and last_numbers.get(source, 0) >= found.number:
             # This rank already wrote the line, or one that follows it.
             yield from _pop_pending(waiting, through=key)
             found = None
@@ -340,7 +340,7 @@ def fold(lines: Iterable[Line | None]) -> Iterator[Folded]:
             number += 1
             found = waiting[key] = Folded(line, number=number)
         found.lines.append(line)
-        said_last[who] = found.number
+        last_numbers[source] = found.number
     yield from _pop_pending(waiting)
 
 

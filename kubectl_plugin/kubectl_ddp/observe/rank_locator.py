@@ -68,7 +68,7 @@ def place_of_rank(state: JobState, pods: Sequence[Object], samples: Mapping[str,
     """Find the pod and the process of a rank in data that was already read. Raises NotFound."""
     by_name = {str(pod["metadata"]["name"]): pod for pod in pods}
     found = next((rank_state for rank_state in state.ranks if rank_state.rank == rank), None)
-    launchers = dict(_locate_from_launchers(state, samples, rank))
+    launchers = dict(_find_by_launcher_metrics(state, samples, rank))
     if found is None:
         for pod, index in launchers.items():
             return Place(pod=by_name[pod], rank=rank, local_rank=index)
@@ -81,7 +81,7 @@ def place_of_rank(state: JobState, pods: Sequence[Object], samples: Mapping[str,
     return Place(pod=by_name[found.pod], rank=rank, local_rank=local_rank, pid=int(pid) if pid is not None else None)
 
 
-def _locate_from_launchers(state: JobState, samples: Mapping[str, Samples], rank: int) -> Iterator[tuple[str, int]]:
+def _find_by_launcher_metrics(state: JobState, samples: Mapping[str, Samples], rank: int) -> Iterator[tuple[str, int]]:
     """Yield pod and local rank as reported by launchers. Pods outside the newest worker group are skipped, because they
     still report the previous group.
     """
@@ -100,10 +100,10 @@ def find_pod(snapshot: Snapshot, pod: str) -> Place:
     """
     names = [str(item["metadata"]["name"]) for item in snapshot.pods]
     job = snapshot.job["metadata"]["name"]
-    meant = {pod, f"{job}-{pod}"}
-    beginning = [name for name in names if any(name.startswith(f"{word}-") for word in meant)]
+    pod_names = {pod, f"{job}-{pod}"}
+    beginning = [name for name in names if any(name.startswith(f"{word}-") for word in pod_names)]
     for item, name in zip(snapshot.pods, names, strict=True):
-        if name in meant or beginning == [name]:
+        if name in pod_names or beginning == [name]:
             return Place(pod=item)
     hint = f"There are {', '.join(names)}." if names else "It has none just now."
     raise NotFound(f"Job '{job}' has no pod '{pod}'.", hint=hint)
@@ -165,7 +165,7 @@ def fetch_trace(handover: ExecCommand, file: Path, seconds: float) -> int:
 
     Raises:
         TimedOut: If the rank completed no step in time.
-        DdpError: If there is no trace, or the file cannot be written.
+        DdpError: If the rank wrote no trace, or the file cannot be written.
     """
     draft = file.with_name(f".{file.name}.{os.getpid()}")
     try:

@@ -108,7 +108,7 @@ class _ScrapePool:
         self._families = families
         self._waiting = deque(requests)
         self._answers: queue.SimpleQueue[tuple[int, str, Samples | None]] = queue.SimpleQueue()
-        self._asking = 0
+        self._threads = 0
 
     def iter_results(self, timeout: float | None) -> Iterator[tuple[int, str, Samples | None]]:
         """Yield job index, pod name and metrics as they arrive. Pods without an answer are left out after ``timeout``
@@ -119,18 +119,18 @@ class _ScrapePool:
         for _ in range(_AT_FIRST):
             self._start_thread()
         while left and (remaining := end - time.monotonic()) > 0:
-            may_ask = bool(self._waiting) and self._asking < _AT_MOST
+            may_start = bool(self._waiting) and self._threads < _AT_MOST
             try:
-                yield self._answers.get(timeout=min(remaining, _SLOW_SECONDS if may_ask else threading.TIMEOUT_MAX))
+                yield self._answers.get(timeout=min(remaining, _SLOW_SECONDS if may_start else threading.TIMEOUT_MAX))
             except queue.Empty:
-                if may_ask:
+                if may_start:
                     self._start_thread()
             else:
                 left -= 1
 
     def _start_thread(self) -> None:
         if self._waiting:
-            self._asking += 1
+            self._threads += 1
             # A daemon thread, so that a pod that does not answer does not delay the exit of the command.
             threading.Thread(target=self._scrape_queued_pods, daemon=True).start()
 
@@ -210,7 +210,7 @@ SCRAPE_SECONDS: Final = 1.0
 """Time between two scrapes."""
 _PODS: Final = ScrapeLimit(of_each=8, in_all=8)
 """Pods that are scraped. The first one reports the steps of the job, unless pods were lost."""
-_PATIENCE_SECONDS: Final = 1.0
+_TIMEOUT_SECONDS: Final = 1.0
 """Time after which a pod without an answer is left out. It must not delay the end of a wait."""
 _POSITION_SECONDS: Final = 5.0
 """Time between two reads of the place in the queue, which a watch does not show."""
@@ -234,7 +234,7 @@ class LiveState:
     def of(self, snapshot: Snapshot) -> JobState:
         """Return the state of the job, with metrics that are at most a second old."""
         if self._clock() - self._scraped >= SCRAPE_SECONDS:
-            self._samples = scrape_all(self._backend, [snapshot], timeout=_PATIENCE_SECONDS, most=_PODS)[0]
+            self._samples = scrape_all(self._backend, [snapshot], timeout=_TIMEOUT_SECONDS, most=_PODS)[0]
             self._scraped = self._clock()
         return self.with_position(job_state(snapshot, self._samples, where=self._backend.where))
 
@@ -245,7 +245,7 @@ class LiveState:
         if self._clock() - self._placed >= _POSITION_SECONDS:
             with contextlib.suppress(DdpError):
                 queue = self._backend.job(state.name, events=False).queued
-                # A job that is being admitted has none any more.
+                # A job that is being admitted no longer has a position.
                 self._position = (queue.position if queue is not None else None) or self._position
             self._placed = self._clock()
         return replace(state, queue=replace(state.queue, position=self._position))

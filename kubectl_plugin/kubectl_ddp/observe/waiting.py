@@ -158,7 +158,7 @@ def _state_reader(
     """Return the function from a snapshot to the state that ``goal`` needs. It calls ``seen`` with that state."""
     live = LiveState(backend)
 
-    def look(snapshot: Snapshot) -> JobState:
+    def read_state(snapshot: Snapshot) -> JobState:
         if goal.needs_metrics:
             state = observe(backend, snapshot)
             state = state if seen is None else live.with_position(state)
@@ -170,7 +170,7 @@ def _state_reader(
             seen(state)
         return state
 
-    return look
+    return read_state
 
 
 def wait_until_deleted(backend: Backend, name: str, *, timeout: float | None = None) -> None:
@@ -225,13 +225,13 @@ def _changes(backend: Backend, name: str, timeout: float | None, pause: float | 
     watcher = threading.Thread(target=feed, args=(snapshots, arrivals), daemon=True)
     watcher.start()
     try:
-        yield from _arriving(arrivals, limit, pause)
+        yield from _receive_snapshots(arrivals, limit, pause)
     finally:
         stop.request()
         watcher.join(THREAD_END_SECONDS)
 
 
-def _arriving(
+def _receive_snapshots(
     arrivals: queue.Queue[Snapshot | BaseException | None], limit: float | None, pause: float | None
 ) -> Iterator[Snapshot]:
     latest: Snapshot | None = None

@@ -198,7 +198,7 @@ def _needs(spec: JobSpec) -> Iterator[FabricRequirement]:
 
 def rdma_hint(profile: Profile) -> str:
     """Return a hint with the request for a fabric's devices."""
-    known = ", ".join(f"{devices} on {machine}" for machine, devices in profile.devices_of_machines.items())
+    known = ", ".join(f"{devices} on {machine}" for machine, devices in profile.devices_by_machine_type.items())
     name = profile.devices[0] if not profile.devices[0].endswith("/") else f"{profile.devices[0]}NAME"
     more = f" {known}; or name the machine with --node-selector {MACHINE}=TYPE" if known else ""
     return f"Say --rdma {name}=COUNT.{more}{'.' if more else ''}"

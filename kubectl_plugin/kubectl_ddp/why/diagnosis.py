@@ -63,7 +63,7 @@ def gather(
             snapshot=snapshot,
             state=state,
             now=now,
-            sight=collect_hang_snapshot(backend, snapshot) if is_step_overdue(state, now) else HangSnapshot(),
+            hang_snapshot=collect_hang_snapshot(backend, snapshot) if is_step_overdue(state, now) else HangSnapshot(),
             around=around.result(),
             samples=samples,
             lines={str(pod["metadata"]["name"]): log for pod, log in results if log is not None},

@@ -153,7 +153,7 @@ class Facts:
     """Metric samples by pod."""
     lines: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
     """Last log lines by pod, each with its time as prefix."""
-    sight: HangSnapshot = field(default_factory=HangSnapshot)
+    hang_snapshot: HangSnapshot = field(default_factory=HangSnapshot)
     """Ranks' states from their launchers; read only if the job makes no steps."""
 
     @property

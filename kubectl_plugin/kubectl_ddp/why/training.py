@@ -49,7 +49,7 @@ def hang(facts: Facts) -> Iterator[CauseFinding]:
         is_current = bool(message) and not is_reported(facts.samples) and (stepped is None or stepped < reported_at)
     if is_current:
         yield _stalled(facts, reported_at, message, is_hung=is_hung)
-    elif facts.is_step_overdue and not any(_is_in_long_section(rank.status) for rank in facts.sight.ranks):
+    elif facts.is_step_overdue and not any(_is_in_long_section(rank.status) for rank in facts.hang_snapshot.ranks):
         yield diagnosis(
             Cause.HANG,
             f"No rank has stepped for {duration(facts.now - (stepped or facts.now))}.",
@@ -271,7 +271,7 @@ def present(facts: Facts) -> Iterator[CauseFinding]:
         silent = [f"pod {name} told nothing about itself" for name in facts.state.silent[:_MOST_SILENT]]
         long = [
             f"rank {status.rank} is in section {status.section} for {duration(status.seconds)}"
-            for status in (rank.status for rank in facts.sight.ranks)
+            for status in (rank.status for rank in facts.hang_snapshot.ranks)
             if _is_in_long_section(status)
         ]
         yield diagnosis(

@@ -11,7 +11,7 @@ import pytest
 
 from kubectl_ddp.backends.cluster import ClusterBackend
 from kubectl_ddp.backends.cluster.http.api import Api
-from kubectl_ddp.backends.cluster.http.api_errors import AgainstPolicy
+from kubectl_ddp.backends.cluster.http.api_errors import PolicyDenied
 from kubectl_ddp.backends.cluster.http.connection import Connection, connect
 from kubectl_ddp.backends.cluster.write import ddpjob_submission
 from kubectl_ddp.backends.cluster.write.ddpjob_submission import ANSWER_SECONDS, DDPJobSubmission
@@ -111,7 +111,7 @@ def test_a_user_who_may_not_create_a_ddpjob_gets_the_objects_instead(cluster: Cl
     assert not submit(cluster, cluster.api, objects())
     denied = "ValidatingAdmissionPolicy 'x' with binding 'x' denied request: no"
     cluster.server.next(f"POST {COLLECTION}", Answer(403, status(403, "Forbidden", denied)))
-    with pytest.raises(AgainstPolicy):
+    with pytest.raises(PolicyDenied):
         submit(cluster, cluster.api, objects())
 
 

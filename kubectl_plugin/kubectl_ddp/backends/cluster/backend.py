@@ -67,11 +67,11 @@ class Kubectl:
 
     def enter(self, pod: Object, entry: Entry) -> ExecCommand:
         """Return a ``kubectl exec`` command. Raises PreflightFailed if kubectl is not installed."""
-        manner = [flag for flag, is_set in (("--stdin", entry.stdin), ("--tty", entry.terminal)) if is_set]
+        flags = [flag for flag, is_set in (("--stdin", entry.stdin), ("--tty", entry.terminal)) if is_set]
         variables = [f"{name}={value}" for name, value in entry.variables.items()]
         words = [*(["env", *variables] if variables else []), *entry.words]
         return self._exec_command(
-            "exec", *manner, pod["metadata"]["name"], f"--container={main_container(pod)}", "--", *words
+            "exec", *flags, pod["metadata"]["name"], f"--container={main_container(pod)}", "--", *words
         )
 
     def forward(self, pod: Object, ports: Sequence[str]) -> ExecCommand:
@@ -147,8 +147,8 @@ class ClusterBackend:
         """Return the properties of the cluster that affect how a job is rendered."""
         from kubectl_ddp.render.choose import ClusterKinds  # noqa: PLC0415 - 30 ms, and only to submit
 
-        told, served = run_concurrently(lambda: self._api.get("/version"), self._served_kinds)
-        major, minor = (int(re.sub(r"\D.*", "", str(told[part])) or 0) for part in ("major", "minor"))
+        version, served = run_concurrently(lambda: self._api.get("/version"), self._served_kinds)
+        major, minor = (int(re.sub(r"\D.*", "", str(version[part])) or 0) for part in ("major", "minor"))
         return ClusterKinds(self.where, (major, minor), served)
 
     def _served_kinds(self) -> frozenset[Kind]:
@@ -185,8 +185,8 @@ class ClusterBackend:
     def job(self, name: str, *, events: bool = True) -> Snapshot:
         """Return one job, without its events if ``events`` is false. Raises NotFound."""
         path = collection("v1", "pods", self.namespace)
-        mine = f"{Label.JOB}={name}"
-        with Future(lambda: self._api.items(path, reduce=without_managers, labelSelector=mine)[0]) as pods:
+        selector = f"{Label.JOB}={name}"
+        with Future(lambda: self._api.items(path, reduce=without_managers, labelSelector=selector)[0]) as pods:
             job = self._jobs.named(name)
             found = of_one(job, pods.result(), recent_events(self._api, name, self.namespace) if events else ())
             return replace(found, queued=queue_state_lookup(self._api, [job])(job))
@@ -202,7 +202,7 @@ class ClusterBackend:
 
         yield from watch(self._api, self._jobs.named(name), self.namespace, reasons, stop or Stop())
 
-    def past_pods(self, name: str) -> Sequence[Object]:
+    def deleted_pods(self, name: str) -> Sequence[Object]:
         """Return none: a log goes with its pod."""
         del name
         return ()
@@ -416,9 +416,9 @@ class ClusterBackend:
         """Return the ConfigMaps with the code of a job; empty if the job has none."""
         return code_of(self._api, self._jobs.named(name))
 
-    def renew(self, name: str, objects: Sequence[Object]) -> None:
+    def recreate(self, name: str, objects: Sequence[Object]) -> None:
         """Replace a finished run by a new one. Claims have no owner, so they are kept."""
-        from kubectl_ddp.backends.cluster.write.recreate import renew  # noqa: PLC0415 - only for a new run
+        from kubectl_ddp.backends.cluster.write.recreate import recreate  # noqa: PLC0415 - only for a new run
 
         job = self._find_job(name)
         owner, earlier = job_kinds.owner_of(job) if job is not None else None, None
@@ -426,13 +426,13 @@ class ClusterBackend:
             with contextlib.suppress(NotFound):  # an interrupted restart has deleted it
                 earlier = self._api.get(self._ddpjob_path(owner))
         old = [item for item in (earlier, job) if item is not None]
-        renew(self._api, old, objects, lambda: self.submit(objects, earlier), self.namespace)
+        recreate(self._api, old, objects, lambda: self.submit(objects, earlier), self.namespace)
 
-    def cut_off(self, name: str) -> list[Object]:
+    def pending_restart(self, name: str) -> list[Object]:
         """Return the record of an unfinished restart; empty if there is none."""
-        from kubectl_ddp.backends.cluster.write.recreate import cut_off  # noqa: PLC0415 - only for a new run
+        from kubectl_ddp.backends.cluster.write.recreate import pending_restart  # noqa: PLC0415 - only for a new run
 
-        return cut_off(self._api, name, self.namespace, self._find_job(name))
+        return pending_restart(self._api, name, self.namespace, self._find_job(name))
 
     def _find_job(self, name: str) -> Object | None:
         """Return the root object of a job; ``None`` if it does not exist."""

@@ -138,7 +138,7 @@ class LocalBackend:
         except (NotFound, FileNotFoundError):
             return
 
-    def past_pods(self, name: str) -> Sequence[Object]:
+    def deleted_pods(self, name: str) -> Sequence[Object]:
         """Return the worker pods whose logs are kept: all that the job has had."""
         logs = self._directory(name).path.glob(f"pods/{name}-worker-*/log")
         return [{"metadata": {"name": log.parent.name, "labels": {Label.JOB: name}}} for log in sorted(logs)]
@@ -285,7 +285,7 @@ class LocalBackend:
         objects = self._directory(name).objects()
         return [item for item in objects if item.get("kind") == "ConfigMap"]
 
-    def renew(self, name: str, objects: Sequence[Object]) -> None:
+    def recreate(self, name: str, objects: Sequence[Object]) -> None:
         """Replace a finished run by a new one; its volume claims, and the checkpoints in them, are kept."""
         from kubectl_ddp.backends.local.submission import create, prepare, start_engine  # noqa: PLC0415 - rarely needed
 
@@ -297,7 +297,7 @@ class LocalBackend:
             create(directory, wanted, machine, instead=True)
             start_engine(directory, self._environ)
 
-    def cut_off(self, name: str) -> list[Object]:
+    def pending_restart(self, name: str) -> list[Object]:
         """Return nothing: a job's directory stays while its run is replaced."""
         del name
         return []
@@ -310,9 +310,9 @@ class LocalBackend:
     def annotate(self, job: Object, annotations: Mapping[str, str]) -> None:
         """Set annotations of exactly this job (same uid) and keep its others."""
         with self._directory(str(job["metadata"]["name"])).edit() as objects:
-            about = root_of(objects)["metadata"]
-            if about.get("uid") == job["metadata"].get("uid"):
-                about.setdefault("annotations", {}).update(annotations)
+            metadata = root_of(objects)["metadata"]
+            if metadata.get("uid") == job["metadata"].get("uid"):
+                metadata.setdefault("annotations", {}).update(annotations)
 
     def scale(self, name: str, nodes: int, *, dry_run: bool = False) -> None:
         """Set the number of nodes. Raises UsageError if it is outside of the job's bounds, in a dry run as well."""

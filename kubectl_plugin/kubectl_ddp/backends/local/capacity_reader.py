@@ -23,9 +23,9 @@ SECONDS: Final = 10.0
 def read() -> Inventory:
     """Return the inventory of this machine. GPUs with compute processes count as used; CPU cores are shared."""
     name = socket.gethostname()
-    whole, available = _memory()
+    total, available = _memory()
     gpus, busy = _gpus()
-    allocatable = {"cpu": str(len(os.sched_getaffinity(0))), "memory": str(whole), "pods": PODS}
+    allocatable = {"cpu": str(len(os.sched_getaffinity(0))), "memory": str(total), "pods": PODS}
     labels = {"kubernetes.io/hostname": name}
     if gpus:
         allocatable[GPU] = str(len(gpus))
@@ -34,7 +34,7 @@ def read() -> Inventory:
         "metadata": {"name": name, "labels": labels},
         "status": {"allocatable": allocatable, "conditions": [{"type": "Ready", "status": "True"}]},
     }
-    taken = {"memory": str(whole - available)} | ({GPU: str(busy)} if busy else {})
+    taken = {"memory": str(total - available)} | ({GPU: str(busy)} if busy else {})
     programs: Object = {
         "metadata": {"name": "programs"},
         "spec": {"nodeName": name, "containers": [{"name": "programs", "resources": {"requests": taken}}]},
@@ -44,9 +44,9 @@ def read() -> Inventory:
 
 def _memory() -> tuple[int, int]:
     """Return the total and the available memory in bytes."""
-    told = dict(line.split(":", 1) for line in MEMORY.read_text().splitlines())
-    whole, available = (int(told[name].split()[0]) * 1024 for name in ("MemTotal", "MemAvailable"))
-    return whole, available
+    meminfo = dict(line.split(":", 1) for line in MEMORY.read_text().splitlines())
+    total, available = (int(meminfo[name].split()[0]) * 1024 for name in ("MemTotal", "MemAvailable"))
+    return total, available
 
 
 def _gpus() -> tuple[dict[str, str], int]:

@@ -190,12 +190,12 @@ class LocalEngine:
 
     def _reconcile_batch(self, batch_job: Object) -> None:
         name = batch_job["metadata"]["name"]
-        mine = [
+        pods = [
             runner.pod
             for runner in self._runners.values()
             if runner.pod["metadata"]["labels"].get("batch.kubernetes.io/job-name") == name
         ]
-        plan = operator.reconcile_job(batch_job, mine, failures=self._store_failures, is_run_over=self._is_over)
+        plan = operator.reconcile_job(batch_job, pods, failures=self._store_failures, is_run_over=self._is_over)
         for pod_name in plan.delete:
             self._stop(pod_name)
         if plan.event is not None:
@@ -251,7 +251,7 @@ class LocalEngine:
 
     # -- events and status ---------------------------------------------------------------------------------------------
 
-    def _emit_event(self, reason: str, message: str, about: Object) -> None:
+    def _emit_event(self, reason: str, message: str, involved: Object) -> None:
         moment = pod_states.now()
         self._events.append(
             {
@@ -260,7 +260,7 @@ class LocalEngine:
                 "type": "Warning" if reason in _WARNINGS else "Normal",
                 "reason": reason,
                 "message": message,
-                "involvedObject": {"kind": about["kind"], "name": about["metadata"]["name"]},
+                "involvedObject": {"kind": involved["kind"], "name": involved["metadata"]["name"]},
                 "firstTimestamp": moment,
                 "lastTimestamp": moment,
                 "count": 1,

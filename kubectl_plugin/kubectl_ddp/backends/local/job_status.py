@@ -52,10 +52,10 @@ def set_condition(status: dict[str, Any], condition: str, value: str, *, reason:
         "lastUpdateTime": now,
         "lastTransitionTime": now if before is None or moved else before["lastTransitionTime"],
     }
-    kept = [item for kind, item in present.items() if kind not in {condition, *_DISPLACES.get(condition, ())}]
+    remaining = [item for kind, item in present.items() if kind not in {condition, *_DISPLACES.get(condition, ())}]
     if condition in FINAL:
-        kept = [item | {"status": "False"} if item["type"] == "Running" else item for item in kept]
-    status["conditions"] = [*kept, entry]
+        remaining = [item | {"status": "False"} if item["type"] == "Running" else item for item in remaining]
+    status["conditions"] = [*remaining, entry]
     return True
 
 
@@ -108,8 +108,8 @@ def snapshot(directory: JobDirectory) -> Snapshot:
 
 
 def _mark_lost(job: Object, pods: list[Object], engine: EngineProcess | None) -> None:
-    which = f" (process {engine.identity.pid})" if engine is not None else ""
-    text = f"The local engine{which} ended without reporting a status: it was killed, or the machine was restarted."
+    process = f" (process {engine.identity.pid})" if engine is not None else ""
+    text = f"The local engine{process} ended without reporting a status: it was killed, or the machine was restarted."
     job["status"] = copy.deepcopy(job["status"])
     # The time of the loss is not recorded; the engine's last update is the closest.
     moment = _last_update_time(job)
@@ -163,9 +163,9 @@ def _identity(pid: int) -> Identity | None:
 
 def remove(directory: JobDirectory) -> None:
     """Remove the directory of a job: rename it atomically, then delete its files."""
-    grave = directory.path.with_name(f".{directory.name}.deleted.{os.getpid()}")
+    trash = directory.path.with_name(f".{directory.name}.deleted.{os.getpid()}")
     try:
-        directory.path.rename(grave)
+        directory.path.rename(trash)
     except FileNotFoundError:
         return
-    shutil.rmtree(grave, ignore_errors=True)
+    shutil.rmtree(trash, ignore_errors=True)

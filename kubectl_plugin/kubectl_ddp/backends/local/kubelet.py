@@ -141,8 +141,8 @@ class Container:
         """
         self._is_over = True
         loop = asyncio.get_running_loop()
-        patience = loop.time() + _STUBBORN_SECONDS
-        while (left := members(self.mark, self.pid)) and loop.time() < patience:
+        deadline = loop.time() + _STUBBORN_SECONDS
+        while (left := members(self.mark, self.pid)) and loop.time() < deadline:
             next_one = reaped()
             kill(left)
             await asyncio.wait([next_one], timeout=0.05)
@@ -322,7 +322,7 @@ class PodRunner:
     def _ended(self, code: int, number: int | None, *, reason: str, message: str) -> None:
         self.ran_seconds = asyncio.get_running_loop().time() - self._started
         pod_states.mark_terminated(self.pod, code, reason=reason, message=message, signal=number)
-        self._keep_summary()
+        self._save_summary()
         if pod_states.is_over(self.pod):
             self.close()
         else:
@@ -343,7 +343,7 @@ class PodRunner:
         log.skip_to_last(_FALLBACK_LOG_BYTES)
         return "\n".join([text for _, text in log.lines()][-FALLBACK_LINES:])[-FALLBACK_BYTES:]
 
-    def _keep_summary(self) -> None:
+    def _save_summary(self) -> None:
         """Copy the summary of the run from the pod, which is removed, to the job's directory, which is kept.
 
         Every pod has a summary; the one of rank 0 is the most complete.
@@ -351,8 +351,8 @@ class PodRunner:
         run_directory = self._mounts.directories.get(ContractPath.RUN_DIR)
         if run_directory is None:
             return
-        summary, kept = read_json(Path(run_directory) / File.SUMMARY), read_json(self.node.directory.summary_file)
-        if isinstance(summary, dict) and len(summary) >= len(kept or ()):
+        summary, existing = read_json(Path(run_directory) / File.SUMMARY), read_json(self.node.directory.summary_file)
+        if isinstance(summary, dict) and len(summary) >= len(existing or ()):
             with contextlib.suppress(OSError):  # disk full
                 write_json(self.node.directory.summary_file, summary)
 
@@ -402,6 +402,6 @@ def build_exec_command(pod: Object, entry: Entry) -> ExecCommand:
     except OSError:
         name = pod["metadata"]["name"]
         raise NotFound(f"Pod '{name}' does not run just now.", hint="Try again once it does.") from None
-    variables = (os.fsdecode(each).partition("=") for each in block.split(b"\0") if each)
+    variables = (os.fsdecode(assignment).partition("=") for assignment in block.split(b"\0") if assignment)
     environ = {name: value for name, _, value in variables} | dict(entry.variables)
     return ExecCommand(words=entry.words, environ=environ, directory=directory)

@@ -103,8 +103,8 @@ class LogReader:
                 file.seek(self._offset)
                 while chunk := file.read(1 << 16):
                     self._offset += len(chunk)
-                    *whole, self._rest = (self._rest + chunk).split(b"\n")
-                    yield from (entry.decode(errors="replace") for entry in whole)
+                    *complete, self._rest = (self._rest + chunk).split(b"\n")
+                    yield from (entry.decode(errors="replace") for entry in complete)
         except FileNotFoundError:
             return
 

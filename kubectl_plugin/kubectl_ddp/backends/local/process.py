@@ -169,8 +169,8 @@ def marked(prefix: str) -> list[int]:
 def leader(container: str) -> int | None:
     """Return the first process of a container, whose parent is outside of it; None if none is alive."""
     processes = _processes()
-    mine = {pid for pid, stat in processes.items() if stat.state not in "ZX" and _mark(pid) == container}
-    return min((pid for pid in mine if processes[pid].parent not in mine), default=None)
+    pids = {pid for pid, stat in processes.items() if stat.state not in "ZX" and _mark(pid) == container}
+    return min((pid for pid in pids if processes[pid].parent not in pids), default=None)
 
 
 def descendants(ancestor: int) -> list[int]:

@@ -112,9 +112,9 @@ def _missing(python: str, modules: Sequence[str]) -> list[str]:
         [python, "-P", "-c", _PROBE, *modules], capture_output=True, text=True, check=False, stdin=subprocess.DEVNULL
     )
     if probe.returncode:
-        said = (probe.stderr.strip() or "no answer").splitlines()[-1]
+        reason = (probe.stderr.strip() or "no answer").splitlines()[-1]
         raise PreflightFailed(
-            f"'{python}' does not work as a Python of 3.11 or later: {said}",
+            f"'{python}' does not work as a Python of 3.11 or later: {reason}",
             hint="Set KUBECTL_DDP_PYTHON to another interpreter.",
         )
     return probe.stdout.split()
@@ -151,12 +151,12 @@ def create(directory: JobDirectory, objects: Sequence[Object], machine: LocalMac
         raise not_writable_error(directory.path.parent, error) from error
 
 
-def _inherit(heir: JobDirectory, directory: JobDirectory) -> None:
+def _inherit(successor: JobDirectory, directory: JobDirectory) -> None:
     """Move the volume claims of a finished job to its successor, and remove the rest of it."""
     claims = directory.volumes / CLAIMS
     if claims.is_dir():
-        heir.volumes.mkdir(exist_ok=True)
-        claims.rename(heir.volumes / CLAIMS)
+        successor.volumes.mkdir(exist_ok=True)
+        claims.rename(successor.volumes / CLAIMS)
     remove(directory)
 
 
@@ -207,8 +207,8 @@ def start_engine(directory: JobDirectory, environ: Mapping[str, str]) -> None:
         process.returncode = 0  # the engine outlives this process, which does not wait for it
         return
     code = process.wait()
-    said = directory.engine_log.read_text(errors="replace").strip().splitlines() or [f"it exited with {code}"]
-    raise DdpError(f"The local engine of '{directory.name}' did not start: {said[-1]}")
+    output = directory.engine_log.read_text(errors="replace").strip().splitlines() or [f"it exited with {code}"]
+    raise DdpError(f"The local engine of '{directory.name}' did not start: {output[-1]}")
 
 
 def machine_of(python: str, directory: Path | None, environ: Mapping[str, str]) -> LocalMachine:

@@ -77,7 +77,8 @@ def mount(pod: Object, volumes: Path, config_maps: ConfigMaps) -> Mounts:
 def _entries(spec: Mapping[str, Any]) -> list[dict[str, Any]]:
     """Return the mounts of the pod's container and init containers."""
     containers = [*(spec.get("initContainers") or ()), spec["containers"][0]]
-    return list({entry["mountPath"]: entry for each in containers for entry in each.get("volumeMounts") or ()}.values())
+    mounts = (mount for container in containers for mount in container.get("volumeMounts") or ())
+    return list({mount["mountPath"]: mount for mount in mounts}.values())
 
 
 def _in_memory(volume: Mapping[str, Any], mounts: Mounts) -> Path | None:
@@ -135,12 +136,12 @@ def check(template: Object, objects: Iterable[Object]) -> None:
         PreflightFailed: If :func:`mount` would refuse a volume.
     """
     objects = list(objects)
-    nowhere, config_maps = {"metadata": {"uid": ""}}, config_maps_of(objects)
+    no_pod, config_maps = {"metadata": {"uid": ""}}, config_maps_of(objects)
     secrets = {item["metadata"]["name"] for item in objects if item.get("kind") == "Secret"}
     mounted = {entry["name"] for entry in _entries(template["spec"])}
     for volume in template["spec"].get("volumes") or ():
         if volume["name"] in mounted and _secret(volume) not in secrets:
-            _directory(volume, nowhere, Path(os.devnull), config_maps)
+            _directory(volume, no_pod, Path(os.devnull), config_maps)
 
 
 def keep_secrets(objects: Iterable[Object], volumes: Path) -> list[Object]:

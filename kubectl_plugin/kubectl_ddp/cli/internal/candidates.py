@@ -27,7 +27,7 @@ from kubectl_ddp.spec.job_key import Completion, Field
 
 T = TypeVar("T")
 
-PATIENCE_SECONDS: Final = 2.0
+TIMEOUT_SECONDS: Final = 2.0
 """Maximum time for one completion that queries a cluster, in seconds."""
 MOST_RANKS: Final = 64
 
@@ -82,8 +82,8 @@ def values(parameter: click.Parameter, context: click.Context) -> list[Candidate
     """Return the candidates for the value of a flag or an argument."""
     if isinstance(parameter.type, click.Choice):
         return [Candidate(str(choice)) for choice in parameter.type.choices]
-    offer = OFFERS.get(parameter.name or "")
-    return list(offer(context)) if offer else []
+    source = CANDIDATE_SOURCES.get(parameter.name or "")
+    return list(source(context)) if source else []
 
 
 def _jobs(context: click.Context) -> Iterable[Candidate]:
@@ -91,7 +91,7 @@ def _jobs(context: click.Context) -> Iterable[Candidate]:
     where = where_of(context)
     found: dict[str, str] = {}
     if not where.local and has_kubeconfig():
-        found = within(PATIENCE_SECONDS, lambda: _cluster_jobs(where), found)
+        found = within(TIMEOUT_SECONDS, lambda: _cluster_jobs(where), found)
     if not where.names_a_cluster:
         found |= dict.fromkeys(local_job_names(), "on this machine")
     return [Candidate(name, place) for name, place in found.items() if name not in given_arguments(context)]
@@ -104,7 +104,7 @@ def _cluster_jobs(where: Where) -> dict[str, str]:
 
 def _ranks(context: click.Context) -> Iterable[Candidate]:
     named = given_arguments(context)
-    count = within(PATIENCE_SECONDS, lambda: _world(where_of(context), named[0]), 0) if named else 0
+    count = within(TIMEOUT_SECONDS, lambda: _world(where_of(context), named[0]), 0) if named else 0
     numbers = [Candidate(str(rank), "one rank") for rank in range(min(count, MOST_RANKS))]
     return [Candidate("all", "every rank"), Candidate("failed", "ranks that failed"), *numbers]
 
@@ -118,7 +118,7 @@ def _world(where: Where, name: str) -> int:
 def _pods(context: click.Context) -> Iterable[Candidate]:
     """Return the pods of the job, without the job's name as prefix."""
     named = given_arguments(context)
-    found = within(PATIENCE_SECONDS, lambda: _pods_of(where_of(context), named[0]), list[str]()) if named else []
+    found = within(TIMEOUT_SECONDS, lambda: _pods_of(where_of(context), named[0]), list[str]()) if named else []
     return [Candidate(name) for name in found]
 
 
@@ -185,7 +185,7 @@ def _preset_names(context: click.Context) -> Iterable[Candidate]:
         from kubectl_ddp.client.layers import shared_by  # noqa: PLC0415 - imports YAML
         from kubectl_ddp.spec.external_values import SharedPresets  # noqa: PLC0415
 
-        shared = within(PATIENCE_SECONDS, lambda: shared_by(place), SharedPresets()).texts
+        shared = within(TIMEOUT_SECONDS, lambda: shared_by(place), SharedPresets()).texts
     builtin = [Candidate(preset.name, preset.summary) for preset in PRESETS.values()]
     return [*builtin, *(Candidate(name, "of this namespace") for name in shared)]
 
@@ -210,14 +210,14 @@ def _job_keys(_context: click.Context) -> Iterable[Candidate]:
     return [Candidate(key, field.help) for key, field in FILE_KEYS.items()]
 
 
-def _offer(field: Field) -> Callable[[click.Context], Iterable[Candidate]] | None:
+def _completion_source(field: Field) -> Callable[[click.Context], Iterable[Candidate]] | None:
     """Return the source of values for the flag of a key."""
     if field.choices:
         return lambda _context: map(Candidate, field.choices)
     return {Completion.PRESETS: _preset_names, Completion.FABRICS: _fabric_names}.get(field.completion)
 
 
-OFFERS: Final[Mapping[str, Callable[[click.Context], Iterable[Candidate]]]] = {
+CANDIDATE_SOURCES: Final[Mapping[str, Callable[[click.Context], Iterable[Candidate]]]] = {
     "job": _jobs,
     "jobs": _jobs,
     "rank": _ranks,
@@ -232,20 +232,20 @@ OFFERS: Final[Mapping[str, Callable[[click.Context], Iterable[Candidate]]]] = {
     "key": _job_keys,
     "preset": _profile_names,
     "what": _wait_conditions,
-    **{parameter_of(key): offer for key, field in FILE_KEYS.items() if (offer := _offer(field))},
+    **{parameter_of(key): offer for key, field in FILE_KEYS.items() if (offer := _completion_source(field))},
 }
 """Name of a parameter → function that returns the candidates for its value."""
 
 
 def within(seconds: float, function: Callable[[], T], otherwise: T) -> T:
     """Return the result of ``function``, or ``otherwise`` if it fails or takes too long. Abandons its thread."""
-    answers: list[T] = []
+    results: list[T] = []
 
-    def listen() -> None:
+    def run() -> None:
         with contextlib.suppress(Exception):  # no candidates from a cluster that does not answer
-            answers.append(function())
+            results.append(function())
 
-    asking = threading.Thread(target=listen, daemon=True)
-    asking.start()
-    asking.join(seconds)
-    return answers[0] if answers else otherwise
+    thread = threading.Thread(target=run, daemon=True)
+    thread.start()
+    thread.join(seconds)
+    return results[0] if results else otherwise

@@ -1,6 +1,6 @@
 """Command line of every command: its flags, help, examples, and the words that it passes on.
 
-:class:`HelpfulCommand` is the class of every command. ``--help`` shows common flags, ``--help-all`` all of them.
+:class:`GroupedHelpCommand` is the class of every command. ``--help`` shows common flags, ``--help-all`` all of them.
 :func:`grouped_option` declares a flag with its group; flags declared by :func:`click.option` are the command's own.
 :func:`shared_options` adds the flags of all commands, with kubectl's names, and passes their values as
 :class:`Options`. Words of kubectl for kinds of objects are accepted, as in ``get jobs``, ``describe job NAME`` and
@@ -95,7 +95,7 @@ _OTHER_TYPES: Final[Mapping[str, str]] = {
 
 
 def check_type(word: str) -> None:
-    """Raise UsageError if a word names a kind of object other than jobs."""
+    """Raise UsageError if an argument names a kind of object other than jobs."""
     if command := _OTHER_TYPES.get(word.lower()):
         context = click.get_current_context(silent=True)
         called = context.command.name if context is not None else None
@@ -169,7 +169,7 @@ def grouped_option(
     return click.option(*names, cls=GroupedOption, group=group, is_common=is_common, **attributes)
 
 
-class HelpfulCommand(click.Command):
+class GroupedHelpCommand(click.Command):
     """Command whose help has groups of flags and examples."""
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
@@ -265,7 +265,7 @@ def _show_all(ctx: click.Context, _parameter: click.Parameter, is_asked: bool) -
         ctx.exit()
 
 
-class PassthroughCommand(HelpfulCommand):
+class PassthroughCommand(GroupedHelpCommand):
     """Command that does not parse the words after ``--``. :func:`passthrough_args` returns them."""
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
@@ -366,12 +366,12 @@ def shared_options(
     shape = [_output("-o", "--output", type=OutputForm(outputs), help="Print data in this form.")] if outputs else []
     if has_header_flag:
         shape.append(_output("--no-headers", is_flag=True, help="Print tables without their header line."))
-    talk = [
+    output = [
         _output("-q", "--quiet", is_flag=True, help="Print data and errors only."),
         _output("--no-color", is_flag=True, is_common=False, help="Print no color; NO_COLOR does the same."),
         _output("-v", "--verbose", is_flag=True, is_common=False, help="Print the traceback of an unexpected error."),
     ]
-    where = [
+    place = [
         _place("--local", is_flag=True, help="Use this machine, not a cluster."),
         _place("-n", "--namespace", metavar="NAME", help="Namespace (default: the context's own)."),
         *([_place("-A", "--all-namespaces", is_flag=True, help="Look in all namespaces.")] if all_namespaces else []),
@@ -408,7 +408,7 @@ def shared_options(
                 except NoSuchJob as error:
                     raise _with_nearest(error, options) from None
 
-        for option in reversed([*shape, *talk, *where]):
+        for option in reversed([*shape, *output, *place]):
             option(with_options)
         return with_options
 

@@ -67,10 +67,10 @@ class ProgramCommand(PassthroughCommand):
     def _suggest(self, ctx: click.Context, word: str) -> str:
         """Suggest a flag for a misspelled or foreign one, or the use of ``--`` for a flag of the program."""
         flags = [name for parameter in self.get_params(ctx) for name in parameter.opts if name.startswith("--")]
-        if meant := suggest_flag(word):
-            return meant
-        meant = suggest_close_match(word, flags, cutoff=0.75)
-        return f"{meant} Flags of the program follow '--': '{ctx.command_path} train.py -- {word} ...'.".strip()
+        if suggestion := suggest_flag(word):
+            return suggestion
+        suggestion = suggest_close_match(word, flags, cutoff=0.75)
+        return f"{suggestion} Flags of the program follow '--': '{ctx.command_path} train.py -- {word} ...'.".strip()
 
 
 def _with_values(args: list[str]) -> list[str]:
@@ -225,7 +225,7 @@ def prepare(
     from kubectl_ddp.client.submission import prepare_job  # noqa: PLC0415 - not needed for help and completion
 
     resolved = _read_job(request, options, name_suffix, under)
-    return prepare_job(resolved, options, shown=shown, kept=code)
+    return prepare_job(resolved, options, shown=shown, packed_code=code)
 
 
 def flag_layer(request: JobRequest, options: Options) -> Layer:

@@ -38,7 +38,7 @@ _GROUP_SECONDS: Final = 30.0
 
 @dataclass(frozen=True, slots=True)
 class ProgressLine:
-    """What a job does now."""
+    """Current phase and progress of a job."""
 
     job: str
     phase: str
@@ -373,7 +373,7 @@ class PlainLines:
         self._is_closed = True
 
 
-STANDSTILL_SECONDS: Final = 15.0
+STALL_SECONDS: Final = 15.0
 """Seconds without a change after which the cause is looked for."""
 LONGEST_PAUSE_SECONDS: Final = 600.0
 """Maximum time until the cause of the same standstill is looked for again. The time doubles up to it."""
@@ -399,7 +399,7 @@ class ProgressDisplay:
         self._changed = self._next_diagnosis = 0.0
         """Time of the last change, and time to look for a cause."""
         self._cause: Finding | None = None
-        self._is_asking = False
+        self._is_diagnosing = False
         self.last: JobState | None = None
         """Last state that was seen."""
 
@@ -428,10 +428,10 @@ class ProgressDisplay:
         line = progress_line(replace(state, eta_seconds=None), time.time())
         if line != self._line:
             self._line, self._cause = line, None
-            self._changed, self._next_diagnosis = now, now + STANDSTILL_SECONDS
-        elif now >= self._next_diagnosis and not self._is_asking:
+            self._changed, self._next_diagnosis = now, now + STALL_SECONDS
+        elif now >= self._next_diagnosis and not self._is_diagnosing:
             self._next_diagnosis = now + min(now - self._changed, LONGEST_PAUSE_SECONDS)
-            self._is_asking = True
+            self._is_diagnosing = True
             threading.Thread(target=self._find_cause, args=(state.name, line), name="standstill", daemon=True).start()
         shown = progress_line(replace(state, eta_seconds=self._pace.eta_seconds(state, now)), time.time())
         self._printer.show(replace(shown, cause=self._cause.message if self._cause else ""))
@@ -447,7 +447,7 @@ class ProgressDisplay:
         except DdpError:  # denied, or the API server does not answer: the next attempt may succeed
             found = ()
         finally:
-            self._is_asking = False
+            self._is_diagnosing = False
         first = next((finding for finding in found if finding.severity in {Severity.ERROR, Severity.WARNING}), None)
         is_known = self._cause is not None and first is not None and self._cause.subject == first.subject
         if self._line == line and first is not None and not is_known:
@@ -472,7 +472,7 @@ def line_printer(options: Options, logs: TextIO | None, environ: Mapping[str, st
     """
     if options.quiet or sys.stderr is None:
         return None
-    # Logs in a pipe may come back to the same terminal, as through tee, where they cannot be told from the line.
+    # Logs in a pipe may come back to the same terminal, as through tee, where they would be mixed with the line.
     is_terminal = sys.stderr.isatty() and (logs is None or logs.isatty())
     if is_terminal and environ.get("TERM", "dumb") != "dumb":
         return RewrittenLine(raw(sys.stderr))

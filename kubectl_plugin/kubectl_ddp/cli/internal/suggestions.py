@@ -50,7 +50,7 @@ FLAG_EQUIVALENTS: Final[Mapping[str, str]] = {
 }
 """Flag of another launcher → our closest flag."""
 
-_CONTINUES: Final = "Leave it out: the job continues when the command has ended."
+_DETACHED_HINT: Final = "Leave it out: the job continues when the command has ended."
 _CHECKPOINTS: Final = (
     "A path that the script writes to is an argument after '--'. --checkpoint-claim names a volume on a cluster."
 )
@@ -59,9 +59,9 @@ FLAG_HINTS: Final[Mapping[str, str]] = {
     **dict.fromkeys(("--elastic", "--min-nodes", "--max-nodes", "--min-replicas", "--max-replicas"), _ELASTIC),
     **dict.fromkeys(("--spot", "--use-spot"), "Select such nodes with '--node-selector' and '--toleration'."),
     **dict.fromkeys(("--port", "-p"), "'port-forward JOB PORT' reaches a port of the running job."),
-    "--array": "Submit one job for each value, with a --name of its own.",
+    "--array": "Submit one job for each value, each with its own --name.",
     "--resume": "'resume JOB' continues a suspended job; a flag of the script follows '--'.",
-    **dict.fromkeys(("--detach", "-d", "--background"), _CONTINUES),
+    **dict.fromkeys(("--detach", "-d", "--background"), _DETACHED_HINT),
     **dict.fromkeys(("--checkpoint-dir", "--ckpt-dir"), _CHECKPOINTS),
 }
 """Flag of another launcher that none of ours replaces → a hint."""
@@ -175,9 +175,9 @@ COMMAND_EQUIVALENTS: Final[Mapping[str, Sequence[str]]] = {
 }
 """Command of another program → our commands with the same purpose."""
 
-STOPPING: Final = frozenset({"stop", "kill", "pause", "abort", "end", "scancel", "qdel"})
+STOP_SYNONYMS: Final = frozenset({"stop", "kill", "pause", "abort", "end", "scancel", "qdel"})
 """Commands of other programs that end a job, with or without its state."""
-REMOVING: Final = frozenset({"down", "rm", "remove", "destroy", "terminate", "purge", "drop"})
+DELETE_SYNONYMS: Final = frozenset({"down", "rm", "remove", "destroy", "terminate", "purge", "drop"})
 """Commands of other programs that end and remove a job or a cluster."""
 PREFIXES: Final = frozenset({"job", "jobs", "sky", "ray", "runai", "kubectl", "ddp", "rollout"})
 """Words of other programs in front of a command, as in ``jobs queue`` and ``rollout restart``."""
@@ -213,13 +213,13 @@ WORDS: Final[Mapping[str, str]] = {
     "wait": "Write '--timeout TIME' or '--for=STATE'.",
     "report": "'{path} report A B' compares two jobs; -o FILE names the page.",
 }
-"""Command → a hint for a word after its last argument."""
+"""Command → hint for an extra argument."""
 
 
 def suggest_command(words: Sequence[str], path: str) -> str:
     """Return a suggestion for an unknown command and the words after it.
 
-    ``delete`` is suggested only for a word that means it, never for a misspelled one.
+    ``delete`` is suggested only for its synonyms, never for a misspelled command.
     """
     word = words[0].lower()
     if word in PREFIXES and len(words) > 1 and not words[1].startswith("-"):
@@ -230,16 +230,16 @@ def suggest_command(words: Sequence[str], path: str) -> str:
     if word in COMMAND_EQUIVALENTS:
         commands = " or ".join(f"'{path} {command}'" for command in COMMAND_EQUIVALENTS[word])
         return f"Use {commands}."
-    if word in STOPPING:
+    if word in STOP_SYNONYMS:
         return f"'{path} suspend JOB' stops a job and keeps it, '{path} delete JOB' removes it."
-    if word in REMOVING:
+    if word in DELETE_SYNONYMS:
         return f"'{path} delete JOB' removes a job, '{path} suspend JOB' stops it and keeps it."
     harmless = [name for name in (*COMMANDS, *ALIASES) if name not in DESTRUCTIVE]
     return suggest_close_match(word, harmless) or f"Run '{path} --help' to see them all."
 
 
-def suggest_for_word(command: str, path: str) -> str:
-    """Return a hint for a word too many after a command; empty if there is none."""
+def suggest_for_extra_argument(command: str, path: str) -> str:
+    """Return a hint for an extra argument of a command; empty if there is none."""
     return WORDS.get(command, "").format(path=path)
 
 

@@ -17,7 +17,7 @@ import click
 from ddp_trainer.common.metric_names import Dashboard, MetricLabel
 from kubectl_ddp.backends.base import ExecCommand
 from kubectl_ddp.backends.select import cluster_of, is_local
-from kubectl_ddp.cli.internal.command import HelpfulCommand, Options, shared_options
+from kubectl_ddp.cli.internal.command import GroupedHelpCommand, Options, shared_options
 from kubectl_ddp.cli.internal.job_lookup import parse_job_name
 from kubectl_ddp.errors import Interrupted, NotFound, Unreachable
 from kubectl_ddp.kube.grafana import PORT, VARIABLE, GrafanaService, address, checked
@@ -54,14 +54,14 @@ def open_port_forward(handover: ExecCommand) -> Iterator[PortForward]:
             opened = _FORWARDING.match(first)
             if opened is None:
                 process.terminate()
-                said = (process.stderr.read() if process.stderr else "").strip().splitlines()
-                raise Unreachable(f"kubectl port-forward opens no way: {said[-1] if said else first.strip()}.")
+                messages = (process.stderr.read() if process.stderr else "").strip().splitlines()
+                raise Unreachable(f"kubectl port-forward failed: {messages[-1] if messages else first.strip()}.")
             yield PortForward(process, int(opened[1]))
         finally:
             process.terminate()
 
 
-@click.command(cls=HelpfulCommand)
+@click.command(cls=GroupedHelpCommand)
 @click.argument("job", required=False)
 @click.option("--grafana", metavar="URL", help=f"Address of Grafana (default ${VARIABLE}, or 'config set grafana').")
 @click.option("--ranks", is_flag=True, help="Open the dashboard of the job's ranks instead of the job's.")
@@ -73,7 +73,7 @@ def dashboard(options: Options, job: str | None, *, grafana: str | None, ranks: 
     """Open Grafana with a job selected (default: all jobs).
 
     Without an address, Grafana's Service is looked for in the cluster, and reached through kubectl port-forward until
-    Ctrl-C. A job that is gone can be looked at as long as Prometheus remembers it.
+    Ctrl-C. The dashboard of a deleted job works as long as Prometheus keeps its metrics.
     """
     name = parse_job_name(job) if job is not None else None
     page = DashboardLink(Dashboard.FLEET if name is None else Dashboard.RANKS if ranks else Dashboard.JOB, name)
@@ -96,7 +96,7 @@ def dashboard(options: Options, job: str | None, *, grafana: str | None, ranks: 
         return
     click.echo(page.at(f"http://127.0.0.1:{PORT}"))
     words = cluster.forward_service(service, PORT).words
-    options.print_message(f"It answers while this runs: {shlex.join(['kubectl', *words[1:]])}")
+    options.print_message(f"Keep this running while you use it: {shlex.join(['kubectl', *words[1:]])}")
 
 
 @dataclass(frozen=True, slots=True)
@@ -127,7 +127,7 @@ def _show(options: Options, url: str, *, opens: bool) -> None:
         import webbrowser  # noqa: PLC0415 - 10 ms, and not in a pipe
 
         if not webbrowser.open(url):
-            options.print_message("No browser could be started here: open the address yourself.")
+            options.print_message("No browser could be started: open the address yourself.")
 
 
 def _show_through(options: Options, handover: ExecCommand, service: GrafanaService, page: DashboardLink) -> None:
@@ -138,5 +138,5 @@ def _show_through(options: Options, handover: ExecCommand, service: GrafanaServi
         try:
             opened.wait()
         except KeyboardInterrupt:
-            raise Interrupted(f"The way to {service} is closed.") from None
-    raise Unreachable(f"The way to {service} was closed from the other side.")
+            raise Interrupted(f"The port-forward to {service} is closed.") from None
+    raise Unreachable(f"The port-forward to {service} was closed by the cluster.")

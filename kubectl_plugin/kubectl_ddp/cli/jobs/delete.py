@@ -13,7 +13,7 @@ import click
 from kubectl_ddp.backends.base import Backend
 from kubectl_ddp.backends.local.directory import local_job_names
 from kubectl_ddp.backends.select import backend_for, backend_to_change, target_backends
-from kubectl_ddp.cli.internal.command import HelpfulCommand, Options, shared_options
+from kubectl_ddp.cli.internal.command import GroupedHelpCommand, Options, shared_options
 from kubectl_ddp.cli.internal.job_lookup import jobs_of, parse_job_name, place_of, seconds_of
 from kubectl_ddp.cli.internal.output import print_output
 from kubectl_ddp.errors import Cancelled, DdpError, Interrupted, NotFound, UsageError
@@ -25,7 +25,7 @@ from kubectl_ddp.status.job_tables import API_VERSION
 from kubectl_ddp.util.text_table import duration, pluralize
 
 
-@click.command(cls=HelpfulCommand)
+@click.command(cls=GroupedHelpCommand)
 @click.argument("jobs", nargs=-1)
 @click.option("--all", "everything", is_flag=True, help="Delete every job of the namespace, or of this machine.")
 @click.option("-y", "--yes", is_flag=True, help="Delete without confirmation.")
@@ -37,7 +37,7 @@ def delete(options: Options, jobs: tuple[str, ...], *, everything: bool, yes: bo
     """
     targets = _targets(options, jobs, everything=everything)
     if not targets:
-        options.print_message("There is no job to delete.")
+        options.print_message("No job to delete.")
         return
     _confirm(targets, everything=everything, yes=yes)
     errors, deleted = [], list[tuple[Backend, str]]()
@@ -100,26 +100,26 @@ def _confirm(targets: list[tuple[Backend, str]], *, everything: bool, yes: bool)
     """Ask on a terminal. Elsewhere --yes is required for --all, and for running jobs whose checkpoints are deleted."""
     if yes:
         return
-    losing = [f"job {name} {place_of(backend)}" for backend, name in targets if _loses_progress(backend, name)]
-    loss = f"Running jobs lose their progress, because their checkpoints are deleted with them: {', '.join(losing)}."
+    affected = [f"job {name} {place_of(backend)}" for backend, name in targets if _deletes_checkpoints(backend, name)]
+    loss = f"Running jobs lose their progress, because their checkpoints are deleted with them: {', '.join(affected)}."
     if not sys.stdin.isatty():
-        if not everything and not losing:
+        if not everything and not affected:
             return
         what = f"--all deletes {pluralize(len(targets), 'job')}" if everything else "this cannot be undone"
         raise UsageError(
-            f"Cannot prompt, because stdin is not a terminal, and {what}.{f' {loss}' if losing else ''}",
+            f"Cannot prompt, because stdin is not a terminal, and {what}.{f' {loss}' if affected else ''}",
             hint="Add --yes to delete.",
         )
     for backend, name in targets:
         click.echo(f"  {name} {place_of(backend)}", err=True)
-    if losing:
+    if affected:
         click.echo(loss, err=True)
     count = "this job" if len(targets) == 1 else f"these {len(targets)} jobs"
     if not click.confirm(f"Delete {count} and everything in it?", err=True):
         raise Cancelled("Nothing was deleted.")
 
 
-def _loses_progress(backend: Backend, name: str) -> bool:
+def _deletes_checkpoints(backend: Backend, name: str) -> bool:
     """Return whether a job is running and its checkpoints are deleted with it."""
     try:
         snapshot = backend.job(name, events=False)
@@ -153,7 +153,7 @@ class Finished:
         return f"{self.state.name} ({where}): {self.state.state}"
 
 
-@click.command(cls=HelpfulCommand)
+@click.command(cls=GroupedHelpCommand)
 @click.option("--older-than", metavar="TIME", help="Only jobs that ended longer ago than this, as in 12h or 7d.")
 @click.option(
     "--state",
@@ -174,13 +174,13 @@ def prune(options: Options, *, older_than: str | None, words: tuple[str, ...], d
     states = {STATES[word.lower()] for word in words} or TERMINAL
     found = chosen(_finished(options), states, least, time.time())
     if not found:
-        _print_pruned(options, [], dry_run=dry_run)
-        options.print_message("There is no finished job to delete.")
+        _print_deleted(options, [], dry_run=dry_run)
+        options.print_message("No finished job to delete.")
         return
     if not dry_run:
         _confirm_prune(found, yes=yes)
     deleted = found if dry_run else _delete(found, options)
-    _print_pruned(options, deleted, dry_run=dry_run)
+    _print_deleted(options, deleted, dry_run=dry_run)
 
 
 def chosen(found: list[Finished], states: frozenset[State] | set[State], least: float, now: float) -> list[Finished]:
@@ -235,12 +235,12 @@ def _delete(found: list[Finished], options: Options) -> list[Finished]:
     for failed in errors[:-1]:
         options.print_message(f"error: {failed}")
     if errors:
-        _print_pruned(options, deleted, dry_run=False)
+        _print_deleted(options, deleted, dry_run=False)
         raise errors[-1]
     return deleted
 
 
-def _print_pruned(options: Options, found: list[Finished], *, dry_run: bool) -> None:
+def _print_deleted(options: Options, found: list[Finished], *, dry_run: bool) -> None:
     if options.output in {"json", "yaml"}:
         keys = ("name", "namespace", "where", "finished")
         items = [

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Final
 
 import click
 
-from kubectl_ddp.cli.internal.command import HelpfulCommand, Options, shared_options
+from kubectl_ddp.cli.internal.command import GroupedHelpCommand, Options, shared_options
 from kubectl_ddp.cli.internal.job_lookup import target
 from kubectl_ddp.cli.internal.output import print_output, style
 from kubectl_ddp.errors import DdpError, Interrupted, UsageError
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from kubectl_ddp.hang.analysis import HangReport
 
 
-@click.command(cls=HelpfulCommand)
+@click.command(cls=GroupedHelpCommand)
 @click.argument("job", required=False)
 @shared_options("json", "yaml")
 def why(options: Options, job: str | None) -> None:
@@ -49,16 +49,16 @@ def why(options: Options, job: str | None) -> None:
 
 
 _AGAIN_SECONDS: Final = 1.0
-_PATIENCE_SECONDS: Final = 30.0
+_TIMEOUT_SECONDS: Final = 30.0
 
 
-@click.command(cls=HelpfulCommand)
+@click.command(cls=GroupedHelpCommand)
 @click.argument("job", required=False)
 @click.option(
     "--timeout",
     "seconds",
     type=click.FloatRange(min=0, max=3600),
-    default=_PATIENCE_SECONDS,
+    default=_TIMEOUT_SECONDS,
     metavar="SECONDS",
     help="Longest time to watch until every rank has moved or none does (default 30; 0 checks once).",
 )
@@ -101,24 +101,24 @@ def _watch_for_hang(backend: Backend, name: str, seconds: float) -> HangReport:
 
     snapshot = backend.job(name, events=False)
     state = job_state(snapshot, {}, where=backend.where)
-    begun = time.monotonic()
-    first = sight = collect_hang_snapshot(backend, snapshot)
+    started = time.monotonic()
+    first = latest = collect_hang_snapshot(backend, snapshot)
     while True:
-        elapsed = time.monotonic() - begun
-        analysis = analyze(sight)
-        if analysis is None and have_moved(first, sight, elapsed):
+        elapsed = time.monotonic() - started
+        analysis = analyze(latest)
+        if analysis is None and have_moved(first, latest, elapsed):
             analysis = HangAnalysis(answer=HangState.MOVES)
         if elapsed >= seconds:
-            analysis = analysis or timeout_analysis(sight)
-        elif analysis is None or not is_final(analysis, sight, elapsed):
+            analysis = analysis or timeout_analysis(latest)
+        elif analysis is None or not is_final(analysis, latest, elapsed):
             time.sleep(_AGAIN_SECONDS)
-            sight = collect_hang_snapshot(backend, snapshot)
+            latest = collect_hang_snapshot(backend, snapshot)
             continue
-        sight, analysis, missing = with_stacks(backend, snapshot, sight, analysis)
-        return HangReport(state=state, sight=sight, analysis=analysis, now=time.time(), stacks_missing=missing)
+        latest, analysis, missing = with_stacks(backend, snapshot, latest, analysis)
+        return HangReport(state=state, hang_snapshot=latest, analysis=analysis, now=time.time(), stacks_missing=missing)
 
 
-@click.command(cls=HelpfulCommand)
+@click.command(cls=GroupedHelpCommand)
 @click.argument("job", required=False)
 @click.option(
     "-O",

@@ -10,7 +10,7 @@ import click
 
 from kubectl_ddp.backends.base import Backend
 from kubectl_ddp.backends.select import target_backends
-from kubectl_ddp.cli.internal.command import CUSTOM_COLUMNS, JSONPATH, HelpfulCommand, Options, shared_options
+from kubectl_ddp.cli.internal.command import CUSTOM_COLUMNS, JSONPATH, GroupedHelpCommand, Options, shared_options
 from kubectl_ddp.cli.internal.job_lookup import jobs_of, no_job, parse_job_name, resource
 from kubectl_ddp.cli.internal.output import is_document, print_output, style
 from kubectl_ddp.errors import DdpError, Interrupted, NotFound, suggest_close_match
@@ -25,7 +25,7 @@ Found = tuple[Backend, Snapshot]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class _Listing:
+class _JobSelection:
     """Selection and order of the jobs to list."""
 
     names: Sequence[str]
@@ -33,7 +33,7 @@ class _Listing:
     sort_by: str | None
 
 
-@click.command("list", cls=HelpfulCommand)
+@click.command("list", cls=GroupedHelpCommand)
 @click.argument("jobs", nargs=-1)
 @click.option("-w", "--watch", "watches", is_flag=True, help="After the list, print jobs whose state changes.")
 @click.option("-l", "--selector", metavar="LABELS", help="Only jobs with these labels, as in 'team=a,stage!=test'.")
@@ -47,7 +47,7 @@ def list_jobs(
     With -w, a job is printed again when its state, its ready nodes, its restarts or its result change. With a form of
     data, each change is one document.
     """
-    listing = _Listing(names=[parse_job_name(job) for job in jobs], selector=_parsed(selector), sort_by=sort_by)
+    listing = _JobSelection(names=[parse_job_name(job) for job in jobs], selector=_parsed(selector), sort_by=sort_by)
     backends = target_backends(options)
     with at_rest():  # short-lived; collecting cycles among ten thousand pods takes a fifth of the time
         _list_once(options, backends, listing, is_shown=not watches)
@@ -55,7 +55,7 @@ def list_jobs(
         _watch(options, backends, listing)
 
 
-def _list_once(options: Options, backends: Sequence[Backend], listing: _Listing, *, is_shown: bool) -> None:
+def _list_once(options: Options, backends: Sequence[Backend], listing: _JobSelection, *, is_shown: bool) -> None:
     """Read the jobs, so that wrong names are reported, and print them. The objects are freed when it returns."""
     found = _select(backends, listing, options)
     if is_shown:
@@ -69,17 +69,17 @@ def _parsed(selector: str | None) -> Object | None:
     return parse_label_selector(selector)
 
 
-def _select(backends: Sequence[Backend], listing: _Listing, options: Options) -> list[Found]:
+def _select(backends: Sequence[Backend], listing: _JobSelection, options: Options) -> list[Found]:
     """Return the jobs to list. Raises NotFound if none of the names exists, and warns of the others."""
     found = _matching(jobs_of(backends, options), listing.selector)
     if not listing.names:
         return found
-    there = {str(snapshot.job["metadata"]["name"]) for _, snapshot in found}
+    found_names = {str(snapshot.job["metadata"]["name"]) for _, snapshot in found}
     chosen = [item for item in found if item[1].job["metadata"]["name"] in listing.names]
     for name in dict.fromkeys(listing.names):
-        if name not in there:
-            meant = suggest_close_match(name, there)
-            missing = NotFound(f"There is no job '{name}'.", hint=meant or "'list' without a name shows all jobs.")
+        if name not in found_names:
+            suggestion = suggest_close_match(name, found_names)
+            missing = NotFound(f"There is no job '{name}'.", hint=suggestion or "'list' without a name shows all jobs.")
             if not chosen:
                 raise missing
             options.print_message(f"warning: {missing}")
@@ -102,7 +102,7 @@ def _order(states: Sequence[JobState], sort_by: str | None) -> Sequence[int]:
     return sort_by_path([job_to_dict(state) for state in states], parse_path(sort_by))
 
 
-def _show(options: Options, backends: Sequence[Backend], found: Sequence[Found], listing: _Listing) -> None:
+def _show(options: Options, backends: Sequence[Backend], found: Sequence[Found], listing: _JobSelection) -> None:
     if options.output == "name" and listing.sort_by is None:
         ordered, states = found, list[JobState]()
     else:
@@ -145,7 +145,7 @@ class _Reader:
         return [(backend, snapshot) for snapshot in self._last.get(backend, [])]
 
 
-def _watch(options: Options, backends: Sequence[Backend], listing: _Listing) -> None:
+def _watch(options: Options, backends: Sequence[Backend], listing: _JobSelection) -> None:
     """Print the jobs, and those that change, until Ctrl-C."""
     resources: dict[JobKey, str] = {}
     reader = _Reader(options)

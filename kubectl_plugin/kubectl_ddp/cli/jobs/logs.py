@@ -12,7 +12,7 @@ from typing import Any
 import click
 
 from kubectl_ddp.backends.base import Backend
-from kubectl_ddp.cli.internal.command import HelpfulCommand, Options, shared_options
+from kubectl_ddp.cli.internal.command import GroupedHelpCommand, Options, shared_options
 from kubectl_ddp.cli.internal.job_lookup import seconds_of, target
 from kubectl_ddp.cli.internal.output import print_output, style
 from kubectl_ddp.errors import Interrupted, NotFound
@@ -26,7 +26,7 @@ from kubectl_ddp.util.process import location_flags, program
 from kubectl_ddp.util.text_table import Cell, Style, Table, duration, write_log_line
 
 
-@click.command(cls=HelpfulCommand)
+@click.command(cls=GroupedHelpCommand)
 @click.argument("job", required=False)
 @click.option(
     "--rank",
@@ -109,13 +109,13 @@ def _print_first_error(state: JobState, options: Options) -> None:
     if options.output is not None:
         print_output({"apiVersion": API_VERSION, "kind": "FirstError", **asdict(error)}, options.output)
         return
-    who = f"[rank{error.rank}] " if error.rank is not None else ""
-    click.echo(f"{who}on {error.pod}: {error.message}" if not error.stack else f"{who}on {error.pod}:")
+    prefix = f"[rank{error.rank}] " if error.rank is not None else ""
+    click.echo(f"{prefix}on {error.pod}: {error.message}" if not error.stack else f"{prefix}on {error.pod}:")
     if error.stack:
         click.echo(error.stack.rstrip())
 
 
-@click.command(cls=HelpfulCommand)
+@click.command(cls=GroupedHelpCommand)
 @click.argument("job", required=False)
 @click.option("-f", "--follow", "-w", "--watch", "follows", is_flag=True, help="Print new events until the job ends.")
 @click.option("--warnings", is_flag=True, help="Warnings only.")
@@ -145,20 +145,20 @@ def events(options: Options, job: str | None, *, follows: bool, warnings: bool) 
         options.print_message(f"Nothing is known to have happened to job {name}; clusters forget events after an hour.")
 
 
-def table(happenings: list[TimelineEvent], now: float) -> Table:
+def table(timeline: list[TimelineEvent], now: float) -> Table:
     """Return a table like that of ``kubectl get events``."""
     rows = [
         [Cell(_format_age(one, now)), Cell(one.type, _color(one)), Cell(one.reason), Cell(one.about), Cell(one.message)]
-        for one in happenings
+        for one in timeline
     ]
     return Table(("LAST SEEN", "TYPE", "REASON", "OBJECT", "MESSAGE"), [*rows])
 
 
 def _stream_events(backend: Backend, name: str) -> Iterator[TimelineEvent]:
     seen: set[TimelineEvent] = set()
-    past = backend.events(name)
+    earlier_events = backend.events(name)
     for snapshot in backend.watch(name):
-        for one in history(snapshot, [*past, *snapshot.events]):
+        for one in history(snapshot, [*earlier_events, *snapshot.events]):
             if one not in seen:
                 seen.add(one)
                 yield one
@@ -192,7 +192,7 @@ def _format_age(one: TimelineEvent, now: float) -> str:
     return f"{duration(max(0.0, now - one.timestamp)) if one.timestamp else '-'}{times}"
 
 
-@click.command(cls=HelpfulCommand)
+@click.command(cls=GroupedHelpCommand)
 @click.argument("job", required=False)
 @click.option(
     "--for", "what", default="complete", show_default=True, metavar="WHAT", help=f"One of {', '.join(GOALS)}."

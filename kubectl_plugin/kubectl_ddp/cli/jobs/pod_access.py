@@ -14,7 +14,7 @@ from ddp_trainer.common.constants import PortName, Profile
 from kubectl_ddp.backends.access import parse_timeout
 from kubectl_ddp.backends.base import Backend, Entry, ExecCommand
 from kubectl_ddp.cli.internal.command import (
-    HelpfulCommand,
+    GroupedHelpCommand,
     Options,
     PassthroughCommand,
     passthrough_args,
@@ -100,7 +100,7 @@ def where(backend: Backend, name: str, *, rank: int | None, pod: str | None) -> 
 _PORT: Final = re.compile(r"(?:(?P<local>\d{0,5}):)?(?P<remote>\d{1,5}|[a-z][-a-z0-9]{0,14})")
 
 
-@click.command("port-forward", cls=HelpfulCommand)
+@click.command("port-forward", cls=GroupedHelpCommand)
 @click.argument("job", required=False)
 @click.argument("ports", nargs=-1, metavar="[[LOCAL:]PORT]...")
 @click.option("--rank", type=click.IntRange(min=0), metavar="R", help="Ports of this rank's pod (default 0).")
@@ -162,7 +162,7 @@ LOCAL: Final = "local"
 """Value of ``Backend.where`` on this machine."""
 
 
-@click.command(cls=HelpfulCommand)
+@click.command(cls=GroupedHelpCommand)
 @click.argument("job", required=False)
 @click.option("--rank", type=click.IntRange(min=0), default=0, metavar="R", help="Rank to record (default 0).")
 @click.option(
@@ -181,8 +181,8 @@ def profile(options: Options, job: str | None, *, rank: int, steps: int, path: s
     """Record a trace of a rank's next steps with torch.profiler, and copy it here; the job keeps running.
 
     It opens in https://ui.perfetto.dev and chrome://tracing. A step is one step of a torch optimizer, in any script
-    under ddp-launch. Without a request, there is no overhead. During the recording, that rank is slower, and the others
-    wait for it.
+    under ddp-launch. It has no overhead until it is requested. During the recording, that rank is slower, and the
+    others wait for it.
     """
     from kubectl_ddp.observe.rank_locator import entry, fetch_trace  # noqa: PLC0415 - not needed for help and completion
     from kubectl_ddp.render.pod import command_prefix  # noqa: PLC0415

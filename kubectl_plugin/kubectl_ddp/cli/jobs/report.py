@@ -12,7 +12,7 @@ from typing import Final
 
 import click
 
-from kubectl_ddp.cli.internal.command import HelpfulCommand, Options, shared_options
+from kubectl_ddp.cli.internal.command import GroupedHelpCommand, Options, shared_options
 from kubectl_ddp.cli.internal.job_lookup import target
 from kubectl_ddp.cli.internal.output import is_document, print_output, style
 from kubectl_ddp.errors import DdpError, NotFound, UsageError
@@ -40,7 +40,7 @@ _HEADER = (
 _WIDE_HEADER = ("NAMESPACE", "PROCESSES", "VALUES")
 
 
-@click.command(cls=HelpfulCommand)
+@click.command(cls=GroupedHelpCommand)
 @click.argument("name", required=False)
 @click.option("--limit", type=click.IntRange(min=1), default=20, help="Number of jobs (default 20).")
 @shared_options("wide", "json", "yaml", has_header_flag=True)
@@ -132,7 +132,7 @@ JOB: Final = "job"
 PROMETHEUS: Final = "prometheus"
 
 
-@click.command(cls=HelpfulCommand)
+@click.command(cls=GroupedHelpCommand)
 @click.argument("job", required=False)
 @click.argument("url", required=False, metavar="[URL | OTHER]")
 @click.option(

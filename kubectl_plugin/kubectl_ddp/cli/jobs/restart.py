@@ -14,7 +14,7 @@ import click
 from ddp_trainer.common.constants import Label
 from ddp_trainer.common.parallel_dims import LayoutError, LayoutRange
 from kubectl_ddp.backends.base import Backend
-from kubectl_ddp.cli.internal.command import HelpfulCommand, Options, shared_options
+from kubectl_ddp.cli.internal.command import GroupedHelpCommand, Options, shared_options
 from kubectl_ddp.cli.internal.job_lookup import changed, seconds_of, target, warn_of_changed_script
 from kubectl_ddp.cli.internal.progress import print_start, show_progress
 from kubectl_ddp.errors import Cancelled, InfrastructureFailed, Interrupted, JobFailed, UsageError
@@ -38,7 +38,7 @@ _RESIZE_SECONDS: Final = 120.0
 """Seconds to wait for ranks that trained before (default of --timeout)."""
 
 
-@click.command(cls=HelpfulCommand)
+@click.command(cls=GroupedHelpCommand)
 @click.argument("job", required=False)
 @click.option("--nnodes", type=click.IntRange(min=1), required=True, metavar="N", help="New number of nodes.")
 @click.option(
@@ -122,7 +122,7 @@ def _wait_for_ranks(options: Options, backend: Backend, before: JobState, ranks:
     """Wait until the job has that number of ranks, and return the seconds. Raises TimedOut and errors that end the
     job.
     """
-    begun = time.monotonic()
+    started = time.monotonic()
     goal = parse_wait_condition(f"world-size={ranks}")
     try:
         with show_progress(backend, options) as display:
@@ -132,10 +132,10 @@ def _wait_for_ranks(options: Options, backend: Backend, before: JobState, ranks:
             f"Stopped waiting; job {before.name} continues, and will have {pluralize(ranks, 'rank')}.",
             hint=f"Wait again with '{program()} wait {before.name} --for={goal.text}{location_flags()}'.",
         ) from None
-    return time.monotonic() - begun
+    return time.monotonic() - started
 
 
-@click.command(cls=HelpfulCommand)
+@click.command(cls=GroupedHelpCommand)
 @click.argument("job", required=False)
 @click.option("--wait", "waits", is_flag=True, help="Wait until its pods have ended, showing progress.")
 @click.option("--timeout", metavar="TIME", help="Give up waiting after this time.")
@@ -156,7 +156,7 @@ def suspend(options: Options, job: str | None, *, waits: bool, timeout: str | No
         wait_after(options, backend, name, "suspended", seconds)
 
 
-@click.command(cls=HelpfulCommand)
+@click.command(cls=GroupedHelpCommand)
 @click.argument("job", required=False)
 @click.option("--wait", "waits", is_flag=True, help="Wait until its ranks train, showing progress.")
 @click.option("--timeout", metavar="TIME", help="Give up waiting after this time.")
@@ -181,9 +181,9 @@ def resume(options: Options, job: str | None, *, waits: bool, timeout: str | Non
 
 def wait_until_running(options: Options, backend: Backend, name: str, timeout: float | None) -> None:
     """Wait until the ranks of a job train, and print it. Raises the errors of :func:`wait_after`."""
-    begun = time.monotonic()
+    started = time.monotonic()
     state = wait_after(options, backend, name, "running", timeout)
-    print_start(state, time.monotonic() - begun, options)
+    print_start(state, time.monotonic() - started, options)
 
 
 def wait_after(options: Options, backend: Backend, name: str, goal: str, timeout: float | None) -> JobState:
@@ -205,7 +205,7 @@ _STOP_SECONDS: Final = 300.0
 """Seconds to wait for the pods to save and end (default of --timeout)."""
 
 
-@click.command(cls=HelpfulCommand)
+@click.command(cls=GroupedHelpCommand)
 @click.argument("job", required=False)
 @click.option("--wait", "waits", is_flag=True, help="Wait until its ranks train again, showing progress.")
 @click.option("--timeout", metavar="TIME", help="Give up waiting after this time; 5m for its pods to end by default.")
@@ -219,7 +219,7 @@ def restart(options: Options, job: str | None, *, waits: bool, timeout: str | No
     """
     seconds = seconds_of("--timeout", timeout)
     backend, name = target(options, job, changes=True)
-    if record := backend.cut_off(name):
+    if record := backend.pending_restart(name):
         _finish(options, backend, name, record)
     else:
         restart_job(options, backend, name, seconds, yes=yes)
@@ -247,10 +247,10 @@ def restart_job(options: Options, backend: Backend, name: str, seconds: float | 
     effect = _report_effect(options, state, backend, snapshot)
     if backend.where == "local":
         warn_of_changed_script(options, snapshot.job)
-    _confirm_restart(name, is_dangerous=_loses_progress(backend, snapshot, state), yes=yes)
+    _confirm_restart(name, is_dangerous=_deletes_checkpoints(backend, snapshot, state), yes=yes)
     if state.state is State.FAILED:
         run = _renew(backend, name)
-    elif (failed := _restart_unless_failed(options, backend, state, seconds)) is None:
+    elif (failed := _try_restart(options, backend, state, seconds)) is None:
         run = _run_id(backend, name)
     else:
         effect = _report_effect(options, job_state(failed, {}, where=backend.where), backend, failed)
@@ -268,7 +268,7 @@ def _check(state: JobState) -> None:
         raise UsageError(f"Job '{state.name}' is being deleted.", hint="Submit it again when it is gone.")
 
 
-def _loses_progress(backend: Backend, snapshot: Snapshot, state: JobState) -> bool:
+def _deletes_checkpoints(backend: Backend, snapshot: Snapshot, state: JobState) -> bool:
     """Return whether progress is lost, because checkpoints are deleted with running pods."""
     is_running = state.state not in {State.SUSPENDED, State.LOST}
     return is_running and backend.where != "local" and keeps_checkpoints_in_pods(snapshot.job)
@@ -285,7 +285,7 @@ def _report_effect(options: Options, state: JobState, backend: Backend, snapshot
 def _effect(state: JobState, backend: Backend, snapshot: Snapshot) -> str:
     from_where = (
         "from the beginning, since it has no checkpoint claim"
-        if _loses_progress(backend, snapshot, state)
+        if _deletes_checkpoints(backend, snapshot, state)
         else "from its last checkpoint"
     )
     if state.queue is not None:
@@ -306,9 +306,7 @@ def _confirm_restart(name: str, *, is_dangerous: bool, yes: bool) -> None:
         raise Cancelled("Nothing was restarted.")
 
 
-def _restart_unless_failed(
-    options: Options, backend: Backend, state: JobState, timeout: float | None
-) -> Snapshot | None:
+def _try_restart(options: Options, backend: Backend, state: JobState, timeout: float | None) -> Snapshot | None:
     """Restart the pods of the same run. Returns the snapshot of the job if it failed before it was suspended."""
     try:
         _suspend_and_resume(options, backend, state, timeout)
@@ -355,7 +353,7 @@ def _submit_new_run(backend: Backend, name: str, spec: JobSpec, code: Code | Non
     version = native_version(spec, backend.facts() if spec.gang is Gang.NATIVE else None)
     objects = render(spec, run_id, site=site, code=code, api_servers=backend.api_servers(), native_version=version)
     try:
-        backend.renew(name, objects)
+        backend.recreate(name, objects)
     except KeyboardInterrupt:
         raise Interrupted(
             f"Interrupted while job {name} gets a new run.",

@@ -7,7 +7,7 @@ import time
 
 import click
 
-from kubectl_ddp.cli.internal.command import CUSTOM_COLUMNS, JSONPATH, HelpfulCommand, Options, shared_options
+from kubectl_ddp.cli.internal.command import CUSTOM_COLUMNS, JSONPATH, GroupedHelpCommand, Options, shared_options
 from kubectl_ddp.cli.internal.job_lookup import resource, target
 from kubectl_ddp.cli.internal.output import print_output, style
 from kubectl_ddp.errors import Interrupted
@@ -18,7 +18,7 @@ from kubectl_ddp.status.job_tables import job_to_dict, rank_table
 from kubectl_ddp.status.rank_status import slowdown_by_rank
 
 
-@click.command(cls=HelpfulCommand)
+@click.command(cls=GroupedHelpCommand)
 @click.argument("job", required=False)
 @click.option("--ranks", is_flag=True, help="Show every rank: where it runs, its step, its speed, its phases.")
 @shared_options("json", "yaml", "name", JSONPATH, CUSTOM_COLUMNS, has_header_flag=True)
@@ -43,7 +43,7 @@ def status(options: Options, job: str | None, *, ranks: bool) -> None:
         options.print_message("No rank reports metrics: " + why_no_ranks(state))
 
 
-@click.command(cls=HelpfulCommand)
+@click.command(cls=GroupedHelpCommand)
 @click.argument("job", required=False)
 @click.option("--once", is_flag=True, help="Print one table and exit (default when stdout is not a terminal).")
 @shared_options("json", "yaml")

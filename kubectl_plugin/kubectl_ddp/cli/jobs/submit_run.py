@@ -65,14 +65,14 @@ class SubmitOptions:
     """True to delete it without confirmation if it has not ended."""
 
 
-def submit_job(options: Options, request: JobRequest, manner: SubmitOptions) -> None:
+def submit_job(options: Options, request: JobRequest, submit_options: SubmitOptions) -> None:
     """Submit the job of a command line. Raises errors of the specification, the backend and the job's end."""
-    prepared = prepare(options, request, name_suffix=random_suffix(), shown=manner.dry_run == "client")
-    if manner.build is not None:
-        _check_flags(manner)  # before the build, which takes minutes
-        directory = Path(manner.build or _directory_of(request))
-        prepared = _with_built_image(prepared, directory, options, builds=manner.dry_run == "none")
-    submit_prepared(prepared, options, manner)
+    prepared = prepare(options, request, name_suffix=random_suffix(), shown=submit_options.dry_run == "client")
+    if submit_options.build is not None:
+        _check_flags(submit_options)  # before the build, which takes minutes
+        directory = Path(submit_options.build or _directory_of(request))
+        prepared = _with_built_image(prepared, directory, options, builds=submit_options.dry_run == "none")
+    submit_prepared(prepared, options, submit_options)
 
 
 def _directory_of(request: JobRequest) -> str:
@@ -108,30 +108,30 @@ def _with_built_image(prepared: Prepared, directory: Path, options: Options, *, 
     origins = {**resolved.origins, "image": Origin(OriginKind.RULE, "--build", "the image that was pushed")}
     spec = dataclasses.replace(prepared.spec, image=image)
     settled = set(rules.warnings(prepared.spec)) - set(rules.warnings(spec))
-    warnings = tuple(each for each in resolved.warnings if each not in settled)
+    warnings = tuple(finding for finding in resolved.warnings if finding not in settled)
     built = dataclasses.replace(resolved, spec=spec, origins=origins, warnings=warnings)
     return dataclasses.replace(prepared, resolved=built)
 
 
-def submit_prepared(prepared: Prepared, options: Options, manner: SubmitOptions) -> None:
+def submit_prepared(prepared: Prepared, options: Options, submit_options: SubmitOptions) -> None:
     """Submit a prepared job."""
-    submitted = process_start() if manner.build is None else time.time()
-    stays = manner.follow or manner.waits
-    level, seconds = _check_flags(manner)
+    submitted = process_start() if submit_options.build is None else time.time()
+    waits_for_end = submit_options.follow or submit_options.waits
+    level, seconds = _check_flags(submit_options)
     left_out = check_local(prepared.spec) if prepared.site is Site.LOCAL else []
     warn(prepared.resolved, options, left_out)
     if prepared.code is not None and prepared.code.files:
         options.print_message(f"Code: {pluralize(prepared.code.files, 'file')}, packed as {prepared.code.hash}.")
     backend, run_id = backend_for(prepared.where), secrets.token_hex(6)
-    if manner.replaces:
-        _check_replacement(backend, prepared.spec.name, options, manner)
-    if manner.dry_run != "none":
-        _dry_run(prepared, options, on_server=manner.dry_run == "server")
+    if submit_options.replaces:
+        _check_replacement(backend, prepared.spec.name, options, submit_options)
+    if submit_options.dry_run != "none":
+        _dry_run(prepared, options, on_server=submit_options.dry_run == "server")
         return
 
     def replace() -> None:
-        if manner.replaces:
-            _delete_earlier(backend, prepared.spec.name, options)
+        if submit_options.replaces:
+            _delete_previous(backend, prepared.spec.name, options)
 
     try:
         prepared = create_job(
@@ -144,14 +144,14 @@ def submit_prepared(prepared: Prepared, options: Options, manner: SubmitOptions)
             before_submit=replace,
         )
         submission = _submission(prepared, backend, submitted)
-        _print_submission(submission, options, prepared.where, is_last=not stays)
+        _print_submission(submission, options, prepared.where, is_last=not waits_for_end)
     except KeyboardInterrupt:
         raise _interrupted(backend, prepared.spec.name, submitted) from None
-    if stays:
-        attach_to_job(backend, submission, options, follows=manner.follow, timeout=seconds)
+    if waits_for_end:
+        attach_to_job(backend, submission, options, follows=submit_options.follow, timeout=seconds)
 
 
-def _check_replacement(backend: Backend, name: str, options: Options, manner: SubmitOptions) -> None:
+def _check_replacement(backend: Backend, name: str, options: Options, submit_options: SubmitOptions) -> None:
     """Confirm the deletion of a job of the same name that has not ended. A dry run prints it.
 
     Raises:
@@ -162,15 +162,15 @@ def _check_replacement(backend: Backend, name: str, options: Options, manner: Su
         snapshot = backend.job(name, events=False)
     except NotFound:
         return
-    if manner.dry_run == "server":
+    if submit_options.dry_run == "server":
         raise UsageError(
             f"--dry-run=server cannot check job {name} beside the one that it replaces.", hint="Use --dry-run=client."
         )
-    if manner.dry_run == "client":
+    if submit_options.dry_run == "client":
         options.print_message(f"Job {name} would be deleted {place_of(backend)} first.")
         return
     state = job_state(snapshot, {}, where=backend.where, with_startup=False)
-    if manner.yes or state.is_terminal:
+    if submit_options.yes or state.is_terminal:
         return
     if not sys.stdin.isatty():
         raise UsageError(
@@ -181,7 +181,7 @@ def _check_replacement(backend: Backend, name: str, options: Options, manner: Su
         raise Cancelled("Nothing was deleted.")
 
 
-def _delete_earlier(backend: Backend, name: str, options: Options) -> None:
+def _delete_previous(backend: Backend, name: str, options: Options) -> None:
     """Delete the job of the same name, if there is one, and wait until it is gone. Raises TimedOut."""
     with contextlib.suppress(NotFound):
         job_results.delete(backend, name)
@@ -189,9 +189,9 @@ def _delete_earlier(backend: Backend, name: str, options: Options) -> None:
         options.print_message(f"Job {name} deleted {place_of(backend)}.")
 
 
-def _check_flags(manner: SubmitOptions) -> tuple[str, float | None]:
+def _check_flags(flags: SubmitOptions) -> tuple[str, float | None]:
     """Return the level of the checks and the maximum wait in seconds. Raises UsageError."""
-    return level_of(manner.preflight), _parse_timeout(manner.timeout, stays=manner.follow or manner.waits)
+    return level_of(flags.preflight), _parse_timeout(flags.timeout, waits=flags.follow or flags.waits)
 
 
 def _interrupted(backend: Backend, name: str, submitted: float) -> Interrupted:
@@ -208,8 +208,8 @@ def _interrupted(backend: Backend, name: str, submitted: float) -> Interrupted:
     )
 
 
-def _parse_timeout(timeout: str | None, *, stays: bool) -> float | None:
-    if timeout is not None and not stays:
+def _parse_timeout(timeout: str | None, *, waits: bool) -> float | None:
+    if timeout is not None and not waits:
         raise UsageError(f"--timeout {timeout} limits nothing.", hint="Add --wait or --follow.")
     return seconds_of("--timeout", timeout)
 
@@ -271,9 +271,9 @@ def _print_submission(submission: dict[str, Any], options: Options, at: Where, *
         click.echo(f"{submission['resource']}/{name}")
     elif options.output is not None and is_last:
         print_output(submission, options.output)
-    did = "created" if submission["created"] else "was there already, unchanged,"
+    outcome = "created" if submission["created"] else "was there already, unchanged,"
     place = "on this machine" if where == "local" else f"in {where}"
-    options.print_message(f"Job {name} {did} {place}, run {submission['runId']}.")
+    options.print_message(f"Job {name} {outcome} {place}, run {submission['runId']}.")
     if is_last:
         called, to = program(), at.flags
         options.print_message(

@@ -11,7 +11,7 @@ import click
 from kubectl_ddp.backends.access import kubeconfig_files
 from kubectl_ddp.backends.local.directory import local_jobs_directory
 from kubectl_ddp.backends.select import cluster_of, has_kubeconfig, is_local
-from kubectl_ddp.cli.internal.command import HelpfulCommand, Options, shared_options
+from kubectl_ddp.cli.internal.command import GroupedHelpCommand, Options, shared_options
 from kubectl_ddp.cli.internal.output import print_output, style
 from kubectl_ddp.errors import DdpError, UsageError
 from kubectl_ddp.status.job_tables import API_VERSION
@@ -49,7 +49,7 @@ class _Action(click.Choice[str]):
         return super().convert(value, param, ctx)
 
 
-@click.command(cls=HelpfulCommand, help=HELP)
+@click.command(cls=GroupedHelpCommand, help=HELP)
 @click.argument("action", type=_Action([*WORDS]), default=VIEW)
 @click.argument("words", nargs=-1, metavar="[KEY [VALUE]]")
 @shared_options("json", "yaml")

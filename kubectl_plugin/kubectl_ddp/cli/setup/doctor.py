@@ -21,7 +21,7 @@ from ddp_trainer.common.constants import Path
 from kubectl_ddp.backends.access import check_kubeconfig
 from kubectl_ddp.backends.local.directory import local_jobs_directory
 from kubectl_ddp.backends.select import backend_for, cluster_of, has_kubeconfig
-from kubectl_ddp.cli.internal.command import HelpfulCommand, Options, shared_options
+from kubectl_ddp.cli.internal.command import GroupedHelpCommand, Options, shared_options
 from kubectl_ddp.cli.internal.job_options import JobRequest, ProgramCommand, job_options, prepare, print_notes
 from kubectl_ddp.cli.internal.output import fail_on_errors, print_findings, print_output, style
 from kubectl_ddp.errors import DdpError, UsageError
@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from kubectl_ddp.kube.objects import Object
 
 
-@click.command(cls=HelpfulCommand)
+@click.command(cls=GroupedHelpCommand)
 @click.option("--gpu-type", metavar="TYPE", help="Only nodes with GPUs of this type.")
 @click.option("--queue", metavar="NAME", help="Only this LocalQueue.")
 @shared_options("json", "yaml")
@@ -242,7 +242,7 @@ def _is_writable(path: FilePath) -> bool:
     return there.is_dir() and os.access(there, os.W_OK | os.X_OK)
 
 
-@click.command(cls=HelpfulCommand)
+@click.command(cls=GroupedHelpCommand)
 @click.option("--strict", is_flag=True, help="Fail on warnings as well.")
 @shared_options("json", "yaml")
 def doctor(options: Options, *, strict: bool) -> None:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 import click
 
-from kubectl_ddp.cli.internal.command import HelpfulCommand, Options, shared_options
+from kubectl_ddp.cli.internal.command import GroupedHelpCommand, Options, shared_options
 from kubectl_ddp.cli.internal.output import print_output
 from kubectl_ddp.errors import DdpError, NotFound, UsageError, suggest_close_match, suggest_known
 from kubectl_ddp.util.text_table import Style, Table
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from kubectl_ddp.spec.job_key import Field
 
 
-@click.command(cls=HelpfulCommand)
+@click.command(cls=GroupedHelpCommand)
 @click.argument("key", required=False, metavar="[KEY]")
 @shared_options("json")
 def explain(options: Options, key: str | None) -> None:
@@ -72,11 +72,11 @@ PRESETS: Final = "preset"
 FABRIC: Final = "fabric"
 SHARED: Final = "shared"
 INDENT: Final = "    "
-PATIENCE_SECONDS: Final = 5.0
+TIMEOUT_SECONDS: Final = 5.0
 """Timeout of reading shared presets from the cluster, in seconds. The built-in ones are listed anyway."""
 
 
-@click.command(cls=HelpfulCommand)
+@click.command(cls=GroupedHelpCommand)
 @click.argument("preset", required=False, metavar="[NAME]")
 @shared_options("json")
 def presets(options: Options, preset: str | None) -> None:
@@ -164,14 +164,14 @@ def _load_shared(options: Options) -> SharedPresets:
     from kubectl_ddp.client.layers import shared_by  # noqa: PLC0415
     from kubectl_ddp.spec.external_values import SharedPresets  # noqa: PLC0415
 
-    def ask() -> SharedPresets | DdpError:
+    def fetch_shared() -> SharedPresets | DdpError:
         try:
             return shared_by(options)
         except DdpError as error:
             return error
 
     silence: SharedPresets | DdpError = DdpError("the API server does not answer")
-    found = within(PATIENCE_SECONDS, ask, silence)
+    found = within(TIMEOUT_SECONDS, fetch_shared, silence)
     if isinstance(found, DdpError):
         options.print_message(f"Presets that the namespace shares are not known: {found.message.rstrip('.')}.")
         return SharedPresets()

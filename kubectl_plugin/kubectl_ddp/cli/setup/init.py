@@ -13,7 +13,7 @@ from typing import Any, Final
 
 import click
 
-from kubectl_ddp.cli.internal.command import HelpfulCommand, Options, shared_options
+from kubectl_ddp.cli.internal.command import GroupedHelpCommand, Options, shared_options
 from kubectl_ddp.code.script import check_script, check_script_name, imported_modules
 from kubectl_ddp.errors import DdpError, UsageError
 from kubectl_ddp.spec.fields import FILE_KEYS, SCHEMA_FILE, schema_text
@@ -69,7 +69,7 @@ INSTALL_LATER: Final = f"# Write your packages into {REQUIREMENTS}, then run ini
 
 
 @dataclass(slots=True)
-class Answers:
+class InitOptions:
     """Values of the flags; the questions fill in what is missing."""
 
     script: str | None
@@ -80,10 +80,10 @@ class Answers:
     base: str | None
 
 
-def write_files(options: Options, answers: Answers, *, overwrites: bool) -> None:
+def write_files(options: Options, answers: InitOptions, *, overwrites: bool) -> None:
     """Write the job file, its schema and the Dockerfile. Raises UsageError."""
     if sys.stdin.isatty():
-        _ask(answers)
+        _prompt(answers)
     else:
         answers.script = answers.script or _only_script()
         _check_complete(answers)
@@ -111,8 +111,8 @@ def _only_script() -> str | None:
     return found[0] if len(found) == 1 else None
 
 
-def _ask(answers: Answers) -> None:
-    """Ask for missing values on the terminal."""
+def _prompt(answers: InitOptions) -> None:
+    """Prompt for missing values on the terminal."""
     answers.script = answers.script or click.prompt("Script", default=_only_script(), err=True)
     answers.image = answers.image or click.prompt(f"Image repository, as in {EXAMPLE_IMAGE}", err=True)
     if answers.nnodes and answers.gpus:
@@ -126,20 +126,20 @@ def _ask(answers: Answers) -> None:
     answers.nnodes, answers.gpus = answers.nnodes or match[1], answers.gpus or match[2]
 
 
-def _check_complete(answers: Answers) -> None:
-    """Reject missing values where no question can be asked. Raises UsageError."""
+def _check_complete(answers: InitOptions) -> None:
+    """Reject missing values without a terminal. Raises UsageError."""
     given = {"SCRIPT": answers.script, "--image": answers.image, "--nnodes": answers.nnodes, "--gpus": answers.gpus}
     missing = [flag for flag, value in given.items() if value is None]
     if answers.script is not None:
         check_script(answers.script)
     if missing:
         raise UsageError(
-            f"stdin is no terminal, so init asks no questions; missing: {', '.join(missing)}.",
+            f"stdin is not a terminal, so init cannot prompt for missing values: {', '.join(missing)}.",
             hint=f"Write '{program()} init train.py --image {EXAMPLE_IMAGE} --nnodes 2 --gpus 8'.",
         )
 
 
-def _checked(answers: Answers) -> dict[str, Any]:
+def _checked(answers: InitOptions) -> dict[str, Any]:
     """Return the values of the templates. Raises UsageError for an invalid one."""
     script = str(answers.script)
     path = check_script(script)
@@ -171,7 +171,7 @@ def _job_text(values: dict[str, Any], file: str) -> str:
     """Return the text of the job file."""
     script = Path(values["script"])
     folder = str(script.parent)
-    sends_directory = any(_own_modules(script))
+    sends_directory = any(_local_modules(script))
     return JOB.format(
         **values,
         file=file,
@@ -184,7 +184,7 @@ def _job_text(values: dict[str, Any], file: str) -> str:
     )
 
 
-def _own_modules(script: Path) -> Iterator[str]:
+def _local_modules(script: Path) -> Iterator[str]:
     """Yield the modules beside a script that it imports."""
     for name in sorted(imported_modules(script.read_bytes())):
         if script.with_name(f"{name}.py").is_file() or script.with_name(name).is_dir():
@@ -204,7 +204,7 @@ def _write(path: Path, text: str) -> None:
         raise DdpError(f"'{path}' cannot be written: {error.strerror}.", hint="Run init in your directory.") from None
 
 
-@click.command(cls=HelpfulCommand)
+@click.command(cls=GroupedHelpCommand)
 @click.argument("script", required=False)
 @click.option("--name", metavar="NAME", help="Name of the job and of its file (default: from the script).")
 @click.option("--image", metavar="IMAGE", help="Repository that your image is pushed to.")
@@ -229,4 +229,4 @@ def init(
     Prompts for the script, the image and the size, unless flags set them. 'submit -f NAME.ddp.yaml --build' builds the
     image, pushes it, and submits the job.
     """
-    write_files(options, Answers(script, name, image, nnodes, gpus, base), overwrites=force)
+    write_files(options, InitOptions(script, name, image, nnodes, gpus, base), overwrites=force)

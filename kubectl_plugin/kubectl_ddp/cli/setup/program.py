@@ -10,7 +10,7 @@ from typing import Final
 import click
 
 from kubectl_ddp import version as release
-from kubectl_ddp.cli.internal.command import HelpfulCommand, Options, shared_options
+from kubectl_ddp.cli.internal.command import GroupedHelpCommand, Options, shared_options
 
 SCRIPTS: Final = Path(__file__).parent / "shells"
 SHELLS: Final = ("bash", "zsh", "fish")
@@ -27,7 +27,7 @@ kubectl's own completion completes 'kubectl ddp'. It needs kubectl_complete-ddp 
 """
 
 
-@click.command(cls=HelpfulCommand, help=HELP)
+@click.command(cls=GroupedHelpCommand, help=HELP)
 @click.argument("shell", metavar="SHELL", type=click.Choice(SHELLS))
 @shared_options()
 def completion(options: Options, shell: str) -> None:
@@ -36,7 +36,7 @@ def completion(options: Options, shell: str) -> None:
     click.echo((SCRIPTS / f"kubectl-ddp.{shell}").read_text(encoding="utf-8"), nl=False)
 
 
-@click.command(cls=HelpfulCommand)
+@click.command(cls=GroupedHelpCommand)
 @shared_options("json")
 def version(options: Options) -> None:
     """Print the version of this program."""

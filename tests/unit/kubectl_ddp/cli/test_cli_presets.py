@@ -73,9 +73,7 @@ def test_on_this_machine_the_fabric_is_left_aside(
     devices = ["--rdma", "vpc.amazonaws.com/efa=32"] if fabric == "aws-efa" else []
     assert run(["render", *JOB, "--fabric", fabric, *devices, "--env", "A=1", "--local"]) == 0
     output = capsys.readouterr()
-    assert (
-        f"warning: The fabric {fabric} is between machines, and means nothing on one; it is left aside." in output.err
-    )
+    assert f"warning: The fabric {fabric} is ignored with --local" in output.err
     assert "name: NCCL_NET" not in output.out
     assert "hugepages" not in output.out
     assert "ComputeDomain" not in output.out

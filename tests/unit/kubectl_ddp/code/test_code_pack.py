@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from kubectl_ddp.code import pack, script_inside
-from kubectl_ddp.code.archive import HOPELESS_BYTES, LARGEST_BYTES
+from kubectl_ddp.code.archive import LARGEST_BYTES, MAX_UNPACKED_BYTES
 from kubectl_ddp.errors import UsageError
 from tests.support.archives import names_in, opened
 
@@ -90,7 +90,7 @@ def test_too_much_is_told_with_the_largest_files_and_the_way_out(project: Path) 
 
 def test_what_is_hopeless_is_not_even_packed(project: Path) -> None:
     with (project / "sparse.bin").open("wb") as file:
-        file.truncate(HOPELESS_BYTES + 1)
+        file.truncate(MAX_UNPACKED_BYTES + 1)
     with pytest.raises(UsageError, match=r"at most 8\.0 MiB packed can travel with a job; the largest are sparse\.bin"):
         pack(str(project))
 
@@ -100,7 +100,7 @@ def test_what_is_hopeless_is_not_even_packed(project: Path) -> None:
     [
         ("nowhere", "'.*nowhere' does not exist"),
         ("project/train.py", "is not a directory"),
-        ("empty", "no file to send"),
+        ("empty", "sends no files"),
     ],
 )
 def test_what_is_no_directory_of_code_is_refused(project: Path, tmp_path: Path, name: str, sentence: str) -> None:

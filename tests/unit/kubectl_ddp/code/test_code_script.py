@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from kubectl_ddp.code.script import modules_beside, read_script, script_warnings, starts_launchers
+from kubectl_ddp.code.script import launcher_warnings, read_script, script_warnings, sibling_modules
 from kubectl_ddp.errors import UsageError
 from kubectl_ddp.spec.launcher_command import LAUNCHERS
 from tests.support.archives import names_in
@@ -66,9 +66,9 @@ def test_modules_beside_a_script_travel_with_it_and_data_does_not(
 def test_a_package_without_an_init_file_is_a_module_beside_a_script_and_a_folder_of_data_is_none(script: Path) -> None:
     script.write_text("import mymodel\n")
     (script.parent / "mymodel" / "__init__.py").rename(script.parent / "mymodel" / "parts.py")
-    assert [file.name for file in modules_beside(script) if file.parent.name == "mymodel"] == ["parts.py"]
+    assert [file.name for file in sibling_modules(script) if file.parent.name == "mymodel"] == ["parts.py"]
     (script.parent / "mymodel" / "parts.py").unlink()
-    assert modules_beside(script) == []
+    assert sibling_modules(script) == []
     assert read_script(str(script)).file == "train.py"
 
 
@@ -97,7 +97,7 @@ def test_a_package_without_an_init_file_is_a_module_beside_a_script_and_a_folder
 def test_a_script_that_starts_ranks_itself_is_warned_of(name: str, text: str, launcher: str, tmp_path: Path) -> None:
     script = tmp_path / name
     script.write_text(text)
-    found = list(starts_launchers(script, LAUNCHERS))
+    found = list(launcher_warnings(script, LAUNCHERS))
     assert [f"'{script}' starts {launcher}, and the launcher of the job" in str(finding) for finding in found] == (
         [True] if launcher else []
     )

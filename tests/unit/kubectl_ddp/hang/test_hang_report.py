@@ -34,7 +34,7 @@ def state(kind: State = State.RUNNING, error: FirstError | None = None) -> JobSt
     return replace(job_state(Snapshot(job=job(), pods=()), {}, where="local"), state=kind, first_error=error)
 
 
-def sight(*statuses: RankStatus, on_hang: str = "warn", ras: str = "") -> HangSnapshot:
+def hang_snapshot(*statuses: RankStatus, on_hang: str = "warn", ras: str = "") -> HangSnapshot:
     ranks = tuple(
         RankReport(status=rank_status, pod="w-0", pid=9, usual=0.1, stack_from="python") for rank_status in statuses
     )
@@ -42,12 +42,14 @@ def sight(*statuses: RankStatus, on_hang: str = "warn", ras: str = "") -> HangSn
 
 
 def report(analysis: HangAnalysis, seen: HangSnapshot, of: JobState | None = None) -> HangReport:
-    return HangReport(state=of or state(), sight=seen, analysis=analysis, now=100.0)
+    return HangReport(state=of or state(), hang_snapshot=seen, analysis=analysis, now=100.0)
 
 
 def test_who_is_waited_for_is_told_with_its_stack_and_the_place_of_all() -> None:
     named = tuple(find_culprits([WAITING, BEHIND], lambda _: True))
-    hanging = report(HangAnalysis(answer=HangState.HANGS, culprits=named), sight(WAITING, BEHIND, ras="MISMATCH"))
+    hanging = report(
+        HangAnalysis(answer=HangState.HANGS, culprits=named), hang_snapshot(WAITING, BEHIND, ras="MISMATCH")
+    )
     printed = text(hanging, PLAIN)
     assert "It hangs: rank 1 on w-0 did not enter collective #7; at train.py:3 in load for 60.0 s" in printed
     assert "Rank 1 (pod w-0, process 9), by python:\n  Thread MainThread\n    load" in printed
@@ -72,10 +74,15 @@ def test_a_hang_that_has_ended_the_run_is_told_from_what_its_launcher_left() -> 
 @pytest.mark.parametrize(
     ("answer", "seen", "of", "sentence"),
     [
-        (HangState.MOVES, sight(WAITING), state(), "It does not hang: its one rank moves."),
+        (HangState.MOVES, hang_snapshot(WAITING), state(), "It does not hang: its one rank moves."),
         (HangState.UNSEEN, HangSnapshot(), state(State.SUCCEEDED), "It is over, and did not hang."),
-        (HangState.UNSEEN, sight(on_hang="off"), state(), "Hang detection is off: the job runs with --on-hang off."),
-        (HangState.UNSEEN, sight(), state(), "No rank runs just now: its workers start, stop, or have ended."),
+        (
+            HangState.UNSEEN,
+            hang_snapshot(on_hang="off"),
+            state(),
+            "Hang detection is off: the job runs with --on-hang off.",
+        ),
+        (HangState.UNSEEN, hang_snapshot(), state(), "No rank runs just now: its workers start, stop, or have ended."),
         (
             HangState.UNSEEN,
             HangSnapshot(silent={"w-0": "No route."}),

@@ -76,12 +76,14 @@ class Place(ScriptedBackend):
 def report(script: str) -> tuple[HangReport, Place]:
     place = Place(script)
     snapshot = place.job("digits")
-    sight = collect_hang_snapshot(place, snapshot)
-    analysis = analyze(sight)
+    hang_snapshot = collect_hang_snapshot(place, snapshot)
+    analysis = analyze(hang_snapshot)
     assert analysis is not None
-    sight, analysis, missing = with_stacks(place, snapshot, sight, analysis)
+    hang_snapshot, analysis, missing = with_stacks(place, snapshot, hang_snapshot, analysis)
     state = job_state(snapshot, {}, where="scripted")
-    return HangReport(state=state, sight=sight, analysis=analysis, now=100.0, stacks_missing=missing), place
+    return HangReport(
+        state=state, hang_snapshot=hang_snapshot, analysis=analysis, now=100.0, stacks_missing=missing
+    ), place
 
 
 def test_who_may_exec_gets_the_stack_of_the_rank_that_is_waited_for_and_of_no_other_pod() -> None:
@@ -127,9 +129,11 @@ def test_while_all_ranks_move_a_pod_is_entered_only_for_what_its_launcher_has_sa
 ) -> None:
     place = Place("exit 1")
     snapshot = place.job("digits")
-    sight = collect_hang_snapshot(place, snapshot)
-    sight = sight if has_named else HangSnapshot(pods=tuple(replace(item, named=()) for item in sight.pods))
-    with_stacks(place, snapshot, sight, HangAnalysis(answer=HangState.MOVES))
+    hang_snapshot = collect_hang_snapshot(place, snapshot)
+    hang_snapshot = (
+        hang_snapshot if has_named else HangSnapshot(pods=tuple(replace(item, named=()) for item in hang_snapshot.pods))
+    )
+    with_stacks(place, snapshot, hang_snapshot, HangAnalysis(answer=HangState.MOVES))
     assert place.entered == entered
 
 
@@ -147,16 +151,19 @@ def test_an_image_without_the_launcher_needs_no_shell_for_its_stacks(
     place = Place("exit 1")
     root = job(metadata={"annotations": {Annotation.SPEC: json.dumps(spec)}})
     seen = Snapshot(job=root, pods=(pod(0), pod(1)))
-    sight = collect_hang_snapshot(place, seen)
-    analysis = analyze(sight)
+    hang_snapshot = collect_hang_snapshot(place, seen)
+    analysis = analyze(hang_snapshot)
     assert analysis is not None
-    with_stacks(place, seen, sight, analysis)
+    with_stacks(place, seen, hang_snapshot, analysis)
     assert place.words[-len(words) :] == words
     assert (place.words[0] == "sh") is not bool(spec)
 
 
 def test_no_pod_of_a_job_of_torchrun_is_asked_for_its_ranks() -> None:
     root = job(metadata={"annotations": {Annotation.SPEC: json.dumps({"launcher": "torchrun"})}})
-    sight = collect_hang_snapshot(Place("exit 1"), Snapshot(job=root, pods=(pod(0), pod(1))))
+    hang_snapshot = collect_hang_snapshot(Place("exit 1"), Snapshot(job=root, pods=(pod(0), pod(1))))
     reported = "The launcher of the job is torchrun, which reports no ranks."
-    assert (sight.pods, sight.silent) == ((), {"digits-worker-0": reported, "digits-worker-1": reported})
+    assert (hang_snapshot.pods, hang_snapshot.silent) == (
+        (),
+        {"digits-worker-0": reported, "digits-worker-1": reported},
+    )

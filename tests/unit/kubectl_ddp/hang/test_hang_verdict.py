@@ -99,9 +99,9 @@ def test_after_thrice_its_longest_stay_a_rank_stands_still(seconds: float, usual
 
 
 def test_while_one_rank_moves_nobody_hangs() -> None:
-    sight = HangSnapshot(pods=(pod(shown(0), shown(1, seconds=0.2)),))
-    assert analyze(sight) is None
-    analysis = timeout_analysis(sight)
+    hang_snapshot = HangSnapshot(pods=(pod(shown(0), shown(1, seconds=0.2)),))
+    assert analyze(hang_snapshot) is None
+    analysis = timeout_analysis(hang_snapshot)
     assert analysis.answer is HangState.STALLED
     assert analysis.still == (0,)
 
@@ -129,13 +129,13 @@ def test_ranks_move_when_each_was_seen_elsewhere_since() -> None:
 
 
 def test_a_rank_that_its_launcher_has_only_now_seen_to_move_may_have_stopped_before() -> None:
-    sight = HangSnapshot(pods=(pod(shown(0, seconds=0.0), shown(1, seconds=0.2)),))
-    assert not have_moved(sight, sight, 1.5)
+    hang_snapshot = HangSnapshot(pods=(pod(shown(0, seconds=0.0), shown(1, seconds=0.2)),))
+    assert not have_moved(hang_snapshot, hang_snapshot, 1.5)
 
 
 def test_a_pod_of_the_generation_before_does_not_speak_for_its_ranks() -> None:
-    sight = HangSnapshot(pods=(pod(shown(0), generation=2), pod(shown(1), name="w-1", generation=1)))
-    assert [rank.status.rank for rank in sight.ranks] == [0]
+    hang_snapshot = HangSnapshot(pods=(pod(shown(0), generation=2), pod(shown(1), name="w-1", generation=1)))
+    assert [rank.status.rank for rank in hang_snapshot.ranks] == [0]
     analysis = analyze(HangSnapshot())
     assert analysis is not None
     assert analysis.answer is HangState.UNSEEN
@@ -147,9 +147,9 @@ def test_what_launchers_have_named_is_told_once_and_in_order() -> None:
         return {**report, "killed": list(killed)}
 
     first, second = [named(4.0, 1), named(5.0, 1, 1), named(9.0, 2, 1)], [named(9.1, 2, 1)]
-    sight = HangSnapshot(pods=(pod(findings=first, ras="RAS"), pod(name="w-1", findings=second)))
-    assert [(item.generation, item.killed) for item in sight.named] == [(1, (1,)), (2, (1,))]
-    assert sight.ras == "RAS"
+    hang_snapshot = HangSnapshot(pods=(pod(findings=first, ras="RAS"), pod(name="w-1", findings=second)))
+    assert [(item.generation, item.killed) for item in hang_snapshot.named] == [(1, (1,)), (2, (1,))]
+    assert hang_snapshot.ras == "RAS"
 
 
 def test_a_pod_that_is_slow_to_answer_is_asked_again_for_a_while() -> None:

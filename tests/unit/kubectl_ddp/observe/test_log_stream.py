@@ -175,7 +175,7 @@ def test_following_a_job_that_is_not_there_says_so() -> None:
 
 def test_a_suspended_job_has_the_lines_of_its_ended_pods_where_they_are_kept() -> None:
     class Place(ScriptedBackend):
-        def past_pods(self, name: str) -> list[Object]:
+        def deleted_pods(self, name: str) -> list[Object]:
             return [pod(0)]
 
     suspended = snapshot(job("Suspended", run_policy={"suspend": True}))

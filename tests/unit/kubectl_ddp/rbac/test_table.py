@@ -187,7 +187,7 @@ def requests(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Requests]:
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("PATH", "/nonexistent")  # what is handed over to kubectl is kubectl's
         patch.setenv("KUBECTL_DDP_PYTHON", "/bin/false")
-        patch.setattr(progress, "STANDSTILL_SECONDS", 0.0)
+        patch.setattr(progress, "STALL_SECONDS", 0.0)
         yield {name: _asked(name, calls, tmp_path_factory.mktemp(name), patch) for name, calls in CALLS.items()}
 
 

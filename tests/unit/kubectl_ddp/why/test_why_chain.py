@@ -116,7 +116,7 @@ def test_an_evaluation_is_no_hang_before_its_own_limit(seconds: float, cause: Ca
     rank_status = RankStatus(**place, state=RankState.ALIVE, seconds=seconds, limit=600.0)
     rank = RankReport(status=rank_status, pod="digits-worker-0", pid=7, usual=None, stack_from="python")
     shown = PodReport(pod="digits-worker-0", generation=1, on_hang="warn", ranks=(rank,), named=(), ras="")
-    known = replace(of_running(metrics=metrics), sight=HangSnapshot(pods=(shown,)))
+    known = replace(of_running(metrics=metrics), hang_snapshot=HangSnapshot(pods=(shown,)))
     found = first(known)
     assert found.subject is cause
     if cause is Cause.RUNNING:

@@ -19,6 +19,7 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from copy import copy
 from dataclasses import dataclass, replace
+from functools import partial
 from http import HTTPStatus
 from typing import Any, Final
 from urllib.parse import urlencode
@@ -79,20 +80,22 @@ def send(
         retries=False,
         redirect=False,
     )
-    goes_on = streams and response.status < HTTPStatus.MULTIPLE_CHOICES
+    is_stream = streams and response.status < HTTPStatus.MULTIPLE_CHOICES
     coding = response.headers.get("Content-Encoding", "")
     try:
         check_encoding(coding, headers.get("Accept-Encoding", ""))
-        data = b"" if goes_on else read_response(iter(lambda: response.read1(CHUNK_BYTES), b""), limits, coding=coding)
+        data = (
+            b"" if is_stream else read_response(iter(lambda: response.read1(CHUNK_BYTES), b""), limits, coding=coding)
+        )
     except (ValueError, zlib.error) as error:  # a chunk of a negative size is a ValueError
         response.close()
         raise ProtocolError(str(error)) from error
     except BaseException:  # unread data must not become the next response
         response.close()
         raise
-    if not goes_on:
+    if not is_stream:
         response.release_conn()
-    return Response(response.status, response.headers, data, response if goes_on else None)
+    return Response(response.status, response.headers, data, response if is_stream else None)
 
 
 Fetch = Callable[[str], bytes]
@@ -108,7 +111,7 @@ def iter_pages(fetch: Fetch) -> Iterator[Object]:
     body = fetch("")
     while True:
         found = TOKEN.match(body[:HEAD_BYTES])
-        coming = _prefetch(fetch, found[1].decode()) if found is not None else None
+        next_page = Future(partial(fetch, found[1].decode())) if found is not None else None
         page = _decode_page(body)
         del body
         yield page
@@ -116,7 +119,7 @@ def iter_pages(fetch: Fetch) -> Iterator[Object]:
         del page
         if not token:
             return
-        body = coming.result() if coming is not None else fetch(token)
+        body = next_page.result() if next_page is not None else fetch(token)
 
 
 def _decode_page(body: bytes) -> Object:
@@ -128,10 +131,6 @@ def _decode_page(body: bytes) -> Object:
         if lean is body:
             raise
         return decode_json(body)
-
-
-def _prefetch(fetch: Fetch, token: str) -> Future[bytes]:
-    return Future(lambda: fetch(token))
 
 
 def decode_json(body: bytes) -> Object:
@@ -147,39 +146,39 @@ def decode_json(body: bytes) -> Object:
     return found
 
 
-BEGIN: Final = b',"managedFields":['
+BEGIN_MARKER: Final = b',"managedFields":['
 """Start of the fields. Quotes in a JSON string are escaped, so this is always a key."""
 
-ENDS: Final[Mapping[bytes, bytes]] = {
+END_MARKERS: Final[Mapping[bytes, bytes]] = {
     b'{"kind":"PodList",': b']},"spec":',  # in the order of Kubernetes' own types: last field of the metadata
     b'{"apiVersion":"': b'],"name":"',  # in alphabetical order, as in custom resources
 }
 """Start of a list → the text after the fields, which cannot be one of their own keys, such as f:spec."""
 
-ANOTHER: Final = b'"uid":"'
+NEXT_OBJECT: Final = b'"uid":"'
 """Key of the next object. If it is reached, the end of the fields was missed."""
 
 
 def without_records(body: bytes) -> bytes:
     """Return a list in JSON without the fields if its format is known, else unchanged."""
-    end = next((end for head, end in ENDS.items() if body.startswith(head)), None)
+    end = next((end for head, end in END_MARKERS.items() if body.startswith(head)), None)
     if end is None:
         return body
     parts: list[bytes] = []
-    kept = 0
-    while (begin := body.find(BEGIN, kept)) >= 0:
+    position = 0
+    while (begin := body.find(BEGIN_MARKER, position)) >= 0:
         after = body.find(end, begin)
-        if after < 0 or body.find(ANOTHER, begin, after) >= 0:
+        if after < 0 or body.find(NEXT_OBJECT, begin, after) >= 0:
             return body
-        parts.append(body[kept:begin])
-        kept = after + 1
-    return b"".join([*parts, body[kept:]]) if parts else body
+        parts.append(body[position:begin])
+        position = after + 1
+    return b"".join([*parts, body[position:]]) if parts else body
 
 
 PAGE: Final = 500
 """Objects per page of a list. Larger pages need too much memory of the API server."""
 
-PATIENCE: Final = Timeout(connect=10, read=60)
+DEFAULT_TIMEOUT: Final = Timeout(connect=10, read=60)
 
 TRIES: Final = 6
 """Maximum number of attempts per request."""
@@ -221,17 +220,17 @@ class Api:
         self.connection = connection
         self._sleep = sleep
         self._timeout = _request_timeout(connection.request_seconds)
-        self._hear: Callable[[str], None] = lambda _: None
-        self._heard: set[str] = set()
+        self._on_warning: Callable[[str], None] = lambda _: None
+        self._seen_warnings: set[str] = set()
 
-    def with_warning_handler(self, hear: Callable[[str], None]) -> Api:
-        """Return a copy that passes each distinct warning of the API server to ``hear``, such as those of admission
+    def with_warning_handler(self, handler: Callable[[str], None]) -> Api:
+        """Return a copy that passes each distinct warning of the API server to ``handler``, such as those of admission
         policies.
         """
-        told = copy(self)
-        told._hear = hear  # noqa: SLF001 - the same class
-        told._heard = set()  # noqa: SLF001
-        return told
+        clone = copy(self)
+        clone._on_warning = handler  # noqa: SLF001 - the same class
+        clone._seen_warnings = set()  # noqa: SLF001
+        return clone
 
     def get(self, path: str, **query: str) -> Object:
         """Return one object, or one page of a list."""
@@ -239,7 +238,7 @@ class Api:
 
     def get_with_accept(self, path: str, accept: str) -> Object:
         """Return a response in the format ``accept``, or in plain JSON if the server does not support that format."""
-        answer = self._send("GET", path, {}, ask={"Accept": f"{accept},{JSON}"})
+        answer = self._send("GET", path, {}, extra_headers={"Accept": f"{accept},{JSON}"})
         with self._in_json(path):
             return decode_json(answer.data)
 
@@ -264,14 +263,14 @@ class Api:
         self, path: str, query: Mapping[str, str], reduce: Callable[[Object], Object | None], **paging: str
     ) -> tuple[list[Object], str]:
         def fetch(token: str) -> bytes:
-            asked = {**query, **paging, **({"continue": token} if token else {})}
-            return self._send("GET", path, asked, ask=PACKED).data
+            page_query = {**query, **paging, **({"continue": token} if token else {})}
+            return self._send("GET", path, page_query, extra_headers=PACKED).data
 
         found: list[Object] = []
         version = ""
         with self._in_json(path):
             for page in iter_pages(fetch):
-                found += [kept for item in page.get("items") or () if (kept := reduce(item)) is not None]
+                found += [reduced for item in page.get("items") or () if (reduced := reduce(item)) is not None]
                 version = str((page.get("metadata") or {}).get("resourceVersion", ""))
         return found, version
 
@@ -307,14 +306,14 @@ class Api:
 
     def evict(self, pod: Object) -> None:
         """Evict a pod by the eviction API. Raises Unreachable if a PodDisruptionBudget forbids it now."""
-        about = pod["metadata"]
+        metadata = pod["metadata"]
         body = {
             "apiVersion": "policy/v1",
             "kind": "Eviction",
-            "metadata": {"name": about["name"]},
-            "deleteOptions": {"preconditions": {"uid": about["uid"]}},
+            "metadata": {"name": metadata["name"]},
+            "deleteOptions": {"preconditions": {"uid": metadata["uid"]}},
         }
-        path = f"/api/v1/namespaces/{about['namespace']}/pods/{about['name']}/eviction"
+        path = f"/api/v1/namespaces/{metadata['namespace']}/pods/{metadata['name']}/eviction"
         self._send("POST", path, {}, body=body, tries=1)
 
     def stream(self, path: str, *, silence_seconds: float, **query: str) -> BaseHTTPResponse:
@@ -361,14 +360,14 @@ class Api:
         timeout: Timeout | None = None,
         streams: bool = False,
         tries: int = TRIES,
-        ask: Mapping[str, str] = NOTHING,
+        extra_headers: Mapping[str, str] = NOTHING,
         limits: ResponseLimits | None = None,
     ) -> Response:
         """Send a request until its response is final, at most ``tries`` times, and once more with new credentials."""
         to = self.connection
-        asked = call(method, path, server=to.server, context=to.where, watches="watch" in query)
+        request = call(method, path, server=to.server, context=to.where, watches="watch" in query)
         url = f"{to.server}{path}" + (f"?{urlencode(query)}" if query else "")
-        headers = {"Accept": JSON, "Content-Type": content, "User-Agent": f"kubectl-ddp/{version()}", **ask}
+        headers = {"Accept": JSON, "Content-Type": content, "User-Agent": f"kubectl-ddp/{version()}", **extra_headers}
         sent = None if body is None else json.dumps(body).encode()
         is_renewed = False
         left = tries
@@ -392,7 +391,7 @@ class Api:
                 ) from error
             except HTTPError as error:
                 if not isinstance(error, ProtocolError) or method not in REPEATABLE or not left:
-                    raise connection_error(error, asked) from error
+                    raise connection_error(error, request) from error
                 if left < tries - 1:  # the first attempt may have used a stale pooled connection
                     self._sleep(PAUSE_SECONDS)
                 continue
@@ -405,30 +404,30 @@ class Api:
                 continue
             pause = _pause(answer, method, tried=tries - left)
             if pause is None or not left:
-                raise api_error(answer.status, answer.data, asked)
+                raise api_error(answer.status, answer.data, request)
             self._sleep(pause)
 
     def _report_warnings(self, answer: Response) -> None:
         for header in answer.headers.getlist("warning"):
-            for said in WARNING.findall(header):
-                if said not in self._heard:
-                    self._heard.add(said)
-                    self._hear(re.sub(r"\\(.)", r"\1", said))
+            for warning in WARNING.findall(header):
+                if warning not in self._seen_warnings:
+                    self._seen_warnings.add(warning)
+                    self._on_warning(re.sub(r"\\(.)", r"\1", warning))
 
 
 def _request_timeout(seconds: float | None) -> Timeout:
     """Return the timeout for ``--request-timeout``; 0 disables it, ``None`` selects the default."""
-    return PATIENCE if seconds is None else Timeout(connect=seconds or None, read=seconds or None)
+    return DEFAULT_TIMEOUT if seconds is None else Timeout(connect=seconds or None, read=seconds or None)
 
 
 def _pause(answer: Response, method: str, *, tried: int) -> float | None:
     """Return the seconds to wait before a retry; ``None`` if a retry is unsafe or useless."""
-    said = answer.headers.get("retry-after", "")
+    retry_after = answer.headers.get("retry-after", "")
     later = answer.status == HTTPStatus.TOO_MANY_REQUESTS or (
-        answer.status >= HTTPStatus.INTERNAL_SERVER_ERROR and said
+        answer.status >= HTTPStatus.INTERNAL_SERVER_ERROR and retry_after
     )
     if later:
-        return min(float(said) if said.isdecimal() else 1.0, LONGEST_PAUSE_SECONDS)
+        return min(float(retry_after) if retry_after.isdecimal() else 1.0, LONGEST_PAUSE_SECONDS)
     if method == "GET" and answer.status in BROKEN_GATEWAY:
         return 0.25 * 2.0**tried
     return None

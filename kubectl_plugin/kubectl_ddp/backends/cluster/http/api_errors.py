@@ -42,13 +42,13 @@ class NotServed(PreflightFailed):
     """The API server does not serve this kind of object."""
 
 
-class AgainstPolicy(Forbidden):
+class PolicyDenied(Forbidden):
     """A ValidatingAdmissionPolicy rejects the object. Further permissions would not help."""
 
-    def __init__(self, thing: str, policy: str, said: str) -> None:
-        super().__init__(f"The policy '{policy}' refuses {thing}: {said}.")
+    def __init__(self, target: str, policy: str, message: str) -> None:
+        super().__init__(f"The policy '{policy}' refuses {target}: {message}.")
         self.policy = policy
-        self.said = said
+        self.policy_message = message
         """Message of the policy without its final period: the field, and the fix."""
 
 
@@ -70,7 +70,7 @@ class Call:
     """Name of the object; empty for a collection."""
 
     @property
-    def thing(self) -> str:
+    def target(self) -> str:
         """Object or collection, for use in a sentence."""
         return f"{self.resource} '{self.name}'" if self.name else self.resource
 
@@ -113,7 +113,7 @@ def call(method: str, path: str, *, server: str, context: str, watches: bool = F
 
 @dataclass(frozen=True, slots=True)
 class ErrorMapping:
-    """One row of the table. Its message may use the fields of :class:`Call`, and ``said``, the API server's message."""
+    """One row of the table. The message may use the fields of :class:`Call` and the API server's ``message``."""
 
     error: type[DdpError]
     message: str
@@ -121,70 +121,72 @@ class ErrorMapping:
 
 
 REFUSALS: Final[Mapping[int, ErrorMapping]] = {
-    HTTPStatus.BAD_REQUEST: ErrorMapping(DdpError, "The API server cannot {verb} {thing}{place}: {said}."),
+    HTTPStatus.BAD_REQUEST: ErrorMapping(DdpError, "The API server cannot {verb} {target}{place}: {message}."),
     HTTPStatus.UNAUTHORIZED: ErrorMapping(
         Forbidden,
-        "The API server {server} does not accept the credentials of context '{context}': {said}.",
+        "The API server {server} does not accept the credentials of context '{context}': {message}.",
         "Log in again, or choose another context with --context.",
     ),
     HTTPStatus.FORBIDDEN: ErrorMapping(
         Forbidden,
-        "The API server does not let context '{context}' {verb} {thing}{place}: {said}.",
+        "The API server does not let context '{context}' {verb} {target}{place}: {message}.",
         "'kubectl auth can-i --list' lists your permissions. Request the missing one from a cluster administrator.",
     ),
-    HTTPStatus.NOT_FOUND: ErrorMapping(NotFound, "There is no {thing}{place} of context '{context}'."),
+    HTTPStatus.NOT_FOUND: ErrorMapping(NotFound, "There is no {target}{place} of context '{context}'."),
     HTTPStatus.CONFLICT: ErrorMapping(
-        Conflict, "{thing}{place} was changed by someone else at the same time: {said}.", "Try again."
+        Conflict, "{target}{place} was changed by someone else at the same time: {message}.", "Try again."
     ),
-    HTTPStatus.GONE: ErrorMapping(Expired, "The API server forgot the past of {resource}{place}: {said}."),
-    HTTPStatus.REQUEST_ENTITY_TOO_LARGE: ErrorMapping(UsageError, "{thing} is too large for the API server: {said}."),
-    HTTPStatus.UNPROCESSABLE_ENTITY: ErrorMapping(UsageError, "The API server refuses {thing}{place}: {said}."),
+    HTTPStatus.GONE: ErrorMapping(Expired, "The resource version of {resource}{place} has expired: {message}."),
+    HTTPStatus.REQUEST_ENTITY_TOO_LARGE: ErrorMapping(
+        UsageError, "{target} is too large for the API server: {message}."
+    ),
+    HTTPStatus.UNPROCESSABLE_ENTITY: ErrorMapping(UsageError, "The API server refuses {target}{place}: {message}."),
     HTTPStatus.TOO_MANY_REQUESTS: ErrorMapping(
-        Unreachable, "The API server {server} has too much to do to {verb} {thing}: {said}.", "Try again in a minute."
+        Unreachable, "The API server {server} is too busy to {verb} {target}: {message}.", "Try again in a minute."
     ),
 }
-"""Status code → error. Codes of 500 and above map to :data:`BROKEN`, others to :data:`UNEXPECTED`."""
+"""Status code → error. Codes of 500 and above map to :data:`SERVER_ERROR`, others to :data:`UNEXPECTED`."""
 
-TAKEN: Final = ErrorMapping(AlreadyExists, "{thing}{place} exists already.")
+ALREADY_EXISTS: Final = ErrorMapping(AlreadyExists, "{target}{place} exists already.")
 NO_NAMESPACE: Final = ErrorMapping(
     NotFound, "There is no namespace '{namespace}' in the cluster of context '{context}'.", "Choose another with -n."
 )
 NOT_SERVED: Final = ErrorMapping(NotServed, "The cluster of context '{context}' does not serve {resource}.")
-BROKEN: Final = ErrorMapping(
+SERVER_ERROR: Final = ErrorMapping(
     Unreachable,
-    "The API server {server} failed to {verb} {thing}{place}: {said}.",
+    "The API server {server} failed to {verb} {target}{place}: {message}.",
     "Try again. If the error persists, contact a cluster administrator.",
 )
 UNEXPECTED: Final = ErrorMapping(
-    DdpError, "The API server {server} answered a request to {verb} {thing}{place} with {said}."
+    DdpError, "The API server {server} answered a request to {verb} {target}{place} with {message}."
 )
 
 _POLICY: Final = re.compile(
     r"""(?s)(?:"(?P<name>[^"]*)"\ is\ forbidden:\ )?
-    ValidatingAdmissionPolicy\ '(?P<policy>[^']*)'\ with\ binding\ '[^']*'\ denied\ request:\ (?P<said>.*)""",
+    ValidatingAdmissionPolicy\ '(?P<policy>[^']*)'\ with\ binding\ '[^']*'\ denied\ request:\ (?P<message>.*)""",
     re.VERBOSE,
 )
 """Message of the API server for the denial by a policy; the last group is the policy's own message."""
 
-_FIELDS: Final = ("server", "context", "verb", "resource", "namespace", "thing", "place")
+_FIELDS: Final = ("server", "context", "verb", "resource", "namespace", "target", "place")
 
 
-def api_error(code: int, body: bytes, asked: Call) -> DdpError:
+def api_error(code: int, body: bytes, request: Call) -> DdpError:
     """Return the error for a response with status ``code``."""
     status = _status(body)
-    said = _error_message(status, code, body)
-    if (denied := _POLICY.search(said)) is not None:
-        return _against_policy(denied, asked)
-    row = BROKEN if not status and body.startswith(b"{") else _row(code, status)  # only the begin of a Status arrived
-    words = {name: getattr(asked, name) for name in _FIELDS}
-    sentence = row.message.format(**words, said=said.rstrip("."))
+    message = clean_text(_error_message(status, code, body))
+    if (denied := _POLICY.search(message)) is not None:
+        return _against_policy(denied, request)
+    row = SERVER_ERROR if not status and body.startswith(b"{") else _row(code, status)  # a truncated Status
+    words = {name: getattr(request, name) for name in _FIELDS}
+    sentence = row.message.format(**words, message=message.rstrip("."))
     return row.error(sentence[:1].upper() + sentence[1:], hint=row.hint)
 
 
-def _against_policy(denied: re.Match[str], asked: Call) -> AgainstPolicy:
+def _against_policy(denied: re.Match[str], request: Call) -> PolicyDenied:
     """Return the error for a denial by a policy. It names the object even if the request was for a collection."""
-    named = replace(asked, name=asked.name or denied["name"] or "")
-    return AgainstPolicy(f"{named.thing}{named.place}", denied["policy"], denied["said"].rstrip("."))
+    named = replace(request, name=request.name or denied["name"] or "")
+    return PolicyDenied(f"{named.target}{named.place}", denied["policy"], denied["message"].rstrip("."))
 
 
 def _row(code: int, status: Mapping[str, Any]) -> ErrorMapping:
@@ -194,9 +196,9 @@ def _row(code: int, status: Mapping[str, Any]) -> ErrorMapping:
     if code == HTTPStatus.NOT_FOUND and details.get("kind") == "namespaces":
         return NO_NAMESPACE
     if code == HTTPStatus.CONFLICT and status.get("reason") == "AlreadyExists":
-        return TAKEN
+        return ALREADY_EXISTS
     if code >= HTTPStatus.INTERNAL_SERVER_ERROR:
-        return BROKEN
+        return SERVER_ERROR
     return REFUSALS.get(code, UNEXPECTED)
 
 
@@ -210,12 +212,7 @@ def _status(body: bytes) -> Mapping[str, Any]:
 
 
 def _error_message(status: Mapping[str, Any], code: int, body: bytes) -> str:
-    """Return the server's message, without secrets of the object that it quotes."""
-    return clean_text(_raw_error_message(status, code, body))
-
-
-def _raw_error_message(status: Mapping[str, Any], code: int, body: bytes) -> str:
-    """Return the causes if listed, else the message, else the name of the status code."""
+    """Return the causes if listed, else the message, else the name of the status code; it may quote secrets."""
     causes = (status.get("details") or {}).get("causes") or []
     if causes and code == HTTPStatus.UNPROCESSABLE_ENTITY:
         listed = [f"{cause.get('field', '')}: {cause.get('message', '')}".strip(": ") for cause in causes]
@@ -248,12 +245,12 @@ REASONS: tuple[tuple[type[Exception], str, str], ...] = (
     (ConnectTimeoutError, "it does not answer", "Check the network, the VPN and the firewall."),
     (
         ReadTimeoutError,
-        "it took the request and does not answer",
+        "it accepted the request and does not respond",
         "Try again, or wait longer with --request-timeout; the API server may be overloaded.",
     ),
     (
         ProtocolError,
-        "it ended the connection before its answer was whole",
+        "it closed the connection before its response was complete",
         "Try again. If the error persists, check for a proxy or firewall in between.",
     ),
     (HTTPError, "{cause}", "Try again. If the error persists, check for a proxy or firewall in between."),
@@ -261,12 +258,12 @@ REASONS: tuple[tuple[type[Exception], str, str], ...] = (
 """Type of the failure or of one of its causes → description, hint. The first matching row is used."""
 
 
-def connection_error(error: HTTPError, asked: Call) -> Unreachable:
+def connection_error(error: HTTPError, request: Call) -> Unreachable:
     """Return the error for a server that cannot be reached."""
-    reason, hint = next(told for kind, *told in REASONS if any(isinstance(link, kind) for link in _chain(error)))
-    words = reason.format(cause=_cause(error), host=urlsplit(asked.server).hostname)
+    reason, hint = next(texts for kind, *texts in REASONS if any(isinstance(link, kind) for link in _chain(error)))
+    words = reason.format(cause=_cause(error), host=urlsplit(request.server).hostname)
     return Unreachable(
-        f"The API server {asked.server} of context '{asked.context}' cannot be reached: {words}.", hint=hint
+        f"The API server {request.server} of context '{request.context}' cannot be reached: {words}.", hint=hint
     )
 
 

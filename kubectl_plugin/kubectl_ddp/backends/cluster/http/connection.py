@@ -360,7 +360,7 @@ def connection_to(access: Access, environ: Mapping[str, str] = os.environ) -> Co
             hint="Name one with --kubeconfig or KUBECONFIG, or run on this machine with --local.",
         )
     server = str(chosen.cluster["server"]).rstrip("/")
-    asked = {"as": access.acting_as, "as-groups": list(access.as_groups)}
+    impersonated = {"as": access.acting_as, "as-groups": list(access.as_groups)}
     return Connection(
         where=chosen.name,
         server=server,
@@ -368,7 +368,7 @@ def connection_to(access: Access, environ: Mapping[str, str] = os.environ) -> Co
         login=Login(
             chosen,
             proxy=str(chosen.cluster.get("proxy-url") or environment_proxy(server, environ)),
-            headers=_impersonation({**chosen.user, **{key: value for key, value in asked.items() if value}}),
+            headers=_impersonation({**chosen.user, **{key: value for key, value in impersonated.items() if value}}),
         ),
         request_seconds=access.request_seconds,
     )

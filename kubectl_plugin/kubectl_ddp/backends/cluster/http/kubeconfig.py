@@ -70,20 +70,20 @@ def read_context(
     try:
         merger = KubeConfigMerger(files)
         contexts, clusters, users = (_entries(merger, kind) for kind in ("context", "cluster", "user"))
-        documents = merger.config_files.values()
-        current = next((str(each["current-context"]) for each in documents if each.get("current-context")), "")
+        configs = merger.config_files.values()
+        current = next((str(config["current-context"]) for config in configs if config.get("current-context")), "")
         name, chosen = _chosen(contexts, wanted, current, cluster)
-        called = cluster or str(chosen.get("cluster"))
-        entry = _named("cluster", cluster, clusters) or clusters.get(called) or {}
-        _given(str(entry.get("server") or ""), f"the cluster '{called}' of '{name}' has no server")
-        person = _named("user", user, users) or users.get(str(chosen.get("user", "")), {})
+        cluster_name = cluster or str(chosen.get("cluster"))
+        cluster_entry = _named("cluster", cluster, clusters) or clusters.get(cluster_name) or {}
+        _given(str(cluster_entry.get("server") or ""), f"the cluster '{cluster_name}' of '{name}' has no server")
+        user_entry = _named("user", user, users) or users.get(str(chosen.get("user", "")), {})
     except INVALID as error:
         raise invalid_kubeconfig(files, error) from error
     return Context(
         name=name,
         namespace=str(chosen.get("namespace") or ""),
-        cluster=entry,
-        user=person,
+        cluster=cluster_entry,
+        user=user_entry,
         files=files,
         save=merger.save_changes,
     )
@@ -178,7 +178,7 @@ def run_program(config: Entry, cluster: Entry) -> Credential:
     info = {"apiVersion": program.api_version, "kind": "ExecCredential", "spec": spec}
     stderr_is_seen = sys.stderr.isatty()
     try:
-        done = subprocess.run(
+        completed = subprocess.run(
             program.args,
             env={**program.env, "KUBERNETES_EXEC_INFO": json.dumps(info)},
             stdin=None if interactive else subprocess.DEVNULL,
@@ -193,17 +193,17 @@ def run_program(config: Entry, cluster: Entry) -> Credential:
             f"The program '{name}', which the kubeconfig names for credentials, {reason}.",
             hint=_hint(config) or "Install the credential plugin of your cluster's provider, or add it to PATH.",
         ) from error
-    said = clean_text((done.stderr or b"").decode(errors="replace"))
-    if done.returncode:
-        words = " ".join(said.split()).rstrip(".")
+    stderr = clean_text((completed.stderr or b"").decode(errors="replace"))
+    if completed.returncode:
+        words = " ".join(stderr.split()).rstrip(".")
         raise Forbidden(
             f"The program '{name}', which the kubeconfig names for credentials, failed with exit code "
-            f"{done.returncode}{f': {words}' if words else ''}.",
+            f"{completed.returncode}{f': {words}' if words else ''}.",
             hint=_hint(config) or "Log in again with it, or choose another context with --context.",
         )
-    if said:
-        print(said.rstrip(), file=sys.stderr, flush=True)
-    return _credential(name, program.api_version, done.stdout)
+    if stderr:
+        print(stderr.rstrip(), file=sys.stderr, flush=True)
+    return _credential(name, program.api_version, completed.stdout)
 
 
 def _is_interactive(name: str, config: Entry) -> bool:
@@ -237,7 +237,7 @@ def _info(cluster: Entry) -> dict[str, Any]:
             found["certificate-authority-data"] = base64.b64encode(Path(path).read_bytes()).decode()
         except OSError as error:
             raise UsageError(f"The certificate-authority '{path}' cannot be read: {error.strerror}.") from error
-    configs = [each["extension"] for each in cluster.get("extensions") or () if each["name"] == EXTENSION]
+    configs = [entry["extension"] for entry in cluster.get("extensions") or () if entry["name"] == EXTENSION]
     return found | ({"config": configs[0]} if configs else {})
 
 

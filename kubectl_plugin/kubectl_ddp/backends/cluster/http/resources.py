@@ -55,7 +55,7 @@ class Discovery:
         """Group without version → resources, from the response with all groups."""
         self._stale: set[Group] = set()
         """Groups whose aggregated API server was unavailable. Their data may be old, so it is refreshed on use."""
-        self._is_whole: bool | None = None
+        self._is_aggregated: bool | None = None
         """True if the server returned all groups in one response; ``None`` before the request."""
 
     def resource_for_object(self, item: Object) -> str | None:
@@ -69,12 +69,12 @@ class Discovery:
             Unreachable: If the group is unknown and its aggregated API server is unavailable.
         """
         with self._lock:  # concurrent checks must not read partial data as "not served"
-            if group not in self._groups and self._is_whole is None:
+            if group not in self._groups and self._is_aggregated is None:
                 self._discover_all()
             if group in self._stale:
                 self._refresh_stale_group(group)
             if group not in self._groups:
-                self._groups[group] = {} if self._is_whole else self._fetch_plurals(group)
+                self._groups[group] = {} if self._is_aggregated else self._fetch_plurals(group)
             return self._groups[group].get(kind)
 
     def group_resources(self, objects: Iterable[Object]) -> list[tuple[str, str]]:
@@ -87,9 +87,9 @@ class Discovery:
         them.
         """
         with self._lock:
-            if self._is_whole is None:
+            if self._is_aggregated is None:
                 self._discover_all()
-        return [each.partition("/")[2] for each in self._groups if each.partition("/")[0] == group]
+        return [version.partition("/")[2] for version in self._groups if version.partition("/")[0] == group]
 
     def filter_served(self, kinds: Iterable[tuple[str, str]]) -> frozenset[tuple[str, str]]:
         """Return the served ones of these kinds (API group and plural)."""
@@ -101,7 +101,7 @@ class Discovery:
         """
         versions = self.served_versions(group)
         with self._lock:
-            if self._is_whole:
+            if self._is_aggregated:
                 for stale in self._stale & {f"{group}/{version}" for version in versions}:
                     with contextlib.suppress(Unreachable):
                         self._refresh_stale_group(stale)
@@ -115,16 +115,16 @@ class Discovery:
 
     def _discover_all(self) -> None:
         try:
-            told = self._api.get_with_accept("/apis", AGGREGATED)
+            document = self._api.get_with_accept("/apis", AGGREGATED)
         except (NotServed, Forbidden):  # single groups may still be readable
-            told = {}
-        self._is_whole = told.get("kind") == "APIGroupDiscoveryList"
-        for group in told.get("items") or () if self._is_whole else ():
+            document = {}
+        self._is_aggregated = document.get("kind") == "APIGroupDiscoveryList"
+        for group in document.get("items") or () if self._is_aggregated else ():
             for version in group["versions"]:
                 name = f"{group['metadata']['name']}/{version['version']}"
                 served = self._plurals.setdefault(group["metadata"]["name"], set())
                 self._groups[name] = _resources_by_kind(version)
-                served.update(each["resource"] for each in version.get("resources") or ())
+                served.update(resource["resource"] for resource in version.get("resources") or ())
                 if version.get("freshness") == "Stale":  # its server is away, which affects few jobs
                     self._stale.add(name)
 
@@ -143,13 +143,13 @@ class Discovery:
             listed = self._api.get(f"/apis/{group}" if "/" in group else f"/api/{group}")
         except NotServed:
             return {}
-        return {each["kind"]: each["name"] for each in listed.get("resources", ()) if "/" not in each["name"]}
+        return {item["kind"]: item["name"] for item in listed.get("resources", ()) if "/" not in item["name"]}
 
 
 def _resources_by_kind(version: Object) -> dict[str, str]:
     """Return kind → plural. Resources without a kind are skipped: they exist only for their subresources."""
-    kinds = [((each.get("responseKind") or {}).get("kind"), each) for each in version.get("resources") or ()]
-    return {kind: each["resource"] for kind, each in kinds if kind}
+    kinds = [((item.get("responseKind") or {}).get("kind"), item) for item in version.get("resources") or ()]
+    return {kind: item["resource"] for kind, item in kinds if kind}
 
 
 def not_served(api_version: str, kind: str, context: str) -> NotServed:

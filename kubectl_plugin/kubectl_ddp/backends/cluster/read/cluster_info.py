@@ -40,7 +40,7 @@ from kubectl_ddp.util.concurrency import Future, map_concurrently, run_concurren
 from kubectl_ddp.values.program import Gang
 
 AUTHORIZATION: Final = "/apis/authorization.k8s.io/v1"
-WHO: Final = "/apis/authentication.k8s.io/v1/selfsubjectreviews"
+USER_REVIEWS: Final = "/apis/authentication.k8s.io/v1/selfsubjectreviews"
 
 
 def missing_to_submit(api: Api, discovery: Discovery, namespace: str, objects: Sequence[Object]) -> list[Right]:
@@ -66,8 +66,8 @@ def missing_rights(api: Api, namespace: str, wanted: Sequence[Right]) -> list[Ri
     review = api.create(f"{AUTHORIZATION}/selfsubjectrulesreviews", _review("RulesReview", {"namespace": namespace}))
     rules = review["status"].get("resourceRules") or ()
     lacking = {right for right in wanted if right.where == OWN and not any(_rule_allows(rule, right) for rule in rules)}
-    is_whole = not review["status"].get("incomplete")
-    open_ = [right for right in wanted if right.where != OWN or (right in lacking and not is_whole)]
+    is_complete = not review["status"].get("incomplete")
+    open_ = [right for right in wanted if right.where != OWN or (right in lacking and not is_complete)]
     allowed = map_concurrently(lambda right: _may(api, namespace, right), open_)
     granted = {right for right, may in zip(open_, allowed, strict=True) if may}
     return [right for right in wanted if right not in granted and (right in lacking or right.where != OWN)]
@@ -82,8 +82,8 @@ def _rule_allows(rule: Mapping[str, Any], right: Right) -> bool:
         return False
     plural, slash, subresource = right.resource.partition("/")
     resources = {right.resource, "*", f"*/{subresource}" if slash else plural}
-    asked = (("verbs", {right.verb, "*"}), ("apiGroups", {right.group, "*"}), ("resources", resources))
-    return all(words & set(rule.get(field) or ()) for field, words in asked)
+    required = (("verbs", {right.verb, "*"}), ("apiGroups", {right.group, "*"}), ("resources", resources))
+    return all(words & set(rule.get(field) or ()) for field, words in required)
 
 
 def _may(api: Api, namespace: str, right: Right) -> bool:
@@ -104,7 +104,7 @@ def _may(api: Api, namespace: str, right: Right) -> bool:
 def user_name(api: Api) -> str:
     """Return the name of the user on the API server; empty if it does not report it."""
     try:
-        answer = api.create(WHO, {"apiVersion": "authentication.k8s.io/v1", "kind": "SelfSubjectReview"})
+        answer = api.create(USER_REVIEWS, {"apiVersion": "authentication.k8s.io/v1", "kind": "SelfSubjectReview"})
     except DdpError:  # not available before Kubernetes 1.28
         return ""
     return str(answer["status"]["userInfo"].get("username", ""))
@@ -135,10 +135,10 @@ def passes_scheduling_group(api: Api, engine: EngineKind) -> bool | Unknown:
 def detect_features(api: Api, discovery: Discovery, namespace: str, engines: list[str]) -> ClusterFeatures:
     """Return the optional features of a cluster that serves ``engines``."""
     gangs = _served_gangs(discovery)
-    asked = [ENGINES[name] for name in engines] if Gang.NATIVE in gangs else []
+    candidates = [ENGINES[name] for name in engines] if Gang.NATIVE in gangs else []
     actions, gates = run_concurrently(partial(_restart_actions, api, namespace), partial(_configured_gates, api))
-    passed = map_concurrently(partial(passes_scheduling_group, api), asked)
-    native = [engine.name for engine, passes in zip(asked, passed, strict=True) if passes is True]
+    passed = map_concurrently(partial(passes_scheduling_group, api), candidates)
+    native = [engine.name for engine, passes in zip(candidates, passed, strict=True) if passes is True]
     return ClusterFeatures(gangs=gangs, native_engines=native, restart_actions=actions, gates=gates)
 
 
@@ -187,10 +187,10 @@ def _configured_gates(api: Api) -> dict[str, bool | None]:
     for gate, config_map in CONFIGURED_GATES.items():
         try:
             data = api.get(config_map).get("data") or {}
-            told = yaml.safe_load(next(iter(data.values()), ""))
+            config = yaml.safe_load(next(iter(data.values()), ""))
         except (DdpError, yaml.YAMLError):
             continue
-        gates = told.get("featureGates") if isinstance(told, Mapping) else None
+        gates = config.get("featureGates") if isinstance(config, Mapping) else None
         found[gate] = gates.get(gate) if isinstance(gates, Mapping) else None
     return found
 
@@ -202,20 +202,21 @@ def inspect_cluster(api: Api, namespace: str) -> ClusterFacts:
     """Return the properties of the cluster. Raises the error of reading the API server's version."""
     version = str(api.get("/version").get("gitVersion", ""))
     groups = {
-        str(each["name"]): str(each["preferredVersion"]["version"]) for each in api.get("/apis").get("groups") or ()
+        str(group["name"]): str(group["preferredVersion"]["version"]) for group in api.get("/apis").get("groups") or ()
     }
     discovery = Discovery(api)
     engines = _served_engine_names(discovery)
     served = discovery.filter_served(KINDS)
     operators = (*(ENGINES[name].operator for name in engines), KUEUE)
-    selectors = {CONTROLLER_SELECTOR, *(who.selector for who in operators if who.selector)}
+    selectors = {CONTROLLER_SELECTOR, *(operator.selector for operator in operators if operator.selector)}
     with ExitStack() as stack:
 
         def submit(read: Callable[[], T]) -> Future[T]:
             return stack.enter_context(Future(read))
 
         pods = {
-            each: submit(_none_on_error(partial(objects, api, RelatedKind.OPERATOR, None, each))) for each in selectors
+            selector: submit(_none_on_error(partial(objects, api, RelatedKind.OPERATOR, None, selector)))
+            for selector in selectors
         }
         space = submit(partial(_namespace, api, namespace))
         nodes = submit(_none_on_error(partial(objects, api, RelatedKind.NODES, None)))
@@ -269,12 +270,12 @@ def _none_on_error(read: Callable[[], T]) -> Callable[[], T | None]:
 
 
 def _names(items: Sequence[Object] | None) -> list[str] | None:
-    return None if items is None else [str(each["metadata"]["name"]) for each in items]
+    return None if items is None else [str(item["metadata"]["name"]) for item in items]
 
 
 def _daemonset_names(api: Api) -> list[str]:
     found, _ = api.items(collection("apps/v1", "daemonsets", None), reduce=without_managers)
-    return [str(each["metadata"]["name"]) for each in found]
+    return [str(daemonset["metadata"]["name"]) for daemonset in found]
 
 
 def _namespace(api: Api, namespace: str) -> tuple[bool, dict[str, str] | None]:

@@ -34,7 +34,7 @@ def watch(api: Api, job: Object, namespace: str, reasons: Collection[str] | None
     jobs = Reflector(api, path(kind, namespace), fieldSelector=f"metadata.name={name}")
     pods = Reflector(api, collection("v1", "pods", namespace), labelSelector=f"{Label.JOB}={name}")
     selectors = [f"involvedObject.kind=Pod,reason={reason}" for reason in reasons or ()]
-    queries: list[dict[str, str]] = [{}] if reasons is None else [{"fieldSelector": each} for each in selectors]
+    queries: list[dict[str, str]] = [{}] if reasons is None else [{"fieldSelector": selector} for selector in selectors]
     events = [
         Reflector(
             api,
@@ -61,12 +61,12 @@ def watch(api: Api, job: Object, namespace: str, reasons: Collection[str] | None
     try:
         with stop.wake_on_stop(lambda: changes.put(None)):
             while not stop.is_requested:
-                found = [each for each in jobs.objects() if each["metadata"]["uid"] == job["metadata"]["uid"]]
+                found = [item for item in jobs.objects() if item["metadata"]["uid"] == job["metadata"]["uid"]]
                 if not found:
                     return
-                now = with_type_meta(kind, found[0])
-                happened = [event for reflector in events for event in reflector.objects()]
-                yield replace(of_one(now, pods.objects(), happened), queued=_in_queue(api, now))
+                current = with_type_meta(kind, found[0])
+                current_events = [event for reflector in events for event in reflector.objects()]
+                yield replace(of_one(current, pods.objects(), current_events), queued=_in_queue(api, current))
                 wait(changes)
     finally:
         for reflector in reflectors:

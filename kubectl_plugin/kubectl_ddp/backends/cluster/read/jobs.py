@@ -60,12 +60,12 @@ def strip_pod(pod: Object) -> Object:
     """Return the fields that describe a pod's state: its labels, its node, its containers and its conditions."""
     spec, status = pod["spec"], pod.get("status") or {}
     containers = {
-        kind: [_only(each, CONTAINER) for each in spec[kind]]
+        kind: [_only(container, CONTAINER) for container in spec[kind]]
         for kind in ("initContainers", "containers")
         if kind in spec
     }
     statuses = {
-        kind: [_only(each, CONTAINER_STATUS) for each in status[kind]] for kind in CONTAINER_STATUSES if kind in status
+        kind: [_only(item, CONTAINER_STATUS) for item in status[kind]] for kind in CONTAINER_STATUSES if kind in status
     }
     return {
         "metadata": _only(pod["metadata"], METADATA),
@@ -80,14 +80,14 @@ OCCUPYING_CONTAINER: Final = ("resources", "restartPolicy")
 
 def strip_scheduled_pod(pod: Object) -> Object | None:
     """Return the fields that determine the capacity a pod uses; ``None`` without a machine."""
-    spec, about = pod["spec"], pod["metadata"]
+    spec, metadata = pod["spec"], pod["metadata"]
     if not spec.get("nodeName"):
         return None
     lean = _only(spec, OCCUPYING)
     for kind in ("containers", "initContainers"):
-        lean[kind] = [_only(each, OCCUPYING_CONTAINER) for each in spec.get(kind) or ()]
+        lean[kind] = [_only(container, OCCUPYING_CONTAINER) for container in spec.get(kind) or ()]
     return {
-        "metadata": _only(about, ("name", "namespace")),
+        "metadata": _only(metadata, ("name", "namespace")),
         "spec": lean,
         "status": {"phase": (pod.get("status") or {}).get("phase")},
     }
@@ -105,14 +105,14 @@ def events_of(api: Api, job: Object, jobs: Sequence[Object]) -> list[Object]:
         job: Root object.
         jobs: All jobs of the namespace.
     """
-    about, name = job["metadata"], str(job["metadata"]["name"])
-    longer = [other for each in jobs if (other := str(each["metadata"]["name"])).startswith(f"{name}-")]
+    metadata, name = job["metadata"], str(job["metadata"]["name"])
+    others = [other for item in jobs if (other := str(item["metadata"]["name"])).startswith(f"{name}-")]
 
     def select_event(event: Object) -> Object | None:
-        is_mine = last_timestamp(event) >= str(about["creationTimestamp"]) and _involves_job(event, name, longer)
-        return without_managers(event) if is_mine else None
+        is_related = last_timestamp(event) >= str(metadata["creationTimestamp"]) and _involves_job(event, name, others)
+        return without_managers(event) if is_related else None
 
-    events, _ = api.items(collection("v1", "events", about["namespace"]), reduce=select_event)
+    events, _ = api.items(collection("v1", "events", metadata["namespace"]), reduce=select_event)
     return sorted(events, key=last_timestamp)
 
 
@@ -137,12 +137,12 @@ def is_named_after(event: Object, name: str) -> bool:
 
 def code_of(api: Api, job: Object) -> list[Object]:
     """Return the ConfigMaps with the code of this run; empty if it has none."""
-    about = job["metadata"]
+    metadata = job["metadata"]
     named, _ = api.items(
-        collection("v1", "configmaps", about["namespace"]), labelSelector=f"{Label.JOB}={about['name']}"
+        collection("v1", "configmaps", metadata["namespace"]), labelSelector=f"{Label.JOB}={metadata['name']}"
     )
-    run = about["labels"].get(Label.RUN_ID)
-    return [each for each in named if each["metadata"]["labels"].get(Label.RUN_ID) == run]
+    run = metadata["labels"].get(Label.RUN_ID)
+    return [item for item in named if item["metadata"]["labels"].get(Label.RUN_ID) == run]
 
 
 def last_timestamp(event: Object) -> str:
@@ -151,16 +151,16 @@ def last_timestamp(event: Object) -> str:
     return timestamp(epoch(next((str(time) for time in times if time), None))) or ""
 
 
-def _involves_job(event: Object, name: str, longer: Sequence[str]) -> bool:
+def _involves_job(event: Object, name: str, longer_names: Sequence[str]) -> bool:
     involved = event.get("involvedObject") or {}
-    about = str(involved.get("name", ""))
+    object_name = str(involved.get("name", ""))
     if involved.get("kind") == "Workload":  # Kueue's, as in pytorchjob-digits-1a2b3
-        about = about.partition("-")[2]
-    return _matches_name(about, name) and not any(_matches_name(about, other) for other in longer)
+        object_name = object_name.partition("-")[2]
+    return _matches_name(object_name, name) and not any(_matches_name(object_name, other) for other in longer_names)
 
 
-def _matches_name(about: str, name: str) -> bool:
-    return about == name or about.startswith(f"{name}-")
+def _matches_name(object_name: str, name: str) -> bool:
+    return object_name == name or object_name.startswith(f"{name}-")
 
 
 Run = tuple[str, str, str]
@@ -168,20 +168,20 @@ Run = tuple[str, str, str]
 
 
 def of_all(
-    jobs: Iterable[Object], pods: Iterable[Object], standing: Callable[[Object], Queued | None]
+    jobs: Iterable[Object], pods: Iterable[Object], queue_state: Callable[[Object], Queued | None]
 ) -> list[Snapshot]:
     """Return a snapshot of every job with its pods, oldest first, without events.
 
     Args:
         jobs: Root objects.
         pods: Pods of all jobs, in any order.
-        standing: Function that returns the position of a job in a queue.
+        queue_state: Function that returns the position of a job in a queue.
     """
     by_run: dict[Run, list[Object]] = {}
     for pod in pods:
         by_run.setdefault(_run_of(pod), []).append(pod)
     in_order = sorted(jobs, key=lambda job: (job["metadata"]["creationTimestamp"], job["metadata"]["name"]))
-    return [Snapshot(job, _in_order(by_run.get(_run_of(job), ())), queued=standing(job)) for job in in_order]
+    return [Snapshot(job, _in_order(by_run.get(_run_of(job), ())), queued=queue_state(job)) for job in in_order]
 
 
 def of_one(job: Object, pods: Iterable[Object], events: Sequence[Object]) -> Snapshot:
@@ -189,17 +189,17 @@ def of_one(job: Object, pods: Iterable[Object], events: Sequence[Object]) -> Sna
 
     Pods of a deleted job with the same name may still be terminating.
     """
-    mine = _in_order(pod for pod in pods if _run_of(pod) == _run_of(job))
-    uids = {each["metadata"]["uid"] for each in (job, *mine)}
-    about = [event for event in events if event["involvedObject"].get("uid") in uids]
-    return Snapshot(job, mine, tuple(sorted(about, key=last_timestamp)), queued(job))
+    own_pods = _in_order(pod for pod in pods if _run_of(pod) == _run_of(job))
+    uids = {item["metadata"]["uid"] for item in (job, *own_pods)}
+    related_events = [event for event in events if event["involvedObject"].get("uid") in uids]
+    return Snapshot(job, own_pods, tuple(sorted(related_events, key=last_timestamp)), queued(job))
 
 
 def _run_of(item: Object) -> Run:
     """Return the run of a job or a pod."""
-    about = item["metadata"]
-    labels = about.get("labels") or {}
-    return str(about.get("namespace")), str(labels.get(Label.JOB)), str(labels.get(Label.RUN_ID))
+    metadata = item["metadata"]
+    labels = metadata.get("labels") or {}
+    return str(metadata.get("namespace")), str(labels.get(Label.JOB)), str(labels.get(Label.RUN_ID))
 
 
 def _in_order(pods: Iterable[Object]) -> tuple[Object, ...]:
@@ -311,8 +311,8 @@ class Jobs:
 
     def change(self, job: Object, patch: Object, **query: str) -> None:
         """Apply a merge patch to the job with this uid."""
-        about = {**patch.get("metadata", {}), "uid": job["metadata"]["uid"]}
-        self._api.merge(self._path_of(job), {**patch, "metadata": about}, **query)
+        metadata = {**patch.get("metadata", {}), "uid": job["metadata"]["uid"]}
+        self._api.merge(self._path_of(job), {**patch, "metadata": metadata}, **query)
 
     def delete(self, job: Object) -> None:
         """Delete the job with this uid, and its dependents in the background."""
@@ -322,13 +322,13 @@ class Jobs:
         return f"{path(job_kinds.engine_of(job), self._namespace)}/{job['metadata']['name']}"
 
 
-def find_conflicting_job(api: Api, namespace: str, job: Object) -> Object | None:
+def find_name_conflict(api: Api, namespace: str, job: Object) -> Object | None:
     """Return a job with the same name and another kind; ``None`` if there is none or it may not be read.
 
     Its pods would have the same labels as those of ``job``, and partly the same names.
     """
 
-    def asked(kind: EngineKind) -> Object | None:
+    def find(kind: EngineKind) -> Object | None:
         try:
             found = with_type_meta(kind, api.get(f"{path(kind, namespace)}/{job['metadata']['name']}"))
         except (NotServed, NotFound, Forbidden):
@@ -336,7 +336,7 @@ def find_conflicting_job(api: Api, namespace: str, job: Object) -> Object | None
         return found if _is_managed_root(found) else None
 
     return next(
-        filter(None, map_concurrently(asked, [kind for kind in ENGINES.values() if kind.kind != job["kind"]])), None
+        filter(None, map_concurrently(find, [kind for kind in ENGINES.values() if kind.kind != job["kind"]])), None
     )
 
 

@@ -44,7 +44,7 @@ def _port(pod: Object) -> int:
 SILENCE_SECONDS: Final = 240.0
 """Seconds without a line after which the connection is replaced, because it may be dead without an error."""
 
-PATIENCE_SECONDS: Final = 300.0
+MAX_UNAVAILABLE_SECONDS: Final = 300.0
 """Seconds of unavailability of the API server or the node after which following ends."""
 
 PAUSE_SECONDS: Final = 0.5
@@ -91,7 +91,7 @@ class PodLogs:
             raise NotFound(f"Pod '{self._name}' is gone, and its lines with it.")
         if _state(pod, self._container) != "waiting":
             found = self._stream(tail=tail, since=since)
-            yield from found if tail is None else _newest(islice(found, tail))
+            yield from found if tail is None else _last_lines(islice(found, tail))
 
     def follow(self, *, tail: int | None, since: str | None) -> Iterator[str]:
         """Yield the existing lines and further ones, until the container ends or the stop is requested."""
@@ -115,7 +115,7 @@ class PodLogs:
             except (Unreachable, HTTPError) as error:
                 is_over = False
                 failing_since = failing_since or time.monotonic()
-                if time.monotonic() - failing_since > PATIENCE_SECONDS:
+                if time.monotonic() - failing_since > MAX_UNAVAILABLE_SECONDS:
                     raise self._lost(error) from error
             if not is_over:
                 self._sleep(PAUSE_SECONDS)
@@ -174,16 +174,16 @@ class PodLogs:
         return Unreachable(f"The lines of pod '{self._name}' stopped coming: {error}.")
 
 
-def _newest(lines: Iterable[str]) -> Iterator[str]:
+def _last_lines(lines: Iterable[str]) -> Iterator[str]:
     """Return the last lines within :data:`MOST_TAIL_BYTES`, which callers keep in memory."""
-    kept: deque[str] = deque()
+    newest: deque[str] = deque()
     size = 0
     for line in lines:
-        kept.append(line)
+        newest.append(line)
         size += sys.getsizeof(line)
         while size > MOST_TAIL_BYTES:
-            size -= sys.getsizeof(kept.popleft())
-    return iter(kept)
+            size -= sys.getsizeof(newest.popleft())
+    return iter(newest)
 
 
 def _state(pod: Object, container: str) -> str:

@@ -15,7 +15,7 @@ import yaml
 
 from ddp_trainer.common.constants import Annotation, Label, Role
 from kubectl_ddp.backends.cluster.http.api import Api, collection
-from kubectl_ddp.backends.cluster.http.api_errors import AgainstPolicy, NotServed
+from kubectl_ddp.backends.cluster.http.api_errors import NotServed, PolicyDenied
 from kubectl_ddp.backends.cluster.http.resources import Discovery
 from kubectl_ddp.backends.cluster.read import cluster_info
 from kubectl_ddp.backends.cluster.read.cluster_info import passes_scheduling_group
@@ -37,7 +37,7 @@ KUEUE: Final = "kueue.x-k8s.io"
 VISIBILITY: Final = "visibility.kueue.x-k8s.io"
 KUEUE_CONFIG: Final = "/api/v1/namespaces/kueue-system/configmaps/kueue-manager-config"
 AUTOSCALER: Final = "/api/v1/namespaces/kube-system/configmaps/cluster-autoscaler-status"
-GROWERS: Final = ("karpenter.sh", "cluster-autoscaler.kubernetes.io", "autoscaling.x-k8s.io")
+AUTOSCALER_GROUPS: Final = ("karpenter.sh", "cluster-autoscaler.kubernetes.io", "autoscaling.x-k8s.io")
 """API groups of autoscalers."""
 NODE_POOLS: Final = (
     "karpenter.sh/nodepool",
@@ -51,7 +51,7 @@ NO_RIGHT: Final = "cannot create resource"
 UNKNOWN_FIELD: Final = "strict decoding error"
 """Words of a refusal of a field that the server does not know, such as a mistyped one of a podTemplate."""
 NO_DRY_RUN: Final = "dry run"
-SAID_ELSEWHERE: Final = ("exceeded quota", "no PriorityClass with name")
+REPORTED_ELSEWHERE: Final = ("exceeded quota", "no PriorityClass with name")
 """Rejections that other checks report in more detail."""
 
 _CHECK: Final = "-check"
@@ -75,8 +75,8 @@ class PreflightReader:
 
     def facts(self) -> PreflightFacts:
         """Return all facts. Raises NotFound if the namespace does not exist, and other errors of the requests."""
-        asked = self._queries()
-        facts = dict(zip(asked, run_concurrently(*asked.values()), strict=True))
+        queries = self._queries()
+        facts = dict(zip(queries, run_concurrently(*queries.values()), strict=True))
         facts["grows"] = self._can_scale_up(facts.pop("autoscaler"), facts["nodes"])
         self._add_pull_secrets(facts)
         if lacking := facts["rights"]:
@@ -116,11 +116,11 @@ class PreflightReader:
         if not (versions := self.discovery.served_versions(KUEUE)):
             return {"local_queues": list}
         group = f"{KUEUE}/{versions[0]}"
-        about: dict[str, Question] = {}
+        queries: dict[str, Question] = {}
         if (name := self.subject.spec.queue_priority) is not None:
             path = f"{collection(group, 'workloadpriorityclasses', None)}/{name}"
-            about["queue_priority"] = unknown_if_forbidden(partial(self._get, path))
-        return about | {
+            queries["queue_priority"] = unknown_if_forbidden(partial(self._get, path))
+        return queries | {
             "local_queues": unknown_if_forbidden(
                 partial(objects, self.api, RelatedKind.LOCAL_QUEUES, self.subject.namespace)
             ),
@@ -163,7 +163,7 @@ class PreflightReader:
         """
         if autoscaler is not None and not isinstance(autoscaler, Unknown):
             return True
-        if any(self.discovery.served_versions(group) for group in GROWERS):
+        if any(self.discovery.served_versions(group) for group in AUTOSCALER_GROUPS):
             return True
         if autoscaler is None or isinstance(nodes, Unknown):
             return False
@@ -184,12 +184,12 @@ class PreflightReader:
         return (self._get(path) or {}).get("items") or []
 
     def _frameworks(self) -> frozenset[str] | Unknown:
-        config = (self._get(KUEUE_CONFIG) or {}).get("data") or {}
+        data = (self._get(KUEUE_CONFIG) or {}).get("data") or {}
         try:
-            told = yaml.safe_load(next(iter(config.values()), ""))
+            config = yaml.safe_load(next(iter(data.values()), ""))
         except yaml.YAMLError:
-            told = None
-        integrations = told.get("integrations") if isinstance(told, dict) else None
+            config = None
+        integrations = config.get("integrations") if isinstance(config, dict) else None
         named = integrations.get("frameworks") if isinstance(integrations, dict) else None
         return (
             frozenset(map(str, named))
@@ -218,7 +218,7 @@ class PreflightReader:
         return [
             item
             for item in self.objects
-            if self.discovery.resource_for_object(item) and not job_kinds.needs_another(item, self.objects)
+            if self.discovery.resource_for_object(item) and not job_kinds.has_dependency(item, self.objects)
         ]
 
     def _dry_run_error(self, item: Object) -> str | Unknown:
@@ -231,11 +231,11 @@ class PreflightReader:
         except AlreadyExists:
             name, space = item["metadata"]["name"], self.subject.namespace
             taken = f"There is another {item['kind']} '{name}' in namespace '{space}' already; choose another --name."
-            return "" if self._belongs_to_job(f"{path}/{name}", item) else taken
+            return "" if self._is_of_same_job(f"{path}/{name}", item) else taken
         except NotFound:
             raise
-        except AgainstPolicy as refusal:
-            return f"{_describe(item)} would be refused by the policy '{refusal.policy}': {refusal.said}."
+        except PolicyDenied as refusal:
+            return f"{_describe(item)} would be refused by the policy '{refusal.policy}': {refusal.policy_message}."
         except DdpError as refusal:
             if NO_RIGHT in refusal.message:
                 return Unknown("You may not create pods, so whether their admission would refuse them is not known.")
@@ -249,14 +249,14 @@ class PreflightReader:
     def _rejection_summary(self, item: Object, path: str, refusal: str) -> str:
         """Shorten a rejection; empty if another check reports it, or if the object exists and is not created again."""
         if "exceeded quota" in refusal and item["kind"] != "Pod":  # object-count quotas have no check of their own
-            return "" if self._belongs_to_job(f"{path}/{item['metadata']['name']}", item) else _in_short(item, refusal)
-        return "" if any(words in refusal for words in SAID_ELSEWHERE) else _in_short(item, refusal)
+            return "" if self._is_of_same_job(f"{path}/{item['metadata']['name']}", item) else _in_short(item, refusal)
+        return "" if any(words in refusal for words in REPORTED_ELSEWHERE) else _in_short(item, refusal)
 
-    def _belongs_to_job(self, path: str, item: Object) -> bool:
+    def _is_of_same_job(self, path: str, item: Object) -> bool:
         """Return whether the existing object of this name belongs to this very job."""
-        about = (self._get(path) or {"metadata": {}})["metadata"]
-        digests = [(each.get("annotations") or {}).get(Annotation.DIGEST) for each in (about, item["metadata"])]
-        return (about.get("labels") or {}).get(Label.JOB) == self.subject.spec.name and digests[0] == digests[1]
+        existing = (self._get(path) or {"metadata": {}})["metadata"]
+        digests = [(entry.get("annotations") or {}).get(Annotation.DIGEST) for entry in (existing, item["metadata"])]
+        return (existing.get("labels") or {}).get(Label.JOB) == self.subject.spec.name and digests[0] == digests[1]
 
 
 def _pod(subject: Subject, role: str, template: Mapping[str, Any]) -> Object:
@@ -266,8 +266,8 @@ def _pod(subject: Subject, role: str, template: Mapping[str, Any]) -> Object:
 
 def _in_short(item: Object, refusal: str) -> str:
     """Return the message of the plugin or webhook. It is the same for pods that differ only in their name."""
-    _, found, said = refusal.partition(" is forbidden: ")
-    return f"{_describe(item)} would be refused: {said}" if found else refusal
+    _, found, reason = refusal.partition(" is forbidden: ")
+    return f"{_describe(item)} would be refused: {reason}" if found else refusal
 
 
 def _describe(item: Object) -> str:
@@ -284,10 +284,10 @@ def _keys(item: Object) -> frozenset[str]:
 def unknown_if_forbidden(question: Question) -> Question:
     """Wrap a function so that it returns Unknown instead of raising Forbidden or NotServed."""
 
-    def asked() -> Any:
+    def answer_or_unknown() -> Any:
         try:
             return question()
         except (Forbidden, NotServed) as refusal:
             return Unknown(refusal.message)
 
-    return asked
+    return answer_or_unknown

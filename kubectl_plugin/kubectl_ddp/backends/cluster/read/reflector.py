@@ -26,7 +26,7 @@ from kubectl_ddp.kube.objects import Object
 WATCH_SECONDS: Final = 240
 """Time limit of one watch, in seconds. Many load balancers cut connections that are silent for five minutes."""
 
-PATIENCE_SECONDS: Final = 300.0
+MAX_UNAVAILABLE_SECONDS: Final = 300.0
 """Seconds of unavailability after which a watch ends with an error: longer than an upgrade of an API server."""
 
 PAUSE_SECONDS: Final = 0.25
@@ -82,7 +82,7 @@ class Reflector:
         """Watch until :meth:`stop`, and call ``changed`` after every change.
 
         Raises:
-            Unreachable: If the API server was unavailable for longer than :data:`PATIENCE_SECONDS`.
+            Unreachable: If the API server was unavailable for longer than :data:`MAX_UNAVAILABLE_SECONDS`.
             Forbidden: If the watch is no longer allowed.
         """
         failing_since: float | None = None
@@ -98,7 +98,7 @@ class Reflector:
             except (Unreachable, HTTPError) as error:
                 now = time.monotonic()
                 failing_since = failing_since or now
-                if now - failing_since > PATIENCE_SECONDS and isinstance(error, Unreachable):
+                if now - failing_since > MAX_UNAVAILABLE_SECONDS and isinstance(error, Unreachable):
                     raise
             self._stopped.wait(pause)
             pause = min(2 * pause, LONGEST_PAUSE_SECONDS) if failing_since else PAUSE_SECONDS
@@ -141,22 +141,22 @@ class Reflector:
         kind, item = event["type"], event["object"]
         if kind == "ERROR":
             raise self._error(item)
-        about = item["metadata"]
+        metadata = item["metadata"]
         with self._lock:
-            self._version = about["resourceVersion"]
+            self._version = metadata["resourceVersion"]
             if kind == "BOOKMARK":
                 return False
-            kept = None if kind == "DELETED" else self._reduce(item)
-            if kept is None:
-                return self._objects.pop(about["uid"], None) is not None
-            self._objects[about["uid"]] = kept
+            reduced = None if kind == "DELETED" else self._reduce(item)
+            if reduced is None:
+                return self._objects.pop(metadata["uid"], None) is not None
+            self._objects[metadata["uid"]] = reduced
             return True
 
     def _error(self, status: Object) -> DdpError:
         code = int(status.get("code") or HTTPStatus.INTERNAL_SERVER_ERROR)
         to = self._api.connection
-        asked = call("GET", self._path, server=to.server, context=to.where, watches=True)
-        return api_error(code, json.dumps(status).encode(), asked)
+        request = call("GET", self._path, server=to.server, context=to.where, watches=True)
+        return api_error(code, json.dumps(status).encode(), request)
 
 
 def _decode_event(line: bytes) -> dict[str, Any] | None:
@@ -182,16 +182,16 @@ def lines(response: BaseHTTPResponse, most_bytes: int) -> Iterator[bytes]:
     A last line without an end is included.
     """
     parts: list[bytes] = []
-    room = most_bytes
+    remaining = most_bytes
     while chunk := response.read1(CHUNK_BYTES):
-        *whole, rest = chunk.split(b"\n")
-        if whole:
-            yield b"".join([*parts, whole[0][:room]])
-            yield from (line[:most_bytes] for line in whole[1:])
-            parts, room = [], most_bytes
-        if rest and room:
-            parts.append(rest[:room])
-            room -= len(parts[-1])
+        *complete, rest = chunk.split(b"\n")
+        if complete:
+            yield b"".join([*parts, complete[0][:remaining]])
+            yield from (line[:most_bytes] for line in complete[1:])
+            parts, remaining = [], most_bytes
+        if rest and remaining:
+            parts.append(rest[:remaining])
+            remaining -= len(parts[-1])
     if parts:
         yield b"".join(parts)
 
@@ -206,10 +206,10 @@ def watch_into_queue(reflector: Reflector, changes: queue.SimpleQueue[Exception 
 
 def wait(changes: queue.SimpleQueue[Exception | None]) -> None:
     """Wait for a change, and combine it with all further changes in the queue. Raises the error that ended a watch."""
-    news = [changes.get()]
+    errors = [changes.get()]
     with contextlib.suppress(queue.Empty):
         while True:
-            news.append(changes.get_nowait())
-    for error in news:
+            errors.append(changes.get_nowait())
+    for error in errors:
         if error is not None:
             raise error

@@ -37,13 +37,13 @@ class Source:
 
 
 _KUEUE: Final = ("kueue.x-k8s.io/v1beta2", "kueue.x-k8s.io/v1beta1")
-HELD: Final = "spec.nodeName!=,status.phase!=Succeeded,status.phase!=Failed"
+BOUND_SELECTOR: Final = "spec.nodeName!=,status.phase!=Succeeded,status.phase!=Failed"
 """Field selector of unfinished pods that are bound to a machine."""
 
 SOURCES: Final[Mapping[RelatedKind, Source]] = {
     RelatedKind.EVENTS: Source(plural="events"),
     RelatedKind.NODES: Source(plural="nodes", is_everywhere=True),
-    RelatedKind.BOUND: Source(plural="pods", is_everywhere=True, fields=HELD, reduce=strip_scheduled_pod),
+    RelatedKind.BOUND: Source(plural="pods", is_everywhere=True, fields=BOUND_SELECTOR, reduce=strip_scheduled_pod),
     RelatedKind.CLAIMS: Source(plural="persistentvolumeclaims"),
     RelatedKind.QUOTAS: Source(plural="resourcequotas"),
     RelatedKind.POLICIES: Source(versions=("networking.k8s.io/v1",), plural="networkpolicies"),
@@ -88,11 +88,11 @@ def related_objects(api: Api, namespace: str, engine: str, kinds: Collection[Rel
         kinds: Kinds to read.
     """
     selectors = {RelatedKind.OPERATOR: ENGINES[engine].operator.selector, RelatedKind.QUEUE_CONTROLLER: KUEUE.selector}
-    asked = [kind for kind in kinds if selectors.get(kind) != ""]
+    selected = [kind for kind in kinds if selectors.get(kind) != ""]
     answers = dict(
         zip(
-            asked,
-            map_concurrently(lambda kind: _read(api, namespace, kind, selectors.get(kind, "")), asked),
+            selected,
+            map_concurrently(lambda kind: _read(api, namespace, kind, selectors.get(kind, "")), selected),
             strict=True,
         )
     )

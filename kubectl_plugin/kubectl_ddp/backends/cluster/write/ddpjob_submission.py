@@ -26,9 +26,9 @@ from typing import Any, Final
 
 from ddp_trainer.common.constants import FIELD_MANAGER, Annotation, Label
 from kubectl_ddp.backends.cluster.http.api import Api, collection
-from kubectl_ddp.backends.cluster.http.api_errors import AgainstPolicy, Conflict, NotServed
+from kubectl_ddp.backends.cluster.http.api_errors import Conflict, NotServed, PolicyDenied
 from kubectl_ddp.backends.cluster.http.resources import Discovery
-from kubectl_ddp.backends.cluster.read.jobs import ddpjobs_path, find_conflicting_job
+from kubectl_ddp.backends.cluster.read.jobs import ddpjobs_path, find_name_conflict
 from kubectl_ddp.backends.cluster.write.submission import Submission
 from kubectl_ddp.code.archive import read_back
 from kubectl_ddp.errors import AlreadyExists, DdpError, Forbidden, NotFound, UsageError
@@ -37,9 +37,9 @@ from kubectl_ddp.kube.objects import Object, condition_of
 from kubectl_ddp.spec.serialization import spec_from_dict, to_ddpjob
 
 PAUSE_SECONDS: Final = 0.1
-PATIENCE_SECONDS: Final = 30.0
+TIMEOUT_SECONDS: Final = 30.0
 """Time in which the controller creates the root object, or refuses the job."""
-TRIES: Final = int(PATIENCE_SECONDS / PAUSE_SECONDS)
+TRIES: Final = int(TIMEOUT_SECONDS / PAUSE_SECONDS)
 ANSWER_SECONDS: Final = 5.0
 """Time in which the controller writes its first status."""
 ANSWER_TRIES: Final = int(ANSWER_SECONDS / PAUSE_SECONDS)
@@ -109,9 +109,9 @@ class DDPJobSubmission:
     def _take_over(self, earlier: Object) -> None:
         """Keep what users have written into an earlier DDPJob, so that applying the same file again changes nothing."""
         self._job["spec"] = {key: value for key, value in earlier["spec"].items() if key != job_kinds.SUSPEND}
-        theirs, mine = earlier["metadata"], self._job["metadata"]
-        mine["labels"] = {**mine["labels"], **(theirs.get("labels") or {})}
-        mine["annotations"] = {**(theirs.get("annotations") or {}), **mine["annotations"]}
+        earlier_metadata, metadata = earlier["metadata"], self._job["metadata"]
+        metadata["labels"] = {**metadata["labels"], **(earlier_metadata.get("labels") or {})}
+        metadata["annotations"] = {**(earlier_metadata.get("annotations") or {}), **metadata["annotations"]}
 
     def submit(self) -> bool:
         """Create the job. Returns false if the user may not create a DDPJob here, or no controller acts on it.
@@ -125,7 +125,7 @@ class DDPJobSubmission:
         """
         try:
             job = self._claim()
-        except AgainstPolicy:
+        except PolicyDenied:
             raise
         except (Forbidden, NotServed):
             return False
@@ -144,12 +144,12 @@ class DDPJobSubmission:
         with contextlib.suppress(AlreadyExists):
             return self._api.create(self._collection, self._job)
         existing = self._api.get(self._path)
-        about, key = existing["metadata"], Annotation.DIGEST
-        is_same = (about.get("annotations") or {}).get(key) == self._job["metadata"]["annotations"][key]
-        if "deletionTimestamp" in about or not is_same:
+        metadata, key = existing["metadata"], Annotation.DIGEST
+        is_same = (metadata.get("annotations") or {}).get(key) == self._job["metadata"]["annotations"][key]
+        if "deletionTimestamp" in metadata or not is_same:
             hint = "It is being deleted; try again in a moment." if is_same else "Choose another --name, or delete it."
             raise AlreadyExists(
-                f"There is another {job_kinds.KIND} '{about['name']}' in namespace '{self._namespace}' already.",
+                f"There is another {job_kinds.KIND} '{metadata['name']}' in namespace '{self._namespace}' already.",
                 hint=hint,
             )
         return existing
@@ -157,7 +157,7 @@ class DDPJobSubmission:
     def _send(self, item: Object, job: Object) -> None:
         """Create a ConfigMap with code. Its run has no id yet."""
         labels = {key: value for key, value in item["metadata"]["labels"].items() if key != Label.RUN_ID}
-        about = {
+        metadata = {
             "name": item["metadata"]["name"],
             "labels": labels,
             "ownerReferences": [job_kinds.owner_reference(job)],
@@ -165,18 +165,18 @@ class DDPJobSubmission:
         where = collection("v1", "configmaps", self._namespace)
         for _ in range(TRIES):
             with contextlib.suppress(AlreadyExists):
-                self._api.create(where, {**item, "metadata": about})
+                self._api.create(where, {**item, "metadata": metadata})
                 return
             with contextlib.suppress(NotFound, Conflict):
-                existing = self._api.get(f"{where}/{about['name']}")
+                existing = self._api.get(f"{where}/{metadata['name']}")
                 if job["metadata"]["uid"] in job_kinds.owner_uids(existing):
                     return
                 if job_kinds.owner_of(existing) != job["metadata"]["name"]:
                     break
-                self._api.delete(f"{where}/{about['name']}", uid=existing["metadata"]["uid"])  # of a job that is gone
+                self._api.delete(f"{where}/{metadata['name']}", uid=existing["metadata"]["uid"])  # of a deleted job
             self._sleep(PAUSE_SECONDS)
         raise AlreadyExists(
-            f"There is another ConfigMap '{about['name']}' in namespace '{self._namespace}' already.",
+            f"There is another ConfigMap '{metadata['name']}' in namespace '{self._namespace}' already.",
             hint="Choose another --name.",
         )
 
@@ -192,31 +192,31 @@ class DDPJobSubmission:
                 return True
             if valid.get("status") == "False":
                 raise UsageError(str(valid.get("message")))
-            if count >= ANSWER_TRIES and not found.get("status") and self._withdraw(found):
+            if count >= ANSWER_TRIES and not found.get("status") and self._delete_if_unseen(found):
                 return False
             self._sleep(PAUSE_SECONDS)
         raise DdpError(
-            f"No controller has acted on the {job_kinds.KIND} '{job['metadata']['name']}' for {PATIENCE_SECONDS:g} s.",
+            f"No controller has acted on the {job_kinds.KIND} '{job['metadata']['name']}' for {TIMEOUT_SECONDS:g} s.",
             hint="Check that ddp-controller runs with --ddpjobs; the chart ddp-platform installs it.",
         )
 
-    def _withdraw(self, job: Object) -> bool:
+    def _delete_if_unseen(self, job: Object) -> bool:
         """Delete a DDPJob that no controller has seen, with its code. Returns false if it stays."""
         if not self._may_create_objects():
             return False
-        about = job["metadata"]
+        metadata = job["metadata"]
         try:
-            self._api.delete(self._path, uid=about["uid"], version=about["resourceVersion"])
+            self._api.delete(self._path, uid=metadata["uid"], version=metadata["resourceVersion"])
         except Conflict:  # somebody has changed it, perhaps a controller
             return False
         for item in self._code:
             with contextlib.suppress(NotFound, Conflict):
                 where = f"{collection('v1', 'configmaps', self._namespace)}/{item['metadata']['name']}"
                 existing = self._api.get(where)
-                if about["uid"] in job_kinds.owner_uids(existing):
+                if metadata["uid"] in job_kinds.owner_uids(existing):
                     self._api.delete(where, uid=existing["metadata"]["uid"])
         self._notice(
-            f"No controller has acted on the {job_kinds.KIND} '{about['name']}' for {ANSWER_SECONDS:g} s, so this "
+            f"No controller has acted on the {job_kinds.KIND} '{metadata['name']}' for {ANSWER_SECONDS:g} s, so this "
             "command creates the objects of the job. The chart ddp-platform installs the controller."
         )
         return True
@@ -258,9 +258,9 @@ class OwnedSubmission(Submission):
             AlreadyExists: If an object of the same name has another owner.
             Conflict: If objects of an earlier job are being deleted, or an operator is not ready. Try again.
         """
-        if (other := find_conflicting_job(self._api, self._namespace, self._root)) is not None:
+        if (other := find_name_conflict(self._api, self._namespace, self._root)) is not None:
             raise self._conflict(other)
-        self.create_companions()
+        self.create_missing_objects()
         root = deepcopy(self._root)
         job_kinds.put(root, self._kind.suspend, value=True)
         try:
@@ -270,7 +270,7 @@ class OwnedSubmission(Submission):
                 raise Conflict(refusal.message) from refusal
             raise
 
-    def create_companions(self) -> None:
+    def create_missing_objects(self) -> None:
         """Create what is missing except for the Secret and the root. Raises AlreadyExists and Conflict."""
         for item in (*self._before, *self._companions):
             if item["kind"] != "Secret":
@@ -295,7 +295,7 @@ class OwnedSubmission(Submission):
 
     def _conflict(self, existing: Object) -> AlreadyExists | Conflict:
         """Return the error for an object of the same name, which an earlier job of the name may have left."""
-        owners = [(each["kind"], each["name"]) for each in existing["metadata"].get("ownerReferences") or ()]
+        owners = [(owner["kind"], owner["name"]) for owner in existing["metadata"].get("ownerReferences") or ()]
         is_leftover = (self._owner["kind"], self._owner["name"]) in owners
         if is_leftover or "deletionTimestamp" in existing["metadata"]:
             return Conflict(

@@ -33,7 +33,7 @@ TRIES: Final = 150
 """Number of polls for the deletion. Finalizers of an operator may delay it by seconds."""
 
 
-def renew(
+def recreate(
     api: Api, old: Sequence[Object], objects: Sequence[Object], submit: Callable[[], object], namespace: str
 ) -> None:
     """Replace a run by a new one, or complete an interrupted replacement.
@@ -51,8 +51,8 @@ def renew(
     """
     wanted = job_kinds.root_of(list(objects))
     name, run = str(wanted["metadata"]["name"]), str(wanted["metadata"]["labels"][Label.RUN_ID])
-    for each in records_of(objects):
-        _write_down(api, each, namespace)
+    for record in records_of(objects):
+        _write_down(api, record, namespace)
     if old and old[-1]["metadata"]["labels"].get(Label.RUN_ID) != run:
         _delete_and_wait(api, old)
     try:
@@ -64,7 +64,7 @@ def renew(
         delete_record(api, name, namespace)
 
 
-def cut_off(api: Api, name: str, namespace: str, job: Object | None) -> list[Object]:
+def pending_restart(api: Api, name: str, namespace: str, job: Object | None) -> list[Object]:
     """Return the record of a new run whose replacement of the old run was interrupted; empty if there is none.
 
     Args:
@@ -77,13 +77,13 @@ def cut_off(api: Api, name: str, namespace: str, job: Object | None) -> list[Obj
         records = _read_records(api, name, namespace)
     except Forbidden:
         return []
-    records = [each for each in records if run_of(each) == run_of(records[0])]
+    records = [record for record in records if run_of(record) == run_of(records[0])]
     if not records or job is None:
         return records
-    about = job["metadata"]
-    if about["labels"].get(Label.RUN_ID) == run_of(records[0]):
-        return records if INCOMPLETE in (about.get("annotations") or {}) else []
-    return records if "deletionTimestamp" in about else []
+    metadata = job["metadata"]
+    if metadata["labels"].get(Label.RUN_ID) == run_of(records[0]):
+        return records if INCOMPLETE in (metadata.get("annotations") or {}) else []
+    return records if "deletionTimestamp" in metadata else []
 
 
 def delete_record(api: Api, name: str, namespace: str) -> bool:
@@ -91,8 +91,8 @@ def delete_record(api: Api, name: str, namespace: str) -> bool:
     try:
         records = _read_records(api, name, namespace)
         for record in reversed(records):  # without the first, nothing leads to the others
-            about = record["metadata"]
-            api.delete(f"{_records(namespace)}/{about['name']}", uid=about["uid"])
+            metadata = record["metadata"]
+            api.delete(f"{_records(namespace)}/{metadata['name']}", uid=metadata["uid"])
     except (NotFound, Conflict, Forbidden):
         return False
     return bool(records)
@@ -109,18 +109,18 @@ def _read_records(api: Api, name: str, namespace: str) -> list[Object]:
 
 def records_of(objects: Sequence[Object]) -> list[Object]:
     """Return the ConfigMaps from which a rendered job can be rendered again."""
-    about = job_kinds.root_of(list(objects))["metadata"]
+    metadata = job_kinds.root_of(list(objects))["metadata"]
     parts = [item for item in objects if item["kind"] == "ConfigMap"] or [{}]
     return [
         {
             "apiVersion": "v1",
             "kind": "ConfigMap",
             "metadata": {
-                "name": _name_of(about["name"], number),
+                "name": _name_of(metadata["name"], number),
                 "labels": {Label.MANAGED_BY: FIELD_MANAGER},
                 "annotations": {
-                    RUN: about["labels"][Label.RUN_ID],
-                    Annotation.SPEC: about["annotations"][Annotation.SPEC],
+                    RUN: metadata["labels"][Label.RUN_ID],
+                    Annotation.SPEC: metadata["annotations"][Annotation.SPEC],
                 },
             },
             **{key: part[key] for key in ("data", "binaryData") if key in part},
@@ -153,13 +153,13 @@ def _delete_and_wait(api: Api, old: Sequence[Object]) -> None:
     with contextlib.suppress(NotFound, Conflict):
         api.delete(_path(old[0]), uid=old[0]["metadata"]["uid"])
     for _ in range(TRIES):
-        there = [item for item in old if _exists(api, item)]
-        if not there:
+        remaining = [item for item in old if _exists(api, item)]
+        if not remaining:
             return
         time.sleep(PAUSE_SECONDS)
     name = old[0]["metadata"]["name"]
     raise DdpError(
-        f"The {there[0]['kind']} '{name}' was deleted but still exists; no new one was created.",
+        f"The {remaining[0]['kind']} '{name}' was deleted but still exists; no new one was created.",
         hint=f"Check its finalizers with kubectl. Once it is gone, {_restart_command(name)} finishes it.",
     )
 
@@ -198,10 +198,10 @@ def delete_remains(api: Api, name: str, namespace: str) -> bool:
     for version, plural in RUNTIMES.values():
         path = f"{collection(version, plural, namespace)}/{name}"
         try:
-            about = api.get(path)["metadata"]
+            metadata = api.get(path)["metadata"]
         except (NotFound, NotServed):
             continue
-        if (about.get("labels") or {}).get(Label.JOB) == name and not about.get("ownerReferences"):
-            api.delete(path, uid=about["uid"])
+        if (metadata.get("labels") or {}).get(Label.JOB) == name and not metadata.get("ownerReferences"):
+            api.delete(path, uid=metadata["uid"])
             found = True
     return found

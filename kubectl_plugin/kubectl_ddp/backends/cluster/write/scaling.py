@@ -17,7 +17,7 @@ from kubectl_ddp.backends.cluster.read.kueue_workloads import list_workloads, ui
 from kubectl_ddp.engines import ENGINES
 from kubectl_ddp.errors import DdpError, UsageError
 from kubectl_ddp.kube import job_kinds
-from kubectl_ddp.kube.kueue_queue import KUEUE_QUEUE, is_resizable, wants_resizing
+from kubectl_ddp.kube.kueue_queue import KUEUE_QUEUE, is_resizable, requests_elastic
 from kubectl_ddp.kube.objects import Object
 from kubectl_ddp.values.program import QueueResize
 from kubectl_ddp.values.quantity import validate_node_count
@@ -33,7 +33,7 @@ def to_scale(job: Object, nodes: int) -> Object:
 
 def _not_resizable(job: Object) -> UsageError:
     name = job["metadata"]["name"]
-    if wants_resizing(job):
+    if requests_elastic(job):
         return UsageError(
             f"Job '{name}' is in a queue of Kueue's whose feature gate ElasticJobsViaWorkloadSlices is off.",
             hint="Ask the administrator of Kueue to turn it on, or submit it again with other --nnodes.",
@@ -96,8 +96,8 @@ def set_active(api: Api, job: Object, *, active: bool, sleep: Callable[[float], 
         except NotServed:
             return False
         for path, workload in found:
-            about = workload["metadata"]
-            api.merge(f"{path}/{about['name']}", {"metadata": {"uid": about["uid"]}, "spec": {"active": active}})
+            metadata = workload["metadata"]
+            api.merge(f"{path}/{metadata['name']}", {"metadata": {"uid": metadata["uid"]}, "spec": {"active": active}})
         if found:
             return True
         if not job_kinds.is_suspend_requested(job):  # it runs unmanaged: Kueue does not manage its kind

@@ -24,7 +24,7 @@ from ddp_trainer.common.constants import GROUP, Annotation, Label
 from kubectl_ddp.backends.cluster.http.api import Api, collection
 from kubectl_ddp.backends.cluster.http.api_errors import Conflict
 from kubectl_ddp.backends.cluster.http.resources import Discovery, not_served
-from kubectl_ddp.backends.cluster.read.jobs import find_conflicting_job
+from kubectl_ddp.backends.cluster.read.jobs import find_name_conflict
 from kubectl_ddp.engines import ENGINES, RUNTIMES
 from kubectl_ddp.errors import AlreadyExists, DdpError, Forbidden, NotFound, UsageError
 from kubectl_ddp.kube import job_kinds
@@ -119,7 +119,7 @@ class Submission:
                 f"{self._before[0]['kind']}, and a dry run creates none."
             )
         objects = [*self._before, self._root, *self._companions]
-        wanted = [item for item in objects if not job_kinds.needs_another(item, objects)]
+        wanted = [item for item in objects if not job_kinds.has_dependency(item, objects)]
         try:
             return [self._api.create(self._collection(item), item, dryRun="All") for item in wanted]
         except AlreadyExists:
@@ -148,7 +148,7 @@ class Submission:
 
         Raises AlreadyExists.
         """
-        if (other := find_conflicting_job(self._api, self._namespace, self._root)) is not None:
+        if (other := find_name_conflict(self._api, self._namespace, self._root)) is not None:
             raise self._already_exists_error(other)
         root = deepcopy(self._root)
         root["metadata"].setdefault("annotations", {})[INCOMPLETE] = "true"

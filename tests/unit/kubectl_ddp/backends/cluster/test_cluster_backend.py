@@ -510,7 +510,7 @@ def test_a_watch_ends_when_the_job_was_deleted_and_made_anew_while_nobody_looked
 def test_a_watch_outlives_failures_that_lie_far_apart(
     server: ApiServer, backend: ClusterBackend, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(reflector, "PATIENCE_SECONDS", 0.0)
+    monkeypatch.setattr(reflector, "MAX_UNAVAILABLE_SECONDS", 0.0)
     put_job(server)
     watcher = Watcher(backend)
     watcher.until(lambda _: True)
@@ -525,7 +525,7 @@ def test_a_watch_outlives_failures_that_lie_far_apart(
 def test_a_watch_gives_up_a_server_that_stays_away(
     server: ApiServer, backend: ClusterBackend, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(reflector, "PATIENCE_SECONDS", 0.0)
+    monkeypatch.setattr(reflector, "MAX_UNAVAILABLE_SECONDS", 0.0)
     put_job(server)
     watcher = Watcher(backend)
     watcher.until(lambda _: True)
@@ -584,4 +584,4 @@ def test_a_line_without_an_end_is_cut_and_the_next_ones_are_whole() -> None:
 
 def test_the_last_lines_are_kept_within_their_limit() -> None:
     lines = [f"{number} {'x' * 100_000}" for number in range(100)]
-    assert [*pod_output._newest(iter(lines))] == lines[-41:]
+    assert [*pod_output._last_lines(iter(lines))] == lines[-41:]

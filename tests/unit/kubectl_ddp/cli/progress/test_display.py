@@ -12,7 +12,7 @@ import pytest
 
 from kubectl_ddp.cli.internal.progress import (
     LONGEST_PAUSE_SECONDS,
-    STANDSTILL_SECONDS,
+    STALL_SECONDS,
     WINDOW_SECONDS,
     ProgressDisplay,
     ProgressLine,
@@ -87,7 +87,7 @@ class Shown:
 def test_the_cause_of_a_standstill_appears_after_15_seconds_and_goes_with_the_next_change() -> None:
     shown = Shown()
     assert shown.after(0).cause == ""
-    assert shown.after(STANDSTILL_SECONDS - 1).cause == ""
+    assert shown.after(STALL_SECONDS - 1).cause == ""
     shown.after(1)
     assert shown.backend.diagnoses == 1
     assert "ImagePullBackOff" in shown.after(1).cause
@@ -97,7 +97,7 @@ def test_the_cause_of_a_standstill_appears_after_15_seconds_and_goes_with_the_ne
 def test_a_job_that_moves_is_not_diagnosed() -> None:
     shown = Shown()
     for step in range(100):
-        shown.after(STANDSTILL_SECONDS - 1, replace(TRAINING, step=step))
+        shown.after(STALL_SECONDS - 1, replace(TRAINING, step=step))
     assert shown.backend.diagnoses == 0
 
 

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from kubectl_ddp.backends.cluster.http.api import PAGE, Api
-from kubectl_ddp.backends.cluster.http.api_errors import AgainstPolicy, NotServed
+from kubectl_ddp.backends.cluster.http.api_errors import NotServed, PolicyDenied
 from kubectl_ddp.backends.cluster.http.connection import Connection, connect
 from kubectl_ddp.errors import AlreadyExists, DdpError, Forbidden, NotFound, Unreachable, UsageError
 from tests.support.api_server import Answer, ApiServer, kubeconfig, status
@@ -64,7 +64,7 @@ def test_nobody_waits_an_hour_because_a_server_says_so(server: ApiServer, api: A
 
 def test_a_server_that_stays_busy_is_given_up_with_a_sentence(server: ApiServer, api: Api, pauses: list[float]) -> None:
     server.next(f"GET {PODS}", *[Answer(429, status(429, "TooManyRequests", "busy"))] * 9)
-    with pytest.raises(Unreachable, match=r"has too much to do to list pods"):
+    with pytest.raises(Unreachable, match=r"is too busy to list pods"):
         api.items(PODS)
     assert pauses == [1.0] * 5
 
@@ -223,7 +223,7 @@ def test_a_policy_that_refuses_is_named_with_its_own_sentence(
     server: ApiServer, api: Api, code: int, reason: str
 ) -> None:
     server.next(f"POST {PODS}", Answer(code, status(code, reason, DENIED)))
-    with pytest.raises(AgainstPolicy) as caught:
+    with pytest.raises(PolicyDenied) as caught:
         api.create(PODS, {"metadata": {"name": "digits"}})
     assert str(caught.value) == (
         "The policy 'ddp-host-path' refuses pods 'digits' in namespace 'team': "

@@ -160,7 +160,7 @@ def test_following_ends_when_the_pod_is_gone(server: ApiServer, tmp_path: Path) 
 def test_following_gives_up_a_server_that_stays_away(
     server: ApiServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(pod_output, "PATIENCE_SECONDS", 0.0)
+    monkeypatch.setattr(pod_output, "MAX_UNAVAILABLE_SECONDS", 0.0)
     logs = logs_of(server, tmp_path, put_pod(server))
     server.next(LOG, *[Answer(500, status(500, "InternalError", "the node is gone"))] * 3)
     with pytest.raises(Unreachable, match="the node is gone"):
@@ -171,7 +171,7 @@ def test_a_container_that_says_nothing_for_long_is_not_given_up(
     server: ApiServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(pod_output, "SILENCE_SECONDS", 0.1)
-    monkeypatch.setattr(pod_output, "PATIENCE_SECONDS", 0.0)
+    monkeypatch.setattr(pod_output, "MAX_UNAVAILABLE_SECONDS", 0.0)
     logs = logs_of(server, tmp_path, put_pod(server))
     silent = Answer(200, f"{FIRST}\n", cut=True, silence=60)
     server.next(LOG, silent, silent, silent, lines(FIRST, SECOND))
