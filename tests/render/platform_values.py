@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any, Final
 
 from tests.support.chart_values import ABSENT, Row, put, rows_of
@@ -35,7 +36,7 @@ IMAGES: Final = (
         ("tag", "2", "image", "ddp-trainer:2"),
         ("pullPolicy", "Always", "imagePullPolicy"),
     ),
-    *rows_of("image.", f"{TEST_POD}.containers.0.", ("digest", DIGEST, "image", f"ddp-trainer@{DIGEST}")),
+    Row("image.digest", DIGEST, f"{TEST_POD}.containers.0.image", f"ddp-trainer@{DIGEST}"),
     Row("imagePullSecrets", ["registry"], f"{TEST_POD}.imagePullSecrets", [{"name": "registry"}]),
 )
 COMMON: Final = rows_of(
@@ -44,12 +45,15 @@ COMMON: Final = rows_of(
     ("Labels", {"team": "ml"}, "labels.team", "ml"),
     ("Annotations", {"owner": "ml"}, "annotations.owner", "ml"),
 )
+_VISION: Final = "Namespace/vision metadata."
+_QUOTA: Final = "ResourceQuota/ddp-quota spec.hard"
+_TEN_PODS: Final = {**_namespace(), "quota": {"enabled": True, "hard": {**AMOUNT, "pods": 10}}}
 NAMESPACES: Final = (
     Row("namespaces.0.name", "vision", "Namespace/vision", "there"),
     Row("namespaces.0.create", False, "Namespace/vision", ABSENT, given=_namespace()),
     *rows_of(
         "namespaces.0.",
-        "Namespace/vision metadata.",
+        _VISION,
         ("keep", False, "annotations.helm\\.sh/resource-policy", ABSENT),
         ("podSecurity", "baseline", "labels.pod-security\\.kubernetes\\.io/enforce"),
         ("labels", {"a": "b"}, "labels.a", "b"),
@@ -57,19 +61,9 @@ NAMESPACES: Final = (
         given=_namespace(),
     ),
     Row(
-        "namespaces.0.rdma",
-        True,
-        "Namespace/vision metadata.labels.ddp\\.dev/rdma",
-        "true",
-        given=_namespace(podSecurity="privileged"),
+        "namespaces.0.rdma", True, f"{_VISION}labels.ddp\\.dev/rdma", "true", given=_namespace(podSecurity="privileged")
     ),
-    Row(
-        "namespaces.0.quota",
-        {"requests.cpu": 16},
-        "ResourceQuota/ddp-quota spec.hard",
-        {"requests.cpu": "16", "pods": "10"},
-        given={**_namespace(), "quota": {"enabled": True, "hard": {**AMOUNT, "pods": 10}}},
-    ),
+    Row("namespaces.0.quota", {"requests.cpu": 16}, _QUOTA, {"requests.cpu": "16", "pods": "10"}, given=_TEN_PODS),
 )
 
 
@@ -107,16 +101,11 @@ NETWORK: Final = (
         given={"networkPolicy": {"egress": "closed"}},
     ),
 )
+_ENFORCED: Final = {**_namespace(quota={"requests.cpu": 16}), "quota": {"enabled": True}}
 _LIMITS: Final = {"limitRange": {"enabled": True, "max": {"cpu": 64}}}
 LIMITS: Final = (
     Row("quota.enabled", True, "ResourceQuota/ddp-quota", "there", given={"quota": {"hard": AMOUNT}}),
-    Row(
-        "quota.hard",
-        {"pods": 5},
-        "ResourceQuota/ddp-quota spec.hard",
-        {"pods": "5", "requests.cpu": "16"},
-        given={**_namespace(quota={"requests.cpu": 16}), "quota": {"enabled": True}},
-    ),
+    Row("quota.hard", {"pods": 5}, _QUOTA, {"pods": "5", "requests.cpu": "16"}, given=_ENFORCED),
     Row("limitRange.enabled", True, "LimitRange/ddp-limits", "there", given={"limitRange": {"max": {"cpu": 64}}}),
     *rows_of(
         "limitRange.",
@@ -126,14 +115,9 @@ LIMITS: Final = (
         given=_LIMITS,
     ),
 )
+_OTHER_CLASS: Final = {"priorityClasses": [{"value": 5, "name": "other"}]}
 PRIORITIES: Final = (
-    Row(
-        "priorityClasses.0.name",
-        "mine",
-        "PriorityClass/mine",
-        "there",
-        given={"priorityClasses": [{"value": 5, "name": "other"}]},
-    ),
+    Row("priorityClasses.0.name", "mine", "PriorityClass/mine", "there", given=_OTHER_CLASS),
     *rows_of(
         "priorityClasses.0.",
         "PriorityClass/mine ",
@@ -148,13 +132,7 @@ _PULL: Final = {"prePull": {"enabled": True}}
 _PULLER: Final = "DaemonSet/ddp-pre-pull"
 PRE_PULL: Final = (
     Row("prePull.enabled", True, f"{_PULLER} spec.template.spec.containers.0.image", "ddp-trainer:0.1.0"),
-    Row(
-        "prePull.namespace",
-        "speech",
-        f"{_PULLER} metadata.namespace",
-        "speech",
-        given={**_PULL, "namespaces": TWO},
-    ),
+    Row("prePull.namespace", "speech", f"{_PULLER} metadata.namespace", "speech", given=_PULL | {"namespaces": TWO}),
     *rows_of(
         "prePull.",
         f"{_PULLER} spec.template.spec",
@@ -186,11 +164,10 @@ _TWO_QUEUES: Final = put(
 )
 _NO_LOCAL: Final = put(WITH_QUEUES, "queues.localQueues", [])
 _FLAVORS: Final = "resourceGroups.0.flavors"
-QUEUES: Final = (
-    *rows_of("queues.", "LocalQueue/small", ("enabled", True, "", "there"), given=_OFF, serves=KUEUE),
-    *rows_of(
-        "queues.", "ResourceFlavor/h100", ("flavors.0.name", "h100", "", "there"), given=_FLAVORS_ALONE, serves=KUEUE
-    ),
+_TEAM, _SMALL = "ClusterQueue/team", "LocalQueue/small"
+_QUEUES: Final = (
+    Row("queues.enabled", True, "LocalQueue/small", "there", given=_OFF),
+    Row("queues.flavors.0.name", "h100", "ResourceFlavor/h100", "there", given=_FLAVORS_ALONE),
     *rows_of(
         "queues.flavors.0.",
         "ResourceFlavor/a100 spec",
@@ -201,14 +178,11 @@ QUEUES: Final = (
         ("nodeTaints.0.effect", "NoExecute", ".nodeTaints.0.effect"),
         *TOLERATIONS,
         given=WITH_QUEUES,
-        serves=KUEUE,
     ),
-    *rows_of(
-        "queues.", "ClusterQueue/others", ("clusterQueues.0.name", "others", "", "there"), given=_NO_LOCAL, serves=KUEUE
-    ),
+    Row("queues.clusterQueues.0.name", "others", "ClusterQueue/others", "there", given=_NO_LOCAL),
     *rows_of(
         "queues.clusterQueues.0.",
-        "ClusterQueue/team spec.",
+        f"{_TEAM} spec.",
         ("cohort", "few", "cohortName"),
         ("strategy", "StrictFIFO", "queueingStrategy"),
         ("preemption.withinClusterQueue", "LowerPriority", "preemption.withinClusterQueue"),
@@ -217,33 +191,13 @@ QUEUES: Final = (
         ("flavors.0.resources.cpu.borrow", "500m", f"{_FLAVORS}.0.resources.0.borrowingLimit"),
         ("flavors.0.resources.cpu.lend", 0, f"{_FLAVORS}.0.resources.0.lendingLimit", "0"),
         given=WITH_QUEUES,
-        serves=KUEUE,
     ),
-    *rows_of(
-        "queues.clusterQueues.0.",
-        "ClusterQueue/team spec.",
-        ("flavors.0.name", "h100", f"{_FLAVORS}.0.name"),
-        given=_TWO_FLAVORS,
-        serves=KUEUE,
-    ),
-    *rows_of(
-        "queues.", "LocalQueue/large", ("localQueues.0.name", "large", "", "there"), given=WITH_QUEUES, serves=KUEUE
-    ),
-    *rows_of(
-        "queues.localQueues.0.",
-        "LocalQueue/small ",
-        ("namespace", "speech", "metadata.namespace"),
-        given=WITH_QUEUES,
-        serves=KUEUE,
-    ),
-    *rows_of(
-        "queues.localQueues.0.",
-        "LocalQueue/small ",
-        ("clusterQueue", "other", "spec.clusterQueue"),
-        given=_TWO_QUEUES,
-        serves=KUEUE,
-    ),
+    Row("queues.clusterQueues.0.flavors.0.name", "h100", f"{_TEAM} spec.{_FLAVORS}.0.name", "h100", given=_TWO_FLAVORS),
+    Row("queues.localQueues.0.name", "large", "LocalQueue/large", "there", given=WITH_QUEUES),
+    Row("queues.localQueues.0.namespace", "speech", f"{_SMALL} metadata.namespace", "speech", given=WITH_QUEUES),
+    Row("queues.localQueues.0.clusterQueue", "other", f"{_SMALL} spec.clusterQueue", "other", given=_TWO_QUEUES),
 )
+QUEUES: Final = tuple(replace(row, serves=KUEUE) for row in _QUEUES)
 _MONITOR: Final = "PodMonitor/ddp-workers"
 _RUNBOOK: Final = "annotations.runbook_url"
 _INPUT_BOUND: Final = 'ddp_job_phase:ddp_step_phase_seconds:ratio5m{phase="data_wait"}'

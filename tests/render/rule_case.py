@@ -42,6 +42,16 @@ def state(name: str, pod: str = "digits-worker-0") -> str:
 
 
 RUNNING: Final = state("running")
+WAITS_FOR_NODES: Final = {RUNNING: "0x60", state("rendezvous"): "1x60"}
 STEPPED: Final = of("ddp_last_step_timestamp_seconds", rank="0")
+STARTED: Final = of("ddp_rank_start_time_seconds", rank="0")
+
+
+def two_runs(first: int) -> dict[str, str]:
+    """A run of so many minutes, and another one of the same name after it."""
+    runs = {"a": f"1x{first} _x30", "b": f"_x{first + 1} 1x30"}
+    return {of("ddp_job_info", run_id=run): course for run, course in runs.items()}
+
+
 BEFORE: Final = "0 1 2 3 4 5x5 _x2 0x60"
 """A counter of a job that is gone, and of another one of its name, whose pod has the same name, in which it is 0."""

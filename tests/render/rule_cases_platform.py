@@ -4,63 +4,35 @@ from __future__ import annotations
 
 from typing import Final
 
-from tests.render.rule_case import BEFORE, RUNNING, WHOLE_JOB, Case, of, state
+from tests.render.rule_case import BEFORE, RUNNING, WAITS_FOR_NODES, WHOLE_JOB, Case, of, two_runs
 
 _FAILED: Final = of("ddp_checkpoint_consecutive_failures")
+_FAILED_BESIDE: Final = of("ddp_checkpoint_consecutive_failures", pod="digits-worker-1")
 _SAVED: Final = of("ddp_checkpoint_last_success_timestamp_seconds")
 _EVERY: Final = of("ddp_checkpoint_interval_seconds")
 _BLOCKED: Final = of("ddp_checkpoint_blocking_seconds_total")
+_SAVED_LATELY: Final = {
+    _SAVED: "0x20 1200x20 2400x60",
+    of("ddp_checkpoint_last_success_timestamp_seconds", pod="digits-worker-1"): "0x60",
+    _EVERY: "1200x60",
+    RUNNING: "1x60",
+}
 CHECKPOINTS: Final = (
     Case("DdpCheckpointFailing", "three in a row, within three minutes", "4m", {_FAILED: "0 1 2 3x30"}, WHOLE_JOB),
-    Case(
-        "DdpCheckpointFailing",
-        "three of one pod, while another pod saves",
-        "4m",
-        {_FAILED: "0x30", of("ddp_checkpoint_consecutive_failures", pod="digits-worker-1"): "3x30"},
-        WHOLE_JOB,
-    ),
+    Case("DdpCheckpointFailing", "three of one pod", "4m", {_FAILED: "0x30", _FAILED_BESIDE: "3x30"}, WHOLE_JOB),
     Case("DdpCheckpointFailing", "two in a row", "20m", {_FAILED: "0 1 2x30"}),
     Case("DdpCheckpointFailing", "the next succeeds", "20m", {_FAILED: "0 1 2 3 4 0x30"}),
     Case("DdpCheckpointBlocking", "a fifth of the time", "45m", {_BLOCKED: "0+12x60"}, WHOLE_JOB),
-    Case(
-        "DdpCheckpointBlocking",
-        "in the run of this name before",
-        "50m",
-        {
-            _BLOCKED: "0+30x30 0+1x30",
-            of("ddp_job_info", run_id="a"): "1x30 _x30",
-            of("ddp_job_info", run_id="b"): "_x31 1x30",
-        },
-    ),
+    Case("DdpCheckpointBlocking", "in the run before", "50m", {_BLOCKED: "0+30x30 0+1x30", **two_runs(30)}),
     Case("DdpCheckpointBlocking", "a twentieth", "50m", {_BLOCKED: "0+3x60"}),
-    Case(
-        "DdpCheckpointStale",
-        "four intervals ago",
-        "46m",
-        {_SAVED: "0x60", _EVERY: "600x60", RUNNING: "1x60"},
-        WHOLE_JOB,
-    ),
-    Case(
-        "DdpCheckpointStale",
-        "two intervals, and the pod of rank 1 has an old one",
-        "60m",
-        {
-            _SAVED: "0x20 1200x20 2400x60",
-            of("ddp_checkpoint_last_success_timestamp_seconds", pod="digits-worker-1"): "0x60",
-            _EVERY: "1200x60",
-            RUNNING: "1x60",
-        },
-    ),
-    Case(
-        "DdpCheckpointStale",
-        "it waits for nodes, and there is nothing to save",
-        "60m",
-        {_SAVED: "0x60", _EVERY: "600x60", RUNNING: "0x60", state("rendezvous"): "1x60"},
-    ),
+    Case("DdpCheckpointStale", "four intervals", "46m", {_SAVED: "0x60", _EVERY: "600x60", RUNNING: "1x60"}, WHOLE_JOB),
+    Case("DdpCheckpointStale", "two intervals, and an old one of rank 1", "60m", _SAVED_LATELY),
+    Case("DdpCheckpointStale", "it waits for nodes", "60m", {_SAVED: "0x60", _EVERY: "600x60", **WAITS_FOR_NODES}),
 )
 _GPU: Final = "GPU-5d7e7c5f"
 _RETRIES: Final = of("ddp_gpu_alloc_retries_total", rank="1")
 _ON_GPU: Final = of("ddp_rank_info", rank="1", pod="digits-worker-1", local_rank="1", gpu_uuid=_GPU)
+_NOW: Final = of("ddp_rank_info", rank="1", pod="digits-worker-1", local_rank="1", gpu_uuid=_GPU, node="b")
 _OF_OTHERS: Final = of("ddp_rank_info", rank="0", local_rank="0", gpu_uuid="GPU-11111111")
 _OF_GPU: Final = ({"rank": "1", "pod": "digits-worker-1", "gpu_uuid": _GPU},)
 
@@ -80,17 +52,7 @@ DEVICES: Final = (
     Case("DdpGpuMemoryPressure", "never", "20m", {_RETRIES: "0x30"}),
     Case("DdpGpuMemoryPressure", "in the job of this name before", "15m", {_RETRIES: BEFORE}),
     Case("DdpGpuXid", "79", "2m", {_ON_GPU: "1x5", _OF_OTHERS: "1x5", _dcgm("XID_ERRORS"): "0 79x5"}, _OF_GPU),
-    Case(
-        "DdpGpuXid",
-        "the pod of before overlaps with the one of now",
-        "2m",
-        {
-            _ON_GPU: "1x5",
-            of("ddp_rank_info", rank="1", pod="digits-worker-1", local_rank="1", gpu_uuid=_GPU, node="b"): "_ _ _ 1x5",
-            _dcgm("XID_ERRORS"): "0 79x5",
-        },
-        _OF_GPU,
-    ),
+    Case("DdpGpuXid", "two pods", "2m", {_ON_GPU: "1x5", _NOW: "_ _ _ 1x5", _dcgm("XID_ERRORS"): "0 79x5"}, _OF_GPU),
     Case("DdpGpuXid", "31, which a program causes", "2m", {_ON_GPU: "1x5", _dcgm("XID_ERRORS"): "0 31x5"}),
     Case("DdpGpuXid", "of a GPU of others", "2m", {_OF_OTHERS: "1x5", _dcgm("XID_ERRORS"): "0 79x5"}),
     Case("DdpGpuXid", "none", "2m", {_ON_GPU: "1x5", _dcgm("XID_ERRORS"): "0x5"}),
@@ -100,42 +62,23 @@ DEVICES: Final = (
     Case("DdpShmNearlyFull", "80 %", "9m", {_USED: "80x10", _SIZE: "100x10"}),
     Case("DdpShmNearlyFull", "for a moment", "9m", {_USED: "10x3 95 95 10x10", _SIZE: "100x20"}),
 )
-_POD: Final = 'namespace="training",pod="digits-worker-0"'
+_STALE: Final = of("ddp_exporter_stale_boards")
+_VERSION: Final = of("ddp_build_info", version="0.1.0")
+_EXPORTER_POD: Final = ({"namespace": "training", "pod": "digits-worker-0"},)
+
+
+def _up(monitor: str) -> str:
+    return f'up{{job="training/{monitor}",namespace="training",pod="digits-worker-0"}}'
+
+
+_ANSWERED: Final = {_up("digits"): "1 1 0x20", _VERSION: "1 1 _x20"}
+_GONE: Final = {_up("digits"): "1 0 _x20", _up("ddp-workers"): "1 0 _x20", _VERSION: "1 _x20"}
 EXPORTER: Final = (
-    Case(
-        "DdpExporterDown",
-        "of the platform's PodMonitor, and it never answered",
-        "6m",
-        {f'up{{job="training/ddp-workers",{_POD}}}': "0x20"},
-        ({"namespace": "training", "pod": "digits-worker-0"},),
-        belongs_to_job=False,
-    ),
-    Case(
-        "DdpExporterDown",
-        "of a job's own PodMonitor, and it has answered before",
-        "9m",
-        {f'up{{job="training/digits",{_POD}}}': "1 1 0x20", of("ddp_build_info", version="0.1.0"): "1 1 _x20"},
-        ({"namespace": "training", "pod": "digits-worker-0"},),
-        belongs_to_job=False,
-    ),
-    Case(
-        "DdpExporterDown",
-        "the pod and its own PodMonitor are gone, and no scrape marks the series as stale",
-        "6m",
-        {
-            f'up{{job="training/digits",{_POD}}}': "1 0 _x20",
-            f'up{{job="training/ddp-workers",{_POD}}}': "1 0 _x20",
-            of("ddp_build_info", version="0.1.0"): "1 _x20",
-        },
-    ),
-    Case("DdpExporterDown", "a pod of others", "9m", {f'up{{job="training/shop",{_POD}}}': "0x20"}),
-    Case("DdpExporterDown", "one scrape is missing", "9m", {f'up{{job="training/ddp-workers",{_POD}}}': "1x5 0 1x5"}),
-    Case(
-        "DdpExporterStaleBoards",
-        "one board",
-        "6m",
-        {of("ddp_exporter_stale_boards"): "1x10"},
-        ({"pod": "digits-worker-0"},),
-    ),
-    Case("DdpExporterStaleBoards", "none", "9m", {of("ddp_exporter_stale_boards"): "0x10"}),
+    Case("DdpExporterDown", "it is silent", "6m", {_up("ddp-workers"): "0x20"}, _EXPORTER_POD, belongs_to_job=False),
+    Case("DdpExporterDown", "it has answered before", "9m", _ANSWERED, _EXPORTER_POD, belongs_to_job=False),
+    Case("DdpExporterDown", "pod and PodMonitor are gone, and their series not yet", "6m", _GONE),
+    Case("DdpExporterDown", "a pod of others", "9m", {_up("shop"): "0x20"}),
+    Case("DdpExporterDown", "one scrape is missing", "9m", {_up("ddp-workers"): "1x5 0 1x5"}),
+    Case("DdpExporterStaleBoards", "one board", "6m", {_STALE: "1x10"}, ({"pod": "digits-worker-0"},)),
+    Case("DdpExporterStaleBoards", "none", "9m", {_STALE: "0x10"}),
 )

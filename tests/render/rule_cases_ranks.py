@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from typing import Final
 
 from ddp_trainer.common.metric_names import Metric
-from tests.render.rule_case import RUNNING, STEPPED, WHOLE_JOB, Case, of
+from tests.render.rule_case import RUNNING, STARTED, STEPPED, WHOLE_JOB, Case, of
 
 _STEP: Final = 0.103
 """Seconds of a step of four ranks, of which one is late by 50 ms; ``research``'s own measurement, on gloo."""
@@ -45,9 +45,7 @@ STRAGGLERS: Final = (
             ("data", (16.2, 15.8, 70.6, 15.7)),
         )
     ),
-    Case(
-        "DdpStraggler", "two of eight", "25m", _steps((80, 80, 80, 95, 80, 94, 80, 80)), ({"rank": "3"}, {"rank": "5"})
-    ),
+    Case("DdpStraggler", "two of 8", "25m", _steps((80, 80, 80, 95, 80, 94, 80, 80)), ({"rank": "3"}, {"rank": "5"})),
     Case("DdpStraggler", "nobody is late", "60m", _steps((18.0, 18.5, 17.6, 18.0), step=0.0656)),
     Case("DdpStraggler", "half as much again, of a step that is nearly all network", "60m", _steps((2, 2, 3, 2))),
     Case("DdpStraggler", "of two ranks none is the middle one", "60m", _steps((20, 70))),
@@ -81,46 +79,19 @@ def _positions(courses: Mapping[str, str], group: str = "default") -> dict[str, 
 
 _STALLED: Final = "0+60x4 240x26"
 _BEHIND: Final = {"0": "0+10x4 41x26", "1": "0+10x4 40x26", "2": "0+10x4 41x26"}
+_FIRST: Final = {"0": "1x30", "1": "0x30", "2": "1x30"}
+_APART: Final = {"0": "5+10x30", "1": "4+10x30"}
+_NO_MEMBER: Final = _positions({"0": "9x30", "1": "0x30"}, group="1")
+_IS_DOWN: Final = {of(Metric.RANK_UP, rank="1", pod="digits-worker-1"): "0x30"}
 _CULPRIT: Final = ({"rank": "1", "pod": "digits-worker-1"},)
 
 HANGS: Final = (
     Case("DdpRankBehindCollective", "it stands", "11m", {STEPPED: _STALLED} | _positions(_BEHIND), _CULPRIT),
-    Case(
-        "DdpRankBehindCollective",
-        "it has not come to a first step",
-        "9m",
-        {of("ddp_rank_start_time_seconds", rank="0"): "0x30"} | _positions({"0": "1x30", "1": "0x30", "2": "1x30"}),
-        _CULPRIT,
-    ),
+    Case("DdpRankBehindCollective", "no first step", "9m", {STARTED: "0x30"} | _positions(_FIRST), _CULPRIT),
     Case("DdpRankBehindCollective", "for three minutes", "8m", {STEPPED: _STALLED} | _positions(_BEHIND)),
-    Case(
-        "DdpRankBehindCollective",
-        "it steps, and ranks are asked one after the other",
-        "30m",
-        {STEPPED: "0+60x30"} | _positions({"0": "5+10x30", "1": "4+10x30"}),
-    ),
-    Case(
-        "DdpRankBehindCollective",
-        "an evaluation reduces on, without steps",
-        "30m",
-        {STEPPED: _STALLED} | _positions({"0": "5+10x30", "1": "4+10x30"}),
-    ),
-    Case(
-        "DdpRankBehindCollective",
-        "all wait in the same one",
-        "30m",
-        {STEPPED: _STALLED} | _positions({"0": "9x30", "1": "9x30"}),
-    ),
-    Case(
-        "DdpRankBehindCollective",
-        "in a group of which it is no member",
-        "30m",
-        {STEPPED: _STALLED} | _positions({"0": "9x30", "1": "0x30"}, group="1"),
-    ),
-    Case(
-        "DdpRankBehindCollective",
-        "its process is gone, which another alert tells",
-        "30m",
-        {STEPPED: _STALLED} | _positions(_BEHIND) | {of(Metric.RANK_UP, rank="1", pod="digits-worker-1"): "0x30"},
-    ),
+    Case("DdpRankBehindCollective", "ranks are asked one by one", "30m", {STEPPED: "0+60x30"} | _positions(_APART)),
+    Case("DdpRankBehindCollective", "an evaluation reduces on", "30m", {STEPPED: _STALLED} | _positions(_APART)),
+    Case("DdpRankBehindCollective", "all wait", "30m", {STEPPED: _STALLED} | _positions({"0": "9x30", "1": "9x30"})),
+    Case("DdpRankBehindCollective", "it is no member of the group", "30m", {STEPPED: _STALLED} | _NO_MEMBER),
+    Case("DdpRankBehindCollective", "its process is gone", "30m", {STEPPED: _STALLED} | _positions(_BEHIND) | _IS_DOWN),
 )

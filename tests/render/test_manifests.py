@@ -48,9 +48,7 @@ def test_the_base_is_the_chart_at_its_defaults(base: Objects, kubectl: str) -> N
 
 
 @pytest.mark.parametrize("name", OVERLAYS)
-def test_an_overlay_is_the_chart_with_the_values_of_its_components(
-    helm: Helm, base: Objects, kubectl: str, name: str
-) -> None:
+def test_an_overlay_is_the_chart_with_its_components_values(helm: Helm, base: Objects, kubectl: str, name: str) -> None:
     overlay = OVERLAYS[name]
     made = manifests.kustomize_build(kubectl, Path(overlay.path))
     assert made == render_objects(helm.path, overlay.values, overlay.served)

@@ -23,6 +23,7 @@ RUN = "0123456789ab"
 ANY_JOB = settings(deadline=None, max_examples=50, suppress_health_check=[HealthCheck.too_slow])
 """A loaded machine draws jobs slowly, which says nothing about them."""
 ENGINES = tuple(engine for engine in Engine if engine is not Engine.AUTO)
+RUN_POLICY = ("spec", "runPolicy")
 BATCH = (Engine.TRAINJOB, Engine.JOBSET, Engine.JOB)
 """Those whose pods a batch Job makes."""
 
@@ -131,19 +132,13 @@ def test_a_backoff_beyond_what_kubernetes_counts_is_the_largest_it_counts() -> N
 @pytest.mark.parametrize(
     ("engine", "deadline", "ttl"),
     [
-        (
-            Engine.PYTORCHJOB,
-            ("spec", "runPolicy", "activeDeadlineSeconds"),
-            ("spec", "runPolicy", "ttlSecondsAfterFinished"),
-        ),
+        (Engine.PYTORCHJOB, (*RUN_POLICY, "activeDeadlineSeconds"), (*RUN_POLICY, "ttlSecondsAfterFinished")),
         (Engine.JOB, ("spec", "activeDeadlineSeconds"), ("spec", "ttlSecondsAfterFinished")),
         (Engine.JOBSET, (*POD_JOB, "activeDeadlineSeconds"), ("spec", "ttlSecondsAfterFinished")),
         (Engine.TRAINJOB, ("spec", "activeDeadlineSeconds"), None),
     ],
 )
-def test_deadline_and_time_to_live_stand_where_the_engine_reads_them(
-    engine: Engine, deadline: Path, ttl: Path | None
-) -> None:
+def test_deadline_and_ttl_stand_where_the_engine_reads_them(engine: Engine, deadline: Path, ttl: Path | None) -> None:
     objects = objects_of(engine, deadline_seconds=60, ttl_seconds=0)
     root = job_kinds.root_of(objects)
     assert job_kinds.at(root, deadline) == 60

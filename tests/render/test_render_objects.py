@@ -270,9 +270,7 @@ def test_a_directory_travels_packed_and_an_init_container_unpacks_it_where_the_p
     assert volumes["code-archive"]["projected"] == {"sources": sources}
 
 
-def test_a_large_directory_travels_in_several_config_maps_and_is_whole_in_the_pod(
-    tmp_path: pathlib.Path,
-) -> None:
+def test_a_large_directory_travels_in_several_config_maps_and_is_whole_in_the_pod(tmp_path: pathlib.Path) -> None:
     project, mounted, target = (tmp_path / name for name in ("project", "mounted", "target"))
     for directory in (project, mounted, target):
         directory.mkdir()

@@ -33,9 +33,7 @@ ANY_JOB = settings(deadline=None, max_examples=50, suppress_health_check=[Health
 """A loaded machine draws jobs slowly, which says nothing about them."""
 
 
-def test_a_script_that_is_sent_alone_starts_where_it_may_write_and_a_program_of_the_image_where_the_image_says() -> (
-    None
-):
+def test_a_script_that_is_sent_starts_where_it_may_write_and_others_where_the_image_says() -> None:
     [sent] = worker_pod(a_job(program=Script("train.py"), args=()), code=Code("train.py", "print()"))["containers"]
     assert sent["workingDir"] == "/tmp"
     assert "workingDir" not in container(a_job(program=Module("mine.train")))

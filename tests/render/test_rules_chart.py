@@ -32,15 +32,9 @@ def test_every_alert_has_its_values_and_no_other_has(helm: Helm) -> None:
 @pytest.mark.parametrize(
     ("alerts", "sentence"),
     [
-        (
-            {"DdpLossNonFinite": {"threshold": 3}},
-            "monitoring.rules.alerts.DdpLossNonFinite: has no threshold; leave it out",
-        ),
+        ({"DdpLossNonFinite": {"threshold": 3}}, "alerts.DdpLossNonFinite: has no threshold; leave it out"),
         ({"DdpStepsLost": {"threshold": None}}, "monitoring.rules.alerts.DdpStepsLost: needs a threshold"),
-        (
-            {"DdpRankBehindCollective": {"threshold": 90.5}},
-            "alerts.DdpRankBehindCollective: its threshold is in whole seconds, 1 to 999999, and 90.5 is not",
-        ),
+        ({"DdpRankBehindCollective": {"threshold": 90.5}}, "is in whole seconds, 1 to 999999, and 90.5 is not"),
         ({"DdpStepLost": {"for": "1m"}}, "DdpStepLost"),
         ({"DdpStepsLost": {"for": "soon"}}, "soon"),
         ({"DdpStepsLost": {"severity": "fatal"}}, "severity"),

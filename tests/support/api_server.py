@@ -116,6 +116,14 @@ class ApiServer:
             ended = {**ended, "metadata": {**ended["metadata"], "resourceVersion": str(self._version)}}
             self._tell("DELETED", path, ended)
 
+    def collect_garbage(self) -> None:
+        """Delete what is owned by what is gone, as a cluster does."""
+        uids = {item["metadata"]["uid"] for item in self.objects.values()}
+        for path, item in [*self.objects.items()]:
+            owners = item["metadata"].get("ownerReferences") or ()
+            if owners and not any(owner["uid"] in uids for owner in owners):
+                self.drop(path)
+
     def next(self, request: str, *answers: Answer) -> None:
         """Answer the next requests of this kind so."""
         self.answers.setdefault(request, deque()).extend(answers)

@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import json
 import operator
+from pathlib import Path
 from typing import Any
 
 from hypothesis import strategies as st
 
+from kubectl_ddp.backends.local.directory import local_jobs_directory
 from kubectl_ddp.engines import Engine
+from kubectl_ddp.render import render
 from kubectl_ddp.spec.model import JobSpec
 from kubectl_ddp.spec.rules import RESERVED_PREFIXES, TORCHRUN_NAMES, checked, longest_suffix
 from kubectl_ddp.values.network_peers import DnsServer, Reader
@@ -41,6 +45,14 @@ def a_job(**changes: Any) -> JobSpec:
         "image": "ddp-trainer:1",
     }
     return checked(JobSpec(**plain | changes))
+
+
+def a_local_job(name: str) -> Path:
+    """The directory of a job of this machine whose engine has never started."""
+    directory = local_jobs_directory() / name
+    directory.mkdir(parents=True)
+    (directory / "objects.json").write_text(json.dumps(render(a_job(name=name), "run1")))
+    return directory
 
 
 TEXT = st.text(st.characters(exclude_categories=["Cs"], exclude_characters="\0"), max_size=40)

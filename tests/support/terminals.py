@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import codecs
 import fcntl
+import io
 import os
 import pty
 import re
@@ -35,6 +36,13 @@ def typed_into(command: Sequence[str], words: bytes, environ: Mapping[str, str])
         pass
     os.close(own)
     return program.wait(timeout=30), report
+
+
+class Typing(io.StringIO):
+    """Standard input of a user who types at a terminal."""
+
+    def isatty(self) -> bool:
+        return True
 
 
 class Terminal:

@@ -89,7 +89,7 @@ class Cluster:
     def settle(self, reconciler: Reconciler | None = None) -> Object:
         """Reconcile as long as something changes, and return the DDPJob."""
         own = reconciler or self.reconciler()
-        self.collect_garbage()
+        self.server.collect_garbage()
         for _ in range(6):
             world = World(self.watching, taints={}, has_ddpjobs=True)
             world.start()
@@ -97,14 +97,6 @@ class Cluster:
             world.jobs()
             own.reconcile_all(world.ddpjobs(), world.runs())
         return self.server.objects.get(DDPJOB, {})
-
-    def collect_garbage(self) -> None:
-        """Delete the objects whose owner is gone."""
-        alive = {item["metadata"]["uid"] for item in self.server.objects.values()}
-        for path, item in [*self.server.objects.items()]:
-            owners = item["metadata"].get("ownerReferences") or ()
-            if owners and not any(owner["uid"] in alive for owner in owners):
-                self.server.drop(path)
 
     def made(self) -> dict[str, Object]:
         """All objects but DDPJob and events, by kind and name; Secrets by kind."""

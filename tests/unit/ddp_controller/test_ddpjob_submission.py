@@ -150,9 +150,7 @@ def test_a_controller_that_answers_at_the_last_moment_keeps_the_job(cluster: Clu
     assert cluster.made()["Job/digits"]["spec"]["suspend"] is False
 
 
-def test_submit_without_a_controller_makes_the_objects_itself(
-    cluster: Cluster, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_submit_without_a_controller_makes_the_objects(cluster: Cluster, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(ddpjob_submission, "PAUSE_SECONDS", 0.001)
     everything = {"verbs": ["*"], "apiGroups": ["*"], "resources": ["*"]}
     review = {"status": {"incomplete": False, "resourceRules": [everything]}}
@@ -174,9 +172,7 @@ def test_a_job_that_the_controller_refuses_is_withdrawn_with_its_sentence(cluste
     assert DDPJOB not in cluster.server.objects
 
 
-def test_commands_change_the_ddpjob_of_a_job_and_not_its_objects(
-    cluster: Cluster, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_commands_change_the_ddpjob_and_not_its_objects(cluster: Cluster, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(ddpjob_submission, "PAUSE_SECONDS", 0.001)
     submit(cluster, cluster.api, objects())
     messages: list[str] = []
@@ -207,9 +203,7 @@ INVALID = {"conditions": [{"type": "Valid", "status": "False", "message": "image
         ({}, {}, "has no objects yet: the controller has not made them."),
     ],
 )
-def test_commands_name_a_ddpjob_that_has_no_objects(
-    cluster: Cluster, spec: Object, job_status: Object, reason: str
-) -> None:
+def test_a_ddpjob_without_objects_is_named(cluster: Cluster, spec: Object, job_status: Object, reason: str) -> None:
     job = {"apiVersion": "ddp.dev/v1alpha1", "kind": "DDPJob", "metadata": {"name": "digits"}}
     cluster.server.put(DDPJOB, {**job, "spec": spec, "status": job_status})
     notices = list[str]()

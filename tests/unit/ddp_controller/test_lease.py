@@ -7,19 +7,10 @@ import pytest
 from ddp_controller.lease import DEADLINE_SECONDS, LEASE_SECONDS, NAME, RENEW_SECONDS, Lease
 from kubectl_ddp.backends.cluster.http.api import Api
 from tests.support.api_server import Answer, ApiServer, status
+from tests.support.clocks import Clock
 
 LEASES = "/apis/coordination.k8s.io/v1/namespaces/team/leases"
 PATH = f"{LEASES}/{NAME}"
-
-
-class Clock:
-    """Time of one process."""
-
-    def __init__(self) -> None:
-        self.now = 100.0
-
-    def __call__(self) -> float:
-        return self.now
 
 
 @pytest.fixture

@@ -87,9 +87,7 @@ def test_the_holder_of_the_lease_protects_a_job_and_starts_its_replacement(
     assert {"uid", "resourceVersion"} <= sent[0].body["metadata"].keys(), "a stale decision must be refused"
 
 
-def test_a_budget_ends_with_the_rights_of_the_controller_or_without_them_with_its_job(
-    server: ApiServer, controller: Controller
-) -> None:
+def test_a_budget_ends_with_the_controllers_rights_or_with_its_job(server: ApiServer, controller: Controller) -> None:
     def owner() -> Object:
         [found] = server.objects[BUDGET]["metadata"]["ownerReferences"]
         return {key: found[key] for key in ("kind", "name", "uid")}
@@ -111,9 +109,7 @@ def test_a_budget_of_an_earlier_run_is_taken_over(server: ApiServer, controller:
 
 
 @pytest.mark.parametrize("wanted", [1, None])
-def test_a_budget_of_somebody_else_is_not_changed(
-    server: ApiServer, controller: Controller, wanted: int | None
-) -> None:
+def test_a_budget_of_others_is_not_changed(server: ApiServer, controller: Controller, wanted: int | None) -> None:
     """Its creation may not have been seen when the decision was made."""
     [job] = controller.world.jobs()[0]
     foreign = {"minAvailable": 2, "selector": {"matchLabels": {"app": "theirs"}}}
@@ -142,9 +138,7 @@ def test_a_decision_on_an_old_copy_is_not_an_error(
 
 
 @pytest.mark.parametrize(("code", "reviews"), [(403, 1), (500, 0)])
-def test_a_denied_request_makes_it_review_its_rights(
-    server: ApiServer, tmp_path: Path, code: int, reviews: int
-) -> None:
+def test_after_a_denied_request_rights_are_reviewed(server: ApiServer, tmp_path: Path, code: int, reviews: int) -> None:
     """A policy may deny it as well: then no right is missing, and it continues."""
     reviewed: list[int] = []
     own = made(server, tmp_path, review=lambda: reviewed.append(1))
@@ -170,9 +164,7 @@ def replaced(server: ApiServer) -> ApiServer:
     ("spec", "seconds"),
     [({"unschedulable": True}, DRAIN_SECONDS), ({"taints": [{"key": "karpenter.sh/disrupted"}]}, 0.0)],
 )
-def test_a_drain_has_time_to_evict_a_pod_itself(
-    replaced: ApiServer, controller: Controller, spec: Object, seconds: float
-) -> None:
+def test_a_drain_has_time_to_evict(replaced: ApiServer, controller: Controller, spec: Object, seconds: float) -> None:
     replaced.put(f"/api/v1/nodes/{DRAINING}", {"spec": spec, "status": {}})
     while not all(pod.drain_reason for pod in controller.world.jobs()[0][0].pods[:1]):
         controller.world.changes.get(timeout=20)
@@ -185,9 +177,7 @@ def test_a_drain_has_time_to_evict_a_pod_itself(
         assert replaced.objects[BUDGET]["spec"]["minAvailable"] == 2
 
 
-def test_the_time_of_a_drain_starts_again_when_the_pod_may_not_leave_for_a_while(
-    replaced: ApiServer, controller: Controller
-) -> None:
+def test_the_time_of_a_drain_starts_again_when_the_pod_has_to_stay(replaced: ApiServer, controller: Controller) -> None:
     place, clock = "/api/v1/namespaces/team/pods/digits-store-0", [100.0]
     controller.clock = lambda: clock[0]
     controller.run_once()

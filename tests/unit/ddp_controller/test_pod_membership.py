@@ -62,9 +62,7 @@ def test_a_pod_that_imports_is_asked_again_until_it_has_joined(
     assert [str(request) for request in server.requests] == [READ] * 3
 
 
-def test_a_pod_that_is_gone_is_forgotten(
-    server: ApiServer, joined: PodMembership, changes: queue.SimpleQueue[None]
-) -> None:
+def test_a_gone_pod_is_forgotten(server: ApiServer, joined: PodMembership, changes: queue.SimpleQueue[None]) -> None:
     server.next(READ, state("spare"))
     joined.check([pod(0)])
     changes.get(timeout=20)

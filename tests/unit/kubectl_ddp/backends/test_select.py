@@ -69,9 +69,7 @@ def test_local_and_a_cluster_contradict_each_other(where: Where, flag: str) -> N
         is_local(where)
 
 
-def test_a_kubeconfig_variable_that_names_nothing_is_said_and_does_not_mean_this_machine(
-    environ: dict[str, str],
-) -> None:
+def test_a_kubeconfig_variable_that_names_nothing_does_not_mean_this_machine(environ: dict[str, str]) -> None:
     environ["KUBECONFIG"] = "/typo"
     with pytest.raises(UsageError, match=r"^KUBECONFIG names '/typo', which does not exist\. .*--local"):
         is_local(Where(), None, environ)

@@ -71,9 +71,7 @@ def test_only_machines_of_a_kind_and_one_queue_are_shown_if_asked_for() -> None:
         ({"taint": "team=a:NoSchedule"}, "team=a:NoSchedule", "8"),
     ],
 )
-def test_what_keeps_pods_from_a_machine_is_noted_and_a_closed_machine_has_nothing_free(
-    state: dict[str, Any], note: str, free: str
-) -> None:
+def test_what_keeps_pods_away_is_noted_and_a_closed_node_is_full(state: dict[str, Any], note: str, free: str) -> None:
     by_machine, by_kind = shown(found(machines(1, "H100", **state), []))
     assert note in by_machine[1]
     assert by_kind[1].split()[2:] == [free, "of", "8"]

@@ -103,9 +103,7 @@ def test_a_tag_that_is_given_is_pushed_to(cluster: ApiServer, install: Install) 
     assert image_of(cluster) == f"{REPOSITORY}:1@{DIGEST}"
 
 
-def test_the_default_directory_is_that_of_the_job_file_and_a_value_names_another(
-    cluster: ApiServer, install: Install
-) -> None:
+def test_the_directory_is_that_of_the_job_file_unless_a_value_names_one(cluster: ApiServer, install: Install) -> None:
     install("podman")
     for name in ("a", "b"):
         Path(name).mkdir()
@@ -149,9 +147,7 @@ def test_what_cannot_be_built_is_refused_with_the_way_out(
     assert JOB not in cluster.objects
 
 
-def test_a_shared_default_is_not_overwritten(
-    cluster: ApiServer, install: Install, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_shared_default_is_kept(cluster: ApiServer, install: Install, monkeypatch: pytest.MonkeyPatch) -> None:
     install("docker")
     monkeypatch.setenv("KUBECTL_DDP_IMAGE", f"{REPOSITORY}:1")
     assert submit("--build") == 2

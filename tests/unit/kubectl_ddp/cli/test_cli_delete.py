@@ -15,6 +15,7 @@ from kubectl_ddp.render import render
 from tests.support import kube_objects
 from tests.support.api_server import ApiServer
 from tests.support.jobs import a_job
+from tests.support.terminals import Typing
 
 JOBS: Final = "/apis/kubeflow.org/v1/namespaces/team/pytorchjobs"
 CLAIM: Final = {"checkpoint_claim": "checkpoints"}
@@ -31,13 +32,6 @@ def put(cluster: ApiServer, name: str, condition: str, **keys: Any) -> str:
         pod = kube_objects.pod() | {"metadata": {"labels": labels}}
         cluster.put(f"/api/v1/namespaces/team/pods/{name}-worker-0", pod)
     return f"{JOBS}/{name}"
-
-
-class Typing(io.StringIO):
-    """Standard input that is a terminal."""
-
-    def isatty(self) -> bool:
-        return True
 
 
 @pytest.mark.parametrize(

@@ -39,9 +39,7 @@ def test_the_objects_have_the_version_that_is_served(cluster: ApiServer, version
     assert made == [f"/apis/scheduling.k8s.io/{version}{NAMESPACE}/{plural}" for plural in ("workloads", "podgroups")]
 
 
-def test_an_engine_that_drops_the_group_of_its_pods_is_refused(
-    cluster: ApiServer, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_an_engine_that_drops_the_group_is_refused(cluster: ApiServer, capsys: pytest.CaptureFixture[str]) -> None:
     cluster.groups = {**GROUPS, "/apis/scheduling.k8s.io/v1alpha2": KINDS}
     cluster.next(SCHEMA, Answer(200, {"components": {}}))
     rules = [{"verbs": ["*"], "apiGroups": ["*"], "resources": ["*"]}]

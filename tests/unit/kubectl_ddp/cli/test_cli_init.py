@@ -9,16 +9,10 @@ from typing import Final
 import pytest
 
 from kubectl_ddp.cli.run import run
+from tests.support.terminals import Typing
 
 IMAGE: Final = "registry.example.com/team/train"
 SIZE: Final = ("--nnodes", "2", "--gpus", "8")
-
-
-class Terminal(io.StringIO):
-    """Standard input of a user who types lines."""
-
-    def isatty(self) -> bool:
-        return True
 
 
 @pytest.fixture(autouse=True)
@@ -55,7 +49,7 @@ def test_a_name_that_submit_refuses_is_refused_and_no_folder_writes_a_key(capsys
 
 
 def test_answers_on_a_terminal_take_the_place_of_flags(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("sys.stdin", Terminal(f"\n{IMAGE}\n2:4x0\n"))
+    monkeypatch.setattr("sys.stdin", Typing(f"\n{IMAGE}\n2:4x0\n"))
     assert run(["init"]) == 0
     assert {'script: "train.py"', f"image: {IMAGE}", "nnodes: 2:4", "nproc: 1"} <= {
         line.strip() for line in Path("train.ddp.yaml").read_text().splitlines()

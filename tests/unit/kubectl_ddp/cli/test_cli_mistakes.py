@@ -4,18 +4,15 @@ from __future__ import annotations
 
 import json
 import re
-import shlex
 from pathlib import Path
-from typing import Any, Final
+from typing import Any
 
 import pytest
 
 from ddp_trainer.common.constants import Annotation
-from kubectl_ddp.backends.local.directory import local_jobs_directory
 from kubectl_ddp.cli.registry import DESTRUCTIVE
 from kubectl_ddp.cli.run import run
-from kubectl_ddp.render import render
-from tests.support.jobs import a_job
+from tests.support.jobs import a_local_job
 
 JOB_FILE = "apiVersion: ddp.dev/v1\nkind: Job\nname: mine\nmodule: ddp_trainer\nargs: [train, --task, digits]\n"
 
@@ -76,57 +73,6 @@ def test_python_is_python_with_and_without_its_ending(capsys: pytest.CaptureFixt
     assert rendered(capsys, script, "--name", "mine")["script"].endswith(script)
 
 
-MISTAKES: Final = {
-    "trian.py --local": "Did you mean 'train.py'?",
-    "train.sh --local": "Did you mean 'train.py'?",
-    ". --local": "Name the file in it",
-    "./missing/train.py --local": "--command",
-    "--local": "Name a script",
-    "-- python train.py": "script before any '--'",
-    "train.py foo bar": "train.py -- foo bar",
-    "train.py --epochs 3 --local": "-- --epochs",
-    "train.py --log-dir logs --local": "-- --log-dir",
-    "train.py --checkpoint-dir ./ck --local": "argument after '--'",
-    "--module train.py": "script",
-    "--command 'torchrun --nproc_per_node 2'": "script",
-    "--command 'accelerate launch --config_file a.yaml train.py'": "nproc",
-    "--module torch.distributed.run": "nproc",
-    "torchrun --nproc_per_node=2 train.py --epochs 3": "submit train.py",
-    "--name mine torchrun": "train.py",
-    "accelerate launch train.py": "submit train.py",
-    "python train.py": "submit train.py",
-    "train.py --local --standalone": "Leave it out",
-    "train.py --local --nproc gpu --dry-run": "Give the number of processes",
-    "train.py --local --nnodes 4:2": "'2:4'",
-    "train.py --local --nnodes 2-4": "'2:8'",
-    "train.py --memory 8GB": "'4Gi'",
-    "train.py --shm 16": "16Gi",
-    "train.py --deadline 1hour": "'1h'",
-    "train.py --gpus A100:8": "--gpu-type",
-    "train.py --gpu-type A100 --dry-run": "Add gpus",
-    "train.py -e FOO": "NAME=VALUE",
-    "train.py --timeout 1h --local": "Add --wait or --follow",
-    "train.py --detach --local": "continues",
-    "train.py --walltime 1h": "'--deadline'",
-    "train.py --num-nodes 2": "'--nnodes'",
-    "train.py --gpus_per_node 2": "'--gpus'",
-    "train.py --memmory 2Gi": "'--memory'",
-    "train.py --pvc data": "'--mount'",
-    "train.py --master_addr a": "rendezvous",
-}
-"""Words after ``submit`` → part of what answers them."""
-
-
-@pytest.mark.parametrize("line", MISTAKES)
-def test_a_mistake_is_answered_in_one_sentence_with_the_right_way(
-    line: str, capsys: pytest.CaptureFixture[str]
-) -> None:
-    assert run(["submit", *shlex.split(line)]) in {2, 3}
-    output = capsys.readouterr()
-    assert (output.out, output.err.count("\n")) == ("", 1)
-    assert MISTAKES[line] in output.err.partition(": ")[2]
-
-
 @pytest.mark.parametrize("flag", ["--nproc-per-node", "--nproc_per_node"])
 @pytest.mark.parametrize("joined", [True, False])
 def test_torchruns_spellings_are_ours(capsys: pytest.CaptureFixture[str], flag: str, joined: bool) -> None:
@@ -142,9 +88,7 @@ def test_words_of_the_program_keep_their_underscores(capsys: pytest.CaptureFixtu
 
 
 @pytest.mark.parametrize("word", ["prun", "prunes", "delte", "deleted"])
-def test_no_slip_of_the_finger_suggests_a_command_that_destroys_something(
-    capsys: pytest.CaptureFixture[str], word: str
-) -> None:
+def test_no_slip_of_the_finger_suggests_a_destructive_command(capsys: pytest.CaptureFixture[str], word: str) -> None:
     report = refused(capsys, word).partition(f"'{word}'")[2]
     assert not [command for command in DESTRUCTIVE if command in report]
 
@@ -154,9 +98,7 @@ def test_no_slip_of_the_finger_suggests_a_command_that_destroys_something(
     [["trian.py"], ["sub/../trian.py"], ["-f", "digit.ddp.yaml"], ["trian.py", "--code", "."]],
     ids=" ".join,
 )
-def test_a_misspelled_file_is_answered_with_the_one_beside_it(
-    capsys: pytest.CaptureFixture[str], workdir: Path, words: list[str]
-) -> None:
+def test_a_misspelled_file_is_answered(capsys: pytest.CaptureFixture[str], workdir: Path, words: list[str]) -> None:
     (workdir / "sub").mkdir()
     code = 2 if "--code" in words else 3
     report = refused(capsys, "submit", "--local", *words, code=code)
@@ -175,16 +117,9 @@ def test_a_job_of_more_annotations_than_a_cluster_stores_is_refused_before_anyth
     assert "--env-from" in report
 
 
-def some_jobs(*names: str) -> None:
-    """Jobs of this machine whose engines have never started."""
-    for name in names:
-        directory = local_jobs_directory() / name
-        directory.mkdir(parents=True)
-        (directory / "objects.json").write_text(json.dumps(render(a_job(name=name), "run1")))
-
-
 def test_a_list_of_names_shows_those(capsys: pytest.CaptureFixture[str]) -> None:
-    some_jobs("digits", "images", "text")
+    for name in ("digits", "images", "text"):
+        a_local_job(name)
     assert run(["list", "images", "pytorchjob/text", "-o", "json"]) == 0
     assert {item["name"] for item in json.loads(capsys.readouterr().out)["items"]} == {"images", "text"}
     assert run(["list", "images", "imagse", "-o", "name"]) == 0

@@ -8,13 +8,12 @@ from typing import Final
 
 import pytest
 
-from kubectl_ddp.backends.local.directory import local_jobs_directory
 from kubectl_ddp.cli.run import run
 from kubectl_ddp.kube import job_kinds
 from kubectl_ddp.render import render
 from tests.support import kube_objects
 from tests.support.api_server import Answer, ApiServer, status
-from tests.support.jobs import a_job
+from tests.support.jobs import a_job, a_local_job
 
 JOB: Final = "/apis/kubeflow.org/v1/namespaces/team/pytorchjobs/digits"
 CHANGES: Final = (
@@ -36,18 +35,8 @@ def cluster(cluster: ApiServer) -> ApiServer:
     return cluster
 
 
-def a_job_of_this_machine(name: str) -> Path:
-    """The directory of a job whose engine has never started."""
-    directory = local_jobs_directory() / name
-    directory.mkdir(parents=True)
-    (directory / "objects.json").write_text(json.dumps(render(a_job(name=name), "run1")))
-    return directory
-
-
 @pytest.mark.parametrize("command", ["submit", "preflight"])
-def test_without_a_kubeconfig_a_job_is_refused_with_both_ways_out(
-    workdir: Path, capsys: pytest.CaptureFixture[str], command: str
-) -> None:
+def test_without_a_kubeconfig_a_place_is_named(workdir: Path, capsys: pytest.CaptureFixture[str], command: str) -> None:
     assert run([command, "train.py", "--name", "mine"]) == 2
     errors = capsys.readouterr().err
     assert "--local" in errors
@@ -64,7 +53,7 @@ def test_a_job_that_is_only_shown_needs_no_place(workdir: Path) -> None:
 def test_a_name_of_two_places_is_changed_in_neither(
     cluster: ApiServer, capsys: pytest.CaptureFixture[str], words: tuple[str, ...]
 ) -> None:
-    directory = a_job_of_this_machine("digits")
+    directory = a_local_job("digits")
     assert run([*words]) == 2
     errors = capsys.readouterr().err
     assert "--local" in errors
@@ -75,12 +64,12 @@ def test_a_name_of_two_places_is_changed_in_neither(
 
 
 def test_a_flag_chooses_the_place(cluster: ApiServer, capsys: pytest.CaptureFixture[str]) -> None:
-    directory = a_job_of_this_machine("digits")
+    directory = a_local_job("digits")
     assert run(["delete", "digits", "--yes", "--local"]) == 0
     assert capsys.readouterr().out == "job digits deleted on this machine\n"
     assert not directory.exists()
     assert JOB in cluster.objects
-    a_job_of_this_machine("digits")
+    a_local_job("digits")
     assert run(["delete", "digits", "--yes", "--context", "test", "-o", "json"]) == 0
     [item] = json.loads(capsys.readouterr().out)["items"]
     assert (item["where"], item["namespace"]) == ("test", "team")
@@ -88,10 +77,8 @@ def test_a_flag_chooses_the_place(cluster: ApiServer, capsys: pytest.CaptureFixt
     assert directory.exists()
 
 
-def test_a_cluster_that_does_not_answer_may_have_the_job_too(
-    cluster: ApiServer, capsys: pytest.CaptureFixture[str]
-) -> None:
-    directory = a_job_of_this_machine("digits")
+def test_a_cluster_that_is_silent_may_have_the_job_too(cluster: ApiServer, capsys: pytest.CaptureFixture[str]) -> None:
+    directory = a_local_job("digits")
     cluster.next(f"GET {JOB}", Answer(403, status(403, "Forbidden", "no")))
     assert run(["delete", "digits", "--yes"]) == 2
     assert "--local" in capsys.readouterr().err
@@ -99,14 +86,14 @@ def test_a_cluster_that_does_not_answer_may_have_the_job_too(
 
 
 def test_a_name_of_this_machine_alone_needs_no_flag(cluster: ApiServer, capsys: pytest.CaptureFixture[str]) -> None:
-    a_job_of_this_machine("other")
+    a_local_job("other")
     assert run(["delete", "other", "--yes"]) == 0
     assert capsys.readouterr().out == "job other deleted on this machine\n"
     assert JOB in cluster.objects
 
 
 def test_all_jobs_are_those_of_one_place(cluster: ApiServer, capsys: pytest.CaptureFixture[str]) -> None:
-    directory = a_job_of_this_machine("other")
+    directory = a_local_job("other")
     assert run(["delete", "--all", "--yes"]) == 2
     errors = capsys.readouterr().err
     assert "--local" in errors
@@ -119,6 +106,6 @@ def test_a_command_that_reads_a_job_of_this_machine_beside_a_cluster_prints_the_
     cluster: ApiServer, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert JOB in cluster.objects
-    a_job_of_this_machine("digits")
+    a_local_job("digits")
     run(["events", "digits"])
     assert "Job digits on this machine" in capsys.readouterr().err

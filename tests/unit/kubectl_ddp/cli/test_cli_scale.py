@@ -55,9 +55,7 @@ def test_a_size_that_a_job_has_already_is_not_reported_as_a_change(
     assert json.loads(capsys.readouterr().out)["action"] == action
 
 
-def test_the_ranks_of_torchrun_are_not_waited_for(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_no_ranks_of_torchrun_are_awaited(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
     class Place(ScriptedBackend):
         def scale(self, name: str, nodes: int, *, dry_run: bool = False) -> None:
             pass

@@ -37,9 +37,7 @@ def test_a_job_takes_the_values_of_a_shared_preset(cluster: ApiServer, capsys: p
     assert {"name": "OMP_NUM_THREADS", "value": "4"} in pod["containers"][0]["env"]
 
 
-def test_a_flag_wins_over_it_and_the_reason_of_its_values_is_told(
-    cluster: ApiServer, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_flag_wins_over_it_and_its_reasons_are_told(cluster: ApiServer, capsys: pytest.CaptureFixture[str]) -> None:
     assert run([*RENDER, "a100", "--gpus", "4", "--explain", "--engine", "pytorchjob"]) == 0
     shown = capsys.readouterr().out
     assert "preset a100: the node has 32 cores" in shown
@@ -51,9 +49,7 @@ def test_presets_that_we_bring_are_taken_without_asking(cluster: ApiServer) -> N
     assert cluster.requests == []
 
 
-def test_they_are_listed_beside_ours_and_a_broken_one_says_so(
-    cluster: ApiServer, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_they_are_listed_and_a_broken_one_says_so(cluster: ApiServer, capsys: pytest.CaptureFixture[str]) -> None:
     assert run(["presets"]) == 0
     rows = {row.split()[0]: row for row in capsys.readouterr().out.splitlines()}
     assert rows["a100"].split(maxsplit=2)[1:] == ["shared", "Eight A100 per node."]
@@ -75,10 +71,7 @@ def test_one_is_shown_with_its_reasons(cluster: ApiServer, capsys: pytest.Captur
 @pytest.mark.parametrize(
     ("name", "sentence"),
     [
-        (
-            "broken",
-            "The preset 'broken' of the ConfigMap 'ddp-presets' in namespace 'team' cannot be read: it is ",
-        ),
+        ("broken", "The preset 'broken' of the ConfigMap 'ddp-presets' in namespace 'team' cannot be read: it is "),
         ("odd", "cannot be read: no preset sets 'gpu'"),
         ("a10", "--preset: there is no preset 'a10'."),
         ("a10", "Did you mean 'a100'?"),
@@ -91,9 +84,7 @@ def test_what_cannot_be_had_is_one_sentence(
     assert sentence in capsys.readouterr().err
 
 
-def test_a_refusal_is_told_with_the_preset_that_was_asked_for(
-    cluster: ApiServer, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_refusal_is_told_with_the_name_of_the_preset(cluster: ApiServer, capsys: pytest.CaptureFixture[str]) -> None:
     refused = Answer(403, status(403, "Forbidden", "no", name="ddp-presets"))
     cluster.next(f"GET {CONFIG_MAP}", refused, refused)
     assert run([*RENDER, "a100"]) == 2

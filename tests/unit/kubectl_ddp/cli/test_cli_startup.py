@@ -42,11 +42,7 @@ def test_the_entry_point_imports_nothing_while_ctrl_c_is_not_ours_yet() -> None:
         ["--help"],
         [],
         ["submit", "--help"],
-        ["render", "--help"],
-        ["list", "--help"],
-        ["explain", "--help"],
         ["explain", "nnodes"],
-        ["logs", "-h"],
         ["completion", "bash"],
     ],
     ids=" ".join,
@@ -62,8 +58,3 @@ def test_help_imports_nothing_heavy(arguments: list[str]) -> None:
 )
 def test_completion_imports_nothing_heavy(words: list[str]) -> None:
     assert not imported("kubectl_ddp.cli.complete", *words) & set(HEAVY)
-
-
-def test_listing_local_jobs_imports_nothing_heavy(tmp_path: object, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path))
-    assert not imported("kubectl_ddp.__main__", "list", "--local") & set(HEAVY)

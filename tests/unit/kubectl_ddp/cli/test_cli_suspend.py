@@ -4,23 +4,18 @@ from __future__ import annotations
 
 import pytest
 
-from kubectl_ddp.cli.jobs import restart as command
 from kubectl_ddp.engines import Engine
 from kubectl_ddp.kube import job_kinds
 from kubectl_ddp.render import render
 from kubectl_ddp.spec.trainer_arguments import keeps_checkpoints_in_pods
 from tests.support.jobs import a_job
-from tests.support.kube_objects import CREATED, condition, snapshot
-from tests.support.scripted_backend import ScriptedBackend
 
 ENGINES = tuple(engine for engine in Engine if engine is not Engine.AUTO)
 
 
 @pytest.mark.parametrize("engine", ENGINES)
 @pytest.mark.parametrize("claim", [None, "shared"])
-def test_progress_goes_with_the_pods_unless_there_is_a_claim_whatever_the_engine(
-    engine: Engine, claim: str | None
-) -> None:
+def test_progress_goes_with_the_pods_unless_there_is_a_claim(engine: Engine, claim: str | None) -> None:
     job = job_kinds.root_of(render(a_job(engine=engine, checkpoint_claim=claim), "run1"))
     assert keeps_checkpoints_in_pods(job) is (claim is None)
 
@@ -29,21 +24,3 @@ def test_progress_goes_with_the_pods_unless_there_is_a_claim_whatever_the_engine
 def test_progress_stays_in_an_object_store_whatever_the_engine(engine: Engine) -> None:
     job = job_kinds.root_of(render(a_job(engine=engine, args=("--checkpoint-dir", "s3://bucket/run")), "run1"))
     assert not keeps_checkpoints_in_pods(job)
-
-
-def test_suspend_warns_of_what_is_lost_before_it_acts(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    root = job_kinds.root_of(render(a_job(engine=Engine.PYTORCHJOB), "run1"))
-    root["metadata"]["creationTimestamp"] = CREATED
-    said_before: list[str] = []
-
-    class Place(ScriptedBackend):
-        def suspend(self, name: str, *, suspended: bool) -> None:
-            said_before.append(capsys.readouterr().err)
-
-    place = Place([snapshot(root | {"status": {"conditions": [condition("Running")]}})])
-    monkeypatch.setattr(command, "target", lambda *_, **__: (place, "digits"))
-    command.suspend(["digits"], standalone_mode=False)
-    assert "will start from the beginning" in said_before[0]
-    assert "warning" not in capsys.readouterr().err

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import io
-import json
 import sys
 from typing import Any
 
@@ -12,9 +11,8 @@ import pytest
 from kubectl_ddp.cli.internal.attach import attach_to_job
 from kubectl_ddp.cli.internal.command import Options
 from kubectl_ddp.cli.internal.progress import PlainLines, RewrittenLine, line_printer
-from kubectl_ddp.cli.jobs.restart import wait_after, wait_until_running
-from kubectl_ddp.errors import Interrupted, JobFailed
-from kubectl_ddp.status.job_state import JobState
+from kubectl_ddp.cli.jobs.restart import wait_until_running
+from kubectl_ddp.errors import JobFailed
 from tests.support.kube_objects import job, job_metrics, pod, pod_metrics, rank_metrics, snapshot, terminated, waiting
 from tests.support.scripted_backend import ScriptedBackend
 
@@ -38,29 +36,10 @@ def attach(*moments: Any, follows: bool = False, **flags: Any) -> None:
     attach_to_job(a_backend(*moments), dict(SUBMISSION), Options(**flags), follows=follows, timeout=60.0)
 
 
-def test_a_wait_prints_what_the_job_does_and_what_it_came_to_on_stderr(capsys: pytest.CaptureFixture[str]) -> None:
-    attach(RUNNING, SUCCEEDED)
-    output = capsys.readouterr()
-    assert output.out == ""
-    progress, end = output.err.splitlines()
-    assert progress.startswith("digits: step 40 of 100 (40%)")
-    assert end.startswith("Job digits succeeded in 12s: 690 steps, 0 samples lost, 2 restarts.")
-    assert "report digits'" in end
-
-
 def test_a_job_that_fails_has_its_summary_before_its_error(capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(JobFailed):
         attach(RUNNING, FAILED)
     assert capsys.readouterr().err.splitlines()[-1].startswith("Job digits failed after ")
-
-
-@pytest.mark.parametrize("follows", [False, True])
-def test_with_json_there_is_a_document_and_nothing_on_stderr(
-    capsys: pytest.CaptureFixture[str], *, follows: bool
-) -> None:
-    attach(RUNNING, SUCCEEDED, follows=follows, output="json")
-    output = capsys.readouterr()
-    assert (json.loads(output.out)["name"], output.err) == ("digits", "")
 
 
 def test_quiet_prints_nothing_and_scrapes_nothing(capsys: pytest.CaptureFixture[str]) -> None:
@@ -82,17 +61,6 @@ def test_a_resumed_job_is_told_with_its_ranks_and_the_next_command(capsys: pytes
 def test_a_resumed_job_that_has_ended_meanwhile_is_told_as_ended(capsys: pytest.CaptureFixture[str]) -> None:
     wait_until_running(Options(), a_backend(SUCCEEDED), "digits", 60.0)
     assert capsys.readouterr().err.startswith("Job digits succeeded in 12s")
-
-
-def test_ctrl_c_tells_how_to_wait_again(monkeypatch: pytest.MonkeyPatch) -> None:
-    def pressed(_self: object, _state: JobState) -> None:
-        raise KeyboardInterrupt
-
-    monkeypatch.setattr("kubectl_ddp.cli.internal.progress.ProgressDisplay.update", pressed)
-    with pytest.raises(Interrupted) as raised:
-        wait_after(Options(), a_backend(PENDING), "digits", "running", 60.0)
-    assert raised.value.exit_code == 130
-    assert "wait digits --for=running'" in raised.value.hint
 
 
 class Stream(io.StringIO):

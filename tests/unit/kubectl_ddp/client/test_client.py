@@ -12,7 +12,6 @@ import pytest
 
 from ddp_trainer.common.constants import Annotation
 from kubectl_ddp import Client
-from kubectl_ddp.backends.local.directory import local_jobs_directory
 from kubectl_ddp.cli.run import run
 from kubectl_ddp.errors import DdpError, NotFound, TimedOut, UsageError
 from kubectl_ddp.kube import job_kinds
@@ -20,7 +19,7 @@ from kubectl_ddp.render import render
 from kubectl_ddp.util.process import location_flags, thread_location
 from tests.support import kube_objects
 from tests.support.api_server import ApiServer, kubeconfig
-from tests.support.jobs import a_job
+from tests.support.jobs import a_job, a_local_job
 
 JOBS: Final = "/apis/kubeflow.org/v1/namespaces/team/pytorchjobs"
 SIZE: Final[dict[str, Any]] = {"engine": "pytorchjob", "image": "registry.example.com/train:1", "preflight": "off"}
@@ -150,9 +149,7 @@ def test_a_suggested_command_looks_in_the_place_of_the_client(server: ApiServer,
         assert location_flags() == " -n mine"
 
 
-def test_no_job_is_made_or_changed_in_a_place_that_was_guessed(
-    workdir: Path, server: ApiServer, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_no_job_changes_in_a_guessed_place(workdir: Path, server: ApiServer, monkeypatch: pytest.MonkeyPatch) -> None:
     with pytest.raises(UsageError, match="no kubeconfig"):
         Client().submit("train.py")
     with pytest.raises(UsageError, match="contradict"):
@@ -160,9 +157,7 @@ def test_no_job_is_made_or_changed_in_a_place_that_was_guessed(
     monkeypatch.setenv("KUBECONFIG", str(kubeconfig(workdir, server.url)))
     root = job_kinds.root_of(render(a_job(name="twice"), "run1"))
     server.put(f"{JOBS}/twice", root | {"status": {}})
-    directory = local_jobs_directory() / "twice"
-    directory.mkdir(parents=True)
-    (directory / "objects.json").write_text(json.dumps(render(a_job(name="twice"), "run1")))
+    a_local_job("twice")
     job = Client().get("twice")
     assert job.where == "local"
     for change in (job.delete, job.suspend, job.resume, lambda: job.scale(1)):
@@ -177,9 +172,7 @@ def test_a_place_that_fails_leaves_the_list_of_the_other_with_a_warning(
     monkeypatch.setenv("KUBECONFIG", str(kubeconfig(workdir, "http://127.0.0.1:9")))
     with pytest.raises(DdpError):
         Client(request_timeout="1s").list()
-    directory = local_jobs_directory() / "mine"
-    directory.mkdir(parents=True)
-    (directory / "objects.json").write_text(json.dumps(render(a_job(name="mine"), "run1")))
+    a_local_job("mine")
     assert [state.name for state in Client(request_timeout="1s").list()] == ["mine"]
     assert [record.levelname for record in caplog.records] == ["WARNING"]
 

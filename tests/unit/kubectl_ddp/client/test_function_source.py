@@ -119,9 +119,7 @@ def without_source() -> Callable[..., object]:
         pytest.param(without_source(), "typed", id="no source"),
     ],
 )
-def test_a_function_that_could_not_run_alone_is_refused_with_the_name(
-    function: Callable[..., object], named: str
-) -> None:
+def test_a_function_that_cannot_run_alone_is_refused_by_name(function: Callable[..., object], named: str) -> None:
     with pytest.raises(UsageError, match=named) as refused:
         code_of_function(function)
     assert refused.value.hint

@@ -36,9 +36,7 @@ def test_a_wait_returns_the_state_or_raises_the_reason() -> None:
     ("moments", "reason"),
     [([RUNNING, BUG], JobFailed), ([RUNNING, KILLED], InfrastructureFailed), ([RUNNING], Cancelled)],
 )
-def test_a_wait_for_a_job_that_cannot_succeed_raises_the_reason(
-    moments: list[Snapshot], reason: type[Exception]
-) -> None:
+def test_a_wait_for_a_job_that_fails_raises_the_reason(moments: list[Snapshot], reason: type[Exception]) -> None:
     with pytest.raises(reason, match="digits"):
         handle(ScriptedBackend(moments, is_deleted_at_the_end=True)).wait()
 

@@ -83,24 +83,8 @@ def test_random_patterns_match_what_git_matches(tmp_path: Path) -> None:
     names = ["a", "b", "ab", "a-b", "z", "A1", "]", "!a"]
     paths = sorted({"/".join(chance.choices(names, k=chance.randint(1, 4))) for _ in range(120)})
     subprocess.run(["git", "init", "-q", tmp_path], check=True)
-    parts = [
-        "a",
-        "b",
-        "*",
-        "?",
-        "/",
-        "/**/",
-        "**/",
-        "/**",
-        "[ab]",
-        "[!a]",
-        "[b-a]",
-        "[a-",
-        "[]]",
-        "[[:upper:]]",
-        "-",
-        "\\\\",
-    ]
+    parts = [*("a", "b", "*", "?", "/", "/**/", "**/", "/**", "[ab]", "[!a]", "[b-a]", "[a-", "[]]")]
+    parts += ["[[:upper:]]", "-", "\\\\"]
     for _ in range(100):
         word = "".join(chance.choices(parts, k=chance.randint(1, 6)))
         (tmp_path / ".gitignore").write_text(f"{word}\n")

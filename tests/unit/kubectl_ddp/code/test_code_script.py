@@ -50,9 +50,7 @@ def script(tmp_path: Path) -> Path:
     return tmp_path / "train.py"
 
 
-def test_modules_beside_a_script_travel_with_it_and_data_does_not(
-    script: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_modules_beside_a_script_travel_and_data_does_not(script: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     code = read_script(str(script))
     assert names_in(code) == ["blocks.py", "mymodel/__init__.py", "mymodel/deep/layer.py", "shapes.py", "train.py"]
     assert code.files == 5
@@ -75,11 +73,7 @@ def test_a_package_without_an_init_file_is_a_module_beside_a_script_and_a_folder
 @pytest.mark.parametrize(
     ("name", "text", "launcher"),
     [
-        (
-            "train.sh",
-            "#!/bin/bash\npython -m torch.distributed.run --nnodes=2 \\\n  t.py\n",
-            "torch.distributed.run",
-        ),
+        ("train.sh", "#!/bin/bash\npython -m torch.distributed.run --nnodes=2 \\\n  t.py\n", "torch.distributed.run"),
         ("train.sh", "exec /opt/bin/torchrun --nnodes $N t.py\n", "torchrun"),
         ("train.sh", "accelerate launch --config c.yaml t.py\n", "accelerate launch"),
         ("train.sh", "# torchrun t.py\npython t.py\n", ""),

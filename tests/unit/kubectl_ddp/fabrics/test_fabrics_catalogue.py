@@ -80,9 +80,7 @@ def other_values(name: str, machine: str = "") -> dict[str, str]:
 
 
 @pytest.mark.parametrize(("fabric", "expected"), RECIPES.items())
-def test_a_fabric_sets_the_variables_of_its_recipe_and_no_others(
-    fabric: tuple[str, str], expected: dict[str, str]
-) -> None:
+def test_a_fabric_sets_the_variables_of_its_recipe_alone(fabric: tuple[str, str], expected: dict[str, str]) -> None:
     assert environment(*fabric) == expected
 
 
@@ -177,9 +175,7 @@ def test_a_fabric_with_rdma_fails_closed(name: str) -> None:
 @pytest.mark.parametrize(
     ("nccl", "index"), [(None, []), (version("2.20.5"), ["3"]), (version("2.21"), []), (version("2.28.7"), [])]
 )
-def test_a_gid_index_is_set_only_for_an_image_that_says_it_is_older(
-    nccl: tuple[int, ...] | None, index: list[str]
-) -> None:
+def test_a_gid_index_is_set_only_for_an_older_image(nccl: tuple[int, ...] | None, index: list[str]) -> None:
     found = effective_entries("roce", facts(nccl=nccl))
     assert [entry.value for entry in found if entry.name == "NCCL_IB_GID_INDEX"] == index
 

@@ -83,12 +83,7 @@ def test_a_hang_that_has_ended_the_run_is_told_from_what_its_launcher_left() -> 
             "Hang detection is off: the job runs with --on-hang off.",
         ),
         (HangState.UNSEEN, hang_snapshot(), state(), "No rank runs just now: its workers start, stop, or have ended."),
-        (
-            HangState.UNSEEN,
-            HangSnapshot(silent={"w-0": "No route."}),
-            state(),
-            "None of its pods shows its ranks: No route.",
-        ),
+        (HangState.UNSEEN, HangSnapshot(silent={"w-0": "No."}), state(), "None of its pods shows its ranks: No."),
         (HangState.UNSEEN, HangSnapshot(), state(State.SUSPENDED), "No pod of it runs just now; it is Suspended."),
     ],
 )

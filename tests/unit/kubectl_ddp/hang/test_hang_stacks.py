@@ -124,9 +124,7 @@ def test_a_pod_that_has_gone_on_meanwhile_does_not_change_the_answer() -> None:
 
 
 @pytest.mark.parametrize(("has_named", "entered"), [(False, []), (True, ["digits-worker-0"])])
-def test_while_all_ranks_move_a_pod_is_entered_only_for_what_its_launcher_has_said(
-    has_named: bool, entered: list[str]
-) -> None:
+def test_while_all_ranks_move_a_pod_is_entered_for_its_launchers_report(has_named: bool, entered: list[str]) -> None:
     place = Place("exit 1")
     snapshot = place.job("digits")
     hang_snapshot = collect_hang_snapshot(place, snapshot)
@@ -145,9 +143,7 @@ def test_while_all_ranks_move_a_pod_is_entered_only_for_what_its_launcher_has_sa
         ({"runtimeImage": "r:1", "python": "/conda/python"}, ("/conda/python", "/var/run/ddp-runtime", "hang")),
     ],
 )
-def test_an_image_without_the_launcher_needs_no_shell_for_its_stacks(
-    spec: dict[str, str], words: tuple[str, ...]
-) -> None:
+def test_an_image_without_the_launcher_needs_no_shell(spec: dict[str, str], words: tuple[str, ...]) -> None:
     place = Place("exit 1")
     root = job(metadata={"annotations": {Annotation.SPEC: json.dumps(spec)}})
     seen = Snapshot(job=root, pods=(pod(0), pod(1)))

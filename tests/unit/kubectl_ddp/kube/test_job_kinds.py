@@ -60,15 +60,6 @@ def test_a_store_is_no_job_and_neither_is_what_somebody_else_made() -> None:
     assert job_kinds.kind_of({"apiVersion": "batch/v1", "kind": "CronJob", "metadata": {}}) is None
 
 
-def test_paths_make_their_way_and_find_nothing_where_nothing_is() -> None:
-    item: Object = {}
-    job_kinds.put(item, ("spec", "runPolicy", "suspend"), value=True)
-    assert item == {"spec": {"runPolicy": {"suspend": True}}}
-    assert job_kinds.at(item, ("spec", "replicatedJobs", 0, "template")) is None
-    assert job_kinds.at({"a": [1, 2]}, ("a", 1)) == 2
-    assert job_kinds.at({"a": [1, 2]}, ("a", 2)) is None
-
-
 def test_a_specification_that_cannot_be_read_says_nothing() -> None:
     for text in ("", "{", "[]"):
         found = root(Engine.JOB, "running")

@@ -143,30 +143,29 @@ def kueue() -> Iterator[ApiServer]:
         yield server
 
 
-def test_a_job_in_a_queue_is_held_back_and_let_go_by_its_workload_and_is_not_touched_itself(
-    kueue: ApiServer, tmp_path: Path
-) -> None:
-    backend = ClusterBackend(Access(kubeconfig=str(kubeconfig(tmp_path, kueue.url))))
+@pytest.fixture
+def place(kueue: ApiServer, tmp_path: Path) -> ClusterBackend:
+    return ClusterBackend(Access(kubeconfig=str(kubeconfig(tmp_path, kueue.url))))
+
+
+def test_a_job_in_a_queue_is_held_and_let_go_by_its_workload_alone(kueue: ApiServer, place: ClusterBackend) -> None:
     uid = kueue.put(f"{JOBS}/digits", a_job(waits=False))["metadata"]["uid"]
     put_workload(kueue, uid)
     put_workload(kueue, "another")
-    backend.suspend("digits", suspended=True)
+    place.suspend("digits", suspended=True)
     assert [kueue.objects[f"{WORKLOADS}/of-{of}"]["spec"].get("active") for of in (uid, "another")] == [False, None]
     assert kueue.objects[f"{JOBS}/digits"]["spec"]["runPolicy"]["suspend"] is False, "Kueue does that"
-    backend.suspend("digits", suspended=False)
+    place.suspend("digits", suspended=False)
     assert kueue.objects[f"{WORKLOADS}/of-{uid}"]["spec"]["active"] is True
 
 
-def test_a_job_that_kueue_holds_back_is_suspended_and_one_that_waits_for_quota_is_queued(
-    kueue: ApiServer, tmp_path: Path
-) -> None:
-    backend = ClusterBackend(Access(kubeconfig=str(kubeconfig(tmp_path, kueue.url))))
+def test_a_job_thplace_holds_is_suspended_and_one_without_quota_queued(kueue: ApiServer, place: ClusterBackend) -> None:
     uids = {name: kueue.put(f"{JOBS}/{name}", a_job(name))["metadata"]["uid"] for name in ("held", "unseen", "waits")}
     put_workload(kueue, uids["held"], active=False)
     put_workload(kueue, uids["unseen"])
     item = {"metadata": {"ownerReferences": [{"uid": uids["waits"]}]}, "positionInClusterQueue": 0}
     kueue.next(f"GET {VISIBLE}", Answer(200, {"items": [item]}), Answer(200, {"items": [item]}))
-    states = {job.job["metadata"]["name"]: job_state(job, {}) for job in backend.jobs()}
+    states = {job.job["metadata"]["name"]: job_state(job, {}) for job in place.jobs()}
     assert {name: state.state for name, state in states.items()} == {
         "held": State.SUSPENDED,
         "unseen": State.QUEUED,
@@ -174,21 +173,18 @@ def test_a_job_that_kueue_holds_back_is_suspended_and_one_that_waits_for_quota_i
     }
     requests = [path for path in kueue.asked("GET") if WORKLOADS in path]
     assert len(requests) == 1, "one request for all that wait and have no place"
-    watched = backend.watch("held")
+    watched = place.watch("held")
     assert job_state(next(watched), {}).state is State.SUSPENDED
     watched.close()  # type: ignore[attr-defined]  # it is a generator
 
 
-def test_a_job_that_kueue_does_not_manage_is_suspended_itself(kueue: ApiServer, tmp_path: Path) -> None:
-    backend = ClusterBackend(Access(kubeconfig=str(kubeconfig(tmp_path, kueue.url))))
+def test_a_job_thplace_does_not_manage_is_suspended_itself(kueue: ApiServer, place: ClusterBackend) -> None:
     kueue.put(f"{JOBS}/digits", a_job(waits=False))
-    backend.suspend("digits", suspended=True)
+    place.suspend("digits", suspended=True)
     assert kueue.objects[f"{JOBS}/digits"]["spec"]["runPolicy"]["suspend"] is True, "it runs without a Workload"
 
 
-def test_a_job_of_which_kueue_has_not_heard_yet_is_waited_for_and_then_told_of(
-    kueue: ApiServer, tmp_path: Path
-) -> None:
+def test_a_job_of_which_kueue_has_not_heard_is_waited_for_and_then_told_of(kueue: ApiServer, tmp_path: Path) -> None:
     api = Api(connect(kubeconfig=str(kubeconfig(tmp_path, kueue.url))))
     job = kueue.put(f"{JOBS}/digits", a_job())
     with pytest.raises(DdpError, match="Kueue has not created a Workload for job 'digits' yet"):

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 import pytest
 
@@ -11,6 +11,7 @@ from kubectl_ddp.kube.objects import Object, Queued, Snapshot
 from kubectl_ddp.observe.scrape import LiveState
 from kubectl_ddp.observe.waiting import parse_wait_condition, wait_for
 from kubectl_ddp.status.job_state import JobState, State
+from tests.support.clocks import Clock
 from tests.support.kube_objects import job, job_metrics, pod, pod_metrics, rank_metrics, snapshot, terminated
 from tests.support.scripted_backend import ScriptedBackend
 
@@ -18,16 +19,6 @@ RUNNING = snapshot(job("Created", "Running"), pod(0))
 SUCCEEDED = snapshot(job("Created", "Succeeded"), pod(0, terminated(0)))
 LARGE = snapshot(job("Created", "Running", replicas=100), *map(pod, range(100)))
 QUEUED = replace(snapshot(job("Created", run_policy={"suspend": True})), queued=Queued("team", is_admitted=False))
-
-
-@dataclass
-class Clock:
-    """Time that passes when the test says so."""
-
-    now: float = 0.0
-
-    def __call__(self) -> float:
-        return self.now
 
 
 class Counted(ScriptedBackend):
@@ -50,7 +41,7 @@ class Counted(ScriptedBackend):
 
 
 def test_pods_are_scraped_once_a_second_however_often_the_job_changes() -> None:
-    clock, backend = Clock(), Counted()
+    clock, backend = Clock(0.0), Counted()
     live = LiveState(backend, clock)
     assert [live.of(RUNNING).step for _ in range(10)] == [1] * 10
     clock.now += 1.0
@@ -64,7 +55,7 @@ def test_of_many_pods_a_few_are_scraped() -> None:
 
 
 def test_the_place_in_a_queue_is_read_every_five_seconds_and_only_there() -> None:
-    clock, backend = Clock(), Counted([QUEUED], position=3)
+    clock, backend = Clock(0.0), Counted([QUEUED], position=3)
     live = LiveState(backend, clock)
     for _ in range(10):
         state = live.of(QUEUED)

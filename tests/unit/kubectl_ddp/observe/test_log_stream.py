@@ -80,16 +80,6 @@ def stamped(*texts: str, second: int = 0, first: int = 0) -> list[str]:
     return [f"2026-01-02T03:04:{second:02}.{first + at:09}Z {text}" for at, text in enumerate(texts)]
 
 
-def test_lines_of_many_pods_come_by_time() -> None:
-    logs = {
-        "pod-worker-0/0": stamped("[rank0] a", second=1) + stamped("[rank0] c", second=3),
-        "pod-worker-1/0": stamped("[rank1] b", second=2),
-    }
-    backend = ScriptedBackend([snapshot(job("Created"), pod(0), pod(1))], logs=logs)
-    assert [line.text[-1] for line in read(backend, "digits", rank_filter("all", None))] == ["a", "b", "c"]
-    assert [line.text[-1] for line in read(backend, "digits", rank_filter("all", None), tail=1)] == ["c"]
-
-
 class Leaving(ScriptedBackend):
     """Its pods go away between the look at the job and the look at their lines."""
 
@@ -150,15 +140,6 @@ def test_following_since_a_time_leaves_out_the_older_lines_of_pods_that_are_sile
     assert [line.text for line in found] == ["[rank1] new"]
 
 
-def test_following_ends_when_the_job_is_deleted() -> None:
-    backend = ScriptedBackend(
-        [snapshot(job("Created", "Running"), pod(0, running()))],
-        logs={"pod-worker-0/0": stamped("one")},
-        is_deleted_at_the_end=True,
-    )
-    assert [line.text for line in follow_logs(backend, "digits", ranks=rank_filter("all", None))] == ["one"]
-
-
 def test_following_that_is_abandoned_leaves_no_thread_behind() -> None:
     written = {"pod-worker-0/0": stamped(*map(str, range(30_000)))}  # more than a reader may be ahead
     moments = [snapshot(job("Created", "Running")), snapshot(job("Created", "Running"), pod(0, running()))]
@@ -166,11 +147,6 @@ def test_following_that_is_abandoned_leaves_no_thread_behind() -> None:
         lines = follow_logs(ScriptedBackend(moments, logs=written), "digits", rank_filter("all", None))
         assert [next(lines).text, next(lines).text] == ["0", "1"]
         lines.close()
-
-
-def test_following_a_job_that_is_not_there_says_so() -> None:
-    with pytest.raises(NotFound):
-        list(follow_logs(ScriptedBackend([]), "digits", ranks=rank_filter(None, None)))
 
 
 def test_a_suspended_job_has_the_lines_of_its_ended_pods_where_they_are_kept() -> None:

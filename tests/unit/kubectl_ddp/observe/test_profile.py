@@ -42,9 +42,7 @@ def test_a_trace_that_came_as_a_whole_is_the_owners_alone(tmp_path: Path) -> Non
         ("exit 137", DdpError, "made no trace: exit code 137."),
     ],
 )
-def test_what_went_wrong_is_a_sentence_and_nothing_is_left(
-    tmp_path: Path, script: str, kind: type[DdpError], sentence: str
-) -> None:
+def test_a_failure_is_told_and_leaves_nothing(tmp_path: Path, script: str, kind: type[DdpError], sentence: str) -> None:
     (tmp_path / "there").write_bytes(gzip.compress(bytes(range(256))))
     with pytest.raises(kind) as raised:
         fetch_trace(says(script.format(there=tmp_path / "there")), tmp_path / "here", 5.0)

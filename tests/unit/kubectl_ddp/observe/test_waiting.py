@@ -77,9 +77,7 @@ def test_suspended_means_that_the_pods_have_ended() -> None:
         pytest.param("complete", [], NotFound, 3, id="there is none"),
     ],
 )
-def test_a_wait_that_has_become_hopeless_ends(
-    goal: str, moments: list[Snapshot], error: type[DdpError], code: int
-) -> None:
+def test_a_wait_that_is_hopeless_ends(goal: str, moments: list[Snapshot], error: type[DdpError], code: int) -> None:
     with pytest.raises(error) as raised:
         wait_for(ScriptedBackend(moments), "digits", parse_wait_condition(goal))
     assert raised.value.exit_code == code

@@ -44,9 +44,7 @@ LARGE = [a_node("a", cpu="64")]
         (a_claim("ReadWriteMany", deletionTimestamp="now"), SMALL, Severity.ERROR, "is being deleted"),
     ],
 )
-def test_a_volume_is_there_and_can_be_mounted_by_all_nodes(
-    claim: Object | None, nodes: list[Object], severity: Severity, words: str
-) -> None:
+def test_a_volume_serves_all_nodes(claim: Object | None, nodes: list[Object], severity: Severity, words: str) -> None:
     job = a_subject(nnodes=NodeRange(2, 2), checkpoint_claim="data")
     [found] = check_volume_claims(job, facts(claims={"data": claim}, nodes=nodes))
     assert (found.severity, words in found.message) == (severity, True), found

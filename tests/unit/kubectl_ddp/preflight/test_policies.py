@@ -49,9 +49,7 @@ def policy(spec: Any, name: str = "default-deny") -> Object:
         (Egress.UNRESTRICTED, to_peers({"ipBlock": {"cidr": "10.0.0.0/8"}}), None),
     ],
 )
-def test_a_policy_that_isolates_the_pods_is_named_with_what_the_job_needs(
-    egress: Egress, spec: Any, severity: Severity | None
-) -> None:
+def test_a_policy_that_isolates_pods_is_named_with_a_fix(egress: Egress, spec: Any, severity: Severity | None) -> None:
     known = facts(policies=[policy(spec)])
     found = [item for item in run_checks(OF_THE_CLUSTER, a_subject(egress=egress), known) if item.subject == "policies"]
     assert [item.severity for item in found] == ([] if severity is None else [severity])

@@ -67,10 +67,7 @@ def test_a_patch_reaches_the_workers_of_every_engine_and_not_the_store(engine: E
         ("metadata: null", "metadata.labels[ddp.dev/job]"),
         ("metadata: {labels: {ddp.dev/role: store}}", "metadata.labels[ddp.dev/role]"),
         ("spec: {restartPolicy: OnFailure}", "spec.restartPolicy"),
-        (
-            "spec: {terminationGracePeriodSeconds: 5}",
-            "GracePeriodSeconds, which the job needs. Set grace",
-        ),
+        ("spec: {terminationGracePeriodSeconds: 5}", "GracePeriodSeconds, which the job needs. Set grace"),
         ("spec: {initContainers: [{name: unpack-code, $patch: delete}]}", "spec.initContainers[unpack-code]"),
         ("spec: {initContainers: [{name: unpack-code, image: x}]}", "spec.initContainers[unpack-code]"),
         ("spec: {volumes: [{name: run, $patch: delete}]}", "spec.volumes[run]"),
@@ -80,17 +77,11 @@ def test_a_patch_reaches_the_workers_of_every_engine_and_not_the_store(engine: E
         ("spec: {containers: [{$patch: replace}, {name: x}]}", "spec.containers[worker]"),
         ("spec: {containers: [{name: worker, command: [sh]}]}", "spec.containers[worker].command"),
         ("spec: {containers: [{name: worker, args: null}]}", "spec.containers[worker].args"),
-        (
-            "spec: {containers: [{name: worker, image: x}]}",
-            "[worker].image, which the job needs. Set image",
-        ),
+        ("spec: {containers: [{name: worker, image: x}]}", "[worker].image, which the job needs. Set image"),
         ("spec: {containers: [{name: worker, env: null}]}", "spec.containers[worker].env[DDP_JOB]"),
         ("spec: {containers: [{name: worker, env: [{name: DDP_RUN_ID, value: x}]}]}", "env[DDP_RUN_ID]"),
         ("spec: {containers: [{name: worker, ports: [{containerPort: 9464, $patch: delete}]}]}", "ports[9464]"),
-        (
-            "spec: {containers: [{name: worker, volumeMounts: [{mountPath: /tmp, readOnly: true}]}]}",
-            "volumeMounts[/tmp]",
-        ),
+        ("spec: {containers: [{name: worker, volumeMounts: [{mountPath: /tmp, readOnly: true}]}]}", "Mounts[/tmp]"),
         ("spec: {containers: [{name: worker, resources: {limits: {memory: 1Gi}}}]}", "resources.limits[memory]"),
     ],
 )
@@ -105,10 +96,7 @@ def test_what_the_job_needs_cannot_be_removed_or_changed(patch: str, field: str)
 @pytest.mark.parametrize(
     ("patch", "sentence"),
     [
-        (
-            "spec: {containers: [{name: proxy, image: x}]}",
-            "adds the container 'proxy' to spec.containers, which",
-        ),
+        ("spec: {containers: [{name: proxy, image: x}]}", "adds the container 'proxy' to spec.containers, which"),
         ("spec: 5", "podTemplate.spec is '5', not a map."),
         ("metadata: {labels: x}", "podTemplate.metadata.labels is 'x', not a map."),
         ("metadata: {$patch: replace, labels: x}", "podTemplate removes or changes metadata.labels["),
@@ -118,7 +106,7 @@ def test_what_the_job_needs_cannot_be_removed_or_changed(patch: str, field: str)
         ("spec: {containers: [{name: worker, env: [{name: PET_NNODES, value: '1'}]}]}", "Set nnodes instead."),
         (
             "spec: {containers: [{name: worker, volumeMounts: [{name: x, mountPath: /dev/shm/x}]}]}",
-            "The mount '/dev/shm/x' is in the way of /dev/shm",
+            "in the way of /dev",
         ),
         ("spec: {hostNetwork: true}", "the node's network and dnsPolicy ClusterFirst, so they cannot resolve"),
         ("spec: {hostNetwork: true, dnsPolicy: Default}", "dnsPolicy Default, so they cannot resolve the Service"),

@@ -11,13 +11,17 @@ from kubectl_ddp.render.pod_template import merge
 
 NFS = {"name": "w", "nfs": {"path": "/"}}
 C = {"name": "C", "value": "3"}
+OPTIONS = [{"name": "ndots", "value": "5"}]
+ALIASES = [{"ip": "10.0.0.1", "hostnames": ["b"]}, {"ip": "10.0.0.2", "hostnames": ["c"]}]
+MORE = {"name": "more", "image": "k"}
+MAIN = {"name": "main", "image": "i", "env": [{"name": "A", "value": "1"}, {"name": "B", "value": "2"}]}
 POD: dict[str, Any] = {
     "labels": {"a": "1", "b": "2"},
-    "containers": [{"name": "main", "image": "i", "env": [{"name": "A", "value": "1"}, {"name": "B", "value": "2"}]}],
+    "containers": [MAIN],
     "volumes": [{"name": "v", "emptyDir": {"sizeLimit": "1Gi"}}],
     "tolerations": [{"key": "gpu", "operator": "Exists"}],
     "hostAliases": [{"ip": "10.0.0.1", "hostnames": ["a"]}],
-    "dnsConfig": {"nameservers": ["10.0.0.53"], "options": [{"name": "ndots", "value": "5"}]},
+    "dnsConfig": {"nameservers": ["10.0.0.53"], "options": OPTIONS},
 }
 
 
@@ -31,26 +35,17 @@ POD: dict[str, Any] = {
         ({"dnsConfig": None}, {"dnsConfig": None}),
         (
             {"dnsConfig": {"nameservers": ["10.0.0.54"]}},
-            {"dnsConfig": {"nameservers": ["10.0.0.54"], "options": [{"name": "ndots", "value": "5"}]}},
+            {"dnsConfig": {"nameservers": ["10.0.0.54"], "options": OPTIONS}},
         ),
         (
             {"containers": [{"name": "main", "env": [{"name": "B", "$patch": "delete"}, C]}]},
-            {"containers": [POD["containers"][0] | {"env": [{"name": "A", "value": "1"}, C]}]},
+            {"containers": [MAIN | {"env": [{"name": "A", "value": "1"}, C]}]},
         ),
-        (
-            {"containers": [{"name": "main", "image": "j"}, {"name": "more", "image": "k"}]},
-            {"containers": [POD["containers"][0] | {"image": "j"}, {"name": "more", "image": "k"}]},
-        ),
+        ({"containers": [{"name": "main", "image": "j"}, MORE]}, {"containers": [MAIN | {"image": "j"}, MORE]}),
         ({"containers": [{"$patch": "replace"}, {"name": "x"}]}, {"containers": [{"name": "x"}]}),
         ({"volumes": [{"name": "v", "$patch": "delete"}]}, {"volumes": []}),
-        (
-            {"volumes": [{"name": "w", "nfs": {"path": "/"}}]},
-            {"volumes": [*POD["volumes"], {"name": "w", "nfs": {"path": "/"}}]},
-        ),
-        (
-            {"hostAliases": [{"ip": "10.0.0.1", "hostnames": ["b"]}, {"ip": "10.0.0.2", "hostnames": ["c"]}]},
-            {"hostAliases": [{"ip": "10.0.0.1", "hostnames": ["b"]}, {"ip": "10.0.0.2", "hostnames": ["c"]}]},
-        ),
+        ({"volumes": [NFS]}, {"volumes": [*POD["volumes"], NFS]}),
+        ({"hostAliases": ALIASES}, {"hostAliases": ALIASES}),
         ({"tolerations": [{"key": "x"}]}, {"tolerations": [{"key": "gpu", "operator": "Exists"}, {"key": "x"}]}),
         ({"imagePullSecrets": [{"name": "r"}]}, {"imagePullSecrets": [{"name": "r"}]}),
         ({"hostNetwork": True, "priority": 5}, {"hostNetwork": True, "priority": 5}),

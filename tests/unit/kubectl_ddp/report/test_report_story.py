@@ -93,9 +93,7 @@ def test_a_run_without_an_event_ended_as_it_began() -> None:
         (1, False, ("The worker group restarted 1 time.",)),
     ],
 )
-def test_what_happened_to_earlier_pods_is_not_denied(
-    restarts: int, was_suspended: bool, story: tuple[str, ...]
-) -> None:
+def test_what_happened_to_earlier_pods_is_told(restarts: int, was_suspended: bool, story: tuple[str, ...]) -> None:
     report = a_report([Series(Metric.WORLD_SIZE, times(6), [4] * 6, {POD: "a"})])
     state = replace(report.state, restarts={"failure": restarts}, was_suspended=was_suspended)
     assert summarize_run(state, report.measured, None) == story

@@ -16,6 +16,7 @@ from kubectl_ddp.spec.resolve import DefaultingContext, Resolved, resolve
 from kubectl_ddp.values.program import Command, Module, Script
 
 LOCAL_RANK = "--local_rank=${local_rank}"
+LAUNCH_RANK = "--local-rank=${local_rank}"
 SENT = Script("train.py")
 REFUSED = {
     "logs-specs": "a plugin of the image",
@@ -52,27 +53,12 @@ def job(command: str, **flags: Any) -> Resolved:
         ("/opt/bin/torchrun --no-python ./run --x", (1, 1, 10), Command(("./run",)), ("--x",)),
         ("torchrun --nnodes $N --rdzv_id 7 in_image.py", None, None, None),
         ("torchrun --rdzv_id=7 --node_rank $R in_image.py", (1, 1, 10), Command(("python", "in_image.py")), ()),
-        (
-            "python -m torch.distributed.launch --nproc_per_node 2 train.py",
-            (1, 2, 10),
-            Script("train.py"),
-            ("--local-rank=${local_rank}",),
-        ),
+        ("python -m torch.distributed.launch --nproc_per_node 2 train.py", (1, 2, 10), SENT, (LAUNCH_RANK,)),
         ("python -m torch.distributed.launch --use_env train.py", (1, 1, 10), SENT, ()),
-        (
-            "accelerate launch --num_processes 8 --num_machines 2 --multi_gpu train.py",
-            (2, 4, 10),
-            Script("train.py"),
-            (),
-        ),
+        ("accelerate launch --num_processes 8 --num_machines 2 --multi_gpu train.py", (2, 4, 10), SENT, ()),
         ("accelerate launch --num_machines 3 --num_processes 8 train.py", None, None, None),
         ("accelerate launch --use_deepspeed train.py", None, None, None),
-        (
-            "deepspeed --num_nodes 2 --num_gpus 4 train.py -c ds.json",
-            (2, 4, 10),
-            Script("train.py"),
-            (LOCAL_RANK, "-c", "ds.json"),
-        ),
+        ("deepspeed --num_nodes 2 --num_gpus 4 train.py -c ds.json", (2, 4, 10), SENT, (LOCAL_RANK, "-c", "ds.json")),
         ("deepspeed --no_local_rank train.py", (1, 1, 10), SENT, ()),
         ("deepspeed --include localhost:0 train.py", None, None, None),
         ("torchrun --nproc-per-node gpu train.py", None, None, None),

@@ -134,9 +134,7 @@ def test_a_fabric_that_cannot_be_is_refused(keys: dict[str, str], sentence: str)
         ("azure-ib", {}, "Without the machine's topology file"),
     ],
 )
-def test_what_the_cluster_must_add_itself_is_said_at_every_submission(
-    fabric: str, keys: dict[str, str], words: str
-) -> None:
+def test_what_the_cluster_must_add_is_said_at_every_submission(fabric: str, keys: dict[str, str], words: str) -> None:
     [doubt] = doubts(on(fabric, **keys))
     assert words in doubt
     assert any(words in note for note in spec_notes(on(fabric, **keys).spec))

@@ -84,10 +84,7 @@ def test_a_mistake_is_one_sentence_with_its_line(text: str, sentence: str) -> No
         ("[]", "job.yaml holds no map of keys"),
         ("name: a", "job.yaml lacks 'apiVersion: ddp.dev/v1alpha1' and 'kind: DDPJob'."),
         ("apiVersion: ddp.dev/v1\nname: a", "job.yaml lacks 'kind: DDPJob'."),
-        (
-            "apiVersion: kubeflow.org/v1\nkind: PyTorchJob",
-            "apiVersion is 'kubeflow.org/v1', and a job file says 'ddp.dev/v1alpha1'.",
-        ),
+        ("apiVersion: kubeflow.org/v1\nkind: PyTorchJob", "'kubeflow.org/v1', and a job file says 'ddp.dev/v1alpha1'."),
         ("apiVersion: [a]\nkind: Job", "apiVersion is '...'"),
         pytest.param("args: " + "[" * 5000 + "]" * 5000, "job.yaml is nested too deeply", id="brackets"),
     ],

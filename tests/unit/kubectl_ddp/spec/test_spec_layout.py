@@ -36,10 +36,7 @@ def laid_out(text: str, nodes: str = "1", nproc: int = 2, args: str = "train --t
         (("shard=4", "1:2"), "lets the number of ranks change, and parallel 'shard=4' always takes 4."),
         (("tp=4", "2"), "allows tp=4, and a node has 2 processes: slices of a tensor stay"),
         (("tp=1:3,replicate=1:6", "1:3"), "allows tp=3, and a node has 2 processes"),
-        (
-            ("shard=2,tp=2", "2", 2, "train --global-batch 1"),
-            "A batch of 1 sample cannot feed the 2 replicas and shards",
-        ),
+        (("shard=2,tp=2", "2", 2, "train --global-batch 1"), "A batch of 1 sample cannot feed the 2 replicas and"),
         (("shard=1:3,pp=1:4", "2:4", 1, "train --global-batch 2"), "of 'shard=1:3,pp=1:4' (3 nodes of 1 process)."),
         (("pp=2:4", "2:4", 1, INTERLEAVED), "a step has 13. Give a --micro-batch that makes them a multiple of 3."),
         (("pp=1:1000", "1:1000", 1, INTERLEAVED), "are 8, which cannot fill 2000 stages of a pipeline."),

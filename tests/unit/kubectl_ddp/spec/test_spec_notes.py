@@ -42,15 +42,9 @@ def test_checkpoints_in_an_object_store_need_credentials_and_no_volume(args: tup
         ({"engine": Engine.JOBSET}, "A jobset requests 4 nodes and trains with those that it gets, at least 3"),
         ({"engine": Engine.TRAINJOB}, "A trainjob requests 4 nodes"),
         ({"engine": Engine.JOBSET}, "it cannot be scaled while it runs"),
-        (
-            {"engine": Engine.TRAINJOB, "nnodes": NodeRange(4, 4), "ttl_seconds": 9},
-            "not the TrainJob",
-        ),
+        ({"engine": Engine.TRAINJOB, "nnodes": NodeRange(4, 4), "ttl_seconds": 9}, "not the TrainJob"),
         ({"engine": Engine.PYTORCHJOB, "queue": "q"}, "Kueue admits 4 nodes together or none"),
-        (
-            {"engine": Engine.PYTORCHJOB, "queue": "q", "nnodes": NodeRange(4, 4), "spares": 1},
-            "Kueue admits 4 nodes and 1 spare together or none",
-        ),
+        ({"engine": Engine.PYTORCHJOB, "queue": "q", "nnodes": NodeRange(4, 4), "spares": 1}, "4 nodes and 1 spare"),
         ({"gang": Gang.AUTO}, "render asks no cluster"),
         ({"rdma": Rdma("rdma/ib")}, "rdma/ib needs unlimited locked memory"),
     ],

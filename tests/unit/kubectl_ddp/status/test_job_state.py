@@ -95,9 +95,7 @@ def metrics(**pods: str) -> dict[str, Samples]:
         pytest.param(snapshot(job(condition("Running", "False"), "Failed")), {}, State.FAILED, id="Running is False"),
     ],
 )
-def test_the_first_row_of_the_table_that_holds_is_the_state(
-    shown: Snapshot, samples: dict[str, Samples], expected: State
-) -> None:
+def test_the_first_row_that_holds_is_the_state(shown: Snapshot, samples: dict[str, Samples], expected: State) -> None:
     assert job_state(shown, samples).state is expected
 
 

@@ -115,21 +115,14 @@ def test_status_shows_where_the_time_of_a_failed_job_went_beside_its_error() -> 
     assert "First error: rank 1 on digits-worker-0: ValueError: no" in text
 
 
+DONE = {"result": "succeeded", "accuracy": 0.975, "goodput": 0.8123, "seconds": 12.6, "loss": 0.1}
+
+
 @pytest.mark.parametrize(
     ("summary", "line"),
     [
         (
-            {
-                "result": "succeeded",
-                "accuracy": 0.975,
-                "steps": 690,
-                "samples_lost": 0,
-                "samples_repeated": 0,
-                "restarts": {"failure": 1, "resize": 2},
-                "goodput": 0.8123,
-                "seconds": 12.6,
-                "loss": 0.1,
-            },
+            {**DONE, "steps": 690, "samples_lost": 0, "samples_repeated": 0, "restarts": {"failure": 1, "resize": 2}},
             "accuracy 0.975, 690 steps, 0 samples lost, 0 repeated, 1 restart, 2 resizes, goodput 81%, 12s in all",
         ),
         ({"result": "succeeded", "restarts": {}, "seconds": 1.0}, "0 restarts, 1s in all"),

@@ -57,9 +57,7 @@ def names(snapshot: Snapshot) -> list[str]:
     return [pod["metadata"]["name"] for pod in snapshot.pods]
 
 
-def test_a_job_comes_with_its_pods_in_order_and_its_events_oldest_first(
-    server: ApiServer, backend: ClusterBackend
-) -> None:
+def test_a_job_comes_with_its_pods_in_order_and_its_events_by_time(server: ApiServer, backend: ClusterBackend) -> None:
     job = put_job(server)
     for index in (10, 2, 0):
         pod = put_pod(server, index)
@@ -98,9 +96,7 @@ def test_a_list_names_the_kinds_that_may_not_be_listed(server: ApiServer, tmp_pa
     assert "list jobsets.jobset.x-k8s.io in namespace 'team': no job sets for you" in warning
 
 
-def test_jobs_of_one_namespace_or_of_all_are_listed_oldest_first_and_only_ours(
-    server: ApiServer, backend: ClusterBackend
-) -> None:
+def test_our_jobs_of_one_namespace_or_of_all_are_listed_by_age(server: ApiServer, backend: ClusterBackend) -> None:
     put_job(server, name="b")
     put_job(server, name="a")
     put_pod(server, job="a")
@@ -207,9 +203,7 @@ def test_a_job_that_keeps_its_number_of_pods_is_refused_with_the_reason(
 
 
 @pytest.mark.parametrize("engine", [Engine.PYTORCHJOB, Engine.JOB])
-def test_replicas_that_kueue_keeps_together_are_not_scaled_apart(
-    server: ApiServer, backend: ClusterBackend, engine: Engine
-) -> None:
+def test_replicas_in_a_domain_are_not_scaled_apart(server: ApiServer, backend: ClusterBackend, engine: Engine) -> None:
     together = {
         "nnodes": NodeRange(2, 4),
         "nproc": 1,
@@ -259,13 +253,6 @@ def test_resume_removes_the_earlier_slice_from_a_stopped_job(server: ApiServer, 
     assert server.objects[path]["spec"]["template"]["metadata"]["annotations"] == {"mine": "stays"}
 
 
-def test_a_job_is_suspended_and_resumed(server: ApiServer, backend: ClusterBackend) -> None:
-    put_job(server)
-    for suspended in (True, False):
-        backend.suspend("digits", suspended=suspended)
-        assert server.objects[DIGITS]["spec"]["runPolicy"] == {"cleanPodPolicy": "Running", "suspend": suspended}
-
-
 def test_a_job_that_is_over_is_not_changed(server: ApiServer, backend: ClusterBackend) -> None:
     put_job(server)
     server.put(DIGITS, server.objects[DIGITS] | {"status": {"conditions": [kube_objects.condition("Succeeded")]}})
@@ -308,9 +295,7 @@ def test_a_pods_metrics_come_through_the_api_servers_proxy(server: ApiServer, ba
     Answer(404, "not found"),
     Answer(200, "ddp_st", cut=True),
 ], ids=lambda answer: str(answer.status))  # fmt: skip
-def test_a_pod_that_does_not_tell_its_metrics_is_unreachable(
-    server: ApiServer, backend: ClusterBackend, answer: Answer
-) -> None:
+def test_a_pod_without_its_metrics_is_unreachable(server: ApiServer, backend: ClusterBackend, answer: Answer) -> None:
     pod = put_pod(server)
     server.next(f"GET {PODS}/digits-worker-0:9464/proxy/metrics", *[answer] * 9)
     with pytest.raises(Unreachable, match="Pod 'digits-worker-0' does not answer with its metrics"):
@@ -335,9 +320,7 @@ def test_what_a_running_pod_has_kept_comes_through_the_proxy(server: ApiServer, 
 
 
 @pytest.mark.parametrize("log", ["", f"2026-01-02T03:04:06Z {PACKED}\n"], ids=["nothing", "a history"])
-def test_a_pod_that_serves_none_is_asked_for_what_stands_at_the_end_of_its_log(
-    server: ApiServer, backend: ClusterBackend, log: str
-) -> None:
+def test_a_pod_that_serves_none_has_it_at_its_logs_end(server: ApiServer, backend: ClusterBackend, log: str) -> None:
     pod = put_pod(server)
     server.next(f"GET {PODS}/digits-worker-0:9464/proxy/history", *[Answer(404, "not found")] * 9)
     server.next(f"GET {WORKER}/log", Answer(200, log))
@@ -354,9 +337,7 @@ def test_nobody_is_shown_the_lines_that_hold_a_history(server: ApiServer, backen
     assert list(backend.logs(pod, timestamps=True)) == ["2026-01-02T03:04:05.000000000Z step 1"]
 
 
-def test_lines_of_nodes_in_several_zones_come_by_time_and_since_a_time(
-    server: ApiServer, backend: ClusterBackend
-) -> None:
+def test_lines_of_nodes_in_several_zones_come_by_time(server: ApiServer, backend: ClusterBackend) -> None:
     put_job(server)
     for index, lines in enumerate(
         (
@@ -403,9 +384,7 @@ class Watcher:
         return found
 
 
-def test_a_watch_shows_the_job_now_then_every_change_and_ends_with_the_job(
-    server: ApiServer, backend: ClusterBackend
-) -> None:
+def test_a_watch_shows_the_job_every_change_and_ends_with_the_job(server: ApiServer, backend: ClusterBackend) -> None:
     job = put_job(server)
     watcher = Watcher(backend)
     watcher.until(lambda one: not one.pods)
@@ -421,9 +400,7 @@ def test_a_watch_shows_the_job_now_then_every_change_and_ends_with_the_job(
     assert watcher.end() is None
 
 
-def test_a_watch_reads_the_events_that_its_caller_needs_and_no_others(
-    server: ApiServer, backend: ClusterBackend
-) -> None:
+def test_a_watch_reads_the_events_that_its_caller_needs_alone(server: ApiServer, backend: ClusterBackend) -> None:
     put_job(server)
     pod = put_pod(server)
     put_event(server, "before", pod, "2026-01-02T00:00:01Z", "Pulling")
@@ -478,9 +455,7 @@ def test_a_watch_reads_the_list_again_when_the_server_forgot(server: ApiServer, 
     watcher.until(lambda one: names(one) == ["digits-worker-1"])
 
 
-def test_a_watch_also_reads_the_list_again_when_the_server_says_so_within_the_stream(
-    server: ApiServer, backend: ClusterBackend
-) -> None:
+def test_a_watch_also_reads_the_list_again_at_a_streams_error(server: ApiServer, backend: ClusterBackend) -> None:
     job = put_job(server)
     watcher = Watcher(backend)
     watcher.until(lambda _: True)
@@ -494,9 +469,7 @@ def test_a_watch_also_reads_the_list_again_when_the_server_says_so_within_the_st
     watcher.until(lambda one: bool(one.job["status"]["conditions"]) and len(one.pods) == 1)
 
 
-def test_a_watch_ends_when_the_job_was_deleted_and_made_anew_while_nobody_looked(
-    server: ApiServer, backend: ClusterBackend
-) -> None:
+def test_a_watch_ends_when_the_job_was_made_anew_meanwhile(server: ApiServer, backend: ClusterBackend) -> None:
     put_job(server)
     watcher = Watcher(backend)
     watcher.until(lambda _: True)
@@ -522,9 +495,7 @@ def test_a_watch_outlives_failures_that_lie_far_apart(
         watcher.until(lambda one, count=index + 1: len(one.pods) == count)
 
 
-def test_a_watch_gives_up_a_server_that_stays_away(
-    server: ApiServer, backend: ClusterBackend, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_watch_gives_up_at_last(server: ApiServer, backend: ClusterBackend, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(reflector, "MAX_UNAVAILABLE_SECONDS", 0.0)
     put_job(server)
     watcher = Watcher(backend)

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from kubectl_ddp.backends.local.environment import expand, of_operator, of_shell, resolve
+from kubectl_ddp.backends.local.environment import expand, of_operator, resolve
 from kubectl_ddp.backends.local.pods import worker_pod
 from kubectl_ddp.errors import PreflightFailed
 from tests.support.kube_objects import a_template, job
@@ -56,25 +56,6 @@ def test_one_bound_stands_for_both() -> None:
     assert operators(wanted)["PET_NNODES"] == "3:3"
 
 
-def test_the_downward_api_is_answered() -> None:
-    pod = worker_pod(job(), 1, "127.9.9.3")
-    paths = {
-        "NAME": "metadata.name",
-        "SPACE": "metadata.namespace",
-        "UID": "metadata.uid",
-        "IP": "status.podIP",
-        "INDEX": "metadata.labels['training.kubeflow.org/replica-index']",
-    }
-    variables = [{"name": name, "valueFrom": {"fieldRef": {"fieldPath": path}}} for name, path in paths.items()]
-    assert resolve(variables, pod, inherited={}, adapt=str) == {
-        "NAME": "digits-worker-1",
-        "SPACE": "team",
-        "UID": pod["metadata"]["uid"],
-        "IP": "127.9.9.3",
-        "INDEX": "1",
-    }
-
-
 def test_the_last_entry_of_a_name_wins_so_the_operator_does() -> None:
     pod = worker_pod(job(), 0, "127.9.9.2")
     variables = [{"name": "PET_NNODES", "value": "9"}, *of_operator(job())]
@@ -85,16 +66,6 @@ def test_references_are_expanded_from_what_came_before() -> None:
     pod = worker_pod(job(), 0, "127.9.9.2")
     variables = [{"name": "A", "value": "1"}, {"name": "B", "value": "$(A)/$(C)/$$(A)"}, {"name": "C", "value": "3"}]
     assert resolve(variables, pod, inherited={}, adapt=str)["B"] == "1/$(C)/$(A)"
-
-
-def test_names_from_the_downward_api_are_not_translated() -> None:
-    pod = worker_pod(job(), 0, "127.9.9.2")
-    variables = [
-        {"name": "POD", "valueFrom": {"fieldRef": {"fieldPath": "metadata.name"}}},
-        {"name": "PEER", "value": "digits-worker-0:1 $(POD)"},
-    ]
-    report = resolve(variables, pod, inherited={}, adapt=lambda text: text.replace("digits-worker-0", "127.9.9.2"))
-    assert report == {"POD": "digits-worker-0", "PEER": "127.9.9.2:1 digits-worker-0"}
 
 
 def test_a_secret_is_what_the_shell_exports() -> None:
@@ -112,12 +83,6 @@ def test_an_unknown_field_is_refused_with_the_known_ones() -> None:
     variable = {"name": "X", "valueFrom": {"fieldRef": {"fieldPath": "status.phase"}}}
     with pytest.raises(PreflightFailed, match=r"no field 'status\.phase'.*status\.podIP"):
         resolve([variable], pod, inherited={}, adapt=str)
-
-
-def test_an_outer_job_does_not_reach_the_pods() -> None:
-    shell = {"PATH": "/bin", "HOME": "/root", "CUDA_VISIBLE_DEVICES": "1", "RANKING": "kept"}
-    outer = dict.fromkeys(["RANK", "WORLD_SIZE", "MASTER_ADDR", "PET_NNODES", "TORCHELASTIC_RUN_ID", "DDP_JOB"], "x")
-    assert of_shell(shell | outer) == shell
 
 
 @pytest.mark.parametrize(

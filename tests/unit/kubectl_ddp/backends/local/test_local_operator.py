@@ -8,7 +8,7 @@ import pytest
 
 from kubectl_ddp.backends.local.operator import Plan, reconcile, reconcile_job
 from kubectl_ddp.kube.objects import Object
-from tests.support.kube_objects import a_template, job, pod, running, terminated, waiting
+from tests.support.kube_objects import a_template, job, pod, running, terminated
 
 NOW = "2026-01-02T03:10:00Z"
 LATER = "2026-01-02T03:20:00Z"
@@ -22,25 +22,10 @@ def conditions(plan: Plan) -> dict[str, str]:
     return {item["type"]: item["status"] for item in plan.status["conditions"]}
 
 
-def test_a_new_job_gets_its_workers() -> None:
-    plan = decide(job(replicas=3))
-    assert (plan.create, plan.delete) == ((0, 1, 2), ())
-    assert conditions(plan) == {"Created": "True"}
-    assert plan.status["startTime"] == NOW
-
-
-def test_a_job_runs_as_soon_as_one_worker_does() -> None:
-    plan = decide(job(), pod(0), pod(1, waiting()))
-    assert (plan.create, plan.delete) == ((), ())
-    assert conditions(plan)["Running"] == "True"
-    assert plan.status["replicaStatuses"]["Worker"]["active"] == 1
-
-
 @pytest.mark.parametrize(
     ("policy", "code", "deleted", "failed"),
     [
         pytest.param("ExitCode", 128, True, False, id="retryable"),
-        pytest.param("ExitCode", 137, True, False, id="killed"),
         pytest.param("ExitCode", 1, False, True, id="permanent"),
         pytest.param("ExitCode", 127, False, True, id="last permanent code"),
         pytest.param("Never", 137, False, True, id="never"),
@@ -61,12 +46,6 @@ def test_a_pod_on_its_way_out_holds_its_name() -> None:
     assert decide(job(), pod(0)).create == (1,)
 
 
-def test_one_success_ends_an_elastic_job_and_stops_the_rest() -> None:
-    plan = decide(job(), pod(0, terminated(0)), pod(1))
-    assert conditions(plan)["Succeeded"] == "True"
-    assert plan.delete == ("digits-worker-1",)
-
-
 def test_a_job_that_is_not_elastic_needs_all_to_succeed() -> None:
     fixed = job(bounds=None, policy="Never")
     assert "Succeeded" not in conditions(decide(fixed, pod(0, terminated(0)), pod(1)))
@@ -79,29 +58,6 @@ def test_nothing_is_made_after_the_end_and_it_stays_the_end() -> None:
     assert (plan.create, plan.delete) == ((), ())
     assert conditions(plan)["Succeeded"] == "True"
     assert "Failed" not in conditions(plan)
-
-
-def test_suspending_stops_the_pods_and_resuming_makes_them_anew() -> None:
-    before = decide(job(), pod(0), pod(1)).status
-    suspended = decide(job(run_policy={"suspend": True}), pod(0), pod(1), status=before)
-    assert suspended.delete == ("digits-worker-0", "digits-worker-1")
-    assert conditions(suspended)["Suspended"] == "True"
-    assert conditions(suspended)["Running"] == "False"
-    assert suspended.status["startTime"] is None
-    resumed = decide(job(), status=suspended.status, now=LATER)
-    assert resumed.create == (0, 1)
-    assert conditions(resumed)["Suspended"] == "False"
-    assert resumed.status["startTime"] == LATER
-
-
-def test_scaling_makes_or_stops_the_highest() -> None:
-    assert decide(job(replicas=3), pod(0), pod(1)).create == (2,)
-    assert decide(job(replicas=1), pod(0), pod(1), pod(2)).delete == ("digits-worker-1", "digits-worker-2")
-
-
-def test_a_deleted_job_stops_its_pods() -> None:
-    plan = decide(job(metadata={"deletionTimestamp": NOW}), pod(0), pod(1, terminated(1)))
-    assert (plan.create, plan.delete) == ((), ("digits-worker-0",))
 
 
 def test_running_and_restarting_take_turns() -> None:
@@ -144,20 +100,8 @@ def test_a_job_past_its_deadline_fails() -> None:
 STORE = {"kind": "Job", "metadata": {"name": "digits-store"}, "spec": {"template": a_template(), "backoffLimit": 2}}
 
 
-def test_a_batch_job_has_one_pod_that_is_made_anew_when_it_fails() -> None:
-    assert reconcile_job(STORE, [], failures=0, is_run_over=False).create
-    assert not reconcile_job(STORE, [pod(0)], failures=0, is_run_over=False).create
-    plan = reconcile_job(STORE, [pod(0, terminated(1), role="store")], failures=1, is_run_over=False)
-    assert (plan.create, plan.delete) == (True, ("digits-store-0",))
-
-
 def test_a_batch_job_past_its_limit_is_left_and_said_to_be() -> None:
     plan = reconcile_job(STORE, [], failures=3, is_run_over=False)
     assert not plan.create
     assert plan.event is not None
     assert plan.event[0] == "BackoffLimitExceeded"
-
-
-def test_a_batch_job_ends_with_the_run() -> None:
-    assert reconcile_job(STORE, [pod(0)], failures=0, is_run_over=True).delete == ("digits-worker-0",)
-    assert not reconcile_job(STORE, [], failures=0, is_run_over=True).create

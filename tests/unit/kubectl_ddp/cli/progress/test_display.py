@@ -21,22 +21,13 @@ from kubectl_ddp.cli.internal.progress import (
 from kubectl_ddp.errors import Unreachable
 from kubectl_ddp.kube.objects import Object, RelatedKind, RelatedObjects
 from kubectl_ddp.status.job_state import JobState, State, job_state
+from tests.support.clocks import Clock
 from tests.support.kube_objects import job, pod, snapshot, waiting
 from tests.support.scripted_backend import ScriptedBackend
 
 NO_IMAGE = snapshot(job("Created"), pod(0, waiting("ImagePullBackOff", "example.com/no:1 not found")))
 PENDING = job_state(NO_IMAGE, {})
 TRAINING = replace(PENDING, state=State.RUNNING, steps_planned=1000, generation=1)
-
-
-@dataclass
-class Clock:
-    """Time that passes when the test says so."""
-
-    now: float = 0.0
-
-    def __call__(self) -> float:
-        return self.now
 
 
 class Diagnosed(ScriptedBackend):
@@ -59,7 +50,7 @@ class Shown:
     """A display, and the lines that it showed."""
 
     backend: Diagnosed = field(default_factory=Diagnosed)
-    clock: Clock = field(default_factory=Clock)
+    clock: Clock = field(default_factory=lambda: Clock(0.0))
     lines: list[ProgressLine] = field(default_factory=list)
 
     def __post_init__(self) -> None:

@@ -32,6 +32,9 @@ TRAINING = JobState(
 NOW = CREATED_EPOCH + 20.0
 HALF_READY = replace(TRAINING.nodes, ready=2)
 NONE_READY = replace(TRAINING.nodes, ready=0)
+ALL, HALF, FAILED = TRAINING.nodes, "2 of 4 pods ready", "Job digits failed after 12s"
+RESTARTING = replace(TRAINING, state=State.RESTARTING, restarts={"failure": 2}, nodes=HALF_READY)
+SUMMARY = {"steps": 690, "samples_lost": 0, "goodput": 0.9, "accuracy": 0.98, "restarts": {"failure": 2}}
 
 
 def starting(phase: StartupPhase, state: State = State.PENDING, *, image_bytes: int | None = None) -> JobState:
@@ -55,18 +58,10 @@ def queued(position: int | None) -> JobState:
         (starting(StartupPhase.QUEUE), "queue", "waiting for its pods, 2 of 4 pods ready"),
         (starting(StartupPhase.SCHEDULE), "schedule", "scheduling, 2 of 4 pods ready"),
         (starting(StartupPhase.PULL), "pull", "pulling the image, 2 of 4 pods ready"),
-        (
-            starting(StartupPhase.PULL, image_bytes=5 << 30),
-            "pull",
-            "pulling the image, 2 of 4 pods ready, 5.0 GiB each",
-        ),
+        (starting(StartupPhase.PULL, image_bytes=5 << 30), "pull", f"pulling the image, {HALF}, 5.0 GiB each"),
         (starting(StartupPhase.CONTAINER, image_bytes=5 << 30), "container", "starting containers, 2 of 4 pods ready"),
         (starting(StartupPhase.INTERPRETER, State.RUNNING), "interpreter", "starting Python, 2 of 4 pods ready"),
-        (
-            replace(starting(StartupPhase.INTERPRETER, State.RUNNING), nodes=TRAINING.nodes, world_size=8),
-            "imports",
-            "importing",
-        ),
+        (replace(starting(StartupPhase.INTERPRETER, State.RUNNING), nodes=ALL, world_size=8), "imports", "importing"),
         (starting(StartupPhase.IMPORTS, State.STARTING), "imports", "importing, 2 of 4 pods ready"),
         (starting(StartupPhase.RENDEZVOUS, State.STARTING), "rendezvous", "rendezvous, 2 of 4 pods ready"),
         (replace(starting(StartupPhase.COMPILE, State.RUNNING), nodes=TRAINING.nodes), "compile", "compiling"),
@@ -78,11 +73,7 @@ def queued(position: int | None) -> JobState:
         (replace(TRAINING, step=690, eta_seconds=0.0, nodes=HALF_READY), "training", "step 690 of 690 (100%)"),
         (replace(TRAINING, step=None), "running", "running"),
         (replace(TRAINING, steps_planned=None, eta_seconds=None), "training", "step 120"),
-        (
-            replace(TRAINING, state=State.RESTARTING, restarts={"failure": 2}, nodes=HALF_READY),
-            "restarting",
-            "re-forming the worker group, restarts: 2 (failure 2), 2 of 4 pods ready",
-        ),
+        (RESTARTING, "restarting", f"re-forming the worker group, restarts: 2 (failure 2), {HALF}"),
         (replace(TRAINING, state=State.SUSPENDED), "suspended", "stopping, 4 pods left"),
         (replace(TRAINING, state=State.SUSPENDED, nodes=NONE_READY), "suspended", "suspended"),
         (replace(TRAINING, state=State.DELETING), "deleting", "being deleted"),
@@ -104,19 +95,12 @@ def test_a_program_that_joins_no_group_runs_and_does_not_import_for_ever() -> No
     ("state", "line"),
     [
         (
-            replace(
-                TRAINING,
-                state=State.SUCCEEDED,
-                summary={"steps": 690, "samples_lost": 0, "goodput": 0.9, "accuracy": 0.98, "restarts": {"failure": 2}},
-            ),
+            replace(TRAINING, state=State.SUCCEEDED, summary=SUMMARY),
             "Job digits succeeded in 12s: accuracy 0.98, 690 steps, 0 samples lost, 2 restarts.",
         ),
         (replace(TRAINING, state=State.SUCCEEDED), "Job digits succeeded in 12s: 120 steps, 0 restarts."),
         (replace(TRAINING, state=State.SUCCEEDED, step=None), "Job digits succeeded in 12s: 0 restarts."),
-        (
-            replace(TRAINING, state=State.FAILED, restarts={"failure": 1}),
-            "Job digits failed after 12s: 120 of 690 steps, 1 restart.",
-        ),
+        (replace(TRAINING, state=State.FAILED, restarts={"failure": 1}), f"{FAILED}: 120 of 690 steps, 1 restart."),
         (replace(TRAINING, state=State.LOST), "Job digits failed after 12s: 120 of 690 steps, 0 restarts."),
         (replace(TRAINING, state=State.FAILED, step=None, uses_torchrun=True), "Job digits failed after 12s."),
     ],

@@ -1,9 +1,7 @@
 import contextlib
 import logging
-import shutil
 import socket
 import ssl
-import subprocess
 import threading
 from pathlib import Path
 
@@ -14,9 +12,13 @@ from kubectl_ddp.backends.cluster.http.api_errors import NotServed, PolicyDenied
 from kubectl_ddp.backends.cluster.http.connection import Connection, connect
 from kubectl_ddp.errors import AlreadyExists, DdpError, Forbidden, NotFound, Unreachable, UsageError
 from tests.support.api_server import Answer, ApiServer, kubeconfig, status
+from tests.support.certificates import needs_openssl, self_signed
+from tests.support.ports import free_port
 
 PODS = "/api/v1/namespaces/team/pods"
 JOBS = "/apis/kubeflow.org/v1/namespaces/team/pytorchjobs"
+CAUSES = [{"field": "spec.a", "message": "must be 1"}, {"field": "spec.b", "message": "must be 2"}]
+INVALID = status(422, "Invalid", "x", name="p", causes=CAUSES)
 
 
 @pytest.fixture
@@ -46,9 +48,7 @@ def test_a_list_whose_pages_the_server_forgot_is_begun_anew(server: ApiServer, a
     assert pauses == [1.0]
 
 
-def test_later_means_later_also_for_a_change_and_after_so_many_seconds(
-    server: ApiServer, api: Api, pauses: list[float]
-) -> None:
+def test_later_means_after_so_many_seconds_also_for_a_change(server: ApiServer, api: Api, pauses: list[float]) -> None:
     busy = Answer(429, status(429, "TooManyRequests", "busy"), {"Retry-After": "7"})
     server.next(f"POST {PODS}", busy, busy)
     api.create(PODS, {"metadata": {"name": "p"}})
@@ -69,7 +69,7 @@ def test_a_server_that_stays_busy_is_given_up_with_a_sentence(server: ApiServer,
     assert pauses == [1.0] * 5
 
 
-def test_a_read_survives_a_broken_gateway_and_a_change_is_not_sent_twice_through_it(
+def test_a_read_survives_a_gateway_and_no_change_is_sent_twice(
     server: ApiServer, api: Api, pauses: list[float]
 ) -> None:
     server.next(f"GET {PODS}", Answer(502, "<html>"), Answer(504, "<html>"))
@@ -91,24 +91,14 @@ def test_a_read_is_sent_again_when_the_connection_broke(server: ApiServer, api: 
     [
         (Answer(400, status(400, "BadRequest", "that makes no sense")), DdpError, "cannot create.*makes no sense"),
         (Answer(401, status(401, "Unauthorized", "Unauthorized")), Forbidden, "credentials of context 'test'.*Log in"),
-        (
-            Answer(403, status(403, "Forbidden", "User eve cannot create pods")),
-            Forbidden,
-            r"let context 'test' create pods in namespace 'team': User eve cannot create pods\. 'kubectl auth can-i",
-        ),
+        (Answer(403, status(403, "Forbidden", "User eve cannot")), Forbidden, "let context 'test' create pods.*: User"),
         (Answer(404, status(404, "NotFound", "no", name="team", kind="namespaces")), NotFound, "no namespace 'team'"),
         (Answer(404, "404 page not found"), NotServed, "does not serve pods"),
         (Answer(404, '{"kind":"Status","apiV'), Unreachable, "failed to create pods"),
         (Answer(409, status(409, "AlreadyExists", "pods p exists", name="p")), AlreadyExists, "exists already"),
         (Answer(409, status(409, "Conflict", "modified", name="p")), DdpError, "by someone else.*Try again"),
         (Answer(413, status(413, "RequestEntityTooLarge", "limit is 3 MB")), UsageError, "too large.*limit is 3 MB"),
-        (
-            Answer(422, status(422, "Invalid", "x", name="p", causes=[
-                {"field": "spec.a", "message": "must be 1"}, {"field": "spec.b", "message": "must be 2"},
-            ])),
-            UsageError,
-            r"refuses pods in namespace 'team': spec\.a: must be 1; spec\.b: must be 2\.",
-        ),
+        (Answer(422, INVALID), UsageError, r"pods in namespace 'team': spec\.a: must be 1; spec\.b: must be 2\."),
         (Answer(500, status(500, "InternalError", "webhook failed")), Unreachable, "webhook failed.*administrator"),
         (Answer(418, "short and stout"), DdpError, r"418 I'm a Teapot \(short and stout\)"),
         (Answer(302, "", {"Location": "https://login.example.com"}), DdpError, "302 Found"),
@@ -144,12 +134,6 @@ def test_every_change_says_who_makes_it_and_who_asks(server: ApiServer, api: Api
     ]  # fmt: skip
 
 
-def free_port() -> int:
-    with socket.socket() as taken:
-        taken.bind(("127.0.0.1", 0))
-        return int(taken.getsockname()[1])
-
-
 @pytest.mark.parametrize(
     ("address", "text"),
     [
@@ -171,20 +155,12 @@ def test_a_server_that_cannot_be_reached_is_named_with_its_address_and_the_way_o
 
 @pytest.fixture(scope="module")
 def certificate(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A certificate that no authority has signed, with its key."""
-    path = tmp_path_factory.mktemp("tls") / "server.pem"
-    name = ["-subj", "/CN=127.0.0.1", "-addext", "subjectAltName=IP:127.0.0.1"]
-    made = ["openssl", "req", "-x509", "-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:prime256v1", "-nodes", *name]
-    subprocess.run([*made, "-keyout", path, "-out", path.with_suffix(".crt")], check=True, capture_output=True)
-    path.write_bytes(path.read_bytes() + path.with_suffix(".crt").read_bytes())
-    return path
+    return self_signed(tmp_path_factory.mktemp("tls"))
 
 
-@pytest.mark.skipif(shutil.which("openssl") is None, reason="openssl makes the certificate")
+@needs_openssl
 @pytest.mark.parametrize("peer", ["closes", "signed by nobody"])
-def test_a_peer_that_closes_the_connection_is_no_untrusted_certificate(
-    tmp_path: Path, certificate: Path, peer: str
-) -> None:
+def test_a_peer_that_closes_has_no_untrusted_certificate(tmp_path: Path, certificate: Path, peer: str) -> None:
     def answer() -> None:
         connection, _ = listener.accept()
         with connection, contextlib.suppress(OSError):
@@ -219,9 +195,7 @@ DENIED = (
 
 
 @pytest.mark.parametrize(("code", "reason"), [(403, "Forbidden"), (422, "Invalid")])
-def test_a_policy_that_refuses_is_named_with_its_own_sentence(
-    server: ApiServer, api: Api, code: int, reason: str
-) -> None:
+def test_a_policy_that_refuses_is_named_with_its_sentence(server: ApiServer, api: Api, code: int, reason: str) -> None:
     server.next(f"POST {PODS}", Answer(code, status(code, reason, DENIED)))
     with pytest.raises(PolicyDenied) as caught:
         api.create(PODS, {"metadata": {"name": "digits"}})

@@ -94,9 +94,7 @@ def test_of_a_needed_server_that_is_away_is_said_what_is_known_or_that_it_is_awa
         assert discovery.has("kubeflow.org", "pytorchjobs"), "it is asked again"
 
 
-def test_what_is_there_for_its_subresources_alone_has_no_kind_and_harms_nobody(
-    server: ApiServer, tmp_path: Path
-) -> None:
+def test_what_has_subresources_alone_has_no_kind_and_harms_nobody(server: ApiServer, tmp_path: Path) -> None:
     report = aggregated()
     consoles = [{"resource": "virtualmachineinstances", "responseKind": None}, {"resource": "virtualmachines"}]
     report["items"].append(

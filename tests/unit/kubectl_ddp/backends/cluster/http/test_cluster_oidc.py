@@ -4,9 +4,7 @@ from __future__ import annotations
 
 import base64
 import json
-import shutil
 import ssl
-import subprocess
 import threading
 import time
 from collections.abc import Iterator
@@ -21,9 +19,9 @@ from kubectl_ddp.backends.cluster.http.connection import Login, connect
 from kubectl_ddp.backends.cluster.http.kubeconfig import Context
 from kubectl_ddp.errors import Forbidden, UsageError
 from tests.support.api_server import kubeconfig
+from tests.support.certificates import needs_openssl, self_signed
 
 SERVER = "https://cluster.example.com"
-needs_openssl = pytest.mark.skipif(shutil.which("openssl") is None, reason="openssl makes the certificate")
 
 
 def token(expires: float) -> str:
@@ -70,13 +68,7 @@ class _Handler(BaseHTTPRequestHandler):
 
 @pytest.fixture
 def certificate(tmp_path: Path) -> Path:
-    path = tmp_path / "issuer.pem"
-    name = ["-subj", "/CN=127.0.0.1", "-addext", "subjectAltName=IP:127.0.0.1"]
-    made = ["openssl", "req", "-x509", "-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:prime256v1", "-nodes", *name]
-    key, only = path.with_suffix(".key"), path.with_suffix(".crt")
-    subprocess.run([*made, "-keyout", key, "-out", only], check=True, capture_output=True)
-    path.write_bytes(key.read_bytes() + only.read_bytes())
-    return path
+    return self_signed(tmp_path)
 
 
 @pytest.fixture
@@ -99,9 +91,7 @@ def login(user: dict[str, Any]) -> Login:
 
 
 @needs_openssl
-def test_an_expired_token_is_renewed_and_written_to_the_kubeconfig(
-    issuer: Issuer, certificate: Path, tmp_path: Path
-) -> None:
+def test_an_expired_token_is_renewed_in_the_kubeconfig(issuer: Issuer, certificate: Path, tmp_path: Path) -> None:
     user = config(issuer, **{"idp-certificate-authority": str(certificate)})
     file = kubeconfig(tmp_path, SERVER, user=user)
     session = connect(kubeconfig=str(file)).login.session()

@@ -67,9 +67,7 @@ def test_what_the_next_page_is_refused_with_is_raised_where_it_is_wanted() -> No
         next(found)
 
 
-def test_a_server_that_forgets_every_page_is_asked_for_all_at_once_and_then_given_up(
-    server: ApiServer, api: Api
-) -> None:
+def test_a_server_that_forgets_every_page_is_asked_for_all_and_then_given_up(server: ApiServer, api: Api) -> None:
     removed = Answer(410, status(410, "Expired", "continue token too old"))
     server.next(f"GET {PODS}", removed)
     api.items(PODS)

@@ -22,9 +22,7 @@ def server(server: ApiServer) -> ApiServer:
     return server
 
 
-def test_every_kind_comes_with_its_objects_and_a_kind_that_is_not_served_with_none(
-    server: ApiServer, backend: ClusterBackend
-) -> None:
+def test_each_kind_has_its_objects_and_one_that_is_not_served_none(server: ApiServer, backend: ClusterBackend) -> None:
     server.put("/api/v1/namespaces/team/persistentvolumeclaims/data", {})
     found = backend.related_objects(
         kube_objects.job(), [RelatedKind.CLAIMS, RelatedKind.LOCAL_QUEUES, RelatedKind.EVENTS]
@@ -41,9 +39,7 @@ def test_what_may_not_be_read_is_named_and_raises_nothing(server: ApiServer, bac
     assert found.unseen == ("The API server does not let context 'test' list nodes: no nodes for you.",)
 
 
-def test_workloads_of_the_namespace_do_where_those_of_all_may_not_be_read(
-    server: ApiServer, backend: ClusterBackend
-) -> None:
+def test_workloads_of_the_namespace_do_where_all_may_not_be_read(server: ApiServer, backend: ClusterBackend) -> None:
     server.put(f"{KUEUE}/namespaces/team/workloads/mine", {})
     server.next(f"GET {KUEUE}/workloads", Answer(403, status(403, "Forbidden", "not all")))
     found = backend.related_objects(kube_objects.job(), [RelatedKind.WORKLOADS])
@@ -51,9 +47,7 @@ def test_workloads_of_the_namespace_do_where_those_of_all_may_not_be_read(
     assert len(found.unseen) == 1
 
 
-def test_an_annotation_is_set_on_this_very_job_and_leaves_the_others(
-    server: ApiServer, backend: ClusterBackend
-) -> None:
+def test_an_annotation_is_set_on_this_job_and_leaves_the_others(server: ApiServer, backend: ClusterBackend) -> None:
     path = "/apis/kubeflow.org/v1/namespaces/team/pytorchjobs/digits"
     metadata = {"labels": {"ddp.dev/job": "digits"}, "annotations": {"kept": "x"}, "creationTimestamp": "t"}
     made = server.put(path, kube_objects.job(metadata=metadata))

@@ -36,9 +36,7 @@ def put_event(server: ApiServer, metadata: str, moment: str, **fields: Any) -> N
     )
 
 
-def test_events_of_pods_that_are_gone_count_and_those_of_others_do_not(
-    server: ApiServer, backend: ClusterBackend
-) -> None:
+def test_events_of_pods_that_are_gone_count_and_others_do_not(server: ApiServer, backend: ClusterBackend) -> None:
     for name in ("digits", "digits-two"):
         put_job(server, name)
     late, early = "2026-01-02T03:09:00Z", "2026-01-02T03:04:06Z"
@@ -82,9 +80,7 @@ ACCESS = Access(
 )
 
 
-def test_kubectl_is_told_the_same_cluster_namespace_and_container(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_kubectl_gets_the_same_cluster_namespace_and_container(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     a_program(tmp_path, monkeypatch)
     kubectl = Kubectl("team", ACCESS)
     entry = Entry(words=("py-spy", "dump"), variables={"RANK": "3"}, stdin=True, terminal=True)

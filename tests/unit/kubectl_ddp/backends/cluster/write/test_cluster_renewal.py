@@ -46,18 +46,11 @@ class Mortal(ApiServer):
             return Answer(200, cut=True)
         found = super().answer(request)
         if request.method == "DELETE":
-            self._collect_garbage()
+            self.collect_garbage()
         if self.left is None or request.method == "GET":
             return found
         self.left -= 1
         return Answer(200, cut=True) if self.left == 0 and self.loses_answer else found
-
-    def _collect_garbage(self) -> None:
-        uids = {item["metadata"]["uid"] for item in self.objects.values()}
-        for path, item in list(self.objects.items()):
-            owners = item["metadata"].get("ownerReferences") or ()
-            if owners and not any(owner["uid"] in uids for owner in owners):
-                self.drop(path)
 
 
 @pytest.fixture
@@ -118,9 +111,7 @@ def _is_of(item: Json, job: Json) -> bool:
     return bool(labels.get(Label.RUN_ID) == job["metadata"]["labels"][Label.RUN_ID])
 
 
-def test_a_job_that_fails_while_it_is_told_to_stop_gets_a_new_run_too(
-    server: Mortal, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_job_that_fails_while_it_stops_gets_a_new_run_too(server: Mortal, monkeypatch: pytest.MonkeyPatch) -> None:
     furnish(server)
     server.objects[JOB]["status"] = {"conditions": [kube_objects.condition("Running")]}
     answered = server.answer
@@ -172,9 +163,7 @@ def is_new(job: Json | None) -> bool:
     )
 
 
-def test_a_submission_that_is_refused_says_that_nothing_is_lost(
-    server: Mortal, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_refused_submission_says_that_nothing_is_lost(server: Mortal, capsys: pytest.CaptureFixture[str]) -> None:
     furnish(server)
     denied = {"kind": "Status", "message": "denied by policy", "reason": "Forbidden"}
     server.next("POST /apis/kubeflow.org/v1/namespaces/team/pytorchjobs", Answer(403, denied))
@@ -195,9 +184,7 @@ def test_what_a_restart_has_left_goes_when_the_job_is_deleted(server: Mortal, mo
     assert run(["restart", "digits", "--yes"]) == 3
 
 
-def test_a_config_map_of_somebody_elses_is_left_alone_and_the_old_run_with_it(
-    server: Mortal, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_config_map_of_others_and_the_old_run_are_kept(server: Mortal, capsys: pytest.CaptureFixture[str]) -> None:
     furnish(server)
     server.put(RECORD, {"metadata": {}, "data": {"a": "b"}})
     assert restart(server) == 1

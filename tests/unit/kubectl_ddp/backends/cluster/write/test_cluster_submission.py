@@ -41,22 +41,11 @@ def secret_of(run_id: str) -> str:
     return f"{SECRETS}/{secret_name('digits', run_id)}"
 
 
-def collect_garbage(server: ApiServer) -> None:
-    """Take away what is owned by what is gone, as a cluster does."""
-    uids = {item["metadata"]["uid"] for item in server.objects.values()}
-    for path, item in list(server.objects.items()):
-        owners = item["metadata"].get("ownerReferences") or ()
-        if owners and not any(owner["uid"] in uids for owner in owners):
-            server.drop(path)
-
-
 def changes(server: ApiServer) -> list[str]:
     return [str(request) for request in server.requests if request.method != "GET"]
 
 
-def test_the_root_comes_first_and_suspended_then_what_it_owns_and_it_is_let_go_last(
-    server: ApiServer, backend: ClusterBackend
-) -> None:
+def test_the_suspended_root_comes_first_and_is_let_go_last(server: ApiServer, backend: ClusterBackend) -> None:
     backend.submit(digits())
     everything = {*ALL, secret_of("run1")}
     assert set(server.objects) == everything
@@ -89,9 +78,7 @@ def test_the_identical_job_again_changes_nothing(server: ApiServer, backend: Clu
     assert server.objects == before
 
 
-def test_another_job_of_the_name_is_refused_and_the_first_left_alone(
-    server: ApiServer, backend: ClusterBackend
-) -> None:
+def test_another_job_of_the_name_is_refused_and_the_first_stays(server: ApiServer, backend: ClusterBackend) -> None:
     backend.submit(digits())
     before = dict(server.objects)
     with pytest.raises(
@@ -101,9 +88,7 @@ def test_another_job_of_the_name_is_refused_and_the_first_left_alone(
     assert server.objects == before
 
 
-def test_a_job_of_the_name_that_another_engine_runs_is_named_before_anything_is_made(
-    server: ApiServer, backend: ClusterBackend
-) -> None:
+def test_the_name_on_another_engine_is_refused_before_a_change(server: ApiServer, backend: ClusterBackend) -> None:
     """Their pods would have the same labels, and each command would show both as one job."""
     backend.submit(digits())
     before = dict(server.objects)
@@ -112,9 +97,7 @@ def test_a_job_of_the_name_that_another_engine_runs_is_named_before_anything_is_
     assert server.objects == before
 
 
-def test_a_job_of_the_name_in_another_namespace_is_another_job(
-    server: ApiServer, tmp_path: Path, notices: list[str]
-) -> None:
+def test_the_name_in_another_namespace_is_another_job(server: ApiServer, tmp_path: Path, notices: list[str]) -> None:
     config = str(kubeconfig(tmp_path, server.url))
     teams = {
         namespace: ClusterBackend(connection=connect(kubeconfig=config, namespace=namespace), notice=notices.append)
@@ -148,7 +131,7 @@ def test_a_submission_that_died_anywhere_runs_nothing_and_is_made_whole_by_the_n
         backend.submit(digits("run1"))
     assert server.objects[ROOT]["spec"]["runPolicy"]["suspend"] is True
     backend.submit(digits("run2"))
-    collect_garbage(server)
+    server.collect_garbage()
     everything = {*ALL, secret_of("run2")}
     assert set(server.objects) == everything
     assert {server.objects[path]["metadata"]["labels"][Label.RUN_ID] for path in everything} == {"run2"}
@@ -181,9 +164,7 @@ UNHEARD_OF = (
 
 
 @pytest.mark.parametrize("sentence", UNHEARD_OF)
-def test_a_webhook_that_has_not_heard_of_the_runtime_yet_is_asked_again(
-    tmp_path: Path, notices: list[str], sentence: str
-) -> None:
+def test_a_webhook_without_the_runtime_is_asked_again(tmp_path: Path, notices: list[str], sentence: str) -> None:
     unheard_of = Answer(403, status(403, "Forbidden", sentence.format(name="digits")))
     with serving(ApiServer({**GROUPS, **TRAINER_GROUPS})) as server:
         server.next(f"POST {TRAIN_JOBS}", unheard_of, unheard_of)
@@ -198,9 +179,7 @@ def test_a_runtime_of_somebody_else_that_is_missing_is_told_at_once(tmp_path: Pa
             backend_of(server, tmp_path, notices).submit(digits(engine=Engine.TRAINJOB))
 
 
-def test_a_companions_name_that_somebody_else_has_is_said_and_theirs_is_left_alone(
-    server: ApiServer, backend: ClusterBackend
-) -> None:
+def test_a_companions_name_that_is_taken_is_said_and_theirs_stays(server: ApiServer, backend: ClusterBackend) -> None:
     foreign = server.put(SERVICE, {"spec": {"ports": []}})
     with pytest.raises(AlreadyExists, match=r"another Service 'digits-store'"):
         backend.submit(digits())
@@ -253,9 +232,7 @@ def test_a_pod_monitor_is_left_out_with_a_word_where_no_one_would_read_it(tmp_pa
     assert notice.startswith("PodMonitor is left out")
 
 
-def test_without_the_operator_nothing_is_created_and_one_sentence_says_what_is_missing(
-    tmp_path: Path, notices: list[str]
-) -> None:
+def test_without_the_operator_nothing_is_created_and_a_sentence_names_it(tmp_path: Path, notices: list[str]) -> None:
     with serving(without("PyTorchJob")) as server:
         backend = backend_of(server, tmp_path, notices)
         with pytest.raises(PreflightFailed, match=r"'test' does not know PyTorchJob.*training operator") as caught:
@@ -302,9 +279,7 @@ def test_a_dry_run_asks_for_every_object_and_creates_none(server: ApiServer, bac
     assert not any("ownerReferences" in request.body["metadata"] for request in server.requests if request.body)
 
 
-def test_a_dry_run_of_a_job_that_is_there_answers_as_submitting_it_would(
-    server: ApiServer, backend: ClusterBackend
-) -> None:
+def test_a_dry_run_of_a_job_that_is_there_answers_as_submit(server: ApiServer, backend: ClusterBackend) -> None:
     backend.submit(digits())
     there = backend.dry_run(digits("run2"))
     assert {item["metadata"]["labels"][Label.RUN_ID] for item in there} == {"run1"}
@@ -323,9 +298,7 @@ def test_objects_without_a_root_are_no_job(backend: ClusterBackend) -> None:
         backend.submit(digits()[1:])
 
 
-def test_a_job_has_no_pod_monitor_of_its_own_where_the_platform_has_one_for_all(
-    server: ApiServer, backend: ClusterBackend
-) -> None:
+def test_a_job_has_no_pod_monitor_where_the_platform_has_one(server: ApiServer, backend: ClusterBackend) -> None:
     server.put(f"{MONITORS}/ddp-workers", {})
     backend.submit(digits())
     others = {f"{MONITORS}/ddp-workers", secret_of("run1")}
@@ -341,9 +314,7 @@ def test_the_secret_of_a_run_is_made_once_and_never_read(server: ApiServer, back
     assert made["immutable"] is True
 
 
-def test_the_secret_of_a_submission_that_was_cut_off_goes_before_that_of_the_same_run_is_made(
-    server: ApiServer, tmp_path: Path
-) -> None:
+def test_the_secret_of_a_cut_off_submission_goes_before_the_run_gets_another(server: ApiServer, tmp_path: Path) -> None:
     """As ``restart`` does that finishes what an earlier one began: it keeps the run's id, and has another secret."""
     api = Api(connect(kubeconfig=str(kubeconfig(tmp_path, server.url))))
     server.put(secret_of("run1"), {"metadata": {"ownerReferences": [{"uid": "of the root before"}]}})
@@ -352,7 +323,7 @@ def test_the_secret_of_a_submission_that_was_cut_off_goes_before_that_of_the_sam
     def sleep(seconds: float) -> None:
         pauses.append(seconds)
         if len(pauses) == 5:
-            collect_garbage(server)
+            server.collect_garbage()
 
     objects = digits()
     Submission(api, objects, "team", notice=print, sleep=sleep).submit()
