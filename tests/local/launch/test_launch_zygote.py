@@ -20,7 +20,8 @@ import json, os, random, signal, threading, time
 import numpy, torch
 def handlers(): return {n: str(signal.getsignal(n)) for n in (1, 2, 3, 13, 15, 17)}
 os.write(1, json.dumps({  # in one piece, which a pipe keeps apart from what other ranks write
-    "is_forked": is_forked, "pid": os.getpid(), "generation": int(os.environ["DDP_GENERATION"]), "rank": int(os.environ["RANK"]),
+    "is_forked": is_forked, "pid": os.getpid(),
+    "generation": int(os.environ["DDP_GENERATION"]), "rank": int(os.environ["RANK"]),
     "draws": [random.random(), float(numpy.random.rand()), float(torch.rand(1))],
     "same": {
         "argv": sys.argv, "orig_argv": sys.orig_argv, "path": sys.path, "cwd": os.getcwd(), "file": __file__,
