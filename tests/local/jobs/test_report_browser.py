@@ -109,7 +109,7 @@ def test_it_is_whole_without_javascript_and_on_paper(pages: dict[str, Path], tab
     paper = tab.paper()
     tab.call("Emulation.setScriptExecutionDisabled", value=False)
     (PICTURES / "paper.pdf").write_bytes(paper)
-    pages = len(re.findall(rb"/Type\s*/Page\b", paper))
-    assert 2 <= pages <= 8
+    sheets = len(re.findall(rb"/Type\s*/Page\b", paper))
+    assert 2 <= sheets <= 8
     width, height = (float(item) for item in re.findall(rb"/MediaBox\s*\[0 0 ([\d.]+) ([\d.]+)\]", paper)[0])
     assert (round(width), round(height)) == (595, 842)
