@@ -68,15 +68,10 @@ class Fault:
 
 REASONS = {
     401: "Unauthorized",
-    403: "Forbidden",
-    404: "NotFound",
     409: "Conflict",
     410: "Expired",
-    422: "Invalid",
     429: "TooManyRequests",
-    500: "InternalError",
     503: "ServiceUnavailable",
-    504: "Timeout",
 }
 
 Decide = Callable[[Asked], Fault | None]

@@ -19,12 +19,12 @@ from tests.cluster.staging import AT_ONCE, HALF, IDLE, TAINT, Change, Stage, Sta
 
 def _failing(says: str, script: str, *words: str, cause: Cause = Cause.ERROR, code: int = 10) -> Stage:
     """A script that fails without a restart."""
-    return Stage(cause=cause, code=code, says=says, words=("--max-restarts", "0", *words), script=script, runs=True)
+    return Stage(cause, code, says, ("--max-restarts", "0", *words), script)
 
 
 def _waiting(cause: Cause, says: str, *words: str, change: Change = lambda _: None) -> Stage:
     """A job whose pods do not run."""
-    return Stage(cause=cause, says=says, words=(*words, *IDLE), change=change)
+    return Stage(cause, 13, says, (*words, *IDLE), change=change)
 
 
 def _queued(cause: Cause, says: str, queue: str = "busy", *, change: Change = lambda _: None) -> Stage:
@@ -35,49 +35,43 @@ def _queued(cause: Cause, says: str, queue: str = "busy", *, change: Change = la
 STAGES: Final[Mapping[str, Stage]] = {
     # Those that take longest come first.
     "node-lost": Stage(
-        cause=Cause.NODE_LOST,
-        code=11,
-        says="-lost under pod node-lost-worker-0 is lost",
-        words=("--node-selector", "stage={tag}-lost", "--toleration", f"{TAINT}-own", *IDLE),
+        Cause.NODE_LOST,
+        11,
+        "-lost under pod node-lost-worker-0 is lost",
+        ("--node-selector", "stage={tag}-lost", "--toleration", f"{TAINT}-own", *IDLE),
         after=to.runs_on_lost_node,
     ),
     "preempted": Stage(
-        cause=Cause.PREEMPTED,
-        code=11,
-        says="had to make room for a pod of higher priority",
-        words=("--node-selector", "stage={tag}-full", "--toleration", f"{TAINT}-own", "--priority", "{tag}-low", *IDLE),
+        Cause.PREEMPTED,
+        11,
+        "had to make room for a pod of higher priority",
+        ("--node-selector", "stage={tag}-full", "--toleration", f"{TAINT}-own", "--priority", "{tag}-low", *IDLE),
         after=to.make_room_for_another,
     ),
     "evicted": Stage(
-        cause=Cause.EVICTED,
-        code=11,
-        says="exceeds the limit",
-        words=("--mount", "emptydir=1Mi:/more"),
-        script="import time\nopen('/more/x', 'wb').write(bytes(8 << 20))\ntime.sleep(3600)\n",
-        runs=True,
+        Cause.EVICTED,
+        11,
+        "exceeds the limit",
+        ("--mount", "emptydir=1Mi:/more"),
+        "import time\nopen('/more/x', 'wb').write(bytes(8 << 20))\ntime.sleep(3600)\n",
     ),
     "hang": Stage(
-        cause=Cause.HANG,
-        code=14,
-        says="did not enter",
-        words=("--nproc", "2", "--memory", "2Gi", "--env", "DDP_HANG_FLOOR=2"),
-        script=HANG,
-        runs=True,
+        Cause.HANG, 14, "did not enter", ("--nproc", "2", "--memory", "2Gi", "--env", "DDP_HANG_FLOOR=2"), HANG
     ),
     "early-exit": Stage(
-        cause=Cause.ERROR,
-        code=10,
-        says="ended with code 0 before the others; rank 0 then failed",
-        words=("--nnodes", "2", *HALF, "--memory", "1Gi", "--max-restarts", "0"),
-        script=EARLY_EXIT,
-        runs=True,
+        Cause.ERROR,
+        10,
+        "ended with code 0 before the others; rank 0 then failed",
+        ("--nnodes", "2", *HALF, "--memory", "1Gi", "--max-restarts", "0"),
+        EARLY_EXIT,
     ),
     "rendezvous": Stage(
-        cause=Cause.RENDEZVOUS,
-        says="pod rendezvous-worker-1 not",
-        words=("--nnodes", "2", *HALF, *IDLE),
-        runs=True,
+        Cause.RENDEZVOUS,
+        13,
+        "pod rendezvous-worker-1 not",
+        ("--nnodes", "2", *HALF, *IDLE),
         change=to.second_is_mute,
+        runs=True,
     ),
     "first-error": _failing("the 7th layer has no name", RAISE),
     "pods-gone": dataclasses.replace(_failing("kept in the job's annotation", RAISE), after=to.gone_from_the_cluster),
@@ -85,13 +79,8 @@ STAGES: Final[Mapping[str, Stage]] = {
     "killed": _failing("SIGKILL", KILL, "--engine", "jobset", code=11),
     "cuda-oom": _failing("Tried to allocate", CUDA_OOM, cause=Cause.GPU_OOM),
     "host-oom": _failing("more --memory", HOST_OOM, "--memory", "128Mi", cause=Cause.HOST_OOM, code=11),
-    "finished": Stage(cause=Cause.FINISHED, code=0, says="has succeeded", words=("--command", "true"), runs=True),
-    "deadline": Stage(
-        cause=Cause.DEADLINE,
-        code=11,
-        says="DeadlineExceeded",
-        words=("--engine", "job", "--deadline", "1s", *NOWHERE, *IDLE),
-    ),
+    "finished": Stage(Cause.FINISHED, 0, "has succeeded", ("--command", "true"), runs=True),
+    "deadline": Stage(Cause.DEADLINE, 11, "DeadlineExceeded", ("--engine", "job", "--deadline", "1s", *NOWHERE, *IDLE)),
     "operator": _waiting(
         Cause.OPERATOR, "left to the controller 'kueue.x-k8s.io/multikueue'", change=to.left_to_another
     ),
@@ -101,19 +90,10 @@ STAGES: Final[Mapping[str, Stage]] = {
         *("--engine", "jobset"),
         change=to.left_to_another_job,
     ),
-    "suspended": Stage(
-        cause=Cause.SUSPENDED, code=12, says="resume suspended", after=to.suspend, words=(*NOWHERE, *IDLE)
-    ),
-    "cut-off": Stage(
-        cause=Cause.SUSPENDED, code=12, says="was cut off before its end", after=to.cut_off, words=(*NOWHERE, *IDLE)
-    ),
+    "suspended": Stage(Cause.SUSPENDED, 12, "resume suspended", (*NOWHERE, *IDLE), after=to.suspend),
+    "cut-off": Stage(Cause.SUSPENDED, 12, "was cut off before its end", (*NOWHERE, *IDLE), after=to.cut_off),
     "deleting": Stage(
-        cause=Cause.DELETING,
-        code=12,
-        says="waits for example.com/hold",
-        words=(*NOWHERE, *IDLE),
-        change=to.never_forgotten,
-        after=to.delete,
+        Cause.DELETING, 12, "waits for example.com/hold", (*NOWHERE, *IDLE), change=to.never_forgotten, after=to.delete
     ),
     "holder": _queued(Cause.UNSCHEDULABLE, "stage=nowhere"),
     "queued": _queued(Cause.QUEUED, "holds quota: holder"),
@@ -123,10 +103,10 @@ STAGES: Final[Mapping[str, Stage]] = {
         Cause.QUEUED, "more than the queue 'busy' can ever admit", change=to.asks_for("memory", "3Gi")
     ),
     "outdone": Stage(
-        cause=Cause.PREEMPTED,
-        code=11,
-        says="Kueue took its place away",
-        words=("--engine", "job", "--queue", "unfair", "--priority", "{tag}-low", *NOWHERE, *IDLE),
+        Cause.PREEMPTED,
+        11,
+        "Kueue took its place away",
+        ("--engine", "job", "--queue", "unfair", "--priority", "{tag}-low", *NOWHERE, *IDLE),
         after=to.outdo,
     ),
     "quota": _waiting(Cause.QUOTA, "none-of-these", "--priority", "{tag}-capped"),
@@ -147,11 +127,11 @@ STAGES: Final[Mapping[str, Stage]] = {
     "secret": _waiting(Cause.CONFIG, "there is no Secret 'hub'", "--secret-env", "TOKEN=hub:token"),
     "configmap": _waiting(Cause.CONFIG, "there is no ConfigMap 'app'", "--mount", "configmap=app:/app"),
     "init": _waiting(Cause.INIT, "no such bucket", change=to.fails_before),
-    "start": Stage(cause=Cause.START, code=10, says="ddp-launch", words=("--image", "localhost/busybox:1", *IDLE)),
+    "start": Stage(Cause.START, 10, "ddp-launch", ("--image", "localhost/busybox:1", *IDLE)),
     "store-refused": Stage(
-        cause=Cause.ADMISSION, says="the pod of its rendezvous store", runs=True, change=to.store_is_privileged
+        Cause.ADMISSION, 13, "the pod of its rendezvous store", change=to.store_is_privileged, runs=True
     ),
-    "store": Stage(cause=Cause.STORE, says="no pod has the role of the store", runs=True, change=to.without("Job")),
+    "store": Stage(Cause.STORE, 13, "no pod has the role of the store", change=to.without("Job"), runs=True),
 }
 
 

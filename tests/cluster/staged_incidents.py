@@ -86,49 +86,29 @@ def _evict(staging: Staging, pod: Json) -> None:
 def _left(name: str, cause: Cause, end: str, fault: Callable[[Staging, str], None]) -> Stage:
     """The second pod of a job ends, and takes its time."""
     says = f"{name}-worker-1 was {end}"
-    return Stage(cause=cause, code=11, says=says, words=_LEAVING_LATE, script=_LEAVES_LATE, fault=fault, runs=True)
+    return Stage(cause, 11, says, _LEAVING_LATE, _LEAVES_LATE, fault=fault)
 
 
 INCIDENTS: Final[Mapping[str, Stage]] = {
     "one-rank-raises": Stage(
-        cause=Cause.ERROR,
-        code=10,
-        says="Rank 1 on one-rank-raises-worker-0 failed first: ValueError: the 7th layer has no name",
-        words=(*_TWO_RANKS, "--max-restarts", "0"),
-        script=_STEPS.replace("FAULT", "raise ValueError('the 7th layer has no name')"),
-        runs=True,
+        Cause.ERROR,
+        10,
+        "Rank 1 on one-rank-raises-worker-0 failed first: ValueError: the 7th layer has no name",
+        (*_TWO_RANKS, "--max-restarts", "0"),
+        _STEPS.replace("FAULT", "raise ValueError('the 7th layer has no name')"),
     ),
     "plain-hang": Stage(
-        cause=Cause.HANG,
-        code=14,
-        says="rank 1 on plain-hang-worker-0, which did not enter all_reduce #61",
-        words=_TWO_RANKS,
-        script=_STEPS.replace("FAULT", "time.sleep(3600)"),
-        runs=True,
+        Cause.HANG,
+        14,
+        "rank 1 on plain-hang-worker-0, which did not enter all_reduce #61",
+        _TWO_RANKS,
+        _STEPS.replace("FAULT", "time.sleep(3600)"),
     ),
-    "segfault": Stage(
-        cause=Cause.ERROR, code=10, says="SIGSEGV", words=("--max-restarts", "0"), script=_SEGFAULT, runs=True
-    ),
-    "segfault-again": Stage(
-        cause=Cause.ERROR, code=10, says="SIGSEGV", words=("--max-restarts", "2"), script=_SEGFAULT, runs=True
-    ),
-    "disk-full": Stage(
-        cause=Cause.ERROR,
-        code=10,
-        says="No space left on device",
-        words=("--max-restarts", "0"),
-        script=_FULL,
-        runs=True,
-    ),
+    "segfault": Stage(Cause.ERROR, 10, "SIGSEGV", ("--max-restarts", "0"), _SEGFAULT),
+    "segfault-again": Stage(Cause.ERROR, 10, "SIGSEGV", ("--max-restarts", "2"), _SEGFAULT),
+    "disk-full": Stage(Cause.ERROR, 10, "No space left on device", ("--max-restarts", "0"), _FULL),
     "pod-deleted": _left("pod-deleted", Cause.POD_DELETED, "deleted", delete_pod),
     "pod-evicted": _left("pod-evicted", Cause.EVICTED, "evicted", evict_pod),
     "node-drained": _left("node-drained", Cause.EVICTED, "evicted", drain_node),
-    "store-killed": Stage(
-        cause=Cause.STORE,
-        code=0,
-        says="store",
-        words=_TWO_NODES,
-        fault=kill_store,
-        runs=True,
-    ),
+    "store-killed": Stage(Cause.STORE, 0, "store", _TWO_NODES, fault=kill_store, runs=True),
 }

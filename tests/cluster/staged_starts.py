@@ -145,19 +145,17 @@ def _late(says: str, do: str, others: str = "") -> Stage:
 
 
 def _hang(says: str, script: str) -> Stage:
-    return Stage(cause=Cause.HANG, code=14, says=says, words=_TWO_RANKS, script=script, runs=True)
+    return Stage(Cause.HANG, 14, says, _TWO_RANKS, script)
 
 
 def _full(says: str, script: str, here: str, *, code: int = 10) -> Stage:
-    return Stage(cause=Cause.ERROR, code=code, says=says, words=_ONCE, script=script, here=here, runs=True)
+    return Stage(Cause.ERROR, code, says, _ONCE, script, here=here)
 
 
 def _slow(*, before: str = "", after: str = "") -> Stage:
     script = _SLOW.replace("BEFORE", before).replace("AFTER", after)
     words = (*_TWO_RANKS, *_ONCE)
-    return Stage(
-        cause=Cause.FINISHED, code=0, says="has succeeded", words=words, script=script, runs=True, is_honest=True
-    )
+    return Stage(Cause.FINISHED, 0, "has succeeded", words, script, is_honest=True)
 
 
 STARTS: Final[Mapping[str, Stage]] = {
@@ -166,32 +164,18 @@ STARTS: Final[Mapping[str, Stage]] = {
     "init-download": _late("has not reached init_process_group; at init-download.py", "download()", "offer(0)"),
     "init-lock": _hang("has not reached init_process_group; at init-lock.py", _LOCK),
     "init-world-size": _hang("the script asks for a world of 4 ranks", _FOUR),
-    "import-error": Stage(
-        cause=Cause.ERROR, code=10, says="No module named 'flash_attention'", script=_IMPORT, runs=True
-    ),
-    "ranks-apart": Stage(
-        cause=Cause.FINISHED, code=0, says="never worked together", words=_TWO_NODES, script=_APART, runs=True
-    ),
-    "nested-launcher": Stage(
-        cause=Cause.ERROR,
-        code=10,
-        says="torchrun, which the script starts",
-        words=(*_TWO_RANKS, *_ONCE),
-        script=_NESTED,
-        runs=True,
-    ),
-    "nested-launcher-waits": Stage(
-        cause=Cause.NESTED_LAUNCHER, code=0, says="started torchrun", words=_TWO_RANKS, script=_NESTED_HANG, runs=True
-    ),
+    "import-error": Stage(Cause.ERROR, 10, "No module named 'flash_attention'", script=_IMPORT),
+    "ranks-apart": Stage(Cause.FINISHED, 0, "never worked together", _TWO_NODES, _APART),
+    "nested-launcher": Stage(Cause.ERROR, 10, "torchrun, which the script starts", (*_TWO_RANKS, *_ONCE), _NESTED),
+    "nested-launcher-waits": Stage(Cause.NESTED_LAUNCHER, 0, "started torchrun", _TWO_RANKS, _NESTED_HANG),
     "full-scratch": Stage(
-        cause=Cause.ERROR,
-        code=10,
-        says="/full-scratch/ddp-",
-        words=_ONCE,
-        script=_FILL,
-        here="mount -t tmpfs -o size=24m scratch $TMPDIR",
+        Cause.ERROR,
+        10,
+        "/full-scratch/ddp-",
+        _ONCE,
+        _FILL,
         is_local=True,
-        runs=True,
+        here="mount -t tmpfs -o size=24m scratch $TMPDIR",
     ),
     "full-shm": _full("--shm", _SHARED, "mount -t tmpfs -o size=24m shm /dev/shm"),
     "full-shm-mapped": _full("--shm", _MAPPED, "mount -t tmpfs -o size=24m shm /dev/shm", code=11),

@@ -13,7 +13,7 @@ import json
 import threading
 import time
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import KW_ONLY, dataclass, field
 from typing import Any, Final
 
 from click.testing import CliRunner
@@ -45,17 +45,20 @@ NOT_NEEDED: Final = frozenset({"PodMonitor", "NetworkPolicy"})
 NO_STORE: Final = NOT_NEEDED | {"Service"}
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True)
 class Stage:
     """One job that fails, and what is to be said of it."""
 
     cause: Cause
+    code: int
+    """Exit code of ``why``."""
     says: str
     """Part of the first finding: its sentence, evidence or help."""
     words: tuple[str, ...] = IDLE
     """Flags of the job, besides :data:`SMALL`."""
     script: str = ""
     """Its program, instead."""
+    _: KW_ONLY
     change: Change = lambda _: None
     """What is done to its objects before they are submitted."""
     after: Callable[[Staging, str], None] = lambda *_: None
@@ -63,14 +66,13 @@ class Stage:
     fault: Callable[[Staging, str], None] | None = None
     """What is done to it once all its workers run."""
     runs: bool = False
-    """Whether its pods must run, and so need a store."""
+    """Whether its pods must run, and so need a store, though it has no script."""
     is_local: bool = False
     """Whether it must not run on a cluster, because it fills a disk of the node."""
     is_honest: bool = False
     """Whether it is only slow: no answer before the right one may be a hang."""
     here: str = ""
     """Shell commands before it starts on this machine, in mounts of its own."""
-    code: int = 13
 
 
 @dataclass
@@ -207,10 +209,11 @@ class Staging:
             words = [str(path), *(word for word in words if word not in IDLE)]
         image = () if "--image" in words else ("--image", self.space.image)
         objects = self.render_objects("--name", name, *image, *words)
-        dropped = NOT_NEEDED if stage.runs else NO_STORE
+        must_run = stage.runs or stage.script
+        dropped = NOT_NEEDED if must_run else NO_STORE
         objects = [item for item in objects if item["kind"] not in dropped]
         _make_thrifty(objects)
-        if not stage.runs:
+        if not must_run:
             objects.remove(store_job(objects))
         stage.change(objects)
         return objects

@@ -12,13 +12,9 @@ from pathlib import Path
 import pytest
 
 from ddp_trainer.common.constants import Label
-from kubectl_ddp.backends.cluster import ClusterBackend
 from kubectl_ddp.backends.cluster.http.api import Api
-from kubectl_ddp.backends.cluster.http.connection import connect
-from kubectl_ddp.backends.cluster.read import reflector
 from kubectl_ddp.engines import PYTORCHJOB
-from kubectl_ddp.kube.objects import Snapshot
-from tests.cluster.api_proxy import ApiProxy, Asked, Fault, api_proxy
+from tests.cluster.api_proxy import ApiProxy, Fault, api_proxy
 from tests.cluster.live_cluster import Namespace, Result, podless_namespace
 from tests.cluster.test_cluster_engines import need
 
@@ -26,7 +22,6 @@ JOB = (
     *("--preflight=off", "--image", "registry.invalid/never:1", "--engine", "pytorchjob", "--nnodes", "1:2"),
     *("--nproc", "1", "--cpu", "100m", "--memory", "256Mi", "--command", "true"),
 )
-JOBS = f"/{PYTORCHJOB.plural}"
 DONE, ERROR, NOT_FOUND, PREFLIGHT, FORBIDDEN, TIMED_OUT = 0, 1, 3, 4, 5, 124
 DOCUMENTED = {DONE, ERROR, 2, NOT_FOUND, PREFLIGHT, FORBIDDEN, 10, 11, 12, 13, TIMED_OUT, 130}
 
@@ -123,39 +118,6 @@ def test_every_command_ends_with_a_sentence_and_a_documented_code_when_every_cal
     assert roots_named(still, "there") <= 1
 
 
-@pytest.mark.timeout(300)
-@pytest.mark.parametrize("fault", ["503", "answer lost"])
-def test_submit_makes_one_job_whichever_change_goes_wrong_and_is_done_again(
-    still: Namespace, tmp_path: Path, fault: str
-) -> None:
-    def run(change: int) -> tuple[int, str]:
-        name = f"f{list(FAULTS).index(fault)}-{change}"
-        with api_proxy(still.api.connection, tmp_path / name) as proxy:
-            seen: list[int] = []
-
-            def decide(request: Asked) -> Fault | None:
-                if request.is_change:
-                    seen.append(request.number)
-                return FAULTS[fault] if request.is_change and len(seen) == change else None
-
-            proxy.fresh(decide)
-            first = through(still, proxy, "submit", "--name", name, *JOB)
-            assert first.code in {DONE, ERROR}
-            assert roots_named(still, name) <= 1
-            proxy.fresh()
-            again = through(still, proxy, "submit", "--name", name, *JOB, "-o", "json").ok().json
-            assert roots_named(still, name) == 1
-            if first.code == DONE:
-                assert again["created"] is False
-        still.ddp("delete", name, "--yes").ok()
-        return first.code, first.err
-
-    with ThreadPoolExecutor(4) as pool:
-        codes = list(pool.map(run, range(1, 7)))
-    if fault == "503":
-        assert [code for code, _ in codes] == [DONE] * 6, codes
-
-
 def test_commands_use_few_connections_and_few_calls(still: Namespace, proxy: ApiProxy) -> None:
     there(still)
     calls = {}
@@ -166,46 +128,3 @@ def test_commands_use_few_connections_and_few_calls(still: Namespace, proxy: Api
     assert calls["list"] <= 8
     assert calls["status"] <= 5  # the kinds that a job may be are asked for side by side
     assert calls["resume"] <= 5
-
-
-@pytest.mark.parametrize("fault", ["torn in order", "410"])
-def test_a_watch_goes_on_after_its_connection_ended_and_neither_loses_nor_repeats(
-    still: Namespace, proxy: ApiProxy, monkeypatch: pytest.MonkeyPatch, fault: str
-) -> None:
-    monkeypatch.setattr(reflector, "PAUSE_SECONDS", 0.01)
-    name = f"watched-{list(FAULTS).index(fault)}"
-    still.ddp("submit", "--name", name, *JOB).ok()
-    broken = Fault(cut_after=300, cut_in_order=True) if fault == "torn in order" else FAULTS[fault]
-    watches: list[Asked] = []
-
-    def decide(request: Asked) -> Fault | None:
-        if not (request.watches and request.path.endswith(JOBS)):
-            return None
-        watches.append(request)
-        return broken if len(watches) <= 3 else None
-
-    proxy.fresh(decide)
-    backend = ClusterBackend(connection=connect(kubeconfig=str(proxy.kubeconfig), namespace=still.name))
-    seen: list[str] = []
-    path = still.path(PYTORCHJOB.api_version, PYTORCHJOB.plural, name)
-    steps = [str(number) for number in range(5)]
-
-    def mark(snapshot: Snapshot) -> str:
-        return str((snapshot.job["metadata"].get("annotations") or {}).get("example.com/step", ""))
-
-    watch = backend.watch(name)
-    try:
-        for step in ("", *steps):
-            if step:
-                still.api.merge(path, {"metadata": {"annotations": {"example.com/step": step}}})
-            while True:
-                report = mark(next(watch))
-                if not seen or report != seen[-1]:
-                    seen.append(report)
-                if report == step:
-                    break
-    finally:
-        watch.close()
-    assert seen == ["", *steps], "each once, none after its successor"
-    assert len(watches) >= 3
-    still.ddp("delete", name, "--yes").ok()

@@ -172,6 +172,9 @@ def test_a_job_outlives_pods_containers_its_store_and_a_change_of_scale(
     job.befall(*faults)
     summary = job.succeeds()
     assert sum(summary["restarts"].values()) >= len(faults)
+    assert [listed["name"] for listed in space.ddp("list", "-o", "json").ok().json["items"]] == [NAME]
+    space.ddp("delete", NAME, "--yes").ok()
+    until("nothing left", lambda: not space.left())
 
 
 @pytest.mark.timeout(300)

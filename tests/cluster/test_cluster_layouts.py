@@ -1,4 +1,4 @@
-"""Jobs whose ranks share one model, on a real cluster: two pods of two processes each."""
+"""A job whose ranks share one model, on a real cluster: two pods of two processes each."""
 
 from __future__ import annotations
 
@@ -7,50 +7,31 @@ from random import Random
 
 import pytest
 
-from tests.cluster.live_cluster import Json, Namespace, until
+from tests.cluster.live_cluster import Namespace, until
 
 # Two jobs of two such pods would each hold a node, and wait for the other's.
 pytestmark = pytest.mark.xdist_group("one core each")
 
 WORDS = ("quick", "brown", "fox", "jumps", "over", "lazy", "dog", "and", "runs", "from", "what", "it", "has", "seen")
 SIZE = ("--nnodes", "2", "--nproc", "2", "--cpu", "1", "--memory", "2Gi", "--shm", "128Mi")
+STEPS = 60
 TRAIN = (
     *("--module", "ddp_trainer", "--", "train", "--task", "text", "--data", ".", "--window", "32"),
     *("--model", "gpt:layers=2,heads=2,width=32", "--global-batch", "32", "--epochs", "20", "--seed", "0"),
+    *("--batch-slices", "2", "--max-steps", str(STEPS)),
 )
 
 
-def submit(space: Namespace, corpus: Path, name: str, parallel: str, *flags: str, steps: int) -> None:
-    travels, train = ("--code", str(corpus), "--image", space.image), (*TRAIN, *flags, "--max-steps", str(steps))
-    space.ddp("submit", "--name", name, "--parallel", parallel, *travels, *SIZE, *train).ok()
-
-
-def succeeded(space: Namespace, name: str, steps: int) -> Json:
-    """The summary of a job, once it has ended as it should."""
-    done = space.ddp("wait", name, "--for=complete", "--timeout", "8m", seconds=500)
-    assert done.code == 0, done.err + space.ddp("status", name).out + space.ddp("logs", name).out
-    state = space.ddp("status", name, "-o", "json").ok().json
-    summary: Json = state["summary"]
-    assert (state["state"], summary["result"], summary["world_size"]) == ("Succeeded", "succeeded", 4)
-    assert (summary["steps"], summary["samples_lost"], summary["samples_repeated"]) == (steps, 0, 0)
-    return summary
-
-
 @pytest.mark.timeout(900)
-def test_models_in_pieces_and_in_slices_are_trained_and_slices_survive_the_loss_of_a_pod(
-    space: Namespace, tmp_path: Path
-) -> None:
+def test_a_model_in_slices_is_trained_and_survives_the_loss_of_a_pod(space: Namespace, tmp_path: Path) -> None:
     corpus = tmp_path / "corpus"
     corpus.mkdir()
     random = Random(0)
     lines = (" ".join(random.choices(WORDS, k=12)) for _ in range(2500))
     (corpus / "corpus.txt").write_text("\n".join(lines))
 
-    submit(space, corpus, "pieces", "shard=4", steps=20)
-    assert succeeded(space, "pieces", 20)["restarts"] == {}
-    space.ddp("delete", "pieces", "--yes").ok()
-
-    submit(space, corpus, "slices", "replicate=2,tp=2", "--batch-slices", "2", steps=60)
+    submit = ("submit", "--name", "slices", "--parallel", "replicate=2,tp=2", "--code", str(corpus))
+    space.ddp(*submit, "--image", space.image, *SIZE, *TRAIN).ok()
     space.ddp("wait", "slices", "--for=step=5", "--timeout", "4m").ok()
     ranks = space.ddp("status", "slices", "--ranks", "-o", "json").ok().json["ranks"]
     places = [(rank["place"], rank["pod"]) for rank in ranks]
@@ -66,4 +47,10 @@ def test_models_in_pieces_and_in_slices_are_trained_and_slices_survive_the_loss_
         return len(uids) == 2 and victim["uid"] not in uids
 
     until("a new pod in the place of the deleted one", has_successor)
-    assert sum(succeeded(space, "slices", 60)["restarts"].values()) >= 1
+    done = space.ddp("wait", "slices", "--for=complete", "--timeout", "8m", seconds=500)
+    assert done.code == 0, done.err + space.ddp("status", "slices").out + space.ddp("logs", "slices").out
+    state = space.ddp("status", "slices", "-o", "json").ok().json
+    summary = state["summary"]
+    assert (state["state"], summary["result"], summary["world_size"]) == ("Succeeded", "succeeded", 4)
+    assert (summary["steps"], summary["samples_lost"], summary["samples_repeated"]) == (STEPS, 0, 0)
+    assert sum(summary["restarts"].values()) >= 1

@@ -53,13 +53,3 @@ def _running_pods(space: Namespace, run_id: str) -> int:
     if {pod["metadata"]["labels"][Label.RUN_ID] for pod in pods} != {run_id}:
         return 0
     return sum(pod["status"]["phase"] == "Running" for pod in pods)
-
-
-def test_a_name_that_something_else_has_is_said_to_be_taken_and_theirs_is_left_alone(space: Namespace) -> None:
-    service = {"metadata": {"name": "nap-store"}, "spec": {"ports": [{"port": 80}]}}
-    other = space.api.create(space.path("v1", "services"), service)
-    done = space.ddp("submit", "--name", "nap", "--image", space.image, *SLEEP)
-    assert (done.code, done.out) == (1, "")
-    assert "There is another Service 'nap-store'" in done.err
-    assert space.api.get(space.path("v1", "services", "nap-store")) == other
-    until("the rest withdrawn", lambda: not space.left())

@@ -11,7 +11,6 @@ from click.testing import CliRunner
 
 from kubectl_ddp.backends.cluster.http.api import Api
 from kubectl_ddp.cli.group import root
-from kubectl_ddp.status.termination_message import workers
 from tests.cluster.live_cluster import Json, Namespace, namespace, until
 from tests.cluster.staged_failures import STAGES, Staging, staged
 
@@ -67,15 +66,6 @@ def test_the_rank_that_the_others_wait_for_is_named_through_the_api_server(stage
     assert [rank["sequence"] for rank in answer["ranks"]] == [61, 60]
 
 
-def test_the_answer_for_a_person_begins_with_the_cause_and_ends_with_its_code(stages: Staging) -> None:
-    done = stages.space.ddp("why", "suspended")
-    assert done.code == 12
-    lines = done.out.splitlines()
-    assert lines[0].startswith("Job suspended (")
-    assert re.match(r"ERROR +suspended +It is suspended", lines[2])
-    assert any("kubectl-ddp resume suspended" in line for line in lines)
-
-
 def test_who_may_see_little_is_told_what_could_not_be_looked_at(stages: Staging) -> None:
     space = stages.space
     kubeconfig = str(space.kubeconfig_of_nobody())
@@ -95,15 +85,3 @@ def test_who_may_see_little_is_told_what_could_not_be_looked_at(stages: Staging)
     unseen = [line for line in done.err.splitlines() if line.startswith("Not looked at: ")]
     assert any("list nodes" in line for line in unseen)
     assert any(f"list events in namespace '{space.name}'" in line for line in unseen)
-
-
-def test_the_first_error_is_told_after_the_pods_are_gone(stages: Staging) -> None:
-    space = stages.space
-    assert not workers(stages.backend.job("pods-gone").pods)
-    error = space.ddp("logs", "pods-gone", "--first-error").ok().out
-    assert "ValueError: the 7th layer has no name" in error
-    assert "raise ValueError" in error
-    waited = space.ddp("wait", "pods-gone", "--for=complete")
-    assert (waited.code, "the 7th layer has no name" in waited.err) == (10, True)
-    state = space.ddp("status", "pods-gone", "-o", "json").ok().json
-    assert (state["state"], state["first_error"]["rank"]) == ("Failed", 0)

@@ -108,9 +108,3 @@ def test_the_figures_of_the_readme_say_that_they_are_gloos() -> None:
     assert len(captions) == 1
     assert [caption for caption in captions if "gloo" not in caption] == []
     assert "not on GPUs" in captions[0]
-
-
-@pytest.mark.parametrize("text", ["two GPUs", "by NCCL", "the CUDA context"])
-def test_words_about_gpus_are_seen(text: str) -> None:
-    assert ABOUT_GPUS.search(text)
-    assert not ABOUT_GPUS.search("--gpus 8 of gpu-1")

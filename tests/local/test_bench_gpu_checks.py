@@ -35,8 +35,8 @@ def bars(found: dict[str, Any]) -> dict[str, bool]:
     ("letter", "count", "figures"),
     [
         ("A", 2, {"c_compilers_count"}),
-        ("B", 3, {"plain_forked_count", "asking_forked_count"}),
-        ("D", 6, {"stuck_seconds", "device_used_again_seconds"}),
+        pytest.param("B", 3, {"plain_forked_count", "asking_forked_count"}, marks=pytest.mark.long),
+        pytest.param("D", 6, {"stuck_seconds", "device_used_again_seconds"}, marks=pytest.mark.long),
         pytest.param("E", 3, {"cycles_count"}, marks=pytest.mark.long),
         pytest.param(
             "F1",
@@ -56,7 +56,10 @@ def bars(found: dict[str, Any]) -> dict[str, bool]:
         pytest.param("S", 4, set(), marks=pytest.mark.long),
         ("I", 8, set()),
         pytest.param("J", 2, {"50mb_warm_stall_seconds", "50mb_resume_bytes_per_second"}, marks=pytest.mark.long),
-        ("K", 3, {"trainer_step_seconds", "by_hand_after_step_seconds", "synchronizations_of_a_step_count"}),
+        pytest.param(
+            *("K", 3, {"trainer_step_seconds", "by_hand_after_step_seconds", "synchronizations_of_a_step_count"}),
+            marks=pytest.mark.long,
+        ),
         pytest.param("M", 2, set(), marks=pytest.mark.long),
     ],
 )

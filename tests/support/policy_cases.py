@@ -45,13 +45,13 @@ def a_spec() -> Json:
     }
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True)
 class Case:
     """One change of a pod's spec, and the fields that a rule then names; none when it lets the pod in."""
 
-    name: str
     rule: str
     """Key of the chart's ``policies``."""
+    name: str
     change: Callable[[Json], object]
     fields: tuple[str, ...] = ()
     """Below the pod's spec."""
@@ -76,6 +76,18 @@ def _volume(**source: Any) -> Callable[[Json], object]:
     return lambda spec: spec["volumes"].append({"name": "more", **source})
 
 
+def _secured(number: int, **fields: Any) -> Callable[[Json], object]:
+    return _container(number, securityContext=fields)
+
+
+def _first(**fields: Any) -> Callable[[Json], object]:
+    return lambda spec: spec["initContainers"][0].update(fields)
+
+
+def _spec(**fields: Any) -> Callable[[Json], object]:
+    return lambda spec: spec.update(fields)
+
+
 def _token(**details: Any) -> Callable[[Json], object]:
     return _volume(
         projected={"sources": [{"configMap": {"name": "a"}}, {"serviceAccountToken": {"path": TOKEN, **details}}]}
@@ -88,165 +100,100 @@ def _limit_of_the_pod(spec: Json) -> None:
         del item["resources"]
 
 
-CASES: Final = (
-    Case(name="nothing-wrong", rule="hostPath", change=lambda _: None),
-    Case(name="no-volumes", rule="hostPath", change=lambda spec: spec.pop("volumes")),
-    Case(
-        name="host-path", rule="hostPath", change=_volume(hostPath={"path": "/etc"}), fields=("volumes[more].hostPath",)
-    ),
-    Case(
-        name="two-host-paths",
-        rule="hostPath",
-        change=lambda spec: spec["volumes"].extend({"name": n, "hostPath": {"path": "/"}} for n in ("a", "b")),
-        fields=("volumes[a].hostPath", "volumes[b].hostPath"),
-    ),
-    *(
-        Case(
-            name=field,
-            rule="hostNamespaces",
-            change=lambda spec, field=field: spec.update({field: True}),
-            fields=(field,),
-        )
-        for field in ("hostNetwork", "hostPID", "hostIPC")
-    ),
-    Case(
-        name="host-port",
-        rule="hostNamespaces",
-        change=_container(0, ports=[{"containerPort": 80}, {"containerPort": 81, "hostPort": 81}]),
-        fields=("containers[main].ports.hostPort",),
-    ),
-    Case(name="port-of-the-pod", rule="hostNamespaces", change=_container(0, ports=[{"containerPort": 80}])),
-    Case(name="host-network-false", rule="hostNamespaces", change=lambda spec: spec.update(hostNetwork=False)),
-    Case(
-        name="privileged",
-        rule="privileged",
-        change=_container(1, securityContext={"privileged": True}),
-        fields=("containers[beside].securityContext.privileged",),
-    ),
-    Case(
-        name="privileged-at-first",
-        rule="privileged",
-        change=lambda spec: spec["initContainers"][0].update(securityContext={"privileged": True}),
-        fields=("initContainers[first].securityContext.privileged",),
-    ),
-    Case(name="privileged-false", rule="privileged", change=_container(0, securityContext={"privileged": False})),
-    Case(
-        name="host-process",
-        rule="privileged",
-        change=lambda spec: spec.update(securityContext={"windowsOptions": {"hostProcess": True}}),
-        fields=("securityContext.windowsOptions.hostProcess",),
-        needs_more=True,
-    ),
-    Case(
-        name="host-process-of-a-container",
-        rule="privileged",
-        change=_container(1, securityContext={"windowsOptions": {"hostProcess": True}}),
-        fields=("containers[beside].securityContext.windowsOptions.hostProcess",),
-        needs_more=True,
-    ),
-    Case(
-        name="unmasked-proc",
-        rule="privileged",
-        change=_container(0, securityContext={"procMount": "Unmasked"}),
-        fields=("containers[main].securityContext.procMount",),
-        needs_more=True,
-    ),
-    Case(
-        name="capabilities",
-        rule="privileged",
-        change=_container(0, securityContext={"capabilities": {"add": ["SYS_ADMIN", "CHOWN", "NET_ADMIN"]}}),
-        fields=("containers[main].securityContext.capabilities.add SYS_ADMIN NET_ADMIN",),
-    ),
-    Case(
-        name="capabilities-of-the-pod-alone",
-        rule="privileged",
-        change=_container(0, securityContext={"capabilities": {"add": ["IPC_LOCK", "SYS_PTRACE"]}}),
-    ),
-    Case(
-        name="no-security-context", rule="privileged", change=lambda spec: spec["containers"][0].pop("securityContext")
-    ),
-    Case(
-        name="no-resources",
-        rule="memoryLimit",
-        change=lambda spec: spec["containers"][0].pop("resources"),
-        fields=("containers[main].resources.limits.memory",),
-    ),
-    Case(
-        name="requests-alone",
-        rule="memoryLimit",
-        change=_container(1, resources={"requests": {"memory": "1Gi"}}),
-        fields=("containers[beside].resources.limits.memory",),
-    ),
-    Case(
-        name="another-limit",
-        rule="memoryLimit",
-        change=lambda spec: spec["initContainers"][0].update(resources={"limits": {"cpu": "1"}}),
-        fields=("initContainers[first].resources.limits.memory",),
-    ),
-    Case(name="limit-of-the-pod", rule="memoryLimit", change=_limit_of_the_pod),
-    Case(
-        name="automount-unsaid",
-        rule="apiToken",
-        change=lambda spec: spec.pop("automountServiceAccountToken"),
-        fields=("automountServiceAccountToken",),
-        in_pods=False,
-    ),
-    Case(
-        name="automount",
-        rule="apiToken",
-        change=lambda spec: spec.update(automountServiceAccountToken=True),
-        fields=("automountServiceAccountToken",),
-        in_pods=False,
-    ),
-    Case(name="token", rule="apiToken", change=_token(), fields=("volumes[more].projected",)),
-    Case(
-        name="token-for-the-api-server-by-name",
-        rule="apiToken",
-        change=_token(audience="https://kubernetes.default.svc.cluster.local"),
-        fields=("volumes[more].projected",),
-    ),
-    Case(
-        name="token-for-the-api-server-by-its-short-name",
-        rule="apiToken",
-        change=_token(audience="https://kubernetes.default.svc"),
-        fields=("volumes[more].projected",),
-    ),
-    Case(
-        name="token-without-a-name",
-        rule="apiToken",
-        change=_token(audience=""),
-        fields=("volumes[more].projected",),
-    ),
-    Case(
-        name="token-whose-audience-begins-like-the-api-servers",
-        rule="apiToken",
-        change=_token(audience="https://kubernetes.default.svc.example.com"),
-    ),
-    Case(name="token-of-a-cloud", rule="apiToken", change=_token(audience="sts.example.com")),
-    Case(
-        name="other-projection", rule="apiToken", change=_volume(projected={"sources": [{"configMap": {"name": "a"}}]})
-    ),
-    Case(
-        name="tag",
-        rule="imageDigest",
-        change=_container(0, image="example.com/ddp:1"),
-        fields=("containers[main].image 'example.com/ddp:1'",),
-    ),
-    Case(
-        name="digest-cut-short",
-        rule="imageDigest",
-        change=lambda spec: spec["initContainers"][0].update(image=DIGEST[:-1]),
-        fields=(f"initContainers[first].image '{DIGEST[:-1]}'",),
-    ),
-    Case(
-        name="image-volume-by-tag",
-        rule="imageDigest",
-        change=_volume(image={"reference": "example.com/data:1"}),
-        fields=("volumes[more].image 'example.com/data:1'",),
-        needs_more=True,
-    ),
-    Case(name="image-volume", rule="imageDigest", change=_volume(image={"reference": DIGEST}), needs_more=True),
-    Case(name="tag-and-digest", rule="imageDigest", change=_container(0, image=DIGEST.replace("@", ":1@"))),
+_OF_A_TOKEN: Final = "volumes[more].projected"
+_API_SERVER: Final = "https://kubernetes.default.svc"
+_CHANGES: Final[dict[str, dict[str, tuple[Any, ...]]]] = {
+    "hostPath": {
+        "nothing-wrong": (lambda _: None,),
+        "no-volumes": (lambda spec: spec.pop("volumes"),),
+        "host-path": (_volume(hostPath={"path": "/etc"}), "volumes[more].hostPath"),
+        "two-host-paths": (
+            lambda spec: spec["volumes"].extend({"name": n, "hostPath": {"path": "/"}} for n in ("a", "b")),
+            *("volumes[a].hostPath", "volumes[b].hostPath"),
+        ),
+    },
+    "hostNamespaces": {
+        **{field: (_spec(**{field: True}), field) for field in ("hostNetwork", "hostPID", "hostIPC")},
+        "host-port": (
+            _container(0, ports=[{"containerPort": 80}, {"containerPort": 81, "hostPort": 81}]),
+            "containers[main].ports.hostPort",
+        ),
+        "port-of-the-pod": (_container(0, ports=[{"containerPort": 80}]),),
+        "host-network-false": (_spec(hostNetwork=False),),
+    },
+    "privileged": {
+        "privileged": (_secured(1, privileged=True), "containers[beside].securityContext.privileged"),
+        "privileged-at-first": (
+            _first(securityContext={"privileged": True}),
+            "initContainers[first].securityContext.privileged",
+        ),
+        "privileged-false": (_secured(0, privileged=False),),
+        "host-process": (
+            _spec(securityContext={"windowsOptions": {"hostProcess": True}}),
+            "securityContext.windowsOptions.hostProcess",
+        ),
+        "host-process-of-a-container": (
+            _secured(1, windowsOptions={"hostProcess": True}),
+            "containers[beside].securityContext.windowsOptions.hostProcess",
+        ),
+        "unmasked-proc": (_secured(0, procMount="Unmasked"), "containers[main].securityContext.procMount"),
+        "capabilities": (
+            _secured(0, capabilities={"add": ["SYS_ADMIN", "CHOWN", "NET_ADMIN"]}),
+            "containers[main].securityContext.capabilities.add SYS_ADMIN NET_ADMIN",
+        ),
+        "capabilities-of-the-pod-alone": (_secured(0, capabilities={"add": ["IPC_LOCK", "SYS_PTRACE"]}),),
+        "no-security-context": (lambda spec: spec["containers"][0].pop("securityContext"),),
+    },
+    "memoryLimit": {
+        "no-resources": (
+            lambda spec: spec["containers"][0].pop("resources"),
+            "containers[main].resources.limits.memory",
+        ),
+        "requests-alone": (
+            _container(1, resources={"requests": {"memory": "1Gi"}}),
+            "containers[beside].resources.limits.memory",
+        ),
+        "another-limit": (
+            _first(resources={"limits": {"cpu": "1"}}),
+            "initContainers[first].resources.limits.memory",
+        ),
+        "limit-of-the-pod": (_limit_of_the_pod,),
+    },
+    "apiToken": {
+        "automount-unsaid": (
+            lambda spec: spec.pop("automountServiceAccountToken"),
+            "automountServiceAccountToken",
+        ),
+        "automount": (_spec(automountServiceAccountToken=True), "automountServiceAccountToken"),
+        "token": (_token(), _OF_A_TOKEN),
+        "token-for-the-api-server-by-name": (_token(audience=f"{_API_SERVER}.cluster.local"), _OF_A_TOKEN),
+        "token-for-the-api-server-by-its-short-name": (_token(audience=_API_SERVER), _OF_A_TOKEN),
+        "token-without-a-name": (_token(audience=""), _OF_A_TOKEN),
+        "token-whose-audience-begins-like-the-api-servers": (_token(audience=f"{_API_SERVER}.example.com"),),
+        "token-of-a-cloud": (_token(audience="sts.example.com"),),
+        "other-projection": (_volume(projected={"sources": [{"configMap": {"name": "a"}}]}),),
+    },
+    "imageDigest": {
+        "tag": (_container(0, image="example.com/ddp:1"), "containers[main].image 'example.com/ddp:1'"),
+        "digest-cut-short": (_first(image=DIGEST[:-1]), f"initContainers[first].image '{DIGEST[:-1]}'"),
+        "image-volume-by-tag": (
+            _volume(image={"reference": "example.com/data:1"}),
+            "volumes[more].image 'example.com/data:1'",
+        ),
+        "image-volume": (_volume(image={"reference": DIGEST}),),
+        "tag-and-digest": (_container(0, image=DIGEST.replace("@", ":1@")),),
+    },
+}
+"""Rule → name of a case → its change, and the fields that are named."""
+_NOT_IN_PODS: Final = {"automount-unsaid", "automount"}
+_NEED_MORE: Final = {
+    *("host-process", "host-process-of-a-container", "unmasked-proc"),
+    *("image-volume-by-tag", "image-volume"),
+}
+CASES: Final = tuple(
+    Case(rule, name, change, tuple(fields), in_pods=name not in _NOT_IN_PODS, needs_more=name in _NEED_MORE)
+    for rule, changes in _CHANGES.items()
+    for name, (change, *fields) in changes.items()
 )
 """Of every rule, what it refuses and what comes near."""
 

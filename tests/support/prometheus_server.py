@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import shutil
 import subprocess
-import time
 import urllib.error
 import urllib.parse
 import urllib.request
@@ -16,7 +15,6 @@ from typing import Any
 
 import pytest
 
-from tests.support.metrics_processes import DEADLINE_SECONDS
 from tests.support.ports import free_port
 
 
@@ -37,15 +35,6 @@ class Prometheus:
         except (urllib.error.URLError, ConnectionError):
             return []
         return vector
-
-
-def answers(prometheus: Prometheus, expression: str, *, count: int) -> list[tuple[str, str]]:
-    """(rank, value) of each of the ``count`` series that an expression must come to have."""
-    deadline = time.monotonic() + DEADLINE_SECONDS
-    while len(vector := prometheus.query(expression)) != count:
-        assert time.monotonic() < deadline, vector
-        time.sleep(0.1)
-    return sorted((series["metric"]["rank"], series["value"][1]) for series in vector)
 
 
 @contextmanager

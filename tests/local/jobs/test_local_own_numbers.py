@@ -7,8 +7,9 @@ import time
 from pathlib import Path
 from typing import Any
 
+from kubectl_ddp.status.metrics_parser import is_part
 from tests.support.launch_harness import PATIENCE_SECONDS
-from tests.support.local_place import Typed, a_place
+from tests.support.local_place import Typed, a_place, workers
 
 REPORTING = """\
 import os, pathlib, sys, time
@@ -39,6 +40,11 @@ def test_every_command_shows_the_loss_and_the_values_of_a_plain_script(tmp_path:
         may_end.touch()
         assert typed("wait", "own", "--timeout", "100s").returncode == 0
         assert typed("report", "own", "-o", str(page)).returncode == 0
+        logged = typed("logs", "own", "--rank", "all")
+        assert (logged.returncode, "ddp-history" in logged.stdout) == (0, False)
+        [pod] = workers(place.job("own"))
+        assert place.metrics_history(pod) is not None
+        assert is_part(place.files("own").log("own-worker-0").read_text().splitlines()[-1].split(" ", 3)[3])
     text = page.read_text()
     assert "val_accuracy 0.75, of/rank-0 1, of/rank-1 2" in text
     assert ">val_accuracy</h3>" in text

@@ -52,36 +52,6 @@ def test_a_pod_has_the_operators_environment_and_an_address_of_its_own(place: Pl
     assert first["STORE"] in addresses
 
 
-def test_two_jobs_at_once_may_use_the_same_port(place: Place) -> None:
-    listen = (
-        f"exec {sys.executable} -I -c 'import os, socket, time;"
-        's = socket.create_server((os.environ["DDP_POD_IP"], 29400)); print("listens", flush=True); time.sleep(100)\''
-    )
-    for name in ("one", "two"):
-        place.run(listen, name=name)
-    for name in ("one", "two"):
-        for pod in workers(place.until(all_run(2), name)):
-            assert "listens" in next(iter(place.logs(pod, follow=True)))
-
-
-def test_a_claim_is_shared_and_lasts_and_an_empty_dir_is_not_and_goes(place: Place) -> None:
-    container_parts = {
-        "volumeMounts": [{"name": "ckpt", "mountPath": "/checkpoints"}, {"name": "run", "mountPath": "/var/run/ddp"}],
-        "env": [{"name": "OWN", "value": "/var/run/ddp/own"}],
-    }
-    volumes = [
-        {"name": "ckpt", "persistentVolumeClaim": {"claimName": "models"}},
-        {"name": "run", "emptyDir": {}},
-    ]
-    script = "echo x >> $0/shared; echo y >> $OWN; wc -l < $OWN"
-    template = a_template(["sh", "-c", script, "/checkpoints"], **container_parts)
-    template["spec"]["volumes"] = volumes
-    place.submit([job(template=template, bounds=None, policy="Never")])
-    place.ended()
-    assert (place.files().volumes / "claims" / "models" / "shared").read_text() == "x\nx\n"
-    assert [place.lines(index) for index in (0, 1)] == [["1"], ["1"]]
-
-
 def test_state_directories_may_have_unusual_names(tmp_path: Path) -> None:
     with a_place(tmp_path / "a b:c'd\"é$(x)") as place:
         place.run('echo "$DDP_TERMINATION_LOG"; echo -n it was me > "$DDP_TERMINATION_LOG"', replicas=1)

@@ -24,9 +24,11 @@ def test_the_cause_of_a_local_job_is_named_from_its_start_to_its_end(
 
     message = json.dumps(ERROR)
     place.run(
+        "echo password=correct-horse; "
         f"while [ ! -e {tmp_path}/go ]; do sleep 0.05; done; echo '{message}' > \"$DDP_TERMINATION_LOG\"; exit 1",
         replicas=1,
         bounds=(1, 1),
+        container={"env": [{"name": "NCCL_DEBUG", "value": "kept"}, {"name": "NOTE", "value": "hidden-value"}]},
     )
     place.until(condition("Running"))
     assert why()["cause"] == "running"
@@ -43,6 +45,16 @@ def test_the_cause_of_a_local_job_is_named_from_its_start_to_its_end(
 
     path = tmp_path / "digits.tar.gz"
     assert typed("bundle", "digits", "--file", str(path)).stdout == f"{path}\n"
+    assert path.stat().st_mode & 0o777 == 0o600
     with tarfile.open(path) as archive:
-        names = {name.partition("/")[2] for name in archive.getnames()}
-    assert {"why.txt", "objects/job.json", "logs/digits-worker-0.log"} <= names
+        files = {
+            member.name.partition("/")[2]: archive.extractfile(member).read().decode()  # type: ignore[union-attr]
+            for member in archive.getmembers()
+        }
+    assert {"why.txt", "status.txt", "status.json", "versions.json", "events.json"} <= files.keys()
+    assert {"objects/job.json", "objects/pods/digits-worker-0.json", "logs/digits-worker-0.log"} <= files.keys()
+    assert json.loads(files["why.json"])["cause"] == "error"
+    everything = "\n".join(files.values())
+    assert "correct-horse" not in everything
+    assert "hidden-value" not in everything, "its name is not one that is known to be harmless"
+    assert "kept" in everything

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import json
 import os
 import signal
@@ -153,33 +152,6 @@ def test_a_store_that_is_not_there_is_named_when_patience_ends(stage: Stage, tmp
     assert (document["pod_exit_code"], document["goodput"], document["steps"]) == (170, 0.0, 0)
     assert document["spent"]["rendezvous"] >= 0.9
     assert document["largest_badput"] == "rendezvous"
-
-
-def test_garbage_on_the_port_of_the_store_harms_nobody(stage: Stage) -> None:
-    store = stage.store()
-    agents = start(stage, 0, 1)
-    running(agents[0], 1, 2)
-    lines = [
-        b"GET / HTTP/1.1\r\nHost: x\r\n\r\n",
-        b"\x16\x03\x01\x02\x00\x01\x00" * 99,
-        b"{}\n",
-        b"[" * 70_000 + b"\n",
-        b"[" * 900_000 + b"\n",
-    ]
-    lines += [b'{"is":"hello"}\n', b'{"is":"ping"}\n', b"x" * (3 << 20), b"\n", b""]
-    for line in lines:
-        with socket.create_connection(("127.0.0.1", stage.port)) as connection:
-            try:
-                connection.sendall(line)
-                with contextlib.suppress(OSError):  # the store may have hung up already
-                    connection.shutdown(socket.SHUT_WR)
-                assert connection.recv(1 << 16) == b""
-            except (ConnectionResetError, BrokenPipeError):
-                pass
-    assert store.process.poll() is None
-    stage.finish()
-    assert [agent.code() for agent in agents] == [0, 0]
-    assert "Traceback" not in store.output
 
 
 def test_a_port_in_use_is_named(stage: Stage) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import time
 from collections.abc import Iterable
 from pathlib import Path
@@ -66,3 +67,7 @@ def test_a_job_that_runs_answers_what_the_dashboards_ask(place: Place, typed: Ty
             assert time.monotonic() < deadline, [str(item) for item in unanswered]
             time.sleep(0.2)
             unanswered_questions = silent(Prometheus(running.address, time.time()), unanswered_questions)
+        page, url = tmp_path / "asked.html", running.url.partition("/api")[0]
+        reported = typed("report", "digits", "-o", str(page), "--from", "prometheus", url)
+    assert reported.returncode == 0, reported.stderr
+    assert {"Throughput", "Training loss", "World size"} <= set(re.findall(r"<h3[^>]*>([^<]+)</h3>", page.read_text()))

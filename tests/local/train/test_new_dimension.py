@@ -17,7 +17,7 @@ from typing import Any, Final
 
 import pytest
 
-from ddp_trainer.common.parallel_dims import DIMENSION_NAMES, WRITTEN
+from ddp_trainer.common.parallel_dims import WRITTEN
 from tests.local.train.test_train_products import run
 from tests.local.workloads.train_forked import losses_of
 
@@ -48,45 +48,6 @@ def printed(packages: Path, program: str) -> Any:
     )
     assert done.returncode == 0, done.stderr
     return json.loads(done.stdout)
-
-
-def test_a_layout_is_read_written_and_chosen_with_the_new_dimension(packages: Path) -> None:
-    assert printed(
-        packages,
-        """
-        import json
-        from ddp_trainer.common.parallel_dims import LayoutRange
-        from ddp_trainer.common.parallel_dims import DIMENSION_NAMES, Layout, LayoutError
-        from ddp_trainer.metrics.families.pod_families import FAMILIES
-
-        layout = Layout.parse("mirror=2,replicate=2,shard=2")
-        try:
-            Layout.parse("dp=2")
-        except LayoutError as error:
-            refused = "tp, mirror" in str(error)
-        print(json.dumps({
-            "text": str(layout),
-            "sizes": [layout.world, layout.replica, layout.data_size],
-            "ranks": all(layout.rank(layout.place(rank)) == rank for rank in range(layout.world)),
-            "data": [layout.place(rank).data_rank for rank in range(layout.world)],
-            "counts": [rank for rank in range(layout.world) if layout.place(rank).has_losses],
-            "told": layout.describe(3),
-            "chosen": str(LayoutRange.parse("replicate=1:4,mirror=1:2").choose(5)),
-            "labels": [each.labels for each in FAMILIES if each.name == "ddp_rank_info"][0][-len(DIMENSION_NAMES):],
-            "refused": refused,
-        }))
-        """,
-    ) == {
-        "text": "replicate=2,shard=2,mirror=2",
-        "sizes": [8, 4, 4],
-        "ranks": True,
-        "data": [0, 0, 1, 1, 2, 2, 3, 3],
-        "counts": [0, 2, 4, 6],
-        "told": "replicate 0, shard 1, mirror 1",
-        "chosen": "replicate=2,mirror=2",
-        "labels": [*DIMENSION_NAMES[:-1], "mirror", "tp"],
-        "refused": True,
-    }
 
 
 def test_the_plugin_takes_a_job_with_it(packages: Path) -> None:
