@@ -12,7 +12,7 @@ import pytest
 
 from kubectl_ddp.cli import registry
 from kubectl_ddp.cli.group import root
-from kubectl_ddp.cli.internal.suggestions import COMMAND_EQUIVALENTS, FLAG_EQUIVALENTS, REMOVING, STOPPING
+from kubectl_ddp.cli.internal.suggestions import COMMAND_EQUIVALENTS, FLAG_EQUIVALENTS, DELETE_SYNONYMS, STOP_SYNONYMS
 from kubectl_ddp.cli.run import run
 
 SUBMIT: Final = {
@@ -154,7 +154,7 @@ def test_a_flag_of_another_launcher_is_answered_with_ours(flag: str, capsys: pyt
         assert f"'{ours}'" in capsys.readouterr().err
 
 
-@pytest.mark.parametrize("word", [*COMMAND_EQUIVALENTS, *STOPPING, *REMOVING])
+@pytest.mark.parametrize("word", [*COMMAND_EQUIVALENTS, *STOP_SYNONYMS, *DELETE_SYNONYMS])
 def test_a_command_of_another_program_is_answered_with_ours(word: str, capsys: pytest.CaptureFixture[str]) -> None:
     assert run([word]) == 2
     told = capsys.readouterr()

@@ -113,5 +113,5 @@ def test_acting_as_somebody_is_said_to_the_api_server(server: ApiServer, tmp_pat
 def test_a_request_is_given_up_after_the_time_that_the_flag_names(tmp_path: Path) -> None:
     with socket.create_server(("127.0.0.1", 0)) as silent:  # takes the connection, and never answers
         path = str(kubeconfig(tmp_path, f"http://127.0.0.1:{silent.getsockname()[1]}"))
-        with pytest.raises(Unreachable, match=r"does not answer\..*--request-timeout"):
+        with pytest.raises(Unreachable, match=r"does not respond\..*--request-timeout"):
             ClusterBackend(Access(kubeconfig=path, request_timeout="50ms")).jobs()
