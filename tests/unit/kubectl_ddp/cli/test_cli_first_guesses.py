@@ -12,7 +12,7 @@ import pytest
 
 from kubectl_ddp.cli import registry
 from kubectl_ddp.cli.group import root
-from kubectl_ddp.cli.internal.suggestions import COMMAND_EQUIVALENTS, FLAG_EQUIVALENTS, DELETE_SYNONYMS, STOP_SYNONYMS
+from kubectl_ddp.cli.internal.suggestions import COMMAND_EQUIVALENTS, DELETE_SYNONYMS, FLAG_EQUIVALENTS, STOP_SYNONYMS
 from kubectl_ddp.cli.run import run
 
 SUBMIT: Final = {
