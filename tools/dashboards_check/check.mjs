@@ -118,7 +118,7 @@ async function settled(page) {
   for (;;) {
     const shown = await page.evaluate(() => window.inspected());
     const text = JSON.stringify(shown);
-    const done = shown.panels.every(({ state, marks }) => (state === "Done" && marks) || state === "Error");
+    const done = shown.panels.every((panel) => (panel.state === "Done" && (panel.marks || !hasData(panel))) || panel.state === "Error");
     if ((done && text === before) || Date.now() > until) return shown;
     before = text;
     await new Promise((passed) => setTimeout(passed, 250));

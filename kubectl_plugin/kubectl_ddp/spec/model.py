@@ -11,9 +11,10 @@ How to add a job key, here ``costCenter``, which sets a pod annotation:
            example="research", default=None,
        )
 
-2. Render it: a template in ``render/templates``, or for annotations ``_network_annotations`` in ``render/network.py``.
-3. Draw a value in ``jobs()`` of ``tests/support/jobs.py``, and add one to ``samples`` in ``test_spec_resolve.py``.
-   Test the rendered object in ``tests/render/test_render_pods.py``.
+2. Render it: a template in ``render/templates``, or ``metadata_view`` in ``render/metadata.py`` for labels and
+   annotations.
+3. Draw a value in ``jobs()`` of ``tests/support/jobs.py``, and add a refused one to ``test_spec_resolve.py``. Test the
+   rendered object in ``tests/render/test_render_pods.py``.
 4. If the value conflicts with another key, refuse it in ``spec/rules.py``. Then run ``make docs``.
 """
 

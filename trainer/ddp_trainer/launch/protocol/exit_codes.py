@@ -28,9 +28,9 @@ A worker whose GPU failed also exits with 173. It is restarted, as after every f
 the error file, the termination message and the launcher's last line.
 
 How to change what a death of a worker costs: add a row to ``CAUSE_OF_CODE`` (a signal has the code 128 + its number).
-Causes in ``CHARGED`` count against ``--max-restarts``; a code in ``HOPELESS`` ends the run without a restart.
-``decide_restart`` in ``launch/rendezvous/group_formation.py`` applies them; its test plays deaths with
-``SimulatedRun``. A new reason is a member of ``FailureReason`` and a row in ``launch/failures.py``,
+Causes in ``CHARGED`` count against ``--max-restarts``; of the others, ``PREEMPTION`` is limited, by
+``UNEXPLAINED_STOPS``. A code in ``HOPELESS`` ends the run without a restart. ``decide_restart`` in
+``launch/rendezvous/group_formation.py`` applies them; ``test_restart_budget.py`` plays deaths. A new reason is a member of ``FailureReason`` and a row in ``launch/failures.py``,
 with its words there. Then update "What happens when" in ``docs/launcher.md``.
 
 How to add an exit code: a member of ``Exit`` in ``common/constants.py``; a row of the table above; where it is

@@ -27,7 +27,15 @@ from typing import Any, Final, TypeVar
 import torch
 
 from ddp_trainer.process.atomic_files import FsyncStream, sync_directory, write_fsync
-from ddp_trainer.train.checkpoint.manifest import FORMAT, MANIFEST, PAYLOAD, SHARDED, CheckpointFile, Manifest
+from ddp_trainer.train.checkpoint.manifest import (
+    FORMAT,
+    MANIFEST,
+    PAYLOAD,
+    SHARDED,
+    SHARDED_FORMATS,
+    CheckpointFile,
+    Manifest,
+)
 from ddp_trainer.train.checkpoint.torch_zip_writer import PIECE_BYTES, Archive
 from ddp_trainer.train.checkpoint.write_lease import WriteLease
 from ddp_trainer.train.config.option_values import TargetMetric
@@ -59,7 +67,7 @@ class Checkpoint:
     @property
     def is_sharded(self) -> bool:
         """True if it is on a disk, in one file for each rank that wrote it."""
-        return self.directory is not None and self.manifest.format == SHARDED
+        return self.directory is not None and self.manifest.format in SHARDED_FORMATS
 
 
 class CorruptCheckpoint(Exception):

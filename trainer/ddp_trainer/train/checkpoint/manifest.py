@@ -6,8 +6,9 @@ which separates damage from a checkpoint of another run. :func:`check_same_run` 
 How to add a field:
 
 1. Add it to :class:`Manifest`, with the default that manifests of earlier formats get. ``to_json`` and ``from_json``
-   follow. Raise ``WHOLE`` and ``SHARDED`` to two new numbers, since earlier versions refuse unknown keys. ``format``,
-   ``step`` and ``written_at`` never change name or type, since earlier versions read them.
+   follow. Raise ``WHOLE`` and ``SHARDED`` to two new numbers, since earlier versions refuse unknown keys, and keep the
+   earlier number in ``SHARDED_FORMATS``. ``format``, ``step`` and ``written_at`` never change name or type, since
+   earlier versions read them. State that only a resumed run reads belongs in ``TrainState.replicated`` instead.
 2. Set the value in ``TrainState.manifest`` (``train/loop/train_state.py``). A value that must be equal to resume is a
    field of :class:`Identity` instead, which ``train/loop/run_context.py`` fills in, with its words in ``_COMPARED``.
 3. ``inspect`` shows it from ``Entry.to_dict`` in ``checkpoint_cli.py``. Update ``docs/checkpoints.md``.
@@ -37,6 +38,8 @@ WHOLE: Final = 1
 """Format of a checkpoint whose payload is the complete state."""
 SHARDED: Final = 2
 """Format of a sharded checkpoint: the payload, and the files of the key ``pieces``."""
+SHARDED_FORMATS: Final = frozenset({SHARDED})
+"""All formats of sharded checkpoints that this version reads."""
 FORMAT: Final = SHARDED
 """Newest format that this version reads. It rises with every new key, because earlier versions refuse unknown keys."""
 _OWN_DIGEST: Final = "manifest_sha256"

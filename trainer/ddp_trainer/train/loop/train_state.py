@@ -128,7 +128,10 @@ class TrainState:
         return {"pieces": pieces, "optimizer": optimizer, **self.replicated(summary, data)}
 
     def replicated(self, summary: Summary | None = None, data: dict[str, Any] | None = None) -> dict[str, Any]:
-        """Return the state besides weights and optimizer, which is whole on every rank."""
+        """Return the state besides weights and optimizer, which is whole on every rank.
+
+        A new item is read by ``load_replicated`` with a default for earlier checkpoints, and changes no format.
+        """
         context, config = self.context, self.context.config
         return {
             "loss_scale": self.optimizer.loss_scale_state(),
