@@ -288,7 +288,8 @@ def _severity(lacks: Sequence[tuple[Need, Right]]) -> Severity:
 
 def _fix(lacks: Sequence[tuple[Need, Right]], commands: Sequence[str]) -> str:
     failing = {command for need, _ in lacks if need.is_required for command in need.commands}
-    broad = summarize_permissions(right for need, right in lacks if need.is_broad)
+    requested = {right for need, right in needs() if not need.is_broad}
+    broad = summarize_permissions(right for _, right in lacks if right not in requested)
     less = list(dict.fromkeys(need.without for need, _ in lacks if need.without))
     if _severity(lacks) is Severity.ERROR:
         less = []  # limitations do not matter for a command that fails

@@ -176,7 +176,9 @@ def test_where_only_answers_are_shorter_nothing_fails_and_it_is_said_how_much_sh
 
 
 def test_a_shell_in_a_pod_is_to_be_asked_for_by_itself() -> None:
-    found = of_rights(Right.of("create", "pods/exec"))["rights: reach"]
+    lacking = [Right.of("create", "pods/exec"), Right.of("patch", "jobs.batch")]
+    assert "opens every pod" not in of_rights(lacking[1])["rights: see"].hint, "the Role has it, for other commands"
+    found = of_rights(*lacking)["rights: reach"]
     assert found.severity == Severity.WARNING
     assert found.hint == (
         "Exec, profile cannot work; 'create pods/exec' opens every pod of the namespace, so request it separately."
