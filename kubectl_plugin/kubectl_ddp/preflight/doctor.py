@@ -288,14 +288,15 @@ def _severity(lacks: Sequence[tuple[Need, Right]]) -> Severity:
 
 def _fix(lacks: Sequence[tuple[Need, Right]], commands: Sequence[str]) -> str:
     failing = {command for need, _ in lacks if need.is_required for command in need.commands}
-    broad = any(need.is_broad for need, _ in lacks)
+    requested = {right for need, right in needs() if not need.is_broad}
+    broad = summarize_permissions(right for _, right in lacks if right not in requested)
     less = list(dict.fromkeys(need.without for need, _ in lacks if need.without))
     if _severity(lacks) is Severity.ERROR:
         less = []  # limitations do not matter for a command that fails
     more = f" and {len(less) - MOST_TOLD} more" if len(less) > MOST_TOLD else ""
     parts = [
         f"{', '.join(command for command in commands if command in failing)} cannot work" if failing else "",
-        "it opens every pod of the namespace, so request it separately" if broad else "",
+        f"'{broad}' opens every pod of the namespace, so request it separately" if broad else "",
         f"{'; '.join(less[:MOST_TOLD])}{more}" if less else "",
     ]
     text = "; ".join(filter(None, parts))

@@ -208,7 +208,7 @@ def check_node_resources(subject: Subject, facts: PreflightFacts) -> Iterator[Fi
     room = sum(copies(requests, machine.allocatable) for machine in machines)
     nodes, largest = subject.spec.nnodes, subject.spec.largest_pod_count
     grows = facts.grows is True or not isinstance(facts.grows, bool)
-    why = "".join(f"; {reason}" for reason in _missing_resources(requests, machines))
+    why = "".join(f"; {reason}" for reason in lacking_resources(requests, machines))
     if room >= largest:
         yield ok(f"The machines have the resources for {size_text(subject, largest)}, if nothing else runs there.")
     elif room >= nodes.minimum:
@@ -228,7 +228,7 @@ def check_node_resources(subject: Subject, facts: PreflightFacts) -> Iterator[Fi
         )
 
 
-def _missing_resources(requests: Amounts, machines: Sequence[Machine]) -> Iterator[str]:
+def lacking_resources(requests: Amounts, machines: Sequence[Machine]) -> Iterator[str]:
     """Yield each requested resource of which no machine has enough for one pod."""
     for name, amount in requests.items():
         largest = max((machine.allocatable.get(name, 0) for machine in machines), default=0)

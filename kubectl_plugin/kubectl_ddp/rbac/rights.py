@@ -130,6 +130,9 @@ class Need:
 JOBS: Final = tuple(engine.collection for engine in ENGINES.values())
 """Kinds of the job objects, one per engine."""
 
+API_SERVERS: Final = Right.of("get", "endpointslices.discovery.k8s.io", "default", ("kubernetes",))
+"""Right without which the NetworkPolicy of a job does not admit the API server, which reads metrics."""
+
 DDPJOBS: Final = (GROUP, job_kinds.PLURAL)
 """Kind of which one object is a job."""
 

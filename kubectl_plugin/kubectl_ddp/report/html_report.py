@@ -106,7 +106,9 @@ def _view(report: Report) -> dict[str, Any]:
         "spent": list(_time_breakdown(report)),
         "spent_text": _time_breakdown_text(report),
         "start": list(_waterfall(report)),
-        "start_text": startup_text(report.state.startup, report.made) if report.state.startup is not None else "",
+        "start_text": startup_text(report.state.startup, report.made, report.state.finished)
+        if report.state.startup is not None
+        else "",
         "rows": rows[:MOST_ROWS],
         "rows_left_out": max(0, len(rows) - MOST_ROWS),
         "open_rows": OPEN_ROWS,
@@ -182,7 +184,7 @@ def _time_breakdown_text(report: Report) -> str:
 def _waterfall(report: Report) -> Iterator[dict[str, Any]]:
     """Yield the phases of the start in order, each with its begin and its length as shares of all."""
     startup = report.state.startup
-    spent = startup.elapsed_seconds(report.made) if startup is not None else {}
+    spent = startup.elapsed_seconds(report.state.finished or report.made) if startup is not None else {}
     total, reached = sum(spent.values()), 0.0
     for phase, seconds in spent.items() if total > 0 else ():
         words = phase.replace("_", " ")

@@ -7,12 +7,14 @@ from collections.abc import Callable, Collection, Iterator, Mapping
 from typing import Any, Final
 
 from ddp_trainer.common.constants import RestartCause
+from ddp_trainer.common.time_classes import IN_POD
 from kubectl_ddp.kube.objects import Queued
 from kubectl_ddp.status.job_state import JobState
 from kubectl_ddp.status.job_tables import bounds, granted_text, state_cell
 from kubectl_ddp.status.rank_status import overdue_nodes
 from kubectl_ddp.status.startup import Startup
 from kubectl_ddp.status.termination_message import resize_count, restart_count
+from kubectl_ddp.util.process import location_flags, program
 from kubectl_ddp.util.text_table import NOTHING, Style, duration, number, percent, pluralize
 
 
@@ -70,7 +72,11 @@ def _facts(state: JobState, now: float, style: Style) -> Iterator[tuple[str, str
         formed = f", generation {state.generation}" if state.generation is not None else ""
         yield "World", f"{pluralize(state.world_size, 'rank')}{formed}"
     yield "Progress", progress_text(state)
-    yield "Startup", startup_text(state.startup, now) if state.startup is not None else ""
+    startup = state.startup
+    if state.is_unresponsive:
+        yield "Metrics", f"no pod returns any; '{program()} why {state.name}{location_flags()}' names causes"
+        startup = None if startup is not None and startup.current in IN_POD else startup
+    yield "Startup", startup_text(startup, now, state.finished) if startup is not None else ""
     yield "Throughput", f"{number(state.throughput)} samples/s" if state.throughput is not None else ""
     yield "Loss", number(state.loss) if state.loss is not None else ""
     yield "Values", values_text(state.values)
@@ -125,13 +131,15 @@ def format_estimate(seconds: float) -> str:
     return f"about {duration(max(1, round(seconds / unit)) * unit)}"
 
 
-def startup_text(startup: Startup, now: float) -> str:
-    """Return the time from the submission to the first step, or until now, with the time of each phase."""
-    spent = startup.elapsed_seconds(now)
+def startup_text(startup: Startup, now: float, finished: float | None = None) -> str:
+    """Return the time from the submission to the first step, or until the end or now, with the time of each phase."""
+    spent = startup.elapsed_seconds(now if finished is None else finished)
     phases = ", ".join(f"{phase.replace('_', ' ')} {seconds:.1f}s" for phase, seconds in spent.items())
     total = f"{sum(spent.values()):.1f}s"
     if startup.current is None:
         return f"{total} from submission to the first step: {phases}"
+    if finished is not None:
+        return f"{total} from submission to the end, without a step: {phases}"
     return f"{startup.current.replace('_', ' ')} since {spent[startup.current]:.1f}s, submitted {total} ago: {phases}"
 
 

@@ -9,6 +9,7 @@ from typing import Final
 from kubectl_ddp.kube import job_kinds
 from kubectl_ddp.kube.kueue_queue import KUEUE, KUEUE_ELASTIC, KUEUE_QUEUE, inactive_reason, is_waiting, owner_of
 from kubectl_ddp.kube.objects import Object, RelatedKind, condition_of, holds
+from kubectl_ddp.preflight.resources import lacking_resources, parse_nodes, requests_of
 from kubectl_ddp.util.process import location_flags, program
 from kubectl_ddp.util.text_table import pluralize
 from kubectl_ddp.why.facts import Facts, claims_of, format_event, has_label, line_of, names_of, subject
@@ -38,10 +39,12 @@ def scheduling_failure(facts: Facts) -> Iterator[CauseFinding]:
         evidence.append(f"nodeSelector of the pods: {', '.join(f'{key}={value}' for key, value in selector.items())}")
     reasons = ", ".join(f"{count} {what}" for what, count in predicates.items()) or line_of(text, most=160)
     reasons = reasons or "the scheduler does not say why"
+    machines = parse_nodes(facts.around.of(RelatedKind.NODES))
+    lacking = [*lacking_resources(requests_of(pods[0]["spec"]), machines)] if machines else []
     yield diagnosis(
         Cause.UNSCHEDULABLE,
-        f"{subject(names_of(pods))} fit{'s' if len(pods) == 1 else ''} no node: {reasons}.",
-        _help(predicates, facts.name),
+        f"{subject(names_of(pods))} fit{'s' if len(pods) == 1 else ''} no node: {'; '.join(lacking) or reasons}.",
+        "Request less per node, or add a larger machine." if lacking else _help(predicates, facts.name),
         evidence,
     )
 

@@ -268,12 +268,23 @@ def present(facts: Facts) -> Iterator[CauseFinding]:
     """Report the state of a job without detected problems: training or starting."""
     if facts.is_training:
         progress = progress_text(facts.state)
-        silent = [f"pod {name} told nothing about itself" for name in facts.state.silent[:_MOST_SILENT]]
+        silent = [f"pod {name} returns no metrics" for name in facts.state.silent[:_MOST_SILENT]]
         long = [
             f"rank {status.rank} is in section {status.section} for {duration(status.seconds)}"
             for status in (rank.status for rank in facts.hang_snapshot.ranks)
             if _is_in_long_section(status)
         ]
+        if facts.state.is_unresponsive and facts.is_on_cluster:
+            yield diagnosis(
+                Cause.RUNNING,
+                "It runs, but no pod returns metrics, so its steps, its loss and a hang cannot be seen.",
+                "The metrics need two rights: get pods/proxy for you, and get the EndpointSlice 'kubernetes' in "
+                "namespace 'default' for the user who submits. Without the second, the job's NetworkPolicy does not "
+                f"admit the API server. '{program()} doctor{location_flags()}' prints the Role; then submit the job "
+                "again, or with --metrics-from ADDRESS.",
+                silent,
+            )
+            return
         yield diagnosis(
             Cause.RUNNING,
             f"It runs: {progress}." if progress else "It runs; nothing is wrong that can be seen.",

@@ -164,9 +164,9 @@ class ClusterBackend:
         found = {address for endpoint in endpoints for address in endpoint["addresses"]}
         if not found:
             self._notice(
-                "The addresses of the API servers cannot be read (EndpointSlice 'kubernetes' in namespace 'default'). "
-                "The job's NetworkPolicy does not admit them, so 'status' and 'top' may not see its ranks. "
-                "--metrics-from ADDRESS admits one address, --metrics-from '*' admits all."
+                "You may not get the EndpointSlice 'kubernetes' in namespace 'default', with the addresses of the API "
+                "servers. The job's NetworkPolicy does not admit them, so 'status' and 'top' may never see its ranks. "
+                "'doctor' prints the Role to request; --metrics-from ADDRESS admits an address, --metrics-from '*' all."
             )
         return tuple(sorted(found))
 

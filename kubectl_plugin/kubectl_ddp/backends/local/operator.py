@@ -70,7 +70,7 @@ def reconcile(job: Object, pods: Sequence[Object], status: Status, *, now: str) 
         now: Current time in Kubernetes' format.
     """
     draft = _Draft(job, list(pods), copy.deepcopy(status), now)
-    draft.update_condition("Created", f"PyTorchJob {draft.name} is created.")
+    draft.update_condition("Created", f"Job {draft.name} is created.")
     if is_finished(draft.status) or "deletionTimestamp" in job["metadata"]:
         _stop(draft, [pod for pod in draft.workers if not pod_states.is_over(pod)])
     elif job["spec"].get("runPolicy", {}).get("suspend"):
@@ -87,7 +87,7 @@ def _stop(draft: _Draft, pods: Sequence[Object]) -> None:
 
 def _suspend(draft: _Draft) -> None:
     _stop(draft, draft.workers)
-    text = f"PyTorchJob {draft.name} is suspended."
+    text = f"Job {draft.name} is suspended."
     if is_true(draft.status, "Running"):
         draft.update_condition("Running", text, reason="PyTorchJobSuspended", value="False")
     draft.update_condition("Suspended", text)
@@ -96,9 +96,7 @@ def _suspend(draft: _Draft) -> None:
 
 def _run(draft: _Draft) -> None:
     if is_true(draft.status, "Suspended"):
-        draft.update_condition(
-            "Suspended", f"PyTorchJob {draft.name} is resumed.", reason="PyTorchJobResumed", value="False"
-        )
+        draft.update_condition("Suspended", f"Job {draft.name} is resumed.", reason="PyTorchJobResumed", value="False")
     if not draft.status.get("startTime"):
         draft.status["startTime"] = draft.now
     wanted = range(worker_replicas(draft.job))
@@ -132,9 +130,7 @@ def _replace_failed(draft: _Draft, present: Sequence[Object]) -> list[Object]:
             )
         )
         draft.delete.append(name)
-        draft.update_condition(
-            "Restarting", f"PyTorchJob {draft.name} is restarting because 1 Worker replica(s) failed."
-        )
+        draft.update_condition("Restarting", f"Job {draft.name} is restarting because 1 Worker replica(s) failed.")
     return final
 
 
@@ -143,15 +139,15 @@ def _update_job_condition(draft: _Draft, present: Sequence[Object], failed: Sequ
     succeeded = phases.count("Succeeded")
     elastic = draft.job["spec"].get("elasticPolicy") is not None
     if succeeded and (elastic or succeeded == worker_replicas(draft.job)):
-        _finish(draft, "Succeeded", f"PyTorchJob {draft.name} is successfully completed.")
+        _finish(draft, "Succeeded", f"Job {draft.name} is successfully completed.")
     elif failed:
-        _finish(draft, "Failed", f"PyTorchJob {draft.name} is failed because {len(failed)} Worker replica(s) failed.")
+        _finish(draft, "Failed", f"Job {draft.name} is failed because {len(failed)} Worker replica(s) failed.")
     elif _exceeds_backoff_limit(draft.job, present):
         _finish(draft, "Failed", f"Job {draft.name} has failed because it has reached the specified backoff limit")
     elif _exceeds_deadline(draft):
         _finish(draft, "Failed", f"Job {draft.name} has failed because it was active longer than specified deadline")
     elif any(_runs(pod) for pod in present):
-        draft.update_condition("Running", f"PyTorchJob {draft.name} is running.")
+        draft.update_condition("Running", f"Job {draft.name} is running.")
 
 
 def _finish(draft: _Draft, condition: str, text: str) -> None:

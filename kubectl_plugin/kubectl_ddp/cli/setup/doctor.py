@@ -25,7 +25,8 @@ from kubectl_ddp.cli.internal.command import GroupedHelpCommand, Options, shared
 from kubectl_ddp.cli.internal.job_options import JobRequest, ProgramCommand, job_options, prepare, print_notes
 from kubectl_ddp.cli.internal.output import fail_on_errors, print_findings, print_output, style
 from kubectl_ddp.errors import DdpError, UsageError
-from kubectl_ddp.util.finding import Finding, Severity, max_severity, ok, warning
+from kubectl_ddp.util.finding import Finding, Severity, findings_text, max_severity, ok, warning
+from kubectl_ddp.util.text_table import Style
 
 if TYPE_CHECKING:
     from kubectl_ddp.kube.objects import Object
@@ -249,7 +250,8 @@ def doctor(options: Options, *, strict: bool) -> None:
     """Check this machine and the cluster: versions, APIs, operators, features, rights, policies, torch.
 
     Creates nothing but access reviews; features are detected by dry runs of a Job. If rights are missing, the Role to
-    request follows the table. With --local, only this machine is checked. Exit code 4 means that a check failed.
+    request follows the table; with -q, stdout has the Role alone. With --local, only this machine is checked. Exit code
+    4 means that a check failed.
     """
     found = list(run_checks(inspect_client(os.environ.get("KUBECTL_DDP_PYTHON") or sys.executable)))
     roles: list[Object] = []
@@ -258,7 +260,11 @@ def doctor(options: Options, *, strict: bool) -> None:
             _cluster(options) if options.names_a_cluster or has_kubeconfig() else ([_no_cluster()], [])
         )
         found += cluster_findings
-    print_findings(options, "Checkup", found, roles=roles)
+    if options.quiet and options.output is None:  # on stdout is the Role alone
+        failures = [finding for finding in found if finding.severity in {Severity.ERROR, Severity.WARNING}]
+        click.echo(findings_text(failures, Style()), err=True)
+    else:
+        print_findings(options, "Checkup", found, roles=roles)
     if roles and options.output is None:
         from kubectl_ddp.rbac.rights import text  # noqa: PLC0415 - as above
 

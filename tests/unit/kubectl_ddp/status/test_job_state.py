@@ -165,6 +165,13 @@ def test_the_store_is_no_node() -> None:
     assert (state.nodes.ready, state.nodes.desired, state.nodes.minimum, state.nodes.maximum) == (1, 2, 1, 4)
 
 
+def test_a_job_whose_pods_return_no_metrics_is_said_to_have_none_and_not_to_be_in_a_phase_of_its_start() -> None:
+    state = job_state(snapshot(job("Created", "Running"), pod(0), pod(1)), {})
+    shown = header(state, CREATED_EPOCH + 40, Style())
+    assert "no pod returns any; 'kubectl-ddp why digits' names causes" in shown
+    assert "Startup" not in shown
+
+
 def test_a_job_that_is_not_elastic_has_the_nodes_it_asked_for() -> None:
     nodes = job_state(snapshot(job("Created", replicas=3, bounds=None)), {}).nodes
     assert (nodes.desired, nodes.minimum, nodes.maximum) == (3, 3, 3)

@@ -242,5 +242,8 @@ def test_the_text_has_the_time_of_each_phase() -> None:
     assert startup_text(current, 104.5) == (
         "imports since 1.5s, submitted 4.5s ago: queue 1.0s, container 2.0s, imports 1.5s"
     )
+    assert startup_text(current, 999.0, 104.5) == (
+        "4.5s from submission to the end, without a step: queue 1.0s, container 2.0s, imports 1.5s"
+    )
     over = Startup(submitted=100.0, seconds={"queue": 1.0, "first_step": 2.0})
     assert startup_text(over, 999.0) == "3.0s from submission to the first step: queue 1.0s, first step 2.0s"

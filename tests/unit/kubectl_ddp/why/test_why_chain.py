@@ -145,6 +145,23 @@ def test_the_pod_of_a_gang_that_finds_no_node_is_told_and_not_the_one_that_waits
     assert "2 Insufficient cpu" in found.message
 
 
+def test_a_pod_that_is_too_large_for_every_node_is_told_by_its_size() -> None:
+    large = refused("0/2 nodes are available: 1 node(s) had untolerated taint(s), 1 Insufficient cpu.")
+    large["spec"]["containers"][0]["resources"] = {"requests": {"cpu": "500"}}
+    machines = [{"metadata": {"name": name}, "status": {"allocatable": {"cpu": "2", "pods": "9"}}} for name in "ab"]
+    found = first(facts(job("Created"), large, around={RelatedKind.NODES: tuple(machines)}))
+    assert found.message == "Pod digits-worker-0 fits no node: no machine has 500 cpu, the largest has 2."
+    assert found.hint == "Request less per node, or add a larger machine."
+
+
+def test_a_job_without_metrics_is_told_which_rights_they_need() -> None:
+    found = first(of_running())
+    assert (found.subject, found.exit_code) == (Cause.RUNNING, 0)
+    assert "no pod returns metrics" in found.message
+    assert "EndpointSlice 'kubernetes' in namespace 'default'" in found.hint
+    assert found.evidence == ("pod digits-worker-0 returns no metrics", "pod digits-worker-1 returns no metrics")
+
+
 def test_the_schedulers_own_words_are_quoted_beside_the_labels_that_the_pods_ask_for() -> None:
     text = "0/2 nodes are available: 2 node(s) didn't match Pod's node affinity/selector."
     selects = refused(text)

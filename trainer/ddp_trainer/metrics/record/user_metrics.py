@@ -12,7 +12,7 @@ from ddp_trainer.common.metric_names import Metric
 from ddp_trainer.common.time_classes import Phase
 from ddp_trainer.metrics.record.rank_recorder import BoardRankRecorder
 from ddp_trainer.metrics.record.suppress_errors import warn_once
-from ddp_trainer.metrics.storage.user_values import InvalidNameError, TooManyNamesError, UserValues
+from ddp_trainer.metrics.storage.user_values import InvalidNameError, TooManyNamesError, UserValues, to_float
 from ddp_trainer.process.recorder import RankRecorder
 
 COPY_SECONDS: Final = 1.0
@@ -93,9 +93,9 @@ class Log:
             if tokens or flops:
                 self._recorder.work(float(tokens), float(flops))
             if learning_rate is not None:
-                self._recorder.progress(learning_rate=float(learning_rate))
+                self._recorder.progress(learning_rate=to_float(learning_rate))
             if gradient_norm is not None:
-                self._recorder.gradients(float(gradient_norm), None)
+                self._recorder.gradients(to_float(gradient_norm), None)
             if loss is not None:
                 self._loss(loss)
         except Exception as error:  # noqa: BLE001 - training does not fail because of its metrics
@@ -126,7 +126,7 @@ class Log:
         if self._own.has_own_loss:
             return
         if not getattr(loss, "is_cuda", False):
-            self._recorder.put(Metric.LOSS, float(loss))
+            self._recorder.put(Metric.LOSS, to_float(loss))
             return
         if self._copy is not None:
             number, arrived = self._copy

@@ -68,7 +68,7 @@ class UserValues:
         is_on_gpu = getattr(value, "is_cuda", False)
         if is_on_gpu and (value.numel() != 1 or value.is_complex()):
             raise ValueError(f"a value is one real number, and the tensor has {value.numel()} of {value.dtype}")
-        self._values[name] = value.detach().clone() if is_on_gpu else float(value)
+        self._values[name] = value.detach().clone() if is_on_gpu else to_float(value)
         self._new[name] = self._unwritten[name] = None
 
     def take(self) -> dict[str, float]:
@@ -93,6 +93,11 @@ class UserValues:
         self._values = {name: float(value) for name, value in self._values.items()}
         with draft_of(self._path) as draft:
             draft.write_text(json.dumps(self._values))
+
+
+def to_float(value: Any) -> float:
+    """Convert a number, or a tensor with one element. torch warns of a conversion that gradients would pass through."""
+    return float(value.detach() if hasattr(value, "detach") else value)
 
 
 def read_user_values(path: Path) -> Mapping[str, float]:

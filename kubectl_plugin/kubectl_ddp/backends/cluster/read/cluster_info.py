@@ -10,6 +10,7 @@ authorizers that cannot list their rules, such as those of some clouds.
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Callable, Collection, Mapping, Sequence
 from contextlib import ExitStack
 from functools import partial
@@ -111,8 +112,14 @@ def user_name(api: Api) -> str:
 
 
 def role_request_message(api: Api, discovery: Discovery, namespace: str, lacking: Collection[Right]) -> str:
-    """Return a sentence that requests the missing rights, with the Role as YAML below it."""
-    found = rights.required_roles(lacking, discovery.filter_served(KINDS), namespace=namespace, user=user_name(api))
+    """Return a sentence that requests the missing rights, with the Role as YAML below it.
+
+    The Role includes the right by which ranks are read, because a job is submitted with or without it.
+    """
+    to_request = [*lacking]
+    with contextlib.suppress(DdpError):
+        to_request += [] if _may(api, namespace, rights.API_SERVERS) else [rights.API_SERVERS]
+    found = rights.required_roles(to_request, discovery.filter_served(KINDS), namespace=namespace, user=user_name(api))
     return f"Ask a cluster administrator to grant this with 'kubectl apply -f -':\n{rights.text(found)}".rstrip()
 
 

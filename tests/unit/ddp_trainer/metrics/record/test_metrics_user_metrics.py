@@ -37,6 +37,17 @@ def test_what_is_told_arrives_and_work_adds_up(tmp_path: Path) -> None:
     assert values[Metric.STEPS] == 0, "they are counted by whom sees them"
 
 
+def test_a_tensor_with_a_gradient_is_recorded_without_a_warning(tmp_path: Path) -> None:
+    weight = torch.tensor(2.0, requires_grad=True)
+    torch.set_warn_always(True)  # otherwise torch warns once per process
+    try:
+        attach.log({Env.METRICS_DIR: str(tmp_path)}, loss=weight, gradient_norm=weight, penalty=weight)
+    finally:
+        torch.set_warn_always(False)
+    values = told(tmp_path)
+    assert (values[Metric.LOSS], values[Metric.GRADIENT_NORM], exported(tmp_path)) == (2.0, 2.0, {"penalty": 2.0})
+
+
 @pytest.mark.parametrize(
     "nonsense", [{"loss": "low"}, {"loss": torch.ones(2)}, {"tokens": object()}], ids=["text", "two", "object"]
 )

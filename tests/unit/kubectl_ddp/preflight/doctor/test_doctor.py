@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import dataclasses
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
+import yaml
 
 from kubectl_ddp.cli.run import run
 from kubectl_ddp.cli.setup import doctor as client
@@ -174,9 +176,13 @@ def test_where_only_answers_are_shorter_nothing_fails_and_it_is_said_how_much_sh
 
 
 def test_a_shell_in_a_pod_is_to_be_asked_for_by_itself() -> None:
-    found = of_rights(Right.of("create", "pods/exec"))["rights: reach"]
+    lacking = [Right.of("create", "pods/exec"), Right.of("patch", "jobs.batch")]
+    assert "opens every pod" not in of_rights(lacking[1])["rights: see"].hint, "the Role has it, for other commands"
+    found = of_rights(*lacking)["rights: reach"]
     assert found.severity == Severity.WARNING
-    assert found.hint == "Exec, profile cannot work; it opens every pod of the namespace, so request it separately."
+    assert found.hint == (
+        "Exec, profile cannot work; 'create pods/exec' opens every pod of the namespace, so request it separately."
+    )
 
 
 def test_an_api_server_that_does_not_tell_what_is_granted_is_no_failure() -> None:
@@ -184,6 +190,20 @@ def test_an_api_server_that_does_not_tell_what_is_granted_is_no_failure() -> Non
         finding.subject: finding.severity for finding in doctor.run_checks(dataclasses.replace(FACTS, missing=None))
     }
     assert found["rights"] == Severity.WARNING
+
+
+def test_quiet_leaves_stdout_to_the_role_and_tells_only_what_is_wrong(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    lacking = dataclasses.replace(FACTS, missing=[Right.of("create", "services")])
+    asked = SimpleNamespace(inspect_cluster=lambda: lacking)
+    monkeypatch.setattr(client, "inspect_client", lambda _: LAPTOP)
+    monkeypatch.setattr(client, "cluster_of", lambda _: asked)
+    assert run(["doctor", "-q", "-n", "team"]) == 4
+    shown = capsys.readouterr()
+    assert [item["kind"] for item in yaml.safe_load_all(shown.out)] == ["Role", "RoleBinding"]
+    assert "missing: create services" in shown.err
+    assert LAPTOP.kubectl not in shown.err
 
 
 def test_where_no_cluster_is_configured_the_checkup_says_that_it_looked_at_none(

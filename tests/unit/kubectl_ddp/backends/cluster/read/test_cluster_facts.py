@@ -48,6 +48,17 @@ def test_a_quota_that_refuses_an_object_is_told_once(tmp_path: Path, path: str, 
     assert all("exceeded quota: few" in item for item in report)
 
 
+def test_the_role_of_a_refused_submission_includes_the_right_by_which_its_ranks_are_seen(tmp_path: Path) -> None:
+    reviews = "POST /apis/authorization.k8s.io/v1/selfsubject"
+    with serving(ApiServer()) as server:
+        server.next(f"{reviews}rulesreviews", Answer(201, {"status": {"resourceRules": []}}))
+        server.next(f"{reviews}accessreviews", Answer(201, {"status": {"allowed": False}}))
+        to = connect(kubeconfig=str(kubeconfig(tmp_path, server.url)))
+        backend = ClusterBackend(connection=to, notice=lambda _: None)
+        _, facts = backend.preflight(a_job(), render(a_job(), "run1"), is_thorough=False)
+    assert '"resources": ["endpointslices"], "resourceNames": ["kubernetes"]' in facts.rights_hint
+
+
 @pytest.mark.parametrize("text", ["[oops", "only words", "integrations: [batch/job]"])
 def test_a_configuration_of_kueue_that_cannot_be_read_ends_no_submission(tmp_path: Path, text: str) -> None:
     kueue = {"metadata": {"name": "kueue.x-k8s.io"}, "versions": [{"version": "v1beta2", "freshness": "Current"}]}
