@@ -11,8 +11,9 @@ How to add a metric:
    value)`` for a gauge. ``train/loop/callbacks.py`` has the recorder and is called after each committed step. A value
    on a GPU is read after the vote, at most every ``GRADIENT_SECONDS``. A value of every step is an argument of
    ``step`` in ``process/recorder.py``. The launcher reports through a method of ``AgentRecorder`` there.
-3. Add a panel in ``tools/dashboards``, or a line in ``REFERENCE`` of ``tests/render/test_rules_catalogue.py``. A
-   counter that stays 0 in a short run has a line in ``DID_NOT_HAPPEN`` of ``test_dashboards_of_a_run.py``.
+   Gradients are reported by rank 0 alone.
+3. Add a panel in ``tools/dashboards`` if somebody would look at it. What a short run lacks has a line in
+   ``DID_NOT_HAPPEN`` or ``IS_NOT_COMPUTED`` of ``test_dashboards_of_a_run.py``.
 4. Run ``make docs manifests``. Tests: ``Journal`` in ``tests/unit/ddp_trainer/train/test_run.py`` holds what a run
    reports.
 """
