@@ -77,7 +77,7 @@ def _compute_proof(key: bytes, side: Literal["client", "server"], client_nonce: 
 
 
 class ClientHandshake:
-    """Client side: send :attr:`knock`, then the result of :meth:`respond` for the server's line."""
+    """Client side: send :attr:`first_message`, then the result of :meth:`respond` for the server's line."""
 
     def __init__(self, key: bytes, version: int) -> None:
         self._key = key
