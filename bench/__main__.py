@@ -108,7 +108,7 @@ def run(name: str, options: Options) -> int:
 def _seconds(text: str) -> float:
     seconds = float(text)
     if not 0 < seconds < math.inf:
-        raise argparse.ArgumentTypeError(f"{text} is no positive number of seconds")
+        raise argparse.ArgumentTypeError(f"{text} must be a positive number of seconds")
     return seconds
 
 

@@ -1,4 +1,4 @@
-"""How figures grow with a size: the exponent of their growth, a table in Markdown, and a plot in SVG."""
+"""Growth of figures with a size: its exponent, a table in Markdown, and a plot in SVG."""
 
 from __future__ import annotations
 

@@ -390,7 +390,7 @@ def connected_api() -> Api:
         api = Api(connect())
         api.get("/version")
     except DdpError as error:
-        raise CannotMeasure(f"there is no cluster: {error}") from error
+        raise CannotMeasure(f"no cluster is reachable: {error}") from error
     return api
 
 

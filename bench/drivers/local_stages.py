@@ -1,6 +1,6 @@
 """Failures staged as local jobs, for ``bench why`` without a cluster: the same scripts, on this machine.
 
-What fills a disk or makes it read-only gets a mount of its own, in a mount namespace of the job.
+What fills a disk or makes it read-only gets a separate mount in the job's mount namespace.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ class LocalStaging:
         return LocalBackend(environ=self._environ(), directory=self.home)
 
     def can(self, stage: Stage) -> bool:
-        """Whether a stage needs nothing of a cluster, and this machine allows its mounts."""
+        """Return whether a stage needs no cluster and this machine allows its mounts."""
         if stage not in STARTS.values():
             return False
         tried = [*_MOUNTS, "mount -t tmpfs none /mnt"]

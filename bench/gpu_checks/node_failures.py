@@ -38,7 +38,7 @@ NAMING_SECONDS: Final = 15.0
 NAMED: Final = "hang: rank 1 on worker-1 is stopped by a signal"
 """Beginning of the launcher's message about a rank that got SIGSTOP."""
 MOST_GROWTH: Final = {"threads": 4, "descriptors": 4, "device_bytes": 300e6}
-"""What a process may take in addition over all groups that it lived through."""
+"""Limit of what a process may take in addition over all its groups."""
 WATCHDOG: Final = re.compile("watchdog thread terminated|Terminating the process")
 """Words of torch when it ends a process."""
 SOCKETS: Final = {
@@ -75,7 +75,7 @@ class RecoveryStats:
     repeated: list[int] = field(default_factory=list)
     """Committed steps that each fault repeated, beyond those of one checkpoint interval."""
     growth: dict[str, float] = field(default_factory=dict)
-    """What the first node's worker holds in addition after all faults, if it is the process of the start."""
+    """Additional memory of the first node's worker after all faults, if its process is the first."""
     last_words: str = ""
 
     def add(self, fault: str, begun: float, stepped: float | None, *, survived: bool) -> None:

@@ -78,7 +78,7 @@ BASELINE: Final = "calm_"
 
 
 def measure(options: Options) -> Report:
-    """Run every part, or the selected ones, each in a namespace of its own."""
+    """Run every part, or the selected ones, each in its own namespace."""
     wanted = options.parts(tuple(PARTS))
     image = cluster_runs.image()
     api = cluster_runs.connected_api()

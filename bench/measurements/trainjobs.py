@@ -53,7 +53,7 @@ LAST: Final = "pod_deleted"
 
 
 def measure(options: Options) -> Report:
-    """Run the selected parts, each in a namespace of its own."""
+    """Run the selected parts, each in its own namespace."""
     wanted = options.parts(PARTS)
     images = {"trainer": cluster_runs.image()}
     for word in ("runtime", "controller"):

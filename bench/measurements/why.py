@@ -84,7 +84,7 @@ def measure(options: Options) -> Report:
 
 @contextlib.contextmanager
 def _staging(home: Path) -> Iterator[tuple[Staging | LocalStaging, int]]:
-    """Where stages run, and how many of them at once: a cluster, or this machine if there is none."""
+    """Cluster that runs stages, or this machine without one, and the number of parallel stages."""
     try:
         api = Api(connect())
         api.get("/version")

@@ -20,7 +20,7 @@ from bench.peers.peer import FAULTS, REQUIREMENTS, ROOT, Peer, peers
 
 DOCS: Final = ROOT / "docs"
 MEASURED: Final = {quick: DOCS / "measurements" / f"peers{'-quick' * quick}.json" for quick in (False, True)}
-"""Whether runs are of ``--quick`` → their file."""
+"""Whether the runs are of ``--quick`` → their file."""
 FIGURES: Final = {
     "any_seconds": "any rank, s",
     "all_seconds": "all ranks, s",
@@ -30,7 +30,7 @@ FIGURES: Final = {
     "goodput": "goodput",
 }
 STORM: Final = frozenset({"lost_samples", "repeated_samples", "goodput"})
-"""What a storm measures; the others are of a single fault."""
+"""Figures of a storm; the others are of a single fault."""
 COSTS: Final = {"memory_bytes": (1e-6, "memory, MB"), "cpu_seconds_per_step": (1e3, "CPU per step, ms")}
 PLAIN, ELASTIC = "ours_plain", "ours_elastic"
 NONE: Final = "\N{EN DASH}"

@@ -46,7 +46,7 @@ class Job:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Peer:
-    """How a peer is set up. There are two nodes with one worker each, or one node if no other has come."""
+    """Set-up of a peer. There are two nodes with one worker each, or one node if no other has come."""
 
     title: str
     node: Callable[[Job, int], Command]
@@ -57,7 +57,7 @@ class Peer:
     environment: str = ""
     """Name of its requirements and of its environment ``build/peer-NAME``; empty for torch of this environment."""
     beside: str = "\N{EN DASH}"
-    """What runs beside agents and workers."""
+    """Processes beside agents and workers."""
     settings: str = ""
     """Its fastest documented settings, in words."""
     source: str = ""
@@ -69,9 +69,9 @@ class Peer:
     workers_left: int = 1
     """Workers that train once one of two nodes is lost."""
     restarts: bool = True
-    """Whether a node whose agent has died can come back."""
+    """True if a node whose agent has died can come back."""
     needs_change: bool = False
-    """Whether the plain loop had to be changed."""
+    """True if the plain loop had to be changed."""
 
     @property
     def python(self) -> Path:

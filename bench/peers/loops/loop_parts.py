@@ -1,4 +1,4 @@
-"""What every loop of ``bench peers`` shares: the model, the data, the trace and the hang on request; needs torch only.
+"""Parts that every loop of ``bench peers`` shares: model, data, trace, and the hang on request; needs torch only.
 
 The model counts how often each sample went into its weights. ``used`` has one weight per sample, whose gradient is the
 share of that sample in the step, so it passes through whatever averages gradients. ``BATCH`` and ``RATE`` are powers of
