@@ -65,6 +65,19 @@ def test_names_within_a_namespace_are_unique_and_labels_are_the_standard_ones(he
         assert "helm.sh/chart" not in template, "it changes with every version, and a Job's template may not"
 
 
+def test_confined_it_makes_nothing_outside_of_its_namespaces_but_roles(helm: Helm) -> None:
+    rules = ("hostPath", "hostNamespaces", "privileged", "memoryLimit", "apiToken", "networkPolicy", "workloadPatch")
+    confined = {  # as in docs/howto/multi-tenant.md
+        "controller": {"enabled": False},
+        "monitoring": {"enabled": False},
+        "roles": {"aggregate": False, "apiServer": False},
+        "priorityClasses": [],
+        "policies": {**dict.fromkeys(rules, "Off"), "imageDigest": "Off"},
+    }
+    outside = {item["kind"] for item in helm.template(PLATFORM, confined) if "namespace" not in item["metadata"]}
+    assert outside == {"ClusterRole", "Namespace"}
+
+
 def test_every_pod_meets_pod_security_restricted(helm: Helm) -> None:
     specs = [
         (item["metadata"]["name"], item["spec"]["template"]["spec"])
