@@ -7,7 +7,7 @@
 from __future__ import annotations
 
 import platform
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Final, Generic, NamedTuple, TypeVar
 
@@ -16,7 +16,7 @@ import torch.distributed as dist
 from torch import Tensor
 
 from ddp_trainer.train.data.batch_plan import owned
-from ddp_trainer.train.distributed.grad_allreduce import ALL_GATHER, buckets
+from ddp_trainer.train.distributed.grad_allreduce import ALL_GATHER
 from ddp_trainer.train.distributed.group import Group
 from ddp_trainer.train.utils.errors import BadConfig
 
@@ -194,13 +194,39 @@ def exchange(
     Raises:
         PeerLost: A peer was lost.
     """
-    start = 0
-    for targets in buckets(own[0], BUCKET_BYTES):
-        summed = _exchange_bucket([sums[start : start + len(targets)] for sums in own], nodes, leaves, group)
-        start += len(targets)
-        for target, part in zip(targets, torch.split(summed, [target.numel() for target in targets]), strict=True):
-            target.copy_(part.view(target.shape))
+    for bucket in buckets(own[0], BUCKET_BYTES):
+        summed = _exchange_bucket([[sums[index] for index in bucket] for sums in own], nodes, leaves, group)
+        start = 0
+        for index in bucket:
+            target = own[0][index]
+            target.copy_(summed[start : start + target.numel()].view(target.shape))
+            start += target.numel()
     return own[0]
+
+
+def buckets(tensors: Sequence[Tensor], limit_bytes: int) -> Iterator[list[int]]:
+    """Yield the positions of tensors that are exchanged together.
+
+    The tensors of a bucket have one dtype and at most ``limit_bytes`` bytes. A larger tensor is a bucket by itself.
+
+    Args:
+        tensors: Tensors of any shape and dtype.
+        limit_bytes: Largest size of a bucket, in bytes.
+    """
+    by_type: dict[torch.dtype, list[int]] = {}
+    for position, tensor in enumerate(tensors):
+        by_type.setdefault(tensor.dtype, []).append(position)
+    for positions in by_type.values():
+        bucket: list[int] = []
+        size = 0
+        for position in positions:
+            more = tensors[position].numel() * tensors[position].element_size()
+            if bucket and size + more > limit_bytes:
+                yield bucket
+                bucket, size = [], 0
+            bucket.append(position)
+            size += more
+        yield bucket
 
 
 def _exchange_bucket(

@@ -13,9 +13,8 @@ from hypothesis import strategies as st
 from torch import nn
 
 from ddp_trainer.train.data.batch_plan import owned
-from ddp_trainer.train.distributed.grad_allreduce import buckets
 from ddp_trainer.train.exact.buffer_sync import FirstRanksBuffers, SharedBuffers
-from ddp_trainer.train.exact.tree_allreduce import BinaryCounter, TreeNode, TreeSum, subtree_roots
+from ddp_trainer.train.exact.tree_allreduce import BinaryCounter, TreeNode, TreeSum, buckets, subtree_roots
 from tests.support.train_builders import ALONE
 
 
@@ -120,9 +119,9 @@ def test_what_an_attempt_left_is_forgotten() -> None:
 
 
 def test_tensors_travel_in_buckets_of_one_type_and_bounded_size() -> None:
-    tensors = [torch.zeros(10), torch.zeros(30), torch.zeros(5), torch.zeros(5), torch.zeros(1, dtype=torch.float64)]
-    assert [len(bucket) for bucket in buckets(tensors, limit_bytes=50)] == [2, 2, 1]
-    assert [len(bucket) for bucket in buckets(tensors, limit_bytes=1000)] == [4, 1]
+    tensors = [torch.zeros(10), torch.zeros(1, dtype=torch.float64), torch.zeros(30), torch.zeros(5), torch.zeros(5)]
+    assert list(buckets(tensors, limit_bytes=60)) == [[0], [2], [3, 4], [1]]
+    assert list(buckets(tensors, limit_bytes=1000)) == [[0, 2, 3, 4], [1]]
 
 
 @pytest.mark.parametrize("kind", [SharedBuffers, FirstRanksBuffers])
