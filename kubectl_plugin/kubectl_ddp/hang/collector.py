@@ -8,13 +8,13 @@ from dataclasses import dataclass, field, fields
 from typing import Any, Final
 
 from ddp_trainer.common.hanging import GroupPosition, RankState, RankStatus
+from ddp_trainer.common.redacted_objects import redact_object
 from kubectl_ddp.backends.base import Backend
 from kubectl_ddp.errors import DdpError
 from kubectl_ddp.kube import job_kinds
 from kubectl_ddp.kube.objects import Object, Snapshot
 from kubectl_ddp.status.termination_message import is_running, workers
 from kubectl_ddp.util.concurrency import map_concurrently
-from kubectl_ddp.util.redacted_objects import redact_object
 
 VERSION: Final = "ddp.dev/hang/v1"
 UNDER_TORCHRUN: Final = "The launcher of the job is torchrun, which reports no ranks."

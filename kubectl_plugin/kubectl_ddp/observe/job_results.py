@@ -22,6 +22,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from ddp_trainer.common.constants import Annotation, Label
+from ddp_trainer.common.redacted_objects import redact_object
 from kubectl_ddp.backends.base import Backend
 from kubectl_ddp.backends.local.directory import local_jobs_directory
 from kubectl_ddp.errors import DdpError
@@ -31,7 +32,6 @@ from kubectl_ddp.observe.scrape import observe, scrape
 from kubectl_ddp.status.job_progress import EarlierPods, sample_totals
 from kubectl_ddp.status.job_state import JobState, State, job_state
 from kubectl_ddp.status.termination_message import load_first_error, text_to_keep, to_keep, workers
-from kubectl_ddp.util.redacted_objects import redact_object
 
 MOST_JOBS: Final = 500
 """Jobs that are kept. The oldest are forgotten."""

@@ -22,12 +22,15 @@ from ddp_trainer.common.lint import (
     Facts,
     Finding,
     Severity,
+    is_one,
     is_yes,
+    is_zero,
+    number,
     run_checks,
     split_list,
 )
 from kubectl_ddp.preflight import env_values
-from kubectl_ddp.preflight.env_values import VALUE_CHECKS, forces_ll128, is_one, is_zero, number
+from kubectl_ddp.preflight.env_values import VALUE_CHECKS, forces_ll128
 from kubectl_ddp.spec.model import JobSpec
 from kubectl_ddp.util import finding
 from kubectl_ddp.util.yaml_text import read_yaml

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 from ddp_trainer.common.constants import Annotation, Label
+from ddp_trainer.common.redacted_objects import redact_object
 from ddp_trainer.common.safe_text import clean_text
 from ddp_trainer.common.time_classes import JobTime
 from kubectl_ddp.backends.base import Backend
@@ -27,7 +28,6 @@ from kubectl_ddp.status.job_state import FirstError, JobState
 from kubectl_ddp.status.termination_message import load_first_error, workers
 from kubectl_ddp.status.timeline import WARNING, TimelineEvent
 from kubectl_ddp.status.timeline import history as happenings_of
-from kubectl_ddp.util.redacted_objects import redact_object
 from kubectl_ddp.util.text_table import pluralize
 
 if TYPE_CHECKING:

@@ -15,9 +15,9 @@ from dataclasses import asdict, dataclass
 from typing import Any, Final
 
 from ddp_trainer.common.constants import Annotation, Exit, FailureReason, Label, RestartCause, Role
+from ddp_trainer.common.redacted_objects import redact_object
 from ddp_trainer.common.safe_text import clean_text
 from kubectl_ddp.kube.objects import Object, epoch, main_status
-from kubectl_ddp.util.redacted_objects import redact_object
 
 _LAUNCHERS: Final = frozenset({Exit.DO_NOT_RESTART, Exit.NOT_FIT})
 """Exit codes below 128 that the launcher itself sets."""

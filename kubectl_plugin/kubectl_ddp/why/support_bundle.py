@@ -16,6 +16,7 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any, BinaryIO, Final
 
+from ddp_trainer.common.redacted_objects import redact_object
 from ddp_trainer.common.safe_text import clean_text, escape_log_line, redact_text
 from kubectl_ddp.backends.base import Backend
 from kubectl_ddp.errors import DdpError
@@ -25,7 +26,6 @@ from kubectl_ddp.status.describe import header
 from kubectl_ddp.status.job_tables import API_VERSION, job_to_dict, rank_table
 from kubectl_ddp.status.termination_message import stores, workers
 from kubectl_ddp.util.concurrency import AT_ONCE, map_concurrently
-from kubectl_ddp.util.redacted_objects import redact_object
 from kubectl_ddp.util.text_table import Style
 from kubectl_ddp.version import version
 from kubectl_ddp.why.diagnosis import diagnosis_text, diagnosis_to_dict, gather, run_checks

@@ -50,6 +50,43 @@ def split_list(text: str, separator: str = ",") -> list[str]:
     return [word.strip() for word in text.split(separator) if word.strip()]
 
 
+def number(text: str) -> int | None:
+    """Return an integer in any base that C reads, or None for any other text.
+
+    >>> [number(value) for value in ("22", "0x10", " -1 ", "010", "x", "")]
+    [22, 16, -1, 8, None, None]
+    """
+    text = text.strip().lower()
+    digits = text.lstrip("+-")
+    if len(digits) > 1 and digits.startswith("0") and digits.isdigit():
+        text = text.replace("0", "0o", 1)
+    try:
+        return int(text, 0)
+    except ValueError:
+        return None
+
+
+def is_one(text: str) -> bool:
+    """Return whether a variable is the number 1."""
+    return number(text) == 1
+
+
+def is_zero(text: str) -> bool:
+    """Return whether a variable is the number 0."""
+    return number(text) == 0
+
+
+def parse_selections(value: str) -> Iterator[tuple[bool, set[str]]]:
+    """Yield whether the list is inverted and its words, for each function of ``NCCL_ALGO`` or ``NCCL_PROTO``.
+
+    >>> list(parse_selections("Ring;allreduce:^Tree"))
+    [(False, {'ring'}), (True, {'tree'})]
+    """
+    for part in split_list(value, ";"):
+        chosen = part.rpartition(":")[2].strip()
+        yield chosen.startswith("^"), {word.lower() for word in split_list(chosen.removeprefix("^"))}
+
+
 Environment = Mapping[str, str]
 """Environment variables of a worker."""
 
@@ -151,6 +188,10 @@ def variables_against_survival(environ: Mapping[str, str]) -> list[str]:
 _IFNAME: Final = "NCCL_SOCKET_IFNAME"
 _TORCH_IFNAMES: Final = ("GLOO_SOCKET_IFNAME", "TP_SOCKET_IFNAME")
 _OR_DELETE: Final = "Correct it, or delete it."
+_ALGORITHMS: Final = ("ring", "tree", "collnet", "collnetchain", "collnetdirect", "nvls", "nvlstree", "pat")
+_PROTOCOLS: Final = ("ll", "ll128", "simple")
+_PLUGINS: Final = ("gib", "aws libfabric", "libfabric", "ofi")
+_PLUGIN_VARIABLES: Final = ("NCCL_FASTRAK_", "NCCL_GPUDIRECTTCPX_", "FI_EFA_")
 _ELASTIC: Final = "https://docs.pytorch.org/docs/stable/elastic/run.html"
 
 
@@ -204,7 +245,7 @@ def _check_family(environment: Environment, _: Facts) -> Iterator[Finding]:
 
 def _check_rdma(environment: Environment, facts: Facts) -> Iterator[Finding]:
     network = environment.get("NCCL_NET", "").strip().lower()
-    is_disabled, devices = environment.get("NCCL_IB_DISABLE", "").strip() == "1", facts.rdma_devices
+    is_disabled, devices = is_one(environment.get("NCCL_IB_DISABLE", "")), facts.rdma_devices
     if is_disabled and network == "ib":
         message = "NCCL_NET=IB requires RDMA, and NCCL_IB_DISABLE=1 disables it: the start fails."
         yield Finding("N45", "NCCL_IB_DISABLE", message, "Delete one of them.", env("NCCL_IB_DISABLE"))
@@ -222,6 +263,25 @@ def _check_rdma(environment: Environment, facts: Facts) -> Iterator[Finding]:
         if not any(have == name if is_exact else have.startswith(name) for name in names for have in devices):
             message = f"NCCL_IB_HCA={selection} matches none of this node's devices, {', '.join(devices)}."
             yield Finding("N48", "NCCL_IB_HCA", message, _OR_DELETE, env("NCCL_IB_HCA"))
+
+
+def _check_nccl(environment: Environment, _: Facts) -> Iterator[Finding]:
+    if is_one(environment.get("NCCL_MNNVL_ENABLE", "")) and is_zero(environment.get("NCCL_CUMEM_ENABLE", "")):
+        message = "NCCL_MNNVL_ENABLE=1 needs what NCCL_CUMEM_ENABLE=0 switches off, and the start fails."
+        source = env("NCCL_MNNVL_ENABLE")
+        yield Finding("N14", "NCCL_CUMEM_ENABLE", message, "Delete NCCL_CUMEM_ENABLE.", source)
+    for name, known in (("NCCL_ALGO", _ALGORITHMS), ("NCCL_PROTO", _PROTOCOLS)):
+        for _is_inverted, words in parse_selections(environment.get(name, "")):
+            for word in sorted(words.difference(known)):
+                message = (
+                    f"{name} names {word}, and since 2.24 NCCL fails at an unknown word; there are {', '.join(known)}."
+                )
+                yield Finding("N34", name, message, _OR_DELETE, env("NCCL_ALGO"))
+    network = environment.get("NCCL_NET", "").strip().lower()
+    needs_plugin = network in _PLUGINS or any(name.startswith(_PLUGIN_VARIABLES) for name in environment)
+    if needs_plugin and environment.get("NCCL_NET_PLUGIN", "").strip().lower() == "none":
+        message = "NCCL_NET_PLUGIN=none keeps the plugin of this fabric from being loaded."
+        yield Finding("N24", "NCCL_NET_PLUGIN", message, "Delete it.", env("NCCL_NET_PLUGIN"))
 
 
 def _check_torch(environment: Environment, facts: Facts) -> Iterator[Finding]:
@@ -248,5 +308,6 @@ START_CHECKS: Final[tuple[Check, ...]] = (
     _check_torch_interfaces,
     _check_family,
     _check_rdma,
+    _check_nccl,
     _check_torch,
 )

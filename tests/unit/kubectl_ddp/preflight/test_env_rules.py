@@ -20,13 +20,10 @@ ROOT = Path(__file__).parents[4]
 REPORTED: list[Case] = [
     ("N12", {"NCCL_IB_TIMEOUT": "32"}, {}, "NCCL_IB_TIMEOUT=32"),
     ("N12", {"NCCL_IB_TIMEOUT": "0"}, {}, "NCCL_IB_TIMEOUT=0"),
-    ("N14", {"NCCL_CUMEM_ENABLE": "0", "NCCL_MNNVL_ENABLE": "1"}, {}, "needs what NCCL_CUMEM_ENABLE=0 switches off"),
     ("N19", {"NCCL_SOCKET_NTHREADS": "16", "NCCL_NSOCKS_PERTHREAD": "8"}, {}, "=16 times NCCL_NSOCKS_PERTHREAD=8"),
-    ("N24", {"NCCL_NET_PLUGIN": "none", "NCCL_NET": "gIB"}, {}, "keeps the plugin of this fabric"),
     ("N27", {"NCCL_HOSTID": "a"}, {"nodes": 2}, "look like one host"),
     ("N33", {"NCCL_PROTO": "Simple,LL128"}, {}, "forces LL128, which corrupts"),
     ("N33", {"NCCL_PROTO": "simple;allreduce:ll128"}, {}, "forces LL128"),
-    ("N34", {"NCCL_ALGO": "Ring,Treee"}, {}, "NCCL_ALGO names treee"),
     ("N35", {"NCCL_MIN_CTAS": "32", "NCCL_MAX_CTAS": "16"}, {}, "NCCL_MIN_CTAS=32 is more than NCCL_MAX_CTAS=16"),
     ("T02", {"TORCH_NCCL_ASYNC_ERROR_HANDLING": "1"}, {}, "=1: the flight recorder's dump is lost. Use torch's"),
     ("T02", {"TORCH_NCCL_ASYNC_ERROR_HANDLING": "0"}, {}, "=0: a lost peer becomes an endless hang"),
@@ -79,12 +76,9 @@ REPORTED: list[Case] = [
 
 SILENT: list[tuple[str, dict[str, str], dict[str, Any]]] = [
     ("N12", {"NCCL_IB_TIMEOUT": "22"}, {}),
-    ("N14", {"NCCL_CUMEM_ENABLE": "0", "NCCL_MNNVL_ENABLE": "2"}, {}),
     ("N19", {"NCCL_SOCKET_NTHREADS": "8", "NCCL_NSOCKS_PERTHREAD": "8"}, {}),
-    ("N24", {"NCCL_NET_PLUGIN": "none", "NCCL_NET": "IB"}, {}),
     ("N27", {"NCCL_HOSTID": "a"}, {"nodes": 1}),
     ("N33", {"NCCL_PROTO": "^LL128"}, {}),
-    ("N34", {"NCCL_ALGO": "ring,collnetdirect;allreduce:^tree,NVLSTree", "NCCL_PROTO": "LL,Simple"}, {}),
     ("N35", {"NCCL_MIN_CTAS": "16", "NCCL_MAX_CTAS": "16"}, {}),
     ("T02", {"TORCH_NCCL_ASYNC_ERROR_HANDLING": "3"}, {}),
     ("T02", {"DDP_SURVIVE_ON_NCCL": "1", "TORCH_DIST_USE_NCCL2": "0"}, {}),

@@ -11,12 +11,13 @@ import json
 from collections.abc import Mapping
 from dataclasses import asdict
 from pathlib import Path
-from typing import Any, Final
+from typing import Final
 
 from ddp_trainer.common import constants
 from ddp_trainer.common.constants import TERMINATION_MESSAGE_BYTES, Env, Exit, FailureReason, File
 from ddp_trainer.common.goodput import JobAccount
-from ddp_trainer.common.safe_text import HIDDEN, escape_control_chars, is_secret_name, redact_text
+from ddp_trainer.common.redacted_objects import redact_object
+from ddp_trainer.common.safe_text import escape_control_chars
 from ddp_trainer.launch.failures import is_primary_failure, shorten, type_of
 from ddp_trainer.launch.protocol.messages import Failure
 from ddp_trainer.process.atomic_files import draft_of
@@ -114,7 +115,7 @@ def fit(message: Json, limit: int = TERMINATION_MESSAGE_BYTES) -> str:
     >>> fit({"rank": 1, "stack": "abcdefgh" * 9}, 40)
     '{"rank":1,"stack":"abcdefgh…abcdefgh"}'
     """
-    message = _redact(message)
+    message = redact_object(message)
     while len((text := _compact(message)).encode()) > limit:
         name = max(message, key=lambda field: len(_compact(message[field])))
         value = message[name]
@@ -125,17 +126,6 @@ def fit(message: Json, limit: int = TERMINATION_MESSAGE_BYTES) -> str:
         else:
             del message[name]
     return text
-
-
-def _redact(value: Any) -> Any:
-    if isinstance(value, str):
-        return redact_text(value)
-    if isinstance(value, dict):
-        return {
-            key: HIDDEN if isinstance(item, str) and is_secret_name(key) else _redact(item)
-            for key, item in value.items()
-        }
-    return [_redact(item) for item in value] if isinstance(value, list | tuple) else value
 
 
 def _compact(value: object) -> str:

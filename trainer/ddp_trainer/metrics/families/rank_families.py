@@ -12,7 +12,7 @@ How to add a metric:
    on a GPU is read after the vote, at most every ``GRADIENT_SECONDS``. A value of every step is an argument of
    ``step`` in ``process/recorder.py``. The launcher reports through a method of ``AgentRecorder`` there.
    Gradients are reported by rank 0 alone.
-3. Add a panel in ``tools/dashboards`` if somebody would look at it. What a short run lacks has a line in
+3. Add a panel in ``tools/dashboards`` if it helps on call. A metric that a short run lacks has a line in
    ``DID_NOT_HAPPEN`` or ``IS_NOT_COMPUTED`` of ``test_dashboards_of_a_run.py``.
 4. Run ``make docs manifests``. Tests: ``Journal`` in ``tests/unit/ddp_trainer/train/test_run.py`` holds what a run
    reports.

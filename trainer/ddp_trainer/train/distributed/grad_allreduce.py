@@ -3,17 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from typing import Any, Final, TypeVar
+from typing import Any, Final
 
 import torch
 import torch.distributed as dist
-from torch import Tensor, nn
+from torch import nn
 
 from ddp_trainer.train.distributed.group import Group
 
 _BUCKET_BYTES: Final = 25 << 20
 """Bucket size in bytes, the default of DDP."""
-_Tensor = TypeVar("_Tensor", bound=Tensor)
 
 # torch 2.13 renamed these and warns about the old names; older versions have only the old names.
 ALL_GATHER: Final[Callable[..., Any]] = getattr(dist, "all_gather_single", None) or dist.all_gather_into_tensor
@@ -41,15 +40,15 @@ def add_up(weights: Sequence[nn.Parameter], group: Group) -> None:
             weight.grad = part.view_as(weight)
 
 
-def buckets(tensors: Sequence[_Tensor], limit_bytes: int = _BUCKET_BYTES) -> Iterator[list[_Tensor]]:
-    """Yield buckets of consecutive tensors with the same dtype; a bucket is closed when it reaches the limit."""
-    bucket: list[_Tensor] = []
+def buckets(weights: Sequence[nn.Parameter]) -> Iterator[list[nn.Parameter]]:
+    """Yield buckets of consecutive weights with the same dtype; a bucket is closed when it reaches 25 MiB."""
+    bucket: list[nn.Parameter] = []
     size = 0
-    for tensor in tensors:
-        if bucket and (size >= limit_bytes or tensor.dtype != bucket[0].dtype):
+    for weight in weights:
+        if bucket and (size >= _BUCKET_BYTES or weight.dtype != bucket[0].dtype):
             yield bucket
             bucket, size = [], 0
-        bucket.append(tensor)
-        size += tensor.nbytes
+        bucket.append(weight)
+        size += weight.nbytes
     if bucket:
         yield bucket

@@ -127,8 +127,9 @@ class ElasticState:
             newest = partial(self._latest_checkpoint, saver, verified=not self._can_drop_state())
             demand = self._require_same_run
             receive = Receive(is_wanted=self._has_place(), targets=self._targets)
-            own = lambda: self.state.to_checkpoint()  # noqa: E731, PLW0108 - there may be no state yet
-            checkpoint, is_durable = find_state(group, held, own=own, receive=receive, newest=newest, demand=demand)
+            checkpoint, is_durable = find_state(
+                group, held, own=self._own_state, receive=receive, newest=newest, demand=demand
+            )
         else:
             saver.open(None)
             checkpoint, is_durable = ResumeSource(taken.beside)
@@ -226,6 +227,9 @@ class ElasticState:
         self.verification = None
         saver.saved_step = self.state.step
         return restored
+
+    def _own_state(self) -> Checkpoint:
+        return self.state.to_checkpoint()
 
     def _has_place(self) -> bool:
         """Return True if this rank trains in the group, and is no spare."""

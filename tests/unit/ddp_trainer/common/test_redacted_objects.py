@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import json
 
+from ddp_trainer.common.redacted_objects import redact_object
 from ddp_trainer.common.safe_text import HIDDEN
-from kubectl_ddp.util.redacted_objects import redact_object
 
 
 def test_a_token_among_arguments_is_hidden() -> None:
