@@ -15,8 +15,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import test_launch_reform as reform
 
+from tests.local.launch import test_launch_reform as reform
 from tests.local.workloads import train_on_stream_model
 from tests.local.workloads.train_group import WorkerGroup
 from tests.local.workloads.train_on_stream_model import EvenNumbers
