@@ -80,7 +80,7 @@ def test_what_is_said_of_gpus_is_a_check_of_bench_gpu_or_never(row: list[str]) -
 
 def test_every_check_of_bench_gpu_is_for_a_promise() -> None:
     named = {letter.strip() for row in tables()[PROMISES] for letter in row[4].split(",")}
-    assert [check.name for check in CHECKS if check.letter not in named] == []
+    assert [check.title for check in CHECKS if check.letter not in named] == []
 
 
 def pages_of(rows: list[list[str]]) -> set[Path]:

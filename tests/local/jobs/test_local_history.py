@@ -47,7 +47,7 @@ def test_steps_and_mean_of_a_script_go_on_through_a_suspension(tmp_path: Path) -
         report = report_of(place, "run", warn=print)
         assert report.measured is not None
         assert report.throughput is not None
-        samples, seconds = report.measured.trained
+        samples, seconds = report.measured.training_totals
         assert report.earlier.samples == 8 * before
         whole = report.throughput * (report.earlier.seconds + seconds)
         assert whole == pytest.approx(8 * before + samples)
