@@ -14,6 +14,7 @@ import pytest
 
 from ddp_trainer.train import Config, run
 from ddp_trainer.train.observability import remote_logger
+from tests.support.launch_harness import wait_until
 from tests.support.train_builders import HERE, Lines
 
 JOB = replace(HERE, run_id="first-job")
@@ -78,9 +79,10 @@ def test_wandb_has_one_run_over_a_restart_by_another_job(tmp_path: Path, monkeyp
     train_with_restart(tmp_path, wandb="curves")
     files = sorted(tmp_path.glob("wandb/offline-run-*/run-*.wandb"), key=lambda file: file.stat().st_mtime)
     assert [file.name for file in files] == ["run-first-job.wandb"] * 2
-    found = [logged_steps(file) for file in files]
-    # Offline, W&B does not know the last step of the process before, which the checkpoint lacks.
-    assert found == [list(range(1, 7)), list(range(6, 10))]
+    # Offline, W&B does not know the last step of the process before, which the checkpoint lacks. Its service may write
+    # the last rows after `finish` has returned.
+    expected = [list(range(1, 7)), list(range(6, 10))]
+    wait_until(lambda: [logged_steps(file) for file in files] == expected, f"{files} have no {expected}")
 
 
 def logged_steps(file: Path) -> list[int]:
