@@ -1,8 +1,8 @@
-"""A proxy in front of the real API server, over plain HTTP, that goes wrong where a test wants it to.
+"""Plain-HTTP proxy in front of the real API server, with faults that a test injects.
 
-Whoever comes through it is who the kubeconfig's user is. It counts what is asked, and a test decides by a function
-what becomes of each request: it is answered by somebody else, its connection ends before or after the API server has
-done it, or in the middle of the answer; or the client dies.
+Every request is sent as the user of the kubeconfig, and is recorded. A function of the test chooses the fault of each
+request: a made-up response, a connection that ends before or after the API server has handled the request or in the
+middle of the response, or the death of the client.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ class Asked:
     """One request."""
 
     number: int
-    """From 1 on."""
+    """Counts from 1."""
     method: str
     path: str
     query: Mapping[str, str]
@@ -47,61 +47,55 @@ class Asked:
 
 @dataclass(frozen=True)
 class Fault:
-    """What becomes of a request; each field goes wrong by itself."""
+    """Fault of one request; each field is independent of the others."""
 
     status: int = 0
-    """Answered so, without asking the API server."""
+    """Status of a response that does not come from the API server."""
     body: str | None = None
-    """With this body; a ``Status`` as the API server words it when None."""
+    """Body of that response; None for a ``Status`` object."""
     headers: Mapping[str, str] = field(default_factory=dict)
     is_dropped: bool = False
-    """The connection ends before anybody has seen the request."""
+    """The connection ends before the API server receives the request."""
     loses_answer: bool = False
-    """The API server does it, and nobody hears."""
+    """The API server handles the request, and its response is lost."""
     cut_after: int | None = None
-    """The answer's connection ends after so many bytes of it."""
+    """Bytes of the response after which the connection ends."""
     cut_in_order: bool = False
-    """Ends as a whole answer does, though it is torn."""
+    """The truncated response ends like a complete one."""
     then: Callable[[], None] | None = None
-    """Called once the API server has done it and before its answer is passed on."""
+    """Called after the API server has responded, before the response is forwarded."""
 
 
-REASONS = {
-    401: "Unauthorized",
-    409: "Conflict",
-    410: "Expired",
-    429: "TooManyRequests",
-    503: "ServiceUnavailable",
-}
+REASONS = {401: "Unauthorized", 409: "Conflict", 410: "Expired", 429: "TooManyRequests", 503: "ServiceUnavailable"}
 
 Decide = Callable[[Asked], Fault | None]
 
 
 class ApiProxy:
-    """What was asked, and what is to go wrong."""
+    """Recorded requests, and the faults to inject."""
 
     def __init__(self, connection: Connection, folder: Path) -> None:
         self.connection = connection
         self.asked: list[Asked] = []
         self.answered: dict[int, int] = {}
-        """Number of a request → status with which the API server answered."""
+        """Number of a request → status of the API server's response."""
         self.decide: Decide = lambda _: None
         self.kubeconfig = folder
         self._lock = threading.Lock()
         self._dead = threading.Event()
 
     def fresh(self, decide: Decide = lambda _: None) -> None:
-        """Count from the beginning, and go wrong so from now on."""
+        """Forget the recorded requests, and inject the faults of ``decide``."""
         with self._lock:
             self.asked, self.answered, self.decide = [], {}, decide
             self._dead = threading.Event()
 
     def die(self) -> None:
-        """Pass nothing on any more until :meth:`fresh`."""
+        """Drop every request until :meth:`fresh`."""
         self._dead.set()
 
     def meet(self, method: str, target: str) -> tuple[Asked, Fault | None]:
-        """Count a request, and say what becomes of it."""
+        """Record a request, and return its fault."""
         split = urlsplit(target)
         with self._lock:
             query = Asked(len(self.asked) + 1, method, split.path, dict(parse_qsl(split.query)))
@@ -111,7 +105,7 @@ class ApiProxy:
             return query, self.decide(query)
 
     def pass_on(self, method: str, target: str, headers: Mapping[str, str], body: bytes | None) -> BaseHTTPResponse:
-        """Ask the API server itself."""
+        """Forward a request to the API server."""
         to = self.connection
         saved = {name: value for name, value in headers.items() if name.lower() not in HOP_BY_HOP}
         session = to.login.session()
@@ -128,7 +122,7 @@ class ApiProxy:
 
 class _Handler(BaseHTTPRequestHandler):
     protocol_version = "HTTP/1.1"
-    disable_nagle_algorithm = True  # head and body are two writes: the second would wait 40 ms for the client's word
+    disable_nagle_algorithm = True  # head and body are two writes: the second would wait 40 ms for the client's ACK
     proxy: ApiProxy
 
     def _serve(self) -> None:
@@ -202,7 +196,7 @@ class _Handler(BaseHTTPRequestHandler):
 
 @contextlib.contextmanager
 def api_proxy(connection: Connection, folder: Path) -> Iterator[ApiProxy]:
-    """The proxy on a port of its own, and a kubeconfig in ``folder`` that leads through it."""
+    """Start the proxy on a free port, and write a kubeconfig for it to ``folder``."""
     folder.mkdir(parents=True, exist_ok=True)
     proxy = ApiProxy(connection, folder)
     server = ThreadingHTTPServer(("127.0.0.1", 0), type("Handler", (_Handler,), {"proxy": proxy}))

@@ -1,4 +1,4 @@
-"""The Prometheus in the namespace ``monitoring`` of a cluster, asked through the API server's proxy."""
+"""The Prometheus in the namespace ``monitoring`` of a cluster, queried through the API server's proxy."""
 
 from __future__ import annotations
 
@@ -16,13 +16,12 @@ SERVICE: Final = "/api/v1/namespaces/monitoring/services/prometheus-operated"
 
 @dataclass(frozen=True)
 class ClusterPrometheus:
-    """One that the Prometheus operator runs."""
+    """Prometheus run by the Prometheus operator."""
 
     api: Api
 
     @property
     def is_there(self) -> bool:
-        """Whether the cluster has one."""
         try:
             self.api.get("/apis/monitoring.coreos.com/v1")
             self.api.get(SERVICE)
@@ -31,7 +30,7 @@ class ClusterPrometheus:
         return True
 
     def query(self, expression: str) -> list[dict[str, Any]]:
-        """The vector that an expression has now."""
+        """Return the instant vector of an expression."""
         answer = self.api.text(f"{SERVICE}:9090/proxy/api/v1/query?query={quote(expression)}", limits=ANSWER)
         found: list[dict[str, Any]] = json.loads(answer)["data"]["result"]
         return found

@@ -20,17 +20,17 @@ from tests.cluster.live_cluster import Namespace, namespace
 from tests.support.no_fork_server import without_fork_servers  # noqa: F401
 
 IMAGE = "DDP_TEST_IMAGE"
-"""Image that the cluster's nodes can start. Where it is set, a cluster is meant to be there, and nothing is skipped."""
+"""Image that the cluster's nodes can start. If it is set, tests fail when no cluster is reachable."""
 CONTROLLER_IMAGE = "DDP_TEST_CONTROLLER_IMAGE"
 REQUIRED = "DDP_TEST_REQUIRE_CLUSTER"
-"""If this is set, tests fail that a cluster cannot run which lacks an operator, an image or Prometheus."""
-LACKING = ("Set DDP_TEST_", "These tests need a cluster", "This cluster ", "There is no Prometheus")
-"""Beginnings of the reasons with which such tests are skipped. A lack of GPUs and of feature gates is none of them."""
+"""If this is set, tests fail instead of being skipped when the cluster lacks an operator, an image or Prometheus."""
+LACKING = ("Set DDP_TEST_", "These tests need a cluster", "This cluster ")
+"""Prefixes of those skip reasons. Missing GPUs and feature gates still skip."""
 
 
 @pytest.hookimpl(wrapper=True)
 def pytest_runtest_makereport() -> Generator[None, pytest.TestReport, pytest.TestReport]:
-    """Turn a skipped test into a failed one if the cluster was to be complete."""
+    """Turn a skipped test into a failed one if the cluster must be complete."""
     report = yield
     if report.skipped and REQUIRED in os.environ and isinstance(report.longrepr, tuple):
         reason = report.longrepr[2].removeprefix("Skipped: ")
@@ -41,7 +41,7 @@ def pytest_runtest_makereport() -> Generator[None, pytest.TestReport, pytest.Tes
 
 @pytest.fixture(scope="session", autouse=True)
 def groups_are_kept(request: pytest.FixtureRequest) -> None:
-    """Fails if xdist spreads the tests of a group over its workers: their jobs would hold each other's machines."""
+    """Fail if xdist spreads the tests of a group over its workers: their jobs would compete for nodes."""
     if getattr(request.config.option, "loadgroup", False):
         names = [item.nodeid for item in request.session.items if item.get_closest_marker("xdist_group")]
         assert all("@" in name for name in names), "This pytest and xdist ignore groups; see pyproject.toml."
@@ -55,14 +55,13 @@ def api() -> Api:
         api.get("/version")
     except DdpError as error:
         if IMAGE in os.environ:
-            pytest.fail(f"{IMAGE} is set, and there is no cluster: {error}")
+            pytest.fail(f"{IMAGE} is set, but no cluster is reachable: {error}")
         pytest.skip(f"These tests need a cluster: {error}")
     return api
 
 
 @pytest.fixture(scope="session")
 def image() -> str:
-    """The trainer image."""
     if IMAGE not in os.environ:
         pytest.skip(f"Set {IMAGE} to a trainer image that the cluster can start; 'make image' builds one.")
     return os.environ[IMAGE]
@@ -70,7 +69,6 @@ def image() -> str:
 
 @pytest.fixture(scope="session")
 def controller_image() -> str:
-    """Image of the controller."""
     if CONTROLLER_IMAGE not in os.environ:
         pytest.skip(f"Set {CONTROLLER_IMAGE} to the target 'controller' of the Dockerfile.")
     return os.environ[CONTROLLER_IMAGE]
@@ -78,23 +76,23 @@ def controller_image() -> str:
 
 @pytest.fixture(scope="session")
 def reach(api: Api, image: str) -> Iterator[NodeAccess]:
-    """A pod on every machine that kills processes of others."""
+    """A pod on every node that can kill processes of other pods."""
     with node_access(api, image) as items:
         yield items
 
 
 @pytest.fixture(scope="session")
 def prometheus(api: Api) -> ClusterPrometheus:
-    """The cluster's Prometheus; skips where there is none."""
+    """The cluster's Prometheus; skip without one."""
     found = ClusterPrometheus(api)
     if not found.is_there:
-        pytest.skip("There is no Prometheus in the namespace 'monitoring' of this cluster.")
+        pytest.skip("This cluster has no Prometheus in the namespace 'monitoring'.")
     return found
 
 
 @pytest.fixture
 def space(api: Api, image: str, tmp_path: Path) -> Iterator[Namespace]:
-    """A namespace of the test's own."""
+    """A namespace for one test."""
     with namespace(api, image, tmp_path) as made:
         yield made
 

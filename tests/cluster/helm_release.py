@@ -1,4 +1,4 @@
-"""A release of ddp-platform on a real cluster, and everything that there is on one before it and after it."""
+"""A release of ddp-platform on a real cluster, and a list of all objects of the cluster."""
 
 from __future__ import annotations
 
@@ -17,14 +17,14 @@ from tests.support.helm import CHARTS, Done, Helm
 
 PLATFORM: Final = CHARTS / "ddp-platform"
 COMES_AND_GOES: Final = frozenset({"events", "leases", "endpointslices", "endpoints", "nodes", "componentstatuses"})
-"""Kinds that others make and delete at any time."""
+"""Kinds whose objects other components create and delete at any time."""
 EVERYBODYS: Final = frozenset({"default", "kube-system", "kube-public", "monitoring", "kueue-system", "kubeflow"})
-"""Namespaces that are there on any such cluster, and where a release might leave something."""
+"""Namespaces of every test cluster in which a release could leave objects."""
 
 
 @dataclass(frozen=True)
 class Release:
-    """One release, of one Helm, in a namespace of the test's."""
+    """One release by one version of Helm, in a namespace of the test."""
 
     helm: Helm
     space: Namespace
@@ -37,23 +37,23 @@ class Release:
 
     @property
     def gone(self) -> str:
-        """One that goes with it."""
+        """A namespace for training that is deleted with the release."""
         return f"{self.space.name}-gone"
 
     @property
     def image(self) -> dict[str, str]:
-        """The trainer image, as the chart's values name it."""
+        """Values of the chart for the trainer image."""
         path, _, tag = self.space.image.rpartition(":")
         registry, _, repository = path.rpartition("/")
         return {"registry": registry, "repository": repository, "tag": tag}
 
     def values(self, **more: Any) -> dict[str, Any]:
-        """The least that a release needs here, and more. Without the kind DDPJob, which every submission would use."""
+        """Minimal values of a release, and ``more``. Without the kind DDPJob, which every submission would use."""
         namespaces = [{"name": self.kept}, {"name": self.gone, "keep": False}]
         return {"namespaces": namespaces, "image": self.image, "controller": {"enabled": False}, **more}
 
     def run(self, verb: str, *words: str, values: Mapping[str, Any] | None = None, seconds: float = 300) -> Done:
-        """Call Helm about this release, with a file of values where there are any."""
+        """Run a Helm command on this release, with a values file if there are values."""
         details = [verb, self.name, *words, "--namespace", self.space.name]
         if values is None:
             return self.helm.run(*details, seconds=seconds)
@@ -63,19 +63,19 @@ class Release:
             return self.helm.run(*details, "--values", file.name, seconds=seconds)
 
     def remove(self) -> None:
-        """Take away what a test that failed has left."""
+        """Uninstall the release and delete its namespaces."""
         self.run("uninstall")
         for namespace in (self.kept, self.gone):
             self.delete_namespace(namespace)
 
     def delete_namespace(self, name: str) -> None:
-        """Delete one of its namespaces, if it is there."""
+        """Delete a namespace of the release if it exists."""
         with contextlib.suppress(NotFound):
             found = self.space.api.get(f"/api/v1/namespaces/{name}")
             self.space.api.delete(f"/api/v1/namespaces/{name}", uid=found["metadata"]["uid"])
 
     def is_gone(self, name: str) -> bool:
-        """Whether a namespace is not there any more, whoever deleted it."""
+        """Return True if the namespace no longer exists."""
         try:
             self.space.api.get(f"/api/v1/namespaces/{name}")
         except NotFound:
@@ -85,7 +85,7 @@ class Release:
 
 @contextlib.contextmanager
 def release(helm: Helm, space: Namespace) -> Iterator[Release]:
-    """A release that is not installed yet, and is taken away whatever happens."""
+    """A release that the test installs; it is always uninstalled at the end."""
     made = Release(helm, space)
     try:
         yield made
@@ -94,11 +94,11 @@ def release(helm: Helm, space: Namespace) -> Iterator[Release]:
 
 
 def everything(api: Api, own: str) -> set[str]:
-    """Every object of every kind: what stands in no namespace, in everybody's, and in those whose name begins so."""
+    """All objects without a namespace, in shared namespaces, and in namespaces whose name begins with ``own``."""
     found = set()
     for version, resource in _resources(api):
         path = f"/{'api' if version == 'v1' else 'apis'}/{version}/{resource['name']}"
-        with contextlib.suppress(DdpError):  # a kind whose server is away has none of ours
+        with contextlib.suppress(DdpError):  # an aggregated API that is down has no objects of ours
             items, _ = api.items(path)
             found |= {name for item in items if (name := _name(resource["name"], item, own))}
     return found
@@ -114,7 +114,7 @@ def _name(plural: str, item: Mapping[str, Any], own: str) -> str:
 
 
 def _resources(api: Api) -> Iterator[tuple[str, Mapping[str, Any]]]:
-    """Group and version, and every kind in it that can be listed and deleted."""
+    """Yield the group version and the resource of every kind that can be listed and deleted."""
     groups = [group["preferredVersion"]["groupVersion"] for group in api.get("/apis")["groups"]]
     for version in ("v1", *groups):
         with contextlib.suppress(DdpError):
@@ -125,7 +125,7 @@ def _resources(api: Api) -> Iterator[tuple[str, Mapping[str, Any]]]:
 
 
 def submitter(space: Namespace, namespace: str, *roles: str) -> Path:
-    """A kubeconfig for somebody who holds roles of the platform in a namespace, and nothing else."""
+    """Return a kubeconfig of a user whose only rights are the given roles in one namespace."""
     path = space.kubeconfig_of_nobody()
     for role in roles:
         space.api.create(
@@ -140,5 +140,5 @@ def submitter(space: Namespace, namespace: str, *roles: str) -> Path:
 
 
 def gone(made: Release, name: str) -> None:
-    """Wait until a namespace is no more."""
+    """Wait until a namespace is deleted."""
     until(f"the end of namespace {name}", lambda: made.is_gone(name), seconds=180)

@@ -1,4 +1,4 @@
-"""Whether a door opens to a pod of a namespace, on a cluster that enforces network policies."""
+"""Check which ports a pod reaches on a cluster that enforces network policies."""
 
 from __future__ import annotations
 
@@ -10,15 +10,15 @@ from ddp_trainer.common.constants import Label
 from tests.cluster.live_cluster import RESTRICTED, Namespace, until
 
 TRIES = 3
-"""How often a port is knocked at before it counts as closed."""
+"""Failed connections before a port counts as closed."""
 PATIENCE_SECONDS = 60
-"""Policies are enforced a moment after a pod is there: so long a door may still open, or still close."""
+"""Policies apply a moment after the pod starts: until then a port may still open or close."""
 
 
 def knock(
     space: Namespace, name: str, doors: dict[str, tuple[str, int]], *, to_open: Collection[str] = ()
 ) -> dict[str, bool]:
-    """Which doors open to a pod of ``space``: those ``to_open`` have time to do so, all others to close."""
+    """Return which doors a new pod of ``space`` reaches, after waiting for ``to_open`` to open and others to close."""
     program = (
         "import json, socket, sys, time\n"
         "from concurrent.futures import ThreadPoolExecutor\n"

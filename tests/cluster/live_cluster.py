@@ -1,4 +1,4 @@
-"""The cluster that KUBECONFIG names, as tests see it: its API, namespaces of their own, and the real command line."""
+"""The cluster that KUBECONFIG names: its API, a namespace per test, and the real command line."""
 
 from __future__ import annotations
 
@@ -34,10 +34,10 @@ KINDS = (
     ("v1", "secrets"),
     ("networking.k8s.io/v1", "networkpolicies"),
 )
-"""What a job may leave behind, of what the cluster serves; PodMonitors besides."""
+"""Kinds of objects that a job may leave behind, besides PodMonitors."""
 
 PREFLIGHT = {"KUBECTL_DDP_PREFLIGHT": "warn"}
-"""What cannot run is what many tests are about; those of preflight itself say otherwise."""
+"""Many tests submit jobs that cannot run. Tests of preflight override this."""
 
 RESTRICTED: Json = {
     "allowPrivilegeEscalation": False,
@@ -50,7 +50,7 @@ RESTRICTED: Json = {
 
 @dataclass(frozen=True)
 class Result:
-    """What one call of the command line came to."""
+    """Result of one call of the command line."""
 
     code: int
     out: str
@@ -93,12 +93,12 @@ class Namespace:
         return collection(version, plural, self.name) + (f"/{name}" if name else "")
 
     def pods(self, role: str = "worker") -> list[Json]:
-        """The pods of jobs, by name."""
+        """Return the pods of jobs with a role, sorted by name."""
         found, _ = self.api.items(self.path("v1", "pods"), labelSelector=f"{Label.ROLE}={role}")
         return sorted(found, key=lambda pod: pod["metadata"]["name"])
 
     def collections(self) -> list[str]:
-        """Paths of every kind that a job may leave behind, of what the cluster serves."""
+        """Return the paths of the kinds that a job may leave behind and that the cluster serves."""
         if not self._collections:
             for version, plural in [*KINDS, ("monitoring.coreos.com/v1", "podmonitors")]:
                 with contextlib.suppress(NotServed):
@@ -107,7 +107,7 @@ class Namespace:
         return self._collections
 
     def left(self) -> list[str]:
-        """Every object of ours that is there."""
+        """Return all objects of jobs in this namespace."""
         return [
             f"{path.rpartition('/')[2]}/{item['metadata']['name']}"
             for path in self.collections()
@@ -115,7 +115,7 @@ class Namespace:
         ]
 
     def kubeconfig_of_nobody(self) -> Path:
-        """A kubeconfig for a service account without any right."""
+        """Return a kubeconfig of a service account without rights."""
         self.api.create(self.path("v1", "serviceaccounts"), {"metadata": {"name": "nobody"}})
         request = self.api.create(
             self.path("v1", "serviceaccounts", "nobody/token"),
@@ -139,14 +139,14 @@ class Namespace:
 
 
 def _authority() -> str:
-    """The cluster's certificate authority, from wherever the kubeconfig keeps it."""
+    """The cluster's certificate authority, inline or from the file that the kubeconfig names."""
     cluster = read_context(os.environ["KUBECONFIG"]).cluster
     found: str | None = cluster.get("certificate-authority-data")
     return found or base64.b64encode(Path(cluster["certificate-authority"]).read_bytes()).decode()
 
 
 def until(what: str, check: Callable[[], T], *, seconds: float = 120) -> T:
-    """Wait until ``check`` answers with something, and return that."""
+    """Poll ``check`` until it returns a true value, and return that value."""
     end = time.monotonic() + seconds
     while True:
         begun = time.monotonic()
@@ -160,7 +160,7 @@ def until(what: str, check: Callable[[], T], *, seconds: float = 120) -> T:
 
 @contextlib.contextmanager
 def podless_namespace(api: Api, home: Path) -> Iterator[Namespace]:
-    """A namespace for one test in which no pod is made: its quota forbids it."""
+    """A namespace for one test whose quota allows no pods."""
     with namespace(api, "registry.invalid/never:1", home) as space:
         quota = {"metadata": {"name": "podless"}, "spec": {"hard": {"pods": "0"}}}
         space.api.create(space.path("v1", "resourcequotas"), quota)
@@ -169,7 +169,7 @@ def podless_namespace(api: Api, home: Path) -> Iterator[Namespace]:
 
 @contextlib.contextmanager
 def namespace(api: Api, image: str, home: Path, *, security: str = "restricted") -> Iterator[Namespace]:
-    """A namespace for one test, which enforces that level of Pod Security; deleted after it."""
+    """A namespace for one test that enforces a Pod Security level; deleted afterwards."""
     name = f"ddp-test-{secrets.token_hex(4)}"
     labels = {"pod-security.kubernetes.io/enforce": security}
     made = api.create("/api/v1/namespaces", {"metadata": {"name": name, "labels": labels}})

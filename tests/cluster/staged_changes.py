@@ -1,4 +1,4 @@
-"""What is done to jobs so that they fail: to their objects before, to them and to what is around them after."""
+"""Changes that make a job fail: to its objects before submission, to the job and its cluster afterwards."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from tests.cluster.live_cluster import RESTRICTED, until
 from tests.cluster.staging import IDLE, Change, Json, Staging
 from tests.support.rendered import store_job, worker_template
 
-# -- what is done to objects ------------------------------------------------------------------------------------------
+# -- changes to objects ----------------------------------------------------------------------------------------------
 
 
 def pod_of(objects: list[Json]) -> Json:
@@ -26,7 +26,7 @@ def left_to_another(objects: list[Json]) -> None:
 
 
 def left_to_another_job(objects: list[Json]) -> None:
-    job_kinds.root_of(objects)["spec"]["managedBy"] = "example.com/nobody"
+    job_kinds.root_of(objects)["spec"]["managedBy"] = "example.com/other"
 
 
 def gated(objects: list[Json]) -> None:
@@ -42,7 +42,7 @@ def asks_for(name: str, quantity: str) -> Change:
 
 
 def second_is_mute(objects: list[Json]) -> None:
-    """Its second node sleeps instead of coming to the rendezvous."""
+    """Let the second node sleep instead of joining the rendezvous."""
     container = pod_of(objects)["containers"][0]
     launcher = ["/bin/sh", "-c", 'case $HOSTNAME in *-1) exec sleep 3600;; esac; exec "$@"', "sh"]
     container["command"] = [*launcher, *container["command"]]
@@ -66,7 +66,7 @@ def privileged(objects: list[Json]) -> None:
 
 
 def store_is_privileged(objects: list[Json]) -> None:
-    """Its namespace refuses the pod of its store."""
+    """Let Pod Security reject the pod of the store."""
     store_job(objects)["spec"]["template"]["spec"]["containers"][0]["securityContext"] = {"privileged": True}
 
 
@@ -81,7 +81,7 @@ def without(what: str) -> Change:
     return change
 
 
-# -- what is done to jobs ---------------------------------------------------------------------------------------------
+# -- changes to jobs -------------------------------------------------------------------------------------------------
 
 
 def suspend(staging: Staging, name: str) -> None:
@@ -93,7 +93,7 @@ def delete(staging: Staging, name: str) -> None:
 
 
 def cut_off(staging: Staging, name: str) -> None:
-    """As a submission that died before its last request leaves it."""
+    """Leave the job incomplete, like a submission that was killed before its last request."""
     patch = {"metadata": {"annotations": {"ddp.dev/incomplete": "true"}}, "spec": {"runPolicy": {"suspend": True}}}
     staging.space.api.merge(staging.path_of(name), patch)
 
@@ -107,7 +107,7 @@ def on_its_node(staging: Staging, name: str) -> Json:
 
 
 def runs_on_lost_node(staging: Staging, name: str) -> None:
-    """The last that is heard of its node is that the pod runs."""
+    """Report the pod as running, then stop the heartbeats of its node."""
     pod = on_its_node(staging, name)
     container = pod["spec"]["containers"][0]
     status = {
@@ -129,7 +129,7 @@ def runs_on_lost_node(staging: Staging, name: str) -> None:
 
 
 def make_room_for_another(staging: Staging, name: str) -> None:
-    """A pod of higher priority wants the whole node."""
+    """Create a pod of higher priority that needs the whole node."""
     on_its_node(staging, name)
     container = {
         "name": "c",
@@ -148,7 +148,7 @@ def make_room_for_another(staging: Staging, name: str) -> None:
 
 
 def outdo(staging: Staging, name: str) -> None:
-    """Another job of higher priority wants the whole quota, once this one has it."""
+    """Submit a job of higher priority that needs the whole quota, once this job is admitted."""
 
     def is_admitted() -> bool:
         return not job_kinds.is_suspend_requested(staging.backend.job(name).job)
@@ -160,7 +160,7 @@ def outdo(staging: Staging, name: str) -> None:
 
 
 def gone_from_the_cluster(staging: Staging, name: str) -> None:
-    """Its workers' pods are taken away after somebody has asked once."""
+    """Delete the workers' pods after one ``status`` of the failed job."""
     until("its failure", lambda: "Failed" in job_kinds.conditions(staging.backend.job(name).job), seconds=90)
     staging.space.ddp("status", name).ok()
     for pod in workers(staging.backend.job(name).pods):
@@ -171,7 +171,7 @@ def gone_from_the_cluster(staging: Staging, name: str) -> None:
 
 
 NOWHERE: Final = ("--node-selector", "stage=nowhere")
-"""Pods that are admitted and never run."""
+"""Node selector of pods that are admitted but never run."""
 
 RAISE: Final = "raise ValueError('the 7th layer has no name')\n"
 HANG: Final = """

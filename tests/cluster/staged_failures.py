@@ -1,4 +1,4 @@
-"""Jobs that fail on purpose, each in its own way, side by side on a real cluster: what each is, and what is said."""
+"""Jobs that fail on purpose, run in parallel on a real cluster, and the diagnosis expected of each."""
 
 from __future__ import annotations
 
@@ -18,22 +18,22 @@ from tests.cluster.staging import AT_ONCE, HALF, IDLE, TAINT, Change, Stage, Sta
 
 
 def _failing(says: str, script: str, *words: str, cause: Cause = Cause.ERROR, code: int = 10) -> Stage:
-    """A script that fails without a restart."""
+    """Stage of a script that fails without a restart."""
     return Stage(cause, code, says, ("--max-restarts", "0", *words), script)
 
 
 def _waiting(cause: Cause, says: str, *words: str, change: Change = lambda _: None) -> Stage:
-    """A job whose pods do not run."""
+    """Stage of a job whose pods do not run."""
     return Stage(cause, 13, says, (*words, *IDLE), change=change)
 
 
 def _queued(cause: Cause, says: str, queue: str = "busy", *, change: Change = lambda _: None) -> Stage:
-    """A Job in a queue, whose pods would find no node."""
+    """Stage of a Job in a queue whose pods fit no node."""
     return _waiting(cause, says, "--engine", "job", "--queue", queue, *NOWHERE, change=change)
 
 
 STAGES: Final[Mapping[str, Stage]] = {
-    # Those that take longest come first.
+    # The slowest come first.
     "node-lost": Stage(
         Cause.NODE_LOST,
         11,
@@ -86,7 +86,7 @@ STAGES: Final[Mapping[str, Stage]] = {
     ),
     "operator-of-jobset": _waiting(
         Cause.OPERATOR,
-        "left to the controller 'example.com/nobody'",
+        "left to the controller 'example.com/other'",
         *("--engine", "jobset"),
         change=to.left_to_another_job,
     ),
@@ -119,7 +119,7 @@ STAGES: Final[Mapping[str, Stage]] = {
     ),
     "taint": _waiting(Cause.UNSCHEDULABLE, "untolerated taint", "--node-selector", "stage={tag}-tainted"),
     "gate": _waiting(Cause.UNSCHEDULABLE, "the gate example.com/wait is closed", change=to.gated),
-    "scheduler": _waiting(Cause.UNSCHEDULABLE, "The scheduler 'nobody' has not looked", "--scheduler", "nobody"),
+    "scheduler": _waiting(Cause.UNSCHEDULABLE, "The scheduler 'absent' has not looked", "--scheduler", "absent"),
     "no-claim": _waiting(Cause.VOLUME, "The claim 'nope' does not exist", "--mount", "pvc=nope:/data"),
     "claim-unbound": _waiting(Cause.VOLUME, "claim 'never-bound' has no volume", "--checkpoint-claim", "never-bound"),
     "image": _waiting(Cause.IMAGE, "cannot be got", "--image", "registry.invalid/nobody/nothing:1"),
@@ -136,12 +136,12 @@ STAGES: Final[Mapping[str, Stage]] = {
 
 
 IN_ORDER: Final = ("holder", "queued", "queued-second", "too-large-for-queue")
-"""Jobs of the queue 'busy'. Each of these has to be older than the next, since answers count those before."""
+"""Jobs of the queue 'busy', oldest first: their queue positions depend on their ages."""
 
 
 @contextlib.contextmanager
 def staged(space: Namespace) -> Iterator[Staging]:
-    """All of them, side by side."""
+    """Start all stages in parallel."""
     staging = Staging(space)
     is_over = threading.Event()
     pool = ThreadPoolExecutor(AT_ONCE)
@@ -149,11 +149,11 @@ def staged(space: Namespace) -> Iterator[Staging]:
     try:
         staging.prepare()
         beats.append(pool.submit(staging.keep_alive, is_over))
-        # Rendering takes over stdout, so that is done one by one.
+        # Rendering redirects stdout, so it is sequential.
         made = {
             name: (name, stage, staging.objects(name, stage)) for name, stage in STAGES.items() if staging.can(stage)
         }
-        # Not all at once either: a hundred pods in one second are much for a small machine.
+        # The pool limits the starts: a hundred pods in one second overload a small machine.
         starts = [pool.submit(staging.start, *made[name]) for name in made if name not in IN_ORDER]
         for name in IN_ORDER:
             if name not in made:

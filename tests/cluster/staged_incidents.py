@@ -1,6 +1,6 @@
-"""Jobs that ran and then met a failure: what each is, and what ``why`` has to name first.
+"""Jobs that fail after they have run, and the cause that ``why`` must name first.
 
-Scripts print :data:`BEGINS` where their failure begins, which is what ``bench why`` counts from.
+Scripts print :data:`BEGINS` when their failure begins; ``bench why`` measures from there.
 """
 
 from __future__ import annotations
@@ -38,25 +38,25 @@ import signal, time
 signal.signal(signal.SIGTERM, signal.SIG_IGN)
 time.sleep(3600)
 """
-"""A pod that ends at once is replaced in two seconds, and its end is no cause any more."""
+"""The pod ignores SIGTERM: a pod that ends immediately is replaced within 2 s, and is then no longer the cause."""
 _LEAVING_LATE: Final = ("--nnodes", "2", *HALF, "--grace", "1m")
 _TWO_RANKS: Final = ("--nproc", "2", "--memory", "1Gi")
 _TWO_NODES: Final = ("--nnodes", "2", *HALF, "--command", "sleep 3600")
 
 
 def delete_pod(staging: Staging, name: str) -> None:
-    """As ``kubectl delete pod``."""
+    """Delete the second pod, like ``kubectl delete pod``."""
     pod = _second(staging, name)
     staging.space.api.delete(_path(staging, pod), uid=pod["metadata"]["uid"])
 
 
 def evict_pod(staging: Staging, name: str) -> None:
-    """As a drain does it, to this pod alone."""
+    """Evict the second pod alone."""
     _evict(staging, _second(staging, name))
 
 
 def drain_node(staging: Staging, name: str) -> None:
-    """As ``kubectl drain``, but other people's pods stay, and the node is closed for a few seconds only."""
+    """Cordon the second pod's node for a few seconds, and evict that pod alone."""
     pod = _second(staging, name)
     node = pod["spec"]["nodeName"]
     staging.cordon(node, closed=True)
@@ -65,7 +65,7 @@ def drain_node(staging: Staging, name: str) -> None:
 
 
 def kill_store(staging: Staging, name: str) -> None:
-    """Delete the pod of its rendezvous store without any grace."""
+    """Delete the pod of the rendezvous store with a grace period of 0 s."""
     (pod,) = stores(staging.backend.job(name).pods)
     staging.space.api._send("DELETE", _path(staging, pod), {}, body={"gracePeriodSeconds": 0})
 
@@ -84,7 +84,7 @@ def _evict(staging: Staging, pod: Json) -> None:
 
 
 def _left(name: str, cause: Cause, end: str, fault: Callable[[Staging, str], None]) -> Stage:
-    """The second pod of a job ends, and takes its time."""
+    """Stage in which the second pod of a job ends slowly."""
     says = f"{name}-worker-1 was {end}"
     return Stage(cause, 11, says, _LEAVING_LATE, _LEAVES_LATE, fault=fault)
 

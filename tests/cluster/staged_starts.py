@@ -1,7 +1,7 @@
-"""First troubles of a script: jobs that make no step, and jobs that find a disk full.
+"""Jobs that fail at the start: they complete no step, or find a full disk.
 
-They need nothing of a cluster, so ``bench why`` stages them on this machine, too. Scripts print
-:data:`~tests.cluster.staged_incidents.BEGINS` where their failure begins.
+They need no cluster, so ``bench why`` also runs them on this machine. Scripts print
+:data:`~tests.cluster.staged_incidents.BEGINS` when their failure begins.
 """
 
 from __future__ import annotations
@@ -64,7 +64,7 @@ if rank == 1:
 dist.init_process_group("gloo")
 dist.barrier()
 """
-"""Rank 1 does something else before it reaches the others."""
+"""Rank 1 runs other code before it joins the process group."""
 _LOCK: Final = f"""{_PREPARED}
 import torch, torch.distributed as dist
 lock = open(os.path.join(tempfile.gettempdir(), "data.lock"), "w")
@@ -136,7 +136,7 @@ dist.init_process_group("gloo")
 AFTER
 dist.barrier()
 """
-"""A start that takes a minute on one rank, while the other one waits."""
+"""One rank needs a minute to start while the other one waits."""
 _COMPUTES: Final = r"import time\nuntil = time.time() + 60\nwhile time.time() < until: pass"
 
 
@@ -180,9 +180,7 @@ STARTS: Final[Mapping[str, Stage]] = {
     "full-shm": _full("--shm", _SHARED, "mount -t tmpfs -o size=24m shm /dev/shm"),
     "full-shm-mapped": _full("--shm", _MAPPED, "mount -t tmpfs -o size=24m shm /dev/shm", code=11),
     "read-only": _full(
-        "is read-only",
-        _READ_ONLY,
-        "mount --bind /usr/local /usr/local && mount -o remount,bind,ro /usr/local",
+        "is read-only", _READ_ONLY, "mount --bind /usr/local /usr/local && mount -o remount,bind,ro /usr/local"
     ),
     "slow-imports": _slow(before=f'if rank == 1: load("{_COMPUTES}")'),
     "slow-download": _slow(before="download() if rank == 1 else offer(60)"),

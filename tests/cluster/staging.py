@@ -1,8 +1,8 @@
-"""What jobs that fail on purpose are staged with: their objects, and what the whole cluster lends them.
+"""Stages of jobs that fail on purpose: their objects, and the cluster-wide objects that they need.
 
-Each is rendered by the command line and changed where it has to be. What is not needed to fail is left out, and pods
-ask for next to nothing, so that all of them stand on a small cluster at once. What belongs to the whole cluster (nodes,
-queues, priority classes) carries the namespace's name, and a taint or a selector that keeps everybody else away.
+The command line renders each job, and the stage changes its objects. Objects that the failure does not need are left
+out, and pods request few resources, so that all jobs fit on a small cluster. Names of cluster-wide objects (nodes,
+queues, priority classes) contain the namespace's name; a taint or a selector keeps other pods away.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ Change = Callable[[list[Json]], None]
 
 SMALL: Final = ("--nnodes", "1", "--nproc", "1", "--cpu", "1", "--memory", "512Mi", "--shm", "32Mi")
 HALF: Final = ("--cpu", "500m")
-"""For jobs of two pods: with a whole core for each, two jobs could each hold a node and wait for the other's."""
+"""CPU of each pod of a two-pod job: with one core each, two jobs could block each other."""
 IDLE: Final = ("--command", "sleep 3600")
 KUEUE: Final = "kueue.x-k8s.io/v1beta2"
 TAINT: Final = "why.example.com/staged"
@@ -47,47 +47,47 @@ NO_STORE: Final = NOT_NEEDED | {"Service"}
 
 @dataclass(frozen=True)
 class Stage:
-    """One job that fails, and what is to be said of it."""
+    """One job that fails, and the expected diagnosis."""
 
     cause: Cause
     code: int
     """Exit code of ``why``."""
     says: str
-    """Part of the first finding: its sentence, evidence or help."""
+    """Text that the first finding contains: in its sentence, evidence or help."""
     words: tuple[str, ...] = IDLE
     """Flags of the job, besides :data:`SMALL`."""
     script: str = ""
-    """Its program, instead."""
+    """Script of the job, instead of :data:`IDLE`."""
     _: KW_ONLY
     change: Change = lambda _: None
-    """What is done to its objects before they are submitted."""
+    """Changes the objects before submission."""
     after: Callable[[Staging, str], None] = lambda *_: None
-    """What is done to it then."""
+    """Called after submission."""
     fault: Callable[[Staging, str], None] | None = None
-    """What is done to it once all its workers run."""
+    """Called once the worker group has formed."""
     runs: bool = False
-    """Whether its pods must run, and so need a store, though it has no script."""
+    """True if the pods must run, and so need a store, although the stage has no script."""
     is_local: bool = False
-    """Whether it must not run on a cluster, because it fills a disk of the node."""
+    """True if the stage must not run on a cluster, because it fills a disk of the node."""
     is_honest: bool = False
-    """Whether it is only slow: no answer before the right one may be a hang."""
+    """True if the job is only slow: ``why`` must never report a hang."""
     here: str = ""
-    """Shell commands before it starts on this machine, in mounts of its own."""
+    """Shell commands that run before the job on this machine, in a private mount namespace."""
 
 
 @dataclass
 class Staging:
-    """The namespace, and what was made outside of it."""
+    """The namespace, and the cluster-wide objects created for it."""
 
     space: Namespace
     outside: list[str] = field(default_factory=list)
-    """Paths of objects of the whole cluster, to be deleted."""
+    """Paths of cluster-wide objects to delete."""
     began: dict[str, float] = field(default_factory=dict)
-    """Stage → Unix time at which its failure began, where that is known before any pod runs."""
+    """Stage → Unix time at which its failure began, if that is known before a pod runs."""
     closed: set[str] = field(default_factory=set)
     """Real nodes that are cordoned."""
     living: set[str] = field(default_factory=lambda: {"tainted", "full", "lost"})
-    """Nodes that are heard of."""
+    """Simulated nodes that send heartbeats."""
 
     @property
     def tag(self) -> str:
@@ -95,7 +95,7 @@ class Staging:
 
     @functools.cached_property
     def served(self) -> frozenset[str]:
-        """What the stages lean on that a cluster may lack."""
+        """Engines and queues that the cluster serves."""
         wanted = {root.name: (root.api_version, root.plural) for root in ENGINES.values()}
         found = set()
         for name, (version, plural) in {**wanted, "queues": (KUEUE, "localqueues")}.items():
@@ -105,19 +105,19 @@ class Staging:
         return frozenset(found)
 
     def can(self, stage: Stage) -> bool:
-        """Whether the cluster has what a stage needs."""
+        """Return True if the cluster serves all that a stage needs."""
         words = stage.words
         engine = words[words.index("--engine") + 1] if "--engine" in words else DEFAULT_ENGINE
         return not stage.is_local and engine in self.served and ("--queue" not in words or "queues" in self.served)
 
     def make(self, path: str, body: Json) -> Json:
-        """Create an object of the whole cluster, remembered for its end."""
+        """Create a cluster-wide object that :meth:`clean` deletes."""
         made = self.space.api.create(path, body)
         self.outside.append(f"{path}/{made['metadata']['name']}")
         return made
 
     def prepare(self) -> None:
-        """Queues, priorities and nodes that the stages lean on."""
+        """Create the queues, priority classes and nodes that the stages need."""
         for name, value in (("low", 10), ("high", 1000), ("capped", 5)):
             body = {"metadata": {"name": f"{self.tag}-{name}"}, "value": value}
             self.make("/apis/scheduling.k8s.io/v1/priorityclasses", body)
@@ -135,7 +135,7 @@ class Staging:
             self._queue(queue)
 
     def _lacks(self) -> None:
-        """A quota of nothing, and a claim that nobody fulfils."""
+        """Create a quota of zero pods, and a claim that is never bound."""
         self.space.api.create(
             self.space.path("v1", "resourcequotas"),
             {
@@ -180,7 +180,7 @@ class Staging:
         )
 
     def node(self, name: str, *, taint: bool = False) -> None:
-        """A node without a machine; once nobody speaks for it, the cluster gives it up after a while."""
+        """Create a node without a machine. Without heartbeats, the cluster marks it as lost."""
         taints = [{"key": TAINT if taint else f"{TAINT}-own", "effect": "NoSchedule"}]
         labels = {"kubernetes.io/hostname": f"{self.tag}-{name}", "stage": f"{self.tag}-{name}"}
         path = "/api/v1/nodes"
@@ -188,7 +188,7 @@ class Staging:
         self._send_heartbeats(name)
 
     def keep_alive(self, is_over: threading.Event) -> None:
-        """Speak for the nodes that live, as their kubelets would."""
+        """Send the heartbeats of the living nodes."""
         while not is_over.wait(HEARTBEAT_SECONDS):
             for node in tuple(self.living):
                 self._send_heartbeats(node)
@@ -201,7 +201,7 @@ class Staging:
         self.space.api.merge(f"/api/v1/nodes/{self.tag}-{node}/status", {"status": status})
 
     def objects(self, name: str, stage: Stage) -> list[Json]:
-        """What the job is made of."""
+        """Return the objects of the job."""
         words = [word.replace("{tag}", self.tag) for word in (*SMALL, *stage.words)]
         if stage.script:
             path = self.space.home / f"{name}.py"
@@ -219,10 +219,10 @@ class Staging:
         return objects
 
     def start(self, name: str, stage: Stage, objects: list[Json]) -> None:
-        """Make it, and do to it what is to be done."""
+        """Submit the job, and inject its failure."""
 
         def is_taken() -> bool:
-            with contextlib.suppress(Unreachable):  # a webhook of an operator that is just being started anew
+            with contextlib.suppress(Unreachable):  # a webhook of an operator that is restarting
                 self.backend.submit(objects)
                 return True
             return False
@@ -236,11 +236,11 @@ class Staging:
             stage.fault(self, name)
 
     def _has_group(self, name: str) -> bool:
-        """Whether its launchers have found one another: pods run before, and are then in other trouble."""
+        """Return True once the worker group has formed: a fault of an earlier pod would be another failure."""
         return bool(observe(self.backend, self.backend.job(name, events=False)).world_size)
 
     def cordon(self, node: str, *, closed: bool) -> None:
-        """Close a real node to new pods, or open it again."""
+        """Cordon or uncordon a real node."""
         (self.closed.add if closed else self.closed.discard)(node)
         self.space.api.merge(f"/api/v1/nodes/{node}", {"spec": {"unschedulable": closed or None}})
 
@@ -253,7 +253,7 @@ class Staging:
         return self.space.ddp(*words)
 
     def render_objects(self, *words: str) -> list[Json]:
-        """What ``kubectl ddp render`` prints."""
+        """Return the objects that ``kubectl ddp render`` prints."""
         done = CliRunner().invoke(root(), ["render", "-n", self.space.name, *words, "-o", "json"])
         assert done.exit_code == 0, (words, done.output, done.exception)
         items: list[Json] = json.loads(done.stdout)["items"]
@@ -265,7 +265,7 @@ class Staging:
         return self.space.path(kind.api_version, kind.plural, name)
 
     def clean(self) -> None:
-        """Delete what belongs to the whole cluster, and pods that no kubelet will ever end."""
+        """Delete the cluster-wide objects, and the pods on nodes without a kubelet."""
         api = self.space.api
         for node in tuple(self.closed):
             self.cordon(node, closed=False)
@@ -282,7 +282,7 @@ class Staging:
 
 
 def _make_thrifty(objects: list[Json]) -> None:
-    """Ask for next to nothing, and use what there is."""
+    """Set small requests and a larger CPU limit."""
     for template, cpu in ((worker_template(objects), "20m"), (store_job(objects)["spec"]["template"], "10m")):
         resources = template["spec"]["containers"][0]["resources"]
         resources["requests"] |= {"cpu": cpu, "memory": "64Mi"}

@@ -1,4 +1,4 @@
-"""Metrics, rules and alerts of a release of ddp-platform, as the cluster's own Prometheus operator takes them."""
+"""Metrics, rules and alerts of a release of ddp-platform, in the cluster's own Prometheus operator."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from tests.support.helm import Helm
 pytestmark = [pytest.mark.quiet, pytest.mark.timeout(400)]
 
 LATE: Final = {"data": "0", "forward": "1", "backward": "2"}
-"""Job, and place where a rank of it is late → which one."""
+"""Job, named after the phase in which a rank is slow → that rank."""
 CONTROL: Final = "never"
 SCRIPT: Final = Path(__file__).parent.parent / "scripts" / "late.py"
 SIZE: Final = (
@@ -33,10 +33,10 @@ QUICK: Final = {
     "DdpTrainingStalled": {"for": "0s", "threshold": 12},
     "DdpRankBehindCollective": {"for": "0s", "threshold": 12},
 }
-"""As in values.yaml, in seconds instead of minutes: so a rank counts as behind while it starts. The ranks share cores
-with others, and need twice as long now and then; one that is late needs five times as long."""
+"""Alerts of values.yaml with seconds instead of minutes, so a starting rank counts as behind. Ranks share cores with
+other pods, and sometimes take twice as long; a late rank takes five times as long."""
 FIRST_NUMBERS_SECONDS: Final = 30.0
-"""From the first step until Prometheus knows what each rank computes."""
+"""Maximum time from the first step until Prometheus has the throughput of each rank."""
 
 
 @pytest.fixture
@@ -55,7 +55,7 @@ def test_alerts_name_the_rank_that_is_late_and_the_one_that_is_stopped(
         found = prometheus.query(f'rate({Metric.SAMPLES}{{namespace="{user.name}",ddp_job="{CONTROL}"}}[1m]) > 0')
         return found if len(found) == 3 else []
 
-    numbers = until("what each rank computes, in Prometheus", rates, seconds=180)
+    numbers = until("the throughput of each rank in Prometheus", rates, seconds=180)
     told_at = time.time()
     assert {number["metric"]["rank"] for number in numbers} == {"0", "1", "2"}
     assert told_at - _first_step(user) < FIRST_NUMBERS_SECONDS
@@ -65,7 +65,7 @@ def test_alerts_name_the_rank_that_is_late_and_the_one_that_is_stopped(
     assert knock(platform.space, "stranger", doors) == {"metrics": False}
     late = set(LATE.items())
     until("an alert for each rank that is late", lambda: watched.on_timer("DdpStraggler") >= late, seconds=150)
-    assert watched.on_timer("DdpStraggler") == late, "a rank that is not late, or the job in which nobody is"
+    assert watched.on_timer("DdpStraggler") == late, "alert for a rank that is not late"
 
     user.ddp("exec", CONTROL, "--rank", "1", "--", "sh", "-c", "kill -STOP $RANK_PID").ok()
     until("an alert for the job that stands", lambda: watched.firing("DdpTrainingStalled") == {(CONTROL, "")})
@@ -76,7 +76,7 @@ def test_alerts_name_the_rank_that_is_late_and_the_one_that_is_stopped(
 
 
 def _jobs(platform: Release) -> Namespace:
-    """The platform, and four jobs side by side: in three of them a rank is late."""
+    """Install the platform, and submit four jobs: in three of them one rank is late."""
     monitor = {"interval": "5s", "scrapeTimeout": "5s"}
     monitoring = {"enabled": True, "podMonitor": monitor, "rules": {"alerts": QUICK}}
     values = platform.values(
@@ -91,24 +91,24 @@ def _jobs(platform: Release) -> Namespace:
 
 
 def _first_step(user: Namespace) -> float:
-    """When the last rank of the job in which nobody is late took its first step."""
+    """Return the Unix time at which the last rank of the job without a late rank completed its first step."""
     lines = user.ddp("logs", CONTROL, "--rank", "all").ok().out.splitlines()
     return max(float(line.rpartition(" ")[2]) for line in lines if "first step at" in line)
 
 
 @dataclasses.dataclass(frozen=True)
 class _Alerts:
-    """What has fired for the jobs of one namespace."""
+    """Alerts for the jobs of one namespace."""
 
     prometheus: ClusterPrometheus
     namespace: str
 
     def firing(self, alert: str) -> set[tuple[str, str]]:
-        """Job and rank, as far as an alert names them, of all that fire now."""
+        """Job and rank of each alert that fires now; an alert without a rank has an empty one."""
         return self._named(self._series(alert))
 
     def on_timer(self, alert: str) -> set[tuple[str, str]]:
-        """As above, of all that fired within ten minutes."""
+        """Job and rank of each alert that fired within ten minutes."""
         return self._named(f"last_over_time({self._series(alert)}[10m])")
 
     def _series(self, alert: str) -> str:

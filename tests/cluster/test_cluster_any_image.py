@@ -12,7 +12,7 @@ from tests.cluster.live_cluster import Namespace
 
 RUNTIME: Final = "DDP_TEST_RUNTIME_IMAGE"
 BASE_PYTHON: Final = "/usr/local/bin/python3"
-"""Interpreter of the trainer image that has neither torch nor our package, as that of another image."""
+"""Interpreter of the trainer image without torch and our package, which stands for another image's."""
 SCRIPT: Final = """
 import importlib.util, json, os, sys, time, urllib.request
 import ddp_trainer

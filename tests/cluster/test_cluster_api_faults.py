@@ -1,6 +1,6 @@
-"""What the command line makes of an API server that goes wrong: a sentence, a documented code, nothing done twice.
+"""The command line on a faulty API server: one error sentence, a documented exit code, no change made twice.
 
-The cluster is real, and a proxy in front of it goes wrong where a test says so.
+The cluster is real; a proxy in front of it injects the faults.
 """
 
 from __future__ import annotations
@@ -50,15 +50,12 @@ FAULTS: dict[str, Fault] = {
     "answer lost": Fault(loses_answer=True),
     "torn in order": Fault(cut_after=20, cut_in_order=True),
 }
-CODES = {
-    "401": {FORBIDDEN},
-    "404 of no API server": {NOT_FOUND, PREFLIGHT},
-}
-"""What a command exits with that meets nothing else; others exit with 1, or with 2 where a value is refused."""
+CODES = {"401": {FORBIDDEN}, "404 of no API server": {NOT_FOUND, PREFLIGHT}}
+"""Exit codes by fault; the other faults give 1, or 2 where a value is refused."""
 
 
 def may_end(command: str, fault: str) -> set[int]:
-    """Codes that a command may end with. What is not there is not listed, and is waited for no longer."""
+    """Return the allowed exit codes. On a 404, ``list`` and ``wait`` may also succeed."""
     codes = CODES.get(fault, {ERROR, 2})
     if fault.startswith("404") and command in {"list", "wait"}:
         codes = codes | {DONE}
@@ -67,7 +64,7 @@ def may_end(command: str, fault: str) -> set[int]:
 
 @pytest.fixture(scope="module")
 def still(api: Api, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Namespace]:
-    """A namespace in which no pod is made."""
+    """A namespace whose quota allows no pods."""
     with podless_namespace(api, tmp_path_factory.mktemp("home")) as space:
         need(space, "pytorchjob")
         yield space
@@ -80,7 +77,7 @@ def proxy(still: Namespace, tmp_path: Path) -> Iterator[ApiProxy]:
 
 
 def through(space: Namespace, proxy: ApiProxy, *words: str) -> Result:
-    """Run a command through the proxy; Namespace.ddp refuses a traceback."""
+    """Run a command through the proxy; Namespace.ddp fails on a traceback."""
     done = space.ddp(*words, environ={"KUBECONFIG": str(proxy.kubeconfig)}, seconds=60)
     assert "This is a bug" not in done.err, done.err
     assert done.code in DOCUMENTED, f"{words}: {done.code} {done.err}"
@@ -126,5 +123,5 @@ def test_commands_use_few_connections_and_few_calls(still: Namespace, proxy: Api
         through(still, proxy, *COMMANDS[command]).ok()
         calls[command] = len(proxy.asked)
     assert calls["list"] <= 8
-    assert calls["status"] <= 5  # the kinds that a job may be are asked for side by side
+    assert calls["status"] <= 5  # one request for each kind of job, in parallel
     assert calls["resume"] <= 5

@@ -1,4 +1,4 @@
-"""The restart budget on every engine: N restarts of a rank that dies of a signal, and then the job has failed."""
+"""The restart budget on every engine: after N restarts of a rank that a signal kills, the job fails."""
 
 from __future__ import annotations
 

@@ -1,5 +1,6 @@
-"""The Kubernetes client, in every version that we say works: with the certificate of the kubeconfig, and with one that
-a program prints, a job lives and goes. ``make clients`` puts the versions under build/clients.
+"""Submit and delete a job with every supported version of the Kubernetes client.
+
+Its certificate comes from the kubeconfig or from a program. ``make clients`` installs the versions under build/clients.
 """
 
 from __future__ import annotations
@@ -23,7 +24,7 @@ JOB = ("--image", "registry.invalid/never:1", "--engine", "job", "--nnodes", "1"
 
 
 def content(entry: Any, key: str) -> str:
-    """PEM that an entry of the kubeconfig holds or names."""
+    """Return the PEM of an entry of the kubeconfig, inline or from a file."""
     if entry.get(f"{key}-data"):
         return base64.b64decode(entry[f"{key}-data"]).decode()
     if not entry.get(key):
@@ -32,7 +33,7 @@ def content(entry: Any, key: str) -> str:
 
 
 def made_by_a_program(folder: Path) -> Path:
-    """The kubeconfig of the tests, whose certificate a program prints now."""
+    """Write a copy of the tests' kubeconfig whose certificate a program prints."""
     context = read_context(os.environ["KUBECONFIG"])
     status = {
         "clientCertificateData": content(context.user, "client-certificate"),

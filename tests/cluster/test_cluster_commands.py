@@ -1,4 +1,4 @@
-"""The commands on a real cluster, most of them on one job: reach its ranks, follow its lines, make it again, end it."""
+"""The commands on a real cluster, most of them on one job: exec, logs, restart, scale, clone, prune."""
 
 from __future__ import annotations
 
@@ -41,12 +41,12 @@ BIN = Path(sys.executable).parent
 
 
 def environ_of(space: Namespace) -> dict[str, str]:
-    """A shell in which the plugin is on PATH."""
+    """Return an environment in which the plugin is on PATH."""
     return os.environ | {"PATH": f"{BIN}{os.pathsep}{os.environ['PATH']}", "HOME": str(space.home)}
 
 
 def kubectl(space: Namespace, *words: str) -> subprocess.CompletedProcess[str]:
-    shell = {"_": str(shutil.which("kubectl"))}  # as a shell tells what it starts
+    shell = {"_": str(shutil.which("kubectl"))}  # shells set it to the program that they start
     return subprocess.run(
         ["kubectl", *words], env=environ_of(space) | shell, capture_output=True, text=True, check=False, timeout=60
     )
@@ -63,7 +63,7 @@ def project(tmp_path: Path) -> Path:
 
 
 def count(space: Namespace, project: Path, nnodes: str) -> None:
-    """Start a job of two nodes, whose code is a directory, and which counts until it is told that it is enough."""
+    """Start a job of two nodes whose code is a directory; it counts until a file tells it to stop."""
     words = ("submit", "count.py", "--code", str(project), "--name", "count", "--image", space.image)
     done = space.ddp(*words, "--nnodes", nnodes, *SIZE).ok()
     assert "Code: 3 files, packed as " in done.err
@@ -75,12 +75,12 @@ def test_following_through_a_killed_worker_and_a_deleted_pod_no_line_comes_twice
     space: Namespace, project: Path, tmp_path: Path
 ) -> None:
     output = tmp_path / "told"
-    count(space, project, "2")  # and not 1:2: nobody begins alone, so each group is two more processes
+    count(space, project, "2")  # not 1:2: every group has two ranks, so each group adds two processes
     with output.open("w") as file:
         words = ("logs", "-n", space.name, "count", "-f", "--rank", "all")
         following = subprocess.Popen([BIN / "kubectl-ddp", *words], stdout=file, env=environ_of(space))
     until("lines of both workers", lambda: len(_counted(output.read_text())) == 2)
-    until("ranks that tell of themselves", lambda: len(_ranks(space)) == 2)
+    until("two ranks in the status", lambda: len(_ranks(space)) == 2)
     killed = space.ddp("exec", "count", "--rank", "1", "--", "sh", "-c", "ls written && kill -9 $RANK_PID").ok()
     assert killed.out == "written\n"
     assert re.match(r"Rank 1: pod count-worker-\d, local rank 0, process \d+\.\n", killed.err)
@@ -91,7 +91,7 @@ def test_following_through_a_killed_worker_and_a_deleted_pod_no_line_comes_twice
     space.api.delete(space.path("v1", "pods", victim["metadata"]["name"]), uid=victim["metadata"]["uid"])
     until("another pod", lambda: victim["metadata"]["uid"] not in {pod["metadata"]["uid"] for pod in space.pods()})
     until("lines of the last two workers", lambda: len(_counted(output.read_text())) == 6)
-    until("ranks that tell of themselves again", lambda: len(_ranks(space)) == 2)
+    until("two ranks in the status again", lambda: len(_ranks(space)) == 2)
     for rank in ("1", "0"):
         space.ddp("exec", "count", "--rank", rank, "--", "touch", "/tmp/enough").ok()
     space.ddp("wait", "count", "--timeout", "2m").ok()
@@ -109,7 +109,7 @@ def test_following_through_a_killed_worker_and_a_deleted_pod_no_line_comes_twice
 
 
 def _end_like_this(space: Namespace) -> None:
-    """What can be done with a job that is over."""
+    """Run the commands that apply to a finished job."""
     happened = space.ddp("events", "count", "-o", "json").ok().json["items"]
     assert {"Scheduled", "Started", "Killing"} <= {one["reason"] for one in happened}
     assert {"pod/count-worker-0", "pod/count-worker-1"} <= {one["about"] for one in happened}
@@ -126,7 +126,7 @@ def _end_like_this(space: Namespace) -> None:
 
 
 def _place(space: Namespace) -> str:
-    """How a command prints the place that it acted on."""
+    """Namespace and context as commands print them."""
     return f"in namespace '{space.name}' of context '{space.api.connection.where}'"
 
 
@@ -144,7 +144,7 @@ def _restarts(space: Namespace) -> int:
 
 
 def _counted(text: str) -> dict[str, tuple[list[int], int | None]]:
-    """Process → the numbers that it counted, in order, and how many it said there were at its end."""
+    """Process → the numbers that it printed, in order, and the total that it printed at its end."""
     numbers: dict[str, list[int]] = defaultdict(list)
     ends: dict[str, int] = {}
     for word, process, number in re.findall(r"^\[rank\d+\] (line|end) (\S+) (\d+)$", text, re.MULTILINE):

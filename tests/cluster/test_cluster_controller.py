@@ -1,4 +1,4 @@
-"""The controller on a real cluster: a pod moves after its replacement has come, and an elastic job makes room."""
+"""The controller on a real cluster: a pod moves once its replacement is ready, and an elastic job shrinks."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ BUDGETS = ("policy/v1", "poddisruptionbudgets")
 
 @contextlib.contextmanager
 def controller(space: Namespace, *flags: str) -> Iterator[subprocess.Popen[bytes]]:
-    """A controller for the namespace of the test; it must end with 0 after SIGTERM."""
+    """Run a controller for the test's namespace; it must exit with 0 after SIGTERM."""
     port = free_port()
     details = ["--namespace", space.name, "--only-namespace", space.name, "--port", str(port), "--settle", "1"]
     process = subprocess.Popen([sys.executable, "-m", "ddp_controller", *details, *flags])
@@ -48,7 +48,7 @@ def _is_ready(port: int) -> bool:
 
 @contextlib.contextmanager
 def marked(api: Api, node: str, key: str) -> Iterator[None]:
-    """A node with a taint that only this test's controller knows; the scheduler may still use the node."""
+    """Taint a node for this test's controller only; the scheduler may still use the node."""
 
     def change(*, there: bool) -> bool:
         found = api.get(f"/api/v1/nodes/{node}")
@@ -69,7 +69,7 @@ def marked(api: Api, node: str, key: str) -> Iterator[None]:
 
 
 def ready(pods: list[Json]) -> set[str]:
-    """Uids of the pods that are ready."""
+    """Return the UIDs of the ready pods."""
     return {
         pod["metadata"]["uid"]
         for pod in pods
@@ -128,12 +128,12 @@ def test_an_elastic_job_makes_room_for_one_of_higher_priority_and_gets_its_size_
 
 
 def root_of(space: Namespace, name: str) -> Json:
-    """A Job of the namespace."""
+    """Return a Job of the namespace."""
     return space.api.get(space.path("batch/v1", "jobs", name))
 
 
 def budget_of(space: Namespace) -> int | None:
-    """The size of the only PodDisruptionBudget; None without one."""
+    """Return ``minAvailable`` of the only PodDisruptionBudget; None without one."""
     found, _ = space.api.items(space.path(*BUDGETS))
     return next((int(item["spec"]["minAvailable"]) for item in found), None)
 

@@ -1,4 +1,4 @@
-"""The kind DDPJob on a real API server: what it accepts and refuses, and a whole life of a job without our command."""
+"""The kind DDPJob on a real API server: accepted and refused objects, and jobs managed by the controller."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from tests.support.examples import JOB_FILES
 from tests.support.refused_jobs import AS_TEXT, BY_SERVER, IN_VALID, ddpjob
 from tools.docs.ddpjob_crd import definition
 
-pytestmark = pytest.mark.alone  # where the kind is served, every submission in the cluster creates it
+pytestmark = pytest.mark.alone  # every submission in the cluster creates a DDPJob if the kind is served
 DEFINITIONS = "/apis/apiextensions.k8s.io/v1/customresourcedefinitions"
 ONE_POD = ("--nnodes", "1", "--nproc", "1", "--cpu", "50m", "--memory", "256Mi", "--engine", "job")
 TINY = {"nnodes": "1:2", "nproc": 1, "cpu": "50m", "memory": "128Mi", "shm": "16Mi", "grace": "5s", "engine": "job"}
@@ -30,7 +30,7 @@ TINY = {"nnodes": "1:2", "nproc": 1, "cpu": "50m", "memory": "128Mi", "shm": "16
 
 @pytest.fixture(scope="module")
 def kind(api: Api) -> Iterator[None]:
-    """The definition, installed; deleted again unless it was there."""
+    """Install the CRD, and delete it again unless it existed before."""
     wanted = definition()
     path = f"{DEFINITIONS}/{wanted['metadata']['name']}"
     try:
@@ -50,7 +50,7 @@ def kind(api: Api) -> Iterator[None]:
 
 
 def refusal(space: Namespace, job: Json) -> str | None:
-    """What the API server says of a DDPJob; None if it accepts it."""
+    """Return the API server's error for a DDPJob; None if it accepts the object."""
     try:
         space.api.create(space.path("ddp.dev/v1alpha1", "ddpjobs"), job, dryRun="All")
     except DdpError as error:
@@ -79,7 +79,7 @@ def get(space: Namespace, name: str) -> Json:
 def kubectl(
     space: Namespace, *words: str, stdin: str = "", code: int | None = 0, environ: Mapping[str, str] | None = None
 ) -> str:
-    """Call kubectl in the namespace, and return what it prints; ``code`` is what it has to end with, None for any."""
+    """Run kubectl in the namespace and return its stdout; ``code`` is the required exit code, None for any."""
     command, env = ["kubectl", "-n", space.name, *words], {**os.environ, **(environ or {})}
     done = subprocess.run(command, input=stdin, capture_output=True, text=True, check=False, timeout=180, env=env)
     assert code is None or done.returncode == code, done.stdout + done.stderr
@@ -146,7 +146,6 @@ def test_a_failed_job_gets_a_new_run_by_restart(space: Namespace, tmp_path: Path
 
 
 def phase(space: Namespace, name: str) -> str:
-    """State of a DDPJob in one word."""
     return str((get(space, name).get("status") or {}).get("phase"))
 
 

@@ -1,7 +1,7 @@
-"""Every command that the documents type at a cluster works on one.
+"""Every cluster command in the documents works on a real cluster.
 
-Blocks marked ``console cluster`` are typed in a namespace of their own, those marked ``console platform`` and ``console
-manifests`` as an administrator who installs the platform, and takes it away again.
+Blocks marked ``console cluster`` run in a new namespace. Blocks marked ``console platform`` and ``console manifests``
+run as an administrator who installs the platform and uninstalls it again.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from tests.support.helm import HOW, TOOLS, program
 
 
 def kubeconfig_of(space: Namespace) -> Path:
-    """The cluster's own kubeconfig, with the test's namespace as the context's."""
+    """Write a copy of the kubeconfig whose context has the test's namespace."""
     config = yaml.safe_load(Path(os.environ["KUBECONFIG"]).read_text())
     [context] = [item["context"] for item in config["contexts"] if item["name"] == config["current-context"]]
     context["namespace"] = space.name
@@ -34,12 +34,12 @@ def kubeconfig_of(space: Namespace) -> Path:
     return path
 
 
-@pytest.mark.xdist_group("one core each")  # as in the examples that they submit
+@pytest.mark.xdist_group("one core each")  # the examples request one core each
 @pytest.mark.parametrize("block", blocks("console", "cluster"))
 def test_a_command_in_a_document_works_on_a_cluster(block: str, space: Namespace, tmp_path: Path) -> None:
     shutil.copytree(ROOT / "manifests", tmp_path / "manifests")
     shutil.copy(ROOT / "tests/docs/train.py", tmp_path)
-    (tmp_path / "charts").symlink_to(ROOT / "charts")  # the base has the dashboards of the chart
+    (tmp_path / "charts").symlink_to(ROOT / "charts")  # the base uses the chart's dashboards
     done = subprocess.run(
         ["bash", "-c", typed(block)],
         cwd=tmp_path,
@@ -62,7 +62,7 @@ def test_a_command_in_a_document_works_on_a_cluster(block: str, space: Namespace
 
 @pytest.fixture
 def bare(api: Api) -> Iterator[None]:
-    """A cluster without the platform, before and after; one that has it already keeps it."""
+    """A cluster without the platform, before and after the test; skip if the platform is installed."""
     for name in ("helm", "kubectl"):
         if program(name) is None:
             pytest.skip(f"These commands need {name}. {HOW}")
@@ -82,7 +82,7 @@ def _ending(api: Api) -> list[str]:
 
 
 def _take_away() -> None:
-    """What a block that has failed has left, and the namespaces that it does not delete."""
+    """Delete the objects that a failed block leaves, and the namespaces that no block deletes."""
     for name, words in (
         ("helm", ("uninstall", "ddp", "--namespace", "ddp-system", "--ignore-not-found")),
         ("kubectl", ("delete", "--ignore-not-found", "--wait=false", "-k", str(ROOT / "manifests/overlays/kind"))),
@@ -94,7 +94,7 @@ def _take_away() -> None:
 
 
 def in_order(word: str) -> list[object]:
-    """The blocks of each document, to be typed one after the other."""
+    """Return the blocks of each document, joined in order."""
     documents: dict[str, list[str]] = {}
     for found in blocks("console", word):
         documents.setdefault(found.id.partition(":")[0], []).append(found.values[0])

@@ -1,4 +1,4 @@
-"""Every engine on a real cluster: the API server takes all objects and pods."""
+"""Every engine on a real cluster: the API server accepts all objects and pods."""
 
 from __future__ import annotations
 
@@ -60,7 +60,7 @@ def test_the_api_server_takes_every_object_and_every_pod_of_an_engine(space: Nam
                 continue
             plural = PLURALS.get(item["kind"]) or ENGINE_KINDS[engine].plural
             path = space.path(item["apiVersion"], plural)
-            if item["kind"] == "TrainingRuntime":  # a TrainJob is refused before the webhook has seen its runtime
+            if item["kind"] == "TrainingRuntime":  # the webhook refuses a TrainJob whose runtime it has not seen
                 space.api.create(path, item)
             elif item["kind"] == "TrainJob":
                 until("a runtime that the webhook knows", functools.partial(_is_taken, space, path, item))

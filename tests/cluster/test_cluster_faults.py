@@ -1,7 +1,7 @@
-"""Faults on a real cluster while a job trains: it ends Succeeded, no sample is lost or repeated, the model is as good.
+"""Faults on a real cluster during training: the job succeeds, no sample is lost or repeated, accuracy is the same.
 
-Containers are killed by pods on the machines themselves, since the API server has no verb for it. Machines are lost
-where ``DDP_TEST_NODE_COMMAND`` names a command that takes them down.
+The API server cannot kill containers, so pods on the nodes do. Nodes are lost if ``DDP_TEST_NODE_COMMAND`` names a
+command that takes them down.
 """
 
 from __future__ import annotations
@@ -26,21 +26,21 @@ SIZE = ("--nproc", "1", "--cpu", "500m", "--memory", "1Gi", "--shm", "64Mi", "--
 PACED = Path(__file__).parents[1] / "scripts" / "paced.py"
 HURRY = "/tmp/hurry"
 WITH_FORK_SERVER = "pytorchjob"
-"""The engine whose pods have the fork server that they have by default. Those of the others import torch again."""
+"""Engine whose pods keep the default fork server. Restarted workers of the others import torch again."""
 TRAIN = (
     *("--env", f"HURRY={HURRY}", str(PACED)),
     *("--", "--global-batch", "64", "--seed", "0", "--epochs", "100000", "--early-stop", "clock:1"),
 )
 STEPS_PER_EPOCH = 23
 LEARNED = 300
-"""Steps after which an undisturbed model has an accuracy of 0.96."""
+"""Steps after which a model trained without faults has an accuracy of 0.96."""
 BETWEEN = 50
-"""Steps that are made after a fault before the next one."""
+"""Steps between two faults."""
 
 
 @dataclass
 class Job:
-    """A job that trains, and what befalls it."""
+    """A training job, and the faults injected into it."""
 
     space: Namespace
     reach: NodeAccess
@@ -60,14 +60,14 @@ class Job:
         return [rank for rank in ranks if rank["state"] == "up"]
 
     def spare(self) -> str:
-        """The pod that waits as a spare while two others train; empty where that is not so."""
+        """Return the spare pod that waits while two others train; empty without one."""
         state = self.space.ddp("status", NAME, "--ranks", "-o", "json").ok().json
         waiting = {pod["metadata"]["name"] for pod in self.space.pods()} - {rank["pod"] for rank in state["ranks"]}
         return waiting.pop() if len(waiting) == state["nodes"]["spares_ready"] == 1 else ""
 
     def go_on(self) -> None:
-        """Wait until it has made some more steps."""
-        reached = max((rank["step"] or 0 for rank in self.ranks()), default=0)  # none yet in a new process
+        """Wait until the job has completed more steps."""
+        reached = max((rank["step"] or 0 for rank in self.ranks()), default=0)  # a new process has completed none
         self.wait(f"step={reached + BETWEEN}")
 
     def pod_of_rank_0(self) -> Json:
@@ -96,7 +96,7 @@ class Job:
         self.wait("world-size=2")
 
     def crash_launcher(self) -> None:
-        """The launcher of rank 0 dies, and its pod starts it again."""
+        """Kill the launcher of rank 0; its pod restarts it."""
         pod, crashes = self.pod_of_rank_0(), self.restarts("failure")
         self.reach.kill_launcher(pod)
         until("the crash counted", lambda: self.restarts("failure") > crashes)
@@ -109,7 +109,7 @@ class Job:
         return int((status["restarts"] or {}).get(cause, 0))
 
     def lose_store(self) -> None:
-        """Training goes on without it; then a worker is lost, too, which takes the next store to mend."""
+        """Delete the store's pod, train without it, then kill a worker: the group re-forms on the next store."""
         [store] = self.space.pods(Role.STORE)
         self.space.api.delete(self.space.path("v1", "pods", store["metadata"]["name"]), uid=store["metadata"]["uid"])
         self.go_on()
@@ -135,7 +135,7 @@ class Job:
             self.go_on()
 
     def succeeds(self) -> Json:
-        """Let it end after the epoch that it is in."""
+        """Let the job finish its current epoch, and check that it succeeds."""
         self.wait(f"step={LEARNED}")
         self.space.ddp("exec", NAME, "--", "touch", HURRY).ok()
         done = self.space.ddp("wait", NAME, "--for=complete", "--timeout", "4m", seconds=300)

@@ -1,4 +1,4 @@
-"""Pods of a job that asks for GPUs have the count, the variables and the shared memory, seen from inside."""
+"""Pods of a GPU job see their GPU count, environment variables and shared memory."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ if os.environ["RANK"] == "0":
 
 
 def machine_with_gpus(space: Namespace) -> tuple[int, str]:
-    """How many GPUs the machines with most of them have, and of which type."""
+    """Return the largest GPU count of a node, and the GPU type."""
     nodes, _ = space.api.items("/api/v1/nodes")
     found = [
         (int(node["status"]["allocatable"].get(GPU, 0)), str(node["metadata"]["labels"].get(PRODUCT, "")))
@@ -47,7 +47,7 @@ def machine_with_gpus(space: Namespace) -> tuple[int, str]:
 
 
 def test_a_pod_of_a_gpu_job_has_the_count_the_variables_and_the_shared_memory(space: Namespace, tmp_path: Path) -> None:
-    """And, if the image is the cuda image, the packages that the fabrics demand."""
+    """The CUDA image also has the packages that the fabrics need."""
     count, product = machine_with_gpus(space)
     packages = {name for profile in fabrics().values() for need in profile.needs for name in need.packages}
     script = tmp_path / "report.py"

@@ -1,4 +1,4 @@
-"""The life of a release of ddp-platform on a real cluster, with the real Helm 3; the documents type one with Helm 4."""
+"""Install, upgrade and uninstall ddp-platform on a real cluster with Helm 3; the documents use Helm 4."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ AMOUNTS: Final = {"enabled": True, "hard": {"pods": 20}}
 
 @pytest.fixture
 def platform(helm: Helm, space: Namespace) -> Iterator[Release]:
-    """By the oldest Helm."""
+    """A release by the oldest supported Helm."""
     with release(helms().get(3, helm), space) as made:
         yield made
 
@@ -66,7 +66,7 @@ def test_a_release_lives_and_leaves_nothing_while_a_job_runs_on(platform: Releas
 
 
 def _is_furnished(space: Namespace) -> bool:
-    """Whether a namespace that was just made has what controllers make in each."""
+    """Return True once controllers have created the default objects of a new namespace."""
     made = (("serviceaccounts", "default"), ("configmaps", "kube-root-ca.crt"))
     return all(
         name in {item["metadata"]["name"] for item in space.api.items(space.path("v1", plural))[0]}
@@ -75,7 +75,7 @@ def _is_furnished(space: Namespace) -> bool:
 
 
 def _jobs_of_tests(platform: Release) -> list[str]:
-    """What `helm test` has made and not taken away; all else of it is the release's."""
+    """Return the objects that `helm test` created and has not deleted."""
     found = [
         platform.space.api.items(
             collection(version, plural, platform.kept), labelSelector="app.kubernetes.io/component=test"
@@ -86,10 +86,10 @@ def _jobs_of_tests(platform: Release) -> list[str]:
 
 
 def _submitter(platform: Release, folder: Path) -> Namespace:
-    """The command line of somebody who holds ``ddp-submit`` alone, in the namespace that is kept."""
+    """The command line of a user whose only role is ``ddp-submit``, in the kept namespace."""
     environ = {"KUBECONFIG": str(submitter(platform.space, platform.kept, "ddp-submit", "ddp-submit-objects"))}
     user = dataclasses.replace(platform.space, name=platform.kept, home=folder, environ=environ, _collections=[])
-    until("what the role grants", lambda: user.ddp("list").code == 0)  # the API server reads bindings a moment later
+    until("what the role grants", lambda: user.ddp("list").code == 0)  # the API server reads role bindings with a delay
     return user
 
 
@@ -135,7 +135,7 @@ def test_what_the_cluster_says_against_a_release_is_said_before_anything_is_made
 
 @pytest.mark.timeout(300)
 def test_helm_test_shows_that_a_policy_lets_everybody_in_and_takes_away_what_it_has_made(one_platform: Release) -> None:
-    """By the newest Helm: before 3.18, it shows no lines of pods."""
+    """Needs the newest Helm: before 3.18, `helm test` prints no pod logs."""
     platform = one_platform
     platform.run("install", str(PLATFORM), values=platform.values()).ok()
     platform.space.api.create(collection("networking.k8s.io/v1", "networkpolicies", platform.kept), OPEN)

@@ -1,4 +1,4 @@
-"""``why`` names what happened to a job that ran, while it matters: each failure is staged and asked about by itself."""
+"""``why`` names the cause of a failure in a running job in time; each failure is staged alone."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from tests.cluster.staging import Staging
 
 pytestmark = [pytest.mark.xdist_group("why"), pytest.mark.timeout(300)]
 STAGED_HERE = ("pod-deleted", "node-drained", "store-killed")
-"""test_cluster_why and test_cluster_budget stage hangs, errors and signals; ``bench why`` measures all."""
+"""test_cluster_why and test_cluster_budget stage hangs, errors and signals; ``bench why`` measures all stages."""
 
 
 @pytest.fixture

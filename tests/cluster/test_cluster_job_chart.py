@@ -1,4 +1,4 @@
-"""A platform with its controller, and jobs as releases of ``charts/ddp-job``, on a real cluster."""
+"""The platform with its controller, and jobs as releases of ``charts/ddp-job``, on a real cluster."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from tests.cluster.test_cluster_documents import kubeconfig_of
 from tests.docs.test_documents import FENCE, typed
 from tests.support.helm import CHARTS, ROOT, Done, Helm, helms
 
-pytestmark = pytest.mark.alone  # where the kind is served, every submission in the cluster creates it
+pytestmark = pytest.mark.alone  # every submission in the cluster creates a DDPJob if the kind is served
 PAGE = ROOT / "docs/howto/kubectl-only.md"
 CHART = str(CHARTS / "ddp-job")
 DEFINITION = f"{DEFINITIONS}/ddpjobs.ddp.dev"
@@ -35,7 +35,7 @@ SLEEPER: dict[str, Any] = {"command": ["sleep", "3600"], "nnodes": "1:2", "cpu":
 def training(
     helm: Helm, api: Api, image: str, controller_image: str, tmp_path_factory: pytest.TempPathFactory
 ) -> Iterator[Namespace]:
-    """A namespace of a platform whose controller manages it."""
+    """A namespace that the platform's controller manages."""
     path, _, tag = controller_image.rpartition(":")
     controller = {"image": {"repository": path.rpartition("/")[2], "tag": tag}, "replicas": 1}
     home = tmp_path_factory.mktemp("home")
@@ -72,7 +72,7 @@ def test_an_upgrade_scales_a_release_and_what_cannot_change_is_refused(training:
     helm_in(training, helm, "upgrade", "life", values | {"replicas": 2}).ok()
     until("two nodes again", lambda: nodes(training, "life") == "2/2")
     assert pods & {pod["metadata"]["uid"] for pod in training.pods()}
-    # Last, because after an upgrade by Helm 3, Helm 4 owns what it changes in another way, and a rollback leaves it.
+    # Last, because after an upgrade by Helm 3, Helm 4 owns changed fields differently, and a rollback keeps them.
     before = get(training, "life")["metadata"]["generation"]
     helm_in(training, other, "upgrade", "life", values | {"replicas": 2}).ok()
     assert get(training, "life")["metadata"]["generation"] == before
@@ -81,12 +81,12 @@ def test_an_upgrade_scales_a_release_and_what_cannot_change_is_refused(training:
 
 
 def nodes(space: Namespace, name: str) -> str:
-    """Ready nodes of those that a DDPJob has now."""
+    """Return ``status.nodes`` of a DDPJob."""
     return str((get(space, name).get("status") or {}).get("nodes"))
 
 
 def test_a_rendered_object_is_applied_by_kubectl_on_either_side(training: Namespace, helm: Helm) -> None:
-    """It differs from the cluster in nothing afterwards."""
+    """``kubectl diff`` then reports no difference."""
     values = {**SMALL, **SLEEPER, "image": training.image, "suspend": True}
     for name, how in (("by-client", ()), ("by-server", ("--server-side", "--field-manager=argocd-controller"))):
         text = helm_in(training, helm, "template", name, values).ok().out
@@ -117,7 +117,7 @@ def test_the_page_about_kubectl_alone_prints_what_it_shows(training: Namespace) 
     )
     assert done.returncode == 0, done.stdout[-3000:] + done.stderr[-3000:]
     for line in "".join(shown).splitlines():
-        if not line.startswith(("$ ", "digits ")):  # columns with ages and names of images vary
+        if not line.startswith(("$ ", "digits ")):  # columns with ages and image names vary
             assert line.replace("training", space.name) in done.stdout.splitlines(), done.stdout
     assert "GPUs per node" in done.stdout
     assert "cannot feed 2 ranks" in done.stdout
@@ -130,7 +130,7 @@ SCRIPT = "import time\nprint('hello from the script', flush=True)\ntime.sleep(60
 
 @pytest.fixture
 def user(training: Namespace) -> Namespace:
-    """The platform's namespace, for somebody who has the role ``ddp-submit`` in it and no other right."""
+    """The platform's namespace, for a user whose only role in it is ``ddp-submit``."""
     outsider = dataclasses.replace(training, name=training.name.removesuffix("-kept"))
     path = submitter(outsider, training.name, "ddp-submit")
     return dataclasses.replace(training, environ={"KUBECONFIG": str(path)}, _collections=[])
@@ -156,7 +156,7 @@ def test_the_role_to_submit_is_enough_for_a_life_of_a_job_and_opens_nothing_else
 
 
 def runs_nothing_for_others(user: Namespace) -> None:
-    """What the submitter may not do alone, the controller does not do for the submitter either."""
+    """Check that the controller does nothing for the submitter that the submitter may not do."""
     may = {"environ": dict(user.environ)}
     status = "patch ddpjobs --subresource=status"
     for what in ("create pods", "create secrets", "create jobs", "patch jobs", status, "get secrets"):
@@ -186,6 +186,6 @@ def runs_nothing_for_others(user: Namespace) -> None:
 
 
 def condition(space: Namespace, name: str) -> str:
-    """Message of the condition Valid of a DDPJob that is not."""
+    """Return the message of the condition Valid if it is False; else an empty string."""
     valid = condition_of(get(space, name), "Valid")
     return str(valid.get("message")) if valid.get("status") == "False" else ""

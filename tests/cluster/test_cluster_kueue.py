@@ -1,4 +1,4 @@
-"""Kueue's own controller decides about our jobs: it admits one, lets others wait, and sends one back."""
+"""Kueue's controller admits one of our jobs, queues the others, and preempts one."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ TINY = ("--nproc", "1", "--cpu", "60m", "--memory", "128Mi", "--shm", "16Mi", "-
 
 @pytest.fixture
 def submitter(space: Namespace) -> Iterator[str]:
-    """A user with the roles to submit in the namespace, to whom the platform's policy for Workloads applies."""
+    """A user with the submit roles, to whom the platform's policy for Workloads applies."""
     user, tenant = f"{space.name}:ada", space.name
     granted = [right for role in ROLES if role.name.startswith("ddp-submit") for right in role.permissions()]
     space.api.create(space.path(RBAC, "roles"), {"metadata": {"name": "submit"}, "rules": rules(granted)})
@@ -51,7 +51,7 @@ def submitter(space: Namespace) -> Iterator[str]:
             path = collection(ADMISSION, plural, None)
             uid = space.api.create(path, item)["metadata"]["uid"]
             undo.callback(space.api.delete, f"{path}/{name}", uid=uid)
-        tries = itertools.count(100)  # a patch that changes nothing is admitted
+        tries = itertools.count(100)  # a patch without a change is admitted
         with bare_workload(space):
             until("that the policy holds", lambda: refusal(space, user, {"spec": {"priority": next(tries)}}))
         yield user
@@ -59,7 +59,7 @@ def submitter(space: Namespace) -> Iterator[str]:
 
 @contextlib.contextmanager
 def bare_workload(space: Namespace) -> Iterator[str]:
-    """Path of a Workload that belongs to no job."""
+    """Create a Workload that belongs to no job, and yield its path."""
     every = space.path(KUEUE, "workloads")
     try:
         uid = space.api.create(every, a_workload("bare"))["metadata"]["uid"]
@@ -72,7 +72,7 @@ def bare_workload(space: Namespace) -> Iterator[str]:
 
 
 def refusal(space: Namespace, user: str, change: Json) -> str:
-    """Return what the policy says to a user who changes the Workload ``bare``; empty if it admits the change."""
+    """Return the policy's message to a user who changes the Workload ``bare``; empty if it admits the change."""
     api = Api(connection_to(Access(acting_as=user)))
     path = space.path(KUEUE, "workloads", "bare")
     if "uid" in change.get("metadata", {}):
@@ -81,7 +81,7 @@ def refusal(space: Namespace, user: str, change: Json) -> str:
         api.merge(path, change)
     except PolicyDenied as refused:
         return refused.policy_message
-    except Forbidden:  # the role is not there yet
+    except Forbidden:  # the role is not effective yet
         return ""
     return ""
 
@@ -110,7 +110,7 @@ def test_a_submitter_suspends_and_resumes_what_kueue_has_admitted_and_an_adminis
 
 @pytest.fixture
 def queue(space: Namespace, queue: str) -> Iterator[str]:
-    """A LocalQueue with quota for one small node, in which jobs preempt others of lower priority."""
+    """A LocalQueue with quota for one small node, in which jobs preempt jobs of lower priority."""
     priorities = collection("scheduling.k8s.io/v1", "priorityclasses", None)
     preemption = {"preemption": {"withinClusterQueue": "LowerPriority"}}
     space.api.merge(f"{collection(KUEUE, 'clusterqueues', None)}/{queue}", {"spec": preemption})
@@ -132,7 +132,7 @@ def jobs(space: Namespace) -> dict[str, Json]:
 
 
 def held_back(space: Namespace, name: str) -> None:
-    """A job that waits is held back: it is suspended, others move up, and Kueue takes it again when it is resumed."""
+    """Suspend a queued job: others move up, and Kueue queues it again when it is resumed."""
     space.ddp("suspend", name).ok()
     until("that it is suspended", lambda: jobs(space)[name]["state"] == "Suspended")
     until("that it has left the line", lambda: jobs(space)[name]["queue"]["position"] is None)
@@ -153,7 +153,7 @@ def test_a_job_that_kueue_has_admitted_is_suspended_stays_so_and_is_resumed_on_e
         return not job_kinds.at(space.api.get(f"{space.path(kind.api_version, kind.plural)}/{engine}"), kind.suspend)
 
     def runs(engine: str) -> bool:
-        """Whether its container runs: one that is stopped while it starts fails its job (docs/exit-codes.md)."""
+        """Return True if the container runs: stopping it during its start fails the job (docs/exit-codes.md)."""
         pods = [pod for pod in space.pods() if pod["metadata"]["labels"][Label.JOB] == engine]
         left = [pod for pod in pods if "deletionTimestamp" not in pod["metadata"]]
         return any(
@@ -227,6 +227,6 @@ def test_a_job_that_kueue_resizes_grows_when_there_is_quota_and_shrinks_at_once(
     grown.ok()
     until("that the new pod waits", lambda: jobs(space)["wide"]["nodes"]["shortage"] == "1 waits for quota")
     assert jobs(space)["wide"]["nodes"]["granted"] == 1
-    until("that it is told why", lambda: "to grow to 2 nodes" in space.ddp("why", "wide").out)
+    until("that why reports the pending growth", lambda: "to grow to 2 nodes" in space.ddp("why", "wide").out)
     space.ddp("scale", "wide", "--nnodes", "1", "--no-wait").ok()
     until("that none waits", lambda: jobs(space)["wide"]["nodes"]["shortage"] == "")

@@ -9,7 +9,7 @@ import pytest
 
 from tests.cluster.live_cluster import Namespace, until
 
-# Two jobs of two such pods would each hold a node, and wait for the other's.
+# Two jobs of two such pods could block each other, each holding one node.
 pytestmark = pytest.mark.xdist_group("one core each")
 
 WORDS = ("quick", "brown", "fox", "jumps", "over", "lazy", "dog", "and", "runs", "from", "what", "it", "has", "seen")

@@ -1,4 +1,4 @@
-"""What the API server says to ``manifests/``: it takes every object of every overlay and of every example."""
+"""The API server accepts every object of every overlay and example in ``manifests/``."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def kubectl() -> str:
 
 
 def apply(kubectl: str, space: Namespace, objects: Iterable[Object], *words: str) -> list[str]:
-    """What ``kubectl apply`` says to the objects, those with a namespace in that of the test."""
+    """Return the output lines of ``kubectl apply``, with namespaced objects moved to the test's namespace."""
     moved = [_moved(item, space.name) for item in objects]
     done = subprocess.run(
         [kubectl, "apply", "--server-side", "-f", "-", *words],
@@ -71,6 +71,6 @@ def test_the_api_server_takes_every_object_of_every_example(space: Namespace, ku
     objects = [document for path in files for document in yaml.safe_load_all(path.read_text())]
     skip_unless_served(space, *{document["apiVersion"] for document in objects if "." in document["apiVersion"]})
     if engine is Engine.TRAINJOB:
-        # A TrainJob is refused whose runtime is not there.
+        # The API server refuses a TrainJob whose runtime does not exist.
         apply(kubectl, space, [document for document in objects if document["kind"] == "TrainingRuntime"])
     assert len(apply(kubectl, space, objects, "--dry-run=server")) == len(objects) >= 4

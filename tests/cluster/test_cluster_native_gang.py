@@ -31,7 +31,7 @@ def served(space: Namespace) -> str:
 
 @pytest.fixture
 def add_node(space: Namespace) -> Iterator[AddNode]:
-    """Add a node without a machine, with one core, for the pods of this test alone. A pod that is bound there waits."""
+    """Add a simulated node with one core for this test's pods. Pods bound to it stay pending."""
     uids: dict[str, str] = {}
 
     def add() -> None:
@@ -51,7 +51,7 @@ def add_node(space: Namespace) -> Iterator[AddNode]:
 
 
 def submit(space: Namespace) -> None:
-    """Submit the job ``pair`` for the nodes of this test, although there may be no room yet."""
+    """Submit the job ``pair`` to the nodes of this test, even if it does not fit yet."""
     where = ("--node-selector", f"example.com/test={space.name}", "--toleration", f"example.com/test={space.name}")
     space.ddp("submit", "--name", "pair", "--image", space.image, *PAIR, *where, "--preflight=warn").ok()
 

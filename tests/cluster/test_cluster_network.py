@@ -1,4 +1,4 @@
-"""Who reaches the pods of a job, on a cluster that enforces network policies."""
+"""Network access to and from the pods of a job, on a cluster that enforces network policies."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from tests.support.helm import CHARTS, Helm
 
 SLEEP = ("--nproc", "1", "--cpu", "100m", "--memory", "256Mi", "--shm", "32Mi", "--command", "sleep 3600")
 DOORS = (53, 5353, 8000)
-"""Ports of the world. The first two are those at which a DNS server may be reached."""
+"""Ports outside the job. The first two are those at which a DNS server may be reached."""
 DNS = ("kube-dns.kube-system.svc", 53)
 LISTENER = f"""\
 import signal
@@ -45,30 +45,30 @@ for _ in range(5):
     model(torch.ones(8, 4)).square().mean().backward()
     optimizer.step()
 def opens(host, port):
-    [*_, (*_, address)] = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)  # names are still told
+    [*_, (*_, address)] = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)  # DNS still works
     try:
         socket.create_connection(address[:2], 2).close()
     except OSError:
         return False
     return True
-end = time.monotonic() + 60  # policies are enforced a moment after a pod is there
+end = time.monotonic() + 60  # policies apply a moment after a pod starts
 while (reached := [name for name, door in DOORS.items() if opens(*door)]) and time.monotonic() < end:
     time.sleep(0.5)
 print(f"world size {dist.get_world_size()} after 5 steps, reached {reached}", flush=True)
 dist.destroy_process_group()
 """
-"""Trains with its peers, and tries whether it gets out."""
+"""Script that trains with its peers, then tries to connect to :data:`DOORS`."""
 
 
 @pytest.fixture
 def watchers(api: Api, image: str, tmp_path: Path) -> Iterator[Namespace]:
-    """A namespace that a job names as one that may read metrics, by its own name."""
+    """A namespace whose pods a job allows to read metrics."""
     with namespace(api, image, tmp_path) as made:
         yield made
 
 
 def running(space: Namespace, job: str) -> dict[str, str]:
-    """Addresses of the store and of the worker of a job of one node, once both run."""
+    """Return the addresses of the store and the worker of a one-node job, once both run."""
 
     def found() -> dict[str, str]:
         pods = [(role, pod) for role in (Role.STORE, Role.WORKER) for pod in space.pods(role)]
@@ -86,7 +86,7 @@ def test_another_job_reaches_nothing_of_a_job_and_a_reader_its_metrics_alone(
     space.ddp(*submit, "--name", "nap", "--metrics-from", watchers.name, *SLEEP).ok()
     at = running(space, "nap")
     doors = {"store": (at[Role.STORE], int(Port.RENDEZVOUS)), "metrics": (at[Role.WORKER], int(Port.METRICS))}
-    # The API server, which reads for `status` and `top`, comes from outside of the pods' network.
+    # The API server, which proxies `status` and `top`, is outside the pods' network.
     until("the size of its world, which the launcher tells once its group has formed", lambda: world_size(space))
 
     assert knock(watchers, "reader", doors, to_open=["metrics"]) == {"store": False, "metrics": True}
@@ -106,7 +106,7 @@ def world_size(space: Namespace) -> bool:
 
 
 def metrics(space: Namespace) -> str | None:
-    """What the first pod tells by now, through the API server; None before anybody listens there."""
+    """Return the metrics of the first pod through the API server; None while the port is closed."""
     pod = space.path("v1", "pods", space.pods()[0]["metadata"]["name"])
     with contextlib.suppress(DdpError):
         return space.api.text(f"{pod}:{Port.METRICS}/proxy/metrics", limits=ANSWER)
@@ -114,7 +114,7 @@ def metrics(space: Namespace) -> str | None:
 
 
 def listener(space: Namespace) -> str:
-    """Address of a pod that listens at :data:`DOORS` on behalf of all the world."""
+    """Start a pod that listens at :data:`DOORS`, and return its address."""
     container = {
         "name": "world",
         "image": space.image,
@@ -137,7 +137,7 @@ def listener(space: Namespace) -> str:
 def test_a_job_trains_while_egress_is_closed_and_reaches_nothing_but_itself(
     space: Namespace, watchers: Namespace, helm: Helm, tmp_path: Path
 ) -> None:
-    """Closed by the platform for the namespace, and by the job for itself."""
+    """The platform closes egress of the namespace, and the job closes its own."""
     values = {"networkPolicy": {"egress": "closed"}, "namespaces": [{"name": space.name, "create": False}]}
     [closed] = [item for item in helm.template(CHARTS / "ddp-platform", values) if is_default_policy(item)]
     space.api.create(space.path("networking.k8s.io/v1", "networkpolicies"), closed)

@@ -1,4 +1,4 @@
-"""A job from submit to delete: nothing is left, a name that is taken is left alone, and a free one is used again."""
+"""A job from submit to delete: no object is left, a taken name is refused, and a free name can be reused."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from tests.cluster.live_cluster import Namespace, until
 
 CHEAP = ("--nnodes", "1:2", "--nproc", "1", "--cpu", "100m", "--memory", "256Mi", "--shm", "32Mi")
 SLEEP = (*CHEAP, "--command", "sleep 3600")
-"""A job that costs nothing: the launcher and the store are real, the program only sleeps."""
+"""A cheap job: the launcher and the store are real, the command only sleeps."""
 
 
 def test_a_job_lives_from_submit_to_delete_and_leaves_nothing(space: Namespace) -> None:
@@ -48,7 +48,7 @@ def test_a_job_lives_from_submit_to_delete_and_leaves_nothing(space: Namespace) 
 
 
 def _running_pods(space: Namespace, run_id: str) -> int:
-    """Running pods of a run; 0 while pods of another run are left that nobody has deleted."""
+    """Number of running pods of a run; 0 while pods of another run exist."""
     pods = [pod for pod in space.pods() if "deletionTimestamp" not in pod["metadata"]]
     if {pod["metadata"]["labels"][Label.RUN_ID] for pod in pods} != {run_id}:
         return 0

@@ -1,4 +1,4 @@
-"""What users set on their pods passes the API server and Pod Security "restricted" on each engine, or is refused."""
+"""Pod fields that users set pass the API server and Pod Security "restricted" on each engine, or are refused."""
 
 from __future__ import annotations
 
@@ -16,11 +16,7 @@ from tests.cluster.live_cluster import Namespace, until
 from tests.support.jobs import a_job
 from tests.support.rendered import RUN, templates
 
-SAFE: Final = {
-    "allowPrivilegeEscalation": False,
-    "capabilities": {"drop": ["ALL"]},
-    "readOnlyRootFilesystem": True,
-}
+SAFE: Final = {"allowPrivilegeEscalation": False, "capabilities": {"drop": ["ALL"]}, "readOnlyRootFilesystem": True}
 REQUIRED: Final = "requiredDuringSchedulingIgnoredDuringExecution"
 TERM: Final = {"matchExpressions": [{"key": "disk", "operator": "In", "values": ["ssd"]}]}
 SIDECAR: Final = {"name": "proxy", "image": "proxy:1", "restartPolicy": "Always", "securityContext": SAFE}
@@ -54,7 +50,7 @@ FIELDS: Final[dict[str, Any]] = {
         },
     },
 }
-"""A value of each key."""
+"""One value for each pod field."""
 CHEAP: Final = ("--nnodes", "2", "--cpu", "100m", "--memory", "256Mi", "--shm", "32Mi", "--command", "sleep 60")
 
 

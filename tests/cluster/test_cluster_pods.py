@@ -1,4 +1,4 @@
-"""What a pod of ours does when it is told to stop, and what is left of its work."""
+"""A worker pod that receives SIGTERM: its processes, and the checkpoint that it leaves."""
 
 from __future__ import annotations
 
@@ -21,11 +21,11 @@ import os, pathlib, signal, subprocess, sys, time
 rank = os.environ["RANK"]
 here = pathlib.Path("/tmp")
 
-def told(*_):
-    print(f"rank {rank} was told to stop", flush=True)
+def stop(*_):
+    print(f"rank {rank} got SIGTERM", flush=True)
     sys.exit(0)
 
-signal.signal(signal.SIGTERM, told)
+signal.signal(signal.SIGTERM, stop)
 (here / f"ready-{rank}").touch()
 if rank == "0":
     subprocess.run(["sh", "-c", "sleep 0.3 & exit 0"], check=True)
@@ -37,7 +37,7 @@ if rank == "0":
         try:
             zombies += stat.read_text().rpartition(")")[2].split()[0] == "Z"
         except OSError:
-            pass  # it has ended meanwhile, and was reaped
+            pass  # the process has ended and was reaped
     print(f"{zombies} zombies", flush=True)
     os.kill(1, signal.SIGTERM)
 time.sleep(60)
@@ -62,9 +62,8 @@ def test_the_first_process_of_a_pod_reaps_orphans_and_tells_every_rank_to_stop(
     [container] = space.api.get(path)["status"]["containerStatuses"]
     assert container["state"]["terminated"]["exitCode"] == Exit.TERMINATED
     log = space.api.text(f"{path}/log", limits=ANSWER)
-    assert {"0 zombies", "rank 0 was told to stop", "rank 1 was told to stop"} <= {
-        line.partition("] ")[2] for line in log.splitlines()
-    }
+    lines = {line.partition("] ")[2] for line in log.splitlines()}
+    assert {"0 zombies", "rank 0 got SIGTERM", "rank 1 got SIGTERM"} <= lines
 
 
 PACED = """
@@ -85,12 +84,12 @@ class Paced(Digits):
     def train_samples(self):
         return Slow(self._train.images, self._train.labels)
 """
-"""Digits that take a minute and more, until somebody goes on with them: nobody is too late to suspend them."""
+"""Digits whose first run takes over a minute, so that the test can suspend it in time."""
 
 
 @pytest.fixture
 def claim(space: Namespace, reach: NodeAccess) -> Iterator[tuple[str, str]]:
-    """A claim of a volume that outlives pods, and the machine that has it."""
+    """A claim of a volume that outlives pods, and the node that holds it."""
     node = workers(space.api)[0]
     volume = {
         "metadata": {"name": space.name},

@@ -1,6 +1,6 @@
-"""The platform's admission policies on a real API server: what they refuse, what they say, and whom they let in.
+"""The platform's admission policies on a real API server: refused and accepted objects, and their messages.
 
-The policies are the chart's, under names of the test's own, and bound to the test's own namespaces.
+The policies are the chart's, renamed for the test and bound to the test's namespaces.
 """
 
 from __future__ import annotations
@@ -27,11 +27,11 @@ PLURALS: Final = {
     "ValidatingAdmissionPolicyBinding": "validatingadmissionpolicybindings",
 }
 NOT_DENIED: Final = {"memoryLimit": "Warn", "apiToken": "Warn", "imageDigest": "Off"}
-"""What the operators' own samples need."""
+"""Actions with which the operators' samples pass."""
 SIZE: Final = ("--nnodes", "1", "--nproc", "1", "--cpu", "100m", "--memory", "256Mi", "--shm", "32Mi")
 TAGGED: Final = ("--image", "registry.invalid/never:1", *SIZE, "--command", "true")
 MOUNTED: Final = "kube-api-access-"
-"""How the volume is named that admission adds for a token."""
+"""Name prefix of the token volume that admission adds."""
 
 
 @dataclass(frozen=True)
@@ -39,13 +39,12 @@ class Places:
     """Namespaces with the policies bound in different ways."""
 
     strict: Namespace
-    """Every rule is denied; Pod Security refuses nothing, so that the policies are heard."""
+    """Violations are denied. Pod Security is off, so that refusals come from the policies."""
     lenient: Namespace
-    """As somebody sets it who runs the operators' samples."""
+    """Actions of :data:`NOT_DENIED`."""
     default: Namespace
-    """As the chart comes."""
+    """Default values of the chart."""
     policies: list[str]
-    """Paths of the policies."""
 
 
 @pytest.fixture(scope="module")
@@ -69,7 +68,7 @@ def places(api: Api, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Place
 
 @contextlib.contextmanager
 def _made(api: Api, item: Json, tag: str) -> Iterator[str]:
-    """The policy or binding under a name that no other release has."""
+    """Create a policy or binding under a unique name, and yield its path."""
     spec, path = item["spec"], f"{ADMISSION}/{PLURALS[item['kind']]}"
     name = f"{item['metadata']['name']}-{tag}"
     if "policyName" in spec:
@@ -85,7 +84,7 @@ def _made(api: Api, item: Json, tag: str) -> Iterator[str]:
 
 
 def _wait(places: Places) -> None:
-    """Until the API server has heard of every binding; it looks for them about once a second."""
+    """Wait until the API server has read every binding, which it does about once a second."""
     for rule in RULES:
         case = next(case for case in CASES if case.rule == rule and case.fields)
         until(f"{rule} is denied", lambda case=case: refusal(places.strict, KINDS[1], case))
@@ -98,7 +97,7 @@ def _wait(places: Places) -> None:
 
 
 def refusal(space: Namespace, kind: Kind, case: Case) -> str:
-    """What a policy says of an object; empty when all let it in."""
+    """Return the message of the policy that refuses an object; empty if all accept it."""
     item = kind.of(case)
     try:
         space.api.create(space.path(item["apiVersion"], kind.plural), item, dryRun="All")
@@ -108,7 +107,7 @@ def refusal(space: Namespace, kind: Kind, case: Case) -> str:
 
 
 def warnings(space: Namespace, item: Json, plural: str = "jobs") -> list[str]:
-    """What the API server warns of when it takes an object."""
+    """Return the policies' warnings when the API server accepts an object."""
     messages: list[str] = []
     space.api.with_warning_handler(messages.append).create(space.path(item["apiVersion"], plural), item, dryRun="All")
     return [entry for entry in messages if "ValidatingAdmissionPolicy" in entry]
@@ -120,7 +119,7 @@ def test_the_api_server_refuses_what_the_evaluator_of_this_machine_refuses(place
     with contextlib.suppress(NotServed):
         for case in (item for item in CASES if not item.needs_more):
             report = refusal(space, kind, case)
-            if kind.plural == "pods" and not case.in_pods:  # admission has mounted the token, under a name of its own
+            if kind.plural == "pods" and not case.in_pods:  # admission has mounted the token under a generated name
                 assert report.startswith(f"spec.volumes[{MOUNTED}"), case.name
             elif fields := kind.fields(case):
                 assert report.startswith(f"{', '.join(fields)}: "), case.name
@@ -158,7 +157,7 @@ def test_what_a_policy_warns_of_is_passed_on_and_a_label_lets_a_namespace_off(pl
 
 @pytest.mark.parametrize("sample", ["pytorchjob", "jobset", "trainingruntime"])
 def test_jobs_as_the_operators_show_them_pass_where_the_platform_says_so(places: Places, sample: str) -> None:
-    """No limit, no digest, the token that everybody has: as people copy them from the operators' pages."""
+    """The operators' samples have no limit, no digest, and the default token."""
     container = {"image": "registry.invalid/mnist:latest", "command": ["python3", "mnist.py", "--epochs=1"]}
     kind = next(kind for kind in KINDS if kind.plural.startswith(sample))
     item = kind.make({"restartPolicy": "OnFailure", "containers": [{**container, "name": kind.main}]})

@@ -1,4 +1,4 @@
-"""What ``preflight`` and ``submit`` say of a job that cannot run, on a real cluster, before it is created."""
+"""``preflight`` and ``submit`` report a job that cannot run before they create it, on a real cluster."""
 
 from __future__ import annotations
 
@@ -12,9 +12,9 @@ from tests.cluster.live_cluster import Namespace, Result, until
 
 TINY = ("--nproc", "1", "--cpu", "50m", "--memory", "128Mi", "--shm", "16Mi", "--command", "sleep 3600")
 STRICT = {"KUBECTL_DDP_PREFLIGHT": ""}
-"""The default, which the other tests do without."""
+"""The default, which the other tests override."""
 AWAY = {"node.kubernetes.io/not-ready", "node.kubernetes.io/unreachable"}
-"""Taints of a machine that was lost; one that somebody has closed stays closed, and is not waited for."""
+"""Taints of a lost node. A cordoned node has none of them: the test does not wait for it."""
 
 pytestmark = pytest.mark.alone
 
@@ -30,7 +30,7 @@ def findings(space: Namespace, *words: str) -> list[tuple[str, str]]:
 
 
 def unsettled(space: Namespace) -> list[str]:
-    """What earlier tests have left in motion: pods that were told to end, and machines that are not back yet."""
+    """Return pods that are terminating and nodes that are not ready after earlier tests."""
     pods, _ = space.api.items("/api/v1/pods")
     nodes, _ = space.api.items("/api/v1/nodes")
     leaving = [pod["metadata"]["name"] for pod in pods if "deletionTimestamp" in pod["metadata"]]
@@ -40,7 +40,7 @@ def unsettled(space: Namespace) -> list[str]:
 
 
 def gpus(space: Namespace) -> list[int]:
-    """GPUs of each machine that has some, when all that are there can be had."""
+    """Return the GPU counts of the nodes with GPUs, once earlier tests have released them."""
     until("the end of what earlier tests have left", lambda: not unsettled(space))
     nodes, _ = space.api.items("/api/v1/nodes")
     counts = [int(node["status"]["allocatable"].get("nvidia.com/gpu", 0)) for node in nodes]
@@ -48,7 +48,7 @@ def gpus(space: Namespace) -> list[int]:
 
 
 def test_a_gpu_job_that_can_never_fit_is_refused_before_anything_is_created(space: Namespace) -> None:
-    """One node more than there are machines, each of which would give all its GPUs."""
+    """The job needs one GPU node more than the cluster has."""
     machines = gpus(space)
     words = ("--nnodes", str(len(machines) + 1), "--gpus", str(max(machines)))
     refused = submit(space, *words)
@@ -91,7 +91,7 @@ def test_all_that_a_job_lacks_is_said_at_once(space: Namespace) -> None:
 
 
 def test_admission_of_the_pods_is_asked_before_there_is_a_job(space: Namespace) -> None:
-    """Limits of a namespace, and its quota: what an operator's events would have said later."""
+    """Limits and quota of the namespace; otherwise, only events of the operator would report them."""
     limits = [{"type": "Container", "max": {"memory": "64Mi"}}]
     space.api.create(space.path("v1", "limitranges"), {"metadata": {"name": "small"}, "spec": {"limits": limits}})
     space.api.create(space.path("v1", "resourcequotas"), {"metadata": {"name": "few"}, "spec": {"hard": {"pods": "2"}}})
@@ -129,7 +129,7 @@ def test_rights_that_are_missing_are_said_all_at_once_and_the_role_that_is_asked
 
 
 def asked_for(refused: Result) -> list[dict[str, Any]]:
-    """The objects that a refusal asks for."""
+    """Return the objects that a refusal suggests to apply."""
     return list(yaml.safe_load_all(refused.err.partition("apply -f -':\n")[2]))
 
 

@@ -1,7 +1,7 @@
-"""Each command on a real cluster, by a user who may do exactly what the table of rights says of it, and nothing else.
+"""Each command on a real cluster, run by a user with exactly the rights in the table of rights.
 
-Every request goes through a proxy that writes it down. A right too few in the table is a request that the API server
-refuses; one too many is one that no request needs, which tests/unit looks for in all states of a job.
+A proxy records every request. If the table lacks a right, the API server refuses a request. tests/unit looks for rights
+that no request needs, in all states of a job.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ pytestmark = pytest.mark.xdist_group("rbac")  # one stage for all
 Json = dict[str, Any]
 RBAC: Final = "/apis/rbac.authorization.k8s.io/v1"
 ANYBODY_MAY: Final = re.compile(r"/version|/api(/v1)?|/apis(/[^/]+){0,2}|/apis/auth(entic|oriz)ation\.k8s\.io/.*")
-"""Discovery, and questions about oneself."""
+"""Discovery, and reviews of the user's own rights."""
 SIZE: Final = ("--nproc", "1", "--cpu", "100m", "--memory", "256Mi", "--shm", "32Mi", "--engine", "pytorchjob")
 SCRIPT: Final = """\
 import signal, time
@@ -45,7 +45,7 @@ PRESETS: Final = {
     "metadata": {"name": "ddp-presets"},
     "data": {"small": "summary: Small.\nsettings:\n  cpu:\n    value: 100m\n    reason: It is enough.\n"},
 }
-"""As the chart makes it of its presets."""
+"""ConfigMap that the chart renders from its presets."""
 READS: Final[dict[str, tuple[str, ...]]] = {
     "wait": ("wait", "count", "--for=running", "--timeout", "2m"),
     "list": ("list",),
@@ -70,25 +70,25 @@ CHANGES: Final[dict[str, tuple[str, ...]]] = {
     "prune": ("prune", "--yes"),
 }
 SAYS_WHAT_IS_MISSING: Final = {"preflight": 5, "doctor": 4}
-"""Commands that look at the rights of others; with their own alone they say that all else is missing."""
+"""Command → exit code. These commands check the rights of all commands, and report those as missing."""
 
 
 @dataclass
 class Stage:
-    """The namespace, the proxy, and a user for each command."""
+    """The namespace, the proxy, and the recorded requests of each command."""
 
     space: Namespace
     proxy: ApiProxy
     script: Path
     done: dict[str, Result] = field(default_factory=dict)
     asked: dict[str, list[tuple[Right, int]]] = field(default_factory=dict)
-    """Command → what it asked for, and the status of the answer."""
+    """Command → right of each request, and status of the response."""
 
     def user(self, command: str) -> str:
         return f"{self.space.name}:{command}"
 
     def do(self, command: str, words: Sequence[str]) -> None:
-        """Run a command as its user, and write down what it asks for."""
+        """Run a command as its user, and record its requests."""
         self.proxy.fresh()
         made = [word.format(home=self.space.home, number=0) for word in words]
         self.done[command] = self.space.ddp(
@@ -100,7 +100,7 @@ class Stage:
         self.asked[command] = [(right, status) for right, status in found if right is not None]
 
     def reach(self, command: str, *words: str, stderr: int | None = None) -> subprocess.Popen[str]:
-        """A command that hands over to kubectl, which speaks to the API server itself."""
+        """Start a command that runs kubectl, which connects to the API server directly."""
         return subprocess.Popen(
             [sys.executable, "-m", "kubectl_ddp", command, "-n", self.space.name, "--as", self.user(command), *words],
             stdout=subprocess.PIPE,
@@ -111,7 +111,7 @@ class Stage:
 
 
 def right_of(request: Asked, namespace: str) -> Right | None:
-    """What a request takes; ``None`` for what every user may do."""
+    """Return the right that a request needs; ``None`` for requests that every user may make."""
     if ANYBODY_MAY.fullmatch(request.path):
         return None
     done = call(request.method, request.path, server="", context="", watches="watch" in request.query)
@@ -123,18 +123,16 @@ def right_of(request: Asked, namespace: str) -> Right | None:
 
 
 def submit(space: Namespace, script: Path, name: str) -> tuple[str, ...]:
-    """The words that submit a job of this name."""
+    """Return the arguments that submit a job."""
     words = ("--name", name, "--image", space.image, "--nnodes", "1:2", *SIZE, "--preflight=warn")
     return ("submit", str(script), "--code", str(script.parent), *words)
 
 
 @contextlib.contextmanager
 def _granted(api: Api, stage_name: str, command: str) -> Iterator[None]:
-    """A user who may do what the table says of a command."""
-    served = {
-        *Discovery(api).filter_served(KINDS),
-        DDPJOBS,
-    }  # a kind that is not served is refused before it is not found
+    """Grant a user the rights of one command."""
+    # With DDPJobs even if they are not served: the API server checks rights before it looks for the kind.
+    served = {*Discovery(api).filter_served(KINDS), DDPJOBS}
     rights = [right for need_, right in needs(served, commands=(command,))]
     made = []
     for item in build_roles(dict.fromkeys(rights), namespace=stage_name, user=f"{stage_name}:{command}"):
@@ -144,7 +142,7 @@ def _granted(api: Api, stage_name: str, command: str) -> Iterator[None]:
             item["roleRef"]["name"] = metadata["name"]
         inside = f"/namespaces/{metadata['namespace']}" if "namespace" in metadata else ""
         path = f"{RBAC}{inside}/{item['kind'].lower()}s"
-        with contextlib.suppress(NotFound):  # of a namespace that is not there
+        with contextlib.suppress(NotFound):  # a right in a namespace that does not exist
             made.append((f"{path}/{metadata['name']}", api.create(path, item)["metadata"]["uid"]))
     try:
         yield
@@ -156,7 +154,7 @@ def _granted(api: Api, stage_name: str, command: str) -> Iterator[None]:
 
 @pytest.fixture(scope="module")
 def stage(api: Api, image: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Stage]:
-    """Every command, run by a user of its own."""
+    """Every command, each run by another user."""
     home = tmp_path_factory.mktemp("home")
     script = home / "code" / "count.py"
     script.parent.mkdir()
@@ -177,7 +175,7 @@ def _commands() -> list[str]:
 
 
 def _has_rights(api: Api, stage: Stage) -> bool:
-    """Whether the API server has heard of the last user that was made."""
+    """Return True once the API server has read the rights of the last user."""
     attributes = {"namespace": stage.space.name, "verb": "list", "resource": "pods"}
     spec = {"user": stage.user(_commands()[-1]), "resourceAttributes": attributes}
     review = {"apiVersion": "authorization.k8s.io/v1", "kind": "SubjectAccessReview", "spec": spec}
@@ -185,7 +183,7 @@ def _has_rights(api: Api, stage: Stage) -> bool:
 
 
 def _play(stage: Stage) -> None:
-    """All commands in an order in which each has something to do."""
+    """Run all commands in an order in which each has work to do."""
     space = stage.space
     space.api.create(space.path("v1", "configmaps"), PRESETS)
     stage.do("preflight", ("preflight", *submit(space, stage.script, "count")[1:-1]))
@@ -196,13 +194,13 @@ def _play(stage: Stage) -> None:
     for command in ("list", "status", "why", "hang", "bundle", "logs", "events", "top", "report", "capacity", "doctor"):
         stage.do(command, READS[command])
     stage.do("dashboard", ("dashboard", "count", "--print"))
-    # The cluster may have no Grafana, one, or several: that it could be looked for is what counts.
+    # The cluster may have no Grafana, one, or several: the search must be allowed.
     found = stage.done["dashboard"]
     stage.done["dashboard"] = Result(
         0 if found.code in {0, NotFound.exit_code, 2} else found.code, found.out, found.err
     )
     profiled = stage.reach("profile", "count", "--rank", "0", "--timeout", "30s", stderr=subprocess.PIPE)
-    # The script has no torch, and says so itself: the way to it is open.
+    # The script has no torch; its error shows that the command reached it.
     stage.done["profile"] = Result(0 if "has not imported torch" in profiled.communicate(timeout=60)[1] else 1, "", "")
     with stage.reach("exec", "count", "--rank", "0", "--", "true") as done:
         stage.done["exec"] = Result(done.wait(60), "", "")

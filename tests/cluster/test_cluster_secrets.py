@@ -1,6 +1,6 @@
-"""Secrets that are planted in a namespace, in a job's pods and in what it writes come to light nowhere.
+"""Secrets in a namespace, in a job's pods and in its output appear in no output of ours.
 
-One job is given a Secret in every way there is, prints it, and fails with it in its error.
+One job gets a Secret in every supported way, prints it, and fails with it in its error.
 """
 
 from __future__ import annotations
@@ -76,7 +76,7 @@ def _bundle(space: Namespace, folder: Path) -> str:
 
 
 def _objects(space: Namespace) -> str:
-    """Everything that came with the job, to its annotations and the status of its pods, and what kubectl says of it."""
+    """Return all objects and events of the job, and the output of ``kubectl describe``."""
     found = [item for path in space.collections() for item in space.api.items(path)[0]]
     assert any("ddp.dev/first-error" in str(item) for item in found)
     assert any("is expired" in str(item.get("status")) for item in found if "containerStatuses" in str(item))

@@ -1,8 +1,7 @@
-"""The command line dies at any moment of ``submit``, and the same command again makes exactly one job of it.
+"""``submit`` is killed after any of its requests, and the same command then creates exactly one job.
 
-A proxy lets so many changes through. The API server does the last of them, and the client is killed before it hears of
-it, or when it has heard and would go on: what the cluster then holds is the same, and whatever follows comes too late.
-No pod of these jobs is ever made: a quota forbids it.
+A proxy forwards a number of changes. The API server handles the last of them, and the client is killed before or after
+it receives the response; the proxy drops later requests. The quota of the namespace allows no pods.
 """
 
 from __future__ import annotations
@@ -29,13 +28,13 @@ from tests.cluster.test_cluster_engines import need
 from tests.support import fork_server
 
 ENGINES = ("pytorchjob", "trainjob")
-"""The default, and the one whose pods need an object of another kind first."""
+"""The default engine, and the one whose pods first need an object of another kind."""
 JOB = (
     *("--preflight=off", "--image", "registry.invalid/never:1", "--nnodes", "1:2", "--nproc", "1"),
     *("--cpu", "100m", "--memory", "256Mi", "--command", "true", "-o", "json"),
 )
 AT_ONCE = 6
-"""Submissions side by side, each with a proxy of its own."""
+"""Parallel submissions, each with its own proxy."""
 
 
 @pytest.fixture
@@ -52,7 +51,7 @@ class Submission:
     errors: Path
 
     def outcome(self) -> tuple[int, str]:
-        """Exit code and stderr, once it has ended."""
+        """Wait for the process, and return its exit code and stderr."""
         with self.process.stdout:
             self.process.communicate()
         return self.process.wait(), self.errors.read_text()
@@ -68,7 +67,7 @@ def submit(space: Namespace, proxy: ApiProxy, name: str, engine: str) -> Submiss
 
 
 def killed_at(proxy: ApiProxy, last: int, begin: Callable[[], Submission]) -> bool:
-    """Begin, and kill the client when the API server has done the ``last`` change; whether there was one."""
+    """Kill the client once the API server has handled change number ``last``; return False if there are fewer."""
     reached = threading.Event()
     left = itertools.count(1)
 
@@ -91,7 +90,7 @@ def killed_at(proxy: ApiProxy, last: int, begin: Callable[[], Submission]) -> bo
 
 
 def of(space: Namespace, name: str) -> dict[str, list[dict[str, Any]]]:
-    """Every object of a job, by its kind."""
+    """Return the objects of a job by kind."""
     found = {}
     for path in space.collections():
         items, _ = space.api.items(path, labelSelector=f"{Label.JOB}={name}")
@@ -101,7 +100,7 @@ def of(space: Namespace, name: str) -> dict[str, list[dict[str, Any]]]:
 
 
 def is_one_job(space: Namespace, name: str, engine: str) -> set[str]:
-    """That there is one job of the name, complete, with all that is its own; returns the kinds."""
+    """Check that exactly one complete job of the name exists, and return the kinds of its objects."""
     root = ENGINE_KINDS[engine]
     there = of(space, name)
     main = [item for item in there[root.plural] if item["metadata"]["name"] == name]
@@ -116,7 +115,7 @@ def is_one_job(space: Namespace, name: str, engine: str) -> set[str]:
                 continue
             owners = item["metadata"].get("ownerReferences") or [{}]
             if owners[0].get("controller"):
-                continue  # what an operator makes of the root
+                continue  # created by an operator
             assert owners[0].get("uid") == metadata["uid"], (
                 f"{kind} {item['metadata']['name']} is not owned by the root"
             )
@@ -129,7 +128,7 @@ def is_one_job(space: Namespace, name: str, engine: str) -> set[str]:
 def test_the_client_killed_after_any_change_of_submit_and_run_again_makes_exactly_one_job(
     still: Namespace, tmp_path: Path, engine: str
 ) -> None:
-    """Or its remains are deleted by the job's name."""
+    """Alternatively, ``delete`` removes what the killed client left."""
     need(still, engine)
     with api_proxy(still.api.connection, tmp_path / "count") as proxy:
         code, errors = submit(still, proxy, "whole", engine).outcome()

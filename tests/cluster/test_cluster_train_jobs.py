@@ -1,4 +1,4 @@
-"""TrainJobs that ``kubectl apply`` or Kubeflow's SDK makes of the platform's ClusterTrainingRuntimes."""
+"""TrainJobs that ``kubectl apply`` or Kubeflow's SDK creates for the platform's ClusterTrainingRuntimes."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ pytestmark = pytest.mark.alone  # the runtimes belong to the whole cluster
 
 @pytest.fixture
 def runtimes(api: Api, space: Namespace, controller_image: str) -> Iterator[None]:
-    """The runtimes of the platform's chart, deleted again."""
+    """The runtimes of the platform's chart, deleted afterwards."""
     need(space, ENGINE.name)
     if RUNTIME_IMAGE not in os.environ:
         pytest.skip(f"Set {RUNTIME_IMAGE} to the target 'runtime' of the Dockerfile.")
@@ -33,7 +33,7 @@ def runtimes(api: Api, space: Namespace, controller_image: str) -> Iterator[None
 
 
 def lose_drained_node(job: Job) -> None:
-    """The pods of a drained node leave once others have joined, and the job never starts again from its beginning."""
+    """Drain a node: its pods leave once their replacements have joined, and training never starts over."""
     reached = max(rank["step"] for rank in job.ranks())
     pod = job.space.pods()[-1]
     drain(NAME, pod["spec"]["nodeName"])
@@ -44,7 +44,7 @@ def lose_drained_node(job: Job) -> None:
 
 
 def suspend_and_resume(job: Job) -> None:
-    """A suspended TrainJob has no pods, and its commands say so."""
+    """Suspend the TrainJob, check that it has no pods, and resume it."""
     job.space.ddp("suspend", NAME).ok()
     until("no pods", lambda: not job.space.pods())
     assert job.space.ddp("status", NAME, "-o", "json").ok().json["state"] == "Suspended"

@@ -11,7 +11,7 @@ from ddp_trainer.common.constants import Label
 from tests.cluster.live_cluster import Namespace, until
 
 DIGITS = ("--module", "ddp_trainer", "--", "train", "--task", "digits", "--global-batch", "64", "--seed", "0")
-# Two jobs of two such pods would each hold a node, and wait for the other's.
+# Two jobs of two such pods could block each other, each holding one node.
 pytestmark = pytest.mark.xdist_group("one core each")
 
 SIZE = ("--nnodes", "2", "--nproc", "2", "--cpu", "1", "--memory", "2Gi", "--shm", "256Mi")
@@ -19,7 +19,7 @@ SIZE = ("--nnodes", "2", "--nproc", "2", "--cpu", "1", "--memory", "2Gi", "--shm
 
 @pytest.mark.timeout(600)
 def test_digits_survives_the_loss_of_a_pod_and_loses_no_sample(space: Namespace) -> None:
-    """The main job: two workers of two processes, in a namespace that enforces Pod Security ``restricted``."""
+    """Two nodes with two ranks each, in a namespace that enforces Pod Security ``restricted``."""
     submitted = space.ddp(
         "submit", "--name", "digits", "--image", space.image, *SIZE, "-o", "json", *DIGITS, "--epochs", "40"
     ).ok()
@@ -63,7 +63,7 @@ def test_digits_survives_the_loss_of_a_pod_and_loses_no_sample(space: Namespace)
 
 
 def _can_be_seen_from_here(space: Namespace) -> None:
-    """Its ranks in a table, and a trace of the steps of one of them."""
+    """Check the table of ranks in ``top``, and a trace of one rank's steps."""
     table = space.ddp("top", "digits", "--once").ok().out.splitlines()
     assert [line.split()[0] for line in table if " digits-worker-" in line] == ["0", "1", "2", "3"]
     file = space.home / "rank3.trace.json.gz"

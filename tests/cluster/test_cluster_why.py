@@ -1,4 +1,4 @@
-"""``why`` names the right cause first: failures staged on a real cluster, side by side, and each judged by itself."""
+"""``why`` names the right cause first, for failures staged in parallel on a real cluster."""
 
 from __future__ import annotations
 
