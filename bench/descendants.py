@@ -74,7 +74,7 @@ def _exit_code_of(child: int) -> int:
 def _end(code: int) -> NoReturn:
     """Kill all children, and those of theirs that become children by that, and exit once there are none."""
     deadline = time.monotonic() + LIMIT_SECONDS
-    while time.monotonic() < deadline and (children := [pid for pid in _children() if not _outlives(pid)]):
+    while time.monotonic() < deadline and (children := [pid for pid in _children() if not _is_excluded(pid)]):
         for pid in children:
             with contextlib.suppress(OSError):
                 os.kill(pid, signal.SIGKILL)
@@ -85,7 +85,7 @@ def _end(code: int) -> NoReturn:
     os._exit(code)
 
 
-def _outlives(pid: int) -> bool:
+def _is_excluded(pid: int) -> bool:
     try:
         environment = Path(f"/proc/{pid}/environ").read_bytes().split(b"\0")
     except OSError:

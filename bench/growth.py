@@ -22,16 +22,16 @@ def growth_exponent(sizes: Mapping[str, int], values: Mapping[str, float]) -> fl
     >>> growth_exponent({"a": 1, "b": 10, "c": 100}, {"a": 2.0, "b": 20.0, "c": 200.0})
     1.0
     """
-    return exponent({sizes[name]: value for name, value in values.items()})
+    return fit_growth({sizes[name]: value for name, value in values.items()})
 
 
-def exponent(values: Mapping[int, float]) -> float:
+def fit_growth(values: Mapping[int, float]) -> float:
     """Return the same for size → value."""
     points = [(math.log(size), math.log(value)) for size, value in values.items()]
     return round(statistics.linear_regression(*zip(*points, strict=True)).slope, 3)
 
 
-def table(sizes: Mapping[str, int], series: Series) -> str:
+def growth_table(sizes: Mapping[str, int], series: Series) -> str:
     """Return a table with a row for each name.
 
     >>> print(table({"10mb": 10, "1gb": 1000}, {"save": {10: 0.002, 1000: 0.2}, "load": {10: 1.0}}))
@@ -44,7 +44,7 @@ def table(sizes: Mapping[str, int], series: Series) -> str:
     names = [_readable(name) for name in sizes]
     rows = [["Seconds", *names, "Exponent"], ["---"] * (len(names) + 2)]
     for name, values in series.items():
-        growth = f"{exponent(values):.2f}" if len(values) > 1 else "-"
+        growth = f"{fit_growth(values):.2f}" if len(values) > 1 else "-"
         rows.append([name, *(_short(values.get(size)) for size in sizes.values()), growth])
     lines = ["|" + "|".join(row) + "|" if row[0] == "---" else "| " + " | ".join(row) + " |" for row in rows]
     return "\n".join(lines) + "\n"
@@ -64,7 +64,7 @@ def _short(value: float | None) -> str:
     return f"{value:.{max(0, 2 - math.floor(math.log10(value)))}f}" if value < 100 else f"{value:.0f}"
 
 
-def plot(title: str, axis: str, series: Series) -> str:
+def growth_plot(title: str, axis: str, series: Series) -> str:
     """Return an SVG of lines on two logarithmic axes, sizes from left to right and seconds upwards."""
     sizes = sorted({size for values in series.values() for size in values})
     seconds = [value for values in series.values() for value in values.values()]
@@ -96,7 +96,7 @@ def plot(title: str, axis: str, series: Series) -> str:
         color, row = COLORS[number % len(COLORS)], TOP + 10 + 22 * number
         points = " ".join(f"{x(size)},{y(value)}" for size, value in sorted(values.items()))
         dots = "".join(f'<circle cx="{x(size)}" cy="{y(value)}" r="3"/>' for size, value in sorted(values.items()))
-        growth = f" (exponent {exponent(values):.2f})" if len(values) > 1 else ""
+        growth = f" (exponent {fit_growth(values):.2f})" if len(values) > 1 else ""
         lines += [
             f'<g fill="{color}"><polyline points="{points}" fill="none" stroke="{color}" stroke-width="2"/>{dots}',
             f'<text x="{LEFT + WIDTH + 16}" y="{row}">{escape(name)}{growth}</text></g>',

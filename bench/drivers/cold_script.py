@@ -46,7 +46,7 @@ class ColdBaselineRun(BaselineRun):
     cpu = CPU_BESIDE_SPARES
 
 
-def faults(bench: Bench, kind: type[Run]) -> None:
+def measure_recovery(bench: Bench, kind: type[Run]) -> None:
     """A worker is killed 2 s after the first step, and again later; a pod is deleted; a pod is added."""
     with bench.job(kind, f"{kind.__name__.lower()}-cold", 1, 2, counts_start=False) as run:
         outcomes = bench.of(run)
@@ -97,7 +97,7 @@ def _pause(run: Run, change: Callable[[], object]) -> float | None:
     return run.longest_pause(begun, stepped + AFTER_SECONDS)
 
 
-def report_ratios(report: Report, own: RecoveryStats) -> None:
+def compare_recovery_times(report: Report, own: RecoveryStats) -> None:
     """Compare each fault with a later kill of the same run."""
     if not (kills := own.seconds(LATER_KILL) if LATER_KILL in own.tries else []):
         return

@@ -1,7 +1,7 @@
 """Part of ``bench controller``: two controllers are killed, paused and cut off while jobs share a quota.
 
-The history of the objects shows what the controllers did: :func:`resizes_of`, :func:`above_quota` and
-:func:`repeated_resizes` read it.
+The history of the objects shows what the controllers did: :func:`size_changes`, :func:`above_quota` and
+:func:`repeated_size_changes` read it.
 """
 
 from __future__ import annotations
@@ -61,7 +61,7 @@ class SizeChange:
     reason: str
 
 
-def resizes_of(versions: Sequence[Version], name: str) -> list[SizeChange]:
+def size_changes(versions: Sequence[Version], name: str) -> list[SizeChange]:
     """Return all changes of a Job that have a new annotation ``ddp.dev/size``, also those to the same size."""
     versions_of_job = [
         version for version in versions if version.item["metadata"]["name"] == name and not version.is_deleted
@@ -85,22 +85,22 @@ def above_quota(changes: Sequence[SizeChange], workloads: Sequence[Version], uid
         quota: Number of pods for which there is quota.
     """
 
-    def taken(change: SizeChange) -> int:
+    def reserved_pods(change: SizeChange) -> int:
         newest = {
             version.item["metadata"]["uid"]: version for version in workloads if version.number <= change.version.number
         }
         return sum(
             int(version.item["spec"]["podSets"][0]["count"])
             for version in newest.values()
-            if _reserves(version)
+            if _has_quota(version)
             and owner_of(version.item) != uid
             and _reserved_for(version, workloads, change) > STALE_SECONDS
         )
 
-    return [change for change in changes if change.size > change.before and change.size + taken(change) > quota]
+    return [change for change in changes if change.size > change.before and change.size + reserved_pods(change) > quota]
 
 
-def _reserves(version: Version) -> bool:
+def _has_quota(version: Version) -> bool:
     over = version.is_deleted or "deletionTimestamp" in version.item["metadata"] or holds(version.item, "Finished")
     return holds(version.item, "QuotaReserved") and not over
 
@@ -109,16 +109,16 @@ def _reserved_for(version: Version, workloads: Sequence[Version], change: SizeCh
     """Return for how many seconds a Workload had its quota before a change."""
     uid = version.item["metadata"]["uid"]
     return change.version.time - min(
-        version.time for version in workloads if version.item["metadata"]["uid"] == uid and _reserves(version)
+        version.time for version in workloads if version.item["metadata"]["uid"] == uid and _has_quota(version)
     )
 
 
-def repeated_resizes(changes: Sequence[SizeChange], workloads: Sequence[Version], uid: str) -> list[SizeChange]:
+def repeated_size_changes(changes: Sequence[SizeChange], workloads: Sequence[Version], uid: str) -> list[SizeChange]:
     """Return the changes without a new reason.
 
     A reason is new once another job has come or gone since the last change in the same direction.
     """
-    reasons = _arrivals_and_ends([version for version in workloads if owner_of(version.item) != uid])
+    reasons = _start_and_end_versions([version for version in workloads if owner_of(version.item) != uid])
     found = []
     for sooner, later in itertools.pairwise(changes):
         is_same = (later.size > later.before) == (sooner.size > sooner.before)
@@ -128,7 +128,7 @@ def repeated_resizes(changes: Sequence[SizeChange], workloads: Sequence[Version]
     return found
 
 
-def _arrivals_and_ends(workloads: Sequence[Version]) -> list[int]:
+def _start_and_end_versions(workloads: Sequence[Version]) -> list[int]:
     """Return the resource versions at which a Workload came, and at which it began to end."""
     found: dict[str, tuple[bool, int]] = {}
     numbers = []
@@ -238,7 +238,7 @@ def controller_killed(bench: Bench) -> None:
         steps = jobs.recorder.steps_until(time.time(), WAIT_SECONDS)
         bench.add("failures_without_step_seconds", longest_pause(steps, begun, time.time()).seconds)
         _check_history(bench, jobs)
-        bench.add_samples("failures", jobs.recorder.suspended_summary(WAIT_SECONDS))
+        bench.add_samples("failures", jobs.recorder.suspend_and_read_summary(WAIT_SECONDS))
         bench.add("failures_repeated_steps", float(repeated_steps(jobs.recorder.steps())))
 
 
@@ -254,9 +254,9 @@ def _is_round_done(bench: Bench, jobs: QuotaJobs, name: str, chance: random.Rand
         return False
     finally:
         jobs.run.backend.delete(name)
-        freed = jobs.wait_until_freed(uid, WAIT_SECONDS).time
+        freed = jobs.wait_until_quota_free(uid, WAIT_SECONDS).time
     try:
-        granted = jobs.wait_until_granted(freed, WAIT_SECONDS).time
+        granted = jobs.wait_until_full_size(freed, WAIT_SECONDS).time
     except CannotMeasure as error:
         bench.options.progress(f"{name}: {error}")
         return False
@@ -269,11 +269,11 @@ def _check_history(bench: Bench, jobs: QuotaJobs) -> None:
     versions, workloads = jobs.jobs.versions(), jobs.workloads.versions()
     items = [version.item for version in versions if version.item["metadata"]["name"] == jobs.run.name]
     uid = str(items[0]["metadata"]["uid"])
-    changes = resizes_of(versions, jobs.run.name)
+    changes = size_changes(versions, jobs.run.name)
     wrong = {
         "failures_below_minimum_count": [change for change in changes if change.size < LEAST],
         "failures_above_quota_count": above_quota(changes, workloads, uid, MOST),
-        "failures_resized_twice_count": repeated_resizes(changes, workloads, uid),
+        "failures_resized_twice_count": repeated_size_changes(changes, workloads, uid),
     }
     for figure, found in wrong.items():
         bench.add(figure, float(len(found)))

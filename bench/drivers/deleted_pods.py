@@ -18,7 +18,7 @@ OPERATOR_BARS: Final = {f"{which}_deleted_pod_until_whole": 7.0 for which in IN_
 """Limits without a spare, in seconds. A Kubernetes Job replaces no pod sooner than 10 s after its end."""
 
 
-def spare_bars(prefixes: list[str]) -> dict[str, float]:
+def spare_limits(prefixes: list[str]) -> dict[str, float]:
     """Return the limits with a spare by the name of the fault, in seconds, for engines with these prefixes."""
     return {f"{prefix}pod_deleted_with_spare_until_whole": 1.5 for prefix in prefixes}
 

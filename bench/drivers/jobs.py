@@ -138,6 +138,6 @@ def _parent(process: int) -> int:
         return 0
 
 
-def ranks_have_stepped(count: int, after: float) -> Callable[[dict[int, Rank]], bool]:
+def ranks_have_new_step(count: int, after: float) -> Callable[[dict[int, Rank]], bool]:
     """Return a test for ``count`` live ranks that have each committed a step after the Unix time ``after``."""
     return lambda ranks: len(ranks) == count and all(rank.last_step_time > after for rank in ranks.values())

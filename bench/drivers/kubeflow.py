@@ -49,7 +49,7 @@ def platform_runtimes(api: Api, images: Mapping[str, str], mount: RuntimeMount) 
 
 
 @contextlib.contextmanager
-def stock_runtime(api: Api, image: str) -> Iterator[None]:
+def baseline_runtime(api: Api, image: str) -> Iterator[None]:
     """Kubeflow's runtime ``torch-distributed``, with an image of the cluster and Pod Security ``restricted``."""
     container = {"name": ENGINE.container, "image": image, "securityContext": RESTRICTED}
     job = {
@@ -139,7 +139,7 @@ class PlatformTrainJobRun(TrainerRun):
 
 
 @dataclass(slots=True)
-class StockTrainJobRun(BaselineRun):
+class BaselineTrainJobRun(BaselineRun):
     """A plain DDP script in a TrainJob of Kubeflow's runtime, which writes the script as the SDK does."""
 
     @property

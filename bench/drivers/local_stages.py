@@ -33,7 +33,7 @@ class LocalStaging:
 
     @property
     def backend(self) -> LocalBackend:
-        return LocalBackend(environ=self._environ(), directory=self.home)
+        return LocalBackend(environ=self._job_environment(), directory=self.home)
 
     def can(self, stage: Stage) -> bool:
         """Return whether a stage needs no cluster and this machine allows its mounts."""
@@ -49,7 +49,7 @@ class LocalStaging:
 
     def start(self, name: str, stage: Stage, _: list[Json]) -> None:
         """Submit the job of a stage."""
-        environ = self._environ(name)
+        environ = self._job_environment(name)
         Path(environ["TMPDIR"]).mkdir(exist_ok=True)
         script = str(self.home / f"{name}.py")
         words = [word for word in stage.words if word not in IDLE]
@@ -64,7 +64,7 @@ class LocalStaging:
         """Run a command of ``kubectl ddp`` about the local jobs."""
         done = fork_server.run(
             ["-m", "kubectl_ddp", command, "--local", *words],
-            env=self._environ(),
+            env=self._job_environment(),
             timeout=60.0,
             imported=fork_server.COMMAND_LINE,
         )
@@ -75,5 +75,5 @@ class LocalStaging:
         for snapshot in self.backend.jobs():
             self.backend.delete(str(snapshot.job["metadata"]["name"]))
 
-    def _environ(self, name: str = "scratch") -> dict[str, str]:
+    def _job_environment(self, name: str = "scratch") -> dict[str, str]:
         return {**os.environ, "XDG_STATE_HOME": str(self.home / "state"), "TMPDIR": str(self.home / name)}

@@ -39,7 +39,7 @@ class SmallRun(TrainerRun):
     cpu = "400m"
 
 
-def drained_nodes(bench: Bench) -> None:
+def measure_node_drain(bench: Bench) -> None:
     """Drain the node of a member of a group of two, again and again, with a spare and without."""
     jobs, drains = (1, 2) if bench.options.quick else (JOBS, DRAINS)
     for number in range(jobs):
@@ -51,19 +51,19 @@ def drained_nodes(bench: Bench) -> None:
                 recorder.wait_for_step(0.0, WAIT_SECONDS, world=WORLD)
                 for _ in range(drains):
                     _measure_drain(bench, run, recorder, name)
-                bench.add_samples(f"drain_{name}", recorder.suspended_summary(WAIT_SECONDS))
+                bench.add_samples(f"drain_{name}", recorder.suspend_and_read_summary(WAIT_SECONDS))
                 bench.add(f"drain_{name}_repeated_steps", float(repeated_steps(recorder.steps())))
             run.delete()
 
 
 def _measure_drain(bench: Bench, run: TrainerRun, recorder: StepRecorder, name: str) -> None:
-    _wait_until_settled(run)
+    _wait_until_stable(run)
     time.sleep(CALM_SECONDS)
     node = run.pods_in(GroupState.RUNNING)[0]["spec"]["nodeName"]
     begun = time.time()
     drain(run.name, node)
     drained = time.time()
-    _wait_until_settled(run)
+    _wait_until_stable(run)
     ended = time.time()
     steps = recorder.steps_until(ended, WAIT_SECONDS)
     during = [seen for seen in steps if begun <= seen.time <= ended]
@@ -78,7 +78,7 @@ def _measure_drain(bench: Bench, run: TrainerRun, recorder: StepRecorder, name: 
     )
 
 
-def _wait_until_settled(run: TrainerRun) -> None:
+def _wait_until_stable(run: TrainerRun) -> None:
     """Wait until the group has its size, each pod has its place, and no pod moves. Raises CannotMeasure."""
     deadline = time.monotonic() + WAIT_SECONDS
     while time.monotonic() < deadline:

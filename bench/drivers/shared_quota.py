@@ -92,7 +92,7 @@ class QuotaJobs:
             seconds,
         )
 
-    def wait_until_freed(self, uid: str, seconds: float) -> Version:
+    def wait_until_quota_free(self, uid: str, seconds: float) -> Version:
         """Return the version in which the Workload of a job released its quota. Raises CannotMeasure."""
         return self.workloads.wait_for(
             "The end of the other job",
@@ -100,7 +100,7 @@ class QuotaJobs:
             seconds,
         )
 
-    def wait_until_granted(self, after: float, seconds: float) -> Version:
+    def wait_until_full_size(self, after: float, seconds: float) -> Version:
         """Return the version in which Kueue granted the full size. Raises CannotMeasure."""
         uid = self.run.backend.job(self.run.name).job["metadata"]["uid"]
         return self.workloads.wait_for(
@@ -179,7 +179,7 @@ def shared_quota(bench: Bench) -> None:
     with controller(bench.backend.namespace), quota_jobs(bench) as jobs:
         for number in range(3 if bench.options.quick else ROUNDS):
             _measure_round(bench, jobs, f"other-{number}")
-        bench.add_samples("quota", jobs.recorder.suspended_summary(WAIT_SECONDS))
+        bench.add_samples("quota", jobs.recorder.suspend_and_read_summary(WAIT_SECONDS))
         bench.add("quota_repeated_steps", float(repeated_steps(jobs.recorder.steps())))
 
 
@@ -193,8 +193,8 @@ def _measure_round(bench: Bench, jobs: QuotaJobs, name: str) -> None:
     time.sleep(CALM_SECONDS)
     left = time.time()
     jobs.run.backend.delete(name)
-    freed = jobs.wait_until_freed(uid, WAIT_SECONDS).time
-    granted = jobs.wait_until_granted(freed, WAIT_SECONDS).time
+    freed = jobs.wait_until_quota_free(uid, WAIT_SECONDS).time
+    granted = jobs.wait_until_full_size(freed, WAIT_SECONDS).time
     sized = _wait_until_all_run(jobs.run)
     stepped = recorder.wait_for_step(freed, WAIT_SECONDS, world=MOST).time
     time.sleep(CALM_SECONDS)

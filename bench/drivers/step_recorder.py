@@ -156,7 +156,7 @@ class StepRecorder:
         wanted = "" if world is None else f" in a world of {world}"
         raise CannotMeasure(f"{self._run.name} took no step{wanted} within {seconds:g} s.")
 
-    def suspended_summary(self, seconds: float) -> Json:
+    def suspend_and_read_summary(self, seconds: float) -> Json:
         """Suspend the job, and return the summary that it prints. Raises CannotMeasure.
 
         The store outlives the workers of a suspended job, but not of one that is deleted. So all ranks end in order.

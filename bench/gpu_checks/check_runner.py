@@ -197,7 +197,7 @@ def run_phases(
         limits = limits_of(rest, end - SUMMARY_SECONDS - time.monotonic())
         started: list[Check] = []
         for check in group:
-            reason = _obstacle(check, limits[check.letter], status_of if check.after in letters else None)
+            reason = _skip_reason(check, limits[check.letter], status_of if check.after in letters else None)
             if not is_answering:
                 reason = "the GPU does not answer"
             if reason:
@@ -217,7 +217,7 @@ def run_phases(
                 emit(result)
 
 
-def _obstacle(check: Check, seconds: float, status_of: Mapping[str, str] | None) -> str:
+def _skip_reason(check: Check, seconds: float, status_of: Mapping[str, str] | None) -> str:
     """Why a check is not started; empty if it is. Without statuses it depends on no other check."""
     if status_of is not None and status_of.get(check.after) != Status.PASSED:
         return f"check {check.after} did not pass"

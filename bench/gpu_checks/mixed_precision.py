@@ -28,7 +28,7 @@ def run(bench: Bench) -> None:
         tasks = ("digits", f"{TASKS}:OverflowOnce") if bench.is_gpu else ()
         skipped = [pool.submit(_count_skipped_steps, bench, task) for task in tasks]
         losses = {name: pool.submit(_last_loss, bench, folder, name) for name in names}
-        resumed = pool.submit(_count_resume_differences, bench, folder)
+        resumed = pool.submit(_count_unequal_weights, bench, folder)
         exact = losses.pop("fp32").result()
         bench.findings.require(f"fp32: the loss {exact:.4f} is a number", math.isfinite(exact))
         for name, future in losses.items():
@@ -78,7 +78,7 @@ def _last_loss(bench: Bench, folder: Path, precision: str) -> float:
     return [float(event["loss"]) for _, event in run.events("step")][-1]
 
 
-def _count_resume_differences(bench: Bench, folder: Path) -> int:
+def _count_unequal_weights(bench: Bench, folder: Path) -> int:
     """Weights that differ between a run in one part and one in two."""
     end = bench.size(*STEPS)
     with ThreadPoolExecutor() as pool:

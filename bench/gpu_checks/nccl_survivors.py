@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from bench.gpu_checks.check_report import Bench
-from bench.gpu_checks.node_failures import disturb
+from bench.gpu_checks.node_failures import measure_node_failures
 
 
 def run(bench: Bench) -> None:
     """Disturb a run with ``--survive-on-nccl``."""
-    disturb(bench, "survivors", ("--survive-on-nccl",), remains=True)
+    measure_node_failures(bench, "survivors", ("--survive-on-nccl",), remains=True)

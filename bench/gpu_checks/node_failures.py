@@ -233,7 +233,7 @@ def report_results(bench: Bench, name: str, nodes: Nodes, outcomes: RecoveryStat
         found.at_least(f"{name}: stopped ranks that count as hangs", causes.get("hang", 0), stopped)
 
 
-def disturb(bench: Bench, name: str, flags: tuple[str, ...], *, remains: bool) -> None:
+def measure_node_failures(bench: Bench, name: str, flags: tuple[str, ...], *, remains: bool) -> None:
     """Train on two nodes, let faults happen until the time is up, and compare the weights with undisturbed ones.
 
     Args:

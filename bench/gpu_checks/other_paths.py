@@ -24,7 +24,7 @@ def run(bench: Bench) -> None:
     """Run all of them at the same time."""
     runs = RUNS | (ON_A_GPU if bench.is_gpu else {})
     with ThreadPoolExecutor(1 + len(runs)) as pool:
-        results = {name: pool.submit(_trouble, bench, *flags) for name, flags in runs.items()}
+        results = {name: pool.submit(_failure_reason, bench, *flags) for name, flags in runs.items()}
         collectives = pool.submit(_collectives, bench)
         for name, result in results.items():
             if "this machine shows" in result.result():  # no processors near the GPU, as in a virtual machine
@@ -36,7 +36,7 @@ def run(bench: Bench) -> None:
         bench.findings.details["collectives"] = words
 
 
-def _trouble(bench: Bench, flags: tuple[str, ...], launch: tuple[str, ...]) -> str:
+def _failure_reason(bench: Bench, flags: tuple[str, ...], launch: tuple[str, ...]) -> str:
     """Reason why a run of one rank failed; empty if it trained to its end."""
     task = ("--task", f"{TASKS}:Sums", *SUMS_FLAGS, "--device", bench.device, "--max-steps", str(STEPS))
     try:

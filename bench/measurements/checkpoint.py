@@ -94,7 +94,7 @@ def measure_stall(report: Report, options: Options) -> None:
 def kill_in_directory(report: Report, options: Options) -> None:
     """Measure the state after kills at random moments."""
     with tempfile.TemporaryDirectory(prefix="ddp-bench-") as directory:
-        kill(Path(directory), report, options, size_bytes=STATE_BYTES)
+        measure_kill(Path(directory), report, options, size_bytes=STATE_BYTES)
 
 
 def measure_object_store(report: Report, options: Options) -> None:
@@ -114,12 +114,12 @@ def measure_object_store(report: Report, options: Options) -> None:
         directory = Path(name)
         with swift(directory / "store") as store, environment(store.environ | {"TMPDIR": name}):
             measure_upload_stall(StorageUrl(f"s3://{BUCKET}/stall"), report, options)
-            kill(StorageUrl(f"s3://{BUCKET}/kills"), report, options, size_bytes=QUICK_BYTES)
+            measure_kill(StorageUrl(f"s3://{BUCKET}/kills"), report, options, size_bytes=QUICK_BYTES)
 
 
 def measure_upload_stall(place: StorageUrl, report: Report, options: Options) -> None:
     """Measure how long a save that is uploaded blocks the training, and how long the upload takes."""
-    arm = our_save_method(place, make_state())
+    arm = trainer_save_method(place, make_state())
     arm.time_save()  # allocates the memory
     stalls, uploads = [], []
     for _ in range(3 if options.quick else 10):
@@ -131,7 +131,7 @@ def measure_upload_stall(place: StorageUrl, report: Report, options: Options) ->
     report.at_most("median seconds that a save of 500 MB to an object store stops training", stall, STALL_BAR_SECONDS)
 
 
-def kill(place: Path | StorageUrl, report: Report, options: Options, *, size_bytes: int) -> None:
+def measure_kill(place: Path | StorageUrl, report: Report, options: Options, *, size_bytes: int) -> None:
     """Measure the state after kills at random moments."""
     count, size = (QUICK_KILLS, QUICK_BYTES) if options.quick else (50, size_bytes)
     kills = kill_at_random_times(place, count=count, size_bytes=size, chance=options.random)
@@ -231,14 +231,14 @@ def make_save_methods(directory: Path, size_bytes: int = STATE_BYTES) -> dict[st
 
     warnings.filterwarnings("ignore", module="torch.distributed")
     return {
-        "ours": our_save_method(directory / "ours", state),
+        "ours": trainer_save_method(directory / "ours", state),
         "torch_save": SaveMethod(plain, lambda: None),
         "dcp_save": SaveMethod(dcp_sync, lambda: None),
         "dcp_async": SaveMethod(dcp_async, dcp_wait),
     }
 
 
-def our_save_method(place: Path | StorageUrl, state: dict[str, Any]) -> SaveMethod:
+def trainer_save_method(place: Path | StorageUrl, state: dict[str, Any]) -> SaveMethod:
     """The trainer's way to save a state at a place."""
     from bench.workloads.save_loop import a_saver, draft
     from ddp_trainer.train.checkpoint.torch_zip_writer import pack

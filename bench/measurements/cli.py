@@ -38,10 +38,10 @@ def measure(options: Options) -> Report:
         environ = {**os.environ, "XDG_STATE_HOME": state, "KUBECONFIG": "/nonexistent"}
         keep_jobs(environ)
         arms = {
-            "bare": call([sys.executable, "-c", "pass"], environ),
-            "help": call([directory / "kubectl-ddp", "--help"], environ),
-            "complete": call([directory / "kubectl_complete-ddp", "submit", "--n"], environ),
-            "list": call([directory / "kubectl-ddp", "list", "--local"], environ),
+            "bare": command_timer([sys.executable, "-c", "pass"], environ),
+            "help": command_timer([directory / "kubectl-ddp", "--help"], environ),
+            "complete": command_timer([directory / "kubectl_complete-ddp", "submit", "--n"], environ),
+            "list": command_timer([directory / "kubectl-ddp", "list", "--local"], environ),
         }
         for run in arms.values():
             run()  # byte code is written and the disk cache is warm
@@ -70,7 +70,7 @@ def check_wall_time(report: Report, what: str, arm: str, times: Mapping[str, Seq
     report.at_most(f"seconds of {what}, by its ratio, {quiet}", ratio * QUIET_PYTHON_SECONDS, bar)
 
 
-def call(command: list[str | Path], environ: Mapping[str, str]) -> Callable[[], float]:
+def command_timer(command: list[str | Path], environ: Mapping[str, str]) -> Callable[[], float]:
     """A measurement of one command; an exit code other than 0 ends the bench, since what fails is often quick."""
 
     def run() -> float:
@@ -102,7 +102,7 @@ def keep_jobs(environ: Mapping[str, str]) -> None:
         "--command",
         "true",
     ]
-    call(submit, environ)()
+    command_timer(submit, environ)()
     jobs = Path(environ["XDG_STATE_HOME"]) / "kubectl-ddp" / "jobs"
     for number in range(1, JOBS):
         name = f"job-{number:02}"

@@ -51,7 +51,7 @@ COUNTED: Final = {
 }
 """Ending of a figure → key of the trainer's summary."""
 PARTS: Final[Mapping[str, Callable[[Bench], None]]] = {
-    "drained-nodes": node_drain.drained_nodes,
+    "drained-nodes": node_drain.measure_node_drain,
     "shared-quota": shared_quota.shared_quota,
     "controller-killed": controller_failures.controller_killed,
 }

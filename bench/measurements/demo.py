@@ -18,7 +18,7 @@ from functools import partial
 from typing import Any, Final
 
 from bench.descendants import end_with_descendants
-from bench.drivers.jobs import ROOT, LocalJobs, Rank, ranks_have_stepped
+from bench.drivers.jobs import ROOT, LocalJobs, Rank, ranks_have_new_step
 from bench.harness import CannotMeasure, Options, Report
 
 SUMMARY = "accuracy, seconds and samples lost of the demo job, whose worker is killed on the way"
@@ -70,7 +70,7 @@ def run_demo(options: Options) -> tuple[dict[str, Any], float]:
     jobs = LocalJobs(DIRECTORY / "state")
     begun = time.monotonic()
     try:
-        summary = run(jobs, options)
+        summary = run_job_with_kill(jobs, options)
     finally:
         jobs.run("delete", NAME, "--yes", check=False)
     seconds = time.monotonic() - begun
@@ -81,7 +81,7 @@ def run_demo(options: Options) -> tuple[dict[str, Any], float]:
     return summary, seconds
 
 
-def run(jobs: LocalJobs, options: Options) -> dict[str, Any]:
+def run_job_with_kill(jobs: LocalJobs, options: Options) -> dict[str, Any]:
     """Submit, kill a worker, wait; answers with the run's summary and what was seen on the way."""
     submit = ("submit", "--local", "-f", JOB_FILE, "--name", NAME)
     show_command(options, *submit)
@@ -95,7 +95,7 @@ def run(jobs: LocalJobs, options: Options) -> dict[str, Any]:
     options.progress(f"$ kill -9 {victim.pid}   # rank {victim.rank} in pod {victim.pod}, at step {victim.step}")
     killed = time.time()
     os.kill(victim.pid, signal.SIGKILL)
-    again = jobs.wait(NAME, ranks_have_stepped(RANKS, killed), timeout=LIMIT_SECONDS)
+    again = jobs.wait(NAME, ranks_have_new_step(RANKS, killed), timeout=LIMIT_SECONDS)
     if again is None:
         raise CannotMeasure(f"The job did not train again: {jobs.run('logs', NAME, check=False)}")
     recovered = max(rank.last_step_time for rank in again.values()) - killed

@@ -55,7 +55,7 @@ def measure(options: Options) -> Report:
     device = os.environ.get("DDP_BENCH_GPU_DEVICE", "cuda")
     checks = [check_of(letter) for letter in options.parts(PARTS)]
     run = GpuRun(options, options.out or ROOT / "build" / "gpu", device, checks)
-    overtime = threading.Timer(budget + OVERTIME_SECONDS, run.give_up)
+    overtime = threading.Timer(budget + OVERTIME_SECONDS, run.abort_run)
     overtime.daemon = True
     overtime.start()
     try:
@@ -80,7 +80,7 @@ def _run_checks(run: GpuRun, end: float) -> Report:
         def command(check: Check, seconds: float, file: Path) -> list[str]:
             return command_of(check, device=run.device, is_small=run.options.quick, seconds=seconds, file=file)
 
-        answers = gpu_answers if run.device == "cuda" else lambda: True
+        answers = can_use_gpu if run.device == "cuda" else lambda: True
         run_phases(run.checks, command, run.files, emit=run.take, end=end, answers=answers)
     return run.report(is_broken=False)
 
@@ -142,7 +142,7 @@ class GpuRun:
         """Return the status of each check that has ended."""
         return {result["check"]: str(result["status"]) for result in self.results}
 
-    def give_up(self) -> None:
+    def abort_run(self) -> None:
         """End this process immediately, because a check does not end."""
         self.log("The budget was used up, and a check does not end.")
         for check in self.checks:
@@ -181,7 +181,7 @@ def short_result(result: Mapping[str, Any]) -> dict[str, Any]:
     return short
 
 
-def gpu_answers() -> bool:
+def can_use_gpu() -> bool:
     """Return whether another process can compute on the GPU within 10 s."""
     process = subprocess.Popen([sys.executable, "-I", str(GPU_PROBE), "libcuda.so.1"], start_new_session=True)
     try:

@@ -98,8 +98,8 @@ def _measure_first_response(bench: Bench) -> None:
     own = Call(_plugin_command("list", "-n", "default", "-o", "json"), lambda output: "items" in json.loads(output))
     peer = Call([bench.kubectl, "get", "pods", "-n", "default", "-o", "name"])
     seconds, computed = bench.time_interleaved({"ours": own, "kubectl": peer})
-    _add_figures(bench.report.figure, "first_answer", seconds["ours"], own)
-    _add_figures(bench.report.baseline, "kubectl_first_answer", seconds["kubectl"], peer)
+    _record_call(bench.report.figure, "first_answer", seconds["ours"], own)
+    _record_call(bench.report.baseline, "kubectl_first_answer", seconds["kubectl"], peer)
     bench.report.baseline("bare_python_seconds", seconds["bare"])
     bench.report.baseline("bare_python_client_seconds", computed["bare"])
     check_wall_time(
@@ -113,8 +113,8 @@ def _status(bench: Bench, space: str) -> None:
     own = Call(_plugin_command(*words), lambda output: len(json.loads(output)["ranks"]) == ranks)
     peer = Call([bench.kubectl, "get", "pods", "-n", space], lambda output: output.count(b"Running") == STATUS_PODS)
     seconds, computed = bench.time_interleaved({"ours": own, "kubectl": peer})
-    _add_figures(bench.report.figure, f"status_{ranks}_ranks", seconds["ours"], own)
-    _add_figures(bench.report.baseline, f"kubectl_get_{STATUS_PODS}_pods", seconds["kubectl"], peer)
+    _record_call(bench.report.figure, f"status_{ranks}_ranks", seconds["ours"], own)
+    _record_call(bench.report.baseline, f"kubectl_get_{STATUS_PODS}_pods", seconds["kubectl"], peer)
     bench.report.baseline("bare_python_beside_status_client_seconds", computed["bare"])
     check_wall_time(bench.report, f"status of a job of {ranks} ranks", "ours", seconds, STATUS_BAR_SECONDS)
 
@@ -134,9 +134,9 @@ def _list(bench: Bench, space: str, pods: int) -> None:
     seconds, computed = bench.time_interleaved(
         {"ours": own, **peers}, rounds=None if is_small else max(3, bench.rounds // 5)
     )
-    _add_figures(bench.report.figure, f"list_{pods}_pods", seconds["ours"], own)
+    _record_call(bench.report.figure, f"list_{pods}_pods", seconds["ours"], own)
     for name, call in peers.items():
-        _add_figures(bench.report.baseline, f"{name}_{pods}_pods", seconds[name], call)
+        _record_call(bench.report.baseline, f"{name}_{pods}_pods", seconds[name], call)
     bench.report.baseline(f"bare_python_beside_{pods}_pods_client_seconds", computed["bare"])
     if is_small:
         relative = statistics.median(paired_ratio(computed["ours"], computed["kubectl_get"]))
@@ -148,7 +148,7 @@ def _list(bench: Bench, space: str, pods: int) -> None:
     bench.report.at_most(f"bytes of memory that list takes over {pods} pods", most, MEMORY_BAR_BYTES)
 
 
-def _add_figures(
+def _record_call(
     add: Callable[[str, Sequence[float]], Spread], name: str, seconds: Sequence[float], call: Call
 ) -> None:
     """Wall time, processor time and memory of a call."""

@@ -71,7 +71,7 @@ def measure(options: Options) -> Report:
     parts = options.parts(PARTS)
     peers = installed(options) if {"tiny", "gpt"} & set(parts) else []
     if "tiny" in parts:
-        _measure_tiny(report, peers, options)
+        _measure_small_model(report, peers, options)
     if "gpt" in parts:
         _measure_gpt(report, [peer for peer in peers if peer in GPT_PEERS], options)
     if "fsdp" in parts:
@@ -111,7 +111,7 @@ def installed(options: Options) -> list[str]:
     return [peer for peer, module in PEERS.items() if module not in missing]
 
 
-def _measure_tiny(report: Report, peers: Sequence[str], options: Options) -> None:
+def _measure_small_model(report: Report, peers: Sequence[str], options: Options) -> None:
     rounds, steps = (1, 300) if options.quick else (5, 1500)
     taken = run_interleaved(["bare", *TRAINER_ARMS, *peers], "tiny", 1, steps, rounds, options)
     bare = [times["processor"] for times in taken["bare"]]

@@ -24,14 +24,22 @@ from pathlib import Path
 from typing import Any, Final
 
 from bench.harness import CannotMeasure, Options, Report, machine
-from bench.peers.fault_run import FaultRun, MachineStalled, fault_run, kept_steps, recovered, save_steps, storm
-from bench.peers.peer import FAULTS, LOOPS, ROOT, Peer, peers
+from bench.peers.fault_run import (
+    FaultRun,
+    MachineStalled,
+    fault_run,
+    inject_at_intervals,
+    net_steps,
+    recovery_times,
+    save_steps,
+)
+from bench.peers.peer import FAULTS, LOOPS, ROOT, Peer, load_peers
 
 SUMMARY = "the same faults for torchrun, ft_launcher, torchft, Ray Train and ours: recovery, samples, weights, cost"
 
 HAS_OUT: Final = True
 OUT: Final = ROOT / "build" / "bench-peers"
-PARTS: Final = (*peers(), *FAULTS)
+PARTS: Final = (*load_peers(), *FAULTS)
 REPEATS: Final = 5
 LARGE_FAULT: Final = "worker_killed"
 """The fault that the whole measurement also injects with the large state; more would take longer than three hours."""
@@ -66,10 +74,10 @@ class Cell:
         return f"{'quick-' if self.quick else ''}{self.peer}-{kind}-{self.fault}-{self.megabytes}mb-{self.repeat}"
 
 
-def plan(options: Options) -> list[Cell]:
+def plan_runs(options: Options) -> list[Cell]:
     """Return all cells, fault by fault, with the peers of a round in random order."""
     chosen = options.parts(PARTS)
-    names = [name for name in chosen if name in peers()] or list(peers())
+    names = [name for name in chosen if name in load_peers()] or list(load_peers())
     faults = [name for name in chosen if name in FAULTS] or list(FAULTS)
     cells: list[Cell] = []
     for fault in faults:
@@ -89,24 +97,24 @@ def run_cell(cell: Cell, peer: Peer, folder: Path, seed: int) -> dict[str, Any]:
         return {**result, "cannot": reason}
     nodes = 1 if cell.fault == "node_joins" else 2
     with fault_run(peer, folder, state_megabytes=cell.megabytes, nodes=nodes, fast=cell.fast) as run:
-        if run.wait(lambda lines: _whole(lines, nodes), START_SECONDS) is None:
+        if run.wait(lambda lines: _all_ranks_step(lines, nodes), START_SECONDS) is None:
             return {**result, "failed": "did not begin to train"}
-        result |= _calm(run)
-        _strike(run, cell, result, seed)
+        result |= _measure_baseline(run)
+        _measure_fault(run, cell, result, seed)
     result |= _final_state(peer, folder)
     return result
 
 
-def _whole(lines: list[Any], world: int) -> float | None:
+def _all_ranks_step(lines: list[Any], world: int) -> float | None:
     ranks = {line.rank for line in lines[-20 * world :] if line.world == world and line.step > 10}
     return 1.0 if len(ranks) == world else None
 
 
-def _calm(run: FaultRun) -> dict[str, float]:
+def _measure_baseline(run: FaultRun) -> dict[str, float]:
     before, begun = run.usage(), time.time()
     run.wait(lambda _: None, CALM_SECONDS)
     after, ended = run.usage(), time.time()
-    steps = max(1, kept_steps(run.poll(), begun, ended))
+    steps = max(1, net_steps(run.poll(), begun, ended))
     return {
         "calm_rate": steps / (ended - begun),
         "memory_bytes": after["memory"],
@@ -114,20 +122,21 @@ def _calm(run: FaultRun) -> dict[str, float]:
     }
 
 
-def _strike(run: FaultRun, cell: Cell, result: dict[str, Any], seed: int) -> None:
+def _measure_fault(run: FaultRun, cell: Cell, result: dict[str, Any], seed: int) -> None:
     if cell.fault == "storm":
         begun = time.time()
-        faults = storm(run, QUICK_STORM_SECONDS if cell.quick else STORM_SECONDS, EVERY_SECONDS, seed)
+        faults = inject_at_intervals(run, QUICK_STORM_SECONDS if cell.quick else STORM_SECONDS, EVERY_SECONDS, seed)
         ended = time.time()
-        kept = kept_steps(run.poll(), begun, ended)
+        kept = net_steps(run.poll(), begun, ended)
         result |= {"faults": faults, "goodput": kept / ((ended - begun) * result["calm_rate"])}
-        outcome = recovered(list(run.lines), ended, 2, is_join=False)  # does it train again, without another fault?
+        # Does it train again, without another fault?
+        outcome = recovery_times(list(run.lines), ended, 2, is_join=False)
     else:
         run.poll()
         begun = run.inject(cell.fault)
         before = [line for line in run.poll() if line.time <= begun]
         world = run.peer.workers_left if cell.fault == "node_killed" else 2
-        outcome = recovered(before, begun, world, is_join=cell.fault == "node_joins")
+        outcome = recovery_times(before, begun, world, is_join=cell.fault == "node_joins")
     limit = QUICK_GIVE_UP_SECONDS if cell.quick else GIVE_UP_SECONDS
     run.wait(lambda lines: outcome(lines)["all_seconds"], limit)
     result |= outcome(run.lines)
@@ -183,7 +192,7 @@ def _final_state(peer: Peer, folder: Path) -> dict[str, Any]:
     }
 
 
-def results(out: Path) -> Iterator[dict[str, Any]]:
+def load_results(out: Path) -> Iterator[dict[str, Any]]:
     """Return the results of all cells so far."""
     for file in sorted(out.glob("*.json")):
         yield json.loads(file.read_text())
@@ -191,10 +200,10 @@ def results(out: Path) -> Iterator[dict[str, Any]]:
 
 def measure(options: Options) -> Report:
     """Run every cell that has no result yet."""
-    out, known = (options.out or OUT).resolve(), peers()
+    out, known = (options.out or OUT).resolve(), load_peers()
     out.mkdir(parents=True, exist_ok=True)
     limit = QUICK_LIMIT_SECONDS if options.quick else LIMIT_SECONDS
-    cells, begun, left = plan(options), time.monotonic(), 0
+    cells, begun, left = plan_runs(options), time.monotonic(), 0
     for name in {cell.peer for cell in cells}:
         if missing := known[name].missing():
             options.progress(missing)
@@ -233,7 +242,7 @@ def measure(options: Options) -> Report:
 def _report(out: Path, options: Options, left: int) -> Report:
     report = Report(details={"left_cells": left, "machine_at_end": machine()})
     groups: dict[str, list[dict[str, Any]]] = {}
-    for result in results(out):
+    for result in load_results(out):
         if result["quick"] == options.quick and result["fast"] and "cannot" not in result:
             groups.setdefault(f"{result['peer']}_{result['fault']}_{result['megabytes']}mb", []).append(result)
     for name, found in groups.items():

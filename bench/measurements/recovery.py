@@ -30,7 +30,7 @@ from typing import Final
 
 from bench.drivers import agent_recovery, replicas
 from bench.drivers.fork_server import children, is_fork_server_ready
-from bench.drivers.jobs import POLL_SECONDS, LocalJobs, Rank, ranks_have_stepped
+from bench.drivers.jobs import POLL_SECONDS, LocalJobs, Rank, ranks_have_new_step
 from bench.drivers.two_agent_job import GIVEN_UP
 from bench.harness import CannotMeasure, Options, Report
 from bench.peers.torchrun_driver import OURS, Torchrun, torchrun
@@ -79,7 +79,7 @@ def job(jobs: LocalJobs, name: str, nnodes: str, nodes: int) -> Iterator[None]:
         current = int(nnodes.rpartition(":")[2])
         if nodes != current:
             jobs.run("scale", name, "--nnodes", str(nodes))
-        if jobs.wait(name, ranks_have_stepped(nodes * NPROC, 0.0), timeout=GIVEN_UP) is None:
+        if jobs.wait(name, ranks_have_new_step(nodes * NPROC, 0.0), timeout=GIVEN_UP) is None:
             raise CannotMeasure(f"The job {name} did not begin to train: {jobs.run('status', name)}")
         yield
     finally:
@@ -91,7 +91,7 @@ def recovery(jobs: LocalJobs, name: str, ranks: int, fault: Callable[[dict[int, 
     before = jobs.wait(name, bool, timeout=GIVEN_UP) or {}
     begun = time.time()
     fault(before)
-    after = jobs.wait(name, ranks_have_stepped(ranks, begun), timeout=GIVEN_UP)
+    after = jobs.wait(name, ranks_have_new_step(ranks, begun), timeout=GIVEN_UP)
     return None if after is None else max(rank.last_step_time for rank in after.values()) - begun
 
 

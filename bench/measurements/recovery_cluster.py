@@ -68,7 +68,7 @@ BARS: Final[Mapping[str, float]] = {
     "store_and_worker_lost": 30.0,
     "pause_while_store_is_lost": 1.0,
     **deleted_pods.OPERATOR_BARS,
-    **deleted_pods.spare_bars(["", "indexed_job_", "jobset_", "trainjob_"]),
+    **deleted_pods.spare_limits(["", "indexed_job_", "jobset_", "trainjob_"]),
 }
 """Fault → upper limit of its median, in seconds. Other figures have no limit."""
 
@@ -147,7 +147,7 @@ FAULTS: Final[Mapping[str, Callable[[NodeAccess, Run], float]]] = {
 }
 
 
-def processes(bench: Bench, kind: type[Run]) -> None:
+def measure_process_failures(bench: Bench, kind: type[Run]) -> None:
     """A worker is killed, then the main process of each pod, then each pod is deleted."""
     with bench.job(kind, "processes", 1, 2) as run:
         for _ in range(bench.round_count):
@@ -168,7 +168,7 @@ def single_fault_part(name: str, prefix: str = "") -> Callable[[Bench, type[Run]
     return part
 
 
-def scaled(bench: Bench, kind: type[Run]) -> None:
+def measure_scaling(bench: Bench, kind: type[Run]) -> None:
     """Scale from two nodes to three, and back."""
     with bench.job(kind, f"{kind.__name__.lower()}-scaled", 1, 3) as run:
         for _ in range(bench.round_count if kind is TrainerRun else 1):
@@ -186,7 +186,7 @@ def scaled(bench: Bench, kind: type[Run]) -> None:
 # ------------------------------------------------------------------------------------------------------------- machines
 
 
-def node_faults(bench: Bench, kind: type[Run]) -> None:
+def measure_node_failures(bench: Bench, kind: type[Run]) -> None:
     """The machine of worker-1 dies, and comes back; of ours also one is cut off, and the store's is lost."""
     with bench.job(kind, f"{kind.__name__.lower()}-machines", 1, 2, apart=True) as run:
         for by in ("kill", "cut") if kind is TrainerRun else ("kill",):
@@ -212,7 +212,7 @@ def _measure_node_loss(bench: Bench, run: Run, victim: str, by: str, name: str) 
     bench.options.progress(f"{type(run).__name__}: {bench.of(run)}")
 
 
-def stores(bench: Bench, kind: type[Run]) -> None:
+def measure_store_loss(bench: Bench, kind: type[Run]) -> None:
     """The machine of the store is lost, first alone, then with a worker on it. Stock has its store in worker-0."""
     if kind is BaselineRun:
         with bench.job(kind, "stock-stores", 1, 2, apart=True) as run:
@@ -251,7 +251,7 @@ IN_PLACE: Final[Mapping[str, Callable[[NodeAccess, Run], float]]] = {
 """Fault in a plain script → how it is done. The launcher of the stock job is the main process of its pod."""
 
 
-def crashes(prefix: str) -> Callable[[Bench, type[Run]], None]:
+def crash_part(prefix: str) -> Callable[[Bench, type[Run]], None]:
     """Return a part in which the launcher of one pod crashes again and again, then its worker."""
 
     def part(bench: Bench, kind: type[Run]) -> None:
@@ -286,7 +286,7 @@ SCRIPTS: Final[Mapping[str, type[Run]]] = {
 """Engine → run of a plain script on it."""
 
 PARTS: Final[Mapping[str, tuple[type[Run], Callable[[Bench, type[Run]], None]]]] = {
-    "ours-processes": (TrainerRun, processes),
+    "ours-processes": (TrainerRun, measure_process_failures),
     **{f"stock-{name.replace('_', '-')}": (BaselineRun, single_fault_part(name)) for name in FAULTS},
     **{
         f"{engine}-{name}".replace("_", "-"): (kind, single_fault_part(name, f"{engine}_"))
@@ -298,22 +298,25 @@ PARTS: Final[Mapping[str, tuple[type[Run], Callable[[Bench, type[Run]], None]]]]
         for engine, kind, prefix in (("ours", TrainerRun, ""), *((name, ENGINES[name], f"{name}_") for name in ENGINES))
         for name, part in (("with-spare", deleted_pods.with_spare), ("deleted-in-a-row", deleted_pods.in_a_row))
     },
-    **{f"{engine}-crashes".replace("_", "-"): (kind, crashes(f"script_{engine}_")) for engine, kind in SCRIPTS.items()},
-    "stock-crashes": (BaselineRun, crashes("script_")),
+    **{
+        f"{engine}-crashes".replace("_", "-"): (kind, crash_part(f"script_{engine}_"))
+        for engine, kind in SCRIPTS.items()
+    },
+    "stock-crashes": (BaselineRun, crash_part("script_")),
     **{
         f"{whose}-cold-script-{name}": (kind, part)
         for whose, kind in (("ours", cold_script.ColdScriptRun), ("stock", cold_script.ColdBaselineRun))
-        for name, part in (("faults", cold_script.faults), ("scaled-up", cold_script.scaled_up))
+        for name, part in (("faults", cold_script.measure_recovery), ("scaled-up", cold_script.scaled_up))
     },
     "ours-cold-script-with-spare": (cold_script.ColdScriptRun, cold_script.with_spare),
-    "ours-scaled": (TrainerRun, scaled),
-    "stock-scaled": (BaselineRun, scaled),
-    "ours-machines": (TrainerRun, node_faults),
-    "stock-machines": (BaselineRun, node_faults),
-    "ours-stores": (TrainerRun, stores),
-    "stock-stores": (BaselineRun, stores),
+    "ours-scaled": (TrainerRun, measure_scaling),
+    "stock-scaled": (BaselineRun, measure_scaling),
+    "ours-machines": (TrainerRun, measure_node_failures),
+    "stock-machines": (BaselineRun, measure_node_failures),
+    "ours-stores": (TrainerRun, measure_store_loss),
+    "stock-stores": (BaselineRun, measure_store_loss),
 }
-NEED_MACHINES: Final = frozenset({node_faults, stores})
+NEED_MACHINES: Final = frozenset({measure_node_failures, measure_store_loss})
 
 
 def measure(options: Options) -> Report:
@@ -352,7 +355,7 @@ def report_results(report: Report, own: RecoveryStats, stock: RecoveryStats) -> 
             if name.endswith("crashed"):
                 report.at_most(f"median seconds, {name.replace('_', ' ')}", summary.median, CRASH_MEDIAN_SECONDS)
                 report.at_most(f"longest seconds, {name.replace('_', ' ')}", max(seconds), CRASH_LIMIT_SECONDS)
-    cold_script.report_ratios(report, own)
+    cold_script.compare_recovery_times(report, own)
     for name, tries in stock.tries.items():
         report.baseline(f"stock_{name}_recovered_ratio", len(stock.seconds(name)) / len(tries))
         if stock.seconds(name):

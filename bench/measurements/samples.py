@@ -60,7 +60,7 @@ def measure(options: Options) -> Report:
     report, parts = Report(), options.parts(PARTS)
     with tempfile.TemporaryDirectory(prefix="ddp-bench-") as name:
         if "worlds" in parts:
-            _measure_worlds(Path(name), report, options)
+            _measure_cases(Path(name), report, options)
         if "streams" in parts:
             _measure_streams(Path(name), report, options)
     return report
@@ -102,7 +102,7 @@ def _measure_streams(directory: Path, report: Report, options: Options) -> None:
         report.at_most("seconds to resume at 90 % of 10,000 shards", summary.median, 2.0)
 
 
-def _measure_worlds(directory: Path, report: Report, options: Options) -> None:
+def _measure_cases(directory: Path, report: Report, options: Options) -> None:
     context = server([module for module in (*IMPORTED, *LATE) if _is_installed(module)])
     for column, case in COLUMNS.items():
         read = read_epoch(context, sample_loops.reference_trainer, case, directory / f"ours-{column}", dies=True)

@@ -30,7 +30,7 @@ import torch.distributed as dist
 from torch import nn
 
 from bench.drivers.two_agent_job import GIVEN_UP, two_agent_job
-from bench.growth import growth_exponent, plot, table
+from bench.growth import growth_exponent, growth_plot, growth_table
 from bench.harness import CannotMeasure, Options, Report, interleaved, paired_ratio
 from bench.measurements.checkpoint import environment, make_save_methods
 from bench.measurements.recovery import begin, torchrun_recovery
@@ -103,7 +103,7 @@ def measure(options: Options) -> Report:
     report = Report()
     parts: dict[str, Callable[[Report, Options], None]] = {
         "transfer": measure_transfer,
-        "faults": measure_faults,
+        "faults": measure_recovery,
         "samples": measure_samples,
         "resume": measure_resume,
         "save": measure_save,
@@ -113,11 +113,11 @@ def measure(options: Options) -> Report:
         parts[part](report, options)
         options.progress(f"{part}: {time.monotonic() - began:.0f} s")
     if options.out is not None:
-        write_pictures(report, options.out)
+        write_results(report, options.out)
     return report
 
 
-def states(options: Options) -> dict[str, int]:
+def state_sizes(options: Options) -> dict[str, int]:
     """Return the sizes of state to measure, in megabytes."""
     return {name: STATES[name] for name in QUICK_STATES} if options.quick else dict(STATES)
 
@@ -178,8 +178,8 @@ def measure_transfer(report: Report, options: Options) -> None:
     """Measure raw broadcasts and transfers into the tensors of a rank, in turns, and the memory of both."""
     rounds = 6
     medians: dict[str, float] = {}
-    for name, megabytes in states(options).items():
-        results = run_ranks(2, partial(time_transfers, megabytes=megabytes, rounds=rounds))
+    for name, megabytes in state_sizes(options).items():
+        results = run_ranks(2, partial(time_state_transfer, megabytes=megabytes, rounds=rounds))
         if not all(isinstance(result, tuple) for result in results):
             raise CannotMeasure(f"A rank failed: {results}")
         raw, transfers, _ = results[0]
@@ -194,7 +194,7 @@ def measure_transfer(report: Report, options: Options) -> None:
     add_growth(report, "transfer", STATES, medians)
 
 
-def time_transfers(group: Group, megabytes: int, rounds: int) -> tuple[list[float], list[float], int]:
+def time_state_transfer(group: Group, megabytes: int, rounds: int) -> tuple[list[float], list[float], int]:
     """Return seconds of raw broadcasts and of transfers, and the bytes that the latter need, on one rank."""
     model, optimizer = make_model(megabytes)
     state: dict[str, Any] = {"model": model.state_dict(), "optimizer": optimizer.state_dict()}
@@ -203,15 +203,15 @@ def time_transfers(group: Group, megabytes: int, rounds: int) -> tuple[list[floa
     plain = torch.ones(pack(state).storage_bytes, dtype=torch.uint8)
     raw, transfers, most = [], [], 0
     for _ in range(rounds):
-        raw.append(time_together(group, lambda: dist.broadcast(plain, 0)))
+        raw.append(time_all_ranks(group, lambda: dist.broadcast(plain, 0)))
         Path("/proc/self/clear_refs").write_text("5")  # the high-water mark becomes the present size
         before = memory_bytes("VmHWM")
-        transfers.append(time_together(group, lambda: from_rank(0, own, group, receive=receive)))
+        transfers.append(time_all_ranks(group, lambda: from_rank(0, own, group, receive=receive)))
         most = max(most, memory_bytes("VmHWM") - before)
     return raw, transfers, most
 
 
-def time_together(group: Group, work: Callable[[], object]) -> float:
+def time_all_ranks(group: Group, work: Callable[[], object]) -> float:
     """Seconds until all ranks have done their work."""
     group.gather(0)
     began = time.perf_counter()
@@ -229,7 +229,7 @@ def memory_bytes(entry: str, process: int | str = "self") -> int:
 def measure_resume(report: Report, options: Options) -> None:
     """Measure loads from a directory in turns."""
     medians: dict[str, float] = {}
-    for name, megabytes in states(options).items():
+    for name, megabytes in state_sizes(options).items():
         with tempfile.TemporaryDirectory(prefix="ddp-bench-") as directory:
             model, optimizer = make_model(megabytes)
             state = {"model": model.state_dict(), "optimizer": optimizer.state_dict()}
@@ -238,7 +238,7 @@ def measure_resume(report: Report, options: Options) -> None:
             arms = {
                 "ours": partial(time_load, place, model, wrapper),
                 "verified": partial(time_load, place, model, wrapper, until_verified=True),
-                "torch": partial(time_stock_load, place, model, optimizer),
+                "torch": partial(time_torch_load, place, model, optimizer),
             }
             seconds = interleaved(arms, rounds=5, options=options)
         medians[name] = report.figure(f"resume_{name}_seconds", seconds["ours"]).median
@@ -265,7 +265,7 @@ def time_load(place: Path, model: nn.Module, optimizer: OptimizerWrapper, *, unt
     return time.perf_counter() - began if until_verified else seconds
 
 
-def time_stock_load(place: Path, model: nn.Module, optimizer: torch.optim.Optimizer) -> float:
+def time_torch_load(place: Path, model: nn.Module, optimizer: torch.optim.Optimizer) -> float:
     """Seconds to load weights and moments; the moments stay mapped, and no digest is checked."""
     optimizer.state.clear()
     began = time.perf_counter()
@@ -278,7 +278,7 @@ def time_stock_load(place: Path, model: nn.Module, optimizer: torch.optim.Optimi
 def measure_save(report: Report, options: Options) -> None:
     """Measure how long saves stop the training, in turns."""
     medians: dict[str, float] = {}
-    for name, megabytes in states(options).items():
+    for name, megabytes in state_sizes(options).items():
         with tempfile.TemporaryDirectory(prefix="ddp-bench-") as directory:
             arms = make_save_methods(Path(directory), megabytes * 10**6)
             for arm in arms.values():
@@ -291,19 +291,19 @@ def measure_save(report: Report, options: Options) -> None:
     add_growth(report, "save_stall", STATES, medians)
 
 
-def measure_faults(report: Report, options: Options) -> None:
+def measure_recovery(report: Report, options: Options) -> None:
     """Measure faults of jobs with growing states and data sets, and the same of stock torchrun."""
-    sizes = {name: size for name, size in states(options).items() if name in QUICK_FAULTS or not options.quick}
+    sizes = {name: size for name, size in state_sizes(options).items() if name in QUICK_FAULTS or not options.quick}
     times: dict[str, dict[str, float]] = {name: {} for name in OWN_FIGURES}
     with tempfile.TemporaryDirectory(prefix="ddp-bench-") as directory:
         for size, megabytes in sizes.items():
-            for name, seconds in run_faults(Path(directory) / size, megabytes, report, size).items():
+            for name, seconds in time_recovery(Path(directory) / size, megabytes, report, size).items():
                 times[name][size] = report.figure(f"{name}_{size}_seconds", seconds).median
             options.progress(f"{size}: " + ", ".join(f"{name} {of[size]:.2f} s" for name, of in times.items()))
         for size in ("1gb",) if options.quick else STOCK_STATES:
             for kind, arguments in list(STOCK_KINDS.items())[: 1 if options.quick else None]:
                 name = f"{kind}_{size}"
-                stock = run_stock(Path(directory) / name, sizes[size], arguments, report, name)
+                stock = run_baseline(Path(directory) / name, sizes[size], arguments, report, name)
                 took = ", ".join(f"{seconds:.2f} s" for seconds in stock) or "did not recover"
                 options.progress(f"{size}: stock torchrun with {kind} {took}")
     for name, of in times.items():
@@ -315,7 +315,7 @@ def measure_faults(report: Report, options: Options) -> None:
         report.at_most("first step of the survivor of 1 GB, over a raw broadcast", first / raw, 1.5)
 
 
-def run_faults(directory: Path, megabytes: int, report: Report, size: str) -> dict[str, list[float]]:
+def time_recovery(directory: Path, megabytes: int, report: Report, size: str) -> dict[str, list[float]]:
     """Return the seconds of :data:`OWN_FIGURES` of a job with a state of this size.
 
     Raises:
@@ -358,7 +358,7 @@ def _since(began: float, stepped: float | None) -> float | None:
     return None if stepped is None else stepped - began
 
 
-def run_stock(directory: Path, megabytes: int, arguments: tuple[str, ...], report: Report, name: str) -> list[float]:
+def run_baseline(directory: Path, megabytes: int, arguments: tuple[str, ...], report: Report, name: str) -> list[float]:
     """Return the seconds until two ranks of stock torchrun step again, for each kill of one after which they do.
 
     Raises:
@@ -382,7 +382,7 @@ def run_stock(directory: Path, megabytes: int, arguments: tuple[str, ...], repor
     return seconds
 
 
-def write_pictures(report: Report, folder: Path) -> None:
+def write_results(report: Report, folder: Path) -> None:
     """Write ``scale.md``, tables of all times by size, and two plots."""
     every = {**report.baselines, **report.figures}
 
@@ -397,10 +397,10 @@ def write_pictures(report: Report, folder: Path) -> None:
 
     folder.mkdir(parents=True, exist_ok=True)
     found = [(sizes, series(sizes, rows)) for sizes, rows in ((STATES, RECOVERY | MOVES), (SAMPLES, BY_SAMPLES))]
-    (folder / "scale.md").write_text("\n".join(table(sizes, rows) for sizes, rows in found if rows))
+    (folder / "scale.md").write_text("\n".join(growth_table(sizes, rows) for sizes, rows in found if rows))
     for file, title, rows in (
         ("scale-recovery.svg", "From a fault to the next step", RECOVERY),
         ("scale-state.svg", "Copies of the state", MOVES),
     ):
         if shown := series(STATES, rows):
-            (folder / file).write_text(plot(title, "MB of state", shown))
+            (folder / file).write_text(growth_plot(title, "MB of state", shown))

@@ -30,7 +30,7 @@ from pathlib import Path
 from typing import Any, Final, Protocol
 
 from bench.drivers.fork_server import children
-from bench.drivers.jobs import ROOT, LocalJobs, Rank, ranks_have_stepped
+from bench.drivers.jobs import ROOT, LocalJobs, Rank, ranks_have_new_step
 from bench.drivers.resource_usage import UsageSampler
 from bench.harness import CannotMeasure, Options, Report
 from bench.peers.torchrun_driver import Torchrun, torchrun
@@ -90,7 +90,7 @@ class FaultTarget(Protocol):
         """The last step that is done, of full size; it falls when steps were lost."""
 
 
-def order(letters: Path, pid: int, fault: Fault) -> None:
+def send_order(letters: Path, pid: int, fault: Fault) -> None:
     """Have a process do something to itself; the letter is there whole or not at all."""
     draft = letters / f".{pid}"
     draft.write_text(str(fault))
@@ -100,7 +100,7 @@ def order(letters: Path, pid: int, fault: Fault) -> None:
 def inject_process_fault(pid: int, fault: Fault, letters: Path) -> None:
     """Let a fault befall one process."""
     if fault in ORDERS:
-        order(letters, pid, fault)
+        send_order(letters, pid, fault)
     else:
         with contextlib.suppress(ProcessLookupError):
             os.kill(pid, SIGNALS[fault])
@@ -219,14 +219,14 @@ def trainer_job(directory: Path) -> Iterator[LocalTrainerJob]:
         *("--checkpoint-dir", str(directory / "checkpoints"), "--checkpoint-scope", "job"),
     )
     try:
-        if jobs.wait(NAME, ranks_have_stepped(NODES * NPROC, 0.0), timeout=PATIENCE_SECONDS) is None:
+        if jobs.wait(NAME, ranks_have_new_step(NODES * NPROC, 0.0), timeout=PATIENCE_SECONDS) is None:
             raise CannotMeasure(f"The job did not begin to train: {jobs.run('logs', NAME, check=False)}")
         yield LocalTrainerJob(jobs, letters)
     finally:
         jobs.run("delete", NAME, "--yes", check=False)
 
 
-def train_without_faults(directory: Path, steps: int) -> Checkpoint:
+def reference_checkpoint(directory: Path, steps: int) -> Checkpoint:
     """Return the checkpoint of one process after as many steps without faults."""
     command = [sys.executable, "-m", "ddp_trainer", *TRAIN, "--max-steps", str(steps), "--checkpoint-dir"]
     calm = {name: value for name, value in os.environ.items() if name != VARIABLE}
@@ -261,9 +261,9 @@ def _measure_trainer(directory: Path, faults: int, report: Report, options: Opti
         job.jobs.run("wait", NAME, "--for=suspended", "--timeout=60s", check=False)
     stormy = read(next(directories(directory / "checkpoints")))
     options.progress(f"one process does the {stormy.manifest.step} steps undisturbed")
-    calm = train_without_faults(directory / "calm", stormy.manifest.step)
+    calm = reference_checkpoint(directory / "calm", stormy.manifest.step)
     ledger = unpack(stormy)["ledger"]
-    _add_figures(report.figure, "", course)
+    _record_result(report.figure, "", course)
     if len(footprints.samples) >= 10:
         footprints.report_growth(report)
     report.at_least("jobs that train after the storm, without help", float(steps_again is not None), 1)
@@ -287,12 +287,14 @@ def _measure_torchrun(directory: Path, faults: int, report: Report, options: Opt
             run.start_agent()
             if run.wait(lambda step: step.step > 1, timeout=PATIENCE_SECONDS, workers=NODES * NPROC) is None:
                 raise CannotMeasure("Stock torchrun did not begin to train.")
-            _add_figures(report.baseline, "stock_", run_storm(TorchrunBaseline(run, letters), faults, options, "stock"))
+            _record_result(
+                report.baseline, "stock_", run_storm(TorchrunBaseline(run, letters), faults, options, "stock")
+            )
     finally:
         del os.environ[VARIABLE]
 
 
-def _add_figures(put: Callable[[str, float], object], prefix: str, course: StormResult) -> None:
+def _record_result(put: Callable[[str, float], object], prefix: str, course: StormResult) -> None:
     put(f"{prefix}goodput_ratio", course.goodput)
     put(f"{prefix}faults_count", float(course.faults))
     put(f"{prefix}stood_still_until_the_next_fault_count", float(sum(course.stood_still.values())))

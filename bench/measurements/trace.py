@@ -31,7 +31,7 @@ def measure(options: Options) -> Report:
     """Trace the selected paths."""
     report = Report()
     for part in options.parts(PARTS):
-        counts = trace_step() if part == "step" else trace_death()
+        counts = trace_step() if part == "step" else trace_worker_exit()
         for figure in ("calls", "functions", "crossings"):
             report.figure(f"{part}_{figure}_count", counts[figure])
         report.figure(f"{part}_files_count", len(counts["files"]))
@@ -50,7 +50,7 @@ def trace_step() -> dict[str, Any]:
     return min(steps, key=lambda step: int(step["crossings"])) | {"files": sorted(files)}
 
 
-def trace_death() -> dict[str, Any]:
+def trace_worker_exit() -> dict[str, Any]:
     """Return the counts of a launcher between the exit of a worker and the start of the next ones."""
     flags = ["--standalone", "--nproc-per-node", "2", "--max-restarts", "1", str(SCRIPT)]
     [death] = _run([sys.executable, "-m", call_trace.__name__, "death", *flags], "death.json")

@@ -25,7 +25,7 @@ from bench.drivers import cluster_runs, kubeflow, node_drain
 from bench.drivers.agent_recovery import RecoveryStats
 from bench.drivers.cluster_runs import Run
 from bench.drivers.controller_process import controller
-from bench.drivers.kubeflow import PlatformTrainJobRun, StockTrainJobRun
+from bench.drivers.kubeflow import BaselineTrainJobRun, PlatformTrainJobRun
 from bench.drivers.node_access import NodeAccess, node_access
 from bench.drivers.step_recorder import StepRecorder, longest_pause
 from bench.harness import CannotMeasure, Options, Report
@@ -66,7 +66,7 @@ def measure(options: Options) -> Report:
     with contextlib.ExitStack() as stack:
         access = stack.enter_context(node_access(api, images["trainer"]))
         stack.enter_context(kubeflow.platform_runtimes(api, images, RuntimeMount.IMAGE))
-        stack.enter_context(kubeflow.stock_runtime(api, images["trainer"]))
+        stack.enter_context(kubeflow.baseline_runtime(api, images["trainer"]))
         for part in wanted:
             with contextlib.ExitStack() as parts:
                 if part == "ours-gate":
@@ -74,15 +74,17 @@ def measure(options: Options) -> Report:
                 space = parts.enter_context(cluster_runs.namespace(api))
                 arguments = ClusterBackend(Access(namespace=space)), api, images["trainer"], "digits"
                 if part == "stock":
-                    _stock(StockTrainJobRun(*arguments), report, options)
+                    _measure_baseline_job(BaselineTrainJobRun(*arguments), report, options)
                 else:
-                    _ours(
+                    _measure_platform_job(
                         PlatformTrainJobRun(*arguments), access, report, options, "gate_" if part == "ours-gate" else ""
                     )
     return report
 
 
-def _ours(run: PlatformTrainJobRun, access: NodeAccess, report: Report, options: Options, prefix: str) -> None:
+def _measure_platform_job(
+    run: PlatformTrainJobRun, access: NodeAccess, report: Report, options: Options, prefix: str
+) -> None:
     stats = RecoveryStats()
     with StepRecorder(run) as recorder, controller(run.backend.namespace, "--ddpjobs"):
         run.submit(1, 1, apart=False)
@@ -97,7 +99,7 @@ def _ours(run: PlatformTrainJobRun, access: NodeAccess, report: Report, options:
                 stats.since(f"{name}_until_whole", begun, run.first(begun, GIVEN_UP, world=2))
             options.progress(str(stats))
             run.scale(1)
-        summary = recorder.suspended_summary(GIVEN_UP)
+        summary = recorder.suspend_and_read_summary(GIVEN_UP)
     for name in stats.tries:
         seconds = stats.seconds(name)
         report.at_most(f"not recovered, {prefix}{name}".replace("_", " "), len(stats.tries[name]) - len(seconds), 0)
@@ -119,7 +121,7 @@ def _drain(run: PlatformTrainJobRun, recorder: StepRecorder, stats: RecoveryStat
     stats.add("longest_pause_of_drain", longest_pause(steps, begun, ended).seconds)
 
 
-def _stock(run: StockTrainJobRun, report: Report, options: Options) -> None:
+def _measure_baseline_job(run: BaselineTrainJobRun, report: Report, options: Options) -> None:
     stats = RecoveryStats()
     run.submit(1, 1, apart=False)
     for _ in range(1 if options.quick else 3):

@@ -207,7 +207,9 @@ def save_steps(state_megabytes: int) -> int:
     return 10 if state_megabytes < 100 else 100
 
 
-def recovered(before: list[Line], begun: float, world: int, *, is_join: bool) -> Callable[[list[Line]], dict[str, Any]]:
+def recovery_times(
+    before: list[Line], begun: float, world: int, *, is_join: bool
+) -> Callable[[list[Line]], dict[str, Any]]:
     """Return a function from the lines so far to the seconds until any and until all ranks stepped after a fault.
 
     The step of the fault may still end, since the lost rank may have sent its part. So a step counts from the second
@@ -236,14 +238,14 @@ def recovered(before: list[Line], begun: float, world: int, *, is_join: bool) ->
     return result
 
 
-def kept_steps(lines: list[Line], begun: float, ended: float) -> int:
+def net_steps(lines: list[Line], begun: float, ended: float) -> int:
     """Return the steps by which the newest committed step grew, less what was lost."""
     first = max((line.step for line in lines if line.time < begun), default=0)
     within = [line.step for line in lines if begun <= line.time < ended]
     return within[-1] - first if within else 0
 
 
-def storm(run: FaultRun, seconds: float, every: float, seed: int) -> int:
+def inject_at_intervals(run: FaultRun, seconds: float, every: float, seed: int) -> int:
     """Inject a random fault into a random node at even intervals; return their number."""
     random, begun, number = Random(seed), time.monotonic(), 0
     while (number + 1) * every <= seconds:

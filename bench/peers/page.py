@@ -15,8 +15,8 @@ from html import escape
 from pathlib import Path
 from typing import Any, Final
 
-from bench.measurements.peers import REPEATS, results
-from bench.peers.peer import FAULTS, REQUIREMENTS, ROOT, Peer, peers
+from bench.measurements.peers import REPEATS, load_results
+from bench.peers.peer import FAULTS, REQUIREMENTS, ROOT, Peer, load_peers
 
 DOCS: Final = ROOT / "docs"
 MEASURED: Final = {quick: DOCS / "measurements" / f"peers{'-quick' * quick}.json" for quick in (False, True)}
@@ -41,31 +41,31 @@ Run = dict[str, Any]
 Results = list[Run]
 
 
-def values(found: Results, key: str) -> list[float]:
+def figure_values(found: Results, key: str) -> list[float]:
     """Return the values of a figure in the runs that have it."""
     return [run[key] for run in found if run.get(key) is not None]
 
 
-def digits(number: float) -> str:
+def format_number(number: float) -> str:
     """Return a number with three digits at least."""
     return f"{number:.0f}" if number >= 100 else f"{number:.3g}"
 
 
-def shown(numbers: Sequence[float], scale: float = 1.0, *, between: str = " ") -> str:
+def format_range(numbers: Sequence[float], scale: float = 1.0, *, between: str = " ") -> str:
     """Return the median and the range."""
     if not numbers:
         return NONE
-    low, middle, high = (digits(scale * x) for x in (min(numbers), statistics.median(numbers), max(numbers)))
+    low, middle, high = (format_number(scale * x) for x in (min(numbers), statistics.median(numbers), max(numbers)))
     return middle if low == high else f"{middle}{between}({low}{NONE}{high})"
 
 
-def against(theirs: Sequence[float], own: Sequence[float], scale: float = 1.0) -> str:
+def format_comparison(theirs: Sequence[float], own: Sequence[float], scale: float = 1.0) -> str:
     """Return both medians."""
-    a, b = (digits(scale * statistics.median(numbers)) if numbers else NONE for numbers in (theirs, own))
+    a, b = (format_number(scale * statistics.median(numbers)) if numbers else NONE for numbers in (theirs, own))
     return f"{a}/{b}"
 
 
-def select(runs: Results, name: str, fault: str, megabytes: int = 1, *, fast: bool = True) -> Results:
+def select_runs(runs: Results, name: str, fault: str, megabytes: int = 1, *, fast: bool = True) -> Results:
     """Return the runs of a cell: those of the whole measurement, else those of ``--quick``."""
     wanted = {"peer": name, "fault": fault, "megabytes": megabytes, "fast": fast}
     found = [run for run in runs if all(run[key] == value for key, value in wanted.items())]
@@ -80,7 +80,7 @@ def is_better(theirs: Sequence[float], own: Sequence[float], *, more: bool = Fal
     return a > NOTABLE * b if more else b > NOTABLE * a
 
 
-def ahead(runs: Results, known: dict[str, Peer]) -> list[str]:
+def better_peer_rows(runs: Results, known: dict[str, Peer]) -> list[str]:
     """Return a row for each peer and figure in which it is ahead of ours, or survives what ours does not.
 
     Each is compared with ``elastic.run``, and one that needs no change of the script also with the plain script.
@@ -91,31 +91,31 @@ def ahead(runs: Results, known: dict[str, Peer]) -> list[str]:
         for ours in () if name in {PLAIN, ELASTIC} else (ELASTIC,) if peer.needs_change else (PLAIN, ELASTIC):
             found = []
             for fault, size in cells:
-                theirs, own = (select(runs, who, fault, size) for who in (name, ours))
+                theirs, own = (select_runs(runs, who, fault, size) for who in (name, ours))
                 for key, what in FIGURES.items():
                     if key == "again_steps" and peer.loop == known[ours].loop:
                         continue  # the same script saves at the same steps, so this is chance
-                    a, b = values(theirs, key), values(own, key)
+                    a, b = figure_values(theirs, key), figure_values(own, key)
                     if own and (fault != "storm" or key in STORM) and is_better(a, b, more=key == "goodput"):
-                        found.append(f"{fault.replace('_', ' ')}, {size} MB, {what}: {against(a, b)}")
+                        found.append(f"{fault.replace('_', ' ')}, {size} MB, {what}: {format_comparison(a, b)}")
             for key, (scale, what) in COSTS.items():
-                a, b = (values(undisturbed(runs, who), key) for who in (name, ours))
+                a, b = (figure_values(small_state_runs(runs, who), key) for who in (name, ours))
                 if b and is_better(a, b):
-                    found.append(f"{what}: {against(a, b, scale)}")
+                    found.append(f"{what}: {format_comparison(a, b, scale)}")
             if found:
                 rows.append(f"|{peer.title}|{known[ours].title}|{'<br>'.join(found)}|")
     return rows
 
 
-def undisturbed(runs: Results, name: str) -> Results:
+def small_state_runs(runs: Results, name: str) -> Results:
     """Return the runs of a peer that began with both nodes and the small state, without ``--quick`` if there are."""
-    found = [run for fault in FAULTS if fault != "node_joins" for run in select(runs, name, fault)]
+    found = [run for fault in FAULTS if fault != "node_joins" for run in select_runs(runs, name, fault)]
     return [run for run in found if not run["quick"]] or found
 
 
-def cell(found: Results, notes: list[str], reasons: Iterable[str]) -> str:
+def format_cell(found: Results, notes: list[str], reasons: Iterable[str]) -> str:
     """Return the seconds until all ranks trained; runs that recovered, if not all did; a note if none did."""
-    seconds = values(found, "all_seconds")
+    seconds = figure_values(found, "all_seconds")
     if not found:
         return ""
     if not seconds and (reason := next(filter(None, reasons), "")):
@@ -123,24 +123,24 @@ def cell(found: Results, notes: list[str], reasons: Iterable[str]) -> str:
             notes.append(reason)
         return f"{NONE}[{notes.index(reason) + 1}](#method)"
     runs = [] if len(found) == len(seconds) == REPEATS else [f"{len(seconds)}/{len(found)}"]
-    return "<br>".join([shown(seconds, between="<br>"), *runs])
+    return "<br>".join([format_range(seconds, between="<br>"), *runs])
 
 
-def table(runs: Results, known: dict[str, Peer], notes: list[str], *, fast: bool = True) -> list[str]:
+def recovery_table(runs: Results, known: dict[str, Peer], notes: list[str], *, fast: bool = True) -> list[str]:
     """Return a table with a column per fault and size of the state."""
     sizes = sorted({run["megabytes"] for run in runs})
     columns = [
         (fault, size)
         for fault in FAULTS
         for size in sizes
-        if fault != "storm" and any(select(runs, name, fault, size, fast=fast) for name in known)
+        if fault != "storm" and any(select_runs(runs, name, fault, size, fast=fast) for name in known)
     ]
     titles = [fault.replace("_", " ") + f", {size} MB" * (size > sizes[0]) for fault, size in columns]
     lines = [f"||{'|'.join(titles)}|", "|---" * (len(columns) + 1) + "|"]
     for name, peer in known.items():
         cells = [
-            cell(
-                select(runs, name, fault, size, fast=fast),
+            format_cell(
+                select_runs(runs, name, fault, size, fast=fast),
                 notes,
                 (peer.cannot.get(fault, ""), peer.limits.get(fault, "")),
             )
@@ -151,7 +151,7 @@ def table(runs: Results, known: dict[str, Peer], notes: list[str], *, fast: bool
     return lines if columns else []
 
 
-def costs(runs: Results, known: dict[str, Peer]) -> list[str]:
+def cost_table(runs: Results, known: dict[str, Peer]) -> list[str]:
     """Return the table of what a peer needs, loses and repeats."""
     costs_named = "|".join(what for _, what in COSTS.values())
     lines = [
@@ -159,41 +159,44 @@ def costs(runs: Results, known: dict[str, Peer]) -> list[str]:
         "|---" * 11 + "|",
     ]
     for name, peer in known.items():
-        found = [run for fault in FAULTS for size in (1, 500) for run in select(runs, name, fault, size)]
-        difference = values(found, "weights_difference")
+        found = [run for fault in FAULTS for size in (1, 500) for run in select_runs(runs, name, fault, size)]
+        difference = figure_values(found, "weights_difference")
         same = all(run["weights_equal"] for run in found if "weights_equal" in run)
-        goodput = values(select(runs, name, "storm"), "goodput")
-        small = undisturbed(runs, name)
+        goodput = figure_values(select_runs(runs, name, "storm"), "goodput")
+        small = small_state_runs(runs, name)
         lines.append(
-            f"|[{peer.title}]({peer.source})|{_version(peer)}|{shown(goodput)}|"
+            f"|[{peer.title}]({peer.source})|{_version(peer)}|{format_range(goodput)}|"
             + "".join(
-                f"{max(values(found, key), default=NONE)}|"
+                f"{max(figure_values(found, key), default=NONE)}|"
                 for key in ("again_steps", "lost_samples", "repeated_samples")
             )
             + ("same bits|" if difference and same else f"±{max(difference):.0e}|" if difference else f"{NONE}|")
-            + "".join(f"{shown(values(small, key), scale, between='<br>')}|" for key, (scale, _) in COSTS.items())
+            + "".join(
+                f"{format_range(figure_values(small, key), scale, between='<br>')}|"
+                for key, (scale, _) in COSTS.items()
+            )
             + f"{peer.added_lines()}|{peer.beside}|"
         )
     return lines
 
 
-def bars(runs: Results, known: dict[str, Peer]) -> str:
+def recovery_svg(runs: Results, known: dict[str, Peer]) -> str:
     """Return an SVG with a bar per peer and fault: median seconds until all ranks step, with the range."""
     rows, scale, height = [], 8.0, 16
-    drawn = [fault for fault in FAULTS if fault != "storm" and any(select(runs, name, fault) for name in known)]
+    drawn = [fault for fault in FAULTS if fault != "storm" and any(select_runs(runs, name, fault) for name in known)]
     y = 20
     for fault in drawn:
         rows.append(f'<text x="0" y="{y}" font-weight="bold">{fault.replace("_", " ")}</text>')
         for name, peer in known.items():
             y += height
-            seconds = values(select(runs, name, fault), "all_seconds")
+            seconds = figure_values(select_runs(runs, name, fault), "all_seconds")
             rows.append(f'<text x="8" y="{y}">{escape(peer.title)}</text>')
             if seconds:
                 middle = 330 + scale * statistics.median(seconds)
                 low, high = 330 + scale * min(seconds), 330 + scale * max(seconds)
                 rows.append(f'<rect x="330" y="{y - 9}" width="{middle - 330:.1f}" height="9" fill="#4477aa"/>')
                 rows.append(f'<path d="M{low:.1f} {y - 4.5}H{high:.1f}" stroke="#222" stroke-width="2"/>')
-            rows.append(f'<text x="{(high if seconds else 330) + 6:.1f}" y="{y}">{shown(seconds)}</text>')
+            rows.append(f'<text x="{(high if seconds else 330) + 6:.1f}" y="{y}">{format_range(seconds)}</text>')
         y += 28
     style = 'font-family="sans-serif" font-size="12"'
     title = "Seconds until all ranks have committed a step after a fault: median and range; gloo, two cores"
@@ -207,7 +210,7 @@ def bars(runs: Results, known: dict[str, Peer]) -> str:
     )
 
 
-def setups(known: dict[str, Peer]) -> str:
+def peer_settings(known: dict[str, Peer]) -> str:
     """Return version, settings, source and change of the plain loop of each peer."""
     lines = []
     for peer in known.values():
@@ -216,12 +219,12 @@ def setups(known: dict[str, Peer]) -> str:
     return "\n".join(lines)
 
 
-def page(runs: Results, known: dict[str, Peer]) -> str:
+def render_markdown(runs: Results, known: dict[str, Peer]) -> str:
     """Return the page."""
     notes: list[str] = []
-    loads = values(runs, "load")
-    tables = table(runs, known, notes)
-    if rows := table(runs, known, notes, fast=False):
+    load = format_range(figure_values(runs, "load"))
+    tables = recovery_table(runs, known, notes)
+    if rows := recovery_table(runs, known, notes, fast=False):
         tables += ["", "### Default settings", "", *rows]
     lines = [
         "# Faults beside other launchers",
@@ -232,7 +235,7 @@ def page(runs: Results, known: dict[str, Peer]) -> str:
         "",
         "## Where others are ahead",
         "",
-        *(["||of ours|medians|", "|---|---|---|", *rows] if (rows := ahead(runs, known)) else ["Nowhere."]),
+        *(["||of ours|medians|", "|---|---|---|", *rows] if (rows := better_peer_rows(runs, known)) else ["Nowhere."]),
         "",
         "## Seconds until all ranks train",
         "",
@@ -247,14 +250,14 @@ def page(runs: Results, known: dict[str, Peer]) -> str:
         "The worst run over all faults. Goodput: share of the undisturbed steps with a fault every 10 s, for five",
         "minutes, or 20 s in quick runs. Memory, CPU: without faults.",
         "",
-        *costs(runs, known),
+        *cost_table(runs, known),
         "",
         "## Method",
         "",
         "Two nodes of one worker on one machine run one loop or the smallest change of it, with the fastest",
         "[settings](assets/peers.txt) found for each peer, in random order. It saves every 10 steps (500 MB: 100).",
         "Collectives time out after 10 s; less would shorten hangs. Workers die with their agent; its node returns",
-        f"after 1 s, unless lost. A run fails after 60 s (quick: 50 s). Load, mostly of idle priority: {shown(loads)}.",
+        f"after 1 s, unless lost. A run fails after 60 s (quick: 50 s). Load, mostly of idle priority: {load}.",
         f"Runs so far: [{sum(not run['quick'] for run in runs)} of the whole](measurements/peers.json),",
         f"[{sum(run['quick'] for run in runs)} quick](measurements/peers-quick.json).",
         "",
@@ -279,24 +282,24 @@ def _version(peer: Peer) -> str:
     return found[1] if found else ""
 
 
-def measured() -> Results:
+def read_results() -> Results:
     """Return all runs in docs/measurements."""
     return [run for file in MEASURED.values() if file.exists() for run in json.loads(file.read_text())]
 
 
 def main() -> int:
     """Write the page, its picture and the set-ups."""
-    collected = [run for folder in sys.argv[1:] for run in results(Path(folder))]
+    collected = [run for folder in sys.argv[1:] for run in load_results(Path(folder))]
     for quick, file in MEASURED.items():
         if found := sorted(json.dumps(run) for run in collected if run["quick"] is quick):
             file.write_text("[\n" + ",\n".join(found) + "\n]\n")
-    runs, known = measured(), peers()
+    runs, known = read_results(), load_peers()
     if not runs:
         print("bench.peers.page: there are no results; run `python -m bench peers`.", file=sys.stderr)
         return 1
-    (DOCS / "peers.md").write_text(page(runs, known))
-    (DOCS / "assets" / "peers.svg").write_text(bars(runs, known))
-    (DOCS / "assets" / "peers.txt").write_text(setups(known))
+    (DOCS / "peers.md").write_text(render_markdown(runs, known))
+    (DOCS / "assets" / "peers.svg").write_text(recovery_svg(runs, known))
+    (DOCS / "assets" / "peers.txt").write_text(peer_settings(known))
     return 0
 
 

@@ -98,7 +98,7 @@ class Peer:
         return list(difflib.unified_diff(plain, changed, "plain.py", self.loop, lineterm=""))
 
 
-def peers() -> dict[str, Peer]:
+def load_peers() -> dict[str, Peer]:
     """Return every peer by its name."""
     names = sorted(module.name for module in pkgutil.iter_modules(launches.__path__))
     return {name: importlib.import_module(f"{launches.__name__}.{name}").PEER for name in names}

@@ -1,7 +1,7 @@
 """Task whose state and data set have the sizes that the environment gives, and whose steps cost little.
 
 Most of the state is weights that are not trained: a step neither computes nor exchanges gradients for them, but saves,
-transfers and loads carry them. :func:`add_ballast` gives them to any model. The samples cost nothing to read.
+transfers and loads carry them. :func:`add_frozen_weights` gives them to any model. The samples cost nothing to read.
 """
 
 import os
@@ -17,7 +17,7 @@ SAMPLES = "BENCH_SAMPLES"
 TENSOR_BYTES = 4_000_000
 
 
-def add_ballast(model: nn.Module) -> nn.Module:
+def add_frozen_weights(model: nn.Module) -> nn.Module:
     """Add as many untrained weights as the environment gives (default: none), drawn as a layer draws its own."""
     size_bytes = int(os.environ.get(STATE_MEGABYTES, "0")) * 1_000_000
     for number in range(size_bytes // TENSOR_BYTES):
@@ -55,7 +55,7 @@ class Growing:
 
     def model(self) -> nn.Module:
         """Return the network."""
-        return add_ballast(
+        return add_frozen_weights(
             nn.Sequential(nn.Linear(1, 128), nn.ReLU(), nn.Linear(128, 128), nn.ReLU(), nn.Linear(128, 1))
         )
 

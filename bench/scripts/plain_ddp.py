@@ -15,7 +15,7 @@ from typing import Any
 import torch
 import torch.distributed as dist
 import torch.distributed.checkpoint as dcp
-from growing_task import add_ballast
+from growing_task import add_frozen_weights
 from storm_faults import VARIABLE, run_requested_fault
 from torch.nn.parallel import DistributedDataParallel
 
@@ -60,7 +60,7 @@ def main() -> None:
     rank, world = dist.get_rank(), dist.get_world_size()
     torch.manual_seed(0)
     model = torch.nn.Sequential(torch.nn.Linear(64, 64), torch.nn.ReLU(), torch.nn.Linear(64, 10))
-    add_ballast(model)
+    add_frozen_weights(model)
     optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
     first = 0
     if options.checkpoint.exists():

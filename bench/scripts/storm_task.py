@@ -7,7 +7,7 @@ import time
 
 from torch import Tensor, nn
 
-from bench.scripts.growing_task import add_ballast
+from bench.scripts.growing_task import add_frozen_weights
 from bench.scripts.storm_faults import VARIABLE, run_requested_fault
 from ddp_trainer.train.tasks.digits import Digits, LabeledImages
 
@@ -26,7 +26,7 @@ class StormyDigits(Digits):
 
     def model(self) -> nn.Module:
         """Return the network, with untrained weights of ``BENCH_STATE_MB``."""
-        return add_ballast(super().model())
+        return add_frozen_weights(super().model())
 
     def train_samples(self) -> LabeledImages:
         return (_FaultyImages if VARIABLE in os.environ else LabeledImages)(self._train.images, self._train.labels)

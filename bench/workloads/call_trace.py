@@ -91,7 +91,7 @@ def trace_steps(argv: Sequence[str]) -> int:
     return main([*argv, "--max-steps", str(STEPS.stop + 1)], recorder=rank_recorder)
 
 
-def trace_death(argv: Sequence[str]) -> int:
+def trace_worker_exit(argv: Sequence[str]) -> int:
     """Run a launcher, and trace it from the first failed worker that it reaps until it has started workers again."""
     from ddp_trainer.__main__ import launch
     from ddp_trainer.launch.workers.children import Children
@@ -119,4 +119,4 @@ def trace_death(argv: Sequence[str]) -> int:
 
 
 if __name__ == "__main__":
-    sys.exit({"step": trace_steps, "death": trace_death}[sys.argv[1]](sys.argv[2:]))
+    sys.exit({"step": trace_steps, "death": trace_worker_exit}[sys.argv[1]](sys.argv[2:]))

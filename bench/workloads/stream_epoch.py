@@ -83,12 +83,12 @@ class _Stream(Numbers):
 
         stream, read_range = self._reads.open("w", buffering=1), ObjectStorage.read_range
 
-        def counted(storage: ObjectStorage, key: str, start: int, length: int) -> bytes:
+        def read_and_count(storage: ObjectStorage, key: str, start: int, length: int) -> bytes:
             data = read_range(storage, key, start, length)
             stream.write(f"{len(data)}\n")
             return data
 
-        ObjectStorage.read_range = counted  # type: ignore[method-assign,assignment] # the trainer does not count
+        ObjectStorage.read_range = read_and_count  # type: ignore[method-assign,assignment] # the trainer does not count
         return ShardedSamples(self._url, lambda columns: columns["number"], block_bytes=BLOCK_BYTES)
 
 

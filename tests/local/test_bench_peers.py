@@ -8,15 +8,15 @@ import pytest
 import torch
 
 from bench.peers import page
-from bench.peers.fault_run import Line, fault_run, recovered
-from bench.peers.peer import peers
+from bench.peers.fault_run import Line, fault_run, recovery_times
+from bench.peers.peer import load_peers
 
 STEPS = 20
 
 
-@pytest.mark.parametrize("name", peers())
+@pytest.mark.parametrize("name", load_peers())
 def test_a_peer_trains_undisturbed(name: str, tmp_path: Path) -> None:
-    peer = peers()[name]
+    peer = load_peers()[name]
     if missing := peer.missing():
         pytest.skip(missing)
     weights = tmp_path / "run" / "weights.pt"
@@ -34,7 +34,7 @@ def _step(weights: Path) -> int:
 
 def test_the_step_of_the_fault_does_not_count_as_recovery() -> None:
     before = [Line(10, 1.0, rank, 2, 100 + rank, rank) for rank in (0, 1)]
-    outcome = recovered(before, 2.0, 2, is_join=False)
+    outcome = recovery_times(before, 2.0, 2, is_join=False)
     in_flight = [*before, Line(11, 2.1, 0, 2, 100, 0)]
     assert outcome(in_flight)["any_seconds"] is None
     restarted = [*in_flight, Line(8, 5.0, 0, 2, 200, 0), Line(8, 5.5, 1, 2, 201, 1)]
@@ -52,10 +52,10 @@ def test_the_page_first_names_what_a_peer_does_better() -> None:
         _run("ours_elastic", any_seconds=1.0, all_seconds=2.0),
         _run("ours_plain", any_seconds=1.0, all_seconds=2.0),
     ]
-    first = page.page(runs, peers()).partition("## Seconds")[0]
+    first = page.render_markdown(runs, load_peers()).partition("## Seconds")[0]
     assert "|torchft|elastic.run|worker killed, 1 MB, any rank, s: 0.5/1|" in first
     assert "all ranks" not in first
-    assert "elastic.run" in page.bars(runs, peers())
+    assert "elastic.run" in page.recovery_svg(runs, load_peers())
 
 
 def test_a_peer_without_a_change_of_the_script_is_compared_with_both_of_ours() -> None:
@@ -64,7 +64,7 @@ def test_a_peer_without_a_change_of_the_script_is_compared_with_both_of_ours() -
         _run("ours_plain", all_seconds=2.0),
         _run("ours_elastic", all_seconds=2.0),
     ]
-    assert [row.split("|")[2] for row in page.ahead(runs, peers())] == [
+    assert [row.split("|")[2] for row in page.better_peer_rows(runs, load_peers())] == [
         "ddp-launch",
         "elastic.run",
     ]
@@ -72,20 +72,20 @@ def test_a_peer_without_a_change_of_the_script_is_compared_with_both_of_ours() -
 
 def test_the_page_says_so_where_only_a_peer_survives() -> None:
     runs = [_run("torchft", all_seconds=4.0), _run("ours_elastic", all_seconds=None)]
-    assert any(f"all ranks, s: 4/{page.NONE}|" in row for row in page.ahead(runs, peers()))
+    assert any(f"all ranks, s: 4/{page.NONE}|" in row for row in page.better_peer_rows(runs, load_peers()))
 
 
 def test_a_cell_names_the_runs_that_recovered_unless_all_did() -> None:
     whole = [_run("torchft", all_seconds=float(number)) for number in range(page.REPEATS)]
-    assert page.cell(whole, [], ()) == f"2<br>(0{page.NONE}4)"
-    assert page.cell([*whole, _run("torchft", all_seconds=None)], [], ()).endswith("<br>5/6")
+    assert page.format_cell(whole, [], ()) == f"2<br>(0{page.NONE}4)"
+    assert page.format_cell([*whole, _run("torchft", all_seconds=None)], [], ()).endswith("<br>5/6")
     notes: list[str] = []
-    assert page.cell([_run("torchft", cannot="why")], notes, ("why",)) == f"{page.NONE}[1](#method)"
+    assert page.format_cell([_run("torchft", cannot="why")], notes, ("why",)) == f"{page.NONE}[1](#method)"
     assert notes == ["why"]
 
 
 def test_the_page_is_as_generated() -> None:
-    runs, known = page.measured(), peers()
-    assert (page.DOCS / "peers.md").read_text() == page.page(runs, known)
-    assert (page.DOCS / "assets" / "peers.svg").read_text() == page.bars(runs, known)
-    assert (page.DOCS / "assets" / "peers.txt").read_text() == page.setups(known)
+    runs, known = page.read_results(), load_peers()
+    assert (page.DOCS / "peers.md").read_text() == page.render_markdown(runs, known)
+    assert (page.DOCS / "assets" / "peers.svg").read_text() == page.recovery_svg(runs, known)
+    assert (page.DOCS / "assets" / "peers.txt").read_text() == page.peer_settings(known)

@@ -11,7 +11,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Final
 
-from bench.drivers.jobs import LocalJobs, Rank, ranks_have_stepped
+from bench.drivers.jobs import LocalJobs, Rank, ranks_have_new_step
 from bench.harness import CannotMeasure
 from ddp_trainer.common.constants import Role
 from tools.pictures.recording import Recording, record_output, wrap_lines
@@ -89,7 +89,7 @@ def record_kill(jobs: LocalJobs) -> tuple[Kill, list[Frame]]:
         ranks = _wait(jobs, NAME, _all_beyond(RANKS, KILL_AT_STEP))
         victim, killed = ranks[RANKS - 1], time.time()
         os.kill(victim.pid, signal.SIGKILL)
-        again = _wait(jobs, NAME, ranks_have_stepped(RANKS, killed))
+        again = _wait(jobs, NAME, ranks_have_new_step(RANKS, killed))
         kill = Kill(victim.rank, victim.pid, killed, max(rank.last_step_time for rank in again.values()))
         while (
             recording.screens()[-1][0] < time.time() - 30 or recording.screens()[-1][0] < kill.recovered + AFTER_SECONDS

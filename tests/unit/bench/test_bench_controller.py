@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from bench.drivers.controller_failures import above_quota, repeated_resizes, resizes_of
+from bench.drivers.controller_failures import above_quota, repeated_size_changes, size_changes
 from bench.drivers.controller_process import TcpProxy
 from bench.drivers.object_history import Version
 from bench.drivers.step_recorder import Pause, Seen, longest_pause, repeated_steps
@@ -39,30 +39,30 @@ GOES = [workload(30, "a", ends=True)]
 
 
 def test_a_shrink_and_a_growth_for_one_job_each_have_a_reason_and_fit() -> None:
-    changes = resizes_of([job(1, 3), job(15, 2, "a waits"), job(35, 3, "quota is free")], "elastic")
+    changes = size_changes([job(1, 3), job(15, 2, "a waits"), job(35, 3, "quota is free")], "elastic")
     assert [(change.before, change.size) for change in changes] == [(3, 2), (2, 3)]
-    assert repeated_resizes(changes, COMES + GOES, ELASTIC) == []
+    assert repeated_size_changes(changes, COMES + GOES, ELASTIC) == []
     assert above_quota(changes, COMES + GOES, ELASTIC, QUOTA) == []
 
 
 @pytest.mark.parametrize("size", [1, 2])
 def test_a_second_shrink_for_the_same_job_is_found_even_to_the_same_size(size: int) -> None:
-    changes = resizes_of([job(1, 3), job(15, 2, "a waits"), job(16, size, "a still waits")], "elastic")
-    assert repeated_resizes(changes, COMES, ELASTIC) == changes[1:]
+    changes = size_changes([job(1, 3), job(15, 2, "a waits"), job(16, size, "a still waits")], "elastic")
+    assert repeated_size_changes(changes, COMES, ELASTIC) == changes[1:]
 
 
 def test_a_shrink_for_the_next_job_is_not_a_second_one() -> None:
-    changes = resizes_of([job(1, 3), job(15, 2, "a waits"), job(25, 1, "b waits")], "elastic")
-    assert repeated_resizes(changes, [*COMES, workload(22, "b", reserved=False)], ELASTIC) == []
+    changes = size_changes([job(1, 3), job(15, 2, "a waits"), job(25, 1, "b waits")], "elastic")
+    assert repeated_size_changes(changes, [*COMES, workload(22, "b", reserved=False)], ELASTIC) == []
 
 
 def test_a_growth_into_the_quota_of_another_job_is_found() -> None:
-    changes = resizes_of([job(1, 2, "a waits"), job(25, 3, "quota is free")], "elastic")
+    changes = size_changes([job(1, 2, "a waits"), job(25, 3, "quota is free")], "elastic")
     assert above_quota(changes, COMES, ELASTIC, QUOTA) == changes
 
 
 def test_a_growth_that_was_decided_before_the_other_job_was_admitted_is_not_above_the_quota() -> None:
-    changes = resizes_of([job(1, 2, "a waits"), job(21, 3, "quota is free")], "elastic")
+    changes = size_changes([job(1, 2, "a waits"), job(21, 3, "quota is free")], "elastic")
     assert above_quota(changes, COMES, ELASTIC, QUOTA) == []
 
 

@@ -249,7 +249,7 @@ def test_past_budget_and_overtime_the_summary_is_printed_and_the_process_ends(tm
     made, emitted, codes = a_run(tmp_path)
     made.checks = [a_check("A"), a_check("B")]
     made.take(result_of("A"))
-    made.give_up()
+    made.abort_run()
     assert (emitted[-1]["summary"], codes) == ({"A": "passed", "B": "not run"}, [1])
     assert [line["check"] for line in emitted[:-1]] == ["A", "B"]
 
