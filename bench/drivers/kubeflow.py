@@ -17,7 +17,7 @@ from kubectl_ddp.backends.cluster.http.api import Api, collection
 from kubectl_ddp.engines import ENGINES, Engine
 from kubectl_ddp.errors import NotFound
 from kubectl_ddp.values.pod import RuntimeMount
-from tools.docs.training_runtimes import RUNTIMES, runtime
+from tools.docs.training_runtimes import RUNTIMES, runtime_object
 
 Json = dict[str, Any]
 
@@ -37,7 +37,7 @@ GATE: Final = "featureGates:\n  ElasticJobSet: true\n"
 def platform_runtimes(api: Api, images: Mapping[str, str], mount: RuntimeMount) -> Iterator[None]:
     """The runtimes of the platform's chart, with the images ``trainer``, ``runtime`` and ``controller``."""
     for name, nodes in RUNTIMES.items():
-        text = json.dumps(runtime(name, nodes, mount))
+        text = json.dumps(runtime_object(name, nodes, mount))
         for word, image in images.items():
             text = text.replace(f"images/{word}", image)
         api.apply(f"{RUNTIME_PATH}/{name}", json.loads(text))

@@ -20,7 +20,7 @@ from tests.cluster.live_cluster import Json, Namespace, until
 from tests.cluster.test_cluster_controller import controller
 from tests.support.examples import JOB_FILES
 from tests.support.refused_jobs import AS_TEXT, BY_SERVER, IN_VALID, ddpjob
-from tools.docs.ddpjob_crd import definition
+from tools.docs.ddpjob_crd import crd_object
 
 pytestmark = pytest.mark.alone  # every submission in the cluster creates a DDPJob if the kind is served
 DEFINITIONS = "/apis/apiextensions.k8s.io/v1/customresourcedefinitions"
@@ -31,7 +31,7 @@ TINY = {"nnodes": "1:2", "nproc": 1, "cpu": "50m", "memory": "128Mi", "shm": "16
 @pytest.fixture(scope="module")
 def kind(api: Api) -> Iterator[None]:
     """Install the CRD, and delete it again unless it existed before."""
-    wanted = definition()
+    wanted = crd_object()
     path = f"{DEFINITIONS}/{wanted['metadata']['name']}"
     try:
         was_there = bool(api.get(path))

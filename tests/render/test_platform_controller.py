@@ -10,7 +10,7 @@ from kubectl_ddp.preflight.controllers import CONTROLLER_SELECTOR
 from kubectl_ddp.rbac.rights import EVERYWHERE, OWN, Right
 from tests.support.helm import CHARTS, Helm
 from tests.support.pod_security import beyond_restricted
-from tools.docs.ddpjob_crd import definition
+from tools.docs.ddpjob_crd import crd_object
 
 PLATFORM = CHARTS / "ddp-platform"
 
@@ -48,7 +48,7 @@ def test_the_roles_have_exactly_the_rights_that_the_controller_checks_at_its_sta
 def test_ddpjobs_bring_their_kind_which_stays_and_further_rights(helm: Helm) -> None:
     found = helm.template(PLATFORM)
     [kind] = [item for item in found if item["kind"] == "CustomResourceDefinition"]
-    assert kind["spec"] == definition()["spec"]
+    assert kind["spec"] == crd_object()["spec"]
     assert kind["metadata"]["annotations"]["helm.sh/resource-policy"] == "keep"
     roles = {item["kind"]: item for item in found if item["metadata"]["name"] == "ddp-controller"}
     rights = granted(roles["ClusterRole"], EVERYWHERE) | granted(roles["Role"], OWN)

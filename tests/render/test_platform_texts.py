@@ -15,7 +15,7 @@ import yaml
 from tests.render.platform_values import KUEUE, WITH_QUEUES
 from tests.support.chart_values import put
 from tests.support.helm import CHARTS, Helm
-from tools.docs.values_table import resolved
+from tools.docs.values_table import resolve_reference
 
 PLATFORM: Final = CHARTS / "ddp-platform"
 SCHEMA: Final = json.loads((PLATFORM / "values.schema.json").read_text())
@@ -90,7 +90,7 @@ def test_every_text_of_the_schema_has_a_shape_or_is_free_and_none_a_pattern() ->
 
 def _texts(node: Mapping[str, Any], path: str) -> Iterator[str]:
     """Where the schema lets a text stand that is none of a few words, as paths of shapes.yaml."""
-    node = resolved(SCHEMA, node)
+    node = resolve_reference(SCHEMA, node)
     kinds = node.get("type", ())
     if "enum" not in node and "string" in ([kinds] if isinstance(kinds, str) else kinds):
         yield path

@@ -16,14 +16,14 @@ from kubectl_ddp.engines import Engine
 from kubectl_ddp.render.objects import PLACEHOLDER
 from kubectl_ddp.spec.job_file import read
 from kubectl_ddp.spec.resolve import DefaultingContext, resolve
-from tools.docs.examples import JOB_FILE, RENDERED, targets
+from tools.docs.examples import JOB_FILE, RENDERED, output_files
 
 ROOT = Path(__file__).parents[2]
 EXAMPLES = ROOT / "manifests" / "examples"
 JOB_FILES = sorted(EXAMPLES.glob(f"*{JOB_FILE}"))
 
 
-RENDERINGS = [(job_file, engine, stored) for job_file in JOB_FILES for engine, stored in targets(job_file).items()]
+RENDERINGS = [(job_file, engine, stored) for job_file in JOB_FILES for engine, stored in output_files(job_file).items()]
 DOUBTS = {"data-parallel": ("3 GPUs of each node will stand idle: nproc is 1.",)}
 """DataParallel is one process with many GPUs; that is not what they are usually for."""
 

@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from tests.support.helm import Helm, Object
-from tools.docs.values_table import resolved
+from tools.docs.values_table import resolve_reference
 
 ABSENT: Final = "<nothing>"
 """Stands for an object, or a field of one, that is not there."""
@@ -113,7 +113,7 @@ def keys_of(schema: Mapping[str, Any]) -> set[str]:
 
 
 def _leaves(schema: Mapping[str, Any], node: Mapping[str, Any], path: str) -> Iterator[str]:
-    node = resolved(schema, node)
+    node = resolve_reference(schema, node)
     below = [
         *((name, item) for name, item in node.get("properties", {}).items()),
         *([("[]", node["items"])] if _has_keys(schema, node.get("items")) else []),
@@ -129,13 +129,13 @@ def _has_keys(schema: Mapping[str, Any], node: Any) -> bool:
     """Whether what an item or an entry holds has keys."""
     if not isinstance(node, dict):
         return False
-    found = resolved(schema, node)
+    found = resolve_reference(schema, node)
     return "properties" in found or _has_keys(schema, found.get("items"))
 
 
 def key_in_schema(schema: Mapping[str, Any], key: str) -> str:
     """The leaf of the schema that a key is, as :func:`keys_of` names it."""
-    node, found = resolved(schema, schema), ""
+    node, found = resolve_reference(schema, schema), ""
     for name in parts(key):
         if (
             not node.get("properties")
@@ -144,11 +144,11 @@ def key_in_schema(schema: Mapping[str, Any], key: str) -> str:
         ):
             break  # an entry of a map of the user's own
         if name in node.get("properties", {}):
-            node, found = resolved(schema, node["properties"][name]), f"{found}.{name}"
+            node, found = resolve_reference(schema, node["properties"][name]), f"{found}.{name}"
         elif name.isdigit():
-            node, found = resolved(schema, node["items"]), f"{found}[]"
+            node, found = resolve_reference(schema, node["items"]), f"{found}[]"
         else:
-            node, found = resolved(schema, node["additionalProperties"]), f"{found}.*"
+            node, found = resolve_reference(schema, node["additionalProperties"]), f"{found}.*"
     return found.removeprefix(".")
 
 

@@ -5,13 +5,13 @@ from __future__ import annotations
 from typing import Final
 
 from tools.dashboards.panel import Panel, Query, Row
-from tools.dashboards.panel_types import bars, dashed, lines
+from tools.dashboards.panel_types import reference_line, stacked_series, time_series
 from tools.dashboards.promql import gpus, topk_at_end
 
 HOST: Final = Row(
     "Is it the node?",
     (
-        lines(
+        time_series(
             "CPU usage",
             "Is a stalled rank busy or waiting? A busy rank uses a core, a waiting one uses none. The 12 highest, and "
             "the median.",
@@ -21,18 +21,18 @@ HOST: Final = Row(
             ),
             Query("quantile(0.5, rate(ddp_rank_cpu_seconds_total{<job>}[$__rate_interval]))", "median"),
             unit="none",
-            overrides=(dashed("median"),),
+            overrides=(reference_line("median"),),
         ),
-        lines(
+        time_series(
             "Memory, by rank",
             "Does a rank leak memory? Loader workers are not included. The dashed line is the highest peak of any "
             "process.",
             Query(topk_at_end("max by (rank) (ddp_rank_resident_memory_bytes{<rank>}<at>)"), "rank {{rank}}"),
             Query("max(ddp_rank_resident_memory_peak_bytes{<rank>})", "peak"),
             unit="bytes",
-            overrides=(dashed("peak"),),
+            overrides=(reference_line("peak"),),
         ),
-        lines(
+        time_series(
             "Memory of pods, share of limit",
             "Which pod is close to an OOM kill? Memory of its ranks divided by the limit of its container.",
             Query(
@@ -46,7 +46,7 @@ HOST: Final = Row(
             unit="percentunit",
             steps={None: "text", 0.9: "red"},
         ),
-        lines(
+        time_series(
             "Shared memory in use",
             "Is /dev/shm nearly full? Data loaders fail when it is. `--shm` sets its size.",
             Query(
@@ -60,7 +60,7 @@ HOST: Final = Row(
             unit="percentunit",
             steps={None: "text", 0.9: "red"},
         ),
-        lines(
+        time_series(
             "Time in Python's garbage collector",
             "Does garbage collection slow ranks down? Share of time. A rank that collects while others train is a "
             "straggler.",
@@ -70,7 +70,7 @@ HOST: Final = Row(
             ),
             unit="percentunit",
         ),
-        bars(
+        stacked_series(
             "Failed collectives, by rank",
             "Which rank left its group because a collective failed or timed out? Others wait for a rank that did not "
             "leave.",
@@ -92,7 +92,7 @@ def _of_limit(title: str, question: str, metric: str) -> Panel:
     limit = "max by (rank) (ddp_gpu_memory_limit_bytes{<rank>}<at>)"
     share = f"max by (rank) ({metric}{{<rank>}}<at>) / on (rank) ({limit} > 0)"
     query = Query(topk_at_end(share), "rank {{rank}}")
-    return lines(title, question, query, unit="percentunit", max=1, steps={None: "text", 0.95: "red"}, width=8)
+    return time_series(title, question, query, unit="percentunit", max=1, steps={None: "text", 0.95: "red"}, width=8)
 
 
 GPU: Final = Row(
@@ -119,14 +119,14 @@ GPU: Final = Row(
             "Far above the reserved memory: CUDA contexts, buffers of NCCL, or another process.",
             "ddp_gpu_memory_used_bytes",
         ),
-        bars(
+        stacked_series(
             "Allocation retries",
             "Is memory nearly exhausted? Each retry costs time.",
             Query("increase(ddp_gpu_alloc_retries_total{<rank>}[$__rate_interval]) > 0", "rank {{rank}}"),
             width=8,
             unit="none",
         ),
-        bars(
+        stacked_series(
             "Out-of-memory errors",
             "Which rank ran out of memory?",
             Query("increase(ddp_gpu_oom_total{<rank>}[$__rate_interval]) > 0", "rank {{rank}}"),
@@ -138,7 +138,9 @@ GPU: Final = Row(
 
 
 def _of_driver(title: str, question: str, expression: str) -> Panel:
-    return lines(title, question, Query(topk_at_end(expression), "rank {{rank}}"), unit="percentunit", max=1, width=8)
+    return time_series(
+        title, question, Query(topk_at_end(expression), "rank {{rank}}"), unit="percentunit", max=1, width=8
+    )
 
 
 DRIVER: Final = Row(
@@ -155,7 +157,7 @@ DRIVER: Final = Row(
             "max by (rank) (ddp_gpu_sm_clock_hertz{<rank>}<at>)"
             " / on (rank) (max by (rank) (ddp_gpu_sm_clock_max_hertz{<rank>}<at>) > 0)",
         ),
-        bars(
+        stacked_series(
             "Throttled, by reason",
             "Which GPU lowers its clock because of heat or the power of the node? The power cap of the GPU is "
             "excluded.",
@@ -169,7 +171,7 @@ DRIVER: Final = Row(
 
 
 def _gpu_lines(title: str, question: str, metric: str, unit: str) -> Panel:
-    return lines(title, question, Query(gpus(metric), "rank {{rank}}"), unit=unit, width=8)
+    return time_series(title, question, Query(gpus(metric), "rank {{rank}}"), unit=unit, width=8)
 
 
 SILICON: Final = Row(

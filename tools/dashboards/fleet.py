@@ -7,7 +7,7 @@ from typing import Final
 from tools.dashboards import colors
 from tools.dashboards.choices import FLEET, NAMESPACES, to_job, to_ranks_of_job
 from tools.dashboards.panel import Dashboard, Query, Row
-from tools.dashboards.panel_types import bars, column, lines, shares, stat, table
+from tools.dashboards.panel_types import bar_gauge, field_override, stacked_series, stat, table, time_series
 from tools.dashboards.promql import BY_JOB, LOST, NOT_PRODUCTIVE, TIME, increase_of
 
 _WORLD: Final = f"on ({BY_JOB}) group_left () max by ({BY_JOB}) (ddp_world_size{{<jobs>}})"
@@ -88,17 +88,17 @@ NEEDY: Final = Row(
             },
             sort={"Alerts": True, "Silent for": True},
             overrides=(
-                column("Job", links=[to_job(), to_ranks_of_job()]),
-                column("Runs", steps={None: "orange", 1: "green"}),
-                column("Silent for", unit="s", steps={None: "green", 120: "orange", 600: "red"}),
-                column("Done", unit="percentunit"),
-                column("Samples/s", unit="short"),
-                column("MFU", unit="percentunit"),
-                column("Goodput", unit="percentunit", steps={None: "red", 0.85: "orange", 0.95: "green"}),
-                column("Straggler tax", unit="percentunit", steps={None: "text", 0.05: "orange", 0.15: "red"}),
-                column("Restarts", unit="short"),
-                column("Saved", unit="s"),
-                column("Alerts", steps={None: "text", 1: "red"}),
+                field_override("Job", links=[to_job(), to_ranks_of_job()]),
+                field_override("Runs", steps={None: "orange", 1: "green"}),
+                field_override("Silent for", unit="s", steps={None: "green", 120: "orange", 600: "red"}),
+                field_override("Done", unit="percentunit"),
+                field_override("Samples/s", unit="short"),
+                field_override("MFU", unit="percentunit"),
+                field_override("Goodput", unit="percentunit", steps={None: "red", 0.85: "orange", 0.95: "green"}),
+                field_override("Straggler tax", unit="percentunit", steps={None: "text", 0.05: "orange", 0.15: "red"}),
+                field_override("Restarts", unit="short"),
+                field_override("Saved", unit="s"),
+                field_override("Alerts", steps={None: "text", 1: "red"}),
             ),
         ),
         table(
@@ -114,7 +114,7 @@ NEEDY: Final = Row(
                 "pod": "Pod",
             },
             sort={"Severity": False},
-            overrides=(column("Job", links=[to_job(), to_ranks_of_job()]),),
+            overrides=(field_override("Job", links=[to_job(), to_ranks_of_job()]),),
             height=7,
         ),
     ),
@@ -123,7 +123,7 @@ NEEDY: Final = Row(
 COST: Final = Row(
     "What do failures cost?",
     (
-        shares(
+        bar_gauge(
             "Unproductive rank hours",
             "Time of each job times its ranks, by cause, in the range. With one GPU per rank these are GPU hours.",
             Query(f"sort_desc(sum by (state) ({_WASTED}) > 0)", "{{state}}", now=True),
@@ -131,13 +131,13 @@ COST: Final = Row(
             unit="h",
             colours=colors.TIME,
         ),
-        shares(
+        bar_gauge(
             "Unproductive rank hours by job",
             "Which job wastes most? Unproductive hours of its ranks in the selected range.",
             Query(f"topk(12, sum by ({BY_JOB}) ({_WASTED}) > 0)", "{{namespace}}/{{ddp_job}}", now=True),
             unit="h",
         ),
-        bars(
+        stacked_series(
             "Restarts by cause",
             "Is it one job, or an incident that affected many jobs?",
             Query(
@@ -147,7 +147,7 @@ COST: Final = Row(
             ),
             unit="none",
         ),
-        bars(
+        stacked_series(
             "Failures by reason",
             "Why do workers fail?",
             Query("sum by (reason) (increase(ddp_worker_failures_total{<jobs>}[$__rate_interval])) > 0", "{{reason}}"),
@@ -159,26 +159,26 @@ COST: Final = Row(
 SPEED: Final = Row(
     "How fast?",
     (
-        lines(
+        time_series(
             "Samples per second, by job",
             "Which job became slower?",
             Query("ddp_job:ddp_samples:rate5m{<jobs>}", "{{namespace}}/{{ddp_job}}"),
             unit="short",
         ),
-        lines(
+        time_series(
             "Goodput of the last hour, by job",
             "Is one job affected, or all of them?",
             Query("ddp_job:ddp_goodput:ratio1h{<jobs>}", "{{namespace}}/{{ddp_job}}"),
             unit="percentunit",
             max=1,
         ),
-        lines(
+        time_series(
             "Hardware utilization, by job",
             "Model FLOPs utilization (MFU): model FLOPs divided by the peak of the devices.",
             Query("ddp_job:ddp_mfu:ratio5m{<jobs>}", "{{namespace}}/{{ddp_job}}"),
             unit="percentunit",
         ),
-        lines(
+        time_series(
             "Ranks, by job",
             "Which jobs use the cluster?",
             Query(f"max by ({BY_JOB}) (ddp_world_size{{<jobs>}})", "{{namespace}}/{{ddp_job}}"),

@@ -49,7 +49,7 @@ def as_json(dashboard: Dashboard) -> Json:
     }
 
 
-def chosen(name: str, label: str, query: str) -> Json:
+def query_variable(name: str, label: str, query: str) -> Json:
     """Return a variable with values from Prometheus. ``query`` is ``label_values(METRIC, LABEL)``."""
     return {
         "type": "query",
@@ -68,11 +68,11 @@ def chosen(name: str, label: str, query: str) -> Json:
 
 def chosen_many(name: str, label: str, query: str) -> Json:
     """Return a variable with several values, or all."""
-    everything = {"text": "All", "value": "$__all"}
-    return chosen(name, label, query) | {"multi": True, "includeAll": True, "allValue": ".*", "current": everything}
+    several = {"multi": True, "includeAll": True, "allValue": ".*", "current": {"text": "All", "value": "$__all"}}
+    return query_variable(name, label, query) | several
 
 
-def typed(name: str, label: str, default: str, *, hidden: bool = False) -> Json:
+def text_variable(name: str, label: str, default: str, *, hidden: bool = False) -> Json:
     """Return a variable with free text, or one that only links set."""
     current = {"text": default, "value": default}
     return {
@@ -86,7 +86,7 @@ def typed(name: str, label: str, default: str, *, hidden: bool = False) -> Json:
     }
 
 
-def marked(name: str, query: Query, *, colour: str, title: str, text: str, shown: bool = True) -> Json:
+def query_annotation(name: str, query: Query, *, colour: str, title: str, text: str, shown: bool = True) -> Json:
     """Return an annotation on all graphs, at the times where the query has a value."""
     return {
         "name": name,
@@ -102,7 +102,7 @@ def marked(name: str, query: Query, *, colour: str, title: str, text: str, shown
     }
 
 
-def link(title: str, uid: str, **variables: str) -> Json:
+def data_link(title: str, uid: str, **variables: str) -> Json:
     """Return a link to another dashboard, with the same time range and data source."""
     query = "&".join(f"var-{name}={value}" for name, value in variables.items())
     return {"title": title, "url": f"/d/{uid}?{query}&${{datasource:queryparam}}&${{__url_time_range}}"}

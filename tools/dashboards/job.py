@@ -9,7 +9,7 @@ from tools.dashboards.choices import A_JOB, JOB, MARKS, to_rank
 from tools.dashboards.learning import LEARNING, MADE
 from tools.dashboards.losses import CRASH, WASTE
 from tools.dashboards.panel import Dashboard, Query, Row
-from tools.dashboards.panel_types import dashed, lines, on_the_right, shares, stat
+from tools.dashboards.panel_types import bar_gauge, on_the_right, reference_line, stat, time_series
 from tools.dashboards.promql import gpus
 
 _RUNNING: Final = 'on () max(ddp_worker_group_state{<job>, state="running"}) == 1'
@@ -77,23 +77,23 @@ TRAINING: Final = Row(
 SPEED: Final = Row(
     "How fast?",
     (
-        lines(
+        time_series(
             "Samples per second",
             "Is it slower than usual? The dashed line is the median of the last 6 hours.",
             Query("ddp_job:ddp_samples:rate5m{<job>}", "samples/s"),
             Query("quantile_over_time(0.5, ddp_job:ddp_samples:rate5m{<job>}[6h])", "median of 6 h"),
             unit="short",
             width=8,
-            overrides=(dashed("median of 6 h"),),
+            overrides=(reference_line("median of 6 h"),),
         ),
-        lines(
+        time_series(
             "Tokens per second",
             "Throughput in tokens, if the script reports them.",
             Query("ddp_job:ddp_tokens:rate5m{<job>}", "tokens/s"),
             unit="short",
             width=8,
         ),
-        lines(
+        time_series(
             "Hardware utilization",
             "Model FLOPs divided by the peak of the devices (MFU), the same with recomputed FLOPs (HFU), and DCGM's "
             "tensor core activity. Empty if the script reports no FLOPs, or the peak of the device is unknown.",
@@ -106,7 +106,7 @@ SPEED: Final = Row(
             unit="percentunit",
             width=8,
         ),
-        lines(
+        time_series(
             "Step time",
             "Are steps equally long? A maximum far above p50 is an evaluation, a checkpoint or a slow rank.",
             *(
@@ -119,14 +119,14 @@ SPEED: Final = Row(
             ),
             unit="s",
         ),
-        lines(
+        time_series(
             "Steps",
             "Does the step number grow? A drop is a restart: steps after the last checkpoint are repeated.",
             Query("max(ddp_step{<job>})", "step"),
             Query("max(ddp_steps_planned{<job>})", "planned"),
             Query("max(ddp_epoch{<job>})", "epoch"),
             unit="short",
-            overrides=(dashed("planned"), on_the_right("epoch", "none")),
+            overrides=(reference_line("planned"), on_the_right("epoch", "none")),
         ),
     ),
 )
@@ -134,7 +134,7 @@ SPEED: Final = Row(
 WHY: Final = Row(
     "Why is it not faster?",
     (
-        lines(
+        time_series(
             "Phases of a step",
             "Is it bound by data (orange), compute (blue, green) or the network (purple)? Shares over all ranks.",
             Query("ddp_job_phase:ddp_step_phase_seconds:ratio5m{<job>}", "{{phase}}"),
@@ -143,7 +143,7 @@ WHY: Final = Row(
             max=1,
             colours=colors.PHASES,
         ),
-        lines(
+        time_series(
             "Seconds per phase of a step",
             "Which phase became slower? Seconds of a mean step of a mean rank.",
             Query(
@@ -155,7 +155,7 @@ WHY: Final = Row(
             is_stacked=True,
             colours=colors.PHASES,
         ),
-        lines(
+        time_series(
             "Waiting for other ranks",
             "Is it the network, or one slow rank? Share of time in which ranks wait for gradients. The straggler tax "
             "is the part that disappears if the slowest rank is as fast as the median rank. The rest is the network.",
@@ -165,7 +165,7 @@ WHY: Final = Row(
             unit="percentunit",
             colours={"waiting for gradients": "purple", "straggler tax": "red"},
         ),
-        lines(
+        time_series(
             "Waiting within a split model",
             "What do the ranks of a split model wait for? Share of step time. stage: pipeline bubble. all_gather: "
             "sharded weights. reduce_scatter: sharded gradients. On GPUs only stages are measured.",
@@ -178,7 +178,7 @@ WHY: Final = Row(
             unit="percentunit",
             is_stacked=True,
         ),
-        shares(
+        bar_gauge(
             "Slowest ranks",
             "Which rank do others wait for? Own time of a rank in a step, divided by that of the median rank. "
             "DdpStraggler fires from 1.15 by default. Click a bar to open its rank.",

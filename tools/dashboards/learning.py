@@ -5,12 +5,12 @@ from __future__ import annotations
 from typing import Final
 
 from tools.dashboards.panel import Query, Row
-from tools.dashboards.panel_types import bars, lines, on_the_right, table
+from tools.dashboards.panel_types import on_the_right, stacked_series, table, time_series
 
 LEARNING: Final = Row(
     "Is it learning?",
     (
-        lines(
+        time_series(
             "Loss",
             "Does the loss decrease? A gap is a loss of NaN or infinity.",
             Query("max(ddp_loss{<job>})", "training"),
@@ -18,7 +18,7 @@ LEARNING: Final = Row(
             unit="short",
             from_zero=False,
         ),
-        lines(
+        time_series(
             "Gradient",
             "Does the gradient norm explode or vanish? A loss scale that keeps dropping is a sign of exploding "
             "gradients.",
@@ -27,7 +27,7 @@ LEARNING: Final = Row(
             unit="short",
             overrides=(on_the_right("loss scale", "short"),),
         ),
-        lines(
+        time_series(
             "Accuracy",
             "Accuracy of the latest evaluation.",
             Query("max(ddp_eval_accuracy_ratio{<job>})", "accuracy"),
@@ -35,14 +35,14 @@ LEARNING: Final = Row(
             width=6,
             max=1,
         ),
-        lines(
+        time_series(
             "Learning rate",
             "Is the schedule as configured, also after a restart?",
             Query("max(ddp_learning_rate{<job>})", "learning rate"),
             unit="sci",
             width=6,
         ),
-        bars(
+        stacked_series(
             "Skipped steps",
             "How many steps did not update the weights because loss or gradients were not finite?",
             Query("max(increase(ddp_skipped_steps_total{<job>}[$__rate_interval])) > 0", "skipped"),

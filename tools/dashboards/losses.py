@@ -6,7 +6,7 @@ from typing import Final
 
 from tools.dashboards import colors
 from tools.dashboards.panel import Query, Row
-from tools.dashboards.panel_types import bars, lines, on_the_right, shares, stat, timeline
+from tools.dashboards.panel_types import bar_gauge, on_the_right, stacked_series, stat, state_timeline, time_series
 from tools.dashboards.promql import LOST, NOT_PRODUCTIVE, NOT_SUSPENDED, PRODUCTIVE, TIME, increase_of
 
 WASTE: Final = Row(
@@ -60,7 +60,7 @@ WASTE: Final = Row(
             unit="s",
             steps={None: "green", 60: "orange", 600: "red"},
         ),
-        shares(
+        bar_gauge(
             "Unproductive time",
             "What was the rest of the range spent on? Lost progress is the time of steps that had to be repeated.",
             Query(f"sort_desc({increase_of(TIME, '<job>', NOT_PRODUCTIVE, by='state')} > 0)", "{{state}}", now=True),
@@ -68,14 +68,14 @@ WASTE: Final = Row(
             unit="s",
             colours=colors.TIME,
         ),
-        timeline(
+        state_timeline(
             "State of the launchers",
             "When did the job run, and when did it wait? One row per state. Overlapping states belong to different "
             "pods.",
             Query("max by (state) (ddp_worker_group_state{<job>})", "{{state}}"),
             colours=colors.STATES,
         ),
-        lines(
+        time_series(
             "Goodput of the last hour",
             "When did it drop? DdpGoodputLow fires below 85 % by default.",
             Query("ddp_job:ddp_goodput:ratio1h{<job>}", "goodput"),
@@ -83,21 +83,21 @@ WASTE: Final = Row(
             width=6,
             max=1,
         ),
-        bars(
+        stacked_series(
             "Restarts by cause",
             "Why did the worker group re-form?",
             Query("max by (cause) (increase(ddp_worker_restarts_total{<job>}[$__rate_interval])) > 0", "{{cause}}"),
             unit="none",
             width=6,
         ),
-        bars(
+        stacked_series(
             "Failures by reason",
             "Why did workers fail? `kubectl ddp logs --first-error` prints the rank and its error.",
             Query("sum by (reason) (increase(ddp_worker_failures_total{<job>}[$__rate_interval])) > 0", "{{reason}}"),
             unit="none",
             width=6,
         ),
-        lines(
+        time_series(
             "World size and rendezvous",
             "Did the world size shrink, and how long did each rendezvous take? Failed attempts: pods did not reach "
             "the store.",
@@ -165,7 +165,7 @@ CRASH: Final = Row(
             Query("max(increase(ddp_checkpoint_load_seconds_total{<job>}[$__range]))", now=True),
             unit="s",
         ),
-        lines(
+        time_series(
             "Share of time spent saving",
             "How much time do checkpoints take, and for how much of it is training blocked?",
             Query("max(rate(ddp_checkpoint_save_seconds_total{<job>}[$__rate_interval]))", "saving"),
@@ -173,7 +173,7 @@ CRASH: Final = Row(
             unit="percentunit",
             colours={"standing still": "red"},
         ),
-        bars(
+        stacked_series(
             "Checkpoints",
             "When was a checkpoint due, and did it succeed? Skipped: the previous one was still being written. Save "
             "less often.",

@@ -74,7 +74,7 @@ def stat(
     )
 
 
-def lines(
+def time_series(
     title: str,
     question: str,
     *queries: Query,
@@ -100,7 +100,9 @@ def lines(
     return _over_time(title, question, queries, width, defaults, _overrides(shown))
 
 
-def bars(title: str, question: str, *queries: Query, unit: str, width: int = 12, **shown: Unpack[Display]) -> Panel:
+def stacked_series(
+    title: str, question: str, *queries: Query, unit: str, width: int = 12, **shown: Unpack[Display]
+) -> Panel:
     """Return a panel of stacked bars, one per interval."""
     custom: Json = {
         "drawStyle": "bars",
@@ -114,7 +116,7 @@ def bars(title: str, question: str, *queries: Query, unit: str, width: int = 12,
     return _over_time(title, question, queries, width, defaults, _overrides(shown))
 
 
-def shares(
+def bar_gauge(
     title: str,
     question: str,
     *queries: Query,
@@ -150,7 +152,7 @@ def shares(
     )
 
 
-def timeline(title: str, question: str, *queries: Query, colours: Mapping[str, str], width: int = 12) -> Panel:
+def state_timeline(title: str, question: str, *queries: Query, colours: Mapping[str, str], width: int = 12) -> Panel:
     """Return a state timeline. Each query is 1 while its state holds."""
     words = {"0": {"text": " ", "color": "transparent", "index": 0}, "1": {"text": " ", "index": 1}}
     return Panel(
@@ -182,7 +184,9 @@ def timeline(title: str, question: str, *queries: Query, colours: Mapping[str, s
     )
 
 
-def cells(title: str, question: str, *queries: Query, unit: str, steps: Steps, **shown: Unpack[Display]) -> Panel:
+def status_history(
+    title: str, question: str, *queries: Query, unit: str, steps: Steps, **shown: Unpack[Display]
+) -> Panel:
     """Return a status history: one cell per series and interval, coloured by value."""
     return Panel(
         kind="status-history",
@@ -222,7 +226,7 @@ def table(
         sort: Headings to sort by, and True for descending order.
         width: Width in columns, of 24.
         height: Height in units of the grid.
-        overrides: Display of single columns, made by :func:`column`.
+        overrides: Display of single columns, made by :func:`field_override`.
     """
     order = {name: place for place, name in enumerate(columns)}
     return Panel(
@@ -257,7 +261,7 @@ def table(
     )
 
 
-def column(heading: str, *, unit: str = "", steps: Steps | None = None, links: Iterable[Json] = ()) -> Json:
+def field_override(heading: str, *, unit: str = "", steps: Steps | None = None, links: Iterable[Json] = ()) -> Json:
     """Return the display of one column of a table or one line of a graph. ``steps`` colour its text."""
     properties: Json = {}
     if unit:
@@ -270,7 +274,7 @@ def column(heading: str, *, unit: str = "", steps: Steps | None = None, links: I
     return _override(heading, properties)
 
 
-def dashed(name: str) -> Json:
+def reference_line(name: str) -> Json:
     """Return an override that draws a line as the reference of another."""
     return _override(
         name,

@@ -7,7 +7,7 @@ from typing import Final
 from tools.dashboards.choices import A_JOB, MARKS, RANKS, SOME_RANKS, to_rank
 from tools.dashboards.devices import DRIVER, GPU, HOST, SILICON
 from tools.dashboards.panel import Dashboard, Query, Row
-from tools.dashboards.panel_types import cells, column, lines, shares, table
+from tools.dashboards.panel_types import bar_gauge, field_override, status_history, table, time_series
 from tools.dashboards.promql import topk_at_end
 
 _POD: Final = "pod, node"
@@ -53,12 +53,14 @@ SLOW: Final = Row(
             },
             sort={"Against the middle rank": True},
             overrides=(
-                column("Rank", links=[to_rank("${__value.raw}")]),
-                column("Against the middle rank", unit="short", steps={None: "green", 1.15: "orange", 1.5: "red"}),
-                column("Busy in a step", unit="s"),
+                field_override("Rank", links=[to_rank("${__value.raw}")]),
+                field_override(
+                    "Against the middle rank", unit="short", steps={None: "green", 1.15: "orange", 1.5: "red"}
+                ),
+                field_override("Busy in a step", unit="s"),
             ),
         ),
-        cells(
+        status_history(
             "Own time against the median rank",
             "Is it always the same rank, all ranks of one node, or changing ranks? The 24 slowest.",
             Query(
@@ -70,7 +72,7 @@ SLOW: Final = Row(
             decimals=2,
             steps={None: "green", 1.05: "light-yellow", 1.15: "orange", 1.5: "red"},
         ),
-        shares(
+        bar_gauge(
             "Phases of a step, against the median of all ranks",
             "Which phase makes a rank slow? 2 is twice the median of all ranks. The rank that others wait for has "
             "little comm_exposed, because it arrives last.",
@@ -85,7 +87,7 @@ SLOW: Final = Row(
             steps={None: "green", 1.15: "orange", 1.5: "red"},
             links=[to_rank("${__field.labels.rank}")],
         ),
-        lines(
+        time_series(
             "Steps per second, by rank",
             "Do all ranks make the same number of steps? Under DDP they must, except with --strategy local-sgd.",
             Query(
@@ -126,11 +128,11 @@ SILENT: Final = Row(
             },
             sort={"Silent for": True},
             overrides=(
-                column("Rank", links=[to_rank("${__value.raw}")]),
-                column("Up", steps={None: "red", 1: "green"}),
-                column("Stopped", steps={None: "text", 1: "red"}),
-                column("Silent for", unit="s", steps={None: "green", 120: "orange", 600: "red"}),
-                column("Age", unit="s"),
+                field_override("Rank", links=[to_rank("${__value.raw}")]),
+                field_override("Up", steps={None: "red", 1: "green"}),
+                field_override("Stopped", steps={None: "text", 1: "red"}),
+                field_override("Silent for", unit="s", steps={None: "green", 120: "orange", 600: "red"}),
+                field_override("Age", unit="s"),
             ),
         ),
         table(
@@ -153,10 +155,10 @@ SILENT: Final = Row(
             },
             sort={"First rank": False},
             overrides=(
-                column("Launcher", steps={None: "red", 1: "green"}),
-                column("Runs", steps={None: "orange", 1: "green"}),
-                column("Unreadable", steps={None: "text", 1: "orange"}),
-                column("Shared", unit="percentunit", steps={None: "text", 0.9: "red"}),
+                field_override("Launcher", steps={None: "red", 1: "green"}),
+                field_override("Runs", steps={None: "orange", 1: "green"}),
+                field_override("Unreadable", steps={None: "text", 1: "orange"}),
+                field_override("Shared", unit="percentunit", steps={None: "text", 0.9: "red"}),
             ),
             width=12,
         ),
@@ -181,8 +183,8 @@ SILENT: Final = Row(
             },
             sort={"Behind": True},
             overrides=(
-                column("Rank", links=[to_rank("${__value.raw}")]),
-                column("Behind", steps={None: "green", 1: "orange", 10: "red"}),
+                field_override("Rank", links=[to_rank("${__value.raw}")]),
+                field_override("Behind", steps={None: "green", 1: "orange", 10: "red"}),
             ),
             width=12,
         ),

@@ -65,7 +65,7 @@ def files() -> Iterator[tuple[Path, str]]:
     yield from alerts.files().items()
     for path, lines in PAGES.items():
         yield path, "\n".join(lines()) + "\n"
-    for name, page in fabrics.pages().items():
+    for name, page in fabrics.render_profiles().items():
         yield FABRICS / f"{name}.md", page
     for path, lines in TABLES.items():
         yield path, with_tables(path.read_text(encoding="utf-8"), lines())
@@ -76,7 +76,7 @@ def files() -> Iterator[tuple[Path, str]]:
     yield CLIENT_KEYS, client_keys.module_text()
     for name, text in dashboards.files().items():
         yield DASHBOARDS / name, text
-    yield PLATFORM / "README.md", values_table.updated(PLATFORM)
+    yield PLATFORM / "README.md", values_table.render_readme(PLATFORM)
     yield from examples.files(EXAMPLES)
 
 

@@ -59,7 +59,7 @@ _MARKED: Final = re.compile(r"((?<![\w-])--?[a-zA-Z][\w-]*|\$\{?\w+\}?(?:=\w+)?)
 
 
 @functools.cache
-def command(name: str) -> click.Command:
+def find_command(name: str) -> click.Command:
     """Return the click command of this name."""
     entry = COMMANDS[name]
     found: click.Command = getattr(importlib.import_module(f"kubectl_ddp.cli.{entry.module}"), entry.attribute)
@@ -67,30 +67,30 @@ def command(name: str) -> click.Command:
 
 
 @functools.cache
-def options(name: str) -> dict[str, click.Option]:
+def visible_options(name: str) -> dict[str, click.Option]:
     """Visible options of a command, by their last name, as ``--nnodes``."""
-    found = (option for option in command(name).params if isinstance(option, click.Option))
+    found = (option for option in find_command(name).params if isinstance(option, click.Option))
     return {option.opts[-1]: option for option in found if not option.hidden and option.opts != ["--help-all"]}
 
 
 @functools.cache
-def common() -> dict[str, click.Option]:
+def common_options() -> dict[str, click.Option]:
     """Options that every command has, with the same help."""
     return {
         flag: option
-        for flag, option in options("version").items()
-        if all(flag in (known := options(name)) and known[flag].help == option.help for name in COMMANDS)
+        for flag, option in visible_options("version").items()
+        if all(flag in (known := visible_options(name)) and known[flag].help == option.help for name in COMMANDS)
     }
 
 
 @functools.cache
 def of_jobs() -> dict[str, click.Option]:
     """Options that describe a job, which every command that makes one has."""
-    commands = [options(name) for name in ("render", "preflight", "clone")]
+    commands = [visible_options(name) for name in ("render", "preflight", "clone")]
     return {
         flag: option
-        for flag, option in options("submit").items()
-        if flag not in common() and flag != "--output" and all(flag in command for command in commands)
+        for flag, option in visible_options("submit").items()
+        if flag not in common_options() and flag != "--output" and all(flag in command for command in commands)
     }
 
 
@@ -104,7 +104,7 @@ def lines() -> Iterator[str]:
     """Yield the lines of the page."""
     yield from HEAD.splitlines()
     yield from ("", "## Common options", "", "Every command of `kubectl ddp` takes these options.", "")
-    yield from _list(common())
+    yield from _list(common_options())
     yield from ("", "## Job options", "")
     yield from (
         "Commands that describe a job, `submit`, `preflight`, `render` and `clone`, take each key of the [job",
@@ -123,25 +123,25 @@ def lines() -> Iterator[str]:
 
 
 def _command(name: str) -> Iterator[str]:
-    found = command(name)
+    found = find_command(name)
     yield from ("", f"### {name}", "")
     yield from _help(found.help or "")
     usage = " ".join(found.collect_usage_pieces(click.Context(found, info_name=name)))
     yield from ("```text", f"kubectl ddp {name} {usage}", "```", "")
     own = {
         flag: option
-        for flag, option in options(name).items()
-        if flag not in common() and not (flag in of_jobs() and name in _makers())
+        for flag, option in visible_options(name).items()
+        if flag not in common_options() and not (flag in of_jobs() and name in _submit_commands())
     }
     if own:
         yield from (*_list(own), "")
-    if name in _makers():
+    if name in _submit_commands():
         yield from ("Also takes the [job options](#job-options).", "")
     yield from ("```sh", *(f"kubectl ddp {name} {words}".rstrip() for words in EXAMPLES[name]), "```")
 
 
-def _makers() -> set[str]:
-    return {name for name in COMMANDS if of_jobs().keys() <= options(name).keys()} | {"clone"}
+def _submit_commands() -> set[str]:
+    return {name for name in COMMANDS if of_jobs().keys() <= visible_options(name).keys()} | {"clone"}
 
 
 def _help(text: str) -> Iterator[str]:
@@ -179,12 +179,12 @@ def _launcher() -> Iterator[str]:
     )
     for name, (parser, page) in PROGRAMS.items():
         yield from ("", f"### {name}", "")
-        yield f"{_escape(_sentence(' '.join((parser.description or '').split())))} [More]({page})."
+        yield f"{_escape(_format_help(' '.join((parser.description or '').split())))} [More]({page})."
         nested = [action for action in parser._actions if isinstance(action, argparse._SubParsersAction)]  # noqa: SLF001 - as below
         if not nested:
             yield from ("", *_flags(parser))
         for subcommand, its_parser in nested[0].choices.items() if nested else ():
-            yield from ("", f"`{name} {subcommand} DIR`: {_escape(_sentence(its_parser.description or ''))}", "")
+            yield from ("", f"`{name} {subcommand} DIR`: {_escape(_format_help(its_parser.description or ''))}", "")
             yield from _flags(its_parser)
 
 
@@ -203,7 +203,7 @@ def _flags(parser: argparse.ArgumentParser) -> Iterator[str]:
         yield f"- `{names}{value}`: {_escape(text)}"
 
 
-def _sentence(text: str) -> str:
+def _format_help(text: str) -> str:
     return f"{text[:1].upper()}{text[1:].rstrip('.')}."
 
 

@@ -44,10 +44,10 @@ _OPEN: Final[Schema] = {"type": "object", "x-kubernetes-preserve-unknown-fields"
 
 def text() -> str:
     """Return the definition as the text of a file."""
-    return f"{HEADER}\n{yaml.dump(definition(), Dumper=ManifestDumper, sort_keys=False, width=2**20)}"
+    return f"{HEADER}\n{yaml.dump(crd_object(), Dumper=ManifestDumper, sort_keys=False, width=2**20)}"
 
 
-def definition() -> Schema:
+def crd_object() -> Schema:
     """Return the CustomResourceDefinition."""
     names = {"kind": job_kinds.KIND, "listKind": f"{job_kinds.KIND}List", "plural": job_kinds.PLURAL}
     version = {
@@ -181,7 +181,7 @@ _MAY_DIFFER: Final = "has(self.preset) || "
 """Start of a rule about a key that is missing: a preset may set it."""
 
 
-def _words(words: Iterator[str] | list[str]) -> str:
+def _format_list(words: Iterator[str] | list[str]) -> str:
     return f"[{', '.join(repr(str(word)) for word in sorted(words))}]"
 
 
@@ -189,8 +189,8 @@ def _starts(name: str, prefixes: tuple[str, ...]) -> str:
     return " || ".join(f"{name}.startsWith({prefix!r})" for prefix in prefixes)
 
 
-_ALLOWED: Final = _words([*SWITCHES, *rules.LAUNCHER_SETTINGS])
-_OWN_VARIABLES: Final = _words(
+_ALLOWED: Final = _format_list([*SWITCHES, *rules.LAUNCHER_SETTINGS])
+_OWN_VARIABLES: Final = _format_list(
     [name for name in {*rules.TORCHRUN_NAMES, *Env} if not name.startswith(rules.RESERVED_PREFIXES)]
 )
 _VARIABLES: Final = (

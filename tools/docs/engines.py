@@ -20,10 +20,10 @@ def text() -> str:
 
 def _row(engine: EngineKind) -> str:
     least = "Kubernetes {}.{}".format(*engine.least_kubernetes)
-    return f"| `{engine.name}` | {engine.product or least} | {'; '.join(_differences(engine))} |\n"
+    return f"| `{engine.name}` | {engine.product or least} | {'; '.join(_describe_engine(engine))} |\n"
 
 
-def _differences(engine: EngineKind) -> Iterator[str]:
+def _describe_engine(engine: EngineKind) -> Iterator[str]:
     if engine.runtime:
         yield f"creates its own {engine.runtime.kind}"
     if engine.scaling_gate:

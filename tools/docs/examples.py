@@ -27,7 +27,7 @@ RENDERED: Final[Mapping[Engine, str]] = {Engine(name): name for name in ENGINES}
 """Directory of each engine's objects, next to the job files."""
 
 
-def targets(job_file: Path) -> dict[Engine, Path]:
+def output_files(job_file: Path) -> dict[Engine, Path]:
     """Return the output file for each engine of a job file. Raises DdpError."""
     named = _job(job_file).engine
     stem = job_file.name.removesuffix(JOB_FILE)
@@ -47,7 +47,7 @@ def render_objects(job_file: Path, engine: Engine) -> str:
         f"# Rendered from ../{job_file.name} by `make docs`, for the engine {engine}. Submit that file: the run id "
         "here is the same each time.\n"
         "# The Secret below is published, so it protects nothing. Replace its zeros by random digits, for example:\n"
-        f'#   sed "s/0\\{{{len(PLACEHOLDER)}\\}}/$(openssl rand -hex 32)/" {targets(job_file)[engine].name}'
+        f'#   sed "s/0\\{{{len(PLACEHOLDER)}\\}}/$(openssl rand -hex 32)/" {output_files(job_file)[engine].name}'
         " | kubectl apply -f -\n"
     )
     return header + to_yaml(render(spec, placeholder_run_id(spec, code), code=code, run_secret=PLACEHOLDER))
@@ -60,5 +60,5 @@ def _job(job_file: Path) -> JobSpec:
 def files(folder: Path) -> Iterator[tuple[Path, str]]:
     """Yield path and text of the objects of every job file in a folder. Raises DdpError."""
     for job_file in sorted(folder.glob(f"*{JOB_FILE}")):
-        for engine, target in targets(job_file).items():
+        for engine, target in output_files(job_file).items():
             yield target, render_objects(job_file, engine)

@@ -66,9 +66,9 @@ def lines() -> Iterator[str]:
     yield from (f"{number}. {message} {_link(sources[message])}" for message, number in shared.items())
 
 
-def pages() -> Mapping[str, str]:
+def render_profiles() -> Mapping[str, str]:
     """Return the text of the page of each fabric, by the fabric's name."""
-    return {name: "\n".join(_page(profile)) + "\n" for name, profile in fabrics().items()}
+    return {name: "\n".join(_render_profile(profile)) + "\n" for name, profile in fabrics().items()}
 
 
 def _shared() -> Mapping[str, int]:
@@ -87,7 +87,7 @@ def _choices() -> Iterator[str]:
     yield from (f"| {', '.join(words)} | `{name}` |" for name, words in sentences.items())
 
 
-def _page(profile: Profile) -> Iterator[str]:
+def _render_profile(profile: Profile) -> Iterator[str]:
     shared = _shared()
     yield from (f"# Fabric {profile.name}", "", f"{profile.summary} {_link(profile.source)}")
     yield from ("", "Not tried on its network ([status](../status.md)).")

@@ -108,10 +108,10 @@ def _support_text(role: Role, command: str) -> str:
 
 def _groups() -> str:
     named = (COMMAND_GROUPS | RESOURCE_GROUPS).items()
-    return "\n".join(f"- *{name}*: {_listed(members, {})}" for name, members in named)
+    return "\n".join(f"- *{name}*: {_format_names(members, {})}" for name, members in named)
 
 
-def _listed(words: Iterable[str], groups: Mapping[str, Collection[str]]) -> str:
+def _format_names(words: Iterable[str], groups: Mapping[str, Collection[str]]) -> str:
     """List the words, with the name of a group in place of its members where all of them are there."""
     left = dict.fromkeys(words)
     names = []
@@ -123,8 +123,8 @@ def _listed(words: Iterable[str], groups: Mapping[str, Collection[str]]) -> str:
 
 
 def _need(need: Need) -> str:
-    commands = _listed(need.commands, COMMAND_GROUPS)
-    resources = _listed(need.resources, RESOURCE_GROUPS)
+    commands = _format_names(need.commands, COMMAND_GROUPS)
+    resources = _format_names(need.resources, RESOURCE_GROUPS)
     named = f", `{', '.join(need.names)}` alone" if need.names else ""
     where = {OWN: "own", EVERYWHERE: "the whole cluster"}.get(need.where, f"`{need.where}`")
     broad = " *broad*" if need.is_broad else " *objects*" if need.is_of_objects else ""

@@ -41,25 +41,25 @@ class Row:
         return f"| {' | '.join(cell.replace('|', chr(92) + '|') for cell in cells)} |".replace("  ", " ")
 
 
-def updated(chart: Path) -> str:
+def render_readme(chart: Path) -> str:
     """The README with the table as it should be. Raises ValueError where it has no place for one."""
     text = (chart / "README.md").read_text(encoding="utf-8")
     head, begin, rest = text.partition(BEGIN)
     _, end, tail = rest.partition(END)
     if not (begin and end):
         raise ValueError(f"{chart}/README.md has no place for the table: write the lines {BEGIN!r} and {END!r}.")
-    lines = ["| Value | Default | May be | What it does |", "|---|---|---|---|", *map(str, rows(chart))]
+    lines = ["| Value | Default | May be | What it does |", "|---|---|---|---|", *map(str, value_rows(chart))]
     return "\n".join([head + begin, *lines, end + tail])
 
 
-def rows(chart: Path) -> list[Row]:
+def value_rows(chart: Path) -> list[Row]:
     """Every value of the chart, in the order of values.yaml."""
     schema = json.loads((chart / "values.schema.json").read_text(encoding="utf-8"))
     text = (chart / "values.yaml").read_text(encoding="utf-8")
     defaults = yaml.safe_load(text)
     found: list[Row] = []
-    for key, description in comments(text).items():
-        node = at(schema, key)
+    for key, description in describe_keys(text).items():
+        node = schema_at(schema, key)
         default = json.dumps(_at(defaults, key), ensure_ascii=False)
         default = default if len(default) <= LONGEST else "see values.yaml"
         found.append(Row(key, default, _may_be(schema, node), description))
@@ -67,7 +67,7 @@ def rows(chart: Path) -> list[Row]:
     return found
 
 
-def comments(text: str) -> dict[str, str]:
+def describe_keys(text: str) -> dict[str, str]:
     """Dotted key to what the comment above it says, for every key that has one which begins with two dashes."""
     found: dict[str, str] = {}
     words: list[str] = []
@@ -87,20 +87,20 @@ def comments(text: str) -> dict[str, str]:
     return found
 
 
-def at(schema: Schema, key: str) -> Schema:
+def schema_at(schema: Schema, key: str) -> Schema:
     """Return the schema of a dotted key. Raises KeyError if it has none."""
     node: Schema = schema
     for name in key.split("."):
-        node = resolved(schema, resolved(schema, node)["properties"][name])
+        node = resolve_reference(schema, resolve_reference(schema, node)["properties"][name])
     return node
 
 
-def resolved(schema: Schema, node: Schema) -> Schema:
+def resolve_reference(schema: Schema, node: Schema) -> Schema:
     """Return the node that a reference leads to; keywords beside the reference override it."""
     if "$ref" in node:
-        return resolved(schema, schema["definitions"][node["$ref"].rpartition("/")[2]])
+        return resolve_reference(schema, schema["definitions"][node["$ref"].rpartition("/")[2]])
     if "allOf" in node and len(node["allOf"]) == 1:
-        return {**resolved(schema, node["allOf"][0]), **{name: node[name] for name in node if name != "allOf"}}
+        return {**resolve_reference(schema, node["allOf"][0]), **{name: node[name] for name in node if name != "allOf"}}
     return node
 
 
@@ -114,7 +114,7 @@ def _inside(schema: Schema, key: str, node: Schema) -> Iterator[Row]:
     """Yield the rows of an item of a list or of a map."""
     for below, item in _items(schema, key, node):
         for name, field in item.get("properties", {}).items():
-            inner = resolved(schema, field)
+            inner = resolve_reference(schema, field)
             if "description" in field:
                 yield Row(f"{below}.{name}", "", _may_be(schema, inner), field["description"])
             yield from _inside(schema, f"{below}.{name}", inner)
@@ -122,9 +122,9 @@ def _inside(schema: Schema, key: str, node: Schema) -> Iterator[Row]:
 
 def _items(schema: Schema, key: str, node: Schema) -> Iterator[tuple[str, Schema]]:
     if isinstance(node.get("items"), dict):
-        yield f"{key}[]", resolved(schema, node["items"])
+        yield f"{key}[]", resolve_reference(schema, node["items"])
     if isinstance(node.get("additionalProperties"), dict):
-        yield f"{key}.*", resolved(schema, node["additionalProperties"])
+        yield f"{key}.*", resolve_reference(schema, node["additionalProperties"])
     elif "[]" in key or "*" in key:
         yield key, {"properties": node.get("properties", {})}
 
@@ -145,7 +145,7 @@ def _kind(schema: Schema, kind: str, node: Schema) -> str:
         case "integer" if "maximum" in node:
             return f"{node['minimum']} to {node['maximum']}"
         case "array" if isinstance(node.get("items"), dict):
-            of = resolved(schema, node["items"]).get("type", "object")
+            of = resolve_reference(schema, node["items"]).get("type", "object")
             return f"list of {'maps' if of == 'object' else 'texts'}"
         case _:
             return {"string": "text", "object": "map", "array": "list", "integer": "whole number"}.get(kind, kind)

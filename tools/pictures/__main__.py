@@ -51,7 +51,7 @@ def _take_run(jobs: LocalJobs, folder: Path) -> None:
     with tempfile.TemporaryDirectory(prefix="prometheus-") as place:
         rules = [{"record": name, "expr": shorten_window(expression)} for name, expression in records().items()]
         file = written(Path(place), "records.json", {"groups": [{"name": "records", "rules": rules}]})
-        with prometheus(Path(place), local_run.targets(jobs), file) as server:
+        with prometheus(Path(place), local_run.scrape_targets(jobs), file) as server:
             begun = time.time()
             kill, frames = local_run.record_kill(jobs)
             described = f"Rank {kill.rank} is killed, the others train on, and all {local_run.RANKS} ranks train again."

@@ -59,7 +59,7 @@ class Kill:
     """Unix time of the last first step of a rank after it."""
 
 
-def program(*words: str) -> list[str]:
+def plugin_command(*words: str) -> list[str]:
     """Return the command line of ``kubectl ddp WORDS``."""
     return [sys.executable, "-m", "kubectl_ddp", *words]
 
@@ -70,7 +70,7 @@ def submit_job(jobs: LocalJobs) -> None:
     _wait(jobs, NAME, _all_beyond(RANKS, 0))
 
 
-def targets(jobs: LocalJobs) -> dict[str, dict[str, str]]:
+def scrape_targets(jobs: LocalJobs) -> dict[str, dict[str, str]]:
     """Return the addresses of the metrics of the pods, with the labels that a cluster adds."""
     found = {}
     for pod in jobs.pods(NAME, Role.WORKER):
@@ -85,7 +85,7 @@ def targets(jobs: LocalJobs) -> dict[str, dict[str, str]]:
 
 def record_kill(jobs: LocalJobs) -> tuple[Kill, list[Frame]]:
     """Record ``top`` while a worker is killed and the group recovers."""
-    with Recording(program("top", NAME), jobs.environment, columns=COLUMNS, rows=ROWS) as recording:
+    with Recording(plugin_command("top", NAME), jobs.environment, columns=COLUMNS, rows=ROWS) as recording:
         ranks = _wait(jobs, NAME, _all_beyond(RANKS, KILL_AT_STEP))
         victim, killed = ranks[RANKS - 1], time.time()
         os.kill(victim.pid, signal.SIGKILL)
@@ -115,12 +115,12 @@ def _frames(screens: list[tuple[float, tuple[str, ...]]], kill: Kill) -> list[Fr
     shown = [*shown[:-1:every], shown[-1]]
     ends = [moment for moment, _ in shown[1:]] + [shown[-1][0] + LAST_SECONDS]
     return [
-        Frame(max(0.05, end - moment), lines, _note(moment, kill))
+        Frame(max(0.05, end - moment), lines, _kill_status(moment, kill))
         for (moment, lines), end in zip(shown, ends, strict=True)
     ]
 
 
-def _note(moment: float, kill: Kill) -> str:
+def _kill_status(moment: float, kill: Kill) -> str:
     if moment < kill.killed:
         return ""
     if moment < kill.recovered:
@@ -145,7 +145,7 @@ def record_hang(jobs: LocalJobs) -> list[str]:
 def _named_cause(jobs: LocalJobs) -> list[str]:
     deadline = time.monotonic() + PATIENCE_SECONDS
     while time.monotonic() < deadline:
-        lines = record_output(program("why", HANGING), jobs.environment, columns=COLUMNS)
+        lines = record_output(plugin_command("why", HANGING), jobs.environment, columns=COLUMNS)
         if "rank 1" in "\n".join(lines):
             return wrap_lines(lines, COLUMNS)
         time.sleep(1.0)

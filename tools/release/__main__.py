@@ -43,13 +43,13 @@ def check() -> Iterator[str]:
         raise CannotRelease("\n".join(found))
     yield f"holds: version {version()} wherever it stands"
     with tempfile.TemporaryDirectory(prefix="ddp-release-") as room:
-        files = artifacts.build(Path(room), _helm())
+        files = artifacts.build_release(Path(room), _helm())
         yield f"holds: built twice, the same bytes, and the wheel of the source archive too: {', '.join(files)}"
         [wheel] = [path for name, path in files.items() if name.endswith(".whl")]
         python = wheel_test.install(wheel, Path(room, "fresh"))
         wheel_test.check_commands(python)
         yield "holds: installed from locks/plugin.txt by digest, without torch, it prints its version"
-        archive, manifest = plugin_archive.build(python, Path(room))
+        archive, manifest = plugin_archive.build_archive(python, Path(room))
         plugin_archive.check_archive(archive, Path(room, "krew"))
         yield f"holds: {archive.name}, as krew unpacks it, prints its version and a job in a dry run"
         yield from registry.push_charts([path for name, path in files.items() if name.endswith(".tgz")], _helm())
@@ -62,7 +62,7 @@ def check() -> Iterator[str]:
 def write_charts() -> Iterator[str]:
     """Write archives of the charts as git tracks them into ``dist``; yield lines as of ``sha256sum``."""
     with tempfile.TemporaryDirectory(prefix="ddp-charts-") as room:
-        source = artifacts.copy_tracked_files(Path(room, "source"), artifacts.epoch())
+        source = artifacts.copy_tracked_files(Path(room, "source"), artifacts.commit_time())
         if (helm := _helm()) is None:
             raise CannotRelease("There is no chart.")
         artifacts.package_charts(source, Path(room, "dist"), helm)
@@ -84,14 +84,14 @@ def write_sboms() -> Iterator[str]:
     yield from (str(path.relative_to(ROOT)) for path in made)
 
 
-def written() -> Iterator[str]:
+def write_manifests() -> Iterator[str]:
     """``manifests/`` again, from the chart."""
     from tools.release import manifests  # noqa: PLC0415 - reads YAML, which the environment of the other verbs does without
 
     yield from manifests.write(_program("helm"))
 
 
-VERBS = {"lock": lock, "manifests": written, "check": check, "charts": write_charts, "sbom": write_sboms}
+VERBS = {"lock": lock, "manifests": write_manifests, "check": check, "charts": write_charts, "sbom": write_sboms}
 
 
 def _venv_program(program: str) -> Path:

@@ -13,16 +13,16 @@ import tarfile
 from collections.abc import Iterator
 from pathlib import Path
 
-from tools.release.errors import CannotRelease, call
+from tools.release.errors import CannotRelease, run_program
 from tools.release.project import ROOT
 
 OLDEST_HELM = 4
 """Helm 3 stamps archives with the time at which it packs."""
 
 
-def epoch(root: Path = ROOT) -> int:
+def commit_time(root: Path = ROOT) -> int:
     """Time of the commit, in seconds since 1970; ``SOURCE_DATE_EPOCH`` overrules it, as everywhere."""
-    value = os.environ.get("SOURCE_DATE_EPOCH") or call("git", "log", "-1", "--format=%ct", cwd=root)
+    value = os.environ.get("SOURCE_DATE_EPOCH") or run_program("git", "log", "-1", "--format=%ct", cwd=root)
     if not value.strip().isdigit():
         raise CannotRelease(f"SOURCE_DATE_EPOCH is {value!r}, and should be whole seconds since 1970.")
     return int(value)
@@ -30,7 +30,7 @@ def epoch(root: Path = ROOT) -> int:
 
 def copy_tracked_files(target: Path, seconds: int, root: Path = ROOT) -> Path:
     """The work tree's tracked files, all with one time."""
-    for name in call("git", "ls-files", "-z", cwd=root).split("\0"):
+    for name in run_program("git", "ls-files", "-z", cwd=root).split("\0"):
         if name and (root / name).exists():
             (target / name).parent.mkdir(parents=True, exist_ok=True)
             shutil.copy(root / name, target / name)
@@ -38,12 +38,12 @@ def copy_tracked_files(target: Path, seconds: int, root: Path = ROOT) -> Path:
     return target
 
 
-def build(room: Path, helm: str | None) -> dict[str, Path]:
+def build_release(room: Path, helm: str | None) -> dict[str, Path]:
     """Build everything twice below ``room``, and return the files by name.
 
     Raises CannotRelease where the two differ in a byte.
     """
-    seconds = epoch()
+    seconds = commit_time()
     one, other = (_build_once(room / name, when, helm) for name, when in (("one", seconds), ("other", seconds + 7200)))
     differing = sorted(name for name in one.keys() | other.keys() if _digest(one.get(name)) != _digest(other.get(name)))
     if differing:
@@ -58,9 +58,9 @@ def _rebuild(files: dict[str, Path], room: Path) -> None:
     with tarfile.open(archive) as source:
         source.extractall(room / "unpacked", filter="data")
     [unpacked] = (room / "unpacked").iterdir()
-    environ = {**os.environ, "SOURCE_DATE_EPOCH": str(epoch())}
+    environ = {**os.environ, "SOURCE_DATE_EPOCH": str(commit_time())}
     again = room / "again"
-    call(sys.executable, "-m", "hatchling", "build", "-t", "wheel", "-d", again, cwd=unpacked, environ=environ)
+    run_program(sys.executable, "-m", "hatchling", "build", "-t", "wheel", "-d", again, cwd=unpacked, environ=environ)
     [wheel] = again.iterdir()
     if _digest(wheel) != _digest(files.get(wheel.name)):
         raise CannotRelease(f"{wheel.name} is another one when it is built of {archive.name}.")
@@ -69,8 +69,8 @@ def _rebuild(files: dict[str, Path], room: Path) -> None:
 def _build_once(room: Path, touched: int, helm: str | None) -> dict[str, Path]:
     source, made = room / "source", room / "dist"
     copy_tracked_files(source, touched)
-    environ = {**os.environ, "SOURCE_DATE_EPOCH": str(epoch())}
-    call(sys.executable, "-m", "hatchling", "build", "-d", made, cwd=source, environ=environ)
+    environ = {**os.environ, "SOURCE_DATE_EPOCH": str(commit_time())}
+    run_program(sys.executable, "-m", "hatchling", "build", "-d", made, cwd=source, environ=environ)
     if helm:
         package_charts(source, made, helm)
     return {path.name: path for path in sorted(made.iterdir())}
@@ -84,16 +84,16 @@ def package_charts(source: Path, target: Path, helm: str) -> None:
 
 def _pack(chart: Path, target: Path, helm: str) -> None:
     """One chart, its files at the time of the commit: Helm keeps the times that it finds."""
-    seconds = epoch()
+    seconds = commit_time()
     for path in sorted(chart.rglob("*")):
         os.utime(path, (seconds, seconds))
-    call(helm, "package", chart, "--destination", target)
+    run_program(helm, "package", chart, "--destination", target)
 
 
 def find_reproducible_helm(candidates: Iterator[Path]) -> str:
     """The first Helm that packs the same bytes of the same files. Raises CannotRelease where there is none."""
     for path in candidates:
-        major = call(path, "version", "--short").strip().removeprefix("v").split(".")[0]
+        major = run_program(path, "version", "--short").strip().removeprefix("v").split(".")[0]
         if int(major) >= OLDEST_HELM:
             return str(path)
     raise CannotRelease("Packing charts to the byte needs Helm 4; put it on PATH, or run `make tools`.")

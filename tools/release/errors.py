@@ -11,7 +11,7 @@ class CannotRelease(Exception):
     """Something that a release needs is missing or wrong; the message names it and the fix."""
 
 
-def call(*words: str | Path, cwd: Path | None = None, environ: Mapping[str, str] | None = None) -> str:
+def run_program(*words: str | Path, cwd: Path | None = None, environ: Mapping[str, str] | None = None) -> str:
     """Return the stdout of a program. Raises CannotRelease with its stderr if it fails or is missing."""
     line = " ".join(map(str, words[:3]))
     try:

@@ -15,8 +15,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
-from tools.release.errors import CannotRelease, call
-from tools.release.project import LOCKS, ROOT, normal, pyproject
+from tools.release.errors import CannotRelease, run_program
+from tools.release.project import LOCKS, ROOT, normalize_name, pyproject
 
 CUDA: Final = ("nvidia-", "cuda-", "triton")
 """What torch's wheels with CUDA bring along begins with these."""
@@ -48,18 +48,20 @@ def of_the_plugin() -> list[str]:
 def of_the_trainer() -> list[str]:
     """Return the dependencies of a pod: clients of Prometheus and NVML, and the extra ``trainer``."""
     project = pyproject()["project"]
-    clients = [line for line in project["dependencies"] if normal(line) in {"prometheus-client", "nvidia-ml-py"}]
+    clients = [
+        line for line in project["dependencies"] if normalize_name(line) in {"prometheus-client", "nvidia-ml-py"}
+    ]
     return clients + project["optional-dependencies"]["trainer"]
 
 
-def torch() -> list[str]:
+def torch_requirement() -> list[str]:
     """Return the requirement of torch, which is on Linux a build with CUDA."""
-    return [requirement for requirement in of_the_trainer() if normal(requirement) == "torch"]
+    return [requirement for requirement in of_the_trainer() if normalize_name(requirement) == "torch"]
 
 
 ALL: Final = (
     Lock("plugin", "What `kubectl ddp` needs.", of_the_plugin),
-    Lock("torch-cuda", "torch with CUDA, for the image's target cuda.", torch),
+    Lock("torch-cuda", "torch with CUDA, for the image's target cuda.", torch_requirement),
     Lock("trainer", "What pods need beside torch.", of_the_trainer, without_cuda=True),
     Lock("build", "What builds the wheel.", lambda: list(pyproject()["build-system"]["requires"])),
     Lock("release", "What the release's own checks need.", lambda: list(pyproject()["dependency-groups"]["release"])),
@@ -74,7 +76,7 @@ TORCH_CPU: Final = LOCKS / "torch-cpu.txt"
 def pinned_versions(text: str) -> dict[str, str]:
     """Name to version of every package that a lock, or constraints, name."""
     lines = [line.split(";")[0].rstrip(" \\") for line in text.splitlines() if "==" in line and line[0] not in "# "]
-    return {normal(line): line.partition("==")[2] for line in lines}
+    return {normalize_name(line): line.partition("==")[2] for line in lines}
 
 
 def write(uv: Path, torch_index: str | None) -> list[str]:
@@ -120,7 +122,7 @@ def _compile_torch_cpu(uv: Path, version: str, index: str) -> None:
 
 
 def _run_uv_compile(uv: Path, wanted: Path, lock: Path, *words: str | Path) -> None:
-    call(
+    run_program(
         *(uv, "pip", "compile", "--no-config", "--quiet", "--universal", "--python-version", "3.11"),
         *("--generate-hashes", "--no-header", "--no-annotate", *words, "--output-file", lock, wanted),
     )

@@ -17,7 +17,7 @@ from typing import Any, Final
 
 import yaml
 
-from tools.release.errors import CannotRelease, call
+from tools.release.errors import CannotRelease, run_program
 from tools.release.project import CHARTS, ROOT
 
 Object = dict[str, Any]
@@ -79,14 +79,14 @@ def render_objects(helm: str, values: Iterable[Path] = (), served: Iterable[str]
     """The chart's objects with these values, without what is Helm's own, and the namespace that Helm would make."""
     words = [word for path in values for word in ("--values", str(path))]
     words += [f"--api-versions={api}" for api in served]
-    text = call(helm, "template", "ddp", CHART, "--namespace", HOME, *words)
-    objects = [plain(item) for item in yaml.safe_load_all(text) if item and not _is_of_test(item)]
+    text = run_program(helm, "template", "ddp", CHART, "--namespace", HOME, *words)
+    objects = [without_helm_labels(item) for item in yaml.safe_load_all(text) if item and not _is_of_test(item)]
     if any(item["metadata"].get("namespace") == HOME for item in objects):
-        objects.insert(0, home())
-    return {key(item): item for item in objects}
+        objects.insert(0, home_namespace())
+    return {object_key(item): item for item in objects}
 
 
-def plain(item: Object) -> Object:
+def without_helm_labels(item: Object) -> Object:
     """The object without labels and annotations that only Helm reads."""
     metadata = dict(item["metadata"])
     for kind in ("labels", "annotations"):
@@ -96,14 +96,14 @@ def plain(item: Object) -> Object:
     return {**item, "metadata": metadata}
 
 
-def home() -> Object:
+def home_namespace() -> Object:
     """Return the namespace of ``helm install --create-namespace``, at Pod Security "restricted"."""
     labels = {f"pod-security.kubernetes.io/{mode}": "restricted" for mode in ("enforce", "audit", "warn")}
     component = {"app.kubernetes.io/component": "namespace", "app.kubernetes.io/part-of": "ddp"}
     return {"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": HOME, "labels": component | labels}}
 
 
-def key(item: Object) -> Key:
+def object_key(item: Object) -> Key:
     """Return what identifies an object: API version, kind, namespace, name."""
     metadata = item["metadata"]
     return item["apiVersion"], item["kind"], metadata.get("namespace", ""), metadata["name"]
@@ -177,7 +177,7 @@ def _changes(layer: Layer, base: Mapping[Key, Object], own: Mapping[Key, Object]
     patches = [
         {"target": _target(name), "patch": _dump(operations)}
         for name, item in own.items()
-        if name in base and (operations := list(difference(base[name], item)))
+        if name in base and (operations := list(json_patch(base[name], item)))
     ]
     made[directory / "kustomization.yaml"] = _kustomization(
         kind,
@@ -188,7 +188,7 @@ def _changes(layer: Layer, base: Mapping[Key, Object], own: Mapping[Key, Object]
     return made
 
 
-def difference(old: Any, new: Any, path: str = "") -> Iterator[Object]:
+def json_patch(old: Any, new: Any, path: str = "") -> Iterator[Object]:
     """Operations of a JSON patch (RFC 6902) that make ``new`` of ``old``; lists are replaced as a whole."""
     if not (isinstance(old, dict) and isinstance(new, dict)):
         if old != new:
@@ -201,7 +201,7 @@ def difference(old: Any, new: Any, path: str = "") -> Iterator[Object]:
         elif name not in old:
             yield {"op": "add", "path": there, "value": new[name]}
         else:
-            yield from difference(old[name], new[name], there)
+            yield from json_patch(old[name], new[name], there)
 
 
 def _target(name: Key) -> Object:
@@ -243,8 +243,8 @@ def _dump(document: Any) -> str:
 
 def kustomize_build(kubectl: str, directory: Path, root: Path = MANIFESTS) -> dict[Key, Object]:
     """Return the objects that ``kubectl kustomize`` renders, without a network or a cluster."""
-    text = call(kubectl, "kustomize", root / directory)
-    return {key(item): item for item in yaml.safe_load_all(text)}
+    text = run_program(kubectl, "kustomize", root / directory)
+    return {object_key(item): item for item in yaml.safe_load_all(text)}
 
 
 def on_the_base(components: tuple[str, ...], kubectl: str) -> dict[Key, Object]:

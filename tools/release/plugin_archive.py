@@ -17,8 +17,8 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Final
 
-from tools.release.artifacts import epoch
-from tools.release.errors import CannotRelease, call
+from tools.release.artifacts import commit_time
+from tools.release.errors import CannotRelease, run_program
 from tools.release.project import ROOT, version
 
 PLATFORMS: Final = [(system, machine) for system in ("linux", "darwin") for machine in ("amd64", "arm64")]
@@ -42,7 +42,7 @@ sys.exit(main())
 _JOB: Final = ("submit", "train.py", "--dry-run=client", "--image", "registry.example.com/train:1", "--engine", "job")
 
 
-def build(python: Path, target: Path) -> tuple[Path, Path]:
+def build_archive(python: Path, target: Path) -> tuple[Path, Path]:
     """Write archive and manifest into ``target``, and return them.
 
     Args:
@@ -54,12 +54,12 @@ def build(python: Path, target: Path) -> tuple[Path, Path]:
     license_text = (ROOT / "LICENSE").read_bytes()
     with (
         archive.open("wb") as raw,
-        gzip.GzipFile("", "wb", mtime=epoch(), fileobj=raw) as packed,
+        gzip.GzipFile("", "wb", mtime=commit_time(), fileobj=raw) as packed,
         tarfile.open(fileobj=packed, mode="w", format=tarfile.PAX_FORMAT) as tar,
     ):
         for name, data in (("kubectl-ddp", _PROGRAM.encode()), ("LICENSE", license_text), *_files(packages)):
             entry = tarfile.TarInfo(name)
-            entry.size, entry.mtime, entry.mode = len(data), epoch(), 0o755 if name == "kubectl-ddp" else 0o644
+            entry.size, entry.mtime, entry.mode = len(data), commit_time(), 0o755 if name == "kubectl-ddp" else 0o644
             tar.addfile(entry, io.BytesIO(data))
     manifest = target / "ddp.yaml"
     manifest.write_text(json.dumps(krew_manifest(archive), indent=1) + "\n")
@@ -105,7 +105,7 @@ def check_archive(archive: Path, room: Path) -> None:
     (room / "train.py").write_text("print('trains')\n")
     calm = {"PATH": os.environ["PATH"], "HOME": "/nonexistent", "PYTHONDONTWRITEBYTECODE": "1"}
     program = (sys.executable, "-I", room / "kubectl-ddp")
-    if version() not in call(*program, "--version", environ=calm).split():
+    if version() not in run_program(*program, "--version", environ=calm).split():
         raise CannotRelease(f"{archive.name} does not print the version {version()}.")
-    if "job.batch/" not in call(*program, *_JOB, cwd=room, environ=calm):
+    if "job.batch/" not in run_program(*program, *_JOB, cwd=room, environ=calm):
         raise CannotRelease(f"{archive.name} prints no Job in a dry run of submit.")

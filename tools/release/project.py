@@ -28,7 +28,7 @@ def version() -> str:
     return found
 
 
-def normal(requirement: str) -> str:
+def normalize_name(requirement: str) -> str:
     """The name in a requirement, as package indexes compare it: ``Prometheus_Client>=1`` is ``prometheus-client``."""
     found = NAME.match(requirement)
     if found is None:

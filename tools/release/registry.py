@@ -13,7 +13,7 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Final
 
-from tools.release.errors import CannotRelease, call
+from tools.release.errors import CannotRelease, run_program
 
 START_SECONDS: Final = 20.0
 _CONFIG: Final = """\
@@ -34,10 +34,10 @@ def push_charts(charts: Sequence[Path], helm: str | None) -> Iterator[str]:
         return
     with tempfile.TemporaryDirectory(prefix="ddp-registry-") as folder, _registry(Path(folder)) as address:
         for chart in charts:
-            call(helm, "push", chart, f"oci://{address}/charts", "--plain-http")
+            run_program(helm, "push", chart, f"oci://{address}/charts", "--plain-http")
             name, _, number = chart.name.removesuffix(".tgz").rpartition("-")
             where = (f"oci://{address}/charts/{name}", "--version", number, "--destination", folder)
-            call(helm, "pull", *where, "--plain-http")
+            run_program(helm, "pull", *where, "--plain-http")
             if _digest(Path(folder, chart.name)) != _digest(chart):
                 raise CannotRelease(f"{chart.name} is another one after it was pushed to a registry and pulled.")
     yield "holds: pushed to a registry and pulled again, the charts have the same bytes"

@@ -10,7 +10,7 @@ import tempfile
 from pathlib import Path
 from typing import Final
 
-from tools.release.errors import call
+from tools.release.errors import run_program
 from tools.release.project import LOCKS, ROOT, version
 
 IMAGES: Final = {"cpu": ("torch-cpu", "trainer"), "cuda": ("torch-cuda", "trainer")}
@@ -21,7 +21,7 @@ HOW: Final = ("--pyproject", ROOT / "pyproject.toml", "--output-reproducible", "
 def of_the_installed(cyclonedx: Path, python: Path, target: Path) -> Path:
     """The wheel and all that came with it, each with its licence and what it depends on."""
     path = target / f"kubectl_ddp-{version()}.cdx.json"
-    call(cyclonedx, "environment", *HOW, "--output-file", path, python)
+    run_program(cyclonedx, "environment", *HOW, "--output-file", path, python)
     return path
 
 
@@ -33,6 +33,6 @@ def of_the_images(cyclonedx: Path, target: Path) -> list[Path]:
         with tempfile.NamedTemporaryFile("w", suffix=".txt") as both:
             both.write("\n".join((LOCKS / f"{lock}.txt").read_text() for lock in locks))
             both.flush()
-            call(cyclonedx, "requirements", *HOW, "--output-file", path, both.name)
+            run_program(cyclonedx, "requirements", *HOW, "--output-file", path, both.name)
         made.append(path)
     return made

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-from tools.release.errors import call
+from tools.release.errors import run_program
 from tools.release.project import ROOT, version
 
 
@@ -59,7 +59,7 @@ def check_image_digest(root: Path = ROOT) -> Iterator[str]:
 
 def _tags(root: Path) -> list[str]:
     """Return the tags of the commit that name a version."""
-    return [tag for tag in call("git", "tag", "--points-at", "HEAD", cwd=root).split() if tag.startswith("v")]
+    return [tag for tag in run_program("git", "tag", "--points-at", "HEAD", cwd=root).split() if tag.startswith("v")]
 
 
 def check_release_tag(root: Path = ROOT) -> Iterator[str]:

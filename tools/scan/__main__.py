@@ -11,8 +11,8 @@ from typing import Any, Final
 
 import yaml
 
-from tools.scan.objects import ROOT, everything
-from tools.scan.skips import Failure, find_problems, read
+from tools.scan.objects import ROOT, load_objects
+from tools.scan.skips import Failure, check_skips, read_skips
 from tools.scan.unwrap import unwrap_pods
 
 FOLDER: Final = ROOT / "build" / "scan"
@@ -23,7 +23,7 @@ def main(checkov: str) -> int:
     count = _write()
     report = _scan(checkov)
     failures = [_failure(check) for check in report["results"]["failed_checks"]]
-    wrong = find_problems(failures, read())
+    wrong = check_skips(failures, read_skips())
     for line in wrong:
         print(f"error: {line}", file=sys.stderr)
     passed = report["summary"]["passed"]
@@ -36,7 +36,7 @@ def _write() -> int:
     shutil.rmtree(FOLDER, ignore_errors=True)
     FOLDER.mkdir(parents=True)
     count = 0
-    for name, objects in everything():
+    for name, objects in load_objects():
         items = list(unwrap_pods(objects))
         count += len(items)
         (FOLDER / f"{name}.yaml").write_text(yaml.safe_dump_all(items))

@@ -42,20 +42,20 @@ SERVES: Final = (
 )
 
 
-def everything() -> Iterator[tuple[str, list[Object]]]:
+def load_objects() -> Iterator[tuple[str, list[Object]]]:
     """Name and objects of each source. Raises SystemExit where Helm or kubectl is missing."""
     if not helms() or (kubectl := program("kubectl")) is None:
         raise SystemExit("error: this needs Helm and kubectl: run 'make tools'.")
     helm = helms()[max(helms())]
-    yield from _charts(helm)
+    yield from _render_templates(helm)
     for overlay in sorted(path.parent for path in (MANIFESTS / "overlays").glob("*/kustomization.yaml")):
         output = subprocess.run([kubectl, "kustomize", str(overlay)], capture_output=True, text=True, check=True).stdout
-        yield f"overlay-{overlay.name}", _documents(output)
+        yield f"overlay-{overlay.name}", _load_yaml(output)
     for example in sorted((MANIFESTS / "examples").glob("*/*.yaml")):
-        yield f"example-{example.stem}-{example.parent.name}", _documents(example.read_text())
+        yield f"example-{example.stem}-{example.parent.name}", _load_yaml(example.read_text())
 
 
-def _charts(helm: Helm) -> Iterator[tuple[str, list[Object]]]:
+def _render_templates(helm: Helm) -> Iterator[tuple[str, list[Object]]]:
     yield "ddp-platform", helm.template(CHARTS / "ddp-platform")
     yield "ddp-platform-with-everything", helm.template(CHARTS / "ddp-platform", EVERYTHING, serves=SERVES)
     for chart in sorted(CHARTS.glob("*/Chart.yaml")):
@@ -64,5 +64,5 @@ def _charts(helm: Helm) -> Iterator[tuple[str, list[Object]]]:
             yield f"{chart.parent.name}-{values.stem}", helm.template(chart.parent, given, serves=SERVES)
 
 
-def _documents(text: str) -> list[Object]:
+def _load_yaml(text: str) -> list[Object]:
     return [item for item in yaml.safe_load_all(text) if item]

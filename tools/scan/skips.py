@@ -20,7 +20,7 @@ class Skip:
     """A regular expression over ``KIND/NAME``."""
     reason: str
 
-    def covers(self, failure: Failure) -> bool:
+    def matches(self, failure: Failure) -> bool:
         """Return whether it allows this failure."""
         return self.check == failure.check and re.fullmatch(self.objects, failure.item) is not None
 
@@ -36,19 +36,19 @@ class Failure:
     source: str
 
 
-def read(file: Path = FILE) -> list[Skip]:
+def read_skips(file: Path = FILE) -> list[Skip]:
     """Every row of the file."""
     return [Skip(**row) for row in tomllib.loads(file.read_text())["skip"]]
 
 
-def find_problems(failures: list[Failure], skips: list[Skip]) -> list[str]:
+def check_skips(failures: list[Failure], skips: list[Skip]) -> list[str]:
     """A line for each failure that no row covers, and for each row that covers nothing or has no reason."""
     problems = [
         f"{failure.check} ({failure.name}): {failure.item} in {failure.source}"
         for failure in failures
-        if not any(skip.covers(failure) for skip in skips)
+        if not any(skip.matches(failure) for skip in skips)
     ]
-    idle = [skip for skip in skips if not any(skip.covers(failure) for failure in failures)]
+    idle = [skip for skip in skips if not any(skip.matches(failure) for failure in failures)]
     problems += [f"{skip.check} of {skip.objects} in {FILE.name} meets nothing; take the row out" for skip in idle]
     return problems + [
         f"{skip.check} of {skip.objects} in {FILE.name} has no reason" for skip in skips if not skip.reason

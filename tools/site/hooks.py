@@ -81,20 +81,20 @@ def _translate(text: str, origin: str, page: str) -> str:
     def link(found: re.Match[str]) -> str:
         if "://" in found[2] or found[2].startswith("mailto:"):
             return found[0]
-        there = _page_at(posixpath.normpath(posixpath.join(posixpath.dirname(origin), found[2])))
+        there = _resolve_path(posixpath.normpath(posixpath.join(posixpath.dirname(origin), found[2])))
         # Files outside of the site, such as values of charts, are named and not linked.
         return f"[{found[1]}]({_relative(there, page)}{found[3]})" if there else found[1]
 
     def image(found: re.Match[str]) -> str:
         if "://" in found[2]:  # a badge; the site loads nothing from the network
             return f"{found[1][2:-1]}."
-        there = _page_at(posixpath.normpath(posixpath.join(posixpath.dirname(origin), found[2])))
+        there = _resolve_path(posixpath.normpath(posixpath.join(posixpath.dirname(origin), found[2])))
         return f"{found[1]}({_relative(there, page)})" if there else found[0]
 
     return _IMAGE.sub(image, _LINK.sub(link, text))
 
 
-def _page_at(path: str) -> str | None:
+def _resolve_path(path: str) -> str | None:
     if path in OUTSIDE:
         return OUTSIDE[path]
     if f"{path}/README.md" in OUTSIDE:

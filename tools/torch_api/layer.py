@@ -76,7 +76,7 @@ class Layer:
     def _in_module(self, module: str, name: str, steps: int) -> Definition | None:
         stars: list[str] = []
         for tree in self._trees_of(module):
-            statements = list(_statements(tree.body))
+            statements = list(_walk_body(tree.body))
             nodes = _defined(statements, name)
             if definitions := [node for node in nodes if node is not None]:
                 return Definition(module, [*definitions])
@@ -98,7 +98,7 @@ class Layer:
         for node in owner.nodes if owner else []:
             if not isinstance(node, ast.ClassDef) or owner is None:
                 return Definition("", [None])  # an attribute of a function or a value
-            nodes = _defined(list(_statements(node.body)), name)
+            nodes = _defined(list(_walk_body(node.body)), name)
             if nodes:
                 return Definition(owner.module, nodes)
             for base in [*node.bases, *(keyword.value for keyword in node.keywords if keyword.arg == "metaclass")]:
@@ -123,15 +123,15 @@ class Layer:
         return self._trees[module]
 
 
-def _statements(body: list[ast.stmt]) -> Iterator[ast.stmt]:
+def _walk_body(body: list[ast.stmt]) -> Iterator[ast.stmt]:
     """Statements that run when a module or class is made, those of branches too."""
     for node in body:
         yield node
         if isinstance(node, ast.If | ast.Try | ast.With | ast.For):
             for part in ("body", "orelse", "finalbody"):
-                yield from _statements(getattr(node, part, []))
+                yield from _walk_body(getattr(node, part, []))
             for handler in getattr(node, "handlers", []):
-                yield from _statements(handler.body)
+                yield from _walk_body(handler.body)
 
 
 def _defined(statements: list[ast.stmt], name: str) -> list[Node]:
@@ -140,12 +140,12 @@ def _defined(statements: list[ast.stmt], name: str) -> list[Node]:
     for node in statements:
         if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef):
             nodes += [node] if node.name == name else []
-        elif name in (_imported(node) if isinstance(node, ast.Import) else _assigned(node)):
+        elif name in (_import_names(node) if isinstance(node, ast.Import) else _assigned(node)):
             nodes.append(None)
     return nodes
 
 
-def _imported(node: ast.Import) -> set[str]:
+def _import_names(node: ast.Import) -> set[str]:
     return {alias.asname or alias.name for alias in node.names}
 
 

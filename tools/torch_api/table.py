@@ -57,7 +57,7 @@ def is_private(path: str) -> bool:
     return any(part.startswith("_") and not part.endswith("__") for part in path.split("."))
 
 
-def find_faults(table: Table, uses: Iterable[Use]) -> list[str]:
+def find_errors(table: Table, uses: Iterable[Use]) -> list[str]:
     """Return a sentence for each name and each keyword that a version lacks."""
     faults = []
     for use in uses:

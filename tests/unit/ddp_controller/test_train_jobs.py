@@ -19,7 +19,7 @@ from kubectl_ddp.kube.objects import Object, Snapshot, timestamp
 from kubectl_ddp.values.pod import RuntimeMount
 from tests.support.api_server import ApiServer
 from tests.unit.ddp_controller.ddpjob_cluster import GROUPS, SPACE, Cluster
-from tools.docs.training_runtimes import ENGINE, runtime
+from tools.docs.training_runtimes import ENGINE, runtime_object
 
 ROOT = f"/apis/trainer.kubeflow.org/v1alpha1{SPACE}/trainjobs/twelve"
 INNER = f"/apis/batch/v1{SPACE}/jobs/twelve-node-0"
@@ -59,7 +59,7 @@ class Kubeflow(Cluster):
                 "spec": {"replicatedJobs": [job]},
             },
         )
-        template = job_kinds.at(runtime(name, "1:64" if "elastic" in name else "", mount), ENGINE.template)
+        template = job_kinds.at(runtime_object(name, "1:64" if "elastic" in name else "", mount), ENGINE.template)
         for number in range(nodes):
             self.add_pod(template, number, nodes)
 
@@ -133,7 +133,7 @@ def test_a_fixed_runtime_takes_the_number_of_nodes_of_the_trainjob(kubeflow: Kub
 def test_a_pod_that_comes_later_is_labelled(kubeflow: Kubeflow) -> None:
     kubeflow.apply()
     kubeflow.reconcile()
-    template = job_kinds.at(runtime(ELASTIC, "1:64", RuntimeMount.IMAGE), ENGINE.template)
+    template = job_kinds.at(runtime_object(ELASTIC, "1:64", RuntimeMount.IMAGE), ENGINE.template)
     kubeflow.add_pod(template, 2, 3)
     kubeflow.server.requests.clear()
     kubeflow.reconcile()

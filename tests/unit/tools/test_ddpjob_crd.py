@@ -20,7 +20,7 @@ from kubectl_ddp.spec.resolve import DefaultingContext, resolve
 from kubectl_ddp.spec.serialization import to_ddpjob
 from tests.support.jobs import jobs
 from tests.support.refused_jobs import BY_SERVER, ddpjob
-from tools.docs.ddpjob_crd import CHANGEABLE, definition, root_schema, text
+from tools.docs.ddpjob_crd import CHANGEABLE, crd_object, root_schema, text
 
 CONTEXT = DefaultingContext(image="registry.example.com/train:1", reads_files=False)
 
@@ -35,7 +35,7 @@ def nodes(schema: dict[str, Any]) -> Iterator[dict[str, Any]]:
 
 def test_the_file_is_one_definition_with_status_and_scale() -> None:
     found = yaml.safe_load(text())
-    assert found == definition()
+    assert found == crd_object()
     [version] = found["spec"]["versions"]
     assert (found["metadata"]["name"], found["spec"]["names"]["shortNames"]) == ("ddpjobs.ddp.dev", ["ddp"])
     assert version["subresources"]["scale"]["specReplicasPath"] == ".spec.replicas"

@@ -7,7 +7,7 @@ from functools import cache
 import pytest
 
 from tools.torch_api.private_names import REASONS
-from tools.torch_api.table import find_faults, is_private, read_tables
+from tools.torch_api.table import find_errors, is_private, read_tables
 from tools.torch_api.uses import find_uses
 
 VERSIONS = ("2.10", "2.11", "2.12", "2.13", "2.14", "2.15")
@@ -21,7 +21,7 @@ def test_each_version_has_a_table() -> None:
 
 @pytest.mark.parametrize("version", VERSIONS)
 def test_no_name_and_no_keyword_is_missing(version: str) -> None:
-    faults = find_faults(tables()[version], uses())
+    faults = find_errors(tables()[version], uses())
     assert not faults, f"torch {version}; after a new name: make torch-table TORCH={version}.0\n" + "\n".join(faults)
 
 

@@ -9,7 +9,7 @@ import pytest
 from packaging.requirements import Requirement
 
 from tools.release import locks
-from tools.release.project import LOCKS, ROOT, normal
+from tools.release.project import LOCKS, ROOT, normalize_name
 
 FILES = sorted(LOCKS.glob("*.txt"))
 CONSTRAINTS = locks.pinned_versions((ROOT / "constraints.txt").read_text())
@@ -22,7 +22,7 @@ DIGEST_LINE = re.compile(r"    --hash=sha256:[0-9a-f]{64}( \\)?")
 def test_every_package_has_a_version_and_digests_and_there_is_nothing_else(path: Path) -> None:
     comment, *lines = path.read_text().splitlines()
     assert comment.startswith("# ")
-    names = {normal(line) for line in lines if not DIGEST_LINE.fullmatch(line)}  # twice where Pythons differ
+    names = {normalize_name(line) for line in lines if not DIGEST_LINE.fullmatch(line)}  # twice where Pythons differ
     assert names == locks.pinned_versions(path.read_text()).keys()
     assert [line for line in lines if not (FIRST_LINE.fullmatch(line) or DIGEST_LINE.fullmatch(line))] == []
     # A first line goes on, so each has a digest under it.
@@ -37,7 +37,7 @@ def test_a_lock_has_what_is_asked_for_in_a_version_that_will_do(lock: locks.Lock
         if lock.without_cuda and wanted.name == "torch":
             assert "torch" not in pinned
         else:
-            assert wanted.specifier.contains(pinned[normal(line)]), f"{line}: run `make lock`"
+            assert wanted.specifier.contains(pinned[normalize_name(line)]), f"{line}: run `make lock`"
 
 
 @pytest.mark.parametrize("path", [path for path in FILES if path not in APART], ids=lambda path: path.name)

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from tools.release import artifacts, versions
-from tools.release.errors import CannotRelease, call
+from tools.release.errors import CannotRelease, run_program
 from tools.release.project import ROOT, version
 
 
@@ -77,9 +77,9 @@ def test_a_tagged_commit_needs_a_base_image_that_a_digest_names(tree: Path, monk
 
 def test_the_time_of_a_release_is_its_commit_s_unless_told_otherwise(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("SOURCE_DATE_EPOCH", raising=False)
-    assert artifacts.epoch() == int(call("git", "log", "-1", "--format=%ct", cwd=ROOT))
+    assert artifacts.commit_time() == int(run_program("git", "log", "-1", "--format=%ct", cwd=ROOT))
     monkeypatch.setenv("SOURCE_DATE_EPOCH", "12")
-    assert artifacts.epoch() == 12
+    assert artifacts.commit_time() == 12
     monkeypatch.setenv("SOURCE_DATE_EPOCH", "yesterday")
     with pytest.raises(CannotRelease, match="'yesterday', and should be whole seconds"):
-        artifacts.epoch()
+        artifacts.commit_time()

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from tests.support.policy_cases import CASES, KINDS
-from tools.scan.skips import Failure, Skip, find_problems
+from tools.scan.skips import Failure, Skip, check_skips
 from tools.scan.unwrap import unwrap_pods
 
 POD = Failure("CKV_K8S_16", "no privileged containers", "Job/a-worker", "examples")
@@ -26,7 +26,7 @@ def test_what_stands_in_no_namespace_is_put_into_none() -> None:
 
 def test_a_failure_without_a_reason_and_a_reason_without_a_failure_are_wrong() -> None:
     covering = Skip("CKV_K8S_16", "Job/a-.*", "so")
-    assert find_problems([POD], [covering]) == []
-    assert find_problems([POD], []) == ["CKV_K8S_16 (no privileged containers): Job/a-worker in examples"]
-    assert "meets nothing" in find_problems([POD], [covering, Skip("CKV_K8S_16", "Job/b", "so")])[0]
-    assert "has no reason" in find_problems([POD], [Skip("CKV_K8S_16", "Job/a-.*", "")])[0]
+    assert check_skips([POD], [covering]) == []
+    assert check_skips([POD], []) == ["CKV_K8S_16 (no privileged containers): Job/a-worker in examples"]
+    assert "meets nothing" in check_skips([POD], [covering, Skip("CKV_K8S_16", "Job/b", "so")])[0]
+    assert "has no reason" in check_skips([POD], [Skip("CKV_K8S_16", "Job/a-.*", "")])[0]
