@@ -41,11 +41,7 @@ BAR_SECONDS: Final = 3.0
 """The most that the slowest recovery may take."""
 _LATEST_SECONDS: Final = 2.0
 """Longest time from a recovery to the next kill."""
-_FIGURES: Final = {
-    "samples_lost": "lost_samples",
-    "samples_repeated": "repeated_samples",
-    "lost_steps": "lost_steps",
-}
+_FIGURES: Final = {"samples_lost": "lost_samples", "samples_repeated": "repeated_samples", "lost_steps": "lost_steps"}
 """Figures of the summary, by the ends of their names here. All of them must be 0."""
 _MOST_STEPS: Final = 3
 

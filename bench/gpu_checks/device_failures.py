@@ -11,11 +11,7 @@ from bench.gpu_checks.launches import ALONE, LAUNCH, TASKS, TRAIN, Running
 from bench.gpu_checks.tasks import FAULT, FAULT_ONCE, SUMS_FLAGS
 from ddp_trainer.common.constants import Exit, File
 
-EXPECTED: Final = {
-    "assert": ("python_exception",),
-    "address": ("gpu_fault",),
-    "memory": ("gpu_oom", "gpu_fault"),
-}
+EXPECTED: Final = {"assert": ("python_exception",), "address": ("gpu_fault",), "memory": ("gpu_oom", "gpu_fault")}
 """Fault → reasons that name it. A failed assertion of a kernel is a bug of the program, such as a bad index."""
 RESTARTED: Final = "address"
 """Fault that happens once in another run, which may restart: the launcher tests the GPU in between."""

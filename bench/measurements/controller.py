@@ -44,11 +44,7 @@ class Bench:
             self.add(f"{prefix}_{figure}", float(summary[key]))
 
 
-COUNTED: Final = {
-    "lost_samples": "samples_lost",
-    "repeated_samples": "samples_repeated",
-    "lost_steps": "lost_steps",
-}
+COUNTED: Final = {"lost_samples": "samples_lost", "repeated_samples": "samples_repeated", "lost_steps": "lost_steps"}
 """Ending of a figure → key of the trainer's summary."""
 PARTS: Final[Mapping[str, Callable[[Bench], None]]] = {
     "drained-nodes": node_drain.measure_node_drain,

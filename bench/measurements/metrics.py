@@ -52,10 +52,7 @@ def measure(options: Options) -> Report:
         arms = {"board": lambda: per_call(own, calls), "prometheus_client": lambda: per_call(peer, calls)}
         times = interleaved(arms, rounds=rounds, options=options)
         cold = interleaved(
-            {
-                "board": lambda: time_cold_call(own),
-                "prometheus_client": lambda: time_cold_call(peer),
-            },
+            {"board": lambda: time_cold_call(own), "prometheus_client": lambda: time_cold_call(peer)},
             rounds=single,
             options=dataclasses.replace(options, progress=lambda _: None),
         )

@@ -270,11 +270,7 @@ def crash_part(prefix: str) -> Callable[[Bench, type[Run]], None]:
     return part
 
 
-ENGINES: Final[Mapping[str, type[Run]]] = {
-    "indexed_job": IndexedJobRun,
-    "jobset": JobSetRun,
-    "trainjob": TrainJobRun,
-}
+ENGINES: Final[Mapping[str, type[Run]]] = {"indexed_job": IndexedJobRun, "jobset": JobSetRun, "trainjob": TrainJobRun}
 """Engines besides the PyTorchJob, whose figures have no prefix."""
 
 SCRIPTS: Final[Mapping[str, type[Run]]] = {

@@ -68,12 +68,7 @@ class Row:
 
 
 ALONE: Final = Row("")
-LAYOUTS: Final = (
-    Row("replicate=4"),
-    Row("shard=4"),
-    Row("replicate=2,shard=2"),
-    Row("shard=2,tp=2"),
-)
+LAYOUTS: Final = (Row("replicate=4"), Row("shard=4"), Row("replicate=2,shard=2"), Row("shard=2,tp=2"))
 """Layouts whose state is measured."""
 STORED: Final = (ALONE, Row("replicate=2"), Row("shard=2"), Row("shard=4"), Row("replicate=2,shard=2"))
 """Layouts that each resume from a checkpoint of each."""

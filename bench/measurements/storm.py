@@ -73,11 +73,7 @@ class Fault(StrEnum):
     AGENT_KILLED = "agent_killed"
 
 
-SIGNALS: Final = {
-    Fault.KILLED: signal.SIGKILL,
-    Fault.TERMINATED: signal.SIGTERM,
-    Fault.STOPPED: signal.SIGSTOP,
-}
+SIGNALS: Final = {Fault.KILLED: signal.SIGKILL, Fault.TERMINATED: signal.SIGTERM, Fault.STOPPED: signal.SIGSTOP}
 
 
 class FaultTarget(Protocol):

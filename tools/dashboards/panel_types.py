@@ -292,12 +292,7 @@ def on_the_right(name: str, unit: str) -> Json:
 
 
 def _over_time(
-    title: str,
-    question: str,
-    queries: tuple[Query, ...],
-    width: int,
-    defaults: Json,
-    overrides: tuple[Json, ...],
+    title: str, question: str, queries: tuple[Query, ...], width: int, defaults: Json, overrides: tuple[Json, ...]
 ) -> Panel:
     return Panel(
         kind="timeseries",

@@ -90,10 +90,7 @@ SLOW: Final = Row(
         time_series(
             "Steps per second, by rank",
             "Do all ranks make the same number of steps? Under DDP they must, except with --strategy local-sgd.",
-            Query(
-                topk_at_end("max by (rank) (rate(ddp_steps_total{<rank>}[$__rate_interval]<at>))"),
-                "rank {{rank}}",
-            ),
+            Query(topk_at_end("max by (rank) (rate(ddp_steps_total{<rank>}[$__rate_interval]<at>))"), "rank {{rank}}"),
             unit="none",
         ),
     ),

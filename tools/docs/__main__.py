@@ -50,10 +50,7 @@ PAGES: Final[Mapping[Path, Lines]] = {
     PLATFORM / "files" / "roles.yaml": platform_roles.lines,
 }
 """Files that are written whole."""
-TABLES: Final[Mapping[Path, Lines]] = {
-    DOCS / "job-file.md": job_file.lines,
-    DOCS / "metrics.md": metrics.lines,
-}
+TABLES: Final[Mapping[Path, Lines]] = {DOCS / "job-file.md": job_file.lines, DOCS / "metrics.md": metrics.lines}
 """Pages with tables at their end."""
 
 

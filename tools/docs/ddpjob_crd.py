@@ -89,10 +89,7 @@ def root_schema() -> Schema:
         "properties": {
             "apiVersion": {"type": "string"},
             "kind": {"type": "string"},
-            "metadata": {
-                "type": "object",
-                "properties": {"name": {**_structural(name.schema), "maxLength": longest}},
-            },
+            "metadata": {"type": "object", "properties": {"name": {**_structural(name.schema), "maxLength": longest}}},
             "spec": _spec_schema(),
             "status": _status_schema(),
         },

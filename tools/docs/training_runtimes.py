@@ -36,9 +36,7 @@ KEY_VOLUME: Final = "namespace-key"
 IMAGES: Final = {"image": "images/trainer", "runtimeImage": "images/runtime"}
 CONTROLLER_IMAGE: Final = "images/controller"
 """Words that the chart replaces by its images."""
-STOP: Final = [
-    *("sh", "-c", 'case "$(cat /proc/1/comm)" in *sh) kill -TERM $(cat /proc/1/task/1/children);; esac'),
-]
+STOP: Final = ["sh", "-c", 'case "$(cat /proc/1/comm)" in *sh) kill -TERM $(cat /proc/1/task/1/children);; esac']
 """Command that passes SIGTERM to the launcher where process 1 is a shell, as the SDK starts it, which does not."""
 
 

@@ -31,10 +31,7 @@ PEER = Peer(
     needs_change=True,
     workers_left=2,  # the one of the other node, and its reserve
     restarts=False,
-    cannot={
-        "agent_killed": f"it has no agent ({GUIDE})",
-        "node_joins": f"ended processes do not rejoin ({GUIDE})",
-    },
+    cannot={"agent_killed": f"it has no agent ({GUIDE})", "node_joins": f"ended processes do not rejoin ({GUIDE})"},
     settings="intervals and `last_call_wait` 0.1 s, `soft_timeout` and `heartbeat_timeout` 3 s, `hard_timeout` 12 s",
     source=GUIDE,
 )
