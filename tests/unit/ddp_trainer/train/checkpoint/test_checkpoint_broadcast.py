@@ -9,7 +9,7 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack
+from contextlib import ExitStack, closing
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -35,15 +35,16 @@ from ddp_trainer.train.loop.run_context import ProcessContext
 from ddp_trainer.train.trainer import Trainer
 from ddp_trainer.train.utils.errors import GroupEnded, PeerLost
 from tests.support.forked_ranks import LOST, run_ranks
-from tests.support.train_builders import HERE, Lines, a_directory, a_manifest, latest, write
+from tests.support.train_builders import HERE, Lines, a_directory, a_manifest, latest, lines_config, write
 
 
 def damage(directory: Path) -> None:
-    """Change one byte of a tensor; the file can be loaded still."""
-    with (directory / PAYLOAD).open("rb+") as stream:
-        start = stream.read().index(torch.arange(10.0).numpy().tobytes())
-        stream.seek(start)
-        stream.write(b"\x01")
+    """Change one bit of the weights, so that the file can still be loaded."""
+    state = unpack(read(directory))
+    weights = state.get("weights", state.get("model", {}).get("weight")).numpy().tobytes()
+    content = bytearray((directory / PAYLOAD).read_bytes())
+    content[content.index(weights)] ^= 1
+    (directory / PAYLOAD).write_bytes(content)
 
 
 def load(group: Group, own: Checkpoint | None) -> tuple[Checkpoint, BackgroundVerification, list[str]]:
@@ -103,8 +104,7 @@ def test_damage_ends_the_group_on_every_rank_and_the_next_one_takes_the_checkpoi
     assert first == (2, [f"{tmp_path}/step-00000002 is damaged, and training had started from it: {reason}."])
     assert second == (2, [])
     skipped: list[str] = []
-    newest = latest(directory, skipped.append, verified=False)
-    assert newest.manifest.step == 1
+    assert latest(directory, skipped.append, verified=False).manifest.step == 1
     assert len(skipped) == 1
 
 
@@ -128,7 +128,7 @@ def test_the_digest_comes_first_where_no_note_can_be_left(tmp_path: Path, monkey
 
 
 class Job:
-    """A process of a job that has a launcher, and may resume in a second group."""
+    """A worker with a launcher; it can resume in a second group."""
 
     def __init__(self, checkpoints: Path, steps: int) -> None:
         config = a_config(checkpoints, steps)
@@ -163,32 +163,22 @@ MakeJob = Callable[[Path, int], Job]
 
 
 def a_config(checkpoints: Path, steps: int) -> Config:
-    flags = Config(epochs=9, max_steps=steps, global_batch=4, warmup_steps=0, schedule=ScheduleName.CONSTANT)
-    return replace(flags, checkpoint_dir=checkpoints, checkpoint_steps=2)
+    changes = {"schedule": ScheduleName.CONSTANT, "checkpoint_dir": checkpoints, "checkpoint_steps": 2}
+    return lines_config(epochs=9, max_steps=steps, **changes)
 
 
 @pytest.fixture
 def stored(tmp_path: Path) -> Path:
     """Checkpoints of the steps 2 and 4, the last of which is damaged."""
     run(a_config(tmp_path / "c", 4), Lines(), env=HERE)
-    newest = tmp_path / "c" / "step-00000004" / PAYLOAD
-    content = bytearray(newest.read_bytes())
-    weight = unpack(read(newest.parent))["model"]["weight"].numpy().tobytes()
-    content[content.index(weight)] ^= 1
-    newest.write_bytes(content)
+    damage(tmp_path / "c" / "step-00000004")
     return tmp_path / "c"
 
 
 @pytest.fixture
 def make_job() -> Iterator[Callable[[Path, int], Job]]:
     with ExitStack() as stack:
-
-        def start(checkpoints: Path, steps: int) -> Job:
-            job = Job(checkpoints, steps)
-            stack.callback(job.close)
-            return job
-
-        yield start
+        yield lambda checkpoints, steps: stack.enter_context(closing(Job(checkpoints, steps)))
 
 
 def saved(checkpoints: Path) -> list[int]:
@@ -398,8 +388,7 @@ def test_a_rank_is_sent_what_it_does_not_see_in_a_directory(tmp_path: Path, monk
 
 def test_a_state_that_one_rank_lacks_is_sent_to_it_alone_and_into_its_tensors(monkeypatch: pytest.MonkeyPatch) -> None:
     state = {"model": {"weight": torch.arange(300_000.0)}}
-    sent: list[int] = []
-    send = dist.broadcast
+    send, sent = dist.broadcast, list[int]()
 
     def remember(tensor: Tensor, *args: Any, **kwargs: Any) -> Any:
         sent.append(tensor.nbytes)
@@ -412,14 +401,14 @@ def test_a_state_that_one_rank_lacks_is_sent_to_it_alone_and_into_its_tensors(mo
         receive_options = checkpoint_broadcast.Receive(is_wanted=group.rank == 2, targets=lambda: own)
         checkpoint = Checkpoint(a_manifest(3), state=state) if group.rank == 0 else None
         found = from_rank(0, checkpoint, group, receive=receive_options).state
-        is_whole = found is not None and torch.equal(found["model"]["weight"], state["model"]["weight"])
+        is_whole = found is not None and equal(found, state)
         return is_whole, float(own["model"]["weight"].sum()) > 0, max(sent, default=0) < 10_000
 
     assert run_ranks(3, receive) == [(True, False, True), (False, False, True), (True, True, True)]
 
 
 def test_a_rank_that_needs_no_state_passes_on_the_right_content(monkeypatch: pytest.MonkeyPatch) -> None:
-    """With four ranks, gloo sends from rank 0 to 3 by way of 1, while later tensors arrive there already."""
+    """Gloo sends from rank 0 of four to rank 3 through rank 1, which already receives later tensors."""
     monkeypatch.setattr(state_transfer, "_SMALL_BYTES", 1)
     state = {str(number): torch.full((250_000,), float(number)) for number in range(40)}
 

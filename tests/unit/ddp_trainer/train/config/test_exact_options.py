@@ -1,4 +1,4 @@
-"""Where ``--level exact`` or ``fast`` cannot hold, one sentence says so and why; and what ``fast`` puts together."""
+"""Refusals of ``--level exact`` and ``--level fast``, and the merged batches of ``fast``."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def test_exact_refuses_what_breaks_it_and_says_why(
 
 
 class SparseLines(Lines):
-    """A gradient whose entries come in an order of their own."""
+    """A task with sparse gradients."""
 
     def model(self) -> nn.Module:
         return nn.Embedding(10, 1, sparse=True)
@@ -71,7 +71,7 @@ def test_a_weight_that_no_slice_uses_is_left_alone_decay_included(level: Level) 
 
 
 class CountedLines(Lines):
-    """Notes how many samples each pass has."""
+    """Records the number of samples of each pass."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -114,7 +114,7 @@ def test_batches_of_any_form_become_one(batches: Sequence[Any], merged: object) 
 
 
 def flat(value: Any) -> Any:
-    """Letters in place of names, which assert_close does not compare."""
+    """Replace letters by numbers, since assert_close compares no strings."""
     if isinstance(value, dict):
         return {key: flat(item) for key, item in value.items()}
     if isinstance(value, tuple | list):
