@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -18,7 +17,7 @@ from ddp_trainer.process.recorder import SECTION_NUMBERS, NoopRankRecorder
 from ddp_trainer.train import Config, run
 from ddp_trainer.train.data import sample_order
 from ddp_trainer.train.utils.errors import BadConfig
-from tests.support.train_builders import HERE, Lines, lines_config
+from tests.support.train_builders import HERE, Killed, Lines, kill_after, lines_config
 
 
 def a_config(path: Path | None = None, **changes: object) -> Config:
@@ -26,7 +25,7 @@ def a_config(path: Path | None = None, **changes: object) -> Config:
 
 
 class Journal(NoopRankRecorder):
-    """Remembers what it was told."""
+    """Records the calls of the trainer."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -99,11 +98,11 @@ def test_the_launcher_sees_the_section_of_the_step_while_it_is_in_it() -> None:
 
     run(a_config(), Watched(), journal, env=HERE)
     assert SECTION_NUMBERS[Section.FORWARD] in seen
-    assert journal.marks[0] == 0, "nobody waits for a rank whose run is over"
+    assert journal.marks[0] == 0, "the run is over"
 
 
 class OfWords(Lines):
-    """Its model says what a sample takes."""
+    """A task whose model has its tokens and operations per sample."""
 
     def model(self) -> nn.Module:
         model = super().model()
@@ -141,22 +140,6 @@ def test_saving_follows_the_clock(tmp_path: Path) -> None:
     assert journal.saved == list(range(1, 13))
 
 
-class Killed(BaseException):
-    """Stands for SIGKILL: nothing in the trainer may catch it."""
-
-
-def kill_after(calls: int) -> Callable[[Tensor], None]:
-    left = calls
-
-    def fetched(_: Tensor) -> None:
-        nonlocal left
-        left -= 1
-        if left < 0:
-            raise Killed
-
-    return fetched
-
-
 def test_a_run_goes_on_to_the_same_weights_and_counts_what_it_lost(tmp_path: Path) -> None:
     undisturbed = run(a_config(tmp_path / "whole", batch_slices=1), Lines(), env=HERE)
     config = a_config(tmp_path / "killed", batch_slices=1, checkpoint_steps=4, checkpoint_seconds=None)
@@ -167,7 +150,7 @@ def test_a_run_goes_on_to_the_same_weights_and_counts_what_it_lost(tmp_path: Pat
     assert journal.counters[Metric.CHECKPOINT_LOAD_SECONDS] > 0
     assert (journal.lost, journal.steps[0][0]) == (3, 5)
     assert resumed.summary.lost_steps == 3
-    # The account is told ten times a second, so that three steps of milliseconds may have cost nothing that is known.
+    # The account is reported ten times per second, so three short steps may have cost no reported time.
     assert 0 <= journal.lost_seconds == pytest.approx(resumed.summary.lost_seconds, abs=1e-3)
     assert sum(resumed.summary.spent.values()) == pytest.approx(resumed.summary.seconds, abs=0.01)
     assert len(journal.spent) == len(JobTime)
@@ -232,11 +215,11 @@ def test_a_data_set_smaller_than_a_global_batch_is_told_of(capsys: pytest.Captur
 
 
 class FSDPModule:
-    """Mix-in of what ``fully_shard`` returns, by its name."""
+    """A class with the name of torch's base class of sharded modules."""
 
 
 class Sharded(FSDPModule, nn.Linear):
-    """As ``fully_shard`` makes of a layer."""
+    """A layer like those that ``fully_shard`` returns."""
 
 
 @pytest.mark.parametrize("wrapper", [nn.parallel.DistributedDataParallel, Sharded], ids=["DDP", "FSDP2"])

@@ -29,7 +29,7 @@ GENERATION = 3
 
 
 class Agent:
-    """The other end."""
+    """The agent's end of the channel, and the worker's objects."""
 
     def __init__(self) -> None:
         self.connection, worker_end = socket.socketpair()
@@ -63,7 +63,7 @@ def nobody_there() -> Environment:
 
 
 def once_it_meets(control: Control, then: threading.Thread) -> None:
-    """Do it as soon as the group is being met."""
+    """Start the thread when the worker begins to join the group."""
     entering = control.mark_joining
 
     def entered(cut: object) -> None:
@@ -138,7 +138,7 @@ def test_a_process_outlives_an_nccl_group_only_where_it_is_asked_to(
     agent.passage.join(nobody_there())
     assert agent.passage.is_open is keeps_process
     agent.passage.close()
-    # Each change is told once: the agent then ends this worker by SIGTERM, and not by a request to stay.
+    # The agent ends a worker that is not reusable by SIGTERM, without a request to leave its group.
     assert agent.handle_message() == [Reusable(able=True), Reusable(able=False)]
 
 
