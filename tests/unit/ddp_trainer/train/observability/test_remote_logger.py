@@ -19,16 +19,12 @@ from tests.support.launch_harness import wait_until
 from tests.support.train_builders import HERE, Lines, lines_config
 
 
-def a_config(folder: Path | None = None, **changes: object) -> Config:
-    return lines_config(checkpoint_dir=folder, **changes)
-
-
 @pytest.mark.parametrize("service", Service)
 def test_a_missing_package_is_named_with_its_extra(service: Service, monkeypatch: pytest.MonkeyPatch) -> None:
     real = importlib.util.find_spec
     monkeypatch.setattr(importlib.util, "find_spec", lambda name: None if name == service else real(name))
     with pytest.raises(BadConfig, match=rf"--{service} needs .* not installed\. Install kubectl-ddp\[{service}\]\."):
-        run(a_config(**{service: "curves"}), Lines(), env=HERE)
+        run(lines_config(**{service: "curves"}), Lines(), env=HERE)
 
 
 def test_the_folder_of_wandb_is_not_taken_for_its_package(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -37,7 +33,7 @@ def test_the_folder_of_wandb_is_not_taken_for_its_package(tmp_path: Path, monkey
     (tmp_path / "wandb").mkdir()
     monkeypatch.syspath_prepend(tmp_path)
     with pytest.raises(BadConfig, match=r"Install kubectl-ddp\[wandb\]"):
-        run(a_config(wandb="curves"), Lines(), env=HERE)
+        run(lines_config(wandb="curves"), Lines(), env=HERE)
 
 
 def test_steps_that_the_run_has_are_dropped() -> None:
@@ -47,10 +43,8 @@ def test_steps_that_the_run_has_are_dropped() -> None:
 
 def test_an_evaluation_of_the_last_step_is_kept() -> None:
     lines = [{"step": 5, "train/loss": 1.0}, {"step": 5, "test/loss": 2.0}, {"step": 4, "test/loss": 3.0}]
-    assert [(point.step, point.values) for point in new_points(lines, 4)] == [
-        (5, {"train/loss": 1.0}),
-        (5, {"test/loss": 2.0}),
-    ]
+    kept = [(point.step, point.values) for point in new_points(lines, 4)]
+    assert kept == [(5, {"train/loss": 1.0}), (5, {"test/loss": 2.0})]
 
 
 def stored_run_id(folder: Path) -> str:
@@ -61,13 +55,13 @@ def stored_run_id(folder: Path) -> str:
 
 def test_a_job_that_resumes_continues_the_run_of_the_first_job(tmp_path: Path) -> None:
     for epochs, job in ((1, "first"), (2, "second")):
-        run(a_config(tmp_path, epochs=epochs), Lines(), env=replace(HERE, run_id=job))
+        run(lines_config(checkpoint_dir=tmp_path, epochs=epochs), Lines(), env=replace(HERE, run_id=job))
         assert stored_run_id(tmp_path) == "first"
 
 
 def test_outside_of_kubernetes_each_run_has_its_own_id(tmp_path: Path) -> None:
     for folder in ("a", "b"):
-        run(a_config(tmp_path / folder), Lines(), env=HERE)
+        run(lines_config(checkpoint_dir=tmp_path / folder), Lines(), env=HERE)
     assert stored_run_id(tmp_path / "a") != stored_run_id(tmp_path / "b")
 
 
