@@ -1,13 +1,13 @@
-"""Where tensors of a model lie is put right before anything is sent, and what they hold stays."""
+"""Tensors of a model become contiguous before they are sent, with the same values."""
 
 from __future__ import annotations
 
 import torch
 from torch import nn
 
-from ddp_trainer.train import Config, run
+from ddp_trainer.train import run
 from ddp_trainer.train.loop.run_context import make_contiguous
-from tests.support.train_builders import HERE, Lines
+from tests.support.train_builders import HERE, Lines, lines_config
 
 
 def tangled() -> nn.Module:
@@ -39,4 +39,4 @@ def test_a_run_keeps_buffers_of_which_one_row_stands_for_many() -> None:
             model.register_buffer("row", torch.arange(3.0).expand(4, 3))
             return model
 
-    assert run(Config(epochs=1, global_batch=4, warmup_steps=0), Wide(), env=HERE).summary.steps == 3
+    assert run(lines_config(), Wide(), env=HERE).summary.steps == 3

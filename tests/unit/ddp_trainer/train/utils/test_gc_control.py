@@ -13,7 +13,7 @@ from tests.support.train_builders import HERE, Lines
 
 
 class CollectionCounter(Lines):
-    """Notes how often garbage had been collected when each step began to compute."""
+    """A task that records the number of collections at each pass."""
 
     def __init__(self) -> None:
         super().__init__()

@@ -80,7 +80,7 @@ ONE_F_ONE_B, INTERLEAVED = PipelineSchedule.ONE_F_ONE_B, PipelineSchedule.INTERL
         (
             lambda: find_plan(a_gpt(), planned({"blocks.*.mlp": "rowwise"}), 2),
             BadTask,
-            r"cuts blocks\.0\.mlp by Rowwise",
+            r"cuts blocks\.0\.mlp by Roww",
         ),
         (lambda: find_plan(a_gpt(), planned({"blocks.*": "sideways"}), 2), BadTask, r"'sideways' for 'blocks"),
         (lambda: find_plan(nn.Linear(1, 1), Lines(), 2), BadConfig, "'lines' nor its model, a Linear, has a tp_plan"),
