@@ -50,9 +50,7 @@ def test_anything_else_is_not_committed(changes: dict[str, float], error: type[E
     ("loss", "flaw", "is_finite"),
     [(1.5, None, True), (1.5, 0.0, True), (math.nan, None, False), (-math.inf, 0.0, False), (1.5, math.nan, False)],
 )
-def test_the_decision_has_losses_and_gradients_that_are_not_finite(
-    loss: float, flaw: float | None, is_finite: bool
-) -> None:
+def test_the_decision_reports_nonfinite_losses_and_gradients(loss: float, flaw: float | None, is_finite: bool) -> None:
     flaws = None if flaw is None else torch.tensor(flaw)
     report = StepReport(samples=4, digest=99, loss=torch.tensor(loss), flaw=flaws)
     assert decide_step(report, ALONE).is_finite == is_finite

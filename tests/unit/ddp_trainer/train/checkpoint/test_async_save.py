@@ -6,9 +6,9 @@ import os
 import sys
 import threading
 import time
-from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -86,28 +86,16 @@ class Told(NoopRankRecorder):
         self.saved += 1
 
 
-def a_saver(
-    directory: CheckpointDirectory,
-    metrics: Told | None = None,
-    clock: Callable[[], float] = time.monotonic,
-    alarm: Callable[[str], object] = pytest.fail,
-) -> CheckpointManager:
+def a_saver(directory: CheckpointDirectory, metrics: Told | None = None, **options: Any) -> CheckpointManager:
     """Return the checkpoint manager of rank 0; a save is due every 10 s."""
-    return CheckpointManager(
-        Config(checkpoint_dir=directory.path, checkpoint_seconds=10.0),
-        directory,
-        keeps_time=True,
-        recorder=metrics or Told(),
-        alarm=alarm,
-        note=print,
-        device=torch.device("cpu"),
-        clock=clock,
-    )
+    config = Config(checkpoint_dir=directory.path, checkpoint_seconds=10.0)
+    options = {"alarm": pytest.fail, "note": print, "device": torch.device("cpu"), **options}
+    return CheckpointManager(config, directory, keeps_time=True, recorder=metrics or Told(), **options)
 
 
 def test_each_checkpoint_that_is_due_while_one_is_being_written_counts_as_skipped(tmp_path: Path) -> None:
     now, directory, metrics = [0.0], Slow(tmp_path), Told()
-    saver = a_saver(directory, metrics, lambda: now[0])
+    saver = a_saver(directory, metrics, clock=lambda: now[0])
     saver.open()
     wanted = {}
     for second in range(9, 46):

@@ -58,23 +58,21 @@ def flipped(content: bytes, bit: int) -> bytes:
     return content[: at // 8] + bytes([content[at // 8] ^ 1 << at % 8]) + content[at // 8 + 1 :]
 
 
+def flip_a_bit(file: Path) -> None:
+    file.write_bytes(flipped(file.read_bytes(), 4000))
+
+
 DAMAGE: dict[str, tuple[Callable[[Path], None], str, str]] = {
     "payload missing": (Path.unlink, PAYLOAD, "state.pt is missing"),
     "manifest missing": (Path.unlink, MANIFEST, "manifest.json is missing"),
     "payload torn": (cut_short, PAYLOAD, "state.pt has "),
-    "payload corrupt": (
-        lambda file: file.write_bytes(flipped(file.read_bytes(), 4000)) and None,
-        PAYLOAD,
-        "does not have the digest",
-    ),
+    "payload corrupt": (flip_a_bit, PAYLOAD, "does not have the digest"),
     "manifest torn": (cut_short, MANIFEST, "manifest.json is damaged"),
 }
 
 
 @pytest.mark.parametrize(("damage", "file", "reason"), DAMAGE.values(), ids=DAMAGE.keys())
-def test_a_damaged_checkpoint_is_named_and_skipped(
-    damage: Callable[[Path], None], file: str, reason: str, tmp_path: Path
-) -> None:
+def test_damage_is_named_and_skipped(damage: Callable[[Path], None], file: str, reason: str, tmp_path: Path) -> None:
     directory = a_directory(tmp_path)
     write(directory, 1)
     write(directory, 2)

@@ -141,6 +141,10 @@ class Job:
     def start(self) -> object:
         return self.trainer.start(replace(self.process, group=Group.single_rank()))
 
+    def restart(self) -> None:
+        self.trainer.teardown_group()
+        assert self.start() is None
+
     def run(self) -> None:
         self.trainer.run(replace(self.process, group=Group.single_rank()))
 
@@ -197,9 +201,7 @@ def may_verify(monkeypatch: pytest.MonkeyPatch) -> threading.Event:
     return allowed
 
 
-def test_steps_from_a_damaged_checkpoint_are_dropped(
-    stored: Path, may_verify: threading.Event, make_job: MakeJob
-) -> None:
+def test_steps_from_damaged_state_are_dropped(stored: Path, may_verify: threading.Event, make_job: MakeJob) -> None:
     job = make_job(stored, 7)
     assert job.start() is None
     assert not job.trainer.train_step()  # step 5 is trained before the digest is known
@@ -208,8 +210,7 @@ def test_steps_from_a_damaged_checkpoint_are_dropped(
     with pytest.raises(GroupEnded):
         job.trainer.train_step()  # the save of step 6 waits for the digest
     assert saved(stored) == [2, 4]
-    job.trainer.teardown_group()
-    assert job.start() is None
+    job.restart()
     assert job.trainer.state.step == 2
     job.train()
     job.trainer.finish()
@@ -236,26 +237,21 @@ def test_a_finished_run_is_reported_only_when_the_digest_is_right(stored: Path, 
     job = make_job(stored, 4)
     with pytest.raises(GroupEnded):
         job.start()
-    job.trainer.teardown_group()
-    assert job.start() is None
+    job.restart()
     assert job.trainer.state.step == 2
 
 
-def test_a_group_that_ends_before_its_digest_leaves_no_state(
-    stored: Path, may_verify: threading.Event, make_job: MakeJob
-) -> None:
+def test_a_group_without_a_digest_leaves_no_state(stored: Path, may_verify: threading.Event, make_job: MakeJob) -> None:
     shutil.rmtree(stored / "step-00000002")
     job = make_job(stored, 7)
     job.start()
     job.trainer.train_step()
-    job.trainer.teardown_group()  # a peer is lost
-    job.start()
+    job.restart()  # a peer is lost
     assert job.trainer.state.step == 4
     may_verify.set()
     with pytest.raises(GroupEnded):
         job.train()
-    job.trainer.teardown_group()
-    assert job.start() is None
+    job.restart()
     fresh = make_job(stored.with_name("fresh"), 7)
     fresh.start()
     assert job.trainer.state.step == 0
@@ -268,20 +264,11 @@ MIB = 1 << 20
 def a_state() -> dict[str, Any]:
     """Every kind of value that a checkpoint holds."""
     tied = torch.arange(40.0).view(8, 5)
-    return {
-        "model": {
-            "in": tied,
-            "out": tied.detach(),
-            "image": torch.rand(2, 3, 4, 4).to(memory_format=torch.channels_last),
-        },
-        "optimizer": {
-            "state": {0: {"step": torch.tensor(3.0), "seen": torch.tensor([True, False])}},
-            "groups": [{"lr": 0.1}],
-        },
-        "gaps": torch.arange(12).view(3, 4)[:, 1:3],
-        "half": (torch.ones(7, dtype=torch.bfloat16), None, "word"),
-        "empty": torch.empty(0, 3),
-    }
+    image = torch.rand(2, 3, 4, 4).to(memory_format=torch.channels_last)
+    moments = {0: {"step": torch.tensor(3.0), "seen": torch.tensor([True, False])}}
+    others = {"gaps": torch.arange(12).view(3, 4)[:, 1:3], "half": (torch.ones(7, dtype=torch.bfloat16), None, "word")}
+    model = {"in": tied, "out": tied.detach(), "image": image, "empty": torch.empty(0, 3)}
+    return {"model": model, "optimizer": {"state": moments, "groups": [{"lr": 0.1}]}, **others}
 
 
 def equal(one: Any, other: Any) -> bool:

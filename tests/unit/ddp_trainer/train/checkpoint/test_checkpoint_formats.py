@@ -18,7 +18,6 @@ import torch
 from torch import nn
 
 from ddp_trainer.common.parallel_dims import Layout
-from ddp_trainer.train.checkpoint.checkpoint_cli import main
 from ddp_trainer.train.checkpoint.checkpoint_files import CheckpointDirectory, CorruptCheckpoint, manifest_if_complete
 from ddp_trainer.train.checkpoint.checkpoint_files import read as read_checkpoint
 from ddp_trainer.train.checkpoint.manifest import MANIFEST, Manifest
@@ -201,18 +200,6 @@ def test_the_first_rank_waits_no_more_for_a_rank_that_the_launcher_says_is_gone(
         begun(a_manifest(STEP), a_part())
 
 
-@pytest.mark.parametrize("file", ["state.pt", "pieces-00001.pt"])
-def test_a_bit_that_flipped_in_any_file_is_found(file: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    published(a_directory(tmp_path))
-    damaged = tmp_path / NAME / file
-    content = damaged.read_bytes()
-    damaged.write_bytes(content[:-1] + bytes([content[-1] ^ 1]))
-    with pytest.raises(CorruptCheckpoint, match=f"{file} does not have the digest"):
-        read_checkpoint(tmp_path / NAME)
-    assert main(["verify", str(tmp_path)]) == 1
-    assert f"{file} does not have the digest" in capsys.readouterr().err
-
-
 def test_a_piece_that_is_missing_makes_a_checkpoint_torn(tmp_path: Path) -> None:
     published(a_directory(tmp_path))
     (tmp_path / NAME / "pieces-00001.pt").unlink()
@@ -243,11 +230,8 @@ def test_numbers_of_every_type_are_read_as_they_were_written(kind: torch.dtype, 
 
 
 def test_numbers_that_lie_at_odd_places_are_read_too(tmp_path: Path) -> None:
-    header = {
-        "a": {"dtype": "U8", "shape": [1], "data_offsets": [0, 1]},
-        "b": {"dtype": "I32", "shape": [], "data_offsets": [1, 5]},
-    }
-    text = json.dumps(header).encode()
+    byte = {"dtype": "U8", "shape": [1], "data_offsets": [0, 1]}
+    text = json.dumps({"a": byte, "b": {"dtype": "I32", "shape": [], "data_offsets": [1, 5]}}).encode()
     content = bytes([9]) + (7).to_bytes(4, "little")
     (tmp_path / "x.safetensors").write_bytes(len(text).to_bytes(8, "little") + text + content)
     assert {name: tensor.item() for name, tensor in read(tmp_path / "x.safetensors").items()} == {"a": 9, "b": 7}
@@ -317,10 +301,7 @@ def test_a_damaged_file_is_refused(harm: Callable[[Path], object], sentence: str
 @pytest.mark.parametrize(
     ("index", "sentence"),
     [
-        (
-            '{"weight_map": {"b": "1.safetensors"}}',
-            r"lists b in 1\.safetensors, but 1\.safetensors does not contain it",
-        ),
+        ('{"weight_map": {"b": "1.safetensors"}}', r"lists b in 1\.safetensors, but 1\.safetensors does not contain"),
         ('{"weight_map": {"a": "2.safetensors"}}', r"2\.safetensors, which cannot be read: No such file"),
         ('{"weight_map": {"a": "../1.safetensors"}}', r"which names the file '\.\./1\.safetensors'"),
         ('{"weight_map": ["a"]}', "which is not a safetensors index"),

@@ -51,17 +51,12 @@ def await_all(works: list[Any]) -> None:
     assert all(work.wait() is not False for work in works)
 
 
-@pytest.mark.parametrize(
-    ("operation", "expected"),
-    [(dist.ReduceOp.SUM, [11.0, 22.0]), (dist.ReduceOp.MAX, [10.0, 20.0])],
-    ids=["sum", "max"],
-)
-def test_each_rank_has_the_sum_or_the_maximum_of_both(pair: Pair, operation: Any, expected: list[float]) -> None:
+@pytest.mark.parametrize(("operation", "expected"), [("SUM", [11.0, 22.0]), ("MAX", [10.0, 20.0])])
+def test_each_rank_has_the_sum_or_the_maximum_of_both(pair: Pair, operation: str, expected: list[float]) -> None:
     options = dist.AllreduceOptions()
-    options.reduceOp = dist.ReduceOp(operation)
+    options.reduceOp = dist.ReduceOp(getattr(dist.ReduceOp, operation))
     own = [torch.tensor([1.0, 20.0]), torch.tensor([10.0, 2.0])]
-    works = [rank.allreduce([tensor], options) for rank, tensor in zip(pair.ranks, own, strict=True)]
-    await_all(works)
+    await_all([rank.allreduce([tensor], options) for rank, tensor in zip(pair.ranks, own, strict=True)])
     assert [summed.tolist() for summed in own] == [expected] * 2
 
 
@@ -70,11 +65,8 @@ def test_each_rank_has_what_both_had_one_after_the_other(pair: Pair, shape: tupl
     own = [torch.full(shape, 1.0 + number) for number in range(2)]
     gathered = [torch.zeros(2 * shape[0] if shape else 2, *shape[1:]) for _ in own]
     options = distributed_c10d.AllgatherOptions()  # type: ignore[attr-defined] # as above
-    works = [
-        rank.allgather_into_tensor_coalesced([output], [tensor], options)
-        for rank, output, tensor in zip(pair.ranks, gathered, own, strict=True)
-    ]
-    await_all(works)
+    ranks = zip(pair.ranks, gathered, own, strict=True)
+    await_all([rank.allgather_into_tensor_coalesced([output], [tensor], options) for rank, output, tensor in ranks])
     assert [torch.equal(summed.view(2, *shape), torch.stack(own)) for summed in gathered] == [True, True]
 
 
@@ -82,11 +74,8 @@ def test_each_rank_has_its_own_part_of_the_sum_and_what_it_gave_is_as_it_was(pai
     given = [torch.tensor([[1.0, 2.0], [3.0, 4.0]]), torch.tensor([[10.0, 20.0], [30.0, 40.0]])]
     parts = [torch.zeros(1, 2), torch.zeros(1, 2)]
     options = dist.ReduceScatterOptions()
-    works = [
-        rank.reduce_scatter_tensor_coalesced([part], [tensor], options)
-        for rank, part, tensor in zip(pair.ranks, parts, given, strict=True)
-    ]
-    await_all(works)
+    ranks = zip(pair.ranks, parts, given, strict=True)
+    await_all([rank.reduce_scatter_tensor_coalesced([part], [tensor], options) for rank, part, tensor in ranks])
     assert [part.tolist() for part in parts] == [[[11.0, 22.0]], [[33.0, 44.0]]]
     assert given[0].tolist() == [[1.0, 2.0], [3.0, 4.0]]
 
@@ -173,7 +162,6 @@ def test_every_way_of_a_group_that_python_may_write_anew_is_written_anew() -> No
 
 def test_what_two_ranks_say_to_each_other_is_left_to_gloo(pair: Pair) -> None:
     received = torch.zeros(2)
-    works = [pair.ranks[0].send([torch.ones(2)], 1, 0), pair.ranks[1].recv([received], 0, 0)]
-    await_all(works)
+    await_all([pair.ranks[0].send([torch.ones(2)], 1, 0), pair.ranks[1].recv([received], 0, 0)])
     assert received.tolist() == [1.0, 1.0]
     assert pair.ranks[0].name() == "ddp_gloo"

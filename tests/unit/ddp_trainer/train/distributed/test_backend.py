@@ -69,9 +69,7 @@ def test_nccl_without_a_gpu_is_a_sentence() -> None:
     ],
     ids=["torch 2.14, or TORCH_DIST_USE_NCCL2=0", "torch 2.15", "nccl-lazy", "torch 2.13, without an entry"],
 )
-def test_torchs_registry_decides_what_nccl_is(
-    monkeypatch: pytest.MonkeyPatch, creator: str | None, answer: bool
-) -> None:
+def test_the_registry_decides_what_nccl_is(monkeypatch: pytest.MonkeyPatch, creator: str | None, answer: bool) -> None:
     plugins: dict[str, Any] = {}
 
     def enter(name: str) -> None:

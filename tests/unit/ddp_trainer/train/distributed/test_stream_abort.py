@@ -96,9 +96,8 @@ def test_an_error_of_a_step_is_a_lost_peer_after_an_abort_alone(monkeypatch: pyt
 
 def test_the_group_of_all_ranks_is_aborted_first_and_holds_up_no_other(monkeypatch: pytest.MonkeyPatch) -> None:
     noted: list[str] = []
-    abort, ends = aborting(
-        monkeypatch, Fake("all", noted, threading.Event()), Fake("some", noted), Fake("others", noted), limit=1.0
-    )
+    others = (Fake("some", noted), Fake("others", noted))
+    abort, ends = aborting(monkeypatch, Fake("all", noted, threading.Event()), *others, limit=1.0)
     abort.begin()
     abort.begin()
     assert ends.wait() == ["aborting its communicators took more than 1 s."]
@@ -169,9 +168,7 @@ def test_a_step_is_ahead_only_if_it_was_reduced_before_the_abort(
     assert group.is_reduction_complete is is_ahead
 
 
-def test_a_step_that_begins_after_the_abort_is_not_ahead(
-    pair: list[StreamModel], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_step_begun_after_the_abort_is_not_ahead(pair: list[StreamModel], monkeypatch: pytest.MonkeyPatch) -> None:
     """The step reads its decision just before the abort sets the flag."""
     abort, _ = aborting(monkeypatch, pair[0])
     group = group_of(abort)

@@ -109,9 +109,7 @@ def test_ranks_that_share_no_model_are_not_asked_what_they_wait_for(clock: Clock
     assert recorder.waits == []
 
 
-def test_torchs_schedules_wait_in_the_timed_function(
-    clock: Clock, phases: StepTimer, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_schedules_wait_in_the_timed_function(clock: Clock, phases: StepTimer, monkeypatch: pytest.MonkeyPatch) -> None:
     """The name is private: if torch drops it, no bubble is measured."""
     assert "work" in getattr(schedules, WAIT).__code__.co_varnames
     done: list[Any] = []

@@ -36,15 +36,11 @@ def test_the_folder_of_wandb_is_not_taken_for_its_package(tmp_path: Path, monkey
         run(lines_config(wandb="curves"), Lines(), env=HERE)
 
 
-def test_steps_that_the_run_has_are_dropped() -> None:
+def test_repeated_steps_are_dropped_and_the_evaluation_of_the_last_one_is_kept() -> None:
     lines = [{"step": step, "train/loss": 1.0} for step in (4, 5, 6, 5, 6, 7)]
-    assert [point.step for point in new_points(lines, 4)] == [5, 6, 7]
-
-
-def test_an_evaluation_of_the_last_step_is_kept() -> None:
-    lines = [{"step": 5, "train/loss": 1.0}, {"step": 5, "test/loss": 2.0}, {"step": 4, "test/loss": 3.0}]
-    kept = [(point.step, point.values) for point in new_points(lines, 4)]
-    assert kept == [(5, {"train/loss": 1.0}), (5, {"test/loss": 2.0})]
+    lines += [{"step": 7, "test/loss": 2.0}, {"step": 6, "test/loss": 3.0}]
+    kept = [(point.step, *point.values) for point in new_points(lines, 4)]
+    assert kept == [(5, "train/loss"), (6, "train/loss"), (7, "train/loss"), (7, "test/loss")]
 
 
 def stored_run_id(folder: Path) -> str:

@@ -140,9 +140,7 @@ def test_a_rank_whose_source_is_lost_begins_with_the_first_weights_again(monkeyp
         ([0, -1, 0], 1, [(0, 1)]),
     ],
 )
-def test_holders_take_turns_to_give_what_others_lack(
-    slots: list[int], replica: int, expected: list[tuple[int, int]]
-) -> None:
+def test_holders_take_turns_to_give(slots: list[int], replica: int, expected: list[tuple[int, int]]) -> None:
     assert transfer_pairs(slots, replica, len(slots)) == expected
     got = {target: slots[source] for source, target in transfer_pairs(slots, replica, len(slots))}
     assert all(got.get(rank, held) == rank % replica for rank, held in enumerate(slots))

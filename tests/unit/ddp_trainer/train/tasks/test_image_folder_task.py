@@ -86,11 +86,7 @@ def test_a_random_cut_stays_in_the_image_and_keeps_a_quarter() -> None:
 
 @pytest.mark.parametrize(
     "damage",
-    [
-        lambda path: path.write_bytes(path.read_bytes()[:60]),
-        lambda path: path.write_text("no image"),
-        Path.unlink,
-    ],
+    [lambda path: path.write_bytes(path.read_bytes()[:60]), lambda path: path.write_text("no image"), Path.unlink],
     ids=["torn", "text", "gone"],
 )
 def test_an_image_that_cannot_be_read_is_named(damage: Callable[[Path], object], tmp_path: Path) -> None:

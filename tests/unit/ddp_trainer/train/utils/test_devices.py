@@ -9,6 +9,7 @@ import sys
 import time
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -57,14 +58,8 @@ def devices(tmp_path: Path, count: int) -> Path:
 
 
 def here(local_rank: int, local_world: int, **variables: str) -> Environment:
-    return Environment(
-        rank=local_rank,
-        local_rank=local_rank,
-        world_size=local_world,
-        local_world_size=local_world,
-        host="node-b",
-        visible_devices={"PATH": "", **variables},
-    )
+    place = {"local_rank": local_rank, "world_size": local_world, "local_world_size": local_world}
+    return Environment(rank=local_rank, host="node-b", visible_devices={"PATH": "", **variables}, **place)
 
 
 def refused(driver: FakeDriver, env: Environment, files: Path, requested: DeviceName = DeviceName.AUTO) -> TrainError:
@@ -91,9 +86,7 @@ def test_a_worker_that_sees_its_own_gpu_alone_takes_it(tmp_path: Path) -> None:
     [(FakeDriver(), 0, {}), (FakeDriver(), 8, {"CUDA_VISIBLE_DEVICES": ""}), (FakeDriver(cuda=""), 8, {})],
     ids=["no GPU", "GPUs are hidden", "torch without CUDA"],
 )
-def test_without_a_usable_gpu_the_cpu_is_taken(
-    tmp_path: Path, driver: FakeDriver, files: int, variables: dict[str, str]
-) -> None:
+def test_the_cpu_is_the_fallback(tmp_path: Path, driver: FakeDriver, files: int, variables: dict[str, str]) -> None:
     env = here(1, 2, **variables)
     assert choose_device(DeviceName.AUTO, env, driver, devices(tmp_path, files)).type == "cpu"
     assert isinstance(refused(driver, env, tmp_path, DeviceName.CUDA), BadConfig)
@@ -192,9 +185,7 @@ def raised_by(group: Group, err: RuntimeError, *, in_pass: bool) -> BaseExceptio
     ],
     ids=lambda value: str(value)[:50],
 )  # fmt: skip
-def test_each_error_has_its_kind_and_code(
-    group: Group, err: RuntimeError, kind: type[BaseException], code: int, in_pass: bool
-) -> None:
+def test_errors_have_kind_and_code(group: Group, err: RuntimeError, kind: type[Any], code: int, in_pass: bool) -> None:
     found = raised_by(group, err, in_pass=in_pass)
     assert isinstance(found, kind)
     assert isinstance(found, PeerLost) is (kind is PeerLost)

@@ -77,11 +77,7 @@ ONE_F_ONE_B, INTERLEAVED = PipelineSchedule.ONE_F_ONE_B, PipelineSchedule.INTERL
         (lambda: a_gpt().pipeline_stage(0, 6), BadConfig, "layers are 5, which cannot fill 6 stages"),
         (lambda: a_gpt(heads=4).tp_plan(3), BadConfig, "number of heads is 4, which tp=3"),
         (lambda: a_gpt(heads=3, width=9).tp_plan(3), BadConfig, "vocabulary is 8, which tp=3"),
-        (
-            lambda: find_plan(a_gpt(), planned({"blocks.*.mlp": "rowwise"}), 2),
-            BadTask,
-            r"cuts blocks\.0\.mlp by Roww",
-        ),
+        (lambda: find_plan(a_gpt(), planned({"blocks.*.mlp": "rowwise"}), 2), BadTask, r"cuts blocks\.0\.mlp by Roww"),
         (lambda: find_plan(a_gpt(), planned({"blocks.*": "sideways"}), 2), BadTask, r"'sideways' for 'blocks"),
         (lambda: find_plan(nn.Linear(1, 1), Lines(), 2), BadConfig, "'lines' nor its model, a Linear, has a tp_plan"),
         (lambda: shared_rng(ALPHA, "tp=2"), BadConfig, "has tp=2, and 1 of the model is AlphaDropout, which ranks can"),
