@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import itertools
 import json
 from collections.abc import Callable, Mapping
 from pathlib import Path
@@ -162,3 +163,18 @@ class Points:
         if self._broken is not None:
             self._broken(ids)
         return self._x[ids]
+
+
+class Killed(BaseException):
+    """Replaces SIGKILL: the trainer does not catch it."""
+
+
+def kill_after(batches: int) -> Callable[[Tensor], None]:
+    """Return a callback for :class:`Lines` that ends the run after some batches."""
+    left = itertools.count(batches - 1, -1)
+
+    def fetched(_: Tensor) -> None:
+        if next(left) < 0:
+            raise Killed
+
+    return fetched

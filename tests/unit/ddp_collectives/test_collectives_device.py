@@ -1,4 +1,4 @@
-"""Which GPU a rank of ``ddp-launch collectives`` takes, with answers of CUDA that are made up."""
+"""The GPU of a rank of ``ddp-launch collectives``, with simulated devices."""
 
 from __future__ import annotations
 

@@ -35,7 +35,6 @@ def test_a_backend_has_the_sizes_at_which_it_reaches_its_bandwidth() -> None:
         (["--repeats", "0"], "Argument --repeats: '0' is not a whole number from 1"),
         (["--output"], "Argument -o/--output: expected one argument"),
         (["train.py"], "'train.py' is not a flag, and collectives run no script; --help lists the flags."),
-        (["--nnodes", "2", "train.py", "--sizes", "4KiB"], "'train.py' is not a flag"),
     ],
 )
 def test_a_wrong_request_starts_nothing(words: list[str], sentence: str, capsys: pytest.CaptureFixture[str]) -> None:

@@ -46,15 +46,13 @@ def aborts(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     return found
 
 
-def test_a_process_that_waits_for_an_offloaded_tensor_leaves_its_mixed_group_and_joins_the_next(
+def test_a_process_that_waits_for_an_offloaded_tensor_leaves_its_group_and_joins_the_next(
     aborts: list[str],
 ) -> None:
     launcher, ports = Launcher(), (free_port(), free_port())
     command = [sys.executable, "-m", mixed_group.__name__, *map(str, ports)]
-    with (
-        subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, cwd=ROOT) as peer,
-        ThreadPoolExecutor(1) as pool,
-    ):
+    pipes: dict[str, Any] = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "text": True}
+    with subprocess.Popen(command, cwd=ROOT, **pipes) as peer, ThreadPoolExecutor(1) as pool:
         assert peer.stdin is not None
         assert peer.stdout is not None
         group = mixed_group.join(0, ports[0], 1, launcher)
@@ -83,9 +81,7 @@ def test_a_process_that_waits_for_an_offloaded_tensor_leaves_its_mixed_group_and
 @pytest.mark.parametrize(
     ("backend", "is_aborted"), [(f"cpu:gloo,cuda:{NAME}", True), (NAME, True), ("gloo", False), ("cpu:gloo", False)]
 )
-def test_a_group_is_aborted_if_it_runs_on_streams_else_destroyed(
-    backend: str, is_aborted: bool, aborts: list[str]
-) -> None:
+def test_a_group_on_streams_is_aborted_others_are_destroyed(backend: str, is_aborted: bool, aborts: list[str]) -> None:
     store = dist.HashStore()  # type: ignore[attr-defined] # documented, but not in __all__
     dist.init_process_group(backend, store=store, rank=0, world_size=1)
     destroy_default_group()

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+import gc
 from collections import defaultdict
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -17,8 +17,10 @@ from ddp_trainer.common.time_classes import JobTime, Section
 from ddp_trainer.process.recorder import SECTION_NUMBERS, NoopRankRecorder
 from ddp_trainer.train import Config, run
 from ddp_trainer.train.data import sample_order
+from ddp_trainer.train.loop.run_context import make_contiguous
+from ddp_trainer.train.trainer import manual_gc
 from ddp_trainer.train.utils.errors import BadConfig
-from tests.support.train_builders import HERE, Lines, lines_config
+from tests.support.train_builders import HERE, Killed, Lines, kill_after, lines_config
 
 
 def a_config(path: Path | None = None, **changes: object) -> Config:
@@ -26,18 +28,16 @@ def a_config(path: Path | None = None, **changes: object) -> Config:
 
 
 class Journal(NoopRankRecorder):
-    """Remembers what it was told."""
+    """Records the calls of the trainer."""
 
     def __init__(self) -> None:
         super().__init__()
         self.steps: list[tuple[int, int, int]] = []
         self.phases: list[tuple[float, ...]] = []
         self.saved: list[int] = []
-        self.lost = 0
         self.gauges: dict[str, float | None] = {}
         self.counters: defaultdict[str, float] = defaultdict(float)
-        self.spent: tuple[float, ...] = ()
-        self.lost_seconds = 0.0
+        self.last_account: JobAccount | None = None
         self.progressed: list[tuple[float, float]] = []
         self.tokens = self.flops = 0.0
         self.norms: list[float | None] = []
@@ -71,7 +71,7 @@ class Journal(NoopRankRecorder):
         self.saved.append(step)
 
     def account(self, account: JobAccount) -> None:
-        self.lost, self.spent, self.lost_seconds = account.lost_steps, account.seconds, account.lost_seconds
+        self.last_account = account
 
 
 def test_the_recorder_hears_of_every_step_and_of_all_its_time() -> None:
@@ -82,9 +82,9 @@ def test_the_recorder_hears_of_every_step_and_of_all_its_time() -> None:
     assert all(len(phases) == 8 and min(phases) >= 0 for phases in journal.phases)
     assert journal.progressed[0][1] == pytest.approx(0.1)
     assert journal.progressed[-1][0] < journal.progressed[0][0]
-    assert outcome.exit_code == 0
+    assert (journal.tokens, journal.flops, {*journal.norms}) == (0, 0, {None}), "this model and task count neither"
     summary = outcome.summary
-    assert (summary.steps, summary.samples_lost, summary.samples_repeated) == (12, 0, 0)
+    assert (outcome.exit_code, summary.steps, summary.samples_lost, summary.samples_repeated) == (0, 12, 0, 0)
     assert summary.accuracy is None
     assert summary.loss == summary.metrics["loss"]
 
@@ -99,11 +99,11 @@ def test_the_launcher_sees_the_section_of_the_step_while_it_is_in_it() -> None:
 
     run(a_config(), Watched(), journal, env=HERE)
     assert SECTION_NUMBERS[Section.FORWARD] in seen
-    assert journal.marks[0] == 0, "nobody waits for a rank whose run is over"
+    assert journal.marks[0] == 0, "the run is over"
 
 
 class OfWords(Lines):
-    """Its model says what a sample takes."""
+    """A task whose model has its tokens and operations per sample."""
 
     def model(self) -> nn.Module:
         model = super().model()
@@ -122,13 +122,6 @@ def test_the_recorder_hears_what_the_model_says_of_its_work_and_how_large_gradie
     assert journal.norms[0] > 1e-3, "the norm before it was clipped"
 
 
-def test_nothing_is_said_of_work_and_gradients_that_nobody_counted() -> None:
-    journal = Journal()
-    run(a_config(), Lines(), journal, env=HERE)
-    assert (journal.tokens, journal.flops) == (0, 0)
-    assert set(journal.norms) == {None}
-
-
 def test_saving_follows_the_steps_and_the_end_is_always_saved(tmp_path: Path) -> None:
     journal = Journal()
     run(a_config(tmp_path, checkpoint_steps=5, checkpoint_seconds=None), Lines(), journal, env=HERE)
@@ -141,22 +134,6 @@ def test_saving_follows_the_clock(tmp_path: Path) -> None:
     assert journal.saved == list(range(1, 13))
 
 
-class Killed(BaseException):
-    """Stands for SIGKILL: nothing in the trainer may catch it."""
-
-
-def kill_after(calls: int) -> Callable[[Tensor], None]:
-    left = calls
-
-    def fetched(_: Tensor) -> None:
-        nonlocal left
-        left -= 1
-        if left < 0:
-            raise Killed
-
-    return fetched
-
-
 def test_a_run_goes_on_to_the_same_weights_and_counts_what_it_lost(tmp_path: Path) -> None:
     undisturbed = run(a_config(tmp_path / "whole", batch_slices=1), Lines(), env=HERE)
     config = a_config(tmp_path / "killed", batch_slices=1, checkpoint_steps=4, checkpoint_seconds=None)
@@ -165,12 +142,14 @@ def test_a_run_goes_on_to_the_same_weights_and_counts_what_it_lost(tmp_path: Pat
     journal = Journal()
     resumed = run(config, Lines(), journal, env=HERE)
     assert journal.counters[Metric.CHECKPOINT_LOAD_SECONDS] > 0
-    assert (journal.lost, journal.steps[0][0]) == (3, 5)
+    account = journal.last_account
+    assert account is not None
+    assert (account.lost_steps, journal.steps[0][0]) == (3, 5)
     assert resumed.summary.lost_steps == 3
-    # The account is told ten times a second, so that three steps of milliseconds may have cost nothing that is known.
-    assert 0 <= journal.lost_seconds == pytest.approx(resumed.summary.lost_seconds, abs=1e-3)
+    # The account is reported ten times per second, so three short steps may have cost no reported time.
+    assert 0 <= account.lost_seconds == pytest.approx(resumed.summary.lost_seconds, abs=1e-3)
     assert sum(resumed.summary.spent.values()) == pytest.approx(resumed.summary.seconds, abs=0.01)
-    assert len(journal.spent) == len(JobTime)
+    assert len(account.seconds) == len(JobTime)
     assert resumed.summary.loss == undisturbed.summary.loss
     assert resumed.summary.samples_repeated == resumed.summary.samples_lost == 0
     assert resumed.summary.goodput < 1
@@ -232,11 +211,11 @@ def test_a_data_set_smaller_than_a_global_batch_is_told_of(capsys: pytest.Captur
 
 
 class FSDPModule:
-    """Mix-in of what ``fully_shard`` returns, by its name."""
+    """A class with the name of torch's base class of sharded modules."""
 
 
 class Sharded(FSDPModule, nn.Linear):
-    """As ``fully_shard`` makes of a layer."""
+    """A layer like those that ``fully_shard`` returns."""
 
 
 @pytest.mark.parametrize("wrapper", [nn.parallel.DistributedDataParallel, Sharded], ids=["DDP", "FSDP2"])
@@ -266,3 +245,65 @@ def test_a_model_that_holds_state_of_a_group_is_refused_by_name(wrapper: type[nn
 )
 def test_objects_of_this_torch_have_what_the_trainer_asks_them(thing: object, names: tuple[str, ...]) -> None:
     assert all(hasattr(thing, name) for name in names)
+
+
+class CollectionCounter(Lines):
+    """A task that records the number of collections at each pass."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.collections = 0
+        self.at_steps: list[int] = []
+
+    def count(self, phase: str, _: object) -> None:
+        self.collections += phase == "start"
+
+    def losses(self, model: nn.Module, batch: Tensor) -> Tensor:
+        self.at_steps.append(self.collections)
+        return super().losses(model, batch)
+
+
+def test_garbage_is_collected_when_told_and_at_no_other_time() -> None:
+    task = CollectionCounter()
+    gc.callbacks.append(task.count)
+    try:
+        run(Config(max_steps=7, global_batch=1, batch_slices=1, gc_steps=3), task, env=HERE)
+    finally:
+        gc.callbacks.remove(task.count)
+    training = task.at_steps[:7]
+    assert [count - training[0] for count in training] == [0, 0, 0, 1, 1, 1, 2]
+    assert gc.isenabled()
+    with manual_gc(None):
+        assert gc.isenabled()
+
+
+def tangled() -> nn.Module:
+    model = nn.Linear(2, 3, bias=False)
+    model.weight = nn.Parameter(torch.arange(6.0).view(2, 3).t())
+    model.register_buffer("one_for_all", torch.arange(3.0).expand(4, 3))
+    model.register_buffer("every_other", torch.arange(6)[::2])
+    model.register_buffer("few", torch.eye(2).to_sparse())
+    return model
+
+
+def test_tensors_are_laid_out_in_place_and_hold_what_they_held() -> None:
+    for spreads in (False, True):
+        model, wanted = tangled(), tangled()
+        weight, buffer = model.weight, model.get_buffer("one_for_all")
+        make_contiguous(model, spreads=spreads)
+        assert model.weight is weight
+        assert model.get_buffer("one_for_all") is buffer
+        assert weight.is_contiguous() is spreads
+        assert all(each.is_contiguous() for each in model.buffers() if not each.is_sparse)
+        for name, tensor in wanted.state_dict().items():
+            assert torch.equal(model.state_dict()[name].to_dense(), tensor.to_dense())
+
+
+def test_a_run_keeps_buffers_of_which_one_row_stands_for_many() -> None:
+    class Wide(Lines):
+        def model(self) -> nn.Module:
+            model = super().model()
+            model.register_buffer("row", torch.arange(3.0).expand(4, 3))
+            return model
+
+    assert run(lines_config(), Wide(), env=HERE).summary.steps == 3

@@ -6,8 +6,9 @@ import os
 import sys
 import threading
 import time
-from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -26,7 +27,6 @@ from tests.support.train_builders import ALONE, a_directory, a_manifest, a_state
 
 
 def niceness() -> int:
-    """Of this thread."""
     return os.getpriority(os.PRIO_PROCESS, threading.get_native_id())
 
 
@@ -34,35 +34,28 @@ def a_lease(path: Path, generation: int = 0) -> WriteLease:
     return WriteLease(path, generation=generation, fence=generation, run_id="run", token=f"of {generation}")
 
 
-class Observed(CheckpointDirectory):
-    """Notes how nice the thread is that writes."""
-
-    seen: int
-
-    def write(self, draft: Manifest, archive: Archive) -> Manifest:
-        self.seen = niceness()
-        return super().write(draft, archive)
-
-
 @pytest.mark.skipif(sys.platform != "linux", reason="only Linux has a priority for each thread")
 @pytest.mark.parametrize("behind", [True, False])
-def test_only_a_thread_that_writes_behind_the_training_gives_way_to_it(behind: bool, tmp_path: Path) -> None:
-    before = niceness()
-    directory = Observed(tmp_path, keep=1, claim=a_lease(tmp_path))
-    directory.open()
-    writing = Writing(directory.write, a_manifest(1), a_state(1), time.monotonic())
+def test_only_a_thread_that_writes_behind_the_training_gives_way_to_it(behind: bool) -> None:
+    before, seen = niceness(), list[int]()
+
+    def write(draft: Manifest, _: Archive) -> Manifest:
+        seen.append(niceness())
+        return replace(draft, size_bytes=1)
+
+    writing = Writing(write, a_manifest(1), a_state(1), time.monotonic())
     if behind:
         writing.start()
         writing.wait()
     else:
         writing.run()
     assert (writing.error, writing.size_bytes > 0) == (None, True)
-    assert directory.seen == (min(before + 10, 19) if behind else before)
+    assert seen == [min(before + 10, 19) if behind else before]
     assert niceness() == before
 
 
 class Slow(CheckpointDirectory):
-    """A store that writes nothing until it is let."""
+    """A directory whose writes wait for ``let``."""
 
     def __init__(self, path: Path) -> None:
         super().__init__(path, keep=1, claim=a_lease(path))
@@ -74,7 +67,7 @@ class Slow(CheckpointDirectory):
 
 
 class Told(NoopRankRecorder):
-    """Notes what becomes of checkpoints."""
+    """Counts the outcomes of saves."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -93,28 +86,16 @@ class Told(NoopRankRecorder):
         self.saved += 1
 
 
-def a_saver(
-    directory: CheckpointDirectory,
-    metrics: Told | None = None,
-    clock: Callable[[], float] = time.monotonic,
-    alarm: Callable[[str], object] = pytest.fail,
-) -> CheckpointManager:
-    """Of the first rank, which asks for a checkpoint every 10 seconds."""
-    return CheckpointManager(
-        Config(checkpoint_dir=directory.path, checkpoint_seconds=10.0),
-        directory,
-        keeps_time=True,
-        recorder=metrics or Told(),
-        alarm=alarm,
-        note=print,
-        device=torch.device("cpu"),
-        clock=clock,
-    )
+def a_saver(directory: CheckpointDirectory, metrics: Told | None = None, **options: Any) -> CheckpointManager:
+    """Return the checkpoint manager of rank 0; a save is due every 10 s."""
+    config = Config(checkpoint_dir=directory.path, checkpoint_seconds=10.0)
+    options = {"alarm": pytest.fail, "note": print, "device": torch.device("cpu"), **options}
+    return CheckpointManager(config, directory, keeps_time=True, recorder=metrics or Told(), **options)
 
 
 def test_each_checkpoint_that_is_due_while_one_is_being_written_counts_as_skipped(tmp_path: Path) -> None:
     now, directory, metrics = [0.0], Slow(tmp_path), Told()
-    saver = a_saver(directory, metrics, lambda: now[0])
+    saver = a_saver(directory, metrics, clock=lambda: now[0])
     saver.open()
     wanted = {}
     for second in range(9, 46):
@@ -129,7 +110,7 @@ def test_each_checkpoint_that_is_due_while_one_is_being_written_counts_as_skippe
 
 
 class Failing(CheckpointDirectory):
-    """Fails to write as often as it has errors left."""
+    """A directory whose writes raise the errors one by one."""
 
     errors: list[BaseException]
 
@@ -182,7 +163,7 @@ def test_a_state_that_has_no_memory_is_a_failed_save_unless_other_ranks_wait_for
 
 
 def saving(path: Path) -> tuple[Slow, CheckpointManager]:
-    """Of a writer that is none in the next group: what it saves comes when it is let, and who claims the directory."""
+    """Return a manager with an unfinished save, and its directory, which completes it."""
     directory = Slow(path)
     former = a_saver(directory)
     former.open()

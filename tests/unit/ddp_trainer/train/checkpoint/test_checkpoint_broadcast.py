@@ -9,7 +9,7 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack
+from contextlib import ExitStack, closing
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -35,15 +35,16 @@ from ddp_trainer.train.loop.run_context import ProcessContext
 from ddp_trainer.train.trainer import Trainer
 from ddp_trainer.train.utils.errors import GroupEnded, PeerLost
 from tests.support.forked_ranks import LOST, run_ranks
-from tests.support.train_builders import HERE, Lines, a_directory, a_manifest, latest, write
+from tests.support.train_builders import HERE, Lines, a_directory, a_manifest, latest, lines_config, write
 
 
 def damage(directory: Path) -> None:
-    """Change one byte of a tensor; the file can be loaded still."""
-    with (directory / PAYLOAD).open("rb+") as stream:
-        start = stream.read().index(torch.arange(10.0).numpy().tobytes())
-        stream.seek(start)
-        stream.write(b"\x01")
+    """Change one bit of the weights, so that the file can still be loaded."""
+    state = unpack(read(directory))
+    weights = state.get("weights", state.get("model", {}).get("weight")).numpy().tobytes()
+    content = bytearray((directory / PAYLOAD).read_bytes())
+    content[content.index(weights)] ^= 1
+    (directory / PAYLOAD).write_bytes(content)
 
 
 def load(group: Group, own: Checkpoint | None) -> tuple[Checkpoint, BackgroundVerification, list[str]]:
@@ -103,8 +104,7 @@ def test_damage_ends_the_group_on_every_rank_and_the_next_one_takes_the_checkpoi
     assert first == (2, [f"{tmp_path}/step-00000002 is damaged, and training had started from it: {reason}."])
     assert second == (2, [])
     skipped: list[str] = []
-    newest = latest(directory, skipped.append, verified=False)
-    assert newest.manifest.step == 1
+    assert latest(directory, skipped.append, verified=False).manifest.step == 1
     assert len(skipped) == 1
 
 
@@ -128,7 +128,7 @@ def test_the_digest_comes_first_where_no_note_can_be_left(tmp_path: Path, monkey
 
 
 class Job:
-    """A process of a job that has a launcher, and may resume in a second group."""
+    """A worker with a launcher; it can resume in a second group."""
 
     def __init__(self, checkpoints: Path, steps: int) -> None:
         config = a_config(checkpoints, steps)
@@ -140,6 +140,10 @@ class Job:
 
     def start(self) -> object:
         return self.trainer.start(replace(self.process, group=Group.single_rank()))
+
+    def restart(self) -> None:
+        self.trainer.teardown_group()
+        assert self.start() is None
 
     def run(self) -> None:
         self.trainer.run(replace(self.process, group=Group.single_rank()))
@@ -163,32 +167,22 @@ MakeJob = Callable[[Path, int], Job]
 
 
 def a_config(checkpoints: Path, steps: int) -> Config:
-    flags = Config(epochs=9, max_steps=steps, global_batch=4, warmup_steps=0, schedule=ScheduleName.CONSTANT)
-    return replace(flags, checkpoint_dir=checkpoints, checkpoint_steps=2)
+    changes = {"schedule": ScheduleName.CONSTANT, "checkpoint_dir": checkpoints, "checkpoint_steps": 2}
+    return lines_config(epochs=9, max_steps=steps, **changes)
 
 
 @pytest.fixture
 def stored(tmp_path: Path) -> Path:
     """Checkpoints of the steps 2 and 4, the last of which is damaged."""
     run(a_config(tmp_path / "c", 4), Lines(), env=HERE)
-    newest = tmp_path / "c" / "step-00000004" / PAYLOAD
-    content = bytearray(newest.read_bytes())
-    weight = unpack(read(newest.parent))["model"]["weight"].numpy().tobytes()
-    content[content.index(weight)] ^= 1
-    newest.write_bytes(content)
+    damage(tmp_path / "c" / "step-00000004")
     return tmp_path / "c"
 
 
 @pytest.fixture
 def make_job() -> Iterator[Callable[[Path, int], Job]]:
     with ExitStack() as stack:
-
-        def start(checkpoints: Path, steps: int) -> Job:
-            job = Job(checkpoints, steps)
-            stack.callback(job.close)
-            return job
-
-        yield start
+        yield lambda checkpoints, steps: stack.enter_context(closing(Job(checkpoints, steps)))
 
 
 def saved(checkpoints: Path) -> list[int]:
@@ -207,9 +201,7 @@ def may_verify(monkeypatch: pytest.MonkeyPatch) -> threading.Event:
     return allowed
 
 
-def test_steps_from_a_damaged_checkpoint_are_dropped(
-    stored: Path, may_verify: threading.Event, make_job: MakeJob
-) -> None:
+def test_steps_from_damaged_state_are_dropped(stored: Path, may_verify: threading.Event, make_job: MakeJob) -> None:
     job = make_job(stored, 7)
     assert job.start() is None
     assert not job.trainer.train_step()  # step 5 is trained before the digest is known
@@ -218,8 +210,7 @@ def test_steps_from_a_damaged_checkpoint_are_dropped(
     with pytest.raises(GroupEnded):
         job.trainer.train_step()  # the save of step 6 waits for the digest
     assert saved(stored) == [2, 4]
-    job.trainer.teardown_group()
-    assert job.start() is None
+    job.restart()
     assert job.trainer.state.step == 2
     job.train()
     job.trainer.finish()
@@ -246,26 +237,21 @@ def test_a_finished_run_is_reported_only_when_the_digest_is_right(stored: Path, 
     job = make_job(stored, 4)
     with pytest.raises(GroupEnded):
         job.start()
-    job.trainer.teardown_group()
-    assert job.start() is None
+    job.restart()
     assert job.trainer.state.step == 2
 
 
-def test_a_group_that_ends_before_its_digest_leaves_no_state(
-    stored: Path, may_verify: threading.Event, make_job: MakeJob
-) -> None:
+def test_a_group_without_a_digest_leaves_no_state(stored: Path, may_verify: threading.Event, make_job: MakeJob) -> None:
     shutil.rmtree(stored / "step-00000002")
     job = make_job(stored, 7)
     job.start()
     job.trainer.train_step()
-    job.trainer.teardown_group()  # a peer is lost
-    job.start()
+    job.restart()  # a peer is lost
     assert job.trainer.state.step == 4
     may_verify.set()
     with pytest.raises(GroupEnded):
         job.train()
-    job.trainer.teardown_group()
-    assert job.start() is None
+    job.restart()
     fresh = make_job(stored.with_name("fresh"), 7)
     fresh.start()
     assert job.trainer.state.step == 0
@@ -278,20 +264,11 @@ MIB = 1 << 20
 def a_state() -> dict[str, Any]:
     """Every kind of value that a checkpoint holds."""
     tied = torch.arange(40.0).view(8, 5)
-    return {
-        "model": {
-            "in": tied,
-            "out": tied.detach(),
-            "image": torch.rand(2, 3, 4, 4).to(memory_format=torch.channels_last),
-        },
-        "optimizer": {
-            "state": {0: {"step": torch.tensor(3.0), "seen": torch.tensor([True, False])}},
-            "groups": [{"lr": 0.1}],
-        },
-        "gaps": torch.arange(12).view(3, 4)[:, 1:3],
-        "half": (torch.ones(7, dtype=torch.bfloat16), None, "word"),
-        "empty": torch.empty(0, 3),
-    }
+    image = torch.rand(2, 3, 4, 4).to(memory_format=torch.channels_last)
+    moments = {0: {"step": torch.tensor(3.0), "seen": torch.tensor([True, False])}}
+    others = {"gaps": torch.arange(12).view(3, 4)[:, 1:3], "half": (torch.ones(7, dtype=torch.bfloat16), None, "word")}
+    model = {"in": tied, "out": tied.detach(), "image": image, "empty": torch.empty(0, 3)}
+    return {"model": model, "optimizer": {"state": moments, "groups": [{"lr": 0.1}]}, **others}
 
 
 def equal(one: Any, other: Any) -> bool:
@@ -398,8 +375,7 @@ def test_a_rank_is_sent_what_it_does_not_see_in_a_directory(tmp_path: Path, monk
 
 def test_a_state_that_one_rank_lacks_is_sent_to_it_alone_and_into_its_tensors(monkeypatch: pytest.MonkeyPatch) -> None:
     state = {"model": {"weight": torch.arange(300_000.0)}}
-    sent: list[int] = []
-    send = dist.broadcast
+    send, sent = dist.broadcast, list[int]()
 
     def remember(tensor: Tensor, *args: Any, **kwargs: Any) -> Any:
         sent.append(tensor.nbytes)
@@ -412,14 +388,14 @@ def test_a_state_that_one_rank_lacks_is_sent_to_it_alone_and_into_its_tensors(mo
         receive_options = checkpoint_broadcast.Receive(is_wanted=group.rank == 2, targets=lambda: own)
         checkpoint = Checkpoint(a_manifest(3), state=state) if group.rank == 0 else None
         found = from_rank(0, checkpoint, group, receive=receive_options).state
-        is_whole = found is not None and torch.equal(found["model"]["weight"], state["model"]["weight"])
+        is_whole = found is not None and equal(found, state)
         return is_whole, float(own["model"]["weight"].sum()) > 0, max(sent, default=0) < 10_000
 
     assert run_ranks(3, receive) == [(True, False, True), (False, False, True), (True, True, True)]
 
 
 def test_a_rank_that_needs_no_state_passes_on_the_right_content(monkeypatch: pytest.MonkeyPatch) -> None:
-    """With four ranks, gloo sends from rank 0 to 3 by way of 1, while later tensors arrive there already."""
+    """Gloo sends from rank 0 of four to rank 3 through rank 1, which already receives later tensors."""
     monkeypatch.setattr(state_transfer, "_SMALL_BYTES", 1)
     state = {str(number): torch.full((250_000,), float(number)) for number in range(40)}
 

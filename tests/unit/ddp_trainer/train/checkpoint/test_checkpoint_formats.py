@@ -7,17 +7,17 @@ import json
 import re
 import threading
 import zipfile
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
+from typing import Any, cast
 
 import pytest
 import torch
-from torch import Tensor, nn
+from torch import nn
 
 from ddp_trainer.common.parallel_dims import Layout
-from ddp_trainer.train.checkpoint.checkpoint_cli import main
 from ddp_trainer.train.checkpoint.checkpoint_files import CheckpointDirectory, CorruptCheckpoint, manifest_if_complete
 from ddp_trainer.train.checkpoint.checkpoint_files import read as read_checkpoint
 from ddp_trainer.train.checkpoint.manifest import MANIFEST, Manifest
@@ -38,10 +38,8 @@ def written(archive: Archive) -> bytes:
     return buffer.getvalue()
 
 
-def loaded(archive: Archive) -> dict[str, Tensor]:
-    state = torch.load(io.BytesIO(written(archive)), weights_only=True)
-    assert isinstance(state, dict)
-    return state
+def loaded(archive: Archive) -> dict[str, Any]:
+    return cast("dict[str, Any]", torch.load(io.BytesIO(written(archive)), weights_only=True))
 
 
 DTYPES = [
@@ -76,9 +74,8 @@ def test_an_archive_is_a_sound_zip_file_whose_data_are_aligned() -> None:
     content = written(archive)
     with zipfile.ZipFile(io.BytesIO(content)) as opened:
         assert opened.testzip() is None
-        assert opened.namelist() == [
-            f"archive/{name}" for name in ("data.pkl", "byteorder", "data/0", "data/1", "version")
-        ]
+        names = [name.removeprefix("archive/") for name in opened.namelist()]
+    assert names == ["data.pkl", "byteorder", "data/0", "data/1", "version"]
     assert content.index(torch.ones(3).numpy().tobytes()) % 64 == 0
     assert written(archive) == content
 
@@ -91,7 +88,7 @@ def test_a_snapshot_keeps_what_was_while_the_originals_change() -> None:
     capacity = snapshot.capacity_bytes
     taken = snapshot.take(pack({"model": model.state_dict()}))
     nn.init.zeros_(model.weight)
-    assert torch.equal(loaded(taken)["model"]["weight"], before)  # type: ignore[call-overload]
+    assert torch.equal(loaded(taken)["model"]["weight"], before)
     assert snapshot.capacity_bytes == capacity
 
 
@@ -120,7 +117,7 @@ def test_a_copy_in_pieces_by_several_threads_is_whole() -> None:
         assert target[-1] == 77
 
 
-def test_where_no_more_threads_can_be_had_a_copy_is_whole_too() -> None:
+def test_a_copy_without_more_threads_is_whole_too() -> None:
     source = torch.arange((40 << 20) + 7, dtype=torch.int64).to(torch.uint8)
     target = torch.zeros_like(source)
     before = threading.stack_size(1 << 46)  # more than there are addresses
@@ -140,13 +137,13 @@ def a_part() -> Archive:
 
 
 def publish(directory: CheckpointDirectory, timeout_seconds: float = 5.0) -> Manifest:
-    """As the first of two ranks does."""
+    """Write the checkpoint as rank 0 of two ranks."""
     others = partial(await_pieces, [1], timeout_seconds, ALONE)
     return directory.write(a_manifest(STEP), a_part(), others)
 
 
 def published(directory: CheckpointDirectory) -> Manifest:
-    """Of two ranks, the second of which is through before the first looks."""
+    """Write the checkpoint as two ranks, rank 1 first."""
     place = directory.prepare(STEP)
     write_pieces(place, 1, a_manifest(STEP), a_part())
     return publish(directory)
@@ -157,9 +154,7 @@ def test_what_two_ranks_wrote_is_published_as_one_with_both_digests(tmp_path: Pa
     assert sorted(file.name for file in (tmp_path / NAME).iterdir()) == [MANIFEST, "pieces-00001.pt", "state.pt"]
     assert manifest_if_complete(tmp_path / NAME) == manifest
     assert read_checkpoint(tmp_path / NAME).directory == tmp_path / NAME
-    assert manifest.total_bytes == sum(
-        file.stat().st_size for file in (tmp_path / NAME).iterdir() if file.name != MANIFEST
-    )
+    assert manifest.total_bytes == sum(file.stat().st_size for file in (tmp_path / NAME).glob("*.pt"))
 
 
 def test_a_rank_that_writes_nothing_is_named_and_nothing_is_published(tmp_path: Path) -> None:
@@ -187,9 +182,8 @@ def test_a_rank_without_memory_says_so_and_nobody_waits_for_it(tmp_path: Path) -
         raise MemoryError
 
     directory = a_directory(tmp_path)
-    place = directory.prepare(STEP)
     with pytest.raises(MemoryError):
-        write_pieces(place, 1, a_manifest(STEP), replace(a_part(), ready=fail))
+        write_pieces(directory.prepare(STEP), 1, a_manifest(STEP), replace(a_part(), ready=fail))
     with pytest.raises(OSError, match="rank 1 could not write its pieces: MemoryError"):
         publish(directory)
 
@@ -204,19 +198,6 @@ def test_the_first_rank_waits_no_more_for_a_rank_that_the_launcher_says_is_gone(
     threading.Timer(0.1, connections.call_off).start()
     with pytest.raises(OSError, match="a rank was lost while the ranks wrote their pieces"):
         begun(a_manifest(STEP), a_part())
-
-
-@pytest.mark.parametrize("file", ["state.pt", "pieces-00001.pt"])
-def test_a_bit_that_flipped_in_any_file_is_found(file: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    published(a_directory(tmp_path))
-    damaged = tmp_path / NAME / file
-    content = bytearray(damaged.read_bytes())
-    content[len(content) // 2] ^= 1
-    damaged.write_bytes(content)
-    with pytest.raises(CorruptCheckpoint, match=f"{file} does not have the digest"):
-        read_checkpoint(tmp_path / NAME)
-    assert main(["verify", str(tmp_path)]) == 1
-    assert f"{file} does not have the digest" in capsys.readouterr().err
 
 
 def test_a_piece_that_is_missing_makes_a_checkpoint_torn(tmp_path: Path) -> None:
@@ -240,33 +221,17 @@ save_file = pytest.importorskip("safetensors.torch").save_file
 KINDS = (torch.float64, torch.float32, torch.float16, torch.bfloat16, torch.int64, torch.int8, torch.uint8, torch.bool)
 
 
-def save_parts(directory: Path, parts: Mapping[str, Mapping[str, Tensor]]) -> Path:
-    """Write files and their index, as other libraries do."""
-    for file, weights in parts.items():
-        save_file(dict(weights), directory / file)
-    places = {name: file for file, weights in parts.items() for name in weights}
-    index = directory / f"model{INDEX}"
-    index.write_text(json.dumps({"metadata": {"total_size": 1}, "weight_map": places}))
-    return index
-
-
 @pytest.mark.parametrize("kind", KINDS)
 def test_numbers_of_every_type_are_read_as_they_were_written(kind: torch.dtype, tmp_path: Path) -> None:
     written = {"b": torch.tensor(True), "a": torch.arange(6).view(2, 3).to(kind), "none": torch.empty(0, 4)}
     save_file(written, tmp_path / "x.safetensors", metadata={"format": "pt"})
     found = read(tmp_path / "x.safetensors")
-    assert found.keys() == written.keys()
-    assert all(
-        torch.equal(found[name], tensor) and found[name].dtype == tensor.dtype for name, tensor in written.items()
-    )
+    torch.testing.assert_close(dict(found), written, rtol=0, atol=0)
 
 
 def test_numbers_that_lie_at_odd_places_are_read_too(tmp_path: Path) -> None:
-    header = {
-        "a": {"dtype": "U8", "shape": [1], "data_offsets": [0, 1]},
-        "b": {"dtype": "I32", "shape": [], "data_offsets": [1, 5]},
-    }
-    text = json.dumps(header).encode()
+    byte = {"dtype": "U8", "shape": [1], "data_offsets": [0, 1]}
+    text = json.dumps({"a": byte, "b": {"dtype": "I32", "shape": [], "data_offsets": [1, 5]}}).encode()
     content = bytes([9]) + (7).to_bytes(4, "little")
     (tmp_path / "x.safetensors").write_bytes(len(text).to_bytes(8, "little") + text + content)
     assert {name: tensor.item() for name, tensor in read(tmp_path / "x.safetensors").items()} == {"a": 9, "b": 7}
@@ -274,16 +239,19 @@ def test_numbers_that_lie_at_odd_places_are_read_too(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("named", ["index", "directory"])
 def test_several_files_are_one_checkpoint(named: str, tmp_path: Path) -> None:
-    index = save_parts(
-        tmp_path, {"1.safetensors": {"a": torch.ones(2)}, "2.safetensors": {"b": torch.zeros(1), "c": torch.ones(1)}}
-    )
+    parts = {"1.safetensors": {"a": torch.ones(2)}, "2.safetensors": {"b": torch.zeros(1), "c": torch.ones(1)}}
+    for file, weights in parts.items():
+        save_file(weights, tmp_path / file)
+    index = tmp_path / f"model{INDEX}"
+    places = {name: file for file, weights in parts.items() for name in weights}
+    index.write_text(json.dumps({"metadata": {"total_size": 1}, "weight_map": places}))
     given = index if named == "index" else tmp_path
     assert is_safetensors(given)
     assert {name: tensor.tolist() for name, tensor in read(given).items()} == {"a": [1, 1], "b": [0], "c": [1]}
 
 
 def test_of_a_file_no_more_is_read_than_is_asked_for(tmp_path: Path) -> None:
-    """As the kernel counts the pages of it that this process has."""
+    """The kernel counts the resident pages of the file."""
     save_file({name: torch.ones(1 << 21) for name in "abcd"}, tmp_path / "x.safetensors")
     found = read(tmp_path / "x.safetensors")
     assert found["c"].sum() == 1 << 21
@@ -333,10 +301,7 @@ def test_a_damaged_file_is_refused(harm: Callable[[Path], object], sentence: str
 @pytest.mark.parametrize(
     ("index", "sentence"),
     [
-        (
-            '{"weight_map": {"b": "1.safetensors"}}',
-            r"lists b in 1\.safetensors, but 1\.safetensors does not contain it",
-        ),
+        ('{"weight_map": {"b": "1.safetensors"}}', r"lists b in 1\.safetensors, but 1\.safetensors does not contain"),
         ('{"weight_map": {"a": "2.safetensors"}}', r"2\.safetensors, which cannot be read: No such file"),
         ('{"weight_map": {"a": "../1.safetensors"}}', r"which names the file '\.\./1\.safetensors'"),
         ('{"weight_map": ["a"]}', "which is not a safetensors index"),

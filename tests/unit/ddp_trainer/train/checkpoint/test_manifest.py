@@ -1,4 +1,4 @@
-"""Whose a checkpoint is."""
+"""The identity of the run in a manifest, and which runs may load a checkpoint."""
 
 from __future__ import annotations
 
@@ -30,7 +30,6 @@ def test_the_same_run_at_another_world_size_may_go_on() -> None:
         ("data", "def", "with data digest def, and this run has abc"),
         ("samples", 11, "with number of samples 11, and this run has 10"),
         ("order", "other/2", "with order algorithm other/2"),
-        ("architecture", "heads=2", "with architecture heads=2"),
     ],
 )
 def test_another_run_is_refused_with_both_values_and_the_way_out(field: str, stored: object, sentence: str) -> None:
@@ -44,9 +43,7 @@ def test_another_run_is_refused_with_both_values_and_the_way_out(field: str, sto
 
 def test_slices_must_agree_only_when_they_were_asked_for() -> None:
     check_same_run(MANIFEST, IDENTITY, where="in /c", batch_slices=4)
-    with pytest.raises(
-        CheckpointMismatch, match=r"number of batch slices 4, and this run has 8. Give --batch-slices 4"
-    ):
+    with pytest.raises(CheckpointMismatch, match=r"slices 4, and this run has 8\. Give --batch-slices 4"):
         check_same_run(MANIFEST, IDENTITY, where="in /c", batch_slices=8)
 
 
@@ -62,7 +59,7 @@ def test_the_signature_tells_models_of_equal_size_apart() -> None:
 
 
 class Cut(nn.Linear):
-    """A model of which shapes do not say all."""
+    """A model whose shapes do not determine its architecture."""
 
     def __init__(self, architecture: object) -> None:
         super().__init__(2, 3)

@@ -1,4 +1,4 @@
-"""Checkpoints of an object store keep the promises of a directory; fsspec's local files stand for the store here."""
+"""Checkpoints of an object store have the guarantees of a directory; fsspec's local files replace the store."""
 
 from __future__ import annotations
 
@@ -21,10 +21,10 @@ TOKENS = (f"token{number}" for number in itertools.count())
 
 
 class Pods:
-    """Writers with a disk each, and the store that all of them see."""
+    """Writers with a disk each, and their common store."""
 
-    def __init__(self, root: Path, make: Callable[[Path], ObjectStorage] = open_storage) -> None:
-        self._root, self._make = root, make
+    def __init__(self, root: Path) -> None:
+        self._root = root
         self.store = root / "store"
         self.store.mkdir()
         self.alarms: list[str] = []
@@ -36,7 +36,7 @@ class Pods:
         claim = Claim(token, generation, generation, "run", 1)
         disk = self._root / token
         lease = WriteLease(disk, generation=generation, fence=generation, run_id="run", token=token)
-        stored = StoredCheckpoints(self._make(self.store))
+        stored = StoredCheckpoints(open_storage(self.store))
         journal = ClaimJournal(stored.storage, claim, unclaimed=stored.unclaimed, alarm=self.alarms.append)
         goal = None if best is None else TargetMetric(best)
         return ObjectCheckpoints(stored, disk, keep=keep, claim=lease, journal=journal, best=goal)
@@ -54,8 +54,7 @@ class Pods:
         return reader.latest_checkpoint(self.skipped.append)
 
     def newest_step(self) -> int | None:
-        found = self.newest()
-        return None if found is None else found.manifest.step
+        return (found := self.newest()) and found.manifest.step
 
     def folders(self) -> list[str]:
         """Return the checkpoints in the store, published or not."""
@@ -96,7 +95,7 @@ def test_a_writer_continues_in_a_later_group_and_keeps_out_those_between(pods: P
 
 
 class Watched(ObjectStorage):
-    """A store in which something happens at a write to the journal."""
+    """A store that calls ``before`` and ``after`` around a write to the journal."""
 
     before: Callable[[], None] = staticmethod(lambda: None)
     after: Callable[[], None] = staticmethod(lambda: None)
@@ -120,7 +119,7 @@ def watched(writer: ObjectCheckpoints) -> Watched:
 
 @pytest.mark.parametrize("saves", [0, 1, 5])
 def test_a_stale_writer_cannot_publish_however_late_its_request_arrives(pods: Pods, saves: int) -> None:
-    """It stops after it has read the journal. A new group claims, and saves so often that old numbers are removed."""
+    """The writer stops after it has read the journal; a new group claims, saves, and removes old entries."""
     old = pods.writer(1)
     write(old, 1)
 
@@ -220,8 +219,7 @@ def test_what_is_on_the_disk_and_was_not_published_is_never_used(pods: Pods) -> 
     writer = pods.writer()
     write(writer, 1)
     CheckpointDirectory.write(writer, a_manifest(2), a_state(2))
-    found = latest(writer, pods.skipped.append)
-    assert found.manifest.step == 1
+    assert latest(writer, pods.skipped.append).manifest.step == 1
 
 
 def test_a_claim_that_cannot_be_parsed_is_an_error_and_not_an_empty_store(pods: Pods) -> None:

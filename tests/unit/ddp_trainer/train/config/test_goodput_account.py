@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -33,7 +33,7 @@ ticks = some.integers(1, 64).map(lambda number: number / 4)
 
 
 class Told(NoopRankRecorder):
-    """What was told last."""
+    """Keeps the last account."""
 
     seconds: Sequence[float] = ()
     lost_steps = 0
@@ -45,7 +45,7 @@ class Told(NoopRankRecorder):
 
 @dataclass
 class Job:
-    """A run on a clock of its own, which keeps its own account of all that happens."""
+    """A run on a simulated clock, with the expected account."""
 
     directory: Path
     now: float = FIRST
@@ -68,7 +68,7 @@ class Job:
         self.expected[state] += seconds
 
     def process(self) -> None:
-        """A new one, as after a kill: nothing of the one before is left but its files."""
+        """Start a process that finds only the files of the last one."""
         self.phases = StepTimer(self.clock)
         self.history = GoodputTracker(self.phases, self.clock)
         self.began = self.now
@@ -83,7 +83,7 @@ class Job:
         self.passes(JobTime.STARTUP, LAUNCH)
 
     def group(self, *, is_new: bool) -> None:
-        """Form one, in which a process that is new goes on from what is stored, and another from what it holds."""
+        """Form a group; a new process resumes from the checkpoint, a surviving one from memory."""
         joined = self.now
         self.passes(JobTime.RENDEZVOUS, JOIN)
         moments = LauncherTimes(self.launched, joined, self.now)
@@ -104,7 +104,7 @@ class Job:
         self.history.begin()
 
     def train(self, waits: float, computes: float, *, saves: float = 0.0, evaluates: float = 0.0) -> None:
-        """A step, perhaps with an evaluation and a checkpoint after it."""
+        """Train one step; evaluate and save after it on request."""
         self.passes(JobTime.DATA_WAIT, waits)
         self.phases.end_phase(Phase.DATA_WAIT)
         self.passes(JobTime.PRODUCTIVE, computes)
@@ -123,7 +123,7 @@ class Job:
             self.phases.end_phase(Phase.CHECKPOINT)
 
     def kill(self, seconds: float, cause: RestartCause = RestartCause.FAILURE) -> None:
-        """The process, in the midst of a step; the pod stays."""
+        """Kill the process within a step; the pod stays."""
         state = {RestartCause.HANG: JobTime.HANG, RestartCause.RESIZE: JobTime.ELASTIC_RESIZE}
         self.passes(state.get(cause, JobTime.RESTART), seconds)
         self.count(cause)
@@ -142,7 +142,7 @@ class Job:
         self.group(is_new=True)
 
     def resize(self, seconds: float) -> None:
-        """Others come or go; this process stays, with its state."""
+        """Re-form the group with other peers; this process keeps its state."""
         self.passes(JobTime.ELASTIC_RESIZE, seconds)
         self.count(RestartCause.RESIZE)
         self.group(is_new=False)
@@ -164,12 +164,12 @@ def started(directory: Path) -> Job:
     return job
 
 
-MISFORTUNES = {
-    "kill": lambda job, seconds: job.kill(seconds),
+MISFORTUNES: dict[str, Callable[[Job, float], None]] = {
+    "kill": Job.kill,
     "hang": lambda job, seconds: job.kill(seconds, RestartCause.HANG),
-    "lost_pod": lambda job, seconds: job.lose_pod(seconds),
-    "suspend": lambda job, seconds: job.suspend(seconds),
-    "resize": lambda job, seconds: job.resize(seconds),
+    "lost_pod": Job.lose_pod,
+    "suspend": Job.suspend,
+    "resize": Job.resize,
     "resize_with_new_process": lambda job, seconds: job.kill(seconds, RestartCause.RESIZE),
 }
 STEP = some.tuples(ticks, ticks, some.sampled_from([0.0, 0.0, 1.25]), some.sampled_from([0.0, 2.5]))
@@ -188,7 +188,7 @@ def test_whatever_happens_the_states_add_up_to_the_time_that_passed(
         job.check()
 
 
-def test_three_kills_a_suspend_and_a_resize_are_told_apart(tmp_path: Path) -> None:
+def test_the_summary_has_the_goodput_without_suspension(tmp_path: Path) -> None:
     job = started(tmp_path)
     for number in range(3):
         job.train(0.25, 10.0, saves=0.5)
@@ -199,11 +199,6 @@ def test_three_kills_a_suspend_and_a_resize_are_told_apart(tmp_path: Path) -> No
     job.train(0.25, 10.0)
     job.history.finish()
     job.check()
-    spent = dict(zip(JobTime, job.recorder.seconds, strict=True))
-    assert spent[JobTime.SUSPENDED] == pytest.approx(3600.0)
-    assert spent[JobTime.RESTART] == pytest.approx(1.0 + 2.0 + 3.0)
-    assert spent[JobTime.ELASTIC_RESIZE] == pytest.approx(7.0)
-    assert (job.recorder.lost_steps, job.recorder.lost_seconds) == (3, pytest.approx(30.0))
     summary = job.history.summary()
     assert summary["goodput"] == pytest.approx((70.25 - 30.0) / (job.now - FIRST - 3600.0), abs=1e-4)
     assert summary["largest_badput"] == "startup"
@@ -266,16 +261,14 @@ def test_without_a_launcher_the_gap_is_a_restart_and_after_a_good_end_a_suspensi
     for leaves in (False, True, False):
         run(leaves=leaves)
         now[0] += 16.0
-    assert sum(recorder.seconds) == 2.0 + 16.0 + 16.0, "the last vote's share is told after the next one"
+    assert sum(recorder.seconds) == 2.0 + 16.0 + 16.0, "the last step is reported with the next one"
     spent = ProgressFile(tmp_path, "run").read().account
     assert (spent[JobTime.PRODUCTIVE], spent[JobTime.RESTART], spent[JobTime.SUSPENDED]) == (3.0, 16.0, 16.0)
 
 
 def test_a_pod_that_came_later_knows_before_its_first_step_what_was_before_it(tmp_path: Path) -> None:
-    job, run_dir = Job(tmp_path), tmp_path / "run"
+    job, run_dir = started(tmp_path), tmp_path / "run"
     run_dir.mkdir()
-    job.pod()
-    job.group(is_new=True)
     for _ in range(4):
         job.train(0.25, 0.75)
     job.history.save_account()
@@ -288,10 +281,8 @@ def test_a_pod_that_came_later_knows_before_its_first_step_what_was_before_it(tm
     assert account is not None
     assert account.started == FIRST
     assert account.until == pytest.approx(left + 60.0)
-    assert (account.seconds_by_state[JobTime.PRODUCTIVE], account.seconds_by_state[JobTime.SUSPENDED]) == (
-        3.0,
-        pytest.approx(60.0),
-    )
+    assert account.seconds_by_state[JobTime.PRODUCTIVE] == 3.0
+    assert account.seconds_by_state[JobTime.SUSPENDED] == pytest.approx(60.0)
     assert not recorder.seconds, "a metric that another rank may have to take back is none yet"
 
 
@@ -326,7 +317,7 @@ def test_a_damaged_account_is_blank_so_that_the_checkpoints_own_is_taken(damage:
 
 
 def test_all_ranks_hold_the_account_of_rank_0_and_no_counter_falls_when_another_takes_its_place() -> None:
-    """Rank 1 sees other times than rank 0; as rank 0 of the next group it goes on from where each state was."""
+    """Rank 1 measures other times, and becomes rank 0 of the next group."""
 
     def train(group: Group) -> object:
         now, recorder = FIRST + 4.0, Told()

@@ -1,9 +1,8 @@
-"""Which samples a step has, in which order, and which rank computes them."""
+"""The samples of a step, their order, and the rank of each batch slice."""
 
 from __future__ import annotations
 
 from collections import namedtuple
-from collections.abc import Iterable
 from typing import Any
 
 import pytest
@@ -16,6 +15,7 @@ from ddp_trainer.train.data.batch_reader import micro_batches, reader, to_device
 from ddp_trainer.train.data.keyed_rng import mix, mix_all
 from ddp_trainer.train.data.sample_order import COMPUTED, block_order, order, permute, uniform_blocks
 from ddp_trainer.train.utils.errors import BadConfig, BadTask
+from tests.support.train_builders import slice_ids
 
 
 def a_plan(**changes: Any) -> BatchPlan:
@@ -25,11 +25,8 @@ def a_plan(**changes: Any) -> BatchPlan:
 
 def test_splitmix_gives_the_published_values() -> None:
     # First outputs of the reference implementation for the seed 1234567.
-    assert mix(1234567) == 6457827717110365317
-    assert [mix((1234567 + step * 0x9E3779B97F4A7C15) % 2**64) for step in (1, 2)] == [
-        3203168211198807973,
-        9817491932198370423,
-    ]
+    published = [6457827717110365317, 3203168211198807973, 9817491932198370423]
+    assert [mix((1234567 + step * 0x9E3779B97F4A7C15) % 2**64) for step in range(3)] == published
 
 
 @given(st.integers(0, 2**64 - 1), st.lists(st.integers(0, 2**62), min_size=1, max_size=20))
@@ -39,19 +36,9 @@ def test_tensors_and_numbers_are_mixed_alike(key: int, numbers: list[int]) -> No
 
 
 def test_the_order_never_changes_between_versions() -> None:
-    assert order(10, 0, 0).tolist() == PINNED[0]
-    assert order(10, 0, 1).tolist() == PINNED[1]
-    assert order(10, 1, 0).tolist() == PINNED[2]
-
-
-PINNED = (
-    [8, 6, 7, 2, 0, 1, 3, 4, 5, 9],
-    [0, 9, 6, 8, 2, 7, 5, 3, 4, 1],
-    [2, 8, 1, 7, 9, 6, 3, 5, 0, 4],
-)
-
-
-def test_the_computed_order_never_changes_between_versions() -> None:
+    assert order(10, 0, 0).tolist() == [8, 6, 7, 2, 0, 1, 3, 4, 5, 9]
+    assert order(10, 0, 1).tolist() == [0, 9, 6, 8, 2, 7, 5, 3, 4, 1]
+    assert order(10, 1, 0).tolist() == [2, 8, 1, 7, 9, 6, 3, 5, 0, 4]
     assert permute(torch.arange(6), 2_000_003, 7).tolist() == [1627371, 755836, 1469236, 818707, 769691, 878255]
 
 
@@ -85,22 +72,23 @@ def test_a_run_ends_after_its_epochs_or_its_steps() -> None:
     assert a_plan(max_steps=40).total_steps == 6
 
 
-@given(st.integers(0, 200), st.integers(1, 40))
-def test_cuts_are_contiguous_and_differ_by_at_most_one(length: int, parts: int) -> None:
-    pieces = [range(length)[cut(length, parts, part)] for part in range(parts)]
+def demand_even(pieces: list[range], length: int) -> None:
     assert [number for piece in pieces for number in piece] == list(range(length))
     sizes = [len(piece) for piece in pieces]
     assert max(sizes) - min(sizes) <= 1
 
 
+@given(st.integers(0, 200), st.integers(1, 40))
+def test_cuts_are_contiguous_and_differ_by_at_most_one(length: int, parts: int) -> None:
+    demand_even([range(length)[cut(length, parts, part)] for part in range(parts)], length)
+
+
 @given(st.integers(1, 64), st.data())
 def test_every_slice_has_one_owner_and_every_rank_a_slice(batch_slices: int, data: st.DataObject) -> None:
     world = data.draw(st.integers(1, batch_slices))
-    owners = [list(owned(batch_slices, world, rank)) for rank in range(world)]
-    assert [slice_index for own in owners for slice_index in own] == list(range(batch_slices))
-    sizes = [len(own) for own in owners]
-    assert min(sizes) >= 1
-    assert max(sizes) - min(sizes) <= 1
+    owners = [owned(batch_slices, world, rank) for rank in range(world)]
+    demand_even(owners, batch_slices)
+    assert all(owners)
 
 
 def test_a_world_larger_than_the_slices_is_refused_with_the_way_out() -> None:
@@ -125,10 +113,8 @@ def test_a_world_larger_than_the_slices_is_refused_with_the_way_out() -> None:
 def test_slices_are_a_power_of_two_that_holds_the_largest_world(
     requested: int | None, promised: int | None, most: int | None, world: int, batch: int, batch_slices: int
 ) -> None:
-    found = choose_batch_slices(
-        requested, promised_ranks=promised, max_ranks=most, world_size=world, global_batch=batch
-    )
-    assert found == batch_slices
+    ranks = {"promised_ranks": promised, "max_ranks": most, "world_size": world}
+    assert choose_batch_slices(requested, **ranks, global_batch=batch) == batch_slices
 
 
 def test_a_batch_smaller_than_the_world_is_refused_with_the_way_out() -> None:
@@ -149,21 +135,19 @@ def test_the_digest_adds_up_over_ranks_and_tells_sets_with_equal_sums_apart(ids:
 
 def plan_of(counts: list[int], size: int, global_batch: int, batch_slices: int) -> BatchPlan:
     blocks = uniform_blocks(torch.tensor(counts), size)
-    return BatchPlan(
-        samples=sum(counts), global_batch=global_batch, batch_slices=batch_slices, seed=3, epochs=2, blocks=blocks
-    )
+    return a_plan(samples=sum(counts), global_batch=global_batch, batch_slices=batch_slices, seed=3, blocks=blocks)
 
 
-def ids_of(runs: Iterable[tuple[int, int]]) -> list[int]:
-    return [number for first, count in runs for number in range(first, first + count)]
+@st.composite
+def plans_of_blocks(draw: st.DrawFn) -> BatchPlan:
+    first, *others = draw(st.lists(st.integers(0, 20), min_size=1, max_size=5))
+    batch = draw(st.integers(1, 12))
+    return plan_of([first + 1, *others], draw(st.integers(1, 8)), batch, draw(st.integers(1, batch)))
 
 
 @settings(max_examples=30)
-@given(st.lists(st.integers(0, 20), min_size=1, max_size=5), st.integers(1, 8), st.integers(1, 12), st.data())
-def test_each_epoch_uses_every_sample_once(counts: list[int], size: int, batch: int, data: st.DataObject) -> None:
-    counts[0] += 1
-    plan = plan_of(counts, size, batch, data.draw(st.integers(1, batch)))
-
+@given(plans_of_blocks())
+def test_each_epoch_uses_every_sample_once(plan: BatchPlan) -> None:
     for epoch in range(2):
         steps = range(epoch * plan.steps_per_epoch, (epoch + 1) * plan.steps_per_epoch)
         ids = torch.cat([plan.batch(step) for step in steps])
@@ -171,19 +155,14 @@ def test_each_epoch_uses_every_sample_once(counts: list[int], size: int, batch: 
 
 
 @settings(max_examples=30)
-@given(st.lists(st.integers(0, 20), min_size=1, max_size=5), st.integers(1, 8), st.integers(1, 12), st.data())
-def test_a_lane_has_what_its_slice_computes_later(
-    counts: list[int], size: int, batch: int, data: st.DataObject
-) -> None:
-    counts[0] += 1
-    plan = plan_of(counts, size, batch, data.draw(st.integers(1, batch)))
+@given(plans_of_blocks(), st.data())
+def test_a_lane_has_what_its_slice_computes_later(plan: BatchPlan, data: st.DataObject) -> None:
     first = data.draw(st.integers(0, plan.total_steps - 1))
     epoch_end = (plan.epoch_of(first) + 1) * plan.steps_per_epoch
-
     for number in range(plan.batch_slices):
-        steps = [plan.batch(step) for step in range(first, epoch_end)]
-        expected = torch.cat([ids[cut(len(ids), plan.batch_slices, number)] for ids in steps])
-        assert ids_of(plan.lane(first, number)) == expected.tolist()
+        expected = torch.cat([slice_ids(plan, step, number) for step in range(first, epoch_end)])
+        lane = [sample for start, count in plan.lane(first, number) for sample in range(start, start + count)]
+        assert lane == expected.tolist()
 
 
 def test_no_block_lies_in_two_shards() -> None:
@@ -209,10 +188,12 @@ def test_another_seed_or_epoch_has_another_order_of_blocks(other: tuple[int, int
     assert order != block_order(blocks, *other).starts.tolist()
 
 
+Pair = namedtuple("Pair", "x y")  # noqa: PYI024 - what users hand over need not be typed
+
+
 def test_micro_batches_are_pieces_of_the_batch_in_order() -> None:
-    pair = namedtuple("pair", "x y")  # noqa: PYI024 - what users hand over need not be typed
-    batch = {"a": torch.arange(5), "b": [torch.arange(5), ("p", "q", "r", "s", "t")], "c": pair(torch.ones(5, 2), 0)}
-    batch["c"] = pair(torch.ones(5, 2), torch.arange(5))
+    batch = {"a": torch.arange(5), "b": [torch.arange(5), ("p", "q", "r", "s", "t")]}
+    batch["c"] = Pair(torch.ones(5, 2), torch.arange(5))
     pieces = list(micro_batches(batch, 5, 2))
     assert [piece["a"].tolist() for piece in pieces] == [[0, 1], [2, 3], [4]]
     assert [piece["b"][1] for piece in pieces] == [("p", "q"), ("r", "s"), ("t",)]
@@ -224,9 +205,6 @@ def test_micro_batches_are_pieces_of_the_batch_in_order() -> None:
 def test_a_batch_that_cannot_be_cut_is_refused(batch: object) -> None:
     with pytest.raises(BadTask, match="--micro-batch cuts a batch of 5 samples"):
         list(micro_batches(batch, 5, 2))
-
-
-Pair = namedtuple("Pair", "x y")  # noqa: PYI024 - what users hand over need not be typed
 
 
 def test_every_kind_of_batch_reaches_the_device() -> None:

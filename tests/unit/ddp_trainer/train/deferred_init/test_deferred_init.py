@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Callable
+from dataclasses import replace
 from typing import ClassVar
 
 import pytest
@@ -35,7 +36,7 @@ class Rotary(nn.Module):
 
 
 def linear_with(change: Callable[[nn.Linear], object]) -> Callable[[], nn.Module]:
-    """Return what builds a layer and does this with it."""
+    """Return a factory of a layer, which ``change`` is applied to."""
 
     def build() -> nn.Module:
         layer = nn.Linear(4, 4)
@@ -125,7 +126,7 @@ CONFIG = Config(epochs=1, global_batch=4, warmup_steps=0)
 
 
 class Named(Lines):
-    """Whose weights are drawn one by one; the first and the last are one."""
+    """A task with ``init_weight``; two layers share a weight."""
 
     calls: ClassVar[list[str]] = []
 
@@ -174,7 +175,7 @@ def test_weights_without_memory_stay_so_where_asked() -> None:
 
 
 class Started(Lines):
-    """Which tells the weights that its first step has."""
+    """A task that records the weights of each pass."""
 
     seen: ClassVar[list[Tensor]] = []
 
@@ -189,7 +190,7 @@ class Started(Lines):
 @pytest.mark.parametrize("layouts", [None, LayoutRange.parse("replicate=1,shard=1:2")])
 def test_one_process_begins_with_the_same_weights_with_and_without_a_layout(layouts: LayoutRange | None) -> None:
     Started.seen.clear()
-    run(Config(epochs=1, global_batch=4, warmup_steps=0, parallel=layouts), Started(), env=HERE)
+    run(replace(CONFIG, parallel=layouts), Started(), env=HERE)
     assert torch.equal(Started.seen[0], next(made(Started(), seed=CONFIG.seed).parameters()))
 
 

@@ -1,4 +1,4 @@
-"""Exchanges of two ranks, which are two threads here: what they come to, and that nobody is held up in one for good."""
+"""Collectives of two ranks, here two threads: their results, and their end when the group is over."""
 
 from __future__ import annotations
 
@@ -8,7 +8,6 @@ import sys
 import threading
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass, field
 from datetime import timedelta
 from pathlib import Path
 from typing import Any
@@ -24,14 +23,11 @@ LONG = timedelta(minutes=10)
 """The group's timeout: a test that waits for it has failed."""
 
 
-@dataclass
 class Pair:
     """Two ranks that know each other."""
 
-    over: threading.Event = field(default_factory=threading.Event)
-    ranks: list[AbortableGloo] = field(default_factory=list)
-
-    def meet(self, pool: ThreadPoolExecutor) -> None:
+    def __init__(self, pool: ThreadPoolExecutor) -> None:
+        self.over = threading.Event()
         store = dist.HashStore()  # type: ignore[attr-defined] # documented, but not in __all__
         gloo = pool.map(lambda rank: ProcessGroupGloo(store, rank, 2, timeout=LONG), range(2))
         self.ranks = [AbortableGloo(backend, self.over.is_set) for backend in gloo]
@@ -45,25 +41,22 @@ def pool() -> Iterator[ThreadPoolExecutor]:
 
 @pytest.fixture
 def pair(pool: ThreadPoolExecutor) -> Iterator[Pair]:
-    made = Pair()
-    made.meet(pool)
-    yield made
+    yield (made := Pair(pool))
     made.over.set()
     for rank in made.ranks:
         rank.release_pending_work()
 
 
-@pytest.mark.parametrize(
-    ("operation", "expected"),
-    [(dist.ReduceOp.SUM, [11.0, 22.0]), (dist.ReduceOp.MAX, [10.0, 20.0])],
-    ids=["sum", "max"],
-)
-def test_each_rank_has_the_sum_or_the_maximum_of_both(pair: Pair, operation: Any, expected: list[float]) -> None:
+def await_all(works: list[Any]) -> None:
+    assert all(work.wait() is not False for work in works)
+
+
+@pytest.mark.parametrize(("operation", "expected"), [("SUM", [11.0, 22.0]), ("MAX", [10.0, 20.0])])
+def test_each_rank_has_the_sum_or_the_maximum_of_both(pair: Pair, operation: str, expected: list[float]) -> None:
     options = dist.AllreduceOptions()
-    options.reduceOp = dist.ReduceOp(operation)
+    options.reduceOp = dist.ReduceOp(getattr(dist.ReduceOp, operation))
     own = [torch.tensor([1.0, 20.0]), torch.tensor([10.0, 2.0])]
-    works = [rank.allreduce([tensor], options) for rank, tensor in zip(pair.ranks, own, strict=True)]
-    assert [work.wait() for work in works] == [True, True]
+    await_all([rank.allreduce([tensor], options) for rank, tensor in zip(pair.ranks, own, strict=True)])
     assert [summed.tolist() for summed in own] == [expected] * 2
 
 
@@ -72,12 +65,8 @@ def test_each_rank_has_what_both_had_one_after_the_other(pair: Pair, shape: tupl
     own = [torch.full(shape, 1.0 + number) for number in range(2)]
     gathered = [torch.zeros(2 * shape[0] if shape else 2, *shape[1:]) for _ in own]
     options = distributed_c10d.AllgatherOptions()  # type: ignore[attr-defined] # as above
-    works = [
-        rank.allgather_into_tensor_coalesced([output], [tensor], options)
-        for rank, output, tensor in zip(pair.ranks, gathered, own, strict=True)
-    ]
-    for work in works:
-        work.wait()
+    ranks = zip(pair.ranks, gathered, own, strict=True)
+    await_all([rank.allgather_into_tensor_coalesced([output], [tensor], options) for rank, output, tensor in ranks])
     assert [torch.equal(summed.view(2, *shape), torch.stack(own)) for summed in gathered] == [True, True]
 
 
@@ -85,12 +74,8 @@ def test_each_rank_has_its_own_part_of_the_sum_and_what_it_gave_is_as_it_was(pai
     given = [torch.tensor([[1.0, 2.0], [3.0, 4.0]]), torch.tensor([[10.0, 20.0], [30.0, 40.0]])]
     parts = [torch.zeros(1, 2), torch.zeros(1, 2)]
     options = dist.ReduceScatterOptions()
-    works = [
-        rank.reduce_scatter_tensor_coalesced([part], [tensor], options)
-        for rank, part, tensor in zip(pair.ranks, parts, given, strict=True)
-    ]
-    for work in works:
-        work.wait()
+    ranks = zip(pair.ranks, parts, given, strict=True)
+    await_all([rank.reduce_scatter_tensor_coalesced([part], [tensor], options) for rank, part, tensor in ranks])
     assert [part.tolist() for part in parts] == [[[11.0, 22.0]], [[33.0, 44.0]]]
     assert given[0].tolist() == [[1.0, 2.0], [3.0, 4.0]]
 
@@ -154,16 +139,15 @@ def test_ranks_that_say_a_lot_in_a_row_never_stand_still() -> None:
 
 
 def test_a_group_counts_what_was_begun_as_the_launcher_asks_every_group(pair: Pair) -> None:
-    """By which it names a rank that hangs."""
+    """The launcher finds hanging ranks by these numbers."""
     ranks: list[Any] = list(pair.ranks)  # the stubs do not know it
     before = [rank._get_sequence_number_for_group() for rank in ranks]
-    for work in [rank.allreduce([torch.ones(2)]) for rank in ranks]:
-        work.wait()
+    await_all([rank.allreduce([torch.ones(2)]) for rank in ranks])
     assert [rank._get_sequence_number_for_group() for rank in ranks] == [number + 1 for number in before]
 
 
 def test_every_way_of_a_group_that_python_may_write_anew_is_written_anew() -> None:
-    """But for those whose newer names torch looks for first, and finds the older ones."""
+    """torch falls back from a missing newer name to the older one."""
     header = next(Path(torch.__file__).parent.rglob("PyProcessGroup.hpp")).read_text()
     ways = set(re.findall(r"c10::intrusive_ptr<Work> (\w+)\(", header))
     renamed = {
@@ -178,8 +162,6 @@ def test_every_way_of_a_group_that_python_may_write_anew_is_written_anew() -> No
 
 def test_what_two_ranks_say_to_each_other_is_left_to_gloo(pair: Pair) -> None:
     received = torch.zeros(2)
-    works = [pair.ranks[0].send([torch.ones(2)], 1, 0), pair.ranks[1].recv([received], 0, 0)]
-    for work in works:
-        work.wait()
+    await_all([pair.ranks[0].send([torch.ones(2)], 1, 0), pair.ranks[1].recv([received], 0, 0)])
     assert received.tolist() == [1.0, 1.0]
     assert pair.ranks[0].name() == "ddp_gloo"

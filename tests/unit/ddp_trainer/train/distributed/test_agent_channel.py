@@ -22,14 +22,14 @@ from ddp_trainer.train.distributed.group import Group
 from ddp_trainer.train.distributed.stop_signals import StopRequest
 from ddp_trainer.train.distributed.stream_abort import StreamAbort, Streams
 from ddp_trainer.train.recovery.group_transition import GroupTransition
-from ddp_trainer.train.utils.errors import BadConfig, GroupEnded, PeerLost
+from ddp_trainer.train.utils.errors import GroupEnded, PeerLost
 from tests.support.ports import free_port
 
 GENERATION = 3
 
 
 class Agent:
-    """The other end."""
+    """The agent's end of the channel, and the worker's objects."""
 
     def __init__(self) -> None:
         self.connection, worker_end = socket.socketpair()
@@ -63,7 +63,7 @@ def nobody_there() -> Environment:
 
 
 def once_it_meets(control: Control, then: threading.Thread) -> None:
-    """Do it as soon as the group is being met."""
+    """Start the thread when the worker begins to join the group."""
     entering = control.mark_joining
 
     def entered(cut: object) -> None:
@@ -138,7 +138,7 @@ def test_a_process_outlives_an_nccl_group_only_where_it_is_asked_to(
     agent.passage.join(nobody_there())
     assert agent.passage.is_open is keeps_process
     agent.passage.close()
-    # Each change is told once: the agent then ends this worker by SIGTERM, and not by a request to stay.
+    # The agent ends a worker that is not reusable by SIGTERM, without a request to leave its group.
     assert agent.handle_message() == [Reusable(able=True), Reusable(able=False)]
 
 
@@ -147,11 +147,6 @@ def test_the_environment_asks_to_outlive_an_nccl_group_as_the_flag_does() -> Non
     requested = Environment.from_environ({Env.SURVIVE_ON_NCCL: "1"})
     assert with_defaults(Config(), requested).survive_on_nccl
     assert with_defaults(Config(survive_on_nccl=True), Environment.from_environ({})).survive_on_nccl
-
-
-def test_a_word_that_is_no_yes_or_no_is_refused() -> None:
-    with pytest.raises(BadConfig, match=r"DDP_SURVIVE_ON_NCCL is 'maybe'\. Set it to 1 or 0\."):
-        Environment.from_environ({Env.SURVIVE_ON_NCCL: "maybe"})
 
 
 TOLD_AT_EVERY_LINE = """

@@ -29,7 +29,7 @@ from tests.support.stream_model import ModelStreams, StreamModel
 CPU = torch.device("cpu")
 ACT = {"DDP_ON_HANG": "act"}
 SOON = 60.0
-"""For what must come; a machine under load is slow, not wrong."""
+"""Timeout of events that have to happen, in seconds."""
 
 
 @pytest.fixture
@@ -45,7 +45,7 @@ def pair() -> Iterator[list[StreamModel]]:
 
 
 class Ends:
-    """Stands for the end of the process."""
+    """Replaces the end of the process."""
 
     def __init__(self) -> None:
         self.why: list[str] = []
@@ -54,6 +54,10 @@ class Ends:
     def __call__(self, why: str) -> None:
         self.why.append(why)
         self.came.set()
+
+    def wait(self) -> list[str]:
+        assert self.came.wait(SOON)
+        return [why.removeprefix("This process ends with its group: ") for why in self.why]
 
 
 class Fake:
@@ -92,15 +96,13 @@ def test_an_error_of_a_step_is_a_lost_peer_after_an_abort_alone(monkeypatch: pyt
 
 def test_the_group_of_all_ranks_is_aborted_first_and_holds_up_no_other(monkeypatch: pytest.MonkeyPatch) -> None:
     noted: list[str] = []
-    abort, ends = aborting(
-        monkeypatch, Fake("all", noted, threading.Event()), Fake("some", noted), Fake("others", noted), limit=1.0
-    )
+    others = (Fake("some", noted), Fake("others", noted))
+    abort, ends = aborting(monkeypatch, Fake("all", noted, threading.Event()), *others, limit=1.0)
     abort.begin()
     abort.begin()
-    assert ends.came.wait(SOON)
+    assert ends.wait() == ["aborting its communicators took more than 1 s."]
     assert noted[0] == "all"
     assert sorted(noted[1:]) == ["others", "some"]
-    assert ends.why == ["This process ends with its group: aborting its communicators took more than 1 s."]
 
 
 def test_a_process_ends_whose_device_does_not_come_to_rest(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -108,17 +110,15 @@ def test_a_process_ends_whose_device_does_not_come_to_rest(monkeypatch: pytest.M
     monkeypatch.setattr(stream_model, "is_stuck", stuck := threading.Event())
     stuck.set()
     abort.begin()
-    assert ends.came.wait(SOON)
+    assert ends.wait() == ["cpu did not come to rest within 0.3 s of the abort."]
     stuck.clear()
-    assert ends.why == ["This process ends with its group: cpu did not come to rest within 0.3 s of the abort."]
 
 
 def test_a_process_ends_whose_device_has_failed(monkeypatch: pytest.MonkeyPatch) -> None:
     abort, ends = aborting(monkeypatch)
     monkeypatch.setattr(stream_model, "_faults", [RuntimeError("CUDA error: uncorrectable ECC error encountered.")])
     abort.begin()
-    assert ends.came.wait(SOON)
-    assert ends.why == ["This process ends with its group: CUDA error: uncorrectable ECC error encountered."]
+    assert ends.wait() == ["CUDA error: uncorrectable ECC error encountered."]
 
 
 def test_a_process_that_ends_so_exits_with_the_code_of_a_lost_peer_and_leaves_the_reason(
@@ -168,10 +168,8 @@ def test_a_step_is_ahead_only_if_it_was_reduced_before_the_abort(
     assert group.is_reduction_complete is is_ahead
 
 
-def test_a_step_that_begins_after_the_abort_is_not_ahead(
-    pair: list[StreamModel], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Its vote was read just before the flag was there."""
+def test_a_step_begun_after_the_abort_is_not_ahead(pair: list[StreamModel], monkeypatch: pytest.MonkeyPatch) -> None:
+    """The step reads its decision just before the abort sets the flag."""
     abort, _ = aborting(monkeypatch, pair[0])
     group = group_of(abort)
     group.mark_reduced()
@@ -183,7 +181,7 @@ def test_a_step_that_begins_after_the_abort_is_not_ahead(
 
 
 class SilentDriver(ModelStreams):
-    """Whose marks never answer, as where every launch waits for a stream that stands still."""
+    """A driver whose events never return from a query, as with a blocked stream."""
 
     def mark(self) -> Any:
         class Silent:
@@ -199,7 +197,7 @@ class SilentDriver(ModelStreams):
 
 def test_a_driver_that_does_not_answer_holds_up_no_abort(monkeypatch: pytest.MonkeyPatch) -> None:
     noted: list[str] = []
-    monkeypatch.setattr(stream_abort, "list_process_groups", lambda: [Fake("all", noted)])
+    aborting(monkeypatch, Fake("all", noted))
     abort = StreamAbort(SilentDriver(), CPU, Ends())
     abort.mark()
     abort.finish()
@@ -218,7 +216,6 @@ def test_a_group_is_not_outlived_before_its_first_step_counts(monkeypatch: pytes
 @pytest.mark.parametrize(
     ("given", "obstacle"),
     [
-        ({"DDP_ON_HANG": "warn"}, "the launcher does not end hanging ranks (--on-hang act)"),
         ({}, "the launcher does not end hanging ranks (--on-hang act)"),
         (ACT | {"TORCH_NCCL_ASYNC_ERROR_HANDLING": "3"}, "stays on with TORCH_NCCL_ASYNC_ERROR_HANDLING=3"),
         (ACT | {"TORCH_NCCL_DESYNC_DEBUG": "1"}, "ends the process with TORCH_NCCL_DESYNC_DEBUG=1"),

@@ -1,16 +1,13 @@
-"""Evaluations, best states, early ends and reports: decided alike with and without a restart."""
+"""Evaluation, best checkpoint, early stop and reports, with and without a restart."""
 
 from __future__ import annotations
 
 import csv
-import hashlib
-import io
 import json
 import signal
 import sys
 from collections.abc import Iterator, Mapping
 from contextlib import closing
-from dataclasses import replace
 from functools import partial
 from pathlib import Path
 
@@ -23,12 +20,10 @@ from ddp_trainer.common.trainer_options import PrecisionName
 from ddp_trainer.metrics import attach
 from ddp_trainer.train import Config, run
 from ddp_trainer.train.checkpoint.checkpoint_manager import best_interval, suggest_interval
-from ddp_trainer.train.checkpoint.manifest import Manifest
-from ddp_trainer.train.checkpoint.torch_zip_writer import pack
 from ddp_trainer.train.config.option_values import EarlyStop, OnNonfinite, ProfileWindow
 from ddp_trainer.train.config.worker_env import Environment
 from ddp_trainer.train.utils.errors import BadConfig
-from tests.support.train_builders import HERE, Lines, Points, lines_config
+from tests.support.train_builders import HERE, Killed, Lines, Points, kill_after, lines_config
 
 
 def a_config(**changes: object) -> Config:
@@ -36,7 +31,7 @@ def a_config(**changes: object) -> Config:
 
 
 class Scripted(Lines):
-    """Whose accuracy is what it is told, evaluation after evaluation."""
+    """A task with given accuracies, one per evaluation."""
 
     def __init__(self, *accuracies: float, die_before: int | None = None) -> None:
         super().__init__()
@@ -70,30 +65,8 @@ def test_a_restart_waits_no_longer_for_a_better_metric_than_a_whole_run(tmp_path
     assert summary.best == {"metric": "accuracy", "value": pytest.approx(0.5), "step": 6}
 
 
-def test_a_state_that_was_saved_unevaluated_is_evaluated_by_the_next_process(tmp_path: Path) -> None:
-    # Three steps make an epoch. As a stop leaves it: saved after its last step, before the evaluation.
-    config = a_config(checkpoint_dir=tmp_path, checkpoint_steps=3)
-    with pytest.raises(KeyboardInterrupt):
-        run(config, Scripted(0.1, 0.2, die_before=1), env=HERE)
-    (state_file,) = tmp_path.glob("step-00000003/state.pt")
-    state = torch.load(state_file, weights_only=True)
-    assert state["watch"]["step"] == 3
-    state["watch"] = {"step": 0, "metrics": {}, "best": {}, "waited": 0}
-    directory = state_file.parent
-    (directory / "manifest.json").rename(tmp_path / "manifest.json")
-    content = io.BytesIO()
-    pack(state).write_to(content)
-    state_file.write_bytes(content.getvalue())
-    manifest = Manifest.from_json((tmp_path / "manifest.json").read_text())
-    sha256 = hashlib.sha256(content.getvalue()).hexdigest()
-    manifest = replace(manifest, sha256=sha256, size_bytes=len(content.getvalue()))
-    (directory / "manifest.json").write_text(manifest.to_json())
-    summary = run(config, Scripted(*(number / 100 for number in range(8, 0, -1))), env=HERE).summary
-    assert summary.best == {"metric": "accuracy", "value": pytest.approx(0.08), "step": 3}
-
-
 class Interrupted(Scripted):
-    """Told to stop in its sixth step, the last of the second epoch; once, the loss of its eighth is not a number."""
+    """A task that receives SIGTERM in step 6, the last of the second epoch, and has one NaN loss in step 8."""
 
     def __init__(self, *accuracies: float, seen: int = 0) -> None:
         super().__init__(*accuracies)
@@ -106,13 +79,14 @@ class Interrupted(Scripted):
         return super().losses(model, batch) * (float("nan") if self._steps == 8 else 1)
 
 
-def test_a_rollback_to_a_state_that_was_saved_unevaluated_remembers_its_evaluation(tmp_path: Path) -> None:
+def test_a_state_saved_unevaluated_is_evaluated_by_the_next_process_and_a_rollback_keeps_it(tmp_path: Path) -> None:
     stop = EarlyStop("accuracy", 2)
     config = a_config(early_stop=stop, checkpoint_dir=tmp_path, on_nonfinite=OnNonfinite.ROLLBACK, csv=tmp_path / "csv")
     assert run(config, Interrupted(0.5), env=HERE).exit_code == Exit.TERMINATED
     summary = run(config, Interrupted(0.4, 0.3, 0.6, 0.6, seen=6), env=HERE).summary
-    # The second evaluation and the third were no better than the first; with one forgotten it would go on.
+    # Step 6 is evaluated by the second process. Evaluations 2 and 3 were worse than evaluation 1.
     assert (summary.rollbacks, summary.steps, summary.stopped_early) == (1, 9, True)
+    assert summary.best == {"metric": "accuracy", "value": pytest.approx(0.5), "step": 3}
 
 
 def test_a_metric_that_the_task_lacks_is_named() -> None:
@@ -123,13 +97,13 @@ def test_a_metric_that_the_task_lacks_is_named() -> None:
 
 
 @pytest.mark.parametrize("text", ["loss", "loss:", ":3", "loss:0", "loss:-1", "loss:x"])
-def test_an_early_stop_that_cannot_be_meant_is_refused(text: str) -> None:
+def test_a_wrong_early_stop_is_refused(text: str) -> None:
     with pytest.raises(BadConfig, match="--early-stop is "):
         EarlyStop.parse(text)
 
 
 @pytest.mark.parametrize("text", ["5", "5:", ":5", "5:0", "-1:5"])
-def test_a_profile_that_cannot_be_meant_is_refused(text: str) -> None:
+def test_a_wrong_profile_is_refused(text: str) -> None:
     with pytest.raises(BadConfig, match="--profile is "):
         ProfileWindow.parse(text)
 
@@ -142,44 +116,29 @@ def test_the_best_interval_is_youngs_and_dalys() -> None:
     assert "18.9 for one an hour, 46.4 for one in 6 hours" in suggest_interval(0.05, None)
 
 
-class Killed(BaseException):
-    """Stands for SIGKILL."""
-
-
 def rows(file: Path) -> list[dict[str, str]]:
     with file.open(newline="") as stream:
         return list(csv.DictReader(stream))
 
 
 def test_a_csv_report_has_every_step_once_also_after_a_crash(tmp_path: Path) -> None:
-    left = 7
-
-    def fetched(_: Tensor) -> None:
-        nonlocal left
-        left -= 1
-        if left < 0:
-            raise Killed
-
     config = a_config(epochs=3, checkpoint_dir=tmp_path / "c", checkpoint_steps=4, csv=tmp_path / "new" / "curves.csv")
     with pytest.raises(Killed):
-        run(config, Lines(fetched), env=HERE)
+        run(config, Lines(kill_after(7)), env=HERE)
     with (tmp_path / "new" / "curves.csv").open("a") as stream:
         stream.write("7,2,train/lo")
     run(config, Lines(), env=HERE)
     found = rows(tmp_path / "new" / "curves.csv")
     assert [int(row["step"]) for row in found if row["name"] == "train/loss"] == list(range(1, 10))
-    assert [(row["step"], row["epoch"]) for row in found if row["name"] == "test/loss"] == [
-        ("3", "0"),
-        ("6", "1"),
-        ("9", "2"),
-    ]
+    evaluated = [(row["step"], row["epoch"]) for row in found if row["name"] == "test/loss"]
+    assert evaluated == [("3", "0"), ("6", "1"), ("9", "2")]
     alone = tmp_path / "alone.csv"
     run(a_config(epochs=3, csv=alone), Lines(), env=HERE)
     assert alone.read_text() == (tmp_path / "new" / "curves.csv").read_text()
 
 
 class FlawedOnce(Lines):
-    """Losses of the seventh step are not a number when they are first computed; two evaluations come before it."""
+    """A task with a NaN loss in the ninth pass: two evaluations, then step 7."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -191,10 +150,9 @@ class FlawedOnce(Lines):
 
 
 def rolled_back(path: Path, **changes: object) -> Config:
-    """Nine steps with a state to go back to after the fourth, in the midst of an epoch."""
-    return a_config(
-        epochs=3, checkpoint_dir=path / "c", checkpoint_steps=4, on_nonfinite=OnNonfinite.ROLLBACK, **changes
-    )
+    """Return a configuration of nine steps whose first checkpoint is that of step 4, within an epoch."""
+    changes |= {"checkpoint_steps": 4, "on_nonfinite": OnNonfinite.ROLLBACK}
+    return a_config(epochs=3, checkpoint_dir=path / "c", **changes)
 
 
 def test_values_that_a_task_reports_are_in_the_curves_at_their_step(tmp_path: Path) -> None:

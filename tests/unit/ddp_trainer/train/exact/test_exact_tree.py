@@ -20,19 +20,19 @@ from tests.support.train_builders import ALONE
 
 @st.composite
 def cut_runs(draw: st.DrawFn) -> tuple[int, list[range]]:
-    """A number of leaves, and any cut of them into contiguous runs, one per rank."""
+    """Draw a number of leaves and contiguous runs of them, one per rank."""
     leaves = draw(st.integers(1, 70))
     inner = draw(st.sets(st.integers(1, leaves - 1))) if leaves > 1 else set()
     return leaves, [range(start, stop) for start, stop in pairwise([0, *sorted(inner), leaves])]
 
 
 def words(left: str, right: str) -> str:
-    """An addition that shows its association."""
+    """Add with visible parentheses."""
     return f"({left}+{right})"
 
 
 def by_definition(leaves: int, level: int, place: int) -> str:
-    """The module's own sentence about what a node is."""
+    """Return the sum of a node by the definition in the module's docstring."""
     if level == 0:
         return str(place)
     left = by_definition(leaves, level - 1, 2 * place)
@@ -45,7 +45,7 @@ Value = TypeVar("Value")
 
 
 def of_ranks(values: Sequence[Value], runs: Sequence[range], add: Callable[[Value, Value], Value]) -> Value:
-    """The ranks' own sums, then those of all, as the exchange adds them."""
+    """Add the leaves of each rank, then the sums of the ranks."""
     merged = BinaryCounter(len(values), add)
     for run in runs:
         own = BinaryCounter(len(values), add)

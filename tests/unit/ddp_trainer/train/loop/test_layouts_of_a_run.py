@@ -1,4 +1,4 @@
-"""``--parallel``: what it refuses, how many passes it asks of a rank, and who speaks for whom."""
+"""``--parallel``: refused layouts, passes per rank, and the rank that reports a batch slice."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ from tests.support.train_builders import slice_ids
         (["--parallel", "replicate=2", "--no-fsdp-reshard"], "--no-fsdp-reshard is of --parallel shard=N"),
     ],
 )
-def test_layouts_that_cannot_be_meant_are_refused(
+def test_wrong_layouts_are_refused(
     argv: list[str], sentence: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     for name in ("RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE"):
@@ -76,7 +76,7 @@ def test_a_layout_that_always_leaves_ranks_over_is_refused(env: Environment) -> 
     ("parallel", "env"),
     [
         pytest.param("shard=2", Environment(world_size=2, local_world_size=2), id="it fits"),
-        pytest.param("shard=2", Environment(world_size=1, local_world_size=1), id="too few, as is told elsewhere"),
+        pytest.param("shard=2", Environment(world_size=1, local_world_size=1), id="too few, refused elsewhere"),
         pytest.param("replicate=1:2,shard=2", Environment(world_size=3, local_world_size=3), id="a range"),
         pytest.param(
             "shard=2", Environment(world_size=4, local_world_size=2, min_ranks=2, max_ranks=4), id="nodes may go"
@@ -122,7 +122,7 @@ def test_no_rank_makes_more_passes_than_are_waited_for(level: Level, most: int |
 
 
 class _Torn:
-    """The first samples cannot be read."""
+    """A data set whose first samples cannot be read."""
 
     def __init__(self, torn: int) -> None:
         self._torn = torn

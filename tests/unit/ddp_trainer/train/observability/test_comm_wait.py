@@ -1,4 +1,4 @@
-"""The time of a step: its phases, and what a rank waits for within them."""
+"""The time of a step: its phases, and the waits within them."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ from tests.support.clocks import Clock
 
 
 class Heard(NoopRankRecorder):
-    """Keeps what it is told."""
+    """Records waits and phases."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -66,7 +66,7 @@ def test_waiting_is_taken_out_of_the_phase_it_happened_in(clock: Clock, phases: 
     assert recorder.waits == [{Wait.STAGE: 0.5, Wait.REDUCE_SCATTER: 0.0}]
 
 
-def test_a_wait_that_turns_out_to_have_gone_on_is_told_as_a_whole(clock: Clock, phases: StepTimer) -> None:
+def test_an_extended_wait_is_reported_as_a_whole(clock: Clock, phases: StepTimer) -> None:
     waits, recorder = CommWaits(phases), Heard()
     with waits.during(Wait.REDUCE_SCATTER):
         clock.now += 0.5
@@ -102,18 +102,15 @@ def test_a_step_begins_without_the_waits_of_the_one_before(clock: Clock, phases:
 
 def test_ranks_that_share_no_model_are_not_asked_what_they_wait_for(clock: Clock) -> None:
     recorder, phases = Heard(), StepTimer(clock)
-    with measure_waits(torch.nn.Linear(1, 1), Layout(replicate=4), Group.single_rank(), phases, recorder).during(
-        Wait.STAGE
-    ):
+    waits = measure_waits(torch.nn.Linear(1, 1), Layout(replicate=4), Group.single_rank(), phases, recorder)
+    with waits.during(Wait.STAGE):
         clock.now += 1.0
     phases.report(recorder, step=1, epoch=0, samples=8)
     assert recorder.waits == []
 
 
-def test_torchs_schedules_wait_in_the_timed_function(
-    clock: Clock, phases: StepTimer, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """The name is private: where torch drops it, no bubble is told any more."""
+def test_schedules_wait_in_the_timed_function(clock: Clock, phases: StepTimer, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The name is private: if torch drops it, no bubble is measured."""
     assert "work" in getattr(schedules, WAIT).__code__.co_varnames
     done: list[Any] = []
 
@@ -133,7 +130,7 @@ def test_torchs_schedules_wait_in_the_timed_function(
 
 
 class Stream:
-    """Of a GPU: what it is given takes its time when :meth:`run` lets it, and the host does not wait."""
+    """A simulated GPU stream: work takes its time when :meth:`run` is called."""
 
     def __init__(self) -> None:
         self.at = 7.0
@@ -157,7 +154,7 @@ class Stream:
 
 
 class Moment:
-    """Of such a stream; unknown until it has come to it."""
+    """An event of such a stream; its time is unknown until the stream has reached it."""
 
     at: float | None = None
 
@@ -214,13 +211,11 @@ def test_a_gpu_times_the_waits_of_stages_alone(clock: Clock, layout: Layout, exp
 
 @pytest.fixture
 def alone() -> Iterator[Mesh]:
-    """A line of one rank, which has all pieces."""
+    """A mesh of one rank, which has all shards."""
     dist.init_process_group("gloo", store=dist.HashStore(), rank=0, world_size=1)
     try:
-        layout = Layout(shard=1, pp=2)
-        yield Mesh(
-            layout, layout.place(0), init_device_mesh("cpu", (1,), mesh_dim_names=("shard",)), {"shard": "shard"}
-        )
+        layout, mesh = Layout(shard=1, pp=2), init_device_mesh("cpu", (1,), mesh_dim_names=("shard",))
+        yield Mesh(layout, layout.place(0), mesh, {"shard": "shard"})
     finally:
         dist.destroy_process_group()
 
@@ -258,20 +253,14 @@ def test_stages_wait_for_their_pieces_and_gradients(clock: Clock, alone: Mesh, m
 
 
 def test_phases_add_up_to_the_time_that_passed() -> None:
-    clock = Clock()
-    recorded: list[float] = []
-
-    class Ear(NoopRankRecorder):
-        def step(self, *values: float) -> None:  # type: ignore[override]
-            recorded.extend(values)
-
+    clock, recorder = Clock(), Heard()
     phases = StepTimer(clock)
     for phase, seconds in ((Phase.FORWARD, 2.0), (Phase.BACKWARD, 3.0), (Phase.FORWARD, 1.0), (Phase.CHECKPOINT, 4.0)):
         clock.now += seconds
         phases.end_phase(phase)
     clock.now += 0.5
-    assert phases.report(Ear(), step=1, epoch=0, samples=8) == 10.5
-    assert recorded == [1, 0, 8, 0.0, 0.0, 3.0, 3.0, 0.0, 0.0, 4.0, 0.5]
+    assert phases.report(recorder, step=1, epoch=0, samples=8) == 10.5
+    assert [*recorder.phases.values()] == [0.0, 0.0, 3.0, 3.0, 0.0, 0.0, 4.0, 0.5]
     assert phases.non_step_seconds == (0.0, 4.0, 0.0)
     clock.now += 2.0
     phases.record_evaluation()

@@ -68,5 +68,5 @@ def test_a_reader_that_goes_away_does_not_end_the_training() -> None:
             raise BrokenPipeError
 
     progress = Progress(Mode.PLAIN, Broken())
-    progress.log_message("nobody hears")
-    progress.log_message("this either")
+    progress.log_message("first")
+    progress.log_message("second")

@@ -19,16 +19,12 @@ from tests.support.launch_harness import wait_until
 from tests.support.train_builders import HERE, Lines, lines_config
 
 
-def a_config(folder: Path | None = None, **changes: object) -> Config:
-    return lines_config(checkpoint_dir=folder, **changes)
-
-
 @pytest.mark.parametrize("service", Service)
 def test_a_missing_package_is_named_with_its_extra(service: Service, monkeypatch: pytest.MonkeyPatch) -> None:
     real = importlib.util.find_spec
     monkeypatch.setattr(importlib.util, "find_spec", lambda name: None if name == service else real(name))
     with pytest.raises(BadConfig, match=rf"--{service} needs .* not installed\. Install kubectl-ddp\[{service}\]\."):
-        run(a_config(**{service: "curves"}), Lines(), env=HERE)
+        run(lines_config(**{service: "curves"}), Lines(), env=HERE)
 
 
 def test_the_folder_of_wandb_is_not_taken_for_its_package(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -37,20 +33,14 @@ def test_the_folder_of_wandb_is_not_taken_for_its_package(tmp_path: Path, monkey
     (tmp_path / "wandb").mkdir()
     monkeypatch.syspath_prepend(tmp_path)
     with pytest.raises(BadConfig, match=r"Install kubectl-ddp\[wandb\]"):
-        run(a_config(wandb="curves"), Lines(), env=HERE)
+        run(lines_config(wandb="curves"), Lines(), env=HERE)
 
 
-def test_steps_that_the_run_has_are_dropped() -> None:
+def test_repeated_steps_are_dropped_and_the_evaluation_of_the_last_one_is_kept() -> None:
     lines = [{"step": step, "train/loss": 1.0} for step in (4, 5, 6, 5, 6, 7)]
-    assert [point.step for point in new_points(lines, 4)] == [5, 6, 7]
-
-
-def test_an_evaluation_of_the_last_step_is_kept() -> None:
-    lines = [{"step": 5, "train/loss": 1.0}, {"step": 5, "test/loss": 2.0}, {"step": 4, "test/loss": 3.0}]
-    assert [(point.step, point.values) for point in new_points(lines, 4)] == [
-        (5, {"train/loss": 1.0}),
-        (5, {"test/loss": 2.0}),
-    ]
+    lines += [{"step": 7, "test/loss": 2.0}, {"step": 6, "test/loss": 3.0}]
+    kept = [(point.step, *point.values) for point in new_points(lines, 4)]
+    assert kept == [(5, "train/loss"), (6, "train/loss"), (7, "train/loss"), (7, "test/loss")]
 
 
 def stored_run_id(folder: Path) -> str:
@@ -61,13 +51,13 @@ def stored_run_id(folder: Path) -> str:
 
 def test_a_job_that_resumes_continues_the_run_of_the_first_job(tmp_path: Path) -> None:
     for epochs, job in ((1, "first"), (2, "second")):
-        run(a_config(tmp_path, epochs=epochs), Lines(), env=replace(HERE, run_id=job))
+        run(lines_config(checkpoint_dir=tmp_path, epochs=epochs), Lines(), env=replace(HERE, run_id=job))
         assert stored_run_id(tmp_path) == "first"
 
 
 def test_outside_of_kubernetes_each_run_has_its_own_id(tmp_path: Path) -> None:
     for folder in ("a", "b"):
-        run(a_config(tmp_path / folder), Lines(), env=HERE)
+        run(lines_config(checkpoint_dir=tmp_path / folder), Lines(), env=HERE)
     assert stored_run_id(tmp_path / "a") != stored_run_id(tmp_path / "b")
 
 

@@ -17,6 +17,13 @@ from ddp_trainer.train.optim.optimizer import LossScale, OptimizerWrapper, lr_sc
 from tests.support.train_builders import Lines
 
 
+def take(model: nn.Module, optimization: OptimizerWrapper, step: int = 0) -> None:
+    optimization.zero_grad()
+    torch.autograd.backward(model(torch.ones(4, 3)).square().sum())
+    optimization.check_grads()
+    optimization.step(step)
+
+
 @pytest.mark.parametrize("optimizer", OptimizerName)
 def test_every_kernel_takes_the_same_step(optimizer: OptimizerName) -> None:
     weights = []
@@ -25,17 +32,9 @@ def test_every_kernel_takes_the_same_step(optimizer: OptimizerName) -> None:
         model = nn.Linear(3, 2)
         config = Config(optimizer=optimizer, optimizer_kernel=kernel, warmup_steps=0)
         optimization = OptimizerWrapper.build(Lines(), model, config, 10)
-        torch.autograd.backward(model(torch.ones(4, 3)).square().sum())
-        optimization.check_grads()
-        optimization.step(0)
+        take(model, optimization)
         weights.append(model.weight.detach())
     assert all(torch.allclose(weight, weights[0], rtol=1e-5) for weight in weights)
-
-
-def test_a_linear_schedule_falls_to_nothing_in_equal_steps() -> None:
-    factors = [rate_factor(ScheduleName.LINEAR, step, 2, 12) for step in range(12)]
-    assert factors == pytest.approx([0.5, 1.0, 1.0, 0.9, 0.8, 0.7, 0.6, 0.5, 0.4, 0.3, 0.2, 0.1])
-    assert rate_factor(ScheduleName.LINEAR, 20, 2, 12) == 0
 
 
 @pytest.mark.parametrize(("rule", "factor"), [(LrScaling.LINEAR, 4.0), (LrScaling.SQRT, 2.0)])
@@ -51,6 +50,8 @@ def test_the_rate_follows_the_batch_on_request_alone(rule: LrScaling, factor: fl
 
 
 def test_the_rate_rises_then_falls_to_nothing() -> None:
+    factors = [rate_factor(ScheduleName.LINEAR, step, 2, 12) for step in (*range(12), 20)]
+    assert factors == pytest.approx([0.5, 1.0, 1.0, 0.9, 0.8, 0.7, 0.6, 0.5, 0.4, 0.3, 0.2, 0.1, 0])
     factors = [rate_factor(ScheduleName.COSINE, step, 4, 20) for step in range(20)]
     assert factors[:4] == [0.25, 0.5, 0.75, 1.0]
     assert factors[4:] == sorted(factors[4:], reverse=True)
@@ -63,13 +64,7 @@ def test_moments_copied_in_the_background_are_used_only_once_they_are_copied(tmp
     models = [nn.Linear(3, 2), nn.Linear(3, 2)]
     models[1].load_state_dict(models[0].state_dict())
     first, second = (OptimizerWrapper.build(Lines(), model, Config(warmup_steps=0), 10) for model in models)
-
-    def step(number: int) -> None:
-        torch.autograd.backward(models[number](torch.ones(4, 3)).square().sum())
-        (first, second)[number].check_grads()
-        (first, second)[number].step(0)
-
-    step(0)
+    take(models[0], first)
     models[1].load_state_dict(models[0].state_dict())
     torch.save(first.state_dict(), tmp_path / "moments")
     mapped = torch.load(tmp_path / "moments", mmap=True, weights_only=True)
@@ -77,9 +72,8 @@ def test_moments_copied_in_the_background_are_used_only_once_they_are_copied(tmp
     second.copy_host_tensors(ThreadPoolExecutor(1))
     for name, moment in second.state_dict()["state"][0].items():
         assert moment.data_ptr() != mapped["state"][0][name].data_ptr()
-    for number in (0, 1):
-        models[number].zero_grad()
-        step(number)
+    take(models[0], first)
+    take(models[1], second)
     assert torch.equal(models[0].weight, models[1].weight)
 
 
@@ -111,18 +105,12 @@ def test_gradients_that_were_fine_leave_an_answer_that_later_flaws_do_not_hide_b
 def test_a_run_goes_on_with_the_kernel_of_its_own_flags(name: OptimizerName, saved: str, loaded: str) -> None:
     def built(kernel: str) -> tuple[nn.Module, OptimizerWrapper]:
         torch.manual_seed(0)
-        model = nn.Linear(2, 1)
+        model = nn.Linear(3, 2)
         config = Config(optimizer=name, optimizer_kernel=KernelName(kernel), warmup_steps=0, learning_rate=0.1)
         return model, OptimizerWrapper.build(Lines(), model, config, 10)
 
-    def take(model: nn.Module, optimization: OptimizerWrapper, step: int) -> None:
-        optimization.zero_grad()
-        torch.autograd.backward(model(torch.ones(3, 2)).square().sum())
-        optimization.check_grads()
-        optimization.step(step)
-
     first, before = built(saved)
-    take(first, before, 0)
+    take(first, before)
     second, after = built(loaded)
     second.load_state_dict(first.state_dict())
     after.load_state_dict(copy.deepcopy(before.state_dict()))
@@ -135,44 +123,21 @@ def test_a_run_goes_on_with_the_kernel_of_its_own_flags(name: OptimizerName, sav
 CPU = torch.device("cpu")
 
 
-def scale_of(optimization: OptimizerWrapper) -> LossScale:
-    assert optimization.loss_scale is not None
-    return optimization.loss_scale
-
-
-def a_step(optimization: OptimizerWrapper, model: nn.Module, size: float) -> Tensor:
-    optimization.zero_grad()
-    torch.autograd.backward(scale_of(optimization).up((model(torch.ones(1, 1)) * size).sum()))
-    return optimization.check_grads()
-
-
-def test_a_loss_scale_is_halved_by_an_overflow_and_survives_a_checkpoint() -> None:
-    model = nn.Linear(1, 1)
-    first = OptimizerWrapper.build(Lines(), model, Config(warmup_steps=0), 10, LossScale(CPU))
-    assert a_step(first, model, 1.0) == 0
-    weight = next(model.parameters())
-    assert weight.grad is not None
-    assert weight.grad.item() == 1.0  # scaled up, and down again
-    first.step(0)
-    assert a_step(first, model, 1e38) != 0
-    assert scale_of(first).back_off()
-    assert scale_of(first).value == 32768
-    second = OptimizerWrapper.build(Lines(), model, Config(warmup_steps=0), 10, LossScale(CPU))
-    second.load_loss_scale(first.loss_scale_state())
-    assert scale_of(second).value == 32768
-    assert a_step(second, model, 1.0) == 0
-    second.step(1)
-
-
 def test_a_step_whose_vote_was_never_heard_leaves_the_loss_scale_usable() -> None:
-    model = nn.Linear(1, 1)
-    optimization = OptimizerWrapper.build(Lines(), model, Config(warmup_steps=0), 10, LossScale(CPU))
-    assert a_step(optimization, model, 1e38) != 0
+    model, scale = nn.Linear(1, 1), LossScale(CPU)
+    optimization = OptimizerWrapper.build(Lines(), model, Config(warmup_steps=0), 10, scale)
+
+    def check_grads(size: float) -> Tensor:
+        optimization.zero_grad()
+        torch.autograd.backward(scale.up((model(torch.ones(1, 1)) * size).sum()))
+        return optimization.check_grads()
+
+    assert check_grads(1e38) != 0
     optimization.discard_step()  # a peer was lost
     assert all(weight.grad is None for weight in model.parameters())
-    assert a_step(optimization, model, 1.0) == 0
+    assert check_grads(1.0) == 0
     optimization.step(0)
-    assert scale_of(optimization).value == 65536
+    assert scale.value == 65536
 
 
 def test_a_stage_that_learns_nothing_scales_as_the_others_do() -> None:
@@ -185,10 +150,10 @@ def test_a_stage_that_learns_nothing_scales_as_the_others_do() -> None:
         for step in range(2):
             optimization.zero_grad()
             if learns:
-                torch.autograd.backward(scale_of(optimization).up(model(torch.ones(1, 1)).sum()))
+                torch.autograd.backward(scale.up(model(torch.ones(1, 1)).sum()))
             assert optimization.check_grads() == 0
             optimization.step(step)
-        scales.append(scale_of(optimization).value)
+        scales.append(scale.value)
     assert scales == [131072, 131072]
 
 

@@ -6,7 +6,6 @@ from collections.abc import Callable
 
 import pytest
 import torch
-import torch.distributed as dist
 from hypothesis import given
 from hypothesis import strategies as st
 from torch import Tensor, nn
@@ -28,63 +27,15 @@ from tests.support.train_builders import ALONE
 CPU = torch.device("cpu")
 
 
-class Sums(nn.Module):
-    """A loss that is linear in its weights."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.layer = nn.Linear(2, 1)
-
-    def forward(self, batch: Tensor) -> Tensor:
-        out: Tensor = self.layer(batch)
-        return out
-
-
-def a_strategy(name: str, group: Group, model: nn.Module, **options: object) -> Strategy:
+def a_strategy(name: str, group: Group, model: nn.Module) -> Strategy:
     plan = BatchPlan(samples=20, global_batch=4, batch_slices=4, seed=0, epochs=2)
-    config = Config(strategy=name, **options)  # type: ignore[arg-type] # by name
+    config = Config(strategy=name)  # type: ignore[arg-type] # by name
     return build(Parts(model=model, losses=lambda m, b: m(b).squeeze(1), group=group, plan=plan, config=config))
-
-
-def test_gradients_travel_once_per_step_however_many_passes_it_has() -> None:
-    dist.init_process_group("gloo", store=dist.HashStore(), rank=0, world_size=1)
-    try:
-        strategy = a_strategy("ddp", Group(0, 2, "gloo", CPU), Sums())
-        sent: list[int] = []
-
-        def hook(_, bucket):  # type: ignore[no-untyped-def] # noqa: ANN001, ANN202 - DDP refuses postponed annotations
-            sent.append(bucket.buffer().numel())
-            done: torch.futures.Future[Tensor] = torch.futures.Future()
-            done.set_result(bucket.buffer())
-            return done
-
-        strategy._ddp.register_comm_hook(None, hook)  # type: ignore[attr-defined] # DDP's
-        for step in range(3):
-            strategy.begin(step)
-            for _ in range(4):
-                with strategy.no_sync():
-                    strategy.backward(strategy.forward(torch.ones(2, 2)), 10)
-            assert len(sent) == step
-            strategy.backward(strategy.forward(torch.ones(2, 2)), 10)
-            assert len(sent) == step + 1
-            strategy.reduce(10)
-            assert len(sent) == step + 1
-    finally:
-        dist.destroy_process_group()
-
-
-def test_local_sgd_is_one_model_after_every_so_many_steps_an_epoch_and_the_run() -> None:
-    dist.init_process_group("gloo", store=dist.HashStore(), rank=0, world_size=1)
-    try:
-        strategy = a_strategy("local-sgd", Group(0, 2, "gloo", CPU), Sums(), sync_steps=3)
-        assert [steps for steps in range(1, 11) if strategy.is_synchronized_after(steps)] == [3, 5, 6, 9, 10]
-    finally:
-        dist.destroy_process_group()
 
 
 @pytest.mark.parametrize("name", ["ddp", "manual", "local-sgd"])
 def test_one_rank_needs_no_peers(name: str) -> None:
-    assert type(a_strategy(name, ALONE, Sums())) is Strategy
+    assert type(a_strategy(name, ALONE, nn.Linear(2, 1))) is Strategy
 
 
 def gradient_of(run: ScaledBackward, dtype: torch.dtype = torch.float32) -> Tensor:
@@ -102,7 +53,7 @@ def test_a_backward_pass_gives_the_gradient_of_the_mean_over_the_whole_step(rank
 
 
 def test_the_engine_is_used_as_torch_has_it() -> None:
-    # Fails when a new version of torch has changed it: passes then cost more, and nothing else happens.
+    # If a new version of torch changes its engine, passes only become slower.
     assert strategy._engine() is not None
 
 
@@ -138,16 +89,8 @@ def test_no_other_map_has_an_earlier_slowest_rank(seconds: list[float], batch_sl
 
 def ranks(world: int, batch_slices: int) -> tuple[list[LoadBalancer], list[list[int]]]:
     reports: list[list[int]] = []
-    cpu = torch.device("cpu")
-    made = [
-        LoadBalancer(
-            batch_slices,
-            Group(rank, world, "gloo", cpu),
-            StepTimer(lambda: 0.0),
-            lambda counts: reports.append(list(counts)),
-        )
-        for rank in range(world)
-    ]
+    groups, timer = [Group(rank, world, "gloo", CPU) for rank in range(world)], StepTimer(lambda: 0.0)
+    made = [LoadBalancer(batch_slices, group, timer, lambda counts: reports.append([*counts])) for group in groups]
     return made, reports
 
 
@@ -163,9 +106,10 @@ def test_a_slow_rank_gets_fewer_slices_and_all_ranks_agree() -> None:
     assert reports == [[4, 1, 3]] * 3
 
 
-def test_a_small_difference_changes_nothing() -> None:
+@pytest.mark.parametrize("busy", [[1.0, 1.05], [1.0, 0.0]], ids=["a small difference", "a rank without samples"])
+def test_ranks_that_are_not_known_to_be_slow_keep_their_slices(busy: list[float]) -> None:
     balances, reports = ranks(2, 8)
-    assert settled(balances, [1.0, 1.05]) == [None, None]
+    assert settled(balances, busy) == [None, None]
     assert reports == []
 
 
@@ -182,18 +126,13 @@ def test_a_rank_that_recovers_gets_its_slices_back() -> None:
     assert reports == [[6, 2]] * 2 + [[4, 4]] * 2
 
 
-def test_a_rank_without_samples_for_a_while_is_not_judged() -> None:
-    balances, _ = ranks(2, 8)
-    assert settled(balances, [1.0, 0.0]) == [None, None]
-
-
 def test_a_ballot_holds_the_seconds_per_sample_of_data_and_forward_in_the_ranks_own_place() -> None:
     now = [0.0]
     phases = StepTimer(lambda: now[0])
     for phase, seconds in ((Phase.DATA_WAIT, 2.0), (Phase.FORWARD, 4.0), (Phase.BACKWARD, 100.0)):
         now[0] += seconds
         phases.end_phase(phase)
-    balance = LoadBalancer(8, Group(1, 3, "gloo", torch.device("cpu")), phases, lambda _: None)
+    balance = LoadBalancer(8, Group(1, 3, "gloo", CPU), phases, lambda _: None)
     assert balance.cost_vector(3) == [0.0, 2.0, 0.0]
     assert balance.cost_vector(0) == [0.0, 0.0, 0.0]
 

@@ -1,4 +1,4 @@
-"""What options make of a model: checkpoints of activations, compilation, precision, determinism."""
+"""Activation checkpointing, compilation, precision and determinism of a model."""
 
 from __future__ import annotations
 
@@ -39,19 +39,11 @@ def test_blocks_are_the_layers_of_a_list_before_those_of_a_sequence() -> None:
         checkpoint_activations(nn.Linear(1, 1))
 
 
-@pytest.mark.parametrize(
-    ("options", "sentence"),
-    [
-        ({"compile_blocks": True}, "--compile-blocks was given without --compile. Add --compile."),
-        ({"recompute": 2}, "--recompute is 2, and nothing is computed again without --activation-checkpointing."),
-    ],
-)
-def test_half_of_what_is_needed_is_refused(options: dict[str, Any], sentence: str) -> None:
-    with pytest.raises(BadConfig, match=sentence):
-        Config(**options)
-
-
-def test_a_number_of_blocks_is_one_of_some() -> None:
+def test_options_of_missing_options_and_wrong_numbers_of_blocks_are_refused() -> None:
+    with pytest.raises(BadConfig, match=r"--compile-blocks was given without --compile\. Add --compile\."):
+        Config(compile_blocks=True)
+    with pytest.raises(BadConfig, match=r"--recompute is 2, and nothing is computed again without --activation-check"):
+        Config(recompute=2)
     with pytest.raises(BadConfig, match=r"--recompute is '0'. Give all, cheap, or N for every N-th block"):
         parse_recompute("0")
 
@@ -89,18 +81,19 @@ def test_only_what_was_asked_for_is_computed_again(recompute: Recompute | int, p
     assert all(torch.equal(one, other) for one, other in zip(found, expected, strict=True))
 
 
-def test_a_block_that_cannot_be_compiled_says_so_and_computes_on_request() -> None:
-    """With a compiler of torch's own tests, which knows no ReLU."""
-    broken = "relu_compile_error_TESTING_ONLY"
+BROKEN = "relu_compile_error_TESTING_ONLY"
+"""A backend of torch's own tests that cannot compile a ReLU."""
+
+
+def test_a_block_that_cannot_be_compiled_is_trained_uncompiled_on_request() -> None:
     model = nn.Sequential(nn.Linear(2, 2), nn.Sequential(nn.Linear(2, 2), nn.ReLU()))
     inputs = torch.ones(1, 2)
     expected = model(inputs)
     messages: list[str] = []
-    compile_blocks(blocks(model), backend=broken, alarm=messages.append)
+    compile_blocks(blocks(model), backend=BROKEN, alarm=messages.append)
     assert [torch.equal(model(inputs), expected) for _ in range(2)] == [True, True]
-    assert [
-        message.startswith("A block of the model could not be compiled, and is trained unc") for message in messages
-    ] == [True]
+    [message] = messages
+    assert message.startswith("A block of the model could not be compiled, and is trained unc")
 
 
 def test_a_block_that_cannot_be_compiled_ends_the_run() -> None:
@@ -109,7 +102,7 @@ def test_a_block_that_cannot_be_compiled_ends_the_run() -> None:
             return torch.relu(super().forward(input))
 
     model = nn.Sequential(Layer(2, 2))
-    compile_blocks(blocks(model), backend="relu_compile_error_TESTING_ONLY", alarm=None)
+    compile_blocks(blocks(model), backend=BROKEN, alarm=None)
     with pytest.raises(BadConfig, match="A block of the model could not be compiled: "):
         model(torch.ones(1, 2))
 
@@ -130,7 +123,7 @@ def test_a_compiled_model_trains() -> None:
 
 @pytest.mark.parametrize("fallback", [False, True])
 def test_a_model_that_cannot_be_compiled_says_so_and_trains_on_request(fallback: bool, tmp_path: Path) -> None:
-    """With a compiler that is not there."""
+    """The C++ compiler is missing."""
     missing = {"CXX": str(tmp_path / "no-such-compiler"), "TORCHINDUCTOR_CACHE_DIR": str(tmp_path / "cache")}
     done = train([*COMPILED, *(["--compile-fallback"] if fallback else [])], **missing)
     output = done.stdout if fallback else done.stderr

@@ -5,6 +5,12 @@ from __future__ import annotations
 import subprocess
 import sys
 
+
+def run(program: str) -> None:
+    done = subprocess.run([sys.executable, "-c", program], check=False, capture_output=True, text=True, timeout=120)
+    assert done.returncode == 0, done.stderr
+
+
 FIRST_STEP = """
 import os, sys
 os.environ.update(RANK="0", WORLD_SIZE="1")
@@ -13,10 +19,9 @@ from ddp_trainer.train.config.config import Config
 from ddp_trainer.train.distributed.group import Group
 from ddp_trainer.train.optim.optimizer import OptimizerWrapper
 from ddp_trainer.train.data.batch_plan import BatchPlan
-from ddp_trainer.train.parallel.factory import build; from ddp_trainer.train.parallel.strategy import Parts
-from ddp_trainer.train.parallel.strategy import Ddp
-store = dist.HashStore()
-dist.init_process_group("gloo", store=store, rank=0, world_size=1)
+from ddp_trainer.train.parallel.factory import build
+from ddp_trainer.train.parallel.strategy import Ddp, Parts
+dist.init_process_group("gloo", store=dist.HashStore(), rank=0, world_size=1)
 group = Group(0, 2, "gloo", torch.device("cpu"))  # says two, so that the real DDP is built
 model = torch.nn.Sequential(torch.nn.Linear(2, 2), torch.nn.Dropout())
 optimization = OptimizerWrapper.build(object(), model, Config(clip_norm=1.0), 10)
@@ -44,9 +49,8 @@ assert sys.modules["torch._dynamo"].__file__
 
 
 def test_a_first_step_does_not_import_the_compiler_and_leaves_it_usable() -> None:
-    # Fails when a new version of torch asks its compiler for more than the stand-in answers.
-    done = subprocess.run([sys.executable, "-c", FIRST_STEP], check=False, capture_output=True, text=True, timeout=120)
-    assert done.returncode == 0, done.stderr
+    # Fails if a new version of torch uses more of its compiler than the stub has.
+    run(FIRST_STEP)
 
 
 IMPORT_ELSEWHERE = """
@@ -76,7 +80,4 @@ assert torch._dynamo is sys.modules["torch._dynamo"] and torch._dynamo.__file__
 
 
 def test_another_thread_imports_the_compiler_meanwhile_and_gets_the_real_one() -> None:
-    done = subprocess.run(
-        [sys.executable, "-c", IMPORT_ELSEWHERE], check=False, capture_output=True, text=True, timeout=120
-    )
-    assert done.returncode == 0, done.stderr
+    run(IMPORT_ELSEWHERE)

@@ -1,4 +1,4 @@
-"""Memory for snapshots is as large as it was asked for, and locked for as long as it is there."""
+"""Host memory for snapshots: its size, and its locked pages."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ ODD_BYTES = (17 << 20) + 1
 
 
 class CountedLocks(PageLock):
-    """What CUDA would hold, as addresses and lengths; reads pages before it lets go of them."""
+    """Locked pages by address; unlocking reads them first."""
 
     def __init__(self, error: int = 0) -> None:
         self.error = error

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from types import SimpleNamespace
 from typing import Any, cast
 
@@ -37,12 +38,14 @@ def a_gpt(**options: Any) -> Gpt:
     return Gpt(**{"vocabulary": 8, "window": 4, "layers": 5, "heads": 4, "width": 8, **options})
 
 
-class Planned(Lines):
-    """A task with a plan of its own."""
+def with_attribute(name: str, value: object) -> Lines:
+    task = Lines()
+    setattr(task, name, value)
+    return task
 
-    def __init__(self, plan: object) -> None:
-        super().__init__()
-        self.tp_plan = plan
+
+def planned(plan: object) -> Lines:
+    return with_attribute("tp_plan", plan)
 
 
 @pytest.mark.parametrize("count", [1, 2, 3, 5])
@@ -64,21 +67,28 @@ def test_the_output_layer_is_the_embedding_in_the_last_stage_too() -> None:
     assert "tokens.weight" in last
 
 
-def test_more_stages_than_layers_are_refused() -> None:
-    with pytest.raises(BadConfig, match="layers are 5, which cannot fill 6 stages"):
-        a_gpt().pipeline_stage(0, 6)
+ALPHA = nn.Sequential(nn.Dropout(0.1), nn.AlphaDropout(0.1))
+ONE_F_ONE_B, INTERLEAVED = PipelineSchedule.ONE_F_ONE_B, PipelineSchedule.INTERLEAVED
 
 
 @pytest.mark.parametrize(
-    ("options", "message"),
+    ("cut", "error", "message"),
     [
-        pytest.param({"heads": 4}, "number of heads is 4, which tp=3", id="heads"),
-        pytest.param({"heads": 3, "width": 9, "vocabulary": 8}, "vocabulary is 8, which tp=3", id="vocabulary"),
+        (lambda: a_gpt().pipeline_stage(0, 6), BadConfig, "layers are 5, which cannot fill 6 stages"),
+        (lambda: a_gpt(heads=4).tp_plan(3), BadConfig, "number of heads is 4, which tp=3"),
+        (lambda: a_gpt(heads=3, width=9).tp_plan(3), BadConfig, "vocabulary is 8, which tp=3"),
+        (lambda: find_plan(a_gpt(), planned({"blocks.*.mlp": "rowwise"}), 2), BadTask, r"cuts blocks\.0\.mlp by Roww"),
+        (lambda: find_plan(a_gpt(), planned({"blocks.*": "sideways"}), 2), BadTask, r"'sideways' for 'blocks"),
+        (lambda: find_plan(nn.Linear(1, 1), Lines(), 2), BadConfig, "'lines' nor its model, a Linear, has a tp_plan"),
+        (lambda: shared_rng(ALPHA, "tp=2"), BadConfig, "has tp=2, and 1 of the model is AlphaDropout, which ranks can"),
+        (lambda: check_micro_batches(ONE_F_ONE_B, 3, 4), BadConfig, "at least 4 micro-batches for 4 stages, and a ste"),
+        (lambda: check_micro_batches(INTERLEAVED, 5, 2), BadConfig, "equal rounds over 2 ranks, and a step has 5"),
     ],
+    ids=["layers", "heads", "vocabulary", "module", "word", "no plan", "dropout", "micro-batches", "rounds"],
 )
-def test_what_does_not_divide_is_refused(options: dict[str, int], message: str) -> None:
-    with pytest.raises(BadConfig, match=message):
-        a_gpt(**options).tp_plan(3)
+def test_a_model_that_cannot_be_cut_is_refused(cut: Callable[[], object], error: type[Exception], message: str) -> None:
+    with pytest.raises(error, match=message):
+        cut()
 
 
 def test_every_weight_of_the_gpt_is_in_its_plan() -> None:
@@ -91,20 +101,13 @@ def test_every_weight_of_the_gpt_is_in_its_plan() -> None:
 
 def test_a_plan_that_names_no_module_is_told_which_there_are() -> None:
     with pytest.raises(BadTask, match=r"tp_plan of the task 'lines' names 'blocks\.\*\.mlp\.up'") as caught:
-        find_plan(a_gpt(), Planned({"blocks.*.mlp.up": "colwise"}), 2)
+        find_plan(a_gpt(), planned({"blocks.*.mlp.up": "colwise"}), 2)
     assert "blocks.0.mlp" in (caught.value.hint or "")
 
 
 def test_a_plan_in_words_becomes_one_of_torch() -> None:
-    plan = find_plan(a_gpt(), Planned({"blocks.*.mlp.hidden": "colwise"}), 2)
+    plan = find_plan(a_gpt(), planned({"blocks.*.mlp.hidden": "colwise"}), 2)
     assert isinstance(plan["blocks.*.mlp.hidden"], ColwiseParallel)
-
-
-def test_a_plan_that_cuts_what_torch_cannot_is_refused() -> None:
-    with pytest.raises(
-        BadTask, match=r"cuts blocks\.0\.mlp by RowwiseParallel, and it is a FeedForward: that is for nn"
-    ):
-        find_plan(a_gpt(), Planned({"blocks.*.mlp": "rowwise"}), 2)
 
 
 @pytest.mark.parametrize("spreads", [False, True])
@@ -114,11 +117,6 @@ def test_a_model_without_numbers_is_refused(spreads: bool) -> None:
     model.norm.to_empty(device="meta")
     with pytest.raises(BadTask, match=r"task 'mine' has no numbers in norm\.weight, which is on torch's meta device"):
         check_model_devices(model, "mine", spreads=spreads)
-
-
-def test_an_unknown_word_in_a_plan_is_refused() -> None:
-    with pytest.raises(BadTask, match="'sideways' for 'blocks"):
-        find_plan(a_gpt(), Planned({"blocks.*.mlp.hidden": "sideways"}), 2)
 
 
 @pytest.mark.parametrize(
@@ -133,16 +131,12 @@ def test_an_unknown_word_in_a_plan_is_refused() -> None:
 )
 def test_what_is_no_plan_is_refused(plan: object, message: str) -> None:
     with pytest.raises(BadTask) as caught:
-        find_plan(a_gpt(), Planned(plan), 2)
+        find_plan(a_gpt(), planned(plan), 2)
     assert str(caught.value).startswith(f"The tp_plan of the task 'lines' {message}")
 
 
-class Staged(Lines):
-    """A task that cuts its model by a function of its own."""
-
-    def __init__(self, stage: object) -> None:
-        super().__init__()
-        self.pipeline_stage = stage
+def staged(stage: object) -> Lines:
+    return with_attribute("pipeline_stage", stage)
 
 
 @pytest.mark.parametrize(
@@ -156,28 +150,16 @@ class Staged(Lines):
 )
 def test_what_is_no_stage_is_refused(stage: object, message: str) -> None:
     with pytest.raises(BadTask) as caught:
-        stages_of(a_gpt(), Staged(stage), 2)
+        stages_of(a_gpt(), staged(stage), 2)
     assert str(caught.value).startswith(f"The pipeline_stage of the task 'lines' {message}")
 
 
 def test_stages_are_the_tasks_own_or_the_models() -> None:
     model = a_gpt()
-    assert (
-        stages_of(model, Staged(lambda full_model, index, count: full_model.blocks[index]), 2) == list(model.blocks)[:2]
-    )
+    assert stages_of(model, staged(lambda model, index, count: model.blocks[index]), 2) == list(model.blocks)[:2]
     assert len(stages_of(model, Lines(), 5)) == 5
     with pytest.raises(BadConfig, match="nor its model, a Linear, has a pipeline_stage"):
         stages_of(nn.Linear(1, 1), Lines(), 2)
-
-
-def test_a_model_without_a_plan_is_refused() -> None:
-    with pytest.raises(BadConfig, match=r"neither the task 'lines' nor its model, a Linear, has a tp_plan"):
-        find_plan(nn.Linear(1, 1), Lines(), 2)
-
-
-def test_dropout_that_cannot_be_cut_is_refused() -> None:
-    with pytest.raises(BadConfig, match="has tp=2, and 1 of the model is AlphaDropout, which ranks cannot share"):
-        shared_rng(nn.Sequential(nn.Dropout(0.1), nn.AlphaDropout(0.1)), "tp=2")
 
 
 def test_a_module_that_is_to_draw_apart_does_and_the_common_stream_goes_on() -> None:
@@ -207,15 +189,13 @@ CHEAP = AGAIN | {"parallel": "tp=2", "compile": True, "recompute": Recompute.CHE
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        pytest.param({"parallel": "shard=2,pp=2", "fsdp_prefetch": 1}, "stages gather their weights once", id="gather"),
-        pytest.param(
-            SPLIT | AGAIN, "--activation-checkpointing does not go with --pipeline-schedule zero-", id="again"
-        ),
-        pytest.param(SPLIT | {"compile": True}, "--compile does not go with --pipeline-s", id="compiled for two times"),
-        pytest.param(CHEAP, "--recompute cheap does not go with --compile where weights are cut by tp", id="cheap"),
+        ({"parallel": "shard=2,pp=2", "fsdp_prefetch": 1}, "stages gather their weights once"),
+        (SPLIT | AGAIN, "--activation-checkpointing does not go with --pipeline-schedule zero-"),
+        (SPLIT | {"compile": True}, "--compile does not go with --pipeline-s"),
+        (CHEAP, "--recompute cheap does not go with --compile where weights are cut by tp"),
     ],
 )
-def test_what_slices_and_stages_do_not_do_is_refused(options: dict[str, Any], message: str) -> None:
+def test_options_that_slices_and_stages_lack_are_refused(options: dict[str, Any], message: str) -> None:
     with pytest.raises(BadConfig, match=message):
         Config(**{**options, "parallel": LayoutRange.parse(options["parallel"])})
 
@@ -253,17 +233,8 @@ def test_each_stage_has_one_rank(name: PipelineSchedule, ranks: int) -> None:
     assert sorted(stages) == list(range(ranks * kind.stages_per_rank))
 
 
-def test_a_schedule_refuses_micro_batches_that_it_cannot_do() -> None:
-    name = PipelineSchedule.ONE_F_ONE_B
-    with pytest.raises(BadConfig, match="1f1b needs at least 4 micro-batches for 4 stages, and a step has 3"):
-        check_micro_batches(name, 3, 4)
-    name = PipelineSchedule.INTERLEAVED
-    with pytest.raises(BadConfig, match="equal rounds over 2 ranks, and a step has 5"):
-        check_micro_batches(name, 5, 2)
-
-
 class Lower(nn.Module):
-    """The first layer of a model, taken as it is or copied."""
+    """A module whose only layer is ``lower``."""
 
     def __init__(self, layer: nn.Module) -> None:
         super().__init__()
