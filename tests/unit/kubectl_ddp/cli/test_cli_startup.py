@@ -37,15 +37,7 @@ def test_the_entry_point_imports_nothing_while_ctrl_c_is_not_ours_yet() -> None:
 
 
 @pytest.mark.parametrize(
-    "arguments",
-    [
-        ["--help"],
-        [],
-        ["submit", "--help"],
-        ["explain", "nnodes"],
-        ["completion", "bash"],
-    ],
-    ids=" ".join,
+    "arguments", [["--help"], [], ["submit", "--help"], ["explain", "nnodes"], ["completion", "bash"]], ids=" ".join
 )
 def test_help_imports_nothing_heavy(arguments: list[str]) -> None:
     assert not imported("kubectl_ddp.__main__", *arguments) & set(HEAVY)

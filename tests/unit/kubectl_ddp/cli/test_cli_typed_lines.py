@@ -20,10 +20,7 @@ from tests.support import kube_objects
 from tests.support.api_server import Answer, ApiServer, status
 from tests.support.jobs import a_job
 
-COLLECTIONS: Final = (
-    "/apis/kubeflow.org/v1/namespaces/team/pytorchjobs",
-    "/apis/batch/v1/namespaces/team/jobs",
-)
+COLLECTIONS: Final = ("/apis/kubeflow.org/v1/namespaces/team/pytorchjobs", "/apis/batch/v1/namespaces/team/jobs")
 JOB_FILE: Final = "apiVersion: ddp.dev/v1\nkind: Job\nname: mine\nmodule: ddp_trainer\nargs: [train, --task, digits]\n"
 
 WORKS: Final = {

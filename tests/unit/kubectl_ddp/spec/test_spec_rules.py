@@ -41,15 +41,7 @@ def test_a_contradiction_is_one_sentence_with_the_values(changes: dict[str, Any]
 
 
 @pytest.mark.parametrize(
-    "name",
-    [
-        "RANK",
-        "WORLD_SIZE",
-        "MASTER_ADDR",
-        "TORCHELASTIC_RUN_ID",
-        "DDP_ANYTHING",
-        *sorted(set(Env) - SWITCHES),
-    ],
+    "name", ["RANK", "WORLD_SIZE", "MASTER_ADDR", "TORCHELASTIC_RUN_ID", "DDP_ANYTHING", *sorted(set(Env) - SWITCHES)]
 )
 def test_variables_of_the_launcher_are_not_the_users(name: str) -> None:
     with pytest.raises(UsageError, match=f"The environment variable {name} is set by the launcher"):

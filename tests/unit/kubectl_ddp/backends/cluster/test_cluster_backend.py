@@ -128,10 +128,7 @@ def test_deleting_takes_the_background_and_this_very_job(server: ApiServer, back
     backend.delete("digits")
     assert DIGITS not in server.objects
     [deleted] = [request for request in server.requests if request.method == "DELETE"]
-    assert deleted.body == {
-        "propagationPolicy": "Background",
-        "preconditions": {"uid": job["metadata"]["uid"]},
-    }
+    assert deleted.body == {"propagationPolicy": "Background", "preconditions": {"uid": job["metadata"]["uid"]}}
 
 
 def test_scaling_sets_the_number_of_workers_and_nothing_else(server: ApiServer, backend: ClusterBackend) -> None:
