@@ -35,7 +35,7 @@ class Killed(BaseException):
 
 @dataclass
 class Life:
-    """Requests until the process dies: before the last one is sent, or after."""
+    """Number of requests before the process dies, and whether it dies before or after it has sent the last one."""
 
     left: int = 10**6
     loses_answer: bool = False

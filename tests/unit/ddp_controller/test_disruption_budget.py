@@ -1,4 +1,4 @@
-"""PodDisruptionBudgets: a drain waits for a replacement, and never for ever."""
+"""PodDisruptionBudgets: a drain waits for a replacement, for a limited time."""
 
 from __future__ import annotations
 
@@ -26,12 +26,12 @@ def waiting(seconds: float) -> Object:
         pytest.param(root(3, annotations=moving(2)), (*TWO, pod(2, ready=5)), 3, id="it has not settled"),
         pytest.param(root(3, annotations=moving(2)), THREE, 2, id="it has: one pod may leave"),
         pytest.param(root(3, spares=1), THREE, 2, id="a spare is ready"),
-        pytest.param(root(3, spares=1), (*THREE, store(FINE)), 3, id="a drain would evict a pod and the store at once"),
+        pytest.param(root(3, spares=1), (*THREE, store(FINE)), 3, id="a drain would evict a pod and the store"),
         pytest.param(root(4, spares=1, nnodes="3"), (*DRAINED, pod(3), store(FINE)), 3, id="a drain, not of the store"),
         pytest.param(root(4, spares=1, nnodes="3"), (*DRAINED, pod(3), store(DRAINING)), 4, id="the store moves first"),
         pytest.param(root(3, spares=1), TWO, 3, id="the spare is missing"),
         pytest.param(root(3, nnodes="1:3", queue="team"), THREE, 1, id="cannot be enlarged: its minimum remains"),
-        pytest.param(root(queue="team"), TWO, None, id="can neither grow nor shrink: a drain must not wait for ever"),
+        pytest.param(root(queue="team"), TWO, None, id="can neither grow nor shrink: a drain must not hang"),
         pytest.param(root(3, annotations=moving(2, seconds_ago=121)), TWO, None, id="no room for a replacement"),
         pytest.param(root(3, nnodes="1:2", annotations=moving(2, seconds_ago=121)), TWO, 1, id="with a range"),
         pytest.param(root(4, spares=1, nnodes="3"), (*DRAINED, pod(3)), 3, id="a drain, and a spare is ready"),

@@ -1,4 +1,4 @@
-"""Sizes by quota: room for the first that waits, growth where nobody waits, whole replicas, within bounds and quota."""
+"""Sizes by quota: room for the first waiting job, growth where none waits, whole replicas, within bounds and quota."""
 
 from __future__ import annotations
 
@@ -275,7 +275,7 @@ def hostile_jobs(size: int) -> tuple[list[RunningJob], list[Object]]:
 
 @pytest.mark.parametrize(("size", "waiting"), [(1, 0), (100_000, 1_000_000)])
 def test_a_pass_takes_little_time_whatever_specifications_say(size: int, waiting: int) -> None:
-    """Each of these took half a minute and more. A pass may take 20 ms for each job, and ten times as much here."""
+    """A pass may take 20 ms per job, and ten times as much here."""
     before = time.process_time()
     jobs, workloads = hostile_jobs(size)
     changes = decided(20 * 100_000, jobs, [*workloads, *([waits(waiting)] if waiting else [])])

@@ -31,7 +31,7 @@ COMMAND = ["bash", "-c", "torchrun /tmp/train.py"]
 
 
 class Kubeflow(Cluster):
-    """What Kubeflow Trainer and JobSet make of a TrainJob, and the controller."""
+    """Objects that Kubeflow Trainer and JobSet make of a TrainJob, and the controller for them."""
 
     def __init__(self, server: ApiServer, connection: Any) -> None:
         super().__init__(server, connection)

@@ -1,4 +1,4 @@
-"""Which flags mean this machine and which mean a cluster."""
+"""Selection of this machine or a cluster by flags, names and kubeconfigs."""
 
 from __future__ import annotations
 
@@ -76,10 +76,10 @@ def test_a_kubeconfig_variable_that_names_nothing_does_not_mean_this_machine(env
     environ["KUBECONFIG"] = "/typo:/other"
     with pytest.raises(UsageError, match=r"'/typo' and '/other', which do not exist"):
         is_local(Where(), "other", environ)
-    assert is_local(Where(), "mine", environ), "a job of this machine is meant by its name"
+    assert is_local(Where(), "mine", environ), "a local job is found by its name"
     assert is_local(Where(local=True), None, environ)
     environ["KUBECONFIG"] = "/dev/null"
-    assert is_local(Where(), None, environ), "it is there, and empty: nobody means a cluster"
+    assert is_local(Where(), None, environ), "an empty kubeconfig names no cluster"
 
 
 @pytest.mark.parametrize(

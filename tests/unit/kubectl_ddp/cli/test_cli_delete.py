@@ -1,4 +1,4 @@
-"""When ``delete`` and ``submit --replace`` ask, and what they list as lost."""
+"""Confirmation by ``delete`` and ``submit --replace``, and the jobs that they list as lost."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a newcomer types first: each line works, or its error names the right way in one sentence."""
+"""Lines that newcomers type: each works, or its error names the right line in one sentence."""
 
 from __future__ import annotations
 

@@ -147,7 +147,7 @@ def test_a_mistake_is_one_sentence_with_the_value_and_the_way_out(
 
 
 def test_a_script_that_may_not_be_read_is_refused(workdir: Path) -> None:
-    """As a user without root's powers, in a process of its own."""
+    """Render in a separate process, without the privileges of root."""
     (workdir / "train.py").chmod(0)
     workdir.chmod(0o755)
     probe = """

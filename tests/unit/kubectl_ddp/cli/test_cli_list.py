@@ -69,7 +69,7 @@ def test_a_selection_without_a_job_prints_nothing(capsys: pytest.CaptureFixture[
 
 @pytest.fixture
 def moments(monkeypatch: pytest.MonkeyPatch) -> list[Callable[[], None]]:
-    """What happens between two readings of a watch. After the last one, the user presses Ctrl-C."""
+    """Actions between two reads of a watch. After the last one, the user presses Ctrl-C."""
     actions: list[Callable[[], None]] = []
 
     def pause(_seconds: float) -> None:

@@ -1,4 +1,4 @@
-"""Presets that a namespace shares: ``--preset`` and ``presets`` ask for them, and say what stands in the way."""
+"""Presets that a namespace shares: ``--preset`` and ``presets`` read them and report errors."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ A100 = """\
 summary: Eight A100 per node.
 settings:
   gpus: {value: 8, reason: a node has eight, source: https://example.com/a100}
-  tolerations: {value: [gpu=a100], reason: nobody else runs there}
+  tolerations: {value: [gpu=a100], reason: a taint keeps other pods away}
   env.OMP_NUM_THREADS: {value: 4, reason: the node has 32 cores}
   queue: {value: team, reason: the machines are the team's}
 """

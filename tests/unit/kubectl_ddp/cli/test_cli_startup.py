@@ -1,4 +1,4 @@
-"""Help and completion start at once: what they import is kept small."""
+"""Start time of help and completion: they import no large module."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ sys.exit(code)
 
 
 def imported(module: str, *arguments: str) -> set[str]:
-    """Names of the modules that a call imported, in an interpreter of its own that knows of no cluster."""
+    """Return the modules that a call imports, in a separate interpreter and without a cluster."""
     command = [sys.executable, "-c", PROBE.format(module=module), json.dumps(arguments)]
     environment = os.environ | {"KUBECONFIG": os.devnull}
     done = subprocess.run(command, capture_output=True, text=True, check=True, env=environment)

@@ -1,4 +1,4 @@
-"""What commands that wait for a job print meanwhile, where, and with which flags nothing."""
+"""Output of commands that wait for a job, on a terminal, in a pipe, and with ``--quiet``."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What surprises those who know other launchers, and how the engines differ, is said in a sentence."""
+"""Notes of a job: differences from other launchers, and between engines."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A job that contradicts itself cannot be made; one that is odd is made, and says so."""
+"""Rules of a job: contradictions are errors, and probable mistakes are warnings."""
 
 from __future__ import annotations
 

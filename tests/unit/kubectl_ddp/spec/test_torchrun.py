@@ -1,4 +1,4 @@
-"""Jobs with ``launcher: torchrun``: keys that they refuse, and what they are said to lack."""
+"""Jobs with ``launcher: torchrun``: keys that they refuse, and notes on what they lack."""
 
 from __future__ import annotations
 

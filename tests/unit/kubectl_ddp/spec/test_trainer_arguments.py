@@ -19,7 +19,7 @@ from tests.support.jobs import a_job
 LAYOUTS: Final = {Where.SPREAD: "shard=4", Where.PP: "shard=2,pp=2", Where.TP: "tp=4", Where.UNSHARDED: "replicate=4"}
 ANY: Final = {"--strategy": "manual", "--bucket-mb": "1.5", "--fsdp-blocks": "Block", "--fsdp-prefetch": "2"}
 BESIDE: Final = {"--recompute": "--activation-checkpointing"}
-"""What the trainer asks for beside an option, whatever the layout."""
+"""Option → a flag that the trainer requires with it."""
 
 
 def given(clash: OptionConflict) -> list[str]:

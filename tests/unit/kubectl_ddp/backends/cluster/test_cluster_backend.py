@@ -220,7 +220,7 @@ GATE = "kueue.x-k8s.io/elastic-job"
 
 
 def put_resizable(server: ApiServer, *, has_feature: bool) -> str:
-    """Put a job that asks for workload slices, as Kueue changes it with and without the feature; return its path."""
+    """Put a job that Kueue may resize, as Kueue changes it with and without its feature gate; return its path."""
     resize = {"engine": Engine.JOB, "queue": "lab", "queue_resize": QueueResize.RUNNING, "nnodes": NodeRange(1, 3)}
     root = job_kinds.root_of(render(a_job(**resize), "run1"))
     if has_feature:
@@ -352,7 +352,7 @@ def test_lines_of_nodes_in_several_zones_come_by_time(server: ApiServer, backend
 
 
 class Watcher:
-    """A watch in a thread of its own; what it yields is read with a limit of time."""
+    """A watch in a separate thread; reading a snapshot has a timeout."""
 
     def __init__(self, backend: ClusterBackend, reasons: Collection[str] | None = None) -> None:
         self.seen: queue.Queue[Snapshot | BaseException | None] = queue.Queue()

@@ -1,4 +1,4 @@
-"""What reaches a terminal and a pipe: nothing that was there already."""
+"""Progress on a terminal and in a pipe: unchanged text is not printed again."""
 
 from __future__ import annotations
 

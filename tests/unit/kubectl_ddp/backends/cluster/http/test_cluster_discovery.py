@@ -1,4 +1,4 @@
-"""What a cluster serves: one question to a server of today, one per group to an older one."""
+"""Discovery of served kinds: one aggregated request, or one request per group to an older server."""
 
 from functools import partial
 from pathlib import Path
@@ -21,7 +21,7 @@ def backend_of(server: ApiServer, folder: Path) -> ClusterBackend:
 
 
 def aggregated(*, stale: str = "") -> Json:
-    """All groups of the server in memory, as a server of 1.30 tells them."""
+    """Return the aggregated discovery of Kubernetes 1.30 for the groups of the server in memory."""
     items = []
     for path, kinds in GROUPS.items():
         _, root, group, *version = path.split("/")

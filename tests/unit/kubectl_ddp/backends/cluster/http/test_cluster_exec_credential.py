@@ -26,7 +26,7 @@ SERVER = "https://cluster.example.com"
 
 
 class Program:
-    """A program that prints what a test writes, and records its starts and what it was told."""
+    """A credential program that prints what a test writes, and records its starts and ``KUBERNETES_EXEC_INFO``."""
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder

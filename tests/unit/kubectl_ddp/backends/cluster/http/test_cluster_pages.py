@@ -22,7 +22,7 @@ PODS = "/api/v1/namespaces/team/pods"
 
 
 def page(token: str, *items: str) -> bytes:
-    """As the API server writes one: without spaces, the metadata before the items."""
+    """Encode a page as the API server does: without spaces, the metadata before the items."""
     metadata = {"resourceVersion": "7", **({"continue": token} if token else {})}
     listed = {"kind": "PodList", "apiVersion": "v1", "metadata": metadata, "items": list(items)}
     return json.dumps(listed, separators=(",", ":")).encode()

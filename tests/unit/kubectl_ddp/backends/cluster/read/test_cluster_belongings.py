@@ -1,4 +1,4 @@
-"""What a cluster has of a job beside its objects: events of pods that are gone, the code, and kubectl to reach it."""
+"""Events of deleted pods, the code of a job, and the kubectl command that reaches its pods."""
 
 from __future__ import annotations
 

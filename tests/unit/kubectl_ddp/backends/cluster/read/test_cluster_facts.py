@@ -1,4 +1,4 @@
-"""What a cluster is asked before a job is submitted to it."""
+"""Facts that the preflight checks read from a cluster."""
 
 from __future__ import annotations
 

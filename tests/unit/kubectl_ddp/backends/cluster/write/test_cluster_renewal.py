@@ -32,9 +32,9 @@ MOST_CHANGES: Final = 40
 
 
 class Mortal(ApiServer):
-    """Makes so many changes, and is then not there any more; of every second such time the last answer is lost.
+    """API server that stops answering after a number of changes, before or after the answer to the last one.
 
-    What an object owned goes when the object goes.
+    It deletes the dependents of a deleted object.
     """
 
     left: int | None = None
@@ -84,7 +84,7 @@ def restart(server: Mortal, left: int | None = None) -> int:
 
 
 def what_it_needs_is_kept(server: Mortal, code: Code) -> bool:
-    """Whether the words and the code are there: with the old run, or in the record."""
+    """Return True if spec and code exist, with the old run or in the record of the restart."""
     groups = defaultdict(list)
     for path, item in server.objects.items():
         if path.startswith(CONFIG_MAPS):
@@ -155,7 +155,7 @@ def test_the_client_that_dies_after_any_change_of_restart_and_is_run_again_makes
 
 
 def is_new(job: Json | None) -> bool:
-    """Whether there is a new run, and it is whole."""
+    """Return True if the job is a new run with all its objects."""
     return (
         job is not None
         and job["metadata"]["labels"][Label.RUN_ID] != "run1"

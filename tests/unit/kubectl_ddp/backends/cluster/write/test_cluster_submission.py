@@ -25,7 +25,7 @@ MONITORS = "/apis/monitoring.coreos.com/v1/namespaces/team/podmonitors"
 ROOT, STORE, SERVICE = f"{JOBS}/digits", f"{STORES}/digits-store", f"{SERVICES}/digits-store"
 SECRETS = "/api/v1/namespaces/team/secrets"
 ALL = {ROOT, STORE, SERVICE, f"{POLICIES}/digits", f"{MONITORS}/digits"}
-"""Of every run; each has a Secret of its own beside it."""
+"""Objects of every run; each run has one Secret more."""
 
 
 def digits(run_id: str = "run1", **changes: Any) -> list[Object]:
@@ -121,7 +121,7 @@ def test_the_name_in_another_namespace_is_another_job(server: ApiServer, tmp_pat
 def test_a_submission_that_died_anywhere_runs_nothing_and_is_made_whole_by_the_next(
     server: ApiServer, tmp_path: Path, notices: list[str], died_after: int
 ) -> None:
-    """As after SIGKILL: no step of the first submission follows, its cleaning up included."""
+    """The refused DELETE stands for SIGKILL: the first submission does not clean up."""
     backend = backend_of(server, tmp_path, notices)
     made = (SECRETS, STORES, SERVICES, POLICIES, MONITORS)
     order = [f"POST {path}" for path in made] + [f"PATCH {STORE}", f"PATCH {ROOT}"]
@@ -160,7 +160,7 @@ UNHEARD_OF = (
     ),
     "admission webhook \"vtrainjob.kb.io\" denied the request: runtime '{name}' not found",
 )
-"""As the webhooks of Kubeflow Trainer 2.3 word it."""
+"""Refusals by the webhooks of Kubeflow Trainer 2.3."""
 
 
 @pytest.mark.parametrize("sentence", UNHEARD_OF)
@@ -239,7 +239,7 @@ def test_without_the_operator_nothing_is_created_and_a_sentence_names_it(tmp_pat
             backend.submit(digits())
         assert caught.value.exit_code == 4
         assert not changes(server)
-        assert backend.jobs() == [], "the other engines' jobs can be there all the same"
+        assert backend.jobs() == [], "jobs of other engines may exist"
 
 
 def racks() -> list[Object]:
@@ -315,7 +315,7 @@ def test_the_secret_of_a_run_is_made_once_and_never_read(server: ApiServer, back
 
 
 def test_the_secret_of_a_cut_off_submission_goes_before_the_run_gets_another(server: ApiServer, tmp_path: Path) -> None:
-    """As ``restart`` does that finishes what an earlier one began: it keeps the run's id, and has another secret."""
+    """``restart`` completes an interrupted submission: it keeps the run ID and creates another Secret."""
     api = Api(connect(kubeconfig=str(kubeconfig(tmp_path, server.url))))
     server.put(secret_of("run1"), {"metadata": {"ownerReferences": [{"uid": "of the root before"}]}})
     pauses: list[float] = []
