@@ -73,8 +73,7 @@ def test_one_is_shown_with_its_reasons(cluster: ApiServer, capsys: pytest.Captur
     [
         ("broken", "The preset 'broken' of the ConfigMap 'ddp-presets' in namespace 'team' cannot be read: it is "),
         ("odd", "cannot be read: no preset sets 'gpu'"),
-        ("a10", "--preset: there is no preset 'a10'."),
-        ("a10", "Did you mean 'a100'?"),
+        ("a10", "--preset: there is no preset 'a10'. Did you mean 'a100'?"),
     ],
 )
 def test_what_cannot_be_had_is_one_sentence(
