@@ -98,10 +98,8 @@ def test_replicas_of_whole_pods_and_pods_of_whole_replicas_are_not_doubted(text:
 
 
 def test_two_dimensions_within_layers_share_a_pod_as_a_product(monkeypatch: pytest.MonkeyPatch) -> None:
-    within_layers = tuple(
-        replace(dimension, is_used_in_layers=dimension.name in {"shard", "tp"}) for dimension in DIMENSIONS
-    )
-    monkeypatch.setattr(layout, "DIMENSIONS", within_layers)
+    changed = (replace(one, is_used_in_layers=one.name in {"shard", "tp"}) for one in DIMENSIONS)
+    monkeypatch.setattr(layout, "DIMENSIONS", tuple(changed))
     with pytest.raises(UsageError) as info:
         laid_out("shard=2,tp=2", "2")
     assert "allows shard=2 with tp=2, and a node has 2 processes" in info.value.message

@@ -32,7 +32,6 @@ def test_the_file_lies_where_xdg_says(tmp_path: Path) -> None:
         ("nnodes", "1:2", "1:2"),
         ("env.C", "yes", "yes"),
         ("tolerations", "[dedicated=ml:NoSchedule, spot]", ["dedicated=ml:NoSchedule", "spot"]),
-        ("preset", "gpu-nccl", "gpu-nccl"),
     ],
 )
 def test_what_is_set_is_read_back_as_it_was(file: Path, key: str, value: str, raw: object) -> None:
