@@ -188,14 +188,11 @@ def test_commands_change_the_ddpjob_and_not_its_objects(cluster: Cluster, monkey
 INVALID = {"conditions": [{"type": "Valid", "status": "False", "message": "image: there is none."}]}
 
 
-@pytest.mark.parametrize(
-    ("spec", "job_status", "reason"),
-    [
-        ({}, INVALID, "is not valid: image: there is none."),
-        ({"suspend": True}, {}, "is suspended, and has no objects yet."),
-        ({}, {}, "has no objects yet: the controller has not made them."),
-    ],
-)
+@pytest.mark.parametrize(("spec", "job_status", "reason"), [
+    ({}, INVALID, "is not valid: image: there is none."),
+    ({"suspend": True}, {}, "is suspended, and has no objects yet."),
+    ({}, {}, "has no objects yet: the controller has not made them."),
+])  # fmt: skip
 def test_a_ddpjob_without_objects_is_named(cluster: Cluster, spec: Object, job_status: Object, reason: str) -> None:
     job = {"apiVersion": "ddp.dev/v1alpha1", "kind": "DDPJob", "metadata": {"name": "digits"}}
     cluster.server.put(DDPJOB, {**job, "spec": spec, "status": job_status})

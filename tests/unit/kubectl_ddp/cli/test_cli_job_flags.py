@@ -124,17 +124,13 @@ def test_the_image_of_the_environment_is_the_default(
     assert rendered(capsys, "train.py", "--image", "yours:8")["image"] == "yours:8"
 
 
-@pytest.mark.parametrize(
-    ("arguments", "sentence"),
-    [
-        (["train.py", "-j", "8"], "-j: '8' is not nodes x processes. Write it as '4x8'"),
-        (["train.py", "-j", "8:2x1"], "-j: '8:2' has a minimum (8) above the maximum (2)."),
-        (["train.py", "-j", "1x1", "--nproc", "2"], "-j and --nproc say the same thing. Leave one of them out."),
-        (["train.py", "--module", "a"], "The script 'train.py' and --module exclude each other."),
-        (["--module", "a", "--command", "b"], "--module and --command exclude each other."),
-    ],
-    ids=lambda part: " ".join(part)[:60] if isinstance(part, list) else "",
-)
+@pytest.mark.parametrize(("arguments", "sentence"), [
+    (["train.py", "-j", "8"], "-j: '8' is not nodes x processes. Write it as '4x8'"),
+    (["train.py", "-j", "8:2x1"], "-j: '8:2' has a minimum (8) above the maximum (2)."),
+    (["train.py", "-j", "1x1", "--nproc", "2"], "-j and --nproc say the same thing. Leave one of them out."),
+    (["train.py", "--module", "a"], "The script 'train.py' and --module exclude each other."),
+    (["--module", "a", "--command", "b"], "--module and --command exclude each other."),
+], ids=lambda part: " ".join(part)[:60] if isinstance(part, list) else "")  # fmt: skip
 def test_a_mistake_is_one_sentence_with_the_value_and_the_way_out(
     workdir: Path, capsys: pytest.CaptureFixture[str], arguments: list[str], sentence: str
 ) -> None:
@@ -160,14 +156,11 @@ sys.exit(run(["render", "train.py"]))
     )
 
 
-@pytest.mark.parametrize(
-    ("name", "content", "sentence"),
-    [
-        ("large.py", b"#" * (PART_BYTES + 1), f"has {PART_BYTES + 1} bytes, and at most {PART_BYTES} can travel"),
-        ("binary.py", b"\xff\x00", "is not UTF-8 text: byte 0 is invalid."),
-        ("my train.py", b"", "'my train.py' cannot travel under this name."),
-    ],
-)
+@pytest.mark.parametrize(("name", "content", "sentence"), [
+    ("large.py", b"#" * (PART_BYTES + 1), f"has {PART_BYTES + 1} bytes, and at most {PART_BYTES} can travel"),
+    ("binary.py", b"\xff\x00", "is not UTF-8 text: byte 0 is invalid."),
+    ("my train.py", b"", "'my train.py' cannot travel under this name."),
+])  # fmt: skip
 def test_a_script_that_cannot_travel_is_refused_on_a_cluster_only(
     workdir: Path, capsys: pytest.CaptureFixture[str], name: str, content: bytes, sentence: str
 ) -> None:

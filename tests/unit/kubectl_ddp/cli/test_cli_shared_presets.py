@@ -68,14 +68,11 @@ def test_one_is_shown_with_its_reasons(cluster: ApiServer, capsys: pytest.Captur
     assert document["values"][1]["value"] == ["gpu=a100"]
 
 
-@pytest.mark.parametrize(
-    ("name", "sentence"),
-    [
-        ("broken", "The preset 'broken' of the ConfigMap 'ddp-presets' in namespace 'team' cannot be read: it is "),
-        ("odd", "cannot be read: no preset sets 'gpu'"),
-        ("a10", "--preset: there is no preset 'a10'. Did you mean 'a100'?"),
-    ],
-)
+@pytest.mark.parametrize(("name", "sentence"), [
+    ("broken", "The preset 'broken' of the ConfigMap 'ddp-presets' in namespace 'team' cannot be read: it is "),
+    ("odd", "cannot be read: no preset sets 'gpu'"),
+    ("a10", "--preset: there is no preset 'a10'. Did you mean 'a100'?"),
+])  # fmt: skip
 def test_what_cannot_be_had_is_one_sentence(
     cluster: ApiServer, capsys: pytest.CaptureFixture[str], name: str, sentence: str
 ) -> None:

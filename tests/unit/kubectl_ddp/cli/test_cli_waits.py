@@ -67,21 +67,18 @@ def test_a_resumed_job_that_has_ended_meanwhile_is_told_as_ended(capsys: pytest.
 TERMINAL, PIPE = Typing(), io.StringIO()
 
 
-@pytest.mark.parametrize(
-    ("stderr", "logs", "environ", "flags", "form"),
-    [
-        pytest.param(TERMINAL, None, {"TERM": "xterm"}, {}, RewrittenLine, id="terminal"),
-        pytest.param(TERMINAL, None, {"TERM": "xterm", "NO_COLOR": "1"}, {}, RewrittenLine, id="it has no colors"),
-        pytest.param(TERMINAL, TERMINAL, {"TERM": "xterm"}, {}, RewrittenLine, id="terminal, with logs"),
-        pytest.param(TERMINAL, PIPE, {"TERM": "xterm"}, {}, PlainLines, id="logs in a pipe, perhaps to tee"),
-        pytest.param(TERMINAL, None, {"TERM": "dumb"}, {}, PlainLines, id="dumb terminal"),
-        pytest.param(TERMINAL, None, {}, {}, PlainLines, id="unknown terminal"),
-        pytest.param(PIPE, None, {"TERM": "xterm"}, {}, PlainLines, id="pipe"),
-        pytest.param(PIPE, None, {"TERM": "xterm"}, {"output": "json"}, type(None), id="json in a pipe"),
-        pytest.param(TERMINAL, None, {"TERM": "xterm"}, {"output": "json"}, RewrittenLine, id="json on a terminal"),
-        pytest.param(TERMINAL, None, {"TERM": "xterm"}, {"quiet": True}, type(None), id="quiet"),
-    ],
-)
+@pytest.mark.parametrize(("stderr", "logs", "environ", "flags", "form"), [
+    pytest.param(TERMINAL, None, {"TERM": "xterm"}, {}, RewrittenLine, id="terminal"),
+    pytest.param(TERMINAL, None, {"TERM": "xterm", "NO_COLOR": "1"}, {}, RewrittenLine, id="it has no colors"),
+    pytest.param(TERMINAL, TERMINAL, {"TERM": "xterm"}, {}, RewrittenLine, id="terminal, with logs"),
+    pytest.param(TERMINAL, PIPE, {"TERM": "xterm"}, {}, PlainLines, id="logs in a pipe, perhaps to tee"),
+    pytest.param(TERMINAL, None, {"TERM": "dumb"}, {}, PlainLines, id="dumb terminal"),
+    pytest.param(TERMINAL, None, {}, {}, PlainLines, id="unknown terminal"),
+    pytest.param(PIPE, None, {"TERM": "xterm"}, {}, PlainLines, id="pipe"),
+    pytest.param(PIPE, None, {"TERM": "xterm"}, {"output": "json"}, type(None), id="json in a pipe"),
+    pytest.param(TERMINAL, None, {"TERM": "xterm"}, {"output": "json"}, RewrittenLine, id="json on a terminal"),
+    pytest.param(TERMINAL, None, {"TERM": "xterm"}, {"quiet": True}, type(None), id="quiet"),
+])  # fmt: skip
 def test_the_form_follows_terminal_and_flags(
     monkeypatch: pytest.MonkeyPatch, stderr: io.StringIO, logs: io.StringIO | None, environ: Any, flags: Any, form: type
 ) -> None:

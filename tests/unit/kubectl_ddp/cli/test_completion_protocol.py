@@ -48,44 +48,36 @@ def words(found: CompletionResult) -> list[str]:
     return [candidate.value for candidate in found.candidates]
 
 
-@pytest.mark.parametrize(
-    ("line", "expected"),
-    [
-        (["su"], ["submit", "suspend"]),
-        (["c"], ["capacity", "clone", "config", "completion", "cancel"]),
-        (["submit", "--nn"], ["--nnodes"]),
-        (["port-forward", "digits", "m"], ["metrics"]),
-        (["config", "set", "que"], ["queue", "queuePriority", "queueResize"]),
-        (["submit", "torchrun", "--nn"], ["--nnodes"]),
-        (["config", "view", "que"], []),
-        (["submit", "--gang", "k"], ["kueue", "kai"]),
-        (["submit", "--dry-run", ""], ["none", "client", "server"]),
-        (["submit", "--dry-run=c"], ["--dry-run=client"]),
-        (["render", "--preset", "gpu"], ["gpu-nccl"]),
-        (["nonsense", ""], []),
-        (["ls", "--all"], ["--all-namespaces"]),
-    ],
-    ids=" ".join,
-)
+@pytest.mark.parametrize(("line", "expected"), [
+    (["su"], ["submit", "suspend"]),
+    (["c"], ["capacity", "clone", "config", "completion", "cancel"]),
+    (["submit", "--nn"], ["--nnodes"]),
+    (["port-forward", "digits", "m"], ["metrics"]),
+    (["config", "set", "que"], ["queue", "queuePriority", "queueResize"]),
+    (["submit", "torchrun", "--nn"], ["--nnodes"]),
+    (["config", "view", "que"], []),
+    (["submit", "--gang", "k"], ["kueue", "kai"]),
+    (["submit", "--dry-run", ""], ["none", "client", "server"]),
+    (["submit", "--dry-run=c"], ["--dry-run=client"]),
+    (["render", "--preset", "gpu"], ["gpu-nccl"]),
+    (["nonsense", ""], []),
+    (["ls", "--all"], ["--all-namespaces"]),
+], ids=" ".join)  # fmt: skip
 def test_words_are_completed_where_they_stand(line: list[str], expected: list[str]) -> None:
     assert words(complete(line)) == expected
 
 
-@pytest.mark.parametrize(
-    ("line", "expected"),
-    [
-        (["status", "--local", ""], ["digits", "vision"]),
-        (["logs", "--local", "di"], ["digits"]),
-        (["delete", "--local", "digits", ""], ["vision"]),
-        (["status", "digits", "--local", ""], []),
-        (["list", "--context", ""], ["lab", "prod"]),
-        (["list", "--context=l"], ["--context=lab"]),
-        (["status", "--cluster", ""], ["east"]),
-        (["list", "-n", ""], ["default", "team"]),
-        (["logs", "--rank", ""], ["all", "failed"]),
-    ],
-    ids=" ".join,
-)
+@pytest.mark.parametrize(("line", "expected"), [
+    (["status", "--local", ""], ["digits", "vision"]),
+    (["logs", "--local", "di"], ["digits"]),
+    (["delete", "--local", "digits", ""], ["vision"]),
+    (["status", "digits", "--local", ""], []),
+    (["list", "--context", ""], ["lab", "prod"]),
+    (["list", "--context=l"], ["--context=lab"]),
+    (["status", "--cluster", ""], ["east"]),
+    (["list", "-n", ""], ["default", "team"]),
+    (["logs", "--rank", ""], ["all", "failed"]),
+], ids=" ".join)  # fmt: skip
 def test_jobs_contexts_and_namespaces_are_this_machines(machine: Path, line: list[str], expected: list[str]) -> None:
     assert machine.is_dir()
     assert words(complete(line)) == expected
@@ -97,17 +89,13 @@ def test_what_can_be_waited_for_is_what_wait_takes() -> None:
     }
 
 
-@pytest.mark.parametrize(
-    ("line", "directive"),
-    [
-        (["submit", "tr"], Directive.FILES),
-        (["submit", "train.py", "--", "da"], Directive.FILES),
-        (["list", "--kubeconfig", ""], Directive.FILES),
-        (["submit", "-f", ""], Directive.FILTER_EXTENSION),
-        (["status", "--local", ""], Directive.NO_FILES),
-    ],
-    ids=lambda part: " ".join(part) if isinstance(part, list) else part.name,
-)
+@pytest.mark.parametrize(("line", "directive"), [
+    (["submit", "tr"], Directive.FILES),
+    (["submit", "train.py", "--", "da"], Directive.FILES),
+    (["list", "--kubeconfig", ""], Directive.FILES),
+    (["submit", "-f", ""], Directive.FILTER_EXTENSION),
+    (["status", "--local", ""], Directive.NO_FILES),
+], ids=lambda part: " ".join(part) if isinstance(part, list) else part.name)  # fmt: skip
 def test_the_shell_completes_files_where_files_stand(line: list[str], directive: Directive) -> None:
     assert complete(line).directive is directive
 

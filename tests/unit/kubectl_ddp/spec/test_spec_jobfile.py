@@ -43,25 +43,22 @@ def test_a_script_is_looked_for_beside_its_job_file() -> None:
     assert said("script: train.py") == {"script": "/jobs/train.py"}
 
 
-@pytest.mark.parametrize(
-    ("text", "sentence"),
-    [
-        ("nnode: 2", "job.yaml line 3: a job has no key 'nnode'. Did you mean 'nnodes'?"),
-        ("name: a\nname: b", "job.yaml line 4: 'name' stands on line 3 already. Keep one of the two."),
-        ("env: {A: 1, A: 2}", "job.yaml line 3: 'A' stands on line 3 already. Keep one of the two."),
-        ("name:", "job.yaml line 3: name has no value. Give it one, or leave the key out."),
-        ("env: [A=1]", "job.yaml line 3: env is a map. Write one 'NAME: value' per line below it."),
-        ("name: {a: b}", "job.yaml line 3: name holds a list or a map where one value is expected."),
-        ("args: [[a]]", "job.yaml line 3: args holds a list or a map where one value is expected."),
-        ("name: !!python/name:os.system", "job.yaml line 3: name has the tag"),
-        ("name: !secret x", "job.yaml line 3: name has the tag '!secret', which means nothing here."),
-        ("? [a]\n: b", "job.yaml line 3: a key must be a string."),
-        ("name: [a", "job.yaml line 3 is not valid YAML"),
-        ("script: a.py\nmodule: b", "job.yaml: script, module and command exclude each other. Keep the one to run."),
-        ("---\nkind: Job", "job.yaml holds 2 documents where one job is expected."),
-        ("\x01: a", "job.yaml is not valid YAML"),
-    ],
-)
+@pytest.mark.parametrize(("text", "sentence"), [
+    ("nnode: 2", "job.yaml line 3: a job has no key 'nnode'. Did you mean 'nnodes'?"),
+    ("name: a\nname: b", "job.yaml line 4: 'name' stands on line 3 already. Keep one of the two."),
+    ("env: {A: 1, A: 2}", "job.yaml line 3: 'A' stands on line 3 already. Keep one of the two."),
+    ("name:", "job.yaml line 3: name has no value. Give it one, or leave the key out."),
+    ("env: [A=1]", "job.yaml line 3: env is a map. Write one 'NAME: value' per line below it."),
+    ("name: {a: b}", "job.yaml line 3: name holds a list or a map where one value is expected."),
+    ("args: [[a]]", "job.yaml line 3: args holds a list or a map where one value is expected."),
+    ("name: !!python/name:os.system", "job.yaml line 3: name has the tag"),
+    ("name: !secret x", "job.yaml line 3: name has the tag '!secret', which means nothing here."),
+    ("? [a]\n: b", "job.yaml line 3: a key must be a string."),
+    ("name: [a", "job.yaml line 3 is not valid YAML"),
+    ("script: a.py\nmodule: b", "job.yaml: script, module and command exclude each other. Keep the one to run."),
+    ("---\nkind: Job", "job.yaml holds 2 documents where one job is expected."),
+    ("\x01: a", "job.yaml is not valid YAML"),
+])  # fmt: skip
 def test_a_mistake_is_one_sentence_with_its_line(text: str, sentence: str) -> None:
     with pytest.raises(UsageError) as caught:
         parse(file(text))
@@ -69,18 +66,15 @@ def test_a_mistake_is_one_sentence_with_its_line(text: str, sentence: str) -> No
     assert "\n" not in str(caught.value)
 
 
-@pytest.mark.parametrize(
-    ("text", "sentence"),
-    [
-        ("", "job.yaml holds nothing"),
-        ("[]", "job.yaml holds no map of keys"),
-        ("name: a", "job.yaml lacks 'apiVersion: ddp.dev/v1alpha1' and 'kind: DDPJob'."),
-        ("apiVersion: ddp.dev/v1\nname: a", "job.yaml lacks 'kind: DDPJob'."),
-        ("apiVersion: kubeflow.org/v1\nkind: PyTorchJob", "'kubeflow.org/v1', and a job file says 'ddp.dev/v1alpha1'."),
-        ("apiVersion: [a]\nkind: Job", "apiVersion is '...'"),
-        pytest.param("args: " + "[" * 5000 + "]" * 5000, "job.yaml is nested too deeply", id="brackets"),
-    ],
-)
+@pytest.mark.parametrize(("text", "sentence"), [
+    ("", "job.yaml holds nothing"),
+    ("[]", "job.yaml holds no map of keys"),
+    ("name: a", "job.yaml lacks 'apiVersion: ddp.dev/v1alpha1' and 'kind: DDPJob'."),
+    ("apiVersion: ddp.dev/v1\nname: a", "job.yaml lacks 'kind: DDPJob'."),
+    ("apiVersion: kubeflow.org/v1\nkind: PyTorchJob", "'kubeflow.org/v1', and a job file says 'ddp.dev/v1alpha1'."),
+    ("apiVersion: [a]\nkind: Job", "apiVersion is '...'"),
+    pytest.param("args: " + "[" * 5000 + "]" * 5000, "job.yaml is nested too deeply", id="brackets"),
+])  # fmt: skip
 def test_a_file_that_is_no_job_file_is_told_what_one_is(text: str, sentence: str) -> None:
     with pytest.raises(UsageError) as caught:
         parse(JobFile("job.yaml", text, Path()))
@@ -113,19 +107,16 @@ def test_labels_of_the_object_are_not_those_of_the_pods_and_a_warning_says_so() 
     assert warned == ["job.yaml line 3: metadata.labels is for 'kubectl apply'. spec.labels are those of the pods."]
 
 
-@pytest.mark.parametrize(
-    ("text", "sentence"),
-    [
-        ("gpus: 1", "job.yaml line 3: a DDPJob has no key 'gpus'. Write it below spec."),
-        ("status: {}", "job.yaml line 3: a DDPJob has no key 'status'."),
-        ("spec: [a]", "job.yaml line 3: spec is a map."),
-        ("spec: {name: a}", "job.yaml line 3: spec has no key 'name'. Write it below metadata."),
-        ("metadata: {gpus: 1}", "job.yaml line 3: metadata has no key 'gpus'. Write it below spec."),
-        ("metadata: {nam: a}", "job.yaml line 3: metadata has no key 'nam'. Did you mean 'name'?"),
-        ("spec: {nnode: 1}", "job.yaml line 3: a job has no key 'nnode'. Did you mean 'nnodes'?"),
-        ("spec: {suspend: true}", "job.yaml line 3: suspend is of an object in a cluster."),
-    ],
-)
+@pytest.mark.parametrize(("text", "sentence"), [
+    ("gpus: 1", "job.yaml line 3: a DDPJob has no key 'gpus'. Write it below spec."),
+    ("status: {}", "job.yaml line 3: a DDPJob has no key 'status'."),
+    ("spec: [a]", "job.yaml line 3: spec is a map."),
+    ("spec: {name: a}", "job.yaml line 3: spec has no key 'name'. Write it below metadata."),
+    ("metadata: {gpus: 1}", "job.yaml line 3: metadata has no key 'gpus'. Write it below spec."),
+    ("metadata: {nam: a}", "job.yaml line 3: metadata has no key 'nam'. Did you mean 'name'?"),
+    ("spec: {nnode: 1}", "job.yaml line 3: a job has no key 'nnode'. Did you mean 'nnodes'?"),
+    ("spec: {suspend: true}", "job.yaml line 3: suspend is of an object in a cluster."),
+])  # fmt: skip
 def test_a_key_in_the_wrong_place_is_one_sentence_with_its_line(text: str, sentence: str) -> None:
     with pytest.raises(UsageError) as caught:
         parse(JobFile("job.yaml", DDPJOB + text, Path()))

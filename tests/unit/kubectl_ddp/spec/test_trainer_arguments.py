@@ -52,13 +52,10 @@ def test_trainer_and_plugin_refuse_it_in_the_same_words(clash: OptionConflict) -
     assert own.exit_code == 2
 
 
-@pytest.mark.parametrize(
-    "words",
-    [
-        "--strategy ddp --level fast --balance static --evaluate-on all --fsdp-prefetch 0",
-        "--precision fp16 --pipeline-schedule zero-bubble --recompute all --no-fsdp-reshard --fsdp-reshard",
-    ],
-)
+@pytest.mark.parametrize("words", [
+    "--strategy ddp --level fast --balance static --evaluate-on all --fsdp-prefetch 0",
+    "--precision fp16 --pipeline-schedule zero-bubble --recompute all --no-fsdp-reshard --fsdp-reshard",
+])  # fmt: skip
 def test_what_changes_nothing_goes_with_every_layout(words: str) -> None:
     text = ["--task", "text", "--data", "/data", *words.split()]
     for layout in LAYOUTS.values():
