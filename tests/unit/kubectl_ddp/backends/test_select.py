@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from kubectl_ddp.backends.access import parse_timeout
+from kubectl_ddp.backends.access import FLAGS, NOT_WHERE, parse_timeout
 from kubectl_ddp.backends.local.directory import local_job_names, local_jobs_directory
 from kubectl_ddp.backends.select import Where, is_local
 from kubectl_ddp.errors import UsageError
@@ -33,10 +33,6 @@ def environ(tmp_path: Path) -> dict[str, str]:
         (Where(), None, False),
         (Where(namespace="a"), "mine", False),
         (Where(context="a"), "mine", False),
-        (Where(kubeconfig="a"), "mine", False),
-        (Where(cluster="a"), "mine", False),
-        (Where(user="a"), "mine", False),
-        (Where(as_groups=("a",)), "mine", False),
         (Where(request_timeout="5s"), "mine", True),
         (Where(all_namespaces=True), None, False),
         (Where(local=True, namespace="a"), None, True),
@@ -53,20 +49,10 @@ def test_without_a_kubeconfig_everything_is_here(environ: dict[str, str]) -> Non
     assert not is_local(Where(context="a"), None, environ)
 
 
-@pytest.mark.parametrize(
-    ("where", "flag"),
-    [
-        (Where(local=True, context="a"), "--context"),
-        (Where(local=True, kubeconfig="a"), "--kubeconfig"),
-        (Where(local=True, cluster="a"), "--cluster"),
-        (Where(local=True, user="a"), "--user"),
-        (Where(local=True, acting_as="a"), "--as"),
-        (Where(local=True, as_groups=("a",)), "--as-group"),
-    ],
-)
-def test_local_and_a_cluster_contradict_each_other(where: Where, flag: str) -> None:
-    with pytest.raises(UsageError, match=f"--local and {flag} contradict each other"):
-        is_local(where)
+@pytest.mark.parametrize("field", sorted(FLAGS.keys() - NOT_WHERE - {"namespace"}))
+def test_local_and_a_cluster_contradict_each_other(field: str) -> None:
+    with pytest.raises(UsageError, match=f"--local and {FLAGS[field]} contradict each other"):
+        is_local(Where(local=True, **{field: "a"}))
 
 
 def test_a_kubeconfig_variable_that_names_nothing_does_not_mean_this_machine(environ: dict[str, str]) -> None:
