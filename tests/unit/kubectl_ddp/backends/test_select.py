@@ -23,21 +23,18 @@ def environ(tmp_path: Path) -> dict[str, str]:
     return environ
 
 
-@pytest.mark.parametrize(
-    ("where", "name", "is_here"),
-    [
-        (Where(local=True), None, True),
-        (Where(local=True), "other", True),
-        (Where(), "mine", True),
-        (Where(), "other", False),
-        (Where(), None, False),
-        (Where(namespace="a"), "mine", False),
-        (Where(context="a"), "mine", False),
-        (Where(request_timeout="5s"), "mine", True),
-        (Where(all_namespaces=True), None, False),
-        (Where(local=True, namespace="a"), None, True),
-    ],
-)
+@pytest.mark.parametrize(("where", "name", "is_here"), [
+    (Where(local=True), None, True),
+    (Where(local=True), "other", True),
+    (Where(), "mine", True),
+    (Where(), "other", False),
+    (Where(), None, False),
+    (Where(namespace="a"), "mine", False),
+    (Where(context="a"), "mine", False),
+    (Where(request_timeout="5s"), "mine", True),
+    (Where(all_namespaces=True), None, False),
+    (Where(local=True, namespace="a"), None, True),
+])  # fmt: skip
 def test_flags_and_names_say_where(environ: dict[str, str], where: Where, name: str | None, is_here: bool) -> None:
     assert is_local(where, name, environ) is is_here
 
@@ -90,14 +87,11 @@ def test_files_among_the_jobs_and_hidden_directories_are_no_jobs(environ: dict[s
     assert local_job_names({"HOME": "/nowhere"}) == []
 
 
-@pytest.mark.parametrize(
-    ("state", "directory"),
-    [
-        ("", "/home/someone/.local/state/kubectl-ddp/jobs"),
-        ("relative/path", "/home/someone/.local/state/kubectl-ddp/jobs"),
-        ("/var/state", "/var/state/kubectl-ddp/jobs"),
-    ],
-)
+@pytest.mark.parametrize(("state", "directory"), [
+    ("", "/home/someone/.local/state/kubectl-ddp/jobs"),
+    ("relative/path", "/home/someone/.local/state/kubectl-ddp/jobs"),
+    ("/var/state", "/var/state/kubectl-ddp/jobs"),
+])  # fmt: skip
 def test_local_jobs_are_kept_where_xdg_says(state: str, directory: str) -> None:
     assert local_jobs_directory({"HOME": "/home/someone", "XDG_STATE_HOME": state}) == Path(directory)
 

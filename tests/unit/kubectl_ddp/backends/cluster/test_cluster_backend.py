@@ -253,15 +253,12 @@ def test_a_job_that_is_over_is_not_changed(server: ApiServer, backend: ClusterBa
         backend.suspend("digits", suspended=False)
 
 
-@pytest.mark.parametrize(
-    ("types", "wanted", "rendered"),
-    [
-        (["Ingress", "Egress"], Egress.OPEN, Egress.CLOSED),
-        (["Ingress", "Egress"], Egress.UNRESTRICTED, Egress.UNRESTRICTED),
-        (["Ingress"], Egress.OPEN, Egress.OPEN),
-        (None, Egress.OPEN, Egress.OPEN),
-    ],
-)
+@pytest.mark.parametrize(("types", "wanted", "rendered"), [
+    (["Ingress", "Egress"], Egress.OPEN, Egress.CLOSED),
+    (["Ingress", "Egress"], Egress.UNRESTRICTED, Egress.UNRESTRICTED),
+    (["Ingress"], Egress.OPEN, Egress.OPEN),
+    (None, Egress.OPEN, Egress.OPEN),
+])  # fmt: skip
 def test_an_open_job_does_not_open_a_namespace_whose_egress_is_closed(
     server: ApiServer, backend: ClusterBackend, types: list[str] | None, wanted: Egress, rendered: Egress
 ) -> None:

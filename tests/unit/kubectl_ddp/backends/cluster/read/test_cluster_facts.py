@@ -18,13 +18,10 @@ PODS = "/api/v1/namespaces/team/pods"
 REVIEWS = "POST /apis/authorization.k8s.io/v1/selfsubject"
 
 
-@pytest.mark.parametrize(
-    ("path", "what", "count"),
-    [
-        pytest.param(JOBS, "count/jobs.batch=1", 1, id="a quota of Jobs is not known to any other check"),
-        pytest.param(PODS, "pods=1", 0, id="the check of quotas says more of pods"),
-    ],
-)
+@pytest.mark.parametrize(("path", "what", "count"), [
+    pytest.param(JOBS, "count/jobs.batch=1", 1, id="a quota of Jobs is not known to any other check"),
+    pytest.param(PODS, "pods=1", 0, id="the check of quotas says more of pods"),
+])  # fmt: skip
 def test_a_quota_that_refuses_an_object_is_told_once(
     server: ApiServer, backend: ClusterBackend, path: str, what: str, count: int
 ) -> None:
