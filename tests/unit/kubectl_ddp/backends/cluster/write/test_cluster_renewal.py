@@ -98,17 +98,14 @@ def what_it_needs_is_kept(server: Mortal, code: Code) -> bool:
 
 def is_one_new_job(server: Mortal) -> None:
     job = server.objects[JOB]
-    assert job["metadata"]["labels"][Label.RUN_ID] != "run1"
-    assert INCOMPLETE not in job["metadata"]["annotations"]
+    assert is_new(job)
     assert not job_kinds.is_suspend_requested(job)
-    own = [item for item in server.objects.values() if _is_of(item, job)]
+    run_id = job["metadata"]["labels"][Label.RUN_ID]
+    own = [
+        item for item in server.objects.values() if (item["metadata"].get("labels") or {}).get(Label.RUN_ID) == run_id
+    ]
     assert {item["kind"] for item in own} >= {"PyTorchJob", "ConfigMap", "Job", "Service", "NetworkPolicy"}
     assert not [path for path in server.objects if path.startswith(RECORD)]
-
-
-def _is_of(item: Json, job: Json) -> bool:
-    labels = item["metadata"].get("labels") or {}
-    return bool(labels.get(Label.RUN_ID) == job["metadata"]["labels"][Label.RUN_ID])
 
 
 def test_a_job_that_fails_while_it_stops_gets_a_new_run_too(server: Mortal, monkeypatch: pytest.MonkeyPatch) -> None:
