@@ -148,14 +148,11 @@ def test_a_program_without_credentials_is_told_of_in_a_sentence_and_nothing_is_a
     assert server.requests == []
 
 
-@pytest.mark.parametrize(
-    ("fields", "text"),
-    [
-        ({}, "neither a token nor a client certificate"),
-        ({"clientCertificateData": "c"}, "only one of"),
-        ({"token": "t", "expirationTimestamp": "soon"}, "'soon' is not a time"),
-    ],
-)
+@pytest.mark.parametrize(("fields", "text"), [
+    ({}, "neither a token nor a client certificate"),
+    ({"clientCertificateData": "c"}, "only one of"),
+    ({"token": "t", "expirationTimestamp": "soon"}, "'soon' is not a time"),
+])  # fmt: skip
 def test_an_incomplete_credential_is_refused(program: Program, fields: dict[str, str], text: str) -> None:
     program.prints(**fields)
     with pytest.raises(Forbidden, match=text):
