@@ -1,5 +1,16 @@
 """Fixtures for the tests of the controller."""
 
+import pytest
+
+from kubectl_ddp.backends.cluster.http.connection import Connection
 from tests.support.api_fixtures import api, connection, server
+from tests.support.api_server import ApiServer
+from tests.unit.ddp_controller.ddpjob_cluster import GROUPS, Cluster
 
 __all__ = ["api", "connection", "server"]
+
+
+@pytest.fixture
+def cluster(server: ApiServer, connection: Connection) -> Cluster:
+    server.groups = GROUPS
+    return Cluster(server, connection)

@@ -35,7 +35,7 @@ class Killed(BaseException):
 
 @dataclass
 class Life:
-    """Requests until the process dies: before the last one is sent, or after."""
+    """Number of requests before the process dies, and whether it dies before or after it has sent the last one."""
 
     left: int = 10**6
     loses_answer: bool = False
@@ -80,21 +80,25 @@ class Cluster:
         self.server.put(DDPJOB, {**old, "metadata": metadata, "spec": {**old["spec"], **spec}})
 
     def reconciler(self, api: Api | None = None) -> Reconciler:
-        return Reconciler(
-            api or self.api,
-            log=lambda event, **facts: self.logged.append({"event": event, **facts}),
-            clock=lambda: self.now,
-        )
+        return Reconciler(api or self.api, log=self.log, clock=lambda: self.now)
+
+    def world(self) -> World:
+        """Return the present objects, as a controller sees them."""
+        world = World(self.watching, taints={}, has_ddpjobs=True)
+        world.start()
+        world.stop()
+        world.jobs()
+        return world
+
+    def log(self, event: str, **facts: Any) -> None:
+        self.logged.append({"event": event, **facts})
 
     def settle(self, reconciler: Reconciler | None = None) -> Object:
         """Reconcile as long as something changes, and return the DDPJob."""
         own = reconciler or self.reconciler()
         self.server.collect_garbage()
         for _ in range(6):
-            world = World(self.watching, taints={}, has_ddpjobs=True)
-            world.start()
-            world.stop()
-            world.jobs()
+            world = self.world()
             own.reconcile_all(world.ddpjobs(), world.runs())
         return self.server.objects.get(DDPJOB, {})
 

@@ -25,7 +25,7 @@ EVERYTHING = {"verbs": ["*"], "apiGroups": ["*"], "resources": ["*"]}
 
 @pytest.fixture
 def port() -> int:
-    """Port at which no API server listens yet."""
+    """A port on which no API server listens yet."""
     return free_port()
 
 

@@ -12,7 +12,7 @@ import pytest
 from kubectl_ddp.backends.cluster import ClusterBackend
 from kubectl_ddp.backends.cluster.http.api import Api
 from kubectl_ddp.backends.cluster.http.api_errors import PolicyDenied
-from kubectl_ddp.backends.cluster.http.connection import Connection, connect
+from kubectl_ddp.backends.cluster.http.connection import connect
 from kubectl_ddp.backends.cluster.write import ddpjob_submission
 from kubectl_ddp.backends.cluster.write.ddpjob_submission import ANSWER_SECONDS, DDPJobSubmission
 from kubectl_ddp.code.archive import Code
@@ -26,12 +26,6 @@ from tests.support.jobs import a_job
 from tests.unit.ddp_controller.ddpjob_cluster import DDPJOB, GROUPS, ROOT, Cluster, Killed
 
 COLLECTION = DDPJOB.rpartition("/")[0]
-
-
-@pytest.fixture
-def cluster(server: ApiServer, connection: Connection) -> Cluster:
-    server.groups = GROUPS
-    return Cluster(server, connection)
 
 
 def objects(**changes: Any) -> list[Object]:
@@ -59,9 +53,8 @@ def submission(
     may_create_objects: bool = True,
     notice: Callable[[str], None] = lambda _: None,
 ) -> DDPJobSubmission:
-    return DDPJobSubmission(
-        api, wanted, "team", may_create_objects=lambda: may_create_objects, notice=notice, sleep=wait
-    )
+    may_create = {"may_create_objects": lambda: may_create_objects}
+    return DDPJobSubmission(api, wanted, "team", **may_create, notice=notice, sleep=wait)
 
 
 def test_a_submission_is_one_ddpjob_and_its_code(cluster: Cluster) -> None:
@@ -195,14 +188,11 @@ def test_commands_change_the_ddpjob_and_not_its_objects(cluster: Cluster, monkey
 INVALID = {"conditions": [{"type": "Valid", "status": "False", "message": "image: there is none."}]}
 
 
-@pytest.mark.parametrize(
-    ("spec", "job_status", "reason"),
-    [
-        ({}, INVALID, "is not valid: image: there is none."),
-        ({"suspend": True}, {}, "is suspended, and has no objects yet."),
-        ({}, {}, "has no objects yet: the controller has not made them."),
-    ],
-)
+@pytest.mark.parametrize(("spec", "job_status", "reason"), [
+    ({}, INVALID, "is not valid: image: there is none."),
+    ({"suspend": True}, {}, "is suspended, and has no objects yet."),
+    ({}, {}, "has no objects yet: the controller has not made them."),
+])  # fmt: skip
 def test_a_ddpjob_without_objects_is_named(cluster: Cluster, spec: Object, job_status: Object, reason: str) -> None:
     job = {"apiVersion": "ddp.dev/v1alpha1", "kind": "DDPJob", "metadata": {"name": "digits"}}
     cluster.server.put(DDPJOB, {**job, "spec": spec, "status": job_status})

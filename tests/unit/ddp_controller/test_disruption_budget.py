@@ -1,4 +1,4 @@
-"""PodDisruptionBudgets: a drain waits for a replacement, and never for ever."""
+"""PodDisruptionBudgets: a drain waits for a replacement, for a limited time."""
 
 from __future__ import annotations
 
@@ -18,31 +18,28 @@ def waiting(seconds: float) -> Object:
     return pod(3, "", ready=None, waits=seconds)
 
 
-@pytest.mark.parametrize(
-    ("job", "pods", "left"),
-    [
-        pytest.param(root(), TWO, 2, id="no replacement yet: no eviction"),
-        pytest.param(root(3, annotations=moving(2)), TWO, 3, id="the temporary pod is not there"),
-        pytest.param(root(3, annotations=moving(2)), (*TWO, pod(2, ready=5)), 3, id="it has not settled"),
-        pytest.param(root(3, annotations=moving(2)), THREE, 2, id="it has: one pod may leave"),
-        pytest.param(root(3, spares=1), THREE, 2, id="a spare is ready"),
-        pytest.param(root(3, spares=1), (*THREE, store(FINE)), 3, id="a drain would evict a pod and the store at once"),
-        pytest.param(root(4, spares=1, nnodes="3"), (*DRAINED, pod(3), store(FINE)), 3, id="a drain, not of the store"),
-        pytest.param(root(4, spares=1, nnodes="3"), (*DRAINED, pod(3), store(DRAINING)), 4, id="the store moves first"),
-        pytest.param(root(3, spares=1), TWO, 3, id="the spare is missing"),
-        pytest.param(root(3, nnodes="1:3", queue="team"), THREE, 1, id="cannot be enlarged: its minimum remains"),
-        pytest.param(root(queue="team"), TWO, None, id="can neither grow nor shrink: a drain must not wait for ever"),
-        pytest.param(root(3, annotations=moving(2, seconds_ago=121)), TWO, None, id="no room for a replacement"),
-        pytest.param(root(3, nnodes="1:2", annotations=moving(2, seconds_ago=121)), TWO, 1, id="with a range"),
-        pytest.param(root(4, spares=1, nnodes="3"), (*DRAINED, pod(3)), 3, id="a drain, and a spare is ready"),
-        pytest.param(root(4, spares=1, nnodes="3"), (*DRAINED, waiting(119)), 4, id="a drain, and a spare is expected"),
-        pytest.param(root(4, spares=1, nnodes="3"), (*DRAINED, waiting(121)), None, id="no room: the drain ends"),
-        pytest.param(root(4, spares=1, nnodes="2:3"), (*DRAINED, waiting(121)), 2, id="the same, with a range"),
-        pytest.param(root(4, spares=1, nnodes="3"), (*THREE, waiting(121)), 4, id="no room for it, and no drain"),
-        pytest.param(root(suspended=True), TWO, None, id="suspended"),
-        pytest.param(root(), (), None, id="no pods yet"),
-    ],
-)
+@pytest.mark.parametrize(("job", "pods", "left"), [
+    pytest.param(root(), TWO, 2, id="no replacement yet: no eviction"),
+    pytest.param(root(3, annotations=moving(2)), TWO, 3, id="the temporary pod is not there"),
+    pytest.param(root(3, annotations=moving(2)), (*TWO, pod(2, ready=5)), 3, id="it has not settled"),
+    pytest.param(root(3, annotations=moving(2)), THREE, 2, id="it has: one pod may leave"),
+    pytest.param(root(3, spares=1), THREE, 2, id="a spare is ready"),
+    pytest.param(root(3, spares=1), (*THREE, store(FINE)), 3, id="a drain would evict a pod and the store"),
+    pytest.param(root(4, spares=1, nnodes="3"), (*DRAINED, pod(3), store(FINE)), 3, id="a drain, not of the store"),
+    pytest.param(root(4, spares=1, nnodes="3"), (*DRAINED, pod(3), store(DRAINING)), 4, id="the store moves first"),
+    pytest.param(root(3, spares=1), TWO, 3, id="the spare is missing"),
+    pytest.param(root(3, nnodes="1:3", queue="team"), THREE, 1, id="cannot be enlarged: its minimum remains"),
+    pytest.param(root(queue="team"), TWO, None, id="can neither grow nor shrink: a drain must not hang"),
+    pytest.param(root(3, annotations=moving(2, seconds_ago=121)), TWO, None, id="no room for a replacement"),
+    pytest.param(root(3, nnodes="1:2", annotations=moving(2, seconds_ago=121)), TWO, 1, id="with a range"),
+    pytest.param(root(4, spares=1, nnodes="3"), (*DRAINED, pod(3)), 3, id="a drain, and a spare is ready"),
+    pytest.param(root(4, spares=1, nnodes="3"), (*DRAINED, waiting(119)), 4, id="a drain, and a spare is expected"),
+    pytest.param(root(4, spares=1, nnodes="3"), (*DRAINED, waiting(121)), None, id="no room: the drain ends"),
+    pytest.param(root(4, spares=1, nnodes="2:3"), (*DRAINED, waiting(121)), 2, id="the same, with a range"),
+    pytest.param(root(4, spares=1, nnodes="3"), (*THREE, waiting(121)), 4, id="no room for it, and no drain"),
+    pytest.param(root(suspended=True), TWO, None, id="suspended"),
+    pytest.param(root(), (), None, id="no pods yet"),
+])  # fmt: skip
 def test_an_eviction_must_leave_so_many_pods(job: Object, pods: tuple[Object, ...], left: int | None) -> None:
     assert budget_size(seen(job, *pods), NOW, TIMING) == left
 

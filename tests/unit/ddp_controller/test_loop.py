@@ -7,6 +7,7 @@ import json
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -24,6 +25,7 @@ from kubectl_ddp.errors import AlreadyExists
 from kubectl_ddp.kube.objects import Object
 from kubectl_ddp.util.concurrency import Stop
 from tests.support.api_server import Answer, ApiServer, kubeconfig, status
+from tests.support.clocks import Clock
 from tests.unit.ddp_controller.controller_jobs import DRAINING, NOW, TIMING, moving, pod, root, store
 
 JOB = "/apis/batch/v1/namespaces/team/jobs/digits"
@@ -68,6 +70,20 @@ def controller(server: ApiServer, tmp_path: Path) -> Iterator[Controller]:
     found.world.start()
     yield found
     found.world.stop()
+
+
+def after_one_pass(server: ApiServer, folder: Path, **options: Any) -> Controller:
+    """Return a controller after one pass of its loop, which no longer watches."""
+    found = made(server, folder, **options)
+    found.world.start()
+    found.run_once()
+    found.world.stop()
+    return found
+
+
+def wait_until(controller: Controller, reached: Callable[[], object]) -> None:
+    while not reached():
+        controller.world.changes.get(timeout=20)
 
 
 def size(server: ApiServer) -> int:
@@ -141,11 +157,8 @@ def test_a_decision_on_an_old_copy_is_not_an_error(
 def test_after_a_denied_request_rights_are_reviewed(server: ApiServer, tmp_path: Path, code: int, reviews: int) -> None:
     """A policy may deny it as well: then no right is missing, and it continues."""
     reviewed: list[int] = []
-    own = made(server, tmp_path, review=lambda: reviewed.append(1))
     server.next(f"PATCH {JOB}", *[Answer(code, status(code, "Forbidden", "no", name="digits"))] * 9)
-    own.world.start()
-    own.run_once()
-    own.world.stop()
+    after_one_pass(server, tmp_path, review=lambda: reviewed.append(1))
     assert len(reviewed) == reviews
 
 
@@ -166,34 +179,30 @@ def replaced(server: ApiServer) -> ApiServer:
 )
 def test_a_drain_has_time_to_evict(replaced: ApiServer, controller: Controller, spec: Object, seconds: float) -> None:
     replaced.put(f"/api/v1/nodes/{DRAINING}", {"spec": spec, "status": {}})
-    while not all(pod.drain_reason for pod in controller.world.jobs()[0][0].pods[:1]):
-        controller.world.changes.get(timeout=20)
-    clock = [100.0]
-    controller.clock = lambda: clock[0]
+    wait_until(controller, lambda: controller.world.jobs()[0][0].pods[0].drain_reason)
+    controller.clock = clock = Clock()
     for now, evictions in ((100.0, int(not seconds)), (100.0 + seconds, 1)):
-        clock[0] = now
+        clock.now = now
         controller.run_once()
         assert sum(path.endswith("/digits-0/eviction") for path in replaced.asked("POST")) == evictions
         assert replaced.objects[BUDGET]["spec"]["minAvailable"] == 2
 
 
 def test_the_time_of_a_drain_starts_again_when_the_pod_has_to_stay(replaced: ApiServer, controller: Controller) -> None:
-    place, clock = "/api/v1/namespaces/team/pods/digits-store-0", [100.0]
-    controller.clock = lambda: clock[0]
+    place = "/api/v1/namespaces/team/pods/digits-store-0"
+    controller.clock = clock = Clock()
     controller.run_once()
     stored = replaced.objects[place]
     replaced.drop(place)
-    while controller.world.jobs()[0][0].store:
-        controller.world.changes.get(timeout=20)
-    clock[0] += 1
+    wait_until(controller, lambda: not controller.world.jobs()[0][0].store)
+    clock.now += 1
     controller.run_once()
     replaced.put(place, stored)
-    while not controller.world.jobs()[0][0].store:
-        controller.world.changes.get(timeout=20)
-    clock[0] += DRAIN_SECONDS
+    wait_until(controller, lambda: controller.world.jobs()[0][0].store)
+    clock.now += DRAIN_SECONDS
     controller.run_once()
     assert not [path for path in replaced.asked("POST") if path.endswith("/eviction")]
-    clock[0] += DRAIN_SECONDS
+    clock.now += DRAIN_SECONDS
     controller.run_once()
     assert [path for path in replaced.asked("POST") if path.endswith("/eviction")]
 
@@ -209,8 +218,7 @@ def test_a_refused_eviction_does_not_delay_the_budget(replaced: ApiServer, tmp_p
     controller.run_once()
     assert server.objects[BUDGET]["spec"]["minAvailable"] == 2
     server.put("/api/v1/namespaces/team/pods/digits-0", pod(0, DRAINING, leaving=True))
-    while not any(item.is_leaving for item in controller.world.jobs()[0][0].pods):
-        controller.world.changes.get(timeout=20)
+    wait_until(controller, lambda: any(item.is_leaving for item in controller.world.jobs()[0][0].pods))
     controller.run_once()
     assert server.objects[BUDGET]["spec"]["minAvailable"] == 3
     controller.world.stop()
@@ -222,20 +230,15 @@ def test_a_missing_pod_is_missing_since_it_was_first_seen_to_be(server: ApiServe
 
     def change(pods: int) -> None:
         server.put(JOB, root(pods))
-        while controller.world.jobs()[0][0].size != pods:
-            controller.world.changes.get(timeout=20)
+        wait_until(controller, lambda: controller.world.jobs()[0][0].size == pods)
 
     assert missing_since() is None
     began = time.time()
     change(3)
-    since = missing_since()
-    assert since is not None
-    assert began <= since
+    assert began <= (since := missing_since() or 0)
     assert missing_since() == since
     change(4)
-    again = missing_since()
-    assert again is not None
-    assert again > since, "another one is missing"
+    assert (missing_since() or 0) > since, "another one is missing"
     change(2)
     assert missing_since() is None
 
@@ -249,21 +252,16 @@ def test_a_malformed_job_is_skipped_and_reported_once(
     again = World(controller.api, taints={})
     again.start()
     controller.world = again
-    for _ in range(2):
-        controller.run_once()
+    controller.run_once()
+    controller.run_once()
     controller._skipped.clear()  # as in its successor
     controller.run_once()
     errors = [line for line in capsys.readouterr().err.splitlines() if "skipped" in line]
     assert len(errors) == 2
     assert "team/bad" in errors[0]
     [event] = [item for path, item in server.objects.items() if "/events/" in path]
-    assert event["involvedObject"] == {
-        "apiVersion": "batch/v1",
-        "kind": "Job",
-        "namespace": "team",
-        "name": "bad",
-        "uid": "uid-bad",
-    }
+    named = {"apiVersion": "batch/v1", "kind": "Job", "namespace": "team", "name": "bad", "uid": "uid-bad"}
+    assert event["involvedObject"] == named
     assert "many" in event["message"]
     assert size(server) == 3, "the other job is managed"
 
@@ -274,8 +272,7 @@ def test_many_malformed_jobs_are_reported_over_several_passes_and_forgotten_with
     paths = [f"/apis/batch/v1/namespaces/team/jobs/bad-{number}" for number in range(MOST_REPORTS + 1)]
     for number, path in enumerate(paths):
         server.put(path, root(name=f"bad-{number}", nnodes="9" * 100_000))
-    while len(controller.world.jobs()[1]) <= MOST_REPORTS:
-        controller.world.changes.get(timeout=20)
+    wait_until(controller, lambda: len(controller.world.jobs()[1]) > MOST_REPORTS)
     for reported in (MOST_REPORTS, MOST_REPORTS + 1):
         controller.run_once()
         events = [item for path, item in server.objects.items() if "/events/" in path]
@@ -283,8 +280,7 @@ def test_many_malformed_jobs_are_reported_over_several_passes_and_forgotten_with
     assert max(len(event["message"]) for event in events) < 1024, "the API server refuses a longer one"
     for path in (JOB, *paths):
         server.drop(path)
-    while controller.world.jobs()[1]:
-        controller.world.changes.get(timeout=20)
+    wait_until(controller, lambda: not controller.world.jobs()[1])
     controller.clock = lambda: time.monotonic() + 60
     controller.run_once()
     assert (controller._skipped, controller._paused) == ({}, {})
@@ -317,10 +313,7 @@ def test_a_job_that_has_only_the_label_is_left_alone(server: ApiServer, tmp_path
 
 
 def test_jobs_of_other_namespaces_are_left_alone(server: ApiServer, tmp_path: Path) -> None:
-    other = made(server, tmp_path, namespaces=("another",))
-    other.world.start()
-    other.run_once()
-    other.world.stop()
+    after_one_pass(server, tmp_path, namespaces=("another",))
     assert BUDGET not in server.objects
     assert size(server) == 2
     complete = {f"{root}/{plural}" for root, kinds in GROUPS.items() for plural in kinds.values()}
@@ -328,19 +321,13 @@ def test_jobs_of_other_namespaces_are_left_alone(server: ApiServer, tmp_path: Pa
 
 
 def test_jobs_of_several_namespaces_are_managed(server: ApiServer, tmp_path: Path) -> None:
-    both = made(server, tmp_path, namespaces=("another", "team", "team"))
-    both.world.start()
-    both.run_once()
-    both.world.stop()
+    both = after_one_pass(server, tmp_path, namespaces=("another", "team", "team"))
     assert [job.key for job in both.world.jobs()[0]] == ["team/digits"]
     assert size(server) == 3
 
 
 def test_at_its_end_it_deletes_its_budgets_and_releases_the_lease(server: ApiServer, tmp_path: Path) -> None:
-    first = made(server, tmp_path)
-    first.world.start()
-    first.run_once()
-    first.world.stop()
+    after_one_pass(server, tmp_path)
     assert BUDGET in server.objects
     last = made(server, tmp_path)
     last.world.start()

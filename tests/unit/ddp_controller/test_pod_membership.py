@@ -1,4 +1,4 @@
-"""Pods that are asked by their metrics whether they have joined their run."""
+"""Membership of pods in their run, read from their metrics."""
 
 from __future__ import annotations
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from dataclasses import replace
 
 import pytest
@@ -177,11 +178,9 @@ def test_a_replacement_whose_metrics_cannot_be_read_counts_after_a_minute() -> N
 def test_no_order_of_events_takes_the_group_below_its_world() -> None:
     """Every state of three pods: an eviction always leaves two that have settled."""
     states = [(node, ready) for node in (FINE, DRAINING) for ready in (None, 5.0, 60.0)]
-    for first in states:
-        for second in states:
-            for third in states:
-                pods = [pod(index, node, ready=ready) for index, (node, ready) in enumerate((first, second, third))]
-                found = decided(seen(root(3, annotations=moving(2)), *pods))
-                if isinstance(found, Evict):
-                    rest = [item for item in seen(root(), *pods).pods if item.name != found.pod.name]
-                    assert sum(item.is_settled(NOW, TIMING.settle) for item in rest) >= 2
+    for combined in itertools.product(states, repeat=3):
+        pods = [pod(index, node, ready=ready) for index, (node, ready) in enumerate(combined)]
+        found = decided(seen(root(3, annotations=moving(2)), *pods))
+        if isinstance(found, Evict):
+            rest = [item for item in seen(root(), *pods).pods if item.name != found.pod.name]
+            assert sum(item.is_settled(NOW, TIMING.settle) for item in rest) >= 2

@@ -1,7 +1,8 @@
-"""Sizes by quota: room for the first that waits, growth where nobody waits, whole replicas, within bounds and quota."""
+"""Sizes by quota: room for the first waiting job, growth where none waits, whole replicas, within bounds and quota."""
 
 from __future__ import annotations
 
+import itertools
 import json
 import math
 import time
@@ -19,17 +20,9 @@ LEADS = {"q": "cq", "q2": "cq2", "stopped": "cq"}
 
 
 def cluster_queue(cpu: int, *, name: str = "cq", cohort: str = "", flavors: int = 1) -> Object:
-    spec: Object = {
-        "resourceGroups": [
-            {
-                "coveredResources": ["cpu"],
-                "flavors": [
-                    {"name": f"f{index}", "resources": [{"name": "cpu", "nominalQuota": str(cpu)}]}
-                    for index in range(flavors)
-                ],
-            }
-        ]
-    }
+    quota = [{"name": "cpu", "nominalQuota": str(cpu)}]
+    listed = [{"name": f"f{index}", "resources": quota} for index in range(flavors)]
+    spec: Object = {"resourceGroups": [{"coveredResources": ["cpu"], "flavors": listed}]}
     if cohort:
         spec["cohortName"] = cohort
     # What Kueue's own status shows is late, so nothing may depend on it.
@@ -45,20 +38,20 @@ def workload(
     metadata = {"name": name, "namespace": "team", "creationTimestamp": "2026-01-02T03:04:05Z"}
     metadata["ownerReferences"] = [{"uid": owner or f"uid-{name}", "name": owner or name}]  # type: ignore[assignment]
     pods = [{"name": "main", "count": count, "template": {"spec": {"containers": containers}}}]
-    leads = LEADS[queue]
     assigned = [{"name": "main", "count": 99, "flavors": {"cpu": "f0"}}]  # as admitted, before it was shrunk
-    admission = {"admission": {"clusterQueue": leads, "podSetAssignments": assigned}} if reserved else {}
-    return {
-        "metadata": metadata,
-        "spec": {"queueName": queue, "priority": priority, "podSets": pods},
-        "status": {"conditions": conditions, **admission},
-    }
+    admission = {"admission": {"clusterQueue": LEADS[queue], "podSetAssignments": assigned}} if reserved else {}
+    spec = {"queueName": queue, "priority": priority, "podSets": pods}
+    return {"metadata": metadata, "spec": spec, "status": {"conditions": conditions, **admission}}
 
 
 def elastic(name: str, size: int, nnodes: str, *, since: float | None = None, **more: Any) -> RunningJob:
     size_note = {"ddp.dev/size": json.dumps({"since": since})} if since is not None else {}
     notes = {**size_note, **more.pop("annotations", {})}
     return seen(root(size, name=name, nnodes=nnodes, queue="q", elastic=True, annotations=notes, **more))
+
+
+def local_queue(name: str, leads: str) -> Object:
+    return {"metadata": {"name": name, "namespace": "team"}, "spec": {"clusterQueue": leads}}
 
 
 def stopped(queue: Object) -> Object:
@@ -69,12 +62,9 @@ def stopped(queue: Object) -> Object:
 def state(
     cpu: int, jobs: list[RunningJob], workloads: list[Object], *others: Object, cohort: str = ""
 ) -> list[ClusterQueueState]:
-    locals_ = [
-        {"metadata": {"name": queue, "namespace": "team"}, "spec": {"clusterQueue": leads}}
-        for queue, leads in LEADS.items()
-    ]
-    locals_[-1] = stopped(locals_[-1])
-    return [*cluster_queues(jobs, workloads, locals_, [cluster_queue(cpu, cohort=cohort), *others])]
+    queues = [local_queue(queue, leads) for queue, leads in LEADS.items()]
+    queues[-1] = stopped(queues[-1])
+    return [*cluster_queues(jobs, workloads, queues, [cluster_queue(cpu, cohort=cohort), *others])]
 
 
 def decided(
@@ -230,25 +220,18 @@ def test_a_workload_without_pods_uses_no_quota() -> None:
 
 def test_a_queue_with_several_flavors_is_left_alone() -> None:
     job, held = elastic("a", 2, "1:4"), workload("a", 2)
-    locals_ = [{"metadata": {"name": "q", "namespace": "team"}, "spec": {"clusterQueue": "cq"}}]
-    assert [*cluster_queues([job], [held], locals_, [cluster_queue(4, flavors=2)])] == []
+    assert [*cluster_queues([job], [held], [local_queue("q", "cq")], [cluster_queue(4, flavors=2)])] == []
 
 
 def test_no_size_ever_leaves_its_bounds_or_the_quota() -> None:
     """Every size of two jobs and every need of a third."""
-    for first in range(1, 5):
-        for second in range(1, 5):
-            for need in range(5):
-                jobs = [elastic("a", first, "1:4"), elastic("b", second, "2:4")]
-                held = [workload("a", first), workload("b", second)] + ([waits(need)] if need else [])
-                sizes = {"a": first, "b": second}
-                made = decided(8, jobs, held)
-                sizes |= {name: size for name, (_, size) in made.items()}
-                assert 1 <= sizes["a"] <= 4
-                assert min(second, 2) <= sizes["b"] <= 4
-                assert sum(sizes.values()) <= 8
-                if any(action == "shrink" for action, _ in made.values()):
-                    assert sum(sizes.values()) + need <= 8
+    for first, second, need in itertools.product(range(1, 5), range(1, 5), range(5)):
+        jobs = [elastic("a", first, "1:4"), elastic("b", second, "2:4")]
+        made = decided(8, jobs, [workload("a", first), workload("b", second)] + ([waits(need)] if need else []))
+        sizes = {"a": first, "b": second} | {name: size for name, (_, size) in made.items()}
+        assert 1 <= sizes["a"] <= 4
+        assert min(second, 2) <= sizes["b"] <= 4
+        assert sum(sizes.values()) + (need if ("shrink" in {action for action, _ in made.values()}) else 0) <= 8
 
 
 HOSTILE = (
@@ -275,7 +258,7 @@ def hostile_jobs(size: int) -> tuple[list[RunningJob], list[Object]]:
 
 @pytest.mark.parametrize(("size", "waiting"), [(1, 0), (100_000, 1_000_000)])
 def test_a_pass_takes_little_time_whatever_specifications_say(size: int, waiting: int) -> None:
-    """Each of these took half a minute and more. A pass may take 20 ms for each job, and ten times as much here."""
+    """A pass may take 20 ms per job, and ten times as much here."""
     before = time.process_time()
     jobs, workloads = hostile_jobs(size)
     changes = decided(20 * 100_000, jobs, [*workloads, *([waits(waiting)] if waiting else [])])

@@ -37,7 +37,7 @@ def test_what_a_cohort_leaves_unused_can_be_borrowed_up_to_the_limits() -> None:
 
 
 def test_quota_that_the_cohort_has_borrowed_is_not_free() -> None:
-    """Of 4 that are nominal, 2 are used and the cohort has borrowed the rest."""
+    """The nominal quota is 4: the queue uses 2, and the cohort borrows the rest."""
     own = a_queue("lab", 4, 2, cohort="all")
     found = share(own, a_queue("other", 0, 2, cohort="all"))
     assert (found.free, found.unused) == (0, 0)

@@ -4,14 +4,12 @@ from __future__ import annotations
 
 import contextlib
 import json
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from kubectl_ddp.backends.cluster import ClusterBackend
-from kubectl_ddp.backends.cluster.http.connection import Connection
 from kubectl_ddp.backends.cluster.write.ddpjob_submission import ddpjob_of
 from kubectl_ddp.backends.select import Where
 from kubectl_ddp.client.submission import prepare_job
@@ -21,16 +19,17 @@ from kubectl_ddp.kube.objects import Object, condition_of
 from kubectl_ddp.spec.job_file import read
 from kubectl_ddp.spec.resolve import DefaultingContext, resolve
 from kubectl_ddp.version import default_image
-from tests.support.api_server import ApiServer
 from tests.support.examples import JOB_FILES
 from tests.support.refused_jobs import IN_VALID
-from tests.unit.ddp_controller.ddpjob_cluster import DDPJOB, GROUPS, ROOT, SPACE, Cluster, Killed
+from tests.unit.ddp_controller.ddpjob_cluster import DDPJOB, ROOT, SPACE, Cluster, Killed
 
 
 @pytest.fixture
-def cluster(server: ApiServer, connection: Connection) -> Cluster:
-    server.groups = GROUPS
-    return Cluster(server, connection)
+def started(cluster: Cluster) -> Cluster:
+    """A cluster with a DDPJob and its objects."""
+    cluster.create({})
+    cluster.settle()
+    return cluster
 
 
 def holds(job: Object, kind: str) -> str:
@@ -60,10 +59,8 @@ def test_a_job_of_torchrun_becomes_its_objects_without_a_secret(cluster: Cluster
     assert "Secret" not in made
 
 
-def test_the_root_comes_last_and_is_suspended_until_then(cluster: Cluster) -> None:
-    cluster.create({})
-    cluster.settle()
-    created = [item.body for item in cluster.server.requests if item.method == "POST" and item.body["kind"] != "Event"]
+def test_the_root_comes_last_and_is_suspended_until_then(started: Cluster) -> None:
+    created = [item.body for item in started.server.requests if item.method == "POST" and item.body["kind"] != "Event"]
     assert created[0]["kind"] == "Secret"
     assert created[-1]["metadata"]["name"] == "digits"
     assert created[-1]["kind"] == "Job"
@@ -146,30 +143,26 @@ def test_a_job_that_is_created_suspended_has_no_root_before_it_is_resumed(cluste
     assert cluster.made()["Job/digits"]["spec"]["suspend"] is False
 
 
-def test_suspend_and_resume_reach_the_root(cluster: Cluster) -> None:
-    cluster.create({})
-    cluster.settle()
+def test_suspend_and_resume_reach_the_root(started: Cluster) -> None:
     for wanted in (True, False):
-        cluster.change(suspend=wanted)
-        cluster.settle()
-        assert cluster.made()["Job/digits"]["spec"]["suspend"] is wanted
+        started.change(suspend=wanted)
+        started.settle()
+        assert started.made()["Job/digits"]["spec"]["suspend"] is wanted
 
 
-def test_scale_reaches_the_root_once_and_one_out_of_bounds_tears_nothing_down(cluster: Cluster) -> None:
-    cluster.create({})
-    cluster.settle()
-    cluster.change(replicas=2)
-    job = cluster.settle()
-    assert cluster.made()["Job/digits"]["spec"]["parallelism"] == 2
+def test_scale_reaches_the_root_once_and_one_out_of_bounds_tears_nothing_down(started: Cluster) -> None:
+    started.change(replicas=2)
+    job = started.settle()
+    assert started.made()["Job/digits"]["spec"]["parallelism"] == 2
     assert job["status"]["requestedReplicas"] == 2
-    root = cluster.made()["Job/digits"]
-    cluster.server.put(ROOT, {**root, "spec": {**root["spec"], "parallelism": 1}})  # by quota
-    assert cluster.settle()["status"]["replicas"] == 1
-    cluster.change(replicas=9)
-    job = cluster.settle()
+    root = started.made()["Job/digits"]
+    started.server.put(ROOT, {**root, "spec": {**root["spec"], "parallelism": 1}})  # by quota
+    assert started.settle()["status"]["replicas"] == 1
+    started.change(replicas=9)
+    job = started.settle()
     assert holds(job, "Valid") == "False"
     assert "9" in condition_of(job, "Valid")["message"]
-    assert cluster.made()["Job/digits"]["spec"]["parallelism"] == 1
+    assert started.made()["Job/digits"]["spec"]["parallelism"] == 1
 
 
 def ended(cluster: Cluster, kind: str) -> Object:
@@ -193,22 +186,18 @@ def test_a_finished_job_is_deleted_after_its_time_to_live(cluster: Cluster) -> N
     assert cluster.settle() == {}
 
 
-def test_a_finished_job_stays_finished_whatever_becomes_of_its_root(cluster: Cluster) -> None:
-    cluster.create({})
-    cluster.settle()
-    ended(cluster, "Failed")
-    cluster.server.drop(ROOT)
-    assert holds(cluster.settle(), "Failed") == "True"
-    assert "Job/digits" not in cluster.made()
+def test_a_finished_job_stays_finished_whatever_becomes_of_its_root(started: Cluster) -> None:
+    ended(started, "Failed")
+    started.server.drop(ROOT)
+    assert holds(started.settle(), "Failed") == "True"
+    assert "Job/digits" not in started.made()
 
 
-def test_a_root_that_somebody_deleted_is_not_run_a_second_time(cluster: Cluster) -> None:
-    cluster.create({})
-    cluster.settle()
-    cluster.server.drop(ROOT)
-    job = cluster.settle()
+def test_a_root_that_somebody_deleted_is_not_run_a_second_time(started: Cluster) -> None:
+    started.server.drop(ROOT)
+    job = started.settle()
     assert condition_of(job, "Failed")["reason"] == "RootDeleted"
-    assert "Job/digits" not in cluster.made()
+    assert "Job/digits" not in started.made()
 
 
 def test_a_root_that_the_watch_does_not_show_yet_is_not_taken_for_deleted(cluster: Cluster) -> None:
@@ -274,7 +263,6 @@ def plain(item: Object) -> Object:
 
 def test_a_process_without_the_lease_does_nothing(cluster: Cluster) -> None:
     cluster.create({})
-    refuse: Callable[[], bool] = lambda: False  # noqa: E731
-    cluster.reconciler().reconcile_all([cluster.server.objects[DDPJOB]], {}, may_act=refuse)
+    cluster.reconciler().reconcile_all([cluster.server.objects[DDPJOB]], {}, may_act=lambda: False)
     assert cluster.made() == {}
-    assert json.dumps(cluster.logged) == "[]"
+    assert cluster.logged == []

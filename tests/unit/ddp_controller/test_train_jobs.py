@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Callable
 from copy import deepcopy
 from typing import Any
 
@@ -11,7 +12,6 @@ import pytest
 from ddp_controller.executor import execute
 from ddp_controller.running_job import Resize, running_job
 from ddp_controller.train_jobs import JOBSET_NAME, JOBSET_UID, KEY_SECRET, STORE_SECONDS, TrainJobs
-from ddp_controller.world import World
 from ddp_trainer.common.constants import Annotation, Env, Label, Role
 from kubectl_ddp.backends.cluster.http.connection import Connection
 from kubectl_ddp.kube import job_kinds
@@ -31,17 +31,13 @@ COMMAND = ["bash", "-c", "torchrun /tmp/train.py"]
 
 
 class Kubeflow(Cluster):
-    """What Kubeflow Trainer and JobSet make of a TrainJob, and the controller."""
+    """Objects that Kubeflow Trainer and JobSet make of a TrainJob, and the controller for them."""
 
     def __init__(self, server: ApiServer, connection: Any) -> None:
         super().__init__(server, connection)
-        self.train_jobs = TrainJobs(
-            self.api, log=lambda event, **facts: self.logged.append({"event": event, **facts}), clock=lambda: self.now
-        )
+        self.train_jobs = TrainJobs(self.api, log=self.log, clock=lambda: self.now)
 
-    def apply(
-        self, mount: RuntimeMount = RuntimeMount.IMAGE, *, nodes: int = 2, name: str = "ddp-torch-elastic"
-    ) -> None:
+    def apply(self, mount: RuntimeMount = RuntimeMount.IMAGE, *, nodes: int = 2, name: str = ELASTIC) -> None:
         size = {"parallelism": nodes, "completions": nodes}
         spec = {"suspend": False, "runtimeRef": {"kind": "ClusterTrainingRuntime", "name": name}}
         metadata = {"namespace": "team", "creationTimestamp": "2026-01-01T00:00:00Z", "name": "twelve"}
@@ -49,16 +45,10 @@ class Kubeflow(Cluster):
         self.server.put(ROOT, {**root, "spec": spec})
         owned = {**metadata, "name": "twelve-node-0"}
         self.server.put(INNER, {"apiVersion": "batch/v1", "kind": "Job", "metadata": owned, "spec": {**size}})
-        job = {"name": "node", "template": {"spec": {**size}}}
-        self.server.put(
-            JOB_SET,
-            {
-                "apiVersion": "jobset.x-k8s.io/v1alpha2",
-                "kind": "JobSet",
-                "metadata": {**metadata, "uid": RUN, "ownerReferences": [{"uid": ROOT_UID}]},
-                "spec": {"replicatedJobs": [job]},
-            },
-        )
+        spec = {"replicatedJobs": [{"name": "node", "template": {"spec": {**size}}}]}
+        owned = {**metadata, "uid": RUN, "ownerReferences": [{"uid": ROOT_UID}]}
+        job_set = {"apiVersion": "jobset.x-k8s.io/v1alpha2", "kind": "JobSet", "metadata": owned, "spec": spec}
+        self.server.put(JOB_SET, job_set)
         template = job_kinds.at(runtime_object(name, "1:64" if "elastic" in name else "", mount), ENGINE.template)
         for number in range(nodes):
             self.add_pod(template, number, nodes)
@@ -75,14 +65,27 @@ class Kubeflow(Cluster):
 
     def reconcile(self) -> None:
         for _ in range(3):
-            world = World(self.watching, taints={}, has_ddpjobs=True)
-            world.start()
-            world.stop()
-            world.jobs()
+            world = self.world()
             self.train_jobs.reconcile(world.unlabeled_pods(), world.train_jobs())
 
     def root(self) -> Object:
         return self.server.objects[ROOT]
+
+    def job_set_size(self) -> Object:
+        return dict(self.server.objects[JOB_SET]["spec"]["replicatedJobs"][0]["template"]["spec"])
+
+    def annotate(self, **annotations: str) -> None:
+        """Add annotations to the TrainJob and reconcile."""
+        self.root()["metadata"]["annotations"] |= annotations
+        self.server.put(ROOT, self.root())
+        self.reconcile()
+
+    def change_pod(self, change: Callable[[Object], object]) -> None:
+        """Change the first pod and reconcile."""
+        path = f"/api/v1{SPACE}/pods/twelve-node-0-0"
+        change(self.server.objects[path])
+        self.server.put(path, self.server.objects[path])
+        self.reconcile()
 
 
 @pytest.fixture
@@ -145,16 +148,10 @@ def test_a_pod_that_comes_later_is_labelled(kubeflow: Kubeflow) -> None:
 def test_its_size_follows_the_annotation_in_the_job_set_and_then_in_the_job(kubeflow: Kubeflow) -> None:
     kubeflow.apply()
     kubeflow.reconcile()
-    root = kubeflow.root()
-    root["metadata"]["annotations"][Annotation.NODES] = "3"
-    kubeflow.server.put(ROOT, root)
-    kubeflow.reconcile()
-    job_set = kubeflow.server.objects[JOB_SET]["spec"]["replicatedJobs"][0]["template"]["spec"]
-    assert job_set == {"parallelism": 3, "completions": 3}
+    kubeflow.annotate(**{Annotation.NODES: "3"})
+    assert kubeflow.job_set_size() == {"parallelism": 3, "completions": 3}
     kubeflow.now += 60
-    root["metadata"]["annotations"] |= {"example.com/touched": "1"}
-    kubeflow.server.put(ROOT, root)
-    kubeflow.reconcile()
+    kubeflow.annotate(touched="1")
     inner = kubeflow.server.objects[INNER]["spec"]
     assert (inner["parallelism"], inner["completions"]) == (3, 3)
 
@@ -187,18 +184,13 @@ def test_a_move_has_a_temporary_pod_beyond_a_fixed_size(kubeflow: Kubeflow) -> N
     execute(kubeflow.api, Resize(job=job, size=3, annotations=note, action="surge", reason="cordoned"))
     assert job_kinds.desired_nodes(kubeflow.root()) == 3
     kubeflow.reconcile()
-    job_set = kubeflow.server.objects[JOB_SET]["spec"]["replicatedJobs"][0]["template"]["spec"]
-    assert job_set == {"parallelism": 3, "completions": 3}
+    assert kubeflow.job_set_size() == {"parallelism": 3, "completions": 3}
 
 
 @pytest.mark.parametrize("claim", [{JOBSET_UID: "5a3d2c1e-0000-4000-8000-00000000000f"}, {JOBSET_NAME: "other"}])
 def test_a_pod_that_only_says_to_be_of_a_trainjob_changes_nothing(kubeflow: Kubeflow, claim: dict[str, str]) -> None:
     kubeflow.apply(nodes=1)
-    path = f"/api/v1{SPACE}/pods/twelve-node-0-0"
-    pod = kubeflow.server.objects[path]
-    pod["metadata"]["labels"] |= claim
-    kubeflow.server.put(path, pod)
-    kubeflow.reconcile()
+    kubeflow.change_pod(lambda pod: pod["metadata"]["labels"].update(claim))
     assert [item.path for item in kubeflow.server.requests if item.method != "GET"] == []
 
 
@@ -206,10 +198,7 @@ def test_a_pod_that_only_says_to_be_of_a_trainjob_changes_nothing(kubeflow: Kube
 def test_a_size_beyond_the_runtime_has_an_event(kubeflow: Kubeflow, name: str, nodes: str) -> None:
     kubeflow.apply(name=name)
     kubeflow.reconcile()
-    root = kubeflow.root()
-    root["metadata"]["annotations"][Annotation.NODES] = nodes
-    kubeflow.server.put(ROOT, root)
-    kubeflow.reconcile()
+    kubeflow.annotate(**{Annotation.NODES: nodes})
     assert [reason for reason, _ in kubeflow.events()] == ["NotScaled"]
     assert kubeflow.server.objects[INNER]["spec"]["parallelism"] == 2
 
@@ -217,32 +206,26 @@ def test_a_size_beyond_the_runtime_has_an_event(kubeflow: Kubeflow, name: str, n
 @pytest.mark.parametrize("memory", ["1073741824", "1e9", "2Gi"])
 def test_every_quantity_of_kubernetes_is_taken(kubeflow: Kubeflow, memory: str) -> None:
     kubeflow.apply(nodes=1)
-    path = f"/api/v1{SPACE}/pods/twelve-node-0-0"
-    pod = kubeflow.server.objects[path]
-    pod["spec"]["containers"][0]["resources"] = {"limits": {"memory": memory}}
-    kubeflow.server.put(path, pod)
-    kubeflow.reconcile()
+    kubeflow.change_pod(lambda pod: pod["spec"]["containers"][0].update(resources={"limits": {"memory": memory}}))
     assert kubeflow.events() == []
     assert Annotation.SPEC in kubeflow.root()["metadata"]["annotations"]
 
 
 def test_one_that_hides_the_launcher_has_an_event(kubeflow: Kubeflow) -> None:
     kubeflow.apply()
-    path = f"/api/v1{SPACE}/pods/twelve-node-0-0"
-    pod = kubeflow.server.objects[path]
-    [paths] = [item for item in pod["spec"]["containers"][0]["env"] if item["name"] == "PYTHONPATH"]
-    paths["value"] = "/theirs"
-    kubeflow.server.put(path, pod)
-    kubeflow.reconcile()
+
+    def hide(pod: Object) -> None:
+        [paths] = [item for item in pod["spec"]["containers"][0]["env"] if item["name"] == "PYTHONPATH"]
+        paths["value"] = "/theirs"
+
+    kubeflow.change_pod(hide)
     assert [reason for reason, _ in kubeflow.events()] == ["NotManaged"]
 
 
 def test_one_that_cannot_be_managed_has_an_event_and_is_tried_again_later(kubeflow: Kubeflow) -> None:
     kubeflow.apply()
-    pod = kubeflow.server.objects[f"/api/v1{SPACE}/pods/twelve-node-0-0"]
-    pod["spec"]["containers"][0]["resources"] = {"limits": {"nvidia.com/gpu": "100000"}}
-    kubeflow.server.put(f"/api/v1{SPACE}/pods/twelve-node-0-0", pod)
-    kubeflow.reconcile()
+    limits = {"nvidia.com/gpu": "100000"}
+    kubeflow.change_pod(lambda pod: pod["spec"]["containers"][0].update(resources={"limits": limits}))
     [(reason, message)] = kubeflow.events()
     assert reason == "NotManaged"
     assert "gpus" in message

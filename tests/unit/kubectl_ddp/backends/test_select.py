@@ -1,4 +1,4 @@
-"""Which flags mean this machine and which mean a cluster."""
+"""Selection of this machine or a cluster by flags, names and kubeconfigs."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from kubectl_ddp.backends.access import parse_timeout
+from kubectl_ddp.backends.access import FLAGS, NOT_WHERE, parse_timeout
 from kubectl_ddp.backends.local.directory import local_job_names, local_jobs_directory
 from kubectl_ddp.backends.select import Where, is_local
 from kubectl_ddp.errors import UsageError
@@ -23,25 +23,18 @@ def environ(tmp_path: Path) -> dict[str, str]:
     return environ
 
 
-@pytest.mark.parametrize(
-    ("where", "name", "is_here"),
-    [
-        (Where(local=True), None, True),
-        (Where(local=True), "other", True),
-        (Where(), "mine", True),
-        (Where(), "other", False),
-        (Where(), None, False),
-        (Where(namespace="a"), "mine", False),
-        (Where(context="a"), "mine", False),
-        (Where(kubeconfig="a"), "mine", False),
-        (Where(cluster="a"), "mine", False),
-        (Where(user="a"), "mine", False),
-        (Where(as_groups=("a",)), "mine", False),
-        (Where(request_timeout="5s"), "mine", True),
-        (Where(all_namespaces=True), None, False),
-        (Where(local=True, namespace="a"), None, True),
-    ],
-)
+@pytest.mark.parametrize(("where", "name", "is_here"), [
+    (Where(local=True), None, True),
+    (Where(local=True), "other", True),
+    (Where(), "mine", True),
+    (Where(), "other", False),
+    (Where(), None, False),
+    (Where(namespace="a"), "mine", False),
+    (Where(context="a"), "mine", False),
+    (Where(request_timeout="5s"), "mine", True),
+    (Where(all_namespaces=True), None, False),
+    (Where(local=True, namespace="a"), None, True),
+])  # fmt: skip
 def test_flags_and_names_say_where(environ: dict[str, str], where: Where, name: str | None, is_here: bool) -> None:
     assert is_local(where, name, environ) is is_here
 
@@ -53,20 +46,10 @@ def test_without_a_kubeconfig_everything_is_here(environ: dict[str, str]) -> Non
     assert not is_local(Where(context="a"), None, environ)
 
 
-@pytest.mark.parametrize(
-    ("where", "flag"),
-    [
-        (Where(local=True, context="a"), "--context"),
-        (Where(local=True, kubeconfig="a"), "--kubeconfig"),
-        (Where(local=True, cluster="a"), "--cluster"),
-        (Where(local=True, user="a"), "--user"),
-        (Where(local=True, acting_as="a"), "--as"),
-        (Where(local=True, as_groups=("a",)), "--as-group"),
-    ],
-)
-def test_local_and_a_cluster_contradict_each_other(where: Where, flag: str) -> None:
-    with pytest.raises(UsageError, match=f"--local and {flag} contradict each other"):
-        is_local(where)
+@pytest.mark.parametrize("field", sorted(FLAGS.keys() - NOT_WHERE - {"namespace"}))
+def test_local_and_a_cluster_contradict_each_other(field: str) -> None:
+    with pytest.raises(UsageError, match=f"--local and {FLAGS[field]} contradict each other"):
+        is_local(Where(local=True, **{field: "a"}))
 
 
 def test_a_kubeconfig_variable_that_names_nothing_does_not_mean_this_machine(environ: dict[str, str]) -> None:
@@ -76,10 +59,10 @@ def test_a_kubeconfig_variable_that_names_nothing_does_not_mean_this_machine(env
     environ["KUBECONFIG"] = "/typo:/other"
     with pytest.raises(UsageError, match=r"'/typo' and '/other', which do not exist"):
         is_local(Where(), "other", environ)
-    assert is_local(Where(), "mine", environ), "a job of this machine is meant by its name"
+    assert is_local(Where(), "mine", environ), "a local job is found by its name"
     assert is_local(Where(local=True), None, environ)
     environ["KUBECONFIG"] = "/dev/null"
-    assert is_local(Where(), None, environ), "it is there, and empty: nobody means a cluster"
+    assert is_local(Where(), None, environ), "an empty kubeconfig names no cluster"
 
 
 @pytest.mark.parametrize(
@@ -104,14 +87,11 @@ def test_files_among_the_jobs_and_hidden_directories_are_no_jobs(environ: dict[s
     assert local_job_names({"HOME": "/nowhere"}) == []
 
 
-@pytest.mark.parametrize(
-    ("state", "directory"),
-    [
-        ("", "/home/someone/.local/state/kubectl-ddp/jobs"),
-        ("relative/path", "/home/someone/.local/state/kubectl-ddp/jobs"),
-        ("/var/state", "/var/state/kubectl-ddp/jobs"),
-    ],
-)
+@pytest.mark.parametrize(("state", "directory"), [
+    ("", "/home/someone/.local/state/kubectl-ddp/jobs"),
+    ("relative/path", "/home/someone/.local/state/kubectl-ddp/jobs"),
+    ("/var/state", "/var/state/kubectl-ddp/jobs"),
+])  # fmt: skip
 def test_local_jobs_are_kept_where_xdg_says(state: str, directory: str) -> None:
     assert local_jobs_directory({"HOME": "/home/someone", "XDG_STATE_HOME": state}) == Path(directory)
 

@@ -127,18 +127,15 @@ def test_a_tool_that_fails_ends_the_submission_with_its_exit_code_in_the_sentenc
     assert JOB not in cluster.objects
 
 
-@pytest.mark.parametrize(
-    ("words", "code", "way_out"),
-    [
-        (["--image", REPOSITORY, "--build"], 4, "docker, podman or buildah"),
-        (["--image", REPOSITORY, "--build=nowhere"], 3, "init"),
-        (["--image", f"{REPOSITORY}@{DIGEST}", "--build"], 2, "--image"),
-        (["--build"], 2, "--image"),
-        (["--image", REPOSITORY, "--build", "train.py"], 2, "--build=."),
-        (["--image", REPOSITORY, "--build", "--local"], 2, "Leave --build out"),
-        (["--image", REPOSITORY, "--build", "--timeout", "5"], 2, "--wait"),
-    ],
-)
+@pytest.mark.parametrize(("words", "code", "way_out"), [
+    (["--image", REPOSITORY, "--build"], 4, "docker, podman or buildah"),
+    (["--image", REPOSITORY, "--build=nowhere"], 3, "init"),
+    (["--image", f"{REPOSITORY}@{DIGEST}", "--build"], 2, "--image"),
+    (["--build"], 2, "--image"),
+    (["--image", REPOSITORY, "--build", "train.py"], 2, "--build=."),
+    (["--image", REPOSITORY, "--build", "--local"], 2, "Leave --build out"),
+    (["--image", REPOSITORY, "--build", "--timeout", "5"], 2, "--wait"),
+])  # fmt: skip
 def test_what_cannot_be_built_is_refused_with_the_way_out(
     cluster: ApiServer, capfd: pytest.CaptureFixture[str], words: list[str], code: int, way_out: str
 ) -> None:

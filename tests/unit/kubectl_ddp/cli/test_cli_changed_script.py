@@ -16,13 +16,7 @@ from tests.support.kube_objects import CREATED_EPOCH, job
 
 @pytest.mark.parametrize(
     ("written", "spec", "warns"),
-    [
-        (-60.0, {}, False),
-        (0.5, {}, False),
-        (60.0, {}, True),
-        (60.0, {"code": "."}, False),
-        (None, {}, False),
-    ],
+    [(-60.0, {}, False), (0.5, {}, False), (60.0, {}, True), (60.0, {"code": "."}, False), (None, {}, False)],
     ids=["before", "in the second of the submission", "edited", "a copy was kept", "gone"],
 )
 def test_a_script_that_was_edited_since_the_submission_is_named(

@@ -1,4 +1,4 @@
-"""When ``delete`` and ``submit --replace`` ask, and what they list as lost."""
+"""Confirmation by ``delete`` and ``submit --replace``, and the jobs that they list as lost."""
 
 from __future__ import annotations
 
@@ -34,20 +34,18 @@ def put(cluster: ApiServer, name: str, condition: str, **keys: Any) -> str:
     return f"{JOBS}/{name}"
 
 
+@pytest.fixture(autouse=True)
+def no_terminal(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("sys.stdin", io.StringIO())
+
+
 @pytest.mark.parametrize(
     ("condition", "keys", "needs_yes"),
     [("Running", {}, True), ("Running", CLAIM, False), ("Running", STORE, False), ("Succeeded", {}, False)],
 )
 def test_without_a_terminal_a_running_job_with_checkpoints_of_its_own_needs_yes(
-    cluster: ApiServer,
-    monkeypatch: pytest.MonkeyPatch,
-    capsys: pytest.CaptureFixture[str],
-    condition: str,
-    keys: dict[str, Any],
-    *,
-    needs_yes: bool,
+    cluster: ApiServer, capsys: pytest.CaptureFixture[str], condition: str, keys: dict[str, Any], *, needs_yes: bool
 ) -> None:
-    monkeypatch.setattr("sys.stdin", io.StringIO())
     path = put(cluster, "digits", condition, **keys)
     assert run(["delete", "digits"]) == (2 if needs_yes else 0)
     assert (path in cluster.objects) == needs_yes
@@ -62,7 +60,6 @@ def test_without_a_terminal_a_running_job_with_checkpoints_of_its_own_needs_yes(
 def test_all_needs_yes_without_a_terminal_and_lists_the_jobs_that_lose_progress(
     cluster: ApiServer, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setattr("sys.stdin", io.StringIO())
     paths = {put(cluster, "ended", "Succeeded"), put(cluster, "kept", "Running", **CLAIM)}
     assert run(["delete", "--all"]) == 2
     assert "deletes 2 jobs. " in capsys.readouterr().err.replace("\n", " ")
@@ -87,7 +84,6 @@ def test_replace_asks_before_it_deletes_a_job_that_has_not_ended(
     (tmp_path / "train.py").touch()
     submit = ["submit", str(tmp_path / "train.py"), "--name", "digits", "--replace"]
     path = put(cluster, "digits", "Running")
-    monkeypatch.setattr("sys.stdin", io.StringIO())
     assert run(submit) == 2
     assert "which has not ended: Running. Add --yes" in " ".join(capsys.readouterr().err.split())
     monkeypatch.setattr("sys.stdin", Typing("n\n"))

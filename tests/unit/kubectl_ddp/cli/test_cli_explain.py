@@ -22,17 +22,14 @@ def test_a_key_is_described(capsys: pytest.CaptureFixture[str]) -> None:
     )
 
 
-@pytest.mark.parametrize(
-    ("key", "line"),
-    [
-        ("tolerations", "Flag:     --toleration"),
-        ("script", "Argument: SCRIPT"),
-        ("args", "Argument: ARGS (after --)"),
-        ("nproc", "Default:  from gpus, or 1"),
-        ("ttl", "Default:  none"),
-        ("engine", f"Type:     choice  {'|'.join(Engine)}"),
-    ],
-)
+@pytest.mark.parametrize(("key", "line"), [
+    ("tolerations", "Flag:     --toleration"),
+    ("script", "Argument: SCRIPT"),
+    ("args", "Argument: ARGS (after --)"),
+    ("nproc", "Default:  from gpus, or 1"),
+    ("ttl", "Default:  none"),
+    ("engine", f"Type:     choice  {'|'.join(Engine)}"),
+])  # fmt: skip
 def test_flag_default_and_choices_are_those_of_the_key(key: str, line: str, capsys: pytest.CaptureFixture[str]) -> None:
     assert run(["explain", key]) == 0
     assert line in capsys.readouterr().out.splitlines()

@@ -1,4 +1,4 @@
-"""What a newcomer types first: each line works, or its error names the right way in one sentence."""
+"""Lines that newcomers type: each works, or its error names the right line in one sentence."""
 
 from __future__ import annotations
 
@@ -12,16 +12,13 @@ import pytest
 
 from kubectl_ddp.cli import registry
 from kubectl_ddp.cli.group import root
-from kubectl_ddp.cli.internal.suggestions import COMMAND_EQUIVALENTS, DELETE_SYNONYMS, FLAG_EQUIVALENTS, STOP_SYNONYMS
+from kubectl_ddp.cli.internal import suggestions
 from kubectl_ddp.cli.run import run
 
 SUBMIT: Final = {
-    "submit trian.py --local": "Did you mean 'train.py'?",
     "submit train.sh --local": "Did you mean 'train.py'?",
     "submit train.py --epochs 3 --local": "-- --epochs",
-    "submit train.py BAR=2 --local": "-- BAR=2",
     "submit train.py --local --nnodes 4:2": "'2:4'",
-    "submit train.py --local --nnodes 2-4": "'2:8'",
     "submit train.py --local --nnodes two": "'2:8'",
     "submit train.py --memory 8GB": "'4Gi'",
     "submit train.py --deadline 1hour": "'1h'",
@@ -33,74 +30,34 @@ SUBMIT: Final = {
     "submit --local": "Name a script",
     "submit . --local": "Name the file in it",
     "submit ./missing/train.py --local": "--command",
-    "submit torchrun train.py": "submit train.py",
     "submit python train.py": "submit train.py",
-    "submit train.py --local --standalone": "Leave it out",
     "submit train.py --local --nproc gpu --dry-run": "Give the number of processes",
     "submit train.py --timeout 1h --local": "Add --wait or --follow",
-    "submit train.py --checkpoint-dir ./ck --local": "argument after '--'",
-    "submit train.py --ckpt-dir ./ck --local": "argument after '--'",
     "submit train.py --log-dir logs --local": "-- --log-dir",
-    "submit train.py --detach --local": "continues",
-    "submit train.py -d --local": "continues",
-    "submit train.py --background --local": "continues",
-    "submit train.py --spot": "'--toleration'",
-    "submit train.py --use-spot --local": "'--toleration'",
-    "submit train.py --elastic --local": "'--nnodes MIN:MAX'",
-    "submit train.py --min-nodes 1 --max-nodes 4": "'--nnodes MIN:MAX'",
-    "submit train.py --array 0-3": "one job for each value",
-    "submit train.py --resume --local": "'resume JOB'",
-    "submit train.py -p 8080": "'port-forward JOB PORT'",
     "submit train.py -v data:/data --local": "-- data:/data",
-    "submit train.py --gpus=all": "number alone",
     "submit https://example.com/train.py": "Download it",
     "submit train.py --output log.txt": "'json', 'yaml', 'name'",
-    "submit train.py --image-pull-secret regcred": "Add --local",
-    "submit train.py --name My_Job": "lower case",
-    "submit train.py --mount ./data:/data": "pvc=NAME:/PATH",
-    "submit train.py train2.py": "-- train2.py",
     "submit --module train.py": "script",
     "submit --module torch.distributed.run": "nproc",
-    "submit --command 'torchrun --nproc_per_node 2'": "script",
     "submit --command 'accelerate launch --config_file a.yaml train.py'": "nproc",
     "submit --name mine torchrun": "train.py",
-    "submit accelerate launch train.py": "submit train.py",
     "submit train.py foo bar": "train.py -- foo bar",
     "submit train.py --shm 16": "16Gi",
-    "submit train.py --gpus_per_node 2": "'--gpus'",
-    "submit train.py --memmory 2Gi": "'--memory'",
     "submit train.py --priority-class high": "'--priority'",
     "submit train.py --imagePullSecrets regcred": "'--image-pull-secret'",
     "submit train.py -it": "'--follow'",
-    "submit train.py --master_addr a": "rendezvous",
-    "run --image x/y -- python train.py": "script before any '--'",
 }
 COMMANDS: Final = {
     "sumbit train.py": "Did you mean 'submit'?",
     "init trin.py --image x/y --nnodes 1": "Did you mean 'train.py'?",
-    "list --json": "-o json",
-    "list --all": "-A",
-    "status mine --json": "-o json",
-    "get pods": "status JOB --ranks",
     "describe pod mine-0": "status JOB --ranks",
-    "logs mine --lines 100": "--tail",
     "exec mine bash": "exec mine -- bash",
     "scale mine 2": "--nnodes N",
-    "scale mine --nodes 2": "--nnodes",
-    "stop mine": "suspend JOB",
-    "rollout restart mine": "restart mine",
-    "down mine": "delete JOB",
-    "delete mine --force": "--yes",
     "delete": "--all",
     "-v": "--version",
     "logs mine 0": "--rank R",
     "wait mine 60": "--timeout TIME",
-    "report mine --html": "-o FILE",
-    "list --state running": "list | grep STATE",
-    "scale mine --up": "--nnodes",
-    "restart mine --force": "--yes",
     "exec mine": "-- CMD",
-    "-n team list": "list -n team",
     "clone mine": "--name NEW",
     "delete pod mine-0": "status JOB --ranks",
 }
@@ -143,9 +100,9 @@ def test_a_first_guess_is_answered_with_the_right_way(line: str, capsys: pytest.
     assert REFUSED[line] in told.err.partition(": ")[2]
 
 
-@pytest.mark.parametrize("flag", FLAG_EQUIVALENTS)
+@pytest.mark.parametrize("flag", suggestions.FLAG_EQUIVALENTS)
 def test_a_flag_of_another_launcher_is_answered_with_ours(flag: str, capsys: pytest.CaptureFixture[str]) -> None:
-    ours = FLAG_EQUIVALENTS[flag]
+    ours = suggestions.FLAG_EQUIVALENTS[flag]
     command = root().get_command(click.Context(root()), "submit")
     assert command is not None
     assert ours in {name for option in command.params for name in option.opts}
@@ -154,7 +111,23 @@ def test_a_flag_of_another_launcher_is_answered_with_ours(flag: str, capsys: pyt
         assert f"'{ours}'" in capsys.readouterr().err
 
 
-@pytest.mark.parametrize("word", [*COMMAND_EQUIVALENTS, *STOP_SYNONYMS, *DELETE_SYNONYMS])
+HINTS: Final = [
+    *(("submit", "train.py", flag, "1", hint) for flag, hint in suggestions.FLAG_HINTS.items()),
+    *((command, flag, hint) for command, hints in suggestions.FLAGS.items() for flag, hint in hints.items()),
+]
+
+
+@pytest.mark.parametrize("words", HINTS, ids=lambda words: " ".join(words[:-1]))
+def test_a_flag_without_a_counterpart_is_answered_with_its_hint(
+    words: tuple[str, ...], capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert run([*words[:-1]]) == 2
+    assert words[-1].format(path="kubectl-ddp", command=words[0]) in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    "word", [*suggestions.COMMAND_EQUIVALENTS, *suggestions.STOP_SYNONYMS, *suggestions.DELETE_SYNONYMS]
+)
 def test_a_command_of_another_program_is_answered_with_ours(word: str, capsys: pytest.CaptureFixture[str]) -> None:
     assert run([word]) == 2
     told = capsys.readouterr()

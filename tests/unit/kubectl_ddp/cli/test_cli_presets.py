@@ -1,4 +1,4 @@
-"""``kubectl ddp presets``, and what the other commands say about a fabric."""
+"""``kubectl ddp presets``, and fabrics in the output of other commands."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What ``scale`` says about the ranks of a job with a layout, and that it does what it says."""
+"""Output of ``scale``: the new sizes, and ranks for which a layout has no place."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Presets that a namespace shares: ``--preset`` and ``presets`` ask for them, and say what stands in the way."""
+"""Presets that a namespace shares: ``--preset`` and ``presets`` read them and report errors."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ A100 = """\
 summary: Eight A100 per node.
 settings:
   gpus: {value: 8, reason: a node has eight, source: https://example.com/a100}
-  tolerations: {value: [gpu=a100], reason: nobody else runs there}
+  tolerations: {value: [gpu=a100], reason: a taint keeps other pods away}
   env.OMP_NUM_THREADS: {value: 4, reason: the node has 32 cores}
   queue: {value: team, reason: the machines are the team's}
 """
@@ -68,15 +68,11 @@ def test_one_is_shown_with_its_reasons(cluster: ApiServer, capsys: pytest.Captur
     assert document["values"][1]["value"] == ["gpu=a100"]
 
 
-@pytest.mark.parametrize(
-    ("name", "sentence"),
-    [
-        ("broken", "The preset 'broken' of the ConfigMap 'ddp-presets' in namespace 'team' cannot be read: it is "),
-        ("odd", "cannot be read: no preset sets 'gpu'"),
-        ("a10", "--preset: there is no preset 'a10'."),
-        ("a10", "Did you mean 'a100'?"),
-    ],
-)
+@pytest.mark.parametrize(("name", "sentence"), [
+    ("broken", "The preset 'broken' of the ConfigMap 'ddp-presets' in namespace 'team' cannot be read: it is "),
+    ("odd", "cannot be read: no preset sets 'gpu'"),
+    ("a10", "--preset: there is no preset 'a10'. Did you mean 'a100'?"),
+])  # fmt: skip
 def test_what_cannot_be_had_is_one_sentence(
     cluster: ApiServer, capsys: pytest.CaptureFixture[str], name: str, sentence: str
 ) -> None:

@@ -1,4 +1,4 @@
-"""Help and completion start at once: what they import is kept small."""
+"""Start time of help and completion: they import no large module."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ sys.exit(code)
 
 
 def imported(module: str, *arguments: str) -> set[str]:
-    """Names of the modules that a call imported, in an interpreter of its own that knows of no cluster."""
+    """Return the modules that a call imports, in a separate interpreter and without a cluster."""
     command = [sys.executable, "-c", PROBE.format(module=module), json.dumps(arguments)]
     environment = os.environ | {"KUBECONFIG": os.devnull}
     done = subprocess.run(command, capture_output=True, text=True, check=True, env=environment)
@@ -37,15 +37,7 @@ def test_the_entry_point_imports_nothing_while_ctrl_c_is_not_ours_yet() -> None:
 
 
 @pytest.mark.parametrize(
-    "arguments",
-    [
-        ["--help"],
-        [],
-        ["submit", "--help"],
-        ["explain", "nnodes"],
-        ["completion", "bash"],
-    ],
-    ids=" ".join,
+    "arguments", [["--help"], [], ["submit", "--help"], ["explain", "nnodes"], ["completion", "bash"]], ids=" ".join
 )
 def test_help_imports_nothing_heavy(arguments: list[str]) -> None:
     assert not imported("kubectl_ddp.__main__", *arguments) & set(HEAVY)

@@ -1,4 +1,4 @@
-"""What ``suspend`` and ``restart`` say about the progress of a job whose pods all go."""
+"""Checkpoints that are lost with the pods of a job, of which ``suspend`` and ``restart`` warn."""
 
 from __future__ import annotations
 

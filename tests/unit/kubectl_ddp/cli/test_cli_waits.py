@@ -1,4 +1,4 @@
-"""What commands that wait for a job print meanwhile, where, and with which flags nothing."""
+"""Output of commands that wait for a job, on a terminal, in a pipe, and with ``--quiet``."""
 
 from __future__ import annotations
 
@@ -15,6 +15,7 @@ from kubectl_ddp.cli.jobs.restart import wait_until_running
 from kubectl_ddp.errors import JobFailed
 from tests.support.kube_objects import job, job_metrics, pod, pod_metrics, rank_metrics, snapshot, terminated, waiting
 from tests.support.scripted_backend import ScriptedBackend
+from tests.support.terminals import Typing
 
 SUBMISSION = {"name": "digits"}
 SUMMARY = {"result": "succeeded", "steps": 690, "samples_lost": 0, "restarts": {"failure": 2}}
@@ -63,41 +64,23 @@ def test_a_resumed_job_that_has_ended_meanwhile_is_told_as_ended(capsys: pytest.
     assert capsys.readouterr().err.startswith("Job digits succeeded in 12s")
 
 
-class Stream(io.StringIO):
-    """A stream to a terminal or to a pipe."""
-
-    def __init__(self, *, is_terminal: bool) -> None:
-        super().__init__()
-        self.is_terminal = is_terminal
-
-    def isatty(self) -> bool:
-        return self.is_terminal
+TERMINAL, PIPE = Typing(), io.StringIO()
 
 
-@pytest.mark.parametrize(
-    ("stderr", "logs", "environ", "flags", "form"),
-    [
-        pytest.param(True, None, {"TERM": "xterm"}, {}, RewrittenLine, id="terminal"),
-        pytest.param(True, None, {"TERM": "xterm", "NO_COLOR": "1"}, {}, RewrittenLine, id="it has no colors anyway"),
-        pytest.param(True, True, {"TERM": "xterm"}, {}, RewrittenLine, id="terminal, with logs"),
-        pytest.param(True, False, {"TERM": "xterm"}, {}, PlainLines, id="logs in a pipe, perhaps to tee"),
-        pytest.param(True, None, {"TERM": "dumb"}, {}, PlainLines, id="dumb terminal"),
-        pytest.param(True, None, {}, {}, PlainLines, id="unknown terminal"),
-        pytest.param(False, None, {"TERM": "xterm"}, {}, PlainLines, id="pipe"),
-        pytest.param(False, None, {"TERM": "xterm"}, {"output": "json"}, None, id="json in a pipe"),
-        pytest.param(True, None, {"TERM": "xterm"}, {"output": "json"}, RewrittenLine, id="json on a terminal"),
-        pytest.param(True, None, {"TERM": "xterm"}, {"quiet": True}, None, id="quiet"),
-    ],
-)
+@pytest.mark.parametrize(("stderr", "logs", "environ", "flags", "form"), [
+    pytest.param(TERMINAL, None, {"TERM": "xterm"}, {}, RewrittenLine, id="terminal"),
+    pytest.param(TERMINAL, None, {"TERM": "xterm", "NO_COLOR": "1"}, {}, RewrittenLine, id="it has no colors"),
+    pytest.param(TERMINAL, TERMINAL, {"TERM": "xterm"}, {}, RewrittenLine, id="terminal, with logs"),
+    pytest.param(TERMINAL, PIPE, {"TERM": "xterm"}, {}, PlainLines, id="logs in a pipe, perhaps to tee"),
+    pytest.param(TERMINAL, None, {"TERM": "dumb"}, {}, PlainLines, id="dumb terminal"),
+    pytest.param(TERMINAL, None, {}, {}, PlainLines, id="unknown terminal"),
+    pytest.param(PIPE, None, {"TERM": "xterm"}, {}, PlainLines, id="pipe"),
+    pytest.param(PIPE, None, {"TERM": "xterm"}, {"output": "json"}, type(None), id="json in a pipe"),
+    pytest.param(TERMINAL, None, {"TERM": "xterm"}, {"output": "json"}, RewrittenLine, id="json on a terminal"),
+    pytest.param(TERMINAL, None, {"TERM": "xterm"}, {"quiet": True}, type(None), id="quiet"),
+])  # fmt: skip
 def test_the_form_follows_terminal_and_flags(
-    monkeypatch: pytest.MonkeyPatch,
-    *,
-    stderr: bool,
-    logs: bool | None,
-    environ: dict[str, str],
-    flags: dict[str, Any],
-    form: type | None,
+    monkeypatch: pytest.MonkeyPatch, stderr: io.StringIO, logs: io.StringIO | None, environ: Any, flags: Any, form: type
 ) -> None:
-    monkeypatch.setattr(sys, "stderr", Stream(is_terminal=stderr))
-    printer = line_printer(Options(**flags), None if logs is None else Stream(is_terminal=logs), environ)
-    assert type(printer) is (form or type(None))
+    monkeypatch.setattr(sys, "stderr", stderr)
+    assert type(line_printer(Options(**flags), logs, environ)) is form

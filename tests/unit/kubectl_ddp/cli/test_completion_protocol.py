@@ -7,6 +7,7 @@ import shutil
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -17,6 +18,7 @@ from kubectl_ddp.observe.waiting import GOALS
 
 BIN = Path(sys.executable).parent
 COMPLETE = BIN / "kubectl_complete-ddp"
+PATH = f"{BIN}:{os.environ['PATH']}"
 
 
 @pytest.fixture
@@ -38,48 +40,44 @@ def machine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path
 
 
+def printed(*command: str | Path, **options: Any) -> str:
+    return subprocess.run(command, stdout=subprocess.PIPE, text=True, check=True, **options).stdout
+
+
 def words(found: CompletionResult) -> list[str]:
     return [candidate.value for candidate in found.candidates]
 
 
-@pytest.mark.parametrize(
-    ("line", "expected"),
-    [
-        (["su"], ["submit", "suspend"]),
-        (["c"], ["capacity", "clone", "config", "completion", "cancel"]),
-        (["submit", "--nn"], ["--nnodes"]),
-        (["port-forward", "digits", "m"], ["metrics"]),
-        (["config", "set", "que"], ["queue", "queuePriority", "queueResize"]),
-        (["submit", "torchrun", "--nn"], ["--nnodes"]),
-        (["config", "view", "que"], []),
-        (["submit", "--gang", "k"], ["kueue", "kai"]),
-        (["submit", "--dry-run", ""], ["none", "client", "server"]),
-        (["submit", "--dry-run=c"], ["--dry-run=client"]),
-        (["render", "--preset", "gpu"], ["gpu-nccl"]),
-        (["nonsense", ""], []),
-        (["ls", "--all"], ["--all-namespaces"]),
-    ],
-    ids=" ".join,
-)
+@pytest.mark.parametrize(("line", "expected"), [
+    (["su"], ["submit", "suspend"]),
+    (["c"], ["capacity", "clone", "config", "completion", "cancel"]),
+    (["submit", "--nn"], ["--nnodes"]),
+    (["port-forward", "digits", "m"], ["metrics"]),
+    (["config", "set", "que"], ["queue", "queuePriority", "queueResize"]),
+    (["submit", "torchrun", "--nn"], ["--nnodes"]),
+    (["config", "view", "que"], []),
+    (["submit", "--gang", "k"], ["kueue", "kai"]),
+    (["submit", "--dry-run", ""], ["none", "client", "server"]),
+    (["submit", "--dry-run=c"], ["--dry-run=client"]),
+    (["render", "--preset", "gpu"], ["gpu-nccl"]),
+    (["nonsense", ""], []),
+    (["ls", "--all"], ["--all-namespaces"]),
+], ids=" ".join)  # fmt: skip
 def test_words_are_completed_where_they_stand(line: list[str], expected: list[str]) -> None:
     assert words(complete(line)) == expected
 
 
-@pytest.mark.parametrize(
-    ("line", "expected"),
-    [
-        (["status", "--local", ""], ["digits", "vision"]),
-        (["logs", "--local", "di"], ["digits"]),
-        (["delete", "--local", "digits", ""], ["vision"]),
-        (["status", "digits", "--local", ""], []),
-        (["list", "--context", ""], ["lab", "prod"]),
-        (["list", "--context=l"], ["--context=lab"]),
-        (["status", "--cluster", ""], ["east"]),
-        (["list", "-n", ""], ["default", "team"]),
-        (["logs", "--rank", ""], ["all", "failed"]),
-    ],
-    ids=" ".join,
-)
+@pytest.mark.parametrize(("line", "expected"), [
+    (["status", "--local", ""], ["digits", "vision"]),
+    (["logs", "--local", "di"], ["digits"]),
+    (["delete", "--local", "digits", ""], ["vision"]),
+    (["status", "digits", "--local", ""], []),
+    (["list", "--context", ""], ["lab", "prod"]),
+    (["list", "--context=l"], ["--context=lab"]),
+    (["status", "--cluster", ""], ["east"]),
+    (["list", "-n", ""], ["default", "team"]),
+    (["logs", "--rank", ""], ["all", "failed"]),
+], ids=" ".join)  # fmt: skip
 def test_jobs_contexts_and_namespaces_are_this_machines(machine: Path, line: list[str], expected: list[str]) -> None:
     assert machine.is_dir()
     assert words(complete(line)) == expected
@@ -91,17 +89,13 @@ def test_what_can_be_waited_for_is_what_wait_takes() -> None:
     }
 
 
-@pytest.mark.parametrize(
-    ("line", "directive"),
-    [
-        (["submit", "tr"], Directive.FILES),
-        (["submit", "train.py", "--", "da"], Directive.FILES),
-        (["list", "--kubeconfig", ""], Directive.FILES),
-        (["submit", "-f", ""], Directive.FILTER_EXTENSION),
-        (["status", "--local", ""], Directive.NO_FILES),
-    ],
-    ids=lambda part: " ".join(part) if isinstance(part, list) else part.name,
-)
+@pytest.mark.parametrize(("line", "directive"), [
+    (["submit", "tr"], Directive.FILES),
+    (["submit", "train.py", "--", "da"], Directive.FILES),
+    (["list", "--kubeconfig", ""], Directive.FILES),
+    (["submit", "-f", ""], Directive.FILTER_EXTENSION),
+    (["status", "--local", ""], Directive.NO_FILES),
+], ids=lambda part: " ".join(part) if isinstance(part, list) else part.name)  # fmt: skip
 def test_the_shell_completes_files_where_files_stand(line: list[str], directive: Directive) -> None:
     assert complete(line).directive is directive
 
@@ -109,8 +103,7 @@ def test_the_shell_completes_files_where_files_stand(line: list[str], directive:
 def test_a_cluster_that_does_not_answer_offers_nothing_and_says_nothing(machine: Path) -> None:
     assert machine.is_dir()
     assert words(complete(["status", ""])) == ["digits", "vision"]
-    done = subprocess.run([COMPLETE, "status", "--context", "lab", ""], capture_output=True, text=True, check=True)
-    assert (done.stdout, done.stderr) == (":4\n", "")
+    assert printed(COMPLETE, "status", "--context", "lab", "", stderr=subprocess.STDOUT) == ":4\n"
 
 
 def test_ranks_are_counted_from_the_job_that_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -127,51 +120,37 @@ def test_ranks_are_counted_from_the_job_that_is_named(monkeypatch: pytest.Monkey
 
 def test_a_broken_kubeconfig_is_no_error_of_the_shell(machine: Path) -> None:
     (machine / "config").write_text("contexts: [")
-    done = subprocess.run([COMPLETE, "list", "--context", ""], capture_output=True, text=True, check=True)
-    assert (done.stdout, done.stderr) == (":4\n", "")
+    assert printed(COMPLETE, "list", "--context", "", stderr=subprocess.STDOUT) == ":4\n"
 
 
 @pytest.mark.skipif(shutil.which("kubectl") is None, reason="kubectl is not installed")
 def test_kubectl_itself_asks_us() -> None:
-    environ = {**os.environ, "PATH": f"{BIN}:{os.environ['PATH']}"}
-    done = subprocess.run(
-        ["kubectl", "__complete", "ddp", "submit", "--nnod"], capture_output=True, text=True, check=True, env=environ
-    )
-    assert done.stdout == "--nnodes\tNodes: N, or MIN:MAX for an elastic job.\n:4\n"
+    shown = printed("kubectl", "__complete", "ddp", "submit", "--nnod", env=os.environ | {"PATH": PATH})
+    assert shown == "--nnodes\tNodes: N, or MIN:MAX for an elastic job.\n:4\n"
 
 
 @pytest.mark.skipif(shutil.which("bash") is None, reason="bash is not installed")
 def test_bash_completes_through_the_script_we_print(machine: Path) -> None:
-    script = subprocess.run(
-        [BIN / "kubectl-ddp", "completion", "bash"], capture_output=True, text=True, check=True
-    ).stdout
+    script = printed(BIN / "kubectl-ddp", "completion", "bash")
     for line, expected in (
         ("kubectl-ddp sus", ["suspend"]),
         ("kubectl-ddp status --local d", ["digits"]),
         ("kubectl-ddp submit --nnod", ["--nnodes"]),
     ):
-        typed = line.split()
         command = f"""
             {script}
-            COMP_WORDS=({line}); COMP_CWORD={len(typed) - 1}
+            COMP_WORDS=({line}); COMP_CWORD={len(line.split()) - 1}
             _kubectl_ddp
             printf '%s\\n' "${{COMPREPLY[@]}}"
         """
-        environ = {**os.environ, "PATH": f"{BIN}:{os.environ['PATH']}"}
-        done = subprocess.run(
-            ["bash", "-c", command], capture_output=True, text=True, check=True, env=environ, cwd=machine
-        )
-        assert done.stdout.split() == expected, done.stderr
+        assert printed("bash", "-c", command, env=os.environ | {"PATH": PATH}, cwd=machine).split() == expected
 
 
 @pytest.mark.parametrize("shell", ["bash", "zsh", "fish"])
 def test_each_shell_accepts_its_script(shell: str, tmp_path: Path) -> None:
-    script = subprocess.run(
-        [BIN / "kubectl-ddp", "completion", shell], capture_output=True, text=True, check=True
-    ).stdout
+    script = printed(BIN / "kubectl-ddp", "completion", shell)
     assert "kubectl_complete-ddp" in script
     if shutil.which(shell) is None:
         pytest.skip(f"{shell} is not installed")
-    file = tmp_path / "script"
-    file.write_text(script)
-    subprocess.run([shell, "-n", str(file)], check=True)
+    (tmp_path / "script").write_text(script)
+    subprocess.run([shell, "-n", tmp_path / "script"], check=True)

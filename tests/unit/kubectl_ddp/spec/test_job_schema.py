@@ -108,23 +108,11 @@ def test_the_schema_accepts_each_default(key: str) -> None:
     assert wrong(as_file({key: DEFAULTS[key]})) == []
 
 
-@pytest.mark.parametrize(
-    "more",
-    [
-        {"nodes": 2},
-        {"gpus": 65},
-        {"nproc": "many"},
-        {"memory": "16"},
-        {"memory": 16},
-        {"engine": "slurm"},
-        {"name": "Digits"},
-        {"env": ["A=1"]},
-        {"secretEnv": {"A": "no-key"}},
-        {"metricsFrom": []},
-        {"module": "a", "command": "b"},
-    ],
-    ids=str,
-)
+@pytest.mark.parametrize("more", [
+    {"nodes": 2}, {"gpus": 65}, {"nproc": "many"}, {"memory": "16"}, {"memory": 16}, {"engine": "slurm"},
+    {"name": "Digits"}, {"env": ["A=1"]}, {"secretEnv": {"A": "no-key"}}, {"metricsFrom": []},
+    {"module": "a", "command": "b"},
+], ids=str)  # fmt: skip
 def test_the_schema_refuses(more: dict[str, Any]) -> None:
     assert wrong(as_file(more)) != []
 

@@ -43,28 +43,25 @@ def job(command: str, **flags: Any) -> Resolved:
     return resolve([layer(command=command, **flags)], DefaultingContext(image="x/y:1"))
 
 
-@pytest.mark.parametrize(
-    ("command", "size", "program", "args"),
-    [
-        ("torchrun --nproc-per-node 2 train.py --lr 0.1", (1, 2, 10), SENT, ("--lr", "0.1")),
-        ("torchrun --nproc_per_node=2 --nnodes=2:4 --max_restarts=3 train.py", (4, 2, 3), SENT, ()),
-        ("torchrun --standalone --nproc 4 train.py -- -v", (1, 4, 10), SENT, ("-v",)),
-        ("python3 -u -m torch.distributed.run --nproc-per-node 2 -m pkg.train", (1, 2, 10), Module("pkg.train"), ()),
-        ("/opt/bin/torchrun --no-python ./run --x", (1, 1, 10), Command(("./run",)), ("--x",)),
-        ("torchrun --nnodes $N --rdzv_id 7 in_image.py", None, None, None),
-        ("torchrun --rdzv_id=7 --node_rank $R in_image.py", (1, 1, 10), Command(("python", "in_image.py")), ()),
-        ("python -m torch.distributed.launch --nproc_per_node 2 train.py", (1, 2, 10), SENT, (LAUNCH_RANK,)),
-        ("python -m torch.distributed.launch --use_env train.py", (1, 1, 10), SENT, ()),
-        ("accelerate launch --num_processes 8 --num_machines 2 --multi_gpu train.py", (2, 4, 10), SENT, ()),
-        ("accelerate launch --num_machines 3 --num_processes 8 train.py", None, None, None),
-        ("accelerate launch --use_deepspeed train.py", None, None, None),
-        ("deepspeed --num_nodes 2 --num_gpus 4 train.py -c ds.json", (2, 4, 10), SENT, (LOCAL_RANK, "-c", "ds.json")),
-        ("deepspeed --no_local_rank train.py", (1, 1, 10), SENT, ()),
-        ("deepspeed --include localhost:0 train.py", None, None, None),
-        ("torchrun --nproc-per-node gpu train.py", None, None, None),
-        ("torchrun --nnodes 2", None, None, None),
-    ],
-)
+@pytest.mark.parametrize(("command", "size", "program", "args"), [
+    ("torchrun --nproc-per-node 2 train.py --lr 0.1", (1, 2, 10), SENT, ("--lr", "0.1")),
+    ("torchrun --nproc_per_node=2 --nnodes=2:4 --max_restarts=3 train.py", (4, 2, 3), SENT, ()),
+    ("torchrun --standalone --nproc 4 train.py -- -v", (1, 4, 10), SENT, ("-v",)),
+    ("python3 -u -m torch.distributed.run --nproc-per-node 2 -m pkg.train", (1, 2, 10), Module("pkg.train"), ()),
+    ("/opt/bin/torchrun --no-python ./run --x", (1, 1, 10), Command(("./run",)), ("--x",)),
+    ("torchrun --nnodes $N --rdzv_id 7 in_image.py", None, None, None),
+    ("torchrun --rdzv_id=7 --node_rank $R in_image.py", (1, 1, 10), Command(("python", "in_image.py")), ()),
+    ("python -m torch.distributed.launch --nproc_per_node 2 train.py", (1, 2, 10), SENT, (LAUNCH_RANK,)),
+    ("python -m torch.distributed.launch --use_env train.py", (1, 1, 10), SENT, ()),
+    ("accelerate launch --num_processes 8 --num_machines 2 --multi_gpu train.py", (2, 4, 10), SENT, ()),
+    ("accelerate launch --num_machines 3 --num_processes 8 train.py", None, None, None),
+    ("accelerate launch --use_deepspeed train.py", None, None, None),
+    ("deepspeed --num_nodes 2 --num_gpus 4 train.py -c ds.json", (2, 4, 10), SENT, (LOCAL_RANK, "-c", "ds.json")),
+    ("deepspeed --no_local_rank train.py", (1, 1, 10), SENT, ()),
+    ("deepspeed --include localhost:0 train.py", None, None, None),
+    ("torchrun --nproc-per-node gpu train.py", None, None, None),
+    ("torchrun --nnodes 2", None, None, None),
+])  # fmt: skip
 def test_the_job_that_a_command_line_means(command: str, size: Any, program: Any, args: Any) -> None:
     if program is None:
         with pytest.raises(UsageError) as refused:

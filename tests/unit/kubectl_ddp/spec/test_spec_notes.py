@@ -1,4 +1,4 @@
-"""What surprises those who know other launchers, and how the engines differ, is said in a sentence."""
+"""Notes of a job: differences from other launchers, and between engines."""
 
 from __future__ import annotations
 
@@ -36,19 +36,16 @@ def test_checkpoints_in_an_object_store_need_credentials_and_no_volume(args: tup
     assert "none on the volume 'shared'" in note
 
 
-@pytest.mark.parametrize(
-    ("changes", "words"),
-    [
-        ({"engine": Engine.JOBSET}, "A jobset requests 4 nodes and trains with those that it gets, at least 3"),
-        ({"engine": Engine.TRAINJOB}, "A trainjob requests 4 nodes"),
-        ({"engine": Engine.JOBSET}, "it cannot be scaled while it runs"),
-        ({"engine": Engine.TRAINJOB, "nnodes": NodeRange(4, 4), "ttl_seconds": 9}, "not the TrainJob"),
-        ({"engine": Engine.PYTORCHJOB, "queue": "q"}, "Kueue admits 4 nodes together or none"),
-        ({"engine": Engine.PYTORCHJOB, "queue": "q", "nnodes": NodeRange(4, 4), "spares": 1}, "4 nodes and 1 spare"),
-        ({"gang": Gang.AUTO}, "render asks no cluster"),
-        ({"rdma": Rdma("rdma/ib")}, "rdma/ib needs unlimited locked memory"),
-    ],
-)
+@pytest.mark.parametrize(("changes", "words"), [
+    ({"engine": Engine.JOBSET}, "A jobset requests 4 nodes and trains with those that it gets, at least 3"),
+    ({"engine": Engine.TRAINJOB}, "A trainjob requests 4 nodes"),
+    ({"engine": Engine.JOBSET}, "it cannot be scaled while it runs"),
+    ({"engine": Engine.TRAINJOB, "nnodes": NodeRange(4, 4), "ttl_seconds": 9}, "not the TrainJob"),
+    ({"engine": Engine.PYTORCHJOB, "queue": "q"}, "Kueue admits 4 nodes together or none"),
+    ({"engine": Engine.PYTORCHJOB, "queue": "q", "nnodes": NodeRange(4, 4), "spares": 1}, "4 nodes and 1 spare"),
+    ({"gang": Gang.AUTO}, "render asks no cluster"),
+    ({"rdma": Rdma("rdma/ib")}, "rdma/ib needs unlimited locked memory"),
+])  # fmt: skip
 def test_how_an_engine_or_a_queue_differs_is_said(changes: dict[str, Any], words: str) -> None:
     [note] = spec_notes(a_job(**{"nnodes": NodeRange(3, 4), "checkpoint_claim": "c"} | changes))
     assert words in note

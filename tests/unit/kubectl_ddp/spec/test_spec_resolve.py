@@ -6,7 +6,6 @@ from typing import Any
 
 import pytest
 
-from kubectl_ddp.engines import Engine
 from kubectl_ddp.errors import UsageError
 from kubectl_ddp.spec.fields import PRESETS
 from kubectl_ddp.spec.job_key import Given, Layer, Origin, OriginKind
@@ -43,17 +42,13 @@ def test_nothing_but_a_program_is_a_whole_job() -> None:
     assert (found.image, found.max_restarts, found.grace_seconds) == ("ddp-trainer:1", 10, 30)
 
 
-@pytest.mark.parametrize(
-    ("layers", "grace", "kind"),
-    [
-        ((), 30, OriginKind.PRESET),
-        ((flags(preset="none"),), 30, OriginKind.DEFAULT),
-        ((flags(gpus="1"),), 120, OriginKind.PRESET),
-        ((a_file(grace="45s", gpus="1"),), 45, OriginKind.FILE),
-        ((a_file(grace="45s"), flags(grace="1m")), 60, OriginKind.FLAG),
-    ],
-    ids=["preset of cpu", "default", "preset of gpu", "file over preset", "flag over file"],
-)
+@pytest.mark.parametrize(("layers", "grace", "kind"), [
+    ((), 30, OriginKind.PRESET),
+    ((flags(preset="none"),), 30, OriginKind.DEFAULT),
+    ((flags(gpus="1"),), 120, OriginKind.PRESET),
+    ((a_file(grace="45s", gpus="1"),), 45, OriginKind.FILE),
+    ((a_file(grace="45s"), flags(grace="1m")), 60, OriginKind.FLAG),
+], ids=["preset of cpu", "default", "preset of gpu", "file over preset", "flag over file"])  # fmt: skip
 def test_the_stronger_source_wins(layers: tuple[Layer, ...], grace: int, kind: OriginKind) -> None:
     found = resolved(*layers)
     assert found.spec.grace_seconds == grace
@@ -77,30 +72,24 @@ def test_a_program_on_the_command_line_replaces_that_of_the_file() -> None:
     assert (found.program, found.args) == (Script("other.py"), ("a",))
 
 
-@pytest.mark.parametrize(
-    ("keys", "program"),
-    [
-        ({"script": "dir/My train.py"}, Script("dir/My train.py")),
-        ({"module": "a.b"}, Module("a.b")),
-        ({"command": "python 'a b.py'"}, Command(("python", "a b.py"))),
-        ({"command": ["sh", "-c", "x y"]}, Command(("sh", "-c", "x y"))),
-    ],
-)
+@pytest.mark.parametrize(("keys", "program"), [
+    ({"script": "dir/My train.py"}, Script("dir/My train.py")),
+    ({"module": "a.b"}, Module("a.b")),
+    ({"command": "python 'a b.py'"}, Command(("python", "a b.py"))),
+    ({"command": ["sh", "-c", "x y"]}, Command(("sh", "-c", "x y"))),
+])  # fmt: skip
 def test_each_way_to_say_what_runs(keys: dict[str, Any], program: object) -> None:
     assert resolve([flags(**keys)], HERE).spec.program == program
 
 
-@pytest.mark.parametrize(
-    ("keys", "name"),
-    [
-        ({"script": "My_Train.v2.py"}, "my-train-v2"),
-        ({"script": "3d.py"}, "job-3d"),
-        ({"script": "日本.py"}, "job"),
-        ({"script": "x" * 80 + ".py"}, "x" * 40),
-        ({"module": "pkg.__main__"}, "pkg"),
-        ({"command": "/usr/bin/env python"}, "env"),
-    ],
-)
+@pytest.mark.parametrize(("keys", "name"), [
+    ({"script": "My_Train.v2.py"}, "my-train-v2"),
+    ({"script": "3d.py"}, "job-3d"),
+    ({"script": "日本.py"}, "job"),
+    ({"script": "x" * 80 + ".py"}, "x" * 40),
+    ({"module": "pkg.__main__"}, "pkg"),
+    ({"command": "/usr/bin/env python"}, "env"),
+])  # fmt: skip
 def test_a_name_is_made_of_what_runs(keys: dict[str, Any], name: str) -> None:
     assert resolve([flags(**keys)], HERE).spec.name == name
 
@@ -129,64 +118,43 @@ def test_the_image_of_the_environment_stands_in_for_the_default_only() -> None:
     assert resolved(a_file(image="theirs:3"), surroundings=around).spec.image == "theirs:3"
 
 
-@pytest.mark.parametrize(
-    ("keys", "sentence"),
-    [
-        ({"nproc": "0"}, "--nproc: '0' is not an integer from 1 to 4096."),
-        ({"spares": "1001"}, "--spares: '1001' is not an integer from 0 to 1000."),
-        ({"name": "My_Job"}, "--name: 'My_Job' is not a name for a job. Use lower case letters"),
-        ({"image": "a b"}, "--image: 'a b' is not an image."),
-        ({"module": "train.py x"}, "--module: 'train.py x' is not a Python module."),
-        ({"command": "-x y"}, "--command: '-x' is not a program."),
-        ({"command": "a 'b"}, "--command: 'a 'b' cannot be split into words: No closing quotation."),
-        ({"preset": "gpu-ncl"}, "--preset: there is no preset 'gpu-ncl'. Did you mean 'gpu-nccl'?"),
-        ({"metricsFrom": ["10.0.0.1/24"]}, "'10.0.0.1/24' is not a valid source of metrics requests. Name a namespace"),
-        ({"dns": ["kube-dns"]}, "'kube-dns' names no DNS server. Write NAMESPACE/LABEL=VALUE"),
-        ({"metricsFrom": []}, "the list is empty. Leave it out for the default"),
-        ({"engine": "trainjobs"}, f"--engine: 'trainjobs' is not one of {', '.join(Engine)}. Did"),
-        ({"mounts": ["hostPath=/data:/data"]}, "is a hostPath volume, which Pod Security 'restricted'"),
-        ({"mounts": ["nfs=a:/data"]}, "'nfs' is not a kind of volume. Write pvc=NAME:/PATH[:ro], configmap="),
-        ({"mounts": ["pvc=a:data"]}, "'data' is not an absolute path. Begin it with '/', as in '/data'."),
-        ({"mounts": ["pvc=a:/usr"]}, "A mount at '/usr' would hide the image's own files."),
-        ({"mounts": ["pvc=a:/data:rx"]}, "'pvc=a:/data:rx' ends in 'rx'. Write ':ro' to mount it read-only."),
-        ({"mounts": ["configmap=a:/data:rw"]}, "requests write access to a ConfigMap."),
-        ({"mounts": ["data"]}, "'data' mounts nothing."),
-        ({"secrets": ["hub"]}, "'hub' mounts no Secret. Write 'NAME:/PATH'"),
-        ({"topology": ["rack"]}, "'rack' is not a placement constraint. Write pack=LABEL or spread=LABEL"),
-        ({"rdma": "ib"}, "'ib' names no RDMA resource. Write RESOURCE or RESOURCE=COUNT, as in 'rdma/ib=8'"),
-        ({"mig": "half"}, "'half' is not a MIG profile."),
-        ({"mig": "1g.10gb", "gpus": "2"}, "has one process and one slice, and nproc is 2"),
-        ({"mig": "1g.10gb", "nproc": "4"}, "and nproc is 4: NCCL before 2.30 does not join slices of one GPU. Omit"),
-        ({"gpuType": "H100"}, "gpuType is 'H100', and the job requests no GPU."),
-        ({"runAsUser": "0"}, "from 1 to 2147483647; Pod Security 'restricted' forbids root. Write a number, or 'none'"),
-        ({"imagePullPolicy": "always"}, "'always' is not one of IfNotPresent, Always, Never. Did you mean 'Always'?"),
-        ({"labels__a b": "c"}, "'a b' is not a valid label."),
-        ({"labels__team": "a b"}, "'a b' is not a value of a label."),
-        ({"labels__ddp.dev/role": "x"}, "labels: 'ddp.dev/role' is set by the job itself or its operator."),
-        ({"affinity": "{nodes: {}}"}, "'nodes' is not one of nodeAffinity, podAffinity, podAntiAffinity."),
-        ({"affinity": "{nodeAffinity: 5}"}, "affinity.nodeAffinity has no list of maps requiredDuring"),
-        ({"affinity": "{nodeAffinity: }"}, "--affinity: nodeAffinity has no value. Give it one, or leave it out."),
-        ({"affinity": "{a: 1, a: 2}"}, "--affinity: it is not valid YAML: 'a' is given twice. Write it as in a pod."),
-        ({"podTemplate": "{containers: []}"}, "--podTemplate: 'containers' is not one of metadata, spec."),
-        ({"affinity": f"{{podAffinity: {'[' * 99}{']' * 99}}}"}, "is nested too deeply"),
-        ({"affinity": "{podAffinity: {}}", "topology": ["pack=rack"]}, "podAffinity and the topology 'pack=rack'"),
-        ({"affinity": "none"}, "--affinity: 'none' is not a map of nodeAffinity, podAffinity, podAntiAffinity."),
-        ({"annotations__ddp.dev/spec": "x"}, "annotations: 'ddp.dev/spec' is set by the job itself or its operator."),
-        ({"gang": "kueue"}, "Kueue starts nothing that is in no queue. Add --queue NAME, a LocalQueue."),
-        ({"queuePriority": "urgent"}, "'urgent' is a class of Kueue's, and the job is in no queue of Kueue's."),
-        ({"queueResize": "running", "queue": "q", "nnodes": "1:2"}, "'auto', and Kueue resizes only --engine job."),
-        ({"queueResize": "running", "queue": "q", "engine": "job", "nnodes": "2"}, "size is fixed by --nnodes 2."),
-        ({"queueResize": "running", "queue": "q", "engine": "job", "nnodes": "1:2", "gang": "kueue"}, "whose topology"),
-        ({"gang": "volcano", "queue": "q", "queuePriority": "urgent"}, "in no queue of Kueue's. Add --queue NAME"),
-        ({"gang": "scheduler-plugins", "queue": "q"}, "The scheduler plugins have no queues, and the queue is 'q'."),
-        ({"tolerations": ["a:Never"]}, "--tolerations: 'a:Never' is not a taint."),
-        ({"secretEnv__A": "hub"}, "--secretEnv__A: 'hub' names no entry of a Secret."),
-        ({"env__A-B": "1"}, "--env__A-B: 'A-B' is not a valid environment variable."),
-        ({"env__A": "a\0b"}, "contains a NUL character"),
-        ({"args": ["\udcff"]}, "is not UTF-8 text"),
-        ({"ttl": "a week"}, "--ttl: 'a week' is not a duration."),
-    ],
-)
+@pytest.mark.parametrize(("keys", "sentence"), [
+    ({"spares": "1001"}, "--spares: '1001' is not an integer from 0 to 1000."),
+    ({"name": "My_Job"}, "--name: 'My_Job' is not a name for a job. Use lower case letters"),
+    ({"module": "train.py x"}, "--module: 'train.py x' is not a Python module."),
+    ({"command": "-x y"}, "--command: '-x' is not a program."),
+    ({"command": "a 'b"}, "--command: 'a 'b' cannot be split into words: No closing quotation."),
+    ({"metricsFrom": ["10.0.0.1/24"]}, "'10.0.0.1/24' is not a valid source of metrics requests. Name a namespace"),
+    ({"dns": ["kube-dns"]}, "'kube-dns' names no DNS server. Write NAMESPACE/LABEL=VALUE"),
+    ({"mounts": ["nfs=a:/data"]}, "'nfs' is not a kind of volume. Write pvc=NAME:/PATH[:ro], configmap="),
+    ({"mounts": ["pvc=a:data"]}, "'data' is not an absolute path. Begin it with '/', as in '/data'."),
+    ({"mounts": ["pvc=a:/usr"]}, "A mount at '/usr' would hide the image's own files."),
+    ({"mounts": ["pvc=a:/data:rx"]}, "'pvc=a:/data:rx' ends in 'rx'. Write ':ro' to mount it read-only."),
+    ({"mounts": ["configmap=a:/data:rw"]}, "requests write access to a ConfigMap."),
+    ({"mounts": ["data"]}, "'data' mounts nothing."),
+    ({"secrets": ["hub"]}, "'hub' mounts no Secret. Write 'NAME:/PATH'"),
+    ({"topology": ["rack"]}, "'rack' is not a placement constraint. Write pack=LABEL or spread=LABEL"),
+    ({"rdma": "ib"}, "'ib' names no RDMA resource. Write RESOURCE or RESOURCE=COUNT, as in 'rdma/ib=8'"),
+    ({"mig": "half"}, "'half' is not a MIG profile."),
+    ({"mig": "1g.10gb", "nproc": "4"}, "and nproc is 4: NCCL before 2.30 does not join slices of one GPU. Omit"),
+    ({"runAsUser": "0"}, "from 1 to 2147483647; Pod Security 'restricted' forbids root. Write a number, or 'none'"),
+    ({"imagePullPolicy": "always"}, "'always' is not one of IfNotPresent, Always, Never. Did you mean 'Always'?"),
+    ({"labels__a b": "c"}, "'a b' is not a valid label."),
+    ({"labels__team": "a b"}, "'a b' is not a value of a label."),
+    ({"affinity": "{nodeAffinity: 5}"}, "affinity.nodeAffinity has no list of maps requiredDuring"),
+    ({"affinity": "{nodeAffinity: }"}, "--affinity: nodeAffinity has no value. Give it one, or leave it out."),
+    ({"affinity": "{a: 1, a: 2}"}, "--affinity: it is not valid YAML: 'a' is given twice. Write it as in a pod."),
+    ({"podTemplate": "{containers: []}"}, "--podTemplate: 'containers' is not one of metadata, spec."),
+    ({"affinity": f"{{podAffinity: {'[' * 99}{']' * 99}}}"}, "is nested too deeply"),
+    ({"affinity": "none"}, "--affinity: 'none' is not a map of nodeAffinity, podAffinity, podAntiAffinity."),
+    ({"queueResize": "running", "queue": "q", "nnodes": "1:2"}, "'auto', and Kueue resizes only --engine job."),
+    ({"queueResize": "running", "queue": "q", "engine": "job", "nnodes": "2"}, "size is fixed by --nnodes 2."),
+    ({"queueResize": "running", "queue": "q", "engine": "job", "nnodes": "1:2", "gang": "kueue"}, "whose topology"),
+    ({"gang": "volcano", "queue": "q", "queuePriority": "urgent"}, "in no queue of Kueue's. Add --queue NAME"),
+    ({"tolerations": ["a:Never"]}, "--tolerations: 'a:Never' is not a taint."),
+    ({"env__A": "a\0b"}, "contains a NUL character"),
+    ({"args": ["\udcff"]}, "is not UTF-8 text"),
+])  # fmt: skip
 def test_a_bad_value_is_one_sentence_with_the_value_and_the_way_out(keys: dict[str, Any], sentence: str) -> None:
     with pytest.raises(UsageError) as caught:
         spec(flags(**keys))
@@ -204,29 +172,23 @@ def test_nothing_to_run_is_refused() -> None:
         resolve([], HERE)
 
 
-@pytest.mark.parametrize(
-    ("assignment", "key", "raw"),
-    [
-        ("nnodes=2:4", "nnodes", "2:4"),
-        ("env.A=b=c", "env.A", "b=c"),
-        ("args=[a, b]", "args", ["a", "b"]),
-        ("nodeSelector.kubernetes.io/arch=arm64", "nodeSelector.kubernetes.io/arch", "arm64"),
-        ("preset=none", "preset", "none"),
-    ],
-)
+@pytest.mark.parametrize(("assignment", "key", "raw"), [
+    ("nnodes=2:4", "nnodes", "2:4"),
+    ("env.A=b=c", "env.A", "b=c"),
+    ("args=[a, b]", "args", ["a", "b"]),
+    ("nodeSelector.kubernetes.io/arch=arm64", "nodeSelector.kubernetes.io/arch", "arm64"),
+    ("preset=none", "preset", "none"),
+])  # fmt: skip
 def test_set_takes_any_key(assignment: str, key: str, raw: object) -> None:
     assert {name: given.raw for name, given in set_values([assignment]).items()} == {key: raw}
 
 
-@pytest.mark.parametrize(
-    ("assignment", "sentence"),
-    [
-        ("nodes=2", "--set nodes=2: a job has no key 'nodes'. Did you mean 'nnodes'?"),
-        ("nnodes", "--set nnodes: a job has no key 'nnodes'."),
-        ("env=A", "--set env=A: 'env' takes no such value."),
-        ("name.a=b", "--set name.a=b: 'name.a' takes no such value."),
-    ],
-)
+@pytest.mark.parametrize(("assignment", "sentence"), [
+    ("nodes=2", "--set nodes=2: a job has no key 'nodes'. Did you mean 'nnodes'?"),
+    ("nnodes", "--set nnodes: a job has no key 'nnodes'."),
+    ("env=A", "--set env=A: 'env' takes no such value."),
+    ("name.a=b", "--set name.a=b: 'name.a' takes no such value."),
+])  # fmt: skip
 def test_set_refuses_what_no_job_has(assignment: str, sentence: str) -> None:
     with pytest.raises(UsageError) as caught:
         set_values([assignment])

@@ -1,4 +1,4 @@
-"""Jobs with ``launcher: torchrun``: keys that they refuse, and what they are said to lack."""
+"""Jobs with ``launcher: torchrun``: keys that they refuse, and notes on what they lack."""
 
 from __future__ import annotations
 
@@ -25,16 +25,13 @@ REPLICAS: dict[str, Any] = {
 }
 
 
-@pytest.mark.parametrize(
-    ("changes", "sentence"),
-    [
-        ({"spares": 1}, "Only ddp-launch keeps spares (1), and the launcher of the job is torchrun. Leave spares out"),
-        ({"torchrun_shim": True}, "torchrunShim leads a torchrun of the program to ddp-launch"),
-        ({"requirements": ("einops",)}, "Make an image with the packages (--build)."),
-        ({"compile_cache": "cache"}, "set TORCHINDUCTOR_CACHE_DIR and TRITON_CACHE_DIR with --env."),
-        (REPLICAS, "Only ddp-launch orders ranks by their pods"),
-    ],
-)
+@pytest.mark.parametrize(("changes", "sentence"), [
+    ({"spares": 1}, "Only ddp-launch keeps spares (1), and the launcher of the job is torchrun. Leave spares out"),
+    ({"torchrun_shim": True}, "torchrunShim leads a torchrun of the program to ddp-launch"),
+    ({"requirements": ("einops",)}, "Make an image with the packages (--build)."),
+    ({"compile_cache": "cache"}, "set TORCHINDUCTOR_CACHE_DIR and TRITON_CACHE_DIR with --env."),
+    (REPLICAS, "Only ddp-launch orders ranks by their pods"),
+])  # fmt: skip
 def test_what_only_ddp_launch_does_is_refused_in_one_sentence(changes: dict[str, Any], sentence: str) -> None:
     a_job(**changes)
     with pytest.raises(UsageError) as caught:

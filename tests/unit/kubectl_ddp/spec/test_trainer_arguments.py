@@ -17,14 +17,10 @@ from kubectl_ddp.values.quantity import NodeRange
 from tests.support.jobs import a_job
 
 LAYOUTS: Final = {Where.SPREAD: "shard=4", Where.PP: "shard=2,pp=2", Where.TP: "tp=4", Where.UNSHARDED: "replicate=4"}
-ANY: Final = {
-    "--strategy": "manual",
-    "--bucket-mb": "1.5",
-    "--fsdp-blocks": "Block",
-    "--fsdp-prefetch": "2",
-}
+ANY: Final = {"--strategy": "manual", "--bucket-mb": "1.5", "--fsdp-blocks": "Block", "--fsdp-prefetch": "2"}
+ONE_NODE: Final[dict[str, Any]] = {"nproc": 4, "nnodes": NodeRange(1, 1)}
 BESIDE: Final = {"--recompute": "--activation-checkpointing"}
-"""What the trainer asks for beside an option, whatever the layout."""
+"""Option → a flag that the trainer requires with it."""
 
 
 def given(clash: OptionConflict) -> list[str]:
@@ -43,7 +39,7 @@ def refused_by_trainer(words: list[str], layout: str) -> BadConfig:
 
 def refused_by_plugin(words: list[str], layout: str) -> UsageError:
     with pytest.raises(UsageError) as caught:
-        a_job(args=("train", *words), parallel=LayoutRange.parse(layout), nproc=4, nnodes=NodeRange(1, 1))
+        a_job(args=("train", *words), parallel=LayoutRange.parse(layout), **ONE_NODE)
     return caught.value
 
 
@@ -56,32 +52,28 @@ def test_trainer_and_plugin_refuse_it_in_the_same_words(clash: OptionConflict) -
     assert own.exit_code == 2
 
 
-@pytest.mark.parametrize(
-    "words",
-    [
-        "--strategy ddp --level fast --balance static --evaluate-on all --fsdp-prefetch 0",
-        "--precision fp16 --pipeline-schedule zero-bubble --recompute all --no-fsdp-reshard --fsdp-reshard",
-    ],
-)
+@pytest.mark.parametrize("words", [
+    "--strategy ddp --level fast --balance static --evaluate-on all --fsdp-prefetch 0",
+    "--precision fp16 --pipeline-schedule zero-bubble --recompute all --no-fsdp-reshard --fsdp-reshard",
+])  # fmt: skip
 def test_what_changes_nothing_goes_with_every_layout(words: str) -> None:
     text = ["--task", "text", "--data", "/data", *words.split()]
     for layout in LAYOUTS.values():
         check_shard(parse([*text, "--parallel", layout]))
-        a_job(args=("train", *text), parallel=LayoutRange.parse(layout), nproc=4, nnodes=NodeRange(1, 1))
+        a_job(args=("train", *text), parallel=LayoutRange.parse(layout), **ONE_NODE)
 
 
 @pytest.mark.parametrize("flag", CHOICES)
 @pytest.mark.parametrize("layout", [None, "shard=4"])
 def test_words_that_the_trainer_has_not_are_refused_with_those_it_has(flag: str, layout: str | None) -> None:
-    job: dict[str, Any] = {"nproc": 4, "nnodes": NodeRange(1, 1), "parallel": layout and LayoutRange.parse(layout)}
+    job = ONE_NODE | {"parallel": layout and LayoutRange.parse(layout)}
     for word in CHOICES[flag]:
         parse([flag, word])
         a_job(args=("train", flag, word), **job)
     with pytest.raises(BadConfig, match=rf"Argument {flag}: 'foo' is none of {', '.join(CHOICES[flag])}"):
         parse([flag, "foo"])
-    with pytest.raises(
-        UsageError, match=rf"The trainer has no {flag} 'foo'\. Give {', '.join([*CHOICES[flag]][:-1])} or "
-    ):
+    known = ", ".join([*CHOICES[flag]][:-1])
+    with pytest.raises(UsageError, match=rf"The trainer has no {flag} 'foo'\. Give {known} or "):
         a_job(args=("train", f"{flag}=foo"), **job)
 
 
@@ -97,14 +89,9 @@ def test_a_flag_of_the_trainer_with_another_name_now_is_refused_with_it(flag: st
 
 def test_a_job_without_a_layout_has_no_options_of_shard() -> None:
     with pytest.raises(UsageError, match=r"--fsdp-offload is of --parallel shard=N, and --parallel is not given\."):
-        a_job(args=("train", "--fsdp-offload"), nproc=4, nnodes=NodeRange(1, 1))
+        a_job(args=("train", "--fsdp-offload"), **ONE_NODE)
 
 
 def test_options_of_other_programs_are_their_own() -> None:
-    a_job(
-        program=Module("vision.train"),
-        args=("--level", "exact", "--precision", "fp64"),
-        parallel=LayoutRange.parse("shard=4"),
-        nproc=4,
-        nnodes=NodeRange(1, 1),
-    )
+    args = ("--level", "exact", "--precision", "fp64")
+    a_job(program=Module("vision.train"), args=args, parallel=LayoutRange.parse("shard=4"), **ONE_NODE)

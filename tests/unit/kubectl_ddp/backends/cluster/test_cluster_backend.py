@@ -101,9 +101,8 @@ def test_our_jobs_of_one_namespace_or_of_all_are_listed_by_age(server: ApiServer
     put_job(server, name="a")
     put_pod(server, job="a")
     server.put(f"{JOBS}/foreign", {"metadata": {"labels": {}}})
-    server.put(f"{JOBS.replace('team', 'other')}/c", put_job(server, name="a") | {"metadata": {
-        "creationTimestamp": "2020-01-01T00:00:00Z", "labels": {Label.JOB: "c"}, "namespace": "other",
-    }})  # fmt: skip
+    older = {"creationTimestamp": "2020-01-01T00:00:00Z", "labels": {Label.JOB: "c"}, "namespace": "other"}
+    server.put(f"{JOBS.replace('team', 'other')}/c", put_job(server, name="a") | {"metadata": older})
     assert [one.job["metadata"]["name"] for one in backend.jobs()] == ["a", "b"]
     everywhere = backend.jobs(all_namespaces=True)
     assert [one.job["metadata"]["name"] for one in everywhere] == ["c", "a", "b"]
@@ -128,10 +127,7 @@ def test_deleting_takes_the_background_and_this_very_job(server: ApiServer, back
     backend.delete("digits")
     assert DIGITS not in server.objects
     [deleted] = [request for request in server.requests if request.method == "DELETE"]
-    assert deleted.body == {
-        "propagationPolicy": "Background",
-        "preconditions": {"uid": job["metadata"]["uid"]},
-    }
+    assert deleted.body == {"propagationPolicy": "Background", "preconditions": {"uid": job["metadata"]["uid"]}}
 
 
 def test_scaling_sets_the_number_of_workers_and_nothing_else(server: ApiServer, backend: ClusterBackend) -> None:
@@ -164,9 +160,10 @@ def test_a_dry_run_of_scaling_asks_for_nothing(server: ApiServer, backend: Clust
     assert not server.asked("PATCH")
 
 
-def put_root(server: ApiServer, engine: Engine) -> str:
+def put_root(server: ApiServer, engine: Engine, **changes: Any) -> str:
     """Put a job of one to four nodes on the server, and return its path."""
-    root, kind = job_kinds.root_of(render(a_job(engine=engine, nnodes=NodeRange(1, 4)), "run1")), ENGINES[engine]
+    spec, kind = a_job(**{"engine": engine, "nnodes": NodeRange(1, 4)} | changes), ENGINES[engine]
+    root = job_kinds.root_of(render(spec, "run1"))
     server.groups = {**server.groups, f"/apis/{kind.api_version}": {kind.kind: kind.plural}}
     path = f"/apis/{kind.api_version}/namespaces/team/{kind.plural}/digits"
     server.put(path, root)
@@ -204,15 +201,9 @@ def test_a_job_that_keeps_its_number_of_pods_is_refused_with_the_reason(
 
 @pytest.mark.parametrize("engine", [Engine.PYTORCHJOB, Engine.JOB])
 def test_replicas_in_a_domain_are_not_scaled_apart(server: ApiServer, backend: ClusterBackend, engine: Engine) -> None:
-    together = {
-        "nnodes": NodeRange(2, 4),
-        "nproc": 1,
-        "parallel": LayoutRange.parse("replicate=1:2,shard=2"),
-        "topology": (Topology.parse("replica=rack"),),
-    }
-    root = job_kinds.root_of(render(a_job(engine=engine, queue="lab", gang=Gang.KUEUE, **together), "run1"))
-    kind = ENGINES[str(engine)]
-    server.put(f"/apis/{kind.api_version}/namespaces/team/{kind.plural}/digits", root)
+    layout = {"nproc": 1, "parallel": LayoutRange.parse("replicate=1:2,shard=2")}
+    place = {"queue": "lab", "gang": Gang.KUEUE, "topology": (Topology.parse("replica=rack"),)}
+    put_root(server, engine, nnodes=NodeRange(2, 4), **layout, **place)
     for nodes in (2, 3):
         with pytest.raises(UsageError, match="is in a queue of Kueue's, which stops a job that is scaled"):
             backend.scale("digits", nodes)
@@ -223,7 +214,7 @@ GATE = "kueue.x-k8s.io/elastic-job"
 
 
 def put_resizable(server: ApiServer, *, has_feature: bool) -> str:
-    """Put a job that asks for workload slices, as Kueue changes it with and without the feature; return its path."""
+    """Put a job that Kueue may resize, as Kueue changes it with and without its feature gate; return its path."""
     resize = {"engine": Engine.JOB, "queue": "lab", "queue_resize": QueueResize.RUNNING, "nnodes": NodeRange(1, 3)}
     root = job_kinds.root_of(render(a_job(**resize), "run1"))
     if has_feature:
@@ -262,15 +253,12 @@ def test_a_job_that_is_over_is_not_changed(server: ApiServer, backend: ClusterBa
         backend.suspend("digits", suspended=False)
 
 
-@pytest.mark.parametrize(
-    ("types", "wanted", "rendered"),
-    [
-        (["Ingress", "Egress"], Egress.OPEN, Egress.CLOSED),
-        (["Ingress", "Egress"], Egress.UNRESTRICTED, Egress.UNRESTRICTED),
-        (["Ingress"], Egress.OPEN, Egress.OPEN),
-        (None, Egress.OPEN, Egress.OPEN),
-    ],
-)
+@pytest.mark.parametrize(("types", "wanted", "rendered"), [
+    (["Ingress", "Egress"], Egress.OPEN, Egress.CLOSED),
+    (["Ingress", "Egress"], Egress.UNRESTRICTED, Egress.UNRESTRICTED),
+    (["Ingress"], Egress.OPEN, Egress.OPEN),
+    (None, Egress.OPEN, Egress.OPEN),
+])  # fmt: skip
 def test_an_open_job_does_not_open_a_namespace_whose_egress_is_closed(
     server: ApiServer, backend: ClusterBackend, types: list[str] | None, wanted: Egress, rendered: Egress
 ) -> None:
@@ -339,12 +327,9 @@ def test_nobody_is_shown_the_lines_that_hold_a_history(server: ApiServer, backen
 
 def test_lines_of_nodes_in_several_zones_come_by_time(server: ApiServer, backend: ClusterBackend) -> None:
     put_job(server)
-    for index, lines in enumerate(
-        (
-            ("2026-01-01T22:00:01.000000001-05:00 [rank0] a", "2026-01-01T22:00:03-05:00 [rank0] d"),
-            ("2026-01-02T03:00:01.000000002Z [rank1] b", "2026-01-02T08:45:02.5+05:45 [rank1] c"),
-        )
-    ):
+    first = ("2026-01-01T22:00:01.000000001-05:00 [rank0] a", "2026-01-01T22:00:03-05:00 [rank0] d")
+    second = ("2026-01-02T03:00:01.000000002Z [rank1] b", "2026-01-02T08:45:02.5+05:45 [rank1] c")
+    for index, lines in enumerate((first, second)):
         put_pod(server, index)
         answer = Answer(200, "".join(f"{line}\n" for line in lines))
         server.next(f"GET {PODS}/digits-worker-{index}/log", answer, answer)
@@ -355,7 +340,7 @@ def test_lines_of_nodes_in_several_zones_come_by_time(server: ApiServer, backend
 
 
 class Watcher:
-    """A watch in a thread of its own; what it yields is read with a limit of time."""
+    """A watch in a separate thread; reading a snapshot has a timeout."""
 
     def __init__(self, backend: ClusterBackend, reasons: Collection[str] | None = None) -> None:
         self.seen: queue.Queue[Snapshot | BaseException | None] = queue.Queue()
@@ -384,17 +369,23 @@ class Watcher:
         return found
 
 
-def test_a_watch_shows_the_job_every_change_and_ends_with_the_job(server: ApiServer, backend: ClusterBackend) -> None:
-    job = put_job(server)
-    watcher = Watcher(backend)
-    watcher.until(lambda one: not one.pods)
+@pytest.fixture
+def watcher(server: ApiServer, backend: ClusterBackend) -> Watcher:
+    """A watch that has returned a job without pods."""
+    put_job(server)
+    found = Watcher(backend)
+    found.until(lambda one: not one.pods)
+    return found
+
+
+def test_a_watch_shows_the_job_every_change_and_ends_with_the_job(server: ApiServer, watcher: Watcher) -> None:
     pod = put_pod(server)
     watcher.until(lambda one: names(one) == ["digits-worker-0"])
     put_event(server, "e", pod, "2026-01-02T00:00:02Z")
     watcher.until(lambda one: len(one.events) == 1)
     server.drop(WORKER)
     watcher.until(lambda one: not one.pods)
-    server.put(DIGITS, job | {"status": {"conditions": [kube_objects.condition("Succeeded")]}})
+    server.put(DIGITS, server.objects[DIGITS] | {"status": {"conditions": [kube_objects.condition("Succeeded")]}})
     watcher.until(lambda one: one.job["status"]["conditions"][0]["type"] == "Succeeded")
     server.drop(DIGITS)
     assert watcher.end() is None
@@ -418,22 +409,16 @@ def test_a_watch_reads_the_events_that_its_caller_needs_alone(server: ApiServer,
     assert EVENTS not in server.asked("GET")
 
 
-def test_an_object_that_is_no_longer_selected_is_dropped(server: ApiServer, backend: ClusterBackend) -> None:
-    job, pod = put_job(server), put_pod(server)
-    watcher = Watcher(backend)
+def test_an_object_that_is_no_longer_selected_is_dropped(server: ApiServer, watcher: Watcher) -> None:
+    pod = put_pod(server)
     put_event(server, "e", pod, "2026-01-02T00:00:02Z")
     watcher.until(lambda one: len(one.events) == 1)
-    put_event(
-        server, "e", job | {"metadata": {"name": "another", "uid": pod["metadata"]["uid"]}}, "2026-01-02T00:00:03Z"
-    )
+    put_event(server, "e", {"metadata": {**pod["metadata"], "name": "another"}}, "2026-01-02T00:00:03Z")
     watcher.until(lambda one: not one.events)
     watcher.stop.request()
 
 
-def test_a_watch_goes_on_where_it_stood_when_its_connection_is_cut(server: ApiServer, backend: ClusterBackend) -> None:
-    put_job(server)
-    watcher = Watcher(backend)
-    watcher.until(lambda one: not one.pods)
+def test_a_watch_goes_on_where_it_stood_when_its_connection_is_cut(server: ApiServer, watcher: Watcher) -> None:
     for index in range(3):
         server.cut_watches()
         put_pod(server, index)
@@ -442,23 +427,18 @@ def test_a_watch_goes_on_where_it_stood_when_its_connection_is_cut(server: ApiSe
     assert len(lists) == 1, "by the watch; every later connection resumed"
 
 
-def test_a_watch_reads_the_list_again_when_the_server_forgot(server: ApiServer, backend: ClusterBackend) -> None:
-    put_job(server)
+def test_a_watch_reads_the_list_again_when_the_server_forgot(server: ApiServer, watcher: Watcher) -> None:
     put_pod(server, 0)
-    watcher = Watcher(backend)
     watcher.until(lambda one: len(one.pods) == 1)
-    removed = Answer(410, status(410, "Expired", "too old resource version"))
-    server.next(f"GET {PODS}", removed)
+    server.next(f"GET {PODS}", Answer(410, status(410, "Expired", "too old resource version")))
     server.cut_watches()
     server.drop(WORKER)
     put_pod(server, 1)
     watcher.until(lambda one: names(one) == ["digits-worker-1"])
 
 
-def test_a_watch_also_reads_the_list_again_at_a_streams_error(server: ApiServer, backend: ClusterBackend) -> None:
-    job = put_job(server)
-    watcher = Watcher(backend)
-    watcher.until(lambda _: True)
+def test_a_watch_also_reads_the_list_again_at_a_streams_error(server: ApiServer, watcher: Watcher) -> None:
+    job = server.objects[DIGITS]
     server.put(DIGITS, job | {"status": {"conditions": []}})
     watcher.until(lambda one: not one.job["status"]["conditions"])
     for _ in range(3):
@@ -469,10 +449,7 @@ def test_a_watch_also_reads_the_list_again_at_a_streams_error(server: ApiServer,
     watcher.until(lambda one: bool(one.job["status"]["conditions"]) and len(one.pods) == 1)
 
 
-def test_a_watch_ends_when_the_job_was_made_anew_meanwhile(server: ApiServer, backend: ClusterBackend) -> None:
-    put_job(server)
-    watcher = Watcher(backend)
-    watcher.until(lambda _: True)
+def test_a_watch_ends_when_the_job_was_made_anew_meanwhile(server: ApiServer, watcher: Watcher) -> None:
     server.next(f"GET {JOBS}", Answer(410, status(410, "Expired", "too old resource version")))
     server.cut_watches()
     server.drop(DIGITS)
@@ -480,13 +457,13 @@ def test_a_watch_ends_when_the_job_was_made_anew_meanwhile(server: ApiServer, ba
     assert watcher.end() is None
 
 
-def test_a_watch_outlives_failures_that_lie_far_apart(
-    server: ApiServer, backend: ClusterBackend, monkeypatch: pytest.MonkeyPatch
-) -> None:
+@pytest.fixture
+def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(reflector, "MAX_UNAVAILABLE_SECONDS", 0.0)
-    put_job(server)
-    watcher = Watcher(backend)
-    watcher.until(lambda _: True)
+
+
+@pytest.mark.usefixtures("impatient")
+def test_a_watch_outlives_failures_that_lie_far_apart(server: ApiServer, watcher: Watcher) -> None:
     for index in range(2):
         server.next(f"GET {PODS}", Answer(500, status(500, "InternalError", "etcd has no leader")))
         server.cut_watches()
@@ -495,20 +472,14 @@ def test_a_watch_outlives_failures_that_lie_far_apart(
         watcher.until(lambda one, count=index + 1: len(one.pods) == count)
 
 
-def test_a_watch_gives_up_at_last(server: ApiServer, backend: ClusterBackend, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(reflector, "MAX_UNAVAILABLE_SECONDS", 0.0)
-    put_job(server)
-    watcher = Watcher(backend)
-    watcher.until(lambda _: True)
+@pytest.mark.usefixtures("impatient")
+def test_a_watch_gives_up_at_last(server: ApiServer, watcher: Watcher) -> None:
     server.next(f"GET {PODS}", *[Answer(500, status(500, "InternalError", "etcd has no leader"))] * 9)
     server.cut_watches()
     assert "etcd has no leader" in str(watcher.end())
 
 
-def test_a_watch_that_is_no_longer_allowed_ends_with_the_reason(server: ApiServer, backend: ClusterBackend) -> None:
-    put_job(server)
-    watcher = Watcher(backend)
-    watcher.until(lambda _: True)
+def test_a_watch_that_is_no_longer_allowed_ends_with_the_reason(server: ApiServer, watcher: Watcher) -> None:
     server.next(f"GET {PODS}", Answer(403, status(403, "Forbidden", "your role was taken away")))
     server.cut_watches()
     error = watcher.end()
@@ -516,10 +487,7 @@ def test_a_watch_that_is_no_longer_allowed_ends_with_the_reason(server: ApiServe
     assert "watch pods in namespace 'team': your role was taken away" in str(error)
 
 
-def test_a_watch_ends_when_another_thread_stops_it(server: ApiServer, backend: ClusterBackend) -> None:
-    put_job(server)
-    watcher = Watcher(backend)
-    watcher.until(lambda _: True)
+def test_a_watch_ends_when_another_thread_stops_it(watcher: Watcher) -> None:
     watcher.stop.request()
     assert watcher.end() is None
 

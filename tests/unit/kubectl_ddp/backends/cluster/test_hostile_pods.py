@@ -23,21 +23,12 @@ from kubectl_ddp.util.bounded_response import POD_ANSWER, ResponseRefused, read_
 from tests.support.api_server import Answer, ApiServer
 from tests.support.hostile_answers import HOSTILE, hostile, mutations
 from tests.unit.ddp_controller.controller_jobs import pod
+from tests.unit.kubectl_ddp.backends.cluster.test_cluster_backend import Chunks
 
 ANSWERS = int(os.environ.get("DDP_HOSTILE_ANSWERS", "20000"))
 """Number of hostile bodies; ``DDP_HOSTILE_ANSWERS=100000`` takes 6 s of processor time."""
 METRICS = "/api/v1/namespaces/team/pods/digits-0:9464/proxy/metrics"
 LIMITS = replace(POD_ANSWER, most_seconds=1.0)
-
-
-class Chunks:
-    """A response with this body, in pieces of 1,000 bytes."""
-
-    def __init__(self, body: bytes) -> None:
-        self._pieces = [body[at : at + 1000] for at in range(0, len(body), 1000)]
-
-    def read1(self, _: int) -> bytes:
-        return self._pieces.pop(0) if self._pieces else b""
 
 
 def test_no_answer_of_a_pod_ends_a_reader_or_takes_long() -> None:
@@ -49,7 +40,8 @@ def test_no_answer_of_a_pod_ends_a_reader_or_takes_long() -> None:
         collections.deque(iter_samples(text), maxlen=0)
         assert isinstance(collector.read("digits-0", text), str | collector.PodReport)
         series.read(text, "digits-0")
-        assert all(len(line) <= 512 for line in lines(Chunks(body), 512))
+        chunks = Chunks(*(body[at : at + 1000] for at in range(0, len(body), 1000)))
+        assert all(len(line) <= 512 for line in lines(chunks, 512))
         slowest = max(slowest, time.thread_time() - began)
     assert slowest < 0.5
 

@@ -22,15 +22,12 @@ def conditions(plan: Plan) -> dict[str, str]:
     return {item["type"]: item["status"] for item in plan.status["conditions"]}
 
 
-@pytest.mark.parametrize(
-    ("policy", "code", "deleted", "failed"),
-    [
-        pytest.param("ExitCode", 128, True, False, id="retryable"),
-        pytest.param("ExitCode", 1, False, True, id="permanent"),
-        pytest.param("ExitCode", 127, False, True, id="last permanent code"),
-        pytest.param("Never", 137, False, True, id="never"),
-    ],
-)
+@pytest.mark.parametrize(("policy", "code", "deleted", "failed"), [
+    pytest.param("ExitCode", 128, True, False, id="retryable"),
+    pytest.param("ExitCode", 1, False, True, id="permanent"),
+    pytest.param("ExitCode", 127, False, True, id="last permanent code"),
+    pytest.param("Never", 137, False, True, id="never"),
+])  # fmt: skip
 def test_the_exit_code_and_the_policy_decide(policy: str, code: int, deleted: bool, failed: bool) -> None:
     plan = decide(job(policy=policy), pod(0), pod(1, terminated(code)))
     assert ("digits-worker-1" in plan.delete) is deleted
@@ -70,16 +67,13 @@ def test_running_and_restarting_take_turns() -> None:
     assert "Restarting" not in conditions(again)
 
 
-@pytest.mark.parametrize(
-    ("policy", "limit", "restarts", "failed"),
-    [
-        pytest.param("OnFailure", 3, (1, 2), True, id="restarts of all pods count"),
-        pytest.param("OnFailure", 4, (1, 2), False, id="not yet"),
-        pytest.param("OnFailure", 0, (0, 1), True, id="none allowed"),
-        pytest.param("OnFailure", 0, (0, 0), False, id="none allowed and none needed"),
-        pytest.param("ExitCode", 1, (5, 5), False, id="counts nothing under ExitCode"),
-    ],
-)
+@pytest.mark.parametrize(("policy", "limit", "restarts", "failed"), [
+    pytest.param("OnFailure", 3, (1, 2), True, id="restarts of all pods count"),
+    pytest.param("OnFailure", 4, (1, 2), False, id="not yet"),
+    pytest.param("OnFailure", 0, (0, 1), True, id="none allowed"),
+    pytest.param("OnFailure", 0, (0, 0), False, id="none allowed and none needed"),
+    pytest.param("ExitCode", 1, (5, 5), False, id="counts nothing under ExitCode"),
+])  # fmt: skip
 def test_the_backoff_limit_is_counted_as_the_operator_counts(
     policy: str, limit: int, restarts: tuple[int, int], failed: bool
 ) -> None:

@@ -1,4 +1,4 @@
-"""What is shown of a job while a command waits: its steps, its remaining time, and why it stands still."""
+"""Progress of a job while a command waits: its steps, its remaining time, and why it is stuck."""
 
 from __future__ import annotations
 

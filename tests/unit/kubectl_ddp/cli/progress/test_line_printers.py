@@ -1,4 +1,4 @@
-"""What reaches a terminal and a pipe: nothing that was there already."""
+"""Progress on a terminal and in a pipe: unchanged text is not printed again."""
 
 from __future__ import annotations
 
@@ -14,6 +14,7 @@ from dataclasses import dataclass, field
 import pytest
 
 from kubectl_ddp.cli.internal.progress import PlainLines, ProgressLine, RewrittenLine
+from tests.support.clocks import Clock
 
 ERASE = "\r\x1b[K"
 
@@ -23,16 +24,6 @@ def training(step: int) -> ProgressLine:
 
 
 QUEUED = ProgressLine("digits", "queued", "queued")
-
-
-@dataclass
-class Clock:
-    """Time that passes when the test says so."""
-
-    now: float = 0.0
-
-    def __call__(self) -> float:
-        return self.now
 
 
 class Screen(io.StringIO):

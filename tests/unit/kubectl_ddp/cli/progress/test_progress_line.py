@@ -49,37 +49,33 @@ def queued(position: int | None) -> JobState:
     return replace(TRAINING, state=State.QUEUED, nodes=NONE_READY, step=None, queue=queue)
 
 
-@pytest.mark.parametrize(
-    ("state", "phase", "text"),
-    [
-        (queued(None), "queued", "queued in team-a"),
-        (queued(1), "queued", "queued in team-a as number 1, the next"),
-        (queued(3), "queued", "queued in team-a as number 3, 2 jobs before it"),
-        (starting(StartupPhase.QUEUE), "queue", "waiting for its pods, 2 of 4 pods ready"),
-        (starting(StartupPhase.SCHEDULE), "schedule", "scheduling, 2 of 4 pods ready"),
-        (starting(StartupPhase.PULL), "pull", "pulling the image, 2 of 4 pods ready"),
-        (starting(StartupPhase.PULL, image_bytes=5 << 30), "pull", f"pulling the image, {HALF}, 5.0 GiB each"),
-        (starting(StartupPhase.CONTAINER, image_bytes=5 << 30), "container", "starting containers, 2 of 4 pods ready"),
-        (starting(StartupPhase.INTERPRETER, State.RUNNING), "interpreter", "starting Python, 2 of 4 pods ready"),
-        (replace(starting(StartupPhase.INTERPRETER, State.RUNNING), nodes=ALL, world_size=8), "imports", "importing"),
-        (starting(StartupPhase.IMPORTS, State.STARTING), "imports", "importing, 2 of 4 pods ready"),
-        (starting(StartupPhase.RENDEZVOUS, State.STARTING), "rendezvous", "rendezvous, 2 of 4 pods ready"),
-        (replace(starting(StartupPhase.COMPILE, State.RUNNING), nodes=TRAINING.nodes), "compile", "compiling"),
-        (replace(TRAINING, state=State.STARTING, startup=None), "rendezvous", "rendezvous"),
-        (TRAINING, "training", "step 120 of 690 (17%), about 2m to go"),
-        (replace(TRAINING, nodes=HALF_READY), "training", "step 120 of 690 (17%), about 2m to go, 2 of 4 pods ready"),
-        (replace(TRAINING, world_size=6), "training", "step 120 of 690 (17%), about 2m to go, 6 of 8 ranks train"),
-        (replace(TRAINING, world_size=None), "training", "step 120 of 690 (17%), about 2m to go"),
-        (replace(TRAINING, step=690, eta_seconds=0.0, nodes=HALF_READY), "training", "step 690 of 690 (100%)"),
-        (replace(TRAINING, step=None), "running", "running"),
-        (replace(TRAINING, steps_planned=None, eta_seconds=None), "training", "step 120"),
-        (RESTARTING, "restarting", f"re-forming the worker group, restarts: 2 (failure 2), {HALF}"),
-        (replace(TRAINING, state=State.SUSPENDED), "suspended", "stopping, 4 pods left"),
-        (replace(TRAINING, state=State.SUSPENDED, nodes=NONE_READY), "suspended", "suspended"),
-        (replace(TRAINING, state=State.DELETING), "deleting", "being deleted"),
-    ],
-    ids=lambda value: value if isinstance(value, str) else "",
-)
+@pytest.mark.parametrize(("state", "phase", "text"), [
+    (queued(None), "queued", "queued in team-a"),
+    (queued(1), "queued", "queued in team-a as number 1, the next"),
+    (queued(3), "queued", "queued in team-a as number 3, 2 jobs before it"),
+    (starting(StartupPhase.QUEUE), "queue", "waiting for its pods, 2 of 4 pods ready"),
+    (starting(StartupPhase.SCHEDULE), "schedule", "scheduling, 2 of 4 pods ready"),
+    (starting(StartupPhase.PULL), "pull", "pulling the image, 2 of 4 pods ready"),
+    (starting(StartupPhase.PULL, image_bytes=5 << 30), "pull", f"pulling the image, {HALF}, 5.0 GiB each"),
+    (starting(StartupPhase.CONTAINER, image_bytes=5 << 30), "container", "starting containers, 2 of 4 pods ready"),
+    (starting(StartupPhase.INTERPRETER, State.RUNNING), "interpreter", "starting Python, 2 of 4 pods ready"),
+    (replace(starting(StartupPhase.INTERPRETER, State.RUNNING), nodes=ALL, world_size=8), "imports", "importing"),
+    (starting(StartupPhase.IMPORTS, State.STARTING), "imports", "importing, 2 of 4 pods ready"),
+    (starting(StartupPhase.RENDEZVOUS, State.STARTING), "rendezvous", "rendezvous, 2 of 4 pods ready"),
+    (replace(starting(StartupPhase.COMPILE, State.RUNNING), nodes=TRAINING.nodes), "compile", "compiling"),
+    (replace(TRAINING, state=State.STARTING, startup=None), "rendezvous", "rendezvous"),
+    (TRAINING, "training", "step 120 of 690 (17%), about 2m to go"),
+    (replace(TRAINING, nodes=HALF_READY), "training", "step 120 of 690 (17%), about 2m to go, 2 of 4 pods ready"),
+    (replace(TRAINING, world_size=6), "training", "step 120 of 690 (17%), about 2m to go, 6 of 8 ranks train"),
+    (replace(TRAINING, world_size=None), "training", "step 120 of 690 (17%), about 2m to go"),
+    (replace(TRAINING, step=690, eta_seconds=0.0, nodes=HALF_READY), "training", "step 690 of 690 (100%)"),
+    (replace(TRAINING, step=None), "running", "running"),
+    (replace(TRAINING, steps_planned=None, eta_seconds=None), "training", "step 120"),
+    (RESTARTING, "restarting", f"re-forming the worker group, restarts: 2 (failure 2), {HALF}"),
+    (replace(TRAINING, state=State.SUSPENDED), "suspended", "stopping, 4 pods left"),
+    (replace(TRAINING, state=State.SUSPENDED, nodes=NONE_READY), "suspended", "suspended"),
+    (replace(TRAINING, state=State.DELETING), "deleting", "being deleted"),
+], ids=lambda value: value if isinstance(value, str) else "")  # fmt: skip
 def test_each_state_has_its_line(state: JobState, phase: str, text: str) -> None:
     assert progress_line(state, NOW) == ProgressLine("digits", phase, text)
 
@@ -91,21 +87,17 @@ def test_a_program_that_joins_no_group_runs_and_does_not_import_for_ever() -> No
     assert progress_line(starting(StartupPhase.FIRST_BATCH, State.RUNNING), NOW + 600.0).phase == "first_batch"
 
 
-@pytest.mark.parametrize(
-    ("state", "line"),
-    [
-        (
-            replace(TRAINING, state=State.SUCCEEDED, summary=SUMMARY),
-            "Job digits succeeded in 12s: accuracy 0.98, 690 steps, 0 samples lost, 2 restarts.",
-        ),
-        (replace(TRAINING, state=State.SUCCEEDED), "Job digits succeeded in 12s: 120 steps, 0 restarts."),
-        (replace(TRAINING, state=State.SUCCEEDED, step=None), "Job digits succeeded in 12s: 0 restarts."),
-        (replace(TRAINING, state=State.FAILED, restarts={"failure": 1}), f"{FAILED}: 120 of 690 steps, 1 restart."),
-        (replace(TRAINING, state=State.LOST), "Job digits failed after 12s: 120 of 690 steps, 0 restarts."),
-        (replace(TRAINING, state=State.FAILED, step=None, uses_torchrun=True), "Job digits failed after 12s."),
-    ],
-    ids=["the trainer's", "a script's", "without steps", "failed", "lost", "torchrun's"],
-)
+@pytest.mark.parametrize(("state", "line"), [
+    (
+        replace(TRAINING, state=State.SUCCEEDED, summary=SUMMARY),
+        "Job digits succeeded in 12s: accuracy 0.98, 690 steps, 0 samples lost, 2 restarts.",
+    ),
+    (replace(TRAINING, state=State.SUCCEEDED), "Job digits succeeded in 12s: 120 steps, 0 restarts."),
+    (replace(TRAINING, state=State.SUCCEEDED, step=None), "Job digits succeeded in 12s: 0 restarts."),
+    (replace(TRAINING, state=State.FAILED, restarts={"failure": 1}), f"{FAILED}: 120 of 690 steps, 1 restart."),
+    (replace(TRAINING, state=State.LOST), "Job digits failed after 12s: 120 of 690 steps, 0 restarts."),
+    (replace(TRAINING, state=State.FAILED, step=None, uses_torchrun=True), "Job digits failed after 12s."),
+], ids=["the trainer's", "a script's", "without steps", "failed", "lost", "torchrun's"])  # fmt: skip
 def test_the_end_is_one_line_with_duration_steps_restarts_and_lost_samples(state: JobState, line: str) -> None:
     assert end_line(replace(state, finished=CREATED_EPOCH + 12.4), now=0.0) == line
 

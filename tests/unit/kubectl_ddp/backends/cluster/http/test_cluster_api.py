@@ -134,14 +134,11 @@ def test_every_change_says_who_makes_it_and_who_asks(server: ApiServer, api: Api
     ]  # fmt: skip
 
 
-@pytest.mark.parametrize(
-    ("address", "text"),
-    [
-        ("http://127.0.0.1:{port}", r"connection refused\. Check that the cluster is up"),
-        ("http://api.cluster.invalid", r"the name 'api\.cluster\.invalid' is not known"),
-        ("https://{server}", r"the TLS handshake fails \(.*\)\. Check address and port"),
-    ],
-)
+@pytest.mark.parametrize(("address", "text"), [
+    ("http://127.0.0.1:{port}", r"connection refused\. Check that the cluster is up"),
+    ("http://api.cluster.invalid", r"the name 'api\.cluster\.invalid' is not known"),
+    ("https://{server}", r"the TLS handshake fails \(.*\)\. Check address and port"),
+])  # fmt: skip
 def test_a_server_that_cannot_be_reached_is_named_with_its_address_and_the_way_out(
     server: ApiServer, tmp_path: Path, address: str, text: str, caplog: pytest.LogCaptureFixture
 ) -> None:

@@ -23,15 +23,11 @@ def test_a_connection_is_called_by_its_context_and_knows_the_servers_address(tmp
     assert (connection.where, connection.server) == ("prod", SERVER)
 
 
-@pytest.mark.parametrize(
-    ("user", "header"),
-    [
-        ({"token": "abc"}, "Bearer abc"),
-        ({"username": "eve", "password": "pass"}, "Basic ZXZlOnBhc3M="),
-        ({"exec": None}, None),
-    ],
-    ids=["token", "password", "program"],
-)
+@pytest.mark.parametrize(("user", "header"), [
+    ({"token": "abc"}, "Bearer abc"),
+    ({"username": "eve", "password": "pass"}, "Basic ZXZlOnBhc3M="),
+    ({"exec": None}, None),
+], ids=["token", "password", "program"])  # fmt: skip
 def test_credentials_become_a_header(tmp_path: Path, user: dict[str, object], header: str | None) -> None:
     if "exec" in user:
         answer = '{"apiVersion":"client.authentication.k8s.io/v1","kind":"ExecCredential","status":{"token":"made"}}'

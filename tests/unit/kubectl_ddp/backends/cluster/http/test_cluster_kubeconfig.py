@@ -48,14 +48,11 @@ def test_of_several_files_the_first_that_names_a_thing_counts(tmp_path: Path) ->
     assert found.user["tokenFile"] == str(tmp_path / "b" / "token")
 
 
-@pytest.mark.parametrize(
-    ("parts", "text"),
-    [
-        ({}, "it has no current-context"),
-        ({"current-context": "gone"}, r"names 'gone' as its current context, and has no such context\. It has none"),
-        ({"current-context": "a", "contexts": [{"name": "a", "context": {"cluster": "c"}}]}, "of 'a' has no server"),
-    ],
-)
+@pytest.mark.parametrize(("parts", "text"), [
+    ({}, "it has no current-context"),
+    ({"current-context": "gone"}, r"names 'gone' as its current context, and has no such context\. It has none"),
+    ({"current-context": "a", "contexts": [{"name": "a", "context": {"cluster": "c"}}]}, "of 'a' has no server"),
+])  # fmt: skip
 def test_a_kubeconfig_without_a_server_is_told_what_it_lacks(tmp_path: Path, parts: dict[str, Any], text: str) -> None:
     with pytest.raises(UsageError, match=text):
         read_context(str(config(tmp_path / "config", **parts)))
@@ -99,17 +96,14 @@ def test_a_user_who_acts_as_another_says_so_in_every_request_or_is_refused(tmp_p
         connect(kubeconfig=str(path))
 
 
-@pytest.mark.parametrize(
-    ("environ", "proxied"),
-    [
-        ({}, False),
-        ({"HTTPS_PROXY": "http://proxy.example.com:3128"}, True),
-        ({"https_proxy": "proxy.example.com:3128"}, True),
-        ({"HTTP_PROXY": "http://proxy.example.com:3128"}, False),
-        ({"HTTPS_PROXY": "http://proxy.example.com:3128", "NO_PROXY": "localhost, .example.com"}, False),
-        ({"HTTPS_PROXY": "http://proxy.example.com:3128", "NO_PROXY": "ample.com,10.0.0.0/8"}, True),
-    ],
-)
+@pytest.mark.parametrize(("environ", "proxied"), [
+    ({}, False),
+    ({"HTTPS_PROXY": "http://proxy.example.com:3128"}, True),
+    ({"https_proxy": "proxy.example.com:3128"}, True),
+    ({"HTTP_PROXY": "http://proxy.example.com:3128"}, False),
+    ({"HTTPS_PROXY": "http://proxy.example.com:3128", "NO_PROXY": "localhost, .example.com"}, False),
+    ({"HTTPS_PROXY": "http://proxy.example.com:3128", "NO_PROXY": "ample.com,10.0.0.0/8"}, True),
+])  # fmt: skip
 def test_the_proxy_is_the_one_that_gos_programs_would_take(environ: dict[str, str], proxied: bool) -> None:
     assert environment_proxy(SERVER, environ) == ("http://proxy.example.com:3128" if proxied else "")
 
@@ -139,15 +133,12 @@ def test_a_proxy_of_an_unknown_kind_is_refused_in_a_sentence() -> None:
         login({}, proxy="ftp://p.example.com").session()
 
 
-@pytest.mark.parametrize(
-    ("fields", "user"),
-    [
-        ({"certificate-authority": "/nonexistent/ca.crt"}, {}),
-        ({"certificate-authority-data": "bm8gY2VydGlmaWNhdGU="}, {}),
-        ({"certificate-authority-data": "bm8"}, {}),
-        ({}, {"client-certificate-data": "bm8=", "client-key-data": "bm8="}),
-    ],
-)
+@pytest.mark.parametrize(("fields", "user"), [
+    ({"certificate-authority": "/nonexistent/ca.crt"}, {}),
+    ({"certificate-authority-data": "bm8gY2VydGlmaWNhdGU="}, {}),
+    ({"certificate-authority-data": "bm8"}, {}),
+    ({}, {"client-certificate-data": "bm8=", "client-key-data": "bm8="}),
+])  # fmt: skip
 def test_a_certificate_that_is_none_is_told_of_in_a_sentence(fields: dict[str, str], user: dict[str, str]) -> None:
     with pytest.raises(UsageError, match=r"kubeconfig .*cannot be used: ") as caught:
         login(user, **fields).session()

@@ -8,7 +8,7 @@ from kubectl_ddp.backends.cluster.http.api import without_records
 Json = dict[str, Any]
 
 NASTY = 'kubelet]},"spec":{"a":[1],"name":"x","uid":"y","managedFields":[{}]}'
-"""What a client may call itself."""
+"""Name of a field manager, which a client may choose freely."""
 RECORD = [
     {
         "manager": NASTY,
@@ -24,12 +24,12 @@ RECORD = [
 
 
 def written(listed: Json) -> bytes:
-    """As the API server writes it: in the order in which the fields are, without spaces."""
+    """Encode a list as the API server does: fields in their order, without spaces."""
     return json.dumps(listed, separators=(",", ":")).encode()
 
 
 def pod(name: str, *, record: list[Json] | None) -> Json:
-    """With its fields in the order of Kubernetes' types."""
+    """Return a pod, with its fields in the order of Kubernetes' types."""
     metadata = {
         "name": name,
         "uid": "1",
@@ -46,7 +46,7 @@ def pods(*items: Json, kind: str = "PodList") -> Json:
 
 
 def custom(name: str, *, record: list[Json] | None) -> Json:
-    """With its fields in the order of the alphabet."""
+    """Return a custom object, with its fields in alphabetical order."""
     metadata = {"annotations": {"note": NASTY}, "labels": {"a": "b"}}
     metadata |= {"managedFields": record} if record is not None else {}
     metadata |= {"name": name, "namespace": "team", "ownerReferences": [{"name": "j", "uid": "2"}], "uid": "1"}

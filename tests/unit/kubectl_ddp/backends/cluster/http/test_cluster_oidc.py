@@ -46,7 +46,7 @@ class Issuer(ThreadingHTTPServer):
         self.asked: list[str] = []
 
     def handle_error(self, *_: object) -> None:
-        """Say nothing of a client that refuses the certificate."""
+        """Print nothing when a client refuses the certificate."""
 
 
 class _Handler(BaseHTTPRequestHandler):

@@ -1,28 +1,26 @@
 import json
 import threading
 from collections.abc import Collection
-from pathlib import Path
 from typing import Any
 
 import pytest
 
-from ddp_trainer.common.constants import Label
 from kubectl_ddp.backends.cluster import ClusterBackend
 from kubectl_ddp.backends.cluster.http.api import Api, iter_pages
 from kubectl_ddp.backends.cluster.http.api_errors import Expired
-from kubectl_ddp.backends.cluster.http.connection import connect
 from kubectl_ddp.backends.cluster.read.jobs import strip_pod
 from kubectl_ddp.errors import Unreachable
 from kubectl_ddp.observe.scrape import ScrapeLimit, scrape_all
 from tests.support import kube_objects
-from tests.support.api_server import Answer, ApiServer, kubeconfig, status
+from tests.support.api_server import Answer, ApiServer, status
 from tests.support.scripted_backend import ScriptedBackend
+from tests.unit.kubectl_ddp.backends.cluster.test_cluster_backend import put_job
 
 PODS = "/api/v1/namespaces/team/pods"
 
 
 def page(token: str, *items: str) -> bytes:
-    """As the API server writes one: without spaces, the metadata before the items."""
+    """Encode a page as the API server does: without spaces, the metadata before the items."""
     metadata = {"resourceVersion": "7", **({"continue": token} if token else {})}
     listed = {"kind": "PodList", "apiVersion": "v1", "metadata": metadata, "items": list(items)}
     return json.dumps(listed, separators=(",", ":")).encode()
@@ -110,11 +108,8 @@ def test_a_listed_pod_keeps_what_says_how_it_does_and_drops_the_rest() -> None:
     assert slim["spec"]["containers"][0]["ports"] == [{"containerPort": 1}]
 
 
-def test_a_status_without_events_asks_for_none(server: ApiServer, tmp_path: Path) -> None:
-    job = kube_objects.job("Running")
-    job["metadata"] = {"creationTimestamp": kube_objects.CREATED, "labels": {Label.JOB: "digits", Label.RUN_ID: "r"}}
-    server.put("/apis/kubeflow.org/v1/namespaces/team/pytorchjobs/digits", job)
-    backend = ClusterBackend(connection=connect(kubeconfig=str(kubeconfig(tmp_path, server.url))))
+def test_a_status_without_events_asks_for_none(server: ApiServer, backend: ClusterBackend) -> None:
+    put_job(server)
     backend.job("digits", events=False)
     assert not [path for path in server.asked("GET") if path.endswith("/events")]
 
@@ -127,12 +122,8 @@ def test_few_questions_go_to_the_first_pod_of_every_job_and_the_newest_job_first
             requests.append(pod["metadata"]["name"])
             return ""
 
-    jobs = [
-        kube_objects.snapshot(
-            kube_objects.job("Running"), *(kube_objects.pod(index, name=f"{name}-{index}") for index in range(3))
-        )
-        for name in ("old", "new")
-    ]
+    pods = {name: [kube_objects.pod(index, name=f"{name}-{index}") for index in range(3)] for name in ("old", "new")}
+    jobs = [kube_objects.snapshot(kube_objects.job("Running"), *listed) for listed in pods.values()]
     scrape_all(Requests([]), jobs, most=ScrapeLimit(of_each=2, in_all=3))
     assert sorted(requests) == ["new-0", "new-1", "old-0"]
     requests.clear()

@@ -1,4 +1,4 @@
-"""What stands around a job is asked for at once; what may not be read is named, and what is not served is none."""
+"""Objects around a job: missing rights are reported, and a kind that is not served has no objects."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a cluster has of a job beside its objects: events of pods that are gone, the code, and kubectl to reach it."""
+"""Events of deleted pods, the code of a job, and the kubectl command that reaches its pods."""
 
 from __future__ import annotations
 
@@ -16,29 +16,21 @@ from kubectl_ddp.backends.cluster.backend import Kubectl
 from kubectl_ddp.errors import PreflightFailed, Unreachable
 from tests.support import kube_objects
 from tests.support.api_server import ApiServer, kubeconfig
+from tests.unit.kubectl_ddp.backends.cluster.test_cluster_backend import put_job
 
-JOBS = "/apis/kubeflow.org/v1/namespaces/team/pytorchjobs"
 EVENTS = "/api/v1/namespaces/team/events"
 CONFIG_MAPS = "/api/v1/namespaces/team/configmaps"
 
 
-def put_job(server: ApiServer, name: str, run_id: str = "run1") -> None:
-    job = kube_objects.job("Running")
-    labels = {Label.JOB: name, Label.RUN_ID: run_id}
-    server.put(f"{JOBS}/{name}", job | {"metadata": {"creationTimestamp": kube_objects.CREATED, "labels": labels}})
-
-
 def put_event(server: ApiServer, metadata: str, moment: str, **fields: Any) -> None:
     involved = {"kind": fields.pop("kind", "Pod"), "name": metadata}
-    count = len(server.objects)
-    server.put(
-        f"{EVENTS}/e{count}", {"involvedObject": involved, "lastTimestamp": moment, "reason": metadata, **fields}
-    )
+    event = {"involvedObject": involved, "lastTimestamp": moment, "reason": metadata, **fields}
+    server.put(f"{EVENTS}/e{len(server.objects)}", event)
 
 
 def test_events_of_pods_that_are_gone_count_and_others_do_not(server: ApiServer, backend: ClusterBackend) -> None:
     for name in ("digits", "digits-two"):
-        put_job(server, name)
+        put_job(server, name=name)
     late, early = "2026-01-02T03:09:00Z", "2026-01-02T03:04:06Z"
     put_event(server, "digits-worker-0", late)
     put_event(server, "digits", early, kind="PyTorchJob")
@@ -53,7 +45,7 @@ def test_events_of_pods_that_are_gone_count_and_others_do_not(server: ApiServer,
 
 
 def test_the_code_is_that_of_this_run(server: ApiServer, backend: ClusterBackend) -> None:
-    put_job(server, "digits", "run2")
+    put_job(server, run_id="run2")
     assert backend.code("digits") == []
     for run_id in ("run1", "run2"):
         labels = {Label.JOB: "digits", Label.RUN_ID: run_id}
@@ -62,27 +54,12 @@ def test_the_code_is_that_of_this_run(server: ApiServer, backend: ClusterBackend
     assert code["data"] == {"train.py": "run2"}
 
 
-def a_program(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A kubectl on PATH, and nothing else."""
-    (folder / "kubectl").write_text("#!/bin/sh\n")
-    (folder / "kubectl").chmod(0o700)
-    monkeypatch.setenv("PATH", str(folder))
-
-
-ACCESS = Access(
-    context="lab",
-    cluster="east",
-    user="eve",
-    acting_as="me",
-    as_groups=("a", "b"),
-    namespace="not this one",
-    request_timeout="1m30s",
-)
-
-
 def test_kubectl_gets_the_same_cluster_namespace_and_container(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    a_program(tmp_path, monkeypatch)
-    kubectl = Kubectl("team", ACCESS)
+    (tmp_path / "kubectl").write_text("#!/bin/sh\n")
+    (tmp_path / "kubectl").chmod(0o700)
+    monkeypatch.setenv("PATH", str(tmp_path))
+    who = {"context": "lab", "cluster": "east", "user": "eve", "acting_as": "me", "as_groups": ("a", "b")}
+    kubectl = Kubectl("team", Access(**who, namespace="not this one", request_timeout="1m30s"))
     entry = Entry(words=("py-spy", "dump"), variables={"RANK": "3"}, stdin=True, terminal=True)
     flags = ("--context=lab", "--cluster=east", "--user=eve", "--as=me", "--as-group=a", "--as-group=b",
              "--request-timeout=1m30s", "--namespace=team")  # fmt: skip

@@ -65,14 +65,11 @@ def test_a_restart_action_counts_if_the_dry_run_of_a_job_keeps_it(server: ApiSer
     assert all(request.query["dryRun"] == "All" for request in server.requests if request.method == "POST")
 
 
-@pytest.mark.parametrize(
-    ("answers", "actions"),
-    [
-        ((stored(), stored()), []),
-        ((stored(restartPolicyRules=[{}]), Answer(422, status(422, "Invalid", "action"))), ["Restart"]),
-        ((Answer(403, status(403, "Forbidden", "no")),), None),
-    ],
-)
+@pytest.mark.parametrize(("answers", "actions"), [
+    ((stored(), stored()), []),
+    ((stored(restartPolicyRules=[{}]), Answer(422, status(422, "Invalid", "action"))), ["Restart"]),
+    ((Answer(403, status(403, "Forbidden", "no")),), None),
+])  # fmt: skip
 def test_a_gate_that_is_off_drops_or_refuses_the_action(
     server: ApiServer, api: Api, answers: tuple[Answer, ...], actions: list[str] | None
 ) -> None:

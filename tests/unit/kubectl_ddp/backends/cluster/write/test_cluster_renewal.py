@@ -32,9 +32,9 @@ MOST_CHANGES: Final = 40
 
 
 class Mortal(ApiServer):
-    """Makes so many changes, and is then not there any more; of every second such time the last answer is lost.
+    """API server that stops answering after a number of changes, before or after the answer to the last one.
 
-    What an object owned goes when the object goes.
+    It deletes the dependents of a deleted object.
     """
 
     left: int | None = None
@@ -84,7 +84,7 @@ def restart(server: Mortal, left: int | None = None) -> int:
 
 
 def what_it_needs_is_kept(server: Mortal, code: Code) -> bool:
-    """Whether the words and the code are there: with the old run, or in the record."""
+    """Return True if spec and code exist, with the old run or in the record of the restart."""
     groups = defaultdict(list)
     for path, item in server.objects.items():
         if path.startswith(CONFIG_MAPS):
@@ -98,17 +98,14 @@ def what_it_needs_is_kept(server: Mortal, code: Code) -> bool:
 
 def is_one_new_job(server: Mortal) -> None:
     job = server.objects[JOB]
-    assert job["metadata"]["labels"][Label.RUN_ID] != "run1"
-    assert INCOMPLETE not in job["metadata"]["annotations"]
+    assert is_new(job)
     assert not job_kinds.is_suspend_requested(job)
-    own = [item for item in server.objects.values() if _is_of(item, job)]
+    run_id = job["metadata"]["labels"][Label.RUN_ID]
+    own = [
+        item for item in server.objects.values() if (item["metadata"].get("labels") or {}).get(Label.RUN_ID) == run_id
+    ]
     assert {item["kind"] for item in own} >= {"PyTorchJob", "ConfigMap", "Job", "Service", "NetworkPolicy"}
     assert not [path for path in server.objects if path.startswith(RECORD)]
-
-
-def _is_of(item: Json, job: Json) -> bool:
-    labels = item["metadata"].get("labels") or {}
-    return bool(labels.get(Label.RUN_ID) == job["metadata"]["labels"][Label.RUN_ID])
 
 
 def test_a_job_that_fails_while_it_stops_gets_a_new_run_too(server: Mortal, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -155,7 +152,7 @@ def test_the_client_that_dies_after_any_change_of_restart_and_is_run_again_makes
 
 
 def is_new(job: Json | None) -> bool:
-    """Whether there is a new run, and it is whole."""
+    """Return True if the job is a new run with all its objects."""
     return (
         job is not None
         and job["metadata"]["labels"][Label.RUN_ID] != "run1"

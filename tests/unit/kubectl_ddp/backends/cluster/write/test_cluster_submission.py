@@ -1,3 +1,4 @@
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +15,7 @@ from kubectl_ddp.kube.objects import Object
 from kubectl_ddp.render import render
 from kubectl_ddp.render.objects import secret_name
 from kubectl_ddp.values.quantity import NodeRange
-from tests.support.api_server import GROUPS, Answer, ApiServer, kubeconfig, serving, status
+from tests.support.api_server import GROUPS, Answer, ApiServer, kubeconfig, status
 from tests.support.jobs import a_job
 
 JOBS = "/apis/kubeflow.org/v1/namespaces/team/pytorchjobs"
@@ -25,16 +26,11 @@ MONITORS = "/apis/monitoring.coreos.com/v1/namespaces/team/podmonitors"
 ROOT, STORE, SERVICE = f"{JOBS}/digits", f"{STORES}/digits-store", f"{SERVICES}/digits-store"
 SECRETS = "/api/v1/namespaces/team/secrets"
 ALL = {ROOT, STORE, SERVICE, f"{POLICIES}/digits", f"{MONITORS}/digits"}
-"""Of every run; each has a Secret of its own beside it."""
+"""Objects of every run; each run has one Secret more."""
 
 
 def digits(run_id: str = "run1", **changes: Any) -> list[Object]:
     return render(a_job(**changes), run_id)
-
-
-def backend_of(server: ApiServer, folder: Path, notices: list[str]) -> ClusterBackend:
-    connection = connect(kubeconfig=str(kubeconfig(folder, server.url)))
-    return ClusterBackend(connection=connection, notice=notices.append)
 
 
 def secret_of(run_id: str) -> str:
@@ -97,21 +93,16 @@ def test_the_name_on_another_engine_is_refused_before_a_change(server: ApiServer
     assert server.objects == before
 
 
-def test_the_name_in_another_namespace_is_another_job(server: ApiServer, tmp_path: Path, notices: list[str]) -> None:
-    config = str(kubeconfig(tmp_path, server.url))
-    teams = {
-        namespace: ClusterBackend(connection=connect(kubeconfig=config, namespace=namespace), notice=notices.append)
-        for namespace in ("team", "other")
-    }
-    engines = {"team": Engine.PYTORCHJOB, "other": Engine.JOB}
-    for namespace, there in teams.items():
-        there.submit(digits(f"run-{namespace}", engine=engines[namespace]))
-    for namespace, there in teams.items():
+def test_the_name_in_another_namespace_is_another_job(
+    server: ApiServer, backend: ClusterBackend, tmp_path: Path
+) -> None:
+    other = connect(kubeconfig=str(kubeconfig(tmp_path, server.url)), namespace="other")
+    places = {"PyTorchJob": backend, "Job": ClusterBackend(connection=other)}
+    for kind, there in places.items():
+        there.submit(digits(f"run-{kind}", engine=Engine(kind.lower())))
+    for kind, there in places.items():
         job = there.job("digits", events=False).job
-        assert (job["kind"] == "Job", job["metadata"]["labels"][Label.RUN_ID]) == (
-            namespace == "other",
-            f"run-{namespace}",
-        )
+        assert (job["kind"], job["metadata"]["labels"][Label.RUN_ID]) == (kind, f"run-{kind}")
         there.delete("digits")
         with pytest.raises(NotFound):
             there.job("digits", events=False)
@@ -119,14 +110,13 @@ def test_the_name_in_another_namespace_is_another_job(server: ApiServer, tmp_pat
 
 @pytest.mark.parametrize("died_after", range(1, 8))
 def test_a_submission_that_died_anywhere_runs_nothing_and_is_made_whole_by_the_next(
-    server: ApiServer, tmp_path: Path, notices: list[str], died_after: int
+    server: ApiServer, backend: ClusterBackend, died_after: int
 ) -> None:
-    """As after SIGKILL: no step of the first submission follows, its cleaning up included."""
-    backend = backend_of(server, tmp_path, notices)
+    """The refused DELETE stands for SIGKILL: the first submission does not clean up."""
     made = (SECRETS, STORES, SERVICES, POLICIES, MONITORS)
     order = [f"POST {path}" for path in made] + [f"PATCH {STORE}", f"PATCH {ROOT}"]
-    server.next(order[died_after - 1], Answer(403, status(403, "Forbidden", "dead")))
-    server.next(f"DELETE {ROOT}", Answer(403, status(403, "Forbidden", "dead")))
+    for request in (order[died_after - 1], f"DELETE {ROOT}"):
+        server.next(request, Answer(403, status(403, "Forbidden", "dead")))
     with pytest.raises(Forbidden):
         backend.submit(digits("run1"))
     assert server.objects[ROOT]["spec"]["runPolicy"]["suspend"] is True
@@ -160,32 +150,32 @@ UNHEARD_OF = (
     ),
     "admission webhook \"vtrainjob.kb.io\" denied the request: runtime '{name}' not found",
 )
-"""As the webhooks of Kubeflow Trainer 2.3 word it."""
+"""Refusals by the webhooks of Kubeflow Trainer 2.3."""
 
 
 @pytest.mark.parametrize("sentence", UNHEARD_OF)
-def test_a_webhook_without_the_runtime_is_asked_again(tmp_path: Path, notices: list[str], sentence: str) -> None:
+def test_a_webhook_without_the_runtime_is_asked_again(
+    server: ApiServer, backend: ClusterBackend, sentence: str
+) -> None:
+    server.groups = {**GROUPS, **TRAINER_GROUPS}
     unheard_of = Answer(403, status(403, "Forbidden", sentence.format(name="digits")))
-    with serving(ApiServer({**GROUPS, **TRAINER_GROUPS})) as server:
-        server.next(f"POST {TRAIN_JOBS}", unheard_of, unheard_of)
-        backend_of(server, tmp_path, notices).submit(digits(engine=Engine.TRAINJOB))
-        assert INCOMPLETE not in server.objects[f"{TRAIN_JOBS}/digits"]["metadata"]["annotations"]
+    server.next(f"POST {TRAIN_JOBS}", unheard_of, unheard_of)
+    backend.submit(digits(engine=Engine.TRAINJOB))
+    assert INCOMPLETE not in server.objects[f"{TRAIN_JOBS}/digits"]["metadata"]["annotations"]
 
 
-def test_a_runtime_of_somebody_else_that_is_missing_is_told_at_once(tmp_path: Path, notices: list[str]) -> None:
-    with serving(ApiServer({**GROUPS, **TRAINER_GROUPS})) as server:
-        server.next(f"POST {TRAIN_JOBS}", Answer(403, status(403, "Forbidden", UNHEARD_OF[0].format(name="other"))))
-        with pytest.raises(Forbidden, match='"other" not found'):
-            backend_of(server, tmp_path, notices).submit(digits(engine=Engine.TRAINJOB))
+def test_a_missing_runtime_of_somebody_else_is_told_at_once(server: ApiServer, backend: ClusterBackend) -> None:
+    server.groups = {**GROUPS, **TRAINER_GROUPS}
+    server.next(f"POST {TRAIN_JOBS}", Answer(403, status(403, "Forbidden", UNHEARD_OF[0].format(name="other"))))
+    with pytest.raises(Forbidden, match='"other" not found'):
+        backend.submit(digits(engine=Engine.TRAINJOB))
 
 
 def test_a_companions_name_that_is_taken_is_said_and_theirs_stays(server: ApiServer, backend: ClusterBackend) -> None:
     foreign = server.put(SERVICE, {"spec": {"ports": []}})
     with pytest.raises(AlreadyExists, match=r"another Service 'digits-store'"):
         backend.submit(digits())
-    assert server.objects == {SERVICE: foreign} | {
-        path: item for path, item in server.objects.items() if path not in {SERVICE, ROOT}
-    }
+    assert server.objects[SERVICE] == foreign
     assert ROOT not in server.objects
 
 
@@ -197,8 +187,7 @@ def test_what_a_deleted_job_of_the_name_left_behind_is_replaced(server: ApiServe
 
 
 def test_a_lost_answer_is_no_taken_name(server: ApiServer, backend: ClusterBackend) -> None:
-    """The first POST arrives and its answer does not; the server says busy, and by then the object is there."""
-    objects = digits()
+    """The server stores the object of the first POST, and answers that it is busy."""
     real = server.answer
 
     def create_then_say_later(request: Any) -> Answer:
@@ -208,7 +197,7 @@ def test_a_lost_answer_is_no_taken_name(server: ApiServer, backend: ClusterBacke
         return real(request)
 
     server.answer = create_then_say_later  # type: ignore[method-assign]
-    backend.submit(objects)
+    backend.submit(digits())
     assert set(server.objects) == {*ALL, secret_of("run1")}
 
 
@@ -220,26 +209,27 @@ def test_a_job_that_is_being_deleted_still_has_its_name(server: ApiServer, backe
         backend.submit(digits())
 
 
-def without(kind: str) -> ApiServer:
-    return ApiServer({group: kinds for group, kinds in GROUPS.items() if kind not in kinds})
+def without(kind: str) -> Mapping[str, Mapping[str, str]]:
+    return {group: kinds for group, kinds in GROUPS.items() if kind not in kinds}
 
 
-def test_a_pod_monitor_is_left_out_with_a_word_where_no_one_would_read_it(tmp_path: Path, notices: list[str]) -> None:
-    with serving(without("PodMonitor")) as server:
-        backend_of(server, tmp_path, notices).submit(digits())
-        assert set(server.objects) == ALL - {f"{MONITORS}/digits"} | {secret_of("run1")}
+def test_a_pod_monitor_is_left_out_with_a_word_where_no_one_would_read_it(
+    server: ApiServer, backend: ClusterBackend, notices: list[str]
+) -> None:
+    server.groups = without("PodMonitor")
+    backend.submit(digits())
+    assert set(server.objects) == ALL - {f"{MONITORS}/digits"} | {secret_of("run1")}
     (notice,) = notices
     assert notice.startswith("PodMonitor is left out")
 
 
-def test_without_the_operator_nothing_is_created_and_a_sentence_names_it(tmp_path: Path, notices: list[str]) -> None:
-    with serving(without("PyTorchJob")) as server:
-        backend = backend_of(server, tmp_path, notices)
-        with pytest.raises(PreflightFailed, match=r"'test' does not know PyTorchJob.*training operator") as caught:
-            backend.submit(digits())
-        assert caught.value.exit_code == 4
-        assert not changes(server)
-        assert backend.jobs() == [], "the other engines' jobs can be there all the same"
+def test_without_the_operator_nothing_is_created_and_it_is_named(server: ApiServer, backend: ClusterBackend) -> None:
+    server.groups = without("PyTorchJob")
+    with pytest.raises(PreflightFailed, match=r"'test' does not know PyTorchJob.*training operator") as caught:
+        backend.submit(digits())
+    assert caught.value.exit_code == 4
+    assert not changes(server)
+    assert backend.jobs() == [], "jobs of other engines may exist"
 
 
 def racks() -> list[Object]:
@@ -247,26 +237,21 @@ def racks() -> list[Object]:
     return digits(gpus=2, nnodes=NodeRange(2, 2), fabric="gb200-mnnvl+gcp-gib-dra")
 
 
-def test_the_objects_of_a_fabric_are_owned_by_the_root_and_go_with_it(tmp_path: Path, notices: list[str]) -> None:
-    fabrics = {
+def test_the_objects_of_a_fabric_are_owned_by_the_root(server: ApiServer, backend: ClusterBackend) -> None:
+    server.groups = {
+        **GROUPS,
         "/apis/resource.nvidia.com/v1beta1": {"ComputeDomain": "computedomains"},
         "/apis/resource.k8s.io/v1": {"ResourceClaimTemplate": "resourceclaimtemplates"},
     }
-    with serving(ApiServer({**GROUPS, **fabrics})) as server:
-        backend_of(server, tmp_path, notices).submit(racks())
-        root = server.objects[ROOT]["metadata"]["uid"]
-        for path in (
-            "/apis/resource.nvidia.com/v1beta1/namespaces/team/computedomains/digits",
-            "/apis/resource.k8s.io/v1/namespaces/team/resourceclaimtemplates/digits-rdma",
-        ):
-            [owner] = server.objects[path]["metadata"]["ownerReferences"]
-            assert owner["uid"] == root
+    backend.submit(racks())
+    for name in ("computedomains/digits", "resourceclaimtemplates/digits-rdma"):
+        [item] = [item for path, item in server.objects.items() if path.endswith(name)]
+        [owner] = item["metadata"]["ownerReferences"]
+        assert owner["uid"] == server.objects[ROOT]["metadata"]["uid"]
 
 
 def test_a_cluster_without_the_driver_of_a_fabric_creates_nothing(server: ApiServer, backend: ClusterBackend) -> None:
-    with pytest.raises(
-        PreflightFailed, match=r"does not know (ComputeDomain.*DRA driver|ResourceClaimTemplate.*1\.34)"
-    ):
+    with pytest.raises(PreflightFailed, match=r"know (ComputeDomain.*DRA driver|ResourceClaimTemplate.*1\.34)"):
         backend.submit(racks())
     assert not changes(server)
 
@@ -301,8 +286,7 @@ def test_objects_without_a_root_are_no_job(backend: ClusterBackend) -> None:
 def test_a_job_has_no_pod_monitor_where_the_platform_has_one(server: ApiServer, backend: ClusterBackend) -> None:
     server.put(f"{MONITORS}/ddp-workers", {})
     backend.submit(digits())
-    others = {f"{MONITORS}/ddp-workers", secret_of("run1")}
-    assert set(server.objects) == ALL - {f"{MONITORS}/digits"} | others
+    assert set(server.objects) == ALL - {f"{MONITORS}/digits"} | {f"{MONITORS}/ddp-workers", secret_of("run1")}
 
 
 def test_the_secret_of_a_run_is_made_once_and_never_read(server: ApiServer, backend: ClusterBackend) -> None:
@@ -314,9 +298,8 @@ def test_the_secret_of_a_run_is_made_once_and_never_read(server: ApiServer, back
     assert made["immutable"] is True
 
 
-def test_the_secret_of_a_cut_off_submission_goes_before_the_run_gets_another(server: ApiServer, tmp_path: Path) -> None:
-    """As ``restart`` does that finishes what an earlier one began: it keeps the run's id, and has another secret."""
-    api = Api(connect(kubeconfig=str(kubeconfig(tmp_path, server.url))))
+def test_the_secret_of_a_cut_off_submission_goes_before_the_run_gets_another(server: ApiServer, api: Api) -> None:
+    """``restart`` completes an interrupted submission: it keeps the run ID and creates another Secret."""
     server.put(secret_of("run1"), {"metadata": {"ownerReferences": [{"uid": "of the root before"}]}})
     pauses: list[float] = []
 
@@ -332,8 +315,7 @@ def test_the_secret_of_a_cut_off_submission_goes_before_the_run_gets_another(ser
     assert not [request for request in server.requests if "/secrets/" in request.path]
 
 
-def test_a_secret_of_that_name_that_stays_is_not_used(server: ApiServer, tmp_path: Path) -> None:
-    api = Api(connect(kubeconfig=str(kubeconfig(tmp_path, server.url))))
+def test_a_secret_of_that_name_that_stays_is_not_used(server: ApiServer, api: Api) -> None:
     foreign = server.put(secret_of("run1"), {"stringData": {"run-secret": "run1:known to others"}})
     with pytest.raises(AlreadyExists, match=r"another Secret 'digits-run-.*Submit again"):
         Submission(api, digits(), "team", notice=print, sleep=lambda _: None).submit()
