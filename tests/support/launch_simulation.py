@@ -79,7 +79,7 @@ def a_failure(
 
 @dataclass
 class SimulatedAgent:
-    """What the agent's core does, without workers: it starts at once, and stops when the test says so."""
+    """The agent's core without workers: it starts immediately, and stops when the test stops it."""
 
     run: SimulatedRun
     index: int
@@ -151,7 +151,7 @@ class SimulatedAgent:
         return self
 
     def join_prepared(self) -> SimulatedAgent:
-        """As :meth:`join`, with workers that wait for their group."""
+        """:meth:`join` with workers that wait for their group."""
         self.run.membership.handle_and_tick(self.peer, Join(port=30000 + self.index, is_prepared=True))
         return self
 
@@ -168,7 +168,7 @@ class SimulatedAgent:
         return self
 
     def record_result(self, *, fit: bool) -> SimulatedAgent:
-        """The preflight that it was asked for last is over."""
+        """Report the end of the last requested preflight."""
         number = next(item.number for item in reversed(self.heard) if isinstance(item, RunPreflight))
         self.run.membership.handle_and_tick(self.peer, PreflightResult(number=number, fit=fit))
         return self

@@ -47,7 +47,6 @@ class Place(LocalBackend):
         return self.job(name).job
 
     def until(self, reached: Until, name: str = "digits") -> Snapshot:
-        """The job as soon as it is so."""
         for snapshot in self.watch(name):
             if reached(snapshot):
                 return snapshot
@@ -61,7 +60,6 @@ class Place(LocalBackend):
         return self.job(name)
 
     def lines(self, index: int = 0, name: str = "digits") -> list[str]:
-        """What a worker wrote."""
         pod = next(pod for pod in self.job(name).pods if pod["metadata"]["name"] == f"{name}-worker-{index}")
         return list(self.logs(pod))
 
@@ -82,7 +80,7 @@ def a_place(path: Path, **environ: str) -> Iterator[Place]:
 
 @pytest.fixture(name="place")
 def place_fixture(tmp_path: Path) -> Iterator[Place]:
-    """A place for the jobs of one test, in a home of its own and without a cluster."""
+    """A place for the jobs of one test, with an empty home and without a cluster."""
     with a_place(tmp_path / "state", HOME=str(tmp_path), KUBECONFIG=os.devnull, OMP_NUM_THREADS="1") as place:
         yield place
 
@@ -112,7 +110,7 @@ class Typed:
         )
 
     def command(self, *words: str) -> list[str]:
-        """The words of a command as a program of its own."""
+        """Command line of the installed ``kubectl-ddp``."""
         return [str(Path(sys.executable).with_name("kubectl-ddp")), *words]
 
     def open(self, *words: str) -> subprocess.Popen[str]:
@@ -148,7 +146,7 @@ def store_of(name: str, script: str) -> list[Object]:
 
 
 def condition(name: str) -> Until:
-    """Whether the job has a condition."""
+    """Return a predicate: the job has a condition."""
     return lambda snapshot: is_true(snapshot.job["status"], name)
 
 
@@ -168,7 +166,7 @@ def container(pod: Object) -> dict[str, Any]:
 
 
 def all_run(count: int) -> Until:
-    """Whether so many workers run, and no others are there."""
+    """Return a predicate: the job has ``count`` workers, and all of them run."""
     return lambda snapshot: ["running" in container(pod)["state"] for pod in workers(snapshot)] == [True] * count
 
 

@@ -1,4 +1,4 @@
-"""Real processes for the tests of metrics: ranks that do as they are told, and an aggregator to scrape."""
+"""Real processes for the tests of metrics: ranks that a test controls, and an aggregator to scrape."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from typing import Self
 from prometheus_client.parser import text_string_to_metric_families
 
 DEADLINE_SECONDS = 120.0
-"""For what must happen; never a measure of how soon."""
+"""Timeout for an expected event; never a measure of speed."""
 
 RANK_PROGRAM = """
 import sys
@@ -39,7 +39,7 @@ for number, line in enumerate(sys.stdin, start=1):
 
 
 class Rank:
-    """A rank that steps when it is told to."""
+    """A rank that steps on command."""
 
     def __init__(self, directory: Path, rank: int) -> None:
         values = {"RANK": rank, "LOCAL_RANK": rank, "LOCAL_WORLD_SIZE": 4, "DDP_METRICS_DIR": directory}
@@ -74,7 +74,7 @@ class Rank:
 
 
 class Scrape:
-    """What one scrape showed."""
+    """Samples of one scrape."""
 
     def __init__(self, text: str) -> None:
         self.text = text
@@ -102,7 +102,7 @@ class Aggregator:
         self.port = port
 
     def scrape(self, *, seconds: float = 2.0) -> Scrape:
-        """One scrape; it fails where there is no answer within ``seconds``."""
+        """Scrape once; raise an error without an answer within ``seconds``."""
         with urllib.request.urlopen(f"http://127.0.0.1:{self.port}/metrics", timeout=seconds) as answer:
             return Scrape(answer.read().decode())
 

@@ -1,4 +1,4 @@
-"""What the platform's admission policies refuse and let in: one table, for a CEL evaluator and for the API server.
+"""Pods that the platform's admission policies refuse or admit: one table, for a CEL evaluator and for the API server.
 
 A case changes a pod that breaks no rule. It is tried in every kind of object that makes pods.
 """
@@ -56,9 +56,9 @@ class Case:
     fields: tuple[str, ...] = ()
     """Below the pod's spec."""
     in_pods: bool = True
-    """Whether a Pod is refused, too; else a template alone."""
+    """True if a Pod is refused as well, False if only a template is."""
     needs_more: bool = False
-    """Whether an API server demands further fields with these, or a feature that may be off."""
+    """True if an API server requires further fields with these, or a feature that may be off."""
 
     @property
     def spec(self) -> Json:
@@ -195,7 +195,7 @@ CASES: Final = tuple(
     for rule, changes in _CHANGES.items()
     for name, (change, *fields) in changes.items()
 )
-"""Of every rule, what it refuses and what comes near."""
+"""Cases of every rule: refused, and just inside the rule."""
 
 RULES: Final = tuple(dict.fromkeys(case.rule for case in CASES))
 
@@ -300,7 +300,7 @@ class Kind:
 
     plural: str
     at: str
-    """Where the pod's spec stands."""
+    """Path of the pod's spec."""
     make: Callable[[Json], Json]
     main: str = MAIN
     """Name that its operator demands of the first container."""
@@ -314,7 +314,7 @@ class Kind:
         return made
 
     def fields(self, case: Case) -> tuple[str, ...]:
-        """The fields that are named to whoever creates it."""
+        """Return the fields that the refusal names."""
         if self.plural == "pods" and not case.in_pods:
             return ()
         return tuple(f"{self.at}.{field}".replace(f"[{MAIN}]", f"[{self.main}]") for field in case.fields)
@@ -352,7 +352,7 @@ def policies(
 
     Args:
         namespace: of the jobs.
-        otherwise: what becomes of what breaks a rule, unless ``actions`` say so for it.
+        otherwise: action of the rules that ``actions`` does not list.
         more: further values of the chart.
         **actions: rule → ``Deny``, ``Warn``, ``Audit`` or ``Off``; rules that are not about pods are off by default.
     """
@@ -361,7 +361,7 @@ def policies(
 
 
 def name_of(rule: str) -> str:
-    """Of the policy.
+    """Return the name of the rule's policy.
 
     >>> name_of("hostPath")
     'ddp-host-path'

@@ -54,7 +54,7 @@ BY_SERVER: Final[tuple[tuple[dict[str, Any], str], ...]] = (
     ({**_OTHER_PROGRAM, "codeClaim": "c:/x", "script": "../a.py"}, "is not a path in"),
     ({"nodes": 2}, "has no key 'nodes'"),
 )
-"""Changes that the API server refuses, and what ``kubectl ddp`` says of them."""
+"""Changes that the API server refuses, and the message of ``kubectl ddp``."""
 
 AS_TEXT: Final[tuple[dict[str, Any], ...]] = (
     {"env": {"A": 1}},

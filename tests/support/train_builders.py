@@ -123,7 +123,7 @@ class Lines:
 
 
 class NormalizedLines(Lines):
-    """With running statistics, few test samples, and epochs whose last step leaves some ranks without samples."""
+    """Running statistics, few test samples, and epochs whose last step leaves some ranks without samples."""
 
     name = "normalized lines"
 

@@ -52,7 +52,7 @@ def test_a_hanging_rank_is_named_before_the_launchers_limit_and_after(
     assert culprit["stack"]
     assert (named["stacksMissing"], culprit["pid"] is None) == ("", False)
     waiting = named["ranks"][0]
-    # It has entered what the other waits for no more; only torch's own threads know.
+    # It has left the collective in which the other waits; only torch's own threads have that number.
     assert (waiting["waitsIn"], waiting["sequence"]) == ("all_reduce[[650]]", culprit["sequence"] + 1)
 
     seen_in_log(place, "; it is killed")

@@ -1,4 +1,4 @@
-"""What a pod of a local job finds: environment, addresses, names, volumes, files; and what its end leaves."""
+"""Environment, addresses, names, volumes and files of a pod of a local job; and files that remain after its end."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The progress of a job that a command waits for: on a terminal of its own, and in a pipe."""
+"""The progress of a job that a command waits for: on a terminal, and in a pipe."""
 
 from __future__ import annotations
 

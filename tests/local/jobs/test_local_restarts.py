@@ -1,4 +1,4 @@
-"""Restarts of local pods: by exit code, in place, up to a limit; of the store; of nobody after the engine's death."""
+"""Restarts of local pods: by exit code, in place, up to a limit; of the store; and none after the engine's death."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Ranks that hang, in a plain DDP script: they are named, and the group goes on without a hand's help."""
+"""Ranks that hang, in a plain DDP script: the launcher names them, and the group recovers by itself."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ print("done", flush=True)
 dist.destroy_process_group()
 time.sleep(3.0)
 """
-"""Everything that looks like a hang and is none, at the rhythm of a floor of five seconds."""
+"""A slow but healthy run, with pauses just under the hang timeout of five seconds."""
 
 
 def order(stage: Stage, rank: int, kind: str) -> None:

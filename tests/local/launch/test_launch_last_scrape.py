@@ -27,6 +27,6 @@ def test_prometheus_sees_that_the_run_has_succeeded(stage: Stage) -> None:
     scrape()
     stage.finish()
     run.line("Restarts by cause")
-    wait_until(lambda: scrape().value(Metric.GROUP_STATE, state=GroupState.SUCCEEDED) == 1, "not told of its success")
+    wait_until(lambda: scrape().value(Metric.GROUP_STATE, state=GroupState.SUCCEEDED) == 1, "a scrape with its success")
     assert run.process.poll() is None
     assert run.code() == Exit.SUCCESS

@@ -34,7 +34,7 @@ def strike(rank: int) -> None:
 
 
 def main() -> None:
-    """Step until somebody ends it."""
+    """Step until a signal."""
     dist.init_process_group("gloo")
     rank = dist.get_rank()
     meter = attach.meter()

@@ -124,7 +124,7 @@ def own_address() -> str:
 
 
 def without_places() -> dict[str, str]:
-    """This environment, as on a machine that is no pod."""
+    """This environment, as outside a pod."""
     names = ("DDP_METRICS_ADDRESS", "DDP_POD_IP", "KUBERNETES_SERVICE_HOST")
     return {name: value for name, value in os.environ.items() if name not in names}
 

@@ -1,4 +1,4 @@
-"""What a scrape tells of ranks that are blocked, loop, are stopped, hold the GIL or are dead, with a real group."""
+"""Metrics of ranks that are blocked, loop, are stopped, hold the GIL or are dead, with a real group."""
 
 from __future__ import annotations
 
@@ -77,7 +77,7 @@ def test_every_kind_of_sick_rank_is_told_of(stage: Stage) -> None:
     pod.order("go on")
     pod.until(lambda seen: (seen.value(Metric.LAST_STEP_TIMESTAMP, rank="0") or 0) > (stood or 0), "it goes on")
 
-    # Stopped: its own numbers stay, and the kernel's word is told.
+    # Stopped: its own numbers stay, and the kernel's state of the process is exported.
     pid = worker_pid(pod.run.pid, 1)
     os.kill(pid, signal.SIGSTOP)
     stopped = pod.until(lambda seen: seen.value("ddp_rank_stopped", rank="1") == 1, "it is stopped")
@@ -94,7 +94,7 @@ def test_every_kind_of_sick_rank_is_told_of(stage: Stage) -> None:
     assert held.value(Metric.RANK_UP, rank="1") == 1
     steps = held.value(Metric.STEPS, rank="1")
 
-    # Killed: the reason is counted, the group is formed anew, and its counters go on in the same series.
+    # Killed: the reason is counted, the group re-forms, and its counters continue in the same series.
     os.kill(pid, signal.SIGKILL)
     back = pod.until(lambda seen: (seen.value(Metric.STEPS, rank="1") or 0) > (steps or 0) + 3, "it steps again")
     assert back.value(Metric.FAILURES, reason=FailureReason.SIGKILL) == 1

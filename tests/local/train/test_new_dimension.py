@@ -41,7 +41,7 @@ def packages(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def printed(packages: Path, program: str) -> Any:
-    """What a program with the copied packages prints as JSON."""
+    """Run a program with the copied packages, and return the JSON that it prints."""
     found = [sys.executable, "-c", dedent(program)]
     done = subprocess.run(
         found, env={**os.environ, "PYTHONPATH": str(packages)}, capture_output=True, text=True, check=False

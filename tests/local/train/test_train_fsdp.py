@@ -1,4 +1,4 @@
-"""A run whose weights lie in pieces on its ranks learns what one process does, and each goes on from the other."""
+"""A run whose weights lie in pieces on its ranks learns what one process does, and each resumes from the other."""
 
 from __future__ import annotations
 

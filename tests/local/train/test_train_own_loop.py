@@ -1,4 +1,4 @@
-"""A loop of one's own, made elastic: killed, resized and told to stop, it loses and repeats nothing."""
+"""A hand-written loop, made elastic: killed, resized and stopped, it loses and repeats nothing."""
 
 from __future__ import annotations
 

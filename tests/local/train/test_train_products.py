@@ -1,4 +1,4 @@
-"""A model that is cut in several ways at once learns what one process does, and goes on under the next layout."""
+"""A model that is cut in several ways learns what one process does, and resumes under the next layout."""
 
 from __future__ import annotations
 
@@ -26,13 +26,13 @@ LAYOUTS = (
     ("shard=2,tp=2", ()),
     ("shard=2,tp=2,pp=2", ("--pipeline-schedule", "zero-bubble-v")),
 )
-"""One goes on where the one before has ended; in the second, one rank has the token embedding in two stages."""
+"""Each resumes from the one before; in the second, one rank has the token embedding in two stages."""
 EACH = 2
 """Steps of a layout."""
 
 
 def run(directory: Path, steps: int, flags: Sequence[str], *, world: int) -> Run:
-    """A run that goes on from what is in the directory."""
+    """Train, resuming from the checkpoints in the directory."""
     saved = ("--checkpoint-dir", str(directory), "--summary", str(directory.with_suffix(".json")))
     return Run(world, [*FLAGS, *saved, "--max-steps", str(steps), *flags])
 
@@ -54,7 +54,7 @@ def test_each_product_goes_on_where_another_one_ended_and_learns_what_one_proces
 
 
 def demand_waits(directory: Path) -> None:
-    """Stages in pieces tell what they wait for: one another, their weights and the sums of their gradients."""
+    """Assert waiting times of stages in pieces: for one another, weights and sums of gradients."""
     for rank in range(4, 8):  # of the second layout alone
         values = read(directory / f"rank-{rank}.board", RANK).values
         waited = [values[cell(Metric.WAIT_SECONDS, wait)] for wait in Wait]
@@ -63,7 +63,7 @@ def demand_waits(directory: Path) -> None:
 
 
 def test_weights_that_each_rank_has_drawn_by_itself_are_those_of_the_first_that_has_them(tmp_path: Path) -> None:
-    """Of replicas, of slices where none is cut, and of the two stages that have the token embedding."""
+    """Replicas, uncut weights of slices, and the two stages with the token embedding."""
     unseeded = ("--task", "tests.local.workloads.train_layouts:Unseeded")
     layouts = ("replicate=1", "replicate=2,tp=2", "replicate=2,pp=2")
     runs = [

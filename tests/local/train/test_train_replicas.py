@@ -1,4 +1,4 @@
-"""Ranks of a spread model die, and the others go on with what they hold: nothing is lost, nor read or drawn anew."""
+"""Ranks of a sharded model die, and the others continue from memory: nothing is lost, reread or initialized again."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def undisturbed(tmp_path_factory: pytest.TempPathFactory) -> dict[int, float]:
 
 
 def losses(running: Running) -> dict[int, float]:
-    """Of each step that was told, the last of each."""
+    """Return the last reported loss of each step."""
     events = [json.loads(line) for line in running.lines if '"event": "step"' in line]
     return {event["step"]: event["loss"] for event in events}
 
@@ -51,12 +51,12 @@ def saved_slowly(stage: Stage) -> tuple[str, ...]:
 
 
 def watched(stage: Stage, *, pause: str) -> dict[str, str]:
-    """For a task that takes its time until it is told to hurry, and tells what it makes."""
+    """Environment of a task that is slow until a file exists, and logs each weight that it makes."""
     return {**QUICKLY, "HURRY": str(stage.folder / "hurry"), "MADE": str(stage.folder / "made"), "PAUSE": pause}
 
 
 def made(stage: Stage) -> int:
-    """How often the first group of ranks and all later ones have made the weight that tells of it."""
+    """Return how often ranks have made the logged weight."""
     return len((stage.folder / "made").read_text().splitlines())
 
 
@@ -88,7 +88,7 @@ def test_a_lost_rank_and_a_lost_verdict_cost_two_replicas_of_two_ranks_no_step(
 
 
 def test_a_replica_goes_with_its_node_and_comes_back_healed_while_the_other_one_trains(stage: Stage) -> None:
-    """In slices, of which torch remembers the most: the grid of the ranks is another one each time."""
+    """In slices, where torch caches the most: the grid of the ranks differs each time."""
     env = {**watched(stage, pause="1"), "DDP_ZYGOTE": "0"}
     program = ("--nproc-per-node", "2", *FLAGS, "--parallel", "replicate=1:2,tp=2", "--batch-slices", "2")
     stage.store()
@@ -111,7 +111,7 @@ def test_a_replica_goes_with_its_node_and_comes_back_healed_while_the_other_one_
 def test_two_shards_go_on_from_the_disk_where_two_of_four_are_gone_for_good(
     stage: Stage, undisturbed: dict[int, float]
 ) -> None:
-    """There is no replica that holds what was lost, and the range of layouts allows a smaller one."""
+    """No replica holds the lost shard, and the range of layouts allows a smaller one."""
     env = {**watched(stage, pause="0.4"), "DDP_ZYGOTE": "0"}
     saved = ("--checkpoint-dir", str(stage.folder / "kept"), "--checkpoint-steps", str(SAVED_EVERY))
     program = ("--nproc-per-node", "2", *FLAGS, *saved, "--parallel", "shard=2:4")
@@ -134,7 +134,7 @@ def test_two_shards_go_on_from_the_disk_where_two_of_four_are_gone_for_good(
 
 @pytest.mark.long
 def test_a_group_of_other_pieces_goes_on_from_the_last_save_of_a_rank_that_writes_no_more(stage: Stage) -> None:
-    """Which is under way when the group has met in which another rank is the first one."""
+    """The save is still running when the new group, with another rank 0, has formed."""
     env = {**QUICKLY, "DDP_ZYGOTE": "0", "HURRY": str(stage.folder / "hurry"), "PAUSE": "1"}
     flags = (*saved_slowly(stage), "--parallel", "shard=2:4")
     stage.store()

@@ -1,4 +1,4 @@
-"""What a person brings to stages keeps its meaning: frozen layers, an optimizer with groups, modules of a stage."""
+"""Customized stages: frozen layers, an optimizer with groups, modules of a stage."""
 
 from __future__ import annotations
 
@@ -26,14 +26,14 @@ def run(task: str, *flags: str) -> Run:
 
 
 def optimizer_in(directory: Path) -> dict[str, Any]:
-    """Of its newest checkpoint."""
+    """Return the optimizer state of the newest checkpoint."""
     found: dict[str, Any] = unpack(read(next(iter(directories(directory)))))["optimizer"]
     return found
 
 
 @pytest.mark.timeout(600)
 def test_stages_learn_and_are_evaluated_as_a_person_meant_them(tmp_path: Path) -> None:
-    """One process and two stages go on from each other's checkpoints, in pieces or written by one rank."""
+    """One process and two stages resume from each other's checkpoints, in pieces or written by one rank."""
     one, two, total = tmp_path / "one", tmp_path / "two", tmp_path / "whole"
     task, numbers = "FrozenAndGrouped", [tmp_path / "alone.json", tmp_path / "staged.json"]
     half, still = ("--precision", "fp16", "--max-steps", "2"), ("--learning-rate", "1e-12", "--max-steps", "1")

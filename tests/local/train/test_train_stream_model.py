@@ -1,4 +1,4 @@
-"""Ranks die at random points of a step, on a model of NCCL's rules: what counts is whole, and nobody stays who may not.
+"""Ranks die at random points of a step, on a model of NCCL's rules: committed steps are whole, and groups end.
 
 ``DDP_STANDIN_KILLS`` is how many die in each layout; ``DDP_STANDIN_SEED`` repeats a run, which prints its seed.
 """
@@ -47,7 +47,7 @@ def flags_of(layout: str, log: Path, steps: int) -> tuple[str, ...]:
 
 
 def variables_of(layout: str, log: Path, kills: int) -> dict[str, str]:
-    """What the processes of a run read."""
+    """Environment of the processes of a run."""
     seeds = {"SEED": SEED, "STREAM_MODEL_SEED": SEED}
     details = {"LOG": str(log), "KILLS": str(kills), "OPERATIONS": str(LAYOUTS[layout][2])}
     return {"OMP_NUM_THREADS": "1", **seeds, **details}
@@ -67,7 +67,7 @@ def start(stage: Stage, layout: str, *flags: str, kills: int, steps: int) -> tup
 
 
 def undisturbed(folder: Path, layout: str, steps: int) -> tuple[Noted, dict[str, Any]]:
-    """What the processes of a run on gloo note in which nobody dies, and its evaluation."""
+    """Return the log and the evaluation of a run on gloo without deaths."""
     log = folder / "undisturbed"
     log.mkdir()
     variables = {**variables_of(layout, log, kills=0), "PLAIN": "1"}
@@ -80,14 +80,14 @@ def undisturbed(folder: Path, layout: str, steps: int) -> tuple[Noted, dict[str,
 
 @dataclass
 class Noted:
-    """What the processes of a run have noted."""
+    """Log of the processes of a run."""
 
     losses: dict[int, set[float]] = field(default_factory=lambda: defaultdict(set))
-    """Of each step that counted, as every process has heard it."""
+    """Losses of each committed step, as each process received them."""
     samples: dict[int, list[int]] = field(default_factory=dict)
-    """Of each step, what was read for it in the last group that took it."""
+    """Samples of each step, as read in the last group that took it."""
     groups: dict[str, list[tuple[int, bool]]] = field(default_factory=lambda: defaultdict(list))
-    """Of each process, its groups in order, and whether a step counted there."""
+    """Groups of each process in order, and whether a step was committed there."""
 
     @classmethod
     def of(cls, log: Path) -> Noted:
@@ -122,7 +122,7 @@ class Noted:
 
 
 def is_of_a_lost_peer(line: str) -> bool:
-    """Whoever ends beside the dead says that it lost a peer, and nothing that garbage has led it to."""
+    """Return whether an error names the lost peer, and not a result of garbage data."""
     return "lost a peer" in line or "This process ends with its group: " in line
 
 

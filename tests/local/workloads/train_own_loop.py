@@ -1,4 +1,4 @@
-"""A plain script with a loop of its own, made elastic; its data set and its loop keep a log as train_logged does."""
+"""A plain script with a hand-written loop, made elastic; its data set and its loop keep a log as train_logged does."""
 
 from __future__ import annotations
 
@@ -61,7 +61,7 @@ def main() -> None:
         first = job.step
         for step in job:
             if step.number > first:
-                # That it is asked for means that the one before was committed.
+                # The request for this step shows that the one before was committed.
                 data.log.write(f"C {step.number}\n")
             if job.rank == 0:
                 print(json.dumps({"event": "step", "step": step.number}), flush=True)

@@ -1,4 +1,4 @@
-"""What outlives its groups: a task whose steps take their time until they are told to hurry, and a loop of one's own.
+"""Survivors of their groups: a task whose steps are slow until a file exists, and a hand-written loop.
 
 Both note every sample that is fetched, in a file per process: ``S generation step`` before the samples of a step,
 ``F sample`` for each. The log knows nothing of plan, ledger or vote.
