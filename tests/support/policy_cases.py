@@ -153,17 +153,11 @@ _CHANGES: Final[dict[str, dict[str, tuple[Any, ...]]]] = {
             _container(1, resources={"requests": {"memory": "1Gi"}}),
             "containers[beside].resources.limits.memory",
         ),
-        "another-limit": (
-            _first(resources={"limits": {"cpu": "1"}}),
-            "initContainers[first].resources.limits.memory",
-        ),
+        "another-limit": (_first(resources={"limits": {"cpu": "1"}}), "initContainers[first].resources.limits.memory"),
         "limit-of-the-pod": (_limit_of_the_pod,),
     },
     "apiToken": {
-        "automount-unsaid": (
-            lambda spec: spec.pop("automountServiceAccountToken"),
-            "automountServiceAccountToken",
-        ),
+        "automount-unsaid": (lambda spec: spec.pop("automountServiceAccountToken"), "automountServiceAccountToken"),
         "automount": (_spec(automountServiceAccountToken=True), "automountServiceAccountToken"),
         "token": (_token(), _OF_A_TOKEN),
         "token-for-the-api-server-by-name": (_token(audience=f"{_API_SERVER}.cluster.local"), _OF_A_TOKEN),

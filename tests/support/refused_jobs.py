@@ -88,9 +88,4 @@ def spec_with(changes: dict[str, Any]) -> dict[str, Any]:
 
 def ddpjob(changes: dict[str, Any], name: str = "digits") -> dict[str, Any]:
     """A DDPJob with this specification."""
-    return {
-        "apiVersion": "ddp.dev/v1alpha1",
-        "kind": "DDPJob",
-        "metadata": {"name": name},
-        "spec": spec_with(changes),
-    }
+    return {"apiVersion": "ddp.dev/v1alpha1", "kind": "DDPJob", "metadata": {"name": name}, "spec": spec_with(changes)}

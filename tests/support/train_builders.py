@@ -25,13 +25,7 @@ ALONE = Group(0, 1, "none", torch.device("cpu"))
 HERE = Environment()
 
 IDENTITY = Identity(
-    task="lines",
-    model="2 weights, 00000000",
-    data="abc",
-    samples=10,
-    seed=0,
-    global_batch=4,
-    order="splitmix64/1",
+    task="lines", model="2 weights, 00000000", data="abc", samples=10, seed=0, global_batch=4, order="splitmix64/1"
 )
 
 

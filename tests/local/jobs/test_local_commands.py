@@ -73,10 +73,7 @@ def test_logs_chooses_ranks(place: Place, typed: Typed) -> None:
     assert stamped.endswith("Z [rank0] a\n")
 
 
-@pytest.mark.parametrize(
-    ("script", "code"),
-    [("exit 0", 0), ("exit 5", 10), ("exit 93", 11)],
-)
+@pytest.mark.parametrize(("script", "code"), [("exit 0", 0), ("exit 5", 10), ("exit 93", 11)])
 def test_wait_exits_with_how_the_job_ended(place: Place, typed: Typed, script: str, code: int) -> None:
     place.run(script, replicas=1)
     result = typed("wait", "digits", "--timeout", "90s")

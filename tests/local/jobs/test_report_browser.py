@@ -50,7 +50,7 @@ def test_a_page_shows_the_whole_job_in_a_browser(pages: dict[str, Path], tab: Ta
     )
     titles = tab.value("[...document.querySelectorAll('figure h3')].map(e => e.textContent)")
     assert titles == [
-        *("Throughput", "Training loss", "World size", "Step time by rank", "Phases of a step", "Time breakdown"),
+        *("Throughput", "Training loss", "World size", "Step time by rank", "Phases of a step", "Time breakdown")
     ]
     assert "was killed (sigkill)" in tab.value("document.querySelector('.changes').textContent")
     assert tab.value("document.querySelector('.story').textContent").startswith("Rank 3 was killed at ")

@@ -38,10 +38,7 @@ def worker(folder: Path, script: str) -> subprocess.CompletedProcess[str]:
 
 @pytest.mark.parametrize(
     ("ending", "code", "message"),
-    [
-        ("raise SystemExit(7)", 7, ""),
-        ("raise KeyError('missing')", 1, "KeyError: 'missing'"),
-    ],
+    [("raise SystemExit(7)", 7, ""), ("raise KeyError('missing')", 1, "KeyError: 'missing'")],
 )
 def test_a_worker_with_a_process_group_ends_before_its_modules_are_taken_apart(
     tmp_path: Path, ending: str, code: int, message: str

@@ -26,11 +26,7 @@ print(f"rank={{os.environ['RANK']}} local_rank={{args.local_rank}} {{args.data}}
 
 
 @pytest.mark.parametrize(
-    ("names", "spelling"),
-    [
-        ('"--local_rank"', "local_rank"),
-        ('"--local-rank", "--local_rank"', "--local-rank"),
-    ],
+    ("names", "spelling"), [('"--local_rank"', "local_rank"), ('"--local-rank", "--local_rank"', "--local-rank")]
 )
 def test_a_script_that_expects_its_local_rank_as_an_argument_gets_it(stage: Stage, names: str, spelling: str) -> None:
     script = stage.script(OLD_SCRIPT.format(names=names))

@@ -22,10 +22,7 @@ FLAGS = (
     *("--warmup-steps", "0"),
     *("--schedule", "constant", "--clip-norm", "0.5", "--checkpoint-seconds", "inf"),
 )
-LAYOUTS = (
-    ("shard=2,tp=2", ()),
-    ("shard=2,tp=2,pp=2", ("--pipeline-schedule", "zero-bubble-v")),
-)
+LAYOUTS = (("shard=2,tp=2", ()), ("shard=2,tp=2,pp=2", ("--pipeline-schedule", "zero-bubble-v")))
 """Each resumes from the one before; in the second, one rank has the token embedding in two stages."""
 EACH = 2
 """Steps of a layout."""
@@ -42,9 +39,7 @@ def test_each_product_goes_on_where_another_one_ended_and_learns_what_one_proces
     alone, cut, steps = tmp_path / "alone", tmp_path / "cut", EACH * len(LAYOUTS)
     runs = [run(alone, steps, (), world=1)]
     for number, (layout, flags) in enumerate(LAYOUTS, start=1):
-        runs.append(
-            run(cut, EACH * number, ["--parallel", layout, *flags], world=Layout.parse(layout).world),
-        )
+        runs.append(run(cut, EACH * number, ["--parallel", layout, *flags], world=Layout.parse(layout).world))
     losses = list(chain(*losses_of(tmp_path, *runs, env={Env.METRICS_DIR: str(tmp_path)})))
     assert losses[steps:] == pytest.approx(losses[:steps], rel=1e-4)
     wanted, last = (json.loads(item.with_suffix(".json").read_text()) for item in (alone, cut))

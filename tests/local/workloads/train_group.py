@@ -54,10 +54,7 @@ class WorkerGroup:
         local = (
             {"LOCAL_RANK": "0", "LOCAL_WORLD_SIZE": "1"}
             if pods
-            else {
-                "LOCAL_RANK": str(rank),
-                "LOCAL_WORLD_SIZE": str(world),
-            }
+            else {"LOCAL_RANK": str(rank), "LOCAL_WORLD_SIZE": str(world)}
         )
         return {"RANK": str(rank), **local, **(pods[rank] if pods else {})}
 
