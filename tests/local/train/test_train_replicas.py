@@ -5,11 +5,10 @@ from __future__ import annotations
 import json
 import signal
 import subprocess
-from typing import Any
 
 import pytest
 
-from tests.local.launch.test_launch_reform import QUICKLY, hurry, workers_of
+from tests.local.launch.test_launch_reform import QUICKLY, demand_summary, hurry, workers_of
 from tests.local.workloads import train_half_voted, train_slow_disk
 from tests.support.launch_harness import Running, Stage, stage_of
 
@@ -37,11 +36,6 @@ def losses(running: Running) -> dict[int, float]:
     """Return the last reported loss of each step."""
     events = [json.loads(line) for line in running.lines if '"event": "step"' in line]
     return {event["step"]: event["loss"] for event in events}
-
-
-def summary(running: Running) -> dict[str, Any]:
-    (ended,) = (json.loads(line) for line in running.lines if '"event": "summary"' in line)
-    return dict(ended["summary"])
 
 
 def saved_slowly(stage: Stage) -> tuple[str, ...]:
@@ -82,7 +76,7 @@ def test_a_lost_rank_and_a_lost_verdict_cost_two_replicas_of_two_ranks_no_step(
     hurry(stage)
     assert run.code() == 0, run.output
     assert made(stage) == 1
-    assert {"samples_lost": 0, "samples_repeated": 0, "lost_steps": 0, "steps": STEPS}.items() <= summary(run).items()
+    demand_summary(run, lost_steps=0, steps=STEPS)
     assert losses(run) == pytest.approx(undisturbed, rel=1e-4)
     assert sorted(losses(run)) == list(range(1, STEPS + 1))
 
@@ -105,7 +99,7 @@ def test_a_replica_goes_with_its_node_and_comes_back_healed_while_the_other_one_
     hurry(stage)
     assert [first.code(), second.code()] == [0, 0], first.output
     assert made(stage) == 1
-    assert {"samples_lost": 0, "samples_repeated": 0, "lost_steps": 0}.items() <= summary(first).items()
+    demand_summary(first, lost_steps=0)
 
 
 def test_two_shards_go_on_from_the_disk_where_two_of_four_are_gone_for_good(
@@ -127,7 +121,7 @@ def test_two_shards_go_on_from_the_disk_where_two_of_four_are_gone_for_good(
     hurry(stage)
     assert first.code() == 0, first.output
     assert made(stage) == 1
-    assert {"samples_lost": 0, "samples_repeated": 0, "steps": STEPS, "world_size": 2}.items() <= summary(first).items()
+    demand_summary(first, steps=STEPS, world_size=2)
     assert losses(first) == pytest.approx(undisturbed, rel=1e-4)
     assert sorted(losses(first)) == list(range(1, STEPS + 1))
 
@@ -146,7 +140,7 @@ def test_a_group_of_other_pieces_goes_on_from_the_last_save_of_a_rank_that_write
     assert workers_of(early) == survivors
     hurry(stage)
     assert [first.code(), early.code()] == [0, 0], first.output
-    assert {"samples_lost": 0, "samples_repeated": 0, "lost_steps": 0, "steps": STEPS}.items() <= summary(first).items()
+    demand_summary(first, lost_steps=0, steps=STEPS)
 
 
 def test_a_rank_that_somebody_tells_to_end_takes_its_piece_to_the_disk_before_the_others_go_on(stage: Stage) -> None:
@@ -160,7 +154,7 @@ def test_a_rank_that_somebody_tells_to_end_takes_its_piece_to_the_disk_before_th
     assert workers_of(run)[0] == survivor
     hurry(stage)
     assert run.code() == 0, run.output
-    assert {"samples_lost": 0, "samples_repeated": 0, "lost_steps": 0, "steps": STEPS}.items() <= summary(run).items()
+    demand_summary(run, lost_steps=0, steps=STEPS)
 
 
 @pytest.mark.long
@@ -180,4 +174,4 @@ def test_spares_that_have_given_what_they_held_go_on_from_the_disk_when_the_othe
     assert int(went_on[1]) > given
     hurry(stage)
     assert spare.code() == 0, spare.output
-    assert {"samples_lost": 0, "samples_repeated": 0, "steps": STEPS}.items() <= summary(spare).items()
+    demand_summary(spare, steps=STEPS)

@@ -5,7 +5,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 import random
 import signal
@@ -126,11 +125,6 @@ def is_of_a_lost_peer(line: str) -> bool:
     return "lost a peer" in line or "This process ends with its group: " in line
 
 
-def told(run: Running, event: str) -> dict[str, Any]:
-    (line,) = (json.loads(line) for line in run.lines if f'"event": "{event}"' in line)
-    return dict(line)
-
-
 def demand_every_sample_once(noted: Noted, steps: int) -> None:
     assert sorted(noted.samples) == list(range(steps))
     for first in range(0, steps, STEPS_PER_EPOCH):
@@ -153,12 +147,12 @@ def test_ranks_that_die_anywhere_in_a_step_leave_no_garbage_in_what_the_others_g
     assert run.code() == 0, run.output
     noted = Noted.of(log)
     assert len((log / "kills").read_text().splitlines()) == KILLS
-    assert {"samples_lost": 0, "samples_repeated": 0, "steps": steps}.items() <= told(run, "summary")["summary"].items()
+    reform.demand_summary(run, steps=steps)
     demand_every_sample_once(noted, steps)
     # One step with gradients that were not reduced would show in the losses of all later ones.
     found = {step: sorted(losses) for step, losses in noted.losses.items()}
     assert found == {step: pytest.approx(sorted(losses), rel=1e-6) for step, losses in expected.losses.items()}
-    assert told(run, "evaluated")["metrics"] == pytest.approx(evaluated["metrics"], rel=1e-6)
+    assert reform.told(run, "evaluated")["metrics"] == pytest.approx(evaluated["metrics"], rel=1e-6)
     assert noted.stayed_in_vain == []
     assert [line for line in run.lines if "error: " in line.lower() and not is_of_a_lost_peer(line)] == []
 
@@ -193,5 +187,4 @@ def test_a_loop_of_ones_own_outlives_such_a_group_where_the_environment_asks_for
     assert reform.training(first, 2, after=seen) == survivor
     reform.hurry(stage)
     assert [first.code(), second.code()] == [0, 0]
-    assert "lost=0 0 0 end" in first.output
-    reform.demand_every_sample_once(stage)
+    reform.demand_nothing_lost(stage, first)
