@@ -17,6 +17,7 @@ from typing import Self
 
 import pytest
 
+import bench
 from ddp_trainer.common.constants import Env
 from tests.support.ports import free_port
 
@@ -235,6 +236,14 @@ def worker_pid(launcher: int, rank: int) -> int:
 
 
 SCRIPTS = Path(__file__).resolve().parents[1] / "scripts"
+HANGING = Path(bench.__file__).parent / "scripts" / "hanging_ddp.py"
+
+
+def order_fault(folder: Path, rank: int, kind: str) -> None:
+    """Let a rank of :data:`HANGING`, whose ``TROUBLE`` is this folder, have a fault in its next step."""
+    unread = folder / "unread"
+    unread.write_text(kind)
+    unread.replace(folder / f"rank-{rank}")
 
 
 def run_and_kill(stage: Stage, script: str, epochs: int) -> Running:

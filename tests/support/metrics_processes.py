@@ -11,7 +11,6 @@ import time
 import urllib.request
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
-from types import TracebackType
 from typing import Self
 
 from prometheus_client.parser import text_string_to_metric_families
@@ -54,9 +53,7 @@ class Rank:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self.process.kill()
         self.process.communicate()
 
@@ -94,6 +91,12 @@ class Scrape:
         return {(sample.name, frozenset(sample.labels.items())) for sample in self.samples}
 
 
+def scraped(url: str, *, seconds: float = 2.0, agent: str = "test") -> Scrape:
+    request = urllib.request.Request(url, headers={"User-Agent": agent})
+    with urllib.request.urlopen(request, timeout=seconds) as answer:
+        return Scrape(answer.read().decode())
+
+
 class Aggregator:
     """A running aggregator."""
 
@@ -103,8 +106,7 @@ class Aggregator:
 
     def scrape(self, *, seconds: float = 2.0) -> Scrape:
         """Scrape once; raise an error without an answer within ``seconds``."""
-        with urllib.request.urlopen(f"http://127.0.0.1:{self.port}/metrics", timeout=seconds) as answer:
-            return Scrape(answer.read().decode())
+        return scraped(f"http://127.0.0.1:{self.port}/metrics", seconds=seconds)
 
     def scrape_until(self, holds: Callable[[Scrape], bool]) -> Scrape:
         """Scrape again and again until it shows what must come."""

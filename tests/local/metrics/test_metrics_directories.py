@@ -7,13 +7,12 @@ from __future__ import annotations
 import os
 import signal
 import subprocess
-import urllib.request
 from pathlib import Path
 
 import pytest
 
 from tests.support.launch_harness import LAUNCH, Running, Stage, wait_until
-from tests.support.metrics_processes import Aggregator, Rank, Scrape, aggregator
+from tests.support.metrics_processes import Aggregator, Rank, aggregator, scraped
 
 STEPS = """
 import os, pathlib, sys, time
@@ -113,11 +112,6 @@ def page(running: Running, job: str) -> str:
     return running.line(rf"metrics of job {job} at (http://\S+)")[1]
 
 
-def scraped(url: str) -> Scrape:
-    with urllib.request.urlopen(url, timeout=10) as answer:
-        return Scrape(answer.read().decode())
-
-
 def test_of_two_launchers_on_one_directory_each_tells_of_its_own_ranks_alone(stage: Stage) -> None:
     boards = stage.folder / "boards"
     env = {"DDP_METRICS_DIR": str(boards), "DDP_METRICS_ADDRESS": "127.0.0.1", "DDP_METRICS_PORT": "0"}
@@ -131,7 +125,7 @@ def test_of_two_launchers_on_one_directory_each_tells_of_its_own_ranks_alone(sta
     )
     assert match.groups() == (str(boards), str(first.pid))
     for running, job, steps, pid in ((first, "first", 4, first_rank), (second, "second", 7, second_rank)):
-        seen = scraped(page(running, job))
+        seen = scraped(page(running, job), seconds=10)
         assert (seen.value("ddp_steps_total"), seen.value("ddp_rank_pid")) == (steps, pid)
         assert {sample.labels["ddp_job"] for sample in seen.samples if "ddp_job" in sample.labels} == {job}
     first.send(signal.SIGKILL)
