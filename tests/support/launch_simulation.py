@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from typing import Any
 
 from ddp_trainer.launch.protocol.generation import Assignment, Generation, Node
 from ddp_trainer.launch.protocol.messages import (
@@ -56,25 +57,9 @@ def a_policy(min_nodes: int = 2, max_nodes: int = 2, max_restarts: int = 3) -> P
     )
 
 
-def a_failure(
-    generation: int,
-    *,
-    rank: int = 0,
-    exit_code: int = 1,
-    reason: str = "python_exception",
-    at: float = 0,
-    message: str = "boom",
-) -> Failure:
-    return Failure(
-        generation=generation,
-        rank=rank,
-        local_rank=0,
-        node=f"worker-{rank}",
-        exit_code=exit_code,
-        reason=reason,
-        message=message,
-        timestamp=at,
-    )
+def a_failure(generation: int, *, rank: int = 0, at: float = 0, **details: Any) -> Failure:
+    values = {"exit_code": 1, "reason": "python_exception", "message": "boom", "timestamp": at, **details}
+    return Failure(generation=generation, rank=rank, local_rank=0, node=f"worker-{rank}", **values)
 
 
 @dataclass
@@ -98,14 +83,8 @@ class SimulatedAgent:
 
     @property
     def node(self) -> Node:
-        return Node(
-            token=self.token,
-            name=f"worker-{self.index}",
-            index=self.index,
-            local_world_size=2,
-            role=self.role,
-            address=f"10.0.0.{self.index}",
-        )
+        place = {"name": f"worker-{self.index}", "index": self.index, "address": f"10.0.0.{self.index}"}
+        return Node(token=self.token, local_world_size=2, role=self.role, **place)
 
     @property
     def last(self) -> FromStore | None:

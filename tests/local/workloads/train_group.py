@@ -51,12 +51,9 @@ class WorkerGroup:
 
     @staticmethod
     def _place(rank: int, world: int, pods: Sequence[Mapping[str, str]]) -> dict[str, str]:
-        local = (
-            {"LOCAL_RANK": "0", "LOCAL_WORLD_SIZE": "1"}
-            if pods
-            else {"LOCAL_RANK": str(rank), "LOCAL_WORLD_SIZE": str(world)}
-        )
-        return {"RANK": str(rank), **local, **(pods[rank] if pods else {})}
+        if pods:
+            return {"RANK": str(rank), "LOCAL_RANK": "0", "LOCAL_WORLD_SIZE": "1", **pods[rank]}
+        return {"RANK": str(rank), "LOCAL_RANK": str(rank), "LOCAL_WORLD_SIZE": str(world)}
 
     def error_file(self, rank: int) -> Path:
         """torch's error file of a rank."""
