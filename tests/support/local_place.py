@@ -14,7 +14,7 @@ import pytest
 
 from kubectl_ddp.backends.local.backend import LocalBackend
 from kubectl_ddp.backends.local.directory import JobDirectory
-from kubectl_ddp.backends.local.job_status import engine_of, is_true, wait_until_gone
+from kubectl_ddp.backends.local.job_status import EngineProcess, engine_of, is_true, wait_until_gone
 from kubectl_ddp.backends.local.process import marked
 from kubectl_ddp.kube.objects import Object, Snapshot
 from kubectl_ddp.render.pod import literal
@@ -52,11 +52,15 @@ class Place(LocalBackend):
                 return snapshot
         raise AssertionError("the job was deleted first")
 
-    def ended(self, name: str = "digits") -> Snapshot:
-        """The job once its engine has ended."""
+    def engine(self, name: str = "digits") -> EngineProcess:
+        """The engine of a job, which runs."""
         engine = engine_of(self.files(name))
         assert engine is not None
-        wait_until_gone(engine.identity)
+        return engine
+
+    def ended(self, name: str = "digits") -> Snapshot:
+        """The job once its engine has ended."""
+        wait_until_gone(self.engine(name).identity)
         return self.job(name)
 
     def lines(self, index: int = 0, name: str = "digits") -> list[str]:
